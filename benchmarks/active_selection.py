@@ -29,8 +29,8 @@ from collector.campaigns.files import CampaignSpec, load_campaign
 from collector.campaigns.plan import chosen_plan, hastened, plan_campaign
 from collector.campaigns.running import Campaign, campaign_key
 from collector.campaigns.selection import Way
-from estimator.gpu import GpuSpec
-from estimator.specifications import load_gpu
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.specifications import load_gpu
 from fitter.bundle.drafts import draft_from_rows
 from fitter.bundle.export import board_knowledge
 from fitter.rows.columns import KernelRows

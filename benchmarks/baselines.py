@@ -20,11 +20,11 @@ from scipy.optimize import nnls
 from whole_models import REFERENCE_CLOCK_MHZ, Case, read_case
 
 from estimator import Asked, Variant, baseline_estimates, estimate
-from estimator.baselines.components import component_rates, rest_curve_w
-from estimator.board import open_board
-from estimator.bundles.content import Bundle
-from estimator.engine import prepare
-from estimator.quantities import Array, BoolArray
+from estimator.bundle.content import Bundle
+from estimator.engine.board import open_board
+from estimator.engine.prediction import prepare
+from estimator.questions.baselines import component_rates, rest_curve_w
+from estimator.vocabulary.quantities import Array, BoolArray
 from fitter.bundle.runs import fit_runs
 from fitter.rows.columns import WorkloadRows
 

@@ -23,7 +23,7 @@ from pathlib import Path
 import click
 
 from estimator import Sizes, estimate, load_bundle, read_workload, sweep_chunks, variants
-from estimator.bundles.files import bundle_names
+from estimator.bundle.files import bundle_names
 
 LISTED_OPERATORS = 960
 CLOCK_MHZ = 900.0

@@ -30,9 +30,9 @@ from collector.sensing.calibration import SensorCalibration
 from collector.sensing.repeated_measurement import Execution, RepeatedMeasurement, measure_repeated
 from collector.simulated.board import SimulatedBoard
 from collector.simulated.profile import load_board
-from estimator.quantities import Array
-from estimator.specifications import load_gpu
-from estimator.workload import make_operator
+from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.specifications import load_gpu
+from estimator.vocabulary.workload import make_operator
 
 LENGTHS_MS = (10.0, 50.0, 100.0, 325.0, 1000.0)
 WINDOW_STD_S = 3e-4

@@ -20,12 +20,12 @@ from pathlib import Path
 import click
 import numpy as np
 
-from estimator.kernel_prediction import kernel_times
-from estimator.kernels.registry import KnownTiles
-from estimator.quantities import NORMAL_90, Array, BoolArray
-from estimator.residuals import operator_work
-from estimator.specifications import load_gpu
-from estimator.workload import Operator
+from estimator.engine.kernel_table import kernel_times
+from estimator.model.lowering import KnownTiles
+from estimator.model.residuals import operator_work
+from estimator.vocabulary.quantities import NORMAL_90, Array, BoolArray
+from estimator.vocabulary.specifications import load_gpu
+from estimator.vocabulary.workload import Operator
 from fitter.latency.groups import TileSource, fit_kernel_groups
 from fitter.rows.columns import KernelRows
 from fitter.rows.selection import read_selection

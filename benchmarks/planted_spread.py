@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from scipy.special import ndtr
 
-from estimator.quantities import NORMAL_90, Array
+from estimator.vocabulary.quantities import NORMAL_90, Array
 from fitter.bundle.family_spread import family_spread
 from fitter.bundle.run_spread import PacedSpread, RunErrors, known_spread
 

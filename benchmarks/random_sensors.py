@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.signal import lfilter
 
-from estimator.quantities import Array
+from estimator.vocabulary.quantities import Array
 
 GRID_S = 2e-4
 LEAD_S = 1.5

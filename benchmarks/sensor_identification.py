@@ -31,7 +31,7 @@ from collector.recordings.loads import stamps_of_levels
 from collector.recordings.run import read_run
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.identify import SensorName, SensorRecord, identify_sensor
-from estimator.whole_file import write_whole
+from estimator.vocabulary.whole_file import write_whole
 
 NAME = SensorName(gpu_uuid="", driver="", sensor="simulated", field="instant")
 PERIOD_ERROR_S = 1e-4

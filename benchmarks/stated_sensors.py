@@ -19,7 +19,7 @@ from scipy.signal import lfilter
 from collector.sensing.board_power import LoadStamps
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.correct import correct_recording
-from estimator.quantities import Array
+from estimator.vocabulary.quantities import Array
 
 STEP_S: Final = 1e-4
 REST_W: Final = 80.0

@@ -20,10 +20,10 @@ import click
 import numpy as np
 from kernel_tables import Cell, cell_rows, errors, gemm_cells, random_rows
 
-from estimator.bundles.content import Bundle, GroupCoefficients, HostCost, Provenance
-from estimator.power_residuals import POWER_TIER
-from estimator.quantities import NORMAL_90, BoolArray
-from estimator.specifications import load_gpu
+from estimator.bundle.content import Bundle, GroupCoefficients, HostCost, Provenance
+from estimator.model.residuals import POWER_TIER
+from estimator.vocabulary.quantities import NORMAL_90, BoolArray
+from estimator.vocabulary.specifications import load_gpu
 from fitter.bundle.calibration import calibrate
 from fitter.bundle.drafts import draft_from_rows
 from fitter.bundle.export import board_knowledge

@@ -21,11 +21,11 @@ import click
 import numpy as np
 from planted_spread import RATIOS, planted_coverage
 
-from estimator.gpu import GpuSpec
-from estimator.power import BoardTables
-from estimator.quantities import NORMAL_90, Array, BoolArray
+from estimator.model.power import BoardTables
 from estimator.questions.estimates import estimate
-from estimator.specifications import load_gpu
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import NORMAL_90, Array, BoolArray
+from estimator.vocabulary.specifications import load_gpu
 from fitter.bundle.runs import fit_runs, stated_uncertainty
 from fitter.rows.columns import WorkloadRows
 from fitter.rows.selection import read_selection

@@ -17,8 +17,8 @@ from collector.pmd.sensor import open_pmd
 from collector.replay.recording import open_recording
 from collector.simulated.board import SimulatedBoard
 from collector.simulated.profile import Faults, board_names, load_board
-from estimator.gpu import GpuSpec
-from estimator.specifications import is_named, load_gpu
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.specifications import is_named, load_gpu
 
 SIMULATED: Final = "sim:"
 REPLAYED: Final = "replay:"

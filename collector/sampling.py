@@ -8,7 +8,7 @@ import numpy as np
 
 from collector.devices.protocols import EnergyReading, Gpu, PowerReadings, PowerSensor, StateReadings
 from collector.errors import SensorError
-from estimator.quantities import Array, IntArray
+from estimator.vocabulary.quantities import Array, IntArray
 
 FIELD_PREFERENCE: Final = ("instant", "average", "usage")
 """A board's own power fields, best first: the instant one averages over the shortest time; drivers of before 30 March 2023 have

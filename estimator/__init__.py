@@ -14,69 +14,75 @@ TYPE_CHECKING = False
 """As `typing.TYPE_CHECKING`, which would cost loading that module."""
 
 if TYPE_CHECKING:
-    from estimator.baselines.answers import BaselineEstimate, baseline_estimates
-    from estimator.bundles.content import Bundle
-    from estimator.bundles.files import bundle_names, load_bundle
-    from estimator.errors import ArgumentError, BundleError, EstimatorError, OperatingPointError, SpecificationError, WorkloadError
+    from estimator.bundle.content import Bundle
+    from estimator.bundle.files import bundle_names, load_bundle
+    from estimator.engine.kernel_table import KernelTable, predict_kernels
     from estimator.formats import read_workload, write_workload
     from estimator.forms.rescaling import Sizes, with_sizes
     from estimator.forms.rewriting import with_attention, with_precision
     from estimator.forms.variation import Variant, variants
-    from estimator.gpu import GpuSpec
-    from estimator.kernel_prediction import KernelTable, predict_kernels
-    from estimator.questions.choosing import Best, Gain, best, pareto_front
-    from estimator.questions.comparison import Comparison, compare
+    from estimator.questions.baselines import BaselineEstimate, baseline_estimates
+    from estimator.questions.choosing import Best, Comparison, Gain, best, compare, pareto_front
     from estimator.questions.costs import Tariff, cost_columns
     from estimator.questions.estimates import Estimate, KernelEstimate, estimate
     from estimator.questions.explanation import Explanation, explain
     from estimator.questions.judging import Asked
     from estimator.questions.points import Case, Sweep
     from estimator.questions.sweeping import sweep, sweep_chunks
-    from estimator.specifications import load_gpu, override_gpu
-    from estimator.workload import Footprint, Operator, Workload, make_operator, merge_operators
+    from estimator.vocabulary.errors import (
+        ArgumentError,
+        BundleError,
+        EstimatorError,
+        OperatingPointError,
+        SpecificationError,
+        WorkloadError,
+    )
+    from estimator.vocabulary.gpu import GpuSpec
+    from estimator.vocabulary.specifications import load_gpu, override_gpu
+    from estimator.vocabulary.workload import Footprint, Operator, Workload, make_operator, merge_operators
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "ArgumentError": "estimator.errors",
+    "ArgumentError": "estimator.vocabulary.errors",
     "Asked": "estimator.questions.judging",
-    "BaselineEstimate": "estimator.baselines.answers",
+    "BaselineEstimate": "estimator.questions.baselines",
     "Best": "estimator.questions.choosing",
-    "Bundle": "estimator.bundles.content",
-    "BundleError": "estimator.errors",
+    "Bundle": "estimator.bundle.content",
+    "BundleError": "estimator.vocabulary.errors",
     "Case": "estimator.questions.points",
-    "Comparison": "estimator.questions.comparison",
+    "Comparison": "estimator.questions.choosing",
     "Estimate": "estimator.questions.estimates",
-    "EstimatorError": "estimator.errors",
+    "EstimatorError": "estimator.vocabulary.errors",
     "Explanation": "estimator.questions.explanation",
-    "Footprint": "estimator.workload",
+    "Footprint": "estimator.vocabulary.workload",
     "Gain": "estimator.questions.choosing",
-    "GpuSpec": "estimator.gpu",
+    "GpuSpec": "estimator.vocabulary.gpu",
     "KernelEstimate": "estimator.questions.estimates",
-    "KernelTable": "estimator.kernel_prediction",
-    "OperatingPointError": "estimator.errors",
-    "Operator": "estimator.workload",
+    "KernelTable": "estimator.engine.kernel_table",
+    "OperatingPointError": "estimator.vocabulary.errors",
+    "Operator": "estimator.vocabulary.workload",
     "Sizes": "estimator.forms.rescaling",
-    "SpecificationError": "estimator.errors",
+    "SpecificationError": "estimator.vocabulary.errors",
     "Sweep": "estimator.questions.points",
     "Tariff": "estimator.questions.costs",
     "Variant": "estimator.forms.variation",
-    "Workload": "estimator.workload",
-    "WorkloadError": "estimator.errors",
-    "baseline_estimates": "estimator.baselines.answers",
+    "Workload": "estimator.vocabulary.workload",
+    "WorkloadError": "estimator.vocabulary.errors",
+    "baseline_estimates": "estimator.questions.baselines",
     "best": "estimator.questions.choosing",
-    "bundle_names": "estimator.bundles.files",
-    "compare": "estimator.questions.comparison",
+    "bundle_names": "estimator.bundle.files",
+    "compare": "estimator.questions.choosing",
     "cost_columns": "estimator.questions.costs",
     "estimate": "estimator.questions.estimates",
     "explain": "estimator.questions.explanation",
-    "load_bundle": "estimator.bundles.files",
-    "load_gpu": "estimator.specifications",
-    "make_operator": "estimator.workload",
-    "merge_operators": "estimator.workload",
-    "override_gpu": "estimator.specifications",
+    "load_bundle": "estimator.bundle.files",
+    "load_gpu": "estimator.vocabulary.specifications",
+    "make_operator": "estimator.vocabulary.workload",
+    "merge_operators": "estimator.vocabulary.workload",
+    "override_gpu": "estimator.vocabulary.specifications",
     "pareto_front": "estimator.questions.choosing",
-    "predict_kernels": "estimator.kernel_prediction",
+    "predict_kernels": "estimator.engine.kernel_table",
     "read_workload": "estimator.formats",
     "sweep": "estimator.questions.sweeping",
     "sweep_chunks": "estimator.questions.sweeping",

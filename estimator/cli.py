@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 def main(arguments: "Sequence[str] | None" = None) -> int:
     """Run `estimate` and return its exit status."""
     try:
-        from estimator.entry import enter
+        from estimator.options.entry import enter
 
         return enter("estimate", "estimator.commands.estimate", arguments)
     except KeyboardInterrupt:  # before that function could see it

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from estimator.formats import write_workload
 from estimator.forms.host_shares import INNER, LAYER, LIGHT
-from estimator.workload import Operator, Workload, make_operator, merge_operators
+from estimator.vocabulary.workload import Operator, Workload, make_operator, merge_operators
 
 LAYERS, WIDTH, HEADS, INNER_WIDTH, VOCABULARY = 12, 768, 12, 3072, 50257
 PRECISION = "bf16"

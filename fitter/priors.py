@@ -7,11 +7,11 @@ matrix products on A100, H100 and H200.  A width is the standard deviation of th
 from collections.abc import Mapping
 from typing import Final
 
-from estimator.coefficients import Prior, longest_prefix
-from estimator.gpu import GpuSpec
-from estimator.phases import START_CLOCKS
-from estimator.quantities import HZ_PER_MHZ
-from estimator.timeline import LAUNCH_OVERLAP_EXPONENT
+from estimator.model.coefficients import Prior, longest_prefix
+from estimator.model.phases import START_CLOCKS
+from estimator.model.timeline import LAUNCH_OVERLAP_EXPONENT
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import HZ_PER_MHZ
 
 
 def table(**priors: tuple[float, float]) -> dict[str, Prior]:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from estimator.quantities import Array
+from estimator.vocabulary.quantities import Array
 from microbench.errors import ResultError
 from microbench.kernel import Buffers, Kernel, Launch, Pattern
 from microbench.numbers import decode

@@ -16,8 +16,8 @@ from typing import Any, ClassVar, Final, Literal
 
 from numpy.typing import NDArray
 
-from estimator.frozen import FrozenMapping
-from estimator.workload import Operator
+from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.workload import Operator
 from microbench.errors import UnsupportedError
 
 ARCHITECTURES: Final = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120")

@@ -10,7 +10,7 @@ The product is C[m, n] = A[m, k] · B[k, n], all of it row by row.  A layout is 
 
 from typing import Final
 
-from estimator.workload import Operator
+from estimator.vocabulary.workload import Operator
 from microbench.errors import UnsupportedError
 
 LAYOUTS: Final = ("nn", "nt", "tn", "tt")

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from estimator.gpu import GpuSpec
+from estimator.vocabulary.gpu import GpuSpec
 
 THREADS_PER_WARP: Final = 32
 

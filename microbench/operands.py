@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from estimator.quantities import Array
+from estimator.vocabulary.quantities import Array
 from microbench.errors import LaunchError
 from microbench.kernel import Buffer, Kernel, Launch, Slot
 from microbench.numbers import STORAGE, decode, encode

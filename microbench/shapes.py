@@ -11,9 +11,9 @@ from typing import Final
 
 import numpy as np
 
-from estimator.errors import WorkloadError
-from estimator.quantities import Array
-from estimator.workload import FAMILY_FIELDS, Operator, make_operator
+from estimator.vocabulary.errors import WorkloadError
+from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.workload import FAMILY_FIELDS, Operator, make_operator
 from microbench.sizing import operator_bytes, operator_flop
 
 MAX_BARREN_DRAWS: Final = 500

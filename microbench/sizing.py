@@ -5,8 +5,8 @@ displace the L2, and the work of an operator, to keep it within limits.
 import math
 from typing import Final
 
-from estimator.quantities import BYTES_PER_ELEMENT
-from estimator.workload import Operator, conv_output_size
+from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
+from estimator.vocabulary.workload import Operator, conv_output_size
 
 MIN_LAUNCHES: Final = 3
 """Fewer launches say nothing about their spread."""

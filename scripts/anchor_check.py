@@ -19,7 +19,7 @@ import numpy as np
 from collector.dataset.reader import read_kernel_dataset
 from collector.dataset.schema import SHAPE_COLUMNS
 from collector.errors import CollectorError
-from estimator.whole_file import write_whole
+from estimator.vocabulary.whole_file import write_whole
 
 FIGURES: Final[dict[str, str]] = {"latency": "latency_s", "power": "power_w", "energy": "energy_j"}
 KERNEL: Final = ("family", "operator", "precision", "cuda_cores", "transpose", "l2_state", "sm_clock_mhz", *SHAPE_COLUMNS)

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import click
 
-from estimator.whole_file import write_whole
+from estimator.vocabulary.whole_file import write_whole
 
 MODELS_FILE: Final = Path(__file__).with_name("card_models.py")
 SIZES: Final[dict[str, tuple[str, ...]]] = {

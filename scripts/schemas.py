@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import estimator.schema
-from estimator.bundles.content import BundleFile
+from estimator.bundle.content import BundleFile
 
 FOLDER: Final = Path(estimator.schema.__path__[0])
 DECLARED: Final[dict[str, Any]] = {"bundle-1.json": (BundleFile, "wattprint bundle, format 1.0")}

@@ -24,17 +24,17 @@ import numpy as np
 
 from collector.campaigns.files import load_campaign
 from collector.errors import CollectorError
-from estimator.bundles.content import Bundle
-from estimator.bundles.files import load_bundle
-from estimator.coefficients import coefficient_rows, group_key
-from estimator.errors import CountsError, EstimatorError
-from estimator.gpu import GpuSpec
-from estimator.instructions.nsight_compute import ProfiledKernel, read_ncu
-from estimator.kernel_names import NO_TILE, KernelTile, tile_from_name
-from estimator.kernels.registry import KnownTiles, lower
-from estimator.phases import EVENTS
-from estimator.whole_file import write_whole
-from estimator.workload import Operator, make_operator
+from estimator.bundle.content import Bundle
+from estimator.bundle.files import load_bundle
+from estimator.counts.nsight_compute import ProfiledKernel, read_ncu
+from estimator.model.coefficients import coefficient_rows, group_key
+from estimator.model.kernel_names import NO_TILE, KernelTile, tile_from_name
+from estimator.model.lowering import KnownTiles, lower
+from estimator.model.phases import EVENTS
+from estimator.vocabulary.errors import CountsError, EstimatorError
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.whole_file import write_whole
+from estimator.vocabulary.workload import Operator, make_operator
 from microbench.shapes import KernelGroup, draw_operators
 
 CAMPAIGN: Final = "real-card"
@@ -115,7 +115,7 @@ def launch(operators: Sequence[Operator], gpu: str) -> int:
     from collector.devices.polling import HostClock
     from collector.devices.tracer import NoTracer
     from collector.errors import RunnerError
-    from estimator.specifications import load_gpu
+    from estimator.vocabulary.specifications import load_gpu
 
     code = "\n".join(f'extern "C" __global__ void {MARK}{number}() {{}}' for number in range(len(operators)))
     with open_board(gpu) as board:

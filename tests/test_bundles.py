@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from estimator import estimate, load_bundle, read_workload
-from estimator.bundles.files import bundle_names
+from estimator.bundle.files import bundle_names
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "gpt2-prefill.json"
 

@@ -11,11 +11,11 @@ import pytest
 
 from collector.campaigns.files import CampaignSpec, MeasurementSettings, campaign_from_document
 from collector.dataset.schema import FLAGS, KERNEL_COLUMNS, SCHEMA_VERSION
-from estimator.bundles.content import FORMAT_VERSION as BUNDLE_VERSION
+from estimator.bundle.content import FORMAT_VERSION as BUNDLE_VERSION
 from estimator.cli import main as estimate
 from estimator.formats.own import FORMAT_VERSION as WORKLOAD_VERSION
-from estimator.quantities import MODULES
-from estimator.workload import FAMILY_FIELDS
+from estimator.vocabulary.quantities import MODULES
+from estimator.vocabulary.workload import FAMILY_FIELDS
 
 
 def entries_of(page: Path, heading: str) -> dict[str, tuple[str, str]]:

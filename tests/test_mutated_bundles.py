@@ -21,8 +21,8 @@ import jsonschema
 import estimator.commands.estimate
 import estimator.schema
 import fitter.commands.fit
-from estimator.bundles.files import digest_of, load_bundle
-from estimator.errors import BundleError
+from estimator.bundle.files import digest_of, load_bundle
+from estimator.vocabulary.errors import BundleError
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 GOLDEN = sorted((REPOSITORY / "tests" / "golden" / "bundles").glob("*.json"))

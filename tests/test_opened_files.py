@@ -20,14 +20,14 @@ from collector.recordings.reference import read_reference
 from collector.replay.recording import open_recording
 from collector.sensing.calibration import load_calibration
 from collector.simulated.profile import load_board
-from estimator.bundles.files import load_bundle
-from estimator.errors import EstimatorError
+from estimator.bundle.files import load_bundle
+from estimator.counts.activities import read_activities
+from estimator.counts.tables import load_energy_table
 from estimator.formats import read_workload
-from estimator.instructions.activities import read_activities
-from estimator.instructions.tables import load_energy_table
-from estimator.regular_files import open_regular, read_regular
-from estimator.specifications import load_gpu
 from estimator.tracing.models import load_model_config
+from estimator.vocabulary.errors import EstimatorError
+from estimator.vocabulary.regular_files import open_regular, read_regular
+from estimator.vocabulary.specifications import load_gpu
 from fitter.errors import FitterError
 from fitter.release.signatures import verify
 from fitter.rows.selection import read_selection
@@ -50,11 +50,11 @@ OPENERS = {
 
 ALLOWED = Counter(
     {
-        ("estimator/regular_files.py", "open"): 2,  # the one place
+        ("estimator/vocabulary/regular_files.py", "open"): 2,  # the one place
         ("estimator/tracing/parts.py", "read_text"): 1,  # data of the package
         ("estimator/serve/command.py", "open"): 1,  # a browser
         ("estimator/serve/server.py", "read_bytes"): 3,  # the page's own files
-        ("estimator/whole_file.py", "open"): 1,  # a folder, to sync it
+        ("estimator/vocabulary/whole_file.py", "open"): 1,  # a folder, to sync it
         ("collector/daemon/log_file.py", "open"): 1,  # its own log, opened to write
         ("collector/daemon/server.py", "open"): 2,  # the page's token in the daemon's own folder
         ("collector/daemon/server.py", "read_bytes"): 1,  # the page's own style
@@ -102,7 +102,7 @@ def openings(path: Path) -> Iterator[str]:
 def test_no_other_place_opens_what_a_user_names() -> None:
     files = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
     found = Counter((path.relative_to(ROOT).as_posix(), name) for path in files for name in openings(path))
-    assert found == +ALLOWED, "open paths with estimator.regular_files, or state here why not"
+    assert found == +ALLOWED, "open paths with estimator.vocabulary.regular_files, or state here why not"
 
 
 READERS: dict[str, Callable[[Path], object]] = {

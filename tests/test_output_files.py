@@ -15,9 +15,9 @@ from collector.commands.collect import collect_command
 from estimator.cli import main as estimate
 from estimator.commands.estimate import COMMANDS as ESTIMATE_COMMANDS
 from estimator.commands.estimate import estimate_command
-from estimator.errors import UnwrittenError
-from estimator.output_files import FORCE, OutputFile, OutputPlace
-from estimator.whole_file import open_whole, try_place, write_whole
+from estimator.options.output_files import FORCE, OutputFile, OutputPlace
+from estimator.vocabulary.errors import UnwrittenError
+from estimator.vocabulary.whole_file import open_whole, try_place, write_whole
 from fitter.cli import main as fit
 from fitter.commands.fit import COMMANDS as FIT_COMMANDS
 from fitter.commands.fit import fit_command
@@ -164,7 +164,7 @@ def test_a_killed_writer_leaves_nothing_that_the_next_one_does_not_clear(tmp_pat
     target = tmp_path / "a.json"
     write_whole(target, b"old")
     kill = (
-        "import os, sys; from pathlib import Path; from estimator.whole_file import open_whole\n"
+        "import os, sys; from pathlib import Path; from estimator.vocabulary.whole_file import open_whole\n"
         "with open_whole(Path(sys.argv[1])) as stream:\n    stream.write(b'half'); os.kill(os.getpid(), 9)"
     )
     assert subprocess.run([sys.executable, "-c", kill, str(target)], check=False).returncode == -9

@@ -84,7 +84,7 @@ def modules_of(package: str, repository: Path) -> list[str]:
 
 
 def test_estimator_imports_with_everything_but_numpy_and_click_hidden(repository: Path) -> None:
-    modules = [name for name in modules_of("estimator", repository) if name != "estimator.trace"]
+    modules = [name for name in modules_of("estimator", repository) if name != "estimator.tracing.torch_trace"]
     code = HIDE % (ALL_OPTIONAL,) + "\n".join(f"import {name}" for name in modules)
     done = python(code + "\nfrom estimator import estimate, load_bundle, read_workload\n", repository)
     assert done.returncode == 0, done.stderr
@@ -103,7 +103,7 @@ def test_using_the_estimator_loads_no_optional_package(repository: Path) -> None
 
 
 def test_importing_one_equation_does_not_load_the_others(repository: Path) -> None:
-    done = python("import estimator.quantities, sys; print('estimator.engine' in sys.modules)", repository)
+    done = python("import estimator.vocabulary.quantities, sys; print('estimator.engine.prediction' in sys.modules)", repository)
     assert done.stdout.strip() == "False", done.stderr
 
 

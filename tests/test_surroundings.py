@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from estimator.bundles.store import store_folder, stored_names
-from estimator.user_folders import user_folder
+from estimator.bundle.store import store_folder, stored_names
+from estimator.vocabulary.resources import user_folder
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 ESTIMATE = (sys.executable, "-m", "estimator.cli")

@@ -16,9 +16,9 @@ from collector.bench import REPLAYED, SIMULATED, Bench
 from collector.devices.protocols import KernelRunner, LaunchRecord, PreparedKernel
 from collector.errors import CampaignError, DeviceError, RunnerError
 from collector.simulated.profile import load_board
-from estimator.reader import Span, plain, read_file
-from estimator.whole_file import write_whole
-from estimator.workload import Operator
+from estimator.vocabulary.reader import Span, plain, read_file
+from estimator.vocabulary.whole_file import write_whole
+from estimator.vocabulary.workload import Operator
 from microbench.layouts import other_layout
 from microbench.loads.copies import CopyLoad
 from microbench.loads.generated import GeneratedLoad

@@ -10,12 +10,12 @@ from typing import Annotated, Any, Final, TypeVar
 from collector.errors import CampaignError
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.steady import settle_time_s, update_period_s
-from estimator.errors import WorkloadError
-from estimator.quantities import BYTES_PER_ELEMENT
-from estimator.reader import LEAST_ONE, FaultError, Span, Text, Words, fields_of, plain, read, read_file
-from estimator.resources import resource_folder, resource_names
-from estimator.specifications import near_match
-from estimator.workload import FAMILY_FIELDS, FAMILY_OPERATORS, Operator, make_operator
+from estimator.vocabulary.errors import WorkloadError
+from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
+from estimator.vocabulary.reader import LEAST_ONE, FaultError, Span, Text, Words, fields_of, plain, read, read_file
+from estimator.vocabulary.resources import resource_folder, resource_names
+from estimator.vocabulary.specifications import near_match
+from estimator.vocabulary.workload import FAMILY_FIELDS, FAMILY_OPERATORS, Operator, make_operator
 from microbench.errors import UnsupportedError
 from microbench.kernel import OPTIMISATION_LEVELS
 from microbench.layouts import LAYOUTS

@@ -14,7 +14,7 @@ from collector.dataset.traces import REST, RUN, TraceRecord
 from collector.devices.protocols import GpuState, PreparedKernel
 from collector.sampling import SECONDS_PER_NS, Sampler, Trace
 from collector.sensing.calibration import SensorCalibration
-from estimator.workload import Operator
+from estimator.vocabulary.workload import Operator
 from microbench.loads.copies import COPY_ENGINE, CopyLoad
 from microbench.loads.generated import LEVELS, GeneratedLoad
 from microbench.sizing import launches_for

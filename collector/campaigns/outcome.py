@@ -17,7 +17,7 @@ from collector.sensing.baselines import sampled_energies_j
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.counter import counter_energy, launch_energy
 from collector.sensing.steady import SteadyPower, settle_time_s, steady_power, update_period_s
-from estimator.quantities import Array
+from estimator.vocabulary.quantities import Array
 
 RANGE_TOLERANCE: Final = 0.15
 """Share by which ranging and measured launch times may differ."""

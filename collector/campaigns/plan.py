@@ -20,11 +20,11 @@ from collector.sensing.calibration import SensorCalibration
 from collector.sensing.known_sensor import DEFAULT_PERIOD_S
 from collector.sensing.live import FIRST_LOAD_S, LEVEL_S, LEVELS, MAX_CYCLES, REST_S, SQUARE_WAVES, STEP_S
 from collector.sensing.live_load import CALIBRATION, WARM_RUNS
-from estimator.errors import WorkloadError
-from estimator.gpu import GpuSpec
-from estimator.quantities import IntArray
-from estimator.specifications import near_match
-from estimator.workload import Operator
+from estimator.vocabulary.errors import WorkloadError
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import IntArray
+from estimator.vocabulary.specifications import near_match
+from estimator.vocabulary.workload import Operator
 from microbench.errors import MicrobenchError
 from microbench.layouts import other_layout
 from microbench.loads.copies import copy_loads

@@ -19,7 +19,7 @@ from collector.errors import DatasetError
 from collector.sensing.calibration import SensorCalibration, calibration_from_document
 from collector.sensing.catalogue import given_sensor
 from estimator import __version__
-from estimator.reader import FaultError, read
+from estimator.vocabulary.reader import FaultError, read
 
 KEPT_DOUBTS: Final = ("kernel_untraced", "shared_board", "result_wrong", "low_confidence")
 """Flags that the traces do not decide: a row keeps them."""

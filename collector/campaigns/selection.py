@@ -1,6 +1,7 @@
 """Which points of a plan a budget is spent on: those that add most to the fit, or a random choice.
 
-Actively, kernels are chosen by the shared criterion of `estimator.design`.  Part of the budget measures power, of every kind of kernel
+Actively, kernels are chosen by the shared criterion of `estimator.engine.design`.  Part of the budget measures
+power, of every kind of kernel
 first; the rest times many more kernels without it, as several of them take no longer than one power.
 """
 
@@ -14,10 +15,9 @@ import numpy as np
 
 from collector.campaigns.measurement import Point
 from collector.errors import CampaignError
-from estimator.design import Design, error_covariance, greedy_choices
-from estimator.design_columns import design_points, phase_columns
-from estimator.gpu import GpuSpec
-from estimator.quantities import Array, IntArray
+from estimator.engine.design import Design, design_points, error_covariance, greedy_choices, phase_columns
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import Array, IntArray
 
 Way = Literal["active", "random"]
 

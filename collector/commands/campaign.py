@@ -24,9 +24,9 @@ from collector.commands.options import (
 from collector.commands.output import Speaker, note
 from collector.commands.stopping import stoppable
 from collector.errors import CollectorError
-from estimator.command_line import DONE, DONE_WITH_WARNINGS, FAILED, WRONG_USAGE
-from estimator.entry import INTERRUPTED
-from estimator.output_files import refuse_inputs
+from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, FAILED, WRONG_USAGE
+from estimator.options.entry import INTERRUPTED
+from estimator.options.output_files import refuse_inputs
 
 if TYPE_CHECKING:
     from pyarrow import Table
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collector.daemon.worker import BoardEnd
     from collector.dataset.partition import PartitionedPlace
     from collector.sensing.calibration import SensorCalibration
-    from estimator.gpu import GpuSpec
+    from estimator.vocabulary.gpu import GpuSpec
 
 OWN_OPTIONS: Final = frozenset({"gpu", "out", "dry_run", "as_json", "quiet", "verbose", "worker", "record"})
 """Options of `collect` that mean something else for one board of several."""
@@ -159,7 +159,7 @@ def _measured(
     from collector.daemon.reporting import reporting
     from collector.dataset.traces import traces_of
     from collector.dataset.writer import claimed_dataset
-    from estimator.whole_file import try_place
+    from estimator.vocabulary.whole_file import try_place
 
     key = campaign_key(bench, spec, plan, options.chosen_families(), options.seed)
     output = Path(options.out) if place is None else place.running_output(key)

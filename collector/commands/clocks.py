@@ -6,7 +6,7 @@ import click
 
 from collector.commands.options import CONTEXT, output_options
 from collector.commands.output import Speaker, note
-from estimator.command_line import DONE, FAILED
+from estimator.options.command_line import DONE, FAILED
 
 
 @click.group("clocks", context_settings=CONTEXT, no_args_is_help=False)

@@ -11,8 +11,8 @@ from collector.commands.output import Speaker
 from collector.commands.stopping import stoppable
 from collector.errors import CollectorError
 from estimator import __version__
-from estimator.command_line import DONE, run_command
-from estimator.errors import EstimatorError
+from estimator.options.command_line import DONE, run_command
+from estimator.vocabulary.errors import EstimatorError
 
 COMMANDS: Final = (
     "clocks", "correct", "daemon", "devices", "doctor", "export", "kernels", "logs", "pmd", "privileged", "reprocess", "run", "sensor",

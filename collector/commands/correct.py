@@ -10,10 +10,10 @@ import click
 from collector.commands.options import CONTEXT, output_options, require_dataset_packages, sensor_option
 from collector.commands.output import Speaker, write_page
 from collector.errors import SensorError
-from estimator.command_line import DONE, DONE_WITH_WARNINGS, InputFile
-from estimator.frozen import FrozenMapping
-from estimator.output_files import output_option
-from estimator.whole_file import write_whole
+from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, InputFile
+from estimator.options.output_files import output_option
+from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.whole_file import write_whole
 
 if TYPE_CHECKING:
     from collector.sensing.correct import CorrectedRecording

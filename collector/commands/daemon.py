@@ -6,7 +6,7 @@ import click
 
 from collector.commands.options import CONTEXT, output_options, require_dataset_packages
 from collector.commands.output import Speaker, settings_lines
-from estimator.command_line import DONE
+from estimator.options.command_line import DONE
 
 
 @click.command("daemon", context_settings=CONTEXT)

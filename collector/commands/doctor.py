@@ -13,7 +13,7 @@ import click
 from collector.commands.options import CONTEXT, output_options
 from collector.commands.output import Speaker, columns
 from collector.errors import ClockError, ClockHelperError, CollectorError, DeviceError, DriverError
-from estimator.command_line import DONE, DONE_WITH_WARNINGS
+from estimator.options.command_line import DONE, DONE_WITH_WARNINGS
 
 if TYPE_CHECKING:
     from collector.devices.nvml import NvmlBoard

@@ -6,8 +6,8 @@ import click
 
 from collector.commands.options import CONTEXT, output_options, require_dataset_packages
 from collector.commands.output import Speaker
-from estimator.command_line import DONE
-from estimator.output_files import check_output, output_option
+from estimator.options.command_line import DONE
+from estimator.options.output_files import check_output, output_option
 
 
 @click.command("export", context_settings=CONTEXT)

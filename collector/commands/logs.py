@@ -9,7 +9,7 @@ import click
 
 from collector.commands.options import CONTEXT, MOST_JOBS, config_option
 from collector.errors import DaemonError
-from estimator.command_line import DONE
+from estimator.options.command_line import DONE
 
 LOOK_S: Final = 0.2
 """How often a log is looked at for more [s]."""

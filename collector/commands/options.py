@@ -14,8 +14,8 @@ from click.core import ParameterSource
 
 from collector.commands.output import Speaker
 from collector.errors import ClockListError, CollectorError, DeviceError
-from estimator.command_line import QUIET_OR_VERBOSE, excludes, switch
-from estimator.output_files import OutputPlace, output_option
+from estimator.options.command_line import QUIET_OR_VERBOSE, excludes, switch
+from estimator.options.output_files import OutputPlace, output_option
 
 if TYPE_CHECKING:
     from collector.bench import Bench, Instruments

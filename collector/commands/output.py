@@ -14,8 +14,8 @@ from typing import Any, Final
 import click
 
 from collector.errors import CollectorError
-from estimator.errors import EstimatorError
-from estimator.whole_file import write_whole
+from estimator.vocabulary.errors import EstimatorError
+from estimator.vocabulary.whole_file import write_whole
 
 LINE_EVERY_S: Final = 30.0
 """Time between two lines of progress off a terminal."""

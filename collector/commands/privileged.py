@@ -8,7 +8,7 @@ import click
 
 from collector.commands.options import CONTEXT, output_options
 from collector.commands.output import Speaker, settings_lines
-from estimator.command_line import DONE
+from estimator.options.command_line import DONE
 
 
 @click.group("privileged", context_settings=CONTEXT, no_args_is_help=False)

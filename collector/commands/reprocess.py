@@ -6,8 +6,8 @@ import click
 
 from collector.commands.options import CONTEXT, output_options, require_dataset_packages, sensor_option
 from collector.commands.output import Speaker
-from estimator.command_line import DONE, DONE_WITH_WARNINGS
-from estimator.output_files import output_option, refuse_inputs
+from estimator.options.command_line import DONE, DONE_WITH_WARNINGS
+from estimator.options.output_files import output_option, refuse_inputs
 
 
 @click.command("reprocess", context_settings=CONTEXT)

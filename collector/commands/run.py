@@ -27,8 +27,8 @@ from collector.commands.options import (
 from collector.commands.output import Speaker, note, write_document
 from collector.commands.stopping import stoppable
 from collector.errors import ClockError, ProgramError
-from estimator.command_line import DONE, DONE_WITH_WARNINGS
-from estimator.output_files import output_option
+from estimator.options.command_line import DONE, DONE_WITH_WARNINGS
+from estimator.options.output_files import output_option
 
 if TYPE_CHECKING:
     from collector.bench import Instruments

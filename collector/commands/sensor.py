@@ -26,8 +26,8 @@ from collector.commands.options import (
 from collector.commands.output import Speaker, write_document, write_page
 from collector.commands.stopping import stoppable
 from collector.errors import CollectorError
-from estimator.command_line import DONE, DONE_WITH_WARNINGS, check_present
-from estimator.output_files import output_option
+from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, check_present
+from estimator.options.output_files import output_option
 
 if TYPE_CHECKING:
     from collector.sensing.calibration import SensorCalibration

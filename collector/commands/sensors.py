@@ -9,7 +9,7 @@ import click
 from collector.commands.options import CONTEXT, output_options
 from collector.commands.output import Speaker, columns
 from collector.errors import SensorError
-from estimator.command_line import DONE
+from estimator.options.command_line import DONE
 
 if TYPE_CHECKING:
     from collector.sensing.catalogue import PublishedSensor

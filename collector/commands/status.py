@@ -8,7 +8,7 @@ import click
 
 from collector.commands.options import CONTEXT, config_option, output_options
 from collector.commands.output import Speaker, note
-from estimator.command_line import DONE
+from estimator.options.command_line import DONE
 
 SHOWN_JOBS = 20
 """Jobs in the table, beside all open ones."""

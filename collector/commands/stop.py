@@ -10,7 +10,7 @@ import click
 from collector.commands.options import CONTEXT, MOST_JOBS, config_option, output_options
 from collector.commands.output import Speaker, note
 from collector.errors import DaemonError
-from estimator.command_line import DONE
+from estimator.options.command_line import DONE
 
 if TYPE_CHECKING:
     from collector.daemon.store import Store

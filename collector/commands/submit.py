@@ -20,8 +20,8 @@ from collector.commands.options import (
 )
 from collector.commands.output import Speaker
 from collector.errors import CollectorError
-from estimator.command_line import DONE
-from estimator.output_files import refuse_inputs
+from estimator.options.command_line import DONE
+from estimator.options.output_files import refuse_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -152,7 +152,7 @@ def _place(out: str, boards: int, resume: bool | None) -> str:
     """The output as a job has it, free or spoken for.  Raises CollectorError."""
     from collector.daemon.outputs import check_unused
     from collector.dataset.partition import partitioned_place
-    from estimator.whole_file import try_place
+    from estimator.vocabulary.whole_file import try_place
 
     root = common_root(out) if boards > 1 else out
     if partitioned_place(root) is None:

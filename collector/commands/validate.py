@@ -6,7 +6,7 @@ import click
 
 from collector.commands.options import CONTEXT, output_options, require_dataset_packages
 from collector.commands.output import Speaker
-from estimator.command_line import DONE, DONE_WITH_WARNINGS
+from estimator.options.command_line import DONE, DONE_WITH_WARNINGS
 
 
 @click.command("validate", context_settings=CONTEXT)

@@ -21,9 +21,9 @@ from collector.daemon.settings import DaemonSettings
 from collector.daemon.store import Store
 from collector.daemon.worker import MEASURING, MESSAGE_START, Message, Worker
 from collector.devices.errors import DaemonError
-from estimator.command_line import DONE_WITH_WARNINGS
-from estimator.entry import INTERRUPTED
-from estimator.regular_files import read_regular
+from estimator.options.command_line import DONE_WITH_WARNINGS
+from estimator.options.entry import INTERRUPTED
+from estimator.vocabulary.regular_files import read_regular
 
 STARTUP_S: Final = 300.0
 """A worker that has not planned its campaign yet may be silent this long: modules are loaded, kernels assembled [s]."""

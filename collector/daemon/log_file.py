@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from estimator.regular_files import open_regular
+from estimator.vocabulary.regular_files import open_regular
 
 JOB_FOLDER: Final = "logs"
 LARGEST_BYTES: Final = 16 << 20

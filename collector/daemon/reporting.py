@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from collector.campaigns.display import row_line
 from collector.daemon.worker import MARK, MEASURING
 from collector.devices.errors import BoardBusyError, BoardLostError, CollectorError, DriverError
-from estimator.errors import EstimatorError
+from estimator.vocabulary.errors import EstimatorError
 
 if TYPE_CHECKING:
     from collector.bench import Bench

@@ -16,8 +16,8 @@ from collector.daemon.jobs import Overview
 from collector.daemon.settings import ListenAddress
 from collector.daemon.store import open_store
 from collector.devices.errors import DaemonError
-from estimator.errors import EstimatorError
-from estimator.local_site import Computed, Line, Reply, local_site
+from estimator.serve.local_site import Computed, Line, Reply, local_site
+from estimator.vocabulary.errors import EstimatorError
 
 SHOWN_JOBS: Final = 50
 TOKEN_NAME: Final = "page.token"

@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 from collector.devices.declared import read_declared
 from collector.devices.errors import DaemonError
 from collector.sensing.catalogue import is_file_name
-from estimator.user_folders import user_folder
+from estimator.vocabulary.resources import user_folder
 
 SYSTEM_CONFIG: Final = Path("/etc/wattprint/daemon.toml")
 SYSTEM_STATE: Final = Path("/var/lib/wattprint")

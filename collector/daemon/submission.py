@@ -8,8 +8,8 @@ from typing import Final
 from collector.campaigns.files import campaign_names, load_campaign
 from collector.daemon.store import prepare_folder
 from collector.devices.errors import CampaignError, DaemonError
-from estimator.regular_files import read_regular
-from estimator.whole_file import write_whole
+from estimator.vocabulary.regular_files import read_regular
+from estimator.vocabulary.whole_file import write_whole
 
 CAMPAIGN_FOLDER: Final = "campaigns"
 LARGEST_CAMPAIGN: Final = 1 << 20

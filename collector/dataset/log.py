@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from collector.dataset.schema import Row, checked_row, decode_metadata, encode_metadata, kernel_schema
 from collector.errors import DatasetError
-from estimator.regular_files import open_regular
+from estimator.vocabulary.regular_files import open_regular
 
 LOG_SUFFIX: Final = ".log.jsonl"
 """Added to the name of the output."""

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from collector.errors import DatasetError
-from estimator.regular_files import open_regular
+from estimator.vocabulary.regular_files import open_regular
 
 MOST_BYTES: Final = 256 << 20
 """Bytes of columns that are held at once; computing with them takes two to three times as much."""

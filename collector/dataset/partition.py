@@ -26,8 +26,8 @@ from collector.dataset.parquet import one_line
 from collector.dataset.reader import file_digest, read_kernel_dataset
 from collector.dataset.traces import traces_path
 from collector.errors import DatasetError
-from estimator.user_folders import user_folder
-from estimator.whole_file import write_whole
+from estimator.vocabulary.resources import user_folder
+from estimator.vocabulary.whole_file import write_whole
 
 URL: Final = re.compile(r"[a-z][a-z0-9+.-]*://.+")
 RUNNING_FOLDER: Final = ".running"

@@ -14,8 +14,8 @@ from collector.dataset.log import LOG_SUFFIX, log_path, read_log
 from collector.dataset.parquet import check_size, decoded_bytes, one_line, read_columns, read_footer
 from collector.dataset.schema import KERNEL_COLUMNS, METADATA_KEY, SCHEMA_VERSION, decode_metadata, kernel_schema
 from collector.errors import DatasetError
-from estimator.documents import LARGEST
-from estimator.regular_files import open_regular, special_kind
+from estimator.vocabulary.documents import LARGEST
+from estimator.vocabulary.regular_files import open_regular, special_kind
 
 PARQUET_MAGIC: Final = b"PAR1"
 """First four bytes of every Parquet file."""

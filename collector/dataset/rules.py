@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 from collector.dataset.reader import KernelDataset, measured_twice
 from collector.dataset.schema import FLAGS, KERNEL_COLUMNS, UNUSABLE, operators_or_reasons, repeated_rows
 from collector.devices.protocols import LIMITING_REASONS, THROTTLE_BITS
-from estimator.gpu import GpuSpec
-from estimator.quantities import BYTES_PER_ELEMENT, HZ_PER_MHZ, Array, BoolArray
-from estimator.specifications import gpu_names, load_gpu
-from estimator.workload import Operator
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, HZ_PER_MHZ, Array, BoolArray
+from estimator.vocabulary.specifications import gpu_names, load_gpu
+from estimator.vocabulary.workload import Operator
 
 GENERATED: Final = "instruction"
 """Family of generated kernels and copies, which are no operators of a workload."""

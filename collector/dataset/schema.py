@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from collector.errors import DatasetError
-from estimator.errors import WorkloadError
-from estimator.workload import FAMILY_FIELDS, Operator, make_operator
+from estimator.vocabulary.errors import WorkloadError
+from estimator.vocabulary.workload import FAMILY_FIELDS, Operator, make_operator
 
 SCHEMA_VERSION: Final = "1.2"
 """Version of the columns and of the file metadata; the minor number grows when a column is added."""

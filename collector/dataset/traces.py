@@ -18,8 +18,8 @@ from collector.dataset.log import log_path
 from collector.dataset.schema import METADATA_KEY, TRACE_COLUMNS, arrow_schema, decode_metadata
 from collector.devices.protocols import EnergyReading, PowerReadings, StateReadings
 from collector.errors import DatasetError
-from estimator.quantities import Array
-from estimator.regular_files import open_regular
+from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.regular_files import open_regular
 
 TRACES_SUFFIX: Final = ".traces.arrows"
 """Added to the name of the dataset; while a campaign runs, to that of its log."""

@@ -22,7 +22,7 @@ from collector.dataset.schema import METADATA_KEY, Row, encode_metadata, rows_to
 from collector.dataset.traces import TraceRecord, TraceStream, running_traces_path, traces_of, traces_path
 from collector.devices.file_lock import locked_file
 from collector.errors import DatasetError
-from estimator.whole_file import open_whole, sync_folder, unfinished
+from estimator.vocabulary.whole_file import open_whole, sync_folder, unfinished
 
 
 @contextmanager

@@ -6,8 +6,8 @@ from typing import Any
 
 from collector.devices.errors import DeviceError, RunnerError
 from collector.devices.tracer import open_tracer
-from estimator.gpu import GpuSpec
-from estimator.workload import Operator
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.workload import Operator
 from microbench.check import verify
 from microbench.errors import DeviceLostError, MicrobenchError, ResultError
 from microbench.kernel import Kernel, Launch, PreparedKernel

@@ -18,8 +18,8 @@ from msgspec import Struct
 
 from collector.devices.errors import ClockError, ClockHelperError
 from collector.devices.file_lock import group_of
-from estimator.documents import parse_toml
-from estimator.regular_files import read_regular
+from estimator.vocabulary.documents import parse_toml
+from estimator.vocabulary.regular_files import read_regular
 
 VERSION: Final = 1
 LONGEST_REQUEST: Final = 1024

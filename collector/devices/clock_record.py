@@ -17,9 +17,9 @@ from msgspec import Struct
 
 from collector.devices.errors import ClockError
 from collector.devices.file_lock import locked_file
-from estimator.errors import UnwrittenError
-from estimator.regular_files import read_regular
-from estimator.whole_file import sync_folder, write_whole
+from estimator.vocabulary.errors import UnwrittenError
+from estimator.vocabulary.regular_files import read_regular
+from estimator.vocabulary.whole_file import sync_folder, write_whole
 
 FOLDER_VARIABLE: Final = "WATTPRINT_STATE"
 SYSTEM_FOLDER: Final = Path("/run/wattprint")

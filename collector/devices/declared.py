@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from estimator.documents import parse_toml
-from estimator.regular_files import read_regular
+from estimator.vocabulary.documents import parse_toml
+from estimator.vocabulary.regular_files import read_regular
 
 Kind = TypeVar("Kind")
 

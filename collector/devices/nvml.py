@@ -29,8 +29,8 @@ from collector.devices.polling import Poller, finite_or_nan, polling
 from collector.devices.possible_power import possible_power
 from collector.devices.protocols import EnergyReading, GpuIdentity, GpuState, PowerReadings, StateReadings
 from collector.devices.voltage import VoltageReader, open_voltage
-from estimator.quantities import Array, IntArray
-from estimator.specifications import canonical_gpu_name
+from estimator.vocabulary.quantities import Array, IntArray
+from estimator.vocabulary.specifications import canonical_gpu_name
 
 POWER_POLL_S: Final = 0.002
 """Between two reads of the power: several within the shortest update period seen (15 ms), a small share of a core."""

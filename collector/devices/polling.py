@@ -11,7 +11,7 @@ from typing import Any, Final, Generic, TypeVar
 import numpy as np
 
 from collector.devices.errors import DeviceError
-from estimator.quantities import Array, IntArray
+from estimator.vocabulary.quantities import Array, IntArray
 
 Value = TypeVar("Value")
 

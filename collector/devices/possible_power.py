@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from estimator.quantities import Array
+from estimator.vocabulary.quantities import Array
 
 LEAST_POWER_W: Final = 1.0
 """No board that answers draws less, its memory and regulators alone draw several times that: a driver that says so has read nothing."""

@@ -11,7 +11,7 @@ Host time is integer nanoseconds of one monotonic clock.
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from estimator.quantities import Array, IntArray
+from estimator.vocabulary.quantities import Array, IntArray
 from microbench.kernel import PreparedKernel
 from microbench.runners.runner import KernelRunner, LaunchRecord
 

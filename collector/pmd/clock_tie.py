@@ -16,7 +16,7 @@ import numpy as np
 
 from collector.pmd.packets import NOMINAL_TICKS_PER_MS, RATE_SPREAD_TICKS_PER_MS
 from collector.pmd.robust_fit import biweight_fit
-from estimator.quantities import Array, IntArray
+from estimator.vocabulary.quantities import Array, IntArray
 
 NS_PER_MS: Final = 1e6
 NS_PER_S: Final = 1e9

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from collector.pmd.packets import PACKET_BYTES, STAMP_TURN, WORDS, RawWords, StepRange, plausible, raw_words, stamps
-from estimator.quantities import BoolArray, IntArray
+from estimator.vocabulary.quantities import BoolArray, IntArray
 
 LOCK_PACKETS: Final = 3
 LOCK_BYTES: Final = LOCK_PACKETS * PACKET_BYTES

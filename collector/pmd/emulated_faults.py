@@ -9,7 +9,7 @@ import numpy as np
 
 from collector.errors import DeviceError
 from collector.pmd.packets import PACKET_BYTES
-from estimator.quantities import Array
+from estimator.vocabulary.quantities import Array
 
 FAULT_KINDS: Final = {
     "lost": "bytes that do not arrive",

@@ -45,7 +45,7 @@ from collector.pmd.protocol import (
     WELCOME,
     baud_of_uart_command,
 )
-from estimator.quantities import Array, IntArray
+from estimator.vocabulary.quantities import Array, IntArray
 
 PATTERN_PACKETS: Final = 704
 SUB_PATTERN_PACKETS: Final = 11

@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 
 from collector.errors import DatasetError
-from estimator.quantities import Array
-from estimator.regular_files import open_regular
+from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.regular_files import open_regular
 
 MOST_ROWS: Final = 10_000_000
 

@@ -13,7 +13,7 @@ from collector.pmd.pmd2_block import BLOCK_BYTES, PMD2_RAILS, block_amperes, blo
 from collector.pmd.protocol import STREAM_BAUD
 from collector.pmd.samples import MeterSamples, no_samples
 from collector.pmd.stamp_turns import TurnWatch
-from estimator.quantities import Array, IntArray
+from estimator.vocabulary.quantities import Array, IntArray
 
 TIE_WINDOW_NS: Final = 20 * NS_PER_S
 """The live tie is fitted to the arrivals of this long: one segment of the recorded one."""

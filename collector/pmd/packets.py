@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collector.pmd.protocol import STREAM_BAUD
-from estimator.quantities import Array, BoolArray, IntArray
+from estimator.vocabulary.quantities import Array, BoolArray, IntArray
 
 PACKET_BYTES: Final = 18
 STAMP_BYTES: Final = 2

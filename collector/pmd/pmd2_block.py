@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from estimator.quantities import Array
+from estimator.vocabulary.quantities import Array
 
 BLOCK_BYTES: Final = 122
 PMD2_RAILS: Final = ("atx_12v", "atx_5v", "atx_5vsb", "atx_3v3", "hpwr", "eps1", "eps2", "pcie1", "pcie2", "pcie3")

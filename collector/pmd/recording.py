@@ -15,8 +15,8 @@ from collector.pmd.pmd2_block import BLOCK_BYTES, block_amperes, block_volts
 from collector.pmd.recording_files import Recording
 from collector.pmd.samples import MeterSamples
 from collector.pmd.stream_scan import Holes, StreamScan, Turns
-from estimator.quantities import Array, IntArray
-from estimator.regular_files import open_regular
+from estimator.vocabulary.quantities import Array, IntArray
+from estimator.vocabulary.regular_files import open_regular
 
 READ_BYTES: Final = 1 << 18
 """Bytes decoded at a time: the columns made of them stay in the processor's cache."""

@@ -19,8 +19,8 @@ from collector.errors import DatasetError
 from collector.pmd.meter import Received
 from collector.pmd.protocol import PROBED_BAUDS, STREAM_BAUD
 from collector.pmd.samples import MODEL_RAILS
-from estimator.quantities import IntArray
-from estimator.regular_files import open_regular, read_regular
+from estimator.vocabulary.quantities import IntArray
+from estimator.vocabulary.regular_files import open_regular, read_regular
 
 STAMPS_SUFFIX: Final = ".stamps.csv"
 MOST_STAMP_BYTES: Final = 64 << 20

@@ -4,7 +4,7 @@ from typing import Final
 
 import numpy as np
 
-from estimator.quantities import Array
+from estimator.vocabulary.quantities import Array
 
 BIWEIGHT_WIDTH: Final = 4.685
 """Tukey's constant: 95 % efficient for normal residuals."""

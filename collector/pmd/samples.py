@@ -9,7 +9,7 @@ import numpy as np
 from collector.errors import DeviceError
 from collector.pmd.packets import RAILS
 from collector.pmd.pmd2_block import GPU_RAILS, PMD2_RAILS
-from estimator.quantities import Array, IntArray
+from estimator.vocabulary.quantities import Array, IntArray
 
 MODEL_RAILS: Final = {"PMD-USB": RAILS, "PMD2": PMD2_RAILS}
 DEFAULT_RAILS: Final = {"PMD-USB": RAILS, "PMD2": GPU_RAILS}

@@ -9,7 +9,7 @@ from collector.pmd.clock_tie import NS_PER_S, ClockTie
 from collector.pmd.decoder import Packets
 from collector.pmd.packets import BITS_PER_BYTE_ON_LINE, PACKET_BYTES, STAMP_TURN
 from collector.pmd.stamp_turns import TurnWatch
-from estimator.quantities import Array, IntArray
+from estimator.vocabulary.quantities import Array, IntArray
 
 _NONE: Final = np.zeros(0, dtype=np.int64)
 

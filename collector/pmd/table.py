@@ -15,8 +15,8 @@ from collector.errors import DatasetError
 from collector.pmd.clock_tie import NS_PER_S
 from collector.pmd.recording import ScannedRecording, sample_blocks
 from collector.pmd.samples import MODEL_RAILS, MeterSamples
-from estimator.quantities import Array
-from estimator.whole_file import open_whole
+from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.whole_file import open_whole
 
 PARQUET: Final = ".parquet"
 DIGITS: Final = 6

@@ -13,7 +13,7 @@ from collector.errors import DatasetError
 from collector.pmd.recording import sample_blocks, scan_recording
 from collector.pmd.recording_files import read_recording
 from collector.pmd.samples import MODEL_RAILS
-from estimator.quantities import Array
+from estimator.vocabulary.quantities import Array
 
 SHORTEST_S: Final = 1.0
 LARGEST_ZERO_A: Final = 0.6

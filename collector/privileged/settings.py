@@ -12,8 +12,8 @@ from collector.devices.clock_helper import DEFAULT_SOCKET
 from collector.devices.clock_record import SAFE_NAME
 from collector.devices.declared import declared
 from collector.devices.errors import PrivilegedError
-from estimator.documents import parse_toml
-from estimator.regular_files import open_regular
+from estimator.vocabulary.documents import parse_toml
+from estimator.vocabulary.regular_files import open_regular
 
 DEFAULT_AUDIT: Final = "/var/log/wattprint-clocks/audit.log"
 MOST_BYTES: Final = 1 << 16

@@ -26,7 +26,7 @@ from collector.sensing.correct import correct_recording
 from collector.sensing.figures import figure
 from collector.sensing.known_sensor import Inversion, inversion
 from collector.sensing.steady import SteadyPower, settle_time_s, steady_power, update_period_s
-from estimator.quantities import Array
+from estimator.vocabulary.quantities import Array
 
 LEAST_REST_S: Final = 1.0
 """Rest before and after a program at the least: power at rest is read from it."""

@@ -14,9 +14,9 @@ import pyarrow.csv as pa_csv
 
 from collector.dataset.parquet import open_parquet, parquet_errors, read_batches
 from collector.errors import SensorError
-from estimator.documents import LARGEST
-from estimator.quantities import Array
-from estimator.regular_files import read_regular
+from estimator.vocabulary.documents import LARGEST
+from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.regular_files import read_regular
 
 MOST_BYTES: Final = 1 << 29
 """Size of a file that is read: ten million rows, a day of polls 10 ms apart."""

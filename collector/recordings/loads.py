@@ -9,7 +9,7 @@ from collector.errors import SensorError
 from collector.recordings.columns import US_PER_S, numbers, open_log, read_columns, shown_names
 from collector.recordings.rows import LAST_TIME_S
 from collector.sensing.board_power import LoadStamps
-from estimator.quantities import Array
+from estimator.vocabulary.quantities import Array
 
 COLUMNS: Final = ("t_s", "level")
 PAIRED: Final = "timestamp"

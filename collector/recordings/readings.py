@@ -14,7 +14,7 @@ from collector.errors import SensorError
 from collector.recordings.columns import LONGEST_SHOWN, Columns, LogFile, numbers, open_log, read_columns, shown_names, stamps_s, texts
 from collector.recordings.rows import ordered
 from collector.sensing.catalogue import POWER_COLUMNS
-from estimator.quantities import Array
+from estimator.vocabulary.quantities import Array
 
 TIME, POWER, STAMP = "t_s", "power_w", "timestamp"
 NAME: Final = "name"

@@ -18,8 +18,8 @@ from collector.recordings.loads import read_load
 from collector.recordings.readings import POWER, TIME
 from collector.recordings.rows import longest_stretch, ordered
 from collector.sensing.reference import MIN_EDGES, MIN_SPAN_S, tie_meter
-from estimator.quantities import Array
-from estimator.regular_files import read_regular
+from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.regular_files import read_regular
 
 PMD_SUFFIXES: Final = (".pmd", ".bin")
 START_STAMP: Final = "PMD_start_ts.txt"

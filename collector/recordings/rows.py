@@ -7,7 +7,7 @@ import numpy as np
 
 from collector.devices.possible_power import LEAST_POWER_W, MOST_POWER_W
 from collector.errors import SensorError
-from estimator.quantities import Array
+from estimator.vocabulary.quantities import Array
 
 LAST_TIME_S: Final = 1e11
 """Seconds since 1970 in the year 5138: no stamp of a log."""

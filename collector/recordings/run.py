@@ -11,7 +11,7 @@ from collector.recordings.loads import read_load
 from collector.recordings.readings import RecordedReadings, read_readings
 from collector.recordings.reference import RecordedReference, read_reference
 from collector.sensing.board_power import LoadStamps
-from estimator.quantities import Array
+from estimator.vocabulary.quantities import Array
 
 MIN_OVERLAP_S: Final = 1.0
 ZONE_STEP_S: Final = 900.0

@@ -27,12 +27,12 @@ from collector.devices.protocols import (
     PreparedKernel,
     StateReadings,
 )
-from estimator.errors import EstimatorError
-from estimator.gpu import GpuSpec
-from estimator.regular_files import open_regular
-from estimator.specifications import document_of_gpu, gpu_from_document
-from estimator.whole_file import open_whole
-from estimator.workload import Operator
+from estimator.vocabulary.errors import EstimatorError
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.regular_files import open_regular
+from estimator.vocabulary.specifications import document_of_gpu, gpu_from_document
+from estimator.vocabulary.whole_file import open_whole
+from estimator.vocabulary.workload import Operator
 from microbench.loads.copies import CopyLoad
 from microbench.loads.generated import GeneratedLoad
 

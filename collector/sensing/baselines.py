@@ -18,7 +18,7 @@ from collector.devices.protocols import PowerReadings
 from collector.sampling import host_seconds
 from collector.sensing.board_power import LoadStamps
 from collector.sensing.calibration import SensorCalibration
-from estimator.quantities import Array
+from estimator.vocabulary.quantities import Array
 
 FULL_WINDOW_SHARE: Final = 0.9
 """A window above this share of the update period is taken for a full one."""

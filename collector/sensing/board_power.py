@@ -11,7 +11,7 @@ import numpy as np
 from scipy.signal import lfilter
 
 from collector.errors import SensorError
-from estimator.quantities import Array
+from estimator.vocabulary.quantities import Array
 
 GRID_S: Final = 5e-4
 """Cell of a signal [s]; far below any averaging window."""

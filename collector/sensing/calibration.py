@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from collector.errors import SensorError
-from estimator.documents import parse_json
-from estimator.frozen import FrozenMapping
-from estimator.regular_files import read_regular
+from estimator.vocabulary.documents import parse_json
+from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.regular_files import read_regular
 
 AVERAGING_KINDS: Final = ("boxcar", "low-pass", "trailing-mean", "none", "undetermined")
 TRANSIENTS: Final = ("instant", "ramp", "lagged", "logarithmic")

@@ -16,8 +16,8 @@ from typing import Final
 
 from collector.errors import SensorError
 from collector.sensing.calibration import SensorCalibration, load_calibration, read_calibration
-from estimator.frozen import FrozenMapping
-from estimator.resources import resource_folder
+from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.resources import resource_folder
 
 COLUMN_OF_FIELD: Final[Mapping[str, str]] = {
     "instant": "power.draw.instant",

@@ -14,7 +14,7 @@ from scipy.optimize import minimize
 from scipy.special import ndtr
 
 from collector.errors import SensorError
-from estimator.quantities import Array, IntArray
+from estimator.vocabulary.quantities import Array, IntArray
 
 SHORTEST_S: Final = 0.008
 LONGEST_S: Final = 0.6

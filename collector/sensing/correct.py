@@ -22,8 +22,8 @@ from collector.sensing.known_sensor import NO_GAIN, Inversion, inversion, possib
 from collector.sensing.repeated import RepeatedEnergy, contradictions, repeated_energy
 from collector.sensing.response import SensorResponse
 from collector.sensing.updates import BoardUpdates, board_updates
-from estimator.frozen import FrozenMapping
-from estimator.quantities import Array
+from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.quantities import Array
 
 LONGEST_LOAD_S: Final = 400.0
 """Loads of a longer span are not regressed on: the model has one drift, and memory is bounded."""

@@ -17,7 +17,7 @@ from collector.sensing.repeated import RepeatedEnergy
 from collector.sensing.sensor_report import parts_of, period_chart
 from estimator.display.charts import Axis, Band, Series, axis_over, line_svg, scatter_svg
 from estimator.display.pages import figure_html, page_html, section_html, table_html, text_html
-from estimator.quantities import Array
+from estimator.vocabulary.quantities import Array
 
 ZOOM_UPDATES: Final = 40
 """Updates that the closer view shows."""

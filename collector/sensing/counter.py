@@ -15,7 +15,7 @@ from collector.devices.protocols import EnergyReading
 from collector.sampling import SECONDS_PER_NS
 from collector.sensing.board_power import LoadStamps
 from collector.sensing.known_sensor import DEFAULT_PERIOD_S
-from estimator.quantities import Array, IntArray
+from estimator.vocabulary.quantities import Array, IntArray
 
 ABSURD_LIMIT_FACTOR: Final = 2.0
 """A counter that runs faster than this multiple of the power limit is wrong."""

@@ -12,7 +12,7 @@ from collector.sensing.board_power import LoadStamps
 from collector.sensing.clock import UpdateClock
 from collector.sensing.regression import DELAY_S, Fit, Problem
 from collector.sensing.response import POINT_S
-from estimator.quantities import Array, BoolArray
+from estimator.vocabulary.quantities import Array, BoolArray
 
 LEAD: Final = 8.0
 """Log-likelihood by which the best kernel must lead the next."""

@@ -14,7 +14,7 @@ from scipy.sparse import csr_array
 
 from collector.errors import SensorError
 from collector.sensing.response import SensorResponse
-from estimator.quantities import Array
+from estimator.vocabulary.quantities import Array
 
 STEPS_PER_WINDOW: Final = 2.0
 LEAST_STEP_S: Final = 2e-3

@@ -15,7 +15,7 @@ from collector.errors import SensorError
 from collector.sensing.board_power import GRID_S, LAUNCH_LAG_S, LAUNCH_RISE_S, LoadStamps, Signal, load_signals, signal_of
 from collector.sensing.regression import block_covariance
 from collector.sensing.response import SensorResponse, drawn_in_bins, run_shares, seen
-from estimator.quantities import Array, BoolArray
+from estimator.vocabulary.quantities import Array, BoolArray
 
 SIZES: Final = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
 """Sizes of the profile within an execution that are tried, as shares of the load's power."""

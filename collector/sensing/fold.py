@@ -20,8 +20,8 @@ from collector.sensing.executions import FitSettings, fit_executions
 from collector.sensing.known_sensor import NO_GAIN, inversion, possible_responses
 from collector.sensing.repeated import response_probabilities
 from collector.sensing.updates import BoardUpdates
-from estimator.frozen import FrozenMapping
-from estimator.quantities import Array
+from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.quantities import Array
 
 MOST_BINS: Final = 200
 FEWEST_BINS: Final = 12

@@ -17,8 +17,8 @@ from collector.sensing.decision import EXPLAINED, Circumstances, Decision, decid
 from collector.sensing.reference import Gain, Rise, joint_gain, load_of_meter, meter_shift, rise_of, steady_gain, tie_meter
 from collector.sensing.regression import DELAY_S, Fit, Problem, plain_width
 from collector.sensing.response import KERNELS
-from estimator.frozen import FrozenMapping
-from estimator.quantities import Array
+from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.quantities import Array
 
 MIN_UPDATES: Final = 8
 MOST_UPDATES: Final = 6000

@@ -8,8 +8,8 @@ import numpy as np
 
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.response import POINT_S, Kernel, SensorResponse
-from estimator.frozen import FrozenMapping
-from estimator.quantities import Array
+from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.quantities import Array
 
 DEFAULT_PERIOD_S: Final = 0.1
 """Update period where none is known [s]; the longest common one (`configs/sensors`)."""

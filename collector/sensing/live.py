@@ -23,7 +23,7 @@ from collector.sensing.clock import UpdateClock, Updates, fit_update_clock
 from collector.sensing.identify import Identification, SensorName, SensorRecord, identify_sensor
 from collector.sensing.live_load import open_live_load
 from collector.sensing.load_design import best_ratio, varied_cycles
-from estimator.frozen import FrozenMapping
+from estimator.vocabulary.frozen import FrozenMapping
 from microbench.loads.square_wave import duty_cycle
 
 REST_S: Final = 1.5

@@ -16,7 +16,7 @@ from collector.devices import limiting_reasons
 from collector.devices.protocols import PreparedKernel
 from collector.errors import RunnerError, SensorError
 from collector.sampling import Sampler
-from estimator.workload import Operator, make_operator
+from estimator.vocabulary.workload import Operator, make_operator
 from microbench.errors import MicrobenchError
 from microbench.loads.generated import sized_launch
 from microbench.loads.square_wave import DurationLine, WaveCode, fit_duration, wave_code, wave_launch

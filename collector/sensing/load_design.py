@@ -11,7 +11,7 @@ import numpy as np
 from collector.sensing.board_power import LoadStamps, Signal, load_signals
 from collector.sensing.regression import Fit
 from collector.sensing.response import POINT_S, seen_and_slopes
-from estimator.quantities import Array
+from estimator.vocabulary.quantities import Array
 
 RATIOS: Final = (0.57, 0.71, 0.91, 1.13, 1.27, 1.41, 1.83, 2.3, 3.17, 4.7, 7.37, 12.3)
 """Periods compared, in update periods: none within 2 % of a fraction with a denominator up to 4."""

@@ -12,7 +12,7 @@ from collector.sensing.board_power import GRID_S, LAUNCH_LAG_S, LEAD_S, LoadStam
 from collector.sensing.clock import Updates
 from collector.sensing.regression import Fit, Problem, block_covariance
 from collector.sensing.response import seen
-from estimator.quantities import Array
+from estimator.vocabulary.quantities import Array
 
 MIN_EDGES: Final = 6
 MIN_SPAN_S: Final = 3.0

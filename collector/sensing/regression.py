@@ -13,7 +13,7 @@ from scipy.optimize import nnls
 
 from collector.sensing.board_power import Signal
 from collector.sensing.response import POINT_S, Kernel, columns, seen_and_slopes
-from estimator.quantities import Array
+from estimator.vocabulary.quantities import Array
 
 DELAY_S: Final = 0.014
 """Delays between minus and plus this are searched [s]; twice as far a fit may go, but then its delay is not believed."""

@@ -19,7 +19,7 @@ from collector.sensing.executions import FitSettings, expected_energy_std
 from collector.sensing.known_sensor import possible_responses
 from collector.sensing.repeated import bins_for
 from collector.sensing.response import SensorResponse
-from estimator.quantities import Array
+from estimator.vocabulary.quantities import Array
 
 GOLDEN: Final = 0.3819660112501051
 """1 − 1/φ: multiples of it fill a circle more evenly than those of any other number."""

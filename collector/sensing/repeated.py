@@ -15,8 +15,8 @@ from collector.sensing.executions import ExecutionFit, FitSettings, fit_executio
 from collector.sensing.known_sensor import NO_GAIN, PossibleResponses, inversion, possible_responses
 from collector.sensing.response import SensorResponse
 from collector.sensing.updates import BoardUpdates
-from estimator.frozen import FrozenMapping
-from estimator.quantities import Array
+from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.quantities import Array
 
 BINS_PER_WINDOW: Final = 8.0
 BINS: Final = (8, 96)

@@ -11,7 +11,7 @@ from typing import Final, Literal
 import numpy as np
 
 from collector.sensing.board_power import GRID_S, LAUNCH_RISE_S, Signal, low_passed
-from estimator.quantities import Array
+from estimator.vocabulary.quantities import Array
 
 Kernel = Literal["none", "boxcar", "low-pass"]
 KERNELS: Final[tuple[Kernel, ...]] = ("none", "boxcar", "low-pass")

@@ -18,7 +18,7 @@ from collector.sensing.known_sensor import possible_responses
 from collector.sensing.response import Kernel, SensorResponse, columns
 from estimator.display.charts import Axis, Series, axis_over, bars_svg, line_svg, scatter_svg
 from estimator.display.pages import figure_html, page_html, section_html, table_html
-from estimator.quantities import Array, IntArray
+from estimator.vocabulary.quantities import Array, IntArray
 
 LONGEST_VIEW_S: Final = 4.0
 WIDTHS: Final = 48

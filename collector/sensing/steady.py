@@ -15,7 +15,7 @@ from collector.sampling import host_seconds
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.clock import held_updates
 from collector.sensing.known_sensor import DEFAULT_PERIOD_S, inversion
-from estimator.quantities import Array
+from estimator.vocabulary.quantities import Array
 
 DEFAULT_SETTLE_S: Final = 1.25
 """Rise to discard where none is known: the published practice for one-second averages."""

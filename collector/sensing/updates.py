@@ -11,8 +11,8 @@ from collector.errors import SensorError
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.clock import Updates, fit_update_clock, held_updates
 from collector.sensing.known_sensor import DEFAULT_PERIOD_S
-from estimator.frozen import FrozenMapping
-from estimator.quantities import Array, IntArray
+from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.quantities import Array, IntArray
 
 PERIOD_TOLERANCE: Final = 0.005
 """Share by which a recording's update period may differ from the calibration's before it is said: boards of 101.2 ms and of

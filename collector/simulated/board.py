@@ -18,9 +18,9 @@ from collector.simulated.profile import BoardProfile
 from collector.simulated.sensors import PollClock, SimulatedMeter, SimulatedSensor
 from collector.simulated.silicon import planted_event_energy_j, voltage_v
 from collector.simulated.world import LoadedKernel, World
-from estimator.errors import SpecificationError
-from estimator.gpu import GpuSpec, simulated_uuid
-from estimator.workload import Operator
+from estimator.vocabulary.errors import SpecificationError
+from estimator.vocabulary.gpu import GpuSpec, simulated_uuid
+from estimator.vocabulary.workload import Operator
 from microbench.errors import UnsupportedError
 from microbench.layouts import layout_of
 from microbench.loads.copies import CopyLoad, prepared_copy

@@ -13,8 +13,8 @@ import numpy as np
 
 from collector.simulated.plan import Traffic
 from collector.simulated.profile import MemoryProfile
-from estimator.gpu import GpuSpec
-from estimator.quantities import IntArray
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import IntArray
 
 REPLAYED_WAVES: Final = 40
 """Waves replayed one by one; a longer launch repeats their pattern."""

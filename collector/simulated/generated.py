@@ -20,9 +20,9 @@ from collector.simulated.plan import steady_noise
 from collector.simulated.profile import BoardProfile
 from collector.simulated.scheduler import KernelTiming, loaded_bytes_per_s
 from collector.simulated.silicon import JOULE_PER_PICOJOULE, LaunchEnergy
-from estimator.gpu import GpuSpec
-from estimator.quantities import HZ_PER_MHZ, Array
-from estimator.resources import resource_folder
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import HZ_PER_MHZ, Array
+from estimator.vocabulary.resources import resource_folder
 from microbench.kernel import WARP_LANES
 from microbench.loads.generated import GeneratedLoad
 from microbench.toolchain.inspect import InspectedEntry

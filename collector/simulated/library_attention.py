@@ -10,9 +10,9 @@ from collector.devices.errors import RunnerError
 from collector.simulated.cache import replayed_blocks, replayed_traffic, streamed_traffic
 from collector.simulated.plan import BlockDemand, KernelPlan, LaunchEvents, Traffic, library, resident_blocks, rounds_of_unequal
 from collector.simulated.profile import BoardProfile
-from estimator.gpu import GpuSpec
-from estimator.quantities import BYTES_PER_ELEMENT, Array
-from estimator.workload import Operator
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, Array
+from estimator.vocabulary.workload import Operator
 
 SOFTMAX_OPS: Final = 6.0
 """Lane instructions of one score: scale, mask, maximum, subtract, sum, convert."""

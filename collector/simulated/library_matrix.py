@@ -10,9 +10,9 @@ from collector.devices.errors import RunnerError
 from collector.simulated.cache import replayed_blocks, replayed_traffic
 from collector.simulated.plan import BlockDemand, KernelPlan, LaunchEvents, Tile, Traffic, library, resident_blocks, stable_stream
 from collector.simulated.profile import BoardProfile
-from estimator.gpu import GpuSpec
-from estimator.quantities import BYTES_PER_ELEMENT, IntArray
-from estimator.workload import Operator
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, IntArray
+from estimator.vocabulary.workload import Operator
 
 SPLITS: Final = (1, 2, 3, 4, 6, 8, 16)
 SHORTEST_SHARE: Final = 128

@@ -8,9 +8,9 @@ from collector.devices.errors import RunnerError
 from collector.simulated.cache import resident_share, streamed_traffic
 from collector.simulated.plan import BlockDemand, KernelPlan, LaunchEvents, library, resident_blocks
 from collector.simulated.profile import BoardProfile
-from estimator.gpu import GpuSpec
-from estimator.quantities import BYTES_PER_ELEMENT
-from estimator.workload import Operator
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
+from estimator.vocabulary.workload import Operator
 
 MOVE_OPS: Final = 6.0
 """Lane instructions that bring one element in and out: addresses, loads, conversion, store."""

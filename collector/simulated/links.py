@@ -9,7 +9,7 @@ from collector.devices.errors import RunnerError
 from collector.simulated.profile import BoardProfile, LinkProfile
 from collector.simulated.scheduler import KernelTiming
 from collector.simulated.silicon import JOULE_PER_PICOJOULE, LaunchEnergy
-from estimator.gpu import GpuSpec
+from estimator.vocabulary.gpu import GpuSpec
 from microbench.loads.copies import CopyLoad
 
 COPY_START_S: Final = 4e-6

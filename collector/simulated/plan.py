@@ -12,9 +12,9 @@ from msgspec import Struct
 from collector.devices.declared import read_declared
 from collector.devices.errors import BoardProfileError
 from collector.simulated.profile import ScheduleProfile
-from estimator.gpu import GpuSpec
-from estimator.quantities import Array
-from estimator.resources import resource_folder
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.resources import resource_folder
 
 THREADS_PER_WARP: Final = 32
 PLACED_BLOCKS: Final = 4096

@@ -12,8 +12,8 @@ from msgspec import Meta, Struct
 
 from collector.devices.declared import read_declared
 from collector.devices.errors import BoardProfileError
-from estimator.quantities import BYTES_PER_ELEMENT
-from estimator.resources import resource_folder, resource_names
+from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
+from estimator.vocabulary.resources import resource_folder, resource_names
 
 Figure = Annotated[float, Meta(ge=0.0, le=1e13)]
 Positive = Annotated[float, Meta(ge=1e-9, le=1e13)]

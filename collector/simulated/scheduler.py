@@ -9,8 +9,8 @@ import numpy as np
 
 from collector.simulated.plan import KernelPlan
 from collector.simulated.profile import BoardProfile, MemoryProfile
-from estimator.gpu import GpuSpec
-from estimator.quantities import Array
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import Array
 
 PARTITIONS_PER_SM: Final = 4
 """Sub-partitions of an SM; fewer warps than these leave units idle."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from collector.devices import EnergyReading, PowerReadings
 from collector.simulated.world import NS, World
-from estimator.quantities import Array, BoolArray
+from estimator.vocabulary.quantities import Array, BoolArray
 
 CHUNK: Final = 256
 """Updates and polls are drawn in blocks of this many."""

@@ -9,7 +9,7 @@ import numpy as np
 from collector.devices.errors import BoardProfileError
 from collector.simulated.plan import KernelPlan, steady_noise
 from collector.simulated.profile import BoardProfile
-from estimator.quantities import MODULES
+from estimator.vocabulary.quantities import MODULES
 
 JOULE_PER_PICOJOULE: Final = 1e-12
 MOST_RELATIVE: Final = 100.0

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from collector.simulated.profile import TransientProfile
-from estimator.quantities import Array
+from estimator.vocabulary.quantities import Array
 
 LAGS: Final = 3
 _START, _POWER, _ENERGY, _FILTERED = range(4)

@@ -25,8 +25,8 @@ from collector.simulated.silicon import (
     voltage_v,
 )
 from collector.simulated.trace import PowerTrace
-from estimator.gpu import GpuSpec
-from estimator.quantities import Array, IntArray
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import Array, IntArray
 from microbench.loads.copies import CopyLoad
 from microbench.loads.generated import GeneratedLoad
 

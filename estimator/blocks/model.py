@@ -20,9 +20,9 @@ from typing import Annotated, Any, Final, Literal, get_args
 
 import numpy as np
 
-from estimator.errors import BundleError, EstimatorError
-from estimator.quantities import Array
-from estimator.reader import Count, FaultError, Shape, Span, Words, check_covariance, plain, read
+from estimator.vocabulary.errors import BundleError, EstimatorError
+from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.reader import Count, FaultError, Shape, Span, Words, check_covariance, plain, read
 
 Form = Literal["occupancy", "rounds", "linear"]
 FORMS: Final[tuple[Form, ...]] = get_args(Form)

@@ -13,7 +13,7 @@ from typing import Final
 from xml.sax.saxutils import quoteattr
 
 from estimator.blocks.model import BlockModel, checked_blocks
-from estimator.errors import EstimatorError
+from estimator.vocabulary.errors import EstimatorError
 
 DIGITS: Final = 17
 """Significant digits that give a double back bit for bit."""

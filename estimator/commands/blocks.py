@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from estimator.command_line import DONE, DONE_WITH_WARNINGS, named_file
 from estimator.commands.options import CSV, JSON, NOT_NEGATIVE, POSITIVE, QUIET, SETTINGS, answer_form, with_options
-from estimator.errors import EstimatorError
-from estimator.output_files import output_option
+from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, named_file
+from estimator.options.output_files import output_option
+from estimator.vocabulary.errors import EstimatorError
 
 if TYPE_CHECKING:
     from estimator.blocks.model import BlockModel, Form
@@ -75,9 +75,9 @@ def blocks_command(**options: Any) -> int:
     if options["blocks"] and options["kernel"] is None:
         raise click.UsageError("--blocks needs a KERNEL")
     from estimator.blocks.model import models_from_section
-    from estimator.bundles.files import load_bundle
+    from estimator.bundle.files import load_bundle
     from estimator.display.text import printable
-    from estimator.domain import simulated_notes
+    from estimator.uncertainty.validity import simulated_notes
 
     bundle = load_bundle(options["bundle_name"])
     models = models_from_section(bundle.block_models)
@@ -86,7 +86,7 @@ def blocks_command(**options: Any) -> int:
     chosen, grids, form = _chosen(list(models.values()), options), options["blocks"], options["form"]
     if options["simgrid"] is not None:
         from estimator.blocks.simgrid import platform_xml
-        from estimator.whole_file import write_whole
+        from estimator.vocabulary.whole_file import write_whole
 
         write_whole(options["simgrid"], platform_xml(chosen, options["off_w"]).encode())
     if grids:

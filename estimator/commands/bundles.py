@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from estimator.command_line import DONE, DONE_WITH_WARNINGS, named_file, named_files
 from estimator.commands.options import JSON, QUIET, SETTINGS, with_options
+from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, named_file, named_files
 
 
 @click.command(
@@ -33,8 +33,8 @@ def bundles_command(bundles: Sequence[str], **options: Any) -> int:
         raise click.UsageError("--card only shows BUNDLEs; leave --add and --remove out")
     if options["card"]:
         return _cards(bundles, as_json=options["as_json"])
-    from estimator.bundles.keeping import drop_bundle, keep_bundle
-    from estimator.bundles.store import store_fault
+    from estimator.bundle.files import drop_bundle, keep_bundle
+    from estimator.bundle.store import store_fault
     from estimator.display.bundles import bundle_rows, bundle_table
     from estimator.display.text import printable, rows_json
 
@@ -54,7 +54,7 @@ def bundles_command(bundles: Sequence[str], **options: Any) -> int:
 
 
 def _cards(names: Sequence[str], *, as_json: bool) -> int:
-    from estimator.bundles.files import load_bundle
+    from estimator.bundle.files import load_bundle
     from estimator.display.bundles import card_document
     from estimator.display.estimates import json_text
     from estimator.display.text import document_text

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from estimator.command_line import DONE, DONE_WITH_WARNINGS, named_file, named_files
 from estimator.commands.options import CSV, JSON, NOT_NEGATIVE, POSITIVE, QUIET, SETTINGS, Number, answer_form, with_options
-from estimator.errors import CountsError
+from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, named_file, named_files
+from estimator.vocabulary.errors import CountsError
 
 if TYPE_CHECKING:
-    from estimator.bundles.content import Bundle
-    from estimator.instructions.activities import CountedKernel
-    from estimator.instructions.counted_energy import CountedEnergy
-    from estimator.instructions.modules import Integration
-    from estimator.instructions.tables import EnergyTable
+    from estimator.bundle.content import Bundle
+    from estimator.counts.activities import CountedKernel
+    from estimator.counts.counted_energy import CountedEnergy
+    from estimator.counts.modules import Integration
+    from estimator.counts.tables import EnergyTable
 
 DOMAINS: Final = ("on-package", "on-board", "switched")
 MOST_MODULES: Final = 4096
@@ -56,9 +56,9 @@ def counts_command(**options: Any) -> int:
 
     E = Σ EPI N + Σ EPT N + EPStall N + P T, after GPUJoule, with several modules if asked.
     """
-    from estimator.domain import clock_warning, simulated_notes, step_warning, validity_of
-    from estimator.instructions.activities import METRICS, read_activities
-    from estimator.instructions.counted_energy import counted_energies, power_warnings
+    from estimator.counts.activities import METRICS, read_activities
+    from estimator.counts.counted_energy import counted_energies, power_warnings
+    from estimator.uncertainty.validity import clock_warning, simulated_notes, step_warning, validity_of
 
     if options["metrics"] == bool(options["counts"]):
         raise click.UsageError("name files of COUNTS or ask for --metrics, not both")
@@ -116,8 +116,8 @@ def _bundle(options: Mapping[str, Any]) -> "Bundle | None":
     """The bundle that is asked for, None for published energies.  Raises OperatingPointError for a clock that its GPU cannot have."""
     if options["bundle_name"] is None:
         return None
-    from estimator.board import asked_clocks
-    from estimator.bundles.files import load_bundle
+    from estimator.bundle.files import load_bundle
+    from estimator.engine.board import asked_clocks
 
     bundle = load_bundle(options["bundle_name"])
     asked_clocks(options["freq_mhz"], bundle.gpu)
@@ -126,8 +126,8 @@ def _bundle(options: Mapping[str, Any]) -> "Bundle | None":
 
 def _table(bundle: "Bundle | None", options: Mapping[str, Any]) -> "EnergyTable":
     """The energies that are asked for.  Raises CountsError where a bundle has none."""
-    from estimator.instructions.energies import energies_from_section
-    from estimator.instructions.tables import EnergyTable, load_energy_table
+    from estimator.counts.energies import energies_from_section
+    from estimator.counts.tables import EnergyTable, load_energy_table
 
     if bundle is None:
         table = load_energy_table(options["energies"])
@@ -168,7 +168,7 @@ def _clocked(kernels: "list[CountedKernel]", bundle: "Bundle | None", clock_mhz:
 
 
 def _integration(options: Mapping[str, Any]) -> "Integration | None":
-    from estimator.instructions.modules import INTEGRATIONS, Integration
+    from estimator.counts.modules import INTEGRATIONS, Integration
 
     given = {name: options[name] for name in ("link_pj_per_bit", "shared_constant") if options[name] is not None}
     if options["integration"] is not None:
@@ -179,7 +179,7 @@ def _integration(options: Mapping[str, Any]) -> "Integration | None":
 
 
 def _scaling(alone: "CountedEnergy", total: "CountedEnergy", modules: int, exponent: float) -> dict[str, float]:
-    from estimator.instructions.modules import scaling_efficiency
+    from estimator.counts.modules import scaling_efficiency
 
     efficiency = scaling_efficiency((alone.energy_j, alone.time_s), (total.energy_j, total.time_s), modules, exponent)
     return {
@@ -190,8 +190,8 @@ def _scaling(alone: "CountedEnergy", total: "CountedEnergy", modules: int, expon
 
 
 def _row(row: "CountedEnergy", options: Mapping[str, Any]) -> dict[str, Any]:
+    from estimator.counts.modules import energy_delay
     from estimator.display.text import known
-    from estimator.instructions.modules import energy_delay
 
     return {
         **{name: getattr(row, name) for name in ("name", "launches", "time_s", "power_w", "energy_j")},

@@ -6,11 +6,11 @@ from typing import Any, Final
 import click
 
 from estimator import __version__
-from estimator.command_line import run_command
 from estimator.commands.options import KERNELS, QUESTION, SETTINGS, TEXT_FORMATS, answer_form, answer_options, with_options
 from estimator.commands.queries import MICROSECONDS, check_finite, questions
 from estimator.commands.reporting import Remarks, deliver
-from estimator.errors import EstimatorError
+from estimator.options.command_line import run_command
+from estimator.vocabulary.errors import EstimatorError
 
 
 @click.command(
@@ -30,7 +30,7 @@ def estimate_command(**options: Any) -> int:
     if len({(id(one.bundle), one.gpu, one.variant.precision, one.variant.attention) for one in asked}) > 1:
         raise click.UsageError("one bundle, GPU, precision and form of attention at a time; `estimate sweep` takes several")
     from estimator.display.estimates import results_csv, results_json, results_table
-    from estimator.engine import predict
+    from estimator.engine.prediction import predict
     from estimator.questions.estimates import estimates_of
 
     results = [result for one in asked for result in estimates_of(predict([one.variant.workload], one.board()))]

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from estimator.command_line import QUIET_OR_VERBOSE, excludes, named_file, named_files, switch
-from estimator.errors import OperatingPointError, WorkloadError
-from estimator.output_files import output_option
+from estimator.options.command_line import QUIET_OR_VERBOSE, excludes, named_file, named_files, switch
+from estimator.options.output_files import output_option
+from estimator.vocabulary.errors import OperatingPointError, WorkloadError
 
 if TYPE_CHECKING:
     from estimator.forms.rescaling import Sizes
@@ -64,10 +64,10 @@ NOT_NEGATIVE = Number()
 """The usual two."""
 
 LAUNCH_US = Number(most=1e6)
-"""Of a host, for one operator [µs]; one that needed longer would run no model (`estimator.board.LONGEST_LAUNCH_S`)."""
+"""Of a host, for one operator [µs]; one that needed longer would run no model (`estimator.engine.board.LONGEST_LAUNCH_S`)."""
 
 EFFICIENCY = Number(1e-3, 1.5)
-"""Share of a published rate (`estimator.board.LEAST_EFFICIENCY`, `MOST_EFFICIENCY`)."""
+"""Share of a published rate (`estimator.engine.board.LEAST_EFFICIENCY`, `MOST_EFFICIENCY`)."""
 
 
 def key_values(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -98,7 +98,7 @@ def words(context: click.Context, parameter: click.Parameter, text: str | None) 
 def precision_word(context: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
     """The name of a precision, or None.  Raises BadParameter for any other word."""
     if text is not None:
-        from estimator.quantities import BYTES_PER_ELEMENT, canonical_precision
+        from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, canonical_precision
 
         if canonical_precision(text) is None:
             raise click.BadParameter(f"unknown precision {text!r}; known: {', '.join(BYTES_PER_ELEMENT)}", context, parameter)
@@ -131,7 +131,7 @@ def as_wrong_usage(option: str) -> Iterator[None]:
 def _whole_numbers(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...]:
     if text is None:
         return ()
-    from estimator.clock_list import parse_whole_numbers
+    from estimator.vocabulary.clock_list import parse_whole_numbers
 
     with as_wrong_usage(parameter.opts[0]):
         return parse_whole_numbers(text, parameter.opts[0].removeprefix("--"))

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from estimator.commands.options import as_wrong_usage
-from estimator.errors import EstimatorError, OperatingPointError
+from estimator.vocabulary.errors import EstimatorError, OperatingPointError
 
 if TYPE_CHECKING:
-    from estimator.bundles.content import Bundle
+    from estimator.bundle.content import Bundle
     from estimator.forms.variation import Variant
-    from estimator.gpu import GpuSpec
     from estimator.questions.choosing import Best
     from estimator.questions.judging import Asked
     from estimator.questions.points import Case, Sweep
+    from estimator.vocabulary.gpu import GpuSpec
 
 MICROSECONDS: Final = 1e-6
 OWN: Final = "own"
@@ -36,9 +36,8 @@ def questions(options: Mapping[str, Any]) -> "list[Asked]":
     Raises EstimatorError for files that cannot be used, UsageError for options that do not go together and lists that cannot be read.
     """
     _check_something_asked(options)
-    from estimator.board import power_limit
-    from estimator.bundles.files import load_bundle
-    from estimator.bundles.labels import told_apart
+    from estimator.bundle.files import load_bundle, told_apart
+    from estimator.engine.board import power_limit
     from estimator.questions.judging import Asked
 
     names = options["bundle_names"]
@@ -98,8 +97,8 @@ def _traced(
     """The model in every size, precision and form, traced one by one.  Raises EstimatorError where PyTorch is not installed."""
     from estimator.commands.reporting import stdout_on_stderr
     from estimator.forms.variation import Variant
-    from estimator.trace import trace_calls
     from estimator.tracing.request import TraceRequest, refuse_unused_sizes
+    from estimator.tracing.torch_trace import trace_calls
 
     asked = [size for size, values in (("batch", batch), ("sequence", sequence)) if values]
     found = []
@@ -115,14 +114,14 @@ def _traced(
 
 def _gpus(bundle: "Bundle", options: Mapping[str, Any]) -> "list[GpuSpec | None]":
     """The GPUs to ask for; None for the bundle's own."""
-    from estimator.specifications import load_gpu, override_gpu
+    from estimator.vocabulary.specifications import load_gpu, override_gpu
 
     gpus = [None if name == OWN else load_gpu(name) for name in options["gpu_spec"] or (OWN,)]
     return [override_gpu(gpu or bundle.gpu, options["figures"]) for gpu in gpus] if options["figures"] else list(gpus)
 
 
 def _clocks(gpu: "GpuSpec", text: str | None) -> tuple[float, ...] | None:
-    from estimator.clock_list import parse_clocks
+    from estimator.vocabulary.clock_list import parse_clocks
 
     if text is None:
         return None
@@ -135,7 +134,7 @@ def check_finite(case: Any, latencies_s: Sequence[float]) -> None:
 
     case: an estimate, or a case of a sweep.
     """
-    from estimator.domain import why_no_time
+    from estimator.uncertainty.validity import why_no_time
 
     if not all(map(math.isfinite, latencies_s)):
         precision = getattr(case, "precision", "")
@@ -149,11 +148,11 @@ def answerable(asked: "Sequence[Asked]") -> "tuple[list[Asked], list[Sweep]]":
     Left out are precisions that a GPU has no rate for and, where several boards are asked for, clocks that one of them cannot lock.
     Raises EstimatorError where nothing is left.
     """
-    from estimator.domain import cannot_run_lines, in_clock_range
     from estimator.questions.choosing import answered
     from estimator.questions.judging import at_clocks
     from estimator.questions.points import joined_sweeps
     from estimator.questions.sweeping import unanswerable
+    from estimator.uncertainty.validity import cannot_run_lines, in_clock_range
 
     kept, lost = list(asked), []
     if len({one.gpu or one.bundle.gpu for one in asked}) > 1:
@@ -181,7 +180,7 @@ def answerable(asked: "Sequence[Asked]") -> "tuple[list[Asked], list[Sweep]]":
 
 def reasons_of(lost: "Sequence[Sweep]") -> "list[tuple[Case, str]]":
     """Why cases of points without a time are left out."""
-    from estimator.domain import cannot_run_lines
+    from estimator.uncertainty.validity import cannot_run_lines
 
     return [(case, line) for points in lost for case in points.cases for line in cannot_run_lines(case.warnings)]
 

@@ -67,7 +67,7 @@ def sweep_command(**options: Any) -> int:
 
 def _stream(columns: "Iterator[Columns]", form: str, options: Mapping[str, Any]) -> None:
     from estimator.display.sweeps import csv_pieces, json_pieces, write_parquet
-    from estimator.whole_file import open_whole
+    from estimator.vocabulary.whole_file import open_whole
 
     out = options["out"]
     if form == "parquet":
@@ -156,10 +156,10 @@ def compare_command(**options: Any) -> int:
     One alone with --set or --efficiency is compared with the board as it is.
     """
     form = answer_form(options, TEXT_FORMATS)
-    from estimator.baselines.answers import baseline_estimates
     from estimator.display.estimates import json_text
     from estimator.display.sweeps import comparison_columns, comparison_document, comparison_text, csv_pieces
-    from estimator.questions.comparison import compare
+    from estimator.questions.baselines import baseline_estimates
+    from estimator.questions.choosing import compare
     from estimator.questions.judging import at_clocks, judged
 
     asked = [at_clocks(one, (clock,)) if clock else one for one in questions(options) for clock in one.sm_clock_mhz or (0.0,)]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from estimator.command_line import DONE, DONE_WITH_WARNINGS
-from estimator.short_names import short_name
+from estimator.options.command_line import DONE, DONE_WITH_WARNINGS
+from estimator.vocabulary.documents import short_name
 
 if TYPE_CHECKING:
     from estimator.questions.estimates import Estimate
@@ -37,7 +37,7 @@ def deliver(answer: str | bytes, out: Path | None) -> None:
     if out is None:
         click.echo(answer, nl=False)
         return
-    from estimator.whole_file import write_whole
+    from estimator.vocabulary.whole_file import write_whole
 
     write_whole(out, answer if isinstance(answer, bytes) else answer.encode("utf-8", errors="replace"))
 

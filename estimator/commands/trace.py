@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.core import ParameterSource
 
-from estimator.command_line import DONE, DONE_WITH_WARNINGS, QUIET_OR_VERBOSE, excludes, named_file, switch
 from estimator.commands.options import key_values, precision_word
-from estimator.output_files import output_option
+from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, QUIET_OR_VERBOSE, excludes, named_file, switch
+from estimator.options.output_files import output_option
 from estimator.tracing.request import ATTENTION_FORMS, LARGEST_SIZE, LOGITS, OPTIMIZERS, PHASES, SIZES, TraceRequest, refuse_unused_sizes
 
 if TYPE_CHECKING:
-    from estimator.workload import Workload
+    from estimator.vocabulary.workload import Workload
 
 SIZE: Final = click.IntRange(1, LARGEST_SIZE)
 
@@ -69,7 +69,7 @@ def trace_command(*, list_models: bool, out: Any, as_json: bool, quiet: bool, ve
     from estimator.display.text import document_text
     from estimator.formats import write_workload
     from estimator.formats.own import own_text
-    from estimator.trace import trace_calls
+    from estimator.tracing.torch_trace import trace_calls
 
     with stdout_on_stderr():
         traced = trace_calls(TraceRequest(model=model, **{name: value for name, value in request.items() if value is not None}))
@@ -106,7 +106,7 @@ def _list_models(as_json: bool) -> int:
 
 def _summary(workload: "Workload") -> dict[str, Any]:
     """Kernels, flop and bytes of a workload, in all and by family, with what is not modelled."""
-    from estimator.reckoning import work_by_family
+    from estimator.vocabulary.work import work_by_family
 
     families = []
     for family, work in work_by_family(workload).items():

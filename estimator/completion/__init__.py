@@ -12,9 +12,9 @@ from typing import Final
 from estimator.completion import language_rules as language
 from estimator.completion import vision_rules as vision
 from estimator.completion.patterns import Change, Patterns
-from estimator.errors import ArgumentError, WorkloadError
-from estimator.listing import Listing
-from estimator.workload import COMPLETED, CORRECTED, Operator, merge_counts
+from estimator.vocabulary.errors import ArgumentError, WorkloadError
+from estimator.vocabulary.listing import Listing
+from estimator.vocabulary.workload import COMPLETED, CORRECTED, Operator, merge_counts
 
 Rule = Callable[[Patterns], Iterator[Change]]
 

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from estimator.completion.patterns import AttentionBlock, Change, Patterns, kernel, with_reads
 from estimator.forms.host_shares import INNER, LAYER
-from estimator.workload import Operator
+from estimator.vocabulary.workload import Operator
 
 WIDE: Final = "fp32"
 """Precision in which an RMS norm computes."""

@@ -10,8 +10,8 @@ from functools import cached_property
 from typing import Final, NamedTuple
 
 from estimator.forms.host_shares import LIGHT
-from estimator.listing import Listing, main_precision
-from estimator.workload import Operator
+from estimator.vocabulary.listing import Listing, main_precision
+from estimator.vocabulary.workload import Operator
 
 PROJECTIONS: Final = 3
 """Linear layers before attention: query, key, value, or fewer where they are fused."""

@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from estimator.completion.patterns import NOTHING, Change, Patterns, kernel
 from estimator.forms.host_shares import INNER, INTERNAL
-from estimator.workload import Operator, conv_output_size
+from estimator.vocabulary.workload import Operator, conv_output_size
 
 CONVERTED: Final = frozenset({"bf16", "fp16"})
 """Precisions whose tensor-core convolutions work channels-last inside cuDNN."""

@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from estimator.bundles.content import Bundle
-from estimator.bundles.files import bundle_names, bundle_path, load_bundle
-from estimator.bundles.store import store_folder
+from estimator.bundle.content import Bundle
+from estimator.bundle.files import bundle_names, bundle_path, load_bundle
+from estimator.bundle.store import store_folder
 from estimator.display.text import aligned, known
-from estimator.errors import BundleError
-from estimator.resources import resource_folder
-from estimator.spread import unfitted_groups
+from estimator.uncertainty.sources import unfitted_groups
+from estimator.vocabulary.errors import BundleError
+from estimator.vocabulary.resources import resource_folder
 
 ROW: Final = ("name", "version", "gpu", "simulated", "families", "power", "clocks_mhz", "created_utc", "digest", "kept", "path", "error")
 

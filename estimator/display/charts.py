@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from estimator.quantities import Array
+from estimator.vocabulary.quantities import Array
 
 WIDTH: Final = 460.0
 HEIGHT: Final = 340.0

@@ -21,8 +21,8 @@ from estimator.display.text import (
     values_of,
     with_uncertainty,
 )
-from estimator.domain import TOLERATED_FACTOR
 from estimator.questions.explanation import Explanation, KernelExplanation, by_family
+from estimator.uncertainty.validity import TOLERATED_FACTOR
 
 KERNEL_FIELDS: Final = (
     "operator", "family", "count", "time_s", "time_share", "energy_j", "energy_share", "limit", "ideal_s", "fixed_s", "intensity",

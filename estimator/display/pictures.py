@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from estimator.display.pages import STYLE
-from estimator.errors import EstimatorError
+from estimator.vocabulary.errors import EstimatorError
 
 COLOUR: Final = re.compile(r"--([a-z0-9]+):(#[0-9a-f]{3,6})")
 WIDTH_PIXELS: Final = 1200

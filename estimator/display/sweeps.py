@@ -23,16 +23,15 @@ from estimator.display.text import (
     quantity_texts,
     unknown_values,
 )
-from estimator.domain import cannot_run_lines
-from estimator.errors import EstimatorError
 from estimator.questions.costs import Tariff, cost_columns
 from estimator.questions.points import LABELS, VALUES, Case, Sweep
-from estimator.whole_file import open_whole
+from estimator.uncertainty.validity import cannot_run_lines
+from estimator.vocabulary.errors import EstimatorError
+from estimator.vocabulary.whole_file import open_whole
 
 if TYPE_CHECKING:
-    from estimator.baselines.answers import BaselineEstimate
-    from estimator.questions.choosing import Best, Gain
-    from estimator.questions.comparison import Comparison
+    from estimator.questions.baselines import BaselineEstimate
+    from estimator.questions.choosing import Best, Comparison, Gain
 
 MOST_ROWS: Final = 60
 FRONT_ROWS: Final = 12

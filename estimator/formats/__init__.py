@@ -3,16 +3,15 @@
 from pathlib import Path
 from typing import Any, Final
 
-from estimator.arguments import require
 from estimator.completion import complete, parse_completion
-from estimator.documents import parse_json, text_of
-from estimator.errors import WorkloadError
 from estimator.formats.energaizer import distinct_items, read_energaizer
 from estimator.formats.own import FORMAT, own_text, read_own
-from estimator.kinds import kind_of, shown
-from estimator.regular_files import read_regular
-from estimator.whole_file import write_whole
-from estimator.workload import Workload, merge_counts
+from estimator.vocabulary.arguments import require
+from estimator.vocabulary.documents import kind_of, parse_json, shown, text_of
+from estimator.vocabulary.errors import WorkloadError
+from estimator.vocabulary.regular_files import read_regular
+from estimator.vocabulary.whole_file import write_whole
+from estimator.vocabulary.workload import Workload, merge_counts
 
 __all__ = ["read_workload", "workload_from_bytes", "write_workload"]
 

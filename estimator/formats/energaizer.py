@@ -13,12 +13,12 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from estimator.documents import parse_json
-from estimator.errors import WorkloadError
 from estimator.forms.host_shares import INNER, LIGHT
-from estimator.listing import Listing, index_array
-from estimator.quantities import BYTES_PER_ELEMENT, canonical_precision
-from estimator.workload import Operator, UnknownOperator, make_operator
+from estimator.vocabulary.documents import parse_json
+from estimator.vocabulary.errors import WorkloadError
+from estimator.vocabulary.listing import Listing, index_array
+from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, canonical_precision
+from estimator.vocabulary.workload import Operator, UnknownOperator, make_operator
 
 BETWEEN_PAIRS: Final = "]], ["
 """How a list of pairs, whose second item is a list, goes on in Python's JSON."""

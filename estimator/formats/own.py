@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass, field, fields, make_dataclass
 from functools import cache
 from typing import Annotated, Any, Final, Literal
 
-from estimator.errors import WorkloadError
-from estimator.quantities import canonical_precision
-from estimator.reader import FaultError, Span, Text, read
-from estimator.short_names import short_name
-from estimator.workload import (
+from estimator.vocabulary.documents import short_name
+from estimator.vocabulary.errors import WorkloadError
+from estimator.vocabulary.quantities import canonical_precision
+from estimator.vocabulary.reader import FaultError, Span, Text, read
+from estimator.vocabulary.workload import (
     FAMILY_FIELDS,
     FAMILY_OPERATORS,
     LISTED,

@@ -17,8 +17,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from estimator.errors import WorkloadError
-from estimator.workload import FAMILY_FIELDS, Footprint, Operator, Workload, merge_counts
+from estimator.vocabulary.errors import WorkloadError
+from estimator.vocabulary.workload import FAMILY_FIELDS, Footprint, Operator, Workload, merge_counts
 
 LARGEST_SIZE: Final = 10**7
 """More sequences or tokens than this are a mistake."""

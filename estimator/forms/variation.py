@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from estimator.errors import WorkloadError
 from estimator.forms.rescaling import Sizes, sizes_in_name, with_sizes
 from estimator.forms.rewriting import with_attention, with_precision
-from estimator.workload import Workload
+from estimator.vocabulary.errors import WorkloadError
+from estimator.vocabulary.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

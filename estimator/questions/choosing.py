@@ -7,11 +7,11 @@ from typing import Final
 
 import numpy as np
 
-from estimator.errors import OperatingPointError
-from estimator.quantities import NORMAL_90, Array, BoolArray, IntArray
-from estimator.questions.judging import QUANTITIES, Asked, Judged, at_clocks, judged, log_ratio_std, log_ratio_stds
+from estimator.questions.judging import QUANTITIES, Asked, Judged, at_clocks, difference_std, judged, log_ratio_std, log_ratio_stds
 from estimator.questions.points import Sweep, joined_sweeps
 from estimator.questions.sweeping import pieces_of
+from estimator.vocabulary.errors import OperatingPointError
+from estimator.vocabulary.quantities import NORMAL_90, Array, BoolArray, IntArray
 
 MILLISECONDS: Final = 1e-3
 """Unit of latencies for people [s]."""
@@ -208,3 +208,37 @@ def _nothing_fits(points: Sweep, power_limit_w: float, latency_limit_s: float, c
         limits.append(f"{latency_limit_s / MILLISECONDS:g} ms (least: {least_ms:.4g} ms)")
     sure = f" with a probability of {confidence:g}" if confidence != 0.5 else ""
     return f"no point keeps {' and '.join(limits)}{sure}; allow more, or other clocks, batches and GPUs"
+
+
+COMPARED: Final[dict[str, str]] = {"latency": "latency_s", "power": "power_w", "energy": "energy_j"}
+"""Quantities that are compared, and the columns that hold them."""
+
+_FIRST: Final = np.zeros(1, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Two predictions at one clock each.
+
+    left, right        one point each
+    ratios             by quantity (latency, power, energy): right over left with its 90 % interval
+    differences        by quantity: right minus left and its standard deviation [s, W, J]
+    """
+
+    left: Sweep
+    right: Sweep
+    ratios: dict[str, Gain]
+    differences: dict[str, tuple[float, float]]
+
+
+def compare(left: Asked, right: Asked) -> Comparison:
+    """Compare two predictions, each at the first clock that it asks for.  Errors as those of `estimate`."""
+    first, second = judged(left), judged(right)
+    return Comparison(
+        left=first.points.select(_FIRST),
+        right=second.points.select(_FIRST),
+        ratios={name: gain(second, 0, first, 0, name) for name in COMPARED},
+        differences={
+            name: (float(second.value(name)[0] - first.value(name)[0]), difference_std(second, 0, first, 0, name)) for name in COMPARED
+        },
+    )

@@ -6,9 +6,9 @@ from typing import Final
 
 import numpy as np
 
-from estimator.errors import OperatingPointError
-from estimator.quantities import Array
 from estimator.questions.points import Sweep
+from estimator.vocabulary.errors import OperatingPointError
+from estimator.vocabulary.quantities import Array
 
 JOULE_PER_KWH: Final = 3.6e6
 REQUESTS: Final = 1000.0

@@ -5,19 +5,19 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
-from estimator.arguments import require
-from estimator.board import open_board
-from estimator.bundles.content import Bundle
-from estimator.domain import Validity, clock_warning, lockable, simulated_notes, step_warning
-from estimator.engine import Prediction, predict
+from estimator.bundle.content import Bundle
+from estimator.engine.board import open_board
+from estimator.engine.prediction import Prediction, predict
 from estimator.forms.variation import Variant
-from estimator.gpu import GpuSpec
-from estimator.power import module_activity
-from estimator.power_limit import STAYS_ABOVE
-from estimator.quantities import HZ_PER_MHZ, MODULES
+from estimator.model.power import module_activity
+from estimator.model.power_limit import STAYS_ABOVE
 from estimator.questions.points import VALUES
 from estimator.questions.sweeping import case_of, columns_of
-from estimator.workload import Workload
+from estimator.uncertainty.validity import Validity, clock_warning, lockable, simulated_notes, step_warning
+from estimator.vocabulary.arguments import require
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import HZ_PER_MHZ, MODULES
+from estimator.vocabulary.workload import Workload
 
 LAUNCH_BOUND_NOTE: Final = 0.3
 """Share of host launches in the latency above which the host, not the GPU, decides: say so."""

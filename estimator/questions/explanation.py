@@ -1,6 +1,6 @@
 """Why a workload takes its time and its energy: by operator, by what limits it, and by module.
 
-A kernel's time is taken apart along the equation of `estimator.timeline`: serial phases and ε are as long as they are; the
+A kernel's time is taken apart along the equation of `estimator.model.timeline`: serial phases and ε are as long as they are; the
 overlapped ones share the norm that joins them as the norm follows them, in proportion to xᵢᵖ.  The parts of a kernel add up to its time.
 Math is taken apart further, into useful work at the fitted rate, SMs without a block (load imbalance) and products that tiles and waves
 compute beyond the useful ones (tile quantisation).
@@ -12,17 +12,17 @@ from typing import Final
 
 import numpy as np
 
-from estimator.coefficients import COLUMN
-from estimator.domain import shape_excess
-from estimator.engine import Prepared, predict
-from estimator.gpu import GpuSpec
-from estimator.phases import OVERLAPPED, SERIAL, Phases
-from estimator.quantities import HZ_PER_MHZ, Array
+from estimator.engine.prediction import Prepared, predict
+from estimator.model.coefficients import COLUMN
+from estimator.model.phases import OVERLAPPED, SERIAL, Phases
+from estimator.model.timeline import kernel_seconds
 from estimator.questions.estimates import Estimate, estimates_of
 from estimator.questions.judging import Asked, at_clocks
-from estimator.reckoning import operator_work
-from estimator.timeline import kernel_seconds
-from estimator.workload import Operator
+from estimator.uncertainty.validity import shape_excess
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import HZ_PER_MHZ, Array
+from estimator.vocabulary.work import operator_work
+from estimator.vocabulary.workload import Operator
 
 LIMITS: Final = (
     "DRAM", "L2", "tensor cores", "CUDA cores", "special functions", "latency", "launch", "tile quantisation", "load imbalance",

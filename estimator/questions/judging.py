@@ -9,7 +9,7 @@ contain those of the coefficients, so these are never counted on top, and where 
 they are scaled down to it.
 
 Two clocks of one workload share nearly everything, and a slope over the clock is left: CLOCK_SLOPE_STD, among the fitted clocks here,
-beyond them as a source of its own (`estimator.spread.far_clock`).
+beyond them as a source of its own (`estimator.uncertainty.sources.far_clock`).
 """
 
 from collections.abc import Mapping
@@ -18,20 +18,19 @@ from typing import Final
 
 import numpy as np
 
-from estimator.board import Board, open_board
-from estimator.bundles.content import Bundle
-from estimator.coefficients import COLUMN
-from estimator.engine import Prepared, predict
+from estimator.bundle.content import Bundle
+from estimator.engine.board import Board, open_board
+from estimator.engine.prediction import Prepared, predict
 from estimator.forms.variation import Variant
-from estimator.gpu import GpuSpec
-from estimator.power import POWER_TERMS, term_scale
-from estimator.quantities import HZ_PER_MHZ, Array
+from estimator.model.coefficients import COLUMN, HOST_LAUNCH, parameter_targets
+from estimator.model.power import POWER_TERMS, term_scale
+from estimator.model.timeline import sweep_parts, sweep_seconds
 from estimator.questions.points import Case, Sweep
 from estimator.questions.sweeping import table
-from estimator.spread import CLOCK_SLOPE_STD, joined, nearest_fitted_mhz
-from estimator.tied_parameters import HOST_LAUNCH, parameter_targets
-from estimator.timeline import sweep_parts, sweep_seconds
-from estimator.unseen import Loading
+from estimator.uncertainty.sources import CLOCK_SLOPE_STD, joined, nearest_fitted_mhz
+from estimator.uncertainty.unseen import Loading
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import HZ_PER_MHZ, Array
 
 QUANTITIES: Final[dict[str, tuple[int, int]]] = {
     "latency": (1, 0),
@@ -123,7 +122,7 @@ def judged(asked: Asked) -> Judged:
 def _through_limit(points: Sweep, time_ln_std: Loading, power_ln_std: Loading) -> tuple[Array, Array]:
     """What a power limit leaves of an error of the power equation in ln(power), and how much of it becomes one of ln(latency), shapes (c,).
 
-    By the stated deviations (`estimator.power_limit`): 1 and 0 where the limit is far.
+    By the stated deviations (`estimator.model.power_limit`): 1 and 0 where the limit is far.
     """
     stated_time, stated_power = points.latency_s_std / points.latency_s, points.power_w_std / points.power_w
     with np.errstate(divide="ignore", invalid="ignore"):

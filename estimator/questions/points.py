@@ -6,10 +6,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from estimator.domain import Validity, clock_warning, outside_clock
-from estimator.errors import OperatingPointError
-from estimator.power_limit import STAYS_ABOVE
-from estimator.quantities import Array, BoolArray, IntArray
+from estimator.model.power_limit import STAYS_ABOVE
+from estimator.uncertainty.validity import Validity, clock_warning, outside_clock
+from estimator.vocabulary.errors import OperatingPointError
+from estimator.vocabulary.quantities import Array, BoolArray, IntArray
 
 VALUES: Final = (
     "asked_clock_mhz", "sm_clock_mhz", "latency_s", "latency_s_std", "power_w", "power_w_std", "energy_j", "energy_j_std",

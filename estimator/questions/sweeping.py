@@ -6,23 +6,23 @@ from typing import Any
 
 import numpy as np
 
-from estimator.arguments import require
-from estimator.board import Board, Clocks, open_board
-from estimator.bundles.content import Bundle
-from estimator.bundles.labels import told_apart
-from estimator.domain import no_rate_warning, step_warning, unlockable_line, validity_of
-from estimator.engine import MOST_NUMBERS, Prediction, predict
-from estimator.forecast import forecast_lines, limit_notes
+from estimator.bundle.content import Bundle
+from estimator.bundle.files import told_apart
+from estimator.engine.board import Board, Clocks, open_board
+from estimator.engine.prediction import MOST_NUMBERS, Prediction, predict
 from estimator.forms.variation import Variant
-from estimator.gpu import GpuSpec
-from estimator.memory import memory_warnings
-from estimator.phases import EVENTS
-from estimator.power_limit import Ranges, std_of
-from estimator.quantities import Array
+from estimator.model.memory import memory_warnings
+from estimator.model.phases import EVENTS
+from estimator.model.power_limit import Ranges, std_of
 from estimator.questions.points import VALUES, Case, Sweep, joined_sweeps
-from estimator.reckoning import workload_warnings
-from estimator.unseen import unseen_lines
-from estimator.workload import Workload
+from estimator.uncertainty.forecast import forecast_lines, limit_notes
+from estimator.uncertainty.unseen import unseen_lines
+from estimator.uncertainty.validity import no_rate_warning, step_warning, unlockable_line, validity_of
+from estimator.vocabulary.arguments import require
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.work import workload_warnings
+from estimator.vocabulary.workload import Workload
 
 
 def sweep(

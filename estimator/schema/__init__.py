@@ -1,4 +1,4 @@
-"""JSON Schemas from the declarations that `estimator.reader` reads by; `scripts/schemas.py` writes the files beside this one."""
+"""JSON Schemas from the declarations that `estimator.vocabulary.reader` reads by; `scripts/schemas.py` writes the files beside this one."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal, NotRequired, Union, get_args,
 
 import numpy as np
 
-from estimator.reader import LEAST_ONE, Pattern, Shape, Span, Words, fields_of
+from estimator.vocabulary.reader import LEAST_ONE, Pattern, Shape, Span, Words, fields_of
 
 Schema = dict[str, Any]
 

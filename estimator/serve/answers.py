@@ -10,9 +10,7 @@ from estimator.display.answers import CLOCK_CHARTS, clock_svg, drawable, explana
 from estimator.display.estimates import result_document
 from estimator.display.explanations import explanation_document
 from estimator.display.text import QUANTITIES, known, with_uncertainty
-from estimator.domain import why_no_time
 from estimator.forms.variation import variants
-from estimator.local_site import RequestError
 from estimator.questions.choosing import answered
 from estimator.questions.estimates import Estimate
 from estimator.questions.explanation import explain
@@ -20,8 +18,10 @@ from estimator.questions.judging import Asked, at_clocks
 from estimator.questions.points import VALUES
 from estimator.serve.catalogue import Catalogue
 from estimator.serve.choices import MICROSECONDS, clocks_of
+from estimator.serve.local_site import RequestError
 from estimator.serve.question import Question, check_gpu
-from estimator.specifications import load_gpu
+from estimator.uncertainty.validity import why_no_time
+from estimator.vocabulary.specifications import load_gpu
 
 MOST_KERNELS_SHOWN: Final = 200
 """The longest kernels that the explanation lists; the estimate holds all."""

@@ -11,15 +11,15 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
-from estimator.bundles.content import Bundle
-from estimator.bundles.files import bundle_names, load_bundle
-from estimator.errors import BundleError
+from estimator.bundle.content import Bundle
+from estimator.bundle.files import bundle_names, load_bundle
 from estimator.formats import read_workload, workload_from_bytes
 from estimator.forms.rescaling import Sizes, sizes_in_name
-from estimator.local_site import RequestError
-from estimator.resources import resource_folder
-from estimator.specifications import gpu_names
-from estimator.workload import Workload
+from estimator.serve.local_site import RequestError
+from estimator.vocabulary.errors import BundleError
+from estimator.vocabulary.resources import resource_folder
+from estimator.vocabulary.specifications import gpu_names
+from estimator.vocabulary.workload import Workload
 
 MOST_LOADED: Final = 20
 """Workloads from the page that are kept; another one takes the place of the oldest."""

@@ -7,15 +7,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from estimator.bundles.content import Bundle
-from estimator.errors import WorkloadError
+from estimator.bundle.content import Bundle
 from estimator.forms.rescaling import Sizes, with_sizes
 from estimator.forms.rewriting import ATTENTION_FORMS, with_attention, with_precision
-from estimator.gpu import GpuSpec
-from estimator.quantities import BYTES_PER_ELEMENT
 from estimator.serve.catalogue import Catalogue, Entry
-from estimator.specifications import load_gpu
-from estimator.workload import Workload
+from estimator.vocabulary.errors import WorkloadError
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
+from estimator.vocabulary.specifications import load_gpu
+from estimator.vocabulary.workload import Workload
 
 MICROSECONDS: Final = 1e-6
 

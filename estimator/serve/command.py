@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import click
 
-from estimator.bundles.store import store_fault
-from estimator.command_line import DONE, named_files
+from estimator.bundle.store import store_fault
 from estimator.commands.options import OUTPUT, SETTINGS, with_options, workload_files
 from estimator.display.text import printable
-from estimator.errors import EstimatorError
+from estimator.options.command_line import DONE, named_files
+from estimator.vocabulary.errors import EstimatorError
 
 LOOPBACK: Final = "127.0.0.1"
 PORT: Final = 8765

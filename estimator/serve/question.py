@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypeVar
 
-from estimator.documents import parse_json
-from estimator.errors import SpecificationError
 from estimator.forms.rescaling import LARGEST_SIZE, Sizes
-from estimator.local_site import RequestError
-from estimator.reader import FaultError, Span, read
+from estimator.serve.local_site import RequestError
+from estimator.vocabulary.documents import parse_json
+from estimator.vocabulary.errors import SpecificationError
+from estimator.vocabulary.reader import FaultError, Span, read
 
 MOST_REQUEST_BYTES: Final = 16 << 10
 """A request of the page has a few hundred bytes."""

@@ -9,10 +9,10 @@ from typing import Any, Final
 from urllib.parse import parse_qs
 
 from estimator.display.pages import STYLE
-from estimator.local_site import JSON_TYPE, Computed, Line, Reply, RequestError, local_site
 from estimator.serve.answers import answer_document
 from estimator.serve.catalogue import Catalogue
 from estimator.serve.choices import choices_document, entry_document, workload_document
+from estimator.serve.local_site import JSON_TYPE, Computed, Line, Reply, RequestError, local_site
 from estimator.serve.question import MOST_REQUEST_BYTES, Described, Question, parse_request
 
 MOST_FILE_BYTES: Final = 2 << 20

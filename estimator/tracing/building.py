@@ -1,6 +1,6 @@
 """Models on the meta device with the inputs of what is to be traced.
 
-PyTorch and Transformers come in as arguments: `estimator.trace` alone imports them.
+PyTorch and Transformers come in as arguments: `estimator.tracing.torch_trace` alone imports them.
 """
 
 import importlib
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from estimator.errors import WorkloadError
 from estimator.tracing.models import ModelConfig
 from estimator.tracing.recording import AttentionCalls, Held, recording
 from estimator.tracing.request import SIZES, TraceRequest
+from estimator.vocabulary.errors import WorkloadError
 
 POSITIONS: Final = ("max_position_embeddings", "n_positions")
 """Fields of a configuration that limit the length of a sequence."""

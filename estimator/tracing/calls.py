@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from estimator.errors import WorkloadError
+from estimator.vocabulary.errors import WorkloadError
 
 ATTENTION: Final = "wattprint.attention"
 ATTENTION_BACKWARD: Final = "wattprint.attention_backward"

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from estimator.errors import WorkloadError
 from estimator.tracing.calls import ATTENTION_BACKWARD, RECURRENT, Call
 from estimator.tracing.parts import Part
 from estimator.tracing.rules import rule_of
-from estimator.workload import Operator, UnknownOperator, merge_counts
+from estimator.vocabulary.errors import WorkloadError
+from estimator.vocabulary.workload import Operator, UnknownOperator, merge_counts
 
 WIDENED: Final = "float16"
 """Type whose conversion to float32 before a softmax PyTorch leaves to the softmax kernel.  Source: ATen, SoftMax.cpp."""

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from estimator.documents import parse_json
-from estimator.errors import WorkloadError
-from estimator.reader import FaultError, Text, plain, read, read_file
-from estimator.regular_files import read_regular
-from estimator.resources import resource_folder, resource_names
+from estimator.vocabulary.documents import parse_json
+from estimator.vocabulary.errors import WorkloadError
+from estimator.vocabulary.reader import FaultError, Text, plain, read, read_file
+from estimator.vocabulary.regular_files import read_regular
+from estimator.vocabulary.resources import resource_folder, resource_names
 
 CONFIG_FILE: Final = "config.json"
 KIND: Final = "models"

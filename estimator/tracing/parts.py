@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from estimator.forms.host_shares import LAYER, LIGHT
-from estimator.quantities import BYTES_PER_ELEMENT
 from estimator.tracing.calls import Call, Tensor
-from estimator.workload import TRACED, Operator, make_operator
+from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
+from estimator.vocabulary.workload import TRACED, Operator, make_operator
 
 OPERATIONS: Final[dict[str, dict[str, Any]]] = tomllib.loads(Path(__file__).with_name("operations.toml").read_text(encoding="utf-8"))
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 from estimator.forms.host_shares import INNER, INTERNAL, LAYER
 from estimator.tracing.calls import Call, Tensor
 from estimator.tracing.parts import BACKWARD, OPERATIONS, Part, base_name, moved, part
-from estimator.workload import TRACED
+from estimator.vocabulary.workload import TRACED
 
 SIXTEEN_BIT: Final = frozenset({"bf16", "fp16"})
 """Precisions in which cuDNN computes dense convolutions channels-last and converts what comes channels-first."""

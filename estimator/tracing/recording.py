@@ -1,6 +1,6 @@
 """Recording what reaches the framework's dispatcher, in plain terms.
 
-PyTorch comes in as an argument: `estimator.trace` alone imports it.  Four things would differ from a GPU and are put
+PyTorch comes in as an argument: `estimator.tracing.torch_trace` alone imports it.  Four things would differ from a GPU and are put
 right here:
 
     fused attention   the meta device would take it apart; it is recorded as one call
@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from estimator.errors import WorkloadError
 from estimator.tracing.calls import ATTENTION, ATTENTION_BACKWARD, RECURRENT, Call, Tensor
+from estimator.vocabulary.errors import WorkloadError
 
 OFTEN_TRUE: Final = frozenset({"aten.all", "aten.eq(aten.sum)"})
 OFTEN_FALSE: Final = frozenset({"aten.any"})

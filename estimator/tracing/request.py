@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from estimator.errors import WorkloadError
+from estimator.vocabulary.errors import WorkloadError
 
 PHASES: Final = ("prefill", "decode", "train")
 """One forward pass over all tokens; one new token for each sequence, with a cache; forward, backward and optimizer."""
@@ -78,7 +78,7 @@ def refuse_unused_sizes(model: str, asked: Collection[str], sizes: Collection[st
 
 def checked_request(request: TraceRequest) -> TraceRequest:
     """The request with its precision by its own name.  Raises WorkloadError, naming the field, for what cannot be traced."""
-    from estimator.quantities import BYTES_PER_ELEMENT, canonical_precision  # brings numpy, which the options do without
+    from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, canonical_precision  # brings numpy, which the options do without
 
     for name, known in (("phase", PHASES), ("attention", ATTENTION_FORMS), ("logits", LOGITS), ("optimizer", OPTIMIZERS)):
         if getattr(request, name) not in known and (name, getattr(request, name)) != ("attention", ""):

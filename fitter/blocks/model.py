@@ -14,7 +14,7 @@ import numpy as np
 from scipy.optimize import least_squares, nnls
 
 from estimator.blocks.model import FORMS, LOGARITHMS, BlockModel, occupancy_times
-from estimator.quantities import Array
+from estimator.vocabulary.quantities import Array
 from fitter.errors import CalibrationError
 from fitter.rows.block_table import BlockRows
 

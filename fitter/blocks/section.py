@@ -7,8 +7,8 @@ from typing import Any, Final
 import numpy as np
 
 from estimator.blocks.model import FORMS, models_from_section, section_of
-from estimator.bundles.content import Bundle
-from estimator.gpu import GpuSpec
+from estimator.bundle.content import Bundle
+from estimator.vocabulary.gpu import GpuSpec
 from fitter.blocks.model import fit_block_models
 from fitter.errors import CalibrationError
 from fitter.rows.block_table import SLOWED, BlockRows

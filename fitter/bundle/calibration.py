@@ -10,13 +10,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from estimator.bundles.content import Bundle
-from estimator.coefficients import group_key, longest_prefix
-from estimator.design import EQUATION_ERROR
-from estimator.gpu import GpuSpec
-from estimator.power import BoardTables
-from estimator.quantities import NORMAL_90, Array, BoolArray
-from estimator.spread import ENOUGH_FAMILIES
+from estimator.bundle.content import Bundle
+from estimator.engine.design import EQUATION_ERROR
+from estimator.model.coefficients import group_key, longest_prefix
+from estimator.model.power import BoardTables
+from estimator.uncertainty.sources import ENOUGH_FAMILIES
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import NORMAL_90, Array, BoolArray
 from fitter.blocks.section import block_section
 from fitter.bundle.drafts import Draft, draft_from_rows, prior_bundle
 from fitter.bundle.export import (

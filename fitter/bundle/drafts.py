@@ -6,10 +6,10 @@ from typing import Final
 
 import numpy as np
 
-from estimator.bundles.content import Bundle, Covariance, GroupCoefficients, HostCost, Provenance
-from estimator.coefficients import group_key, longest_prefix
-from estimator.gpu import GpuSpec
-from estimator.power import BoardTables
+from estimator.bundle.content import Bundle, Covariance, GroupCoefficients, HostCost, Provenance
+from estimator.model.coefficients import group_key, longest_prefix
+from estimator.model.power import BoardTables
+from estimator.vocabulary.gpu import GpuSpec
 from fitter.bundle.runs import fit_runs
 from fitter.bundle.sections import idle_section, power_section, voltage_section
 from fitter.errors import CalibrationError

@@ -11,12 +11,12 @@ from typing import Any, Final
 import numpy as np
 
 import estimator
-from estimator.bundles.content import DatasetRecord, Provenance
-from estimator.coefficients import group_key, longest_prefix
-from estimator.gpu import ClockTable, GpuSpec
-from estimator.power import ASSUMED_IDLE_SHARE, BoardTables
-from estimator.quantities import Array
-from estimator.workload import FAMILY_FIELDS, Operator
+from estimator.bundle.content import DatasetRecord, Provenance
+from estimator.model.coefficients import group_key, longest_prefix
+from estimator.model.power import ASSUMED_IDLE_SHARE, BoardTables
+from estimator.vocabulary.gpu import ClockTable, GpuSpec
+from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.workload import FAMILY_FIELDS, Operator
 from fitter.rows.columns import Dataset, Selection
 
 REFERENCE_CLOCK_MHZ: Final = 900.0

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from scipy.special import stdtrit
 
-from estimator.quantities import NORMAL_90, Array
+from estimator.vocabulary.quantities import NORMAL_90, Array
 from fitter.bundle.run_spread import RunErrors, RunSpread
 
 FAMILY_PRIOR: Final = 0.05

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from estimator.bundles.content import Bundle
+from estimator.bundle.content import Bundle
 from fitter.rows.columns import Selection
 from fitter.transfer.prior_bundle import LENT_POWER_STD
 

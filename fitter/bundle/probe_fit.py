@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from estimator.bundles.content import Bundle
-from estimator.gpu import GpuSpec
-from estimator.quantities import BoolArray
+from estimator.bundle.content import Bundle
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import BoolArray
 from fitter.bundle.calibration import Calibration
 from fitter.errors import CalibrationError
 from fitter.rows.columns import Dataset, KernelRows, Selection

@@ -1,7 +1,8 @@
 """Errors on runs that a fit has not seen → standard deviations to state for runs of model families that it has seen.
 
 An error of ln(latency), or of ln(power), has the variance (1 − w)·σ_gpu² + w·σ_launch², w being the weight of the host's launches
-(`estimator.spread.launch_weight`): the two are found together, so that a host's slow modes do not widen what the GPU paces.  Normal
+(`estimator.uncertainty.sources.launch_weight`): the two are found together, so that a host's slow modes do not widen
+what the GPU paces.  Normal
 quantiles are then stretched, or drawn in, to the 90 % quantile of the left-out runs' |error| / deviation.  Of n runs that is the
 (n + 1)·0.9-th, interpolated, below which the next run lies with a probability of 0.9 (split conformal prediction, Lei et al., J. Am.
 Stat. Assoc. 113 (2018) 1094, takes the whole number above and so covers up to 1/(n + 1) more).
@@ -15,8 +16,8 @@ from typing import Final
 import numpy as np
 from scipy.optimize import minimize
 
-from estimator.quantities import NORMAL_90, Array
-from estimator.spread import launch_weight
+from estimator.uncertainty.sources import launch_weight
+from estimator.vocabulary.quantities import NORMAL_90, Array
 
 LEVEL: Final = 0.9
 """Share of runs inside their interval."""

@@ -6,15 +6,15 @@ from typing import Final
 
 import numpy as np
 
-from estimator.board import open_board
-from estimator.bundles.content import Bundle
-from estimator.engine import predict
-from estimator.gpu import GpuSpec
-from estimator.power import BoardTables
-from estimator.power_limit import UNLIMITED_W
-from estimator.quantities import Array, BoolArray
+from estimator.bundle.content import Bundle
+from estimator.engine.board import open_board
+from estimator.engine.prediction import predict
+from estimator.model.power import BoardTables
+from estimator.model.power_limit import UNLIMITED_W
 from estimator.questions.estimates import estimate
-from estimator.spread import UNTESTED_STD, group_shares, joined
+from estimator.uncertainty.sources import UNTESTED_STD, group_shares, joined
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import Array, BoolArray
 from fitter.bundle.family_spread import FAMILY_POWER_PRIOR, FAMILY_PRIOR, FEWEST_FAMILIES, family_spread
 from fitter.bundle.run_spread import LATENCY_PRIOR, POWER_PRIOR, PacedSpread, RunErrors, RunSpread, known_spread
 from fitter.bundle.sections import draft_bundle
@@ -77,7 +77,7 @@ def held_out_errors(
 ) -> RunErrors:
     """Every fold predicted by a fit of the others; runs in no fold have nan.  use: as from `group_use`; without it nothing is untested.
 
-    Errors are those of the equations at the clock that ran: what a power limit makes of them `estimator.power_limit` tells.
+    Errors are those of the equations at the clock that ran: what a power limit makes of them `estimator.model.power_limit` tells.
     """
     latency, power, share = (np.full(len(rows), np.nan) for _ in range(3))
     untested = np.zeros(len(rows))
@@ -139,7 +139,7 @@ def family_counts(use: Sequence[Mapping[str, float]], rows: WorkloadRows) -> dic
 
 
 def untested_std(shares: Mapping[str, float], counts: Mapping[str, int]) -> float:
-    """Standard deviation of ln(GPU time) for kernels that too few families used, as `estimator.spread` states it."""
+    """Standard deviation of ln(GPU time) for kernels that too few families used, as `estimator.uncertainty.sources` states it."""
     return float(joined(share * UNTESTED_STD.get(counts.get(group, 0), 0.0) for group, share in shares.items()))
 
 

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from estimator.bundles.content import (
+from estimator.bundle.content import (
     Bundle,
     Covariance,
     GroupCoefficients,
@@ -16,10 +16,10 @@ from estimator.bundles.content import (
     Provenance,
     VoltageTable,
 )
-from estimator.gpu import GpuSpec
-from estimator.power import L2_CREDIT, POWER_TERMS, BoardTables, capacitance_f, module_rates, tensor_rate
-from estimator.quantities import Array
-from estimator.tied_parameters import HOST_LAUNCH
+from estimator.model.coefficients import HOST_LAUNCH
+from estimator.model.power import L2_CREDIT, POWER_TERMS, BoardTables, capacitance_f, module_rates, tensor_rate
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import Array
 from fitter.latency.runs import LatencyFit, affected_groups
 from fitter.power.coefficients import LeakageFit, PowerFit
 from fitter.power.solver import PICO, TERMS

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import click
 
-from estimator.command_line import DONE, named_file
-from estimator.output_files import output_option
+from estimator.options.command_line import DONE, named_file
+from estimator.options.output_files import output_option
 from fitter.commands.lines import say
 from fitter.errors import FitterError
 
@@ -19,7 +19,7 @@ from fitter.errors import FitterError
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def show_command(bundle_name: str, published: str | None, as_json: bool) -> int:
     """What a bundle is, how good it is, and its coefficients; with --published, its instructions beside a published table's."""
-    from estimator.bundles.files import load_bundle
+    from estimator.bundle.files import load_bundle
 
     bundle = load_bundle(bundle_name)
     if published is not None:
@@ -54,7 +54,7 @@ def diff_command(old_name: str, new_name: str, workloads: Sequence[str], as_json
 
     Says too how large a version step the change asks for: major, minor or patch.
     """
-    from estimator.bundles.files import load_bundle
+    from estimator.bundle.files import load_bundle
     from fitter.release.release import differences_document
 
     old, new = load_bundle(old_name), load_bundle(new_name)
@@ -73,7 +73,7 @@ def diff_command(old_name: str, new_name: str, workloads: Sequence[str], as_json
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def verify_command(bundle_name: str, key: str, signature: str | None, as_json: bool) -> int:
     """Whether BUNDLE is whole, signed with KEY and called what was signed, offline; exit status 1 where it is not."""
-    from estimator.bundles.files import bundle_path, load_bundle
+    from estimator.bundle.files import bundle_path, load_bundle
     from fitter.release.signatures import SUFFIX, check_name, verify
 
     path = bundle_path(bundle_name)
@@ -108,7 +108,7 @@ def release_command(
     """
     from datetime import UTC, datetime
 
-    from estimator.bundles.files import bundle_path, load_bundle
+    from estimator.bundle.files import bundle_path, load_bundle
     from fitter.release.release import release, release_before
     from fitter.release.version_rule import version_key
 
@@ -146,10 +146,10 @@ def probes_command(bundle_name: str, gpu_name: str, count: int, out: Path | None
 
     Measured there they are enough for a fit with --prior BUNDLE.
     """
-    from estimator.bundles.files import load_bundle
-    from estimator.specifications import load_gpu
-    from estimator.whole_file import write_whole
-    from estimator.workload import FAMILY_FIELDS
+    from estimator.bundle.files import load_bundle
+    from estimator.vocabulary.specifications import load_gpu
+    from estimator.vocabulary.whole_file import write_whole
+    from estimator.vocabulary.workload import FAMILY_FIELDS
     from fitter.transfer.probe_plan import campaign_text, plan_probes, probe_lines
 
     bundle, gpu = load_bundle(bundle_name), load_gpu(gpu_name)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from estimator import __version__
-from estimator.command_line import (
+from estimator.options.command_line import (
     DONE,
     DONE_WITH_WARNINGS,
     QUIET_OR_VERBOSE,
@@ -22,16 +22,16 @@ from estimator.command_line import (
     named_files,
     run_command,
 )
-from estimator.errors import EstimatorError
-from estimator.output_files import output_option
-from estimator.regular_files import special_kind
+from estimator.options.output_files import output_option
+from estimator.vocabulary.errors import EstimatorError
+from estimator.vocabulary.regular_files import special_kind
 from fitter.commands.bundles import diff_command, probes_command, release_command, show_command, verify_command
 from fitter.commands.lines import plain, say, tell
 from fitter.errors import FitterError
 from fitter.validate.requirements import judge, missed_line, require_option, verdict_documents
 
 if TYPE_CHECKING:
-    from estimator.bundles.content import Bundle
+    from estimator.bundle.content import Bundle
     from fitter.bundle.calibration import Calibration
     from fitter.report.left_out import LeftOut
     from fitter.rows.columns import Selection
@@ -115,9 +115,9 @@ def fit_command(**options: Any) -> int:
     Parquet); several kinds together are one fit.
     """
     _check_datasets(options["datasets"])
-    from estimator.bundles.files import load_bundle, save_bundle
-    from estimator.specifications import load_gpu
-    from estimator.whole_file import write_whole
+    from estimator.bundle.files import load_bundle, save_bundle
+    from estimator.vocabulary.specifications import load_gpu
+    from estimator.vocabulary.whole_file import write_whole
     from fitter.bundle.calibration import calibrate
     from fitter.bundle.export import board_knowledge
     from fitter.bundle.probe_fit import calibrate_probes
@@ -174,7 +174,7 @@ def check_command(bundle_name: str, datasets: Sequence[str], gpu: str | None, **
     exit status 3 where it does not.  Rows outside the range fitted are listed apart and count for no drift; they too give status 3.
     """
     _check_datasets(datasets)
-    from estimator.bundles.files import load_bundle
+    from estimator.bundle.files import load_bundle
 
     bundle = load_bundle(bundle_name)
     from fitter.report.check import check_bundle

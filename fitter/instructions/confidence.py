@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from estimator.instructions.energies import INSTRUCTION, InstructionEnergies
-from estimator.instructions.opcodes import RARE, loop_classes
+from estimator.counts.energies import INSTRUCTION, InstructionEnergies
+from estimator.counts.opcodes import RARE, loop_classes
 from fitter.rows.instruction_dataset import InstructionRows
 
 OWN_SHARE: Final = 0.12

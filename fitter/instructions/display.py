@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from estimator.bundles.content import Bundle
-from estimator.instructions.energies import (
+from estimator.bundle.content import Bundle
+from estimator.counts.energies import (
     CONSTANT,
     HEAT,
     ISSUE,
@@ -16,7 +16,7 @@ from estimator.instructions.energies import (
     InstructionEnergies,
     energies_from_section,
 )
-from estimator.instructions.links import links_from_document
+from estimator.counts.links import links_from_document
 from fitter.instructions.ptx import PUBLISHED_MODES
 from fitter.instructions.published import sampling_errors
 from fitter.shown import Shown

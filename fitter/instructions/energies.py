@@ -11,9 +11,7 @@ from typing import Final
 import numpy as np
 from scipy.optimize import nnls
 
-from estimator.frozen import FrozenMapping
-from estimator.gpu import GpuSpec
-from estimator.instructions.energies import (
+from estimator.counts.energies import (
     CONSTANT,
     HEAT,
     INSTRUCTION,
@@ -26,9 +24,11 @@ from estimator.instructions.energies import (
     stall_slots,
     term_weights,
 )
-from estimator.instructions.opcodes import RARE, loop_classes
-from estimator.instructions.prices import RARE_SPREAD, is_matrix
-from estimator.quantities import Array, BoolArray
+from estimator.counts.opcodes import RARE, loop_classes
+from estimator.counts.prices import RARE_SPREAD, is_matrix
+from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import Array, BoolArray
 from fitter.errors import CalibrationError
 from fitter.instructions.confidence import OWN_SHARE, doubts_of, shares_of_bodies
 from fitter.instructions.ptx import ptx_rows

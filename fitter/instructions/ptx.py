@@ -8,10 +8,10 @@ from typing import Final
 
 import numpy as np
 
-from estimator.errors import BundleError
-from estimator.frozen import FrozenMapping
-from estimator.instructions.energies import PUBLISHED_FLAG, Expansion, InstructionEnergies
-from estimator.instructions.opcodes import loop_classes
+from estimator.counts.energies import PUBLISHED_FLAG, Expansion, InstructionEnergies
+from estimator.counts.opcodes import loop_classes
+from estimator.vocabulary.errors import BundleError
+from estimator.vocabulary.frozen import FrozenMapping
 from fitter.instructions.confidence import doubt_of_classes
 from fitter.rows.instruction_dataset import SAMPLING, InstructionRow, InstructionRows, at_level
 

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from estimator.errors import CountsError
-from estimator.instructions.energies import Expansion, InstructionEnergies
-from estimator.resources import resource_folder
-from estimator.specifications import near_match
+from estimator.counts.energies import Expansion, InstructionEnergies
+from estimator.vocabulary.errors import CountsError
+from estimator.vocabulary.resources import resource_folder
+from estimator.vocabulary.specifications import near_match
 from fitter.instructions.ptx import MEASURED, PUBLISHED_MODES
 from fitter.rows.instruction_dataset import SAMPLING, at_level
 from fitter.shown import Shown

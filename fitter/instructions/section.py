@@ -7,11 +7,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from estimator.bundles.content import Bundle
-from estimator.errors import BundleError
-from estimator.gpu import GpuSpec
-from estimator.instructions.energies import LINKS, energies_from_section, section_of
-from estimator.instructions.links import LinkEnergy, links_document
+from estimator.bundle.content import Bundle
+from estimator.counts.energies import LINKS, energies_from_section, section_of
+from estimator.counts.links import LinkEnergy, links_document
+from estimator.vocabulary.errors import BundleError
+from estimator.vocabulary.gpu import GpuSpec
 from fitter.errors import CalibrationError
 from fitter.instructions.energies import excess_power_w, fit_instructions, fitted_rows, row_activity
 from fitter.rows.columns import Selection

@@ -10,14 +10,14 @@ from typing import Final
 
 import numpy as np
 
-from estimator.coefficients import Prior, coefficient_vector, column_index
-from estimator.gpu import GpuSpec
-from estimator.kernels.registry import KnownTiles, candidates_of
-from estimator.kriging import PhaseFeatures, phase_features
-from estimator.phases import Phases
-from estimator.quantities import HZ_PER_MHZ, Array, BoolArray, IntArray
-from estimator.timeline import kernel_seconds, measured_seconds, warm_ratio
-from estimator.workload import Operator
+from estimator.model.coefficients import Prior, coefficient_vector, column_index
+from estimator.model.kriging import PhaseFeatures, phase_features
+from estimator.model.lowering import KnownTiles, candidates_of
+from estimator.model.phases import Phases
+from estimator.model.timeline import kernel_seconds, measured_seconds, warm_ratio
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import HZ_PER_MHZ, Array, BoolArray, IntArray
+from estimator.vocabulary.workload import Operator
 from fitter.latency.objective import Solution, robust_residual, solve
 from fitter.latency.sensitivities import log_measured
 from fitter.priors import FLOOR_WIDTH, LIMITS, WIDEST_SHIFT

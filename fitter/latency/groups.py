@@ -6,13 +6,13 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from estimator.coefficients import group_key, longest_prefix
-from estimator.design import EQUATION_ERROR
-from estimator.frozen import FrozenMapping
-from estimator.gpu import GpuSpec
-from estimator.kernels.registry import KnownTiles, is_matrix
-from estimator.quantities import HZ_PER_MHZ, Array, IntArray
-from estimator.workload import Operator
+from estimator.engine.design import EQUATION_ERROR
+from estimator.model.coefficients import group_key, longest_prefix
+from estimator.model.lowering import KnownTiles, is_matrix
+from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import HZ_PER_MHZ, Array, IntArray
+from estimator.vocabulary.workload import Operator
 from fitter.latency.group_fit import GroupFit
 from fitter.latency.lent_priors import transferred_priors, with_family_shift
 from fitter.latency.refinement import refine_section
@@ -41,8 +41,8 @@ class KernelFit:
     """What kernels measured one by one taught.
 
     groups           coefficients by group
-    tile_predictors  tile choices by group, as `estimator.tiles.predictor` reads them
-    residuals        residual tiers by group, as `estimator.residuals` reads them
+    tile_predictors  tile choices by group, as `estimator.model.tile_predictor` reads them
+    residuals        residual tiers by group, as `estimator.model.residuals` reads them
     group_std        standard deviation of ln(time) of kernels left out of the fit, by group
     rejected         rows that disagree with all others of their kind
     log_evidence     how probable the rows were under the priors, by section and by family that was fitted as a whole

@@ -21,9 +21,9 @@ from typing import Final
 
 import numpy as np
 
-from estimator.design import EQUATION_ERROR
-from estimator.quantities import Array, IntArray
-from estimator.residuals import FAR, SPREAD_NEIGHBOURS, SPREAD_OFFSET, Fading
+from estimator.engine.design import EQUATION_ERROR
+from estimator.model.residuals import FAR, SPREAD_NEIGHBOURS, SPREAD_OFFSET, Fading
+from estimator.vocabulary.quantities import Array, IntArray
 from fitter.latency.residual_tier import Forecast, ShapeErrors, neighbours
 
 FOLDS: Final = 4
@@ -89,7 +89,7 @@ def longest_rows(shapes: ShapeErrors) -> IntArray:
 def interval_quantiles(
     shapes: ShapeErrors, left_out: Forecast, largest: Sequence[Forecast], fading: Fading | None, expected: float = EQUATION_ERROR
 ) -> tuple[float, float, float, float]:
-    """(near, far, beyond, beyond_octaves) of `estimator.residuals.TierErrors`.
+    """(near, far, beyond, beyond_octaves) of `estimator.model.residuals.TierErrors`.
 
     left_out (rows,): every row forecast without its fold; largest: for each of EXTRAPOLATED_SHARES the largest rows, and the longest
     ones, forecast from the rest, empty where there was no such test.  expected: standard deviation of what equations are known to

@@ -9,10 +9,10 @@ other GPU no more than any; small ones hold its values fast.  `fitter.transfer.p
 from collections.abc import Mapping
 from typing import Final
 
-from estimator.coefficients import Prior, longest_prefix
-from estimator.gpu import GpuSpec
-from estimator.phases import START_CLOCKS
-from estimator.quantities import HZ_PER_MHZ
+from estimator.model.coefficients import Prior, longest_prefix
+from estimator.model.phases import START_CLOCKS
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import HZ_PER_MHZ
 from fitter.priors import BLOCK_ENDS, LISTED_ALONE, MATRIX, PERSISTENT, PERSISTENT_ARCHITECTURES, around
 
 HOST_NAMES: Final = ("floor_s", "offset_s")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import least_squares
 
-from estimator.quantities import Array
+from estimator.vocabulary.quantities import Array
 
 DIFFERENCE_STEP = 1e-4
 """Step of the numeric derivatives in ln θ; predictions are smooth in it to about 1e-8."""

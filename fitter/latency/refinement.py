@@ -6,11 +6,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from estimator.design import EQUATION_ERROR
-from estimator.frozen import FrozenMapping
-from estimator.kriging import PhaseFeatures
-from estimator.quantities import Array, IntArray
-from estimator.residuals import Fading
+from estimator.engine.design import EQUATION_ERROR
+from estimator.model.kriging import PhaseFeatures
+from estimator.model.residuals import Fading
+from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.quantities import Array, IntArray
 from fitter.latency.intervals import EXTRAPOLATED_SHARES, FOLDS, folds_of, interval_quantiles, largest_rows, longest_rows
 from fitter.latency.residual_tier import (
     FEWEST_POINTS,

@@ -9,10 +9,8 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 from scipy.spatial import cKDTree
 
-from estimator.frozen import FrozenMapping
-from estimator.kriging import NOISE, SHARES, Kriging, PhaseFeatures, covariance, kriged
-from estimator.quantities import Array, BoolArray, IntArray
-from estimator.residuals import (
+from estimator.model.kriging import NOISE, SHARES, Kriging, PhaseFeatures, covariance, kriged
+from estimator.model.residuals import (
     FIELD_WEIGHT,
     LARGEST_CORRECTION,
     NEIGHBOURS,
@@ -23,7 +21,9 @@ from estimator.residuals import (
     operator_work,
     shape_points,
 )
-from estimator.workload import FAMILY_FIELDS, Operator
+from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.quantities import Array, BoolArray, IntArray
+from estimator.vocabulary.workload import FAMILY_FIELDS, Operator
 
 MOST_POINTS: Final = 4000
 """Shapes kept for a group; more would cost a bundle more than they add."""
@@ -51,7 +51,7 @@ RELUCTANCE: Final = 0.05
 class ShapeErrors:
     """Errors by shape, columns of shape (n,): rows of equal shape, at several clocks or measured twice, are one.
 
-    operators; index (rows,) of each row's shape; points (n, f) as in `estimator.residuals`; work (n,).
+    operators; index (rows,) of each row's shape; points (n, f) as in `estimator.model.residuals`; work (n,).
     """
 
     operators: tuple[Operator, ...]
@@ -76,7 +76,7 @@ def shape_errors(operators: Sequence[Operator]) -> ShapeErrors:
 
 
 def neighbours(points: Array, queries: Array, count: int) -> tuple[Array, IntArray]:
-    """As `estimator.residuals.nearest`, by a tree: for thousands of queries."""
+    """As `estimator.model.residuals.nearest`, by a tree: for thousands of queries."""
     distance, index = cKDTree(points).query(queries, k=list(range(1, min(count, len(points)) + 1)))
     return np.asarray(distance), np.asarray(index, dtype=np.int64)
 
@@ -163,7 +163,7 @@ class GroupErrors:
     ln_error   ln(measured / equations) of the fit
     left_out   |ln(measured / prediction)| when left out of it
     fading     how far neighbours' errors carry; None: not at all
-    quantiles  near, far, beyond, and the reach of beyond [octave], as in `estimator.residuals.TierErrors`
+    quantiles  near, far, beyond, and the reach of beyond [octave], as in `estimator.model.residuals.TierErrors`
     kriging    what takes the neighbours' place where phases are known, and its share beyond the largest work; None: nothing does
     """
 

@@ -11,17 +11,17 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from estimator.bundles.content import OVERLAP_EXPONENT
-from estimator.coefficients import COEFFICIENTS, COLUMN, coefficient_rows, coefficient_vector, group_key
-from estimator.gpu import GpuSpec
-from estimator.kernels.registry import lower
-from estimator.phases import Phases, join_phases
-from estimator.power import tensor_rate
-from estimator.quantities import HZ_PER_MHZ, Array, IntArray
-from estimator.tied_parameters import HOST_LAUNCH as LAUNCH_NAME
-from estimator.tied_parameters import HOST_OVERLAP as OVERLAP_NAME
-from estimator.timeline import kernel_seconds, launch_bound_share, workload_seconds
-from estimator.workload import Workload
+from estimator.bundle.content import OVERLAP_EXPONENT
+from estimator.model.coefficients import COEFFICIENTS, COLUMN, coefficient_rows, coefficient_vector, group_key
+from estimator.model.coefficients import HOST_LAUNCH as LAUNCH_NAME
+from estimator.model.coefficients import HOST_OVERLAP as OVERLAP_NAME
+from estimator.model.lowering import lower
+from estimator.model.phases import Phases, join_phases
+from estimator.model.power import tensor_rate
+from estimator.model.timeline import kernel_seconds, launch_bound_share, workload_seconds
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import HZ_PER_MHZ, Array, IntArray
+from estimator.vocabulary.workload import Workload
 from fitter.latency.objective import Solution, robust_residual, solve
 from fitter.priors import FILL_FLOP_PER_CLOCK, GROUP_PRIORS, HOST_LAUNCH, HOST_OVERLAP, PERSISTENT, PERSISTENT_ARCHITECTURES
 from fitter.rows.columns import WorkloadRows

@@ -10,13 +10,13 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from estimator.coefficients import Prior, coefficient_vector
-from estimator.gpu import GpuSpec
-from estimator.kernels.registry import KnownTiles
-from estimator.kriging import SHARES, PhaseFeatures
-from estimator.quantities import Array, BoolArray, IntArray
-from estimator.tiles.predictor import group_tiles
-from estimator.workload import Operator
+from estimator.model.coefficients import Prior, coefficient_vector
+from estimator.model.kriging import SHARES, PhaseFeatures
+from estimator.model.lowering import KnownTiles
+from estimator.model.tile_predictor import group_tiles
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import Array, BoolArray, IntArray
+from estimator.vocabulary.workload import Operator
 from fitter.latency.group_fit import (
     EPSILON_WIDTH,
     TILE_ROUNDS,
@@ -34,7 +34,7 @@ from fitter.rows.screening import taken
 
 Tiles = Literal["none", "free", "chosen"]
 """Where the tile of a kernel comes from: it has none, it is the fastest candidate, or how the library weighs time and its likings was
-learnt from kernel names (`estimator.tiles.choice`)."""
+learnt from kernel names (`estimator.model.tile_choice`)."""
 
 CLASS_NARROWING: Final = 0.5
 CLASS_NARROWING_PREFILL: Final = 0.8

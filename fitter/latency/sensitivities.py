@@ -1,4 +1,4 @@
-"""How much each coefficient moves a kernel's predicted time: ∂ ln t / ∂ ln θ of the equations of `estimator.timeline`.
+"""How much each coefficient moves a kernel's predicted time: ∂ ln t / ∂ ln θ of the equations of `estimator.model.timeline`.
 
 Written out term by term, as a fit of thousands of rows evaluates it tens of times; a test holds it against
 differences of `kernel_seconds`.
@@ -8,10 +8,10 @@ from typing import Final
 
 import numpy as np
 
-from estimator.coefficients import COEFFICIENTS, COLUMN, column_index
-from estimator.phases import OVERLAPPED, OVERLAPPED_CLOCKED, OVERLAPPED_TERM, SERIAL, SERIAL_CLOCKED, Phases
-from estimator.quantities import Array
-from estimator.timeline import REFERENCE_TILE_AREA, dram_share, effective_math_clocks, wave_share
+from estimator.model.coefficients import COEFFICIENTS, COLUMN, column_index
+from estimator.model.phases import OVERLAPPED, OVERLAPPED_CLOCKED, OVERLAPPED_TERM, SERIAL, SERIAL_CLOCKED, Phases
+from estimator.model.timeline import REFERENCE_TILE_AREA, dram_share, effective_math_clocks, wave_share
+from estimator.vocabulary.quantities import Array
 
 _OVERLAPPED_COLUMNS: Final = column_index(OVERLAPPED)
 _SERIAL_COLUMNS: Final = column_index(SERIAL)

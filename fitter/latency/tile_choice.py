@@ -6,14 +6,14 @@ from typing import Any, Final
 import numpy as np
 from scipy.optimize import minimize
 
-from estimator.coefficients import coefficient_vector
-from estimator.frozen import FrozenMapping
-from estimator.gpu import GpuSpec
-from estimator.kernels.registry import KnownTiles, matrix_columns
-from estimator.quantities import Array, BoolArray, IntArray
-from estimator.tiles.choice import KIND, candidate_seconds
-from estimator.tiles.tiling import Candidates, tile_candidates
-from estimator.workload import Operator
+from estimator.model.coefficients import coefficient_vector
+from estimator.model.lowering import KnownTiles, matrix_columns
+from estimator.model.tile_choice import KIND, candidate_seconds
+from estimator.model.tiling import Candidates, tile_candidates
+from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import Array, BoolArray, IntArray
+from estimator.vocabulary.workload import Operator
 
 FEWEST_SHAPES: Final = 12
 """Fewer products with names do not show all tiles that a library takes: the usual ones of the architecture stay possible beside those

@@ -12,9 +12,9 @@ from typing import Final
 
 import numpy as np
 
-from estimator.power import WARM_KNEE, WARM_SHARPNESS, BoardTables, OperatingPoint
-from estimator.quantities import Array, BoolArray
-from estimator.spread import TELLING_VOLTAGE_RANGE, VOLTAGE_EXPONENT_STD
+from estimator.model.power import WARM_KNEE, WARM_SHARPNESS, BoardTables, OperatingPoint
+from estimator.uncertainty.sources import TELLING_VOLTAGE_RANGE, VOLTAGE_EXPONENT_STD
+from estimator.vocabulary.quantities import Array, BoolArray
 from fitter.power.solver import (
     LEAKAGE,
     PRIOR,

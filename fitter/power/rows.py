@@ -5,13 +5,13 @@ from typing import Final
 
 import numpy as np
 
-from estimator.coefficients import COLUMN, coefficient_rows, group_key
-from estimator.gpu import GpuSpec
-from estimator.kernel_prediction import kernel_load
-from estimator.kernels.registry import KnownTiles, lower
-from estimator.power import L2_CREDIT, power_events
-from estimator.quantities import HZ_PER_MHZ
-from estimator.timeline import workload_seconds
+from estimator.engine.kernel_table import kernel_load
+from estimator.model.coefficients import COLUMN, coefficient_rows, group_key
+from estimator.model.lowering import KnownTiles, lower
+from estimator.model.power import L2_CREDIT, power_events
+from estimator.model.timeline import workload_seconds
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import HZ_PER_MHZ
 from fitter.latency.runs import LatencyFit, group_table, run_kernels, run_seconds
 from fitter.power.solver import PowerRows
 from fitter.rows.columns import KernelRows, WorkloadRows

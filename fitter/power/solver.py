@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from estimator.kernel_prediction import warm_events
-from estimator.power import LEAKAGE_EXPONENT, POWER_TERMS, OperatingPoint
-from estimator.quantities import Array, BoolArray
+from estimator.engine.kernel_table import warm_events
+from estimator.model.power import LEAKAGE_EXPONENT, POWER_TERMS, OperatingPoint
+from estimator.vocabulary.quantities import Array, BoolArray
 from fitter.rows.screening import taken
 
 PICO: Final = 1e-12

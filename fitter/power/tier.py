@@ -10,11 +10,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from estimator.bundles.content import Bundle
-from estimator.frozen import FrozenMapping
-from estimator.power_residuals import LARGEST_COMMON, POWER_TIER
-from estimator.quantities import Array, IntArray
-from estimator.workload import Operator
+from estimator.bundle.content import Bundle
+from estimator.model.residuals import LARGEST_COMMON, POWER_TIER
+from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.quantities import Array, IntArray
+from estimator.vocabulary.workload import Operator
 from fitter.latency.intervals import EXTRAPOLATED_SHARES, FOLDS, folds_of, interval_quantiles, largest_rows
 from fitter.latency.residual_tier import (
     ERROR_DIGITS,

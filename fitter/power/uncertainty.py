@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from estimator.quantities import Array, BoolArray
+from estimator.vocabulary.quantities import Array, BoolArray
 from fitter.power.solver import PRIOR, PRIOR_WEIGHT, TERMS, PowerPriors, prior_rows
 
 MOST_BLOCKS: Final = 40

@@ -14,9 +14,9 @@ from typing import Final
 
 import numpy as np
 
-from estimator.gpu import ClockTable
-from estimator.power import WARM_KNEE, WARM_SHARPNESS, BoardTables
-from estimator.quantities import Array
+from estimator.model.power import WARM_KNEE, WARM_SHARPNESS, BoardTables
+from estimator.vocabulary.gpu import ClockTable
+from estimator.vocabulary.quantities import Array
 from fitter.power.solver import PowerRows, PowerShape, design_matrix, solve_power
 from fitter.rows.columns import distinct_clocks
 

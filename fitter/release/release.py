@@ -8,9 +8,9 @@ from math import hypot, log, nan
 from pathlib import Path
 from typing import Any, Final
 
-from estimator.bundles.files import Bundle, save_bundle
-from estimator.regular_files import read_regular
-from estimator.whole_file import write_whole
+from estimator.bundle.files import Bundle, save_bundle
+from estimator.vocabulary.regular_files import read_regular
+from estimator.vocabulary.whole_file import write_whole
 from fitter.errors import ReleaseError
 from fitter.release.version_rule import VERSION, needed_step, require_step, version_key
 from fitter.release.workload_changes import WorkloadChange

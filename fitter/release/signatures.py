@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from estimator.bundles.files import MAX_FILE_BYTES, Bundle
-from estimator.regular_files import read_regular
+from estimator.bundle.files import MAX_FILE_BYTES, Bundle
+from estimator.vocabulary.regular_files import read_regular
 from fitter.errors import SignatureError
 
 PLAIN: Final = b"Ed"

@@ -13,8 +13,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from estimator.bundles.files import Bundle, document_of
-from estimator.domain import TOLERATED_CLOCK_MHZ
+from estimator.bundle.files import Bundle, document_of
+from estimator.uncertainty.validity import TOLERATED_CLOCK_MHZ
 from fitter.errors import ReleaseError
 
 Step = Literal["major", "minor", "patch"]

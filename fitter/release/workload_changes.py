@@ -6,11 +6,11 @@ from math import hypot, isfinite, log, nan
 from pathlib import Path
 from typing import Final
 
-from estimator.bundles.content import Bundle
+from estimator.bundle.content import Bundle
 from estimator.formats import read_workload
 from estimator.questions.estimates import estimate
-from estimator.resources import resource_folder
-from estimator.workload import Workload
+from estimator.vocabulary.resources import resource_folder
+from estimator.vocabulary.workload import Workload
 from fitter.shown import Shown
 
 LEAST_CHANGE: Final = 0.02

@@ -7,17 +7,17 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from estimator.board import open_board, power_model
-from estimator.bundles.content import Bundle
+from estimator.bundle.content import Bundle
 from estimator.display.charts import Band, Series, axis_over, line_svg
 from estimator.display.pages import LONGEST_CELL, table_html
 from estimator.display.stacks import Bar, Piece, stack_svg
-from estimator.engine import predict
-from estimator.kernel_prediction import alone_parts_w, bundle_times
-from estimator.kernels.registry import KnownTiles
-from estimator.power import PARTS
-from estimator.power_residuals import log_power_corrections
-from estimator.quantities import NORMAL_90, Array
+from estimator.engine.board import open_board, power_model
+from estimator.engine.kernel_table import alone_parts_w, bundle_times
+from estimator.engine.prediction import predict
+from estimator.model.lowering import KnownTiles
+from estimator.model.power import PARTS
+from estimator.model.residuals import log_power_corrections
+from estimator.vocabulary.quantities import NORMAL_90, Array
 from fitter.report.errors import charts_html, figure_with_table
 from fitter.rows.columns import KernelRows, Selection, WorkloadRows
 

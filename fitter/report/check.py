@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from estimator.bundles.content import Bundle
+from estimator.bundle.content import Bundle
 from fitter.blocks.section import block_errors
 from fitter.instructions.section import instruction_errors
 from fitter.report.text import selection_document

@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from estimator.bundles.content import Bundle
+from estimator.bundle.content import Bundle
 from estimator.display.charts import Axis, Series, axis_over, line_svg, scatter_svg
 from estimator.display.pages import table_html
 from fitter.report.charts import bins_svg

@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from estimator.bundles.content import Bundle
+from estimator.bundle.content import Bundle
 from estimator.display.pages import table_html
-from estimator.gpu import GpuSpec
-from estimator.power import BoardTables
-from estimator.quantities import Array
+from estimator.model.power import BoardTables
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import Array
 from fitter.bundle.drafts import draft_from_rows
 from fitter.latency.groups import fit_kernel_groups
 from fitter.report.errors import in_percent

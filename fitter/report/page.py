@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from estimator.bundles.content import Bundle
+from estimator.bundle.content import Bundle
 from estimator.display.pages import page_html, section_html, table_html, text_html
 from fitter.instructions.display import instruction_tables
 from fitter.report.board import breakdown_html, correlations_html, curves_html

@@ -8,8 +8,8 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from estimator.quantities import Array
-from estimator.workload import FAMILY_FIELDS
+from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.workload import FAMILY_FIELDS
 from fitter.rows.columns import Selection, WorkloadRows
 from fitter.rows.screening import first_known
 from fitter.validate.predictions import PERCENT, Prediction

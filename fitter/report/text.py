@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from math import isfinite, isnan, nan
 from typing import Any, Final
 
-from estimator.bundles.content import Bundle, GroupCoefficients
-from estimator.coefficients import MEANING
-from estimator.instructions.energies import LINKS
-from estimator.reader import plain as plain_section
+from estimator.bundle.content import Bundle, GroupCoefficients
+from estimator.counts.energies import LINKS
+from estimator.model.coefficients import MEANING
+from estimator.vocabulary.reader import plain as plain_section
 from fitter.blocks.section import block_table
 from fitter.errors import FitterError
 from fitter.instructions.display import instruction_tables

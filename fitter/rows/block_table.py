@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from estimator.gpu import GpuSpec
-from estimator.quantities import Array, BoolArray, IntArray
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import Array, BoolArray, IntArray
 from fitter.rows.rejected import RejectedRow
 from fitter.rows.screening import Screen, first_known, taken
 from fitter.rows.tables import Table

@@ -10,9 +10,9 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from estimator.gpu import GpuSpec
-from estimator.quantities import Array, BoolArray, IntArray
-from estimator.workload import Operator, Workload
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import Array, BoolArray, IntArray
+from estimator.vocabulary.workload import Operator, Workload
 from fitter.rows.block_table import BlockRows
 from fitter.rows.instruction_dataset import InstructionRows
 from fitter.rows.rejected import RejectedRow, count_reasons

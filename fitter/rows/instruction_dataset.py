@@ -9,9 +9,9 @@ from typing import Any, Final
 import numpy as np
 
 from collector.dataset import FLAGS
-from estimator.gpu import GpuSpec
-from estimator.instructions.energies import TRANSACTION_BYTES
-from estimator.quantities import Array, BoolArray
+from estimator.counts.energies import TRANSACTION_BYTES
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import Array, BoolArray
 from fitter.rows.rejected import RejectedRow
 from fitter.rows.screening import Screen
 from fitter.rows.tables import Table

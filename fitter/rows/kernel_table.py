@@ -13,13 +13,13 @@ import numpy as np
 
 from collector.dataset import FLAGS
 from collector.dataset import SHAPE_COLUMNS as COLLECTED_SHAPES
-from estimator.coefficients import COEFFICIENTS
-from estimator.errors import WorkloadError
-from estimator.gpu import GpuSpec, is_simulated_uuid
-from estimator.kernel_names import tile_from_name
-from estimator.kernel_prediction import kernel_times
-from estimator.quantities import Array, BoolArray, IntArray, canonical_precision
-from estimator.workload import FAMILY_FIELDS, FAMILY_OPERATORS, Operator, make_operator
+from estimator.engine.kernel_table import kernel_times
+from estimator.model.coefficients import COEFFICIENTS
+from estimator.model.kernel_names import tile_from_name
+from estimator.vocabulary.errors import WorkloadError
+from estimator.vocabulary.gpu import GpuSpec, is_simulated_uuid
+from estimator.vocabulary.quantities import Array, BoolArray, IntArray, canonical_precision
+from estimator.vocabulary.workload import FAMILY_FIELDS, FAMILY_OPERATORS, Operator, make_operator
 from fitter.errors import InputError
 from fitter.priors import GROUP_PRIORS
 from fitter.rows.columns import KernelRows

@@ -18,7 +18,7 @@ import pyarrow.fs as pafs
 
 from collector.dataset import parquet
 from collector.dataset.parquet import open_parquet, parquet_errors
-from estimator.regular_files import open_regular
+from estimator.vocabulary.regular_files import open_regular
 from fitter.errors import InputError
 
 PARTITION_ROWS: Final = 1_000_000

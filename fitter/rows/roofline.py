@@ -12,11 +12,11 @@ from typing import Final
 
 import numpy as np
 
-from estimator.gpu import GpuSpec
-from estimator.kernels.registry import STREAM_KINDS, matrix_columns, phase_kind
-from estimator.phases import EVENTS
-from estimator.quantities import BYTES_PER_ELEMENT, HZ_PER_MHZ, Array, BoolArray, IntArray
-from estimator.workload import Operator
+from estimator.model.lowering import STREAM_KINDS, matrix_columns, phase_kind
+from estimator.model.phases import EVENTS
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, HZ_PER_MHZ, Array, BoolArray, IntArray
+from estimator.vocabulary.workload import Operator
 
 ROOF_TOLERANCE: Final = 1.05
 """Published rates and timers are good to some per cent; faster than the roof by more is no measurement [1]."""

@@ -9,9 +9,9 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from estimator.gpu import GpuSpec
-from estimator.quantities import Array, BoolArray, IntArray
-from estimator.specifications import canonical_gpu_name, gpu_names, is_named, load_gpu
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import Array, BoolArray, IntArray
+from estimator.vocabulary.specifications import canonical_gpu_name, gpu_names, is_named, load_gpu
 from fitter.errors import InputError
 from fitter.rows.rejected import OTHER_GPU, RejectedRow
 from fitter.rows.tables import LONGEST_TEXT, Table

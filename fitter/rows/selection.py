@@ -9,8 +9,8 @@ from typing import Any, Final
 import numpy as np
 
 from collector.dataset import is_kernel_dataset, read_kernel_dataset
-from estimator.gpu import GpuSpec
-from estimator.quantities import IntArray
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import IntArray
 from fitter.errors import InputError, SelectionError
 from fitter.rows import block_table, kernel_table, workload_dataset
 from fitter.rows.block_table import is_block_sweep, is_block_table, join_block_rows, read_block_table

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from estimator.quantities import Array, BoolArray, IntArray
+from estimator.vocabulary.quantities import Array, BoolArray, IntArray
 
 ROUND_TARGETS_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 90.0, 120.0, 180.0, 240.0, 300.0, 600.0)
 """Durations that people choose for a run [s]."""

@@ -19,9 +19,9 @@ import pyarrow as pa
 from collector.dataset import file_digest as digest_of_file
 from collector.dataset.parquet import MOST_BYTES, MOST_COLUMNS, decoded_bytes, read_columns, read_footer
 from collector.errors import DatasetError
-from estimator.documents import LARGEST
-from estimator.quantities import Array, BoolArray, IntArray
-from estimator.regular_files import open_regular, read_regular
+from estimator.vocabulary.documents import LARGEST
+from estimator.vocabulary.quantities import Array, BoolArray, IntArray
+from estimator.vocabulary.regular_files import open_regular, read_regular
 from fitter.errors import InputError
 
 PARQUET_MAGIC: Final = b"PAR1"

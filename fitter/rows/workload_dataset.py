@@ -10,13 +10,13 @@ from typing import Final
 
 import numpy as np
 
-from estimator.errors import EstimatorError
 from estimator.formats import read_workload
 from estimator.forms.rewriting import ATTENTION_FORMS, with_precision
-from estimator.gpu import GpuSpec
-from estimator.power import ASSUMED_IDLE_SHARE
-from estimator.quantities import BYTES_PER_ELEMENT, HZ_PER_MHZ, Array, BoolArray, canonical_precision
-from estimator.workload import COMPLETED, Operator, Workload
+from estimator.model.power import ASSUMED_IDLE_SHARE
+from estimator.vocabulary.errors import EstimatorError
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, HZ_PER_MHZ, Array, BoolArray, canonical_precision
+from estimator.vocabulary.workload import COMPLETED, Operator, Workload
 from fitter.rows.columns import Startup, WorkloadRows
 from fitter.rows.rejected import RejectedRow
 from fitter.rows.roofline import ROOF_TOLERANCE, minimal_work

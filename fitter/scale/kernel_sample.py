@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from collector.dataset import KERNEL_COLUMNS, conforming
 from collector.dataset.reader import measured_twice
 from collector.errors import DatasetError
-from estimator.gpu import GpuSpec
-from estimator.quantities import IntArray
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import IntArray
 from fitter.latency.groups import section_key
 from fitter.rows.columns import UNIQUE_COLUMNS, KernelRows, join_rows
 from fitter.rows.instruction_dataset import is_instruction

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
 from collector.dataset import is_collected, kernel_metadata
-from estimator.gpu import GpuSpec
+from estimator.vocabulary.gpu import GpuSpec
 from fitter.errors import InputError, SelectionError
 from fitter.rows.columns import Dataset, Selection
 from fitter.rows.kernel_table import NEEDED, is_kernel_table

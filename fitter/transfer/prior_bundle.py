@@ -12,12 +12,12 @@ from typing import Final
 
 import numpy as np
 
-from estimator.bundles.content import Bundle, GroupCoefficients, PowerCoefficients
-from estimator.coefficients import Prior, longest_prefix
-from estimator.gpu import GpuSpec
-from estimator.power import POWER_TERMS, BoardTables
-from estimator.quantities import Array
-from estimator.residuals import tier_from_document
+from estimator.bundle.content import Bundle, GroupCoefficients, PowerCoefficients
+from estimator.model.coefficients import Prior, longest_prefix
+from estimator.model.power import POWER_TERMS, BoardTables
+from estimator.model.residuals import tier_from_document
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import Array
 from fitter.latency.groups import KernelFit, fit_kernel_groups, section_key
 from fitter.latency.lent_priors import moved_values
 from fitter.power.solver import PICO, PRIOR, TERMS

@@ -5,11 +5,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from estimator.bundles.content import Bundle
-from estimator.errors import EstimatorError
-from estimator.gpu import GpuSpec
-from estimator.residuals import tier_from_document
-from estimator.workload import FAMILY_FIELDS, Operator, make_operator
+from estimator.bundle.content import Bundle
+from estimator.model.residuals import tier_from_document
+from estimator.vocabulary.errors import EstimatorError
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.workload import FAMILY_FIELDS, Operator, make_operator
 from fitter.errors import CalibrationError
 from fitter.transfer.prior_bundle import transfer_source
 from fitter.transfer.probes import Candidates, choose_probes

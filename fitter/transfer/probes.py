@@ -1,6 +1,7 @@
 """Which few kernels of many tell most about a GPU: probes for a fit that starts from another GPU's bundle.
 
-Probes are a greedy I-optimal design (`estimator.design`), its columns the derivatives of the fitted equations by the coefficients times the
+Probes are a greedy I-optimal design (`estimator.engine.design`), its columns the derivatives of the fitted equations
+by the coefficients times the
 widths of the transferred priors.
 """
 
@@ -10,13 +11,13 @@ from typing import Final
 
 import numpy as np
 
-from estimator.coefficients import Prior, coefficient_vector, column_index, longest_prefix
-from estimator.design import Design, error_covariance, greedy_choices
-from estimator.gpu import GpuSpec
-from estimator.kernels.registry import is_matrix
-from estimator.quantities import HZ_PER_MHZ, Array, BoolArray, IntArray
-from estimator.residuals import shape_points
-from estimator.workload import Operator
+from estimator.engine.design import Design, error_covariance, greedy_choices
+from estimator.model.coefficients import Prior, coefficient_vector, column_index, longest_prefix
+from estimator.model.lowering import is_matrix
+from estimator.model.residuals import shape_points
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import HZ_PER_MHZ, Array, BoolArray, IntArray
+from estimator.vocabulary.workload import Operator
 from fitter.latency.group_fit import FIXED_WIDTH, chosen_phases, kernel_problem
 from fitter.latency.groups import section_key
 from fitter.latency.lent_priors import transferred_priors

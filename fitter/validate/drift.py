@@ -27,7 +27,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from estimator.bundles.content import Bundle
+from estimator.bundle.content import Bundle
 from fitter.rows.columns import Selection
 from fitter.validate.outside import INSIDE
 from fitter.validate.predictions import PERCENT, Prediction

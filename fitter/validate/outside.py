@@ -10,12 +10,12 @@ from typing import Final
 
 import numpy as np
 
-from estimator.bundles.content import Bundle
-from estimator.coefficients import group_key, longest_prefix
-from estimator.domain import TOLERATED_FACTOR, clock_warning, shape_excess
-from estimator.spread import unfitted_groups
-from estimator.unseen import unseen_precisions
-from estimator.workload import Operator
+from estimator.bundle.content import Bundle
+from estimator.model.coefficients import group_key, longest_prefix
+from estimator.uncertainty.sources import unfitted_groups
+from estimator.uncertainty.unseen import unseen_precisions
+from estimator.uncertainty.validity import TOLERATED_FACTOR, clock_warning, shape_excess
+from estimator.vocabulary.workload import Operator
 from fitter.rows.columns import KernelRows, Selection, WorkloadRows
 from fitter.validate.predictions import ErrorRow, Errors, Prediction, error_rows, label_of
 

@@ -6,16 +6,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from estimator.bundles.content import Bundle
-from estimator.coefficients import group_key, longest_prefix
-from estimator.forecast import FORECAST_STD
-from estimator.gpu import GpuSpec
-from estimator.kernel_prediction import predict_kernels
-from estimator.kernels.registry import KnownTiles
-from estimator.quantities import NORMAL_90, Array, BoolArray, IntArray
+from estimator.bundle.content import Bundle
+from estimator.engine.kernel_table import predict_kernels
+from estimator.model.coefficients import group_key, longest_prefix
+from estimator.model.lowering import KnownTiles
 from estimator.questions.estimates import estimate
-from estimator.specifications import load_gpu
-from estimator.workload import Workload
+from estimator.uncertainty.forecast import FORECAST_STD
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import NORMAL_90, Array, BoolArray, IntArray
+from estimator.vocabulary.specifications import load_gpu
+from estimator.vocabulary.workload import Workload
 from fitter.rows.columns import KernelRows, WorkloadRows
 from fitter.rows.screening import taken
 

@@ -5,8 +5,8 @@ from typing import Final
 
 import numpy as np
 
-from estimator.bundles.content import Bundle
-from estimator.residuals import nearest, tier_from_document, tier_points
+from estimator.bundle.content import Bundle
+from estimator.model.residuals import nearest, tier_from_document, tier_points
 from fitter.rows.columns import KernelRows
 from fitter.validate.predictions import Errors, Prediction, served_groups, summary_row
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from estimator.frozen import FrozenMapping
+from estimator.vocabulary.frozen import FrozenMapping
 from microbench.kernel import Buffer, Expectation, Kernel, Module, Pattern, Slot, Support, Work
 from microbench.numbers import STORAGE
 from microbench.operands import record_type

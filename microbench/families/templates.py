@@ -22,7 +22,7 @@ from typing import Any, Final
 from jinja2 import Environment, Template
 from jinja2.nativetypes import NativeEnvironment
 
-from estimator.frozen import FrozenMapping
+from estimator.vocabulary.frozen import FrozenMapping
 from microbench.families.rows import load_record, opcodes, record_bytes, slot_registers, store_record
 from microbench.kernel import Buffer, Expectation, Kernel, Slot, Support, Work
 from microbench.toolchain.ptx import entry_text, loop_operations

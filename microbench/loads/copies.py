@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from estimator.workload import Operator
+from estimator.vocabulary.workload import Operator
 from microbench.kernel import HostLoad, PreparedKernel
 from microbench.loads.generated import COPIES, FAMILY, LoadGroup, lacks, named
 

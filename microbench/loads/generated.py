@@ -6,10 +6,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final, TypeVar, cast
 
-from estimator.frozen import FrozenMapping
-from estimator.gpu import GpuSpec
-from estimator.specifications import near_match
-from estimator.workload import Operator
+from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.specifications import near_match
+from estimator.vocabulary.workload import Operator
 from microbench.errors import InspectionError, LaunchError, UnsupportedError
 from microbench.families.catalogue import EVERY_KERNEL, HOST_LOADS
 from microbench.kernel import ARCHITECTURES, WARP_LANES, HostLoad, Kernel, Launch, Mode, Pattern, PreparedKernel

@@ -7,7 +7,7 @@ one, the sweep over lanes what divergence saves.
 import math
 from typing import Final
 
-from estimator.gpu import GpuSpec
+from estimator.vocabulary.gpu import GpuSpec
 from microbench.errors import LaunchError
 from microbench.kernel import WARP_LANES, Kernel, Launch, Mode, Pattern
 from microbench.occupancy import resident_blocks

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
 
-from estimator.specifications import near_match
+from estimator.vocabulary.specifications import near_match
 from microbench.errors import UnsupportedError
 from microbench.families.catalogue import EVERY_KERNEL, KERNELS, SWEEP
 from microbench.kernel import ARCHITECTURES, HostLoad, Kernel

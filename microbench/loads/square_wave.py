@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from estimator.gpu import GpuSpec
+from estimator.vocabulary.gpu import GpuSpec
 from microbench.errors import LaunchError
 from microbench.families import kernel_named
 from microbench.kernel import Kernel, Launch

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from estimator.quantities import Array
-from estimator.workload import Operator
+from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.workload import Operator
 from microbench.errors import DeviceLostError, DeviceMemoryError, KernelFailedError, UnsupportedError
 from microbench.layouts import layout_of
 from microbench.runners.cupy_device import CupyDevice

@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable
 from typing import Any, Final
 
-from estimator.quantities import BYTES_PER_ELEMENT
-from estimator.workload import Operator
+from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
+from estimator.vocabulary.workload import Operator
 from microbench.errors import UnsupportedError
 from microbench.runners.cupy_device import CupyDevice
 from microbench.runners.runner import BoundKernel, HostValues, Launch, LibraryKernel

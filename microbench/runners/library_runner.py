@@ -5,9 +5,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from estimator.gpu import GpuSpec
-from estimator.kernel_names import tile_from_name
-from estimator.workload import Operator
+from estimator.model.kernel_names import tile_from_name
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.workload import Operator
 from microbench.errors import DeviceMemoryError, UnsupportedError
 from microbench.kernel import PreparedKernel
 from microbench.layouts import layout_of

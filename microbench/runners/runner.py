@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
-from estimator.quantities import Array
-from estimator.workload import Operator
+from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.workload import Operator
 from microbench.errors import LaunchError
 from microbench.kernel import PreparedKernel
 from microbench.sizing import graph_ladder, graph_launches, segment_launches

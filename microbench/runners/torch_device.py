@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from estimator.quantities import Array
+from estimator.vocabulary.quantities import Array
 from microbench.errors import DeviceLostError, DeviceMemoryError, KernelFailedError, MicrobenchError, UnsupportedError
 from microbench.runners.runner import Launch
 

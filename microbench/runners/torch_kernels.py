@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from estimator.quantities import BYTES_PER_ELEMENT
-from estimator.workload import Operator
+from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
+from estimator.vocabulary.workload import Operator
 from microbench.errors import UnsupportedError
 from microbench.runners.runner import BoundKernel, HostValues, Launch, LibraryKernel
 from microbench.runners.torch_device import TorchDevice

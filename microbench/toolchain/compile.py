@@ -19,9 +19,9 @@ from typing import Any, Final
 
 import msgspec
 
-from estimator.frozen import FrozenMapping
-from estimator.regular_files import read_regular
-from estimator.whole_file import write_whole
+from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.regular_files import read_regular
+from estimator.vocabulary.whole_file import write_whole
 from microbench.errors import CompileError
 from microbench.kernel import OPTIMISATION_LEVELS, Kernel
 from microbench.toolchain.inspect import InspectedEntry, Instruction, histogram, loop_body, read_listings, register_reads

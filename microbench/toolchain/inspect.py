@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from estimator.frozen import FrozenMapping
+from estimator.vocabulary.frozen import FrozenMapping
 from microbench.errors import InspectionError
 from microbench.kernel import Expectation, Kernel
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from estimator.frozen import FrozenMapping
+from estimator.vocabulary.frozen import FrozenMapping
 from microbench.kernel import SCALARS, Kernel, compute_capability
 
 PTX_VERSION: Final = "8.7"

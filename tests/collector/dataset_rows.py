@@ -8,7 +8,7 @@ from collector.dataset import (
     operator_columns,
 )
 from collector.dataset.log import log_path
-from estimator.workload import Operator, make_operator
+from estimator.vocabulary.workload import Operator, make_operator
 
 LINEAR = make_operator("gemm", "linear", "bf16", batch=1, m=128, n=256, k=512)
 METADATA = {"gpu": {"name": "a board"}, "idle": []}

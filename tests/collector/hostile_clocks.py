@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from estimator.quantities import Array
+from estimator.vocabulary.quantities import Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ import numpy as np
 
 from collector.sensing.board_power import LoadStamps
 from collector.sensing.calibration import SensorCalibration
-from estimator.quantities import Array
+from estimator.vocabulary.quantities import Array
 
 STEP_S = 2e-4
 POLL_S = 0.0061

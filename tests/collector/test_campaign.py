@@ -20,8 +20,8 @@ from collector.dataset.log import log_path
 from collector.devices.protocols import PreparedKernel
 from collector.errors import CampaignError, ClockError, RunnerError
 from collector.sensing.calibration import SensorCalibration
-from estimator.errors import WorkloadError
-from estimator.workload import Operator, make_operator
+from estimator.vocabulary.errors import WorkloadError
+from estimator.vocabulary.workload import Operator, make_operator
 from microbench.shapes import Choice, Derived, KernelGroup, LogRange, draw_operators
 
 BOARD = "sim:a100-pcie-40gb"

@@ -5,7 +5,7 @@ import pytest
 
 from collector.errors import SensorError
 from collector.sensing.clock import fit_update_clock, held_updates
-from estimator.quantities import Array
+from estimator.vocabulary.quantities import Array
 from tests.collector.hostile_clocks import Kind, moving, polled, random_distances, skipped, stretches, two_levels, white_jitter
 
 PERIOD_S = 0.1012

@@ -17,7 +17,7 @@ from collector.dataset import read_kernel_dataset
 from collector.devices.protocols import LaunchRecord, PreparedKernel
 from collector.errors import CampaignError, DeviceError, RunnerError
 from collector.sensing.calibration import SensorCalibration
-from estimator.workload import make_operator
+from estimator.vocabulary.workload import make_operator
 from microbench.errors import CompileError
 from microbench.toolchain.compile import find_toolchain
 

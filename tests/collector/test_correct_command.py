@@ -25,8 +25,8 @@ from collector.sensing.correct import correct_recording
 from collector.sensing.correction_report import energy_errors_chart
 from collector.sensing.identify import SensorRecord
 from collector.sensing.sensor_report import sensor_html
-from estimator.command_line import run_command
-from estimator.errors import EstimatorError
+from estimator.options.command_line import run_command
+from estimator.vocabulary.errors import EstimatorError
 from tests.collector.made_readings import Made, made
 
 PMD_TICKS_PER_S = 2_933_250.0

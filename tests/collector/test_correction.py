@@ -13,7 +13,7 @@ from collector.sensing.calibration import SensorCalibration, check_plausible
 from collector.sensing.clock import held_updates
 from collector.sensing.counter import counter_energy, launch_energy
 from collector.sensing.steady import corrected_power, inversion, settle_time_s, steady_power
-from estimator.quantities import Array
+from estimator.vocabulary.quantities import Array
 
 PERIOD_S = 0.1
 LIMIT_W = 250.0

@@ -24,8 +24,8 @@ from collector.dataset import (
 )
 from collector.dataset.log import log_path, read_log
 from collector.dataset.writer import export_dataset
-from estimator.errors import UnwrittenError
-from estimator.workload import FAMILY_FIELDS, FAMILY_OPERATORS, ZERO_ALLOWED, Operator, make_operator
+from estimator.vocabulary.errors import UnwrittenError
+from estimator.vocabulary.workload import FAMILY_FIELDS, FAMILY_OPERATORS, ZERO_ALLOWED, Operator, make_operator
 from tests.collector.dataset_rows import METADATA, a_row, write_log
 
 

@@ -20,7 +20,7 @@ from collector.devices.protocols import PowerReadings
 from collector.errors import CampaignError, RunnerError
 from collector.sensing.baselines import sampled_energies_j
 from collector.sensing.calibration import SensorCalibration
-from estimator.specifications import load_gpu
+from estimator.vocabulary.specifications import load_gpu
 from microbench.errors import UnsupportedError
 from microbench.loads.copies import copy_loads
 from microbench.loads.generated import GeneratedLoad, LoadGroup, architecture_of, generated_loads

@@ -9,7 +9,7 @@ import pytest
 from collector.campaigns.files import campaign_from_document
 from collector.cli import main
 from collector.errors import CampaignError
-from estimator.specifications import load_gpu
+from estimator.vocabulary.specifications import load_gpu
 from microbench.loads.copies import copy_loads
 from microbench.loads.generated import COPIES, LoadGroup, generated_loads
 from microbench.loads.listing import listed_kernels

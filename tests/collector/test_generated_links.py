@@ -13,7 +13,7 @@ from collector.dataset import read_kernel_dataset
 from collector.errors import RunnerError
 from collector.sensing.calibration import SensorCalibration
 from collector.simulated.profile import load_board
-from estimator.specifications import load_gpu
+from estimator.vocabulary.specifications import load_gpu
 from fitter.instructions.section import link_energies
 from fitter.rows.instruction_dataset import read_instruction_rows
 from fitter.rows.tables import Table

@@ -15,7 +15,7 @@ from collector.campaigns.plan import campaign_loads
 from collector.cli import main
 from collector.dataset import read_kernel_dataset
 from collector.sensing.calibration import SensorCalibration
-from estimator.specifications import load_gpu
+from estimator.vocabulary.specifications import load_gpu
 from fitter.rows.instruction_dataset import read_instruction_rows
 from fitter.rows.tables import Table
 from microbench.errors import CompileError

@@ -15,7 +15,7 @@ import pytest
 from collector.cli import main
 from collector.errors import SensorError
 from collector.sensing.calibration import SensorCalibration, load_calibration
-from estimator.resources import resource_folder
+from estimator.vocabulary.resources import resource_folder
 
 A100 = "sim:a100-pcie-40gb"
 

@@ -17,7 +17,7 @@ from collector.dataset import read_kernel_dataset
 from collector.devices.protocols import PreparedKernel
 from collector.errors import CampaignError, DeviceError, RunnerError
 from collector.sensing.calibration import SensorCalibration
-from estimator.workload import make_operator
+from estimator.vocabulary.workload import make_operator
 from microbench.layouts import LAYOUTS, natural_layout
 from tests.collector.campaign_texts import ONE_SOFTMAX
 

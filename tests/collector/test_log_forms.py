@@ -14,7 +14,7 @@ from collector.errors import SensorError
 from collector.recordings.loads import read_load
 from collector.recordings.readings import read_readings
 from collector.recordings.reference import read_reference
-from estimator.quantities import Array
+from estimator.vocabulary.quantities import Array
 from tests.collector.test_recordings import COUNT, POLL_S, POWER, smi_text, stamp, written
 
 

@@ -16,8 +16,8 @@ from collector.devices.protocols import EnergyReading, LaunchRecord, PowerReadin
 from collector.sampling import Sampler
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.steady import settle_time_s
-from estimator.quantities import Array
-from estimator.workload import Operator, make_operator
+from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.workload import Operator, make_operator
 from microbench.sizing import launches_for
 
 BOARD = "a100-pcie-40gb"

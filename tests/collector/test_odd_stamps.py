@@ -12,7 +12,7 @@ from collector.recordings.columns import shown_names
 from collector.recordings.loads import read_load
 from collector.recordings.rows import MOST_LATE, Rows, ordered
 from collector.sensing.clock import fit_update_clock
-from estimator.quantities import Array
+from estimator.vocabulary.quantities import Array
 
 COUNT, POLL_S = 400, 5e-3
 TIME_S = 1000.0 + POLL_S * np.arange(COUNT)

@@ -8,7 +8,7 @@ import pytest
 
 from collector.devices.polling import LONGEST_BRACKET_NS, Poller
 from collector.errors import DeviceError
-from estimator.quantities import Array, IntArray
+from estimator.vocabulary.quantities import Array, IntArray
 
 PERIOD_NS = 1_000_000
 POLLS = 12

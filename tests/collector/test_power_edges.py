@@ -7,8 +7,8 @@ from collector.sensing.board_power import LoadStamps
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.repeated import RepeatedEnergy, repeated_energy
 from collector.sensing.updates import BoardUpdates
-from estimator.frozen import FrozenMapping
-from estimator.quantities import Array
+from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.quantities import Array
 
 PERIOD_S, WINDOW_S, NOISE_W, REST_W, STEP_W = 0.1, 0.05, 0.3, 70.0, 180.0
 

@@ -11,7 +11,7 @@ import pytest
 from collector.cli import main
 from collector.dataset.reader import check_replaceable, read_kernel_dataset
 from collector.errors import DatasetError
-from estimator.errors import WorkloadError
+from estimator.vocabulary.errors import WorkloadError
 from fitter.rows.tables import open_table
 from microbench.shapes import Choice, KernelGroup, LogRange, draw_operators
 

@@ -18,7 +18,7 @@ from collector.devices.protocols import EnergyReading, LaunchRecord, PowerReadin
 from collector.errors import BoardLostError, ClockError, DeviceError, RunnerError
 from collector.replay.recording import FORMAT_VERSION, open_recording, plain, recorded_bench, restored
 from collector.sensing.calibration import SensorCalibration
-from estimator.workload import make_operator
+from estimator.vocabulary.workload import make_operator
 
 BOARD = "sim:a100-pcie-40gb"
 

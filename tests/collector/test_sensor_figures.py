@@ -14,7 +14,7 @@ from collector.sensing.calibration import NO_METER, SensorCalibration
 from collector.sensing.figures import NOT_TOLD, SHOWN, figure, rounded_like, sensor_lines, time_text
 from collector.sensing.identify import SensorRecord
 from collector.sensing.sensor_report import sensor_html
-from estimator.frozen import FrozenMapping
+from estimator.vocabulary.frozen import FrozenMapping
 
 KNOWN = SensorCalibration(
     gpu_uuid="GPU-7274782d-3330-3930-0000-000000000000", driver="535.54.03", sensor="nvml", field="instant", averaging="low-pass",

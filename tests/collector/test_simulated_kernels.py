@@ -14,9 +14,9 @@ from collector.simulated.plan import KernelPlan, resident_blocks, sm_speeds
 from collector.simulated.profile import BoardProfile, board_names, load_board
 from collector.simulated.scheduler import kernel_timing
 from collector.simulated.silicon import launch_energy
-from estimator.gpu import GpuSpec
-from estimator.specifications import load_gpu
-from estimator.workload import FAMILY_OPERATORS, Operator, make_operator
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.specifications import load_gpu
+from estimator.vocabulary.workload import FAMILY_OPERATORS, Operator, make_operator
 
 boards = pytest.mark.parametrize("name", board_names())
 MONOTONE_SLACK = 1.06

@@ -7,8 +7,8 @@ import pytest
 from collector.bench import open_bench
 from collector.errors import BoardProfileError
 from collector.simulated.profile import board_names, load_board
-from estimator.resources import resource_folder
-from estimator.specifications import gpu_names
+from estimator.vocabulary.resources import resource_folder
+from estimator.vocabulary.specifications import gpu_names
 from tests.collector.dataset_rows import LINEAR
 
 

@@ -7,9 +7,9 @@ from msgspec.structs import replace
 from collector.bench import open_simulated
 from collector.simulated.board import SimulatedBoard
 from collector.simulated.profile import BoardProfile, board_names, load_board
-from estimator.quantities import Array
-from estimator.specifications import load_gpu
-from estimator.workload import make_operator
+from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.specifications import load_gpu
+from estimator.vocabulary.workload import make_operator
 
 PRODUCT = make_operator("gemm", "linear", "fp16", batch=1, m=4096, n=4096, k=4096)
 

@@ -8,8 +8,8 @@ from collector.devices import PreparedKernel, limiting_reasons
 from collector.simulated.board import SimulatedBoard
 from collector.simulated.profile import Faults, board_names, load_board
 from collector.simulated.silicon import rest_power_w, voltage_v
-from estimator.specifications import load_gpu
-from estimator.workload import Operator, make_operator
+from estimator.vocabulary.specifications import load_gpu
+from estimator.vocabulary.workload import Operator, make_operator
 
 PRODUCT = make_operator("gemm", "linear", "fp16", batch=1, m=4096, n=4096, k=4096)
 ADDITION = make_operator("elementwise", "add", "fp32", elements=1 << 22, reads=1 << 23)

@@ -7,7 +7,7 @@ from collector.sensing.calibration import SensorCalibration
 from collector.sensing.correct import correct_recording
 from collector.sensing.deconvolve import unread_std_j as unseen_std_j
 from collector.sensing.response import SensorResponse
-from estimator.quantities import Array
+from estimator.vocabulary.quantities import Array
 
 PERIOD_S, STEP_S = 0.1, 1e-3
 BOXCAR = SensorResponse(kernel="boxcar", width_s=PERIOD_S, delay_s=0.0)

@@ -8,7 +8,7 @@ import pytest
 from collector.bench import Bench, bench_words, open_bench
 from collector.devices import THROTTLE_BITS
 from collector.errors import ClockError, RunnerError
-from estimator.workload import Operator, make_operator
+from estimator.vocabulary.workload import Operator, make_operator
 
 PRODUCT = make_operator("gemm", "linear", "fp16", batch=1, m=2048, n=2048, k=2048)
 ADDITION = make_operator("elementwise", "add", "fp32", elements=1 << 22, reads=1 << 23)

@@ -8,7 +8,7 @@ import pytest
 from collector.bench import open_bench
 from collector.devices import KernelRunner
 from collector.errors import RunnerError
-from estimator.workload import make_operator
+from estimator.vocabulary.workload import make_operator
 from microbench.layouts import LAYOUTS
 from tests.hardware.board import open_real_runner
 from tests.microbench_library.conftest import open_fake_board

@@ -5,8 +5,8 @@ For models whose recorded lists are not at hand: their order and their fields fo
 
 from typing import Any
 
-from estimator.reckoning import operator_work
-from estimator.workload import COMPLETED, Workload
+from estimator.vocabulary.work import operator_work
+from estimator.vocabulary.workload import COMPLETED, Workload
 
 Entry = list[Any]
 

@@ -8,12 +8,12 @@ import jsonschema
 import pytest
 
 import estimator.schema
-from estimator.bundles.files import (
+from estimator.bundle.files import (
     digest_of,
     load_bundle,
 )
-from estimator.errors import BundleError
-from estimator.specifications import document_of_gpu, load_gpu
+from estimator.vocabulary.errors import BundleError
+from estimator.vocabulary.specifications import document_of_gpu, load_gpu
 
 SCHEMA = json.loads((Path(estimator.schema.__path__[0]) / "bundle-1.json").read_text(encoding="utf-8"))
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from estimator.bundles.files import bundle_from_document, save_bundle
+from estimator.bundle.files import bundle_from_document, save_bundle
 from tests.estimator.estimating import OPERATORS, bundle_document
 
 

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from estimator.bundles.content import Bundle
+from estimator.bundle.content import Bundle
 from estimator.cli import main
-from estimator.power_limit import UNLIMITED_W
-from estimator.specifications import document_of_gpu, load_gpu
+from estimator.model.power_limit import UNLIMITED_W
+from estimator.vocabulary.specifications import document_of_gpu, load_gpu
 
 MATRIX = {"math": 1.05, "l2": 1.0, "dram": 1.06, "loop": 1.0, "prologue": 1.0, "epilogue": 1.06, "exponent": 1.5, "epsilon_s": 3e-6}
 STREAM = {"dram": 1.06, "l2": 1.0, "issue": 1.0, "exponent": 2.0, "epsilon_s": 3e-6}

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from estimator.bundles.content import Bundle
-from estimator.gpu import GpuSpec
-from estimator.power import BoardTables
-from estimator.timeline import LAUNCH_OVERLAP_EXPONENT
-from estimator.workload import Operator, Workload, make_operator, merge_operators
+from estimator.bundle.content import Bundle
+from estimator.model.power import BoardTables
+from estimator.model.timeline import LAUNCH_OVERLAP_EXPONENT
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.workload import Operator, Workload, make_operator, merge_operators
 from fitter.bundle.sections import draft_bundle
 from fitter.latency.runs import TIED, Host, LatencyFit, prior_groups
 from fitter.power.coefficients import PowerFit

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.errors import WorkloadError
 from estimator.formats import read_workload
 from estimator.formats.energaizer import distinct_items
-from estimator.reckoning import work_by_family, workload_warnings
-from estimator.workload import (
+from estimator.vocabulary.errors import WorkloadError
+from estimator.vocabulary.work import work_by_family, workload_warnings
+from estimator.vocabulary.workload import (
     Operator,
     UnknownOperator,
 )

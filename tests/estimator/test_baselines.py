@@ -24,14 +24,12 @@ from estimator import (
     make_operator,
     read_workload,
 )
-from estimator.baselines.answers import METHODS
-from estimator.baselines.components import rest_curve_w
-from estimator.baselines.roofline import roofline_power_w, roofline_seconds
-from estimator.board import board_tables
 from estimator.cli import main
+from estimator.engine.board import board_tables
 from estimator.formats import write_workload
-from estimator.gpu import ClockTable
-from estimator.specifications import load_gpu
+from estimator.questions.baselines import METHODS, rest_curve_w, roofline_power_w, roofline_seconds
+from estimator.vocabulary.gpu import ClockTable
+from estimator.vocabulary.specifications import load_gpu
 from tests.estimator.estimating import unlimited
 from tests.estimator.synthetic import transformer
 

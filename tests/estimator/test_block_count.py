@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from estimator.blocks.model import FORMS, BlockModel, model_key, models_from_section, occupancy_times, section_of
-from estimator.errors import BundleError, EstimatorError
+from estimator.vocabulary.errors import BundleError, EstimatorError
 
 MODEL = BlockModel(
     kernel="vector_add_1024",

@@ -11,17 +11,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from estimator.bundles.content import BundleFile
-from estimator.bundles.files import (
+from estimator.bundle.content import BundleFile
+from estimator.bundle.files import (
     NOT_DIGESTED,
     bundle_from_document,
     document_of,
     load_bundle,
     save_bundle,
 )
-from estimator.coefficients import COEFFICIENTS
-from estimator.frozen import FrozenMapping
-from estimator.reader import fields_of
+from estimator.model.coefficients import COEFFICIENTS
+from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.reader import fields_of
 from tests.estimator.bundle_example import VALIDATOR, changed, example, refused, signed, written
 
 

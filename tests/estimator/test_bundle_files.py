@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from estimator.bundles.files import (
+from estimator.bundle.files import (
     Bundle,
     bundle_from_document,
     bundle_names,
@@ -17,7 +17,7 @@ from estimator.bundles.files import (
     load_bundle,
     save_bundle,
 )
-from estimator.errors import BundleError, UnwrittenError
+from estimator.vocabulary.errors import BundleError, UnwrittenError
 from tests.estimator.bundle_example import VALIDATOR, example, refused, signed
 
 

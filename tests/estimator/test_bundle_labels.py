@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from estimator import load_bundle, sweep
-from estimator.bundles.content import Bundle
-from estimator.bundles.files import save_bundle
-from estimator.bundles.labels import SHOWN_DIGITS, told_apart
+from estimator.bundle.content import Bundle
+from estimator.bundle.files import SHOWN_DIGITS, save_bundle, told_apart
 from estimator.cli import main
 from estimator.formats import write_workload
 from tests.estimator.synthetic import transformer

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from estimator.blocks.model import section_of as block_section
-from estimator.bundles.files import load_bundle
-from estimator.instructions.energies import LINKS
-from estimator.instructions.energies import section_of as instruction_section
-from estimator.instructions.links import LinkEnergy, links_document
-from estimator.kernel_prediction import predict_kernels
-from estimator.workload import make_operator
+from estimator.bundle.files import load_bundle
+from estimator.counts.energies import LINKS
+from estimator.counts.energies import section_of as instruction_section
+from estimator.counts.links import LinkEnergy, links_document
+from estimator.engine.kernel_table import predict_kernels
+from estimator.vocabulary.workload import make_operator
 from scripts.schemas import DECLARED, FOLDER, schema_text
 from tests.estimator.bundle_example import SCHEMA, VALIDATOR, example, signed
 from tests.estimator.test_block_count import MODEL

@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 
 from estimator import bundle_names, load_bundle
-from estimator.bundles.content import Bundle
-from estimator.bundles.files import save_bundle
-from estimator.bundles.keeping import drop_bundle, keep_bundle
-from estimator.bundles.store import VARIABLE, store_folder, stored_names, stored_path
+from estimator.bundle.content import Bundle
+from estimator.bundle.files import drop_bundle, keep_bundle, save_bundle
+from estimator.bundle.store import VARIABLE, store_folder, stored_names, stored_path
 from estimator.cli import main
 from estimator.display.bundles import card_document
 from estimator.display.text import document_text
-from estimator.errors import BundleError
+from estimator.vocabulary.errors import BundleError
 from tests.fitter.measured import planted_bundle
 
 

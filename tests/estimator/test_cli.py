@@ -11,14 +11,14 @@ import sys
 
 import pytest
 
-from estimator.bundles.files import bundle_from_document, load_bundle, save_bundle
+from estimator.bundle.files import bundle_from_document, load_bundle, save_bundle
 from estimator.cli import main
-from estimator.clock_list import parse_clocks
 from estimator.display.estimates import SUMMARY_FIELDS
 from estimator.display.text import with_uncertainty
-from estimator.domain import SIMULATED
-from estimator.errors import BundleError, OperatingPointError
-from estimator.specifications import load_gpu
+from estimator.uncertainty.validity import SIMULATED
+from estimator.vocabulary.clock_list import parse_clocks
+from estimator.vocabulary.errors import BundleError, OperatingPointError
+from estimator.vocabulary.specifications import load_gpu
 from tests.estimator.estimating import OPERATORS, bundle_document, fails, run
 
 

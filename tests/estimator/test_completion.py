@@ -11,11 +11,11 @@ import pytest
 
 from estimator.completion import DEFAULT_RULE_SET, RULE_SETS, complete, parse_completion
 from estimator.completion.patterns import Patterns
-from estimator.errors import WorkloadError
 from estimator.formats import read_workload
 from estimator.formats.energaizer import distinct_items, read_energaizer
-from estimator.listing import Listing, main_precision
-from estimator.workload import Operator, Workload
+from estimator.vocabulary.errors import WorkloadError
+from estimator.vocabulary.listing import Listing, main_precision
+from estimator.vocabulary.workload import Operator, Workload
 from tests.estimator import artifact_lists as artifact
 
 RULES = tuple(RULE_SETS[DEFAULT_RULE_SET])

@@ -11,15 +11,15 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.bundles.files import save_bundle
+from estimator.bundle.files import save_bundle
 from estimator.commands.counts import counts_command
-from estimator.domain import SIMULATED
-from estimator.errors import CountsError, OperatingPointError
-from estimator.instructions.activities import METRICS, CountedKernel, read_activities
-from estimator.instructions.counted_energy import PARTS, counted_energies
-from estimator.instructions.energies import TRANSACTION_BYTES, Activity, section_of
-from estimator.instructions.modules import HBM_PJ_PER_BIT, INTEGRATIONS, Integration, link_j, scaling_efficiency, shared_constant_w
-from estimator.instructions.tables import load_energy_table
+from estimator.counts.activities import METRICS, CountedKernel, read_activities
+from estimator.counts.counted_energy import PARTS, counted_energies
+from estimator.counts.energies import TRANSACTION_BYTES, Activity, section_of
+from estimator.counts.modules import HBM_PJ_PER_BIT, INTEGRATIONS, Integration, link_j, scaling_efficiency, shared_constant_w
+from estimator.counts.tables import load_energy_table
+from estimator.uncertainty.validity import SIMULATED
+from estimator.vocabulary.errors import CountsError, OperatingPointError
 from tests.fitter.measured import planted_bundle
 
 K40 = load_energy_table("tesla-k40")

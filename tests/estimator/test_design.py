@@ -5,11 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimator.design import EQUATION_ERROR, MEASURING_ERROR, Design, error_covariance, greedy_choices
-from estimator.design_columns import PHASE_WIDTH, phase_columns
-from estimator.quantities import Array
-from estimator.specifications import load_gpu
-from estimator.workload import make_operator
+from estimator.engine.design import EQUATION_ERROR, MEASURING_ERROR, PHASE_WIDTH, Design, error_covariance, greedy_choices, phase_columns
+from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.specifications import load_gpu
+from estimator.vocabulary.workload import make_operator
 
 
 def made(seed: int, count: int, columns: int = 3) -> tuple[Array, Array]:

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from estimator.bundles.content import Bundle
-from estimator.bundles.files import load_bundle
-from estimator.coefficients import COEFFICIENTS, SHAPE_COEFFICIENTS
+from estimator.bundle.content import Bundle
+from estimator.bundle.files import load_bundle
 from estimator.forms.variation import Variant
-from estimator.power import PARTS
+from estimator.model.coefficients import COEFFICIENTS, SHAPE_COEFFICIENTS
+from estimator.model.power import PARTS
 from estimator.questions.explanation import LIMIT_OF_PHASE, LIMITS, by_family, explain
 from estimator.questions.judging import Asked
-from estimator.specifications import load_gpu
-from estimator.workload import Operator, Workload, make_operator
+from estimator.vocabulary.specifications import load_gpu
+from estimator.vocabulary.workload import Operator, Workload, make_operator
 from examples.gpt2_prefill import gpt2_prefill
 from tests.estimator.estimating import unlimited
 from tests.estimator.synthetic import known_bundle, transformer

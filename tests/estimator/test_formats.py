@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.errors import UnwrittenError, WorkloadError
 from estimator.formats import read_workload, write_workload
 from estimator.formats.own import own_text, read_own
-from estimator.reckoning import workload_warnings
-from estimator.workload import (
+from estimator.vocabulary.errors import UnwrittenError, WorkloadError
+from estimator.vocabulary.work import workload_warnings
+from estimator.vocabulary.workload import (
     Footprint,
     UnknownOperator,
     Workload,

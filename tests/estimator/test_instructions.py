@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.errors import BundleError
-from estimator.instructions.energies import (
+from estimator.counts.energies import (
     CONSTANT,
     INSTRUCTION,
     ISSUE,
@@ -25,7 +24,8 @@ from estimator.instructions.energies import (
     section_of,
     stall_slots,
 )
-from estimator.instructions.opcodes import LANES, loop_classes, sass_class
+from estimator.counts.opcodes import LANES, loop_classes, sass_class
+from estimator.vocabulary.errors import BundleError
 
 TERMS = (CONSTANT, STALL, ISSUE, LOOP, f"{INSTRUCTION}FFMA", f"{INSTRUCTION}LOP3", f"{TRANSACTION}l2", f"{TRANSACTION}dram")
 VALUES = np.array([60.0, 5e-11, 7e-11, 2e-12, 4e-12, 2e-12, 5e-10, 1.5e-9])

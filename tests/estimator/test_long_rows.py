@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.coefficients import coefficient_vector
-from estimator.gpu import GpuSpec
-from estimator.kernels.registry import SHARED_ROW_BYTES, STREAM_KINDS
-from estimator.kernels.streams import norm_loads
-from estimator.phases import EVENTS, OVERLAPPED, Phases
-from estimator.specifications import load_gpu
-from estimator.timeline import kernel_seconds
-from estimator.workload import make_operator
+from estimator.model.coefficients import coefficient_vector
+from estimator.model.lowering import SHARED_ROW_BYTES, STREAM_KINDS
+from estimator.model.phases import EVENTS, OVERLAPPED, Phases
+from estimator.model.streams import norm_loads
+from estimator.model.timeline import kernel_seconds
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.specifications import load_gpu
+from estimator.vocabulary.workload import make_operator
 
 LARGE_L2, SMALL_L2 = load_gpu("a100-pcie-40gb"), load_gpu("v100-pcie-32gb")
 ROWS = 20_000

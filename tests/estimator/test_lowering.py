@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.coefficients import coefficient_vector
-from estimator.kernels.registry import KnownTiles, lower
-from estimator.phases import Phases
-from estimator.specifications import load_gpu
-from estimator.workload import make_operator
+from estimator.model.coefficients import coefficient_vector
+from estimator.model.lowering import KnownTiles, lower
+from estimator.model.phases import Phases
+from estimator.vocabulary.specifications import load_gpu
+from estimator.vocabulary.workload import make_operator
 
 COEFFICIENTS = coefficient_vector({"math": 1.05, "l2": 1.0, "dram": 1.06, "loop": 1.0, "prologue": 1.0, "epilogue": 1.06, "exponent": 1.5})
 PRECISIONS = ("bf16", "fp32", "int8")

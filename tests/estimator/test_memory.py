@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.bundles.files import load_bundle
+from estimator.bundle.files import load_bundle
 from estimator.cli import main
 from estimator.formats import read_workload
 from estimator.forms.rescaling import Sizes, with_sizes
 from estimator.forms.rewriting import with_precision
 from estimator.forms.variation import Variant
-from estimator.memory import GIB
+from estimator.model.memory import GIB
 from estimator.questions.choosing import best
 from estimator.questions.estimates import estimate
 from estimator.questions.judging import Asked
-from estimator.reckoning import operator_work
-from estimator.workload import Footprint, Workload, make_operator
+from estimator.vocabulary.work import operator_work
+from estimator.vocabulary.workload import Footprint, Workload, make_operator
 
 A100 = load_bundle("a100-pcie-40gb-eager")
 

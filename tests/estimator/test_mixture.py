@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from estimator.mixture import LEAST_STD, NODE_STEP, NODE_WEIGHTS, NODES, mixture_limits
+from estimator.model.mixture import LEAST_STD, NODE_STEP, NODE_WEIGHTS, NODES, mixture_limits
 
 
 def bent(seed: int, count: int) -> tuple[np.ndarray, np.ndarray]:

@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.gpu import GpuSpec
-from estimator.kernels.gemm import candidate_phases
-from estimator.kernels.registry import matrix_columns
-from estimator.phases import OVERLAPPED, SERIAL
-from estimator.specifications import load_gpu
-from estimator.tiles.tiling import tile_candidates
-from estimator.workload import make_operator
+from estimator.model.gemm import candidate_phases
+from estimator.model.lowering import matrix_columns
+from estimator.model.phases import OVERLAPPED, SERIAL
+from estimator.model.tiling import tile_candidates
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.specifications import load_gpu
+from estimator.vocabulary.workload import make_operator
 
 ACTIVATIONS, EPILOGUE = OVERLAPPED.index("dram_activations"), SERIAL.index("epilogue")
 sizes = st.integers(1, 40_000)

@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from estimator.coefficients import coefficient_rows, group_key
-from estimator.gpu import GpuSpec
-from estimator.kernel_prediction import warm_events
-from estimator.kernels.registry import KnownTiles, lower
-from estimator.phases import EVENTS, Phases
-from estimator.power import (
+from estimator.engine.kernel_table import warm_events
+from estimator.model.coefficients import coefficient_rows, group_key
+from estimator.model.lowering import KnownTiles, lower
+from estimator.model.phases import EVENTS, Phases
+from estimator.model.power import (
     POWER_TERMS,
     WARM_KNEE,
     WARM_SHARPNESS,
@@ -21,9 +20,10 @@ from estimator.power import (
     power_events,
     warm_dram_share,
 )
-from estimator.specifications import load_gpu
-from estimator.timeline import warm_ratio
-from estimator.workload import Operator, make_operator
+from estimator.model.timeline import warm_ratio
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.specifications import load_gpu
+from estimator.vocabulary.workload import Operator, make_operator
 from fitter.latency.runs import prior_groups
 
 

@@ -10,11 +10,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from estimator.bundles.content import Bundle
-from estimator.bundles.files import load_bundle
+from estimator.bundle.content import Bundle
+from estimator.bundle.files import load_bundle
 from estimator.forms.variation import Variant
-from estimator.gpu import ClockTable
-from estimator.power_limit import (
+from estimator.model.power_limit import (
     CURVE_CLOCKS,
     LIMIT_LN_STD,
     NORMAL_90,
@@ -31,8 +30,9 @@ from estimator.questions.choosing import best
 from estimator.questions.estimates import estimate
 from estimator.questions.judging import Asked, judged
 from estimator.questions.sweeping import sweep
-from estimator.specifications import override_gpu
-from estimator.workload import Workload
+from estimator.vocabulary.gpu import ClockTable
+from estimator.vocabulary.specifications import override_gpu
+from estimator.vocabulary.workload import Workload
 from examples.gpt2_prefill import gpt2_prefill
 from fitter.rows.selection import read_selection
 from tests.estimator.estimating import unlimited

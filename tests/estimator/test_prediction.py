@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from estimator.bundles.content import Bundle
-from estimator.errors import OperatingPointError
-from estimator.power_limit import settled_clock_mhz
+from estimator.bundle.content import Bundle
+from estimator.model.power_limit import settled_clock_mhz
 from estimator.questions.estimates import estimate
-from estimator.specifications import load_gpu
-from estimator.workload import UnknownOperator
+from estimator.vocabulary.errors import OperatingPointError
+from estimator.vocabulary.specifications import load_gpu
+from estimator.vocabulary.workload import UnknownOperator
 from tests.estimator.estimating import unlimited
 from tests.estimator.synthetic import known_bundle, transformer
 

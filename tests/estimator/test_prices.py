@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.errors import BundleError, CountsError
-from estimator.instructions.activities import CountedKernel
-from estimator.instructions.counted_energy import counted_energies
-from estimator.instructions.energies import INSTRUCTION, Activity, InstructionEnergies, energies_from_section, section_of
-from estimator.instructions.opcodes import RARE, SHAPED, sass_class
-from estimator.instructions.prices import LIKE_SPREAD, RARE_SPREAD, is_matrix, price_of, products_of
-from estimator.instructions.tables import EnergyTable, load_energy_table
+from estimator.counts.activities import CountedKernel
+from estimator.counts.counted_energy import counted_energies
+from estimator.counts.energies import INSTRUCTION, Activity, InstructionEnergies, energies_from_section, section_of
+from estimator.counts.opcodes import RARE, SHAPED, sass_class
+from estimator.counts.prices import LIKE_SPREAD, RARE_SPREAD, is_matrix, price_of, products_of
+from estimator.counts.tables import EnergyTable, load_energy_table
+from estimator.vocabulary.errors import BundleError, CountsError
 from tests.estimator.test_instructions import ENERGIES
 
 DENSE_J, RARE_J = 80e-12, 4e-12

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from estimator.bundles.files import load_bundle, save_bundle
+from estimator.bundle.files import load_bundle, save_bundle
 from estimator.cli import main
 from estimator.formats import write_workload
-from estimator.workload import Workload
+from estimator.vocabulary.workload import Workload
 from examples.gpt2_prefill import VOCABULARY, gpt2_prefill
 
 BUNDLE = "a100-pcie-40gb-eager"

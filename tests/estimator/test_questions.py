@@ -7,18 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from estimator.bundles.files import load_bundle
+from estimator.bundle.files import load_bundle
 from estimator.display.estimates import clock_text
 from estimator.display.sweeps import gain_text
-from estimator.errors import OperatingPointError
 from estimator.formats import read_workload
 from estimator.forms.variation import Variant, variants
-from estimator.questions.choosing import Gain, best
-from estimator.questions.comparison import compare
+from estimator.questions.choosing import Gain, best, compare
 from estimator.questions.costs import Tariff, cost_columns
 from estimator.questions.judging import Asked
 from estimator.questions.sweeping import sweep
-from estimator.specifications import load_gpu
+from estimator.vocabulary.errors import OperatingPointError
+from estimator.vocabulary.specifications import load_gpu
 from examples.gpt2_prefill import gpt2_prefill
 
 BUNDLE = load_bundle("a100-pcie-40gb-eager")

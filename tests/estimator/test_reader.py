@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.errors import BundleError
-from estimator.reader import (
+from estimator.schema import schema_of
+from estimator.vocabulary.errors import BundleError
+from estimator.vocabulary.reader import (
     LEAST_ONE,
     Count,
     FaultError,
@@ -27,7 +28,6 @@ from estimator.reader import (
     read,
     read_file,
 )
-from estimator.schema import schema_of
 
 Clock = Annotated[float, Span(10.0, 1e4, "MHz")]
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.errors import WorkloadError
 from estimator.formats import read_workload
 from estimator.forms.rescaling import Sizes, sizes_in_name, with_sizes
-from estimator.workload import UnknownOperator, Workload
+from estimator.vocabulary.errors import WorkloadError
+from estimator.vocabulary.workload import UnknownOperator, Workload
 from examples.gpt2_prefill import gpt2_prefill
 from tests.estimator import artifact_lists as artifact
 from tests.estimator.workload_files import save

@@ -7,11 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.errors import BundleError
-from estimator.frozen import FrozenMapping
-from estimator.quantities import NORMAL_90, Array
-from estimator.reader import plain as plain_of
-from estimator.residuals import (
+from estimator.model.residuals import (
     LARGEST_CORRECTION,
     Fading,
     faded,
@@ -20,7 +16,11 @@ from estimator.residuals import (
     nearest,
     neighbour_error,
 )
-from estimator.workload import Operator, make_operator
+from estimator.vocabulary.errors import BundleError
+from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.quantities import NORMAL_90, Array
+from estimator.vocabulary.reader import plain as plain_of
+from estimator.vocabulary.workload import Operator, make_operator
 from fitter.latency.residual_tier import Forecast, GroupErrors, best_fading, neighbours, shape_errors, tier_document
 
 GROUP = "gemm.linear.bf16"

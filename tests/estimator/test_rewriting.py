@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from estimator.errors import WorkloadError
 from estimator.formats import read_workload
 from estimator.forms.rewriting import with_attention, with_precision
-from estimator.reckoning import work_by_family
-from estimator.workload import Operator, Workload, make_operator, merge_operators
+from estimator.vocabulary.errors import WorkloadError
+from estimator.vocabulary.work import work_by_family
+from estimator.vocabulary.workload import Operator, Workload, make_operator, merge_operators
 from tests.estimator import artifact_lists as artifact
 
 MODELS = {

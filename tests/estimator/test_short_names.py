@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from estimator.cli import main
 from estimator.display.text import ENERGY_UNITS, POWER_UNITS, TIME_UNITS, with_uncertainty
 from estimator.formats import write_workload
-from estimator.short_names import LONGEST_NAME, short_name
-from estimator.workload import UnknownOperator
+from estimator.vocabulary.documents import LONGEST_NAME, short_name
+from estimator.vocabulary.workload import UnknownOperator
 from tests.estimator.synthetic import transformer
 
 NUMBER = re.compile(r"[0-9.]+(?:e[+-][0-9]+)?")

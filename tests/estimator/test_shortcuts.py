@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from estimator import Workload, estimate, load_bundle
-from estimator.bundles.content import Bundle
-from estimator.coefficients import coefficient_rows, group_key
-from estimator.errors import WorkloadError
-from estimator.frozen import FrozenMapping
-from estimator.kernels.registry import KnownTiles, lower
-from estimator.listing import Listing
-from estimator.phases import Phases
-from estimator.spread import unfitted_groups
-from estimator.unseen import fitted_precisions
-from estimator.workload import Operator, make_operator
+from estimator.bundle.content import Bundle
+from estimator.model.coefficients import coefficient_rows, group_key
+from estimator.model.lowering import KnownTiles, lower
+from estimator.model.phases import Phases
+from estimator.uncertainty.sources import unfitted_groups
+from estimator.uncertainty.unseen import fitted_precisions
+from estimator.vocabulary.errors import WorkloadError
+from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.listing import Listing
+from estimator.vocabulary.workload import Operator, make_operator
 from examples.gpt2_prefill import gpt2_prefill
 from fitter.latency.runs import prior_groups
 from tests.estimator.synthetic import transformer

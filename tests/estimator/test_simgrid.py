@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from estimator.blocks.model import BlockModel, section_of
 from estimator.blocks.simgrid import host_name, platform_xml, simulated_run
-from estimator.bundles.files import save_bundle
+from estimator.bundle.files import save_bundle
 from estimator.cli import main
-from estimator.domain import SIMULATED
-from estimator.errors import EstimatorError
+from estimator.uncertainty.validity import SIMULATED
+from estimator.vocabulary.errors import EstimatorError
 from tests.fitter.measured import planted_bundle
 
 PYTHON = "/usr/bin/python3"

@@ -9,8 +9,8 @@ import click
 import pytest
 
 from estimator.cli import main
-from estimator.command_line import run_command
-from estimator.entry import INTERRUPTED
+from estimator.options.command_line import run_command
+from estimator.options.entry import INTERRUPTED
 
 WORKLOAD = str(Path(__file__).parents[2] / "examples" / "gpt2-prefill.json")
 BUNDLE = "a100-pcie-40gb-eager"
@@ -78,10 +78,10 @@ def test_an_interruption_before_anything_is_loaded_leaves_one_line(
 
         @staticmethod
         def find_spec(wanted: str, *_: object) -> None:
-            if wanted == "estimator.entry":
+            if wanted == "estimator.options.entry":
                 raise KeyboardInterrupt
 
-    monkeypatch.delitem(sys.modules, "estimator.entry")
+    monkeypatch.delitem(sys.modules, "estimator.options.entry")
     monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setattr(sys, "meta_path", [Interrupting, *sys.meta_path])
     assert importlib.import_module(module).main([]) == INTERRUPTED

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.errors import SpecificationError
-from estimator.resources import resource_folder
-from estimator.specifications import (
+from estimator.vocabulary.errors import SpecificationError
+from estimator.vocabulary.resources import resource_folder
+from estimator.vocabulary.specifications import (
     FIGURES,
     RATE_TABLES,
     canonical_gpu_name,

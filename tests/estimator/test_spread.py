@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from estimator.bundles.content import Bundle
-from estimator.spread import PRIOR_STD, UNTESTED_STD, group_shares, joined, latency_sources, launch_weight, power_sources
-from estimator.timeline import launch_bound_share
+from estimator.bundle.content import Bundle
+from estimator.model.timeline import launch_bound_share
+from estimator.uncertainty.sources import PRIOR_STD, UNTESTED_STD, group_shares, joined, latency_sources, launch_weight, power_sources
 from tests.fitter.measured import planted_bundle
 
 GROUPS = ("conv", "gemm")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from estimator import Asked, Variant, best, load_bundle
-from estimator.bundles.files import save_bundle
+from estimator.bundle.files import save_bundle
 from estimator.cli import main
 from estimator.display.text import NO_ERRORS, NO_ERRORS_OF, NO_POWER, unknown_values
 from estimator.formats import write_workload

@@ -6,16 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from estimator.coefficients import coefficient_rows, coefficient_vector, group_key
-from estimator.gpu import GpuSpec
-from estimator.kernels.gemm import candidate_phases
-from estimator.kernels.registry import KnownTiles, lower, matrix_columns
-from estimator.phases import EVENTS, OVERLAPPED, SERIAL, Phases
-from estimator.quantities import HZ_PER_MHZ
-from estimator.specifications import load_gpu
-from estimator.tiles.tiling import tile_candidates
-from estimator.timeline import kernel_seconds, launch_bound_share, p_norm, sweep_parts, sweep_seconds, wave_share, workload_seconds
-from estimator.workload import Operator, make_operator
+from estimator.model.coefficients import coefficient_rows, coefficient_vector, group_key
+from estimator.model.gemm import candidate_phases
+from estimator.model.lowering import KnownTiles, lower, matrix_columns
+from estimator.model.phases import EVENTS, OVERLAPPED, SERIAL, Phases
+from estimator.model.tiling import tile_candidates
+from estimator.model.timeline import kernel_seconds, launch_bound_share, p_norm, sweep_parts, sweep_seconds, wave_share, workload_seconds
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import HZ_PER_MHZ
+from estimator.vocabulary.specifications import load_gpu
+from estimator.vocabulary.workload import Operator, make_operator
 from fitter.latency.runs import prior_groups
 from tests.estimator.synthetic import transformer
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from estimator.cli import main
-from estimator.errors import WorkloadError
 from estimator.formats import read_workload
 from estimator.forms.rescaling import Sizes, sizes_in_name
 from estimator.tracing.models import load_model_config, model_names
 from estimator.tracing.request import SIZES, TraceRequest, checked_request, refuse_unused_sizes
+from estimator.vocabulary.errors import WorkloadError
 
 HAS_TORCH = all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
 needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="PyTorch and Transformers are not installed (pip install 'wattprint[torch]')")
@@ -71,7 +71,7 @@ def test_without_pytorch_one_line_says_what_to_install():
 
 
 def test_the_estimator_does_not_load_pytorch_by_itself():
-    loaded = "import sys, estimator.commands.estimate, estimator.trace"
+    loaded = "import sys, estimator.commands.estimate, estimator.tracing.torch_trace"
     code = f"{loaded}; sys.exit(bool({{'torch', 'transformers'}} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": os.getcwd()}).returncode == 0
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.errors import WorkloadError
-from estimator.reckoning import operator_work
 from estimator.tracing.calls import ATTENTION, ATTENTION_BACKWARD, RECURRENT, Call, Tensor
 from estimator.tracing.lowering import Lowered, lower_calls
+from estimator.vocabulary.errors import WorkloadError
+from estimator.vocabulary.work import operator_work
 
 MODELS = ("gpt2", "qwen2-flash", "gpt2-train-fp16", "opt-fp16", "resnet", "resnet-train", "mixtral", "qwen2-decode")
 SIZES = st.integers(1, 4096)

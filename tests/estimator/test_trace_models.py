@@ -9,16 +9,16 @@ import sys
 import numpy as np
 import pytest
 
-from estimator.bundles.files import load_bundle
+from estimator.bundle.files import load_bundle
 from estimator.cli import main
-from estimator.errors import WorkloadError
 from estimator.formats import read_workload
 from estimator.questions.estimates import estimate
-from estimator.reckoning import work_by_family
-from estimator.trace import trace_calls, trace_workload
 from estimator.tracing.models import load_model_config, model_names
 from estimator.tracing.request import TraceRequest
-from estimator.workload import Workload
+from estimator.tracing.torch_trace import trace_calls, trace_workload
+from estimator.vocabulary.errors import WorkloadError
+from estimator.vocabulary.work import work_by_family
+from estimator.vocabulary.workload import Workload
 from tests.estimator.traced import REASON, products, tally
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries, about running models

@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from estimator.cli import main
-from estimator.errors import WorkloadError
-from estimator.trace import trace_workload
 from estimator.tracing.request import TraceRequest
+from estimator.tracing.torch_trace import trace_workload
+from estimator.vocabulary.errors import WorkloadError
 from tests.estimator.traced import REASON, tally
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries, about running models

@@ -9,21 +9,21 @@ from dataclasses import replace
 import pytest
 from numpy.testing import assert_allclose
 
-from estimator.bundles.content import Bundle
-from estimator.bundles.files import load_bundle
+from estimator.bundle.content import Bundle
+from estimator.bundle.files import load_bundle
 from estimator.cli import main
-from estimator.domain import why_no_time
-from estimator.forecast import EFFICIENCY_STD, FORECAST_STD
 from estimator.forms.variation import Variant
-from estimator.power_limit import UNLIMITED_W
-from estimator.questions.comparison import compare
+from estimator.model.power_limit import UNLIMITED_W
+from estimator.questions.choosing import compare
 from estimator.questions.estimates import Estimate, estimate
 from estimator.questions.explanation import explain
 from estimator.questions.judging import Asked, judged
 from estimator.questions.sweeping import sweep
-from estimator.specifications import load_gpu, override_gpu
-from estimator.unseen import ALIKE_STD, PRIOR_STD
-from estimator.workload import Workload, make_operator
+from estimator.uncertainty.forecast import EFFICIENCY_STD, FORECAST_STD
+from estimator.uncertainty.unseen import ALIKE_STD, PRIOR_STD
+from estimator.uncertainty.validity import why_no_time
+from estimator.vocabulary.specifications import load_gpu, override_gpu
+from estimator.vocabulary.workload import Workload, make_operator
 from tests.fitter.measured import planted_bundle
 
 BUNDLE = "a100-pcie-40gb-eager"

@@ -4,9 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.errors import WorkloadError
-from estimator.reckoning import operator_work, work_by_family
-from estimator.workload import FAMILY_FIELDS, FAMILY_OPERATORS, Operator, Workload, conv_output_size, make_operator, merge_operators
+from estimator.vocabulary.errors import WorkloadError
+from estimator.vocabulary.work import operator_work, work_by_family
+from estimator.vocabulary.workload import (
+    FAMILY_FIELDS,
+    FAMILY_OPERATORS,
+    Operator,
+    Workload,
+    conv_output_size,
+    make_operator,
+    merge_operators,
+)
 
 IMAGE = {
     "batch": 2, "channels": 6, "height": 9, "width": 7, "filters": 4, "kernel_h": 3, "kernel_w": 3, "stride": 2, "padding": 1, "groups": 2,

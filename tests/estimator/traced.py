@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from estimator.workload import Workload
+from estimator.vocabulary.workload import Workload
 
 REASON = "PyTorch and Transformers are not installed (pip install 'wattprint[torch]')"
 

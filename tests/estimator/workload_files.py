@@ -5,8 +5,8 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from estimator.quantities import BYTES_PER_ELEMENT
-from estimator.workload import (
+from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
+from estimator.vocabulary.workload import (
     FAMILY_FIELDS,
     FAMILY_OPERATORS,
     Operator,

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from estimator.bundles.content import Bundle, DatasetRecord, Provenance
-from estimator.gpu import GpuSpec
-from estimator.kernel_prediction import predict_kernels
+from estimator.bundle.content import Bundle, DatasetRecord, Provenance
+from estimator.engine.kernel_table import predict_kernels
 from estimator.questions.estimates import estimate
-from estimator.specifications import load_gpu
-from estimator.workload import Operator, Workload, make_operator
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.specifications import load_gpu
+from estimator.vocabulary.workload import Operator, Workload, make_operator
 from fitter.rows.columns import Dataset, KernelRows, Selection, WorkloadRows
 from tests.estimator.synthetic import known_bundle, transformer
 
@@ -135,7 +135,7 @@ def spec() -> GpuSpec:
 
 def saved(bundle: Bundle, folder: Path) -> Path:
     """A file that holds the bundle."""
-    from estimator.bundles.files import save_bundle
+    from estimator.bundle.files import save_bundle
 
     path = folder / "planted.json"
     save_bundle(bundle, path)

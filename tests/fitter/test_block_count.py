@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from estimator.blocks.model import FORMS, occupancy_times
-from estimator.bundles.files import load_bundle
+from estimator.bundle.files import load_bundle
 from estimator.cli import main as estimate
-from estimator.quantities import Array
-from estimator.specifications import load_gpu
+from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.specifications import load_gpu
 from fitter.blocks.model import fit_block_model, fit_block_models, left_out_errors
 from fitter.cli import main as fit
 from fitter.errors import CalibrationError

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from collector.dataset.schema import rows_to_table
-from estimator.specifications import load_gpu
+from estimator.vocabulary.specifications import load_gpu
 from fitter.blocks.section import block_section
 from fitter.errors import CalibrationError
 from fitter.rows.block_table import read_block_table

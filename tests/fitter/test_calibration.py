@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from estimator.bundles.files import bundle_from_document, document_of
+from estimator.bundle.files import bundle_from_document, document_of
 from estimator.questions.estimates import estimate
 from fitter.bundle.calibration import Calibration, calibrate
 from fitter.bundle.drafts import draft_from_rows

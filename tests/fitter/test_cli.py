@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from estimator.bundles.files import load_bundle
+from estimator.bundle.files import load_bundle
 from fitter.cli import main
 from fitter.report.text import next_lines, show_lines
 from tests.fitter.measured import planted_bundle, saved

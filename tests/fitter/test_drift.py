@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from estimator.bundles.content import Bundle
+from estimator.bundle.content import Bundle
 from fitter.report.check import check_bundle
 from fitter.rows.columns import KernelRows, Selection
 from fitter.validate.drift import LEAST_SHIFT, TOGETHER, Drift, drift_lines, drifts

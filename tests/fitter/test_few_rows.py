@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from estimator.bundles.files import load_bundle, save_bundle
+from estimator.bundle.files import load_bundle, save_bundle
 from estimator.questions.estimates import estimate
-from estimator.specifications import load_gpu
+from estimator.vocabulary.specifications import load_gpu
 from fitter.bundle.calibration import calibrate
 from fitter.errors import SelectionError
 from fitter.report.check import check_bundle

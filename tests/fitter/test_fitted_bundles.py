@@ -7,7 +7,7 @@ import jsonschema
 import pytest
 
 import estimator.schema
-from estimator.bundles.files import save_bundle
+from estimator.bundle.files import save_bundle
 from fitter.bundle.calibration import calibrate
 from fitter.rows.columns import Selection
 from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, spec, various_operators, various_workloads, workload_rows

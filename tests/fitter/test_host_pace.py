@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.gpu import GpuSpec
-from estimator.quantities import HZ_PER_MHZ, Array
-from estimator.specifications import load_gpu
-from estimator.timeline import workload_seconds
+from estimator.model.timeline import workload_seconds
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import HZ_PER_MHZ, Array
+from estimator.vocabulary.specifications import load_gpu
 from fitter.latency.runs import (
     MOST_SLOW,
     SHARE_RUNS,

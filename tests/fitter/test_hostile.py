@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from collector.errors import DatasetError
-from estimator.bundles.files import digest_of, load_bundle
-from estimator.command_line import LONGEST_LINE
-from estimator.errors import EstimatorError
+from estimator.bundle.files import digest_of, load_bundle
+from estimator.options.command_line import LONGEST_LINE
 from estimator.questions.estimates import estimate
+from estimator.vocabulary.errors import EstimatorError
 from fitter.cli import main
 from fitter.errors import FitterError
 from fitter.release.release import differences_document

@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from estimator.bundles.content import Bundle
-from estimator.frozen import FrozenMapping
-from estimator.instructions.energies import InstructionEnergies, energies_from_section, section_of
-from estimator.instructions.links import links_document
-from estimator.instructions.opcodes import RARE
-from estimator.instructions.prices import LIKE_SPREAD
-from estimator.specifications import load_gpu
+from estimator.bundle.content import Bundle
+from estimator.counts.energies import InstructionEnergies, energies_from_section, section_of
+from estimator.counts.links import links_document
+from estimator.counts.opcodes import RARE
+from estimator.counts.prices import LIKE_SPREAD
+from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.specifications import load_gpu
 from fitter.bundle.drafts import prior_bundle
 from fitter.instructions.display import instruction_tables
 from fitter.instructions.energies import fit_instructions

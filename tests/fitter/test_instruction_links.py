@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collector.dataset.schema import rows_to_table
-from estimator.errors import BundleError
-from estimator.frozen import FrozenMapping
-from estimator.instructions.energies import energies_from_section
-from estimator.instructions.links import LinkEnergy, links_document, links_from_document
-from estimator.specifications import load_gpu
+from estimator.counts.energies import energies_from_section
+from estimator.counts.links import LinkEnergy, links_document, links_from_document
+from estimator.vocabulary.errors import BundleError
+from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.specifications import load_gpu
 from fitter.bundle.drafts import prior_bundle
 from fitter.errors import CalibrationError
 from fitter.instructions.display import bundle_energies, instruction_tables

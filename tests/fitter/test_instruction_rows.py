@@ -11,8 +11,7 @@ import pyarrow as pa
 import pytest
 
 from collector.dataset.schema import rows_to_table
-from estimator.errors import CountsError
-from estimator.instructions.energies import (
+from estimator.counts.energies import (
     CONSTANT,
     INSTRUCTION,
     ISSUE,
@@ -23,8 +22,9 @@ from estimator.instructions.energies import (
     section_of,
     stall_slots,
 )
-from estimator.instructions.opcodes import loop_classes, sass_class
-from estimator.specifications import load_gpu
+from estimator.counts.opcodes import loop_classes, sass_class
+from estimator.vocabulary.errors import CountsError
+from estimator.vocabulary.specifications import load_gpu
 from fitter.errors import CalibrationError
 from fitter.instructions.energies import FEWEST_ROWS, fit_instructions
 from fitter.instructions.ptx import published_differences

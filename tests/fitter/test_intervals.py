@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from estimator.residuals import Fading
+from estimator.model.residuals import Fading
 from fitter.latency.intervals import FEWEST_LOCAL, FIRST_OCTAVES, NEXT_GROWTH, few_errors_half, interval_quantiles
 from fitter.latency.residual_tier import Forecast, ShapeErrors, shape_errors
 from tests.fitter.measured import various_operators

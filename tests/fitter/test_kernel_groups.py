@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from estimator.coefficients import group_key
-from estimator.kernel_prediction import kernel_times
-from estimator.kernels.registry import KnownTiles
-from estimator.workload import Operator, make_operator
+from estimator.engine.kernel_table import kernel_times
+from estimator.model.coefficients import group_key
+from estimator.model.lowering import KnownTiles
+from estimator.vocabulary.workload import Operator, make_operator
 from fitter.latency.groups import KernelFit, fit_kernel_groups
 from fitter.latency.intervals import NEXT_GROWTH, folds_of, interval_quantiles
 from fitter.latency.residual_tier import Forecast, shape_errors

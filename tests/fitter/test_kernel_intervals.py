@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from estimator.frozen import FrozenMapping
-from estimator.kernel_prediction import KernelTable, predict_kernels
-from estimator.power_residuals import log_power_corrections
-from estimator.specifications import load_gpu
+from estimator.engine.kernel_table import KernelTable, predict_kernels
+from estimator.model.residuals import log_power_corrections
+from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.specifications import load_gpu
 from fitter.latency.groups import fit_kernel_groups
 from fitter.power.tier import with_power_tiers
 from tests.fitter.measured import kernel_rows, planted_bundle, various_operators

@@ -5,13 +5,13 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from estimator.coefficients import COEFFICIENTS, COLUMN, coefficient_vector
-from estimator.kernels.registry import KnownTiles
-from estimator.phases import Phases
-from estimator.quantities import Array
-from estimator.specifications import load_gpu
-from estimator.timeline import kernel_seconds, measured_seconds
-from estimator.workload import Operator, make_operator
+from estimator.model.coefficients import COEFFICIENTS, COLUMN, coefficient_vector
+from estimator.model.lowering import KnownTiles
+from estimator.model.phases import Phases
+from estimator.model.timeline import kernel_seconds, measured_seconds
+from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.specifications import load_gpu
+from estimator.vocabulary.workload import Operator, make_operator
 from fitter.latency.group_fit import GroupFit, KernelProblem, fit_group, kernel_problem, predicted_seconds
 from fitter.latency.sensitivities import log_measured
 from fitter.priors import kernel_priors

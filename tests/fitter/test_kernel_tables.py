@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 from kernel_tables import SPLITS, Score, cell_rows, evaluate, fp32_cells, gemm_cells, read_table, shorter_rows
 
-from estimator.specifications import load_gpu
+from estimator.vocabulary.specifications import load_gpu
 from fitter.latency.groups import fit_kernel_groups
 
 ROUNDING = 0.05

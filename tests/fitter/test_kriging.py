@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimator.gpu import GpuSpec
-from estimator.kriging import ASKED_AT_ONCE, NOISE, SHARES, PhaseFeatures, covariance, kriged
-from estimator.quantities import Array
-from estimator.reader import plain
-from estimator.residuals import LARGEST_CORRECTION, Fading, log_corrections
-from estimator.specifications import load_gpu
-from estimator.workload import Operator, make_operator
+from estimator.model.kriging import ASKED_AT_ONCE, NOISE, SHARES, PhaseFeatures, covariance, kriged
+from estimator.model.residuals import LARGEST_CORRECTION, Fading, log_corrections
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.reader import plain
+from estimator.vocabulary.specifications import load_gpu
+from estimator.vocabulary.workload import Operator, make_operator
 from fitter.latency.group_fit import kernel_problem, predicted_features
 from fitter.latency.residual_tier import GroupErrors, fit_kriging, shape_errors, tier_document
 from fitter.priors import kernel_priors

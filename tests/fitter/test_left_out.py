@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from estimator.power import BoardTables
-from estimator.specifications import load_gpu
+from estimator.model.power import BoardTables
+from estimator.vocabulary.specifications import load_gpu
 from fitter.report.left_out import MOST_CLOCKS, LeftOut, leave_out, left_out_html
 from fitter.report.page import report_html
 from fitter.rows.columns import KernelRows, Selection

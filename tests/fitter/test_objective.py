@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 
-from estimator.quantities import Array
+from estimator.vocabulary.quantities import Array
 from fitter.latency.objective import solve
 
 

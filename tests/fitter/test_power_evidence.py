@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from estimator.bundles.files import load_bundle
+from estimator.bundle.files import load_bundle
 from estimator.questions.estimates import estimate
-from estimator.specifications import load_gpu
+from estimator.vocabulary.specifications import load_gpu
 from fitter.bundle.calibration import calibrate
 from fitter.bundle.power_evidence import FEWEST_ROWS, few_power_warnings, widened_for_few
 from fitter.cli import main

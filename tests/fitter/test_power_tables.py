@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from estimator.bundles.content import Bundle
-from estimator.frozen import FrozenMapping
-from estimator.power_residuals import POWER_TIER
-from estimator.specifications import load_gpu
+from estimator.bundle.content import Bundle
+from estimator.model.residuals import POWER_TIER
+from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.specifications import load_gpu
 from fitter.bundle.drafts import draft_from_rows
 from fitter.bundle.export import board_knowledge
 from fitter.rows.columns import KernelRows

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from estimator.bundles.content import Bundle
-from estimator.kernel_prediction import predict_kernels
-from estimator.power_residuals import POWER_TIER, log_power_corrections
-from estimator.specifications import load_gpu
+from estimator.bundle.content import Bundle
+from estimator.engine.kernel_table import predict_kernels
+from estimator.model.residuals import POWER_TIER, log_power_corrections
+from estimator.vocabulary.specifications import load_gpu
 from fitter.latency.groups import fit_kernel_groups
 from fitter.power.tier import with_power_tiers
 from fitter.report.check import check_bundle

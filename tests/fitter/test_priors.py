@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from estimator.coefficients import Prior, coefficient_vector, group_key
-from estimator.kernels.registry import lower
-from estimator.power import tensor_rate
-from estimator.quantities import HZ_PER_MHZ
-from estimator.specifications import load_gpu
-from estimator.timeline import kernel_seconds
-from estimator.workload import Operator, make_operator
+from estimator.model.coefficients import Prior, coefficient_vector, group_key
+from estimator.model.lowering import lower
+from estimator.model.power import tensor_rate
+from estimator.model.timeline import kernel_seconds
+from estimator.vocabulary.quantities import HZ_PER_MHZ
+from estimator.vocabulary.specifications import load_gpu
+from estimator.vocabulary.workload import Operator, make_operator
 from fitter.latency.runs import MATRIX_GROUPS, prior_groups
 from fitter.priors import PERSISTENT, kernel_priors
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from estimator.gpu import GpuSpec
-from estimator.power import POWER_TERMS, BoardTables, warm_dram_share
-from estimator.quantities import Array
+from estimator.model.power import POWER_TERMS, BoardTables, warm_dram_share
 from estimator.questions.estimates import estimate
-from estimator.specifications import load_gpu
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.specifications import load_gpu
 from fitter.bundle.runs import MOST_FOLDS, fit_runs, stated_uncertainty, workload_folds
 from fitter.latency.runs import TIED, fit_latency, prior_groups, shifted
 from fitter.power.coefficients import fit_power

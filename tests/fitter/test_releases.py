@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.bundles.files import load_bundle
+from estimator.bundle.files import load_bundle
 from fitter.errors import ReleaseError
 from fitter.release import release as changelog_module
 from fitter.release.release import differences, differences_document, release

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from estimator.bundles.content import Covariance, IdleTable, VoltageTable
+from estimator.bundle.content import Covariance, IdleTable, VoltageTable
 from estimator.display.charts import MOST_POINTS, Axis, Series, axis_over, scatter_svg
-from estimator.workload import FAMILY_FIELDS
+from estimator.vocabulary.workload import FAMILY_FIELDS
 from fitter.report.board import CORRECTION, breakdowns
 from fitter.report.page import report_html
 from fitter.report.rows import NOMINAL, QUANTILES, binned, coverage_of, held_frame

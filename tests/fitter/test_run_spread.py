@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimator.quantities import NORMAL_90
-from estimator.spread import joined, latency_sources
+from estimator.uncertainty.sources import joined, latency_sources
+from estimator.vocabulary.quantities import NORMAL_90
 from fitter.bundle.run_spread import (
     LATENCY_PRIOR,
     POWER_PRIOR,

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from collector.dataset import DatasetError
-from estimator.errors import SpecificationError
+from estimator.vocabulary.errors import SpecificationError
 from fitter.errors import InputError, SelectionError
 from fitter.rows.columns import join_rows, with_rejected
 from fitter.rows.rejected import RejectedRow

@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from collector.dataset import FLAGS, DatasetError, operator_columns, write_kernel_dataset
-from estimator.gpu import simulated_uuid
-from estimator.workload import make_operator
+from estimator.vocabulary.gpu import simulated_uuid
+from estimator.vocabulary.workload import make_operator
 from fitter.errors import SelectionError
 from fitter.rows.columns import KernelRows
 from fitter.rows.kernel_table import FLAGGED_WEIGHT, LOWERS_WEIGHT, REJECTS_POWER, REJECTS_ROW

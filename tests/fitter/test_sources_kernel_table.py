@@ -4,8 +4,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from estimator.kernel_names import tile_from_name
-from estimator.specifications import load_gpu
+from estimator.model.kernel_names import tile_from_name
+from estimator.vocabulary.specifications import load_gpu
 from fitter.errors import InputError
 from fitter.rows.columns import KernelRows
 from fitter.rows.kernel_table import COLUMNS, read_kernel_table

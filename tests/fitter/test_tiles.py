@@ -4,14 +4,14 @@ import json
 
 import numpy as np
 
-from estimator.coefficients import coefficient_vector
-from estimator.kernels.registry import KnownTiles, matrix_columns
-from estimator.reader import plain as plain_of
-from estimator.specifications import load_gpu
-from estimator.tiles.choice import candidate_seconds, choice_from_document, chosen_tiles
-from estimator.tiles.predictor import group_tiles
-from estimator.tiles.tiling import Candidates, tile_candidates
-from estimator.workload import Operator, make_operator
+from estimator.model.coefficients import coefficient_vector
+from estimator.model.lowering import KnownTiles, matrix_columns
+from estimator.model.tile_choice import candidate_seconds, choice_from_document, chosen_tiles
+from estimator.model.tile_predictor import group_tiles
+from estimator.model.tiling import Candidates, tile_candidates
+from estimator.vocabulary.reader import plain as plain_of
+from estimator.vocabulary.specifications import load_gpu
+from estimator.vocabulary.workload import Operator, make_operator
 from fitter.latency.tile_choice import FEWEST_SHAPES, fit_choice
 
 GPU = load_gpu("a100-pcie-40gb")

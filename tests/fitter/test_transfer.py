@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from collector.cli import main as collect
-from estimator.bundles.content import Bundle
-from estimator.bundles.files import load_bundle
-from estimator.coefficients import Prior
-from estimator.specifications import load_gpu
-from estimator.workload import Operator
+from estimator.bundle.content import Bundle
+from estimator.bundle.files import load_bundle
+from estimator.model.coefficients import Prior
+from estimator.vocabulary.specifications import load_gpu
+from estimator.vocabulary.workload import Operator
 from fitter.bundle.calibration import calibrate
 from fitter.bundle.probe_fit import probe_rows
 from fitter.cli import main

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.quantities import NORMAL_90
+from estimator.vocabulary.quantities import NORMAL_90
 from fitter.report.check import check_bundle
 from fitter.validate.predictions import (
     WORKLOAD_FAMILY,

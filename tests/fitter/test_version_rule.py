@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from estimator.bundles.content import Bundle, VoltageTable
+from estimator.bundle.content import Bundle, VoltageTable
 from fitter.errors import ReleaseError
 from fitter.release.release import release, release_before
 from fitter.release.version_rule import least_version, needed_step, require_step

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from estimator.gpu import ClockTable
-from estimator.power import WARM_KNEE, WARM_SHARPNESS, BoardTables
+from estimator.model.power import WARM_KNEE, WARM_SHARPNESS, BoardTables
+from estimator.vocabulary.gpu import ClockTable
 from fitter.power.solver import PRIOR, TERMS, PowerRows, PowerShape, design_matrix
 from fitter.power.voltage import SWITCHING_EXPONENT, InferredVoltage, infer_voltage
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from estimator.bundles.content import Bundle
+from estimator.bundle.content import Bundle
 from fitter.release.release import differences_document
 from fitter.release.workload_changes import change_table, workload_changes, workloads_of
 from fitter.report.text import diff_lines

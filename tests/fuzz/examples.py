@@ -26,12 +26,12 @@ from collector.errors import CollectorError
 from collector.privileged.settings import read_settings as read_helper_settings
 from collector.recordings.run import read_run
 from collector.replay.recording import recorded_bench
-from estimator.bundles.files import digest_of
+from estimator.bundle.files import digest_of
 from estimator.commands.estimate import run as estimate
-from estimator.errors import EstimatorError
-from estimator.instructions.activities import read_activities
-from estimator.instructions.tables import load_energy_table
+from estimator.counts.activities import read_activities
+from estimator.counts.tables import load_energy_table
 from estimator.tracing.models import load_model_config
+from estimator.vocabulary.errors import EstimatorError
 from fitter.commands.fit import run as fit
 from fitter.errors import FitterError
 from fitter.rows.selection import read_selection

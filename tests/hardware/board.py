@@ -8,9 +8,9 @@ import pytest
 
 from collector.devices.board_runner import BoardRunner, open_board_runner
 from collector.devices.nvml import open_board
-from estimator.errors import SpecificationError
-from estimator.gpu import GpuSpec
-from estimator.specifications import load_gpu
+from estimator.vocabulary.errors import SpecificationError
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.specifications import load_gpu
 from microbench.errors import UnsupportedError
 from microbench.runners.cupy_device import load_cupy
 

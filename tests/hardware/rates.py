@@ -6,7 +6,7 @@ matrix units are filled by products of warpgroups and beyond alone; those of a w
 
 from typing import Final
 
-from estimator.gpu import GpuSpec
+from estimator.vocabulary.gpu import GpuSpec
 from microbench.families.catalogue import KERNELS
 from microbench.kernel import Kernel
 

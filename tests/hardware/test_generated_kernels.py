@@ -9,8 +9,8 @@ import pytest
 from collector.devices.board_runner import BoardRunner
 from collector.devices.nvml import open_board
 from collector.errors import RunnerError
-from estimator.gpu import GpuSpec
-from estimator.quantities import HZ_PER_MHZ
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import HZ_PER_MHZ
 from microbench.check import verify
 from microbench.errors import CompileError, UnsupportedError
 from microbench.families.catalogue import KERNELS, kernels_for

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from collector.devices.board_runner import BoardRunner
-from estimator.gpu import GpuSpec
-from estimator.kernel_names import named_tile
-from estimator.workload import Operator, make_operator
+from estimator.model.kernel_names import named_tile
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.workload import Operator, make_operator
 from microbench.layouts import LAYOUTS
 from microbench.runners.cublas import reference_product
 from microbench.sizing import operator_bytes, operator_flop

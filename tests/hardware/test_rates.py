@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from estimator.gpu import GpuSpec
-from estimator.specifications import gpu_names, load_gpu
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.specifications import gpu_names, load_gpu
 from microbench.kernel import ARCHITECTURES
 from microbench.loads.generated import ARCHITECTURE_FEATURES
 from tests.hardware.rates import PRODUCTS, SATURATING, reachable_share

@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 
 from collector.campaigns.files import load_campaign
-from estimator.specifications import load_gpu
+from estimator.vocabulary.specifications import load_gpu
 from microbench.families import kernel_named
 from microbench.kernel import Mode
 from microbench.loads.generated import LoadGroup, generated_loads

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from estimator.gpu import GpuSpec
-from estimator.specifications import gpu_names, load_gpu
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.specifications import gpu_names, load_gpu
 from microbench.errors import LaunchError
 from microbench.families import KERNELS, kernel_named
 from microbench.kernel import Kernel

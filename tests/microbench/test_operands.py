@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from estimator.instructions.opcodes import sass_class
+from estimator.counts.opcodes import sass_class
 from microbench.families import kernel_named
 from microbench.toolchain.compile import Toolchain
 from microbench.toolchain.inspect import PRODUCTS, operation

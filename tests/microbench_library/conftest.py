@@ -9,7 +9,7 @@ import pytest
 
 from collector.devices.board_runner import BoardRunner, open_board_runner
 from collector.devices.tracer import CuptiTracer
-from estimator.specifications import load_gpu
+from estimator.vocabulary.specifications import load_gpu
 from microbench.runners.runner import KernelTracer
 from tests.microbench_library.cuda_fake import FakeCublas, FakeCupti, World, fake_cupy
 

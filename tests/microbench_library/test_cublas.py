@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.workload import make_operator
+from estimator.vocabulary.workload import make_operator
 from microbench.errors import DeviceLostError, DeviceMemoryError, KernelFailedError, UnsupportedError
 from microbench.layouts import LAYOUTS
 from microbench.runners.cublas import WORKSPACE_BYTES, Product, open_cublas, reference_product

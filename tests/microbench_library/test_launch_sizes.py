@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.specifications import load_gpu
+from estimator.vocabulary.specifications import load_gpu
 from microbench.occupancy import resident_blocks
 from microbench.sizing import GRAPH_S, MOST_GRAPH_NODES, SMALLEST_GRAPH, displacing_sets, graph_ladder, graph_launches, segment_launches
 

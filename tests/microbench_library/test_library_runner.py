@@ -13,8 +13,8 @@ from collector.campaigns.outcome import RANGE_TOLERANCE
 from collector.devices.board_runner import open_board_runner
 from collector.devices.tracer import NoTracer
 from collector.errors import DeviceError, RunnerError
-from estimator.specifications import load_gpu
-from estimator.workload import Operator, make_operator
+from estimator.vocabulary.specifications import load_gpu
+from estimator.vocabulary.workload import Operator, make_operator
 from microbench.layouts import LAYOUTS
 from microbench.runners.cublas import reference_product
 from microbench.sizing import DISPLACING_L2_SIZES

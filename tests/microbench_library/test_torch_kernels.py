@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from estimator.workload import Operator, make_operator
+from estimator.vocabulary.workload import Operator, make_operator
 from microbench.errors import DeviceLostError, DeviceMemoryError, KernelFailedError, UnsupportedError
 from microbench.runners.torch_device import TorchDevice, load_torch, open_torch_device, torch_failure
 from microbench.runners.torch_kernels import BACKENDS, torch_kernel

@@ -10,7 +10,7 @@ from collector.devices import KernelRunner, LaunchRecord, PreparedKernel
 from collector.sampling import Sampler
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.live import characterise_sensor
-from estimator.workload import Operator, make_operator
+from estimator.vocabulary.workload import Operator, make_operator
 
 PRODUCT = make_operator("gemm", "linear", "fp16", batch=1, m=512, n=512, k=512)
 SIZES = ("registers_per_thread", "shared_bytes_per_block", "blocks_per_sm", "tile_m", "tile_n", "tile_k", "stages", "split_k")

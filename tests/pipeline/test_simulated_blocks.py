@@ -10,7 +10,7 @@ import pytest
 
 from collector.cli import main as collect
 from estimator.blocks.model import models_from_section
-from estimator.bundles.files import load_bundle
+from estimator.bundle.files import load_bundle
 from estimator.cli import main as estimate
 from fitter.cli import main as fit
 from microbench.errors import CompileError

@@ -23,8 +23,8 @@ from collector.simulated.generated import (
 )
 from collector.simulated.profile import load_board
 from collector.simulated.silicon import JOULE_PER_PICOJOULE
-from estimator.bundles.files import load_bundle
-from estimator.instructions.energies import (
+from estimator.bundle.files import load_bundle
+from estimator.counts.energies import (
     INSTRUCTION,
     ISSUE,
     STALL,
@@ -34,10 +34,10 @@ from estimator.instructions.energies import (
     energies_from_section,
     section_of,
 )
-from estimator.instructions.opcodes import loop_classes
-from estimator.quantities import Array
-from estimator.reader import plain
-from estimator.specifications import load_gpu
+from estimator.counts.opcodes import loop_classes
+from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.reader import plain
+from estimator.vocabulary.specifications import load_gpu
 from fitter.cli import main as fit
 from fitter.instructions.energies import excess_power_w, fit_instructions, row_activity
 from fitter.rows.instruction_dataset import InstructionRows

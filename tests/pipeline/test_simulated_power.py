@@ -11,12 +11,12 @@ import pytest
 from collector.cli import main
 from collector.simulated.profile import load_board
 from collector.simulated.silicon import leakage_w, planted_event_energy_j
-from estimator.bundles.content import PowerCoefficients
-from estimator.kernel_prediction import predict_kernels
-from estimator.kernels.registry import KnownTiles
-from estimator.quantities import Array
-from estimator.resources import resource_folder
-from estimator.specifications import load_gpu
+from estimator.bundle.content import PowerCoefficients
+from estimator.engine.kernel_table import predict_kernels
+from estimator.model.lowering import KnownTiles
+from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.resources import resource_folder
+from estimator.vocabulary.specifications import load_gpu
 from fitter.bundle.calibration import Calibration, calibrate
 from fitter.rows.selection import read_selection
 

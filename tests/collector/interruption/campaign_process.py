@@ -25,7 +25,7 @@ from collector.devices.protocols import Gpu, GpuIdentity, GpuState, StateReading
 from collector.errors import CollectorError
 from collector.pmd.sensor import open_pmd
 from collector.sensing.calibration import load_calibration
-from estimator.specifications import load_gpu
+from estimator.vocabulary.specifications import load_gpu
 from tests.collector.campaign_texts import ANCHORED_HEAD, softmax_of_many_sizes
 
 BOARD = "a100-pcie-40gb"

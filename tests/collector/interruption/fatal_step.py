@@ -19,7 +19,7 @@ from collector.dataset.log import log_path
 from collector.dataset.partition import PartitionedPlace, partitioned_place
 from collector.dataset.traces import traces_of
 from collector.sensing.calibration import load_calibration
-from estimator.whole_file import try_place
+from estimator.vocabulary.whole_file import try_place
 
 BOARD = "sim:a100-pcie-40gb"
 CLOCKS = (1200.0,)

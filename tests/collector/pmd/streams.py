@@ -5,7 +5,7 @@ import numpy as np
 from collector.pmd.decoder import PacketDecoder, Packets, Tally
 from collector.pmd.packets import PACKET_BYTES, RawWords, encode_packets, step_range
 from collector.pmd.protocol import STREAM_BAUD
-from estimator.quantities import IntArray
+from estimator.vocabulary.quantities import IntArray
 
 
 def intervals(count: int, seed: int) -> IntArray:

@@ -14,7 +14,7 @@ from collector.pmd.recording_files import Recording, read_recording
 from collector.pmd.robust_fit import biweight_fit
 from collector.pmd.stamp_turns import TurnWatch
 from collector.recordings.reference import tie_from_load
-from estimator.quantities import Array, IntArray
+from estimator.vocabulary.quantities import Array, IntArray
 
 EPOCH_NS = 10**15
 

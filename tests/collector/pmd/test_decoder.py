@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from collector.pmd.decoder import PacketDecoder, Packets
 from collector.pmd.packets import PACKET_BYTES, STAMP_TURN, RawWords, encode_packets, step_range
 from collector.pmd.protocol import STREAM_BAUD
-from estimator.quantities import IntArray
+from estimator.vocabulary.quantities import IntArray
 from tests.collector.pmd.streams import accounted, decoded, stream
 
 MOST_WAITING_BYTES = 4 * PACKET_BYTES

@@ -115,7 +115,7 @@ def test_sizes_that_cannot_be_reached_are_left_out_with_the_reason(served: Serve
 def test_a_bundle_without_power_gives_times_and_no_charts_of_energy(tmp_path: Path) -> None:
     from dataclasses import replace
 
-    from estimator.bundles.files import load_bundle, save_bundle
+    from estimator.bundle.files import load_bundle, save_bundle
     from estimator.serve.answers import answer_document
     from estimator.serve.catalogue import open_catalogue
     from estimator.serve.question import Question

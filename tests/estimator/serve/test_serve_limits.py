@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.local_site import RequestError
+from estimator.serve.local_site import RequestError
 from estimator.serve.question import MOST_REQUEST_BYTES, Question, parse_request
 from estimator.serve.server import MOST_FILE_BYTES
 from tests.estimator.serve.conftest import Served

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from estimator.specifications import load_gpu
+from estimator.vocabulary.specifications import load_gpu
 from fitter.rows.columns import KernelRows
 from fitter.rows.partitions import open_partitioned
 from fitter.rows.rejected import count_reasons

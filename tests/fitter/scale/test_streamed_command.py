@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from estimator.bundles.files import load_bundle
+from estimator.bundle.files import load_bundle
 from fitter.cli import main
 from tests.fitter.scale.generated import write_parts
 from tests.fitter.scale.test_kernel_sample import kernel_table

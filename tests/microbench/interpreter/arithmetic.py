@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from estimator.quantities import Array
+from estimator.vocabulary.quantities import Array
 from microbench.numbers import decode, encode, nearest_codes
 from tests.microbench.interpreter.program import InterpreterError
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from estimator.quantities import Array
+from estimator.vocabulary.quantities import Array
 from microbench.kernel import WARP_LANES
 from microbench.numbers import decode
 from tests.microbench.interpreter.arithmetic import values, words

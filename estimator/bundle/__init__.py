@@ -1,0 +1,1 @@
+"""Bundles: what they hold, their files, the local store."""

@@ -1,0 +1,399 @@
+"""What a bundle holds: the calibration of one GPU, each field declared once, frozen to the last value.
+
+`estimator.bundle.files` reads and writes it; `schema/bundle-1.json` is made from these declarations.  Limits are wide enough for any
+board, narrow enough that answers stay answers: a number beyond them was never measured or fitted.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NotRequired, TypedDict, TypeVar
+
+from estimator.blocks.model import BlockModel
+from estimator.counts.energies import Section
+from estimator.model.coefficients import COEFFICIENTS, MEANING, TIED_COEFFICIENTS, CoefficientTable, coefficient_table, longest_prefix
+from estimator.model.power import POWER_TERMS
+from estimator.model.tier_records import Field, Share, Tier
+from estimator.model.tile_predictor import PredictorRecord
+from estimator.model.timeline import LAUNCH_OVERLAP_EXPONENT
+from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.gpu import ClockMhz, ClockTable, GpuSpec, IdleWatt, Volt
+from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
+from estimator.vocabulary.reader import (
+    LEAST_ONE,
+    Count,
+    FaultError,
+    Pattern,
+    Span,
+    Text,
+    Words,
+    check_ascending,
+    check_covariance,
+    check_known,
+    check_lengths,
+)
+from estimator.vocabulary.workload import FAMILY_FIELDS, FAMILY_OPERATORS
+
+T = TypeVar("T")
+
+EMPTY: Final[FrozenMapping[Any]] = FrozenMapping({})
+FORMAT: Final = "wattprint-bundle"
+FORMAT_VERSION: Final = "1.0"
+SEMANTIC_VERSION: Final = r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?"
+
+Numbers = tuple[float, ...]
+Matrix = tuple[Numbers, ...]
+
+
+def check_group(name: str) -> None:
+    """Refuse the name of a group of kernels whose family, operator or precision nobody knows."""
+    family, *rest = name.split(".")
+    words: Iterable[tuple[str, Collection[str]]] = zip(
+        (family, *rest), (FAMILY_FIELDS, FAMILY_OPERATORS.get(family, ()), BYTES_PER_ELEMENT), strict=False
+    )
+    for word, known in words:
+        if word not in known:
+            raise FaultError(f"= {name[:60]!r} names no group of kernels: {word[:20]!r} is none of {', '.join(known)}")
+
+
+def check_printable(name: str) -> None:
+    """Refuse a name that cannot stand in a table."""
+    if not name.isprintable():
+        raise FaultError("holds a character that cannot be printed")
+
+
+def check_range(ends: tuple[float, float]) -> None:
+    """Refuse a range whose ends are not in order."""
+    if ends[0] > ends[1]:
+        raise FaultError(f"= {list(ends)} must ascend")
+
+
+GroupName = Annotated[str, check_group]
+Coefficient = Annotated[str, Words(COEFFICIENTS)]
+PowerTerm = Annotated[str, Words(POWER_TERMS)]
+Second = Annotated[float, Span(0.0, 10.0, "s")]
+Watt = Annotated[float, Span(0.0, 1e5, "W")]
+UnknownWatt = Annotated[float, Span(0.0, 1e5, "W", nan=True)]
+Celsius = Annotated[float, Span(-60.0, 200.0, "°C")]
+LnStd = Annotated[float, Span(0.0, 100.0, "deviation of a logarithm")]
+Percent = Annotated[float, Span(0.0, 1e12, "%")]
+Farads = Mapping[PowerTerm, Annotated[float, Span(0.0, 1e-2, "F")]]
+OVERLAP_EXPONENT: Final = Span(1.0, 256.0)
+
+_TIMES = Span(0.0, 1e6, "times its ideal")
+_LIMITS: Final[dict[str, Span]] = {
+    "epsilon_s": Span(0.0, 10.0, "s"),
+    "floor_s": Span(0.0, 10.0, "s"),
+    "offset_s": Span(0.0, 10.0, "s"),
+    "exponent": Span(0.1, 64.0),
+    "wave_exponent": Span(0.0, 10.0),
+    "small_tile_exponent": Span(0.0, 10.0),
+    "boost_drop": Span(0.0, 10.0),
+    "boost_time_s": Span(1e-9, 10.0, "s"),
+    "strided": Span(1e-3, 1e6, "times"),
+    "widest_split": Span(0.0, 65536.0),
+    "l2_knee": Span(0.0, 1e3, "L2 sizes"),
+    "l2_knee_exponent": Span(0.0, 64.0),
+}
+"""Of coefficients that are no phase's lambda; exponents far beyond what a fit may choose run out of the range of floats."""
+
+if TYPE_CHECKING:
+    Coefficients = Mapping[str, float]
+else:
+    Coefficients = TypedDict(
+        "Coefficients", {name: Annotated[float, _LIMITS.get(name, _TIMES), MEANING[name]] for name in COEFFICIENTS}, total=False
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupCoefficients:
+    """Latency coefficients of one kernel group."""
+
+    coefficients: Annotated[Coefficients, LEAST_ONE, "value by name, each with its own unit"]
+    ln_std: Annotated[Mapping[Coefficient, LnStd], "standard deviation of the logarithm; names without one were not fitted"] = EMPTY
+    identified: Annotated[Mapping[Coefficient, bool], "whether the data, rather than the prior, set the coefficient"] = EMPTY
+    rows: Annotated[Count, "measurements behind the group"] = 0
+
+
+def check_group_names(group: GroupCoefficients) -> None:
+    """Refuse deviations of coefficients that a group does not have."""
+    check_known(group.ln_std, group.coefficients, "ln_std")
+    check_known(group.identified, group.coefficients, "identified")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Covariance:
+    """Covariance of the logarithms of fitted parameters."""
+
+    names: Annotated[tuple[Text, ...], "GROUP.COEFFICIENT, or a parameter that serves several groups"] = ()
+    covariance: Annotated[
+        tuple[tuple[Annotated[float, Span(-1e4, 1e4)], ...], ...], "symmetric, as many rows and columns as names [1]"
+    ] = ()
+
+
+def check_parameters(found: Covariance) -> None:
+    """Refuse parameters that are no coefficient's, and what is no covariance of them."""
+    for i, name in enumerate(found.names):
+        group, _, coefficient = name.rpartition(".")
+        if name not in TIED_COEFFICIENTS and (not group or coefficient not in COEFFICIENTS):
+            raise FaultError(f"= {name[:60]!r} is neither GROUP.COEFFICIENT nor one of {', '.join(TIED_COEFFICIENTS)}", "names", i)
+    check_lengths({"covariance": found.covariance}, len(found.names))
+    check_covariance(found.covariance, "covariance")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostCost:
+    """The host that measured."""
+
+    launch_s: Annotated[float, Span(0.0, 1.0, "s"), "host time to launch one framework operator"]
+    launch_ln_std: Annotated[float, Span(0.0, 100.0, nan=True), "standard deviation of its natural logarithm; null where unknown"]
+    source: Annotated[str, "where it comes from"]
+    overlap_exponent: Annotated[float, OVERLAP_EXPONENT, "p of the maximum of GPU time and launch time, (G^p + L^p)^(1/p)"] = (
+        LAUNCH_OVERLAP_EXPONENT
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerCoefficients:
+    """Coefficients of the power equation, see `estimator.model.power`."""
+
+    reference_clock_mhz: Annotated[ClockMhz, "SM clock at which busy_w holds"]
+    reference_voltage_v: Annotated[Volt, "core voltage at which the energies hold"]
+    voltage_exponent: Annotated[float, Span(0.0, 10.0), "n of (V/V0)^n"]
+    concavity: Annotated[float, Span(1.0, 1.0), "always 1"]
+    capacitance_f: Annotated[Farads, "switched capacitance by term"]
+    capacitance_std_f: Annotated[Farads, "its standard deviation"]
+    event_energy_j: Annotated[Mapping[PowerTerm, Annotated[float, Span(0.0, 1e-8, "J per event")]], "at the reference voltage"]
+    busy_w: Annotated[Watt, "power of running SMs"]
+    busy_std_w: Annotated[UnknownWatt, "its standard deviation; null where unknown"]
+    active_w: Annotated[Watt, "power of a board in use beyond idle"]
+    active_std_w: Annotated[UnknownWatt, "its standard deviation; null where unknown"]
+    terms: Annotated[tuple[Annotated[str, Words((*POWER_TERMS, "busy", "active"))], ...], "fitted terms"]
+    covariance: Annotated[
+        tuple[tuple[Annotated[float, Span(-1e12, 1e12)], ...], ...], "covariance of the fitted terms in their own units, pJ or W"
+    ]
+    l2_credit: Annotated[float, Span(0.0, 100.0), "share of L2 in which a result waits for the next kernel [1]"]
+    rows: Annotated[Count, "measurements behind the fit"]
+    warm_knee: Annotated[float, Span(1e-3, 1e3, "L2 sizes"), "edge beyond which operands of a repeated kernel fall out of L2"] = 0.8
+    warm_sharpness: Annotated[float, Span(1e-2, 64.0), "sharpness of that edge [1]"] = 4.0
+    leakage_w_per_k: Annotated[float, Span(0.0, 100.0, "W/K"), "leakage above the board at rest; 0 where not measured"] = 0.0
+    leakage_std_w_per_k: Annotated[float, Span(0.0, 100.0, "W/K"), "its standard deviation"] = 0.0
+    operating_c: Annotated[Celsius, "temperature of a working board, without its power"] = 0.0
+    operating_k_per_w: Annotated[float, Span(0.0, 100.0, "K/W"), "what each watt adds to it"] = 0.0
+
+
+def check_power(power: PowerCoefficients) -> None:
+    """Refuse what is no covariance of the terms."""
+    check_lengths({"covariance": power.covariance}, len(power.terms))
+    check_covariance(power.covariance, "covariance")
+
+
+Clocks = Annotated[tuple[ClockMhz, ...], LEAST_ONE, "ascending SM clocks [MHz]"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoltageTable:
+    """Core voltage over the SM clock."""
+
+    sm_clock_mhz: Clocks
+    voltage_v: Annotated[tuple[Volt, ...], "core voltage [V]"]
+    std_v: Annotated[tuple[Annotated[float, Span(0.0, 2.0, "V")], ...] | None, "its standard deviation; null where unknown"]
+    source: Annotated[str, "where the table comes from"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdleTable:
+    """Power at rest over the SM clock."""
+
+    sm_clock_mhz: Clocks
+    power_w: Annotated[tuple[IdleWatt, ...], "power at rest [W]"]
+    std_w: Annotated[Watt | None, "its standard deviation; null where unknown"]
+    source: Annotated[str, "where the table comes from"]
+    temperature_c: Annotated[Celsius | None, "temperature at which it was read; null where unknown"]
+
+
+def check_table(table: VoltageTable | IdleTable | None) -> None:
+    """Refuse clocks that do not ascend, and columns of unequal length."""
+    if table is not None:
+        check_ascending(table.sm_clock_mhz, "sm_clock_mhz")
+        columns = {name: getattr(table, name) for name in table.__slots__}
+        check_lengths({name: column for name, column in columns.items() if isinstance(column, tuple)}, len(table.sm_clock_mhz))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetRecord:
+    """A dataset behind a bundle."""
+
+    name: Annotated[Text, "name of the file"]
+    sha256: Annotated[Text, "digest of its content"]
+    kind: Annotated[Text, "kind of dataset"]
+    rows: Annotated[Count, "rows in it"]
+    used: Annotated[Count, "rows used"]
+    rejected: Annotated[Mapping[str, Count], "rows rejected, by reason"] = EMPTY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
+    """Where a bundle came from.  Times are wall time, for people."""
+
+    created_utc: Annotated[Text, "when the bundle was fitted, UTC, ISO 8601"]
+    wattprint_version: Annotated[Text, "program that fitted it"]
+    commit: Annotated[str, "source revision of that program; empty where unknown"]
+    seed: Annotated[int, Span(0, 2**128), "seed of every random choice"]
+    datasets: Annotated[tuple[DatasetRecord, ...], "what was fitted"] = ()
+
+
+class StatedErrors(TypedDict):
+    """Standard deviations of the logarithm of one quantity, from rows left out of fits."""
+
+    gpu: NotRequired[Annotated[LnStd, "over GPU-bound runs of whole workloads"]]
+    launch: NotRequired[Annotated[LnStd, "over runs that the host's launches bound"]]
+    family: NotRequired[Annotated[LnStd, "what a model family shares that was not fitted"]]
+    families: NotRequired[Annotated[tuple[Text, ...], "model families that the fit has seen"]]
+    groups: NotRequired[Annotated[Mapping[GroupName, LnStd], "for kernels of a group"]]
+    families_by_group: NotRequired[Annotated[Mapping[GroupName, Count], "model families that used each group notably"]]
+
+
+class Uncertainty(TypedDict):
+    """Parameters of the prediction intervals."""
+
+    latency: NotRequired[Annotated[StatedErrors, "of ln(latency)"]]
+    power: NotRequired[Annotated[StatedErrors, "of ln(power)"]]
+
+
+class ErrorFigures(TypedDict):
+    """Errors of one quantity over held-out rows."""
+
+    n: Annotated[Count, "rows compared"]
+    mape: Annotated[Percent, "mean magnitude"]
+    median: Annotated[Percent, "median magnitude"]
+    p95: Annotated[Percent, "95th percentile of the magnitude"]
+    bias: Annotated[float, Span(-1e12, 1e12, "%"), "mean signed error"]
+    coverage: Annotated[Share | None, "share inside the stated 90 % intervals; null where none is stated"]
+
+
+class HeldOut(TypedDict):
+    """Errors on held-out rows of one kind."""
+
+    gpu: Annotated[str, "name of the GPU"]
+    family: Annotated[str, "kernel family"]
+    operator: Annotated[str, "operator"]
+    precision: Annotated[str, "number format"]
+    n: Annotated[Count, "rows"]
+    latency: Annotated[ErrorFigures | None, "of latency; null without it"]
+    power: Annotated[ErrorFigures | None, "of power; null without it"]
+    coverage: Annotated[Share | None, "share of latencies inside the stated 90 % intervals"]
+
+
+if TYPE_CHECKING:
+    Stated = Mapping[str, Any]
+    ErrorTable = Mapping[str, Any]
+else:
+    Stated, ErrorTable = Uncertainty, HeldOut
+
+Ranges = Mapping[Field, Annotated[tuple[Annotated[float, Span(0.0, 1e18)], Annotated[float, Span(0.0, 1e18)]], check_range]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """The fields that a bundle has in memory as in its file."""
+
+    name: Annotated[Text, check_printable, "name of the bundle"]
+    version: Annotated[str, Pattern(SEMANTIC_VERSION, "MAJOR.MINOR.PATCH"), "semantic version of the calibration"]
+    digest: Annotated[str, "SHA-256 of the content, see docs/bundle-format.md"] = ""
+    environment: Annotated[
+        Mapping[str, str], 'what the measurements depended on: driver, libraries, host; "simulated": "true" without a real GPU'
+    ] = EMPTY
+    sensor: Annotated[Mapping[str, Any] | None, "characterisation of the power sensor"] = None
+    provenance: Annotated[Provenance, "where the bundle came from"]
+    host: Annotated[HostCost, "the host that measured"]
+    completion: Annotated[str, "names of the rule sets that completed operator lists in the fit; empty for none"] = ""
+    groups: Annotated[
+        Mapping[GroupName, Annotated[GroupCoefficients, check_group_names]],
+        "latency coefficients by kernel group, a dotted path; a kernel takes the longest known prefix of its own path",
+    ]
+    latency_parameters: Annotated[Covariance, check_parameters, "covariance of the logarithms of the fitted parameters"] = Covariance()
+    power: Annotated[Annotated[PowerCoefficients, check_power] | None, "coefficients of power; null where nothing measured it"] = None
+    voltage: Annotated[VoltageTable | None, check_table, "core voltage over the SM clock"] = None
+    idle: Annotated[IdleTable | None, check_table, "power at rest over the SM clock"] = None
+    tile_predictors: Annotated[Mapping[GroupName, PredictorRecord], "by kernel group, which tile a library takes"] = EMPTY
+    residuals: Annotated[Mapping[GroupName, Tier], "by kernel group, measured points and their remaining error"] = EMPTY
+    uncertainty: Annotated[Stated, "parameters of the prediction intervals, from rows left out of fits"] = EMPTY
+    domain: Annotated[Mapping[GroupName, Ranges], "range of every shape field that the fit has seen, by kernel group"] = EMPTY
+    errors: Annotated[tuple[ErrorTable, ...], "errors on held-out data"] = ()
+    instruction_energies: Annotated[Section, "energy per instruction, transaction and byte across a link"] = EMPTY
+    block_models: Annotated[Mapping[str, BlockModel], "time and energy from the number of blocks, by kernel/threads@clock"] = EMPTY
+    notes: Annotated[tuple[Text, ...], "remarks for the reader"] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoardRecord:
+    """The GPU that was measured."""
+
+    name: Annotated[Text, "name of the GPU, as in its specification"]
+    uuid: Annotated[str, "UUID of the board; empty where unknown"]
+    specification: Annotated[GpuSpec, "the GPU's specification"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundleFile(Content):
+    """A bundle: the calibration of one GPU."""
+
+    format: Annotated[Literal["wattprint-bundle"], "tells a bundle from other files"]
+    format_version: Annotated[Literal["1.0"], "version of this format; a program refuses a newer one"]
+    gpu: Annotated[BoardRecord, "the GPU that was measured"]
+    clocks: Annotated[tuple[ClockMhz, ClockMhz], check_range, "lowest and highest SM clock that the fit has seen [MHz]"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Bundle(Content):
+    """The calibration of one GPU; `clocks_mhz` is the range of SM clocks that the fit has seen [MHz]."""
+
+    gpu: GpuSpec
+    gpu_uuid: str = ""
+    clocks_mhz: tuple[float, float]
+    _found: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        kinds = f"{len(self.groups)} {'group' if len(self.groups) == 1 else 'groups'} of kernels"
+        return f"<Bundle {self.name!r} {self.version} of {self.gpu.name!r}, {kinds}{', simulated' if self.simulated else ''}>"
+
+    def once(self, work: Callable[["Bundle"], T]) -> T:
+        """What a function of a module finds in this bundle: worked out when it is first asked for, as a bundle never changes.
+
+        What is found is given out again and again: it must not be changed either.
+        """
+        if work not in self._found:
+            self._found[work] = work(self)
+        found: T = self._found[work]
+        return found
+
+    def __reduce__(self) -> tuple[Callable[..., "Bundle"], tuple[dict[str, Any]]]:
+        return _bundle, ({one.name: getattr(self, one.name) for one in fields(self) if one.init},)  # without what was worked out
+
+    @property
+    def simulated(self) -> bool:
+        """Whether a simulated board was measured: such numbers test the program, they say nothing about a GPU."""
+        return self.environment.get("simulated") == "true"
+
+    def group(self, key: str) -> GroupCoefficients | None:
+        """Coefficients of the longest dotted prefix of `key` that the bundle knows, or None."""
+        name = longest_prefix(key, self.groups.keys())
+        return None if name is None else self.groups[name]
+
+
+def _bundle(content: dict[str, Any]) -> Bundle:
+    return Bundle(**content)
+
+
+def group_table(bundle: Bundle) -> CoefficientTable:
+    """Coefficients of the bundle's groups, ready to be looked up; ask for them by `Bundle.once`."""
+    return coefficient_table({name: group.coefficients for name, group in bundle.groups.items()})
+
+
+def measured_tables(bundle: Bundle) -> tuple[ClockTable | None, ClockTable | None]:
+    """Voltage [V] and idle power [W] of the bundle's own board, None where they were not measured; ask for them by `Bundle.once`."""
+    volt, idle = bundle.voltage, bundle.idle
+    return (
+        None if volt is None else ClockTable(sm_clock_mhz=volt.sm_clock_mhz, value=volt.voltage_v, source=volt.source),
+        None if idle is None else ClockTable(sm_clock_mhz=idle.sm_clock_mhz, value=idle.power_w, source=idle.source),
+    )

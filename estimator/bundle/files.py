@@ -1,0 +1,227 @@
+"""Bundle files: reading, writing, digest, names.
+
+A bundle is one JSON file, described by `schema/bundle-1.json`, readable without this package.  Its digest is
+"sha256:" and the SHA-256 of the file's data as JSON with sorted keys, separators "," and ":", ASCII only, and the
+shortest decimal that gives a float back; without the field `digest` and, of the provenance, `created_utc` and `commit`:
+two fits of the same data have the same digest, wherever and whenever they ran.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, Final
+
+from estimator.bundle.content import FORMAT, FORMAT_VERSION, Bundle, BundleFile, Content
+from estimator.bundle.store import NAME, SUFFIX, store_fault, store_folder, stored_names, stored_path
+from estimator.vocabulary.documents import parse_json
+from estimator.vocabulary.errors import ArgumentError, BundleError
+from estimator.vocabulary.reader import FaultError, plain, read
+from estimator.vocabulary.regular_files import read_regular
+from estimator.vocabulary.resources import resource_folder, resource_names
+from estimator.vocabulary.specifications import document_of_gpu
+from estimator.vocabulary.whole_file import write_whole
+
+__all__ = ["Bundle", "bundle_from_document", "bundle_names", "bundle_path", "digest_of", "document_of", "load_bundle", "save_bundle"]
+
+MAX_FILE_BYTES: Final = 256 << 20
+"""No bundle comes near this; more is a mistake or an attack on memory."""
+
+
+NOT_DIGESTED: Final = ("created_utc", "commit")
+"""Fields of the provenance that say when and from which source tree a fit ran, not what came of it."""
+
+
+def bundle_names() -> tuple[str, ...]:
+    """Names of the installed bundles, sorted: those that come with the package, and those in the local store."""
+    return tuple(sorted({*resource_names("bundles", ".json"), *stored_names()}))
+
+
+def bundle_path(name_or_path: str | Path) -> Path:
+    """The file of a bundle: a path (ends in `.json`, holds a separator, or exists) or the name of an installed bundle.
+
+    Raises BundleError for a name that is neither.
+    """
+    text = str(name_or_path)
+    if isinstance(name_or_path, Path) or text.endswith(".json") or "/" in text or "\\" in text:
+        return Path(name_or_path)
+    names = bundle_names()
+    if text in names:
+        shipped = resource_folder("bundles") / f"{text}.json"
+        return shipped if shipped.is_file() else stored_path(text)
+    if text and "\0" not in text and Path(text).is_file():
+        return Path(text)
+    installed = f"installed: {', '.join(names)}" if names else "none is installed"
+    fault = store_fault()
+    store = f" ({fault[0]})" if fault else ""
+    raise BundleError(f"unknown bundle {text!r}; {installed}; or give a file{store}")
+
+
+def load_bundle(name_or_path: str | Path) -> Bundle:
+    """A bundle by the name of an installed one or by its file, whole and checked.  Nothing in it is executed.
+
+    Raises BundleError for a file that is missing, unreadable, damaged, edited, foreign or of another format.
+    """
+    if not isinstance(name_or_path, str | Path):
+        raise ArgumentError(
+            f"name_or_path must be the name of a bundle or its file, got {name_or_path!r:.40} ({type(name_or_path).__name__})"
+        )
+    path = bundle_path(name_or_path)
+    try:
+        return bundle_from_document(_checked(parse_json(read_regular(path, MAX_FILE_BYTES))))
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise BundleError(
+            f"bundle {path}: cannot be read ({reason}); give another file, or one of those that 'estimate bundles' lists"
+        ) from error
+    except (BundleError, ValueError) as error:
+        raise BundleError(f"bundle {path}: {error}; restore the file or fit again") from error
+
+
+def save_bundle(bundle: Bundle, path: str | Path) -> Bundle:
+    """Write a bundle, whole or not at all; returns it with its digest.
+
+    Raises BundleError if the bundle breaks a rule of the format, UnwrittenError if the file cannot be written; then nothing is.
+    """
+    document = document_of(bundle)
+    try:
+        document["digest"] = digest_of(document)
+        saved = bundle_from_document(document)
+    except BundleError as error:
+        raise BundleError(f"bundle {path}: {error}") from error
+    write_whole(Path(path), (_layout(document) + "\n").encode("ascii"))
+    return replace(bundle, digest=saved.digest)
+
+
+def bundle_from_document(document: Mapping[str, Any]) -> Bundle:
+    """The Bundle in plain data of the present format version; its digest is taken over unchecked.
+
+    Raises BundleError, naming the keys, for a field that is missing, foreign, of the wrong kind, not finite or out of its range.
+    """
+    try:
+        found = read(BundleFile, document)
+    except FaultError as error:
+        raise BundleError(str(error)) from error
+    gpu, power = found.gpu.specification, found.power
+    if found.gpu.name != gpu.name:
+        raise BundleError(f"gpu.name = {found.gpu.name!r} differs from gpu.specification.name = {gpu.name!r}")
+    low, high = gpu.sm_clock_min_mhz * (1.0 - CLOCK_MARGIN), gpu.sm_clock_limit_mhz * (1.0 + CLOCK_MARGIN)
+    if power is not None and not low <= power.reference_clock_mhz <= high:
+        raise BundleError(f"power.reference_clock_mhz = {power.reference_clock_mhz!r} lies outside the clocks of {gpu.name}")
+    shared = {one.name: getattr(found, one.name) for one in fields(Content)}
+    return Bundle(**shared, gpu=gpu, gpu_uuid=found.gpu.uuid, clocks_mhz=found.clocks)
+
+
+CLOCK_MARGIN: Final = 0.1
+"""Boards run a little beyond the clocks of their specification [relative]."""
+
+
+def document_of(bundle: Bundle) -> dict[str, Any]:
+    """The plain data of a bundle, ready for JSON, in the present format version; the digest as it stands in the bundle."""
+    return {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "gpu": {"name": bundle.gpu.name, "uuid": bundle.gpu_uuid, "specification": document_of_gpu(bundle.gpu)},
+        **{one.name: plain(getattr(bundle, one.name)) for one in fields(Content)},
+        "clocks": list(bundle.clocks_mhz),
+    }
+
+
+def digest_of(document: Mapping[str, Any]) -> str:
+    """The digest of a bundle's plain data: of its content, not of when and where it was made.
+
+    Raises BundleError for a number that is not finite.
+    """
+    content = {key: value for key, value in document.items() if key != "digest"}
+    origin = content.get("provenance")
+    if isinstance(origin, dict):
+        content["provenance"] = {key: value for key, value in origin.items() if key not in NOT_DIGESTED}
+    try:
+        canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    except ValueError as error:
+        raise BundleError(f"a number is not finite ({error})") from error
+    return "sha256:" + hashlib.sha256(canonical.encode("ascii")).hexdigest()
+
+
+def _checked(document: Any) -> dict[str, Any]:
+    """The document, its digest compared with its content.  Another format may count its digest in another way."""
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise BundleError(f"is not a {FORMAT} file")
+    version = document.get("format_version")
+    if version != FORMAT_VERSION:
+        raise BundleError(
+            f"format version {str(version)[:40]!r} is unknown, this program reads {FORMAT_VERSION}; use the wattprint that wrote it"
+        )
+    stated, found = document.get("digest"), digest_of(document)
+    if stated != found:
+        raise BundleError(f"its content does not match its digest {str(stated)[:19]}…: it was edited or damaged")
+    return document
+
+
+def _layout(value: Any, indent: int = 0) -> str:
+    """JSON text for people and for `diff`: an object's fields and a table's rows on lines of their own, numbers side by side."""
+    pad = " " * (indent + 1)
+    if isinstance(value, dict) and value:
+        lines = (f"{pad}{json.dumps(key)}: {_layout(item, indent + 1)}" for key, item in value.items())
+        return "{\n" + ",\n".join(lines) + "\n" + " " * indent + "}"
+    if isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
+        return "[\n" + ",\n".join(pad + _layout(item, indent + 1) for item in value) + "\n" + " " * indent + "]"
+    return json.dumps(value, allow_nan=False)
+
+
+def keep_bundle(path: Path, *, replace: bool = False) -> Bundle:
+    """Copy a bundle's file, checked, into the store under the bundle's name; from then on `load_bundle` knows it by that.
+
+    replace: whether another bundle of that name may give way.  Raises BundleError for a file that is no sound bundle, a name that no file
+    can have or that a shipped bundle has, one that is taken, and a folder that cannot be written.
+    """
+    bundle = load_bundle(path)
+    name = bundle.name
+    if not NAME.fullmatch(name) or name.endswith(SUFFIX):  # what ends so is a path to all commands
+        raise BundleError(f"bundle {path}: its name {name[:40]!r} cannot be that of a file; fit or release it under another --name")
+    if name in resource_names("bundles", ".json"):
+        raise BundleError(f"bundle {path}: {name!r} comes with the package; fit or release it under another --name")
+    if name in stored_names() and not replace and load_bundle(stored_path(name)).digest != bundle.digest:
+        raise BundleError(f"the store already holds another bundle {name!r}; --replace it, or remove it first (estimate bundles --remove)")
+    fault = store_fault()
+    if fault is not None and fault[1]:
+        raise BundleError(fault[0])
+    try:
+        store_folder().mkdir(parents=True, exist_ok=True)
+        content = read_regular(bundle_path(path), MAX_FILE_BYTES)
+    except (OSError, ValueError) as error:
+        raise BundleError(f"{stored_path(name)}: cannot be written ({getattr(error, 'strerror', None) or error})") from error
+    write_whole(stored_path(name), content)
+    return bundle
+
+
+def drop_bundle(name: str) -> Path:
+    """Remove a bundle from the store; returns where it was.  Raises BundleError for a name that it does not hold."""
+    if name not in stored_names():
+        held = ", ".join(stored_names()) or "nothing"
+        raise BundleError(f"the store {store_folder()} holds no bundle {name!r}; it holds {held}")
+    try:
+        stored_path(name).unlink()
+    except OSError as error:
+        raise BundleError(f"{stored_path(name)}: cannot be removed ({error.strerror or error})") from error
+    return stored_path(name)
+
+
+SHOWN_DIGITS: Final = 8
+"""Characters of a digest that are shown."""
+
+
+def told_apart(bundles: Sequence[Bundle], given: Sequence[str] = ()) -> list[Bundle]:
+    """The bundles; where different ones bear one name and version, that is followed by what was given for each, else by its digest.
+
+    given: names or files by which they were asked for, as many as bundles, or none.
+    """
+    digests: dict[tuple[str, str], set[str]] = {}
+    for bundle in bundles:
+        digests.setdefault((bundle.name, bundle.version), set()).add(bundle.digest)
+    words = given or [bundle.digest.removeprefix("sha256:")[:SHOWN_DIGITS] for bundle in bundles]
+    return [
+        replace(bundle, version=f"{bundle.version} ({word})") if word and len(digests[bundle.name, bundle.version]) > 1 else bundle
+        for bundle, word in zip(bundles, words, strict=True)
+    ]

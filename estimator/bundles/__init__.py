@@ -1,1 +1,0 @@
-"""Bundles: what a calibration holds, as files and as plain data."""

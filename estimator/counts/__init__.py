@@ -1,0 +1,1 @@
+"""Energy from counts of instructions and transactions."""

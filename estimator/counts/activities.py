@@ -1,0 +1,205 @@
+"""What kernels did, counted: Nsight Compute's metrics or a JSON file → activities whose energy is known.
+
+A JSON file is {"format": "wattprint-activity", "format_version": 1, "kernels": […]}; each kernel has `name`, `time_s` and what was counted:
+`opcodes` (machine opcode → instructions issued to warps) or `instructions` (class → instructions executed by threads) with `issued`,
+`transactions` (level → 128 byte of shared memory and L1, 32 byte of L2 and DRAM), `stalls` (slots of a scheduler in which nothing was
+issued), `link_bytes`, `launches` (how often the kernel ran so) and `lanes` (active lanes of a warp).
+Sources of the metrics: Nsight Compute's documentation, "Metrics Reference"; docs/how-to/energy-from-counts.md.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from estimator.counts.energies import TRANSACTION_BYTES, Activity
+from estimator.counts.nsight_compute import ProfiledKernel, read_ncu
+from estimator.counts.opcodes import LANES, sass_class
+from estimator.counts.tables import Vocabulary
+from estimator.vocabulary.documents import parse_json
+from estimator.vocabulary.errors import CountsError
+from estimator.vocabulary.reader import LEAST_ONE, FaultError, Span, Text, Words, read
+from estimator.vocabulary.regular_files import read_regular
+
+FORMAT_VERSION: Final = 1
+MOST_BYTES: Final = 256 << 20
+MOST_COUNT: Final = 1e24
+"""Largest count; a year of the largest GPU has fewer instructions."""
+MOST_LAUNCHES: Final = 1e12
+MOST_TIME_S: Final = 1e9
+SECTORS_OF_A_LINE: Final = 4
+
+Count = Annotated[float, Span(0.0, MOST_COUNT)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelEntry:
+    """A kernel of a JSON file."""
+
+    name: Text
+    time_s: Annotated[float, Span(1e-12, MOST_TIME_S, "s")]
+    launches: Annotated[float, Span(1e-12, MOST_LAUNCHES)] = 1.0
+    opcodes: Mapping[str, Count] | None = None
+    instructions: Mapping[str, Count] | None = None
+    issued: Count = 0.0
+    transactions: Mapping[Annotated[str, Words(tuple(TRANSACTION_BYTES))], Count] | None = None
+    stalls: Count | None = None
+    link_bytes: Count = 0.0
+    lanes: Annotated[float, Span(1e-12, LANES)] = float(LANES)
+
+    def __post_init__(self) -> None:
+        if (self.opcodes is None) == (self.instructions is None):
+            raise FaultError("needs either opcodes or instructions")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActivityFile:
+    """A JSON file of counted kernels."""
+
+    format: Literal["wattprint-activity"]
+    format_version: Annotated[int, Span(FORMAT_VERSION, FORMAT_VERSION)]
+    kernels: Annotated[tuple[KernelEntry, ...], LEAST_ONE]
+
+
+THREAD_METRIC: Final = "sm__sass_thread_inst_executed_op_{}_pred_on.sum"
+"""Instructions of a kind executed by threads; older and newer versions write smsp instead of sm."""
+
+THREAD_KINDS: Final[Mapping[str, Mapping[str, str]]] = {
+    "sass": {
+        "fadd": "FADD", "fmul": "FMUL", "ffma": "FFMA", "dadd": "DADD", "dmul": "DMUL", "dfma": "DFMA",
+        "hadd": "HADD2", "hmul": "HMUL2", "hfma": "HFMA2", "integer": "IADD3", "bit": "LOP3", "conversion": "F2F",
+        "inter_thread_communication": "SHFL.BFLY",
+    },
+    "joule": {
+        "fadd": "f32.add", "fmul": "f32.mul", "ffma": "f32.fma", "dadd": "f64.add", "dmul": "f64.mul", "dfma": "f64.fma",
+        "integer": "i32.add", "bit": "b32.and",
+    },
+}  # fmt: skip
+"""Class of energy by kind of instruction: where a metric sums several, the most frequent of them."""
+
+TENSOR_METRIC: Final = "sm__inst_executed_pipe_tensor_op_{}.sum"
+TENSOR_KINDS: Final[Mapping[str, str]] = {"hmma": "HMMA.16816.F32", "imma": "IMMA.16832.S8.S8", "dmma": "DMMA.884", "gmma": "HGMMA"}
+"""Matrix instructions of a warp, by the pipe's operation."""
+
+TIME: Final = "gpu__time_duration.sum"
+ISSUED: Final = "smsp__inst_executed.sum"
+ACTIVE: Final = "smsp__cycles_active.sum"
+BUSY: Final = "smsp__issue_active.sum"
+
+TRANSACTION_METRICS: Final[Mapping[str, tuple[tuple[str, ...], float]]] = {
+    "shared": (("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum",), 1.0),
+    "l1": (("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum", "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum"), 1.0 / SECTORS_OF_A_LINE),
+    "l2": (("lts__t_sectors_srcunit_tex_op_read.sum", "lts__t_sectors_srcunit_tex_op_write.sum"), 1.0),
+    "dram": (("dram__sectors_read.sum", "dram__sectors_write.sum"), 1.0),
+}
+"""Metrics whose sum, times a factor, is the transactions of a level."""
+
+LINK_METRICS: Final = ("nvlrx__bytes.sum", "nvltx__bytes.sum")
+
+METRICS: Final = (
+    TIME, ISSUED, ACTIVE, BUSY,
+    *(THREAD_METRIC.format(kind) for kind in THREAD_KINDS["sass"]),
+    *(TENSOR_METRIC.format(kind) for kind in TENSOR_KINDS),
+    *(name for names, _ in TRANSACTION_METRICS.values() for name in names),
+    *LINK_METRICS,
+)  # fmt: skip
+"""What to ask of `ncu --metrics`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedKernel:
+    """A kernel that ran `launches` times: what one launch did, bytes over links, and what was not counted."""
+
+    name: str
+    launches: float
+    activity: Activity
+    link_bytes: float = 0.0
+    missing: tuple[str, ...] = ()
+
+
+def read_activities(path: Path, vocabulary: Vocabulary) -> tuple[CountedKernel, ...]:
+    """Counted kernels of a file: JSON in our format, or a table of Nsight Compute.
+
+    Raises CountsError, naming file and field, for one that cannot be used.
+    """
+    try:
+        content = read_regular(path, MOST_BYTES)
+        if content.lstrip()[:1] == b"{":
+            file: ActivityFile = read(ActivityFile, parse_json(content))
+            return tuple(_counted(entry, f"{path}: kernels[{place}]", vocabulary) for place, entry in enumerate(file.kernels))
+    except OSError as error:
+        raise CountsError(f"{path}: cannot be read ({error.strerror}); `estimate counts --metrics` names what to profile") from error
+    except ValueError as error:
+        raise CountsError(f"{path}: {error}") from error
+    kernels = tuple(profiled_activity(kernel, vocabulary, str(path)) for kernel in read_ncu(path))
+    if not kernels:
+        raise CountsError(f"{path}: no kernel was profiled")
+    return kernels
+
+
+def profiled_activity(kernel: ProfiledKernel, vocabulary: Vocabulary, at: str = "") -> CountedKernel:
+    """What a profiled kernel did.  Raises CountsError for one without its time."""
+    missing: list[str] = []
+
+    def metric(name: str) -> float:
+        value = next((kernel.metrics[one] for one in (name, name.replace("sm__", "smsp__", 1)) if one in kernel.metrics), math.nan)
+        if not 0 <= value <= MOST_COUNT:  # nan: nothing was counted, or in a unit that is not known
+            missing.append(name)
+            return 0.0
+        return value
+
+    time_s = metric(TIME)
+    if time_s <= 0:
+        fault = f"has no {TIME}; profile with --metrics {TIME},…"
+        if TIME in kernel.metrics:
+            fault = f"has a {TIME} that is no time above 0, or in an unknown unit; print it again with ncu --csv"
+        raise CountsError(f"{at}: kernel {kernel.number} ({kernel.name[:60]}) {fault}")
+    instructions: dict[str, float] = {}
+    for kind, name in THREAD_KINDS[vocabulary].items():
+        _add(instructions, name, metric(THREAD_METRIC.format(kind)))
+    if vocabulary == "sass":
+        for kind, name in TENSOR_KINDS.items():
+            _add(instructions, name, metric(TENSOR_METRIC.format(kind)) * LANES)
+    transactions = {level: factor * sum(metric(name) for name in names) for level, (names, factor) in TRANSACTION_METRICS.items()}
+    issued = metric(ISSUED)
+    activity = Activity(
+        instructions=instructions,
+        issued=issued,
+        transactions={level: count for level, count in transactions.items() if count > 0},
+        stalls=max(0.0, metric(ACTIVE) - metric(BUSY)),
+        time_s=time_s,
+    )
+    links = sum(metric(name) for name in LINK_METRICS)
+    # Boards without links and pipes have no such metrics; all else is missed.
+    silent = {*LINK_METRICS, *(TENSOR_METRIC.format(kind) for kind in TENSOR_KINDS)}
+    return CountedKernel(
+        name=kernel.name,
+        launches=1.0,
+        activity=activity,
+        link_bytes=links,
+        missing=tuple(dict.fromkeys(name for name in missing if name not in silent)),
+    )
+
+
+def _add(counts: dict[str, float], name: str, count: float) -> None:
+    if count > 0:
+        counts[name] = counts.get(name, 0.0) + count
+
+
+def _counted(entry: KernelEntry, at: str, vocabulary: Vocabulary) -> CountedKernel:
+    instructions = dict(entry.instructions or {})
+    if entry.opcodes is not None and vocabulary != "sass":
+        raise CountsError(f"{at}.opcodes: these energies are of PTX types; give instructions by type instead")
+    for opcode, count in (entry.opcodes or {}).items():
+        if name := sass_class(opcode):
+            _add(instructions, name, count * entry.lanes)
+    activity = Activity(
+        instructions=instructions,
+        issued=entry.issued or sum((entry.opcodes or {}).values()),
+        transactions=entry.transactions or {},
+        stalls=entry.stalls or 0.0,
+        time_s=entry.time_s,
+    )
+    missing = tuple(name for name in ("transactions", "stalls") if getattr(entry, name) is None)
+    return CountedKernel(name=entry.name, launches=entry.launches, activity=activity, link_bytes=entry.link_bytes, missing=missing)

@@ -1,0 +1,147 @@
+"""Energy of counted kernels, by part, on one module or on several: GPUJoule's equation 4 with stated errors."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from estimator.counts.activities import CountedKernel
+from estimator.counts.energies import CONSTANT, HEAT, STALL, TRANSACTION, InstructionEnergies
+from estimator.counts.modules import Integration, link_j, shared_constant_w
+from estimator.counts.opcodes import RARE
+from estimator.counts.tables import EnergyTable
+from estimator.model.power_limit import LIMIT_TOLERANCE
+from estimator.vocabulary.errors import CountsError
+
+PARTS: Final = ("instructions", "stalls", "shared", "l1", "l2", "dram", "link", "constant")
+"""Parts of the energy; instructions have their issue with them, constant is the board at rest and what it draws beyond as it works."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedEnergy:
+    """All launches of a kernel, or of several: time [s], energy and its standard deviation [J], and the energy by part [J]."""
+
+    name: str
+    launches: float
+    time_s: float
+    energy_j: float
+    energy_std_j: float
+    parts_j: Mapping[str, float]
+
+    @property
+    def power_w(self) -> float:
+        """Mean power [W]."""
+        return self.energy_j / self.time_s
+
+
+def counted_energies(
+    kernels: Sequence[CountedKernel],
+    table: EnergyTable,
+    *,
+    constant_w: float = math.nan,
+    modules: int = 1,
+    integration: Integration | None = None,
+) -> tuple[tuple[CountedEnergy, ...], CountedEnergy, tuple[str, ...]]:
+    """Each kernel, their total, and warnings.
+
+    constant_w: power of one module at rest [W], where the table has none or another is meant; modules, integration: of a run on several.
+    Raises CountsError without that power, for classes whose energy is not known, and for several modules whose integration is not said.
+    """
+    constant_w = constant_w if math.isfinite(constant_w) else table.constant_w
+    if not (math.isfinite(constant_w) and constant_w >= 0):
+        raise CountsError(f"{table.name} has no constant power; give that of the board at rest with --constant-w")
+    if modules > 1 and integration is None:
+        raise CountsError(f"{modules} modules: say with --integration how they hang together")
+    warnings = _foreign(kernels, table)
+    rows, weights = [], []
+    spread: dict[str, float] = {}
+    for kernel in kernels:
+        row, weight = _energy(kernel, table, constant_w, modules, integration or Integration(link_pj_per_bit=0.0))
+        rows.append(row)
+        weights.append(weight)
+        for name, std in table.energies.spread_j(kernel.activity).items():
+            spread[name] = spread.get(name, 0.0) + std * kernel.launches
+    together = np.sum(weights, axis=0)
+    time_s = math.fsum(row.time_s for row in rows)
+    total = CountedEnergy(
+        name="total",
+        launches=math.fsum(row.launches for row in rows),
+        time_s=time_s,
+        energy_j=math.fsum(row.energy_j for row in rows),
+        energy_std_j=_std(table.energies, together, spread.values()),
+        parts_j={part: math.fsum(row.parts_j[part] for row in rows) for part in PARTS},
+    )
+    missing = sorted({name for kernel in kernels for name in kernel.missing})
+    if missing:
+        warnings.append(f"not counted, taken as none: {', '.join(missing[:6])}" + (f" and {len(missing) - 6} more" if missing[6:] else ""))
+    return tuple(rows), total, tuple(warnings)
+
+
+def power_warnings(rows: Sequence[CountedEnergy], table: EnergyTable, modules: int = 1) -> tuple[str, ...]:
+    """A line where kernels would draw more than the boards may: their time, their counts or the constant power cannot be right."""
+    limit_w = table.power_limit_w * modules
+    hungry = sorted((row for row in rows if row.power_w > limit_w * LIMIT_TOLERANCE), key=lambda row: -row.power_w)
+    if not hungry:
+        return ()
+    others = f" ({len(hungry) - 1} more kernels are above it too)" if len(hungry) > 1 else ""
+    return (
+        f"{hungry[0].name} would draw {hungry[0].power_w:.4g} W, above the limit of {table.title}, {limit_w:g} W{others}: "
+        "check its time, its counts and the clock",
+    )
+
+
+def _energy(
+    kernel: CountedKernel, table: EnergyTable, constant_w: float, modules: int, integration: Integration
+) -> tuple[CountedEnergy, Any]:
+    energies, launches = table.energies, kernel.launches
+    weights = energies.weights(kernel.activity) * launches
+    own = dict(zip(energies.terms, (weights * energies.values).tolist(), strict=True))
+    parts = dict.fromkeys(PARTS, 0.0)
+    for term, joule in own.items():
+        parts[_part(term)] += joule
+    time_s = kernel.activity.time_s * launches
+    dynamic_j = sum(joule for term, joule in own.items() if term not in (CONSTANT, HEAT))
+    working_w = constant_w + (own.get(CONSTANT, 0.0) + own.get(HEAT, 0.0)) / time_s
+    parts["link"] = link_j(integration, modules, kernel.link_bytes * launches)
+    parts["constant"] = shared_constant_w(integration, modules, working_w) * time_s
+    row = CountedEnergy(
+        name=kernel.name,
+        launches=launches,
+        time_s=time_s,
+        energy_j=dynamic_j + parts["link"] + parts["constant"],
+        energy_std_j=_std(energies, weights, [std * launches for std in energies.spread_j(kernel.activity).values()]),
+        parts_j=parts,
+    )
+    return row, weights
+
+
+def _std(energies: InstructionEnergies, weights: Any, spread_j: Iterable[float]) -> float:
+    """Standard deviation of an energy: that of the terms, the scatter, and that of classes priced as others [J]; nan where none says."""
+    scatter = energies.scatter * float(weights @ energies.values)
+    return math.hypot(math.sqrt(max(0.0, float(weights @ energies.covariance @ weights))), scatter, *spread_j) or math.nan
+
+
+def _part(term: str) -> str:
+    if term.startswith(TRANSACTION):
+        return term.removeprefix(TRANSACTION)
+    return {CONSTANT: "constant", HEAT: "constant", STALL: "stalls"}.get(term, "instructions")
+
+
+def _foreign(kernels: Sequence[CountedKernel], table: EnergyTable) -> list[str]:
+    """Remarks on classes and events without an energy of their own.  Raises CountsError where there is none to take in its place."""
+    energies, terms = table.energies, table.energies.terms
+    counted = sorted({name for kernel in kernels for name in kernel.activity.instructions})
+    if missing := [name for name in counted if not energies.price(name).name]:
+        raise CountsError(f"{table.name} has no energy of {', '.join(missing[:8])}; it knows {', '.join(energies.classes)}")
+    rare = [name for name in counted if energies.price(name).name == RARE != name]
+    warnings = [f"no energy of their own, taken at that of rare ones: {', '.join(rare[:8])}"] if rare else []
+    doubtful = {name: energies.doubt(name) for name in counted if name not in rare and energies.doubt(name)}
+    warnings += [f"energy of {name} is of low confidence: {doubt}" for name, doubt in doubtful.items()]
+    levels = sorted({level for kernel in kernels for level in kernel.activity.transactions if TRANSACTION + level not in terms})
+    if levels:
+        warnings.append(f"no energy of transactions of {', '.join(levels)}: taken as none")
+    if STALL not in terms and any(kernel.activity.stalls for kernel in kernels):
+        warnings.append(f"{table.name} has no energy of a stall: taken as none")
+    return warnings

@@ -1,0 +1,311 @@
+"""Energy of machine instructions and of memory transactions.
+
+    E = Σ_c EPI_c N_c + e_issue N_issue + e_loop N_loop + Σ_m EPT_m N_m + EPStall N_stall + P_const T
+
+N_c counts executed instructions of a class by thread, N_issue instructions issued to warps, N_loop turns of a measured loop by thread, N_m
+transactions of a level (128 byte for shared memory and L1, 32 byte for L2 and DRAM), N_stall slots in which a scheduler of a working SM
+issues nothing.  P_const is what a board with a kernel on it draws beyond the same board at rest.  A used slot and a stalled one both
+hold an SM awake, so that its power is in e_issue and EPStall and needs no term of its own.
+
+Core terms hold at one voltage and scale with V²; DRAM does not.
+Source: Arunkumar et al., GPUJoule (HPCA 2019), eq. 4; stalls and issue by slots instead of cycles, lanes apart from the issue.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired, TypedDict
+
+import numpy as np
+
+from estimator.counts.links import EnergyJ, EnergyStdJ, LinkEnergy
+from estimator.counts.opcodes import LANES
+from estimator.counts.prices import Price, price_of
+from estimator.vocabulary.errors import BundleError
+from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.gpu import ClockMhz
+from estimator.vocabulary.quantities import HZ_PER_MHZ, Array
+from estimator.vocabulary.reader import WHEN_GIVEN, Count, FaultError, Span, check_covariance, check_lengths, plain, read
+
+SCHEDULERS: Final = 4
+"""Schedulers of an SM, each with one issue slot a clock (CUDA programming guide, compute capability 7.0 on)."""
+
+TRANSACTION_BYTES: Final[dict[str, int]] = {"shared": 128, "l1": 128, "l2": 32, "dram": 32}
+"""Size of one transaction by level [byte]; L2 and DRAM figures are for one hop, as GPUJoule's."""
+
+INSTRUCTION: Final = "instruction:"
+TRANSACTION: Final = "transaction:"
+CONSTANT: Final = "constant"
+HEAT: Final = "heat"
+ISSUE: Final = "issue"
+LOOP: Final = "loop"
+STALL: Final = "stall"
+UNSCALED: Final = frozenset({f"{TRANSACTION}dram", HEAT})
+"""Terms that do not go with V²."""
+
+
+def stall_slots(time_s: float, sm_clock_mhz: float, active_sms: float, issued: float) -> float:
+    """Slots in which the schedulers of `active_sms` issue nothing in `time_s` [1]."""
+    return max(0.0, SCHEDULERS * active_sms * time_s * sm_clock_mhz * HZ_PER_MHZ - issued)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """What a kernel does: executed instructions of each class by thread, issued ones, loop turns by thread, transactions, stalls, time.
+
+    `voltage_v` and `sm_clock_mhz` are nan for those at which the energies are stated; `kelvin` how much warmer than there.
+    """
+
+    instructions: Mapping[str, float]
+    issued: float
+    transactions: Mapping[str, float]
+    stalls: float
+    time_s: float
+    loops: float = 0.0
+    voltage_v: float = math.nan
+    sm_clock_mhz: float = math.nan
+    kelvin: float = 0.0
+
+
+Joule = Annotated[float, Span(-1e-3, 1e-3, "J")]
+JouleStd = Annotated[float, Span(0.0, 1e-3, "J")]
+Occurrences = Annotated[float, Span(0.0, 1e9)]
+EMPTY: Final[FrozenMapping[Any]] = FrozenMapping({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expansion:
+    """What one PTX instruction became, and what it costs."""
+
+    instruction: Annotated[str, "the PTX instruction"]
+    level: Annotated[str, "optimisation level of the assembler"] = field(default="", metadata=WHEN_GIVEN)
+    energy_j: Annotated[EnergyJ, "by thread in a full warp, from the classes; null where one of them has no energy"]
+    std_j: Annotated[EnergyStdJ, "its standard deviation"]
+    classes: Annotated[Mapping[str, Occurrences], "machine instructions of each class for one of it, by thread"]
+    issued: Annotated[Occurrences, "instructions issued to a warp for one of it"]
+    companions: Annotated[bool, "whether other PTX instructions of the same kernel could not be taken out of it"] = False
+    published_j: Annotated[
+        Mapping[str, Joule],
+        "by launch mode and way of sampling, the published difference formula by thread; static power is left in it",
+    ] = field(default=EMPTY, metadata=WHEN_GIVEN)
+    published_flag: Annotated[str, "what is wrong with that formula"] = field(default="", metadata=WHEN_GIVEN)
+    unpublished: Annotated[Mapping[str, str], "by launch mode, why that formula has no figure"] = field(default=EMPTY, metadata=WHEN_GIVEN)
+    low_confidence: Annotated[str, "why the energy is of low confidence or not known"] = field(default="", metadata=WHEN_GIVEN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstructionEnergies:
+    """Fitted energies of one board.
+
+    terms, values, covariance   of the equation above: J for events, W for constant power, W/K for heat; shape (t,), (t, t)
+    identified                  whether the data rather than the prior set a term
+    reference_voltage_v         core voltage of the core terms, nan where none was read [V]
+    reference_clock_mhz         SM clock at which `constant` holds [MHz]
+    temperature_c               die temperature at which `constant` holds [degree Celsius]
+    scatter                     what the rows scatter beyond their own errors [relative]
+    doubts                      by class, why its energy is of low confidence; those that are not there are not
+    """
+
+    terms: tuple[str, ...]
+    values: Array
+    covariance: Array
+    identified: tuple[bool, ...]
+    reference_voltage_v: float
+    reference_clock_mhz: float
+    temperature_c: float
+    scatter: float
+    rows: int
+    ptx: Mapping[str, Expansion] = field(default=EMPTY)
+    assembler: str = ""
+    gain_std: float = 0.0
+    doubts: Mapping[str, str] = field(default=EMPTY)
+
+    def weights(self, activity: Activity) -> Array:
+        """How often each term occurs in an activity, voltage taken into account; shape (t,)."""
+        volt = _ratio(activity.voltage_v, self.reference_voltage_v) ** 2
+        clock = _ratio(activity.sm_clock_mhz, self.reference_clock_mhz)
+        return term_weights(activity, self.terms, volt, clock)
+
+    def energy_j(self, activity: Activity) -> tuple[float, float]:
+        """Energy beyond the board at rest and its standard deviation [J]; classes without an energy of their own as `price` says.
+
+        Raises BundleError for a class that was not measured and that nothing stands for.
+        """
+        missing = sorted(name for name in activity.instructions if not self.price(name).name)
+        if missing:
+            raise BundleError(f"no energy of {', '.join(missing[:5])} in this bundle; measure it with `collect --campaign instructions`")
+        weights = self.weights(activity)
+        variance = float(weights @ self.covariance @ weights) + sum(std**2 for std in self.spread_j(activity).values())
+        return float(weights @ self.values), math.sqrt(max(0.0, variance))
+
+    def price(self, name: str) -> Price:
+        """What a class is priced at."""
+        return price_of(name, self.classes)
+
+    def spread_j(self, activity: Activity) -> dict[str, float]:
+        """By class that is priced as another one: how far that may be off in an activity, beside the covariance [J]."""
+        volt = _ratio(activity.voltage_v, self.reference_voltage_v) ** 2
+        found = {}
+        for name, count in activity.instructions.items():
+            price = self.price(name)
+            if price.spread:
+                found[name] = price.spread * price.factor * count * volt * self.term(INSTRUCTION + price.name)[0]
+        return found
+
+    def doubt(self, name: str) -> str:
+        """Why the energy of a class is of low confidence, or not known; "" where it is neither."""
+        price = self.price(name)
+        return price.reason or self.doubts.get(price.name, "")
+
+    def per_thread_j(self, classes: Mapping[str, float], issued: float) -> tuple[float, float]:
+        """Energy of instructions of one thread in a full warp, their share of the issue included, and its standard deviation [J]."""
+        return self.energy_j(Activity(instructions=classes, issued=issued / LANES, transactions={}, stalls=0.0, time_s=0.0))
+
+    def epi_j(self, name: str) -> tuple[float, float]:
+        """Energy per instruction of a class and thread in a full warp, issue included, and its standard deviation [J]."""
+        return self.per_thread_j({name: 1.0}, 1.0)
+
+    def term(self, name: str) -> tuple[float, float]:
+        """A term and its standard deviation; nan for one that was not fitted."""
+        if name not in self.terms:
+            return math.nan, math.nan
+        place = self.terms.index(name)
+        return float(self.values[place]), float(np.sqrt(self.covariance[place, place]))
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Classes with an energy of their own."""
+        return tuple(term.removeprefix(INSTRUCTION) for term in self.terms if term.startswith(INSTRUCTION))
+
+
+def activity_counts(activity: Activity, terms: Sequence[str]) -> dict[str, float]:
+    """Occurrences by term; classes that are no term of their own count as `price_of` says, those that nothing stands for not at all."""
+    known = frozenset(term.removeprefix(INSTRUCTION) for term in terms if term.startswith(INSTRUCTION))
+    counts = {ISSUE: activity.issued, LOOP: activity.loops, STALL: activity.stalls}
+    counts |= {CONSTANT: activity.time_s, HEAT: activity.kelvin * activity.time_s}
+    for name, count in activity.instructions.items():
+        price = price_of(name, known)
+        term = INSTRUCTION + price.name
+        counts[term] = counts.get(term, 0.0) + price.factor * count
+    for level, count in activity.transactions.items():
+        counts[TRANSACTION + level] = count
+    return counts
+
+
+def term_weights(activity: Activity, terms: Sequence[str], volt: float, clock: float) -> Array:
+    """How often each term occurs, shape (t,): core terms times `volt`, the square of the relative voltage.
+
+    Constant power is mostly that of a clock that runs everywhere, and goes with volt · clock, the relative SM clock.
+    """
+    counts = activity_counts(activity, terms)
+    scales = {CONSTANT: volt * clock} | dict.fromkeys(UNSCALED, 1.0)
+    return np.array([counts.get(term, 0.0) * scales.get(term, volt) for term in terms])
+
+
+def _ratio(value: float, reference: float) -> float:
+    return value / reference if math.isfinite(value) and math.isfinite(reference) else 1.0
+
+
+LINKS: Final = "links"
+"""Field of the section `instruction_energies` that is there only where links were measured, and the only one where nothing else was."""
+
+Relative = Annotated[float, Span(0.0, 1e3)]
+Term = Annotated[float, Span(-1e5, 1e5)]
+
+
+class EpiRecord(TypedDict):
+    """Energy per instruction of a class and thread in a full warp, issue included."""
+
+    epi_j: Annotated[Joule, "energy"]
+    std_j: Annotated[JouleStd, "its standard deviation"]
+    identified: Annotated[bool, "whether the data rather than the prior set it"]
+    low_confidence: NotRequired[Annotated[str, "why the energy is of low confidence"]]
+
+
+class EptRecord(TypedDict):
+    """Energy per transaction of a memory level, one hop."""
+
+    bytes: Annotated[float, Span(1, 65536, "byte"), "size of a transaction"]
+    ept_j: Annotated[Joule, "energy"]
+    std_j: Annotated[JouleStd, "its standard deviation"]
+    pj_per_bit: Annotated[float, Span(-1e9, 1e9, "pJ/bit"), "energy"]
+
+
+class LinksSection(TypedDict):
+    """Energies where nothing but links was measured, or not even these."""
+
+    links: NotRequired[Annotated[Mapping[str, LinkEnergy], "links and copies by name"]]
+
+
+class EnergySection(LinksSection):
+    """Fitted energies: terms with their covariance, and tables to read."""
+
+    terms: Annotated[tuple[str, ...], "names of the terms"]
+    values: Annotated[tuple[Term, ...], "[J]; of `constant` [W], of `heat` [W/K]"]
+    covariance: Annotated[tuple[tuple[Annotated[float, Span(-1e10, 1e10)], ...], ...], "covariance of values"]
+    identified: Annotated[tuple[bool, ...], "whether the data rather than the prior set a term"]
+    reference_voltage_v: Annotated[float, Span(0.2, 2.0, "V", nan=True), "core voltage of the core terms; null where none was read"]
+    reference_clock_mhz: Annotated[ClockMhz, "SM clock at which `constant` holds"]
+    temperature_c: Annotated[float, Span(-60.0, 200.0, "°C", nan=True), "die temperature at which `constant` holds"]
+    scatter: Annotated[Relative, "what rows scatter beyond their own errors [relative]"]
+    rows: Annotated[Count, "runs behind the fit"]
+    assembler: Annotated[str, "assembler that built the kernels"]
+    gain_std: Annotated[Relative, "standard deviation of the sensor's gain [relative]"]
+    instructions: Annotated[Mapping[str, EpiRecord], "by class of machine instructions"]
+    transactions: Annotated[Mapping[str, EptRecord], "by level of memory"]
+    ptx: Annotated[Mapping[str, Expansion], "by PTX instruction"]
+
+
+def _check_section(section: Any) -> None:
+    """Refuse terms that do not fit their values and covariance."""
+    if "terms" in section:
+        terms = section["terms"]
+        if len(set(terms)) < len(terms):
+            raise FaultError("holds a term twice", "terms")
+        check_lengths({name: section[name] for name in ("values", "covariance", "identified")}, len(terms))
+        check_covariance(section["covariance"], "covariance")
+
+
+if TYPE_CHECKING:
+    Section = Any
+else:
+    Section = Annotated[EnergySection | LinksSection, _check_section]
+
+
+def section_of(energies: InstructionEnergies) -> dict[str, Any]:
+    """The bundle's section: the terms with their covariance, and energies per instruction, transaction and PTX row as tables to read."""
+    instructions = {}
+    for name in energies.classes:
+        value, std = energies.epi_j(name)
+        known = energies.identified[energies.terms.index(INSTRUCTION + name)]
+        doubt = {"low_confidence": energies.doubts[name]} if name in energies.doubts else {}
+        instructions[name] = {"epi_j": value, "std_j": std, "identified": known, **doubt}
+    transactions = {}
+    for level, size in TRANSACTION_BYTES.items():
+        value, std = energies.term(TRANSACTION + level)
+        if math.isfinite(value):
+            transactions[level] = {"bytes": size, "ept_j": value, "std_j": std, "pj_per_bit": value * 1e12 / (8 * size)}
+    own = {name: getattr(energies, name) for name in EnergySection.__required_keys__ & set(InstructionEnergies.__slots__)}
+    section: dict[str, Any] = plain({**own, "instructions": instructions, "transactions": transactions})
+    return section
+
+
+PUBLISHED_FLAG: Final = "static power left in"
+"""What is wrong with the published difference formula."""
+
+
+def energies_from_section(section: Mapping[str, Any], at: str = "instruction_energies") -> InstructionEnergies | None:
+    """The energies in a bundle's section; None where it is empty or holds nothing but links.
+
+    Raises BundleError, naming the keys, for a field that is missing, foreign or does not fit the others.
+    """
+    try:
+        found: Any = read(Section, section, at)
+    except FaultError as fault:
+        raise BundleError(str(fault)) from None
+    if "terms" not in found:
+        return None
+    own = {name: found[name] for name in set(found) & set(InstructionEnergies.__slots__)}
+    doubts = {name: one["low_confidence"] for name, one in found["instructions"].items() if "low_confidence" in one}
+    arrays = {name: np.array(found[name]) for name in ("values", "covariance")}
+    return InstructionEnergies(**(own | arrays), doubts=FrozenMapping(doubts))

@@ -1,0 +1,104 @@
+"""Nsight Compute's CSV, as it is printed with --csv (one line a metric) or with --csv --page raw (one line a kernel)."""
+
+import csv
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from estimator.vocabulary.errors import CountsError
+from estimator.vocabulary.regular_files import read_regular
+
+MOST_BYTES: Final = 256 << 20
+SCALES: Final[dict[str, float]] = {
+    "": 1.0, "inst": 1.0, "kinst": 1e3, "cycle": 1.0, "kcycle": 1e3, "request": 1.0, "warp": 1.0, "block": 1.0, "thread": 1.0,
+    "wavefront": 1.0, "%": 1.0, "inst/cycle": 1.0, "byte": 1.0, "kbyte": 1e3, "mbyte": 1e6, "gbyte": 1e9, "tbyte": 1e12,
+    "sector": 1.0, "ksector": 1e3, "msector": 1e6, "second": 1.0, "msecond": 1e-3, "usecond": 1e-6, "nsecond": 1e-9,
+    "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9,
+}  # fmt: skip
+"""What a printed unit is in base units; ncu prints base units with --print-units base, and scaled ones without.  A metric in another unit
+counts as not read."""
+
+
+NO_GRID: Final = (math.nan, math.nan, math.nan)
+SIZES: Final = re.compile(r"\(\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfiledKernel:
+    """One kernel as it was profiled: name, blocks along x, y, z (nan: not printed), and what was counted by metric, in base units.
+
+    Metrics of which ncu had nothing are nan.
+    """
+
+    number: int
+    name: str
+    grid: tuple[float, float, float] = NO_GRID
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+def read_ncu(path: Path) -> list[ProfiledKernel]:
+    """The kernels of a table, in the order in which they ran.  Raises CountsError, naming the file, for anything else."""
+    try:
+        content = read_regular(path, MOST_BYTES)
+    except OSError as error:
+        raise CountsError(f"{path}: cannot be read ({error.strerror or error}); profile fewer kernels or metrics") from error
+    lines = content.decode("utf-8", errors="replace").splitlines()
+    start = next((place for place, line in enumerate(lines) if line.startswith('"ID"')), None)
+    if start is None:
+        said = next((line for line in lines if "==ERROR==" in line or "ERR_NVGPUCTRPERM" in line), "")
+        reason = f"ncu said: {said.strip()[:200]}" if said else 'no line begins with "ID"'
+        raise CountsError(f"{path}: no table of Nsight Compute ({reason}); print it with ncu --csv")
+    try:
+        rows = list(csv.reader(lines[start:]))
+    except csv.Error as error:
+        raise CountsError(f"{path}: no table of Nsight Compute ({error})") from error
+    header, body = rows[0], [row for row in rows[1:] if row and not row[0].startswith("==")]
+    if "Kernel Name" not in header:
+        raise CountsError(f"{path}: the table has no column 'Kernel Name'; print it with ncu --csv")
+    read = _long if "Metric Name" in header else _wide
+    try:
+        return list(read(header, body))
+    except (ValueError, IndexError) as error:
+        raise CountsError(
+            f"{path}: a damaged table of Nsight Compute, a line or a column is not whole; print it again with ncu --csv"
+        ) from error
+
+
+def _long(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[ProfiledKernel]:
+    """One line a metric."""
+    place = {name: header.index(name) for name in ("ID", "Kernel Name", "Metric Name", "Metric Unit", "Metric Value")}
+    found: dict[int, ProfiledKernel] = {}
+    for row in rows:
+        number = int(row[place["ID"]])
+        kernel = found.setdefault(number, ProfiledKernel(number=number, name=row[place["Kernel Name"]], grid=_grid(header, row)))
+        kernel.metrics[row[place["Metric Name"]]] = _value(row[place["Metric Value"]], row[place["Metric Unit"]])
+    yield from (found[number] for number in sorted(found))
+
+
+def _wide(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[ProfiledKernel]:
+    """One line a kernel, the units in the line below the header."""
+    if not rows:
+        return
+    identity, name = header.index("ID"), header.index("Kernel Name")
+    units = rows[0] if not rows[0][identity].strip() else [""] * len(header)
+    for row in rows[1:] if units is rows[0] else rows:
+        metrics = {metric: _value(row[i], units[i]) for i, metric in enumerate(header) if "__" in metric}
+        yield ProfiledKernel(number=int(row[identity]), name=row[name], grid=_grid(header, row), metrics=metrics)
+
+
+def _grid(header: Sequence[str], row: Sequence[str]) -> tuple[float, float, float]:
+    """Blocks along x, y and z."""
+    sizes = SIZES.search(row[header.index("Grid Size")]) if "Grid Size" in header else None
+    return (float(sizes[1]), float(sizes[2]), float(sizes[3])) if sizes else NO_GRID
+
+
+def _value(text: str, unit: str) -> float:
+    """A printed number in base units; thousands are set apart by commas.  nan for what is none ("n/a", empty)."""
+    try:
+        number = float(text.replace(",", ""))
+    except ValueError:
+        return math.nan
+    return number * SCALES.get(unit.strip().lower(), math.nan)

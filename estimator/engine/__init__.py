@@ -1,0 +1,1 @@
+"""Workloads × boards × clocks → columns: the only place where time and power are evaluated."""

@@ -1,0 +1,190 @@
+"""The board that an estimate is for: its clocks, limit and host as a user asks for them, its voltage, rest power and power equation."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from estimator.bundle.content import Bundle, PowerCoefficients, measured_tables
+from estimator.model.coefficients import COLUMN, EFFICIENCY_COEFFICIENTS
+from estimator.model.power import POWER_TERMS, BoardTables, Leakage, PowerModel
+from estimator.model.power_limit import UNLIMITED_W
+from estimator.uncertainty.validity import unlockable_line
+from estimator.vocabulary.arguments import real, reals, require
+from estimator.vocabulary.errors import OperatingPointError
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import Array
+
+Clocks = float | Sequence[float] | Array | None
+"""SM clocks as they are asked for [MHz]; None: the clock of the published peak rates."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Board:
+    """A GPU with a bundle, and what is asked of it.
+
+    asked_mhz    SM clocks (c,) [MHz]; chosen: whether they were asked for, not taken as usual
+    limit_w      power limit; launch_s: the host's time to launch one operator
+    efficiency   module → share of its published rate, in place of the fitted coefficient
+    model        power equation, None for a bundle without power; tables: voltage and power at rest over the clock
+    """
+
+    bundle: Bundle
+    gpu: GpuSpec
+    asked_mhz: Array
+    chosen: bool
+    limit_w: float
+    launch_s: float
+    efficiency: Mapping[str, float]
+    model: PowerModel | None
+    tables: BoardTables
+
+
+def open_board(
+    bundle: Bundle,
+    *,
+    sm_clock_mhz: Clocks = None,
+    gpu: GpuSpec | None = None,
+    power_cap_w: float | None = None,
+    host_launch_s: float | None = None,
+    efficiency: Mapping[str, float] | None = None,
+) -> Board:
+    """The board under the settings of `estimate`, checked.
+
+    Raises OperatingPointError for a clock outside the GPU's range and for settings that cannot be, ArgumentError for those of another kind.
+    """
+    spec = gpu or bundle.gpu
+    return Board(
+        bundle=bundle,
+        gpu=spec,
+        asked_mhz=asked_clocks(sm_clock_mhz, spec),
+        chosen=sm_clock_mhz is not None,
+        limit_w=power_limit(power_cap_w, spec),
+        launch_s=bundle.host.launch_s if host_launch_s is None else host_launch(host_launch_s),
+        efficiency=efficiency or {},
+        model=power_model(bundle),
+        tables=board_tables(bundle, spec),
+    )
+
+
+def power_model(bundle: Bundle) -> PowerModel | None:
+    """The bundle's power coefficients, None where it has none."""
+    return bundle.once(_power_model)
+
+
+def _power_model(bundle: Bundle) -> PowerModel | None:
+    power = bundle.power
+    if power is None:
+        return None
+    return PowerModel(
+        event_energy_j=np.array([power.event_energy_j.get(term, 0.0) for term in POWER_TERMS]),
+        busy_w=power.busy_w,
+        active_w=power.active_w,
+        voltage_exponent=power.voltage_exponent,
+        l2_credit=power.l2_credit,
+        reference_clock_mhz=power.reference_clock_mhz,
+        warm_knee=power.warm_knee,
+        warm_sharpness=power.warm_sharpness,
+        leakage=_leakage(bundle, power),
+    )
+
+
+def _leakage(bundle: Bundle, power: PowerCoefficients) -> Leakage | None:
+    """The bundle's leakage, None where it was not measured or the temperature at rest is unknown."""
+    idle_c = bundle.idle.temperature_c if bundle.idle is not None else None
+    if idle_c is None or power.leakage_w_per_k == 0.0:
+        return None
+    return Leakage(w_per_k=power.leakage_w_per_k, idle_c=idle_c, operating_c=power.operating_c, operating_k_per_w=power.operating_k_per_w)
+
+
+def board_tables(bundle: Bundle, gpu: GpuSpec) -> BoardTables:
+    """Voltage and idle power: the bundle's, for another GPU that GPU's own."""
+    voltage, idle = bundle.once(measured_tables) if gpu.name == bundle.gpu.name else (None, None)
+    return BoardTables(
+        voltage_v=voltage or gpu.voltage_v,
+        idle_w=idle or gpu.idle_w,
+        reference_clock_mhz=bundle.power.reference_clock_mhz if bundle.power else gpu.sm_clock_max_mhz,
+        power_limit_w=gpu.power_limit_w,
+    )
+
+
+def asked_clocks(sm_clock_mhz: Clocks, gpu: GpuSpec) -> Array:
+    """Asked SM clocks as an array [MHz], shape (c,); None asks for the clock at which the GPU's peak rates are quoted.
+
+    Raises OperatingPointError for an empty list and for a clock outside the range that can be set, ArgumentError for what are no numbers.
+    """
+    given = gpu.sm_clock_max_mhz if sm_clock_mhz is None else sm_clock_mhz
+    clocks = reals(given, "sm_clock_mhz", "MHz")
+    if clocks.size == 0:
+        raise OperatingPointError("no SM clock given: name at least one, in MHz")
+    wrong = clocks[~((clocks >= gpu.sm_clock_min_mhz) & (clocks <= gpu.sm_clock_limit_mhz))]
+    if wrong.size:
+        raise OperatingPointError(unlockable_line(wrong[0], gpu))
+    return clocks
+
+
+def power_limit(power_cap_w: float | None, gpu: GpuSpec) -> float:
+    """The power limit in force [W]: the asked one, else the GPU's own.
+
+    Raises OperatingPointError for more than the board's own limit, to which a driver would not set it either.
+    """
+    if power_cap_w is None:
+        return gpu.power_limit_w
+    if not math.isfinite(real(power_cap_w, "power_cap_w", "W")) or power_cap_w <= 0:
+        raise OperatingPointError(f"power cap {power_cap_w!r} W must be a positive number")
+    if gpu.power_limit_w < power_cap_w != UNLIMITED_W:
+        raise OperatingPointError(
+            f"power cap {power_cap_w:g} W is above the limit of {gpu.name}, {gpu.power_limit_w:g} W; "
+            f"for a board with another limit say --set power_limit_w={power_cap_w:g} (in Python: override_gpu)"
+        )
+    return float(power_cap_w)
+
+
+def non_negative(value: float, name: str, unit: str) -> float:
+    """`value`, checked to be a finite number that is not negative."""
+    if not math.isfinite(value) or value < 0:
+        raise OperatingPointError(f"{name} {value!r} {unit} must be zero or a positive number")
+    return float(value)
+
+
+def host_launch(value: float) -> float:
+    """The host's time to launch one operator [s], checked: a host that needs longer than LONGEST_LAUNCH_S runs no model."""
+    launch_s = non_negative(real(value, "host_launch_s", "s"), "host launch time", "s")
+    if launch_s > LONGEST_LAUNCH_S:
+        raise OperatingPointError(f"host launch time {value!r} s must be at most {LONGEST_LAUNCH_S:g} s")
+    return launch_s
+
+
+LONGEST_LAUNCH_S: Final = 1.0
+
+
+def with_efficiency(coefficients: Array, efficiency: Mapping[str, float]) -> Array:
+    """Coefficients (n, ·) with those of the named modules replaced by 1 / efficiency where the kernel has that phase.
+
+    Raises OperatingPointError for an unknown module and for an efficiency outside 0.001 to 1.5.
+    """
+    if not efficiency:
+        return coefficients
+    require(efficiency, Mapping, "efficiency", 'a mapping such as {"dram": 0.8}')
+    changed = coefficients.copy()
+    for module, value in efficiency.items():
+        if module not in EFFICIENCY_COEFFICIENTS:
+            raise OperatingPointError(f"no efficiency of {module!r} can be set; known: {', '.join(EFFICIENCY_COEFFICIENTS)}")
+        if not (
+            math.isfinite(real(value, f"efficiency of {module}", "shares of the published rate"))
+            and LEAST_EFFICIENCY <= value <= MOST_EFFICIENCY
+        ):
+            raise OperatingPointError(f"efficiency {module}={value!r} must lie within {LEAST_EFFICIENCY:g} and {MOST_EFFICIENCY:g}")
+        for name in EFFICIENCY_COEFFICIENTS[module]:
+            column = changed[:, COLUMN[name]]
+            changed[:, COLUMN[name]] = np.where(column > 0, 1.0 / value, column)
+    return changed
+
+
+LEAST_EFFICIENCY: Final = 1e-3
+"""Hardware that reaches less of its published rate is broken, and far less runs out of the range of floats."""
+
+MOST_EFFICIENCY: Final = 1.5
+"""Published rates can be exceeded a little, by boost clocks for example."""

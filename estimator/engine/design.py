@@ -1,0 +1,123 @@
+"""Which measurements of many tell most: a greedy I-optimal design with what fitted equations still get wrong.
+
+What is unknown about ln(time) of two kernels has the covariance
+
+    V = J diag(σ²) Jᵀ + E
+
+J = ∂ ln t / ∂ ln θ with the widths σ of what is known of the coefficients beforehand, E what fitted equations still get wrong, alike for
+kernels that resemble each other.  A measurement of kernel j with error s lowers V by V_j V_jᵀ / (V_jj + s²).  Measurements are taken one
+after the other, each time the one that lowers the summed variance of all kernels most for the time that it takes.  A D-optimal design,
+which narrows θ alone, takes kernels at the edges, where the equations err most: on published tables it predicted the other kernels
+worse than random ones do.
+Source: A. C. Atkinson, A. N. Donev, R. D. Tobias, Optimum Experimental Designs, with SAS (Oxford, 2007), chapters 10 and 18;
+C. E. Rasmussen, C. K. I. Williams, Gaussian Processes for Machine Learning (2006), equation 2.24.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+
+from estimator.model.coefficients import coefficient_vector
+from estimator.model.kriging import phase_features
+from estimator.model.lowering import lower
+from estimator.model.phases import OVERLAPPED, SERIAL
+from estimator.model.residuals import shape_points
+from estimator.model.timeline import warm_ratio
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import HZ_PER_MHZ, Array, BoolArray
+from estimator.vocabulary.workload import Operator
+
+EQUATION_ERROR: Final = 0.08
+"""How far the equations err from kernel to kernel once they are fitted [ln], as on published tables."""
+
+ERROR_REACH: Final = 2.0
+"""Distance at which errors of two kernels are still e^-1/2 alike [octave]."""
+
+MEASURING_ERROR: Final = 0.02
+"""Scatter of a repeated measurement [ln]."""
+
+
+def error_covariance(points: Array) -> Array:
+    """What fitted equations get wrong alike [ln²], shape (n, n): e² · exp(−d² / 2 r²) for points of shape (n, f) in octaves."""
+    lengths = (points**2).sum(axis=1)
+    squared = np.maximum(lengths[:, None] + lengths[None, :] - 2.0 * points @ points.T, 0.0)
+    result: Array = EQUATION_ERROR**2 * np.exp(-squared / (2.0 * ERROR_REACH**2))
+    return result
+
+
+class Design:
+    """Candidates of one section, n of them, with what is not yet known of them."""
+
+    def __init__(self, moved: Array, errors: Array, *, cost: Array | None = None, share: float = 1.0) -> None:
+        """moved: J · σ (n, p); errors: E (n, n) [ln²]; cost: of each measurement (n,), in one unit for all sections (None: 1).
+
+        share: how many kernels each candidate stands for, where candidates are a choice of a larger section.
+        """
+        self.covariance: Array = moved @ moved.T + errors
+        self.free: BoolArray = np.ones(len(errors), dtype=np.bool_)
+        self.share = share
+        self._cost: Array = np.ones(len(errors)) if cost is None else cost
+        self._squares: Array = (self.covariance**2).sum(axis=0)
+
+    @property
+    def variance(self) -> float:
+        """Summed variance of ln(time) of all that the candidates stand for [ln²]."""
+        return self.share * float(np.trace(self.covariance))
+
+    def gains(self) -> Array:
+        """By how much a measurement of each candidate lowers the variance, for a unit of cost, shape (n,); −∞ for those taken."""
+        gain = self.share * self._squares / ((MEASURING_ERROR**2 + np.diag(self.covariance)) * self._cost)
+        return np.where(self.free, gain, -np.inf)
+
+    def take(self, place: int) -> None:
+        """Note that a candidate will be measured."""
+        row = self.covariance[place].copy()
+        scale = MEASURING_ERROR**2 + row[place]
+        change = row / scale
+        self._squares += change**2 * (row @ row) - 2.0 * change * (self.covariance @ row)
+        self.covariance -= np.outer(change, row)
+        self.free[place] = False
+
+
+def greedy_choices(designs: Sequence[Design]) -> Iterator[tuple[int, int]]:
+    """(section, candidate) from the most telling on, until nothing is left; a candidate that was closed meanwhile is passed over.
+
+    The caller closes candidates by setting `free` to False.
+    """
+    best = [design.gains() for design in designs]
+    while best:
+        section = int(np.argmax([gains.max() for gains in best]))
+        place = int(np.argmax(best[section]))
+        if not np.isfinite(best[section][place]):
+            return
+        designs[section].take(place)
+        yield section, place
+        best[section] = designs[section].gains()
+
+
+IDEAL: Final[dict[str, float]] = {**dict.fromkeys(OVERLAPPED + SERIAL, 1.0), "l2_knee": 0.7}
+"""Coefficients before any fit: published rates are reached, and warm operands stay in L2 as the fit's prior has it."""
+
+PHASE_WIDTH: Final = 0.5
+"""How far a phase's time lies from its ideal one before any fit [ln]: the middle of the fit's priors, 0.1 to 1."""
+
+CLOCK_WEIGHT: Final = 1.5
+"""Octaves of shape that tell as much apart as one octave of the SM clock: the ratio of the scales in `estimator.model.kriging`."""
+
+
+def phase_columns(operators: Sequence[Operator], gpu: GpuSpec, sm_clock_mhz: Array, warm: BoolArray) -> Array:
+    """J · σ of kernels at their clocks [ln], shape (n, 8): the share of each phase in the time, times PHASE_WIDTH.
+
+    sm_clock_mhz (n,); warm (n,): whether operands stay in L2 from launch to launch.
+    """
+    vector = coefficient_vector(IDEAL)
+    table = np.broadcast_to(vector, (len(operators), len(vector)))
+    phases = lower(operators, gpu, table).phases
+    features = phase_features(phases, table, sm_clock_mhz * HZ_PER_MHZ, warm_ratio(phases, gpu, warm))
+    return PHASE_WIDTH * features.shares
+
+
+def design_points(operators: Sequence[Operator], sm_clock_mhz: Array) -> Array:
+    """Where kernels of one family lie [octave], shape (n, f): fields of the shape, and the SM clock."""
+    return np.column_stack([shape_points(operators), CLOCK_WEIGHT * np.log2(sm_clock_mhz)])

@@ -1,0 +1,339 @@
+"""Workloads × a board × clocks → time, power, limits and named errors: the only place where workloads are evaluated.
+
+Kernels of several workloads stand in one table, so that a point costs little more than its kernels.  v workloads have n kernels and c
+clocks; kernels of one workload and one kind are a block, of which there are b.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from estimator.bundle.content import group_table
+from estimator.engine.board import Board, with_efficiency
+from estimator.model.coefficients import group_key
+from estimator.model.lowering import lower
+from estimator.model.phases import Phases
+from estimator.model.power import leakage_power_w, power_events, power_parts_w, static_power_w, term_scale, workload_power_w
+from estimator.model.power_limit import BoardCurve, Ranges, Settled, clock_grid, held_power_w, near_limit, ranges
+from estimator.model.residuals import mean_log_corrections
+from estimator.model.tile_predictor import predicted_tiles
+from estimator.model.timeline import SweepParts, launch_bound_share, sweep_parts, sweep_seconds, workload_seconds
+from estimator.uncertainty.forecast import Forecast, forecast_of
+from estimator.uncertainty.sources import far_clock, group_shares, joined, latency_sources, power_sources, unfitted_groups
+from estimator.uncertainty.unseen import Kind, Loading, precision_sources, shape_excesses, unseen_precisions
+from estimator.vocabulary.quantities import HZ_PER_MHZ, Array, BoolArray, IntArray
+from estimator.vocabulary.workload import COMPLETED, Operator, Workload
+
+MOST_NUMBERS: Final = 1_000_000
+"""Kernels times clocks that are computed at once: about twenty such tables live at a time, 160 MB."""
+
+KEPT: Final = -1
+"""Stands for a point that is not replaced."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Prepared:
+    """Workloads lowered onto a board: what of an estimate depends on no clock.
+
+    operators, counts, coefficients, log_correction, groups, excesses (see `shape_excesses`)   of the n kernels, workload by workload
+    host_s, events           by workload: time of its launches [s], events of POWER_TERMS (v, 7)
+    edges, block_edges       (v + 1) where the kernels, and the blocks, of each workload start
+    kinds, kind              the kinds of kernels, and the number of each kernel's
+    priors                   groups of which the fit has seen no kernel
+    order, blocks, block_kind   kernels sorted by workload and kind, where each block starts, and its kind
+    """
+
+    workloads: Sequence[Workload]
+    board: Board
+    operators: tuple[Operator, ...]
+    counts: Array
+    phases: Phases
+    parts: SweepParts
+    coefficients: Array
+    log_correction: Array
+    groups: tuple[str | None, ...]
+    excesses: tuple[float, ...]
+    kinds: tuple[Kind, ...]
+    kind: IntArray
+    priors: frozenset[str]
+    forecast: Forecast | None
+    edges: IntArray
+    block_edges: IntArray
+    host_s: Array
+    events: Array
+    order: IntArray
+    blocks: IntArray
+    block_kind: IntArray
+
+    def kernels_of(self, i: int) -> slice:
+        """The kernels of workload i."""
+        return slice(*self.edges[i : i + 2].tolist())
+
+    def blocks_of(self, i: int) -> tuple[slice, list[Kind]]:
+        """The blocks of workload i, and their kinds."""
+        own = slice(*self.block_edges[i : i + 2].tolist())
+        return own, [self.kinds[number] for number in self.block_kind[own].tolist()]
+
+
+def prepare(workloads: Sequence[Workload], board: Board) -> Prepared:
+    """Lower the kernels of workloads together.  Raises OperatingPointError for efficiencies that cannot be."""
+    bundle, gpu = board.bundle, board.gpu
+    operators = tuple(operator for workload in workloads for operator in workload.operators)
+    counts = np.array([count for workload in workloads for count in workload.counts])
+    lengths = np.array([len(workload.operators) for workload in workloads])
+    edges = np.concatenate([[0], np.cumsum(lengths)])
+    fitted, served = bundle.once(group_table).rows([group_key(o) for o in operators])
+    coefficients = with_efficiency(fitted, board.efficiency)
+    phases = lower(operators, gpu, coefficients, predicted_tiles(operators, gpu, bundle.tile_predictors, coefficients)).phases
+    excesses = shape_excesses(operators, served, bundle.domain)
+    added = [operator.origin.startswith(COMPLETED) for operator in operators]
+    numbers: dict[tuple[object, ...], int] = {}
+    keys = zip(served, unseen_precisions(bundle, operators, served), [excess > 0.0 for excess in excesses], added, strict=True)
+    kind = np.array([numbers.setdefault(key, len(numbers)) for key in keys])
+    owner = np.repeat(np.arange(len(workloads)), lengths)
+    key = owner * len(numbers) + kind
+    order = np.argsort(key, kind="stable")
+    blocks = np.flatnonzero(np.diff(key[order], prepend=-1))
+    starts = edges[:-1]
+    credit = 0.0 if board.model is None else board.model.l2_credit
+    return Prepared(
+        workloads=workloads,
+        board=board,
+        operators=operators,
+        counts=counts,
+        phases=phases,
+        parts=sweep_parts(phases, coefficients),
+        coefficients=coefficients,
+        log_correction=mean_log_corrections(operators, served, bundle.residuals),
+        groups=tuple(served),
+        excesses=excesses,
+        kinds=tuple(Kind(*key) for key in numbers),  # type: ignore[arg-type]
+        kind=kind,
+        priors=frozenset(unfitted_groups(bundle, served)),
+        forecast=forecast_of(bundle.gpu, gpu, board.efficiency, fitted),
+        edges=edges,
+        block_edges=np.searchsorted(blocks, edges),
+        host_s=board.launch_s * np.add.reduceat(counts * np.array([operator.host_share for operator in operators]), starts),
+        events=np.add.reduceat(counts[:, None] * power_events(phases, gpu, credit), starts),
+        order=order,
+        blocks=blocks,
+        block_kind=kind[order][blocks],
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Points:
+    """GPU time, latency [s] and power without a limit [W], shapes (v, c); `block_s` (b, c) GPU time by block."""
+
+    gpu_s: Array
+    latency_s: Array
+    power_w: Array
+    block_s: Array
+
+    def replaced(self, other: "Points", column: IntArray, block_edges: IntArray) -> "Points":
+        """These points, with `other` ones where `column` (v, c) names a column of theirs, not KEPT; block_edges: as in Prepared."""
+        found = {}
+        for name in self.__slots__:
+            own = np.repeat(column, np.diff(block_edges), axis=0) if name == "block_s" else column
+            found[name] = np.where(own == KEPT, getattr(self, name), np.take_along_axis(getattr(other, name), np.maximum(own, 0), axis=1))
+        return Points(**found)
+
+
+def evaluate(prepared: Prepared, clock_mhz: Array) -> Points:
+    """Workloads at clocks of shape (1, c), the same for all, or (v, c), a few at a time."""
+    step = max(1, MOST_NUMBERS // len(prepared.order))
+    pieces = [_block_seconds(prepared, clock_mhz[:, i : i + step]) for i in range(0, clock_mhz.shape[1], step)]
+    block_s = pieces[0] if len(pieces) == 1 else np.concatenate(pieces, axis=1)
+    gpu_s = np.add.reduceat(block_s, prepared.block_edges[:-1])
+    latency_s = _latency_s(prepared, gpu_s)
+    return Points(gpu_s=gpu_s, latency_s=latency_s, power_w=_power_w(prepared, clock_mhz, gpu_s, latency_s), block_s=block_s)
+
+
+def _block_seconds(prepared: Prepared, clock_mhz: Array) -> Array:
+    launches = prepared.counts * np.exp(prepared.log_correction)
+    own_mhz = clock_mhz[0] if len(clock_mhz) == 1 else np.repeat(clock_mhz, np.diff(prepared.edges), axis=0)
+    seconds = sweep_seconds(prepared.parts, own_mhz * HZ_PER_MHZ) * launches[:, None]
+    block_s: Array = np.add.reduceat(seconds[prepared.order], prepared.blocks)
+    return block_s
+
+
+def _shares(prepared: Prepared, block_s: Array) -> Array:
+    """Share of the GPU time of its workload by block, shape of `block_s` (b, c)."""
+    shares: Array = block_s / np.repeat(np.add.reduceat(block_s, prepared.block_edges[:-1]), np.diff(prepared.block_edges), axis=0)
+    return shares
+
+
+def _latency_s(prepared: Prepared, gpu_s: Array) -> Array:
+    return workload_seconds(gpu_s, prepared.host_s[:, None], prepared.board.bundle.host.overlap_exponent)
+
+
+def _power_w(prepared: Prepared, clock_mhz: Array, gpu_s: Array, latency_s: Array) -> Array:
+    """Power without a limit [W], shape (v, c), nan for a bundle without power."""
+    model = prepared.board.model
+    if model is None:
+        return np.full_like(gpu_s, np.nan)
+    point = prepared.board.tables.at(clock_mhz)
+    energy_j = ((prepared.events * model.event_energy_j)[:, None, :] * term_scale(model, point)).sum(axis=-1)
+    return workload_power_w(model, point, gpu_s, latency_s, energy_j)
+
+
+def curves(prepared: Prepared) -> list[BoardCurve]:
+    """Each workload over all clocks that can be locked, and those asked for."""
+    grid = clock_grid(prepared.board.gpu, prepared.board.asked_mhz)
+    gpu_s = grid.over_clocks(evaluate(prepared, grid.curve_clocks_mhz()[None, :]).gpu_s)
+    latency_s = _latency_s(prepared, gpu_s)
+    power_w = _power_w(prepared, grid.clock_mhz[None, :], gpu_s, latency_s)
+    return [
+        BoardCurve(clock_mhz=grid.clock_mhz, latency_s=latency, power_w=power, lockable=grid.lockable)
+        for latency, power in zip(latency_s, power_w, strict=True)
+    ]
+
+
+def held_points(prepared: Prepared, board_curves: Sequence[BoardCurve], free: Points, over: IntArray) -> tuple[Points, Array]:
+    """The `free` points with the workloads `over` at the clocks to which the power limit lowers them, and all clocks (v, c).
+
+    However many clocks are asked for above the one at which a workload settles, it settles there: few clocks are left to be computed.
+    """
+    board = prepared.board
+    settled = np.tile(board.asked_mhz, (len(prepared.workloads), 1))
+    column = np.full(settled.shape, KEPT)
+    lowered: list[Array] = []
+    for i in over.tolist():
+        settled[i] = board_curves[i].settled_mhz(board.limit_w, board.asked_mhz)
+        changed = np.flatnonzero(settled[i] != board.asked_mhz)
+        clocks, column[i, changed] = np.unique(settled[i, changed], return_inverse=True)
+        lowered.append(clocks)
+    own = np.full((len(settled), max(1, *map(len, lowered))), board.asked_mhz[0])
+    for i, clocks in zip(over.tolist(), lowered, strict=True):
+        own[i, : len(clocks)] = clocks
+    return free.replaced(evaluate(prepared, own), column, prepared.block_edges), settled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Prediction:
+    """Workloads at the asked clocks under the power limit, shapes (v, c).
+
+    sm_clock_mhz    the clock that runs; above_limit: whether power stays above the limit even at the lowest one
+    gpu_s, latency_s, power_w, launch_share   at that clock; free_latency_s: without a limit
+    shares          (b, c) of the GPU time by block of `prepared`; usual_shares (b,) at the clock of the published peak rates,
+                    for workloads with kernels that the fit has not seen
+    latency, power  by workload: independent sources of error of ln(latency) and of ln(power) at that clock without a limit, each a number
+                    or (c,)
+    limits          of 90 % intervals, columns (2, v · c)
+    """
+
+    prepared: Prepared
+    sm_clock_mhz: Array
+    gpu_s: Array
+    latency_s: Array
+    power_w: Array
+    free_latency_s: Array
+    launch_share: Array
+    above_limit: BoolArray
+    shares: Array
+    usual_shares: Array
+    latency: Sequence[Mapping[str, Loading]]
+    power: Sequence[Mapping[str, Loading]]
+    limits: Ranges
+
+    def kernels(self, i: int) -> tuple[Array, Array]:
+        """Time [s] and power [W] of one launch of each kernel of a single workload at its clock i, shapes (n,)."""
+        prepared, model = self.prepared, self.prepared.board.model
+        clock = self.sm_clock_mhz[0, i : i + 1]
+        seconds = sweep_seconds(prepared.parts, clock * HZ_PER_MHZ)[:, 0] * np.exp(prepared.log_correction)
+        if model is None:
+            return seconds, np.full_like(seconds, np.nan)
+        point = prepared.board.tables.at(clock)
+        own_w = power_events(prepared.phases, prepared.board.gpu, model.l2_credit) @ (model.event_energy_j * term_scale(model, point))[0]
+        own_w /= seconds
+        waiting_w = static_power_w(model, point, np.minimum(self.gpu_s[0, i : i + 1] / self.latency_s[0, i], 1.0))
+        leakage_w = leakage_power_w(model, point, waiting_w + prepared.counts @ (own_w * seconds) / self.latency_s[0, i])
+        return seconds, static_power_w(model, point, np.ones(1)) + leakage_w + own_w
+
+    def power_parts_w(self, i: int) -> dict[str, float]:
+        """Power of a single workload at its clock i, as the equation has it, by PARTS [W]; empty for a bundle without power."""
+        board = self.prepared.board
+        if board.model is None:
+            return {}
+        point, busy = board.tables.at(self.sm_clock_mhz[0, i : i + 1]), np.minimum(self.gpu_s[0, i : i + 1] / self.latency_s[0, i], 1.0)
+        term_w = self.prepared.events * board.model.event_energy_j * term_scale(board.model, point) / self.latency_s[0, i]
+        return {name: float(watt[0]) for name, watt in power_parts_w(board.model, point, busy, term_w).items()}
+
+
+@np.errstate(all="ignore")
+def predict(workloads: Sequence[Workload], board: Board) -> Prediction:
+    """Workloads at the clocks asked of a board.  What a GPU has no rate for, or a bundle no coefficients, is not finite.
+
+    Raises OperatingPointError for efficiencies that cannot be.
+    """
+    prepared = prepare(workloads, board)
+    asked = board.asked_mhz
+    free = points = evaluate(prepared, asked[None, :])
+    settled = np.broadcast_to(asked, free.gpu_s.shape)
+    over = np.flatnonzero(np.any(free.power_w > board.limit_w, axis=1))
+    board_curves = curves(prepared) if len(over) else None
+    if board_curves is not None:
+        points, settled = held_points(prepared, board_curves, free, over)
+    launch_share = launch_bound_share(points.gpu_s, prepared.host_s[:, None], board.bundle.host.overlap_exponent)
+    shares = _shares(prepared, points.block_s)
+    unseen = any(kind.unseen(prepared.priors) for kind in prepared.kinds)  # most workloads have none, and need no other clock
+    usual_s = _block_seconds(prepared, np.array([[board.gpu.sm_clock_max_mhz]])) if unseen else points.block_s[:, :1]
+    latency, power = _sources(prepared, settled, points.power_w, launch_share, shares)
+    latency_ln, power_ln = (_ln_std(sources, settled.shape) for sources in (latency, power))
+    if board_curves is None and np.any(near_limit(free.power_w, board.limit_w, power_ln)):
+        board_curves = curves(prepared)
+    power_w, above = held_power_w(points.power_w, settled, asked, board.gpu.sm_clock_min_mhz, board.limit_w)
+    point = Settled(
+        asked_mhz=np.broadcast_to(asked, settled.shape).ravel(),
+        free_w=free.power_w.ravel(),
+        clock_mhz=settled.ravel(),
+        latency_s=points.latency_s.ravel(),
+        power_w=power_w.ravel(),
+    )
+    limits = ranges(point, board_curves, board.limit_w, latency_ln.ravel(), power_ln.ravel())
+    return Prediction(
+        prepared=prepared,
+        sm_clock_mhz=settled,
+        gpu_s=points.gpu_s,
+        latency_s=points.latency_s,
+        power_w=power_w,
+        free_latency_s=free.latency_s,
+        launch_share=launch_share,
+        above_limit=above,
+        shares=shares,
+        usual_shares=_shares(prepared, usual_s)[:, 0],
+        latency=latency,
+        power=power,
+        limits=limits,
+    )
+
+
+def _ln_std(sources: Sequence[Mapping[str, Loading]], shape: tuple[int, ...]) -> Array:
+    ln_std = np.empty(shape)
+    for row, loadings in zip(ln_std, sources, strict=True):
+        row[:] = joined(loadings.values())
+    return ln_std
+
+
+def _sources(
+    prepared: Prepared, clock_mhz: Array, power_w: Array, launch_share: Array, shares: Array
+) -> tuple[list[dict[str, Loading]], list[dict[str, Loading]]]:
+    """Sources of error of ln(latency) and ln(power) of each workload, as in Prediction."""
+    bundle = prepared.board.bundle
+    far = far_clock(bundle, prepared.board.tables, clock_mhz, power_w)
+    found: tuple[list[dict[str, Loading]], list[dict[str, Loading]]] = ([], [])
+    for i, workload in enumerate(prepared.workloads):
+        own, kinds = prepared.blocks_of(i)
+        single = shares.shape[1] == 1  # numbers add several times faster than arrays of one
+        weights: Sequence[Loading] | Array = shares[own, 0].tolist() if single else shares[own]
+        paced: Loading = float(launch_share[i, 0]) if single else launch_share[i]
+        groups = group_shares([kind.group for kind in kinds], weights)
+        precisions = precision_sources(kinds, weights)
+        for sources, tell, all_far in zip(found, (latency_sources, power_sources), far, strict=True):
+            near = {name: loading[i] for name, loading in all_far.items()}
+            sources.append(
+                tell(bundle, workload.model_family, paced, groups, forecast=prepared.forecast, precisions=precisions, far_clock=near)
+            )
+    return found

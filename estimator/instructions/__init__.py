@@ -1,1 +1,0 @@
-"""Energy per instruction and per transaction (GPUJoule): tables, counts, links, several modules."""

@@ -1,0 +1,1 @@
+"""The equations: columns in, columns out."""

@@ -1,0 +1,235 @@
+"""Coefficients: what the fit learns for each kernel group, their meaning and where they start.
+
+A coefficient named after a phase is the paper's lambda: real time of the phase over its ideal time, 1 where the
+hardware reaches its published rate.  `epsilon_s` is the fixed cost of a kernel.  All are positive, are fitted in
+logarithms, and start from a prior: a centre and a width (standard deviation of the natural logarithm).
+Source of the priors: fits of published measurements on A100, H100 and H200, see docs/model.md.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from estimator.model.phases import OVERLAPPED, SERIAL
+from estimator.vocabulary.quantities import Array, IntArray
+from estimator.vocabulary.workload import Operator
+
+SHAPE_COEFFICIENTS: Final = (
+    "epsilon_s",
+    "floor_s",
+    "offset_s",
+    "exponent",
+    "wave_exponent",
+    "small_tile_exponent",
+    "boost_drop",
+    "boost_time_s",
+    "strided",
+    "widest_split",
+    "l2_knee",
+    "l2_knee_exponent",
+)
+"""Coefficients that are not a phase's lambda."""
+
+COEFFICIENTS: Final = OVERLAPPED + SERIAL + SHAPE_COEFFICIENTS
+COLUMN: Final[dict[str, int]] = {name: i for i, name in enumerate(COEFFICIENTS)}
+
+MEANING: Final[dict[str, str]] = {
+    "math": "tensor-core or CUDA-core time over its ideal [1]",
+    "l2": "time to bring tiles or streams from L2 to the SMs over its ideal [1]",
+    "dram": "time on DRAM over bytes / published bandwidth [1]",
+    "dram_activations": "time on DRAM of a product's activations, or of what norms and softmax read again, over bytes / bandwidth [1]",
+    "issue": "instruction issue of element-wise work over its ideal [1]",
+    "loop": "latency of the serial reduction loop over its ideal [1]",
+    "sfu": "special-function time over its ideal [1]",
+    "wait": "memory latency of dependent steps over its ideal [1]",
+    "prologue": "filling and draining a block's pipeline over its ideal [1]",
+    "epilogue": "writing the result over bytes / published bandwidth [1]",
+    "reduce": "split-K reduction traffic over its ideal [1]",
+    "reduce_launch": "the part of a split-K reduction's fixed cost that does not follow the SM clock, over 1 µs [1]",
+    "reduce_start": "the part of a split-K reduction's fixed cost that follows the SM clock, over 1,000 clocks [1]",
+    "quantise": "quantising activations over its ideal [1]",
+    "waves": "cost of starting and ending one wave of blocks over its ideal [1]",
+    "rows": "cost of one row on an SM over its ideal [1]",
+    "row_length": "cost of one more element of a row on an SM over its ideal [1]",
+    "store": "the output's way from an SM over bytes / 64 byte per clock [1]",
+    "start": "the part of a kernel's fixed cost that follows the SM clock, over 1,000 clocks [1]",
+    "epsilon_s": "the part of a kernel's fixed cost that does not follow the SM clock [s]",
+    "floor_s": "shortest time of one launch that the measuring host saw; it belongs to the host [s]",
+    "offset_s": "time before a kernel that a measurement of single launches contains; it belongs to the host [s]",
+    "exponent": "p of the norm that joins the overlapped phases [1]",
+    "wave_exponent": "1: a partly filled wave costs a whole one; 0: work spreads evenly [1]",
+    "small_tile_exponent": "loss of small tiles: (area / 16,384)^-x [1]",
+    "boost_drop": "largest loss of clock under sustained full load where clocks are not locked [1]",
+    "boost_time_s": "work after which that loss is reached [s]",
+    "strided": "slowdown of copies that change the order of elements [1]",
+    "widest_split": "largest split-K factor that the library offers; 0: the usual ones of the architecture [1]",
+    "l2_knee": "working set, in L2 sizes, up to which repeated launches find their data in L2 [1]",
+    "l2_knee_exponent": "sharpness of that transition [1]",
+}
+"""What each coefficient means, with its unit."""
+
+EFFICIENCY_COEFFICIENTS: Final[dict[str, tuple[str, ...]]] = {
+    "dram": ("dram", "dram_activations", "epilogue"),
+    "l2": ("l2",),
+    "tensor": ("math",),
+    "cuda": ("issue",),
+    "sfu": ("sfu",),
+}
+"""Coefficients that an efficiency replaces by its inverse."""
+
+
+DEFAULTS: Final[dict[str, float]] = {
+    **dict.fromkeys(OVERLAPPED + SERIAL, 0.0),
+    "epsilon_s": 3.0e-6,
+    "floor_s": 0.0,
+    "offset_s": 0.0,
+    "exponent": 2.0,
+    "wave_exponent": 1.0,
+    "small_tile_exponent": 0.0,
+    "boost_drop": 0.0,
+    "boost_time_s": 2.0e-4,
+    "strided": 1.0,
+    "widest_split": 0.0,
+    "l2_knee": 0.0,
+    "l2_knee_exponent": 4.0,
+}
+"""Values of coefficients that a group does not name: its phase does not exist."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prior:
+    """Where a coefficient starts: centre, in its unit, and standard deviation of its natural logarithm."""
+
+    centre: float
+    width: float
+
+
+def group_key(operator: Operator) -> str:
+    """The full dotted group of an operator; coefficients are looked up by its longest known prefix."""
+    parts = [operator.family, operator.operator, operator.precision]
+    if operator.cuda_cores:
+        parts.append("cuda")
+    if operator.family == "attention":
+        parts.append(operator.precision_kv or operator.precision)
+        parts.append(f"d{operator['head_dim']:.0f}")
+        parts.append("window" if operator["window"] > 0 else "full")
+        parts.append(_length_class(operator))
+    elif operator.family == "softmax" or operator.operator in ROW_NORMS:
+        parts.append("long" if operator["dim"] > LONG_ROW else "short")
+    return ".".join(parts)
+
+
+SHORT_SEQUENCE: Final = 128
+LONG_SEQUENCE: Final = 1024
+
+LONG_ROW: Final = 1024
+"""Longest row of the short class [element].  Libraries give longer rows of a softmax a block each, while shorter ones share it; rows of
+layer and RMS norms have a block each whatever their length, and are parted here as well (assumed)."""
+
+ROW_NORMS: Final = frozenset({"layernorm", "rmsnorm"})
+"""Normalisations over rows."""
+
+
+def _length_class(operator: Operator) -> str:
+    """Sequence-length class of an attention kernel; libraries switch kernels near these lengths."""
+    if operator["context"] >= LONG_SEQUENCE:
+        return "long"
+    return "short" if operator.operator == "prefill" and operator["context"] <= SHORT_SEQUENCE else "medium"
+
+
+def longest_prefix(key: str, known: Iterable[str]) -> str | None:
+    """The longest dotted prefix of `key` among `known`, or None."""
+    names = known if isinstance(known, set | frozenset | dict) else set(known)
+    while key:
+        if key in names:
+            return key
+        key = key.rpartition(".")[0]
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CoefficientTable:
+    """Coefficients of groups, ready to be looked up: the row of each group, and rows (g + 1, len(COEFFICIENTS)), the last DEFAULTS."""
+
+    number: dict[str, int]
+    vectors: Array
+
+    def rows(self, keys: Iterable[str]) -> tuple[Array, list[str | None]]:
+        """As `coefficient_rows`."""
+        found: dict[str, str | None] = {}
+        served = [found[key] if key in found else found.setdefault(key, longest_prefix(key, self.number)) for key in keys]
+        none = len(self.number)
+        return self.vectors[np.array([none if name is None else self.number[name] for name in served], dtype=np.int64)], served
+
+
+def coefficient_table(groups: Mapping[str, Mapping[str, float]]) -> CoefficientTable:
+    """The table of groups."""
+    return CoefficientTable(
+        number={name: i for i, name in enumerate(groups)}, vectors=np.array([coefficient_vector(own) for own in (*groups.values(), {})])
+    )
+
+
+def coefficient_rows(groups: Mapping[str, Mapping[str, float]], keys: Iterable[str]) -> tuple[Array, list[str | None]]:
+    """Coefficients of kernels, shape (n, len(COEFFICIENTS)), and the group that served each (None: none does).
+
+    A kernel without a group gets DEFAULTS, which is no prediction; the caller must say so.
+    """
+    return coefficient_table(groups).rows(keys)
+
+
+_DEFAULT_VECTOR: Final = np.array([DEFAULTS[name] for name in COEFFICIENTS])
+
+
+def coefficient_vector(values: Mapping[str, float]) -> Array:
+    """One group's coefficients in the order of COEFFICIENTS; those not named take DEFAULTS."""
+    vector = _DEFAULT_VECTOR.copy()
+    for name, value in values.items():
+        vector[COLUMN[name]] = value
+    return vector
+
+
+def column_index(names: Iterable[str]) -> IntArray:
+    """Column numbers of coefficients."""
+    return np.array([COLUMN[name] for name in names], dtype=np.int64)
+
+
+HOST_LAUNCH: Final = "host_launch"
+HOST_OVERLAP: Final = "host_overlap"
+"""The parameters of the host, which no kernel has."""
+
+_MATRIX: Final = ("gemm", "gemm.bmm", "conv")
+_STREAM: Final = ("conv.depthwise", "softmax", "norm", "reduction", "elementwise", "copy", "copy.transpose", "copy.layout")
+
+TIED_COEFFICIENTS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    HOST_LAUNCH: ((), ()),
+    HOST_OVERLAP: ((), ()),
+    "math.gemm": (("gemm",), ("math",)),
+    "math.bmm": (("gemm.bmm",), ("math",)),
+    "math.conv": (("conv",), ("math",)),
+    "dram": (_MATRIX + _STREAM, ("dram", "dram_activations", "epilogue")),
+    "stream": (_STREAM, ("l2",)),
+    "issue": (_STREAM, ("issue",)),
+    "epsilon": (_MATRIX + _STREAM, ("epsilon_s", "start")),
+    "prologue": (_MATRIX, ("prologue",)),
+}
+"""Groups and coefficients that a tied parameter multiplies; refinements of a group ("gemm.linear") follow it unless they are named."""
+
+
+def parameter_targets(name: str, groups: Iterable[str]) -> list[tuple[str, str]]:
+    """(group, coefficient) pairs among `groups` that a parameter multiplies; empty for the host's and for names of no coefficient."""
+    if name in TIED_COEFFICIENTS:
+        roots, coefficients = TIED_COEFFICIENTS[name]
+        served = [group for group in groups if _root(group) in roots]
+        return [(group, coefficient) for group in served for coefficient in coefficients]
+    group, _, coefficient = name.rpartition(".")
+    return [(group, coefficient)] if coefficient in COLUMN and group in groups else []
+
+
+def _root(group: str) -> str:
+    """The tied group whose parameters serve a group: its longest prefix among them."""
+    known = (*_MATRIX, *_STREAM)
+    while group and group not in known:
+        group = group.rpartition(".")[0]
+    return group

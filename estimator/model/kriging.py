@@ -1,0 +1,102 @@
+"""What the equations leave over, by kriging: a weighted sum over measured kernels that resemble the one asked for.
+
+    r(q) = Σ_i w_i · k(q, i),      k = m(Δshape / 3) · exp(−(Δclock / 2)²) + (1 + [same tile area]) · m(Δshares / 0.4)
+
+m is Matérn's covariance of order 3/2, Δshape a distance in octaves, Δclock in octaves of the SM clock, Δshares the Euclidean distance
+of the shares that the phases have in a kernel's time.  Kernels that spend their time alike err alike, whatever their shape, and more
+so with the same tile.  The weights solve (K + 0.3² · I) w = e for the fit's own errors e = ln(measured / equations).
+
+Scales and amplitudes are the same for all groups: fitting them to each gained nothing on simulated kernels.  Source of the method:
+Rasmussen and Williams, Gaussian Processes for Machine Learning (2006), chapter 2 and equation 4.17.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from estimator.model.phases import Phases
+from estimator.model.timeline import norm_parts, p_norm
+from estimator.vocabulary.quantities import Array, IntArray
+
+SHAPE_SCALE: Final = 3.0
+CLOCK_SCALE: Final = 2.0
+SHARE_SCALE: Final = 0.4
+"""Distances at which kernels stop resembling each other: of the shape and the SM clock [octave], of the shares of phases [1]."""
+
+NOISE: Final = 0.3
+"""What a measured kernel shares with no other, relative to each of the terms of the covariance [1]."""
+
+SHARES: Final = ("math", "l2", "dram", "issue", "loop", "sfu", "clocked", "fixed")
+"""Parts of a kernel's time: the terms of the norm, and what is added to it, by whether the SM clock drives it."""
+
+ASKED_AT_ONCE: Final = 2000
+"""Kernels whose covariances are held at a time; it bounds memory."""
+
+_TINY: Final = 1e-300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PhaseFeatures:
+    """How kernels spend their time, columns of shape (n,): log2 of the SM clock in Hz, elements of the output tile (0: none), and
+    SHARES of the GPU time, shape (n, 8).
+    """
+
+    log_clock: Array
+    tile_area: Array
+    shares: Array
+
+    def select(self, index: IntArray) -> "PhaseFeatures":
+        """The rows `index`."""
+        return PhaseFeatures(**{name: getattr(self, name)[index] for name in PhaseFeatures.__slots__})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Kriging:
+    """Measured kernels: points (n, f) of their shapes as in `estimator.model.residuals`, features, and weights (n,)."""
+
+    points: Array
+    features: PhaseFeatures
+    weight: Array
+
+
+def phase_features(phases: Phases, coefficients: Array, sm_clock_hz: Array, ratio: Array) -> PhaseFeatures:
+    """Features of kernels at their clocks; arguments as of `kernel_seconds`, with phases of shape (n, ·)."""
+    clocks, seconds, exponent, serial_clocks, serial_s = norm_parts(phases, coefficients, ratio)
+    terms = clocks / sm_clock_hz[:, None] + seconds
+    parts = np.column_stack([terms, serial_clocks / sm_clock_hz, serial_s])
+    total = p_norm(terms, np.broadcast_to(exponent, len(terms))) + parts[:, -2] + parts[:, -1]
+    return PhaseFeatures(
+        log_clock=np.log2(sm_clock_hz), tile_area=phases.tile_area.copy(), shares=parts / np.maximum(total, _TINY)[:, None]
+    )
+
+
+def covariance(points: Array, features: PhaseFeatures, other_points: Array, other: PhaseFeatures) -> Array:
+    """k of each kernel with each other one, shape (n, m)."""
+    by_shape = _matern(_squared(points, other_points) / SHAPE_SCALE**2)
+    clock = (features.log_clock[:, None] - other.log_clock[None, :]) / CLOCK_SCALE
+    same = features.tile_area[:, None] == other.tile_area[None, :]
+    by_share = _matern(_squared(features.shares, other.shares) / SHARE_SCALE**2)
+    result: Array = by_shape * np.exp(-(clock**2)) + (1.0 + same) * by_share
+    return result
+
+
+def kriged(known: Kriging, points: Array, features: PhaseFeatures) -> Array:
+    """ln of the factor on the equations' time of kernels, shape (q,)."""
+    found = np.zeros(len(points))
+    for first in range(0, len(points), ASKED_AT_ONCE):
+        part = np.arange(first, min(first + ASKED_AT_ONCE, len(points)))
+        found[part] = covariance(points[part], features.select(part), known.points, known.features) @ known.weight
+    return found
+
+
+def _squared(points: Array, others: Array) -> Array:
+    squared: Array = (points**2).sum(axis=1)[:, None] + (others**2).sum(axis=1)[None, :] - 2.0 * points @ others.T
+    return np.maximum(squared, 0.0)
+
+
+def _matern(squared: Array) -> Array:
+    """(1 + √3 d) · exp(−√3 d) of squared distances in scales."""
+    distance = np.sqrt(3.0 * squared)
+    result: Array = (1.0 + distance) * np.exp(-distance)
+    return result

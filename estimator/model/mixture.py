@@ -1,0 +1,102 @@
+"""What a normally distributed error does to a quantity that bends with it: percentiles of a mixture of narrow normals.
+
+A standard normal u is a mixture of normals of width NODE_STEP at NODES.  Each of them sees a piece of straight line of a quantity q(u), so
+that q is a mixture too, of normals around q(NODES) whose widths follow the slope of q there and what else it errs by.
+"""
+
+import math
+from typing import Final
+
+import numpy as np
+
+from estimator.vocabulary.quantities import NORMAL_90, Array
+
+NODE_STEP: Final = 0.2
+NODES: Final = np.arange(-20.0, 21.0) * NODE_STEP
+"""A standard normal distribution as a mixture: normals of width NODE_STEP at these places."""
+
+NODE_WEIGHTS: Final = np.exp(-0.5 * NODES**2 / (1.0 - NODE_STEP**2)) / np.sum(np.exp(-0.5 * NODES**2 / (1.0 - NODE_STEP**2)))
+"""Their shares: with these the mixture is the standard normal distribution to four digits of what lies in its tails."""
+
+TAILS: Final = np.array([[0.05], [0.95]])
+"""What lies below the limits of a 90 % interval."""
+
+LEAST_STD: Final = 1e-6
+"""The least width of a part of the mixture, in logarithms."""
+
+LAST_STEP: Final = 1e-2
+"""A step shorter than this, in widths of the narrowest part, is the last: the next would be shorter by the square of that."""
+
+MOST_STEPS: Final = 40
+"""Halley's steps, halvings where these leave the interval."""
+
+LEAST_BEND: Final = 0.5
+"""Halley's steps are at most twice Newton's."""
+
+_DENSITY: Final = 1.0 / math.sqrt(2.0 * math.pi)
+
+
+def mixture_limits(mean: Array, std: Array) -> Array:
+    """5th and 95th percentile, shape (2, q), of quantities that are `mean` (q, nodes) at NODES and err by `std` (q,) beside.
+
+    To a few 1e-9 of the narrowest part's width beside what `normal_cdf` is right to.
+    """
+    width = _widths(mean, std)
+    inverse = 1.0 / width
+    lowest, highest = mean - NORMAL_90 * width, mean + NORMAL_90 * width
+    low = np.array([lowest.min(axis=1), highest.min(axis=1)])
+    high = np.array([lowest.max(axis=1), highest.max(axis=1)])
+    middle = mean @ NODE_WEIGHTS
+    scatter = NORMAL_90 * np.sqrt(((mean - middle[:, None]) ** 2 + width**2) @ NODE_WEIGHTS)
+    found: Array = np.minimum(np.maximum(np.array([middle - scatter, middle + scatter]), low), high)
+    last, moves = LAST_STEP * width.min(axis=1), np.full(found.shape, True)
+    for _ in range(MOST_STEPS):
+        score = found[..., None] - mean
+        score *= inverse
+        below, bell = _below_and_bell(score)
+        excess = below @ NODE_WEIGHTS - TAILS
+        over = excess >= 0.0
+        low, high = np.where(over, low, found), np.where(over, found, high)
+        bell *= inverse
+        density = np.maximum(bell @ NODE_WEIGHTS * _DENSITY, LEAST_STD)
+        bell *= score
+        bell *= inverse
+        fall = bell @ NODE_WEIGHTS * _DENSITY  # of the density
+        step = excess / density
+        step /= np.maximum(1.0 + 0.5 * step * fall / density, LEAST_BEND)
+        tried = found - step
+        tried = np.where((tried >= low) & (tried <= high), tried, 0.5 * (low + high))
+        long = moves & (np.abs(tried - found) > last)  # of what is unknown nothing is
+        found = np.where(moves, tried, found)
+        moves = long  # what one quantity comes to is no matter of those beside it
+        if not moves.any():
+            break
+    return found
+
+
+def _widths(mean: Array, std: Array) -> Array:
+    """Widths of the parts: the slope of the quantity at each node times the node's width, and what it errs by beside."""
+    change = np.empty_like(mean)  # over one step
+    change[:, 1:-1] = 0.5 * (mean[:, 2:] - mean[:, :-2])
+    change[:, 0], change[:, -1] = mean[:, 1] - mean[:, 0], mean[:, -1] - mean[:, -2]
+    width: Array = np.maximum(np.sqrt(change * change + (std * std)[:, None]), LEAST_STD)
+    return width
+
+
+def _below_and_bell(score: Array) -> tuple[Array, Array]:
+    """Share of a standard normal distribution below scores, to 1e-7, and exp(−score²/2).  Source: Abramowitz and Stegun, 7.1.26."""
+    t = np.abs(score)
+    t *= 0.3275911 / math.sqrt(2.0)
+    t += 1.0
+    np.reciprocal(t, out=t)
+    tail = 0.5 * 1.061405429 * t
+    for coefficient in (-1.453152027, 1.421413741, -0.284496736, 0.254829592):
+        tail += 0.5 * coefficient
+        tail *= t
+    bell = np.multiply(score, score, out=t)
+    bell *= -0.5
+    np.exp(bell, out=bell)
+    tail *= bell
+    np.copysign(tail, score, out=tail)
+    below: Array = np.subtract(score >= 0.0, tail, out=tail)
+    return below, bell

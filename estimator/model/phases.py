@@ -1,0 +1,107 @@
+"""Phases: the ideal times of which every kernel's time is made, and the events that cost energy.
+
+A kernel's phases are columns.  *Overlapped* phases run beside each other and join by a p-norm (p → ∞ is the
+maximum of a roofline, p = 1 their sum); *serial* phases add.  A phase that the SM clock drives is held in SM
+clocks, one that it does not drive in seconds, so that one set of columns serves every clock.
+
+Classes of columns are not compared as wholes (`eq=False`, here and elsewhere): arrays have no one truth value.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from estimator.vocabulary.quantities import MODULES, Array, IntArray
+
+OVERLAPPED: Final = ("math", "l2", "dram", "dram_activations", "issue", "loop", "sfu", "wait")
+"""Columns of overlapped phases; `dram` and `dram_activations` are one term of the norm, with a lambda each, and so are
+`loop` and `wait`: the parts of a latency that the SM clock drives, and that memory has."""
+
+OVERLAPPED_TERM: Final = (0, 1, 2, 2, 3, 4, 5, 4)
+"""The term of the p-norm to which each overlapped column belongs."""
+
+OVERLAPPED_CLOCKED: Final = (True, True, False, False, True, True, True, False)
+"""Whether the SM clock drives the column (then it is in SM clocks, else in seconds)."""
+
+SERIAL: Final = (
+    "prologue", "epilogue", "reduce", "reduce_launch", "reduce_start", "quantise", "waves", "rows", "row_length", "start", "store",
+)  # fmt: skip
+SERIAL_CLOCKED: Final = (True, False, True, False, True, False, True, True, True, True, True)
+
+START_CLOCKS: Final = 1000.0
+"""Ideal cost of starting and ending a kernel: what of its fixed cost the SM clock drives [SM clock] (assumed)."""
+
+EVENTS: Final = MODULES
+"""Counted events by module: DRAM, L2 and shared-memory bytes; tensor flop (those of 16-bit operands that take as long); CUDA-core
+lane instructions; special functions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Phases:
+    """Ideal phases and events of kernels.
+
+    overlapped   (..., 8)  OVERLAPPED columns, [SM clock] or [s]
+    serial       (..., 11)  SERIAL columns, [SM clock] or [s]
+    even_math    (...,)    math clocks if blocks were spread evenly over the SMs (no wave quantisation)
+    tile_area    (...,)    elements of an output tile; 0 where there is no tile
+    events       (..., 6)  EVENTS counted
+    ideal_math   (...,)    useful work at the peak rate [SM clock]
+    ideal_math_s (...,)    the same at the clock for which the vendor quotes it [s]; drives the clock state
+    occupied     (...,)    share of the SMs that have a block, mean over the kernel's time; drives power alone
+    """
+
+    overlapped: Array
+    serial: Array
+    even_math: Array
+    tile_area: Array
+    events: Array
+    ideal_math: Array
+    ideal_math_s: Array
+    occupied: Array
+
+    def take(self, choice: IntArray) -> "Phases":
+        """Of candidates (n, c, …), the chosen one of each row: phases of shape (n, …)."""
+        row = np.arange(len(choice))
+        return Phases(**{name: getattr(self, name)[row, choice] for name in self.__slots__})
+
+    def lifted(self) -> "Phases":
+        """The same kernels with one candidate each: phases of shape (n, 1, …)."""
+        return Phases(**{name: getattr(self, name)[:, None] for name in self.__slots__})
+
+    def put(self, index: IntArray, first: "Phases") -> None:
+        """Make `first`, of shape (len(index), ·), the first candidate of the rows `index` of phases (n, c, ·)."""
+        for name in self.__slots__:
+            getattr(self, name)[index, 0] = getattr(first, name)
+
+    def select(self, index: IntArray) -> "Phases":
+        """The rows `index`, repeats allowed."""
+        return Phases(**{name: getattr(self, name)[index] for name in self.__slots__})
+
+
+def empty_phases(shape: tuple[int, ...]) -> Phases:
+    """Phases of nothing but a kernel's start, to be filled column by column."""
+    serial = np.zeros((*shape, len(SERIAL)))
+    serial[..., SERIAL.index("start")] = START_CLOCKS
+    return Phases(
+        overlapped=np.zeros((*shape, len(OVERLAPPED))),
+        serial=serial,
+        even_math=np.zeros(shape),
+        tile_area=np.zeros(shape),
+        events=np.zeros((*shape, len(EVENTS))),
+        ideal_math=np.zeros(shape),
+        ideal_math_s=np.zeros(shape),
+        occupied=np.ones(shape),
+    )
+
+
+def join_phases(parts: Sequence[Phases], index: Sequence[IntArray], count: int) -> Phases:
+    """Phases of `count` kernels from parts, each with the rows at which its kernels stand; every row is in one part."""
+    if len(parts) == 1 and (index[0][1:] > index[0][:-1]).all():
+        return parts[0]  # all rows in their order
+    joined = {name: np.empty((count, *getattr(parts[0], name).shape[1:])) for name in Phases.__slots__}
+    for part, rows in zip(parts, index, strict=True):
+        for name, column in joined.items():
+            column[rows] = getattr(part, name)
+    return Phases(**joined)

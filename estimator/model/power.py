@@ -1,0 +1,282 @@
+"""From counted events and time to power: P = P_idle(f) + active + Σ_m α_m C_m V² f + busy.
+
+A module's share of dynamic power is kept as energy per event at a reference voltage, from which the capacitance
+follows: C_m = e_m · r_m / V₀², with r_m the events per clock at full activity.  Core modules scale with
+s(V) = (V/V₀)ⁿ; n = 2 is switching alone, fitted values near 3 also carry leakage, regulator losses and the warmer
+die.  DRAM has its own clock and voltage: a byte costs the same at every SM clock, and a second part, `dram_path`,
+for its way through the core's domain.  Where kernels were measured at known temperatures, leakage beyond the board at
+rest is a term of its own.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from estimator.model.phases import EVENTS, START_CLOCKS, Phases
+from estimator.vocabulary.gpu import ClockTable, GpuSpec
+from estimator.vocabulary.quantities import HZ_PER_MHZ, MODULES, Array
+
+POWER_TERMS: Final = ("dram", "dram_path", "l2", "shared", "tensor", "cuda", "sfu")
+"""Terms whose energy is counted per event; `dram` alone lies outside the core's voltage domain."""
+
+_EVENT_OF_TERM: Final = np.array([EVENTS.index("dram" if term == "dram_path" else term) for term in POWER_TERMS])
+_CORE_TERM: Final = np.array([term != "dram" for term in POWER_TERMS])
+
+L2_CREDIT: Final = 0.35
+"""Share of L2 in which one kernel's result waits for the next: traffic = B²/(B + credit·L2)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PowerModel:
+    """Coefficients of the power equation.
+
+    event_energy_j      (7,) energy per event of POWER_TERMS at the reference voltage [J]
+    busy_w              power of SMs that run anything, at the reference point [W]
+    active_w            power of a board in use beyond idle, follows the idle curve [W]
+    voltage_exponent    n of s(V)
+    l2_credit           see `dram_traffic`
+    warm_knee, warm_sharpness   see `warm_dram_share`
+    leakage             None where no temperatures were measured
+    """
+
+    event_energy_j: Array
+    busy_w: float
+    active_w: float
+    voltage_exponent: float
+    l2_credit: float
+    reference_clock_mhz: float
+    warm_knee: float
+    warm_sharpness: float
+    leakage: "Leakage | None"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leakage:
+    """What a die that is warmer than at rest leaks, and how warm it is.
+
+    w_per_k                          leakage for each kelvin above `idle_c`, at the reference voltage [W/K]
+    idle_c                           temperature at which idle power was measured [°C]
+    operating_c, operating_k_per_w   temperature of a working board: operating_c + operating_k_per_w · power [°C], [K/W]
+    """
+
+    w_per_k: float
+    idle_c: float
+    operating_c: float
+    operating_k_per_w: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OperatingPoint:
+    """State of the board at clocks of shape (c,): SM clock [Hz], core voltage over the reference, idle power [W] and over the reference."""
+
+    sm_clock_hz: Array
+    voltage_ratio: Array
+    idle_w: Array
+    idle_ratio: Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoardTables:
+    """Voltage [V] and idle power [W] over the SM clock; None where unknown, then flat.
+
+    `idle_temperature_c` is the temperature at which idle power was measured, None where unknown.
+    """
+
+    voltage_v: ClockTable | None
+    idle_w: ClockTable | None
+    reference_clock_mhz: float
+    power_limit_w: float
+    idle_temperature_c: float | None = None
+
+    def at(self, sm_clock_mhz: Array) -> OperatingPoint:
+        """The board at clocks of shape (c,).
+
+        Neither voltage nor idle power falls with the clock, so dips of measured tables are noise (`ClockTable.rising`).
+        """
+        flat = np.ones_like(sm_clock_mhz)
+        reference = np.array([self.reference_clock_mhz])
+        voltage = None if self.voltage_v is None else self.voltage_v.rising()
+        idle = None if self.idle_w is None else self.idle_w.rising()
+        idle_w = flat * ASSUMED_IDLE_SHARE * self.power_limit_w if idle is None else idle.at(sm_clock_mhz)
+        return OperatingPoint(
+            sm_clock_hz=sm_clock_mhz * HZ_PER_MHZ,
+            voltage_ratio=flat if voltage is None else voltage.at(sm_clock_mhz) / voltage.at(reference),
+            idle_w=idle_w,
+            idle_ratio=flat if idle is None else idle_w / idle.at(reference),
+        )
+
+
+ASSUMED_IDLE_SHARE: Final = 0.3
+"""Idle power over the power limit where no table is known; measured boards lie between 0.1 and 0.3, PCIe boards high."""
+
+
+LAUNCH_GAP_S: Final = 1e-6
+"""Between two launches of a stream SMs stand idle for about this long: the first drains, the second starts [s]."""
+
+
+def busy_share(latency_s: Array, occupied: Array, gpu_share: Array, sm_clock_hz: Array) -> Array:
+    """Share of `busy_w` that flows while one kernel is launched over and over, shape of `latency_s`.
+
+    gpu_share: share of `latency_s` for which the GPU has the kernel, below 1 where it waits for the host's next launch.
+    Nothing flows between two launches; and SMs without a block are gated, what feeds them is not.  No SM has a block while
+    a kernel starts.
+    """
+    running = np.maximum(gpu_share - LAUNCH_GAP_S / latency_s, LEAST_RUNNING_SHARE)
+    started = np.maximum(1.0 - START_CLOCKS / (sm_clock_hz * latency_s), LEAST_RUNNING_SHARE)
+    share: Array = running * (UNGATED_SHARE + (1.0 - UNGATED_SHARE) * occupied * started)
+    return share
+
+
+UNGATED_SHARE: Final = 0.5
+"""Share of the busy power that flows as soon as one SM runs: clock distribution and L2 against the SMs' own (assumed)."""
+
+
+LEAST_RUNNING_SHARE: Final = 0.2
+"""The shortest kernels run for less than 1 µs of the 3 to 4 µs that a host needs to launch them."""
+
+WARM_KNEE: Final = 0.8
+WARM_SHARPNESS: Final = 4.0
+"""Working set, in L2 sizes, from which on operands do not wait in L2 for their next use, and how sharp that edge is [1].
+For a board that was not measured: most of a cache keeps lines, and replacement is not perfect (assumed)."""
+
+
+def warm_dram_share(ratio: Array, knee: float = WARM_KNEE, sharpness: float = WARM_SHARPNESS) -> Array:
+    """Share of traffic that crosses DRAM when operands of `ratio` L2 sizes are used again: 1 / (1 + (knee / ratio)^sharpness).
+
+    Infinite ratios (cold operands) cross whole.  The knees that a latency fit finds are softer: DRAM time shows late, where
+    other phases hide it.
+    """
+    with np.errstate(divide="ignore", over="ignore"):
+        share: Array = 1.0 / (1.0 + (knee / np.maximum(ratio, LEAST_RATIO)) ** sharpness)
+    return share
+
+
+LEAST_RATIO: Final = 1e-9
+"""Keeps the power of an empty working set finite [1]."""
+
+
+def dram_traffic(footprint_byte: Array, l2_bytes: float, credit: float) -> Array:
+    """Bytes that cross DRAM when neighbouring kernels hand data over through L2, shape (n,).
+
+    B²/(B + credit·L2): small tensors stay in L2, large ones do not notice it.
+    """
+    return footprint_byte * footprint_byte / np.maximum(footprint_byte + credit * l2_bytes, 1.0)
+
+
+def power_events(phases: Phases, gpu: GpuSpec, credit: float) -> Array:
+    """Events of POWER_TERMS per launch, shape (n, 7)."""
+    events = phases.events[:, _EVENT_OF_TERM]
+    traffic = dram_traffic(phases.events[:, EVENTS.index("dram")], gpu.l2_bytes, credit)
+    events[:, POWER_TERMS.index("dram")] = traffic
+    events[:, POWER_TERMS.index("dram_path")] = traffic
+    return events
+
+
+def events_per_second(gpu: GpuSpec, sm_clock_hz: Array, tensor_flop_per_clock: float) -> Array:
+    """Events of POWER_TERMS per second at full activity, shape (c, 7)."""
+    per_clock = module_rates(gpu, tensor_flop_per_clock)
+    rate = sm_clock_hz[:, None] * per_clock
+    rate[:, POWER_TERMS.index("dram")] = gpu.dram_bytes_per_s
+    rate[:, POWER_TERMS.index("dram_path")] = gpu.dram_bytes_per_s
+    return rate
+
+
+def module_rates(gpu: GpuSpec, tensor_flop_per_clock: float) -> Array:
+    """Events of POWER_TERMS per SM clock at full activity, shape (7,); DRAM's at the clock of the published peak."""
+    per_clock = {
+        "dram": gpu.dram_bytes_per_s / (gpu.sm_clock_max_mhz * HZ_PER_MHZ),
+        "l2": gpu.l2_bytes_per_clock,
+        "shared": gpu.shared_bytes_per_clock * gpu.num_sms,
+        "tensor": tensor_flop_per_clock * gpu.num_sms,
+        "cuda": gpu.fp32_lanes * gpu.num_sms,
+        "sfu": gpu.sfu_op_per_clock * gpu.num_sms,
+    }
+    return np.array([per_clock["dram" if term == "dram_path" else term] for term in POWER_TERMS])
+
+
+def capacitance_f(event_energy_j: Array, rates: Array, reference_voltage_v: float) -> Array:
+    """Switched capacitance of each term [F], shape (7,): C = e · r / V₀².  Source: EnergAIzer (arXiv 2604.20105), eq. 5."""
+    return event_energy_j * rates / reference_voltage_v**2
+
+
+def term_scale(model: PowerModel, point: OperatingPoint) -> Array:
+    """Factor on each term's energy at an operating point, shape (..., 7): s(V) for core terms, 1 for DRAM."""
+    core = point.voltage_ratio**model.voltage_exponent
+    return np.where(_CORE_TERM, core[..., None], 1.0)
+
+
+def static_power_w(model: PowerModel, point: OperatingPoint, busy_share: Array) -> Array:
+    """Power that does not depend on what runs [W]: idle, active, and busy for the share of time that SMs run, shape of `busy_share`."""
+    core = point.voltage_ratio**model.voltage_exponent * point.sm_clock_hz / (model.reference_clock_mhz * HZ_PER_MHZ)
+    result: Array = point.idle_w + model.active_w * point.idle_ratio + model.busy_w * core * busy_share
+    return result
+
+
+LEAKAGE_EXPONENT: Final = 3.0
+"""Leakage grows with about this power of the voltage."""
+
+STRONGEST_FEEDBACK: Final = 0.5
+"""Leakage warms the die that leaks; beyond this gain no board would be stable [1]."""
+
+
+def leakage_power_w(model: PowerModel, point: OperatingPoint, other_w: Array, temperature_c: Array | None = None) -> Array:
+    """Leakage beyond the board at rest [W], shape of `other_w`, which is all other power.
+
+    temperature_c: of the die; None or nan where unknown: then as warm as boards of this power usually are, leakage included.
+    """
+    leakage = model.leakage
+    if leakage is None:
+        return np.zeros_like(other_w)
+    per_k = leakage.w_per_k * point.voltage_ratio**LEAKAGE_EXPONENT
+    feedback = np.minimum(per_k * leakage.operating_k_per_w, STRONGEST_FEEDBACK)
+    usual_k = leakage.operating_c - leakage.idle_c + leakage.operating_k_per_w * other_w
+    own: Array = per_k * usual_k / (1.0 - feedback)
+    if temperature_c is None:
+        return own
+    return np.where(np.isfinite(temperature_c), per_k * (temperature_c - leakage.idle_c), own)
+
+
+def workload_power_w(model: PowerModel, point: OperatingPoint, gpu_s: Array, latency_s: Array, energy_j: Array) -> Array:
+    """Mean power of an iteration without a limit [W], from its GPU time and latency [s] and what its events cost [J], shape (..., c)."""
+    other_w = static_power_w(model, point, np.minimum(gpu_s / latency_s, 1.0)) + energy_j / latency_s
+    power_w: Array = other_w + leakage_power_w(model, point, other_w)
+    return power_w
+
+
+PARTS: Final = ("idle", "active", "busy", "leakage", "DRAM", "L2", "shared", "tensor", "CUDA", "special functions")
+"""Parts of power and energy: the board at rest and in use, running SMs, a warmer die, and counted events."""
+
+_PART_OF_TERM: Final = ("DRAM", "DRAM", "L2", "shared", "tensor", "CUDA", "special functions")
+
+
+def power_parts_w(
+    model: PowerModel, point: OperatingPoint, busy_share: Array, term_w: Array, temperature_c: Array | None = None
+) -> dict[str, Array]:
+    """Power by PARTS [W], each of shape (c,), whose sum is all of it.
+
+    term_w (c, 7): by POWER_TERMS; temperature_c: as for `leakage_power_w`.
+    """
+    nothing = np.zeros_like(busy_share)
+    static_w, rest_w = static_power_w(model, point, busy_share), static_power_w(model, point, nothing)
+    leakage_w = leakage_power_w(model, point, static_w + term_w.sum(axis=1), temperature_c)
+    parts = {"idle": point.idle_w, "active": rest_w - point.idle_w, "busy": static_w - rest_w, "leakage": leakage_w}
+    for part, watt in zip(_PART_OF_TERM, term_w.T, strict=True):
+        parts[part] = parts.get(part, nothing) + watt
+    return parts
+
+
+def tensor_rate(gpu: GpuSpec) -> float:
+    """Rate against which tensor activity is reckoned: 16-bit operands [flop / (clock · SM)]."""
+    return gpu.tensor_flop_per_clock.get("bf16", gpu.tensor_flop_per_clock.get("fp16", gpu.cuda_flop_per_clock["fp32"]))
+
+
+def module_activity(phases: Phases, gpu: GpuSpec, latency_s: Array, sm_clock_hz: float) -> Array:
+    """Share of a kernel's time for which each module works at its published rate, shape (n, 6) in the order of MODULES.
+
+    Clipped to 1: counts are ideal, and a published rate can be exceeded by a few percent.
+    """
+    rates = events_per_second(gpu, np.array([sm_clock_hz]), tensor_rate(gpu))[0]
+    per_module = np.array([rates[POWER_TERMS.index(module)] for module in MODULES])
+    activity: Array = np.clip(phases.events / np.maximum(latency_s[:, None] * per_module, 1e-300), 0.0, 1.0)
+    return activity

@@ -1,0 +1,375 @@
+"""What the equations leave over: the error of the nearest measured kernels, carried to a kernel nearby.
+
+    r(q) = s · Σ w_i e_i / Σ w_i · exp(−(d₁ / reach)²),   w_i = 1 / (d_i + softening)³,   over the 8 nearest
+
+e = ln(measured / equations) of the fit's own rows, d the distance in base-2 logarithms of the shape.  |r| is bounded.
+The reach, and s for work beyond the largest that was measured (elsewhere 1), are those with which a group's largest
+kernels were forecast best from its smaller ones.
+
+Small groups may be kriged instead (`estimator.model.kriging`), for kernels whose phases are known: r is that sum, with the same bound.
+
+The same neighbours give the uncertainty: σ(q) from the errors that the 25 nearest had when they were left out of the fit.
+Errors are kept twice where kernel names told the tiles: with the tiles that a prediction has, and with the named ones.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from estimator.model.kriging import SHARES, Kriging, PhaseFeatures, kriged
+from estimator.model.tier_records import ErrorRecord, KrigingRecord, PowerTier, PowerTrend, Tier, TierRecord
+from estimator.vocabulary.errors import BundleError
+from estimator.vocabulary.frozen import remembered
+from estimator.vocabulary.quantities import HZ_PER_MHZ, NORMAL_90, Array, BoolArray, IntArray
+from estimator.vocabulary.workload import FAMILY_FIELDS, ZERO_ALLOWED, Operator
+
+NEIGHBOURS: Final = 8
+SPREAD_NEIGHBOURS: Final = 25
+
+SOFTENING: Final = 0.25
+"""Distance at which a neighbour's weight has fallen to an eighth of that of an equal shape [octave]."""
+
+USUAL_REACH: Final = 2.0
+"""Distance of the nearest neighbour at which the correction has faded to 1/e [octave], where a bundle states no other."""
+
+LARGEST_CORRECTION: Final = 0.35
+"""Bound of |r| [ln]."""
+
+SPREAD_OFFSET: Final = 0.01
+"""Added to the mean error of the neighbours: measurements repeat no better [ln]."""
+
+FAR: Final = 1.0
+"""Kernels whose nearest neighbour is farther than this have their own quantile [octave]."""
+
+FIELD_WEIGHT: Final[dict[str, dict[str, float]]] = {
+    "attention": {"batch": 0.7, "queries": 0.5, "context": 0.5, "window": 0.5, "causal": 10.0},
+    "conv": {"stride": 3.0, "padding": 0.5, "kernel_h": 1.5, "kernel_w": 1.5},
+}
+"""Octaves of distance for one octave of a shape field; fields that are not named count 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fading:
+    """How a neighbour's error loses its meaning with distance.
+
+    reach         distance of the nearest neighbour at which it has faded to 1/e [octave]
+    beyond_share  share of it that holds for work beyond the largest measured [1]
+    """
+
+    reach: float = USUAL_REACH
+    beyond_share: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TierErrors:
+    """Errors of the measured kernels of a group, with their tiles told in one way; columns of shape (n,).
+
+    ln_error     ln(measured / equations)
+    left_out     |ln(measured / prediction)| when the kernel was left out of the fit
+    fading       how far these carry
+    near, far    quantiles of left_out / σ that give 90 % intervals, by the distance of the nearest neighbour
+    beyond       90 % half width for work, or a size, beyond the largest [ln]
+    beyond_octaves  how far beyond the largest work that was tested [octave]; farther out it grows as a random walk does
+    kriging      in place of the neighbours' errors where phases are known, with the share of it that holds for work beyond the
+                 largest measured; None where neighbours forecast better
+    """
+
+    ln_error: Array
+    left_out: Array
+    fading: Fading
+    near: float
+    far: float
+    beyond: float
+    beyond_octaves: float
+    kriging: tuple[Kriging, float] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ResidualTier:
+    """Measured kernels of one group.
+
+    fields       shape fields, each with its weight
+    points       (n, f) weighted log2 of these fields
+    squared      (n,) sum of their squares
+    largest      (f,) largest of every size among them; infinite for fields that are no sizes, and where few shapes span no range
+    largest_work the largest work among them
+    predicted    errors with tiles as a prediction has them
+    named        errors with the tiles that kernel names tell; None where these were not used
+    """
+
+    fields: tuple[tuple[str, float], ...]
+    points: Array
+    squared: Array
+    largest: Array
+    largest_work: float
+    predicted: TierErrors
+    named: TierErrors | None
+
+
+def shape_points(operators: Sequence[Operator]) -> Array:
+    """Weighted log2 of the shape fields of operators of one family, shape (n, f)."""
+    family = operators[0].family
+    weights = FIELD_WEIGHT.get(family, {})
+    shapes = np.array([operator.shape for operator in operators], dtype=np.float64)
+    return _weighted_log(shapes, [(name, weights.get(name, 1.0)) for name in FAMILY_FIELDS[family]])
+
+
+def tier_points(tier: ResidualTier, operators: Sequence[Operator]) -> Array:
+    """Weighted log2 of the fields that a tier compares, shape (n, f)."""
+    try:
+        shapes = np.array([[operator[name] for name, _ in tier.fields] for operator in operators], dtype=np.float64)
+    except (KeyError, ValueError) as error:
+        raise BundleError(f"the bundle's residuals name a field that kernels of {operators[0].family} lack ({error}); fit again") from error
+    return _weighted_log(shapes, tier.fields)
+
+
+def _weighted_log(shapes: Array, fields: Sequence[tuple[str, float]]) -> Array:
+    shift = np.array([1.0 if name in ZERO_ALLOWED else 0.0 for name, _ in fields])
+    points: Array = np.log2(shapes + shift) * np.array([weight for _, weight in fields])
+    return points
+
+
+def operator_work(operators: Sequence[Operator]) -> Array:
+    """A measure of each operator's work that grows with every size, shape (n,); comparable within a group."""
+    return np.array([_work(operator) for operator in operators], dtype=np.float64)
+
+
+def _work(operator: Operator) -> float:
+    shape = operator.shape
+    if operator.family == "attention":
+        batch, queries, context, heads, _, head_dim, window, _ = shape
+        return batch * queries * (min(context, window) if window else context) * heads * head_dim
+    if operator.family == "conv":
+        batch, channels, height, width, filters, kernel_h, kernel_w, stride, _, groups = shape
+        return batch * channels * height * width * filters * kernel_h * kernel_w / (stride * stride * groups)
+    if operator.family in ("elementwise", "copy"):
+        return shape[0] + shape[1]
+    return math.prod(shape)
+
+
+@remembered
+def tier_from_document(document: TierRecord) -> ResidualTier:
+    """The tier in a bundle; its arrays are built once."""
+    fields = tuple(zip(document["fields"], document["weights"], strict=True))
+    count = len(document["ln_error"])
+    sizes = (np.array(document["points"][name], dtype=np.float64) for name in document["fields"])
+    shapes = np.stack([np.broadcast_to(size, count) for size in sizes], axis=1)  # a size that all share is stored once
+    named = document.get("named")
+    points = _weighted_log(np.maximum(shapes, SMALLEST_SIZE), fields)
+    return ResidualTier(
+        fields=fields,
+        points=points,
+        squared=(points**2).sum(axis=1),
+        largest=np.where([name in ZERO_ALLOWED or count <= SPREAD_NEIGHBOURS for name, _ in fields], np.inf, points.max(axis=0)),
+        largest_work=max(document["largest_work"], SMALLEST_SIZE),
+        predicted=_errors(document, points),
+        named=None if named is None else _errors(named, points),
+    )
+
+
+def _errors(document: ErrorRecord, points: Array) -> TierErrors:
+    count = len(points)
+    kriging = document.get("kriging")
+    return TierErrors(
+        ln_error=_column(document["ln_error"], count),
+        left_out=_column(document["left_out"], count),
+        fading=Fading(reach=max(document.get("reach", USUAL_REACH), LEAST_REACH), beyond_share=document.get("beyond_share", 1.0)),
+        near=document["near"],
+        far=document["far"],
+        beyond=document["beyond"],
+        beyond_octaves=max(document.get("beyond_octaves", np.inf), SMALLEST_SIZE),
+        kriging=None if kriging is None else _kriging(kriging, points),
+    )
+
+
+def _kriging(document: KrigingRecord, points: Array) -> tuple[Kriging, float]:
+    shape = np.array(document["shape"], dtype=np.int64)
+    count = len(shape)
+    shares = np.stack([_column(document["shares"].get(name, (0.0,)), count) for name in SHARES], axis=1)
+    features = PhaseFeatures(
+        log_clock=np.log2(_column(document["sm_clock_mhz"], count) * HZ_PER_MHZ),
+        tile_area=_column(document["tile_area"], count),
+        shares=shares,
+    )
+    return Kriging(points=points[shape], features=features, weight=_column(document["weight"], count)), document["beyond_share"]
+
+
+SMALLEST_SIZE: Final = 1e-300
+"""In place of a size of 0, whose logarithm is none."""
+
+
+def _column(values: Sequence[float], count: int) -> Array:
+    """A column of which one entry may stand for all."""
+    return np.broadcast_to(np.array(values, dtype=np.float64), count)
+
+
+LEAST_REACH: Final = 1e-3
+"""A shorter reach is none at all [octave]."""
+
+
+def corrections(
+    tier: ResidualTier, points: Array, work: Array, named: BoolArray | None = None, features: PhaseFeatures | None = None
+) -> tuple[Array, Array]:
+    """ln of the factor on the equations' time, and the standard deviation of ln of the corrected time, shapes (q,).
+
+    named (q,): kernels whose tile a name told; None: none.  features: of these kernels, where their phases are known.
+    """
+    distance, index = nearest(tier.points, points, SPREAD_NEIGHBOURS, tier.squared)
+    excess = np.log2(work / tier.largest_work)
+    longer = np.maximum((points - tier.largest).max(axis=1), 0.0)
+    correction, deviation = _corrected(tier.predicted, distance, index, excess, longer)
+    _krige(correction, tier.predicted, np.arange(len(points)), points, excess, features)
+    if named is not None and tier.named is not None and named.any():
+        own = np.flatnonzero(named)
+        correction[own], deviation[own] = _corrected(tier.named, distance[own], index[own], excess[own], longer[own])
+        _krige(correction, tier.named, own, points, excess, features)
+    return correction, deviation
+
+
+def _krige(correction: Array, errors: TierErrors, rows: IntArray, points: Array, excess: Array, features: PhaseFeatures | None) -> None:
+    """Write the kriged corrections of `rows` into `correction`, where kriging is used."""
+    if features is None or errors.kriging is None:
+        return
+    known, beyond_share = errors.kriging
+    found = kriged(known, points[rows], features.select(rows))
+    correction[rows] = faded(found, np.zeros(len(rows)), excess[rows], Fading(beyond_share=beyond_share))
+
+
+def _corrected(errors: TierErrors, distance: Array, index: IntArray, excess: Array, longer: Array) -> tuple[Array, Array]:
+    """As `corrections`; longer (q,): how far one size lies beyond the largest measured, whatever the work [octave].
+
+    A row longer than all measured ones is a kernel that nobody rehearsed, however few rows there are: from the edge on its error grows
+    as that of work beyond the largest does.
+    """
+    correction = _carried(errors, distance, index, excess)
+    sigma = SPREAD_OFFSET + errors.left_out[index].mean(axis=1)
+    half = np.where(distance[:, 0] <= FAR, errors.near, errors.far) * sigma
+    walked = np.maximum(np.where(excess > 0.0, np.maximum(excess / errors.beyond_octaves, 1.0), 0.0), longer / errors.beyond_octaves)
+    half = np.maximum(half, errors.beyond * np.sqrt(walked))
+    return correction, half / NORMAL_90
+
+
+def _carried(errors: TierErrors, distance: Array, index: IntArray, excess: Array) -> Array:
+    return faded(neighbour_error(distance, errors.ln_error[index]), distance[:, 0], excess, errors.fading)
+
+
+def neighbour_error(distance: Array, ln_error: Array) -> Array:
+    """Weighted mean error of neighbours, nearest first, shape (q, k) → (q,)."""
+    distance, ln_error = distance[:, :NEIGHBOURS], ln_error[:, :NEIGHBOURS]
+    weight = (distance + SOFTENING) ** -3.0
+    mean: Array = (weight * ln_error).sum(axis=1) / weight.sum(axis=1)
+    return mean
+
+
+def faded(error: Array, distance: Array, excess: Array, fading: Fading) -> Array:
+    """r, shape (q,): what is left of the neighbours' error at a distance of the nearest [octave].
+
+    excess (q,): how far the work lies beyond the largest measured [octave]; negative inside.
+    """
+    share = np.where(excess > 0.0, fading.beyond_share, 1.0) * np.exp(-((distance / fading.reach) ** 2))
+    result: Array = np.clip(share * error, -LARGEST_CORRECTION, LARGEST_CORRECTION)
+    return result
+
+
+def nearest(points: Array, queries: Array, count: int, squares: Array | None = None) -> tuple[Array, Any]:
+    """Distances to and indices of the `count` nearest points of each query, nearest first, shapes (q, count).
+
+    squares: the points' own squares, shape (n,), where they are known already.
+    """
+    count = min(count, len(points))
+    own = (points**2).sum(axis=1) if squares is None else squares
+    squared = own[None, :] + (queries**2).sum(axis=1)[:, None] - 2.0 * queries @ points.T
+    near = np.argpartition(squared, count - 1, axis=1)[:, :count]
+    distance = np.sqrt(((points[near] - queries[:, None, :]) ** 2).sum(axis=2))
+    order = np.argsort(distance, axis=1, kind="stable")
+    row = np.arange(len(queries))[:, None]
+    return distance[row, order], near[row, order]
+
+
+def log_corrections(
+    operators: Sequence[Operator],
+    groups: Sequence[str | None],
+    residuals: Mapping[str, Tier],
+    named: BoolArray | None = None,
+    features: PhaseFeatures | None = None,
+) -> tuple[Array, Array]:
+    """Corrections and standard deviations of ln(time) of operators, shapes (n,).
+
+    groups: the group that served each operator.  Without a tier for that very group: no correction, deviation nan.
+    named (n,): kernels whose tile a name told; None: none.  features: how the kernels spend their time; None: unknown.
+    """
+    correction = np.zeros(len(operators))
+    deviation = np.full(len(operators), np.nan)
+    for group, index in _members(groups, residuals).items():
+        chosen = [operators[i] for i in index]
+        tier = tier_from_document(residuals[group])
+        own = None if named is None else named[index]
+        parts = None if features is None else features.select(np.array(index, dtype=np.int64))
+        correction[index], deviation[index] = corrections(tier, tier_points(tier, chosen), operator_work(chosen), own, parts)
+    return correction, deviation
+
+
+def mean_log_corrections(operators: Sequence[Operator], groups: Sequence[str | None], residuals: Mapping[str, Tier]) -> Array:
+    """The corrections of `log_corrections` alone, of kernels of which neither tile nor phases are known, shape (n,)."""
+    correction = np.zeros(len(operators))
+    for group, index in _members(groups, residuals).items():
+        chosen = [operators[i] for i in index]
+        tier = tier_from_document(residuals[group])
+        distance, near = nearest(tier.points, tier_points(tier, chosen), SPREAD_NEIGHBOURS, tier.squared)
+        correction[index] = _carried(tier.predicted, distance, near, np.log2(operator_work(chosen) / tier.largest_work))
+    return correction
+
+
+def _members(groups: Sequence[str | None], residuals: Mapping[str, Tier]) -> dict[str, list[int]]:
+    """Operators by the group that served them, where it has a tier."""
+    members: dict[str, list[int]] = {}
+    for i, group in enumerate(groups):
+        if group is not None and group in residuals:
+            members.setdefault(group, []).append(i)
+    return members
+
+
+POWER_TIER: Final = "power"
+"""Name of a tier's own tier of power."""
+
+
+def log_power_corrections(
+    operators: Sequence[Operator],
+    groups: Sequence[str | None],
+    residuals: Mapping[str, Tier],
+    equation_w: Array | None = None,
+) -> tuple[Array, Array]:
+    """As `log_corrections`, for power: groups without a power tier have no correction and a deviation of nan.
+
+    What a group has in common is no matter of distance: it holds for all its kernels.  equation_w (n,): power by the equation [W], with
+    which it may change; without it, as at the group's mean power.
+    """
+    tiers = {group: tier["power"] for group, tier in residuals.items() if "power" in tier}
+    trends = {group: _trend(tier) for group, tier in tiers.items()}
+    correction, deviation = log_corrections(operators, groups, {group: tier for group, tier in tiers.items() if "points" in tier})
+    rows = np.array([trends.get(group or "", NO_TREND) for group in groups]).reshape(len(groups), len(NO_TREND))
+    common, slope, low, high, middle = rows.T
+    at = middle if equation_w is None else np.log(np.maximum(np.nan_to_num(equation_w), LEAST_POWER_W))
+    shared = common + slope * (np.clip(at, low, high) - middle)
+    return correction + np.clip(shared, -LARGEST_COMMON, LARGEST_COMMON), deviation
+
+
+NO_TREND: Final = (0.0, 0.0, 0.0, 0.0, 0.0)
+"""Common factor [ln], slope, and least, largest and mean ln(power / W) of a group whose power the equation alone tells."""
+
+LEAST_POWER_W: Final = 1e-3
+"""Keeps the logarithm of no power finite [W]."""
+
+
+def _trend(tier: PowerTrend | PowerTier) -> tuple[float, float, float, float, float]:
+    """What a group's power has in common, in the order of NO_TREND."""
+    if "slope" not in tier:
+        return tier.get("common", 0.0), 0.0, 0.0, 0.0, 0.0
+    return tier["common"], tier["slope"], math.log(tier["low_w"]), math.log(tier["high_w"]), math.log(tier["middle_w"])
+
+
+LARGEST_COMMON: Final = 0.7
+"""Bound of what a group's power may have in common beyond the equation: a factor of 2 either way [ln]."""

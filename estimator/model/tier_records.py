@@ -1,0 +1,111 @@
+"""What a bundle holds of measured kernels: their errors against the equations, at the points of their shapes."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict
+
+from estimator.model.kriging import SHARES
+from estimator.vocabulary.gpu import ClockMhz
+from estimator.vocabulary.reader import LEAST_ONE, Count, FaultError, Span, Words, check_known, check_lengths
+from estimator.vocabulary.workload import FAMILY_FIELDS
+
+Field = Annotated[str, Words(tuple(sorted({name for names in FAMILY_FIELDS.values() for name in names})))]
+LnError = Annotated[float, Span(-100.0, 100.0, "logarithm of a ratio")]
+AbsoluteLnError = Annotated[float, Span(0.0, 100.0, "logarithm of a ratio")]
+Quantile = Annotated[float, Span(0.0, 1e6, "deviations")]
+Octaves = Annotated[float, Span(0.0, 1e3, "octave")]
+BeyondShare = Annotated[float, Span(-10.0, 10.0)]
+LevelW = Annotated[float, Span(1e-3, 1e5, "W")]
+Share = Annotated[float, Span(0.0, 1.0)]
+
+
+class KrigingRecord(TypedDict):
+    """Gaussian-process weights of a group's rows; a column whose entries are all alike may be one entry long."""
+
+    shape: Annotated[tuple[Count, ...], LEAST_ONE, "place of each row's shape among the tier's points"]
+    sm_clock_mhz: Annotated[tuple[ClockMhz, ...], LEAST_ONE, "SM clock of each row [MHz]"]
+    tile_area: Annotated[tuple[Annotated[float, Span(0.0, 1e9)], ...], LEAST_ONE, "log2 of the output tile's area; 0 without tiles"]
+    shares: Annotated[Mapping[Annotated[str, Words(SHARES)], tuple[Share, ...]], "share of the GPU time by phase"]
+    weight: Annotated[tuple[Annotated[float, Span(-1e4, 1e4)], ...], LEAST_ONE, "weight of each row"]
+    beyond_share: Annotated[BeyondShare, "share that holds for work beyond the largest measured [1]"]
+
+
+class ErrorRecord(TypedDict):
+    """Errors of a group's points, with their tiles known in one way; a column whose entries are all alike may be one entry long."""
+
+    ln_error: Annotated[tuple[LnError, ...], LEAST_ONE, "ln(measured / equations) at each point"]
+    left_out: Annotated[tuple[AbsoluteLnError, ...], LEAST_ONE, "magnitude of ln(measured / prediction) of each point left out of the fit"]
+    near: Annotated[Quantile, "quantile of left_out over its neighbours' mean that gives 90 % intervals near points"]
+    far: Annotated[Quantile, "the same for points farther than an octave"]
+    beyond: Annotated[AbsoluteLnError, "90 % half width for work beyond the largest"]
+    reach: NotRequired[Annotated[Octaves, "distance of the nearest point at which its error has faded to 1/e; 2 where absent"]]
+    beyond_share: NotRequired[Annotated[BeyondShare, "share of it that holds for work beyond the largest [1]; 1 where absent"]]
+    beyond_octaves: NotRequired[Annotated[Octaves, "how far beyond the largest work was tested; no limit where absent"]]
+    kriging: NotRequired[Annotated[KrigingRecord | None, "takes the neighbours' place for kernels whose phases are known"]]
+
+
+class PointRecord(ErrorRecord):
+    """Measured kernels of one group and what the equations leave over there."""
+
+    fields: Annotated[tuple[Field, ...], LEAST_ONE, "shape fields that are compared"]
+    weights: Annotated[tuple[Annotated[float, Span(0.0, 1e3)], ...], LEAST_ONE, "octaves of distance for one octave of each field"]
+    points: Annotated[Mapping[Field, tuple[Annotated[float, Span(0.0, 1e18)], ...]], "measured shapes by field"]
+    largest_work: Annotated[float, Span(0.0, 1e60), "the largest work among the points"]
+
+
+class _Trend(TypedDict):
+    slope: NotRequired[Annotated[float, Span(-10.0, 10.0), "slope over ln(power)"]]
+    low_w: NotRequired[Annotated[LevelW, "least power of the fit"]]
+    high_w: NotRequired[Annotated[LevelW, "largest power of the fit"]]
+    middle_w: NotRequired[Annotated[LevelW, "mean power of the fit"]]
+
+
+class PowerTrend(_Trend):
+    """What the power of a group's kernels has in common, as a line over ln(power)."""
+
+    common: Annotated[LnError, "factor at middle_w"]
+
+
+class PowerTier(PointRecord, _Trend):
+    """What the power equation leaves over for a group: a line over ln(power), and errors at points."""
+
+    common: NotRequired[Annotated[LnError, "factor at middle_w"]]
+
+
+def _check_power(power: Any) -> None:
+    if "points" in power:
+        _check_points(power)
+    if "slope" in power:
+        levels = [power.get(name) for name in ("low_w", "middle_w", "high_w")]
+        if None in levels or "common" not in power or sorted(levels) != levels:
+            raise FaultError("needs common, and middle_w between low_w and high_w", "slope")
+
+
+class TierRecord(PointRecord):
+    """Errors of a group's points with predicted tiles; with the tiles of kernel names; and of power."""
+
+    named: NotRequired[Annotated[ErrorRecord | None, "errors with the tiles that kernel names tell; absent where these were not used"]]
+    power: NotRequired[Annotated[PowerTrend | PowerTier, _check_power, "the same for power; absent where it was not measured"]]
+
+
+def _check_points(tier: Any) -> None:
+    """Lengths of columns, and places that they point to."""
+    check_lengths({"weights": tier["weights"]}, len(tier["fields"]))
+    check_known(tier["fields"], tier["points"], "fields")
+    count = len(tier["ln_error"])
+    check_lengths({f"points.{name}": column for name, column in tier["points"].items()}, count, shared=True)
+    for errors in (tier, tier.get("named")):
+        if errors is None:
+            continue
+        check_lengths({"ln_error": errors["ln_error"], "left_out": errors["left_out"]}, count, shared=True)
+        kriging = errors.get("kriging")
+        if kriging is not None:
+            columns = {"sm_clock_mhz": kriging["sm_clock_mhz"], "tile_area": kriging["tile_area"], "weight": kriging["weight"]}
+            check_lengths(columns | dict(kriging["shares"]), len(kriging["shape"]), shared=True)
+            if max(kriging["shape"]) >= count:
+                raise FaultError(f"points to none of the {count} points", "kriging", "shape")
+
+
+if TYPE_CHECKING:
+    Tier = Any
+else:
+    Tier = Annotated[TierRecord, _check_points]

@@ -1,0 +1,89 @@
+"""Which tile a library takes for a matrix product, where kernel names have shown how it chooses among tiles.
+
+A library compares its kernels by costs of its own.  These are near to the true times, but some kernels are liked more than
+their time deserves.  So a candidate c of a product is taken with the probability
+
+    p_c ∝ exp(liking_c − sharpness · ln t_c)
+
+t_c being its time by the equations at the clock for which the vendor quotes its rates.  What counts is the product's time, not
+the name of its tile: the prediction is the candidate at the weighted median of the times.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal, TypedDict
+
+import numpy as np
+
+from estimator.model.coefficients import COLUMN
+from estimator.model.gemm import IMPOSSIBLE_CLOCKS, MatrixColumns, candidate_phases
+from estimator.model.phases import OVERLAPPED, START_CLOCKS
+from estimator.model.tiling import Candidates
+from estimator.model.timeline import kernel_seconds
+from estimator.vocabulary.frozen import remembered
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import HZ_PER_MHZ, Array, BoolArray
+from estimator.vocabulary.reader import LEAST_ONE, Span
+
+KIND: Final = "choice"
+"""What a bundle calls such a predictor in its field `kind`; decision trees have none."""
+
+_MATH: Final = OVERLAPPED.index("math")
+
+Tiles = Annotated[tuple[Annotated[float, Span(1, 65536, "elements or parts")], ...], LEAST_ONE]
+
+
+class ChoiceRecord(TypedDict):
+    """A choice by time and liking, a column by candidate."""
+
+    kind: Annotated[Literal["choice"], "tells a choice from a tree"]
+    tile_m: Annotated[Tiles, "rows of each candidate's output tile"]
+    tile_n: Annotated[Tiles, "its columns"]
+    split: Annotated[Tiles, "parts of the reduction"]
+    liking: Annotated[tuple[Annotated[float, Span(-1e3, 1e3)], ...], LEAST_ONE, "ln of the odds of each candidate at equal time"]
+    sharpness: Annotated[float, Span(0.0, 1e6), "how sharply times are compared [1]"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TileChoice:
+    """Candidates that the library was seen to take, how much it likes each, shape (c,), and how sharply it compares times."""
+
+    candidates: Candidates
+    liking: Array
+    sharpness: float
+
+
+@remembered
+def choice_from_document(document: ChoiceRecord) -> TileChoice:
+    """The choice in a bundle; its arrays are built once."""
+    tile_m, tile_n, split, liking = (np.array(document[name], dtype=np.float64) for name in ("tile_m", "tile_n", "split", "liking"))
+    return TileChoice(
+        candidates=Candidates(tile_m=tile_m, tile_n=tile_n, split=split), liking=liking, sharpness=float(document["sharpness"])
+    )
+
+
+def candidate_seconds(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec, coefficients: Array) -> tuple[Array, BoolArray]:
+    """Times of every candidate at the libraries' clock [s], and whether a library would offer it, both of shape (n, c).
+
+    What every kernel takes alike is no part of them: a library compares kernels, not launches.  A product
+    that no candidate suits is offered all.  coefficients: (n, ·) rows as from `coefficient_rows`, or one for all.
+    """
+    phases = candidate_phases(columns, tiles, gpu, counted=False)
+    rows = coefficients if coefficients.ndim == 1 else coefficients[:, None, :]
+    possible = phases.overlapped[..., _MATH] < IMPOSSIBLE_CLOCKS
+    possible |= ~possible.any(axis=1, keepdims=True)
+    clock_hz = gpu.sm_clock_max_mhz * HZ_PER_MHZ
+    fixed_s = rows[..., COLUMN["epsilon_s"]] + rows[..., COLUMN["start"]] * START_CLOCKS / clock_hz
+    return kernel_seconds(phases, rows, clock_hz) - fixed_s, possible
+
+
+def chosen_tiles(columns: MatrixColumns, choice: TileChoice, gpu: GpuSpec, coefficients: Array) -> Candidates:
+    """The candidate at the weighted median of the times of every product, columns of shape (n,)."""
+    seconds, possible = candidate_seconds(columns, choice.candidates, gpu, coefficients)
+    score = np.where(possible, choice.liking - choice.sharpness * np.log(seconds), -np.inf)
+    weight = np.exp(score - score.max(axis=1, keepdims=True))
+    order = np.argsort(seconds, axis=1)
+    share = np.cumsum(np.take_along_axis(weight, order, axis=1), axis=1)
+    place = (share >= 0.5 * share[:, -1:]).argmax(axis=1)
+    taken = np.take_along_axis(order, place[:, None], axis=1)[:, 0]
+    tiles = choice.candidates
+    return Candidates(tile_m=tiles.tile_m[taken], tile_n=tiles.tile_n[taken], split=tiles.split[taken])

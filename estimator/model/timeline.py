@@ -1,0 +1,234 @@
+"""From phases to time: t = max(floor, offset + epsilon + ‖λ · overlapped‖_p · strided + Σ λ · serial).
+
+Floor and offset belong to the host that measured, and to kernels that are launched by themselves.
+"""
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from estimator.model.coefficients import COLUMN
+from estimator.model.phases import EVENTS, OVERLAPPED, OVERLAPPED_CLOCKED, OVERLAPPED_TERM, SERIAL, SERIAL_CLOCKED, Phases
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import Array, BoolArray, IntArray
+
+REFERENCE_TILE_AREA: Final = 16384.0
+"""Output tile (128 × 128) from which on a block keeps the matrix units busy [element]."""
+
+LAUNCH_OVERLAP_EXPONENT: Final = 8.0
+"""Sharpness of the smooth maximum of GPU time and host launch time where no runs told it; within 1 % of a hard maximum beyond 1.4 : 1."""
+
+_OVERLAPPED_COLUMNS: Final = slice(0, len(OVERLAPPED))
+_SERIAL_COLUMNS: Final = slice(len(OVERLAPPED), len(OVERLAPPED) + len(SERIAL))
+"""Where COEFFICIENTS names the phases: slices are looked at, lists of columns would be copied."""
+_TERMS: Final = max(OVERLAPPED_TERM) + 1
+_TERM_MATRIX: Final = np.array([[float(term == t) for t in range(_TERMS)] for term in OVERLAPPED_TERM])
+_CLOCKED_MATRIX: Final = _TERM_MATRIX * np.array(OVERLAPPED_CLOCKED)[:, None]
+_CONSTANT_MATRIX: Final = _TERM_MATRIX - _CLOCKED_MATRIX
+_MIXED: Final = OVERLAPPED_TERM[OVERLAPPED.index("wait")]
+_PURE: Final = [t for t in range(_TERMS) if t != _MIXED]
+_CLOCKED_SERIAL: Final = np.array(SERIAL_CLOCKED, dtype=np.float64)
+_CONSTANT_SERIAL: Final = 1.0 - _CLOCKED_SERIAL
+_MATH: Final = OVERLAPPED.index("math")
+_DRAM: Final = OVERLAPPED.index("dram")
+_DRAM_COLUMNS: Final = [OVERLAPPED.index(name) for name in ("dram", "dram_activations", "wait")]
+_EPILOGUE: Final = SERIAL.index("epilogue")
+_PROLOGUE: Final = SERIAL.index("prologue")
+_TINY: Final = 1e-300
+
+
+def effective_math_clocks(phases: Phases, coefficients: Array, waves: Array | None = None) -> Array:
+    """Math clocks with wave quantisation, small-tile loss and the clock lost under sustained load, shape (...,).
+
+    Quantised and evenly spread work are joined geometrically (persistent kernels lie between the two); the
+    boost term is bounded, so that long kernels cannot drift away.  waves: as from `wave_share`, where it is known already.
+    """
+    joined = phases.overlapped[..., _MATH] * (wave_share(phases, coefficients) if waves is None else waves)
+    loss = coefficients[..., COLUMN["small_tile_exponent"]]
+    if loss.any():
+        area = np.where(phases.tile_area > 0, np.minimum(phases.tile_area, REFERENCE_TILE_AREA), REFERENCE_TILE_AREA)
+        joined = joined * (area / REFERENCE_TILE_AREA) ** -loss
+    drop = coefficients[..., COLUMN["boost_drop"]]
+    result: Array = joined
+    if not drop.any():
+        return result
+    math_s = coefficients[..., COLUMN["math"]] * joined * phases.ideal_math_s / np.maximum(phases.ideal_math, _TINY)
+    stream_s = phases.overlapped[..., _DRAM]
+    busy = np.minimum(1.0, phases.ideal_math_s / np.maximum(np.maximum(math_s, stream_s), _TINY))
+    settled = 1.0 - np.exp(-phases.ideal_math_s / coefficients[..., COLUMN["boost_time_s"]])
+    result = joined * (1.0 + drop * busy**2 * settled)
+    return result
+
+
+def wave_share(phases: Phases, coefficients: Array) -> Array:
+    """Waves that count, in whole waves of filled SMs, shape (...,): (evenly spread work / quantised)^(1 − η)."""
+    quantised, even = phases.overlapped[..., _MATH], phases.even_math
+    eta = np.minimum(coefficients[..., COLUMN["wave_exponent"]], 1.0)
+    if (eta == 1.0).all():
+        return np.ones(even.shape)
+    share: Array = np.where(even > 0, (np.maximum(even, _TINY) / np.maximum(quantised, _TINY)) ** (1.0 - eta), 1.0)
+    return share
+
+
+def warm_ratio(phases: Phases, gpu: GpuSpec, warm: BoolArray) -> Array:
+    """Working set in L2 sizes of kernels whose operands were left there by earlier launches, infinite for cold ones, shape (...,)."""
+    result: Array = np.where(warm, phases.events[..., EVENTS.index("dram")] / gpu.l2_bytes, np.inf)
+    return result
+
+
+def dram_share(coefficients: Array, ratio: Array) -> Array:
+    """Share of a kernel's DRAM traffic that is left when its working set of `ratio` L2 sizes is warm: 1 / (1 + (knee / ratio)^q).
+
+    Groups without a knee keep all of their traffic.
+    """
+    with np.errstate(divide="ignore", over="ignore"):
+        hidden = (coefficients[..., COLUMN["l2_knee"]] / np.maximum(ratio, _TINY)) ** coefficients[..., COLUMN["l2_knee_exponent"]]
+    result: Array = 1.0 / (1.0 + hidden)
+    return result
+
+
+def norm_parts(phases: Phases, coefficients: Array, ratio: Array | None = None) -> tuple[Array, Array, Array, Array, Array]:
+    """λ-weighted parts of the timeline, ready for any clock; `ratio` as from `warm_ratio`, None where all is cold.
+
+    Returns (term clocks, term seconds, term exponents p, serial clocks, serial seconds) with shapes (..., 6), (..., 6),
+    (...,), (...,), (...,).
+    """
+    waves = wave_share(phases, coefficients)
+    weighted = coefficients[..., _OVERLAPPED_COLUMNS] * phases.overlapped
+    weighted[..., _MATH] = coefficients[..., _MATH] * effective_math_clocks(phases, coefficients, waves)
+    if ratio is not None:
+        weighted[..., _DRAM_COLUMNS] *= dram_share(coefficients, ratio)[..., None]
+    serial = coefficients[..., _SERIAL_COLUMNS] * phases.serial
+    serial[..., _PROLOGUE] *= waves
+    if ratio is not None:
+        serial[..., _EPILOGUE] *= dram_share(coefficients, ratio)
+    return (
+        weighted @ _CLOCKED_MATRIX,
+        weighted @ _CONSTANT_MATRIX,
+        coefficients[..., COLUMN["exponent"]],
+        serial @ _CLOCKED_SERIAL,
+        serial @ _CONSTANT_SERIAL,
+    )
+
+
+def kernel_seconds(phases: Phases, coefficients: Array, sm_clock_hz: Array | float, ratio: Array | None = None) -> Array:
+    """GPU time of kernels without the host's floor [s], broadcast over `sm_clock_hz`.
+
+    phases, coefficients: (..., ·); sm_clock_hz and ratio (as from `warm_ratio`; None: all cold): broadcastable to (...,).
+    """
+    clocks, constant_s, exponent, serial_clocks, serial_s = norm_parts(phases, coefficients, ratio)
+    clock = np.asarray(sm_clock_hz, dtype=np.float64)
+    joined = p_norm(clocks / clock[..., None] + constant_s, exponent) * coefficients[..., COLUMN["strided"]]
+    result: Array = coefficients[..., COLUMN["epsilon_s"]] + joined + serial_clocks / clock + serial_s
+    return result
+
+
+def p_norm(values: Array, exponent: Array) -> Array:
+    """(Σ v^p)^(1/p) over the last axis, scaled by the largest value so that no power overflows or vanishes."""
+    top = _largest(values)
+    ratio = values / np.maximum(top, _TINY)[..., None]
+    total: Array = top * (ratio ** exponent[..., None] @ np.ones(values.shape[-1])) ** (1.0 / exponent)
+    return total
+
+
+def _largest(values: Array) -> Array:
+    """Maximum over the last, short axis: column by column, which is several times faster than `max`."""
+    top: Array = values[..., 0].copy()
+    for i in range(1, values.shape[-1]):
+        np.maximum(top, values[..., i], out=top)
+    return top
+
+
+def measured_seconds(gpu_s: Array, coefficients: Array) -> Array:
+    """What a host that times single launches reads: max(floor, offset + GPU time) [s], shape (...,)."""
+    result: Array = np.maximum(coefficients[..., COLUMN["floor_s"]], coefficients[..., COLUMN["offset_s"]] + gpu_s)
+    return result
+
+
+REFERENCE_HZ: Final = 1e9
+"""Clock at which the terms of a norm are raised to their power; any clock of a GPU will do [Hz]."""
+
+
+class SweepParts(NamedTuple):
+    """What the times of n kernels at all clocks share, columns of shape (n,) in units of `top_s`, their largest term at REFERENCE_HZ.
+
+    clocked, constant    sums of p-th powers of the terms that the SM clock drives, at REFERENCE_HZ, and of those that it does not
+    scale_s              largest term, with the slowdown of strided copies [s]
+    fixed_s              serial time that no clock changes [s]; serial_clocks  what the SM clock drives [SM clock]
+    mixed                rows of kernels with a term of two parts, and of these the parts, [SM clock] and [s], and top_s
+    """
+
+    exponent: Array
+    clocked: Array
+    constant: Array
+    scale_s: Array
+    fixed_s: Array
+    serial_clocks: Array
+    mixed: IntArray
+    mixed_clocks: Array
+    mixed_s: Array
+    mixed_top_s: Array
+
+
+def sweep_parts(phases: Phases, coefficients: Array) -> SweepParts:
+    """Parts of the times of kernels with cold operands, from (n, ·) phases and coefficients, for `sweep_seconds`."""
+    clocks, constant_s, exponent, serial_clocks, serial_s = norm_parts(phases, coefficients)
+    top = np.maximum(_largest(clocks / REFERENCE_HZ + constant_s), _TINY)
+    mixed = np.flatnonzero(constant_s[:, _MIXED] > 0.0)
+    parts = clocks / (REFERENCE_HZ * top[:, None])
+    if mixed.size:
+        parts[mixed, _MIXED] = 0.0
+    power = exponent[:, None]
+    return SweepParts(
+        exponent=exponent,
+        clocked=(parts**power).sum(axis=-1),
+        constant=((constant_s[:, _PURE] / top[:, None]) ** power).sum(axis=-1),
+        scale_s=top * coefficients[:, COLUMN["strided"]],
+        fixed_s=coefficients[:, COLUMN["epsilon_s"]] + serial_s,
+        serial_clocks=serial_clocks,
+        mixed=mixed,
+        mixed_clocks=clocks[mixed, _MIXED],
+        mixed_s=constant_s[mixed, _MIXED],
+        mixed_top_s=top[mixed],
+    )
+
+
+def sweep_seconds(parts: SweepParts, sm_clock_hz: Array) -> Array:
+    """GPU time of kernels at several clocks [s], shape (n, c), from parts of n kernels and clocks (c,), or (n, c) for clocks of their own.
+
+    The terms of a kernel are raised to its p once; a clock then costs one power, and one more where a term has two parts.
+    """
+    exponent = parts.exponent
+    ratio = REFERENCE_HZ / sm_clock_hz
+    if exponent.size and (exponent == exponent[0]).all():  # one p for all: one row of powers instead of a table
+        scaled: Array = parts.clocked[:, None] * ratio ** exponent[0]
+    else:
+        scaled = parts.clocked[:, None] * np.exp(exponent[:, None] * np.log(ratio))
+    if parts.mixed.size:
+        own_hz = sm_clock_hz if sm_clock_hz.ndim == 1 else sm_clock_hz[parts.mixed]
+        seconds = parts.mixed_clocks[:, None] / own_hz + parts.mixed_s[:, None]
+        scaled[parts.mixed] += (seconds / parts.mixed_top_s[:, None]) ** exponent[parts.mixed, None]
+    scaled += parts.constant[:, None]
+    scaled **= 1.0 / exponent[:, None]
+    scaled *= parts.scale_s[:, None]
+    scaled += parts.fixed_s[:, None]
+    scaled += parts.serial_clocks[:, None] / sm_clock_hz
+    return scaled
+
+
+def workload_seconds(gpu_s: Array, host_s: Array, p: float) -> Array:
+    """Latency of a stream of kernels: the smooth maximum of its GPU time and the host's launch time [s], of sharpness p.
+
+    A stream drains and refills as a whole, so the two totals compete, not each kernel with its own launch.
+    """
+    top = np.maximum(np.maximum(gpu_s, host_s), _TINY)
+    result: Array = top * ((gpu_s / top) ** p + (host_s / top) ** p) ** (1.0 / p)
+    return result
+
+
+def launch_bound_share(gpu_s: Array, host_s: Array, p: float) -> Array:
+    """How far the host's launches set the latency, 0 to 1: L^p / (G^p + L^p)."""
+    top = np.maximum(np.maximum(gpu_s, host_s), _TINY)
+    host = (host_s / top) ** p
+    result: Array = host / (host + (gpu_s / top) ** p)
+    return result

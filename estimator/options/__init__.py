@@ -1,0 +1,1 @@
+"""What all commands share: exit status, files to write."""

@@ -1,0 +1,186 @@
+"""How every command ends: exit status, one line for an error, silence for a closed pipe.
+
+0 done · 1 it could not be done · 2 wrong usage · 3 done, but a warning holds or data were rejected · 130 interrupted
+"""
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+
+from estimator.options.entry import INTERRUPTED
+
+DONE: Final = 0
+FAILED: Final = 1
+WRONG_USAGE: Final = 2
+DONE_WITH_WARNINGS: Final = 3
+
+LONGEST_LINE: Final = 2000
+"""Characters of an error; an argument or a field that is longer is cut in its middle."""
+
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+QUIET_OR_VERBOSE: Final = "--quiet and -v"
+
+
+class InputFile(click.Path):
+    """A file to read, looked for before anything is loaded that would read it; `remedy` says what to do where it is not there."""
+
+    def __init__(self, remedy: str = "") -> None:
+        super().__init__(path_type=Path)
+        self.remedy = remedy
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path.  Raises ClickException, which ends the command with status 1, for one that is not there."""
+        if "\0" not in str(value):
+            check_present([str(value)], "{}: cannot be read (No such file or directory)" + (f"; {self.remedy}" if self.remedy else ""))
+        return super().convert(value, param, ctx)
+
+
+def check_present(names: Sequence[str], message: str) -> None:
+    """Raises ClickException with the message, the name in its {}, for the first of the files or folders that is not there."""
+    for name in names:
+        try:
+            os.stat(name)
+        except (FileNotFoundError, NotADirectoryError):
+            raise click.ClickException(message.replace("{}", name)) from None
+        except (OSError, ValueError):
+            continue  # said with its reason when it is read
+
+
+def named_file(context: click.Context | None, parameter: click.Parameter | None, text: str | None) -> str | None:
+    """A text that can name a file, or None.  Raises BadParameter for an empty one and for one with a null byte."""
+    if text is None:
+        return None
+    if not text.strip():
+        raise click.BadParameter("an empty text names no file", context, parameter)
+    if "\0" in text:
+        raise click.BadParameter("a null byte is no part of a file's name", context, parameter)
+    return text
+
+
+def named_files(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
+    """Texts each of which can name a file.  Raises BadParameter as `named_file`."""
+    for text in texts:
+        named_file(context, parameter, text)
+    return texts
+
+
+def switch(name: str, on: str, off: str, default: bool | None, meaning: tuple[str, str]) -> Callable[[Decorated], Decorated]:
+    """Two options for the two values of `name`, the default without either; both together are wrong usage.
+
+    on, off: their words; meaning: the help of each.
+    """
+
+    def chosen(context: click.Context, parameter: click.Parameter, given: bool) -> None:
+        if not given:
+            context.params.setdefault(name, default)
+            return
+        value = f"--{(parameter.name or '').replace('_', '-')}" == on
+        if context.meta.setdefault(f"wattprint.{name}", value) != value:
+            raise click.UsageError(f"{on} and {off} exclude each other", context)
+        context.params[name] = value
+
+    def decorate(command: Decorated) -> Decorated:
+        for word, text in ((off, meaning[1]), (on, meaning[0])):
+            command = click.option(word, is_flag=True, expose_value=False, callback=chosen, help=text)(command)
+        return command
+
+    return decorate
+
+
+def excludes(other: str, words: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    """A callback for both options of a pair that contradict each other, `words`; other: the name of the other one."""
+
+    def check(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+        if value and context.params.get(other):
+            raise click.UsageError(f"{words} exclude each other", context)
+        return value
+
+    return check
+
+
+def run_command(command: click.Command, arguments: Sequence[str] | None, name: str, errors: tuple[type[Exception], ...]) -> int:
+    """Run a click command and return its exit status; the command's own return value, if it is a number, is that status.
+
+    `errors` are the exceptions whose message is meant for the user.  They, wrong usage and an interruption become
+    one line on stderr.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal that lacks a character shows "?" for it
+    try:
+        given = list(sys.argv[1:] if arguments is None else arguments)
+        _check_once(command, name, list(given))  # reading options empties the list
+        status = _invoked(command, name, given)
+        return status if isinstance(status, int) else DONE
+    except click.UsageError as error:
+        path = error.ctx.command_path if error.ctx else name
+        _complain(f"{path}: {_one_line(error.format_message()).rstrip('.')}; see '{path} --help'")
+        return WRONG_USAGE
+    except click.ClickException as error:
+        _complain(f"{name}: {_one_line(error.format_message())}")
+        return FAILED
+    except (click.Abort, KeyboardInterrupt):
+        if sys.stderr.isatty():  # the terminal has written "^C"
+            _complain("")
+        _complain(f"{name}: interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader has gone; nobody is left to tell
+        return FAILED
+    except MemoryError:
+        _complain(f"{name}: not enough memory")
+        return FAILED
+    except errors as error:
+        _complain(f"{name}: {_one_line(str(error))}")
+        return FAILED
+    except OSError as error:  # a name that no file can have; without a name it is stdout, say a full disk behind it
+        told = f"{error.filename}: {error.strerror or error}" if error.filename else f"stdout cannot be written ({error.strerror or error})"
+        _complain(f"{name}: {_one_line(told)}" + ("" if error.filename else "; make room, or send it elsewhere"))
+        return FAILED
+
+
+def _invoked(command: click.Command, name: str, arguments: list[str]) -> Any:
+    """What a command returns, by `command.main` where a shell asks for completions.
+
+    That function also writes an empty line when it is interrupted, even into a log.
+    """
+    if any(key.startswith("_") and key.endswith("_COMPLETE") for key in os.environ):
+        return command.main(args=arguments, prog_name=name, standalone_mode=False)
+    try:
+        with command.make_context(name, arguments) as context:
+            return command.invoke(context)
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
+
+
+def _check_once(command: click.Command, name: str, arguments: list[str], parent: click.Context | None = None) -> None:
+    """Raise UsageError for an option with one value that is given several times: the last would silently win."""
+    context = click.Context(command, info_name=name, parent=parent, resilient_parsing=True, **command.context_settings)
+    try:
+        _, left, order = command.make_parser(context).parse_args(arguments)
+    except click.UsageError:
+        return  # said when the command itself reads its words
+    for parameter, count in Counter(order).items():
+        one = isinstance(parameter, click.Option) and not (parameter.multiple or parameter.is_flag or parameter.count)
+        if one and count > 1:
+            raise click.UsageError(f"{parameter.opts[0]} is given {count} times; give it once", context)
+    below = command.get_command(context, left[0]) if isinstance(command, click.Group) and left else None
+    if below is not None:
+        _check_once(below, left[0], left[1:], context)
+
+
+def _complain(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def _one_line(text: str) -> str:
+    line = "".join(character if character.isprintable() else "?" for character in " ".join(text.split()))
+    half = LONGEST_LINE // 2
+    return line if len(line) <= LONGEST_LINE else f"{line[:half]} … {line[-half:]}"

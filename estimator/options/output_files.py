@@ -1,0 +1,141 @@
+"""Options that name a file to write, the check before the work begins, and `--force`: one mechanism for all commands.
+
+Nothing that exists is replaced unless the user says so, whatever the command then does.  `estimator.vocabulary.whole_file` writes.
+"""
+
+import os
+from collections.abc import Callable, Iterable
+from functools import wraps
+from pathlib import Path
+from typing import Any, Final, Literal, TypeVar
+
+import click
+
+from estimator.options.command_line import named_file
+from estimator.vocabulary.whole_file import try_place
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+Kind = Literal["file", "log", "folder"]
+
+FORCE: Final = "force"
+GIVEN: Final = "wattprint.force"
+"""Where a command's context keeps whether `--force` was given."""
+
+INPUT_PREFIXES: Final = ("sim:", "replay:")
+"""Words of `--gpu` before the name of a file that is read."""
+
+
+class OutputFile(click.Path):
+    """A file to write (`file`), to add to (`log`), or a folder for files that the command names (`folder`)."""
+
+    def __init__(self, kind: Kind = "file") -> None:
+        super().__init__(path_type=Path)
+        self.kind = kind
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path.  Raises BadParameter for an empty text, which would mean the present folder, and for one with a null byte."""
+        named_file(ctx, param, str(value))
+        return super().convert(value, param, ctx)
+
+
+class OutputPlace(click.types.StringParamType):
+    """A dataset to write, as a file, a folder or a URL: a campaign, which goes on with one (`--resume`), looks at it itself."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The text.  Raises BadParameter as OutputFile."""
+        return named_file(ctx, param, super().convert(value, param, ctx))
+
+
+def output_option(*names: str, kind: Kind = "file", force: bool = True, **settings: Any) -> Callable[[Decorated], Decorated]:
+    """An option that names what a command writes; the command begins only when `check_output` accepts it.
+
+    force: whether the command takes `--force`, which is declared beside the first of its outputs.
+    """
+
+    def decorate(function: Decorated) -> Decorated:
+        declared = {parameter.name for parameter in getattr(function, "__click_params__", ())}
+        function = click.option(*names, type=OutputFile(kind), **settings)(function)
+        if force and FORCE not in declared:
+            text = "Replace output files that exist."
+            function = click.option("--force", is_flag=True, expose_value=False, callback=_remember, help=text)(function)
+        return function if getattr(function, "checks_outputs", False) else _checked(function)
+
+    return decorate
+
+
+def _remember(context: click.Context, parameter: click.Parameter, given: bool) -> None:
+    context.meta[GIVEN] = given
+
+
+def _checked(function: Decorated) -> Decorated:
+    """The function, called when all outputs of its command are accepted."""
+
+    @wraps(function)
+    def begin(*arguments: Any, **options: Any) -> Any:
+        context = click.get_current_context()
+        named: set[str] = set()
+        for parameter in context.command.params:
+            path = context.params.get(parameter.name or "")
+            if isinstance(parameter.type, OutputFile) and path is not None:
+                check_output(path, parameter.opts[-1], parameter.type.kind)
+                place = os.path.realpath(path)
+                if place in named:
+                    raise click.ClickException(f"{path}: is named for two outputs; name a file for each")
+                named.add(place)
+        return function(*arguments, **options)
+
+    begin.checks_outputs = True  # type: ignore[attr-defined]
+    return begin  # type: ignore[return-value]
+
+
+def check_output(path: Path, option: str = "--out", kind: Kind = "file") -> None:
+    """Accept what the present command is to write.
+
+    Raises UnwrittenError for what could not be written, and ClickException for what the command reads and for what exists and is not to
+    be replaced; both end the command with status 1.
+    """
+    refuse_inputs([path])
+    other = f"{option} names another {'folder' if kind == 'folder' else 'file'}"
+    if kind == "folder":
+        if path.exists() and not path.is_dir():
+            raise click.ClickException(f"{path}: cannot be written, it is no folder; {other}")
+        if path.is_dir() and os.listdir(path) and not _forced():
+            raise click.ClickException(f"{path} holds files; --force replaces those of the same names, {other}")
+        return
+    try_place(path)
+    if kind == "file" and os.path.lexists(path) and not _forced():
+        takes_force = any(parameter.name == FORCE for parameter in click.get_current_context().command.params)
+        raise click.ClickException(f"{path} exists; {'--force replaces it, ' if takes_force else ''}{other}")
+
+
+def _forced() -> bool:
+    return bool(click.get_current_context().meta.get(GIVEN))
+
+
+def refuse_inputs(outputs: Iterable[Path], more: Iterable[str | Path | None] = ()) -> None:
+    """Raises ClickException where a file to write is one that the present command reads, under whatever name.
+
+    What it reads are all its words that name a file and are no output, and `more`.
+    """
+    there = [path for path in outputs if path.exists()]
+    for word in (*_words(), *more) if there else ():
+        try:
+            same = next((path for path in there if word and path.samefile(word)), None)
+        except (OSError, ValueError):
+            continue  # no file
+        if same is not None:
+            raise click.ClickException(f"{same}: is what this command reads; name another file to write")
+
+
+def _words() -> list[str]:
+    """Every word of the present command that may name a file to read."""
+    context = click.get_current_context()
+    words = []
+    for parameter in context.command.params:
+        value = context.params.get(parameter.name or "")
+        if not isinstance(parameter.type, OutputFile | OutputPlace):
+            texts = [str(one) for one in (value if isinstance(value, tuple | list) else [value]) if isinstance(one, str | Path)]
+            words += texts + [part.strip() for text in texts for part in text.split(",")]
+    for prefix in INPUT_PREFIXES:
+        words += [word.removeprefix(prefix) for word in words if word.startswith(prefix)]
+    return words

@@ -1,0 +1,217 @@
+"""A web site for one user: fixed files and computed answers, behind a token in the address.
+
+The address is http://HOST:PORT/TOKEN/.  Without the token every request gets status 403: those of other users of the machine, and those of
+pages elsewhere, under whatever name they reach this address.  The event loop sends fixed files; a few threads compute answers, so that
+questions delay each other and nothing else.
+"""
+
+import asyncio
+import ipaddress
+import json
+import secrets
+import socket
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from threading import Thread
+from typing import Any, Final
+
+from estimator.vocabulary.errors import EstimatorError
+
+MOST_COMPUTED: Final = 2
+"""Answers that are computed at a time."""
+
+ANSWER_S: Final = 30.0
+"""Time within which an answer must be computed, its turn included [s]."""
+
+MOST_CONNECTIONS: Final = 128
+"""Open connections; above that a new one gets status 503."""
+
+STOP_S: Final = 1
+"""Patience at the end for answers that are being sent [s]."""
+
+LONGEST_LINE: Final = 600
+"""Characters of an error."""
+
+JSON_TYPE: Final = "application/json"
+HEADERS: Final = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+    "Connection": "close",
+}
+"""Headers of every answer: nothing elsewhere embeds or reads it, and no link tells the token."""
+
+Line = Callable[[str], object]
+Message = dict[str, Any]
+
+
+class RequestError(EstimatorError):
+    """A request cannot be served; the message is one line and complete, `status` the HTTP status that goes with it."""
+
+    def __init__(self, message: str, status: HTTPStatus = HTTPStatus.BAD_REQUEST) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """Content as it is sent; as a page of a site, a fixed file."""
+
+    content: bytes
+    media_type: str
+    status: HTTPStatus = HTTPStatus.OK
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Computed:
+    """A page that `answer` computes from a request's body and query, in a thread.
+
+    most_bytes   of a body that is posted; 0: the page is fetched
+    """
+
+    answer: Callable[[bytes, str], Reply]
+    most_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """Pages by path below the token, as an ASGI application.
+
+    log takes a line for each request, complain one for each defect of ours; lines do not hold the token.
+    """
+
+    pages: Mapping[str, Reply | Computed]
+    token: str
+    headers: Mapping[str, str]
+    log: Line
+    complain: Line
+    pool: ThreadPoolExecutor
+
+    async def __call__(self, scope: Message, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]) -> None:
+        """Answer one request."""
+        token, slash, rest = scope["path"][1:].partition("/")
+        path = slash + rest
+        try:
+            if not secrets.compare_digest(token.encode(), self.token.encode()):
+                path = "(no token)"
+                raise RequestError("the address of this page holds a token; take the one that its program printed", HTTPStatus.FORBIDDEN)
+            reply = await self._reply(scope, path, receive)
+        except RequestError as error:
+            reply = refusal(str(error), error.status)
+        own = {"Content-Type": reply.media_type, "Content-Length": str(len(reply.content))}
+        headers = [(name.encode(), value.encode()) for name, value in {**HEADERS, **self.headers, **reply.headers, **own}.items()]
+        await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+        await send({"type": "http.response.body", "body": reply.content})
+        self.log(_one_line(f"{scope['method']} {path} {reply.status:d}"))
+
+    async def _reply(self, scope: Message, path: str, receive: Callable[[], Awaitable[Message]]) -> Reply:
+        """Raises RequestError."""
+        page = self.pages.get(path)
+        if page is None:
+            raise RequestError("there is nothing here", HTTPStatus.NOT_FOUND)
+        methods = ("POST",) if isinstance(page, Computed) and page.most_bytes else ("GET", "HEAD")
+        if scope["method"] not in methods:
+            allowed = " and ".join(methods)
+            return refusal(f"{path} takes {allowed}", HTTPStatus.METHOD_NOT_ALLOWED, Allow=", ".join(methods))
+        if isinstance(page, Reply):
+            return page
+        body = await _body(receive, page.most_bytes)
+        work = asyncio.get_running_loop().run_in_executor(self.pool, self._computed, page, body, scope["query_string"].decode("latin-1"))
+        try:
+            return await asyncio.wait_for(work, ANSWER_S)
+        except TimeoutError:
+            raise RequestError(f"not computed within {ANSWER_S:g} s; try again", HTTPStatus.SERVICE_UNAVAILABLE) from None
+
+    def _computed(self, page: Computed, body: bytes, query: str) -> Reply:
+        """Raises RequestError."""
+        try:
+            return page.answer(body, query)
+        except RequestError:
+            raise
+        except EstimatorError as error:
+            raise RequestError(str(error), HTTPStatus.UNPROCESSABLE_ENTITY) from error
+        except MemoryError as error:
+            raise RequestError("not enough memory for this request", HTTPStatus.SERVICE_UNAVAILABLE) from error
+        except Exception as error:
+            self.complain(f"a request failed: {_one_line(f'{type(error).__name__}: {error}')}")
+            raise RequestError("this request failed", HTTPStatus.INTERNAL_SERVER_ERROR) from error
+
+
+@contextmanager
+def local_site(
+    host: str, port: int, pages: Mapping[str, Reply | Computed], *, token: str, headers: Mapping[str, str], log: Line, complain: Line
+) -> Iterator[str]:
+    """Serves pages within the block; gives the address, which holds the token.
+
+    host is an IP address; port 0 is any free one.  Raises EstimatorError where uvicorn is missing, OSError where it cannot listen.
+    """
+    try:
+        import uvicorn
+    except ImportError:
+        raise EstimatorError("uvicorn is not installed; install wattprint[serve]: pip install 'wattprint[serve]'") from None
+    listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    pool = ThreadPoolExecutor(MOST_COMPUTED)
+    site = Site(pages=pages, token=token, headers=headers, log=log, complain=complain, pool=pool)
+    config = uvicorn.Config(
+        site,
+        http="h11",
+        limit_concurrency=MOST_CONNECTIONS,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level="critical",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=STOP_S,
+    )
+    server = uvicorn.Server(config)
+    address = _address(listener)
+    thread = Thread(target=server.run, args=([listener],), daemon=True)
+    thread.start()
+    try:
+        yield f"http://{address}/{token}/"
+    finally:
+        server.should_exit = True
+        pool.shutdown(wait=False, cancel_futures=True)
+        thread.join()
+        listener.close()
+
+
+def refusal(message: str, status: HTTPStatus, **headers: str) -> Reply:
+    """One JSON line that says why."""
+    content = json.dumps({"error": _one_line(message)}).encode() + b"\n"
+    return Reply(content=content, media_type=JSON_TYPE, status=status, headers=headers)
+
+
+async def _body(receive: Callable[[], Awaitable[Message]], most_bytes: int) -> bytes:
+    """A request's body.  One that is too large is read to its end, so that the browser gets to read the refusal."""
+    body, more = b"", True
+    while more:
+        message = await receive()
+        body = (body + message.get("body", b""))[: most_bytes + 1]
+        more = message.get("more_body", False)
+    if len(body) > most_bytes:
+        raise RequestError(f"the request is too large; at most {most_bytes} bytes are read", HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+    return body
+
+
+def _address(listener: socket.socket) -> str:
+    """Host and port at which a browser on this machine finds a listener."""
+    host, port = listener.getsockname()[:2]
+    address = ipaddress.ip_address(host)
+    if address.is_unspecified:
+        address = ipaddress.ip_address("::1" if address.version == 6 else "127.0.0.1")
+    return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
+
+
+def _one_line(text: str) -> str:
+    line = "".join(character if character.isprintable() else "?" for character in " ".join(text.split()))
+    return line if len(line) <= LONGEST_LINE else line[:LONGEST_LINE] + "…"

@@ -1,0 +1,237 @@
+"""A PyTorch model → Workload, on the meta device: no weights, no GPU, no download.
+
+The model is built from its configuration with tensors that have a shape and no content (`estimator.tracing.building`).
+Each operation that reaches the dispatcher is recorded in plain terms (`recording`, `calls`) and then turned into
+operators (`lowering`).
+Everything is undone when the trace ends.  This is the only file of the package that imports PyTorch.
+"""
+
+import importlib
+import logging
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from estimator.forms.rewriting import with_attention, with_precision
+from estimator.tracing.building import CACHE, Job, configured_job, user_job
+from estimator.tracing.calls import Call
+from estimator.tracing.lowering import lower_calls
+from estimator.tracing.models import load_model_config
+from estimator.tracing.recording import AttentionCalls, Held, fused_step, recording, tensors_in, tensors_within
+from estimator.tracing.request import TENSOR_TYPES, TraceRequest, checked_request
+from estimator.vocabulary.errors import EstimatorError, WorkloadError
+from estimator.vocabulary.workload import Footprint, Workload
+
+REMEDY: Final = "pip install 'wattprint[torch]'"
+
+MODEL_FAULTS: Final = (
+    RuntimeError,
+    TypeError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    AssertionError,
+    ArithmeticError,
+    ImportError,
+    SyntaxError,
+    OSError,
+)
+"""What building or running a model may raise; all of it is the model's or its configuration's."""
+CONFIGURED_ATTENTION: Final = "eager"
+"""Form of attention of models that are built from a configuration, where none is asked for."""
+
+SGD_MOMENTUM: Final = 0.9
+"""Any momentum above 0 gives the optimizer its second list."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traced:
+    """A workload, which of "batch" and "sequence" its inputs have, and the form of its attention, "eager" or "flash"."""
+
+    workload: Workload
+    sizes: frozenset[str]
+    attention: str
+
+
+def trace_workload(request: TraceRequest) -> Workload:
+    """The operators of one forward pass, decoding step or training step.
+
+    Raises WorkloadError for a model that is unknown or cannot be traced, EstimatorError where PyTorch or Transformers
+    is not installed.
+    """
+    return trace_calls(request).workload
+
+
+def trace_calls(request: TraceRequest) -> Traced:
+    """The same with what its inputs are.  Errors as `trace_workload`."""
+    request = checked_request(request)
+    user_code = ":" in request.model and not Path(request.model).exists()
+    config = None if user_code else load_model_config(request.model)
+    if config is not None and not request.attention:
+        request = replace(request, attention=CONFIGURED_ATTENTION)
+    torch = _load("torch")
+    transformers = None if config is None else _load("transformers")  # sets its own level of logging, so before that is lowered
+    calls: list[Call] = []
+    with redirect_stdout(sys.stderr), _quiet(), _as_workload_errors(request.model):  # what a model prints is no part of a result
+        job = user_job(torch, request) if config is None else configured_job(torch, transformers, request, config)
+        run, moments = _runner(torch, request, job, calls)
+        held = Held()
+        kept = [held.add(tensors) for tensors in (_weights(job.model), moments, tensors_within(torch, job.named.get(CACHE)))]
+        held.add(tensors_within(torch, [job.placed, job.named]))
+        met = AttentionCalls(form=request.attention, window=job.window)
+        with recording(torch, calls, met, held):
+            run()
+    if request.optimizer == "adamw-fused" and request.phase == "train":
+        # Two moments of each parameter, which the meta device does not make.
+        kept[1] = 2 * Held().add(parameter for parameter in job.model.parameters() if parameter.requires_grad)
+        held.most_byte += kept[1]
+    footprint = Footprint(weights_byte=kept[0], optimizer_byte=kept[1], cache_byte=kept[2], passing_byte=held.most_byte - sum(kept))
+    request = replace(request, attention=request.attention or ("flash" if met.fused else "eager"))
+    workload = _workload(torch, request, job, calls, footprint, met)
+    return Traced(workload=workload, sizes=job.sizes, attention=request.attention)
+
+
+def _weights(model: Any) -> list[Any]:
+    return [*model.parameters(), *model.buffers()]
+
+
+def _workload(torch: Any, request: TraceRequest, job: Job, calls: list[Call], footprint: Footprint, met: AttentionCalls) -> Workload:
+    lowered = lower_calls(calls, tf32=request.precision == "tf32")
+    if not lowered.operators:
+        raise WorkloadError(f"{request.model}: nothing was launched that is known; the model must work on tensors")
+    source = f"traced on the meta device with PyTorch {torch.__version__}: {job.title}"
+    workload = Workload(
+        name=request.label(job.sizes),
+        operators=lowered.operators,
+        counts=lowered.counts,
+        model_family=job.family,
+        unknown=lowered.unknown,
+        warnings=lowered.warnings,
+        notes=(source, *met.notes(), *lowered.notes),
+        footprint=footprint,
+    )
+    if request.attention == "flash" and not any(operator.family == "attention" for operator in workload.operators):
+        workload = _fused_afterwards(workload, request)
+    return workload if request.precision in TENSOR_TYPES else with_precision(workload, request.precision)
+
+
+def _fused_afterwards(workload: Workload, request: TraceRequest) -> Workload:
+    """Attention that the model itself writes out, fused by its shapes; a model without any stays as it is.
+
+    In a training step it stays too: its gradients are products that the shapes alone do not tell.
+    """
+    if request.phase == "train":
+        return replace(workload, notes=(*workload.notes, "no attention was fused: the model has none or writes it out"))
+    try:
+        fused = with_attention(workload, "flash")
+    except WorkloadError:
+        return replace(workload, notes=(*workload.notes, "no attention to fuse"))
+    return replace(fused, notes=(*fused.notes, "the model writes its attention out; it was fused afterwards"))
+
+
+# Environment ----------------------------------------------------------------------------------------------------------
+
+
+def _load(name: str) -> Any:
+    """PyTorch or Transformers.  Raises EstimatorError with the remedy where it is missing or broken."""
+    try:
+        if name == "torch":
+            import torch
+
+            return torch
+        return importlib.import_module(name)
+    except ImportError as error:
+        missing = "is not installed" if isinstance(error, ModuleNotFoundError) and error.name == name else f"cannot be imported ({error})"
+        raise EstimatorError(f"tracing a model needs {name}, which {missing}: {REMEDY}") from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Warnings and log lines of the libraries held back: they are about running a model, which is not done."""
+    logger = logging.getLogger("transformers")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def _faults() -> tuple[type[Exception], ...]:
+    """MODEL_FAULTS, and what a configuration raises that checks its own fields."""
+    strict = getattr(sys.modules.get("huggingface_hub.errors"), "StrictDataclassError", None)
+    return MODEL_FAULTS if strict is None else (*MODEL_FAULTS, strict)
+
+
+@contextmanager
+def _as_workload_errors(model: str) -> Iterator[None]:
+    """What a model raises, or ends with, as one line."""
+    try:
+        yield
+    except SystemExit as error:
+        raise WorkloadError(f"{model}: cannot be traced: its code ends the program (SystemExit: {error})") from error
+    except _faults() as error:
+        heading, *rest = [text.strip() for text in str(error).splitlines() if text.strip()] or [""]
+        line = f"{heading} {rest[0]}" if heading.endswith(":") and rest else heading
+        raise WorkloadError(f"{model}: cannot be traced: {type(error).__name__}: {line}") from error
+
+
+# Running --------------------------------------------------------------------------------------------------------------
+
+
+def _runner(torch: Any, request: TraceRequest, job: Job, calls: list[Call]) -> tuple[Callable[[], Any], list[Any]]:
+    """What is to be recorded, and the tensors of its optimizer; a fused one writes its step into `calls` itself."""
+    model = job.model
+    if request.phase != "train":
+        model.eval()
+
+        def forward() -> None:
+            with torch.no_grad():
+                model(*job.placed, **job.named)
+
+        return forward, []
+    model.train()
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = _optimizer(torch, request, parameters)
+
+    def step() -> None:
+        with torch.enable_grad():
+            _loss(torch, model(*job.placed, **job.named)).backward()
+        if request.optimizer == "adamw-fused":
+            calls.append(fused_step(parameters))
+        elif optimizer is not None:
+            optimizer.step()
+
+    return step, [] if optimizer is None else tensors_within(torch, list(optimizer.state.values()))
+
+
+def _optimizer(torch: Any, request: TraceRequest, parameters: list[Any]) -> Any:
+    """An optimizer that has made a step, so that its moments are there; None where no such step is to be run."""
+    if request.optimizer not in ("adamw", "sgd") or not parameters:
+        return None
+    if request.optimizer == "sgd":
+        optimizer = torch.optim.SGD(parameters, momentum=SGD_MOMENTUM, foreach=True)
+    else:
+        optimizer = torch.optim.AdamW(parameters, foreach=True)
+    for parameter in parameters:
+        parameter.grad = torch.empty_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return optimizer
+
+
+def _loss(torch: Any, result: Any) -> Any:
+    """The model's own loss, or the sum of the first thing that it returns."""
+    loss = getattr(result, "loss", None)
+    if loss is not None:
+        return loss
+    for tensor in tensors_in(torch, list(result.values()) if isinstance(result, dict) else result):
+        if tensor.requires_grad:
+            return tensor.sum()
+    raise WorkloadError("the model returns nothing that depends on its weights; there is no gradient to compute")

@@ -1,0 +1,1 @@
+"""Named sources of error, and whether an answer holds."""

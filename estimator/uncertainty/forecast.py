@@ -1,0 +1,107 @@
+"""Forecasts: estimates for a board that was not fitted – another GPU, a changed one, other efficiencies – and how uncertain these are."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from estimator.model.coefficients import COLUMN, EFFICIENCY_COEFFICIENTS
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.specifications import FIGURES, RATE_TABLES, SET_BY_USER
+
+FORECAST_STD: Final[dict[str, tuple[float, float]]] = {"alike": (0.05, 0.2), "other": (0.2, 0.35)}
+"""Spread of ln(time) and ln(power) on another GPU than the fitted one, of the same architecture or of another.  Between A100-PCIe
+and A10, GPU-bound runs of the EnergAIzer artifact deviate by 5 to 6 % in time, of which 3 to 4 % are added by the change of board, and by
+12 to 24 % in power; for other architectures assumed."""
+
+EFFICIENCY_STD: Final = (FORECAST_STD["alike"][0],) * 2
+"""The same where an efficiency alone is set: energies of events stay, so that power errs as its time does (assumed)."""
+
+LIMITS: Final = frozenset({"power_limit_w", "sm_clock_limit_mhz", "sm_clock_min_mhz", "sm_clock_step_mhz", "dram_bytes"})
+"""Figures that say where a board may run, which coefficients do not depend on: changing them makes no forecast."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What is asked for was not fitted.
+
+    name    equal for equal boards and settings: their errors are the same
+    ln_std  spread of ln(time) and of ln(power) beyond what the bundle states
+    text    how the board differs from the fitted one, a line for people
+    """
+
+    name: str
+    ln_std: tuple[float, float]
+    text: str
+
+
+def forecast_of(fitted: GpuSpec, asked: GpuSpec, efficiency: Mapping[str, float], coefficients: Array) -> Forecast | None:
+    """The forecast that a request is; None for the board that was fitted, whatever its limits.
+
+    coefficients: as fitted, shape (n, ·), to say what efficiencies replace.
+    """
+    other = asked.name != fitted.name
+    if not efficiency and (asked is fitted or not (other or gpu_changes(fitted, asked, limits=False))):
+        return None
+    changes = _set_by_user(asked) if other else gpu_changes(fitted, asked, limits=False)
+    shares = _efficiency_changes(efficiency, coefficients)
+    if other or changes:
+        spread = FORECAST_STD["alike" if asked.architecture == fitted.architecture else "other"]
+    else:
+        spread = EFFICIENCY_STD
+    what = f"the bundle was fitted on {fitted.name}, not on {asked.name}" if other else ""
+    if changes or shares:
+        settings = ", ".join((*changes, *shares))
+        what = f"{what}, with {settings}" if what else f"{asked.name} with {settings}, which the fit has not seen"
+    return Forecast(
+        name=f"forecast:{asked.name} {' '.join((*changes, *shares))}".rstrip(),
+        ln_std=spread,
+        text=f"forecast: {what}; the interval is wider for it",
+    )
+
+
+def forecast_lines(forecast: Forecast | None) -> tuple[str, ...]:
+    """What an answer says of a forecast; nothing where it is none."""
+    return () if forecast is None else (forecast.text,)
+
+
+def limit_notes(fitted: GpuSpec, asked: GpuSpec) -> tuple[str, ...]:
+    """A line where a board has other limits than the fitted one, which make no forecast."""
+    changes = gpu_changes(fitted, asked, limits=True) if asked.name == fitted.name else ()
+    return (f"{asked.name} with {', '.join(changes)}",) if changes else ()
+
+
+def gpu_changes(fitted: GpuSpec, asked: GpuSpec, *, limits: bool) -> tuple[str, ...]:
+    """Figures in which two specifications differ, "num_sms 108 → 132": the LIMITS alone, or all others."""
+    if asked is fitted:
+        return ()
+    before, after = _figures(fitted), _figures(asked)
+    names = [name for name in dict.fromkeys((*before, *after)) if (name in LIMITS) == limits and before.get(name) != after.get(name)]
+    return tuple(f"{name} {_number(before.get(name))} → {_number(after.get(name))}" for name in names)
+
+
+def _figures(gpu: GpuSpec) -> dict[str, Any]:
+    """Every number of a specification but its tables over the clock."""
+    figures = {name: getattr(gpu, name) for name in FIGURES}
+    return figures | {f"{table}.{precision}": rate for table in RATE_TABLES for precision, rate in getattr(gpu, table).items()}
+
+
+def _set_by_user(gpu: GpuSpec) -> tuple[str, ...]:
+    """Figures of another GPU that were set; what they were is in their source."""
+    return tuple(f"{name} {text}" for name, text in gpu.sources.items() if text.startswith(SET_BY_USER))
+
+
+def _efficiency_changes(efficiency: Mapping[str, float], coefficients: Array) -> tuple[str, ...]:
+    """Efficiencies that kernels of a workload had by their fit, and what they are set to."""
+    lines = []
+    for module, value in efficiency.items():
+        columns = coefficients[:, [COLUMN[name] for name in EFFICIENCY_COEFFICIENTS[module]]]
+        fitted: Sequence[float] = (1.0 / columns[columns > 0.0]).tolist()
+        low, high = (f"{limit:.2g}" for limit in (min(fitted), max(fitted))) if fitted else ("–", "–")
+        above = " (above 1: kernels move or compute less than is counted)" if fitted and max(fitted) > 1.0 else ""
+        lines.append(f"efficiency of {module} {low if low == high else f'{low} to {high}'}{above} → {value:g}")
+    return tuple(lines)
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.6g}"

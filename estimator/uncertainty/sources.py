@@ -1,0 +1,251 @@
+"""How uncertain an estimate of a workload is: standard deviations of ln(latency) and ln(power), by independent sources of error.
+
+    σ² = (1 − w)·σ_gpu² + w·σ_launch² + (1 − p)·(σ_untested² + σ_untried² + σ_forecast² + σ_clock²) + σ_family²
+
+p is the share of the host's launches in the latency, w their weight in its error (`launch_weight`).  σ_gpu and σ_launch come from runs left
+out of the fit; σ_family is added for a model family that the fit has not seen: what families have in common, and for each group of kernels
+that fewer than two fitted families used, (share of the time · spread of a group that nobody, or one family, has tested)².
+Kernels in a precision that no fitted row of their family had add (share of the time · spread of a prior)²
+(`estimator.uncertainty.unseen`), and so
+does another GPU than the fitted one, or one of other figures (`estimator.uncertainty.forecast`).  Where no whole
+runs were fitted, σ_gpu² is the
+sum over kernel groups of (share of the time · held-out error of the group)²: kernels of one group err alike.
+
+ln(power) has a σ_gpu, σ_launch and σ_family of its own; kernels that few families used add nothing to it, and what is untried or
+forecast counts in full at any pace.  Clocks beyond the fitted ones add to both: to the GPU's time, and
+to power.  Held-out errors hold all that the coefficients err at the fitted clocks, so what counts is the way from the nearest of these: how
+much of the time, and of the power, follows the clock, one clock tells badly, and errors grow with ln(f).
+
+Sources have names, so that two predictions that share one can be compared (`estimator.questions.choosing`).
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from estimator.bundle.content import Bundle
+from estimator.model.power import BoardTables
+from estimator.uncertainty.forecast import Forecast
+from estimator.uncertainty.unseen import PRIOR_STD, Loading
+from estimator.vocabulary.quantities import Array
+
+NEAR: Final[Mapping[str, Loading]] = {}
+
+ENOUGH_FAMILIES: Final = 2
+"""A group that this many model families used has been tested: one family's way to use it is not all that is known."""
+
+UNTESTED_STD: Final[dict[int, float]] = {0: 0.5, 1: 0.3}
+"""Spread of ln(time) of a group that no fitted model family used, or one: the widths of the priors of a stream's and of a
+convolution's time, and what published runs show: 7 % on one board and 25 % on another where convolutions of one family were
+forecast from those of one other."""
+
+
+def joined(loadings: Iterable[Loading]) -> Loading:
+    """Root of the sum of squares of independent errors."""
+    total: Loading = 0.0
+    for loading in loadings:
+        total = total + loading * loading
+    return np.sqrt(total)
+
+
+def latency_sources(
+    bundle: Bundle,
+    model_family: str,
+    launch_share: Loading,
+    shares: Mapping[str, Loading],
+    *,
+    forecast: Forecast | None = None,
+    precisions: Mapping[str, Loading] = NEAR,
+    far_clock: Mapping[str, Loading] = NEAR,
+) -> dict[str, Loading]:
+    """Independent sources of error of ln(latency) and how much of each a prediction has.
+
+    launch_share: of the host in the latency, a number or shape (c,).  shares: of the GPU time by group of kernels ("" for
+    those without one), numbers or shape (c,).  forecast: how the board differs from the fitted one; None: it is that one.
+    precisions: as from `precision_sources`.  far_clock: as `far_clock` tells.
+    A bundle that states nothing gives nan.
+    """
+    stated = bundle.uncertainty.get("latency", {})
+    gpu_error = _kernel_sources(bundle, stated, shares, _latency_groups)
+    launch = stated["launch"] if "launch" in stated else joined(gpu_error.values())
+    sources = _paced_sources(gpu_error, launch, launch_share)
+    unseen = _untested_sources(stated, shares, unfitted_groups(bundle, shares), known=model_family in stated.get("families", ()))
+    unseen |= {**precisions, **_forecast_source(forecast, 0), **far_clock}
+    own_share = np.sqrt(1.0 - launch_share)
+    sources |= {name: own_share * loading for name, loading in unseen.items()}
+    return sources | _family_source(stated, model_family)
+
+
+def power_sources(
+    bundle: Bundle,
+    model_family: str,
+    launch_share: Loading,
+    shares: Mapping[str, Loading],
+    *,
+    forecast: Forecast | None = None,
+    precisions: Mapping[str, Loading] = NEAR,
+    far_clock: Mapping[str, Loading] = NEAR,
+) -> dict[str, Loading]:
+    """Independent sources of error of ln(power).  Arguments and errors as those of `latency_sources`.
+
+    A bundle that states no error of runs that the host paces takes that of all runs.
+    """
+    stated = bundle.uncertainty.get("power", {})
+    if bundle.power is None:
+        return {"unknown": np.nan}
+    sources = _kernel_sources(bundle, stated, shares, _power_groups)
+    if "launch" in stated:
+        sources = _paced_sources(sources, stated["launch"], launch_share)
+    sources |= {**_forecast_source(forecast, 1), **far_clock}
+    return sources | dict(precisions) | _family_source(stated, model_family)
+
+
+def launch_weight(launch_share: Loading) -> Loading:
+    """Weight of the host's launches in the variance of ln(latency), h⁴ / (g⁴ + h⁴), from their share in the latency, h⁸ / (g⁸ + h⁸).
+
+    g, h: GPU time and launch time.  Runs whose two times are near each other err by more than their smooth maximum feels of the host:
+    published runs on two boards with shares of 1 to 50 % err 1.4 to 2 times as much as those that the GPU paces.  The exponent 4 was chosen
+    on these runs.
+    """
+    host, own = np.sqrt(launch_share), np.sqrt(1.0 - launch_share)
+    weight: Loading = host / (host + own)
+    return weight
+
+
+def _paced_sources(gpu: Mapping[str, Loading], launch: Loading, launch_share: Loading) -> dict[str, Loading]:
+    """Errors of what the GPU and of what the host paces, by how much each counts."""
+    weight = launch_weight(launch_share)
+    own = np.sqrt(1.0 - weight)
+    sources: dict[str, Loading] = {name: own * loading for name, loading in gpu.items()}
+    sources["launch"] = np.sqrt(weight) * launch
+    return sources
+
+
+def group_shares(groups: Sequence[str | None], time_shares: Array | Sequence[Loading]) -> dict[str, Loading]:
+    """Share of the GPU time by group of kernels; "" holds those that no group serves.  time_shares: shape (n,), or (n, c) at c clocks."""
+    shares: dict[str, Loading] = {}
+    for group, weight in zip(groups, time_shares, strict=True):
+        shares[group or ""] = shares.get(group or "", 0.0) + weight
+    return shares
+
+
+def _family_source(stated: Mapping[str, Any], model_family: str) -> dict[str, Loading]:
+    if model_family in stated.get("families", ()):
+        return {}
+    return {f"family:{model_family}": stated.get("family", 0.0)}
+
+
+def _forecast_source(forecast: Forecast | None, quantity: int) -> dict[str, Loading]:
+    return {} if forecast is None else {forecast.name: forecast.ln_std[quantity]}
+
+
+def _untested_sources(
+    stated: Mapping[str, Any], shares: Mapping[str, Loading], unfitted: Sequence[str], *, known: bool
+) -> dict[str, Loading]:
+    """Groups that too few model families used, time share times spread; none where a bundle does not count families.
+
+    known: the fit has seen this model family; then only those `unfitted` are uncertain beyond what its runs showed.
+    """
+    counts = stated.get("families_by_group")
+    if counts is None:
+        return {}
+    spreads = {group: UNTESTED_STD[0] if group in unfitted else 0.0 for group in shares}
+    if not known:
+        spreads |= {group: UNTESTED_STD.get(counts.get(group, 0), 0.0) for group in shares}
+    return {f"untested:{group}": share * spreads[group] for group, share in shares.items() if spreads[group]}
+
+
+def unfitted_groups(bundle: Bundle, groups: Iterable[str | None]) -> list[str]:
+    """Those of the groups whose coefficients are priors: no row had such a kernel, or a fit of runs left them all as they were."""
+    priors = bundle.once(_prior_groups)
+    return [name for name in dict.fromkeys(groups) if name is not None and name in priors]
+
+
+def _prior_groups(bundle: Bundle) -> frozenset[str]:
+    of_runs = bool(bundle.latency_parameters.names)
+    return frozenset(name for name, group in bundle.groups.items() if group.rows == 0 or (of_runs and not group.ln_std))
+
+
+class _GroupErrors(NamedTuple):
+    """Stated held-out errors by group, their largest, and the groups of which rows were fitted."""
+
+    known: Mapping[str, float]
+    usual: float
+    seen: frozenset[str]
+
+
+def _latency_groups(bundle: Bundle) -> _GroupErrors:
+    return _group_errors(bundle, "latency")
+
+
+def _power_groups(bundle: Bundle) -> _GroupErrors:
+    return _group_errors(bundle, "power")
+
+
+def _group_errors(bundle: Bundle, quantity: str) -> _GroupErrors:
+    known = bundle.uncertainty[quantity]["groups"]
+    seen = frozenset(name for name, group in bundle.groups.items() if group.rows > 0)
+    return _GroupErrors(known=known, usual=max(known.values()), seen=seen)
+
+
+def _kernel_sources(
+    bundle: Bundle, stated: Mapping[str, Any], shares: Mapping[str, Loading], by_group: Callable[[Bundle], _GroupErrors]
+) -> dict[str, Loading]:
+    """The stated error of GPU-bound runs, spread over the groups by their time; else time share times held-out error of each group."""
+    if "gpu" in stated:
+        error = stated["gpu"]
+        norm = joined(shares.values())
+        return {f"kernels:{group}": error * (share / norm) for group, share in shares.items()} if np.all(norm > 0.0) else {"kernels": error}
+    if not stated.get("groups"):
+        return {"unknown": np.nan}
+    known, usual, seen = bundle.once(by_group)
+    unseen = max(usual, PRIOR_STD)
+    return {f"kernels:{group}": share * known.get(group, usual if group in seen else unseen) for group, share in shares.items()}
+
+
+CLOCK_SLOPE_STD: Final = (0.03, 0.02)
+"""Spread of the slope of ln(predicted / measured) latency and power over ln(clock), from workload to workload: 18 models at 11 clocks of an
+A100 (EnergAIzer artifact) have root mean squares of 0.031 and 0.016.  The covariance of coefficients that were fitted at one clock says
+0.02 to 0.05 and 0.01 to 0.03."""
+
+VOLTAGE_EXPONENT_STD: Final = 0.35
+"""Spread of the exponent of s(V) among boards: what is left open of it where no fitted row told it [1]."""
+
+TELLING_VOLTAGE_RANGE: Final = 0.05
+"""Range of V / V₀ among fitted rows from which on they can tell the exponent [1]."""
+
+
+class FarClock(NamedTuple):
+    """Independent sources of error of ln(GPU time) and ln(power) and how much of each a prediction has; none at fitted clocks."""
+
+    latency: Mapping[str, Array]
+    power: Mapping[str, Array]
+
+
+def nearest_fitted_mhz(bundle: Bundle, clock_mhz: Array) -> Array:
+    """The fitted clock nearest to each, shape of `clock_mhz`; each itself where the fitted ones are unknown (nan)."""
+    low, high = bundle.clocks_mhz
+    nearest: Array = np.fmin(np.fmax(clock_mhz, low), high)
+    return nearest
+
+
+def far_clock(bundle: Bundle, tables: BoardTables, clock_mhz: Array, power_w: Array) -> FarClock:
+    """Sources at the clocks that run, loadings of the shape of `clock_mhz`; power_w: at these clocks, of the same shape."""
+    nearest = nearest_fitted_mhz(bundle, clock_mhz)
+    if np.array_equal(nearest, clock_mhz):
+        return FarClock(latency={}, power={})
+    way = np.log(clock_mhz / nearest)
+    of_time, of_power = ({"far clock": slope * way} for slope in CLOCK_SLOPE_STD)
+    return FarClock(latency=of_time, power=of_power | {"voltage": _voltage_loading(bundle, tables, clock_mhz, nearest, power_w)})
+
+
+def _voltage_loading(bundle: Bundle, tables: BoardTables, clock_mhz: Array, nearest_mhz: Array, power_w: Array) -> Array:
+    """What an exponent of the voltage that no fitted row told leaves open; what a board draws at rest does not scale with it."""
+    lowest, highest = tables.at(np.array(bundle.clocks_mhz)).voltage_ratio
+    if highest - lowest > TELLING_VOLTAGE_RANGE:
+        return np.zeros_like(clock_mhz)
+    there, nearest = tables.at(clock_mhz), tables.at(nearest_mhz)
+    above_rest = 1.0 - there.idle_w / np.maximum(power_w, there.idle_w)
+    loading: Array = VOLTAGE_EXPONENT_STD * above_rest * np.log(there.voltage_ratio / nearest.voltage_ratio)
+    return loading

@@ -1,0 +1,197 @@
+"""Kernels that the fit has not seen: precisions, groups and shapes; which of them an answer names, and how much less is known of them.
+
+A precision counts for each family of kernels by itself: products in fp32 tell nothing about attention in fp32.  Kernels that only move
+elements (element-wise, copies, reductions) count as one family.
+
+Shares of the GPU time are those at the clock of the published peak rates, so that a warning is one of the workload and the board.  A reason
+that takes LEAST_SHARE or more is named; where only all of them together do, all are.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+
+from estimator.bundle.content import Bundle
+from estimator.uncertainty.validity import TOLERATED_FACTOR, shape_excess
+from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, Array
+from estimator.vocabulary.workload import Operator, Workload
+
+K = TypeVar("K")
+Loading = float | Array
+"""What a source adds to the error of a logarithm: a number, or one for each of several operating points."""
+
+LEAST_SHARE: Final = 0.01
+"""Kernels that take less than this share of the GPU time raise no warning."""
+
+PRODUCTS: Final = frozenset({"gemm", "conv", "attention"})
+"""Families whose kernels compute in the precision of a run of a whole model."""
+
+MOVERS: Final = ("elementwise", "copy", "reduction")
+"""Families whose kernels only move elements."""
+
+RUNS: Final = "workload"
+"""Family of held-out errors of whole models, whose precision is that of most of their products."""
+
+ALWAYS_IN_RUNS: Final = "fp32"
+"""Runs in any precision hold streams in this one too: sums and softmaxes are kept in it."""
+
+ALIKE_PRECISIONS: Final = frozenset({"bf16", "fp16"})
+"""Precisions whose kernels have the same tiles, rates and bytes."""
+
+ALIKE_STD: Final = 0.05
+"""Uncertainty of ln of the time, or power, in a precision of which an alike one was fitted (assumed)."""
+
+PRIOR_STD: Final = 0.3
+"""Uncertainty of ln of the time, or power, of kernels that the fit has not seen: the width of the priors of a matrix product's time."""
+
+Domain = Mapping[str, Mapping[str, tuple[float, float]]]
+
+
+class UnseenPrecision(NamedTuple):
+    """A family in a precision that no fitted row of it had; `seen`: those that its rows had; `std`: uncertainty of ln(time), ln(power)."""
+
+    family: str
+    precision: str
+    seen: tuple[str, ...]
+    std: float
+
+
+class Kind(NamedTuple):
+    """What the fit knows of a kernel: its group of coefficients, its precision if unseen, whether its shape is far outside the fitted ones.
+
+    completed: the workload file did not list it.
+    """
+
+    group: str | None
+    precision: UnseenPrecision | None
+    far: bool
+    completed: bool
+
+    def unseen(self, priors: frozenset[str]) -> bool:
+        """Whether the fit has seen no such kernel; priors: groups of which it has seen none."""
+        return self.far or self.precision is not None or self.group is None or self.group in priors
+
+
+def unseen_precisions(bundle: Bundle, operators: Sequence[Operator], groups: Sequence[str | None]) -> tuple[UnseenPrecision | None, ...]:
+    """For each operator its precision where no fitted row of its family had it, None for all others.
+
+    groups: the group of coefficients that serves each operator; one that names a precision was fitted on it.
+    """
+    seen = bundle.once(fitted_precisions)
+    found = {kind: _unseen(seen, *kind) for kind in {(operator.family, operator.precision) for operator in operators}}
+    if not any(found.values()):
+        return (None,) * len(operators)
+    return tuple(
+        None if operator.precision in (group or "").split(".") else found[operator.family, operator.precision]
+        for operator, group in zip(operators, groups, strict=True)
+    )
+
+
+def fitted_precisions(bundle: Bundle) -> dict[str, tuple[str, ...]]:
+    """Precisions that fitted rows had, by family; families of which nothing tells are left out."""
+    found: dict[str, dict[str, None]] = {}
+    for key, group in bundle.groups.items():
+        family, *parts = key.split(".")
+        if group.rows > 0:
+            found.setdefault(_family(family), {}).update(dict.fromkeys(part for part in parts if part in BYTES_PER_ELEMENT))
+    for row in bundle.errors:
+        family, precision = row["family"], row["precision"]
+        if precision not in BYTES_PER_ELEMENT:
+            continue
+        every = dict.fromkeys(_family(key.partition(".")[0]) for key in bundle.groups) if family == RUNS else (_family(family),)
+        for one in every:
+            streams = {ALWAYS_IN_RUNS: None} if family == RUNS and one not in PRODUCTS else {}
+            found.setdefault(one, {}).update({precision: None} | streams)
+    return {family: tuple(names) for family, names in found.items() if names}
+
+
+def _family(family: str) -> str:
+    return MOVERS[0] if family in MOVERS else family
+
+
+def _unseen(seen: Mapping[str, tuple[str, ...]], family: str, precision: str) -> UnseenPrecision | None:
+    """What makes a precision of a family an unseen one; products of which nothing was seen are held against all products."""
+    own = seen.get(_family(family), ())
+    if not own and family in PRODUCTS:
+        own = tuple(dict.fromkeys(name for product in seen if product in PRODUCTS for name in seen[product]))
+    if not own or precision in own:
+        return None
+    alike = precision in ALIKE_PRECISIONS and ALIKE_PRECISIONS & set(own)
+    return UnseenPrecision(family=family, precision=precision, seen=own, std=ALIKE_STD if alike else PRIOR_STD)
+
+
+def precision_sources(kinds: Iterable[Kind], time_shares: Array | Iterable[Loading]) -> dict[str, Loading]:
+    """Errors of ln(time), or ln(power), that unseen precisions add: share of the GPU time times uncertainty; one precision errs alike.
+
+    time_shares: of the kernels of each kind, shape (n,), or (n, c) at c clocks.
+    """
+    own = [(kind.precision, share) for kind, share in zip(kinds, time_shares, strict=True)]
+    return _sums((f"precision:{one.precision}", share * one.std) for one, share in own if one is not None)
+
+
+def shape_excesses(operators: Sequence[Operator], groups: Sequence[str | None], domain: Domain) -> tuple[float, ...]:
+    """For each operator how far its shape lies outside what the fit has seen, as a factor; 0 where that is tolerated."""
+    found = (shape_excess(operator, group, domain)[0] for operator, group in zip(operators, groups, strict=True))
+    return tuple(excess if excess > TOLERATED_FACTOR else 0.0 for excess in found)
+
+
+def unseen_lines(
+    workload: Workload,
+    domain: Domain,
+    groups: Sequence[str | None],
+    excesses: Sequence[float],
+    priors: frozenset[str],
+    shares: Mapping[Kind, float],
+) -> tuple[str, ...]:
+    """Lines on kernels that the fit has not seen, that of the largest share first.
+
+    groups, excesses: of the workload's operators; shares: of the GPU time by kind, of those unseen alone; priors: as for `Kind.unseen`.
+    """
+    if not sum(shares.values()) >= LEAST_SHARE:
+        return ()
+    reasons = sorted(_reasons(workload, domain, groups, excesses, priors, shares), key=lambda reason: (-reason[0], reason[1]))
+    named = [line for share, line in reasons if share >= LEAST_SHARE]
+    return tuple(named or [line for _, line in reasons])
+
+
+def _reasons(
+    workload: Workload,
+    domain: Domain,
+    groups: Sequence[str | None],
+    excesses: Sequence[float],
+    priors: frozenset[str],
+    shares: Mapping[Kind, float],
+) -> Iterator[tuple[float, str]]:
+    """Each way in which a workload leaves what the bundle was fitted on: its share of the GPU time, and a line."""
+    unmodelled = sum(share for kind, share in shares.items() if kind.group is None)
+    if unmodelled:
+        count = sum(count for group, count in zip(groups, workload.counts, strict=True) if group is None)
+        total = sum(workload.counts) + sum(unknown.count for unknown in workload.unknown)
+        names = ", ".join(sorted({o.family for o, group in zip(workload.operators, groups, strict=True) if group is None}))
+        what = f"{count:g} of {total:g} operators ({unmodelled:.0%} of the GPU time)"
+        yield unmodelled, f"no coefficients for {names}: {what} are estimated without any fit"
+    guessed = _sums((kind.group, share) for kind, share in shares.items() if kind.group in priors)
+    if guessed:
+        listed = ", ".join(f"{group} ({share:.0%} of the GPU time)" for group, share in guessed.items())
+        yield sum(guessed.values()), f"coefficients of {listed} are priors: the fit has seen no such kernel"
+    odd = _sums((kind.precision, share) for kind, share in shares.items() if kind.precision)
+    for precision in dict.fromkeys(one.precision for one in odd):
+        own = {one: share for one, share in odd.items() if one.precision == precision}
+        listed = ", ".join(f"{one.family} ({share:.0%} of the GPU time; fitted in {', '.join(one.seen)})" for one, share in own.items())
+        line = f"the fit has seen no kernels in {precision} of {listed}: outside its validity, the interval is wider for them"
+        yield sum(own.values()), line
+    for group, share in _sums((kind.group, share) for kind, share in shares.items() if kind.far and kind.group).items():
+        members = [i for i, name in enumerate(groups) if name == group and excesses[i]]
+        operator = workload.operators[max(members, key=excesses.__getitem__)]
+        field = shape_excess(operator, group, domain)[1]
+        low, high = domain[group][field]
+        others = f"the farthest of {len(members)} kernels with " if len(members) > 1 else ""
+        line = f"{group}: {field} = {operator[field]:g} is outside the fitted range {low:g} to {high:g}"
+        yield share, f"{line} ({others}{share:.0%} of the GPU time)"
+
+
+def _sums(parts: Iterable[tuple[K, Loading]]) -> dict[K, Any]:
+    """The sum of the parts of each name."""
+    sums: dict[K, Any] = {}
+    for name, part in parts:
+        sums[name] = sums.get(name, 0.0) + part
+    return sums

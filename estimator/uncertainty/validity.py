@@ -1,0 +1,149 @@
+"""What the fit has seen, and how far outside a request lies."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal
+
+import numpy as np
+
+from estimator.bundle.content import Bundle
+from estimator.uncertainty.forecast import Forecast
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import Array, BoolArray
+from estimator.vocabulary.workload import FAMILY_FIELDS, Operator
+
+TOLERATED_FACTOR: Final = 2.0
+"""Shapes up to this factor beyond the range that the fit has seen pass without a warning."""
+
+TOLERATED_CLOCK_MHZ: Final = 30.0
+"""Clocks up to this far outside the fitted ones pass without a warning [MHz], two steps of the usual table."""
+
+UNCHECKED_FIELDS: Final = frozenset({"stride", "padding", "groups", "causal", "window", "kernel_h", "kernel_w"})
+"""Shape fields whose size says nothing about time."""
+
+
+Validity = Literal["inside", "outside", "forecast"]
+"""Whether the fit has seen the like of what is asked: yes; not all of it; or the board is another or a changed one."""
+
+
+NO_RATE: Final = "its specification has no rate for that"
+
+
+def no_rate_warning(operators: Sequence[Operator], ideal_math: Array, gpu: GpuSpec) -> tuple[str, ...]:
+    """A line where a board has no rate for the precision of operators, so that their time is not finite; none where all can run.
+
+    ideal_math (n,): as in `Phases`.
+    """
+    stuck = np.flatnonzero(~np.isfinite(ideal_math)).tolist()
+    if not stuck:
+        return ()
+    kinds = dict.fromkeys(f"{operators[i].family}.{operators[i].operator} {operators[i].precision}" for i in stuck)
+    return (f"{gpu.name} cannot run {', '.join(kinds)}: {NO_RATE}",)
+
+
+CANNOT_LOCK: Final = "MHz is outside what"
+"""Stands in what is said of a clock that a board cannot be locked at, and in nothing else."""
+
+
+def in_clock_range(sm_clock_mhz: float, gpu: GpuSpec) -> bool:
+    """Whether a clock lies within what a board can lock."""
+    return gpu.sm_clock_min_mhz <= sm_clock_mhz <= gpu.sm_clock_limit_mhz
+
+
+def unlockable_line(sm_clock_mhz: float, gpu: GpuSpec) -> str:
+    """What is said of a clock that a board cannot be locked at [MHz]."""
+    low, high = gpu.sm_clock_min_mhz, gpu.sm_clock_limit_mhz
+    return f"SM clock {sm_clock_mhz:g} {CANNOT_LOCK} {gpu.name} can lock: {low:g} to {high:g} MHz"
+
+
+def no_rate_lines(warnings: Sequence[str]) -> list[str]:
+    """Those of the warnings that come from `no_rate_warning`."""
+    return [line for line in warnings if line.endswith(NO_RATE)]
+
+
+def cannot_run_lines(warnings: Sequence[str]) -> list[str]:
+    """Those of the warnings that say why a board cannot run something, or not at a clock."""
+    return [line for line in warnings if line.endswith(NO_RATE) or CANNOT_LOCK in line]
+
+
+def why_no_time(warnings: Sequence[str], choices: str) -> str:
+    """Why an answer with these warnings has no finite time, and what to do; choices: what chooses a precision and a GPU."""
+    for line in no_rate_lines(warnings):
+        return f"{line}; choose another {choices}"
+    return "a setting is beyond reason; check the host's launch time, the changed figures and the bundle"
+
+
+SIMULATED: Final = "bundle {} was fitted on a simulated board: its numbers say nothing about a GPU"
+
+
+def simulated_notes(bundle: Bundle) -> tuple[str, ...]:
+    """A line for every answer from a bundle that was fitted on a simulated board; none for a measured one."""
+    return (SIMULATED.format(bundle.name),) if bundle.simulated else ()
+
+
+def validity_of(forecast: Forecast | None, outside: Sequence[str]) -> Validity:
+    """Whether an answer holds: outside: lines on how its request leaves what the bundle was fitted on."""
+    return "forecast" if forecast is not None else "outside" if outside else "inside"
+
+
+def clock_warning(fitted_mhz: tuple[float, float], asked_mhz: float, settled_mhz: float | None = None) -> tuple[str, ...]:
+    """A line where a clock lies outside those that the fit has seen (`Bundle.clocks_mhz`); none inside.
+
+    settled_mhz: the clock to which a power limit lowers the asked one, if it does.
+    """
+    low, high = fitted_mhz
+    if outside_clock(low, high, asked_mhz):
+        return (f"SM clock {asked_mhz:g} MHz is outside the fitted range {low:g} to {high:g} MHz",)
+    if settled_mhz is not None and outside_clock(low, high, settled_mhz):
+        return (f"SM clock {settled_mhz:.0f} MHz, to which the power limit lowers it, is outside the fitted range {low:g} to {high:g} MHz",)
+    return ()
+
+
+def outside_clock(low_mhz: float | Array, high_mhz: float | Array, sm_clock_mhz: float | Array) -> BoolArray:
+    """Where clocks lie outside the fitted range, shape of the clocks; a range that is not known (nan) excludes none."""
+    below, above = sm_clock_mhz < low_mhz - TOLERATED_CLOCK_MHZ, sm_clock_mhz > high_mhz + TOLERATED_CLOCK_MHZ
+    result: BoolArray = np.logical_or(below, above)
+    return result
+
+
+def step_warning(gpu: GpuSpec, asked_mhz: Sequence[float]) -> tuple[str, ...]:
+    """A line where asked clocks lie between those that a board can lock; none where all can be."""
+    clocks = np.asarray(asked_mhz, dtype=np.float64)
+    odd = clocks[~lockable(gpu, clocks)]
+    if not len(odd):
+        return ()
+    step = gpu.sm_clock_step_mhz
+    lower = gpu.sm_clock_min_mhz + step * np.floor((odd[0] - gpu.sm_clock_min_mhz) / step)
+    upper = min(lower + step, gpu.sm_clock_limit_mhz)
+    others = f" (nor {len(odd) - 1} more of the clocks asked)" if len(odd) > 1 else ""
+    return (
+        f"{gpu.name} cannot be locked at {odd[0]:g} MHz{others}, only in steps of {step:g} MHz: nearest are {lower:g} and {upper:g} MHz",
+    )
+
+
+def lockable(gpu: GpuSpec, clocks_mhz: Array) -> BoolArray:
+    """Which SM clocks are among those that a board can lock, shape (n,)."""
+    steps = (clocks_mhz - gpu.sm_clock_min_mhz) / gpu.sm_clock_step_mhz
+    result: BoolArray = np.abs(steps - np.round(steps)) * gpu.sm_clock_step_mhz <= TOLERATED_STEP_MHZ
+    return result
+
+
+TOLERATED_STEP_MHZ: Final = 1.0
+"""Clocks this near to a step are that step [MHz]: drivers round halves, and step by 7 and 8 where boards step by 7.5."""
+
+
+def shape_excess(operator: Operator, group: str | None, domain: Mapping[str, Mapping[str, tuple[float, float]]]) -> tuple[float, str]:
+    """The largest factor by which a shape field lies outside what the fit has seen, and that field; 1 and "" inside."""
+    worst, field = 1.0, ""
+    ranges = domain.get(group) if group is not None else None
+    if not ranges:
+        return worst, field
+    for name, value in zip(FAMILY_FIELDS[operator.family], operator.shape, strict=True):
+        if name in UNCHECKED_FIELDS or name not in ranges or value <= 0:
+            continue
+        low, high = ranges[name]
+        if low <= value <= high:
+            continue
+        excess = max(value / max(high, 1e-300), low / value)
+        if excess > worst:
+            worst, field = excess, name
+    return worst, field

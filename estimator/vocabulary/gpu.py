@@ -1,0 +1,162 @@
+"""GpuSpec: what a GPU is, and the rates per cycle that follow.
+
+Every figure comes from a TOML file in `configs/gpus`, with its source beside it.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from typing import Annotated, Final
+
+import numpy as np
+
+from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, HZ_PER_MHZ, Array
+from estimator.vocabulary.reader import LEAST_ONE, FaultError, Span, Text, Words, check_ascending, check_known, check_lengths, read
+
+ClockMhz = Annotated[float, Span(10, 10_000, "MHz")]
+Volt = Annotated[float, Span(0.2, 2.0, "V")]
+IdleWatt = Annotated[float, Span(0.01, 1e4, "W")]
+Precision = Annotated[str, Words(tuple(BYTES_PER_ELEMENT))]
+Rates = Mapping[Precision, Annotated[float, Span(0.1, 1e6, "flop per clock and SM")]]
+"""Limits are wide enough for any GPU, narrow enough to catch a wrong unit."""
+
+UUID_DIGITS: Final = 32
+SHORTEST_NAME: Final = 6
+"""Shorter names of profiles leave a UUID that nothing tells from a real one."""
+PROFILE_NAME: Final = re.compile(r"[A-Za-z0-9._ -]+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClockTable:
+    """A quantity over the SM clock: `sm_clock_mhz` ascending, `value` of the same length, and its source."""
+
+    sm_clock_mhz: Annotated[tuple[ClockMhz, ...], LEAST_ONE, "ascending SM clocks [MHz]"]
+    value: Annotated[tuple[float, ...], "of the quantity, at each clock"]
+    source: Annotated[str, "where the table comes from"] = ""
+
+    def __post_init__(self) -> None:
+        check_ascending(self.sm_clock_mhz, "sm_clock_mhz")
+        check_lengths({"value": self.value}, len(self.sm_clock_mhz))
+
+    def at(self, sm_clock_mhz: Array) -> Array:
+        """The quantity at given clocks, linear between entries, constant beyond the ends."""
+        return np.interp(sm_clock_mhz, *self._columns)
+
+    @cached_property
+    def _columns(self) -> tuple[Array, Array]:
+        return np.array(self.sm_clock_mhz), np.array(self.value)
+
+    def rising(self) -> "ClockTable":
+        """The same without dips: half-way between the highest value up to each clock and the lowest from it on.
+
+        Of a table that never falls it is that table, to the bit.
+        """
+        return self._rising
+
+    @cached_property
+    def _rising(self) -> "ClockTable":
+        _, value = self._columns
+        highest, lowest = np.maximum.accumulate(value), np.minimum.accumulate(value[::-1])[::-1]
+        return ClockTable(sm_clock_mhz=self.sm_clock_mhz, value=tuple((0.5 * (highest + lowest)).tolist()), source=self.source)
+
+
+def check_volts(table: ClockTable | None) -> None:
+    """Refuse a voltage that no core has."""
+    read(tuple[Volt, ...], table.value if table else (), "value")
+
+
+def check_idle(table: ClockTable | None) -> None:
+    """Refuse a power that no board has at rest."""
+    read(tuple[IdleWatt, ...], table.value if table else (), "value")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSpec:
+    """One GPU model.
+
+    Rates are dense and per SM and clock: `tensor_flop_per_clock` and `cuda_flop_per_clock` map a precision to
+    flop / (clock · SM).  `sm_clock_max_mhz` is the clock at which the vendor quotes peak rates;
+    `sm_clock_min_mhz` and `sm_clock_step_mhz` describe the clocks that can be locked, `sm_clock_limit_mhz` the
+    highest of them.  `voltage_v` [V] and `idle_w` [W] are tables over the SM clock, None where unknown.
+    `product_names` are what drivers call it; they tell which GPU it is, and are no property of it.
+    """
+
+    name: Annotated[Text, "name of the GPU"]
+    architecture: Annotated[Text, "architecture"]
+    compute_capability: Annotated[Text, "compute capability"]
+    num_sms: Annotated[int, Span(1, 1024, "SMs")]
+    sm_clock_max_mhz: Annotated[float, Span(10, 10_000, "MHz"), "SM clock of the published peak rates"]
+    sm_clock_limit_mhz: Annotated[float, Span(10, 10_000, "MHz"), "highest SM clock that can be locked"]
+    sm_clock_min_mhz: Annotated[float, Span(10, 10_000, "MHz"), "lowest SM clock that can be locked"]
+    sm_clock_step_mhz: Annotated[float, Span(0.5, 1_000, "MHz"), "step of the SM clocks that can be locked"]
+    memory_clock_mhz: Annotated[float, Span(10, 100_000, "MHz")]
+    dram_bytes_per_s: Annotated[float, Span(1e9, 1e14, "byte/s")]
+    dram_bytes: Annotated[float, Span(1e8, 1e14, "byte")]
+    l2_bytes: Annotated[float, Span(1e4, 1e11, "byte")]
+    l2_bytes_per_clock: Annotated[float, Span(16, 1e6, "byte per clock")]
+    shared_bytes_per_clock: Annotated[float, Span(4, 1e4, "byte per clock and SM")]
+    shared_bytes_per_sm: Annotated[float, Span(1024, 1e8, "byte")]
+    registers_per_sm: Annotated[int, Span(1024, 1e7, "registers")]
+    warps_per_sm: Annotated[int, Span(1, 1024, "warps")]
+    blocks_per_sm: Annotated[int, Span(1, 1024, "blocks")]
+    sfu_op_per_clock: Annotated[float, Span(0.1, 1e4, "operations per clock and SM")]
+    tensor_flop_per_clock: Annotated[Rates, "dense peak rate of tensor cores by precision"]
+    cuda_flop_per_clock: Annotated[Rates, "dense peak rate of CUDA cores by precision"]
+    power_limit_w: Annotated[float, Span(1, 1e5, "W")]
+    voltage_v: Annotated[ClockTable | None, check_volts, "core voltage over the SM clock; absent where unknown"] = None
+    idle_w: Annotated[ClockTable | None, check_idle, "power at rest over the SM clock; absent where unknown"] = None
+    sources: Annotated[Mapping[str, Text], "origin of each figure"] = field(default_factory=dict)
+    product_names: Annotated[tuple[Text, ...], "what drivers call it"] = field(default=(), compare=False)
+
+    def __post_init__(self) -> None:
+        low, high = self.sm_clock_min_mhz, self.sm_clock_limit_mhz
+        if not low <= self.sm_clock_max_mhz <= high:
+            raise FaultError(
+                f"= {self.sm_clock_max_mhz:g} must lie within sm_clock_min_mhz = {low:g} and sm_clock_limit_mhz = {high:g}; "
+                "change these as well",
+                "sm_clock_max_mhz",
+            )
+        if "fp32" not in self.cuda_flop_per_clock:
+            raise FaultError("lacks fp32, which gives the number of lanes", "cuda_flop_per_clock")
+        check_known(self.sources, tuple(one.name for one in fields(self)), "sources")
+
+    def __hash__(self) -> int:
+        return hash(self.name)  # rows of a table are grouped by GPU: a hash of all fields costs more than reading the row
+
+    @property
+    def fp32_lanes(self) -> float:
+        """fp32 lanes of an SM: one fused multiply-add (2 flop) a clock each."""
+        return self.cuda_flop_per_clock["fp32"] / 2.0
+
+    def clocks_mhz(self) -> Array:
+        """Every SM clock that can be locked, ascending [MHz], shape (n,)."""
+        count = round((self.sm_clock_limit_mhz - self.sm_clock_min_mhz) / self.sm_clock_step_mhz) + 1
+        return self.sm_clock_min_mhz + self.sm_clock_step_mhz * np.arange(count, dtype=np.float64)
+
+    def matrix_flop_per_clock(self, precision: str, cuda_cores: bool) -> float:
+        """Peak rate of a matrix product [flop / (clock · SM)]; nan where the GPU has no such rate.
+
+        tf32 on a GPU without it runs as fp32.
+        """
+        table = self.cuda_flop_per_clock if cuda_cores else self.tensor_flop_per_clock
+        return table.get(precision, self.cuda_flop_per_clock.get("fp32" if precision == "tf32" else precision, float("nan")))
+
+    def peak_flop_per_s(self, precision: str, cuda_cores: bool = False) -> float:
+        """Peak rate at `sm_clock_max_mhz` [flop/s]."""
+        return self.matrix_flop_per_clock(precision, cuda_cores) * self.num_sms * self.sm_clock_max_mhz * HZ_PER_MHZ
+
+
+def simulated_uuid(name: str) -> str:
+    """UUID of a simulated board: it spells the name of the board's profile."""
+    digits = name.encode().hex().ljust(UUID_DIGITS, "0")[:UUID_DIGITS]
+    return f"GPU-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+def is_simulated_uuid(uuid: str) -> bool:
+    """Whether a UUID spells a name, which of those of real boards not one in 10^9 does."""
+    try:
+        name = bytes.fromhex(uuid.removeprefix("GPU-").replace("-", "")).rstrip(b"\0").decode("ascii")
+    except ValueError:
+        return False
+    return len(name) >= SHORTEST_NAME and PROFILE_NAME.fullmatch(name) is not None and simulated_uuid(name) == uuid

@@ -1,0 +1,65 @@
+"""Where the data files of the distribution lie: specifications, boards, campaigns, sensors, models, energies, bundles, examples."""
+
+import os
+from pathlib import Path
+from typing import Final
+
+from estimator.vocabulary.errors import EstimatorError
+
+KINDS: Final = ("gpus", "boards", "simulated", "campaigns", "sensors", "models", "energies", "bundles", "examples")
+"""The kinds of data files; each is a folder."""
+
+OWN_FOLDER: Final = frozenset({"bundles", "examples"})
+"""Kinds that lie at the root of the repository, not in `configs`."""
+
+_PACKAGE: Final = Path(__file__).resolve().parents[1]
+
+
+def resource_folder(kind: str) -> Path:
+    """The folder that holds data files of a kind.
+
+    An installed distribution carries them inside this package (`_configs/KIND`, `_bundles`, `_examples`); a source checkout
+    has them in `configs/KIND`, `bundles` and `examples` beside it.  The folder need not exist.
+
+    Raises EstimatorError for an unknown kind.
+    """
+    if kind not in KINDS:
+        raise EstimatorError(f"no data files of kind {kind!r}; kinds: {', '.join(KINDS)}")
+    inside = _PACKAGE / f"_{kind}" if kind in OWN_FOLDER else _PACKAGE / "_configs" / kind
+    if inside.is_dir():
+        return inside
+    root = _PACKAGE.parent
+    return root / kind if kind in OWN_FOLDER else root / "configs" / kind
+
+
+def resource_names(kind: str, suffix: str) -> tuple[str, ...]:
+    """Names of the data files of a kind, without `suffix` (".toml"), sorted; empty where there is no folder."""
+    return tuple(sorted(path.name.removesuffix(suffix) for path in resource_folder(kind).glob(f"*{suffix}") if path.is_file()))
+
+
+def user_folder(variable: str, below_home: str) -> Path:
+    """The folder that an environment variable names, else `below_home` in the home folder; relative and empty names do not count.
+
+    Raises EstimatorError where there is no home folder either.
+    """
+    named = os.environ.get(variable, "")
+    return Path(named) if os.path.isabs(named) else home_folder(variable) / below_home
+
+
+def home_folder(instead: str) -> Path:
+    """HOME, else the home folder that the system knows for this user.
+
+    instead: the variable that would do without one.  Raises EstimatorError where there is none.
+    """
+    named = os.environ.get("HOME", "")
+    if os.path.isabs(named):
+        return Path(named)
+    import pwd  # hardly ever asked
+
+    try:
+        known = pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:
+        known = ""
+    if not os.path.isabs(known):
+        raise EstimatorError(f"no home folder is known: HOME is empty and this user has none; set HOME or {instead}")
+    return Path(known)

@@ -1,0 +1,111 @@
+"""Files that appear whole or not at all."""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from estimator.vocabulary.errors import UnwrittenError
+from estimator.vocabulary.regular_files import special_kind
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file so that no reader, and no crash, ever sees a part of it.  Raises UnwrittenError."""
+    with open_whole(path) as stream:
+        stream.write(content)
+
+
+@contextmanager
+def open_whole(path: Path) -> Iterator[BinaryIO]:
+    """A file to write piece by piece that no reader, and no crash, ever sees a part of.
+
+    The content goes into a new file beside the target, is synced, and takes the target's name in one step when the
+    block ends; a link is followed.  On failure nothing is left behind and the old file stays.  What a killed process has left of the same
+    target is removed.  Raises UnwrittenError, also for an OSError of the block.
+    """
+    try:
+        kind = None
+        with suppress(FileNotFoundError):
+            kind = special_kind(path)  # asked of the name as given: what /dev/stdout leads to may have no name of its own
+        target = path.resolve()
+        kind = "a folder" if target.is_dir() else kind
+    except (OSError, ValueError, RuntimeError) as error:  # a null byte; a loop of links, before Python 3.13
+        raise _unwritten(path, error) from error
+    if kind is not None:
+        raise UnwrittenError(f"{path}: cannot be written, it is {kind}; name a file")
+    try:
+        with _beside(target) as stream:
+            yield stream
+    except (UnwrittenError, BrokenPipeError):
+        raise
+    except OSError as error:
+        raise _unwritten(path, error) from error
+
+
+def try_place(path: Path) -> None:
+    """Raises UnwrittenError where `open_whole` could not write; nothing is written and nothing left."""
+    with suppress(_TriedError), open_whole(path):
+        raise _TriedError
+
+
+class _TriedError(Exception):
+    """The place of a file can be written."""
+
+
+def _unwritten(path: Path, error: Exception) -> UnwrittenError:
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        return UnwrittenError(f"{path}: cannot be written, no folder {folder} is there; make it, or name another place")
+    reason = (isinstance(error, OSError) and error.strerror) or error
+    return UnwrittenError(f"{path}: cannot be written ({reason}); see that the place can be written and has room")
+
+
+@contextmanager
+def _beside(target: Path) -> Iterator[BinaryIO]:
+    """A file beside the target that takes its name when the block ends.  Raises OSError."""
+    _remove_leftovers(target)
+    beside = target.with_name(f".{target.name}.{os.getpid()}.{os.urandom(4).hex()}.part")
+    try:
+        with beside.open("xb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        beside.replace(target)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+    sync_folder(target.parent)
+
+
+def unfinished(target: Path) -> list[tuple[Path, int]]:
+    """Files in which processes write, or were killed while they wrote, what is to become `target`; the number of each process."""
+    name = re.compile(rf"\.{re.escape(target.name)}\.(\d{{1,9}})\.[0-9a-f]{{8}}\.part")
+    try:
+        there = os.listdir(target.parent)
+    except PermissionError:  # a folder that one may write in and not look into
+        return []
+    return [(target.parent / found[0], int(found[1])) for found in filter(None, map(name.fullmatch, there))]
+
+
+def _remove_leftovers(target: Path) -> None:
+    """Remove what processes that are dead now had not finished of a target."""
+    for path, process in unfinished(target):
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            path.unlink(missing_ok=True)
+        except OSError:
+            continue  # another user's process
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a new name durable, where the system lets a folder be opened.  Raises OSError."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

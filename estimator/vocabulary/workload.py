@@ -1,0 +1,230 @@
+"""Workload and Operator: what is to be computed, free of any GPU.
+
+An operator is one kernel of a family, with the numbers that the family's equations need.  A workload
+is a list of them with counts.  Reading files is in `estimator.formats`, adding what a list leaves out
+in `estimator.completion`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from estimator.vocabulary.documents import shown
+from estimator.vocabulary.errors import WorkloadError
+from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
+
+FAMILY_FIELDS: Final[dict[str, tuple[str, ...]]] = {
+    # C[m, n] = A[m, k] · B[k, n], `batch` of them; linear layers: m tokens, n outputs, k inputs.
+    "gemm": ("batch", "m", "n", "k"),
+    "conv": ("batch", "channels", "height", "width", "filters", "kernel_h", "kernel_w", "stride", "padding", "groups"),
+    # `queries` new tokens attend to `context` tokens (prefill: equal); window 0 means unlimited; causal 0 or 1.
+    "attention": ("batch", "queries", "context", "heads", "kv_heads", "head_dim", "window", "causal"),
+    "softmax": ("rows", "dim"),
+    "norm": ("rows", "dim"),
+    "reduction": ("rows", "dim"),
+    # `elements` are written, `reads` are read, all inputs together (an addition of two tensors reads 2 · elements).
+    "elementwise": ("elements", "reads"),
+    "copy": ("elements", "reads"),
+}
+"""Shape fields of each kernel family, in the order in which `Operator.shape` holds them."""
+
+FAMILY_OPERATORS: Final[dict[str, tuple[str, ...]]] = {
+    "gemm": ("linear", "bmm"),
+    "conv": ("conv2d", "depthwise"),
+    "attention": ("prefill", "decode"),
+    "softmax": ("softmax",),
+    "norm": ("layernorm", "rmsnorm", "batchnorm"),
+    "reduction": ("sum", "mean", "max"),
+    "elementwise": (
+        "add", "mul", "scalar_add", "scalar_mul", "scalar_pow", "scalar_div", "div", "pow",
+        "relu", "gelu", "silu", "tanh", "sigmoid", "exp", "where", "typecast", "pool", "dropout", "other",
+    ),
+    "copy": ("contiguous", "transpose", "layout", "gather", "cat"),
+}  # fmt: skip
+"""Operators of each family; the family's equations weigh them differently."""
+
+COMPLETED: Final = "completed:"
+CORRECTED: Final = "corrected:"
+"""How `Operator.origin` starts for operators that a completion rule added, or put in a listed one's place."""
+
+TRACED: Final = "traced"
+"""`Operator.origin` of what a tracer saw; a colon and a word follow where a rule derived it from what was seen."""
+
+LISTED: Final = "listed"
+"""`Operator.origin` of what a file lists and says no more about."""
+
+ORIGINS: Final = (LISTED, TRACED, COMPLETED.rstrip(":"), CORRECTED.rstrip(":"), "rewritten")
+"""Words with which an origin starts; a colon and what did it may follow."""
+
+LARGEST_NUMBER: Final = 1e18
+"""No number of a shape, elements of whole tensors among them, is larger."""
+
+OPTIONAL_FIELDS: Final = frozenset({"precision_out", "precision_kv", "cuda_cores", "host_share", "origin"})
+"""Fields of an operator that have a value when nothing is said, its shape has none of them."""
+
+ZERO_ALLOWED: Final = frozenset({"window", "causal", "padding"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """One kernel: family, operator, precision and shape.
+
+    `shape` holds the numbers named by FAMILY_FIELDS[family].  `precision_out` differs from `precision` for
+    typecasts; `precision_kv` is the width of cached keys and values.  `host_share` is this kernel's share of
+    one framework operator's launch cost (0 for kernels that a library launches by itself).  `origin` says
+    where the operator came from: "listed", "completed:RULE" where a completion rule added it, "corrected:RULE"
+    where a rule replaced a listed one.  `cuda_cores` is set where a matrix product is known to run without
+    tensor cores.
+    """
+
+    family: str
+    operator: str
+    precision: str
+    shape: tuple[float, ...]
+    precision_out: str = ""
+    precision_kv: str = ""
+    cuda_cores: bool = False
+    host_share: float = 1.0
+    origin: str = "listed"
+
+    def __getitem__(self, field_name: str) -> float:
+        return self.shape[FAMILY_FIELDS[self.family].index(field_name)]
+
+    def named_shape(self) -> dict[str, float]:
+        """The shape by field name."""
+        return dict(zip(FAMILY_FIELDS[self.family], self.shape, strict=True))
+
+    @property
+    def label(self) -> str:
+        """Short readable name: "gemm.linear bf16 512x768x3072"."""
+        return f"{self.family}.{self.operator} {self.precision} {'x'.join(f'{value:.15g}' for value in self.shape)}"
+
+
+def make_operator(family: str, operator: str, precision: str, *, where: str = "", **details: float | str | bool) -> Operator:
+    """An Operator from named shape fields, checked.
+
+    Raises WorkloadError, naming `where`, for an unknown family, operator or precision and for a dimension that
+    is missing, not finite, negative, or zero where that has no meaning.
+    """
+    prefix = f"{where}: " if where else ""
+    if family not in FAMILY_FIELDS:
+        raise WorkloadError(f"{prefix}unknown kernel family {family!r}; known: {', '.join(FAMILY_FIELDS)}")
+    if operator not in FAMILY_OPERATORS[family]:
+        raise WorkloadError(f"{prefix}unknown {family} operator {operator!r}; known: {', '.join(FAMILY_OPERATORS[family])}")
+    if precision not in BYTES_PER_ELEMENT:
+        raise WorkloadError(f"{prefix}unknown precision {precision!r}; known: {', '.join(BYTES_PER_ELEMENT)}")
+    shape = []
+    for name in FAMILY_FIELDS[family]:
+        value = details.pop(name, None)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):  # a union would be made anew each time
+            found = "which is missing" if value is None else f"got {shown(value)}"
+            raise WorkloadError(f"{prefix}{family} needs the number {name!r}, {found}; write it into the entry")
+        low = 0.0 if name in ZERO_ALLOWED else 1.0
+        if not low <= value < LARGEST_NUMBER:
+            raise WorkloadError(f"{prefix}{family} {name} = {value!r} must be from {low:.0f} to below {LARGEST_NUMBER:.0e}; correct it")
+        shape.append(float(value))
+    unknown = details.keys() - OPTIONAL_FIELDS
+    if unknown:
+        raise WorkloadError(f"{prefix}{family} has no field {sorted(unknown)[0]!r}; fields: {', '.join(FAMILY_FIELDS[family])}")
+    if family != "attention" and details.get("precision_kv"):
+        raise WorkloadError(f"{prefix}{family} has no precision_kv, that of cached keys and values; leave it out")
+    fault = _geometry_fault(family, shape)
+    if fault:
+        raise WorkloadError(f"{prefix}{fault}")
+    return Operator(family=family, operator=operator, precision=precision, shape=tuple(shape), **details)  # type: ignore[arg-type]
+
+
+def _geometry_fault(family: str, shape: list[float]) -> str:
+    """What is impossible in a shape whose single numbers are fine, or nothing."""
+    if family == "conv":
+        _, channels, height, width, filters, kernel_h, kernel_w, _, padding, groups = shape
+        if kernel_h > height + 2.0 * padding or kernel_w > width + 2.0 * padding:
+            return f"conv kernel {kernel_h:.0f}x{kernel_w:.0f} is larger than the padded image; padding = {padding:.0f}"
+        if channels % groups or filters % groups:
+            return f"conv groups = {groups:.0f} must divide channels = {channels:.0f} and filters = {filters:.0f}"
+    if family == "attention":
+        _, _, _, heads, kv_heads, _, _, causal = shape
+        if heads % kv_heads:
+            return f"attention kv_heads = {kv_heads:.0f} must divide heads = {heads:.0f}"
+        if causal > 1.0:
+            return f"attention causal = {causal!r} must be 0 or 1"
+    return ""
+
+
+def conv_output_size(operator: Operator) -> tuple[float, float]:
+    """Height and width of a convolution's output [pixel]."""
+    _, _, height, width, _, kernel_h, kernel_w, stride, padding, _ = operator.shape
+    return (height + 2.0 * padding - kernel_h) // stride + 1.0, (width + 2.0 * padding - kernel_w) // stride + 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownOperator:
+    """An entry of a workload file that no kernel family describes."""
+
+    name: str
+    count: int
+    elements: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footprint:
+    """What a model holds in memory while it runs [byte]; 0 where unknown, so that the sum is a least value.
+
+    weights_byte    parameters and buffers
+    optimizer_byte  what an optimizer keeps for them
+    cache_byte      keys and values of the tokens before a decoding step
+    passing_byte    the most that is held at a time beside these: inputs, activations, gradients, the cache that a prefill writes
+    """
+
+    weights_byte: float = 0.0
+    optimizer_byte: float = 0.0
+    cache_byte: float = 0.0
+    passing_byte: float = 0.0
+
+    @property
+    def total_byte(self) -> float:
+        """All of it [byte]."""
+        return self.weights_byte + self.optimizer_byte + self.cache_byte + self.passing_byte
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """Operators with their counts, in first-seen order; equal operators are merged.
+
+    `model_family` is a free name that groups workloads (for example "bert"); it never enters the equations.
+    `completion` names the rule set that added what the list left out.  `unknown` holds what cannot be modelled,
+    `warnings` what was modelled by assumption, `notes` what is worth knowing.  `footprint` is what the model holds
+    in memory, None where it is unknown.
+    """
+
+    name: str
+    operators: tuple[Operator, ...]
+    counts: tuple[float, ...]
+    model_family: str = ""
+    unknown: tuple[UnknownOperator, ...] = ()
+    completion: str = ""
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    footprint: Footprint | None = None
+
+    def __post_init__(self) -> None:
+        if not self.operators or len(self.operators) != len(self.counts):
+            there = f"{len(self.operators)} operators and {len(self.counts)} counts"
+            raise WorkloadError(f"{self.name}: {there}; a workload has at least one operator, and a count for each")
+
+
+def merge_operators(sequence: Iterable[Operator]) -> tuple[tuple[Operator, ...], tuple[float, ...]]:
+    """Equal operators of a sequence merged: unique operators in first-seen order, and their counts."""
+    counts: dict[Operator, float] = {}
+    for operator in sequence:
+        counts[operator] = counts.get(operator, 0.0) + 1.0
+    return tuple(counts), tuple(counts.values())
+
+
+def merge_counts(operators: Iterable[Operator], counts: Iterable[float]) -> tuple[tuple[Operator, ...], tuple[float, ...]]:
+    """Equal operators merged and their counts added, in first-seen order; those with a count of 0 fall out."""
+    totals: dict[Operator, float] = {}
+    for operator, count in zip(operators, counts, strict=True):
+        if count:
+            totals[operator] = totals.get(operator, 0.0) + count
+    return tuple(totals), tuple(totals.values())
