@@ -55,9 +55,9 @@ def diff_command(old_name: str, new_name: str, workloads: Sequence[str], as_json
     Says too how large a version step the change asks for: major, minor or patch.
     """
     from estimator.bundle.files import load_bundle
-    from fitter.release.release import differences_document
 
     old, new = load_bundle(old_name), load_bundle(new_name)
+    from fitter.release.release import differences_document
     from fitter.release.workload_changes import workload_changes, workloads_of
     from fitter.report.text import diff_lines
 
