@@ -33,6 +33,9 @@ PERIODIC_LEAD: Final = 0.4
 0.1 at most."""
 OWN_SHARE: Final = 0.03
 """A period this near that of the polls is theirs: every change lies one poll after the one before."""
+FOLLOWED: Final = 0.2
+"""Updates that go unseen at random leave changes in successive updates; a clock that has fewer than this share of them is a fraction of
+distances of two lengths, unless readings keep to few values."""
 COMB_S: Final = 5e-4
 PEAKS: Final = 40
 FOLLOW: Final = 0.8
@@ -209,6 +212,8 @@ def _lead(changes: _Changes, period: float) -> tuple[float, float]:
     tick = _counted(changes, period)
     due, seen = float(tick[-1] - tick[0]) + 1.0, float(len(changes))
     shown = min(seen / due, 1.0 - 0.5 / due)
+    if np.mean(np.diff(tick) == 1.0) < FOLLOWED * shown and len(np.unique(changes.value)) > 0.5 * seen:
+        return 0.0, period
     noise = (changes.high - changes.low) ** 2 / 12.0 + 1e-12
     walked, slope = max(_walked(changes.middle, tick, noise, walk * walk, period)[:2] for walk in SEARCHED_WALKS_S)
     told = walked - 0.5 * seen * np.log(2.0 * np.pi) + seen * np.log(shown) + (due - seen) * np.log(1.0 - shown)

@@ -146,8 +146,9 @@ def identify_sensor(record: SensorRecord, name: SensorName, remarks: dict[str, s
         posed = decision.problem
         if posed.metered:
             posed = _problem(updates, replace(reference, meter=None, stamped=True))
-            prompt = replace(posed, late=False)
-            if posed.at(decision.best).score - prompt.at(decision.best).score < posed.late_cost():
+            prompt, best = replace(posed, late=False), decision.best
+            late, without = (one.at(best.kernel, best.width_s, best.delay_s).score for one in (posed, prompt))
+            if late - without < posed.late_cost():
                 posed = prompt
         rise = rise_of(fits, posed, reference.meter, reference.load)
     transient = _transient(decision, rise, clock, reference, notes)
@@ -303,7 +304,7 @@ def _averaging(updates: Updates, clock: UpdateClock, reference: _Reference, note
 def _with_clock(fit: Fit, clock: UpdateClock, reference: _Reference) -> Fit:
     """A fit whose errors hold what the clocks leave open: updates within a poll, the meter's rate and offset, the launch's lag."""
     polls = 0.0 if clock.rigid else FREE_CLOCK_POLLS * clock.poll_s
-    tie = STAMPED_STD_S if reference.meter is None else TIED_STD_S if reference.stamped else UNTIED_STD_S
+    tie = STAMPED_STD_S if reference.meter is None else TIED_STD_S if reference.ties else UNTIED_STD_S
     few = reference.load is not None and reference.load.edges < 8
     rate = 0.0
     if few and reference.load is not None and not reference.ties:

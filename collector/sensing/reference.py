@@ -22,6 +22,8 @@ MOST_LAUNCHES: Final = 400
 SIDE_S: Final = 2e-3
 """Mean power before and after a launch is taken over this long."""
 NEAR_S: Final = 3e-3
+AS_HIGH: Final = 0.9
+"""Lags a cycle of an even load apart show its launches about as well, to this share: then the first launch is the least late."""
 ONSET: Final = 0.1
 """Power has followed a launch where it has risen by this share: later parts of a rise are the board's."""
 MOST_SCATTER_S: Final = 1e-3
@@ -110,6 +112,8 @@ def tie_meter(meter_s: Array, meter_w: Array, load: LoadStamps) -> MeterTie | No
     rates = step * np.arange(-int(MOST_RATE / step), int(MOST_RATE / step) + 1)
     lags = np.arange(-REACH_S, REACH_S, 1e-3)
     found = np.array([rises(rate * from_middle[:, None] + lags).mean(axis=0) for rate in rates])
+    first = np.where(found > AS_HIGH * found.max(), np.abs(lags + rates[:, None] * from_middle[0]), np.inf)
+    found[:, np.abs(lags - lags[int(first.min(axis=0).argmin())]) > NEAR_S] = -np.inf
     i, j = np.unravel_index(int(found.argmax()), found.shape)
     near = np.arange(-NEAR_S, NEAR_S, 1e-4)
     expected = rates[i] * from_middle + lags[j]
@@ -228,7 +232,7 @@ def rise_of(fits: Sequence[Fit], problem: Problem, power: Signal | None, load: L
     board's own time is the mean over its longest runs.
     """
     best = fits[0]
-    level = problem.at(best).level
+    level = problem.at(best.kernel, best.width_s, best.delay_s).level
     board = step = _fitted_step(level)
     if power is not None and (metered := _metered_step(power, load)) is not None:
         board = metered

@@ -50,7 +50,7 @@ GAIN_FLOOR, OFFSET_FLOOR_W = 7e-4, 0.12
 class Fit:
     """One kernel at its best.
 
-    `width_s` is W or 2τ, `wander` the terms of the delay's wander [s], `score` the log-likelihood and `each` (n,) its parts, `level` the
+    `width_s` is W or 2τ, `rivals` are the fits from other starts, `score` is the log-likelihood and `each` (n,) its parts, `level` the
     offset and the level of each signal, `residual` and `predicted` (n,) in watts, `explained` R².
     """
 
@@ -69,7 +69,7 @@ class Fit:
     delay_std_s: float = np.nan
     level_std: Array | None = None
     level_correlation: float = 0.0
-    wander: Array | None = None
+    rivals: tuple["Fit", ...] = ()
 
     @property
     def evidence(self) -> float:
@@ -92,18 +92,19 @@ class Problem:
 
     def best(self, kernel: Kernel, period_s: float) -> Fit:
         """The likeliest fit of a kernel, from several starts."""
-        starts = self._starts(kernel, period_s)
-        return max((self._fitted(kernel, width, delay) for width, delay in starts), key=lambda fit: fit.score)
+        fits = [self._fitted(kernel, *start) for start in self._starts(kernel, period_s)]
+        best = max(fits, key=lambda fit: fit.score)
+        return replace(best, rivals=tuple(fit for fit in fits if fit is not best))
 
     def late_cost(self) -> float:
         """Log-likelihood that a board's late parts must add: readings that do not need them leave them out."""
         return LATE_LEAD + 0.5 * (len(self.signals) - 2) * float(np.log(len(self.time_s)))
 
-    def at(self, fit: Fit) -> Fit:
-        """The fit of levels where another fit's kernel, width and delay are taken as they are."""
+    def at(self, kernel: Kernel, width_s: float, delay_s: float) -> Fit:
+        """The fit of levels where width and delay are taken as they are."""
         basis, precision = self._wander()
-        x = np.concatenate([[np.log(max(fit.width_s, SMALLEST_S)), fit.delay_s], np.zeros(basis.shape[1] - 1)])
-        return self._at(fit.kernel, x, basis, precision, None)[0]
+        x = np.concatenate([[np.log(max(width_s, SMALLEST_S)), delay_s], np.zeros(basis.shape[1] - 1)])
+        return self._at(kernel, x, basis, precision, None)[0]
 
     def _levels(self, design: Array, weight: Array) -> Array:
         """Levels (k,) of a design (n, k), those of slow parts not below 0."""
@@ -129,7 +130,7 @@ class Problem:
         return np.asarray(np.log(np.mean(np.minimum(left, limit) ** 2, axis=1) + 1e-4))
 
     def _starts(self, kernel: Kernel, period_s: float) -> list[tuple[float, float]]:
-        """Widths and delays to start from: the best separate cells of a grid, fine where a width locks to the period.
+        """Widths and delays to start from: the highest peaks of the likelihood over a grid, fine where a width locks to the period.
 
         With W = T and a load near T the misfit is a needle a millisecond wide (sensor-method.md 1.4).
         """
@@ -139,17 +140,15 @@ class Problem:
             near = [period_s * share * np.linspace(0.94, 1.06, n) for share, n in ((1.0, 25), (0.5, 9), (0.25, 7))]
             top = min(LARGEST_S["boxcar"], 13.0 * period_s)
             several = np.arange(period_s, min(top, SEVERAL_S), 0.2 * period_s)
-            widths = np.sort(np.concatenate([np.geomspace(SMALLEST_S, top, 34), several, *near]))
+            widths = np.sort(np.concatenate([np.geomspace(SMALLEST_S, top, 100), several, *near]))
         else:
             widths = np.geomspace(1.2e-3, min(LARGEST_S["low-pass"], 10.0 * period_s), 30)
         delays = np.arange(-DELAY_S, DELAY_S + 1e-9, 1e-3 if period_s > 0.03 else 8e-4)
-        loss = np.array([self._misfit(kernel, float(width), delays) for width in widths])
-        found = []
-        for _ in range(1 if kernel == "none" else 3):
-            i, j = np.unravel_index(int(loss.argmin()), loss.shape)
-            found.append((float(widths[i]), float(delays[j])))
-            loss[max(i - 2, 0) : i + 3, max(j - 2, 0) : j + 3] = np.inf
-        return found
+        delay = [float(delays[self._misfit(kernel, width, delays).argmin()]) for width in widths.tolist()]
+        score = np.array([self.at(kernel, *one).score for one in zip(widths.tolist(), delay, strict=True)])
+        around = np.pad(score, 1, constant_values=-np.inf)
+        peak = np.flatnonzero((score > around[:-2]) & (score >= around[2:]))
+        return [(float(widths[i]), delay[i]) for i in peak[np.argsort(-score[peak])][:3]]
 
     def _wander(self) -> tuple[Array, Array]:
         """Basis of the delay over the record, a constant first, shape (n, 1 + m), and the terms' precisions [1/s²], shape (1 + m,).
@@ -165,7 +164,8 @@ class Problem:
     def with_profile(self, fit: Fit) -> Fit:
         """The fit at the mean of its width's posterior, whose spread is the standard error where it is larger than the formal one.
 
-        Under a load with few distinct phases the likelihood has needles: other widths, each with its own delay, are about as likely.
+        Under a load with few distinct phases the likelihood has needles: other widths, each with its own delay, are about as likely; so
+        may be another peak, however far.
         """
         std = fit.width_std_s
         if fit.kernel == "none" or not np.isfinite(std):
@@ -173,12 +173,14 @@ class Problem:
         reach = float(np.clip(PROFILE_STD * std / fit.width_s, *PROFILE_REACH))
         width = fit.width_s * np.exp(np.linspace(-reach, reach, PROFILE_POINTS))
         far = width[np.abs(width - fit.width_s) > PROFILE_OWN_STD * std]
-        others = [self._fitted(fit.kernel, one, fit.delay_s - 0.5 * (one - fit.width_s), held=True) for one in far.tolist()]
-        mass = np.exp(np.array([0.0, *(other.score - fit.score for other in others)])) * np.append(
-            np.sqrt(2.0 * np.pi) * std, 2.0 * reach / PROFILE_POINTS * far
-        )
+        later = 0.5 if fit.kernel == "boxcar" else 0.0
+        others = [self._fitted(fit.kernel, one, fit.delay_s - later * (one - fit.width_s), held=True) for one in far.tolist()]
+        peaks = [fit, *(one for one in fit.rivals if abs(one.width_s - fit.width_s) > PROFILE_OWN_STD * std)]
+        found = [*peaks, *others]
+        wide = np.append([np.sqrt(2.0 * np.pi) * one.width_std_s for one in peaks], 2.0 * reach / PROFILE_POINTS * far)
+        mass = np.exp([one.score - fit.score for one in found]) * wide
         share = mass / mass.sum()
-        widths, delays = np.append(fit.width_s, far), np.array([fit.delay_s, *(other.delay_s for other in others)])
+        widths, delays = np.array([(one.width_s, one.delay_s) for one in found]).T
         centre, delay = float(share @ widths), float(share @ delays)
         return replace(
             fit,

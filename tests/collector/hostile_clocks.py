@@ -41,6 +41,15 @@ def random_distances(random: np.random.Generator) -> Hostile:
     return polled(update, moving(count, random), random, period_s=_mean(update))
 
 
+def two_distances(random: np.random.Generator) -> Hostile:
+    """Short and long distances in turn or at random: a fraction of both fits as a clock of which most updates go unseen."""
+    period, count = random.uniform(0.03, 0.15), int(random.integers(80, 400))
+    share = random.uniform(0.1, 0.25)
+    turn = np.arange(count) % 2 if random.random() < 0.5 else random.integers(0, 2, count)
+    update = np.cumsum(period * (1.0 + share * (2.0 * turn - 1.0)))
+    return polled(update, moving(count, random), random, period_s=_mean(update))
+
+
 def two_levels(random: np.random.Generator) -> Hostile:
     """A good clock that shows two readings without noise: the load's edges alone are seen; at times locked to the clock."""
     period = random.uniform(0.02, 0.12)

@@ -6,7 +6,17 @@ import pytest
 from collector.errors import SensorError
 from collector.sensing.clock import fit_update_clock, held_updates
 from estimator.vocabulary.quantities import Array
-from tests.collector.hostile_clocks import Kind, moving, polled, random_distances, skipped, stretches, two_levels, white_jitter
+from tests.collector.hostile_clocks import (
+    Kind,
+    moving,
+    polled,
+    random_distances,
+    skipped,
+    stretches,
+    two_distances,
+    two_levels,
+    white_jitter,
+)
 
 PERIOD_S = 0.1012
 ERRORS = 4.0
@@ -47,7 +57,9 @@ def test_jitter_that_adds_up_is_no_grid() -> None:
     assert clock.period_s == pytest.approx(np.diff(update_s).mean(), abs=3.0 * clock.period_std_s + 1e-4)
 
 
-@pytest.mark.parametrize(("kind", "told"), [(white_jitter, 0), (random_distances, 0), (two_levels, 8), (stretches, 7), (skipped, 11)])
+@pytest.mark.parametrize(
+    ("kind", "told"), [(white_jitter, 0), (random_distances, 0), (two_distances, 2), (two_levels, 8), (stretches, 7), (skipped, 11)]
+)
 def test_a_period_is_right_within_its_errors_or_refused_with_what_would_tell(kind: Kind, told: int) -> None:
     """Changes at random times have no period; a clock of which little is seen has one."""
     right, reasons = 0, list[str]()
@@ -60,6 +72,7 @@ def test_a_period_is_right_within_its_errors_or_refused_with_what_would_tell(kin
             continue
         right += abs(clock.period_s - made.period_s) <= max(ERRORS * clock.period_std_s, clock.card_period_95_s)
     assert right >= told if told else right == 0
+    assert right + len(reasons) >= 11
     assert all("poll" in reason for reason in reasons)
 
 
