@@ -324,7 +324,7 @@ def _described(fit: Fit) -> str:
 
 
 def _gain(updates: Updates, reference: _Reference, decision: Decision | None, notes: dict[str, str]) -> Gain | None:
-    """Gain and offset against the meter: of the claimed kernel's fit, else where power was steady for long."""
+    """Gain and offset against the meter: of the likeliest kernel's fit where that explains the readings, else where power was steady."""
     if reference.meter is None:
         return None
     if decision is None:
@@ -332,13 +332,11 @@ def _gain(updates: Updates, reference: _Reference, decision: Decision | None, no
         notes.setdefault("offset_w", notes["averaging"])
         return None
     try:
-        if decision.kind not in ("undetermined", "trailing-mean"):
-            return joint_gain(decision.best)
-        return steady_gain(updates, reference.meter)
+        if decision.kind == "trailing-mean" or decision.locked or decision.best.explained < EXPLAINED:
+            return steady_gain(updates, reference.meter)
+        return joint_gain(decision.best)
     except SensorError as error:
-        if not decision.locked and decision.best.explained >= EXPLAINED:
-            return joint_gain(decision.best) if decision.best.level[1] > 0.0 else None
-        notes["gain"] = notes["offset_w"] = f"{notes['averaging']}; {error}"
+        notes["gain"] = notes["offset_w"] = "; ".join(filter(None, (notes.get("averaging"), str(error))))
         return None
 
 
