@@ -336,6 +336,8 @@ def _gain(updates: Updates, reference: _Reference, decision: Decision | None, no
             return steady_gain(updates, reference.meter)
         return joint_gain(decision.best)
     except SensorError as error:
+        if decision.kind == "trailing-mean" and decision.best.level[1] > 0.0:
+            return joint_gain(decision.best)
         notes["gain"] = notes["offset_w"] = "; ".join(filter(None, (notes.get("averaging"), str(error))))
         return None
 
