@@ -96,7 +96,7 @@ def read_traces(path: Path) -> Iterator[TraceRecord]:
 def _opened(stream: IO[bytes], path: Path) -> tuple[Any, dict[str, Any]]:
     try:
         reader = pa.ipc.open_stream(stream)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, MemoryError) as error:  # bytes of another file can state any length
         raise DatasetError(f"{path}: its beginning is damaged or it is no trace file; remove it to go on without") from error
     encoded = (reader.schema.metadata or {}).get(METADATA_KEY)
     if encoded is None or reader.schema.names != list(TRACE_COLUMNS):
@@ -109,7 +109,7 @@ def _whole_batches(reader: Any) -> Iterator[pa.RecordBatch]:
         try:
             batch = reader.read_next_batch()
             batch.validate(full=True)
-        except (StopIteration, pa.ArrowException, OSError):
+        except (StopIteration, pa.ArrowException, OSError, MemoryError):
             return
         yield batch
 

@@ -76,12 +76,17 @@ def _array(metas: list[Any]) -> Schema:
     return made | ({"description": texts[0]} if texts else {})
 
 
+def _whole(value: float) -> float:
+    """A limit as JSON writes it: annotations that are equal are one object, whichever of 0 and 0.0 was declared first."""
+    return int(value) if value == int(value) else value
+
+
 def _limits(hint: Any, metas: list[Any]) -> Schema:
     """What an annotation adds to the schema of its type."""
     found: Schema = {}
     for meta in metas:
         if isinstance(meta, Span):
-            found |= {"minimum": meta.low, "maximum": meta.high} | ({"description": f"[{meta.unit}]"} if meta.unit else {})
+            found |= {"minimum": _whole(meta.low), "maximum": _whole(meta.high)} | ({"description": f"[{meta.unit}]"} if meta.unit else {})
             found |= {"type": ["number", "null"]} if meta.nan else {}
         elif isinstance(meta, Words):
             found |= {"enum": list(meta.known)}

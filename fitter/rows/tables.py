@@ -100,7 +100,8 @@ class Table:
         found = np.zeros(len(self.frame), dtype=np.bool_)
         for column in self.frame.columns:
             if not pd.api.types.is_numeric_dtype(self.frame[column].dtype):
-                found |= [isinstance(value, str) and len(value) > LONGEST_TEXT for value in self.frame[column].tolist()]
+                long = [isinstance(value, str) and len(value) > LONGEST_TEXT for value in self.frame[column].tolist()]
+                found |= np.array(long, dtype=np.bool_)
         return found
 
     def repeated(self) -> BoolArray:

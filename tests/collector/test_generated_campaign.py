@@ -213,7 +213,7 @@ def test_an_unknown_kernel_is_refused_by_name(toolchain: Toolchain) -> None:
     ("group", "reason"),
     [
         ('kernels = ["wgmma_*"]', r"wgmma_f16_n64 cannot run on sm_80: wgmma is there on sm_90a alone"),
-        ('kernels = ["mma_f16"]\nmodes = ["lane_sweep"]', "mma_f16 is not launched as lane_sweep; it is as full, sm_sweep"),
+        ('kernels = ["mma_e4m3"]', "mma_e4m3 cannot run on sm_80: mma.sync of fp8 without emulation is there on sm_89, sm_120 alone"),
     ],
 )
 def test_a_campaign_of_which_nothing_runs_says_why(
@@ -229,7 +229,7 @@ def test_a_kernel_asked_for_in_a_way_that_it_has_not_is_skipped_by_name(toolchai
     groups = [LoadGroup(kernels=("mma_f16", "ffma_k8_u64"), modes=("lane_sweep",))]
     loads, skipped = generated_loads(groups, load_gpu(BOARD), toolchain)
     assert {load.kernel.name for load in loads} == {"ffma_k8_u64"}
-    assert list(skipped) == ["mma_f16 is not launched as lane_sweep; it is as full, sm_sweep"]
+    assert list(skipped) == ["mma_f16 has no mode lane_sweep; it has full, sm_sweep"]
 
 
 WITHOUT_ASSEMBLER = """

@@ -107,7 +107,7 @@ def test_a_real_board_is_checked_once_for_each_kernel_and_code(toolchain: Toolch
 def test_machine_code_is_kept_from_one_campaign_to_the_next(toolchain: Toolchain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     spec = campaign_from_document(CAMPAIGN, "test")
-    first, _ = campaign_loads(spec, (), load_gpu(BOARD), 0)
+    first, _ = campaign_loads(spec, load_gpu(BOARD), 0)
     folder = tmp_path / "wattprint" / "cubins"
     (file,) = folder.iterdir()
     gone = replace(toolchain, ptxas=tmp_path / "none", nvdisasm=tmp_path / "none")  # nothing can be assembled any more
@@ -116,7 +116,7 @@ def test_machine_code_is_kept_from_one_campaign_to_the_next(toolchain: Toolchain
     file.write_bytes(file.read_bytes()[:-1] + b"\0\0")
     with pytest.raises(CompileError):
         generated_loads(spec.instructions, load_gpu(BOARD), gone, 0, user_cache())
-    campaign_loads(spec, (), load_gpu(BOARD), 0)
+    campaign_loads(spec, load_gpu(BOARD), 0)
     assert generated_loads(spec.instructions, load_gpu(BOARD), gone, 0, user_cache())[0] == first
 
 

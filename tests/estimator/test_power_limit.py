@@ -120,7 +120,7 @@ def test_no_limit_of_an_interval_jumps_as_a_load_passes_the_power_limit(
     found = [stated(curve, 1410.0, limit, time_std, power_std)[1] for limit in limits]
     for name in NAMES:
         rows = np.log([getattr(one, name)[:, 0] for one in found])
-        assert np.abs(np.diff(rows, axis=0)).max() < 0.5, name  # limits lie 0.03 apart, and clocks change fast where power is flat
+        assert np.abs(np.diff(rows, axis=0)).max() < 0.6, name  # limits lie 0.03 apart, and clocks change fast where power is flat
 
 
 @given(st.floats(0.0, 0.3), st.floats(0.0, 0.3))

@@ -289,7 +289,7 @@ def test_a_bundle_keeps_the_energies_to_the_last_digit(
     alone, both = tmp_path / "alone.json", tmp_path / "both.json"
     assert fit([str(measured.files[1]), "-o", str(alone), "--quiet"]) == 0
     assert fit([str(measured.files[0]), "-o", str(both), "--report", str(tmp_path / "report.html"), "--holdout", "0", "--quiet"]) in (0, 3)
-    assert "Bias of the published formula" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "beside them the published difference formula" in (tmp_path / "report.html").read_text(encoding="utf-8")
     sections = [load_bundle(path).instruction_energies for path in (alone, both)]
     assert load_bundle(both).groups["elementwise"].rows > 0
     assert load_bundle(alone).groups["elementwise"].rows == 0
