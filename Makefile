@@ -14,7 +14,7 @@ export OPENBLAS_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-torch lint format bench fuzz simgrid simgrid-install wheel clean distclean
+.PHONY: help install demo test test-torch lint format bench fuzz pictures simgrid simgrid-install wheel clean distclean
 
 help:
 	@echo 'make demo    collect on the simulated A100, fit, estimate a real model'
@@ -23,6 +23,7 @@ help:
 	@echo 'make lint    style, types and import rules alone'
 	@echo 'make bench   timings and accuracies'
 	@echo 'make fuzz    changed inputs of every kind, and small files that stand for gigabytes'
+	@echo 'make pictures those of the documentation (Debian, as root: installs Chromium)'
 	@echo 'make simgrid install SimGrid (Debian, as root), run its example and test'
 	@echo 'make wheel   the distribution, in dist/'
 	@echo 'make clean   remove what these made (distclean: the virtual environment too)'
@@ -114,6 +115,11 @@ simgrid-install:
 	  [ "$$(id -u)" = 0 ] || { echo 'SimGrid is not installed; as root: apt-get install python3-simgrid' >&2; exit 1; }; \
 	  { $(APT) update && $(APT) install -y --no-install-recommends python3-simgrid; } >/dev/null \
 	    || { echo 'apt-get cannot install python3-simgrid here' >&2; exit 1; }; }
+
+# A browser photographs pages.
+pictures: $(STAMP) $(DEMO)/a100-simulated.json
+	@command -v chromium >/dev/null || { $(APT) update && $(APT) install -y --no-install-recommends chromium fonts-dejavu-core; } >/dev/null
+	@$(BIN)/python scripts/pictures.py $(DEMO)/dataset.parquet
 
 # Changes real examples of every kind of file, and runs what reads them; then small files that stand for gigabytes.
 FUZZ_SEED ?= 0

@@ -1,0 +1,67 @@
+"""Draws the pictures of the documentation: a chart, the report of a fit, the page with sliders.
+
+Usage: python scripts/pictures.py DATASET.parquet [FOLDER]
+
+The dataset is the demo's (`make demo`), which is simulated; the picture says so.  Needs Chromium (`make pictures` installs it).
+"""
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+WORKLOAD: Final = "examples/gpt2-prefill.json"
+BUNDLE: Final = "a100-pcie-40gb-eager"
+BROWSER: Final = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--hide-scrollbars"]
+QUIET: Final = ["--disable-quic", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
+"""Without these the browser asks its maker's hosts, and waits where it cannot reach them."""
+
+
+def program(name: str, *arguments: str) -> list[str]:
+    """A command of this environment."""
+    return [str(Path(sys.executable).with_name(name)), *arguments]
+
+
+def run(command: list[str]) -> None:
+    """Runs a command; status 3 means done with a warning."""
+    if subprocess.run(command).returncode not in (0, 3):
+        sys.exit(f"failed: {' '.join(command)}")
+
+
+def photograph(address: str, picture: Path, width: int, height: int) -> None:
+    """Writes a PNG of a page's upper part, `width` × `height` pixels."""
+    with tempfile.TemporaryDirectory() as profile:
+        options = [
+            f"--user-data-dir={profile}",
+            "--virtual-time-budget=5000",
+            f"--window-size={width},{height}",
+            f"--screenshot={picture.resolve()}",
+            address,
+        ]
+        subprocess.run(BROWSER + QUIET + options, check=True, capture_output=True, timeout=120)
+
+
+def main() -> None:
+    """Writes sweep.svg, report.png and page.png."""
+    dataset, folder = sys.argv[1], Path(*sys.argv[2:3] or ["docs/pictures"])
+    folder.mkdir(parents=True, exist_ok=True)
+    sweep = program("estimate", "sweep", WORKLOAD, "--bundle", BUNDLE, "--freqs", "510:1410:30", "--force", "-q")
+    run([*sweep, "-o", str(folder / "sweep.svg")])
+    with tempfile.TemporaryDirectory() as work:
+        report = Path(work, "report.html")
+        run(program("fit", dataset, "-o", f"{work}/bundle.json", "--report", str(report), "--seed", "1"))
+        photograph(report.as_uri(), folder / "report.png", 1200, 800)
+    with subprocess.Popen(
+        program("estimate", "serve", WORKLOAD, "--bundle", BUNDLE, "--port", "0"), stdout=subprocess.PIPE, text=True
+    ) as page:
+        try:
+            assert page.stdout is not None
+            photograph(page.stdout.readline().strip(), folder / "page.png", 1200, 800)
+        finally:
+            page.terminate()
+    sys.stdout.write(f"written to {folder}\n")
+
+
+if __name__ == "__main__":
+    main()
