@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from collector.errors import DeviceError
+from collector.devices.errors import DeviceError
 from collector.pmd.packets import PACKET_BYTES
 from estimator.vocabulary.quantities import Array
 

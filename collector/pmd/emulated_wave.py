@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from collector.errors import DatasetError
+from collector.devices.errors import DatasetError
 from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.regular_files import open_regular
 

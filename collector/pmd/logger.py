@@ -7,7 +7,7 @@ from threading import Event
 from time import monotonic_ns, time_ns
 from typing import Final
 
-from collector.errors import DeviceError
+from collector.devices.errors import DeviceError
 from collector.pmd.clock_tie import NS_PER_S
 from collector.pmd.meter import Meter
 from collector.pmd.protocol import POWER_ON_BAUD, STREAM_BAUD, MeterIdentity

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from time import monotonic_ns, sleep
 from typing import Final, Protocol
 
-from collector.errors import DeviceError
+from collector.devices.errors import DeviceError
 from collector.pmd.packets import RAILS
 from collector.pmd.pmd2_block import BLOCK_BYTES, PMD2_RAILS
 from collector.pmd.protocol import (

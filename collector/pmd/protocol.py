@@ -8,7 +8,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-from collector.errors import DeviceError
+from collector.devices.errors import DeviceError
 
 WELCOME: Final = 0x00
 READ_ID: Final = 0x01

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from collector.errors import DatasetError
+from collector.devices.errors import DatasetError
 from collector.pmd.clock_tie import NS_PER_S, ClockTie, fit_clock_tie, nominal_tie
 from collector.pmd.decoder import LOCK_BYTES, LOCK_PACKETS, PacketDecoder, Packets, Tally
 from collector.pmd.packets import NOMINAL_TICKS_PER_MS, rail_amperes, rail_volts, step_range

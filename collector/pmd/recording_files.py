@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Final, TextIO
 
 import numpy as np
 
-from collector.errors import DatasetError
+from collector.devices.errors import DatasetError
 from collector.pmd.meter import Received
 from collector.pmd.protocol import PROBED_BAUDS, STREAM_BAUD
 from collector.pmd.samples import MODEL_RAILS

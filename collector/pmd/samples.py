@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from collector.errors import DeviceError
+from collector.devices.errors import DeviceError
 from collector.pmd.packets import RAILS
 from collector.pmd.pmd2_block import GPU_RAILS, PMD2_RAILS
 from estimator.vocabulary.quantities import Array, IntArray

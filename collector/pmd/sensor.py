@@ -7,8 +7,8 @@ from threading import Condition, Thread
 from time import monotonic_ns
 from typing import Final
 
+from collector.devices.errors import DeviceError
 from collector.devices.protocols import EnergyReading, PowerReadings
-from collector.errors import DeviceError
 from collector.pmd.decoder import Tally
 from collector.pmd.live import LiveDecoder, live_decoder
 from collector.pmd.meter import Meter, open_meter

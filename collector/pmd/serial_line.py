@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
-from collector.errors import CollectorError, DeviceError
+from collector.devices.errors import CollectorError, DeviceError
 
 READ_SLICE_S: Final = 0.02
 """Longest time for which one read blocks."""

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 
-from collector.errors import DatasetError
+from collector.devices.errors import DatasetError
 from collector.pmd.clock_tie import NS_PER_S
 from collector.pmd.recording import ScannedRecording, sample_blocks
 from collector.pmd.samples import MODEL_RAILS, MeterSamples

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from collector.errors import DatasetError
+from collector.devices.errors import DatasetError
 from collector.pmd.recording import sample_blocks, scan_recording
 from collector.pmd.recording_files import read_recording
 from collector.pmd.samples import MODEL_RAILS
