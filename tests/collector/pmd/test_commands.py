@@ -15,8 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from collector.cli import main
-from collector.pmd.packets import PACKET_BYTES, encode_packets
-from collector.pmd.protocol import PMD2
+from collector.pmd.protocol import PACKET_BYTES, PMD2, encode_packets
 from collector.pmd.recording_files import stamps_path
 from tests.collector.pmd.streams import stream
 from tests.collector.steady import in_real_time
@@ -171,20 +170,6 @@ def test_a_log_is_a_recording_and_its_table(port_of: Callable[..., Any], tmp_pat
     assert main(["pmd", "decode", str(tmp_path / "p.pmd"), "--json", "--time", "unix"]) == 0
 
 
-@in_real_time
-@pytest.mark.parametrize("packets", [1, 2])
-def test_fewer_packets_than_are_known_for_packets_say_how_many_are_needed(
-    packets: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    short = tmp_path / "short.bin"
-    short.write_bytes(stream(3)[0][: packets * PACKET_BYTES])
-    status, error = failure(capsys, "pmd", "decode", str(short), "--out", str(tmp_path / "short.csv"))
-    assert status == 1
-    assert f"{packets * PACKET_BYTES} bytes are too few: packets are known by 3 of them in a row, 54 bytes" in error
-    short.write_bytes(stream(3)[0])
-    assert main(["pmd", "decode", str(short), "--out", str(tmp_path / "short.csv")]) == 0
-
-
 def test_a_warning_names_only_what_there_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shifted = tmp_path / "shifted.bin"
     shifted.write_bytes(b"\x01" * 13 + stream(50)[0])
@@ -196,7 +181,7 @@ def test_a_pmd2_is_logged_with_the_host_s_stamps(port_of: Callable[..., Any], tm
     tmp_path = fresh(tmp_path)
     capsys.readouterr()
     out = tmp_path / "p.parquet"
-    with port_of(product=PMD2) as port:
+    with port_of(product=PMD2.product) as port:
         assert main(["pmd", "log", port.path, "--out", str(out), "--duration", "0.3s", "--json"]) in (0, 3)
     document = json.loads(capsys.readouterr().out)
     assert document["model"] == "PMD2"
@@ -251,4 +236,4 @@ def test_an_emulated_meter_says_where_it_is_and_goes_when_asked(tmp_path: Path) 
             emulator.send_signal(signal.SIGTERM)
         _, stderr = emulator.communicate(timeout=300)
     assert emulator.returncode == 0
-    assert "samples sent, 0 bytes found no room" in stderr
+    assert "samples sent" in stderr

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collector.pmd.decoder import PacketDecoder, Packets
-from collector.pmd.packets import PACKET_BYTES, STAMP_TURN, RawWords, encode_packets, step_range
-from collector.pmd.protocol import STREAM_BAUD
+from collector.pmd.protocol import PACKET_BYTES, STAMP_TURN, STREAM_BAUD, RawWords, encode_packets
 from estimator.vocabulary.quantities import IntArray
 from tests.collector.pmd.streams import accounted, decoded, stream
 
@@ -188,10 +187,10 @@ def test_every_byte_is_accounted_for_and_time_runs_forward(content: bytes) -> No
 @given(content=damaged_streams())
 @settings(max_examples=60)
 def test_what_waits_for_more_bytes_stays_small(content: bytes) -> None:
-    decoder = PacketDecoder(step_range(STREAM_BAUD))
+    decoder = PacketDecoder()
     for i in range(0, len(content), 7):
         decoder.feed(content[i : i + 7])
-        tally = decoder.tally()
+        tally = decoder.tally
         assert tally.bytes - accounted(tally) <= MOST_WAITING_BYTES
 
 

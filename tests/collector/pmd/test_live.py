@@ -12,6 +12,7 @@ from collector.errors import DeviceError
 from collector.pmd.meter import open_meter
 from collector.pmd.protocol import PMD2, STREAM_BAUD
 from collector.pmd.sensor import PmdSensor, open_pmd
+from tests.collector.pmd.conftest import WAVE
 from tests.collector.steady import in_real_time
 
 LATEST_S = 0.02
@@ -61,7 +62,7 @@ def test_samples_carry_the_host_time_at_which_they_were_taken(port_of: Callable[
     total_w = sum(rail.power_w for rail in rails.values())
     high = total_w > 155.0
     shifts_s = np.arange(-0.01, 0.03, 0.0005)
-    agreement = [float(np.mean((port.wave.at((host_ns - port.start_ns) * 1e-9 - shift) > 155.0) == high)) for shift in shifts_s]
+    agreement = [float(np.mean((WAVE.at((host_ns - port.start_ns) * 1e-9 - shift) > 155.0) == high)) for shift in shifts_s]
     late_s = float(shifts_s[int(np.argmax(agreement))])
     assert max(agreement) > 0.97
     assert -1e-3 < late_s < LATEST_S
@@ -89,7 +90,7 @@ def test_a_hole_is_a_gap_in_the_stamps_and_in_the_tally(port_of: Callable[..., A
 @in_real_time
 def test_a_meter_left_streaming_by_a_dead_session_is_taken_over(port_of: Callable[..., Any]) -> None:
     with port_of(baud=STREAM_BAUD, streaming=True) as port, open_pmd(port.path) as sensor:
-        assert sensor.identity.model == "PMD-USB"
+        assert sensor.identity.model.name == "PMD-USB"
         assert len(read_for(sensor, 0.1)["pcie1"].host_ns) > 100
 
 
@@ -111,7 +112,7 @@ def test_a_port_is_opened_by_one_program_at_a_time(port_of: Callable[..., Any]) 
 
 @in_real_time
 def test_a_pmd2_is_the_same_sensor_with_other_rails(port_of: Callable[..., Any]) -> None:
-    with port_of(product=PMD2) as port, open_pmd(port.path) as sensor:
+    with port_of(product=PMD2.product) as port, open_pmd(port.path) as sensor:
         assert sensor.fields() == ("hpwr", "pcie1", "pcie2", "pcie3")
         assert len(sensor.identity.uid) == 24
         rails = read_for(sensor, 0.3)
@@ -134,7 +135,7 @@ def test_a_meter_that_is_lost_is_an_error_of_one_line_at_the_next_reading(fault:
 
 @in_real_time
 def test_a_relative_with_another_protocol_is_refused_by_name(port_of: Callable[..., Any]) -> None:
-    with port_of(product=0x17) as port, pytest.raises(DeviceError, match="PMD2X"), open_pmd(port.path):
+    with port_of(product=0x17) as port, pytest.raises(DeviceError, match="EE 17"), open_pmd(port.path):
         pass
 
 
