@@ -7,7 +7,7 @@ from collector.bench import open_simulated
 from collector.devices import PreparedKernel, limiting_reasons
 from collector.simulated.board import SimulatedBoard
 from collector.simulated.profile import Faults, board_names, load_board
-from collector.simulated.silicon import rest_power_w, voltage_v
+from collector.simulated.silicon import planted_event_energy_j, rest_power_w, voltage_v
 from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.workload import Operator, make_operator
 
@@ -71,11 +71,11 @@ def test_event_energy_in_the_ledger_is_events_times_planted_energy() -> None:
         board.runner.run(prepared, 1000)
         moved = 1000 * 4 * 3 * (1 << 26)
         dram = board.world.ledger_j["dram"] - before["dram"]
-        assert dram == pytest.approx(moved * board.planted_event_energy_j()["dram"], rel=1e-6)
+        assert dram == pytest.approx(moved * planted_event_energy_j(board.world.profile)["dram"], rel=1e-6)
         volt = board.world.operating_point(board.runner.loaded(prepared), 900.0).voltage_v
-        over = (volt / board.planted_reference_voltage_v()) ** 2
+        over = (volt / board.world.profile.energy.reference_voltage_v) ** 2
         l2 = board.world.ledger_j["l2"] - before["l2"]
-        assert l2 == pytest.approx(moved * board.planted_event_energy_j()["l2"] * over, rel=1e-6)
+        assert l2 == pytest.approx(moved * planted_event_energy_j(board.world.profile)["l2"] * over, rel=1e-6)
         assert board.world.ledger_j["tensor"] == before["tensor"]
 
 
@@ -124,7 +124,7 @@ def test_a_board_warms_under_load_and_cools_at_rest(name: str) -> None:
         warm = board.world.temperature_c
         board.clock.wait(300.0)
         assert warm > cool + 3.0
-        rest_w = sum(board.world._rest_parts_w(clock, board.planted_voltage_v(clock)).values())
+        rest_w = sum(board.world._rest_parts_w(clock, voltage_v(board.world.profile, clock)).values())
         thermal = board.world.profile.thermal
         settled = thermal.ambient_c + (thermal.die_k_per_w + thermal.sink_k_per_w) * rest_w
         assert board.world.temperature_c == pytest.approx(settled, abs=0.3)
