@@ -5,6 +5,7 @@ done here: bytes appear when the meter would have sent them, and a host that ope
 noise with it.
 """
 
+import math
 import os
 import re
 import select
@@ -23,7 +24,7 @@ from collector.devices.errors import DeviceError
 from collector.pmd.protocol import PACKET_BYTES
 from estimator.vocabulary.quantities import Array
 
-FAULT_KINDS: Final = {"lost": 1.0, "hole": 0.03, "stall": 0.03, "silence": 0.0, "unplug": 0.0}
+FAULT_KINDS: Final = {"lost": 1.0, "hole": 0.03, "stall": 0.03, "silence": math.inf, "unplug": math.inf}
 """Kinds, and their amount where none is given: bytes that do not arrive; seconds whose packets do not arrive, or for which everything is
 held back to arrive in one burst; the meter stops sending for good, or its port vanishes."""
 SPEEDS: Final = {termios.B115200: 115200, termios.B460800: 460800, termios.B921600: 921600}
@@ -64,7 +65,7 @@ class FaultyLine:
         keep, stalled = np.ones(len(packet_s), dtype=np.bool_), False
         for fault in self._faults:
             if fault.kind in ("hole", "silence"):
-                keep &= (packet_s < fault.at_s) | ((fault.kind == "hole") & (packet_s >= fault.at_s + fault.amount))
+                keep &= (packet_s < fault.at_s) | (packet_s >= fault.at_s + fault.amount)
             stalled |= fault.kind == "stall" and fault.at_s <= now_s < fault.at_s + fault.amount
         content = np.frombuffer(packets, np.uint8).reshape(-1, PACKET_BYTES)[keep].tobytes()
         content = self._held + self._spoiled(content, packet_s[keep])

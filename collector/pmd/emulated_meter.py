@@ -31,8 +31,9 @@ from estimator.vocabulary.quantities import Array, IntArray
 USB_SHARES: Final = (0.3, 0.5, 0.2, 0.0)
 """Shares of the power that the PMD-USB's rails carry; the last has a plug but no load."""
 PMD2_SHARES: Final = dict.fromkeys(PMD2.rails, 0.0) | {"hpwr": 0.7, "pcie1": 0.15, "pcie2": 0.15}
-SUPPLY_V: Final = {"atx_5v": 5.0, "atx_5vsb": 5.0, "atx_3v3": 3.3}
-"""Nominal voltage of rails that have not 12 V (Intel, ATX12V design guide 2.x)."""
+SUPPLY_V: Final = 12.17
+PMD2_VOLTS: Final = SUPPLY_V / 12.0 * np.array([{"atx_5v": 5.0, "atx_5vsb": 5.0, "atx_3v3": 3.3}.get(name, 12.0) for name in PMD2.rails])
+"""Supplies, a little above their nominal voltages (Intel, ATX12V design guide 2.x)."""
 COMMAND_BYTES: Final[dict[int, int]] = {Opcode.CONTINUOUS: 4, Opcode.UART_CONFIG: 17}
 ZERO_STEPS: Final = (1.7, -0.6, 2.1, 1.5)
 """Currents read without load, one a channel."""
@@ -145,8 +146,9 @@ class EmulatedPmdUsb:
 
     def _raw(self, sampled_ns: IntArray) -> RawWords:
         """What the converter makes of the wave at these host times, shape (n, 8)."""
-        volts, amperes = _loaded(self._state.power_w(sampled_ns) * USB_SHARES, 12.0)
-        steps = np.stack([volts / PMD_USB.steps[0], amperes / PMD_USB.steps[1] + ZERO_STEPS], axis=2).reshape(-1, 8)
+        amperes = self._state.power_w(sampled_ns) * USB_SHARES / SUPPLY_V
+        steps = np.zeros((len(amperes), 8))
+        steps[:, 0::2], steps[:, 1::2] = SUPPLY_V / PMD_USB.steps[0], amperes / PMD_USB.steps[1] + ZERO_STEPS
         raw: RawWords = np.clip(np.round(steps + 1.1 * self._random.standard_normal(steps.shape)), -2047, 2047).astype(np.int16)
         return raw
 
@@ -178,14 +180,7 @@ class EmulatedPmd2:
     def _block(self, now_ns: int) -> bytes:
         self.packets_sent += 1
         power_w = self._state.power_w(np.array([now_ns]))[0]
-        return encode_block(*_loaded(power_w * list(PMD2_SHARES.values()), np.array([SUPPLY_V.get(name, 12.0) for name in PMD2.rails])))
-
-
-def _loaded(power_w: Array, nominal_v: Array | float) -> tuple[Array, Array]:
-    """Voltage [V] and current [A] at which a rail delivers a power: a supply 1.4 % above its nominal voltage behind 10 mΩ."""
-    supply_v = 1.014 * nominal_v
-    volts = 0.5 * (supply_v + np.sqrt(np.maximum(np.square(supply_v) - 4.0 * 0.01 * power_w, 0.0)))
-    return volts, power_w / volts
+        return encode_block(PMD2_VOLTS, power_w * list(PMD2_SHARES.values()) / PMD2_VOLTS)
 
 
 def emulated_meter(state: EmulatedState, line: FaultyLine, random: np.random.Generator) -> EmulatedPmdUsb | EmulatedPmd2:

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import re
 import termios
 import time
 from collections.abc import Iterator
@@ -114,6 +113,5 @@ def open_line(port: str, baud: int) -> Iterator[SerialLine]:
 
 def _reason(error: Exception) -> str:
     """The error in the system's own words where it has a number, else in its own."""
-    text = str(error.args[-1]) if error.args else type(error).__name__
-    number = getattr(error, "errno", None) or next(iter(re.findall(r"[\[(](?:Errno )?(\d+)[\],]", text)), None)
-    return os.strerror(int(number)) if number else text
+    number = getattr(error, "errno", None)
+    return os.strerror(number) if number else str(error.args[-1] if error.args else error)
