@@ -1,6 +1,7 @@
 """Library kernels on the board: right results, rates that the board can have, the kernels that ran."""
 
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -65,15 +66,9 @@ def assert_near(found: Any, wanted: Any, precision: str) -> None:
     assert np.abs(found.reshape(-1) - wanted.reshape(-1)).max() <= TOLERANCE[precision] * scale
 
 
-L2_STATES = ("warm", "cold")
 PRODUCTS = [
-    *(
-        (precision, name, state, "")
-        for precision in ("fp64", "fp32", "tf32", "fp16", "bf16")
-        for name in ("linear", "bmm")
-        for state in ("warm", "cold")
-    ),
-    *(("bf16", name, "warm", layout) for name in ("linear", "bmm") for layout in LAYOUTS),
+    *product(("fp64", "fp32", "tf32", "fp16", "bf16"), ("linear", "bmm"), ("warm", "cold"), ("",)),
+    *product(("bf16",), ("linear", "bmm"), ("warm",), LAYOUTS),
 ]
 
 
