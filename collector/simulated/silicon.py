@@ -22,11 +22,6 @@ class LaunchEnergy:
     dram_j: float
     hidden_j: float
 
-    @property
-    def core_total_j(self) -> float:
-        """All core events at the reference voltage [J]."""
-        return sum(self.core_j.values())
-
 
 def voltage_v(profile: BoardProfile, sm_clock_mhz: float) -> float:
     """Supply at rest for a clock: the curve rounded up to the regulator's step [V]."""
