@@ -72,7 +72,7 @@ def test_the_clock_of_a_recording_is_tied_to_the_hosts(error_ppm: float, tmp_pat
     assert np.ptp(off_s) < 1.5e-3
 
 
-@pytest.mark.parametrize("hole_s", [0.005, 0.03, 0.3, 3.0])
+@pytest.mark.parametrize("hole_s", [0.005, 0.03, 3.0])
 def test_a_hole_is_found_with_its_length_whatever_turns_the_stamp_took(hole_s: float, tmp_path: Path) -> None:
     scanned = scan_recording(read_recording(emulated_recording(tmp_path / "r.pmd", 4.0 + hole_s, (f"hole@2.0:{hole_s}",))))
     assert scanned.holes.length_s.tolist() == pytest.approx([hole_s], abs=1.5e-3)
