@@ -88,6 +88,8 @@ def fit_clock_tie(ticks: IntArray, host_ns: IntArray) -> ClockTie:
     centred = time - np.average(time, weights=weight)
     length = float(np.sum(weight * centred**2))
     slope = float(np.sum(weight * centred * (hats @ at_knots))) / length if length > 0.0 else 0.0
+    residual = lag - hats @ at_knots
+    scatter *= _persistence(residual - np.average(residual, weights=weight), weight)
     knot_ticks = ticks[0] + np.round(knots / NS_PER_TICK).astype(np.int64)
     return ClockTie(
         source="stamps",
@@ -95,10 +97,19 @@ def fit_clock_tie(ticks: IntArray, host_ns: IntArray) -> ClockTie:
         knot_ns=host_ns[0] + np.round((knot_ticks - ticks[0]) * NS_PER_TICK + at_knots).astype(np.int64),
         ticks_per_ms=NOMINAL_TICKS_PER_MS / max(1.0 + slope, 1e-3),  # a host clock that stands
         ticks_per_ms_std=NOMINAL_TICKS_PER_MS / math.sqrt(length / scatter**2 + 1.0 / RATE_SPREAD**2),
-        residual_s=float(np.sqrt(np.average((lag - hats @ at_knots) ** 2, weights=weight))) / NS_PER_S if len(time) > 2 else math.nan,
+        residual_s=float(np.sqrt(np.average(residual**2, weights=weight))) / NS_PER_S if len(time) > 2 else math.nan,
         points=len(time),
         offered=len(time),
     )
+
+
+def _persistence(residual: Array, weight: Array) -> float:
+    """How much less neighbouring residuals say than independent ones: a busy machine is late for many blocks in a row."""
+    kept = np.where(weight > 0.0, residual, 0.0)
+    if len(kept) < 20:
+        return 1.0
+    correlation = float(np.clip(np.sum(kept[1:] * kept[:-1]) / np.sum(kept**2), 0.0, 0.98))
+    return math.sqrt((1.0 + correlation) / (1.0 - correlation))
 
 
 def _earliest(time: Array, host_ns: IntArray) -> tuple[Array, Array]:
