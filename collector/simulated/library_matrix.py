@@ -19,15 +19,14 @@ SPLITS: Final = (1, 2, 3, 4, 6, 8, 16)
 SWIZZLE: Final = 8
 """Tile columns that blocks walk through side by side, so that a wave shares panels."""
 
-SPLIT_CLOCKS: Final = 2200.0
-"""Starting the reduction of split results [SM clock]."""
+SPLIT_CLOCKS, PARTIAL_BYTES = 2200.0, 4.0
+"""Starting the reduction of split results [SM clock], and the width of one."""
 
 
 OUTPUT_OPS: Final = 3.0
 """Lane instructions of one output element: scale, convert, store."""
 
 
-PARTIAL_BYTES: Final = 4.0
 FIRST_LAYER_GRANULE: Final = 4
 """Channels are padded to this many for the matrix units: the few of an image to 4 where the stride is 2, all others to 8 (NVIDIA,
 Convolutional Layers User's Guide)."""

@@ -15,10 +15,8 @@ from estimator.vocabulary.workload import Operator
 MOVE_OPS: Final = 6.0
 """Lane instructions that bring one element in and out: addresses, loads, conversion, store."""
 
-VECTOR_THREADS: Final = 128
-VECTOR_ELEMENTS: Final = 4
-WARP: Final = 32
-UNROLLED: Final = 4
+VECTOR_THREADS, VECTOR_ELEMENTS = 128, 4
+WARP, UNROLLED = 32, 4
 """Lanes of a warp, and turns of a loop that the compiler joins into one: NeuSight's tables show it in layer norms of A100 and V100."""
 
 REDUCE_THREADS: Final = 512
@@ -27,11 +25,8 @@ SHARED_ROW_LIMIT: Final = 48 * 1024
 """Longest row that a block keeps in shared memory [byte]."""
 
 
-BLOCK_REDUCTION_CLOCKS: Final = 420.0
-"""A reduction over a block: two rounds of shuffles, shared memory and barriers."""
-
-LOOP_CLOCKS: Final = 90.0
-"""One pass of a row loop at its shortest."""
+BLOCK_REDUCTION_CLOCKS, LOOP_CLOCKS = 420.0, 90.0
+"""A reduction over a block (two rounds of shuffles, shared memory and barriers), and one pass of a row loop at its shortest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

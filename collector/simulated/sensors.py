@@ -15,9 +15,6 @@ CHUNK: Final = 256
 """Updates and polls are drawn in blocks of this many."""
 
 
-ENERGY_QUANTUM_J: Final = 1e-3
-
-
 class PollClock:
     """Times at which a host polls: a period and now and then a hole."""
 
@@ -84,7 +81,7 @@ class SimulatedSensor:
         self._update(self._world.now_s)
         last = self._update_s[-1]
         energy = self._profile.gain * float(self._world.trace.energy_j(np.array([last]))[0]) + self._profile.offset_w * last
-        return EnergyReading(host_ns=self._world.now_ns, energy_j=np.floor(energy / ENERGY_QUANTUM_J) * ENERGY_QUANTUM_J)
+        return EnergyReading(host_ns=self._world.now_ns, energy_j=np.floor(energy / 1e-3) * 1e-3)
 
     def _draw(self) -> Array:
         """The next CHUNK updates: when, with which noise, and which of them do not come; shape (3, CHUNK)."""
