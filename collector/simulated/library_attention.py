@@ -17,28 +17,9 @@ from estimator.vocabulary.workload import Operator
 SOFTMAX_OPS: Final = 6.0
 """Lane instructions of one score: scale, mask, maximum, subtract, sum, convert."""
 
-TILE_STEP_CLOCKS: Final = 900.0
-"""Scores, maximum, exponentials and product of one key tile, one after the other, at their shortest."""
+DECODE_ROWS = DECODE_KEYS = 64
+"""Tile of decode: the query heads of one key head are padded to its rows."""
 
-DECODE_STEP_CLOCKS: Final = 540.0
-"""The same for a tile of cached keys."""
-
-WARPGROUPS: Final = 2.0
-"""Hopper: warp groups that each read a key tile from shared memory; elsewhere every warp does."""
-
-FIXED_STEPS: Final = 0.6
-"""Loading the queries and writing the result, in key tiles."""
-
-DECODE_ROWS: Final = 64
-"""Rows to which the query heads of one key head are padded."""
-
-DECODE_KEYS: Final = 64
-DECODE_THREADS: Final = 128
-DECODE_REGISTERS: Final = 200
-COMBINE_CLOCKS: Final = 2500.0
-"""Starting the kernel that combines the shares of a split cache."""
-
-DECODE_PATH_SHARE: Final = 0.55
 LARGEST_HEAD: Final = 256
 
 
@@ -95,20 +76,20 @@ def _prefill(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelP
     shared_size = int((rows + 2 * keys) * shape.head_dim * shape.width)
     resident = max(1, resident_blocks(gpu, threads, registers, shared_size))
     lengths = _key_tiles(shape, rows, keys)
-    blocks = shape.batch * shape.heads * len(lengths)
-    slots = resident * gpu.num_sms
+    blocks, slots = shape.batch * shape.heads * len(lengths), resident * gpu.num_sms
     tiles = float(lengths.mean())
     cells = tiles * rows * keys
     flop = 4.0 * cells * shape.head_dim
     warps = threads // 32
     key_bytes = 2.0 * tiles * keys * shape.head_dim * shape.kv_width
     tile_bytes = rows * shape.head_dim * shape.width
-    shared = key_bytes * (1.0 + (WARPGROUPS if generation == "hopper" else warps)) + 2.0 * tile_bytes
-    relative = (lengths + FIXED_STEPS) / float((lengths + FIXED_STEPS).mean())
+    # hopper: warp groups that each read a key tile from shared memory; elsewhere every warp does
+    shared = key_bytes * (1.0 + (2.0 if generation == "hopper" else warps)) + 2.0 * tile_bytes
+    lengths = lengths + 0.6  # loading the queries and writing the result, in key tiles
+    relative = lengths / float(lengths.mean())
     uneven = float(np.ptp(relative)) > 0.0
-    traits = _traits(operator, rows, keys, warps)
     return KernelPlan(
-        kernel_name=_prefill_name(profile, traits, rows, keys, shape.causal),
+        kernel_name=_prefill_name(profile, _traits(operator, rows, keys, warps), rows, keys, shape.causal),
         library="flash-attention",
         grid=(len(lengths), shape.batch, shape.heads),
         threads=threads,
@@ -120,7 +101,7 @@ def _prefill(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelP
             **_unit_clocks(operator, profile, gpu, flop, cells),
             shared_clocks=shared / gpu.shared_bytes_per_clock,
             steps=tiles,
-            step_clocks=TILE_STEP_CLOCKS,
+            step_clocks=900.0,  # scores, maximum, exponentials and product of one key tile, one after the other
             load_bytes=key_bytes + tile_bytes,
             store_bytes=tile_bytes,
             in_flight_bytes=2.0 * keys * shape.head_dim * shape.kv_width,
@@ -204,7 +185,7 @@ def _decode(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelPl
     rows = shape.queries * (shape.heads // shape.kv_heads)
     padded_rows = math.ceil(rows / DECODE_ROWS) * DECODE_ROWS
     shared_size = int((DECODE_ROWS + 2 * DECODE_KEYS) * shape.head_dim * shape.width)
-    resident = max(1, resident_blocks(gpu, DECODE_THREADS, DECODE_REGISTERS, shared_size))
+    resident = max(1, resident_blocks(gpu, 128, 200, shared_size))
     heads = shape.batch * shape.kv_heads
     key_tiles = math.ceil(visible / DECODE_KEYS)
     tiles = math.ceil(key_tiles / max(1, min(key_tiles, resident * gpu.num_sms // heads)))
@@ -220,8 +201,8 @@ def _decode(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelPl
         kernel_name=f"void flash_fwd_splitkv_kernel<{traits}>(Flash_fwd_params)",
         library="flash-attention",
         grid=(1, splits, heads),
-        threads=DECODE_THREADS,
-        registers=DECODE_REGISTERS,
+        threads=128,
+        registers=200,
         shared_bytes_per_block=shared_size,
         blocks_per_sm=resident,
         blocks=blocks,
@@ -229,11 +210,11 @@ def _decode(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelPl
             **_unit_clocks(operator, profile, gpu, flop, cells),
             shared_clocks=shared / blocks / gpu.shared_bytes_per_clock,
             steps=tiles,
-            step_clocks=DECODE_STEP_CLOCKS,
+            step_clocks=540.0,  # the same for a tile of cached keys
             load_bytes=(cache + operands * splits) / blocks,
             store_bytes=(partial or operands) / blocks,
             in_flight_bytes=2.0 * DECODE_KEYS * shape.head_dim * shape.kv_width,
-            path_share=DECODE_PATH_SHARE,
+            path_share=0.55,
             asynchronous=generation != "volta",
             epilogue_clocks=500.0,
         ),
@@ -254,6 +235,6 @@ def _decode(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelPl
         stages=2,
         precision=operator.precision,
         split_k=splits,
-        follow_up_clocks=COMBINE_CLOCKS if splits > 1 else 0.0,
+        follow_up_clocks=2500.0 if splits > 1 else 0.0,  # starting the kernel that combines the shares
         follow_up_bytes=2.0 * partial,
     )
