@@ -13,7 +13,7 @@ from estimator.counts.energies import Section
 from estimator.model.coefficients import COEFFICIENTS, MEANING, TIED_COEFFICIENTS, CoefficientTable, coefficient_table, longest_prefix
 from estimator.model.power import POWER_TERMS
 from estimator.model.tier_records import Field, Share, Tier
-from estimator.model.tile_predictor import PredictorRecord
+from estimator.model.tile_choice import PredictorRecord
 from estimator.model.timeline import LAUNCH_OVERLAP_EXPONENT
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.gpu import ClockMhz, ClockTable, GpuSpec, IdleWatt, Volt

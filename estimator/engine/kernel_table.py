@@ -18,7 +18,7 @@ from estimator.model.lowering import KnownTiles, lower
 from estimator.model.phases import Phases
 from estimator.model.power import POWER_TERMS, busy_share, power_events, power_parts_w, term_scale, warm_dram_share
 from estimator.model.residuals import log_corrections, log_power_corrections
-from estimator.model.tile_predictor import predicted_tiles
+from estimator.model.tile_choice import predicted_tiles
 from estimator.model.timeline import kernel_seconds, measured_seconds, warm_ratio
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.gpu import GpuSpec

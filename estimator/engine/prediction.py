@@ -18,7 +18,7 @@ from estimator.model.phases import Phases
 from estimator.model.power import leakage_power_w, power_events, power_parts_w, static_power_w, term_scale, workload_power_w
 from estimator.model.power_limit import BoardCurve, Ranges, Settled, clock_grid, held_power_w, near_limit, ranges
 from estimator.model.residuals import mean_log_corrections
-from estimator.model.tile_predictor import predicted_tiles
+from estimator.model.tile_choice import predicted_tiles
 from estimator.model.timeline import SweepParts, launch_bound_share, sweep_parts, sweep_seconds, workload_seconds
 from estimator.uncertainty.forecast import Forecast, forecast_of
 from estimator.uncertainty.sources import far_clock, group_shares, joined, latency_sources, power_sources, unfitted_groups

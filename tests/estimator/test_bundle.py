@@ -184,7 +184,7 @@ SEMANTIC_FAULTS = [
     (("clocks",), [1410.0, 210.0], "clocks = .* must ascend"),
     (("name",), "two\nlines", "name holds a character that cannot be printed"),
     (("domain", "gemm", "m"), [2.0, 1.0], "domain.gemm.m = .* must ascend"),
-    (("tile_predictors", "gemm", "left"), [3, 0, 0], "points to none of the 3 nodes"),
+    (("tile_predictors", "gemm", "split"), [3], "split has 1 values where 2"),
     (("residuals", "gemm", "left_out"), [0.1, 0.2, 0.3], "residuals.gemm.left_out has 3 values where 2"),
     (("residuals", "gemm", "fields"), ["n"], "residuals.gemm.fields has an unknown name 'n'"),
 ]

@@ -31,7 +31,6 @@ KRIGING = {
     "beyond_share": 0.5,
 }
 SLOPE = {"slope": -0.3, "low_w": 80.0, "high_w": 300.0, "middle_w": 150.0}
-CHOICE = {"kind": "choice", "tile_m": [64, 128], "tile_n": [64, 128], "split": [1, 1], "liking": [0.0, 0.5], "sharpness": 15.0}
 
 
 def full() -> dict[str, Any]:
@@ -45,7 +44,6 @@ def full() -> dict[str, Any]:
         "softmax": {**tier, "power": {"common": 0.02, **SLOPE}},
         "elementwise": {**tier, "power": {"common": 0.02}},
     }
-    document["tile_predictors"] = {**document["tile_predictors"], "gemm.bmm": CHOICE}
     document["uncertainty"] = {
         "latency": {
             "gpu": 0.05,
