@@ -3,12 +3,10 @@
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
 from estimator.bundle.content import Bundle
-from estimator.model.power_limit import settled_clock_mhz
 from estimator.questions.estimates import estimate
 from estimator.vocabulary.errors import OperatingPointError
 from estimator.vocabulary.specifications import load_gpu
@@ -77,13 +75,6 @@ def test_a_limit_below_the_lowest_clock_is_said(bundle: Bundle) -> None:
     answer = estimate(BIG, bundle, sm_clock_mhz=900, power_cap_w=20)[0]
     assert answer.sm_clock_mhz == 210
     assert any("even at the lowest clock" in line for line in answer.warnings)
-
-
-def test_settling_keeps_a_clock_that_fits() -> None:
-    grid = np.array([500.0, 600.0, 700.0, 800.0])
-    power = np.array([100.0, 120.0, 150.0, 200.0])
-    assert_allclose(settled_clock_mhz(power, grid, 170.0, np.array([600.0, 700.0, 800.0])), [600.0, 700.0, 740.0])
-    assert_allclose(settled_clock_mhz(power, grid, 50.0, np.array([800.0])), [500.0])
 
 
 def test_utilisation_is_a_share(bundle: Bundle) -> None:
