@@ -11,13 +11,11 @@ from estimator.bundle.files import told_apart
 from estimator.engine.board import Board, Clocks, open_board
 from estimator.engine.prediction import MOST_NUMBERS, Prediction, predict
 from estimator.forms.variation import Variant
-from estimator.model.memory import memory_warnings
-from estimator.model.phases import EVENTS
 from estimator.model.power_limit import Ranges, std_of
 from estimator.questions.points import VALUES, Case, Sweep, joined_sweeps
 from estimator.uncertainty.forecast import forecast_lines, limit_notes
 from estimator.uncertainty.unseen import unseen_lines
-from estimator.uncertainty.validity import no_rate_warning, step_warning, unlockable_line, validity_of
+from estimator.uncertainty.validity import memory_warnings, no_rate_warning, step_warning, unlockable_line, validity_of
 from estimator.vocabulary.arguments import require
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array
@@ -143,7 +141,7 @@ def case_of(variant: Variant, prediction: Prediction, i: int) -> Case:
     blocks, kinds = prepared.blocks_of(i)
     shares = zip(kinds, prediction.usual_shares[blocks].tolist(), strict=True)
     unseen = {kind: share for kind, share in shares if kind.unseen(prepared.priors)}
-    too_large = memory_warnings(workload, prepared.phases.events[own, EVENTS.index("dram")], gpu)
+    too_large = memory_warnings(workload, gpu)
     outside = (
         *no_rate_warning(workload.operators, prepared.phases.ideal_math[own], gpu),
         *too_large,
