@@ -30,10 +30,6 @@ LIMIT_LN_STD: Final = 0.0075
 
 STAYS_ABOVE: Final = "power stays above the limit of {:g} W even at the lowest clock"
 
-CURVE_CLOCKS: Final = 9
-"""Clocks at which kernels are evaluated to know their time at all: its logarithm, as a polynomial in that of the clock, is right to
-4e-7 for the published model lists on an A100."""
-
 LIMIT_REACH: Final = 3.0
 """A limit this many standard deviations above the equation's power leaves no trace in a 90 % interval."""
 

@@ -66,7 +66,8 @@ def memory_warnings(workload: Workload, gpu: GpuSpec) -> tuple[str, ...]:
         return ()
     named = ", ".join(f"{name} {size / GIB:.4g}" for name, size in parts.items() if size)
     return (
-        f"the model needs at least {need / GIB:.4g} GiB ({named}), more than the {gpu.dram_bytes / GIB:.4g} GiB of {gpu.name}: it does not fit",
+        f"the model needs at least {need / GIB:.4g} GiB ({named}), more than the {gpu.dram_bytes / GIB:.4g} GiB of {gpu.name}: "
+        "it does not fit",
     )
 
 

@@ -21,46 +21,32 @@ def parse_clocks(text: str, gpu: GpuSpec) -> tuple[float, ...]:
 
 def parse_clock_numbers(text: str) -> tuple[float, ...]:
     """The same without "all", for a list that is to be held against a board's own clocks.  Raises OperatingPointError."""
-    clocks: set[float] = set()
-    for part in text.split(","):
-        clocks.update(_range(part) if ":" in part else [_clock(part, text)])
-        if len(clocks) > MOST_CLOCKS:
-            raise OperatingPointError(f"{text!r} names more than {MOST_CLOCKS} clocks; use a larger step")
-    return tuple(sorted(clocks))
+    return tuple(sorted(_numbers(text, "clock in MHz; write 510,900 or 510:1410:15 or all")))
 
 
 def parse_whole_numbers(text: str, what: str) -> tuple[int, ...]:
     """Whole numbers, in the given order, each once: numbers and ranges LO:HI:STEP with commas between.  Raises OperatingPointError."""
-    numbers: dict[int, None] = {}
+    values = _numbers(text, f"{what}; write 1,8,32 or 128:1024:128")
+    for value in values:
+        if not value.is_integer() or value < 1.0:
+            raise OperatingPointError(f"{text!r}: {value:g} is no {what}: write whole numbers of at least 1")
+    return tuple(map(int, values))
+
+
+def _numbers(text: str, what: str) -> dict[float, None]:
+    numbers: dict[float, None] = {}
     for part in text.split(","):
-        values = (
-            _range(part, f"{what}, such as 128:1024:128") if ":" in part else [_clock(part, text, f"{what}; write 1,8,32 or LO:HI:STEP")]
-        )
-        for value in values:
-            if not value.is_integer() or value < 1.0:
-                raise OperatingPointError(f"{text!r}: {value:g} is no {what}: write whole numbers of at least 1")
-            numbers[int(value)] = None
+        try:
+            values = [float(piece) for piece in part.split(":")]
+        except ValueError:
+            values = []
+        if len(values) not in (1, 3) or not all(0.0 <= value < float("inf") for value in values):
+            raise OperatingPointError(f"{text!r} cannot be read as a list: {part.strip()!r} is no {what}")
+        low, high, step = values if len(values) == 3 else (values[0], values[0], 1.0)
+        if low > high or step <= 0.0:
+            raise OperatingPointError(f"range {part!r} is empty: LO must not exceed HI, and STEP must be above 0")
+        count = min((high - low) / step * (1.0 + 1e-12), MOST_CLOCKS)
+        numbers |= dict.fromkeys(low + i * step for i in range(int(count) + 1))
         if len(numbers) > MOST_CLOCKS:
             raise OperatingPointError(f"{text!r} names more than {MOST_CLOCKS} values; use a larger step")
-    return tuple(numbers)
-
-
-def _range(part: str, what: str = "clocks: write LO:HI:STEP in MHz, such as 510:1410:15") -> list[float]:
-    pieces = part.split(":")
-    if len(pieces) != 3:
-        raise OperatingPointError(f"{part!r} is no range of {what}")
-    low, high, step = (_clock(piece, part) for piece in pieces)
-    if low > high or step <= 0.0:
-        raise OperatingPointError(f"range {part!r} is empty: LO must not exceed HI, and STEP must be above 0")
-    count = int((high - low) / step * (1.0 + 1e-12)) + 1 if (high - low) / step < MOST_CLOCKS else MOST_CLOCKS + 1
-    return [low + i * step for i in range(count)]
-
-
-def _clock(text: str, whole: str, what: str = "clock in MHz; write 510,900, LO:HI:STEP or all") -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not 0.0 <= value < float("inf"):
-        raise OperatingPointError(f"{whole!r} cannot be read as a list: {text.strip()!r} is no {what}")
-    return value
+    return numbers

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, get_args
 
-from estimator.vocabulary.errors import ArgumentError, SpecificationError
+from estimator.vocabulary.errors import SpecificationError, require
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.reader import FaultError, fields_of, plain, read, read_file
 from estimator.vocabulary.resources import resource_folder, resource_names
@@ -32,8 +32,7 @@ def load_gpu(name_or_path: str | Path) -> GpuSpec:
 
     Raises SpecificationError for an unknown name, an unreadable file and a figure that cannot be.
     """
-    if not isinstance(name_or_path, str | Path):
-        raise ArgumentError(f"name_or_path must be the name of a GPU or a file, got {name_or_path!r:.40} ({type(name_or_path).__name__})")
+    require(name_or_path, (str, Path), "name_or_path", "the name of a GPU or a file")
     text = str(name_or_path)
     if isinstance(name_or_path, Path) or text.endswith(".toml") or "/" in text or "\\" in text:
         return read_file(GpuSpec, Path(name_or_path), "GPU specification", SpecificationError)

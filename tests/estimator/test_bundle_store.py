@@ -8,8 +8,7 @@ import pytest
 
 from estimator import bundle_names, load_bundle
 from estimator.bundle.content import Bundle
-from estimator.bundle.files import drop_bundle, keep_bundle, save_bundle
-from estimator.bundle.store import VARIABLE, store_folder, stored_names, stored_path
+from estimator.bundle.files import VARIABLE, drop_bundle, keep_bundle, save_bundle, store_folder, stored_names, stored_path
 from estimator.cli import main
 from estimator.display.bundles import card_document
 from estimator.display.text import document_text
@@ -139,25 +138,3 @@ def test_a_card_without_power_and_of_a_simulated_board_says_so() -> None:
     text = document_text(card_document(bundle))
     assert "\npower: –\n" in text
     assert "\nsimulated: yes\n" in text
-
-
-@pytest.mark.parametrize(("kind", "status", "said"), [("file", 3, "is no folder"), ("nothing", 0, "does not exist"), ("folder", 0, "")])
-def test_a_store_that_cannot_be_one_is_said(
-    kind: str, status: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    place = tmp_path / "place"
-    if kind == "file":
-        place.write_text("x")
-    elif kind == "folder":
-        place.mkdir()
-    monkeypatch.setenv(VARIABLE, str(place))
-    assert main(["bundles"]) == status
-    err = capsys.readouterr().err
-    assert len(err.splitlines()) == bool(said)
-    assert main(["bundles", "--quiet"]) == status
-    assert capsys.readouterr().err == ""
-    with pytest.raises(BundleError, match="unknown bundle 'mine'") as error:
-        load_bundle("mine")
-    for text in (err, str(error.value)) if said else ():
-        assert f"WATTPRINT_BUNDLES names {place}, which {said}" in text
-    assert (VARIABLE in str(error.value)) == bool(said)

@@ -20,8 +20,7 @@ from estimator.uncertainty.sources import unfitted_groups
 from estimator.uncertainty.unseen import fitted_precisions
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.frozen import FrozenMapping
-from estimator.vocabulary.listing import Listing
-from estimator.vocabulary.workload import Operator, make_operator
+from estimator.vocabulary.workload import Listing, Operator, make_operator
 from examples.gpt2_prefill import gpt2_prefill
 from fitter.latency.runs import prior_groups
 from tests.estimator.synthetic import transformer

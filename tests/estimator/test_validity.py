@@ -163,11 +163,7 @@ def test_an_efficiency_says_what_it_replaces_and_widens_the_interval() -> None:
     own, answer = estimate(mixed("bf16"), bundle)[0], estimate(mixed("bf16"), bundle, efficiency={"dram": 0.5})[0]
     assert answer.validity == "forecast"
     (line,) = answer.warnings
-    assert "efficiency of dram " in line
-    assert "above 1" not in line
-    spared = estimate(mixed("bf16"), load_bundle("a100-pcie-40gb-eager"), efficiency={"dram": 0.5})[0].warnings
-    assert "1.1 (above 1: kernels move or compute less than is counted) → 0.5" in spared[0]
-    assert " → 0.5" in line
+    assert "efficiency of dram → 0.5" in line
     assert ln_std(answer, "latency_s") == pytest.approx(math.hypot(ln_std(own, "latency_s"), EFFICIENCY_STD[0]), rel=0.1)
 
 
