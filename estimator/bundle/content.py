@@ -357,14 +357,15 @@ class Bundle(Content):
         kinds = f"{len(self.groups)} {'group' if len(self.groups) == 1 else 'groups'} of kernels"
         return f"<Bundle {self.name!r} {self.version} of {self.gpu.name!r}, {kinds}{', simulated' if self.simulated else ''}>"
 
-    def once(self, work: Callable[["Bundle"], T]) -> T:
-        """What a function of a module finds in this bundle: worked out when it is first asked for, as a bundle never changes.
+    def once(self, work: Callable[..., T], *words: str) -> T:
+        """What a function of a module finds in this bundle, given these words: worked out when it is first asked for.
 
         What is found is given out again and again: it must not be changed either.
         """
-        if work not in self._found:
-            self._found[work] = work(self)
-        found: T = self._found[work]
+        key = (work, *words)
+        if key not in self._found:
+            self._found[key] = work(self, *words)
+        found: T = self._found[key]
         return found
 
     def __reduce__(self) -> tuple[Callable[..., "Bundle"], tuple[dict[str, Any]]]:

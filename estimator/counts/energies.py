@@ -18,14 +18,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired, TypedDict
 
 import numpy as np
 
-from estimator.counts.links import EnergyJ, EnergyStdJ, LinkEnergy
 from estimator.counts.opcodes import LANES
 from estimator.counts.prices import Price, price_of
 from estimator.vocabulary.errors import BundleError
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.gpu import ClockMhz
 from estimator.vocabulary.quantities import HZ_PER_MHZ, Array
-from estimator.vocabulary.reader import WHEN_GIVEN, Count, FaultError, Span, check_covariance, check_lengths, plain, read
+from estimator.vocabulary.reader import WHEN_GIVEN, Count, FaultError, Span, Words, check_covariance, check_lengths, plain, read
 
 SCHEDULERS: Final = 4
 """Schedulers of an SM, each with one issue slot a clock (CUDA programming guide, compute capability 7.0 on)."""
@@ -65,6 +64,26 @@ class Activity:
     voltage_v: float = math.nan
     sm_clock_mhz: float = math.nan
     kelvin: float = 0.0
+
+
+EnergyJ = Annotated[float, Span(-1e-3, 1e-3, "J", nan=True)]
+"""Of one instruction, transaction or byte; null where it is not known."""
+
+EnergyStdJ = Annotated[float, Span(0.0, 1e-3, "J", nan=True)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkEnergy:
+    """What crossing a link, or copying, costs this board."""
+
+    link: Annotated[
+        str, Words(("host", "peer", "device")), "what data cross: PCI Express, a link to another GPU, nothing (a copy within the board)"
+    ]
+    bytes_per_s: Annotated[float, Span(0.0, 1e15, "byte/s"), "rate over the link"]
+    j_per_byte: Annotated[EnergyJ, "energy beyond the board at rest for each byte; null where rest was not known"]
+    std_j: Annotated[EnergyStdJ, "its standard deviation"]
+    runs: Annotated[Count, "measured"]
+    why_unknown: Annotated[str, "why the energy is not known"] = field(default="", metadata=WHEN_GIVEN)
 
 
 Joule = Annotated[float, Span(-1e-3, 1e-3, "J")]
@@ -288,6 +307,21 @@ def section_of(energies: InstructionEnergies) -> dict[str, Any]:
     own = {name: getattr(energies, name) for name in EnergySection.__required_keys__ & set(InstructionEnergies.__slots__)}
     section: dict[str, Any] = plain({**own, "instructions": instructions, "transactions": transactions})
     return section
+
+
+def links_document(links: Mapping[str, LinkEnergy]) -> dict[str, Any]:
+    """The table as a bundle holds it; what is not known is null."""
+    found: dict[str, Any] = plain(links)
+    return found
+
+
+def links_from_document(document: Any, at: str) -> dict[str, LinkEnergy]:
+    """The table `links` of a bundle.  Raises BundleError, naming `at`, for one that is damaged."""
+    try:
+        found: dict[str, LinkEnergy] = read(Mapping[str, LinkEnergy], document, at)
+    except FaultError as fault:
+        raise BundleError(str(fault)) from None
+    return found
 
 
 PUBLISHED_FLAG: Final = "static power left in"

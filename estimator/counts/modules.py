@@ -14,13 +14,6 @@ from typing import Final
 
 from estimator.vocabulary.errors import CountsError
 
-BITS: Final = 8
-PERCENT: Final = 100.0
-PICO: Final = 1e-12
-
-HBM_PJ_PER_BIT: Final = 21.1
-"""DRAM to L2 with HBM [pJ/bit] (section V.A.2)."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Integration:
@@ -46,7 +39,7 @@ INTEGRATIONS: Final[Mapping[str, Integration]] = {
 
 def link_j(integration: Integration, modules: int, link_bytes: float) -> float:
     """Energy of what crosses links, each hop counted [J]; none on one module."""
-    return link_bytes * BITS * integration.link_pj_per_bit * PICO if modules > 1 else 0.0
+    return link_bytes * 8 * integration.link_pj_per_bit * 1e-12 if modules > 1 else 0.0
 
 
 def shared_constant_w(integration: Integration, modules: int, constant_w: float) -> float:
@@ -62,4 +55,4 @@ def energy_delay(energy_j: float, time_s: float, exponent: float = 1.0) -> float
 
 def scaling_efficiency(one: tuple[float, float], several: tuple[float, float], modules: int, exponent: float = 1.0) -> float:
     """EDⁱPSE of `modules` modules against one, each as (energy [J], time [s]) [%]."""
-    return PERCENT * energy_delay(*one, exponent) / (math.pow(modules, exponent) * energy_delay(*several, exponent))
+    return 100.0 * energy_delay(*one, exponent) / (math.pow(modules, exponent) * energy_delay(*several, exponent))

@@ -17,7 +17,7 @@ from estimator.model.lowering import lower
 from estimator.model.phases import Phases
 from estimator.model.power import leakage_power_w, power_events, power_parts_w, static_power_w, term_scale, workload_power_w
 from estimator.model.power_limit import BoardCurve, Ranges, Settled, curve_nodes, held_power_w, near_limit, ranges
-from estimator.model.residuals import mean_log_corrections
+from estimator.model.residuals import log_corrections
 from estimator.model.tile_choice import predicted_tiles
 from estimator.model.timeline import SweepParts, launch_bound_share, sweep_parts, sweep_seconds, workload_seconds
 from estimator.uncertainty.forecast import Forecast, forecast_of
@@ -103,7 +103,7 @@ def prepare(workloads: Sequence[Workload], board: Board) -> Prepared:
         phases=phases,
         parts=sweep_parts(phases, coefficients),
         coefficients=coefficients,
-        log_correction=mean_log_corrections(operators, served, bundle.residuals),
+        log_correction=log_corrections(operators, served, bundle.residuals)[0],
         groups=tuple(served),
         excesses=excesses,
         kinds=tuple(Kind(*key) for key in numbers),  # type: ignore[arg-type]

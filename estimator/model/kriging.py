@@ -30,9 +30,6 @@ NOISE: Final = 0.3
 SHARES: Final = ("math", "l2", "dram", "issue", "loop", "sfu", "clocked", "fixed")
 """Parts of a kernel's time: the terms of the norm, and what is added to it, by whether the SM clock drives it."""
 
-ASKED_AT_ONCE: Final = 2000
-"""Kernels whose covariances are held at a time; it bounds memory."""
-
 _TINY: Final = 1e-300
 
 
@@ -83,11 +80,8 @@ def covariance(points: Array, features: PhaseFeatures, other_points: Array, othe
 
 def kriged(known: Kriging, points: Array, features: PhaseFeatures) -> Array:
     """ln of the factor on the equations' time of kernels, shape (q,)."""
-    found = np.zeros(len(points))
-    for first in range(0, len(points), ASKED_AT_ONCE):
-        part = np.arange(first, min(first + ASKED_AT_ONCE, len(points)))
-        found[part] = covariance(points[part], features.select(part), known.points, known.features) @ known.weight
-    return found
+    parts = [np.arange(first, min(first + 2000, len(points))) for first in range(0, max(len(points), 1), 2000)]  # it bounds memory
+    return np.concatenate([covariance(points[part], features.select(part), known.points, known.features) @ known.weight for part in parts])
 
 
 def _squared(points: Array, others: Array) -> Array:

@@ -26,6 +26,9 @@ from estimator.vocabulary.frozen import remembered
 from estimator.vocabulary.quantities import HZ_PER_MHZ, NORMAL_90, Array, BoolArray, IntArray
 from estimator.vocabulary.workload import FAMILY_FIELDS, ZERO_ALLOWED, Operator
 
+TINY: Final = 1e-300
+"""In place of a size of 0, whose logarithm is none."""
+
 NEIGHBOURS: Final = 8
 SPREAD_NEIGHBOURS: Final = 25
 
@@ -158,13 +161,13 @@ def tier_from_document(document: TierRecord) -> ResidualTier:
     sizes = (np.array(document["points"][name], dtype=np.float64) for name in document["fields"])
     shapes = np.stack([np.broadcast_to(size, count) for size in sizes], axis=1)  # a size that all share is stored once
     named = document.get("named")
-    points = _weighted_log(np.maximum(shapes, SMALLEST_SIZE), fields)
+    points = _weighted_log(np.maximum(shapes, TINY), fields)
     return ResidualTier(
         fields=fields,
         points=points,
         squared=(points**2).sum(axis=1),
         largest=np.where([name in ZERO_ALLOWED or count <= SPREAD_NEIGHBOURS for name, _ in fields], np.inf, points.max(axis=0)),
-        largest_work=max(document["largest_work"], SMALLEST_SIZE),
+        largest_work=max(document["largest_work"], TINY),
         predicted=_errors(document, points),
         named=None if named is None else _errors(named, points),
     )
@@ -176,11 +179,11 @@ def _errors(document: ErrorRecord, points: Array) -> TierErrors:
     return TierErrors(
         ln_error=_column(document["ln_error"], count),
         left_out=_column(document["left_out"], count),
-        fading=Fading(reach=max(document.get("reach", USUAL_REACH), LEAST_REACH), beyond_share=document.get("beyond_share", 1.0)),
+        fading=Fading(reach=max(document.get("reach", USUAL_REACH), 1e-3), beyond_share=document.get("beyond_share", 1.0)),
         near=document["near"],
         far=document["far"],
         beyond=document["beyond"],
-        beyond_octaves=max(document.get("beyond_octaves", np.inf), SMALLEST_SIZE),
+        beyond_octaves=max(document.get("beyond_octaves", np.inf), TINY),
         kriging=None if kriging is None else _kriging(kriging, points),
     )
 
@@ -197,17 +200,9 @@ def _kriging(document: KrigingRecord, points: Array) -> tuple[Kriging, float]:
     return Kriging(points=points[shape], features=features, weight=_column(document["weight"], count)), document["beyond_share"]
 
 
-SMALLEST_SIZE: Final = 1e-300
-"""In place of a size of 0, whose logarithm is none."""
-
-
 def _column(values: Sequence[float], count: int) -> Array:
     """A column of which one entry may stand for all."""
     return np.broadcast_to(np.array(values, dtype=np.float64), count)
-
-
-LEAST_REACH: Final = 1e-3
-"""A shorter reach is none at all [octave]."""
 
 
 def corrections(
@@ -312,17 +307,6 @@ def log_corrections(
     return correction, deviation
 
 
-def mean_log_corrections(operators: Sequence[Operator], groups: Sequence[str | None], residuals: Mapping[str, Tier]) -> Array:
-    """The corrections of `log_corrections` alone, of kernels of which neither tile nor phases are known, shape (n,)."""
-    correction = np.zeros(len(operators))
-    for group, index in _members(groups, residuals).items():
-        chosen = [operators[i] for i in index]
-        tier = tier_from_document(residuals[group])
-        distance, near = nearest(tier.points, tier_points(tier, chosen), SPREAD_NEIGHBOURS, tier.squared)
-        correction[index] = _carried(tier.predicted, distance, near, np.log2(operator_work(chosen) / tier.largest_work))
-    return correction
-
-
 def _members(groups: Sequence[str | None], residuals: Mapping[str, Tier]) -> dict[str, list[int]]:
     """Operators by the group that served them, where it has a tier."""
     members: dict[str, list[int]] = {}
@@ -352,16 +336,13 @@ def log_power_corrections(
     correction, deviation = log_corrections(operators, groups, {group: tier for group, tier in tiers.items() if "points" in tier})
     rows = np.array([trends.get(group or "", NO_TREND) for group in groups]).reshape(len(groups), len(NO_TREND))
     common, slope, low, high, middle = rows.T
-    at = middle if equation_w is None else np.log(np.maximum(np.nan_to_num(equation_w), LEAST_POWER_W))
+    at = middle if equation_w is None else np.log(np.maximum(np.nan_to_num(equation_w), 1e-3))
     shared = common + slope * (np.clip(at, low, high) - middle)
     return correction + np.clip(shared, -LARGEST_COMMON, LARGEST_COMMON), deviation
 
 
 NO_TREND: Final = (0.0, 0.0, 0.0, 0.0, 0.0)
 """Common factor [ln], slope, and least, largest and mean ln(power / W) of a group whose power the equation alone tells."""
-
-LEAST_POWER_W: Final = 1e-3
-"""Keeps the logarithm of no power finite [W]."""
 
 
 def _trend(tier: PowerTrend | PowerTier) -> tuple[float, float, float, float, float]:

@@ -19,7 +19,7 @@ much of the time, and of the power, follows the clock, one clock tells badly, an
 Sources have names, so that two predictions that share one can be compared (`estimator.questions.choosing`).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -67,7 +67,7 @@ def latency_sources(
     A bundle that states nothing gives nan.
     """
     stated = bundle.uncertainty.get("latency", {})
-    gpu_error = _kernel_sources(bundle, stated, shares, _latency_groups)
+    gpu_error = _kernel_sources(bundle, "latency", shares)
     launch = stated["launch"] if "launch" in stated else joined(gpu_error.values())
     sources = _paced_sources(gpu_error, launch, launch_share)
     unseen = _untested_sources(stated, shares, unfitted_groups(bundle, shares), known=model_family in stated.get("families", ()))
@@ -94,7 +94,7 @@ def power_sources(
     stated = bundle.uncertainty.get("power", {})
     if bundle.power is None:
         return {"unknown": np.nan}
-    sources = _kernel_sources(bundle, stated, shares, _power_groups)
+    sources = _kernel_sources(bundle, "power", shares)
     if "launch" in stated:
         sources = _paced_sources(sources, stated["launch"], launch_share)
     sources |= {**_forecast_source(forecast, 1), **far_clock}
@@ -175,31 +175,22 @@ class _GroupErrors(NamedTuple):
     seen: frozenset[str]
 
 
-def _latency_groups(bundle: Bundle) -> _GroupErrors:
-    return _group_errors(bundle, "latency")
-
-
-def _power_groups(bundle: Bundle) -> _GroupErrors:
-    return _group_errors(bundle, "power")
-
-
 def _group_errors(bundle: Bundle, quantity: str) -> _GroupErrors:
     known = bundle.uncertainty[quantity]["groups"]
     seen = frozenset(name for name, group in bundle.groups.items() if group.rows > 0)
     return _GroupErrors(known=known, usual=max(known.values()), seen=seen)
 
 
-def _kernel_sources(
-    bundle: Bundle, stated: Mapping[str, Any], shares: Mapping[str, Loading], by_group: Callable[[Bundle], _GroupErrors]
-) -> dict[str, Loading]:
+def _kernel_sources(bundle: Bundle, quantity: str, shares: Mapping[str, Loading]) -> dict[str, Loading]:
     """The stated error of GPU-bound runs, spread over the groups by their time; else time share times held-out error of each group."""
+    stated = bundle.uncertainty.get(quantity, {})
     if "gpu" in stated:
         error = stated["gpu"]
         norm = joined(shares.values())
         return {f"kernels:{group}": error * (share / norm) for group, share in shares.items()} if np.all(norm > 0.0) else {"kernels": error}
     if not stated.get("groups"):
         return {"unknown": np.nan}
-    known, usual, seen = bundle.once(by_group)
+    known, usual, seen = bundle.once(_group_errors, quantity)
     unseen = max(usual, PRIOR_STD)
     return {f"kernels:{group}": share * known.get(group, usual if group in seen else unseen) for group, share in shares.items()}
 

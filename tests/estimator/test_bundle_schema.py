@@ -10,9 +10,8 @@ import pytest
 
 from estimator.blocks.model import section_of as block_section
 from estimator.bundle.files import load_bundle
-from estimator.counts.energies import LINKS
+from estimator.counts.energies import LINKS, LinkEnergy, links_document
 from estimator.counts.energies import section_of as instruction_section
-from estimator.counts.links import LinkEnergy, links_document
 from estimator.engine.kernel_table import predict_kernels
 from estimator.vocabulary.workload import make_operator
 from scripts.schemas import DECLARED, FOLDER, schema_text

@@ -16,7 +16,7 @@ from estimator.commands.counts import counts_command
 from estimator.counts.activities import METRICS, CountedKernel, read_activities
 from estimator.counts.counted_energy import PARTS, counted_energies
 from estimator.counts.energies import TRANSACTION_BYTES, Activity, section_of
-from estimator.counts.modules import HBM_PJ_PER_BIT, INTEGRATIONS, Integration, link_j, scaling_efficiency, shared_constant_w
+from estimator.counts.modules import INTEGRATIONS, Integration, link_j, scaling_efficiency, shared_constant_w
 from estimator.counts.tables import load_energy_table
 from estimator.uncertainty.validity import SIMULATED
 from estimator.vocabulary.errors import CountsError, OperatingPointError
@@ -106,7 +106,7 @@ def test_links_cost_by_the_bit_and_one_module_has_none() -> None:
 
 
 def test_another_dram_takes_the_place_of_the_published_one() -> None:
-    hbm = K40.with_dram(HBM_PJ_PER_BIT)
+    hbm = K40.with_dram(21.1)
     assert hbm.energies.term("transaction:dram")[0] == pytest.approx(21.1e-12 * 256)
     assert hbm.energies.term("transaction:l2") == K40.energies.term("transaction:l2")
 

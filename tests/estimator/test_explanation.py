@@ -6,7 +6,7 @@ import pytest
 from estimator.bundle.content import Bundle
 from estimator.bundle.files import load_bundle
 from estimator.forms.variation import Variant
-from estimator.model.coefficients import COEFFICIENTS, SHAPE_COEFFICIENTS
+from estimator.model.coefficients import COEFFICIENTS, DEFAULTS
 from estimator.model.power import PARTS
 from estimator.questions.explanation import LIMIT_OF_PHASE, LIMITS, by_family, explain
 from estimator.questions.judging import Asked
@@ -62,7 +62,7 @@ def test_an_efficiency_changes_times_and_no_energy_of_events() -> None:
 
 
 def test_every_phase_has_a_limit() -> None:
-    phases = set(COEFFICIENTS) - set(SHAPE_COEFFICIENTS) - {"math"} | {"epsilon"}
+    phases = set(COEFFICIENTS) - set(DEFAULTS) - {"math"} | {"epsilon"}
     assert set(LIMIT_OF_PHASE) == phases
     assert set(LIMIT_OF_PHASE.values()) <= set(LIMITS)
 

@@ -12,7 +12,6 @@ from estimator.model.residuals import (
     Fading,
     faded,
     log_corrections,
-    mean_log_corrections,
     nearest,
     neighbour_error,
 )
@@ -125,15 +124,6 @@ def test_without_errors_of_named_tiles_a_name_changes_nothing() -> None:
     residuals = {GROUP: document(operators, np.full(100, 0.2), np.full(100, 0.2))}
     told = log_corrections(operators[:9], [GROUP] * 9, residuals, np.ones(9, dtype=bool))
     np.testing.assert_array_equal(told, log_corrections(operators[:9], [GROUP] * 9, residuals))
-
-
-@given(seed=st.integers(0, 1000))
-def test_corrections_alone_are_those_that_come_with_deviations(seed: int) -> None:
-    random = np.random.default_rng(seed)
-    operators = various(60, seed)
-    residuals = {GROUP: document(operators[:40], random.normal(0.0, 0.2, 40), random.uniform(0.0, 0.2, 40))}
-    groups = [GROUP if known else None for known in (random.random(60) < 0.8).tolist()]
-    np.testing.assert_array_equal(mean_log_corrections(operators, groups, residuals), log_corrections(operators, groups, residuals)[0])
 
 
 def test_intervals_widen_with_the_distance_beyond_the_largest_work() -> None:
