@@ -5,7 +5,7 @@ board, narrow enough that answers stay answers: a number beyond them was never m
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NotRequired, TypedDict, TypeVar
 
 from estimator.blocks.model import BlockModel
@@ -368,9 +368,6 @@ class Bundle(Content):
         found: T = self._found[key]
         return found
 
-    def __reduce__(self) -> tuple[Callable[..., "Bundle"], tuple[dict[str, Any]]]:
-        return _bundle, ({one.name: getattr(self, one.name) for one in fields(self) if one.init},)  # without what was worked out
-
     @property
     def simulated(self) -> bool:
         """Whether a simulated board was measured: such numbers test the program, they say nothing about a GPU."""
@@ -380,10 +377,6 @@ class Bundle(Content):
         """Coefficients of the longest dotted prefix of `key` that the bundle knows, or None."""
         name = longest_prefix(key, self.groups.keys())
         return None if name is None else self.groups[name]
-
-
-def _bundle(content: dict[str, Any]) -> Bundle:
-    return Bundle(**content)
 
 
 def group_table(bundle: Bundle) -> CoefficientTable:

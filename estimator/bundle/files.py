@@ -10,13 +10,13 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final
 
 from estimator.bundle.content import FORMAT, FORMAT_VERSION, Bundle, BundleFile, Content
-from estimator.vocabulary.documents import parse_json
+from estimator.vocabulary.documents import Document, parse_json
 from estimator.vocabulary.errors import BundleError, EstimatorError, require
 from estimator.vocabulary.reader import FaultError, plain, read
 from estimator.vocabulary.regular_files import read_regular
@@ -118,7 +118,7 @@ def save_bundle(bundle: Bundle, path: str | Path) -> Bundle:
     return replace(bundle, digest=saved.digest)
 
 
-def bundle_from_document(document: Mapping[str, Any]) -> Bundle:
+def bundle_from_document(document: Document) -> Bundle:
     """The Bundle in plain data of the present format version; its digest is taken over unchecked.
 
     Raises BundleError, naming the keys, for a field that is missing, foreign, of the wrong kind, not finite or out of its range.
@@ -141,7 +141,7 @@ CLOCK_MARGIN: Final = 0.1
 """Boards run a little beyond the clocks of their specification [relative]."""
 
 
-def document_of(bundle: Bundle) -> dict[str, Any]:
+def document_of(bundle: Bundle) -> Document:
     """The plain data of a bundle, ready for JSON, in the present format version; the digest as it stands in the bundle."""
     return {
         "format": FORMAT,
@@ -152,7 +152,7 @@ def document_of(bundle: Bundle) -> dict[str, Any]:
     }
 
 
-def digest_of(document: Mapping[str, Any]) -> str:
+def digest_of(document: Document) -> str:
     """The digest of a bundle's plain data: of its content, not of when and where it was made.
 
     Raises BundleError for a number that is not finite.
@@ -168,7 +168,7 @@ def digest_of(document: Mapping[str, Any]) -> str:
     return "sha256:" + hashlib.sha256(canonical.encode("ascii")).hexdigest()
 
 
-def _checked(document: Any) -> dict[str, Any]:
+def _checked(document: Any) -> Document:
     """The document, its digest compared with its content.  Another format may count its digest in another way."""
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise BundleError(f"is not a {FORMAT} file")

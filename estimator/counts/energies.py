@@ -20,6 +20,7 @@ import numpy as np
 
 from estimator.counts.opcodes import LANES
 from estimator.counts.prices import Price, price_of
+from estimator.vocabulary.documents import Document
 from estimator.vocabulary.errors import BundleError
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.gpu import ClockMhz
@@ -291,7 +292,7 @@ else:
     Section = Annotated[EnergySection | LinksSection, _check_section]
 
 
-def section_of(energies: InstructionEnergies) -> dict[str, Any]:
+def section_of(energies: InstructionEnergies) -> Document:
     """The bundle's section: the terms with their covariance, and energies per instruction, transaction and PTX row as tables to read."""
     instructions = {}
     for name in energies.classes:
@@ -305,13 +306,13 @@ def section_of(energies: InstructionEnergies) -> dict[str, Any]:
         if math.isfinite(value):
             transactions[level] = {"bytes": size, "ept_j": value, "std_j": std, "pj_per_bit": value * 1e12 / (8 * size)}
     own = {name: getattr(energies, name) for name in EnergySection.__required_keys__ & set(InstructionEnergies.__slots__)}
-    section: dict[str, Any] = plain({**own, "instructions": instructions, "transactions": transactions})
+    section: Document = plain({**own, "instructions": instructions, "transactions": transactions})
     return section
 
 
-def links_document(links: Mapping[str, LinkEnergy]) -> dict[str, Any]:
+def links_document(links: Mapping[str, LinkEnergy]) -> Document:
     """The table as a bundle holds it; what is not known is null."""
-    found: dict[str, Any] = plain(links)
+    found: Document = plain(links)
     return found
 
 
@@ -328,7 +329,7 @@ PUBLISHED_FLAG: Final = "static power left in"
 """What is wrong with the published difference formula."""
 
 
-def energies_from_section(section: Mapping[str, Any], at: str = "instruction_energies") -> InstructionEnergies | None:
+def energies_from_section(section: Any, at: str = "instruction_energies") -> InstructionEnergies | None:
     """The energies in a bundle's section; None where it is empty or holds nothing but links.
 
     Raises BundleError, naming the keys, for a field that is missing, foreign or does not fit the others.

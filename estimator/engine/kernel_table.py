@@ -18,7 +18,8 @@ from estimator.model.lowering import KnownTiles, lower
 from estimator.model.phases import Phases
 from estimator.model.power import POWER_TERMS, busy_share, power_events, power_parts_w, term_scale, warm_dram_share
 from estimator.model.residuals import log_corrections, log_power_corrections
-from estimator.model.tile_choice import predicted_tiles
+from estimator.model.tier_records import Tier
+from estimator.model.tile_choice import PredictorRecord, predicted_tiles
 from estimator.model.timeline import kernel_seconds, measured_seconds, warm_ratio
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.gpu import GpuSpec
@@ -55,8 +56,8 @@ def kernel_times(
     sm_clock_mhz: Array,
     warm: BoolArray,
     known: KnownTiles | None = None,
-    tile_predictors: Mapping[str, Mapping[str, Any]] = NOTHING,
-    residuals: Mapping[str, Mapping[str, Any]] = NOTHING,
+    tile_predictors: Mapping[str, PredictorRecord] = NOTHING,
+    residuals: Mapping[str, Tier] = NOTHING,
 ) -> KernelTimes:
     """What a host would measure for each kernel, launched over and over by itself at its own clock.
 

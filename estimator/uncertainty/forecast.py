@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.specifications import FIGURES, RATE_TABLES, SET_BY_USER
@@ -75,7 +75,7 @@ def gpu_changes(fitted: GpuSpec, asked: GpuSpec, *, limits: bool) -> tuple[str, 
     return tuple(f"{name} {_number(before.get(name))} → {_number(after.get(name))}" for name in names)
 
 
-def _figures(gpu: GpuSpec) -> dict[str, Any]:
+def _figures(gpu: GpuSpec) -> dict[str, float]:
     """Every number of a specification but its tables over the clock."""
     figures = {name: getattr(gpu, name) for name in FIGURES}
     return figures | {f"{table}.{precision}": rate for table in RATE_TABLES for precision, rate in getattr(gpu, table).items()}

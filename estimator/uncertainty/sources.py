@@ -20,11 +20,11 @@ Sources have names, so that two predictions that share one can be compared (`est
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from estimator.bundle.content import Bundle
+from estimator.bundle.content import Bundle, StatedErrors
 from estimator.model.power import BoardTables
 from estimator.uncertainty.forecast import Forecast
 from estimator.uncertainty.unseen import PRIOR_STD, Loading
@@ -130,7 +130,7 @@ def group_shares(groups: Sequence[str | None], time_shares: Array | Sequence[Loa
     return shares
 
 
-def _family_source(stated: Mapping[str, Any], model_family: str) -> dict[str, Loading]:
+def _family_source(stated: StatedErrors, model_family: str) -> dict[str, Loading]:
     if model_family in stated.get("families", ()):
         return {}
     return {f"family:{model_family}": stated.get("family", 0.0)}
@@ -140,9 +140,7 @@ def _forecast_source(forecast: Forecast | None, quantity: int) -> dict[str, Load
     return {} if forecast is None else {forecast.name: forecast.ln_std[quantity]}
 
 
-def _untested_sources(
-    stated: Mapping[str, Any], shares: Mapping[str, Loading], unfitted: Sequence[str], *, known: bool
-) -> dict[str, Loading]:
+def _untested_sources(stated: StatedErrors, shares: Mapping[str, Loading], unfitted: Sequence[str], *, known: bool) -> dict[str, Loading]:
     """Groups that too few model families used, time share times spread; none where a bundle does not count families.
 
     known: the fit has seen this model family; then only those `unfitted` are uncertain beyond what its runs showed.

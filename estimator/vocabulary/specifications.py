@@ -4,8 +4,9 @@ import math
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Final, get_args
 
+from estimator.vocabulary.documents import Document
 from estimator.vocabulary.errors import SpecificationError, require
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.reader import FaultError, fields_of, plain, read, read_file
@@ -60,7 +61,7 @@ def override_gpu(spec: GpuSpec, settings: Mapping[str, str | float]) -> GpuSpec:
     Keys are FIGURES, or a rate table and a precision joined by a dot.  Raises SpecificationError for an unknown key, a value that is no
     number and a figure that cannot be.
     """
-    document: dict[str, Any] = plain(spec)
+    document: Document = plain(spec)
     said: dict[str, list[str]] = {}
     for key, value in settings.items():
         table, _, precision = key.partition(".")
@@ -78,7 +79,7 @@ def override_gpu(spec: GpuSpec, settings: Mapping[str, str | float]) -> GpuSpec:
     return gpu_from_document(document, "settings")
 
 
-def gpu_from_document(document: Mapping[str, Any], where: str) -> GpuSpec:
+def gpu_from_document(document: Document, where: str) -> GpuSpec:
     """A GpuSpec from plain data (a TOML file, a bundle).  Raises SpecificationError, naming `where` and the key of a fault."""
     try:
         return read(GpuSpec, document)
@@ -86,7 +87,7 @@ def gpu_from_document(document: Mapping[str, Any], where: str) -> GpuSpec:
         raise SpecificationError(f"{where}: {fault}") from None
 
 
-def document_of_gpu(spec: GpuSpec) -> dict[str, Any]:
+def document_of_gpu(spec: GpuSpec) -> Document:
     """The plain data of a specification without the names of products; `gpu_from_document` gives it back."""
     return {name: value for name, value in plain(spec).items() if name != "product_names"}
 

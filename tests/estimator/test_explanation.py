@@ -54,13 +54,6 @@ def test_energy_adds_up_at_a_power_limit_too(workload: Workload, cap_w: float) -
     assert -1e-9 <= answer.waiting_j / answer.result.energy_j < 1e-3, "the host is far ahead"
 
 
-def test_an_efficiency_changes_times_and_no_energy_of_events() -> None:
-    free, slowed = (explained(gpt2_prefill(8, 512), A100, efficiency={"dram": share}).energy_parts_j for share in (0.9, 0.5))
-    still = ("idle", "active", "busy", "leakage")
-    assert all(slowed[part] == pytest.approx(free[part], rel=1e-9) for part in set(PARTS) - {*still})
-    assert all(slowed[part] > free[part] for part in ("idle", "busy"))
-
-
 def test_every_phase_has_a_limit() -> None:
     phases = set(COEFFICIENTS) - set(DEFAULTS) - {"math"} | {"epsilon"}
     assert set(LIMIT_OF_PHASE) == phases

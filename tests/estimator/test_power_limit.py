@@ -1,7 +1,6 @@
 """Boards at their power limit: what is stated there is what a board does whose power equation errs as stated."""
 
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,6 @@ from estimator.forms.variation import Variant
 from estimator.model.power_limit import (
     CURVE_CLOCKS,
     LIMIT_LN_STD,
-    NORMAL_90,
     BoardCurve,
     Ranges,
     Settled,
@@ -146,13 +144,6 @@ def test_a_board_far_above_its_limit_holds_it_and_doubts_its_clock() -> None:
     assert (free.sm_clock_mhz_low, free.sm_clock_mhz_high) == (free.sm_clock_mhz, free.sm_clock_mhz)
 
 
-def test_a_limit_that_no_clock_keeps_leaves_the_equation_its_error() -> None:
-    answer = estimate(HUNGRY, A100, sm_clock_mhz=900, power_cap_w=20.0)[0]
-    free = estimate(HUNGRY, unlimited(A100), sm_clock_mhz=210)[0]
-    assert answer.power_w_std == pytest.approx(free.power_w_std, rel=1e-3)
-    assert answer.latency_s_std == pytest.approx(free.latency_s_std, rel=1e-3)
-
-
 OTHERS = st.lists(st.floats(210.0, 1410.0), min_size=1, max_size=12)
 FIELDS = tuple(name + end for name in NAMES for end in ("", "_low", "_high"))
 
@@ -236,14 +227,6 @@ def test_throttled_runs_lie_in_the_stated_intervals_of_power_and_clock(shared_da
     assert len(answers) == 15
 
 
-def test_a_bundle_that_states_no_error_of_its_power_keeps_that_of_its_latency() -> None:
-    silent = replace(A100, uncertainty={"latency": A100.uncertainty["latency"]})
-    answer = estimate(HUNGRY, silent, sm_clock_mhz=[510.0, 1410.0])
-    assert all(math.isnan(one.power_w_low) and math.isnan(one.energy_j_std) for one in answer)
-    assert all(one.latency_s_low < one.latency_s < one.latency_s_high for one in answer)
-    assert NORMAL_90 * answer[0].latency_s_std > 0.0
-
-
 @pytest.mark.parametrize("step_mhz", [15.0, 300.0])
 @pytest.mark.parametrize("cap_w", [120.0, 200.0])
 def test_a_board_whose_clock_is_lowered_draws_its_limit_however_coarse_its_clocks(step_mhz: float, cap_w: float) -> None:
@@ -257,18 +240,3 @@ def test_a_board_whose_clock_is_lowered_draws_its_limit_however_coarse_its_clock
     assert answer.power_w_low < answer.power_w < answer.power_w_high
     assert not any("stays above" in line for line in answer.warnings)
     assert not swept.above_limit.any()
-
-
-def test_a_clock_lowered_out_of_the_fitted_range_is_outside_its_validity() -> None:
-    bundle = load_bundle("a100-pcie-40gb-eager")
-    work = gpt2_prefill(8, 512)
-    lines = []
-    for cap_w in (200.0, 90.0):
-        answer = estimate(work, bundle, sm_clock_mhz=900.0, power_cap_w=cap_w)[0]
-        points = sweep(work, bundle, sm_clock_mhz=900.0, power_cap_w=cap_w)
-        lowered = [line for line in answer.warnings if "to which the power limit lowers it" in line]
-        assert points.outside_clock().tolist() == [bool(lowered)]
-        assert lowered == [line for _, line in points.warnings if "lowers it" in line]
-        lines.append(lowered)
-    assert not lines[0]
-    assert len(lines[1]) == 1

@@ -47,15 +47,6 @@ def test_a_sweep_holds_the_estimates_of_its_points(cap_w: float | None, gpu: str
     assert named == {(one.workload, line) for one in single for line in one.warnings}
 
 
-def test_a_board_that_no_clock_keeps_within_its_limit_is_swept_at_its_lowest_one() -> None:
-    lowest = BUNDLE.gpu.sm_clock_min_mhz
-    points = sweep(WORKLOADS, BUNDLE, sm_clock_mhz=lowest, power_cap_w=20.0)
-    assert points.above_limit.all()
-    assert (points.sm_clock_mhz == lowest).all()
-    free = sweep(WORKLOADS, BUNDLE, sm_clock_mhz=lowest)
-    np.testing.assert_allclose(points.latency_s, free.latency_s, rtol=1e-12)
-
-
 def test_pieces_are_the_whole_in_its_order() -> None:
     whole = sweep(WORKLOADS, BUNDLE, sm_clock_mhz=CLOCKS, power_cap_w=150.0)
     pieces = list(sweep_chunks(WORKLOADS, BUNDLE, sm_clock_mhz=CLOCKS, power_cap_w=150.0, most_numbers=60))

@@ -194,8 +194,6 @@ def test_a_clock_between_steps_is_told_with_its_neighbours(clock: float, nearest
         (("--set", "num_sms=132"), "forecast", "num_sms 108 → 132"),
         (("--efficiency", "dram=0.8"), "forecast", "efficiency of dram"),
         (("--precision", "fp16"), "outside", "no kernels in fp16"),
-        (("--freq", "903"), "inside", "nearest are 900 and 915"),
-        (("--set", "num_sms=132", "--precision", "fp16"), "forecast", "no kernels in fp16"),
     ],
 )
 @pytest.mark.parametrize("command", [[], ["sweep"]])
@@ -237,7 +235,3 @@ def test_kernels_that_a_gpu_has_no_rate_for_have_no_time_and_the_reason_is_said(
     points = sweep([workload, replace(workload, operators=operators[1:], counts=(1.0,), name="v")], bundle, gpu=spec)
     assert [("w", reason) in points.warnings, ("v", reason) in points.warnings] == [True, False]
     assert why_no_time(result.warnings, "one") == f"{reason}; choose another one"
-
-
-def test_a_time_that_no_rate_explains_is_put_down_to_settings() -> None:
-    assert why_no_time(("something else",), "one").startswith("a setting is beyond reason")
