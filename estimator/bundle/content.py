@@ -15,7 +15,7 @@ from estimator.model.power import POWER_TERMS
 from estimator.model.tier_records import Field, Share, Tier
 from estimator.model.tile_choice import PredictorRecord
 from estimator.model.timeline import LAUNCH_OVERLAP_EXPONENT
-from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.frozen import EMPTY
 from estimator.vocabulary.gpu import ClockMhz, ClockTable, GpuSpec, IdleWatt, Volt
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
 from estimator.vocabulary.reader import (
@@ -35,7 +35,6 @@ from estimator.vocabulary.workload import FAMILY_FIELDS, FAMILY_OPERATORS
 
 T = TypeVar("T")
 
-EMPTY: Final[FrozenMapping[Any]] = FrozenMapping({})
 FORMAT: Final = "wattprint-bundle"
 FORMAT_VERSION: Final = "1.0"
 SEMANTIC_VERSION: Final = r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?"

@@ -22,7 +22,7 @@ from estimator.counts.opcodes import LANES
 from estimator.counts.prices import Price, price_of
 from estimator.vocabulary.documents import Document
 from estimator.vocabulary.errors import BundleError
-from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.frozen import EMPTY, FrozenMapping
 from estimator.vocabulary.gpu import ClockMhz
 from estimator.vocabulary.quantities import HZ_PER_MHZ, Array
 from estimator.vocabulary.reader import WHEN_GIVEN, Count, FaultError, Span, Words, check_covariance, check_lengths, plain, read
@@ -90,7 +90,6 @@ class LinkEnergy:
 Joule = Annotated[float, Span(-1e-3, 1e-3, "J")]
 JouleStd = Annotated[float, Span(0.0, 1e-3, "J")]
 Occurrences = Annotated[float, Span(0.0, 1e9)]
-EMPTY: Final[FrozenMapping[Any]] = FrozenMapping({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

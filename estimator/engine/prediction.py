@@ -6,7 +6,7 @@ clocks; kernels of one workload and one kind are a block, of which there are b.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 
@@ -21,10 +21,12 @@ from estimator.model.residuals import log_corrections
 from estimator.model.tile_choice import predicted_tiles
 from estimator.model.timeline import SweepParts, launch_bound_share, sweep_parts, sweep_seconds, workload_seconds
 from estimator.uncertainty.forecast import Forecast, forecast_of
-from estimator.uncertainty.sources import far_clock, group_shares, joined, latency_sources, power_sources, unfitted_groups
+from estimator.uncertainty.sources import error_sources, far_clock, group_shares, joined, unfitted_groups
 from estimator.uncertainty.unseen import Kind, Loading, precision_sources, shape_excesses, unseen_precisions
 from estimator.vocabulary.quantities import HZ_PER_MHZ, Array, BoolArray, IntArray
 from estimator.vocabulary.workload import COMPLETED, Operator, Workload
+
+QUANTITIES: Final[tuple[Literal["latency", "power"], ...]] = ("latency", "power")
 
 MOST_NUMBERS: Final = 1_000_000
 """Kernels times clocks that are computed at once: about twenty such tables live at a time, 160 MB."""
@@ -309,9 +311,9 @@ def _sources(
         paced: Loading = float(launch_share[i, 0]) if single else launch_share[i]
         groups = group_shares([kind.group for kind in kinds], weights)
         precisions = precision_sources(kinds, weights)
-        for sources, tell, all_far in zip(found, (latency_sources, power_sources), far, strict=True):
-            near = {name: loading[i] for name, loading in all_far.items()}
-            sources.append(
-                tell(bundle, workload.model_family, paced, groups, forecast=prepared.forecast, precisions=precisions, far_clock=near)
-            )
+        for place, quantity in enumerate(QUANTITIES):
+            outside = precisions | {name: loading[i] for name, loading in far[place].items()}
+            if prepared.forecast is not None:
+                outside[prepared.forecast.name] = prepared.forecast.ln_std[place]
+            found[place].append(error_sources(bundle, quantity, workload.model_family, paced, groups, outside))
     return found

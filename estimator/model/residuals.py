@@ -23,11 +23,8 @@ from estimator.model.kriging import SHARES, Kriging, PhaseFeatures, kriged
 from estimator.model.tier_records import ErrorRecord, KrigingRecord, PowerTier, PowerTrend, Tier, TierRecord
 from estimator.vocabulary.errors import BundleError
 from estimator.vocabulary.frozen import remembered
-from estimator.vocabulary.quantities import HZ_PER_MHZ, NORMAL_90, Array, BoolArray, IntArray
+from estimator.vocabulary.quantities import HZ_PER_MHZ, NORMAL_90, TINY, Array, BoolArray, IntArray
 from estimator.vocabulary.workload import FAMILY_FIELDS, ZERO_ALLOWED, Operator
-
-TINY: Final = 1e-300
-"""In place of a size of 0, whose logarithm is none."""
 
 NEIGHBOURS: Final = 8
 SPREAD_NEIGHBOURS: Final = 25

@@ -20,7 +20,7 @@ from estimator.questions.estimates import Estimate, estimates_of
 from estimator.questions.judging import Asked, at_clocks
 from estimator.uncertainty.validity import shape_excess
 from estimator.vocabulary.gpu import GpuSpec
-from estimator.vocabulary.quantities import HZ_PER_MHZ, Array
+from estimator.vocabulary.quantities import HZ_PER_MHZ, TINY, Array
 from estimator.vocabulary.work import operator_work
 from estimator.vocabulary.workload import Operator
 
@@ -146,7 +146,6 @@ def _phases_s(prepared: Prepared, clock_hz: float) -> Array:
 
 STEP: Final = 1e-4
 """Step of the derivatives in the logarithm of a coefficient."""
-TINY: Final = 1e-300
 
 
 def _limits(prepared: Prepared, phases_s: Array) -> Array:

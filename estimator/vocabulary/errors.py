@@ -16,9 +16,11 @@ Arguments of the Python interface are checked where they come in, by `require`, 
 """
 
 from collections.abc import Mapping
-from typing import Any
+from numbers import Real
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+if TYPE_CHECKING:
+    from estimator.vocabulary.quantities import Array
 
 
 class EstimatorError(Exception):
@@ -61,15 +63,15 @@ def require(value: Any, kind: type | tuple[type, ...], name: str, remedy: str) -
 
 def real(value: Any, name: str, unit: str) -> float:
     """A number as a float.  Raises ArgumentError for a text, a truth value, a list and the like."""
-    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise ArgumentError(f"{name} must be a number in {unit}, got {_shown(value)}")
     return float(value)
 
 
-def reals(value: Any, name: str, unit: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+def reals(value: Any, name: str, unit: str) -> "Array":
     """A number or numbers as an array of one axis.  Raises ArgumentError for what are none, and for tables."""
-    if type(value) is float:
-        return np.array([value])
+    import numpy as np  # most commands that fail have no arrays
+
     try:
         found = np.atleast_1d(np.asarray(value if isinstance(value, np.ndarray) or np.isscalar(value) else list(value)))
     except (TypeError, ValueError):

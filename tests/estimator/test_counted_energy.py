@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from estimator.bundle.files import save_bundle
 from estimator.commands.counts import counts_command
 from estimator.counts.activities import METRICS, CountedKernel, read_activities
-from estimator.counts.counted_energy import PARTS, counted_energies
+from estimator.counts.counted_energy import PARTS, Integration, counted_energies, scaling_efficiency, shared_constant_w
 from estimator.counts.energies import Activity, section_of
-from estimator.counts.modules import Integration, scaling_efficiency, shared_constant_w
 from estimator.counts.tables import load_energy_table
 from estimator.uncertainty.validity import SIMULATED
 from estimator.vocabulary.errors import CountsError
