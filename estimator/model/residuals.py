@@ -23,7 +23,7 @@ from estimator.model.kriging import SHARES, Kriging, PhaseFeatures, kriged
 from estimator.model.tier_records import ErrorRecord, KrigingRecord, PowerTier, PowerTrend, Tier, TierRecord
 from estimator.vocabulary.errors import BundleError
 from estimator.vocabulary.frozen import remembered
-from estimator.vocabulary.quantities import HZ_PER_MHZ, NORMAL_90, TINY, Array, BoolArray, IntArray
+from estimator.vocabulary.quantities import HZ_PER_MHZ, NORMAL_90, TINY, Array, BoolArray
 from estimator.vocabulary.workload import FAMILY_FIELDS, ZERO_ALLOWED, Operator
 
 NEIGHBOURS: Final = 8
@@ -207,45 +207,30 @@ def corrections(
 ) -> tuple[Array, Array]:
     """ln of the factor on the equations' time, and the standard deviation of ln of the corrected time, shapes (q,).
 
-    named (q,): kernels whose tile a name told; None: none.  features: of these kernels, where their phases are known.
+    named (q,): kernels whose tile a name told; None: none.  features: of these kernels, where their phases are known.  A row longer than
+    all measured ones is a kernel that nobody rehearsed, however few rows there are: from the edge on its error grows as that of work
+    beyond the largest does.
     """
     distance, index = nearest(tier.points, points, SPREAD_NEIGHBOURS, tier.squared)
     excess = np.log2(work / tier.largest_work)
     longer = np.maximum((points - tier.largest).max(axis=1), 0.0)
-    correction, deviation = _corrected(tier.predicted, distance, index, excess, longer)
-    _krige(correction, tier.predicted, np.arange(len(points)), points, excess, features)
-    if named is not None and tier.named is not None and named.any():
-        own = np.flatnonzero(named)
-        correction[own], deviation[own] = _corrected(tier.named, distance[own], index[own], excess[own], longer[own])
-        _krige(correction, tier.named, own, points, excess, features)
+    own = np.zeros(len(points), dtype=np.bool_) if named is None or tier.named is None else named
+    correction, deviation = np.zeros(len(points)), np.zeros(len(points))
+    for errors, rows in ((tier.predicted, np.flatnonzero(~own)), (tier.named, np.flatnonzero(own))):
+        if errors is None or not len(rows):
+            continue
+        near, beyond = distance[rows, 0], excess[rows]
+        if features is not None and errors.kriging is not None:
+            known, share = errors.kriging
+            found = kriged(known, points[rows], features.select(rows))
+            correction[rows] = faded(found, np.zeros(len(rows)), beyond, Fading(beyond_share=share))
+        else:
+            correction[rows] = faded(neighbour_error(distance[rows], errors.ln_error[index[rows]]), near, beyond, errors.fading)
+        half = np.where(near <= FAR, errors.near, errors.far) * (SPREAD_OFFSET + errors.left_out[index[rows]].mean(axis=1))
+        octaves = errors.beyond_octaves
+        walked = np.maximum(np.where(beyond > 0.0, np.maximum(beyond / octaves, 1.0), 0.0), longer[rows] / octaves)
+        deviation[rows] = np.maximum(half, errors.beyond * np.sqrt(walked)) / NORMAL_90
     return correction, deviation
-
-
-def _krige(correction: Array, errors: TierErrors, rows: IntArray, points: Array, excess: Array, features: PhaseFeatures | None) -> None:
-    """Write the kriged corrections of `rows` into `correction`, where kriging is used."""
-    if features is None or errors.kriging is None:
-        return
-    known, beyond_share = errors.kriging
-    found = kriged(known, points[rows], features.select(rows))
-    correction[rows] = faded(found, np.zeros(len(rows)), excess[rows], Fading(beyond_share=beyond_share))
-
-
-def _corrected(errors: TierErrors, distance: Array, index: IntArray, excess: Array, longer: Array) -> tuple[Array, Array]:
-    """As `corrections`; longer (q,): how far one size lies beyond the largest measured, whatever the work [octave].
-
-    A row longer than all measured ones is a kernel that nobody rehearsed, however few rows there are: from the edge on its error grows
-    as that of work beyond the largest does.
-    """
-    correction = _carried(errors, distance, index, excess)
-    sigma = SPREAD_OFFSET + errors.left_out[index].mean(axis=1)
-    half = np.where(distance[:, 0] <= FAR, errors.near, errors.far) * sigma
-    walked = np.maximum(np.where(excess > 0.0, np.maximum(excess / errors.beyond_octaves, 1.0), 0.0), longer / errors.beyond_octaves)
-    half = np.maximum(half, errors.beyond * np.sqrt(walked))
-    return correction, half / NORMAL_90
-
-
-def _carried(errors: TierErrors, distance: Array, index: IntArray, excess: Array) -> Array:
-    return faded(neighbour_error(distance, errors.ln_error[index]), distance[:, 0], excess, errors.fading)
 
 
 def neighbour_error(distance: Array, ln_error: Array) -> Array:

@@ -71,7 +71,7 @@ def error_sources(
         launch = stated["launch"] if "launch" in stated else joined(sources.values())
         weight = launch_weight(launch_share)
         own = np.sqrt(1.0 - weight)
-        sources = {name: own * loading for name, loading in sources.items()} | {"launch": np.sqrt(weight) * launch}
+        sources = dict[str, Loading]({name: own * loading for name, loading in sources.items()}, launch=np.sqrt(weight) * launch)
     known = model_family in stated.get("families", ())
     unseen = dict(outside)
     if quantity == "latency":
