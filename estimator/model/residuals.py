@@ -330,7 +330,7 @@ NO_TREND: Final = (0.0, 0.0, 0.0, 0.0, 0.0)
 def _trend(tier: PowerTrend | PowerTier) -> tuple[float, float, float, float, float]:
     """What a group's power has in common, in the order of NO_TREND."""
     if "slope" not in tier:
-        return tier.get("common", 0.0), 0.0, 0.0, 0.0, 0.0
+        return tier["common"], 0.0, 0.0, 0.0, 0.0
     return tier["common"], tier["slope"], math.log(tier["low_w"]), math.log(tier["high_w"]), math.log(tier["middle_w"])
 
 
