@@ -43,9 +43,6 @@ FIRST_ALONG_M: Final = ("xmma", "cutlass")
 MOST_SPLITS: Final = 1024
 """A larger ratio of grid to tiles is not a split of the reduction."""
 
-LARGEST_SWIZZLE: Final = 2.0
-"""A swizzled grid is rounded up, to at most this many times the tiles."""
-
 UNKNOWN: Final = float("nan")
 
 
@@ -118,11 +115,12 @@ def tile_from_name(kernel_name: str, batch: float, m: float, n: float, grid: tup
             split = max(grid[2] / batch, 1.0)
             whole = split == round(split) and split <= MOST_SPLITS
             return KernelTile(tile_m=tile_m, tile_n=tile_n, split_k=split if whole else UNKNOWN, **detail)
-    for tile_m, tile_n in choices:  # a swizzled grid is rounded up, and may hold splits and batches in any direction
+    for (
+        tile_m,
+        tile_n,
+    ) in choices:  # a swizzled grid is rounded up, to less than twice the tiles, and may hold splits and batches in any direction
         ratio = plane * grid[2] / (batch * ceil(m / tile_m) * ceil(n / tile_n))
-        if 1.0 <= ratio < LARGEST_SWIZZLE:
-            return KernelTile(tile_m=tile_m, tile_n=tile_n, split_k=1.0, **detail)
-        if LARGEST_SWIZZLE <= ratio <= MOST_SPLITS:
+        if 1.0 <= ratio <= MOST_SPLITS:
             return KernelTile(tile_m=tile_m, tile_n=tile_n, split_k=float(int(ratio)), **detail)
     if PERSISTENT.search(kernel_name):
         split = UNKNOWN if SPLIT_WORD.search(kernel_name) else 1.0
