@@ -82,20 +82,6 @@ def test_best_says_the_clock_and_the_range_that_cannot_be_told_from_it(capsys: p
     assert f"cannot be told from it: {low:g} to {high:g} MHz" in run(capsys, "best", workload, "--bundle", BUNDLE)[1]
 
 
-def test_best_under_limits_keeps_them_or_says_what_is_possible(capsys: pytest.CaptureFixture[str], workload: str) -> None:
-    words = ("best", workload, "--bundle", BUNDLE, "--latency-limit", 19.5, "--power-limit", 200, "--confidence", 0.8, "--json")
-    answer = json.loads(run(capsys, *words)[1])
-    assert answer["best"]["latency_s"] < 0.0195
-    assert answer["best"]["power_w"] < 200
-    status, out, err = run(capsys, "best", workload, "--bundle", BUNDLE, "--latency-limit", 1)
-    assert (status, out) == (1, "")
-    least = re.search(r"no point keeps 1 ms \(least: ([0-9.]+) ms\); allow more", err)
-    assert least is not None
-    assert 10.0 < float(least[1]) < 20.0
-    err = run(capsys, "best", workload, "--bundle", BUNDLE, "--latency-limit", 0.00001, "--power-limit", 20)[2]
-    assert re.search(r"no point keeps 20 W \(least: [0-9.]+ W\) and 1e-05 ms \(least: [0-9.]+ ms\)", err)
-
-
 def test_compare_states_ratios_with_intervals(capsys: pytest.CaptureFixture[str], workload: str) -> None:
     words = ("compare", workload, "--bundle", BUNDLE, "--bundle", "a10-eager", "--freqs", "900")
     status, out, _ = run(capsys, *words, "--json")
@@ -135,7 +121,7 @@ def test_a_sweep_answers_what_can_run_and_names_what_cannot(capsys: pytest.Captu
 
 @pytest.mark.parametrize(
     ("words", "better"),
-    [(["--set", "dram_bytes_per_s=3.11e12"], "latency"), (["--efficiency", "dram=0.5"], ""), (["--set", "num_sms=216"], "latency")],
+    [(["--set", "dram_bytes_per_s=3.11e12"], "latency"), (["--efficiency", "dram=0.5"], "")],
 )
 def test_a_changed_board_alone_is_compared_with_the_board_as_it_is(
     capsys: pytest.CaptureFixture[str], workload: str, words: list[str], better: str
