@@ -5,8 +5,8 @@ from contextlib import contextmanager
 
 from collector.devices.protocols import Gpu
 from collector.errors import ClockError, ClockListError
-from estimator.vocabulary.clock_list import parse_clock_numbers
 from estimator.vocabulary.errors import OperatingPointError
+from estimator.vocabulary.specifications import parse_clock_numbers
 
 CURRENT = "current"
 """The word for "leave the clocks alone"."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from estimator.bundle.store import store_folder, stored_names
+from estimator.bundle.files import store_folder, stored_names
 from estimator.vocabulary.resources import user_folder
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -49,7 +49,7 @@ def test_a_reader_that_has_gone_ends_a_command_with_1_and_silence(tmp_path: Path
     assert (done.returncode, done.stderr) == (1, "")
 
 
-@pytest.mark.parametrize("home", ["", "relative", None])
+@pytest.mark.parametrize("home", ["", None])
 def test_without_a_home_folder_that_of_the_system_counts(home: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("XDG_DATA_HOME", "WATTPRINT_BUNDLES"):

@@ -20,6 +20,7 @@ from typing import Annotated, Any, Final, Literal, get_args
 
 import numpy as np
 
+from estimator.vocabulary.documents import Document
 from estimator.vocabulary.errors import BundleError, EstimatorError
 from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.reader import Count, FaultError, Shape, Span, Words, check_covariance, plain, read
@@ -93,10 +94,8 @@ class BlockModel:
     def latency_s(self, blocks: Any, form: Form = "occupancy") -> Array:
         """Time of grids of `blocks` blocks, of any shape [s].  Raises EstimatorError for a grid that cannot be launched."""
         count = checked_blocks(blocks)
-        if form == "linear":
-            return np.asarray(self.slope_s * count + self.intercept_s)
-        if form == "rounds":
-            return np.asarray(self.slope_s * self.num_sms * np.ceil(count / self.num_sms))
+        if form != "occupancy":
+            return np.asarray(self.slope_s * self._billed(count, form) + (self.intercept_s if form == "linear" else 0.0))
         return occupancy_times(count, self.num_sms, self.blocks_per_sm, self.logarithms)[0]
 
     @property
@@ -107,11 +106,13 @@ class BlockModel:
     def energy_j(self, blocks: Any, form: Form = "occupancy") -> Array:
         """Energy of the whole board during them, same shape [J]; nan without power."""
         count, time = checked_blocks(blocks), self.latency_s(blocks, form)
-        if form == "linear":
-            return np.asarray(self.slope_j * count + self.static_w * time)
-        if form == "rounds":
-            return np.asarray(self.slope_j * self.num_sms * np.ceil(count / self.num_sms) + self.static_w * time)
+        if form != "occupancy":
+            return np.asarray(self.slope_j * self._billed(count, form) + self.static_w * time)
         return np.asarray(self.energies[0] * count + (self.static_w + self.energies[1]) * time)
+
+    def _billed(self, count: Array, form: Form) -> Array:
+        """Blocks that a published form counts: those of the grid, or of its rounds."""
+        return count if form == "linear" else self.num_sms * np.ceil(count / self.num_sms)
 
     def latency_std_s(self, blocks: Any, form: Form = "occupancy") -> Array:
         """Standard deviation of `latency_s` for one run of a grid: coefficients and scatter [s]; nan where neither is known."""
@@ -196,7 +197,7 @@ def _rounds(shared: Array, logarithms: Array) -> tuple[Array, Array]:
 # The bundle's section ------------------------------------------------------------------------------------------------------------
 
 
-def section_of(models: Sequence[BlockModel]) -> dict[str, Any]:
+def section_of(models: Sequence[BlockModel]) -> Document:
     """The bundle's section: an entry for each model under "kernel/threads@clock"; unknown numbers are null."""
     return {model_key(model): plain(model) for model in models}
 
@@ -207,7 +208,7 @@ def model_key(model: BlockModel) -> str:
     return f"{model.kernel}/{model.block_threads}{clock}"
 
 
-def models_from_section(section: Mapping[str, Any], at: str = "block_models") -> Mapping[str, BlockModel]:
+def models_from_section(section: Any, at: str = "block_models") -> Mapping[str, BlockModel]:
     """The models in a bundle's section by name.  Raises BundleError, naming the key, for one that does not fit."""
     try:
         found: Mapping[str, BlockModel] = read(Mapping[str, BlockModel], section, at)

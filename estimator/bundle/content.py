@@ -5,7 +5,7 @@ board, narrow enough that answers stay answers: a number beyond them was never m
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NotRequired, TypedDict, TypeVar
 
 from estimator.blocks.model import BlockModel
@@ -13,9 +13,9 @@ from estimator.counts.energies import Section
 from estimator.model.coefficients import COEFFICIENTS, MEANING, TIED_COEFFICIENTS, CoefficientTable, coefficient_table, longest_prefix
 from estimator.model.power import POWER_TERMS
 from estimator.model.tier_records import Field, Share, Tier
-from estimator.model.tile_predictor import PredictorRecord
+from estimator.model.tile_choice import PredictorRecord
 from estimator.model.timeline import LAUNCH_OVERLAP_EXPONENT
-from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.frozen import EMPTY
 from estimator.vocabulary.gpu import ClockMhz, ClockTable, GpuSpec, IdleWatt, Volt
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
 from estimator.vocabulary.reader import (
@@ -35,7 +35,6 @@ from estimator.vocabulary.workload import FAMILY_FIELDS, FAMILY_OPERATORS
 
 T = TypeVar("T")
 
-EMPTY: Final[FrozenMapping[Any]] = FrozenMapping({})
 FORMAT: Final = "wattprint-bundle"
 FORMAT_VERSION: Final = "1.0"
 SEMANTIC_VERSION: Final = r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?"
@@ -357,18 +356,16 @@ class Bundle(Content):
         kinds = f"{len(self.groups)} {'group' if len(self.groups) == 1 else 'groups'} of kernels"
         return f"<Bundle {self.name!r} {self.version} of {self.gpu.name!r}, {kinds}{', simulated' if self.simulated else ''}>"
 
-    def once(self, work: Callable[["Bundle"], T]) -> T:
-        """What a function of a module finds in this bundle: worked out when it is first asked for, as a bundle never changes.
+    def once(self, work: Callable[..., T], *words: str) -> T:
+        """What a function of a module finds in this bundle, given these words: worked out when it is first asked for.
 
         What is found is given out again and again: it must not be changed either.
         """
-        if work not in self._found:
-            self._found[work] = work(self)
-        found: T = self._found[work]
+        key = (work, *words)
+        if key not in self._found:
+            self._found[key] = work(self, *words)
+        found: T = self._found[key]
         return found
-
-    def __reduce__(self) -> tuple[Callable[..., "Bundle"], tuple[dict[str, Any]]]:
-        return _bundle, ({one.name: getattr(self, one.name) for one in fields(self) if one.init},)  # without what was worked out
 
     @property
     def simulated(self) -> bool:
@@ -379,10 +376,6 @@ class Bundle(Content):
         """Coefficients of the longest dotted prefix of `key` that the bundle knows, or None."""
         name = longest_prefix(key, self.groups.keys())
         return None if name is None else self.groups[name]
-
-
-def _bundle(content: dict[str, Any]) -> Bundle:
-    return Bundle(**content)
 
 
 def group_table(bundle: Bundle) -> CoefficientTable:

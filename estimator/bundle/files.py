@@ -8,22 +8,29 @@ two fits of the same data have the same digest, wherever and whenever they ran.
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import os
+import re
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final
 
 from estimator.bundle.content import FORMAT, FORMAT_VERSION, Bundle, BundleFile, Content
-from estimator.bundle.store import NAME, SUFFIX, store_fault, store_folder, stored_names, stored_path
-from estimator.vocabulary.documents import parse_json
-from estimator.vocabulary.errors import ArgumentError, BundleError
+from estimator.vocabulary.documents import Document, parse_json
+from estimator.vocabulary.errors import BundleError, EstimatorError, require
 from estimator.vocabulary.reader import FaultError, plain, read
 from estimator.vocabulary.regular_files import read_regular
-from estimator.vocabulary.resources import resource_folder, resource_names
+from estimator.vocabulary.resources import resource_folder, resource_names, user_folder
 from estimator.vocabulary.specifications import document_of_gpu
 from estimator.vocabulary.whole_file import write_whole
 
-__all__ = ["Bundle", "bundle_from_document", "bundle_names", "bundle_path", "digest_of", "document_of", "load_bundle", "save_bundle"]
+VARIABLE: Final = "WATTPRINT_BUNDLES"
+"""Names the local store, a folder of the user's whose bundles are known by name beside those that come with the package; else it is
+`wattprint/bundles` in the user's data folder (XDG Base Directory Specification)."""
+
+SUFFIX: Final = ".json"
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+"""Names that are a file's on every system."""
 
 MAX_FILE_BYTES: Final = 256 << 20
 """No bundle comes near this; more is a mistake or an attack on memory."""
@@ -31,6 +38,28 @@ MAX_FILE_BYTES: Final = 256 << 20
 
 NOT_DIGESTED: Final = ("created_utc", "commit")
 """Fields of the provenance that say when and from which source tree a fit ran, not what came of it."""
+
+
+def store_folder() -> Path:
+    """The folder; it need not exist.  Raises EstimatorError where none can be named."""
+    named = os.environ.get(VARIABLE)
+    if named:
+        return Path(named)
+    return user_folder("XDG_DATA_HOME", ".local/share") / "wattprint" / "bundles"
+
+
+def stored_names() -> tuple[str, ...]:
+    """Names of the bundles in the store, sorted; empty where it cannot be read."""
+    try:
+        found = [path.name.removesuffix(SUFFIX) for path in store_folder().glob(f"*{SUFFIX}") if path.is_file()]
+    except (OSError, EstimatorError):
+        return ()
+    return tuple(sorted(name for name in found if NAME.fullmatch(name)))
+
+
+def stored_path(name: str) -> Path:
+    """Where a bundle of this name lies, or would."""
+    return store_folder() / f"{name}{SUFFIX}"
 
 
 def bundle_names() -> tuple[str, ...]:
@@ -53,9 +82,7 @@ def bundle_path(name_or_path: str | Path) -> Path:
     if text and "\0" not in text and Path(text).is_file():
         return Path(text)
     installed = f"installed: {', '.join(names)}" if names else "none is installed"
-    fault = store_fault()
-    store = f" ({fault[0]})" if fault else ""
-    raise BundleError(f"unknown bundle {text!r}; {installed}; or give a file{store}")
+    raise BundleError(f"unknown bundle {text!r}; {installed}; or give a file")
 
 
 def load_bundle(name_or_path: str | Path) -> Bundle:
@@ -63,10 +90,7 @@ def load_bundle(name_or_path: str | Path) -> Bundle:
 
     Raises BundleError for a file that is missing, unreadable, damaged, edited, foreign or of another format.
     """
-    if not isinstance(name_or_path, str | Path):
-        raise ArgumentError(
-            f"name_or_path must be the name of a bundle or its file, got {name_or_path!r:.40} ({type(name_or_path).__name__})"
-        )
+    require(name_or_path, (str, Path), "name_or_path", "the name of a bundle or its file")
     path = bundle_path(name_or_path)
     try:
         return bundle_from_document(_checked(parse_json(read_regular(path, MAX_FILE_BYTES))))
@@ -94,7 +118,7 @@ def save_bundle(bundle: Bundle, path: str | Path) -> Bundle:
     return replace(bundle, digest=saved.digest)
 
 
-def bundle_from_document(document: Mapping[str, Any]) -> Bundle:
+def bundle_from_document(document: Document) -> Bundle:
     """The Bundle in plain data of the present format version; its digest is taken over unchecked.
 
     Raises BundleError, naming the keys, for a field that is missing, foreign, of the wrong kind, not finite or out of its range.
@@ -117,7 +141,7 @@ CLOCK_MARGIN: Final = 0.1
 """Boards run a little beyond the clocks of their specification [relative]."""
 
 
-def document_of(bundle: Bundle) -> dict[str, Any]:
+def document_of(bundle: Bundle) -> Document:
     """The plain data of a bundle, ready for JSON, in the present format version; the digest as it stands in the bundle."""
     return {
         "format": FORMAT,
@@ -128,7 +152,7 @@ def document_of(bundle: Bundle) -> dict[str, Any]:
     }
 
 
-def digest_of(document: Mapping[str, Any]) -> str:
+def digest_of(document: Document) -> str:
     """The digest of a bundle's plain data: of its content, not of when and where it was made.
 
     Raises BundleError for a number that is not finite.
@@ -144,7 +168,7 @@ def digest_of(document: Mapping[str, Any]) -> str:
     return "sha256:" + hashlib.sha256(canonical.encode("ascii")).hexdigest()
 
 
-def _checked(document: Any) -> dict[str, Any]:
+def _checked(document: Any) -> Document:
     """The document, its digest compared with its content.  Another format may count its digest in another way."""
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise BundleError(f"is not a {FORMAT} file")
@@ -184,9 +208,6 @@ def keep_bundle(path: Path, *, replace: bool = False) -> Bundle:
         raise BundleError(f"bundle {path}: {name!r} comes with the package; fit or release it under another --name")
     if name in stored_names() and not replace and load_bundle(stored_path(name)).digest != bundle.digest:
         raise BundleError(f"the store already holds another bundle {name!r}; --replace it, or remove it first (estimate bundles --remove)")
-    fault = store_fault()
-    if fault is not None and fault[1]:
-        raise BundleError(fault[0])
     try:
         store_folder().mkdir(parents=True, exist_ok=True)
         content = read_regular(bundle_path(path), MAX_FILE_BYTES)

@@ -34,7 +34,6 @@ def bundles_command(bundles: Sequence[str], **options: Any) -> int:
     if options["card"]:
         return _cards(bundles, as_json=options["as_json"])
     from estimator.bundle.files import drop_bundle, keep_bundle
-    from estimator.bundle.store import store_fault
     from estimator.display.bundles import bundle_rows, bundle_table
     from estimator.display.text import printable, rows_json
 
@@ -44,12 +43,9 @@ def bundles_command(bundles: Sequence[str], **options: Any) -> int:
         drop_bundle(options["remove"])
     rows = bundle_rows(bundles)
     click.echo(rows_json(rows) if options["as_json"] else bundle_table(rows, verbose=options["verbose"]), nl=False)
-    fault, barred = store_fault() or ("", False)
-    warnings = [row["error"] for row in rows if row["error"] is not None] + [fault] * barred
-    notes = [fault] * (bool(fault) and not barred)
-    if not options["quiet"]:
-        for line in (*(f"warning: {text}" for text in warnings), *(f"note: {text}" for text in notes)):
-            click.echo(printable(line), err=True)
+    warnings = [row["error"] for row in rows if row["error"] is not None]
+    for text in () if options["quiet"] else warnings:
+        click.echo(printable(f"warning: {text}"), err=True)
     return DONE_WITH_WARNINGS if warnings else DONE
 
 

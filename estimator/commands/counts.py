@@ -15,8 +15,7 @@ from estimator.vocabulary.errors import CountsError
 if TYPE_CHECKING:
     from estimator.bundle.content import Bundle
     from estimator.counts.activities import CountedKernel
-    from estimator.counts.counted_energy import CountedEnergy
-    from estimator.counts.modules import Integration
+    from estimator.counts.counted_energy import CountedEnergy, Integration
     from estimator.counts.tables import EnergyTable
 
 DOMAINS: Final = ("on-package", "on-board", "switched")
@@ -168,7 +167,7 @@ def _clocked(kernels: "list[CountedKernel]", bundle: "Bundle | None", clock_mhz:
 
 
 def _integration(options: Mapping[str, Any]) -> "Integration | None":
-    from estimator.counts.modules import INTEGRATIONS, Integration
+    from estimator.counts.counted_energy import INTEGRATIONS, Integration
 
     given = {name: options[name] for name in ("link_pj_per_bit", "shared_constant") if options[name] is not None}
     if options["integration"] is not None:
@@ -179,7 +178,7 @@ def _integration(options: Mapping[str, Any]) -> "Integration | None":
 
 
 def _scaling(alone: "CountedEnergy", total: "CountedEnergy", modules: int, exponent: float) -> dict[str, float]:
-    from estimator.counts.modules import scaling_efficiency
+    from estimator.counts.counted_energy import scaling_efficiency
 
     efficiency = scaling_efficiency((alone.energy_j, alone.time_s), (total.energy_j, total.time_s), modules, exponent)
     return {
@@ -190,7 +189,7 @@ def _scaling(alone: "CountedEnergy", total: "CountedEnergy", modules: int, expon
 
 
 def _row(row: "CountedEnergy", options: Mapping[str, Any]) -> dict[str, Any]:
-    from estimator.counts.modules import energy_delay
+    from estimator.counts.counted_energy import energy_delay
     from estimator.display.text import known
 
     return {

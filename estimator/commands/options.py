@@ -131,7 +131,7 @@ def as_wrong_usage(option: str) -> Iterator[None]:
 def _whole_numbers(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...]:
     if text is None:
         return ()
-    from estimator.vocabulary.clock_list import parse_whole_numbers
+    from estimator.vocabulary.specifications import parse_whole_numbers
 
     with as_wrong_usage(parameter.opts[0]):
         return parse_whole_numbers(text, parameter.opts[0].removeprefix("--"))

@@ -121,7 +121,7 @@ def _gpus(bundle: "Bundle", options: Mapping[str, Any]) -> "list[GpuSpec | None]
 
 
 def _clocks(gpu: "GpuSpec", text: str | None) -> tuple[float, ...] | None:
-    from estimator.vocabulary.clock_list import parse_clocks
+    from estimator.vocabulary.specifications import parse_clocks
 
     if text is None:
         return None

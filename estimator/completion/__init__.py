@@ -13,8 +13,7 @@ from estimator.completion import language_rules as language
 from estimator.completion import vision_rules as vision
 from estimator.completion.patterns import Change, Patterns
 from estimator.vocabulary.errors import ArgumentError, WorkloadError
-from estimator.vocabulary.listing import Listing
-from estimator.vocabulary.workload import COMPLETED, CORRECTED, Operator, merge_counts
+from estimator.vocabulary.workload import COMPLETED, CORRECTED, Listing, Operator, merge_counts
 
 Rule = Callable[[Patterns], Iterator[Change]]
 

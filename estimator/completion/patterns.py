@@ -10,8 +10,7 @@ from functools import cached_property
 from typing import Final, NamedTuple
 
 from estimator.forms.host_shares import LIGHT
-from estimator.vocabulary.listing import Listing, main_precision
-from estimator.vocabulary.workload import Operator
+from estimator.vocabulary.workload import Listing, Operator, main_precision
 
 PROJECTIONS: Final = 3
 """Linear layers before attention: query, key, value, or fewer where they are fused."""

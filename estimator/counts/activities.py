@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Final, Literal
 
 from estimator.counts.energies import TRANSACTION_BYTES, Activity
-from estimator.counts.nsight_compute import ProfiledKernel, read_ncu
+from estimator.counts.nsight_compute import MOST_BYTES, ProfiledKernel, read_ncu
 from estimator.counts.opcodes import LANES, sass_class
 from estimator.counts.tables import Vocabulary
 from estimator.vocabulary.documents import parse_json
@@ -22,13 +22,8 @@ from estimator.vocabulary.errors import CountsError
 from estimator.vocabulary.reader import LEAST_ONE, FaultError, Span, Text, Words, read
 from estimator.vocabulary.regular_files import read_regular
 
-FORMAT_VERSION: Final = 1
-MOST_BYTES: Final = 256 << 20
 MOST_COUNT: Final = 1e24
 """Largest count; a year of the largest GPU has fewer instructions."""
-MOST_LAUNCHES: Final = 1e12
-MOST_TIME_S: Final = 1e9
-SECTORS_OF_A_LINE: Final = 4
 
 Count = Annotated[float, Span(0.0, MOST_COUNT)]
 
@@ -38,8 +33,8 @@ class KernelEntry:
     """A kernel of a JSON file."""
 
     name: Text
-    time_s: Annotated[float, Span(1e-12, MOST_TIME_S, "s")]
-    launches: Annotated[float, Span(1e-12, MOST_LAUNCHES)] = 1.0
+    time_s: Annotated[float, Span(1e-12, 1e9, "s")]
+    launches: Annotated[float, Span(1e-12, 1e12)] = 1.0
     opcodes: Mapping[str, Count] | None = None
     instructions: Mapping[str, Count] | None = None
     issued: Count = 0.0
@@ -58,7 +53,7 @@ class ActivityFile:
     """A JSON file of counted kernels."""
 
     format: Literal["wattprint-activity"]
-    format_version: Annotated[int, Span(FORMAT_VERSION, FORMAT_VERSION)]
+    format_version: Annotated[int, Span(1, 1)]
     kernels: Annotated[tuple[KernelEntry, ...], LEAST_ONE]
 
 
@@ -89,11 +84,11 @@ BUSY: Final = "smsp__issue_active.sum"
 
 TRANSACTION_METRICS: Final[Mapping[str, tuple[tuple[str, ...], float]]] = {
     "shared": (("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum",), 1.0),
-    "l1": (("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum", "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum"), 1.0 / SECTORS_OF_A_LINE),
+    "l1": (("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum", "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum"), 0.25),
     "l2": (("lts__t_sectors_srcunit_tex_op_read.sum", "lts__t_sectors_srcunit_tex_op_write.sum"), 1.0),
     "dram": (("dram__sectors_read.sum", "dram__sectors_write.sum"), 1.0),
 }
-"""Metrics whose sum, times a factor, is the transactions of a level."""
+"""Metrics whose sum, times a factor, is the transactions of a level; L1 counts sectors, four to a line."""
 
 LINK_METRICS: Final = ("nvlrx__bytes.sum", "nvltx__bytes.sum")
 

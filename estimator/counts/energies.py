@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired, TypedDict
 
 import numpy as np
 
-from estimator.counts.links import EnergyJ, EnergyStdJ, LinkEnergy
 from estimator.counts.opcodes import LANES
 from estimator.counts.prices import Price, price_of
+from estimator.vocabulary.documents import Document
 from estimator.vocabulary.errors import BundleError
-from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.frozen import EMPTY, FrozenMapping
 from estimator.vocabulary.gpu import ClockMhz
 from estimator.vocabulary.quantities import HZ_PER_MHZ, Array
-from estimator.vocabulary.reader import WHEN_GIVEN, Count, FaultError, Span, check_covariance, check_lengths, plain, read
+from estimator.vocabulary.reader import WHEN_GIVEN, Count, FaultError, Span, Words, check_covariance, check_lengths, plain, read
 
 SCHEDULERS: Final = 4
 """Schedulers of an SM, each with one issue slot a clock (CUDA programming guide, compute capability 7.0 on)."""
@@ -67,10 +67,29 @@ class Activity:
     kelvin: float = 0.0
 
 
+EnergyJ = Annotated[float, Span(-1e-3, 1e-3, "J", nan=True)]
+"""Of one instruction, transaction or byte; null where it is not known."""
+
+EnergyStdJ = Annotated[float, Span(0.0, 1e-3, "J", nan=True)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkEnergy:
+    """What crossing a link, or copying, costs this board."""
+
+    link: Annotated[
+        str, Words(("host", "peer", "device")), "what data cross: PCI Express, a link to another GPU, nothing (a copy within the board)"
+    ]
+    bytes_per_s: Annotated[float, Span(0.0, 1e15, "byte/s"), "rate over the link"]
+    j_per_byte: Annotated[EnergyJ, "energy beyond the board at rest for each byte; null where rest was not known"]
+    std_j: Annotated[EnergyStdJ, "its standard deviation"]
+    runs: Annotated[Count, "measured"]
+    why_unknown: Annotated[str, "why the energy is not known"] = field(default="", metadata=WHEN_GIVEN)
+
+
 Joule = Annotated[float, Span(-1e-3, 1e-3, "J")]
 JouleStd = Annotated[float, Span(0.0, 1e-3, "J")]
 Occurrences = Annotated[float, Span(0.0, 1e9)]
-EMPTY: Final[FrozenMapping[Any]] = FrozenMapping({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,7 +291,7 @@ else:
     Section = Annotated[EnergySection | LinksSection, _check_section]
 
 
-def section_of(energies: InstructionEnergies) -> dict[str, Any]:
+def section_of(energies: InstructionEnergies) -> Document:
     """The bundle's section: the terms with their covariance, and energies per instruction, transaction and PTX row as tables to read."""
     instructions = {}
     for name in energies.classes:
@@ -286,15 +305,30 @@ def section_of(energies: InstructionEnergies) -> dict[str, Any]:
         if math.isfinite(value):
             transactions[level] = {"bytes": size, "ept_j": value, "std_j": std, "pj_per_bit": value * 1e12 / (8 * size)}
     own = {name: getattr(energies, name) for name in EnergySection.__required_keys__ & set(InstructionEnergies.__slots__)}
-    section: dict[str, Any] = plain({**own, "instructions": instructions, "transactions": transactions})
+    section: Document = plain({**own, "instructions": instructions, "transactions": transactions})
     return section
+
+
+def links_document(links: Mapping[str, LinkEnergy]) -> Document:
+    """The table as a bundle holds it; what is not known is null."""
+    found: Document = plain(links)
+    return found
+
+
+def links_from_document(document: Any, at: str) -> dict[str, LinkEnergy]:
+    """The table `links` of a bundle.  Raises BundleError, naming `at`, for one that is damaged."""
+    try:
+        found: dict[str, LinkEnergy] = read(Mapping[str, LinkEnergy], document, at)
+    except FaultError as fault:
+        raise BundleError(str(fault)) from None
+    return found
 
 
 PUBLISHED_FLAG: Final = "static power left in"
 """What is wrong with the published difference formula."""
 
 
-def energies_from_section(section: Mapping[str, Any], at: str = "instruction_energies") -> InstructionEnergies | None:
+def energies_from_section(section: Any, at: str = "instruction_energies") -> InstructionEnergies | None:
     """The energies in a bundle's section; None where it is empty or holds nothing but links.
 
     Raises BundleError, naming the keys, for a field that is missing, foreign or does not fit the others.

@@ -20,15 +20,11 @@ small shapes are used less often, and sparse ones are chosen by an index, before
 RARE_SPREAD: Final = 0.7
 """How much the energies of rare classes differ from their common one [relative]: as much as those of the others do."""
 
-SATURATING: Final = "SAT"
-"""Word of products whose sums stop at the largest number: their operands and products are the same."""
-
 SPARSE: Final = "SP"
-SPARSE_SHARE: Final = 0.5
-"""Products of a sparse instruction over those that its shape names: two of four operands are zero and left out (PTX ISA, mma.sp)."""
+"""Word of instructions that do half of the products that their shape names: two of four operands are zero and left out (PTX ISA,
+mma.sp)."""
 
-_WITH_SIGNS: Final = re.compile(r"(\d+)x(\d+)x(\d+)")
-_WITHOUT: Final = re.compile(r"(16|8)(8)(4|8|16|32|64|128|256)")
+SHAPE: Final = re.compile(r"(\d+)x(\d+)x(\d+)|(16|8)(8)(4|8|16|32|64|128|256)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,21 +74,11 @@ def _like(name: str, known: Collection[str]) -> Price:
 
 def products_of(name: str) -> float:
     """Products of one matrix instruction, of whole matrices: 2048 for HMMA.16816; 0 where its name does not say its shape."""
-    shape = _shape(name)
-    return math.prod(shape) * (SPARSE_SHARE if SPARSE in name.split(".") else 1.0) if shape else 0.0
-
-
-def _shape(name: str) -> tuple[int, ...]:
-    for word in name.split(".")[1:]:
-        if found := _WITH_SIGNS.fullmatch(word) or _WITHOUT.fullmatch(word):
-            return tuple(int(part) for part in found.groups())
-    return ()
+    words = name.split(".")
+    shape = next(filter(None, map(SHAPE.fullmatch, words[1:])), None)
+    return math.prod(float(edge) for edge in shape.groups() if edge) * (0.5 if SPARSE in words else 1.0) if shape else 0.0
 
 
 def _kind(name: str) -> tuple[str, ...]:
-    """Unit and number formats: the words of a class without its shape and whether it is sparse."""
-    return tuple(
-        word
-        for word in name.split(".")
-        if word not in (SPARSE, SATURATING) and not _WITH_SIGNS.fullmatch(word) and not _WITHOUT.fullmatch(word)
-    )
+    """Unit and number formats: the words of a class without its shape, sparsity, and whether its sums stop at the largest number."""
+    return tuple(word for word in name.split(".") if word not in (SPARSE, "SAT") and not SHAPE.fullmatch(word))

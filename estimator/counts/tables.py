@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -15,11 +15,6 @@ from estimator.vocabulary.resources import resource_folder, resource_names
 
 Vocabulary = Literal["sass", "joule"]
 """How classes of instructions are named: as machine opcodes, or as GPUJoule's PTX types ("f32.fma")."""
-
-NANO: Final = 1e-9
-BITS: Final = 8
-PRINTED_STD: Final = 0.01 / math.sqrt(12.0)
-"""Standard deviation of a number that was rounded to 0.01 [the number's unit]."""
 
 Positive = Annotated[float, Span(1e-12, 1e9)]
 """An energy [nJ] or a power [W]: at most a joule an instruction."""
@@ -61,7 +56,7 @@ class EnergyTable:
             raise CountsError(f"{self.name} has no energy of DRAM to put another in its place")
         place = self.energies.terms.index(term)
         values, covariance = self.energies.values.copy(), self.energies.covariance.copy()
-        values[place] = pj_per_bit * 1e-12 * BITS * TRANSACTION_BYTES["dram"]
+        values[place] = pj_per_bit * 8e-12 * TRANSACTION_BYTES["dram"]
         covariance[place, :] = covariance[:, place] = 0.0
         return replace(self, energies=replace(self.energies, values=values, covariance=covariance))
 
@@ -86,8 +81,8 @@ def load_energy_table(name_or_path: str) -> EnergyTable:
     values |= {} if file.stall_nj is None else {STALL: file.stall_nj}
     energies = InstructionEnergies(
         terms=tuple(values),
-        values=np.array(list(values.values())) * NANO,
-        covariance=np.eye(len(values)) * (PRINTED_STD * NANO) ** 2,
+        values=np.array(list(values.values())) * 1e-9,
+        covariance=np.eye(len(values)) * (0.01e-9 / math.sqrt(12.0)) ** 2,  # figures are rounded to 0.01 nJ
         identified=(True,) * len(values),
         reference_voltage_v=math.nan,
         reference_clock_mhz=math.nan,

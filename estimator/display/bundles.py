@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from estimator.bundle.content import Bundle
-from estimator.bundle.files import bundle_names, bundle_path, load_bundle
-from estimator.bundle.store import store_folder
+from estimator.bundle.files import bundle_names, bundle_path, load_bundle, store_folder
 from estimator.display.text import aligned, known
 from estimator.uncertainty.sources import unfitted_groups
 from estimator.vocabulary.errors import BundleError

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypedDict
 
 import numpy as np
 
@@ -12,13 +12,33 @@ from estimator.model.coefficients import COLUMN, EFFICIENCY_COEFFICIENTS
 from estimator.model.power import POWER_TERMS, BoardTables, Leakage, PowerModel
 from estimator.model.power_limit import UNLIMITED_W
 from estimator.uncertainty.validity import unlockable_line
-from estimator.vocabulary.arguments import real, reals, require
-from estimator.vocabulary.errors import OperatingPointError
+from estimator.vocabulary.errors import OperatingPointError, real, reals, require
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array
 
 Clocks = float | Sequence[float] | Array | None
 """SM clocks as they are asked for [MHz]; None: the clock of the published peak rates."""
+
+
+class BoardSettings(TypedDict, total=False):
+    """How a board runs.
+
+    sm_clock_mhz   asked clocks [MHz]; None asks for the clock of the published peak rates
+    power_cap_w    power limit [W], the GPU's own if None
+    host_launch_s  host cost of one framework operator [s]
+    efficiency     module → share of its published rate that is reached, in place of the fitted coefficient
+    """
+
+    sm_clock_mhz: Clocks
+    power_cap_w: float | None
+    host_launch_s: float | None
+    efficiency: Mapping[str, float] | None
+
+
+class Settings(BoardSettings, total=False):
+    """How a board runs, and which one: another GPU than the bundle's makes a forecast."""
+
+    gpu: GpuSpec | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +75,8 @@ def open_board(
 
     Raises OperatingPointError for a clock outside the GPU's range and for settings that cannot be, ArgumentError for those of another kind.
     """
+    require(bundle, Bundle, "bundle", "a Bundle, as load_bundle gives it")
+    require(gpu, (GpuSpec, type(None)), "gpu", "a GpuSpec, as load_gpu gives it")
     spec = gpu or bundle.gpu
     return Board(
         bundle=bundle,
@@ -142,22 +164,11 @@ def power_limit(power_cap_w: float | None, gpu: GpuSpec) -> float:
     return float(power_cap_w)
 
 
-def non_negative(value: float, name: str, unit: str) -> float:
-    """`value`, checked to be a finite number that is not negative."""
-    if not math.isfinite(value) or value < 0:
-        raise OperatingPointError(f"{name} {value!r} {unit} must be zero or a positive number")
-    return float(value)
-
-
 def host_launch(value: float) -> float:
-    """The host's time to launch one operator [s], checked: a host that needs longer than LONGEST_LAUNCH_S runs no model."""
-    launch_s = non_negative(real(value, "host_launch_s", "s"), "host launch time", "s")
-    if launch_s > LONGEST_LAUNCH_S:
-        raise OperatingPointError(f"host launch time {value!r} s must be at most {LONGEST_LAUNCH_S:g} s")
-    return launch_s
-
-
-LONGEST_LAUNCH_S: Final = 1.0
+    """The host's time to launch one operator [s], checked: a host that needs longer than a second runs no model."""
+    if not 0.0 <= real(value, "host_launch_s", "s") <= 1.0:
+        raise OperatingPointError(f"host launch time {value!r} s must be zero or a positive number, and at most 1 s")
+    return float(value)
 
 
 def with_efficiency(coefficients: Array, efficiency: Mapping[str, float]) -> Array:
@@ -172,10 +183,7 @@ def with_efficiency(coefficients: Array, efficiency: Mapping[str, float]) -> Arr
     for module, value in efficiency.items():
         if module not in EFFICIENCY_COEFFICIENTS:
             raise OperatingPointError(f"no efficiency of {module!r} can be set; known: {', '.join(EFFICIENCY_COEFFICIENTS)}")
-        if not (
-            math.isfinite(real(value, f"efficiency of {module}", "shares of the published rate"))
-            and LEAST_EFFICIENCY <= value <= MOST_EFFICIENCY
-        ):
+        if not LEAST_EFFICIENCY <= real(value, f"efficiency of {module}", "shares of the published rate") <= MOST_EFFICIENCY:
             raise OperatingPointError(f"efficiency {module}={value!r} must lie within {LEAST_EFFICIENCY:g} and {MOST_EFFICIENCY:g}")
         for name in EFFICIENCY_COEFFICIENTS[module]:
             column = changed[:, COLUMN[name]]

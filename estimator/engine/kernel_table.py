@@ -6,7 +6,7 @@ launches of one kernel save (operands that stay in L2).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -18,15 +18,15 @@ from estimator.model.lowering import KnownTiles, lower
 from estimator.model.phases import Phases
 from estimator.model.power import POWER_TERMS, busy_share, power_events, power_parts_w, term_scale, warm_dram_share
 from estimator.model.residuals import log_corrections, log_power_corrections
-from estimator.model.tile_predictor import predicted_tiles
+from estimator.model.tier_records import Tier
+from estimator.model.tile_choice import PredictorRecord, predicted_tiles
 from estimator.model.timeline import kernel_seconds, measured_seconds, warm_ratio
-from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.frozen import EMPTY
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import HZ_PER_MHZ, Array, BoolArray
 from estimator.vocabulary.workload import Operator
 
 DRAM_TERMS: Final = [POWER_TERMS.index("dram"), POWER_TERMS.index("dram_path")]
-NOTHING: Final[FrozenMapping[Any]] = FrozenMapping({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +55,8 @@ def kernel_times(
     sm_clock_mhz: Array,
     warm: BoolArray,
     known: KnownTiles | None = None,
-    tile_predictors: Mapping[str, Mapping[str, Any]] = NOTHING,
-    residuals: Mapping[str, Mapping[str, Any]] = NOTHING,
+    tile_predictors: Mapping[str, PredictorRecord] = EMPTY,
+    residuals: Mapping[str, Tier] = EMPTY,
 ) -> KernelTimes:
     """What a host would measure for each kernel, launched over and over by itself at its own clock.
 

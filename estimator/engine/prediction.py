@@ -6,7 +6,7 @@ clocks; kernels of one workload and one kind are a block, of which there are b.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 
@@ -16,21 +16,20 @@ from estimator.model.coefficients import group_key
 from estimator.model.lowering import lower
 from estimator.model.phases import Phases
 from estimator.model.power import leakage_power_w, power_events, power_parts_w, static_power_w, term_scale, workload_power_w
-from estimator.model.power_limit import BoardCurve, Ranges, Settled, clock_grid, held_power_w, near_limit, ranges
-from estimator.model.residuals import mean_log_corrections
-from estimator.model.tile_predictor import predicted_tiles
+from estimator.model.power_limit import BoardCurve, Ranges, Settled, curve_nodes, held_power_w, near_limit, ranges
+from estimator.model.residuals import log_corrections
+from estimator.model.tile_choice import predicted_tiles
 from estimator.model.timeline import SweepParts, launch_bound_share, sweep_parts, sweep_seconds, workload_seconds
 from estimator.uncertainty.forecast import Forecast, forecast_of
-from estimator.uncertainty.sources import far_clock, group_shares, joined, latency_sources, power_sources, unfitted_groups
+from estimator.uncertainty.sources import error_sources, far_clock, group_shares, joined, unfitted_groups
 from estimator.uncertainty.unseen import Kind, Loading, precision_sources, shape_excesses, unseen_precisions
 from estimator.vocabulary.quantities import HZ_PER_MHZ, Array, BoolArray, IntArray
 from estimator.vocabulary.workload import COMPLETED, Operator, Workload
 
+QUANTITIES: Final[tuple[Literal["latency", "power"], ...]] = ("latency", "power")
+
 MOST_NUMBERS: Final = 1_000_000
 """Kernels times clocks that are computed at once: about twenty such tables live at a time, 160 MB."""
-
-KEPT: Final = -1
-"""Stands for a point that is not replaced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -106,13 +105,13 @@ def prepare(workloads: Sequence[Workload], board: Board) -> Prepared:
         phases=phases,
         parts=sweep_parts(phases, coefficients),
         coefficients=coefficients,
-        log_correction=mean_log_corrections(operators, served, bundle.residuals),
+        log_correction=log_corrections(operators, served, bundle.residuals)[0],
         groups=tuple(served),
         excesses=excesses,
         kinds=tuple(Kind(*key) for key in numbers),  # type: ignore[arg-type]
         kind=kind,
         priors=frozenset(unfitted_groups(bundle, served)),
-        forecast=forecast_of(bundle.gpu, gpu, board.efficiency, fitted),
+        forecast=forecast_of(bundle.gpu, gpu, board.efficiency),
         edges=edges,
         block_edges=np.searchsorted(blocks, edges),
         host_s=board.launch_s * np.add.reduceat(counts * np.array([operator.host_share for operator in operators]), starts),
@@ -132,12 +131,11 @@ class Points:
     power_w: Array
     block_s: Array
 
-    def replaced(self, other: "Points", column: IntArray, block_edges: IntArray) -> "Points":
-        """These points, with `other` ones where `column` (v, c) names a column of theirs, not KEPT; block_edges: as in Prepared."""
-        found = {}
-        for name in self.__slots__:
-            own = np.repeat(column, np.diff(block_edges), axis=0) if name == "block_s" else column
-            found[name] = np.where(own == KEPT, getattr(self, name), np.take_along_axis(getattr(other, name), np.maximum(own, 0), axis=1))
+    def with_columns(self, where: BoolArray, other: "Points") -> "Points":
+        """These points with other ones at the clocks `where`."""
+        found = {name: getattr(self, name).copy() for name in self.__slots__}
+        for name, column in found.items():
+            column[:, where] = getattr(other, name)
         return Points(**found)
 
 
@@ -180,35 +178,13 @@ def _power_w(prepared: Prepared, clock_mhz: Array, gpu_s: Array, latency_s: Arra
 
 
 def curves(prepared: Prepared) -> list[BoardCurve]:
-    """Each workload over all clocks that can be locked, and those asked for."""
-    grid = clock_grid(prepared.board.gpu, prepared.board.asked_mhz)
-    gpu_s = grid.over_clocks(evaluate(prepared, grid.curve_clocks_mhz()[None, :]).gpu_s)
+    """Each workload over all clocks that can be locked."""
+    clock_mhz = prepared.board.gpu.clocks_mhz()
+    nodes_mhz, weights = curve_nodes(clock_mhz)
+    gpu_s = np.exp(np.log(evaluate(prepared, nodes_mhz[None, :]).gpu_s) @ weights.T)
     latency_s = _latency_s(prepared, gpu_s)
-    power_w = _power_w(prepared, grid.clock_mhz[None, :], gpu_s, latency_s)
-    return [
-        BoardCurve(clock_mhz=grid.clock_mhz, latency_s=latency, power_w=power, lockable=grid.lockable)
-        for latency, power in zip(latency_s, power_w, strict=True)
-    ]
-
-
-def held_points(prepared: Prepared, board_curves: Sequence[BoardCurve], free: Points, over: IntArray) -> tuple[Points, Array]:
-    """The `free` points with the workloads `over` at the clocks to which the power limit lowers them, and all clocks (v, c).
-
-    However many clocks are asked for above the one at which a workload settles, it settles there: few clocks are left to be computed.
-    """
-    board = prepared.board
-    settled = np.tile(board.asked_mhz, (len(prepared.workloads), 1))
-    column = np.full(settled.shape, KEPT)
-    lowered: list[Array] = []
-    for i in over.tolist():
-        settled[i] = board_curves[i].settled_mhz(board.limit_w, board.asked_mhz)
-        changed = np.flatnonzero(settled[i] != board.asked_mhz)
-        clocks, column[i, changed] = np.unique(settled[i, changed], return_inverse=True)
-        lowered.append(clocks)
-    own = np.full((len(settled), max(1, *map(len, lowered))), board.asked_mhz[0])
-    for i, clocks in zip(over.tolist(), lowered, strict=True):
-        own[i, : len(clocks)] = clocks
-    return free.replaced(evaluate(prepared, own), column, prepared.block_edges), settled
+    power_w = _power_w(prepared, clock_mhz[None, :], gpu_s, latency_s)
+    return [BoardCurve(clock_mhz=clock_mhz, latency_s=one_s, power_w=one_w) for one_s, one_w in zip(latency_s, power_w, strict=True)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -271,11 +247,14 @@ def predict(workloads: Sequence[Workload], board: Board) -> Prediction:
     prepared = prepare(workloads, board)
     asked = board.asked_mhz
     free = points = evaluate(prepared, asked[None, :])
-    settled = np.broadcast_to(asked, free.gpu_s.shape)
-    over = np.flatnonzero(np.any(free.power_w > board.limit_w, axis=1))
-    board_curves = curves(prepared) if len(over) else None
-    if board_curves is not None:
-        points, settled = held_points(prepared, board_curves, free, over)
+    settled, board_curves = np.broadcast_to(asked, free.gpu_s.shape), None
+    if np.any(free.power_w > board.limit_w):
+        board_curves = curves(prepared)
+        settled = np.array(
+            [curve.settled_mhz(board.limit_w, asked, own_w) for curve, own_w in zip(board_curves, free.power_w, strict=True)]
+        )
+        lowered = np.any(settled != asked, axis=0)
+        points = free.with_columns(lowered, evaluate(prepared, settled[:, lowered])) if lowered.any() else free
     launch_share = launch_bound_share(points.gpu_s, prepared.host_s[:, None], board.bundle.host.overlap_exponent)
     shares = _shares(prepared, points.block_s)
     unseen = any(kind.unseen(prepared.priors) for kind in prepared.kinds)  # most workloads have none, and need no other clock
@@ -287,6 +266,7 @@ def predict(workloads: Sequence[Workload], board: Board) -> Prediction:
     power_w, above = held_power_w(points.power_w, settled, asked, board.gpu.sm_clock_min_mhz, board.limit_w)
     point = Settled(
         asked_mhz=np.broadcast_to(asked, settled.shape).ravel(),
+        free_s=free.latency_s.ravel(),
         free_w=free.power_w.ravel(),
         clock_mhz=settled.ravel(),
         latency_s=points.latency_s.ravel(),
@@ -331,9 +311,9 @@ def _sources(
         paced: Loading = float(launch_share[i, 0]) if single else launch_share[i]
         groups = group_shares([kind.group for kind in kinds], weights)
         precisions = precision_sources(kinds, weights)
-        for sources, tell, all_far in zip(found, (latency_sources, power_sources), far, strict=True):
-            near = {name: loading[i] for name, loading in all_far.items()}
-            sources.append(
-                tell(bundle, workload.model_family, paced, groups, forecast=prepared.forecast, precisions=precisions, far_clock=near)
-            )
+        for place, quantity in enumerate(QUANTITIES):
+            outside = precisions | {name: loading[i] for name, loading in far[place].items()}
+            if prepared.forecast is not None:
+                outside[prepared.forecast.name] = prepared.forecast.ln_std[place]
+            found[place].append(error_sources(bundle, quantity, workload.model_family, paced, groups, outside))
     return found

@@ -6,9 +6,8 @@ from typing import Any, Final
 from estimator.completion import complete, parse_completion
 from estimator.formats.energaizer import distinct_items, read_energaizer
 from estimator.formats.own import FORMAT, own_text, read_own
-from estimator.vocabulary.arguments import require
 from estimator.vocabulary.documents import kind_of, parse_json, shown, text_of
-from estimator.vocabulary.errors import WorkloadError
+from estimator.vocabulary.errors import WorkloadError, require
 from estimator.vocabulary.regular_files import read_regular
 from estimator.vocabulary.whole_file import write_whole
 from estimator.vocabulary.workload import Workload, merge_counts

@@ -16,9 +16,8 @@ import numpy as np
 from estimator.forms.host_shares import INNER, LIGHT
 from estimator.vocabulary.documents import parse_json
 from estimator.vocabulary.errors import WorkloadError
-from estimator.vocabulary.listing import Listing, index_array
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, canonical_precision
-from estimator.vocabulary.workload import Operator, UnknownOperator, make_operator
+from estimator.vocabulary.workload import Listing, Operator, UnknownOperator, index_array, make_operator
 
 BETWEEN_PAIRS: Final = "]], ["
 """How a list of pairs, whose second item is a list, goes on in Python's JSON."""

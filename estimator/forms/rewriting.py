@@ -11,9 +11,8 @@ from typing import Final, NamedTuple
 
 from estimator.forms.host_shares import INNER, LIGHT
 from estimator.vocabulary.errors import WorkloadError
-from estimator.vocabulary.listing import main_precision
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, canonical_precision
-from estimator.vocabulary.workload import COMPLETED, CORRECTED, Footprint, Operator, Workload, make_operator, merge_counts
+from estimator.vocabulary.workload import COMPLETED, CORRECTED, Footprint, Operator, Workload, main_precision, make_operator, merge_counts
 
 ATTENTION_FORMS: Final = ("eager", "flash")
 

@@ -16,23 +16,14 @@ from estimator.model.phases import OVERLAPPED, SERIAL
 from estimator.vocabulary.quantities import Array, IntArray
 from estimator.vocabulary.workload import Operator
 
-SHAPE_COEFFICIENTS: Final = (
-    "epsilon_s",
-    "floor_s",
-    "offset_s",
-    "exponent",
-    "wave_exponent",
-    "small_tile_exponent",
-    "boost_drop",
-    "boost_time_s",
-    "strided",
-    "widest_split",
-    "l2_knee",
-    "l2_knee_exponent",
-)
-"""Coefficients that are not a phase's lambda."""
+DEFAULTS: Final[dict[str, float]] = {
+    "epsilon_s": 3.0e-6, "floor_s": 0.0, "offset_s": 0.0, "exponent": 2.0, "wave_exponent": 1.0, "small_tile_exponent": 0.0,
+    "boost_drop": 0.0, "boost_time_s": 2.0e-4, "strided": 1.0, "widest_split": 0.0, "l2_knee": 0.0, "l2_knee_exponent": 4.0,
+}  # fmt: skip
+"""Coefficients that are not a phase's lambda, with their values where a group does not name them; a lambda is 0 then: its phase does not
+exist."""
 
-COEFFICIENTS: Final = OVERLAPPED + SERIAL + SHAPE_COEFFICIENTS
+COEFFICIENTS: Final = (*OVERLAPPED, *SERIAL, *DEFAULTS)
 COLUMN: Final[dict[str, int]] = {name: i for i, name in enumerate(COEFFICIENTS)}
 
 MEANING: Final[dict[str, str]] = {
@@ -80,24 +71,6 @@ EFFICIENCY_COEFFICIENTS: Final[dict[str, tuple[str, ...]]] = {
 """Coefficients that an efficiency replaces by its inverse."""
 
 
-DEFAULTS: Final[dict[str, float]] = {
-    **dict.fromkeys(OVERLAPPED + SERIAL, 0.0),
-    "epsilon_s": 3.0e-6,
-    "floor_s": 0.0,
-    "offset_s": 0.0,
-    "exponent": 2.0,
-    "wave_exponent": 1.0,
-    "small_tile_exponent": 0.0,
-    "boost_drop": 0.0,
-    "boost_time_s": 2.0e-4,
-    "strided": 1.0,
-    "widest_split": 0.0,
-    "l2_knee": 0.0,
-    "l2_knee_exponent": 4.0,
-}
-"""Values of coefficients that a group does not name: its phase does not exist."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prior:
     """Where a coefficient starts: centre, in its unit, and standard deviation of its natural logarithm."""
@@ -116,27 +89,21 @@ def group_key(operator: Operator) -> str:
         parts.append(f"d{operator['head_dim']:.0f}")
         parts.append("window" if operator["window"] > 0 else "full")
         parts.append(_length_class(operator))
-    elif operator.family == "softmax" or operator.operator in ROW_NORMS:
+    elif operator.family == "softmax" or operator.operator in ("layernorm", "rmsnorm"):
         parts.append("long" if operator["dim"] > LONG_ROW else "short")
     return ".".join(parts)
 
-
-SHORT_SEQUENCE: Final = 128
-LONG_SEQUENCE: Final = 1024
 
 LONG_ROW: Final = 1024
 """Longest row of the short class [element].  Libraries give longer rows of a softmax a block each, while shorter ones share it; rows of
 layer and RMS norms have a block each whatever their length, and are parted here as well (assumed)."""
 
-ROW_NORMS: Final = frozenset({"layernorm", "rmsnorm"})
-"""Normalisations over rows."""
-
 
 def _length_class(operator: Operator) -> str:
     """Sequence-length class of an attention kernel; libraries switch kernels near these lengths."""
-    if operator["context"] >= LONG_SEQUENCE:
+    if operator["context"] >= 1024:
         return "long"
-    return "short" if operator.operator == "prefill" and operator["context"] <= SHORT_SEQUENCE else "medium"
+    return "short" if operator.operator == "prefill" and operator["context"] <= 128 else "medium"
 
 
 def longest_prefix(key: str, known: Iterable[str]) -> str | None:
@@ -179,7 +146,7 @@ def coefficient_rows(groups: Mapping[str, Mapping[str, float]], keys: Iterable[s
     return coefficient_table(groups).rows(keys)
 
 
-_DEFAULT_VECTOR: Final = np.array([DEFAULTS[name] for name in COEFFICIENTS])
+_DEFAULT_VECTOR: Final = np.array([DEFAULTS.get(name, 0.0) for name in COEFFICIENTS])
 
 
 def coefficient_vector(values: Mapping[str, float]) -> Array:

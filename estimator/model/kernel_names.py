@@ -40,20 +40,8 @@ STAGES_ALONE: Final = re.compile(r"_(\d{1,2})_\d+x")
 FIRST_ALONG_M: Final = ("xmma", "cutlass")
 """Makers whose first number runs along the rows of C[m, n]."""
 
-LONGEST_NAME: Final = 1 << 14
-"""Letters of a name that are read: the longest templates have some thousand, and what a name says stands in its first ones."""
-
-SMALLEST_TILE: Final = 8
-LARGEST_TILE: Final = 512
-"""Edges that an output tile can have [element]."""
-
-MOST_STAGES: Final = 16
-
 MOST_SPLITS: Final = 1024
 """A larger ratio of grid to tiles is not a split of the reduction."""
-
-LARGEST_SWIZZLE: Final = 2.0
-"""A swizzled grid is rounded up, to at most this many times the tiles."""
 
 UNKNOWN: Final = float("nan")
 
@@ -87,18 +75,18 @@ NO_TILE: Final = KernelTile(tile_m=UNKNOWN, tile_n=UNKNOWN, split_k=UNKNOWN)
 
 
 def named_tile(kernel_name: str) -> NamedTile | None:
-    """The tile in a kernel's name, None where there is none; of a name beyond LONGEST_NAME, in its first letters."""
-    kernel_name = kernel_name[:LONGEST_NAME]
+    """The tile in a kernel's name, None where there is none; of a long template, in its first letters."""
+    kernel_name = kernel_name[: 1 << 14]
     cleaned = NO_TILE_WORDS.sub("", kernel_name)
     for match in TILE.finditer(cleaned):
         first, second = int(match.group(1)), int(match.group(2))
-        if not (SMALLEST_TILE <= first <= LARGEST_TILE and SMALLEST_TILE <= second <= LARGEST_TILE):
+        if not (min(first, second) >= 8 and max(first, second) <= 512):  # edges that an output tile can have [element]
             continue
         rest = cleaned[match.end() :]
         step, stages = int(match.group(3) or 0), 0
         after = STAGES_AFTER_TILE.search(rest)
         alone = STAGES_ALONE.match(rest) or STAGES.search(rest)
-        if after is not None and int(after.group(2)) <= MOST_STAGES and int(after.group(1)) >= SMALLEST_TILE:
+        if after is not None and int(after.group(2)) <= 16 and int(after.group(1)) >= 8:
             step, stages = step or int(after.group(1)), int(after.group(2))
         elif alone is not None:
             stages = int(alone.group(1))
@@ -127,11 +115,12 @@ def tile_from_name(kernel_name: str, batch: float, m: float, n: float, grid: tup
             split = max(grid[2] / batch, 1.0)
             whole = split == round(split) and split <= MOST_SPLITS
             return KernelTile(tile_m=tile_m, tile_n=tile_n, split_k=split if whole else UNKNOWN, **detail)
-    for tile_m, tile_n in choices:  # a swizzled grid is rounded up, and may hold splits and batches in any direction
+    for (
+        tile_m,
+        tile_n,
+    ) in choices:  # a swizzled grid is rounded up, to less than twice the tiles, and may hold splits and batches in any direction
         ratio = plane * grid[2] / (batch * ceil(m / tile_m) * ceil(n / tile_n))
-        if 1.0 <= ratio < LARGEST_SWIZZLE:
-            return KernelTile(tile_m=tile_m, tile_n=tile_n, split_k=1.0, **detail)
-        if LARGEST_SWIZZLE <= ratio <= MOST_SPLITS:
+        if 1.0 <= ratio <= MOST_SPLITS:
             return KernelTile(tile_m=tile_m, tile_n=tile_n, split_k=float(int(ratio)), **detail)
     if PERSISTENT.search(kernel_name):
         split = UNKNOWN if SPLIT_WORD.search(kernel_name) else 1.0

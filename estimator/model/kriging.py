@@ -17,7 +17,7 @@ import numpy as np
 
 from estimator.model.phases import Phases
 from estimator.model.timeline import norm_parts, p_norm
-from estimator.vocabulary.quantities import Array, IntArray
+from estimator.vocabulary.quantities import TINY, Array, IntArray
 
 SHAPE_SCALE: Final = 3.0
 CLOCK_SCALE: Final = 2.0
@@ -29,11 +29,6 @@ NOISE: Final = 0.3
 
 SHARES: Final = ("math", "l2", "dram", "issue", "loop", "sfu", "clocked", "fixed")
 """Parts of a kernel's time: the terms of the norm, and what is added to it, by whether the SM clock drives it."""
-
-ASKED_AT_ONCE: Final = 2000
-"""Kernels whose covariances are held at a time; it bounds memory."""
-
-_TINY: Final = 1e-300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -66,9 +61,7 @@ def phase_features(phases: Phases, coefficients: Array, sm_clock_hz: Array, rati
     terms = clocks / sm_clock_hz[:, None] + seconds
     parts = np.column_stack([terms, serial_clocks / sm_clock_hz, serial_s])
     total = p_norm(terms, np.broadcast_to(exponent, len(terms))) + parts[:, -2] + parts[:, -1]
-    return PhaseFeatures(
-        log_clock=np.log2(sm_clock_hz), tile_area=phases.tile_area.copy(), shares=parts / np.maximum(total, _TINY)[:, None]
-    )
+    return PhaseFeatures(log_clock=np.log2(sm_clock_hz), tile_area=phases.tile_area.copy(), shares=parts / np.maximum(total, TINY)[:, None])
 
 
 def covariance(points: Array, features: PhaseFeatures, other_points: Array, other: PhaseFeatures) -> Array:
@@ -83,11 +76,8 @@ def covariance(points: Array, features: PhaseFeatures, other_points: Array, othe
 
 def kriged(known: Kriging, points: Array, features: PhaseFeatures) -> Array:
     """ln of the factor on the equations' time of kernels, shape (q,)."""
-    found = np.zeros(len(points))
-    for first in range(0, len(points), ASKED_AT_ONCE):
-        part = np.arange(first, min(first + ASKED_AT_ONCE, len(points)))
-        found[part] = covariance(points[part], features.select(part), known.points, known.features) @ known.weight
-    return found
+    parts = [np.arange(first, min(first + 2000, len(points))) for first in range(0, max(len(points), 1), 2000)]  # it bounds memory
+    return np.concatenate([covariance(points[part], features.select(part), known.points, known.features) @ known.weight for part in parts])
 
 
 def _squared(points: Array, others: Array) -> Array:

@@ -24,15 +24,6 @@ TAILS: Final = np.array([[0.05], [0.95]])
 LEAST_STD: Final = 1e-6
 """The least width of a part of the mixture, in logarithms."""
 
-LAST_STEP: Final = 1e-2
-"""A step shorter than this, in widths of the narrowest part, is the last: the next would be shorter by the square of that."""
-
-MOST_STEPS: Final = 40
-"""Halley's steps, halvings where these leave the interval."""
-
-LEAST_BEND: Final = 0.5
-"""Halley's steps are at most twice Newton's."""
-
 _DENSITY: Final = 1.0 / math.sqrt(2.0 * math.pi)
 
 
@@ -49,8 +40,9 @@ def mixture_limits(mean: Array, std: Array) -> Array:
     middle = mean @ NODE_WEIGHTS
     scatter = NORMAL_90 * np.sqrt(((mean - middle[:, None]) ** 2 + width**2) @ NODE_WEIGHTS)
     found: Array = np.minimum(np.maximum(np.array([middle - scatter, middle + scatter]), low), high)
-    last, moves = LAST_STEP * width.min(axis=1), np.full(found.shape, True)
-    for _ in range(MOST_STEPS):
+    # The step after one of a hundredth of the narrowest part's width would be shorter by the square of that.
+    last, moves = 1e-2 * width.min(axis=1), np.full(found.shape, True)
+    for _ in range(40):  # Halley's steps, at most twice Newton's; halvings where these leave the interval
         score = found[..., None] - mean
         score *= inverse
         below, bell = _below_and_bell(score)
@@ -63,7 +55,7 @@ def mixture_limits(mean: Array, std: Array) -> Array:
         bell *= inverse
         fall = bell @ NODE_WEIGHTS * _DENSITY  # of the density
         step = excess / density
-        step /= np.maximum(1.0 + 0.5 * step * fall / density, LEAST_BEND)
+        step /= np.maximum(1.0 + 0.5 * step * fall / density, 0.5)
         tried = found - step
         tried = np.where((tried >= low) & (tried <= high), tried, 0.5 * (low + high))
         long = moves & (np.abs(tried - found) > last)  # of what is unknown nothing is

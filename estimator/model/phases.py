@@ -7,7 +7,7 @@ clocks, one that it does not drive in seconds, so that one set of columns serves
 Classes of columns are not compared as wholes (`eq=False`, here and elsewhere): arrays have no one truth value.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -70,30 +70,44 @@ class Phases:
         """The same kernels with one candidate each: phases of shape (n, 1, …)."""
         return Phases(**{name: getattr(self, name)[:, None] for name in self.__slots__})
 
-    def put(self, index: IntArray, first: "Phases") -> None:
-        """Make `first`, of shape (len(index), ·), the first candidate of the rows `index` of phases (n, c, ·)."""
-        for name in self.__slots__:
-            getattr(self, name)[index, 0] = getattr(first, name)
-
     def select(self, index: IntArray) -> "Phases":
         """The rows `index`, repeats allowed."""
         return Phases(**{name: getattr(self, name)[index] for name in self.__slots__})
 
 
-def empty_phases(shape: tuple[int, ...]) -> Phases:
-    """Phases of nothing but a kernel's start, to be filled column by column."""
-    serial = np.zeros((*shape, len(SERIAL)))
-    serial[..., SERIAL.index("start")] = START_CLOCKS
+def make_phases(
+    times: Mapping[str, Array | float],
+    events: Mapping[str, Array],
+    shape: tuple[int, ...],
+    *,
+    occupied: Array,
+    even_math: Array | float = 0.0,
+    tile_area: Array | float = 0.0,
+    ideal_math: Array | float = 0.0,
+    peak_hz: float = 1.0,
+) -> Phases:
+    """Phases of this shape from columns by name: times of OVERLAPPED and SERIAL, EVENTS; those that are not named are 0.
+
+    peak_hz: the clock for which the vendor quotes the rate of `ideal_math`.
+    """
     return Phases(
-        overlapped=np.zeros((*shape, len(OVERLAPPED))),
-        serial=serial,
-        even_math=np.zeros(shape),
-        tile_area=np.zeros(shape),
-        events=np.zeros((*shape, len(EVENTS))),
-        ideal_math=np.zeros(shape),
-        ideal_math_s=np.zeros(shape),
-        occupied=np.ones(shape),
+        overlapped=_table(OVERLAPPED, times, shape),
+        serial=_table(SERIAL, {"start": START_CLOCKS, **times}, shape),
+        events=_table(EVENTS, events, shape),
+        even_math=np.full(shape, even_math),
+        tile_area=np.full(shape, tile_area),
+        ideal_math=np.full(shape, ideal_math),
+        ideal_math_s=np.full(shape, ideal_math / peak_hz),
+        occupied=np.full(shape, occupied),
     )
+
+
+def _table(names: Sequence[str], columns: Mapping[str, Array | float], shape: tuple[int, ...]) -> Array:
+    found = np.zeros((*shape, len(names)))
+    for place, name in enumerate(names):
+        if name in columns:
+            found[..., place] = columns[name]
+    return found
 
 
 def join_phases(parts: Sequence[Phases], index: Sequence[IntArray], count: int) -> Phases:

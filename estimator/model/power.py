@@ -128,12 +128,12 @@ def busy_share(latency_s: Array, occupied: Array, gpu_share: Array, sm_clock_hz:
     return share
 
 
+LEAST_RUNNING_SHARE: Final = 0.2
+"""The shortest kernels run for less than 1 µs of the 3 to 4 µs that a host needs to launch them."""
+
 UNGATED_SHARE: Final = 0.5
 """Share of the busy power that flows as soon as one SM runs: clock distribution and L2 against the SMs' own (assumed)."""
 
-
-LEAST_RUNNING_SHARE: Final = 0.2
-"""The shortest kernels run for less than 1 µs of the 3 to 4 µs that a host needs to launch them."""
 
 WARM_KNEE: Final = 0.8
 WARM_SHARPNESS: Final = 4.0
@@ -148,12 +148,8 @@ def warm_dram_share(ratio: Array, knee: float = WARM_KNEE, sharpness: float = WA
     other phases hide it.
     """
     with np.errstate(divide="ignore", over="ignore"):
-        share: Array = 1.0 / (1.0 + (knee / np.maximum(ratio, LEAST_RATIO)) ** sharpness)
+        share: Array = 1.0 / (1.0 + (knee / np.maximum(ratio, 1e-9)) ** sharpness)
     return share
-
-
-LEAST_RATIO: Final = 1e-9
-"""Keeps the power of an empty working set finite [1]."""
 
 
 def dram_traffic(footprint_byte: Array, l2_bytes: float, credit: float) -> Array:
@@ -171,15 +167,6 @@ def power_events(phases: Phases, gpu: GpuSpec, credit: float) -> Array:
     events[:, POWER_TERMS.index("dram")] = traffic
     events[:, POWER_TERMS.index("dram_path")] = traffic
     return events
-
-
-def events_per_second(gpu: GpuSpec, sm_clock_hz: Array, tensor_flop_per_clock: float) -> Array:
-    """Events of POWER_TERMS per second at full activity, shape (c, 7)."""
-    per_clock = module_rates(gpu, tensor_flop_per_clock)
-    rate = sm_clock_hz[:, None] * per_clock
-    rate[:, POWER_TERMS.index("dram")] = gpu.dram_bytes_per_s
-    rate[:, POWER_TERMS.index("dram_path")] = gpu.dram_bytes_per_s
-    return rate
 
 
 def module_rates(gpu: GpuSpec, tensor_flop_per_clock: float) -> Array:
@@ -276,7 +263,8 @@ def module_activity(phases: Phases, gpu: GpuSpec, latency_s: Array, sm_clock_hz:
 
     Clipped to 1: counts are ideal, and a published rate can be exceeded by a few percent.
     """
-    rates = events_per_second(gpu, np.array([sm_clock_hz]), tensor_rate(gpu))[0]
-    per_module = np.array([rates[POWER_TERMS.index(module)] for module in MODULES])
+    rates = dict(zip(POWER_TERMS, (module_rates(gpu, tensor_rate(gpu)) * sm_clock_hz).tolist(), strict=True))
+    rates["dram"] = gpu.dram_bytes_per_s
+    per_module = np.array([rates[module] for module in MODULES])
     activity: Array = np.clip(phases.events / np.maximum(latency_s[:, None] * per_module, 1e-300), 0.0, 1.0)
     return activity

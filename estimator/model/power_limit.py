@@ -7,7 +7,6 @@ censored: a board that would draw more holds its limit.  What the equation is wr
 another latency.  Every limit of an interval changes without a step as a load grows past L.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,7 +15,6 @@ from typing import Final
 import numpy as np
 
 from estimator.model.mixture import NODES, mixture_limits
-from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import NORMAL_90, Array, BoolArray, IntArray
 
 LIMIT_TOLERANCE: Final = 1.001
@@ -32,67 +30,71 @@ LIMIT_LN_STD: Final = 0.0075
 
 STAYS_ABOVE: Final = "power stays above the limit of {:g} W even at the lowest clock"
 
-CURVE_CLOCKS: Final = 9
-"""Clocks at which kernels are evaluated to know their time at all: its logarithm, as a polynomial in that of the clock, is right to
-4e-7 for the published model lists on an A100."""
-
 LIMIT_REACH: Final = 3.0
 """A limit this many standard deviations above the equation's power leaves no trace in a 90 % interval."""
 
 POINTS_AT_ONCE: Final = 256
 """Points whose intervals at the limit are worked on together: the tables of more would leave the processor's caches."""
 
-LEAST_SECONDS: Final = 1e-300
-"""Keeps the logarithm of a workload without kernels finite [s]."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class BoardCurve:
-    """Latency [s] and power without a limit [W] of a workload over the ascending clocks `clock_mhz`, all of shape (c,).
-
-    lockable: which of them the board can lock, None: all; each other one was asked for and concerns only those who ask for it.
-    """
-
-    clock_mhz: Array
-    latency_s: Array
-    power_w: Array
-    lockable: BoolArray | None = None
-
-    def settled_mhz(self, limit_w: Array | float, asked_mhz: Array) -> Array:
-        """As `settled_clock_mhz`."""
-        return settled_clock_mhz(self.power_w, self.clock_mhz, limit_w, asked_mhz, self.lockable)
-
-    def log_latency(self, clock_mhz: Array, asked_mhz: Array) -> Array:
-        """ln(latency [s]) at clocks up to the asked ones, between which and the board's own it lies; shape of the clocks."""
-        place, log_s = np.log(self.clock_mhz), np.log(self.latency_s)
-        if self.lockable is None:
-            return np.interp(np.log(clock_mhz), place, log_s)
-        asked_at = np.searchsorted(self.clock_mhz, asked_mhz)
-        own, own_s = place[self.lockable], log_s[self.lockable]
-        last = np.searchsorted(own, place[asked_at], side="right") - 1
-        wanted, beyond = np.log(clock_mhz), place[asked_at] - own[last]
-        share = np.maximum(wanted - own[last], 0.0) / np.where(beyond > 0.0, beyond, 1.0)
-        found: Array = np.interp(np.minimum(wanted, own[last]), own, own_s) + share * (log_s[asked_at] - own_s[last])
-        return found
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Settled:
     """Operating points under a power limit, columns of shape (c,).
 
-    asked_mhz, free_w     clock asked for [MHz], and the power equation there [W]
-    clock_mhz             clock that runs, with the latency [s] and the power [W] that are stated for it
+    asked_mhz, free_s, free_w        clock asked for [MHz], with the latency [s] and the power [W] by the equations there
+    clock_mhz, latency_s, power_w    clock that runs, with what is stated for it
     """
 
     asked_mhz: Array
+    free_s: Array
     free_w: Array
     clock_mhz: Array
     latency_s: Array
     power_w: Array
 
-    def select(self, index: IntArray) -> "Settled":
-        """The points `index`."""
+    def select(self, index: IntArray | slice | tuple[slice, None]) -> "Settled":
+        """The points `index`; (…, None) gives columns of shape (c, 1)."""
         return Settled(**{name: getattr(self, name)[index] for name in self.__slots__})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BoardCurve:
+    """Latency [s] and power without a limit [W] of a workload over the ascending clocks that a board can lock, all of shape (c,)."""
+
+    clock_mhz: Array
+    latency_s: Array
+    power_w: Array
+
+    def settled_mhz(self, limit_w: Array | float, asked_mhz: Array, asked_w: Array) -> Array:
+        """SM clock at which a board settles under its power limit [MHz], the shape to which the arguments broadcast.
+
+        asked_w: power at the asked clocks, which may lie between two steps.  A board over its limit walks down from there over its own
+        clocks and alternates between the highest one that fits and the next, so that on average it holds the limit: its mean clock
+        lies between them.  Where even the lowest clock does not fit, it runs at that.
+        """
+        asked_mhz, asked_w, limit = np.broadcast_arrays(asked_mhz, asked_w, limit_w)
+        last = self._last(asked_mhz)  # power rises with the clock
+        below = np.clip(np.searchsorted(self.power_w, limit, side="right") - 1, 0, last)
+        low_w, low_mhz, ends = self.power_w[below], self.clock_mhz[below], below == last
+        above = np.minimum(below + 1, len(self.power_w) - 1)
+        span_w = np.where(ends, asked_w, self.power_w[above]) - low_w
+        share = np.clip((limit - low_w) / np.where(span_w > 0.0, span_w, np.inf), 0.0, 1.0)
+        between = low_mhz + share * (np.where(ends, asked_mhz, self.clock_mhz[above]) - low_mhz)
+        settled: Array = np.where(asked_w <= limit, asked_mhz, np.where(low_w <= limit, between, self.clock_mhz[0]))
+        return settled
+
+    def log_latency(self, clock_mhz: Array, asked_mhz: Array, asked_s: Array) -> Array:
+        """ln(latency [s]) at clocks up to the asked ones, at which it is `asked_s`; shape of the clocks."""
+        own, own_s, wanted = np.log(self.clock_mhz), np.log(self.latency_s), np.log(clock_mhz)
+        last, asked = self._last(asked_mhz), np.log(asked_mhz)
+        beyond = asked - own[last]
+        share = np.maximum(wanted - own[last], 0.0) / np.where(beyond > 0.0, beyond, 1.0)
+        found: Array = np.interp(np.minimum(wanted, own[last]), own, own_s) + share * (np.log(asked_s) - own_s[last])
+        return found
+
+    def _last(self, asked_mhz: Array) -> IntArray:
+        """Number of the highest clock of the board that is not above an asked one."""
+        return np.searchsorted(self.clock_mhz, asked_mhz, side="right") - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -103,45 +105,6 @@ class Ranges:
     latency_s: Array
     power_w: Array
     energy_j: Array
-
-
-def settled_clock_mhz(
-    power_w: Array, grid_mhz: Array, limit_w: Array | float, asked_mhz: Array, lockable: BoolArray | None = None
-) -> Array:
-    """SM clock at which a board settles under its power limit [MHz], the shape to which limits and asked clocks broadcast.
-
-    power_w (c,) over the ascending clocks `grid_mhz`, which hold every asked one; lockable: as in BoardCurve.  A board walks down from
-    the asked clock over its own ones: where others settle does not depend on it.
-    A board over its limit alternates between the highest clock that fits and the next, so that on average it holds the limit: its
-    mean clock lies between them.  Where even the lowest clock does not fit, it runs at that.
-    """
-    asked_w = power_w[np.searchsorted(grid_mhz, asked_mhz)]
-    if lockable is not None:
-        power_w, grid_mhz = power_w[lockable], grid_mhz[lockable]
-    last, limit = np.broadcast_arrays(np.searchsorted(grid_mhz, asked_mhz, side="right") - 1, limit_w)
-    below = _highest_fitting(power_w, limit, last)
-    above = np.minimum(below + 1, len(power_w) - 1)
-    low_w, low_mhz = power_w[below], grid_mhz[below]
-    high_w, high_mhz = power_w[above], grid_mhz[above]
-    if lockable is not None:  # the next clock may be the asked one, between two steps
-        high_w, high_mhz = np.where(below == last, asked_w, high_w), np.where(below == last, asked_mhz, high_mhz)
-    span = high_w - low_w
-    share = np.where(span > 0, (limit - low_w) / np.where(span > 0, span, 1.0), 0.0)
-    between = low_mhz + np.minimum(np.maximum(share, 0.0), 1.0) * (high_mhz - low_mhz)
-    settled: Array = np.where(asked_w <= limit, asked_mhz, np.where(low_w <= limit, between, grid_mhz[0]))
-    return settled
-
-
-def _highest_fitting(power_w: Array, limit_w: Array, last: IntArray) -> IntArray:
-    """Number of the highest clock, up to number `last`, whose power fits a limit, 0 where none does; shape of the limits."""
-    least_from = np.minimum.accumulate(power_w[::-1])[::-1]  # rises with the clock even where power does not
-    found: IntArray = np.where(power_w[last] <= limit_w, last, np.searchsorted(least_from, limit_w, side="right") - 1)
-    beyond = found > last
-    if beyond.any():  # power falls again above the last one
-        order = np.arange(len(power_w))
-        fits = (power_w <= limit_w[beyond][:, None]) & (order <= last[beyond][:, None])
-        found[beyond] = np.where(fits, order, 0).max(axis=1)
-    return np.maximum(found, 0)
 
 
 def held_power_w(power_w: Array, clock_mhz: Array, asked_mhz: Array, lowest_mhz: float, limit_w: float) -> tuple[Array, BoolArray]:
@@ -214,22 +177,18 @@ def _limited(
     starts = np.flatnonzero(np.diff(owner, prepend=-1)).tolist()
     for start, stop in pairwise((*starts, len(owner))):
         own, curve = slice(start, stop), curves[owner[start]]
-        clock[own] = curve.settled_mhz(held_w[own], point.asked_mhz[own, None])
-        usual = np.log(point.latency_s[own]) - curve.log_latency(point.clock_mhz[own], point.asked_mhz[own])
-        latency[own] = curve.log_latency(clock[own, : len(NODES)], point.asked_mhz[own, None]) + usual[:, None]
+        at = point.select(own).select((slice(None), None))
+        clock[own] = curve.settled_mhz(held_w[own], at.asked_mhz, at.free_w)
+        usual = np.log(at.latency_s) - curve.log_latency(at.clock_mhz, at.asked_mhz, at.free_s)
+        latency[own] = curve.log_latency(clock[own, : len(NODES)], at.asked_mhz, at.free_s) + usual
         lowest_w[own] = curve.power_w[0]
     free = np.log(point.free_w)[:, None] + share * moved
     lowest = np.log(lowest_w)[:, None] + share * moved
     power = np.maximum(np.minimum(free, np.log(limit_w) - (1.0 - share) * moved), lowest)
     quantities = np.concatenate([latency, power, power + latency])
     limits = np.exp(mixture_limits(quantities, np.concatenate([latency_ln_std, rest, np.hypot(latency_ln_std, rest)])))
-    count = len(owner)
-    return Ranges(
-        sm_clock_mhz=clock[:, len(NODES) :].T,
-        latency_s=limits[:, :count],
-        power_w=limits[:, count : 2 * count],
-        energy_j=limits[:, 2 * count :],
-    )
+    latency_s, power_w, energy_j = np.split(limits, 3, axis=1)
+    return Ranges(sm_clock_mhz=clock[:, len(NODES) :].T, latency_s=latency_s, power_w=power_w, energy_j=energy_j)
 
 
 def std_of(value: Array, limits: Array) -> Array:
@@ -241,64 +200,25 @@ def std_of(value: Array, limits: Array) -> Array:
     return std
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ClockGrid:
-    """Ascending clocks over which a curve is made [MHz], shape (c,): those that a board can lock, and others asked for.
+CURVE_CLOCKS: Final = 9
+"""Clocks at which kernels are evaluated to know their time at all: its logarithm, as a polynomial in that of the clock, is right to
+4e-7 for the published model lists on an A100."""
 
-    lockable: which are the board's, None: all; span_mhz: the lowest and the highest clock that could be asked for.  What is worked out
-    over some clocks does not depend on the others, so that no answer depends on what else is asked.
+
+def curve_nodes(clock_mhz: Array) -> tuple[Array, Array]:
+    """Few clocks [MHz], shape (m,), and weights (c, m) by which ln(time) there gives that at all of the ascending clocks (c,).
+
+    They are Chebyshev's nodes of ln f, and polynomials through them; where there are few clocks, these themselves.
     """
-
-    clock_mhz: Array
-    lockable: BoolArray | None
-    span_mhz: tuple[float, float]
-
-    def few(self) -> bool:
-        """Whether the board has so few clocks that each is evaluated."""
-        return (len(self.clock_mhz) if self.lockable is None else int(self.lockable.sum())) <= CURVE_CLOCKS
-
-    def curve_clocks_mhz(self) -> Array:
-        """Few clocks from whose times those at all follow (`over_clocks`): Chebyshev's nodes of ln f."""
-        if self.few():
-            return self.clock_mhz
-        middle, half = self._span()
-        nodes: Array = np.exp(middle + half * _CHEBYSHEV_NODES)
-        return nodes
-
-    def over_clocks(self, gpu_s: Array) -> Array:
-        """GPU time at every clock, shape (..., c), from that at `curve_clocks_mhz()`, shape (..., m) [s]."""
-        if self.few():
-            return gpu_s
-        middle, half = self._span()
-        weights = _chebyshev((np.log(self.clock_mhz) - middle) / half) @ _FROM_NODES
-        found: Array = np.exp(np.log(np.maximum(gpu_s, LEAST_SECONDS)) @ weights.T)
-        return found
-
-    def _span(self) -> tuple[float, float]:
-        low, high = map(math.log, self.span_mhz)
-        return 0.5 * (low + high), 0.5 * (high - low)
-
-
-def clock_grid(gpu: GpuSpec, asked_mhz: Array) -> ClockGrid:
-    """All clocks that can be locked, and those asked for."""
-    own = gpu.clocks_mhz()
-    span_mhz = float(own[0]), max(float(own[-1]), gpu.sm_clock_limit_mhz)
-    place = np.minimum(np.searchsorted(own, asked_mhz), len(own) - 1)
-    between = asked_mhz[own[place] != asked_mhz]
-    if not len(between):
-        return ClockGrid(clock_mhz=own, lockable=None, span_mhz=span_mhz)
-    joined = np.union1d(own, between)
-    lockable = np.ones(len(joined), dtype=np.bool_)
-    lockable[np.searchsorted(joined, between)] = False
-    return ClockGrid(clock_mhz=joined, lockable=lockable, span_mhz=span_mhz)
+    if len(clock_mhz) <= CURVE_CLOCKS:
+        return clock_mhz, np.eye(len(clock_mhz))
+    place = np.log(clock_mhz)
+    middle, half = 0.5 * (place[0] + place[-1]), 0.5 * (place[-1] - place[0])
+    nodes = -np.cos(np.pi * (np.arange(CURVE_CLOCKS) + 0.5) / CURVE_CLOCKS)
+    return np.exp(middle + half * nodes), _chebyshev((place - middle) / half) @ np.linalg.inv(_chebyshev(nodes))
 
 
 def _chebyshev(places: Array) -> Array:
     """Chebyshev's polynomials at places of shape (c,) from −1 to 1, shape (c, m): T_k(x) = cos(k · arccos x)."""
-    found: Array = np.cos(np.arccos(np.minimum(np.maximum(places, -1.0), 1.0))[:, None] * np.arange(CURVE_CLOCKS))
+    found: Array = np.cos(np.arccos(np.clip(places, -1.0, 1.0))[:, None] * np.arange(CURVE_CLOCKS))
     return found
-
-
-_CHEBYSHEV_NODES: Final = -np.cos(np.pi * (np.arange(CURVE_CLOCKS) + 0.5) / CURVE_CLOCKS)
-_FROM_NODES: Final = np.linalg.inv(_chebyshev(_CHEBYSHEV_NODES))
-"""Chebyshev's nodes, and what turns values there into the coefficients of polynomials."""

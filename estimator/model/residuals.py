@@ -23,7 +23,7 @@ from estimator.model.kriging import SHARES, Kriging, PhaseFeatures, kriged
 from estimator.model.tier_records import ErrorRecord, KrigingRecord, PowerTier, PowerTrend, Tier, TierRecord
 from estimator.vocabulary.errors import BundleError
 from estimator.vocabulary.frozen import remembered
-from estimator.vocabulary.quantities import HZ_PER_MHZ, NORMAL_90, Array, BoolArray, IntArray
+from estimator.vocabulary.quantities import HZ_PER_MHZ, NORMAL_90, TINY, Array, BoolArray
 from estimator.vocabulary.workload import FAMILY_FIELDS, ZERO_ALLOWED, Operator
 
 NEIGHBOURS: Final = 8
@@ -158,13 +158,13 @@ def tier_from_document(document: TierRecord) -> ResidualTier:
     sizes = (np.array(document["points"][name], dtype=np.float64) for name in document["fields"])
     shapes = np.stack([np.broadcast_to(size, count) for size in sizes], axis=1)  # a size that all share is stored once
     named = document.get("named")
-    points = _weighted_log(np.maximum(shapes, SMALLEST_SIZE), fields)
+    points = _weighted_log(np.maximum(shapes, TINY), fields)
     return ResidualTier(
         fields=fields,
         points=points,
         squared=(points**2).sum(axis=1),
         largest=np.where([name in ZERO_ALLOWED or count <= SPREAD_NEIGHBOURS for name, _ in fields], np.inf, points.max(axis=0)),
-        largest_work=max(document["largest_work"], SMALLEST_SIZE),
+        largest_work=max(document["largest_work"], TINY),
         predicted=_errors(document, points),
         named=None if named is None else _errors(named, points),
     )
@@ -176,11 +176,11 @@ def _errors(document: ErrorRecord, points: Array) -> TierErrors:
     return TierErrors(
         ln_error=_column(document["ln_error"], count),
         left_out=_column(document["left_out"], count),
-        fading=Fading(reach=max(document.get("reach", USUAL_REACH), LEAST_REACH), beyond_share=document.get("beyond_share", 1.0)),
+        fading=Fading(reach=max(document.get("reach", USUAL_REACH), 1e-3), beyond_share=document.get("beyond_share", 1.0)),
         near=document["near"],
         far=document["far"],
         beyond=document["beyond"],
-        beyond_octaves=max(document.get("beyond_octaves", np.inf), SMALLEST_SIZE),
+        beyond_octaves=max(document.get("beyond_octaves", np.inf), TINY),
         kriging=None if kriging is None else _kriging(kriging, points),
     )
 
@@ -197,17 +197,9 @@ def _kriging(document: KrigingRecord, points: Array) -> tuple[Kriging, float]:
     return Kriging(points=points[shape], features=features, weight=_column(document["weight"], count)), document["beyond_share"]
 
 
-SMALLEST_SIZE: Final = 1e-300
-"""In place of a size of 0, whose logarithm is none."""
-
-
 def _column(values: Sequence[float], count: int) -> Array:
     """A column of which one entry may stand for all."""
     return np.broadcast_to(np.array(values, dtype=np.float64), count)
-
-
-LEAST_REACH: Final = 1e-3
-"""A shorter reach is none at all [octave]."""
 
 
 def corrections(
@@ -215,45 +207,30 @@ def corrections(
 ) -> tuple[Array, Array]:
     """ln of the factor on the equations' time, and the standard deviation of ln of the corrected time, shapes (q,).
 
-    named (q,): kernels whose tile a name told; None: none.  features: of these kernels, where their phases are known.
+    named (q,): kernels whose tile a name told; None: none.  features: of these kernels, where their phases are known.  A row longer than
+    all measured ones is a kernel that nobody rehearsed, however few rows there are: from the edge on its error grows as that of work
+    beyond the largest does.
     """
     distance, index = nearest(tier.points, points, SPREAD_NEIGHBOURS, tier.squared)
     excess = np.log2(work / tier.largest_work)
     longer = np.maximum((points - tier.largest).max(axis=1), 0.0)
-    correction, deviation = _corrected(tier.predicted, distance, index, excess, longer)
-    _krige(correction, tier.predicted, np.arange(len(points)), points, excess, features)
-    if named is not None and tier.named is not None and named.any():
-        own = np.flatnonzero(named)
-        correction[own], deviation[own] = _corrected(tier.named, distance[own], index[own], excess[own], longer[own])
-        _krige(correction, tier.named, own, points, excess, features)
+    own = np.zeros(len(points), dtype=np.bool_) if named is None or tier.named is None else named
+    correction, deviation = np.zeros(len(points)), np.zeros(len(points))
+    for errors, rows in ((tier.predicted, np.flatnonzero(~own)), (tier.named, np.flatnonzero(own))):
+        if errors is None or not len(rows):
+            continue
+        near, beyond = distance[rows, 0], excess[rows]
+        if features is not None and errors.kriging is not None:
+            known, share = errors.kriging
+            found = kriged(known, points[rows], features.select(rows))
+            correction[rows] = faded(found, np.zeros(len(rows)), beyond, Fading(beyond_share=share))
+        else:
+            correction[rows] = faded(neighbour_error(distance[rows], errors.ln_error[index[rows]]), near, beyond, errors.fading)
+        half = np.where(near <= FAR, errors.near, errors.far) * (SPREAD_OFFSET + errors.left_out[index[rows]].mean(axis=1))
+        octaves = errors.beyond_octaves
+        walked = np.maximum(np.where(beyond > 0.0, np.maximum(beyond / octaves, 1.0), 0.0), longer[rows] / octaves)
+        deviation[rows] = np.maximum(half, errors.beyond * np.sqrt(walked)) / NORMAL_90
     return correction, deviation
-
-
-def _krige(correction: Array, errors: TierErrors, rows: IntArray, points: Array, excess: Array, features: PhaseFeatures | None) -> None:
-    """Write the kriged corrections of `rows` into `correction`, where kriging is used."""
-    if features is None or errors.kriging is None:
-        return
-    known, beyond_share = errors.kriging
-    found = kriged(known, points[rows], features.select(rows))
-    correction[rows] = faded(found, np.zeros(len(rows)), excess[rows], Fading(beyond_share=beyond_share))
-
-
-def _corrected(errors: TierErrors, distance: Array, index: IntArray, excess: Array, longer: Array) -> tuple[Array, Array]:
-    """As `corrections`; longer (q,): how far one size lies beyond the largest measured, whatever the work [octave].
-
-    A row longer than all measured ones is a kernel that nobody rehearsed, however few rows there are: from the edge on its error grows
-    as that of work beyond the largest does.
-    """
-    correction = _carried(errors, distance, index, excess)
-    sigma = SPREAD_OFFSET + errors.left_out[index].mean(axis=1)
-    half = np.where(distance[:, 0] <= FAR, errors.near, errors.far) * sigma
-    walked = np.maximum(np.where(excess > 0.0, np.maximum(excess / errors.beyond_octaves, 1.0), 0.0), longer / errors.beyond_octaves)
-    half = np.maximum(half, errors.beyond * np.sqrt(walked))
-    return correction, half / NORMAL_90
-
-
-def _carried(errors: TierErrors, distance: Array, index: IntArray, excess: Array) -> Array:
-    return faded(neighbour_error(distance, errors.ln_error[index]), distance[:, 0], excess, errors.fading)
 
 
 def neighbour_error(distance: Array, ln_error: Array) -> Array:
@@ -312,17 +289,6 @@ def log_corrections(
     return correction, deviation
 
 
-def mean_log_corrections(operators: Sequence[Operator], groups: Sequence[str | None], residuals: Mapping[str, Tier]) -> Array:
-    """The corrections of `log_corrections` alone, of kernels of which neither tile nor phases are known, shape (n,)."""
-    correction = np.zeros(len(operators))
-    for group, index in _members(groups, residuals).items():
-        chosen = [operators[i] for i in index]
-        tier = tier_from_document(residuals[group])
-        distance, near = nearest(tier.points, tier_points(tier, chosen), SPREAD_NEIGHBOURS, tier.squared)
-        correction[index] = _carried(tier.predicted, distance, near, np.log2(operator_work(chosen) / tier.largest_work))
-    return correction
-
-
 def _members(groups: Sequence[str | None], residuals: Mapping[str, Tier]) -> dict[str, list[int]]:
     """Operators by the group that served them, where it has a tier."""
     members: dict[str, list[int]] = {}
@@ -352,7 +318,7 @@ def log_power_corrections(
     correction, deviation = log_corrections(operators, groups, {group: tier for group, tier in tiers.items() if "points" in tier})
     rows = np.array([trends.get(group or "", NO_TREND) for group in groups]).reshape(len(groups), len(NO_TREND))
     common, slope, low, high, middle = rows.T
-    at = middle if equation_w is None else np.log(np.maximum(np.nan_to_num(equation_w), LEAST_POWER_W))
+    at = middle if equation_w is None else np.log(np.maximum(np.nan_to_num(equation_w), 1e-3))
     shared = common + slope * (np.clip(at, low, high) - middle)
     return correction + np.clip(shared, -LARGEST_COMMON, LARGEST_COMMON), deviation
 
@@ -360,14 +326,11 @@ def log_power_corrections(
 NO_TREND: Final = (0.0, 0.0, 0.0, 0.0, 0.0)
 """Common factor [ln], slope, and least, largest and mean ln(power / W) of a group whose power the equation alone tells."""
 
-LEAST_POWER_W: Final = 1e-3
-"""Keeps the logarithm of no power finite [W]."""
-
 
 def _trend(tier: PowerTrend | PowerTier) -> tuple[float, float, float, float, float]:
     """What a group's power has in common, in the order of NO_TREND."""
     if "slope" not in tier:
-        return tier.get("common", 0.0), 0.0, 0.0, 0.0, 0.0
+        return tier["common"], 0.0, 0.0, 0.0, 0.0
     return tier["common"], tier["slope"], math.log(tier["low_w"]), math.log(tier["high_w"]), math.log(tier["middle_w"])
 
 

@@ -2,7 +2,7 @@
 
     dram    bytes / BW                                    what misses L2
     dram_activations  bytes read again / BW               what a second look at a row no longer finds in L2
-    l2      bytes · passes / (STREAM_BYTES_PER_CLOCK · S) what an SM sustains, whatever the level
+    l2      bytes · passes / (BYTES_PER_CLOCK · S) what an SM sustains, whatever the level
     issue   instructions / (lanes · S)                    element instructions
     loop    (rounds of resident blocks · steps − 1) · STEP_CLOCKS   one memory latency after the other: its way to L2 and back,
     wait    the same · MEMORY_LATENCY_S                   and what DRAM adds
@@ -13,83 +13,114 @@ The second and third make memory kernels follow the SM clock, as they do on real
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from estimator.model.phases import EVENTS, OVERLAPPED, SERIAL, Phases, empty_phases
+from estimator.model.phases import Phases, make_phases
 from estimator.model.power import warm_dram_share
 from estimator.vocabulary.gpu import GpuSpec
-from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, Array
+from estimator.vocabulary.workload import Operator, conv_output_size
 
-STREAM_BYTES_PER_CLOCK: Final = 16.0
-"""Memory traffic that one SM sustains [byte/clock]; found alike on A100 and A10."""
 
-INSTRUCTIONS_PER_ELEMENT: Final = 8.0
-"""Lane instructions of one simple element operation: load, convert, compute, store, addresses."""
+class Stream:
+    """Numbers of kernels that stream through memory.
 
-ELEMENTS_PER_BLOCK: Final = 512.0
-"""Elements of a block: 128 threads with four each.  Source: PyTorch, aten/src/ATen/native/cuda/thread_constants.h (num_threads,
-thread_work_size), and the grids in NeuSight's tables of A100 and V100; later versions have eight or more (CUDALoops.cuh,
-elems_per_thread)."""
+    Sources where named: PyTorch, aten/src/ATen/native/cuda; NeuSight's tables of A100 and V100 show the launch sizes.
+    """
 
-ROW_CLOCKS: Final = 100.0
-"""Ideal latency of one row of a normalisation on an SM [SM clock]."""
+    BYTES_PER_CLOCK = 16.0
+    """Memory traffic that one SM sustains [byte/clock]; found alike on A100 and A10."""
 
-ROW_ELEMENT_CLOCKS: Final = 0.1
-"""Ideal latency of one element of a row [SM clock]."""
+    INSTRUCTIONS = 8.0
+    """Lane instructions of one simple element operation: load, convert, compute, store, addresses."""
 
-STEP_CLOCKS: Final = 600.0
-"""Ideal latency of one step of a block, along its row: a load from L2 and what depends on it [SM clock]."""
+    BLOCK_ELEMENTS = 512.0
+    """Elements of a block: 128 threads with four each (thread_constants.h: num_threads, thread_work_size); later versions have eight or
+    more (CUDALoops.cuh, elems_per_thread)."""
 
-MEMORY_LATENCY_S: Final = 3.0e-7
-"""What a load that goes on to DRAM takes longer, under load [s]; no figure of a vendor."""
+    ROW_CLOCKS, ROW_ELEMENT_CLOCKS = 100.0, 0.1
+    """Ideal latency of one row of a normalisation on an SM, and of one element of a row [SM clock]."""
 
-BLOCK_THREADS: Final = 128.0
-BLOCK_REGISTERS: Final = 32.0
-COPY_REGISTERS: Final = 40.0
-"""Threads of a block of element-wise work, and registers of each; copies that work out addresses have more.
-Source of the threads: PyTorch, thread_constants.h (num_threads), and for copies CUDALoops.cuh (launch_legacy_kernel, 128 threads
-with four elements each, two if they have 4 bytes or more).  Registers are assumed; only for reductions 32 follow from the source:
-Reduce.cuh bounds a launch to 512 threads and four blocks an SM."""
+    STEP_CLOCKS = 600.0
+    """Ideal latency of one step of a block, along its row: a load from L2 and what depends on it [SM clock]."""
 
-ROUND_CLOCKS: Final = 1000.0
-"""Ideal latency of a block from its start to its end, when nothing runs beside it [SM clock]."""
+    MEMORY_LATENCY_S = 3.0e-7
+    """What a load that goes on to DRAM takes longer, under load [s]; no figure of a vendor."""
 
-ELEMENT_WEIGHT: Final[dict[str, float]] = {
-    "scalar_pow": 1.3,
-    "scalar_div": 1.3,
-    "div": 1.3,
-    "pow": 2.5,
-    "batchnorm": 1.5,
-    "softmax": 2.0,
-    "layernorm": 2.0,
-    "rmsnorm": 2.0,
-    "tanh": 2.5,
-    "silu": 2.5,
-    "sigmoid": 2.5,
-    "exp": 1.5,
-    "gelu": 3.0,
-    "depthwise": 18.0,
-}
-"""Element instructions relative to an addition; operators that are not named have 1."""
+    ROUND_CLOCKS = 1000.0
+    """Ideal latency of a block from its start to its end, when nothing runs beside it [SM clock]."""
 
-EVENT_WEIGHT: Final[dict[str, float]] = {"silu": 2.0, "rmsnorm": 1.5, "sum": 0.625, "mean": 0.625, "max": 0.625}
-"""Lane instructions that are executed, relative to an addition, where they differ from ELEMENT_WEIGHT, which also covers
-latencies: a reduction stores next to nothing, an RMS norm has no mean to subtract."""
+    THREADS, REGISTERS, COPY_REGISTERS = 128.0, 32.0, 40.0
+    """Threads of a block of element-wise work, and registers of each; copies that work out addresses have more.  Threads: num_threads,
+    and for copies CUDALoops.cuh (launch_legacy_kernel).  Registers are assumed; only for reductions 32 follow from the source: Reduce.cuh
+    bounds a launch to 512 threads and four blocks an SM."""
 
-TAP_INSTRUCTIONS: Final = 2.5
-"""Lane instructions of one tap of a depthwise filter: load, multiply-add, its share of a bounds check (assumed)."""
+    DEPTHWISE_THREADS, DEPTHWISE_REGISTERS = 256.0, 48.0
+    """The same of a depthwise convolution (assumed).  PyTorch's own kernel has 1,024 threads with one output each and so at most 64
+    registers (DepthwiseConv2d.cu); half precision and channels-last layouts mostly go to cuDNN (Convolution.cpp,
+    use_cudnn_depthwise), whose blocks are not published."""
 
-ROW_REFETCH: Final = 0.5
-"""Share of the rows of a depthwise filter that neighbouring rows of outputs have in common, which their blocks fetch from L2 again:
-outputs of a block span about two rows (assumed)."""
+    DEPTHWISE_FIXED, DEPTHWISE_TAP = 4.5, 1.5
+    """Element instructions of a depthwise convolution relative to an addition: addresses and result, and each tap; 18 for 3 × 3
+    (assumed)."""
 
-SPECIAL_PER_ELEMENT: Final[dict[str, float]] = {
-    "softmax": 1.0, "gelu": 1.0, "tanh": 1.0, "silu": 2.0, "sigmoid": 2.0, "exp": 1.0, "pow": 2.0, "scalar_pow": 0.0, "div": 1.0,
+    TAP_INSTRUCTIONS = 2.5
+    """Lane instructions of one tap of a depthwise filter: load, multiply-add, its share of a bounds check (assumed)."""
+
+    ROW_REFETCH = 0.5
+    """Share of the rows of a depthwise filter that neighbouring rows of outputs have in common, which their blocks fetch from L2 again:
+    outputs of a block span about two rows (assumed)."""
+
+    WARP_LANES = 32.0
+
+    WARP_ROW, SHARED_WARP_ROW, WARP_ROWS = 1024.0, 128.0, 4.0
+    """Softmax: longest row that stays in the registers of a warp (PersistentSoftmax.cuh, dispatch_softmax_forward), longest of two rows
+    that share a warp (batches_per_warp), and warps of such a block (128 threads) [element]."""
+
+    SHARED_ROW_BYTES, ROW_PASSES = 48.0 * 1024.0, 3.0
+    """Longest row of a softmax that a block keeps in shared memory, the 48 KiB that CUDA grants unasked, which it writes once and reads
+    twice [byte]; longer ones come from memory three times: maximum, sum, result (SoftMax.cu: host_softmax, cunn_SoftMaxForwardSmem and
+    cunn_SoftMaxForward).  The version in NeuSight's tables has cunn_SoftMaxForward alone."""
+
+    ROW_SHARED_BYTES = 256.0
+    """Shared memory that one row's reduction passes through [byte] (assumed)."""
+
+    LARGEST_BLOCK, ROW_VECTOR, ROW_REGISTERS = 1024.0, 8.0, 40.0
+    """Softmax of longer rows: threads of the largest block (SoftMax.cu, max_threads; versions before SoftMaxForward_getBlockSize took half
+    of them), elements of a thread for which it is sized (SoftMax_getBlockSize: two vectors of 16 bytes, so 8 in fp32), and registers
+    of a thread (assumed)."""
+
+    NORM_THREADS, NORM_VECTOR, UNROLLED, NORM_WALKS = 128.0, 4.0, 4.0, 2.0
+    """Layer and RMS norm: threads of a block and elements that each takes at once (layer_norm_kernel.cu: num_threads, vec_size), loads of
+    an unrolled loop that go out together (nvcc's usual choice; `norm_loads`), and walks along a row: statistics, result."""
+
+    ROWS_UNDER_WAY = 16.0
+    """Rows of a norm that an SM works on at once, a block of 128 threads each: 2,048 threads, whatever their registers (assumed).  What
+    the SM's own cache cannot hold meanwhile comes from L2 again for the second walk."""
+
+    REDUCTION_THREADS, REDUCTION_ELEMENTS, REDUCTION_STEPS = 512.0, 16.0, 4.0
+    """Reduction: threads of a block, elements of each, in vectors of four (Reduce.cuh: MAX_NUM_THREADS, min_values_per_thread,
+    input_vec_size)."""
+
+
+ELEMENT_WORK: Final[dict[str, tuple[float, float, float]]] = {
+    "scalar_pow": (1.3, 1.3, 0.0), "scalar_div": (1.3, 1.3, 0.0), "div": (1.3, 1.3, 1.0), "pow": (2.5, 2.5, 2.0),
+    "batchnorm": (1.5, 1.5, 0.0), "softmax": (2.0, 2.0, 1.0), "layernorm": (2.0, 2.0, 0.0), "rmsnorm": (2.0, 1.5, 0.0),
+    "tanh": (2.5, 2.5, 1.0), "silu": (2.5, 2.0, 2.0), "sigmoid": (2.5, 2.5, 2.0), "exp": (1.5, 1.5, 1.0), "gelu": (3.0, 3.0, 1.0),
+    "sum": (1.0, 0.625, 0.0), "mean": (1.0, 0.625, 0.0), "max": (1.0, 0.625, 0.0),
 }  # fmt: skip
-"""Special functions (exponential, reciprocal, logarithm) per element."""
+"""Work of an element by operator: its issue time and the lane instructions executed, both relative to an addition, and special functions
+(exponential, reciprocal, logarithm); an operator that is not named is an addition.  The issue time also covers latencies: a reduction
+stores next to nothing, an RMS norm has no mean to subtract."""
+
+L2_COPIES: Final[dict[str, float]] = {"8.0": 1.5}
+"""Copies of a line that a row's second look competes with in L2, by compute capability; elsewhere one.  A100's L2 has two partitions, and
+each also caches what its own SMs read from the other's memory: of lines spread evenly over both, every second one is held twice.
+Source: NVIDIA A100 Tensor Core GPU Architecture (whitepaper), L2 cache; the mean is ours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -105,6 +136,7 @@ class StreamColumns:
     write_byte: Array
     elements: Array
     weight: Array
+    event_weight: Array
     special: Array
     shared_byte: Array
     rows: Array
@@ -112,54 +144,95 @@ class StreamColumns:
     blocks: Array
     resident: Array
     steps: Array
-    event_weight: Array
     passes: Array
 
 
-def stream_phases(columns: StreamColumns, gpu: GpuSpec) -> Phases:
+def stream_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
     """Phases of memory kernels, shape (n, ·), for data that come from DRAM."""
-    total = columns.read_byte + columns.write_byte
-    instructions = INSTRUCTIONS_PER_ELEMENT * columns.elements * columns.weight
-    phases = empty_phases(total.shape)
-    phases.overlapped[..., OVERLAPPED.index("dram")] = total / gpu.dram_bytes_per_s
-    fetched = columns.read_byte * columns.passes + columns.write_byte
-    even = columns.blocks / gpu.num_sms
-    working = gpu.num_sms * np.minimum(even, 1.0)
-    phases.overlapped[..., OVERLAPPED.index("l2")] = fetched / (STREAM_BYTES_PER_CLOCK * working)
-    phases.overlapped[..., OVERLAPPED.index("issue")] = instructions / (gpu.fp32_lanes * gpu.num_sms)
-    rounds = np.ceil(even / columns.resident)
-    further = rounds * columns.steps - 1.0  # the first is part of the kernel's start
-    phases.overlapped[..., OVERLAPPED.index("loop")] = further * STEP_CLOCKS
-    phases.overlapped[..., OVERLAPPED.index("wait")] = further * MEMORY_LATENCY_S
-    phases.serial[..., SERIAL.index("waves")] = ROUND_CLOCKS * ((rounds - 1.0) / columns.resident + (rounds > 1.0))
-    turns = np.ceil(columns.rows / gpu.num_sms)
-    phases.serial[..., SERIAL.index("rows")] = turns * ROW_CLOCKS
-    phases.serial[..., SERIAL.index("row_length")] = turns * columns.dim * ROW_ELEMENT_CLOCKS
-    phases.occupied[...] = np.minimum(even, 1.0)
-    again = _read_again(columns, gpu)
-    phases.overlapped[..., OVERLAPPED.index("dram_activations")] = again / gpu.dram_bytes_per_s
-    phases.events[..., EVENTS.index("dram")] = total + again
-    phases.events[..., EVENTS.index("l2")] = fetched
-    phases.events[..., EVENTS.index("shared")] = columns.shared_byte
-    phases.events[..., EVENTS.index("cuda")] = INSTRUCTIONS_PER_ELEMENT * columns.elements * columns.event_weight
-    phases.events[..., EVENTS.index("sfu")] = columns.special * columns.elements
-    return phases
+    rows = [_row(operator, gpu) for operator in operators]
+    c = StreamColumns(**{name: np.array([row[name] for row in rows]) for name in StreamColumns.__slots__})
+    total, fetched = c.read_byte + c.write_byte, c.read_byte * c.passes + c.write_byte
+    even = c.blocks / gpu.num_sms
+    occupied = np.minimum(even, 1.0)
+    rounds = np.ceil(even / c.resident)
+    further = rounds * c.steps - 1.0  # the first is part of the kernel's start
+    turns = np.ceil(c.rows / gpu.num_sms)
+    again = _read_again(c, gpu)
+    return make_phases(
+        {
+            "dram": total / gpu.dram_bytes_per_s,
+            "dram_activations": again / gpu.dram_bytes_per_s,
+            "l2": fetched / (Stream.BYTES_PER_CLOCK * (gpu.num_sms * occupied)),
+            "issue": Stream.INSTRUCTIONS * c.elements * c.weight / (gpu.fp32_lanes * gpu.num_sms),
+            "loop": further * Stream.STEP_CLOCKS,
+            "wait": further * Stream.MEMORY_LATENCY_S,
+            "waves": Stream.ROUND_CLOCKS * ((rounds - 1.0) / c.resident + (rounds > 1.0)),
+            "rows": turns * Stream.ROW_CLOCKS,
+            "row_length": turns * c.dim * Stream.ROW_ELEMENT_CLOCKS,
+        },
+        {
+            "dram": total + again,
+            "l2": fetched,
+            "shared": c.shared_byte,
+            "cuda": Stream.INSTRUCTIONS * c.elements * c.event_weight,
+            "sfu": c.special * c.elements,
+        },
+        total.shape,
+        occupied=occupied,
+    )
 
 
-def _read_again(columns: StreamColumns, gpu: GpuSpec) -> Array | float:
+def _read_again(c: StreamColumns, gpu: GpuSpec) -> Array:
     """Bytes that cross DRAM a second time, shape (n,): later passes over rows that meanwhile left L2."""
-    if (columns.passes == 1.0).all():
-        return 0.0
-    under_way = np.minimum(columns.blocks, columns.resident * gpu.num_sms) * columns.read_byte / columns.blocks
-    under_way = np.where(columns.rows > 0, under_way, 0.0)
+    under_way = np.where(c.rows > 0, np.minimum(c.blocks, c.resident * gpu.num_sms) * c.read_byte / c.blocks, 0.0)
     held = under_way * L2_COPIES.get(gpu.compute_capability, 1.0)
-    again: Array = columns.read_byte * (columns.passes - 1.0) * warm_dram_share(held / gpu.l2_bytes)
+    again: Array = c.read_byte * (c.passes - 1.0) * warm_dram_share(held / gpu.l2_bytes)
     return again
+
+
+def _row(operator: Operator, gpu: GpuSpec) -> dict[str, float]:
+    """One kernel's row of StreamColumns."""
+    name, width = operator.operator, BYTES_PER_ELEMENT[operator.precision]
+    weight, event_weight, special = ELEMENT_WORK.get(name, (1.0, 1.0, 0.0))
+    rows = dim = shared = blocks = 0.0
+    steps = passes = 1.0
+    resident = block_residency(gpu, Stream.THREADS, Stream.COPY_REGISTERS if operator.family in ("copy", "norm") else Stream.REGISTERS)
+    if operator.family == "conv":  # depthwise: one filter a channel, no reuse worth a matrix unit
+        b, channels, height, width_px, filters, kernel_h, kernel_w, stride, _, _ = operator.shape
+        out_h, out_w = conv_output_size(operator)
+        read, written = b * channels * height * width_px, b * filters * out_h * out_w
+        weight = Stream.DEPTHWISE_FIXED + Stream.DEPTHWISE_TAP * kernel_h * kernel_w
+        event_weight = 1.0 + Stream.TAP_INSTRUCTIONS * kernel_h * kernel_w / Stream.INSTRUCTIONS
+        passes = 1.0 + Stream.ROW_REFETCH * max(kernel_h - stride, 0.0)
+        resident = block_residency(gpu, Stream.DEPTHWISE_THREADS, Stream.DEPTHWISE_REGISTERS)
+    elif operator.family in ("elementwise", "copy"):
+        written, read = operator.shape
+    else:
+        read = written = operator.shape[0] * operator.shape[1]
+        if name != "batchnorm":  # inference: a channel-wise scale and shift, no row to reduce
+            rows, dim = operator.shape
+            blocks, resident, steps = (reduction_blocks if operator.family == "reduction" else row_blocks)(name, rows, dim, gpu)
+            shared = rows * Stream.ROW_SHARED_BYTES
+    elements = written
+    if operator.family == "reduction":
+        written = rows
+    elif name == "softmax":
+        in_shared = dim * width <= Stream.SHARED_ROW_BYTES
+        shared = 0.0 if dim <= Stream.WARP_ROW else shared + Stream.ROW_PASSES * read * width * in_shared
+        passes = 1.0 if in_shared else Stream.ROW_PASSES
+    elif rows:
+        passes = 1.0 + min(1.0, Stream.ROWS_UNDER_WAY * dim * width / gpu.shared_bytes_per_sm)
+    return {
+        "read_byte": read * width, "write_byte": written * BYTES_PER_ELEMENT[operator.precision_out or operator.precision],
+        "elements": elements, "weight": weight, "event_weight": event_weight, "special": special, "shared_byte": shared,
+        "rows": rows, "dim": dim, "blocks": blocks or max(elements / Stream.BLOCK_ELEMENTS, 1.0), "resident": resident, "steps": steps,
+        "passes": passes,
+    }  # fmt: skip
 
 
 def block_residency(gpu: GpuSpec, threads: float, registers: float) -> float:
     """Blocks of `threads` threads with `registers` registers each that an SM holds at once, at least one."""
-    by_threads = gpu.warps_per_sm * WARP_LANES / threads
+    by_threads = gpu.warps_per_sm * Stream.WARP_LANES / threads
     return max(1.0, float(math.floor(min(gpu.blocks_per_sm, by_threads, gpu.registers_per_sm / (registers * threads)))))
 
 
@@ -168,19 +241,21 @@ def row_blocks(operator: str, rows: float, dim: float, gpu: GpuSpec) -> tuple[fl
 
     Softmax keeps short rows in the registers of a warp, four warps a block; longer ones have a block each, its threads a power of two.
     Layer and RMS norm walk along a row with 128 threads, first for its statistics, then for the result.
-    Source: PyTorch, aten/src/ATen/native/cuda: PersistentSoftmax.cuh (dispatch_softmax_forward), SoftMax.cu (SoftMax_getBlockSize,
-    cunn_SoftMaxForward), layer_norm_kernel.cu (launch_vectorized_layer_norm_kernel, compute_stats), and the launch sizes in
-    NeuSight's tables.  Later versions give long rows of a softmax 1,024 threads always (SoftMaxForward_getBlockSize), and have
-    an RMS norm of one kernel, that of the layer norm; in others its operators are launched one by one.
+    Source: PersistentSoftmax.cuh (dispatch_softmax_forward), SoftMax.cu (SoftMax_getBlockSize, cunn_SoftMaxForward), layer_norm_kernel.cu
+    (launch_vectorized_layer_norm_kernel, compute_stats).  Later versions give long rows of a softmax 1,024 threads always
+    (SoftMaxForward_getBlockSize), and have an RMS norm of one kernel, that of the layer norm; in others its operators are launched one by
+    one.
     """
-    if operator == "softmax" and dim <= WARP_ROW:
-        each = 2.0 if dim <= SHARED_WARP_ROW else 1.0
-        registers = ROW_REGISTERS - 8.0 + each * 2.0 ** np.ceil(np.log2(max(dim, WARP_LANES))) / WARP_LANES
-        return float(np.ceil(rows / (WARP_ROWS * each))), block_residency(gpu, NORM_THREADS, registers), 1.0
-    if operator == "softmax":
-        threads = min(LARGEST_BLOCK, 2.0 ** np.ceil(np.log2(dim / ROW_VECTOR)))
-        return rows, block_residency(gpu, threads, ROW_REGISTERS), ROW_WALKS * float(np.ceil(dim / (threads * ROW_VECTOR)))
-    return rows, block_residency(gpu, NORM_THREADS, ROW_REGISTERS), NORM_WALKS * norm_loads(dim)
+    if operator != "softmax":
+        return rows, block_residency(gpu, Stream.NORM_THREADS, Stream.ROW_REGISTERS), Stream.NORM_WALKS * norm_loads(dim)
+    if dim <= Stream.WARP_ROW:
+        each = 2.0 if dim <= Stream.SHARED_WARP_ROW else 1.0
+        lanes = 2.0 ** math.ceil(math.log2(max(dim, Stream.WARP_LANES))) / Stream.WARP_LANES
+        resident = block_residency(gpu, Stream.NORM_THREADS, Stream.ROW_REGISTERS - 8.0 + each * lanes)
+        return float(math.ceil(rows / (Stream.WARP_ROWS * each))), resident, 1.0
+    threads = min(Stream.LARGEST_BLOCK, 2.0 ** math.ceil(math.log2(dim / Stream.ROW_VECTOR)))
+    steps = Stream.ROW_PASSES * math.ceil(dim / (threads * Stream.ROW_VECTOR))
+    return rows, block_residency(gpu, threads, Stream.ROW_REGISTERS), steps
 
 
 def norm_loads(dim: float) -> float:
@@ -189,61 +264,24 @@ def norm_loads(dim: float) -> float:
     Each thread takes every 128th vector of four elements, and the compiler unrolls that loop by four: four loads go out together, those
     of what is left one by one.  Where some lanes of a warp have a multiple of four to take and others one less, the warp walks both
     ways, one after the other: on A100 and V100 rows of 1,540 to 2,044 and of 3,588 to 4,092 elements take 10 to 20 % longer than those
-    of 1,536, 2,048 and 4,096.  Source: PyTorch, layer_norm_kernel.cu (compute_stats); the unrolling is inferred from these times.
+    of 1,536, 2,048 and 4,096.  Source: layer_norm_kernel.cu (compute_stats); the unrolling is inferred from these times.
     """
-    fewest, rest = divmod(float(np.ceil(dim / NORM_VECTOR)), NORM_THREADS)
-    most = fewest + (rest > 0.0)
-    if rest % WARP_LANES and most % UNROLLED == 0.0:
-        return most / UNROLLED + UNROLLED - 1.0
-    some_have_fewer = NORM_THREADS - rest >= WARP_LANES
-    some_have_most = rest % WARP_LANES > 0.0 or rest >= WARP_LANES
-    return max(_exposed(most) * some_have_most, _exposed(fewest) * some_have_fewer)
+    fewest, rest = divmod(float(math.ceil(dim / Stream.NORM_VECTOR)), Stream.NORM_THREADS)
+    most, lanes, unrolled = fewest + (rest > 0.0), Stream.WARP_LANES, Stream.UNROLLED
+    if rest % lanes and most % unrolled == 0.0:
+        return most / unrolled + unrolled - 1.0
+    some_have_fewer, some_have_most = Stream.NORM_THREADS - rest >= lanes, rest > 0.0
+    exposed_most, exposed_fewest = (loads // unrolled + loads % unrolled for loads in (most, fewest))
+    return max(exposed_most * some_have_most, exposed_fewest * some_have_fewer)
 
 
-def _exposed(loads: float) -> float:
-    """Loads of a loop that wait for those before: it is unrolled."""
-    return loads // UNROLLED + loads % UNROLLED
-
-
-def reduction_blocks(rows: float, dim: float, gpu: GpuSpec) -> tuple[float, float, float]:
+def reduction_blocks(_: str, rows: float, dim: float, gpu: GpuSpec) -> tuple[float, float, float]:
     """Blocks of a sum over rows, how many an SM works on at once, and dependent loads of one.
 
-    A block has 512 threads with 16 elements each, in four vectors of four; long rows have at least two blocks for each SM, if there
-    are as many rows.  Source: PyTorch, aten/src/ATen/native/cuda/Reduce.cuh (MAX_NUM_THREADS, min_values_per_thread,
-    input_vec_size).  There threads of shorter rows, 16 rows a block, have more elements each, and rows are split for four blocks
-    for each SM at most: the even share and the two blocks are assumed.
+    Long rows have at least two blocks for each SM, if there are as many rows.  In PyTorch threads of shorter rows, 16 rows a block, have
+    more elements each, and rows are split for four blocks for each SM at most: the even share and the two blocks are assumed.
     """
-    blocks = float(np.ceil(rows * dim / (REDUCTION_THREADS * REDUCTION_ELEMENTS)))
-    if dim >= REDUCTION_THREADS:
+    blocks = float(math.ceil(rows * dim / (Stream.REDUCTION_THREADS * Stream.REDUCTION_ELEMENTS)))
+    if dim >= Stream.REDUCTION_THREADS:
         blocks = max(blocks, min(rows, 2.0 * gpu.num_sms))
-    return blocks, block_residency(gpu, REDUCTION_THREADS, BLOCK_REGISTERS), REDUCTION_STEPS
-
-
-REDUCTION_THREADS: Final = 512.0
-REDUCTION_ELEMENTS: Final = 16.0
-REDUCTION_STEPS: Final = 4.0
-
-WARP_ROW: Final = 1024.0
-SHARED_WARP_ROW: Final = 128.0
-WARP_ROWS: Final = 4.0
-WARP_LANES: Final = 32.0
-LARGEST_BLOCK: Final = 1024.0
-ROW_VECTOR: Final = 8.0
-UNROLLED: Final = 4.0
-NORM_THREADS: Final = 128.0
-NORM_VECTOR: Final = 4.0
-ROW_REGISTERS: Final = 40.0
-ROW_WALKS: Final = 3.0
-NORM_WALKS: Final = 2.0
-"""Longest row of a warp (PersistentSoftmax.cuh, dispatch_softmax_forward), longest of two rows that share one (batches_per_warp),
-warps of such a block (128 threads), lanes of a warp; threads of the largest block (SoftMax.cu, max_threads; versions before
-SoftMaxForward_getBlockSize took half of them) and elements of a thread for which it is sized (SoftMax_getBlockSize: two vectors of
-16 bytes, so 8 in fp32, which is what NeuSight's tables show); loads of an unrolled loop that go out together (nvcc's usual choice;
-`norm_loads`); threads of a norm and elements that each takes at once (layer_norm_kernel.cu, num_threads
-and vec_size); registers of a thread (assumed); walks of a softmax along its row: maximum, sum, result (cunn_SoftMaxForward), and of a
-norm along its own (compute_stats, layer_norm_kernel)."""
-
-L2_COPIES: Final[dict[str, float]] = {"8.0": 1.5}
-"""Copies of a line that a row's second look competes with in L2, by compute capability; elsewhere one.  A100's L2 has two partitions, and
-each also caches what its own SMs read from the other's memory: of lines spread evenly over both, every second one is held twice.
-Source: NVIDIA A100 Tensor Core GPU Architecture (whitepaper), L2 cache; the mean is ours."""
+    return blocks, block_residency(gpu, Stream.REDUCTION_THREADS, Stream.REGISTERS), Stream.REDUCTION_STEPS

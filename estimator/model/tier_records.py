@@ -52,23 +52,18 @@ class PointRecord(ErrorRecord):
     largest_work: Annotated[float, Span(0.0, 1e60), "the largest work among the points"]
 
 
-class _Trend(TypedDict):
+class PowerTrend(TypedDict):
+    """What the power of a group's kernels has in common, as a line over ln(power)."""
+
+    common: Annotated[LnError, "factor at middle_w"]
     slope: NotRequired[Annotated[float, Span(-10.0, 10.0), "slope over ln(power)"]]
     low_w: NotRequired[Annotated[LevelW, "least power of the fit"]]
     high_w: NotRequired[Annotated[LevelW, "largest power of the fit"]]
     middle_w: NotRequired[Annotated[LevelW, "mean power of the fit"]]
 
 
-class PowerTrend(_Trend):
-    """What the power of a group's kernels has in common, as a line over ln(power)."""
-
-    common: Annotated[LnError, "factor at middle_w"]
-
-
-class PowerTier(PointRecord, _Trend):
+class PowerTier(PointRecord, PowerTrend):
     """What the power equation leaves over for a group: a line over ln(power), and errors at points."""
-
-    common: NotRequired[Annotated[LnError, "factor at middle_w"]]
 
 
 def _check_power(power: Any) -> None:
@@ -76,8 +71,8 @@ def _check_power(power: Any) -> None:
         _check_points(power)
     if "slope" in power:
         levels = [power.get(name) for name in ("low_w", "middle_w", "high_w")]
-        if None in levels or "common" not in power or sorted(levels) != levels:
-            raise FaultError("needs common, and middle_w between low_w and high_w", "slope")
+        if None in levels or sorted(levels) != levels:
+            raise FaultError("needs middle_w between low_w and high_w", "slope")
 
 
 class TierRecord(PointRecord):

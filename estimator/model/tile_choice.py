@@ -9,23 +9,26 @@ t_c being its time by the equations at the clock for which the vendor quotes its
 the name of its tile: the prediction is the candidate at the weighted median of the times.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict
 
 import numpy as np
 
-from estimator.model.coefficients import COLUMN
-from estimator.model.gemm import IMPOSSIBLE_CLOCKS, MatrixColumns, candidate_phases
+from estimator.model.coefficients import COLUMN, group_key, longest_prefix
+from estimator.model.gemm import Gemm, MatrixColumns, candidate_phases
+from estimator.model.lowering import PRODUCTS_AT_ONCE, KnownTiles, is_matrix, matrix_columns
 from estimator.model.phases import OVERLAPPED, START_CLOCKS
 from estimator.model.tiling import Candidates
 from estimator.model.timeline import kernel_seconds
 from estimator.vocabulary.frozen import remembered
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import HZ_PER_MHZ, Array, BoolArray
-from estimator.vocabulary.reader import LEAST_ONE, Span
+from estimator.vocabulary.reader import LEAST_ONE, Span, check_lengths
+from estimator.vocabulary.workload import Operator
 
 KIND: Final = "choice"
-"""What a bundle calls such a predictor in its field `kind`; decision trees have none."""
+"""What a bundle calls such a predictor in its field `kind`."""
 
 _MATH: Final = OVERLAPPED.index("math")
 
@@ -35,12 +38,23 @@ Tiles = Annotated[tuple[Annotated[float, Span(1, 65536, "elements or parts")], .
 class ChoiceRecord(TypedDict):
     """A choice by time and liking, a column by candidate."""
 
-    kind: Annotated[Literal["choice"], "tells a choice from a tree"]
+    kind: Annotated[Literal["choice"], "how tiles are predicted"]
     tile_m: Annotated[Tiles, "rows of each candidate's output tile"]
     tile_n: Annotated[Tiles, "its columns"]
     split: Annotated[Tiles, "parts of the reduction"]
     liking: Annotated[tuple[Annotated[float, Span(-1e3, 1e3)], ...], LEAST_ONE, "ln of the odds of each candidate at equal time"]
     sharpness: Annotated[float, Span(0.0, 1e6), "how sharply times are compared [1]"]
+
+
+def _check_choice(record: ChoiceRecord) -> None:
+    """Refuse columns of unequal length."""
+    check_lengths({name: column for name, column in record.items() if isinstance(column, tuple)}, len(record["tile_m"]))
+
+
+if TYPE_CHECKING:
+    PredictorRecord = Any
+else:
+    PredictorRecord = Annotated[ChoiceRecord, _check_choice]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -67,16 +81,16 @@ def candidate_seconds(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec, c
     What every kernel takes alike is no part of them: a library compares kernels, not launches.  A product
     that no candidate suits is offered all.  coefficients: (n, ·) rows as from `coefficient_rows`, or one for all.
     """
-    phases = candidate_phases(columns, tiles, gpu, counted=False)
+    phases = candidate_phases(columns, tiles, gpu)
     rows = coefficients if coefficients.ndim == 1 else coefficients[:, None, :]
-    possible = phases.overlapped[..., _MATH] < IMPOSSIBLE_CLOCKS
+    possible = phases.overlapped[..., _MATH] < Gemm.IMPOSSIBLE_CLOCKS
     possible |= ~possible.any(axis=1, keepdims=True)
     clock_hz = gpu.sm_clock_max_mhz * HZ_PER_MHZ
     fixed_s = rows[..., COLUMN["epsilon_s"]] + rows[..., COLUMN["start"]] * START_CLOCKS / clock_hz
     return kernel_seconds(phases, rows, clock_hz) - fixed_s, possible
 
 
-def chosen_tiles(columns: MatrixColumns, choice: TileChoice, gpu: GpuSpec, coefficients: Array) -> Candidates:
+def chosen_tiles(columns: MatrixColumns, choice: TileChoice, gpu: GpuSpec, coefficients: Array) -> KnownTiles:
     """The candidate at the weighted median of the times of every product, columns of shape (n,)."""
     seconds, possible = candidate_seconds(columns, choice.candidates, gpu, coefficients)
     score = np.where(possible, choice.liking - choice.sharpness * np.log(seconds), -np.inf)
@@ -86,4 +100,34 @@ def chosen_tiles(columns: MatrixColumns, choice: TileChoice, gpu: GpuSpec, coeff
     place = (share >= 0.5 * share[:, -1:]).argmax(axis=1)
     taken = np.take_along_axis(order, place[:, None], axis=1)[:, 0]
     tiles = choice.candidates
-    return Candidates(tile_m=tiles.tile_m[taken], tile_n=tiles.tile_n[taken], split=tiles.split[taken])
+    return KnownTiles(tile_m=tiles.tile_m[taken], tile_n=tiles.tile_n[taken], split=tiles.split[taken])
+
+
+def predicted_tiles(
+    operators: Sequence[Operator], gpu: GpuSpec, predictors: Mapping[str, PredictorRecord], coefficients: Array
+) -> KnownTiles | None:
+    """Tiles of matrix products whose group has a predictor, nan elsewhere; None where no group has one.
+
+    predictors: by group, looked up by the longest prefix of an operator's group; coefficients (n, ·): rows as from
+    `coefficient_rows`, by which a choice compares times.
+    """
+    if not predictors:
+        return None
+    count = len(operators)
+    tiles = KnownTiles(tile_m=np.full(count, np.nan), tile_n=np.full(count, np.nan), split=np.full(count, np.nan))
+    members: dict[str, list[int]] = {}
+    for i in np.flatnonzero(is_matrix(operators)).tolist():
+        group = longest_prefix(group_key(operators[i]), predictors)
+        if group is not None:
+            members.setdefault(group, []).append(i)
+    for group, every in members.items():
+        for first in range(0, len(every), PRODUCTS_AT_ONCE):
+            index = every[first : first + PRODUCTS_AT_ONCE]
+            found = group_tiles([operators[i] for i in index], gpu, predictors[group], coefficients[index])
+            tiles.tile_m[index], tiles.tile_n[index], tiles.split[index] = found.tile_m, found.tile_n, found.split
+    return tiles
+
+
+def group_tiles(operators: Sequence[Operator], gpu: GpuSpec, predictor: PredictorRecord, coefficients: Array) -> KnownTiles:
+    """Tiles of matrix products by the predictor of their group, columns of shape (n,).  coefficients: (n, ·) rows, or one for all."""
+    return chosen_tiles(matrix_columns(operators, gpu), choice_from_document(predictor), gpu, coefficients)

@@ -14,10 +14,11 @@ import numpy as np
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array
 
-TENSOR_TILES: Final[dict[str, tuple[tuple[int, int], ...]]] = {
+TILES: Final[dict[str, tuple[tuple[int, int], ...]]] = {
     "ampere": (
         (256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (16, 64),
     ),
+    "ampere wide": ((256, 64), (64, 256), (64, 16), (32, 128)),
     "hopper": (
         (8, 64), (16, 64), (32, 64), (64, 64), (128, 64), (256, 64),
         (16, 128), (32, 128), (64, 128), (128, 128), (256, 128), (128, 256), (192, 128), (128, 192),
@@ -25,42 +26,20 @@ TENSOR_TILES: Final[dict[str, tuple[tuple[int, int], ...]]] = {
     "blackwell": (
         (8, 128), (16, 128), (32, 128), (64, 128), (128, 128), (256, 128), (64, 256), (128, 256), (256, 256), (64, 64),
     ),
+    "cuda": ((32, 32), (32, 64), (64, 64), (128, 32), (32, 128), (64, 128), (128, 128)),
 }  # fmt: skip
-"""Tensor-core output tiles (tile_m, tile_n) by tile class; small tile_m is the swapped form used for decoding.
+"""Output tiles (tile_m, tile_n): of tensor cores by architecture, all others as Ampere, and of CUDA cores; small tile_m is the swapped
+form used for decoding.  "ampere wide" comes on top where a library splits freely.
 
 Source of Ampere's tiles with both edges of 64 and more: CUTLASS, generator.py (GenerateSM80_TensorOp_16816).  The smaller ones and
-those of Hopper and Blackwell are assumed; an edge of 192 is in the names of cuBLAS kernels on Hopper (nvjet_…_128x192)."""
+those of Hopper and Blackwell are assumed; an edge of 192 is in the names of cuBLAS kernels on Hopper (nvjet_…_128x192).  CUDA cores:
+kernel names in NeuSight's tables of A100 and V100; a name states (tile_n, tile_m), as cuBLAS counts by columns."""
 
-CUDA_TILES: Final = ((32, 32), (32, 64), (64, 64), (128, 32), (32, 128), (64, 128), (128, 128))
-"""CUDA-core (fp32) output tiles of cuBLAS.  Source: kernel names in NeuSight's tables of A100 and V100; a name states (tile_n, tile_m),
-as cuBLAS counts by columns."""
+SPLITS: Final = (1, 2, 3, 4, 6, 8, 16, 32, 64)
+"""Split-K factors of libraries that split freely, as far as a group's `widest_split` goes, else up to 16 (assumed)."""
 
-SPLITS: Final[dict[str, tuple[int, ...]]] = {
-    "ampere": (1, 2, 4, 8),
-    "hopper": (1, 2, 3, 4, 6, 8, 16),
-    "blackwell": (1, 2, 3, 4, 6, 8, 16),
-    "cuda": (1, 2, 3, 4, 6, 8, 16),
-}
-"""Split-K factors by tile class (assumed)."""
-
-MOST_SPLIT_WAVES: Final[dict[str, float]] = {"ampere": 2.0, "hopper": math.inf, "blackwell": math.inf, "cuda": math.inf}
-"""Libraries split a reduction to fill idle SMs: no more blocks than this many times the SMs (assumed)."""
-
-WIDE_SPLITS: Final = (1, 2, 3, 4, 6, 8, 16, 32, 64)
-"""Split-K factors of libraries that split freely, as far as a group's `widest_split` goes (assumed)."""
-
-WIDE_TILES: Final[dict[str, tuple[tuple[int, int], ...]]] = {"ampere": ((256, 64), (64, 256), (64, 16), (32, 128))}
-"""Further tensor-core tiles of such libraries, beside TENSOR_TILES; those with an edge below 64 are assumed."""
-
-REDUCTION_STEP: Final = 64
-"""Reduction steps that LOOP_STEP_CLOCKS stands for [element].  Source: CUTLASS, default_gemm_configuration.h (ThreadblockShape for
-Ampere)."""
-
-SHORTEST_SPLIT: Final = 128
-"""Libraries do not split K into shares shorter than this [element] (assumed)."""
-
-ARCHITECTURE_TILES: Final[dict[str, str]] = {"hopper": "hopper", "blackwell": "blackwell"}
-"""Tile class of an architecture; all others use the Ampere set."""
+AMPERE_SPLITS: Final = (1, 2, 4, 8)
+"""Ampere's usual ones, with no more than two blocks an SM: libraries split a reduction to fill idle SMs (assumed)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -70,19 +49,19 @@ class Candidates:
     tile_m: Array
     tile_n: Array
     split: Array
-    split_waves: float = math.inf
+    split_waves: Array | float = math.inf
 
 
 def tile_candidates(gpu: GpuSpec, cuda_cores: bool, widest_split: float = 0.0) -> Candidates:
     """All (tile, split) that a library may choose on this GPU; `widest_split` is that coefficient of the group."""
-    return _class_candidates("cuda" if cuda_cores else ARCHITECTURE_TILES.get(gpu.architecture, "ampere"), widest_split)
+    return _class_candidates("cuda" if cuda_cores else gpu.architecture if gpu.architecture in TILES else "ampere", widest_split)
 
 
 @lru_cache
 def _class_candidates(kind: str, widest_split: float) -> Candidates:
-    tiles = CUDA_TILES if kind == "cuda" else TENSOR_TILES[kind] + (WIDE_TILES.get(kind, ()) if widest_split else ())
-    splits = tuple(s for s in WIDE_SPLITS if s <= widest_split) or SPLITS[kind]
+    few = kind == "ampere" and not widest_split
+    tiles = TILES[kind] + (TILES.get(f"{kind} wide", ()) if widest_split else ())
+    splits = AMPERE_SPLITS if few else tuple(s for s in SPLITS if s <= (widest_split or 16.0))
     rows = np.array([(m, n, s) for m, n in tiles for s in splits], dtype=np.float64)
     rows.setflags(write=False)  # the same arrays are given out again and again
-    waves = math.inf if widest_split else MOST_SPLIT_WAVES[kind]
-    return Candidates(tile_m=rows[:, 0], tile_n=rows[:, 1], split=rows[:, 2], split_waves=waves)
+    return Candidates(tile_m=rows[:, 0], tile_n=rows[:, 1], split=rows[:, 2], split_waves=2.0 if few else math.inf)

@@ -10,7 +10,7 @@ import numpy as np
 from estimator.model.coefficients import COLUMN
 from estimator.model.phases import EVENTS, OVERLAPPED, OVERLAPPED_CLOCKED, OVERLAPPED_TERM, SERIAL, SERIAL_CLOCKED, Phases
 from estimator.vocabulary.gpu import GpuSpec
-from estimator.vocabulary.quantities import Array, BoolArray, IntArray
+from estimator.vocabulary.quantities import TINY, Array, BoolArray
 
 REFERENCE_TILE_AREA: Final = 16384.0
 """Output tile (128 × 128) from which on a block keeps the matrix units busy [element]."""
@@ -34,7 +34,6 @@ _DRAM: Final = OVERLAPPED.index("dram")
 _DRAM_COLUMNS: Final = [OVERLAPPED.index(name) for name in ("dram", "dram_activations", "wait")]
 _EPILOGUE: Final = SERIAL.index("epilogue")
 _PROLOGUE: Final = SERIAL.index("prologue")
-_TINY: Final = 1e-300
 
 
 def effective_math_clocks(phases: Phases, coefficients: Array, waves: Array | None = None) -> Array:
@@ -52,9 +51,9 @@ def effective_math_clocks(phases: Phases, coefficients: Array, waves: Array | No
     result: Array = joined
     if not drop.any():
         return result
-    math_s = coefficients[..., COLUMN["math"]] * joined * phases.ideal_math_s / np.maximum(phases.ideal_math, _TINY)
+    math_s = coefficients[..., COLUMN["math"]] * joined * phases.ideal_math_s / np.maximum(phases.ideal_math, TINY)
     stream_s = phases.overlapped[..., _DRAM]
-    busy = np.minimum(1.0, phases.ideal_math_s / np.maximum(np.maximum(math_s, stream_s), _TINY))
+    busy = np.minimum(1.0, phases.ideal_math_s / np.maximum(np.maximum(math_s, stream_s), TINY))
     settled = 1.0 - np.exp(-phases.ideal_math_s / coefficients[..., COLUMN["boost_time_s"]])
     result = joined * (1.0 + drop * busy**2 * settled)
     return result
@@ -66,7 +65,7 @@ def wave_share(phases: Phases, coefficients: Array) -> Array:
     eta = np.minimum(coefficients[..., COLUMN["wave_exponent"]], 1.0)
     if (eta == 1.0).all():
         return np.ones(even.shape)
-    share: Array = np.where(even > 0, (np.maximum(even, _TINY) / np.maximum(quantised, _TINY)) ** (1.0 - eta), 1.0)
+    share: Array = np.where(even > 0, (np.maximum(even, TINY) / np.maximum(quantised, TINY)) ** (1.0 - eta), 1.0)
     return share
 
 
@@ -82,7 +81,7 @@ def dram_share(coefficients: Array, ratio: Array) -> Array:
     Groups without a knee keep all of their traffic.
     """
     with np.errstate(divide="ignore", over="ignore"):
-        hidden = (coefficients[..., COLUMN["l2_knee"]] / np.maximum(ratio, _TINY)) ** coefficients[..., COLUMN["l2_knee_exponent"]]
+        hidden = (coefficients[..., COLUMN["l2_knee"]] / np.maximum(ratio, TINY)) ** coefficients[..., COLUMN["l2_knee_exponent"]]
     result: Array = 1.0 / (1.0 + hidden)
     return result
 
@@ -126,7 +125,7 @@ def kernel_seconds(phases: Phases, coefficients: Array, sm_clock_hz: Array | flo
 def p_norm(values: Array, exponent: Array) -> Array:
     """(Σ v^p)^(1/p) over the last axis, scaled by the largest value so that no power overflows or vanishes."""
     top = _largest(values)
-    ratio = values / np.maximum(top, _TINY)[..., None]
+    ratio = values / np.maximum(top, TINY)[..., None]
     total: Array = top * (ratio ** exponent[..., None] @ np.ones(values.shape[-1])) ** (1.0 / exponent)
     return total
 
@@ -153,67 +152,50 @@ class SweepParts(NamedTuple):
     """What the times of n kernels at all clocks share, columns of shape (n,) in units of `top_s`, their largest term at REFERENCE_HZ.
 
     clocked, constant    sums of p-th powers of the terms that the SM clock drives, at REFERENCE_HZ, and of those that it does not
+    mixed_clocks, mixed  the term of two parts, at REFERENCE_HZ and constant
     scale_s              largest term, with the slowdown of strided copies [s]
     fixed_s              serial time that no clock changes [s]; serial_clocks  what the SM clock drives [SM clock]
-    mixed                rows of kernels with a term of two parts, and of these the parts, [SM clock] and [s], and top_s
     """
 
     exponent: Array
     clocked: Array
     constant: Array
+    mixed_clocks: Array
+    mixed: Array
     scale_s: Array
     fixed_s: Array
     serial_clocks: Array
-    mixed: IntArray
-    mixed_clocks: Array
-    mixed_s: Array
-    mixed_top_s: Array
 
 
 def sweep_parts(phases: Phases, coefficients: Array) -> SweepParts:
     """Parts of the times of kernels with cold operands, from (n, ·) phases and coefficients, for `sweep_seconds`."""
     clocks, constant_s, exponent, serial_clocks, serial_s = norm_parts(phases, coefficients)
-    top = np.maximum(_largest(clocks / REFERENCE_HZ + constant_s), _TINY)
-    mixed = np.flatnonzero(constant_s[:, _MIXED] > 0.0)
-    parts = clocks / (REFERENCE_HZ * top[:, None])
-    if mixed.size:
-        parts[mixed, _MIXED] = 0.0
-    power = exponent[:, None]
+    top = np.maximum(_largest(clocks / REFERENCE_HZ + constant_s), TINY)
+    parts, constant, power = clocks / (REFERENCE_HZ * top[:, None]), constant_s / top[:, None], exponent[:, None]
     return SweepParts(
         exponent=exponent,
-        clocked=(parts**power).sum(axis=-1),
-        constant=((constant_s[:, _PURE] / top[:, None]) ** power).sum(axis=-1),
+        clocked=(parts[:, _PURE] ** power).sum(axis=-1),
+        constant=(constant[:, _PURE] ** power).sum(axis=-1),
+        mixed_clocks=parts[:, _MIXED],
+        mixed=constant[:, _MIXED],
         scale_s=top * coefficients[:, COLUMN["strided"]],
         fixed_s=coefficients[:, COLUMN["epsilon_s"]] + serial_s,
         serial_clocks=serial_clocks,
-        mixed=mixed,
-        mixed_clocks=clocks[mixed, _MIXED],
-        mixed_s=constant_s[mixed, _MIXED],
-        mixed_top_s=top[mixed],
     )
 
 
 def sweep_seconds(parts: SweepParts, sm_clock_hz: Array) -> Array:
     """GPU time of kernels at several clocks [s], shape (n, c), from parts of n kernels and clocks (c,), or (n, c) for clocks of their own.
 
-    The terms of a kernel are raised to its p once; a clock then costs one power, and one more where a term has two parts.
+    The terms of a kernel are raised to its p once; a clock then costs a power for those that it drives, and one for that of two parts.
     """
-    exponent = parts.exponent
-    ratio = REFERENCE_HZ / sm_clock_hz
-    if exponent.size and (exponent == exponent[0]).all():  # one p for all: one row of powers instead of a table
-        scaled: Array = parts.clocked[:, None] * ratio ** exponent[0]
-    else:
-        scaled = parts.clocked[:, None] * np.exp(exponent[:, None] * np.log(ratio))
-    if parts.mixed.size:
-        own_hz = sm_clock_hz if sm_clock_hz.ndim == 1 else sm_clock_hz[parts.mixed]
-        seconds = parts.mixed_clocks[:, None] / own_hz + parts.mixed_s[:, None]
-        scaled[parts.mixed] += (seconds / parts.mixed_top_s[:, None]) ** exponent[parts.mixed, None]
-    scaled += parts.constant[:, None]
-    scaled **= 1.0 / exponent[:, None]
-    scaled *= parts.scale_s[:, None]
-    scaled += parts.fixed_s[:, None]
-    scaled += parts.serial_clocks[:, None] / sm_clock_hz
-    return scaled
+    exponent, ratio = parts.exponent[:, None], REFERENCE_HZ / sm_clock_hz
+    total: Array = parts.clocked[:, None] * np.exp(exponent * np.log(ratio)) + parts.constant[:, None]
+    total += (parts.mixed_clocks[:, None] * ratio + parts.mixed[:, None]) ** exponent
+    total **= 1.0 / exponent
+    total *= parts.scale_s[:, None]
+    total += parts.fixed_s[:, None] + parts.serial_clocks[:, None] / sm_clock_hz
+    return total
 
 
 def workload_seconds(gpu_s: Array, host_s: Array, p: float) -> Array:
@@ -221,14 +203,14 @@ def workload_seconds(gpu_s: Array, host_s: Array, p: float) -> Array:
 
     A stream drains and refills as a whole, so the two totals compete, not each kernel with its own launch.
     """
-    top = np.maximum(np.maximum(gpu_s, host_s), _TINY)
+    top = np.maximum(np.maximum(gpu_s, host_s), TINY)
     result: Array = top * ((gpu_s / top) ** p + (host_s / top) ** p) ** (1.0 / p)
     return result
 
 
 def launch_bound_share(gpu_s: Array, host_s: Array, p: float) -> Array:
     """How far the host's launches set the latency, 0 to 1: L^p / (G^p + L^p)."""
-    top = np.maximum(np.maximum(gpu_s, host_s), _TINY)
+    top = np.maximum(np.maximum(gpu_s, host_s), TINY)
     host = (host_s / top) ** p
     result: Array = host / (host + (gpu_s / top) ** p)
     return result

@@ -1,12 +1,12 @@
 """Workload + bundle + clocks → Estimates: one point of the engine's columns each, with what is worth saying of it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final
+from typing import Final, Unpack
 
 from estimator.bundle.content import Bundle
-from estimator.engine.board import open_board
+from estimator.engine.board import Settings, open_board
 from estimator.engine.prediction import Prediction, predict
 from estimator.forms.variation import Variant
 from estimator.model.power import module_activity
@@ -14,8 +14,7 @@ from estimator.model.power_limit import STAYS_ABOVE
 from estimator.questions.points import VALUES
 from estimator.questions.sweeping import case_of, columns_of
 from estimator.uncertainty.validity import Validity, clock_warning, lockable, simulated_notes, step_warning
-from estimator.vocabulary.arguments import require
-from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.errors import require
 from estimator.vocabulary.quantities import HZ_PER_MHZ, MODULES
 from estimator.vocabulary.workload import Workload
 
@@ -110,31 +109,15 @@ class Estimate:
         )
 
 
-def estimate(
-    workload: Workload,
-    bundle: Bundle,
-    *,
-    sm_clock_mhz: float | Sequence[float] | None = None,
-    gpu: GpuSpec | None = None,
-    power_cap_w: float | None = None,
-    host_launch_s: float | None = None,
-    efficiency: Mapping[str, float] | None = None,
-) -> list[Estimate]:
+def estimate(workload: Workload, bundle: Bundle, **settings: Unpack[Settings]) -> list[Estimate]:
     """Latency, power and energy of one iteration of a workload, at one or several SM clocks.
 
-    sm_clock_mhz: asked clocks [MHz]; None asks for the clock of the published peak rates.  gpu: another GPU than the bundle's (a forecast).
-    power_cap_w: power limit [W], the GPU's own if None.  host_launch_s: host cost of one framework operator [s].
-    efficiency: module → share of its published rate that is reached, in place of the fitted coefficient.
+    settings: sm_clock_mhz, gpu, power_cap_w, host_launch_s, efficiency (`estimator.engine.board.Settings`).
 
     Raises OperatingPointError for a clock outside the GPU's range and for settings that cannot be, ArgumentError for those of another kind.
     """
     require(workload, Workload, "workload", "a Workload, as read_workload gives it")
-    require(bundle, Bundle, "bundle", "a Bundle, as load_bundle gives it")
-    require(gpu, (GpuSpec, type(None)), "gpu", "a GpuSpec, as load_gpu gives it")
-    board = open_board(
-        bundle, sm_clock_mhz=sm_clock_mhz, gpu=gpu, power_cap_w=power_cap_w, host_launch_s=host_launch_s, efficiency=efficiency
-    )
-    return estimates_of(predict([workload], board))
+    return estimates_of(predict([workload], open_board(bundle, **settings)))
 
 
 def estimates_of(prediction: Prediction) -> list[Estimate]:

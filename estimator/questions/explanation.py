@@ -14,13 +14,13 @@ import numpy as np
 
 from estimator.engine.prediction import Prepared, predict
 from estimator.model.coefficients import COLUMN
-from estimator.model.phases import OVERLAPPED, SERIAL, Phases
+from estimator.model.phases import EVENTS, OVERLAPPED, SERIAL
 from estimator.model.timeline import kernel_seconds
 from estimator.questions.estimates import Estimate, estimates_of
 from estimator.questions.judging import Asked, at_clocks
 from estimator.uncertainty.validity import shape_excess
 from estimator.vocabulary.gpu import GpuSpec
-from estimator.vocabulary.quantities import HZ_PER_MHZ, Array
+from estimator.vocabulary.quantities import HZ_PER_MHZ, TINY, Array
 from estimator.vocabulary.work import operator_work
 from estimator.vocabulary.workload import Operator
 
@@ -146,7 +146,6 @@ def _phases_s(prepared: Prepared, clock_hz: float) -> Array:
 
 STEP: Final = 1e-4
 """Step of the derivatives in the logarithm of a coefficient."""
-TINY: Final = 1e-300
 
 
 def _limits(prepared: Prepared, phases_s: Array) -> Array:
@@ -156,23 +155,17 @@ def _limits(prepared: Prepared, phases_s: Array) -> Array:
         if name != "math":
             result[:, LIMITS.index(LIMIT_OF_PHASE[name])] += phases_s[:, column]
     math_s = phases_s[:, PHASES.index("math")]
-    useful, unbalanced = _math_shares(prepared.phases)
-    on_tensor = prepared.phases.events[:, 3] > 0.0
+    phases, quantised = prepared.phases, prepared.phases.overlapped[:, OVERLAPPED.index("math")]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        useful = np.where((quantised > 0.0) & (phases.ideal_math > 0.0), np.minimum(phases.ideal_math / quantised, 1.0), 1.0)
+    unbalanced = np.minimum(1.0 - phases.occupied, 1.0 - useful)
+    on_tensor = phases.events[:, EVENTS.index("tensor")] > 0.0
     useful_s = math_s * useful
     result[:, LIMITS.index("tensor cores")] += np.where(on_tensor, useful_s, 0.0)
     result[:, LIMITS.index("CUDA cores")] += np.where(on_tensor, 0.0, useful_s)
     result[:, LIMITS.index("load imbalance")] += math_s * unbalanced
     result[:, LIMITS.index("tile quantisation")] += math_s * (1.0 - useful - unbalanced)
     return result
-
-
-def _math_shares(phases: Phases) -> tuple[Array, Array]:
-    """Shares of the math time that are useful work, and that SMs without a block take, shapes (n,)."""
-    quantised = phases.overlapped[:, OVERLAPPED.index("math")]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        useful = np.where(quantised > 0.0, np.minimum(phases.ideal_math / quantised, 1.0), 1.0)
-    useful = np.where(phases.ideal_math > 0.0, useful, 1.0)
-    return useful, np.minimum(1.0 - phases.occupied, 1.0 - useful)
 
 
 def _kernel(
@@ -183,6 +176,9 @@ def _kernel(
     shares = dict(zip(LIMITS, (limits[i] / max(time_s, TINY)).tolist(), strict=True))
     fixed = [PHASES.index(name) for name in ("epsilon", "start")]
     intensity, roof_share = _roofline(operator, gpu, clock_mhz, time_s / count)
+    phases, clock_hz = prepared.phases, clock_mhz * HZ_PER_MHZ
+    dram_s = phases.events[i, EVENTS.index("dram")] / gpu.dram_bytes_per_s
+    l2_clocks = phases.overlapped[i, OVERLAPPED.index("l2")]
     excess, field = shape_excess(operator, prepared.groups[i], prepared.board.bundle.domain)
     return KernelExplanation(
         operator=operator.label,
@@ -195,7 +191,7 @@ def _kernel(
         limit=max(shares, key=lambda name: shares[name]),
         limits=shares,
         phases_s={name: value for name, value in zip(PHASES, phases_s[i].tolist(), strict=True) if value},
-        ideal_s=count * _ideal_s(prepared.phases, gpu, i, clock_mhz),
+        ideal_s=count * float(max(phases.ideal_math[i] / clock_hz, dram_s, l2_clocks / clock_hz)),
         fixed_s=float(phases_s[i, fixed].sum()),
         intensity=intensity,
         roof_share=roof_share,
@@ -204,13 +200,6 @@ def _kernel(
         excess_field=field,
         origin=operator.origin,
     )
-
-
-def _ideal_s(phases: Phases, gpu: GpuSpec, i: int, clock_mhz: float) -> float:
-    """The longest of useful math, DRAM and L2 traffic at published rates, one launch [s]."""
-    clock_hz = clock_mhz * HZ_PER_MHZ
-    dram_s = phases.events[i, 0] / gpu.dram_bytes_per_s
-    return float(max(phases.ideal_math[i] / clock_hz, dram_s, phases.overlapped[i, OVERLAPPED.index("l2")] / clock_hz))
 
 
 def _roofline(operator: Operator, gpu: GpuSpec, clock_mhz: float, time_s: float) -> tuple[float, float]:

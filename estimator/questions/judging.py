@@ -44,8 +44,6 @@ QUANTITIES: Final[dict[str, tuple[int, int]]] = {
 STEP: Final = 1e-4
 """Step of numeric derivatives in the logarithm of a coefficient."""
 
-PICO: Final = 1e-12
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
@@ -229,7 +227,7 @@ def _power_loadings(prepared: Prepared, points: Sweep) -> Array:
     if board.model is None or power is None or not power.terms:
         return np.zeros((0, len(points)))
     model, point = board.model, board.tables.at(points.sm_clock_mhz)
-    per_event = PICO * (prepared.events * term_scale(model, point)).T / points.latency_s
+    per_event = 1e-12 * (prepared.events * term_scale(model, point)).T / points.latency_s
     core = point.voltage_ratio**model.voltage_exponent * point.sm_clock_hz / (model.reference_clock_mhz * HZ_PER_MHZ)
     columns = dict(zip(POWER_TERMS, per_event, strict=True))  # power for one unit (pJ, W) of each term
     columns |= {"busy": core * np.minimum(points.gpu_s / points.latency_s, 1.0), "active": point.idle_ratio}

@@ -1,7 +1,7 @@
 """Predictions at many operating points: columns of numbers, and what the points of one workload on one GPU share."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 import numpy as np
@@ -11,18 +11,8 @@ from estimator.uncertainty.validity import Validity, clock_warning, outside_cloc
 from estimator.vocabulary.errors import OperatingPointError
 from estimator.vocabulary.quantities import Array, BoolArray, IntArray
 
-VALUES: Final = (
-    "asked_clock_mhz", "sm_clock_mhz", "latency_s", "latency_s_std", "power_w", "power_w_std", "energy_j", "energy_j_std",
-    "gpu_s", "launch_bound_share", "sm_clock_mhz_low", "sm_clock_mhz_high", "latency_s_low", "latency_s_high",
-    "power_w_low", "power_w_high", "energy_j_low", "energy_j_high",
-)  # fmt: skip
-"""Columns of numbers of a sweep."""
-
 LABELS: Final = ("workload", "bundle", "gpu", "batch", "sequence", "precision", "attention")
 """Columns that say which case a point belongs to."""
-
-MOST_LISTED: Final = 4
-"""So many names are shown of a sweep that is printed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,11 +143,9 @@ class Sweep:
         """The same with the case; cases without a point have none."""
         return [(self.cases[i], line) for i in self.present() for line in self.cases[i].notes]
 
-    def __repr__(self) -> str:
-        points, cases = (f"{count} {word}{'' if count == 1 else 's'}" for count, word in ((len(self), "point"), (len(self.cases), "case")))
-        names = [f"{kind}: {_listed(getattr(case, kind) for case in self.cases)}" for kind in ("workload", "gpu", "bundle")]
-        clocks = f"{np.min(self.sm_clock_mhz):g} to {np.max(self.sm_clock_mhz):g} MHz" if len(self) else "none"
-        return f"<Sweep of {points}, {cases}; {'; '.join(names)}; SM clocks: {clocks}>"
+
+VALUES: Final = tuple(one.name for one in fields(Sweep))[2:-1]
+"""Columns of numbers of a sweep."""
 
 
 def joined_sweeps(pieces: Sequence[Sweep]) -> Sweep:
@@ -168,12 +156,6 @@ def joined_sweeps(pieces: Sequence[Sweep]) -> Sweep:
     arrays = {name: np.concatenate([getattr(piece, name) for piece in pieces]) for name in Sweep.__slots__ if name not in ("cases", "case")}
     case = np.concatenate([piece.case + offset for piece, offset in zip(pieces, offsets, strict=True)])
     return Sweep(cases=tuple(case for piece in pieces for case in piece.cases), case=case, **arrays)
-
-
-def _listed(names: Iterable[str]) -> str:
-    """The first of many names, each once, and the last."""
-    shown = [repr(name) for name in dict.fromkeys(names)]
-    return ", ".join(shown if len(shown) <= MOST_LISTED else [*shown[: MOST_LISTED - 1], "…", shown[-1]]) or "none"
 
 
 def _outside_lines(case: Case, asked_mhz: Array, settled_mhz: Array) -> list[str]:

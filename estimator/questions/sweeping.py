@@ -1,24 +1,22 @@
 """Many operating points at once: workloads × bundles × GPUs × clocks as arrays, in pieces of bounded memory."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from estimator.bundle.content import Bundle
 from estimator.bundle.files import told_apart
-from estimator.engine.board import Board, Clocks, open_board
+from estimator.engine.board import Board, BoardSettings, open_board
 from estimator.engine.prediction import MOST_NUMBERS, Prediction, predict
 from estimator.forms.variation import Variant
-from estimator.model.memory import memory_warnings
-from estimator.model.phases import EVENTS
 from estimator.model.power_limit import Ranges, std_of
 from estimator.questions.points import VALUES, Case, Sweep, joined_sweeps
 from estimator.uncertainty.forecast import forecast_lines, limit_notes
 from estimator.uncertainty.unseen import unseen_lines
-from estimator.uncertainty.validity import no_rate_warning, step_warning, unlockable_line, validity_of
-from estimator.vocabulary.arguments import require
+from estimator.uncertainty.validity import memory_warnings, no_rate_warning, step_warning, unlockable_line, validity_of
+from estimator.vocabulary.errors import require
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.work import workload_warnings
@@ -29,11 +27,8 @@ def sweep(
     workloads: Workload | Variant | Sequence[Workload | Variant],
     bundle: Bundle | Sequence[Bundle],
     *,
-    sm_clock_mhz: Clocks = None,
     gpu: GpuSpec | Sequence[GpuSpec] | None = None,
-    power_cap_w: float | None = None,
-    host_launch_s: float | None = None,
-    efficiency: Mapping[str, float] | None = None,
+    **settings: Unpack[BoardSettings],
 ) -> Sweep:
     """Every workload with every bundle, on every GPU, at every clock; clocks fastest, then workloads, GPUs, bundles.
 
@@ -42,33 +37,24 @@ def sweep(
 
     Raises OperatingPointError for a clock outside a GPU's range and for settings that cannot be.
     """
-    pieces = sweep_chunks(
-        workloads, bundle, sm_clock_mhz=sm_clock_mhz, gpu=gpu, power_cap_w=power_cap_w, host_launch_s=host_launch_s, efficiency=efficiency
-    )
-    return joined_sweeps(list(pieces))
+    return joined_sweeps(list(sweep_chunks(workloads, bundle, gpu=gpu, **settings)))
 
 
 def sweep_chunks(
     workloads: Workload | Variant | Sequence[Workload | Variant],
     bundle: Bundle | Sequence[Bundle],
     *,
-    sm_clock_mhz: Clocks = None,
     gpu: GpuSpec | Sequence[GpuSpec] | None = None,
-    power_cap_w: float | None = None,
-    host_launch_s: float | None = None,
-    efficiency: Mapping[str, float] | None = None,
     most_numbers: int = MOST_NUMBERS,
+    **settings: Unpack[BoardSettings],
 ) -> Iterator[Sweep]:
     """The same piece by piece, in the same order: as many workloads at a time as keep kernels × clocks below `most_numbers`."""
-    chosen = [_variant(item) for item in _several(workloads, (Workload, Variant), "workloads", "read_workload")]
-    bundles = told_apart(_several(bundle, (Bundle,), "bundle", "load_bundle"))
-    for one in bundles:
-        gpus: list[GpuSpec] = [one.gpu] if gpu is None else _several(gpu, (GpuSpec,), "gpu", "load_gpu")
+    given = _several(workloads, (Workload, Variant), "workloads", "read_workload")
+    chosen = [item if isinstance(item, Variant) else Variant(workload=item) for item in given]
+    gpus = [None] if gpu is None else _several(gpu, (GpuSpec,), "gpu", "load_gpu")
+    for one in told_apart(_several(bundle, (Bundle,), "bundle", "load_bundle")):
         for spec in gpus:
-            board = open_board(
-                one, sm_clock_mhz=sm_clock_mhz, gpu=spec, power_cap_w=power_cap_w, host_launch_s=host_launch_s, efficiency=efficiency
-            )
-            yield from pieces_of(chosen, board, most_numbers)
+            yield from pieces_of(chosen, open_board(one, gpu=spec, **settings), most_numbers)
 
 
 def pieces_of(variants: Sequence[Variant], board: Board, most_numbers: int = MOST_NUMBERS) -> Iterator[Sweep]:
@@ -87,10 +73,6 @@ def _several(given: Any, kinds: tuple[type, ...], name: str, source: str) -> lis
     for one in found:
         require(one, kinds, name, wanted)
     return found
-
-
-def _variant(item: Workload | Variant) -> Variant:
-    return item if isinstance(item, Variant) else Variant(workload=item)
 
 
 def _parts(chosen: Sequence[Variant], clocks: int, most: int) -> Iterator[list[Variant]]:
@@ -143,7 +125,7 @@ def case_of(variant: Variant, prediction: Prediction, i: int) -> Case:
     blocks, kinds = prepared.blocks_of(i)
     shares = zip(kinds, prediction.usual_shares[blocks].tolist(), strict=True)
     unseen = {kind: share for kind, share in shares if kind.unseen(prepared.priors)}
-    too_large = memory_warnings(workload, prepared.phases.events[own, EVENTS.index("dram")], gpu)
+    too_large = memory_warnings(workload, gpu)
     outside = (
         *no_rate_warning(workload.operators, prepared.phases.ideal_math[own], gpu),
         *too_large,

@@ -12,9 +12,7 @@ from typing import Any, Final
 
 import click
 
-from estimator.bundle.store import store_fault
 from estimator.commands.options import OUTPUT, SETTINGS, with_options, workload_files
-from estimator.display.text import printable
 from estimator.options.command_line import DONE, named_files
 from estimator.vocabulary.errors import EstimatorError
 
@@ -79,9 +77,6 @@ def _announce(url: str, options: dict[str, Any]) -> None:
             f"warning: {options['host']} can be reached from other machines; the address travels there unencrypted",
             err=True,
         )
-    fault = store_fault()
-    if fault and not options["quiet"]:
-        click.echo(f"{'warning' if fault[1] else 'note'}: {printable(fault[0])}", err=True)
 
 
 def _open_in_browser(url: str, stack: ExitStack) -> None:

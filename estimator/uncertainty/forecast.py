@@ -1,12 +1,10 @@
 """Forecasts: estimates for a board that was not fitted – another GPU, a changed one, other efficiencies – and how uncertain these are."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from estimator.model.coefficients import COLUMN, EFFICIENCY_COEFFICIENTS
 from estimator.vocabulary.gpu import GpuSpec
-from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.specifications import FIGURES, RATE_TABLES, SET_BY_USER
 
 FORECAST_STD: Final[dict[str, tuple[float, float]]] = {"alike": (0.05, 0.2), "other": (0.2, 0.35)}
@@ -35,16 +33,13 @@ class Forecast:
     text: str
 
 
-def forecast_of(fitted: GpuSpec, asked: GpuSpec, efficiency: Mapping[str, float], coefficients: Array) -> Forecast | None:
-    """The forecast that a request is; None for the board that was fitted, whatever its limits.
-
-    coefficients: as fitted, shape (n, ·), to say what efficiencies replace.
-    """
+def forecast_of(fitted: GpuSpec, asked: GpuSpec, efficiency: Mapping[str, float]) -> Forecast | None:
+    """The forecast that a request is; None for the board that was fitted, whatever its limits."""
     other = asked.name != fitted.name
     if not efficiency and (asked is fitted or not (other or gpu_changes(fitted, asked, limits=False))):
         return None
     changes = _set_by_user(asked) if other else gpu_changes(fitted, asked, limits=False)
-    shares = _efficiency_changes(efficiency, coefficients)
+    shares = tuple(f"efficiency of {module} → {value:g}" for module, value in efficiency.items())
     if other or changes:
         spread = FORECAST_STD["alike" if asked.architecture == fitted.architecture else "other"]
     else:
@@ -80,7 +75,7 @@ def gpu_changes(fitted: GpuSpec, asked: GpuSpec, *, limits: bool) -> tuple[str, 
     return tuple(f"{name} {_number(before.get(name))} → {_number(after.get(name))}" for name in names)
 
 
-def _figures(gpu: GpuSpec) -> dict[str, Any]:
+def _figures(gpu: GpuSpec) -> dict[str, float]:
     """Every number of a specification but its tables over the clock."""
     figures = {name: getattr(gpu, name) for name in FIGURES}
     return figures | {f"{table}.{precision}": rate for table in RATE_TABLES for precision, rate in getattr(gpu, table).items()}
@@ -89,18 +84,6 @@ def _figures(gpu: GpuSpec) -> dict[str, Any]:
 def _set_by_user(gpu: GpuSpec) -> tuple[str, ...]:
     """Figures of another GPU that were set; what they were is in their source."""
     return tuple(f"{name} {text}" for name, text in gpu.sources.items() if text.startswith(SET_BY_USER))
-
-
-def _efficiency_changes(efficiency: Mapping[str, float], coefficients: Array) -> tuple[str, ...]:
-    """Efficiencies that kernels of a workload had by their fit, and what they are set to."""
-    lines = []
-    for module, value in efficiency.items():
-        columns = coefficients[:, [COLUMN[name] for name in EFFICIENCY_COEFFICIENTS[module]]]
-        fitted: Sequence[float] = (1.0 / columns[columns > 0.0]).tolist()
-        low, high = (f"{limit:.2g}" for limit in (min(fitted), max(fitted))) if fitted else ("–", "–")
-        above = " (above 1: kernels move or compute less than is counted)" if fitted and max(fitted) > 1.0 else ""
-        lines.append(f"efficiency of {module} {low if low == high else f'{low} to {high}'}{above} → {value:g}")
-    return tuple(lines)
 
 
 def _number(value: float | None) -> str:

@@ -19,14 +19,13 @@ much of the time, and of the power, follows the clock, one clock tells badly, an
 Sources have names, so that two predictions that share one can be compared (`estimator.questions.choosing`).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
-from estimator.bundle.content import Bundle
+from estimator.bundle.content import Bundle, StatedErrors
 from estimator.model.power import BoardTables
-from estimator.uncertainty.forecast import Forecast
 from estimator.uncertainty.unseen import PRIOR_STD, Loading
 from estimator.vocabulary.quantities import Array
 
@@ -49,56 +48,37 @@ def joined(loadings: Iterable[Loading]) -> Loading:
     return np.sqrt(total)
 
 
-def latency_sources(
+def error_sources(
     bundle: Bundle,
+    quantity: Literal["latency", "power"],
     model_family: str,
     launch_share: Loading,
     shares: Mapping[str, Loading],
-    *,
-    forecast: Forecast | None = None,
-    precisions: Mapping[str, Loading] = NEAR,
-    far_clock: Mapping[str, Loading] = NEAR,
+    outside: Mapping[str, Loading] = NEAR,
 ) -> dict[str, Loading]:
-    """Independent sources of error of ln(latency) and how much of each a prediction has.
+    """Independent sources of error of ln(latency), or of ln(power), and how much of each a prediction has.
 
     launch_share: of the host in the latency, a number or shape (c,).  shares: of the GPU time by group of kernels ("" for
-    those without one), numbers or shape (c,).  forecast: how the board differs from the fitted one; None: it is that one.
-    precisions: as from `precision_sources`.  far_clock: as `far_clock` tells.
-    A bundle that states nothing gives nan.
+    those without one), numbers or shape (c,).  outside: sources of what the fit has not seen (precisions, another board, far clocks), as
+    they are for kernels that the GPU paces.  A bundle that states nothing gives nan; one that states no error of the power of runs that
+    the host paces takes that of all runs.
     """
-    stated = bundle.uncertainty.get("latency", {})
-    gpu_error = _kernel_sources(bundle, stated, shares, _latency_groups)
-    launch = stated["launch"] if "launch" in stated else joined(gpu_error.values())
-    sources = _paced_sources(gpu_error, launch, launch_share)
-    unseen = _untested_sources(stated, shares, unfitted_groups(bundle, shares), known=model_family in stated.get("families", ()))
-    unseen |= {**precisions, **_forecast_source(forecast, 0), **far_clock}
-    own_share = np.sqrt(1.0 - launch_share)
-    sources |= {name: own_share * loading for name, loading in unseen.items()}
-    return sources | _family_source(stated, model_family)
-
-
-def power_sources(
-    bundle: Bundle,
-    model_family: str,
-    launch_share: Loading,
-    shares: Mapping[str, Loading],
-    *,
-    forecast: Forecast | None = None,
-    precisions: Mapping[str, Loading] = NEAR,
-    far_clock: Mapping[str, Loading] = NEAR,
-) -> dict[str, Loading]:
-    """Independent sources of error of ln(power).  Arguments and errors as those of `latency_sources`.
-
-    A bundle that states no error of runs that the host paces takes that of all runs.
-    """
-    stated = bundle.uncertainty.get("power", {})
-    if bundle.power is None:
+    if quantity == "power" and bundle.power is None:
         return {"unknown": np.nan}
-    sources = _kernel_sources(bundle, stated, shares, _power_groups)
-    if "launch" in stated:
-        sources = _paced_sources(sources, stated["launch"], launch_share)
-    sources |= {**_forecast_source(forecast, 1), **far_clock}
-    return sources | dict(precisions) | _family_source(stated, model_family)
+    stated: StatedErrors = bundle.uncertainty.get(quantity, {})
+    sources = _kernel_sources(bundle, quantity, shares)
+    if quantity == "latency" or "launch" in stated:
+        launch = stated["launch"] if "launch" in stated else joined(sources.values())
+        weight = launch_weight(launch_share)
+        own = np.sqrt(1.0 - weight)
+        sources = dict[str, Loading]({name: own * loading for name, loading in sources.items()}, launch=np.sqrt(weight) * launch)
+    known = model_family in stated.get("families", ())
+    unseen = dict(outside)
+    if quantity == "latency":
+        unseen |= _untested_sources(stated, shares, unfitted_groups(bundle, shares), known=known)
+        own_share = np.sqrt(1.0 - launch_share)
+        unseen = {name: own_share * loading for name, loading in unseen.items()}
+    return sources | unseen | ({} if known else {f"family:{model_family}": stated.get("family", 0.0)})
 
 
 def launch_weight(launch_share: Loading) -> Loading:
@@ -113,15 +93,6 @@ def launch_weight(launch_share: Loading) -> Loading:
     return weight
 
 
-def _paced_sources(gpu: Mapping[str, Loading], launch: Loading, launch_share: Loading) -> dict[str, Loading]:
-    """Errors of what the GPU and of what the host paces, by how much each counts."""
-    weight = launch_weight(launch_share)
-    own = np.sqrt(1.0 - weight)
-    sources: dict[str, Loading] = {name: own * loading for name, loading in gpu.items()}
-    sources["launch"] = np.sqrt(weight) * launch
-    return sources
-
-
 def group_shares(groups: Sequence[str | None], time_shares: Array | Sequence[Loading]) -> dict[str, Loading]:
     """Share of the GPU time by group of kernels; "" holds those that no group serves.  time_shares: shape (n,), or (n, c) at c clocks."""
     shares: dict[str, Loading] = {}
@@ -130,19 +101,7 @@ def group_shares(groups: Sequence[str | None], time_shares: Array | Sequence[Loa
     return shares
 
 
-def _family_source(stated: Mapping[str, Any], model_family: str) -> dict[str, Loading]:
-    if model_family in stated.get("families", ()):
-        return {}
-    return {f"family:{model_family}": stated.get("family", 0.0)}
-
-
-def _forecast_source(forecast: Forecast | None, quantity: int) -> dict[str, Loading]:
-    return {} if forecast is None else {forecast.name: forecast.ln_std[quantity]}
-
-
-def _untested_sources(
-    stated: Mapping[str, Any], shares: Mapping[str, Loading], unfitted: Sequence[str], *, known: bool
-) -> dict[str, Loading]:
+def _untested_sources(stated: StatedErrors, shares: Mapping[str, Loading], unfitted: Sequence[str], *, known: bool) -> dict[str, Loading]:
     """Groups that too few model families used, time share times spread; none where a bundle does not count families.
 
     known: the fit has seen this model family; then only those `unfitted` are uncertain beyond what its runs showed.
@@ -175,31 +134,22 @@ class _GroupErrors(NamedTuple):
     seen: frozenset[str]
 
 
-def _latency_groups(bundle: Bundle) -> _GroupErrors:
-    return _group_errors(bundle, "latency")
-
-
-def _power_groups(bundle: Bundle) -> _GroupErrors:
-    return _group_errors(bundle, "power")
-
-
 def _group_errors(bundle: Bundle, quantity: str) -> _GroupErrors:
     known = bundle.uncertainty[quantity]["groups"]
     seen = frozenset(name for name, group in bundle.groups.items() if group.rows > 0)
     return _GroupErrors(known=known, usual=max(known.values()), seen=seen)
 
 
-def _kernel_sources(
-    bundle: Bundle, stated: Mapping[str, Any], shares: Mapping[str, Loading], by_group: Callable[[Bundle], _GroupErrors]
-) -> dict[str, Loading]:
+def _kernel_sources(bundle: Bundle, quantity: str, shares: Mapping[str, Loading]) -> dict[str, Loading]:
     """The stated error of GPU-bound runs, spread over the groups by their time; else time share times held-out error of each group."""
+    stated = bundle.uncertainty.get(quantity, {})
     if "gpu" in stated:
         error = stated["gpu"]
         norm = joined(shares.values())
         return {f"kernels:{group}": error * (share / norm) for group, share in shares.items()} if np.all(norm > 0.0) else {"kernels": error}
     if not stated.get("groups"):
         return {"unknown": np.nan}
-    known, usual, seen = bundle.once(by_group)
+    known, usual, seen = bundle.once(_group_errors, quantity)
     unseen = max(usual, PRIOR_STD)
     return {f"kernels:{group}": share * known.get(group, usual if group in seen else unseen) for group, share in shares.items()}
 

@@ -7,7 +7,7 @@ Shares of the GPU time are those at the clock of the published peak rates, so th
 that takes LEAST_SHARE or more is named; where only all of them together do, all are.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from estimator.bundle.content import Bundle
@@ -148,37 +148,24 @@ def unseen_lines(
     """
     if not sum(shares.values()) >= LEAST_SHARE:
         return ()
-    reasons = sorted(_reasons(workload, domain, groups, excesses, priors, shares), key=lambda reason: (-reason[0], reason[1]))
-    named = [line for share, line in reasons if share >= LEAST_SHARE]
-    return tuple(named or [line for _, line in reasons])
-
-
-def _reasons(
-    workload: Workload,
-    domain: Domain,
-    groups: Sequence[str | None],
-    excesses: Sequence[float],
-    priors: frozenset[str],
-    shares: Mapping[Kind, float],
-) -> Iterator[tuple[float, str]]:
-    """Each way in which a workload leaves what the bundle was fitted on: its share of the GPU time, and a line."""
+    found: list[tuple[float, str]] = []
     unmodelled = sum(share for kind, share in shares.items() if kind.group is None)
     if unmodelled:
         count = sum(count for group, count in zip(groups, workload.counts, strict=True) if group is None)
         total = sum(workload.counts) + sum(unknown.count for unknown in workload.unknown)
         names = ", ".join(sorted({o.family for o, group in zip(workload.operators, groups, strict=True) if group is None}))
         what = f"{count:g} of {total:g} operators ({unmodelled:.0%} of the GPU time)"
-        yield unmodelled, f"no coefficients for {names}: {what} are estimated without any fit"
+        found.append((unmodelled, f"no coefficients for {names}: {what} are estimated without any fit"))
     guessed = _sums((kind.group, share) for kind, share in shares.items() if kind.group in priors)
     if guessed:
         listed = ", ".join(f"{group} ({share:.0%} of the GPU time)" for group, share in guessed.items())
-        yield sum(guessed.values()), f"coefficients of {listed} are priors: the fit has seen no such kernel"
+        found.append((sum(guessed.values()), f"coefficients of {listed} are priors: the fit has seen no such kernel"))
     odd = _sums((kind.precision, share) for kind, share in shares.items() if kind.precision)
     for precision in dict.fromkeys(one.precision for one in odd):
         own = {one: share for one, share in odd.items() if one.precision == precision}
         listed = ", ".join(f"{one.family} ({share:.0%} of the GPU time; fitted in {', '.join(one.seen)})" for one, share in own.items())
         line = f"the fit has seen no kernels in {precision} of {listed}: outside its validity, the interval is wider for them"
-        yield sum(own.values()), line
+        found.append((sum(own.values()), line))
     for group, share in _sums((kind.group, share) for kind, share in shares.items() if kind.far and kind.group).items():
         members = [i for i, name in enumerate(groups) if name == group and excesses[i]]
         operator = workload.operators[max(members, key=excesses.__getitem__)]
@@ -186,7 +173,10 @@ def _reasons(
         low, high = domain[group][field]
         others = f"the farthest of {len(members)} kernels with " if len(members) > 1 else ""
         line = f"{group}: {field} = {operator[field]:g} is outside the fitted range {low:g} to {high:g}"
-        yield share, f"{line} ({others}{share:.0%} of the GPU time)"
+        found.append((share, f"{line} ({others}{share:.0%} of the GPU time)"))
+    found.sort(key=lambda reason: (-reason[0], reason[1]))
+    named = [line for share, line in found if share >= LEAST_SHARE]
+    return tuple(named or [line for _, line in found])
 
 
 def _sums(parts: Iterable[tuple[K, Loading]]) -> dict[K, Any]:

@@ -8,8 +8,9 @@ import numpy as np
 from estimator.bundle.content import Bundle
 from estimator.uncertainty.forecast import Forecast
 from estimator.vocabulary.gpu import GpuSpec
-from estimator.vocabulary.quantities import Array, BoolArray
-from estimator.vocabulary.workload import FAMILY_FIELDS, Operator
+from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, Array, BoolArray
+from estimator.vocabulary.work import operator_work
+from estimator.vocabulary.workload import FAMILY_FIELDS, Footprint, Operator, Workload
 
 TOLERATED_FACTOR: Final = 2.0
 """Shapes up to this factor beyond the range that the fit has seen pass without a warning."""
@@ -38,6 +39,54 @@ def no_rate_warning(operators: Sequence[Operator], ideal_math: Array, gpu: GpuSp
         return ()
     kinds = dict.fromkeys(f"{operators[i].family}.{operators[i].operator} {operators[i].precision}" for i in stuck)
     return (f"{gpu.name} cannot run {', '.join(kinds)}: {NO_RATE}",)
+
+
+GIB: Final = 2.0**30
+
+
+def memory_warnings(workload: Workload, gpu: GpuSpec) -> tuple[str, ...]:
+    """A line where a board's memory does not hold a model: its time is a number, but the board cannot run it.
+
+    Of a model whose footprint is unknown a least value counts: weights and caches of every layer (`kept_byte`), and what the operator
+    that passes most reads and writes beside these.
+    """
+    if workload.footprint is not None:
+        parts = {name.removesuffix("_byte"): getattr(workload.footprint, name) for name in Footprint.__slots__}
+    else:
+        kept = [kept_byte(operator) for operator in workload.operators]
+        works = [operator_work(operator) for operator in workload.operators]
+        passing = [work.read_byte + work.write_byte - own for work, own in zip(works, kept, strict=True)]
+        largest = max(range(len(passing)), key=passing.__getitem__)
+        parts = {
+            "weights and cached keys and values where every layer has its own": float(np.dot(workload.counts, kept)),
+            f"what {workload.operators[largest].label} reads and writes": passing[largest],
+        }
+    need = sum(parts.values())
+    if need <= gpu.dram_bytes:
+        return ()
+    named = ", ".join(f"{name} {size / GIB:.4g}" for name, size in parts.items() if size)
+    return (
+        f"the model needs at least {need / GIB:.4g} GiB ({named}), more than the {gpu.dram_bytes / GIB:.4g} GiB of {gpu.name}: "
+        "it does not fit",
+    )
+
+
+def kept_byte(operator: Operator) -> float:
+    """What one layer of this kind keeps from one iteration to the next [byte]: weights, and the cache of a decoding step.
+
+    Batched products and a prefill's attention keep nothing that their shapes tell, so that this is a least value.  Products that make
+    gradients look like layers: what a training step holds is known from its trace alone.
+    """
+    width = BYTES_PER_ELEMENT[operator.precision]
+    if operator.operator == "linear":
+        return operator["batch"] * operator["n"] * operator["k"] * width
+    if operator.family == "conv":
+        return operator["filters"] * operator["channels"] / operator["groups"] * operator["kernel_h"] * operator["kernel_w"] * width
+    if operator.operator == "decode":
+        visible = min(operator["context"], operator["window"] or operator["context"])
+        cached = operator["batch"] * visible * operator["kv_heads"] * operator["head_dim"]
+        return 2.0 * cached * BYTES_PER_ELEMENT[operator.precision_kv or operator.precision]
+    return 0.0
 
 
 CANNOT_LOCK: Final = "MHz is outside what"

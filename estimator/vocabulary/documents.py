@@ -3,6 +3,9 @@
 import json
 from typing import Any, Final, NoReturn
 
+Document = dict[str, Any]
+"""Plain data of a JSON object, or of a TOML table."""
+
 LARGEST: Final = 1e100
 """Largest number, and the reciprocal of the smallest, that a file may hold in any unit: sums, products and squares stay finite."""
 
@@ -26,7 +29,7 @@ def parse_json(content: bytes | str) -> Any:
         raise ValueError("nested too deeply") from error
 
 
-def parse_toml(content: bytes) -> dict[str, Any]:
+def parse_toml(content: bytes) -> Document:
     """The TOML table in a text.  Raises ValueError as `parse_json` does."""
     import tomllib  # most commands read no TOML
 
@@ -79,7 +82,7 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"holds {name}, which is no JSON number: every number must be finite")
 
 
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _distinct(pairs: list[tuple[str, Any]]) -> Document:
     """An object whose fields stand there once: of two equal names the reader could not tell which was meant."""
     fields = dict(pairs)
     if len(fields) < len(pairs):

@@ -11,7 +11,16 @@ EstimatorError                 what could not be done, with its remedy
 
 A message says what, which value, what the limit is and what to do.  The commands print it as one
 line on stderr and exit with 1.
+
+Arguments of the Python interface are checked where they come in, by `require`, `real` and `reals`.
 """
+
+from collections.abc import Mapping
+from numbers import Real
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from estimator.vocabulary.quantities import Array
 
 
 class EstimatorError(Exception):
@@ -44,3 +53,35 @@ class ArgumentError(EstimatorError, TypeError):
 
 class UnwrittenError(EstimatorError, OSError):
     """A file cannot be written."""
+
+
+def require(value: Any, kind: type | tuple[type, ...], name: str, remedy: str) -> None:
+    """Raise ArgumentError for an argument of another type; remedy: what to give."""
+    if not isinstance(value, kind):
+        raise ArgumentError(f"{name} must be {remedy}, got {_shown(value)}")
+
+
+def real(value: Any, name: str, unit: str) -> float:
+    """A number as a float.  Raises ArgumentError for a text, a truth value, a list and the like."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise ArgumentError(f"{name} must be a number in {unit}, got {_shown(value)}")
+    return float(value)
+
+
+def reals(value: Any, name: str, unit: str) -> "Array":
+    """A number or numbers as an array of one axis.  Raises ArgumentError for what are none, and for tables."""
+    import numpy as np  # most commands that fail have no arrays
+
+    try:
+        found = np.atleast_1d(np.asarray(value if isinstance(value, np.ndarray) or np.isscalar(value) else list(value)))
+    except (TypeError, ValueError):
+        found = np.array(value, dtype=object)
+    if found.size and (found.dtype.kind not in "iuf" or isinstance(value, Mapping | set | frozenset)):
+        raise ArgumentError(f"{name} must be a number or a list of numbers in {unit}, got {_shown(value)}")
+    if found.ndim > 1:
+        raise ArgumentError(f"{name} must be a number or a list of numbers in {unit}, got a table of shape {found.shape}")
+    return found.astype(np.float64)
+
+
+def _shown(value: Any) -> str:
+    return f"{value!r:.40} ({type(value).__name__})".replace("\n", " ")

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 V = TypeVar("V")
 
@@ -35,6 +35,9 @@ class FrozenMapping(dict[str, V]):
         raise TypeError("a FrozenMapping cannot be changed; make a dictionary of it")
 
     __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
+
+
+EMPTY: Final[FrozenMapping[Any]] = FrozenMapping({})
 
 
 def remembered(build: Callable[[Any], V]) -> Callable[[Any], V]:

@@ -4,10 +4,10 @@ Every figure comes from a TOML file in `configs/gpus`, with its source beside it
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
 
@@ -61,14 +61,13 @@ class ClockTable:
         return ClockTable(sm_clock_mhz=self.sm_clock_mhz, value=tuple((0.5 * (highest + lowest)).tolist()), source=self.source)
 
 
-def check_volts(table: ClockTable | None) -> None:
-    """Refuse a voltage that no core has."""
-    read(tuple[Volt, ...], table.value if table else (), "value")
+def check_values(kind: Any) -> Callable[[ClockTable | None], None]:
+    """A check that refuses values of a table that are none of this kind."""
 
+    def check(table: ClockTable | None) -> None:
+        read(tuple[kind, ...], table.value if table else (), "value")
 
-def check_idle(table: ClockTable | None) -> None:
-    """Refuse a power that no board has at rest."""
-    read(tuple[IdleWatt, ...], table.value if table else (), "value")
+    return check
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,8 +103,8 @@ class GpuSpec:
     tensor_flop_per_clock: Annotated[Rates, "dense peak rate of tensor cores by precision"]
     cuda_flop_per_clock: Annotated[Rates, "dense peak rate of CUDA cores by precision"]
     power_limit_w: Annotated[float, Span(1, 1e5, "W")]
-    voltage_v: Annotated[ClockTable | None, check_volts, "core voltage over the SM clock; absent where unknown"] = None
-    idle_w: Annotated[ClockTable | None, check_idle, "power at rest over the SM clock; absent where unknown"] = None
+    voltage_v: Annotated[ClockTable | None, check_values(Volt), "core voltage over the SM clock; absent where unknown"] = None
+    idle_w: Annotated[ClockTable | None, check_values(IdleWatt), "power at rest over the SM clock; absent where unknown"] = None
     sources: Annotated[Mapping[str, Text], "origin of each figure"] = field(default_factory=dict)
     product_names: Annotated[tuple[Text, ...], "what drivers call it"] = field(default=(), compare=False)
 

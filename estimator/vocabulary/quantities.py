@@ -57,6 +57,9 @@ PRECISION_ALIASES: Final[dict[str, str]] = {
 
 HZ_PER_MHZ: Final = 1e6
 
+TINY: Final = 1e-300
+"""Keeps logarithms and quotients of nothing finite."""
+
 NORMAL_90: Final = 1.6448536269514722
 """Half width of a 90 % interval in standard deviations of a normal distribution."""
 

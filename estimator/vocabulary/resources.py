@@ -42,24 +42,8 @@ def user_folder(variable: str, below_home: str) -> Path:
 
     Raises EstimatorError where there is no home folder either.
     """
-    named = os.environ.get(variable, "")
-    return Path(named) if os.path.isabs(named) else home_folder(variable) / below_home
-
-
-def home_folder(instead: str) -> Path:
-    """HOME, else the home folder that the system knows for this user.
-
-    instead: the variable that would do without one.  Raises EstimatorError where there is none.
-    """
-    named = os.environ.get("HOME", "")
-    if os.path.isabs(named):
-        return Path(named)
-    import pwd  # hardly ever asked
-
-    try:
-        known = pwd.getpwuid(os.getuid()).pw_dir
-    except KeyError:
-        known = ""
-    if not os.path.isabs(known):
-        raise EstimatorError(f"no home folder is known: HOME is empty and this user has none; set HOME or {instead}")
-    return Path(known)
+    named = Path(os.environ.get(variable, ""))
+    home = Path(os.path.expanduser("~"))
+    if not (named.is_absolute() or home.is_absolute()):
+        raise EstimatorError(f"no home folder is known: set HOME or {variable}")
+    return named if named.is_absolute() else home / below_home

@@ -1,12 +1,13 @@
-"""GPU specifications: TOML files into GpuSpec, names of GPUs, overrides from the command line."""
+"""GPU specifications: TOML files into GpuSpec, names of GPUs, overrides and lists of clocks from the command line."""
 
 import math
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Final, get_args
 
-from estimator.vocabulary.errors import ArgumentError, SpecificationError
+from estimator.vocabulary.documents import Document
+from estimator.vocabulary.errors import OperatingPointError, SpecificationError, require
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.reader import FaultError, fields_of, plain, read, read_file
 from estimator.vocabulary.resources import resource_folder, resource_names
@@ -32,8 +33,7 @@ def load_gpu(name_or_path: str | Path) -> GpuSpec:
 
     Raises SpecificationError for an unknown name, an unreadable file and a figure that cannot be.
     """
-    if not isinstance(name_or_path, str | Path):
-        raise ArgumentError(f"name_or_path must be the name of a GPU or a file, got {name_or_path!r:.40} ({type(name_or_path).__name__})")
+    require(name_or_path, (str, Path), "name_or_path", "the name of a GPU or a file")
     text = str(name_or_path)
     if isinstance(name_or_path, Path) or text.endswith(".toml") or "/" in text or "\\" in text:
         return read_file(GpuSpec, Path(name_or_path), "GPU specification", SpecificationError)
@@ -61,7 +61,7 @@ def override_gpu(spec: GpuSpec, settings: Mapping[str, str | float]) -> GpuSpec:
     Keys are FIGURES, or a rate table and a precision joined by a dot.  Raises SpecificationError for an unknown key, a value that is no
     number and a figure that cannot be.
     """
-    document: dict[str, Any] = plain(spec)
+    document: Document = plain(spec)
     said: dict[str, list[str]] = {}
     for key, value in settings.items():
         table, _, precision = key.partition(".")
@@ -79,7 +79,7 @@ def override_gpu(spec: GpuSpec, settings: Mapping[str, str | float]) -> GpuSpec:
     return gpu_from_document(document, "settings")
 
 
-def gpu_from_document(document: Mapping[str, Any], where: str) -> GpuSpec:
+def gpu_from_document(document: Document, where: str) -> GpuSpec:
     """A GpuSpec from plain data (a TOML file, a bundle).  Raises SpecificationError, naming `where` and the key of a fault."""
     try:
         return read(GpuSpec, document)
@@ -87,7 +87,7 @@ def gpu_from_document(document: Mapping[str, Any], where: str) -> GpuSpec:
         raise SpecificationError(f"{where}: {fault}") from None
 
 
-def document_of_gpu(spec: GpuSpec) -> dict[str, Any]:
+def document_of_gpu(spec: GpuSpec) -> Document:
     """The plain data of a specification without the names of products; `gpu_from_document` gives it back."""
     return {name: value for name, value in plain(spec).items() if name != "product_names"}
 
@@ -108,3 +108,52 @@ def _plain_name(text: str) -> str:
 @cache
 def _shipped(name: str) -> GpuSpec:
     return read_file(GpuSpec, resource_folder("gpus") / f"{name}.toml", "GPU specification", SpecificationError)
+
+
+# Lists as people write them -----------------------------------------------------------------------------------------------------------
+
+MOST_CLOCKS: Final = 10_000
+"""More clocks than any GPU has; a longer list is a mistake in the step."""
+
+
+def parse_clocks(text: str, gpu: GpuSpec) -> tuple[float, ...]:
+    """SM clocks [MHz], ascending, each once: numbers and ranges LO:HI:STEP (HI included) with commas between, or "all".
+
+    Raises OperatingPointError for a text that is no such list, an empty list and a range that cannot be.
+    """
+    if text.strip().lower() == "all":
+        return tuple(float(clock) for clock in gpu.clocks_mhz())
+    return parse_clock_numbers(text)
+
+
+def parse_clock_numbers(text: str) -> tuple[float, ...]:
+    """The same without "all", for a list that is to be held against a board's own clocks.  Raises OperatingPointError."""
+    return tuple(sorted(_numbers(text, "clock in MHz; write 510,900 or 510:1410:15 or all")))
+
+
+def parse_whole_numbers(text: str, what: str) -> tuple[int, ...]:
+    """Whole numbers, in the given order, each once: numbers and ranges LO:HI:STEP with commas between.  Raises OperatingPointError."""
+    values = _numbers(text, f"{what}; write 1,8,32 or 128:1024:128")
+    for value in values:
+        if not value.is_integer() or value < 1.0:
+            raise OperatingPointError(f"{text!r}: {value:g} is no {what}: write whole numbers of at least 1")
+    return tuple(map(int, values))
+
+
+def _numbers(text: str, what: str) -> dict[float, None]:
+    numbers: dict[float, None] = {}
+    for part in text.split(","):
+        try:
+            values = [float(piece) for piece in part.split(":")]
+        except ValueError:
+            values = []
+        if len(values) not in (1, 3) or not all(0.0 <= value < float("inf") for value in values):
+            raise OperatingPointError(f"{text!r} cannot be read as a list: {part.strip()!r} is no {what}")
+        low, high, step = values if len(values) == 3 else (values[0], values[0], 1.0)
+        if low > high or step <= 0.0:
+            raise OperatingPointError(f"range {part!r} is empty: LO must not exceed HI, and STEP must be above 0")
+        count = min((high - low) / step * (1.0 + 1e-12), MOST_CLOCKS)
+        numbers |= dict.fromkeys(low + i * step for i in range(int(count) + 1))
+        if len(numbers) > MOST_CLOCKS:
+            raise OperatingPointError(f"{text!r} names more than {MOST_CLOCKS} values; use a larger step")
+    return numbers

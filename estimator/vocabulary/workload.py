@@ -5,13 +5,18 @@ is a list of them with counts.  Reading files is in `estimator.formats`, adding 
 in `estimator.completion`.
 """
 
-from collections.abc import Iterable
+from array import array
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
+
+import numpy as np
 
 from estimator.vocabulary.documents import shown
 from estimator.vocabulary.errors import WorkloadError
-from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
+from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, IntArray
 
 FAMILY_FIELDS: Final[dict[str, tuple[str, ...]]] = {
     # C[m, n] = A[m, k] · B[k, n], `batch` of them; linear layers: m tokens, n outputs, k inputs.
@@ -228,3 +233,47 @@ def merge_counts(operators: Iterable[Operator], counts: Iterable[float]) -> tupl
         if count:
             totals[operator] = totals.get(operator, 0.0) + count
     return tuple(totals), tuple(totals.values())
+
+
+def index_array(order: Sequence[int]) -> IntArray:
+    """Small integers as an array, shape (n,); by way of the standard library's arrays, which is several times faster."""
+    return np.frombuffer(array("q", order), dtype=np.int64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """Operators in the order in which they run, before they are merged into a Workload: neighbours say what a single operator cannot.
+
+    `operators`, each once, `order`: indices into them, in execution order, and `counts`: how often each stands there.
+
+    `unknown` entries are left out of `order`.
+    """
+
+    operators: tuple[Operator, ...]
+    order: tuple[int, ...]
+    counts: tuple[float, ...]
+    unknown: tuple[UnknownOperator, ...] = ()
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def places(self, numbers: Collection[int]) -> list[int]:
+        """Where in `order` one of some operators stands, ascending."""
+        wanted = np.zeros(len(self.operators), dtype=np.bool_)
+        wanted[list(numbers)] = True
+        found: list[int] = np.flatnonzero(wanted[self._order]).tolist()
+        return found
+
+    @cached_property
+    def _order(self) -> IntArray:
+        return index_array(self.order)
+
+
+def main_precision(operators: Sequence[Operator], counts: Sequence[float]) -> str:
+    """The precision of most matrix products, or of most operators where there are none; "" where there is no operator."""
+    products: Counter[str] = Counter()
+    others: Counter[str] = Counter()
+    for operator, count in zip(operators, counts, strict=True):
+        tally = products if operator.family in ("gemm", "conv", "attention") else others
+        tally[operator.precision] += int(count)
+    ranked = (products or others).most_common(1)
+    return ranked[0][0] if ranked else ""

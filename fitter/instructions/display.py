@@ -15,8 +15,8 @@ from estimator.counts.energies import (
     STALL,
     InstructionEnergies,
     energies_from_section,
+    links_from_document,
 )
-from estimator.counts.links import links_from_document
 from fitter.instructions.ptx import PUBLISHED_MODES
 from fitter.instructions.published import sampling_errors
 from fitter.shown import Shown

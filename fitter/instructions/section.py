@@ -8,8 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from estimator.bundle.content import Bundle
-from estimator.counts.energies import LINKS, energies_from_section, section_of
-from estimator.counts.links import LinkEnergy, links_document
+from estimator.counts.energies import LINKS, LinkEnergy, energies_from_section, links_document, section_of
 from estimator.vocabulary.errors import BundleError
 from estimator.vocabulary.gpu import GpuSpec
 from fitter.errors import CalibrationError

@@ -41,7 +41,7 @@ class KernelFit:
     """What kernels measured one by one taught.
 
     groups           coefficients by group
-    tile_predictors  tile choices by group, as `estimator.model.tile_predictor` reads them
+    tile_predictors  tile choices by group, as `estimator.model.tile_choice` reads them
     residuals        residual tiers by group, as `estimator.model.residuals` reads them
     group_std        standard deviation of ln(time) of kernels left out of the fit, by group
     rejected         rows that disagree with all others of their kind

@@ -13,7 +13,7 @@ import numpy as np
 from estimator.model.coefficients import Prior, coefficient_vector
 from estimator.model.kriging import SHARES, PhaseFeatures
 from estimator.model.lowering import KnownTiles
-from estimator.model.tile_predictor import group_tiles
+from estimator.model.tile_choice import group_tiles
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array, BoolArray, IntArray
 from estimator.vocabulary.workload import Operator

@@ -8,7 +8,8 @@ from math import hypot, log, nan
 from pathlib import Path
 from typing import Any, Final
 
-from estimator.bundle.files import Bundle, save_bundle
+from estimator.bundle.content import Bundle
+from estimator.bundle.files import save_bundle
 from estimator.vocabulary.regular_files import read_regular
 from estimator.vocabulary.whole_file import write_whole
 from fitter.errors import ReleaseError

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from estimator.bundle.files import MAX_FILE_BYTES, Bundle
+from estimator.bundle.content import Bundle
+from estimator.bundle.files import MAX_FILE_BYTES
 from estimator.vocabulary.regular_files import read_regular
 from fitter.errors import SignatureError
 

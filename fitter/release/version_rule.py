@@ -13,7 +13,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from estimator.bundle.files import Bundle, document_of
+from estimator.bundle.content import Bundle
+from estimator.bundle.files import document_of
 from estimator.uncertainty.validity import TOLERATED_CLOCK_MHZ
 from fitter.errors import ReleaseError
 

@@ -70,15 +70,7 @@ def example() -> dict:
         "voltage": {"sm_clock_mhz": [210.0, 1410.0], "voltage_v": [0.69375, 0.89375], "std_v": None, "source": "table"},
         "idle": {"sm_clock_mhz": [210.0, 1410.0], "power_w": [44.5, 67.3], "std_w": 0.3, "source": "table", "temperature_c": None},
         "tile_predictors": {
-            "gemm": {
-                "feature": [0, -1, -1],
-                "threshold": [7.5, 0.0, 0.0],
-                "left": [1, 0, 0],
-                "right": [2, 0, 0],
-                "tile_m": [64, 64, 128],
-                "tile_n": [64, 64, 128],
-                "split": [1, 1, 1],
-            }
+            "gemm": {"kind": "choice", "tile_m": [64, 128], "tile_n": [64, 128], "split": [1, 1], "liking": [0.0, 0.5], "sharpness": 15.0}
         },
         "residuals": {
             "gemm": {

@@ -62,21 +62,6 @@ def test_no_published_workload_is_faster_than_its_roofline_kernel_by_kernel(shar
             assert own.latency_s > np.array(workload.counts) @ ideal[:, i]
 
 
-def test_no_measured_run_is_faster_than_its_roofline(shared_data: Path) -> None:
-    rows = [row for row in csv.DictReader(io.StringIO((shared_data / "energaizer" / "a100_clocks.csv").read_text())) if _whole(row)]
-    workloads = {name: read_workload(shared_data / "energaizer" / name) for name in {row["workload"] for row in rows}}
-    for row in rows:
-        workload = workloads[row["workload"]]
-        ideal = roofline_seconds(workload, A100, np.array([float(row["sm_clock_measured_mhz"])]))
-        assert float(row["latency_s"]) > float((np.array(workload.counts) @ ideal)[0]), row
-    assert len(rows) > 50
-
-
-def _whole(row: dict[str, str]) -> bool:
-    """Whether a run lasted about as long as all do; a failed one did not."""
-    return float(row["iterations"]) * float(row["latency_s"]) > 24.0
-
-
 def test_a_large_product_takes_its_flop_over_the_peak_and_a_copy_its_bytes_over_the_bandwidth() -> None:
     product = make_operator("gemm", "linear", "bf16", batch=1, m=8192, n=8192, k=8192)
     copy = make_operator("copy", "contiguous", "bf16", elements=1e8, reads=1e8)
@@ -98,17 +83,6 @@ def test_what_holds_one_resource_at_its_peak_draws_the_power_limit(operator: Ope
     board = board_tables(BUNDLE, A100)
     power = roofline_power_w(one(operator), A100, board, A100.power_limit_w, np.array([A100.sm_clock_max_mhz]))
     assert power[0] == pytest.approx(A100.power_limit_w)
-
-
-@given(tokens=st.sampled_from([64, 256, 1024]), width=st.sampled_from([256, 768]), factor=st.integers(2, 5))
-def test_a_workload_done_several_times_takes_so_much_longer_at_the_same_power(tokens: int, width: int, factor: int) -> None:
-    single = transformer(tokens, width, 2)
-    several = replace(single, counts=tuple(factor * count for count in single.counts))
-    for key, more in answers(several, FREE).items():
-        once = answers(single, FREE)[key]
-        assert more.latency_s == pytest.approx(factor * once.latency_s)
-        assert more.power_w == pytest.approx(once.power_w)
-        assert more.energy_j == pytest.approx(factor * once.energy_j)
 
 
 def test_all_rows_are_of_one_workload_on_one_board_at_one_clock_and_in_one_set_of_units() -> None:
@@ -137,28 +111,12 @@ def test_the_form_of_accelwattch_has_the_time_of_the_bundle_and_its_power_where_
     assert other.power_w == pytest.approx(own.power_w)
 
 
-def test_components_scale_with_the_square_of_the_voltage() -> None:
-    assert BUNDLE.power is not None
-    square = replace(BUNDLE.power, l2_credit=0.0, voltage_exponent=2.0)
-    bare = unlimited(replace(BUNDLE, power=square, idle=None, gpu=replace(A100, idle_w=None)))
-    asked = Asked(variant=Variant(workload=transformer(512, 1024, 4)), bundle=bare, sm_clock_mhz=(1400.0,))
-    own = estimate(asked.variant.workload, bare, sm_clock_mhz=1400.0)[0]
-    assert baseline_estimates(asked)[1].power_w == pytest.approx(own.power_w)
-    cubic = replace(bare, power=replace(square, voltage_exponent=3.0))
-    assert baseline_estimates(replace(asked, bundle=cubic))[1].power_w == baseline_estimates(asked)[1].power_w
-
-
 @given(st.floats(5, 90), st.floats(0, 40), st.floats(0, 40))
 def test_a_curve_of_idle_power_that_is_cubic_is_found_again(constant: float, linear: float, cubic: float) -> None:
     clocks = np.linspace(210.0, 1410.0, 20)
     values = constant + linear * clocks / 1410.0 + cubic * (clocks / 1410.0) ** 3
     table = ClockTable(sm_clock_mhz=tuple(clocks.tolist()), value=tuple(values.tolist()))
     np.testing.assert_allclose(rest_curve_w(table, clocks), values, rtol=1e-6)
-
-
-def test_a_falling_idle_table_gives_no_negative_part() -> None:
-    table = ClockTable(sm_clock_mhz=(200.0, 800.0, 1400.0), value=(60.0, 50.0, 40.0))
-    np.testing.assert_allclose(rest_curve_w(table, np.array([200.0, 1400.0])), 50.0)
 
 
 def test_what_a_baseline_cannot_say_is_missing_with_a_reason() -> None:

@@ -1,7 +1,5 @@
 """Bundles of one name and version beside each other are told apart."""
 
-import csv
-import io
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +8,6 @@ import pytest
 from estimator import load_bundle, sweep
 from estimator.bundle.content import Bundle
 from estimator.bundle.files import SHOWN_DIGITS, save_bundle, told_apart
-from estimator.cli import main
 from estimator.formats import write_workload
 from tests.estimator.synthetic import transformer
 
@@ -25,21 +22,6 @@ def twins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Bundle]:
     write_workload(WORK, tmp_path / "w.json")
     slower = replace(A100, host=replace(A100.host, launch_s=2.0 * A100.host.launch_s))
     return [save_bundle(replace(one, digest=""), tmp_path / f"{name}.json") for name, one in (("a", A100), ("b", slower))]
-
-
-@pytest.mark.usefixtures("twins")
-def test_commands_show_the_files_of_bundles_of_one_name(capsys: pytest.CaptureFixture[str]) -> None:
-    both = ["w.json", "--bundle", "a.json", "--bundle", "b.json", "--freqs", "900", "-q"]
-    for command in ("compare", "sweep"):
-        assert main([command, *both]) in (0, 3)
-        text = capsys.readouterr().out
-        assert text.count(f"{A100.name} {A100.version} (a.json)") == text.count(f"{A100.name} {A100.version} (b.json)") == 1
-        assert main([command, *both, "--csv"]) in (0, 3)
-        rows = capsys.readouterr().out
-        lines = list(csv.DictReader(io.StringIO(rows))) if command == "sweep" else []
-        assert "(a.json)" in rows
-        assert "(b.json)" in rows
-        assert [row["bundle"][-8:] for row in lines] == (["(a.json)", "(b.json)"] if lines else [])
 
 
 def test_from_python_the_digest_tells_them_apart(twins: list[Bundle]) -> None:

@@ -10,9 +10,8 @@ import pytest
 
 from estimator.blocks.model import section_of as block_section
 from estimator.bundle.files import load_bundle
-from estimator.counts.energies import LINKS
+from estimator.counts.energies import LINKS, LinkEnergy, links_document
 from estimator.counts.energies import section_of as instruction_section
-from estimator.counts.links import LinkEnergy, links_document
 from estimator.engine.kernel_table import predict_kernels
 from estimator.vocabulary.workload import make_operator
 from scripts.schemas import DECLARED, FOLDER, schema_text
@@ -31,7 +30,6 @@ KRIGING = {
     "beyond_share": 0.5,
 }
 SLOPE = {"slope": -0.3, "low_w": 80.0, "high_w": 300.0, "middle_w": 150.0}
-CHOICE = {"kind": "choice", "tile_m": [64, 128], "tile_n": [64, 128], "split": [1, 1], "liking": [0.0, 0.5], "sharpness": 15.0}
 
 
 def full() -> dict[str, Any]:
@@ -45,7 +43,6 @@ def full() -> dict[str, Any]:
         "softmax": {**tier, "power": {"common": 0.02, **SLOPE}},
         "elementwise": {**tier, "power": {"common": 0.02}},
     }
-    document["tile_predictors"] = {**document["tile_predictors"], "gemm.bmm": CHOICE}
     document["uncertainty"] = {
         "latency": {
             "gpu": 0.05,

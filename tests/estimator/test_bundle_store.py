@@ -8,8 +8,7 @@ import pytest
 
 from estimator import bundle_names, load_bundle
 from estimator.bundle.content import Bundle
-from estimator.bundle.files import drop_bundle, keep_bundle, save_bundle
-from estimator.bundle.store import VARIABLE, store_folder, stored_names, stored_path
+from estimator.bundle.files import VARIABLE, drop_bundle, keep_bundle, save_bundle, store_folder, stored_names, stored_path
 from estimator.cli import main
 from estimator.display.bundles import card_document
 from estimator.display.text import document_text
@@ -52,23 +51,6 @@ def test_another_bundle_of_a_kept_name_needs_leave_and_the_same_one_none(store: 
     keep_bundle(newer, replace=True)
     assert load_bundle("lab").version == "0.2.0"
     assert [file.name for file in store.iterdir()] == ["lab.json"]
-
-
-def test_a_file_put_into_the_store_under_another_name_is_listed_as_commands_take_it(
-    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    keep_bundle(written(tmp_path, name="mine"))
-    stored_path("mine").rename(stored_path("other"))
-    assert main(["bundles", "--json"]) in (0, 3)
-    listed = {row["name"] for row in json.loads(capsys.readouterr().out) if row["kept"] == "store"}
-    assert listed == {"other"}
-    assert load_bundle("other").name == "mine"
-
-
-def test_a_card_tells_the_shapes_of_the_narrower_groups_that_serve_a_group(tmp_path: Path) -> None:
-    narrow = {"gemm.linear.bf16": {"m": (1.0, 64.0), "n": (32.0, 32.0)}, "gemm.bmm": {"m": (8.0, 128.0)}}
-    bundle = load_bundle(written(tmp_path, domain=narrow))
-    assert card_document(bundle)["groups"]["gemm"]["seen"] == {"m": [1.0, 128.0], "n": [32.0, 32.0]}
 
 
 @pytest.mark.parametrize("name", ["../up", "a/b", ".hidden", "with space", "x" * 200, "ü", "mine.json"])
@@ -132,32 +114,3 @@ def test_a_card_says_what_was_fitted_how_well_and_what_was_not(bundle: Bundle) -
     unseen = {name for name in card["groups"] if not bundle.domain.get(name)}
     assert all(card["groups"][name]["from"] == "prior" for name in unseen & {"attention.prefill", "attention.decode"})
     assert all(note in text for note in bundle.notes)
-
-
-def test_a_card_without_power_and_of_a_simulated_board_says_so() -> None:
-    bundle = replace(planted_bundle(), power=None, environment={"simulated": "true"})
-    text = document_text(card_document(bundle))
-    assert "\npower: –\n" in text
-    assert "\nsimulated: yes\n" in text
-
-
-@pytest.mark.parametrize(("kind", "status", "said"), [("file", 3, "is no folder"), ("nothing", 0, "does not exist"), ("folder", 0, "")])
-def test_a_store_that_cannot_be_one_is_said(
-    kind: str, status: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    place = tmp_path / "place"
-    if kind == "file":
-        place.write_text("x")
-    elif kind == "folder":
-        place.mkdir()
-    monkeypatch.setenv(VARIABLE, str(place))
-    assert main(["bundles"]) == status
-    err = capsys.readouterr().err
-    assert len(err.splitlines()) == bool(said)
-    assert main(["bundles", "--quiet"]) == status
-    assert capsys.readouterr().err == ""
-    with pytest.raises(BundleError, match="unknown bundle 'mine'") as error:
-        load_bundle("mine")
-    for text in (err, str(error.value)) if said else ():
-        assert f"WATTPRINT_BUNDLES names {place}, which {said}" in text
-    assert (VARIABLE in str(error.value)) == bool(said)

@@ -16,9 +16,8 @@ from estimator.cli import main
 from estimator.display.estimates import SUMMARY_FIELDS
 from estimator.display.text import with_uncertainty
 from estimator.uncertainty.validity import SIMULATED
-from estimator.vocabulary.clock_list import parse_clocks
 from estimator.vocabulary.errors import BundleError, OperatingPointError
-from estimator.vocabulary.specifications import load_gpu
+from estimator.vocabulary.specifications import load_gpu, parse_clocks
 from tests.estimator.estimating import OPERATORS, bundle_document, fails, run
 
 

@@ -11,7 +11,6 @@ from estimator.engine.board import board_tables
 from estimator.forms.variation import Variant
 from estimator.questions.estimates import estimate
 from estimator.questions.judging import Asked, judged, log_ratio_std
-from estimator.questions.sweeping import sweep
 from estimator.uncertainty.sources import CLOCK_SLOPE_STD, VOLTAGE_EXPONENT_STD, far_clock
 from estimator.vocabulary.workload import Workload
 from examples.gpt2_prefill import gpt2_prefill
@@ -64,18 +63,6 @@ def test_an_exponent_that_fitted_clocks_told_leaves_nothing_open_beyond_them() -
     found = far_clock(some, board_tables(some, some.gpu), np.array([1410.0]), np.array([250.0]))
     assert found.power["voltage"] == pytest.approx([0.0], abs=1e-12)
     assert found.power["far clock"] == pytest.approx([CLOCK_SLOPE_STD[1] * np.log(1410.0 / 1200.0)])
-
-
-def test_sweeps_and_sources_say_the_same_as_estimates() -> None:
-    asked = Asked(variant=Variant(workload=WORKLOAD), bundle=AT_900, sm_clock_mhz=CLOCKS, host_launch_s=0.0)
-    swept = sweep([WORKLOAD, IDLER], AT_900, sm_clock_mhz=CLOCKS, host_launch_s=0.0)
-    answer = judged(asked)
-    for row, name in enumerate(("latency_s", "power_w")):
-        stated, of_idler = relative_stds(AT_900)[row], relative_stds(AT_900, IDLER)[row]
-        assert getattr(swept, f"{name}_std") / getattr(swept, name) == pytest.approx(np.concatenate([stated, of_idler]), rel=1e-6)
-        loadings = answer.loadings(name.split("_")[0])
-        total = np.sqrt(sum(loading**2 for source, loading in loadings.items() if ":clock:" not in source))
-        assert total == pytest.approx(stated, rel=1e-6)
 
 
 def test_two_far_clocks_differ_by_the_way_between_them() -> None:

@@ -14,8 +14,7 @@ from estimator.completion.patterns import Patterns
 from estimator.formats import read_workload
 from estimator.formats.energaizer import distinct_items, read_energaizer
 from estimator.vocabulary.errors import WorkloadError
-from estimator.vocabulary.listing import Listing, main_precision
-from estimator.vocabulary.workload import Operator, Workload
+from estimator.vocabulary.workload import Listing, Operator, Workload, main_precision
 from tests.estimator import artifact_lists as artifact
 
 RULES = tuple(RULE_SETS[DEFAULT_RULE_SET])

@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 from estimator.bundle.files import save_bundle
 from estimator.commands.counts import counts_command
 from estimator.counts.activities import METRICS, CountedKernel, read_activities
-from estimator.counts.counted_energy import PARTS, counted_energies
-from estimator.counts.energies import TRANSACTION_BYTES, Activity, section_of
-from estimator.counts.modules import HBM_PJ_PER_BIT, INTEGRATIONS, Integration, link_j, scaling_efficiency, shared_constant_w
+from estimator.counts.counted_energy import PARTS, Integration, counted_energies, scaling_efficiency, shared_constant_w
+from estimator.counts.energies import Activity, section_of
 from estimator.counts.tables import load_energy_table
 from estimator.uncertainty.validity import SIMULATED
-from estimator.vocabulary.errors import CountsError, OperatingPointError
+from estimator.vocabulary.errors import CountsError
 from tests.fitter.measured import planted_bundle
 
 K40 = load_energy_table("tesla-k40")
@@ -32,12 +31,6 @@ def kernel(**changes: Any) -> CountedKernel:
     return CountedKernel(name="saxpy", launches=1.0, activity=Activity(**values))
 
 
-@pytest.mark.parametrize(("level", "pj_per_bit"), [("shared", 5.32), ("l1", 5.85), ("l2", 15.48), ("dram", 30.55)])
-def test_published_energies_per_bit_follow_from_those_per_transaction(level: str, pj_per_bit: float) -> None:
-    ept, _ = K40.energies.term(f"transaction:{level}")
-    assert ept / NANO * 1e3 / (8 * TRANSACTION_BYTES[level]) == pytest.approx(pj_per_bit, abs=0.02)
-
-
 def test_energy_is_equation_4() -> None:
     one = kernel(instructions={"f32.fma": 2e9, "i32.add": 1e9}, transactions={"l2": 3e6, "dram": 1e6})
     (row,), total, warnings = counted_energies([one], K40, constant_w=25.0)
@@ -47,16 +40,6 @@ def test_energy_is_equation_4() -> None:
     assert sum(row.parts_j[part] for part in PARTS) == pytest.approx(row.energy_j, rel=1e-12)
     assert row.parts_j["constant"] == pytest.approx(0.25)
     assert warnings == ()
-
-
-@given(launches=st.integers(1, 1000))
-def test_launches_multiply(launches: int) -> None:
-    once = kernel()
-    many = CountedKernel(name="saxpy", launches=float(launches), activity=once.activity)
-    alone, often = (counted_energies([one], K40, constant_w=25.0)[1] for one in (once, many))
-    assert often.energy_j == pytest.approx(launches * alone.energy_j, rel=1e-9)
-    assert often.energy_std_j == pytest.approx(launches * alone.energy_std_j, rel=1e-9)
-    assert often.power_w == pytest.approx(alone.power_w, rel=1e-9)
 
 
 def test_errors_of_kernels_with_the_same_energies_add_up_whole() -> None:
@@ -98,15 +81,8 @@ def test_shared_constant_energy_is_counted_once() -> None:
     assert (half - none) / (quarter - none) == pytest.approx(8.1 / 3.5, rel=0.03)
 
 
-def test_links_cost_by_the_bit_and_one_module_has_none() -> None:
-    assert link_j(INTEGRATIONS["on-package"], 2, 1e9) == pytest.approx(8e9 * 0.54e-12)
-    assert link_j(INTEGRATIONS["on-board"], 2, 1e9) == pytest.approx(8e9 * 10e-12)
-    assert link_j(INTEGRATIONS["switched"], 2, 1e9) == pytest.approx(8e9 * 20e-12)
-    assert link_j(INTEGRATIONS["on-board"], 1, 1e9) == 0.0
-
-
 def test_another_dram_takes_the_place_of_the_published_one() -> None:
-    hbm = K40.with_dram(HBM_PJ_PER_BIT)
+    hbm = K40.with_dram(21.1)
     assert hbm.energies.term("transaction:dram")[0] == pytest.approx(21.1e-12 * 256)
     assert hbm.energies.term("transaction:l2") == K40.energies.term("transaction:l2")
 
@@ -185,26 +161,14 @@ def entry(**changes: Any) -> str:
     [
         ("", "no line begins"),
         ("{", "not valid JSON"),
-        ("[" * 100_000, "no line begins"),
-        ("{" + '"a":{' * 100_000, "nested too deeply"),
         ('{"format": "x"}', "lacks the field 'format_version'"),
         (json.dumps({**JSON, "format_version": 2}), "format_version"),
         (json.dumps({**JSON, "kernels": []}), "must not be empty"),
-        (json.dumps({**JSON, "kernels": [3]}), "must be an object"),
-        (entry(name=""), "name"),
         (entry(time_s=0), "time_s = 0 lies outside"),
         (entry(launches=1e23), "launches = 1e.23 lies outside"),
-        (entry().replace('"name"', '"name": "x", "name"', 1), "twice in one object"),
-        (entry(time_s="1"), "must be a number"),
-        (entry(launches=-1), "launches = -1 lies outside"),
-        (entry(lanes=33), "lanes = 33 lies outside"),
-        (entry(opcodes={"FFMA": 1e300}), "holds the number 1e.300"),
         (entry(opcodes=None), "either opcodes or instructions"),
         (entry(transactions={"l3": 1}), "'l3' is unknown"),
-        (entry(time=1), "unknown field 'time'"),
-        (entry().replace("0.001", "NaN"), "no JSON"),
         (LONG.replace("usecond", "n/a").replace("10.5", "n/a"), "gpu__time_duration.sum"),
-        (LONG.partition("\n")[0], "no line begins"),
         ("==ERROR== ERR_NVGPUCTRPERM - no permission\n", "ERR_NVGPUCTRPERM"),
     ],
 )
@@ -215,14 +179,6 @@ def test_counts_that_cannot_be_used_say_why(text: str, message: str, tmp_path: P
         read_activities(path, "sass")
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-@given(content=st.binary(max_size=400))
-def test_any_bytes_are_read_or_refused(content: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
-    path = tmp_path_factory.getbasetemp() / "any"
-    path.write_bytes(content)
-    with pytest.raises(CountsError):
-        read_activities(path, "sass")
 
 
 # The command ---------------------------------------------------------------------------------------------------------------------
@@ -252,29 +208,6 @@ def test_the_command_prints_parts_and_scaling(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("exponent", ["1", "2"])
-def test_energy_times_delay_states_its_exponent_and_unit(tmp_path: Path, exponent: str) -> None:
-    path = tmp_path / "one.json"
-    path.write_text(json.dumps({**JSON, "kernels": [{"name": "stencil", "time_s": 0.5, "instructions": {"f32.fma": 1e12}}]}))
-    words = (str(path), "--energies", "tesla-k40", "--constant-w", "25", "--delay-exponent", exponent)
-    document = json.loads(run(*words, "--json").stdout)
-    assert document["delay_exponent"] == float(exponent)
-    assert document["energy_delay"] == pytest.approx(document["energy_j"] * 0.5 ** float(exponent))
-    assert "[J·s^i], i = delay_exponent\n" in run(*words).stdout
-    assert f"delay_exponent: {exponent}\n" in run(*words).stdout
-
-
-def test_warnings_stand_in_the_document_too_and_names_are_no_formulas(tmp_path: Path) -> None:
-    path = tmp_path / "one.json"
-    path.write_text(json.dumps({**JSON, "kernels": [{"name": "=1+1", "time_s": 0.5, "instructions": {"f32.fma": 1e12}, "stalls": 5}]}))
-    words = (str(path), "--energies", "tesla-k40", "--constant-w", "25")
-    found = run(*words, "--json")
-    document = json.loads(found.stdout)
-    assert "tesla-k40 has no energy of a stall: taken as none" in document["warnings"]
-    assert [f"warning: {line}" for line in document["warnings"]] == found.stderr.splitlines()
-    assert run(*words, "--csv").stdout.splitlines()[1].startswith(" =1+1,")
-
-
 def test_the_command_refuses_what_it_cannot_do(tmp_path: Path) -> None:
     path = tmp_path / "counts.json"
     path.write_text(json.dumps(JSON))
@@ -282,13 +215,8 @@ def test_the_command_refuses_what_it_cannot_do(tmp_path: Path) -> None:
         ((), "name files of COUNTS"),
         ((str(path),), "either --bundle or --energies"),
         ((str(path), "--energies", "tesla-k41"), "there are tesla-k40"),
-        ((str(path), "--bundle", "a10-eager"), "no energies of instructions"),
-        ((str(path), "--energies", "tesla-k40", "--against", "x"), "--modules"),
         ((str(path), "--energies", "tesla-k40", "--freq", "900"), "--freq is for --bundle"),
         ((str(path), "--energies", "tesla-k40", "--constant-w", "nan"), "'nan' must be a number of at least 0 and at most 1e+06"),
-        ((str(path), "--energies", "tesla-k40", "--constant-w", "1e308"), "must be a number of at least 0 and at most"),
-        ((str(path), "--energies", "tesla-k40", "--delay-exponent", "nan"), "must be a number of at least 0 and at most 10"),
-        ((str(path.parent), "--energies", "tesla-k40"), "cannot be read"),
     ):
         found = run(*words)
         assert found.exception is not None
@@ -322,13 +250,6 @@ def counts_file(folder: Path, time_s: float) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("clock", ["100000", "5"])
-def test_a_clock_that_the_board_cannot_have_is_refused(clock: str, bundle: str, tmp_path: Path) -> None:
-    found = run(counts_file(tmp_path, 1.0), "--bundle", bundle, "--constant-w", "40", "--freq", clock)
-    assert isinstance(found.exception, OperatingPointError)
-    assert "can lock: 210 to 1410 MHz" in str(found.exception)
-
-
 @pytest.mark.parametrize(
     ("time_s", "words", "validity", "warning"),
     [
@@ -360,24 +281,3 @@ def test_constant_power_must_be_known_and_classes_too() -> None:
     assert "no energy of a stall" in warnings[0]
     with pytest.raises(CountsError, match="--integration"):
         counted_energies([kernel()], K40, constant_w=1.0, modules=2)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("nam = 'x'", "unknown field 'nam'"),
-        ("= 3", "not valid TOML"),
-        ("name='a'\ntitle='b'\nsource='c'\nvocabulary='sass'", "lacks the field 'instructions_nj'"),
-        (
-            "name='a'\ntitle='b'\nsource='c'\nvocabulary='sass'\n[instructions_nj]\nFFMA=-1\n[transactions_nj]\nl2=1",
-            "FFMA = -1 lies outside",
-        ),
-        (f"name='a'\ntitle='b'\nsource='c'\nvocabulary='sass'\n[instructions_nj]\nFFMA={'9' * 400}", "hundreds of digits"),
-        ("name='a'\ntitle='b'\nsource='c'\nvocabulary='sass'\n[instructions_nj]\nFFMA=1\n[transactions_nj]\nl3=1", "'l3' is unknown"),
-    ],
-)
-def test_a_table_of_energies_that_cannot_be_used_says_why(text: str, message: str, tmp_path: Path) -> None:
-    path = tmp_path / "mine.toml"
-    path.write_text(text)
-    with pytest.raises(CountsError, match=message):
-        load_energy_table(str(path))

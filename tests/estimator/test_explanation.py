@@ -6,7 +6,7 @@ import pytest
 from estimator.bundle.content import Bundle
 from estimator.bundle.files import load_bundle
 from estimator.forms.variation import Variant
-from estimator.model.coefficients import COEFFICIENTS, SHAPE_COEFFICIENTS
+from estimator.model.coefficients import COEFFICIENTS, DEFAULTS
 from estimator.model.power import PARTS
 from estimator.questions.explanation import LIMIT_OF_PHASE, LIMITS, by_family, explain
 from estimator.questions.judging import Asked
@@ -54,15 +54,8 @@ def test_energy_adds_up_at_a_power_limit_too(workload: Workload, cap_w: float) -
     assert -1e-9 <= answer.waiting_j / answer.result.energy_j < 1e-3, "the host is far ahead"
 
 
-def test_an_efficiency_changes_times_and_no_energy_of_events() -> None:
-    free, slowed = (explained(gpt2_prefill(8, 512), A100, efficiency={"dram": share}).energy_parts_j for share in (0.9, 0.5))
-    still = ("idle", "active", "busy", "leakage")
-    assert all(slowed[part] == pytest.approx(free[part], rel=1e-9) for part in set(PARTS) - {*still})
-    assert all(slowed[part] > free[part] for part in ("idle", "busy"))
-
-
 def test_every_phase_has_a_limit() -> None:
-    phases = set(COEFFICIENTS) - set(SHAPE_COEFFICIENTS) - {"math"} | {"epsilon"}
+    phases = set(COEFFICIENTS) - set(DEFAULTS) - {"math"} | {"epsilon"}
     assert set(LIMIT_OF_PHASE) == phases
     assert set(LIMIT_OF_PHASE.values()) <= set(LIMITS)
 

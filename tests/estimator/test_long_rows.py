@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from estimator.model.coefficients import coefficient_vector
-from estimator.model.lowering import SHARED_ROW_BYTES, STREAM_KINDS
+from estimator.model.lowering import STREAM_KINDS
 from estimator.model.phases import EVENTS, OVERLAPPED, Phases
-from estimator.model.streams import norm_loads
+from estimator.model.streams import Stream, norm_loads
 from estimator.model.timeline import kernel_seconds
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.specifications import load_gpu
@@ -41,7 +41,7 @@ def test_norm_rows_that_outgrow_l2_are_read_twice() -> None:
 
 
 def test_a_softmax_row_beyond_shared_memory_is_read_three_times() -> None:
-    longest = SHARED_ROW_BYTES // 4
+    longest = Stream.SHARED_ROW_BYTES // 4
     assert read_again(rows_of("softmax", longest, SMALL_L2), longest, SMALL_L2) == 0.0
     assert 1.8 < read_again(rows_of("softmax", 4 * longest, SMALL_L2), 4 * longest, SMALL_L2) <= 2.0
 

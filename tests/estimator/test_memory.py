@@ -1,6 +1,5 @@
 """Operators that no board can hold are said to be so, and nothing else is."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,10 +13,10 @@ from estimator.formats import read_workload
 from estimator.forms.rescaling import Sizes, with_sizes
 from estimator.forms.rewriting import with_precision
 from estimator.forms.variation import Variant
-from estimator.model.memory import GIB
 from estimator.questions.choosing import best
 from estimator.questions.estimates import estimate
 from estimator.questions.judging import Asked
+from estimator.uncertainty.validity import GIB
 from estimator.vocabulary.work import operator_work
 from estimator.vocabulary.workload import Footprint, Workload, make_operator
 
@@ -42,31 +41,6 @@ def test_an_operator_is_warned_about_where_its_tensors_exceed_the_memory_and_now
     assert len(told(workload)) == (size > A100.gpu.dram_bytes)
 
 
-@pytest.mark.parametrize(
-    ("family", "operator", "sizes"),
-    [
-        ("conv", "conv2d", {"batch": 4096, "channels": 64, "height": 256, "width": 256, "filters": 64, "kernel_h": 3, "kernel_w": 3,
-                            "stride": 1, "padding": 1, "groups": 1}),
-        ("attention", "prefill", {"batch": 512, "queries": 8192, "context": 8192, "heads": 32, "kv_heads": 32, "head_dim": 128,
-                                  "window": 0, "causal": 1}),
-        ("softmax", "softmax", {"rows": 2**22, "dim": 2**13}),
-        ("elementwise", "add", {"elements": 2**34, "reads": 2**35}),
-        ("copy", "transpose", {"elements": 2**34, "reads": 2**34}),
-    ],
-)  # fmt: skip
-def test_every_family_is_looked_at(family: str, operator: str, sizes: dict[str, int]) -> None:
-    one = make_operator(family, operator, "bf16", **sizes)
-    assert len(told(Workload(name="large", operators=(one,), counts=(1.0,)))) == 1
-
-
-def test_the_command_ends_with_status_3_and_the_warning_in_its_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "large.json"
-    entry = {"family": "gemm", "operator": "linear", "precision": "bf16", "count": 1, "batch": 1, "m": 200_000, "n": 2**17, "k": 1024}
-    path.write_text(json.dumps({"format": "wattprint-workload", "format_version": "1.0", "operators": [entry]}))
-    assert main([str(path), "--bundle", "a100-pcie-40gb-eager", "--json"]) == 3
-    assert any("GiB" in line for line in json.loads(capsys.readouterr().out)["warnings"])
-
-
 LAYERS = 32
 WEIGHT = make_operator("gemm", "linear", "bf16", batch=1, m=16, n=28672, k=4096)
 
@@ -82,7 +56,7 @@ def decoding(batch: int, *, window: int = 0, layers: int = LAYERS, precision_kv:
 def test_weights_and_caches_of_all_layers_must_fit_together(batch: int, window: int) -> None:
     kept = LAYERS * (28672 * 4096 * 2 + 2 * batch * (window or 2048) * 8 * 128 * 2)
     passing = max(16 * (28672 + 4096), batch * 2 * 32 * 128) * 2
-    least = kept if kept > A100.gpu.dram_bytes else kept + passing
+    least = kept + passing
     lines = told(decoding(batch, window=window))
     assert len(lines) == (least > A100.gpu.dram_bytes)
     assert all(f"at least {least / GIB:.4g} GiB" in line and "does not fit" in line for line in lines)
@@ -100,7 +74,6 @@ def test_what_the_largest_operator_reads_and_writes_must_fit_beside_the_weights(
     assert beside(0.9) == []
     (line,) = beside(1.1)
     assert f"{(half + 1.1 * half) / GIB:.3g}" in line
-    assert "what the largest operator reads and writes" in line
 
 
 @pytest.mark.parametrize("name", ["gpt2-prefill", "llama-8b-decode"])
@@ -173,6 +146,6 @@ def test_the_command_says_what_was_left_out(repository: Path, capsys: pytest.Cap
     said = capsys.readouterr()
     assert "@b64s2048 on" in said.out.splitlines()[0]
     (line,) = [line for line in said.err.splitlines() if "GiB" in line]
-    assert line.startswith("note: llama-8b-decode-b16-s2048@b256s2048: left out: weights and cached keys and values")
+    assert line.startswith("note: llama-8b-decode-b16-s2048@b256s2048: left out: the model needs at least")
     main([*words, "--batch", "256,1024"])
     assert [line.split(":")[0] for line in capsys.readouterr().err.splitlines() if "GiB" in line] == ["warning"]

@@ -1,19 +1,14 @@
 """Laws of estimates: energy, limits, settings, other GPUs."""
 
-import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
 from estimator.bundle.content import Bundle
-from estimator.model.power_limit import settled_clock_mhz
 from estimator.questions.estimates import estimate
-from estimator.vocabulary.errors import OperatingPointError
 from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.workload import UnknownOperator
-from tests.estimator.estimating import unlimited
 from tests.estimator.synthetic import known_bundle, transformer
 
 BIG = transformer(4096, 2048, 4)
@@ -60,51 +55,10 @@ def test_a_small_workload_waits_for_the_host(bundle: Bundle) -> None:
     assert estimate(SMALL, bundle, sm_clock_mhz=1410, host_launch_s=0.0)[0].latency_s < 0.5 * answer.latency_s
 
 
-def test_the_power_limit_holds_and_lowers_the_clock(bundle: Bundle) -> None:
-    free = estimate(BIG, unlimited(bundle), sm_clock_mhz=1410)[0]
-    previous = math.inf
-    for cap in (240.0, 200.0, 160.0):
-        answer = estimate(BIG, bundle, sm_clock_mhz=1410, power_cap_w=cap)[0]
-        assert answer.power_w <= cap * (1 + 1e-9)
-        assert answer.power_w > 0.97 * cap
-        assert answer.sm_clock_mhz < min(previous, free.sm_clock_mhz)
-        assert answer.latency_s > free.latency_s
-        assert any("power limit" in line for line in answer.notes)
-        previous = answer.sm_clock_mhz
-
-
-def test_a_limit_below_the_lowest_clock_is_said(bundle: Bundle) -> None:
-    answer = estimate(BIG, bundle, sm_clock_mhz=900, power_cap_w=20)[0]
-    assert answer.sm_clock_mhz == 210
-    assert any("even at the lowest clock" in line for line in answer.warnings)
-
-
-def test_settling_keeps_a_clock_that_fits() -> None:
-    grid = np.array([500.0, 600.0, 700.0, 800.0])
-    power = np.array([100.0, 120.0, 150.0, 200.0])
-    assert_allclose(settled_clock_mhz(power, grid, 170.0, np.array([600.0, 700.0, 800.0])), [600.0, 700.0, 740.0])
-    assert_allclose(settled_clock_mhz(power, grid, 50.0, np.array([800.0])), [500.0])
-
-
 def test_utilisation_is_a_share(bundle: Bundle) -> None:
     for kernel in estimate(BIG, bundle, sm_clock_mhz=1410)[0].kernels:
         assert set(kernel.utilization) == {"dram", "l2", "shared", "tensor", "cuda", "sfu"}
         assert all(0.0 <= share <= 1.0 for share in kernel.utilization.values())
-
-
-@pytest.mark.parametrize(
-    "setting",
-    [
-        {"power_cap_w": 0.0},
-        {"power_cap_w": math.nan},
-        {"host_launch_s": -1.0},
-        {"efficiency": {"warp": 0.5}},
-        {"efficiency": {"dram": 0.0}},
-    ],
-)
-def test_settings_that_cannot_be_are_refused(bundle: Bundle, setting: dict[str, object]) -> None:
-    with pytest.raises(OperatingPointError):
-        estimate(BIG, bundle, sm_clock_mhz=900, **setting)  # type: ignore[arg-type]
 
 
 def test_unknown_operators_are_never_silent(bundle: Bundle) -> None:

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from estimator.counts.activities import CountedKernel
 from estimator.counts.counted_energy import counted_energies
-from estimator.counts.energies import INSTRUCTION, Activity, InstructionEnergies, energies_from_section, section_of
-from estimator.counts.opcodes import RARE, SHAPED, sass_class
-from estimator.counts.prices import LIKE_SPREAD, RARE_SPREAD, is_matrix, price_of, products_of
+from estimator.counts.energies import INSTRUCTION, Activity, InstructionEnergies
+from estimator.counts.opcodes import RARE
+from estimator.counts.prices import LIKE_SPREAD, is_matrix, price_of, products_of
 from estimator.counts.tables import EnergyTable, load_energy_table
-from estimator.vocabulary.errors import BundleError, CountsError
+from estimator.vocabulary.errors import CountsError
 from tests.estimator.test_instructions import ENERGIES
 
 DENSE_J, RARE_J = 80e-12, 4e-12
@@ -65,14 +65,6 @@ def test_a_sparse_product_whose_class_was_left_out_costs_what_a_dense_one_of_its
     assert known.doubt("HMMA.16816.F32") == ""
 
 
-def test_other_instructions_take_what_rare_ones_share_and_are_less_sure_of_it() -> None:
-    known = energies(rare=RARE_J)
-    value, std = known.energy_j(activity("DFMA"))
-    assert value == pytest.approx(RARE_J * 1e9)
-    assert std == pytest.approx(np.hypot(0.01, RARE_SPREAD) * RARE_J * 1e9)
-    assert "at the energy that rare classes share" in known.doubt("DFMA")
-
-
 @given(st.sampled_from(MATRIX), st.sets(st.sampled_from([*MATRIX, "FFMA", "DFMA", RARE])))
 def test_a_matrix_product_is_never_priced_as_a_rare_instruction(name: str, known: set[str]) -> None:
     price = price_of(name, known)
@@ -81,18 +73,6 @@ def test_a_matrix_product_is_never_priced_as_a_rare_instruction(name: str, known
     if price.name:
         assert price.factor == pytest.approx(products_of(name) / products_of(price.name))
         assert price.name.split(".")[0] == name.split(".")[0]
-
-
-def test_a_matrix_product_that_nothing_is_like_has_no_energy() -> None:
-    known = energies(HMMA_16816_F32=DENSE_J, rare=RARE_J)
-    with pytest.raises(BundleError, match=r"no energy of IMMA\.16832\.S8\.S8\.SAT in this bundle; measure it with"):
-        known.energy_j(activity("IMMA.16832.S8.S8.SAT"))
-    assert known.doubt("IMMA.16832.S8.S8.SAT") == "no run is made of it, nor of another IMMA.S8.S8 instruction that could stand for it"
-
-
-@pytest.mark.parametrize("base", sorted(SHAPED))
-def test_every_matrix_unit_has_classes_of_its_own(base: str) -> None:
-    assert sass_class(f"{base}.64x64x16.F32") == f"{base}.64x64x16.F32"
 
 
 def table(known: InstructionEnergies) -> EnergyTable:
@@ -120,18 +100,3 @@ def test_a_kernel_of_which_nothing_is_counted_has_an_unknown_error_not_none() ->
     rows, total, _ = counted_energies([idle], load_energy_table("tesla-k40"), constant_w=40.0)
     assert rows[0].energy_j == total.energy_j == pytest.approx(0.04)
     assert np.isnan([rows[0].energy_std_j, total.energy_std_j]).all()
-
-
-def test_doubts_come_back_from_a_bundle() -> None:
-    known = replace(ENERGIES, doubts={"LOP3": "one run is made of it, so that nothing checks it"})
-    section = section_of(known)
-    assert section["instructions"]["LOP3"]["low_confidence"] == known.doubts["LOP3"]
-    assert "low_confidence" not in section["instructions"]["FFMA"]
-    back = energies_from_section(section)
-    assert back is not None
-    assert dict(back.doubts) == dict(known.doubts)
-    assert back.doubt("LOP3") == known.doubts["LOP3"]
-    (_, _, warnings) = counted_energies(
-        [CountedKernel(name="k", launches=1.0, activity=replace(activity("LOP3"), time_s=1.0))], table(known)
-    )
-    assert warnings == (f"energy of LOP3 is of low confidence: {known.doubts['LOP3']}",)

@@ -12,7 +12,6 @@ from estimator.model.residuals import (
     Fading,
     faded,
     log_corrections,
-    mean_log_corrections,
     nearest,
     neighbour_error,
 )
@@ -95,17 +94,6 @@ def test_the_share_beyond_the_largest_work_is_what_forecasts_of_the_largest_bear
     assert reverses.beyond_share == 0.0
 
 
-def test_what_the_largest_kernels_err_in_common_is_no_reason_to_trust_neighbours_beyond() -> None:
-    rng = np.random.default_rng(0)
-    error = rng.normal(0.0, 0.03, 400)
-    inside = forecast_of(error, error, 0.3, -3.0)
-    drifting = forecast_of(0.06 + rng.normal(0.0, 0.01, 400), 0.06 + rng.normal(0.0, 0.03, 400), 0.8, 1.0)
-    chosen = best_fading([inside, drifting])
-    assert chosen is not None
-    assert np.abs(drifting.errors(Fading(beyond_share=1.0))).mean() < np.abs(drifting.bare).mean()  # neighbours seem to help
-    assert chosen.beyond_share <= 0.25
-
-
 def test_neighbours_that_know_nothing_are_not_asked() -> None:
     rng = np.random.default_rng(0)
     assert best_fading([forecast_of(rng.normal(0, 0.02, 500), rng.normal(0, 0.2, 500), 0.3, -1.0)]) is None
@@ -118,22 +106,6 @@ def test_named_tiles_have_errors_of_their_own() -> None:
     correction, deviation = log_corrections(asked, [GROUP] * 2, residuals, np.array([False, True]))
     assert correction == pytest.approx([0.2, -0.05])
     assert deviation[1] < deviation[0]
-
-
-def test_without_errors_of_named_tiles_a_name_changes_nothing() -> None:
-    operators = various(100)
-    residuals = {GROUP: document(operators, np.full(100, 0.2), np.full(100, 0.2))}
-    told = log_corrections(operators[:9], [GROUP] * 9, residuals, np.ones(9, dtype=bool))
-    np.testing.assert_array_equal(told, log_corrections(operators[:9], [GROUP] * 9, residuals))
-
-
-@given(seed=st.integers(0, 1000))
-def test_corrections_alone_are_those_that_come_with_deviations(seed: int) -> None:
-    random = np.random.default_rng(seed)
-    operators = various(60, seed)
-    residuals = {GROUP: document(operators[:40], random.normal(0.0, 0.2, 40), random.uniform(0.0, 0.2, 40))}
-    groups = [GROUP if known else None for known in (random.random(60) < 0.8).tolist()]
-    np.testing.assert_array_equal(mean_log_corrections(operators, groups, residuals), log_corrections(operators, groups, residuals)[0])
 
 
 def test_intervals_widen_with_the_distance_beyond_the_largest_work() -> None:
@@ -182,14 +154,6 @@ def test_brute_force_and_tree_find_the_same_neighbours() -> None:
     by_tree, tree_index = neighbours(points, asked, 8)
     np.testing.assert_allclose(distance, by_tree, atol=1e-9)
     np.testing.assert_array_equal(index, tree_index)
-
-
-def test_rows_of_one_shape_count_once() -> None:
-    operators = [product(64, 64, 64)] * 5 + various(40)
-    shapes = shape_errors(operators)
-    assert len(shapes.operators) == 41
-    error = np.concatenate([[0.1, 0.2, 0.3, 0.4, 0.5], np.zeros(40)])
-    assert shapes.mean(error)[0] == pytest.approx(0.3)
 
 
 def test_uncertainty_grows_where_neighbours_were_wrong_and_where_none_are_near() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_allclose
 
 from estimator import Workload, estimate, load_bundle
 from estimator.bundle.content import Bundle
@@ -20,8 +20,7 @@ from estimator.uncertainty.sources import unfitted_groups
 from estimator.uncertainty.unseen import fitted_precisions
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.frozen import FrozenMapping
-from estimator.vocabulary.listing import Listing
-from estimator.vocabulary.workload import Operator, make_operator
+from estimator.vocabulary.workload import Listing, Operator, make_operator
 from examples.gpt2_prefill import gpt2_prefill
 from fitter.latency.runs import prior_groups
 from tests.estimator.synthetic import transformer
@@ -46,16 +45,6 @@ def assert_rows_equal(all_of_them: Phases, row: int, alone: Phases) -> None:
         assert_allclose(getattr(all_of_them, name)[row], getattr(alone, name)[0], rtol=1e-13, err_msg=name)
 
 
-def test_kernels_lowered_together_are_those_lowered_one_by_one(bundle: Bundle) -> None:
-    operators = products()
-    coefficients, _ = coefficient_rows(prior_groups(), [group_key(o) for o in operators])
-    together = lower(operators, bundle.gpu, coefficients)
-    for i, operator in enumerate(operators):
-        alone = lower([operator], bundle.gpu, coefficients[i : i + 1])
-        assert_rows_equal(together.phases, i, alone.phases)
-        assert_array_equal(together.tile_m[i], alone.tile_m[0])
-
-
 def test_a_tile_that_was_searched_for_and_the_same_tile_told_make_the_same_kernel(bundle: Bundle) -> None:
     operators = products()
     coefficients, _ = coefficient_rows(prior_groups(), [group_key(o) for o in operators])
@@ -69,18 +58,6 @@ def test_a_tile_that_was_searched_for_and_the_same_tile_told_make_the_same_kerne
         assert_rows_equal(searched.phases, i, Phases(**{name: getattr(told.phases, name)[i : i + 1] for name in Phases.__slots__}))
 
 
-def test_of_a_product_whose_tile_alone_is_told_the_split_is_searched_for(bundle: Bundle) -> None:
-    operators = products()
-    coefficients, _ = coefficient_rows(prior_groups(), [group_key(o) for o in operators])
-    searched = lower(operators, bundle.gpu, coefficients)
-    small = {"tile_m": np.full(len(operators), 64.0), "tile_n": np.full(len(operators), 64.0)}
-    part = lower(operators, bundle.gpu, coefficients, KnownTiles(**small, split=np.full(len(operators), np.nan)))
-    whole = lower(operators, bundle.gpu, coefficients, KnownTiles(**small, split=searched.split))
-    assert_array_equal(part.split, searched.split)
-    for i in range(len(operators)):
-        assert_rows_equal(part.phases, i, Phases(**{name: getattr(whole.phases, name)[i : i + 1] for name in Phases.__slots__}))
-
-
 pieces = st.sampled_from(['{"a": 1}, ["x"', '{"a": 2}, ["x"', '{}, ["y", "z"', '{"b": [1, [2]]}, ["x"', '["[[", "]]"], ["x"'])
 
 
@@ -90,18 +67,6 @@ def test_places_are_those_where_an_operator_stands(order: list[int], wanted: set
     counter = Counter(order)
     listing = Listing(operators=operators, order=tuple(order), counts=tuple(float(counter[i]) for i in range(6)))
     assert listing.places(wanted) == [place for place, number in enumerate(order) if number in wanted]
-
-
-def test_one_clock_alone_is_estimated_as_among_others(bundle: Bundle) -> None:
-    """Numbers take the place of arrays where there is one clock."""
-    workload = replace(transformer(512, 768, 2), model_family="unknown")
-    clocks = [float(mhz) for mhz in bundle.gpu.clocks_mhz()[[0, 30, 60]]]
-    for clock, among in zip(clocks, estimate(workload, bundle, sm_clock_mhz=clocks), strict=True):
-        alone = estimate(workload, bundle, sm_clock_mhz=clock)[0]
-        for name in ("latency_s", "latency_s_std", "power_w", "power_w_std", "energy_j", "energy_j_std", "completed_share"):
-            assert getattr(alone, name) == pytest.approx(getattr(among, name), rel=1e-12), name
-        for kernel, other in zip(alone.kernels, among.kernels, strict=True):
-            assert kernel.utilization == pytest.approx(other.utilization, rel=1e-12)
 
 
 def test_the_order_of_operators_and_of_equal_ones_changes_no_total(bundle: Bundle) -> None:

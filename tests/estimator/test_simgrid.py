@@ -17,7 +17,6 @@ from estimator.blocks.model import BlockModel, section_of
 from estimator.blocks.simgrid import host_name, platform_xml, simulated_run
 from estimator.bundle.files import save_bundle
 from estimator.cli import main
-from estimator.uncertainty.validity import SIMULATED
 from estimator.vocabulary.errors import EstimatorError
 from tests.fitter.measured import planted_bundle
 
@@ -134,15 +133,6 @@ def test_simgrid_finds_the_sum_of_power_times_time(tmp_path: Path) -> None:
     assert found == [pytest.approx((run.latency_s, run.energy_j), rel=1e-8) for run in runs]
 
 
-def test_the_example_is_the_published_one() -> None:
-    rows = json.loads(EXAMPLE.with_name("m2075.json").read_text())
-    for row in rows:
-        run = simulated_run(FERMI, row["blocks"])
-        assert (row["host"], row["rounds"]) == (run.host, run.rounds)
-        assert (row["whole"], row["latency_s"], row["energy_j"]) == pytest.approx((run.whole, run.latency_s, run.energy_j), rel=1e-12)
-    assert simulated() == [pytest.approx((row["latency_s"], row["energy_j"]), rel=1e-8) for row in rows]
-
-
 def test_the_command_says_what_simgrid_is_to_execute(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bundle = tmp_path / "blocks.json"
     save_bundle(replace(planted_bundle(), block_models=section_of([FERMI, SLOWER])), bundle)
@@ -156,20 +146,3 @@ def test_the_command_says_what_simgrid_is_to_execute(tmp_path: Path, capsys: pyt
         assert row["latency_s"] == pytest.approx(units / row["speed"], rel=1e-12)
         model = FERMI if row["pstate"] == 0 else SLOWER
         assert row["latency_s"] == pytest.approx(float(model.latency_s(row["blocks"])), rel=1e-9)
-
-
-def test_models_are_listed_by_clock_and_kernel_with_errors_in_percent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    bundle = tmp_path / "blocks.json"
-    models = [replace(FERMI, kernel="stencil", scatter={"rounds": {"time": 0.36087}}), FERMI, SLOWER]
-    save_bundle(replace(planted_bundle(), block_models=section_of(models), environment={"simulated": "true"}), bundle)
-    assert main(["blocks", "--bundle", str(bundle)]) == 0
-    said = capsys.readouterr()
-    header, *rows, legend = said.out.splitlines()
-    assert [row.split()[0] for row in rows] == [SLOWER.kernel, "stencil", FERMI.kernel]
-    assert "time_error_rounds %" in header
-    assert "36.09" in rows[1].split()
-    assert "relative to what was measured" in legend
-    assert said.err == f"note: {SIMULATED.format('planted')}\n", "as estimate and estimate counts say"
-    assert main(["blocks", "stencil", "--bundle", str(bundle), "--json"]) == 0
-    listed = json.loads(capsys.readouterr().out)
-    assert listed[0]["time_error_rounds"] == 0.36087, "a share of 1, by a name that says an error"

@@ -7,7 +7,7 @@ import pytest
 
 from estimator.bundle.content import Bundle
 from estimator.model.timeline import launch_bound_share
-from estimator.uncertainty.sources import PRIOR_STD, UNTESTED_STD, group_shares, joined, latency_sources, launch_weight, power_sources
+from estimator.uncertainty.sources import PRIOR_STD, UNTESTED_STD, error_sources, group_shares, joined, launch_weight
 from tests.fitter.measured import planted_bundle
 
 GROUPS = ("conv", "gemm")
@@ -19,7 +19,7 @@ def stating(**latency: object) -> Bundle:
 
 
 def latency_std(bundle: Bundle, family: str, launch_share: float) -> float:
-    return float(joined(latency_sources(bundle, family, launch_share, group_shares(GROUPS, SHARES)).values()))
+    return float(joined(error_sources(bundle, "latency", family, launch_share, group_shares(GROUPS, SHARES)).values()))
 
 
 def test_shares_at_several_clocks_are_those_at_each() -> None:
@@ -70,7 +70,7 @@ def test_kernels_that_the_host_hides_are_no_error_of_the_latency() -> None:
 
 def power_std(model_family: str, launch_share: float, **power: object) -> float:
     bundle = replace(planted_bundle(), uncertainty={"latency": {}, "power": {"gpu": 0.03, "families": ("bert",), **power}})
-    return float(joined(power_sources(bundle, model_family, launch_share, group_shares(GROUPS, SHARES)).values()))
+    return float(joined(error_sources(bundle, "power", model_family, launch_share, group_shares(GROUPS, SHARES)).values()))
 
 
 def test_power_of_what_the_host_paces_has_its_own_spread() -> None:

@@ -3,14 +3,13 @@
 import json
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from estimator import Asked, Variant, best, load_bundle
 from estimator.bundle.files import save_bundle
 from estimator.cli import main
-from estimator.display.text import NO_ERRORS, NO_ERRORS_OF, NO_POWER, unknown_values
+from estimator.display.text import NO_ERRORS, NO_POWER, unknown_values
 from estimator.formats import write_workload
 from tests.estimator.synthetic import transformer
 from tests.fitter.measured import planted_bundle
@@ -33,7 +32,7 @@ def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", [[], ["sweep"], ["best"], ["compare", "--baselines"], ["explain"]])
+@pytest.mark.parametrize("command", [[], ["best"], ["compare", "--baselines"]])
 @pytest.mark.parametrize(("bundle", "reason"), [("silent", NO_ERRORS), ("powerless", NO_POWER)])
 def test_every_table_says_why_a_number_has_no_uncertainty(
     capsys: pytest.CaptureFixture[str], files: dict[str, str], command: list[str], bundle: str, reason: str
@@ -70,33 +69,6 @@ def test_without_stated_errors_no_clock_can_be_told_from_the_best() -> None:
     assert len(known.alike) < len(clocks)
 
 
-def test_known_numbers_have_no_reason() -> None:
-    assert unknown_values({"latency_s": 1.0, "latency_s_std": 0.0}) == {}
-
-
 def test_power_that_is_unknown_is_no_reason_for_an_unknown_latency() -> None:
     values = {"latency_s_std": math.nan, "power_w": math.nan, "energy_j_std": math.nan}
     assert unknown_values(values) == {"latency_s_std": NO_ERRORS, "power_w": NO_POWER, "energy_j_std": NO_POWER}
-
-
-@pytest.mark.parametrize("kept", ["latency", "power"])
-def test_an_uncertainty_that_is_unknown_alone_is_named(
-    capsys: pytest.CaptureFixture[str], files: dict[str, str], kept: str, tmp_path: Path
-) -> None:
-    bundle, other = load_bundle(KNOWN), {"latency": "power", "power": "latency"}[kept]
-    save_bundle(replace(bundle, uncertainty={kept: bundle.uncertainty[kept]}, digest=""), tmp_path / "half.json")
-    words = (files["w"], "--bundle", str(tmp_path / "half.json"), "--freqs", "900")
-    text = shown(capsys, *words)
-    assert NO_ERRORS_OF.format(other) in text
-    assert NO_ERRORS not in text
-    unknown = json.loads(shown(capsys, *words, "--json"))["unknown"]
-    assert unknown == dict.fromkeys(("latency_s_std" if other == "latency" else "power_w_std", "energy_j_std"), NO_ERRORS_OF.format(other))
-
-
-@pytest.mark.parametrize("ending", ["svg", "html"])
-def test_pictures_of_points_without_uncertainty_hold_no_nan(
-    capsys: pytest.CaptureFixture[str], files: dict[str, str], tmp_path: Path, ending: str
-) -> None:
-    out = tmp_path / f"points.{ending}"
-    shown(capsys, "sweep", files["w"], "--bundle", files["silent"], "--freqs", "600:1200:100", "--out", str(out))
-    assert "nan" not in out.read_text(encoding="utf-8").lower().replace("nanosecond", "")

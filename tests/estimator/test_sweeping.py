@@ -8,10 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from estimator.bundle.files import load_bundle
-from estimator.engine.board import open_board
-from estimator.engine.prediction import Points, evaluate, held_points, prepare
 from estimator.forms.variation import Variant, variants
-from estimator.model.power_limit import BoardCurve
 from estimator.questions.choosing import pareto_front
 from estimator.questions.estimates import estimate
 from estimator.questions.points import LABELS, VALUES, Sweep, joined_sweeps
@@ -48,30 +45,6 @@ def test_a_sweep_holds_the_estimates_of_its_points(cap_w: float | None, gpu: str
         np.testing.assert_allclose(getattr(points, name), [getattr(one, name) for one in single], rtol=1e-9, err_msg=name)
     named = {(workload, line) for workload, line in points.warnings}
     assert named == {(one.workload, line) for one in single for line in one.warnings}
-
-
-def test_a_board_that_no_clock_keeps_within_its_limit_is_swept_at_its_lowest_one() -> None:
-    lowest = BUNDLE.gpu.sm_clock_min_mhz
-    points = sweep(WORKLOADS, BUNDLE, sm_clock_mhz=lowest, power_cap_w=20.0)
-    assert points.above_limit.all()
-    assert (points.sm_clock_mhz == lowest).all()
-    free = sweep(WORKLOADS, BUNDLE, sm_clock_mhz=lowest)
-    np.testing.assert_allclose(points.latency_s, free.latency_s, rtol=1e-12)
-
-
-def test_points_that_settle_are_those_of_all_points_at_the_clocks_at_which_they_settle() -> None:
-    asked = BUNDLE.gpu.clocks_mhz()
-    prepared = prepare(WORKLOADS, open_board(BUNDLE, sm_clock_mhz=asked, power_cap_w=150.0, host_launch_s=2e-5))
-    power_w = 60.0 + 200.0 * asked / 1410.0
-    rippled = power_w * np.exp(0.3 * np.sin(np.arange(len(asked))))  # the board settles at several clocks, by the one asked for
-    curves = [BoardCurve(clock_mhz=asked, latency_s=1.0 / asked, power_w=watt) for watt in (rippled, power_w, power_w)]
-    found, settled = held_points(prepared, curves, evaluate(prepared, asked[None, :]), np.array([0, 2]))
-    assert len(np.unique(settled[0][settled[0] != asked])) > 3
-    assert len(np.unique(settled[2][settled[2] != asked])) == 1
-    assert (settled[1] == asked).all()
-    expected = evaluate(prepared, settled)
-    for name in Points.__slots__:
-        np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-9, err_msg=name)
 
 
 def test_pieces_are_the_whole_in_its_order() -> None:

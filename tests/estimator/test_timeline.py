@@ -7,10 +7,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from estimator.model.coefficients import coefficient_rows, coefficient_vector, group_key
-from estimator.model.gemm import candidate_phases
 from estimator.model.lowering import KnownTiles, lower, matrix_columns
 from estimator.model.phases import EVENTS, OVERLAPPED, SERIAL, Phases
-from estimator.model.tiling import tile_candidates
 from estimator.model.timeline import kernel_seconds, launch_bound_share, p_norm, sweep_parts, sweep_seconds, wave_share, workload_seconds
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import HZ_PER_MHZ
@@ -67,26 +65,6 @@ def test_a_product_with_lambda_one_never_beats_the_roofline(m: int, n: int, k: i
     seconds = float(kernel_seconds(lower([operator], gpu, coefficients).phases, coefficients, 1410e6)[0])
     assert seconds >= 2.0 * m * n * k / gpu.peak_flop_per_s("bf16")
     assert seconds >= 2.0 * (m * k + n * k + m * n) / gpu.dram_bytes_per_s * (1 - 1e-12)
-
-
-def test_the_chosen_tile_is_the_fastest_candidate(a100: GpuSpec) -> None:
-    operator = make_operator("gemm", "linear", "bf16", batch=1, m=384, n=1000, k=5000)
-    coefficients, _ = coefficient_rows(prior_groups(), ["gemm.linear.bf16"])
-    lowered = lower([operator], a100, coefficients)
-    every = kernel_seconds(
-        candidate_phases(matrix_columns([operator], a100), tile_candidates(a100, False), a100), coefficients[:, None, :], 1410e6
-    )
-    assert_allclose(kernel_seconds(lowered.phases, coefficients, 1410e6)[0], every.min())
-
-
-def test_a_known_tile_is_used_as_it_is(a100: GpuSpec) -> None:
-    operators = [make_operator("gemm", "linear", "bf16", batch=1, m=384, n=1000, k=5000)] * 2
-    coefficients, _ = coefficient_rows(prior_groups(), ["gemm", "gemm"])
-    known = KnownTiles(tile_m=np.array([64.0, np.nan]), tile_n=np.array([32.0, np.nan]), split=np.array([3.0, np.nan]))
-    lowered = lower(operators, a100, coefficients, known)
-    assert (lowered.tile_m[0], lowered.tile_n[0], lowered.split[0]) == (64.0, 32.0, 3.0)
-    assert lowered.phases.tile_area[0] == 64 * 32
-    assert lowered.tile_m[1] >= 64
 
 
 def test_whole_waves_cost_whole_waves(a100: GpuSpec) -> None:

@@ -66,7 +66,7 @@ def share_unseen(one: Estimate) -> float:
 
 
 @pytest.mark.parametrize("name", list(ODD))
-@pytest.mark.parametrize("share", [0.0002, 0.0099, 0.0101, 0.034])
+@pytest.mark.parametrize("share", [0.0099, 0.034])
 def test_a_reason_is_said_with_its_share_from_one_percent_on(name: str, share: float) -> None:
     one = answer(with_shares(**{name: share}))
     assert share_unseen(one) == pytest.approx(share, rel=1e-6)
@@ -92,12 +92,6 @@ def test_a_kernel_with_two_reasons_counts_once() -> None:
     one = answer(Workload(name="w", operators=(PRODUCT, both), counts=(1e3, many)))
     assert share_unseen(one) == pytest.approx(0.007, rel=1e-3)
     assert one.warnings == ()
-
-
-def test_what_is_said_of_a_large_reason_leaves_small_ones_out() -> None:
-    lines = answer(with_shares(fp64=0.3, int8=0.004)).warnings
-    assert len(lines) == 1
-    assert "int8" not in lines[0]
 
 
 @settings(max_examples=25, deadline=None)

@@ -203,7 +203,7 @@ def test_keys_given_twice_deep_inside_a_section_are_refused(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "place", [("gpu", "specification", "idle_w", "value", 0), ("residuals", "gemm", "near"), ("tile_predictors", "gemm", "left")]
+    "place", [("gpu", "specification", "idle_w", "value", 0), ("residuals", "gemm", "near"), ("tile_predictors", "gemm", "split")]
 )
 def test_a_giant_string_does_not_fill_the_screen(tmp_path: Path, place: tuple[Any, ...], capsys: pytest.CaptureFixture[str]) -> None:
     document = full()

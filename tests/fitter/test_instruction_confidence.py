@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from estimator.bundle.content import Bundle
-from estimator.counts.energies import InstructionEnergies, energies_from_section, section_of
-from estimator.counts.links import links_document
+from estimator.counts.energies import InstructionEnergies, energies_from_section, links_document, section_of
 from estimator.counts.opcodes import RARE
 from estimator.counts.prices import LIKE_SPREAD
 from estimator.vocabulary.frozen import FrozenMapping

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collector.dataset.schema import rows_to_table
-from estimator.counts.energies import energies_from_section
-from estimator.counts.links import LinkEnergy, links_document, links_from_document
+from estimator.counts.energies import LinkEnergy, energies_from_section, links_document, links_from_document
 from estimator.vocabulary.errors import BundleError
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.specifications import load_gpu

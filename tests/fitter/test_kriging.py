@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimator.model.kriging import ASKED_AT_ONCE, NOISE, SHARES, PhaseFeatures, covariance, kriged
+from estimator.model.kriging import NOISE, SHARES, PhaseFeatures, covariance, kriged
 from estimator.model.residuals import LARGEST_CORRECTION, Fading, log_corrections
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array
@@ -79,10 +79,10 @@ def test_a_kernel_measured_many_times_takes_its_own_mean_error() -> None:
 
 
 def test_long_lists_are_answered_as_short_ones() -> None:
-    measured, asked = features_of(50, 0), features_of(ASKED_AT_ONCE + 3, 1)
+    measured, asked = features_of(50, 0), features_of(2000 + 3, 1)
     known = fit_kriging(np.zeros((50, 1)), measured, errors_of_phases(measured))
-    whole = kriged(known, np.zeros((ASKED_AT_ONCE + 3, 1)), asked)
-    last = np.array([ASKED_AT_ONCE + 2])
+    whole = kriged(known, np.zeros((2000 + 3, 1)), asked)
+    last = np.array([2000 + 2])
     np.testing.assert_allclose(whole[last], kriged(known, np.zeros((1, 1)), asked.select(last)), rtol=1e-9)
 
 

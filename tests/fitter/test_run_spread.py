@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimator.uncertainty.sources import joined, latency_sources
+from estimator.uncertainty.sources import error_sources, joined
 from estimator.vocabulary.quantities import NORMAL_90
 from fitter.bundle.run_spread import (
     LATENCY_PRIOR,
@@ -38,7 +38,7 @@ def test_what_is_fitted_is_what_an_estimate_states() -> None:
     """Weights of the host in the fit and in the answer are the same, between the paces too."""
     bundle = replace(planted_bundle(), uncertainty={"latency": {"gpu": 0.03, "launch": 0.15, "families": ("bert",)}, "power": {}})
     share = np.linspace(0.0, 1.0, 21)
-    answered = joined(latency_sources(bundle, "bert", share, {"gemm": np.ones(21)}).values())
+    answered = joined(error_sources(bundle, "latency", "bert", share, {"gemm": np.ones(21)}).values())
     assert PacedSpread(gpu=0.03, launch=0.15).at(share) == pytest.approx(answered, rel=1e-12)
 
 

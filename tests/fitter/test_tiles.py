@@ -6,8 +6,7 @@ import numpy as np
 
 from estimator.model.coefficients import coefficient_vector
 from estimator.model.lowering import KnownTiles, matrix_columns
-from estimator.model.tile_choice import candidate_seconds, choice_from_document, chosen_tiles
-from estimator.model.tile_predictor import group_tiles
+from estimator.model.tile_choice import candidate_seconds, choice_from_document, chosen_tiles, group_tiles
 from estimator.model.tiling import Candidates, tile_candidates
 from estimator.vocabulary.reader import plain as plain_of
 from estimator.vocabulary.specifications import load_gpu
