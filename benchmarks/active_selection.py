@@ -85,7 +85,7 @@ def errors(path: Path, held_out: KernelRows, gpu: GpuSpec) -> tuple[tuple[float,
     bundle = draft_from_rows(selection.kernels, None, gpu, board_knowledge(selection, gpu).tables, 0).bundle
     unknown = np.full(len(held_out), np.nan)
     found = predict_kernel_rows(bundle, replace(held_out, tile_m=unknown, tile_n=unknown, split_k=unknown))
-    latency, power = found.predicted_s / found.measured_s, found.predicted_w / found.measured_w
+    latency, power = ((found[f"predicted_{name}"] / found[f"measured_{name}"]).to_numpy() for name in ("latency", "power"))
     return tuple(_figures(100.0 * np.abs(ratio - 1.0)) for ratio in (latency, power, latency * power))
 
 

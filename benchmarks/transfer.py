@@ -18,6 +18,7 @@ from pathlib import Path
 
 import click
 import numpy as np
+import pandas as pd
 from kernel_tables import Cell, cell_rows, errors, gemm_cells, random_rows
 
 from estimator.bundle.content import Bundle, GroupCoefficients, HostCost, Provenance
@@ -31,7 +32,7 @@ from fitter.bundle.probe_fit import probe_rows
 from fitter.latency.groups import fit_kernel_groups
 from fitter.rows.columns import Dataset, KernelRows, Selection, join_rows
 from fitter.rows.selection import read_selection
-from fitter.validate.predictions import Prediction, predict_kernel_rows
+from fitter.validate.predictions import predict_kernel_rows
 
 PROBES = 20
 
@@ -90,12 +91,12 @@ class Score:
         return f"{self.case:58s} {self.probes:14s} {found}"
 
 
-def scored(case: str, probes: str, found: list[Prediction], target: float | None, seconds: float) -> Score:
+def scored(case: str, probes: str, found: list[pd.DataFrame], target: float | None, seconds: float) -> Score:
     """The mean over draws."""
-    triples = [errors(one.predicted_s, one.measured_s) for one in found]
-    half = np.concatenate([NORMAL_90 * one.latency_ln_std for one in found])
-    error = np.concatenate([np.abs(np.log(one.measured_s / one.predicted_s)) for one in found])
-    stated = np.isfinite(half)
+    triples = [errors(one["predicted_latency"].to_numpy(), one["measured_latency"].to_numpy()) for one in found]
+    rows = pd.concat(found).dropna(subset="std_latency")
+    half = NORMAL_90 * rows["std_latency"]
+    error = np.log(rows["measured_latency"] / rows["predicted_latency"])
     mean = np.mean(triples, axis=0)
     return Score(
         case=case,
@@ -103,8 +104,8 @@ def scored(case: str, probes: str, found: list[Prediction], target: float | None
         rows=len(found[0]),
         error=(float(mean[0]), float(mean[1]), float(mean[2])),
         target=target,
-        coverage=float(np.mean(error[stated] <= half[stated])) if stated.any() else float("nan"),
-        width=float(100 * half[stated].mean()) if stated.any() else float("nan"),
+        coverage=float((np.abs(error) <= half).mean()),
+        width=float(100 * half.mean()),
         seconds=seconds,
     )
 
@@ -146,7 +147,7 @@ def probed(
     pool = join_rows(list(train.values()))
     assert pool is not None
     for label in ("chosen", "random"):
-        found: dict[str, list[Prediction]] = {}
+        found: dict[str, list[pd.DataFrame]] = {}
         started = time.perf_counter()
         for draw in range(1 if label == "chosen" else draws):
             kept = probe_rows(pool, gpu, PROBES, prior) if label == "chosen" else random_choice(pool, draw)
@@ -260,10 +261,10 @@ def untrusted_power(path: Path) -> dict[tuple[str, int], float]:
         }
 
 
-def power_score(case: str, found: Prediction, target: float | None, seconds: float) -> Score:
+def power_score(case: str, found: pd.DataFrame, target: float | None, seconds: float) -> Score:
     """Errors of power in place of latency."""
-    known = found.select(np.isfinite(found.measured_w) & np.isfinite(found.predicted_w))
-    turned = replace(known, measured_s=known.measured_w, predicted_s=known.predicted_w, latency_ln_std=known.power_ln_std)
+    known = found.dropna(subset=["measured_power", "predicted_power"])
+    turned = known.assign(**{f"{column}_latency": known[f"{column}_power"] for column in ("measured", "predicted", "std")})
     return scored(case, "-", [turned], target, seconds)
 
 

@@ -13,8 +13,8 @@ from fitter.blocks.model import fit_block_models
 from fitter.errors import CalibrationError
 from fitter.rows.block_table import SLOWED, BlockRows
 from fitter.rows.columns import Selection
-from fitter.shown import Shown
 from fitter.validate.predictions import ErrorRow, errors_of
+from fitter.validate.tables import Shown
 
 FAMILY: Final = "blocks"
 PERCENT: Final = 100.0

@@ -5,13 +5,14 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from scipy.linalg import block_diag
 
 from estimator.bundle.content import Bundle, Covariance, GroupCoefficients, HostCost, Provenance
 from estimator.model.coefficients import group_key, longest_prefix
 from estimator.model.power import BoardTables
 from estimator.vocabulary.gpu import GpuSpec
 from fitter.bundle.runs import fit_runs
-from fitter.bundle.sections import idle_section, power_section, voltage_section
+from fitter.bundle.sections import as_rows, power_sections
 from fitter.errors import CalibrationError
 from fitter.latency.group_fit import GroupFit
 from fitter.latency.groups import KernelFit, fit_kernel_groups
@@ -168,9 +169,7 @@ def _kernel_draft(
         prior_bundle(gpu),
         groups={group: _section(group, values, fit.groups.get(group), source) for group, values in groups.items()},
         latency_parameters=_covariance(fit.groups),
-        power=None if power is None else power_section(power, gpu),
-        voltage=None if power is None else voltage_section(power.tables, power.voltage_std_v),
-        idle=None if power is None else idle_section(power.tables),
+        **power_sections(power, gpu),
         tile_predictors=fit.tile_predictors,
         residuals=fit.residuals,
     )
@@ -220,10 +219,5 @@ def _covariance(fits: Mapping[str, GroupFit]) -> Covariance:
     """Covariance of the logarithms of the coefficients of families and operators: blocks, as groups are fitted one by one."""
     chosen = {group: fit for group, fit in fits.items() if group.count(".") < COVARIANCE_DEPTH}
     names = tuple(f"{group}.{name}" for group, fit in chosen.items() for name in fit.names)
-    matrix = np.zeros((len(names), len(names)))
-    start = 0
-    for fit in chosen.values():
-        stop = start + len(fit.names)
-        matrix[start:stop, start:stop] = (fit.covariance + fit.covariance.T) / 2.0
-        start = stop
-    return Covariance(names=names, covariance=tuple(tuple(row) for row in matrix.tolist()))
+    matrix = block_diag(*((fit.covariance + fit.covariance.T) / 2.0 for fit in chosen.values())) if chosen else np.zeros((0, 0))
+    return Covariance(names=names, covariance=as_rows(matrix))

@@ -19,7 +19,7 @@ from estimator.counts.energies import (
 from estimator.counts.links import links_from_document
 from fitter.instructions.ptx import PUBLISHED_MODES
 from fitter.instructions.published import sampling_errors
-from fitter.shown import Shown
+from fitter.validate.tables import Shown
 
 PICO: Final = 1e-12
 GIGA: Final = 1e9

@@ -14,12 +14,12 @@ import numpy as np
 
 from estimator.counts.energies import Expansion, InstructionEnergies
 from estimator.vocabulary.errors import CountsError
+from estimator.vocabulary.reader import plain
 from estimator.vocabulary.resources import resource_folder
 from estimator.vocabulary.specifications import near_match
 from fitter.instructions.ptx import MEASURED, PUBLISHED_MODES
 from fitter.rows.instruction_dataset import SAMPLING, at_level
-from fitter.shown import Shown
-from fitter.validate.predictions import plain
+from fitter.validate.tables import Shown
 
 TABLE: Final = "published/ptx-table-1.toml"
 LEVELS: Final = ("O3", "O0")

@@ -20,6 +20,8 @@ from estimator.model.residuals import log_power_corrections
 from estimator.vocabulary.quantities import NORMAL_90, Array
 from fitter.report.errors import charts_html, figure_with_table
 from fitter.rows.columns import KernelRows, Selection, WorkloadRows
+from fitter.validate.predictions import row_labels
+from fitter.validate.tables import kind_text
 
 MOST_BARS: Final = 12
 """Kinds of kernels, and workloads, whose power is taken apart."""
@@ -46,18 +48,20 @@ class Breakdown:
     measured_w: float
 
 
-def breakdowns(bundle: Bundle, selection: Selection, held: Mapping[str, pd.DataFrame]) -> tuple[Breakdown, ...]:
+def breakdowns(bundle: Bundle, selection: Selection) -> tuple[Breakdown, ...]:
     """For the most frequent kinds of kernels the row of median measured power, and the longest workloads; none without power."""
     if power_model(bundle) is None:
         return ()
     found: list[Breakdown] = []
-    rows, kernels = selection.kernels, held.get("kernels")
-    if rows is not None and kernels is not None and len(rows) == len(kernels) and set(rows.gpus) == {bundle.gpu.name}:
-        known = kernels.dropna(subset=["measured_power", "predicted_power"]).sort_values("measured_power", kind="stable")
-        kinds = known["name"].value_counts().index[:MOST_BARS]
-        typical = [int(own.index[len(own) // 2]) for own in (known[known["name"] == kind] for kind in kinds)]
-        if typical:
-            found += _of_kernels(bundle, rows.select(np.array(typical)), list(kinds))
+    if selection.kernels is not None:
+        rows = selection.kernels.select(np.array(selection.kernels.gpus)[selection.kernels.gpu_index] == bundle.gpu.name)
+        rows = rows.select(np.isfinite(rows.power_w) & ~rows.at_limit)
+        kinds = pd.DataFrame({"name": [kind_text(label[1:]) for label in row_labels(rows)], "power": rows.power_w})
+        kinds = kinds.sort_values("power", kind="stable")
+        names = list(kinds["name"].value_counts().index[:MOST_BARS])
+        members = [kinds.index[kinds["name"] == name] for name in names]
+        if names:
+            found += _of_kernels(bundle, rows.select(np.array([own[len(own) // 2] for own in members])), names)
     if selection.workloads is not None:
         found += _of_workloads(bundle, selection.workloads)
     return tuple(found)
@@ -95,9 +99,9 @@ def _of_workloads(bundle: Bundle, rows: WorkloadRows) -> list[Breakdown]:
     return found
 
 
-def breakdown_html(bundle: Bundle, selection: Selection, held: Mapping[str, pd.DataFrame]) -> str:
+def breakdown_html(bundle: Bundle, selection: Selection) -> str:
     """Power stacked by module, of one typical row of each kind."""
-    found = breakdowns(bundle, selection, held)
+    found = breakdowns(bundle, selection)
     if not found:
         return ""
     bars = []

@@ -18,15 +18,13 @@ from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array
 from fitter.bundle.drafts import draft_from_rows
 from fitter.latency.groups import fit_kernel_groups
-from fitter.report.errors import in_percent
 from fitter.rows.columns import KernelRows, Selection, WorkloadRows
 from fitter.rows.screening import first_known
 from fitter.transfer.prior_bundle import transfer_source
 from fitter.validate.predictions import Errors, predict_kernel_rows, predict_workload_rows, summary_row
 
-MOST_KERNELS: Final = 300
 MOST_ROWS: Final = 900
-"""Of more kernels, and of more rows of these, a random choice of this many is fitted."""
+"""Of more rows a random choice of this many is fitted."""
 
 MOST_CLOCKS: Final = 3
 """Of more clocks the lowest, the middle and the highest are left out."""
@@ -58,7 +56,7 @@ def leave_out(
     progress: Callable[[str], None] = lambda text: None,
 ) -> tuple[LeftOut, ...]:
     """Every family, and up to MOST_CLOCKS clocks, left out in turn; nothing where there is only one of them."""
-    kernels = None if selection.kernels is None else _fewer_kernels(selection.kernels, seed)
+    kernels = None if selection.kernels is None else _fewer_rows(selection.kernels, seed)
     source = None if prior is None else transfer_source(prior, gpu)
 
     def draft(rest: KernelRows | None, runs: WorkloadRows | None) -> Bundle:
@@ -99,13 +97,10 @@ def _chosen(names: Sequence[str], most: int) -> list[str]:
     return [known[i] for i in np.unique(np.linspace(0, len(known) - 1, min(most, len(known))).astype(np.int64)).tolist()]
 
 
-def _fewer_kernels(rows: KernelRows, seed: int) -> KernelRows:
-    """At most MOST_ROWS rows of at most MOST_KERNELS kernels."""
-    random = np.random.default_rng(seed)
-    used = np.unique(rows.operator_index)
-    if len(used) > MOST_KERNELS:
-        rows = rows.select(np.isin(rows.operator_index, random.choice(used, MOST_KERNELS, replace=False)))
-    return rows if len(rows) <= MOST_ROWS else rows.select(np.sort(random.choice(len(rows), MOST_ROWS, replace=False)))
+def _fewer_rows(rows: KernelRows, seed: int) -> KernelRows:
+    if len(rows) <= MOST_ROWS:
+        return rows
+    return rows.select(np.sort(np.random.default_rng(seed).choice(len(rows), MOST_ROWS, replace=False)))
 
 
 FIGURES: Final = ("mape", "median", "bias")
@@ -117,7 +112,7 @@ def left_out_html(found: Sequence[LeftOut]) -> str:
     for by, what in (("family", "A family"), ("clock", "A clock")):
         rows: list[list[Any]] = []
         for one in (one for one in found if one.by == by):
-            figures = [np.nan if e is None else in_percent(getattr(e, name)) for e in (one.latency, one.power) for name in FIGURES]
+            figures = [np.nan if e is None else round(getattr(e, name), 2) for e in (one.latency, one.power) for name in FIGURES]
             rows.append([one.kind, one.name, one.n, *figures])
         head = ("rows of", by, "rows", *(f"{quantity}, {name}" for quantity in ("latency", "power") for name in ("mean", "median", "bias")))
         parts += table_html(f"{what} left out whole: errors in percent on its rows, by a fit of all others", head, rows)

@@ -6,19 +6,19 @@ from html import escape
 from typing import Any, Final
 
 import numpy as np
+import pandas as pd
 
 from estimator.bundle.content import Bundle
 from estimator.display.pages import page_html, section_html, table_html, text_html
 from fitter.instructions.display import instruction_tables
 from fitter.report.board import breakdown_html, correlations_html, curves_html
-from fitter.report.errors import RESIDUALS, dependences_html, errors_html, scatters_html, worst_html
+from fitter.report.errors import RESIDUALS, dependences_html, errors_html, held_frame, scatters_html, worst_html
 from fitter.report.left_out import LeftOut, left_out_html
-from fitter.report.rows import held_frame
 from fitter.report.text import coefficient_tables
 from fitter.rows.columns import Selection
 from fitter.rows.rejected import count_reasons, reason_meaning
 from fitter.validate.notes import held_out_notes
-from fitter.validate.predictions import Prediction, summary_row
+from fitter.validate.predictions import compared, summary_row
 
 MOST_REJECTED: Final = 200
 """Rejected rows that are listed one by one; all are counted."""
@@ -55,13 +55,13 @@ summary{cursor:pointer;padding:.4rem 0}
 """Rules of the report beyond those of all pages."""
 
 
-def report_html(bundle: Bundle, selection: Selection, held_out: Mapping[str, Prediction], left_out: Sequence[LeftOut] = ()) -> str:
+def report_html(bundle: Bundle, selection: Selection, held_out: Mapping[str, pd.DataFrame], left_out: Sequence[LeftOut] = ()) -> str:
     """The page.
 
     held_out: predictions of rows left out of the fit, by what they are ("kernels", "workloads").  left_out: errors where whole
     families and clocks were left out.
     """
-    held = {kind: held_frame(kind, prediction, selection) for kind, prediction in held_out.items()}
+    held = {kind: held_frame(compared(found)) for kind, found in held_out.items()}
     parts = (
         ("card", "Model card", _model_card(bundle, selection, held_out)),
         ("errors", "Errors on rows left out of the fit", errors_html(bundle, held, held_out_notes(selection, held_out))),
@@ -70,7 +70,7 @@ def report_html(bundle: Bundle, selection: Selection, held_out: Mapping[str, Pre
         ("dependence", "Error by size and clock", dependences_html(held)),
         ("residuals", "Residuals over time and temperature", dependences_html(held, RESIDUALS)),
         ("worst", "Largest errors", worst_html(held)),
-        ("modules", "Power by module", breakdown_html(bundle, selection, held)),
+        ("modules", "Power by module", breakdown_html(bundle, selection)),
         ("curves", "Voltage and idle power", curves_html(bundle)),
         ("coefficients", "Coefficients", "".join(table.html() for table in coefficient_tables(bundle, list(bundle.groups)))),
         ("correlation", "Correlation of coefficients", correlations_html(bundle)),
@@ -97,7 +97,7 @@ def _numbered(page: str) -> str:
     return DRAWING.sub(renamed, page)
 
 
-def _model_card(bundle: Bundle, selection: Selection, held_out: Mapping[str, Prediction]) -> str:
+def _model_card(bundle: Bundle, selection: Selection, held_out: Mapping[str, pd.DataFrame]) -> str:
     origin, used = bundle.provenance, sum(dataset.used for dataset in selection.datasets)
     facts = {
         "GPU": f"{bundle.gpu.name} {bundle.gpu_uuid}".strip(),
@@ -116,11 +116,11 @@ def _model_card(bundle: Bundle, selection: Selection, held_out: Mapping[str, Pre
     return (simulated if bundle.simulated else "") + f"<dl>{pairs}</dl>" + (f"<ul>{notes}</ul>" if notes else "")
 
 
-def _headlines(held_out: Mapping[str, Prediction]) -> dict[str, str]:
+def _headlines(held_out: Mapping[str, pd.DataFrame]) -> dict[str, str]:
     """Error and coverage of each kind of held-out rows, in a line."""
     lines = {}
-    for kind, prediction in held_out.items():
-        row = summary_row(prediction.known(), kind)
+    for kind, found in held_out.items():
+        row = summary_row(compared(found), kind)
         for quantity, errors in (("Latency", row.latency), ("Power", row.power)):
             if errors is not None:
                 inside = "" if np.isnan(errors.coverage) else f"; 90 % intervals hold {errors.coverage:.0%}"

@@ -19,18 +19,19 @@ an alarm.
 Source: R. DerSimonian, N. Laird, Controlled Clinical Trials 7 (1986) 177 (τ by moments); Z. Šidák, JASA 62 (1967) 626.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pandas as pd
 
 from estimator.bundle.content import Bundle
-from fitter.rows.columns import Selection
 from fitter.validate.outside import INSIDE
-from fitter.validate.predictions import PERCENT, Prediction
+from fitter.validate.predictions import LABEL, PERCENT, QUANTITIES
+from fitter.validate.tables import kind_text
 
 FALSE_ALARM: Final = 0.01
 """Probability that a check of an unchanged board says drift [1]."""
@@ -47,16 +48,13 @@ FEWEST_KINDS: Final = 3
 SHARED: Final = 0.5
 """That share of the stated standard deviation where kinds are fewer (assumed) [1]."""
 
-MEAN_TO_STD: Final = 1.2533141373155001
-"""Standard deviation over mean magnitude of a normal error, √(π/2) [1]."""
+MEAN_TO_STD: Final = math.sqrt(math.pi / 2.0)
+"""Standard deviation over mean magnitude of a normal error [1]."""
 
 TOGETHER: Final = "all"
 
 DIRECTIONS: Final = {"latency": ("slower", "faster"), "power": ("more power", "less power")}
 """What a measured value above the stated one is, and one below."""
-
-LEAST_SHARE: Final = 0.01
-"""A board a hundred times slower is no clearer a case than one still slower [1]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,9 +83,9 @@ class Drift:
         """Whether the board has drifted beyond its stated error."""
         return self.sigmas > self.limit and abs(self.shift) > LEAST_SHIFT
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, object]:
         """As plain data; shift_percent is measured over what the bundle says, less 1: above 0 slower, or more power."""
-        stretch = 1.0 / max(1.0 - self.shift / PERCENT, LEAST_SHARE)  # from shares of the measured value to shares of the stated one
+        stretch = 1.0 / max(1.0 - self.shift / PERCENT, 0.01)  # from shares of the measured value to shares of the stated one
         return {
             **{name: getattr(self, name) for name in ("quantity", "kind", "kernels", "rows", "limit", "sigmas", "drifted")},
             "shift_percent": self.shift * stretch,
@@ -100,46 +98,32 @@ class Drift:
         d = self.document()
         what = "all kernels" if self.kind == TOGETHER else self.kind
         verb = "measured" if self.quantity == "latency" else "drawing"
-        figure = f"{abs(d['shift_percent']):.1f} ± {d['std_percent']:.1f} %"
+        figure = f"{abs(d['shift_percent']):.1f} ± {d['std_percent']:.1f} %"  # type: ignore[arg-type]
         return f"{what} {verb} {figure} {d['direction']} than the bundle says ({self.sigmas:.1f} standard deviations)"
 
 
-def drifts(
-    bundle: Bundle, selection: Selection, predictions: Mapping[str, Prediction], outside: Mapping[str, Sequence[str]]
-) -> tuple[Drift, ...]:
+def drifts(bundle: Bundle, found: Sequence[pd.DataFrame]) -> tuple[Drift, ...]:
     """Shifts of the bundle's own GPU by kind and together, for latency and for power; none where no errors are stated.
 
-    outside: as from `outside_reasons`; such rows are left out.
+    found: as from `predict_kernel_rows`, with the reasons of `outside_reasons` as the column "outside"; such rows are left out.
     """
-    found: list[Drift] = []
-    for quantity in ("latency", "power"):
+    shifts: list[Drift] = []
+    for quantity in QUANTITIES:
         stated = {(row["family"], row["operator"], row["precision"]): row[quantity] for row in bundle.errors if row[quantity]}
         tau, kinds = _tau(list(stated.values())), []
-        for name, prediction in predictions.items():
-            rows = _frame(selection, name, prediction, quantity)
-            inside = rows[(np.array(outside[name]) == INSIDE) & (rows["gpu"] == bundle.gpu.name)].dropna()
-            for label, own in inside.groupby("label", sort=False):
-                one = _shift(quantity, str(" ".join(label)), own, stated[label], tau) if label in stated else None
+        for rows in found:
+            error = (rows[f"predicted_{quantity}"] / rows[f"measured_{quantity}"] - 1.0) * PERCENT
+            own = rows.assign(error=error, std=rows[f"std_{quantity}"] * PERCENT)
+            own = own[(own["outside"] == INSIDE) & (own["gpu"] == bundle.gpu.name)].dropna(subset=["error", "std"])
+            for label, members in own.groupby(LABEL[1:], sort=False):
+                one = _shift(quantity, kind_text(label), members, stated[label], tau) if label in stated else None
                 kinds += [] if one is None else [one]
-        found += kinds if len(kinds) < 2 else [_together(kinds), *kinds]
-    if not found:
-        return ()
-    each = 1.0 - (1.0 - FALSE_ALARM) ** (1.0 / len(found))
-    return tuple(replace(one, limit=NormalDist().inv_cdf(1.0 - each / 2.0)) for one in found)
+        shifts += kinds if len(kinds) < 2 else [_together(kinds), *kinds]
+    each = 1.0 - (1.0 - FALSE_ALARM) ** (1.0 / max(len(shifts), 1))
+    return tuple(replace(one, limit=NormalDist().inv_cdf(1.0 - each / 2.0)) for one in shifts)
 
 
-def _frame(selection: Selection, name: str, prediction: Prediction, quantity: str) -> pd.DataFrame:
-    """Errors [percent], their stated deviations and the number of the kernel, or workload, of each row."""
-    p, kernels, runs = prediction, selection.kernels, selection.workloads
-    measured, predicted, std = (
-        (p.measured_s, p.predicted_s, p.latency_ln_std) if quantity == "latency" else (p.measured_w, p.predicted_w, p.power_ln_std)
-    )
-    same = kernels.operator_index if name == "kernels" and kernels is not None else None if runs is None else runs.workload_index
-    columns = {"gpu": [label[0] for label in p.labels], "label": [label[1:] for label in p.labels], "same": same}
-    return pd.DataFrame(columns | {"error": (predicted / measured - 1.0) * PERCENT, "std": std * PERCENT})
-
-
-def _shift(quantity: str, kind: str, own: pd.DataFrame, then: Mapping[str, Any], tau: float | None) -> Drift | None:
+def _shift(quantity: str, kind: str, own: pd.DataFrame, then: Mapping[str, float], tau: float | None) -> Drift | None:
     """The shift of one kind; None for too few kernels, and without a stated error."""
     means = own.groupby("same")["error"].mean()
     std, kernels = float(np.sqrt((own["std"] ** 2).mean())), len(means)
@@ -151,7 +135,7 @@ def _shift(quantity: str, kind: str, own: pd.DataFrame, then: Mapping[str, Any],
     return Drift(quantity=quantity, kind=kind, kernels=kernels, rows=len(own), shift=float(then["bias"]) - float(means.mean()), std=spread)
 
 
-def _tau(stated: Sequence[Mapping[str, Any]]) -> float | None:
+def _tau(stated: Sequence[Mapping[str, float]]) -> float | None:
     """How far kinds' means lie from 0 beyond what their own scatter makes [percent]; None where kinds are too few to tell."""
     known = [errors for errors in stated if errors["n"] >= FEWEST_KERNELS]
     if len(known) < FEWEST_KINDS:

@@ -11,9 +11,7 @@ import click
 if TYPE_CHECKING:
     from fitter.validate.predictions import ErrorRow
 
-QUANTITIES: Final = ("latency", "power")
-
-REQUIREMENT: Final = re.compile(r"(?P<name>[a-z]+)=(?P<limit>[0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*%?")
+REQUIREMENT: Final = re.compile(r"\s*(latency|power)=([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*%?\s*")
 """A quantity and the largest mean error of it, in percent."""
 
 
@@ -45,14 +43,10 @@ class Verdict:
 
 def a_requirement(context: click.Context, parameter: click.Parameter, text: str | None) -> dict[str, float]:
     """`latency=5%,power=4%` as limits by quantity [percent]; {} where nothing is required."""
-    limits: dict[str, float] = {}
-    for part in () if text is None else text.split(","):
-        found = REQUIREMENT.fullmatch(part.strip())
-        if found is None or found["name"] not in QUANTITIES:
-            raise click.BadParameter(f"{part.strip()[:60]!r} is not of the form latency=5% or power=4%", context, parameter)
-        if found["name"] in limits:
-            raise click.BadParameter(f"{found['name']} is required twice", context, parameter)
-        limits[found["name"]] = float(found["limit"])
+    found = [REQUIREMENT.fullmatch(part) for part in (text or "").split(",") if text is not None]
+    limits = {one[1]: float(one[2]) for one in found if one is not None}
+    if len(limits) < len(found):
+        raise click.BadParameter(f"{(text or '')[:60]!r} is not of the form latency=5%,power=4%, each once", context, parameter)
     return limits
 
 

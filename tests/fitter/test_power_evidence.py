@@ -12,8 +12,7 @@ import pytest
 from estimator.bundle.files import load_bundle
 from estimator.questions.estimates import estimate
 from estimator.vocabulary.specifications import load_gpu
-from fitter.bundle.calibration import calibrate
-from fitter.bundle.power_evidence import FEWEST_ROWS, few_power_warnings, widened_for_few
+from fitter.bundle.calibration import calibrate, few_power_warnings
 from fitter.cli import main
 from fitter.rows.selection import read_selection
 from tests.estimator.synthetic import transformer
@@ -81,7 +80,7 @@ def test_fewer_energies_never_give_a_narrower_power(tmp_path: Path, shared_data:
         assert answer.power_w_std is not None
         spreads.append(answer.power_w_std / answer.power_w)
         rests = [line for line in found.warnings if line.startswith("power rests on ")]
-        words = {1: "1 row:", 3: "3 rows:"}
+        words = {1: "1 rows:", 3: "3 rows:"}
         assert [words[count] in line for line in rests] == ([True] if count in words else [])
     assert spreads[0] > spreads[1] > spreads[2]
     assert spreads[0] > OF_ONE_ROW
@@ -90,13 +89,7 @@ def test_fewer_energies_never_give_a_narrower_power(tmp_path: Path, shared_data:
 def test_tables_of_kernel_latencies_alone_are_no_cause_for_a_warning() -> None:
     rows = kernel_rows(planted_bundle(), various_operators(4))
     silent = selection_of(replace(rows, power_w=np.full(len(rows), np.nan)))
-    assert few_power_warnings(silent, replace(planted_bundle(), power=None), lent=False) == ()
-
-
-@pytest.mark.parametrize("count", [0, FEWEST_ROWS, 100])
-def test_enough_rows_or_none_leave_the_stated_power_as_it_is(count: int) -> None:
-    stated = {"gpu": 0.04, "launch": 0.06, "family": 0.02, "families": ["a"]}
-    assert widened_for_few(stated, count) == stated
+    assert few_power_warnings(silent, replace(planted_bundle(), power=None)) == ()
 
 
 @pytest.mark.parametrize("content", ['{"a": 1}', '[["q", "t"]]', '\ufeff \n{\n"format": "wattprint-bundle"}'])

@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,10 +15,10 @@ from estimator.bundle.content import Covariance, IdleTable, VoltageTable
 from estimator.display.charts import MOST_POINTS, Axis, Series, axis_over, scatter_svg
 from estimator.vocabulary.workload import FAMILY_FIELDS
 from fitter.report.board import CORRECTION, breakdowns
+from fitter.report.errors import NOMINAL, QUANTILES, binned, coverage_of, held_frame
 from fitter.report.page import report_html
-from fitter.report.rows import NOMINAL, QUANTILES, binned, coverage_of, held_frame
 from fitter.rows.rejected import RejectedRow
-from fitter.validate.predictions import Prediction, error_rows, predict_kernel_rows, predict_workload_rows, row_origins
+from fitter.validate.predictions import error_rows, predict_kernel_rows, predict_workload_rows
 from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, various_operators, various_workloads, workload_rows
 from tests.fitter.page import Page, colours, contrast, over, style_of
 
@@ -183,12 +184,12 @@ def test_a_report_of_almost_nothing_is_still_a_page() -> None:
     assert {link[1:] for link in read.having("href")} <= set(read.having("id"))
 
 
-def many_rows(count: int) -> tuple[Prediction, np.ndarray]:
+def many_rows(count: int) -> tuple[pd.DataFrame, np.ndarray]:
     """Predictions of a few hundred kernels measured over and over, and which kernel each row is."""
     bundle = planted_bundle()
     few = predict_kernel_rows(bundle, kernel_rows(bundle, various_operators(100), noise=NOISE))
     index = np.random.default_rng(0).integers(0, len(few), count)
-    return few.select(index), index
+    return few.iloc[index].reset_index(drop=True), index
 
 
 def test_a_page_grows_with_kinds_of_kernels_and_not_with_rows() -> None:
@@ -198,7 +199,7 @@ def test_a_page_grows_with_kinds_of_kernels_and_not_with_rows() -> None:
     for count in (MANY, 4 * MANY):
         prediction, index = many_rows(count)
         own = replace(rows.select(index), row=np.arange(1, count + 1))
-        text = report_html(bundle, selection_of(own), {"kernels": replace(prediction, origins=row_origins(own))})
+        text = report_html(bundle, selection_of(own), {"kernels": prediction})
         sizes.append(len(text))
         assert max(len(re.findall(r"<(?:path|rect|polyline|line|circle)", svg)) for svg in re.findall(r"<svg.*?</svg>", text)) < 400
     assert sizes[1] < 1.1 * sizes[0]
@@ -225,18 +226,18 @@ def test_parts_of_power_add_up_to_the_prediction() -> None:
     bundle = planted_bundle()
     rows = kernel_rows(bundle, various_operators(60), noise=NOISE)
     prediction = predict_kernel_rows(bundle, rows)
-    found = breakdowns(bundle, selection_of(rows), {"kernels": held_frame("kernels", prediction, selection_of(rows))})
+    found = breakdowns(bundle, selection_of(rows))
     assert len(found) == 3
     for one in found:
-        (i,) = np.flatnonzero(prediction.measured_w == one.measured_w)
-        assert sum(one.parts_w.values()) == pytest.approx(prediction.predicted_w[i])
+        (i,) = np.flatnonzero(prediction["measured_power"] == one.measured_w)
+        assert sum(one.parts_w.values()) == pytest.approx(prediction["predicted_power"][i])
         assert one.parts_w[CORRECTION] == 0.0
 
 
 def test_parts_of_power_of_workloads_stay_below_what_was_measured_in_order_of_their_time() -> None:
     bundle = planted_bundle()
     runs = workload_rows(bundle, various_workloads())
-    found = breakdowns(bundle, selection_of(None, runs), {})
+    found = breakdowns(bundle, selection_of(None, runs))
     seconds = dict(zip((w.name for w in runs.workloads), runs.latency_s, strict=True))
     assert [seconds[one.name] for one in found] == sorted(seconds.values(), reverse=True)
     for one in found:
@@ -299,7 +300,7 @@ def test_coverage_of_intervals_that_are_right_is_as_stated() -> None:
     rng = np.random.default_rng(0)
     prediction, _ = many_rows(MANY)
     std = np.full(MANY, 0.1)
-    prediction = replace(prediction, measured_s=prediction.predicted_s * np.exp(0.1 * rng.standard_normal(MANY)), latency_ln_std=std)
-    found = coverage_of(held_frame("kernels", prediction, selection_of()), "latency")
+    measured = prediction["predicted_latency"] * np.exp(0.1 * rng.standard_normal(MANY))
+    found = coverage_of(held_frame(prediction.assign(measured_latency=measured, std_latency=std)), "latency")
     assert found is not None
     assert found == pytest.approx(list(NOMINAL), abs=1.5)
