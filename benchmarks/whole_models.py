@@ -12,7 +12,6 @@ width.  Runs of one family err alike, so the share of left-out families' runs va
 `--simulate N` draws N collections with a planted spread between families (`planted_spread`) and needs no data.
 """
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +20,7 @@ import click
 import numpy as np
 import pandas as pd
 from planted_spread import RATIOS, planted_coverage
+from showing import DATA, published, show
 
 from estimator.model.power import BoardTables
 from estimator.vocabulary.gpu import GpuSpec
@@ -33,7 +33,6 @@ from fitter.validate.predictions import QUANTITIES, predict_workload_rows
 
 REFERENCE_CLOCK_MHZ = 900.0
 LANGUAGE = ("bert", "gpt2", "opt")
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 SHORT_S = 0.02
 """Below this a run of the published lists is mostly paced by the host's launches [s]."""
@@ -174,16 +173,8 @@ def simulated(draws: int) -> Iterator[tuple[str, Score]]:
 @click.option("--json", "as_json", is_flag=True)
 def main(data: Path, divisions: int, draws: int, as_json: bool) -> None:
     """Print every test's errors."""
-    if not draws and not (data / "energaizer").is_dir():
-        click.echo(f"skipped: the published runs are not at {data / 'energaizer'}; --data names another folder", err=True)
-        return
-    rows = []
-    for name, score in simulated(draws) if draws else run(data, divisions):
-        rows.append({"test": name, **score})
-        if not as_json:
-            click.echo(f"{name}: {', '.join(f'{figure} {value:.3g}' for figure, value in score.items())}")
-    if as_json:
-        click.echo(json.dumps(rows, indent=1))
+    if draws or published(data / "energaizer"):
+        show(({"test": name, **score} for name, score in (simulated(draws) if draws else run(data, divisions))), as_json)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ from fitter.errors import CalibrationError
 from fitter.instructions.section import instruction_notes, instruction_section
 from fitter.latency.intervals import FEWEST_LOCAL, few_errors_half
 from fitter.latency.residual_tier import FEWEST_POINTS
-from fitter.rows.columns import KernelRows, Selection, with_rejected
+from fitter.rows.columns import Selection, with_rejected
 from fitter.rows.selection import in_own_order
 from fitter.transfer.prior_bundle import LENT_POWER_STD, TransferSource, transfer_notes, transfer_source, with_strengths
 from fitter.validate.notes import fit_warnings, held_out_notes
@@ -49,8 +49,8 @@ from fitter.validate.predictions import (
     compared,
     error_rows,
     grouped_folds,
-    predict_kernel_rows,
-    predict_workload_rows,
+    kind_of,
+    predict_rows,
     same_numbers,
     served_groups,
     summary_row,
@@ -130,7 +130,7 @@ def calibrate(
         block_models=blocks,
         uncertainty=stated,
     )
-    held_out = {kind: _with_stated(rows, predicted(kind, bundle, selection)) for kind, rows in held_out.items()}
+    held_out = {kind: _with_stated(rows, predict_rows(bundle, getattr(selection, kind))) for kind, rows in held_out.items()}
     errors = tuple(row for rows in held_out.values() for row in error_rows(compared(rows)))
     alone = held_out_notes(selection, held_out)  # a kind of a single kernel is forecast from others: that shows nothing about the model
     few = few_power_warnings(selection, bundle) if selection.tables and source is None else ()
@@ -162,15 +162,6 @@ def _with_origin(draft: Bundle, selection: Selection, board: BoardKnowledge, see
     )
 
 
-def predicted(kind: str, bundle: Bundle, selection: Selection) -> pd.DataFrame:
-    """All rows of a kind as the bundle predicts them."""
-    if kind == "kernels":
-        assert selection.kernels is not None
-        return predict_kernel_rows(bundle, selection.kernels)
-    assert selection.workloads is not None
-    return predict_workload_rows(bundle, selection.workloads)
-
-
 def _held_out(
     selection: Selection,
     whole: Draft,
@@ -180,10 +171,7 @@ def _held_out(
     progress: Callable[[str], None],
 ) -> dict[str, pd.DataFrame]:
     """Rows predicted by a fit without their fold, by kind; nothing where too few kernels or workloads can be left out."""
-    folds = {
-        "kernels" if isinstance(rows, KernelRows) else "workloads": grouped_folds(same_numbers(rows), share, seed)
-        for rows in selection.tables
-    }
+    folds = {kind_of(rows): grouped_folds(same_numbers(rows), share, seed) for rows in selection.tables}
     if selection.kernels is not None and len(selection.kernels) > MOST_FOLD_ROWS:
         folds["kernels"] = folds["kernels"][:1]
     found: dict[str, list[pd.DataFrame]] = {kind: [] for kind, own in folds.items() if own}
@@ -197,7 +185,7 @@ def _held_out(
         )
         fitted = draft(rest.kernels, rest.workloads, kernel_fit=None if "kernels" in held else whole.kernel_fit)
         for kind, fold in held.items():
-            found[kind].append(predicted(kind, fitted.bundle, test).set_index(np.flatnonzero(fold)))
+            found[kind].append(predict_rows(fitted.bundle, getattr(test, kind)).set_index(np.flatnonzero(fold)))
     return {kind: pd.concat(parts).sort_index() for kind, parts in found.items()}
 
 

@@ -15,8 +15,18 @@ from estimator.questions.estimates import estimate
 from estimator.uncertainty.sources import UNTESTED_STD, group_shares, joined
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array, BoolArray
-from fitter.bundle.family_spread import FAMILY_POWER_PRIOR, FAMILY_PRIOR, FEWEST_FAMILIES, family_spread
-from fitter.bundle.run_spread import LATENCY_PRIOR, POWER_PRIOR, PacedSpread, RunErrors, RunSpread, known_spread
+from fitter.bundle.run_spread import (
+    FAMILY_POWER_PRIOR,
+    FAMILY_PRIOR,
+    FEWEST_FAMILIES,
+    LATENCY_PRIOR,
+    POWER_PRIOR,
+    PacedSpread,
+    RunErrors,
+    RunSpread,
+    family_spread,
+    known_spread,
+)
 from fitter.bundle.sections import draft_bundle
 from fitter.latency.runs import STREAM_GROUPS, LatencyFit, fit_latency
 from fitter.power.coefficients import PowerFit, fit_power

@@ -21,8 +21,8 @@ from fitter.validate.predictions import (
     compared,
     error_rows,
     gpu_of,
-    predict_kernel_rows,
-    predict_workload_rows,
+    kind_of,
+    predict_rows,
     summary_row,
 )
 from fitter.validate.tables import error_table
@@ -70,16 +70,13 @@ def check_bundle(bundle: Bundle, selection: Selection) -> Check:
     forecast = "forecast: rows of {} are predicted from its specification, the bundle was fitted on {}"
     warnings = [forecast.format(name, bundle.gpu.name) for name in selection.gpus if name != bundle.gpu.name]
     found: dict[str, pd.DataFrame] = {}
-    if selection.kernels is not None:
-        kernels = predict_kernel_rows(bundle, selection.kernels)
-        found["kernels"] = kernels.assign(outside=outside_reasons(bundle, selection.kernels))
-        unserved = int(kernels["predicted_latency"].isna().sum())
+    for table in selection.tables:
+        part = found[kind_of(table)] = predict_rows(bundle, table).assign(outside=outside_reasons(bundle, table))
+        unserved = int(part["predicted_latency"].isna().sum())
         if unserved:
-            warnings.append(f"no coefficients for {unserved} of {len(kernels)} kernel rows; they are not compared")
-        warnings += limit_warnings(bundle, selection.kernels, kernels)
-    if selection.workloads is not None:
-        runs = predict_workload_rows(bundle, selection.workloads)
-        found["workloads"] = runs.assign(outside=outside_reasons(bundle, selection.workloads))
+            warnings.append(f"no coefficients for {unserved} of {len(part)} kernel rows; they are not compared")
+    if selection.kernels is not None:
+        warnings += limit_warnings(bundle, selection.kernels, found["kernels"])
     rows = [row for part in found.values() for row in error_rows(part)]
     for more, remarks in (
         ([], ()) if selection.instructions is None else instruction_errors(bundle, selection.instructions),

@@ -7,7 +7,7 @@ from typing import Final
 import pandas as pd
 
 from fitter.rows.columns import Selection
-from fitter.validate.predictions import LABEL, QUANTITIES, ErrorRow, Label, compared, error_rows, row_labels, same_numbers
+from fitter.validate.predictions import LABEL, QUANTITIES, ErrorRow, Label, compared, error_rows, kind_of, row_labels, same_numbers
 
 SINGLE: Final = "a single {}: left out, the fit has none of its kind, and the figures are those of a forecast from other kinds"
 NONE_LEFT_OUT: Final = "no {} was left out of a fit: nothing to compare"
@@ -16,15 +16,14 @@ NONE_LEFT_OUT: Final = "no {} was left out of a fit: nothing to compare"
 def held_out_notes(selection: Selection, held_out: Mapping[str, pd.DataFrame]) -> dict[Label, str]:
     """For each kind of rows of which the held-out errors tell less than they seem, or nothing, the reason."""
     found: dict[Label, str] = {}
-    for what, rows in (("kernel", selection.kernels), ("workload", selection.workloads)):
-        if rows is None:
-            continue
-        known = {row.label for row in error_rows(compared(held_out[f"{what}s"]))} if f"{what}s" in held_out else set()
+    for rows in selection.tables:
+        kind = kind_of(rows)
+        known = {row.label for row in error_rows(compared(held_out[kind]))} if kind in held_out else set()
         members = Counter(label for label, _ in set(zip(row_labels(rows), same_numbers(rows).tolist(), strict=True)))
         reasons = {
             label: SINGLE if label in known else NONE_LEFT_OUT for label, count in members.items() if count == 1 or label not in known
         }
-        found |= {label: reason.format(what) for label, reason in reasons.items()}
+        found |= {label: reason.format(kind[:-1]) for label, reason in reasons.items()}
     return found
 
 

@@ -119,6 +119,16 @@ def _error_row(label: Label, found: pd.DataFrame) -> ErrorRow:
     return ErrorRow(**dict(zip(LABEL, label, strict=True)), n=len(found), **errors)  # type: ignore[arg-type]
 
 
+def kind_of(rows: KernelRows | WorkloadRows) -> str:
+    """The name of a selection's table: "kernels" or "workloads"."""
+    return "kernels" if isinstance(rows, KernelRows) else "workloads"
+
+
+def predict_rows(bundle: Bundle, rows: KernelRows | WorkloadRows) -> pd.DataFrame:
+    """Rows of either kind as a bundle predicts them, as from `predict_kernel_rows`."""
+    return predict_kernel_rows(bundle, rows) if isinstance(rows, KernelRows) else predict_workload_rows(bundle, rows)
+
+
 def compared(found: pd.DataFrame) -> pd.DataFrame:
     """The rows that have a prediction."""
     return found.dropna(subset="predicted_latency")
