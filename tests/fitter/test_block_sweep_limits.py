@@ -50,12 +50,6 @@ def test_slowed_grids_are_in_no_model_and_are_named_with_their_clock(slowed: tup
         assert remarks[0].startswith("no block-count model: hotspot_16 with 256 threads a block at 1410 MHz: 2 grids measured")
 
 
-def test_without_slowed_grids_nothing_is_said() -> None:
-    section, remarks = block_section(selected(()), GPU)
-    assert len(section) == 2
-    assert remarks == ()
-
-
 def test_a_sweep_that_was_slowed_down_whole_is_refused_with_its_kernel_and_clock() -> None:
     whole = selected(GRIDS)
     assert whole.blocks is not None

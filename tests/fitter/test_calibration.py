@@ -66,13 +66,6 @@ def test_groups_without_rows_stand_at_their_priors_and_say_so(kernels_and_runs: 
     assert alone.bundle.host.source.startswith("assumed")
 
 
-def test_the_same_seed_gives_the_same_bundle() -> None:
-    selection = selection_of(None, workload_rows(planted_bundle(), various_workloads(), noise=NOISE))
-    first, second = (calibrate(selection, spec(), seed=3) for _ in range(2))
-    assert first.errors == second.errors
-    assert first.bundle.groups == second.bundle.groups
-
-
 def test_every_run_is_held_out_once() -> None:
     rows = workload_rows(planted_bundle(), various_workloads(), noise=NOISE)
     found = calibrate(selection_of(None, rows), spec(), holdout=0.3)
@@ -130,14 +123,6 @@ def test_an_effect_that_the_model_lacks_raises_the_error_and_a_warning() -> None
     assert good.warnings == ()
     assert any(warning.startswith("latency") for warning in bad.warnings)
     assert mape(bad.errors, "workload", "latency") > 3 * mape(good.errors, "workload", "latency")
-
-
-def test_rows_that_the_fit_rejects_are_counted() -> None:
-    selection = selection_of(kernel_rows(planted_bundle(), various_operators(9)))
-    outlier = RejectedRow(source="planted.csv", row=3, reason="OUTLIER")
-    found = with_rejected(selection, (outlier,))
-    assert found.rejected == (outlier,)
-    assert (found.datasets[0].used, found.datasets[0].rejected) == (8, {"OUTLIER": 1})
 
 
 def test_measured_tables_of_the_board_come_before_its_specification() -> None:
@@ -251,3 +236,11 @@ def test_kinds_of_one_kernel_and_kinds_that_no_fold_holds_are_noted() -> None:
     none = calibrate(selection_of(rows), spec(), holdout=0.0)
     assert set(held_out_notes(none.selection, none.held_out).values()) == {NONE_LEFT_OUT.format("kernel")}
     assert any("bmm" in line and "a single kernel" in line for line in error_table("errors", list(found.errors), notes))
+
+
+def test_rows_that_the_fit_rejects_are_counted() -> None:
+    selection = selection_of(kernel_rows(planted_bundle(), various_operators(9)))
+    outlier = RejectedRow(source="planted.csv", row=3, reason="OUTLIER")
+    found = with_rejected(selection, (outlier,))
+    assert found.rejected == (outlier,)
+    assert (found.datasets[0].used, found.datasets[0].rejected) == (8, {"OUTLIER": 1})

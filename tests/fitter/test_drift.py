@@ -8,7 +8,7 @@ import pytest
 from estimator.bundle.content import Bundle
 from fitter.report.check import check_bundle
 from fitter.rows.columns import KernelRows, Selection
-from fitter.validate.drift import LEAST_SHIFT, TOGETHER, Drift, drift_lines, drifts
+from fitter.validate.drift import LEAST_SHIFT, TOGETHER, Drift, drifts
 from fitter.validate.outside import outside_reasons
 from fitter.validate.predictions import error_rows, predict_kernel_rows
 from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, various_operators
@@ -85,21 +85,6 @@ def test_repeats_of_one_kernel_are_no_further_evidence() -> None:
         assert often.std >= 0.9 * once.std
 
 
-def test_a_shift_below_a_percent_is_no_drift_however_sure() -> None:
-    one = Drift(quantity="power", kind=TOGETHER, kernels=10**6, rows=10**6, shift=0.9 * LEAST_SHIFT, std=1e-6, limit=3.0)
-    assert not one.drifted
-    assert replace(one, shift=1.1 * LEAST_SHIFT).drifted
-
-
-def test_nothing_is_said_without_stated_errors_or_of_another_board() -> None:
-    bundle = stated_bundle(7)
-    rows = measured(bundle, 3, kernels=30)
-    assert found(replace(bundle, errors=()), rows) == ()
-    assert found(replace(bundle, uncertainty={"latency": {}, "power": {}}), rows) == ()
-    assert found(bundle, replace(rows, gpus=("a10",))) == ()
-    assert drift_lines(()) == []
-
-
 def test_a_check_warns_of_drift_and_says_its_statistics() -> None:
     bundle = stated_bundle(7)
     selection: Selection = selection_of(measured(bundle, 3, kernels=60, hungrier=1.15))
@@ -140,3 +125,17 @@ def test_a_clock_or_a_precision_that_no_row_had_is_outside() -> None:
     fp32 = replace(rows, operators=tuple(replace(operator, precision="fp32") for operator in rows.operators))
     assert set(outside_reasons(bundle, fp32)) == {"precision"}
     assert set(outside_reasons(bundle, rows)) == {""}
+
+
+def test_a_shift_below_a_percent_is_no_drift_however_sure() -> None:
+    one = Drift(quantity="power", kind=TOGETHER, kernels=10**6, rows=10**6, shift=0.9 * LEAST_SHIFT, std=1e-6, limit=3.0)
+    assert not one.drifted
+    assert replace(one, shift=1.1 * LEAST_SHIFT).drifted
+
+
+def test_nothing_is_said_without_stated_errors_or_of_another_board() -> None:
+    bundle = stated_bundle(7)
+    rows = measured(bundle, 3, kernels=30)
+    assert found(replace(bundle, errors=()), rows) == ()
+    assert found(replace(bundle, uncertainty={"latency": {}, "power": {}}), rows) == ()
+    assert found(bundle, replace(rows, gpus=("a10",))) == ()

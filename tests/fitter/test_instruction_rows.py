@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from collector.dataset.schema import rows_to_table
@@ -17,7 +16,6 @@ from estimator.counts.energies import (
     ISSUE,
     LOOP,
     STALL,
-    Activity,
     energies_from_section,
     section_of,
     stall_slots,
@@ -37,7 +35,7 @@ from fitter.instructions.published import (
     table_errors,
 )
 from fitter.instructions.section import link_energies
-from fitter.rows.instruction_dataset import InstructionRow, InstructionRows, is_instruction, read_instruction_rows
+from fitter.rows.instruction_dataset import InstructionRow, InstructionRows, read_instruction_rows
 from fitter.rows.rejected import RejectedRow
 from fitter.rows.tables import Table
 
@@ -129,13 +127,6 @@ def test_stated_errors_grow_with_those_of_the_readings() -> None:
     blurred = InstructionRows(rows=tuple(replace(row, power_std_w=5.0) for row in rows.rows))
     sharp, vague = fit_instructions(rows, GPU), fit_instructions(blurred, GPU)
     assert vague.term(STALL)[1] > 3.0 * sharp.term(STALL)[1]
-
-
-def test_companions_are_taken_out_of_a_ptx_row_at_their_own_price() -> None:
-    energies = fit_instructions(made_rows(), GPU)
-    assert energies.ptx["mix"].classes == pytest.approx({"FFMA": 1.0})
-    assert energies.ptx["mix"].energy_j == pytest.approx(energies.ptx["ffma"].energy_j)
-    assert not energies.ptx["mix"].companions
 
 
 ASSEMBLED = "ptxas 12.9.86 -{} sm_80"
@@ -238,15 +229,6 @@ def test_a_throttled_run_at_an_unknown_voltage_is_left_out() -> None:
     assert with_it.rows == len(rows)
 
 
-def test_a_voltage_of_zero_is_one_that_was_not_read() -> None:
-    rows = made_rows()
-    zero, unread = (
-        fit_instructions(InstructionRows(rows=tuple(replace(row, voltage_v=volt) for row in rows.rows)), GPU) for volt in (0.0, math.nan)
-    )
-    assert zero.values.tolist() == unread.values.tolist()
-    assert zero.values.max() > 0
-
-
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
@@ -309,13 +291,17 @@ def test_a_row_that_cannot_be_is_rejected_with_its_reason(change: dict[str, Any]
     assert "\n" not in row.detail
 
 
-def test_generated_kernels_are_told_from_those_of_a_library() -> None:
-    gemm = {**ROW, "row_id": "1", "family": "gemm", "operator": "linear"}
-    table: pa.Table = rows_to_table([ROW, gemm], {})
-    assert is_instruction(Table.of(table, Path("x"))).tolist() == [True, False]
+def test_a_voltage_of_zero_is_one_that_was_not_read() -> None:
+    rows = made_rows()
+    zero, unread = (
+        fit_instructions(InstructionRows(rows=tuple(replace(row, voltage_v=volt) for row in rows.rows)), GPU) for volt in (0.0, math.nan)
+    )
+    assert zero.values.tolist() == unread.values.tolist()
+    assert zero.values.max() > 0
 
 
-def test_an_activity_of_nothing_has_no_energy() -> None:
+def test_companions_are_taken_out_of_a_ptx_row_at_their_own_price() -> None:
     energies = fit_instructions(made_rows(), GPU)
-    value, std = energies.energy_j(Activity(instructions={}, issued=0.0, transactions={}, stalls=0.0, time_s=0.0))
-    assert (value, std) == (0.0, 0.0)
+    assert energies.ptx["mix"].classes == pytest.approx({"FFMA": 1.0})
+    assert energies.ptx["mix"].energy_j == pytest.approx(energies.ptx["ffma"].energy_j)
+    assert not energies.ptx["mix"].companions

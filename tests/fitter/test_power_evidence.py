@@ -90,14 +90,3 @@ def test_tables_of_kernel_latencies_alone_are_no_cause_for_a_warning() -> None:
     rows = kernel_rows(planted_bundle(), various_operators(4))
     silent = selection_of(replace(rows, power_w=np.full(len(rows), np.nan)))
     assert few_power_warnings(silent, replace(planted_bundle(), power=None)) == ()
-
-
-@pytest.mark.parametrize("content", ['{"a": 1}', '[["q", "t"]]', '\ufeff \n{\n"format": "wattprint-bundle"}'])
-def test_a_json_file_is_called_one(capsys: pytest.CaptureFixture[str], tmp_path: Path, content: str) -> None:
-    path = tmp_path / "w.json"
-    path.write_text(content, encoding="utf-8")
-    status, out, err = fit(capsys, path, "-o", tmp_path / "b.json")
-    assert (status, out) == (1, "")
-    assert "w.json: a JSON file; `fit` reads tables" in err
-    assert "CSV or Parquet" in err
-    assert "columns" not in err

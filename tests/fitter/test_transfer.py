@@ -17,7 +17,7 @@ from fitter.bundle.calibration import calibrate
 from fitter.bundle.probe_fit import probe_rows
 from fitter.cli import main
 from fitter.latency.groups import fit_kernel_groups
-from fitter.latency.lent_priors import moved_values, transferred_priors, with_family_shift
+from fitter.latency.lent_priors import moved_values, transferred_priors
 from fitter.priors import kernel_priors
 from fitter.rows.columns import KernelRows
 from fitter.rows.selection import read_selection
@@ -119,15 +119,6 @@ def test_narrowing_scales_widths_and_keeps_centres() -> None:
         assert moved["loop"] == priors["loop"]
 
 
-def test_a_hosts_launch_costs_go_with_the_coefficients() -> None:
-    priors = {"epsilon_s": Prior(centre=2e-6, width=0.4)}
-    moved = transferred_priors({"epsilon_s": 3e-6, "floor_s": 50e-6, "offset_s": 30e-6}, priors, 0.5, A100)
-    assert moved["floor_s"].centre == 50e-6
-    assert moved["offset_s"].centre == 30e-6
-    assert moved["floor_s"].width > 0.1  # another host is another host
-    assert "floor_s" not in transferred_priors({"epsilon_s": 3e-6}, priors, 0.5, A100)
-
-
 def test_architectures_differ_by_known_factors_both_ways() -> None:
     groups = {"gemm.linear.bf16": {"math": 1.1, "l2": 1.0, "exponent": 2.6}, "elementwise": {"l2": 1.0}, "gemm.linear.fp32": {"l2": 1.0}}
     there = moved_values(groups, A100, H100)
@@ -150,13 +141,6 @@ def test_how_blocks_follow_one_another_does_not_travel_where_blocks_persist_on_o
         assert moved["gemm.linear.bf16"]["math"] == 1.1
         assert moved["gemm.linear.fp32"] == groups["gemm.linear.fp32"]
     assert moved_values(groups, A100, V100) == groups
-
-
-def test_sections_move_as_their_family_moved() -> None:
-    values = {"norm": {"dram": 1.0, "l2": 1.0}, "norm.layernorm.fp32": {"dram": 1.2, "l2": 1.0}, "gemm": {"dram": 1.1}}
-    shifted = with_family_shift(values, {"norm": {"dram": 1.1, "l2": 0.9}})
-    assert shifted["norm.layernorm.fp32"] == pytest.approx({"dram": 1.32, "l2": 0.9})
-    assert shifted["gemm"] == {"dram": 1.1}
 
 
 def test_probes_are_different_kernels_of_every_kind_and_sizes_far_apart() -> None:
