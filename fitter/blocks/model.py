@@ -35,8 +35,6 @@ OVERLAP: Final = 4.0
 LN_WIDTHS: Final = np.array([1.0, 3.0, 3.0, 0.5])
 """Standard deviations of the logarithms of launch, latency, share and norm around their priors."""
 
-OVERLAP_BOUNDS: Final = (1.0, 16.0)
-
 LATENCY_ERROR: Final = 0.005
 """Relative error of a time, unless rows scatter more [1]: what repeated launches at a locked clock do."""
 
@@ -171,7 +169,7 @@ def _times(rows: BlockRows, num_sms: int, blocks_per_sm: int) -> tuple[Array, Ar
         return np.concatenate([(times / rows.latency_s - 1.0) / LATENCY_ERROR, unit])
 
     low, high = (np.full(len(centre), bound) for bound in (-6.0, 6.0))
-    low[-1], high[-1] = (math.log(bound / OVERLAP) / LN_WIDTHS[-1] for bound in OVERLAP_BOUNDS)
+    low[-1], high[-1] = (math.log(bound / OVERLAP) / LN_WIDTHS[-1] for bound in (1.0, 16.0))
     found = least_squares(misfit, np.zeros(len(centre)), bounds=(low, high), x_scale=1.0)
     logarithms = centre + LN_WIDTHS * found.x
     _, slopes = occupancy_times(rows.blocks, num_sms, blocks_per_sm, logarithms)

@@ -34,12 +34,6 @@ LENT: Final = ("dram", "l2", "issue", "exponent", "epsilon_s")
 
 MEMORY_GROUPS: Final = ("conv.depthwise", "softmax", "norm", "reduction", "copy", "copy.transpose", "copy.layout")
 
-CONSTANT_WIDTH: Final = 1e-3
-"""A coefficient with a narrower prior is a constant, not an estimate."""
-
-COVARIANCE_DEPTH: Final = 2
-"""Groups down to this depth (family, operator) keep their covariance; finer ones keep standard deviations."""
-
 Values = Mapping[str, Mapping[str, float]]
 
 
@@ -133,7 +127,7 @@ def _serving(start: Values, fit: KernelFit, workloads: WorkloadRows) -> dict[str
     usable = {}
     for group, values in start.items():
         leaf = next((key for key, one in fit.groups.items() if key != group and one is fit.groups.get(group)), group)
-        foreign = group in MATRIX_ROOTS and leaf != group and (group, leaf.split(".")[PRECISION_LEVEL]) not in formats
+        foreign = group in MATRIX_ROOTS and leaf != group and (group, leaf.split(".")[2]) not in formats
         if not foreign:
             usable[group] = dict(values)
     known = {*prior_groups(), *usable}
@@ -143,9 +137,6 @@ def _serving(start: Values, fit: KernelFit, workloads: WorkloadRows) -> dict[str
 
 MATRIX_ROOTS: Final = ("gemm", "gemm.bmm", "conv")
 """Groups whose kernels differ from one number format to another."""
-
-PRECISION_LEVEL: Final = 2
-"""Place of the number format in a group's dotted name."""
 
 
 def _kernel_power(kernels: KernelRows, gpu: GpuSpec, groups: Values) -> PowerRows | None:
@@ -196,7 +187,7 @@ def _section(group: str, values: Mapping[str, float], fit: GroupFit | None, sour
         return GroupCoefficients(coefficients=dict(values), ln_std=spread, identified=known, rows=fit.rows)
     if source is not None and group in source.values:
         return lent_section(group, values)
-    widths = {name: prior.width for name, prior in GROUP_PRIORS[group].items() if prior.width > CONSTANT_WIDTH}
+    widths = {name: prior.width for name, prior in GROUP_PRIORS[group].items() if prior.width > 1e-3}  # narrower: constants
     return GroupCoefficients(coefficients=dict(values), ln_std=widths, identified=dict.fromkeys(widths, False), rows=0)
 
 
@@ -217,7 +208,7 @@ def _with_kernels(bundle: Bundle, fit: KernelFit, served: Values) -> Bundle:
 
 def _covariance(fits: Mapping[str, GroupFit]) -> Covariance:
     """Covariance of the logarithms of the coefficients of families and operators: blocks, as groups are fitted one by one."""
-    chosen = {group: fit for group, fit in fits.items() if group.count(".") < COVARIANCE_DEPTH}
+    chosen = {group: fit for group, fit in fits.items() if group.count(".") < 2}  # family and operator; finer groups keep deviations
     names = tuple(f"{group}.{name}" for group, fit in chosen.items() for name in fit.names)
     matrix = block_diag(*((fit.covariance + fit.covariance.T) / 2.0 for fit in chosen.values())) if chosen else np.zeros((0, 0))
     return Covariance(names=names, covariance=as_rows(matrix))

@@ -71,7 +71,7 @@ def _merged(datasets: Sequence[Dataset], table: str, column: str) -> pd.DataFram
     return merged
 
 
-def _rows(value: object) -> list[dict[str, Any]]:
+def _rows(value: object) -> list[dict[str, object]]:
     """A table of a data set's metadata; nothing of what is none."""
     return [dict(row) for row in value if isinstance(row, Mapping)] if isinstance(value, list) else []
 
@@ -97,7 +97,7 @@ def _idle_below(selection: Selection, gpu: GpuSpec) -> ClockTable | None:
     if rows is None:
         return None
     power = rows.power_w[np.isfinite(rows.power_w) & ~rows.at_limit]
-    if len(power) < FEWEST_BELOW or IDLE_BELOW * power.min() >= ASSUMED_IDLE_SHARE * gpu.power_limit_w:
+    if len(power) < 20 or IDLE_BELOW * power.min() >= ASSUMED_IDLE_SHARE * gpu.power_limit_w:
         return None
     watt = float(f"{IDLE_BELOW * power.min():.4g}")
     source = f"assumed: {IDLE_BELOW:g} of the least power measured"
@@ -106,9 +106,6 @@ def _idle_below(selection: Selection, gpu: GpuSpec) -> ClockTable | None:
 
 IDLE_BELOW: Final = 0.8
 """A board at rest draws at most this share of the least power at which it ran a kernel (assumed) [1]."""
-
-FEWEST_BELOW: Final = 20
-"""The least of fewer powers may be one failed reading."""
 
 
 def reference_clock_mhz(selection: Selection, gpu: GpuSpec) -> float:

@@ -24,9 +24,6 @@ from scipy.special import stdtrit
 from estimator.uncertainty.sources import launch_weight
 from estimator.vocabulary.quantities import NORMAL_90, Array
 
-LEVEL: Final = 0.9
-"""Share of runs inside their interval."""
-
 PRIOR_RUNS: Final = 5.0
 """Runs that the expected spread, and a normal distribution's quantile, count for."""
 
@@ -106,7 +103,7 @@ def interval_factor(score: Array) -> float:
     count = len(score)
     if not count:
         return 1.0
-    seen = float(np.quantile(score, LEVEL, method="weibull")) / NORMAL_90
+    seen = float(np.quantile(score, 0.9, method="weibull")) / NORMAL_90
     return (count * seen + PRIOR_RUNS) / (count + PRIOR_RUNS)
 
 

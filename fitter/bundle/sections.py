@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final, TypedDict
+from typing import TypedDict
 
 import numpy as np
 
@@ -23,9 +23,6 @@ from estimator.vocabulary.quantities import Array
 from fitter.latency.runs import LatencyFit, affected_groups
 from fitter.power.coefficients import LeakageFit, PowerFit
 from fitter.power.solver import PICO, TERMS
-
-UNKNOWN_VOLTAGE_V: Final = 1.0
-"""Reference voltage where a GPU's voltage is unknown: capacitances are then energies at that voltage [V]."""
 
 
 def group_sections(fit: LatencyFit, rows: int) -> dict[str, GroupCoefficients]:
@@ -124,7 +121,7 @@ def _named(values: Array) -> Mapping[str, float]:
 
 def _reference_voltage_v(tables: BoardTables) -> float:
     if tables.voltage_v is None:
-        return UNKNOWN_VOLTAGE_V
+        return 1.0  # capacitances are then energies at 1 V
     return float(tables.voltage_v.at(np.array([tables.reference_clock_mhz]))[0])
 
 

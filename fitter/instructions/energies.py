@@ -24,6 +24,7 @@ from estimator.counts.energies import (
     stall_slots,
     term_weights,
 )
+from estimator.counts.modules import PICO
 from estimator.counts.opcodes import RARE, loop_classes
 from estimator.counts.prices import RARE_SPREAD, is_matrix
 from estimator.vocabulary.frozen import FrozenMapping
@@ -33,8 +34,6 @@ from fitter.errors import CalibrationError
 from fitter.instructions.confidence import OWN_SHARE, doubts_of, shares_of_bodies
 from fitter.instructions.ptx import ptx_rows
 from fitter.rows.instruction_dataset import InstructionRow, InstructionRows
-
-PICO: Final = 1e-12
 
 PRIOR_STD: Final[dict[str, float]] = {INSTRUCTION: 300.0, ISSUE: 3e3, LOOP: 300.0, STALL: 3e3, TRANSACTION: 1e5, CONSTANT: 1e3, HEAT: 30.0}
 """Standard deviation of each term around 0 before any row is seen [pJ, W, W/K]: far beyond any GPU's."""

@@ -1,4 +1,4 @@
-"""Energies of PTX instructions against published ones, and published ways of sampling against corrected energies.
+"""Energies of PTX instructions against published ones.
 
 Errors of n instructions as Arafa et al. (arXiv 2002.07795, section VI.A) state them: MAPE = 100/n · Σ |E − E_ref| / E_ref and
 RMSE = √(1/n · Σ (E − E_ref)²).
@@ -13,21 +13,16 @@ from typing import Any, Final
 import numpy as np
 
 from estimator.counts.energies import Expansion, InstructionEnergies
+from estimator.counts.modules import PICO
 from estimator.vocabulary.errors import CountsError
 from estimator.vocabulary.reader import plain
 from estimator.vocabulary.resources import resource_folder
 from estimator.vocabulary.specifications import near_match
-from fitter.instructions.ptx import MEASURED, PUBLISHED_MODES
-from fitter.rows.instruction_dataset import SAMPLING, at_level
+from fitter.rows.instruction_dataset import at_level
 from fitter.validate.tables import Shown
 
 TABLE: Final = "published/ptx-table-1.toml"
 LEVELS: Final = ("O3", "O0")
-MTSM: Final = 1
-"""Place in a pair of published figures; before it stands PAPI."""
-
-MICRO: Final = 1e-6
-PICO: Final = 1e-12
 ONE_THREAD: Final = "single.mtsm"
 """The launch mode and the way of sampling of the published figures that are compared."""
 
@@ -62,19 +57,6 @@ def errors_against(of: str, pairs: Iterable[tuple[float, float]]) -> Errors:
     return Errors(of=of, n=len(known), mape=float(100.0 * np.mean(np.abs(off) / known[:, 1])), rmse_j=float(np.sqrt(np.mean(off**2))))
 
 
-def sampling_errors(energies: InstructionEnergies) -> tuple[Errors, ...]:
-    """Errors of each way of sampling against the same formula of corrected energies, by launch mode and level."""
-    levels = dict.fromkeys(one.level for one in energies.ptx.values())
-    found = (
-        errors_against(f"{method.upper()}, {at_level(mode, level)}", (
-            (one.published_j.get(f"{mode}.{method}", math.nan), one.published_j.get(f"{mode}.{MEASURED}", math.nan))
-            for one in energies.ptx.values() if one.level == level
-        ))
-        for level in levels for mode in PUBLISHED_MODES for method in SAMPLING
-    )  # fmt: skip
-    return tuple(one for one in found if one.n)
-
-
 def compared_with_table(energies: InstructionEnergies, board: str) -> tuple[str, list[Compared]]:
     """The table's title and the rows that it has for a board's generation, at both levels.
 
@@ -86,7 +68,7 @@ def compared_with_table(energies: InstructionEnergies, board: str) -> tuple[str,
         raise CountsError(f"{table['title']} has no {board!r}{near_match(board, boards)}; it has {', '.join(boards)}")
     place = boards.index(board)
     rows = [
-        _compared(row["name"], level, row[level][place][MTSM] * MICRO, [energies.ptx.get(at_level(name, level)) for name in row["kernels"]])
+        _compared(row["name"], level, row[level][place][1] * 1e-6, [energies.ptx.get(at_level(name, level)) for name in row["kernels"]])
         for level in LEVELS
         for row in table["rows"]
         if row[level][place]
@@ -112,16 +94,16 @@ def table_errors(rows: Iterable[Compared]) -> tuple[Errors, ...]:
 
 def published_tables(title: str, rows: list[Compared]) -> list[Shown]:
     """The comparison for people: published, ours by the published formula on one thread, and by regression."""
-    lines = [(row.name, row.level, row.published_j / MICRO, row.own_j / MICRO, row.energy_j / PICO) for row in rows]
+    lines = [(row.name, row.level, row.published_j / 1e-6, row.own_j / 1e-6, row.energy_j / PICO) for row in rows]
     head = ("instruction", "level", "published [µJ]", "here [µJ]", "regression [pJ]")
-    errors = [(one.of, one.n, one.mape, one.rmse_j / MICRO) for one in table_errors(rows)]
+    errors = [(one.of, one.n, one.mape, one.rmse_j / 1e-6) for one in table_errors(rows)]
     return [
-        Shown(title=f"{title}, against this bundle on one thread (MTSM; collect --campaign ptx-levels runs it)", head=head, rows=lines),
+        Shown(title=f"{title}, against this bundle on one thread (1; collect --campaign ptx-levels runs it)", head=head, rows=lines),
         Shown(title="Errors of ours against the table", head=("level", "instructions", "MAPE [%]", "RMSE [µJ]"), rows=errors),
     ]
 
 
-def table_document(title: str, rows: list[Compared]) -> dict[str, Any]:
+def table_document(title: str, rows: list[Compared]) -> dict[str, object]:
     """The comparison as JSON: rows, and errors by level."""
     errors = [{"level": one.of, "n": one.n, "mape": one.mape, "rmse_j": one.rmse_j} for one in table_errors(rows)]
     return {"source": title, "rows": plain(rows), "errors": plain(errors)}

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import hypot, log, nan
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from estimator.bundle.files import MAX_FILE_BYTES, Bundle, save_bundle
 from estimator.vocabulary.reader import plain
@@ -75,15 +75,12 @@ def changelog_entry(bundle: Bundle, previous: Bundle | None, note: str, today: s
         moved = [change for change in differences(previous, bundle) if change.sigmas > TELLING_SIGMAS]
         lines.append(f"- {needed_step(previous, bundle).text()}")
         lines.append(f"- against {previous.version}: {len(moved)} coefficients moved by more than {TELLING_SIGMAS:g} standard deviations")
-        lines += [f"  - {change.place}: {change.old:.4g} → {change.new:.4g}" for change in moved[:MOST_LISTED]]
+        lines += [f"  - {change.place}: {change.old:.4g} → {change.new:.4g}" for change in moved[:12]]
     return "\n".join(lines) + "\n"
 
 
 TELLING_SIGMAS: Final = 3.0
 """A coefficient moved if it changed by more standard deviations than this."""
-
-MOST_LISTED: Final = 12
-"""Coefficients that a changelog entry lists."""
 
 
 def differences(old: Bundle, new: Bundle) -> list[Change]:
@@ -114,7 +111,7 @@ def _coefficients(bundle: Bundle) -> dict[str, tuple[float, float, bool]]:
     return found
 
 
-def differences_document(old: Bundle, new: Bundle, changes: Sequence[WorkloadChange] = ()) -> dict[str, Any]:
+def differences_document(old: Bundle, new: Bundle, changes: Sequence[WorkloadChange] = ()) -> dict[str, object]:
     """What `fit diff --json` says; `changes` of workloads."""
     needed = needed_step(old, new)
     names = ("name", "version", "digest")

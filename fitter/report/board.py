@@ -23,17 +23,8 @@ from fitter.rows.columns import KernelRows, Selection, WorkloadRows
 from fitter.validate.predictions import row_labels
 from fitter.validate.tables import kind_text
 
-MOST_BARS: Final = 12
-"""Kinds of kernels, and workloads, whose power is taken apart."""
-
 CORRECTION: Final = "neighbours"
 """What kernels measured near by add to the equation or take from it."""
-
-LONGEST_BAR_NAME: Final = 17
-"""Letters that fit before a bar of `estimator.display.stacks`."""
-
-MOST_PAIRS: Final = 24
-"""Pairs of coefficients that are listed: those with the strongest correlations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +49,7 @@ def breakdowns(bundle: Bundle, selection: Selection) -> tuple[Breakdown, ...]:
         rows = rows.select(np.isfinite(rows.power_w) & ~rows.at_limit)
         kinds = pd.DataFrame({"name": [kind_text(label[1:]) for label in row_labels(rows)], "power": rows.power_w})
         kinds = kinds.sort_values("power", kind="stable")
-        names = list(kinds["name"].value_counts().index[:MOST_BARS])
+        names = list(kinds["name"].value_counts().index[:12])
         members = [kinds.index[kinds["name"] == name] for name in names]
         if names:
             found += _of_kernels(bundle, rows.select(np.array([own[len(own) // 2] for own in members])), names)
@@ -87,7 +78,7 @@ def _of_workloads(bundle: Bundle, rows: WorkloadRows) -> list[Breakdown]:
     clock, own = rows.asked_clock_mhz(bundle.gpu), np.array(rows.gpus)[rows.gpu_index] == bundle.gpu.name
     table = pd.DataFrame({"workload": rows.workload_index, "latency": rows.latency_s, "clock": clock})[own]
     highest = table.sort_values("clock", ascending=False, kind="stable").drop_duplicates("workload")
-    longest = table.groupby("workload")["latency"].max().sort_values(ascending=False, kind="stable").index[:MOST_BARS]
+    longest = table.groupby("workload")["latency"].max().sort_values(ascending=False, kind="stable").index[:12]
     found = []
     for i in highest.reset_index().set_index("workload").loc[longest, "index"].tolist():
         workload = rows.workloads[rows.workload_index[i]]
@@ -109,7 +100,7 @@ def breakdown_html(bundle: Bundle, selection: Selection) -> str:
         watts = [max(one.parts_w.get(part, 0.0), 0.0) for part in PARTS]
         tips = [f"{one.name}: {part} {watt:.4g} W" for part, watt in zip(PARTS, watts, strict=True)]
         pieces = [Piece(length=watt, part=i, tip=tip) for i, (watt, tip) in enumerate(zip(watts, tips, strict=True))]
-        bars.append(Bar(label=" ".join(dict.fromkeys(one.name.split()))[:LONGEST_BAR_NAME], pieces=pieces))
+        bars.append(Bar(label=" ".join(dict.fromkeys(one.name.split()))[:17], pieces=pieces))
     caption = "Power by module as the equation has it: of each kind of kernel the row of median power, of workloads the longest runs."
     columns = (*PARTS, CORRECTION)
     rows = [
@@ -155,7 +146,7 @@ def correlations_html(bundle: Bundle) -> str:
         first, second = np.triu_indices(len(names), 1)
         with np.errstate(invalid="ignore", divide="ignore"):
             correlation = np.nan_to_num(matrix[first, second] / (spread[first] * spread[second]))
-        order = np.argsort(-np.abs(correlation), kind="stable")[:MOST_PAIRS]
+        order = np.argsort(-np.abs(correlation), kind="stable")[:24]
         rows = [[names[first[i]], names[second[i]], float(correlation[i])] for i in order.tolist() if correlation[i]]
         body += table_html(f"Strongest correlations of {quantity} coefficients", ("coefficient", "with", "correlation"), rows)
     return body

@@ -13,15 +13,12 @@ import numpy as np
 import pandas as pd
 
 from estimator.bundle.content import Bundle
-from estimator.display.charts import Axis, Series, axis_over, frame_svg, line_svg, pixel_places, scatter_svg
+from estimator.display.charts import Axis, Band, Series, axis_over, line_svg, scatter_svg
 from estimator.display.pages import table_html
 from estimator.vocabulary.quantities import Array
 from fitter.report.text import stored_errors
 from fitter.validate.predictions import LABEL, PERCENT, QUANTITIES, Label
 from fitter.validate.tables import FIGURES, kind_text
-
-MOST_WORST: Final = 12
-"""Rows of the largest error that are listed for each quantity."""
 
 MOST_BINS: Final = 24
 """Bins of one chart; as many values, such as clocks, are told apart one by one."""
@@ -75,20 +72,13 @@ def coverage_of(held: pd.DataFrame, quantity: str) -> Array | None:
 
 
 def bins_svg(title: str, description: str, bins: pd.DataFrame, label: str, *, logarithmic: bool = False) -> str:
-    """Signed errors over something: a whisker from the 5th to the 95th percentile, a box over the middle half, a line through medians."""
+    """Signed errors over something: a line through medians, bands from the 5th to the 95th percentile and over the middle half."""
     place, quantiles = bins["place"].to_numpy(), bins[list(QUANTILES)].to_numpy()
     x = axis_over(label, [place], logarithmic=logarithmic)
     y = axis_over("predicted / measured - 1 [%]", [quantiles.ravel(), np.zeros(1)], logarithmic=False)
-    left = pixel_places(Series(name="", x=place, y=quantiles[:, 0]), x, y)[0]
-    low, first, middle, third, high = (pixel_places(Series(name="", x=place, y=column), x, y)[1] for column in quantiles.T)
-    ends, zero = pixel_places(Series(name="", x=np.array([x.low, x.high]), y=np.zeros(2)), x, y)
-    body = f'<line class="zero" x1="{ends[0]:.1f}" y1="{zero[0]:.1f}" x2="{ends[1]:.1f}" y2="{zero[1]:.1f}"/>'
-    for kind, top, bottom in (("whisker", low, high), ("box", first, third)):
-        path = "".join(f"M{a:.1f} {b:.1f}V{c:.1f}" for a, b, c in zip(left, top, bottom, strict=True))
-        body += f'<path class="{kind}" d="{path}"/>'
-    points = [f"{a:.1f} {b:.1f}" for a, b in zip(left, middle, strict=True)]
-    body += f'<polyline class="l0" points="{" ".join(points)}"/><path class="middle" d="{"".join(f"M{one}h0" for one in points)}"/>'
-    return frame_svg(title, description, body, x, y, [], "l")
+    bands = [Band(x=place, low=quantiles[:, i], high=quantiles[:, -1 - i]) for i in (0, 1)]
+    lines = [Series(name="median", x=place, y=quantiles[:, 2]), Series(name="no error", x=np.array([x.low, x.high]), y=np.zeros(2))]
+    return line_svg(title, description, lines, x, y, bands=bands)
 
 
 def figure_with_table(svg: str, caption: str, table: str, *, wide: bool = False) -> str:
@@ -176,7 +166,7 @@ def dependences_html(held: Mapping[str, pd.DataFrame], over: Iterable[tuple[str,
                 bins = binned(rows[column].to_numpy(), rows[f"error_{quantity}"].to_numpy(), logarithmic=logarithmic)
                 if len(bins):
                     title = f"{quantity.capitalize()} error of {kind} over {what}"
-                    caption = f"{title}, signed: whisker 5 to 95 %, box middle half, line through medians."
+                    caption = f"{title}, signed: bands 5 to 95 % and middle half, line through medians."
                     svg = bins_svg(title, caption, bins, f"{what} [{unit}]", logarithmic=logarithmic)
                     figures.append(figure_with_table(svg, caption, _bin_table(f"{title} [{unit}], in percent", bins)))
     return charts_html(figures)
@@ -191,7 +181,7 @@ def worst_html(held: Mapping[str, pd.DataFrame]) -> str:
     head = ("row", "kind", "what ran", "SM clock [MHz]", "measured [{0}]", "predicted [{0}]", "error [%]")
     for quantity in QUANTITIES:
         columns = ["origin", "name", "what", "clock", f"measured_{quantity}", f"predicted_{quantity}", f"error_{quantity}"]
-        far = rows.loc[rows[f"error_{quantity}"].abs().sort_values(ascending=False, kind="stable").dropna().index[:MOST_WORST], columns]
+        far = rows.loc[rows[f"error_{quantity}"].abs().sort_values(ascending=False, kind="stable").dropna().index[:12], columns]
         title = f"Held-out rows whose {quantity} is furthest off"
         lines = far.round({f"error_{quantity}": 2}).to_numpy().tolist()
         body += table_html(title, [name.format(UNITS[quantity]) for name in head], lines)

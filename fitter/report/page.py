@@ -20,12 +20,6 @@ from fitter.rows.rejected import count_reasons, reason_meaning
 from fitter.validate.notes import held_out_notes
 from fitter.validate.predictions import compared, summary_row
 
-MOST_REJECTED: Final = 200
-"""Rejected rows that are listed one by one; all are counted."""
-
-LONGEST_NOTE: Final = 4000
-"""Notes name many kinds of kernels; beyond this they are cut [character]."""
-
 DRAWING: Final = re.compile(r"(id=|aria-labelledby=)\"[crs]\d+t(?:\"| [crs]\d+d\")|id=\"[crs]\d+d\"")
 """Names of charts' titles and descriptions, which count drawings of the whole process."""
 
@@ -44,10 +38,6 @@ summary{cursor:pointer;padding:.4rem 0}
 .charts>figure{max-width:44rem}
 .wide svg{min-width:34rem;max-width:56rem}
 .p0,.p1,.p2{stroke-opacity:.85}
-.whisker{stroke:var(--p0);stroke-width:1.6;fill:none}
-.box{stroke:var(--p0);stroke-width:8;stroke-opacity:.45;fill:none}
-.middle{stroke:var(--fg);stroke-width:5;stroke-linecap:round;fill:none}
-.zero{stroke:var(--fg);stroke-dasharray:2 4}
 @media(max-width:40rem){body{padding:.75rem .75rem 3rem}svg{font-size:14px}dl{grid-template-columns:1fr}dt{margin-top:.4rem}}
 @media(prefers-reduced-motion:no-preference){html{scroll-behavior:smooth}}
 @media print{.skip,nav{display:none}}
@@ -111,7 +101,7 @@ def _model_card(bundle: Bundle, selection: Selection, held_out: Mapping[str, pd.
         "Digest": bundle.digest,
     }
     simulated = '<p class="bad">Fitted on a simulated board: these numbers test the program, they say nothing about a GPU.</p>'
-    notes = "".join(f"<li>{escape(note[:LONGEST_NOTE])}</li>" for note in dict.fromkeys((*bundle.notes, *selection.notes)))
+    notes = "".join(f"<li>{escape(note[:4000])}</li>" for note in dict.fromkeys((*bundle.notes, *selection.notes)))
     pairs = "".join(f"<dt>{escape(name)}</dt><dd>{text_html(value)}</dd>" for name, value in facts.items())
     return (simulated if bundle.simulated else "") + f"<dl>{pairs}</dl>" + (f"<ul>{notes}</ul>" if notes else "")
 
@@ -133,10 +123,8 @@ def _rejected(selection: Selection) -> str:
     if not selection.rejected:
         return "<p>None.</p>"
     counts = [[reason, count, reason_meaning(reason)] for reason, count in count_reasons(selection.rejected).items()]
-    listed = [
-        [row.source, row.row, row.reason, "power" if row.power_only else "row", row.detail] for row in selection.rejected[:MOST_REJECTED]
-    ]
-    rows = table_html(f"The first {MOST_REJECTED} rejected rows", ("data set", "row", "reason", "rejected", "value"), listed)
+    listed = [[row.source, row.row, row.reason, "power" if row.power_only else "row", row.detail] for row in selection.rejected[:200]]
+    rows = table_html(f"The first {200} rejected rows", ("data set", "row", "reason", "rejected", "value"), listed)
     summary = table_html("Rejected rows by reason", ("reason", "rows", "meaning"), counts)
     return f"{summary}<details><summary>The rows</summary>{rows}</details>"
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from math import isfinite, nan
-from typing import Any, Final
+from typing import Any
 
 from estimator.bundle.content import Bundle, GroupCoefficients
 from estimator.counts.energies import LINKS
@@ -42,13 +42,9 @@ def missing_workload_lines(selection: Selection) -> list[str]:
     for row in selection.rejected:
         if row.reason == "MISSING_WORKLOAD":
             rows.setdefault((row.source, row.detail), []).append(str(row.row))
-    lines = [f"{source} row {', '.join(numbers[:MOST_LINES])}: {detail}" for (source, detail), numbers in rows.items()]
-    more = [f"{len(rows) - MOST_LINES} further workload files could not be read; -v names their rows"] if len(rows) > MOST_LINES else []
-    return lines[:MOST_LINES] + more
-
-
-MOST_LINES: Final = 5
-"""Files, and rows of each, that are named unasked."""
+    lines = [f"{source} row {', '.join(numbers[:5])}: {detail}" for (source, detail), numbers in rows.items()]
+    more = [f"{len(rows) - 5} further workload files could not be read; -v names their rows"] if len(rows) > 5 else []
+    return lines[:5] + more
 
 
 def next_lines(bundle: Bundle, path: str) -> list[str]:
@@ -126,7 +122,7 @@ def _stored(errors: Any) -> Errors | None:
     return Errors(**known) if known else None
 
 
-def show_document(bundle: Bundle) -> dict[str, Any]:
+def show_document(bundle: Bundle) -> dict[str, object]:
     """What `fit show --json` says: the bundle's description without its bulk."""
     return {
         "name": bundle.name,
@@ -174,7 +170,7 @@ def _coefficient_lines(old: Bundle, new: Bundle) -> list[str]:
     return [*lines, *Shown(title="coefficients", head=("coefficient", "old", "new", "factor", "std deviations"), rows=rows).lines()]
 
 
-def selection_document(selection: Selection) -> dict[str, Any]:
+def selection_document(selection: Selection) -> dict[str, object]:
     """Rows read, used and rejected, for programs.
 
     `rejected` counts rows left out as wholes by reason, so that rows = used + Σ rejected.  `rejected_power_only` counts rows whose power

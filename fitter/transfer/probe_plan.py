@@ -33,16 +33,13 @@ max_temperature_c = 85.0
 """
 """Times of a usual campaign."""
 
-ONE_KV: Final = 3
-"""Place of the cache's number format in the key of an attention group."""
-
 
 def bundle_kernels(bundle: Bundle) -> tuple[Operator, ...]:
     """The kernels that a bundle remembers to have been measured, in the order of its groups."""
     found: dict[Operator, None] = {}
     for group, document in bundle.residuals.items():
         parts = group.split(".")
-        if len(parts) < ONE_KV:
+        if len(parts) < 3:
             continue
         tier = tier_from_document(document)
         names = [name for name, _ in tier.fields]
@@ -51,8 +48,8 @@ def bundle_kernels(bundle: Bundle) -> tuple[Operator, ...]:
         sizes = np.stack(
             [np.broadcast_to(np.array(document["points"][name], dtype=np.float64), len(tier.points)) for name in names], axis=1
         )
-        more: dict[str, Any] = {"precision_kv": parts[ONE_KV]} if parts[0] == "attention" and len(parts) > ONE_KV else {}
-        if "cuda" in parts[ONE_KV:]:
+        more: dict[str, Any] = {"precision_kv": parts[3]} if parts[0] == "attention" and len(parts) > 3 else {}
+        if "cuda" in parts[3:]:
             more["cuda_cores"] = True
         for row in sizes.tolist():
             try:

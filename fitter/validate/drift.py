@@ -39,17 +39,11 @@ FALSE_ALARM: Final = 0.01
 LEAST_SHIFT: Final = 1.0
 """Shifts below this are no drift however sure they are [percent]."""
 
-FEWEST_KERNELS: Final = 3
-"""Fewer kernels of a kind, or workloads, say nothing about the board."""
-
-FEWEST_KINDS: Final = 3
-"""Fewer kinds do not tell how much of their error kernels of a kind share."""
+FEWEST: Final = 3
+"""Fewer kernels of a kind, or workloads, say nothing about the board; fewer kinds do not tell how much of their error they share."""
 
 SHARED: Final = 0.5
 """That share of the stated standard deviation where kinds are fewer (assumed) [1]."""
-
-MEAN_TO_STD: Final = math.sqrt(math.pi / 2.0)
-"""Standard deviation over mean magnitude of a normal error [1]."""
 
 TOGETHER: Final = "all"
 
@@ -127,7 +121,7 @@ def _shift(quantity: str, kind: str, own: pd.DataFrame, then: Mapping[str, float
     """The shift of one kind; None for too few kernels, and without a stated error."""
     means = own.groupby("same")["error"].mean()
     std, kernels = float(np.sqrt((own["std"] ** 2).mean())), len(means)
-    if kernels < FEWEST_KERNELS or not std > 0.0:
+    if kernels < FEWEST or not std > 0.0:
         return None
     before = max(float(then["n"]) * kernels / len(own), 1.0)
     shared = SHARED * std if tau is None else tau
@@ -137,10 +131,10 @@ def _shift(quantity: str, kind: str, own: pd.DataFrame, then: Mapping[str, float
 
 def _tau(stated: Sequence[Mapping[str, float]]) -> float | None:
     """How far kinds' means lie from 0 beyond what their own scatter makes [percent]; None where kinds are too few to tell."""
-    known = [errors for errors in stated if errors["n"] >= FEWEST_KERNELS]
-    if len(known) < FEWEST_KINDS:
+    known = [errors for errors in stated if errors["n"] >= FEWEST]
+    if len(known) < FEWEST:
         return None
-    own = [float(errors["bias"]) ** 2 - (MEAN_TO_STD * float(errors["mape"])) ** 2 / errors["n"] for errors in known]
+    own = [float(errors["bias"]) ** 2 - (math.sqrt(math.pi / 2.0) * float(errors["mape"])) ** 2 / errors["n"] for errors in known]
     return float(np.sqrt(max(float(np.mean(own)), 0.0)))
 
 

@@ -66,7 +66,7 @@ def judge(limits: Mapping[str, float], summary: "Mapping[str, ErrorRow]") -> tup
     return tuple(verdicts)
 
 
-def verdict_documents(verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
+def verdict_documents(verdicts: Sequence[Verdict]) -> list[dict[str, object]]:
     """The verdicts as plain data."""
     found = (None if math.isnan(verdict.found) else verdict.found for verdict in verdicts)
     return [{**asdict(one), "found": error, "kind": one.kind or None, "met": one.met} for one, error in zip(verdicts, found, strict=True)]

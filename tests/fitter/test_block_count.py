@@ -186,15 +186,6 @@ def test_a_row_that_cannot_be_is_rejected_with_its_reason(line: str, reason: str
     assert [row.reason for row in rejected] == [reason]
 
 
-def test_a_kernel_that_lost_its_grids_to_the_screening_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "grids.csv"
-    path.write_text("\n".join([HEADER, *(f"add,{GPU.name},1024,2,{grid},1e-3,80,40,900" for grid in (-54, 216, 2160))]) + "\n")
-    assert fit([str(path), "-o", str(tmp_path / "b.json"), "--quiet"]) == 1
-    said = capsys.readouterr().err
-    assert "grids.csv row 1 was rejected: BAD_SHAPE" in said
-    assert said.count("\n") == 1
-
-
 @pytest.mark.parametrize("column", ["gpu", None])
 def test_a_gpu_of_ones_own_is_fitted_from_its_file(
     column: str | None, repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
