@@ -81,11 +81,10 @@ def bins_svg(title: str, description: str, bins: pd.DataFrame, label: str, *, lo
     return line_svg(title, description, lines, x, y, bands=bands)
 
 
-def figure_with_table(svg: str, caption: str, table: str, *, wide: bool = False) -> str:
+def figure_with_table(svg: str, caption: str, table: str) -> str:
     """A chart, its caption, and the same as a table for those who do not see charts."""
-    kind = ' class="wide scroll" tabindex="0" role="region" aria-label="' + escape(caption) + '"' if wide else ""
     below = f"<details><summary>The same as a table</summary>{table}</details>" if table else ""
-    return f"<figure><div{kind}>{svg}</div><figcaption>{escape(caption)}</figcaption>{below}</figure>"
+    return f"<figure>{svg}<figcaption>{escape(caption)}</figcaption>{below}</figure>"
 
 
 def charts_html(figures: Iterable[str]) -> str:

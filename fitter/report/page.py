@@ -9,10 +9,20 @@ import numpy as np
 import pandas as pd
 
 from estimator.bundle.content import Bundle
-from estimator.display.pages import page_html, section_html, table_html, text_html
+from estimator.display.charts import Band, Series, axis_over, line_svg
+from estimator.display.pages import LONGEST_CELL, page_html, section_html, table_html, text_html
+from estimator.vocabulary.quantities import NORMAL_90, Array
 from fitter.instructions.display import instruction_tables
-from fitter.report.board import breakdown_html, correlations_html, curves_html
-from fitter.report.errors import RESIDUALS, dependences_html, errors_html, held_frame, scatters_html, worst_html
+from fitter.report.errors import (
+    RESIDUALS,
+    charts_html,
+    dependences_html,
+    errors_html,
+    figure_with_table,
+    held_frame,
+    scatters_html,
+    worst_html,
+)
 from fitter.report.left_out import LeftOut, left_out_html
 from fitter.report.text import coefficient_tables
 from fitter.rows.columns import Selection
@@ -36,7 +46,6 @@ a:focus-visible,summary:focus-visible,.scroll:focus-visible{outline:2px solid va
 :target{outline:2px solid var(--p1);outline-offset:4px}
 summary{cursor:pointer;padding:.4rem 0}
 .charts>figure{max-width:44rem}
-.wide svg{min-width:34rem;max-width:56rem}
 .p0,.p1,.p2{stroke-opacity:.85}
 @media(max-width:40rem){body{padding:.75rem .75rem 3rem}svg{font-size:14px}dl{grid-template-columns:1fr}dt{margin-top:.4rem}}
 @media(prefers-reduced-motion:no-preference){html{scroll-behavior:smooth}}
@@ -60,10 +69,9 @@ def report_html(bundle: Bundle, selection: Selection, held_out: Mapping[str, pd.
         ("dependence", "Error by size and clock", dependences_html(held)),
         ("residuals", "Residuals over time and temperature", dependences_html(held, RESIDUALS)),
         ("worst", "Largest errors", worst_html(held)),
-        ("modules", "Power by module", breakdown_html(bundle, selection)),
-        ("curves", "Voltage and idle power", curves_html(bundle)),
+        ("curves", "Voltage and idle power", _curves(bundle)),
         ("coefficients", "Coefficients", "".join(table.html() for table in coefficient_tables(bundle, list(bundle.groups)))),
-        ("correlation", "Correlation of coefficients", correlations_html(bundle)),
+        ("correlation", "Correlation of coefficients", _correlations(bundle)),
         ("instructions", "Instruction energies", "".join(table.html() for table in instruction_tables(bundle))),
         ("rejected", "Rejected rows", _rejected(selection)),
         ("domain", "What the fit has seen", _domain(bundle)),
@@ -139,3 +147,45 @@ def _domain(bundle: Bundle) -> str:
 def _datasets(bundle: Bundle) -> str:
     rows = [[d.name, d.kind, d.rows, d.used, d.sha256] for d in bundle.provenance.datasets]
     return table_html("What the fit was made from", ("data set", "kind", "rows", "used", "SHA-256"), rows)
+
+
+def _curves(bundle: Bundle) -> str:
+    """Core voltage and idle power over the SM clock with 90 % bands where their error is known."""
+    figures = []
+    if (voltage := bundle.voltage) is not None:
+        std = np.full(len(voltage.voltage_v), np.nan) if voltage.std_v is None else np.array(voltage.std_v)
+        figures.append(_curve("Core voltage", "V", voltage.sm_clock_mhz, voltage.voltage_v, std, voltage.source))
+    if (idle := bundle.idle) is not None:
+        std = np.full(len(idle.power_w), np.nan if idle.std_w is None else idle.std_w)
+        figures.append(_curve("Idle power", "W", idle.sm_clock_mhz, idle.power_w, std, idle.source))
+    return charts_html(figures)
+
+
+def _curve(name: str, unit: str, clocks: Sequence[float], values: Sequence[float], std: Array, source: str) -> str:
+    series = Series(name=name, x=np.array(clocks), y=np.array(values))
+    half = NORMAL_90 * np.nan_to_num(std)
+    band = Band(x=series.x, low=series.y - half, high=series.y + half)
+    x = axis_over("SM clock [MHz]", [series.x], logarithmic=False)
+    y = axis_over(f"{name.lower()} [{unit}]", [band.low, band.high], logarithmic=False)
+    caption = f"{name} over the SM clock; the band holds 90 % where its error is known. {source[:LONGEST_CELL]}"
+    rows = [list(line) for line in zip(series.x.tolist(), series.y.tolist(), std.tolist(), strict=True)]
+    table = table_html(f"{name} over the SM clock", ("SM clock [MHz]", f"{name.lower()} [{unit}]", f"standard deviation [{unit}]"), rows)
+    return figure_with_table(line_svg(name, caption, [series], x, y, bands=[band]), caption, table)
+
+
+def _correlations(bundle: Bundle) -> str:
+    """The strongest correlations of the fitted coefficients of latency and of power."""
+    latency, power = bundle.latency_parameters, bundle.power
+    found = [("latency", latency.names, latency.covariance)]
+    found += [] if power is None else [("power", power.terms, power.covariance)]
+    body = ""
+    for quantity, names, covariance in found:
+        matrix = np.array(covariance, dtype=np.float64).reshape(len(names), len(names))
+        spread = np.sqrt(np.maximum(np.diag(matrix), 0.0))
+        first, second = np.triu_indices(len(names), 1)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            correlation = np.nan_to_num(matrix[first, second] / (spread[first] * spread[second]))
+        order = np.argsort(-np.abs(correlation), kind="stable")[:24]
+        rows = [[names[first[i]], names[second[i]], float(correlation[i])] for i in order.tolist() if correlation[i]]
+        body += table_html(f"Strongest correlations of {quantity} coefficients", ("coefficient", "with", "correlation"), rows)
+    return body

@@ -14,7 +14,6 @@ from hypothesis.extra.numpy import arrays
 from estimator.bundle.content import Covariance, IdleTable, VoltageTable
 from estimator.display.charts import axis_over
 from estimator.vocabulary.workload import FAMILY_FIELDS
-from fitter.report.board import CORRECTION, breakdowns
 from fitter.report.errors import NOMINAL, QUANTILES, binned, coverage_of, held_frame
 from fitter.report.page import report_html
 from fitter.rows.rejected import RejectedRow
@@ -177,28 +176,6 @@ def test_a_page_grows_with_kinds_of_kernels_and_not_with_rows() -> None:
         sizes.append(len(text))
         assert max(len(re.findall(r"<(?:path|rect|polyline|line|circle)", svg)) for svg in re.findall(r"<svg.*?</svg>", text)) < 400
     assert sizes[1] < 1.1 * sizes[0]
-
-
-def test_parts_of_power_add_up_to_the_prediction() -> None:
-    bundle = planted_bundle()
-    rows = kernel_rows(bundle, various_operators(60), noise=NOISE)
-    prediction = predict_kernel_rows(bundle, rows)
-    found = breakdowns(bundle, selection_of(rows))
-    assert len(found) == 3
-    for one in found:
-        (i,) = np.flatnonzero(prediction["measured_power"] == one.measured_w)
-        assert sum(one.parts_w.values()) == pytest.approx(prediction["predicted_power"][i])
-        assert one.parts_w[CORRECTION] == 0.0
-
-
-def test_parts_of_power_of_workloads_stay_below_what_was_measured_in_order_of_their_time() -> None:
-    bundle = planted_bundle()
-    runs = workload_rows(bundle, various_workloads())
-    found = breakdowns(bundle, selection_of(None, runs))
-    seconds = dict(zip((w.name for w in runs.workloads), runs.latency_s, strict=True))
-    assert [seconds[one.name] for one in found] == sorted(seconds.values(), reverse=True)
-    for one in found:
-        assert sum(one.parts_w.values()) == pytest.approx(one.measured_w, rel=0.15)
 
 
 columns = arrays(np.float64, st.integers(1, 200), elements=st.floats(-1e6, 1e6, allow_subnormal=False) | st.just(float("nan")))
