@@ -13,6 +13,7 @@ from estimator.vocabulary.workload import FAMILY_FIELDS, Operator, make_operator
 from fitter.errors import CalibrationError
 from fitter.transfer.prior_bundle import transfer_source
 from fitter.transfer.probes import Candidates, choose_probes
+from fitter.validate.tables import Shown, kind_text
 
 PREAMBLE: Final = """\
 warmup_s = 15.0           # load before anything is measured
@@ -96,9 +97,8 @@ def campaign_text(probes: Sequence[Operator], bundle: Bundle, gpu: GpuSpec) -> s
 
 def probe_lines(probes: Sequence[Operator]) -> list[str]:
     """The probes for people, a line each."""
-    width = max(len(f"{p.family} {p.operator} {p.precision}") for p in probes)
-    lines = []
-    for number, probe in enumerate(probes, start=1):
-        shape = "  ".join(f"{name}={value:.0f}" for name, value in zip(FAMILY_FIELDS[probe.family], probe.shape, strict=True))
-        lines.append(f"{number:3}  {f'{probe.family} {probe.operator} {probe.precision}':{width}}  {shape}")
-    return lines
+    rows = [
+        [i, kind_text((p.family, p.operator, p.precision)), ", ".join(f"{name} {size:g}" for name, size in p.named_shape().items())]
+        for i, p in enumerate(probes, start=1)
+    ]
+    return Shown(title="probes, the most telling first", head=("", "kernel", "shape"), rows=rows).lines()
