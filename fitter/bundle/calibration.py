@@ -42,13 +42,14 @@ from fitter.latency.residual_tier import FEWEST_POINTS
 from fitter.rows.columns import Selection, with_rejected
 from fitter.rows.selection import in_own_order
 from fitter.transfer.prior_bundle import LENT_POWER_STD, TransferSource, transfer_notes, transfer_source, with_strengths
-from fitter.validate.notes import fit_warnings, held_out_notes
 from fitter.validate.predictions import (
     QUANTITIES,
     ErrorRow,
     compared,
     error_rows,
+    fit_warnings,
     grouped_folds,
+    held_out_notes,
     kind_of,
     predict_rows,
     same_numbers,

@@ -14,8 +14,7 @@ from fitter.rows.columns import Dataset, KernelRows, Selection
 from fitter.rows.selection import in_own_order
 from fitter.transfer.prior_bundle import transfer_source
 from fitter.transfer.probes import Candidates, choose_probes
-from fitter.validate.notes import fit_warnings
-from fitter.validate.predictions import compared, error_rows, predict_kernel_rows
+from fitter.validate.predictions import compared, error_rows, fit_warnings, predict_kernel_rows
 
 
 def calibrate_probes(

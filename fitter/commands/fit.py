@@ -275,7 +275,7 @@ def _fit_lines(
     bundle: "Bundle", selection: "Selection", calibration: "Calibration", options: Mapping[str, Any], verdicts: "Sequence[Verdict]"
 ) -> list[str]:
     from fitter.report.text import next_lines, selection_lines
-    from fitter.validate.notes import held_out_notes
+    from fitter.validate.predictions import held_out_notes
     from fitter.validate.tables import error_table
 
     errors: Sequence[ErrorRow] = calibration.errors
@@ -298,7 +298,7 @@ def _fit_document(
     bundle: "Bundle", selection: "Selection", calibration: "Calibration", options: Mapping[str, Any], verdicts: "Sequence[Verdict]"
 ) -> dict[str, Any]:
     from fitter.report.text import selection_document
-    from fitter.validate.notes import held_out_notes, note_documents
+    from fitter.validate.predictions import held_out_notes, note_documents
 
     notes = held_out_notes(calibration.selection, calibration.held_out)
     return {

@@ -13,8 +13,7 @@ from fitter.blocks.section import block_errors
 from fitter.instructions.section import instruction_errors
 from fitter.report.text import selection_document
 from fitter.rows.columns import KernelRows, Selection
-from fitter.validate.drift import Drift, drift_lines, drift_warnings, drifts
-from fitter.validate.outside import INSIDE, outside_reasons
+from fitter.validate.drift import INSIDE, Drift, drift_lines, drift_warnings, drifts, outside_reasons
 from fitter.validate.predictions import (
     ErrorRow,
     by_label,

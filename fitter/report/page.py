@@ -27,8 +27,7 @@ from fitter.report.left_out import LeftOut, left_out_html
 from fitter.report.text import coefficient_tables
 from fitter.rows.columns import Selection
 from fitter.rows.rejected import count_reasons, reason_meaning
-from fitter.validate.notes import held_out_notes
-from fitter.validate.predictions import compared, summary_row
+from fitter.validate.predictions import compared, held_out_notes, summary_row
 
 DRAWING: Final = re.compile(r"(id=|aria-labelledby=)\"[crs]\d+t(?:\"| [crs]\d+d\")|id=\"[crs]\d+d\"")
 """Names of charts' titles and descriptions, which count drawings of the whole process."""

@@ -1,7 +1,7 @@
-"""Validation: what a bundle is worth on rows that its fit has not seen."""
+"""Validation: predictions of rows, their errors, what errors on rows left out of a fit do not tell, and what the fit describes poorly."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -19,7 +19,7 @@ from estimator.vocabulary.quantities import NORMAL_90, Array, BoolArray, IntArra
 from estimator.vocabulary.reader import plain
 from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.workload import Workload
-from fitter.rows.columns import KernelRows, WorkloadRows
+from fitter.rows.columns import KernelRows, Selection, WorkloadRows
 from fitter.rows.screening import first_known
 
 PERCENT: Final = 100.0
@@ -257,3 +257,45 @@ def grouped_folds(labels: IntArray, share: float, seed: int) -> list[BoolArray]:
     count = int(np.clip(round(1.0 / share), 2, len(unique)))
     shuffled = np.random.default_rng(seed).permutation(unique)
     return [np.isin(labels, part) for part in np.array_split(shuffled, count)]
+
+
+SINGLE: Final = "a single {}: left out, the fit has none of its kind, and the figures are those of a forecast from other kinds"
+NONE_LEFT_OUT: Final = "no {} was left out of a fit: nothing to compare"
+
+
+def held_out_notes(selection: Selection, held_out: Mapping[str, pd.DataFrame]) -> dict[Label, str]:
+    """For each kind of rows of which the held-out errors tell less than they seem, or nothing, the reason."""
+    found: dict[Label, str] = {}
+    for rows in selection.tables:
+        kind = kind_of(rows)
+        known = {row.label for row in error_rows(compared(held_out[kind]))} if kind in held_out else set()
+        members = Counter(label for label, _ in set(zip(row_labels(rows), same_numbers(rows).tolist(), strict=True)))
+        reasons = {
+            label: SINGLE if label in known else NONE_LEFT_OUT for label, count in members.items() if count == 1 or label not in known
+        }
+        found |= {label: reason.format(kind[:-1]) for label, reason in reasons.items()}
+    return found
+
+
+def note_documents(notes: Mapping[Label, str]) -> list[dict[str, str]]:
+    """The notes as plain data."""
+    return [{**dict(zip(LABEL, label, strict=True)), "note": note} for label, note in notes.items()]
+
+
+LARGEST_ERROR: Final = {"latency": 15.0, "power": 10.0}
+"""Mean held-out error above which a kind of kernel is not described [percent]."""
+
+FEWEST_ROWS: Final = 5
+"""Kinds of fewer held-out rows show nothing."""
+
+
+def fit_warnings(rows: Sequence[ErrorRow]) -> tuple[str, ...]:
+    """One line for each quantity with the kinds of kernel, or whole workloads, that the fit describes poorly on held-out rows."""
+    lines = []
+    for quantity in QUANTITIES:
+        known = [(row, errors) for row in rows if (errors := getattr(row, quantity)) is not None and errors.n >= FEWEST_ROWS]
+        poor = sorted((pair for pair in known if pair[1].mape > LARGEST_ERROR[quantity]), key=lambda pair: -pair[1].mape)
+        if poor:
+            listed = ", ".join(f"{' '.join(filter(None, row.label[1:]))} {e.mape:.1f} % (bias {e.bias:+.1f} %)" for row, e in poor)
+            lines.append(f"{quantity} of rows left out of the fit is poorly described, the model may lack something: {listed}")
+    return tuple(lines)

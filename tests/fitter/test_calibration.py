@@ -12,8 +12,7 @@ from fitter.bundle.export import board_knowledge, default_name, domain_of, envir
 from fitter.errors import CalibrationError
 from fitter.rows.columns import UNKNOWN_GAIN_STD, with_rejected
 from fitter.rows.rejected import RejectedRow
-from fitter.validate.notes import NONE_LEFT_OUT, SINGLE, fit_warnings, held_out_notes, note_documents
-from fitter.validate.predictions import ErrorRow, Errors
+from fitter.validate.predictions import NONE_LEFT_OUT, SINGLE, ErrorRow, Errors, fit_warnings, held_out_notes, note_documents
 from fitter.validate.tables import error_table
 from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, spec, various_operators, various_workloads, workload_rows
 

@@ -8,8 +8,7 @@ import pytest
 from estimator.bundle.content import Bundle
 from fitter.report.check import check_bundle
 from fitter.rows.columns import KernelRows, Selection
-from fitter.validate.drift import LEAST_SHIFT, TOGETHER, Drift, drifts
-from fitter.validate.outside import outside_reasons
+from fitter.validate.drift import LEAST_SHIFT, TOGETHER, Drift, drifts, outside_reasons
 from fitter.validate.predictions import error_rows, predict_kernel_rows
 from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, various_operators
 
