@@ -7,22 +7,22 @@ many kernels that are only timed, but draws the kernels: what it lacks to "activ
 
 Every campaign is measured by `collect`'s own code with its budget, sensor, warming up and idle power included, and fitted as `fit` does.
 Errors are those of kernels of two other seeds, the same for all, none of them in the campaign: mean / median / 95th percentile in percent
-of latency, power and energy at predicted latency; ratios are means over those of the whole campaign.  "timed" rows have no power.
+of latency, power and energy at predicted latency; ratios are means over those of the whole campaign
+(target of active: at most 1.15).  "timed" rows have no power.
 A board is simulated: what is learnt is how choices compare, not how well a real board is predicted.
 """
 
-import json
 import math
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import get_args
 
 import click
 import numpy as np
+from showing import show
 
 from collector.bench import open_bench
 from collector.campaigns.files import CampaignSpec, load_campaign
@@ -39,7 +39,6 @@ from fitter.validate.predictions import predict_kernel_rows
 
 CLOCKS_MHZ = {"a100-pcie-40gb": (510.0, 900.0, 1410.0), "h200-sxm": (600.0, 1200.0, 1980.0)}
 HELD_OUT_SEEDS, BOARD_SEED = (2, 3), 1
-TARGET = 1.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,15 +53,6 @@ class Score:
     power: tuple[float, float, float]
     energy: tuple[float, float, float]
     cpu_s: float
-
-    def line(self, whole: "Score | None") -> str:
-        """For people."""
-        parts = []
-        for name in ("latency", "power", "energy"):
-            mean, median, high = getattr(self, name)
-            ratio = "" if whole is None else f" x{mean / getattr(whole, name)[0]:.2f}"
-            parts.append(f"{mean:5.2f}/{median:5.2f}/{high:5.1f}{ratio:6s}")
-        return f"{self.way:10s} {self.rows:6d} {self.timed:6d} {self.board_s / 60.0:8.1f}  {'  '.join(parts)}  {self.cpu_s:6.0f}"
 
 
 def measured(
@@ -85,7 +75,7 @@ def errors(path: Path, held_out: KernelRows, gpu: GpuSpec) -> tuple[tuple[float,
     bundle = draft_from_rows(selection.kernels, None, gpu, board_knowledge(selection, gpu).tables, 0).bundle
     unknown = np.full(len(held_out), np.nan)
     found = predict_kernel_rows(bundle, replace(held_out, tile_m=unknown, tile_n=unknown, split_k=unknown))
-    latency, power = found.predicted_s / found.measured_s, found.predicted_w / found.measured_w
+    latency, power = ((found[f"predicted_{name}"] / found[f"measured_{name}"]).to_numpy() for name in ("latency", "power"))
     return tuple(_figures(100.0 * np.abs(ratio - 1.0)) for ratio in (latency, power, latency * power))
 
 
@@ -128,17 +118,15 @@ def scores(board: str, campaign: str, share: float, pool_seed: int, draws: int, 
 @click.option("--json", "as_json", is_flag=True)
 def main(board: str, share: float, full: bool, pool_seed: int | None, draws: int, as_json: bool) -> None:
     """Print the errors of each choice."""
-    found: list[Score] = []
-    if not as_json:
-        click.echo(f"simulated {board}, {share:.0%} of {'full' if full else 'quick'}; target: ratios of active <= {TARGET}")
-        click.echo(f"{'':10s} {'rows':>6s} {'timed':>6s} {'board min':>9s} {'latency':>21s} {'power':>24s} {'energy':>24s}  {'CPU s':>10s}")
     with tempfile.TemporaryDirectory() as folder:
-        for score in scores(board, "full" if full else "quick", share, pool_seed or 1, draws, Path(folder)):
-            found.append(score)
-            if not as_json:
-                click.echo(score.line(found[0] if len(found) > 1 else None))
-    if as_json:
-        json.dump([{name: getattr(score, name) for name in Score.__slots__} for score in found], sys.stdout, indent=1)
+        found = scores(board, "full" if full else "quick", share, pool_seed or 1, draws, Path(folder))
+        whole: Score | None = None
+        rows = []
+        for score in found:
+            whole = whole or score
+            ratios = {f"{name} ratio": getattr(score, name)[0] / getattr(whole, name)[0] for name in ("latency", "power", "energy")}
+            rows.append(asdict(score) | ratios)
+        show(rows, as_json)
 
 
 if __name__ == "__main__":

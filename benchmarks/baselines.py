@@ -9,7 +9,6 @@ one, as it would have from counters of a run, so that its error is of power alon
 less one.
 """
 
-import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,7 +16,8 @@ from pathlib import Path
 import click
 import numpy as np
 from scipy.optimize import nnls
-from whole_models import REFERENCE_CLOCK_MHZ, Case, read_case
+from showing import DATA, published, show
+from whole_models import REFERENCE_CLOCK_MHZ, Case, other_clocks, read_case
 
 from estimator import Asked, Variant, baseline_estimates, estimate
 from estimator.bundle.content import Bundle
@@ -36,6 +36,10 @@ PUBLISHED = (
 """What the artifact's notebooks and its dvfs_report.csv print for its own predictions, whose kernels were measured one by one."""
 
 
+Points = Array
+"""Latency [s] and power [W] of test rows, shape (2, n)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """Errors of one model in one test [%]; nan where it says nothing of a quantity."""
@@ -48,14 +52,6 @@ class Row:
     power: float
     power_bias: float
     energy: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Predicted:
-    """Latency [s] and power [W] of test rows, shape (n,)."""
-
-    latency_s: Array
-    power_w: Array
 
 
 def component_columns(rows: WorkloadRows, bundle: Bundle, case: Case) -> tuple[Array, Array]:
@@ -72,16 +68,16 @@ def component_columns(rows: WorkloadRows, bundle: Bundle, case: Case) -> tuple[A
     return np.array(columns), np.array(rest)
 
 
-def fitted_components(train: WorkloadRows, test: WorkloadRows, bundle: Bundle, case: Case) -> Predicted:
+def fitted_components(train: WorkloadRows, test: WorkloadRows, bundle: Bundle, case: Case) -> Points:
     """AccelWattch's way: energies of components that are not negative, by least squares of relative errors of power."""
     columns, rest = component_columns(train, bundle, case)
     size = np.maximum(columns.max(axis=0), 1e-300)
     energies, _ = nnls(columns / size / train.power_w[:, None], (train.power_w - rest) / train.power_w)
     columns, rest = component_columns(test, bundle, case)
-    return Predicted(latency_s=np.full(len(test), np.nan), power_w=rest + columns / size @ energies)
+    return np.stack([np.full(len(test), np.nan), rest + columns / size @ energies])
 
 
-def by_bundle(test: WorkloadRows, bundle: Bundle, case: Case) -> dict[str, Predicted]:
+def by_bundle(test: WorkloadRows, bundle: Bundle, case: Case) -> dict[str, Points]:
     """Ours and its baselines."""
     found: dict[str, list[tuple[float, float]]] = {}
     for workload, clock in zip(test.row_workloads(), test.asked_clock_mhz(case.gpu), strict=True):
@@ -90,16 +86,13 @@ def by_bundle(test: WorkloadRows, bundle: Bundle, case: Case) -> dict[str, Predi
         asked = Asked(variant=Variant(workload=workload), bundle=bundle, sm_clock_mhz=(float(clock),), gpu=case.gpu)
         for other in baseline_estimates(asked):
             found.setdefault(other.method, []).append((other.latency_s, other.power_w))
-    return {name: Predicted(latency_s=np.array(values)[:, 0], power_w=np.array(values)[:, 1]) for name, values in found.items()}
+    return {name: np.array(values).T for name, values in found.items()}
 
 
-def errors(test: str, model: str, measured: WorkloadRows, predicted: Predicted) -> Row:
+def errors(test: str, model: str, measured: WorkloadRows, predicted: Points) -> Row:
     """One model's errors in percent."""
-    ratios = {
-        "latency": predicted.latency_s / measured.latency_s,
-        "power": predicted.power_w / measured.power_w,
-        "energy": predicted.latency_s * predicted.power_w / measured.energy_j,
-    }
+    ratios = dict(zip(("latency", "power"), predicted / [measured.latency_s, measured.power_w], strict=True))
+    ratios["energy"] = ratios["latency"] * ratios["power"]
     mape = {name: float(100.0 * np.mean(np.abs(ratio - 1.0))) for name, ratio in ratios.items()}
     bias = {f"{name}_bias": float(100.0 * (np.mean(ratios[name]) - 1.0)) for name in ("latency", "power")}
     return Row(test=test, model=model, rows=len(measured), **mape, **bias)
@@ -116,17 +109,17 @@ def judged(test: str, train: WorkloadRows, held: WorkloadRows, case: Case, targe
 
 
 def mean_rows(rows: Iterable[Row]) -> list[Row]:
-    """Rows of several splits of one test, averaged by model."""
+    """Rows of several splits of one test, averaged by model; every measured row weighs the same."""
     models: dict[str, list[Row]] = {}
     for row in rows:
         models.setdefault(row.model, []).append(row)
     numbers = ("latency", "latency_bias", "power", "power_bias", "energy")
-    return [
-        replace(
-            own[0], rows=sum(row.rows for row in own), **{name: float(np.mean([getattr(row, name) for row in own])) for name in numbers}
-        )
-        for own in models.values()
-    ]
+    found = []
+    for own in models.values():
+        weight = [row.rows for row in own]
+        means = {name: float(np.average([getattr(row, name) for row in own], weights=weight)) for name in numbers}
+        found.append(replace(own[0], rows=sum(weight), **means))
+    return found
 
 
 def halves(name: str, case: Case, splits: int) -> list[Row]:
@@ -144,41 +137,27 @@ def families(name: str, case: Case) -> list[Row]:
     names, found = np.array([case.rows.workloads[i].model_family for i in case.rows.workload_index]), []
     for family in np.unique(names):
         held = names == family
-        rows = judged(name, case.rows.select(~held), case.rows.select(held), case)
-        found += [row for row in rows for _ in range(row.rows)]
-    return [replace(row, rows=len(case.rows)) for row in mean_rows(found)]
+        found += judged(name, case.rows.select(~held), case.rows.select(held), case)
+    return mean_rows(found)
 
 
 @click.command()
-@click.option("--data", type=click.Path(path_type=Path), default=Path(__file__).resolve().parents[2] / "shared" / "data", show_default=True)
+@click.option("--data", type=click.Path(path_type=Path), default=DATA, show_default=True)
 @click.option("--splits", default=5, show_default=True)
 @click.option("--json", "as_json", is_flag=True)
 def main(data: Path, splits: int, as_json: bool) -> None:
     """Print every model's errors in every test."""
-    if not (data / "energaizer").is_dir():
-        click.echo(f"skipped: the published runs are not at {data / 'energaizer'}; --data names another folder", err=True)
+    if not published(data / "energaizer"):
         return
     a100, clocks, a10 = (read_case(data / "energaizer" / f"{name}.csv") for name in ("a100_900mhz", "a100_clocks", "a10_900mhz"))
-    others = clocks.rows.select(np.abs(clocks.rows.asked_clock_mhz(clocks.gpu) - REFERENCE_CLOCK_MHZ) > 1.0)
     tests = (
         lambda: halves("A100, half of the workloads", a100, splits),
         lambda: families("A100, each family left out", a100),
-        lambda: judged("A100, 900 MHz -> other clocks", a100.rows, others, a100, clocks),
+        lambda: judged("A100, 900 MHz -> other clocks", a100.rows, other_clocks(clocks), a100, clocks),
         lambda: halves("A10, half of the workloads", a10, splits),
     )
-    rows: list[Row] = []
-    for test in tests:
-        found = test()
-        rows += found
-        if not as_json:
-            click.echo(found[0].test)
-            for row in found:
-                cells = (row.latency, row.latency_bias, row.power, row.power_bias, row.energy)
-                texts = ["    –" if np.isnan(value) else f"{value:{'+5.1f' if i in (1, 3) else '5.1f'}}" for i, value in enumerate(cells)]
-                click.echo(f"  {row.model:29s} latency {texts[0]} (bias {texts[1]})  power {texts[2]} (bias {texts[3]})  energy {texts[4]}")
-    if as_json:
-        click.echo(json.dumps([{k: None if v != v else v for k, v in asdict(row).items()} for row in rows], indent=1))
-    else:
+    show((asdict(row) for test in tests for row in test()), as_json)
+    if not as_json:
         click.echo("published:\n  " + "\n  ".join(PUBLISHED))
 
 

@@ -21,6 +21,7 @@ from typing import Any
 
 import click
 import numpy as np
+from showing import show
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPOSITORY))
@@ -136,13 +137,7 @@ def main(polling_s: float, hours: float, week: bool, as_json: bool) -> None:
             full = load_campaign("full")
             long = replace(full, measurement=replace(full.measurement, window_s=LONG_WINDOW_S))
             results["week"] = campaign(long, WEEK_S, Path(name) / "week.parquet")
-    if as_json:
-        click.echo(json.dumps(results, indent=2))
-        return
-    for what, numbers in results.items():
-        click.echo(what)
-        for key, value in numbers.items():
-            click.echo(f"  {key:<28}{value}")
+    show(({"what": what, **numbers} for what, numbers in results.items()), as_json)
 
 
 if __name__ == "__main__":

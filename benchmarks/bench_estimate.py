@@ -16,11 +16,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 
 import click
+from showing import show
 
 from estimator import Sizes, estimate, load_bundle, read_workload, sweep_chunks, variants
 from estimator.bundle.files import bundle_names
@@ -29,9 +30,7 @@ LISTED_OPERATORS = 960
 CLOCK_MHZ = 900.0
 CLOCKS_MHZ = tuple(210.0 + 15.0 * step for step in range(81))  # every clock of an A100
 
-ONE_CLOCK_TARGET_S = 5e-3
-ALL_CLOCKS_TARGET_S = 20e-3
-COLD_START_TARGET_S = 0.35
+ONE_CLOCK_TARGET_MS, ALL_CLOCKS_TARGET_MS, COLD_START_TARGET_MS = 5.0, 20.0, 350.0
 
 SWEEP_LAYERS = 4
 SWEEP_TARGET = 2e6  # kernel predictions a second
@@ -43,17 +42,8 @@ COMMAND_REPEATS = 15
 TOKENS, WIDTH, FEED_FORWARD, HEADS, KV_WIDTH, HEAD_DIM = 512, 1536, 8960, 12, 256, 128
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
-    """Median times [s] beside the target and those of a reference of the same run; processor_…: processor time, of children too."""
-
-    what: str
-    median_s: float
-    processor_s: float
-    target_s: float | None
-    reference: str
-    reference_s: float
-    processor_reference_s: float
+Timing = dict[str, object]
+"""Median times beside the target [ms] and those of a reference of the same run; processor: processor time, of children too."""
 
 
 def _product(batch: int, m: int, n: int, k: int) -> list[object]:
@@ -119,29 +109,20 @@ def write_long_workload(path: Path) -> Path:
     return path
 
 
-def timing(
-    what: str, target_s: float | None, work: Callable[[], object], reference: str, other: Callable[[], object], repeats: int
-) -> Timing:
+def timing(what: str, target_ms: float | None, work: Callable[[], object], other: Callable[[], object], repeats: int) -> Timing:
     """Durations of a call and of a reference, in turn, after one of each that is not counted."""
-    passed: tuple[list[float], list[float]] = ([], [])
-    used: tuple[list[float], list[float]] = ([], [])
-    for call in (work, other):
-        call()
-    for _ in range(repeats):
-        for i, call in enumerate((work, other)):
+    calls = {"": work, "reference ": other}
+    taken: dict[str, list[float]] = {}
+    for turn in range(repeats + 1):
+        for name, call in calls.items():
             start, processor_start = time.perf_counter(), processor_s()
             call()
-            passed[i].append(time.perf_counter() - start)
-            used[i].append(processor_s() - processor_start)
-    return Timing(
-        what=what,
-        median_s=statistics.median(passed[0]),
-        processor_s=statistics.median(used[0]),
-        target_s=target_s,
-        reference=reference,
-        reference_s=statistics.median(passed[1]),
-        processor_reference_s=statistics.median(used[1]),
-    )
+            if turn:
+                taken.setdefault(f"{name}ms", []).append(1e3 * (time.perf_counter() - start))
+                taken.setdefault(f"{name}processor ms", []).append(1e3 * (processor_s() - processor_start))
+    medians = {name: statistics.median(values) for name, values in taken.items()}
+    ratio = medians["processor ms"] / medians["reference processor ms"]
+    return {"what": what, **medians, "target ms": target_ms, "times the reference": ratio}
 
 
 def processor_s() -> float:
@@ -163,30 +144,22 @@ def run_python(environment: dict[str, str], *arguments: str) -> None:
         raise click.ClickException(f"{' '.join(arguments)}: {done.stderr.strip()}")
 
 
-def in_process_timings(workload: Path, bundle_name: str) -> list[Timing]:
-    """Timings inside a running program."""
-    bundle = load_bundle(bundle_name)
+def timings(workload: Path, bundle_name: str, folder: Path) -> Iterator[Timing]:
+    """Inside a running program over parsing the workload as JSON, and the command over starting Python with numpy and click."""
+    bundle, content = load_bundle(bundle_name), workload.read_bytes()
     cases: tuple[tuple[str, float | None, Callable[[], object]], ...] = (
-        ("file to result, 1 clock", ONE_CLOCK_TARGET_S, lambda: estimate(read_workload(workload), bundle, sm_clock_mhz=CLOCK_MHZ)),
-        ("file to result, 81 clocks", ALL_CLOCKS_TARGET_S, lambda: estimate(read_workload(workload), bundle, sm_clock_mhz=CLOCKS_MHZ)),
+        ("file to result, 1 clock", ONE_CLOCK_TARGET_MS, lambda: estimate(read_workload(workload), bundle, sm_clock_mhz=CLOCK_MHZ)),
+        ("file to result, 81 clocks", ALL_CLOCKS_TARGET_MS, lambda: estimate(read_workload(workload), bundle, sm_clock_mhz=CLOCKS_MHZ)),
         ("bundle from its file", None, lambda: load_bundle(bundle_name)),
     )
-    content = workload.read_bytes()
-    return [
-        timing(what, target_s, work, "parsing the workload as JSON", lambda: json.loads(content), IN_PROCESS_REPEATS)
-        for what, target_s, work in cases
-    ]
-
-
-def cold_start_timing(workload: Path, bundle_name: str, folder: Path) -> Timing:
-    """The command, from a process that does not exist yet to its end; compiled modules are kept in `folder`."""
-    words = [str(workload), "--bundle", bundle_name, "--freq", f"{CLOCK_MHZ:.0f}"]
+    for what, target, work in cases:
+        yield timing(what, target, work, lambda: json.loads(content), IN_PROCESS_REPEATS)
+    words = ("import sys; from estimator.cli import main; sys.exit(main())", str(workload), "--bundle", bundle_name, "--freq", "900")
     environment = compiled_modules(folder)
-    return timing(
+    yield timing(
         "command, cold start",
-        COLD_START_TARGET_S,
-        lambda: run_python(environment, "-c", "import sys; from estimator.cli import main; sys.exit(main())", *words),
-        "python -c 'import numpy, click'",
+        COLD_START_TARGET_MS,
+        lambda: run_python(environment, "-c", *words),
         lambda: run_python(environment, "-c", "import numpy, click"),
         COMMAND_REPEATS,
     )
@@ -220,24 +193,8 @@ def main(bundle_name: str | None, workload: Path | None, points: int, as_json: b
         raise click.ClickException("no bundle is installed; name one with --bundle")
     with tempfile.TemporaryDirectory() as folder:
         path = workload or write_long_workload(Path(folder) / "decoder.json")
-        rows = [*in_process_timings(path, name), cold_start_timing(path, name, Path(folder) / "compiled")]
-        sweep = sweep_rates(Path(folder), name, points)
-    if as_json:
-        timings = [asdict(row) | {"ratio": row.processor_s / row.processor_reference_s} for row in rows]
-        click.echo(json.dumps({"timings": timings, "sweep": sweep}, indent=2))
-        return
-    click.echo(f"workload {path.name}, bundle {name}; medians of {IN_PROCESS_REPEATS} calls, {COMMAND_REPEATS} processes")
-    for row in rows:
-        target = f"(target {row.target_s * 1e3:5.1f})" if row.target_s is not None else ""
-        ratio = row.processor_s / row.processor_reference_s
-        measured = f"{row.median_s * 1e3:9.2f} ms, processor {row.processor_s * 1e3:7.2f}"
-        click.echo(
-            f"{row.what:27s}{measured} {target:17s}{ratio:6.1f} × {row.reference} (processor {row.processor_reference_s * 1e3:.2f} ms)"
-        )
-    click.echo(
-        "sweep of {points:,.0f} points: {points_per_s:,.0f} points/s, {kernels_per_s:,.0f} kernel predictions/s (target {target:,.0f}), "
-        "{memory_mb:.0f} MB".format(**sweep, target=SWEEP_TARGET)
-    )
+        sweep = ({"what": "sweep", "target kernels_per_s": SWEEP_TARGET, **sweep_rates(Path(folder), name, points)} for _ in range(1))
+        show(chain(timings(path, name, Path(folder) / "compiled"), sweep), as_json)
 
 
 if __name__ == "__main__":

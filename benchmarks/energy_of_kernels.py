@@ -9,16 +9,17 @@ practice on 5 s of repeats with 8 pauses of 25 ms where the sensor sees part of 
 share of runs within two of them; `s` the time that ours took on the board, mean, and how many executions it kept.
 """
 
-import argparse
 import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
 
+import click
 import numpy as np
+import pandas as pd
 from msgspec.structs import replace
+from showing import show
 
 from collector.bench import Bench
 from collector.devices.protocols import EnergyReading, PowerReadings, PowerSensor
@@ -30,7 +31,6 @@ from collector.sensing.calibration import SensorCalibration
 from collector.sensing.repeated_measurement import Execution, RepeatedMeasurement, measure_repeated
 from collector.simulated.board import SimulatedBoard
 from collector.simulated.profile import load_board
-from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.workload import make_operator
 
@@ -204,50 +204,34 @@ def beyond_gain(energy_j: float, duration_s: float, calibration: SensorCalibrati
     return (energy_j - (calibration.offset_w or 0.0) * duration_s) / (calibration.gain or 1.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Errors:
-    """Relative errors of one run, nan where a method gave nothing; and ours' stated error, time and executions."""
-
-    ours: float
-    stated: float
-    counter: float
-    counter_stated: float
-    naive: float
-    published: float
-    elapsed_s: float
-    executions: int
+Errors = dict[str, float]
+"""Relative errors of one run by method, nan where it gave nothing; `stated` those of ours and of the counter, time [s] and executions."""
 
 
 def one_run(kind: SensorClass, length_s: float, seed: int, asked: float) -> Errors:
     """All methods once on one board."""
     with stand(kind, length_s, seed) as here:
         here.bench.clock.wait(REST_S)
-        naive = _naive(here)
+        errors = {"naive": _naive(here)}
         here.bench.clock.wait(REST_S)
-        published = _published(here, kind)
+        errors["published"] = _published(here, kind)
         here.bench.clock.wait(REST_S)
         here.sampler.drain()
         try:
             found = measure_repeated(here.bench, here.sampler, here.execute, here.calibration, asked_std=asked)
         except SensorError as error:
             print(f"{kind.name}, {length_s * 1e3:g} ms, seed {seed}: {error}", file=sys.stderr)
-            nan = math.nan
-            return Errors(
-                ours=nan, stated=nan, counter=nan, counter_stated=nan, naive=naive, published=published, elapsed_s=nan, executions=0
-            )
-        true = _true_of(here, found)
-        last = found.runs[-1]
+            return errors
+        true, last = _true_of(here, found), found.runs[-1]
         true_last = true_energy_j(here.board, last.load, last.plan.discard_s)
-        return Errors(
-            ours=found.energy_j / true - 1.0,
-            stated=found.energy_std_j / true,
-            counter=last.energy.counter_j / true_last - 1.0,
-            counter_stated=last.energy.counter_std_j / true_last,
-            naive=naive,
-            published=published,
-            elapsed_s=found.elapsed_s,
-            executions=found.executions,
-        )
+        return errors | {
+            "ours": found.energy_j / true - 1.0,
+            "ours stated": found.energy_std_j / true,
+            "counter": last.energy.counter_j / true_last - 1.0,
+            "counter stated": last.energy.counter_std_j / true_last,
+            "s": found.elapsed_s,
+            "kept": found.executions,
+        }
 
 
 def _true_of(here: Stand, found: RepeatedMeasurement) -> float:
@@ -294,58 +278,36 @@ def _published(here: Stand, kind: SensorClass) -> float:
     return beyond_gain(energy, float(np.mean(load.end_s - load.start_s)), here.calibration) / true - 1.0
 
 
-def table_line(kind: SensorClass, length_ms: float, rows: list[Errors]) -> str:
-    """One line of the table."""
-
-    def column(values: Array) -> str:
-        known = values[np.isfinite(values)] * 100.0
-        return f"{known.mean():+7.2f} ({known.std():5.2f})" if len(known) else "       –       "
-
-    ours, stated = np.array([row.ours for row in rows]), np.array([row.stated for row in rows])
-    counter, counter_stated = np.array([row.counter for row in rows]), np.array([row.counter_stated for row in rows])
-    z, zc = ours / stated, counter / counter_stated
-    naive, published = np.array([row.naive for row in rows]), np.array([row.published for row in rows])
-    z_counter = math.sqrt(np.nanmean(zc**2)) if np.isfinite(zc).any() else math.nan
-    return (
-        f"{length_ms:6.0f}  {kind.name:18s}{column(naive)} {column(published)} {column(ours)}  ± {100.0 * np.nanmean(stated):4.2f}  "
-        f"z {math.sqrt(np.nanmean(z**2)):4.2f}  {100.0 * np.nanmean(np.abs(z) <= 2.0):4.0f} %  {column(counter)} z {z_counter:4.2f}  "
-        f"{np.nanmean([row.elapsed_s for row in rows]):5.1f} s  {np.mean([row.executions for row in rows]):5.0f}"
-    )
+def figures(rows: list[Errors]) -> dict[str, float]:
+    """Mean and scatter of each method's errors [%], and how honest stated errors are."""
+    runs = pd.DataFrame(rows)
+    found = {}
+    for name in ("naive", "published", "ours", "counter"):
+        found |= {f"{name} %": 100.0 * runs[name].mean(), f"{name} sd": 100.0 * runs[name].std(ddof=0)} if name in runs else {}
+    for name in ("ours", "counter"):
+        if name in runs:
+            z = (runs[name] / runs[f"{name} stated"]).dropna()
+            found |= {f"{name} z": float((z**2).mean() ** 0.5), f"{name} 95 %": float((z.abs() <= 2.0).mean())}
+    return found | {name: float(runs[name].mean()) for name in ("s", "kept") if name in runs}
 
 
-SHARES: Final = ((0.68, 1.0), (0.90, 1.645), (0.95, 2.0))
-"""What should lie within so many standard errors."""
-
-
-def coverage_line(name: str, rows: list[Errors]) -> str:
-    """How honest the stated errors of some runs are."""
-    z = np.array([row.ours / row.stated for row in rows])
-    z = z[np.isfinite(z)]
-    within = ", ".join(f"{np.mean(np.abs(z) <= reach):.0%} [{share:.0%}]" for share, reach in SHARES)
-    rms, largest = math.sqrt(np.mean(z**2)), np.abs(z).max()
-    return f"{name:18s} z mean {z.mean():+.2f}, rms {rms:.2f}, largest {largest:.1f}; {within} of {len(z)} runs"
-
-
-def main() -> None:
+@click.command()
+@click.option("--runs", default=6, show_default=True, help="Boards of every class and length.")
+@click.option("--first", default=0, show_default=True, help="Seed of the first board.")
+@click.option("--asked", default=0.3, show_default=True, help="Standard error that is asked for [%].")
+@click.option("--lengths", default=",".join(f"{length:g}" for length in LENGTHS_MS), show_default=True, help="Of an execution [ms].")
+@click.option("--json", "as_json", is_flag=True)
+def main(runs: int, first: int, asked: float, lengths: str, as_json: bool) -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--runs", type=int, default=6, help="boards of every class and length")
-    parser.add_argument("--first", type=int, default=0, help="seed of the first board")
-    parser.add_argument("--asked", type=float, default=0.3, help="standard error that is asked for [%%]")
-    parser.add_argument("--lengths", default=",".join(f"{length:g}" for length in LENGTHS_MS), help="lengths of an execution [ms]")
-    arguments = parser.parse_args()
-    print("SIMULATED.  Errors of the energy of an execution in %, mean (sd) over runs, gain and offset taken out")
-    head = "naive        published            ours   stated      z   95 %       counter                time  kept"
-    print("    ms  sensor" + 20 * " " + head)
-    of_class: dict[str, list[Errors]] = {kind.name: [] for kind in CLASSES}
-    first = arguments.first
-    for length_ms in (float(word) for word in arguments.lengths.split(",")):
-        for kind in CLASSES:
-            rows = [one_run(kind, length_ms * 1e-3, seed, arguments.asked / 100.0) for seed in range(first, first + arguments.runs)]
-            of_class[kind.name] += rows
-            print(table_line(kind, length_ms, rows), flush=True)
-    for name, rows in {**of_class, "all": [row for one in of_class.values() for row in one]}.items():
-        print(coverage_line(name, rows))
+    seeds = range(first, first + runs)
+    show(
+        (
+            {"sensor": kind.name, "ms": length} | figures([one_run(kind, length * 1e-3, seed, asked / 100.0) for seed in seeds])
+            for length in map(float, lengths.split(","))
+            for kind in CLASSES
+        ),
+        as_json,
+    )
 
 
 if __name__ == "__main__":

@@ -40,13 +40,6 @@ BUNDLES = {"a100-pcie-40gb-eager": (510, 900, 1410), "a10-eager": (600, 900, 169
 TOLERANCE_POINTS = 0.3  # held-out errors [percentage points], the limit that a rebuilt inside must keep
 TOLERANCE_COVERAGE = 3.0  # shares inside [points]: about one standard error of a hundred runs
 TOLERANCE_LN = 1e-9  # predictions: equal up to rounding
-TABLES = (
-    "aiconfigurator/gemm_latency",
-    "aiconfigurator/attention_latency",
-    "neusight/bmm_train",
-    "neusight/linear_train",
-    "neusight/vector_train",
-)
 SAMPLE_ROWS = 1500  # rows of a kernel table that are fitted, so that all tables take minutes
 
 

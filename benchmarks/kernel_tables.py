@@ -1,24 +1,23 @@
 """Errors of kernel latency on published tables: fit some rows, predict the others.
 
-    python benchmarks/kernel_tables.py [--data ../shared/data] [--only TEXT] [--fifths] [--json]
+    python benchmarks/kernel_tables.py [--data ../shared/data] [--only TEXT] [--json]
 
 Splits: "random" leaves out a random fifth, "largest" the tenth of the rows with the most work, "unseen" all rows of a fifth of
 the weight shapes (n, k) or of the head counts, "longer" the quarter with the longest rows, reductions or contexts, whatever their work,
-"larger" is another collection of larger shapes.  With --fifths every fifth of the unseen shapes in turn, and five random ones.  Errors in
+"larger" is another collection of larger shapes.  Errors in
 percent, mean / median / 95th percentile; [target] of the mean with the residual tier.
 """
 
 import hashlib
-import json
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
 import click
 import numpy as np
+from showing import DATA, published, show
 
 from estimator.engine.kernel_table import kernel_times
 from estimator.model.lowering import KnownTiles
@@ -112,9 +111,9 @@ def cell_rows(cell: Cell, folder: Path) -> KernelRows:
     return rows.select(np.array(keep, dtype=np.bool_))
 
 
-def random_rows(rows: KernelRows, fifth: int = 0) -> BoolArray:
-    """Rows to fit when a random fifth is left out; another draw for each `fifth`."""
-    return np.random.default_rng(fifth).random(len(rows)) < 1.0 - LEFT_OUT
+def random_rows(rows: KernelRows) -> BoolArray:
+    """Rows to fit when a random fifth is left out."""
+    return np.random.default_rng(0).random(len(rows)) < 1.0 - LEFT_OUT
 
 
 def smaller_rows(rows: KernelRows) -> BoolArray:
@@ -123,9 +122,9 @@ def smaller_rows(rows: KernelRows) -> BoolArray:
     return work < np.quantile(work, 1.0 - LARGEST)
 
 
-def seen_rows(rows: KernelRows, fifth: int = 0) -> BoolArray:
-    """Rows to fit when a fifth of the weight shapes, or of the head counts, is left out: that of this number, told by a digest."""
-    return np.array([_fifth(operator) != fifth for operator in rows.row_operators()], dtype=np.bool_)
+def seen_rows(rows: KernelRows) -> BoolArray:
+    """Rows to fit when a fifth of the weight shapes, or of the head counts, is left out, told by a digest."""
+    return np.array([_fifth(operator) > 0 for operator in rows.row_operators()], dtype=np.bool_)
 
 
 def _fifth(operator: Operator) -> int:
@@ -210,16 +209,10 @@ def errors(predicted: Array, measured: Array) -> tuple[float, float, float]:
     return float(error.mean()), float(np.median(error)), float(np.quantile(error, 0.95))
 
 
-def chosen_cells(folder: Path, only: str) -> Iterator[tuple[Cell, KernelRows]]:
-    """Cells whose name contains `only`, with their rows."""
-    for cell in gemm_cells() + attention_cells() + fp32_cells():
-        if only in cell.name:
-            yield cell, cell_rows(cell, folder)
-
-
 def scores(folder: Path, only: str = "") -> Iterator[Score]:
     """Every chosen cell, and every split."""
-    for cell, rows in chosen_cells(folder, only):
+    for cell in (cell for cell in gemm_cells() + attention_cells() + fp32_cells() if only in cell.name):
+        rows = cell_rows(cell, folder)
         for split, chosen in SPLITS.items():
             if split == "unseen" and cell.file.startswith("neusight"):
                 continue
@@ -233,44 +226,14 @@ def scores(folder: Path, only: str = "") -> Iterator[Score]:
             yield evaluate(cell, "larger", rows, larger)
 
 
-def scores_of_fifths(folder: Path, only: str = "") -> Iterator[Score]:
-    """Every chosen cell with each fifth left out: five scores each of random rows and, where the table tells them, of unseen shapes."""
-    for cell, rows in chosen_cells(folder, only):
-        splits = {"random": random_rows} if cell.file.startswith("neusight") else {"random": random_rows, "unseen": seen_rows}
-        for split, chosen in splits.items():
-            for fifth in range(round(1 / LEFT_OUT)):
-                train = chosen(rows, fifth)
-                yield evaluate(cell, split, rows.select(train), rows.select(~train))
-
-
 @click.command()
-@click.option("--data", type=click.Path(path_type=Path), default=Path(__file__).resolve().parents[2] / "shared" / "data")
+@click.option("--data", type=click.Path(path_type=Path), default=DATA)
 @click.option("--only", default="", metavar="TEXT", help="Only cells whose name contains this.")
-@click.option("--fifths", is_flag=True, help="Leave out every fifth of the shapes in turn, and five random ones.")
 @click.option("--json", "as_json", is_flag=True)
-def main(data: Path, only: str, fifths: bool, as_json: bool) -> None:
+def main(data: Path, only: str, as_json: bool) -> None:
     """Print the errors of every cell and split."""
-    if not (data / "neusight").is_dir():
-        click.echo(f"skipped: the published tables are not at {data}; --data names another folder", err=True)
-        return
-    found = []
-    if not as_json:
-        head = f"{'cell':34s} {'split':8s} {'rows':>5s}  {'equations':>15s}  {'+ residual tier':>15s} {'target':>7s}"
-        click.echo(f"{head}  {'in 90 %':>7s} {'width':>6s} {'fit s':>6s}")
-    for score in (scores_of_fifths if fifths else scores)(data, only):
-        found.append(score)
-        if not as_json:
-            plain, full = ("/".join(f"{value:.1f}" for value in triple) for triple in (score.equations, score.refined))
-            target = TARGETS.get(score.cell, {}).get(score.split)
-            limit = "" if target is None else f"[{target:g}]"
-            inside = "–" if np.isnan(score.coverage) else f"{score.coverage:.2f}"
-            half = "–" if np.isnan(score.width) else f"{score.width:.1f}%"
-            click.echo(
-                f"{score.cell:34s} {score.split:8s} {score.rows:5d}  {plain:>15s}  {full:>15s} {limit:>7s}  "
-                f"{inside:>7s} {half:>6s} {score.seconds:6.1f}"
-            )
-    if as_json:
-        json.dump([{name: getattr(score, name) for name in Score.__slots__} for score in found], sys.stdout, indent=1)
+    if published(data / "neusight"):
+        show(({**asdict(score), "target": TARGETS.get(score.cell, {}).get(score.split)} for score in scores(data, only)), as_json)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from estimator.vocabulary.quantities import NORMAL_90, Array
-from fitter.bundle.family_spread import family_spread
-from fitter.bundle.run_spread import PacedSpread, RunErrors, known_spread
+from fitter.bundle.run_spread import PacedSpread, RunErrors, family_spread, known_spread
 
 RUNS: Final = (25, 12, 12, 4, 4)
 """Runs of each family, as in the published lists of the A100."""

@@ -8,13 +8,14 @@ off by a share, of the other kernel, or later or earlier by 4 ms.  For each: how
 many energies of an execution lie within one and two stated errors.
 """
 
-import argparse
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
+import click
 import numpy as np
 from scipy.signal import lfilter
+from showing import show
 
 from collector.sensing.board_power import LoadStamps
 from collector.sensing.calibration import SensorCalibration
@@ -132,28 +133,30 @@ STATED: Final[dict[str, Callable[[SensorCalibration], SensorCalibration]]] = {
 }
 
 
-def main() -> None:
+@click.command()
+@click.option("--boards", default=40, show_default=True)
+@click.option("--first", default=0, show_default=True, help="Seed of the first board.")
+@click.option("--stated", default=",".join(STATED), show_default=True)
+@click.option("--json", "as_json", is_flag=True)
+def main(boards: int, first: int, stated: str, as_json: bool) -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--boards", type=int, default=40)
-    parser.add_argument("--first", type=int, default=0, help="seed of the first board")
-    parser.add_argument("--stated", default=",".join(STATED), help=f"of {', '.join(STATED)}")
-    arguments = parser.parse_args()
-    print("SIMULATED.  stated    warned  | without a warning: boards, within 1, 2 errors")
-    for name in arguments.stated.split(","):
-        warned, away = 0, []
-        for seed in range(arguments.first, arguments.first + arguments.boards):
-            case = recorded(np.random.default_rng(seed))
-            found = correct_recording(case.time_s, case.power_w, STATED[name](case.calibration), case.load)
-            if found.repeated is None:
-                continue
-            z = abs(found.repeated.energy_j - case.energy_j) / found.repeated.energy_std_j
-            if {"sensor", "execution_energy"} & set(found.notes):
-                warned += 1
-            else:
-                away.append(z)
-        within = [float(np.mean(np.array(away) <= reach)) if away else float("nan") for reach in (1.0, 2.0)]
-        print(f"{name:>19} {warned:6d}  | {len(away):3d}  {within[0]:4.0%} {within[1]:4.0%}", flush=True)
+    show((judged(name, range(first, first + boards)) for name in stated.split(",")), as_json)
+
+
+def judged(name: str, seeds: range) -> dict[str, object]:
+    """How many boards were contradicted, and how many energies of the others lie within one and two stated errors."""
+    warned, away = 0, []
+    for seed in seeds:
+        case = recorded(np.random.default_rng(seed))
+        found = correct_recording(case.time_s, case.power_w, STATED[name](case.calibration), case.load)
+        if found.repeated is None:
+            continue
+        if {"sensor", "execution_energy"} & set(found.notes):
+            warned += 1
+        else:
+            away.append(abs(found.repeated.energy_j - case.energy_j) / found.repeated.energy_std_j)
+    within = {f"within {reach}": float(np.mean(np.array(away) <= reach)) if away else float("nan") for reach in (1, 2)}
+    return {"stated": name, "warned": warned, "not warned": len(away), **within}
 
 
 if __name__ == "__main__":

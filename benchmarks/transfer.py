@@ -7,18 +7,17 @@ fifths of the rows, errors from the last fifth; a forecast is tested on all rows
 percentile; [target].  "in 90 %": share of the tested rows inside their stated intervals.
 """
 
-import csv
-import json
-import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 
 import click
 import numpy as np
+import pandas as pd
 from kernel_tables import Cell, cell_rows, errors, gemm_cells, random_rows
+from showing import DATA, published, show
 
 from estimator.bundle.content import Bundle, GroupCoefficients, HostCost, Provenance
 from estimator.model.residuals import POWER_TIER
@@ -31,18 +30,12 @@ from fitter.bundle.probe_fit import probe_rows
 from fitter.latency.groups import fit_kernel_groups
 from fitter.rows.columns import Dataset, KernelRows, Selection, join_rows
 from fitter.rows.selection import read_selection
-from fitter.validate.predictions import Prediction, predict_kernel_rows
+from fitter.validate.predictions import predict_kernel_rows
 
 PROBES = 20
 
-POWER_TARGETS: dict[str, tuple[float | None, float | None]] = {"gb200": (7.0, 3.5), "h200-sxm": (None, None)}
-"""Target errors with what kinds of kernels have in common, and with the residual tier [%]."""
-
-POWER_WAYS = {"equation": (), "with group constants": ("common", "slope", "low_w", "high_w", "middle_w"), "with tier": None}
-"""What of a power tier is used: these entries; None: all."""
-
-BELOW_LIMIT = 0.96
-"""From this share of its limit on a board says no more than "at least this"."""
+POWER_TARGETS: dict[str, float | None] = {"gb200": 3.5, "h200-sxm": None}
+"""Target errors with the residual tier [%]."""
 
 FP32 = ("a100-pcie-40gb", "v100-pcie-32gb")
 FP32_TARGETS = {"linear": 12.0, "bmm": 12.0, "elementwise": 8.0}
@@ -80,22 +73,13 @@ class Score:
     width: float
     seconds: float
 
-    def line(self) -> str:
-        """For people."""
-        figures = "/".join(f"{value:.1f}" for value in self.error)
-        limit = "" if self.target is None else f"[{self.target:g}]"
-        inside = "–" if np.isnan(self.coverage) else f"{self.coverage:.2f}"
-        half = "–" if np.isnan(self.width) else f"{self.width:.1f}%"
-        found = f"{self.rows:5d}  {figures:>15s} {limit:>7s}  {inside:>6s} {half:>7s} {self.seconds:6.1f}"
-        return f"{self.case:58s} {self.probes:14s} {found}"
 
-
-def scored(case: str, probes: str, found: list[Prediction], target: float | None, seconds: float) -> Score:
+def scored(case: str, probes: str, found: list[pd.DataFrame], target: float | None, seconds: float) -> Score:
     """The mean over draws."""
-    triples = [errors(one.predicted_s, one.measured_s) for one in found]
-    half = np.concatenate([NORMAL_90 * one.latency_ln_std for one in found])
-    error = np.concatenate([np.abs(np.log(one.measured_s / one.predicted_s)) for one in found])
-    stated = np.isfinite(half)
+    triples = [errors(one["predicted_latency"].to_numpy(), one["measured_latency"].to_numpy()) for one in found]
+    rows = pd.concat(found).dropna(subset="std_latency")
+    half = NORMAL_90 * rows["std_latency"]
+    error = np.log(rows["measured_latency"] / rows["predicted_latency"])
     mean = np.mean(triples, axis=0)
     return Score(
         case=case,
@@ -103,8 +87,8 @@ def scored(case: str, probes: str, found: list[Prediction], target: float | None
         rows=len(found[0]),
         error=(float(mean[0]), float(mean[1]), float(mean[2])),
         target=target,
-        coverage=float(np.mean(error[stated] <= half[stated])) if stated.any() else float("nan"),
-        width=float(100 * half[stated].mean()) if stated.any() else float("nan"),
+        coverage=float((np.abs(error) <= half).mean()),
+        width=float(100 * half.mean()),
         seconds=seconds,
     )
 
@@ -146,7 +130,7 @@ def probed(
     pool = join_rows(list(train.values()))
     assert pool is not None
     for label in ("chosen", "random"):
-        found: dict[str, list[Prediction]] = {}
+        found: dict[str, list[pd.DataFrame]] = {}
         started = time.perf_counter()
         for draw in range(1 if label == "chosen" else draws):
             kept = probe_rows(pool, gpu, PROBES, prior) if label == "chosen" else random_choice(pool, draw)
@@ -210,83 +194,37 @@ def tensor_cases(folder: Path, draws: int) -> Iterator[Score]:
 
 
 def power_cases(folder: Path, draws: int) -> Iterator[Score]:
-    """Power of trusted rows below the limit at predicted latency, in three ways, and of rows not trusted by the same model with its tier.
+    """Power of trusted rows below the limit at predicted latency, by the equation alone and with the residual tier.
 
     Idle power, which these tables do not hold, is bounded by the rows that were fitted.
     """
-    path = folder / "aiconfigurator/power.csv"
-    everything = read_selection([path]).kernels
+    everything = read_selection([folder / "aiconfigurator/power.csv"]).kernels
     assert everything is not None
-    reasons = untrusted_power(path)
     for gpu_name, target in POWER_TARGETS.items():
-        own = everything.select(np.array(everything.gpus)[everything.gpu_index] == gpu_name)
-        rows = own.select(np.isfinite(own.power_w) & ~own.at_limit)
+        gpu, own = load_gpu(gpu_name), np.array(everything.gpus)[everything.gpu_index] == gpu_name
+        rows = everything.select(own & np.isfinite(everything.power_w) & ~everything.at_limit)
         kept = random_rows(rows)
         started = time.perf_counter()
-        bundle = draft_from_rows(
-            rows.select(kept), None, load_gpu(gpu_name), board_knowledge(selection_of(rows.select(kept)), load_gpu(gpu_name)).tables, 0
-        ).bundle
+        bundle = draft_from_rows(rows.select(kept), None, gpu, board_knowledge(selection_of(rows.select(kept)), gpu).tables, 0).bundle
         seconds = time.perf_counter() - started
-        limits = dict(zip(POWER_WAYS, (None, *target), strict=True))
-        for way, kept_entries in POWER_WAYS.items():
-            found = predict_kernel_rows(power_part(bundle, kept_entries), rows.select(~kept))
-            yield power_score(f"power {gpu_name}, {way}", found, limits[way], seconds)
-        measured = np.array([reasons.get((gpu_name, row), np.nan) for row in own.row.tolist()])
-        rejected = own.select(np.isfinite(measured))
-        found = predict_kernel_rows(
-            bundle, replace(rejected, power_w=measured[np.isfinite(measured)], at_limit=np.zeros(len(rejected), dtype=np.bool_))
-        )
-        yield power_score(f"power {gpu_name}, rows not trusted", found, None, seconds)
-
-
-def power_part(bundle: Bundle, entries: tuple[str, ...] | None) -> Bundle:
-    """The bundle with these entries of its power tiers alone; None: all of them."""
-    if entries is None:
-        return bundle
-    tiers = {}
-    for group, tier in bundle.residuals.items():
-        own = {name: value for name, value in tier.get(POWER_TIER, {}).items() if name in entries}
-        tiers[group] = {name: value for name, value in tier.items() if name != POWER_TIER} | ({POWER_TIER: own} if own else {})
-    return replace(bundle, residuals=tiers)
-
-
-def untrusted_power(path: Path) -> dict[tuple[str, int], float]:
-    """Power of rows that the table itself calls unusable, well below the limit [W], by GPU and row number."""
-    with path.open(newline="") as file:
-        return {
-            (row["gpu"], number): float(row["power_w"])
-            for number, row in enumerate(csv.DictReader(file), start=1)
-            if row["reason"] != "OK" and row["power_w"] and float(row["power_w"]) < BELOW_LIMIT * float(row["power_limit_w"])
-        }
-
-
-def power_score(case: str, found: Prediction, target: float | None, seconds: float) -> Score:
-    """Errors of power in place of latency."""
-    known = found.select(np.isfinite(found.measured_w) & np.isfinite(found.predicted_w))
-    turned = replace(known, measured_s=known.measured_w, predicted_s=known.predicted_w, latency_ln_std=known.power_ln_std)
-    return scored(case, "-", [turned], target, seconds)
+        bare = {group: {name: value for name, value in tier.items() if name != POWER_TIER} for group, tier in bundle.residuals.items()}
+        for way, one, limit in (("equation", replace(bundle, residuals=bare), None), ("with tier", bundle, target)):
+            found = predict_kernel_rows(one, rows.select(~kept)).dropna(subset=["measured_power", "predicted_power"])
+            power = {f"{column}_latency": found[f"{column}_power"] for column in ("measured", "predicted", "std")}
+            yield scored(f"power {gpu_name}, {way}", "-", [found.assign(**power)], limit, seconds)
 
 
 @click.command()
-@click.option("--data", type=click.Path(path_type=Path), default=Path(__file__).resolve().parents[2] / "shared" / "data")
+@click.option("--data", type=click.Path(path_type=Path), default=DATA)
 @click.option("--draws", type=click.IntRange(1), default=3, show_default=True, help="Random choices of probes.")
 @click.option("--part", type=click.Choice(("fp32", "tensor", "power")), multiple=True, help="Only these cases; without it all.")
 @click.option("--json", "as_json", is_flag=True)
 def main(data: Path, draws: int, part: tuple[str, ...], as_json: bool) -> None:
     """Print the errors of every case."""
-    if not (data / "neusight").is_dir():
-        click.echo(f"skipped: the published tables are not at {data}; --data names another folder", err=True)
-        return
-    found = []
-    if not as_json:
-        click.echo(f"{'case':58s} {'probes':14s} {'rows':>5s}  {'error':>15s} {'target':>7s}  in 90 %  width  fit s")
-    for name, cases in {"fp32": fp32_cases, "tensor": tensor_cases, "power": power_cases}.items():
-        for score in cases(data, draws) if name in part or not part else ():
-            found.append(score)
-            if not as_json:
-                click.echo(score.line())
-    if as_json:
-        json.dump([{name: getattr(score, name) for name in Score.__slots__} for score in found], sys.stdout, indent=1)
+    if published(data / "neusight"):
+        cases = {"fp32": fp32_cases, "tensor": tensor_cases, "power": power_cases}
+        chosen = (score for name, scores in cases.items() if name in part or not part for score in scores(data, draws))
+        show(map(asdict, chosen), as_json)
 
 
 if __name__ == "__main__":

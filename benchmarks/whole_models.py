@@ -12,30 +12,33 @@ width.  Runs of one family err alike, so the share of left-out families' runs va
 `--simulate N` draws N collections with a planted spread between families (`planted_spread`) and needs no data.
 """
 
-import json
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
 import numpy as np
+import pandas as pd
 from planted_spread import RATIOS, planted_coverage
+from showing import DATA, published, show
 
 from estimator.model.power import BoardTables
-from estimator.questions.estimates import estimate
 from estimator.vocabulary.gpu import GpuSpec
-from estimator.vocabulary.quantities import NORMAL_90, Array, BoolArray
+from estimator.vocabulary.quantities import NORMAL_90, BoolArray
 from estimator.vocabulary.specifications import load_gpu
 from fitter.bundle.runs import fit_runs, stated_uncertainty
 from fitter.rows.columns import WorkloadRows
 from fitter.rows.selection import read_selection
-from fitter.validate.predictions import facing_std
+from fitter.validate.predictions import QUANTITIES, predict_workload_rows
 
 REFERENCE_CLOCK_MHZ = 900.0
 LANGUAGE = ("bert", "gpt2", "opt")
 
 SHORT_S = 0.02
 """Below this a run of the published lists is mostly paced by the host's launches [s]."""
+
+Score = dict[str, float]
+"""Errors in percent: latency, power, energy, raw_latency, raw_power; of stated intervals of Q: Q_coverage, Q_square, Q_width [%]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,114 +61,33 @@ def read_case(path: Path) -> Case:
     return Case(rows=selection.workloads, gpu=gpu, tables=tables)
 
 
-def mape(predicted: Array, measured: Array) -> float:
-    """Mean absolute percentage error."""
-    return float(100 * np.mean(np.abs(predicted / measured - 1)))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Score:
-    """Errors of one test in percent: latency, power, energy; the same against raw targets.  Of stated 90 % intervals: the share of runs
-    inside, the mean square of error over deviation, and the mean half width [% of the logarithm].
-    """
-
-    latency: float
-    power: float
-    energy: float
-    raw_latency: float
-    raw_power: float
-    latency_coverage: float = float("nan")
-    power_coverage: float = float("nan")
-    latency_square: float = float("nan")
-    power_square: float = float("nan")
-    latency_width: float = float("nan")
-    power_width: float = float("nan")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """Runs and what a fit of others said of them, columns of shape (n,).
-
-    latency_ln_std, power_ln_std: stated deviations of the logarithms on the side of the measured value; nan where none was asked for.
-    """
-
-    rows: WorkloadRows
-    latency_s: Array
-    power_w: Array
-    latency_ln_std: Array
-    power_ln_std: Array
-
-    def scores(self) -> Array:
-        """Error over stated deviation of ln(latency) and ln(power), shape (n, 2)."""
-        errors = np.log([self.rows.latency_s / self.latency_s, self.rows.power_w / self.power_w])
-        result: Array = (errors / self.ln_std()).T
-        return result
-
-    def ln_std(self) -> Array:
-        """Stated deviations of ln(latency) and ln(power), shape (2, n)."""
-        return np.array([self.latency_ln_std, self.power_ln_std])
-
-    def select(self, keep: BoolArray) -> "Outcome":
-        """The runs `keep`."""
-        columns = {name: getattr(self, name)[keep] for name in Outcome.__slots__ if name != "rows"}
-        return Outcome(rows=self.rows.select(keep), **columns)
-
-
-def outcome(train: WorkloadRows, test: WorkloadRows, case: Case, *, target: Case | None = None, intervals: bool = False) -> Outcome:
-    """Fit `train` on its GPU and predict `test` (on the GPU of `target`)."""
-    other = target or case
+def outcome(train: WorkloadRows, test: WorkloadRows, case: Case, *, intervals: bool = False) -> pd.DataFrame:
+    """Fit `train` on its GPU and predict `test`, as `predict_workload_rows` has it, with `raw_latency`, `raw_power`, `perturbed`."""
     bundle = fit_runs(train, case.gpu, case.tables).bundle
     if intervals:
         bundle = replace(bundle, uncertainty=stated_uncertainty(train, case.gpu, case.tables, seed=0, bundle=bundle))
-    clocks = test.asked_clock_mhz(other.gpu)
-    found = [
-        estimate(workload, bundle, sm_clock_mhz=float(clock), gpu=other.gpu)[0]
-        for workload, clock in zip(test.row_workloads(), clocks, strict=True)
-    ]
-    latency, power = np.array([e.latency_s for e in found]), np.array([e.power_w for e in found])
-    limits_s = np.log([(e.latency_s_low, e.latency_s, e.latency_s_high) for e in found])
-    limits_w = np.log([(e.power_w_low, e.power_w, e.power_w_high) for e in found])
-    unknown = np.full(len(found), np.nan)
-    return Outcome(
-        rows=test,
-        latency_s=latency,
-        power_w=power,
-        latency_ln_std=facing_std(test.latency_s, limits_s) if intervals else unknown,
-        power_ln_std=facing_std(test.power_w, limits_w) if intervals else unknown,
-    )
+    found = predict_workload_rows(bundle, test)
+    return found.assign(raw_latency=test.raw_latency_s, raw_power=test.raw_power_w, perturbed=test.perturbed)
 
 
-def summary(*parts: Outcome) -> Score:
+def summary(*parts: pd.DataFrame) -> Score:
     """Errors over the runs of all parts."""
-
-    def error(predicted: Callable[[Outcome], Array], measured: Callable[[WorkloadRows], Array]) -> float:
-        return mape(np.concatenate([predicted(part) for part in parts]), np.concatenate([measured(part.rows) for part in parts]))
-
-    scores = np.concatenate([part.scores() for part in parts])
-    covered = np.where(np.isnan(scores), np.nan, np.abs(scores) < NORMAL_90).mean(axis=0)
-    squares = np.mean(scores**2, axis=0)
-    widths = 100.0 * NORMAL_90 * np.concatenate([part.ln_std() for part in parts], axis=1).mean(axis=1)
-    return Score(
-        latency=error(lambda part: part.latency_s, lambda rows: rows.latency_s),
-        power=error(lambda part: part.power_w, lambda rows: rows.power_w),
-        energy=error(lambda part: part.latency_s * part.power_w, lambda rows: rows.energy_j),
-        raw_latency=error(lambda part: part.latency_s, lambda rows: rows.raw_latency_s),
-        raw_power=error(lambda part: part.power_w, lambda rows: rows.raw_power_w),
-        latency_coverage=float(covered[0]),
-        power_coverage=float(covered[1]),
-        latency_square=float(squares[0]),
-        power_square=float(squares[1]),
-        latency_width=float(widths[0]),
-        power_width=float(widths[1]),
-    )
+    runs = pd.concat(parts)
+    energy = {f"{kind}_energy": runs[f"{kind}_latency"] * runs[f"{kind}_power"] for kind in ("measured", "predicted")}
+    runs = runs.assign(**energy)
+    pairs = {name: (name, f"measured_{name}") for name in (*QUANTITIES, "energy")}
+    pairs |= {f"raw_{name}": (name, f"raw_{name}") for name in QUANTITIES}
+    found = {name: float(100.0 * (runs[f"predicted_{of}"] / runs[target] - 1.0).abs().mean()) for name, (of, target) in pairs.items()}
+    for name in QUANTITIES:
+        std = runs[f"std_{name}"]
+        score = np.log(runs[f"measured_{name}"] / runs[f"predicted_{name}"]) / std
+        found[f"{name}_coverage"] = float((np.abs(score) < NORMAL_90).mean())
+        found[f"{name}_square"] = float(np.mean(score**2))
+        found[f"{name}_width"] = float(100.0 * NORMAL_90 * std.mean())
+    return found
 
 
-def score(train: WorkloadRows, test: WorkloadRows, case: Case, *, target: Case | None = None, intervals: bool = False) -> Score:
-    """Errors of one test; arguments as those of `outcome`."""
-    return summary(outcome(train, test, case, target=target, intervals=intervals))
-
-
-def half_outcomes(case: Case, divisions: int) -> list[Outcome]:
+def half_outcomes(case: Case, divisions: int) -> list[pd.DataFrame]:
     """Random half of the workloads → the other half, and the other → this one, for each division."""
     unique = np.unique(case.rows.workload_index)
     found = []
@@ -176,32 +98,17 @@ def half_outcomes(case: Case, divisions: int) -> list[Outcome]:
     return found
 
 
-def halves(case: Case, divisions: int) -> Score:
-    """Random half of the workloads → the other half, both ways, mean over divisions."""
-    return mean_score(half_outcomes(case, divisions))
-
-
-def coverage_error(parts: list[Outcome]) -> tuple[float, float]:
-    """Standard error of the mean shares of latencies and powers inside, from division to division; parts: as from `half_outcomes`."""
-    inside = np.array([(one.latency_coverage, one.power_coverage) for one in map(summary, parts)]).reshape(-1, 2, 2).mean(axis=1)
-    latency, power = inside.std(axis=0, ddof=1) / np.sqrt(len(inside)) if len(inside) > 1 else (float("nan"), float("nan"))
-    return float(latency), float(power)
-
-
-def mean_score(parts: list[Outcome]) -> Score:
+def mean_score(parts: list[pd.DataFrame]) -> Score:
     """Mean of the errors of several tests, all alike."""
-    scores = [summary(part) for part in parts]
-    return Score(**{name: float(np.mean([getattr(s, name) for s in scores])) for name in Score.__slots__})
+    return {str(name): float(value) for name, value in pd.DataFrame([summary(part) for part in parts]).mean().items()}
 
 
-def by_length(parts: list[Outcome]) -> dict[str, Score]:
+def by_length(parts: list[pd.DataFrame]) -> dict[str, Score]:
     """Runs shorter and longer than SHORT_S, and the short ones whose pace did not change while they were measured."""
-    short = [part.select(part.rows.latency_s < SHORT_S) for part in parts]
-    return {
-        "below 20 ms": summary(*short),
-        "below 20 ms, at one pace": summary(*(part.select(~part.rows.perturbed) for part in short)),
-        "from 20 ms": summary(*(part.select(part.rows.latency_s >= SHORT_S) for part in parts)),
-    }
+    runs = pd.concat(parts)
+    short = runs["measured_latency"] < SHORT_S
+    chosen = {"below 20 ms": short, "below 20 ms, at one pace": short & ~runs["perturbed"], "from 20 ms": ~short}
+    return {name: summary(runs[own]) for name, own in chosen.items()}
 
 
 def repeatability(rows: WorkloadRows) -> tuple[float, float]:
@@ -214,87 +121,60 @@ def repeatability(rows: WorkloadRows) -> tuple[float, float]:
     return float(apart[short].mean()), float(apart[~short].mean())
 
 
-def families(case: Case) -> dict[str, Outcome]:
+def families(case: Case) -> dict[str, pd.DataFrame]:
     """Each model family left out of the fit."""
     names = np.array([case.rows.workloads[i].model_family for i in case.rows.workload_index])
-    found = {}
-    for name in np.unique(names):
-        out = names == name
-        found[str(name)] = outcome(case.rows.select(~out), case.rows.select(out), case, intervals=True)
-    return found
+    outs = {str(name): names == name for name in np.unique(names)}
+    return {name: outcome(case.rows.select(~out), case.rows.select(out), case, intervals=True) for name, out in outs.items()}
 
 
-def run(data: Path, divisions: int, report: Callable[[str, Score], None], say: Callable[[str], None]) -> None:
-    """Every test, reported as it ends."""
+def other_clocks(case: Case) -> WorkloadRows:
+    """The runs at other clocks than that of the reference."""
+    return case.rows.select(np.abs(case.rows.asked_clock_mhz(case.gpu) - REFERENCE_CLOCK_MHZ) > 1.0)
+
+
+def run(data: Path, divisions: int) -> Iterator[tuple[str, Score]]:
+    """Every test and its errors."""
     a100, clocks, a10 = (read_case(data / "energaizer" / f"{name}.csv") for name in ("a100_900mhz", "a100_clocks", "a10_900mhz"))
-    _of_board("A100", a100, divisions, report, say)
-    other = clocks.rows.select(np.abs(clocks.rows.asked_clock_mhz(clocks.gpu) - REFERENCE_CLOCK_MHZ) > 1.0)
-    report("A100 900 MHz -> other clocks", score(a100.rows, other, a100, target=clocks, intervals=True))
-    say("A100 other clocks: two readings of one run differ by {:.1f} % below 20 ms, by {:.1f} % from there".format(*repeatability(other)))
-    _of_board("A10", a10, divisions, report, say)
-    report("A100 -> A10 by specification (latency)", score(a100.rows, a10.rows, a100, target=a10))
+    yield from _of_board("A100", a100, divisions)
+    yield "A100 900 MHz -> other clocks", summary(outcome(a100.rows, other_clocks(clocks), a100, intervals=True))
+    yield from _of_board("A10", a10, divisions)
+    yield "A100 -> A10 by specification (latency)", summary(outcome(a100.rows, a10.rows, a100))
 
 
-def _of_board(board: str, case: Case, divisions: int, report: Callable[[str, Score], None], say: Callable[[str], None]) -> None:
+def _of_board(board: str, case: Case, divisions: int) -> Iterator[tuple[str, Score]]:
     parts = half_outcomes(case, divisions)
-    report(f"{board} half", mean_score(parts))
-    say("{}: standard error of the mean shares inside, by divisions {:.3f} / {:.3f}".format(board, *coverage_error(parts)))
+    yield f"{board} half", mean_score(parts)
     for name, one in by_length(parts).items():
-        report(f"{board} half, {name}", one)
-    say("{}: two readings of one run differ by {:.1f} % below 20 ms, by {:.1f} % from there".format(board, *repeatability(case.rows)))
+        yield f"{board} half, {name}", one
+    short, longer = repeatability(case.rows)
+    yield f"{board}, two readings of one run apart", {"below 20 ms": short, "from 20 ms": longer}
     found = families(case)
     for name, left_out in found.items():
-        report(f"{board} without {name}", summary(left_out))
-    report(f"{board} language families left out, together", summary(*(found[name] for name in LANGUAGE)))
-    report(f"{board} families left out, together", summary(*found.values()))
-    by_family = by_length(list(found.values()))
-    report(f"{board} families, below 20 ms", by_family["below 20 ms"])
-    report(f"{board} families, from 20 ms", by_family["from 20 ms"])
+        yield f"{board} without {name}", summary(left_out)
+    yield f"{board} language families left out, together", summary(*(found[name] for name in LANGUAGE))
+    yield f"{board} families left out, together", summary(*found.values())
+    for name, one in by_length(list(found.values())).items():
+        yield f"{board} families, {name}", one
 
 
-def simulate(draws: int, say: Callable[[str], None]) -> list[dict[str, object]]:
-    """What stated 90 % intervals hold where the spread between families is planted, a row a ratio; all simulated."""
-    found: list[dict[str, object]] = []
+def simulated(draws: int) -> Iterator[tuple[str, Score]]:
+    """What stated 90 % intervals hold where the spread between families is planted; all simulated."""
     for ratio in RATIOS:
         held = planted_coverage(ratio, draws)
-        known, unseen = float(held.known.mean()), float(held.unseen.mean())
-        few, many = float(np.mean(held.inside < 0.85)), float(np.mean(held.inside > 0.95))
-        found.append({"ratio": ratio, "known": known, "unseen": unseen, "below 85 %": few, "above 95 %": many})
-        say(f"simulated, spread between families {ratio:g} times that within: inside are {known:.1%} of known families' runs")
-        say(f"    and {unseen:.1%} of unseen ones'; of all left-out runs below 85 % in {few:.0%} of the draws, above 95 % in {many:.0%}")
-    return found
+        shares = {"known": held.known, "unseen": held.unseen, "below 85 %": held.inside < 0.85, "above 95 %": held.inside > 0.95}
+        yield f"simulated, spread between families {ratio:g} times that within", {name: float(np.mean(one)) for name, one in shares.items()}
 
 
 @click.command()
-@click.option("--data", type=click.Path(path_type=Path), default=Path(__file__).resolve().parents[2] / "shared" / "data", show_default=True)
+@click.option("--data", type=click.Path(path_type=Path), default=DATA, show_default=True)
 @click.option("--divisions", default=10, show_default=True, help="Times that the workloads are divided; each half predicts the other.")
 @click.option("--simulate", "draws", default=0, help="Draw so many collections of families with a planted spread, and nothing else.")
 @click.option("--json", "as_json", is_flag=True)
 def main(data: Path, divisions: int, draws: int, as_json: bool) -> None:
     """Print every test's errors."""
-    rows: list[dict[str, object]] = []
-    if draws:
-        rows = simulate(draws, lambda text: None if as_json else click.echo(text))
-        if as_json:
-            click.echo(json.dumps(rows, indent=1))
-        return
-
-    def report(name: str, one: Score) -> None:
-        rows.append({"test": name} | {key: getattr(one, key) for key in Score.__slots__})
-        if not as_json:
-            click.echo(
-                f"{name:42s} latency {one.latency:5.2f}  power {one.power:5.2f}  energy {one.energy:5.2f}   "
-                f"raw {one.raw_latency:5.2f} / {one.raw_power:5.2f}   coverage {one.latency_coverage:.3f} / {one.power_coverage:.3f}"
-                f"   squares {one.latency_square:.2f} / {one.power_square:.2f}"
-                f"   half widths {one.latency_width:.1f} / {one.power_width:.1f}"
-            )
-
-    if not (data / "energaizer").is_dir():
-        click.echo(f"skipped: the published runs are not at {data / 'energaizer'}; --data names another folder", err=True)
-        return
-    run(data, divisions, report, lambda text: None if as_json else click.echo(text))
-    if as_json:
-        click.echo(json.dumps(rows, indent=1))
+    if draws or published(data / "energaizer"):
+        show(({"test": name, **score} for name, score in (simulated(draws) if draws else run(data, divisions))), as_json)
 
 
 if __name__ == "__main__":

@@ -102,16 +102,6 @@ def test_using_the_estimator_loads_no_optional_package(repository: Path) -> None
     assert done.stdout.split() == []
 
 
-def test_importing_one_equation_does_not_load_the_others(repository: Path) -> None:
-    done = python("import estimator.vocabulary.quantities, sys; print('estimator.engine.prediction' in sys.modules)", repository)
-    assert done.stdout.strip() == "False", done.stderr
-
-
-@pytest.mark.parametrize("package", PACKAGES)
-def test_packages_declare_their_types(package: str, repository: Path) -> None:
-    assert (repository / package / "py.typed").is_file()
-
-
 @pytest.mark.parametrize(
     ("module", "extra", "arguments"),
     [

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+import pandas as pd
 from scipy.optimize import least_squares, nnls
 
 from estimator.blocks.model import FORMS, LOGARITHMS, BlockModel, occupancy_times
@@ -20,8 +21,6 @@ from fitter.rows.block_table import BlockRows
 
 FEWEST_GRIDS: Final = 3
 """Different grids that a model needs (Boughzala et al., section V.B)."""
-
-FEWEST_TO_LEAVE_OUT: Final = FEWEST_GRIDS + 1
 
 JUDGED_ROUNDS: Final = 2.0
 """Forms are judged on grids of so many rounds or more, a round being all blocks that the GPU holds at once: the published ones are for many
@@ -35,8 +34,6 @@ OVERLAP: Final = 4.0
 
 LN_WIDTHS: Final = np.array([1.0, 3.0, 3.0, 0.5])
 """Standard deviations of the logarithms of launch, latency, share and norm around their priors."""
-
-OVERLAP_BOUNDS: Final = (1.0, 16.0)
 
 LATENCY_ERROR: Final = 0.005
 """Relative error of a time, unless rows scatter more [1]: what repeated launches at a locked clock do."""
@@ -78,14 +75,9 @@ def fit_block_models(rows: BlockRows, num_sms: int) -> BlockFit:
 
 
 def _known_idle_w(rows: BlockRows) -> Array:
-    idle_w = rows.idle_w.copy()
-    clocks = np.nan_to_num(np.round(rows.sm_clock_mhz))
-    for clock in np.unique(clocks):
-        own = clocks == clock
-        known = own & np.isfinite(idle_w)
-        if known.any():
-            idle_w[own & ~known] = idle_w[known].mean()
-    return idle_w
+    idle = pd.Series(rows.idle_w)
+    means = idle.groupby(np.nan_to_num(np.round(rows.sm_clock_mhz))).transform("mean")
+    return np.asarray(idle.fillna(means), dtype=np.float64)
 
 
 def fit_block_model(rows: BlockRows, num_sms: int) -> BlockModel:
@@ -93,7 +85,7 @@ def fit_block_model(rows: BlockRows, num_sms: int) -> BlockModel:
     # Sums depend on the order of rows in their last digits, and where a minimiser stops on the sums.
     rows = rows.select(np.lexsort((rows.power_w, rows.latency_s, rows.blocks)).astype(np.int64))
     model = _fitted(rows, num_sms)
-    if len(np.unique(rows.blocks)) < FEWEST_TO_LEAVE_OUT:
+    if len(np.unique(rows.blocks)) <= FEWEST_GRIDS:
         return model
     return replace(model, scatter=_scatter(rows, num_sms, JUDGED_ROUNDS * model.resident_blocks))
 
@@ -176,8 +168,8 @@ def _times(rows: BlockRows, num_sms: int, blocks_per_sm: int) -> tuple[Array, Ar
         times, _ = occupancy_times(rows.blocks, num_sms, blocks_per_sm, centre + LN_WIDTHS * unit)
         return np.concatenate([(times / rows.latency_s - 1.0) / LATENCY_ERROR, unit])
 
-    low, high = (np.full(len(centre), bound) for bound in (-FARTHEST, FARTHEST))
-    low[-1], high[-1] = (math.log(bound / OVERLAP) / LN_WIDTHS[-1] for bound in OVERLAP_BOUNDS)
+    low, high = (np.full(len(centre), bound) for bound in (-6.0, 6.0))
+    low[-1], high[-1] = (math.log(bound / OVERLAP) / LN_WIDTHS[-1] for bound in (1.0, 16.0))
     found = least_squares(misfit, np.zeros(len(centre)), bounds=(low, high), x_scale=1.0)
     logarithms = centre + LN_WIDTHS * found.x
     _, slopes = occupancy_times(rows.blocks, num_sms, blocks_per_sm, logarithms)
@@ -185,10 +177,6 @@ def _times(rows: BlockRows, num_sms: int, blocks_per_sm: int) -> tuple[Array, Ar
     unit = _posterior(scaled, misfit(found.x)[: len(rows)])
     tied = tuple(name for name, std in zip(LOGARITHMS, np.sqrt(np.diag(unit)), strict=True) if std > TIED)
     return logarithms, unit * np.outer(LN_WIDTHS, LN_WIDTHS), tied
-
-
-FARTHEST: Final = 6.0
-"""Standard deviations of a prior beyond which no solution is sought."""
 
 
 def _posterior(scaled: Array, misfit: Array) -> Array:

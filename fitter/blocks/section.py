@@ -1,7 +1,6 @@
 """Block-count models in a bundle: the section, what is said of it, and how it fares on grids that it has not seen."""
 
 import math
-from collections import Counter
 from typing import Any, Final
 
 import numpy as np
@@ -11,13 +10,12 @@ from estimator.bundle.content import Bundle
 from estimator.vocabulary.gpu import GpuSpec
 from fitter.blocks.model import fit_block_models
 from fitter.errors import CalibrationError
-from fitter.rows.block_table import SLOWED, BlockRows
+from fitter.rows.block_table import BlockRows
 from fitter.rows.columns import Selection
-from fitter.shown import Shown
-from fitter.validate.predictions import ErrorRow, errors_of
+from fitter.validate.predictions import PERCENT, ErrorRow, errors_of
+from fitter.validate.tables import Shown
 
 FAMILY: Final = "blocks"
-PERCENT: Final = 100.0
 
 
 def block_section(selection: Selection, gpu: GpuSpec) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -28,24 +26,9 @@ def block_section(selection: Selection, gpu: GpuSpec) -> tuple[dict[str, Any], t
     if selection.blocks is None:
         return {}, ()
     fit = fit_block_models(selection.blocks, gpu.num_sms)
-    others = (selection.kernels, selection.workloads, selection.instructions)
-    if not fit.models and all(rows is None for rows in others):
-        left_out = "".join(
-            f"; {row.source} row {row.row} was rejected: {row.reason}{f', {row.detail}' if row.detail else ''}"
-            for row in selection.rejected[:1]
-        )
-        more = f" and {len(selection.rejected) - 1} more" if len(selection.rejected) > 1 else ""
-        raise CalibrationError(f"{fit.refused[0]}{left_out}{more}")
-    return section_of(fit.models), (*(f"no block-count model: {reason}" for reason in fit.refused), *_slowed(selection))
-
-
-def _slowed(selection: Selection) -> tuple[str, ...]:
-    """A remark on grids that a limit of the board slowed down, by kernel and clock."""
-    places = Counter(row.detail for row in selection.rejected if row.reason == SLOWED.upper() and row.detail)
-    if not places:
-        return ()
-    named = ", ".join(f"{place} ({count})" for place, count in places.items())
-    return (f"grids slowed down by a limit of the board are in no block-count model: {named}; measure them at a lower clock",)
+    if not fit.models and not selection.tables and selection.instructions is None:
+        raise CalibrationError(fit.refused[0])
+    return section_of(fit.models), tuple(f"no block-count model: {reason}" for reason in fit.refused)
 
 
 def block_table(bundle: Bundle) -> Shown:

@@ -4,19 +4,21 @@ Rows are split into folds by kernel and by workload; each fold is predicted by a
 held-out errors and the stated uncertainty.  The bundle's coefficients then come from all rows.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
+import pandas as pd
 
 from estimator.bundle.content import Bundle
 from estimator.engine.design import EQUATION_ERROR
 from estimator.model.coefficients import group_key, longest_prefix
-from estimator.model.power import BoardTables
 from estimator.uncertainty.sources import ENOUGH_FAMILIES
 from estimator.vocabulary.gpu import GpuSpec
-from estimator.vocabulary.quantities import NORMAL_90, Array, BoolArray
+from estimator.vocabulary.quantities import NORMAL_90, Array
 from fitter.blocks.section import block_section
 from fitter.bundle.drafts import Draft, draft_from_rows, prior_bundle
 from fitter.bundle.export import (
@@ -31,7 +33,6 @@ from fitter.bundle.export import (
     provenance_of,
     sensor_of,
 )
-from fitter.bundle.power_evidence import few_power_warnings, powered_rows, widened_for_few
 from fitter.bundle.runs import stated_uncertainty
 from fitter.bundle.sections import idle_section, voltage_section, with_gain_std
 from fitter.errors import CalibrationError
@@ -41,16 +42,17 @@ from fitter.latency.residual_tier import FEWEST_POINTS
 from fitter.rows.columns import Selection, with_rejected
 from fitter.rows.selection import in_own_order
 from fitter.transfer.prior_bundle import LENT_POWER_STD, TransferSource, transfer_notes, transfer_source, with_strengths
-from fitter.validate.notes import fit_warnings, held_out_notes
 from fitter.validate.predictions import (
+    QUANTITIES,
     ErrorRow,
-    Prediction,
+    compared,
     error_rows,
-    filled_prediction,
+    fit_warnings,
     grouped_folds,
-    label_of,
-    predict_kernel_rows,
-    predict_workload_rows,
+    held_out_notes,
+    kind_of,
+    predict_rows,
+    same_numbers,
     served_groups,
     summary_row,
 )
@@ -69,18 +71,19 @@ MOST_FOLD_ROWS: Final = 3000
 class Calibration:
     """A bundle ready to be saved, its held-out errors, the predictions behind them, and warnings for the user.
 
-    `selection` is what was fitted, with the rows that the fit itself rejected among the rejected ones.
+    `selection` is what was fitted, with the rows that the fit itself rejected among the rejected ones.  `held_out`: by kind of row
+    ("kernels", "workloads") predictions of rows left out of a fit, as from `predict_kernel_rows`; the index is the number of the row.
     """
 
     bundle: Bundle
     selection: Selection
     errors: tuple[ErrorRow, ...]
-    held_out: Mapping[str, Prediction]
+    held_out: Mapping[str, pd.DataFrame]
     warnings: tuple[str, ...]
 
     def summary(self) -> dict[str, ErrorRow]:
         """Errors of all kernels and of all workloads that were left out of the fit."""
-        return {kind: summary_row(prediction.known(), kind) for kind, prediction in self.held_out.items()}
+        return {kind: summary_row(compared(found), kind) for kind, found in self.held_out.items()}
 
 
 def calibrate(
@@ -101,8 +104,7 @@ def calibrate(
     Raises CalibrationError where there is nothing to fit.
     """
     selection = in_own_order(selection)
-    only_sections = selection.kernels is None and selection.workloads is None
-    if only_sections and selection.instructions is None and selection.blocks is None:
+    if not selection.parts:
         raise CalibrationError("no rows to fit")
     energies, remarks = instruction_section(selection, gpu)
     blocks, unfit = block_section(selection, gpu)
@@ -113,30 +115,30 @@ def calibrate(
         progress("weighing the prior bundle")
         source = with_strengths(source, selection.kernels, gpu, seed)
     progress("fitting all rows")
-    if only_sections:
-        found = Draft(bundle=prior_bundle(gpu), kernel_fit=None)
-    else:
-        found = draft_from_rows(selection.kernels, selection.workloads, gpu, board.tables, seed, source=source)
-    held_out = _held_out(selection, gpu, board.tables, found, seed, holdout, progress, source)
+    draft = partial(draft_from_rows, gpu=gpu, tables=board.tables, seed=seed, source=source)
+    found = draft(selection.kernels, selection.workloads) if selection.tables else Draft(bundle=prior_bundle(gpu), kernel_fit=None)
+    held_out = _held_out(selection, found, draft, seed, holdout, progress)
     selection = with_rejected(selection, found.rejected)
     progress("stating uncertainty")
+    stated = _uncertainty(selection, held_out, found, source)
+    if "workloads" in held_out and selection.workloads is not None:
+        _add_runs(stated, stated_uncertainty(selection.workloads, gpu, board.tables, seed, found.bundle), found, powered_rows(selection))
     bundle = replace(
         _with_origin(found.bundle, selection, board, seed),
         name=name or default_name(selection, gpu),
         version=version,
         instruction_energies=energies,
         block_models=blocks,
-        uncertainty=_uncertainty(selection, gpu, board.tables, held_out, found, seed, source),
+        uncertainty=stated,
     )
-    held_out = {kind: _with_stated(kind, prediction, bundle, selection) for kind, prediction in held_out.items()}
-    errors = tuple(row for prediction in held_out.values() for row in error_rows(prediction.known()))
+    held_out = {kind: _with_stated(rows, predict_rows(bundle, getattr(selection, kind))) for kind, rows in held_out.items()}
+    errors = tuple(row for rows in held_out.values() for row in error_rows(compared(rows)))
     alone = held_out_notes(selection, held_out)  # a kind of a single kernel is forecast from others: that shows nothing about the model
-    few = () if only_sections else few_power_warnings(selection, bundle, lent=source is not None)
-    warnings = (*fit_warnings([row for row in errors if label_of(row) not in alone]), *few, *remarks, *unfit)
-    documents = tuple(row.document() for row in errors)
-    notes = (*transfer_notes(source, found.bundle), *_prior_notes(bundle, source))
+    few = few_power_warnings(selection, bundle) if selection.tables and source is None else ()
+    warnings = (*fit_warnings([row for row in errors if row.label not in alone]), *few, *remarks, *unfit)
+    notes = (*transfer_notes(source, found.bundle), *_prior_notes(bundle, source), *selection.notes, *warnings)
     return Calibration(
-        bundle=replace(bundle, errors=documents, notes=(*notes, *selection.notes, *warnings)),
+        bundle=replace(bundle, errors=tuple(row.document() for row in errors), notes=notes),
         selection=selection,
         errors=errors,
         held_out=held_out,
@@ -155,7 +157,7 @@ def _with_origin(draft: Bundle, selection: Selection, board: BoardKnowledge, see
         power=None if draft.power is None else with_gain_std(draft.power, selection.gain_std),
         provenance=provenance_of(selection, seed),
         voltage=voltage_section(board.tables, board.voltage_std_v) or draft.voltage,
-        idle=idle_section(board.tables, board.idle_std_w, board.idle_temperature_c) or draft.idle,
+        idle=idle_section(board.tables, board.idle_std_w) or draft.idle,
         domain=domain_of(selection, draft.groups),
         clocks_mhz=clock_range_mhz(selection, draft.gpu),
     )
@@ -163,114 +165,118 @@ def _with_origin(draft: Bundle, selection: Selection, board: BoardKnowledge, see
 
 def _held_out(
     selection: Selection,
-    gpu: GpuSpec,
-    tables: BoardTables,
     whole: Draft,
+    draft: Callable[..., Draft],
     seed: int,
-    holdout: float,
+    share: float,
     progress: Callable[[str], None],
-    source: TransferSource | None,
-) -> dict[str, Prediction]:
-    """Every row predicted by a fit without its fold, by kind of row; nothing where too few kernels or workloads can be left out."""
-    kernels, workloads = selection.kernels, selection.workloads
-    kernel_folds = [] if kernels is None else grouped_folds(kernels.operator_index, holdout, seed)
-    workload_folds = [] if workloads is None else grouped_folds(workloads.workload_index, holdout, seed)
-    if kernels is not None and len(kernels) > MOST_FOLD_ROWS:
-        kernel_folds = kernel_folds[:1]
-    found: dict[str, list[tuple[BoolArray, Prediction]]] = {}
-    for number in range(max(len(kernel_folds), len(workload_folds))):
-        progress(f"fitting fold {number + 1} of {max(len(kernel_folds), len(workload_folds))}")
-        kernel_fold = kernel_folds[number] if number < len(kernel_folds) else None
-        workload_fold = workload_folds[number] if number < len(workload_folds) else None
-        known = whole.kernel_fit if kernel_fold is None else None
-        rest = (_without(kernels, kernel_fold), _without(workloads, workload_fold))
-        fitted = draft_from_rows(*rest, gpu, tables, seed, known, source)
-        if kernels is not None and kernel_fold is not None:
-            found.setdefault("kernels", []).append((kernel_fold, predict_kernel_rows(fitted.bundle, kernels.select(kernel_fold))))
-        if workloads is not None and workload_fold is not None:
-            found.setdefault("workloads", []).append((workload_fold, predict_workload_rows(fitted.bundle, workloads.select(workload_fold))))
-    return {kind: filled_prediction(parts) for kind, parts in found.items()}
+) -> dict[str, pd.DataFrame]:
+    """Rows predicted by a fit without their fold, by kind; nothing where too few kernels or workloads can be left out."""
+    folds = {kind_of(rows): grouped_folds(same_numbers(rows), share, seed) for rows in selection.tables}
+    if selection.kernels is not None and len(selection.kernels) > MOST_FOLD_ROWS:
+        folds["kernels"] = folds["kernels"][:1]
+    found: dict[str, list[pd.DataFrame]] = {kind: [] for kind, own in folds.items() if own}
+    count = max(map(len, folds.values()), default=0)
+    for number in range(count):
+        progress(f"fitting fold {number + 1} of {count}")
+        held = {kind: own[number] for kind, own in folds.items() if number < len(own)}
+        rest, test = (
+            replace(selection, **{kind: getattr(selection, kind).select(fold == out) for kind, fold in held.items()})
+            for out in (False, True)
+        )
+        fitted = draft(rest.kernels, rest.workloads, kernel_fit=None if "kernels" in held else whole.kernel_fit)
+        for kind, fold in held.items():
+            found[kind].append(predict_rows(fitted.bundle, getattr(test, kind)).set_index(np.flatnonzero(fold)))
+    return {kind: pd.concat(parts).sort_index() for kind, parts in found.items()}
 
 
-def _without(rows: Any, fold: BoolArray | None) -> Any:
-    """Rows outside a fold; all where there is none."""
-    return rows if rows is None or fold is None else rows.select(~fold)
+def _with_stated(rows: pd.DataFrame, own: pd.DataFrame) -> pd.DataFrame:
+    """Held-out predictions with deviations: as the fit without these rows states them, else as the finished bundle (`own`) does."""
+    stated = own.loc[rows.index]
+    return rows.assign(std_latency=rows["std_latency"].fillna(stated["std_latency"]), std_power=stated["std_power"])
 
 
 def _uncertainty(
-    selection: Selection,
-    gpu: GpuSpec,
-    tables: BoardTables,
-    held_out: Mapping[str, Prediction],
-    draft: Draft,
-    seed: int,
-    source: TransferSource | None,
+    selection: Selection, held_out: Mapping[str, pd.DataFrame], draft: Draft, source: TransferSource | None
 ) -> dict[str, dict[str, Any]]:
-    """The `uncertainty` section: of kernel groups and of whole workloads, from rows left out of fits."""
+    """The `uncertainty` section of groups of kernels, from rows left out of fits."""
     expected = {"latency": {} if source is None else source.error, "power": {}}
     stated: dict[str, dict[str, Any]] = {"latency": {}, "power": {}}
-    if selection.workloads is not None and "workloads" in held_out:
-        for quantity, values in stated_uncertainty(selection.workloads, gpu, tables, seed, draft.bundle).items():
-            stated[quantity].update(values)
-        stated["power"] = widened_for_few(stated["power"], powered_rows(selection))
-        if draft.kernel_fit is not None:  # measured kernels know their time whatever models use them
-            used = stated["latency"]["families_by_group"]
-            stated["latency"]["families_by_group"] = used | dict.fromkeys(draft.kernel_fit.groups, ENOUGH_FAMILIES)
-    if draft.group_std and draft.kernel_fit is not None:
+    if draft.group_std:
         other = expected["latency"]
         stated["latency"]["groups"] = {
             key: _of_few(std, _distinct(selection, key), other.get(longest_prefix(key, other) or "", EQUATION_ERROR))
             for key, std in draft.group_std.items()
         }
     if selection.kernels is not None and "kernels" in held_out:
-        prediction = held_out["kernels"]
-        groups = served_groups(draft.bundle, selection.kernels)
-        for quantity, measured, predicted in (
-            ("latency", prediction.measured_s, prediction.predicted_s),
-            ("power", prediction.measured_w, prediction.predicted_w),
-        ):
-            known = stated[quantity].get("groups", {})
-            stated[quantity]["groups"] = known | _group_scales(groups, measured, predicted, GROUP_PRIOR[quantity], expected[quantity])
+        rows = held_out["kernels"]
+        groups = pd.Series(served_groups(draft.bundle, selection.kernels)).loc[rows.index]
+        for quantity in QUANTITIES:
+            error = (rows[f"measured_{quantity}"] / rows[f"predicted_{quantity}"]).dropna().map(math.log).abs()
+            scales = {
+                group: _group_scale(group, own.to_numpy(), GROUP_PRIOR[quantity], expected[quantity])
+                for group, own in error.groupby(groups, sort=False)
+            }
+            stated[quantity]["groups"] = {**stated[quantity].get("groups", {}), **scales}
     if source is not None and draft.bundle.power is not None and draft.bundle.power is source.power:
         stated["power"]["groups"] = dict.fromkeys(draft.bundle.groups, LENT_POWER_STD)
     return stated
 
 
-def _group_scales(
-    groups: list[str | None], measured: Array, predicted: Array, usual: float, expected: Mapping[str, float]
-) -> dict[str, float]:
-    """Standard deviation of ln for each group such that a normal 90 % interval holds, shrunk to the expected one where rows are few.
+def _add_runs(stated: Mapping[str, dict[str, Any]], of_runs: Mapping[str, Mapping[str, Any]], draft: Draft, powered: int) -> None:
+    """Add what is stated for whole workloads; `powered` rows have a power.
 
-    expected: by group, as another GPU's fit has it; `usual` where that knows none.
+    One row says less about power than another board's coefficients (LENT_POWER_STD) do; n rows leave 1/√n of that open.
     """
-    with np.errstate(invalid="ignore", divide="ignore"):
-        error = np.abs(np.log(measured / predicted))
-    members: dict[str, list[float]] = {}
-    for group, one in zip(groups, error.tolist(), strict=True):
-        if group is not None and np.isfinite(one):
-            members.setdefault(group, []).append(one)
-    scales = {}
-    for group, values in members.items():
-        seen = np.array(values)
-        known = longest_prefix(group, expected)
-        prior = usual if known is None else expected[known]
-        root = float(np.sqrt((PRIOR_KERNELS * prior**2 + seen @ seen) / (PRIOR_KERNELS + len(seen))))
-        if len(seen) < PRIOR_KERNELS:
-            scales[group] = _of_few(root, len(seen), EQUATION_ERROR if known is None else prior)
-        elif len(seen) < FEWEST_LOCAL:
-            scales[group] = few_errors_half(seen, prior) / NORMAL_90
-        else:
-            scales[group] = 0.5 * (root + float(np.quantile(seen, 0.9)) / NORMAL_90)
-    return scales
+    for quantity, values in of_runs.items():
+        stated[quantity].update(values)
+    if 0 < powered < FEWEST_POWERED:
+        for name in ("gpu", "launch"):
+            stated["power"][name] = float(np.hypot(stated["power"][name], LENT_POWER_STD / np.sqrt(powered)))
+    if draft.kernel_fit is not None:  # measured kernels know their time whatever models use them
+        stated["latency"]["families_by_group"] |= dict.fromkeys(draft.kernel_fit.groups, ENOUGH_FAMILIES)
+
+
+FEWEST_POWERED: Final = 5
+"""Fewer rows with a power show neither the coefficients nor how far these can be trusted."""
+
+
+def powered_rows(selection: Selection) -> int:
+    """Accepted kernels and runs that have a power."""
+    return sum(int(np.isfinite(rows.power_w).sum()) for rows in selection.tables)
+
+
+def few_power_warnings(selection: Selection, bundle: Bundle) -> tuple[str, ...]:
+    """A line where runs were fitted without any energy, or power was fitted to very few rows.
+
+    Kernel tables of latencies alone are usual and are no cause for a warning.
+    """
+    count = powered_rows(selection)
+    if bundle.power is None:
+        return ("no row has an energy: the bundle has no power",) if not count and selection.workloads is not None else ()
+    return (f"power rests on {count} rows: its intervals are wide; measure the energy of more",) if 0 < count < FEWEST_POWERED else ()
+
+
+def _group_scale(group: str, seen: Array, usual: float, expected: Mapping[str, float]) -> float:
+    """Standard deviation of ln for a group such that a normal 90 % interval holds, shrunk to the expected one where rows are few.
+
+    seen: magnitudes of the errors of its rows [ln].  expected: by group, as another GPU's fit has it; `usual` where that knows none.
+    """
+    known = longest_prefix(group, expected)
+    prior = usual if known is None else expected[known]
+    root = float(np.sqrt((PRIOR_KERNELS * prior**2 + seen @ seen) / (PRIOR_KERNELS + len(seen))))
+    if len(seen) < PRIOR_KERNELS:
+        return _of_few(root, len(seen), EQUATION_ERROR if known is None else prior)
+    if len(seen) < FEWEST_LOCAL:
+        return few_errors_half(seen, prior) / NORMAL_90
+    return 0.5 * (root + float(np.quantile(seen, 0.9)) / NORMAL_90)
 
 
 def _distinct(selection: Selection, group: str) -> int:
     """Different kernels among the rows of a group and its classes."""
     rows = selection.kernels
-    if rows is None:
-        return 0
-    keys = (group_key(rows.operators[i]) for i in np.unique(rows.operator_index).tolist())
-    return sum(key == group or key.startswith(f"{group}.") for key in keys)
+    used = [] if rows is None else [rows.operators[i] for i in np.unique(rows.operator_index)]
+    return sum(f"{group_key(operator)}.".startswith(f"{group}.") for operator in used)
 
 
 FEW_KERNELS_STD: Final = 0.35
@@ -285,16 +291,6 @@ def _of_few(std: float, count: int, expected: float) -> float:
     """
     open_std = FEW_KERNELS_STD * expected / EQUATION_ERROR / np.sqrt(max(count, 1))
     return float(np.hypot(std, open_std)) if count < FEWEST_POINTS else std
-
-
-def _with_stated(kind: str, prediction: Prediction, bundle: Bundle, selection: Selection) -> Prediction:
-    """Held-out predictions with standard deviations: as the fit without these rows states them, else as the finished bundle does."""
-    if kind == "kernels" and selection.kernels is not None:
-        own = predict_kernel_rows(bundle, selection.kernels)
-    elif selection.workloads is not None:
-        own = predict_workload_rows(bundle, selection.workloads)
-    of_fold = prediction.latency_ln_std
-    return replace(prediction, latency_ln_std=np.where(np.isfinite(of_fold), of_fold, own.latency_ln_std), power_ln_std=own.power_ln_std)
 
 
 def _prior_notes(bundle: Bundle, source: TransferSource | None) -> tuple[str, ...]:

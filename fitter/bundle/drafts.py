@@ -5,13 +5,14 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from scipy.linalg import block_diag
 
 from estimator.bundle.content import Bundle, Covariance, GroupCoefficients, HostCost, Provenance
 from estimator.model.coefficients import group_key, longest_prefix
 from estimator.model.power import BoardTables
 from estimator.vocabulary.gpu import GpuSpec
 from fitter.bundle.runs import fit_runs
-from fitter.bundle.sections import idle_section, power_section, voltage_section
+from fitter.bundle.sections import as_rows, power_sections
 from fitter.errors import CalibrationError
 from fitter.latency.group_fit import GroupFit
 from fitter.latency.groups import KernelFit, fit_kernel_groups
@@ -32,12 +33,6 @@ LENT: Final = ("dram", "l2", "issue", "exponent", "epsilon_s")
 """Coefficients that memory kernels have in common."""
 
 MEMORY_GROUPS: Final = ("conv.depthwise", "softmax", "norm", "reduction", "copy", "copy.transpose", "copy.layout")
-
-CONSTANT_WIDTH: Final = 1e-3
-"""A coefficient with a narrower prior is a constant, not an estimate."""
-
-COVARIANCE_DEPTH: Final = 2
-"""Groups down to this depth (family, operator) keep their covariance; finer ones keep standard deviations."""
 
 Values = Mapping[str, Mapping[str, float]]
 
@@ -132,7 +127,7 @@ def _serving(start: Values, fit: KernelFit, workloads: WorkloadRows) -> dict[str
     usable = {}
     for group, values in start.items():
         leaf = next((key for key, one in fit.groups.items() if key != group and one is fit.groups.get(group)), group)
-        foreign = group in MATRIX_ROOTS and leaf != group and (group, leaf.split(".")[PRECISION_LEVEL]) not in formats
+        foreign = group in MATRIX_ROOTS and leaf != group and (group, leaf.split(".")[2]) not in formats
         if not foreign:
             usable[group] = dict(values)
     known = {*prior_groups(), *usable}
@@ -142,9 +137,6 @@ def _serving(start: Values, fit: KernelFit, workloads: WorkloadRows) -> dict[str
 
 MATRIX_ROOTS: Final = ("gemm", "gemm.bmm", "conv")
 """Groups whose kernels differ from one number format to another."""
-
-PRECISION_LEVEL: Final = 2
-"""Place of the number format in a group's dotted name."""
 
 
 def _kernel_power(kernels: KernelRows, gpu: GpuSpec, groups: Values) -> PowerRows | None:
@@ -168,9 +160,7 @@ def _kernel_draft(
         prior_bundle(gpu),
         groups={group: _section(group, values, fit.groups.get(group), source) for group, values in groups.items()},
         latency_parameters=_covariance(fit.groups),
-        power=None if power is None else power_section(power, gpu),
-        voltage=None if power is None else voltage_section(power.tables, power.voltage_std_v),
-        idle=None if power is None else idle_section(power.tables),
+        **power_sections(power, gpu),
         tile_predictors=fit.tile_predictors,
         residuals=fit.residuals,
     )
@@ -197,7 +187,7 @@ def _section(group: str, values: Mapping[str, float], fit: GroupFit | None, sour
         return GroupCoefficients(coefficients=dict(values), ln_std=spread, identified=known, rows=fit.rows)
     if source is not None and group in source.values:
         return lent_section(group, values)
-    widths = {name: prior.width for name, prior in GROUP_PRIORS[group].items() if prior.width > CONSTANT_WIDTH}
+    widths = {name: prior.width for name, prior in GROUP_PRIORS[group].items() if prior.width > 1e-3}  # narrower: constants
     return GroupCoefficients(coefficients=dict(values), ln_std=widths, identified=dict.fromkeys(widths, False), rows=0)
 
 
@@ -218,12 +208,7 @@ def _with_kernels(bundle: Bundle, fit: KernelFit, served: Values) -> Bundle:
 
 def _covariance(fits: Mapping[str, GroupFit]) -> Covariance:
     """Covariance of the logarithms of the coefficients of families and operators: blocks, as groups are fitted one by one."""
-    chosen = {group: fit for group, fit in fits.items() if group.count(".") < COVARIANCE_DEPTH}
+    chosen = {group: fit for group, fit in fits.items() if group.count(".") < 2}  # family and operator; finer groups keep deviations
     names = tuple(f"{group}.{name}" for group, fit in chosen.items() for name in fit.names)
-    matrix = np.zeros((len(names), len(names)))
-    start = 0
-    for fit in chosen.values():
-        stop = start + len(fit.names)
-        matrix[start:stop, start:stop] = (fit.covariance + fit.covariance.T) / 2.0
-        start = stop
-    return Covariance(names=names, covariance=tuple(tuple(row) for row in matrix.tolist()))
+    matrix = block_diag(*((fit.covariance + fit.covariance.T) / 2.0 for fit in chosen.values())) if chosen else np.zeros((0, 0))
+    return Covariance(names=names, covariance=as_rows(matrix))

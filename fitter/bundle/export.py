@@ -1,6 +1,7 @@
 """Export: fits and what is known about their data, assembled into a bundle."""
 
 import os
+import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import pandas as pd
 
 import estimator
 from estimator.bundle.content import DatasetRecord, Provenance
@@ -16,7 +18,7 @@ from estimator.model.coefficients import group_key, longest_prefix
 from estimator.model.power import ASSUMED_IDLE_SHARE, BoardTables
 from estimator.vocabulary.gpu import ClockTable, GpuSpec
 from estimator.vocabulary.quantities import Array
-from estimator.vocabulary.workload import FAMILY_FIELDS, Operator
+from estimator.vocabulary.workload import Operator
 from fitter.rows.columns import Dataset, Selection
 
 REFERENCE_CLOCK_MHZ: Final = 900.0
@@ -32,35 +34,61 @@ class BoardKnowledge:
 
     tables: BoardTables
     idle_std_w: float | None
-    idle_temperature_c: float | None
     voltage_std_v: tuple[float, ...] | None
 
 
 def board_knowledge(selection: Selection, gpu: GpuSpec) -> BoardKnowledge:
     """Voltage and idle power over the clock: as measured beside the kernels, else as the GPU's specification knows them."""
-    voltage, idle = gpu.voltage_v, gpu.idle_w
-    idle_std = temperature = voltage_std = None
-    rows, source = _merged(selection.datasets, "idle", "power_w")
-    if rows:
-        idle = _shaped(_clock_table(rows, "power_w", source), gpu.idle_w)
-        idle_std, temperature = _mean(rows, "std_w"), _mean(rows, "temperature_c")
-    rows, source = _merged(selection.datasets, "voltage", "voltage_v")
-    if rows:
-        measured = _clock_table(rows, "voltage_v", source)
-        voltage = _shaped(measured, gpu.voltage_v)
-        std_v = np.array([row.get("std_v", np.nan) for row in rows])
-        clocks = (np.array(measured.sm_clock_mhz), np.array(voltage.sm_clock_mhz))
-        voltage_std = tuple(np.interp(clocks[1], clocks[0], std_v).tolist()) if np.isfinite(std_v).all() else None
-    if idle is None:
-        idle = _idle_below(selection, gpu)
+    idle, voltage = (_merged(selection.datasets, *names) for names in (("idle", "power_w"), ("voltage", "voltage_v")))
+    volts = gpu.voltage_v if voltage is None else _shaped(voltage, "voltage_v", gpu.voltage_v)
+    voltage_std = None
+    if voltage is not None and volts is not None and "std_v" in voltage and voltage["std_v"].notna().all():
+        voltage_std = tuple(np.interp(volts.sm_clock_mhz, voltage.index, voltage["std_v"]).tolist())
+    means = {} if idle is None else idle.reindex(columns=["std_w", "temperature_c"]).mean().dropna().to_dict()
     tables = BoardTables(
-        voltage_v=voltage,
-        idle_w=idle,
+        voltage_v=volts,
+        idle_w=(gpu.idle_w or _idle_below(selection, gpu)) if idle is None else _shaped(idle, "power_w", gpu.idle_w),
         reference_clock_mhz=reference_clock_mhz(selection, gpu),
         power_limit_w=gpu.power_limit_w,
-        idle_temperature_c=temperature,
+        idle_temperature_c=means.get("temperature_c"),
     )
-    return BoardKnowledge(tables=tables, idle_std_w=idle_std, idle_temperature_c=temperature, voltage_std_v=voltage_std)
+    return BoardKnowledge(tables=tables, idle_std_w=means.get("std_w"), voltage_std_v=voltage_std)
+
+
+def _merged(datasets: Sequence[Dataset], table: str, column: str) -> pd.DataFrame | None:
+    """One table of what all data sets measured of the board, by clock; None where there is none.
+
+    At a clock that several measured each counts the same: boards differ more from day to day than within a measurement.
+    """
+    rows = [{"name": one.name} | row for one in datasets for row in _rows(one.metadata.get(table))]
+    found = pd.DataFrame(rows).reindex(columns=["sm_clock_mhz", column, "std_w", "std_v", "temperature_c", "name"])
+    numbers = found.drop(columns="name").apply(pd.to_numeric, errors="coerce").replace([np.inf, -np.inf], np.nan)
+    known = (numbers["sm_clock_mhz"] > 0) & (numbers[column] > 0)
+    if not known.any():
+        return None
+    merged: pd.DataFrame = numbers[known].groupby("sm_clock_mhz").mean()
+    merged.attrs["source"] = f"measured, {', '.join(sorted(set(found.loc[known, 'name'])))}"
+    return merged
+
+
+def _rows(value: object) -> list[dict[str, object]]:
+    """A table of a data set's metadata; nothing of what is none."""
+    return [dict(row) for row in value if isinstance(row, Mapping)] if isinstance(value, list) else []
+
+
+def _shaped(measured: pd.DataFrame, column: str, usual: ClockTable | None) -> ClockTable:
+    """A table measured at a few clocks, between them as the specification's table runs: a board differs from it by a smooth factor.
+
+    A straight line between two locked clocks would miss the knee at which boards begin to raise the voltage, and a board
+    that holds its power limit runs between them.
+    """
+    own, values, source = measured.index.to_numpy(), measured[column].to_numpy(), measured.attrs["source"]
+    if usual is None:
+        return ClockTable(sm_clock_mhz=tuple(own.tolist()), value=tuple(values.tolist()), source=source)
+    clocks = np.union1d(own, [f for f in usual.sm_clock_mhz if own[0] < f < own[-1]])
+    values = usual.at(clocks) * np.interp(clocks, own, values / usual.at(own))
+    source = f"{source}; between its {len(own)} clocks as {usual.source}"
+    return ClockTable(sm_clock_mhz=tuple(clocks.tolist()), value=tuple(values.tolist()), source=source)
 
 
 def _idle_below(selection: Selection, gpu: GpuSpec) -> ClockTable | None:
@@ -69,7 +97,7 @@ def _idle_below(selection: Selection, gpu: GpuSpec) -> ClockTable | None:
     if rows is None:
         return None
     power = rows.power_w[np.isfinite(rows.power_w) & ~rows.at_limit]
-    if len(power) < FEWEST_BELOW or IDLE_BELOW * power.min() >= ASSUMED_IDLE_SHARE * gpu.power_limit_w:
+    if len(power) < 20 or IDLE_BELOW * power.min() >= ASSUMED_IDLE_SHARE * gpu.power_limit_w:
         return None
     watt = float(f"{IDLE_BELOW * power.min():.4g}")
     source = f"assumed: {IDLE_BELOW:g} of the least power measured"
@@ -78,9 +106,6 @@ def _idle_below(selection: Selection, gpu: GpuSpec) -> ClockTable | None:
 
 IDLE_BELOW: Final = 0.8
 """A board at rest draws at most this share of the least power at which it ran a kernel (assumed) [1]."""
-
-FEWEST_BELOW: Final = 20
-"""The least of fewer powers may be one failed reading."""
 
 
 def reference_clock_mhz(selection: Selection, gpu: GpuSpec) -> float:
@@ -91,12 +116,12 @@ def reference_clock_mhz(selection: Selection, gpu: GpuSpec) -> float:
 
 def measured_clocks(selection: Selection, gpu: GpuSpec) -> Array:
     """SM clocks of all rows [MHz], each once, ascending; the clock of the published rates where none was recorded."""
-    parts = [rows.clock_mhz(gpu) for rows in (selection.kernels, selection.workloads) if rows is not None]
+    parts = [rows.clock_mhz(gpu) for rows in selection.tables]
     if not parts:
         parts += [] if selection.instructions is None else [selection.instructions.column("sm_clock_mhz")]
         parts += [] if selection.blocks is None else [selection.blocks.sm_clock_mhz]
-    clocks = np.unique(np.concatenate(parts)) if parts else np.array([])
-    known = clocks[np.isfinite(clocks)]
+    clocks = np.unique(np.concatenate([[], *parts]))
+    known: Array = clocks[np.isfinite(clocks)]
     return known if len(known) else np.array([gpu.sm_clock_max_mhz])
 
 
@@ -114,19 +139,22 @@ def domain_of(selection: Selection, groups: Iterable[str]) -> dict[str, dict[str
     known = set(groups)
     operators: dict[Operator, None] = {}
     if selection.kernels is not None:
-        used = np.unique(selection.kernels.operator_index)
-        operators.update(dict.fromkeys(selection.kernels.operators[i] for i in used))
+        operators.update(dict.fromkeys(selection.kernels.row_operators()))
     if selection.workloads is not None:
-        for i in np.unique(selection.workloads.workload_index):
-            operators.update(dict.fromkeys(selection.workloads.workloads[i].operators))
-    shapes: dict[str, list[tuple[float, ...]]] = {}
-    families: dict[str, str] = {}
+        operators.update(
+            dict.fromkeys(operator for workload in dict.fromkeys(selection.workloads.row_workloads()) for operator in workload.operators)
+        )
+    shapes: dict[str, list[dict[str, float]]] = {}
     for operator in operators:
         group = longest_prefix(group_key(operator), known)
         if group is not None:
-            shapes.setdefault(group, []).append(operator.shape)
-            families[group] = operator.family
-    return {group: _ranges(FAMILY_FIELDS[families[group]], np.array(rows)) for group, rows in sorted(shapes.items())}
+            shapes.setdefault(group, []).append(operator.named_shape())
+    return {group: _ranges(pd.DataFrame(rows)) for group, rows in sorted(shapes.items())}
+
+
+def _ranges(shapes: pd.DataFrame) -> dict[str, tuple[float, float]]:
+    sizes = {name: column[column > 0] if (column > 0).any() else column for name, column in shapes.items()}
+    return {str(name): (float(column.min()), float(column.max())) for name, column in sizes.items()}
 
 
 def provenance_of(selection: Selection, seed: int) -> Provenance:
@@ -183,19 +211,13 @@ def default_name(selection: Selection, gpu: GpuSpec) -> str:
 
 def source_commit() -> str:
     """The commit of the source tree that this program runs from, "" for an installed one."""
-    git = Path(estimator.__file__).resolve().parent.parent / ".git"
-    try:
-        head = (git / "HEAD").read_text(encoding="ascii").strip()
-        if not head.startswith("ref: "):
-            return head
-        name = head.removeprefix("ref: ")
-        loose = git / name
-        if loose.is_file():
-            return loose.read_text(encoding="ascii").strip()
-        packed = (git / "packed-refs").read_text(encoding="utf-8").splitlines()
-        return next((line.split()[0] for line in packed if line.endswith(f" {name}")), "")
-    except (OSError, UnicodeDecodeError):
+    tree = Path(estimator.__file__).resolve().parent.parent
+    if not (tree / ".git").exists():
         return ""
+    with suppress(OSError, subprocess.SubprocessError):
+        asked = ["git", "-C", str(tree), "rev-parse", "HEAD"]
+        return subprocess.run(asked, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    return ""
 
 
 def _now_utc() -> str:
@@ -206,74 +228,3 @@ def _now_utc() -> str:
         with suppress(OverflowError, ValueError, OSError):  # no time that a calendar has
             moment = datetime.fromtimestamp(int(given), UTC)
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _ranges(names: Sequence[str], shapes: Array) -> dict[str, tuple[float, float]]:
-    ranges = {}
-    for column, name in enumerate(names):
-        values = shapes[:, column]
-        positive = values[values > 0]
-        chosen = positive if len(positive) else values
-        ranges[name] = (float(chosen.min()), float(chosen.max()))
-    return ranges
-
-
-def _table(value: Any, column: str) -> list[Mapping[str, float]]:
-    """Rows of a metadata table with a clock and a finite value, ascending in the clock, each clock once."""
-    if not isinstance(value, list):
-        return []
-    rows: dict[float, Mapping[str, float]] = {}
-    for row in value:
-        numbers = {k: float(v) for k, v in row.items() if isinstance(v, int | float)} if isinstance(row, Mapping) else {}
-        clock = numbers.get("sm_clock_mhz", np.nan)
-        if np.isfinite(clock) and clock > 0 and np.isfinite(numbers.get(column, np.nan)) and numbers[column] > 0:
-            rows[clock] = numbers
-    return [rows[clock] for clock in sorted(rows)]
-
-
-def _merged(datasets: Sequence[Dataset], table: str, column: str) -> tuple[list[Mapping[str, float]], str]:
-    """One table of what all data sets measured of the board, whatever their order, and where it comes from.
-
-    At a clock that several measured each counts the same: boards differ more from day to day than within a measurement.
-    """
-    clocks: dict[float, list[Mapping[str, float]]] = {}
-    names = set()
-    for dataset in datasets:
-        for row in _table(dataset.metadata.get(table), column):
-            clocks.setdefault(row["sm_clock_mhz"], []).append(row)
-            names.add(dataset.name)
-    merged = [_averaged(clocks[clock]) for clock in sorted(clocks)]
-    return merged, f"measured, {', '.join(sorted(names))}"
-
-
-def _averaged(rows: list[Mapping[str, float]]) -> Mapping[str, float]:
-    """The mean of every number over rows of one clock, whatever their order; numbers that are not finite do not count."""
-    names = sorted({name for row in rows for name in row})
-    values = {name: sorted(row[name] for row in rows if np.isfinite(row.get(name, np.nan))) for name in names}
-    return {name: float(np.mean(own)) for name, own in values.items() if own}
-
-
-def _clock_table(rows: list[Mapping[str, float]], column: str, source: str) -> ClockTable:
-    return ClockTable(sm_clock_mhz=tuple(row["sm_clock_mhz"] for row in rows), value=tuple(row[column] for row in rows), source=source)
-
-
-def _shaped(measured: ClockTable, usual: ClockTable | None) -> ClockTable:
-    """A table measured at a few clocks, between them as the specification's table runs: a board differs from it by a smooth factor.
-
-    A straight line between two locked clocks would miss the knee at which boards begin to raise the voltage, and a board
-    that holds its power limit runs between them.
-    """
-    if usual is None:
-        return measured
-    own = np.array(measured.sm_clock_mhz)
-    inner = [f for f in usual.sm_clock_mhz if own[0] < f < own[-1]]
-    clocks = np.union1d(own, inner)
-    factor = np.interp(clocks, own, np.array(measured.value) / usual.at(own))
-    values = (usual.at(clocks) * factor).tolist()
-    source = f"{measured.source}; between its {len(own)} clocks as {usual.source}"
-    return ClockTable(sm_clock_mhz=tuple(clocks.tolist()), value=tuple(values), source=source)
-
-
-def _mean(rows: list[Mapping[str, float]], column: str) -> float | None:
-    values = [row[column] for row in rows if np.isfinite(row.get(column, np.nan))]
-    return float(np.mean(values)) if values else None

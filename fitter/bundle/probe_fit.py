@@ -14,8 +14,7 @@ from fitter.rows.columns import Dataset, KernelRows, Selection
 from fitter.rows.selection import in_own_order
 from fitter.transfer.prior_bundle import transfer_source
 from fitter.transfer.probes import Candidates, choose_probes
-from fitter.validate.notes import fit_warnings
-from fitter.validate.predictions import error_rows, predict_kernel_rows
+from fitter.validate.predictions import compared, error_rows, fit_warnings, predict_kernel_rows
 
 
 def calibrate_probes(
@@ -35,7 +34,7 @@ def calibrate_probes(
     if not len(others):
         return found
     held_out = {**found.held_out, "kernels": predict_kernel_rows(found.bundle, others)}
-    errors = tuple(row for prediction in held_out.values() for row in error_rows(prediction.known()))
+    errors = tuple(row for rows in held_out.values() for row in error_rows(compared(rows)))
     of_probes = fit_warnings(found.errors)
     warnings = (*fit_warnings(errors), *(line for line in found.warnings if line not in of_probes))
     kept = [note for note in found.bundle.notes if note not in of_probes]

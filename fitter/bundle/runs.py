@@ -15,8 +15,18 @@ from estimator.questions.estimates import estimate
 from estimator.uncertainty.sources import UNTESTED_STD, group_shares, joined
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array, BoolArray
-from fitter.bundle.family_spread import FAMILY_POWER_PRIOR, FAMILY_PRIOR, FEWEST_FAMILIES, family_spread
-from fitter.bundle.run_spread import LATENCY_PRIOR, POWER_PRIOR, PacedSpread, RunErrors, RunSpread, known_spread
+from fitter.bundle.run_spread import (
+    FAMILY_POWER_PRIOR,
+    FAMILY_PRIOR,
+    FEWEST_FAMILIES,
+    LATENCY_PRIOR,
+    POWER_PRIOR,
+    PacedSpread,
+    RunErrors,
+    RunSpread,
+    family_spread,
+    known_spread,
+)
 from fitter.bundle.sections import draft_bundle
 from fitter.latency.runs import STREAM_GROUPS, LatencyFit, fit_latency
 from fitter.power.coefficients import PowerFit, fit_power
@@ -107,11 +117,6 @@ def family_folds(rows: WorkloadRows) -> list[BoolArray]:
     return [families == family for family in np.unique(families)]
 
 
-def families_by_group(bundle: Bundle, rows: WorkloadRows, gpu: GpuSpec) -> dict[str, int]:
-    """How many model families of these runs spend a notable part of their GPU time in each group of kernels, or in its like."""
-    return family_counts(group_use(bundle, rows, gpu), rows)
-
-
 def group_use(bundle: Bundle, rows: WorkloadRows, gpu: GpuSpec) -> list[dict[str, float]]:
     """Share of the GPU time by group of kernels of each workload; nothing for workloads that no row runs."""
     used = set(rows.workload_index.tolist())
@@ -127,7 +132,10 @@ def group_use(bundle: Bundle, rows: WorkloadRows, gpu: GpuSpec) -> list[dict[str
 
 
 def family_counts(use: Sequence[Mapping[str, float]], rows: WorkloadRows) -> dict[str, int]:
-    """As `families_by_group`, from what `group_use` tells."""
+    """How many model families of these runs spend a notable part of their GPU time in each group of kernels, or in its like.
+
+    use: as from `group_use`.
+    """
     found: dict[str, set[str]] = {}
     for i in np.unique(rows.workload_index).tolist():
         common = sum(share for group, share in use[i].items() if group in ONE_KIND)
@@ -154,33 +162,23 @@ def stated_uncertainty(
 
     bundle: the fit of all rows, by which is counted how many model families used each group of kernels.
     """
-    stated = _stated(rows, gpu, tables, seed)
-    if bundle is not None:
-        stated["latency"]["families_by_group"] = families_by_group(bundle, rows, gpu)
-    return stated
-
-
-def _stated(rows: WorkloadRows, gpu: GpuSpec, tables: BoardTables, seed: int) -> dict[str, dict[str, object]]:
     names = np.array([rows.workloads[i].model_family for i in rows.workload_index])
     families = sorted(set(names.tolist()))
-    folds = workload_folds(rows, seed)
+    folds, between = workload_folds(rows, seed), (FAMILY_PRIOR, FAMILY_POWER_PRIOR)
     if len(folds) < 2:
-        unknown = RunSpread(
+        spread = RunSpread(
             latency=PacedSpread(gpu=2.0 * LATENCY_PRIOR[0], launch=LATENCY_PRIOR[1]),
             power=PacedSpread(gpu=2.0 * POWER_PRIOR[0], launch=2.0 * POWER_PRIOR[1]),
         )
-        return _section(unknown, (FAMILY_PRIOR, FAMILY_POWER_PRIOR), families)
-    spread = known_spread(held_out_errors(rows, gpu, tables, folds))
-    between = (FAMILY_PRIOR, FAMILY_POWER_PRIOR)
-    if len(families) >= FEWEST_FAMILIES:
-        use = group_use(fit_runs(rows, gpu, tables).bundle, rows, gpu)
-        between = family_spread(held_out_errors(rows, gpu, tables, family_folds(rows), use), names, spread)
-    return _section(spread, between, families)
-
-
-def _section(spread: RunSpread, between: tuple[float, float], families: list[str]) -> dict[str, dict[str, object]]:
-    """Latency and power of the `uncertainty` section."""
-    return {
+    else:
+        spread = known_spread(held_out_errors(rows, gpu, tables, folds))
+        if len(families) >= FEWEST_FAMILIES:
+            use = group_use(fit_runs(rows, gpu, tables).bundle, rows, gpu)
+            between = family_spread(held_out_errors(rows, gpu, tables, family_folds(rows), use), names, spread)
+    stated: dict[str, dict[str, object]] = {
         quantity: {"gpu": known.gpu, "launch": known.launch, "family": added, "families": families}
         for quantity, known, added in zip(("latency", "power"), (spread.latency, spread.power), between, strict=True)
     }
+    if bundle is not None:
+        stated["latency"]["families_by_group"] = family_counts(group_use(bundle, rows, gpu), rows)
+    return stated

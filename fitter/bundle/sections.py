@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
+from typing import TypedDict
 
 import numpy as np
 
@@ -23,9 +23,6 @@ from estimator.vocabulary.quantities import Array
 from fitter.latency.runs import LatencyFit, affected_groups
 from fitter.power.coefficients import LeakageFit, PowerFit
 from fitter.power.solver import PICO, TERMS
-
-UNKNOWN_VOLTAGE_V: Final = 1.0
-"""Reference voltage where a GPU's voltage is unknown: capacitances are then energies at that voltage [V]."""
 
 
 def group_sections(fit: LatencyFit, rows: int) -> dict[str, GroupCoefficients]:
@@ -77,7 +74,7 @@ def power_section(fit: PowerFit, gpu: GpuSpec) -> PowerCoefficients:
         active_w=float(fit.values[TERMS.index("active")]),
         active_std_w=float(spread[TERMS.index("active")]),
         terms=TERMS,
-        covariance=tuple(tuple(float(v) for v in row) for row in fit.covariance),
+        covariance=as_rows(fit.covariance),
         l2_credit=L2_CREDIT,
         rows=fit.rows,
         warm_knee=fit.warm_knee,
@@ -114,7 +111,7 @@ def with_gain_std(power: PowerCoefficients, gain_std: float) -> PowerCoefficient
         busy_std_w=float(spread[TERMS.index("busy")]),
         active_std_w=float(spread[TERMS.index("active")]),
         leakage_std_w_per_k=float(np.hypot(power.leakage_std_w_per_k, gain_std * power.leakage_w_per_k)),
-        covariance=tuple(tuple(row) for row in covariance.tolist()),
+        covariance=as_rows(covariance),
     )
 
 
@@ -124,7 +121,7 @@ def _named(values: Array) -> Mapping[str, float]:
 
 def _reference_voltage_v(tables: BoardTables) -> float:
     if tables.voltage_v is None:
-        return UNKNOWN_VOLTAGE_V
+        return 1.0  # capacitances are then energies at 1 V
     return float(tables.voltage_v.at(np.array([tables.reference_clock_mhz]))[0])
 
 
@@ -134,19 +131,28 @@ def voltage_section(tables: BoardTables, std_v: tuple[float, ...] | None = None)
     return None if table is None else VoltageTable(sm_clock_mhz=table.sm_clock_mhz, voltage_v=table.value, std_v=std_v, source=table.source)
 
 
-def idle_section(tables: BoardTables, std_w: float | None = None, temperature_c: float | None = None) -> IdleTable | None:
+def idle_section(tables: BoardTables, std_w: float | None = None) -> IdleTable | None:
     """The idle table in use."""
-    table = tables.idle_w
+    table, warm = tables.idle_w, tables.idle_temperature_c
     if table is None:
         return None
-    if temperature_c is None:
-        temperature_c = tables.idle_temperature_c
-    return IdleTable(sm_clock_mhz=table.sm_clock_mhz, power_w=table.value, std_w=std_w, source=table.source, temperature_c=temperature_c)
+    return IdleTable(sm_clock_mhz=table.sm_clock_mhz, power_w=table.value, std_w=std_w, source=table.source, temperature_c=warm)
 
 
-def parameter_section(fit: LatencyFit) -> Covariance:
-    """Names and covariance of the tied latency parameters."""
-    return Covariance(names=fit.names, covariance=tuple(tuple(float(v) for v in row) for row in fit.covariance))
+class PowerSections(TypedDict):
+    """The sections of a bundle that power needs, None without it."""
+
+    power: PowerCoefficients | None
+    voltage: VoltageTable | None
+    idle: IdleTable | None
+
+
+def power_sections(fit: PowerFit | None, gpu: GpuSpec) -> PowerSections:
+    """Coefficients of power with the tables that they were fitted by."""
+    if fit is None:
+        return {"power": None, "voltage": None, "idle": None}
+    voltage = voltage_section(fit.tables, fit.voltage_std_v)
+    return {"power": power_section(fit, gpu), "voltage": voltage, "idle": idle_section(fit.tables)}
 
 
 def draft_bundle(gpu: GpuSpec, latency: LatencyFit, power: PowerFit | None, *, clocks_mhz: tuple[float, float], rows: int) -> Bundle:
@@ -159,8 +165,11 @@ def draft_bundle(gpu: GpuSpec, latency: LatencyFit, power: PowerFit | None, *, c
         host=host_section(latency, "fitted"),
         groups=group_sections(latency, rows),
         clocks_mhz=clocks_mhz,
-        latency_parameters=parameter_section(latency),
-        power=None if power is None else power_section(power, gpu),
-        voltage=None if power is None else voltage_section(power.tables, power.voltage_std_v),
-        idle=None if power is None else idle_section(power.tables),
+        latency_parameters=Covariance(names=latency.names, covariance=as_rows(latency.covariance)),
+        **power_sections(power, gpu),
     )
+
+
+def as_rows(matrix: Array) -> tuple[tuple[float, ...], ...]:
+    """A matrix as a bundle holds it."""
+    return tuple(map(tuple, matrix.tolist()))

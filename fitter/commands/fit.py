@@ -153,7 +153,7 @@ def fit_command(**options: Any) -> int:
     verdicts = judge(options["require"], calibration.summary())
     document = told(bundle, selection, calibration, options, verdicts)
     if isinstance(document, dict) and left_out:
-        from fitter.validate.predictions import plain as plain_data
+        from estimator.vocabulary.reader import plain as plain_data
 
         document["left_out"] = plain_data(left_out)
     say(document)
@@ -178,11 +178,8 @@ def check_command(bundle_name: str, datasets: Sequence[str], gpu: str | None, **
 
     bundle = load_bundle(bundle_name)
     from fitter.report.check import check_bundle
-    from fitter.report.text import error_table, selection_lines
+    from fitter.report.text import selection_lines
     from fitter.rows.selection import read_selection
-    from fitter.validate.drift import drift_lines
-    from fitter.validate.outside import outside_lines
-    from fitter.validate.predictions import ErrorRow
 
     selection = read_selection(datasets, gpu)
     found = check_bundle(bundle, selection)
@@ -190,12 +187,7 @@ def check_command(bundle_name: str, datasets: Sequence[str], gpu: str | None, **
     if options["as_json"]:
         say({**found.document(bundle, selection), "requirements": verdict_documents(verdicts)})
     else:
-        tiers = [
-            ErrorRow(gpu="forecast from", family=one.tier, operator="", precision="", n=one.n, latency=one.latency, power=one.power)
-            for one in found.tiers
-        ]
-        table = error_table([*found.rows, *found.summary.values(), *tiers])
-        say([*selection_lines(selection), "", *table, *outside_lines(found.outside), *drift_lines(found.drift)])
+        say([*selection_lines(selection), "", *found.lines()])
     return _finish(selection, selection.notes, found.warnings, options, verdicts)
 
 
@@ -282,16 +274,17 @@ def _progress(quiet: bool) -> Callable[[str], None]:
 def _fit_lines(
     bundle: "Bundle", selection: "Selection", calibration: "Calibration", options: Mapping[str, Any], verdicts: "Sequence[Verdict]"
 ) -> list[str]:
-    from fitter.report.text import error_table, next_lines, selection_lines
-    from fitter.validate.notes import held_out_notes, with_missing
+    from fitter.report.text import next_lines, selection_lines
+    from fitter.validate.predictions import held_out_notes
+    from fitter.validate.tables import error_table
 
     errors: Sequence[ErrorRow] = calibration.errors
     notes = held_out_notes(calibration.selection, calibration.held_out)
     lines = [*selection_lines(selection), ""]
     if errors:
         left_out = f"{options['holdout']:.0%} at a time" if options["probes"] is None else "all but the probes"
-        table = error_table([*with_missing(errors, notes), *calibration.summary().values()], notes)
-        lines += [f"errors on rows left out of the fit ({left_out}):", *table, ""]
+        title = f"errors in percent on rows left out of the fit ({left_out}):"
+        lines += [*error_table(title, [*errors, *calibration.summary().values()], notes), ""]
     elif notes:
         lines += [f"errors are not known: {', '.join(dict.fromkeys(notes.values()))}", ""]
     lines.append(f"bundle {bundle.name} {bundle.version} for {bundle.gpu.name} written to {options['out']}")
@@ -305,7 +298,7 @@ def _fit_document(
     bundle: "Bundle", selection: "Selection", calibration: "Calibration", options: Mapping[str, Any], verdicts: "Sequence[Verdict]"
 ) -> dict[str, Any]:
     from fitter.report.text import selection_document
-    from fitter.validate.notes import held_out_notes, note_documents
+    from fitter.validate.predictions import held_out_notes, note_documents
 
     notes = held_out_notes(calibration.selection, calibration.held_out)
     return {
@@ -317,7 +310,7 @@ def _fit_document(
         **selection_document(selection),
         "notes": _notes(bundle, calibration),
         "errors": [row.document() for row in calibration.errors],
-        "error_notes": note_documents(calibration.errors, notes),
+        "error_notes": note_documents(notes),
         "summary": {kind: row.document() for kind, row in calibration.summary().items()},
         "requirements": verdict_documents(verdicts),
         "warnings": list(calibration.warnings),

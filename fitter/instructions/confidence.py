@@ -11,14 +11,8 @@ from fitter.rows.instruction_dataset import InstructionRows
 OWN_SHARE: Final = 0.12
 """Share of some measured body from which on a class of instructions has an energy of its own; below it is one of the rare."""
 
-FEWEST_RUNS: Final = 2
-"""A single run fits its own class exactly, so that nothing shows whether it was wrong."""
-
 LARGEST_ERROR: Final = 0.25
 """A standard deviation of a larger share of an energy says little more than its order of magnitude [relative]."""
-
-NAMED: Final = 4
-"""Classes that a reason repeats."""
 
 
 def shares_of_bodies(rows: InstructionRows) -> dict[str, list[float]]:
@@ -44,8 +38,8 @@ def doubts_of(energies: InstructionEnergies, rows: InstructionRows) -> dict[str,
 
 
 def _of_rare(lumped: list[str]) -> str:
-    more = f" and {len(lumped) - NAMED} more" if len(lumped) > NAMED else ""
-    return f"one figure for {', '.join(sorted(lumped)[:NAMED])}{more}, which no run is made of"
+    more = f" and {len(lumped) - 4} more" if len(lumped) > 4 else ""
+    return f"one figure for {', '.join(sorted(lumped)[:4])}{more}, which no run is made of"
 
 
 def _reason(energies: InstructionEnergies, name: str, shares: list[float]) -> str:
@@ -58,7 +52,7 @@ def _reason(energies: InstructionEnergies, name: str, shares: list[float]) -> st
     if std > LARGEST_ERROR * value:
         return f"its error is more than {LARGEST_ERROR:.0%} of it"
     runs = sum(share >= OWN_SHARE for share in shares)
-    if runs < FEWEST_RUNS:
+    if runs < 2:
         return "one run is made of it, so that nothing checks it"
     return ""
 

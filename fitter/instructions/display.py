@@ -18,11 +18,8 @@ from estimator.counts.energies import (
     links_from_document,
 )
 from fitter.instructions.ptx import PUBLISHED_MODES
-from fitter.instructions.published import sampling_errors
-from fitter.shown import Shown
-
-PICO: Final = 1e-12
-GIGA: Final = 1e9
+from fitter.power.solver import PICO
+from fitter.validate.tables import Shown
 
 BOARD_TERMS: Final = (
     (CONSTANT, "constant power beyond rest", "W", 1.0),
@@ -61,17 +58,10 @@ def instruction_tables(bundle: Bundle) -> list[Shown]:
     warm = "" if math.isnan(energies.temperature_c) else f", {energies.temperature_c:.0f} °C"
     point = f"{energies.reference_clock_mhz:g} MHz, {volt}{warm}"
     title = f"Instruction energies at {point} from {energies.rows} runs ({energies.assembler}); per thread of a full warp, issue included"
-    sampled = [(one.of, one.n, one.mape, one.rmse_j / PICO) for one in sampling_errors(energies)]
-    heads = ("way of sampling", "instructions", "MAPE [%]", "RMSE [pJ]")
-    return [
-        Shown(title=title, head=("what", "energy", "± std", "unit", "of low confidence"), rows=rows),
-        _ptx_table(energies),
-        Shown(title="Ways of sampling against corrected energies, by the published formula", head=heads, rows=sampled),
-        links,
-    ]
+    return [Shown(title=title, head=("what", "energy", "± std", "unit", "of low confidence"), rows=rows), _ptx_table(energies), links]
 
 
-def _doubt(entry: Mapping[str, Any]) -> str:
+def _doubt(entry: Mapping[str, object]) -> str:
     """Why a class's energy is of low confidence; bundles of old releases say only whether the data set it."""
     return str(entry.get("low_confidence", "" if entry["identified"] else UNDECIDED))
 
@@ -98,7 +88,7 @@ def _link_table(bundle: Bundle) -> Shown:
     """Rates and energies of links and copies."""
     links = links_from_document(bundle.instruction_energies.get(LINKS, {}), f"bundle {bundle.name}: instruction_energies.{LINKS}")
     rows = [
-        (name, link.link, link.bytes_per_s / GIGA, link.j_per_byte / PICO, link.std_j / PICO, link.runs, link.why_unknown)
+        (name, link.link, link.bytes_per_s / 1e9, link.j_per_byte / PICO, link.std_j / PICO, link.runs, link.why_unknown)
         for name, link in links.items()
     ]
     head = ("what", "link", "GB/s", "pJ/byte beyond rest", "± std", "runs", "not known because")

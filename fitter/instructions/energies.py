@@ -32,9 +32,8 @@ from estimator.vocabulary.quantities import Array, BoolArray
 from fitter.errors import CalibrationError
 from fitter.instructions.confidence import OWN_SHARE, doubts_of, shares_of_bodies
 from fitter.instructions.ptx import ptx_rows
+from fitter.power.solver import PICO
 from fitter.rows.instruction_dataset import InstructionRow, InstructionRows
-
-PICO: Final = 1e-12
 
 PRIOR_STD: Final[dict[str, float]] = {INSTRUCTION: 300.0, ISSUE: 3e3, LOOP: 300.0, STALL: 3e3, TRANSACTION: 1e5, CONSTANT: 1e3, HEAT: 30.0}
 """Standard deviation of each term around 0 before any row is seen [pJ, W, W/K]: far beyond any GPU's."""
@@ -43,7 +42,6 @@ DECIDED: Final = 0.1
 """A term is identified where rows leave less than this share of the prior's standard deviation."""
 
 MOST_SCATTER: Final = 0.3
-SCATTER_STEPS: Final = 24
 LEAST_POWER_STD_W: Final = 0.1
 """Power is not known better than this, however many readings [W]."""
 
@@ -60,9 +58,6 @@ real boards tell it yet; a class is measured with the operands of its own kernel
 
 LEAST_RANGE_K: Final = 3.0
 """Temperatures at rest that span less say nothing about how power at rest follows them [K]."""
-
-LEAST_LATENCY_S: Final = 1e-9
-"""A launch that is said to be shorter is no launch: one clock takes half of it [s]."""
 
 FEWEST_ROWS: Final = 12
 """Fewer runs cannot tell a body from its loop, from stalls and from constant power."""
@@ -91,7 +86,7 @@ def fit_instructions(rows: InstructionRows, gpu: GpuSpec, gain_std: float = 0.0)
             f"{len(own)} runs of generated kernels on random data; instruction energies need {FEWEST_ROWS} of several "
             f"unroll factors and occupancies: `collect --campaign instructions`"
         )
-    short = next((row for row in own.rows if row.latency_s < LEAST_LATENCY_S), None)
+    short = next((row for row in own.rows if row.latency_s < 1e-9), None)
     if short is not None:
         raise CalibrationError(
             f"{short.source} row {short.row}: latency_s = {short.latency_s:g} is shorter than a clock; leave the row out"
@@ -243,7 +238,7 @@ def _scattered(system: _System) -> tuple[Array, float]:
     """Terms, and the relative scatter beyond the rows' own errors with which they fit as well as they should."""
     low, high = 0.0, MOST_SCATTER
     values, chi = _solve(system, low, np.zeros(len(system.terms)))
-    for _ in range(SCATTER_STEPS):
+    for _ in range(24):
         middle = 0.5 * (low + high)
         values, chi = _solve(system, middle, values)
         low, high = (middle, high) if chi > 1.0 else (low, middle)

@@ -104,12 +104,8 @@ def _divided(body: Mapping[str, float], count: float) -> tuple[Parts, float]:
     """Classes and issued instructions for one operation, the loop's own control left out."""
     classes, issued = loop_classes(body)
     control = issued - sum(classes.values())
-    loop = min(control, LOOP_INSTRUCTIONS)
+    loop = min(control, 3.0)
     return {name: number / count for name, number in classes.items()}, (issued - loop) / count
-
-
-LOOP_INSTRUCTIONS: Final = 3.0
-"""Count, test and branch of a turn."""
 
 
 def _own_share(row: InstructionRow, pure: Mapping[tuple[str, str], tuple[Parts, float]]) -> tuple[Parts, float, bool]:

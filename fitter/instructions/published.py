@@ -1,4 +1,4 @@
-"""Energies of PTX instructions against published ones, and published ways of sampling against corrected energies.
+"""Energies of PTX instructions against published ones.
 
 Errors of n instructions as Arafa et al. (arXiv 2002.07795, section VI.A) state them: MAPE = 100/n · Σ |E − E_ref| / E_ref and
 RMSE = √(1/n · Σ (E − E_ref)²).
@@ -7,76 +7,30 @@ RMSE = √(1/n · Σ (E − E_ref)²).
 import math
 import tomllib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import pandas as pd
 
-from estimator.counts.energies import Expansion, InstructionEnergies
+from estimator.counts.energies import InstructionEnergies
 from estimator.vocabulary.errors import CountsError
+from estimator.vocabulary.reader import plain
 from estimator.vocabulary.resources import resource_folder
 from estimator.vocabulary.specifications import near_match
-from fitter.instructions.ptx import MEASURED, PUBLISHED_MODES
-from fitter.rows.instruction_dataset import SAMPLING, at_level
-from fitter.shown import Shown
-from fitter.validate.predictions import plain
+from fitter.power.solver import PICO
+from fitter.rows.instruction_dataset import at_level
+from fitter.validate.tables import Shown
 
 TABLE: Final = "published/ptx-table-1.toml"
 LEVELS: Final = ("O3", "O0")
-MTSM: Final = 1
-"""Place in a pair of published figures; before it stands PAPI."""
-
-MICRO: Final = 1e-6
-PICO: Final = 1e-12
 ONE_THREAD: Final = "single.mtsm"
 """The launch mode and the way of sampling of the published figures that are compared."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Errors:
-    """Errors of `n` energies: MAPE [%] and RMSE [J], nan for none; `of` says which."""
-
-    of: str
-    n: int
-    mape: float
-    rmse_j: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
-    """A row of the published table at a level: the published energy, ours by the same formula, and ours by regression [J]; nan: none."""
-
-    name: str
-    level: str
-    published_j: float
-    own_j: float
-    energy_j: float
-
-
-def errors_against(of: str, pairs: Iterable[tuple[float, float]]) -> Errors:
-    """Errors of (energy, reference) pairs; those without both, or whose reference is not above zero, do not count."""
-    known = np.array([pair for pair in pairs if math.isfinite(pair[0]) and pair[1] > 0]).reshape(-1, 2)
-    if not len(known):
-        return Errors(of=of, n=0, mape=math.nan, rmse_j=math.nan)
-    off = known[:, 0] - known[:, 1]
-    return Errors(of=of, n=len(known), mape=float(100.0 * np.mean(np.abs(off) / known[:, 1])), rmse_j=float(np.sqrt(np.mean(off**2))))
-
-
-def sampling_errors(energies: InstructionEnergies) -> tuple[Errors, ...]:
-    """Errors of each way of sampling against the same formula of corrected energies, by launch mode and level."""
-    levels = dict.fromkeys(one.level for one in energies.ptx.values())
-    found = (
-        errors_against(f"{method.upper()}, {at_level(mode, level)}", (
-            (one.published_j.get(f"{mode}.{method}", math.nan), one.published_j.get(f"{mode}.{MEASURED}", math.nan))
-            for one in energies.ptx.values() if one.level == level
-        ))
-        for level in levels for mode in PUBLISHED_MODES for method in SAMPLING
-    )  # fmt: skip
-    return tuple(one for one in found if one.n)
-
-
-def compared_with_table(energies: InstructionEnergies, board: str) -> tuple[str, list[Compared]]:
+def compared_with_table(energies: InstructionEnergies, board: str) -> tuple[str, pd.DataFrame]:
     """The table's title and the rows that it has for a board's generation, at both levels.
+
+    name, level, and energies [J]: published_j, own_j (ours by the same formula), energy_j (ours by regression); nan: none.
 
     Raises CountsError for a generation that the table does not have.
     """
@@ -85,43 +39,44 @@ def compared_with_table(energies: InstructionEnergies, board: str) -> tuple[str,
     if board not in boards:
         raise CountsError(f"{table['title']} has no {board!r}{near_match(board, boards)}; it has {', '.join(boards)}")
     place = boards.index(board)
-    rows = [
-        _compared(row["name"], level, row[level][place][MTSM] * MICRO, [energies.ptx.get(at_level(name, level)) for name in row["kernels"]])
+    rows = pd.DataFrame(
+        {"name": row["name"], "level": level, "published_j": row[level][place][1] * 1e-6, **_means(energies, row["kernels"], level)}
         for level in LEVELS
         for row in table["rows"]
         if row[level][place]
-    ]
+    )
     meter = ", ".join(f"{way.upper()} {errors['mape']:g} %" for way, errors in table["against_meter"].items())
     return f"{table['title']}, {table['boards'][board]} (its methods against a meter, on its TITAN V, MAPE: {meter})", rows
 
 
-def _compared(name: str, level: str, published_j: float, kernels: Iterable[Expansion | None]) -> Compared:
-    """A row with the means over its kernels, of those that were measured."""
-    known = [one for one in kernels if one is not None]
-    own = [one.published_j[ONE_THREAD] for one in known if ONE_THREAD in one.published_j]
-    regressed = [one.energy_j for one in known if math.isfinite(one.energy_j)]
-    own_j, energy_j = (float(np.mean(values)) if values else math.nan for values in (own, regressed))
-    return Compared(name=name, level=level, published_j=published_j, own_j=own_j, energy_j=energy_j)
+def _means(energies: InstructionEnergies, kernels: Iterable[str], level: str) -> dict[str, float]:
+    """Ours by the same formula on one thread, and by regression: means over the kernels that were measured [J]; nan: none."""
+    known = [one for name in kernels if (one := energies.ptx.get(at_level(name, level))) is not None]
+    found = {"own_j": [one.published_j.get(ONE_THREAD, math.nan) for one in known], "energy_j": [one.energy_j for one in known]}
+    return {name: float(pd.Series(values, dtype=float).mean()) for name, values in found.items()}
 
 
-def table_errors(rows: Iterable[Compared]) -> tuple[Errors, ...]:
-    """Errors of ours, by the published formula, against the published table, by level."""
-    own = tuple(rows)
-    return tuple(errors_against(level, ((row.own_j, row.published_j) for row in own if row.level == level)) for level in LEVELS)
+def table_errors(rows: pd.DataFrame) -> pd.DataFrame:
+    """Errors of ours, by the published formula, against the published table, by level: n, MAPE [%] and RMSE [J], nan for none."""
+    off = rows["own_j"] - rows["published_j"]
+    parts = rows.assign(n=off.notna(), mape=100.0 * off.abs() / rows["published_j"], square=off**2).groupby("level", sort=False)
+    found = parts.agg(n=("n", "sum"), mape=("mape", "mean"), rmse_j=("square", "mean")).reset_index()
+    return found.assign(rmse_j=np.sqrt(found["rmse_j"]))
 
 
-def published_tables(title: str, rows: list[Compared]) -> list[Shown]:
+def published_tables(title: str, rows: pd.DataFrame) -> list[Shown]:
     """The comparison for people: published, ours by the published formula on one thread, and by regression."""
-    lines = [(row.name, row.level, row.published_j / MICRO, row.own_j / MICRO, row.energy_j / PICO) for row in rows]
+    lines = rows.assign(published_j=rows["published_j"] / 1e-6, own_j=rows["own_j"] / 1e-6, energy_j=rows["energy_j"] / PICO)
     head = ("instruction", "level", "published [µJ]", "here [µJ]", "regression [pJ]")
-    errors = [(one.of, one.n, one.mape, one.rmse_j / MICRO) for one in table_errors(rows)]
+    errors = table_errors(rows).assign(rmse_j=lambda found: found["rmse_j"] / 1e-6)
+    heads = ("level", "instructions", "MAPE [%]", "RMSE [µJ]")
+    title = f"{title}, against this bundle on one thread (MTSM; collect --campaign ptx-levels runs it)"
     return [
-        Shown(title=f"{title}, against this bundle on one thread (MTSM; collect --campaign ptx-levels runs it)", head=head, rows=lines),
-        Shown(title="Errors of ours against the table", head=("level", "instructions", "MAPE [%]", "RMSE [µJ]"), rows=errors),
+        Shown(title=title, head=head, rows=lines.values.tolist()),
+        Shown(title="Errors of ours against the table", head=heads, rows=errors.values.tolist()),
     ]
 
 
-def table_document(title: str, rows: list[Compared]) -> dict[str, Any]:
+def table_document(title: str, rows: pd.DataFrame) -> dict[str, object]:
     """The comparison as JSON: rows, and errors by level."""
-    errors = [{"level": one.of, "n": one.n, "mape": one.mape, "rmse_j": one.rmse_j} for one in table_errors(rows)]
-    return {"source": title, "rows": plain(rows), "errors": plain(errors)}
+    return {"source": title, "rows": plain(rows.to_dict("records")), "errors": plain(table_errors(rows).to_dict("records"))}

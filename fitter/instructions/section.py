@@ -1,6 +1,7 @@
 """The bundle of a board whose instructions were measured: the section itself, and what else a bundle needs where nothing else was."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -12,7 +13,7 @@ from estimator.counts.energies import LINKS, LinkEnergy, energies_from_section, 
 from estimator.vocabulary.errors import BundleError
 from estimator.vocabulary.gpu import GpuSpec
 from fitter.errors import CalibrationError
-from fitter.instructions.energies import excess_power_w, fit_instructions, fitted_rows, row_activity
+from fitter.instructions.energies import LEAST_POWER_STD_W, excess_power_w, fit_instructions, fitted_rows, row_activity
 from fitter.rows.columns import Selection
 from fitter.rows.instruction_dataset import InstructionRow, InstructionRows, at_level
 from fitter.validate.predictions import ErrorRow, errors_of
@@ -45,28 +46,21 @@ def instruction_notes(selection: Selection, gpu: GpuSpec) -> tuple[str, ...]:
     if rows is None:
         return ()
     taken = fitted_rows(rows, gpu)
-    left: dict[str, int] = {}
-    for row, fitted in zip(rows.rows, taken, strict=True):
-        if not fitted:
-            reason = (
-                "over a link"
-                if row.link
-                else "on one thread"
-                if row.mode == "single"
-                else "throttled"
-                if row.random
-                else "on data that are not random"
-            )
-            left[reason] = left.get(reason, 0) + 1
-    remarks = []
-    if left:
-        named = ", ".join(f"{count} {reason}" for reason, count in left.items())
-        remarks.append(f"{sum(left.values())} of {len(rows)} runs of generated kernels are not in the regression: {named}")
+    left = Counter(_why_left(row) for row, fitted in zip(rows.rows, taken, strict=True) if not fitted)
+    named = ", ".join(f"{count} {reason}" for reason, count in left.items())
+    remarks = [f"{left.total()} of {len(rows)} runs of generated kernels are not in the regression: {named}"] if left else []
     for column, meaning in LIKED.items():
         missing = int(np.isnan(rows.select(taken).column(column)).sum())
-        if missing:
-            remarks.append(f"{missing} runs of generated kernels have no {meaning}")
+        remarks += [f"{missing} runs of generated kernels have no {meaning}"] if missing else []
     return tuple(remarks)
+
+
+def _why_left(row: InstructionRow) -> str:
+    if row.link:
+        return "over a link"
+    if row.mode == "single":
+        return "on one thread"
+    return "throttled" if row.random else "on data that are not random"
 
 
 LIKED: Final = {
@@ -107,17 +101,13 @@ def instruction_errors(bundle: Bundle, rows: InstructionRows) -> tuple[list[Erro
         predicted[i] = measured[i] - excess[i] + joule / row.latency_s
         std[i] = np.hypot(joule_std / row.latency_s, energies.scatter * excess[i])
     found = []
-    ways = [at_level(row.mode, row.level) for row in own.rows]
-    for way in dict.fromkeys(ways):
-        chosen = np.array([one == way for one in ways], dtype=np.bool_)
+    ways = np.array([at_level(row.mode, row.level) for row in own.rows])
+    for way in dict.fromkeys(ways.tolist()):
+        chosen = ways == way
         power = errors_of(measured[chosen], predicted[chosen], (std / predicted)[chosen])
         count = int(chosen.sum())
         found.append(ErrorRow(gpu=bundle.gpu.name, family=ERROR_FAMILY, operator=way, precision="–", n=count, latency=None, power=power))
     return found, tuple(unknown)
-
-
-LEAST_POWER_STD_W: Final = 0.1
-"""Power is not known better than this, however many readings [W]."""
 
 
 def link_energies(rows: InstructionRows, gain_std: float = 0.0) -> dict[str, LinkEnergy]:
@@ -145,20 +135,16 @@ def _energy(rows: list[InstructionRow], rests: Mapping[float, list[float]], gain
     rate = float(np.mean([row.link_bytes / row.latency_s for row in rows]))
     known = []
     for row in rows:
-        others = rests.get(_clock(row), [])
-        if not math.isfinite(row.idle_w) and not others:
-            continue
-        seconds_a_byte = row.latency_s / row.link_bytes
-        power_std = max(LEAST_POWER_STD_W, 0.0 if math.isnan(row.power_std_w) else row.power_std_w)
-        if math.isfinite(row.idle_w):
-            known.append(((row.power_w - row.idle_w) * seconds_a_byte, power_std * seconds_a_byte))
-        else:
-            known.append(((row.power_w - float(np.mean(others))) * seconds_a_byte, math.hypot(power_std, np.std(others)) * seconds_a_byte))
+        idle = [row.idle_w] if math.isfinite(row.idle_w) else rests.get(_clock(row), [])
+        if idle:
+            power_std = max(LEAST_POWER_STD_W, 0.0 if math.isnan(row.power_std_w) else row.power_std_w)
+            known.append(np.array([row.power_w - np.mean(idle), math.hypot(power_std, np.std(idle))]) * row.latency_s / row.link_bytes)
+    found = LinkEnergy(link=rows[0].link, bytes_per_s=rate, j_per_byte=math.nan, std_j=math.nan, runs=len(rows))
     if not known:
         clocks = ", ".join(dict.fromkeys(f"{_clock(row):g} MHz" if _clock(row) else "the current clock" for row in rows))
         why = f"no power at rest at {clocks} (idle_before_w of this run or of another); measure with idle_s above 0"
-        return LinkEnergy(link=rows[0].link, bytes_per_s=rate, j_per_byte=math.nan, std_j=math.nan, runs=len(rows), why_unknown=why)
-    values = np.array([value for value, _ in known])
+        return replace(found, why_unknown=why)
+    values, stds = np.array(known).T
     scatter = float(values.std(ddof=1)) if len(values) > 1 else 0.0
-    std = math.hypot(max(scatter, float(np.mean([std for _, std in known]))) / math.sqrt(len(values)), gain_std * abs(float(values.mean())))
-    return LinkEnergy(link=rows[0].link, bytes_per_s=rate, j_per_byte=float(values.mean()), std_j=std, runs=len(rows))
+    std = math.hypot(max(scatter, float(stds.mean())) / math.sqrt(len(values)), gain_std * abs(float(values.mean())))
+    return replace(found, j_per_byte=float(values.mean()), std_j=std)

@@ -42,9 +42,9 @@ def with_power_tiers(bundle: Bundle, rows: KernelRows, seed: int) -> Bundle:
     if bundle.power is None or not bundle.residuals:
         return bundle
     bare = replace(bundle, residuals={key: _without_power(tier) for key, tier in bundle.residuals.items()})
-    prediction = predict_kernel_rows(bare, rows)
+    measured_w, predicted_w = predict_kernel_rows(bare, rows)[["measured_power", "predicted_power"]].to_numpy().T
     with np.errstate(invalid="ignore", divide="ignore"):
-        error = np.log(prediction.measured_w / prediction.predicted_w)
+        error = np.log(measured_w / predicted_w)
     operators = rows.row_operators()
     members: dict[str, list[int]] = {}
     for i, group in enumerate(served_groups(bundle, rows)):
@@ -53,7 +53,7 @@ def with_power_tiers(bundle: Bundle, rows: KernelRows, seed: int) -> Bundle:
     tiers = dict(bare.residuals)
     for group, index in members.items():
         chosen = [operators[i] for i in index]
-        trend = _trend(chosen, np.log(prediction.predicted_w[index]), error[index], seed)
+        trend = _trend(chosen, np.log(predicted_w[index]), error[index], seed)
         document: Mapping[str, Any] = _tier(chosen, trend.left_over, seed) or {}
         tiers[group] = FrozenMapping({**tiers[group], POWER_TIER: FrozenMapping({**document, **trend.document()})})
     return replace(bundle, residuals=FrozenMapping(tiers))

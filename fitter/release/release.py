@@ -1,23 +1,19 @@
 """Bundles as releases: versions by the rule of `fitter.release.version_rule`, changelog entries, and what changed from one to the next."""
 
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import hypot, log, nan
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from estimator.bundle.content import Bundle
-from estimator.bundle.files import save_bundle
+from estimator.bundle.files import MAX_FILE_BYTES, save_bundle
+from estimator.vocabulary.reader import plain
 from estimator.vocabulary.regular_files import read_regular
 from estimator.vocabulary.whole_file import write_whole
 from fitter.errors import ReleaseError
 from fitter.release.version_rule import VERSION, needed_step, require_step, version_key
 from fitter.release.workload_changes import WorkloadChange
-from fitter.validate.predictions import plain
-
-CHANGELOG_HEAD: Final = "# Changelog of bundle {name}\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,34 +44,16 @@ def release(bundle: Bundle, version: str, out: Path, changelog: Path, previous: 
         raise ReleaseError(f"version {version} must be above {bundle.version}, which {bundle.name} has now")
     if previous is not None:
         require_step(previous, bundle, version)
-    with _alone_in(out.absolute().parent, changelog.absolute().parent):
-        if out.exists():
-            raise ReleaseError(f"{out} exists; a released bundle is never overwritten: name another file with -o")
-        old = _changelog(changelog)
-        released = save_bundle(replace(bundle, version=version), out)
-        text = _with_entry(old, released, changelog_entry(released, previous, note, today))
-        try:
-            write_whole(changelog, text.encode("utf-8"))
-        except OSError as error:
-            raise ReleaseError(f"{error}; {out} was written without a changelog entry") from error
+    if out.exists():
+        raise ReleaseError(f"{out} exists; a released bundle is never overwritten: name another file with -o")
+    old = _changelog(changelog)
+    released = save_bundle(replace(bundle, version=version), out)
+    text = _with_entry(old, released, changelog_entry(released, previous, note, today))
+    try:
+        write_whole(changelog, text.encode("utf-8"))
+    except OSError as error:
+        raise ReleaseError(f"{error}; {out} was written without a changelog entry") from error
     return released
-
-
-@contextmanager
-def _alone_in(*folders: Path) -> Iterator[None]:
-    """Waits until no other release works in these folders: two that read the same changelog would lose one entry.
-
-    Does not wait where folders cannot be locked, as on some network file systems.
-    """
-    with ExitStack() as held:
-        for folder in sorted({folder.resolve() for folder in folders}):
-            with suppress(OSError, ImportError):
-                import fcntl
-
-                descriptor = os.open(folder, os.O_RDONLY)
-                held.callback(os.close, descriptor)
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
 
 
 def release_before(folder: Path, name: str, version: str) -> Path | None:
@@ -98,15 +76,12 @@ def changelog_entry(bundle: Bundle, previous: Bundle | None, note: str, today: s
         moved = [change for change in differences(previous, bundle) if change.sigmas > TELLING_SIGMAS]
         lines.append(f"- {needed_step(previous, bundle).text()}")
         lines.append(f"- against {previous.version}: {len(moved)} coefficients moved by more than {TELLING_SIGMAS:g} standard deviations")
-        lines += [f"  - {change.place}: {change.old:.4g} → {change.new:.4g}" for change in moved[:MOST_LISTED]]
+        lines += [f"  - {change.place}: {change.old:.4g} → {change.new:.4g}" for change in moved[:12]]
     return "\n".join(lines) + "\n"
 
 
 TELLING_SIGMAS: Final = 3.0
 """A coefficient moved if it changed by more standard deviations than this."""
-
-MOST_LISTED: Final = 12
-"""Coefficients that a changelog entry lists."""
 
 
 def differences(old: Bundle, new: Bundle) -> list[Change]:
@@ -137,7 +112,7 @@ def _coefficients(bundle: Bundle) -> dict[str, tuple[float, float, bool]]:
     return found
 
 
-def differences_document(old: Bundle, new: Bundle, changes: Sequence[WorkloadChange] = ()) -> dict[str, Any]:
+def differences_document(old: Bundle, new: Bundle, changes: Sequence[WorkloadChange] = ()) -> dict[str, object]:
     """What `fit diff --json` says; `changes` of workloads."""
     needed = needed_step(old, new)
     names = ("name", "version", "digest")
@@ -154,12 +129,9 @@ def differences_document(old: Bundle, new: Bundle, changes: Sequence[WorkloadCha
     }
 
 
-MOST_CHANGELOG_BYTES: Final = 16 << 20
-
-
 def _changelog(path: Path) -> str:
     try:
-        return read_regular(path, MOST_CHANGELOG_BYTES).decode("utf-8") if path.exists() else ""
+        return read_regular(path, MAX_FILE_BYTES).decode("utf-8") if path.exists() else ""
     except (OSError, UnicodeDecodeError) as error:
         raise ReleaseError(f"{path}: cannot be read as a changelog ({error})") from error
 
@@ -167,5 +139,5 @@ def _changelog(path: Path) -> str:
 def _with_entry(old: str, bundle: Bundle, entry: str) -> str:
     """The changelog with a new entry on top, below its heading."""
     head, _, rest = old.partition("\n## ")
-    heading = head.rstrip() + "\n" if head.strip() else CHANGELOG_HEAD.format(name=bundle.name)
+    heading = head.rstrip() + "\n" if head.strip() else f"# Changelog of bundle {bundle.name}\n"
     return f"{heading}\n{entry}" + (f"\n## {rest}" if rest else "")

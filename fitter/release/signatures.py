@@ -21,15 +21,6 @@ PLAIN: Final = b"Ed"
 HASHED: Final = b"ED"
 """Algorithms: over the file, over its hash.  Public keys say PLAIN whichever is used."""
 
-KEY_BYTES: Final = 42
-SIGNATURE_BYTES: Final = 74
-SECOND_BYTES: Final = 64
-NUMBER_END: Final = 10
-"""Lengths of a public key, a signature and the one over the comment, and where the key's number ends [byte]."""
-
-LONGEST_FILE: Final = 16_384
-"""Of a key or a signature [byte]."""
-
 SUFFIX: Final = ".minisig"
 TRUSTED: Final = "trusted comment: "
 UNTRUSTED: Final = "untrusted comment: "
@@ -58,8 +49,8 @@ def verify(bundle: Path, signature: Path, key: str) -> Signed:
     lines = _lines(signature, "signature")
     if len(lines) < 4 or not lines[0].startswith(UNTRUSTED) or not lines[2].startswith(TRUSTED):
         raise SignatureError(f"{signature}: is no minisign signature")
-    first, second = _decoded(lines[1], SIGNATURE_BYTES, str(signature)), _decoded(lines[3], SECOND_BYTES, str(signature))
-    kind, own, sealed = first[:2], first[2:NUMBER_END], first[NUMBER_END:]
+    first, second = _decoded(lines[1], 74, str(signature)), _decoded(lines[3], 64, str(signature))
+    kind, own, sealed = first[:2], first[2:10], first[10:]  # algorithm, number of the key, signature
     if kind not in (PLAIN, HASHED):
         raise SignatureError(f"{signature}: is signed in a way that is not known")
     if own != number:
@@ -105,10 +96,10 @@ def _key(text: str) -> tuple[bytes, bytes]:
     if Path(text).suffix or _is_file(text):
         lines = _lines(Path(text), "key")
         line, at = next((one for one in lines if one and not one.startswith(UNTRUSTED)), ""), text
-    decoded = _decoded(line, KEY_BYTES, at)
+    decoded = _decoded(line, 42, at)
     if decoded[:2] != PLAIN:
         raise SignatureError(f"{at}: is no minisign public key")
-    return decoded[2:NUMBER_END], decoded[NUMBER_END:]
+    return decoded[2:10], decoded[10:]
 
 
 def _is_file(text: str) -> bool:
@@ -120,7 +111,7 @@ def _is_file(text: str) -> bool:
 
 def _lines(path: Path, what: str) -> list[str]:
     try:
-        return _content(path, LONGEST_FILE, what).decode("utf-8").replace("\r\n", "\n").split("\n")
+        return _content(path, 16_384, what).decode("utf-8").replace("\r\n", "\n").split("\n")
     except UnicodeDecodeError as error:
         raise SignatureError(f"{path}: is no minisign {what}") from error
 

@@ -10,8 +10,9 @@ Below 1.0.0 a minor step suffices for what would be a major one, as https://semv
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from estimator.bundle.content import Bundle
 from estimator.bundle.files import document_of
@@ -20,17 +21,14 @@ from fitter.errors import ReleaseError
 
 Step = Literal["major", "minor", "patch"]
 
-VERSION: Final = re.compile(r"(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})(?:-([0-9A-Za-z.-]+))?(?:\+[0-9A-Za-z.-]+)?", re.ASCII)
-"""A semantic version: MAJOR.MINOR.PATCH, an optional pre-release and build."""
+VERSION: Final = re.compile(r"(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})", re.ASCII)
+"""A semantic version without a pre-release or build, which would say nothing about answers."""
 
 ANSWERS: Final = (
     "host", "groups", "latency_parameters", "power", "voltage", "idle", "tile_predictors", "residuals", "uncertainty", "domain", "clocks",
     "instruction_energies", "block_models",
 )  # fmt: skip
 """Sections that answers and their intervals follow from."""
-
-MOST_NAMED: Final = 5
-"""Reasons that a line names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,15 +40,15 @@ class Needed:
 
     def text(self) -> str:
         """For people."""
-        more = f" and {len(self.reasons) - MOST_NAMED} more" if len(self.reasons) > MOST_NAMED else ""
-        return f"a {self.step} step ({'; '.join(self.reasons[:MOST_NAMED])}{more})"
+        return f"a {self.step} step ({'; '.join(self.reasons)})"
 
 
-def version_key(text: str) -> tuple[int, int, int, int, tuple[tuple[int, int, str], ...]]:
+def version_key(text: str) -> tuple[int, int, int]:
     """A key that orders semantic versions.  Raises ReleaseError for text that is none."""
-    major, minor, patch, early = _matched(text).groups()
-    parts = tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in (early or "").split(".") if part)
-    return int(major), int(minor), int(patch), 0 if early else 1, parts
+    match = VERSION.fullmatch(text)
+    if match is None:
+        raise ReleaseError(f"version {text!r} must read MAJOR.MINOR.PATCH, for example 1.0.0")
+    return int(match[1]), int(match[2]), int(match[3])
 
 
 def needed_step(old: Bundle, new: Bundle) -> Needed:
@@ -66,10 +64,8 @@ def needed_step(old: Bundle, new: Bundle) -> Needed:
 
 
 def least_version(old: str, step: Step) -> str:
-    """The smallest version that a step leads to; a pre-release leads to its own release whatever the step."""
-    major, minor, patch, final, _ = version_key(old)
-    if not final:
-        return f"{major}.{minor}.{patch}"
+    """The smallest version that a step leads to."""
+    major, minor, patch = version_key(old)
     if step == "major" and major:
         return f"{major + 1}.0.0"
     return f"{major}.{minor}.{patch + 1}" if step == "patch" else f"{major}.{minor + 1}.0"
@@ -81,7 +77,7 @@ def require_step(old: Bundle, new: Bundle, version: str) -> None:
         raise ReleaseError(f"version {version} must be above {old.version}, the release before")
     needed = needed_step(old, new)
     least = least_version(old.version, needed.step)
-    if version_key(version)[:3] < version_key(least)[:3]:
+    if version_key(version) < version_key(least):
         raise ReleaseError(f"version {version} is too small a step from {old.version}: it is {needed.text()}; the least is {least}")
 
 
@@ -101,19 +97,11 @@ def _major(old: Bundle, new: Bundle) -> tuple[str, ...]:
         reasons.append("a narrower range of SM clocks")
     reasons += [f"group {key} removed" for key in old.groups if key not in new.groups]
     reasons += [f"{name} removed" for name in ("power", "voltage", "idle") if getattr(old, name) is not None and getattr(new, name) is None]
-    for section, names in (("energy of", _instructions(old)), ("block model", set(old.block_models))):
-        left = _instructions(new) if section == "energy of" else set(new.block_models)
-        reasons += [f"{section} {name} removed" for name in sorted(names - left)]
+    for what, before, after in (("energy of", _instructions(old), _instructions(new)), ("block model", old.block_models, new.block_models)):
+        reasons += [f"{what} {name} removed" for name in sorted({*before} - {*after})]
     return tuple(reasons)
 
 
-def _instructions(bundle: Bundle) -> set[str]:
-    found: Any = bundle.instruction_energies.get("instructions", {})
-    return set(found)
-
-
-def _matched(text: str) -> re.Match[str]:
-    match = VERSION.fullmatch(text)
-    if match is None:
-        raise ReleaseError(f"version {text!r} must read MAJOR.MINOR.PATCH, for example 1.0.0")
-    return match
+def _instructions(bundle: Bundle) -> Mapping[str, object]:
+    found: Mapping[str, object] = bundle.instruction_energies.get("instructions", {})
+    return found

@@ -11,7 +11,7 @@ from estimator.formats import read_workload
 from estimator.questions.estimates import estimate
 from estimator.vocabulary.resources import resource_folder
 from estimator.vocabulary.workload import Workload
-from fitter.shown import Shown
+from fitter.validate.tables import Shown
 
 LEAST_CHANGE: Final = 0.02
 """Smaller changes of a prediction are not worth a line [1]."""

@@ -1,25 +1,35 @@
-"""The report's part about rows left out of the fit: how wrong predictions are, where, and which rows are worst."""
+"""The report's part about rows left out of the fit: how wrong predictions are, where, and which rows are worst.
 
+Everything is columns and bins: a report of a million rows is as large as one of ten thousand.  As in `estimator.display.charts`, colours
+come from the page (`report.html`), and title and description are for screen readers.
+"""
+
+import math
 from collections.abc import Iterable, Mapping
 from html import escape
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pandas as pd
 
 from estimator.bundle.content import Bundle
-from estimator.display.charts import Axis, Series, axis_over, line_svg, scatter_svg
+from estimator.display.charts import Axis, Band, Series, axis_over, line_svg, scatter_svg
 from estimator.display.pages import table_html
-from fitter.report.charts import bins_svg
-from fitter.report.rows import NOMINAL, QUANTILES, binned, coverage_of
-from fitter.validate.notes import NO_INTERVAL
-from fitter.validate.predictions import PERCENT, Label
+from estimator.vocabulary.quantities import Array
+from fitter.report.text import stored_errors
+from fitter.validate.predictions import LABEL, PERCENT, QUANTITIES, Label
+from fitter.validate.tables import FIGURES, kind_text
 
-MOST_WORST: Final = 12
-"""Rows of the largest error that are listed for each quantity."""
+MOST_BINS: Final = 24
+"""Bins of one chart; as many values, such as clocks, are told apart one by one."""
+
+QUANTILES: Final = (0.05, 0.25, 0.5, 0.75, 0.95)
+"""Of signed errors in every bin: ends, quarters and the middle."""
+
+NOMINAL: Final = {50.0: 0.6745, 68.0: 0.9945, 80.0: 1.2816, 90.0: 1.6449, 95.0: 1.9600, 99.0: 2.5758}
+"""Shares of a normal distribution [percent] and how many standard deviations on each side hold them."""
 
 UNITS: Final = {"latency": "s", "power": "W", "energy": "J"}
-QUANTITIES: Final = ("latency", "power")
 
 BIN_HEAD: Final = ("from", "to", "rows", "5 %", "25 %", "median", "75 %", "95 %", "median magnitude")
 
@@ -28,22 +38,59 @@ RESIDUALS: Final = (("time since the first row", "h", "hours", False), ("tempera
 """What errors are shown over: name, unit, column, and whether its axis is logarithmic."""
 
 
-def figure_with_table(svg: str, caption: str, table: str, *, wide: bool = False) -> str:
+def held_frame(found: pd.DataFrame) -> pd.DataFrame:
+    """Held-out predictions with energy [J], the error of every quantity in percent (error_Q), and hours since the first row."""
+    energy = {f"{column}_energy": found[f"{column}_latency"] * found[f"{column}_power"] for column in ("measured", "predicted")}
+    frame = found.assign(**energy, hours=(found["started_s"] - found["started_s"].min()) / 3600.0)
+    errors = {f"error_{quantity}": (frame[f"predicted_{quantity}"] / frame[f"measured_{quantity}"] - 1.0) * PERCENT for quantity in UNITS}
+    return frame.assign(**errors).replace([np.inf, -np.inf], np.nan)
+
+
+def binned(values: Array, errors: Array, *, logarithmic: bool = False) -> pd.DataFrame:
+    """Signed errors by a value, shapes (n,): one bin for each value where there are few, else bins of equal width or equal ratio.
+
+    A line for each bin that holds rows: low, high, place (where it is drawn), count, the errors' QUANTILES, and their median magnitude.
+    """
+    known = np.isfinite(values) & np.isfinite(errors) & ((values > 0.0) | (not logarithmic))
+    frame = pd.DataFrame({"value": values[known], "error": errors[known]})
+    place = np.log(frame["value"]) if logarithmic else frame["value"]
+    separate = frame["value"].nunique() <= MOST_BINS
+    groups = frame.groupby("value" if separate else pd.cut(place, MOST_BINS, labels=False), sort=True)
+    found = groups.agg(low=("value", "min"), high=("value", "max"), count=("value", "size"))
+    found["place"] = np.sqrt(found["low"]) * np.sqrt(found["high"]) if logarithmic else 0.5 * (found["low"] + found["high"])
+    for share in QUANTILES:
+        found[share] = groups["error"].quantile(share)
+    found["magnitude"] = groups["error"].agg(lambda own: own.abs().median())
+    return found.reset_index(drop=True)
+
+
+def coverage_of(held: pd.DataFrame, quantity: str) -> Array | None:
+    """Share of rows inside their stated intervals, for each of NOMINAL [percent]; None where none is stated."""
+    ratio = held[f"measured_{quantity}"] / held[f"predicted_{quantity}"]
+    score = (ratio.map(math.log).abs() / held[f"std_{quantity}"]).dropna()
+    return np.array([float((score <= half).mean()) * PERCENT for half in NOMINAL.values()]) if len(score) else None
+
+
+def bins_svg(title: str, description: str, bins: pd.DataFrame, label: str, *, logarithmic: bool = False) -> str:
+    """Signed errors over something: a line through medians, bands from the 5th to the 95th percentile and over the middle half."""
+    place, quantiles = bins["place"].to_numpy(), bins[list(QUANTILES)].to_numpy()
+    x = axis_over(label, [place], logarithmic=logarithmic)
+    y = axis_over("predicted / measured - 1 [%]", [quantiles.ravel(), np.zeros(1)], logarithmic=False)
+    bands = [Band(x=place, low=quantiles[:, i], high=quantiles[:, -1 - i]) for i in (0, 1)]
+    lines = [Series(name="median", x=place, y=quantiles[:, 2]), Series(name="no error", x=np.array([x.low, x.high]), y=np.zeros(2))]
+    return line_svg(title, description, lines, x, y, bands=bands)
+
+
+def figure_with_table(svg: str, caption: str, table: str) -> str:
     """A chart, its caption, and the same as a table for those who do not see charts."""
-    kind = ' class="wide scroll" tabindex="0" role="region" aria-label="' + escape(caption) + '"' if wide else ""
     below = f"<details><summary>The same as a table</summary>{table}</details>" if table else ""
-    return f"<figure><div{kind}>{svg}</div><figcaption>{escape(caption)}</figcaption>{below}</figure>"
+    return f"<figure>{svg}<figcaption>{escape(caption)}</figcaption>{below}</figure>"
 
 
 def charts_html(figures: Iterable[str]) -> str:
     """Charts side by side where there is room; nothing without any."""
     joined = "".join(figures)
     return f'<div class="charts">{joined}</div>' if joined else ""
-
-
-def in_percent(value: float) -> float:
-    """A percentage as tables show it: to a hundredth, so that small ones do not look more exact than large ones."""
-    return round(value, 2)
 
 
 def errors_html(bundle: Bundle, held: Mapping[str, pd.DataFrame], notes: Mapping[Label, str]) -> str:
@@ -54,19 +101,13 @@ def errors_html(bundle: Bundle, held: Mapping[str, pd.DataFrame], notes: Mapping
     body = "" if bundle.errors else "<p>No rows were held out: nothing is known about how wrong this bundle is.</p>"
     head = ("family", "operator", "precision", "rows", "mean", "median", "95th percentile", "bias", "coverage")
     for quantity in QUANTITIES:
-        known = [row for row in bundle.errors if row[quantity]]
-        rows = [[row["family"], row["operator"], row["precision"], row[quantity]["n"], *_stored(row[quantity])] for row in known]
+        known = [(row, errors) for row in stored_errors(bundle) if (errors := getattr(row, quantity)) is not None]
+        rows = [
+            [*row.label[1:], e.n, *(round(getattr(e, name), 2) for name in FIGURES), round(PERCENT * e.coverage, 2)] for row, e in known
+        ]
         body += table_html(f"{quantity.capitalize()} error in percent; coverage of stated 90 % intervals", head, rows)
-    lines = [f"{' '.join(filter(None, label[1:]))}: {reason}" for label, reason in notes.items()]
-    if any(row[quantity] and row[quantity]["coverage"] is None for row in bundle.errors for quantity in QUANTITIES):
-        lines.append(NO_INTERVAL)
+    lines = (f"{kind_text(label[1:])}: {reason}" for label, reason in notes.items())
     return body + "".join(f'<p class="dim">{escape(line)}</p>' for line in lines) + charts_html([_coverage(held)])
-
-
-def _stored(errors: Mapping[str, Any]) -> list[float]:
-    """Figures of one quantity; coverage, a share, as a percentage."""
-    values = {name: np.nan if errors[name] is None else float(errors[name]) for name in ("mape", "median", "p95", "bias", "coverage")}
-    return [in_percent(value * (PERCENT if name == "coverage" else 1.0)) for name, value in values.items()]
 
 
 def _coverage(held: Mapping[str, pd.DataFrame]) -> str:
@@ -80,7 +121,7 @@ def _coverage(held: Mapping[str, pd.DataFrame]) -> str:
     x = Axis(label="share that intervals should hold [%]", low=45.0, high=100.0, logarithmic=False)
     y = Axis(label="share that they hold [%]", low=low, high=100.0, logarithmic=False)
     caption = "Coverage: how many held-out rows lie inside their stated intervals. Below the line of equality intervals are too narrow."
-    rows = [[name, *map(in_percent, shares.tolist())] for name, shares in known.items()]
+    rows = [[name, *shares.round(2).tolist()] for name, shares in known.items()]
     table = table_html("Rows inside their stated intervals [%]", ("quantity", *(f"{share:g} %" for share in NOMINAL)), rows)
     return figure_with_table(line_svg("Coverage of stated intervals", caption, series, x, y), caption, table)
 
@@ -112,7 +153,7 @@ def _scatter(held: Mapping[str, pd.DataFrame], quantity: str) -> str:
 
 def _bin_table(caption: str, bins: pd.DataFrame) -> str:
     rows = bins[["low", "high", "count", *QUANTILES, "magnitude"]].to_numpy().tolist()
-    return table_html(caption, BIN_HEAD, [[low, high, int(count), *map(in_percent, rest)] for low, high, count, *rest in rows])
+    return table_html(caption, BIN_HEAD, [[low, high, int(count), *np.round(rest, 2).tolist()] for low, high, count, *rest in rows])
 
 
 def dependences_html(held: Mapping[str, pd.DataFrame], over: Iterable[tuple[str, str, str, bool]] = DEPENDENCES) -> str:
@@ -124,7 +165,7 @@ def dependences_html(held: Mapping[str, pd.DataFrame], over: Iterable[tuple[str,
                 bins = binned(rows[column].to_numpy(), rows[f"error_{quantity}"].to_numpy(), logarithmic=logarithmic)
                 if len(bins):
                     title = f"{quantity.capitalize()} error of {kind} over {what}"
-                    caption = f"{title}, signed: whisker 5 to 95 %, box middle half, line through medians."
+                    caption = f"{title}, signed: bands 5 to 95 % and middle half, line through medians."
                     svg = bins_svg(title, caption, bins, f"{what} [{unit}]", logarithmic=logarithmic)
                     figures.append(figure_with_table(svg, caption, _bin_table(f"{title} [{unit}], in percent", bins)))
     return charts_html(figures)
@@ -135,10 +176,12 @@ def worst_html(held: Mapping[str, pd.DataFrame]) -> str:
     if not held:
         return ""
     rows, body = pd.concat(list(held.values()), ignore_index=True), ""
-    for quantity, unit in (("latency", "s"), ("power", "W")):
-        far = rows[f"error_{quantity}"].abs().sort_values(ascending=False, kind="stable").dropna().index[:MOST_WORST]
+    rows = rows.assign(name=rows[LABEL[1:]].agg(kind_text, axis=1))
+    head = ("row", "kind", "what ran", "SM clock [MHz]", "measured [{0}]", "predicted [{0}]", "error [%]")
+    for quantity in QUANTITIES:
         columns = ["origin", "name", "what", "clock", f"measured_{quantity}", f"predicted_{quantity}", f"error_{quantity}"]
-        lines = [[*line, in_percent(error)] for *line, error in rows.loc[far, columns].to_numpy().tolist()]
-        head = ("row", "kind", "what ran", "SM clock [MHz]", f"measured [{unit}]", f"predicted [{unit}]", "error [%]")
-        body += table_html(f"Held-out rows whose {quantity} is furthest off", head, lines)
+        far = rows.loc[rows[f"error_{quantity}"].abs().sort_values(ascending=False, kind="stable").dropna().index[:12], columns]
+        title = f"Held-out rows whose {quantity} is furthest off"
+        lines = far.round({f"error_{quantity}": 2}).to_numpy().tolist()
+        body += table_html(title, [name.format(UNITS[quantity]) for name in head], lines)
     return body

@@ -6,8 +6,8 @@ of kernels: one figure to a few per cent of itself is what is asked.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
@@ -18,15 +18,13 @@ from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array
 from fitter.bundle.drafts import draft_from_rows
 from fitter.latency.groups import fit_kernel_groups
-from fitter.report.errors import in_percent
 from fitter.rows.columns import KernelRows, Selection, WorkloadRows
 from fitter.rows.screening import first_known
 from fitter.transfer.prior_bundle import transfer_source
-from fitter.validate.predictions import Errors, predict_kernel_rows, predict_workload_rows, summary_row
+from fitter.validate.predictions import QUANTITIES, Errors, kind_of, predict_rows, summary_row
 
-MOST_KERNELS: Final = 300
 MOST_ROWS: Final = 900
-"""Of more kernels, and of more rows of these, a random choice of this many is fitted."""
+"""Of more rows a random choice of this many is fitted."""
 
 MOST_CLOCKS: Final = 3
 """Of more clocks the lowest, the middle and the highest are left out."""
@@ -58,37 +56,32 @@ def leave_out(
     progress: Callable[[str], None] = lambda text: None,
 ) -> tuple[LeftOut, ...]:
     """Every family, and up to MOST_CLOCKS clocks, left out in turn; nothing where there is only one of them."""
-    kernels = None if selection.kernels is None else _fewer_kernels(selection.kernels, seed)
+    kernels = None if selection.kernels is None else _fewer_rows(selection.kernels, seed)
     source = None if prior is None else transfer_source(prior, gpu)
 
-    def draft(rest: KernelRows | None, runs: WorkloadRows | None) -> Bundle:
-        sibling = None if source is None else source.values
-        fit = None if rest is None else fit_kernel_groups(rest, gpu, seed=seed, sibling=sibling, refine=False)
-        return draft_from_rows(rest, runs, gpu, tables, seed, fit, source).bundle
-
     found = []
-    for rows in (kernels, selection.workloads):
-        for by, names in () if rows is None else _divisions(rows):
+    for rows in replace(selection, kernels=kernels).tables:
+        for by, names in _divisions(rows).items():
             for name in _chosen(names, MOST_CLOCKS if by == "clock" else len(names)):
                 progress(f"leaving out {by} {name}")
                 own = np.array([one == name for one in names], dtype=np.bool_)
-                if isinstance(rows, KernelRows):
-                    kind, prediction = "kernels", predict_kernel_rows(draft(rows.select(~own), None), rows.select(own))
-                elif rows is not None:
-                    kind, prediction = "workloads", predict_workload_rows(draft(kernels, rows.select(~own)), rows.select(own))
-                errors = summary_row(prediction, kind)
-                found.append(LeftOut(kind=kind, by=by, name=name, n=errors.n, latency=errors.latency, power=errors.power))
+                rest, runs = (rows.select(~own), None) if isinstance(rows, KernelRows) else (kernels, rows.select(~own))
+                sibling = None if source is None else source.values
+                fit = None if rest is None else fit_kernel_groups(rest, gpu, seed=seed, sibling=sibling, refine=False)
+                bundle = draft_from_rows(rest, runs, gpu, tables, seed, fit, source).bundle
+                errors = summary_row(predict_rows(bundle, rows.select(own)), kind_of(rows))
+                found.append(LeftOut(kind=errors.family, by=by, name=name, n=errors.n, latency=errors.latency, power=errors.power))
     return tuple(found)
 
 
-def _divisions(rows: KernelRows | WorkloadRows) -> tuple[tuple[str, list[str]], ...]:
+def _divisions(rows: KernelRows | WorkloadRows) -> dict[str, list[str]]:
     """The family and the locked clock of each row; "" where the clock ran free."""
     if isinstance(rows, KernelRows):
         families, measured = [operator.family for operator in rows.row_operators()], rows.sm_clock_mhz
     else:
         families, measured = [workload.model_family for workload in rows.row_workloads()], rows.sm_clock_measured_mhz
     clock: Array = np.round(first_known(rows.sm_clock_asked_mhz, measured))
-    return ("family", families), ("clock", ["" if np.isnan(value) else f"{value:g}" for value in clock.tolist()])
+    return {"family": families, "clock": ["" if np.isnan(value) else f"{value:g}" for value in clock.tolist()]}
 
 
 def _chosen(names: Sequence[str], most: int) -> list[str]:
@@ -99,27 +92,21 @@ def _chosen(names: Sequence[str], most: int) -> list[str]:
     return [known[i] for i in np.unique(np.linspace(0, len(known) - 1, min(most, len(known))).astype(np.int64)).tolist()]
 
 
-def _fewer_kernels(rows: KernelRows, seed: int) -> KernelRows:
-    """At most MOST_ROWS rows of at most MOST_KERNELS kernels."""
-    random = np.random.default_rng(seed)
-    used = np.unique(rows.operator_index)
-    if len(used) > MOST_KERNELS:
-        rows = rows.select(np.isin(rows.operator_index, random.choice(used, MOST_KERNELS, replace=False)))
-    return rows if len(rows) <= MOST_ROWS else rows.select(np.sort(random.choice(len(rows), MOST_ROWS, replace=False)))
-
-
-FIGURES: Final = ("mape", "median", "bias")
+def _fewer_rows(rows: KernelRows, seed: int) -> KernelRows:
+    if len(rows) <= MOST_ROWS:
+        return rows
+    return rows.select(np.sort(np.random.default_rng(seed).choice(len(rows), MOST_ROWS, replace=False)))
 
 
 def left_out_html(found: Sequence[LeftOut]) -> str:
     """Both tables; "" where nothing could be left out."""
-    parts = ""
-    for by, what in (("family", "A family"), ("clock", "A clock")):
-        rows: list[list[Any]] = []
+    parts, figures = "", ("mape", "median", "bias")
+    for by in ("family", "clock"):
+        rows: list[list[object]] = []
         for one in (one for one in found if one.by == by):
-            figures = [np.nan if e is None else in_percent(getattr(e, name)) for e in (one.latency, one.power) for name in FIGURES]
-            rows.append([one.kind, one.name, one.n, *figures])
-        head = ("rows of", by, "rows", *(f"{quantity}, {name}" for quantity in ("latency", "power") for name in ("mean", "median", "bias")))
-        parts += table_html(f"{what} left out whole: errors in percent on its rows, by a fit of all others", head, rows)
+            errors = [np.nan if e is None else round(getattr(e, name), 2) for e in (one.latency, one.power) for name in figures]
+            rows.append([one.kind, one.name, one.n, *errors])
+        head = ("rows of", by, "rows", *(f"{quantity}, {name}" for quantity in QUANTITIES for name in ("mean", "median", "bias")))
+        parts += table_html(f"A {by} left out whole: errors in percent on its rows, by a fit of all others", head, rows)
     lead = "<p>Rows left out at random have neighbours in the fit; these have none. Fits without residual tiers.</p>"
     return lead + parts if parts else ""

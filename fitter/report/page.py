@@ -6,25 +6,28 @@ from html import escape
 from typing import Any, Final
 
 import numpy as np
+import pandas as pd
 
 from estimator.bundle.content import Bundle
-from estimator.display.pages import page_html, section_html, table_html, text_html
+from estimator.display.charts import Band, Series, axis_over, line_svg
+from estimator.display.pages import LONGEST_CELL, page_html, section_html, table_html, text_html
+from estimator.vocabulary.quantities import NORMAL_90, Array
 from fitter.instructions.display import instruction_tables
-from fitter.report.board import breakdown_html, correlations_html, curves_html
-from fitter.report.errors import RESIDUALS, dependences_html, errors_html, scatters_html, worst_html
+from fitter.report.errors import (
+    RESIDUALS,
+    charts_html,
+    dependences_html,
+    errors_html,
+    figure_with_table,
+    held_frame,
+    scatters_html,
+    worst_html,
+)
 from fitter.report.left_out import LeftOut, left_out_html
-from fitter.report.rows import held_frame
 from fitter.report.text import coefficient_tables
 from fitter.rows.columns import Selection
 from fitter.rows.rejected import count_reasons, reason_meaning
-from fitter.validate.notes import held_out_notes
-from fitter.validate.predictions import Prediction, summary_row
-
-MOST_REJECTED: Final = 200
-"""Rejected rows that are listed one by one; all are counted."""
-
-LONGEST_NOTE: Final = 4000
-"""Notes name many kinds of kernels; beyond this they are cut [character]."""
+from fitter.validate.predictions import compared, held_out_notes, summary_row
 
 DRAWING: Final = re.compile(r"(id=|aria-labelledby=)\"[crs]\d+t(?:\"| [crs]\d+d\")|id=\"[crs]\d+d\"")
 """Names of charts' titles and descriptions, which count drawings of the whole process."""
@@ -42,12 +45,7 @@ a:focus-visible,summary:focus-visible,.scroll:focus-visible{outline:2px solid va
 :target{outline:2px solid var(--p1);outline-offset:4px}
 summary{cursor:pointer;padding:.4rem 0}
 .charts>figure{max-width:44rem}
-.wide svg{min-width:34rem;max-width:56rem}
 .p0,.p1,.p2{stroke-opacity:.85}
-.whisker{stroke:var(--p0);stroke-width:1.6;fill:none}
-.box{stroke:var(--p0);stroke-width:8;stroke-opacity:.45;fill:none}
-.middle{stroke:var(--fg);stroke-width:5;stroke-linecap:round;fill:none}
-.zero{stroke:var(--fg);stroke-dasharray:2 4}
 @media(max-width:40rem){body{padding:.75rem .75rem 3rem}svg{font-size:14px}dl{grid-template-columns:1fr}dt{margin-top:.4rem}}
 @media(prefers-reduced-motion:no-preference){html{scroll-behavior:smooth}}
 @media print{.skip,nav{display:none}}
@@ -55,13 +53,13 @@ summary{cursor:pointer;padding:.4rem 0}
 """Rules of the report beyond those of all pages."""
 
 
-def report_html(bundle: Bundle, selection: Selection, held_out: Mapping[str, Prediction], left_out: Sequence[LeftOut] = ()) -> str:
+def report_html(bundle: Bundle, selection: Selection, held_out: Mapping[str, pd.DataFrame], left_out: Sequence[LeftOut] = ()) -> str:
     """The page.
 
     held_out: predictions of rows left out of the fit, by what they are ("kernels", "workloads").  left_out: errors where whole
     families and clocks were left out.
     """
-    held = {kind: held_frame(kind, prediction, selection) for kind, prediction in held_out.items()}
+    held = {kind: held_frame(compared(found)) for kind, found in held_out.items()}
     parts = (
         ("card", "Model card", _model_card(bundle, selection, held_out)),
         ("errors", "Errors on rows left out of the fit", errors_html(bundle, held, held_out_notes(selection, held_out))),
@@ -70,10 +68,9 @@ def report_html(bundle: Bundle, selection: Selection, held_out: Mapping[str, Pre
         ("dependence", "Error by size and clock", dependences_html(held)),
         ("residuals", "Residuals over time and temperature", dependences_html(held, RESIDUALS)),
         ("worst", "Largest errors", worst_html(held)),
-        ("modules", "Power by module", breakdown_html(bundle, selection, held)),
-        ("curves", "Voltage and idle power", curves_html(bundle)),
+        ("curves", "Voltage and idle power", _curves(bundle)),
         ("coefficients", "Coefficients", "".join(table.html() for table in coefficient_tables(bundle, list(bundle.groups)))),
-        ("correlation", "Correlation of coefficients", correlations_html(bundle)),
+        ("correlation", "Correlation of coefficients", _correlations(bundle)),
         ("instructions", "Instruction energies", "".join(table.html() for table in instruction_tables(bundle))),
         ("rejected", "Rejected rows", _rejected(selection)),
         ("domain", "What the fit has seen", _domain(bundle)),
@@ -97,7 +94,7 @@ def _numbered(page: str) -> str:
     return DRAWING.sub(renamed, page)
 
 
-def _model_card(bundle: Bundle, selection: Selection, held_out: Mapping[str, Prediction]) -> str:
+def _model_card(bundle: Bundle, selection: Selection, held_out: Mapping[str, pd.DataFrame]) -> str:
     origin, used = bundle.provenance, sum(dataset.used for dataset in selection.datasets)
     facts = {
         "GPU": f"{bundle.gpu.name} {bundle.gpu_uuid}".strip(),
@@ -111,16 +108,16 @@ def _model_card(bundle: Bundle, selection: Selection, held_out: Mapping[str, Pre
         "Digest": bundle.digest,
     }
     simulated = '<p class="bad">Fitted on a simulated board: these numbers test the program, they say nothing about a GPU.</p>'
-    notes = "".join(f"<li>{escape(note[:LONGEST_NOTE])}</li>" for note in dict.fromkeys((*bundle.notes, *selection.notes)))
+    notes = "".join(f"<li>{escape(note[:4000])}</li>" for note in dict.fromkeys((*bundle.notes, *selection.notes)))
     pairs = "".join(f"<dt>{escape(name)}</dt><dd>{text_html(value)}</dd>" for name, value in facts.items())
     return (simulated if bundle.simulated else "") + f"<dl>{pairs}</dl>" + (f"<ul>{notes}</ul>" if notes else "")
 
 
-def _headlines(held_out: Mapping[str, Prediction]) -> dict[str, str]:
+def _headlines(held_out: Mapping[str, pd.DataFrame]) -> dict[str, str]:
     """Error and coverage of each kind of held-out rows, in a line."""
     lines = {}
-    for kind, prediction in held_out.items():
-        row = summary_row(prediction.known(), kind)
+    for kind, found in held_out.items():
+        row = summary_row(compared(found), kind)
         for quantity, errors in (("Latency", row.latency), ("Power", row.power)):
             if errors is not None:
                 inside = "" if np.isnan(errors.coverage) else f"; 90 % intervals hold {errors.coverage:.0%}"
@@ -133,10 +130,8 @@ def _rejected(selection: Selection) -> str:
     if not selection.rejected:
         return "<p>None.</p>"
     counts = [[reason, count, reason_meaning(reason)] for reason, count in count_reasons(selection.rejected).items()]
-    listed = [
-        [row.source, row.row, row.reason, "power" if row.power_only else "row", row.detail] for row in selection.rejected[:MOST_REJECTED]
-    ]
-    rows = table_html(f"The first {MOST_REJECTED} rejected rows", ("data set", "row", "reason", "rejected", "value"), listed)
+    listed = [[row.source, row.row, row.reason, "power" if row.power_only else "row", row.detail] for row in selection.rejected[:200]]
+    rows = table_html(f"The first {200} rejected rows", ("data set", "row", "reason", "rejected", "value"), listed)
     summary = table_html("Rejected rows by reason", ("reason", "rows", "meaning"), counts)
     return f"{summary}<details><summary>The rows</summary>{rows}</details>"
 
@@ -151,3 +146,45 @@ def _domain(bundle: Bundle) -> str:
 def _datasets(bundle: Bundle) -> str:
     rows = [[d.name, d.kind, d.rows, d.used, d.sha256] for d in bundle.provenance.datasets]
     return table_html("What the fit was made from", ("data set", "kind", "rows", "used", "SHA-256"), rows)
+
+
+def _curves(bundle: Bundle) -> str:
+    """Core voltage and idle power over the SM clock with 90 % bands where their error is known."""
+    figures = []
+    if (voltage := bundle.voltage) is not None:
+        std = np.full(len(voltage.voltage_v), np.nan) if voltage.std_v is None else np.array(voltage.std_v)
+        figures.append(_curve("Core voltage", "V", voltage.sm_clock_mhz, voltage.voltage_v, std, voltage.source))
+    if (idle := bundle.idle) is not None:
+        std = np.full(len(idle.power_w), np.nan if idle.std_w is None else idle.std_w)
+        figures.append(_curve("Idle power", "W", idle.sm_clock_mhz, idle.power_w, std, idle.source))
+    return charts_html(figures)
+
+
+def _curve(name: str, unit: str, clocks: Sequence[float], values: Sequence[float], std: Array, source: str) -> str:
+    series = Series(name=name, x=np.array(clocks), y=np.array(values))
+    half = NORMAL_90 * np.nan_to_num(std)
+    band = Band(x=series.x, low=series.y - half, high=series.y + half)
+    x = axis_over("SM clock [MHz]", [series.x], logarithmic=False)
+    y = axis_over(f"{name.lower()} [{unit}]", [band.low, band.high], logarithmic=False)
+    caption = f"{name} over the SM clock; the band holds 90 % where its error is known. {source[:LONGEST_CELL]}"
+    rows = [list(line) for line in zip(series.x.tolist(), series.y.tolist(), std.tolist(), strict=True)]
+    table = table_html(f"{name} over the SM clock", ("SM clock [MHz]", f"{name.lower()} [{unit}]", f"standard deviation [{unit}]"), rows)
+    return figure_with_table(line_svg(name, caption, [series], x, y, bands=[band]), caption, table)
+
+
+def _correlations(bundle: Bundle) -> str:
+    """The strongest correlations of the fitted coefficients of latency and of power."""
+    latency, power = bundle.latency_parameters, bundle.power
+    found = [("latency", latency.names, latency.covariance)]
+    found += [] if power is None else [("power", power.terms, power.covariance)]
+    body = ""
+    for quantity, names, covariance in found:
+        matrix = np.array(covariance, dtype=np.float64).reshape(len(names), len(names))
+        spread = np.sqrt(np.maximum(np.diag(matrix), 0.0))
+        first, second = np.triu_indices(len(names), 1)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            correlation = np.nan_to_num(matrix[first, second] / (spread[first] * spread[second]))
+        order = np.argsort(-np.abs(correlation), kind="stable")[:24]
+        rows = [[names[first[i]], names[second[i]], float(correlation[i])] for i in order.tolist() if correlation[i]]
+        body += table_html(f"Strongest correlations of {quantity} coefficients", ("coefficient", "with", "correlation"), rows)
+    return body

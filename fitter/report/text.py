@@ -1,13 +1,13 @@
 """What the command `fit` says: tables and sentences for people, documents for programs."""
 
-from collections.abc import Mapping, Sequence
-from math import isfinite, isnan, nan
-from typing import Any, Final
+from collections.abc import Sequence
+from math import isfinite, nan
+from typing import Any
 
 from estimator.bundle.content import Bundle, GroupCoefficients
 from estimator.counts.energies import LINKS
 from estimator.model.coefficients import MEANING
-from estimator.vocabulary.reader import plain as plain_section
+from estimator.vocabulary.reader import plain
 from fitter.blocks.section import block_table
 from fitter.errors import FitterError
 from fitter.instructions.display import instruction_tables
@@ -16,11 +16,8 @@ from fitter.release.version_rule import needed_step
 from fitter.release.workload_changes import WorkloadChange, change_table
 from fitter.rows.columns import Selection
 from fitter.rows.rejected import count_reasons, reason_meaning
-from fitter.shown import Shown
-from fitter.validate.notes import NO_INTERVAL, NOTHING, lacks_interval
-from fitter.validate.predictions import ErrorRow, Label, label_of, plain
-
-FIGURES: Final = ("mape", "median", "p95", "bias")
+from fitter.validate.predictions import LABEL, QUANTITIES, ErrorRow, Errors
+from fitter.validate.tables import Shown, error_table
 
 
 def selection_lines(selection: Selection) -> list[str]:
@@ -45,37 +42,9 @@ def missing_workload_lines(selection: Selection) -> list[str]:
     for row in selection.rejected:
         if row.reason == "MISSING_WORKLOAD":
             rows.setdefault((row.source, row.detail), []).append(str(row.row))
-    lines = [f"{source} row {', '.join(numbers[:MOST_LINES])}: {detail}" for (source, detail), numbers in rows.items()]
-    more = [f"{len(rows) - MOST_LINES} further workload files could not be read; -v names their rows"] if len(rows) > MOST_LINES else []
-    return lines[:MOST_LINES] + more
-
-
-MOST_LINES: Final = 5
-"""Files, and rows of each, that are named unasked."""
-
-
-def error_table(rows: Sequence[ErrorRow], notes: Mapping[Label, str] = NOTHING) -> list[str]:
-    """Errors in percent, a line per kind of kernel; below them what the notes, as from `held_out_notes`, say of marked kinds."""
-    if not rows:
-        return []
-    numbers = {note: number for number, note in enumerate(dict.fromkeys(notes.values()), 1)}
-    marks = [f" [{numbers[notes[label_of(row)]]}]" if label_of(row) in notes else "" for row in rows]
-    kinds = [" ".join(part for part in (row.gpu, row.family, row.operator, row.precision) if part) for row in rows]
-    names = [kind + mark for kind, mark in zip(kinds, marks, strict=True)]
-    width = max(len(name) for name in names)
-    heads = "  ".join(f"{quantity:>8} {'median':>7} {'p95':>6} {'bias':>6}" for quantity in ("latency", "power"))
-    lines = [f"{'error in percent':{width}}  {'rows':>6}  {heads}  coverage"]
-    for name, row in zip(names, rows, strict=True):
-        parts = [f"{name:{width}}  {row.n:6,} "]
-        for errors in (row.latency, row.power):
-            if errors is None:
-                parts.append(f" {'–':>8} {'–':>7} {'–':>6} {'–':>6}")
-            else:
-                parts.append(f" {errors.mape:8.2f} {errors.median:7.2f} {errors.p95:6.1f} {errors.bias:+6.1f}")
-        parts.append("      –" if isnan(row.coverage) else f"  {row.coverage:7.0%}")
-        lines.append(" ".join(parts))
-    lines += [f"  [{number}] {note}" for note, number in numbers.items() if f" [{number}]" in marks]
-    return [*lines, f"  {NO_INTERVAL}"] if any(map(lacks_interval, rows)) else lines
+    lines = [f"{source} row {', '.join(numbers[:5])}: {detail}" for (source, detail), numbers in rows.items()]
+    more = [f"{len(rows) - 5} further workload files could not be read; -v names their rows"] if len(rows) > 5 else []
+    return lines[:5] + more
 
 
 def next_lines(bundle: Bundle, path: str) -> list[str]:
@@ -99,7 +68,7 @@ def show_lines(bundle: Bundle) -> list[str]:
     ]
     lines += [f"data: {d.name}, {d.kind}, {d.used:,} of {d.rows:,} rows, sha256 {d.sha256[:12]}…" for d in origin.datasets]
     lines += [f"note: {note}" for note in bundle.notes]
-    lines += ["", *_stored_errors(bundle), ""]
+    lines += ["", *error_table("held-out errors in percent:", stored_errors(bundle)), ""]
     fitted = [key for key, group in bundle.groups.items() if _has_data(group)]
     tables = [*coefficient_tables(bundle, fitted), *instruction_tables(bundle), block_table(bundle)]
     lines += [line for table in tables for line in table.lines()]
@@ -137,27 +106,23 @@ def _has_data(group: GroupCoefficients) -> bool:
     return (group.rows > 0 and bool(group.ln_std)) or any(group.identified.values())
 
 
-def _stored_errors(bundle: Bundle) -> list[str]:
-    if not bundle.errors:
-        return ["no held-out errors"]
+def stored_errors(bundle: Bundle) -> list[ErrorRow]:
+    """The held-out errors of a bundle.  Raises FitterError where they are damaged."""
+    rows: list[Any] = list(bundle.errors)
     try:
-        rows = [
-            [
-                " ".join((row["family"], row["operator"], row["precision"])),
-                quantity,
-                row["n"],
-                *(float(row[quantity][name]) for name in FIGURES),
-            ]
-            for row in bundle.errors
-            for quantity in ("latency", "power")
-            if row[quantity]
+        return [
+            ErrorRow(**{**{name: row[name] for name in (*LABEL, "n")}, **{name: _stored(row[name]) for name in QUANTITIES}}) for row in rows
         ]
-        return Shown(title="Held-out errors in percent", head=("kind", "quantity", "rows", *FIGURES), rows=rows).lines()
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FitterError(f"bundle {bundle.name}: its held-out errors are damaged ({error}); fit again") from error
 
 
-def show_document(bundle: Bundle) -> dict[str, Any]:
+def _stored(errors: Any) -> Errors | None:
+    known: dict[str, Any] = {name: nan if value is None else value for name, value in (errors or {}).items()}
+    return Errors(**known) if known else None
+
+
+def show_document(bundle: Bundle) -> dict[str, object]:
     """What `fit show --json` says: the bundle's description without its bulk."""
     return {
         "name": bundle.name,
@@ -176,9 +141,9 @@ def show_document(bundle: Bundle) -> dict[str, Any]:
         "capacitance_f": {}
         if bundle.power is None
         else {name: _with_std(value, bundle.power.capacitance_std_f.get(name, nan)) for name, value in bundle.power.capacitance_f.items()},
-        "instruction_energies": plain_section(bundle.instruction_energies),
-        "block_models": plain_section(bundle.block_models),
-        "errors": plain_section(bundle.errors),
+        "instruction_energies": plain(bundle.instruction_energies),
+        "block_models": plain(bundle.block_models),
+        "errors": plain(bundle.errors),
         "notes": list(bundle.notes),
     }
 
@@ -205,7 +170,7 @@ def _coefficient_lines(old: Bundle, new: Bundle) -> list[str]:
     return [*lines, *Shown(title="coefficients", head=("coefficient", "old", "new", "factor", "std deviations"), rows=rows).lines()]
 
 
-def selection_document(selection: Selection) -> dict[str, Any]:
+def selection_document(selection: Selection) -> dict[str, object]:
     """Rows read, used and rejected, for programs.
 
     `rejected` counts rows left out as wholes by reason, so that rows = used + Σ rejected.  `rejected_power_only` counts rows whose power

@@ -13,6 +13,7 @@ from estimator.vocabulary.workload import FAMILY_FIELDS, Operator, make_operator
 from fitter.errors import CalibrationError
 from fitter.transfer.prior_bundle import transfer_source
 from fitter.transfer.probes import Candidates, choose_probes
+from fitter.validate.tables import Shown, kind_text
 
 PREAMBLE: Final = """\
 warmup_s = 15.0           # load before anything is measured
@@ -33,16 +34,13 @@ max_temperature_c = 85.0
 """
 """Times of a usual campaign."""
 
-ONE_KV: Final = 3
-"""Place of the cache's number format in the key of an attention group."""
-
 
 def bundle_kernels(bundle: Bundle) -> tuple[Operator, ...]:
     """The kernels that a bundle remembers to have been measured, in the order of its groups."""
     found: dict[Operator, None] = {}
     for group, document in bundle.residuals.items():
         parts = group.split(".")
-        if len(parts) < ONE_KV:
+        if len(parts) < 3:
             continue
         tier = tier_from_document(document)
         names = [name for name, _ in tier.fields]
@@ -51,8 +49,8 @@ def bundle_kernels(bundle: Bundle) -> tuple[Operator, ...]:
         sizes = np.stack(
             [np.broadcast_to(np.array(document["points"][name], dtype=np.float64), len(tier.points)) for name in names], axis=1
         )
-        more: dict[str, Any] = {"precision_kv": parts[ONE_KV]} if parts[0] == "attention" and len(parts) > ONE_KV else {}
-        if "cuda" in parts[ONE_KV:]:
+        more: dict[str, Any] = {"precision_kv": parts[3]} if parts[0] == "attention" and len(parts) > 3 else {}
+        if "cuda" in parts[3:]:
             more["cuda_cores"] = True
         for row in sizes.tolist():
             try:
@@ -99,9 +97,8 @@ def campaign_text(probes: Sequence[Operator], bundle: Bundle, gpu: GpuSpec) -> s
 
 def probe_lines(probes: Sequence[Operator]) -> list[str]:
     """The probes for people, a line each."""
-    width = max(len(f"{p.family} {p.operator} {p.precision}") for p in probes)
-    lines = []
-    for number, probe in enumerate(probes, start=1):
-        shape = "  ".join(f"{name}={value:.0f}" for name, value in zip(FAMILY_FIELDS[probe.family], probe.shape, strict=True))
-        lines.append(f"{number:3}  {f'{probe.family} {probe.operator} {probe.precision}':{width}}  {shape}")
-    return lines
+    rows = [
+        [i, kind_text((p.family, p.operator, p.precision)), ", ".join(f"{name} {size:g}" for name, size in p.named_shape().items())]
+        for i, p in enumerate(probes, start=1)
+    ]
+    return Shown(title="probes, the most telling first", head=("", "kernel", "shape"), rows=rows).lines()

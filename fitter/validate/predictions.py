@@ -1,10 +1,12 @@
-"""Validation: what a bundle is worth on rows that its fit has not seen."""
+"""Validation: predictions of rows, their errors, what errors on rows left out of a fit do not tell, and what the fit describes poorly."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, Final
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, cast
 
 import numpy as np
+import pandas as pd
 
 from estimator.bundle.content import Bundle
 from estimator.engine.kernel_table import predict_kernels
@@ -14,78 +16,22 @@ from estimator.questions.estimates import estimate
 from estimator.uncertainty.forecast import FORECAST_STD
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import NORMAL_90, Array, BoolArray, IntArray
+from estimator.vocabulary.reader import plain
 from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.workload import Workload
-from fitter.rows.columns import KernelRows, WorkloadRows
-from fitter.rows.screening import taken
+from fitter.rows.columns import KernelRows, Selection, WorkloadRows
+from fitter.rows.screening import first_known
 
 PERCENT: Final = 100.0
 
 Label = tuple[str, str, str, str]
 """GPU, family, operator and precision of a kind of rows."""
 
+LABEL: Final = ["gpu", "family", "operator", "precision"]
+QUANTITIES: Final = ("latency", "power")
+
 WORKLOAD_FAMILY: Final = "workload"
 """The `family` of error rows of whole workloads."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
-    """Predictions beside measurements, columns of shape (n,); nan where there is none.
-
-    ln_std are the stated standard deviations of ln(latency) and ln(power).  `labels` holds (gpu, family, operator,
-    precision) of each row, `origins` its file and row number.
-    """
-
-    labels: tuple[Label, ...]
-    origins: tuple[str, ...]
-    measured_s: Array
-    predicted_s: Array
-    latency_ln_std: Array
-    measured_w: Array
-    predicted_w: Array
-    power_ln_std: Array
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def select(self, index: IntArray | BoolArray) -> "Prediction":
-        """The rows `index`."""
-        return taken(self, index)
-
-    def known(self) -> "Prediction":
-        """Rows with a prediction."""
-        return self.select(np.isfinite(self.predicted_s))
-
-
-def filled_prediction(parts: Sequence[tuple[BoolArray, Prediction]]) -> Prediction:
-    """Predictions of folds as one, in the order of the rows; rows in no fold have nan.
-
-    parts: for each fold which rows it holds, shape (n,), and their predictions.
-    """
-    count = len(parts[0][0])
-    index = np.concatenate([np.flatnonzero(fold) for fold, _ in parts])
-    place = {row: i for i, row in enumerate(index.tolist())}
-    columns: dict[str, Any] = {}
-    for name in Prediction.__slots__:
-        own = [getattr(part, name) for _, part in parts]
-        if name in ("labels", "origins"):
-            joined, empty = sum(own, ()), ("", "", "", "") if name == "labels" else ""
-            columns[name] = tuple(joined[place[i]] if i in place else empty for i in range(count))
-        else:
-            columns[name] = np.full(count, np.nan)
-            columns[name][index] = np.concatenate(own)
-    return Prediction(**columns)
-
-
-def plain(value: Any) -> Any:
-    """Dataclasses, tuples and mappings as plain data for JSON; nan is null."""
-    if is_dataclass(value):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, Mapping):
-        return {key: plain(one) for key, one in value.items()}
-    if isinstance(value, tuple | list):
-        return [plain(one) for one in value]
-    return None if isinstance(value, float) and np.isnan(value) else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,20 +61,20 @@ class ErrorRow:
     power: Errors | None
 
     @property
+    def label(self) -> Label:
+        """The kind."""
+        return self.gpu, self.family, self.operator, self.precision
+
+    @property
     def coverage(self) -> float:
         """Share of all stated 90 % intervals, of latency and power, that hold the measured value; nan where none is stated."""
         parts = [e for e in (self.latency, self.power) if e is not None and not np.isnan(e.coverage)]
         total = sum(e.n for e in parts)
         return sum(e.coverage * e.n for e in parts) / total if total else float("nan")
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, object]:
         """As plain data, in the form of `fit check --json`."""
         return {**plain(self), "coverage": plain(self.coverage)}
-
-
-def label_of(row: ErrorRow) -> Label:
-    """The kind that a row of errors is of."""
-    return row.gpu, row.family, row.operator, row.precision
 
 
 def errors_of(measured: Array, predicted: Array, ln_std: Array) -> Errors | None:
@@ -150,98 +96,127 @@ def errors_of(measured: Array, predicted: Array, ln_std: Array) -> Errors | None
     )
 
 
-def error_rows(prediction: Prediction, keys: Sequence[Label] | None = None) -> list[ErrorRow]:
-    """Errors by GPU, family, operator and precision in first-seen order; keys: other labels of the rows, "" as GPU for none."""
-    members: dict[Label, list[int]] = {}
-    for i, label in enumerate(prediction.labels if keys is None else keys):
-        members.setdefault(label, []).append(i)
-    return [_error_row(label, prediction.select(np.array(index, dtype=np.int64))) for label, index in members.items()]
+def error_rows(found: pd.DataFrame) -> list[ErrorRow]:
+    """Errors by GPU, family, operator and precision in first-seen order; found: as from `predict_kernel_rows`."""
+    return [_error_row(label, rows) for label, rows in by_label(found)]
 
 
-def summary_row(prediction: Prediction, family: str) -> ErrorRow:
+def by_label(found: pd.DataFrame) -> Iterator[tuple[Label, pd.DataFrame]]:
+    """The rows of each kind, in first-seen order."""
+    return cast(Iterator[tuple[Label, pd.DataFrame]], iter(found.groupby(LABEL, sort=False)))
+
+
+def summary_row(found: pd.DataFrame, family: str) -> ErrorRow:
     """Errors over all rows together, whatever their kind."""
-    return _error_row((", ".join(sorted({label[0] for label in prediction.labels})), family, "all", ""), prediction)
+    return _error_row((", ".join(sorted(set(found["gpu"]))), family, "all", ""), found)
 
 
-def _error_row(label: Label, p: Prediction) -> ErrorRow:
-    gpu, family, operator, precision = label
-    latency, power = errors_of(p.measured_s, p.predicted_s, p.latency_ln_std), errors_of(p.measured_w, p.predicted_w, p.power_ln_std)
-    return ErrorRow(gpu=gpu, family=family, operator=operator, precision=precision, n=len(p), latency=latency, power=power)
+def _error_row(label: Label, found: pd.DataFrame) -> ErrorRow:
+    errors = {
+        quantity: errors_of(*(found[f"{column}_{quantity}"].to_numpy() for column in ("measured", "predicted", "std")))
+        for quantity in QUANTITIES
+    }
+    return ErrorRow(**dict(zip(LABEL, label, strict=True)), n=len(found), **errors)  # type: ignore[arg-type]
 
 
-def predict_kernel_rows(bundle: Bundle, rows: KernelRows) -> Prediction:
-    """Kernels at their own clocks, each on its own GPU; tiles from kernel names are used where known.
+def kind_of(rows: KernelRows | WorkloadRows) -> str:
+    """The name of a selection's table: "kernels" or "workloads"."""
+    return "kernels" if isinstance(rows, KernelRows) else "workloads"
 
-    Kernels of which the bundle knows nothing get nan.  Power of rows at the power limit is left out: there the
-    measurement is a lower bound.
+
+def predict_rows(bundle: Bundle, rows: KernelRows | WorkloadRows) -> pd.DataFrame:
+    """Rows of either kind as a bundle predicts them, as from `predict_kernel_rows`."""
+    return predict_kernel_rows(bundle, rows) if isinstance(rows, KernelRows) else predict_workload_rows(bundle, rows)
+
+
+def compared(found: pd.DataFrame) -> pd.DataFrame:
+    """The rows that have a prediction."""
+    return found.dropna(subset="predicted_latency")
+
+
+def predict_kernel_rows(bundle: Bundle, rows: KernelRows) -> pd.DataFrame:
+    """Kernels at their own clocks, each on its own GPU, a line for each row; tiles from kernel names are used where known.
+
+    LABEL, `origin` (file and row number), `what` ran, `same` (the number of the kernel), `clock` [MHz], `temperature` [°C], `started_s`,
+    for Q latency [s] and power [W]: measured_Q, predicted_Q, std_Q, the stated standard deviation of its logarithm.  Kernels of which the
+    bundle knows nothing get nan.  Power of rows at the power limit is left out: there the measurement is a lower bound.
     """
-    count = len(rows)
-    columns = {name: np.full(count, np.nan) for name in ("latency", "power", "latency_ln", "power_ln")}
+    columns = {f"{column}_{quantity}": np.full(len(rows), np.nan) for quantity in QUANTITIES for column in ("predicted", "std")}
     for number, name in enumerate(rows.gpus):
         own = np.flatnonzero(rows.gpu_index == number)
         if not len(own):
             continue
         part, gpu = rows.select(own), gpu_of(bundle, name)
-        known = KnownTiles(tile_m=part.tile_m, tile_n=part.tile_n, split=part.split_k)
         table = predict_kernels(
             part.row_operators(),
             bundle,
             gpu,
             sm_clock_mhz=part.clock_mhz(gpu),
             warm=part.l2_warm,
-            known=known,
+            known=KnownTiles(tile_m=part.tile_m, tile_n=part.tile_n, split=part.split_k),
             temperature_c=part.temperature_c,
         )
         served = np.array([group is not None for group in table.groups])
-        columns["latency"][own] = np.where(served, table.latency_s, np.nan)
-        columns["power"][own] = np.where(served, table.power_w, np.nan)
-        common = _stated_std(bundle.uncertainty.get("latency", {}), table.groups)
-        stated = np.where(np.isfinite(table.latency_ln_std), table.latency_ln_std, common)
-        forecast_s, forecast_w = _forecast_std(bundle, gpu)
-        columns["latency_ln"][own] = np.hypot(stated, forecast_s)
-        common = _stated_std(bundle.uncertainty.get("power", {}), table.groups)
-        columns["power_ln"][own] = np.hypot(np.where(np.isfinite(table.power_ln_std), table.power_ln_std, common), forecast_w)
-    operators = rows.row_operators()
-    return Prediction(
-        labels=tuple((rows.gpus[g], o.family, o.operator, o.precision) for g, o in zip(rows.gpu_index, operators, strict=True)),
-        origins=row_origins(rows),
-        measured_s=rows.latency_s,
-        predicted_s=columns["latency"],
-        latency_ln_std=columns["latency_ln"],
-        measured_w=np.where(rows.at_limit, np.nan, rows.power_w),
-        predicted_w=columns["power"],
-        power_ln_std=columns["power_ln"],
+        forecast = (
+            FORECAST_STD["alike" if gpu.architecture == bundle.gpu.architecture else "other"] if gpu.name != bundle.gpu.name else (0, 0)
+        )
+        values = ((table.latency_s, table.latency_ln_std), (table.power_w, table.power_ln_std))
+        for quantity, (value, std), further in zip(QUANTITIES, values, forecast, strict=True):
+            groups = bundle.uncertainty.get(quantity, {}).get("groups", {})
+            common = np.array([float(groups.get(group, np.nan)) for group in table.groups])
+            columns[f"predicted_{quantity}"][own] = np.where(served, value, np.nan)
+            columns[f"std_{quantity}"][own] = np.hypot(np.where(np.isfinite(std), std, common), further)
+    measured = {"measured_latency": rows.latency_s, "measured_power": np.where(rows.at_limit, np.nan, rows.power_w)}
+    return _frame(rows, measured | columns)
+
+
+def row_labels(rows: KernelRows | WorkloadRows) -> list[Label]:
+    """The kind of each row."""
+    if isinstance(rows, KernelRows):
+        kinds = [(operator.family, operator.operator, operator.precision) for operator in rows.operators]
+    else:
+        kinds = [(WORKLOAD_FAMILY, "model", workload_precision(workload)) for workload in rows.workloads]
+    return [(rows.gpus[g], *kinds[i]) for g, i in zip(rows.gpu_index.tolist(), same_numbers(rows).tolist(), strict=True)]
+
+
+def same_numbers(rows: KernelRows | WorkloadRows) -> IntArray:
+    """The number of the kernel or workload of each row, shape (n,)."""
+    return rows.operator_index if isinstance(rows, KernelRows) else rows.workload_index
+
+
+def _frame(rows: KernelRows | WorkloadRows, columns: Mapping[str, Array]) -> pd.DataFrame:
+    if isinstance(rows, KernelRows):
+        shapes = [", ".join(f"{name} {size:g}" for name, size in one.named_shape().items()) for one in rows.operators]
+        what = [f"{shapes[i]} {name}".strip() for i, name in zip(rows.operator_index.tolist(), rows.kernel_name, strict=True)]
+        measured_mhz, started_s = rows.sm_clock_mhz, rows.started_s
+    else:
+        what = [workload.name for workload in rows.row_workloads()]
+        measured_mhz, started_s = rows.sm_clock_measured_mhz, np.full(len(rows), np.nan)
+    return pd.DataFrame(row_labels(rows), columns=LABEL).assign(
+        origin=[f"{rows.sources[s]} row {n}" for s, n in zip(rows.source_index.tolist(), rows.row.tolist(), strict=True)],
+        what=what,
+        same=same_numbers(rows),
+        clock=first_known(rows.sm_clock_asked_mhz, measured_mhz),
+        temperature=rows.temperature_c,
+        started_s=started_s,
+        **columns,
     )
 
 
-def _forecast_std(bundle: Bundle, gpu: GpuSpec) -> tuple[float, float]:
-    """What another GPU than the bundle's adds to the deviations of ln(latency) and ln(power)."""
-    if gpu.name == bundle.gpu.name:
-        return 0.0, 0.0
-    return FORECAST_STD["alike" if gpu.architecture == bundle.gpu.architecture else "other"]
-
-
-def predict_workload_rows(bundle: Bundle, rows: WorkloadRows) -> Prediction:
-    """Runs of whole workloads at the clocks asked for, the power limit solved, each on its own GPU."""
-    labels, columns = [], []
-    for i in range(len(rows)):
-        name = rows.gpus[rows.gpu_index[i]]
-        gpu, workload = gpu_of(bundle, name), rows.workloads[rows.workload_index[i]]
+def predict_workload_rows(bundle: Bundle, rows: WorkloadRows) -> pd.DataFrame:
+    """Runs of whole workloads at the clocks asked for, the power limit solved, each on its own GPU; as from `predict_kernel_rows`."""
+    points = []
+    for i, workload in enumerate(rows.row_workloads()):
+        gpu = gpu_of(bundle, rows.gpus[rows.gpu_index[i]])
         clock = float(rows.select(np.array([i])).asked_clock_mhz(gpu)[0])
         a = estimate(workload, bundle, sm_clock_mhz=clock, gpu=gpu)[0]
-        columns.append(np.log([a.latency_s_low, a.latency_s, a.latency_s_high, a.power_w_low, a.power_w, a.power_w_high]))
-        labels.append((name, WORKLOAD_FAMILY, "model", workload_precision(workload)))
-    table = np.array(columns).reshape(len(columns), 2, 3)
-    return Prediction(
-        labels=tuple(labels),
-        origins=row_origins(rows),
-        measured_s=rows.latency_s,
-        predicted_s=np.exp(table[:, 0, 1]),
-        latency_ln_std=facing_std(rows.latency_s, table[:, 0]),
-        measured_w=rows.power_w,
-        predicted_w=np.exp(table[:, 1, 1]),
-        power_ln_std=facing_std(rows.power_w, table[:, 1]),
-    )
+        points.append(np.log([a.latency_s_low, a.latency_s, a.latency_s_high, a.power_w_low, a.power_w, a.power_w_high]))
+    table = np.array(points).reshape(len(points), 2, 3)
+    columns: dict[str, Array] = {}
+    for number, (quantity, measured) in enumerate(zip(QUANTITIES, (rows.latency_s, rows.power_w), strict=True)):
+        columns |= {f"measured_{quantity}": measured, f"predicted_{quantity}": np.exp(table[:, number, 1])}
+        columns[f"std_{quantity}"] = facing_std(measured, table[:, number])
+    return _frame(rows, columns)
 
 
 def facing_std(measured: Array, log_interval: Array) -> Array:
@@ -255,11 +230,6 @@ def facing_std(measured: Array, log_interval: Array) -> Array:
     return std
 
 
-def row_origins(rows: KernelRows | WorkloadRows) -> tuple[str, ...]:
-    """File and row number of each row, to follow a residual back to its measurement."""
-    return tuple(f"{rows.sources[s]} row {n}" for s, n in zip(rows.source_index.tolist(), rows.row.tolist(), strict=True))
-
-
 def gpu_of(bundle: Bundle, name: str) -> GpuSpec:
     """The specification of a row's GPU: the bundle's own, else the shipped one."""
     return bundle.gpu if name == bundle.gpu.name else load_gpu(name)
@@ -267,24 +237,16 @@ def gpu_of(bundle: Bundle, name: str) -> GpuSpec:
 
 def workload_precision(workload: Workload) -> str:
     """The number format of most of a workload's matrix products, else of most of its operators."""
-    counts: dict[bool, dict[str, float]] = {True: {}, False: {}}
+    counts: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
     for operator, count in zip(workload.operators, workload.counts, strict=True):
-        tally = counts[operator.family in ("gemm", "conv", "attention")]
-        tally[operator.precision] = tally.get(operator.precision, 0.0) + count
-    chosen = counts[True] or counts[False]
-    return max(chosen, key=lambda precision: chosen[precision]) if chosen else ""
+        counts[operator.family in ("gemm", "conv", "attention")][operator.precision] += count  # type: ignore[assignment]
+    return next((precision for tally in reversed(counts) for precision, _ in tally.most_common(1)), "")
 
 
 def served_groups(bundle: Bundle, rows: KernelRows) -> list[str | None]:
     """The coefficient group that serves each row, None where none does."""
     names = [longest_prefix(group_key(operator), bundle.groups) for operator in rows.operators]
     return [names[i] for i in rows.operator_index]
-
-
-def _stated_std(stated: Mapping[str, Any], groups: Sequence[str | None]) -> Array:
-    """Stated standard deviations of ln for kernels of these groups, nan where none is stated."""
-    known: Mapping[str, float] = stated.get("groups", {})
-    return np.array([float(known[group]) if group is not None and group in known else np.nan for group in groups])
 
 
 def grouped_folds(labels: IntArray, share: float, seed: int) -> list[BoolArray]:
@@ -295,3 +257,45 @@ def grouped_folds(labels: IntArray, share: float, seed: int) -> list[BoolArray]:
     count = int(np.clip(round(1.0 / share), 2, len(unique)))
     shuffled = np.random.default_rng(seed).permutation(unique)
     return [np.isin(labels, part) for part in np.array_split(shuffled, count)]
+
+
+SINGLE: Final = "a single {}: left out, the fit has none of its kind, and the figures are those of a forecast from other kinds"
+NONE_LEFT_OUT: Final = "no {} was left out of a fit: nothing to compare"
+
+
+def held_out_notes(selection: Selection, held_out: Mapping[str, pd.DataFrame]) -> dict[Label, str]:
+    """For each kind of rows of which the held-out errors tell less than they seem, or nothing, the reason."""
+    found: dict[Label, str] = {}
+    for rows in selection.tables:
+        kind = kind_of(rows)
+        known = {row.label for row in error_rows(compared(held_out[kind]))} if kind in held_out else set()
+        members = Counter(label for label, _ in set(zip(row_labels(rows), same_numbers(rows).tolist(), strict=True)))
+        reasons = {
+            label: SINGLE if label in known else NONE_LEFT_OUT for label, count in members.items() if count == 1 or label not in known
+        }
+        found |= {label: reason.format(kind[:-1]) for label, reason in reasons.items()}
+    return found
+
+
+def note_documents(notes: Mapping[Label, str]) -> list[dict[str, str]]:
+    """The notes as plain data."""
+    return [{**dict(zip(LABEL, label, strict=True)), "note": note} for label, note in notes.items()]
+
+
+LARGEST_ERROR: Final = {"latency": 15.0, "power": 10.0}
+"""Mean held-out error above which a kind of kernel is not described [percent]."""
+
+FEWEST_ROWS: Final = 5
+"""Kinds of fewer held-out rows show nothing."""
+
+
+def fit_warnings(rows: Sequence[ErrorRow]) -> tuple[str, ...]:
+    """One line for each quantity with the kinds of kernel, or whole workloads, that the fit describes poorly on held-out rows."""
+    lines = []
+    for quantity in QUANTITIES:
+        known = [(row, errors) for row in rows if (errors := getattr(row, quantity)) is not None and errors.n >= FEWEST_ROWS]
+        poor = sorted((pair for pair in known if pair[1].mape > LARGEST_ERROR[quantity]), key=lambda pair: -pair[1].mape)
+        if poor:
+            listed = ", ".join(f"{' '.join(filter(None, row.label[1:]))} {e.mape:.1f} % (bias {e.bias:+.1f} %)" for row, e in poor)
+            lines.append(f"{quantity} of rows left out of the fit is poorly described, the model may lack something: {listed}")
+    return tuple(lines)

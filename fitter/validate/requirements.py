@@ -1,58 +1,40 @@
 """The acceptance gate: errors that a bundle must not exceed, `--require latency=5%,power=4%`."""
 
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 import click
 
 if TYPE_CHECKING:
     from fitter.validate.predictions import ErrorRow
 
-QUANTITIES: Final = ("latency", "power")
-
-REQUIREMENT: Final = re.compile(r"(?P<name>[a-z]+)=(?P<limit>[0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*%?")
+REQUIREMENT: Final = re.compile(r"\s*(latency|power)=([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*%?\s*")
 """A quantity and the largest mean error of it, in percent."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(TypedDict):
     """A requirement beside what was found on rows that the fit has not seen.
 
-    quantity, limit   what was asked: the largest mean absolute error [percent]
-    found             the mean absolute error [percent], nan where nothing could be compared
+    quantity, limit   what was required: the largest mean absolute error [percent]
+    found             the mean absolute error [percent], None where nothing could be compared
     kind              the kind of rows that is worst: kernels, workloads
+    met               whether the error was found and is small enough
     """
 
     quantity: str
     limit: float
-    found: float
-    kind: str
-
-    @property
-    def met(self) -> bool:
-        """Whether the error was found and is small enough."""
-        return self.found <= self.limit
-
-    def text(self) -> str:
-        """What is missed, for people."""
-        if math.isnan(self.found):
-            return f"{self.quantity} of at most {self.limit:g} %, nothing left out of the fit to compare it with"
-        return f"{self.quantity} of at most {self.limit:g} %, found {self.found:.2f} % on {self.kind}"
+    found: float | None
+    kind: str | None
+    met: bool
 
 
 def a_requirement(context: click.Context, parameter: click.Parameter, text: str | None) -> dict[str, float]:
     """`latency=5%,power=4%` as limits by quantity [percent]; {} where nothing is required."""
-    limits: dict[str, float] = {}
-    for part in () if text is None else text.split(","):
-        found = REQUIREMENT.fullmatch(part.strip())
-        if found is None or found["name"] not in QUANTITIES:
-            raise click.BadParameter(f"{part.strip()[:60]!r} is not of the form latency=5% or power=4%", context, parameter)
-        if found["name"] in limits:
-            raise click.BadParameter(f"{found['name']} is required twice", context, parameter)
-        limits[found["name"]] = float(found["limit"])
+    found = [REQUIREMENT.fullmatch(part) for part in (text or "").split(",") if text is not None]
+    limits = {one[1]: float(one[2]) for one in found if one is not None}
+    if len(limits) < len(found):
+        raise click.BadParameter(f"{(text or '')[:60]!r} is not of the form latency=5%,power=4%, each once", context, parameter)
     return limits
 
 
@@ -66,19 +48,23 @@ def judge(limits: Mapping[str, float], summary: "Mapping[str, ErrorRow]") -> tup
     """Requirements against the errors of each kind of rows, of which the worst counts."""
     verdicts = []
     for quantity, limit in limits.items():
-        found = {kind: errors.mape for kind, row in summary.items() if (errors := getattr(row, quantity)) is not None}
-        worst = max(found, key=lambda kind: found[kind], default="")
-        verdicts.append(Verdict(quantity=quantity, limit=limit, found=found.get(worst, math.nan), kind=worst))
+        errors = [(own.mape, kind) for kind, row in summary.items() if (own := getattr(row, quantity)) is not None]
+        found, kind = max(errors, default=(None, None))
+        verdicts.append(Verdict(quantity=quantity, limit=limit, found=found, kind=kind, met=found is not None and found <= limit))
     return tuple(verdicts)
 
 
-def verdict_documents(verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
+def verdict_documents(verdicts: Sequence[Verdict]) -> list[Verdict]:
     """The verdicts as plain data."""
-    found = (None if math.isnan(verdict.found) else verdict.found for verdict in verdicts)
-    return [{**asdict(one), "found": error, "kind": one.kind or None, "met": one.met} for one, error in zip(verdicts, found, strict=True)]
+    return list(verdicts)
 
 
 def missed_line(verdicts: Sequence[Verdict]) -> str:
     """One line that names every requirement that is not met; "" where all are."""
-    missed = [verdict.text() for verdict in verdicts if not verdict.met]
+    missed = [
+        f"{one['quantity']} of at most {one['limit']:g} %, "
+        + ("nothing left out of the fit to compare it with" if one["found"] is None else f"found {one['found']:.2f} % on {one['kind']}")
+        for one in verdicts
+        if not one["met"]
+    ]
     return f"requirement not met: {'; '.join(missed)}" if missed else ""

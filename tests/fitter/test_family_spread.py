@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.planted_spread import RATIOS, WITHIN, planted_coverage
-from fitter.bundle.family_spread import FAMILY_POWER_PRIOR, FAMILY_PRIOR, family_spread, family_std
-from fitter.bundle.run_spread import PacedSpread, RunErrors, RunSpread
+from fitter.bundle.run_spread import FAMILY_POWER_PRIOR, FAMILY_PRIOR, PacedSpread, RunErrors, RunSpread, family_spread, family_std
 
 DRAWS = 25
 KNOWN = 0.05

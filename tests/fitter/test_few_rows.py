@@ -1,5 +1,6 @@
-"""Fits of very few rows: a useful bundle with an honest width, or one clear line."""
+"""Fits of very few rows, and of runs of which few have an energy: a useful bundle with an honest width, or one clear line."""
 
+import csv
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from estimator.bundle.files import load_bundle, save_bundle
 from estimator.questions.estimates import estimate
 from estimator.vocabulary.specifications import load_gpu
-from fitter.bundle.calibration import calibrate
+from fitter.bundle.calibration import calibrate, few_power_warnings
 from fitter.errors import SelectionError
 from fitter.report.check import check_bundle
 from fitter.rows.columns import KernelRows, Selection, join_rows
@@ -74,3 +75,33 @@ def test_no_usable_row_is_one_line(tmp_path: Path) -> None:
     table.write_text("family,operator,gpu,precision,rows,dim,latency_s\nsoftmax,softmax,a10,fp32,8,8,-1\n", encoding="utf-8")
     with pytest.raises(SelectionError, match=r"^no usable row among 1 \(1 BAD_LATENCY\); first: rows.csv row 1"):
         read_selection([table])
+
+
+def test_fewer_energies_never_give_a_narrower_power(tmp_path: Path, shared_data: Path) -> None:
+    source, spreads, warnings = shared_data / "energaizer" / "a10_900mhz.csv", [], []
+    with source.open(newline="") as stream:
+        rows = [row | {"workload": str(source.parent / row["workload"])} for row in list(csv.DictReader(stream))[:12]]
+    for count in (0, 1, 3, 9):
+        path = tmp_path / f"{count}.csv"
+        with path.open("w", newline="") as stream:
+            writer = csv.DictWriter(stream, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(row if i < count else row | {"energy_j": ""} for i, row in enumerate(rows))
+        found = calibrate(read_selection([path]), load_gpu("a10"), holdout=0.2)
+        warnings.append(" ".join(found.warnings))
+        if count:
+            answer = estimate(transformer(512, 768, 12, name="new", family="new"), found.bundle)[0]
+            assert answer.power_w_std is not None
+            spreads.append(answer.power_w_std / answer.power_w)
+        else:
+            assert found.bundle.power is None
+    assert spreads[0] > spreads[1] > spreads[2]
+    assert spreads[0] > 0.2
+    assert "no row has an energy: the bundle has no power" in warnings[0]
+    assert ["power rests on" in line for line in warnings] == [False, True, True, False]
+
+
+def test_tables_of_kernel_latencies_alone_are_no_cause_for_a_warning() -> None:
+    rows = kernel_rows(planted_bundle(), various_operators(4))
+    silent = selection_of(replace(rows, power_w=np.full(len(rows), np.nan)))
+    assert few_power_warnings(silent, replace(planted_bundle(), power=None)) == ()

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collector.dataset.schema import rows_to_table
-from estimator.counts.energies import LinkEnergy, energies_from_section, links_document, links_from_document
+from estimator.counts.energies import LinkEnergy, energies_from_section, links_document
 from estimator.vocabulary.errors import BundleError
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.specifications import load_gpu
@@ -57,15 +57,6 @@ def test_runs_are_averaged_and_scatter_shows() -> None:
     one = link_energies(InstructionRows(rows=rows))["copy_host_to_device"]
     assert (one.runs, one.j_per_byte) == (3, pytest.approx(27.0 * 0.04 / 1e9))
     assert one.std_j == pytest.approx(2.0 * 0.04 / 1e9 / math.sqrt(3))
-
-
-def test_without_rest_there_is_a_rate_and_no_energy() -> None:
-    one = link_energies(InstructionRows(rows=rows_of({**COPY, "idle_before_w": None})))["copy_host_to_device"]
-    assert one.bytes_per_s == pytest.approx(25e9)
-    assert math.isnan(one.j_per_byte)
-    assert links_document({"x": one})["x"]["j_per_byte"] is None
-    (back,) = links_from_document(links_document({"x": one}), "at").values()
-    assert (back.bytes_per_s, math.isnan(back.std_j)) == (one.bytes_per_s, True)
 
 
 def fit_rows() -> tuple[InstructionRow, ...]:

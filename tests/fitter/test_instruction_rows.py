@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from collector.dataset.schema import rows_to_table
@@ -17,7 +16,6 @@ from estimator.counts.energies import (
     ISSUE,
     LOOP,
     STALL,
-    Activity,
     energies_from_section,
     section_of,
     stall_slots,
@@ -30,14 +28,12 @@ from fitter.instructions.energies import FEWEST_ROWS, fit_instructions
 from fitter.instructions.ptx import published_differences
 from fitter.instructions.published import (
     compared_with_table,
-    errors_against,
     published_tables,
-    sampling_errors,
     table_document,
     table_errors,
 )
 from fitter.instructions.section import link_energies
-from fitter.rows.instruction_dataset import InstructionRow, InstructionRows, is_instruction, read_instruction_rows
+from fitter.rows.instruction_dataset import InstructionRow, InstructionRows, read_instruction_rows
 from fitter.rows.rejected import RejectedRow
 from fitter.rows.tables import Table
 
@@ -131,13 +127,6 @@ def test_stated_errors_grow_with_those_of_the_readings() -> None:
     assert vague.term(STALL)[1] > 3.0 * sharp.term(STALL)[1]
 
 
-def test_companions_are_taken_out_of_a_ptx_row_at_their_own_price() -> None:
-    energies = fit_instructions(made_rows(), GPU)
-    assert energies.ptx["mix"].classes == pytest.approx({"FFMA": 1.0})
-    assert energies.ptx["mix"].energy_j == pytest.approx(energies.ptx["ffma"].energy_j)
-    assert not energies.ptx["mix"].companions
-
-
 ASSEMBLED = "ptxas 12.9.86 -{} sm_80"
 
 
@@ -182,12 +171,12 @@ def test_the_published_table_stands_beside_both_levels_with_errors_as_the_paper_
     energies = fit_instructions(with_levels(), GPU)
     title, rows = compared_with_table(energies, "volta")
     assert "TITAN V" in title
-    (o3, o0) = (row for row in rows if row.name.startswith("f32 mul"))
+    (o3, o0) = rows[rows["name"].str.startswith("f32 mul")].itertuples(index=False)
     assert (o3.published_j, o0.published_j) == pytest.approx((0.0014e-6, 0.4797e-6))
     for row in (o3, o0):
         one = energies.ptx[f"ffma.{row.level}"]
         assert (row.own_j, row.energy_j) == pytest.approx((one.published_j["single.mtsm"], one.energy_j))
-    for errors, row in zip(table_errors(rows), (o3, o0), strict=True):
+    for errors, row in zip(table_errors(rows).itertuples(), (o3, o0), strict=True):
         off = row.own_j - row.published_j
         assert (errors.n, errors.mape, errors.rmse_j) == pytest.approx((1, 100 * abs(off) / row.published_j, abs(off)))
     shown, errors = published_tables(title, rows)
@@ -195,17 +184,7 @@ def test_the_published_table_stands_beside_both_levels_with_errors_as_the_paper_
     assert len(json.loads(json.dumps(table_document(title, rows)))["rows"]) == 2 * 32
     with pytest.raises(CountsError, match="has no 'vlta', did you mean 'volta'"):
         compared_with_table(energies, "vlta")
-    assert all(row.published_j > 0 for row in compared_with_table(energies, "maxwell")[1])  # which has no half precision
-
-
-def test_ways_of_sampling_err_by_what_they_read_too_much() -> None:
-    """Each way here reads all energies of O0 a tenth too high (2.2 for twice the time), and those of O3 right."""
-    found = {one.of: one for one in sampling_errors(fit_instructions(with_levels(), GPU))}
-    assert found["MTSM, full.O3"].mape == pytest.approx(0.0, abs=1e-6)
-    assert found["PAPI, full.O0"].mape == pytest.approx(10.0)
-    assert found["PAPI, full.O0"].n == 1
-    assert errors_against("two", [(1.0, 2.0), (5.0, 4.0), (1.0, math.nan), (math.nan, 1.0), (1.0, -1.0)]).rmse_j == pytest.approx(1.0)
-    assert errors_against("two", [(1.0, 2.0), (5.0, 4.0)]).mape == pytest.approx(37.5)
+    assert (compared_with_table(energies, "maxwell")[1]["published_j"] > 0).all()  # which has no half precision
 
 
 def test_the_published_difference_is_power_times_the_time_that_differs() -> None:
@@ -238,15 +217,6 @@ def test_a_throttled_run_at_an_unknown_voltage_is_left_out() -> None:
     assert with_it.rows == len(rows)
 
 
-def test_a_voltage_of_zero_is_one_that_was_not_read() -> None:
-    rows = made_rows()
-    zero, unread = (
-        fit_instructions(InstructionRows(rows=tuple(replace(row, voltage_v=volt) for row in rows.rows)), GPU) for volt in (0.0, math.nan)
-    )
-    assert zero.values.tolist() == unread.values.tolist()
-    assert zero.values.max() > 0
-
-
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
@@ -273,32 +243,23 @@ def test_a_row_is_read_with_its_counts() -> None:
     ("change", "reason"),
     [
         ({"loop_opcodes": None}, "NO_HISTOGRAM"),
-        ({"loop_operations": None}, "NO_HISTOGRAM"),
         ({"power_w": None}, "NO_POWER"),
         ({"latency_s": None}, "NO_LATENCY"),
         ({"sm_clock_measured_mhz": None}, "NO_CLOCK"),
         ({"iterations": None}, "NO_COUNT"),
         ({"flags": ["result_wrong"]}, "RESULT_WRONG"),
-        ({"link": "host", "link_bytes": None}, "NO_COUNT"),
         ({"link": "host", "link_bytes": 0.0}, "BAD_COUNT"),
         ({"loop_opcodes": "[" * 4000}, "BAD_HISTOGRAM"),
         ({"loop_opcodes": '{"FFMA": -1}'}, "BAD_HISTOGRAM"),
         ({"loop_opcodes": '{"FFMA": NaN}'}, "BAD_HISTOGRAM"),
-        ({"loop_opcodes": '{"FFMA": true}'}, "BAD_HISTOGRAM"),
-        ({"loop_opcodes": "{}"}, "BAD_HISTOGRAM"),
-        ({"loop_opcodes": "7"}, "BAD_HISTOGRAM"),
         ({"loop_operations": json.dumps({"x": 10**400})}, "BAD_HISTOGRAM"),
         ({"loop_opcodes": json.dumps({"x" * 70_000: 1})}, "BAD_TEXT"),
         ({"power_w": -5.0}, "BAD_POWER"),
         ({"latency_s": math.inf}, "BAD_LATENCY"),
-        ({"latency_s": math.nan}, "NO_LATENCY"),
         ({"sm_clock_measured_mhz": 0.0}, "BAD_CLOCK"),
         ({"iterations": 0}, "BAD_ITERATIONS"),
-        ({"active_threads": None}, "NO_COUNT"),
         ({"dram_transactions": -1.0}, "BAD_COUNT"),
-        ({"l2_transactions": math.inf}, "BAD_COUNT"),
         ({"flags": ["sensor_stuck"]}, "SENSOR_STUCK"),
-        ({"flags": ["clock_varied"]}, "CLOCK_VARIED"),
         ({"gpu": "abacus"}, "UNKNOWN_GPU"),
     ],
 )
@@ -309,13 +270,17 @@ def test_a_row_that_cannot_be_is_rejected_with_its_reason(change: dict[str, Any]
     assert "\n" not in row.detail
 
 
-def test_generated_kernels_are_told_from_those_of_a_library() -> None:
-    gemm = {**ROW, "row_id": "1", "family": "gemm", "operator": "linear"}
-    table: pa.Table = rows_to_table([ROW, gemm], {})
-    assert is_instruction(Table.of(table, Path("x"))).tolist() == [True, False]
+def test_a_voltage_of_zero_is_one_that_was_not_read() -> None:
+    rows = made_rows()
+    zero, unread = (
+        fit_instructions(InstructionRows(rows=tuple(replace(row, voltage_v=volt) for row in rows.rows)), GPU) for volt in (0.0, math.nan)
+    )
+    assert zero.values.tolist() == unread.values.tolist()
+    assert zero.values.max() > 0
 
 
-def test_an_activity_of_nothing_has_no_energy() -> None:
+def test_companions_are_taken_out_of_a_ptx_row_at_their_own_price() -> None:
     energies = fit_instructions(made_rows(), GPU)
-    value, std = energies.energy_j(Activity(instructions={}, issued=0.0, transactions={}, stalls=0.0, time_s=0.0))
-    assert (value, std) == (0.0, 0.0)
+    assert energies.ptx["mix"].classes == pytest.approx({"FFMA": 1.0})
+    assert energies.ptx["mix"].energy_j == pytest.approx(energies.ptx["ffma"].energy_j)
+    assert not energies.ptx["mix"].companions

@@ -54,8 +54,7 @@ def bundle(trusted: KernelRows, kept: np.ndarray) -> Bundle:
 def error(bundle: Bundle, rows: KernelRows) -> float:
     """Mean error of power at predicted latency [%]."""
     found = predict_kernel_rows(bundle, rows)
-    known = np.isfinite(found.predicted_w) & np.isfinite(found.measured_w)
-    return float(np.abs(found.predicted_w[known] / found.measured_w[known] - 1.0).mean() * 100.0)
+    return float((found["predicted_power"] / found["measured_power"] - 1.0).abs().mean() * 100.0)
 
 
 def without_neighbours(bundle: Bundle) -> Bundle:

@@ -1,94 +1,54 @@
+"""Releases: which version a bundle may have after another one, its changelog, and what changed from one to the next."""
+
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from threading import Barrier, Thread
-from time import sleep
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from estimator.bundle.content import Bundle, VoltageTable
 from estimator.bundle.files import load_bundle
 from fitter.errors import ReleaseError
-from fitter.release import release as changelog_module
-from fitter.release.release import differences, differences_document, release
-from fitter.release.version_rule import version_key
+from fitter.release.release import differences, differences_document, release, release_before
+from fitter.release.version_rule import least_version, needed_step, require_step, version_key
 from tests.fitter.measured import planted_bundle
 
-ORDERED = ("0.1.0", "0.1.1", "0.2.0-alpha", "0.2.0-alpha.1", "0.2.0-beta.2", "0.2.0-beta.11", "0.2.0", "0.10.0", "1.0.0", "10.0.0")
-"""Ascending by the rules of semver.org, section 11."""
+VOLTAGE = VoltageTable(sm_clock_mhz=(510.0, 1410.0), voltage_v=(0.7, 0.9), std_v=None, source="")
 
 
-def test_versions_are_ordered_as_semantic_versions() -> None:
-    shuffled = ORDERED[::2] + ORDERED[1::2]
-    assert sorted(shuffled, key=version_key) == list(ORDERED)
-
-
-@pytest.mark.parametrize("text", ["1", "1.2", "01.2.3", "1.2.3.4", "v1.2.3", "", "1.2.x", "1.2.3 ", "9999999999.0.0"])
+@pytest.mark.parametrize("text", ["1", "1.2", "01.2.3", "1.2.3.4", "v1.2.3", "", "1.2.x", "1.2.3 ", "9999999999.0.0", "1.0.0-rc.1"])
 def test_what_is_no_version_is_refused(text: str) -> None:
     with pytest.raises(ReleaseError, match=r"MAJOR\.MINOR\.PATCH"):
         version_key(text)
 
 
-def test_a_release_has_a_new_digest_and_an_entry_on_top_of_the_changelog(tmp_path: Path) -> None:
+def test_a_release_has_a_new_digest_and_an_entry_on_top_and_never_goes_back_or_overwrites(tmp_path: Path) -> None:
     bundle, log = planted_bundle(), tmp_path / "log.md"
     first = release(bundle, "0.2.0", tmp_path / "a.json", log, None, "First.", "2026-01-02")
-    second = release(first, "0.3.0", tmp_path / "b.json", log, first, "", "2026-02-03")
+    second = release(first, "0.10.0", tmp_path / "b.json", log, first, "", "2026-02-03")
     assert load_bundle(tmp_path / "b.json") == second
     assert first.digest != second.digest
     text = log.read_text()
     assert text.startswith("# Changelog of bundle planted\n")
-    assert text.index("## 0.3.0") < text.index("## 0.2.0")
+    assert text.index("## 0.10.0") < text.index("## 0.2.0") < text.index("First.")
     assert second.digest in text
-    assert "First." in text
     assert text.count("# Changelog") == 1
-
-
-def test_a_release_never_goes_back_and_never_overwrites(tmp_path: Path) -> None:
-    bundle = planted_bundle()
-    with pytest.raises(ReleaseError, match="above"):
-        release(bundle, "0.1.0", tmp_path / "a.json", tmp_path / "log.md", None, "", "2026-01-02")
-    release(bundle, "0.2.0", tmp_path / "a.json", tmp_path / "log.md", None, "", "2026-01-02")
-    with pytest.raises(ReleaseError, match="exists"):
-        release(bundle, "0.3.0", tmp_path / "a.json", tmp_path / "log.md", None, "", "2026-01-02")
+    for version, message in (("0.9.0", "above"), ("0.11.0", "exists")):
+        with pytest.raises(ReleaseError, match=message):
+            release(second, version, tmp_path / "a.json", log, None, "", "2026-01-02")
     assert load_bundle(tmp_path / "a.json").version == "0.2.0"
-
-
-def test_releases_at_the_same_time_lose_no_entry_of_their_changelog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bundle, log, threads = planted_bundle(), tmp_path / "log.md", []
-    together = Barrier(4)
-
-    def slowly(path: Path) -> str:
-        text = read(path)
-        sleep(0.05)  # without a lock all four read the empty changelog
-        return text
-
-    def released(number: int) -> None:
-        together.wait()
-        release(bundle, f"0.{number}.0", tmp_path / f"{number}.json", log, None, "", "2026-01-02")
-
-    read = changelog_module._changelog
-    monkeypatch.setattr(changelog_module, "_changelog", slowly)
-    for number in range(2, 6):
-        threads.append(Thread(target=released, args=(number,)))
-        threads[-1].start()
-    for thread in threads:
-        thread.join()
-    entries = sorted(line.split()[1] for line in log.read_text().splitlines() if line.startswith("## "))
-    assert entries == ["0.2.0", "0.3.0", "0.4.0", "0.5.0"]
 
 
 @given(st.floats(0.5, 2.0).filter(lambda x: abs(x - 1) > 1e-3))
 def test_a_difference_counts_standard_deviations_of_both(factor: float) -> None:
     old = planted_bundle()
-    group = old.groups["gemm"]
-    changed = replace(group, coefficients={**group.coefficients, "math": factor * group.coefficients["math"]})
-    new = replace(old, groups={**old.groups, "gemm": changed})
-    (change,) = differences(old, new)
+    (change,) = differences(old, scaled(old, factor))
     assert change.place == "gemm.math"
     assert change.factor == pytest.approx(factor)
-    assert change.sigmas > 0
-    (back,) = differences(new, old)
-    assert back.sigmas == pytest.approx(change.sigmas)
+    (back,) = differences(scaled(old, factor), old)
+    assert 0 < back.sigmas == pytest.approx(change.sigmas)
 
 
 def test_a_bundle_does_not_differ_from_itself_and_lacks_are_shown() -> None:
@@ -96,5 +56,64 @@ def test_a_bundle_does_not_differ_from_itself_and_lacks_are_shown() -> None:
     assert differences(bundle, bundle) == []
     poorer = replace(bundle, power=None, groups={key: group for key, group in bundle.groups.items() if key != "softmax"})
     places = {change["place"]: change for change in differences_document(bundle, poorer)["changes"]}
-    assert places["softmax.dram"]["new"] is None
-    assert places["power.busy_w"]["new"] is None
+    assert places["softmax.dram"]["new"] is places["power.busy_w"]["new"] is None
+
+
+def scaled(bundle: Bundle, factor: float = 1 + 1e-15) -> Bundle:
+    """One coefficient changed, in its last digit."""
+    group = bundle.groups["gemm"]
+    nudged = replace(group, coefficients={**group.coefficients, "math": group.coefficients["math"] * factor})
+    return replace(bundle, groups={**bundle.groups, "gemm": nudged})
+
+
+CHANGES: dict[str, tuple[str, Callable[[Bundle], Bundle]]] = {
+    "another GPU": ("major", lambda b: replace(b, gpu=replace(b.gpu, name="other"))),
+    "specification": ("major", lambda b: replace(b, gpu=replace(b.gpu, num_sms=80))),
+    "simulated": ("major", lambda b: replace(b, environment={"simulated": "true"})),
+    "completion": ("major", lambda b: replace(b, completion="other")),
+    "fewer groups": ("major", lambda b: replace(b, groups={k: v for k, v in b.groups.items() if k != "softmax"})),
+    "no power": ("major", lambda b: replace(b, power=None)),
+    "fewer clocks": ("major", lambda b: replace(b, clocks_mhz=(b.clocks_mhz[0] + 100, b.clocks_mhz[1]))),
+    "last digit": ("minor", scaled),
+    "more groups": ("minor", lambda b: replace(b, groups={**b.groups, "gemm.linear.bf16": b.groups["gemm"]})),
+    "more clocks": ("minor", lambda b: replace(b, clocks_mhz=(b.clocks_mhz[0], b.clocks_mhz[1] + 100))),
+    "new table": ("minor", lambda b: replace(b, voltage=VOLTAGE)),
+    "uncertainty": ("minor", lambda b: replace(b, uncertainty={"latency": {"gpu": 0.5}, "power": {}})),
+    "notes": ("patch", lambda b: replace(b, notes=("new",))),
+    "driver": ("patch", lambda b: replace(b, environment={"driver": "1"})),
+    "nothing": ("patch", lambda b: b),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_needs_the_step_that_the_rule_states(name: str) -> None:
+    step, change = CHANGES[name]
+    bundle = replace(planted_bundle(), version="1.2.3", voltage=None)
+    needed = needed_step(bundle, change(bundle))
+    assert needed.step == step
+    assert needed.reasons
+
+
+def test_the_least_version_follows_from_the_step_and_a_version_must_reach_it() -> None:
+    leasts = {("1.2.3", "major"): "2.0.0", ("1.2.3", "minor"): "1.3.0", ("1.2.3", "patch"): "1.2.4", ("0.2.3", "major"): "0.3.0"}
+    assert {case: least_version(*case) for case in leasts} == leasts  # type: ignore[arg-type]
+    old = replace(planted_bundle(), version="1.2.3")
+    for version in ("1.3.0", "2.0.0"):
+        require_step(old, scaled(old), version)
+    for version, refused in (("1.2.4", "too small a step"), ("1.2.3", "must be above")):
+        with pytest.raises(ReleaseError, match=refused):
+            require_step(old, scaled(old), version)
+
+
+def test_a_release_is_held_to_the_newest_one_beside_it(tmp_path: Path) -> None:
+    bundle, log = replace(planted_bundle(), version="0.9.0"), tmp_path / "log.md"
+    for version in ("1.0.0", "1.10.0", "1.9.0", "2.0.0"):
+        release(bundle, version, tmp_path / f"planted-{version}.json", log, None, "", "2026-01-02")
+    for name in ("planted-notes.json", "planted-extra-1.11.0.json"):
+        (tmp_path / name).write_text("{}")
+    assert release_before(tmp_path, "planted", "1.11.0") == tmp_path / "planted-1.10.0.json"
+    assert release_before(tmp_path, "planted", "1.0.0") is None
+    first = replace(bundle, version="1.10.0")
+    with pytest.raises(ReleaseError, match=r"1\.10\.1 is too small a step from 1\.10\.0.*group softmax removed.*least is 2\.0\.0"):
+        release(CHANGES["fewer groups"][1](bundle), "1.10.1", tmp_path / "x.json", log, first, "", "2026-01-02")
+    assert not (tmp_path / "x.json").exists()

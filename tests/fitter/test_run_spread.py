@@ -42,23 +42,10 @@ def test_what_is_fitted_is_what_an_estimate_states() -> None:
     assert PacedSpread(gpu=0.03, launch=0.15).at(share) == pytest.approx(answered, rel=1e-12)
 
 
-def test_runs_near_the_balance_tell_the_host_s_spread() -> None:
-    """With a share of 1 to 10 % the host has a tenth to a quarter of the weight: enough to tell its spread from many runs."""
-    rng = np.random.default_rng(9)
-    share = rng.uniform(0.01, 0.1, 20_000)
-    error = PacedSpread(gpu=0.03, launch=0.15).at(share) * rng.standard_normal(len(share))
-    assert paced_std(error, share, LATENCY_PRIOR) == pytest.approx((0.03, 0.15), rel=0.1)
-
-
 def test_what_the_gpu_paces_and_what_the_host_paces_are_told_apart() -> None:
     gpu, launch = paced_std(*mixed(0.03, 0.15), LATENCY_PRIOR)
     assert gpu == pytest.approx(0.03, rel=0.15)
     assert launch == pytest.approx(0.15, rel=0.15)
-
-
-def test_a_host_with_slow_modes_does_not_widen_what_the_gpu_paces() -> None:
-    calm, slow = (paced_std(*mixed(0.03, launch), LATENCY_PRIOR)[0] for launch in (0.05, 0.3))
-    assert slow == pytest.approx(calm, rel=0.15)
 
 
 @settings(max_examples=40)

@@ -71,16 +71,12 @@ def test_another_key_and_an_edited_comment_are_refused(tmp_path: Path) -> None:
         verify(bundle, signature, own.public)
 
 
-GOOD = base64.b64encode(b"ED" + KEY_NUMBER + bytes(64)).decode()
 SECOND = base64.b64encode(bytes(64)).decode()
 KEY = base64.b64encode(b"Ed" + KEY_NUMBER + bytes(32)).decode()
 
 DAMAGED = {
     "empty": ("", "no minisign signature"),
-    "binary": ("\0" * 80, "no minisign signature"),
-    "one line": (GOOD, "no minisign signature"),
     "not base64": (f"untrusted comment: \n???\ntrusted comment: \n{SECOND}\n", "base64"),
-    "other letters": (f"untrusted comment: \nä\ntrusted comment: \n{SECOND}\n", "base64"),
     "too short": (f"untrusted comment: \n{SECOND}\ntrusted comment: \n{SECOND}\n", "holds 64 bytes where 74"),
     "other algorithm": (
         f"untrusted comment: \n{base64.b64encode(b'RS' + KEY_NUMBER + bytes(64)).decode()}\ntrusted comment: \n{SECOND}\n",

@@ -17,21 +17,13 @@ from fitter.bundle.calibration import calibrate
 from fitter.bundle.probe_fit import probe_rows
 from fitter.cli import main
 from fitter.latency.groups import fit_kernel_groups
-from fitter.latency.lent_priors import moved_values, transferred_priors, with_family_shift
+from fitter.latency.lent_priors import moved_values, transferred_priors
 from fitter.priors import kernel_priors
 from fitter.rows.columns import KernelRows
 from fitter.rows.selection import read_selection
-from fitter.transfer.prior_bundle import (
-    STRENGTHS,
-    equation_errors,
-    expected_strength,
-    fit_transferred,
-    transfer_source,
-    with_strengths,
-)
+from fitter.transfer.prior_bundle import equation_errors, fit_transferred, transfer_source, with_strengths
 from fitter.transfer.probes import Candidates, choose_probes
 from fitter.validate.predictions import predict_kernel_rows
-from fitter.validate.tiers import kernel_tiers, tier_errors
 from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, various_operators
 
 A100, V100, H100 = load_gpu("a100-pcie-40gb"), load_gpu("v100-pcie-32gb"), load_gpu("h100-sxm")
@@ -94,22 +86,6 @@ def test_a_few_kernels_of_one_kind_leave_a_wrong_prior_though_all_others_confirm
     assert source.narrowing["elementwise.add.bf16"] < 0.4
 
 
-def test_strengths_count_as_often_as_they_are_probable() -> None:
-    assert expected_strength(np.zeros(len(STRENGTHS))) == pytest.approx(np.exp(np.log(STRENGTHS).mean()))
-    assert expected_strength(np.array([-900.0, -1000.0, -2000.0, -1500.0])) == pytest.approx(STRENGTHS[0])
-
-
-def test_a_prior_from_a_twin_forecasts_better_than_general_priors_do(twin: Bundle) -> None:
-    few, many = stream_rows(10, 1), stream_rows(90, 2)
-    source = with_strengths(transfer_source(twin, A100), few, A100, seed=0)
-    error = []
-    for fit in (fit_transferred(few, A100, source, 0, refine=False), fit_kernel_groups(few, A100, seed=0, refine=False)):
-        found = predict_kernel_rows(bundle_with({key: dict(one.coefficients) for key, one in fit.groups.items()}), many)
-        error.append(float(np.nanmean(np.abs(np.log(found.predicted_s / found.measured_s)))))
-    assert error[0] < error[1]
-    assert error[0] < 0.03
-
-
 def test_what_the_other_gpus_equations_leave_over_is_expected_here(twin: Bundle) -> None:
     stated = {"latency": {"groups": {"softmax.softmax.fp32": 0.04, "elementwise.add.fp32": float("nan")}}}
     bundle = replace(twin, uncertainty=stated, residuals={})
@@ -119,16 +95,6 @@ def test_what_the_other_gpus_equations_leave_over_is_expected_here(twin: Bundle)
     key = next(key for key, tier in residuals.items() if any(tier["ln_error"]))
     mended = float(np.sqrt(np.mean(np.square(residuals[key]["ln_error"]))))
     assert equation_errors(replace(bundle, residuals={key: residuals[key]}), (key,))[key] == pytest.approx(max(mended, 0.0))
-
-
-def test_intervals_of_probes_are_wider_where_the_other_gpu_was_predicted_worse() -> None:
-    rows = stream_rows(40, 13)
-
-    def widest(error: float) -> float:
-        fit = fit_kernel_groups(rows, A100, seed=0, sibling_error=dict.fromkeys(("softmax", "elementwise"), error))
-        return max(float(tier["near"]) for tier in fit.residuals.values())
-
-    assert widest(0.3) > 1.5 * widest(0.02)
 
 
 def test_few_kernels_leave_open_as_much_as_their_equations_do(twin: Bundle) -> None:
@@ -153,15 +119,6 @@ def test_narrowing_scales_widths_and_keeps_centres() -> None:
         assert moved["loop"] == priors["loop"]
 
 
-def test_a_hosts_launch_costs_go_with_the_coefficients() -> None:
-    priors = {"epsilon_s": Prior(centre=2e-6, width=0.4)}
-    moved = transferred_priors({"epsilon_s": 3e-6, "floor_s": 50e-6, "offset_s": 30e-6}, priors, 0.5, A100)
-    assert moved["floor_s"].centre == 50e-6
-    assert moved["offset_s"].centre == 30e-6
-    assert moved["floor_s"].width > 0.1  # another host is another host
-    assert "floor_s" not in transferred_priors({"epsilon_s": 3e-6}, priors, 0.5, A100)
-
-
 def test_architectures_differ_by_known_factors_both_ways() -> None:
     groups = {"gemm.linear.bf16": {"math": 1.1, "l2": 1.0, "exponent": 2.6}, "elementwise": {"l2": 1.0}, "gemm.linear.fp32": {"l2": 1.0}}
     there = moved_values(groups, A100, H100)
@@ -184,13 +141,6 @@ def test_how_blocks_follow_one_another_does_not_travel_where_blocks_persist_on_o
         assert moved["gemm.linear.bf16"]["math"] == 1.1
         assert moved["gemm.linear.fp32"] == groups["gemm.linear.fp32"]
     assert moved_values(groups, A100, V100) == groups
-
-
-def test_sections_move_as_their_family_moved() -> None:
-    values = {"norm": {"dram": 1.0, "l2": 1.0}, "norm.layernorm.fp32": {"dram": 1.2, "l2": 1.0}, "gemm": {"dram": 1.1}}
-    shifted = with_family_shift(values, {"norm": {"dram": 1.1, "l2": 0.9}})
-    assert shifted["norm.layernorm.fp32"] == pytest.approx({"dram": 1.32, "l2": 0.9})
-    assert shifted["gemm"] == {"dram": 1.1}
 
 
 def test_probes_are_different_kernels_of_every_kind_and_sizes_far_apart() -> None:
@@ -220,8 +170,8 @@ def tables(shared_data: Path) -> dict[str, KernelRows]:
     return {name: rows.select(kept & (np.array(rows.gpus)[rows.gpu_index] == name)) for name in (A100.name, V100.name)}
 
 
-@pytest.mark.parametrize(("source", "target"), [(A100, V100), (V100, A100)])
-def test_twenty_probes_carry_real_kernels_to_another_gpu(source, target, tables: dict[str, KernelRows]) -> None:  # type: ignore[no-untyped-def]
+def test_twenty_probes_carry_real_kernels_to_another_gpu(tables: dict[str, KernelRows]) -> None:
+    source, target = A100, V100
     fit = fit_kernel_groups(tables[source.name], source, seed=0, refine=False)
     bundle = planted_bundle()
     groups = {key: replace(bundle.groups["elementwise"], coefficients=one.coefficients, rows=one.rows) for key, one in fit.groups.items()}
@@ -234,7 +184,7 @@ def test_twenty_probes_carry_real_kernels_to_another_gpu(source, target, tables:
     there = {key: replace(groups["elementwise"], coefficients=one.coefficients) for key, one in found.groups.items()}
     after = predict_kernel_rows(replace(prior, gpu=target, groups=there), rows.select(~probes))
     before = predict_kernel_rows(prior, rows.select(~probes))
-    error = [float(np.mean(np.abs(p.predicted_s / p.measured_s - 1.0))) for p in (before, after)]
+    error = [float(np.mean(np.abs(p["predicted_latency"] / p["measured_latency"] - 1.0))) for p in (before, after)]
     assert error[1] < 0.08
     assert error[1] < 0.5 * error[0]
 
@@ -257,24 +207,20 @@ def test_a_few_names_tell_the_tile_that_another_gpus_library_takes(shared_data: 
     groups = {key: replace(bundle.groups["softmax"], coefficients=one.coefficients) for key, one in found.groups.items()}
     without = predict_kernel_rows(replace(prior, gpu=A100, groups=groups), asked)
     after = predict_kernel_rows(replace(prior, gpu=A100, groups=groups, tile_predictors=found.tile_predictors), asked)
-    error = [float(np.mean(np.abs(p.predicted_s / p.measured_s - 1.0))) for p in (without, after)]
+    error = [float(np.mean(np.abs(p["predicted_latency"] / p["measured_latency"] - 1.0))) for p in (without, after)]
     assert error[1] < 0.2 < error[0]
 
 
-def test_forecasts_of_another_gpu_state_wider_intervals_and_their_tier(tables: dict[str, KernelRows]) -> None:
+def test_forecasts_of_another_gpu_state_wider_intervals(tables: dict[str, KernelRows]) -> None:
     rows = tables[A100.name]
     fit = fit_kernel_groups(rows, A100, seed=0)
     bundle = planted_bundle()
     groups = {key: replace(bundle.groups["elementwise"], coefficients=one.coefficients, rows=one.rows) for key, one in fit.groups.items()}
     bundle = replace(bundle, groups=groups, residuals=fit.residuals)
     own, other = predict_kernel_rows(bundle, rows), predict_kernel_rows(bundle, tables[V100.name])
-    assert np.median(other.latency_ln_std) > 3.0 * np.median(own.latency_ln_std)
-    inside = np.abs(np.log(other.predicted_s / other.measured_s)) < 1.645 * other.latency_ln_std
+    assert other["std_latency"].median() > 3.0 * own["std_latency"].median()
+    inside = np.abs(np.log(other["predicted_latency"] / other["measured_latency"])) < 1.645 * other["std_latency"]
     assert inside.mean() > 0.88
-    assert set(kernel_tiers(bundle, rows)) == {"measured"}
-    assert set(kernel_tiers(bundle, tables[V100.name])) == {"specification"}
-    (one,) = tier_errors(other, kernel_tiers(bundle, tables[V100.name]))
-    assert (one.tier, one.n) == ("specification", len(other))
 
 
 def written(path: Path, gpu: str, count: int, data: Path) -> Path:
@@ -309,26 +255,13 @@ def test_the_command_takes_a_prior_chooses_probes_and_gates(
     assert captured.err.count("\n") == 1
     assert "latency" in captured.err
     assert "power" in captured.err
-    assert "specification" not in captured.out
-    assert "fit " in captured.out
     assert main(["check", str(out), str(new), "--require", "latency"]) == 2
     assert main([str(new), "--prior", str(tmp_path / "none.json"), "-o", str(out)]) == 1
     plan = tmp_path / "probes.toml"
     assert main(["probes", str(prior), "--gpu", "v100-pcie-32gb", "-n", "5", "-o", str(plan)]) == 0
     assert plan.read_text().count("[[kernels]]") == 5
-    dry = [
-        "--gpu",
-        "sim:v100-pcie-32gb",
-        "--campaign",
-        str(plan),
-        "--freqs",
-        "900",
-        "--dry-run",
-        "--json",
-        "--out",
-        str(tmp_path / "x.parquet"),
-    ]
+    dry = ["--gpu", "sim:v100-pcie-32gb", "--campaign", str(plan), "--freqs", "900", "--dry-run", "--json"]
     capsys.readouterr()
-    assert collect(dry) == 0
+    assert collect([*dry, "--out", str(tmp_path / "x.parquet")]) == 0
     assert json.loads(capsys.readouterr().out)
     assert main(["probes", str(prior), "--gpu", "no-such-gpu"]) == 1

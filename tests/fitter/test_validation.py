@@ -36,13 +36,6 @@ def test_a_constant_factor_shows_as_bias(factor: float, count: int) -> None:
     assert np.isnan(errors.coverage)
 
 
-def test_errors_take_only_rows_where_both_values_are_known() -> None:
-    errors = errors_of(np.array([1.0, np.nan, 1.0]), np.array([1.1, 1.0, np.nan]), np.full(3, np.nan))
-    assert errors is not None
-    assert errors.n == 1
-    assert errors_of(np.array([np.nan]), np.array([1.0]), np.array([0.1])) is None
-
-
 def test_ninety_percent_of_normal_errors_lie_inside_their_interval() -> None:
     rng = np.random.default_rng(0)
     std = rng.uniform(0.01, 0.2, 20_000)
@@ -63,10 +56,6 @@ def test_folds_hold_every_row_once_and_never_part_rows_of_one_label(labels: list
         assert not set(column[fold]) & set(column[~fold])
     for fold, again in zip(folds, grouped_folds(column, share, seed), strict=True):
         np.testing.assert_array_equal(fold, again)
-
-
-def test_no_share_makes_no_fold() -> None:
-    assert grouped_folds(np.arange(10), 0.0, 0) == []
 
 
 def test_a_bundle_predicts_the_rows_that_it_made() -> None:
@@ -98,14 +87,6 @@ def test_kernels_without_coefficients_are_not_compared_and_named() -> None:
     assert any("no coefficients for 6 of 9" in warning for warning in found.warnings)
 
 
-def test_rows_of_another_gpu_are_forecast_with_a_warning() -> None:
-    bundle = planted_bundle()
-    rows = replace(kernel_rows(bundle, various_operators(6)), gpus=("a10",))
-    found = check_bundle(bundle, selection_of(rows))
-    assert {row.gpu for row in found.rows} == {"a10"}
-    assert any(warning.startswith("forecast") for warning in found.warnings)
-
-
 def test_the_check_document_holds_what_the_contract_names() -> None:
     bundle = planted_bundle()
     rows = kernel_rows(bundle, various_operators(9), noise=0.03)
@@ -128,3 +109,18 @@ def test_a_value_lies_in_its_lopsided_interval_exactly_where_its_error_is_within
     std = facing_std(np.exp(np.array([measured])), interval)[0]
     inside = interval[0, 0] <= measured <= interval[0, 2]
     assert (abs(measured - value) <= NORMAL_90 * std) == inside or min(abs(measured - interval[0, [0, 2]])) < 1e-9
+
+
+def test_errors_take_only_rows_where_both_values_are_known() -> None:
+    errors = errors_of(np.array([1.0, np.nan, 1.0]), np.array([1.1, 1.0, np.nan]), np.full(3, np.nan))
+    assert errors is not None
+    assert errors.n == 1
+    assert errors_of(np.array([np.nan]), np.array([1.0]), np.array([0.1])) is None
+
+
+def test_rows_of_another_gpu_are_forecast_with_a_warning() -> None:
+    bundle = planted_bundle()
+    rows = replace(kernel_rows(bundle, various_operators(6)), gpus=("a10",))
+    found = check_bundle(bundle, selection_of(rows))
+    assert {row.gpu for row in found.rows} == {"a10"}
+    assert any(warning.startswith("forecast") for warning in found.warnings)

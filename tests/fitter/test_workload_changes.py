@@ -6,7 +6,7 @@ import pytest
 
 from estimator.bundle.content import Bundle
 from fitter.release.release import differences_document
-from fitter.release.workload_changes import change_table, workload_changes, workloads_of
+from fitter.release.workload_changes import change_table, workload_changes
 from fitter.report.text import diff_lines
 from tests.estimator.synthetic import transformer
 from tests.fitter.measured import planted_bundle
@@ -51,8 +51,3 @@ def test_power_that_one_bundle_lacks_is_told() -> None:
     assert said["step"] == "major"
     assert {row["new"] for row in said["workloads"] if row["quantity"] == "power_w"} == {None}
     assert any("power" in line and "–" in line for line in diff_lines(bundle, replace(bundle, power=None), changes))
-
-
-def test_without_names_the_shipped_examples_are_compared() -> None:
-    assert {workload.name for workload in workloads_of(())}
-    assert len(workloads_of(())) >= 2
