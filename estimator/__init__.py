@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from estimator.bundle.files import bundle_names, load_bundle
     from estimator.engine.kernel_table import KernelTable, predict_kernels
     from estimator.formats import read_workload, write_workload
-    from estimator.forms.rescaling import Sizes, with_sizes
-    from estimator.forms.rewriting import with_attention, with_precision
-    from estimator.forms.variation import Variant, variants
     from estimator.questions.baselines import BaselineEstimate, baseline_estimates
     from estimator.questions.choosing import Best, Comparison, Gain, best, compare, pareto_front
     from estimator.questions.costs import Tariff, cost_columns
@@ -29,6 +26,9 @@ if TYPE_CHECKING:
     from estimator.questions.judging import Asked
     from estimator.questions.points import Case, Sweep
     from estimator.questions.sweeping import sweep, sweep_chunks
+    from estimator.transforms.rescaling import Sizes, with_sizes
+    from estimator.transforms.rewriting import with_attention, with_precision
+    from estimator.transforms.variation import Variant, variants
     from estimator.vocabulary.errors import (
         ArgumentError,
         BundleError,
@@ -62,11 +62,11 @@ _HOME = {
     "KernelTable": "estimator.engine.kernel_table",
     "OperatingPointError": "estimator.vocabulary.errors",
     "Operator": "estimator.vocabulary.workload",
-    "Sizes": "estimator.forms.rescaling",
+    "Sizes": "estimator.transforms.rescaling",
     "SpecificationError": "estimator.vocabulary.errors",
     "Sweep": "estimator.questions.points",
     "Tariff": "estimator.questions.costs",
-    "Variant": "estimator.forms.variation",
+    "Variant": "estimator.transforms.variation",
     "Workload": "estimator.vocabulary.workload",
     "WorkloadError": "estimator.vocabulary.errors",
     "baseline_estimates": "estimator.questions.baselines",
@@ -86,10 +86,10 @@ _HOME = {
     "read_workload": "estimator.formats",
     "sweep": "estimator.questions.sweeping",
     "sweep_chunks": "estimator.questions.sweeping",
-    "variants": "estimator.forms.variation",
-    "with_attention": "estimator.forms.rewriting",
-    "with_precision": "estimator.forms.rewriting",
-    "with_sizes": "estimator.forms.rescaling",
+    "variants": "estimator.transforms.variation",
+    "with_attention": "estimator.transforms.rewriting",
+    "with_precision": "estimator.transforms.rewriting",
+    "with_sizes": "estimator.transforms.rescaling",
     "write_workload": "estimator.formats",
 }
 

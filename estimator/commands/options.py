@@ -15,7 +15,7 @@ from estimator.options.output_files import output_option
 from estimator.vocabulary.errors import OperatingPointError, WorkloadError
 
 if TYPE_CHECKING:
-    from estimator.forms.rescaling import Sizes
+    from estimator.transforms.rescaling import Sizes
 
 TEXT_FORMATS: Final = ("csv", "json", "txt")
 PICTURES: Final = ("svg", "png")
@@ -139,7 +139,7 @@ def _whole_numbers(context: click.Context, parameter: click.Parameter, text: str
 
 def _sizes(context: click.Context, parameter: click.Parameter, text: str | None) -> "Sizes | None":
     """The sizes that --at states: "batch=8,sequence=512"."""
-    from estimator.forms.rescaling import Sizes
+    from estimator.transforms.rescaling import Sizes
 
     if text is None:
         return None

@@ -13,10 +13,10 @@ from estimator.vocabulary.errors import EstimatorError, OperatingPointError
 
 if TYPE_CHECKING:
     from estimator.bundle.content import Bundle
-    from estimator.forms.variation import Variant
     from estimator.questions.choosing import Best
     from estimator.questions.judging import Asked
     from estimator.questions.points import Case, Sweep
+    from estimator.transforms.variation import Variant
     from estimator.vocabulary.gpu import GpuSpec
 
 MICROSECONDS: Final = 1e-6
@@ -79,7 +79,7 @@ def _variants(options: Mapping[str, Any]) -> "list[Variant]":
     if options["model"]:
         return _traced(options["model"], options["phase"], **varied)
     from estimator.formats import read_workload
-    from estimator.forms.variation import variants
+    from estimator.transforms.variation import variants
 
     files: dict[str, str] = {}
     found: list[Variant] = []
@@ -96,9 +96,9 @@ def _traced(
 ) -> "list[Variant]":
     """The model in every size, precision and form, traced one by one.  Raises EstimatorError where PyTorch is not installed."""
     from estimator.commands.reporting import stdout_on_stderr
-    from estimator.forms.variation import Variant
     from estimator.tracing.request import TraceRequest, refuse_unused_sizes
     from estimator.tracing.torch_trace import trace_calls
+    from estimator.transforms.variation import Variant
 
     asked = [size for size, values in (("batch", batch), ("sequence", sequence)) if values]
     found = []

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from estimator.completion.patterns import AttentionBlock, Change, Patterns, kernel, with_reads
-from estimator.forms.host_shares import INNER, LAYER
+from estimator.transforms import INNER, LAYER
 from estimator.vocabulary.workload import Operator
 
 WIDE: Final = "fp32"

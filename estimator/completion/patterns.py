@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, NamedTuple
 
-from estimator.forms.host_shares import LIGHT
+from estimator.transforms import LIGHT
 from estimator.vocabulary.listing import Listing, main_precision
 from estimator.vocabulary.workload import Operator
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from estimator.completion.patterns import NOTHING, Change, Patterns, kernel
-from estimator.forms.host_shares import INNER, INTERNAL
+from estimator.transforms import INNER, INTERNAL
 from estimator.vocabulary.workload import Operator, conv_output_size
 
 CONVERTED: Final = frozenset({"bf16", "fp16"})

@@ -40,7 +40,7 @@ def read_workload(path: str | Path, *, completion: bool | str = True, attention:
     workload = workload_from_bytes(content, path, completion=completion)
     if not attention:
         return workload
-    from estimator.forms.rewriting import with_attention  # most workloads are taken as they are
+    from estimator.transforms.rewriting import with_attention  # most workloads are taken as they are
 
     return with_attention(workload, attention)
 

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from estimator.forms.host_shares import INNER, LIGHT
+from estimator.transforms import INNER, LIGHT
 from estimator.vocabulary.documents import parse_json
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.listing import Listing, index_array

@@ -10,11 +10,11 @@ from estimator.bundle.content import Bundle
 from estimator.bundle.files import told_apart
 from estimator.engine.board import Board, Clocks, open_board
 from estimator.engine.prediction import MOST_NUMBERS, Prediction, predict
-from estimator.forms.variation import Variant
 from estimator.model.memory import memory_warnings
 from estimator.model.phases import EVENTS
 from estimator.model.power_limit import Ranges, std_of
 from estimator.questions.points import VALUES, Case, Sweep, joined_sweeps
+from estimator.transforms.variation import Variant
 from estimator.uncertainty.forecast import forecast_lines, limit_notes
 from estimator.uncertainty.unseen import unseen_lines
 from estimator.uncertainty.validity import no_rate_warning, step_warning, unlockable_line, validity_of

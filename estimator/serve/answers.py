@@ -10,7 +10,6 @@ from estimator.display.answers import CLOCK_CHARTS, clock_svg, drawable, explana
 from estimator.display.estimates import result_document
 from estimator.display.explanations import explanation_document
 from estimator.display.text import QUANTITIES, known, with_uncertainty
-from estimator.forms.variation import variants
 from estimator.questions.choosing import answered
 from estimator.questions.estimates import Estimate
 from estimator.questions.explanation import explain
@@ -20,6 +19,7 @@ from estimator.serve.catalogue import Catalogue
 from estimator.serve.choices import MICROSECONDS, clocks_of
 from estimator.serve.local_site import RequestError
 from estimator.serve.question import Question, check_gpu
+from estimator.transforms.variation import variants
 from estimator.uncertainty.validity import why_no_time
 from estimator.vocabulary.specifications import load_gpu
 

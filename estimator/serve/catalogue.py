@@ -14,8 +14,8 @@ from typing import Final
 from estimator.bundle.content import Bundle
 from estimator.bundle.files import bundle_names, load_bundle
 from estimator.formats import read_workload, workload_from_bytes
-from estimator.forms.rescaling import Sizes, sizes_in_name
 from estimator.serve.local_site import RequestError
+from estimator.transforms.rescaling import Sizes, sizes_in_name
 from estimator.vocabulary.errors import BundleError
 from estimator.vocabulary.resources import resource_folder
 from estimator.vocabulary.specifications import gpu_names

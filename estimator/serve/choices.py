@@ -8,9 +8,9 @@ from typing import Any, Final
 import numpy as np
 
 from estimator.bundle.content import Bundle
-from estimator.forms.rescaling import Sizes, with_sizes
-from estimator.forms.rewriting import ATTENTION_FORMS, with_attention, with_precision
 from estimator.serve.catalogue import Catalogue, Entry
+from estimator.transforms.rescaling import Sizes, with_sizes
+from estimator.transforms.rewriting import ATTENTION_FORMS, with_attention, with_precision
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypeVar
 
-from estimator.forms.rescaling import LARGEST_SIZE, Sizes
 from estimator.serve.local_site import RequestError
+from estimator.transforms.rescaling import LARGEST_SIZE, Sizes
 from estimator.vocabulary.documents import parse_json
 from estimator.vocabulary.errors import SpecificationError
 from estimator.vocabulary.reader import FaultError, Span, read

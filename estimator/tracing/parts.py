@@ -4,8 +4,8 @@ import tomllib
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from estimator.forms.host_shares import LAYER, LIGHT
 from estimator.tracing.calls import Call, Tensor
+from estimator.transforms import LAYER, LIGHT
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
 from estimator.vocabulary.workload import TRACED, Operator, make_operator
 

@@ -3,9 +3,9 @@
 import math
 from typing import Any, Final
 
-from estimator.forms.host_shares import INNER, INTERNAL, LAYER
 from estimator.tracing.calls import Call, Tensor
 from estimator.tracing.parts import BACKWARD, OPERATIONS, Part, base_name, moved, part
+from estimator.transforms import INNER, INTERNAL, LAYER
 from estimator.vocabulary.workload import TRACED
 
 SIXTEEN_BIT: Final = frozenset({"bf16", "fp16"})

@@ -16,13 +16,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from estimator.forms.rewriting import with_attention, with_precision
 from estimator.tracing.building import CACHE, Job, configured_job, user_job
 from estimator.tracing.calls import Call
 from estimator.tracing.lowering import lower_calls
 from estimator.tracing.models import load_model_config
 from estimator.tracing.recording import AttentionCalls, Held, fused_step, recording, tensors_in, tensors_within
 from estimator.tracing.request import TENSOR_TYPES, TraceRequest, checked_request
+from estimator.transforms.rewriting import with_attention, with_precision
 from estimator.vocabulary.errors import EstimatorError, WorkloadError
 from estimator.vocabulary.workload import Footprint, Workload
 

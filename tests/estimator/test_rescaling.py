@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from estimator.formats import read_workload
-from estimator.forms.rescaling import Sizes, sizes_in_name, with_sizes
+from estimator.transforms.rescaling import Sizes, sizes_in_name, with_sizes
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.workload import UnknownOperator, Workload
 from examples.gpt2_prefill import gpt2_prefill

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from estimator.formats import read_workload
-from estimator.forms.rewriting import with_attention, with_precision
+from estimator.transforms.rewriting import with_attention, with_precision
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.work import work_by_family
 from estimator.vocabulary.workload import Operator, Workload, make_operator, merge_operators

@@ -11,9 +11,9 @@ import pytest
 
 from estimator.cli import main
 from estimator.formats import read_workload
-from estimator.forms.rescaling import Sizes, sizes_in_name
 from estimator.tracing.models import load_model_config, model_names
 from estimator.tracing.request import SIZES, TraceRequest, checked_request, refuse_unused_sizes
+from estimator.transforms.rescaling import Sizes, sizes_in_name
 from estimator.vocabulary.errors import WorkloadError
 
 HAS_TORCH = all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
