@@ -27,6 +27,9 @@ SETTINGS: Final = {"help_option_names": ["-h", "--help"]}
 MOST_DIGITS: Final = 9
 """Digits of a whole number: a longer one is a mistake."""
 
+Options = Mapping[str, Any]
+"""What click hands to a command: the value of each option by its name, of the type that is declared here."""
+
 Command = Callable[..., Any]
 Decorator = Callable[[Command], Command]
 
@@ -128,7 +131,8 @@ def as_wrong_usage(option: str) -> Iterator[None]:
         raise click.UsageError(f"{option}: {error}") from error
 
 
-def _whole_numbers(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...]:
+def whole_numbers(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...]:
+    """Whole numbers from 1 on: "1,8,32" or LO:HI:STEP."""
     if text is None:
         return ()
     from estimator.vocabulary.clock_list import parse_whole_numbers
@@ -172,7 +176,7 @@ def workload_files(context: click.Context, parameter: click.Parameter, texts: tu
     return texts
 
 
-def answer_form(options: Mapping[str, Any], known: Sequence[str]) -> str:
+def answer_form(options: Options, known: Sequence[str]) -> str:
     """The form of the answer: a flag's, that which the output's ending names, or "txt".  Raises UsageError."""
     if options["as_json"] and options["as_csv"]:
         raise click.UsageError("--json and --csv exclude each other")
@@ -206,8 +210,8 @@ QUESTION: Final = (
     ),
     click.option("--freqs", "--freq", "freqs", metavar="LIST|LO:HI:STEP|all", help="SM clocks [MHz]; else the published one."),
     click.option("--gpu-spec", metavar="NAME|FILE,…", callback=words, help="Forecast for other GPUs; 'own': the bundle's."),
-    click.option("--batch", metavar="LIST|LO:HI:STEP", callback=_whole_numbers, help="Sequences or images at once."),
-    click.option("--sequence", metavar="LIST|LO:HI:STEP", callback=_whole_numbers, help="Tokens of each."),
+    click.option("--batch", metavar="LIST|LO:HI:STEP", callback=whole_numbers, help="Sequences or images at once."),
+    click.option("--sequence", metavar="LIST|LO:HI:STEP", callback=whole_numbers, help="Tokens of each."),
     click.option(
         "--at",
         metavar="batch=B,sequence=S",

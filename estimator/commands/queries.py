@@ -1,14 +1,14 @@
 """From a command's options to questions: every combination of what was listed, and which of them a board cannot answer."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from estimator.commands.options import as_wrong_usage
+from estimator.commands.options import Options, as_wrong_usage
 from estimator.vocabulary.errors import EstimatorError, OperatingPointError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ TRACED_SEQUENCE: Final = 512
 """Tokens of a sequence where none are asked for, as `estimate trace` has it."""
 
 
-def questions(options: Mapping[str, Any]) -> "list[Asked]":
+def questions(options: Options) -> "list[Asked]":
     """A question for every workload, bundle and GPU, in that nesting from the inside out.
 
     Raises EstimatorError for files that cannot be used, UsageError for options that do not go together and lists that cannot be read.
@@ -58,7 +58,7 @@ def questions(options: Mapping[str, Any]) -> "list[Asked]":
     return asked
 
 
-def _check_something_asked(options: Mapping[str, Any]) -> None:
+def _check_something_asked(options: Options) -> None:
     """Refuse a command without a workload, and with both files and a model.  Raises UsageError."""
     if bool(options["workloads"]) == bool(options["model"]):
         raise click.UsageError("name workload files, or a --model to trace" + (", not both" if options["model"] else ""))
@@ -68,7 +68,7 @@ def _check_something_asked(options: Mapping[str, Any]) -> None:
         raise click.UsageError("--phase belongs to --model")
 
 
-def _variants(options: Mapping[str, Any]) -> "list[Variant]":
+def _variants(options: Options) -> "list[Variant]":
     """Every workload in every size, precision and form asked for, each under a name of its own."""
     varied = {name: options[name] for name in ("batch", "sequence", "precision", "attention")}
     count = math.prod(max(len(values), 1) for values in (*varied.values(), options["workloads"]))
@@ -112,7 +112,7 @@ def _traced(
     return found
 
 
-def _gpus(bundle: "Bundle", options: Mapping[str, Any]) -> "list[GpuSpec | None]":
+def _gpus(bundle: "Bundle", options: Options) -> "list[GpuSpec | None]":
     """The GPUs to ask for; None for the bundle's own."""
     from estimator.vocabulary.specifications import load_gpu, override_gpu
 
@@ -185,7 +185,7 @@ def reasons_of(lost: "Sequence[Sweep]") -> "list[tuple[Case, str]]":
     return [(case, line) for points in lost for case in points.cases for line in cannot_run_lines(case.warnings)]
 
 
-def best_point(asked: "Sequence[Asked]", options: Mapping[str, Any]) -> "Best":
+def best_point(asked: "Sequence[Asked]", options: Options) -> "Best":
     """The point of least --goal under --power-limit and --latency-limit [ms].
 
     Raises EstimatorError where no bundle knows the power that is asked for, and where no point keeps the limits.

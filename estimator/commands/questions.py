@@ -1,6 +1,6 @@
 """What `estimate sweep`, `best`, `compare` and `explain` do."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +16,7 @@ from estimator.commands.options import (
     SETTINGS,
     TEXT_FORMATS,
     Number,
+    Options,
     answer_form,
     answer_options,
     with_options,
@@ -65,7 +66,7 @@ def sweep_command(**options: Any) -> int:
     return remarks.report(options)
 
 
-def _stream(columns: "Iterator[Columns]", form: str, options: Mapping[str, Any]) -> None:
+def _stream(columns: "Iterator[Columns]", form: str, options: Options) -> None:
     from estimator.display.sweeps import csv_pieces, json_pieces, write_parquet
     from estimator.vocabulary.whole_file import open_whole
 
@@ -83,7 +84,7 @@ def _stream(columns: "Iterator[Columns]", form: str, options: Mapping[str, Any])
             stream.write(text.encode("utf-8", errors="replace"))
 
 
-def _deliver_points(form: str, points: "Sweep", text: Callable[[], str], options: Mapping[str, Any]) -> None:
+def _deliver_points(form: str, points: "Sweep", text: Callable[[], str], options: Options) -> None:
     """A sweep as a page or a picture, or the text that stands for it."""
     from estimator.display.answers import SWEEP_CHARTS as CHARTS
     from estimator.display.answers import sweep_page
@@ -120,8 +121,8 @@ def best_command(**options: Any) -> int:
     """The clock, batch, precision or GPU of least energy (or latency, …) under limits, and which clocks cannot be told from it."""
     form = answer_form(options, PAGE_FORMATS)
     asked, lost = answerable(questions(options))
-    from estimator.display.estimates import json_text
     from estimator.display.sweeps import best_document, best_text, csv_pieces, sweep_columns
+    from estimator.display.text import json_text
 
     answer, terms = best_point(asked, options), _terms(options)
     cases, chosen = answer.points.cases, answer.points.select([answer.index])  # type: ignore[arg-type]
@@ -156,8 +157,8 @@ def compare_command(**options: Any) -> int:
     One alone with --set or --efficiency is compared with the board as it is.
     """
     form = answer_form(options, TEXT_FORMATS)
-    from estimator.display.estimates import json_text
     from estimator.display.sweeps import comparison_columns, comparison_document, comparison_text, csv_pieces
+    from estimator.display.text import json_text
     from estimator.questions.baselines import baseline_estimates
     from estimator.questions.choosing import compare
     from estimator.questions.judging import at_clocks, judged
@@ -200,8 +201,8 @@ def explain_command(**options: Any) -> int:
         raise click.UsageError("one workload, bundle, GPU and clock at a time are explained; `estimate compare` sets several side by side")
     from estimator.display.answers import EXPLANATION_CHARTS as CHARTS
     from estimator.display.answers import explanation_page
-    from estimator.display.estimates import json_text
     from estimator.display.explanations import explanation_csv, explanation_document, explanation_text
+    from estimator.display.text import json_text
     from estimator.questions.explanation import explain
 
     answerable(asked)
@@ -218,7 +219,7 @@ def explain_command(**options: Any) -> int:
     return remarks.report(options)
 
 
-def _terms(options: Mapping[str, Any]) -> "Terms":
+def _terms(options: Options) -> "Terms":
     from estimator.display.sweeps import Terms
     from estimator.questions.costs import Tariff
 

@@ -178,7 +178,7 @@ def _entry(raw: Any, place: str) -> Entry:
     declared, _ = READERS[kind]
     named = {SPELLINGS.get(name, name): value for name, value in query.items()} | query if declared is _Attention else query
     try:
-        found = read(declared, {name: named[name] for name in fields_of(declared) if name in named})
+        found: Any = read(declared, {name: named[name] for name in fields_of(declared) if name in named})
         _check(found)
     except FaultError as fault:
         raise WorkloadError(f"{place} ({kind}): {fault}; correct it or trace the model again") from None

@@ -2,14 +2,14 @@
 
 import math
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final, cast
 
 import numpy as np
 
 from estimator.display.answers import CLOCK_CHARTS, clock_svg, drawable, explanation_charts
 from estimator.display.estimates import result_document
 from estimator.display.explanations import explanation_document
-from estimator.display.text import QUANTITIES, known, with_uncertainty
+from estimator.display.text import QUANTITIES, Document, with_uncertainty
 from estimator.questions.choosing import answered
 from estimator.questions.estimates import Estimate
 from estimator.questions.explanation import explain
@@ -30,7 +30,7 @@ EXPLAINED: Final = ("limits_s", "energy_parts_j", "waiting_s")
 """Fields of the explanation that the page shows, beside its kernels."""
 
 
-def answer_document(question: Question, catalogue: Catalogue) -> dict[str, Any]:
+def answer_document(question: Question, catalogue: Catalogue) -> Document:
     """Everything that the page shows about one operating point.
 
     `estimate` is what `estimate --json` prints for it, to the last digit.  Raises RequestError for unknown keys and EstimatorError for
@@ -48,14 +48,15 @@ def answer_document(question: Question, catalogue: Catalogue) -> dict[str, Any]:
         (points,) = answered([at_clocks(asked, tuple(clocks_of(asked.gpu or asked.bundle.gpu)))])
         charts = {name: clock_svg(points, name, result.asked_clock_mhz) for name in CLOCK_CHARTS if drawable(points, name)}
     document = explanation_document(explanation)
+    kernels = cast(list[Document], document["kernels"])
     return {
         "estimate": result_document(result),
         "gpu": result.gpu,
         "simulated": asked.bundle.simulated,
         "numbers": [_number_row(name, result) for name in QUANTITIES],
-        "explanation": {**{name: document[name] for name in EXPLAINED}, "kernels": document["kernels"][:MOST_KERNELS_SHOWN]},
-        "kernels": len(document["kernels"]),
-        "sweep": {name: [known(value) for value in getattr(points, name).tolist()] for name in VALUES},
+        "explanation": {**{name: document[name] for name in EXPLAINED}, "kernels": kernels[:MOST_KERNELS_SHOWN]},
+        "kernels": len(kernels),
+        "sweep": {name: getattr(points, name).tolist() for name in VALUES},
         "charts": charts | explanation_charts(explanation),
     }
 
@@ -77,14 +78,14 @@ def _asked(question: Question, catalogue: Catalogue) -> Asked:
     )
 
 
-def _number_row(field: str, result: Estimate) -> dict[str, Any]:
+def _number_row(field: str, result: Estimate) -> Document:
     """A quantity with its standard deviation and 90 % interval as text, and its number in SI units."""
     units = QUANTITIES[field]
     value, low, high = (getattr(result, name) for name in (field, f"{field}_low", f"{field}_high"))
     ends = (with_uncertainty(end, math.nan, units) for end in (low, high))
     return {
         "name": field.rpartition("_")[0],
-        "value": known(value),
+        "value": value,
         "text": with_uncertainty(value, getattr(result, f"{field}_std"), units),
         "interval": " to ".join(ends) if math.isfinite(low) else "unknown",
     }

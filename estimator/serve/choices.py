@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from estimator.bundle.content import Bundle
+from estimator.display.text import Document
 from estimator.serve.catalogue import Catalogue, Entry
 from estimator.transforms.rescaling import Sizes, with_sizes
 from estimator.transforms.rewriting import ATTENTION_FORMS, with_attention, with_precision
@@ -35,7 +36,7 @@ SIZES_UNKNOWN: Final = (
 NO_SEQUENCE: Final = "The workload has no sequence, or it is not stated under “Written for”."
 
 
-def choices_document(catalogue: Catalogue, most_bytes: int) -> dict[str, Any]:
+def choices_document(catalogue: Catalogue, most_bytes: int) -> Document:
     """Workloads, bundles with the clocks of their GPUs, other GPUs with theirs; most_bytes: the largest file that may be loaded."""
     return {
         "workloads": [entry_document(entry) for entry in catalogue.workloads()],
@@ -45,12 +46,12 @@ def choices_document(catalogue: Catalogue, most_bytes: int) -> dict[str, Any]:
     }
 
 
-def entry_document(entry: Entry) -> dict[str, Any]:
+def entry_document(entry: Entry) -> Document:
     """A workload as one line of a list."""
     return {"key": entry.key, "name": entry.workload.name, "source": entry.source}
 
 
-def workload_document(entry: Entry, at: Sizes | None) -> dict[str, Any]:
+def workload_document(entry: Entry, at: Sizes | None) -> Document:
     """What a workload holds and what it can be turned into.
 
     at: the sizes that the user states, None for those that are known.  `batch` and `sequence` hold the sizes that can be reached, and
@@ -75,7 +76,7 @@ def clocks_of(gpu: GpuSpec) -> list[float]:
     return clocks
 
 
-def _bundle_document(key: str, bundle: Bundle) -> dict[str, Any]:
+def _bundle_document(key: str, bundle: Bundle) -> Document:
     return {
         "key": key,
         "name": f"{bundle.name} {bundle.version}",
@@ -85,11 +86,11 @@ def _bundle_document(key: str, bundle: Bundle) -> dict[str, Any]:
     }
 
 
-def _gpu_document(gpu: GpuSpec) -> dict[str, Any]:
+def _gpu_document(gpu: GpuSpec) -> Document:
     return {"gpu": gpu.name, "clocks_mhz": clocks_of(gpu), "usual_clock_mhz": gpu.sm_clock_max_mhz, "power_limit_w": gpu.power_limit_w}
 
 
-def _reachable(workload: Workload, present: Sizes | None, name: str) -> dict[str, Any]:
+def _reachable(workload: Workload, present: Sizes | None, name: str) -> Document:
     """Values of a size to which the workload can be rescaled, and why there are no others."""
     own: int = getattr(present, name, 0)
     if present is None or not own:

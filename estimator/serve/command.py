@@ -13,8 +13,8 @@ from typing import Any, Final
 import click
 
 from estimator.bundle.store import store_fault
-from estimator.commands.options import OUTPUT, SETTINGS, with_options, workload_files
-from estimator.display.text import printable
+from estimator.commands.options import OUTPUT, SETTINGS, Options, with_options, workload_files
+from estimator.commands.reporting import say
 from estimator.options.command_line import DONE, named_files
 from estimator.vocabulary.errors import EstimatorError
 
@@ -69,7 +69,7 @@ def serve_command(**options: Any) -> int:
     return DONE
 
 
-def _announce(url: str, options: dict[str, Any]) -> None:
+def _announce(url: str, options: Options) -> None:
     """Where the page is, to stdout; everything else to stderr."""
     click.echo(json.dumps({"url": url}) if options["as_json"] else url)
     if not options["quiet"]:
@@ -80,8 +80,9 @@ def _announce(url: str, options: dict[str, Any]) -> None:
             err=True,
         )
     fault = store_fault()
-    if fault and not options["quiet"]:
-        click.echo(f"{'warning' if fault[1] else 'note'}: {printable(fault[0])}", err=True)
+    if fault:
+        text, barred = fault
+        say([text] * barred, [text] * (not barred), quiet=options["quiet"])
 
 
 def _open_in_browser(url: str, stack: ExitStack) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from urllib.parse import parse_qs
 
 from estimator.display.pages import STYLE
+from estimator.display.text import known
 from estimator.serve.answers import answer_document
 from estimator.serve.catalogue import Catalogue
 from estimator.serve.choices import choices_document, entry_document, workload_document
@@ -32,7 +33,7 @@ def page_server(host: str, port: int, catalogue: Catalogue, *, log: Line, compla
 
     def computed(document: Callable[[bytes, str], Any], most_bytes: int = 0) -> Computed:
         def answer(body: bytes, query: str) -> Reply:
-            return Reply(content=json.dumps(document(body, query), allow_nan=False).encode(), media_type=JSON_TYPE)
+            return Reply(content=json.dumps(known(document(body, query)), allow_nan=False).encode(), media_type=JSON_TYPE)
 
         return Computed(answer=answer, most_bytes=most_bytes)
 
