@@ -46,7 +46,7 @@ def deliver(answer: str | bytes, out: Path | None) -> None:
 def deliver_form(form: str, text: Callable[[], str], out: Path | None) -> None:
     """The answer, or its chart as a picture."""
     if form in ("svg", "png"):
-        from estimator.display.pictures import picture_png, standalone_svg
+        from estimator.display.pages import picture_png, standalone_svg
 
         deliver(standalone_svg(text()) if form == "svg" else picture_png(text()), out)
     else:

@@ -12,12 +12,11 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from estimator.options.entry import INTERRUPTED
-
 DONE: Final = 0
 FAILED: Final = 1
 WRONG_USAGE: Final = 2
 DONE_WITH_WARNINGS: Final = 3
+INTERRUPTED: Final = 130
 
 LONGEST_LINE: Final = 2000
 """Characters of an error; an argument or a field that is longer is cut in its middle."""

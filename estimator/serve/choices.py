@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import log2
 from typing import Any, Final
 
 import numpy as np
@@ -26,10 +25,6 @@ CANDIDATES: Final = {
 }
 """Values of the sliders, beside the workload's own."""
 
-MOST_PROBED: Final = 16_000
-"""Kernels times values that are tried for a slider, half a second; of a workload of more than a thousand kernels the values nearest to
-its own are tried."""
-
 SIZES_UNKNOWN: Final = (
     "The file does not tell for which batch and sequence it was written; say it under “Written for”, or name the file so (…_b8_s512.json)."
 )
@@ -39,7 +34,7 @@ NO_SEQUENCE: Final = "The workload has no sequence, or it is not stated under �
 def choices_document(catalogue: Catalogue, most_bytes: int) -> Document:
     """Workloads, bundles with the clocks of their GPUs, other GPUs with theirs; most_bytes: the largest file that may be loaded."""
     return {
-        "workloads": [entry_document(entry) for entry in catalogue.workloads()],
+        "workloads": [entry_document(entry) for entry in list(catalogue.workloads.values())],
         "bundles": [_bundle_document(key, bundle) for key, bundle in catalogue.bundles.items()],
         "gpus": [_gpu_document(load_gpu(name)) for name in catalogue.gpus],
         "most_bytes": most_bytes,
@@ -95,11 +90,10 @@ def _reachable(workload: Workload, present: Sizes | None, name: str) -> Document
     own: int = getattr(present, name, 0)
     if present is None or not own:
         return {"values": [], "value": None, "reason": NO_SEQUENCE if present else SIZES_UNKNOWN}
-    nearest = sorted(set(CANDIDATES[name]) - {own}, key=lambda value: abs(log2(value / own)))
-    tried = sorted(nearest[: MOST_PROBED // len(workload.operators)])
-    faults = {value: _fault(with_sizes, workload, present, replace(present, **{name: value})) for value in tried}
+    others = [value for value in CANDIDATES[name] if value != own]
+    faults = {value: _fault(with_sizes, workload, present, replace(present, **{name: value})) for value in others}
     reason = next((fault for fault in faults.values() if fault), "")
-    return {"values": sorted([own, *(value for value in tried if not faults[value])]), "value": own, "reason": reason}
+    return {"values": sorted([own, *(value for value in others if not faults[value])]), "value": own, "reason": reason}
 
 
 def _fault(change: Callable[..., Workload], *arguments: Any) -> str:

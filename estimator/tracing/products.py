@@ -3,8 +3,7 @@
 import math
 from typing import Any, Final
 
-from estimator.tracing.calls import Call, Tensor
-from estimator.tracing.parts import BACKWARD, OPERATIONS, Part, base_name, moved, part
+from estimator.tracing.calls import BACKWARD, OPERATIONS, Call, Part, Tensor, base_name, moved, part
 from estimator.transforms import INNER, INTERNAL, LAYER
 from estimator.vocabulary.workload import TRACED
 

@@ -9,8 +9,7 @@ import click
 import pytest
 
 from estimator.cli import main
-from estimator.options.command_line import run_command
-from estimator.options.entry import INTERRUPTED
+from estimator.options.command_line import INTERRUPTED, run_command
 
 WORKLOAD = str(Path(__file__).parents[2] / "examples" / "gpt2-prefill.json")
 BUNDLE = "a100-pcie-40gb-eager"
