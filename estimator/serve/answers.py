@@ -24,7 +24,7 @@ from estimator.transforms.variation import variants
 from estimator.uncertainty.validity import why_no_time
 from estimator.vocabulary.documents import parse_json
 from estimator.vocabulary.errors import SpecificationError
-from estimator.vocabulary.reader import Span, Text, read
+from estimator.vocabulary.reader import Span, read
 from estimator.vocabulary.specifications import load_gpu
 
 MOST_KERNELS_SHOWN: Final = 200
@@ -65,11 +65,11 @@ class Question:
     host_launch_us      host cost of one framework operator [µs], None for the bundle's
     """
 
-    workload: Text
-    bundle: Text
-    gpu: Text | None = None
-    precision: Text | None = None
-    attention: Text | None = None
+    workload: str
+    bundle: str
+    gpu: str | None = None
+    precision: str | None = None
+    attention: str | None = None
     at: At | None = None
     batch: Size | None = None
     sequence: Size | None = None
@@ -82,7 +82,7 @@ class Question:
 class Described:
     """A workload whose choices are asked for."""
 
-    workload: Text
+    workload: str
     at: At | None = None
 
 

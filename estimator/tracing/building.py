@@ -52,9 +52,9 @@ def configured_job(torch: Any, transformers: Any, request: TraceRequest, config:
     kind = known[config.model_type]
     usual = kind()
     for key in request.settings:
-        if key not in config.values and not hasattr(usual, key):
+        if key not in config.config and not hasattr(usual, key):
             raise WorkloadError(f"{request.model}: its configuration has no field {key!r}; look at --set")
-    settings = kind(**_with_image_size({**config.values, **request.settings}, usual, request.image_size))
+    settings = kind(**_with_image_size({**config.config, **request.settings}, usual, request.image_size))
     with torch.device("meta"):
         model = _build(torch, transformers, request, config, settings)
         arguments = _inputs(torch, request, config, model)

@@ -62,7 +62,7 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
         "in Python at=Sizes(batch=8, sequence=512)",
     ),
     "no file": (lambda: read_workload(ANY), "path must be the name of a workload file"),
-    "a number for a rule set": (lambda: read_workload(EXAMPLE, completion=3), "completion must be True, False or the name"),  # type: ignore[arg-type]
+    "a number for a rule set": (lambda: read_workload(EXAMPLE, completion=3), "completion must be True or False"),  # type: ignore[arg-type]
     "no name of a bundle": (lambda: load_bundle(ANY), "name_or_path must be the name of a bundle"),
     "a number for a GPU": (lambda: load_gpu(3), "name_or_path must be the name of a GPU"),  # type: ignore[arg-type]
 }

@@ -108,7 +108,7 @@ def test_a_configuration_file_keeps_its_fields_and_leaves_weights_and_code_alone
     }
     path.write_text(json.dumps(document))
     config = load_model_config(str(path))
-    assert (config.model_type, config.architecture, dict(config.values)) == ("gpt2", "GPT2Model", {"n_layer": 3})
+    assert (config.model_type, config.architecture, dict(config.config)) == ("gpt2", "GPT2Model", {"n_layer": 3})
 
 
 @pytest.mark.parametrize("name", model_names())

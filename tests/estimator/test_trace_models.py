@@ -165,7 +165,7 @@ def test_each_precision_reaches_the_layers_that_have_it(precision, products, oth
 
 @pytest.mark.parametrize("name", model_names())
 def test_every_shipped_model_is_built_and_traced(name):
-    values = load_model_config(name).values
+    values = load_model_config(name).config
     short = {key: 1 for key in ("num_hidden_layers", "n_layer") if key in values}
     workload = trace_workload(TraceRequest(model=name, sequence=16, settings=short))
     assert workload.unknown == ()
@@ -224,7 +224,7 @@ def allocated_byte(model: str, settings: dict[str, int], batch: int, sequence: i
     """The most that PyTorch's allocator holds at a time, beyond what was there, while a real model with weights runs on the processor."""
     config = load_model_config(model)
     kind = transformers.CONFIG_MAPPING[config.model_type]
-    real = getattr(transformers, config.architecture)._from_config(kind(**{**config.values, **settings}), attn_implementation="eager")
+    real = getattr(transformers, config.architecture)._from_config(kind(**{**config.config, **settings}), attn_implementation="eager")
     tokens = torch.ones((batch, sequence), dtype=torch.int64)
     inputs = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
     real.train(train)
