@@ -37,36 +37,24 @@ Decorator = Callable[[Command], Command]
 # What words mean ------------------------------------------------------------------------------------------------------
 
 
-class Number(click.ParamType[float]):
-    """A finite number from `least` (or above it) to `most`."""
+class Number(click.FloatRange):
+    """A finite number within limits."""
 
     name = "number"
 
-    def __init__(self, least: float = 0.0, most: float = math.inf, *, above: bool = False, below: bool = False) -> None:
-        """above, below: whether the ends themselves are excluded."""
-        self.least, self.most, self.above, self.below = least, most, above, below
-
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number.  Raises BadParameter for a text that is none, one that is not finite, and one beyond the ends."""
-        try:
-            number = float(value)
-        except (TypeError, ValueError):
-            number = math.nan
-        inside = (
-            self.least <= number <= self.most and not (self.above and number == self.least) and not (self.below and number == self.most)
-        )
-        if not math.isfinite(number) or not inside:
-            low = f"above {self.least:g}" if self.above else f"of at least {self.least:g}"
-            high = "" if math.isinf(self.most) else f" and {'below' if self.below else 'at most'} {self.most:g}"
-            self.fail(f"{value!r} must be a number {low}{high}", param, ctx)
+        """The number.  Raises BadParameter for a text that is none, one that is not finite, and one beyond the limits."""
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number", param, ctx)
         return number
 
 
-POSITIVE = Number(above=True)
-NOT_NEGATIVE = Number()
+POSITIVE = Number(0.0, min_open=True)
+NOT_NEGATIVE = Number(0.0)
 """The usual two."""
 
-LAUNCH_US = Number(most=1e6)
+LAUNCH_US = Number(0.0, 1e6)
 """Of a host, for one operator [µs]; one that needed longer would run no model (`estimator.engine.board.LONGEST_LAUNCH_S`)."""
 
 EFFICIENCY = Number(1e-3, 1.5)

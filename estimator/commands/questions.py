@@ -109,7 +109,7 @@ def _deliver_points(form: str, points: "Sweep", text: Callable[[], str], options
     click.option("--latency-limit", type=POSITIVE, metavar="MS", help="Latency of an iteration that must be kept [ms]."),
     click.option(
         "--confidence",
-        type=Number(0.0, 1.0, above=True, below=True),
+        type=Number(0.0, 1.0, min_open=True, max_open=True),
         default=0.5,
         show_default=True,
         metavar="P",

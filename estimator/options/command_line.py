@@ -28,16 +28,15 @@ QUIET_OR_VERBOSE: Final = "--quiet and -v"
 
 
 class InputFile(click.Path):
-    """A file to read, looked for before anything is loaded that would read it; `remedy` says what to do where it is not there."""
+    """A file to read, looked for before anything is loaded that would read it."""
 
-    def __init__(self, remedy: str = "") -> None:
+    def __init__(self) -> None:
         super().__init__(path_type=Path)
-        self.remedy = remedy
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The path.  Raises ClickException, which ends the command with status 1, for one that is not there."""
         if "\0" not in str(value):
-            check_present([str(value)], "{}: cannot be read (No such file or directory)" + (f"; {self.remedy}" if self.remedy else ""))
+            check_present([str(value)], "{}: cannot be read (No such file or directory)")
         return super().convert(value, param, ctx)
 
 
@@ -120,10 +119,10 @@ def run_command(command: click.Command, arguments: Sequence[str] | None, name: s
         return status if isinstance(status, int) else DONE
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else name
-        _complain(f"{path}: {_one_line(error.format_message()).rstrip('.')}; see '{path} --help'")
+        _complain(f"{path}: {one_line(error.format_message()).rstrip('.')}; see '{path} --help'")
         return WRONG_USAGE
     except click.ClickException as error:
-        _complain(f"{name}: {_one_line(error.format_message())}")
+        _complain(f"{name}: {one_line(error.format_message())}")
         return FAILED
     except (click.Abort, KeyboardInterrupt):
         if sys.stderr.isatty():  # the terminal has written "^C"
@@ -137,21 +136,16 @@ def run_command(command: click.Command, arguments: Sequence[str] | None, name: s
         _complain(f"{name}: not enough memory")
         return FAILED
     except errors as error:
-        _complain(f"{name}: {_one_line(str(error))}")
+        _complain(f"{name}: {one_line(str(error))}")
         return FAILED
     except OSError as error:  # a name that no file can have; without a name it is stdout, say a full disk behind it
         told = f"{error.filename}: {error.strerror or error}" if error.filename else f"stdout cannot be written ({error.strerror or error})"
-        _complain(f"{name}: {_one_line(told)}" + ("" if error.filename else "; make room, or send it elsewhere"))
+        _complain(f"{name}: {one_line(told)}" + ("" if error.filename else "; make room, or send it elsewhere"))
         return FAILED
 
 
 def _invoked(command: click.Command, name: str, arguments: list[str]) -> Any:
-    """What a command returns, by `command.main` where a shell asks for completions.
-
-    That function also writes an empty line when it is interrupted, even into a log.
-    """
-    if any(key.startswith("_") and key.endswith("_COMPLETE") for key in os.environ):
-        return command.main(args=arguments, prog_name=name, standalone_mode=False)
+    """What a command returns.  Not by `command.main`, which writes an empty line when it is interrupted, even into a log."""
     try:
         with command.make_context(name, arguments) as context:
             return command.invoke(context)
@@ -179,7 +173,8 @@ def _complain(line: str) -> None:
     click.echo(line, err=True)
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
+    """A message on one line of a terminal, cut in its middle where it is very long."""
     line = "".join(character if character.isprintable() else "?" for character in " ".join(text.split()))
     half = LONGEST_LINE // 2
     return line if len(line) <= LONGEST_LINE else f"{line[:half]} … {line[-half:]}"

@@ -285,9 +285,8 @@ def test_the_command_refuses_what_it_cannot_do(tmp_path: Path) -> None:
         ((str(path), "--bundle", "a10-eager"), "no energies of instructions"),
         ((str(path), "--energies", "tesla-k40", "--against", "x"), "--modules"),
         ((str(path), "--energies", "tesla-k40", "--freq", "900"), "--freq is for --bundle"),
-        ((str(path), "--energies", "tesla-k40", "--constant-w", "nan"), "'nan' must be a number of at least 0 and at most 1e+06"),
-        ((str(path), "--energies", "tesla-k40", "--constant-w", "1e308"), "must be a number of at least 0 and at most"),
-        ((str(path), "--energies", "tesla-k40", "--delay-exponent", "nan"), "must be a number of at least 0 and at most 10"),
+        ((str(path), "--energies", "tesla-k40", "--constant-w", "nan"), "'nan' is not a finite number"),
+        ((str(path), "--energies", "tesla-k40", "--constant-w", "1e308"), "0.0<=x<=1000000.0"),
         ((str(path.parent), "--energies", "tesla-k40"), "cannot be read"),
     ):
         found = run(*words)
