@@ -61,16 +61,6 @@ def test_table_shows_units_spread_kernels_and_that_the_board_was_simulated(capsy
     assert "gemm.linear bf16 1x4096x4096x1024" in out
 
 
-def test_kernel_rows_are_limited_and_complete_on_request(capsys, bundle, workload):
-    _, few, _ = run(capsys, workload, "--bundle", bundle, "--kernels", 1)
-    _, every, _ = run(capsys, workload, "--bundle", bundle, "--kernels", "all")
-    _, none, _ = run(capsys, workload, "--bundle", bundle, "--kernels", 0)
-    assert "2 more kernels" in few
-    assert "more kernels" not in every
-    assert every.count("bf16") == 3
-    assert "bf16" not in none
-
-
 def test_control_characters_of_a_file_never_reach_the_terminal(capsys, tmp_path, bundle):
     path = tmp_path / "w.json"
     name = "a\x1b[31m\nb"
@@ -123,15 +113,6 @@ def test_settings_change_the_result_the_way_physics_says(capsys, bundle, workloa
     assert capped["power_w"] <= 150
 
 
-def test_every_recorded_workload_is_estimated(capsys, bundle, shared_data):
-    paths = sorted((shared_data / "energaizer" / "workloads").glob("*.json"))
-    status, out, _ = run(capsys, *paths, "--bundle", bundle, "--csv", "--quiet")
-    rows = list(csv.DictReader(io.StringIO(out)))
-    assert status in (0, 3)
-    assert len(rows) == len(paths)
-    assert all(0 < float(row["latency_s"]) < 10 and 40 < float(row["power_w"]) <= 250.01 for row in rows)
-
-
 @pytest.mark.parametrize("ending", ["json", "csv", "txt", ""])
 def test_the_ending_of_the_file_names_the_form_as_a_flag_does(capsys, tmp_path, bundle, workload, ending):
     asked = (workload, "--bundle", bundle, "--freqs", "510,900")
@@ -148,14 +129,6 @@ def test_a_form_that_the_answer_has_not_is_wrong_usage(capsys, tmp_path, bundle,
     line = fails(capsys, workload, "--bundle", bundle, *words, "-o", tmp_path / name, status=2)
     assert "no form of this answer" in line or "contradict" in line
     assert not (tmp_path / name).exists()
-
-
-def test_damaged_bundle_is_listed_with_its_fault(capsys, tmp_path):
-    (tmp_path / "bad.json").write_text("{")
-    status, out, err = run(capsys, "bundles", tmp_path / "bad.json", "--json")
-    assert status == 3
-    assert "not valid JSON" in json.loads(out)[-1]["error"]
-    assert "not valid JSON" in err
 
 
 MORE_THAN_A_PIPE_HOLDS = 2**20

@@ -59,15 +59,6 @@ def test_fusing_leaves_one_kernel_for_every_attention_block(shared_data, name, c
     )
 
 
-def test_what_does_not_belong_to_attention_stays(shared_data):
-    workload = recorded(shared_data, "bertmodel_large_pbf16_b8_s256_modeprefill")
-    before, after = tally(workload), tally(with_attention(workload, "flash"))
-    kept = {operator for operator in before if operator.operator in ("linear", "layernorm", "gelu", "tanh", "gather")}
-    assert all(after[operator] == before[operator] for operator in kept)
-    residual = next(o for o in before if o.operator == "add" and o.origin == "listed" and o.shape[0] == 8 * 256 * 1024)
-    assert after[residual] == before[residual]
-
-
 def test_operators_of_the_scores_size_that_belong_to_other_layers_stay(tmp_path):
     """At 64 tokens a head of 64 makes score matrices as large as the layer's activations."""
     tokens, hidden = 64, 256
@@ -148,15 +139,6 @@ def test_fusing_without_attention_is_refused(shared_data):
 
 
 # Precision ------------------------------------------------------------------------------------------------------------
-
-
-def test_half_the_width_moves_half_the_bytes(shared_data):
-    workload = recorded(shared_data, "bertmodel_large_pbf16_b8_s256_modeprefill")
-    wide = with_precision(workload, "fp32")
-    for family, work in work_by_family(workload).items():
-        assert work_by_family(wide)[family] == (work.flop, 2 * work.read_byte, 2 * work.write_byte)
-    assert wide.notes == ("computed in fp32 instead of bf16",)
-    assert with_precision(workload, "bfloat16") is workload
 
 
 def test_there_and_back_is_the_same_workload(shared_data):

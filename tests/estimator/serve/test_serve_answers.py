@@ -1,7 +1,6 @@
 """What the page is told is what the commands print."""
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -125,12 +124,3 @@ def test_a_bundle_without_power_gives_times_and_no_charts_of_energy(tmp_path: Pa
     assert [row["value"] is None for row in document["numbers"]] == [False, True, True]
     assert set(document["charts"]) == {"latency", "time", "timeline"}
     assert "NaN" not in json.dumps(document)
-
-
-def test_requests_side_by_side_get_the_answers_that_they_get_alone(served: Served) -> None:
-    settings = [{"name": EXAMPLES[i % 2], "clock_mhz": 600 + 15 * i, "precision": ("", "fp16")[i % 3 == 0]} for i in range(12)]
-    alone = [answer(served, **one)["estimate"] for one in settings]
-    with ThreadPoolExecutor(12) as pool:
-        together = list(pool.map(lambda one: answer(served, **one)["estimate"], settings))
-    assert together == alone
-    assert served.complaints == []

@@ -57,17 +57,10 @@ def test_bad_questions_are_refused_by_name(served: Served, body: bytes | dict[st
     ("method", "path", "status"),
     [
         ("GET", "/../../../etc/passwd", 404),
-        ("GET", "/%2e%2e/%2e%2e/etc/passwd", 404),
-        ("GET", "/static/page.js", 404),
-        ("GET", "//etc/passwd", 404),
         ("GET", "/page.js\\..\\server.py", 404),
         ("POST", "/api/answer/../load", 404),
         ("GET", "/api/answer", 405),
         ("POST", "/", 405),
-        ("PUT", "/api/load", 405),
-        ("DELETE", "/", 405),
-        ("OPTIONS", "/api/answer", 405),
-        ("TRACE", "/", 405),
         ("BREW", "/", 405),
     ],
 )
