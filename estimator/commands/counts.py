@@ -33,10 +33,6 @@ if TYPE_CHECKING:
     from estimator.counts.tables import EnergyTable
 
 DOMAINS: Final = ("on-package", "on-board", "switched")
-MOST_MODULES: Final = 4096
-MOST_CONSTANT_W: Final = 1e6
-MOST_EXPONENT: Final = 10.0
-LONGEST_NAME: Final = 40
 Row = dict[str, object]
 DELAY: Final = "  energy_delay: energy · time^i [J·s^i], i = delay_exponent\n"
 
@@ -51,16 +47,14 @@ DELAY: Final = "  energy_delay: energy · time^i [J·s^i], i = delay_exponent\n"
     click.option("--bundle", "bundle_name", metavar="NAME|FILE", callback=named_file, help="Energies of a bundle."),
     click.option("--energies", metavar="NAME|FILE", callback=named_file, help="Published energies: tesla-k40, or a TOML file."),
     click.option("--freq", "freq_mhz", type=POSITIVE, metavar="MHZ", help="SM clock of the run; without it that of the energies."),
-    click.option(
-        "--constant-w", type=Number(0.0, MOST_CONSTANT_W), metavar="W", help="Power of the board at rest instead of the bundle's."
-    ),
+    click.option("--constant-w", type=Number(0.0, 1e6), metavar="W", help="Power of the board at rest instead of the bundle's."),
     click.option("--dram-pj-per-bit", type=POSITIVE, metavar="PJ", help="Another DRAM: 21.1 for HBM."),
-    click.option("--modules", type=click.IntRange(1, MOST_MODULES), default=1, show_default=True, metavar="N", help="Modules of the run."),
+    click.option("--modules", type=click.IntRange(1, 4096), default=1, show_default=True, metavar="N", help="Modules of the run."),
     click.option("--integration", type=click.Choice(DOMAINS), help="How they hang together."),
     click.option("--link-pj-per-bit", type=NOT_NEGATIVE, metavar="PJ", help="Energy of a bit on a link instead of the domain's."),
     click.option("--shared-constant", type=Number(0.0, 1.0), metavar="SHARE", help="Share of constant power that modules have in common."),
     click.option("--against", metavar="COUNTS", callback=named_file, help="The same work on one module: prints the scaling efficiency."),
-    click.option("--delay-exponent", type=Number(0.0, MOST_EXPONENT), default=1.0, show_default=True, help="i of EDⁱP and EDⁱPSE."),
+    click.option("--delay-exponent", type=Number(0.0, 10.0), default=1.0, show_default=True, help="i of EDⁱP and EDⁱPSE."),
     CSV,
     JSON,
     QUIET,
@@ -114,9 +108,7 @@ def counts_command(**options: Any) -> int:
         text = rows_csv([_flat(row) for row in listed])
     else:
         shown = [_flat(row) for row in (*listed, {**whole, "name": "total"})]
-        cells = [
-            [printable(str(name))[:LONGEST_NAME], *(_number_text(value) for value in values)] for name, *values in map(dict.values, shown)
-        ]
+        cells = [[printable(str(name))[:40], *(_number_text(value) for value in values)] for name, *values in map(dict.values, shown)]
         text = aligned([list(shown[0]), *cells], left_columns=(0,)) + DELAY + document_text(head | others)
     click.echo(text, nl=False)
     return say(warnings, simulated_notes(bundle) if bundle else (), quiet=options["quiet"])

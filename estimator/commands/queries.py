@@ -22,12 +22,8 @@ if TYPE_CHECKING:
 MICROSECONDS: Final = 1e-6
 OWN: Final = "own"
 """The word that stands for the bundle's own GPU in a list of GPUs."""
-CHOICES: Final = "--precision or --gpu-spec"
-"""What chooses a precision and a GPU."""
 MOST_QUESTIONS: Final = 100_000
 """More combinations than this are a mistake in a step."""
-TRACED_SEQUENCE: Final = 512
-"""Tokens of a sequence where none are asked for, as `estimate trace` has it."""
 
 
 def questions(options: Options) -> "list[Asked]":
@@ -102,7 +98,7 @@ def _traced(
 
     asked = [size for size, values in (("batch", batch), ("sequence", sequence)) if values]
     found = []
-    for b, s, name, form in product(batch or (1,), sequence or (TRACED_SEQUENCE,), precision or ("bf16",), attention or ("",)):
+    for b, s, name, form in product(batch or (1,), sequence or (512,), precision or ("bf16",), attention or ("",)):
         with stdout_on_stderr():
             traced = trace_calls(TraceRequest(model=model, batch=b, sequence=s, phase=phase, precision=name, attention=form))
         refuse_unused_sizes(model, asked, traced.sizes)
@@ -139,7 +135,9 @@ def check_finite(case: Any, latencies_s: Sequence[float]) -> None:
     if not all(map(math.isfinite, latencies_s)):
         precision = getattr(case, "precision", "")
         form = f" in {precision}" if precision else ""
-        raise EstimatorError(f"{case.workload}{form} has no finite time on {case.gpu}: {why_no_time(case.warnings, CHOICES)}")
+        raise EstimatorError(
+            f"{case.workload}{form} has no finite time on {case.gpu}: {why_no_time(case.warnings, '--precision or --gpu-spec')}"
+        )
 
 
 def answerable(asked: "Sequence[Asked]") -> "tuple[list[Asked], list[Sweep]]":

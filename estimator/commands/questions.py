@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 GOALS: Final = ("energy", "latency", "power", "edp", "ed2p")
 SWEEP_CHARTS: Final = ("energy", "latency", "power", "front")
 EXPLANATION_CHARTS: Final = ("timeline", "time", "modules")
-MOST_COMPARED: Final = 50
 
 
 @click.command(
@@ -167,9 +166,9 @@ def compare_command(**options: Any) -> int:
     if len(asked) == 1 and (options["figures"] or options["efficiency"]):
         asked = [*questions({**options, "figures": {}, "efficiency": {}}), *asked]
     least = 1 if options["baselines"] else 2
-    if not least <= len(asked) <= MOST_COMPARED:
+    if not least <= len(asked) <= 50:
         raise click.UsageError(
-            f"{len(asked)} {'thing' if len(asked) == 1 else 'things'} to compare; name {least} to {MOST_COMPARED}: "
+            f"{len(asked)} {'thing' if len(asked) == 1 else 'things'} to compare; name {least} to {50}: "
             "workloads, --bundle, --gpu-spec own,NAME, --precision fp32,bf16, …; or change the board with --set"
         )
     comparisons = [compare(asked[0], other) for other in asked[1:]]

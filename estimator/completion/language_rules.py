@@ -19,9 +19,6 @@ WIDE: Final = "fp32"
 ENCODER_TABLES: Final = 3
 """Embedding tables of an encoder with a pooler (BERT): words, positions, segments."""
 
-NORM_WINDOW: Final = 5
-"""Entries after a square among which the rest of its RMS norm lies."""
-
 
 def operand_copies(patterns: Patterns) -> Iterator[Change]:
     """More than one sequence: Q, K (transposing) and V are copied before their products.
@@ -156,7 +153,7 @@ def _rms_norms(patterns: Patterns) -> Counter[RmsNorm]:
     found: Counter[RmsNorm] = Counter()
     for position in patterns.listing.places(squares) if squares else ():
         before = patterns.operators[patterns.order[position - 1]] if position else None
-        window = [patterns.operators[number] for number in patterns.order[position : position + 1 + NORM_WINDOW]]
+        window = [patterns.operators[number] for number in patterns.order[position : position + 1 + 5]]
         place, rows = _scale_of(window)
         if not place:
             continue

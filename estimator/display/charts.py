@@ -33,9 +33,6 @@ EDGE_SPACE: Final = 12.0
 LETTER_WIDTH: Final = 7.0
 """Wide letters of the charts' text [pixel]."""
 LEGEND_LINE: Final = 18.0
-MARK_WIDTH: Final = 20.0
-LEGEND_GAP: Final = 14.0
-"""A line of the legend, the mark before a name and what follows it [SVG unit]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,11 +210,11 @@ def _legend(names: Sequence[str], kind: str) -> tuple[str, float]:
         return "", 0.0
     legend, left, line = "", LEFT, 0
     for i, name in enumerate(names):
-        width = MARK_WIDTH + LETTER_WIDTH * len(name) + LEGEND_GAP
+        width = 20.0 + LETTER_WIDTH * len(name) + 14.0
         if left > LEFT and left + width > WIDTH:
             left, line = LEFT, line + 1
         at = TOP + LEGEND_LINE * line
         legend += f'<path class="{kind}{i}" d="M{left:g} {at - 4:g}h{0 if kind == "p" else 14}"/>'
-        legend += f'<text x="{left + MARK_WIDTH:g}" y="{at:g}">{escape(name)}</text>'
+        legend += f'<text x="{left + 20.0:g}" y="{at:g}">{escape(name)}</text>'
         left += width
     return legend, LEGEND_LINE * (line + 1)

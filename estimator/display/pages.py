@@ -114,7 +114,6 @@ def figure_html(svg: str, caption: str) -> str:
 # Pictures -------------------------------------------------------------------------------------------------------------
 
 COLOUR: Final = re.compile(r"--([a-z0-9]+):(#[0-9a-f]{3,6})")
-WIDTH_PIXELS: Final = 1200
 BACKGROUND: Final = "#ffffff"
 FAMILIES: Final = ("DejaVu Sans", "Liberation Sans", "Noto Sans", "Arial", "Helvetica", "Ubuntu", "Cantarell", "Open Sans", "Roboto")
 """Fonts that are looked for, best first: the renderer draws no text in a family that it does not find."""
@@ -134,7 +133,7 @@ def picture_png(chart: str) -> bytes:
     except ImportError:
         raise EstimatorError("resvg-py is not installed; install wattprint[plots]: pip install 'wattprint[plots]'") from None
     svg, family = chart.replace("<svg ", SVG, 1), _family(svg_to_bytes)
-    picture = svg_to_bytes(svg_string=svg, style_sheet=light_style(), width=WIDTH_PIXELS, background=BACKGROUND, sans_serif_family=family)
+    picture = svg_to_bytes(svg_string=svg, style_sheet=light_style(), width=1200, background=BACKGROUND, sans_serif_family=family)
     return bytes(picture)
 
 

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from estimator.questions.choosing import Best, Comparison, Gain
 
 MOST_ROWS: Final = 60
-FRONT_ROWS: Final = 12
-"""Rows of a table for people, and of that of a front."""
 
 COST_HEADS: Final = {
     "tokens_per_j": "tokens/J",
@@ -207,7 +205,7 @@ def best_text(answer: "Best", terms: Terms = PLAIN) -> str:
         alike = f"cannot be told from it: {low:g} to {high:g} MHz ({len(answer.alike)} of the clocks asked)"
     elif (answer.points.case == number).sum() > 1:
         alike = "all other clocks asked are worse by more than can be mistaken"
-    front = sweep_table(answer.points.select(answer.front), terms, FRONT_ROWS).partition("\n")[2]
+    front = sweep_table(answer.points.select(answer.front), terms, 12).partition("\n")[2]
     texts = [
         f"least {answer.goal}: {answer.points.asked_clock_mhz[answer.index]:g} MHz, {printable(case.workload)} on {case.gpu}{settings}",
         sweep_table(answer.points.select(index), terms).rstrip("\n"),

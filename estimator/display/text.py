@@ -21,8 +21,6 @@ QUANTITIES: Final[dict[str, Units]] = {"latency_s": TIME_UNITS, "power_w": POWER
 PREDICTED: Final = tuple(f"{name}{end}" for name in QUANTITIES for end in ("", "_std"))
 
 SIGNIFICANT_DIGITS: Final = 4
-LEAST_HUNDRED: Final = 99.5
-"""From here on two significant digits would need an exponent."""
 LEAST_PLAIN, MOST_PLAIN = 0.01, 1e9
 """Numbers beyond these are written with an exponent."""
 UNKNOWN: Final = "–"
@@ -74,7 +72,7 @@ def with_uncertainty(value: float, std: float, units: Units) -> str:
     if scaled and not LEAST_PLAIN <= abs(scaled) < MOST_PLAIN:
         return f"{scaled:.{SIGNIFICANT_DIGITS - 1}e}{f' ± {error:.1e}' if math.isfinite(std) else ''} {unit}"
     whole_digits = max(1, math.floor(math.log10(abs(scaled))) + 1) if scaled else 1
-    spread = f" ± {error:{'.2g' if error < LEAST_HUNDRED else '.0f'}}" if math.isfinite(std) else ""
+    spread = f" ± {error:{'.2g' if error < 99.5 else '.0f'}}" if math.isfinite(std) else ""
     return f"{scaled:.{max(0, SIGNIFICANT_DIGITS - whole_digits)}f}{spread} {unit}"
 
 

@@ -27,9 +27,6 @@ from estimator.vocabulary.errors import SpecificationError
 from estimator.vocabulary.reader import Span, read
 from estimator.vocabulary.specifications import load_gpu
 
-MOST_KERNELS_SHOWN: Final = 200
-"""The longest kernels that the explanation lists; the estimate holds all."""
-
 EXPLAINED: Final = ("limits_s", "energy_parts_j", "waiting_s")
 """Fields of the explanation that the page shows, beside its kernels."""
 
@@ -118,7 +115,7 @@ def answer_document(question: Question, catalogue: Catalogue) -> Document:
         "gpu": result.gpu,
         "simulated": asked.bundle.simulated,
         "numbers": [_number_row(name, result) for name in QUANTITIES],
-        "explanation": {**{name: document[name] for name in EXPLAINED}, "kernels": kernels[:MOST_KERNELS_SHOWN]},
+        "explanation": {**{name: document[name] for name in EXPLAINED}, "kernels": kernels[:200]},
         "kernels": len(kernels),
         "sweep": {name: getattr(points, name).tolist() for name in VALUES},
         "charts": charts | explanation_charts(explanation),

@@ -252,9 +252,6 @@ def fused_step(parameters: list[Any]) -> Call:
 
 # Memory ---------------------------------------------------------------------------------------------------------------
 
-DEEPEST: Final = 5
-"""Objects within objects that may hold tensors: a cache, its layers, their keys."""
-
 
 class Held:
     """Bytes of the storages that are alive: `now_byte` at present, `most_byte` at the fullest time.
@@ -286,7 +283,7 @@ class Held:
         self.now_byte -= size
 
 
-def tensors_within(torch: Any, value: Any, depth: int = DEEPEST) -> list[Any]:
+def tensors_within(torch: Any, value: Any, depth: int = 5) -> list[Any]:
     """Tensors in a value, in what it lists and names, and in the attributes of objects."""
     if isinstance(value, torch.Tensor):
         return [value]

@@ -44,9 +44,6 @@ MODEL_FAULTS: Final = (
 CONFIGURED_ATTENTION: Final = "eager"
 """Form of attention of models that are built from a configuration, where none is asked for."""
 
-SGD_MOMENTUM: Final = 0.9
-"""Any momentum above 0 gives the optimizer its second list."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traced:
@@ -216,7 +213,7 @@ def _optimizer(torch: Any, request: TraceRequest, parameters: list[Any]) -> Any:
     if request.optimizer not in ("adamw", "sgd") or not parameters:
         return None
     if request.optimizer == "sgd":
-        optimizer = torch.optim.SGD(parameters, momentum=SGD_MOMENTUM, foreach=True)
+        optimizer = torch.optim.SGD(parameters, momentum=0.9, foreach=True)
     else:
         optimizer = torch.optim.AdamW(parameters, foreach=True)
     for parameter in parameters:
