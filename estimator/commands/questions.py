@@ -61,7 +61,7 @@ def sweep_command(**options: Any) -> int:
         from estimator.questions.points import joined_sweeps
 
         points = joined_sweeps(list(pieces()))
-        _deliver_points(form, points, lambda: sweep_table(points, terms), options)
+        deliver_form(form, {"txt": lambda: sweep_table(points, terms), **_drawn(points, options)}, options["out"])
     return remarks.report(options)
 
 
@@ -83,15 +83,12 @@ def _stream(columns: "Iterator[Columns]", form: str, options: Options) -> None:
             stream.write(text.encode("utf-8", errors="replace"))
 
 
-def _deliver_points(form: str, points: "Sweep", text: Callable[[], str], options: Options) -> None:
-    """A sweep as a page or a picture, or the text that stands for it."""
+def _drawn(points: "Sweep", options: Options) -> dict[str, Callable[[], str]]:
+    """A sweep as a page and as a chart."""
     from estimator.display.answers import SWEEP_CHARTS as CHARTS
     from estimator.display.answers import sweep_page
 
-    pages = {"html": lambda: sweep_page(points)} | dict.fromkeys(
-        ("svg", "png"), lambda: CHARTS[options["chart"] or SWEEP_CHARTS[0]](points)
-    )
-    deliver_form(form, pages.get(form, text), options["out"])
+    return {"html": lambda: sweep_page(points), "chart": lambda: CHARTS[options["chart"] or SWEEP_CHARTS[0]](points)}
 
 
 @click.command(
@@ -129,12 +126,13 @@ def best_command(**options: Any) -> int:
     if cases[answer.points.case[answer.index]].too_large:  # nothing else keeps the limits
         too_large = []
     left_out = [*reasons_of(lost), *too_large]
-    texts: dict[str, Callable[[], str]] = {
+    forms = {
         "txt": lambda: best_text(answer, terms),
         "json": lambda: json_text(best_document(answer, left_out, terms)),
         "csv": lambda: "".join(csv_pieces([sweep_columns(chosen, terms)])),
+        **_drawn(answer.points, options),
     }
-    _deliver_points(form, answer.points, texts.get(form, texts["txt"]), options)
+    deliver_form(form, forms, options["out"])
     remarks = Remarks()
     remarks.add_left_out(reasons_of(lost))
     remarks.add(chosen)
@@ -178,12 +176,12 @@ def compare_command(**options: Any) -> int:
         check_finite(side.cases[0], side.latency_s.tolist())
         remarks.add(side)
     baselines = [baseline_estimates(one) for one in asked] if options["baselines"] else []
-    texts: dict[str, Callable[[], str]] = {
+    forms = {
         "txt": lambda: comparison_text(sides, comparisons, baselines),
         "json": lambda: json_text(comparison_document(sides, comparisons, baselines)),
         "csv": lambda: "".join(csv_pieces(comparison_columns(sides, baselines))),
     }
-    deliver_form(form, texts[form], options["out"])
+    deliver_form(form, forms, options["out"])
     return remarks.report(options)
 
 
@@ -206,13 +204,14 @@ def explain_command(**options: Any) -> int:
 
     answerable(asked)
     answer, simulated = explain(asked[0]), asked[0].bundle.simulated
-    texts: dict[str, Callable[[], str]] = {
+    forms = {
         "txt": lambda: explanation_text(answer, options["kernels"], simulated),
         "json": lambda: json_text(explanation_document(answer)),
         "csv": lambda: explanation_csv(answer),
         "html": lambda: explanation_page(answer, simulated),
+        "chart": lambda: CHARTS[options["chart"] or EXPLANATION_CHARTS[0]](answer),
     }
-    deliver_form(form, texts.get(form) or (lambda: CHARTS[options["chart"] or EXPLANATION_CHARTS[0]](answer)), options["out"])
+    deliver_form(form, forms, options["out"])
     remarks = Remarks()
     remarks.add_result(answer.result)
     return remarks.report(options)

@@ -43,14 +43,15 @@ def deliver(answer: str | bytes, out: Path | None) -> None:
     write_whole(out, answer if isinstance(answer, bytes) else answer.encode("utf-8", errors="replace"))
 
 
-def deliver_form(form: str, text: Callable[[], str], out: Path | None) -> None:
-    """The answer, or its chart as a picture."""
+def deliver_form(form: str, forms: Mapping[str, Callable[[], str]], out: Path | None) -> None:
+    """The answer in one of its forms; a picture is drawn from the form "chart"."""
     if form in ("svg", "png"):
         from estimator.display.pages import picture_png, standalone_svg
 
-        deliver(standalone_svg(text()) if form == "svg" else picture_png(text()), out)
+        chart = forms["chart"]()
+        deliver(standalone_svg(chart) if form == "svg" else picture_png(chart), out)
     else:
-        deliver(text(), out)
+        deliver(forms[form](), out)
 
 
 def say(warnings: Sequence[str], notes: Sequence[str] = (), *, quiet: bool) -> int:

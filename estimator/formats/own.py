@@ -150,11 +150,11 @@ def _read_entries(entries: list[Any]) -> tuple[dict[Operator, float], list[Unkno
         place = ("operators", position)
         if not isinstance(entry, dict):
             raise FaultError("must be an object of named fields", *place)
-        kind = read(_Kind, {name: entry[name] for name in _KIND & entry.keys()}, *place)
-        if kind.operator in FAMILY_OPERATORS.get(kind.family, ()):
-            operator = _read_operator(entry, place)
-            totals[operator] = totals.get(operator, 0.0) + kind.count
+        if entry.get("operator") in FAMILY_OPERATORS.get(str(entry.get("family")), ()):
+            operator, count = _read_operator(entry, place)
+            totals[operator] = totals.get(operator, 0.0) + count
         else:
+            kind = read(_Kind, {name: entry[name] for name in _KIND & entry.keys()}, *place)
             unknown.append(_unknown(f"{kind.family}.{kind.operator}", kind))
     return totals, unknown
 
@@ -166,13 +166,13 @@ def _unknown(name: str, entry: _Kind | _Unknown) -> UnknownOperator:
 _KIND: Final = frozenset(one.name for one in fields(_Kind))
 
 
-def _read_operator(entry: dict[str, Any], place: tuple[str | int, ...]) -> Operator:
+def _read_operator(entry: dict[str, Any], place: tuple[str | int, ...]) -> tuple[Operator, float]:
     values = vars(read(entry_of(entry["family"]), entry, *place)).copy()
-    del values["count"]
+    count: float = values.pop("count")
     for name in ("precision", "precision_out", "precision_kv"):
         values[name] = canonical_precision(values.get(name, "")) or ""
     try:
-        return make_operator(**values)
+        return make_operator(**values), count
     except WorkloadError as error:
         raise FaultError(f"({values['family']}.{values['operator']}): {error}", *place) from error
 

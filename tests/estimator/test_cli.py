@@ -61,6 +61,16 @@ def test_table_shows_units_spread_kernels_and_that_the_board_was_simulated(capsy
     assert "gemm.linear bf16 1x4096x4096x1024" in out
 
 
+def test_kernel_rows_are_limited_and_complete_on_request(capsys, bundle, workload):
+    _, few, _ = run(capsys, workload, "--bundle", bundle, "--kernels", 1)
+    _, every, _ = run(capsys, workload, "--bundle", bundle, "--kernels", "all")
+    _, none, _ = run(capsys, workload, "--bundle", bundle, "--kernels", 0)
+    assert "2 more kernels" in few
+    assert "more kernels" not in every
+    assert every.count("bf16") == 3
+    assert "bf16" not in none
+
+
 def test_control_characters_of_a_file_never_reach_the_terminal(capsys, tmp_path, bundle):
     path = tmp_path / "w.json"
     name = "a\x1b[31m\nb"
