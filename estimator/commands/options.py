@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from estimator.options.command_line import QUIET_OR_VERBOSE, excludes, named_file, named_files, switch
+from estimator.options.command_line import QUIET_OR_VERBOSE, excludes, named_file, named_files
 from estimator.options.output_files import output_option
 from estimator.vocabulary.errors import OperatingPointError, WorkloadError
 
@@ -207,22 +207,15 @@ QUESTION: Final = (
         help="The sizes that the workload files are written for, unless their names tell.",
     ),
     click.option("--precision", metavar="NAME,…", callback=_precisions, help="Compute in other precisions: bf16, fp16, fp32, fp8, …"),
-    click.option(
-        "--attention", metavar="eager,flash", callback=_attention, help="Attention as separate kernels, fused, or both in turn."
-    ),
+    click.option("--attention", metavar="eager,flash", callback=_attention, help="Attention as separate kernels, fused, or both in turn."),
     click.option("--model", metavar="MODEL", callback=named_file, help="Trace this model instead of reading files (wattprint[torch])."),
     click.option("--phase", type=click.Choice(["prefill", "decode", "train"]), default="prefill", help="Of a traced model."),
     click.option("--set", "figures", multiple=True, callback=key_values, metavar="KEY=VALUE", help="Change a figure: num_sms=132."),
-    click.option(
-        "--efficiency", multiple=True, callback=_shares, metavar="MODULE=SHARE", help="Reached share of a rate: dram=0.8."
-    ),
+    click.option("--efficiency", multiple=True, callback=_shares, metavar="MODULE=SHARE", help="Reached share of a rate: dram=0.8."),
     click.option("--power-cap", type=POSITIVE, metavar="W", help=POWER_CAP_HELP),
     click.option("--host-launch-us", type=LAUNCH_US, metavar="US", help="Host time to launch one operator instead of the bundle's."),
-    switch(
-        "completion", "--completion", "--no-completion", True,
-        ("Add the operators that a traced list leaves out (default).", "Add none."),
-    ),
-)  # fmt: skip
+    click.option("--completion/--no-completion", default=True, help="Add the operators that a traced list leaves out (default), or none."),
+)
 """What every question may set: workloads, bundles, GPUs, clocks, sizes, precisions."""
 
 COSTS: Final = (

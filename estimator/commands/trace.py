@@ -8,7 +8,7 @@ import click
 from click.core import ParameterSource
 
 from estimator.commands.options import key_values, precision_word
-from estimator.options.command_line import DONE, QUIET_OR_VERBOSE, excludes, named_file, switch
+from estimator.options.command_line import DONE, QUIET_OR_VERBOSE, excludes, named_file
 from estimator.options.output_files import output_option
 from estimator.tracing.request import ATTENTION_FORMS, LARGEST_SIZE, LOGITS, OPTIMIZERS, PHASES, SIZES, TraceRequest, refuse_unused_sizes
 
@@ -47,7 +47,7 @@ def configuration(context: click.Context, parameter: click.Parameter, values: tu
     type=click.Choice(ATTENTION_FORMS),
     help="Separate kernels, or one; else eager, and own code as PyTorch runs its calls.",
 )
-@switch("head", "--head", "--no-head", True, ("With the head of the task (default).", "The bare model."))
+@click.option("--head/--no-head", default=True, help="With the head of the task (default), or the bare model.")
 @click.option("--logits", type=click.Choice(LOGITS), default="last", show_default=True, help="Of the last token, or of all.")
 @click.option("--optimizer", type=click.Choice(OPTIMIZERS), default="adamw", show_default=True, help="Of a training step.")
 @click.option("--image-size", type=SIZE, metavar="PIXELS", help="Height and width instead of the model's own.")

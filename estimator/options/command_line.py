@@ -69,29 +69,6 @@ def named_files(context: click.Context, parameter: click.Parameter, texts: tuple
     return texts
 
 
-def switch(name: str, on: str, off: str, default: bool | None, meaning: tuple[str, str]) -> Callable[[Decorated], Decorated]:
-    """Two options for the two values of `name`, the default without either; both together are wrong usage.
-
-    on, off: their words; meaning: the help of each.
-    """
-
-    def chosen(context: click.Context, parameter: click.Parameter, given: bool) -> None:
-        if not given:
-            context.params.setdefault(name, default)
-            return
-        value = f"--{(parameter.name or '').replace('_', '-')}" == on
-        if context.meta.setdefault(f"wattprint.{name}", value) != value:
-            raise click.UsageError(f"{on} and {off} exclude each other", context)
-        context.params[name] = value
-
-    def decorate(command: Decorated) -> Decorated:
-        for word, text in ((off, meaning[1]), (on, meaning[0])):
-            command = click.option(word, is_flag=True, expose_value=False, callback=chosen, help=text)(command)
-        return command
-
-    return decorate
-
-
 def excludes(other: str, words: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
     """A callback for both options of a pair that contradict each other, `words`; other: the name of the other one."""
 
@@ -154,16 +131,18 @@ def _invoked(command: click.Command, name: str, arguments: list[str]) -> Any:
 
 
 def _check_once(command: click.Command, name: str, arguments: list[str], parent: click.Context | None = None) -> None:
-    """Raise UsageError for an option with one value that is given several times: the last would silently win."""
+    """Raise UsageError for an option with one value, or a switch, that is given several times: the last would silently win."""
     context = click.Context(command, info_name=name, parent=parent, resilient_parsing=True, **command.context_settings)
     try:
         _, left, order = command.make_parser(context).parse_args(arguments)
     except click.UsageError:
         return  # said when the command itself reads its words
     for parameter, count in Counter(order).items():
-        one = isinstance(parameter, click.Option) and not (parameter.multiple or parameter.is_flag or parameter.count)
-        if one and count > 1:
-            raise click.UsageError(f"{parameter.opts[0]} is given {count} times; give it once", context)
+        if not isinstance(parameter, click.Option) or parameter.multiple or parameter.count:
+            continue
+        if count > 1 and (parameter.secondary_opts or not parameter.is_flag):
+            name = " or ".join((parameter.opts[0], *parameter.secondary_opts))
+            raise click.UsageError(f"{name} is given {count} times; give it once", context)
     below = command.get_command(context, left[0]) if isinstance(command, click.Group) and left else None
     if below is not None:
         _check_once(below, left[0], left[1:], context)
