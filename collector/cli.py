@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 def main(arguments: "Sequence[str] | None" = None) -> int:
     """Run `collect` and return its exit status."""
     try:
-        from estimator.options.entry import enter
+        from estimator.cli import enter
 
         return enter("collect", "collector.commands.collect", arguments)
     except KeyboardInterrupt:  # before that function could see it

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from estimator.bundle.files import bundle_names, load_bundle
     from estimator.engine.kernel_table import KernelTable, predict_kernels
     from estimator.formats import read_workload, write_workload
-    from estimator.forms.rescaling import Sizes, with_sizes
-    from estimator.forms.rewriting import with_attention, with_precision
-    from estimator.forms.variation import Variant, variants
     from estimator.questions.baselines import BaselineEstimate, baseline_estimates
     from estimator.questions.choosing import Best, Comparison, Gain, best, compare, pareto_front
     from estimator.questions.costs import Tariff, cost_columns
@@ -29,6 +26,9 @@ if TYPE_CHECKING:
     from estimator.questions.judging import Asked
     from estimator.questions.points import Case, Sweep
     from estimator.questions.sweeping import sweep, sweep_chunks
+    from estimator.transforms.rescaling import Sizes, with_sizes
+    from estimator.transforms.rewriting import with_attention, with_precision
+    from estimator.transforms.variation import Variant, variants
     from estimator.vocabulary.errors import (
         ArgumentError,
         BundleError,
@@ -43,55 +43,28 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOME = {
-    "ArgumentError": "estimator.vocabulary.errors",
-    "Asked": "estimator.questions.judging",
-    "BaselineEstimate": "estimator.questions.baselines",
-    "Best": "estimator.questions.choosing",
-    "Bundle": "estimator.bundle.content",
-    "BundleError": "estimator.vocabulary.errors",
-    "Case": "estimator.questions.points",
-    "Comparison": "estimator.questions.choosing",
-    "Estimate": "estimator.questions.estimates",
-    "EstimatorError": "estimator.vocabulary.errors",
-    "Explanation": "estimator.questions.explanation",
-    "Footprint": "estimator.vocabulary.workload",
-    "Gain": "estimator.questions.choosing",
-    "GpuSpec": "estimator.vocabulary.gpu",
-    "KernelEstimate": "estimator.questions.estimates",
-    "KernelTable": "estimator.engine.kernel_table",
-    "OperatingPointError": "estimator.vocabulary.errors",
-    "Operator": "estimator.vocabulary.workload",
-    "Sizes": "estimator.forms.rescaling",
-    "SpecificationError": "estimator.vocabulary.errors",
-    "Sweep": "estimator.questions.points",
-    "Tariff": "estimator.questions.costs",
-    "Variant": "estimator.forms.variation",
-    "Workload": "estimator.vocabulary.workload",
-    "WorkloadError": "estimator.vocabulary.errors",
-    "baseline_estimates": "estimator.questions.baselines",
-    "best": "estimator.questions.choosing",
-    "bundle_names": "estimator.bundle.files",
-    "compare": "estimator.questions.choosing",
-    "cost_columns": "estimator.questions.costs",
-    "estimate": "estimator.questions.estimates",
-    "explain": "estimator.questions.explanation",
-    "load_bundle": "estimator.bundle.files",
-    "load_gpu": "estimator.vocabulary.specifications",
-    "make_operator": "estimator.vocabulary.workload",
-    "merge_operators": "estimator.vocabulary.workload",
-    "override_gpu": "estimator.vocabulary.specifications",
-    "pareto_front": "estimator.questions.choosing",
-    "predict_kernels": "estimator.engine.kernel_table",
-    "read_workload": "estimator.formats",
-    "sweep": "estimator.questions.sweeping",
-    "sweep_chunks": "estimator.questions.sweeping",
-    "variants": "estimator.forms.variation",
-    "with_attention": "estimator.forms.rewriting",
-    "with_precision": "estimator.forms.rewriting",
-    "with_sizes": "estimator.forms.rescaling",
-    "write_workload": "estimator.formats",
+_HOMES = {
+    "bundle.content": "Bundle",
+    "bundle.files": "bundle_names load_bundle",
+    "engine.kernel_table": "KernelTable predict_kernels",
+    "formats": "read_workload write_workload",
+    "questions.baselines": "BaselineEstimate baseline_estimates",
+    "questions.choosing": "Best Comparison Gain best compare pareto_front",
+    "questions.costs": "Tariff cost_columns",
+    "questions.estimates": "Estimate KernelEstimate estimate",
+    "questions.explanation": "Explanation explain",
+    "questions.judging": "Asked",
+    "questions.points": "Case Sweep",
+    "questions.sweeping": "sweep sweep_chunks",
+    "transforms.rescaling": "Sizes with_sizes",
+    "transforms.rewriting": "with_attention with_precision",
+    "transforms.variation": "Variant variants",
+    "vocabulary.errors": "ArgumentError BundleError EstimatorError OperatingPointError SpecificationError WorkloadError",
+    "vocabulary.gpu": "GpuSpec",
+    "vocabulary.specifications": "load_gpu override_gpu",
+    "vocabulary.workload": "Footprint Operator Workload make_operator merge_operators",
 }
+"""Modules and the names that are fetched from them."""
 
 __all__ = [
     "ArgumentError", "Asked", "BaselineEstimate", "Best", "Bundle", "BundleError", "Case", "Comparison", "Estimate", "EstimatorError",
@@ -107,8 +80,9 @@ __all__ = [
 def __getattr__(name: str) -> object:
     from importlib import import_module
 
-    if name not in _HOME:
+    home = next((module for module, names in _HOMES.items() if name in names.split()), None)
+    if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(_HOME[name]), name)
+    value: object = getattr(import_module(f"estimator.{home}"), name)
     globals()[name] = value
     return value

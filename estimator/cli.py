@@ -1,4 +1,7 @@
-"""The command `estimate`: its entry; what it does stands in `estimator.commands.estimate`."""
+"""The command `estimate`, and where every command begins: an interruption while its modules are being loaded ends it as any other.
+
+A command without a stdout does not begin.  Next to nothing is imported here, so that there is next to no time before the guard.
+"""
 
 import sys
 
@@ -6,16 +9,41 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+INTERRUPTED = 130
+"""Exit status of an interrupted command."""
+
+FAILED = 1
+"""Exit status of a command that could not do its work."""
+
+NEW_OBJECTS = 50_000
+"""Containers made since the last look for garbage at which Python looks again.  Its own 700 are met hundreds of times while modules and
+a bundle are loaded, all of which stay: a twentieth of a short command's time."""
+
+
+def enter(name: str, module: str, arguments: "Sequence[str] | None") -> int:
+    """Exit status of `run(arguments)` of a module that is loaded now; `name` is the command's, for the user.
+
+    arguments: the words after the command's name; None: those of this process.
+    """
+    if sys.stdout is None:  # nobody could read the answer, and the next file that is opened would be mistaken for stdout
+        if sys.stderr is not None:
+            sys.stderr.write(f"{name}: stdout is closed; send it to a file or to /dev/null\n")
+        return FAILED
+    try:
+        import gc
+        from importlib import import_module
+
+        gc.set_threshold(NEW_OBJECTS)
+        status: int = import_module(module).run(list(sys.argv[1:] if arguments is None else arguments))
+    except KeyboardInterrupt:
+        sys.stderr.write(f"{name}: interrupted\n")
+        return INTERRUPTED
+    return status
+
 
 def main(arguments: "Sequence[str] | None" = None) -> int:
     """Run `estimate` and return its exit status."""
-    try:
-        from estimator.options.entry import enter
-
-        return enter("estimate", "estimator.commands.estimate", arguments)
-    except KeyboardInterrupt:  # before that function could see it
-        sys.stderr.write("estimate: interrupted\n")
-        return 130
+    return enter("estimate", "estimator.commands.estimate", arguments)
 
 
 if __name__ == "__main__":

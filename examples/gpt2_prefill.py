@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from estimator.formats import write_workload
-from estimator.forms.host_shares import INNER, LAYER, LIGHT
+from estimator.transforms import INNER, LAYER, LIGHT
 from estimator.vocabulary.workload import Operator, Workload, make_operator, merge_operators
 
 LAYERS, WIDTH, HEADS, INNER_WIDTH, VOCABULARY = 12, 768, 12, 3072, 50257

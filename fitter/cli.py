@@ -17,7 +17,7 @@ def main(arguments: "Sequence[str] | None" = None) -> int:
     for variable in BLAS_THREADS:
         os.environ.setdefault(variable, "1")  # before numpy is loaded, which looks once
     try:
-        from estimator.options.entry import enter
+        from estimator.cli import enter
 
         return enter("fit", "fitter.commands.fit", arguments)
     except KeyboardInterrupt:  # before that function could see it

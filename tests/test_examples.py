@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from estimator import read_workload
-from estimator.forms.rescaling import sizes_in_name
+from estimator.transforms.rescaling import sizes_in_name
 
 # Parameters in matrix products, the output layer included: those of the published models without embeddings, biases and norms.
 # GPT-2 small: 124.4 million in all, its output layer shares the embedding's (768 · 50257).

@@ -24,8 +24,7 @@ from collector.commands.options import (
 from collector.commands.output import Speaker, note
 from collector.commands.stopping import stoppable
 from collector.errors import CollectorError
-from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, FAILED, WRONG_USAGE
-from estimator.options.entry import INTERRUPTED
+from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, FAILED, INTERRUPTED, WRONG_USAGE
 from estimator.options.output_files import refuse_inputs
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from click.core import ParameterSource
 
 from collector.commands.output import Speaker
 from collector.errors import ClockListError, CollectorError, DeviceError
-from estimator.options.command_line import QUIET_OR_VERBOSE, excludes, switch
+from estimator.options.command_line import QUIET_OR_VERBOSE, excludes
 from estimator.options.output_files import OutputPlace, output_option
 
 if TYPE_CHECKING:
@@ -87,13 +87,7 @@ CAMPAIGN_OPTIONS: Final = (
     sensor_option(),
     meter_option,
     click.option("--traces", is_flag=True, help="Keep every poll beside the dataset, for `collect reprocess`: 5 to 20 kB a row."),
-    switch(
-        "resume",
-        "--resume",
-        "--fresh",
-        None,
-        ("Go on with what is at --out.", "Replace what is at --out; without either nothing is replaced."),
-    ),
+    click.option("--resume/--fresh", default=None, help="Go on with what is at --out, or replace it; without either nothing is replaced."),
     click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Chooses kernels and their order."),
     click.option("--dry-run", is_flag=True, help="Print the plan, its counts and its time; measure nothing."),
 )

@@ -109,7 +109,7 @@ def write_page(report: Path | None, pictures: Path | None, page: str) -> None:
         write_whole(report, page.encode())
     if pictures is None:
         return
-    from estimator.display.pictures import picture_png
+    from estimator.display.pages import picture_png
 
     try:
         pictures.mkdir(parents=True, exist_ok=True)

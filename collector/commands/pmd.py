@@ -17,8 +17,7 @@ from click.core import ParameterSource
 from collector.commands.options import CONTEXT, FiniteRange, duration_s, output_options, require_dataset_packages
 from collector.commands.output import Speaker
 from collector.errors import CollectorError, DeviceError, SensorError
-from estimator.options.command_line import DONE, DONE_WITH_WARNINGS
-from estimator.options.entry import INTERRUPTED
+from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, INTERRUPTED
 from estimator.options.output_files import check_output, output_option
 
 if TYPE_CHECKING:

@@ -21,8 +21,7 @@ from collector.daemon.settings import DaemonSettings
 from collector.daemon.store import Store
 from collector.daemon.worker import MEASURING, MESSAGE_START, Message, Worker
 from collector.devices.errors import DaemonError
-from estimator.options.command_line import DONE_WITH_WARNINGS
-from estimator.options.entry import INTERRUPTED
+from estimator.options.command_line import DONE_WITH_WARNINGS, INTERRUPTED
 from estimator.vocabulary.regular_files import read_regular
 
 STARTUP_S: Final = 300.0

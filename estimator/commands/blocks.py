@@ -1,13 +1,26 @@
 """The command `estimate blocks`: time and energy of a kernel from its number of blocks, and platforms for SimGrid."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from estimator.commands.options import CSV, JSON, NOT_NEGATIVE, POSITIVE, QUIET, SETTINGS, answer_form, with_options
-from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, named_file
+from estimator.commands.options import (
+    CSV,
+    JSON,
+    NOT_NEGATIVE,
+    POSITIVE,
+    QUIET,
+    SETTINGS,
+    TEXT_FORMATS,
+    Options,
+    answer_form,
+    whole_numbers,
+    with_options,
+)
+from estimator.commands.reporting import say
+from estimator.options.command_line import named_file
 from estimator.options.output_files import output_option
 from estimator.vocabulary.errors import EstimatorError
 
@@ -19,10 +32,9 @@ SIMGRID: Final = "simgrid"
 """What SimGrid finds on the platform of the chosen models, and what is to be executed there."""
 
 POOR_ERROR: Final = 0.25
-"""Relative error on grids left out above which a form does not describe a kernel [1]; published forms reach 0.14 on simulated boards."""
+"""Relative error on held-out grids above which a form does not describe a kernel [1]; published forms reach 0.14 on simulated boards."""
 
 RUN_COLUMNS: Final = ("host", "pstate", "speed", "launch", "whole", "rounds", "rest", "latency_s", "energy_j")
-LONGEST_LIST: Final = 100_000
 
 ERROR: Final = "_error_"
 """Between quantity and form in the name of a column that holds a relative error."""
@@ -32,24 +44,14 @@ ERRORS: Final = "  time_error_…, energy_error_… %: how far each form is off 
 FILTERS: Final = {"kernel": "kernel", "block_threads": "block_threads", "sm_clock_mhz": "freq_mhz"}
 """Fields of a model and the options that choose by them."""
 
-Rows = list[dict[str, Any]]
-
-
-def block_list(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...]:
-    """Comma-separated grids.  Raises BadParameter for what is no positive whole number."""
-    words = [] if text is None else text.split(",")
-    if len(words) > LONGEST_LIST:
-        raise click.BadParameter(f"{len(words)} grids; at most {LONGEST_LIST} at once", context, parameter)
-    if wrong := [word for word in words if not (word.strip().isascii() and word.strip().isdecimal() and int(word) >= 1)]:
-        raise click.BadParameter(f"{wrong[0]!r} is no number of blocks", context, parameter)
-    return tuple(map(int, words))
+Row = dict[str, object]
 
 
 @click.command(context_settings=SETTINGS, epilog="Block-count models come from `fit` on grids of a kernel; docs/how-to/block-count.md.")
 @with_options(
     click.argument("kernel", metavar="[KERNEL]", required=False, callback=named_file),
     click.option("--bundle", "bundle_name", metavar="NAME|FILE", required=True, callback=named_file, help="Calibration to use."),
-    click.option("--blocks", callback=block_list, metavar="N,N,…", help="Grids to estimate."),
+    click.option("--blocks", callback=whole_numbers, metavar="N,N,…", help="Grids to estimate."),
     click.option("--block-threads", type=click.IntRange(1, 1024), metavar="N", help="Where a kernel has models of several block sizes."),
     click.option("--freq", "freq_mhz", type=POSITIVE, metavar="MHZ", help="SM clock, where there are models of several."),
     click.option(
@@ -69,14 +71,13 @@ def block_list(context: click.Context, parameter: click.Parameter, text: str | N
 )
 def blocks_command(**options: Any) -> int:
     """Time and energy of KERNEL by its number of blocks; without KERNEL the models that the bundle has."""
-    answer = answer_form({**options, "out": None}, ("csv", "json", "txt"))
+    answer = answer_form({**options, "out": None}, TEXT_FORMATS)
     if options["off_w"] and options["simgrid"] is None:
         raise click.UsageError("--off-w belongs to the platform that --simgrid writes")
     if options["blocks"] and options["kernel"] is None:
         raise click.UsageError("--blocks needs a KERNEL")
     from estimator.blocks.model import models_from_section
     from estimator.bundle.files import load_bundle
-    from estimator.display.text import printable
     from estimator.uncertainty.validity import simulated_notes
 
     bundle = load_bundle(options["bundle_name"])
@@ -89,106 +90,86 @@ def blocks_command(**options: Any) -> int:
         from estimator.vocabulary.whole_file import write_whole
 
         write_whole(options["simgrid"], platform_xml(chosen, options["off_w"]).encode())
-    if grids:
-        rows = _simulated(chosen, grids) if form == SIMGRID else _estimates(chosen, grids, form)
+    outside = sorted({count for model in chosen for count in grids if not model.inside(count)})
+    if not grids:
+        rows = [_listed(model) for model in sorted(chosen, key=lambda model: (model.sm_clock_mhz, model.kernel, model.block_threads))]
+    elif form == SIMGRID:
+        rows = [_simulated(model, count, chosen) for model in chosen for count in grids]
+        form = "occupancy"
     else:
-        rows = sorted(_listing(chosen), key=lambda row: (row["sm_clock_mhz"], row["kernel"], row["block_threads"]))
+        rows = [_estimated(model, count, form) for model in chosen for count in grids]
     click.echo(_text(rows, answer), nl=False)
-    outside = sorted({str(row["blocks"]) for row in rows if row.get("inside") is False}, key=int)
-    warnings = [f"{', '.join(outside)} blocks lie outside the measured grids"] if outside else []
-    form = "occupancy" if form == SIMGRID else form
+    warnings = [f"{', '.join(map(str, outside))} blocks lie outside the measured grids"] if outside else []
     poor = sorted({model.kernel for model in chosen if max(model.scatter.get(form, {}).values(), default=0.0) > POOR_ERROR})
     if poor and grids:
         warnings.append(f"form {form} is off by more than {POOR_ERROR:.0%} on grids left out of its fit: {', '.join(poor)}")
-    if not options["quiet"]:
-        for line in (*(f"warning: {text}" for text in warnings), *(f"note: {printable(note)}" for note in simulated_notes(bundle))):
-            click.echo(line, err=True)
-    return DONE_WITH_WARNINGS if warnings else DONE
+    return say(warnings, simulated_notes(bundle), quiet=options["quiet"])
 
 
-def _chosen(models: "list[BlockModel]", options: Mapping[str, Any]) -> "list[BlockModel]":
+def _chosen(models: "list[BlockModel]", options: Options) -> "list[BlockModel]":
     """The models that the options name.  Raises EstimatorError where there is none."""
     for field, option in FILTERS.items():
-        wanted, found = options[option], [(model, getattr(model, field)) for model in models]
-        there = sorted({value for _, value in found})
+        wanted, there = options[option], sorted({getattr(model, field) for model in models})
         if wanted is not None:
-            models = [model for model, value in found if value == wanted or (field == "sm_clock_mhz" and round(value) == round(wanted))]
+            near = 0.5 if field == "sm_clock_mhz" else 0
+            models = [model for model in models if (one := getattr(model, field)) == wanted or (near and abs(one - wanted) <= near)]
         if not models:
             raise EstimatorError(f"no block-count model with {field} {wanted}; there are {', '.join(map(str, there))}")
     return models
 
 
-def _head(model: "BlockModel") -> dict[str, Any]:
+def _head(model: "BlockModel") -> Row:
     return {"kernel": model.kernel, "block_threads": model.block_threads, "sm_clock_mhz": model.sm_clock_mhz}
 
 
-def _estimates(models: "Sequence[BlockModel]", grids: Sequence[int], form: "Form") -> Rows:
-    rows = []
-    for model in models:
-        time_s, energy_j = model.latency_s(list(grids), form), model.energy_j(list(grids), form)
-        columns = {
-            "blocks": list(grids),
-            "latency_s": time_s.tolist(),
-            "latency_std_s": model.latency_std_s(list(grids), form).tolist(),
-            "power_w": (energy_j / time_s).tolist(),
-            "energy_j": energy_j.tolist(),
-            "energy_std_j": model.energy_std_j(list(grids), form).tolist(),
-            "inside": model.inside(list(grids)).tolist(),
-        }
-        rows += [_head(model) | dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    return rows
+def _estimated(model: "BlockModel", count: int, form: "Form") -> Row:
+    time_s, energy_j = float(model.latency_s(count, form)), float(model.energy_j(count, form))
+    return _head(model) | {
+        "blocks": count,
+        "latency_s": time_s,
+        "latency_std_s": float(model.latency_std_s(count, form)),
+        "power_w": energy_j / time_s,
+        "energy_j": energy_j,
+        "energy_std_j": float(model.energy_std_j(count, form)),
+        "inside": bool(model.inside(count)),
+    }
 
 
-def _simulated(models: "Sequence[BlockModel]", grids: Sequence[int]) -> Rows:
-    """For each grid the host, the amounts of work in its units, and the time and energy that the host-energy plugin finds."""
+def _simulated(model: "BlockModel", count: int, models: "Sequence[BlockModel]") -> Row:
+    """The host, the amounts of work in its units, and the time and energy that the host-energy plugin finds."""
     from estimator.blocks.simgrid import simulated_run
 
-    rows = []
-    for model in models:
-        for count in grids:
-            run = simulated_run(model, count, models)
-            found = {name: getattr(run, name) for name in RUN_COLUMNS}
-            rows.append(_head(model) | {"blocks": count} | found | {"inside": bool(model.inside(count))})
-    return rows
+    run = simulated_run(model, count, models)
+    found = {name: getattr(run, name) for name in RUN_COLUMNS}
+    return _head(model) | {"blocks": count} | found | {"inside": bool(model.inside(count))}
 
 
-def _listing(models: "Sequence[BlockModel]") -> Rows:
-    """The models; `time_error_…` and `energy_error_…` are relative errors of the forms on grids left out [1]."""
-    return [
-        {
-            **_head(model),
-            "blocks_per_sm": model.blocks_per_sm,
-            "blocks_from": model.blocks[0],
-            "blocks_to": model.blocks[1],
-            "rows": model.rows,
-            "round_s": model.round_s(),
-            "round_power_w": model.round_power_w(),
-            "static_w": model.static_w,
-            **{
-                f"{quantity}{ERROR}{form}": model.scatter.get(form, {}).get(quantity, math.nan)
-                for quantity in ("time", "energy")
-                for form in FORM_NAMES
-            },
-        }
-        for model in models
-    ]
+def _listed(model: "BlockModel") -> Row:
+    """A model; `time_error_…` and `energy_error_…` are relative errors of the forms on held-out grids [1]."""
+    errors = {
+        f"{quantity}{ERROR}{form}": model.scatter.get(form, {}).get(quantity, math.nan)
+        for quantity in ("time", "energy")
+        for form in FORM_NAMES
+    }
+    return {
+        **_head(model),
+        "blocks_per_sm": model.blocks_per_sm,
+        "blocks_from": model.blocks[0],
+        "blocks_to": model.blocks[1],
+        "rows": model.rows,
+        "round_s": model.round_s(),
+        "round_power_w": model.round_power_w(),
+        "static_w": model.static_w,
+        **errors,
+    }
 
 
-def _text(rows: Rows, form: str) -> str:
-    from estimator.display.text import aligned, rows_csv, rows_json
+def _text(rows: Sequence[Row], form: str) -> str:
+    from estimator.display.text import aligned, cell_text, json_text, rows_csv
 
     if form != "txt":
-        return rows_json(rows) if form == "json" else rows_csv(rows)
-    errors = any(ERROR in name for name in rows[0])
-    table = [[f"{name} %" if ERROR in name else name for name in rows[0]], *([_shown(*item) for item in row.items()] for row in rows)]
-    return aligned(table, left_columns=(0,)) + ERRORS * errors
-
-
-def _shown(name: str, value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if not isinstance(value, float):
-        return str(value)
-    if not math.isfinite(value):
-        return "-"
-    return f"{100.0 * value:.2f}" if ERROR in name else f"{value:.5g}"
+        return json_text(rows) if form == "json" else rows_csv(rows)
+    table = [[f"{name} %" if ERROR in name else name for name in rows[0]]]
+    for row in rows:
+        table.append([f"{100.0 * value:.2f}" if ERROR in name and value == value else cell_text(value) for name, value in row.items()])  # type: ignore[operator]
+    return aligned(table, left_columns=(0,)) + ERRORS * any(ERROR in name for name in rows[0])

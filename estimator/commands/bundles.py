@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from estimator.commands.options import JSON, QUIET, SETTINGS, with_options
-from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, named_file, named_files
+from estimator.commands.reporting import say
+from estimator.options.command_line import DONE, named_file, named_files
 
 
 @click.command(
@@ -34,26 +35,24 @@ def bundles_command(bundles: Sequence[str], **options: Any) -> int:
     if options["card"]:
         return _cards(bundles, as_json=options["as_json"])
     from estimator.bundle.files import drop_bundle, keep_bundle
-    from estimator.display.bundles import bundle_rows, bundle_table
-    from estimator.display.text import printable, rows_json
+    from estimator.display.bundles import bundle_table, listed_bundles
+    from estimator.display.text import json_text
 
     if options["add"] is not None:
         keep_bundle(Path(options["add"]), replace=options["replace"])
     if options["remove"] is not None:
         drop_bundle(options["remove"])
-    rows = bundle_rows(bundles)
-    click.echo(rows_json(rows) if options["as_json"] else bundle_table(rows, verbose=options["verbose"]), nl=False)
-    warnings = [row["error"] for row in rows if row["error"] is not None]
-    for text in () if options["quiet"] else warnings:
-        click.echo(printable(f"warning: {text}"), err=True)
-    return DONE_WITH_WARNINGS if warnings else DONE
+    rows = listed_bundles(bundles)
+    click.echo(
+        json_text([row.document() for row in rows]) if options["as_json"] else bundle_table(rows, verbose=options["verbose"]), nl=False
+    )
+    return say([row.error for row in rows if row.error is not None], quiet=options["quiet"])
 
 
 def _cards(names: Sequence[str], *, as_json: bool) -> int:
     from estimator.bundle.files import load_bundle
     from estimator.display.bundles import card_document
-    from estimator.display.estimates import json_text
-    from estimator.display.text import document_text
+    from estimator.display.text import document_text, json_text
 
     if not names:
         raise click.UsageError("--card: name at least one BUNDLE")

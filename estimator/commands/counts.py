@@ -1,15 +1,28 @@
 """The command `estimate counts`: energy from what kernels did, counted by a profiler or a disassembler."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import click
 
-from estimator.commands.options import CSV, JSON, NOT_NEGATIVE, POSITIVE, QUIET, SETTINGS, Number, answer_form, with_options
-from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, named_file, named_files
+from estimator.commands.options import (
+    CSV,
+    JSON,
+    NOT_NEGATIVE,
+    POSITIVE,
+    QUIET,
+    SETTINGS,
+    TEXT_FORMATS,
+    Number,
+    Options,
+    answer_form,
+    with_options,
+)
+from estimator.commands.reporting import say
+from estimator.options.command_line import DONE, named_file, named_files
 from estimator.vocabulary.errors import CountsError
 
 if TYPE_CHECKING:
@@ -19,10 +32,7 @@ if TYPE_CHECKING:
     from estimator.counts.tables import EnergyTable
 
 DOMAINS: Final = ("on-package", "on-board", "switched")
-MOST_MODULES: Final = 4096
-MOST_CONSTANT_W: Final = 1e6
-MOST_EXPONENT: Final = 10.0
-LONGEST_NAME: Final = 40
+Row = dict[str, object]
 DELAY: Final = "  energy_delay: energy · time^i [J·s^i], i = delay_exponent\n"
 
 
@@ -36,16 +46,14 @@ DELAY: Final = "  energy_delay: energy · time^i [J·s^i], i = delay_exponent\n"
     click.option("--bundle", "bundle_name", metavar="NAME|FILE", callback=named_file, help="Energies of a bundle."),
     click.option("--energies", metavar="NAME|FILE", callback=named_file, help="Published energies: tesla-k40, or a TOML file."),
     click.option("--freq", "freq_mhz", type=POSITIVE, metavar="MHZ", help="SM clock of the run; without it that of the energies."),
-    click.option(
-        "--constant-w", type=Number(0.0, MOST_CONSTANT_W), metavar="W", help="Power of the board at rest instead of the bundle's."
-    ),
+    click.option("--constant-w", type=Number(0.0, 1e6), metavar="W", help="Power of the board at rest instead of the bundle's."),
     click.option("--dram-pj-per-bit", type=POSITIVE, metavar="PJ", help="Another DRAM: 21.1 for HBM."),
-    click.option("--modules", type=click.IntRange(1, MOST_MODULES), default=1, show_default=True, metavar="N", help="Modules of the run."),
+    click.option("--modules", type=click.IntRange(1, 4096), default=1, show_default=True, metavar="N", help="Modules of the run."),
     click.option("--integration", type=click.Choice(DOMAINS), help="How they hang together."),
     click.option("--link-pj-per-bit", type=NOT_NEGATIVE, metavar="PJ", help="Energy of a bit on a link instead of the domain's."),
     click.option("--shared-constant", type=Number(0.0, 1.0), metavar="SHARE", help="Share of constant power that modules have in common."),
     click.option("--against", metavar="COUNTS", callback=named_file, help="The same work on one module: prints the scaling efficiency."),
-    click.option("--delay-exponent", type=Number(0.0, MOST_EXPONENT), default=1.0, show_default=True, help="i of EDⁱP and EDⁱPSE."),
+    click.option("--delay-exponent", type=Number(0.0, 10.0), default=1.0, show_default=True, help="i of EDⁱP and EDⁱPSE."),
     CSV,
     JSON,
     QUIET,
@@ -57,6 +65,7 @@ def counts_command(**options: Any) -> int:
     """
     from estimator.counts.activities import METRICS, read_activities
     from estimator.counts.counted_energy import counted_energies, power_warnings
+    from estimator.display.text import aligned, document_text, json_text, printable, rows_csv
     from estimator.uncertainty.validity import clock_warning, simulated_notes, step_warning, validity_of
 
     if options["metrics"] == bool(options["counts"]):
@@ -83,24 +92,28 @@ def counts_command(**options: Any) -> int:
         scaling = _scaling(alone, total, modules, options["delay_exponent"])
     foreign = [name for kernel in kernels for name in table.energies.spread_j(kernel.activity)]
     warnings = (*outside, *(step_warning(bundle.gpu, [clock]) if bundle else ()), *warnings)
-    document = {
-        "energies": table.name,
-        "source": table.source,
-        "modules": modules,
-        "delay_exponent": options["delay_exponent"],
-        **{name: value for name, value in _row(total, options).items() if name != "name"},
-        "kernels": [_row(row, options) for row in rows],
+    *listed, whole = (_row(row, options["delay_exponent"]) for row in (*rows, total))
+    others = {
         **scaling,
-        "sm_clock_mhz": clock if math.isfinite(clock) else None,
+        "sm_clock_mhz": clock,
         "simulated": bundle is not None and bundle.simulated,
         "validity": validity_of(None, [*outside, *foreign]),
-        "warnings": list(warnings),
     }
-    _print(document, form, warnings, simulated_notes(bundle) if bundle else (), quiet=options["quiet"])
-    return DONE_WITH_WARNINGS if warnings else DONE
+    head = {"energies": table.name, "source": table.source, "modules": modules, "delay_exponent": options["delay_exponent"]}
+    if form == "json":
+        named = {name: value for name, value in whole.items() if name != "name"}
+        text = json_text({**head, **named, "kernels": listed, **others, "warnings": list(warnings)})
+    elif form == "csv":
+        text = rows_csv([_flat(row) for row in listed])
+    else:
+        shown = [_flat(row) for row in (*listed, {**whole, "name": "total"})]
+        cells = [[printable(str(name))[:40], *(_number_text(value) for value in values)] for name, *values in map(dict.values, shown)]
+        text = aligned([list(shown[0]), *cells], left_columns=(0,)) + DELAY + document_text(head | others)
+    click.echo(text, nl=False)
+    return say(warnings, simulated_notes(bundle) if bundle else (), quiet=options["quiet"])
 
 
-def _checked_form(options: Mapping[str, Any]) -> str:
+def _checked_form(options: Options) -> str:
     """The form of the answer.  Raises UsageError for options that do not go together."""
     if (options["bundle_name"] is None) == (options["energies"] is None):
         raise click.UsageError("give either --bundle or --energies")
@@ -108,10 +121,10 @@ def _checked_form(options: Mapping[str, Any]) -> str:
         raise click.UsageError("--freq is for --bundle: published energies hold at one clock")
     if options["modules"] == 1 and (options["integration"] or options["against"] or options["link_pj_per_bit"] is not None):
         raise click.UsageError("--integration, --link-pj-per-bit and --against are for --modules of 2 and more")
-    return answer_form({**options, "out": None}, ("csv", "json", "txt"))
+    return answer_form({**options, "out": None}, TEXT_FORMATS)
 
 
-def _bundle(options: Mapping[str, Any]) -> "Bundle | None":
+def _bundle(options: Options) -> "Bundle | None":
     """The bundle that is asked for, None for published energies.  Raises OperatingPointError for a clock that its GPU cannot have."""
     if options["bundle_name"] is None:
         return None
@@ -123,7 +136,7 @@ def _bundle(options: Mapping[str, Any]) -> "Bundle | None":
     return bundle
 
 
-def _table(bundle: "Bundle | None", options: Mapping[str, Any]) -> "EnergyTable":
+def _table(bundle: "Bundle | None", options: Options) -> "EnergyTable":
     """The energies that are asked for.  Raises CountsError where a bundle has none."""
     from estimator.counts.energies import energies_from_section
     from estimator.counts.tables import EnergyTable, load_energy_table
@@ -166,7 +179,7 @@ def _clocked(kernels: "list[CountedKernel]", bundle: "Bundle | None", clock_mhz:
     return [replace(kernel, activity=replace(kernel.activity, voltage_v=volt, sm_clock_mhz=clock_mhz)) for kernel in kernels]
 
 
-def _integration(options: Mapping[str, Any]) -> "Integration | None":
+def _integration(options: Options) -> "Integration | None":
     from estimator.counts.counted_energy import INTEGRATIONS, Integration
 
     given = {name: options[name] for name in ("link_pj_per_bit", "shared_constant") if options[name] is not None}
@@ -188,41 +201,24 @@ def _scaling(alone: "CountedEnergy", total: "CountedEnergy", modules: int, expon
     }
 
 
-def _row(row: "CountedEnergy", options: Mapping[str, Any]) -> dict[str, Any]:
+def _row(row: "CountedEnergy", delay_exponent: float) -> Row:
     from estimator.counts.counted_energy import energy_delay
-    from estimator.display.text import known
 
     return {
         **{name: getattr(row, name) for name in ("name", "launches", "time_s", "power_w", "energy_j")},
-        "energy_std_j": known(row.energy_std_j),
-        "energy_delay": energy_delay(row.energy_j, row.time_s, options["delay_exponent"]),
+        "energy_std_j": row.energy_std_j,
+        "energy_delay": energy_delay(row.energy_j, row.time_s, delay_exponent),
         "parts_j": dict(row.parts_j),
     }
 
 
-def _print(document: Mapping[str, Any], form: str, warnings: Sequence[str], notes: Sequence[str], *, quiet: bool) -> None:
-    from estimator.display.estimates import json_text
-    from estimator.display.text import printable, rows_csv
-
-    total = {"name": "total", **{name: document[name] for name in document["kernels"][0] if name != "name"}}
-    rows = [
-        {name: value for name, value in row.items() if name != "parts_j"} | {f"{part}_j": joule for part, joule in row["parts_j"].items()}
-        for row in (*document["kernels"], total)
-    ]
-    text = json_text(document) if form == "json" else rows_csv(rows[:-1]) if form == "csv" else _text(document, rows)
-    click.echo(text, nl=False)
-    if not quiet:
-        for line in (*(f"warning: {text}" for text in warnings), *(f"note: {text}" for text in notes)):
-            click.echo(printable(line), err=True)
+def _flat(row: Row) -> Row:
+    """A row of a table: the parts of the energy as columns of their own."""
+    *fields, parts = row.items()
+    return dict(fields) | {f"{part}_j": joule for part, joule in cast(dict[str, float], parts[1]).items()}
 
 
-def _text(document: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
-    """The kernels and their total as a table, below it what holds for all of them."""
-    from estimator.display.text import UNKNOWN, aligned, document_text, printable
+def _number_text(value: object) -> str:
+    from estimator.display.text import UNKNOWN, known
 
-    shown = [
-        [printable(row["name"])[:LONGEST_NAME], *(UNKNOWN if value is None else f"{value:.4g}" for value in list(row.values())[1:])]
-        for row in rows
-    ]
-    others = {name: value for name, value in document.items() if name not in (*rows[0], "kernels", "parts_j", "warnings")}
-    return aligned([list(rows[0]), *shown], left_columns=(0,)) + DELAY + document_text(others)
+    return UNKNOWN if known(value) is None else f"{value:.4g}"

@@ -8,7 +8,7 @@ import click
 from estimator import __version__
 from estimator.commands.options import KERNELS, QUESTION, SETTINGS, TEXT_FORMATS, answer_form, answer_options, with_options
 from estimator.commands.queries import MICROSECONDS, check_finite, questions
-from estimator.commands.reporting import Remarks, deliver
+from estimator.commands.reporting import Remarks, deliver_form
 from estimator.options.command_line import run_command
 from estimator.vocabulary.errors import EstimatorError
 
@@ -38,8 +38,12 @@ def estimate_command(**options: Any) -> int:
         check_finite(result, [result.latency_s])
     chosen = click.get_current_context().get_parameter_source("kernels") is not click.core.ParameterSource.DEFAULT
     kernels = options["kernels"] if chosen or len(results) == len(asked) else 0
-    text = {"json": results_json, "csv": results_csv}.get(form, lambda found: results_table(found, kernels, bundle.simulated))
-    deliver(text(results), options["out"])
+    forms = {
+        "json": lambda: results_json(results),
+        "csv": lambda: results_csv(results),
+        "txt": lambda: results_table(results, kernels, bundle.simulated),
+    }
+    deliver_form(form, forms, options["out"])
     if options["verbose"]:
         click.echo(f"bundle {bundle.name} {bundle.version}, {bundle.digest}, fitted {bundle.provenance.created_utc}", err=True)
         click.echo(f"launch cost of the host: {bundle.host.launch_s / MICROSECONDS:.1f} µs ({bundle.host.source})", err=True)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from estimator.options.command_line import QUIET_OR_VERBOSE, excludes, named_file, named_files, switch
+from estimator.options.command_line import QUIET_OR_VERBOSE, excludes, named_file, named_files
 from estimator.options.output_files import output_option
 from estimator.vocabulary.errors import OperatingPointError, WorkloadError
 
 if TYPE_CHECKING:
-    from estimator.forms.rescaling import Sizes
+    from estimator.transforms.rescaling import Sizes
 
 TEXT_FORMATS: Final = ("csv", "json", "txt")
 PICTURES: Final = ("svg", "png")
@@ -27,6 +27,9 @@ SETTINGS: Final = {"help_option_names": ["-h", "--help"]}
 MOST_DIGITS: Final = 9
 """Digits of a whole number: a longer one is a mistake."""
 
+Options = Mapping[str, Any]
+"""What click hands to a command: the value of each option by its name, of the type that is declared here."""
+
 Command = Callable[..., Any]
 Decorator = Callable[[Command], Command]
 
@@ -34,36 +37,24 @@ Decorator = Callable[[Command], Command]
 # What words mean ------------------------------------------------------------------------------------------------------
 
 
-class Number(click.ParamType[float]):
-    """A finite number from `least` (or above it) to `most`."""
+class Number(click.FloatRange):
+    """A finite number within limits."""
 
     name = "number"
 
-    def __init__(self, least: float = 0.0, most: float = math.inf, *, above: bool = False, below: bool = False) -> None:
-        """above, below: whether the ends themselves are excluded."""
-        self.least, self.most, self.above, self.below = least, most, above, below
-
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number.  Raises BadParameter for a text that is none, one that is not finite, and one beyond the ends."""
-        try:
-            number = float(value)
-        except (TypeError, ValueError):
-            number = math.nan
-        inside = (
-            self.least <= number <= self.most and not (self.above and number == self.least) and not (self.below and number == self.most)
-        )
-        if not math.isfinite(number) or not inside:
-            low = f"above {self.least:g}" if self.above else f"of at least {self.least:g}"
-            high = "" if math.isinf(self.most) else f" and {'below' if self.below else 'at most'} {self.most:g}"
-            self.fail(f"{value!r} must be a number {low}{high}", param, ctx)
+        """The number.  Raises BadParameter for a text that is none, one that is not finite, and one beyond the limits."""
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number", param, ctx)
         return number
 
 
-POSITIVE = Number(above=True)
-NOT_NEGATIVE = Number()
+POSITIVE = Number(0.0, min_open=True)
+NOT_NEGATIVE = Number(0.0)
 """The usual two."""
 
-LAUNCH_US = Number(most=1e6)
+LAUNCH_US = Number(0.0, 1e6)
 """Of a host, for one operator [µs]; one that needed longer would run no model (`estimator.engine.board.LONGEST_LAUNCH_S`)."""
 
 EFFICIENCY = Number(1e-3, 1.5)
@@ -128,7 +119,8 @@ def as_wrong_usage(option: str) -> Iterator[None]:
         raise click.UsageError(f"{option}: {error}") from error
 
 
-def _whole_numbers(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...]:
+def whole_numbers(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...]:
+    """Whole numbers from 1 on: "1,8,32" or LO:HI:STEP."""
     if text is None:
         return ()
     from estimator.vocabulary.specifications import parse_whole_numbers
@@ -139,7 +131,7 @@ def _whole_numbers(context: click.Context, parameter: click.Parameter, text: str
 
 def _sizes(context: click.Context, parameter: click.Parameter, text: str | None) -> "Sizes | None":
     """The sizes that --at states: "batch=8,sequence=512"."""
-    from estimator.forms.rescaling import Sizes
+    from estimator.transforms.rescaling import Sizes
 
     if text is None:
         return None
@@ -172,7 +164,7 @@ def workload_files(context: click.Context, parameter: click.Parameter, texts: tu
     return texts
 
 
-def answer_form(options: Mapping[str, Any], known: Sequence[str]) -> str:
+def answer_form(options: Options, known: Sequence[str]) -> str:
     """The form of the answer: a flag's, that which the output's ending names, or "txt".  Raises UsageError."""
     if options["as_json"] and options["as_csv"]:
         raise click.UsageError("--json and --csv exclude each other")
@@ -206,8 +198,8 @@ QUESTION: Final = (
     ),
     click.option("--freqs", "--freq", "freqs", metavar="LIST|LO:HI:STEP|all", help="SM clocks [MHz]; else the published one."),
     click.option("--gpu-spec", metavar="NAME|FILE,…", callback=words, help="Forecast for other GPUs; 'own': the bundle's."),
-    click.option("--batch", metavar="LIST|LO:HI:STEP", callback=_whole_numbers, help="Sequences or images at once."),
-    click.option("--sequence", metavar="LIST|LO:HI:STEP", callback=_whole_numbers, help="Tokens of each."),
+    click.option("--batch", metavar="LIST|LO:HI:STEP", callback=whole_numbers, help="Sequences or images at once."),
+    click.option("--sequence", metavar="LIST|LO:HI:STEP", callback=whole_numbers, help="Tokens of each."),
     click.option(
         "--at",
         metavar="batch=B,sequence=S",
@@ -215,22 +207,15 @@ QUESTION: Final = (
         help="The sizes that the workload files are written for, unless their names tell.",
     ),
     click.option("--precision", metavar="NAME,…", callback=_precisions, help="Compute in other precisions: bf16, fp16, fp32, fp8, …"),
-    click.option(
-        "--attention", metavar="eager,flash", callback=_attention, help="Attention as separate kernels, fused, or both in turn."
-    ),
+    click.option("--attention", metavar="eager,flash", callback=_attention, help="Attention as separate kernels, fused, or both in turn."),
     click.option("--model", metavar="MODEL", callback=named_file, help="Trace this model instead of reading files (wattprint[torch])."),
     click.option("--phase", type=click.Choice(["prefill", "decode", "train"]), default="prefill", help="Of a traced model."),
     click.option("--set", "figures", multiple=True, callback=key_values, metavar="KEY=VALUE", help="Change a figure: num_sms=132."),
-    click.option(
-        "--efficiency", multiple=True, callback=_shares, metavar="MODULE=SHARE", help="Reached share of a rate: dram=0.8."
-    ),
+    click.option("--efficiency", multiple=True, callback=_shares, metavar="MODULE=SHARE", help="Reached share of a rate: dram=0.8."),
     click.option("--power-cap", type=POSITIVE, metavar="W", help=POWER_CAP_HELP),
     click.option("--host-launch-us", type=LAUNCH_US, metavar="US", help="Host time to launch one operator instead of the bundle's."),
-    switch(
-        "completion", "--completion", "--no-completion", True,
-        ("Add the operators that a traced list leaves out (default).", "Add none."),
-    ),
-)  # fmt: skip
+    click.option("--completion/--no-completion", default=True, help="Add the operators that a traced list leaves out (default), or none."),
+)
 """What every question may set: workloads, bundles, GPUs, clocks, sizes, precisions."""
 
 COSTS: Final = (

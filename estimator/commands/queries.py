@@ -1,36 +1,32 @@
 """From a command's options to questions: every combination of what was listed, and which of them a board cannot answer."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from estimator.commands.options import as_wrong_usage
+from estimator.commands.options import Options, as_wrong_usage
 from estimator.vocabulary.errors import EstimatorError, OperatingPointError
 
 if TYPE_CHECKING:
     from estimator.bundle.content import Bundle
-    from estimator.forms.variation import Variant
     from estimator.questions.choosing import Best
     from estimator.questions.judging import Asked
     from estimator.questions.points import Case, Sweep
+    from estimator.transforms.variation import Variant
     from estimator.vocabulary.gpu import GpuSpec
 
 MICROSECONDS: Final = 1e-6
 OWN: Final = "own"
 """The word that stands for the bundle's own GPU in a list of GPUs."""
-CHOICES: Final = "--precision or --gpu-spec"
-"""What chooses a precision and a GPU."""
 MOST_QUESTIONS: Final = 100_000
 """More combinations than this are a mistake in a step."""
-TRACED_SEQUENCE: Final = 512
-"""Tokens of a sequence where none are asked for, as `estimate trace` has it."""
 
 
-def questions(options: Mapping[str, Any]) -> "list[Asked]":
+def questions(options: Options) -> "list[Asked]":
     """A question for every workload, bundle and GPU, in that nesting from the inside out.
 
     Raises EstimatorError for files that cannot be used, UsageError for options that do not go together and lists that cannot be read.
@@ -58,7 +54,7 @@ def questions(options: Mapping[str, Any]) -> "list[Asked]":
     return asked
 
 
-def _check_something_asked(options: Mapping[str, Any]) -> None:
+def _check_something_asked(options: Options) -> None:
     """Refuse a command without a workload, and with both files and a model.  Raises UsageError."""
     if bool(options["workloads"]) == bool(options["model"]):
         raise click.UsageError("name workload files, or a --model to trace" + (", not both" if options["model"] else ""))
@@ -68,7 +64,7 @@ def _check_something_asked(options: Mapping[str, Any]) -> None:
         raise click.UsageError("--phase belongs to --model")
 
 
-def _variants(options: Mapping[str, Any]) -> "list[Variant]":
+def _variants(options: Options) -> "list[Variant]":
     """Every workload in every size, precision and form asked for, each under a name of its own."""
     varied = {name: options[name] for name in ("batch", "sequence", "precision", "attention")}
     count = math.prod(max(len(values), 1) for values in (*varied.values(), options["workloads"]))
@@ -79,7 +75,7 @@ def _variants(options: Mapping[str, Any]) -> "list[Variant]":
     if options["model"]:
         return _traced(options["model"], options["phase"], **varied)
     from estimator.formats import read_workload
-    from estimator.forms.variation import variants
+    from estimator.transforms.variation import variants
 
     files: dict[str, str] = {}
     found: list[Variant] = []
@@ -96,13 +92,13 @@ def _traced(
 ) -> "list[Variant]":
     """The model in every size, precision and form, traced one by one.  Raises EstimatorError where PyTorch is not installed."""
     from estimator.commands.reporting import stdout_on_stderr
-    from estimator.forms.variation import Variant
     from estimator.tracing.request import TraceRequest, refuse_unused_sizes
     from estimator.tracing.torch_trace import trace_calls
+    from estimator.transforms.variation import Variant
 
     asked = [size for size, values in (("batch", batch), ("sequence", sequence)) if values]
     found = []
-    for b, s, name, form in product(batch or (1,), sequence or (TRACED_SEQUENCE,), precision or ("bf16",), attention or ("",)):
+    for b, s, name, form in product(batch or (1,), sequence or (512,), precision or ("bf16",), attention or ("",)):
         with stdout_on_stderr():
             traced = trace_calls(TraceRequest(model=model, batch=b, sequence=s, phase=phase, precision=name, attention=form))
         refuse_unused_sizes(model, asked, traced.sizes)
@@ -112,7 +108,7 @@ def _traced(
     return found
 
 
-def _gpus(bundle: "Bundle", options: Mapping[str, Any]) -> "list[GpuSpec | None]":
+def _gpus(bundle: "Bundle", options: Options) -> "list[GpuSpec | None]":
     """The GPUs to ask for; None for the bundle's own."""
     from estimator.vocabulary.specifications import load_gpu, override_gpu
 
@@ -139,7 +135,9 @@ def check_finite(case: Any, latencies_s: Sequence[float]) -> None:
     if not all(map(math.isfinite, latencies_s)):
         precision = getattr(case, "precision", "")
         form = f" in {precision}" if precision else ""
-        raise EstimatorError(f"{case.workload}{form} has no finite time on {case.gpu}: {why_no_time(case.warnings, CHOICES)}")
+        raise EstimatorError(
+            f"{case.workload}{form} has no finite time on {case.gpu}: {why_no_time(case.warnings, '--precision or --gpu-spec')}"
+        )
 
 
 def answerable(asked: "Sequence[Asked]") -> "tuple[list[Asked], list[Sweep]]":
@@ -185,7 +183,7 @@ def reasons_of(lost: "Sequence[Sweep]") -> "list[tuple[Case, str]]":
     return [(case, line) for points in lost for case in points.cases for line in cannot_run_lines(case.warnings)]
 
 
-def best_point(asked: "Sequence[Asked]", options: Mapping[str, Any]) -> "Best":
+def best_point(asked: "Sequence[Asked]", options: Options) -> "Best":
     """The point of least --goal under --power-limit and --latency-limit [ms].
 
     Raises EstimatorError where no bundle knows the power that is asked for, and where no point keeps the limits.

@@ -1,6 +1,6 @@
 """What `estimate sweep`, `best`, `compare` and `explain` do."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +16,7 @@ from estimator.commands.options import (
     SETTINGS,
     TEXT_FORMATS,
     Number,
+    Options,
     answer_form,
     answer_options,
     with_options,
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 GOALS: Final = ("energy", "latency", "power", "edp", "ed2p")
 SWEEP_CHARTS: Final = ("energy", "latency", "power", "front")
 EXPLANATION_CHARTS: Final = ("timeline", "time", "modules")
-MOST_COMPARED: Final = 50
 
 
 @click.command(
@@ -61,11 +61,11 @@ def sweep_command(**options: Any) -> int:
         from estimator.questions.points import joined_sweeps
 
         points = joined_sweeps(list(pieces()))
-        _deliver_points(form, points, lambda: sweep_table(points, terms), options)
+        deliver_form(form, {"txt": lambda: sweep_table(points, terms), **_drawn(points, options)}, options["out"])
     return remarks.report(options)
 
 
-def _stream(columns: "Iterator[Columns]", form: str, options: Mapping[str, Any]) -> None:
+def _stream(columns: "Iterator[Columns]", form: str, options: Options) -> None:
     from estimator.display.sweeps import csv_pieces, json_pieces, write_parquet
     from estimator.vocabulary.whole_file import open_whole
 
@@ -83,15 +83,12 @@ def _stream(columns: "Iterator[Columns]", form: str, options: Mapping[str, Any])
             stream.write(text.encode("utf-8", errors="replace"))
 
 
-def _deliver_points(form: str, points: "Sweep", text: Callable[[], str], options: Mapping[str, Any]) -> None:
-    """A sweep as a page or a picture, or the text that stands for it."""
+def _drawn(points: "Sweep", options: Options) -> dict[str, Callable[[], str]]:
+    """A sweep as a page and as a chart."""
     from estimator.display.answers import SWEEP_CHARTS as CHARTS
     from estimator.display.answers import sweep_page
 
-    pages = {"html": lambda: sweep_page(points)} | dict.fromkeys(
-        ("svg", "png"), lambda: CHARTS[options["chart"] or SWEEP_CHARTS[0]](points)
-    )
-    deliver_form(form, pages.get(form, text), options["out"])
+    return {"html": lambda: sweep_page(points), "chart": lambda: CHARTS[options["chart"] or SWEEP_CHARTS[0]](points)}
 
 
 @click.command(
@@ -108,7 +105,7 @@ def _deliver_points(form: str, points: "Sweep", text: Callable[[], str], options
     click.option("--latency-limit", type=POSITIVE, metavar="MS", help="Latency of an iteration that must be kept [ms]."),
     click.option(
         "--confidence",
-        type=Number(0.0, 1.0, above=True, below=True),
+        type=Number(0.0, 1.0, min_open=True, max_open=True),
         default=0.5,
         show_default=True,
         metavar="P",
@@ -120,8 +117,8 @@ def best_command(**options: Any) -> int:
     """The clock, batch, precision or GPU of least energy (or latency, …) under limits, and which clocks cannot be told from it."""
     form = answer_form(options, PAGE_FORMATS)
     asked, lost = answerable(questions(options))
-    from estimator.display.estimates import json_text
     from estimator.display.sweeps import best_document, best_text, csv_pieces, sweep_columns
+    from estimator.display.text import json_text
 
     answer, terms = best_point(asked, options), _terms(options)
     cases, chosen = answer.points.cases, answer.points.select([answer.index])  # type: ignore[arg-type]
@@ -129,12 +126,13 @@ def best_command(**options: Any) -> int:
     if cases[answer.points.case[answer.index]].too_large:  # nothing else keeps the limits
         too_large = []
     left_out = [*reasons_of(lost), *too_large]
-    texts: dict[str, Callable[[], str]] = {
+    forms = {
         "txt": lambda: best_text(answer, terms),
         "json": lambda: json_text(best_document(answer, left_out, terms)),
         "csv": lambda: "".join(csv_pieces([sweep_columns(chosen, terms)])),
+        **_drawn(answer.points, options),
     }
-    _deliver_points(form, answer.points, texts.get(form, texts["txt"]), options)
+    deliver_form(form, forms, options["out"])
     remarks = Remarks()
     remarks.add_left_out(reasons_of(lost))
     remarks.add(chosen)
@@ -156,8 +154,8 @@ def compare_command(**options: Any) -> int:
     One alone with --set or --efficiency is compared with the board as it is.
     """
     form = answer_form(options, TEXT_FORMATS)
-    from estimator.display.estimates import json_text
     from estimator.display.sweeps import comparison_columns, comparison_document, comparison_text, csv_pieces
+    from estimator.display.text import json_text
     from estimator.questions.baselines import baseline_estimates
     from estimator.questions.choosing import compare
     from estimator.questions.judging import at_clocks, judged
@@ -166,9 +164,9 @@ def compare_command(**options: Any) -> int:
     if len(asked) == 1 and (options["figures"] or options["efficiency"]):
         asked = [*questions({**options, "figures": {}, "efficiency": {}}), *asked]
     least = 1 if options["baselines"] else 2
-    if not least <= len(asked) <= MOST_COMPARED:
+    if not least <= len(asked) <= 50:
         raise click.UsageError(
-            f"{len(asked)} {'thing' if len(asked) == 1 else 'things'} to compare; name {least} to {MOST_COMPARED}: "
+            f"{len(asked)} {'thing' if len(asked) == 1 else 'things'} to compare; name {least} to {50}: "
             "workloads, --bundle, --gpu-spec own,NAME, --precision fp32,bf16, …; or change the board with --set"
         )
     comparisons = [compare(asked[0], other) for other in asked[1:]]
@@ -178,12 +176,12 @@ def compare_command(**options: Any) -> int:
         check_finite(side.cases[0], side.latency_s.tolist())
         remarks.add(side)
     baselines = [baseline_estimates(one) for one in asked] if options["baselines"] else []
-    texts: dict[str, Callable[[], str]] = {
+    forms = {
         "txt": lambda: comparison_text(sides, comparisons, baselines),
         "json": lambda: json_text(comparison_document(sides, comparisons, baselines)),
         "csv": lambda: "".join(csv_pieces(comparison_columns(sides, baselines))),
     }
-    deliver_form(form, texts[form], options["out"])
+    deliver_form(form, forms, options["out"])
     return remarks.report(options)
 
 
@@ -200,25 +198,26 @@ def explain_command(**options: Any) -> int:
         raise click.UsageError("one workload, bundle, GPU and clock at a time are explained; `estimate compare` sets several side by side")
     from estimator.display.answers import EXPLANATION_CHARTS as CHARTS
     from estimator.display.answers import explanation_page
-    from estimator.display.estimates import json_text
     from estimator.display.explanations import explanation_csv, explanation_document, explanation_text
+    from estimator.display.text import json_text
     from estimator.questions.explanation import explain
 
     answerable(asked)
     answer, simulated = explain(asked[0]), asked[0].bundle.simulated
-    texts: dict[str, Callable[[], str]] = {
+    forms = {
         "txt": lambda: explanation_text(answer, options["kernels"], simulated),
         "json": lambda: json_text(explanation_document(answer)),
         "csv": lambda: explanation_csv(answer),
         "html": lambda: explanation_page(answer, simulated),
+        "chart": lambda: CHARTS[options["chart"] or EXPLANATION_CHARTS[0]](answer),
     }
-    deliver_form(form, texts.get(form) or (lambda: CHARTS[options["chart"] or EXPLANATION_CHARTS[0]](answer)), options["out"])
+    deliver_form(form, forms, options["out"])
     remarks = Remarks()
     remarks.add_result(answer.result)
     return remarks.report(options)
 
 
-def _terms(options: Mapping[str, Any]) -> "Terms":
+def _terms(options: Options) -> "Terms":
     from estimator.display.sweeps import Terms
     from estimator.questions.costs import Tariff
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from estimator.commands.options import Options
 from estimator.options.command_line import DONE, DONE_WITH_WARNINGS
 from estimator.vocabulary.documents import short_name
 
@@ -42,14 +43,25 @@ def deliver(answer: str | bytes, out: Path | None) -> None:
     write_whole(out, answer if isinstance(answer, bytes) else answer.encode("utf-8", errors="replace"))
 
 
-def deliver_form(form: str, text: Callable[[], str], out: Path | None) -> None:
-    """The answer, or its chart as a picture."""
+def deliver_form(form: str, forms: Mapping[str, Callable[[], str]], out: Path | None) -> None:
+    """The answer in one of its forms; a picture is drawn from the form "chart"."""
     if form in ("svg", "png"):
-        from estimator.display.pictures import picture_png, standalone_svg
+        from estimator.display.pages import picture_png, standalone_svg
 
-        deliver(standalone_svg(text()) if form == "svg" else picture_png(text()), out)
+        chart = forms["chart"]()
+        deliver(standalone_svg(chart) if form == "svg" else picture_png(chart), out)
     else:
-        deliver(text(), out)
+        deliver(forms[form](), out)
+
+
+def say(warnings: Sequence[str], notes: Sequence[str] = (), *, quiet: bool) -> int:
+    """Warnings and notes to stderr, unless quiet; the exit status."""
+    from estimator.display.text import printable
+
+    for kind, lines in () if quiet else (("warning", warnings), ("note", notes)):
+        for line in lines:
+            click.echo(f"{kind}: {printable(line)}", err=True)
+    return DONE_WITH_WARNINGS if warnings else DONE
 
 
 class Remarks:
@@ -79,13 +91,10 @@ class Remarks:
         self.warnings += [(labels, line) for line in result.warnings]
         self.notes += [(labels, line) for line in result.notes]
 
-    def report(self, options: Mapping[str, Any]) -> int:
+    def report(self, options: Options) -> int:
         """All to stderr; the exit status."""
-        if not options["quiet"]:
-            for kind, remarks in (("warning", self.warnings), ("note", self.notes)):
-                for line in remark_lines(remarks, list(self.everyone)):
-                    click.echo(f"{kind}: {line}", err=True)
-        return DONE_WITH_WARNINGS if self.warnings else DONE
+        warnings, notes = (remark_lines(remarks, list(self.everyone)) for remarks in (self.warnings, self.notes))
+        return say(warnings, notes, quiet=options["quiet"])
 
 
 def _labels(case: "Case") -> Labels:
@@ -97,8 +106,6 @@ def remark_lines(remarks: Sequence[tuple[Labels, str]], everyone: Sequence[Label
 
     Remarks on one board that differ in numbers alone are one, the first of them.
     """
-    from estimator.display.text import printable
-
     alike: dict[Any, tuple[dict[str, None], dict[Labels, None]]] = {}
     for labels, text in remarks:
         kind = NUMBER.sub(lambda number: re.sub(r"\d+", "#", number.group()) if "x" in number.group() else "#", text)
@@ -108,7 +115,7 @@ def remark_lines(remarks: Sequence[tuple[Labels, str]], everyone: Sequence[Label
     for texts, concerned in alike.values():
         first, *more = texts
         found.setdefault(first + (f" (and {len(more)} more with other numbers)" if more else ""), {}).update(concerned)
-    lines = [printable(f"{_names(concerned, everyone)}: {text}") for text, concerned in found.items()]
+    lines = [f"{_names(concerned, everyone)}: {text}" for text, concerned in found.items()]
     rest = len(lines) - MOST_LINES + 1
     return lines if rest < 2 else [*lines[: MOST_LINES - 1], f"and {rest} more like these; fewer workloads or sizes at a time show them"]
 

@@ -8,19 +8,20 @@ import click
 from click.core import ParameterSource
 
 from estimator.commands.options import key_values, precision_word
-from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, QUIET_OR_VERBOSE, excludes, named_file, switch
+from estimator.options.command_line import DONE, QUIET_OR_VERBOSE, excludes, named_file
 from estimator.options.output_files import output_option
 from estimator.tracing.request import ATTENTION_FORMS, LARGEST_SIZE, LOGITS, OPTIMIZERS, PHASES, SIZES, TraceRequest, refuse_unused_sizes
 
 if TYPE_CHECKING:
+    from estimator.display.text import Document
     from estimator.vocabulary.workload import Workload
 
 SIZE: Final = click.IntRange(1, LARGEST_SIZE)
 
 
-def configuration(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
+def configuration(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, object]:
     """KEY=VALUE texts as a mapping; a value that reads as JSON is taken as such."""
-    settings: dict[str, Any] = {}
+    settings: dict[str, object] = {}
     for key, text in key_values(context, parameter, values).items():
         try:
             settings[key] = json.loads(text)
@@ -46,7 +47,7 @@ def configuration(context: click.Context, parameter: click.Parameter, values: tu
     type=click.Choice(ATTENTION_FORMS),
     help="Separate kernels, or one; else eager, and own code as PyTorch runs its calls.",
 )
-@switch("head", "--head", "--no-head", True, ("With the head of the task (default).", "The bare model."))
+@click.option("--head/--no-head", default=True, help="With the head of the task (default), or the bare model.")
 @click.option("--logits", type=click.Choice(LOGITS), default="last", show_default=True, help="Of the last token, or of all.")
 @click.option("--optimizer", type=click.Choice(OPTIMIZERS), default="adamw", show_default=True, help="Of a training step.")
 @click.option("--image-size", type=SIZE, metavar="PIXELS", help="Height and width instead of the model's own.")
@@ -65,7 +66,7 @@ def trace_command(*, list_models: bool, out: Any, as_json: bool, quiet: bool, ve
         raise click.UsageError("name a MODEL, or ask for --list")
     if model is None:
         return _list_models(as_json)
-    from estimator.commands.reporting import stdout_on_stderr
+    from estimator.commands.reporting import say, stdout_on_stderr
     from estimator.display.text import document_text
     from estimator.formats import write_workload
     from estimator.formats.own import own_text
@@ -87,11 +88,7 @@ def trace_command(*, list_models: bool, out: Any, as_json: bool, quiet: bool, ve
             click.echo(text, nl=False, err=True)
     warnings = [f"{item.name} ×{item.count} is of no known kind; it is left out of estimates" for item in workload.unknown]
     warnings += workload.warnings
-    if not quiet:
-        for kind, lines in (("warning", warnings), ("note", workload.notes)):
-            for line in lines:
-                click.echo(f"{kind}: {line}", err=True)
-    return DONE_WITH_WARNINGS if warnings else DONE
+    return say(warnings, workload.notes, quiet=quiet)
 
 
 def _list_models(as_json: bool) -> int:
@@ -104,12 +101,12 @@ def _list_models(as_json: bool) -> int:
     return DONE
 
 
-def _summary(workload: "Workload") -> dict[str, Any]:
+def _summary(workload: "Workload") -> "Document":
     """Kernels, flop and bytes of a workload, in all and by family, with what is not modelled."""
     from estimator.vocabulary.work import work_by_family
 
-    families = []
-    for family, work in work_by_family(workload).items():
+    works, families = work_by_family(workload), []
+    for family, work in works.items():
         counts = [count for operator, count in zip(workload.operators, workload.counts, strict=True) if operator.family == family]
         moved = work.read_byte + work.write_byte
         families.append({"family": family, "kernels": sum(counts), "kinds": len(counts), "flop": work.flop, "moved_byte": moved})
@@ -117,10 +114,10 @@ def _summary(workload: "Workload") -> dict[str, Any]:
         "workload": workload.name,
         "kernels": sum(workload.counts),
         "kinds": len(workload.operators),
-        "flop": sum(row["flop"] for row in families),
-        "moved_byte": sum(row["moved_byte"] for row in families),
+        "flop": sum(work.flop for work in works.values()),
+        "moved_byte": sum(work.read_byte + work.write_byte for work in works.values()),
         "families": families,
         "memory": None if workload.footprint is None else asdict(workload.footprint) | {"total_byte": workload.footprint.total_byte},
-        "unknown": [{"name": item.name, "count": item.count, "elements": item.elements} for item in workload.unknown],
+        "unknown": [asdict(item) for item in workload.unknown],
         "notes": list(workload.notes),
     }

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from estimator.completion.patterns import AttentionBlock, Change, Patterns, kernel, with_reads
-from estimator.forms.host_shares import INNER, LAYER
+from estimator.transforms import INNER, LAYER
 from estimator.vocabulary.workload import Operator
 
 WIDE: Final = "fp32"
@@ -18,9 +18,6 @@ WIDE: Final = "fp32"
 
 ENCODER_TABLES: Final = 3
 """Embedding tables of an encoder with a pooler (BERT): words, positions, segments."""
-
-NORM_WINDOW: Final = 5
-"""Entries after a square among which the rest of its RMS norm lies."""
 
 
 def operand_copies(patterns: Patterns) -> Iterator[Change]:
@@ -156,7 +153,7 @@ def _rms_norms(patterns: Patterns) -> Counter[RmsNorm]:
     found: Counter[RmsNorm] = Counter()
     for position in patterns.listing.places(squares) if squares else ():
         before = patterns.operators[patterns.order[position - 1]] if position else None
-        window = [patterns.operators[number] for number in patterns.order[position : position + 1 + NORM_WINDOW]]
+        window = [patterns.operators[number] for number in patterns.order[position : position + 1 + 5]]
         place, rows = _scale_of(window)
         if not place:
             continue

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, NamedTuple
 
-from estimator.forms.host_shares import LIGHT
+from estimator.transforms import LIGHT
 from estimator.vocabulary.workload import Listing, Operator, main_precision
 
 PROJECTIONS: Final = 3

@@ -4,15 +4,11 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from estimator.completion.patterns import NOTHING, Change, Patterns, kernel
-from estimator.forms.host_shares import INNER, INTERNAL
+from estimator.transforms import INNER, INTERNAL
 from estimator.vocabulary.workload import Operator, conv_output_size
 
 CONVERTED: Final = frozenset({"bf16", "fp16"})
 """Precisions whose tensor-core convolutions work channels-last inside cuDNN."""
-
-BOTTLENECK: Final = 3
-BASIC: Final = 2
-"""Convolutions of the two kinds of residual block."""
 
 
 class Image(NamedTuple):
@@ -142,10 +138,10 @@ def _shortcuts(patterns: Patterns) -> set[tuple[int, ...]]:
 
 def _block_depth(convs: list[Operator], position: int) -> int:
     """Convolutions of the residual block that may start at a position, 0 where none does."""
-    kernels = [conv["kernel_h"] for conv in convs[position : position + BOTTLENECK]]
-    if len(kernels) == BOTTLENECK and kernels[0] == kernels[2] == 1.0 < kernels[1]:
-        return BOTTLENECK
-    return BASIC if len(kernels) >= BASIC and min(kernels[:BASIC]) > 1.0 else 0
+    kernels = [conv["kernel_h"] for conv in convs[position : position + 3]]
+    if len(kernels) == 3 and kernels[0] == kernels[2] == 1.0 < kernels[1]:
+        return 3
+    return 2 if len(kernels) >= 2 and min(kernels[:2]) > 1.0 else 0
 
 
 def concatenation(patterns: Patterns) -> Iterator[Change]:

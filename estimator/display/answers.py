@@ -22,8 +22,6 @@ from estimator.questions.points import LABELS, VALUES, Sweep
 MOST_LINES: Final = 6
 """Cases that one chart tells apart; more are left out, and the caption says so."""
 
-MOST_TABLE_ROWS: Final = 500
-MILLISECONDS: Final = 1e-3
 
 CLOCK_CHARTS: Final = {
     "energy": ("energy_j", "energy of an iteration [J]"),
@@ -110,7 +108,7 @@ def timeline_svg(answer: Explanation) -> str:
     for family in dict.fromkeys(["all", *(kernel.family for kernel in kernels)]):
         pieces = [
             Piece(
-                length=max(kernel.time_s, 0.0) / MILLISECONDS,
+                length=max(kernel.time_s, 0.0) / 1e-3,
                 part=LIMITS.index(kernel.limit) if family in ("all", kernel.family) else HIDDEN,
                 tip=f"{kernel.operator} ×{kernel.count:g}: {kernel.time_s:.4g} s, {kernel.limit}",
             )
@@ -148,7 +146,7 @@ def sweep_page(points: Sweep) -> str:
         for name, chart in SWEEP_CHARTS.items()
         if drawable(points, name)
     )
-    columns = sweep_columns(points.select(np.arange(min(len(points), MOST_TABLE_ROWS))))
+    columns = sweep_columns(points.select(np.arange(min(len(points), 500))))
     names = [name for name in (*LABELS, *VALUES) if any(value not in ("", 0, None) for value in columns[name])]
     title = f"{points.cases[shown[0]].workload} on {points.cases[shown[0]].gpu}{_origin(any(case.simulated for case in points.cases))}"
     return page_html(

@@ -1,12 +1,13 @@
 """Bundles for people and programs: a list of them, and the card of one: what it was fitted on, how well, and for what it holds."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from estimator.bundle.content import Bundle
 from estimator.bundle.files import bundle_names, bundle_path, load_bundle, store_folder
-from estimator.display.text import aligned, known
+from estimator.display.text import Document, aligned, cell_text
 from estimator.uncertainty.sources import unfitted_groups
 from estimator.vocabulary.errors import BundleError
 from estimator.vocabulary.resources import resource_folder
@@ -14,22 +15,46 @@ from estimator.vocabulary.resources import resource_folder
 ROW: Final = ("name", "version", "gpu", "simulated", "families", "power", "clocks_mhz", "created_utc", "digest", "kept", "path", "error")
 
 
-def bundle_rows(given: Sequence[str]) -> list[dict[str, Any]]:
-    """A row for every installed bundle and for every one given by name or file; a bundle that cannot be read has an `error`."""
-    return [_row(name) for name in dict.fromkeys([*bundle_names(), *given])]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """A bundle under the name that commands take, where its file lies, or why it cannot be read."""
+
+    name: str
+    path: Path | None = None
+    bundle: Bundle | None = None
+    error: str | None = None
+
+    @property
+    def kept(self) -> str | None:
+        """Where the file lies: in the package, in the local store, or elsewhere."""
+        places = {resource_folder("bundles"): "shipped", store_folder(): "store"}
+        return None if self.path is None else places.get(self.path.parent, "file")
+
+    def document(self) -> Document:
+        """The row as JSON data."""
+        row: Document = dict.fromkeys(ROW)
+        row |= {"name": self.name, "kept": self.kept, "path": self.path and str(self.path), "error": self.error}
+        return row if self.bundle is None else row | _facts(self.bundle)
 
 
-def _row(name: str) -> dict[str, Any]:
-    row: dict[str, Any] = dict.fromkeys(ROW)
+def listed_bundles(given: Sequence[str]) -> list[Listed]:
+    """Every installed bundle and every one given by name or file; one that cannot be read has an `error`."""
+    return [_listed(name) for name in dict.fromkeys([*bundle_names(), *given])]
+
+
+def _listed(name: str) -> Listed:
+    path = None
     try:
         path = bundle_path(name)
-        row |= {"path": str(path), "kept": _kept(path)}
         bundle = load_bundle(name)
     except BundleError as error:
-        return {**row, "name": name, "error": str(error)}
+        return Listed(name=name, path=path, error=str(error))
+    found = Listed(name=name, path=path, bundle=bundle)
+    return found if found.kept == "store" else replace(found, name=bundle.name)  # a stored file may be named otherwise
+
+
+def _facts(bundle: Bundle) -> Document:
     return {
-        **row,
-        "name": name if row["kept"] == "store" else bundle.name,  # as commands take it, should somebody have named the file otherwise
         "version": bundle.version,
         "gpu": bundle.gpu.name,
         "simulated": bundle.simulated,
@@ -41,37 +66,38 @@ def _row(name: str) -> dict[str, Any]:
     }
 
 
-def _kept(path: Path) -> str:
-    """Where a bundle's file lies: in the package, in the local store, or elsewhere."""
-    places = {"shipped": resource_folder("bundles"), "store": store_folder()}
-    return next((place for place, folder in places.items() if path.parent == folder), "file")
-
-
-def bundle_table(rows: Sequence[dict[str, Any]], *, verbose: bool) -> str:
-    """The rows for people; verbose: also digest and file."""
-    sound = [row for row in rows if row["error"] is None]
-    if not sound:
-        return "" if rows else "no bundle is installed; `fit` makes one from a dataset\n"
+def bundle_table(rows: Sequence[Listed], *, verbose: bool) -> str:
+    """The bundles for people; verbose: also digest and file."""
+    if not rows:
+        return "no bundle is installed; `fit` makes one from a dataset\n"
     table = [["bundle", "version", "kept", "GPU", "fitted", "clocks MHz", "power", "families", *(["digest", "file"] if verbose else [])]]
-    for row in sound:
-        gpu = row["gpu"] + (" (simulated)" if row["simulated"] else "")
-        own = [row["name"], row["version"], row["kept"], gpu, row["created_utc"][:10], "{:g}-{:g}".format(*row["clocks_mhz"])]
-        more = [row["digest"], row["path"]] if verbose else []
-        table.append([*own, "yes" if row["power"] else "no", " ".join(row["families"]), *more])
-    return aligned(table, left_columns=range(len(table[0])))
+    for row in rows:
+        if (bundle := row.bundle) is not None:
+            gpu = bundle.gpu.name + " (simulated)" * bundle.simulated
+            own = [
+                row.name,
+                bundle.version,
+                row.kept or "",
+                gpu,
+                bundle.provenance.created_utc[:10],
+                "{:g}-{:g}".format(*bundle.clocks_mhz),
+            ]
+            own += ["yes" if bundle.power is not None else "no", cell_text(_facts(bundle)["families"]).replace(",", "")]
+            table.append([*own, bundle.digest, str(row.path)] if verbose else own)
+    return aligned(table, left_columns=range(len(table[0]))) if len(table) > 1 else ""
 
 
 # Cards ----------------------------------------------------------------------------------------------------------------
 
 
-def card_document(bundle: Bundle) -> dict[str, Any]:
+def card_document(bundle: Bundle) -> Document:
     """The card as JSON data; errors in percent, ranges of shapes in the units of the workload file."""
     origin, gpu, power = bundle.provenance, bundle.gpu, bundle.power
     priors = set(unfitted_groups(bundle, bundle.groups))
     stated = bundle.uncertainty.get("latency", {})
     families = stated.get("families", ()) if isinstance(stated, Mapping) else ()
     fields = ("rows", "reference_clock_mhz", "voltage_exponent", "capacitance_f", "capacitance_std_f", "busy_w", "active_w")
-    document = {
+    return {
         "name": bundle.name,
         "version": bundle.version,
         "digest": bundle.digest,
@@ -97,15 +123,6 @@ def card_document(bundle: Bundle) -> dict[str, Any]:
         "block_models": sorted(bundle.block_models),
         "notes": bundle.notes,
     }
-    plain: dict[str, Any] = _plain(document)
-    return plain
-
-
-def _plain(value: Any) -> Any:
-    """Frozen data as JSON's own types; numbers that are not finite are null."""
-    if isinstance(value, Mapping):
-        return {key: _plain(one) for key, one in value.items()}
-    return [_plain(one) for one in value] if isinstance(value, tuple | list) else known(value)
 
 
 def _seen(bundle: Bundle, group: str) -> dict[str, tuple[float, float]]:

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.quantities import Array, BoolArray, IntArray
 
 WIDTH: Final = 460.0
 HEIGHT: Final = 340.0
@@ -33,9 +33,6 @@ EDGE_SPACE: Final = 12.0
 LETTER_WIDTH: Final = 7.0
 """Wide letters of the charts' text [pixel]."""
 LEGEND_LINE: Final = 18.0
-MARK_WIDTH: Final = 20.0
-LEGEND_GAP: Final = 14.0
-"""A line of the legend, the mark before a name and what follows it [SVG unit]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,8 +98,7 @@ def scatter_svg(title: str, description: str, series: Sequence[Series], x: Axis,
     """Points, at most MOST_POINTS a series; with the line y = x where both axes hold the same quantity."""
     body = _diagonal(x, y) if diagonal else ""
     for number, part in enumerate(series):
-        thinned = _thinned(part)
-        left, top = pixel_places(thinned, x, y)
+        left, top = pixel_places(_thinned(part), x, y)
         points = "".join(f"M{a:.1f} {b:.1f}h0" for a, b in zip(left, top, strict=True))
         body += f'<path class="p{number}" d="{points}"/>'
     return frame_svg(title, description, body, x, y, [part.name for part in series], "p")
@@ -112,34 +108,34 @@ def line_svg(title: str, description: str, series: Sequence[Series], x: Axis, y:
     """Lines through points in ascending x, broken where a value is not finite; bands lie below them, one colour with their line."""
     body = ""
     for number, band in enumerate(bands):
-        body += "".join(f'<polygon class="b{number}" points="{points}"/>' for points in _areas(band, x, y))
-    for number, part in enumerate(series):
-        for piece in _pieces(part):
-            left, top = pixel_places(_decimated(piece), x, y)
-            points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(left, top, strict=True))
-            body += f'<polyline class="l{number}" points="{points}"/>'
+        step = -(-len(band.x) // MOST_POINTS)
+        places, low, high = band.x[::step], band.low[::step], band.high[::step]
+        for part in _stretches(np.isfinite(low) & np.isfinite(high)):
+            lower, upper = (Series(name="", x=places[part], y=edge[part]) for edge in (low, high))
+            corners = [*_corners(upper, x, y), *reversed(_corners(lower, x, y))]
+            body += f'<polygon class="b{number}" points="{" ".join(corners)}"/>'
+    for number, line in enumerate(series):
+        for part in _stretches(np.isfinite(line.x) & np.isfinite(line.y)):
+            kept = _decimated(Series(name="", x=line.x[part], y=line.y[part]))
+            body += f'<polyline class="l{number}" points="{" ".join(_corners(kept, x, y))}"/>'
     return frame_svg(title, description, body, x, y, [part.name for part in series], "l")
 
 
 def bars_svg(title: str, description: str, edges: Array, heights: Array, x: Axis, y: Axis) -> str:
     """Bars of `heights` (n,) between `edges` (n + 1,)."""
     body = ""
-    left, _ = pixel_places(Series(name="", x=edges, y=np.full(len(edges), y.low)), x, y)
-    _, top = pixel_places(Series(name="", x=edges[:-1], y=heights), x, y)
+    left, top = pixel_places(Series(name="", x=edges, y=np.append(heights, y.low)), x, y)
     bottom = HEIGHT - BOTTOM
-    for start, end, height in zip(left[:-1], left[1:], top, strict=True):
-        body += (
-            f'<rect class="b0" x="{start:.1f}" y="{height:.1f}" width="{max(end - start - 1.0, 0.5):.1f}" height="{bottom - height:.1f}"/>'
-        )
+    for start, end, height in zip(left[:-1], left[1:], top[:-1], strict=True):
+        width = max(end - start - 1.0, 0.5)
+        body += f'<rect class="b0" x="{start:.1f}" y="{height:.1f}" width="{width:.1f}" height="{bottom - height:.1f}"/>'
     return frame_svg(title, description, body, x, y, [], "l")
 
 
-def _pieces(series: Series) -> list[Series]:
-    """The stretches of a line between values that are not finite."""
-    finite = np.isfinite(series.x) & np.isfinite(series.y)
+def _stretches(finite: BoolArray) -> list[IntArray]:
+    """Indices of the stretches of a line between values that are not finite."""
     breaks = np.flatnonzero(np.diff(finite.astype(np.int8)) != 0) + 1
-    parts = np.split(np.arange(len(series.x)), breaks)
-    return [Series(name=series.name, x=series.x[part], y=series.y[part]) for part in parts if len(part) and finite[part[0]]]
+    return [part for part in np.split(np.arange(len(finite)), breaks) if len(part) and finite[part[0]]]
 
 
 def _decimated(series: Series) -> Series:
@@ -151,21 +147,6 @@ def _decimated(series: Series) -> Series:
         keep.update((int(part[np.argmin(series.y[part])]), int(part[np.argmax(series.y[part])])))
     index = np.array(sorted(keep))
     return Series(name=series.name, x=series.x[index], y=series.y[index])
-
-
-def _areas(band: Band, x: Axis, y: Axis) -> list[str]:
-    """Corners of the areas between a band's lower and upper line."""
-    step = -(-len(band.x) // MOST_POINTS)
-    places, low, high = band.x[::step], band.low[::step], band.high[::step]
-    both = np.where(np.isfinite(low) & np.isfinite(high), low, np.nan)
-    areas = []
-    for piece in _pieces(Series(name="", x=places, y=both)):
-        inside = (places >= piece.x[0]) & (places <= piece.x[-1])
-        left, top = pixel_places(Series(name="", x=places[inside], y=high[inside]), x, y)
-        back, bottom = pixel_places(Series(name="", x=places[inside][::-1], y=low[inside][::-1]), x, y)
-        corners = zip(np.concatenate([left, back]), np.concatenate([top, bottom]), strict=True)
-        areas.append(" ".join(f"{a:.1f},{b:.1f}" for a, b in corners))
-    return areas
 
 
 def _thinned(series: Series) -> Series:
@@ -183,6 +164,10 @@ def pixel_places(series: Series, x: Axis, y: Axis) -> tuple[Array, Array]:
     left = LEFT + x.place(series.x) * (WIDTH - LEFT - RIGHT)
     top = HEIGHT - BOTTOM - y.place(series.y) * (HEIGHT - TOP - BOTTOM)
     return left, top
+
+
+def _corners(series: Series, x: Axis, y: Axis) -> list[str]:
+    return [f"{left:.1f},{top:.1f}" for left, top in zip(*pixel_places(series, x, y), strict=True)]
 
 
 def _diagonal(x: Axis, y: Axis) -> str:
@@ -225,11 +210,11 @@ def _legend(names: Sequence[str], kind: str) -> tuple[str, float]:
         return "", 0.0
     legend, left, line = "", LEFT, 0
     for i, name in enumerate(names):
-        width = MARK_WIDTH + LETTER_WIDTH * len(name) + LEGEND_GAP
+        width = 20.0 + LETTER_WIDTH * len(name) + 14.0
         if left > LEFT and left + width > WIDTH:
             left, line = LEFT, line + 1
         at = TOP + LEGEND_LINE * line
         legend += f'<path class="{kind}{i}" d="M{left:g} {at - 4:g}h{0 if kind == "p" else 14}"/>'
-        legend += f'<text x="{left + MARK_WIDTH:g}" y="{at:g}">{escape(name)}</text>'
+        legend += f'<text x="{left + 20.0:g}" y="{at:g}">{escape(name)}</text>'
         left += width
     return legend, LEGEND_LINE * (line + 1)

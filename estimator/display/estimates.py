@@ -1,14 +1,24 @@
 """Estimates as text: tables for people, JSON and CSV for programs."""
 
-import json
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from estimator.display.text import aligned, csv_lines, known, printable, quantity_texts, reason_lines, seconds, unknown_values, values_of
+from estimator.display.text import (
+    Document,
+    aligned,
+    csv_lines,
+    json_text,
+    printable,
+    quantity_texts,
+    reason_lines,
+    seconds,
+    unknown_values,
+    values_of,
+)
 
 if TYPE_CHECKING:
-    from estimator.questions.estimates import Estimate, KernelEstimate
+    from estimator.questions.estimates import Estimate
 
 SUMMARY_FIELDS: Final = (
     "workload", "bundle", "sm_clock_mhz", "latency_s", "latency_s_std", "power_w", "power_w_std", "energy_j", "energy_j_std",
@@ -18,30 +28,20 @@ SUMMARY_FIELDS: Final = (
 """Fields of one result, besides kernels and warnings."""
 
 KERNEL_FIELDS: Final = ("operator", "count", "latency_s", "power_w", "energy_j")
+KERNEL_DETAILS: Final = ("utilization", "outside_validity")
 MARK: Final = " *"
 
 
-def result_document(result: "Estimate") -> dict[str, Any]:
-    """One result as JSON data; a number that is unknown is null, and `unknown` says why."""
+def result_document(result: "Estimate") -> Document:
+    """One result as JSON data; `unknown` says why a number is not known."""
     return {
-        **{name: known(getattr(result, name)) for name in SUMMARY_FIELDS},
-        "kernels": [_kernel_document(kernel) for kernel in result.kernels],
-        "warnings": list(result.warnings),
-        "notes": list(result.notes),
+        **{name: getattr(result, name) for name in SUMMARY_FIELDS},
+        "kernels": [{name: getattr(kernel, name) for name in (*KERNEL_FIELDS, *KERNEL_DETAILS)} for kernel in result.kernels],
+        "warnings": result.warnings,
+        "notes": result.notes,
         "unknown": unknown_values(values_of(result)),
         "validity": result.validity,
     }
-
-
-def _kernel_document(kernel: "KernelEstimate") -> dict[str, Any]:
-    utilization = {module: known(share) for module, share in kernel.utilization.items()}
-    plain = {name: known(getattr(kernel, name)) for name in KERNEL_FIELDS}
-    return {**plain, "utilization": utilization, "outside_validity": kernel.outside_validity}
-
-
-def json_text(document: Any) -> str:
-    """One JSON document."""
-    return json.dumps(document, indent=1, allow_nan=False) + "\n"
 
 
 def results_json(results: Sequence["Estimate"]) -> str:

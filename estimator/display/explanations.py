@@ -2,17 +2,17 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from estimator.display.estimates import bundle_text, more_kernels, result_document
 from estimator.display.text import (
     ENERGY_UNITS,
     TIME_UNITS,
     UNKNOWN,
+    Document,
     Units,
     aligned,
     csv_lines,
-    known,
     percent,
     printable,
     quantity_texts,
@@ -34,22 +34,18 @@ LEAST_SHARE: Final = 5e-4
 """Parts below this are not worth a line."""
 
 
-def explanation_document(answer: Explanation) -> dict[str, Any]:
+def explanation_document(answer: Explanation) -> Document:
     """The explanation as JSON data."""
     result, summary = answer.result, result_document(answer.result)
     del summary["kernels"]
     return {
         **summary,
         **{name: getattr(result, name) for name in ("gpu", "gpu_s", "host_s", "launch_bound_share")},
-        **{name: known(getattr(answer, name)) for name in ("waiting_s", "waiting_j", "capped_s")},
-        "limits_s": dict(answer.limits_s),
-        "energy_parts_j": {name: known(value) for name, value in answer.energy_parts_j.items()},
-        "families": {name: {"time_s": t, "energy_j": known(e)} for name, (t, e) in by_family(answer.kernels).items()},
-        "kernels": [
-            {name: known(getattr(kernel, name)) for name in KERNEL_FIELDS}
-            | {"limits": dict(kernel.limits), "phases_s": dict(kernel.phases_s)}
-            for kernel in answer.kernels
-        ],
+        **{name: getattr(answer, name) for name in ("waiting_s", "waiting_j", "capped_s")},
+        "limits_s": answer.limits_s,
+        "energy_parts_j": answer.energy_parts_j,
+        "families": {name: {"time_s": t, "energy_j": e} for name, (t, e) in by_family(answer.kernels).items()},
+        "kernels": [{name: getattr(kernel, name) for name in (*KERNEL_FIELDS, "limits", "phases_s")} for kernel in answer.kernels],
     }
 
 

@@ -15,16 +15,10 @@ WIDTH: Final = 760.0
 LEFT: Final = 130.0
 RIGHT: Final = 14.0
 BAR: Final = 30.0
-GAP: Final = 14.0
 TOP: Final = 8.0
-AXIS: Final = 26.0
 LEGEND_LINE: Final = 18.0
-LEGEND_COLUMNS: Final = 4
 """Sizes [SVG unit]."""
 
-COLOURS: Final = 10
-LEAST_WIDTH: Final = 0.05
-"""Narrower pieces cannot be seen and are left out [SVG unit]."""
 LONGEST_LABEL: Final = 20
 HIDDEN: Final = -1
 """Part of what a bar leaves blank."""
@@ -53,17 +47,17 @@ def stack_svg(title: str, description: str, bars: Sequence[Bar], parts: Sequence
     """Bars one below the other, each as long as the sum of its pieces; `axis` names quantity and unit."""
     longest = max((sum(piece.length for piece in bar.pieces) for bar in bars), default=0.0) or 1.0
     scale = (WIDTH - LEFT - RIGHT) / longest
-    bottom = TOP + len(bars) * (BAR + GAP)
+    bottom = TOP + len(bars) * (BAR + 14.0)
     body, texts = "", ""
     for row, bar in enumerate(bars):
-        top = TOP + row * (BAR + GAP)
+        top = TOP + row * (BAR + 14.0)
         texts += f'<text x="{LEFT - 8:g}" y="{top + BAR / 2 + 4:g}" text-anchor="end">{escape(_short(bar.label))}</text>'
         start = LEFT
         for piece in bar.pieces:
             width = piece.length * scale
-            if width >= LEAST_WIDTH and piece.part != HIDDEN:
+            if width >= 0.05 and piece.part != HIDDEN:  # narrower pieces cannot be seen
                 body += (
-                    f'<rect class="s s{piece.part % COLOURS}" x="{start:.2f}" y="{top:g}" width="{width:.2f}" height="{BAR:g}">'
+                    f'<rect class="s s{piece.part % 10}" x="{start:.2f}" y="{top:g}" width="{width:.2f}" height="{BAR:g}">'
                     f"<title>{escape(piece.tip)}</title></rect>"
                 )
             start += width
@@ -71,9 +65,9 @@ def stack_svg(title: str, description: str, bars: Sequence[Bar], parts: Sequence
         at = LEFT + tick * scale
         anchor = "end" if WIDTH - RIGHT - at < EDGE_SPACE else "middle"
         texts += f'<text x="{at:.2f}" y="{bottom + 8:g}" text-anchor="{anchor}">{tick:g}</text>'
-    texts += f'<text x="{(LEFT + WIDTH - RIGHT) / 2:g}" y="{bottom + AXIS:g}" text-anchor="middle">{escape(axis)}</text>'
+    texts += f'<text x="{(LEFT + WIDTH - RIGHT) / 2:g}" y="{bottom + 26.0:g}" text-anchor="middle">{escape(axis)}</text>'
     used = [i for i in range(len(parts)) if any(piece.part == i and piece.length > 0.0 for bar in bars for piece in bar.pieces)]
-    legend, height = _legend([(i, parts[i]) for i in used], bottom + AXIS + 10)
+    legend, height = _legend([(i, parts[i]) for i in used], bottom + 36.0)
     number = next(_numbers)
     return (
         f'<svg viewBox="0 0 {WIDTH:g} {height:g}" role="img" aria-labelledby="s{number}t s{number}d">'
@@ -84,13 +78,13 @@ def stack_svg(title: str, description: str, bars: Sequence[Bar], parts: Sequence
 
 def _legend(entries: Sequence[tuple[int, str]], top: float) -> tuple[str, float]:
     """The names of the parts, and where they end."""
-    width = (WIDTH - RIGHT) / LEGEND_COLUMNS
+    width = (WIDTH - RIGHT) / 4
     text = ""
     for place, (number, name) in enumerate(entries):
-        left, line = 10 + width * (place % LEGEND_COLUMNS), top + LEGEND_LINE * (place // LEGEND_COLUMNS)
-        text += f'<rect class="s s{number % COLOURS}" x="{left:g}" y="{line:g}" width="12" height="12"/>'
+        left, line = 10 + width * (place % 4), top + LEGEND_LINE * (place // 4)
+        text += f'<rect class="s s{number % 10}" x="{left:g}" y="{line:g}" width="12" height="12"/>'
         text += f'<text x="{left + 18:g}" y="{line + 11:g}">{escape(name)}</text>'
-    lines = -(-len(entries) // LEGEND_COLUMNS)
+    lines = -(-len(entries) // 4)
     return text, top + LEGEND_LINE * lines + 4
 
 

@@ -15,6 +15,7 @@ from estimator.display.text import (
     QUANTITIES,
     UNKNOWN,
     VALIDITY,
+    Document,
     aligned,
     csv_lines,
     known,
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from estimator.questions.choosing import Best, Comparison, Gain
 
 MOST_ROWS: Final = 60
-FRONT_ROWS: Final = 12
-"""Rows of a table for people, and of that of a front."""
 
 COST_HEADS: Final = {
     "tokens_per_j": "tokens/J",
@@ -106,7 +105,7 @@ def json_pieces(pieces: Iterable[Columns]) -> Iterator[str]:
     yield "\n]\n"
 
 
-def _rows(columns: Columns) -> list[dict[str, Any]]:
+def _rows(columns: Columns) -> list[Document]:
     """The points as JSON data."""
     return [dict(zip(columns, map(known, row), strict=True)) for row in zip(*columns.values(), strict=True)]
 
@@ -157,13 +156,13 @@ def _told_apart(labels: Sequence[Mapping[str, str]]) -> tuple[list[str], str]:
 # Best -----------------------------------------------------------------------------------------------------------------
 
 
-def best_document(answer: "Best", left_out: Iterable[tuple[Case, str]] = (), terms: Terms = PLAIN) -> dict[str, Any]:
+def best_document(answer: "Best", left_out: Iterable[tuple[Case, str]] = (), terms: Terms = PLAIN) -> Document:
     """The answer as JSON data: the best point, what cannot be told from it, gains over the usual clock, the front.
 
     left_out: cases that no point was chosen from, and why.
     """
 
-    def points(numbers: Any) -> list[dict[str, Any]]:
+    def points(numbers: Any) -> list[Document]:
         return _rows(sweep_columns(answer.points.select(numbers), terms))
 
     return {
@@ -184,8 +183,8 @@ def best_document(answer: "Best", left_out: Iterable[tuple[Case, str]] = (), ter
     }
 
 
-def _gain_document(gain: "Gain") -> dict[str, float | None]:
-    return {name: known(getattr(gain, name)) for name in ("ratio", "low", "high")}
+def _gain_document(gain: "Gain") -> Document:
+    return {name: getattr(gain, name) for name in ("ratio", "low", "high")}
 
 
 def gain_text(gain: "Gain") -> str:
@@ -206,7 +205,7 @@ def best_text(answer: "Best", terms: Terms = PLAIN) -> str:
         alike = f"cannot be told from it: {low:g} to {high:g} MHz ({len(answer.alike)} of the clocks asked)"
     elif (answer.points.case == number).sum() > 1:
         alike = "all other clocks asked are worse by more than can be mistaken"
-    front = sweep_table(answer.points.select(answer.front), terms, FRONT_ROWS).partition("\n")[2]
+    front = sweep_table(answer.points.select(answer.front), terms, 12).partition("\n")[2]
     texts = [
         f"least {answer.goal}: {answer.points.asked_clock_mhz[answer.index]:g} MHz, {printable(case.workload)} on {case.gpu}{settings}",
         sweep_table(answer.points.select(index), terms).rstrip("\n"),
@@ -232,21 +231,20 @@ Baselines = Sequence[Sequence["BaselineEstimate"]]
 """For each side what other models say of it; empty: nothing was asked."""
 
 
-def comparison_document(sides: Sequence[Sweep], comparisons: Sequence["Comparison"], baselines: Baselines = ()) -> dict[str, Any]:
+def comparison_document(sides: Sequence[Sweep], comparisons: Sequence["Comparison"], baselines: Baselines = ()) -> Document:
     """The first side, all others with their ratios to it, and each side's `baselines`, as JSON data."""
     documents = [_rows(sweep_columns(side))[0] for side in sides]
     for document, one in zip(documents[1:], comparisons, strict=True):
         document["ratios"] = {name: _gain_document(gain) for name, gain in one.ratios.items()}
         differences = zip(QUANTITIES, one.differences.values(), strict=True)
-        document["differences"] = {name: {"value": known(value), "std": known(std)} for name, (value, std) in differences}
+        document["differences"] = {name: {"value": value, "std": std} for name, (value, std) in differences}
     for document, theirs in zip(documents, baselines, strict=False):
         document["baselines"] = [_baseline_document(one) for one in theirs]
     return {"reference": documents[0], "others": documents[1:]}
 
 
-def _baseline_document(one: "BaselineEstimate") -> dict[str, Any]:
-    values = {field.name: known(getattr(one, field.name)) for field in fields(one) if field.name not in ("ratios", "missing")}
-    return values | {"ratios": {name: known(ratio) for name, ratio in one.ratios.items()}, "missing": one.missing or None}
+def _baseline_document(one: "BaselineEstimate") -> Document:
+    return {field.name: getattr(one, field.name) for field in fields(one)} | {"ratios": one.ratios, "missing": one.missing or None}
 
 
 def comparison_columns(sides: Sequence[Sweep], baselines: Baselines) -> list[Columns]:
@@ -289,7 +287,7 @@ def comparison_text(sides: Sequence[Sweep], comparisons: Sequence["Comparison"],
     listed = [one for theirs in baselines for one in theirs]
     legend = [f"{one.method}: {one.basis}" for one in listed]
     legend += [f"{one.method}, {printable(one.workload)}: {one.missing}" for one in listed if one.missing]
-    reasons = [point["unknown"] for point in points]
+    reasons = [str(point["unknown"]) for point in points]
     return f"{fixed}\n" + aligned(table, range(len(blank))) + lines([*reasons, *legend])
 
 

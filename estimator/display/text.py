@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 Units = Sequence[tuple[float, str]]
+Document = dict[str, object]
+"""An object of JSON data."""
 
 TIME_UNITS: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 POWER_UNITS: Final = ((1.0, "W"),)
@@ -19,8 +21,6 @@ QUANTITIES: Final[dict[str, Units]] = {"latency_s": TIME_UNITS, "power_w": POWER
 PREDICTED: Final = tuple(f"{name}{end}" for name in QUANTITIES for end in ("", "_std"))
 
 SIGNIFICANT_DIGITS: Final = 4
-LEAST_HUNDRED: Final = 99.5
-"""From here on two significant digits would need an exponent."""
 LEAST_PLAIN, MOST_PLAIN = 0.01, 1e9
 """Numbers beyond these are written with an exponent."""
 UNKNOWN: Final = "–"
@@ -40,8 +40,17 @@ FORMULA_START: Final = ("=", "+", "-", "@")
 
 
 def known(value: Any) -> Any:
-    """A value for JSON: a number that is not finite is unknown, null."""
+    """Data for JSON: a number that is not finite is unknown, null."""
+    if isinstance(value, Mapping):
+        return {name: known(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [known(one) for one in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def json_text(document: object) -> str:
+    """One JSON document."""
+    return json.dumps(known(document), indent=1, allow_nan=False) + "\n"
 
 
 def printable(text: str) -> str:
@@ -63,7 +72,7 @@ def with_uncertainty(value: float, std: float, units: Units) -> str:
     if scaled and not LEAST_PLAIN <= abs(scaled) < MOST_PLAIN:
         return f"{scaled:.{SIGNIFICANT_DIGITS - 1}e}{f' ± {error:.1e}' if math.isfinite(std) else ''} {unit}"
     whole_digits = max(1, math.floor(math.log10(abs(scaled))) + 1) if scaled else 1
-    spread = f" ± {error:{'.2g' if error < LEAST_HUNDRED else '.0f'}}" if math.isfinite(std) else ""
+    spread = f" ± {error:{'.2g' if error < 99.5 else '.0f'}}" if math.isfinite(std) else ""
     return f"{scaled:.{max(0, SIGNIFICANT_DIGITS - whole_digits)}f}{spread} {unit}"
 
 
@@ -135,38 +144,33 @@ def _cell(value: Any) -> Any:
     return "" if value is None else value
 
 
-def rows_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+def rows_csv(rows: Sequence[Mapping[str, object]]) -> str:
     """Rows of the same fields as CSV."""
     return csv_lines((row.values() for row in rows), header=list(rows[0]))
 
 
-def rows_json(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows as one JSON list; unknown numbers are null."""
-    return json.dumps([{name: known(value) for name, value in row.items()} for row in rows], indent=1, allow_nan=False) + "\n"
-
-
-def document_text(document: Mapping[str, Any]) -> str:
+def document_text(document: Mapping[str, object]) -> str:
     """JSON data for people: a line for every field, a table for a list or an object of objects."""
     text = ""
     for name, value in document.items():
         if isinstance(value, Mapping) and value and all(isinstance(one, Mapping) for one in value.values()):
             value = [{"": key, **one} for key, one in value.items()]
-        if isinstance(value, list) and value and isinstance(value[0], Mapping):
+        if isinstance(value, list | tuple) and value and isinstance(value[0], Mapping):
             columns = list(dict.fromkeys(column for row in value for column in row))
-            table = aligned([columns, *([_shown(row.get(column)) for column in columns] for row in value)], range(len(columns)))
+            table = aligned([columns, *([cell_text(row.get(column)) for column in columns] for row in value)], range(len(columns)))
             text += f"{name}\n{table}"
         else:
-            text += f"{name}: {_shown(value)}\n"
+            text += f"{name}: {cell_text(value)}\n"
     return text
 
 
-def _shown(value: Any) -> str:
+def cell_text(value: object) -> str:
+    """A value of JSON data for people."""
     if isinstance(value, Mapping):
-        return (
-            ", ".join(f"{name} {f'({_shown(one)})' if isinstance(one, Mapping) else _shown(one)}" for name, one in value.items()) or UNKNOWN
-        )
-    if isinstance(value, list):
-        return (" to " if value and all(isinstance(one, float) for one in value) else ", ").join(map(_shown, value)) or UNKNOWN
+        items = ((name, f"({cell_text(one)})" if isinstance(one, Mapping) else cell_text(one)) for name, one in value.items())
+        return ", ".join(f"{name} {text}" for name, text in items) or UNKNOWN
+    if isinstance(value, list | tuple):
+        return (" to " if value and all(isinstance(one, float) for one in value) else ", ").join(map(cell_text, value)) or UNKNOWN
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return UNKNOWN if value is None else f"{value:.5g}" if isinstance(value, float) else printable(str(value))
+    return UNKNOWN if known(value) is None else f"{value:.5g}" if isinstance(value, float) else printable(str(value))

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, Final
 
-from estimator.completion import complete, parse_completion
+from estimator.completion import RULE_SET, complete
 from estimator.formats.energaizer import distinct_items, read_energaizer
 from estimator.formats.own import FORMAT, own_text, read_own
 from estimator.vocabulary.documents import kind_of, parse_json, shown, text_of
@@ -18,12 +18,11 @@ MAX_FILE_BYTES: Final = 256 << 20
 """No workload comes near this; more is a mistake, or a device that never ends."""
 
 
-def read_workload(path: str | Path, *, completion: bool | str = True, attention: str = "") -> Workload:
+def read_workload(path: str | Path, *, completion: bool = True, attention: str = "") -> Workload:
     """The workload in a file: the own format, or an EnergAIzer operator list.
 
-    `completion` is for lists in execution order, which the own format is not: True adds what a traced list leaves
-    out, False takes the list as it is, a text names a rule set and rules to leave out
-    ("eager-pytorch-1 -batch_norm").  What was assumed or left out stands in `warnings` and `unknown`.
+    `completion` adds what a traced list leaves out; the own format is complete.  What was assumed or left out stands in `warnings` and
+    `unknown`.
     `attention` brings attention into one form: "eager" as separate kernels, "flash" fused, "" as it is written.
 
     Raises WorkloadError, one line with file, entry, field, value and remedy.
@@ -39,14 +38,14 @@ def read_workload(path: str | Path, *, completion: bool | str = True, attention:
     workload = workload_from_bytes(content, path, completion=completion)
     if not attention:
         return workload
-    from estimator.forms.rewriting import with_attention  # most workloads are taken as they are
+    from estimator.transforms.rewriting import with_attention  # most workloads are taken as they are
 
     return with_attention(workload, attention)
 
 
-def workload_from_bytes(content: bytes, path: Path, *, completion: bool | str = True) -> Workload:
+def workload_from_bytes(content: bytes, path: Path, *, completion: bool = True) -> Workload:
     """The workload in the content of a file, as `read_workload` has it; `path` names it and is not opened.  Raises WorkloadError."""
-    setting, rules = parse_completion(completion)
+    require(completion, bool, "completion", "True or False")
     try:
         text = text_of(content).strip()
         items = distinct_items(text)
@@ -60,7 +59,7 @@ def workload_from_bytes(content: bytes, path: Path, *, completion: bool | str = 
     if items is None:
         raise WorkloadError(f"{path}: a workload file holds an object or a list of [query, types] pairs, not {kind_of(document)}")
     listing = read_energaizer(*items, str(path))
-    operators, counts = complete(listing, rules) if rules else merge_counts(listing.operators, listing.counts)
+    operators, counts = complete(listing) if completion else merge_counts(listing.operators, listing.counts)
     first_word = path.stem.split("_")[0].lower()
     return Workload(
         name=path.stem,
@@ -68,7 +67,7 @@ def workload_from_bytes(content: bytes, path: Path, *, completion: bool | str = 
         counts=counts,
         model_family=first_word.removesuffix("model") or first_word,
         unknown=listing.unknown,
-        completion=setting,
+        completion=RULE_SET if completion else "",
         warnings=listing.warnings,
         notes=listing.notes,
     )

@@ -9,21 +9,20 @@ Source: the artifact's workload files and its trace parser (arXiv 2604.20105).
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, NamedTuple
 
 import numpy as np
 
-from estimator.forms.host_shares import INNER, LIGHT
+from estimator.transforms import INNER, LIGHT
 from estimator.vocabulary.documents import parse_json
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, canonical_precision
+from estimator.vocabulary.reader import FaultError, Span, fields_of, read
 from estimator.vocabulary.workload import Listing, Operator, UnknownOperator, index_array, make_operator
 
 BETWEEN_PAIRS: Final = "]], ["
 """How a list of pairs, whose second item is a list, goes on in Python's JSON."""
-
-LARGEST_DIMENSION: Final = 1e15
-"""Above this a dimension is a mistake: 10^15 elements of one byte are a petabyte."""
 
 ELEMENTWISE: Final[dict[str, tuple[str, int]]] = {
     "pointwise_add": ("add", 2),
@@ -38,57 +37,77 @@ TYPECAST: Final = "typecast_to_"
 ENCODER: Final = "an encoder: every token sees every other"
 DECODER: Final = "a decoder: causal"
 
-
-class Entry(NamedTuple):
-    """One distinct entry of a list, and the place of its first occurrence for messages."""
-
-    kind: str
-    query: dict[str, Any]
-    place: str
-
-    def fault(self, field: str, wanted: str) -> WorkloadError:
-        """What is wrong with a field."""
-        return WorkloadError(
-            f"{self.place}: {field} = {_short(self.query.get(field))} must be {wanted}; correct it or trace the model again"
-        )
-
-    def whole(self, field: str, low: int = 1) -> int:
-        """A whole number; stride and padding may be written per axis."""
-        value = self.query.get(field)
-        if isinstance(value, list) and value and all(item == value[0] for item in value):
-            value = value[0]
-        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value < LARGEST_DIMENSION or value != int(value):
-            raise self.fault(field, f"a whole number from {low} to {LARGEST_DIMENSION:.0e}")
-        return int(value)
-
-    def wholes(self, *fields: str) -> list[int]:
-        """Several of them."""
-        return [self.whole(field) for field in fields]
-
-    def precision(self, *fields: str) -> str:
-        """The precision of the first field that is there, by its own name."""
-        field = next((name for name in fields if name in self.query), fields[0])
-        value = self.query.get(field)
-        precision = canonical_precision(value) if isinstance(value, str) else None
-        if precision is None:
-            raise self.fault(field, "a known precision: bf16, fp16, fp32, …")
-        return precision
-
-    def flag(self, field: str, default: bool) -> bool:
-        """True or false."""
-        value = self.query.get(field, default)
-        if not isinstance(value, bool):
-            raise self.fault(field, "true or false")
-        return value
+SPELLINGS: Final = {"n_head": "num_heads", "batch": "batch_size", "prec": "precM", "is_causal": "causal"}
+"""Fields of `flashattention_v2` and their names in `sdpa`."""
 
 
-class Product(NamedTuple):
+def _known_precision(name: str) -> None:
+    if canonical_precision(name) is None:
+        raise FaultError(f"= {name!r:.60} must be a known precision: bf16, fp16, fp32, …")
+
+
+Size = Annotated[int, Span(1, 1e15)]
+"""10^15 elements of one byte are a petabyte: a larger dimension is a mistake."""
+Precision = Annotated[str, _known_precision]
+
+
+@dataclass(kw_only=True)
+class _Product:
     """A matrix product as listed, before it is known which side holds the tokens."""
 
-    batch: int
-    rows: int
-    columns: int
-    depth: int
+    batch: Size
+    dimM: Size  # noqa: N815
+    dimN: Size  # noqa: N815
+    dimK: Size  # noqa: N815
+    precM: Precision  # noqa: N815
+    precA: Precision | None = None  # noqa: N815
+    useTensorCore: bool = True  # noqa: N815
+
+
+@dataclass(kw_only=True)
+class _Convolution(_Product):
+    """`hw`: height and width of the images; `rs`: of the kernel."""
+
+    b: Size
+    c: Size
+    hw: Size
+    m: Size
+    rs: Size
+    stride: Size
+    padding: Annotated[int, Span(0, 1e15)]
+
+
+@dataclass(kw_only=True)
+class _Elementwise:
+    op: str
+    dim: Size
+    prec: Precision
+
+
+@dataclass(kw_only=True)
+class _Rows:
+    batch: Size
+    dim: Size
+    prec: Precision
+
+
+@dataclass(kw_only=True)
+class _Attention:
+    num_heads: Size
+    seq_len: Size
+    head_dim: Size
+    batch_size: Size
+    precM: Precision  # noqa: N815
+    multi_query_ratio: Size = 1
+    causal: bool | None = None
+
+
+class Entry(NamedTuple):
+    """One distinct entry of a list, read as its kind is declared (None of an unknown kind), and whether other work is fused into it."""
+
+    kind: str
+    query: Any
+    fused: bool
 
 
 def distinct_items(text: str) -> tuple[list[Any], list[int]] | None:
@@ -125,7 +144,7 @@ def read_energaizer(values: Sequence[Any], order: Sequence[int], where: str) -> 
     """
     if not order:
         raise WorkloadError(f"{where}: the list is empty; a workload needs at least one operator")
-    entries = [_checked_entry(value, f"{where}: entry {place}") for value, place in zip(values, _first_places(order), strict=True)]
+    entries = [_entry(value, f"{where}: entry {place}") for value, place in zip(values, _first_places(order), strict=True)]
     counts: list[int] = np.bincount(index_array(order), minlength=len(entries)).tolist()
     known = [i for i, entry in enumerate(entries) if entry.kind in READERS]
     place = {i: number for number, i in enumerate(known)}
@@ -135,7 +154,7 @@ def read_energaizer(values: Sequence[Any], order: Sequence[int], where: str) -> 
     kept = order if len(known) == len(entries) else [i for i in order if i in place]
     roles = _product_roles(entries) | _attention_roles(entries, kept)
     return Listing(
-        operators=tuple(READERS[entries[i].kind](entries[i], roles.get(i, "")) for i in known),
+        operators=tuple(READERS[entries[i].kind][1](entries[i].query, roles.get(i, "")) for i in known),
         order=tuple(kept) if kept is order else tuple(place[i] for i in kept),
         counts=tuple(float(counts[i]) for i in known),
         unknown=tuple(UnknownOperator(name=entry.kind, count=counts[i]) for i, entry in enumerate(entries) if i not in place),
@@ -144,31 +163,50 @@ def read_energaizer(values: Sequence[Any], order: Sequence[int], where: str) -> 
     )
 
 
-def _checked_entry(raw: Any, place: str) -> Entry:
+def _entry(raw: Any, place: str) -> Entry:
+    """Raises WorkloadError."""
     if not isinstance(raw, list) or len(raw) != 2 or not isinstance(raw[0], dict):
-        raise WorkloadError(f"{place} must be a pair [query, types], the query an object of named fields, got {_short(raw)}")
+        raise WorkloadError(f"{place} must be a pair [query, types], the query an object of named fields, got {raw!r:.60}")
     query, types = raw
     kind = types[0] if isinstance(types, list) and types else types
     if not isinstance(kind, str) or not kind:
-        raise WorkloadError(f"{place}: the types must be a list of names such as ['softmax', 'bf16'], got {_short(types)}")
-    return Entry(kind=kind.lower(), query=query, place=f"{place} ({kind.lower()})")
+        raise WorkloadError(f"{place}: the types must be a list of names such as ['softmax', 'bf16'], got {types!r:.60}")
+    kind = kind.lower()
+    if kind not in READERS:
+        return Entry(kind, None, False)
+    declared, _ = READERS[kind]
+    named = {SPELLINGS.get(name, name): value for name, value in query.items()} | query if declared is _Attention else query
+    try:
+        found: Any = read(declared, {name: named[name] for name in fields_of(declared) if name in named})
+        _check(found)
+    except FaultError as fault:
+        raise WorkloadError(f"{place} ({kind}): {fault}; correct it or trace the model again") from None
+    return Entry(kind, found, query.get("fusion") is True)
 
 
-def _short(value: Any) -> str:
-    return f"{value!r:.60}"
+def _check(query: Any) -> None:
+    """Refuse sizes that do not go together.  Raises FaultError."""
+    if isinstance(query, _Attention) and query.num_heads % query.multi_query_ratio:
+        raise FaultError(f"= {query.multi_query_ratio} must be a divisor of num_heads = {query.num_heads}", "multi_query_ratio")
+    if isinstance(query, _Convolution):
+        rows = (query.hw + 2 * query.padding - query.rs) // query.stride + 1
+        due = {"dimM": query.b * rows * rows, "dimN": query.m, "dimK": query.c * query.rs**2}
+        for name, size in due.items():
+            if getattr(query, name) != size:
+                raise FaultError(f"= {getattr(query, name)} must be {size} for b, c, hw, m, rs, stride and padding as they are", name)
 
 
 def _assumptions(entries: list[tuple[Entry, int]]) -> list[str]:
     """What is modelled although the list leaves it open."""
     plain: Counter[str] = Counter()
     for entry, count in entries:
-        if entry.kind == "elementwise" and _elementwise_meaning(name := str(entry.query.get("op"))) is None:
-            plain[name] += count
+        if isinstance(entry.query, _Elementwise) and _elementwise_meaning(entry.query.op) is None:
+            plain[entry.query.op] += count
     lines = [
         f"element-wise operator {name!r} ×{count} is unknown and taken as one that reads and writes one tensor"
         for name, count in plain.items()
     ]
-    fused = sum(count for entry, count in entries if entry.query.get("fusion") is True)
+    fused = sum(count for entry, count in entries if entry.fused)
     if fused:
         lines.append(f"{fused} operators are marked as fused; they are taken as separate kernels, which overstates their traffic")
     return lines
@@ -182,9 +220,9 @@ def _product_roles(entries: list[Entry]) -> dict[int, str]:
 
     The number of tokens is that of the layer norms' rows; where it stands on both sides or on none, most other layers decide.
     """
-    products = {i: _product(entry) for i, entry in enumerate(entries) if entry.kind == "gemm"}
-    tokens = {entry.whole("batch") for entry in entries if entry.kind.startswith("layernorm")}
-    layers = {i: (p.rows in tokens, p.columns in tokens) for i, p in products.items() if p.batch == 1 and p.depth > 1}
+    products = {i: entry.query for i, entry in enumerate(entries) if entry.kind == "gemm"}
+    tokens = {entry.query.batch for entry in entries if entry.kind.startswith("layernorm")}
+    layers = {i: (p.dimM in tokens, p.dimN in tokens) for i, p in products.items() if p.batch == 1 and p.dimK > 1}
     tally = Counter(layers.values())
     rows_win = tally[True, False] > tally[False, True]
     sides = {i: (rows_win if in_rows == in_columns else in_rows) for i, (in_rows, in_columns) in layers.items()}
@@ -193,90 +231,65 @@ def _product_roles(entries: list[Entry]) -> dict[int, str]:
 
 def _attention_roles(entries: list[Entry], order: Sequence[int]) -> dict[int, str]:
     """The role of fused attention that does not state it: an encoder has image patches or ends with a pooler's tanh."""
-    unclear = [
-        i
-        for i, entry in enumerate(entries)
-        if READERS.get(entry.kind) is _read_attention and not {"causal", "is_causal"} & entry.query.keys()
-    ]
-    encoder = any(entry.kind == "conv2d" for entry in entries) or entries[order[-1]].query.get("op") == "tanh"
+    unclear = [i for i, entry in enumerate(entries) if isinstance(entry.query, _Attention) and entry.query.causal is None]
+    last = entries[order[-1]].query
+    encoder = any(entry.kind == "conv2d" for entry in entries) or (isinstance(last, _Elementwise) and last.op == "tanh")
     return dict.fromkeys(unclear, ENCODER if encoder else DECODER)
 
 
-def _product(entry: Entry) -> Product:
-    return Product(*entry.wholes("batch", "dimM", "dimN", "dimK"))
-
-
 # Entries → operators ------------------------------------------------------------------------------------------------
-# Numbers from `whole` are whole and neither too small nor too large: of families whose sizes go together with all others, operators are
+# What is read is whole and neither too small nor too large: of families whose sizes go together with all others, operators are
 # made without asking for that again.
 
 
-def _read_gemm(entry: Entry, role: str) -> Operator:
-    product = _product(entry)
-    precision = entry.precision("precM")
-    out = entry.precision("precA", "precM")
-    if precision == out == "fp32" and entry.query.get("useTensorCore") is True:
+def _precision(name: str) -> str:
+    return canonical_precision(name) or ""
+
+
+def _gemm(query: _Product, role: str) -> Operator:
+    precision, out = _precision(query.precM), _precision(query.precA or query.precM)
+    if precision == out == "fp32" and query.useTensorCore:
         precision = out = "tf32"  # tensor cores take fp32 operands in this form alone
-    m, n = (product.columns, product.rows) if role == "linear" else (product.rows, product.columns)
+    m, n = (query.dimN, query.dimM) if role == "linear" else (query.dimM, query.dimN)
     return Operator(
         family="gemm",
         operator="bmm" if role == "bmm" else "linear",
         precision=precision,
-        shape=(float(product.batch), float(m), float(n), float(product.depth)),
+        shape=(float(query.batch), float(m), float(n), float(query.dimK)),
         precision_out="" if out == precision else out,
-        cuda_cores=not entry.flag("useTensorCore", True),
+        cuda_cores=not query.useTensorCore,
     )
 
 
-def _read_conv(entry: Entry, _role: str) -> Operator:
-    """A convolution with the real image; a width or a group count that dimM and dimK imply is taken from there."""
-    batch, channels, height, filters, kernel, stride = entry.wholes("b", "c", "hw", "m", "rs", "stride")
-    padding, (outputs, depth) = entry.whole("padding", low=0), entry.wholes("dimM", "dimK")
-    rows = (height + 2 * padding - kernel) // stride + 1
-    if rows < 1:
-        raise entry.fault("rs", f"at most the padded image, hw + 2·padding = {height + 2 * padding}")
-    if outputs % (batch * rows):
-        raise entry.fault("dimM", f"b · {rows} output rows · columns, with b = {batch}")
-    columns = outputs // (batch * rows)
-    groups, taps = entry.whole("groups") if "groups" in entry.query else 1, channels * kernel * kernel
-    if groups == 1 and taps % depth:
-        raise entry.fault("dimK", f"a divisor of c · rs² = {taps}")
-    if entry.whole("dimN") != filters:
-        raise entry.fault("dimN", f"m = {filters}")
-    groups = taps // depth if groups == 1 else groups
+def _conv(query: _Convolution, _role: str) -> Operator:
     return make_operator(
         "conv",
-        "depthwise" if groups > 1 and groups == channels else "conv2d",
-        entry.precision("precM"),
-        where=entry.place,
-        batch=batch,
-        channels=channels,
-        height=height,
-        width=height if columns == rows else (columns - 1) * stride + kernel - 2 * padding,
-        filters=filters,
-        kernel_h=kernel,
-        kernel_w=kernel,
-        stride=stride,
-        padding=padding,
-        groups=groups,
-        cuda_cores=not entry.flag("useTensorCore", True),
+        "conv2d",
+        _precision(query.precM),
+        batch=query.b,
+        channels=query.c,
+        height=query.hw,
+        width=query.hw,
+        filters=query.m,
+        kernel_h=query.rs,
+        kernel_w=query.rs,
+        stride=query.stride,
+        padding=query.padding,
+        groups=1,
+        cuda_cores=not query.useTensorCore,
     )
 
 
-def _read_elementwise(entry: Entry, _role: str) -> Operator:
-    name = entry.query.get("op")
-    if not isinstance(name, str):
-        raise entry.fault("op", "a name such as 'pointwise_add'")
-    size = entry.whole("dim")
-    operator, reads, out = _elementwise_meaning(name) or ("other", 1, "")
-    precision = entry.precision("prec")
+def _elementwise(query: _Elementwise, _role: str) -> Operator:
+    operator, reads, out = _elementwise_meaning(query.op) or ("other", 1, "")
+    precision = _precision(query.prec)
     # The list holds only the two conversions around an fp32 softmax; the widening one runs inside the softmax call.
     inside = out and BYTES_PER_ELEMENT[out] > BYTES_PER_ELEMENT[precision]
     return Operator(
         family="elementwise",
         operator=operator,
         precision=precision,
-        shape=(float(size), float(size * reads)),
+        shape=(float(query.dim), float(query.dim * reads)),
         precision_out="" if out == precision else out,
         host_share=INNER if inside else LIGHT,
     )
@@ -290,44 +303,35 @@ def _elementwise_meaning(name: str) -> tuple[str, int, str] | None:
     return ("typecast", 1, out) if out else None
 
 
-def _read_rows(family: str, operator: str) -> Callable[[Entry, str], Operator]:
-    def read(entry: Entry, _role: str) -> Operator:
-        rows, dim = entry.wholes("batch", "dim")
-        return Operator(family=family, operator=operator, precision=entry.precision("prec"), shape=(float(rows), float(dim)))
-
-    return read
-
-
-def _read_attention(entry: Entry, role: str) -> Operator:
-    """Fused attention.  A field `causal` or `is_causal`, which the artifact does not write, goes before the role."""
-    query = entry.query
-    heads_field = "num_heads" if "num_heads" in query else "n_head"
-    heads, length, head_dim = entry.wholes(heads_field, "seq_len", "head_dim")
-    ratio = entry.whole("multi_query_ratio") if "multi_query_ratio" in query else 1
-    if heads % ratio:
-        raise entry.fault("multi_query_ratio", f"a divisor of {heads_field} = {heads}")
-    return make_operator(
-        "attention",
-        "prefill",
-        entry.precision("precM", "prec"),
-        where=entry.place,
-        batch=entry.whole("batch_size" if "batch_size" in query else "batch"),
-        queries=length,
-        context=length,
-        heads=heads,
-        kv_heads=heads // ratio,
-        head_dim=head_dim,
-        window=0,
-        causal=int(entry.flag("is_causal" if "is_causal" in query else "causal", role == DECODER)),
+def _rows(family: str, operator: str) -> Callable[[_Rows, str], Operator]:
+    return lambda query, _role: Operator(
+        family=family, operator=operator, precision=_precision(query.prec), shape=(float(query.batch), float(query.dim))
     )
 
 
-READERS: Final[dict[str, Callable[[Entry, str], Operator]]] = {
-    "gemm": _read_gemm,
-    "conv2d": _read_conv,
-    "elementwise": _read_elementwise,
-    **dict.fromkeys(("softmax", "softmax_fusion"), _read_rows("softmax", "softmax")),
-    **dict.fromkeys(("layernorm", "layernorm_fusion"), _read_rows("norm", "layernorm")),
-    **dict.fromkeys(("sdpa", "flashattention_v2"), _read_attention),
+def _attention(query: _Attention, role: str) -> Operator:
+    """Fused attention.  Its field `causal`, which the artifact does not write, goes before the role."""
+    return make_operator(
+        "attention",
+        "prefill",
+        _precision(query.precM),
+        batch=query.batch_size,
+        queries=query.seq_len,
+        context=query.seq_len,
+        heads=query.num_heads,
+        kv_heads=query.num_heads // query.multi_query_ratio,
+        head_dim=query.head_dim,
+        window=0,
+        causal=int(role == DECODER if query.causal is None else query.causal),
+    )
+
+
+READERS: Final[dict[str, tuple[type, Callable[[Any, str], Operator]]]] = {
+    "gemm": (_Product, _gemm),
+    "conv2d": (_Convolution, _conv),
+    "elementwise": (_Elementwise, _elementwise),
+    **dict.fromkeys(("softmax", "softmax_fusion"), (_Rows, _rows("softmax", "softmax"))),
+    **dict.fromkeys(("layernorm", "layernorm_fusion"), (_Rows, _rows("norm", "layernorm"))),
+    **dict.fromkeys(("sdpa", "flashattention_v2"), (_Attention, _attention)),
 }
-"""Kinds of entries and how each is read."""
+"""Kinds of entries: how each is declared, and the operator that it becomes."""

@@ -7,7 +7,6 @@ Fields and their meaning: docs/workload-format.md; JSON Schema: estimator/schema
 """
 
 import json
-import marshal
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, make_dataclass
 from functools import cache
@@ -16,12 +15,14 @@ from typing import Annotated, Any, Final, Literal
 from estimator.vocabulary.documents import short_name
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.quantities import canonical_precision
-from estimator.vocabulary.reader import FaultError, Span, Text, read
+from estimator.vocabulary.reader import FaultError, Pattern, Span, Text, Words, read
 from estimator.vocabulary.workload import (
     FAMILY_FIELDS,
     FAMILY_OPERATORS,
+    LARGEST_NUMBER,
     LISTED,
     ORIGINS,
+    ZERO_ALLOWED,
     Footprint,
     Operator,
     UnknownOperator,
@@ -32,49 +33,40 @@ from estimator.vocabulary.workload import (
 FORMAT: Final = "wattprint-workload"
 FORMAT_VERSION: Final = "1.0"
 
-MARSHAL_VERSION: Final = 2
-"""The last version without references between objects: equal entries give equal bytes."""
-
-
-def _whole(value: float) -> None:
-    if not value.is_integer():
-        raise FaultError(f"= {value:.15g} must be a whole number")
-
 
 def _known_precision(name: str) -> None:
     if name and canonical_precision(name) is None:
         raise FaultError(f"= {name!r:.60} is not a known precision; write bf16, fp16, fp32, …")
 
 
-def _known_origin(text: str) -> None:
-    if text.partition(":")[0] not in ORIGINS:
-        raise FaultError(f"= {text!r:.60} must be one of {', '.join(ORIGINS)}, with what did it after a colon")
-
-
-Count = Annotated[float, Span(1e-12, 1e12)]
+Count = Annotated[float, Span(1e-12, 1e12), "how often it runs in one iteration"]
 Byte = Annotated[float, Span(0.0, 1e24, "byte")]
 Precision = Annotated[str, _known_precision]
-HostShare = Annotated[float, Span(0.0, 1e3)]
-"""No operator costs its host as much as a thousand layers of the framework."""
+
+Origin = Annotated[str, Pattern(f"({'|'.join(ORIGINS)})(:.*)?", f"{', '.join(ORIGINS)}, or one of them with what did it after a colon")]
 
 OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
-    "precision_out": (Precision, ""),
-    "precision_kv": (Precision, ""),
-    "cuda_cores": (bool, False),
-    "host_share": (HostShare, 1.0),
-    "origin": (Annotated[str, _known_origin], LISTED),
+    "precision_out": (Annotated[Precision, "of the result, where it differs"], ""),
+    "precision_kv": (Annotated[Precision, "of cached keys and values, where it differs"], ""),
+    "cuda_cores": (Annotated[bool, "a matrix product that runs without tensor cores"], False),
+    "host_share": (Annotated[float, Span(0.0, 1e3), "launch cost on the host, relative to a layer of the framework"], 1.0),
+    "origin": (Origin, LISTED),
 }
-"""Optional fields of an operator and what they mean when left out."""
-
-_HEAD: Final[list[Any]] = [("family", str), ("operator", str), ("precision", Precision), ("count", Count)]
-_OPTIONAL: Final[list[Any]] = [(name, kind, field(default=default)) for name, (kind, default) in OPTIONS.items()]
+"""Optional fields of an operator and what they mean when left out.  No operator costs its host as much as a thousand layers."""
 
 
 @cache
-def _entry_of(family: str) -> type:
+def entry_of(family: str) -> type:
     """The fields of an operator of a family; made when the first one is read."""
-    shape = [(name, float if name == "reads" else Annotated[float, _whole]) for name in FAMILY_FIELDS[family]]
-    return make_dataclass(family, [*_HEAD, *shape, *_OPTIONAL], kw_only=True)
+    parts: list[Any] = [("family", Literal[family]), ("operator", Annotated[str, Words(FAMILY_OPERATORS[family])])]
+    parts += [("precision", Precision), ("count", Count)]
+    for name in FAMILY_FIELDS[family]:
+        span = Span(0.0 if name in ZERO_ALLOWED else 1.0, LARGEST_NUMBER)
+        parts.append((name, Annotated[float, span] if name == "reads" else Annotated[int, span]))
+    for name, (kind, default) in OPTIONS.items():
+        if name != "precision_kv" or family == "attention":
+            parts.append((name, kind, field(default=default)))
+    return make_dataclass(family, parts, kw_only=True, namespace={"__doc__": f"An operator of the family {family}"})
 
 
 @dataclass(kw_only=True)
@@ -96,24 +88,26 @@ class _Unknown:
 
 @dataclass(kw_only=True)
 class _Memory:
-    weights_byte: Byte = 0.0
-    optimizer_byte: Byte = 0.0
-    cache_byte: Byte = 0.0
-    passing_byte: Byte = 0.0
+    """What the model holds in memory while it runs, at least [byte]"""
+
+    weights_byte: Annotated[Byte, "parameters and buffers"] = 0.0
+    optimizer_byte: Annotated[Byte, "what an optimizer keeps for them"] = 0.0
+    cache_byte: Annotated[Byte, "keys and values of the tokens before a decoding step"] = 0.0
+    passing_byte: Annotated[Byte, "the most at a time beside these: inputs, activations, gradients, the cache that a prefill writes"] = 0.0
 
 
 @dataclass(kw_only=True)
-class _Document:
-    """All but the operators."""
+class Head:
+    """Operators of a model with their counts"""
 
     format: Literal["wattprint-workload"]
     format_version: Literal["1.0"]
-    name: str = ""
-    model_family: str = ""
-    completion: str = ""
+    name: Annotated[str, "shown in results; the file's name where it is missing"] = ""
+    model_family: Annotated[str, "a free word that groups workloads; it never enters the equations"] = ""
+    completion: Annotated[str, "completion rule set that made the list whole, if one did"] = ""
     memory: _Memory | None = None
-    unknown: tuple[_Unknown, ...] = ()
-    warnings: tuple[str, ...] = ()
+    unknown: Annotated[tuple[_Unknown, ...], "operators of the source that no kernel family describes"] = ()
+    warnings: Annotated[tuple[str, ...], "what was modelled by assumption"] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -127,11 +121,11 @@ def read_own(document: Mapping[str, Any], where: str, default_name: str) -> Work
     if not isinstance(entries, list) or not entries:
         raise WorkloadError(f"{where}: 'operators' must be a list of at least one operator")
     try:
-        head = read(_Document, {name: value for name, value in document.items() if name != "operators"})
+        head = read(Head, {name: value for name, value in document.items() if name != "operators"})
         totals, unknown = _read_entries(entries)
     except FaultError as fault:
         raise WorkloadError(f"{where}: {fault}") from None
-    unknown += [UnknownOperator(name=one.name, count=max(1, round(one.count)), elements=one.elements) for one in head.unknown]
+    unknown += [_unknown(one.name, one) for one in head.unknown]
     if not totals:
         kinds = ", ".join(short_name(name) for name in dict.fromkeys(one.name for one in unknown[:5]))
         raise WorkloadError(f"{where}: no operator of a known kind, only {kinds}; known families: {', '.join(FAMILY_FIELDS)}")
@@ -150,36 +144,35 @@ def read_own(document: Mapping[str, Any], where: str, default_name: str) -> Work
 
 def _read_entries(entries: list[Any]) -> tuple[dict[Operator, float], list[UnknownOperator]]:
     """Operators with their counts, and what this version does not know.  Raises FaultError."""
-    seen: dict[bytes, tuple[Operator, float]] = {}
     totals: dict[Operator, float] = {}
     unknown: list[UnknownOperator] = []
     for position, entry in enumerate(entries):
-        key = marshal.dumps(entry, MARSHAL_VERSION)
-        if key not in seen:
-            place = ("operators", position)
-            if not isinstance(entry, dict):
-                raise FaultError("must be an object of named fields", *place)
+        place = ("operators", position)
+        if not isinstance(entry, dict):
+            raise FaultError("must be an object of named fields", *place)
+        if entry.get("operator") in FAMILY_OPERATORS.get(str(entry.get("family")), ()):
+            operator, count = _read_operator(entry, place)
+            totals[operator] = totals.get(operator, 0.0) + count
+        else:
             kind = read(_Kind, {name: entry[name] for name in _KIND & entry.keys()}, *place)
-            if kind.operator not in FAMILY_OPERATORS.get(kind.family, ()):
-                name = f"{kind.family}.{kind.operator}"
-                unknown.append(UnknownOperator(name=name, count=max(1, round(kind.count)), elements=kind.elements))
-                continue
-            seen[key] = _read_operator(entry, place), kind.count
-        operator, count = seen[key]
-        totals[operator] = totals.get(operator, 0.0) + count
+            unknown.append(_unknown(f"{kind.family}.{kind.operator}", kind))
     return totals, unknown
+
+
+def _unknown(name: str, entry: _Kind | _Unknown) -> UnknownOperator:
+    return UnknownOperator(name=name, count=max(1, round(entry.count)), elements=entry.elements)
 
 
 _KIND: Final = frozenset(one.name for one in fields(_Kind))
 
 
-def _read_operator(entry: dict[str, Any], place: tuple[str | int, ...]) -> Operator:
-    values = vars(read(_entry_of(entry["family"]), entry, *place)).copy()
-    del values["count"]
+def _read_operator(entry: dict[str, Any], place: tuple[str | int, ...]) -> tuple[Operator, float]:
+    values = vars(read(entry_of(entry["family"]), entry, *place)).copy()
+    count: float = values.pop("count")
     for name in ("precision", "precision_out", "precision_kv"):
-        values[name] = canonical_precision(values[name]) or ""
+        values[name] = canonical_precision(values.get(name, "")) or ""
     try:
-        return make_operator(**values)
+        return make_operator(**values), count
     except WorkloadError as error:
         raise FaultError(f"({values['family']}.{values['operator']}): {error}", *place) from error
 

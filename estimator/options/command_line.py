@@ -12,12 +12,11 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from estimator.options.entry import INTERRUPTED
-
 DONE: Final = 0
 FAILED: Final = 1
 WRONG_USAGE: Final = 2
 DONE_WITH_WARNINGS: Final = 3
+INTERRUPTED: Final = 130
 
 LONGEST_LINE: Final = 2000
 """Characters of an error; an argument or a field that is longer is cut in its middle."""
@@ -29,16 +28,15 @@ QUIET_OR_VERBOSE: Final = "--quiet and -v"
 
 
 class InputFile(click.Path):
-    """A file to read, looked for before anything is loaded that would read it; `remedy` says what to do where it is not there."""
+    """A file to read, looked for before anything is loaded that would read it."""
 
-    def __init__(self, remedy: str = "") -> None:
+    def __init__(self) -> None:
         super().__init__(path_type=Path)
-        self.remedy = remedy
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The path.  Raises ClickException, which ends the command with status 1, for one that is not there."""
         if "\0" not in str(value):
-            check_present([str(value)], "{}: cannot be read (No such file or directory)" + (f"; {self.remedy}" if self.remedy else ""))
+            check_present([str(value)], "{}: cannot be read (No such file or directory)")
         return super().convert(value, param, ctx)
 
 
@@ -71,29 +69,6 @@ def named_files(context: click.Context, parameter: click.Parameter, texts: tuple
     return texts
 
 
-def switch(name: str, on: str, off: str, default: bool | None, meaning: tuple[str, str]) -> Callable[[Decorated], Decorated]:
-    """Two options for the two values of `name`, the default without either; both together are wrong usage.
-
-    on, off: their words; meaning: the help of each.
-    """
-
-    def chosen(context: click.Context, parameter: click.Parameter, given: bool) -> None:
-        if not given:
-            context.params.setdefault(name, default)
-            return
-        value = f"--{(parameter.name or '').replace('_', '-')}" == on
-        if context.meta.setdefault(f"wattprint.{name}", value) != value:
-            raise click.UsageError(f"{on} and {off} exclude each other", context)
-        context.params[name] = value
-
-    def decorate(command: Decorated) -> Decorated:
-        for word, text in ((off, meaning[1]), (on, meaning[0])):
-            command = click.option(word, is_flag=True, expose_value=False, callback=chosen, help=text)(command)
-        return command
-
-    return decorate
-
-
 def excludes(other: str, words: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
     """A callback for both options of a pair that contradict each other, `words`; other: the name of the other one."""
 
@@ -121,10 +96,10 @@ def run_command(command: click.Command, arguments: Sequence[str] | None, name: s
         return status if isinstance(status, int) else DONE
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else name
-        _complain(f"{path}: {_one_line(error.format_message()).rstrip('.')}; see '{path} --help'")
+        _complain(f"{path}: {one_line(error.format_message()).rstrip('.')}; see '{path} --help'")
         return WRONG_USAGE
     except click.ClickException as error:
-        _complain(f"{name}: {_one_line(error.format_message())}")
+        _complain(f"{name}: {one_line(error.format_message())}")
         return FAILED
     except (click.Abort, KeyboardInterrupt):
         if sys.stderr.isatty():  # the terminal has written "^C"
@@ -138,21 +113,16 @@ def run_command(command: click.Command, arguments: Sequence[str] | None, name: s
         _complain(f"{name}: not enough memory")
         return FAILED
     except errors as error:
-        _complain(f"{name}: {_one_line(str(error))}")
+        _complain(f"{name}: {one_line(str(error))}")
         return FAILED
     except OSError as error:  # a name that no file can have; without a name it is stdout, say a full disk behind it
         told = f"{error.filename}: {error.strerror or error}" if error.filename else f"stdout cannot be written ({error.strerror or error})"
-        _complain(f"{name}: {_one_line(told)}" + ("" if error.filename else "; make room, or send it elsewhere"))
+        _complain(f"{name}: {one_line(told)}" + ("" if error.filename else "; make room, or send it elsewhere"))
         return FAILED
 
 
 def _invoked(command: click.Command, name: str, arguments: list[str]) -> Any:
-    """What a command returns, by `command.main` where a shell asks for completions.
-
-    That function also writes an empty line when it is interrupted, even into a log.
-    """
-    if any(key.startswith("_") and key.endswith("_COMPLETE") for key in os.environ):
-        return command.main(args=arguments, prog_name=name, standalone_mode=False)
+    """What a command returns.  Not by `command.main`, which writes an empty line when it is interrupted, even into a log."""
     try:
         with command.make_context(name, arguments) as context:
             return command.invoke(context)
@@ -161,16 +131,18 @@ def _invoked(command: click.Command, name: str, arguments: list[str]) -> Any:
 
 
 def _check_once(command: click.Command, name: str, arguments: list[str], parent: click.Context | None = None) -> None:
-    """Raise UsageError for an option with one value that is given several times: the last would silently win."""
+    """Raise UsageError for an option with one value, or a switch, that is given several times: the last would silently win."""
     context = click.Context(command, info_name=name, parent=parent, resilient_parsing=True, **command.context_settings)
     try:
         _, left, order = command.make_parser(context).parse_args(arguments)
     except click.UsageError:
         return  # said when the command itself reads its words
     for parameter, count in Counter(order).items():
-        one = isinstance(parameter, click.Option) and not (parameter.multiple or parameter.is_flag or parameter.count)
-        if one and count > 1:
-            raise click.UsageError(f"{parameter.opts[0]} is given {count} times; give it once", context)
+        if not isinstance(parameter, click.Option) or parameter.multiple or parameter.count:
+            continue
+        if count > 1 and (parameter.secondary_opts or not parameter.is_flag):
+            name = " or ".join((parameter.opts[0], *parameter.secondary_opts))
+            raise click.UsageError(f"{name} is given {count} times; give it once", context)
     below = command.get_command(context, left[0]) if isinstance(command, click.Group) and left else None
     if below is not None:
         _check_once(below, left[0], left[1:], context)
@@ -180,7 +152,8 @@ def _complain(line: str) -> None:
     click.echo(line, err=True)
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
+    """A message on one line of a terminal, cut in its middle where it is very long."""
     line = "".join(character if character.isprintable() else "?" for character in " ".join(text.split()))
     half = LONGEST_LINE // 2
     return line if len(line) <= LONGEST_LINE else f"{line[:half]} … {line[-half:]}"

@@ -8,11 +8,11 @@ from typing import Final, Unpack
 from estimator.bundle.content import Bundle
 from estimator.engine.board import Settings, open_board
 from estimator.engine.prediction import Prediction, predict
-from estimator.forms.variation import Variant
 from estimator.model.power import module_activity
 from estimator.model.power_limit import STAYS_ABOVE
 from estimator.questions.points import VALUES
 from estimator.questions.sweeping import case_of, columns_of
+from estimator.transforms.variation import Variant
 from estimator.uncertainty.validity import Validity, clock_warning, lockable, simulated_notes, step_warning
 from estimator.vocabulary.errors import require
 from estimator.vocabulary.quantities import HZ_PER_MHZ, MODULES

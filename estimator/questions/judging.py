@@ -21,12 +21,12 @@ import numpy as np
 from estimator.bundle.content import Bundle
 from estimator.engine.board import Board, open_board
 from estimator.engine.prediction import Prepared, predict
-from estimator.forms.variation import Variant
 from estimator.model.coefficients import COLUMN, HOST_LAUNCH, parameter_targets
 from estimator.model.power import POWER_TERMS, term_scale
 from estimator.model.timeline import sweep_parts, sweep_seconds
 from estimator.questions.points import Case, Sweep
 from estimator.questions.sweeping import table
+from estimator.transforms.variation import Variant
 from estimator.uncertainty.sources import CLOCK_SLOPE_STD, joined, nearest_fitted_mhz
 from estimator.uncertainty.unseen import Loading
 from estimator.vocabulary.gpu import GpuSpec

@@ -10,9 +10,9 @@ from estimator.bundle.content import Bundle
 from estimator.bundle.files import told_apart
 from estimator.engine.board import Board, BoardSettings, open_board
 from estimator.engine.prediction import MOST_NUMBERS, Prediction, predict
-from estimator.forms.variation import Variant
 from estimator.model.power_limit import Ranges, std_of
 from estimator.questions.points import VALUES, Case, Sweep, joined_sweeps
+from estimator.transforms.variation import Variant
 from estimator.uncertainty.forecast import forecast_lines, limit_notes
 from estimator.uncertainty.unseen import unseen_lines
 from estimator.uncertainty.validity import memory_warnings, no_rate_warning, step_warning, unlockable_line, validity_of

@@ -1,16 +1,16 @@
-"""The answer to one question as JSON data: the estimate, its explanation, the sweep over the clocks, and their charts."""
+"""What the page asks, each field declared, and the answer as JSON data: the estimate, its explanation, the sweep and charts."""
 
 import math
+from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Annotated, Final, TypeVar, cast
 
 import numpy as np
 
 from estimator.display.answers import CLOCK_CHARTS, clock_svg, drawable, explanation_charts
 from estimator.display.estimates import result_document
 from estimator.display.explanations import explanation_document
-from estimator.display.text import QUANTITIES, known, with_uncertainty
-from estimator.forms.variation import variants
+from estimator.display.text import QUANTITIES, Document, with_uncertainty
 from estimator.questions.choosing import answered
 from estimator.questions.estimates import Estimate
 from estimator.questions.explanation import explain
@@ -19,18 +19,79 @@ from estimator.questions.points import VALUES
 from estimator.serve.catalogue import Catalogue
 from estimator.serve.choices import MICROSECONDS, clocks_of
 from estimator.serve.local_site import RequestError
-from estimator.serve.question import Question, check_gpu
+from estimator.transforms.rescaling import LARGEST_SIZE, Sizes
+from estimator.transforms.variation import variants
 from estimator.uncertainty.validity import why_no_time
+from estimator.vocabulary.documents import parse_json
+from estimator.vocabulary.errors import SpecificationError
+from estimator.vocabulary.reader import Span, read
 from estimator.vocabulary.specifications import load_gpu
-
-MOST_KERNELS_SHOWN: Final = 200
-"""The longest kernels that the explanation lists; the estimate holds all."""
 
 EXPLAINED: Final = ("limits_s", "energy_parts_j", "waiting_s")
 """Fields of the explanation that the page shows, beside its kernels."""
 
 
-def answer_document(question: Question, catalogue: Catalogue) -> dict[str, Any]:
+T = TypeVar("T")
+Size = Annotated[int, Span(1, LARGEST_SIZE)]
+Positive = Annotated[float, Span(1e-9, 1e9)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class At:
+    """The sizes for which a workload was written down."""
+
+    batch: Size
+    sequence: Size | None = None
+
+    def sizes(self) -> Sizes:
+        """The same as a workload's."""
+        return Sizes(batch=self.batch, sequence=self.sequence or 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """One operating point: keys of a workload and a bundle, and settings; None and "" leave a setting as it is.
+
+    gpu                 name of another GPU than the bundle's, "" for its own
+    precision           "" as written
+    attention           "eager", "flash", "" as written
+    at                  the sizes for which the workload was written down, where the user states them
+    batch, sequence     the sizes wanted
+    clock_mhz           asked SM clock [MHz], None for the one of the published peak rates
+    power_cap_w         power limit [W], None for the GPU's own
+    host_launch_us      host cost of one framework operator [µs], None for the bundle's
+    """
+
+    workload: str
+    bundle: str
+    gpu: str | None = None
+    precision: str | None = None
+    attention: str | None = None
+    at: At | None = None
+    batch: Size | None = None
+    sequence: Size | None = None
+    clock_mhz: Positive | None = None
+    power_cap_w: Positive | None = None
+    host_launch_us: Annotated[float, Span(0.0, 1e9)] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """A workload whose choices are asked for."""
+
+    workload: str
+    at: At | None = None
+
+
+def parse_request(kind: type[T], content: bytes) -> T:
+    """What a request's body holds, as declared.  Raises RequestError, naming the field."""
+    try:
+        return read(kind, parse_json(content))
+    except ValueError as error:
+        raise RequestError(f"the request: {error}") from error
+
+
+def answer_document(question: Question, catalogue: Catalogue) -> Document:
     """Everything that the page shows about one operating point.
 
     `estimate` is what `estimate --json` prints for it, to the last digit.  Raises RequestError for unknown keys and EstimatorError for
@@ -48,22 +109,23 @@ def answer_document(question: Question, catalogue: Catalogue) -> dict[str, Any]:
         (points,) = answered([at_clocks(asked, tuple(clocks_of(asked.gpu or asked.bundle.gpu)))])
         charts = {name: clock_svg(points, name, result.asked_clock_mhz) for name in CLOCK_CHARTS if drawable(points, name)}
     document = explanation_document(explanation)
+    kernels = cast(list[Document], document["kernels"])
     return {
         "estimate": result_document(result),
         "gpu": result.gpu,
         "simulated": asked.bundle.simulated,
         "numbers": [_number_row(name, result) for name in QUANTITIES],
-        "explanation": {**{name: document[name] for name in EXPLAINED}, "kernels": document["kernels"][:MOST_KERNELS_SHOWN]},
-        "kernels": len(document["kernels"]),
-        "sweep": {name: [known(value) for value in getattr(points, name).tolist()] for name in VALUES},
+        "explanation": {**{name: document[name] for name in EXPLAINED}, "kernels": kernels[:200]},
+        "kernels": len(kernels),
+        "sweep": {name: getattr(points, name).tolist() for name in VALUES},
         "charts": charts | explanation_charts(explanation),
     }
 
 
 def _asked(question: Question, catalogue: Catalogue) -> Asked:
     entry, bundle = catalogue.workload(question.workload), catalogue.bundle(question.bundle)
-    if question.gpu:
-        check_gpu(question.gpu, catalogue.gpus)
+    if question.gpu and question.gpu not in catalogue.gpus:  # a name from the page is never taken for a file
+        raise SpecificationError(f"unknown GPU {question.gpu!r:.60}; known: {', '.join(catalogue.gpus)}")
     settings = ("batch", "sequence", "precision", "attention")
     varied = {name: getattr(question, name) for name in settings if getattr(question, name)}
     (variant,) = variants(entry.workload, at=question.at.sizes() if question.at else entry.at, **varied)
@@ -77,14 +139,14 @@ def _asked(question: Question, catalogue: Catalogue) -> Asked:
     )
 
 
-def _number_row(field: str, result: Estimate) -> dict[str, Any]:
+def _number_row(field: str, result: Estimate) -> Document:
     """A quantity with its standard deviation and 90 % interval as text, and its number in SI units."""
     units = QUANTITIES[field]
     value, low, high = (getattr(result, name) for name in (field, f"{field}_low", f"{field}_high"))
     ends = (with_uncertainty(end, math.nan, units) for end in (low, high))
     return {
         "name": field.rpartition("_")[0],
-        "value": known(value),
+        "value": value,
         "text": with_uncertainty(value, getattr(result, f"{field}_std"), units),
         "interval": " to ".join(ends) if math.isfinite(low) else "unknown",
     }

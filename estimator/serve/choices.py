@@ -2,15 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import log2
 from typing import Any, Final
 
 import numpy as np
 
 from estimator.bundle.content import Bundle
-from estimator.forms.rescaling import Sizes, with_sizes
-from estimator.forms.rewriting import ATTENTION_FORMS, with_attention, with_precision
+from estimator.display.text import Document
 from estimator.serve.catalogue import Catalogue, Entry
+from estimator.transforms.rescaling import Sizes, with_sizes
+from estimator.transforms.rewriting import ATTENTION_FORMS, with_attention, with_precision
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
@@ -25,32 +25,28 @@ CANDIDATES: Final = {
 }
 """Values of the sliders, beside the workload's own."""
 
-MOST_PROBED: Final = 16_000
-"""Kernels times values that are tried for a slider, half a second; of a workload of more than a thousand kernels the values nearest to
-its own are tried."""
-
 SIZES_UNKNOWN: Final = (
     "The file does not tell for which batch and sequence it was written; say it under “Written for”, or name the file so (…_b8_s512.json)."
 )
 NO_SEQUENCE: Final = "The workload has no sequence, or it is not stated under “Written for”."
 
 
-def choices_document(catalogue: Catalogue, most_bytes: int) -> dict[str, Any]:
+def choices_document(catalogue: Catalogue, most_bytes: int) -> Document:
     """Workloads, bundles with the clocks of their GPUs, other GPUs with theirs; most_bytes: the largest file that may be loaded."""
     return {
-        "workloads": [entry_document(entry) for entry in catalogue.workloads()],
+        "workloads": [entry_document(entry) for entry in list(catalogue.workloads.values())],
         "bundles": [_bundle_document(key, bundle) for key, bundle in catalogue.bundles.items()],
         "gpus": [_gpu_document(load_gpu(name)) for name in catalogue.gpus],
         "most_bytes": most_bytes,
     }
 
 
-def entry_document(entry: Entry) -> dict[str, Any]:
+def entry_document(entry: Entry) -> Document:
     """A workload as one line of a list."""
     return {"key": entry.key, "name": entry.workload.name, "source": entry.source}
 
 
-def workload_document(entry: Entry, at: Sizes | None) -> dict[str, Any]:
+def workload_document(entry: Entry, at: Sizes | None) -> Document:
     """What a workload holds and what it can be turned into.
 
     at: the sizes that the user states, None for those that are known.  `batch` and `sequence` hold the sizes that can be reached, and
@@ -75,7 +71,7 @@ def clocks_of(gpu: GpuSpec) -> list[float]:
     return clocks
 
 
-def _bundle_document(key: str, bundle: Bundle) -> dict[str, Any]:
+def _bundle_document(key: str, bundle: Bundle) -> Document:
     return {
         "key": key,
         "name": f"{bundle.name} {bundle.version}",
@@ -85,20 +81,19 @@ def _bundle_document(key: str, bundle: Bundle) -> dict[str, Any]:
     }
 
 
-def _gpu_document(gpu: GpuSpec) -> dict[str, Any]:
+def _gpu_document(gpu: GpuSpec) -> Document:
     return {"gpu": gpu.name, "clocks_mhz": clocks_of(gpu), "usual_clock_mhz": gpu.sm_clock_max_mhz, "power_limit_w": gpu.power_limit_w}
 
 
-def _reachable(workload: Workload, present: Sizes | None, name: str) -> dict[str, Any]:
+def _reachable(workload: Workload, present: Sizes | None, name: str) -> Document:
     """Values of a size to which the workload can be rescaled, and why there are no others."""
     own: int = getattr(present, name, 0)
     if present is None or not own:
         return {"values": [], "value": None, "reason": NO_SEQUENCE if present else SIZES_UNKNOWN}
-    nearest = sorted(set(CANDIDATES[name]) - {own}, key=lambda value: abs(log2(value / own)))
-    tried = sorted(nearest[: MOST_PROBED // len(workload.operators)])
-    faults = {value: _fault(with_sizes, workload, present, replace(present, **{name: value})) for value in tried}
+    others = [value for value in CANDIDATES[name] if value != own]
+    faults = {value: _fault(with_sizes, workload, present, replace(present, **{name: value})) for value in others}
     reason = next((fault for fault in faults.values() if fault), "")
-    return {"values": sorted([own, *(value for value in tried if not faults[value])]), "value": own, "reason": reason}
+    return {"values": sorted([own, *(value for value in others if not faults[value])]), "value": own, "reason": reason}
 
 
 def _fault(change: Callable[..., Workload], *arguments: Any) -> str:

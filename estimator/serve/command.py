@@ -12,13 +12,11 @@ from typing import Any, Final
 
 import click
 
-from estimator.commands.options import OUTPUT, SETTINGS, with_options, workload_files
+from estimator.commands.options import OUTPUT, SETTINGS, Options, with_options, workload_files
 from estimator.options.command_line import DONE, named_files
 from estimator.vocabulary.errors import EstimatorError
 
 LOOPBACK: Final = "127.0.0.1"
-PORT: Final = 8765
-HIGHEST_PORT: Final = 65535
 
 
 def host_address(context: click.Context, parameter: click.Parameter, text: str) -> str:
@@ -37,7 +35,7 @@ def host_address(context: click.Context, parameter: click.Parameter, text: str) 
 @click.option(
     "--bundle", "bundle_names", metavar="NAME|FILE", multiple=True, callback=named_files, help="Offered beside the installed ones."
 )
-@click.option("--port", type=click.IntRange(0, HIGHEST_PORT), default=PORT, show_default=True, help="0: any free one.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8765, show_default=True, help="0: any free one.")
 @click.option("--host", metavar="ADDRESS", default=LOOPBACK, callback=host_address, help="Listen there instead of on this machine alone.")
 @click.option("--open", "open_page", is_flag=True, help="Open the page in the browser.")
 @with_options(*OUTPUT)
@@ -67,7 +65,7 @@ def serve_command(**options: Any) -> int:
     return DONE
 
 
-def _announce(url: str, options: dict[str, Any]) -> None:
+def _announce(url: str, options: Options) -> None:
     """Where the page is, to stdout; everything else to stderr."""
     click.echo(json.dumps({"url": url}) if options["as_json"] else url)
     if not options["quiet"]:

@@ -18,22 +18,11 @@ from http import HTTPStatus
 from threading import Thread
 from typing import Any, Final
 
+from estimator.options.command_line import one_line
 from estimator.vocabulary.errors import EstimatorError
 
 MOST_COMPUTED: Final = 2
 """Answers that are computed at a time."""
-
-ANSWER_S: Final = 30.0
-"""Time within which an answer must be computed, its turn included [s]."""
-
-MOST_CONNECTIONS: Final = 128
-"""Open connections; above that a new one gets status 503."""
-
-STOP_S: Final = 1
-"""Patience at the end for answers that are being sent [s]."""
-
-LONGEST_LINE: Final = 600
-"""Characters of an error."""
 
 JSON_TYPE: Final = "application/json"
 HEADERS: Final = {
@@ -109,7 +98,7 @@ class Site:
         headers = [(name.encode(), value.encode()) for name, value in {**HEADERS, **self.headers, **reply.headers, **own}.items()]
         await send({"type": "http.response.start", "status": reply.status, "headers": headers})
         await send({"type": "http.response.body", "body": reply.content})
-        self.log(_one_line(f"{scope['method']} {path} {reply.status:d}"))
+        self.log(one_line(f"{scope['method']} {path} {reply.status:d}"))
 
     async def _reply(self, scope: Message, path: str, receive: Callable[[], Awaitable[Message]]) -> Reply:
         """Raises RequestError."""
@@ -123,11 +112,8 @@ class Site:
         if isinstance(page, Reply):
             return page
         body = await _body(receive, page.most_bytes)
-        work = asyncio.get_running_loop().run_in_executor(self.pool, self._computed, page, body, scope["query_string"].decode("latin-1"))
-        try:
-            return await asyncio.wait_for(work, ANSWER_S)
-        except TimeoutError:
-            raise RequestError(f"not computed within {ANSWER_S:g} s; try again", HTTPStatus.SERVICE_UNAVAILABLE) from None
+        query = scope["query_string"].decode("latin-1")
+        return await asyncio.get_running_loop().run_in_executor(self.pool, self._computed, page, body, query)
 
     def _computed(self, page: Computed, body: bytes, query: str) -> Reply:
         """Raises RequestError."""
@@ -137,10 +123,8 @@ class Site:
             raise
         except EstimatorError as error:
             raise RequestError(str(error), HTTPStatus.UNPROCESSABLE_ENTITY) from error
-        except MemoryError as error:
-            raise RequestError("not enough memory for this request", HTTPStatus.SERVICE_UNAVAILABLE) from error
         except Exception as error:
-            self.complain(f"a request failed: {_one_line(f'{type(error).__name__}: {error}')}")
+            self.complain(f"a request failed: {one_line(f'{type(error).__name__}: {error}')}")
             raise RequestError("this request failed", HTTPStatus.INTERNAL_SERVER_ERROR) from error
 
 
@@ -162,7 +146,6 @@ def local_site(
     config = uvicorn.Config(
         site,
         http="h11",
-        limit_concurrency=MOST_CONNECTIONS,
         ws="none",
         lifespan="off",
         log_config=None,
@@ -170,7 +153,7 @@ def local_site(
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        timeout_graceful_shutdown=STOP_S,
+        timeout_graceful_shutdown=1,
     )
     server = uvicorn.Server(config)
     address = _address(listener)
@@ -187,7 +170,7 @@ def local_site(
 
 def refusal(message: str, status: HTTPStatus, **headers: str) -> Reply:
     """One JSON line that says why."""
-    content = json.dumps({"error": _one_line(message)}).encode() + b"\n"
+    content = json.dumps({"error": one_line(message)}).encode() + b"\n"
     return Reply(content=content, media_type=JSON_TYPE, status=status, headers=headers)
 
 
@@ -210,8 +193,3 @@ def _address(listener: socket.socket) -> str:
     if address.is_unspecified:
         address = ipaddress.ip_address("::1" if address.version == 6 else "127.0.0.1")
     return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
-
-
-def _one_line(text: str) -> str:
-    line = "".join(character if character.isprintable() else "?" for character in " ".join(text.split()))
-    return line if len(line) <= LONGEST_LINE else line[:LONGEST_LINE] + "…"

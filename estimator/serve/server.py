@@ -9,14 +9,15 @@ from typing import Any, Final
 from urllib.parse import parse_qs
 
 from estimator.display.pages import STYLE
-from estimator.serve.answers import answer_document
+from estimator.display.text import known
+from estimator.serve.answers import Described, Question, answer_document, parse_request
 from estimator.serve.catalogue import Catalogue
 from estimator.serve.choices import choices_document, entry_document, workload_document
 from estimator.serve.local_site import JSON_TYPE, Computed, Line, Reply, RequestError, local_site
-from estimator.serve.question import MOST_REQUEST_BYTES, Described, Question, parse_request
 
+MOST_REQUEST_BYTES: Final = 16 << 10
 MOST_FILE_BYTES: Final = 2 << 20
-"""A workload file of the page: forty times those of the published models."""
+"""A question of the page has a few hundred bytes, a workload file forty times less than this."""
 
 STATIC: Final = Path(__file__).resolve().parent / "static"
 HEADERS: Final = {
@@ -32,7 +33,7 @@ def page_server(host: str, port: int, catalogue: Catalogue, *, log: Line, compla
 
     def computed(document: Callable[[bytes, str], Any], most_bytes: int = 0) -> Computed:
         def answer(body: bytes, query: str) -> Reply:
-            return Reply(content=json.dumps(document(body, query), allow_nan=False).encode(), media_type=JSON_TYPE)
+            return Reply(content=json.dumps(known(document(body, query)), allow_nan=False).encode(), media_type=JSON_TYPE)
 
         return Computed(answer=answer, most_bytes=most_bytes)
 

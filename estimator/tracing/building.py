@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from estimator.tracing.models import ModelConfig
-from estimator.tracing.recording import AttentionCalls, Held, recording
+from estimator.tracing.recording import AttentionCalls, Held, Named, recording
 from estimator.tracing.request import SIZES, TraceRequest
 from estimator.vocabulary.errors import WorkloadError
 
@@ -40,7 +40,7 @@ class Job:
     window: int
     model: Any
     placed: tuple[Any, ...]
-    named: dict[str, Any]
+    named: Named
     sizes: frozenset[str]
 
 
@@ -52,9 +52,9 @@ def configured_job(torch: Any, transformers: Any, request: TraceRequest, config:
     kind = known[config.model_type]
     usual = kind()
     for key in request.settings:
-        if key not in config.values and not hasattr(usual, key):
+        if key not in config.config and not hasattr(usual, key):
             raise WorkloadError(f"{request.model}: its configuration has no field {key!r}; look at --set")
-    settings = kind(**_with_image_size({**config.values, **request.settings}, usual, request.image_size))
+    settings = kind(**_with_image_size({**config.config, **request.settings}, usual, request.image_size))
     with torch.device("meta"):
         model = _build(torch, transformers, request, config, settings)
         arguments = _inputs(torch, request, config, model)
@@ -70,7 +70,7 @@ def configured_job(torch: Any, transformers: Any, request: TraceRequest, config:
     )
 
 
-def _with_image_size(values: dict[str, Any], usual: Any, size: int) -> dict[str, Any]:
+def _with_image_size(values: Named, usual: Any, size: int) -> Named:
     """Fields of a configuration whose images have `size`, where one is asked for: positions are learnt for one size."""
     changed = dict(values)
     if size and hasattr(usual, "image_size"):
@@ -96,7 +96,7 @@ def _build(torch: Any, transformers: Any, request: TraceRequest, config: ModelCo
     return make(settings, attn_implementation="eager", **options)
 
 
-def _inputs(torch: Any, request: TraceRequest, config: ModelConfig, model: Any) -> dict[str, Any]:
+def _inputs(torch: Any, request: TraceRequest, config: ModelConfig, model: Any) -> Named:
     """Inputs as a tokenizer or an image processor would give them; of a decoding step, its cache too."""
     accepted = inspect.signature(model.forward).parameters
     main = model.main_input_name
@@ -138,7 +138,7 @@ def _check_length(request: TraceRequest, settings: Any) -> None:
             )
 
 
-def _decoding_inputs(torch: Any, request: TraceRequest, model: Any, given: dict[str, Any]) -> dict[str, Any]:
+def _decoding_inputs(torch: Any, request: TraceRequest, model: Any, given: Named) -> Named:
     """One new token for each sequence and a cache of the tokens before it, filled by a pass that is not recorded."""
     before = {name: tensor[:, :-1] for name, tensor in given.items() if name in ("input_ids", "attention_mask")}
     if "decoder_input_ids" in given:

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from estimator.tracing.calls import ATTENTION_BACKWARD, RECURRENT, Call
-from estimator.tracing.parts import Part
+from estimator.tracing.calls import ATTENTION_BACKWARD, RECURRENT, Call, Part
 from estimator.tracing.rules import rule_of
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.workload import Operator, UnknownOperator, merge_counts

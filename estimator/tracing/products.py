@@ -3,9 +3,8 @@
 import math
 from typing import Any, Final
 
-from estimator.forms.host_shares import INNER, INTERNAL, LAYER
-from estimator.tracing.calls import Call, Tensor
-from estimator.tracing.parts import BACKWARD, OPERATIONS, Part, base_name, moved, part
+from estimator.tracing.calls import BACKWARD, OPERATIONS, Call, Part, Tensor, base_name, moved, part
+from estimator.transforms import INNER, INTERNAL, LAYER
 from estimator.vocabulary.workload import TRACED
 
 SIXTEEN_BIT: Final = frozenset({"bf16", "fp16"})
@@ -14,12 +13,6 @@ SIXTEEN_BIT: Final = frozenset({"bf16", "fp16"})
 BACKWARD_PRODUCTS: Final = 2.5
 """Fused attention's backward pass in forward passes: it makes five products where the forward pass makes two (it
 computes the scores again).  Source: FlashAttention-2 (arXiv 2307.08691), section 3."""
-
-PLANE: Final = 2
-"""Axes of an image."""
-
-EXPERT_AXES: Final = 3
-"""Axes of the matrices of all experts."""
 
 
 def linear(call: Call) -> list[Part]:
@@ -44,7 +37,7 @@ def grouped(call: Call) -> list[Part]:
     come out (a gradient).
     """
     a, b = call.tensor("self"), call.tensor("mat2")
-    left, right = (len(tensor.shape) == EXPERT_AXES for tensor in (a, b))
+    left, right = (len(tensor.shape) == 3 for tensor in (a, b))
     if left and right:
         return batched(call)
     experts = call.outputs[0].shape[0] if not left and not right else (a if left else b).shape[0]
@@ -84,7 +77,7 @@ def _convolution(call: Call, out: Tensor) -> list[Part]:
 def _plain_conv(call: Call, image: Tensor, weight: Tensor, out: Tensor) -> dict[str, Any] | None:
     """Fields of a convolution over an image with one stride and one padding, without dilation; None for any other."""
     stride, padding, dilation = (_axes(call, name) for name in ("stride", "padding", "dilation"))
-    if call.number("transposed", False) or len(image.shape) != PLANE + 2 or out.shape[1] != weight.shape[0]:
+    if call.number("transposed", False) or len(image.shape) != 4 or out.shape[1] != weight.shape[0]:
         return None
     if len(set(stride)) != 1 or len(set(padding)) != 1 or set(dilation) != {1}:
         return None
@@ -138,7 +131,7 @@ def convolution_backward(call: Call) -> list[Part]:
 def attention(call: Call, share: float = LAYER, origin: str = TRACED, times: float = 1.0) -> list[Part]:
     """One fused attention kernel on tensors [..., head, token, dim]; a tensor without heads has one."""
     query, key, value = (call.tensor(name) for name in ("query", "key", "value"))
-    heads, kv_heads = (tensor.shape[-3] if len(tensor.shape) > PLANE else 1 for tensor in (query, key))
+    heads, kv_heads = (tensor.shape[-3] if len(tensor.shape) > 2 else 1 for tensor in (query, key))
     queries = query.shape[-2]
     kernel = part(
         "attention.prefill" if queries > 1 else "attention.decode",

@@ -11,7 +11,7 @@ right here:
 
 import inspect
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +19,9 @@ from typing import Any, Final
 
 from estimator.tracing.calls import ATTENTION, ATTENTION_BACKWARD, RECURRENT, Call, Tensor
 from estimator.vocabulary.errors import WorkloadError
+
+Named = dict[str, Any]
+"""Arguments or functions of PyTorch by name."""
 
 OFTEN_TRUE: Final = frozenset({"aten.all", "aten.eq(aten.sum)"})
 OFTEN_FALSE: Final = frozenset({"aten.any"})
@@ -78,7 +81,7 @@ def recording(torch: Any, calls: list[Call], attention: AttentionCalls, held: "H
 
 
 def _dispatch_mode(torch: Any, calls: list[Call], held: "Held") -> Any:
-    def dispatch(_mode: Any, function: Any, _types: Any, arguments: tuple[Any, ...] = (), keywords: dict[str, Any] | None = None) -> Any:
+    def dispatch(_mode: Any, function: Any, _types: Any, arguments: tuple[Any, ...] = (), keywords: Named | None = None) -> Any:
         keywords = keywords or {}
         name = function._schema.name.replace("::", ".")
         if name == "aten._local_scalar_dense" and arguments[0].device.type == "meta":
@@ -99,7 +102,7 @@ def _dispatch_mode(torch: Any, calls: list[Call], held: "Held") -> Any:
     return type("Recorder", (torch.utils._python_dispatch.TorchDispatchMode,), {"__torch_dispatch__": dispatch})()
 
 
-def _grouped(torch: Any, function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+def _grouped(torch: Any, function: Any, arguments: tuple[Any, ...], keywords: Named) -> Any:
     """A grouped product on the meta device, which gives it the shapes of bf16, in the type of its own tensors."""
     own = arguments[0].dtype
     if arguments[0].device.type != "meta" or own == torch.bfloat16:
@@ -138,7 +141,7 @@ def tensors_in(torch: Any, value: Any) -> list[Any]:
     return [item for part in value for item in tensors_in(torch, part)] if isinstance(value, list | tuple) else []
 
 
-def _call(torch: Any, function: Any, name: str, arguments: tuple[Any, ...], keywords: Mapping[str, Any], outputs: list[Any]) -> Call | None:
+def _call(torch: Any, function: Any, name: str, arguments: tuple[Any, ...], keywords: Named, outputs: list[Any]) -> Call | None:
     """A call in plain terms; None where no tensor of it is on the meta device: that is the host's work."""
     named = [(item.name, value) for item, value in zip(function._schema.arguments, arguments, strict=False)]
     named += [(key, value) for key, value in keywords.items() if key != "out"]
@@ -184,10 +187,10 @@ def _function_mode(torch: Any, calls: list[Call], met: AttentionCalls) -> Any:
     def dropout(tensor: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
         return torch.native_dropout(tensor, p, True)[0] if training and p > 0.0 else tensor
 
-    inside: dict[str, Any] = {"dropout": dropout, "scaled_dot_product_attention": attention}
+    inside: Named = {"dropout": dropout, "scaled_dot_product_attention": attention}
     stand_ins = {getattr(functional, name): stand_in for name, stand_in in inside.items()}
 
-    def intercept(_mode: Any, function: Any, _types: Any, arguments: tuple[Any, ...] = (), keywords: dict[str, Any] | None = None) -> Any:
+    def intercept(_mode: Any, function: Any, _types: Any, arguments: tuple[Any, ...] = (), keywords: Named | None = None) -> Any:
         keywords = keywords or {}
         if function in stand_ins:
             return stand_ins[function](*arguments, **keywords)
@@ -202,7 +205,7 @@ def _function_mode(torch: Any, calls: list[Call], met: AttentionCalls) -> Any:
 
 
 @contextmanager
-def _replaced(module: Any, stand_ins: Mapping[str, Any]) -> Iterator[None]:
+def _replaced(module: Any, stand_ins: Named) -> Iterator[None]:
     """Functions of a module replaced for as long as the block runs."""
     usual = {name: getattr(module, name) for name in stand_ins}
     try:
@@ -249,9 +252,6 @@ def fused_step(parameters: list[Any]) -> Call:
 
 # Memory ---------------------------------------------------------------------------------------------------------------
 
-DEEPEST: Final = 5
-"""Objects within objects that may hold tensors: a cache, its layers, their keys."""
-
 
 class Held:
     """Bytes of the storages that are alive: `now_byte` at present, `most_byte` at the fullest time.
@@ -283,7 +283,7 @@ class Held:
         self.now_byte -= size
 
 
-def tensors_within(torch: Any, value: Any, depth: int = DEEPEST) -> list[Any]:
+def tensors_within(torch: Any, value: Any, depth: int = 5) -> list[Any]:
     """Tensors in a value, in what it lists and names, and in the attributes of objects."""
     if isinstance(value, torch.Tensor):
         return [value]

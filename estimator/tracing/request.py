@@ -1,10 +1,12 @@
 """What is to be traced: a model, its inputs, one phase of its work."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from dataclasses import asdict, dataclass, field, replace
+from typing import Annotated, Any, Final
 
 from estimator.vocabulary.errors import WorkloadError
+from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, canonical_precision
+from estimator.vocabulary.reader import FaultError, Span, Words, read
 
 PHASES: Final = ("prefill", "decode", "train")
 """One forward pass over all tokens; one new token for each sequence, with a cache; forward, backward and optimizer."""
@@ -24,6 +26,8 @@ SIZES: Final = ("batch", "sequence")
 
 LARGEST_SIZE: Final = 10**7
 """More sequences, tokens or pixels than this are a mistake."""
+
+Size = Annotated[int, Span(1, LARGEST_SIZE)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,15 +49,15 @@ class TraceRequest:
     """
 
     model: str
-    batch: int = 1
-    sequence: int = 512
-    phase: str = "prefill"
+    batch: Size = 1
+    sequence: Size = 512
+    phase: Annotated[str, Words(PHASES)] = "prefill"
     precision: str = "bf16"
-    attention: str = ""
+    attention: Annotated[str, Words((*ATTENTION_FORMS, ""))] = ""
     head: bool = True
-    logits: str = "last"
-    optimizer: str = "adamw"
-    image_size: int = 0
+    logits: Annotated[str, Words(LOGITS)] = "last"
+    optimizer: Annotated[str, Words(OPTIMIZERS)] = "adamw"
+    image_size: Annotated[int, Span(0, LARGEST_SIZE)] = 0
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -78,18 +82,15 @@ def refuse_unused_sizes(model: str, asked: Collection[str], sizes: Collection[st
 
 def checked_request(request: TraceRequest) -> TraceRequest:
     """The request with its precision by its own name.  Raises WorkloadError, naming the field, for what cannot be traced."""
-    from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, canonical_precision  # brings numpy, which the options do without
-
-    for name, known in (("phase", PHASES), ("attention", ATTENTION_FORMS), ("logits", LOGITS), ("optimizer", OPTIMIZERS)):
-        if getattr(request, name) not in known and (name, getattr(request, name)) != ("attention", ""):
-            raise WorkloadError(f"{name} = {getattr(request, name)!r} is unknown; known: {', '.join(known)}")
-    for name, low in (("batch", 1), ("sequence", 2 if request.phase == "decode" else 1), ("image_size", 0)):
-        value = getattr(request, name)
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= LARGEST_SIZE:
-            raise WorkloadError(f"{name} = {value!r} must be a whole number from {low} to {LARGEST_SIZE}")
+    try:
+        read(TraceRequest, asdict(request))
+        if request.phase == "decode" and request.sequence < 2:
+            raise FaultError("= 1 must be at least 2 to decode", "sequence")
+    except FaultError as fault:
+        raise WorkloadError(str(fault)) from None
     precision = canonical_precision(request.precision)
     if precision is None:
         raise WorkloadError(f"unknown precision {request.precision!r}; known: {', '.join(BYTES_PER_ELEMENT)}")
     if request.phase == "train" and precision not in TENSOR_TYPES:
         raise WorkloadError(f"a training step in {precision} is not modelled; choose one of {', '.join(TENSOR_TYPES)}")
-    return request if precision == request.precision else replace(request, precision=precision)
+    return replace(request, precision=precision)

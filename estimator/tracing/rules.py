@@ -5,10 +5,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from estimator.forms.host_shares import INNER, LAYER, LIGHT
 from estimator.tracing import products
-from estimator.tracing.calls import Call, Tensor
-from estimator.tracing.parts import BACKWARD, OPERATIONS, Part, base_name, moved, part, read_elements, stored_bytes
+from estimator.tracing.calls import BACKWARD, OPERATIONS, Call, Part, Tensor, base_name, moved, part, read_elements, stored_bytes
+from estimator.transforms import INNER, LAYER, LIGHT
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
 
 Rule = Callable[[Call], list[Part]]

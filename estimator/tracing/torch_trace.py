@@ -16,13 +16,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from estimator.forms.rewriting import with_attention, with_precision
 from estimator.tracing.building import CACHE, Job, configured_job, user_job
 from estimator.tracing.calls import Call
 from estimator.tracing.lowering import lower_calls
 from estimator.tracing.models import load_model_config
 from estimator.tracing.recording import AttentionCalls, Held, fused_step, recording, tensors_in, tensors_within
 from estimator.tracing.request import TENSOR_TYPES, TraceRequest, checked_request
+from estimator.transforms.rewriting import with_attention, with_precision
 from estimator.vocabulary.errors import EstimatorError, WorkloadError
 from estimator.vocabulary.workload import Footprint, Workload
 
@@ -43,9 +43,6 @@ MODEL_FAULTS: Final = (
 """What building or running a model may raise; all of it is the model's or its configuration's."""
 CONFIGURED_ATTENTION: Final = "eager"
 """Form of attention of models that are built from a configuration, where none is asked for."""
-
-SGD_MOMENTUM: Final = 0.9
-"""Any momentum above 0 gives the optimizer its second list."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +213,7 @@ def _optimizer(torch: Any, request: TraceRequest, parameters: list[Any]) -> Any:
     if request.optimizer not in ("adamw", "sgd") or not parameters:
         return None
     if request.optimizer == "sgd":
-        optimizer = torch.optim.SGD(parameters, momentum=SGD_MOMENTUM, foreach=True)
+        optimizer = torch.optim.SGD(parameters, momentum=0.9, foreach=True)
     else:
         optimizer = torch.optim.AdamW(parameters, foreach=True)
     for parameter in parameters:

@@ -14,7 +14,7 @@ A declaration is a dataclass or a TypedDict.  Types of fields:
     Annotated[X, …]               X with a Span, Words, a Pattern or LEAST_ONE; with a text, its meaning; with a function, a further check
 
 Every value comes out frozen: lists as tuples, objects as their dataclass or as FrozenMapping.  A check raises FaultError, as
-`__post_init__` of a dataclass may.  `estimator.schema` makes JSON Schemas from the same declarations.
+`__post_init__` of a dataclass may.  `scripts/schemas.py` makes JSON Schemas from the same declarations.
 """
 
 import dataclasses

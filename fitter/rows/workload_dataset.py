@@ -11,8 +11,8 @@ from typing import Final
 import numpy as np
 
 from estimator.formats import read_workload
-from estimator.forms.rewriting import ATTENTION_FORMS, with_precision
 from estimator.model.power import ASSUMED_IDLE_SHARE
+from estimator.transforms.rewriting import ATTENTION_FORMS, with_precision
 from estimator.vocabulary.errors import EstimatorError
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, HZ_PER_MHZ, Array, BoolArray, canonical_precision

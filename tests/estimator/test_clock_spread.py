@@ -8,9 +8,9 @@ import pytest
 from estimator.bundle.content import Bundle
 from estimator.bundle.files import load_bundle
 from estimator.engine.board import board_tables
-from estimator.forms.variation import Variant
 from estimator.questions.estimates import estimate
 from estimator.questions.judging import Asked, judged, log_ratio_std
+from estimator.transforms.variation import Variant
 from estimator.uncertainty.sources import CLOCK_SLOPE_STD, VOLTAGE_EXPONENT_STD, far_clock
 from estimator.vocabulary.workload import Workload
 from examples.gpt2_prefill import gpt2_prefill

@@ -5,11 +5,11 @@ import pytest
 
 from estimator.bundle.content import Bundle
 from estimator.bundle.files import load_bundle
-from estimator.forms.variation import Variant
 from estimator.model.coefficients import COEFFICIENTS, DEFAULTS
 from estimator.model.power import PARTS
 from estimator.questions.explanation import LIMIT_OF_PHASE, LIMITS, by_family, explain
 from estimator.questions.judging import Asked
+from estimator.transforms.variation import Variant
 from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.workload import Operator, Workload, make_operator
 from examples.gpt2_prefill import gpt2_prefill

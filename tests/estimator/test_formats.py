@@ -1,16 +1,15 @@
 """Workload files: what is read is what was written, and what is wrong is named in one line."""
 
 import json
-from pathlib import Path
 
 import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.formats import read_workload, write_workload
+from estimator.formats import read_workload
 from estimator.formats.own import own_text, read_own
-from estimator.vocabulary.errors import UnwrittenError, WorkloadError
+from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.work import workload_warnings
 from estimator.vocabulary.workload import (
     Footprint,
@@ -62,15 +61,6 @@ def test_files_written_fit_the_published_schema(repository, shared_data):
     assert validator.is_valid(own(LINEAR | {"origin": "traced:layout"}, memory={"weights_byte": 5}))
 
 
-def test_a_file_is_written_whole_or_not_at_all(tmp_path, shared_data):
-    workload = read_workload(shared_data / "energaizer" / "workloads" / "resnet101__pbf16_b8_freq900.json")
-    write_workload(workload, tmp_path / "w.json")
-    assert read_workload(tmp_path / "w.json") == workload
-    assert [path.name for path in tmp_path.iterdir()] == ["w.json"]
-    with pytest.raises(UnwrittenError, match="cannot be written"):
-        write_workload(workload, tmp_path / "missing" / "w.json")
-
-
 def test_equal_entries_add_up_and_the_file_name_stands_in_for_a_name(tmp_path):
     document = own(LINEAR, LINEAR, LINEAR | {"m": 1, "count": 0.5}, name="")
     workload = read_workload(save(tmp_path, document, "small.json"))
@@ -93,17 +83,16 @@ def test_kinds_from_the_future_are_kept_as_unknown(tmp_path):
         (own(LINEAR, memory={"weights": 5}), "memory has an unknown field 'weights'; known: weights_byte, optimizer_byte,"),
         (own(LINEAR, memory={"weights_byte": -1}), "memory.weights_byte = -1 lies outside 0 to"),
         (own(LINEAR, memory={"cache_byte": True}), "memory.cache_byte must be a number"),
-        (own(LINEAR | {"origin": "hacked"}), "origin = 'hacked' must be one of listed, traced, completed, corrected, rewritten"),
-        (own(LINEAR | {"precision_kv": "fp8"}), "gemm has no precision_kv"),
+        (own(LINEAR | {"origin": "hacked"}), "origin = 'hacked' must read listed, traced, completed, corrected, rewritten"),
+        (own(LINEAR | {"precision_kv": "fp8"}), "unknown field 'precision_kv'"),
         (own(LINEAR | {"host_share": 1e9}), "host_share = 1000000000 lies outside 0 to 1000"),
         (own(LINEAR, format="wattprint-bundle"), "this is a bundle, not a workload"),
         ({"operators": [LINEAR]}, "format = null; a workload file has format 'wattprint-workload'"),
         (own(LINEAR, colour="red"), "unknown field 'colour'"),
         (own(), "'operators' must be a list of at least one"),
         (own("gemm"), r"operators\[0\] must be an object"),
-        (own(LINEAR, LINEAR | {"m": -1}), r"operators\[1\] \(gemm.linear\): gemm m = -1.0 must be from 1 to below"),
-        (own(LINEAR | {"m": 1.5}), "m = 1.5 must be a whole number"),
-        (own(LINEAR | {"m": "512"}), r"operators\[0\].m must be a number, got a text"),
+        (own(LINEAR, LINEAR | {"m": -1}), r"operators\[1\].m = -1 lies outside 1 to"),
+        (own(LINEAR | {"m": 1.5}), "m must be a whole number"),
         (own({key: value for key, value in LINEAR.items() if key != "k"}), "lacks the field 'k'"),
         (own(LINEAR | {"where": 1}), "unknown field 'where'"),
         (own(LINEAR | {"count": 0}), r"operators\[0\].count = 0 lies outside"),
@@ -122,13 +111,3 @@ def test_a_wrong_own_file_is_one_line_that_names_the_fault(tmp_path, document, m
         read_workload(save(tmp_path, document))
     assert "model_x_b2.json" in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "text", ['[[{{"dim": {}, "op": "relu", "prec": "bf16"}}, ["elementwise"]]]', '{{"format": "wattprint-workload", "x": {}}}']
-)
-@pytest.mark.parametrize("digits", [401, 5000])
-def test_a_number_of_hundreds_of_digits_is_refused_in_the_words_of_a_workload(tmp_path: Path, text: str, digits: int) -> None:
-    path = save(tmp_path, text.format("9" * digits))
-    with pytest.raises(WorkloadError, match=f"^{path}: holds a whole number of {digits} digits, 99999999…; no quantity is so large"):
-        read_workload(path)

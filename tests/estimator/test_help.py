@@ -35,9 +35,3 @@ def test_the_forms_that_help_names_are_those_that_are_written(capsys: pytest.Cap
         out = tmp_path / f"answer.{form}"
         status = main([*command.split(), str(EXAMPLE), "--bundle", "a100-pcie-40gb-eager", *ASKED[command], "-q", "--out", str(out)])
         assert (status in (0, 3), out.exists()) == (form in offered,) * 2, (form, capsys.readouterr().err)
-
-
-def test_three_limits_of_power_say_how_they_differ(capsys: pytest.CaptureFixture[str]) -> None:
-    texts = words_of_help(capsys, "best")
-    assert "Another board: --set power_limit_w" in texts
-    assert "Only points of at most this mean power; the board stays as it is" in texts

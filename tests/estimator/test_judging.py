@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from estimator.bundle.content import Bundle, Covariance
 from estimator.bundle.files import load_bundle
-from estimator.forms.variation import Variant
 from estimator.model.coefficients import TIED_COEFFICIENTS, parameter_targets
 from estimator.questions.choosing import compare
 from estimator.questions.estimates import estimate
 from estimator.questions.judging import QUANTITIES, STEP, Asked, difference_std, judged, log_ratio_std, log_ratio_stds
+from estimator.transforms.variation import Variant
 from estimator.vocabulary.workload import Workload
 from examples.gpt2_prefill import gpt2_prefill
 from fitter.latency.runs import TIED, affected_groups

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from estimator.bundle.files import load_bundle
 from estimator.cli import main
 from estimator.formats import read_workload
-from estimator.forms.rescaling import Sizes, with_sizes
-from estimator.forms.rewriting import with_precision
-from estimator.forms.variation import Variant
 from estimator.questions.choosing import best
 from estimator.questions.estimates import estimate
 from estimator.questions.judging import Asked
+from estimator.transforms.rescaling import Sizes, with_sizes
+from estimator.transforms.rewriting import with_precision
+from estimator.transforms.variation import Variant
 from estimator.uncertainty.validity import GIB
 from estimator.vocabulary.work import operator_work
 from estimator.vocabulary.workload import Footprint, Workload, make_operator

@@ -11,7 +11,6 @@ from numpy.testing import assert_allclose
 
 from estimator.bundle.content import Bundle
 from estimator.bundle.files import load_bundle
-from estimator.forms.variation import Variant
 from estimator.model.power_limit import (
     CURVE_CLOCKS,
     LIMIT_LN_STD,
@@ -27,6 +26,7 @@ from estimator.questions.choosing import best
 from estimator.questions.estimates import estimate
 from estimator.questions.judging import Asked, judged
 from estimator.questions.sweeping import sweep
+from estimator.transforms.variation import Variant
 from estimator.vocabulary.gpu import ClockTable
 from estimator.vocabulary.specifications import override_gpu
 from estimator.vocabulary.workload import Workload

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from estimator.bundle.files import load_bundle, save_bundle
 from estimator.cli import main
 from estimator.formats import write_workload
 from estimator.vocabulary.workload import Workload
@@ -103,6 +104,54 @@ def test_explain_puts_all_time_and_energy_down_to_something(capsys: pytest.Captu
     assert "more kernels" in text
 
 
+def test_best_under_limits_keeps_them_or_says_what_is_possible(capsys: pytest.CaptureFixture[str], workload: str) -> None:
+    words = ("best", workload, "--bundle", BUNDLE, "--latency-limit", 19.5, "--power-limit", 200, "--confidence", 0.8, "--json")
+    answer = json.loads(run(capsys, *words)[1])
+    assert answer["best"]["latency_s"] < 0.0195
+    assert answer["best"]["power_w"] < 200
+    status, out, err = run(capsys, "best", workload, "--bundle", BUNDLE, "--latency-limit", 1)
+    assert (status, out) == (1, "")
+    least = re.search(r"no point keeps 1 ms \(least: ([0-9.]+) ms\); allow more", err)
+    assert least is not None
+    assert 10.0 < float(least[1]) < 20.0
+    err = run(capsys, "best", workload, "--bundle", BUNDLE, "--latency-limit", 0.00001, "--power-limit", 20)[2]
+    assert re.search(r"no point keeps 20 W \(least: [0-9.]+ W\) and 1e-05 ms \(least: [0-9.]+ ms\)", err)
+
+
+@pytest.fixture(scope="module")
+def without_power(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("bundles") / "latency.json"
+    save_bundle(replace(load_bundle(BUNDLE), name="latency", power=None), path)
+    return str(path)
+
+
+def test_best_without_power_coefficients_says_so_and_answers_for_latency(
+    capsys: pytest.CaptureFixture[str], workload: str, without_power: str
+) -> None:
+    for words in (("--goal", "energy"), ("--goal", "edp"), ("--goal", "power"), ("--goal", "latency", "--power-limit", "200")):
+        status, out, err = run(capsys, "best", workload, "--bundle", without_power, *words)
+        assert (status, out) == (1, "")
+        assert "bundle latency has no power coefficients" in err
+        assert "rate" not in err
+        assert ("--goal latency" in err) == ("latency" not in words)
+    assert run(capsys, "best", workload, "--bundle", without_power, "--goal", "latency")[0] in (0, 3)
+
+
+def test_sizes_that_are_unknown_are_empty_or_null(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    bare, named = tmp_path / "layers.json", tmp_path / "layers_b8_s512.json"
+    for path in (bare, named):
+        write_workload(replace(layers(), name=path.stem), path)
+    words = ("sweep", bare, named, "--bundle", BUNDLE, "--freqs", "900")
+    found = [(row["batch"], row["sequence"]) for row in csv.DictReader(io.StringIO(run(capsys, *words, "--csv")[1]))]
+    assert found == [("", ""), ("8", "512")]
+    assert [(point["batch"], point["sequence"]) for point in json.loads(run(capsys, *words, "--json")[1])] == [(None, None), (8, 512)]
+    table = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed (pip install 'wattprint[collect]')")
+    run(capsys, *words, "-o", tmp_path / "points.parquet")
+    assert table.read_table(tmp_path / "points.parquet")["batch"].to_pylist() == [None, 8]
+    assert "None" not in run(capsys, *words)[1]
+    assert "None" not in run(capsys, "compare", bare, named, "--bundle", BUNDLE)[1]
+
+
 def test_a_sweep_answers_what_can_run_and_names_what_cannot(capsys: pytest.CaptureFixture[str], workload: str) -> None:
     words = ("sweep", workload, "--bundle", BUNDLE, "--freqs", "510,1410")
     status, out, err = run(capsys, *words, "--precision", "nvfp4,bf16,fp8", "--json")
@@ -146,18 +195,25 @@ def test_a_changed_board_alone_is_compared_with_the_board_as_it_is(
     [
         ("sweep", 2, "name workload files, or a --model"),
         ("sweep W --model gpt2", 2, "not both"),
-        ("sweep missing.json", 1, "no such workload file"),
+        ("sweep W --batch two", 2, "--batch"),
         ("sweep W --batch 2:9000:1 --sequence 2:9000:1", 2, "combinations of batch"),
         ("sweep W --batch 4", 1, "--at batch=8,sequence=512"),
-        ("sweep W --at batch=8,sequence=512 --batch 1", 1, "cannot be rescaled to 1"),
-        ("sweep W --precision fp3", 2, "unknown precision 'fp3'"),
+        ("sweep W --at batch=0", 2, "whole numbers of at least 1"),
         ("sweep W --precision nvfp4", 1, "in nvfp4 has no finite time on a100-pcie-40gb"),
-        ("sweep W --overhead 0.1", 2, "'--overhead': '0.1' must be a number of at least 1"),
-        ("sweep W --set num_sms=nan", 1, "num_sms"),
-        ("sweep W --json --csv", 2, "exclude each other"),
+        ("sweep W --overhead 0.1", 2, "'--overhead': 0.1 is not in the range"),
+        ("sweep W --price nan", 2, "'--price': 'nan' is not a finite number"),
+        ("sweep W --requests 0", 2, "'--requests': 0.0 is not in the range x>0"),
         ("sweep W -o W", 1, "is what this command reads"),
         ("sweep W --chart front", 2, "--chart chooses what a picture shows"),
-        ("best W --confidence 2", 2, "must be a number above 0 and below 1"),
+        ("sweep W --gpu-spec own,h100-sxm --freqs 5000", 1, "can lock: 210 to 1410 MHz"),
+        ("sweep W --gpu-spec own,h100-sxm --power-cap 300 --csv", 1, "power cap 300 W is above"),
+        ("best W --confidence 2", 2, "0.0<x<1.0"),
+        ("best W -o x.parquet", 2, "known: csv, json, txt, html, svg, png"),
+        ("sweep missing.json", 1, "no such workload file"),
+        ("sweep W --at batch=8,sequence=512 --batch 1", 1, "cannot be rescaled to 1"),
+        ("sweep W --precision fp3", 2, "unknown precision 'fp3'"),
+        ("sweep W --set num_sms=nan", 1, "num_sms"),
+        ("sweep W --json --csv", 2, "exclude each other"),
         ("compare W", 2, "1 thing to compare; name 2 to 50"),
         ("explain W --freqs 600,900", 2, "one workload"),
     ],

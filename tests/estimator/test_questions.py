@@ -8,11 +8,11 @@ import pytest
 
 from estimator.bundle.files import load_bundle
 from estimator.formats import read_workload
-from estimator.forms.variation import Variant, variants
 from estimator.questions.choosing import best, compare
 from estimator.questions.costs import Tariff, cost_columns
 from estimator.questions.judging import Asked
 from estimator.questions.sweeping import sweep
+from estimator.transforms.variation import Variant, variants
 from estimator.vocabulary.errors import OperatingPointError
 from estimator.vocabulary.specifications import load_gpu
 from examples.gpt2_prefill import gpt2_prefill

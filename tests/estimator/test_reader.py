@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.schema import schema_of
 from estimator.vocabulary.errors import BundleError
 from estimator.vocabulary.reader import (
     LEAST_ONE,
@@ -28,6 +27,7 @@ from estimator.vocabulary.reader import (
     read,
     read_file,
 )
+from scripts.schemas import schema_of
 
 Clock = Annotated[float, Span(10.0, 1e4, "MHz")]
 

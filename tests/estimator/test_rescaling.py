@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from estimator.formats import read_workload
-from estimator.forms.rescaling import Sizes, sizes_in_name, with_sizes
+from estimator.transforms.rescaling import Sizes, sizes_in_name, with_sizes
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.workload import UnknownOperator, Workload
 from examples.gpt2_prefill import gpt2_prefill
@@ -29,12 +29,6 @@ def rescaled_or_none(workload: Workload, at: Sizes, to: Sizes) -> Workload | Non
         if "cannot be rescaled from" not in str(error):
             raise
         return None
-
-
-@pytest.mark.parametrize(("at", "to"), [((4, 333), (8, 500)), ((8, 512), (32, 1024)), ((3, 200), (2, 96)), ((12, 1000), (5, 77))])
-def test_a_rescaled_workload_is_the_one_written_down_for_those_sizes(at: tuple[int, int], to: tuple[int, int]) -> None:
-    sizes = [Sizes(batch=batch, sequence=sequence) for batch, sequence in (at, to)]
-    assert contents(with_sizes(gpt2_prefill(*at), *sizes)) == contents(gpt2_prefill(*to))
 
 
 @given(batch=st.integers(2, 16), length=st.integers(2, 2048), to_batch=st.integers(2, 16), to_length=st.integers(2, 2048))
@@ -85,13 +79,6 @@ def test_names_state_sizes() -> None:
     assert sizes_in_name("gpt2-prefill-b1-s128-bf16-eager") == Sizes(batch=1, sequence=128)
     assert sizes_in_name("resnet101__pbf16_b16_freq900") == Sizes(batch=16)
     assert sizes_in_name("llama-8b-decode") is None
-
-
-def test_a_change_is_noted_and_undone_by_its_inverse() -> None:
-    workload = gpt2_prefill(4, 333)
-    there = with_sizes(workload, Sizes(batch=4, sequence=333), Sizes(batch=8, sequence=500))
-    assert there.notes[-1] == "rescaled from batch 4, sequence 333 to batch 8, sequence 500"
-    assert contents(with_sizes(there, Sizes(batch=8, sequence=500), Sizes(batch=4, sequence=333))) == contents(workload)
 
 
 @pytest.mark.parametrize(

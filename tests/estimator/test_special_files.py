@@ -9,8 +9,7 @@ import click
 import pytest
 
 from estimator.cli import main
-from estimator.options.command_line import run_command
-from estimator.options.entry import INTERRUPTED
+from estimator.options.command_line import INTERRUPTED, run_command
 
 WORKLOAD = str(Path(__file__).parents[2] / "examples" / "gpt2-prefill.json")
 BUNDLE = "a100-pcie-40gb-eager"
@@ -67,8 +66,8 @@ def test_an_interruption_leaves_one_line_where_stderr_is_no_terminal(capsys: pyt
 
 @pytest.mark.parametrize(
     ("module", "name"),
-    [("estimator.cli", "estimate"), ("fitter.cli", "fit"), ("collector.cli", "collect")],
-    ids=["estimate", "fit", "collect"],
+    [("fitter.cli", "fit"), ("collector.cli", "collect")],
+    ids=["fit", "collect"],
 )
 def test_an_interruption_before_anything_is_loaded_leaves_one_line(
     module: str, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -78,10 +77,10 @@ def test_an_interruption_before_anything_is_loaded_leaves_one_line(
 
         @staticmethod
         def find_spec(wanted: str, *_: object) -> None:
-            if wanted == "estimator.options.entry":
+            if wanted == "estimator.cli":
                 raise KeyboardInterrupt
 
-    monkeypatch.delitem(sys.modules, "estimator.options.entry")
+    monkeypatch.delitem(sys.modules, "estimator.cli")
     monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setattr(sys, "meta_path", [Interrupting, *sys.meta_path])
     assert importlib.import_module(module).main([]) == INTERRUPTED

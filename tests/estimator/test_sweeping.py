@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from estimator.bundle.files import load_bundle
-from estimator.forms.variation import Variant, variants
 from estimator.questions.choosing import pareto_front
 from estimator.questions.estimates import estimate
 from estimator.questions.points import LABELS, VALUES, Sweep, joined_sweeps
 from estimator.questions.sweeping import sweep, sweep_chunks
+from estimator.transforms.variation import Variant, variants
 from estimator.vocabulary.errors import OperatingPointError
 from estimator.vocabulary.specifications import load_gpu
 from examples.gpt2_prefill import gpt2_prefill

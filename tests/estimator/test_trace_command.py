@@ -11,9 +11,9 @@ import pytest
 
 from estimator.cli import main
 from estimator.formats import read_workload
-from estimator.forms.rescaling import Sizes, sizes_in_name
 from estimator.tracing.models import load_model_config, model_names
-from estimator.tracing.request import SIZES, TraceRequest, checked_request, refuse_unused_sizes
+from estimator.tracing.request import SIZES, TraceRequest, checked_request
+from estimator.transforms.rescaling import Sizes, sizes_in_name
 from estimator.vocabulary.errors import WorkloadError
 
 HAS_TORCH = all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
@@ -108,7 +108,7 @@ def test_a_configuration_file_keeps_its_fields_and_leaves_weights_and_code_alone
     }
     path.write_text(json.dumps(document))
     config = load_model_config(str(path))
-    assert (config.model_type, config.architecture, dict(config.values)) == ("gpt2", "GPT2Model", {"n_layer": 3})
+    assert (config.model_type, config.architecture, dict(config.config)) == ("gpt2", "GPT2Model", {"n_layer": 3})
 
 
 @pytest.mark.parametrize("name", model_names())
@@ -137,12 +137,6 @@ def test_a_name_states_the_sizes_that_the_inputs_have_and_no_others():
     assert names == ["b-prefill-b3-s7-bf16-eager", "b-prefill-b3-bf16-eager", "b-prefill-bf16-eager"]
     assert [sizes_in_name(name) for name in names] == [Sizes(batch=3, sequence=7), Sizes(batch=3, sequence=0), None]
     assert TraceRequest(model="r", image_size=96, attention="eager").label({"batch"}) == "r-prefill-b1-i96-bf16-eager"
-
-
-def test_a_size_that_would_change_nothing_is_refused():
-    refuse_unused_sizes("resnet-101", ["batch"], {"batch"})
-    with pytest.raises(WorkloadError, match="resnet-101: its inputs have no sequence to choose; leave --sequence out"):
-        refuse_unused_sizes("resnet-101", SIZES, {"batch"})
 
 
 # With PyTorch ---------------------------------------------------------------------------------------------------------
@@ -174,18 +168,6 @@ def test_operators_that_cannot_be_modelled_are_said_and_end_in_3(capsys, tmp_pat
     assert status == 3
     assert "aten._fft_c2c ×1" in err
     assert [(item["name"], item["count"]) for item in json.loads(out)["unknown"]] == [("aten._fft_c2c", 1)]
-
-
-@needs_torch
-@pytest.mark.filterwarnings("ignore")
-def test_an_input_is_never_written_over(capsys, tmp_path):
-    config = {"model_type": "gpt2", "n_layer": 1, "n_embd": 64, "n_head": 4}
-    path: Path = tmp_path / "config.json"
-    path.write_text(json.dumps(config))
-    status, _, err = run(capsys, path, "--sequence", "8", "-o", path)
-    assert status == 1
-    assert "is what this command reads" in err
-    assert json.loads(path.read_text()) == config
 
 
 LAB = """
@@ -227,17 +209,6 @@ def test_sizes_that_the_inputs_have_not_are_neither_named_nor_taken(capsys, lab)
         assert f"leave --{missing} out" in err
     assert "leave --image-size out" in run(capsys, f"{lab}:fixed", "--image-size", "9")[2]
     assert "leave --image-size out" in run(capsys, "gpt2", *SMALL, "--image-size", "9")[2]
-
-
-@needs_torch
-@pytest.mark.filterwarnings("ignore")
-def test_a_sweep_over_images_counts_no_tokens(capsys, lab):
-    words = ("--bundle", "a100-pcie-40gb-eager", "--model", f"{lab}:images", "--quiet", "--json")
-    assert main(["sweep", *words, "--batch", "2,4"]) in (0, 3)
-    points = json.loads(capsys.readouterr().out)
-    assert [(point["batch"], point["sequence"], point["tokens"]) for point in points] == [(2, None, None), (4, None, None)]
-    assert main(["sweep", *words, "--sequence", "16,32"]) == 1
-    assert "leave --sequence out" in capsys.readouterr().err
 
 
 @needs_torch

@@ -106,12 +106,6 @@ def test_a_function_of_one_s_own_is_traced_in_both_directions(user_file):
     assert tally(step, "prefill")["prefill"] == 3.5
 
 
-@pytest.mark.parametrize(("phase", "attention"), [("prefill", 1), ("train", 3.5)])
-def test_attention_inside_pytorch_s_own_layers_is_fused(user_file, phase, attention):
-    workload = trace_workload(TraceRequest(model=f"{user_file}:encoder", batch=2, sequence=16, attention="flash", phase=phase))
-    assert tally(workload, "prefill", "bmm", "softmax") == {"prefill": attention, "bmm": 0, "softmax": 0}
-
-
 @pytest.mark.parametrize(
     ("function", "precision", "fused", "note"),
     [
@@ -131,19 +125,6 @@ def test_attention_that_pytorch_fuses_on_a_gpu_is_fused_unless_asked_otherwise(u
     assert workload.name.endswith("-flash" if fused else "-eager")
     eager = trace_workload(TraceRequest(**asked, attention="eager"))
     assert tally(eager, "prefill", "bmm", "softmax") == {"prefill": 0, "bmm": 2, "softmax": 1}
-
-
-def test_models_from_configurations_stay_eager_unless_asked_otherwise():
-    workload = trace_workload(TraceRequest(model="gpt2", sequence=16, settings={"n_layer": 1}))
-    assert tally(workload, "prefill", "bmm") == {"prefill": 0, "bmm": 2}
-    assert workload.name.endswith("-eager")
-
-
-def test_what_a_model_prints_stays_out_of_the_workload(user_file, capsys):
-    assert main(["trace", f"{user_file}:talks"]) == 0
-    out, err = capsys.readouterr()
-    assert json.loads(out)["format"] == "wattprint-workload"
-    assert "said" in err
 
 
 @pytest.mark.parametrize("command", [("trace",), ("sweep", "--bundle", "a10-eager", "--json", "--freqs", "900", "--model")])

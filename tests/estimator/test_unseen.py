@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from estimator.bundle.content import Bundle
-from estimator.forms.variation import Variant
 from estimator.questions.estimates import Estimate, estimate
 from estimator.questions.explanation import explain
 from estimator.questions.judging import Asked
 from estimator.questions.sweeping import sweep
+from estimator.transforms.variation import Variant
 from estimator.uncertainty.unseen import LEAST_SHARE
 from estimator.vocabulary.workload import Operator, Workload, make_operator
 from tests.estimator.estimating import unlimited

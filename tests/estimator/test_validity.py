@@ -12,13 +12,13 @@ from numpy.testing import assert_allclose
 from estimator.bundle.content import Bundle
 from estimator.bundle.files import load_bundle
 from estimator.cli import main
-from estimator.forms.variation import Variant
 from estimator.model.power_limit import UNLIMITED_W
 from estimator.questions.choosing import compare
 from estimator.questions.estimates import Estimate, estimate
 from estimator.questions.explanation import explain
 from estimator.questions.judging import Asked, judged
 from estimator.questions.sweeping import sweep
+from estimator.transforms.variation import Variant
 from estimator.uncertainty.forecast import EFFICIENCY_STD, FORECAST_STD
 from estimator.uncertainty.unseen import ALIKE_STD, PRIOR_STD
 from estimator.uncertainty.validity import why_no_time

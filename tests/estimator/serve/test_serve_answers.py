@@ -1,14 +1,12 @@
 """What the page is told is what the commands print."""
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from estimator.cli import main
-from estimator.serve.catalogue import MOST_LOADED
 from tests.estimator.serve.conftest import BUNDLE, Served
 
 EXAMPLES = ("gpt2-prefill", "llama-8b-decode")
@@ -116,32 +114,13 @@ def test_a_bundle_without_power_gives_times_and_no_charts_of_energy(tmp_path: Pa
     from dataclasses import replace
 
     from estimator.bundle.files import load_bundle, save_bundle
-    from estimator.serve.answers import answer_document
+    from estimator.display.text import known
+    from estimator.serve.answers import Question, answer_document
     from estimator.serve.catalogue import open_catalogue
-    from estimator.serve.question import Question
 
     path = tmp_path / "times.json"
     save_bundle(replace(load_bundle(BUNDLE), name="times", power=None), path)
-    document = answer_document(Question(workload="example-0", bundle="bundle-0"), open_catalogue([], [str(path)]))
+    document = known(answer_document(Question(workload="example-0", bundle="bundle-0"), open_catalogue([], [str(path)])))
     assert [row["value"] is None for row in document["numbers"]] == [False, True, True]
     assert set(document["charts"]) == {"latency", "time", "timeline"}
     assert "NaN" not in json.dumps(document)
-
-
-def test_requests_side_by_side_get_the_answers_that_they_get_alone(served: Served) -> None:
-    settings = [{"name": EXAMPLES[i % 2], "clock_mhz": 600 + 15 * i, "precision": ("", "fp16")[i % 3 == 0]} for i in range(12)]
-    alone = [answer(served, **one)["estimate"] for one in settings]
-    with ThreadPoolExecutor(12) as pool:
-        together = list(pool.map(lambda one: answer(served, **one)["estimate"], settings))
-    assert together == alone
-    assert served.complaints == []
-
-
-def test_loaded_workloads_are_kept_up_to_a_number(served: Served) -> None:
-    keys = []
-    for number in range(MOST_LOADED + 1):
-        content = json.dumps({**OWN, "name": f"loaded {number}"}).encode()
-        keys.append(json.loads(served.request("POST", "/api/load?name=x.json", content)[2])["key"])
-    assert served.ask("/api/workload", workload=keys[-1])[0] == 200
-    status, document = served.ask("/api/workload", workload=keys[0])
-    assert (status, document) == (404, {"error": "this workload is no longer kept; load its file again"})

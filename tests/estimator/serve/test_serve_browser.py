@@ -1,7 +1,6 @@
 """The page in a headless browser: clicks, keys, files; skipped where no Chromium is installed."""
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -213,17 +212,6 @@ def test_what_a_screen_reader_meets_has_a_name(page: Page) -> None:
     unnamed = [node["role"]["value"] for node in controls if not node.get("name", {}).get("value")]
     assert unnamed == []
     assert "status" in {node["role"]["value"] for node in nodes}
-
-
-def colour(page: Page, style: str) -> list[float]:
-    text: str = page.evaluate(f"getComputedStyle(document.body).{style}")
-    return [float(number) for number in re.findall(r"[\d.]+", text)][:3]
-
-
-def test_it_is_dark_where_that_is_asked_for(page: Page) -> None:
-    assert min(colour(page, "backgroundColor")) > 200 > max(colour(page, "color"))
-    page.emulate(dark=True)
-    assert max(colour(page, "backgroundColor")) < 60 < min(colour(page, "color"))
 
 
 @pytest.mark.parametrize("width", [320, 390, 768, 1600])

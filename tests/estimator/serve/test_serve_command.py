@@ -96,10 +96,3 @@ def test_what_cannot_be_served_is_one_line(capsys: pytest.CaptureFixture[str], w
     assert printed.out == ""
     assert message in printed.err
     assert printed.err.count("\n") == 1
-
-
-def test_a_broken_workload_is_refused_at_the_start(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    path = tmp_path / "broken.json"
-    path.write_text("[[", encoding="utf-8")
-    assert main(["serve", str(path)]) == 1
-    assert f"{path}: not valid JSON" in capsys.readouterr().err

@@ -75,18 +75,6 @@ def test_nothing_comes_from_elsewhere_and_nothing_is_inline(page: Markup, served
         assert not re.search(r"https?:|url\(|@import|\beval\b|innerHTML|document\.write", text), path
 
 
-def test_results_are_announced_and_errors_alert(page: Markup) -> None:
-    by_name = {attributes.get("id"): attributes for _, attributes, _ in page.elements}
-    assert (by_name["status"]["role"], by_name["status"]["aria-live"]) == ("status", "polite")
-    assert by_name["error"]["role"] == "alert"
-
-
-def test_tables_have_captions_and_scoped_heads(page: Markup) -> None:
-    assert len(page.of("table")) == len(page.of("caption")) == 5
-    assert all(head.get("scope") == "col" for head in page.of("th"))
-    assert next(attributes for tag, attributes, _ in page.elements if tag == "html")["lang"] == "en"
-
-
 def test_every_quantity_of_the_style_is_there_in_light_and_dark(served: Served) -> None:
     style = served.request("GET", "/page.css")[2].decode()
     used = set(re.findall(r"var\((--\w+)", style))

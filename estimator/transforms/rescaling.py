@@ -23,8 +23,6 @@ from estimator.vocabulary.workload import FAMILY_FIELDS, Footprint, Operator, Wo
 LARGEST_SIZE: Final = 10**7
 """More sequences or tokens than this are a mistake."""
 
-MOST_REFUSED: Final = 3
-"""Operators that a refusal names before it counts the rest."""
 
 SIZE_IN_NAME: Final = "(?<![a-z0-9]){}([0-9]{{1,7}})(?![a-z0-9])"
 
@@ -83,9 +81,9 @@ def with_sizes(workload: Workload, at: Sizes, to: Sizes) -> Workload:
         except _CannotTellError as reason:
             refused.append(f"{operator.label} ({reason})")
     if refused:
-        rest = f" and {len(refused) - MOST_REFUSED} more" if len(refused) > MOST_REFUSED else ""
+        rest = f" and {len(refused) - 3} more" if len(refused) > 3 else ""
         raise WorkloadError(
-            f"{workload.name}: cannot be rescaled from {at}: {'; '.join(refused[:MOST_REFUSED])}{rest}; "
+            f"{workload.name}: cannot be rescaled from {at}: {'; '.join(refused[:3])}{rest}; "
             "trace the model at the sizes wanted, or write one file for each"
         )
     merged, counts = merge_counts(operators, workload.counts)

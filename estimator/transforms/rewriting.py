@@ -9,7 +9,7 @@ from dataclasses import replace
 from math import prod
 from typing import Final, NamedTuple
 
-from estimator.forms.host_shares import INNER, LIGHT
+from estimator.transforms import INNER, LIGHT
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, canonical_precision
 from estimator.vocabulary.workload import COMPLETED, CORRECTED, Footprint, Operator, Workload, main_precision, make_operator, merge_counts

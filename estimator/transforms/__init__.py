@@ -1,4 +1,6 @@
-"""What launching an operator costs the host, relative to a layer of the framework (`Operator.host_share`).
+"""The same workload otherwise: another batch, sequence, precision or form of attention.
+
+The constants say what launching an operator costs the host, relative to a layer of the framework (`Operator.host_share`).
 
 A layer (matrix product, softmax, layer norm, embedding) brings the views, reshapes and module calls around it; an
 element-wise operator is one dispatch.  Found on launch-bound runs of BERT, GPT-2, OPT, ResNet-101 and MobileViT

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from estimator.forms.rescaling import Sizes, sizes_in_name, with_sizes
-from estimator.forms.rewriting import with_attention, with_precision
+from estimator.transforms.rescaling import Sizes, sizes_in_name, with_sizes
+from estimator.transforms.rewriting import with_attention, with_precision
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.workload import Workload
 

@@ -1,1 +1,0 @@
-"""The same workload otherwise: another batch, sequence, precision or form of attention."""
