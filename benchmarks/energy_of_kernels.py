@@ -14,11 +14,10 @@ import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-from msgspec.structs import replace
 
 from collector.bench import Bench
 from collector.devices.protocols import EnergyReading, PowerReadings, PowerSensor

@@ -2,11 +2,9 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
-
-from msgspec.structs import replace
 
 from collector.devices import Clock, Gpu, KernelRunner, PowerSensor
 from collector.devices.board_runner import open_board_runner

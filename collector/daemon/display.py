@@ -2,10 +2,9 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
-
-import msgspec
 
 from collector.daemon.jobs import QUEUED, RUNNING, Board, Job, Overview, left_text, time_text
 
@@ -35,10 +34,10 @@ def overview_document(overview: Overview, folder: Path, now_unix_s: float) -> di
     now = {"silent_s": None if beat_s is None else now_unix_s - beat_s, "complaint": overview.complaint(now_unix_s)}
     return {
         "state_folder": str(folder),
-        "daemon": {"running": overview.running, **msgspec.to_builtins(overview.daemon), **now},
+        "daemon": {"running": overview.running, **asdict(overview.daemon), **now},
         "counts": overview.counts,
-        "boards": msgspec.to_builtins(overview.boards),
-        "jobs": [{name: value for name, value in msgspec.to_builtins(job).items() if name != "before"} for job in overview.jobs],
+        "boards": [asdict(board) for board in overview.boards],
+        "jobs": [{name: value for name, value in asdict(job).items() if name != "before"} for job in overview.jobs],
     }
 
 

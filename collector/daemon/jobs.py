@@ -1,9 +1,9 @@
-"""The queue's vocabulary: a job, its states, why it waits, a board, the daemon.  The structs are the tables of the state database."""
+"""The queue's vocabulary: a job, its states, why it waits, a board, the daemon.  The classes are the tables of the state database."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
-
-from msgspec import Struct, field
 
 QUEUED: Final = "queued"
 RUNNING: Final = "running"
@@ -38,7 +38,8 @@ STALE_S: Final = 60.0
 """A daemon writes every five seconds that it is alive; after so long without it does not work [s]."""
 
 
-class Job(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
     """A campaign in the queue.
 
     board         key of the board: its UUID, or sim:PROFILE; gpu_word is how the user named it
@@ -101,7 +102,8 @@ class Job(Struct, frozen=True, kw_only=True):
         return self.out.endswith("/") or "://" in self.out
 
 
-class Board(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Board:
     """A board of the daemon: the job on it (0: none) and the figures of its last row."""
 
     board: str
@@ -114,7 +116,8 @@ class Board(Struct, frozen=True, kw_only=True):
     updated_unix_s: float | None = None
 
 
-class Daemon(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Daemon:
     """The daemon as it last wrote itself down (pid 0: there never was one); `listen` is the address of its page."""
 
     pid: int = 0
@@ -126,15 +129,16 @@ class Daemon(Struct, frozen=True, kw_only=True):
     stop: int = 0
 
 
-class Overview(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
     """Everything that status, page and metrics show: `jobs` newest first, `counts` of all jobs by state, `running` by the daemon's lock."""
 
     daemon: Daemon = Daemon()
     running: bool = False
     boards: tuple[Board, ...] = ()
     jobs: tuple[Job, ...] = ()
-    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STATES, 0))
-    counters: dict[tuple[str, str], float] = {}
+    counts: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(STATES, 0))
+    counters: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
     def complaint(self, now_unix_s: float) -> str:
         """What is wrong with the daemon and what to do, in one line; "" for one that works or that has ended as requested.

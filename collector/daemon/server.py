@@ -5,12 +5,11 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final
-
-import msgspec
 
 from collector.daemon.jobs import Overview
 from collector.daemon.settings import ListenAddress
@@ -86,7 +85,7 @@ def _answer(folder: Path, show: Callable[[Overview], Reply], _body: bytes, _quer
             found = store.overview(SHOWN_JOBS)
     except DaemonError as error:
         return _plain(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
-    return show(msgspec.structs.replace(found, running=True))  # this is a thread of it
+    return show(replace(found, running=True))  # this is a thread of it
 
 
 def _health(overview: Overview) -> Reply:

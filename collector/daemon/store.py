@@ -1,6 +1,6 @@
 """The state database: the queue and what is known of it, shared by daemon, submit, status and stop.
 
-One SQLite file; its tables have the columns of the structs in `jobs`.
+One SQLite file; its tables have the columns of the classes in `jobs`.
 """
 
 import fcntl
@@ -12,14 +12,14 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Final, TypeVar
-
-import msgspec
 
 from collector.daemon.jobs import AT_ONCE, CANCELLED, OPEN_STATES, QUEUED, RUNNING, STATES, Board, Daemon, Job, Overview
 from collector.daemon.locks import daemon_runs
 from collector.devices.errors import DaemonError
+from estimator.vocabulary.reader import read
 
 FILE_NAME: Final = "state.sqlite"
 APPLICATION_ID: Final = 0x57415454
@@ -132,7 +132,8 @@ def _make(connection: sqlite3.Connection, path: Path) -> None:
         raise DaemonError(f"{path}: the file system allows no write-ahead log (NFS?); name a state folder on a local disk")
     with _transaction(connection):
         for kind, key in KEYS.items():
-            columns = [f"{name} INTEGER PRIMARY KEY AUTOINCREMENT" if name == key == "id" else name for name in kind.__struct_fields__]
+            names = [one.name for one in fields(kind)]
+            columns = [f"{name} INTEGER PRIMARY KEY AUTOINCREMENT" if name == key == "id" else name for name in names]
             connection.execute(f"CREATE TABLE {kind.__name__.lower()} ({', '.join(columns)})")
         connection.execute("CREATE INDEX job_queue ON job (state, board, priority DESC, id)")
         connection.execute("CREATE TABLE counter (name, board, value, PRIMARY KEY (name, board))")
@@ -159,7 +160,7 @@ def _failures(path: Path) -> Iterator[None]:
         yield
     except sqlite3.OperationalError as error:
         raise DaemonError(f"{path}: {error}; see that the disk has room and no other process keeps the file locked") from error
-    except (sqlite3.Error, msgspec.MsgspecError, ValueError, TypeError) as error:  # of the file, and of cells that no command here writes
+    except (sqlite3.Error, ValueError, TypeError) as error:  # of the file, and of cells that no command here writes
         raise DaemonError(
             f"{path}: damaged ({error}); move it away and start again: datasets and their logs are not in it, `--resume` goes on with them"
         ) from error
@@ -330,16 +331,16 @@ class Store:
 
 
 def _columns(row: Job | Board | Daemon) -> dict[str, Any]:
-    """A struct as cells: a list as JSON."""
-    cells = msgspec.to_builtins(row)
+    """A row as cells: a list as JSON."""
+    cells = asdict(row)
     return {name: json.dumps(value) if isinstance(value, list | tuple) else _finite(value) for name, value in cells.items()}
 
 
 def _struct(cells: dict[str, Any], kind: type[Table]) -> Table:
-    """Raises ValueError for cells that are not of the struct's types."""
+    """Raises ValueError for cells that are not of the row's types."""
     if kind is Job:
         cells["arguments"] = json.loads(cells["arguments"])
-    return msgspec.convert(cells, kind, strict=False)
+    return read(kind, cells | {one.name: bool(cells[one.name]) for one in fields(kind) if one.type is bool})
 
 
 def _marks(values: dict[str, Any]) -> str:

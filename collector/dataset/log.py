@@ -18,7 +18,6 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any, Final
 
-import msgspec
 import pyarrow as pa
 
 from collector.dataset.schema import Row, checked_row, decode_metadata, encode_metadata, kernel_schema
@@ -105,6 +104,10 @@ def _is_whole(line: bytes) -> bool:
     return line.endswith(b"\n") and line == _framed(line[CRC_CHARACTERS + 1 : -1])
 
 
+def _encoded(document: dict[str, Any]) -> bytes:
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
+
+
 def _framed(text: bytes) -> bytes:
     """A line of a log: the CRC-32 of its text, and the text."""
     return b"%08x %s\n" % (zlib.crc32(text), text)
@@ -124,11 +127,7 @@ class LogFile:
 
         Raises OSError, and DatasetError for a row that does not fit.
         """
-        try:
-            line = msgspec.json.encode(checked_row(row))
-        except UnicodeEncodeError as error:
-            raise DatasetError(f"row {row.get('row_id')!r}: does not fit the kernel dataset ({error})") from error
-        self.write(_framed(line))
+        self.write(_framed(_encoded(checked_row(row))))
         self.rows += 1
 
     def write(self, lines: bytes) -> None:
@@ -166,7 +165,7 @@ def new_log(path: Path, metadata: dict[str, Any], kept: pa.Table | None, beside:
     header = {"format": FORMAT, "version": FORMAT_VERSION, "metadata": json.loads(encode_metadata(metadata))}
     rows = (row for batch in ([] if kept is None else kept.to_batches(max_chunksize=ROWS_PER_BATCH)) for row in batch.to_pylist())
     log = LogFile(path, beside.open("w+b", buffering=0), 0 if kept is None else kept.num_rows)
-    log.write(b"".join(_framed(msgspec.json.encode(document)) for document in chain([header], rows)))
+    log.write(b"".join(_framed(_encoded(document)) for document in chain([header], rows)))
     os.replace(beside, path)
     return log
 

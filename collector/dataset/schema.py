@@ -7,15 +7,17 @@ means "not known" or "does not apply"; no number ever stands for that.
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
 from collector.errors import DatasetError
+from estimator.vocabulary.documents import parse_json
 from estimator.vocabulary.errors import WorkloadError
+from estimator.vocabulary.reader import FaultError, read, read_file
 from estimator.vocabulary.workload import FAMILY_FIELDS, Operator, make_operator
 
 SCHEMA_VERSION: Final = "1.2"
@@ -32,15 +34,16 @@ TYPES: Final[dict[str, tuple[pa.DataType, Any]]] = {
     "number": (pa.float64(), float),
     "count": (pa.int64(), int),
     "truth": (pa.bool_(), bool),
-    "texts": (pa.list_(pa.string()), list[str]),
-    "numbers": (pa.list_(pa.float64()), list[float]),
-    "counts": (pa.list_(pa.int64()), list[int]),
+    "texts": (pa.list_(pa.string()), tuple[str, ...]),
+    "numbers": (pa.list_(pa.float64()), tuple[float, ...]),
+    "counts": (pa.list_(pa.int64()), tuple[int, ...]),
 }
-"""Types of columns: Arrow's and Python's."""
+"""Types of columns: Arrow's, and as they are declared."""
 
 
-class Column(msgspec.Struct, frozen=True, kw_only=True, rename={"kind": "type"}):
-    """A column: its type, unit ("1" for pure numbers, "" for texts), meaning and range; see columns.toml.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column: its kind, unit ("1" for pure numbers, "" for texts), meaning and range; see columns.toml.
 
     `of` is the field of a trace record that a trace column holds, where the names differ.
     """
@@ -60,13 +63,14 @@ class Column(msgspec.Struct, frozen=True, kw_only=True, rename={"kind": "type"})
         return TYPES[self.kind][0]
 
 
-class _Declared(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Declared:
     column: tuple[Column, ...]
     trace: tuple[Column, ...]
-    flags: dict[str, str]
+    flags: Mapping[str, str]
 
 
-_DECLARED: Final = msgspec.toml.decode((Path(__file__).parent / "columns.toml").read_bytes(), type=_Declared)
+_DECLARED: Final = read_file(_Declared, Path(__file__).parent / "columns.toml", "columns", DatasetError)
 
 KERNEL_COLUMNS: Final = {column.name: column for column in _DECLARED.column}
 """Columns of a kernel dataset, in file order."""
@@ -86,29 +90,20 @@ IDENTITY_COLUMNS: Final = tuple(name for name, column in KERNEL_COLUMNS.items() 
 UNUSABLE: Final = frozenset({"latency_absurd", "power_absurd", "power_missing", "sensor_stuck", "result_wrong"})
 """Flags with which a row says nothing about time or power, or not of this kernel."""
 
-_ROW: Final = msgspec.defstruct(
+_ROW: Final = make_dataclass(
     "Row",
     [
-        (name, TYPES[column.kind][1]) if column.required else (name, TYPES[column.kind][1] | None, None)
+        (name, TYPES[column.kind][1]) if column.required else (name, TYPES[column.kind][1] | None, field(default=None))
         for name, column in KERNEL_COLUMNS.items()
     ],
     kw_only=True,
-    forbid_unknown_fields=True,
 )
 
-
-class _Metadata(msgspec.Struct):
-    """Parts of a file's metadata that this program reads."""
-
-    gpu: dict[str, Any] | None = None
-    sensor: dict[str, Any] | None = None
-    drift: dict[str, Any] | None = None
-    campaign: dict[str, Any] | None = None
-    versions: dict[str, Any] | None = None
-    rejected: dict[str, Any] | None = None
-    key: dict[str, Any] | None = None
-    idle: list[dict[str, float | None]] | None = None
-    idle_after: list[dict[str, float | None]] | None = None
+_METADATA: Final = {
+    **dict.fromkeys(("gpu", "sensor", "drift", "campaign", "versions", "rejected", "key"), Mapping[str, Any] | None),
+    **dict.fromkeys(("idle", "idle_after"), tuple[Mapping[str, float | None], ...] | None),
+}
+"""Types of those parts of a file's metadata that this program reads."""
 
 
 def kernel_schema(metadata: Mapping[str, Any]) -> pa.Schema:
@@ -137,9 +132,10 @@ def encode_metadata(metadata: Mapping[str, Any]) -> bytes:
 def decode_metadata(content: bytes, where: str) -> dict[str, Any]:
     """File metadata of a dataset.  Raises DatasetError, naming `where`, for anything but a JSON object of this kind."""
     try:
-        msgspec.json.decode(content, type=_Metadata)
-        metadata: dict[str, Any] = json.loads(content)
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        metadata: dict[str, Any] = dict(read(Mapping[str, Any], parse_json(content)))
+        for name, kind in _METADATA.items():
+            read(kind, metadata.get(name), name)
+    except ValueError as error:
         raise DatasetError(f"{where}: its metadata are damaged ({error}); collect it again") from error
     return metadata
 
@@ -156,8 +152,8 @@ def checked_row(row: Row) -> dict[str, Any]:
     """
     plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in row.items()}
     try:
-        msgspec.convert(plain, _ROW)
-    except msgspec.ValidationError as error:
+        read(_ROW, plain)
+    except FaultError as error:
         raise DatasetError(f"row {row.get('row_id')!r}: does not fit the kernel dataset: {error}") from error
     return plain
 

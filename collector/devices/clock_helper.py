@@ -10,15 +10,14 @@ import stat
 import struct
 import threading
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
-
-import msgspec
-from msgspec import Struct
+from typing import Any, Final, Literal
 
 from collector.devices.errors import ClockError, ClockHelperError
 from collector.devices.file_lock import group_of
-from estimator.vocabulary.documents import parse_toml
+from estimator.vocabulary.documents import parse_json, parse_toml
+from estimator.vocabulary.reader import read
 from estimator.vocabulary.regular_files import read_regular
 
 VERSION: Final = 1
@@ -61,7 +60,8 @@ REMEDIES: Final = {
 """What to do about a refusal, by its code."""
 
 
-class HeldLease(Struct, frozen=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldLease:
     """Who holds a clock, at which clock [MHz], how much longer at the most [s]."""
 
     user: str
@@ -70,7 +70,8 @@ class HeldLease(Struct, frozen=True):
     ends_in_s: float
 
 
-class HeldBoard(Struct, frozen=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldBoard:
     """A board that the helper may change: its clocks [MHz], and the lease of one that is held."""
 
     uuid: str
@@ -87,36 +88,21 @@ class OddMessageError(Exception):
         self.code = code
 
 
-class Request(Struct, frozen=True, tag_field="do", forbid_unknown_fields=True):
-    """A client's request."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A client's request: which boards are allowed and held, lock a clock [MHz] of a board, a sign of life, give the clock back."""
 
+    do: Literal["status", "lock", "renew", "unlock"]
     version: int
-
-
-class Status(Request, frozen=True, tag="status"):
-    """Which boards are allowed, and who holds which clock?"""
-
-
-class Lock(Request, frozen=True, tag="lock"):
-    """Hold a clock [MHz] of a board."""
-
-    uuid: str
-    sm_clock_mhz: int
-
-
-class Renew(Request, frozen=True, tag="renew"):
-    """A sign of life."""
-
-
-class Unlock(Request, frozen=True, tag="unlock"):
-    """Give the clock back."""
+    uuid: str = ""
+    sm_clock_mhz: int = 0
 
 
 def message(line: bytes) -> dict[str, Any]:
     """The object of a line.  Raises OddMessageError for what is no JSON object of this version."""
     try:
-        document = msgspec.json.decode(line)
-    except (msgspec.DecodeError, RecursionError) as error:
+        document = parse_json(line)
+    except ValueError as error:
         raise OddMessageError("bad_json", "not one JSON object in UTF-8 on a line") from error
     if not isinstance(document, dict):
         raise OddMessageError("bad_json", "not a JSON object")
@@ -125,11 +111,11 @@ def message(line: bytes) -> dict[str, Any]:
     return document
 
 
-def request(line: bytes) -> Status | Lock | Renew | Unlock:
+def request(line: bytes) -> Request:
     """The request in a client's line.  Raises OddMessageError."""
     try:
-        return msgspec.convert(message(line), Status | Lock | Renew | Unlock)
-    except msgspec.ValidationError as error:
+        return read(Request, message(line))
+    except ValueError as error:
         raise OddMessageError("bad_request", str(error)) from error
 
 
@@ -170,9 +156,10 @@ def helper_boards() -> tuple[HeldBoard, ...]:
     with _connected() as end:
         content = _asked(end, do="status")
     try:
-        return msgspec.convert(content.get("boards"), tuple[HeldBoard, ...])
-    except msgspec.ValidationError as error:
+        boards: tuple[HeldBoard, ...] = read(tuple[HeldBoard, ...], content.get("boards"))
+    except ValueError as error:
         raise _odd() from error
+    return boards
 
 
 def allowed_clocks(gpu_uuid: str, clocks: tuple[float, ...]) -> tuple[float, ...]:

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from collector.daemon.notify import Notifier
 from collector.devices.clock_guard import reset_clock
-from collector.devices.clock_helper import LONGEST_REQUEST, Lock, OddMessageError, Request, Status, Unlock, request
+from collector.devices.clock_helper import LONGEST_REQUEST, OddMessageError, Request, request
 from collector.devices.clock_record import (
     ClockRecord,
     acquire_board,
@@ -171,7 +171,7 @@ class Helper:
                 if len(line) >= LONGEST_REQUEST:
                     raise OddMessageError("too_long", f"a request has at most {LONGEST_REQUEST} bytes")
                 asked = request(line)
-                if not client.user.requests.take(LOCK_COST if isinstance(asked, Lock) else 1.0):
+                if not client.user.requests.take(LOCK_COST if asked.do == "lock" else 1.0):
                     raise OddMessageError("too_fast", f"more than {REQUESTS_PER_S:g} requests a second of user {client.user.name}")
                 self._answer(client, asked)
             if len(client.incoming) >= LONGEST_REQUEST:
@@ -194,15 +194,15 @@ class Helper:
     def _do(self, client: Client, asked: Request) -> dict[str, Any]:
         """The answer to a request.  Raises RefusedError."""
         lease = self._lease_of(client)
-        if lease is not None and not isinstance(asked, Unlock):
+        if lease is not None and asked.do != "unlock":
             self._look_again(lease)
-        if isinstance(asked, Status):
+        if asked.do == "status":
             return {"ok": True, "boards": [self._board(uuid) for uuid in sorted(self._boards)]}
-        if isinstance(asked, Lock):
+        if asked.do == "lock":
             self._lock(client, lease, asked.uuid, asked.sm_clock_mhz)
         elif lease is None:
             raise RefusedError("no_lease", "this connection holds no clock")
-        elif isinstance(asked, Unlock) and not self._end(lease, "asked for"):
+        elif asked.do == "unlock" and not self._end(lease, "asked for"):
             raise RefusedError("not_given_back", "the driver refuses to give the clock back; the helper tries again every second")
         return {"ok": True, "silence_s": self._settings.silence_s}
 

@@ -175,7 +175,7 @@ def test_a_row_that_is_no_operator_is_named(changes: dict[str, Any], reason: str
 
 
 def test_rows_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(DatasetError, match="unknown field `colour`"):
+    with pytest.raises(DatasetError, match="unknown field 'colour'"):
         rows_to_table([a_row(colour="red")], METADATA)
     with pytest.raises(DatasetError, match="launches"):
         rows_to_table([a_row(launches=None)], METADATA)

@@ -4,6 +4,7 @@ import re
 import stat
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -11,7 +12,6 @@ from urllib.parse import urlsplit
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from collector.daemon.display import note_text, overview_lines

@@ -5,12 +5,12 @@ import random
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from collector.daemon.jobs import CANCELLED, QUEUED, RUNNING, Job
 from collector.daemon.store import FILE_NAME, SCHEMA_VERSION, Store, has_database, open_store

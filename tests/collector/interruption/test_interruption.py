@@ -13,10 +13,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from collector.devices.clock_record import left_records, write_record
 from tests.collector.interruption.campaign_process import INTERRUPTED
