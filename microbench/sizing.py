@@ -1,12 +1,14 @@
 """How much to run: launches that fill a window, graphs that hide what a launch costs the host, copies of the operands that
-displace the L2, and the work of an operator, to keep it within limits.
+displace the L2, blocks that fit on an SM, and the work of an operator, to keep it within limits.
 """
 
 import math
 from typing import Final
 
+from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
 from estimator.vocabulary.workload import Operator, conv_output_size
+from microbench.kernel import WARP_LANES
 
 MIN_LAUNCHES: Final = 3
 """Fewer launches say nothing about their spread."""
@@ -34,6 +36,23 @@ DISPLACING_L2_SIZES: Final = 2.0
 
 MOST_BUFFER_SETS: Final = 4096
 """Copies of the operands that a run rotates through; so many of less than 30 kB do not displace an L2 of 60 MB."""
+
+REGISTERS_PER_ALLOCATION: Final = 256
+"""Registers are handed out to a warp in units of this many.  Source: CUDA occupancy calculator, compute capability 3.0 on."""
+
+SUB_PARTITIONS: Final = 4
+"""Schedulers of an SM, each with a quarter of its registers and warps.  Source: CUDA occupancy calculator."""
+
+SHARED_BYTES_PER_ALLOCATION: Final[dict[bool, int]] = {False: 256, True: 128}
+"""Unit in which shared memory is handed out before and from compute capability 8.0 on [byte].  Source: CUDA occupancy calculator."""
+
+RESERVED_SHARED_BYTES: Final = 1024
+"""Shared memory that the system keeps for each block from compute capability 8.0 on [byte].  Source: CUDA programming guide."""
+
+AMPERE: Final = (8, 0)
+
+MOST_BLOCK_THREADS: Final = 1024
+"""Threads that a block can have.  Source: CUDA programming guide, technical specifications, compute capability 2.0 on."""
 
 
 def launches_for(window_s: float, launch_s: float) -> int:
@@ -148,3 +167,25 @@ def output_elements(operator: Operator) -> float:
 def _output_positions(operator: Operator) -> float:
     height, width = conv_output_size(operator)
     return height * width
+
+
+def resident_blocks(gpu: GpuSpec, threads: int, registers_per_thread: int, shared_bytes: int) -> int:
+    """Blocks of `threads` that an SM holds at once; 0 where not even one fits.
+
+    `shared_bytes` of a block, static and dynamic, without what the system reserves.  A register count of 0 is not known, and sets no limit.
+    """
+    if not 1 <= threads <= MOST_BLOCK_THREADS:
+        return 0
+    major, minor = (int(part) for part in gpu.compute_capability.split(".")[:2])
+    modern = (major, minor) >= AMPERE
+    warps = -(-threads // WARP_LANES)
+    limits = [gpu.blocks_per_sm, gpu.warps_per_sm // warps]
+    if registers_per_thread:
+        per_warp = -(-registers_per_thread * WARP_LANES // REGISTERS_PER_ALLOCATION) * REGISTERS_PER_ALLOCATION
+        warps_held = SUB_PARTITIONS * (gpu.registers_per_sm // SUB_PARTITIONS // per_warp)
+        limits.append(warps_held // warps)
+    if shared_bytes or modern:
+        unit = SHARED_BYTES_PER_ALLOCATION[modern]
+        per_block = -(-(shared_bytes + (RESERVED_SHARED_BYTES if modern else 0)) // unit) * unit
+        limits.append(int(gpu.shared_bytes_per_sm // per_block))
+    return min(limits)

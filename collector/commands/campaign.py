@@ -155,7 +155,6 @@ def _measured(
     from collector.campaigns.context_guard import guarded_bench
     from collector.campaigns.running import Campaign, campaign_key
     from collector.campaigns.summary import kept_rows
-    from collector.daemon.outputs import check_unused
     from collector.daemon.reporting import reporting
     from collector.dataset.traces import traces_of
     from collector.dataset.writer import claimed_dataset
@@ -255,6 +254,23 @@ def measure_several(options: CampaignOptions, speak: Speaker) -> int:
             {board: [*line, *flags] for board, line in words.items()}, lambda board, text, done, total: tell(board.word, text, done, total)
         )
     return _told_ends(ends, root, speak)
+
+
+def check_unused(out: Path, resume: bool | None) -> None:
+    """Raises CollectorError where something lies at an output and nobody said whether to replace it or to go on with it.
+
+    Where it shall be replaced, for what is no dataset.
+    """
+    from collector.dataset.log import log_path
+    from collector.dataset.reader import check_replaceable
+
+    if resume is False:
+        check_replaceable(out)
+    log = log_path(out)
+    if resume is None and log.is_file():
+        raise CollectorError(f"{out}: an unfinished campaign lies there ({log}); --resume goes on with it, --fresh starts again")
+    if resume is None and out.exists():
+        raise CollectorError(f"{out} exists; --fresh replaces it, --resume adds what is missing, --out names another file")
 
 
 def common_root(out: str) -> str:

@@ -1,5 +1,6 @@
 """The queue's vocabulary: a job, its states, why it waits, a board, the daemon.  The classes are the tables of the state database."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -55,7 +56,6 @@ class Job:
     cause         why it waits or failed, as a name; message is the same for people
     stop          0, AFTER_ROW or AT_ONCE: what `collect stop` has requested
     eta_s         time to the end; None where unknown
-    before        what lay at `out` when the job was first started
     Times of day are seconds since 1970; None where there is none.
     """
 
@@ -89,7 +89,6 @@ class Job:
     not_before_unix_s: float = 0.0
     eta_s: float | None = None
     pid: int = 0
-    before: str | None = None
 
     @property
     def ended(self) -> bool:
@@ -164,6 +163,13 @@ def left_text(seconds: float) -> str:
     """A time that is left, as hours, minutes and seconds."""
     minutes, second = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02d}:{second:02d}"
+
+
+def note_text(job: Job) -> str:
+    """What keeps a job, or what it is doing, for people."""
+    note = job.message or (job.phase if job.state != QUEUED else "")
+    later = job.state == QUEUED and job.not_before_unix_s > time.time()
+    return f"not before {time_text(job.not_before_unix_s)}{note and f': {note}'}" if later else note
 
 
 def time_text(unix_s: float) -> str:

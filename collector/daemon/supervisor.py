@@ -16,8 +16,7 @@ from collector.boards import named_boards
 from collector.daemon.jobs import AT_ONCE, QUEUED, RUNNING
 from collector.daemon.lane import Lane
 from collector.daemon.locks import daemon_lock
-from collector.daemon.log_file import LogFile
-from collector.daemon.notify import Notifier
+from collector.daemon.log_file import LogFile, Notifier
 from collector.daemon.server import status_site
 from collector.daemon.settings import DaemonSettings, listen_address
 from collector.daemon.store import Store, check_own_folder, open_store, prepare_folder

@@ -132,7 +132,8 @@ def encode_metadata(metadata: Mapping[str, Any]) -> bytes:
 def decode_metadata(content: bytes, where: str) -> dict[str, Any]:
     """File metadata of a dataset.  Raises DatasetError, naming `where`, for anything but a JSON object of this kind."""
     try:
-        metadata: dict[str, Any] = dict(read(Mapping[str, Any], parse_json(content)))
+        metadata: dict[str, Any] = parse_json(content)
+        read(Mapping[str, Any], metadata)
         for name, kind in _METADATA.items():
             read(kind, metadata.get(name), name)
     except ValueError as error:

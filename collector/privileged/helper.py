@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from collector.daemon.notify import Notifier
+from collector.daemon.log_file import Notifier
 from collector.devices.clock_guard import reset_clock
 from collector.devices.clock_helper import LONGEST_REQUEST, OddMessageError, Request, request
 from collector.devices.clock_record import (

@@ -22,7 +22,7 @@ from estimator.vocabulary.frozen import FrozenMapping
 from microbench.kernel import Buffer, Expectation, Kernel, Module, Pattern, Slot, Support, Work
 from microbench.numbers import STORAGE
 from microbench.operands import record_type
-from microbench.toolchain.ptx import entry_text, loop_operations
+from microbench.toolchain.ptx import Texts, entry_text, loop_operations
 
 _TABLE: Final[Mapping[str, Any]] = tomllib.loads(Path(__file__).with_name("instructions.toml").read_text(encoding="utf-8"))
 
@@ -117,9 +117,11 @@ def instruction_kernel(row: Row, *, chains: int | None = None, unroll: int | Non
         name=name,
         arguments=ARGUMENTS,
         registers=registers,
-        before=[f"mad.wide.u32 operand_address, thread, {record_bytes(operands)}, operands;", *load_record(operands).splitlines()],
-        body=_body(row, chains, unroll // chains),
-        after=store_record(results).splitlines(),
+        texts=Texts(
+            [f"mad.wide.u32 operand_address, thread, {record_bytes(operands)}, operands;", *load_record(operands).splitlines()],
+            _body(row, chains, unroll // chains),
+            store_record(results).splitlines(),
+        ),
         lanes_may_idle=not row.whole_warp,
     )
     return Kernel(

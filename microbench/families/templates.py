@@ -25,7 +25,7 @@ from jinja2.nativetypes import NativeEnvironment
 from estimator.vocabulary.frozen import FrozenMapping
 from microbench.families.rows import load_record, opcodes, record_bytes, slot_registers, store_record
 from microbench.kernel import Buffer, Expectation, Kernel, Slot, Support, Work
-from microbench.toolchain.ptx import entry_text, loop_operations
+from microbench.toolchain.ptx import Texts, entry_text, loop_operations
 
 TEXTS: Final = ("before", "body", "after")
 BETWEEN_TEXTS: Final = "----"
@@ -147,7 +147,7 @@ def _kernel(given: Mapping[str, Any]) -> Kernel:
         arguments=arguments,
         registers=registers,
         shared=given.get("shared", ""),
-        **{name: given[name] for name in TEXTS},
+        texts=Texts(**{name: given[name] for name in TEXTS}),
         max_threads=threads,
         lanes_may_idle=given.get("lanes_may_idle", True),
     )

@@ -14,8 +14,8 @@ from microbench.errors import InspectionError, LaunchError, UnsupportedError
 from microbench.families.catalogue import EVERY_KERNEL, HOST_LOADS
 from microbench.kernel import ARCHITECTURES, WARP_LANES, HostLoad, Kernel, Launch, Mode, Pattern, PreparedKernel
 from microbench.loads.launch import MOST_ITERATIONS, plan_launches
-from microbench.occupancy import SUB_PARTITIONS, resident_blocks
 from microbench.operands import buffer_bytes
+from microbench.sizing import SUB_PARTITIONS, resident_blocks
 from microbench.toolchain.compile import CompiledModule, Toolchain, compile_kernels, find_toolchain
 from microbench.toolchain.inspect import InspectedEntry, check_body
 

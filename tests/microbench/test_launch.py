@@ -11,8 +11,8 @@ from microbench.families import KERNELS, kernel_named
 from microbench.kernel import Kernel
 from microbench.loads.launch import plan_launches, shares_region
 from microbench.loads.square_wave import duty_cycle, fit_duration, wave_kernel, wave_launch
-from microbench.occupancy import resident_blocks
 from microbench.operands import buffer_bytes
+from microbench.sizing import resident_blocks
 from microbench.toolchain.inspect import InspectedEntry
 
 GPUS = gpu_names()

@@ -5,8 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from estimator.vocabulary.specifications import load_gpu
-from microbench.occupancy import resident_blocks
-from microbench.sizing import GRAPH_S, MOST_GRAPH_NODES, SMALLEST_GRAPH, displacing_sets, graph_ladder, graph_launches, segment_launches
+from microbench.sizing import (
+    GRAPH_S,
+    MOST_GRAPH_NODES,
+    SMALLEST_GRAPH,
+    displacing_sets,
+    graph_ladder,
+    graph_launches,
+    resident_blocks,
+    segment_launches,
+)
 
 A100 = load_gpu("a100-pcie-40gb")
 H200 = load_gpu("h200-sxm")

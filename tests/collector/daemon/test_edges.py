@@ -14,8 +14,7 @@ import pytest
 
 from collector.boards import board_words, named_boards, several
 from collector.daemon.locks import LOCK_NAME, daemon_lock, daemon_runs, locked, signal_holder, worker_lock_path
-from collector.daemon.log_file import LARGEST_BYTES, LogFile, LogReader
-from collector.daemon.notify import Notifier
+from collector.daemon.log_file import LARGEST_BYTES, LogFile, LogReader, Notifier
 from collector.daemon.reporting import StopRequest, cause_of
 from collector.errors import BoardBusyError, BoardLostError, ClockError, CollectorError, DaemonError, DatasetError, DeviceError, DriverError
 

@@ -14,11 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from collector.daemon.display import note_text, overview_lines
-from collector.daemon.jobs import Board, Daemon, Job, Overview
-from collector.daemon.metrics import COUNTERS, exposition
-from collector.daemon.page import status_page
-from collector.daemon.server import POLICY, STYLE, TOKEN_NAME, status_site
+from collector.commands.status import overview_lines
+from collector.daemon.jobs import Board, Daemon, Job, Overview, note_text
+from collector.daemon.server import COUNTERS, POLICY, STYLE, TOKEN_NAME, exposition, status_page, status_site
 from collector.daemon.settings import ListenAddress
 from collector.daemon.store import open_store
 from collector.errors import DaemonError
