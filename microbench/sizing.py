@@ -10,20 +10,12 @@ from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
 from estimator.vocabulary.workload import Operator, conv_output_size
 from microbench.kernel import WARP_LANES
 
-MIN_LAUNCHES: Final = 3
-"""Fewer launches say nothing about their spread."""
-
-MAX_LAUNCHES: Final = 50_000_000
-"""Bound for a run; at the shortest launch seen (2 µs) it lasts 100 s."""
-
 GRAPH_BELOW_HOST_COSTS: Final = 20.0
 """A kernel shorter than this many host launches is launched from graphs: a busy host may then lag without a gap on the device."""
 
 GRAPH_S: Final = 2e-3
 """Device time of one graph [s]: long against its own launch (about 10 µs), short against the windows of sensors."""
 
-LADDER_STEP: Final = 16
-"""Each smaller graph has this many times fewer launches."""
 
 SMALLEST_GRAPH: Final = 8
 """Fewer launches gain nothing: launching a graph costs the host about as much as a kernel or two."""
@@ -49,17 +41,12 @@ SHARED_BYTES_PER_ALLOCATION: Final[dict[bool, int]] = {False: 256, True: 128}
 RESERVED_SHARED_BYTES: Final = 1024
 """Shared memory that the system keeps for each block from compute capability 8.0 on [byte].  Source: CUDA programming guide."""
 
-AMPERE: Final = (8, 0)
-
-MOST_BLOCK_THREADS: Final = 1024
-"""Threads that a block can have.  Source: CUDA programming guide, technical specifications, compute capability 2.0 on."""
-
 
 def launches_for(window_s: float, launch_s: float) -> int:
     """Launches of `launch_s` each that last at least `window_s`.  Raises ValueError for times that are not positive."""
     if not (0.0 < launch_s < math.inf and 0.0 < window_s < math.inf):
         raise ValueError(f"a window of {window_s!r} s and launches of {launch_s!r} s: both must be positive and finite")
-    return min(MAX_LAUNCHES, max(MIN_LAUNCHES, math.ceil(window_s / launch_s)))
+    return min(50_000_000, max(3, math.ceil(window_s / launch_s)))  # fewer launches say nothing about their spread
 
 
 def graph_launches(launch_s: float, host_launch_s: float, buffer_sets: int) -> int:
@@ -83,7 +70,7 @@ def graph_ladder(launches: int, buffer_sets: int) -> tuple[int, ...]:
     smallest = -(-SMALLEST_GRAPH // buffer_sets) * buffer_sets
     sizes = [launches]
     while sizes[-1] > smallest:
-        smaller = -(-(sizes[-1] // LADDER_STEP) // buffer_sets) * buffer_sets
+        smaller = -(-(sizes[-1] // 16) // buffer_sets) * buffer_sets  # each smaller graph has this many times fewer launches
         sizes.append(max(smallest, smaller))
     return tuple(sizes)
 
@@ -174,10 +161,10 @@ def resident_blocks(gpu: GpuSpec, threads: int, registers_per_thread: int, share
 
     `shared_bytes` of a block, static and dynamic, without what the system reserves.  A register count of 0 is not known, and sets no limit.
     """
-    if not 1 <= threads <= MOST_BLOCK_THREADS:
+    if not 1 <= threads <= 1024:
         return 0
     major, minor = (int(part) for part in gpu.compute_capability.split(".")[:2])
-    modern = (major, minor) >= AMPERE
+    modern = (major, minor) >= (8, 0)
     warps = -(-threads // WARP_LANES)
     limits = [gpu.blocks_per_sm, gpu.warps_per_sm // warps]
     if registers_per_thread:

@@ -23,8 +23,6 @@ OK, WARNING, FAULT = "ok", "warning", "fault"
 
 WATCH_S: Final = 1.5
 """How long a board's readings are watched: every update period known fits in several times."""
-DEAREST_POLL_SHARE: Final = 0.25
-"""Share of the time between two polls above which a poll is called dear."""
 POLLS_TIMED: Final = 100
 
 PACKAGES: Final = (
@@ -222,7 +220,7 @@ def _readings(board: "NvmlBoard") -> Iterator[Finding]:
         board.sensor.poll_once()
     cost_s = (time.perf_counter() - begun) / POLLS_TIMED
     seen = f"{', '.join(fields)}; a poll takes {1e6 * cost_s:.0f} µs"
-    yield _found(f"{name} power", cost_s <= DEAREST_POLL_SHARE * POWER_POLL_S, seen, "the driver is slow: expect fewer readings")
+    yield _found(f"{name} power", cost_s <= 0.25 * POWER_POLL_S, seen, "the driver is slow: expect fewer readings")
     board.sensor.read()
     time.sleep(WATCH_S)
     power_w = board.sensor.read()[0].power_w

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from collector.boards import BoardName
 from collector.daemon.jobs import AT_ONCE, CANCELLED, DONE, FAILED, RUNNING, TRANSIENT_CAUSES, WAITING_CAUSES, Job, time_text
@@ -22,12 +22,6 @@ from estimator.options.command_line import DONE_WITH_WARNINGS
 from estimator.options.entry import INTERRUPTED
 from estimator.vocabulary.regular_files import read_regular
 
-STARTUP_S: Final = 300.0
-"""A worker that has not planned its campaign yet may be silent this long: modules are loaded, kernels assembled [s]."""
-LONGEST_RETRY_S: Final = 900.0
-"""Longest pause before a job is started again [s]."""
-SUCCESSES: Final = (0, DONE_WITH_WARNINGS)
-
 
 @dataclass(slots=True, kw_only=True)
 class Run:
@@ -37,7 +31,7 @@ class Run:
     worker: Worker
     log: LogFile
     known: Message
-    silence_s: float = STARTUP_S
+    silence_s: float = 300.0  # until it has planned: modules are loaded, kernels assembled
     cause: str = ""
     last_text: str = ""
     hung: bool = False
@@ -184,7 +178,7 @@ class Lane:
         number = run.job.id
         rows = self._store.job(number).rows
         counts: dict[str, float] = {}
-        if status in SUCCESSES:
+        if status in (0, DONE_WITH_WARNINGS):
             text = _outcome_text(run.worker.result(), rows)
             self._store.end(number, DONE, status, "", text)
             self._tell(run, f"done: {text}")
@@ -213,7 +207,7 @@ class Lane:
         message = said if said and cause not in ("worker_hung", "worker_died") else message
         attempts = self._store.job(run.job.id).attempts
         if cause in WAITING_CAUSES or (cause in TRANSIENT_CAUSES and attempts <= self._settings.retries):
-            rest_s = min(self._settings.retry_s * 2.0 ** min(max(0, attempts - 1), 32), LONGEST_RETRY_S)
+            rest_s = min(self._settings.retry_s * 2.0 ** min(max(0, attempts - 1), 32), 900.0)
             again_unix_s = time.time() + rest_s
             self._store.requeue(run.job.id, cause, message, again_unix_s, forget_attempt=False)
             self._tell(run, f"{cause}: {message}; again in {rest_s:g} s, at {time_text(again_unix_s)}")

@@ -16,7 +16,6 @@ SYSTEM_CONFIG: Final = Path("/etc/wattprint/daemon.toml")
 SYSTEM_STATE: Final = Path("/var/lib/wattprint")
 STATE_NAME: Final = "wattprint"
 DAEMON_LOG: Final = "daemon.log"
-HIGHEST_PORT: Final = 65_535
 
 Seconds = Annotated[float, Span(1.0, 86_400.0, "s")]
 
@@ -120,7 +119,7 @@ def listen_address(settings: DaemonSettings, where: str = "daemon config") -> Li
     host, _, port = settings.listen.rpartition(":")
     try:
         address, number = ipaddress.ip_address(host.strip("[]")), int(port)
-        if not 0 <= number <= HIGHEST_PORT:
+        if not 0 <= number <= 65_535:
             raise ValueError
     except ValueError:
         known = 'give "127.0.0.1:9417" or "[::1]:9417"'

@@ -24,7 +24,6 @@ MEASURING: Final = "measuring"
 
 COMMAND: Final = (sys.executable, "-m", "collector.cli")
 MESSAGE_START: Final = "collect: "
-KILL_AFTER_S: Final = 10.0
 """Patience for a worker that was told to end at once [s]."""
 PLAN_S: Final = 600.0
 """Patience for a plan: generated kernels are assembled for it [s]."""
@@ -107,7 +106,7 @@ class Worker:
                 return document
         return {}
 
-    def stop(self, how: int, patience_s: float = KILL_AFTER_S) -> None:
+    def stop(self, how: int, patience_s: float = 10.0) -> None:
         """End it after its kernel (1) or at once (2), and then kill it after so much time; nothing is asked twice."""
         if how <= self.asked:
             return

@@ -32,19 +32,10 @@ LONGEST_PATH: Final = 107
 """Bytes of a socket's path (sun_path of unix(7), less its end)."""
 
 SYSTEM_CONFIG: Final = Path("/etc/wattprint/clocks.toml")
-LONGEST_CONFIG: Final = 1 << 16
 SOCKET_VARIABLE: Final = "WATTPRINT_CLOCKS_SOCKET"
 PAGE: Final = "docs/how-to/lock-clocks-without-root.md"
 INSTALL: Final = f"have root install the clock helper ({PAGE}), run as root, or use --freqs current"
 
-CONNECT_S: Final = 60
-"""Patience for a place in the queue of a helper that is busy or held up [s]."""
-
-ANSWER_S: Final = 60.0
-"""Patience for an answer: a driver that nobody uses takes seconds to start [s]."""
-
-RENEWALS_IN_SILENCE: Final = 4
-"""Signs of life within the time after which the helper would take the clock away."""
 
 STATUS: Final = Path("/proc/self/status")
 SYS_ADMIN: Final = 21
@@ -137,7 +128,7 @@ def socket_path() -> Path:
     """Where the helper listens: $WATTPRINT_CLOCKS_SOCKET, else as /etc/wattprint/clocks.toml says, else where it does by default."""
     named = os.environ.get(SOCKET_VARIABLE)
     with suppress(OSError, ValueError):
-        named = named or str(parse_toml(read_regular(SYSTEM_CONFIG, LONGEST_CONFIG)).get("socket", DEFAULT_SOCKET))
+        named = named or str(parse_toml(read_regular(SYSTEM_CONFIG, 1 << 16)).get("socket", DEFAULT_SOCKET))
     return Path(named or DEFAULT_SOCKET)
 
 
@@ -209,7 +200,7 @@ class LeasedClock:
             silence_s = content.get("silence_s")
             if not isinstance(silence_s, int | float) or not silence_s > 0.0:
                 raise _odd()
-            self._renewing = threading.Thread(target=self._renew, args=(silence_s / RENEWALS_IN_SILENCE,), daemon=True, name="clock lease")
+            self._renewing = threading.Thread(target=self._renew, args=(silence_s / 4,), daemon=True, name="clock lease")
             self._renewing.start()
 
     def check(self) -> None:
@@ -262,10 +253,10 @@ def _connected() -> socket.socket:
     path = socket_path()
     end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     # A connect that may wait does so while the queue is full, in turn; one with a timeout of Python's is refused at once.
-    end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", CONNECT_S, 0))
+    end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 60, 0))
     try:
         end.connect(str(path))
-        end.settimeout(ANSWER_S)
+        end.settimeout(60.0)  # patience for an answer: a driver that nobody uses takes seconds to start [s]
     except OSError as error:
         end.close()
         if isinstance(error, FileNotFoundError | NotADirectoryError):

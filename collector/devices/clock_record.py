@@ -26,12 +26,9 @@ FOLDER_VARIABLE: Final = "WATTPRINT_STATE"
 SYSTEM_FOLDER: Final = Path("/run/wattprint")
 """Root's records: emptied when the machine starts, as clocks are."""
 
-OWNER_ONLY: Final = 0o700
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 SAFE_NAME: Final = r"GPU-[0-9A-Za-z-]{1,64}"
 BoardUuid = Annotated[str, Pattern(SAFE_NAME, "GPU-…, as NVML tells it")]
-LONGEST_RECORD: Final = 4096
-"""Bytes of a record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +79,7 @@ def write_record(folder: Path, record: ClockRecord) -> None:
 def read_record(path: Path) -> ClockRecord | None:
     """A record; None where there is none any more, or one that nobody wrote whole."""
     try:
-        return read(ClockRecord, parse_json(read_regular(path, LONGEST_RECORD)))
+        return read(ClockRecord, parse_json(read_regular(path, 4096)))
     except (OSError, ValueError):
         return None
 
@@ -119,7 +116,7 @@ def acquire_board(folder: Path, gpu_uuid: str) -> int | None:
     """A descriptor that holds a board's lock until it is closed; None where somebody else has it.  Raises ClockError."""
     path = record_path(folder, gpu_uuid).with_suffix(".lock")
     try:
-        folder.mkdir(mode=OWNER_ONLY, parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if folder.stat().st_uid != os.geteuid():
             raise ClockError(f"{folder}: belongs to another user; set {FOLDER_VARIABLE} to a folder of your own")
         return locked_file(path)

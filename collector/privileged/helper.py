@@ -40,21 +40,12 @@ from collector.privileged.clients import LOCK_COST, REQUESTS_PER_S, AuditLog, Cl
 from collector.privileged.listening import listening
 from collector.privileged.settings import HelperSettings, check_folder, read_settings
 
-MOST_CLIENTS: Final = 512
 MOST_CLIENTS_OF_USER: Final = 32
 
-IDLE_S: Final = 30.0
-"""A client that holds nothing and asks nothing whole is sent away after this [s]."""
 
 TICK_S: Final = 0.1
 RETRY_S: Final = 1.0
 """Between two attempts to give a clock back that the driver refuses [s]."""
-
-LOOK_AGAIN_S: Final = 1.0
-"""Who computes on a board is looked up again at a sign of life, if the last look is so long ago [s]."""
-
-STOP_S: Final = 10.0
-"""Patience at the end for a driver that refuses [s]."""
 
 
 class RefusedError(Exception):
@@ -118,7 +109,7 @@ class Helper:
         self._notifier.send(STOPPING=1, STATUS="giving clocks back")
         for client in tuple(self._clients):
             self._part(client, "the helper ends")
-        deadline_s = time.monotonic() + STOP_S
+        deadline_s = time.monotonic() + 10.0  # patience at the end for a driver that refuses [s]
         while self._retry_at_s is not None and time.monotonic() < deadline_s:
             time.sleep(TICK_S)
             self._replay()
@@ -135,7 +126,7 @@ class Helper:
             lease, silent_s = held.get(id(client)), now_s - client.heard_s
             if lease and now_s - lease.begun_s > self._settings.lease_s:
                 self._dismiss(client, "lease_over", f"no lease is longer than {self._settings.lease_s:g} s")
-            elif silent_s > (self._settings.silence_s if lease else IDLE_S):
+            elif silent_s > (self._settings.silence_s if lease else 30.0):
                 self._dismiss(client, "silent", "nothing was heard for too long")
 
     def _accept(self) -> None:
@@ -150,7 +141,7 @@ class Helper:
             self._users[uid] = User(uid=uid, name=user_name(uid))
         user = self._users[uid]
         client = Client(end=end, pid=pid, user=user, heard_s=time.monotonic())
-        if len(self._clients) >= MOST_CLIENTS or sum(other.user is user for other in self._clients) >= MOST_CLIENTS_OF_USER:
+        if len(self._clients) >= 512 or sum(other.user is user for other in self._clients) >= MOST_CLIENTS_OF_USER:
             self._dismiss(client, "too_many", "too many connections are open")
         else:
             self._clients.add(client)
@@ -249,7 +240,7 @@ class Helper:
 
     def _look_again(self, lease: Lease) -> None:
         """Raises OddMessageError where others compute on the board by now: they are not to be slowed down any longer."""
-        if self._settings.shared_boards or time.monotonic() - lease.looked_s < LOOK_AGAIN_S:
+        if self._settings.shared_boards or time.monotonic() - lease.looked_s < 1.0:
             return
         try:
             with suppress(CollectorError), open_nvml() as library:  # a driver that does not answer now is asked again

@@ -18,8 +18,6 @@ DEFAULT_AUDIT: Final = "/var/log/wattprint-clocks/audit.log"
 MOST_BYTES: Final = 1 << 16
 """Size of a settings file; one of eight boards has 1 kB."""
 
-LONGEST_LEASE_S: Final = 30 * 86_400.0
-LONGEST_SILENCE_S: Final = 3600.0
 SHORTEST_S: Final = 0.2
 OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
@@ -57,8 +55,8 @@ class HelperSettings:
     group: str
     audit_log: AbsolutePath = DEFAULT_AUDIT
     boards: Annotated[tuple[BoardRange, ...], LEAST_ONE]
-    lease_s: Annotated[float, Span(SHORTEST_S, LONGEST_LEASE_S, "s")] = 86_400.0
-    silence_s: Annotated[float, Span(SHORTEST_S, LONGEST_SILENCE_S, "s")] = 60.0
+    lease_s: Annotated[float, Span(SHORTEST_S, 30 * 86_400.0, "s")] = 86_400.0
+    silence_s: Annotated[float, Span(SHORTEST_S, 3600.0, "s")] = 60.0
     shared_boards: bool = False
 
     def __post_init__(self) -> None:

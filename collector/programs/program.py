@@ -31,21 +31,11 @@ from estimator.vocabulary.quantities import Array
 LEAST_REST_S: Final = 1.0
 """Rest before and after a program at the least: power at rest is read from it."""
 
-FINISH_S: Final = 5.0
-"""Patience for a program that was told to stop [s]."""
-
-NOT_FOUND: Final = 127
-NOT_EXECUTABLE: Final = 126
-"""Exit statuses of shells for a command that is not there, or may not be run."""
-
-GOLDEN: Final = 0.6180339887498949
-"""Runs begin at ever other phases of the sensor's updates."""
 
 DRIFT_SHARE: Final = 0.05
 """Power at rest before and after may differ by this share before it is said: the board was not at rest, or has warmed up."""
 
 COUNTER_Z: Final = 3.0
-UNIFORM_VARIANCE: Final = 12.0
 """A time that lies anywhere within an update has the update's square over this as variance."""
 
 
@@ -57,7 +47,7 @@ class ProgramRun:
     `rest_w` is the board's power before and after, `above_rest_j` the energy beyond it, `naive_energy_j` the readings
     taken for power, `counter_energy_j` that of the board's counter (nan without one) and `counter_energy_std_j` its error from the
     counter's steps.  `throttled` names what slowed the board down, `clock_held` is false where the SM clock was not the requested one.
-    `executions` is the number of runs of which this is the mean.
+    `executions` counts the runs; the other fields are their means.
     """
 
     exit_status: int
@@ -120,7 +110,7 @@ def measure_program(
     period_s = calibration.update_period_s or 0.0
     sampler.drain()
     begun_ns, first = instruments.clock.now_ns(), sampler.energy()
-    instruments.clock.wait(rest_s + period_s * ((index + 1) * GOLDEN % 1.0))
+    instruments.clock.wait(rest_s + period_s * ((index + 1) * 0.6180339887498949 % 1.0))  # ever other phases of the updates
     start_ns = instruments.clock.now_ns()
     exit_status, ran_s = run_command(command, stdout, program_environment(instruments))
     if instruments.simulated:
@@ -204,7 +194,7 @@ def _counter(span: _Span, rest: SteadyPower, calibration: SensorCalibration, ene
     counted = (last.energy_j - first.energy_j - offset_w * counted_s) / gain - rest.power_w * padding_s
     if last.energy_j == first.energy_j:
         return math.nan, math.nan, f"the energy counter did not move in {counted_s:.3g} s, it is frozen; it is left out"
-    ends_j = rest.power_w * update_period_s(calibration) * math.sqrt(2.0 / UNIFORM_VARIANCE)
+    ends_j = rest.power_w * update_period_s(calibration) * math.sqrt(2.0 / 12.0)  # a time anywhere within an update, at either end
     if not counted > COUNTER_Z * ends_j:
         least = f"tells no less than {COUNTER_Z * ends_j:.2g} J"
         return math.nan, math.nan, f"the program is too short for the energy counter, which {least}; it is left out"
@@ -265,9 +255,9 @@ def run_command(command: Sequence[str], stdout: Any, environment: Mapping[str, s
     try:
         process = subprocess.Popen(list(command), stdout=stdout, env=environment)
     except FileNotFoundError as error:
-        raise ProgramError(f"{command[0]}: command not found", NOT_FOUND) from error
+        raise ProgramError(f"{command[0]}: command not found", 127) from error
     except (OSError, ValueError) as error:
-        raise ProgramError(f"{command[0]}: cannot be run ({getattr(error, 'strerror', None) or error})", NOT_EXECUTABLE) from error
+        raise ProgramError(f"{command[0]}: cannot be run ({getattr(error, 'strerror', None) or error})", 126) from error
     with _stopped_with_us(process):
         status = process.wait()
     return (status if status >= 0 else 128 - status), time.monotonic() - begun
@@ -281,7 +271,7 @@ def _stopped_with_us(process: "subprocess.Popen[bytes]") -> Iterator[None]:
     except BaseException:
         process.terminate()
         try:
-            process.wait(FINISH_S)
+            process.wait(5.0)  # patience for a program that was told to stop [s]
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -23,8 +23,6 @@ L2_STATES: Final = ("warm", "cold")
 USABLE_SHARE: Final = 0.92
 """Part of the free memory that operands may take: the rest is for fragmentation and the libraries' own."""
 
-MOST_RESIDENT: Final = 4
-"""Kernels whose operands are kept at a time."""
 
 Request = tuple[Operator, str, str]
 """What is prepared: an operator, its L2 state and the layout of its inputs ("" where it has none)."""
@@ -153,7 +151,7 @@ class LibraryRunner:
 
     def _make_room(self, needed: int, what: str) -> None:
         """Drops kernels that were not used lately until `needed` bytes are free.  Raises DeviceMemoryError where they never are."""
-        while len(self._resident) >= MOST_RESIDENT:
+        while len(self._resident) >= 4:  # kernels whose operands are kept at a time
             del self._resident[next(iter(self._resident))]
         if needed > USABLE_SHARE * self._device.free_bytes():
             self._catalogue.trim()

@@ -39,12 +39,8 @@ TOOLKIT: Final = "/usr/local/cuda"
 TOOL_TIMEOUT_S: Final = 300.0
 """Longest that one call may take: the whole catalogue of one architecture takes a few seconds."""
 
-CACHE_FORMAT: Final = 5
-MOST_CACHED_BYTES: Final = 64 << 20
 SEAL_BYTES: Final = hashlib.sha256().digest_size
 
-MOST_REASON: Final = 300
-"""Characters of what a program says of its failure that a message repeats."""
 
 _ENTRY: Final = re.compile(r"Compiling entry function '([^']+)'")
 _FRAME: Final = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -127,7 +123,7 @@ def compile_kernels(
         raise CompileError(f"no kernel to compile for {architecture}; name at least one")
     text = module_text(kernels, architecture)
     source_digest = hashlib.sha256(text.encode()).hexdigest()
-    recipe = f"{CACHE_FORMAT} {source_digest} {architecture} {level} {toolchain.ptxas_version} {toolchain.nvdisasm_version}"
+    recipe = f"5 {source_digest} {architecture} {level} {toolchain.ptxas_version} {toolchain.nvdisasm_version}"
     kept = cache / f"{hashlib.sha256(recipe.encode()).hexdigest()}.module" if cache is not None else None
     known = _read_cache(kept) if kept is not None else None
     cubin, entries = known or _assembled(text, architecture, level, toolchain)
@@ -253,14 +249,14 @@ def _run(command: list[str], failure: str) -> subprocess.CompletedProcess[str]:
         said = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
         reason = next((line for line in said if "error" in line.lower() or "fatal" in line.lower()), said[0] if said else "no reason given")
         plain = "".join(letter if letter.isprintable() else "?" for letter in re.sub(r"^ptxas .*?, (?=line)", "", reason))
-        raise CompileError(f"{failure}: {plain[:MOST_REASON]}")
+        raise CompileError(f"{failure}: {plain[:300]}")
     return done
 
 
 def _read_cache(file: Path) -> tuple[bytes, Mapping[str, InspectedEntry]] | None:
     """The cubin that was compiled before, and its entries; None where it is missing, torn or changed since."""
     try:
-        stored = read_regular(file, MOST_CACHED_BYTES)
+        stored = read_regular(file, 64 << 20)
         if stored[:SEAL_BYTES] != _seal(file, stored[SEAL_BYTES:]):
             return None
         entries, _, cubin = stored[SEAL_BYTES:].partition(b"\n")

@@ -17,8 +17,6 @@ PTX_VERSION: Final = "8.7"
 LOOP_LABEL: Final = "LOOP"
 DONE_LABEL: Final = "DONE"
 
-MAX_THREADS_OF_A_BLOCK: Final = 1024
-"""CUDA's limit, on every architecture here."""
 
 LOOP_CONTROL: Final = ("sub.u32 left, left, 1;", "setp.ne.u32 more, left, 0;")
 """Counts the turns down; a branch follows."""
@@ -52,7 +50,7 @@ def entry_text(
     registers: Mapping[str, Iterable[str]],
     texts: Texts,
     shared: str = "",
-    max_threads: int = MAX_THREADS_OF_A_BLOCK,
+    max_threads: int = 1024,  # CUDA's limit, on every architecture here
     lanes_may_idle: bool = True,
 ) -> str:
     """One entry: the text before, a loop over the body for `iterations` turns, the text after.
