@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 from collector.devices.errors import ClockError, ClockHelperError
 from collector.devices.file_lock import group_of
 from estimator.vocabulary.documents import parse_json, parse_toml
-from estimator.vocabulary.reader import read
+from estimator.vocabulary.reader import FaultError, read
 from estimator.vocabulary.regular_files import read_regular
 
 VERSION: Final = 1
@@ -87,6 +87,10 @@ class Request:
     version: int
     uuid: str = ""
     sm_clock_mhz: int = 0
+
+    def __post_init__(self) -> None:
+        if (self.do == "lock") != bool(self.uuid and self.sm_clock_mhz):
+            raise FaultError("needs uuid and sm_clock_mhz to lock a clock, and nothing else takes them", "do")
 
 
 def message(line: bytes) -> dict[str, Any]:

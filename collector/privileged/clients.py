@@ -17,6 +17,7 @@ REQUESTS_AT_ONCE: Final = 400.0
 LOCK_COST: Final = 10.0
 """A lock, with the driver's work and its lines in the audit log, counts as so many requests."""
 
+COMPLAINTS_PER_S: Final = 1.0
 COMPLAINTS_AT_ONCE: Final = 50.0
 """Refusals of a user that are written down; the others are counted.  Changes are always written."""
 
@@ -45,7 +46,7 @@ class User:
     uid: int
     name: str
     requests: Allowance = field(default_factory=lambda: Allowance(REQUESTS_PER_S, REQUESTS_AT_ONCE))
-    complaints: Allowance = field(default_factory=lambda: Allowance(1.0, COMPLAINTS_AT_ONCE))
+    complaints: Allowance = field(default_factory=lambda: Allowance(COMPLAINTS_PER_S, COMPLAINTS_AT_ONCE))
     unwritten: int = 0
 
 

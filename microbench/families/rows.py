@@ -19,6 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.reader import read
 from microbench.kernel import Buffer, Expectation, Kernel, Module, Pattern, Slot, Support, Work
 from microbench.numbers import STORAGE
 from microbench.operands import record_type
@@ -79,15 +80,10 @@ def opcodes(*words: str) -> tuple[str, ...]:
 
 
 def row(given: Mapping[str, Any]) -> Row:
-    """A row as its kernel needs it, from a table of TOML; a field that no row has raises TypeError."""
-    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-    values |= {name: opcodes(*values[name]) for name in ("sass", "companions", "uniform") if name in values}
-    values |= {name: FrozenMapping(values[name]) for name in ("temporaries", "flop") if name in values}
-    if "support" in values:
-        values["support"] = Support(**values["support"])
-    if "operands" in values:
-        values["operands"] = _operands(values["operands"])
-    return Row(**values | {"start": Slot(name="d", **values["start"])})
+    """A row as its kernel needs it, from a table of TOML; a field that no row has raises ValueError."""
+    words = {name: opcodes(*given[name]) for name in ("sass", "companions", "uniform") if name in given}
+    operands = {"operands": _operands(given["operands"])} if "operands" in given else {}
+    return read(Row, {**given, **words, **operands, "start": {"name": "d", **given["start"]}})
 
 
 def _operands(given: str | Mapping[str, Any]) -> tuple[Slot, ...]:

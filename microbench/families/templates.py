@@ -14,6 +14,7 @@ execute, on average; `fixed` = false where a block may be changed.  A slot with 
 import struct
 import tomllib
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -22,9 +23,9 @@ from typing import Any, Final
 from jinja2 import Environment, Template
 from jinja2.nativetypes import NativeEnvironment
 
-from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.reader import read
 from microbench.families.rows import load_record, opcodes, record_bytes, slot_registers, store_record
-from microbench.kernel import Buffer, Expectation, Kernel, Slot, Support, Work
+from microbench.kernel import Buffer, Expectation, Kernel, Slot, Work
 from microbench.toolchain.ptx import Texts, entry_text, loop_operations
 
 TEXTS: Final = ("before", "body", "after")
@@ -153,40 +154,22 @@ def _kernel(given: Mapping[str, Any]) -> Kernel:
     )
     operations, guarded = loop_operations(text, given.get("share", 1.0)), given.get("guarded", {})
     counted = {name: operations.get(name, 0.0) + guarded.get(name, 0.0) for name in sorted({*operations, *guarded})}
-    count = given.get("count", 0)
-    support: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in given.get("support", {}).items()}
-    block = min(threads, 256) if not given.get("fixed", True) else threads
-    return Kernel(
-        name=given["name"],
-        family=given.get("family", given["name"]),
-        instruction=given["instruction"],
-        module=given["module"],
-        level=given["level"],
-        declarations=given.get("declarations", ""),
-        text=text,
-        buffers=given["buffers"],
-        arguments=arguments,
-        work=Work(
-            operations=FrozenMapping(counted),
-            **{name: FrozenMapping(given.get(name, {})) for name in ("bytes_moved", "transactions", "flop")},
-        ),
-        expectation=Expectation(
-            opcodes=opcodes(*given["opcodes"]),
-            fewest=given.get("fewest", count),
-            most=given.get("most", count),
-            companions=opcodes(*given.get("companions", ())),
-            uniform=opcodes(*given.get("uniform", ())),
-            local=given.get("local", False),
-            converges=given.get("converges", False),
-        ),
-        tolerance=given.get("tolerance", 0.0),
-        support=Support(**support),
-        modes=tuple(given["modes"]),
-        patterns=tuple(given["patterns"]),
-        chains=given.get("chains", 1),
-        unroll=given.get("unroll", count),
-        block_threads=block,
-        fixed_block=(threads, 1, 1) if given.get("fixed", True) else None,
-        min_region_bytes=given.get("min_region_bytes", 0),
-        residence=tuple(given.get("residence", ())) or None,
-    )
+    count, fixed = given.get("count", 0), given.get("fixed", True)
+    lists = {name: opcodes(*given.get(name, ())) for name in ("opcodes", "companions", "uniform")}
+    whole = {
+        "family": given["name"],
+        "unroll": count,
+        "text": text,
+        "arguments": arguments,
+        **_own(Kernel, given),
+        "work": {**_own(Work, given), "operations": counted},
+        "expectation": {"fewest": count, "most": count, **_own(Expectation, given), **lists},
+        "block_threads": threads if fixed else min(threads, 256),
+        "fixed_block": (threads, 1, 1) if fixed else None,
+    }
+    return read(Kernel, whole)
+
+
+def _own(kind: type[Kernel] | type[Work] | type[Expectation], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Those fields of a table that a kind of value has; an empty list stands for one that is not given."""
+    return {one.name: given[one.name] for one in fields(kind) if one.name in given and given[one.name] != []}

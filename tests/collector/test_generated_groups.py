@@ -8,11 +8,11 @@ import pytest
 
 from collector.campaigns.files import campaign_from_document
 from collector.cli import main
+from collector.commands.kernels import listed_kernels
 from collector.errors import CampaignError
 from estimator.vocabulary.specifications import load_gpu
 from microbench.loads.copies import copy_loads
 from microbench.loads.generated import COPIES, LoadGroup, generated_loads
-from microbench.loads.listing import listed_kernels
 from microbench.toolchain.compile import Toolchain
 from tests.collector.campaign_texts import ONE_SOFTMAX, SHORT_HEAD
 

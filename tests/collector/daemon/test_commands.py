@@ -84,24 +84,6 @@ def test_a_campaign_with_a_strange_name_is_kept_inside_the_state_folder_with_the
     assert copy.read_text() == Path(campaign).read_text()
 
 
-def test_all_boards_of_a_submission_are_those_of_the_daemon(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    place.configure(BOARD, OTHER_BOARD)
-    words = [
-        "submit",
-        place.campaign(2),
-        "--gpu",
-        "all",
-        "--freqs",
-        "510",
-        "--out",
-        str(place.folder / "all"),
-        "--config",
-        str(place.config),
-    ]
-    assert main([*words, "--json"]) == 0
-    assert [job["gpu"] for job in json.loads(capsys.readouterr().out)] == [BOARD, OTHER_BOARD]
-
-
 def test_a_submission_prints_its_plan_and_waits_for_a_daemon(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["submit", place.campaign(3), "--freqs", "510,900", "--config", str(place.config)]
     assert main([*words, "--gpu", f"{BOARD},{OTHER_BOARD}", "--out", "both", "--dry-run", "--json"]) == 0

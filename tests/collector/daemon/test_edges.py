@@ -46,11 +46,6 @@ def test_a_service_manager_that_cannot_be_reached_is_named_and_ends_nothing(name
     notifier.send(WATCHDOG=1)
 
 
-@pytest.mark.parametrize("changes", [{}, {"WATCHDOG_USEC": "x"}, {"WATCHDOG_USEC": "5000000", "WATCHDOG_PID": "6"}, {"WATCHDOG_USEC": "0"}])
-def test_a_watchdog_of_another_process_or_none_is_none(changes: dict[str, str]) -> None:
-    assert Notifier(changes, 5).watchdog_s is None
-
-
 def test_one_daemon_a_folder_and_a_dead_ones_lock_is_free(tmp_path: Path) -> None:
     assert not daemon_runs(tmp_path)
     with daemon_lock(tmp_path):
@@ -99,20 +94,6 @@ def test_a_number_in_a_lock_that_somebody_else_has_now_is_not_signalled(tmp_path
             assert signal_holder(path, holder.pid, signal.SIGKILL)
         assert holder.returncode == -signal.SIGKILL
         assert stranger.poll() is None
-
-
-def test_a_lock_that_a_child_inherited_lives_as_long_as_the_child(tmp_path: Path) -> None:
-    path = worker_lock_path(tmp_path, "sim:x")
-    lock = locked(path)
-    assert lock is not None
-    child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE, pass_fds=(lock,))
-    os.close(lock)
-    assert locked(path) is None
-    child.kill()
-    child.communicate()
-    again = locked(path)
-    assert again is not None
-    os.close(again)
 
 
 def test_boards_have_locks_of_their_own_whatever_they_are_called(tmp_path: Path) -> None:

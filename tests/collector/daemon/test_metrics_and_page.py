@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from collector.commands.status import overview_lines
-from collector.daemon.jobs import Board, Daemon, Job, Overview, note_text
+from collector.daemon.jobs import Board, Daemon, Job, Overview
 from collector.daemon.server import COUNTERS, POLICY, STYLE, TOKEN_NAME, exposition, status_page, status_site
 from collector.daemon.settings import ListenAddress
 from collector.daemon.store import open_store
@@ -46,15 +45,6 @@ OVERVIEW = Overview(
     counts={"queued": 0, "running": 1, "done": 0, "failed": 0, "cancelled": 0},
     counters={("rows_written", "GPU-1"): 4.0},
 )
-
-
-def test_a_job_that_waits_says_until_when() -> None:
-    """A clock that was set back leaves a time far ahead."""
-    waiting = replace(JOB, state="queued", message="the board is in use", not_before_unix_s=4_102_444_800.0)
-    assert note_text(waiting) == "not before 2100-01-01 00:00:00 UTC: the board is in use"
-    assert note_text(replace(waiting, not_before_unix_s=1.0)) == "the board is in use"
-    overview = replace(OVERVIEW, jobs=(waiting,))
-    assert "not before 2100-01-01" in "\n".join(overview_lines(overview))
 
 
 def test_metrics_are_in_base_units_and_unknown_figures_have_no_sample() -> None:
@@ -171,12 +161,6 @@ def test_whatever_a_job_or_a_board_is_called_is_shown_as_text(text: str) -> None
     outline = Outline(status_page(overview, 1e9))
     assert not outline.all("script")
     assert outline.words.count("<script>alert(1)</script>") == 6
-
-
-def test_a_page_without_boards_and_jobs_says_so() -> None:
-    words = Outline(status_page(replace(OVERVIEW, boards=(), jobs=(), counts={"queued": 0}), 1e9)).words
-    assert words.count("None.") == 2
-    assert "no jobs" in words
 
 
 @pytest.fixture

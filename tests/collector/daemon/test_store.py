@@ -156,25 +156,6 @@ def test_a_full_disk_is_one_line_and_what_was_written_stays(tmp_path: Path) -> N
         queued(store, "/x/again")
 
 
-def test_an_overview_has_every_open_job_and_the_newest_others(tmp_path: Path) -> None:
-    with open_store(tmp_path) as store:
-        numbers = [queued(store, f"/x/{index}") for index in range(6)]
-        for number in numbers[1:]:
-            store.end(number, "done", 0, "", "")
-        overview = store.overview(limit=2)
-        assert [job.id for job in overview.jobs] == [numbers[5], numbers[4], numbers[0]]
-        assert overview.counts == {"queued": 1, "running": 0, "done": 5, "failed": 0, "cancelled": 0}
-        assert len(store.overview(limit=-1).jobs) == 6
-
-
-def test_a_cell_of_another_type_is_damage(tmp_path: Path) -> None:
-    with open_store(tmp_path) as store:
-        number = queued(store, "/x/a")
-        store._connection.execute("UPDATE job SET priority = 'high'")
-        with pytest.raises(DaemonError, match="damaged"):
-            store.job(number)
-
-
 MAKER = """
 import sys
 from pathlib import Path
