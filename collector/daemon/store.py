@@ -179,25 +179,21 @@ class Store:
 
     def job(self, number: int) -> Job:
         """A job.  Raises DaemonError for a number that none has."""
-        with _failures(self._path):
-            found = self._find("id = ?", number)
+        found = self._find("id = ?", number)
         if not found:
             raise DaemonError(f"there is no job {number}; `collect status` lists them")
         return found[0]
 
     def next_job(self, board: str) -> Job | None:
         """The job that is due on a board; None where none is."""
-        with _failures(self._path):
-            due = self._find(
-                "state = ? AND board = ? AND not_before_unix_s <= ? ORDER BY priority DESC, id LIMIT 1", QUEUED, board, time.time()
-            )
+        order = "state = ? AND board = ? AND not_before_unix_s <= ? ORDER BY priority DESC, id LIMIT 1"
+        due = self._find(order, QUEUED, board, time.time())
         return due[0] if due else None
 
     def jobs(self, *states: str, board: str = "") -> list[Job]:
         """Jobs in these states, of one board or of all, oldest first."""
-        with _failures(self._path):
-            marks = ", ".join("?" for _ in states)
-            return self._find(f"state IN ({marks}) AND (board = ? OR ? = '') ORDER BY id", *states, board, board)
+        marks = ", ".join("?" for _ in states)
+        return self._find(f"state IN ({marks}) AND (board = ? OR ? = '') ORDER BY id", *states, board, board)
 
     def begin(self, number: int) -> bool:
         """Take a job out of the queue; False where it was cancelled meanwhile."""
@@ -273,8 +269,7 @@ class Store:
 
     def daemon_stop(self) -> int:
         """0, AFTER_ROW or AT_ONCE: how the daemon has been asked to end."""
-        with _failures(self._path):
-            return max((daemon.stop for daemon in self._all(Daemon)), default=0)
+        return max((daemon.stop for daemon in self._all(Daemon)), default=0)
 
     def overview(self, limit: int = 200) -> Overview:
         """Everything at once, of one moment; with the open jobs the newest `limit` (-1: all)."""
@@ -300,8 +295,9 @@ class Store:
         return self._all(Job, where, *values)
 
     def _all(self, kind: type[Table], where: str = "1", *values: Any) -> list[Table]:
-        rows = self._connection.execute(f"SELECT * FROM {kind.__name__.lower()} WHERE {where}", values).fetchall()
-        return [_struct(dict(row), kind) for row in rows]
+        with _failures(self._path):
+            rows = self._connection.execute(f"SELECT * FROM {kind.__name__.lower()} WHERE {where}", values).fetchall()
+            return [_struct(dict(row), kind) for row in rows]
 
     def _set(self, number: int, **values: Any) -> None:
         self._update("job", "id", number, values)

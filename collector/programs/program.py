@@ -144,7 +144,7 @@ def _evaluated(span: _Span, exit_status: int, calibration: SensorCalibration, li
     states = _while_running(span.trace.states, start, end)
     return ProgramRun(
         exit_status=exit_status,
-        sm_clock_mhz=_mean(states.sm_clock_mhz),
+        sm_clock_mhz=mean_known(states.sm_clock_mhz),
         latency_s=end - start,
         energy_j=energy_j,
         energy_std_j=math.hypot(common, scatter),
@@ -153,7 +153,7 @@ def _evaluated(span: _Span, exit_status: int, calibration: SensorCalibration, li
         naive_energy_j=_naive_j(readings, start, end),
         counter_energy_j=counter_j,
         counter_energy_std_j=counter_std_j,
-        temperature_c=_mean(states.temperature_c),
+        temperature_c=mean_known(states.temperature_c),
         throttled=limiting_reasons(int(np.bitwise_or.reduce(states.throttle_mask)) if states.throttle_mask.size else 0),
         notes=(*notes, *([counter_note] if counter_note else [])),
     )
@@ -213,7 +213,7 @@ def clock_doubts(instruments: Instruments, sm_clock_mhz: Array, asked_mhz: float
         return ()
     doubts = []
     known = sm_clock_mhz[np.isfinite(sm_clock_mhz)]
-    mean = _mean(known)
+    mean = mean_known(known)
     if known.size and (abs(mean - asked_mhz) > CLOCK_TOLERANCE * asked_mhz or float(known.std()) > CLOCK_VARIATION * asked_mhz):
         spread = f"{known.min():.0f} to {known.max():.0f} MHz, {mean:.0f} MHz on average"
         doubts.append(f"the SM clock was not the {asked_mhz:g} MHz asked for: {spread}, while the program ran")
@@ -244,7 +244,8 @@ def _while_running(states: StateReadings, start_s: float, end_s: float) -> State
     )
 
 
-def _mean(column: Any) -> float:
+def mean_known(column: Any) -> float:
+    """The mean of what is known of a column; nan where nothing is."""
     known = column[np.isfinite(column)]
     return float(known.mean()) if known.size else math.nan
 

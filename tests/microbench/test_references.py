@@ -40,13 +40,6 @@ def test_a_chase_through_shared_memory_goes_down_its_bank() -> None:
     assert np.array_equal(executed_results(kernel, launch)["results"]["word"], (4 * thread + 128 * 16 * TURNS) % 16384)
 
 
-def test_blocks_beyond_the_regions_walk_them_again() -> None:
-    kernel, launch = prepared("hotspot_16")
-    heat = executed_results(kernel, replace(launch, grid=(3, 1, 1), regions=2))["result"]["heat"].reshape(3, -1)
-    assert np.array_equal(heat[2], heat[0])
-    assert not np.array_equal(heat[1], heat[0])
-
-
 def test_tensor_products_add_one_product() -> None:
     kernel, launch = prepared("mma_bf16")
     inputs = filled_buffers(kernel, launch)["operands"]
@@ -115,16 +108,6 @@ def test_heat_spreads_on_the_plate() -> None:
         around = padded[:, :-2, 1:-1] + padded[:, 2:, 1:-1] + padded[:, 1:-1, :-2] + padded[:, 1:-1, 2:]
         heat = heat + 0.1 * (around - 4 * heat) + 0.01 * (80.0 - heat) + power[:, turn]
     assert np.allclose(executed_results(kernel, launch)["result"]["heat"].reshape(heat.shape), heat, rtol=1e-5)
-
-
-def test_a_layer_sums_weighted_inputs() -> None:
-    kernel, launch = prepared("backprop_forward_16")
-    inputs = filled_buffers(kernel, launch)
-    weights = blocks_of(inputs["weights"]["value"], launch)[:, :TURNS].reshape(launch.blocks, TURNS, 16, 16).astype(np.float64)
-    layer = blocks_of(inputs["inputs"]["value"], launch)[:, 0].reshape(launch.blocks, 1, 16, 16)
-    want = (weights * layer).sum(axis=(1, 2))
-    got = executed_results(kernel, launch)["result"]["sum"].reshape(launch.blocks, 16, 16)
-    assert np.allclose(got, want[:, None, :], atol=1e-5)
 
 
 def test_weights_move_along_the_gradient_with_momentum() -> None:

@@ -1,6 +1,5 @@
 """What the daemon shows: metrics that a strict reader takes, a page that every reader can use, and no way to change anything."""
 
-import re
 import stat
 import sys
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from collector.daemon.settings import ListenAddress
 from collector.daemon.store import open_store
 from collector.errors import DaemonError
 from tests.estimator.serve.conftest import Served
+from tests.fitter.page import colours, contrast
 
 VOID = {"meta", "link", "br"}
 
@@ -122,24 +122,10 @@ def test_the_page_can_be_read_by_everybody() -> None:
     assert "unknown" in outline.words
 
 
-def contrast(one: str, other: str) -> float:
-    """Contrast of two colours (WCAG 2.2)."""
-
-    def luminance(colour: str) -> float:
-        digits = colour if len(colour) == 6 else "".join(2 * digit for digit in colour)
-        parts = [int(digits[index : index + 2], 16) / 255 for index in (0, 2, 4)]
-        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
-    return (light + 0.05) / (dark + 0.05)
-
-
-def test_text_stands_out_in_light_and_in_dark() -> None:
-    themes = re.findall(r"--text:#(\w+);--back:#(\w+);--soft:#(\w+);--line:#\w+;--link:#(\w+)", STYLE.read_text())
-    assert len(themes) == 2
-    for text, back, soft, link in themes:
-        assert min(contrast(colour, back) for colour in (text, soft, link)) >= 4.5
+@pytest.mark.parametrize("dark", [False, True])
+def test_text_stands_out(dark: bool) -> None:
+    found = colours(STYLE.read_text(), dark=dark)
+    assert min(contrast(found[name], found["back"]) for name in ("text", "soft", "link")) >= 4.5
 
 
 def test_the_page_runs_no_script_loads_nothing_and_orders_nothing() -> None:
