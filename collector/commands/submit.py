@@ -77,7 +77,6 @@ def submit_command(campaign: str, priority: int, config: Path | None, speak: Spe
         show_plans(plans, speak)
         return DONE
     source, title = frozen_campaign(folder, campaign)
-    _make_folder(place)
     jobs = {}
     with open_store(folder) as store:
         for board in boards:
@@ -189,13 +188,3 @@ def _place(out: str, boards: int, resume: bool | None) -> str:
     if resume is False:
         raise CollectorError(f"{out}: in a folder or URL nothing is replaced, what is missing is added; leave --fresh out")
     return root if "://" in root else f"{Path(root).absolute()}/"
-
-
-def _make_folder(place: str) -> None:
-    """Make a dataset's folder where the output is one.  Raises CollectorError."""
-    if not place.endswith("/") or "://" in place:
-        return
-    try:
-        Path(place).mkdir(exist_ok=True)
-    except OSError as error:
-        raise CollectorError(f"{place}: no folder can be made there ({error.strerror}); name another place with --out") from error

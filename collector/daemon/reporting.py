@@ -106,11 +106,11 @@ def reporting(bench: "Bench", spec: "CampaignSpec", plan: "CampaignPlan") -> Ite
 
 
 def longest_silence_s(simulated: bool, spec: "CampaignSpec", plan: "CampaignPlan") -> float:
-    """How long a campaign may have nothing to say: warm-up, rest to cool and idle power at every clock, in host time [s]."""
+    """How long a campaign may have nothing to say: warm-up and idle power at every clock, in host time [s]."""
     if simulated:
         return 0.0
     idle_s = len(plan.clocks_mhz) * (spec.idle_settle_s + spec.idle_window_s)
-    return spec.warmup_s + spec.warmup_longest_s + spec.cool_longest_s + idle_s + spec.measurement.idle_s
+    return spec.warmup_s + idle_s + spec.measurement.idle_s
 
 
 def send(message: Message) -> None:

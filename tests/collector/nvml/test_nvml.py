@@ -14,7 +14,7 @@ import pytest
 
 from collector.bench import open_bench
 from collector.boards import named_boards
-from collector.commands.devices import device_documents
+from collector.commands.listings import devices
 from collector.devices.nvml import NvmlBoard, board_addresses, open_board
 from collector.devices.nvml_library import open_nvml
 from collector.devices.voltage import voltage_in
@@ -153,7 +153,7 @@ def test_a_lost_board_hides_no_other_and_says_what_to_do(
     with pytest.raises(BoardLostError, match="GPU 1.*name the other boards"):
         named_boards(("all",))
     assert len(named_boards(("0", "2"))) == 2
-    refused = [document["refused"] for document in device_documents() if not document["simulated"]]
+    refused = [document.refused for document in devices()[0] if not document.simulated]
     assert [bool(reason) for reason in refused] == [False, True, False]
 
 
