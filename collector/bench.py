@@ -2,54 +2,24 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from collector.devices import Clock, Gpu, KernelRunner, PowerSensor
 from collector.devices.board_runner import open_board_runner
 from collector.devices.nvml import NvmlBoard, open_board
 from collector.devices.polling import HostClock
+from collector.devices.protocols import Bench as Bench
+from collector.devices.protocols import Instruments as Instruments
 from collector.errors import DeviceError, DriverError
 from collector.pmd.sensor import open_pmd
 from collector.replay.recording import open_recording
 from collector.simulated.board import SimulatedBoard
 from collector.simulated.profile import Faults, board_names, load_board
-from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.specifications import is_named, load_gpu
 
 SIMULATED: Final = "sim:"
 REPLAYED: Final = "replay:"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Instruments:
-    """What can be read and told without running anything on the board: a bench without its runner."""
-
-    word: str
-    gpu: Gpu
-    sensors: tuple[PowerSensor, ...]
-    clock: Clock
-    simulated: bool
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bench:
-    """What a measurement needs: the board, its power sensors (its own first), a runner and the clock they share.
-
-    `gpu_spec` is the specification of the board; `simulated` is true where no hardware is behind it; `notes` say what
-    may spoil a measurement here.
-    """
-
-    word: str
-    gpu: Gpu
-    sensors: tuple[PowerSensor, ...]
-    runner: KernelRunner
-    clock: Clock
-    gpu_spec: GpuSpec
-    simulated: bool
-    notes: tuple[str, ...] = ()
 
 
 def bench_words() -> tuple[str, ...]:

@@ -70,7 +70,6 @@ ALLOWED = Counter(
         ("collector/devices/file_lock.py", "open"): 2,  # a lock, opened to write
         ("collector/sensing/catalogue.py", "read_text"): 1,  # data of the package
         ("collector/devices/clock_record.py", "read_text"): 1,  # /proc
-        ("collector/pmd/emulated_wave.py", "loadtxt"): 1,  # lines
         ("collector/pmd/recording_files.py", "loadtxt"): 1,  # lines
         ("collector/recordings/columns.py", "read_csv"): 1,  # bytes
         ("collector/replay/recording.py", "open"): 1,  # gzip, of a stream

@@ -11,6 +11,7 @@ Host time is integer nanoseconds of one monotonic clock.
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array, IntArray
 from microbench.kernel import PreparedKernel
 from microbench.runners.runner import KernelRunner, LaunchRecord
@@ -18,11 +19,13 @@ from microbench.runners.runner import KernelRunner, LaunchRecord
 __all__ = [
     "LIMITING_REASONS",
     "THROTTLE_BITS",
+    "Bench",
     "Clock",
     "EnergyReading",
     "Gpu",
     "GpuIdentity",
     "GpuState",
+    "Instruments",
     "KernelRunner",
     "LaunchRecord",
     "PowerReadings",
@@ -176,3 +179,33 @@ class PowerSensor(Protocol):
 
     def read_energy(self) -> EnergyReading | None:
         """The energy counter, or None where there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instruments:
+    """What can be read and told without running anything on the board: a bench without its runner."""
+
+    word: str
+    gpu: Gpu
+    sensors: tuple[PowerSensor, ...]
+    clock: Clock
+    simulated: bool
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """What a measurement needs: the board, its power sensors (its own first), a runner and the clock they share.
+
+    `gpu_spec` is the specification of the board; `simulated` is true where no hardware is behind it; `notes` say what
+    may spoil a measurement here.
+    """
+
+    word: str
+    gpu: Gpu
+    sensors: tuple[PowerSensor, ...]
+    runner: KernelRunner
+    clock: Clock
+    gpu_spec: GpuSpec
+    simulated: bool
+    notes: tuple[str, ...] = ()

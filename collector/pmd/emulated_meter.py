@@ -1,123 +1,97 @@
-"""Emulated meters: what a PMD-USB and a PMD2 answer and send, in any time that they are told.
+"""Emulated meters: what a PMD-USB and a PMD2 answer and send, in any time that they are told, of a power that is given.
 
-They know nothing of ports: bytes that the host sent go in with their time, bytes for the host come out.  The PMD-USB's
-timing is that of the published recordings: 601 to 603 ticks between packets, one interval in eleven stretched, one in
-704 more so.
+They know nothing of ports: bytes that the host sent go in with their time, bytes for the host come out.
 """
 
-import struct
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
-from collector.pmd.clock_tie import NS_PER_MS, NS_PER_S
-from collector.pmd.emulated_faults import FaultyLine
-from collector.pmd.emulated_wave import PowerWave
-from collector.pmd.packets import (
-    AMPERE_PER_LSB,
-    BITS_PER_BYTE_ON_LINE,
-    NOMINAL_TICKS_PER_MS,
-    PACKET_BYTES,
-    RAILS,
-    STAMP_TURN,
-    VALUE_BITS_SHIFT,
-    VOLT_PER_LSB,
-    WORDS,
-    RawWords,
-    encode_packets,
-)
-from collector.pmd.pmd2_block import GPU_RAILS, PMD2_RAILS, RAIL_VOLTS, encode_block
+from collector.pmd.emulated_line import FaultyLine
 from collector.pmd.protocol import (
-    CONTINUOUS,
-    PMD2_READ_SENSORS,
-    PMD2_READ_UID,
-    PMD2_WELCOME,
-    PMD_USB_WELCOME,
-    READ_ADC,
-    READ_ID,
-    READ_VALUES,
+    NOMINAL_TICKS_PER_MS,
+    NS_PER_S,
+    PACKET_BYTES,
+    PMD2,
+    PMD_USB,
+    POWER_ON_BAUD,
+    STAMP_TURN,
     STREAM_BAUD,
-    TIMESTAMP_BYTES,
-    UART_CONFIG,
     VENDOR,
-    WELCOME,
+    Opcode,
+    RawWords,
     baud_of_uart_command,
+    encode_block,
+    encode_packets,
+    line_ns_per_byte,
 )
 from estimator.vocabulary.quantities import Array, IntArray
 
-PATTERN_PACKETS: Final = 704
-SUB_PATTERN_PACKETS: Final = 11
-PLAIN_TICKS: Final = 602
-STRETCHED: Final = ((684, 606), (739, 637))
-"""A stretched interval and the one after it, in turn."""
-LONGEST: Final = (952, 596)
-SUPPLY_V: Final = 12.17
-SUPPLY_RATIO: Final = SUPPLY_V / 12.0
-"""A supply without load is this much above its nominal voltage, on every rail."""
-SOURCE_OHM: Final = 0.01
-"""Its resistance: 0.2 V less at 20 A."""
-VOLTAGE_NOISE_LSB: Final = 1.0
-CURRENT_NOISE_LSB: Final = 1.2
-ZERO_LSB: Final = (1.7, -0.6, 2.1, 1.5)
-"""Currents read without load, one a channel."""
-RAIL_SHARES: Final = (0.3, 0.5, 0.2, 0.0)
+USB_SHARES: Final = (0.3, 0.5, 0.2, 0.0)
 """Shares of the power that the PMD-USB's rails carry; the last has a plug but no load."""
-PMD2_SHARES: Final = (0.7, 0.15, 0.15, 0.0)
-LARGEST_VALUE: Final = 2047
-UNKNOWN_COMMAND_BYTES: Final = 1
+PMD2_SHARES: Final = dict.fromkeys(PMD2.rails, 0.0) | {"hpwr": 0.7, "pcie1": 0.15, "pcie2": 0.15}
+SUPPLY_V: Final = 12.17
+PMD2_VOLTS: Final = SUPPLY_V / 12.0 * np.array([{"atx_5v": 5.0, "atx_5vsb": 5.0, "atx_3v3": 3.3}.get(name, 12.0) for name in PMD2.rails])
+"""Supplies, a little above their nominal voltages (Intel, ATX12V design guide 2.x)."""
+COMMAND_BYTES: Final[dict[int, int]] = {Opcode.CONTINUOUS: 4, Opcode.UART_CONFIG: 17}
+ZERO_STEPS: Final = (1.7, -0.6, 2.1, 1.5)
+"""Currents read without load, one a channel."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerWave:
+    """Power [W] at times from 0 on [s], shape (n,) each, linear in between; starts again after the last."""
+
+    time_s: Array
+    power_w: Array
+
+    def at(self, time_s: Array) -> Array:
+        """Power at any times [W], shape as given."""
+        power_w: Array = np.interp(np.mod(time_s, self.time_s[-1]), self.time_s, self.power_w)
+        return power_w
+
+
+def square_wave(low_w: float, high_w: float, period_s: float, duty: float) -> PowerWave:
+    """High for the first `duty` of each period, low for the rest."""
+    edge = duty * period_s
+    return PowerWave(time_s=np.array([0.0, edge, edge, period_s]), power_w=np.array([high_w, high_w, low_w, low_w]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmulatedState:
-    """How the meter is found: its line rate, whether it streams, what it says it is, its clock's error."""
+    """How the meter is found: its line rate, whether it streams, what it says it is, its clock's error; what it measures from when on."""
 
-    baud: int
-    streaming: bool
-    product: int
-    firmware: int
-    clock_error_ppm: float
+    wave: PowerWave
+    start_ns: int
+    baud: int = POWER_ON_BAUD
+    streaming: bool = False
+    product: int = PMD_USB.product
+    clock_error_ppm: float = 0.0
 
+    def power_w(self, host_ns: IntArray) -> Array:
+        """Power at host times [W], shape (n, 1)."""
+        watts: Array = self.wave.at((host_ns - self.start_ns) / NS_PER_S)[:, None]
+        return watts
 
-class EmulatedMeter(Protocol):
-    """A meter without a port.  `packets_sent` counts its packets or blocks, those that a fault took included."""
-
-    packets_sent: int
-
-    def opened(self, now_ns: int) -> None:
-        """The host has opened the port."""
-
-    def receive(self, data: bytes, host_baud: int, now_ns: int) -> None:
-        """Take bytes from the host, sent at its line rate."""
-
-    def send(self, host_baud: int, now_ns: int) -> bytes:
-        """Everything that has reached the host since the last call."""
-
-    def unplugged(self, now_ns: int) -> bool:
-        """Whether the port has vanished."""
+    @property
+    def identity(self) -> bytes:
+        """The answer to READ_ID."""
+        return bytes((VENDOR, self.product, 6))
 
 
 class EmulatedPmdUsb:
     """A PMD-USB; implements EmulatedMeter."""
 
-    def __init__(self, state: EmulatedState, wave: PowerWave, line: FaultyLine, random: np.random.Generator, start_ns: int) -> None:
-        self._identity = VENDOR, state.product, state.firmware
-        self._wave, self._line, self._random, self._start_ns = wave, line, random, start_ns
+    def __init__(self, state: EmulatedState, line: FaultyLine, random: np.random.Generator) -> None:
+        self._state, self._line, self._random = state, line, random
         self._baud = state.baud
-        self._ticks_per_ns = NOMINAL_TICKS_PER_MS * (1.0 + 1e-6 * state.clock_error_ppm) / NS_PER_MS
+        self._ticks_per_ns = 1e-6 * NOMINAL_TICKS_PER_MS * (1.0 + 1e-6 * state.clock_error_ppm)
         self._first_tick = int(random.integers(STAMP_TURN))
         self._commands, self._answers = b"", b""
-        self._stream_ns: int | None = None
-        self._fault_ns: int | None = None
-        self._due = np.zeros(0, dtype=np.int64)  # ticks after the stream's begin of packets not yet sent
-        self._drawn = 0
+        self._stream_ns = self._fault_ns = state.start_ns if state.streaming else None
+        self._due = np.zeros(1, dtype=np.int64)  # ticks after the stream's begin of packets drawn and not yet sent; one at least
         self.packets_sent = 0
-        if state.streaming:
-            self._begin(start_ns)
-
-    def opened(self, now_ns: int) -> None:
-        """A PMD-USB does not notice."""
 
     def receive(self, data: bytes, host_baud: int, now_ns: int) -> None:
         """Obey; at another line rate than its own it understands nothing."""
@@ -125,7 +99,7 @@ class EmulatedPmdUsb:
             return
         self._commands += data
         while self._commands:
-            length = self._command_bytes(self._commands[0])
+            length = COMMAND_BYTES.get(self._commands[0], 1)
             if len(self._commands) < length:
                 return
             command, self._commands = self._commands[:length], self._commands[length:]
@@ -135,102 +109,64 @@ class EmulatedPmdUsb:
         """Answers, then the packets that are due; noise at another line rate."""
         content, self._answers = self._answers, b""
         if self._stream_ns is not None:
-            content += self._packets_until(now_ns)
-        if host_baud == self._baud or not content:
-            return content
-        return self._random.integers(0, 256, len(content), dtype=np.uint8).tobytes()
+            content += self._packets_until(self._stream_ns, now_ns)
+        return content if host_baud == self._baud else self._random.bytes(len(content))
 
     def unplugged(self, now_ns: int) -> bool:
         """Whether the port has vanished."""
         return self._fault_ns is not None and self._line.unplugged((now_ns - self._fault_ns) / NS_PER_S)
 
-    def _command_bytes(self, opcode: int) -> int:
-        return {CONTINUOUS: 4, UART_CONFIG: 17}.get(opcode, UNKNOWN_COMMAND_BYTES)
-
     def _obey(self, command: bytes, now_ns: int) -> None:
-        answers: dict[int, Callable[[], bytes]] = {
-            WELCOME: lambda: PMD_USB_WELCOME,
-            READ_ID: lambda: bytes(self._identity),
-            READ_VALUES: lambda: self._values(now_ns),
-            READ_ADC: lambda: (self._raw(np.array([now_ns]))[0] << VALUE_BITS_SHIFT).tobytes(),
-        }
         opcode = command[0]
-        if opcode in answers:
-            self._answers += answers[opcode]()
-        elif opcode == UART_CONFIG:
+        if opcode == Opcode.UART_CONFIG:
             self._baud = baud_of_uart_command(command)
-        elif opcode == CONTINUOUS:
-            self._stream_ns = None
-            if command[1] and command[2] == TIMESTAMP_BYTES:
-                self._begin(now_ns)
+        elif opcode == Opcode.CONTINUOUS:
+            self._stream_ns = now_ns if command[1] else None
+            self._fault_ns = self._fault_ns or self._stream_ns
+            self._due = np.zeros(1, dtype=np.int64)
+        else:
+            self._answers += self._state.identity if opcode == Opcode.READ_ID else b""
 
-    def _begin(self, now_ns: int) -> None:
-        self._stream_ns = now_ns
-        self._fault_ns = self._fault_ns or now_ns
-        self._due, self._drawn = np.zeros(0, dtype=np.int64), 0
-
-    def _packets_until(self, now_ns: int) -> bytes:
+    def _packets_until(self, begin_ns: int, now_ns: int) -> bytes:
         """Packets that have gone over the line whole by now, as the host gets them."""
-        begin = self._stream_ns or 0
-        on_line_ns = PACKET_BYTES * BITS_PER_BYTE_ON_LINE * NS_PER_S / self._baud
-        until = int((now_ns - begin - on_line_ns) * self._ticks_per_ns)
-        while not len(self._due) or self._due[-1] <= until:
-            self._due = np.concatenate([self._due, self._drawn + np.cumsum(self._intervals())])
-            self._drawn = int(self._due[-1])
+        until = int((now_ns - begin_ns - PACKET_BYTES * line_ns_per_byte(self._baud)) * self._ticks_per_ns)
+        while self._due[-1] <= until:
+            # as in the published recordings: 601 to 603 ticks between packets, one interval in eleven stretched
+            intervals = 602 + self._random.integers(-1, 2, 704)
+            intervals[::11] = 739
+            more = self._due[-1] + np.cumsum(np.round(intervals * STREAM_BAUD / self._baud).astype(np.int64))
+            self._due = np.concatenate([self._due, more])
         count = int(np.searchsorted(self._due, until, side="right"))
         ticks, self._due = self._due[:count], self._due[count:]
         self.packets_sent += count
-        sampled_ns = begin + np.round(ticks / self._ticks_per_ns).astype(np.int64)
-        content = encode_packets(ticks + self._first_tick, self._raw(sampled_ns)) if count else b""
-        origin = self._fault_ns or begin
+        sampled_ns = begin_ns + np.round(ticks / self._ticks_per_ns).astype(np.int64)
+        origin = self._fault_ns or begin_ns
+        content = encode_packets(ticks + self._first_tick, self._raw(sampled_ns))
         return self._line.passed(content, (sampled_ns - origin) / NS_PER_S, (now_ns - origin) / NS_PER_S)
-
-    def _intervals(self) -> IntArray:
-        """Ticks between the packets of one pattern, shape (704,)."""
-        ticks = np.full(PATTERN_PACKETS, PLAIN_TICKS) + self._random.integers(-1, 2, PATTERN_PACKETS)
-        for number, at in enumerate(range(0, PATTERN_PACKETS, SUB_PATTERN_PACKETS)):
-            ticks[at : at + 2] = STRETCHED[number % 2] if number else LONGEST
-        slower = STREAM_BAUD / self._baud
-        scaled: IntArray = np.round(ticks * slower).astype(np.int64)
-        return scaled
 
     def _raw(self, sampled_ns: IntArray) -> RawWords:
         """What the converter makes of the wave at these host times, shape (n, 8)."""
-        power_w = self._wave.at((sampled_ns - self._start_ns) / NS_PER_S)
-        volts, amperes = _loaded(power_w[:, None] * np.array(RAIL_SHARES), SUPPLY_V)
-        noise = self._random.standard_normal((len(sampled_ns), WORDS))
-        exact = np.empty((len(sampled_ns), WORDS))
-        exact[:, 0::2] = volts / VOLT_PER_LSB + VOLTAGE_NOISE_LSB * noise[:, 0::2]
-        exact[:, 1::2] = amperes / AMPERE_PER_LSB + np.array(ZERO_LSB) + CURRENT_NOISE_LSB * noise[:, 1::2]
-        raw: RawWords = np.clip(np.round(exact), -LARGEST_VALUE, LARGEST_VALUE).astype(np.int16)
+        amperes = self._state.power_w(sampled_ns) * USB_SHARES / SUPPLY_V
+        steps = np.zeros((len(amperes), 8))
+        steps[:, 0::2], steps[:, 1::2] = SUPPLY_V / PMD_USB.steps[0], amperes / PMD_USB.steps[1] + ZERO_STEPS
+        raw: RawWords = np.clip(np.round(steps + 1.1 * self._random.standard_normal(steps.shape)), -2047, 2047).astype(np.int16)
         return raw
-
-    def _values(self, now_ns: int) -> bytes:
-        """Hundredths of a volt and tenths of an ampere."""
-        raw = self._raw(np.array([now_ns]))[0].astype(np.float64)
-        values = [scale * value for scale, value in zip((1e2 * VOLT_PER_LSB, 1e1 * AMPERE_PER_LSB) * len(RAILS), raw, strict=True)]
-        return struct.pack("<8h", *(round(value) for value in values))
 
 
 class EmulatedPmd2:
     """A PMD2; implements EmulatedMeter.  It has no line rate and speaks only when asked."""
 
-    def __init__(self, state: EmulatedState, wave: PowerWave, line: FaultyLine, random: np.random.Generator, start_ns: int) -> None:
-        self._identity = VENDOR, state.product, state.firmware
-        self._wave, self._line, self._start_ns = wave, line, start_ns
+    def __init__(self, state: EmulatedState, line: FaultyLine, random: np.random.Generator) -> None:
+        self._state, self._line = state, line
         self._uid = random.bytes(12)
         self._answers = b""
         self.packets_sent = 0
 
-    def opened(self, now_ns: int) -> None:
-        """It greets a host that opens the port."""
-        self._answers += PMD2_WELCOME
-
     def receive(self, data: bytes, host_baud: int, now_ns: int) -> None:
         """Answer each command."""
-        answers = {WELCOME: PMD2_WELCOME, READ_ID: bytes(self._identity), PMD2_READ_UID: self._uid}
+        answers = {Opcode.READ_ID: self._state.identity, Opcode.PMD2_READ_UID: self._uid}
         for opcode in data:
-            self._answers += self._block(now_ns) if opcode == PMD2_READ_SENSORS else answers.get(opcode, b"")
+            self._answers += self._block(now_ns) if opcode == Opcode.PMD2_READ_SENSORS else answers.get(opcode, b"")
 
     def send(self, host_baud: int, now_ns: int) -> bytes:
         """Answers."""
@@ -239,18 +175,14 @@ class EmulatedPmd2:
 
     def unplugged(self, now_ns: int) -> bool:
         """Whether the port has vanished."""
-        return self._line.unplugged((now_ns - self._start_ns) / NS_PER_S)
+        return self._line.unplugged((now_ns - self._state.start_ns) / NS_PER_S)
 
     def _block(self, now_ns: int) -> bytes:
-        power_w = float(self._wave.at(np.array([(now_ns - self._start_ns) / NS_PER_S]))[0])
-        share = dict(zip(GPU_RAILS, PMD2_SHARES, strict=True))
-        volts, amperes = _loaded(power_w * np.array([share.get(name, 0.0) for name in PMD2_RAILS]), SUPPLY_RATIO * np.array(RAIL_VOLTS))
         self.packets_sent += 1
-        return encode_block(volts, amperes)
+        power_w = self._state.power_w(np.array([now_ns]))[0]
+        return encode_block(PMD2_VOLTS, power_w * list(PMD2_SHARES.values()) / PMD2_VOLTS)
 
 
-def _loaded(power_w: Array, supply_v: Array | float) -> tuple[Array, Array]:
-    """Voltage [V] and current [A] at which a rail delivers a power; supply_v: its voltage without load [V]."""
-    root = np.sqrt(np.maximum(np.square(supply_v) - 4.0 * SOURCE_OHM * power_w, 0.0))
-    volts = 0.5 * (supply_v + root)
-    return volts, power_w / volts
+def emulated_meter(state: EmulatedState, line: FaultyLine, random: np.random.Generator) -> EmulatedPmdUsb | EmulatedPmd2:
+    """The meter of a product; a PMD-USB for those that are only said to be another."""
+    return EmulatedPmd2(state, line, random) if state.product == PMD2.product else EmulatedPmdUsb(state, line, random)

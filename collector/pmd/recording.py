@@ -7,28 +7,26 @@ from typing import Final
 
 import numpy as np
 
-from collector.errors import DatasetError
-from collector.pmd.clock_tie import NS_PER_S, ClockTie, fit_clock_tie, nominal_tie
-from collector.pmd.decoder import LOCK_BYTES, LOCK_PACKETS, PacketDecoder, Packets, Tally
-from collector.pmd.packets import NOMINAL_TICKS_PER_MS, rail_amperes, rail_volts, step_range
-from collector.pmd.pmd2_block import BLOCK_BYTES, block_amperes, block_volts
-from collector.pmd.recording_files import Recording
-from collector.pmd.samples import MeterSamples
-from collector.pmd.stream_scan import Holes, StreamScan, Turns
+from collector.devices.errors import DatasetError
+from collector.pmd.clock_tie import ClockTie, fit_clock_tie, nominal_tie
+from collector.pmd.decoder import LOCK_BYTES, Tally
+from collector.pmd.protocol import NOMINAL_TICKS_PER_MS, NS_PER_S, MeterModel, MeterSamples
+from collector.pmd.recording_files import Recording, read_recording
+from collector.pmd.stream import NOTHING, Part, Stream, UsbStream, open_stream
 from estimator.vocabulary.quantities import Array, IntArray
 from estimator.vocabulary.regular_files import open_regular
 
 READ_BYTES: Final = 1 << 18
 """Bytes decoded at a time: the columns made of them stay in the processor's cache."""
-MOST_HIDDEN: Final = 3
-HIDDEN_SHARE: Final = 0.05
-"""Holes that no packet shows: one in 120 of those that are longer than a turn of the stamp happens to be."""
-LARGEST_RATE_ERROR: Final = 0.02
-"""Twenty times what any meter's clock was off."""
-LARGEST_RESIDUAL_S: Final = 0.01
-"""Half a turn of the stamp; a busy host stays below a millisecond."""
-LATE_POLLS: Final = 2.0
-"""A PMD2 whose next answer takes this many more than its usual intervals has missed some."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holes:
+    """Times without samples: the first sample after each, its distance from the one before it, samples missing; shape (n,)."""
+
+    end_ns: IntArray
+    length_s: Array
+    lost: IntArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +41,6 @@ class ScannedRecording:
     tally: Tally
     holes: Holes
     tie: ClockTie | None
-    turns: Turns
     first_ns: int
     last_ns: int
 
@@ -53,128 +50,118 @@ def scan_recording(recording: Recording, known: ClockTie | None = None) -> Scann
 
     Raises DatasetError where it holds no sample.
     """
-    if recording.model == "PMD2":
-        return _scan_blocks(recording)
-    steps = step_range(recording.baud)
-    decoder = PacketDecoder(steps)
-    scan = StreamScan(recording.arrival_bytes, recording.arrival_ns, recording.baud)
-    for packets in _decoded(recording, decoder):
-        scan.add(packets)
-    tally = decoder.tally()
-    if not tally.packets and tally.bytes < LOCK_BYTES:
-        raise DatasetError(
-            f"{recording.path}: {tally.bytes} bytes are too few: packets are known by {LOCK_PACKETS} of them in a row, {LOCK_BYTES} bytes; "
-            "record for longer"
-        )
+    stream = open_stream(recording.model, recording.baud)
+    if not isinstance(stream, UsbStream):
+        return _scan_blocks(recording, stream)
+    columns, last = [(NOTHING,) * 4], 0
+    for part in _parts(recording, stream):
+        columns.append((part.seen_ticks, part.seen_ns, part.hole_end, part.hole_ticks))
+        last = int(part.ticks[-1])
+    seen_ticks, seen_ns, hole_end, hole_ticks = (np.concatenate(column) for column in zip(*columns, strict=True))
+    tally = stream.tally
     if not tally.packets:
-        remedy = "" if recording.header else f" at {recording.baud} baud; --baud names another line rate"
-        raise DatasetError(f"{recording.path}: none of its {tally.bytes} bytes make a packet of a PMD-USB{remedy}")
-    turns, gaps = scan.missing_turns()
-    tie = known or _tie_to_stamps(recording, scan, turns, tally) or nominal_tie()
-    ends = tie.host_ns(np.array([0, scan.last_ticks + int(turns.ticks.sum())], dtype=np.int64))
-    return ScannedRecording(
-        recording=recording,
-        tally=tally,
-        holes=gaps.holes(turns, tie, steps.mean),
-        tie=tie,
-        turns=turns,
-        first_ns=int(ends[0]),
-        last_ns=int(ends[1]),
-    )
-
-
-def _tie_to_stamps(recording: Recording, scan: StreamScan, turns: Turns, tally: Tally) -> ClockTie | None:
-    """The clock as the stamps show it; None without stamps.  Raises DatasetError where they cannot be this recording's."""
-    foreign = "its stamps belong to another recording, remove them to decode without"
-    if turns.hidden > MOST_HIDDEN + HIDDEN_SHARE * tally.breaks:
+        remedy = "; record for longer" if tally.bytes < LOCK_BYTES else "" if recording.header else "; --baud names another line rate"
         raise DatasetError(
-            f"{recording.path}: {turns.hidden} times the meter's clock jumps against the host's with no packet amiss; {foreign}"
+            f"{recording.path}: none of its {tally.bytes} bytes make a packet of a PMD-USB at {recording.baud} baud, "
+            f"of which three in a row are needed, {LOCK_BYTES} bytes{remedy}"
         )
-    seen_byte, seen_ticks, seen_ns = scan.seen()
-    if len(seen_byte) < 2:
+    tie = known or _tie_to_stamps(recording, stream, seen_ticks, seen_ns) or nominal_tie()
+    first_ns, last_ns = tie.host_ns(np.array([0, last], dtype=np.int64)).tolist()
+    end_ns = tie.host_ns(hole_end)
+    holes = Holes(end_ns=end_ns, length_s=(end_ns - tie.host_ns(hole_end - hole_ticks)) / NS_PER_S, lost=stream.lost(hole_ticks))
+    return ScannedRecording(recording=recording, tally=tally, holes=holes, tie=tie, first_ns=first_ns, last_ns=last_ns)
+
+
+def _tie_to_stamps(recording: Recording, stream: Stream, seen_ticks: IntArray, seen_ns: IntArray) -> ClockTie | None:
+    """The clock as the stamps show it; None without stamps.  Raises DatasetError where they cannot be this recording's."""
+    if len(seen_ticks) < 2:
         return None
-    tie = fit_clock_tie(seen_ticks + turns.at(seen_byte), seen_ns)
-    if not abs(tie.ticks_per_ms / NOMINAL_TICKS_PER_MS - 1.0) < LARGEST_RATE_ERROR or tie.residual_s > LARGEST_RESIDUAL_S:
-        rate = f"{tie.ticks_per_ms:.0f} ± {tie.ticks_per_ms_std:.0f} ticks per ms, {tie.residual_s * 1e3:.1f} ms off its line"
-        raise DatasetError(f"{recording.path}: the meter's clock does not run with the host's ({rate}); {foreign}")
+    tie = fit_clock_tie(seen_ticks, seen_ns)
+    # twenty times what any meter's clock was off; half a turn of the stamp; one hole in 120 longer than a turn shows in no packet
+    same_rate = abs(tie.ticks_per_ms / NOMINAL_TICKS_PER_MS - 1.0) < 0.02 and not tie.residual_s > 0.01
+    if not same_rate or stream.unannounced > 3 + 0.05 * stream.tally.breaks:
+        raise DatasetError(
+            f"{recording.path}: the meter's clock does not run with the host's ({tie.ticks_per_ms:.0f} ± {tie.ticks_per_ms_std:.0f} ticks "
+            f"per ms, {stream.unannounced} jumps with no packet amiss); its stamps belong to another recording, remove them"
+        )
     return tie
 
 
 def sample_blocks(scanned: ScannedRecording, zero_a: Array) -> Iterator[MeterSamples]:
     """All samples, a few thousand at a time; `zero_a` are the channels' zeros [A].  Raises DatasetError."""
-    recording = scanned.recording
-    if scanned.tie is None:
-        yield from _block_samples(recording, zero_a)
-        return
-    last_ns = scanned.first_ns
-    for packets in _decoded(recording, PacketDecoder(step_range(recording.baud))):
-        host_ns = scanned.tie.host_ns(packets.ticks + scanned.turns.at(packets.end_byte))
+    recording, tie, last_ns = scanned.recording, scanned.tie, scanned.first_ns
+    for part in _parts(recording, open_stream(recording.model, recording.baud)):
+        host_ns = part.ticks if tie is None else tie.host_ns(part.ticks)
         host_ns = np.maximum(np.maximum.accumulate(host_ns), last_ns)  # bytes that came twice would run backwards
         last_ns = int(host_ns[-1])
-        yield MeterSamples(host_ns=host_ns, volts=rail_volts(packets.raw), amperes=rail_amperes(packets.raw, zero_a))
+        yield recording.model.samples(host_ns, part.raw, zero_a)
 
 
-def _pieces(path: Path, size: int, length: int) -> Iterator[bytes]:
-    """The first `size` bytes of a file.  Raises DatasetError."""
+def _parts(recording: Recording, stream: Stream) -> Iterator[Part]:
+    """Samples of a recording, in parts of which none is empty.  Raises DatasetError."""
+    done = 0
+    for piece in _pieces(recording.path, recording.size):
+        since, until = np.searchsorted(recording.arrival_bytes, [done, done + len(piece)], side="right")
+        done += len(piece)
+        part = stream.add(piece, recording.arrival_bytes[since:until], recording.arrival_ns[since:until], final=not piece)
+        if len(part.ticks):
+            yield part
+
+
+def _pieces(path: Path, size: int) -> Iterator[bytes]:
+    """The first `size` bytes of a file, and an empty piece at its end.  Raises DatasetError."""
     try:
         with open_regular(path) as stream:
-            while size > 0 and (piece := stream.read(min(length, size))):
+            while size > 0 and (piece := stream.read(min(READ_BYTES, size))):
                 size -= len(piece)
                 yield piece
     except OSError as error:
         raise DatasetError(f"{path}: cannot be read ({error.strerror})") from error
+    yield b""
 
 
-def _decoded(recording: Recording, decoder: PacketDecoder) -> Iterator[Packets]:
-    """Packets of a recording, in parts of which none is empty."""
-    for piece in _pieces(recording.path, recording.size, READ_BYTES):
-        packets = decoder.feed(piece)
-        if len(packets):
-            yield packets
-    packets = decoder.finish()
-    if len(packets):
-        yield packets
-
-
-def _scan_blocks(recording: Recording) -> ScannedRecording:
+def _scan_blocks(recording: Recording, stream: Stream) -> ScannedRecording:
     """Scan the blocks of a PMD2; each has the time of its arrival."""
-    stamps = _block_stamps(recording)
-    if not len(stamps):
+    times = np.concatenate([NOTHING, *(part.ticks for part in _parts(recording, stream))])
+    if not len(times):
         raise DatasetError(f"{recording.path}: holds no block of a PMD2 whose time is known")
-    interval = np.diff(stamps)
+    interval = np.diff(times)
     usual = float(np.median(interval)) if len(interval) else 0.0
-    late = np.flatnonzero(interval > LATE_POLLS * usual)
-    holes = Holes(
-        end_ns=stamps[late + 1],
-        length_s=interval[late] / NS_PER_S,
-        lost=np.round(interval[late] / max(usual, 1.0)).astype(np.int64) - 1,
-    )
-    left = recording.size - len(stamps) * BLOCK_BYTES
-    nothing = np.zeros(0, dtype=np.int64)
+    late = np.flatnonzero(interval > 2.0 * usual)
+    lost = np.round(interval[late] / max(usual, 1.0)).astype(np.int64) - 1
+    stream.tally.breaks = len(late)
     return ScannedRecording(
         recording=recording,
-        tally=Tally(bytes=recording.size, packets=len(stamps), discarded_bytes=0, trailing_bytes=left, resyncs=0, breaks=len(late)),
-        holes=holes,
+        tally=stream.tally,
+        holes=Holes(end_ns=times[late + 1], length_s=interval[late] / NS_PER_S, lost=lost),
         tie=None,
-        turns=Turns(from_byte=nothing, ticks=nothing, hidden=0),
-        first_ns=int(stamps[0]),
-        last_ns=int(stamps[-1]),
+        first_ns=int(times[0]),
+        last_ns=int(times[-1]),
     )
 
 
-def _block_stamps(recording: Recording) -> IntArray:
-    """Host time of each whole block, shape (n,)."""
-    whole = np.arange(1, recording.size // BLOCK_BYTES + 1) * BLOCK_BYTES
-    arrived = np.searchsorted(recording.arrival_bytes, whole)
-    return recording.arrival_ns[arrived[arrived < len(recording.arrival_ns)]]
+def zero_currents(model: MeterModel, unloaded: Path | None) -> Array:
+    """Mean current of each channel without load [A], shape (rails,), from a recording with nothing plugged in; zeros without one.
 
+    A current channel of a PMD-USB reads some 1.5 steps (0.07 A, nearly 1 W) where no current flows, each channel another
+    value.  The mean over a second is known to a few thousandths of a step.
 
-def _block_samples(recording: Recording, zero_a: Array) -> Iterator[MeterSamples]:
-    """Samples of a PMD2's recording."""
-    stamps = _block_stamps(recording)
-    length = READ_BYTES // BLOCK_BYTES * BLOCK_BYTES
-    for number, piece in enumerate(_pieces(recording.path, len(stamps) * BLOCK_BYTES, length)):
-        first = number * (length // BLOCK_BYTES)
-        whole = piece[: len(piece) // BLOCK_BYTES * BLOCK_BYTES]
-        here = stamps[first : first + len(whole) // BLOCK_BYTES]
-        yield MeterSamples(host_ns=here, volts=block_volts(whole), amperes=block_amperes(whole, zero_a))
+    Raises DatasetError for a recording of another model, one that is too short, or one in which current flows.
+    """
+    nothing = np.zeros(len(model.rails))
+    if unloaded is None:
+        return nothing
+    recording = read_recording(unloaded)
+    if recording.model is not model:
+        raise DatasetError(f"{unloaded}: a recording of a {recording.model.name} gives no zero for a {model.name}")
+    scanned = scan_recording(recording)
+    length_s = (scanned.last_ns - scanned.first_ns) / NS_PER_S
+    if length_s < 1.0:
+        raise DatasetError(f"{unloaded}: {length_s:.3f} s are too short for a zero; record at least 1 s with nothing plugged in")
+    sums = sum((samples.amperes.sum(axis=0) for samples in sample_blocks(scanned, nothing)), nothing)
+    mean_a: Array = sums / scanned.tally.packets
+    loaded = int(np.argmax(np.abs(mean_a)))
+    if abs(mean_a[loaded]) > 0.6:  # the maker states ±0.5 A
+        flows = f"{model.rails[loaded]} carries {mean_a[loaded]:.2f} A, above 0.6 A"
+        raise DatasetError(f"{unloaded}: {flows}; a zero needs a recording with nothing plugged in")
+    return mean_a

@@ -7,18 +7,19 @@ recording of a PMD-USB without stamps can be decoded, on the nominal rate of its
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final, TextIO
+from threading import Event
+from time import monotonic_ns, time_ns
+from typing import BinaryIO, Final, TextIO
 
 import numpy as np
 
-from collector.errors import DatasetError
-from collector.pmd.meter import Received
-from collector.pmd.protocol import PROBED_BAUDS, STREAM_BAUD
-from collector.pmd.samples import MODEL_RAILS
+from collector.devices.errors import DatasetError, DeviceError
+from collector.pmd.meter import Meter, Received
+from collector.pmd.protocol import MODELS, NS_PER_S, PMD_USB, POWER_ON_BAUD, PROBED_BAUDS, STREAM_BAUD, MeterModel
 from estimator.vocabulary.quantities import IntArray
 from estimator.vocabulary.regular_files import open_regular, read_regular
 
@@ -26,7 +27,6 @@ STAMPS_SUFFIX: Final = ".stamps.csv"
 MOST_STAMP_BYTES: Final = 64 << 20
 """Two million arrivals: a day of a meter that is read every 50 ms."""
 STAMP_COLUMNS: Final = "bytes,host_ns"
-FORMAT_VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +39,18 @@ class RecordingHeader:
     baud: int
     started_host_ns: int
     started_unix_s: float
+    format: int = 1
+
+    @classmethod
+    def from_line(cls, line: bytes) -> "RecordingHeader":
+        """The header in a line of stamps.  Raises ValueError or TypeError for any other line."""
+        header = cls(**json.loads(line.decode().removeprefix("#")))
+        numbers = header.firmware, header.baud, header.started_host_ns, header.format
+        if header.model not in MODELS or header.baud not in PROBED_BAUDS or header.format != 1:
+            raise ValueError("a meter or a format of another release")
+        if not all(type(number) is int for number in numbers) or type(header.started_unix_s) not in (int, float):
+            raise ValueError("no number")
+        return header
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +63,7 @@ class Recording:
 
     path: Path
     size: int
-    model: str
+    model: MeterModel
     baud: int
     header: RecordingHeader | None
     arrival_bytes: IntArray
@@ -76,13 +88,13 @@ def read_recording(path: Path, baud: int | None = None) -> Recording:
     if not beside.exists():
         nothing = np.zeros(0, dtype=np.int64)
         rate = baud or STREAM_BAUD
-        return Recording(path=path, size=size, model="PMD-USB", baud=rate, header=None, arrival_bytes=nothing, arrival_ns=nothing)
+        return Recording(path=path, size=size, model=PMD_USB, baud=rate, header=None, arrival_bytes=nothing, arrival_ns=nothing)
     header, arrival_bytes, arrival_ns = _read_stamps(beside)
     there = int(np.searchsorted(arrival_bytes, size, side="right"))  # a crash may keep stamps of bytes that it loses
     return Recording(
         path=path,
         size=size,
-        model=header.model,
+        model=MODELS[header.model],
         baud=baud or header.baud,
         header=header,
         arrival_bytes=arrival_bytes[:there],
@@ -94,52 +106,16 @@ def _read_stamps(path: Path) -> tuple[RecordingHeader, IntArray, IntArray]:
     """Header and arrivals; a last line that was cut off is left out.  Raises DatasetError."""
     try:
         first, names, rest = (*read_regular(path, MOST_STAMP_BYTES).split(b"\n", 2), b"", b"")[:3]
+        header = RecordingHeader.from_line(first)
+        whole = rest[: rest.rfind(b"\n") + 1].decode().splitlines()
+        table = np.loadtxt(whole, delimiter=",", dtype=np.int64, ndmin=2, comments=None) if whole else np.zeros((0, 2), dtype=np.int64)
     except OSError as error:
         raise DatasetError(f"{path}: cannot be read ({error.strerror}); remove it to decode without stamps") from error
-    header = _header_from_line(first, path)
-    if names.strip() != STAMP_COLUMNS.encode():
-        raise DatasetError(f"{path}: line 2 is not {STAMP_COLUMNS!r}; the stamps are damaged, remove them to decode without")
-    whole = rest[: rest.rfind(b"\n") + 1]
-    try:
-        table = np.loadtxt(whole.decode().splitlines(), delimiter=",", dtype=np.int64, ndmin=2, comments=None) if whole.strip() else None
-    except (ValueError, UnicodeDecodeError) as error:
-        raise DatasetError(f"{path}: a line after the second is not two whole numbers; remove the file to decode without stamps") from error
-    if table is None:
-        table = np.zeros((0, 2), dtype=np.int64)
-    if table.shape[1] != 2 or np.any(table < 0) or np.any(np.diff(table, axis=0) < 0):
-        raise DatasetError(f"{path}: its numbers are negative or run backwards; remove the file to decode without stamps")
+    except (KeyError, TypeError, ValueError, RecursionError):
+        raise DatasetError(f"{path}: holds no stamps of a PMD recording; remove the file to decode without stamps") from None
+    if names.strip() != STAMP_COLUMNS.encode() or table.shape[1] != 2 or np.any(table < 0) or np.any(np.diff(table, axis=0) < 0):
+        raise DatasetError(f"{path}: is not {STAMP_COLUMNS!r} ascending from its second line on; remove the file to decode without stamps")
     return header, table[:, 0].copy(), table[:, 1].copy()
-
-
-def _header_from_line(line: bytes, path: Path) -> RecordingHeader:
-    """The header in a line of stamps.  Raises DatasetError."""
-    damaged = DatasetError(f"{path}: line 1 is no header of a PMD recording; remove the file to decode without stamps")
-    try:
-        document = json.loads(line.decode().removeprefix("#"))
-    except (ValueError, RecursionError):
-        raise damaged from None
-    if not isinstance(document, dict) or not _is_header(document):
-        raise damaged
-    if document["format"] != FORMAT_VERSION:
-        raise DatasetError(f"{path}: format {document['format']} of another release; this one reads {FORMAT_VERSION}")
-    return RecordingHeader(
-        model=document["model"],
-        firmware=document["firmware"],
-        uid=document["uid"],
-        baud=document["baud"],
-        started_host_ns=document["started_host_ns"],
-        started_unix_s=float(document["started_unix_s"]),
-    )
-
-
-def _is_header(document: dict[str, Any]) -> bool:
-    """Whether a document has every field of a header, each of its type."""
-    whole = ("format", "firmware", "baud", "started_host_ns")
-    if not all(type(document.get(name)) is int for name in whole) or type(document.get("started_unix_s")) not in (int, float):
-        return False
-    if not isinstance(document.get("uid"), str) or document["baud"] not in PROBED_BAUDS:
-        return False
-    return isinstance(document.get("model"), str) and document["model"] in MODEL_RAILS
 
 
 class RecordingWriter:
@@ -174,7 +150,7 @@ def open_recording_writer(path: Path, header: RecordingHeader) -> Iterator[Recor
             made.append(path)
             with beside.open("w", encoding="ascii") as stamps:
                 made.append(beside)
-                stamps.write(f"# {json.dumps({'format': FORMAT_VERSION, **asdict(header)}, sort_keys=True)}\n{STAMP_COLUMNS}\n")
+                stamps.write(f"# {json.dumps(asdict(header), sort_keys=True)}\n{STAMP_COLUMNS}\n")
                 stamps.flush()  # a disk that has no room says so before anything is recorded
                 writer = RecordingWriter(raw, stamps)
                 try:
@@ -184,12 +160,53 @@ def open_recording_writer(path: Path, header: RecordingHeader) -> Iterator[Recor
     except OSError as error:
         raise DatasetError(f"{path}: cannot be written ({error.strerror or error}); make room or name another place") from error
     finally:
-        _remove_empty(made)
+        with suppress(OSError):
+            if made and not made[0].stat().st_size:
+                for empty in made:
+                    empty.unlink()
 
 
-def _remove_empty(made: list[Path]) -> None:
-    """Remove a recording that holds no byte, and its stamps with it."""
-    with suppress(OSError):
-        if made and not made[0].stat().st_size:
-            for path in made:
-                path.unlink()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedRecording:
+    """A recording that has ended; `failure` is why the meter was lost, None where it was stopped."""
+
+    bytes: int
+    duration_s: float
+    failure: DeviceError | None
+
+
+def log_meter(
+    meter: Meter, path: Path, stop: Event, *, duration_s: float, report: Callable[[float, int], None] | None = None
+) -> LoggedRecording:
+    """Write what the meter sends to a recording at `path` until `stop` is set or the time is over.
+
+    A meter that is lost ends it; what came before is kept.  Once a second everything is on disk, and `report` is told the seconds and
+    the bytes so far.  Raises DatasetError where the files cannot be written.
+    """
+    identity = meter.identity
+    begin = synced = now = monotonic_ns()
+    header = RecordingHeader(
+        model=identity.model.name,
+        firmware=identity.firmware,
+        uid=identity.uid,
+        baud=STREAM_BAUD if identity.model is PMD_USB else POWER_ON_BAUD,
+        started_host_ns=begin,
+        started_unix_s=time_ns() / NS_PER_S,
+    )
+    failure: DeviceError | None = None
+    with open_recording_writer(path, header) as writer:
+        while not stop.is_set() and now - begin < duration_s * NS_PER_S and failure is None:
+            try:
+                received = meter.receive(0.1)
+            except DeviceError as error:
+                failure, received = error, None
+            else:
+                now = monotonic_ns()
+            if received is not None:
+                writer.append(received)
+            if now - synced >= NS_PER_S:
+                synced = now
+                writer.sync()
+                if report is not None:
+                    report((now - begin) / NS_PER_S, writer.bytes)
+    return LoggedRecording(bytes=writer.bytes, duration_s=(now - begin) / NS_PER_S, failure=failure)

@@ -1,39 +1,82 @@
 """The meter as a power sensor of a bench: a thread drains the port, `read` hands over what it found."""
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from dataclasses import replace
 from threading import Condition, Thread
 from time import monotonic_ns
 from typing import Final
 
-from collector.devices.protocols import EnergyReading, PowerReadings
-from collector.errors import DeviceError
-from collector.pmd.decoder import Tally
-from collector.pmd.live import LiveDecoder, live_decoder
-from collector.pmd.meter import Meter, open_meter
-from collector.pmd.protocol import MeterIdentity
-from collector.pmd.samples import MODEL_RAILS, chosen_rails
-from collector.pmd.zero import zero_currents
+import numpy as np
 
-READ_SLICE_S: Final = 0.05
-"""Longest time for which the thread waits for bytes before it looks whether it is still wanted."""
-CATCH_UP_S: Final = 0.1
-"""Longest time for which `read` waits for samples that were taken before it was called."""
-MOST_WAITING: Final = 8_000_000
-"""Samples that may wait to be read: 28 minutes of a PMD-USB, 200 MB."""
+from collector.devices.errors import DeviceError
+from collector.devices.protocols import EnergyReading, PowerReadings
+from collector.pmd.clock_tie import ClockTie, fit_clock_tie
+from collector.pmd.decoder import Tally
+from collector.pmd.meter import Meter, Received, open_meter
+from collector.pmd.protocol import NS_PER_S, PMD_USB, STREAM_BAUD, MeterIdentity, MeterModel, MeterSamples
+from collector.pmd.stream import Part, open_stream
+
+TIE_WINDOW_NS: Final = 20 * NS_PER_S
+"""The live tie is fitted to the arrivals of this long: one segment of the recorded one."""
+
+
+class LiveDecoder:
+    """Turns arrivals into samples; those of a PMD-USB are tied to host time by the arrivals of the last twenty seconds."""
+
+    def __init__(self, model: MeterModel) -> None:
+        self._model = model
+        self._stream = open_stream(model, STREAM_BAUD)
+        self._zero_a = np.zeros(len(model.rails))
+        self._bytes = 0
+        self._seen: deque[tuple[int, int]] = deque()  # ticks and host time of the last packet of each arrival
+        self._parts: list[Part] = []
+        self._tie: ClockTie | None = None
+        self._tied_ns = self._last_ns = 0
+
+    def add(self, received: Received) -> None:
+        """Take what arrived."""
+        self._bytes += len(received.data)
+        part = self._stream.add(received.data, np.array([self._bytes]), np.array([received.host_ns]))
+        self._seen += zip(part.seen_ticks.tolist(), part.seen_ns.tolist(), strict=True)
+        while self._seen and self._seen[0][1] < received.host_ns - TIE_WINDOW_NS:
+            self._seen.popleft()
+        self._parts.append(part)
+
+    def take(self) -> MeterSamples:
+        """Every sample since the last call; times never run backwards, also where the tie has just been renewed."""
+        parts, self._parts = self._parts, []
+        ticks = np.concatenate([np.zeros(0, dtype=np.int64), *(part.ticks for part in parts)])
+        raw = np.concatenate([np.zeros((0, 2 * len(self._model.rails)), dtype=np.int16), *(part.raw for part in parts)])
+        if self._model is PMD_USB and len(ticks):
+            ticks = np.maximum.accumulate(np.maximum(self._renewed_tie().host_ns(ticks), self._last_ns))
+            self._last_ns = int(ticks[-1])
+        return self._model.samples(ticks, raw, self._zero_a)
+
+    def tally(self) -> Tally:
+        """What became of the bytes so far."""
+        return replace(self._stream.tally)
+
+    def _renewed_tie(self) -> ClockTie:
+        """The tie, fitted again where it has become old."""
+        now = self._seen[-1][1]
+        if self._tie is None or now - self._tied_ns > 0.5 * NS_PER_S:
+            ticks, host_ns = np.array(self._seen, dtype=np.int64).T
+            self._tie, self._tied_ns = fit_clock_tie(ticks, host_ns), now
+        return self._tie
 
 
 class PmdSensor:
     """An ElmorLabs PMD; implements PowerSensor, one field for each rail that was chosen."""
 
-    def __init__(self, meter: Meter, decoder: LiveDecoder, rails: tuple[int, ...]) -> None:
-        self._meter, self._decoder, self._rails = meter, decoder, rails
+    def __init__(self, meter: Meter, rails: Sequence[int]) -> None:
+        self._meter, self._rails = meter, rails
+        self._decoder = LiveDecoder(meter.identity.model)
         self._changed = Condition()
         self._heard_ns = 0
         self._ended = False
         self._failure: DeviceError | None = None
-        self._thread = Thread(target=self._drain, name="pmd", daemon=True)
 
     @property
     def identity(self) -> MeterIdentity:
@@ -46,8 +89,7 @@ class PmdSensor:
 
     def fields(self) -> tuple[str, ...]:
         """The rails that `read` hands over."""
-        names = MODEL_RAILS[self.identity.model]
-        return tuple(names[rail] for rail in self._rails)
+        return tuple(self.identity.model.rails[rail] for rail in self._rails)
 
     def read(self) -> tuple[PowerReadings, ...]:
         """Every sample since the last call, those taken until this call included; one entry for each rail, stamps shared.
@@ -56,7 +98,7 @@ class PmdSensor:
         """
         called_ns = monotonic_ns()
         with self._changed:
-            self._changed.wait_for(lambda: self._failure is not None or self._ended or self._heard_ns >= called_ns, CATCH_UP_S)
+            self._changed.wait_for(lambda: self._failure is not None or self._ended or self._heard_ns >= called_ns, timeout=0.1)
             if self._failure is not None:
                 raise self._failure
             samples = self._decoder.take()
@@ -75,53 +117,44 @@ class PmdSensor:
         with self._changed:
             return self._decoder.tally()
 
-    def start(self) -> None:
-        """Begin to drain the port; used by `open_pmd` alone."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """End the thread; used by `open_pmd` alone."""
-        with self._changed:
-            self._ended = True
-        self._thread.join()
+    @contextmanager
+    def draining(self) -> Iterator[None]:
+        """A thread that drains the port within the block; used by `open_pmd` alone."""
+        thread = Thread(target=self._drain, name="pmd", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._ended = True
+            thread.join()
 
     def _drain(self) -> None:
         """The thread: everything that arrives goes to the decoder at once."""
-        while not self._ended:
+        while not self._ended and self._failure is None:
             try:
-                received = self._meter.receive(READ_SLICE_S)
-                if received is not None:
-                    with self._changed:
-                        self._decoder.add(received)
-                        self._check_waiting()
-                        self._heard_ns = received.host_ns
-                        self._changed.notify_all()
+                received = self._meter.receive(0.05)  # then it looks whether it is still wanted
+                if received is None:
+                    continue
+                with self._changed:
+                    self._decoder.add(received)
+                    self._heard_ns = received.host_ns
+                    self._changed.notify_all()
             except DeviceError as error:
                 with self._changed:
                     self._failure = error
                     self._changed.notify_all()
-                return
-
-    def _check_waiting(self) -> None:
-        if self._decoder.waiting() > MOST_WAITING:
-            raise DeviceError(f"the meter's last {MOST_WAITING} samples were never read; read it at least every 20 minutes")
 
 
 @contextmanager
-def open_pmd(port: str, *, rails: Sequence[str] = (), zero: Path | None = None) -> Iterator[PmdSensor]:
+def open_pmd(port: str, *, rails: Sequence[str] = ()) -> Iterator[PmdSensor]:
     """A meter at a serial port as a power sensor, draining from now on and stopped at the end.
 
-    `rails` are those to hand over (without any, those that usually feed a board); `zero` is a recording with nothing
-    plugged in, whose mean currents are subtracted.  Stamps are of `time.monotonic_ns`.
+    `rails` are those to hand over; without any, those that usually feed a board.  Stamps are of `time.monotonic_ns`.
 
-    Raises DeviceError where no meter answers or a rail is unknown, DatasetError for a recording that gives no zero.
+    Raises DeviceError where no meter answers or a rail is unknown.
     """
     with open_meter(port) as meter:
-        model = meter.identity.model
-        chosen = chosen_rails(model, rails)
-        sensor = PmdSensor(meter, live_decoder(model, zero_currents(model, zero)), chosen)
-        sensor.start()
-        try:
+        sensor = PmdSensor(meter, meter.identity.model.chosen_rails(rails))
+        with sensor.draining():
             yield sensor
-        finally:
-            sensor.close()

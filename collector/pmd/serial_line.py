@@ -2,20 +2,20 @@
 
 import errno
 import os
-import re
 import termios
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
-from collector.errors import CollectorError, DeviceError
+from collector.devices.errors import CollectorError, DeviceError
 
-READ_SLICE_S: Final = 0.02
-"""Longest time for which one read blocks."""
-WRITE_LIMIT_S: Final = 1.0
-GATHER_S: Final = 0.003
-"""After the first byte the port is left alone for this long, so that one read fetches many packets."""
+QUIET_S: Final = 0.03
+"""Silence after which nothing more is on its way: six packets' time at the slowest line rate, and a USB frame."""
+OPEN_TROUBLE: Final[dict[int | None, str]] = {
+    errno.EACCES: "not permitted; add the user to the port's group (dialout)",
+    errno.EAGAIN: "in use by another program",
+}
 CDC_USB_ID: Final = (0x0483, 0x5740)
 """USB identity of the PMD2 and its relatives."""
 
@@ -59,10 +59,10 @@ class SerialLine:
                 first = self._handle.read(1)
             if not first:
                 return b""
-            time.sleep(GATHER_S)
+            time.sleep(0.003)  # one read then fetches many packets
             return first + bytes(self._handle.read(self._handle.in_waiting))
 
-    def drain(self, quiet_s: float, limit_s: float) -> int:
+    def drain(self, quiet_s: float = QUIET_S, limit_s: float = 0.3) -> int:
         """Throw incoming bytes away until none came for `quiet_s`, for `limit_s` at most; their number."""
         now = time.monotonic()
         end, quiet_from, count = now + limit_s, now, 0
@@ -96,11 +96,14 @@ def open_line(port: str, baud: int) -> Iterator[SerialLine]:
         from serial.tools import list_ports
     except ImportError:
         raise CollectorError("pyserial is not installed; install wattprint[collect]: pip install 'wattprint[collect]'") from None
+    ports = list_ports.comports()
     try:
-        handle = serial.Serial(port, baud, timeout=READ_SLICE_S, write_timeout=WRITE_LIMIT_S, exclusive=True)
+        handle = serial.Serial(port, baud, timeout=0.02, write_timeout=1.0, exclusive=True)
     except (OSError, ValueError, termios.error) as error:
-        raise DeviceError(f"{port or repr(port)}: {_open_trouble(error, [found.device for found in list_ports.comports()])}") from error
-    usb = next(((found.vid, found.pid) for found in list_ports.comports() if found.device == port and found.vid is not None), None)
+        trouble = OPEN_TROUBLE.get(getattr(error, "errno", None), f"no serial port that can be used ({_reason(error)})")
+        there = ", ".join(sorted(found.device for found in ports)) or "none"
+        raise DeviceError(f"{port or repr(port)}: {trouble}; serial ports here: {there}") from error
+    usb = next(((found.vid, found.pid) for found in ports if found.device == port and found.vid is not None), None)
     try:
         yield SerialLine(port, handle, usb)
     finally:
@@ -108,21 +111,7 @@ def open_line(port: str, baud: int) -> Iterator[SerialLine]:
             handle.close()
 
 
-def _open_trouble(error: Exception, ports: list[str]) -> str:
-    """Why a port cannot be opened, and what to do."""
-    code = getattr(error, "errno", None)
-    there = f"; serial ports here: {', '.join(sorted(ports))}" if ports else "; no serial port is here"
-    if code == errno.ENOENT:
-        return f"no such port{there} (on Ubuntu, brltty takes the adapter away: remove it)"
-    if code in (errno.EACCES, errno.EPERM):
-        return f"not permitted; add the user to the port's group (dialout){there}"
-    if code in (errno.EAGAIN, errno.EBUSY):
-        return "in use by another program; close it, or name another port"
-    return f"cannot be used as a serial port ({_reason(error)}){there}"
-
-
 def _reason(error: Exception) -> str:
     """The error in the system's own words where it has a number, else in its own."""
-    text = str(error.args[-1]) if error.args else type(error).__name__
-    number = getattr(error, "errno", None) or next(iter(re.findall(r"[\[(](?:Errno )?(\d+)[\],]", text)), None)
-    return os.strerror(int(number)) if number else text
+    number = getattr(error, "errno", None)
+    return os.strerror(number) if number else str(error.args[-1] if error.args else error)

@@ -1,147 +1,167 @@
-"""Decoded samples as a table: CSV or Parquet, with `t_s`, `power_w`, and voltage and current of every rail."""
+"""Decoded samples as a table, and what `collect pmd` says about a recording.
 
-from collections.abc import Iterator, Sequence
+The table is CSV or Parquet with `t_s`, `power_w`, and voltage and current of every rail.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 
-from collector.errors import DatasetError
-from collector.pmd.clock_tie import NS_PER_S
+from collector.devices.errors import DatasetError
+from collector.pmd.protocol import NS_PER_S, PMD_USB
 from collector.pmd.recording import ScannedRecording, sample_blocks
-from collector.pmd.samples import MODEL_RAILS, MeterSamples
+from collector.sensing.figures import figure, time_text
 from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.whole_file import open_whole
 
-PARQUET: Final = ".parquet"
-DIGITS: Final = 6
-"""Decimals of a value: a thousandth of the meter's step, and none of a number's binary dust."""
-TIME_DIGITS: Final = 7
-"""Decimals of a time: 0.1 µs; a tick is 0.34 µs."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableForm:
+    """What a table holds: positions of the rails whose sum is `power_w`, zeros of all channels [A], and what `t_s` counts from.
+
+    `time_base` is "first" (sample), "monotonic" or "unix"; `start_s` is added.
+    """
+
+    rails: Sequence[int]
+    zero_a: Array
+    time_base: str = "first"
+    start_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerSummary:
-    """What was written: samples, span, mean power, energy, and voltage and current of each rail on the mean."""
+    """What was written: samples, span, energy by the trapezoid rule (holes bridged), and the means of power, voltages and currents."""
 
     samples: int
     duration_s: float
-    mean_power_w: float
     energy_j: float
-    mean_volts: Array
-    mean_amperes: Array
+    mean_power_w: float
+    rails: dict[str, tuple[float, float]]
 
 
-def origin_ns(scanned: ScannedRecording, time_base: str) -> int:
+def write_table(scanned: ScannedRecording, out: Path | BinaryIO | None, form: TableForm) -> PowerSummary:
+    """Write all samples; a path gets its file whole or not at all, None gets nothing.
+
+    Raises DatasetError where a recording without stamps does not know the time base, UnwrittenError.
+    """
+    rails = scanned.recording.model.rails
+    origin_ns = _origin_ns(scanned, form.time_base) - round(form.start_s * NS_PER_S)
+    sums, count, energy_j, last_w = np.zeros(1 + 2 * len(rails)), 0, 0.0, 0.0
+    last_ns = scanned.first_ns
+    names = ["t_s", "power_w", *(f"{name}_{unit}" for name in rails for unit in ("v", "a"))]
+    with _sink(out, pa.schema([pa.field(name, pa.float64(), nullable=False) for name in names])) as write:
+        for samples in sample_blocks(scanned, form.zero_a):
+            power_w = samples.rail_power_w()[:, form.rails].sum(axis=1)
+            values = np.column_stack([power_w, np.stack([samples.volts, samples.amperes], axis=2).reshape(len(samples), -1)])
+            steps_s = np.diff(samples.host_ns, prepend=last_ns) / NS_PER_S
+            energy_j += float(np.sum(0.5 * steps_s * (power_w + np.concatenate([[last_w], power_w[:-1]]))))
+            last_ns, last_w = int(samples.host_ns[-1]), float(power_w[-1])
+            sums, count = sums + values.sum(axis=0), count + len(samples)
+            # a tick is 0.34 µs; a millionth is a thousandth of the meter's step
+            write([np.round((samples.host_ns - origin_ns) / NS_PER_S, 7), *np.round(values, 6).T])
+    means = (sums / count).tolist()
+    return PowerSummary(
+        samples=count,
+        duration_s=(last_ns - scanned.first_ns) / NS_PER_S,
+        energy_j=energy_j,
+        mean_power_w=means[0],
+        rails=dict(zip(rails, zip(means[1::2], means[2::2], strict=True), strict=True)),
+    )
+
+
+def _origin_ns(scanned: ScannedRecording, time_base: str) -> int:
     """Host time [ns] of t_s = 0.  Raises DatasetError where a recording without stamps does not know the base."""
-    if time_base == "first":
-        return scanned.first_ns
-    if time_base == "monotonic":
-        return 0
+    if time_base != "unix":
+        return scanned.first_ns if time_base == "first" else 0
     header = scanned.recording.header
     if header is None:
         raise DatasetError(f"{scanned.recording.path}: has no stamps and so no wall time; give --start, the time of its first packet")
     return header.started_host_ns - round(header.started_unix_s * NS_PER_S)
 
 
-def write_table(
-    scanned: ScannedRecording, out: Path | BinaryIO | None, *, zero_a: Array, rails: Sequence[int], time_base: str, start_s: float = 0.0
-) -> PowerSummary:
-    """Write all samples, their power summed over `rails`; a path gets its file whole or not at all, None gets nothing.
-
-    `t_s` counts from the zero of the time base, plus `start_s`.
-    Raises UnwrittenError.
-    """
-    names = MODEL_RAILS[scanned.recording.model]
-    origin = origin_ns(scanned, time_base) - round(start_s * NS_PER_S)
-    totals = _Totals(len(names))
-    with _sink(out, _schema(names)) as write:
-        for samples in sample_blocks(scanned, zero_a):
-            power_w = samples.rail_power_w()[:, list(rails)].sum(axis=1)
-            totals.add(samples, power_w)
-            write(_batch(samples, power_w, origin, names))
-    return totals.summary()
-
-
-class _Totals:
-    """Sums over all samples: energy by the trapezoid rule, holes bridged by a straight line."""
-
-    def __init__(self, rails: int) -> None:
-        self._count = 0
-        self._energy_j = 0.0
-        self._first: tuple[int, float] | None = None
-        self._last = 0, 0.0
-        self._volts, self._amperes = np.zeros(rails), np.zeros(rails)
-        self._power = 0.0
-
-    def add(self, samples: MeterSamples, power_w: Array) -> None:
-        """Take the next samples."""
-        if not len(samples):
-            return
-        if self._first is None:
-            self._first = self._last = int(samples.host_ns[0]), float(power_w[0])
-        steps_s = np.diff(samples.host_ns, prepend=self._last[0]) / NS_PER_S
-        before_w = np.concatenate([[self._last[1]], power_w[:-1]])
-        self._energy_j += float(np.sum(0.5 * steps_s * (power_w + before_w)))
-        self._last = int(samples.host_ns[-1]), float(power_w[-1])
-        self._count += len(samples)
-        self._power += float(power_w.sum())
-        self._volts += samples.volts.sum(axis=0)
-        self._amperes += samples.amperes.sum(axis=0)
-
-    def summary(self) -> PowerSummary:
-        """The sums as they stand."""
-        count = max(self._count, 1)
-        first = self._first or self._last
-        return PowerSummary(
-            samples=self._count,
-            duration_s=(self._last[0] - first[0]) / NS_PER_S,
-            mean_power_w=self._power / count,
-            energy_j=self._energy_j,
-            mean_volts=self._volts / count,
-            mean_amperes=self._amperes / count,
-        )
-
-
-def _schema(names: Sequence[str]) -> Any:
-    """Columns of the table."""
-    columns = ["t_s", "power_w", *(f"{name}_{unit}" for name in names for unit in ("v", "a"))]
-    return pa.schema([pa.field(name, pa.float64(), nullable=False) for name in columns])
-
-
-def _batch(samples: MeterSamples, power_w: Array, origin: int, names: Sequence[str]) -> Any:
-    """Samples as rows."""
-    time_s = np.round((samples.host_ns - origin) / NS_PER_S, TIME_DIGITS)
-    columns = [time_s, np.round(power_w, DIGITS)]
-    for rail in range(len(names)):
-        columns += [np.round(samples.volts[:, rail], DIGITS), np.round(samples.amperes[:, rail], DIGITS)]
-    return pa.record_batch([pa.array(column) for column in columns], schema=_schema(names))
-
-
 @contextmanager
-def _sink(out: Path | BinaryIO | None, schema: Any) -> Iterator[Any]:
-    """A function that takes batches."""
+def _sink(out: Path | BinaryIO | None, schema: Any) -> Iterator[Callable[[list[Array]], None]]:
+    """A function that writes columns."""
     if out is None:
-        yield lambda _batch: None
-    elif not isinstance(out, Path):
-        with _csv(out, schema) as write:
-            yield write
-    elif out.suffix == PARQUET:
-        with open_whole(out) as stream, pq.ParquetWriter(stream, schema, compression="zstd", write_page_checksum=True) as parquet:
-            yield parquet.write_batch
+        yield lambda _columns: None
+    elif isinstance(out, Path):
+        with open_whole(out) as stream:
+            if out.suffix != ".parquet":
+                with _sink(stream, schema) as write:
+                    yield write
+                return
+            with pq.ParquetWriter(stream, schema, compression="zstd", write_page_checksum=True) as parquet:
+                yield lambda columns: parquet.write_batch(pa.record_batch(columns, schema=schema))
     else:
-        with open_whole(out) as stream, _csv(stream, schema) as write:
-            yield write
+        out.write((",".join(schema.names) + "\n").encode())  # names without quotes
+        with pcsv.CSVWriter(out, schema, write_options=pcsv.WriteOptions(include_header=False)) as csv:
+            yield lambda columns: csv.write_batch(pa.record_batch(columns, schema=schema))
 
 
-@contextmanager
-def _csv(stream: BinaryIO, schema: Any) -> Iterator[Any]:
-    """A function that writes batches as CSV below a line of names, which carry no quotes."""
-    stream.write((",".join(schema.names) + "\n").encode())
-    with pcsv.CSVWriter(stream, schema, write_options=pcsv.WriteOptions(include_header=False)) as csv:
-        yield csv.write_batch
+def recording_document(scanned: ScannedRecording, summary: PowerSummary) -> dict[str, object]:
+    """Counts, clock and means of a recording; what is not known is None.  The first hundred holes are listed one by one."""
+    tally, holes, tie = scanned.tally, scanned.holes, scanned.tie
+    listed = zip(holes.end_ns[:100].tolist(), holes.length_s[:100].tolist(), holes.lost[:100].tolist(), strict=True)
+    return {
+        "recording": str(scanned.recording.path),
+        "model": scanned.recording.model.name,
+        "bytes": tally.bytes,
+        "samples": tally.packets,
+        "lost": int(holes.lost.sum()),
+        "resyncs": tally.resyncs,
+        "holes": len(holes.lost),
+        "longest_hole_s": float(holes.length_s.max(initial=0.0)),
+        "bridged_s": float(holes.length_s.sum()),
+        "hole_list": [{"t_s": (end - scanned.first_ns) / NS_PER_S, "length_s": length, "lost": lost} for end, length, lost in listed],
+        "discarded_bytes": tally.discarded_bytes,
+        "trailing_bytes": tally.trailing_bytes,
+        "duration_s": summary.duration_s,
+        "tick_rate_per_s": _known(1e3 * tie.ticks_per_ms) if tie else None,
+        "tick_rate_std_per_s": _known(1e3 * tie.ticks_per_ms_std) if tie else None,
+        "tick_rate_source": tie.source if tie else None,
+        "clock_residual_s": _known(tie.residual_s) if tie else None,
+        "clock_points": tie.points if tie else None,
+        "clock_points_offered": tie.offered if tie else None,
+        "first_host_ns": scanned.first_ns if tie is None or tie.source == "stamps" else None,
+        "mean_power_w": summary.mean_power_w,
+        "energy_j": summary.energy_j,
+        "rails": {name: {"voltage_v": volts, "current_a": amperes} for name, (volts, amperes) in summary.rails.items()},
+    }
+
+
+def recording_lines(scanned: ScannedRecording, summary: PowerSummary) -> list[str]:
+    """The same for people."""
+    recording, tally, holes, tie = scanned.recording, scanned.tally, scanned.holes, scanned.tie
+    longest = time_text(float(holes.length_s.max(initial=0.0)))
+    lines = [
+        f"{recording.path}:",
+        f"  {recording.model.name}, {tally.packets} samples in {summary.duration_s:.3f} s,"
+        f" {holes.lost.sum()} lost in {len(holes.lost)} holes (longest {longest}),",
+        f"  {tally.resyncs} resyncs, {tally.discarded_bytes} bytes discarded",
+    ]
+    if tie is not None:
+        residual = f", residual {time_text(tie.residual_s)} rms" if math.isfinite(tie.residual_s) else ""
+        rate = figure(1e3 * tie.ticks_per_ms, 1e3 * tie.ticks_per_ms_std, "ticks per s")
+        lines.append(f"  clock     {rate} ({tie.source}){residual}")
+        if tie.source == "load":
+            lines.append(f"{'':<12}{tie.points} of the load's {tie.offered} launches show in the power")
+        if tie.points < tie.offered:
+            lines.append(f"{'':<12}not all do: --start may be off by whole periods of the load")
+    lines += [f"  power     {summary.mean_power_w:.2f} W, the mean of the samples", f"  energy    {summary.energy_j:.2f} J"]
+    if len(holes.lost):
+        lines.append(f"{'':<12}{time_text(float(holes.length_s.sum()))} of holes, bridged by straight lines: not mean times duration")
+    if recording.model is PMD_USB:  # after a check against a multimeter, as its published users found
+        lines.append(f"{'':<12}the meter's own accuracy, about 1.1%, is in neither")
+    return [*lines, *(f"  {name:<9} {volts:7.3f} V {amperes:8.3f} A" for name, (volts, amperes) in summary.rails.items())]
+
+
+def _known(value: float) -> float | None:
+    return value if math.isfinite(value) else None

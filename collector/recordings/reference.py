@@ -8,11 +8,9 @@ import numpy as np
 
 from collector.errors import SensorError
 from collector.pmd.clock_tie import ClockTie, nominal_tie, straight_tie
-from collector.pmd.packets import NOMINAL_TICKS_PER_MS
-from collector.pmd.recording import sample_blocks, scan_recording
+from collector.pmd.protocol import NOMINAL_TICKS_PER_MS
+from collector.pmd.recording import sample_blocks, scan_recording, zero_currents
 from collector.pmd.recording_files import Recording, read_recording, stamps_path
-from collector.pmd.samples import chosen_rails
-from collector.pmd.zero import zero_currents
 from collector.recordings.columns import numbers, open_log, read_columns
 from collector.recordings.loads import read_load
 from collector.recordings.readings import POWER, TIME
@@ -61,7 +59,7 @@ def _pmd(path: Path) -> RecordedReference:
     header = recording.header
     start_s = _start_s(path) - START_LEAD_S if header is None else 0.0
     scanned = scan_recording(recording)
-    rails = chosen_rails(recording.model, ())
+    rails = recording.model.chosen_rails(())
     zero = zero_currents(recording.model, None)
     blocks = [(block.host_ns, block.rail_power_w()[:, rails].sum(axis=1)) for block in sample_blocks(scanned, zero)]
     host_ns = np.concatenate([stamps for stamps, _ in blocks])
@@ -90,7 +88,7 @@ def tie_from_load(recording: Recording, load: Path, start_s: float) -> ClockTie:
         )
     # the meter's nominal time runs fast by `rate`: so many more ticks to a millisecond
     rate = NOMINAL_TICKS_PER_MS * (1.0 + tie.rate)
-    return straight_tie("load", rate, NOMINAL_TICKS_PER_MS * tie.rate_std, blocks=tie.launches, offered=len(stamps.start_s))
+    return straight_tie("load", rate, NOMINAL_TICKS_PER_MS * tie.rate_std, points=tie.launches, offered=len(stamps.start_s))
 
 
 def _start_s(path: Path) -> float:

@@ -12,8 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from collector.bench import Bench
 from collector.devices import limiting_reasons
+from collector.devices.protocols import Bench
 from collector.errors import SensorError
 from collector.sampling import SECONDS_PER_NS, Sampler, Trace, host_seconds, joined_readings
 from collector.sensing.board_power import LoadStamps

@@ -11,9 +11,8 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from collector.bench import Bench
 from collector.devices import limiting_reasons
-from collector.devices.protocols import PreparedKernel
+from collector.devices.protocols import Bench, PreparedKernel
 from collector.errors import RunnerError, SensorError
 from collector.sampling import Sampler
 from estimator.vocabulary.workload import Operator, make_operator

@@ -7,9 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from collector.bench import Bench, Instruments
 from collector.devices.possible_power import possible_power
-from collector.devices.protocols import EnergyReading, StateReadings
+from collector.devices.protocols import Bench, EnergyReading, Instruments, StateReadings
 from collector.errors import SensorError
 from collector.sampling import SECONDS_PER_NS, Sampler, host_seconds
 from collector.sensing.board_power import LoadStamps

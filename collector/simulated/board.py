@@ -9,14 +9,14 @@ import numpy as np
 
 from collector.devices import THROTTLE_BITS, GpuIdentity, GpuState, LaunchRecord, PreparedKernel, StateReadings
 from collector.devices.errors import DeviceError, RunnerError
+from collector.simulated.generated import require_link
 from collector.simulated.library_attention import attention_plan
 from collector.simulated.library_matrix import convolution_plan, product_plan
 from collector.simulated.library_stream import depthwise_plan, elementwise_plan, row_plan
-from collector.simulated.links import require_link
 from collector.simulated.plan import KernelPlan
 from collector.simulated.profile import BoardProfile
 from collector.simulated.sensors import PollClock, SimulatedMeter, SimulatedSensor
-from collector.simulated.silicon import planted_event_energy_j, voltage_v
+from collector.simulated.silicon import voltage_v
 from collector.simulated.world import LoadedKernel, World
 from estimator.vocabulary.errors import SpecificationError
 from estimator.vocabulary.gpu import GpuSpec, simulated_uuid
@@ -25,9 +25,6 @@ from microbench.errors import UnsupportedError
 from microbench.layouts import layout_of
 from microbench.loads.copies import CopyLoad, prepared_copy
 from microbench.loads.generated import GeneratedLoad, prepared_load
-
-EPOCH_UNIX_S: Final = 1_704_067_200.0
-"""Wall time at which every simulated session begins: 2024-01-01 00:00 UTC, so that results repeat to the bit."""
 
 STATE_POLL_S: Final = 0.02
 ALIKE: Final = (
@@ -38,17 +35,9 @@ ALIKE: Final = (
 SETUP_S: Final = 0.004
 """Allocating and filling the operands of a kernel."""
 
-SEGMENTS: Final = 10
-"""Parts of a run that are timed separately."""
 
-DISPLACING_L2_SIZES: Final = 2.0
-"""Cold operands rotate through this many times the L2."""
-
-USABLE_DRAM_SHARE: Final = 0.95
 L2_STATES: Final = ("warm", "cold")
 
-FOREIGN_PROCESS: Final = 4242
-"""Number of the planted process that shares the board in some runs."""
 
 Planner = Callable[[Operator, BoardProfile, GpuSpec], KernelPlan]
 
@@ -82,7 +71,8 @@ class SimulatedClock:
 
     def unix_s(self) -> float:
         """Wall time [s since 1970]: a fixed epoch and the world's time."""
-        return EPOCH_UNIX_S + self._world.now_s
+        # wall time at which every simulated session begins: 2024-01-01 00:00 UTC, so that results repeat to the bit
+        return 1_704_067_200.0 + self._world.now_s
 
 
 class SimulatedGpu:
@@ -117,7 +107,8 @@ class SimulatedGpu:
             voltage_v=voltage_v(self._world.profile, clock) if self.voltage_readable() else math.nan,
             power_limit_w=self._world.gpu.power_limit_w,
             throttle_mask=THROTTLE_BITS["gpu_idle"],
-            other_processes=(FOREIGN_PROCESS,) if self._world.shared else (),
+            # number of the planted process that shares the board in some runs
+            other_processes=(4242,) if self._world.shared else (),
         )
 
     def read_states(self) -> StateReadings:
@@ -205,7 +196,7 @@ class SimulatedRunner:
         if self._broken or prepared.kernel_name in self._world.profile.faults.kills.split():
             self._broken = True
             raise DeviceError(f"running {prepared.kernel_name}: illegal address; this process cannot use the board any more")
-        outcome = self._world.run(loaded, launches, min(SEGMENTS, launches))
+        outcome = self._world.run(loaded, launches, min(10, launches))  # parts of a run that are timed separately
         return LaunchRecord(start_ns=outcome.start_ns, end_ns=outcome.end_ns, launches=launches, segment_s=outcome.segment_s)
 
     def loaded(self, prepared: PreparedKernel) -> LoadedKernel:
@@ -215,9 +206,10 @@ class SimulatedRunner:
 
 def _buffer_sets(plan: KernelPlan, gpu: GpuSpec, l2_state: str) -> int:
     """Copies of the operands that a run rotates through.  Raises RunnerError where they do not fit into memory."""
-    sets = 1 if l2_state == "warm" else 1 + math.ceil(DISPLACING_L2_SIZES * gpu.l2_bytes / plan.working_set_bytes)
+    # cold operands rotate through this many times the L2
+    sets = 1 if l2_state == "warm" else 1 + math.ceil(2.0 * gpu.l2_bytes / plan.working_set_bytes)
     needed = sets * plan.working_set_bytes
-    if needed > USABLE_DRAM_SHARE * gpu.dram_bytes:
+    if needed > 0.95 * gpu.dram_bytes:  # the rest is the driver's
         raise RunnerError(f"{plan.kernel_name} needs {needed / 1e9:.1f} GB; {gpu.name} has {gpu.dram_bytes / 1e9:.1f} GB")
     return sets
 
@@ -264,18 +256,6 @@ class SimulatedBoard:
         self.sensor = SimulatedSensor(self.world)
         self.meter = SimulatedMeter(self.world)
         self.runner = SimulatedRunner(self.world)
-
-    def planted_event_energy_j(self) -> dict[str, float]:
-        """Energy of one event by module at the planted reference voltage [J]."""
-        return planted_event_energy_j(self.world.profile)
-
-    def planted_reference_voltage_v(self) -> float:
-        """Voltage at which the planted energies hold [V]."""
-        return self.world.profile.energy.reference_voltage_v
-
-    def planted_voltage_v(self, sm_clock_mhz: float) -> float:
-        """Supply at rest for a clock [V]."""
-        return voltage_v(self.world.profile, sm_clock_mhz)
 
     def planted_latency_s(self, prepared: PreparedKernel, sm_clock_mhz: float) -> float:
         """Time from one launch to the next at a clock, without a run's luck [s]."""

@@ -7,7 +7,6 @@ perfect, so the edge is soft.
 
 import math
 from collections.abc import Sequence
-from typing import Final
 
 import numpy as np
 
@@ -15,12 +14,6 @@ from collector.simulated.plan import Traffic
 from collector.simulated.profile import MemoryProfile
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import IntArray
-
-REPLAYED_WAVES: Final = 40
-"""Waves replayed one by one; a longer launch repeats their pattern."""
-
-DRIFT_MISS_SHARE: Final = 0.01
-"""Share of the hits within a wave that are lost because blocks drift apart."""
 
 
 def usable_l2_bytes(memory: MemoryProfile, gpu: GpuSpec) -> float:
@@ -36,7 +29,7 @@ def resident_share(memory: MemoryProfile, gpu: GpuSpec, distance_bytes: float) -
 
 def replayed_blocks(blocks: int, slots: int) -> int:
     """How many blocks of a launch are replayed one by one."""
-    return min(blocks, REPLAYED_WAVES * slots)
+    return min(blocks, 40 * slots)  # waves replayed one by one; a longer launch repeats their pattern
 
 
 def streamed_traffic(memory: MemoryProfile, gpu: GpuSpec, read_bytes: float, write_bytes: float, reread_bytes: float = 0.0) -> Traffic:
@@ -82,7 +75,8 @@ def replayed_traffic(
                 seen[key] = position
                 touched += size
     repeats = blocks / replayed
-    drift = DRIFT_MISS_SHARE * max(0.0, loaded_bytes - touched * repeats) * (1.0 - resident_share(memory, gpu, loaded_bytes))
+    # share of the hits within a wave that are lost because blocks drift apart
+    drift = 0.01 * max(0.0, loaded_bytes - touched * repeats) * (1.0 - resident_share(memory, gpu, loaded_bytes))
     again = min(refetched * repeats + drift, max(0.0, loaded_bytes - compulsory_bytes))
     kept = resident_share(memory, gpu, compulsory_bytes + again + write_bytes)
     return Traffic(

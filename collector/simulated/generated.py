@@ -2,7 +2,8 @@
 
 Time comes from issue intervals, latencies and the paths to memory.  The energy of a lane is the work of its unit plus the reads of
 its registers; the energy of a warp is its issue, which costs more after an instruction for another unit.  Memory transactions and idle
-slots of a working SM's schedulers cost energy too.  The figures are plausible for plumbing and statistics, not measurements.
+slots of a working SM's schedulers cost energy too.  Links are full duplex: what is sent does not slow what comes.
+The figures are plausible for plumbing and statistics, not measurements.
 """
 
 import math
@@ -11,10 +12,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final
 
-from collector.devices.errors import BoardProfileError
-from collector.simulated.links import link_energy_j, link_latency_s, link_rate
+from collector.devices.errors import BoardProfileError, RunnerError
 from collector.simulated.plan import steady_noise
-from collector.simulated.profile import BoardProfile
+from collector.simulated.profile import BoardProfile, LinkProfile
 from collector.simulated.scheduler import KernelTiming, loaded_bytes_per_s
 from collector.simulated.silicon import JOULE_PER_PICOJOULE, LaunchEnergy
 from estimator.vocabulary.gpu import GpuSpec
@@ -22,6 +22,7 @@ from estimator.vocabulary.quantities import HZ_PER_MHZ, Array
 from estimator.vocabulary.reader import read_file
 from estimator.vocabulary.resources import resource_folder
 from microbench.kernel import WARP_LANES
+from microbench.loads.copies import CopyLoad
 from microbench.loads.generated import GeneratedLoad
 from microbench.toolchain.inspect import InspectedEntry
 
@@ -38,22 +39,7 @@ STALL_PJ: Final = 9.0
 CHANGE_PJ: Final = 6.0
 """Added to an issue if the instruction before went to another unit [pJ]."""
 
-READ_PJ: Final = 0.045
-"""Energy of one register read by one lane, relative to the board's `cuda_pj_per_op` [1]."""
 
-WORK_SHARE: Final = 0.8
-"""Share of an instruction's energy that does not depend on its register reads [1]."""
-
-COPY_PJ: Final = 0.17
-"""Energy of one lane of a copy instruction, relative to the board's `cuda_pj_per_op` [1]."""
-
-OPCODE_SPREAD: Final = 0.01
-"""Standard deviation of an opcode's energy around that of its kind [1]."""
-
-UNOPTIMISED_CLOCKS: Final = 15.0
-"""Clocks that a warp waits after every instruction of code assembled at O0, as its control words say (seen with ptxas 13.0 for sm_90)."""
-
-L1_PJ_PER_BYTE: Final = 4.1
 DATA_FACTOR: Final[dict[str, float]] = {"random": 1.0, "constant": 0.78, "zero": 0.62}
 """Energy of lanes relative to random data: fewer bits toggle."""
 
@@ -61,10 +47,8 @@ OVERLAP_NORM: Final = 6.0
 """Limits of a loop that run side by side: the norm that joins their times; the largest decides, the next ones cost a little."""
 
 L1_LATENCY_CLOCKS: Final = 33.0
-SHARED_LATENCY_CLOCKS: Final = 23.0
 START_CLOCKS: Final = 900.0
 IN_FLIGHT_LOADS: Final = 8.0
-NAP_S: Final = 0.9e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +97,8 @@ def kind_of(opcode: str) -> Kind:
     """What an opcode takes, and what its unit costs; a copy goes through the unit of its opcode."""
     words = opcode.split(".")
     if words[1:2] == ["MOV"]:
-        return replace(kind_of(words[0]), lane_pj=COPY_PJ)
+        # energy of one lane of a copy instruction, relative to the board's `cuda_pj_per_op` [1]
+        return replace(kind_of(words[0]), lane_pj=0.17)
     known = kinds()
     names = [".".join(words[:count]) for count in range(len(words), 0, -1)]
     return next((known[name] for name in (*names, words[0].rstrip("0123456789")) if name in known), known["other"])
@@ -121,8 +106,11 @@ def kind_of(opcode: str) -> Kind:
 
 def planted_lane_energy_j(profile: BoardProfile, opcode: str, reads: float) -> float:
     """Energy of one lane of an instruction that reads so many registers, at the reference voltage on random data [J]."""
-    own = 1.0 + OPCODE_SPREAD * steady_noise("opcode", opcode)
-    relative = kind_of(opcode).lane_pj * own * WORK_SHARE + READ_PJ * reads
+    # standard deviation of an opcode's energy around that of its kind [1]
+    own = 1.0 + 0.01 * steady_noise("opcode", opcode)
+    # energy of one register read by one lane, relative to the board's `cuda_pj_per_op` [1]
+    # share of an instruction's energy that does not depend on its register reads [1]
+    relative = kind_of(opcode).lane_pj * own * 0.8 + 0.045 * reads
     return relative * profile.energy.cuda_pj_per_op * JOULE_PER_PICOJOULE
 
 
@@ -167,7 +155,7 @@ def planted_transaction_energy_j(profile: BoardProfile) -> dict[str, float]:
     energy = profile.energy
     picojoules = {
         "shared": LINE_BYTES * energy.shared_pj_per_byte,
-        "l1": LINE_BYTES * L1_PJ_PER_BYTE,
+        "l1": LINE_BYTES * 4.1,  # [pJ/byte]
         "l2": SECTOR_BYTES * energy.l2_pj_per_byte,
         "dram": SECTOR_BYTES * energy.dram_pj_per_byte,
     }
@@ -230,7 +218,7 @@ def _turn_s(profile: BoardProfile, gpu: GpuSpec, load: GeneratedLoad, clock_hz: 
         crossed = load.kernel.work.bytes_moved[load.link] * lanes
         limits.append(crossed / link_rate(profile, load.link) * clock_hz)
     clocks = float(sum(limit**OVERLAP_NORM for limit in limits)) ** (1.0 / OVERLAP_NORM)
-    return float(clocks) / clock_hz + NAP_S * body.get("NANOSLEEP", 0)
+    return float(clocks) / clock_hz + 0.9e-3 * body.get("NANOSLEEP", 0)  # [s]
 
 
 def _interval(kind: Kind, gpu: GpuSpec) -> float:
@@ -248,7 +236,7 @@ def _latency_clocks(profile: BoardProfile, load: GeneratedLoad, clock_hz: float)
     kernel = load.kernel
     chained = 0.0
     waits = {
-        "shared": SHARED_LATENCY_CLOCKS,
+        "shared": 23.0,
         "l1": L1_LATENCY_CLOCKS,
         "l2": profile.memory.l2_latency_clocks,
         "dram": profile.memory.l2_latency_clocks + profile.memory.dram_latency_s * clock_hz,
@@ -262,7 +250,9 @@ def _latency_clocks(profile: BoardProfile, load: GeneratedLoad, clock_hz: float)
         elif not works_once(opcode):
             chained += kind_of(opcode).latency * count / kernel.chains
     if load.level == "O0":
-        return max(chained, UNOPTIMISED_CLOCKS * sum(load.entry.body.values()))
+        # clocks that a warp waits after every instruction of code assembled at O0, as its control words say (seen
+        # with ptxas 13.0 for sm_90)
+        return max(chained, 15.0 * sum(load.entry.body.values()))
     return chained
 
 
@@ -285,3 +275,50 @@ def _energy(profile: BoardProfile, load: GeneratedLoad, slots: float) -> LaunchE
     if load.link:
         core["link"] = link_energy_j(profile.link, load.link, load.link_bytes())
     return LaunchEnergy(core_j=core, dram_j=counts["dram"] * each["dram"], hidden_j=0.0)
+
+
+def link_rate(profile: BoardProfile, name: str) -> float:
+    """What a link carries in one direction [byte/s].  Raises RunnerError for a peer that the board has not."""
+    link = profile.link
+    if name == "host":
+        return link.host_bytes_per_s
+    if link.peers < 1:
+        raise RunnerError("needs the memory of another GPU; this simulated board reaches none ([link] peers = 0)")
+    return link.peer_bytes_per_s
+
+
+def link_latency_s(link: LinkProfile, name: str) -> float:
+    """From asking for a word beyond the board to having it [s]."""
+    return link.host_latency_s if name == "host" else link.peer_latency_s
+
+
+def link_energy_j(link: LinkProfile, name: str, moved_bytes: float) -> float:
+    """What this board spends on so many bytes that cross a link [J]; the other end's share is not its own."""
+    each = link.host_pj_per_byte if name == "host" else link.peer_pj_per_byte
+    return each * JOULE_PER_PICOJOULE * moved_bytes
+
+
+def require_link(profile: BoardProfile, name: str, who: str) -> None:
+    """Raises RunnerError, naming who wants it, where a board has no such link."""
+    if name in ("host", "peer"):
+        try:
+            link_rate(profile, name)
+        except RunnerError as error:
+            raise RunnerError(f"{who}: {error}") from error
+
+
+def copy_point(profile: BoardProfile, gpu: GpuSpec, load: CopyLoad) -> tuple[KernelTiming, LaunchEnergy]:
+    """Time and energy of one copy: no SM works, the memory of this board is read or written, or both."""
+    moved = float(load.host.bytes_moved)
+    inside = load.link == "device"
+    # what a copy within the board reaches of the DRAM's bandwidth: each byte is read and written
+    rate = 0.45 * gpu.dram_bytes_per_s if inside else link_rate(profile, load.link)
+    through_dram = 2.0 * moved if inside else moved
+    crossed = 0.0 if inside else link_energy_j(profile.link, load.link, moved)
+    core = {
+        "link": crossed + 6.0 * JOULE_PER_PICOJOULE * moved,  # a copy engine's own work [pJ/byte]
+        "l2": through_dram * profile.energy.l2_pj_per_byte * JOULE_PER_PICOJOULE,
+    }
+    dram_j = through_dram * profile.energy.dram_pj_per_byte * JOULE_PER_PICOJOULE
+    # a copy engine's time to begin one copy [s]
+    return KernelTiming(gpu_s=moved / rate + 4e-6, busy_share=0.0), LaunchEnergy(core_j=core, dram_j=dram_j, hidden_j=0.0)

@@ -17,14 +17,6 @@ from estimator.vocabulary.workload import Operator
 SOFTMAX_OPS: Final = 6.0
 """Lane instructions of one score: scale, mask, maximum, subtract, sum, convert."""
 
-TILE_STEP_CLOCKS: Final = 900.0
-"""Scores, maximum, exponentials and product of one key tile, one after the other, at their shortest."""
-
-DECODE_STEP_CLOCKS: Final = 540.0
-"""The same for a tile of cached keys."""
-
-WARPGROUPS: Final = 2.0
-"""Hopper: warp groups that each read a key tile from shared memory; elsewhere every warp does."""
 
 FIXED_STEPS: Final = 0.6
 """Loading the queries and writing the result, in key tiles."""
@@ -35,10 +27,7 @@ DECODE_ROWS: Final = 64
 DECODE_KEYS: Final = 64
 DECODE_THREADS: Final = 128
 DECODE_REGISTERS: Final = 200
-COMBINE_CLOCKS: Final = 2500.0
-"""Starting the kernel that combines the shares of a split cache."""
 
-DECODE_PATH_SHARE: Final = 0.55
 LARGEST_HEAD: Final = 256
 
 
@@ -103,7 +92,8 @@ def _prefill(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelP
     warps = threads // 32
     key_bytes = 2.0 * tiles * keys * shape.head_dim * shape.kv_width
     tile_bytes = rows * shape.head_dim * shape.width
-    shared = key_bytes * (1.0 + (WARPGROUPS if generation == "hopper" else warps)) + 2.0 * tile_bytes
+    # hopper: warp groups that each read a key tile from shared memory; elsewhere every warp does
+    shared = key_bytes * (1.0 + (2.0 if generation == "hopper" else warps)) + 2.0 * tile_bytes
     relative = (lengths + FIXED_STEPS) / float((lengths + FIXED_STEPS).mean())
     uneven = float(np.ptp(relative)) > 0.0
     traits = _traits(operator, rows, keys, warps)
@@ -120,7 +110,8 @@ def _prefill(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelP
             **_unit_clocks(operator, profile, gpu, flop, cells),
             shared_clocks=shared / gpu.shared_bytes_per_clock,
             steps=tiles,
-            step_clocks=TILE_STEP_CLOCKS,
+            # scores, maximum, exponentials and product of one key tile, one after the other, at their shortest
+            step_clocks=900.0,
             load_bytes=key_bytes + tile_bytes,
             store_bytes=tile_bytes,
             in_flight_bytes=2.0 * keys * shape.head_dim * shape.kv_width,
@@ -229,11 +220,11 @@ def _decode(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelPl
             **_unit_clocks(operator, profile, gpu, flop, cells),
             shared_clocks=shared / blocks / gpu.shared_bytes_per_clock,
             steps=tiles,
-            step_clocks=DECODE_STEP_CLOCKS,
+            step_clocks=540.0,  # the same for a tile of cached keys
             load_bytes=(cache + operands * splits) / blocks,
             store_bytes=(partial or operands) / blocks,
             in_flight_bytes=2.0 * DECODE_KEYS * shape.head_dim * shape.kv_width,
-            path_share=DECODE_PATH_SHARE,
+            path_share=0.55,
             asynchronous=generation != "volta",
             epilogue_clocks=500.0,
         ),
@@ -254,6 +245,7 @@ def _decode(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelPl
         stages=2,
         precision=operator.precision,
         split_k=splits,
-        follow_up_clocks=COMBINE_CLOCKS if splits > 1 else 0.0,
+        # starting the kernel that combines the shares of a split cache
+        follow_up_clocks=2500.0 if splits > 1 else 0.0,
         follow_up_bytes=2.0 * partial,
     )

@@ -15,8 +15,6 @@ from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, IntArray
 from estimator.vocabulary.workload import Operator
 
 SPLITS: Final = (1, 2, 3, 4, 6, 8, 16)
-SHORTEST_SHARE: Final = 128
-"""Reductions are not split below this length [element]."""
 
 SWIZZLE: Final = 8
 """Tile columns that blocks walk through side by side, so that a wave shares panels."""
@@ -24,29 +22,12 @@ SWIZZLE: Final = 8
 SPLIT_CLOCKS: Final = 2200.0
 """Starting the reduction of split results [SM clock]."""
 
-EPILOGUE_CLOCKS: Final = 250.0
-FULL_TILE: Final = 16384.0
-SMALL_TILE_LOSS: Final = 0.06
-SMALL_CUDA_TILE_LOSS: Final = 0.10
-"""Exponents with which tiles below FULL_TILE elements lose throughput, on tensor and on CUDA cores."""
-
-CONVOLUTION_LOSS: Final = 0.92
-"""Matrix throughput that index arithmetic of an implicit GEMM leaves."""
-
-LANE_OVERHEAD: Final = 0.10
-"""Instructions beside the multiply-adds of a CUDA-core product; they take issue slots and next to no energy."""
 
 OUTPUT_OPS: Final = 3.0
 """Lane instructions of one output element: scale, convert, store."""
 
-MULTICAST_SHARE: Final = 0.62
-"""Hopper clusters load a panel once for two blocks: what is left of the traffic from the L2."""
-
-EXPECTED_PATH_SHARE: Final = 0.72
-"""Share of an SM's port on which the library counts when it compares tiles."""
 
 PARTIAL_BYTES: Final = 4.0
-CHANNEL_GRANULE: Final = 8
 FIRST_LAYER_GRANULE: Final = 4
 """Channels are padded to this many for the matrix units: the few of an image to 4 where the stride is 2, all others to 8 (NVIDIA,
 Convolutional Layers User's Guide)."""
@@ -122,7 +103,7 @@ def _convolution(operator: Operator) -> Product:
     on_cuda_cores = operator.cuda_cores or operator.precision == "fp32"
     own_channels = max(1, channels // groups)
     first_layer = own_channels <= FIRST_LAYER_GRANULE and stride == 2
-    granule = 1 if on_cuda_cores else FIRST_LAYER_GRANULE if first_layer else CHANNEL_GRANULE
+    granule = 1 if on_cuda_cores else FIRST_LAYER_GRANULE if first_layer else 8
     padded = -(-own_channels // granule) * granule
     width = BYTES_PER_ELEMENT[operator.precision]
     return Product(
@@ -156,9 +137,12 @@ def _unit_clocks(tile: Tile, product: Product, operator: Operator, profile: Boar
     library = profile.library
     area = tile.tile_m * tile.tile_n
     rate = gpu.matrix_flop_per_clock(operator.precision, product.on_cuda_cores)
-    efficiency = library.cuda_efficiency / (1.0 + LANE_OVERHEAD) if product.on_cuda_cores else library.tensor_efficiency
-    efficiency *= min(1.0, area / FULL_TILE) ** (SMALL_CUDA_TILE_LOSS if product.on_cuda_cores else SMALL_TILE_LOSS)
-    clocks: float = 2.0 * area / (rate * efficiency * (CONVOLUTION_LOSS if product.convolution else 1.0))
+    # instructions beside the multiply-adds of a CUDA-core product; they take issue slots and next to no energy
+    efficiency = library.cuda_efficiency / (1.0 + 0.10) if product.on_cuda_cores else library.tensor_efficiency
+    # tiles of few elements lose throughput, on CUDA and on tensor cores
+    efficiency *= min(1.0, area / 16384.0) ** (0.10 if product.on_cuda_cores else 0.06)
+    # matrix throughput that index arithmetic of an implicit GEMM leaves
+    clocks: float = 2.0 * area / (rate * efficiency * (0.92 if product.convolution else 1.0))
     return clocks
 
 
@@ -180,10 +164,12 @@ def _choose(product: Product, operator: Operator, profile: BoardProfile, gpu: Gp
         slots = resident * gpu.num_sms
         unit = _unit_clocks(tile, product, operator, profile, gpu)
         loaded = min(tile.tile_m, product.m) + min(tile.tile_n, product.n)
-        port = loaded * product.element_bytes * multicast / (EXPECTED_PATH_SHARE * profile.memory.path_bytes_per_clock)
+        # share of an SM's port on which the library counts when it compares tiles
+        port = loaded * product.element_bytes * multicast / (0.72 * profile.memory.path_bytes_per_clock)
         step = _step_length(tile, product)
         for j, split in enumerate(splits):
-            if split > 1 and (product.k / split < SHORTEST_SHARE or tiles * split > 2 * slots):
+            # reductions are not split below this length [element]
+            if split > 1 and (product.k / split < 128 or tiles * split > 2 * slots):
                 continue
             length = math.ceil(product.k / (split * step)) * step
             side_by_side = min(resident, math.ceil(tiles * split / gpu.num_sms))
@@ -250,7 +236,8 @@ def _cut(product: Product, profile: BoardProfile, gpu: GpuSpec, tile: Tile, spli
 
 def _multicast(product: Product, profile: BoardProfile) -> float:
     """Share of the tile traffic that is left where clusters load panels together."""
-    return MULTICAST_SHARE if profile.library.generation == "hopper" and not product.on_cuda_cores else 1.0
+    # hopper clusters load a panel once for two blocks: what is left of the traffic from the L2
+    return 0.62 if profile.library.generation == "hopper" and not product.on_cuda_cores else 1.0
 
 
 def _lay_out(product: Product, operator: Operator, profile: BoardProfile, gpu: GpuSpec, tile: Tile, split: int) -> KernelPlan:
@@ -299,7 +286,7 @@ def _demand(product: Product, operator: Operator, profile: BoardProfile, gpu: Gp
         store_bytes=layout.store_bytes,
         in_flight_bytes=min(layout.load_bytes, max(1, tile.stages - 1) * layout.load_bytes / layout.steps),
         asynchronous=tile.stages > 2,
-        epilogue_clocks=EPILOGUE_CLOCKS + 2.0 * area / (tile.warps * 32),
+        epilogue_clocks=250.0 + 2.0 * area / (tile.warps * 32),
     )
 
 

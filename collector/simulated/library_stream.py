@@ -22,32 +22,16 @@ UNROLLED: Final = 4
 """Lanes of a warp, and turns of a loop that the compiler joins into one: NeuSight's tables show it in layer norms of A100 and V100."""
 
 REDUCE_THREADS: Final = 512
-REDUCE_ELEMENTS: Final = 16
-WARP_ROW_LIMIT: Final = 1024
-"""Longest row that one warp keeps in its registers (PyTorch softmax)."""
 
 SHARED_ROW_LIMIT: Final = 48 * 1024
 """Longest row that a block keeps in shared memory [byte]."""
 
-L1_SHARE: Final = 0.75
-L1_EDGE: Final = 3
-"""Share of an SM's shared memory that serves as its cache here, and how sharply rows fall out of it."""
-
-WARP_REDUCTION_CLOCKS: Final = 160.0
-"""Five shuffles and their dependent operations."""
 
 BLOCK_REDUCTION_CLOCKS: Final = 420.0
 """A reduction over a block: two rounds of shuffles, shared memory and barriers."""
 
 LOOP_CLOCKS: Final = 90.0
 """One pass of a row loop at its shortest."""
-
-
-SECTOR_BYTES: Final = 32.0
-"""Smallest piece that the memory path moves."""
-
-COPY_DRAM_FETCHED: Final = 1.08
-"""At most this much of a copy's over-fetch misses the L2."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +93,7 @@ def elementwise_plan(operator: Operator, profile: BoardProfile, gpu: GpuSpec) ->
         ops=ops * elements,
         special=special * elements,
         fetched=fetched,
-        dram_fetched=COPY_DRAM_FETCHED,
+        dram_fetched=1.08,  # at most this much of a copy's over-fetch misses the L2
         path_factor=share,
     )
     return _lay_out(stream, profile, gpu)
@@ -138,7 +122,8 @@ def _lay_out(stream: Stream, profile: BoardProfile, gpu: GpuSpec) -> KernelPlan:
             steps=stream.steps,
             step_clocks=stream.step_clocks,
             load_bytes=moved / blocks,
-            in_flight_bytes=max(SECTOR_BYTES, stream.read_bytes * stream.fetched / blocks / stream.steps),
+            # smallest piece that the memory path moves
+            in_flight_bytes=max(32.0, stream.read_bytes * stream.fetched / blocks / stream.steps),
             path_share=min(1.0, profile.library.stream_path_share * stream.path_factor),
         ),
         events=LaunchEvents(cuda_ops=stream.ops, sfu_ops=stream.special, shared_bytes=stream.shared_bytes, l2_bytes=moved),
@@ -176,10 +161,10 @@ def _softmax(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelP
         write_bytes=rows * dim * out_width,
         ops=(MOVE_OPS + 8.5) * rows * max(dim, 32),
         special=1.02 * rows * dim,
-        step_clocks=2.0 * WARP_REDUCTION_CLOCKS * rows_per_warp,
+        step_clocks=2.0 * 160.0 * rows_per_warp,  # five shuffles and their dependent operations
         row_pitch_bytes=row_bytes,
     )
-    if dim <= WARP_ROW_LIMIT:
+    if dim <= 1024:  # longest row that one warp keeps in its registers (PyTorch softmax)
         return _lay_out(in_warp, profile, gpu)
     threads = min(1024, 2 ** math.ceil(math.log2(dim / 8)))
     loops = math.ceil(dim / threads / 8)
@@ -203,7 +188,8 @@ def _softmax(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelP
 
 def _missed_in_l1(gpu: GpuSpec, under_way_bytes: float) -> float:
     """Share of a second pass that an SM's own cache no longer holds, by the bytes that its blocks work on."""
-    held = (under_way_bytes / (L1_SHARE * gpu.shared_bytes_per_sm)) ** L1_EDGE
+    # share of an SM's shared memory that serves as its cache here, and how sharply rows fall out of it
+    held = (under_way_bytes / (0.75 * gpu.shared_bytes_per_sm)) ** 3
     return held / (1.0 + held)
 
 
@@ -269,7 +255,7 @@ def _reduction(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> Kerne
     """Short rows share a block, long ones have several."""
     width, out_width = _element_width(operator)
     rows, dim = int(operator["rows"]), int(operator["dim"])
-    by_work = math.ceil(rows * dim / (REDUCE_THREADS * REDUCE_ELEMENTS))
+    by_work = math.ceil(rows * dim / (REDUCE_THREADS * 16))
     blocks = max(by_work, min(rows, 2 * gpu.num_sms) if dim >= REDUCE_THREADS else 1)
     stream = Stream(
         name=f"void at::native::reduce_kernel<512, 1, at::native::ReduceOp<{library().pytorch_types[operator.precision]}, ...>>(...)",

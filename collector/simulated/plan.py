@@ -17,14 +17,9 @@ from estimator.vocabulary.reader import read_file
 from estimator.vocabulary.resources import resource_folder
 
 THREADS_PER_WARP: Final = 32
-PLACED_BLOCKS: Final = 4096
-"""Blocks of unequal length up to which a launch is placed one by one."""
 
 REGISTER_GRANULE: Final = 8
 """Registers of a thread are handed out in eights (CUDA occupancy calculator)."""
-
-RESERVED_SHARED_BYTES: Final = 1024
-"""Shared memory that the system keeps for each resident block (CUDA programming guide, compute capability 8.0)."""
 
 
 class Tile(NamedTuple):
@@ -153,7 +148,8 @@ def resident_blocks(gpu: GpuSpec, threads: int, registers: int, shared_bytes: in
     warps = -(-threads // THREADS_PER_WARP)
     granted = -(-registers // REGISTER_GRANULE) * REGISTER_GRANULE
     by_registers = gpu.registers_per_sm // (granted * THREADS_PER_WARP * warps)
-    by_shared = int(gpu.shared_bytes_per_sm // (shared_bytes + RESERVED_SHARED_BYTES))
+    # shared memory that the system keeps for each resident block (CUDA programming guide, compute capability 8.0)
+    by_shared = int(gpu.shared_bytes_per_sm // (shared_bytes + 1024))
     return int(min(gpu.blocks_per_sm, gpu.warps_per_sm // warps, by_registers, by_shared))
 
 
@@ -162,7 +158,7 @@ def rounds_of_unequal(relative_lengths: Array, blocks: int, slots: int) -> float
 
     relative_lengths: of the first blocks in launch order, repeated as often as needed, shape (n,), mean 1.
     """
-    if blocks > PLACED_BLOCKS:
+    if blocks > 4096:  # blocks of unequal length up to which a launch is placed one by one
         return blocks / slots + 0.5 * float(relative_lengths.max())
     free = [0.0] * slots
     for length in np.resize(relative_lengths, blocks).tolist():

@@ -12,25 +12,8 @@ from collector.simulated.profile import BoardProfile, MemoryProfile
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array
 
-PARTITIONS_PER_SM: Final = 4
-"""Sub-partitions of an SM; fewer warps than these leave units idle."""
-
-OVERLAP_DEPTH_LIMIT: Final = 12.0
-"""Independent pieces of work beyond which overlap does not improve: barriers and shared queues remain."""
-
-PLACED_ROUNDS: Final = 30
-"""Rounds up to which blocks are placed one by one; beyond, starts have spread so far that work flows."""
-
 STORE_PATH_SHARE: Final = 0.5
 """Share of an SM's port that stores reach."""
-
-SPREAD_TAIL_FLOOR: Final = 0.2
-"""A persistent kernel cannot share out its last wave more finely than this [wave]."""
-
-SHARING_COST: Final = 0.04
-"""What sharing out the last wave costs, in waves."""
-
-BISECTIONS: Final = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +47,7 @@ def loaded_bytes_per_s(
     dram_queue_s = memory.dram_queue_s * min(1.0, dram_share)
     unloaded = memory.l2_latency_clocks / clock_hz + min(1.0, dram_share) * memory.dram_latency_s + fixed_s
     low, high = 0.0, min(path, l2, dram)
-    for _ in range(BISECTIONS):
+    for _ in range(30):
         rate = 0.5 * (low + high)
         latency = unloaded + path_queue_s * rate * (1.0 / (path - rate) + 1.0 / (l2 - rate)) + dram_queue_s * rate / (dram - rate)
         if rate * latency < in_flight:
@@ -95,7 +78,7 @@ def round_seconds(profile: BoardProfile, gpu: GpuSpec, plan: KernelPlan, blocks:
     resident = math.ceil(blocks / gpu.num_sms)
     warps = resident * plan.warps
     clocks = resident * np.array([demand.tensor_clocks, demand.lane_clocks, demand.special_clocks, demand.shared_clocks])
-    clocks = clocks / min(1.0, warps / PARTITIONS_PER_SM)
+    clocks = clocks / min(1.0, warps / 4)  # sub-partitions of an SM; fewer warps than these leave units idle
     busiest = float(clocks.max())
     compute_s = max(busiest + (float(clocks.sum()) - busiest) / (1.0 + warps), demand.steps * demand.step_clocks) / clock_hz
     memory_s = 0.0
@@ -115,7 +98,8 @@ def round_seconds(profile: BoardProfile, gpu: GpuSpec, plan: KernelPlan, blocks:
             fixed_s=fixed_s,
         )
         memory_s = blocks * demand.load_bytes / rate
-    depth = 1.0 + min(resident * demand.steps, OVERLAP_DEPTH_LIMIT)
+    # independent pieces of work beyond which overlap does not improve: barriers and shared queues remain
+    depth = 1.0 + min(resident * demand.steps, 12.0)
     work_s = max(compute_s, memory_s) + min(compute_s, memory_s) / depth
     end_s = demand.epilogue_clocks / clock_hz
     if demand.store_bytes:
@@ -166,11 +150,13 @@ def _place_equal(
     full_s = round_of(slots)
     rounds, left = divmod(plan.blocks, slots)
     if plan.spread_tail and left:
-        share = max(left / slots, SPREAD_TAIL_FLOOR) + SHARING_COST
+        # a persistent kernel cannot share out its last wave more finely than this [wave]
+        share = max(left / slots, 0.2) + 0.04  # what sharing out the last wave costs, in waves
         total = (rounds + share) * full_s * float(speeds.mean())
         return total, 1.0
     tail_s = round_of(left) if left else full_s
-    if rounds > PLACED_ROUNDS:
+    # rounds up to which blocks are placed one by one; beyond, starts have spread so far that work flows
+    if rounds > 30:
         start = plan.blocks * full_s / (plan.blocks_per_sm * float((1.0 / speeds).sum()))
         drain = 0.5 * round_of(max(1, slots // 2))
         return start + drain, (start + 0.5 * drain) / (start + drain)

@@ -14,16 +14,8 @@ from estimator.vocabulary.quantities import Array, BoolArray
 CHUNK: Final = 256
 """Updates and polls are drawn in blocks of this many."""
 
-FIRST_UPDATE_S: Final = 1.5
-"""Updates begin this long after the trace, so that every window lies within it."""
 
-CLOCK_ERROR: Final = 3e-4
-"""Largest relative error of a sensor's clock against the host's: ±300 ppm (assumed from published recordings)."""
-
-STALE_SLOTS_KEPT: Final = 64
 ENERGY_QUANTUM_J: Final = 1e-3
-STAMP_LEAD_S: Final = 5e-5
-"""The host stamps a poll this long before the driver answers."""
 
 
 class PollClock:
@@ -53,8 +45,10 @@ class SimulatedSensor:
         *seeds, polls, setting = world.sensor_seed.spawn(5)
         self._timing, self._noise, self._skip = (np.random.Generator(np.random.PCG64(seed)) for seed in seeds)
         start = np.random.Generator(np.random.PCG64(setting)).random(3)
-        self._period_s = self._profile.update_period_s * (1.0 + CLOCK_ERROR * (2.0 * float(start[0]) - 1.0))
-        self._phase_s = FIRST_UPDATE_S + self._period_s * float(start[1])
+        # largest relative error of a sensor's clock against the host's: ±300 ppm (assumed from published recordings)
+        self._period_s = self._profile.update_period_s * (1.0 + 3e-4 * (2.0 * float(start[0]) - 1.0))
+        # updates begin this long after the trace, so that every window lies within it
+        self._phase_s = 1.5 + self._period_s * float(start[1])
         self._wander_phase = 2.0 * np.pi * float(start[2])
         self._drawn = 0
         self._polls = PollClock(polls, world.now_s, self._profile.poll_period_s, self._profile.poll_spread_s)
@@ -74,11 +68,12 @@ class SimulatedSensor:
         self._update(self._world.now_s)
         due = self._polls.until(self._world.now_s)
         index = np.searchsorted(self._update_s, due, side="right") - 1
-        host_ns = np.round((due - STAMP_LEAD_S) / NS).astype(np.int64)
+        # the host stamps a poll this long before the driver answers
+        host_ns = np.round((due - 5e-5) / NS).astype(np.int64)
         values = {"instant": self._instant_w, "average": self._average_w}
         readings = tuple(PowerReadings(field=name, host_ns=host_ns, power_w=values[name][index]) for name in self.fields())
         self._update_s, self._instant_w, self._average_w = (  # no later reading can show the others
-            column[-STALE_SLOTS_KEPT:] for column in (self._update_s, self._instant_w, self._average_w)
+            column[-64:] for column in (self._update_s, self._instant_w, self._average_w)
         )
         return readings
 
@@ -142,8 +137,6 @@ class SimulatedSensor:
 
 
 METER_RATE_HZ: Final = 1000.0
-METER_NOISE_W: Final = 0.8
-"""Sample noise of the external meter: an ElmorLabs PMD's 1.5 to 3.7 W, averaged over five of its samples."""
 
 
 class SimulatedMeter:
@@ -168,7 +161,8 @@ class SimulatedMeter:
         last = int(self._world.now_s * METER_RATE_HZ)
         edges = np.arange(self._read_samples, last + 1) / METER_RATE_HZ
         energy = self._world.trace.energy_j(edges)
-        power = np.diff(energy) * METER_RATE_HZ + METER_NOISE_W * self._noise.standard_normal(len(edges) - 1)
+        # sample noise of the external meter: an ElmorLabs PMD's 1.5 to 3.7 W, averaged over five of its samples
+        power = np.diff(energy) * METER_RATE_HZ + 0.8 * self._noise.standard_normal(len(edges) - 1)
         self._read_samples = last
         return (PowerReadings(field="total", host_ns=np.round(edges[1:] / NS).astype(np.int64), power_w=power),)
 

@@ -12,13 +12,6 @@ from collector.simulated.profile import BoardProfile
 from estimator.vocabulary.quantities import MODULES
 
 JOULE_PER_PICOJOULE: Final = 1e-12
-MOST_RELATIVE: Final = 100.0
-MOST_GROWTH: Final = 100.0
-"""Of a voltage over the reference [1], and of the logarithm of what leakage grows by: beyond them figures overflow."""
-
-VOLTAGE_DIGITS: Final = 6
-VOLTAGE_ROUNDING: Final = 1e-9
-"""Keeps a voltage that lies on a step from being lifted to the next by rounding [step]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,23 +22,19 @@ class LaunchEnergy:
     dram_j: float
     hidden_j: float
 
-    @property
-    def core_total_j(self) -> float:
-        """All core events at the reference voltage [J]."""
-        return sum(self.core_j.values())
-
 
 def voltage_v(profile: BoardProfile, sm_clock_mhz: float) -> float:
     """Supply at rest for a clock: the curve rounded up to the regulator's step [V]."""
     clock = profile.clock
     curve = float(np.interp(sm_clock_mhz, clock.sm_clock_mhz, clock.voltage_v))
-    return round(math.ceil(curve / clock.voltage_step_v - VOLTAGE_ROUNDING) * clock.voltage_step_v, VOLTAGE_DIGITS)
+    # keeps a voltage that lies on a step from being lifted to the next by rounding [step]
+    return round(math.ceil(curve / clock.voltage_step_v - 1e-9) * clock.voltage_step_v, 6)
 
 
 def relative_voltage(profile: BoardProfile, volt: float) -> float:
     """A voltage over the reference [1].  Raises BoardProfileError where a load line leaves none, or far too much."""
     relative = volt / profile.energy.reference_voltage_v
-    if not 0 < relative < MOST_RELATIVE:
+    if not 0 < relative < 100.0:
         raise BoardProfileError(f"board profile {profile.name}: its voltage comes to {volt:.3g} V; see clock.load_line_ohm")
     return relative
 
@@ -54,7 +43,8 @@ def leakage_w(profile: BoardProfile, volt: float, temperature_c: float) -> float
     """Leakage at a voltage and die temperature [W].  Raises BoardProfileError for a board that its own heat would destroy."""
     power, relative = profile.power, relative_voltage(profile, volt)
     hotter = (temperature_c - power.leakage_temperature_c) / power.leakage_scale_k
-    if not max(hotter, power.leakage_voltage_exponent * math.log(relative)) < MOST_GROWTH:
+    # of a voltage over the reference [1], and of the logarithm of what leakage grows by: beyond them figures overflow
+    if not max(hotter, power.leakage_voltage_exponent * math.log(relative)) < 100.0:
         raise BoardProfileError(f"board profile {profile.name}: its die comes to {temperature_c:.3g} °C; see thermal and power.leakage_…")
     over_voltage: float = relative**power.leakage_voltage_exponent
     return power.leakage_w * over_voltage * math.exp(hotter)

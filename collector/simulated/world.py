@@ -10,8 +10,7 @@ import numpy as np
 
 from collector.devices import THROTTLE_BITS
 from collector.devices.errors import ClockError
-from collector.simulated.generated import generated_point
-from collector.simulated.links import copy_point
+from collector.simulated.generated import copy_point, generated_point
 from collector.simulated.plan import KernelPlan, sm_speeds
 from collector.simulated.profile import BoardProfile
 from collector.simulated.scheduler import KernelTiming, kernel_timing
@@ -31,22 +30,16 @@ from microbench.loads.copies import CopyLoad
 from microbench.loads.generated import GeneratedLoad
 
 NS: Final = 1e-9
-PAST_S: Final = 5.0
-"""How long the board has been at rest and watched when a session begins."""
 
-FIRST_STEP_S: Final = 0.01
 LONGEST_STEP_S: Final = 0.5
 """Heat and leakage are renewed after steps that double from the first to the longest."""
 
 MOST_SEGMENTS: Final = 50_000
 """Of a longer past only the later half is kept: an hour of a campaign, whose sensors look back for seconds."""
 
-CURRENT_ITERATIONS: Final = 3
 CLOCK_TOLERANCE_MHZ: Final = 0.51
 """A clock within this of a supported one is that one: drivers report half steps rounded."""
 
-MOST_PARTS: Final = 64
-"""Parts of a run that can be timed separately."""
 
 LEDGER: Final = ("board", "clock_tree", "leakage", "active", "busy_sms", "dram", "l2", "shared", "tensor", "cuda", "sfu", "link", "hidden")
 """Where energy goes; the ledger's entries."""
@@ -99,9 +92,9 @@ class World:
         self._clocks = gpu.clocks_mhz()
         self._clock_list: list[float] = self._clocks.tolist()
         self._voltages: dict[float, float] = {}
-        self._steps = np.arange(MOST_PARTS + 1, dtype=np.float64)
+        self._steps = np.arange(64 + 1, dtype=np.float64)  # parts of a run that can be timed separately
         self.locked_mhz: float | None = None
-        self.now_ns = int(PAST_S / NS)
+        self.now_ns = int(5.0 / NS)  # how long the board has been at rest and watched when a session begins
         self.ledger_j = dict.fromkeys(LEDGER, 0.0)
         self.frozen_s: list[tuple[float, float]] = []
         rest_w = self._settled_rest_w()
@@ -146,7 +139,7 @@ class World:
         left_ns = round(seconds / NS)
         clock = self.rest_clock_mhz()
         volt = self._voltage_v(clock)
-        step_s = FIRST_STEP_S
+        step_s = 0.01
         mask = THROTTLE_BITS["gpu_idle"]
         while left_ns > 0:
             step_ns = min(left_ns, round(step_s / NS))
@@ -168,7 +161,7 @@ class World:
         return LoadedKernel(at=lambda clock: generated_point(self.profile, self.gpu, load, clock, self._speeds))
 
     def run(self, kernel: LoadedKernel, launches: int, segments: int) -> RunOutcome:
-        """Launch a kernel back to back and let the time that it takes pass; `segments` are MOST_PARTS at most."""
+        """Launch a kernel back to back and let the time that it takes pass; `segments` are 64 at most."""
         schedule, faults = self.profile.schedule, self.profile.faults
         start_ns = self.now_ns
         stale, throttle, _ = self._noise.random(3).tolist()  # three, so that a seed gives what it always gave
@@ -219,7 +212,7 @@ class World:
         profile = self.profile
         at_rest = next_volt = self._voltage_v(sm_clock_mhz)
         next_clock = sm_clock_mhz
-        for _ in range(CURRENT_ITERATIONS):
+        for _ in range(3):
             volt, clock = next_volt, next_clock
             timing, energy = kernel.at(clock)
             period = max(timing.gpu_s + profile.schedule.launch_gap_s, profile.schedule.host_launch_s)

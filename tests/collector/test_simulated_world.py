@@ -7,7 +7,7 @@ from collector.bench import open_simulated
 from collector.devices import PreparedKernel, limiting_reasons
 from collector.simulated.board import SimulatedBoard
 from collector.simulated.profile import Faults, board_names, load_board
-from collector.simulated.silicon import rest_power_w, voltage_v
+from collector.simulated.silicon import planted_event_energy_j, rest_power_w, voltage_v
 from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.workload import Operator, make_operator
 
@@ -71,11 +71,11 @@ def test_event_energy_in_the_ledger_is_events_times_planted_energy() -> None:
         board.runner.run(prepared, 1000)
         moved = 1000 * 4 * 3 * (1 << 26)
         dram = board.world.ledger_j["dram"] - before["dram"]
-        assert dram == pytest.approx(moved * board.planted_event_energy_j()["dram"], rel=1e-6)
+        assert dram == pytest.approx(moved * planted_event_energy_j(board.world.profile)["dram"], rel=1e-6)
         volt = board.world.operating_point(board.runner.loaded(prepared), 900.0).voltage_v
-        over = (volt / board.planted_reference_voltage_v()) ** 2
+        over = (volt / board.world.profile.energy.reference_voltage_v) ** 2
         l2 = board.world.ledger_j["l2"] - before["l2"]
-        assert l2 == pytest.approx(moved * board.planted_event_energy_j()["l2"] * over, rel=1e-6)
+        assert l2 == pytest.approx(moved * planted_event_energy_j(board.world.profile)["l2"] * over, rel=1e-6)
         assert board.world.ledger_j["tensor"] == before["tensor"]
 
 
@@ -124,26 +124,26 @@ def test_a_board_warms_under_load_and_cools_at_rest(name: str) -> None:
         warm = board.world.temperature_c
         board.clock.wait(300.0)
         assert warm > cool + 3.0
-        rest_w = sum(board.world._rest_parts_w(clock, board.planted_voltage_v(clock)).values())
+        rest_w = sum(board.world._rest_parts_w(clock, voltage_v(board.world.profile, clock)).values())
         thermal = board.world.profile.thermal
         settled = thermal.ambient_c + (thermal.die_k_per_w + thermal.sink_k_per_w) * rest_w
         assert board.world.temperature_c == pytest.approx(settled, abs=0.3)
 
 
-def test_a_hot_board_slows_down_and_says_so() -> None:
-    with open_simulated("a100-pcie-40gb") as board:
-        board.world._sink_k = 62.0
+@pytest.mark.parametrize(("sink_k", "faults", "clock"), [(62.0, None, None), (0.0, Faults(throttle_share=1.0), 720.0)])
+def test_a_hot_board_or_a_throttled_run_slows_down_and_says_so(sink_k: float, faults: Faults | None, clock: float | None) -> None:
+    with open_simulated("a100-pcie-40gb", faults=faults) as board:
+        board.world._sink_k += sink_k
         board.gpu.read_states()
-        run_for(board, PRODUCT, 0.5, 1005.0)
+        run_for(board, PRODUCT, 0.5, 900.0)
         states = board.gpu.read_states()
-        assert states.sm_clock_mhz[-1] < 1005.0
-        assert "sw_thermal_slowdown" in limiting_reasons(int(states.throttle_mask[-1]))
+        assert states.sm_clock_mhz[-1] == clock if clock else states.sm_clock_mhz[-1] < 900.0
+        assert limiting_reasons(int(states.throttle_mask[-1])) == ("sw_thermal_slowdown",)
 
 
 def test_faults_are_off_unless_asked_for_and_then_show() -> None:
     def latency_and_power(faults: Faults | None) -> tuple[float, float]:
         with open_simulated("a100-pcie-40gb", faults=faults) as board:
-            board.gpu.lock_clock_mhz(900.0)
             prepared = board.runner.prepare(make_operator("gemm", "linear", "bf16", batch=1, m=2048, n=2048, k=2048))
             point = board.world.operating_point(board.runner.loaded(prepared), 900.0)
             return point.gpu_s, point.added_w
@@ -153,15 +153,6 @@ def test_faults_are_off_unless_asked_for_and_then_show() -> None:
     assert latency_and_power(Faults()) == (plain_s, plain_w)
     assert hidden_s == pytest.approx(1.2 * plain_s, rel=1e-3)
     assert hidden_w > plain_w + 3.0
-
-
-def test_a_throttled_run_is_slower_and_flagged() -> None:
-    with open_simulated("a100-pcie-40gb", faults=Faults(throttle_share=1.0)) as board:
-        board.gpu.read_states()
-        run_for(board, PRODUCT, 0.5, 900.0)
-        states = board.gpu.read_states()
-        assert states.sm_clock_mhz[-1] == 720.0
-        assert limiting_reasons(int(states.throttle_mask[-1])) == ("sw_thermal_slowdown",)
 
 
 def test_what_is_given_up_changes_nothing_that_is_kept() -> None:

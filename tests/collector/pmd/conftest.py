@@ -11,11 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collector.pmd.emulated_faults import FaultyLine, fault_from_text
-from collector.pmd.emulated_meter import EmulatedMeter, EmulatedPmd2, EmulatedPmdUsb, EmulatedState
-from collector.pmd.emulated_port import open_pseudo_terminal, serve_meter
-from collector.pmd.emulated_wave import PowerWave, square_wave
-from collector.pmd.protocol import PMD2, PMD_USB, POWER_ON_BAUD
+from collector.pmd.emulated_line import EmulatedMeter, FaultyLine, fault_from_text, open_pseudo_terminal, serve_meter
+from collector.pmd.emulated_meter import EmulatedState, emulated_meter, square_wave
 
 WAVE = square_wave(60.0, 250.0, 0.1, 0.5)
 
@@ -27,19 +24,16 @@ class EmulatedPort:
     path: str
     meter: EmulatedMeter
     start_ns: int
-    wave: PowerWave
 
 
-def emulated(product: int, begin_ns: int, faults: tuple[str, ...] = (), **state: Any) -> EmulatedMeter:
+def emulated(start_ns: int, faults: tuple[str, ...] = (), **state: Any) -> EmulatedMeter:
     """A meter without a port."""
-    settings = {"baud": POWER_ON_BAUD, "streaming": False, "product": product, "firmware": 6, "clock_error_ppm": 0.0, **state}
     line = FaultyLine([fault_from_text(text) for text in faults], np.random.default_rng(1))
-    build = EmulatedPmd2 if product == PMD2 else EmulatedPmdUsb
-    return build(EmulatedState(**settings), WAVE, line, np.random.default_rng(2), begin_ns)
+    return emulated_meter(EmulatedState(wave=WAVE, start_ns=start_ns, **state), line, np.random.default_rng(2))
 
 
 @contextmanager
-def emulated_port(product: int = PMD_USB, faults: tuple[str, ...] = (), **state: Any) -> Iterator[EmulatedPort]:
+def emulated_port(faults: tuple[str, ...] = (), **state: Any) -> Iterator[EmulatedPort]:
     """A meter that lives in a thread until the end of the block, or until it is unplugged."""
     ready: SimpleQueue[EmulatedPort] = SimpleQueue()
     stop = Event()
@@ -47,8 +41,8 @@ def emulated_port(product: int = PMD_USB, faults: tuple[str, ...] = (), **state:
     def live() -> None:
         with open_pseudo_terminal() as terminal:
             begin = monotonic_ns()
-            meter = emulated(product, begin, faults, **state)
-            ready.put(EmulatedPort(path=terminal.path, meter=meter, start_ns=begin, wave=WAVE))
+            meter = emulated(begin, faults, **state)
+            ready.put(EmulatedPort(path=terminal.path, meter=meter, start_ns=begin))
             serve_meter(terminal, meter, stop)
 
     thread = Thread(target=live)
@@ -64,9 +58,3 @@ def emulated_port(product: int = PMD_USB, faults: tuple[str, ...] = (), **state:
 def port_of() -> Callable[..., Any]:
     """`emulated_port`, for tests."""
     return emulated_port
-
-
-@pytest.fixture
-def meter_of() -> Callable[..., EmulatedMeter]:
-    """`emulated`, for tests."""
-    return emulated

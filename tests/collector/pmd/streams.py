@@ -3,8 +3,7 @@
 import numpy as np
 
 from collector.pmd.decoder import PacketDecoder, Packets, Tally
-from collector.pmd.packets import PACKET_BYTES, RawWords, encode_packets, step_range
-from collector.pmd.protocol import STREAM_BAUD
+from collector.pmd.protocol import PACKET_BYTES, STREAM_BAUD, RawWords, encode_packets
 from estimator.vocabulary.quantities import IntArray
 
 
@@ -34,8 +33,8 @@ def stream(count: int, seed: int = 0) -> tuple[bytes, IntArray, RawWords]:
 
 def decoded(pieces: list[bytes], baud: int = STREAM_BAUD) -> tuple[Packets, Tally]:
     """All that a decoder makes of pieces, as one."""
-    decoder = PacketDecoder(step_range(baud))
-    parts = [*(decoder.feed(piece) for piece in pieces), decoder.finish()]
+    decoder = PacketDecoder(baud)
+    parts = [*(decoder.feed(piece) for piece in pieces), decoder.feed(b"", final=True)]
     begins = np.cumsum([0, *(len(part) for part in parts)])
     whole = Packets(
         ticks=np.concatenate([part.ticks for part in parts]),
@@ -43,7 +42,7 @@ def decoded(pieces: list[bytes], baud: int = STREAM_BAUD) -> tuple[Packets, Tall
         end_byte=np.concatenate([part.end_byte for part in parts]),
         breaks=np.concatenate([part.breaks + begin for part, begin in zip(parts, begins, strict=False)]),
     )
-    return whole, decoder.tally()
+    return whole, decoder.tally
 
 
 def accounted(tally: Tally) -> int:

@@ -1,7 +1,6 @@
 """`collect pmd`: results on stdout, one line for an error, files whole or not at all, recordings that survive their end."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -15,8 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from collector.cli import main
-from collector.pmd.packets import PACKET_BYTES, encode_packets
-from collector.pmd.protocol import PMD2
+from collector.pmd.protocol import PACKET_BYTES, PMD2, encode_packets
 from collector.pmd.recording_files import stamps_path
 from tests.collector.pmd.streams import stream
 from tests.collector.steady import in_real_time
@@ -47,12 +45,17 @@ def failure(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, s
     return status, captured.err
 
 
+def decode(capsys: pytest.CaptureFixture[str], status: int, recording: Path, *words: str) -> Any:
+    """The JSON of a decoding that ends with a status."""
+    assert main(["pmd", "decode", str(recording), "--json", *words]) == status
+    return json.loads(capsys.readouterr().out)
+
+
 def test_decoding_writes_csv_or_parquet_with_the_same_numbers(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
     csv, parquet = recording.with_suffix(".csv"), recording.with_suffix(".parquet")
     assert main(["pmd", "decode", str(recording), "--out", str(csv)]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == f"written: {csv}"
-    assert main(["pmd", "decode", str(recording), "--out", str(parquet), "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = decode(capsys, 0, recording, "--out", str(parquet))
     assert (document["samples"], document["lost"], document["tick_rate_source"]) == (2_000, 0, "nominal")
     table = pq.read_table(parquet)
     assert table.column_names == csv.read_text().splitlines()[0].split(",") == COLUMNS
@@ -73,52 +76,34 @@ def test_without_a_file_the_table_is_the_result_and_counts_go_to_stderr(recordin
     assert capsys.readouterr().err == ""
 
 
-def test_missing_samples_are_a_warning_with_a_status_of_its_own(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    content = recording.read_bytes()
-    recording.write_bytes(content[: 500 * PACKET_BYTES + 3] + content[510 * PACKET_BYTES :])
-    assert main(["pmd", "decode", str(recording), "--json"]) == 3
-    captured = capsys.readouterr()
-    document = json.loads(captured.out)
-    assert document["resyncs"] == document["holes"] == len(document["hole_list"]) == 1
-    assert document["lost"] == pytest.approx(12, abs=1)
-    assert "warning" in captured.err
-
-
-def test_energy_and_mean_power_part_where_samples_are_missing_and_that_is_said(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["pmd", "decode", str(recording), "--out", str(recording.with_suffix(".csv"))]) == 0
-    assert "bridged" not in capsys.readouterr().out
+def test_missing_samples_are_a_warning_and_part_energy_from_mean_power(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, ticks, raw = stream(2_000)
     raw[:1_000, 1::2], raw[1_000:, 1::2] = 40, 400
     data = encode_packets(ticks, raw)
-    recording.write_bytes(data[: 600 * PACKET_BYTES] + data[1_000 * PACKET_BYTES :])
-    out = str(recording.with_suffix(".csv"))
-    assert main(["pmd", "decode", str(recording), "--out", out, "--force", "--json"]) == 3
-    found = json.loads(capsys.readouterr().out)
-    assert found["bridged_s"] == pytest.approx(sum(hole["length_s"] for hole in found["hole_list"]))
+    recording.write_bytes(data[: 600 * PACKET_BYTES + 3] + data[690 * PACKET_BYTES :])
+    found = decode(capsys, 3, recording)
+    assert found["resyncs"] == found["holes"] == len(found["hole_list"]) == 1
+    assert found["lost"] == pytest.approx(92, abs=1)
+    assert found["bridged_s"] == pytest.approx(found["hole_list"][0]["length_s"]) == pytest.approx(found["longest_hole_s"])
     assert found["energy_j"] != pytest.approx(found["mean_power_w"] * found["duration_s"], rel=1e-3)
-    assert main(["pmd", "decode", str(recording), "--out", out, "--force"]) == 3
-    lines = capsys.readouterr().out.splitlines()
-    assert any("bridged by straight lines: not mean times duration" in line for line in lines)
-    assert max(len(line) for line in lines if str(recording.parent) not in line) <= 80
+    assert main(["pmd", "decode", str(recording), "--out", str(recording.with_suffix(".csv"))]) == 3
+    captured = capsys.readouterr()
+    assert "bridged by straight lines: not mean times duration" in captured.out
+    assert "samples missing" in captured.err
+    assert max(len(line) for line in captured.out.splitlines() if str(recording.parent) not in line) <= 80
+    recording.write_bytes(b"\x01" * 13 + data)
+    assert main(["pmd", "decode", str(recording), "--json"]) == 3
+    assert capsys.readouterr().err == "warning: 13 bytes left out, in no packet that can be trusted\n"
 
 
-def test_a_known_clock_sets_the_time(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    spans = []
-    for rate in ("2930000", "2940000"):
-        assert main(["pmd", "decode", str(recording), "--tick-rate", rate, "--json"]) == 0
-        spans.append(json.loads(capsys.readouterr().out)["duration_s"])
+def test_a_known_clock_sets_the_time_and_an_unloaded_recording_the_zeros(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spans = [decode(capsys, 0, recording, "--tick-rate", rate)["duration_s"] for rate in ("2930000", "2940000")]
     assert spans[0] / spans[1] == pytest.approx(2940 / 2930, rel=1e-6)
-
-
-def test_a_zero_is_taken_from_an_unloaded_recording(recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, ticks, raw = stream(6_000)
     raw[:, 1::2] = 4
-    unloaded = tmp_path / "unloaded.bin"
+    unloaded = recording.with_name("unloaded.bin")
     unloaded.write_bytes(encode_packets(ticks, raw))
-    currents = []
-    for more in ([], ["--zero", str(unloaded)]):
-        assert main(["pmd", "decode", str(recording), "--json", *more]) == 0
-        currents.append(json.loads(capsys.readouterr().out)["rails"]["eps1"]["current_a"])
+    currents = [decode(capsys, 0, recording, *more)["rails"]["eps1"]["current_a"] for more in ([], ["--zero", str(unloaded)])]
     assert currents[0] - currents[1] == pytest.approx(4 * 0.0488)
 
 
@@ -171,32 +156,11 @@ def test_a_log_is_a_recording_and_its_table(port_of: Callable[..., Any], tmp_pat
     assert main(["pmd", "decode", str(tmp_path / "p.pmd"), "--json", "--time", "unix"]) == 0
 
 
-@in_real_time
-@pytest.mark.parametrize("packets", [1, 2])
-def test_fewer_packets_than_are_known_for_packets_say_how_many_are_needed(
-    packets: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    short = tmp_path / "short.bin"
-    short.write_bytes(stream(3)[0][: packets * PACKET_BYTES])
-    status, error = failure(capsys, "pmd", "decode", str(short), "--out", str(tmp_path / "short.csv"))
-    assert status == 1
-    assert f"{packets * PACKET_BYTES} bytes are too few: packets are known by 3 of them in a row, 54 bytes" in error
-    short.write_bytes(stream(3)[0])
-    assert main(["pmd", "decode", str(short), "--out", str(tmp_path / "short.csv")]) == 0
-
-
-def test_a_warning_names_only_what_there_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shifted = tmp_path / "shifted.bin"
-    shifted.write_bytes(b"\x01" * 13 + stream(50)[0])
-    assert main(["pmd", "decode", str(shifted), "--out", str(tmp_path / "shifted.csv")]) == 3
-    assert capsys.readouterr().err == "warning: 13 bytes left out, in no packet that can be trusted\n"
-
-
 def test_a_pmd2_is_logged_with_the_host_s_stamps(port_of: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tmp_path = fresh(tmp_path)
     capsys.readouterr()
     out = tmp_path / "p.parquet"
-    with port_of(product=PMD2) as port:
+    with port_of(product=PMD2.product) as port:
         assert main(["pmd", "log", port.path, "--out", str(out), "--duration", "0.3s", "--json"]) in (0, 3)
     document = json.loads(capsys.readouterr().out)
     assert document["model"] == "PMD2"
@@ -221,34 +185,21 @@ def test_a_meter_unplugged_under_a_log_leaves_what_it_sent(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @in_real_time
-def test_a_log_ends_cleanly_when_it_is_asked_to(number: signal.Signals, port_of: Callable[..., Any], tmp_path: Path) -> None:
-    tmp_path = fresh(tmp_path)
-    out = tmp_path / "p.csv"
-    with port_of() as port:
-        command = [sys.executable, "-W", "error", "-m", "collector.cli", "pmd", "log", port.path, "--out", str(out), "--json", "-v"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-            assert process.stderr is not None
-            assert "recording into" in process.stderr.readline()
-            assert process.stderr.readline().startswith("1 s, ")
-            os.kill(process.pid, number)
-            stdout, stderr = process.communicate(timeout=300)
-    assert process.returncode == 0, stderr
-    assert json.loads(stdout)["samples"] == len(out.read_text().splitlines()) - 1 > 1_000
-    assert stamps_path(tmp_path / "p.pmd").is_file()
-
-
-@in_real_time
-def test_an_emulated_meter_says_where_it_is_and_goes_when_asked(tmp_path: Path) -> None:
-    tmp_path = fresh(tmp_path)
-    command = [sys.executable, "-W", "error", "-m", "collector.cli", "pmd", "emulate"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as emulator:
+def test_an_emulator_and_a_log_end_cleanly_when_they_are_asked_to(number: signal.Signals, tmp_path: Path) -> None:
+    out = fresh(tmp_path) / "p.csv"
+    command = [sys.executable, "-W", "error", "-m", "collector.cli", "pmd"]
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([*command, "emulate"], **pipes) as emulator:
         assert emulator.stdout is not None
         port = emulator.stdout.readline().strip()
-        out = str(tmp_path / "p.csv")
-        try:
-            assert main(["pmd", "log", port, "--out", out, "--duration", "0.2s", "--quiet"]) == 0
-        finally:
-            emulator.send_signal(signal.SIGTERM)
-        _, stderr = emulator.communicate(timeout=300)
-    assert emulator.returncode == 0
-    assert "samples sent, 0 bytes found no room" in stderr
+        with subprocess.Popen([*command, "log", port, "--out", str(out), "--json", "-v"], **pipes) as log:
+            assert log.stderr is not None
+            assert "recording into" in log.stderr.readline()
+            assert log.stderr.readline().startswith("1 s, ")
+            log.send_signal(number)
+            stdout, stderr = log.communicate(timeout=300)
+        emulator.send_signal(number)
+        assert "samples sent" in emulator.communicate(timeout=300)[1]
+    assert (log.returncode, emulator.returncode) == (0, 0), stderr
+    assert json.loads(stdout)["samples"] == len(out.read_text().splitlines()) - 1 > 1_000
+    assert stamps_path(out.with_suffix(".pmd")).is_file()

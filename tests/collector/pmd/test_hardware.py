@@ -7,10 +7,9 @@ from threading import Event
 import numpy as np
 import pytest
 
-from collector.pmd.logger import log_meter
 from collector.pmd.meter import open_meter
 from collector.pmd.recording import scan_recording
-from collector.pmd.recording_files import read_recording
+from collector.pmd.recording_files import log_meter, read_recording
 from collector.pmd.sensor import open_pmd
 
 pytestmark = pytest.mark.pmd
@@ -23,16 +22,17 @@ def pmd_port() -> str:
 
 def test_a_meter_says_what_it_is_and_hands_over_samples(pmd_port: str) -> None:
     with open_pmd(pmd_port) as sensor:
-        assert sensor.identity.model in ("PMD-USB", "PMD2")
+        assert sensor.identity.model.name in ("PMD-USB", "PMD2")
         sensor.read()
         readings = sensor.read()
     assert all(np.all(np.diff(part.host_ns) >= 0) for part in readings)
 
 
 def test_two_seconds_are_recorded_without_a_hole(pmd_port: str, tmp_path: Path) -> None:
+    path = tmp_path / "r.pmd"
     with open_meter(pmd_port) as meter:
-        logged = log_meter(meter, tmp_path / "r.pmd", Event(), duration_s=2.0)
+        logged = log_meter(meter, path, Event(), duration_s=2.0)
     assert logged.failure is None
-    scanned = scan_recording(read_recording(logged.path))
+    scanned = scan_recording(read_recording(path))
     assert scanned.holes.lost.sum() == 0
     assert (scanned.last_ns - scanned.first_ns) * 1e-9 > 1.5

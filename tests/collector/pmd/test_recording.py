@@ -3,7 +3,6 @@
 import json
 import os
 import resource
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,19 +15,14 @@ from hypothesis import strategies as st
 from collector.errors import DatasetError
 from collector.pmd.clock_tie import straight_tie
 from collector.pmd.meter import Received
-from collector.pmd.packets import AMPERE_PER_LSB, PACKET_BYTES, encode_packets
-from collector.pmd.pmd2_block import PMD2_RAILS, encode_block
-from collector.pmd.protocol import PMD_USB, STREAM_BAUD
-from collector.pmd.recording import ScannedRecording, sample_blocks, scan_recording
+from collector.pmd.protocol import PACKET_BYTES, PMD2, PMD_USB, STREAM_BAUD, MeterSamples, encode_block, encode_packets
+from collector.pmd.recording import ScannedRecording, sample_blocks, scan_recording, zero_currents
 from collector.pmd.recording_files import RecordingHeader, open_recording_writer, read_recording, stamps_path
-from collector.pmd.samples import MeterSamples
-from collector.pmd.table import write_table
-from collector.pmd.zero import zero_currents
+from collector.pmd.table import TableForm, write_table
+from tests.collector.pmd.conftest import emulated
 from tests.collector.pmd.streams import stream
 
 HEADER = RecordingHeader(model="PMD-USB", firmware=6, uid="", baud=STREAM_BAUD, started_host_ns=5 * 10**9, started_unix_s=1.7e9)
-NO_ZERO = np.zeros(4)
-LINE_BYTE_NS = 1e10 / STREAM_BAUD
 
 
 def written(path: Path, arrivals: list[Received], header: RecordingHeader = HEADER) -> Path:
@@ -39,11 +33,11 @@ def written(path: Path, arrivals: list[Received], header: RecordingHeader = HEAD
     return path
 
 
-def emulated_recording(path: Path, meter_of: Callable[..., Any], seconds: float, faults: tuple[str, ...] = (), **state: Any) -> Path:
+def emulated_recording(path: Path, seconds: float, faults: tuple[str, ...] = (), **state: Any) -> Path:
     """A recording of an emulated meter that streams from 5 s of host time on; every read comes 1 ms late or more."""
     random = np.random.default_rng(3)
     begin = HEADER.started_host_ns
-    meter = meter_of(PMD_USB, begin, faults, baud=STREAM_BAUD, streaming=True, **state)
+    meter = emulated(begin, faults, baud=STREAM_BAUD, streaming=True, **state)
     arrivals, now = [], begin
     while now < begin + seconds * 1e9:
         now += round(random.uniform(2e6, 6e6))
@@ -55,7 +49,7 @@ def emulated_recording(path: Path, meter_of: Callable[..., Any], seconds: float,
 
 def all_samples(scanned: ScannedRecording) -> MeterSamples:
     """The samples of a recording as one."""
-    blocks = list(sample_blocks(scanned, np.zeros(4 if scanned.recording.model == "PMD-USB" else len(PMD2_RAILS))))
+    blocks = list(sample_blocks(scanned, np.zeros(len(scanned.recording.model.rails))))
     return MeterSamples(
         host_ns=np.concatenate([block.host_ns for block in blocks]),
         volts=np.concatenate([block.volts for block in blocks]),
@@ -63,10 +57,9 @@ def all_samples(scanned: ScannedRecording) -> MeterSamples:
     )
 
 
-@pytest.mark.parametrize("error_ppm", [-1000.0, 0.0, 700.0])
-def test_the_clock_of_a_recording_is_tied_to_the_hosts(error_ppm: float, meter_of: Callable[..., Any], tmp_path: Path) -> None:
-    path = emulated_recording(tmp_path / "r.pmd", meter_of, 8.0, clock_error_ppm=error_ppm)
-    scanned = scan_recording(read_recording(path))
+@pytest.mark.parametrize("error_ppm", [-1000.0, 700.0])
+def test_the_clock_of_a_recording_is_tied_to_the_hosts(error_ppm: float, tmp_path: Path) -> None:
+    scanned = scan_recording(read_recording(emulated_recording(tmp_path / "r.pmd", 8.0, clock_error_ppm=error_ppm)))
     assert scanned.tie is not None
     assert scanned.tie.source == "stamps"
     assert scanned.tie.ticks_per_ms == pytest.approx(2935.0 * (1 + error_ppm * 1e-6), rel=2e-5)
@@ -80,59 +73,55 @@ def test_the_clock_of_a_recording_is_tied_to_the_hosts(error_ppm: float, meter_o
 
 
 @pytest.mark.parametrize("hole_s", [0.005, 0.03, 0.3, 3.0])
-def test_a_hole_is_found_with_its_length_whatever_turns_the_stamp_took(hole_s: float, meter_of: Callable[..., Any], tmp_path: Path) -> None:
-    path = emulated_recording(tmp_path / "r.pmd", meter_of, 4.0 + hole_s, (f"hole@2.0:{hole_s}",))
-    scanned = scan_recording(read_recording(path))
+def test_a_hole_is_found_with_its_length_whatever_turns_the_stamp_took(hole_s: float, tmp_path: Path) -> None:
+    scanned = scan_recording(read_recording(emulated_recording(tmp_path / "r.pmd", 4.0 + hole_s, (f"hole@2.0:{hole_s}",))))
     assert scanned.holes.length_s.tolist() == pytest.approx([hole_s], abs=1.5e-3)
     assert scanned.holes.lost.tolist() == [pytest.approx(hole_s * 4780, abs=6)]
     assert (scanned.last_ns - scanned.first_ns) * 1e-9 == pytest.approx(4.0 + hole_s, abs=0.02)
 
 
-def test_faults_cost_samples_but_never_give_false_ones(meter_of: Callable[..., Any], tmp_path: Path) -> None:
-    faults = ("lost@0.5", "doubled@1.0:3", "garbled@1.5:3", "stall@2.0:0.2", "lost@2.5:40")
-    scanned = scan_recording(read_recording(emulated_recording(tmp_path / "r.pmd", meter_of, 3.0, faults)))
-    assert 3 <= len(scanned.holes.lost) <= scanned.tally.breaks == 4
-    assert scanned.holes.lost.sum() < 20
+def test_faults_cost_samples_but_never_give_false_ones(tmp_path: Path) -> None:
+    faults = ("lost@0.5", "stall@1.0:0.2", "lost@1.5:40")
+    scanned = scan_recording(read_recording(emulated_recording(tmp_path / "r.pmd", 2.0, faults)))
+    assert len(scanned.holes.lost) == scanned.tally.breaks == 2
+    assert scanned.holes.lost.sum() < 15
     power_w = all_samples(scanned).rail_power_w().sum(axis=1)
     assert ((np.abs(power_w - 60.0) < 12.0) | (np.abs(power_w - 250.0) < 15.0)).all()
 
 
-def test_a_recording_cut_anywhere_keeps_what_came_before(meter_of: Callable[..., Any], tmp_path: Path) -> None:
-    path = emulated_recording(tmp_path / "r.pmd", meter_of, 1.0)
-    whole = path.read_bytes()
-    stamps = stamps_path(path).read_bytes()
+def test_a_recording_cut_anywhere_keeps_what_came_before(tmp_path: Path) -> None:
+    path = emulated_recording(tmp_path / "r.pmd", 1.0)
+    whole, stamps = path.read_bytes(), stamps_path(path).read_bytes()
     for share in (0.9, 0.5, 0.1):
         path.write_bytes(whole[: int(share * len(whole))])
         stamps_path(path).write_bytes(stamps[: int(min(1.0, share + 0.05) * len(stamps)) - 1])
-        scanned = scan_recording(read_recording(path))
-        assert scanned.tally.packets == int(share * len(whole)) // PACKET_BYTES
-        assert scanned.tally.discarded_bytes == 0
+        tally = scan_recording(read_recording(path)).tally
+        assert (tally.packets, tally.discarded_bytes) == (int(share * len(whole)) // PACKET_BYTES, 0)
 
 
 def test_a_published_recording_keeps_its_mean_power(shared_data: Path, tmp_path: Path) -> None:
     recording = read_recording(shared_data / "sensors" / "rtx3090_step" / "PMD_data.bin")
-    scanned = scan_recording(recording, straight_tie("given", 2936.06, 0.01))
-    summary = write_table(scanned, tmp_path / "p.csv", zero_a=NO_ZERO, rails=range(4), time_base="first")
+    form = TableForm(rails=range(4), zero_a=np.zeros(4))
+    summary = write_table(scan_recording(recording, straight_tie("given", 2936.06)), tmp_path / "p.csv", form)
     raw = np.fromfile(recording.path, "<i2").reshape(-1, 9)[:, 1:] >> 4  # the same, by hand
     power_w = (raw[:, 0::2] * 0.007568 * raw[:, 1::2] * 0.0488).sum(axis=1)
     assert summary.mean_power_w == pytest.approx(power_w.mean())
     assert summary.samples == len(power_w) == 66_852
     table = np.loadtxt(tmp_path / "p.csv", delimiter=",", skiprows=1, usecols=(0, 1))
-    assert (tmp_path / "p.csv").read_text().startswith("t_s,power_w,pcie1_v,pcie1_a,")
     assert np.abs(table[:, 1] - power_w).max() < 1e-5
     assert np.trapezoid(table[:, 1], table[:, 0]) == pytest.approx(summary.energy_j, rel=1e-6)
 
 
-def test_currents_below_zero_are_kept_and_zeros_are_taken_off(tmp_path: Path) -> None:
+def test_zeros_are_taken_off_and_currents_below_zero_kept(tmp_path: Path) -> None:
     _, ticks, raw = stream(6_000)
     raw[:, 1::2] = np.array([2, -3, 0, 5]) + np.random.default_rng(0).integers(-2, 3, (6_000, 4))
     path = tmp_path / "unloaded.bin"
     path.write_bytes(encode_packets(ticks, raw))
-    zero_a = zero_currents("PMD-USB", path)
-    assert zero_a == pytest.approx(np.array([2, -3, 0, 5]) * AMPERE_PER_LSB, abs=0.1 * AMPERE_PER_LSB)
+    zero_a = zero_currents(PMD_USB, path)
+    assert zero_a == pytest.approx(np.array([2, -3, 0, 5]) * 0.0488, abs=5e-3)
     samples = next(iter(sample_blocks(scan_recording(read_recording(path)), zero_a)))
     assert samples.amperes.min() < 0.0
-    assert np.abs(samples.amperes.mean(axis=0)).max() < 0.05 * AMPERE_PER_LSB
+    assert np.abs(samples.amperes.mean(axis=0)).max() < 3e-3
 
 
 @pytest.mark.parametrize(("packets", "current", "words"), [(6_000, 60, "nothing plugged in"), (1_000, 1, "too short")])
@@ -142,58 +131,38 @@ def test_a_recording_under_load_or_too_short_gives_no_zero(packets: int, current
     path = tmp_path / "r.bin"
     path.write_bytes(encode_packets(ticks, raw))
     with pytest.raises(DatasetError, match=words):
-        zero_currents("PMD-USB", path)
+        zero_currents(PMD_USB, path)
     with pytest.raises(DatasetError, match="no zero for a PMD2"):
-        zero_currents("PMD2", path)
+        zero_currents(PMD2, path)
 
 
 def test_a_pmd2_recording_is_stamped_by_the_host(tmp_path: Path) -> None:
     header = replace(HEADER, model="PMD2", baud=115200, uid="00ff")
-    amperes = np.arange(10.0)
-    arrivals = [Received(data=encode_block(np.full(10, 12.0), amperes), host_ns=10**9 + 2_000_000 * i) for i in range(100) if i != 50]
+    block = encode_block(np.full(10, 12.0), np.arange(10.0))
+    arrivals = [Received(data=block, host_ns=10**9 + 2_000_000 * i) for i in range(100) if i not in (50, 70, 71)]
     scanned = scan_recording(read_recording(written(tmp_path / "r.pmd", arrivals, header)))
     samples = all_samples(scanned)
     assert samples.host_ns.tolist() == [received.host_ns for received in arrivals]
-    assert samples.amperes == pytest.approx(np.tile(amperes, (99, 1)))
-    assert scanned.holes.lost.tolist() == []  # one late answer of twice the interval may be chance
+    assert samples.amperes == pytest.approx(np.tile(np.arange(10.0), (97, 1)))
+    assert scanned.holes.lost.tolist() == [2]  # one late answer of twice the interval may be chance
     assert scanned.tie is None
 
 
-@pytest.mark.parametrize(
-    ("line", "text"),
-    [
-        (0, "nonsense"),
-        (0, "# {}"),
-        (0, "# [1]"),
-        (0, "# " + "[" * 5_000),
-        (1, "a,b"),
-        (2, "1,2,3"),
-        (2, "x,1"),
-        (2, "-5,7"),
-        (2, "9e99,1"),
-        (9, "1,1"),
-    ],
-)
-def test_damaged_stamps_are_refused_in_one_line(line: int, text: str, tmp_path: Path) -> None:
+DAMAGED = {0: ["nonsense", "# {}", "# [1]", "# " + "[" * 5_000], 1: ["a,b"], 2: ["1,2,3", "x,1", "-5,7", "9e99,1"], 9: ["1,1"]}
+FOREIGN: list[dict[str, object]] = [{"format": 2}, {"model": "PMD9"}, {"baud": 0}, {"started_host_ns": "x"}, {"more": 1}]
+
+
+def test_damaged_stamps_or_those_of_another_release_are_refused_in_one_line(tmp_path: Path) -> None:
     content, _, _ = stream(100)
     path = written(tmp_path / "r.pmd", [Received(data=content[i : i + 90], host_ns=10**9 + i * 10**5) for i in range(0, 1800, 90)])
     lines = stamps_path(path).read_text().splitlines()
-    lines[line] = text
-    stamps_path(path).write_text("\n".join(lines) + "\n")
-    with pytest.raises(DatasetError) as caught:
-        read_recording(path)
-    assert str(stamps_path(path)) in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_header_of_another_release_or_meter_is_refused(tmp_path: Path) -> None:
-    path = written(tmp_path / "r.pmd", [Received(data=b"1", host_ns=1)])
-    first, rest = stamps_path(path).read_text().split("\n", 1)
-    document = json.loads(first[1:])
-    for change, words in (({"format": 2}, "another release"), ({"model": "PMD9"}, "no header"), ({"baud": 0}, "no header")):
-        stamps_path(path).write_text(f"# {json.dumps(document | change)}\n{rest}")
-        with pytest.raises(DatasetError, match=words):
+    cases = [(line, text) for line, texts in DAMAGED.items() for text in texts]
+    for line, text in [*cases, *((0, f"# {json.dumps(json.loads(lines[0][1:]) | change)}") for change in FOREIGN)]:
+        stamps_path(path).write_text("\n".join([*lines[:line], text, *lines[line + 1 :]]) + "\n")
+        with pytest.raises(DatasetError, match="decode without stamps") as caught:
             read_recording(path)
+        assert str(stamps_path(path)) in str(caught.value)
+        assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("every_ns", [0, 5_000, 30_000])
@@ -205,46 +174,39 @@ def test_stamps_of_another_recording_are_noticed(every_ns: int, tmp_path: Path) 
         scan_recording(read_recording(written(tmp_path / "r.pmd", arrivals)))
 
 
-@pytest.mark.parametrize("content", [b"", b"a" * 10_000, bytes(40_000)])
-def test_a_file_without_packets_is_refused_in_one_line(content: bytes, tmp_path: Path) -> None:
+def test_what_is_no_recording_is_refused_by_its_name(tmp_path: Path) -> None:
     path = tmp_path / "r.bin"
-    path.write_bytes(content)
-    with pytest.raises(DatasetError, match=str(path)):
-        scan_recording(read_recording(path))
-
-
-def test_what_is_no_regular_file_is_refused(tmp_path: Path) -> None:
-    for path in (tmp_path, tmp_path / "missing", Path("/dev/zero")):
+    for content in (b"", b"a" * 10_000, bytes(40_000), stream(3)[0][: 2 * PACKET_BYTES]):
+        path.write_bytes(content)
         with pytest.raises(DatasetError, match=str(path)):
-            read_recording(path)
+            scan_recording(read_recording(path))
+    os.mkfifo(stamps_path(path))
+    for other in (tmp_path, tmp_path / "missing", Path("/dev/zero"), path):
+        with pytest.raises(DatasetError, match=str(other)):
+            read_recording(other)
 
 
-@given(content=st.binary(max_size=2_000), stamps=st.binary(max_size=200))
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_bytes_decode_or_are_refused_by_name(content: bytes, stamps: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "r.pmd"
-    good, _, _ = stream(20)
-    path.write_bytes(good + content)
+@given(
+    content=st.binary(max_size=2_000),
+    stamps=st.one_of(st.binary(max_size=200), st.lists(st.tuples(st.integers(0, 2_000), st.integers(0, 2**62)), max_size=12)),
+)
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_bytes_and_stamps_give_times_that_run_forward_or_are_refused(
+    content: bytes, stamps: bytes | list[tuple[int, int]], tmp_path: Path
+) -> None:
+    path = written(tmp_path / "r.pmd", [Received(data=stream(100)[0] + content, host_ns=10**9)])
+    if not isinstance(stamps, bytes):
+        head = b"\n".join(stamps_path(path).read_bytes().splitlines()[:2])
+        counts, times = sorted(row[0] for row in stamps), sorted(row[1] for row in stamps)
+        stamps = head + "".join(f"\n{a},{b}" for a, b in zip(counts, times, strict=True)).encode() + b"\n"
     stamps_path(path).write_bytes(stamps)
     try:
         scanned = scan_recording(read_recording(path))
     except DatasetError:
         return
-    assert len(all_samples(scanned)) == scanned.tally.packets
-
-
-@given(rows=st.lists(st.tuples(st.integers(0, 2_000), st.integers(0, 2**62)), max_size=12))
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_stamps_give_times_that_run_forward_or_are_refused(rows: list[tuple[int, int]], tmp_path: Path) -> None:
-    path = written(tmp_path / "r.pmd", [Received(data=stream(100)[0], host_ns=10**9)])
-    head = stamps_path(path).read_text().splitlines()[:2]
-    counts, times = sorted(row[0] for row in rows), sorted(row[1] for row in rows)
-    stamps_path(path).write_text("\n".join([*head, *(f"{a},{b}" for a, b in zip(counts, times, strict=True))]) + "\n")
-    try:
-        scanned = scan_recording(read_recording(path))
-    except DatasetError:
-        return
-    assert np.all(np.diff(all_samples(scanned).host_ns) >= 0)
+    samples = all_samples(scanned)
+    assert len(samples) == scanned.tally.packets
+    assert np.all(np.diff(samples.host_ns) >= 0)
 
 
 @pytest.mark.parametrize("room_bytes", [0, 60])
@@ -261,7 +223,6 @@ def test_a_recording_for_which_there_is_no_room_leaves_nothing(tmp_path: Path, r
 
 def test_a_recording_without_a_byte_or_without_its_stamps_leaves_nothing(tmp_path: Path) -> None:
     written(tmp_path / "p.pmd", [])
-    assert list(tmp_path.iterdir()) == []
     with pytest.raises(KeyboardInterrupt), open_recording_writer(tmp_path / "p.pmd", HEADER):
         raise KeyboardInterrupt
     assert list(tmp_path.iterdir()) == []
@@ -269,10 +230,3 @@ def test_a_recording_without_a_byte_or_without_its_stamps_leaves_nothing(tmp_pat
     with pytest.raises(DatasetError, match="cannot be written"):
         written(tmp_path / "p.pmd", [Received(data=bytes(40), host_ns=HEADER.started_host_ns)])
     assert list(tmp_path.iterdir()) == [stamps_path(tmp_path / "p.pmd")]
-
-
-def test_stamps_that_are_a_pipe_are_refused_at_once(tmp_path: Path) -> None:
-    (tmp_path / "p.pmd").write_bytes(bytes(40))
-    os.mkfifo(stamps_path(tmp_path / "p.pmd"))
-    with pytest.raises(DatasetError, match="it is a pipe"):
-        read_recording(tmp_path / "p.pmd")
