@@ -15,7 +15,7 @@ from collector.daemon.jobs import AT_ONCE, CANCELLED, DONE, FAILED, RUNNING, TRA
 from collector.daemon.locks import locked, signal_holder, worker_lock_path
 from collector.daemon.log_file import LogFile, job_log_path
 from collector.daemon.settings import DaemonSettings
-from collector.daemon.store import Store
+from collector.daemon.store import Cells, Store
 from collector.daemon.worker import MESSAGE_START, Message, Worker
 from collector.devices.errors import DaemonError
 from estimator.options.command_line import DONE_WITH_WARNINGS
@@ -159,8 +159,8 @@ class Lane:
 
     def _progressed(self, run: Run, told: Message) -> None:
         known = run.known
-        job: dict[str, Any] = {"phase": told.phase, "total": told.total, "used_s": run.job.used_s + told.elapsed_s}
-        board: dict[str, Any] = {"updated_unix_s": time.time()}
+        job: Cells = {"phase": told.phase, "total": told.total, "used_s": run.job.used_s + told.elapsed_s}
+        board: Cells = {"updated_unix_s": time.time()}
         if told.kept is not None:
             flagged = run.job.flagged + told.flagged
             job |= {"done": told.done, "rows": told.kept + told.rows, "refused": told.refused, "flagged": flagged, "eta_s": told.eta_s}

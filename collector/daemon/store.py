@@ -26,6 +26,9 @@ APPLICATION_ID: Final = 0x57415454
 SCHEMA_VERSION: Final = 3
 
 KEYS: Final = {Job: "id", Board: "board", Daemon: ""}
+Cells = dict[str, str | float | None]
+"""A row of a table by its columns, or a part of one."""
+
 Table = TypeVar("Table", Job, Board, Daemon)
 
 
@@ -207,7 +210,7 @@ class Store:
             )  # fmt: skip
             return True
 
-    def record(self, number: int, board: str, job: dict[str, Any], figures: dict[str, Any], counts: dict[str, float]) -> None:
+    def record(self, number: int, board: str, job: Cells, figures: Cells, counts: dict[str, float]) -> None:
         """Figures of a running job and of its board (columns of the tables by name), and additions to counters, together."""
         with self._writing():
             self._set(number, **job)
@@ -302,7 +305,7 @@ class Store:
     def _set(self, number: int, **values: Any) -> None:
         self._update("job", "id", number, values)
 
-    def _update(self, table: str, key: str, which: int | str, values: dict[str, Any]) -> None:
+    def _update(self, table: str, key: str, which: int | str, values: Cells) -> None:
         if values:
             columns = ", ".join(f"{name} = ?" for name in values)
             self._connection.execute(f"UPDATE {table} SET {columns} WHERE {key} = ?", (*values.values(), which))
@@ -312,18 +315,18 @@ class Store:
         for row in rows:
             self._insert(table, _columns(row))
 
-    def _insert(self, table: str, values: dict[str, Any]) -> int:
+    def _insert(self, table: str, values: Cells) -> int:
         marks = ", ".join("?" for _ in values)
         return int(self._connection.execute(f"INSERT INTO {table} VALUES ({marks})", tuple(values.values())).lastrowid or 0)
 
 
-def _columns(row: Job | Board | Daemon) -> dict[str, Any]:
+def _columns(row: Job | Board | Daemon) -> Cells:
     """A row as cells: a list as JSON."""
     return {name: json.dumps(value) if isinstance(value, tuple) else value for name, value in asdict(row).items()}
 
 
-def _struct(cells: dict[str, Any], kind: type[Table]) -> Table:
+def _struct(cells: Cells, kind: type[Table]) -> Table:
     """Raises ValueError for cells that are not of the row's types."""
     if kind is Job:
-        cells["arguments"] = json.loads(cells["arguments"])
+        cells["arguments"] = json.loads(str(cells["arguments"]))
     return read(kind, cells | {one.name: bool(cells[one.name]) for one in fields(kind) if one.type is bool})

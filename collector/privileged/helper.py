@@ -18,11 +18,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from collector.daemon.log_file import Notifier
 from collector.devices.clock_guard import reset_clock
-from collector.devices.clock_helper import LONGEST_REQUEST, OddMessageError, Request, request
+from collector.devices.clock_helper import LONGEST_REQUEST, HeldBoard, HeldLease, OddMessageError, Request, request
 from collector.devices.clock_record import (
     ClockRecord,
     acquire_board,
@@ -36,9 +36,10 @@ from collector.devices.clock_record import (
 from collector.devices.errors import ClockError, CollectorError
 from collector.devices.file_lock import peer_of, user_name
 from collector.devices.nvml_library import open_nvml
-from collector.privileged.clients import LOCK_COST, REQUESTS_PER_S, AuditLog, Client, User
+from collector.privileged.clients import LOCK_COST, REQUESTS_PER_S, AuditLog, Client, Reply, User
 from collector.privileged.listening import listening
 from collector.privileged.settings import HelperSettings, check_folder, read_settings
+from estimator.vocabulary.reader import plain
 
 MOST_CLIENTS_OF_USER: Final = 32
 
@@ -182,13 +183,13 @@ class Helper:
         if not client.send(content):
             self._part(client, "the client does not listen")
 
-    def _do(self, client: Client, asked: Request) -> dict[str, Any]:
+    def _do(self, client: Client, asked: Request) -> Reply:
         """The answer to a request.  Raises RefusedError."""
         lease = self._lease_of(client)
         if lease is not None and asked.do != "unlock":
             self._look_again(lease)
         if asked.do == "status":
-            return {"ok": True, "boards": [self._board(uuid) for uuid in sorted(self._boards)]}
+            return {"ok": True, "boards": [plain(self._board(uuid)) for uuid in sorted(self._boards)]}
         if asked.do == "lock":
             self._lock(client, lease, asked.uuid, asked.sm_clock_mhz)
         elif lease is None:
@@ -197,15 +198,14 @@ class Helper:
             raise RefusedError("not_given_back", "the driver refuses to give the clock back; the helper tries again every second")
         return {"ok": True, "silence_s": self._settings.silence_s}
 
-    def _board(self, uuid: str) -> dict[str, Any]:
+    def _board(self, uuid: str) -> HeldBoard:
         """A board, its allowed clocks and its lease."""
-        allowed, lease = self._boards[uuid], self._leases.get(uuid)
-        content: dict[str, Any] = {"uuid": uuid, "lowest_mhz": allowed.lowest_mhz, "highest_mhz": allowed.highest_mhz, "lease": None}
+        allowed, lease, held = self._boards[uuid], self._leases.get(uuid), None
         if lease is not None:
             left_s = round(self._settings.lease_s - (time.monotonic() - lease.begun_s), 1)
-            who = {"user": lease.client.user.name, "pid": lease.client.pid}
-            content["lease"] = {**who, "sm_clock_mhz": lease.sm_clock_mhz, "ends_in_s": left_s}
-        return content
+            client = lease.client
+            held = HeldLease(user=client.user.name, pid=client.pid, sm_clock_mhz=lease.sm_clock_mhz, ends_in_s=left_s)
+        return HeldBoard(uuid=uuid, lowest_mhz=allowed.lowest_mhz, highest_mhz=allowed.highest_mhz, lease=held)
 
     def _lock(self, client: Client, held: Lease | None, uuid: str, sm_clock_mhz: int) -> None:
         """Hold a clock: the rules, the audit log, the record, the driver, in this order.  Raises RefusedError."""
@@ -312,7 +312,7 @@ class Helper:
         self._audit.complain(client, code)
         self._part(client, code, {"ok": False, "error": code, "text": text})
 
-    def _part(self, client: Client, why: str, last: dict[str, Any] | None = None) -> None:
+    def _part(self, client: Client, why: str, last: Reply | None = None) -> None:
         """Give back what a client holds, then close: who sees the end of a connection knows that the clock is back."""
         lease = self._lease_of(client)
         if lease is not None:

@@ -25,7 +25,9 @@ from microbench.numbers import STORAGE
 from microbench.operands import record_type
 from microbench.toolchain.ptx import Texts, entry_text, loop_operations
 
-_TABLE: Final[Mapping[str, Any]] = tomllib.loads(Path(__file__).with_name("instructions.toml").read_text(encoding="utf-8"))
+Table = Mapping[str, Any]
+
+_TABLE: Final[Table] = tomllib.loads(Path(__file__).with_name("instructions.toml").read_text(encoding="utf-8"))
 
 MOST_OPERANDS: Final = 4
 """Operands of a row that does not give their number: one for each of the letters x, y, z, w."""
@@ -79,14 +81,14 @@ def opcodes(*words: str) -> tuple[str, ...]:
     return tuple(one for word in words for one in (opcodes(*lists[word]) if word in lists else (word,)))
 
 
-def row(given: Mapping[str, Any]) -> Row:
+def row(given: Table) -> Row:
     """A row as its kernel needs it, from a table of TOML; a field that no row has raises ValueError."""
     words = {name: opcodes(*given[name]) for name in ("sass", "companions", "uniform") if name in given}
     operands = {"operands": _operands(given["operands"])} if "operands" in given else {}
     return read(Row, {**given, **words, **operands, "start": {"name": "d", **given["start"]}})
 
 
-def _operands(given: str | Mapping[str, Any]) -> tuple[Slot, ...]:
+def _operands(given: str | Table) -> tuple[Slot, ...]:
     """Slots x0, x1… of a named set of operands, or of one that stands in the row."""
     chosen: dict[str, Any] = dict(_TABLE["operands"][given] if isinstance(given, str) else given)
     ranges, number, pairs = chosen.pop("ranges"), chosen.pop("number", MOST_OPERANDS), chosen.pop("pairs", "")
@@ -198,7 +200,7 @@ def store_record(buffer: Buffer) -> str:
 
 def _places(buffer: Buffer) -> list[tuple[Slot, int]]:
     """Each slot with its place in a record [byte]."""
-    fields: Mapping[str, Any] = record_type(buffer).fields or {}
+    fields: Table = record_type(buffer).fields or {}
     return [(slot, int(fields[slot.name][1])) for slot in buffer.slots]
 
 

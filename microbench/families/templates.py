@@ -28,6 +28,10 @@ from microbench.families.rows import load_record, opcodes, record_bytes, slot_re
 from microbench.kernel import Buffer, Expectation, Kernel, Slot, Work
 from microbench.toolchain.ptx import Texts, entry_text, loop_operations
 
+Table = Mapping[str, Any]
+Fields = dict[str, Any]
+"""A table of TOML as it stands there, and one that is being filled."""
+
 TEXTS: Final = ("before", "body", "after")
 BETWEEN_TEXTS: Final = "----"
 
@@ -39,7 +43,7 @@ st.global.b32 [target], <register>;
 """
 """A macro of all files: the thread's result, one word."""
 
-SHARED_VALUES: Final[Mapping[str, Any]] = {
+SHARED_VALUES: Final[Table] = {
     "any_word": {"name": "word", "kind": "u32", "high": 2**32 - 1},
     "words": {"name": "results", "slots": [{"name": "word", "kind": "u32"}], "written": True},
 }
@@ -60,7 +64,7 @@ def real(number: float) -> str:
     return f"0f{struct.unpack('>I', struct.pack('>f', number))[0]:08X}"
 
 
-SYNTAX: Final[dict[str, Any]] = {
+SYNTAX: Final[Fields] = {
     "variable_start_string": "<",
     "variable_end_string": ">",
     "block_start_string": "<%",
@@ -91,14 +95,14 @@ def written_kernels(file: str) -> tuple[Kernel, ...]:
     )
 
 
-def _variants(entry: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _variants(entry: Table) -> Iterator[Fields]:
     """Every combination of the values of each table of `each`."""
     for given in entry.get("each", [{}]):
         lists = [value if isinstance(value, list) else [value] for value in given.values()]
         yield from (dict(zip(given, chosen, strict=True)) for chosen in product(*lists))
 
 
-def _rendered(entry: Mapping[str, Any], defaults: Mapping[str, Any], context: dict[str, Any]) -> dict[str, Any]:
+def _rendered(entry: Table, defaults: Table, context: Fields) -> Fields:
     """A table's fields with their templates filled, texts last, and the values of `each` among them."""
     fields = {name: value for name, value in ({**defaults, **entry}).items() if name not in ("each", "let", "macros", *TEXTS)}
     for name, value in context.items():
@@ -115,7 +119,7 @@ def _rendered(entry: Mapping[str, Any], defaults: Mapping[str, Any], context: di
     return found | {name: [line for line in text.splitlines() if line.strip()] for name, text in zip(TEXTS, filled, strict=False)}
 
 
-def _value(value: Any, context: Mapping[str, Any]) -> Any:
+def _value(value: Any, context: Table) -> Any:
     if isinstance(value, str):
         return _template(_VALUE, value).render(context) if "<" in value else value
     if isinstance(value, list):
@@ -125,7 +129,7 @@ def _value(value: Any, context: Mapping[str, Any]) -> Any:
     return value
 
 
-def _buffer(given: Mapping[str, Any]) -> Buffer:
+def _buffer(given: Table) -> Buffer:
     slots = [slot for entry in given["slots"] for slot in _slots(**entry)]
     return Buffer(**{**given, "slots": tuple(slots)})
 
@@ -136,7 +140,7 @@ def _slots(*, name: str, times: int = 0, negates: str = "", **fields: Any) -> li
     return [Slot(name=f"{name}{place}", negates=negates and f"{negates}{place}", **fields) for place in range(times)]
 
 
-def _kernel(given: Mapping[str, Any]) -> Kernel:
+def _kernel(given: Table) -> Kernel:
     """The kernel of a rendered table, its text written and its operations counted."""
     arguments = (*(buffer.name for buffer in given["buffers"]), *given["scalars"])
     threads = given.get("max_threads", 256)
@@ -170,6 +174,6 @@ def _kernel(given: Mapping[str, Any]) -> Kernel:
     return read(Kernel, whole)
 
 
-def _own(kind: type[Kernel] | type[Work] | type[Expectation], given: Mapping[str, Any]) -> dict[str, Any]:
+def _own(kind: type[Kernel] | type[Work] | type[Expectation], given: Table) -> Fields:
     """Those fields of a table that a kind of value has; an empty list stands for one that is not given."""
     return {one.name: given[one.name] for one in fields(kind) if one.name in given and given[one.name] != []}
