@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 
 from collector.boards import board_words, named_boards, several
+from collector.campaigns.running import Progress
 from collector.daemon.locks import LOCK_NAME, daemon_lock, daemon_runs, locked, signal_holder, worker_lock_path
 from collector.daemon.log_file import LARGEST_BYTES, LogFile, LogReader, Notifier
-from collector.daemon.reporting import StopRequest, cause_of
+from collector.daemon.reporting import StopRequest, Tally, cause_of
+from collector.devices.polling import HostClock
 from collector.errors import BoardBusyError, BoardLostError, ClockError, CollectorError, DaemonError, DatasetError, DeviceError, DriverError
 
 
@@ -183,3 +185,15 @@ def test_a_log_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
     heard: list[str] = []
     LogFile(tmp_path / "file" / "daemon.log", heard.append).write("still heard")
     assert heard[0].endswith("still heard")
+
+
+def test_each_report_counts_from_the_beginning_so_that_a_lost_one_takes_nothing_with_it() -> None:
+    row = {"family": "gemm", "operator": "linear", "precision": "fp16", "flags": ["throttled"], "power_w": 250.0}
+    steps = [(3, None), (3, None), (4, row), (5, None), (6, {**row, "flags": []})]  # three rows were there; the fifth point could not run
+    tally = Tally(HostClock())
+    assert tally.message(Progress(phase="warming up", done=3, total=9)).kept is None
+    told = [tally.message(Progress(phase="measuring", done=done, total=9, row=found)) for done, found in steps]
+    assert [(one.kept, one.rows, one.flagged, one.refused) for one in told][-1] == (3, 2, 1, 1)
+    assert (told[2].power_w, told[3].power_w) == (250.0, None)
+    assert told[0].eta_s is None
+    assert told[-1].eta_s is not None
