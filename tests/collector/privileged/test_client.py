@@ -150,10 +150,8 @@ def answering(place: Place, *replies: bytes) -> tuple[socket.socket, threading.T
     ("reply", "words"),
     [
         (b"", "has gone"),
-        (b"\xff\n", "no clock helper of this release"),
         (b'{"version": 7, "ok": true}\n', "no clock helper of this release"),
         (b"x" * 70_000, "no clock helper of this release"),
-        (b'{"version": 1, "ok": true}\n', "no clock helper of this release"),
         (b'{"version": 1, "ok": false, "error": "board_not_allowed", "text": "no"}\n', "add the board"),
     ],
 )
