@@ -1,14 +1,10 @@
-"""What a tenth of a campaign's time is worth on a simulated board: chosen by what it adds to the fit, at random, and the whole campaign.
-
-"random" measures power of every kernel as the whole campaign does, "paced" spends the time as an active choice does, in short runs and on
-many kernels that are only timed, but draws the kernels: what it lacks to "active" is what the criterion adds.
+"""The value of a tenth of a campaign's time on a simulated board: the part that `collect --budget` chooses beside the whole campaign.
 
     python benchmarks/active_selection.py [--board a100-pcie-40gb] [--share 0.1] [--full] [--pool-seed 1] [--draws 2] [--json]
 
 Every campaign is measured by `collect`'s own code with its budget, sensor, warming up and idle power included, and fitted as `fit` does.
 Errors are those of kernels of two other seeds, the same for all, none of them in the campaign: mean / median / 95th percentile in percent
-of latency, power and energy at predicted latency; ratios are means over those of the whole campaign
-(target of active: at most 1.15).  "timed" rows have no power.
+of latency, power and energy at predicted latency; ratios are means over those of the whole campaign.  "timed" rows have no power.
 A board is simulated: what is learnt is how choices compare, not how well a real board is predicted.
 """
 
@@ -18,7 +14,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import get_args
 
 import click
 import numpy as np
@@ -26,9 +21,9 @@ from showing import show
 
 from collector.bench import open_bench
 from collector.campaigns.files import CampaignSpec, load_campaign
-from collector.campaigns.plan import chosen_plan, hastened, plan_campaign
+from collector.campaigns.plan import chosen_plan, plan_campaign
 from collector.campaigns.running import Campaign, campaign_key
-from collector.campaigns.selection import Way
+from collector.campaigns.selection import hastened
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.specifications import load_gpu
 from fitter.bundle.drafts import draft_from_rows
@@ -55,16 +50,14 @@ class Score:
     cpu_s: float
 
 
-def measured(
-    spec: CampaignSpec, board: str, seed: int, way: Way | None, share: float, choice_seed: int, output: Path
-) -> tuple[int, int, float]:
+def measured(spec: CampaignSpec, board: str, seed: int, share: float | None, choice_seed: int, output: Path) -> tuple[int, int, float]:
     """Measure a campaign, or the choice of a share of its time, into a file: rows, those only timed, and the board's time [s]."""
     with open_bench(f"sim:{board}", seed=BOARD_SEED) as bench:
         plan = plan_campaign(spec, CLOCKS_MHZ[board], (), seed, bench)
-        budget_s = math.inf if way is None else share * plan.estimated_s
-        if way is not None:
-            spec = hastened(spec, way)
-            plan = chosen_plan(spec, plan, way, budget_s, choice_seed, bench.gpu_spec)
+        budget_s = math.inf if share is None else share * plan.estimated_s
+        if share is not None:
+            spec = hastened(spec)
+            plan = chosen_plan(spec, plan, budget_s, choice_seed, bench.gpu_spec)
         outcome = Campaign(bench, spec, plan, campaign_key(bench, spec, plan, (), seed), output, budget_s=budget_s).run()
     return outcome.rows, 0 if plan.choice is None else plan.choice.timed, outcome.elapsed_s
 
@@ -88,17 +81,15 @@ def scores(board: str, campaign: str, share: float, pool_seed: int, draws: int, 
     gpu, spec = load_gpu(board), load_campaign(campaign)
     apart = [folder / f"held-out-{seed}.parquet" for seed in HELD_OUT_SEEDS]
     for seed, path in zip(HELD_OUT_SEEDS, apart, strict=True):
-        measured(replace(load_campaign("quick"), every_clock_share=0.0), board, seed, None, 1.0, 0, path)
+        measured(replace(load_campaign("quick"), every_clock_share=0.0), board, seed, None, 0, path)
     everything = read_selection(apart).kernels
     assert everything is not None
-    ways: list[tuple[str, Way | None, int]] = [("whole", None, 0)]
-    for draw in range(1, draws + 1):
-        ways += [(f"{way} {draw}", way, draw) for way in get_args(Way)]
+    ways = [("whole", None, 0), *((f"spread {draw}", share, draw) for draw in range(1, draws + 1))]
     held_out: KernelRows | None = None
-    for name, way, seed in ways:
+    for name, part, seed in ways:
         started = time.process_time()
         path = folder / f"{name}.parquet"
-        rows, timed, board_s = measured(spec, board, pool_seed, way, share, seed, path)
+        rows, timed, board_s = measured(spec, board, pool_seed, part, seed, path)
         if held_out is None:  # the anchors, and what both seeds happened to draw, are in the whole campaign
             pool = read_selection([path]).kernels
             assert pool is not None
@@ -114,7 +105,7 @@ def scores(board: str, campaign: str, share: float, pool_seed: int, draws: int, 
 @click.option("--share", type=click.FloatRange(0.01, 0.9), default=0.1, show_default=True, help="Of the whole campaign's time.")
 @click.option("--full", is_flag=True, help="Of the campaign `full`: ten thousand kernels, about half an hour of a computer.")
 @click.option("--pool-seed", type=click.IntRange(4), help="Another draw of the campaign's kernels than the first.")
-@click.option("--draws", type=click.IntRange(1), default=1, show_default=True, help="Choices of each kind.")
+@click.option("--draws", type=click.IntRange(1), default=1, show_default=True, help="Random choices.")
 @click.option("--json", "as_json", is_flag=True)
 def main(board: str, share: float, full: bool, pool_seed: int | None, draws: int, as_json: bool) -> None:
     """Print the errors of each choice."""

@@ -13,12 +13,11 @@ import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import click
 import numpy as np
 import pandas as pd
-from msgspec.structs import replace
 from showing import show
 
 from collector.bench import Bench

@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
-
-from msgspec.structs import replace
 
 from collector.devices.board_runner import open_board_runner
 from collector.devices.nvml import NvmlBoard, open_board

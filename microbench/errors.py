@@ -10,7 +10,7 @@ MicrobenchError                what could not be done, with its remedy
 ├── KernelFailedError          a kernel that the library or the device refused; the device can go on
 └── DeviceLostError            the device, or this process's context on it, is lost
 
-A message says what, which value, what the limit is and what to do.  The commands print it as one line.
+A message is one line: the fault, the value, its limit and the remedy.
 """
 
 

@@ -29,11 +29,6 @@ OPTIMISATION_LEVELS: Final = ("O3", "O0")
 WARP_LANES: Final = 32
 """Threads of a warp, on every architecture here."""
 
-CHECK_ITERATIONS: Final = 3
-"""Turns of the loop in a launch whose result is verified: the first, one in the middle, the last."""
-
-CHECK_THREADS: Final = 128
-"""Threads of a block of such a launch, where a kernel does not fix its block."""
 
 Pattern = Literal["zero", "constant", "random"]
 Mode = Literal["full", "sm_sweep", "lane_sweep", "single", "block_sweep"]
@@ -247,8 +242,8 @@ class Kernel:
         return Launch(
             mode="full",
             grid=(2, 1, 1),
-            block=self.fixed_block or (CHECK_THREADS, 1, 1),
-            iterations=CHECK_ITERATIONS,
+            block=self.fixed_block or (128, 1, 1),  # threads of a block of such a launch, where a kernel does not fix its block
+            iterations=3,  # turns of the loop in a launch whose result is verified: the first, one in the middle, the last
             region_bytes=2 * self.min_region_bytes,
             pattern=pattern,
             seed=seed,

@@ -7,7 +7,6 @@ has one value in each n-th part of every range.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
@@ -15,9 +14,6 @@ from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.workload import FAMILY_FIELDS, Operator, make_operator
 from microbench.sizing import operator_bytes, operator_flop
-
-MAX_BARREN_DRAWS: Final = 500
-"""Draws in a row without a new kernel after which there are as good as no more: fewer than one in a hundred places is left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +88,7 @@ def draw_operators(group: KernelGroup, precision: str, random: np.random.Generat
         barren = 0
         while operator is None or operator in drawn:
             barren += 1
-            if barren > MAX_BARREN_DRAWS:
+            if barren > 500:
                 raise WorkloadError(
                     f"{group.family}.{group.operator}.{precision}: only {len(drawn)} of {group.count} kernels lie within its ranges and "
                     f"limits; widen them or ask for fewer"

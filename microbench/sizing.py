@@ -1,18 +1,14 @@
 """How much to run: launches that fill a window, graphs that hide what a launch costs the host, copies of the operands that
-displace the L2, and the work of an operator, to keep it within limits.
+displace the L2, blocks that fit on an SM, and the work of an operator, to keep it within limits.
 """
 
 import math
 from typing import Final
 
+from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
 from estimator.vocabulary.workload import Operator, conv_output_size
-
-MIN_LAUNCHES: Final = 3
-"""Fewer launches say nothing about their spread."""
-
-MAX_LAUNCHES: Final = 50_000_000
-"""Bound for a run; at the shortest launch seen (2 µs) it lasts 100 s."""
+from microbench.kernel import WARP_LANES
 
 GRAPH_BELOW_HOST_COSTS: Final = 20.0
 """A kernel shorter than this many host launches is launched from graphs: a busy host may then lag without a gap on the device."""
@@ -20,8 +16,6 @@ GRAPH_BELOW_HOST_COSTS: Final = 20.0
 GRAPH_S: Final = 2e-3
 """Device time of one graph [s]: long against its own launch (about 10 µs), short against the windows of sensors."""
 
-LADDER_STEP: Final = 16
-"""Each smaller graph has this many times fewer launches."""
 
 SMALLEST_GRAPH: Final = 8
 """Fewer launches gain nothing: launching a graph costs the host about as much as a kernel or two."""
@@ -35,12 +29,24 @@ DISPLACING_L2_SIZES: Final = 2.0
 MOST_BUFFER_SETS: Final = 4096
 """Copies of the operands that a run rotates through; so many of less than 30 kB do not displace an L2 of 60 MB."""
 
+REGISTERS_PER_ALLOCATION: Final = 256
+"""Registers are handed out to a warp in units of this many.  Source: CUDA occupancy calculator, compute capability 3.0 on."""
+
+SUB_PARTITIONS: Final = 4
+"""Schedulers of an SM, each with a quarter of its registers and warps.  Source: CUDA occupancy calculator."""
+
+SHARED_BYTES_PER_ALLOCATION: Final[dict[bool, int]] = {False: 256, True: 128}
+"""Unit in which shared memory is handed out before and from compute capability 8.0 on [byte].  Source: CUDA occupancy calculator."""
+
+RESERVED_SHARED_BYTES: Final = 1024
+"""Shared memory that the system keeps for each block from compute capability 8.0 on [byte].  Source: CUDA programming guide."""
+
 
 def launches_for(window_s: float, launch_s: float) -> int:
     """Launches of `launch_s` each that last at least `window_s`.  Raises ValueError for times that are not positive."""
     if not (0.0 < launch_s < math.inf and 0.0 < window_s < math.inf):
         raise ValueError(f"a window of {window_s!r} s and launches of {launch_s!r} s: both must be positive and finite")
-    return min(MAX_LAUNCHES, max(MIN_LAUNCHES, math.ceil(window_s / launch_s)))
+    return min(50_000_000, max(3, math.ceil(window_s / launch_s)))  # fewer launches say nothing about their spread
 
 
 def graph_launches(launch_s: float, host_launch_s: float, buffer_sets: int) -> int:
@@ -64,7 +70,7 @@ def graph_ladder(launches: int, buffer_sets: int) -> tuple[int, ...]:
     smallest = -(-SMALLEST_GRAPH // buffer_sets) * buffer_sets
     sizes = [launches]
     while sizes[-1] > smallest:
-        smaller = -(-(sizes[-1] // LADDER_STEP) // buffer_sets) * buffer_sets
+        smaller = -(-(sizes[-1] // 16) // buffer_sets) * buffer_sets  # each smaller graph has this many times fewer launches
         sizes.append(max(smallest, smaller))
     return tuple(sizes)
 
@@ -148,3 +154,25 @@ def output_elements(operator: Operator) -> float:
 def _output_positions(operator: Operator) -> float:
     height, width = conv_output_size(operator)
     return height * width
+
+
+def resident_blocks(gpu: GpuSpec, threads: int, registers_per_thread: int, shared_bytes: int) -> int:
+    """Blocks of `threads` that an SM holds at once; 0 where not even one fits.
+
+    `shared_bytes` of a block, static and dynamic, without what the system reserves.  A register count of 0 is not known, and sets no limit.
+    """
+    if not 1 <= threads <= 1024:
+        return 0
+    major, minor = (int(part) for part in gpu.compute_capability.split(".")[:2])
+    modern = (major, minor) >= (8, 0)
+    warps = -(-threads // WARP_LANES)
+    limits = [gpu.blocks_per_sm, gpu.warps_per_sm // warps]
+    if registers_per_thread:
+        per_warp = -(-registers_per_thread * WARP_LANES // REGISTERS_PER_ALLOCATION) * REGISTERS_PER_ALLOCATION
+        warps_held = SUB_PARTITIONS * (gpu.registers_per_sm // SUB_PARTITIONS // per_warp)
+        limits.append(warps_held // warps)
+    if shared_bytes or modern:
+        unit = SHARED_BYTES_PER_ALLOCATION[modern]
+        per_block = -(-(shared_bytes + (RESERVED_SHARED_BYTES if modern else 0)) // unit) * unit
+        limits.append(int(gpu.shared_bytes_per_sm // per_block))
+    return min(limits)

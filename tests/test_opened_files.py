@@ -64,7 +64,6 @@ ALLOWED = Counter(
         ("collector/dataset/parquet.py", "ParquetFile"): 1,  # a stream
         ("collector/dataset/parquet.py", "read_text"): 1,  # /proc
         ("collector/dataset/reader.py", "open"): 1,  # the first bytes of a file that was looked at
-        ("collector/dataset/schema.py", "read_bytes"): 1,  # data of the package
         ("collector/dataset/partition.py", "read_bytes"): 1,  # the part that this process has written
         ("collector/devices/board_claim.py", "read_text"): 1,  # /proc
         ("collector/devices/clock_helper.py", "read_text"): 1,  # /proc

@@ -29,8 +29,6 @@ SUFFIX: Final = ".killers.json"
 SILENT_ENDS: Final = 2
 """A process that ends without a word may have been stopped from outside; twice at the same kernel is no chance."""
 
-MOST_REASON: Final = 300
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspect:
@@ -145,7 +143,7 @@ class GuardedRunner:
             self._write("")
             raise
         except DeviceError as error:
-            self._known[name] = Suspect(name=name, ends=1, said=str(error)[:MOST_REASON])
+            self._known[name] = Suspect(name=name, ends=1, said=str(error)[:300])
             self._write("")
             raise
         if ran:

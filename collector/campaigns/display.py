@@ -1,10 +1,7 @@
 """Plans, rows and outcomes of campaigns as lines or plain data."""
 
 import math
-from collections import Counter
-from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any, Final
 
 from collector.bench import Bench
 from collector.campaigns.files import CampaignSpec
@@ -12,15 +9,10 @@ from collector.campaigns.outcome import known
 from collector.campaigns.plan import CampaignPlan
 from collector.campaigns.running import CampaignOutcome
 from collector.campaigns.selection import Choice
-from collector.dataset.schema import FLAGS
-
-MANY_CLOCKS: Final = 12
-NAMES_SHOWN: Final = 4
-SECONDS_PER_MINUTE: Final = 60.0
-JOULE_PER_KWH: Final = 3.6e6
+from collector.dataset.schema import FLAGS, Row
 
 
-def plan_document(bench: Bench, spec: CampaignSpec, plan: CampaignPlan) -> dict[str, Any]:
+def plan_document(bench: Bench, spec: CampaignSpec, plan: CampaignPlan) -> dict[str, object]:
     """A plan as plain data."""
     return {
         "gpu": bench.gpu.identity().name,
@@ -30,7 +22,6 @@ def plan_document(bench: Bench, spec: CampaignSpec, plan: CampaignPlan) -> dict[
         "campaign_digest": spec.digest,
         "sm_clocks_mhz": list(plan.clocks_mhz),
         "kernels": plan.kernels,
-        "layouts": _layouts(plan),
         "rows": len(plan.points),
         "anchor_rows": plan.anchors,
         "skipped": plan.skipped,
@@ -44,42 +35,31 @@ def plan_document(bench: Bench, spec: CampaignSpec, plan: CampaignPlan) -> dict[
 def plan_lines(bench: Bench, spec: CampaignSpec, plan: CampaignPlan) -> list[str]:
     """A plan for people."""
     families = ", ".join(f"{family} {count}" for family, count in plan.kernels.items())
+    identity = bench.gpu.identity()
     lines = [
-        f"board      {_board(bench)}",
+        f"board      {identity.name} ({identity.uuid}{', simulated' if bench.simulated else ''})",
         f"campaign   {spec.name}: {sum(plan.kernels.values())} kernels ({families})",
         f"SM clocks  {_clocks(plan.clocks_mhz)}",
         f"rows       {len(plan.points)}, {plan.anchors} of them repetitions that show drift",
         f"time       about {duration_text(plan.estimated_s)} of the board's time",
         f"energy     {_energy(plan.estimated_energy_j, plan.estimated_s * bench.gpu.power_limit_w())}",
     ]
-    if layouts := _layouts(plan):
-        named = ", ".join(f"{name} {count}" for name, count in layouts.items())
-        lines.insert(2, f"layouts    {named}; the other products in their natural one")
     if plan.choice is not None:
         lines.append(f"chosen     {choice_text(plan.choice)}")
     return [*lines, *(f"skipped    {count} kernels: {reason}" for reason, count in plan.skipped.items())]
 
 
-def _layouts(plan: CampaignPlan) -> dict[str, int]:
-    """Matrix products of a plan by layout; those in their natural one are not among them."""
-    kernels = {(point.transpose, point.operator, point.l2_state) for point in plan.points if point.transpose}
-    return dict(sorted(Counter(layout for layout, *_ in kernels).items()))
-
-
 def choice_text(choice: Choice) -> str:
-    """What of a campaign a budget is spent on, and why."""
-    why = "by what each adds to the fit" if choice.way == "active" else "at random"
-    kinds = f"{choice.kinds} of {choice.of_kinds} kinds of kernel"
-    text = f"{choice.rows} of {choice.of} rows for {duration_text(choice.budget_s)}, {why}, of {kinds}"
+    """The part of a campaign that a budget is spent on."""
+    text = f"{choice.rows} of {choice.of} rows at random for {duration_text(choice.budget_s)}"
     if choice.timed:
         text += f"; {choice.timed} are only timed, power is measured of {choice.rows - choice.timed}"
     if choice.left_out:
-        more = f" and {len(choice.left_out) - NAMES_SHOWN} more" if len(choice.left_out) > NAMES_SHOWN else ""
-        text += f"; without {', '.join(choice.left_out[:NAMES_SHOWN])}{more}"
+        text += f"; without {', '.join(choice.left_out)}"
     return text
 
 
-def row_line(row: Mapping[str, Any]) -> str:
+def row_line(row: Row) -> str:
     """A measured row in one line."""
     latency, power = row.get("latency_s"), row.get("power_w")
     clock = row.get("sm_clock_mhz")
@@ -93,7 +73,7 @@ def row_line(row: Mapping[str, Any]) -> str:
     return " ".join(parts)
 
 
-def outcome_document(outcome: CampaignOutcome, part: str = "") -> dict[str, Any]:
+def outcome_document(outcome: CampaignOutcome, part: str = "") -> dict[str, object]:
     """An outcome as plain data; `part` names what was written where that is a part of a larger dataset."""
     return {
         "dataset": part or str(outcome.output),
@@ -114,8 +94,7 @@ def outcome_lines(outcome: CampaignOutcome, simulated: bool, part: str = "", roo
     """An outcome for people, with the next command; `part` of a larger dataset at `root` where those are named."""
     if root and not part:
         return [f"{root}: all {outcome.planned} rows are there already", f"next: fit {root}"]
-    kept = outcome.kept - outcome.kept_repeated
-    notes = f", {kept} of them from before" if kept else ""
+    notes = f", {outcome.kept} of them from before" if outcome.kept else ""
     notes += f"; of these {outcome.repeated} measured a second time" if outcome.repeated else ""
     board = "simulated " if simulated else ""
     time = f"{duration_text(outcome.elapsed_s)} of {board}board time"
@@ -134,29 +113,21 @@ def outcome_lines(outcome: CampaignOutcome, simulated: bool, part: str = "", roo
 
 def duration_text(seconds: float) -> str:
     """A time in the units that people use."""
-    minutes = seconds / SECONDS_PER_MINUTE
-    if minutes < 2.0:
+    if seconds < 120.0:
         return f"{seconds:.0f} s"
-    if minutes < 2.0 * SECONDS_PER_MINUTE:
-        return f"{minutes:.0f} min"
-    return f"{minutes / SECONDS_PER_MINUTE:.1f} h"
+    return f"{seconds / 60.0:.0f} min" if seconds < 7200.0 else f"{seconds / 3600.0:.1f} h"
 
 
 def _energy(about_j: float, most_j: float) -> str:
     """Energy in the unit of the bill."""
     if not most_j < math.inf:
         return "not known: the board's power limit cannot be read"
-    return f"about {about_j / JOULE_PER_KWH:.2g} kWh, {most_j / JOULE_PER_KWH:.2g} kWh at most"
-
-
-def _board(bench: Bench) -> str:
-    identity = bench.gpu.identity()
-    return f"{identity.name} ({identity.uuid}{', simulated' if bench.simulated else ''})"
+    return f"about {about_j / 3.6e6:.2g} kWh, {most_j / 3.6e6:.2g} kWh at most"
 
 
 def _clocks(clocks_mhz: tuple[float | None, ...]) -> str:
     if clocks_mhz == (None,):
         return "left alone"
-    if len(clocks_mhz) > MANY_CLOCKS:
+    if len(clocks_mhz) > 12:
         return f"{len(clocks_mhz)} from {clocks_mhz[0]:g} to {clocks_mhz[-1]:g} MHz"
     return ", ".join(f"{clock:g}" for clock in clocks_mhz) + " MHz"

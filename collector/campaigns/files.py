@@ -24,6 +24,8 @@ from microbench.runners.torch_kernels import BACKENDS
 from microbench.shapes import Derived, KernelGroup, LogRange
 
 Built = TypeVar("Built")
+Table = Mapping[str, Any]
+"""A table of a TOML file."""
 
 GROUP_SPANS: Final = {
     "count": Span(1, 100_000, "kernels"),
@@ -70,15 +72,13 @@ class MeasurementSettings:
 class CampaignSpec:
     """What a campaign measures and how.
 
-    `warmup_s` of load at the start, and up to `warmup_longest_s` until the board has `warm_to_c`; a board below that is warmed again
-    before a kernel, one above `measurement.max_temperature_c` rests up to `cool_longest_s`.  Idle power at each clock from
+    `warmup_s` of load at the start.  Idle power at each clock from
     `idle_window_s` after `idle_settle_s` of rest;
     `kernels_per_block` kernels in a row at one clock before the next clock takes its turn; all `anchors` again
     after every `anchor_every` rows (0: never), to show drift.  `every_clock_share` of the kernels run at every clock, each
     of the others at one, as many at one clock as at another: rows cost time, and a new shape tells more than a known one
     at another clock.  A kernel whose row is doubtful for what passes (a throttled board, drift, another process) is measured again at
-    the end, `retries` times at most.  Where the standard error of its power is above `target_std_share` of it, it is repeated at once
-    until that of the mean is not, `most_trials` times at most (0: never).
+    the end, `retries` times at most.
     `instructions` are groups of generated kernels, each of which runs at every clock.  `attention` is the backend of PyTorch that computes
     attention on a real board.  `digest` identifies the content.
     """
@@ -96,12 +96,7 @@ class CampaignSpec:
     anchor_every: Annotated[int, Span(0, 1_000_000, "rows")] = 60
     instructions: tuple[LoadGroup, ...] = ()
     every_clock_share: Share = 1.0
-    warm_to_c: Annotated[float, Span(0, 120, "degree Celsius")] = 0.0
-    warmup_longest_s: Annotated[float, Span(0, 7200, "s")] = 600.0
-    cool_longest_s: Annotated[float, Span(0, 7200, "s")] = 120.0
     retries: Annotated[int, Span(0, 100, "times")] = 1
-    target_std_share: Share = 0.0
-    most_trials: Annotated[int, Span(1, 1000, "times")] = 5
     attention: Annotated[str, Words(tuple(BACKENDS))] = "flash"
 
 
@@ -121,11 +116,11 @@ def load_campaign(name_or_path: str) -> CampaignSpec:
             close, known = near_match(name_or_path, campaign_names()), ", ".join(campaign_names())
             raise CampaignError(f"unknown campaign {name_or_path!r}{close}; known: {known}; or give a TOML file")
         path = resource_folder("campaigns") / f"{name_or_path}.toml"
-    document = plain(read_file(Mapping[str, Any], path, "campaign", CampaignError))  # type: ignore[type-abstract]
+    document = plain(read_file(Table, path, "campaign", CampaignError))  # type: ignore[type-abstract]
     return campaign_from_document({"name": path.stem, **document}, f"campaign {path}")
 
 
-def campaign_from_document(document: Mapping[str, Any], where: str) -> CampaignSpec:
+def campaign_from_document(document: Table, where: str) -> CampaignSpec:
     """A campaign from plain data.  Raises CampaignError, naming `where` and the key's path."""
     canonical = json.dumps(document, sort_keys=True, separators=(",", ":"), default=str)
     fields = fields_of(CampaignSpec)
@@ -143,10 +138,10 @@ def campaign_from_document(document: Mapping[str, Any], where: str) -> CampaignS
     return CampaignSpec(**built, digest=hashlib.sha256(canonical.encode()).hexdigest())
 
 
-def _each(values: Mapping[str, Any], key: str, build: Callable[[Mapping[str, Any]], Built]) -> tuple[Built, ...]:
+def _each(values: Table, key: str, build: Callable[[Table], Built]) -> tuple[Built, ...]:
     """The tables of a list, each built.  Raises FaultError with the table's place."""
     found = []
-    for index, item in enumerate(read(tuple[Mapping[str, Any], ...], values.get(key, []), key)):
+    for index, item in enumerate(read(tuple[Table, ...], values.get(key, []), key)):
         try:
             found.append(build(item))
         except FaultError as fault:
@@ -158,24 +153,24 @@ def _each(values: Mapping[str, Any], key: str, build: Callable[[Mapping[str, Any
     return tuple(found)
 
 
-def _anchor(item: Mapping[str, Any]) -> Operator:
+def _anchor(item: Table) -> Operator:
     """An operator given in full."""
     details = dict(item)
     family, operator, precision = (read(Text, details.pop(key, None), key) for key in ("family", "operator", "precision"))
     return make_operator(family, operator, precision.split("|")[0], **details)
 
 
-def _word(item: Mapping[str, Any], key: str, known: Any) -> str:
+def _word(item: Table, key: str, known: Any) -> str:
     """One of some words at a key.  Raises FaultError."""
     word: str = read(Annotated[str, Words(tuple(known))], item.get(key), key)
     return word
 
 
-def _group(item: Mapping[str, Any]) -> KernelGroup:
+def _group(item: Table) -> KernelGroup:
     """A group of kernels with its shape rules."""
     family = _word(item, "family", FAMILY_FIELDS)
     _word(item, "operator", FAMILY_OPERATORS[family])
-    shape = read(Mapping[str, Any], item.get("shape"), "shape")
+    shape = read(Table, item.get("shape"), "shape")
     if set(shape) != set(FAMILY_FIELDS[family]):
         raise FaultError(f"must give exactly {', '.join(FAMILY_FIELDS[family])}", "shape")
     if "transpose" in item and family != "gemm":
@@ -186,11 +181,14 @@ def _group(item: Mapping[str, Any]) -> KernelGroup:
     group = replace(group, transpose=tuple(dict.fromkeys(group.transpose)))
     for name, span in GROUP_SPANS.items():
         read(Annotated[float, span], getattr(group, name), name)
-    for layout in group.transpose:
-        _word({"transpose": layout}, "transpose", LAYOUTS)
-    for precision in (*group.precisions, *filter(None, (group.precision_out, group.precision_kv))):
-        _word({"precision": precision}, "precision", BYTES_PER_ELEMENT)
-    _word({"l2_state": group.l2_state}, "l2_state", ("warm", "cold"))
+    precisions = (*group.precisions, *filter(None, (group.precision_out, group.precision_kv)))
+    for name, words, known in (
+        ("transpose", group.transpose, LAYOUTS),
+        ("precision", precisions, BYTES_PER_ELEMENT),
+        ("l2_state", [group.l2_state], ("warm", "cold")),
+    ):
+        for word in words:
+            _word({name: word}, name, known)
     for name, rule in group.shape.items():
         if isinstance(rule, Derived) and (rule.of not in shape or min(rule.divide) <= 0):
             raise FaultError(f"needs another field as `of` ({', '.join(shape)}), and to `divide` by numbers above 0", "shape", name)
@@ -206,12 +204,15 @@ def _rule(value: Any) -> Any:
     return value if isinstance(value, Mapping) else {"values": list(value) if isinstance(value, tuple) else [value]}
 
 
-def _loads(item: Mapping[str, Any]) -> LoadGroup:
+def _loads(item: Table) -> LoadGroup:
     """A group of generated kernels."""
     group = read(LoadGroup, item)
-    for key, known in (("modes", MODES), ("pattern", PATTERNS), ("level", OPTIMISATION_LEVELS)):
-        words = getattr(group, key)
-        for word in [words] if isinstance(words, str) else words:
+    for key, words, known in (
+        ("modes", group.modes, MODES),
+        ("pattern", [group.pattern], PATTERNS),
+        ("level", [group.level], OPTIMISATION_LEVELS),
+    ):
+        for word in words:
             _word({key: word}, key, known)
     for key in ("kernels", "modes"):
         read(Annotated[tuple[str, ...], LEAST_ONE], getattr(group, key), key)
@@ -219,5 +220,5 @@ def _loads(item: Mapping[str, Any]) -> LoadGroup:
     return group
 
 
-LISTS: Final[dict[str, Callable[[Mapping[str, Any]], Any]]] = {"anchors": _anchor, "kernels": _group, "instructions": _loads}
+LISTS: Final[dict[str, Callable[[Table], Any]]] = {"anchors": _anchor, "kernels": _group, "instructions": _loads}
 """Lists of tables in a campaign's file, and what builds one from its table."""

@@ -9,7 +9,7 @@ import numpy as np
 from collector.bench import Bench
 from collector.campaigns.files import MeasurementSettings
 from collector.campaigns.outcome import known, outcome_columns
-from collector.dataset.schema import operator_columns
+from collector.dataset.schema import Row, operator_columns
 from collector.dataset.traces import REST, RUN, TraceRecord
 from collector.devices.protocols import GpuState, PreparedKernel
 from collector.sampling import SECONDS_PER_NS, Sampler, Trace
@@ -63,7 +63,7 @@ class Point:
 
 def measure_traced(
     bench: Bench, sampler: Sampler, point: Point, settings: MeasurementSettings, calibration: SensorCalibration
-) -> tuple[dict[str, Any], tuple[TraceRecord, ...]]:
+) -> tuple[Row, tuple[TraceRecord, ...]]:
     """Run a kernel at the clock that is set: its row, and its traces: the run, and the rest before it where its power was asked for.
 
     Doubts stand in the row's flags; nothing is raised for bad data.  Raises RunnerError where the kernel cannot run, DeviceError where
@@ -82,7 +82,7 @@ def measure_traced(
     if point.timed_only:
         flags = ["short_window", *(flag for flag in outcome["flags"] if flag not in POWER_DOUBTS)]
         outcome |= {**dict.fromkeys(POWER_COLUMNS), "samples": 0, "flags": flags}
-    row: dict[str, Any] = {
+    row: Row = {
         "row_id": point.row_id,
         **(operator_columns(point.operator) if point.load is None else load_columns(point.load)),
         **_kernel_columns(prepared),
@@ -157,7 +157,7 @@ def ranged_launch_s(bench: Bench, prepared: PreparedKernel, ranging_s: float) ->
         launches = min(RANGING_GROWTH * launches, launches_for(1.2 * ranging_s, launch_s))
 
 
-def _kernel_columns(prepared: PreparedKernel) -> dict[str, Any]:
+def _kernel_columns(prepared: PreparedKernel) -> Row:
     """What the library chose; zeros that mean "none" become null."""
     plain = ("library", "kernel_name", "registers_per_thread", "blocks_per_sm", "tile_m", "tile_n", "tile_k", "stages", "transpose")
     return {
@@ -170,7 +170,7 @@ def _kernel_columns(prepared: PreparedKernel) -> dict[str, Any]:
     }
 
 
-def load_columns(load: Load) -> dict[str, Any]:
+def load_columns(load: Load) -> Row:
     """Family, operator and work of a generated kernel or a copy by column."""
     operator = load.operator
     named = {

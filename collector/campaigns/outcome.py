@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from collector.campaigns.files import MeasurementSettings
+from collector.dataset.schema import Row
 from collector.dataset.traces import TraceRecord
 from collector.devices.protocols import StateReadings, limiting_reasons
 from collector.sampling import SECONDS_PER_NS, host_seconds
@@ -25,21 +26,11 @@ CLOCK_TOLERANCE: Final = 0.015
 """Share by which the measured clock may miss the clock asked for: one step of the coarsest tables, and droop."""
 CLOCK_VARIATION: Final = 0.02
 """Standard deviation of the clock in a window, as a share, beyond which one clock cannot stand for it."""
-LATENCY_VARIATION: Final = 0.05
-"""Spread of launch times between parts of a run, as a share."""
-DRIFT_SHARE: Final = 0.03
-UNSETTLED_SHARE: Final = 0.03
+LIMITS: Final = {"latency_unsteady": 0.05, "drifting": 0.03, "unsettled": 0.03, "absurd": 0.2, "few_samples": 4, "short_window": 0.7}
+"""Limits by flag: spread of launch times between parts of a run, change of power over the window and at its beginning, absurd readings
+beyond which the rest is not believed either, as shares; sensor updates; window as a share of the planned one."""
 SIGNIFICANCE: Final = 3.0
 """A change counts where it is larger than its share and than so many standard errors."""
-ABSURD_SHARE: Final = 0.2
-"""With more absurd readings than this share, the rest is not believed either."""
-FEW_SAMPLES: Final = 4
-WINDOW_SHARE: Final = 0.7
-"""A window below this share of what was planned is short."""
-IDLE_SHARE: Final = 0.5
-"""The later part of the rest before a run that counts as idle."""
-IDLE_CHANGE_W: Final = 1.0
-MIN_PARTS: Final = 3
 
 
 def outcome_columns(
@@ -50,7 +41,7 @@ def outcome_columns(
     *,
     generated: bool = False,
     doubts: tuple[str, ...] = (),
-) -> dict[str, Any]:
+) -> Row:
     """The columns of a row that its traces decide; numbers that are not known are nan.
 
     `rest` is the board at rest just before, where it was long enough to tell its power; `doubts` are flags that the traces
@@ -66,7 +57,7 @@ def outcome_columns(
         run.power_limit_w,
     )  # fmt: skip
     states = _within(run.states, settled_s, end_s)
-    believed = power.samples > 0 and not power.stuck and power.absurd <= ABSURD_SHARE * (power.absurd + power.samples)
+    believed = power.samples > 0 and not power.stuck and power.absurd <= LIMITS["absurd"] * (power.absurd + power.samples)
     power_w, power_std_w = (power.power_w, power.std_w) if believed else (math.nan, math.nan)
     energy_j, energy_std_j = launch_energy(power_w, power_std_w, latency_s, latency_std_s)
     sampled = sampled_energies_j(run.power, start_s, end_s) if generated else {}
@@ -126,8 +117,8 @@ def _latency(run: TraceRecord, settle_s: float) -> tuple[float, float, float]:
     parts = np.zeros(0) if run.segment_s is None else run.segment_s
     begins = (np.cumsum(parts) - parts) * run.launches / len(parts)
     settled = parts[begins >= settle_s]
-    if len(settled) < MIN_PARTS:
-        settled = parts[-MIN_PARTS:]
+    if len(settled) < 3:
+        settled = parts[-3:]
     mean = float(settled.mean())
     if len(settled) < 2:
         return mean, math.nan, math.nan
@@ -136,13 +127,13 @@ def _latency(run: TraceRecord, settle_s: float) -> tuple[float, float, float]:
 
 
 def _idle_before(rest: TraceRecord, calibration: SensorCalibration) -> tuple[float, float]:
-    """Power at rest just before the run [W] and the temperature then; nan where it was still falling or nothing was read."""
+    """Power at rest [W] in the later half of the rest before a run, and the temperature; nan where it fell by over 1 W."""
     host_s = host_seconds(rest.power.host_ns)
     if not len(host_s):
         return math.nan, math.nan
-    start, end = float(host_s[-1] - IDLE_SHARE * (host_s[-1] - host_s[0])), float(host_s[-1])
+    start, end = float(host_s[-1] - 0.5 * (host_s[-1] - host_s[0])), float(host_s[-1])
     idle = steady_power(rest.power, start, end, calibration, rest.power_limit_w)
-    falling = abs(idle.change_w) > IDLE_CHANGE_W and abs(idle.change_w) > SIGNIFICANCE * np.nan_to_num(idle.change_std_w)
+    falling = abs(idle.change_w) > 1.0 and abs(idle.change_w) > SIGNIFICANCE * np.nan_to_num(idle.change_std_w)
     if falling or idle.absurd or idle.stuck:
         return math.nan, math.nan
     return idle.power_w, _mean(_within(rest.states, start, end).temperature_c)
@@ -173,15 +164,15 @@ def _power_flags(power: SteadyPower, planned_s: float) -> list[str]:
     missing = power.samples == 0
     changed = abs(power.change_w) > SIGNIFICANCE * power.change_std_w
     first = abs(power.first_w - power.raw_w)
-    late = first > UNSETTLED_SHARE * power.raw_w and first > SIGNIFICANCE * power.raw_std_w * math.sqrt(FEW_SAMPLES)
+    late = first > LIMITS["unsettled"] * power.raw_w and first > SIGNIFICANCE * power.raw_std_w * math.sqrt(LIMITS["few_samples"])
     told = not missing and not power.stuck
     return _true(
         power_missing=missing,
         sensor_stuck=power.stuck and not missing,
         power_absurd=bool(power.absurd),
-        few_samples=told and power.samples < FEW_SAMPLES,
-        short_window=told and power.window_s < WINDOW_SHARE * planned_s,
-        drifting=told and changed and abs(power.change_w) > DRIFT_SHARE * power.raw_w,
+        few_samples=told and power.samples < LIMITS["few_samples"],
+        short_window=told and power.window_s < LIMITS["short_window"] * planned_s,
+        drifting=told and changed and abs(power.change_w) > LIMITS["drifting"] * power.raw_w,
         unsettled=told and late,
     )
 
@@ -190,7 +181,9 @@ def _latency_flags(latency_s: float, spread: float, ranging_s: float) -> list[st
     """Doubts about the time."""
     if not 0.0 < latency_s < math.inf:
         return ["latency_absurd"]
-    return _true(latency_unsteady=spread > LATENCY_VARIATION, range_mismatch=abs(latency_s - ranging_s) > RANGE_TOLERANCE * latency_s)
+    return _true(
+        latency_unsteady=spread > LIMITS["latency_unsteady"], range_mismatch=abs(latency_s - ranging_s) > RANGE_TOLERANCE * latency_s
+    )
 
 
 def _union(states: StateReadings) -> int:

@@ -3,8 +3,8 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final
 
@@ -12,11 +12,10 @@ import numpy as np
 
 from collector.bench import Bench
 from collector.campaigns.files import CampaignSpec
-from collector.campaigns.measurement import TIMED_GAP_S, TIMED_RUN_S, Load, Point
-from collector.campaigns.selection import Choice, PointCosts, Way, choose_points, least_time_s, no_time_text
+from collector.campaigns.measurement import Load, Point
+from collector.campaigns.selection import Choice, choose_points, no_time_text, point_costs
 from collector.devices.protocols import KernelRunner
 from collector.errors import CampaignError
-from collector.sensing.calibration import SensorCalibration
 from collector.sensing.known_sensor import DEFAULT_PERIOD_S
 from collector.sensing.live import FIRST_LOAD_S, LEVEL_S, LEVELS, MAX_CYCLES, REST_S, SQUARE_WAVES, STEP_S
 from collector.sensing.live_load import CALIBRATION, WARM_RUNS
@@ -43,15 +42,6 @@ USUAL_POWER_SHARE: Final = 0.5
 """Mean power of a campaign's kernels as a share of the power limit: 0.50 on the simulated A100 at three clocks."""
 CLOCK_SETTLE_S: Final = 0.2
 """Rest after the clock was changed."""
-CLOSING_CLOCKS: Final = 3
-"""Clocks at which power at rest is read again at the end, at most: the lowest, the middle and the highest."""
-
-HASTY_WINDOW: Final = 0.2
-HASTY_SETTLING: Final = 0.3
-LEAST_UPDATES: Final = 4
-"""Window and settling of an active choice as shares of the campaign's [1], and sensor updates behind a power at least.  Shares of 0.4 and
-0.5 halve the kernels whose power a tenth of the time measures, and held-out errors of power on a simulated A100 grow from 1.09 to 1.15
-times those of the whole campaign; what the shorter run itself adds to a power is 1 % of it, as the die stays colder."""
 
 Kernel = tuple[Operator, str, str]
 """An operator, its L2 state and the layout of its inputs, "" for the natural one."""
@@ -62,22 +52,20 @@ class CampaignPlan:
     """All points in the order in which they are measured.
 
     `kernels` counts the different kernels by family, `anchors` the repetitions that show drift; `skipped` says
-    which groups this board cannot run, and why.  `characterisation_s` is for the sensor, `estimated_s` the board's time from start to
-    end, `estimated_energy_j` its energy at the power that kernels usually draw; more than its power limit for that time it cannot be.
-    `choice` says which of the campaign's points these are where a budget chose among them.  `remarks`
-    are what else a person should know.
+    which groups this board cannot run, and why.  `fixed_s` is the board's time for what is no point: the sensor, warming up, power at rest
+    and changes of the clock; `estimated_s` all of its time, `estimated_energy_j` its energy at the power that kernels usually draw.
+    `choice` describes the part of the campaign's points that these are where a budget chose among them.
     """
 
     points: tuple[Point, ...]
     clocks_mhz: tuple[float | None, ...]
-    kernels: dict[str, int]
-    anchors: int
     skipped: dict[str, int]
-    characterisation_s: float
-    estimated_s: float
-    estimated_energy_j: float
+    fixed_s: float
     choice: Choice | None = None
-    remarks: tuple[str, ...] = ()
+    kernels: dict[str, int] = field(default_factory=dict)
+    anchors: int = 0
+    estimated_s: float = 0.0
+    estimated_energy_j: float = 0.0
 
 
 def plan_campaign(
@@ -112,10 +100,9 @@ def plan_campaign(
             else:
                 named = f" {layout}" if layout else ""
                 skipped[f"{group.family}.{group.operator}.{group.precision}{named}: not on this board"] += group.count
-    remarks: list[str] = []
     loads: tuple[Load, ...] = ()
     if spec.instructions and (not families or FAMILY in families):
-        loads, refused = campaign_loads(spec, bench.gpu_spec, seed, remarks.append)
+        loads, refused = campaign_loads(spec, bench.gpu_spec, seed)
         skipped.update(refused)
     if not kernels and not loads:
         why = f" ({next(iter(skipped))})" if skipped else ""
@@ -125,24 +112,18 @@ def plan_campaign(
     clock = middle_clock(clocks_mhz)
     clock_share = clock / bench.gpu_spec.sm_clock_limit_mhz if clock else 1.0
     sensor_s = 0.0 if sensor_known else characterisation_s(meter=len(bench.sensors) > 1, clock_share=clock_share)
-    return _timed_plan(
-        CampaignPlan(
-            points=points,
-            clocks_mhz=clocks_mhz,
-            kernels={},
-            anchors=0,
-            skipped=dict(skipped),
-            characterisation_s=sensor_s,
-            estimated_s=0.0,
-            estimated_energy_j=0.0,
-            remarks=tuple(remarks),
-        ),
-        spec,
-        bench.gpu_spec,
+    changes = sum(one.sm_clock_mhz != other.sm_clock_mhz for one, other in pairwise(points))
+    rests = len(clocks_mhz) + len(closing_clocks(clocks_mhz))
+    plan = CampaignPlan(
+        points=points,
+        clocks_mhz=clocks_mhz,
+        skipped=dict(skipped),
+        fixed_s=sensor_s + spec.warmup_s + rests * (spec.idle_settle_s + spec.idle_window_s) + changes * CLOCK_SETTLE_S,
     )
+    return _counted(plan, spec, bench.gpu_spec)
 
 
-def _timed_plan(plan: CampaignPlan, spec: CampaignSpec, gpu: GpuSpec) -> CampaignPlan:
+def _counted(plan: CampaignPlan, spec: CampaignSpec, gpu: GpuSpec) -> CampaignPlan:
     """A plan with the counts, the time and the energy of its points."""
     kernels: dict[str, set[object]] = {}
     for point in plan.points:
@@ -150,7 +131,7 @@ def _timed_plan(plan: CampaignPlan, spec: CampaignSpec, gpu: GpuSpec) -> Campaig
             kernel = point.load or (point.operator, point.l2_state, point.transpose)
             kernels.setdefault(FAMILY if point.load else point.operator.family, set()).add(kernel)
     costs = point_costs(spec)
-    estimated_s = plan.characterisation_s + _fixed_s(spec, len(plan.clocks_mhz)) + sum(costs.of(point) for point in plan.points)
+    estimated_s = plan.fixed_s + sum(costs.of(point) for point in plan.points)
     return replace(
         plan,
         kernels={family: len(found) for family, found in sorted(kernels.items())},
@@ -160,16 +141,30 @@ def _timed_plan(plan: CampaignPlan, spec: CampaignSpec, gpu: GpuSpec) -> Campaig
     )
 
 
-def campaign_loads(
-    spec: CampaignSpec, gpu: GpuSpec, seed: int, remark: Callable[[str], None] = lambda text: None
-) -> tuple[tuple[Load, ...], dict[str, int]]:
+def chosen_plan(spec: CampaignSpec, plan: CampaignPlan, budget_s: float, seed: int, gpu: GpuSpec) -> CampaignPlan:
+    """The part of a plan that a budget is spent on, of a campaign `hastened` for it.
+
+    Raises CampaignError where it leaves no time for a kernel.
+    """
+    points, choice = choose_points(plan.points, budget_s, plan.fixed_s, point_costs(spec), seed)
+    return _counted(replace(plan, points=points, choice=choice), spec, gpu)
+
+
+def check_budget(spec: CampaignSpec, plan: CampaignPlan, budget_s: float) -> None:
+    """Raises CampaignError where a campaign that begins anew could not measure a single kernel within a budget [s]."""
+    kernel_s = point_costs(spec).full_s
+    if budget_s < plan.fixed_s + kernel_s:
+        raise CampaignError(no_time_text(budget_s, plan.fixed_s, kernel_s))
+
+
+def campaign_loads(spec: CampaignSpec, gpu: GpuSpec, seed: int) -> tuple[tuple[Load, ...], dict[str, int]]:
     """The generated kernels of a campaign, assembled, and its copies; and those that cannot run here.
 
-    Machine code is kept from one campaign to the next (`user_cache`); `remark` is told where it cannot be.  Raises CampaignError where
-    the assembler is missing, and says what to install.
+    Machine code is kept from one campaign to the next (`user_cache`).  Raises CampaignError where the assembler is missing, and says what
+    to install.
     """
     try:
-        loads, refused = generated_loads(spec.instructions, gpu, None, seed, user_cache(), remark)
+        loads, refused = generated_loads(spec.instructions, gpu, None, seed, user_cache())
     except MicrobenchError as error:
         raise CampaignError(f"campaign {spec.name}: {error}") from error
     return (*loads, *copy_loads(spec.instructions)), refused
@@ -315,50 +310,9 @@ def _point(kernel: Kernel, clock: float | None, trial: int, names: _Names, *, an
     )
 
 
-def hastened(spec: CampaignSpec) -> CampaignSpec:
-    """The campaign with the shorter runs in which an active choice measures power.
-
-    The equations' own errors are larger than what a shorter window adds, and other kernels tell them.  The sensor's own time to
-    settle is kept in any case.
-    """
-    usual = spec.measurement
-    gap_s = min(usual.gap_s, TIMED_GAP_S)
-    updates = max(LEAST_UPDATES, round(HASTY_WINDOW * usual.updates))
-    hasty = replace(usual, updates=updates, window_s=HASTY_WINDOW * usual.window_s, settle_s=HASTY_SETTLING * usual.settle_s, gap_s=gap_s)
-    return replace(spec, measurement=hasty)
-
-
-def least_budget_s(spec: CampaignSpec, plan: CampaignPlan) -> float:
-    """Budget within which one kernel of every kind can be measured [s]."""
-    return _reserved_s(spec, plan) + least_time_s(plan.points, point_costs(spec))
-
-
-def chosen_plan(spec: CampaignSpec, plan: CampaignPlan, way: Way, budget_s: float, seed: int, gpu: GpuSpec) -> CampaignPlan:
-    """The part of a plan that a budget is spent on, of a campaign `hastened` for it.
-
-    Raises CampaignError where it leaves no time for a kernel.
-    """
-    points, choice = choose_points(plan.points, way, budget_s, _reserved_s(spec, plan), point_costs(spec), gpu, seed)
-    return _timed_plan(replace(plan, points=points, choice=choice), spec, gpu)
-
-
-def point_costs(spec: CampaignSpec) -> PointCosts:
-    """What points take, with a slow sensor."""
-    settings = spec.measurement
-    window_s = max(settings.window_s, (settings.updates + 1) * DEFAULT_PERIOD_S)
-    ranging_s = 2.0 * settings.ranging_s
-    return PointCosts(
-        full_s=settings.gap_s + ranging_s + settings.settle_s + window_s,
-        timed_s=min(settings.gap_s, TIMED_GAP_S) + ranging_s + TIMED_RUN_S,
-        rest_s=settings.idle_s,
-    )
-
-
 def closing_clocks(clocks_mhz: tuple[float | None, ...]) -> tuple[float | None, ...]:
-    """The clocks at which power at rest is read again at the end."""
-    if len(clocks_mhz) <= CLOSING_CLOCKS:
-        return clocks_mhz
-    return clocks_mhz[0], middle_clock(clocks_mhz), clocks_mhz[-1]
+    """The clocks at which power at rest is read again at the end: the lowest, the middle and the highest."""
+    return tuple(dict.fromkeys((clocks_mhz[0], middle_clock(clocks_mhz), clocks_mhz[-1])))
 
 
 def middle_clock(clocks_mhz: tuple[float | None, ...]) -> float | None:
@@ -369,27 +323,3 @@ def middle_clock(clocks_mhz: tuple[float | None, ...]) -> float | None:
 def closing_s(spec: CampaignSpec, clocks_mhz: tuple[float | None, ...]) -> float:
     """The board's time for power at rest at the end [s]."""
     return len(closing_clocks(clocks_mhz)) * (spec.idle_settle_s + spec.idle_window_s)
-
-
-def check_budget(spec: CampaignSpec, plan: CampaignPlan, budget_s: float, calibration: SensorCalibration | None = None) -> None:
-    """Raises CampaignError where a campaign that begins anew could not measure a single kernel within a budget [s].
-
-    A `calibration` saves characterising the sensor, which is known only about; a budget just large enough by that may still not be.
-    """
-    before_s = _fixed_s(spec, len(plan.clocks_mhz)) + closing_s(spec, plan.clocks_mhz)
-    before_s += 0.0 if calibration else plan.characterisation_s
-    point_s = spec.measurement.planned_total_s(calibration) if calibration else point_costs(spec).full_s
-    if budget_s < before_s + point_s:
-        raise CampaignError(no_time_text(budget_s, before_s, point_s))
-
-
-def _fixed_s(spec: CampaignSpec, clocks: int) -> float:
-    """The board's time for warming up and power at rest [s]."""
-    return spec.warmup_s + clocks * (spec.idle_settle_s + spec.idle_window_s)
-
-
-def _reserved_s(spec: CampaignSpec, plan: CampaignPlan) -> float:
-    """The board's time for what is no point, changes of the clock and power at rest at the end included [s]."""
-    clocks = len(plan.clocks_mhz)
-    changes = sum(one.sm_clock_mhz != other.sm_clock_mhz for one, other in pairwise(plan.points))
-    return plan.characterisation_s + _fixed_s(spec, clocks) + changes * CLOCK_SETTLE_S + closing_s(spec, plan.clocks_mhz)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from collector.campaigns.outcome import idle_entry, known, outcome_columns
 from collector.campaigns.summary import anchor_drift, idle_drift, voltage_by_clock
 from collector.dataset.log import LOG_SUFFIX
 from collector.dataset.reader import file_digest, read_kernel_dataset
-from collector.dataset.schema import rows_to_table
+from collector.dataset.schema import Metadata, Row, rows_to_table
 from collector.dataset.traces import IDLE, REST, RUN, TraceRecord, read_traces, running_traces_path, traces_of, traces_path
 from collector.dataset.writer import write_kernel_dataset
 from collector.errors import DatasetError
@@ -49,19 +49,20 @@ def reprocess_dataset(dataset: Path, sensor: str | None, output: Path) -> Reproc
     calibration = _calibration(sensor, metadata, dataset)
     settings = _settings(metadata, dataset)
     rows = {(row["row_id"], row["started_unix_s"]): row for row in content.table.to_pylist()}
-    worked_out: dict[str, dict[str, Any]] = {}
+    renewed: dict[tuple[str, float], Row] = {}
     idle: list[dict[str, float | None]] = []
     for record, rest in _pairs(source):
+        key = record.row_id, record.started_unix_s
         if record.kind == IDLE:
             idle.append(idle_entry(record, calibration))
-        elif (row := rows.get((record.row_id, record.started_unix_s))) is not None:
-            worked_out[record.row_id] = _row(row, record, rest, settings, calibration)
-    if not worked_out:
+        elif key in rows:
+            renewed[key] = _row(rows[key], record, rest, settings, calibration)
+    if not renewed:
         raise DatasetError(f"{source}: holds no trace of a row of {dataset}; they do not belong together")
-    order = [row_id for row_id, _ in rows if row_id in worked_out]
-    table = rows_to_table([worked_out[row_id] for row_id in order], {})
+    kept = [key for key in rows if key in renewed]
+    table = rows_to_table([renewed[key] for key in kept], {})
     before = len(metadata.get("idle") or [])
-    renewed = {
+    about = {
         **metadata,
         "sensor": calibration.document(),
         "idle": idle[:before] if len(idle) >= before else metadata.get("idle"),
@@ -74,15 +75,19 @@ def reprocess_dataset(dataset: Path, sensor: str | None, output: Path) -> Reproc
             "traces_sha256": file_digest(source),
             "sensor_before": metadata.get("sensor"),
             "sensor_file": Path(sensor).name if sensor else None,
-            "rows_without_trace": len(rows) - len(order),
+            "rows_without_trace": len(rows) - len(kept),
             "wattprint_version": __version__,
         },
     }
-    write_kernel_dataset([worked_out[row_id] for row_id in order], renewed, output)
-    changes = [_change(row, worked_out[row["row_id"]]) for row in rows.values() if row["row_id"] in worked_out]
-    told = np.array([change for change in changes if change is not None] or [0.0])
+    write_kernel_dataset(table.to_pylist(), about, output)
+    change = np.array([[rows[key]["power_w"], renewed[key]["power_w"]] for key in kept], dtype=np.float64)
+    change = change[np.isfinite(change).all(axis=1)]
+    relative = change[:, 1] / change[:, 0] - 1.0 if len(change) else np.zeros(1)
     return Reprocessed(
-        rows=len(order), untraced=len(rows) - len(order), mean_change=float(told.mean()), largest_change=float(told[np.abs(told).argmax()])
+        rows=len(kept),
+        untraced=len(rows) - len(kept),
+        mean_change=float(relative.mean()),
+        largest_change=float(relative[np.abs(relative).argmax()]),
     )
 
 
@@ -99,9 +104,12 @@ def _pairs(source: Path) -> Iterator[tuple[TraceRecord, TraceRecord | None]]:
     """Runs, each with the rest before it where there is one, and idle records."""
     run: TraceRecord | None = None
     for record in read_traces(source):
+        if record.kind == REST and run is not None and (run.row_id, run.started_unix_s) == (record.row_id, record.started_unix_s):
+            yield run, record
+            run = None
+            continue
         if run is not None:
-            rested = record.kind == REST and (run.row_id, run.started_unix_s) == (record.row_id, record.started_unix_s)
-            yield run, record if rested else None
+            yield run, None
         run = record if record.kind == RUN else None
         if record.kind == IDLE:
             yield record, None
@@ -109,16 +117,14 @@ def _pairs(source: Path) -> Iterator[tuple[TraceRecord, TraceRecord | None]]:
         yield run, None
 
 
-def _row(
-    row: dict[str, Any], run: TraceRecord, rest: TraceRecord | None, settings: MeasurementSettings, calibration: SensorCalibration
-) -> dict[str, Any]:
+def _row(row: Row, run: TraceRecord, rest: TraceRecord | None, settings: MeasurementSettings, calibration: SensorCalibration) -> Row:
     """A row with the columns that its traces decide worked out again."""
     doubts = tuple(flag for flag in KEPT_DOUBTS if flag in row["flags"])
     columns = outcome_columns(run, rest, settings, calibration, generated=row["energy_mtsm_j"] is not None, doubts=doubts)
     return {**row, **{name: known(value) for name, value in columns.items()}}
 
 
-def _calibration(sensor: str | None, metadata: dict[str, Any], dataset: Path) -> SensorCalibration:
+def _calibration(sensor: str | None, metadata: Metadata, dataset: Path) -> SensorCalibration:
     """The calibration to use.  Raises SensorError, DatasetError."""
     own = calibration_from_document(metadata.get("sensor") or {}, f"{dataset}: sensor")
     if sensor is None:
@@ -129,16 +135,9 @@ def _calibration(sensor: str | None, metadata: dict[str, Any], dataset: Path) ->
     return given
 
 
-def _settings(metadata: dict[str, Any], dataset: Path) -> MeasurementSettings:
+def _settings(metadata: Metadata, dataset: Path) -> MeasurementSettings:
     """How the rows were measured.  Raises DatasetError for a dataset that does not say."""
     try:
         return read(MeasurementSettings, (metadata.get("campaign") or {}).get("measurement"), "campaign", "measurement")
     except FaultError as error:
         raise DatasetError(f"{dataset}: does not say how its rows were measured ({error}); it cannot be worked out again") from error
-
-
-def _change(before: dict[str, Any], after: dict[str, Any]) -> float | None:
-    """Relative change of power; None where either is not known."""
-    if not before["power_w"] or after["power_w"] is None:
-        return None
-    return float(after["power_w"] / before["power_w"] - 1.0)

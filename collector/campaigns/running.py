@@ -1,36 +1,48 @@
-"""Running a campaign: sensor, idle power, then every point of the plan, each row safe before the next starts."""
+"""Running a campaign: sensor, idle power, then every point of the plan, each row safe before the next starts.
+
+Rows that something passing has spoilt are measured again at the end.  Whether a point needs another trial follows from its trials on disk
+alone, so that a campaign that was interrupted goes on as if it had not been.
+"""
 
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
 from collector.bench import Bench
 from collector.campaigns.files import CampaignSpec
-from collector.campaigns.measurement import Point, measure_traced, trace_record
+from collector.campaigns.measurement import Point, measure_traced, ranged_launch_s, trace_record
 from collector.campaigns.outcome import idle_entry
-from collector.campaigns.plan import CLOCK_SETTLE_S, CampaignPlan, check_budget, closing_clocks, closing_s, middle_clock
-from collector.campaigns.repetition import Trials
+from collector.campaigns.plan import CLOCK_SETTLE_S, ROW_ID_DIGITS, CampaignPlan, check_budget, closing_clocks, closing_s, middle_clock
 from collector.campaigns.summary import KeptRows, anchor_drift, campaign_metadata, idle_drift, voltage_by_clock
-from collector.campaigns.thermal import keep_in_band, warm_up
 from collector.clocks import ClockHold, held_clock
 from collector.dataset.log import log_path
-from collector.dataset.schema import SCHEMA_VERSION, UNUSABLE, flag_counts, kernel_schema
+from collector.dataset.schema import SCHEMA_VERSION, UNUSABLE, Metadata, Row, flag_counts, kernel_schema
 from collector.dataset.traces import IDLE, TraceRecord
 from collector.dataset.writer import KernelWriter, open_kernel_writer
+from collector.devices.protocols import THROTTLE_BITS, limiting_reasons
 from collector.errors import CampaignError, RunnerError
 from collector.sampling import Sampler
 from collector.sensing.calibration import SensorCalibration, calibration_from_document
 from collector.sensing.live import characterise_sensor
+from collector.sensing.live_load import load_operator
 from estimator import __version__
+from microbench.sizing import launches_for
 
 NS_PER_S: Final = 1e9
-PLAN_DIGITS: Final = 16
+
+PASSING_FLAGS: Final = frozenset(
+    {
+        "clock_varied", "unsettled", "drifting", "hot", "latency_unsteady", "range_mismatch", "power_missing", "sensor_stuck",
+        "shared_board", "counter_absurd",
+    }
+)  # fmt: skip
+"""Doubts that another run may not have.  A board at its power limit is at it every time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,15 +52,15 @@ class Progress:
     phase: str
     done: int
     total: int
-    row: Mapping[str, Any] | None = None
+    row: Row | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CampaignOutcome:
-    """What came of a campaign.
+    """The result of a campaign.
 
-    `rows` in the dataset, `kept` of them from an earlier run; `repeated` and `kept_repeated` of these further trials of a point; `planned`
-    points, of which `missing` were not reached; `flags` and `rejected` count rows by doubt and points by the reason why they gave none;
+    `rows` in the dataset, `kept` of them from an earlier run, `repeated` of them further trials of a point; `planned` points, of which
+    `missing` were not reached; `flags` and `rejected` count rows by doubt and points by the reason why they gave none;
     `unusable` rows say nothing about time or power; `drift` the largest relative spread of repeated anchors, and the change of power at
     rest from beginning to end; `elapsed_s` of the board's time.
     """
@@ -57,7 +69,6 @@ class CampaignOutcome:
     rows: int
     kept: int
     repeated: int
-    kept_repeated: int
     planned: int
     missing: int
     flags: dict[str, int]
@@ -67,7 +78,7 @@ class CampaignOutcome:
     elapsed_s: float
 
 
-def campaign_key(bench: Bench, spec: CampaignSpec, plan: CampaignPlan, families: tuple[str, ...], seed: int) -> dict[str, Any]:
+def campaign_key(bench: Bench, spec: CampaignSpec, plan: CampaignPlan, families: tuple[str, ...], seed: int) -> Metadata:
     """What must be equal for a campaign to be resumed."""
     identity = bench.gpu.identity()
     return {
@@ -76,14 +87,62 @@ def campaign_key(bench: Bench, spec: CampaignSpec, plan: CampaignPlan, families:
         "seed": seed,
         "sm_clocks_mhz": list(plan.clocks_mhz),
         "families": list(families),
-        "selection": "all" if plan.choice is None else plan.choice.text,
+        "selection": "all" if plan.choice is None else f"{plan.choice.budget_s:g} s",
         "gpu_uuid": identity.uuid,
         "driver": identity.driver,
         "vbios": identity.vbios,
         "wattprint_version": __version__,
         "schema_version": SCHEMA_VERSION,
-        "plan": hashlib.sha256("".join(point.row_id for point in plan.points).encode()).hexdigest()[:PLAN_DIGITS],
+        "plan": hashlib.sha256("".join(point.row_id for point in plan.points).encode()).hexdigest()[:ROW_ID_DIGITS],
     }
+
+
+class Trials:
+    """The trials of all points so far by row id, and for each the doubts for which it is worth another run."""
+
+    def __init__(self, *tables: pa.Table | None) -> None:
+        """Takes the rows that are on disk already."""
+        self._doubts: dict[str, tuple[str, ...]] = {}
+        for table in filter(None, tables):
+            for row in table.select(["row_id", "flags", "throttle_reasons"]).to_pylist():
+                self.add(row)
+
+    def __contains__(self, row_id: str) -> bool:
+        return row_id in self._doubts
+
+    def __len__(self) -> int:
+        return len(self._doubts)
+
+    def add(self, row: Row) -> None:
+        """A row that is on disk."""
+        self._doubts[row["row_id"]] = passing_doubts(row["flags"], row["throttle_reasons"])
+
+    def pending(self, points: Sequence[Point], retries: int) -> bool:
+        """Whether anything is left to measure: points without a row, or with rows that are all spoilt."""
+        return any(point.row_id not in self or self.next_trial(point, retries) is not None for point in points)
+
+    def next_trial(self, point: Point, retries: int) -> Point | None:
+        """Another trial of a point whose every trial something passing has spoilt; None where it is not worth one."""
+        number = 0
+        while (trial := repeated(point, number)).row_id in self:
+            if not self._doubts[trial.row_id]:
+                return None
+            number += 1
+        return trial if 0 < number <= retries and not point.anchor else None
+
+
+def passing_doubts(flags: Sequence[str], throttle_reasons: int) -> tuple[str, ...]:
+    """The flags for which a row is worth another run; a throttled one where anything but the power limit slowed the board."""
+    others = limiting_reasons(throttle_reasons & ~THROTTLE_BITS["sw_power_cap"])
+    return tuple(flag for flag in flags if flag in PASSING_FLAGS or (flag == "throttled" and others))
+
+
+def repeated(point: Point, number: int) -> Point:
+    """Trial `number` of a planned point; 0 is the point itself."""
+    if number == 0:
+        return point
+    digest = hashlib.sha256(f"{point.row_id}/{number}".encode()).hexdigest()
+    return replace(point, row_id=digest[:ROW_ID_DIGITS], trial=point.trial + number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +150,15 @@ class Campaign:
     """A plan to be measured into a dataset, by a process that has the right to write it (`claimed_dataset`).
 
     Points whose rows are in `kept` are not measured again, nor those whose rows are `elsewhere`, in other parts of the dataset; with
-    all of them there nothing is written.  A `calibration` of this board's sensor saves characterising it.  After `budget_s` of the board's
-    time no further point is begun; the dataset is complete in itself and can be resumed.  `traces` keeps every poll beside the dataset.
+    all of them there nothing is written.  A `calibration` of this board's sensor saves characterising it.  `budget_s` is a limit of the
+    board's time: no point begins that would end after it.  The dataset is then complete in itself and can be resumed.  `traces` keeps
+    every poll beside the dataset.
     """
 
     bench: Bench
     spec: CampaignSpec
     plan: CampaignPlan
-    key: Mapping[str, Any]
+    key: Metadata
     output: Path
     kept: KeptRows | None = None
     elsewhere: pa.Table | None = None
@@ -110,8 +170,8 @@ class Campaign:
     def run(self) -> CampaignOutcome:
         """Measure what is left.
 
-        Raises CampaignError for a budget that leaves no time for a kernel, before anything is begun, DeviceError and DatasetError;
-        finished rows are then on disk, in the log beside the output, as they are after an interruption.
+        Raises CampaignError where the budget has no time for a kernel, or nothing was measured, DeviceError and DatasetError; finished
+        rows are then on disk, in the log beside the output, as they are after an interruption.
         """
         bench, spec, plan, kept = self.bench, self.spec, self.plan, self.kept
         start_ns, total = bench.clock.now_ns(), len(plan.points)
@@ -119,8 +179,9 @@ class Campaign:
         if kept is None:
             if len(trials) and all(point.row_id in trials for point in plan.points):
                 return self._outcome(kernel_schema({}).empty_table())
-            check_budget(spec, plan, self.budget_s, self.calibration)
-        elif kept.metadata.get("complete") is True and not log_path(self.output).is_file() and not trials.pending(plan.points, spec):
+            check_budget(spec, plan, self.budget_s)
+        complete = kept is not None and kept.metadata.get("complete") is True and not log_path(self.output).is_file()
+        if kept is not None and complete and not trials.pending(plan.points, spec.retries):
             return self._outcome(kept.table, kept.metadata.get("rejected"), kept.metadata.get("drift"))
         with held_clock(bench.gpu) as hold:
             sampler = Sampler(bench.gpu, bench.sensors)
@@ -140,13 +201,12 @@ class Campaign:
                     calibration=calibration,
                     writer=writer,
                     trials=trials,
-                    rejected=Counter(plan.skipped),
                     end_ns=start_ns + self.budget_s * NS_PER_S,
                 )
-                if kept is not None and session.time_left(spec.warmup_s) and trials.pending(plan.points, spec):
+                if kept is not None and session.time_left(spec.warmup_s) and trials.pending(plan.points, spec.retries):
                     self.report(Progress(phase="warming up", done=len(trials), total=total))
                     hold.set(middle_clock(plan.clocks_mhz))
-                    warm_up(bench, spec)
+                    warm_up(bench, spec.warmup_s)
                 self.report(Progress(phase="measuring", done=len(trials), total=total))
                 for row in session.measured():
                     self.report(Progress(phase="measuring", done=len(trials), total=max(total, len(trials)), row=row))
@@ -155,7 +215,7 @@ class Campaign:
                     metadata = {**metadata, "idle_after": session.idle_after()}
                 return self._finished(session, metadata, (bench.clock.now_ns() - start_ns) / NS_PER_S)
 
-    def _begun(self, sampler: Sampler, hold: ClockHold) -> tuple[dict[str, Any], SensorCalibration, tuple[TraceRecord, ...]]:
+    def _begun(self, sampler: Sampler, hold: ClockHold) -> tuple[Metadata, SensorCalibration, tuple[TraceRecord, ...]]:
         """The metadata of a campaign that begins, its sensor's calibration, and the board at rest at every clock."""
         bench, spec, plan, calibration = self.bench, self.spec, self.plan, self.calibration
         hold.set(middle_clock(plan.clocks_mhz))
@@ -163,14 +223,15 @@ class Campaign:
             self.report(Progress(phase="characterising the power sensor", done=0, total=len(plan.points)))
             calibration = characterise_sensor(bench, sampler).calibration
         self.report(Progress(phase="warming up, idle power", done=0, total=len(plan.points)))
-        warm_c = warm_up(bench, spec)
+        warm_c = warm_up(bench, spec.warmup_s)
         idle = tuple(_idle_power(bench, sampler, hold, clock, spec) for clock in plan.clocks_mhz)
         entries = [idle_entry(record, calibration) for record in idle]
         return campaign_metadata(bench, spec, plan, self.key, calibration, entries, warm_c), calibration, idle
 
-    def _finished(self, session: "_Session", metadata: Mapping[str, Any], elapsed_s: float) -> CampaignOutcome:
+    def _finished(self, session: "_Session", metadata: Metadata, elapsed_s: float) -> CampaignOutcome:
         """Write the Parquet file and sum up."""
-        writer, rejected, points = session.writer, dict(session.rejected), self.plan.points
+        writer, points = session.writer, self.plan.points
+        rejected = {**self.plan.skipped, **session.refused}
         if not writer.rows:
             writer.discard()
             raise CampaignError(f"nothing was measured: {'; '.join(rejected) or 'the budget ended before the first row'}")
@@ -178,8 +239,8 @@ class Campaign:
         drift = anchor_drift(table) | idle_drift(metadata.get("idle"), metadata.get("idle_after") or [])
         closing = {"voltage": voltage_by_clock(table), "drift": drift, "rejected": rejected, "complete": not session.out_of_time}
         writer.finish({**metadata, **closing}, order=[point.row_id for point in points])
-        left = sum(point.row_id not in session.trials for point in points)
-        return self._outcome(table, rejected, drift, elapsed_s, missing=max(0, left - session.refused) if session.out_of_time else 0)
+        left = sum(point.row_id not in session.trials for point in points) - session.refused.total()
+        return self._outcome(table, rejected, drift, elapsed_s, missing=max(0, left) if session.out_of_time else 0)
 
     def _outcome(
         self,
@@ -191,13 +252,11 @@ class Campaign:
     ) -> CampaignOutcome:
         """The outcome of a campaign, from its rows."""
         flags = table.column("flags").to_pylist()
-        before = self.kept.table if self.kept else table.slice(0, 0)
         return CampaignOutcome(
             output=self.output,
             rows=table.num_rows,
-            kept=before.num_rows,
-            repeated=self._repeated(table),
-            kept_repeated=self._repeated(before),
+            kept=self.kept.table.num_rows if self.kept else 0,
+            repeated=len(set(table.column("row_id").to_pylist()) - {point.row_id for point in self.plan.points}),
             planned=len(self.plan.points),
             missing=missing,
             flags=flag_counts(flags),
@@ -207,14 +266,10 @@ class Campaign:
             elapsed_s=elapsed_s,
         )
 
-    def _repeated(self, table: pa.Table) -> int:
-        """How many rows are further trials of a point."""
-        return len(set(table.column("row_id").to_pylist()) - {point.row_id for point in self.plan.points})
-
 
 @dataclass(slots=True, kw_only=True)
 class _Session:
-    """A campaign that is being measured."""
+    """A campaign that is being measured; `refused` counts points that cannot run here, by reason."""
 
     bench: Bench
     sampler: Sampler
@@ -224,10 +279,9 @@ class _Session:
     calibration: SensorCalibration
     writer: KernelWriter
     trials: Trials
-    rejected: Counter[str]
     end_ns: float
+    refused: Counter[str] = field(default_factory=Counter)
     any_measured: bool = False
-    refused: int = 0
     out_of_time: bool = False
 
     def time_left(self, before_s: float = 0.0) -> bool:
@@ -235,8 +289,8 @@ class _Session:
         needed_s = before_s + closing_s(self.spec, self.plan.clocks_mhz) + self.spec.measurement.planned_total_s(self.calibration)
         return self.bench.clock.now_ns() + needed_s * NS_PER_S <= self.end_ns
 
-    def measured(self) -> Iterator[dict[str, Any]]:
-        """Measure what is left, row by row: the plan with repeats of what is not sure enough, then again spoilt rows.
+    def measured(self) -> Iterator[Row]:
+        """Measure what is left, row by row: the plan, then again spoilt rows.
 
         Ends early where the budget does; `out_of_time` then says so.
         """
@@ -249,28 +303,20 @@ class _Session:
 
     def _wanted(self) -> Iterator[Point]:
         """Points to measure next; they depend on the rows of those before."""
-        for point in self.plan.points:
-            if point.row_id not in self.trials:
-                yield point
-            while (again := self.trials.next_for_precision(point, self.spec)) is not None:
-                yield again
-                if again.row_id not in self.trials:
-                    break
+        yield from (point for point in self.plan.points if point.row_id not in self.trials)
         for _ in range(self.spec.retries):
             for point in self.plan.points:
-                if (again := self.trials.next_for_doubts(point, self.spec)) is not None:
+                if (again := self.trials.next_trial(point, self.spec.retries)) is not None:
                     yield again
 
-    def _measure(self, point: Point) -> dict[str, Any] | None:
+    def _measure(self, point: Point) -> Row | None:
         """The row of a point, on disk; None (and a reason counted) for a kernel that cannot run here."""
         if self.hold.set(point.sm_clock_mhz):
             self.bench.clock.wait(CLOCK_SETTLE_S)
-        keep_in_band(self.bench, self.spec)
         try:
             row, traces = measure_traced(self.bench, self.sampler, point, self.spec.measurement, self.calibration)
         except RunnerError as error:
-            self.rejected[f"{point.operator.family}: {error}"] += 1
-            self.refused += 1
+            self.refused[f"{point.operator.family}: {error}"] += 1
             return None
         self.writer.append(row, traces)
         self.trials.add(row)
@@ -283,6 +329,14 @@ class _Session:
         records = tuple(_idle_power(self.bench, self.sampler, self.hold, clock, self.spec) for clock in clocks)
         self.writer.append_traces(records)
         return [idle_entry(record, self.calibration) for record in records]
+
+
+def warm_up(bench: Bench, seconds: float) -> float:
+    """Load for so long; the temperature then, nan where it cannot be read [°C]."""
+    if seconds > 0.0:
+        prepared = bench.runner.prepare(load_operator(bench))
+        bench.runner.run(prepared, launches_for(seconds, ranged_launch_s(bench, prepared, 0.05)))
+    return bench.gpu.state().temperature_c
 
 
 def _idle_power(bench: Bench, sampler: Sampler, hold: ClockHold, clock: float | None, spec: CampaignSpec) -> TraceRecord:

@@ -1,7 +1,6 @@
 """A campaign's file metadata: known before the first row, added from the rows at the end, and read again when it goes on."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,9 +11,9 @@ from collector.bench import Bench
 from collector.campaigns.files import CampaignSpec
 from collector.campaigns.outcome import known
 from collector.campaigns.plan import CampaignPlan
-from collector.dataset.log import log_path, read_log
-from collector.dataset.reader import read_kernel_dataset
-from collector.dataset.schema import repeated_rows
+from collector.dataset.log import RecoveredLog, log_path, read_log
+from collector.dataset.reader import KernelDataset, read_kernel_dataset
+from collector.dataset.schema import Metadata, repeated_rows
 from collector.errors import CampaignError
 from collector.sensing.calibration import SensorCalibration
 from estimator import __version__
@@ -27,11 +26,11 @@ def campaign_metadata(
     bench: Bench,
     spec: CampaignSpec,
     plan: CampaignPlan,
-    key: Mapping[str, Any],
+    key: Metadata,
     calibration: SensorCalibration,
     idle: list[dict[str, float | None]],
     warm_c: float,
-) -> dict[str, Any]:
+) -> Metadata:
     """File metadata as far as they are known before the first row."""
     identity = bench.gpu.identity()
     return {
@@ -58,7 +57,7 @@ def campaign_metadata(
             "selection": None if plan.choice is None else asdict(plan.choice),
             "measurement": asdict(spec.measurement),
         },
-        "key": dict(key),
+        "key": key,
         "seed": key["seed"],
         "idle": idle,
         "warm_c": known(warm_c),
@@ -110,34 +109,23 @@ def idle_drift(before: Any, after: list[dict[str, float | None]]) -> dict[str, f
     return {"idle": max(changes)} if changes else {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeptRows:
-    """Rows of an earlier run of the same campaign, and its metadata."""
-
-    table: pa.Table
-    metadata: dict[str, Any]
+KeptRows = RecoveredLog | KernelDataset
+"""Rows of an earlier run of the same campaign, and its metadata."""
 
 
-def kept_rows(output: Path, key: Mapping[str, Any]) -> KeptRows | None:
+def kept_rows(output: Path, key: Metadata) -> KeptRows | None:
     """Rows to go on from: of an unfinished log, else of a finished dataset; None where there is neither.
 
     Raises CampaignError where they belong to another campaign, board or version, and says which.
     """
     log = log_path(output)
-    if log.is_file():
-        recovered = read_log(log)
-        kept = KeptRows(table=recovered.table, metadata=recovered.metadata)
-    elif output.is_file():
-        dataset = read_kernel_dataset(output)
-        kept = KeptRows(table=dataset.table, metadata=dataset.metadata)
-    else:
+    if not log.is_file() and not output.is_file():
         return None
+    kept = read_log(log) if log.is_file() else read_kernel_dataset(output)
     before = kept.metadata.get("key")
     if not isinstance(before, dict):
         raise CampaignError(f"{output}: not from a campaign that can be resumed; use --fresh, or another --out")
     differs = [f"{name} was {before.get(name)!r}, is {value!r}" for name, value in key.items() if before.get(name) != value]
-    if len(differs) > 1:  # a plan follows from the rest: its digest tells nothing beside it
-        differs = [text for text in differs if not text.startswith("plan was")]
     if differs:
         raise CampaignError(f"{output} cannot be resumed: {'; '.join(differs)}; use the same settings, --fresh, or another --out")
     return kept

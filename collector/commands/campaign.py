@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -21,8 +21,7 @@ from collector.commands.options import (
     perhaps_recorded,
     require_dataset_packages,
 )
-from collector.commands.output import Speaker, note
-from collector.commands.stopping import stoppable
+from collector.commands.output import Speaker, note, stoppable
 from collector.errors import CollectorError
 from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, FAILED, INTERRUPTED, WRONG_USAGE
 from estimator.options.output_files import refuse_inputs
@@ -37,8 +36,8 @@ if TYPE_CHECKING:
     from collector.campaigns.running import CampaignOutcome, Progress
     from collector.daemon.worker import BoardEnd
     from collector.dataset.partition import PartitionedPlace
+    from collector.dataset.schema import Metadata
     from collector.sensing.calibration import SensorCalibration
-    from estimator.vocabulary.gpu import GpuSpec
 
 OWN_OPTIONS: Final = frozenset({"gpu", "out", "dry_run", "as_json", "quiet", "verbose", "worker", "record"})
 """Options of `collect` that mean something else for one board of several."""
@@ -93,8 +92,6 @@ def measure_campaign(options: CampaignOptions, speak: Speaker) -> int:
 
     if several(options.gpu):
         return measure_several(options, speak)
-    if options.select not in (None, "all") and not (options.budget or options.planned_budget):
-        raise click.UsageError(f"--select {options.select} chooses what fits a budget; give one: --budget 30m")
     spec, out, place = load_campaign(options.campaign), Path(options.out), partitioned_place(options.out)
     if place is None:
         refuse_inputs((out, log_path(out), traces_path(out)))
@@ -124,19 +121,29 @@ def measure_campaign(options: CampaignOptions, speak: Speaker) -> int:
 def _planned(
     bench: "Bench", spec: "CampaignSpec", options: CampaignOptions, speak: Speaker
 ) -> "tuple[CampaignSpec, CampaignPlan, SensorCalibration | None]":
-    """The campaign as it is measured, its plan, and the sensor's calibration where that is known."""
-    from collector.campaigns.plan import check_budget, plan_campaign
+    """The campaign as it is measured, its plan, and the sensor's calibration where that is known.
+
+    Where the whole plan takes longer than the budget, it is the part that the budget is spent on, unless --select says all.
+    """
+    from collector.campaigns.display import choice_text
+    from collector.campaigns.plan import chosen_plan, plan_campaign
+    from collector.campaigns.selection import hastened
 
     planned = options.planned_budget or options.budget
     planned_s = duration_s(planned, "--planned-budget" if options.planned_budget else "--budget") if planned else math.inf
     clocks = asked_clocks(options.freqs, bench.gpu, "--freqs")
     calibration = known_sensor(options.sensor, bench, speak)
     plan = plan_campaign(spec, clocks, options.chosen_families(), options.seed, bench, sensor_known=calibration is not None)
-    for line in (*bench.notes, *plan.remarks):
+    for line in bench.notes:
         speak.warn(line)
-    if not options.resume:
-        check_budget(spec, plan, options.budget_s(), calibration)
-    spec, plan = _chosen(spec, plan, options, planned_s, bench.gpu_spec, speak)
+    if options.select != "all" and plan.estimated_s > planned_s:
+        spec = hastened(spec)
+        plan = chosen_plan(spec, plan, planned_s, options.seed, bench.gpu_spec)
+    if plan.choice is not None:
+        if plan.choice.left_out:
+            speak.warn(f"the budget is too small for one kernel of every kind: {len(plan.choice.left_out)} kinds are left out")
+        if not options.dry_run:
+            speak.note(f"note: measures {choice_text(plan.choice)} (--select all: the plan from its start)")
     return spec, plan, calibration
 
 
@@ -154,7 +161,6 @@ def _measured(
     from collector.campaigns.context_guard import guarded_bench
     from collector.campaigns.running import Campaign, campaign_key
     from collector.campaigns.summary import kept_rows
-    from collector.daemon.outputs import check_unused
     from collector.daemon.reporting import reporting
     from collector.dataset.traces import traces_of
     from collector.dataset.writer import claimed_dataset
@@ -184,34 +190,7 @@ def _measured(
         return campaign.run()
 
 
-def _chosen(
-    spec: "CampaignSpec", plan: "CampaignPlan", options: CampaignOptions, budget_s: float, gpu: "GpuSpec", speak: Speaker
-) -> "tuple[CampaignSpec, CampaignPlan]":
-    """The campaign as it is measured and the part of its plan that a budget is spent on, and a word about it.
-
-    It is the whole plan where that fits.  Without --select a budget too small for one kernel of
-    every kind chooses none: it is the start of a campaign that is resumed.
-    """
-    from collector.campaigns.display import choice_text, duration_text
-    from collector.campaigns.plan import chosen_plan, hastened, least_budget_s
-
-    if options.select == "all" or plan.estimated_s <= budget_s:
-        return spec, plan
-    hasty = spec if options.select == "random" else hastened(spec)
-    least_s = least_budget_s(hasty, plan)
-    small = f"the budget is too small for one kernel of every kind, which takes about {duration_text(least_s)}" * (budget_s < least_s)
-    if options.select is None and small:
-        speak.note(f"note: {small}; the plan is measured from its start, in random order, until the budget ends")
-        return spec, plan
-    chosen = chosen_plan(hasty, plan, "random" if options.select == "random" else "active", budget_s, options.seed, gpu)
-    if small:
-        speak.warn(small)
-    if chosen.choice is not None and not options.dry_run:
-        speak.note(f"note: measures {choice_text(chosen.choice)} (--select all: the plan from its start)")
-    return hasty, chosen
-
-
-def _published(place: "PartitionedPlace", running: Path, key: dict[str, Any], resume: bool | None, speak: Speaker) -> "Table | None":
+def _published(place: "PartitionedPlace", running: Path, key: "Metadata", resume: bool | None, speak: Speaker) -> "Table | None":
     """Rows of this campaign that lie in parts already, where it goes on; a part that was left unpublished is published first."""
     from collector.dataset.log import log_path
 
@@ -254,6 +233,23 @@ def measure_several(options: CampaignOptions, speak: Speaker) -> int:
             {board: [*line, *flags] for board, line in words.items()}, lambda board, text, done, total: tell(board.word, text, done, total)
         )
     return _told_ends(ends, root, speak)
+
+
+def check_unused(out: Path, resume: bool | None) -> None:
+    """Raises CollectorError where something lies at an output and nobody said whether to replace it or to go on with it.
+
+    Where it shall be replaced, for what is no dataset.
+    """
+    from collector.dataset.log import log_path
+    from collector.dataset.reader import check_replaceable
+
+    if resume is False:
+        check_replaceable(out)
+    log = log_path(out)
+    if resume is None and log.is_file():
+        raise CollectorError(f"{out}: an unfinished campaign lies there ({log}); --resume goes on with it, --fresh starts again")
+    if resume is None and out.exists():
+        raise CollectorError(f"{out} exists; --fresh replaces it, --resume adds what is missing, --out names another file")
 
 
 def common_root(out: str) -> str:

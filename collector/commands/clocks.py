@@ -1,11 +1,13 @@
-"""`collect clocks`."""
+"""`collect clocks` and `collect privileged`: SM clocks that are held, and the helper that locks them for users without the right."""
 
-from typing import Any
+import os
+import sys
+from pathlib import Path
 
 import click
 
 from collector.commands.options import CONTEXT, output_options
-from collector.commands.output import Speaker, note
+from collector.commands.output import Speaker, note, settings_lines
 from estimator.options.command_line import DONE, FAILED
 
 
@@ -27,8 +29,8 @@ def restore_command(speak: Speaker) -> int:
     outcome = restore_left_clocks()
     failed = {uuid: reason for uuid, reason in outcome if reason}
     restored = [uuid for uuid, reason in outcome if not reason]
-    given_back = [f"{uuid}: SM clock given back" for uuid in restored]
-    speak.say({"restored": restored, "failed": failed}, given_back or ([] if failed else ["no clock was left held"]))
+    lines = [f"{uuid}: SM clock given back" for uuid in restored]
+    speak.say({"restored": restored, "failed": failed}, lines or ([] if failed else ["no clock was left held"]))
     for uuid, reason in failed.items():
         note(f"collect clocks restore: {uuid}: {reason}")
     return FAILED if failed else DONE
@@ -42,20 +44,18 @@ def status_command(speak: Speaker) -> int:
     from collector.devices.clock_record import board_lock, left_records, state_folder
     from collector.errors import ClockHelperError
 
-    folder = state_folder()
-    held: list[dict[str, Any]] = []
+    folder, nothing = state_folder(), "no clock is held"
+    held: list[dict[str, object]] = []
+    lines = []
     for record in left_records(folder):
         with board_lock(folder, record.gpu_uuid) as free:
             held.append({"gpu_uuid": record.gpu_uuid, "pid": record.pid, "alive": not free})
-    nothing = "no clock is held"
+            lines.append(f"{record.gpu_uuid}: {'left held by dead' if free else 'held by'} process {record.pid}")
     try:
         leased = [(board.uuid, board.lease) for board in helper_boards() if board.lease] if helper_there() else []
     except ClockHelperError as error:
-        leased = []
+        leased, nothing = [], "no clock is held that this user may know of"
         speak.warn(str(error))
-        nothing = "no clock is held that this user may know of"
-    state = {True: "held by process", False: "left held by dead process"}
-    lines = [f"{item['gpu_uuid']}: {state[bool(item['alive'])]} {item['pid']}" for item in held]
     for uuid, lease in leased:
         document = {"user": lease.user, "sm_clock_mhz": lease.sm_clock_mhz, "ends_in_s": lease.ends_in_s}
         held.append({"gpu_uuid": uuid, "pid": lease.pid, "alive": True, "lease": document})
@@ -64,4 +64,41 @@ def status_command(speak: Speaker) -> int:
             f" at most {lease.ends_in_s:.0f} s longer"
         )
     speak.say(held, lines or [nothing])
+    return DONE
+
+
+@click.group("privileged", context_settings=CONTEXT, no_args_is_help=False)
+def privileged_command() -> None:
+    """The clock helper: root's small process that locks SM clocks for users who may not."""
+
+
+@privileged_command.command("serve", context_settings=CONTEXT)
+@click.option(
+    "--config", type=click.Path(path_type=Path), required=True, metavar="FILE", help="Settings: docs/how-to/lock-clocks-without-root.md."
+)
+@click.option("--check", is_flag=True, help="Only read the settings and say what they are.")
+@output_options
+def serve_command(config: Path, check: bool, speak: Speaker) -> int:
+    """Lock clocks for allowed users, on a Unix socket, until SIGTERM; every clock is given back.
+
+    The settings name the group that may reach the socket, users, boards and clocks.  This process becomes
+    `python -I -m collector.privileged.helper`, which loads nothing of the collector that it does not need.
+    """
+    from collector.privileged.settings import read_settings
+
+    settings = read_settings(config)
+    if not check:
+        sys.stdout.flush()
+        os.execv(sys.executable, [sys.executable, "-I", "-m", "collector.privileged.helper", str(config)])
+    boards = {board.uuid: [board.lowest_mhz, board.highest_mhz] for board in settings.boards}
+    documents = {
+        "socket": settings.socket,
+        "group": settings.group_id,
+        "audit_log": settings.audit_log,
+        "lease_s": settings.lease_s,
+        "silence_s": settings.silence_s,
+        "shared_boards": settings.shared_boards,
+    }
+    ranges = [f"board         {uuid}: {low} to {high} MHz" for uuid, (low, high) in boards.items()]
+    speak.say({**documents, "boards_mhz": boards}, settings_lines(documents) + ranges)
     return DONE

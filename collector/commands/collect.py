@@ -1,4 +1,4 @@
-"""The command `collect`: a campaign, and a list of commands each of which is loaded when it is asked for."""
+"""The command `collect`: a campaign, and a list of commands each of which is loaded when it is named."""
 
 from collections.abc import Sequence
 from importlib import import_module
@@ -7,18 +7,20 @@ from typing import Any, Final
 import click
 
 from collector.commands.options import CONTEXT, campaign_options, output_options, record_option
-from collector.commands.output import Speaker
-from collector.commands.stopping import stoppable
+from collector.commands.output import Speaker, stoppable
 from collector.errors import CollectorError
 from estimator import __version__
 from estimator.options.command_line import DONE, run_command
 from estimator.vocabulary.errors import EstimatorError
 
-COMMANDS: Final = (
-    "clocks", "correct", "daemon", "devices", "doctor", "export", "kernels", "logs", "pmd", "privileged", "reprocess", "run", "sensor",
-    "sensors", "status", "stop", "submit", "validate",
-)  # fmt: skip
-"""Commands; `name` is `name_command` in collector/commands/name.py."""
+COMMANDS: Final = {
+    **dict.fromkeys(("clocks", "privileged"), "clocks"),
+    **dict.fromkeys(("export", "reprocess", "validate"), "datasets"),
+    **dict.fromkeys(("logs", "status", "stop"), "jobs"),
+    **dict.fromkeys(("devices", "kernels", "sensors"), "listings"),
+    **{name: name for name in ("correct", "daemon", "doctor", "pmd", "run", "sensor", "submit")},
+}
+"""Commands, and the files in collector/commands that hold them: `name` is `name_command` there."""
 
 
 class CommandList(click.Group):
@@ -26,13 +28,13 @@ class CommandList(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names of the commands."""
-        return list(COMMANDS)
+        return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of that name; None where there is none."""
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = getattr(import_module(f"collector.commands.{cmd_name}"), f"{cmd_name}_command")
+        command: click.Command = getattr(import_module(f"collector.commands.{COMMANDS[cmd_name]}"), f"{cmd_name}_command")
         return command
 
 

@@ -1,9 +1,9 @@
 """`collect correct`."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 import click
 
@@ -15,37 +15,39 @@ from estimator.options.output_files import output_option
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.whole_file import write_whole
 
-if TYPE_CHECKING:
-    from collector.sensing.correct import CorrectedRecording
-
-FOLD_AUTO: Final = "auto"
 DOUBTS: Final = (
-    "catalogue",
-    "field",
-    "sensor",
-    "execution_energy",
-    "averaging",
-    "update_period_s",
-    "profile",
-    "profile_power",
-    "readings",
-    "gaps",
+    "catalogue", "field", "sensor", "execution_energy", "averaging", "update_period_s", "profile", "profile_power", "readings", "gaps",
     "load",
-)
+)  # fmt: skip
 """Notes under which the result holds with a warning."""
 
 
-def fold_of(text: str | None) -> float | str | None:
-    """A period in seconds, or "auto"; None where nothing was asked for.  Raises BadParameter for anything else."""
-    if text is None or text.strip().lower() == FOLD_AUTO:
-        return None if text is None else FOLD_AUTO
+def fold_period(_context: click.Context, _parameter: click.Parameter, text: str | None) -> float | str | None:
+    """A period [s], "auto", or None where none is given.  Raises BadParameter for anything else."""
+    if text is None or text.strip().lower() == "auto":
+        return text and "auto"
     try:
         period = float(text)
     except ValueError:
         period = math.nan
     if not (math.isfinite(period) and period > 0.0):
-        raise click.BadParameter(f"{text!r} is neither a period in seconds, above 0, nor auto", param_hint="--fold")
+        raise click.BadParameter(f"{text!r} is neither a period in seconds, above 0, nor auto")
     return period
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorrectOptions:
+    """The options of `collect correct`."""
+
+    readings: Path
+    sensor: str
+    load: Path | None
+    column: str | None
+    board: str | None
+    fold: float | str | None
+    out: Path | None
+    report: Path | None
+    pictures: Path | None
 
 
 @click.command("correct", context_settings=CONTEXT)
@@ -55,24 +57,16 @@ def fold_of(text: str | None) -> float | str | None:
 @click.option("--column", metavar="NAME", help="Power column of a log that has several.")
 @click.option("--gpu", "board", metavar="WORD", help="Board in a log of several: index, UUID or PCI address.")
 @click.option(
-    "--fold", metavar="PERIOD|auto", help="Profile within an execution: by the load's stamps or a period found (auto), or by a period [s]."
+    "--fold",
+    callback=fold_period,
+    metavar="PERIOD|auto",
+    help="Profile within an execution: by the load's stamps or a period found (auto), or by a period [s].",
 )
 @output_option("--out", metavar="C.csv", help="Write corrected power over time: t_s,power_w,power_std_w.")
 @output_option("--report", metavar="R.html", help="Write a page with charts.")
 @output_option("--pictures", kind="folder", metavar="FOLDER", help="Write the charts as PNG files.")
 @output_options
-def correct_command(
-    readings: Path,
-    sensor: str,
-    load: Path | None,
-    column: str | None,
-    board: str | None,
-    fold: str | None,
-    out: Path | None,
-    report: Path | None,
-    pictures: Path | None,
-    speak: Speaker,
-) -> int:
+def correct_command(speak: Speaker, **options: Any) -> int:
     """Correct recorded power readings: power and energy with their uncertainty, the naive value beside them.
 
     With --load the readings are regressed on the load, and the energy is that of the load, first start to last end; without,
@@ -85,30 +79,26 @@ def correct_command(
     from collector.sensing.correction_report import correction_html
     from collector.sensing.correction_text import correction_lines, trace_csv
 
-    period = fold_of(fold)
-    run = read_run(readings, load, column=column, board=board)
-    calibration = given_sensor(sensor, field=run.column)
-    check_board(calibration, run.board, str(readings))
+    asked = CorrectOptions(**options)
+    run = read_run(asked.readings, asked.load, column=asked.column, board=asked.board)
+    calibration = given_sensor(asked.sensor, field=run.column)
+    check_board(calibration, run.board, str(asked.readings))
     try:
-        found = correct_recording(run.time_s, run.power_w, calibration, run.load, period)
+        found = correct_recording(run.time_s, run.power_w, calibration, run.load, asked.fold)
     except SensorError as error:
-        raise SensorError(f"{readings}: {error}") from error
+        raise SensorError(f"{asked.readings}: {error}") from error
     doubts = {"field": field_doubt(calibration, run.column), CATALOGUE: not_characterised(calibration)}
     found = replace(found, notes=FrozenMapping({**found.notes, **{key: text for key, text in doubts.items() if text}}))
-    if out is not None:
-        write_whole(out, trace_csv(found, run.origin_s).encode())
-    if report is not None or pictures is not None:
-        page = correction_html(f"{readings.name}: power and energy corrected", found, calibration, run.time_s, run.power_w, run.remarks)
-        write_page(report, pictures, page)
+    if asked.out is not None:
+        write_whole(asked.out, trace_csv(found, run.origin_s).encode())
+    if asked.report is not None or asked.pictures is not None:
+        title = f"{asked.readings.name}: power and energy corrected"
+        write_page(asked.report, asked.pictures, correction_html(title, found, calibration, run.time_s, run.power_w, run.remarks))
     document = found.document(run.origin_s)
     document["notes"] = {**{f"recording.{key}": text for key, text in run.remarks.items()}, **document["notes"]}
-    speak.say(document, correction_lines(found, out, report, run.remarks))
-    return _status(found, run.remarks["readings"] if run.left_out else "", speak)
-
-
-def _status(found: "CorrectedRecording", of_rows: str, speak: Speaker) -> int:
-    """Exit status, and a line for every doubt; `of_rows` says which rows were not used, if any."""
-    doubts = [text for text in (of_rows, *(found.notes.get(key, "") for key in DOUBTS)) if text]
-    for text in doubts:
+    speak.say(document, correction_lines(found, asked.out, asked.report, run.remarks))
+    of_rows = run.remarks["readings"] if run.left_out else ""
+    warnings = [text for text in (of_rows, *(found.notes.get(key, "") for key in DOUBTS)) if text]
+    for text in warnings:
         speak.warn(text)
-    return DONE_WITH_WARNINGS if doubts else DONE
+    return DONE_WITH_WARNINGS if warnings else DONE

@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -23,9 +23,6 @@ OK, WARNING, FAULT = "ok", "warning", "fault"
 
 WATCH_S: Final = 1.5
 """How long a board's readings are watched: every update period known fits in several times."""
-DEAREST_POLL_SHARE: Final = 0.25
-"""Share of the time between two polls above which a poll is called dear."""
-POLLS_TIMED: Final = 100
 
 PACKAGES: Final = (
     (("pyarrow",), FAULT, "collect", "writes datasets"),
@@ -91,7 +88,6 @@ def examine(word: str | None = None) -> Iterator[Finding]:
         except CollectorError as error:
             yield Finding(f"board {word}", FAULT, str(error), "`collect devices` lists them")
         return
-    yield from _binding()
     yield _state()
     yield from _helper()
     for path in sorted(port for pattern in ("ttyUSB*", "ttyACM*") for port in Path("/dev").glob(pattern)):
@@ -109,15 +105,6 @@ def examine(word: str | None = None) -> Iterator[Finding]:
         yield Finding("boards", FAULT, "the driver knows no board", "see `lspci` and the kernel's log")
     for name in [word] if word is not None else [address.uuid or str(address.index) for address in addresses]:
         yield from _board(name)
-
-
-def _binding() -> Iterator[Finding]:
-    """Three packages bring a module `pynvml`; one is NVIDIA's."""
-    owners = sorted(set(packages_distributions().get("pynvml", ())))
-    foreign = [owner for owner in owners if owner != "nvidia-ml-py"]
-    if owners:
-        remedy = f"pip uninstall {' '.join(foreign)}; pip install --force-reinstall nvidia-ml-py"
-        yield _found("binding", not foreign, f"module pynvml belongs to {', '.join(owners)}", remedy)
 
 
 def _state() -> Finding:
@@ -170,20 +157,11 @@ def _board(word: str) -> Iterator[Finding]:
 
 def _looked_at(library: "NvmlLibrary", board: "NvmlBoard") -> Iterator[Finding]:
     """Identity, clocks and users of a board."""
-    from collector.devices.clock_helper import may_lock_clocks
-
     name, identity = f"GPU {board.index}", board.gpu.identity()
     spec = f"specification {identity.canonical_name}" if identity.canonical_name else "no specification"
     seen = f"{identity.name}, {identity.uuid}, VBIOS {identity.vbios or 'unknown'}, {spec}"
     yield _found(name, bool(identity.canonical_name), seen, "write its specification for --gpu-spec: docs/how-to/add-a-gpu.md", FAULT)
-    clocks = board.gpu.supported_clocks_mhz()
-    seen = f"{clocks[0]:g} to {clocks[-1]:g} MHz" if clocks else ""
-    if not clocks:
-        yield Finding(f"{name} clocks", WARNING, "cannot be locked", "--freqs current leaves them alone")
-    elif may_lock_clocks():
-        yield Finding(f"{name} clocks", OK, f"{seen} can be asked for")
-    else:
-        yield _by_helper(f"{name} clocks", identity.uuid, seen)
+    yield _clocks(f"{name} clocks", board)
     if library.persistence(library.handles()[board.index]) is False:
         remedy = "nvidia-smi -pm 1, or run nvidia-persistenced"
         yield Finding(f"{name} persistence", WARNING, "off: the driver unloads between runs", remedy)
@@ -195,16 +173,20 @@ def _looked_at(library: "NvmlLibrary", board: "NvmlBoard") -> Iterator[Finding]:
         yield _found(f"{name} users", not others, seen, "wait until they have ended: their power would be measured", FAULT)
 
 
-def _by_helper(check: str, uuid: str, seen: str) -> Finding:
-    """Whether the clock helper locks a board's clocks for a process that may not."""
-    from collector.devices.clock_helper import helper_boards
+def _clocks(check: str, board: "NvmlBoard") -> Finding:
+    """Whether this process can lock a board's clocks, itself or by the clock helper."""
+    from collector.devices.clock_helper import helper_boards, may_lock_clocks
 
-    try:
-        if any(board.uuid == uuid for board in helper_boards()):
+    clocks = board.gpu.supported_clocks_mhz()
+    if not clocks:
+        return Finding(check, WARNING, "cannot be locked", "--freqs current leaves them alone")
+    seen = f"{clocks[0]:g} to {clocks[-1]:g} MHz"
+    if may_lock_clocks():
+        return Finding(check, OK, f"{seen} can be asked for")
+    with suppress(ClockHelperError):
+        if any(one.uuid == board.gpu.identity().uuid for one in helper_boards()):
             return Finding(check, OK, f"{seen} can be asked for through the clock helper")
-        remedy = "have root add the board to the clock helper's config, run as root, or use --freqs current"
-    except ClockHelperError:
-        remedy = "run as root, get the clock helper to work, or use --freqs current"
+    remedy = "run as root, have root add the board to the clock helper's config, or use --freqs current"
     return Finding(check, WARNING, f"{seen}, but this process may not lock them (CAP_SYS_ADMIN)", remedy)
 
 
@@ -218,11 +200,11 @@ def _readings(board: "NvmlBoard") -> Iterator[Finding]:
     for line in board.sensor.notes:
         yield Finding(f"{name} power fields", WARNING, line, "what is measured names its field; a newer driver may have others")
     begun = time.perf_counter()
-    for _ in range(POLLS_TIMED):
+    for _ in range(100):
         board.sensor.poll_once()
-    cost_s = (time.perf_counter() - begun) / POLLS_TIMED
+    cost_s = (time.perf_counter() - begun) / 100
     seen = f"{', '.join(fields)}; a poll takes {1e6 * cost_s:.0f} µs"
-    yield _found(f"{name} power", cost_s <= DEAREST_POLL_SHARE * POWER_POLL_S, seen, "the driver is slow: expect fewer readings")
+    yield _found(f"{name} power", cost_s <= 0.25 * POWER_POLL_S, seen, "the driver is slow: expect fewer readings")
     board.sensor.read()
     time.sleep(WATCH_S)
     power_w = board.sensor.read()[0].power_w

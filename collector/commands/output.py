@@ -1,7 +1,8 @@
-"""How a command of `collect` speaks: results on stdout, everything else on stderr."""
+"""What every command of `collect` does: results on stdout, everything else on stderr, and an end on SIGTERM as on Ctrl-C."""
 
 import json
 import re
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -121,3 +122,35 @@ def write_page(report: Path | None, pictures: Path | None, page: str) -> None:
         raise CollectorError(str(error)) from error
     except OSError as error:
         raise CollectorError(f"{pictures}: cannot be written ({error.strerror}); name a folder of your own") from error
+
+
+@contextmanager
+def stoppable(out: Path | None = None) -> Iterator[None]:
+    """SIGTERM and SIGHUP stop like Ctrl-C; where a dataset is written at `out`, each says how to go on.
+
+    A SIGHUP that is ignored (nohup) stays ignored.
+    """
+
+    def stop(_signal: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, stop)
+    try:
+        yield
+    except KeyboardInterrupt:
+        if out is not None:
+            from collector.dataset.log import log_path
+
+            if log_path(out).is_file():
+                note(f"stopped; clocks are given back, finished rows are in {log_path(out)}: the same command with --resume goes on")
+            elif out.exists():
+                note(f"stopped before the first new row; clocks are given back, {out} is as it was")
+            else:
+                note("stopped before the first row; clocks are given back, nothing is left behind: the same command begins anew")
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

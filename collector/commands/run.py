@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -24,8 +24,7 @@ from collector.commands.options import (
     seed_option,
     sensor_option,
 )
-from collector.commands.output import Speaker, note, write_document
-from collector.commands.stopping import stoppable
+from collector.commands.output import Speaker, note, stoppable, write_document
 from collector.errors import ClockError, ProgramError
 from estimator.options.command_line import DONE, DONE_WITH_WARNINGS
 from estimator.options.output_files import output_option
@@ -35,6 +34,22 @@ if TYPE_CHECKING:
     from collector.programs.program import ProgramRun
     from collector.sampling import Sampler
     from collector.sensing.calibration import SensorCalibration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """The options of `collect run`, and the program with its arguments."""
+
+    gpu: str
+    freqs: str
+    repeats: int
+    asked_std: float | None
+    longest: str
+    sensor: str | None
+    pmd: str
+    out: Path | None
+    seed: int
+    command: tuple[str, ...]
 
 
 @click.command("run", context_settings={**CONTEXT, "ignore_unknown_options": True})
@@ -58,20 +73,7 @@ if TYPE_CHECKING:
 @output_options
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_context
-def run_command(
-    context: click.Context,
-    gpu: str,
-    freqs: str,
-    repeats: int,
-    asked_std: float | None,
-    longest: str,
-    sensor: str | None,
-    pmd: str,
-    out: Path | None,
-    seed: int,
-    speak: Speaker,
-    command: tuple[str, ...],
-) -> int:
+def run_command(context: click.Context, /, speak: Speaker, **options: Any) -> int:
     """Measure any program: time, energy and power of the board while it runs, each with its uncertainty.
 
     Write `--` before the command: collect run --gpu 0 -- python train.py.  The board rests for a second or more before and
@@ -87,106 +89,79 @@ def run_command(
     from collector.programs.display import run_document, run_lines
     from collector.sampling import Sampler
 
-    given = context.get_parameter_source
-    if asked_std is not None and given("repeats") is not ParameterSource.DEFAULT:
+    asked, given = RunOptions(**options), context.get_parameter_source
+    if asked.asked_std is not None and given("repeats") is not ParameterSource.DEFAULT:
         raise click.UsageError("--std finds the number of runs; leave --repeats out", context)
-    if asked_std is None and given("longest") is not ParameterSource.DEFAULT:
+    if asked.asked_std is None and given("longest") is not ParameterSource.DEFAULT:
         raise click.UsageError("--longest bounds --std; give both", context)
-    longest_s = duration_s(longest, "--longest")
-    board = one_board(gpu)
+    board, longest_s = one_board(asked.gpu), duration_s(asked.longest, "--longest")
+    end: BaseException | None = None
+    runs: list[tuple[float | None, ProgramRun]] = []
     with (
         stoppable(),
         sole_use(board),
-        open_instruments(board, seed=seed, **meter_arguments(pmd, gpu)) as instruments,
+        open_instruments(board, seed=asked.seed, **meter_arguments(asked.pmd, asked.gpu)) as instruments,
         held_clock(instruments.gpu) as hold,
     ):
         for line in instruments.notes:
             speak.warn(line)
         sampler = Sampler(instruments.gpu, instruments.sensors)
-        calibration = known_sensor(sensor, instruments, speak) or _unknown_sensor(instruments, sampler)
-        clocks = asked_clocks(freqs, instruments.gpu, "--freqs")
-        plan = _Plan(
-            command=command,
-            repeats=repeats,
-            asked_std=asked_std,
-            longest_s=longest_s,
-            stdout=sys.stderr if speak.as_json else None,
-            said=speak.verbose,
-        )
-        runs: list[tuple[float | None, ProgramRun]] = []
-        interrupted, clock_lost = False, None
+        calibration = known_sensor(asked.sensor, instruments, speak) or _unknown_sensor(instruments, sampler)
+        clocks = asked_clocks(asked.freqs, instruments.gpu, "--freqs")
+        lost = ""
         try:
             for clock in clocks:
                 hold.set(clock)
-                for found in _runs(plan, instruments, sampler, calibration, clock):
+                for found in _runs(asked, longest_s, instruments, sampler, calibration, clock, speak):
                     runs.append((clock, found))
         except ProgramError as error:
             note(f"collect: {error}")
             return error.exit_status
-        except ClockError as error:
+        except (ClockError, KeyboardInterrupt) as error:
+            if isinstance(error, KeyboardInterrupt):
+                lost = _lost(asked, len(runs), len(clocks))
+                note(lost)
             if not runs:
                 raise
-            clock_lost = error
-        except KeyboardInterrupt:
-            interrupted = True
-            note(_lost(plan, len(runs), len(clocks)))
-            if not runs:
-                raise
-        document = run_document(command, instruments, calibration, runs)
-    if interrupted:
-        document["notes"].append(_lost(plan, len(runs), len(clocks)))
-    if out is not None:
-        write_document(out, document)
+            end = error
+        document = run_document(asked.command, instruments, calibration, runs)
+    document["notes"] += [lost] if lost else []
+    if asked.out is not None:
+        write_document(asked.out, document)
     speak.say(document, run_lines(document))
-    if interrupted:
-        raise KeyboardInterrupt
-    if clock_lost is not None:
-        raise clock_lost
+    if end is not None:
+        raise end
     failed = next((run.exit_status for _, run in runs if run.exit_status), DONE)
     return failed or (DONE if all(run.clock_held for _, run in runs) else DONE_WITH_WARNINGS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
-    """What is run at each clock, where its output goes, and whether each run is announced."""
-
-    command: tuple[str, ...]
-    repeats: int
-    asked_std: float | None
-    longest_s: float
-    stdout: TextIO | None
-    said: bool
-
-
 def _runs(
-    plan: _Plan, instruments: "Instruments", sampler: "Sampler", calibration: "SensorCalibration", asked_mhz: float | None
+    asked: RunOptions,
+    longest_s: float,
+    instruments: "Instruments",
+    sampler: "Sampler",
+    calibration: "SensorCalibration",
+    asked_mhz: float | None,
+    speak: Speaker,
 ) -> "Iterator[ProgramRun]":
     """The runs at one clock, each when it has ended.  Raises what `measure_program` and `measure_program_repeats` raise."""
     from collector.programs.program import measure_program
     from collector.programs.repeats import measure_program_repeats
 
-    if plan.asked_std is not None:
-        yield measure_program_repeats(
-            instruments,
-            sampler,
-            plan.command,
-            calibration,
-            asked_std=plan.asked_std,
-            longest_s=plan.longest_s,
-            asked_mhz=asked_mhz,
-            stdout=plan.stdout,
-        )
+    common, stdout = (instruments, sampler, asked.command, calibration), sys.stderr if speak.as_json else None
+    if asked.asked_std is not None:
+        yield measure_program_repeats(*common, asked_std=asked.asked_std, longest_s=longest_s, asked_mhz=asked_mhz, stdout=stdout)
         return
-    for index in range(plan.repeats):
-        if plan.said:
-            note(f"run {index + 1} of {plan.repeats}")
-        yield measure_program(instruments, sampler, plan.command, calibration, index=index, asked_mhz=asked_mhz, stdout=plan.stdout)
+    for index in range(asked.repeats):
+        if speak.verbose:
+            note(f"run {index + 1} of {asked.repeats}")
+        yield measure_program(*common, index=index, asked_mhz=asked_mhz, stdout=stdout)
 
 
-def _lost(plan: _Plan, finished: int, clocks: int) -> str:
+def _lost(asked: RunOptions, finished: int, clocks: int) -> str:
     """What an interruption lost, in words."""
-    if plan.asked_std is None:
-        what, planned, lost = "run", plan.repeats * clocks, "its energy is lost"
+    if asked.asked_std is None:
+        what, planned, lost = "run", asked.repeats * clocks, "its energy is lost"
     else:
         what, planned, lost = "clock", clocks, "its repeats so far are lost"
     kept = f"the {finished} before {'is' if finished == 1 else 'are'} reported" if finished else "nothing is reported"

@@ -1,5 +1,6 @@
 """`collect submit`."""
 
+import getpass
 import json
 import os
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from collector.commands.campaign import checked_plans, common_root, show_plans
+from collector.commands.campaign import check_unused, checked_plans, common_root, show_plans
 from collector.commands.options import (
     CONTEXT,
     SIMULATED_METER,
@@ -19,9 +20,12 @@ from collector.commands.options import (
     require_dataset_packages,
 )
 from collector.commands.output import Speaker
-from collector.errors import CollectorError
+from collector.errors import CampaignError, CollectorError, DaemonError
 from estimator.options.command_line import DONE
 from estimator.options.output_files import refuse_inputs
+from estimator.vocabulary.reader import MAX_FILE_BYTES
+from estimator.vocabulary.regular_files import read_regular
+from estimator.vocabulary.whole_file import try_place, write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -54,7 +58,6 @@ def submit_command(campaign: str, priority: int, config: Path | None, speak: Spe
     from collector.daemon.jobs import Job
     from collector.daemon.settings import client_settings
     from collector.daemon.store import open_store
-    from collector.daemon.submission import frozen_campaign, user_name
     from collector.devices.board_claim import board_is_claimed
 
     settings = client_settings(config, os.environ)
@@ -74,7 +77,6 @@ def submit_command(campaign: str, priority: int, config: Path | None, speak: Spe
         show_plans(plans, speak)
         return DONE
     source, title = frozen_campaign(folder, campaign)
-    _make_folder(place)
     jobs = {}
     with open_store(folder) as store:
         for board in boards:
@@ -89,7 +91,7 @@ def submit_command(campaign: str, priority: int, config: Path | None, speak: Spe
                     budget_s=duration_s(budget, "--budget") if budget else None,
                     fresh=options["resume"] is False,
                     priority=priority,
-                    submitted_by=user_name(),
+                    submitted_by=getpass.getuser(),
                 )
             )
         overview = store.overview(limit=0)
@@ -101,6 +103,32 @@ def submit_command(campaign: str, priority: int, config: Path | None, speak: Spe
     speak.say(documents, [line for plan in plans.values() for line in [*plan.splitlines(), ""]][:-1] + queued)
     _notice(overview, boards, free, speak)
     return DONE
+
+
+def frozen_campaign(folder: Path, name_or_path: str) -> tuple[str, str]:
+    """What a job names as its campaign, and the campaign's title: a shipped one by its name, a file by a copy of it.
+
+    The copy lies in the state folder, under the digest of its content.  Raises CampaignError where it cannot be used, DaemonError where
+    it cannot be copied and where the folder is another user's, by root, too.
+    """
+    from collector.campaigns.files import campaign_names, load_campaign
+    from collector.daemon.store import prepare_folder
+
+    spec = load_campaign(name_or_path)
+    prepare_folder(folder, own=True)  # what root puts there another user's daemon cannot read
+    if name_or_path in campaign_names():
+        return name_or_path, spec.name
+    source = Path(name_or_path)
+    try:
+        place = folder / "campaigns" / spec.digest
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        copy = place / f"{source.stem}.toml"  # a campaign without a name of its own is called by its file
+        write_whole(copy, read_regular(source, MAX_FILE_BYTES))
+    except OSError as error:
+        raise DaemonError(f"{source}: cannot be copied to {folder} ({error}); see that the disk has room") from error
+    if load_campaign(str(copy)).digest != spec.digest:
+        raise CampaignError(f"{source}: has changed while it was read; submit it again")
+    return str(copy), spec.name
 
 
 def _notice(overview: "Overview", boards: "Sequence[BoardName]", free: "Collection[BoardName]", speak: Speaker) -> None:
@@ -150,9 +178,7 @@ def _board_words(gpu: str, folder: Path, served: tuple[str, ...]) -> tuple[str, 
 
 def _place(out: str, boards: int, resume: bool | None) -> str:
     """The output as a job has it, free or spoken for.  Raises CollectorError."""
-    from collector.daemon.outputs import check_unused
     from collector.dataset.partition import partitioned_place
-    from estimator.vocabulary.whole_file import try_place
 
     root = common_root(out) if boards > 1 else out
     if partitioned_place(root) is None:
@@ -162,13 +188,3 @@ def _place(out: str, boards: int, resume: bool | None) -> str:
     if resume is False:
         raise CollectorError(f"{out}: in a folder or URL nothing is replaced, what is missing is added; leave --fresh out")
     return root if "://" in root else f"{Path(root).absolute()}/"
-
-
-def _make_folder(place: str) -> None:
-    """Make a dataset's folder where the output is one.  Raises CollectorError."""
-    if not place.endswith("/") or "://" in place:
-        return
-    try:
-        Path(place).mkdir(exist_ok=True)
-    except OSError as error:
-        raise CollectorError(f"{place}: no folder can be made there ({error.strerror}); name another place with --out") from error

@@ -1,9 +1,10 @@
-"""The queue's vocabulary: a job, its states, why it waits, a board, the daemon.  The structs are the tables of the state database."""
+"""The queue's vocabulary: a job, its states, why it waits, a board, the daemon.  The classes are the tables of the state database."""
 
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
-
-from msgspec import Struct, field
 
 QUEUED: Final = "queued"
 RUNNING: Final = "running"
@@ -38,7 +39,8 @@ STALE_S: Final = 60.0
 """A daemon writes every five seconds that it is alive; after so long without it does not work [s]."""
 
 
-class Job(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
     """A campaign in the queue.
 
     board         key of the board: its UUID, or sim:PROFILE; gpu_word is how the user named it
@@ -54,7 +56,6 @@ class Job(Struct, frozen=True, kw_only=True):
     cause         why it waits or failed, as a name; message is the same for people
     stop          0, AFTER_ROW or AT_ONCE: what `collect stop` has requested
     eta_s         time to the end; None where unknown
-    before        what lay at `out` when the job was first started
     Times of day are seconds since 1970; None where there is none.
     """
 
@@ -88,7 +89,6 @@ class Job(Struct, frozen=True, kw_only=True):
     not_before_unix_s: float = 0.0
     eta_s: float | None = None
     pid: int = 0
-    before: str | None = None
 
     @property
     def ended(self) -> bool:
@@ -101,7 +101,8 @@ class Job(Struct, frozen=True, kw_only=True):
         return self.out.endswith("/") or "://" in self.out
 
 
-class Board(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Board:
     """A board of the daemon: the job on it (0: none) and the figures of its last row."""
 
     board: str
@@ -114,7 +115,8 @@ class Board(Struct, frozen=True, kw_only=True):
     updated_unix_s: float | None = None
 
 
-class Daemon(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Daemon:
     """The daemon as it last wrote itself down (pid 0: there never was one); `listen` is the address of its page."""
 
     pid: int = 0
@@ -126,15 +128,16 @@ class Daemon(Struct, frozen=True, kw_only=True):
     stop: int = 0
 
 
-class Overview(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
     """Everything that status, page and metrics show: `jobs` newest first, `counts` of all jobs by state, `running` by the daemon's lock."""
 
     daemon: Daemon = Daemon()
     running: bool = False
     boards: tuple[Board, ...] = ()
     jobs: tuple[Job, ...] = ()
-    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STATES, 0))
-    counters: dict[tuple[str, str], float] = {}
+    counts: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(STATES, 0))
+    counters: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
     def complaint(self, now_unix_s: float) -> str:
         """What is wrong with the daemon and what to do, in one line; "" for one that works or that has ended as requested.
@@ -160,6 +163,13 @@ def left_text(seconds: float) -> str:
     """A time that is left, as hours, minutes and seconds."""
     minutes, second = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02d}:{second:02d}"
+
+
+def note_text(job: Job) -> str:
+    """What keeps a job, or what it is doing, for people."""
+    note = job.message or (job.phase if job.state != QUEUED else "")
+    later = job.state == QUEUED and job.not_before_unix_s > time.time()
+    return f"not before {time_text(job.not_before_unix_s)}{note and f': {note}'}" if later else note
 
 
 def time_text(unix_s: float) -> str:

@@ -1,6 +1,5 @@
 """One board's lane: takes the next job of its board, runs it in a worker, and decides what its end means."""
 
-import math
 import os
 import signal
 import threading
@@ -8,53 +7,33 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from collector.boards import BoardName
 from collector.daemon.jobs import AT_ONCE, CANCELLED, DONE, FAILED, RUNNING, TRANSIENT_CAUSES, WAITING_CAUSES, Job, time_text
 from collector.daemon.locks import locked, signal_holder, worker_lock_path
 from collector.daemon.log_file import LogFile, job_log_path
-from collector.daemon.outputs import traces_at
 from collector.daemon.settings import DaemonSettings
-from collector.daemon.store import Store
-from collector.daemon.worker import MEASURING, MESSAGE_START, Message, Worker
+from collector.daemon.store import Cells, Store
+from collector.daemon.worker import MESSAGE_START, Message, Worker
 from collector.devices.errors import DaemonError
 from estimator.options.command_line import DONE_WITH_WARNINGS, INTERRUPTED
 from estimator.vocabulary.regular_files import read_regular
 
-STARTUP_S: Final = 300.0
-"""A worker that has not planned its campaign yet may be silent this long: modules are loaded, kernels assembled [s]."""
-HUNG_KILL_S: Final = 2.0
-"""Patience for a hung worker that was told to end [s]."""
-LEAST_BUDGET_S: Final = 0.001
-"""Budget of a job that has used up its own: its rows are made a dataset, and no kernel is begun [s]."""
-LONGEST_RETRY_S: Final = 900.0
-"""Longest pause before a job is started again [s]."""
-SUCCESSES: Final = (0, DONE_WITH_WARNINGS)
-LONGEST_PID: Final = 64
-"""Bytes of a worker's lock, which holds its pid."""
-BOARD_FIGURES: Final = {"sm_clock_mhz": "sm_clock_measured_mhz", "power_w": "power_w", "temperature_c": "temperature_c"}
-"""Columns of a board's state and the figures of a row that fill them."""
-
 
 @dataclass(slots=True, kw_only=True)
 class Run:
-    """A job in its worker, and what the worker has reported so far.  Times are of the monotonic clock [s]."""
+    """A job in its worker, and the last report of progress that is written down; no message may be `silence_s` away [s]."""
 
     job: Job
     worker: Worker
     log: LogFile
-    rows: int
-    flagged: int
-    silence_s: float = STARTUP_S
-    measuring_from: int | None = None
-    measuring_since_s: float = math.nan
+    known: Message
+    silence_s: float = 300.0  # until it has planned: modules are loaded, kernels assembled
     cause: str = ""
     last_text: str = ""
     hung: bool = False
-    untaken: tuple[Message, ...] = ()
 
 
 class Lane:
@@ -88,10 +67,8 @@ class Lane:
                 self._start_next()
             return
         status = run.worker.ended()
-        for message in chain(run.untaken, run.worker.messages()):
-            run.untaken = (message,)  # one that the store does not take is taken in again
+        for message in run.worker.messages():
             self._heard(run, message)
-            run.untaken = ()
         stop = self._store.job(run.job.id).stop
         if status is not None:
             self._finish(run, status, stop, draining)
@@ -101,7 +78,7 @@ class Lane:
         if silent_s > self._settings.hang_s + run.silence_s and not run.hung:
             run.hung = True
             self._tell(run, f"worker {run.worker.pid} has said nothing for {silent_s:.0f} s and is ended")
-            run.worker.stop(AT_ONCE, HUNG_KILL_S)
+            run.worker.stop(AT_ONCE, 2.0)
 
     def abandon(self, reason: str) -> None:
         """End the worker and fail its job: the daemon itself does not know how to go on with it."""
@@ -134,16 +111,15 @@ class Lane:
 
     def _start(self, job: Job, lock: int) -> None:
         """Start a worker that holds the lock while it lives."""
-        before = traces_at(Path(job.out)) if job.fresh else ""
-        if not self._store.begin(job.id, before):
+        if not self._store.begin(job.id):
             return
         try:
-            worker = Worker(_arguments(job, before), self._wake, keep=(lock,))
+            worker = Worker(_arguments(job), self._wake, keep=(lock,))
         except DaemonError as error:
             self._store.requeue(job.id, "worker_died", str(error), time.time() + self._settings.retry_s, forget_attempt=False)
             raise
         log = LogFile(job_log_path(self._store.folder, job.id))
-        run = self._run = Run(job=job, worker=worker, log=log, rows=job.rows, flagged=job.flagged)
+        run = self._run = Run(job=job, worker=worker, log=log, known=Message(wattprint="progress"))
         with suppress(OSError):  # a full disk; the number only helps to find a worker that outlives its daemon
             os.ftruncate(lock, 0)
             os.write(lock, str(worker.pid).encode())
@@ -154,7 +130,7 @@ class Lane:
         """A worker of a daemon that died ends by itself after its kernel; one that does not is killed."""
         now, pid = time.monotonic(), 0
         with suppress(OSError, ValueError):
-            pid = int(read_regular(path, LONGEST_PID))
+            pid = int(read_regular(path, 64))
         if self._leftover_since_s is None:
             self._leftover_since_s = now
             self._log.write(f"{self.board.key}: the worker of the last daemon (process {pid}) finishes its kernel first")
@@ -167,56 +143,51 @@ class Lane:
                 self._log.write(f"{self.board.key}: a process that is not known keeps {path}; `fuser {path}` names it")
 
     def _heard(self, run: Run, message: Message) -> None:
-        """Take a message in; nothing is changed where the store does not take it."""
-        document = message.document
-        if message.kind == "planned":
-            self._store.record(run.job.id, self.board.key, {"total": document["total"], "phase": "planned"}, {}, {})
-            run.silence_s = float(document["silence_s"])
-        elif message.kind == "progress":
-            self._progressed(run, document)
-        elif message.kind == "error":
-            run.cause = str(document["cause"])
-        elif message.text:
-            run.last_text = message.text
-            run.log.write(message.text)
+        """Write a message down.  Raises DaemonError, a full disk mostly: the next one of its kind makes up for it."""
+        match message.wattprint:
+            case "planned":
+                run.silence_s = message.silence_s
+                self._store.record(run.job.id, self.board.key, {"total": message.total, "phase": "planned"}, {}, {})
+            case "progress":
+                self._progressed(run, message)
+            case "error":
+                run.cause = message.cause
+            case _:
+                run.last_text = message.text
+                run.log.write(message.text)
 
-    def _progressed(self, run: Run, document: Any) -> None:
-        phase, done, total = str(document["phase"]), int(document["done"]), int(document["total"])
-        row, rows, flagged, begun, since_s = document.get("row"), run.rows, run.flagged, run.measuring_from, run.measuring_since_s
-        columns: dict[str, Any] = {"phase": phase, "used_s": run.job.used_s + float(document["elapsed_s"]), "total": total}
-        board: dict[str, Any] = {"updated_unix_s": time.time()}
-        counts: dict[str, float] = {}
-        if phase == MEASURING:
-            if begun is None:  # the rows that were there already
-                begun, since_s, rows = done, time.monotonic(), done
-            if row is not None:
-                rows, flagged = rows + 1, flagged + bool(row["flags"])
-                columns |= {"flagged": flagged, "attempts": 1}
-                board |= {name: row.get(key) for name, key in BOARD_FIGURES.items()}
-                counts = {"rows_written": 1.0, **({"rows_flagged": 1.0} if row["flags"] else {})}
-            elif done > rows:
-                counts = {"rows_refused": 1.0}
-            eta_s = max(0, total - done) * (time.monotonic() - since_s) / (done - begun) if done > begun else None
-            columns |= {"done": done, "rows": rows, "refused": max(0, done - rows), "eta_s": eta_s}
-        self._store.record(run.job.id, self.board.key, columns, board, counts)
-        run.rows, run.flagged, run.measuring_from, run.measuring_since_s = rows, flagged, begun, since_s
-        run.log.write(f"{done}/{total} {phase if row is None else row['text']}")
+    def _progressed(self, run: Run, told: Message) -> None:
+        known = run.known
+        job: Cells = {"phase": told.phase, "total": told.total, "used_s": run.job.used_s + told.elapsed_s}
+        board: Cells = {"updated_unix_s": time.time()}
+        if told.kept is not None:
+            flagged = run.job.flagged + told.flagged
+            job |= {"done": told.done, "rows": told.kept + told.rows, "refused": told.refused, "flagged": flagged, "eta_s": told.eta_s}
+        if told.rows > known.rows:
+            job |= {"attempts": 1}
+            board |= {"sm_clock_mhz": told.sm_clock_mhz, "power_w": told.power_w, "temperature_c": told.temperature_c}
+        new = {name: getattr(told, name) - getattr(known, name) for name in ("rows", "flagged", "refused")}
+        counts = {"rows_written" if name == "rows" else f"rows_{name}": float(count) for name, count in new.items() if count}
+        self._store.record(run.job.id, self.board.key, job, board, counts)
+        run.known = told
+        run.log.write(f"{told.done}/{told.total} {told.text}")
 
     def _finish(self, run: Run, status: int, stop: int, draining: int) -> None:
         """Decide what a worker's end means, write it down, and only then forget the worker."""
         number = run.job.id
+        rows = self._store.job(number).rows
         counts: dict[str, float] = {}
-        if status in SUCCESSES:
-            text = _outcome_text(run.worker.result(), run.rows)
+        if status in (0, DONE_WITH_WARNINGS):
+            text = _outcome_text(run.worker.result(), rows)
             self._store.end(number, DONE, status, "", text)
             self._tell(run, f"done: {text}")
         elif stop:
-            text = f"stopped on request; {run.rows} rows are safe, `collect submit … --resume` with the same settings goes on"
+            text = f"stopped on request; {rows} rows are safe, `collect submit … --resume` with the same settings goes on"
             self._store.end(number, CANCELLED, INTERRUPTED, "stopped", text)
             self._tell(run, text)
         elif draining and run.worker.asked and not run.hung:
             self._store.requeue(number, "drained", "stopped with the daemon; goes on when it runs again", 0.0, forget_attempt=True)
-            self._tell(run, f"stopped with the daemon after {run.rows} rows")
+            self._tell(run, f"stopped with the daemon after {rows} rows")
         elif self._failed(run, status):
             counts["retries"] = 1.0
         if status < 0 or run.hung:
@@ -235,7 +206,7 @@ class Lane:
         message = said if said and cause not in ("worker_hung", "worker_died") else message
         attempts = self._store.job(run.job.id).attempts
         if cause in WAITING_CAUSES or (cause in TRANSIENT_CAUSES and attempts <= self._settings.retries):
-            rest_s = min(self._settings.retry_s * 2.0 ** min(max(0, attempts - 1), 32), LONGEST_RETRY_S)
+            rest_s = min(self._settings.retry_s * 2.0 ** min(max(0, attempts - 1), 32), 900.0)
             again_unix_s = time.time() + rest_s
             self._store.requeue(run.job.id, cause, message, again_unix_s, forget_attempt=False)
             self._tell(run, f"{cause}: {message}; again in {rest_s:g} s, at {time_text(again_unix_s)}")
@@ -252,13 +223,13 @@ class Lane:
         self._log.write(f"job {run.job.id}: {text}")
 
 
-def _arguments(job: Job, before: str) -> list[str]:
-    """The words of `collect`; `before` tells what lies at the output now: it is replaced if it is what lay there at the first start."""
+def _arguments(job: Job) -> list[str]:
+    """The words of `collect`; what lies at the output is replaced until the job has a row of its own there."""
     words = ["--worker", "--json", "--gpu", job.gpu_word, "--campaign", job.campaign, "--out", job.out]
     if job.budget_s is not None:
-        words += ["--budget", f"{max(job.budget_s - job.used_s, LEAST_BUDGET_S):.3f}s"]
+        words += ["--budget", f"{max(job.budget_s - job.used_s, 0.001):.3f}s"]
         words += ["--planned-budget", f"{job.budget_s:.3f}s"]  # what is measured was chosen for the whole of it
-    return [*words, *job.arguments, "--fresh" if job.fresh and job.before in (None, before) else "--resume"]
+    return [*words, *job.arguments, "--fresh" if job.fresh and not job.rows else "--resume"]
 
 
 def _outcome_text(result: dict[str, Any], rows: int) -> str:

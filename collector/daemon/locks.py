@@ -15,19 +15,17 @@ from collector.devices.errors import DaemonError
 from collector.devices.file_lock import locked_file
 
 LOCK_NAME: Final = "daemon.lock"
-PATIENCE_S: Final = 1.0
 """A process that only looks whether there is a daemon keeps the lock for an instant [s]."""
-RETRY_S: Final = 0.02
 
 
 @contextmanager
 def daemon_lock(folder: Path) -> Iterator[None]:
     """The right to be the daemon of a state folder.  Raises DaemonError where there is one already."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + 1.0
     while (descriptor := locked(folder / LOCK_NAME)) is None:
         if time.monotonic() > deadline:
             raise DaemonError(f"{folder}: another daemon runs there; `collect status` shows it, `collect stop --daemon` ends it")
-        time.sleep(RETRY_S)
+        time.sleep(0.02)
     try:
         yield
     finally:

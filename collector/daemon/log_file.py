@@ -1,7 +1,8 @@
-"""Logs of the daemon and of its jobs: lines with the time of day, in files that do not grow without end."""
+"""What a service says: logs of lines with the time of day, in files that do not grow without end, and messages to systemd."""
 
 import os
-from collections.abc import Callable, Iterator
+import socket
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +13,6 @@ from estimator.vocabulary.regular_files import open_regular
 JOB_FOLDER: Final = "logs"
 LARGEST_BYTES: Final = 16 << 20
 """Size at which a log is set aside as NAME.1, over the one before."""
-READ_BYTES: Final = 1 << 16
 
 
 class LogFile:
@@ -66,7 +66,36 @@ class LogReader:
             if status.st_ino != self._file or status.st_size < self._place:
                 self._place, self._file, self._partial = 0, status.st_ino, ""
             stream.seek(self._place)
-            while data := stream.read(READ_BYTES):
+            while data := stream.read(1 << 16):
                 self._place += len(data)
                 *whole, self._partial = (self._partial + data.decode("utf-8", "replace")).split("\n")
                 yield from whole
+
+
+class Notifier:
+    """Tells the service manager: ready, alive, stopping, and a line of status (sd_notify(3)); silent where there is none.
+
+    `trouble` says why it cannot be reached, "" where it can.
+
+    `watchdog_s`: time within which the service manager wants a sign of life; None where it wants none [s].
+    """
+
+    def __init__(self, environment: Mapping[str, str], pid: int) -> None:
+        name = environment.get("NOTIFY_SOCKET", "")
+        self._address = f"\0{name[1:]}" if name.startswith("@") else name
+        self.trouble = ""
+        wanted = environment.get("WATCHDOG_USEC", "") if environment.get("WATCHDOG_PID", str(pid)) == str(pid) else ""
+        self.watchdog_s = int(wanted) * 1e-6 if wanted.isdecimal() and int(wanted) else None
+
+    def send(self, **fields: str | int) -> None:
+        """Fields of sd_notify(3), each on a line of its own."""
+        if not self._address or self.trouble:
+            return
+        lines = [f"{name}={' '.join(str(value).split())[:200]}" for name, value in fields.items()]
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
+                end.settimeout(1.0)
+                end.connect(self._address)
+                end.sendall("\n".join(lines).encode())
+        except OSError as error:  # also a path that no socket can have
+            self.trouble = f"the service manager cannot be told anything: NOTIFY_SOCKET: {error.strerror or error}"

@@ -10,24 +10,24 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from errno import EDQUOT, ENOSPC
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 from collector.campaigns.display import row_line
-from collector.daemon.worker import MARK, MEASURING
+from collector.daemon.worker import MEASURING, Message
 from collector.devices.errors import BoardBusyError, BoardLostError, CollectorError, DriverError
 from estimator.vocabulary.errors import EstimatorError
+from estimator.vocabulary.reader import plain
 
 if TYPE_CHECKING:
     from collector.bench import Bench
     from collector.campaigns.files import CampaignSpec
     from collector.campaigns.plan import CampaignPlan
     from collector.campaigns.running import Progress
-
-MOST_CAUSES: Final = 20
-"""Errors behind an error that are looked at."""
+    from collector.devices.protocols import Clock
 
 
 class StopRequest:
@@ -44,62 +44,79 @@ class StopRequest:
         self.asked = True
 
 
+class Tally:
+    """Counts what a campaign reports, in whole numbers since the worker began: a message that is lost takes nothing with it."""
+
+    def __init__(self, clock: "Clock") -> None:
+        self._clock, self._start_ns = clock, clock.now_ns()
+        self._kept: int | None = None
+        self._rows = self._flagged = self._refused = 0
+
+    def message(self, progress: "Progress") -> Message:
+        """A campaign's progress, and what has come of the campaign so far."""
+        row, eta_s = progress.row or {}, None
+        if progress.phase == MEASURING:
+            if self._kept is None:
+                self._kept, self._since_s = progress.done, time.monotonic()
+            self._rows += bool(row)
+            self._flagged += bool(row.get("flags"))
+            new = progress.done - self._kept
+            self._refused = max(0, new - self._rows)
+            eta_s = max(0, progress.total - progress.done) * (time.monotonic() - self._since_s) / new if new > 0 else None
+        return Message(
+            wattprint="progress",
+            text=row_line(row) if row else progress.phase,
+            phase=progress.phase,
+            done=progress.done,
+            total=progress.total,
+            elapsed_s=(self._clock.now_ns() - self._start_ns) * 1e-9,
+            eta_s=eta_s,
+            kept=self._kept,
+            rows=self._rows,
+            flagged=self._flagged,
+            refused=self._refused,
+            sm_clock_mhz=_known(row.get("sm_clock_measured_mhz")),
+            power_w=_known(row.get("power_w")),
+            temperature_c=_known(row.get("temperature_c")),
+        )
+
+
 @contextmanager
 def reporting(bench: "Bench", spec: "CampaignSpec", plan: "CampaignPlan") -> Iterator[Callable[["Progress"], None]]:
     """A function for a campaign's progress that tells the parent, and ends the campaign between two rows where that is asked for.
 
     It raises KeyboardInterrupt then, after the finished row is on disk.
     """
-    stop = StopRequest()
-    start_ns = bench.clock.now_ns()
-    identity = bench.gpu.identity()
+    stop, tally = StopRequest(), Tally(bench.clock)
 
     def tell(progress: "Progress") -> None:
         stop.within_row = progress.phase == MEASURING
-        send(
-            {
-                MARK: "progress",
-                "phase": progress.phase,
-                "done": progress.done,
-                "total": progress.total,
-                "elapsed_s": (bench.clock.now_ns() - start_ns) * 1e-9,
-                **({} if progress.row is None else {"row": _figures(progress.row)}),
-            }
-        )
+        send(tally.message(progress))
         if stop.asked:
             raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, stop.ask)
-    interrupt = signal.signal(signal.SIGINT, stop.ask)
+    before = {number: signal.signal(number, stop.ask) for number in (signal.SIGTERM, signal.SIGINT)}
     threading.Thread(target=_watch_parent, daemon=True).start()
     try:
-        send(
-            {
-                MARK: "planned",
-                "gpu_uuid": identity.uuid,
-                "gpu_name": identity.name,
-                "total": len(plan.points),
-                "silence_s": longest_silence_s(bench.simulated, spec, plan),
-            }
-        )
+        send(Message(wattprint="planned", total=len(plan.points), silence_s=longest_silence_s(bench.simulated, spec, plan)))
         yield tell
     finally:
-        signal.signal(signal.SIGTERM, before)
-        signal.signal(signal.SIGINT, interrupt)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def longest_silence_s(simulated: bool, spec: "CampaignSpec", plan: "CampaignPlan") -> float:
-    """How long a campaign may have nothing to say: warm-up, rest to cool and idle power at every clock, in host time [s]."""
+    """How long a campaign may have nothing to say: warm-up and idle power at every clock, in host time [s]."""
     if simulated:
         return 0.0
     idle_s = len(plan.clocks_mhz) * (spec.idle_settle_s + spec.idle_window_s)
-    return spec.warmup_s + spec.warmup_longest_s + spec.cool_longest_s + idle_s + spec.measurement.idle_s
+    return spec.warmup_s + idle_s + spec.measurement.idle_s
 
 
-def send(message: dict[str, Any]) -> None:
+def send(message: Message) -> None:
     """One message to the parent.  Raises KeyboardInterrupt where it is gone."""
     try:
-        sys.stderr.write(json.dumps(message, allow_nan=False) + "\n")
+        sys.stderr.write(json.dumps(plain(message), allow_nan=False) + "\n")
         sys.stderr.flush()
     except BrokenPipeError:
         raise KeyboardInterrupt from None
@@ -111,33 +128,25 @@ def told_errors() -> Iterator[None]:
     try:
         yield
     except (CollectorError, EstimatorError) as error:
-        send({MARK: "error", "cause": cause_of(error)})
+        send(Message(wattprint="error", cause=cause_of(error)))
         raise
 
 
 def cause_of(error: BaseException) -> str:
     """The name of a cause that may pass (`collector.daemon.jobs`); empty for all others."""
-    if isinstance(error, BoardBusyError):
-        return "board_busy"
-    if isinstance(error, BoardLostError):
-        return "board_lost"
-    if isinstance(error, DriverError):
-        return "driver_unusable"
+    for kind, name in ((BoardBusyError, "board_busy"), (BoardLostError, "board_lost"), (DriverError, "driver_unusable")):
+        if isinstance(error, kind):
+            return name
     behind: BaseException | None = error
-    for _ in range(MOST_CAUSES):
-        if behind is None:
-            break
+    while behind is not None:
         if isinstance(behind, OSError) and behind.errno in (ENOSPC, EDQUOT):
             return "disk_full"
         behind = behind.__cause__ or behind.__context__
     return ""
 
 
-def _figures(row: Any) -> dict[str, Any]:
-    """What the parent is told of a row."""
-    names = ("sm_clock_measured_mhz", "power_w", "temperature_c")
-    values = {name: value for name in names if isinstance(value := row.get(name), float) and math.isfinite(value)}
-    return {**values, "flags": len(row["flags"]), "text": row_line(row)}
+def _known(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _watch_parent() -> None:

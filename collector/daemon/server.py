@@ -1,55 +1,79 @@
-"""The daemon's status page and metrics over HTTP: reading only, behind a token in the address that is kept in the state folder."""
+"""The daemon's status page and metrics over HTTP: reading only, behind a token in the address that is kept in the state folder.
+
+Metrics are Prometheus's: base units, names and labels that stay.  The page is one HTML document without scripts.
+"""
 
 import os
 import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
-import msgspec
+import jinja2
+from prometheus_client import generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
-from collector.daemon.jobs import Overview
+from collector.daemon.jobs import RUNNING, Board, Job, Overview, left_text, note_text, time_text
 from collector.daemon.settings import ListenAddress
 from collector.daemon.store import open_store
 from collector.devices.errors import DaemonError
 from estimator.serve.local_site import Computed, Line, Reply, local_site
 from estimator.vocabulary.errors import EstimatorError
 
-SHOWN_JOBS: Final = 50
 TOKEN_NAME: Final = "page.token"
 """Holds the token, so that the address of the metrics survives a restart."""
 
+HTML: Final = "text/html; charset=utf-8"
 PLAIN: Final = "text/plain; charset=utf-8"
+METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
 POLICY: Final = "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 STYLE: Final = Path(__file__).with_name("status.css")
+TEMPLATE: Final = "status.html"
+NUMBERS: Final = ("Job", "SM clock", "Power", "Temperature", "Rows", "Left")
+"""Columns of the page that hold numbers."""
+
+COUNTERS: Final[dict[str, str]] = {
+    "rows_written": "Rows measured and on disk.",
+    "rows_flagged": "Rows measured that carry a doubt.",
+    "rows_refused": "Kernels that could not run.",
+    "workers_started": "Workers started.",
+    "workers_died": "Workers that ended without a word.",
+    "workers_hung": "Workers that were silent for too long and were ended.",
+    "retries": "Jobs that were queued again after a failure that may pass.",
+}
+"""Counters by board, and what they count; they live as long as the state folder."""
+
+GAUGES: Final[dict[str, tuple[str, Callable[[Board, Job | None], float | None]]]] = {
+    "board_busy": ("1 while a worker measures on the board.", lambda _, job: float(job is not None)),
+    "board_power_watts": ("Power of the last row.", lambda board, _: board.power_w),
+    "board_sm_clock_hertz": ("SM clock of the last row.", lambda board, _: board.sm_clock_mhz and 1e6 * board.sm_clock_mhz),
+    "board_temperature_celsius": ("Temperature of the last row.", lambda board, _: board.temperature_c),
+    "board_last_message_timestamp_seconds": ("When the board's worker last spoke, since 1970.", lambda board, _: board.updated_unix_s),
+    "job_progress_ratio": (
+        "Share of the running job's points that are finished.", lambda _, job: job.done / job.total if job and job.total else None,
+    ),
+    "job_remaining_seconds": ("Time to the running job's end at its pace so far.", lambda _, job: job.eta_s if job else None),
+    "job_board_time_seconds": ("The board's time that the running job has used.", lambda _, job: job.used_s if job else None),
+}  # fmt: skip
+"""Gauges by board, of it and of the job that runs on it; what is not known has no sample."""
 
 
 @contextmanager
 def status_site(folder: Path, address: ListenAddress | None, complain: Line) -> Iterator[str]:
     """Serves `/`, `/metrics` and `/health` within the block; gives the page's address, "" without one to listen at.
 
-    Raises DaemonError where the address or the token cannot be had, and where a package of [serve] is missing.
+    Raises DaemonError where the address or the token cannot be had, and where the package of [serve] is missing.
     """
     if address is None:
         yield ""
         return
-    try:
-        from collector.daemon import metrics
-        from collector.daemon.page import status_page
-    except ImportError as error:
-        raise DaemonError(f"listen: {error.name} is not installed; pip install 'wattprint[collect,serve]', or leave listen out") from error
-
-    def page(overview: Overview) -> Reply:
-        return Reply(content=status_page(overview, time.time()).encode("utf-8", "replace"), media_type="text/html; charset=utf-8")
-
-    def figures(overview: Overview) -> Reply:
-        return Reply(content=metrics.exposition(overview), media_type=metrics.CONTENT_TYPE)
-
-    shown = {"/": page, "/metrics": figures, "/health": _health}
+    shown = {"/": _page, "/metrics": _metrics, "/health": _health}
     pages: dict[str, Reply | Computed] = {path: Computed(answer=partial(_answer, folder, show)) for path, show in shown.items()}
     pages["/style.css"] = Reply(content=STYLE.read_bytes(), media_type="text/css")
     token, headers = _token(folder), {"Content-Security-Policy": POLICY}
@@ -83,16 +107,76 @@ def _token(folder: Path) -> str:
 def _answer(folder: Path, show: Callable[[Overview], Reply], _body: bytes, _query: str) -> Reply:
     try:
         with open_store(folder) as store:
-            found = store.overview(SHOWN_JOBS)
+            found = store.overview(limit=50)
     except DaemonError as error:
-        return _plain(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
-    return show(msgspec.structs.replace(found, running=True))  # this is a thread of it
+        return _text(f"{error}\n", status=HTTPStatus.SERVICE_UNAVAILABLE)
+    return show(replace(found, running=True))  # this is a thread of it
+
+
+def _page(overview: Overview) -> Reply:
+    return _text(status_page(overview, time.time()), HTML)
+
+
+def _metrics(overview: Overview) -> Reply:
+    return Reply(content=exposition(overview), media_type=METRICS)
 
 
 def _health(overview: Overview) -> Reply:
     complaint = overview.complaint(time.time())
-    return _plain(HTTPStatus.SERVICE_UNAVAILABLE, complaint) if complaint else _plain(HTTPStatus.OK, "ok")
+    return _text(f"{complaint or 'ok'}\n", status=HTTPStatus.SERVICE_UNAVAILABLE if complaint else HTTPStatus.OK)
 
 
-def _plain(status: HTTPStatus, text: str) -> Reply:
-    return Reply(content=f"{text}\n".encode("utf-8", "replace"), media_type=PLAIN, status=status)
+def _text(text: str, media_type: str = PLAIN, status: HTTPStatus = HTTPStatus.OK) -> Reply:
+    return Reply(content=text.encode("utf-8", "replace"), media_type=media_type, status=status)
+
+
+def status_page(overview: Overview, now_unix_s: float) -> str:
+    """The page.  `now_unix_s` is the time of day [s since 1970]."""
+    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True)
+    environment.filters |= {"left": left_text, "note": note_text, "utc": time_text}
+    complaint = overview.complaint(now_unix_s)
+    return environment.get_template(TEMPLATE).render(
+        boards=overview.boards,
+        jobs=overview.jobs,
+        daemon=overview.daemon,
+        complaint=complaint,
+        state="draining" if overview.daemon.draining else "silent" if complaint else "running",
+        counts=", ".join(f"{count} {name}" for name, count in overview.counts.items() if count) or "no jobs",
+        now_unix_s=now_unix_s,
+        numbers=NUMBERS,
+    )
+
+
+class _Families(Collector):
+    def __init__(self, overview: Overview) -> None:
+        self._overview = overview
+
+    def collect(self) -> Iterator[Metric]:
+        overview, daemon = self._overview, self._overview.daemon
+        build = GaugeMetricFamily("wattprint_build_info", "Version of the daemon; the value is 1.", labels=["version"])
+        build.add_metric([daemon.version], 1.0)
+        yield build
+        yield GaugeMetricFamily("wattprint_daemon_start_time_seconds", "When the daemon started, since 1970.", value=daemon.started_unix_s)
+        yield GaugeMetricFamily("wattprint_daemon_draining", "1 while the daemon ends.", value=float(daemon.draining))
+        jobs = GaugeMetricFamily("wattprint_jobs", "Jobs by state.", labels=["state"])
+        for state, count in overview.counts.items():
+            jobs.add_metric([state], count)
+        yield jobs
+        running = {job.board: job for job in overview.jobs if job.state == RUNNING}
+        labels = ["gpu", "name"]
+        for name, (text, value) in GAUGES.items():
+            gauge = GaugeMetricFamily(f"wattprint_{name}", text, labels=labels)
+            for board in overview.boards:
+                if (figure := value(board, running.get(board.board))) is not None:
+                    gauge.add_metric([board.board, board.name], figure)
+            yield gauge
+        for name, text in COUNTERS.items():
+            counter = CounterMetricFamily(f"wattprint_{name}_total", text, labels=labels)
+            for board in overview.boards:
+                counter.add_metric([board.board, board.name], overview.counters.get((name, board.board), 0.0))
+            yield counter
+
+
+def exposition(overview: Overview) -> bytes:
+    """All metrics of an overview as text."""
+    return generate_latest(_Families(overview))

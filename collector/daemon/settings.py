@@ -3,28 +3,25 @@
 import ipaddress
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Final
 
-import msgspec
-from msgspec import Meta, Struct
-
-from collector.devices.declared import read_declared
 from collector.devices.errors import DaemonError
 from collector.sensing.catalogue import is_file_name
+from estimator.vocabulary.reader import LEAST_ONE, Span, Text, read_file
 from estimator.vocabulary.resources import user_folder
 
 SYSTEM_CONFIG: Final = Path("/etc/wattprint/daemon.toml")
 SYSTEM_STATE: Final = Path("/var/lib/wattprint")
 STATE_NAME: Final = "wattprint"
 DAEMON_LOG: Final = "daemon.log"
-HIGHEST_PORT: Final = 65_535
 
-Text = Annotated[str, Meta(min_length=1)]
-Seconds = Annotated[float, Meta(ge=1.0, le=86_400.0)]
+Seconds = Annotated[float, Span(1.0, 86_400.0, "s")]
 
 
-class JobDefaults(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobDefaults:
     """Options that `collect submit` takes where its own are not given; an empty text is none."""
 
     freqs: str = "current"
@@ -32,10 +29,11 @@ class JobDefaults(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     budget: str = ""
     sensor: str = ""
     pmd: str = ""
-    seed: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
+    seed: Annotated[int, Span(0, 2**31 - 1)] = 0
 
 
-class DaemonSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonSettings:
     """A daemon's settings.
 
     gpus           boards that it measures on, each with jobs of its own, side by side
@@ -49,30 +47,31 @@ class DaemonSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     retry_s        pause before the first of them, doubled each time [s]
     """
 
-    gpus: Annotated[tuple[Text, ...], Meta(min_length=1)]
-    state_folder: Path | None = None
+    gpus: Annotated[tuple[Text, ...], LEAST_ONE]
+    state_folder: Text | None = None
     listen: str = ""
     allow_other_addresses: bool = False
-    log_file: Path | None = None
+    log_file: Text | None = None
     hang_s: Seconds = 600.0
     drain_s: Seconds = 120.0
-    retries: Annotated[int, Meta(ge=0, le=1000)] = 5
-    retry_s: Annotated[float, Meta(ge=0.05, le=86_400.0)] = 10.0
-    defaults: JobDefaults = JobDefaults()
+    retries: Annotated[int, Span(0, 1000)] = 5
+    retry_s: Annotated[float, Span(0.05, 86_400.0, "s")] = 10.0
+    defaults: JobDefaults = field(default_factory=JobDefaults)
 
     @property
     def folder(self) -> Path:
         """The state folder: the one that is named, else /var/lib/wattprint for root and a folder of their own for others."""
         default = SYSTEM_STATE if os.geteuid() == 0 else user_folder("XDG_STATE_HOME", ".local/state") / STATE_NAME
-        return self.state_folder or default
+        return Path(self.state_folder) if self.state_folder else default
 
     @property
     def log(self) -> Path:
         """Where the daemon's own log lies."""
-        return self.log_file or self.folder / DAEMON_LOG
+        return Path(self.log_file) if self.log_file else self.folder / DAEMON_LOG
 
 
-class ListenAddress(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenAddress:
     """Where the status page is; port 0 is any free one."""
 
     host: str
@@ -85,15 +84,15 @@ def read_settings(path: Path) -> DaemonSettings:
     Raises DaemonError for what the declaration does not allow, and for an address that is not on loopback and not allowed.
     """
     where = f"daemon config {path}"
-    settings = read_declared(path, DaemonSettings, where, DaemonError)
+    settings = read_file(DaemonSettings, path, "daemon config", DaemonError)
     base = path.absolute().parent
     sensor = settings.defaults.sensor
     if is_file_name(sensor) or (base / sensor).is_file():
-        settings = msgspec.structs.replace(settings, defaults=msgspec.structs.replace(settings.defaults, sensor=str(base / sensor)))
-    settings = msgspec.structs.replace(
+        settings = replace(settings, defaults=replace(settings.defaults, sensor=str(base / sensor)))
+    settings = replace(
         settings,
-        state_folder=settings.state_folder and base / settings.state_folder,
-        log_file=settings.log_file and base / settings.log_file,
+        state_folder=settings.state_folder and str(base / settings.state_folder),
+        log_file=settings.log_file and str(base / settings.log_file),
     )
     listen_address(settings, where)
     return settings
@@ -120,7 +119,7 @@ def listen_address(settings: DaemonSettings, where: str = "daemon config") -> Li
     host, _, port = settings.listen.rpartition(":")
     try:
         address, number = ipaddress.ip_address(host.strip("[]")), int(port)
-        if not 0 <= number <= HIGHEST_PORT:
+        if not 0 <= number <= 65_535:
             raise ValueError
     except ValueError:
         known = 'give "127.0.0.1:9417" or "[::1]:9417"'

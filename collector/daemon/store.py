@@ -1,37 +1,34 @@
 """The state database: the queue and what is known of it, shared by daemon, submit, status and stop.
 
-One SQLite file; its tables have the columns of the structs in `jobs`.
+One SQLite file; its tables have the columns of the classes in `jobs`.
 """
 
 import fcntl
 import json
-import math
 import os
 import sqlite3
 import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Final, TypeVar
-
-import msgspec
 
 from collector.daemon.jobs import AT_ONCE, CANCELLED, OPEN_STATES, QUEUED, RUNNING, STATES, Board, Daemon, Job, Overview
 from collector.daemon.locks import daemon_runs
 from collector.devices.errors import DaemonError
+from estimator.vocabulary.reader import read
 
 FILE_NAME: Final = "state.sqlite"
 APPLICATION_ID: Final = 0x57415454
 """SQLite's application id: "WATT"."""
-SCHEMA_VERSION: Final = 2
-BUSY_TIMEOUT_S: Final = 5.0
-"""Patience for another writer [s]; writes take milliseconds."""
-OWNER_ONLY: Final = 0o700
-SHOWN_JOBS: Final = 200
-"""Ended jobs in an overview at the most, the newest."""
+SCHEMA_VERSION: Final = 3
 
 KEYS: Final = {Job: "id", Board: "board", Daemon: ""}
+Cells = dict[str, str | float | None]
+"""A row of a table by its columns, or a part of one."""
+
 Table = TypeVar("Table", Job, Board, Daemon)
 
 
@@ -41,7 +38,7 @@ def prepare_folder(folder: Path, *, own: bool = False) -> None:
     Raises DaemonError where it cannot be had or is somebody else's.
     """
     try:
-        folder.mkdir(mode=OWNER_ONLY, parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise DaemonError(f"{folder}: no state folder can be made there ({error.strerror}); name another as state_folder") from error
     check_own_folder(folder, own=own)
@@ -82,7 +79,7 @@ def open_store(folder: Path, *, check: bool = False) -> Iterator["Store"]:
     prepare_folder(folder)
     path = folder / FILE_NAME
     with _failures(path):
-        connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+        connection = sqlite3.connect(path, isolation_level=None)
     try:
         with _failures(path):
             _open(connection, path, check=check)
@@ -94,22 +91,21 @@ def open_store(folder: Path, *, check: bool = False) -> Iterator["Store"]:
 def _open(connection: sqlite3.Connection, path: Path, *, check: bool) -> None:
     connection.row_factory = sqlite3.Row
     connection.text_factory = lambda content: content.decode("utf-8", "replace")  # of a damaged file
-    if not _version(connection):
+    if not _versions(connection)[1]:
         with _alone(path.parent):  # several processes may find none at once
-            if not _version(connection):
+            if not _versions(connection)[1]:
                 _make(connection, path)
-    if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
-        raise DaemonError(f"{path}: a SQLite file of another program; name another state folder")
-    if (version := _version(connection)) != SCHEMA_VERSION:
-        raise DaemonError(f"{path}: version {version} is unknown, this program reads {SCHEMA_VERSION}; name another folder")
+    if (found := _versions(connection)) != (APPLICATION_ID, SCHEMA_VERSION):
+        raise DaemonError(f"{path}: of another program or release ({found[1]}, not {SCHEMA_VERSION}); name another state folder")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA trusted_schema = OFF")
-    if check and (found := connection.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
-        raise sqlite3.DatabaseError(" ".join(found.split()))
+    if check and (fault := connection.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
+        raise sqlite3.DatabaseError(" ".join(fault.split()))
 
 
-def _version(connection: sqlite3.Connection) -> int:
-    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+def _versions(connection: sqlite3.Connection) -> tuple[int, int]:
+    """The numbers of the program and of the tables; 0 in a new file."""
+    return connection.execute("PRAGMA application_id").fetchone()[0], connection.execute("PRAGMA user_version").fetchone()[0]
 
 
 @contextmanager
@@ -126,13 +122,14 @@ def _alone(folder: Path) -> Iterator[None]:
 def _make(connection: sqlite3.Connection, path: Path) -> None:
     """Tables in an empty file.  Raises DaemonError for a file with other tables."""
     if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-        raise DaemonError(f"{path}: a SQLite file of another program; name another state folder")
+        raise DaemonError(f"{path}: of another program; name another state folder")
     path.chmod(0o600)
     if connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
         raise DaemonError(f"{path}: the file system allows no write-ahead log (NFS?); name a state folder on a local disk")
     with _transaction(connection):
         for kind, key in KEYS.items():
-            columns = [f"{name} INTEGER PRIMARY KEY AUTOINCREMENT" if name == key == "id" else name for name in kind.__struct_fields__]
+            names = [one.name for one in fields(kind)]
+            columns = [f"{name} INTEGER PRIMARY KEY AUTOINCREMENT" if name == key == "id" else name for name in names]
             connection.execute(f"CREATE TABLE {kind.__name__.lower()} ({', '.join(columns)})")
         connection.execute("CREATE INDEX job_queue ON job (state, board, priority DESC, id)")
         connection.execute("CREATE TABLE counter (name, board, value, PRIMARY KEY (name, board))")
@@ -159,7 +156,7 @@ def _failures(path: Path) -> Iterator[None]:
         yield
     except sqlite3.OperationalError as error:
         raise DaemonError(f"{path}: {error}; see that the disk has room and no other process keeps the file locked") from error
-    except (sqlite3.Error, msgspec.MsgspecError, ValueError, TypeError) as error:  # of the file, and of cells that no command here writes
+    except (sqlite3.Error, ValueError, TypeError) as error:  # of the file, and of cells that no command here writes
         raise DaemonError(
             f"{path}: damaged ({error}); move it away and start again: datasets and their logs are not in it, `--resume` goes on with them"
         ) from error
@@ -181,48 +178,39 @@ class Store:
             other = self._find("out = ? AND state IN (?, ?)", job.out, *OPEN_STATES)
             if other and not job.shared:
                 raise DaemonError(f"{job.out}: job {other[0].id} writes there; wait for it, or name another --out")
-            values = {**_columns(job), "id": None, "submitted_unix_s": time.time()}
-            cursor = self._connection.execute(f"INSERT INTO job VALUES ({_marks(values)})", tuple(values.values()))
-            return int(cursor.lastrowid or 0)
+            return self._insert("job", {**_columns(job), "id": None, "submitted_unix_s": time.time()})
 
     def job(self, number: int) -> Job:
         """A job.  Raises DaemonError for a number that none has."""
-        with _failures(self._path):
-            found = self._find("id = ?", number)
+        found = self._find("id = ?", number)
         if not found:
             raise DaemonError(f"there is no job {number}; `collect status` lists them")
         return found[0]
 
     def next_job(self, board: str) -> Job | None:
         """The job that is due on a board; None where none is."""
-        with _failures(self._path):
-            due = self._find(
-                "state = ? AND board = ? AND not_before_unix_s <= ? ORDER BY priority DESC, id LIMIT 1", QUEUED, board, time.time()
-            )
+        order = "state = ? AND board = ? AND not_before_unix_s <= ? ORDER BY priority DESC, id LIMIT 1"
+        due = self._find(order, QUEUED, board, time.time())
         return due[0] if due else None
 
     def jobs(self, *states: str, board: str = "") -> list[Job]:
         """Jobs in these states, of one board or of all, oldest first."""
-        with _failures(self._path):
-            marks = ", ".join("?" for _ in states)
-            return self._find(f"state IN ({marks}) AND (board = ? OR ? = '') ORDER BY id", *states, board, board)
+        marks = ", ".join("?" for _ in states)
+        return self._find(f"state IN ({marks}) AND (board = ? OR ? = '') ORDER BY id", *states, board, board)
 
-    def begin(self, number: int, before: str) -> bool:
-        """Take a job out of the queue; False where it was cancelled meanwhile.
-
-        `before` tells what lies at its output; only that of the first start is kept.
-        """
+    def begin(self, number: int) -> bool:
+        """Take a job out of the queue; False where it was cancelled meanwhile."""
         with self._writing():
             job = self.job(number)
             if job.state != QUEUED:
                 return False
             self._set(
-                job.id, state=RUNNING, phase="starting", before=before if job.before is None else job.before, attempts=job.attempts + 1,
+                job.id, state=RUNNING, phase="starting", attempts=job.attempts + 1,
                 cause="", message="", started_unix_s=job.started_unix_s or time.time(),
             )  # fmt: skip
             return True
 
-    def record(self, number: int, board: str, job: dict[str, Any], figures: dict[str, Any], counts: dict[str, float]) -> None:
+    def record(self, number: int, board: str, job: Cells, figures: Cells, counts: dict[str, float]) -> None:
         """Figures of a running job and of its board (columns of the tables by name), and additions to counters, together."""
         with self._writing():
             self._set(number, **job)
@@ -284,10 +272,9 @@ class Store:
 
     def daemon_stop(self) -> int:
         """0, AFTER_ROW or AT_ONCE: how the daemon has been asked to end."""
-        with _failures(self._path):
-            return max((daemon.stop for daemon in self._all(Daemon)), default=0)
+        return max((daemon.stop for daemon in self._all(Daemon)), default=0)
 
-    def overview(self, limit: int = SHOWN_JOBS) -> Overview:
+    def overview(self, limit: int = 200) -> Overview:
         """Everything at once, of one moment; with the open jobs the newest `limit` (-1: all)."""
         with _failures(self._path), _transaction(self._connection, "DEFERRED"):
             newest = "state IN (?, ?) OR id IN (SELECT id FROM job ORDER BY id DESC LIMIT ?) ORDER BY id DESC"
@@ -311,41 +298,35 @@ class Store:
         return self._all(Job, where, *values)
 
     def _all(self, kind: type[Table], where: str = "1", *values: Any) -> list[Table]:
-        rows = self._connection.execute(f"SELECT * FROM {kind.__name__.lower()} WHERE {where}", values).fetchall()
-        return [_struct(dict(row), kind) for row in rows]
+        with _failures(self._path):
+            rows = self._connection.execute(f"SELECT * FROM {kind.__name__.lower()} WHERE {where}", values).fetchall()
+            return [_struct(dict(row), kind) for row in rows]
 
     def _set(self, number: int, **values: Any) -> None:
         self._update("job", "id", number, values)
 
-    def _update(self, table: str, key: str, which: int | str, values: dict[str, Any]) -> None:
+    def _update(self, table: str, key: str, which: int | str, values: Cells) -> None:
         if values:
             columns = ", ".join(f"{name} = ?" for name in values)
-            self._connection.execute(f"UPDATE {table} SET {columns} WHERE {key} = ?", (*map(_finite, values.values()), which))
+            self._connection.execute(f"UPDATE {table} SET {columns} WHERE {key} = ?", (*values.values(), which))
 
     def _replace(self, table: str, rows: "list[Board] | list[Daemon]") -> None:
         self._connection.execute(f"DELETE FROM {table}")
         for row in rows:
-            values = _columns(row)
-            self._connection.execute(f"INSERT INTO {table} VALUES ({_marks(values)})", tuple(values.values()))
+            self._insert(table, _columns(row))
+
+    def _insert(self, table: str, values: Cells) -> int:
+        marks = ", ".join("?" for _ in values)
+        return int(self._connection.execute(f"INSERT INTO {table} VALUES ({marks})", tuple(values.values())).lastrowid or 0)
 
 
-def _columns(row: Job | Board | Daemon) -> dict[str, Any]:
-    """A struct as cells: a list as JSON."""
-    cells = msgspec.to_builtins(row)
-    return {name: json.dumps(value) if isinstance(value, list | tuple) else _finite(value) for name, value in cells.items()}
+def _columns(row: Job | Board | Daemon) -> Cells:
+    """A row as cells: a list as JSON."""
+    return {name: json.dumps(value) if isinstance(value, tuple) else value for name, value in asdict(row).items()}
 
 
-def _struct(cells: dict[str, Any], kind: type[Table]) -> Table:
-    """Raises ValueError for cells that are not of the struct's types."""
+def _struct(cells: Cells, kind: type[Table]) -> Table:
+    """Raises ValueError for cells that are not of the row's types."""
     if kind is Job:
-        cells["arguments"] = json.loads(cells["arguments"])
-    return msgspec.convert(cells, kind, strict=False)
-
-
-def _marks(values: dict[str, Any]) -> str:
-    return ", ".join("?" for _ in values)
-
-
-def _finite(value: Any) -> Any:
-    """A value as SQLite keeps it: null for a number that is not known."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        cells["arguments"] = json.loads(str(cells["arguments"]))
+    return read(kind, cells | {one.name: bool(cells[one.name]) for one in fields(kind) if one.type is bool})

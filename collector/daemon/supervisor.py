@@ -16,8 +16,7 @@ from collector.boards import named_boards
 from collector.daemon.jobs import AT_ONCE, QUEUED, RUNNING
 from collector.daemon.lane import Lane
 from collector.daemon.locks import daemon_lock
-from collector.daemon.log_file import LogFile
-from collector.daemon.notify import Notifier
+from collector.daemon.log_file import LogFile, Notifier
 from collector.daemon.server import status_site
 from collector.daemon.settings import DaemonSettings, listen_address
 from collector.daemon.store import Store, check_own_folder, open_store, prepare_folder
@@ -25,15 +24,10 @@ from collector.daemon.worker import COMMAND, counted_signals
 from collector.devices.errors import DaemonError
 from estimator import __version__
 
-POLL_S: Final = 0.2
-"""How often the state database is looked at for new orders [s]."""
 BEAT_S: Final = 5.0
 """How often the daemon writes that it lives [s]."""
-BEATS_PER_WATCHDOG: Final = 3.0
 RESTORE_S: Final = 60.0
 """Patience for clocks to be given back [s]."""
-REPEAT_S: Final = 60.0
-"""The same trouble is logged again after this time [s]."""
 
 
 class Supervisor:
@@ -64,7 +58,7 @@ class Supervisor:
                 self._turn(signals())
                 if self._draining and not any(lane.busy for lane in self._lanes):
                     break
-                self.wake.wait(POLL_S)
+                self.wake.wait(0.2)  # how often the state database is looked at for new orders [s]
                 self.wake.clear()
         finally:
             for lane in self._lanes:
@@ -106,7 +100,7 @@ class Supervisor:
         if now_s < self._next_beat_s:
             return
         watchdog_s = self._notifier.watchdog_s
-        self._next_beat_s = now_s + (BEAT_S if watchdog_s is None else min(BEAT_S, watchdog_s / BEATS_PER_WATCHDOG))
+        self._next_beat_s = now_s + (BEAT_S if watchdog_s is None else min(BEAT_S, watchdog_s / 3.0))
         self._notifier.send(WATCHDOG=1, STATUS=self._status())
         if self._notifier.trouble:
             self._trouble(self._notifier.trouble)
@@ -149,7 +143,7 @@ class Supervisor:
         now_s = time.monotonic()
         if now_s > self._quiet_until_s.get(text, 0.0):
             self._quiet_until_s = {known: until for known, until in self._quiet_until_s.items() if until > now_s}
-            self._quiet_until_s[text] = now_s + REPEAT_S
+            self._quiet_until_s[text] = now_s + 60.0  # the same trouble is logged again after this time [s]
             self._log.write(text)
 
 

@@ -10,41 +10,54 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from queue import Empty, Queue
+from queue import SimpleQueue
 from tempfile import TemporaryFile
-from typing import IO, Any, Final
+from typing import IO, Any, Final, Literal
 
 from collector.boards import BoardName
 from collector.devices.errors import CollectorError, DaemonError
+from estimator.vocabulary.documents import parse_json
+from estimator.vocabulary.reader import read
 
-MARK: Final = "wattprint"
-"""Every message of a worker has this key; its value is the kind of the message: planned, progress or error."""
 MEASURING: Final = "measuring"
 """The phase in which rows come (`collector.campaigns.running.Progress`)."""
 
 COMMAND: Final = (sys.executable, "-m", "collector.cli")
 MESSAGE_START: Final = "collect: "
-LONGEST_LINE: Final = 1 << 20
-MOST_WAITING: Final = 256
-"""Messages that wait; a worker that has more to say waits, too."""
-MOST_AT_ONCE: Final = 64
-KILL_AFTER_S: Final = 10.0
 """Patience for a worker that was told to end at once [s]."""
-LISTEN_S: Final = 1.0
-"""Patience for the last lines of a worker that has ended [s]."""
-WAIT_S: Final = 0.2
-"""How often an ended worker is looked for [s]."""
 PLAN_S: Final = 600.0
 """Patience for a plan: generated kernels are assembled for it [s]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """A line from a worker: a document of its own, or text (`kind` "")."""
+    """What a worker reports in a line of JSON, or another line of its stderr ("text").
 
-    kind: str
-    document: Mapping[str, Any]
-    text: str
+    total       points planned; `done` of them are finished
+    silence_s   longest time without a message [s]
+    elapsed_s   the board's time since the worker began [s]; `eta_s` is left
+    kept        rows that were there already; None until kernels are measured
+    rows        new rows, `flagged` of them doubtful; `refused` points could not run
+    cause       of the worker's end, as a name (`collector.daemon.jobs`)
+    The last three are figures of the row that is just finished; None where there is none.
+    """
+
+    wattprint: Literal["planned", "progress", "error", "text"]
+    text: str = ""
+    total: int = 0
+    silence_s: float = 0.0
+    phase: str = ""
+    done: int = 0
+    elapsed_s: float = 0.0
+    eta_s: float | None = None
+    kept: int | None = None
+    rows: int = 0
+    flagged: int = 0
+    refused: int = 0
+    cause: str = ""
+    sm_clock_mhz: float | None = None
+    power_w: float | None = None
+    temperature_c: float | None = None
 
 
 class Worker:
@@ -60,24 +73,22 @@ class Worker:
             self._process = subprocess.Popen(
                 [*COMMAND, *words], stdin=pipe, stdout=self._result, stderr=pipe, start_new_session=True, pass_fds=tuple(keep)
             )
-        except (OSError, ValueError) as error:
-            raise DaemonError(f"no worker can be started ({getattr(error, 'strerror', None) or error})") from error
-        self._inbox: Queue[Message] = Queue(MOST_WAITING)
+        except OSError as error:
+            raise DaemonError(f"no worker can be started ({error.strerror})") from error
+        self._inbox: SimpleQueue[Message] = SimpleQueue()
         self.pid = self._process.pid
         self.asked = 0
-        self.last_heard_s = time.monotonic()
+        self._heard_s = time.monotonic()
         self._kill_at_s = float("inf")
-        self._ended_s = float("inf")
         self._wake = wake
         self._listener = threading.Thread(target=self._listen, args=(self._process.stderr,), daemon=True)
         self._listener.start()
 
     def _listen(self, stderr: IO[bytes]) -> None:
         with stderr:
-            while line := stderr.readline(LONGEST_LINE):
-                self.last_heard_s = time.monotonic()
+            while line := stderr.readline(1 << 20):
+                self._heard_s = time.monotonic()
                 if line.strip():
-                    self._wake.set()
                     self._inbox.put(_message(line))
                 self._wake.set()
         self._wake.set()
@@ -95,7 +106,7 @@ class Worker:
                 return document
         return {}
 
-    def stop(self, how: int, patience_s: float = KILL_AFTER_S) -> None:
+    def stop(self, how: int, patience_s: float = 10.0) -> None:
         """End it after its kernel (1) or at once (2), and then kill it after so much time; nothing is asked twice."""
         if how <= self.asked:
             return
@@ -105,38 +116,33 @@ class Worker:
             self._kill_at_s = time.monotonic() + patience_s
 
     def messages(self) -> Iterator[Message]:
-        """Messages that wait, so many that other boards have a turn, too."""
-        with suppress(Empty):
-            for _ in range(MOST_AT_ONCE):
-                yield self._inbox.get_nowait()
-            self._wake.set()  # there may be more
+        """Messages that wait."""
+        while not self._inbox.empty():
+            yield self._inbox.get()
 
     @property
     def silent_s(self) -> float:
         """Time since its last line [s]; 0 while lines wait to be read."""
-        return 0.0 if self._inbox.qsize() else time.monotonic() - self.last_heard_s
+        return 0.0 if self._inbox.qsize() else time.monotonic() - self._heard_s
 
     def ended(self) -> int | None:
-        """Its exit status (negative: the signal); None while it runs or messages wait.  One that does not end when told to is killed."""
-        status, now_s = self._process.poll(), time.monotonic()
-        if status is None:
-            if now_s > self._kill_at_s:
-                self._kill()
-            return None
-        self._ended_s = min(self._ended_s, now_s)
-        speaking = self._listener.is_alive() and now_s < self._ended_s + LISTEN_S
-        return None if speaking or self._inbox.qsize() else status
+        """Its exit status (negative: the signal) once its last line has come; None while it runs.
+
+        One that does not end when told to is killed.
+        """
+        status = self._process.poll()
+        if status is not None:
+            self._listener.join(1.0)  # a child of its own may keep the pipe
+        elif time.monotonic() > self._kill_at_s:
+            self._kill()
+        return status
 
     def close(self) -> None:
         """Kill what still runs, close the files."""
         if self._process.poll() is None:
             self._kill()
             self._process.wait()
-        deadline = time.monotonic() + LISTEN_S
-        while self._listener.is_alive() and time.monotonic() < deadline:  # it may wait for room
-            for _ in self.messages():
-                pass
-            self._listener.join(0.01)
+        self._listener.join(1.0)
         self._result.close()
         with suppress(BrokenPipeError):
             if self._process.stdin is not None:
@@ -149,12 +155,10 @@ class Worker:
 
 def _message(line: bytes) -> Message:
     text = line.decode("utf-8", "replace").strip()
-    if text.startswith("{"):
+    if text.startswith('{"wattprint"'):
         with suppress(ValueError):
-            document = json.loads(text)
-            if isinstance(document.get(MARK), str):
-                return Message(kind=document[MARK], document=document, text="")
-    return Message(kind="", document={}, text="".join(character if character.isprintable() else "?" for character in text))
+            return read(Message, parse_json(text))
+    return Message(wattprint="text", text="".join(character if character.isprintable() else "?" for character in text))
 
 
 @contextmanager
@@ -196,12 +200,9 @@ class PlanEnd:
 
 def board_plan(words: Sequence[str]) -> PlanEnd:
     """The plan of a campaign with these words of `collect`; nothing is measured.  Raises CollectorError where it takes too long."""
+    command = [*COMMAND, "--dry-run", *words]
     try:
-        done = subprocess.run(
-            [*COMMAND, "--dry-run", *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PLAN_S, check=False
-        )
-    except ValueError as error:
-        raise CollectorError(f"no word of a command: {error}") from error
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PLAN_S, check=False)
     except subprocess.TimeoutExpired as error:
         raise CollectorError(f"the plan was not made within {PLAN_S:.0f} s; is the driver stuck? see `collect doctor`") from error
     lines = [line for line in done.stderr.splitlines() if line.strip()]
@@ -224,7 +225,7 @@ def measure_side_by_side(jobs: Mapping[BoardName, Sequence[str]], tell: Callable
             for board, words in jobs.items():
                 workers[board] = Worker(["--worker", *words], wake)
             while len(ends) < len(workers):
-                wake.wait(WAIT_S)
+                wake.wait(0.2)
                 wake.clear()
                 for board, worker in workers.items():
                     if board in ends:
@@ -232,22 +233,14 @@ def measure_side_by_side(jobs: Mapping[BoardName, Sequence[str]], tell: Callable
                     worker.stop(stops())
                     status = worker.ended()
                     for message in worker.messages():
-                        _pass_on(board, message, complaints, tell)
+                        if message.wattprint == "progress":
+                            tell(board, message.text, message.done, message.total)
+                        elif message.text:
+                            complaints[board] = message.text.removeprefix(MESSAGE_START)
                     if status is not None:
-                        said = complaints.get(board, "").removeprefix(MESSAGE_START) or f"the worker ended with status {status}"
+                        said = complaints.get(board, f"the worker ended with status {status}")
                         ends[board] = BoardEnd(board=board, status=status, result=worker.result(), text=worker.text(), complaint=said)
         finally:
             for worker in workers.values():
                 worker.close()
     return [ends[board] for board in jobs]
-
-
-def _pass_on(
-    board: BoardName, message: Message, complaints: dict[BoardName, str], tell: Callable[[BoardName, str, int, int], None]
-) -> None:
-    if message.kind == "progress":
-        row = message.document.get("row")
-        text = str(row["text"] if row else message.document["phase"])
-        tell(board, text, int(message.document["done"]), int(message.document["total"]))
-    elif message.text:
-        complaints[board] = message.text

@@ -13,17 +13,17 @@ import re
 import socket
 import tempfile
 import urllib.parse
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from collector.dataset.parquet import one_line
 from collector.dataset.reader import file_digest, read_kernel_dataset
+from collector.dataset.schema import Row
 from collector.dataset.traces import traces_path
 from collector.errors import DatasetError
 from estimator.vocabulary.resources import user_folder
@@ -56,9 +56,9 @@ class PartitionedPlace:
         token = hashlib.sha256(f"{finished.name} {file_digest(finished)}".encode()).hexdigest()[:TOKEN_DIGITS]
         return f"{keys}/{_safe(gpu_uuid)}-{stamp}-{token}.parquet"
 
-    def running_output(self, key: Mapping[str, Any]) -> Path:
+    def running_output(self, key: Row) -> Path:
         """Where this host writes a campaign until its part is published; the same for the same campaign on the same board."""
-        digest = hashlib.sha256(json.dumps(dict(key), sort_keys=True, default=str).encode()).hexdigest()[:KEY_DIGITS]
+        digest = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()[:KEY_DIGITS]
         folder = self.local / RUNNING_FOLDER if self.local is not None else _spool_folder(self.name)
         return folder / f"{_safe(socket.gethostname())}-{_safe(str(key.get('gpu_uuid')))}-{digest}.parquet"
 
@@ -94,7 +94,7 @@ class PartitionedPlace:
             path.unlink(missing_ok=True)
         return f"{self.name.rstrip('/')}/{part}"
 
-    def measured(self, key: Mapping[str, Any]) -> pa.Table | None:
+    def measured(self, key: Row) -> pa.Table | None:
         """Rows of one campaign on one board in the parts that are there; None without any.  Raises DatasetError."""
         selector = pafs.FileSelector(self.root, recursive=True, allow_not_found=True)
         board = f"{_safe(str(key.get('gpu_uuid')))}-"
@@ -106,7 +106,7 @@ class PartitionedPlace:
                         copy = Path(folder) / "part.parquet"
                         copy.write_bytes(stream.read())
                         dataset = read_kernel_dataset(copy)
-                    if dataset.metadata.get("key") == dict(key):
+                    if dataset.metadata.get("key") == key:
                         found.append(dataset.table)
         except (OSError, pa.ArrowException) as error:
             raise DatasetError(f"{self.name}: cannot be read ({one_line(error)})") from error

@@ -5,20 +5,16 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from collector.dataset.log import LOG_SUFFIX, log_path, read_log
-from collector.dataset.parquet import check_size, decoded_bytes, one_line, read_columns, read_footer
-from collector.dataset.schema import KERNEL_COLUMNS, METADATA_KEY, SCHEMA_VERSION, decode_metadata, kernel_schema
+from collector.dataset.parquet import MOST_BYTES, one_line, read_columns, read_footer
+from collector.dataset.schema import KERNEL_COLUMNS, METADATA_KEY, SCHEMA_VERSION, Metadata, decode_metadata, kernel_schema
 from collector.errors import DatasetError
 from estimator.vocabulary.documents import LARGEST
 from estimator.vocabulary.regular_files import open_regular, special_kind
-
-PARQUET_MAGIC: Final = b"PAR1"
-"""First four bytes of every Parquet file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +24,7 @@ class DatasetFile:
     path: str
     sha256: str
     rows: int
-    metadata: dict[str, Any]
+    metadata: Metadata
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +36,7 @@ class KernelDataset:
     """
 
     table: pa.Table
-    metadata: dict[str, Any]
+    metadata: Metadata
     files: tuple[DatasetFile, ...]
 
 
@@ -60,7 +56,7 @@ def check_replaceable(output: Path) -> None:
         foreign = not is_collected(read_footer(output)[0])
     except DatasetError:
         with output.open("rb") as stream:
-            foreign = stream.read(len(PARQUET_MAGIC)) != PARQUET_MAGIC
+            foreign = stream.read(4) != b"PAR1"
     if foreign:
         raise DatasetError(f"{output}: is no kernel dataset, and --fresh replaces nothing else; remove it, or name another file with --out")
 
@@ -80,19 +76,17 @@ def read_parts(path: str | Path) -> KernelDataset:
     Raises DatasetError for a path that is missing, and a file that is truncated, damaged, foreign or of a newer schema.
     """
     path = Path(path)
-    files = _files(path)
-    footers = [read_footer(file) for file in files if not file.name.endswith(LOG_SUFFIX)]
-    size = sum(decoded_bytes(metadata, schema, KERNEL_COLUMNS) for schema, metadata in footers)
-    check_size(path, size, sum(metadata.num_rows for _, metadata in footers))
-    tables, found = [], []
-    for file in files:
+    tables: list[pa.Table] = []
+    found = []
+    for file in _files(path):
         if file.name.endswith(LOG_SUFFIX):
             recovered = read_log(file)
             table, metadata = recovered.table, recovered.metadata
             _check_version(metadata, file)
         else:
             metadata = kernel_metadata(read_footer(file)[0], file)
-            table = conforming(read_columns(file, KERNEL_COLUMNS), metadata, file)
+            content = read_columns(file, KERNEL_COLUMNS, MOST_BYTES - sum(one.nbytes for one in tables))
+            table = conforming(content, metadata, file)
         tables.append(table)
         found.append(DatasetFile(path=str(file), sha256=file_digest(file), rows=table.num_rows, metadata=metadata))
     rows = pa.concat_tables(tables)
@@ -134,7 +128,7 @@ def is_collected(schema: pa.Schema) -> bool:
     return METADATA_KEY in (schema.metadata or {})
 
 
-def kernel_metadata(schema: pa.Schema, path: Path | str) -> dict[str, Any]:
+def kernel_metadata(schema: pa.Schema, path: Path | str) -> Metadata:
     """What a kernel dataset's file says about itself, from its schema.
 
     Raises DatasetError for a foreign file, another version of the schema, and a file that lacks columns.
@@ -149,7 +143,7 @@ def kernel_metadata(schema: pa.Schema, path: Path | str) -> dict[str, Any]:
     return metadata
 
 
-def conforming(table: pa.Table, metadata: dict[str, Any], path: Path | str) -> pa.Table:
+def conforming(table: pa.Table, metadata: Metadata, path: Path | str) -> pa.Table:
     """Rows of a kernel dataset's file with all columns of the present schema, in its order and types.
 
     Raises DatasetError where a column has another type, or a number that no quantity has in any unit.
@@ -166,7 +160,7 @@ def conforming(table: pa.Table, metadata: dict[str, Any], path: Path | str) -> p
     return rows
 
 
-def _check_version(metadata: dict[str, Any], path: Path | str) -> None:
+def _check_version(metadata: Metadata, path: Path | str) -> None:
     """Refuses a dataset of another version of the schema."""
     version = metadata.get("schema_version")
     if version != SCHEMA_VERSION:

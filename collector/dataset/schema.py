@@ -7,15 +7,17 @@ means "not known" or "does not apply"; no number ever stands for that.
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, NotRequired, TypedDict
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
 from collector.errors import DatasetError
 from estimator.vocabulary.errors import WorkloadError
+from estimator.vocabulary.reader import FaultError, Span, Words, read, read_file
 from estimator.vocabulary.workload import FAMILY_FIELDS, Operator, make_operator
 
 SCHEMA_VERSION: Final = "1.2"
@@ -24,29 +26,34 @@ SCHEMA_VERSION: Final = "1.2"
 METADATA_KEY: Final = b"wattprint"
 """Key of the file metadata, a JSON object."""
 
-Row = Mapping[str, Any]
+Row = dict[str, Any]
 """One measured kernel: values by column name; what is left out is null."""
 
+Metadata = dict[str, Any]
+"""What a file says about itself: a JSON object."""
+
+Number = Annotated[float, Span(-inf, inf, nan=True)]
 TYPES: Final[dict[str, tuple[pa.DataType, Any]]] = {
     "text": (pa.string(), str),
-    "number": (pa.float64(), float),
+    "number": (pa.float64(), Number),
     "count": (pa.int64(), int),
     "truth": (pa.bool_(), bool),
-    "texts": (pa.list_(pa.string()), list[str]),
-    "numbers": (pa.list_(pa.float64()), list[float]),
-    "counts": (pa.list_(pa.int64()), list[int]),
+    "texts": (pa.list_(pa.string()), tuple[str, ...]),
+    "numbers": (pa.list_(pa.float64()), tuple[Number, ...]),
+    "counts": (pa.list_(pa.int64()), tuple[int, ...]),
 }
-"""Types of columns: Arrow's and Python's."""
+"""Types of columns: Arrow's, and the reader's."""
 
 
-class Column(msgspec.Struct, frozen=True, kw_only=True, rename={"kind": "type"}):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
     """A column: its type, unit ("1" for pure numbers, "" for texts), meaning and range; see columns.toml.
 
     `of` is the field of a trace record that a trace column holds, where the names differ.
     """
 
     name: str
-    kind: str
+    kind: Annotated[str, Words(tuple(TYPES))]
     unit: str = ""
     meaning: str
     required: bool = False
@@ -60,13 +67,14 @@ class Column(msgspec.Struct, frozen=True, kw_only=True, rename={"kind": "type"})
         return TYPES[self.kind][0]
 
 
-class _Declared(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class _Declared:
     column: tuple[Column, ...]
     trace: tuple[Column, ...]
-    flags: dict[str, str]
+    flags: Mapping[str, str]
 
 
-_DECLARED: Final = msgspec.toml.decode((Path(__file__).parent / "columns.toml").read_bytes(), type=_Declared)
+_DECLARED: Final = read_file(_Declared, Path(__file__).parent / "columns.toml", "declaration of columns", DatasetError)
 
 KERNEL_COLUMNS: Final = {column.name: column for column in _DECLARED.column}
 """Columns of a kernel dataset, in file order."""
@@ -86,37 +94,27 @@ IDENTITY_COLUMNS: Final = tuple(name for name, column in KERNEL_COLUMNS.items() 
 UNUSABLE: Final = frozenset({"latency_absurd", "power_absurd", "power_missing", "sensor_stuck", "result_wrong"})
 """Flags with which a row says nothing about time or power, or not of this kernel."""
 
-_ROW: Final = msgspec.defstruct(
-    "Row",
-    [
-        (name, TYPES[column.kind][1]) if column.required else (name, TYPES[column.kind][1] | None, None)
+_ROW: Final[Any] = TypedDict(  # type: ignore[misc]
+    "_ROW",
+    {
+        name: TYPES[column.kind][1] if column.required else NotRequired[TYPES[column.kind][1] | None]
         for name, column in KERNEL_COLUMNS.items()
-    ],
-    kw_only=True,
-    forbid_unknown_fields=True,
+    },
 )
 
-
-class _Metadata(msgspec.Struct):
-    """Parts of a file's metadata that this program reads."""
-
-    gpu: dict[str, Any] | None = None
-    sensor: dict[str, Any] | None = None
-    drift: dict[str, Any] | None = None
-    campaign: dict[str, Any] | None = None
-    versions: dict[str, Any] | None = None
-    rejected: dict[str, Any] | None = None
-    key: dict[str, Any] | None = None
-    idle: list[dict[str, float | None]] | None = None
-    idle_after: list[dict[str, float | None]] | None = None
+_PARTS: Final[Any] = {
+    **dict.fromkeys(("gpu", "sensor", "drift", "campaign", "versions", "rejected", "key"), Mapping[str, Any] | None),
+    **dict.fromkeys(("idle", "idle_after"), tuple[Mapping[str, float | None], ...] | None),
+}
+"""Parts of a file's metadata that this program reads."""
 
 
-def kernel_schema(metadata: Mapping[str, Any]) -> pa.Schema:
+def kernel_schema(metadata: Metadata) -> pa.Schema:
     """The Arrow schema of a kernel dataset with its file metadata.  Raises DatasetError for metadata that JSON cannot hold."""
     return arrow_schema(KERNEL_COLUMNS, metadata)
 
 
-def arrow_schema(columns: Mapping[str, Column], metadata: Mapping[str, Any]) -> pa.Schema:
+def arrow_schema(columns: Mapping[str, Column], metadata: Metadata) -> pa.Schema:
     """Columns with their units and meanings as an Arrow schema.  Raises DatasetError for metadata that JSON cannot hold."""
     fields = [
         pa.field(name, column.type, nullable=not column.required, metadata={"unit": column.unit, "meaning": column.meaning})
@@ -125,7 +123,7 @@ def arrow_schema(columns: Mapping[str, Column], metadata: Mapping[str, Any]) -> 
     return pa.schema(fields, metadata={METADATA_KEY: encode_metadata(metadata)})
 
 
-def encode_metadata(metadata: Mapping[str, Any]) -> bytes:
+def encode_metadata(metadata: Metadata) -> bytes:
     """File metadata as JSON text, the schema version added.  Raises DatasetError for what JSON cannot hold."""
     try:
         text = json.dumps({**metadata, "schema_version": SCHEMA_VERSION}, sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -134,35 +132,36 @@ def encode_metadata(metadata: Mapping[str, Any]) -> bytes:
     return text.encode()
 
 
-def decode_metadata(content: bytes, where: str) -> dict[str, Any]:
+def decode_metadata(content: bytes, where: str) -> Metadata:
     """File metadata of a dataset.  Raises DatasetError, naming `where`, for anything but a JSON object of this kind."""
     try:
-        msgspec.json.decode(content, type=_Metadata)
-        metadata: dict[str, Any] = json.loads(content)
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        metadata: Metadata = json.loads(content)
+        for name, kind in _PARTS.items():
+            read(kind, metadata.get(name), name)
+    except (ValueError, AttributeError, RecursionError) as error:
         raise DatasetError(f"{where}: its metadata are damaged ({error}); collect it again") from error
     return metadata
 
 
-def rows_to_table(rows: Sequence[Row], metadata: Mapping[str, Any]) -> pa.Table:
+def rows_to_table(rows: Sequence[Row], metadata: Metadata) -> pa.Table:
     """Rows as a table of the kernel schema.  Raises DatasetError for a row that does not fit."""
     return pa.Table.from_pylist([checked_row(row) for row in rows], schema=kernel_schema(metadata))
 
 
-def checked_row(row: Row) -> dict[str, Any]:
+def checked_row(row: Row) -> Row:
     """A row with plain Python values.
 
     Raises DatasetError for a column that is not in the schema, a required value that is missing and a value of another type.
     """
     plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in row.items()}
     try:
-        msgspec.convert(plain, _ROW)
-    except msgspec.ValidationError as error:
+        found: Row = read(_ROW, plain)
+    except FaultError as error:
         raise DatasetError(f"row {row.get('row_id')!r}: does not fit the kernel dataset: {error}") from error
-    return plain
+    return found
 
 
-def operator_columns(operator: Operator) -> dict[str, Any]:
+def operator_columns(operator: Operator) -> Row:
     """The columns that say what ran; `operators_of` is the inverse."""
     return {
         "family": operator.family,

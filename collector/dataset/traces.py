@@ -5,7 +5,7 @@ The stream needs no end mark; a torn tail is left out.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from collector.dataset.log import log_path
-from collector.dataset.schema import METADATA_KEY, TRACE_COLUMNS, arrow_schema, decode_metadata
+from collector.dataset.schema import METADATA_KEY, TRACE_COLUMNS, Metadata, Row, arrow_schema, decode_metadata
 from collector.devices.protocols import EnergyReading, PowerReadings, StateReadings
 from collector.errors import DatasetError
 from estimator.vocabulary.quantities import Array
@@ -23,7 +23,6 @@ from estimator.vocabulary.regular_files import open_regular
 
 TRACES_SUFFIX: Final = ".traces.arrows"
 """Added to the name of the dataset; while a campaign runs, to that of its log."""
-COMPRESSION: Final = "zstd"
 RUN: Final = "run"
 REST: Final = "rest"
 IDLE: Final = "idle"
@@ -93,7 +92,7 @@ def read_traces(path: Path) -> Iterator[TraceRecord]:
         raise DatasetError(f"{path}: cannot be read ({error.strerror or error})") from error
 
 
-def _opened(stream: IO[bytes], path: Path) -> tuple[Any, dict[str, Any]]:
+def _opened(stream: IO[bytes], path: Path) -> tuple[Any, Metadata]:
     try:
         reader = pa.ipc.open_stream(stream)
     except (pa.ArrowException, OSError, MemoryError) as error:  # bytes of another file can state any length
@@ -120,12 +119,12 @@ class TraceStream:
     The whole batches of `kept` are its beginning; they are written `beside`, and renamed to `path`.
     """
 
-    def __init__(self, path: Path, metadata: Mapping[str, Any], kept: Path | None, beside: Path) -> None:
+    def __init__(self, path: Path, metadata: Metadata, kept: Path | None, beside: Path) -> None:
         self._schema = arrow_schema(TRACE_COLUMNS, {**metadata, "kind": "traces"})
         with nullcontext() if kept is None else open_regular(kept) as stream:
             before = _whole_batches(_opened(stream, kept)[0]) if stream and kept else iter(())
             self._file = beside.open("wb")
-            self._writer = pa.ipc.new_stream(self._file, self._schema, options=pa.ipc.IpcWriteOptions(compression=COMPRESSION))
+            self._writer = pa.ipc.new_stream(self._file, self._schema, options=pa.ipc.IpcWriteOptions(compression="zstd"))
             self._writer.write_batch(pa.RecordBatch.from_pylist([], schema=self._schema))  # the schema goes out with the first batch
             for batch in before:
                 if batch.num_rows:  # the empty one that carried the schema is there already
@@ -156,10 +155,10 @@ def _value(record: TraceRecord, field: str) -> Any:
     return None if owner is None else getattr(owner, name)
 
 
-def _record(row: Mapping[str, Any], field: str) -> TraceRecord:
+def _record(row: Row, field: str) -> TraceRecord:
     """A record from the values of a row; `field` is that of the board's sensor."""
-    values: dict[str, Any] = {}
-    parts: dict[str, dict[str, Any]] = {"power": {"field": field}, "reference": {"field": "reference"}}
+    values: Row = {}
+    parts: dict[str, Row] = {"power": {"field": field}, "reference": {"field": "reference"}}
     for name, column in TRACE_COLUMNS.items():
         value = row[name]
         if column.kind in ("numbers", "counts") and value is not None:

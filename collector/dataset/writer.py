@@ -5,10 +5,9 @@ written beside its place, synced and renamed; only then is the log removed.  One
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,7 +17,7 @@ import pyarrow.parquet as pq
 from collector.dataset.log import LOG_SUFFIX, LogFile, continued_log, log_path, new_log
 from collector.dataset.parquet import one_line
 from collector.dataset.reader import read_kernel_dataset
-from collector.dataset.schema import METADATA_KEY, Row, encode_metadata, rows_to_table
+from collector.dataset.schema import METADATA_KEY, Metadata, Row, encode_metadata, rows_to_table
 from collector.dataset.traces import TraceRecord, TraceStream, running_traces_path, traces_of, traces_path
 from collector.devices.file_lock import locked_file
 from collector.errors import DatasetError
@@ -110,7 +109,7 @@ class KernelWriter:
         safe = f"{self.rows} rows are safe; when the disk works and has room, go on with --resume"
         return DatasetError(f"{path}: cannot be written ({one_line(error)}); {safe}")
 
-    def finish(self, metadata: Mapping[str, Any], order: Sequence[str] = ()) -> None:
+    def finish(self, metadata: Metadata, order: Sequence[str] = ()) -> None:
         """Write the Parquet file with all rows, put the traces beside it and remove the log.
 
         `metadata` replace those given at the start; `order` names row ids in the order in which they shall
@@ -153,7 +152,7 @@ class KernelWriter:
 @contextmanager
 def open_kernel_writer(
     output: Path,
-    metadata: Mapping[str, Any],
+    metadata: Metadata,
     kept: pa.Table | None = None,
     *,
     traces: bool = False,
@@ -162,7 +161,7 @@ def open_kernel_writer(
     """A dataset open for writing, by a process that has the right to (`claimed_dataset`).
 
     `kept` are rows of an earlier run that go on being part of it, with `traces` their traces too.  `first_traces` are on disk before the
-    log is.  Whatever ends the block, the rows appended so far are on disk.  Raises DatasetError where `output` cannot be written.
+    log is.  The rows appended so far are on disk however the block ends.  Raises DatasetError where `output` cannot be written.
     """
     log, running = log_path(output), running_traces_path(output)
     try:
@@ -175,7 +174,7 @@ def open_kernel_writer(
         else:
             stream = None
             running.unlink(missing_ok=True)
-        opened = continued_log(log) if kept is not None and log.is_file() else new_log(log, dict(metadata), kept, _part(log))
+        opened = continued_log(log) if kept is not None and log.is_file() else new_log(log, metadata, kept, _part(log))
         sync_folder(output.parent)
     except (OSError, pa.ArrowException) as error:
         raise _unwritten(log, error) from error
@@ -186,7 +185,7 @@ def open_kernel_writer(
         writer.close()
 
 
-def write_kernel_dataset(rows: Sequence[Row], metadata: Mapping[str, Any], output: Path) -> None:
+def write_kernel_dataset(rows: Sequence[Row], metadata: Metadata, output: Path) -> None:
     """Write rows as a Parquet file, whole or not at all.  Raises DatasetError."""
     write_parquet(rows_to_table(rows, metadata), output)
 

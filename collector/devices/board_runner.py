@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from collector.devices.errors import DeviceError, RunnerError
 from collector.devices.tracer import open_tracer
@@ -14,7 +13,7 @@ from microbench.kernel import Kernel, Launch, PreparedKernel
 from microbench.loads.copies import CopyLoad, prepared_copy
 from microbench.loads.generated import GeneratedLoad, prepared_load
 from microbench.runners.generated_runner import GeneratedRun, load_copy, load_generated
-from microbench.runners.library_runner import OpenBoard, open_library_runner
+from microbench.runners.library_runner import Libraries, OpenBoard, open_library_runner
 from microbench.runners.runner import BoundKernel, KernelTracer, LaunchRecord
 
 
@@ -108,16 +107,16 @@ def open_board_runner(
     seed: int = 0,
     attention: str = "flash",
     tracer: KernelTracer | None = None,
-    **modules: Any,
+    libraries: Libraries | None = None,
 ) -> Iterator[BoardRunner]:
     """The runner on the board at a PCI address, with CUPTI's tracer where there is one.
 
-    `modules` are those of `open_library_runner`.  Raises DeviceError where the board or the libraries are missing.
+    Raises DeviceError where the board or the libraries are missing.
     """
     with (
         collector_errors(opening=True),
         open_library_runner(
-            pci_address, gpu, open_tracer() if tracer is None else tracer, now_ns, seed=seed, attention=attention, **modules
+            pci_address, gpu, open_tracer() if tracer is None else tracer, now_ns, seed=seed, attention=attention, libraries=libraries
         ) as board,
     ):
         yield BoardRunner(board, now_ns)

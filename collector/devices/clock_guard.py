@@ -30,11 +30,7 @@ from collector.devices.nvml_library import open_nvml
 
 READY: Final = b"ready\n"
 FAREWELL: Final = b"done\n"
-RETRY_S: Final = 0.05
-PERSIST_S: Final = 60.0
 """How often, and for how long, a guard tries to give a clock back [s]."""
-STOP_S: Final = 10.0
-"""Patience for a guard that has been told to go [s]."""
 
 
 class ClockGuard:
@@ -89,7 +85,7 @@ class ClockGuard:
             return
         with suppress(BrokenPipeError), _pipe(guard.stdin) as pipe:  # broken: somebody ended the guard
             pipe.write(FAREWELL)
-        guard.wait(STOP_S)
+        guard.wait(10.0)  # patience for a guard that has been told to go [s]
         _pipe(guard.stdout).close()
 
 
@@ -148,14 +144,14 @@ def watch(folder: Path, gpu_uuid: str, token: str, incoming: IO[bytes], outgoing
         outgoing.flush()
     if incoming.read().endswith(FAREWELL):
         return 0
-    deadline = time.monotonic() + PERSIST_S
+    deadline = time.monotonic() + 60.0
     while _still_held(folder, gpu_uuid, token):
         try:
             give_back(folder, gpu_uuid, reset_clock, token)
         except CollectorError:
             if time.monotonic() > deadline:
                 return 1
-        time.sleep(RETRY_S)  # the dying owner's lock may outlive its pipe for a moment; a driver may be restarting
+        time.sleep(0.05)  # the dying owner's lock may outlive its pipe for a moment; a driver may be restarting
     return 0
 
 

@@ -10,15 +10,14 @@ import stat
 import struct
 import threading
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
-
-import msgspec
-from msgspec import Struct
+from typing import Any, Final, Literal
 
 from collector.devices.errors import ClockError, ClockHelperError
 from collector.devices.file_lock import group_of
-from estimator.vocabulary.documents import parse_toml
+from estimator.vocabulary.documents import parse_json, parse_toml
+from estimator.vocabulary.reader import FaultError, read
 from estimator.vocabulary.regular_files import read_regular
 
 VERSION: Final = 1
@@ -33,19 +32,10 @@ LONGEST_PATH: Final = 107
 """Bytes of a socket's path (sun_path of unix(7), less its end)."""
 
 SYSTEM_CONFIG: Final = Path("/etc/wattprint/clocks.toml")
-LONGEST_CONFIG: Final = 1 << 16
 SOCKET_VARIABLE: Final = "WATTPRINT_CLOCKS_SOCKET"
 PAGE: Final = "docs/how-to/lock-clocks-without-root.md"
 INSTALL: Final = f"have root install the clock helper ({PAGE}), run as root, or use --freqs current"
 
-CONNECT_S: Final = 60
-"""Patience for a place in the queue of a helper that is busy or held up [s]."""
-
-ANSWER_S: Final = 60.0
-"""Patience for an answer: a driver that nobody uses takes seconds to start [s]."""
-
-RENEWALS_IN_SILENCE: Final = 4
-"""Signs of life within the time after which the helper would take the clock away."""
 
 STATUS: Final = Path("/proc/self/status")
 SYS_ADMIN: Final = 21
@@ -61,7 +51,8 @@ REMEDIES: Final = {
 """What to do about a refusal, by its code."""
 
 
-class HeldLease(Struct, frozen=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldLease:
     """Who holds a clock, at which clock [MHz], how much longer at the most [s]."""
 
     user: str
@@ -70,7 +61,8 @@ class HeldLease(Struct, frozen=True):
     ends_in_s: float
 
 
-class HeldBoard(Struct, frozen=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldBoard:
     """A board that the helper may change: its clocks [MHz], and the lease of one that is held."""
 
     uuid: str
@@ -87,36 +79,25 @@ class OddMessageError(Exception):
         self.code = code
 
 
-class Request(Struct, frozen=True, tag_field="do", forbid_unknown_fields=True):
-    """A client's request."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A client's request: which boards are allowed and held, lock a clock [MHz] of a board, a sign of life, give the clock back."""
 
+    do: Literal["status", "lock", "renew", "unlock"]
     version: int
+    uuid: str = ""
+    sm_clock_mhz: int = 0
 
-
-class Status(Request, frozen=True, tag="status"):
-    """Which boards are allowed, and who holds which clock?"""
-
-
-class Lock(Request, frozen=True, tag="lock"):
-    """Hold a clock [MHz] of a board."""
-
-    uuid: str
-    sm_clock_mhz: int
-
-
-class Renew(Request, frozen=True, tag="renew"):
-    """A sign of life."""
-
-
-class Unlock(Request, frozen=True, tag="unlock"):
-    """Give the clock back."""
+    def __post_init__(self) -> None:
+        if (self.do == "lock") != bool(self.uuid and self.sm_clock_mhz):
+            raise FaultError("needs uuid and sm_clock_mhz to lock a clock, and nothing else takes them", "do")
 
 
 def message(line: bytes) -> dict[str, Any]:
     """The object of a line.  Raises OddMessageError for what is no JSON object of this version."""
     try:
-        document = msgspec.json.decode(line)
-    except (msgspec.DecodeError, RecursionError) as error:
+        document = parse_json(line)
+    except ValueError as error:
         raise OddMessageError("bad_json", "not one JSON object in UTF-8 on a line") from error
     if not isinstance(document, dict):
         raise OddMessageError("bad_json", "not a JSON object")
@@ -125,11 +106,11 @@ def message(line: bytes) -> dict[str, Any]:
     return document
 
 
-def request(line: bytes) -> Status | Lock | Renew | Unlock:
+def request(line: bytes) -> Request:
     """The request in a client's line.  Raises OddMessageError."""
     try:
-        return msgspec.convert(message(line), Status | Lock | Renew | Unlock)
-    except msgspec.ValidationError as error:
+        return read(Request, message(line))
+    except ValueError as error:
         raise OddMessageError("bad_request", str(error)) from error
 
 
@@ -151,7 +132,7 @@ def socket_path() -> Path:
     """Where the helper listens: $WATTPRINT_CLOCKS_SOCKET, else as /etc/wattprint/clocks.toml says, else where it does by default."""
     named = os.environ.get(SOCKET_VARIABLE)
     with suppress(OSError, ValueError):
-        named = named or str(parse_toml(read_regular(SYSTEM_CONFIG, LONGEST_CONFIG)).get("socket", DEFAULT_SOCKET))
+        named = named or str(parse_toml(read_regular(SYSTEM_CONFIG, 1 << 16)).get("socket", DEFAULT_SOCKET))
     return Path(named or DEFAULT_SOCKET)
 
 
@@ -170,9 +151,10 @@ def helper_boards() -> tuple[HeldBoard, ...]:
     with _connected() as end:
         content = _asked(end, do="status")
     try:
-        return msgspec.convert(content.get("boards"), tuple[HeldBoard, ...])
-    except msgspec.ValidationError as error:
+        boards: tuple[HeldBoard, ...] = read(tuple[HeldBoard, ...], content.get("boards"))
+    except ValueError as error:
         raise _odd() from error
+    return boards
 
 
 def allowed_clocks(gpu_uuid: str, clocks: tuple[float, ...]) -> tuple[float, ...]:
@@ -222,7 +204,7 @@ class LeasedClock:
             silence_s = content.get("silence_s")
             if not isinstance(silence_s, int | float) or not silence_s > 0.0:
                 raise _odd()
-            self._renewing = threading.Thread(target=self._renew, args=(silence_s / RENEWALS_IN_SILENCE,), daemon=True, name="clock lease")
+            self._renewing = threading.Thread(target=self._renew, args=(silence_s / 4,), daemon=True, name="clock lease")
             self._renewing.start()
 
     def check(self) -> None:
@@ -275,10 +257,10 @@ def _connected() -> socket.socket:
     path = socket_path()
     end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     # A connect that may wait does so while the queue is full, in turn; one with a timeout of Python's is refused at once.
-    end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", CONNECT_S, 0))
+    end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 60, 0))
     try:
         end.connect(str(path))
-        end.settimeout(ANSWER_S)
+        end.settimeout(60.0)  # patience for an answer: a driver that nobody uses takes seconds to start [s]
     except OSError as error:
         end.close()
         if isinstance(error, FileNotFoundError | NotADirectoryError):

@@ -4,20 +4,21 @@ One file a board, and a lock beside it that its writer holds while it lives: who
 knows that its writer died, and gives the clock back.
 """
 
+import json
 import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
-
-import msgspec
-from msgspec import Struct
+from typing import Annotated, Final
 
 from collector.devices.errors import ClockError
 from collector.devices.file_lock import locked_file
+from estimator.vocabulary.documents import parse_json
 from estimator.vocabulary.errors import UnwrittenError
+from estimator.vocabulary.reader import Pattern, read
 from estimator.vocabulary.regular_files import read_regular
 from estimator.vocabulary.whole_file import sync_folder, write_whole
 
@@ -25,17 +26,16 @@ FOLDER_VARIABLE: Final = "WATTPRINT_STATE"
 SYSTEM_FOLDER: Final = Path("/run/wattprint")
 """Root's records: emptied when the machine starts, as clocks are."""
 
-OWNER_ONLY: Final = 0o700
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
-SAFE_NAME: Final = re.compile(r"GPU-[0-9A-Za-z-]{1,64}")
-LONGEST_RECORD: Final = 4096
-"""Bytes of a record."""
+SAFE_NAME: Final = r"GPU-[0-9A-Za-z-]{1,64}"
+BoardUuid = Annotated[str, Pattern(SAFE_NAME, "GPU-…, as NVML tells it")]
 
 
-class ClockRecord(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockRecord:
     """A board whose clock may be changed: its UUID, and who changed it, since which start of the machine."""
 
-    gpu_uuid: str
+    gpu_uuid: BoardUuid
     pid: int
     boot_id: str
     token: str
@@ -62,7 +62,7 @@ def boot_id() -> str:
 
 def record_path(folder: Path, gpu_uuid: str) -> Path:
     """The record of a board.  Raises ClockError for a UUID that is none."""
-    if not SAFE_NAME.fullmatch(gpu_uuid):
+    if not re.fullmatch(SAFE_NAME, gpu_uuid):
         raise ClockError(f"{gpu_uuid!r} is no UUID of a board; its clock is left alone")
     return folder / f"{gpu_uuid}.clock.json"
 
@@ -71,7 +71,7 @@ def write_record(folder: Path, record: ClockRecord) -> None:
     """Put a record on disk, file and folder synced.  Raises ClockError where that cannot be done."""
     path = record_path(folder, record.gpu_uuid)
     try:
-        write_whole(path, msgspec.json.encode(record))
+        write_whole(path, json.dumps(asdict(record)).encode())
     except UnwrittenError as error:
         raise ClockError(f"{error}; no clock is changed without a record of it") from error
 
@@ -79,10 +79,9 @@ def write_record(folder: Path, record: ClockRecord) -> None:
 def read_record(path: Path) -> ClockRecord | None:
     """A record; None where there is none any more, or one that nobody wrote whole."""
     try:
-        record = msgspec.json.decode(read_regular(path, LONGEST_RECORD), type=ClockRecord)
-    except (OSError, msgspec.DecodeError):
+        return read(ClockRecord, parse_json(read_regular(path, 4096)))
+    except (OSError, ValueError):
         return None
-    return record if SAFE_NAME.fullmatch(record.gpu_uuid) else None
 
 
 def remove_record(folder: Path, gpu_uuid: str) -> None:
@@ -117,7 +116,7 @@ def acquire_board(folder: Path, gpu_uuid: str) -> int | None:
     """A descriptor that holds a board's lock until it is closed; None where somebody else has it.  Raises ClockError."""
     path = record_path(folder, gpu_uuid).with_suffix(".lock")
     try:
-        folder.mkdir(mode=OWNER_ONLY, parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if folder.stat().st_uid != os.geteuid():
             raise ClockError(f"{folder}: belongs to another user; set {FOLDER_VARIABLE} to a folder of your own")
         return locked_file(path)

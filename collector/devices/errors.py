@@ -18,8 +18,7 @@ CollectorError                 what could not be done, with its remedy
 ├── ProgramError               a command that cannot be started
 └── DatasetError               a dataset is missing, damaged or foreign
 
-A message says what, which value, what the limit is and what to do.  The command prints it as one line
-on stderr and exits with 1.
+A message is one line: the fault, the value, its limit and the remedy.  The command prints it on stderr and exits with 1.
 """
 
 __all__ = [
@@ -110,7 +109,7 @@ class PrivilegedError(CollectorError):
 
 
 class DaemonError(CollectorError):
-    """The daemon's settings, its state or what it is asked to do cannot be used."""
+    """The daemon cannot use its settings, its state folder or an order."""
 
 
 class ProgramError(CollectorError):

@@ -38,8 +38,6 @@ POWER_POLL_S: Final = 0.002
 STATE_POLL_S: Final = 0.02
 """Between two reads of clock, temperature and throttle reasons."""
 
-STATE_NUMBERS: Final = 4
-"""Clock, temperature, voltage, throttle bits."""
 
 USAGE: Final = "usage"
 """The field of drivers without power fields: nvmlDeviceGetPowerUsage."""
@@ -61,8 +59,6 @@ BEST_FIELD: Final = "instant"
 LOOKS: Final = 3
 """How often a field that reads no possible power is read before it is given up."""
 
-VIRTUAL: Final = 2
-"""From this mode on a board is shared: its power is everybody's."""
 
 PROCESS_SPACE: Final = "/proc/self/ns/pid"
 FIRST_PROCESS_SPACE: Final = 0xEFFFFFFC
@@ -80,11 +76,10 @@ FIELD_VALUE_BYTES: Final = 40
 LAYOUT: Final = np.dtype(
     {"names": ["type", "answer", "bits"], "formats": ["=u4", "=u4", "=u8"], "offsets": [24, 28, 32], "itemsize": FIELD_VALUE_BYTES}
 )
-"""The value's type (nvmlValueType_t), the answer's code (nvmlReturn_t), and the union that holds the value."""
+"""Value type (nvmlValueType_t), return code (nvmlReturn_t) and the union that holds the value."""
 
 NUMBER_TYPES: Final = {0: "=f8", 1: "=u4", 2: "=u8", 3: "=u8", 4: "=i8", 5: "=i4", 6: "=u2"}
-"""What the union holds by the value's type: double, unsigned int, unsigned long, unsigned and signed long long, int,
-unsigned short.  Drivers differ in the type of the same field."""
+"""Number format of the union for each value type (nvmlValueType_t).  Drivers differ in the type of the same field."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,7 +341,7 @@ def _refuse_shared(library: NvmlLibrary, handle: Any, index: int) -> None:
     """Raises DeviceError for a board whose power is shared."""
     if library.mig_enabled(handle):
         raise DeviceError(f"GPU {index} is cut into MIG instances: the power of one cannot be told; switch MIG off or take another board")
-    if library.virtualisation(handle) >= VIRTUAL:
+    if library.virtualisation(handle) >= 2:  # from this mode on a board is shared: its power is everybody's
         raise DeviceError(f"GPU {index} is shared as a vGPU: the power of one share cannot be told; use a whole board")
 
 
@@ -422,7 +417,7 @@ def field_numbers(polls: Sequence[bytes], fields: int) -> Array:
 
 
 def _rows_of_states(states: list[tuple[float, ...]]) -> Array:
-    return np.array(states, dtype=np.float64).reshape(len(states), STATE_NUMBERS)
+    return np.array(states, dtype=np.float64).reshape(len(states), 4)  # clock, temperature, voltage, throttle bits
 
 
 def _possible(power_w: float) -> bool:

@@ -13,8 +13,6 @@ from collector.devices.errors import BoardLostError, ClockError, ClockRightError
 
 NOT_SUPPORTED: Final = 3
 NO_PERMISSION: Final = 4
-DRIVER_NOT_LOADED: Final = 9
-LIBRARY_NOT_FOUND: Final = 12
 FUNCTION_NOT_FOUND: Final = 13
 VERSION_MISMATCH: Final = 18
 """nvmlReturn_t of nvml.h."""
@@ -33,8 +31,8 @@ LOST_CODES: Final = {
 """Uninitialised, GPU lost, reset required: what happened, and what to do."""
 
 REFUSALS: Final = {
-    DRIVER_NOT_LOADED: "the NVIDIA driver is not loaded; load it (modprobe nvidia) or restart the machine",
-    LIBRARY_NOT_FOUND: "no NVIDIA driver is installed here (libnvidia-ml.so.1 is not found)",
+    9: "the NVIDIA driver is not loaded; load it (modprobe nvidia) or restart the machine",
+    12: "no NVIDIA driver is installed here (libnvidia-ml.so.1 is not found)",
     VERSION_MISMATCH: "the NVIDIA driver was updated, but the old one is still loaded; restart the machine",
     NO_PERMISSION: "this user may not reach the NVIDIA driver; check the rights of /dev/nvidia*",
 }
@@ -47,14 +45,12 @@ BOARD_SCOPE: Final = 0
 MODULE_SCOPE: Final = 1
 """Scopes of a power field: the GPU, or the module that it shares with a CPU (Grace Hopper)."""
 
-SM_CLOCK: Final = 1
-MEMORY_CLOCK: Final = 2
 CORE_TEMPERATURE: Final = 0
 
 
 NUMBERS: Final[dict[str, tuple[float, tuple[tuple[str, *tuple[int, ...]], ...]]]] = {
-    "sm_clock_mhz": (1.0, (("nvmlDeviceGetClockInfo", SM_CLOCK),)),
-    "memory_clock_mhz": (1.0, (("nvmlDeviceGetClockInfo", MEMORY_CLOCK),)),
+    "sm_clock_mhz": (1.0, (("nvmlDeviceGetClockInfo", 1),)),
+    "memory_clock_mhz": (1.0, (("nvmlDeviceGetClockInfo", 2),)),
     "temperature_c": (1.0, (("nvmlDeviceGetTemperatureV", CORE_TEMPERATURE), ("nvmlDeviceGetTemperature", CORE_TEMPERATURE))),
     "throttle_mask": (1.0, (("nvmlDeviceGetCurrentClocksEventReasons",), ("nvmlDeviceGetCurrentClocksThrottleReasons",))),
     "power_limit_w": (1e-3, (("nvmlDeviceGetEnforcedPowerLimit",),)),

@@ -15,17 +15,9 @@ from estimator.vocabulary.quantities import Array, IntArray
 
 Value = TypeVar("Value")
 
-NS_PER_S: Final = 1e9
-S_PER_NS: Final = 1e-9
 
 LONGEST_BRACKET_NS: Final = 10_000_000
 """A value whose reading took longer than this is not kept: nobody knows when it was true [ns]."""
-
-MOST_KEPT: Final = 3_000_000
-"""Values that wait at most; older ones go first.  An hour and a half at 500 Hz."""
-
-JOIN_S: Final = 5.0
-"""Patience for a thread that is stuck inside the driver [s]."""
 
 
 class HostClock:
@@ -56,10 +48,10 @@ class Poller(Generic[Value]):
     def __init__(self, name: str, read: Callable[[], Value | None], numbers: Callable[[list[Value]], Array], period_s: float) -> None:
         self._read = read
         self._numbers = numbers
-        self._period_ns = round(period_s * NS_PER_S)
+        self._period_ns = round(period_s * 1e9)
         self._ended = False
         # Twice the stamp and the value; appended to by one thread, taken from by another: both atomic.
-        self._kept: deque[tuple[int, Value]] = deque(maxlen=MOST_KEPT)
+        self._kept: deque[tuple[int, Value]] = deque(maxlen=3_000_000)
         self._failure: DeviceError | None = None
         self._slow = 0
         self._thread = threading.Thread(target=self._run, name=f"poll {name}", daemon=True)
@@ -77,7 +69,7 @@ class Poller(Generic[Value]):
         """Stop polling; harmless when it never began."""
         self._ended = True
         if self._thread.is_alive():
-            self._thread.join(JOIN_S)
+            self._thread.join(5.0)  # patience for a thread that is stuck inside the driver [s]
 
     def take(self) -> tuple[IntArray, Array]:
         """Everything since the last call: stamps [ns], shape (n,), and rows, shape (n, width).
@@ -97,7 +89,7 @@ class Poller(Generic[Value]):
         for the work done there: what can wait until `take`, such as halving, is left to it.
         """
         now_ns, sleep, read, keep = time.monotonic_ns, time.sleep, self._read, self._kept.append
-        period_ns, longest_ns, s_per_ns = self._period_ns, LONGEST_BRACKET_NS, S_PER_NS
+        period_ns, longest_ns, s_per_ns = self._period_ns, LONGEST_BRACKET_NS, 1e-9
         due = now_ns()
         while not self._ended:
             before = now_ns()

@@ -12,17 +12,6 @@ from typing import Any, Final
 
 from microbench.runners.runner import KernelTracer, TracedKernel
 
-BUFFER_BYTES: Final = 8 << 20
-"""One activity buffer: thousands of kernel records."""
-
-ANY_NUMBER: Final = 0
-"""As many records in a buffer as fit."""
-
-FORCED: Final = 1
-"""CUPTI_ACTIVITY_FLAG_FLUSH_FORCED: hand over buffers that are not full as well."""
-
-SECONDS_PER_NS: Final = 1e-9
-
 MANGLED: Final = "_Z"
 """How a C++ symbol starts (Itanium C++ ABI)."""
 
@@ -52,7 +41,7 @@ class CuptiTracer:
             work()
         finally:
             try:
-                cupti.activity_flush_all(FORCED)
+                cupti.activity_flush_all(1)  # CUPTI_ACTIVITY_FLAG_FLUSH_FORCED: hand over buffers that are not full as well
                 cupti.activity_disable(cupti.ActivityKind.CONCURRENT_KERNEL)
             except cupti.cuptiError as error:
                 self._missing = f"CUPTI hands over no records: {error}"
@@ -130,7 +119,7 @@ def demangled(name: str) -> str:
 
 def _buffer_requested() -> tuple[int, int]:
     """Size of an activity buffer and how many records it may hold."""
-    return BUFFER_BYTES, ANY_NUMBER
+    return 8 << 20, 0  # thousands of kernel records; as many of them as fit
 
 
 def _traced(record: Any) -> TracedKernel:
@@ -140,5 +129,5 @@ def _traced(record: Any) -> TracedKernel:
         block=(int(record.block_x), int(record.block_y), int(record.block_z)),
         registers_per_thread=int(record.registers_per_thread),
         shared_bytes_per_block=int(record.static_shared_memory) + int(record.dynamic_shared_memory),
-        duration_s=(int(record.end) - int(record.start)) * SECONDS_PER_NS,
+        duration_s=(int(record.end) - int(record.start)) * 1e-9,
     )

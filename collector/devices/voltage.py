@@ -8,14 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-READ_PERIOD_S: Final = 2.0
-"""Between two readings: each starts a process, and the voltage under a held clock changes slowly."""
-
 PATIENCE_S: Final = 10.0
 """A driver that takes longer to answer is taken not to."""
 
 GRAPHICS_VOLTAGE: Final = re.compile(r"^\s*Graphics\s*:\s*([0-9]+(?:\.[0-9]+)?)\s*mV\s*$", re.MULTILINE)
-VOLT_PER_MILLIVOLT: Final = 1e-3
 
 
 class VoltageReader:
@@ -41,7 +37,7 @@ class VoltageReader:
         self._thread.join(PATIENCE_S)
 
     def _run(self) -> None:
-        while not self._stop.wait(READ_PERIOD_S):
+        while not self._stop.wait(2.0):  # between two readings: each starts a process, and the voltage under a held clock changes slowly
             volt = _shown_voltage_v(self._command)
             self._latest_v = float("nan") if volt is None else volt
 
@@ -66,7 +62,7 @@ def open_voltage(uuid: str) -> Iterator[VoltageReader | None]:
 def voltage_in(text: str) -> float | None:
     """The graphics voltage in the output of `nvidia-smi -q -d VOLTAGE` [V]; None where it says N/A or nothing."""
     found = GRAPHICS_VOLTAGE.search(text)
-    return float(found[1]) * VOLT_PER_MILLIVOLT if found else None
+    return float(found[1]) * 1e-3 if found else None
 
 
 def _shown_voltage_v(command: tuple[str, ...]) -> float | None:

@@ -12,6 +12,9 @@ from typing import Any, Final
 from collector.daemon.log_file import LogFile
 from collector.devices.clock_helper import line_of
 
+Reply = dict[str, Any]
+"""What a client is told, as JSON."""
+
 REQUESTS_PER_S: Final = 20.0
 REQUESTS_AT_ONCE: Final = 400.0
 LOCK_COST: Final = 10.0
@@ -60,7 +63,7 @@ class Client:
     heard_s: float
     incoming: bytes = b""
 
-    def send(self, content: dict[str, Any]) -> bool:
+    def send(self, content: Reply) -> bool:
         """Whether a reply was taken whole; nobody is waited for."""
         line = line_of(**content)
         try:

@@ -18,11 +18,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from collector.daemon.notify import Notifier
+from collector.daemon.log_file import Notifier
 from collector.devices.clock_guard import reset_clock
-from collector.devices.clock_helper import LONGEST_REQUEST, Lock, OddMessageError, Request, Status, Unlock, request
+from collector.devices.clock_helper import LONGEST_REQUEST, HeldBoard, HeldLease, OddMessageError, Request, request
 from collector.devices.clock_record import (
     ClockRecord,
     acquire_board,
@@ -36,25 +36,17 @@ from collector.devices.clock_record import (
 from collector.devices.errors import ClockError, CollectorError
 from collector.devices.file_lock import peer_of, user_name
 from collector.devices.nvml_library import open_nvml
-from collector.privileged.clients import LOCK_COST, REQUESTS_PER_S, AuditLog, Client, User
+from collector.privileged.clients import LOCK_COST, REQUESTS_PER_S, AuditLog, Client, Reply, User
 from collector.privileged.listening import listening
 from collector.privileged.settings import HelperSettings, check_folder, read_settings
+from estimator.vocabulary.reader import plain
 
-MOST_CLIENTS: Final = 512
 MOST_CLIENTS_OF_USER: Final = 32
 
-IDLE_S: Final = 30.0
-"""A client that holds nothing and asks nothing whole is sent away after this [s]."""
 
 TICK_S: Final = 0.1
 RETRY_S: Final = 1.0
 """Between two attempts to give a clock back that the driver refuses [s]."""
-
-LOOK_AGAIN_S: Final = 1.0
-"""Who computes on a board is looked up again at a sign of life, if the last look is so long ago [s]."""
-
-STOP_S: Final = 10.0
-"""Patience at the end for a driver that refuses [s]."""
 
 
 class RefusedError(Exception):
@@ -118,7 +110,7 @@ class Helper:
         self._notifier.send(STOPPING=1, STATUS="giving clocks back")
         for client in tuple(self._clients):
             self._part(client, "the helper ends")
-        deadline_s = time.monotonic() + STOP_S
+        deadline_s = time.monotonic() + 10.0  # patience at the end for a driver that refuses [s]
         while self._retry_at_s is not None and time.monotonic() < deadline_s:
             time.sleep(TICK_S)
             self._replay()
@@ -135,7 +127,7 @@ class Helper:
             lease, silent_s = held.get(id(client)), now_s - client.heard_s
             if lease and now_s - lease.begun_s > self._settings.lease_s:
                 self._dismiss(client, "lease_over", f"no lease is longer than {self._settings.lease_s:g} s")
-            elif silent_s > (self._settings.silence_s if lease else IDLE_S):
+            elif silent_s > (self._settings.silence_s if lease else 30.0):
                 self._dismiss(client, "silent", "nothing was heard for too long")
 
     def _accept(self) -> None:
@@ -150,7 +142,7 @@ class Helper:
             self._users[uid] = User(uid=uid, name=user_name(uid))
         user = self._users[uid]
         client = Client(end=end, pid=pid, user=user, heard_s=time.monotonic())
-        if len(self._clients) >= MOST_CLIENTS or sum(other.user is user for other in self._clients) >= MOST_CLIENTS_OF_USER:
+        if len(self._clients) >= 512 or sum(other.user is user for other in self._clients) >= MOST_CLIENTS_OF_USER:
             self._dismiss(client, "too_many", "too many connections are open")
         else:
             self._clients.add(client)
@@ -171,7 +163,7 @@ class Helper:
                 if len(line) >= LONGEST_REQUEST:
                     raise OddMessageError("too_long", f"a request has at most {LONGEST_REQUEST} bytes")
                 asked = request(line)
-                if not client.user.requests.take(LOCK_COST if isinstance(asked, Lock) else 1.0):
+                if not client.user.requests.take(LOCK_COST if asked.do == "lock" else 1.0):
                     raise OddMessageError("too_fast", f"more than {REQUESTS_PER_S:g} requests a second of user {client.user.name}")
                 self._answer(client, asked)
             if len(client.incoming) >= LONGEST_REQUEST:
@@ -191,30 +183,29 @@ class Helper:
         if not client.send(content):
             self._part(client, "the client does not listen")
 
-    def _do(self, client: Client, asked: Request) -> dict[str, Any]:
+    def _do(self, client: Client, asked: Request) -> Reply:
         """The answer to a request.  Raises RefusedError."""
         lease = self._lease_of(client)
-        if lease is not None and not isinstance(asked, Unlock):
+        if lease is not None and asked.do != "unlock":
             self._look_again(lease)
-        if isinstance(asked, Status):
-            return {"ok": True, "boards": [self._board(uuid) for uuid in sorted(self._boards)]}
-        if isinstance(asked, Lock):
+        if asked.do == "status":
+            return {"ok": True, "boards": [plain(self._board(uuid)) for uuid in sorted(self._boards)]}
+        if asked.do == "lock":
             self._lock(client, lease, asked.uuid, asked.sm_clock_mhz)
         elif lease is None:
             raise RefusedError("no_lease", "this connection holds no clock")
-        elif isinstance(asked, Unlock) and not self._end(lease, "asked for"):
+        elif asked.do == "unlock" and not self._end(lease, "asked for"):
             raise RefusedError("not_given_back", "the driver refuses to give the clock back; the helper tries again every second")
         return {"ok": True, "silence_s": self._settings.silence_s}
 
-    def _board(self, uuid: str) -> dict[str, Any]:
+    def _board(self, uuid: str) -> HeldBoard:
         """A board, its allowed clocks and its lease."""
-        allowed, lease = self._boards[uuid], self._leases.get(uuid)
-        content: dict[str, Any] = {"uuid": uuid, "lowest_mhz": allowed.lowest_mhz, "highest_mhz": allowed.highest_mhz, "lease": None}
+        allowed, lease, held = self._boards[uuid], self._leases.get(uuid), None
         if lease is not None:
             left_s = round(self._settings.lease_s - (time.monotonic() - lease.begun_s), 1)
-            who = {"user": lease.client.user.name, "pid": lease.client.pid}
-            content["lease"] = {**who, "sm_clock_mhz": lease.sm_clock_mhz, "ends_in_s": left_s}
-        return content
+            client = lease.client
+            held = HeldLease(user=client.user.name, pid=client.pid, sm_clock_mhz=lease.sm_clock_mhz, ends_in_s=left_s)
+        return HeldBoard(uuid=uuid, lowest_mhz=allowed.lowest_mhz, highest_mhz=allowed.highest_mhz, lease=held)
 
     def _lock(self, client: Client, held: Lease | None, uuid: str, sm_clock_mhz: int) -> None:
         """Hold a clock: the rules, the audit log, the record, the driver, in this order.  Raises RefusedError."""
@@ -249,7 +240,7 @@ class Helper:
 
     def _look_again(self, lease: Lease) -> None:
         """Raises OddMessageError where others compute on the board by now: they are not to be slowed down any longer."""
-        if self._settings.shared_boards or time.monotonic() - lease.looked_s < LOOK_AGAIN_S:
+        if self._settings.shared_boards or time.monotonic() - lease.looked_s < 1.0:
             return
         try:
             with suppress(CollectorError), open_nvml() as library:  # a driver that does not answer now is asked again
@@ -321,7 +312,7 @@ class Helper:
         self._audit.complain(client, code)
         self._part(client, code, {"ok": False, "error": code, "text": text})
 
-    def _part(self, client: Client, why: str, last: dict[str, Any] | None = None) -> None:
+    def _part(self, client: Client, why: str, last: Reply | None = None) -> None:
         """Give back what a client holds, then close: who sees the end of a connection knows that the clock is back."""
         lease = self._lease_of(client)
         if lease is not None:

@@ -6,20 +6,10 @@ import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
 
 from collector.devices.clock_helper import LONGEST_PATH
 from collector.devices.errors import PrivilegedError
 from collector.privileged.settings import HelperSettings, check_folder
-
-FIRST_PASSED: Final = 3
-"""Number of the first descriptor that a service manager hands over (sd_listen_fds(3))."""
-
-BACKLOG: Final = 128
-GROUP_MAY: Final = 0o660
-OWNER_MAY: Final = 0o600
-CONNECT_S: Final = 2.0
-"""Patience for another helper that may be there [s]."""
 
 
 @contextmanager
@@ -45,7 +35,7 @@ def listening(settings: HelperSettings, environment: Mapping[str, str], where: s
 def _passed(environment: Mapping[str, str], group: int, where: str) -> socket.socket:
     """The service manager's socket."""
     try:
-        listener = socket.socket(fileno=FIRST_PASSED)
+        listener = socket.socket(fileno=3)  # number of the first descriptor that a service manager hands over (sd_listen_fds(3))
         alone = environment["LISTEN_FDS"] == "1" and listener.family == socket.AF_UNIX and listener.type == socket.SOCK_STREAM
         listens = alone and bool(listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
         status = os.stat(listener.getsockname()) if listens else None
@@ -67,12 +57,12 @@ def _made(path: Path, group: int, where: str) -> socket.socket:
     check_folder(path.parent, where)
     _remove_stale(path, where)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    mask = os.umask(0o777 & ~OWNER_MAY)
+    mask = os.umask(0o777 & ~0o600)
     try:
         listener.bind(str(path))
         os.chown(path, -1, group)
-        path.chmod(GROUP_MAY)
-        listener.listen(BACKLOG)
+        path.chmod(0o660)
+        listener.listen(128)
         listener.setblocking(False)
     except OSError as error:
         listener.close()
@@ -88,7 +78,7 @@ def _remove_stale(path: Path, where: str) -> None:
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise PrivilegedError(f"{where}: {path} is there and no socket; remove it, or name another socket")
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as end:
-            end.settimeout(CONNECT_S)
+            end.settimeout(2.0)
             end.connect(str(path))
     except FileNotFoundError:
         return

@@ -3,40 +3,43 @@
 import grp
 import os
 import stat
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final
-
-from msgspec import Meta, Struct
+from typing import Annotated, Final
 
 from collector.devices.clock_helper import DEFAULT_SOCKET
-from collector.devices.clock_record import SAFE_NAME
-from collector.devices.declared import declared
+from collector.devices.clock_record import BoardUuid
 from collector.devices.errors import PrivilegedError
 from estimator.vocabulary.documents import parse_toml
+from estimator.vocabulary.reader import LEAST_ONE, FaultError, Pattern, Span, read
 from estimator.vocabulary.regular_files import open_regular
 
 DEFAULT_AUDIT: Final = "/var/log/wattprint-clocks/audit.log"
 MOST_BYTES: Final = 1 << 16
 """Size of a settings file; one of eight boards has 1 kB."""
 
-LONGEST_LEASE_S: Final = 30 * 86_400.0
-LONGEST_SILENCE_S: Final = 3600.0
 SHORTEST_S: Final = 0.2
 OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
-Mhz = Annotated[int, Meta(ge=1, le=10_000)]
-AbsolutePath = Annotated[str, Meta(pattern="^/[^\\0]*$")]
+Mhz = Annotated[int, Span(1, 10_000, "MHz")]
+AbsolutePath = Annotated[str, Pattern(r"/[^\0]*", "/…, from the root on")]
 
 
-class BoardRange(Struct, frozen=True, forbid_unknown_fields=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoardRange:
     """A board and the SM clocks that may be locked on it [MHz], both ends included."""
 
-    uuid: Annotated[str, Meta(pattern=f"^{SAFE_NAME.pattern}$")]
+    uuid: BoardUuid
     lowest_mhz: Mhz
     highest_mhz: Mhz
 
+    def __post_init__(self) -> None:
+        if self.lowest_mhz > self.highest_mhz:
+            raise FaultError(f"= {self.lowest_mhz} is above highest_mhz", "lowest_mhz")
 
-class HelperSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HelperSettings:
     """A helper's settings.
 
     socket         its path; of no meaning where the service manager hands the socket over
@@ -51,14 +54,22 @@ class HelperSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     socket: AbsolutePath = DEFAULT_SOCKET
     group: str
     audit_log: AbsolutePath = DEFAULT_AUDIT
-    boards: Annotated[tuple[BoardRange, ...], Meta(min_length=1)]
-    lease_s: Annotated[float, Meta(ge=SHORTEST_S, le=LONGEST_LEASE_S)] = 86_400.0
-    silence_s: Annotated[float, Meta(ge=SHORTEST_S, le=LONGEST_SILENCE_S)] = 60.0
+    boards: Annotated[tuple[BoardRange, ...], LEAST_ONE]
+    lease_s: Annotated[float, Span(SHORTEST_S, 30 * 86_400.0, "s")] = 86_400.0
+    silence_s: Annotated[float, Span(SHORTEST_S, 3600.0, "s")] = 60.0
     shared_boards: bool = False
+
+    def __post_init__(self) -> None:
+        try:
+            _ = self.group_id
+        except KeyError as error:
+            raise FaultError(f"= {self.group!r} is no group of this machine; its members may lock clocks", "group") from error
+        if len({board.uuid for board in self.boards}) < len(self.boards):
+            raise FaultError("names a board twice", "boards")
 
     @property
     def group_id(self) -> int:
-        """The number of the group.  Raises KeyError for a name that is no group of this machine."""
+        """The number of the group."""
         return grp.getgrnam(self.group).gr_gid
 
 
@@ -70,17 +81,22 @@ def read_settings(path: Path) -> HelperSettings:
     """
     where = f"clock helper's config {path}"
     check_folder(path.absolute().parent, where)
-    settings = declared(_document(path, where), HelperSettings, where, PrivilegedError)
     try:
-        _ = settings.group_id
-    except KeyError as error:
-        raise PrivilegedError(f"{where}: group = {settings.group!r} is no group of this machine; its members may lock clocks") from error
-    for board in settings.boards:
-        if board.lowest_mhz > board.highest_mhz:
-            raise PrivilegedError(f"{where}: board {board.uuid}: lowest_mhz = {board.lowest_mhz} is above highest_mhz")
-    if len({board.uuid for board in settings.boards}) < len(settings.boards):
-        raise PrivilegedError(f"{where}: a board stands twice")
-    return settings
+        stream = open_regular(path, MOST_BYTES, follow=False)
+    except OSError as error:
+        reason = "is a symbolic link" if path.is_symlink() else error.strerror
+        raise PrivilegedError(f"{where}: {reason}; name a file that belongs to root") from error
+    with stream as file:
+        found = os.fstat(file.fileno())
+        if found.st_uid not in (0, os.geteuid()):
+            raise PrivilegedError(f"{where}: belongs to user {found.st_uid}; chown root {path}")
+        if found.st_mode & OTHERS_WRITE:
+            raise PrivilegedError(f"{where}: others may change it; chmod go-w {path}")
+        content = file.read(MOST_BYTES)
+    try:
+        return read(HelperSettings, parse_toml(content))
+    except ValueError as error:
+        raise PrivilegedError(f"{where}: {error}") from error
 
 
 def check_folder(folder: Path, where: str) -> None:
@@ -95,22 +111,3 @@ def check_folder(folder: Path, where: str) -> None:
             raise PrivilegedError(f"{where}: folder {each} belongs to user {found.st_uid}; it must belong to root")
         if found.st_mode & OTHERS_WRITE and not found.st_mode & stat.S_ISVTX:
             raise PrivilegedError(f"{where}: others may change folder {each}; chmod go-w {each}")
-
-
-def _document(path: Path, where: str) -> dict[str, Any]:
-    try:
-        stream = open_regular(path, MOST_BYTES, follow=False)
-    except OSError as error:
-        reason = "is a symbolic link" if path.is_symlink() else error.strerror
-        raise PrivilegedError(f"{where}: {reason}; name a file that belongs to root") from error
-    with stream as file:
-        found = os.fstat(file.fileno())
-        if found.st_uid not in (0, os.geteuid()):
-            raise PrivilegedError(f"{where}: belongs to user {found.st_uid}; chown root {path}")
-        if found.st_mode & OTHERS_WRITE:
-            raise PrivilegedError(f"{where}: others may change it; chmod go-w {path}")
-        content = file.read(MOST_BYTES)
-    try:
-        return parse_toml(content)
-    except ValueError as error:
-        raise PrivilegedError(f"{where}: no TOML: {error}") from error

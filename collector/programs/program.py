@@ -31,21 +31,11 @@ from estimator.vocabulary.quantities import Array
 LEAST_REST_S: Final = 1.0
 """Rest before and after a program at the least: power at rest is read from it."""
 
-FINISH_S: Final = 5.0
-"""Patience for a program that was told to stop [s]."""
-
-NOT_FOUND: Final = 127
-NOT_EXECUTABLE: Final = 126
-"""Exit statuses of shells for a command that is not there, or may not be run."""
-
-GOLDEN: Final = 0.6180339887498949
-"""Runs begin at ever other phases of the sensor's updates."""
 
 DRIFT_SHARE: Final = 0.05
 """Power at rest before and after may differ by this share before it is said: the board was not at rest, or has warmed up."""
 
 COUNTER_Z: Final = 3.0
-UNIFORM_VARIANCE: Final = 12.0
 """A time that lies anywhere within an update has the update's square over this as variance."""
 
 
@@ -57,7 +47,7 @@ class ProgramRun:
     `rest_w` is the board's power before and after, `above_rest_j` the energy beyond it, `naive_energy_j` the readings
     taken for power, `counter_energy_j` that of the board's counter (nan without one) and `counter_energy_std_j` its error from the
     counter's steps.  `throttled` names what slowed the board down, `clock_held` is false where the SM clock was not the requested one.
-    `executions` is the number of runs of which this is the mean.
+    `executions` counts the runs; the other fields are their means.
     """
 
     exit_status: int
@@ -120,7 +110,7 @@ def measure_program(
     period_s = calibration.update_period_s or 0.0
     sampler.drain()
     begun_ns, first = instruments.clock.now_ns(), sampler.energy()
-    instruments.clock.wait(rest_s + period_s * ((index + 1) * GOLDEN % 1.0))
+    instruments.clock.wait(rest_s + period_s * ((index + 1) * 0.6180339887498949 % 1.0))  # ever other phases of the updates
     start_ns = instruments.clock.now_ns()
     exit_status, ran_s = run_command(command, stdout, program_environment(instruments))
     if instruments.simulated:
@@ -154,7 +144,7 @@ def _evaluated(span: _Span, exit_status: int, calibration: SensorCalibration, li
     states = _while_running(span.trace.states, start, end)
     return ProgramRun(
         exit_status=exit_status,
-        sm_clock_mhz=_mean(states.sm_clock_mhz),
+        sm_clock_mhz=mean_known(states.sm_clock_mhz),
         latency_s=end - start,
         energy_j=energy_j,
         energy_std_j=math.hypot(common, scatter),
@@ -163,7 +153,7 @@ def _evaluated(span: _Span, exit_status: int, calibration: SensorCalibration, li
         naive_energy_j=_naive_j(readings, start, end),
         counter_energy_j=counter_j,
         counter_energy_std_j=counter_std_j,
-        temperature_c=_mean(states.temperature_c),
+        temperature_c=mean_known(states.temperature_c),
         throttled=limiting_reasons(int(np.bitwise_or.reduce(states.throttle_mask)) if states.throttle_mask.size else 0),
         notes=(*notes, *([counter_note] if counter_note else [])),
     )
@@ -204,7 +194,7 @@ def _counter(span: _Span, rest: SteadyPower, calibration: SensorCalibration, ene
     counted = (last.energy_j - first.energy_j - offset_w * counted_s) / gain - rest.power_w * padding_s
     if last.energy_j == first.energy_j:
         return math.nan, math.nan, f"the energy counter did not move in {counted_s:.3g} s, it is frozen; it is left out"
-    ends_j = rest.power_w * update_period_s(calibration) * math.sqrt(2.0 / UNIFORM_VARIANCE)
+    ends_j = rest.power_w * update_period_s(calibration) * math.sqrt(2.0 / 12.0)  # a time anywhere within an update, at either end
     if not counted > COUNTER_Z * ends_j:
         least = f"tells no less than {COUNTER_Z * ends_j:.2g} J"
         return math.nan, math.nan, f"the program is too short for the energy counter, which {least}; it is left out"
@@ -223,7 +213,7 @@ def clock_doubts(instruments: Instruments, sm_clock_mhz: Array, asked_mhz: float
         return ()
     doubts = []
     known = sm_clock_mhz[np.isfinite(sm_clock_mhz)]
-    mean = _mean(known)
+    mean = mean_known(known)
     if known.size and (abs(mean - asked_mhz) > CLOCK_TOLERANCE * asked_mhz or float(known.std()) > CLOCK_VARIATION * asked_mhz):
         spread = f"{known.min():.0f} to {known.max():.0f} MHz, {mean:.0f} MHz on average"
         doubts.append(f"the SM clock was not the {asked_mhz:g} MHz asked for: {spread}, while the program ran")
@@ -254,7 +244,8 @@ def _while_running(states: StateReadings, start_s: float, end_s: float) -> State
     )
 
 
-def _mean(column: Any) -> float:
+def mean_known(column: Any) -> float:
+    """The mean of what is known of a column; nan where nothing is."""
     known = column[np.isfinite(column)]
     return float(known.mean()) if known.size else math.nan
 
@@ -265,9 +256,9 @@ def run_command(command: Sequence[str], stdout: Any, environment: Mapping[str, s
     try:
         process = subprocess.Popen(list(command), stdout=stdout, env=environment)
     except FileNotFoundError as error:
-        raise ProgramError(f"{command[0]}: command not found", NOT_FOUND) from error
+        raise ProgramError(f"{command[0]}: command not found", 127) from error
     except (OSError, ValueError) as error:
-        raise ProgramError(f"{command[0]}: cannot be run ({getattr(error, 'strerror', None) or error})", NOT_EXECUTABLE) from error
+        raise ProgramError(f"{command[0]}: cannot be run ({getattr(error, 'strerror', None) or error})", 126) from error
     with _stopped_with_us(process):
         status = process.wait()
     return (status if status >= 0 else 128 - status), time.monotonic() - begun
@@ -281,7 +272,7 @@ def _stopped_with_us(process: "subprocess.Popen[bytes]") -> Iterator[None]:
     except BaseException:
         process.terminate()
         try:
-            process.wait(FINISH_S)
+            process.wait(5.0)  # patience for a program that was told to stop [s]
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

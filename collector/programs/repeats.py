@@ -4,7 +4,6 @@ A program of some milliseconds cannot be read from a sensor that updates every 1
 the runs from locking to the sensor's updates, it can.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 from collector.bench import Instruments
 from collector.devices.errors import ProgramError
 from collector.devices.protocols import limiting_reasons
-from collector.programs.program import ProgramRun, clock_doubts, program_environment, run_command
+from collector.programs.program import ProgramRun, clock_doubts, mean_known, program_environment, run_command
 from collector.sampling import Sampler
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.known_sensor import inversion
@@ -65,7 +64,7 @@ def measure_program_repeats(
         notes[f"the asked error of {asked_std:.2%} was not reached in {found.elapsed_s:.0f} s: it is {share:.2%}"] = None
     return ProgramRun(
         exit_status=0,
-        sm_clock_mhz=_mean(clock),
+        sm_clock_mhz=mean_known(clock),
         latency_s=float(durations.mean()),
         energy_j=found.energy_j,
         energy_std_j=found.energy_std_j,
@@ -74,14 +73,9 @@ def measure_program_repeats(
         naive_energy_j=found.runs[-1].energy.naive_j,
         counter_energy_j=counted_j,
         counter_energy_std_j=counter.energy_std_j / back.gain,
-        temperature_c=_mean(temperature),
+        temperature_c=mean_known(temperature),
         throttled=limiting_reasons(int(np.bitwise_or.reduce(masks)) if masks.size else 0),
         notes=tuple(notes),
         executions=found.executions,
         clock_held=not doubts,
     )
-
-
-def _mean(column: Any) -> float:
-    known = column[np.isfinite(column)]
-    return float(known.mean()) if known.size else math.nan

@@ -8,13 +8,10 @@ The figures are plausible for plumbing and statistics, not measurements.
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
-from msgspec import Struct
-from msgspec.structs import replace
-
-from collector.devices.declared import read_declared
 from collector.devices.errors import BoardProfileError, RunnerError
 from collector.simulated.plan import steady_noise
 from collector.simulated.profile import BoardProfile, LinkProfile
@@ -22,6 +19,7 @@ from collector.simulated.scheduler import KernelTiming, loaded_bytes_per_s
 from collector.simulated.silicon import JOULE_PER_PICOJOULE, LaunchEnergy
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import HZ_PER_MHZ, Array
+from estimator.vocabulary.reader import read_file
 from estimator.vocabulary.resources import resource_folder
 from microbench.kernel import WARP_LANES
 from microbench.loads.copies import CopyLoad
@@ -53,7 +51,8 @@ START_CLOCKS: Final = 900.0
 IN_FLIGHT_LOADS: Final = 8.0
 
 
-class Kind(Struct, frozen=True, forbid_unknown_fields=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
     """Instructions of one kind.
 
     `lane_pj` is the energy of one lane relative to the board's `cuda_pj_per_op`; `interval` the clocks between two of them on one
@@ -67,10 +66,12 @@ class Kind(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @cache
-def kinds() -> dict[str, Kind]:
+def kinds() -> Mapping[str, Kind]:
     """Kinds by the first words of an opcode; the longest that fits holds, "other" where none does."""
+    declared: Any = Mapping[str, Kind]
     path = resource_folder("simulated") / "instructions.toml"
-    return read_declared(path, dict[str, Kind], str(path), BoardProfileError)
+    found: Mapping[str, Kind] = read_file(declared, path, "simulated instructions", BoardProfileError)
+    return found
 
 
 MEMORY: Final = ("LD", "ST", "ATOM", "RED.", "UBLKCP")

@@ -2,18 +2,18 @@
 
 import heapq
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
-from msgspec import Struct
 
-from collector.devices.declared import read_declared
 from collector.devices.errors import BoardProfileError
 from collector.simulated.profile import ScheduleProfile
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.reader import read_file
 from estimator.vocabulary.resources import resource_folder
 
 THREADS_PER_WARP: Final = 32
@@ -22,7 +22,7 @@ REGISTER_GRANULE: Final = 8
 """Registers of a thread are handed out in eights (CUDA occupancy calculator)."""
 
 
-class Tile(Struct, frozen=True, array_like=True):
+class Tile(NamedTuple):
     """A matrix kernel: output tile, reduction step (for 2-byte operands), pipeline depth, warps, registers of a thread, tile of a warp."""
 
     tile_m: int
@@ -35,23 +35,23 @@ class Tile(Struct, frozen=True, array_like=True):
     warp_n: int
 
 
-class Library(Struct, frozen=True, forbid_unknown_fields=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Library:
     """The simulated vendor library: `configs/simulated/library.toml` says what its tables mean."""
 
-    tiles: dict[str, tuple[Tile, ...]]
-    step_clocks: dict[str, tuple[float, float]]
-    attention_efficiency: dict[str, float]
-    elementwise: dict[str, tuple[float, float]]
-    copy: dict[str, tuple[float, float, float]]
-    pytorch_types: dict[str, str]
-    cutlass_types: dict[str, str]
+    tiles: Mapping[str, tuple[Tile, ...]]
+    step_clocks: Mapping[str, tuple[float, float]]
+    attention_efficiency: Mapping[str, float]
+    elementwise: Mapping[str, tuple[float, float]]
+    copy: Mapping[str, tuple[float, float, float]]
+    pytorch_types: Mapping[str, str]
+    cutlass_types: Mapping[str, str]
 
 
 @cache
 def library() -> Library:
     """The library of all simulated boards."""
-    path = resource_folder("simulated") / "library.toml"
-    return read_declared(path, Library, str(path), BoardProfileError)
+    return read_file(Library, resource_folder("simulated") / "library.toml", "simulated library", BoardProfileError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

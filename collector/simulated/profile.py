@@ -3,36 +3,32 @@
 A field is positive, not negative, a share of at most 1, or of either sign, as its type says.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
 
-import msgspec
-from msgspec import Meta, Struct
-
-from collector.devices.declared import read_declared
 from collector.devices.errors import BoardProfileError
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
+from estimator.vocabulary.reader import LEAST_ONE, Span, read_file
 from estimator.vocabulary.resources import resource_folder, resource_names
 
-Figure = Annotated[float, Meta(ge=0.0, le=1e13)]
-Positive = Annotated[float, Meta(ge=1e-9, le=1e13)]
-Signed = Annotated[float, Meta(ge=-1e13, le=1e13)]
-Share = Annotated[float, Meta(ge=0.0, le=1.0)]
-PositiveShare = Annotated[float, Meta(ge=1e-9, le=1.0)]
-Seconds = Annotated[float, Meta(ge=0.0, le=10.0)]
-SignedSeconds = Annotated[float, Meta(ge=-10.0, le=10.0)]
+Figure = Annotated[float, Span(0.0, 1e13)]
+Positive = Annotated[float, Span(1e-9, 1e13)]
+Signed = Annotated[float, Span(-1e13, 1e13)]
+Share = Annotated[float, Span(0.0, 1.0)]
+PositiveShare = Annotated[float, Span(1e-9, 1.0)]
+Seconds = Annotated[float, Span(0.0, 10.0)]
+SignedSeconds = Annotated[float, Span(-10.0, 10.0)]
 """Latencies, gaps and delays; a simulated launch of hours would be polled for hours."""
-Period = Annotated[float, Meta(ge=1e-4, le=1e4)]
+Period = Annotated[float, Span(1e-4, 1e4)]
 """A simulated second of shorter periods takes minutes."""
-TimeConstant = Annotated[float, Meta(ge=1e-9, le=1e4)]
+TimeConstant = Annotated[float, Span(1e-9, 1e4)]
 
 
-class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table of the file."""
-
-
-class IdentityProfile(Section, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdentityProfile:
     """What the board says of itself."""
 
     product_name: str
@@ -42,7 +38,8 @@ class IdentityProfile(Section, frozen=True, kw_only=True):
     voltage_readable: bool
 
 
-class EnergyProfile(Section, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnergyProfile:
     """Planted energy of one event at `reference_voltage_v` [pJ].
 
     `tensor_pj_per_flop` holds for 16-bit operands; `tensor_precision_factor` multiplies it for others.
@@ -53,7 +50,7 @@ class EnergyProfile(Section, frozen=True, kw_only=True):
 
     reference_voltage_v: Positive
     tensor_pj_per_flop: Figure
-    tensor_precision_factor: dict[str, Figure]
+    tensor_precision_factor: Mapping[str, Figure]
     cuda_pj_per_op: Figure
     sfu_pj_per_op: Figure
     shared_pj_per_byte: Figure
@@ -63,7 +60,8 @@ class EnergyProfile(Section, frozen=True, kw_only=True):
     switching_spread: Figure
 
 
-class PowerProfile(Section, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerProfile:
     """Power that is not tied to events [W].
 
     At rest: `board_w` (memory, fans, converters), the clock tree `idle_clock_w` at the reference voltage and
@@ -85,7 +83,8 @@ class PowerProfile(Section, frozen=True, kw_only=True):
     ungated_share: Share
 
 
-class ClockProfile(Section, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockProfile:
     """Clocks and voltage.
 
     `voltage_v` over `sm_clock_mhz`, rounded up to `voltage_step_v`.  Under load the voltage sags by
@@ -95,8 +94,8 @@ class ClockProfile(Section, frozen=True, kw_only=True):
 
     boost_mhz: Figure
     idle_mhz: Figure
-    sm_clock_mhz: Annotated[tuple[Positive, ...], Meta(min_length=1)]
-    voltage_v: Annotated[tuple[Positive, ...], Meta(min_length=1)]
+    sm_clock_mhz: Annotated[tuple[Positive, ...], LEAST_ONE]
+    voltage_v: Annotated[tuple[Positive, ...], LEAST_ONE]
     voltage_step_v: Positive
     load_line_ohm: Figure
     droop_share: Share
@@ -105,7 +104,8 @@ class ClockProfile(Section, frozen=True, kw_only=True):
     slowdown_mhz_per_k: Figure
 
 
-class ThermalProfile(Section, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThermalProfile:
     """Two thermal masses in series with the surroundings: the die and its sink."""
 
     ambient_c: Signed
@@ -115,7 +115,8 @@ class ThermalProfile(Section, frozen=True, kw_only=True):
     sink_time_s: TimeConstant
 
 
-class MemoryProfile(Section, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryProfile:
     """The memory path.
 
     `dram_share` and `l2_share` are the reachable shares of the published bandwidths, `path_bytes_per_clock` the
@@ -136,7 +137,8 @@ class MemoryProfile(Section, frozen=True, kw_only=True):
     l2_edge: Figure
 
 
-class ScheduleProfile(Section, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleProfile:
     """Blocks and launches.
 
     `dispatch_clocks` per block, `block_start_clocks` before a block's first instruction, `sm_spread` between
@@ -156,7 +158,8 @@ class ScheduleProfile(Section, frozen=True, kw_only=True):
     segment_spread: Figure
 
 
-class LibraryProfile(Section, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LibraryProfile:
     """The simulated vendor library: which kernel sets it draws from, how well they use the matrix units, and how it chooses.
 
     Its costs of a kernel are off by `liking_spread` for all shapes alike and by `choice_spread` from one neighbourhood of
@@ -171,7 +174,8 @@ class LibraryProfile(Section, frozen=True, kw_only=True):
     liking_spread: Figure
 
 
-class TransientProfile(Section, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransientProfile:
     """How board power follows the silicon: shares that lag by time constants, the rest within `fast_time_s`."""
 
     fast_time_s: TimeConstant
@@ -181,7 +185,8 @@ class TransientProfile(Section, frozen=True, kw_only=True):
     creep_time_s: TimeConstant
 
 
-class SensorProfile(Section, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SensorProfile:
     """The board's power sensor.
 
     `kind` boxcar (width `window_s`) or low-pass (`window_s` = 2τ).  `clock` rigid (update k at φ + kT + jitter +
@@ -190,7 +195,7 @@ class SensorProfile(Section, frozen=True, kw_only=True):
     """
 
     kind: Literal["boxcar", "low-pass"]
-    window_s: Annotated[float, Meta(ge=1e-9, le=10.0)]
+    window_s: Annotated[float, Span(1e-9, 10.0)]
     update_period_s: Period
     clock: Literal["rigid", "renewal"]
     jitter_s: Seconds
@@ -202,14 +207,15 @@ class SensorProfile(Section, frozen=True, kw_only=True):
     noise_w: Figure
     quantum_w: Positive
     skip_share: Share
-    average_slots: Annotated[int, Meta(ge=0, le=10_000)]
+    average_slots: Annotated[int, Span(0, 10_000)]
     average_weight: Figure
     energy_counter: bool
     poll_period_s: Period
     poll_spread_s: Seconds
 
 
-class LinkProfile(Section, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkProfile:
     """Links beyond the board: to the host over PCI Express, to `peers` other boards.
 
     Rates hold in one direction, payload only; latencies are those of one word; energies are what this board spends for each byte.
@@ -218,13 +224,14 @@ class LinkProfile(Section, frozen=True, kw_only=True):
     host_bytes_per_s: Positive = 24e9
     host_latency_s: Seconds = 1.3e-6
     host_pj_per_byte: Figure = 60.0
-    peers: Annotated[int, Meta(ge=0, le=1000)] = 0
+    peers: Annotated[int, Span(0, 1000)] = 0
     peer_bytes_per_s: Positive = 230e9
     peer_latency_s: Seconds = 1.6e-6
     peer_pj_per_byte: Figure = 28.0
 
 
-class Faults(Section, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
     """Effects that are switched on to test who notices.  All off by default.
 
     `stale_share` of the runs find the sensor frozen for their whole length; `throttle_share` run at
@@ -249,7 +256,8 @@ class Faults(Section, frozen=True, kw_only=True):
     kills: str = ""
 
 
-class BoardProfile(Section, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoardProfile:
     """A simulated board: the GPU's name in `configs/gpus` and its planted physics; `name` is that of the file unless it is given."""
 
     name: str = ""
@@ -293,11 +301,11 @@ def _shipped_board(name: str) -> BoardProfile:
 
 def _read_board(path: Path) -> BoardProfile:
     where = f"board profile {path}"
-    profile = read_declared(path, BoardProfile, where, BoardProfileError)
+    profile = read_file(BoardProfile, path, "board profile", BoardProfileError)
     clock = profile.clock
     if len(clock.sm_clock_mhz) != len(clock.voltage_v) or list(clock.sm_clock_mhz) != sorted(set(clock.sm_clock_mhz)):
         raise BoardProfileError(f"{where}: clock.sm_clock_mhz must ascend and be as long as clock.voltage_v")
     for precision in profile.energy.tensor_precision_factor:
         if precision not in BYTES_PER_ELEMENT:
             raise BoardProfileError(f"{where}: energy.tensor_precision_factor: {precision!r} is no precision")
-    return msgspec.structs.replace(profile, name=profile.name or path.stem)
+    return replace(profile, name=profile.name or path.stem)

@@ -18,15 +18,7 @@ from typing import Final
 
 import numpy as np
 
-from estimator.model.coefficients import coefficient_vector
-from estimator.model.kriging import phase_features
-from estimator.model.lowering import lower
-from estimator.model.phases import OVERLAPPED, SERIAL
-from estimator.model.residuals import shape_points
-from estimator.model.timeline import warm_ratio
-from estimator.vocabulary.gpu import GpuSpec
-from estimator.vocabulary.quantities import HZ_PER_MHZ, Array, BoolArray
-from estimator.vocabulary.workload import Operator
+from estimator.vocabulary.quantities import Array, BoolArray
 
 EQUATION_ERROR: Final = 0.08
 """How far the equations err from kernel to kernel once they are fitted [ln], as on published tables."""
@@ -49,25 +41,21 @@ def error_covariance(points: Array) -> Array:
 class Design:
     """Candidates of one section, n of them, with what is not yet known of them."""
 
-    def __init__(self, moved: Array, errors: Array, *, cost: Array | None = None, share: float = 1.0) -> None:
-        """moved: J · σ (n, p); errors: E (n, n) [ln²]; cost: of each measurement (n,), in one unit for all sections (None: 1).
-
-        share: how many kernels each candidate stands for, where candidates are a choice of a larger section.
-        """
+    def __init__(self, moved: Array, errors: Array, *, cost: Array | None = None) -> None:
+        """moved: J · σ (n, p); errors: E (n, n) [ln²]; cost: of each measurement (n,), in one unit for all sections (None: 1)."""
         self.covariance: Array = moved @ moved.T + errors
         self.free: BoolArray = np.ones(len(errors), dtype=np.bool_)
-        self.share = share
         self._cost: Array = np.ones(len(errors)) if cost is None else cost
         self._squares: Array = (self.covariance**2).sum(axis=0)
 
     @property
     def variance(self) -> float:
         """Summed variance of ln(time) of all that the candidates stand for [ln²]."""
-        return self.share * float(np.trace(self.covariance))
+        return float(np.trace(self.covariance))
 
     def gains(self) -> Array:
         """By how much a measurement of each candidate lowers the variance, for a unit of cost, shape (n,); −∞ for those taken."""
-        gain = self.share * self._squares / ((MEASURING_ERROR**2 + np.diag(self.covariance)) * self._cost)
+        gain = self._squares / ((MEASURING_ERROR**2 + np.diag(self.covariance)) * self._cost)
         return np.where(self.free, gain, -np.inf)
 
     def take(self, place: int) -> None:
@@ -94,30 +82,3 @@ def greedy_choices(designs: Sequence[Design]) -> Iterator[tuple[int, int]]:
         designs[section].take(place)
         yield section, place
         best[section] = designs[section].gains()
-
-
-IDEAL: Final[dict[str, float]] = {**dict.fromkeys(OVERLAPPED + SERIAL, 1.0), "l2_knee": 0.7}
-"""Coefficients before any fit: published rates are reached, and warm operands stay in L2 as the fit's prior has it."""
-
-PHASE_WIDTH: Final = 0.5
-"""How far a phase's time lies from its ideal one before any fit [ln]: the middle of the fit's priors, 0.1 to 1."""
-
-CLOCK_WEIGHT: Final = 1.5
-"""Octaves of shape that tell as much apart as one octave of the SM clock: the ratio of the scales in `estimator.model.kriging`."""
-
-
-def phase_columns(operators: Sequence[Operator], gpu: GpuSpec, sm_clock_mhz: Array, warm: BoolArray) -> Array:
-    """J · σ of kernels at their clocks [ln], shape (n, 8): the share of each phase in the time, times PHASE_WIDTH.
-
-    sm_clock_mhz (n,); warm (n,): whether operands stay in L2 from launch to launch.
-    """
-    vector = coefficient_vector(IDEAL)
-    table = np.broadcast_to(vector, (len(operators), len(vector)))
-    phases = lower(operators, gpu, table).phases
-    features = phase_features(phases, table, sm_clock_mhz * HZ_PER_MHZ, warm_ratio(phases, gpu, warm))
-    return PHASE_WIDTH * features.shares
-
-
-def design_points(operators: Sequence[Operator], sm_clock_mhz: Array) -> Array:
-    """Where kernels of one family lie [octave], shape (n, f): fields of the shape, and the SM clock."""
-    return np.column_stack([shape_points(operators), CLOCK_WEIGHT * np.log2(sm_clock_mhz)])

@@ -6,7 +6,7 @@ A declaration is a dataclass or a TypedDict.  Types of fields:
     X | None                      null for what is not known
     A | B                         of several objects, the one whose fields fit best
     Literal["a", "b"]             one of some words
-    tuple[X, ...], tuple[X, Y]    a list of any length, or of this one
+    tuple[X, ...], tuple[X, Y]    a list of any length, or of this one; a NamedTuple, too
     Mapping[K, X]                 an object of items that are alike, under names of kind K
     a dataclass, a TypedDict      an object of known fields; fields with a default, or NotRequired, may be left out
     Array                         numbers as an array, with its Shape
@@ -25,8 +25,6 @@ from itertools import pairwise
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, NotRequired, TypeVar, Union, get_args, get_origin, get_type_hints, is_typeddict, overload
-
-import numpy as np
 
 from estimator.vocabulary.documents import LARGEST, kind_of, parse_json, parse_toml, shown
 from estimator.vocabulary.frozen import FrozenMapping
@@ -137,7 +135,7 @@ def plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         own = ((one, getattr(value, one.name)) for one in dataclasses.fields(value) if one.init)
         return {one.name: plain(item) for one, item in own if not _left_out(one, item)}
-    if isinstance(value, np.ndarray):
+    if hasattr(value, "tolist"):
         return plain(value.tolist())
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
@@ -175,6 +173,8 @@ def check_known(names: Iterable[str], known: Collection[str], place: str) -> Non
 
 def check_covariance(rows: Any, name: str) -> None:
     """Refuse what is no covariance: not square, not symmetric, or with a combination of variance below zero, rounding aside."""
+    import numpy as np  # the clock helper reads its settings without
+
     for i, row in enumerate(rows):
         if len(row) != len(rows):
             raise FaultError(f"has {len(row)} values where {len(rows)} are needed", name, i)
@@ -235,8 +235,6 @@ def _reader(hint: Any, metas: tuple[Any, ...]) -> Reader:
         return _text(next((meta for meta in metas if isinstance(meta, Words | Pattern)), None))
     if hint is bool:
         return _truth
-    if origin is np.ndarray:
-        return _array(metas)
     if origin is Literal:
         return _text(Words(args))
     if origin is tuple:
@@ -247,6 +245,11 @@ def _reader(hint: Any, metas: tuple[Any, ...]) -> Reader:
         return _mapping(*args)
     if origin is NotRequired:
         return reader_of(args[0])
+    if any(isinstance(meta, Shape) for meta in metas):
+        return _array(metas)
+    if isinstance(hint, type) and issubclass(hint, tuple):
+        read_row = _row(tuple(get_type_hints(hint).values()))
+        return lambda value: hint(*read_row(value))
     return _free if hint is Any else _object(hint)
 
 
@@ -275,7 +278,13 @@ def _array(metas: tuple[Any, ...]) -> Reader:
     for count in reversed(next(meta.counts for meta in metas if isinstance(meta, Shape))):
         rows = tuple[(rows,) * count]  # type: ignore[misc]
     read_rows = reader_of(rows)
-    return lambda value: np.array(read_rows(value.tolist() if isinstance(value, np.ndarray) else value), dtype=np.float64)
+
+    def read_array(value: Any) -> Any:
+        import numpy as np
+
+        return np.array(read_rows(value.tolist() if hasattr(value, "tolist") else value), dtype=np.float64)
+
+    return read_array
 
 
 def _text(meta: Words | Pattern | None) -> Reader:

@@ -19,12 +19,15 @@ from typing import Any, Final
 import numpy as np
 
 from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.reader import read
 from microbench.kernel import Buffer, Expectation, Kernel, Module, Pattern, Slot, Support, Work
 from microbench.numbers import STORAGE
 from microbench.operands import record_type
-from microbench.toolchain.ptx import entry_text, loop_operations
+from microbench.toolchain.ptx import Texts, entry_text, loop_operations
 
-_TABLE: Final[Mapping[str, Any]] = tomllib.loads(Path(__file__).with_name("instructions.toml").read_text(encoding="utf-8"))
+Table = Mapping[str, Any]
+
+_TABLE: Final[Table] = tomllib.loads(Path(__file__).with_name("instructions.toml").read_text(encoding="utf-8"))
 
 MOST_OPERANDS: Final = 4
 """Operands of a row that does not give their number: one for each of the letters x, y, z, w."""
@@ -78,19 +81,14 @@ def opcodes(*words: str) -> tuple[str, ...]:
     return tuple(one for word in words for one in (opcodes(*lists[word]) if word in lists else (word,)))
 
 
-def row(given: Mapping[str, Any]) -> Row:
-    """A row as its kernel needs it, from a table of TOML; a field that no row has raises TypeError."""
-    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-    values |= {name: opcodes(*values[name]) for name in ("sass", "companions", "uniform") if name in values}
-    values |= {name: FrozenMapping(values[name]) for name in ("temporaries", "flop") if name in values}
-    if "support" in values:
-        values["support"] = Support(**values["support"])
-    if "operands" in values:
-        values["operands"] = _operands(values["operands"])
-    return Row(**values | {"start": Slot(name="d", **values["start"])})
+def row(given: Table) -> Row:
+    """A row as its kernel needs it, from a table of TOML; a field that no row has raises ValueError."""
+    words = {name: opcodes(*given[name]) for name in ("sass", "companions", "uniform") if name in given}
+    operands = {"operands": _operands(given["operands"])} if "operands" in given else {}
+    return read(Row, {**given, **words, **operands, "start": {"name": "d", **given["start"]}})
 
 
-def _operands(given: str | Mapping[str, Any]) -> tuple[Slot, ...]:
+def _operands(given: str | Table) -> tuple[Slot, ...]:
     """Slots x0, x1… of a named set of operands, or of one that stands in the row."""
     chosen: dict[str, Any] = dict(_TABLE["operands"][given] if isinstance(given, str) else given)
     ranges, number, pairs = chosen.pop("ranges"), chosen.pop("number", MOST_OPERANDS), chosen.pop("pairs", "")
@@ -117,9 +115,11 @@ def instruction_kernel(row: Row, *, chains: int | None = None, unroll: int | Non
         name=name,
         arguments=ARGUMENTS,
         registers=registers,
-        before=[f"mad.wide.u32 operand_address, thread, {record_bytes(operands)}, operands;", *load_record(operands).splitlines()],
-        body=_body(row, chains, unroll // chains),
-        after=store_record(results).splitlines(),
+        texts=Texts(
+            [f"mad.wide.u32 operand_address, thread, {record_bytes(operands)}, operands;", *load_record(operands).splitlines()],
+            _body(row, chains, unroll // chains),
+            store_record(results).splitlines(),
+        ),
         lanes_may_idle=not row.whole_warp,
     )
     return Kernel(
@@ -200,7 +200,7 @@ def store_record(buffer: Buffer) -> str:
 
 def _places(buffer: Buffer) -> list[tuple[Slot, int]]:
     """Each slot with its place in a record [byte]."""
-    fields: Mapping[str, Any] = record_type(buffer).fields or {}
+    fields: Table = record_type(buffer).fields or {}
     return [(slot, int(fields[slot.name][1])) for slot in buffer.slots]
 
 

@@ -14,6 +14,7 @@ execute, on average; `fixed` = false where a block may be changed.  A slot with 
 import struct
 import tomllib
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -22,10 +23,14 @@ from typing import Any, Final
 from jinja2 import Environment, Template
 from jinja2.nativetypes import NativeEnvironment
 
-from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.reader import read
 from microbench.families.rows import load_record, opcodes, record_bytes, slot_registers, store_record
-from microbench.kernel import Buffer, Expectation, Kernel, Slot, Support, Work
-from microbench.toolchain.ptx import entry_text, loop_operations
+from microbench.kernel import Buffer, Expectation, Kernel, Slot, Work
+from microbench.toolchain.ptx import Texts, entry_text, loop_operations
+
+Table = Mapping[str, Any]
+Fields = dict[str, Any]
+"""A table of TOML as it stands there, and one that is being filled."""
 
 TEXTS: Final = ("before", "body", "after")
 BETWEEN_TEXTS: Final = "----"
@@ -38,7 +43,7 @@ st.global.b32 [target], <register>;
 """
 """A macro of all files: the thread's result, one word."""
 
-SHARED_VALUES: Final[Mapping[str, Any]] = {
+SHARED_VALUES: Final[Table] = {
     "any_word": {"name": "word", "kind": "u32", "high": 2**32 - 1},
     "words": {"name": "results", "slots": [{"name": "word", "kind": "u32"}], "written": True},
 }
@@ -59,7 +64,7 @@ def real(number: float) -> str:
     return f"0f{struct.unpack('>I', struct.pack('>f', number))[0]:08X}"
 
 
-SYNTAX: Final[dict[str, Any]] = {
+SYNTAX: Final[Fields] = {
     "variable_start_string": "<",
     "variable_end_string": ">",
     "block_start_string": "<%",
@@ -90,14 +95,14 @@ def written_kernels(file: str) -> tuple[Kernel, ...]:
     )
 
 
-def _variants(entry: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _variants(entry: Table) -> Iterator[Fields]:
     """Every combination of the values of each table of `each`."""
     for given in entry.get("each", [{}]):
         lists = [value if isinstance(value, list) else [value] for value in given.values()]
         yield from (dict(zip(given, chosen, strict=True)) for chosen in product(*lists))
 
 
-def _rendered(entry: Mapping[str, Any], defaults: Mapping[str, Any], context: dict[str, Any]) -> dict[str, Any]:
+def _rendered(entry: Table, defaults: Table, context: Fields) -> Fields:
     """A table's fields with their templates filled, texts last, and the values of `each` among them."""
     fields = {name: value for name, value in ({**defaults, **entry}).items() if name not in ("each", "let", "macros", *TEXTS)}
     for name, value in context.items():
@@ -114,7 +119,7 @@ def _rendered(entry: Mapping[str, Any], defaults: Mapping[str, Any], context: di
     return found | {name: [line for line in text.splitlines() if line.strip()] for name, text in zip(TEXTS, filled, strict=False)}
 
 
-def _value(value: Any, context: Mapping[str, Any]) -> Any:
+def _value(value: Any, context: Table) -> Any:
     if isinstance(value, str):
         return _template(_VALUE, value).render(context) if "<" in value else value
     if isinstance(value, list):
@@ -124,7 +129,7 @@ def _value(value: Any, context: Mapping[str, Any]) -> Any:
     return value
 
 
-def _buffer(given: Mapping[str, Any]) -> Buffer:
+def _buffer(given: Table) -> Buffer:
     slots = [slot for entry in given["slots"] for slot in _slots(**entry)]
     return Buffer(**{**given, "slots": tuple(slots)})
 
@@ -135,7 +140,7 @@ def _slots(*, name: str, times: int = 0, negates: str = "", **fields: Any) -> li
     return [Slot(name=f"{name}{place}", negates=negates and f"{negates}{place}", **fields) for place in range(times)]
 
 
-def _kernel(given: Mapping[str, Any]) -> Kernel:
+def _kernel(given: Table) -> Kernel:
     """The kernel of a rendered table, its text written and its operations counted."""
     arguments = (*(buffer.name for buffer in given["buffers"]), *given["scalars"])
     threads = given.get("max_threads", 256)
@@ -147,46 +152,28 @@ def _kernel(given: Mapping[str, Any]) -> Kernel:
         arguments=arguments,
         registers=registers,
         shared=given.get("shared", ""),
-        **{name: given[name] for name in TEXTS},
+        texts=Texts(**{name: given[name] for name in TEXTS}),
         max_threads=threads,
         lanes_may_idle=given.get("lanes_may_idle", True),
     )
     operations, guarded = loop_operations(text, given.get("share", 1.0)), given.get("guarded", {})
     counted = {name: operations.get(name, 0.0) + guarded.get(name, 0.0) for name in sorted({*operations, *guarded})}
-    count = given.get("count", 0)
-    support: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in given.get("support", {}).items()}
-    block = min(threads, 256) if not given.get("fixed", True) else threads
-    return Kernel(
-        name=given["name"],
-        family=given.get("family", given["name"]),
-        instruction=given["instruction"],
-        module=given["module"],
-        level=given["level"],
-        declarations=given.get("declarations", ""),
-        text=text,
-        buffers=given["buffers"],
-        arguments=arguments,
-        work=Work(
-            operations=FrozenMapping(counted),
-            **{name: FrozenMapping(given.get(name, {})) for name in ("bytes_moved", "transactions", "flop")},
-        ),
-        expectation=Expectation(
-            opcodes=opcodes(*given["opcodes"]),
-            fewest=given.get("fewest", count),
-            most=given.get("most", count),
-            companions=opcodes(*given.get("companions", ())),
-            uniform=opcodes(*given.get("uniform", ())),
-            local=given.get("local", False),
-            converges=given.get("converges", False),
-        ),
-        tolerance=given.get("tolerance", 0.0),
-        support=Support(**support),
-        modes=tuple(given["modes"]),
-        patterns=tuple(given["patterns"]),
-        chains=given.get("chains", 1),
-        unroll=given.get("unroll", count),
-        block_threads=block,
-        fixed_block=(threads, 1, 1) if given.get("fixed", True) else None,
-        min_region_bytes=given.get("min_region_bytes", 0),
-        residence=tuple(given.get("residence", ())) or None,
-    )
+    count, fixed = given.get("count", 0), given.get("fixed", True)
+    lists = {name: opcodes(*given.get(name, ())) for name in ("opcodes", "companions", "uniform")}
+    whole = {
+        "family": given["name"],
+        "unroll": count,
+        "text": text,
+        "arguments": arguments,
+        **_own(Kernel, given),
+        "work": {**_own(Work, given), "operations": counted},
+        "expectation": {"fewest": count, "most": count, **_own(Expectation, given), **lists},
+        "block_threads": threads if fixed else min(threads, 256),
+        "fixed_block": (threads, 1, 1) if fixed else None,
+    }
+    return read(Kernel, whole)
+
+
+def _own(kind: type[Kernel] | type[Work] | type[Expectation], given: Table) -> Fields:
+    """Those fields of a table that a kind of value has; an empty list stands for one that is not given."""
+    return {one.name: given[one.name] for one in fields(kind) if one.name in given and given[one.name] != []}

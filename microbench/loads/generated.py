@@ -8,14 +8,13 @@ from typing import Final, TypeVar, cast
 
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.gpu import GpuSpec
-from estimator.vocabulary.specifications import near_match
 from estimator.vocabulary.workload import Operator
 from microbench.errors import InspectionError, LaunchError, UnsupportedError
 from microbench.families.catalogue import EVERY_KERNEL, HOST_LOADS
 from microbench.kernel import ARCHITECTURES, WARP_LANES, HostLoad, Kernel, Launch, Mode, Pattern, PreparedKernel
 from microbench.loads.launch import MOST_ITERATIONS, plan_launches
-from microbench.occupancy import SUB_PARTITIONS, resident_blocks
 from microbench.operands import buffer_bytes
+from microbench.sizing import SUB_PARTITIONS, resident_blocks
 from microbench.toolchain.compile import CompiledModule, Toolchain, compile_kernels, find_toolchain
 from microbench.toolchain.inspect import InspectedEntry, check_body
 
@@ -251,9 +250,8 @@ def check_group(group: LoadGroup, path: str) -> None:
     for key, patterns in (("kernels", group.kernels), ("without", group.without)):
         for pattern in patterns:
             if not any(fnmatchcase(one.name, pattern) for one in every):
-                close = near_match(pattern.lower(), dict.fromkeys(text for one in every for text in (one.name, f"{one.family}*")))
                 raise UnsupportedError(
-                    f"{path}.{key}: no generated kernel is named {pattern!r}{close}; `collect kernels` lists them, 'ffma*' takes a family"
+                    f"{path}.{key}: no generated kernel is named {pattern!r}; `collect kernels` lists them, 'ffma*' takes a family"
                 )
     reasons = [lacks(kernel, group) for kernel in named(group, EVERY_KERNEL)] + [lacks(copy, group) for copy in named(group, COPIES)]
     if not reasons:

@@ -10,7 +10,7 @@ from typing import Final
 from estimator.vocabulary.gpu import GpuSpec
 from microbench.errors import LaunchError
 from microbench.kernel import WARP_LANES, Kernel, Launch, Mode, Pattern
-from microbench.occupancy import resident_blocks
+from microbench.sizing import resident_blocks
 from microbench.toolchain.inspect import InspectedEntry
 
 LANE_SWEEP: Final = (1, 8, 16, 24, 32)

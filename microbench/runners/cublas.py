@@ -31,8 +31,6 @@ COMPUTE_TYPES: Final[dict[str, int]] = {"fp16": 68, "bf16": 68, "fp32": 68, "tf3
 WIDER_OUTPUTS: Final[dict[str, tuple[str, ...]]] = {"fp16": ("fp16", "fp32"), "bf16": ("bf16", "fp32")}
 """Output precisions that cublasGemmEx offers beyond the operands' own."""
 
-DEFAULT_ALGORITHM: Final = -1
-"""CUBLAS_GEMM_DEFAULT: the library's own choice."""
 
 WORKSPACE_BYTES: Final = 32 << 20
 """What cuBLAS wants on compute capability 9.0; a workspace of our own, so that graphs hold no allocations."""
@@ -51,7 +49,6 @@ STATUS: Final = {
 }
 """cublasStatus_t; others by number."""
 
-ALLOCATION_FAILED: Final = 3
 NOT_SUPPORTED: Final = frozenset({7, 8, 15})
 EXECUTION_FAILED: Final = frozenset({1, 11, 13})
 
@@ -136,7 +133,7 @@ class Cublas:
             *(self._handle, transposed_b, transposed_a, n, m, k, alpha),
             *(*operands[0], *operands[1], beta, *operands[2]),
             *([product.batch] if batched else []),
-            *(COMPUTE_TYPES[product.precision], DEFAULT_ALGORITHM),
+            *(COMPUTE_TYPES[product.precision], -1),  # cUBLAS_GEMM_DEFAULT: the library's own choice
         )
         function = self._library.cublasGemmStridedBatchedEx if batched else self._library.cublasGemmEx
         what = f"cuBLAS product {m}x{n}x{k} in {product.precision}"
@@ -180,7 +177,7 @@ def check(status: int, what: str) -> None:
     if not status:
         return
     message = f"{what}: {STATUS.get(status, f'status {status}')}"
-    if status == ALLOCATION_FAILED:
+    if status == 3:
         raise DeviceMemoryError(message)
     if status in NOT_SUPPORTED:
         raise UnsupportedError(message)

@@ -27,11 +27,6 @@ CONTEXT_LOST: Final = frozenset({700, 702, 709, 710, 714, 715, 716, 717, 718, 71
 DEVICE_LOST: Final = frozenset({4, 46, 100, 101, 214, 220, 226, 802, 803, 999})
 """Errors of the board or its driver: unavailable, uncorrectable memory or link, too old a driver, unknown."""
 
-PEER_ACCESS_OPEN: Final = 704
-"""cudaErrorPeerAccessAlreadyEnabled."""
-
-KIND_BY_ADDRESS: Final = 4
-"""cudaMemcpyDefault: the addresses say where both ends lie."""
 
 ALIGNED_ELEMENTS: Final = 256
 """Operands begin at a multiple of this many numbers: at least on the 256 bytes of cudaMalloc."""
@@ -48,9 +43,6 @@ DTYPES: Final[dict[str, str]] = {
     "int8": "int8",
 }
 """NumPy type in which a precision is stored; bf16 as its bits."""
-
-ROUND_TO_BF16: Final = 0x8000
-"""Half of the last place that bf16 keeps of an fp32."""
 
 
 def load_cupy() -> Any:
@@ -154,7 +146,7 @@ class CupyDevice:
                 stop = min(start + CHUNK_ELEMENTS, elements)
                 drawn = random.standard_normal(stop - start, dtype="float64" if precision == "fp64" else "float32")
                 if precision == "bf16":
-                    drawn = ((drawn.view("uint32") + np.uint32(ROUND_TO_BF16)) >> np.uint32(16)).astype("uint16")
+                    drawn = ((drawn.view("uint32") + np.uint32(0x8000)) >> np.uint32(16)).astype("uint16")
                 target[start:stop] = drawn
         return pieces
 
@@ -188,7 +180,7 @@ class CupyDevice:
                 try:
                     runtime.deviceEnablePeerAccess(other)
                 except runtime.CUDARuntimeError as error:
-                    if int(getattr(error, "status", -1)) != PEER_ACCESS_OPEN:
+                    if int(getattr(error, "status", -1)) != 704:  # cudaErrorPeerAccessAlreadyEnabled
                         raise
                 return other
         return None
@@ -210,7 +202,7 @@ class CupyDevice:
         if target_ordinal >= 0 and origin_ordinal >= 0 and target_ordinal != origin_ordinal:
             runtime.memcpyPeerAsync(target, target_ordinal, origin, origin_ordinal, size, stream)
         else:
-            runtime.memcpyAsync(target, origin, size, KIND_BY_ADDRESS, stream)
+            runtime.memcpyAsync(target, origin, size, 4, stream)  # cudaMemcpyDefault: the addresses say where both ends lie
 
     def raw_to_host(self, values: Any) -> NDArray[Any]:
         """A copy of device memory on the host, as it is."""

@@ -11,22 +11,18 @@ from estimator.vocabulary.workload import Operator
 from microbench.errors import DeviceMemoryError, UnsupportedError
 from microbench.kernel import PreparedKernel
 from microbench.layouts import layout_of
-from microbench.occupancy import resident_blocks
 from microbench.runners.cublas import DATA_TYPES, Cublas, load_cublas, open_cublas
 from microbench.runners.cupy_device import CupyDevice, open_cupy_device
-from microbench.runners.cupy_kernels import cupy_kernel
 from microbench.runners.runner import BoundKernel, KernelTracer, Launcher, LaunchRecord, LibraryKernel, TracedKernel
 from microbench.runners.torch_device import TorchDevice, load_torch, open_torch_device
 from microbench.runners.torch_kernels import torch_kernel
-from microbench.sizing import MOST_BUFFER_SETS, displacing_sets
+from microbench.sizing import MOST_BUFFER_SETS, displacing_sets, resident_blocks
 
 L2_STATES: Final = ("warm", "cold")
 
 USABLE_SHARE: Final = 0.92
 """Part of the free memory that operands may take: the rest is for fragmentation and the libraries' own."""
 
-MOST_RESIDENT: Final = 4
-"""Kernels whose operands are kept at a time."""
 
 Request = tuple[Operator, str, str]
 """What is prepared: an operator, its L2 state and the layout of its inputs ("" where it has none)."""
@@ -34,16 +30,15 @@ Request = tuple[Operator, str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalogue:
-    """The libraries that are here: cuBLAS for products, PyTorch for the rest, CuPy where there is no PyTorch.
+    """The libraries that are here: cuBLAS for products, PyTorch for the rest.
 
-    `torch` is None where PyTorch cannot be used, and `without_torch` says why.  `attention` chooses PyTorch's backend.
+    `torch` is the reason where PyTorch cannot be used.  `attention` chooses PyTorch's backend.
     """
 
     gpu: GpuSpec
     cublas: Cublas
     cupy: CupyDevice
-    torch: TorchDevice | None
-    without_torch: str = ""
+    torch: TorchDevice | str
     attention: str = "flash"
 
     def kernel(self, operator: Operator, transpose: str = "") -> LibraryKernel:
@@ -52,18 +47,15 @@ class Catalogue:
         layout_of(operator, transpose)  # a layout that cannot be is refused before anything that is missing
         if operator.family == "gemm" and operator.precision in DATA_TYPES:
             return self.cublas.kernel(operator, capability, transpose)
-        if self.torch is not None:
-            return torch_kernel(operator, self.torch, capability, self.attention)
-        try:
-            return cupy_kernel(operator, self.cupy)
-        except UnsupportedError as error:
-            raise UnsupportedError(f"{error} ({self.without_torch})" if self.without_torch else str(error)) from error
+        if isinstance(self.torch, str):
+            raise UnsupportedError(f"{operator.family}.{operator.operator} in {operator.precision}: needs PyTorch: {self.torch}")
+        return torch_kernel(operator, self.torch, capability, self.attention)
 
     @contextmanager
     def errors(self, what: str) -> Iterator[None]:
         """Maps the errors of the libraries within a block; CuPy's innermost, for they are RuntimeErrors as PyTorch's are."""
         with ExitStack() as stack:
-            if self.torch is not None:
+            if isinstance(self.torch, TorchDevice):
                 stack.enter_context(self.torch.errors(what))
             stack.enter_context(self.cupy.errors(what))
             yield
@@ -71,7 +63,7 @@ class Catalogue:
     def trim(self) -> None:
         """Give cached memory back to the board."""
         self.cupy.trim()
-        if self.torch is not None:
+        if isinstance(self.torch, TorchDevice):
             self.torch.trim()
 
 
@@ -159,7 +151,7 @@ class LibraryRunner:
 
     def _make_room(self, needed: int, what: str) -> None:
         """Drops kernels that were not used lately until `needed` bytes are free.  Raises DeviceMemoryError where they never are."""
-        while len(self._resident) >= MOST_RESIDENT:
+        while len(self._resident) >= 4:  # kernels whose operands are kept at a time
             del self._resident[next(iter(self._resident))]
         if needed > USABLE_SHARE * self._device.free_bytes():
             self._catalogue.trim()
@@ -226,6 +218,15 @@ class OpenBoard:
     device: CupyDevice
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Libraries:
+    """The modules CuPy and PyTorch, and libcublas as ctypes loads it; None: the installed one."""
+
+    cupy: Any = None
+    cublas: Any = None
+    torch: Any = None
+
+
 @contextmanager
 def open_library_runner(
     pci_address: str,
@@ -235,31 +236,29 @@ def open_library_runner(
     *,
     seed: int = 0,
     attention: str = "flash",
-    cupy: Any = None,
-    cublas: Any = None,
-    torch: Any = None,
+    libraries: Libraries | None = None,
 ) -> Iterator[OpenBoard]:
     """The runner on the board at a PCI address; all memory is given back at the end.
 
-    `now_ns` is the host clock that sensors are stamped with.  `cupy`, `torch` are modules and `cublas` the loaded library (None: the
-    installed ones).  Without PyTorch the runner has cuBLAS's and CuPy's kernels alone.
+    `now_ns` is the host clock that sensors are stamped with.  Without PyTorch the runner has cuBLAS's kernels alone.
     Raises UnsupportedError without CuPy or cuBLAS, DeviceLostError where the board does not answer.
     """
-    pytorch, without = None, ""
+    given = libraries or Libraries()
+    torch, pytorch = given.torch, ""
     try:
-        torch = load_torch() if torch is None else torch  # first: its CUDA libraries fit each other, and CuPy takes what is loaded
+        torch = torch or load_torch()  # first: its CUDA libraries fit each other, and CuPy takes what is loaded
     except UnsupportedError as error:
-        without = str(error)
+        pytorch = str(error)
     with ExitStack() as stack:
-        device = stack.enter_context(open_cupy_device(pci_address, cupy))
-        library = load_cublas(str(device.library_file("libcublas.so"))) if cublas is None else cublas
-        products = stack.enter_context(open_cublas(library, device))
+        device = stack.enter_context(open_cupy_device(pci_address, given.cupy))
+        products = stack.enter_context(open_cublas(given.cublas or load_cublas(str(device.library_file("libcublas.so"))), device))
+        opened: TorchDevice | str = pytorch
         try:
-            if torch is not None:
-                pytorch = stack.enter_context(open_torch_device(device.ordinal, device.stream_pointer, torch))
+            if torch:
+                opened = stack.enter_context(open_torch_device(device.ordinal, device.stream_pointer, torch))
         except UnsupportedError as error:
-            without = str(error)
-        catalogue = Catalogue(gpu=gpu, cublas=products, cupy=device, torch=pytorch, without_torch=without, attention=attention)
+            opened = str(error)
+        catalogue = Catalogue(gpu=gpu, cublas=products, cupy=device, torch=opened, attention=attention)
         runner = LibraryRunner(catalogue, tracer, now_ns, seed)
         yield OpenBoard(library=runner, device=device)
         runner.close()  # not after an error: a lost board answers nothing

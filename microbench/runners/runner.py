@@ -22,11 +22,6 @@ if TYPE_CHECKING:
     from microbench.loads.copies import CopyLoad
     from microbench.loads.generated import GeneratedLoad
 
-SEGMENTS: Final = 20
-"""Parts of a run that are timed separately."""
-
-WARM_UP_ROUNDS: Final = 2
-"""Launches of every buffer set before anything is looked at: the first ones load code and choose algorithms."""
 
 PROBE_LAUNCHES: Final = 5
 """Launches from which the time of one is taken, on the device and on the host, to decide how it is launched."""
@@ -180,7 +175,7 @@ class Launcher:
     def warm_up(self) -> None:
         """Launches every buffer set, and captures graphs, the largest first; none where launches are long enough for the host."""
         device, sets = self._device, len(self._launches)
-        self._turns(WARM_UP_ROUNDS * sets)()
+        self._turns(2 * sets)()
         device.synchronize()
         before, start_ns = device.mark(), self._now_ns()
         self._turns(PROBE_LAUNCHES)()
@@ -201,7 +196,7 @@ class Launcher:
             raise LaunchError(f"{launches} launches cannot run; give at least 1")
         if launches > 1 and self._graphs is None:
             self.warm_up()
-        counts = segment_launches(launches, SEGMENTS, len(self._launches))
+        counts = segment_launches(launches, 20, len(self._launches))  # parts of a run that are timed separately
         self._device.synchronize()
         start_ns = self._now_ns()
         marks = [self._device.mark()]

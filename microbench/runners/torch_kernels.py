@@ -28,13 +28,6 @@ NORM_EPSILON: Final = 1e-5
 SCALAR: Final = 1.5
 """Second operand of operators with a number."""
 
-EXPONENT: Final = 3.0
-"""Exponent of scalar_pow: a general one for the library, and finite for normal numbers."""
-
-DROPOUT: Final = 0.1
-
-HEAD_SIZES: Final = (128, 64, 32, 16, 8, 4, 2, 1)
-"""Numbers of a head, the usual ones first."""
 
 SCALED_PRODUCT_GRANULE: Final = 16
 """Multiple that inputs and outputs of an fp8 product must be.  Source: PyTorch, torch._scaled_mm."""
@@ -168,14 +161,14 @@ def _elementwise(operator: Operator, device: TorchDevice, where: str) -> TorchCa
         "scalar_add": lambda x: x + SCALAR,
         "scalar_mul": lambda x: x * SCALAR,
         "scalar_div": lambda x: x / SCALAR,
-        "scalar_pow": lambda x: torch.pow(x, EXPONENT),
+        "scalar_pow": lambda x: torch.pow(x, 3.0),  # exponent of scalar_pow: a general one for the library, and finite for normal numbers
         "relu": torch.relu,
         "gelu": functional.gelu,
         "silu": functional.silu,
         "tanh": torch.tanh,
         "sigmoid": torch.sigmoid,
         "exp": torch.exp,
-        "dropout": lambda x: functional.dropout(x, DROPOUT, True),
+        "dropout": lambda x: functional.dropout(x, 0.1, True),
         "typecast": lambda x: x.to(device.dtype(out)),
     }
     binary: dict[str, Call] = {"add": torch.add, "mul": torch.mul, "div": torch.div, "pow": torch.pow}
@@ -330,7 +323,7 @@ def _attention(operator: Operator, device: TorchDevice, attention: str, where: s
 
 def _heads(elements: int) -> tuple[int, int, int]:
     """Tokens, heads and numbers of a head: the widest of usual heads that leaves several tokens and heads; ones where none does."""
-    for head_dim in HEAD_SIZES:
+    for head_dim in (128, 64, 32, 16, 8, 4, 2, 1):  # numbers of a head, the usual ones first
         heads, tokens = _rectangle(elements // head_dim) if elements % head_dim == 0 else (1, 1)
         if heads > 1:
             return tokens, heads, head_dim

@@ -6,20 +6,21 @@ All kernels of one architecture go through one call: the disassembler's start ta
 
 import hashlib
 import importlib.util
+import json
 import os
 import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import msgspec
-
+from estimator.vocabulary.documents import parse_json
 from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.reader import plain, read
 from estimator.vocabulary.regular_files import read_regular
 from estimator.vocabulary.whole_file import write_whole
 from microbench.errors import CompileError
@@ -38,12 +39,8 @@ TOOLKIT: Final = "/usr/local/cuda"
 TOOL_TIMEOUT_S: Final = 300.0
 """Longest that one call may take: the whole catalogue of one architecture takes a few seconds."""
 
-CACHE_FORMAT: Final = 4
-MOST_CACHED_BYTES: Final = 64 << 20
 SEAL_BYTES: Final = hashlib.sha256().digest_size
 
-MOST_REASON: Final = 300
-"""Characters of what a program says of its failure that a message repeats."""
 
 _ENTRY: Final = re.compile(r"Compiling entry function '([^']+)'")
 _FRAME: Final = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -74,7 +71,7 @@ class CompiledModule:
     source_digest: str
     digest: str
     cubin: bytes
-    entries: FrozenMapping[InspectedEntry]
+    entries: Mapping[str, InspectedEntry]
 
 
 def find_toolchain(ptxas: Path | None = None, nvdisasm: Path | None = None) -> Toolchain:
@@ -126,12 +123,10 @@ def compile_kernels(
         raise CompileError(f"no kernel to compile for {architecture}; name at least one")
     text = module_text(kernels, architecture)
     source_digest = hashlib.sha256(text.encode()).hexdigest()
-    recipe = f"{CACHE_FORMAT} {source_digest} {architecture} {level} {toolchain.ptxas_version} {toolchain.nvdisasm_version}"
+    recipe = f"5 {source_digest} {architecture} {level} {toolchain.ptxas_version} {toolchain.nvdisasm_version}"
     kept = cache / f"{hashlib.sha256(recipe.encode()).hexdigest()}.module" if cache is not None else None
-    if kept is not None and (known := _read_cache(kept)) is not None:
-        return known
-    cubin, verbose = _assemble(text, architecture, level, toolchain)
-    entries = _inspect(cubin, verbose, toolchain)
+    known = _read_cache(kept) if kept is not None else None
+    cubin, entries = known or _assembled(text, architecture, level, toolchain)
     if missing := [kernel.name for kernel in kernels if kernel.name not in entries]:
         raise CompileError(
             f"{missing[0]} is not in what nvdisasm {toolchain.nvdisasm_version} and ptxas {toolchain.ptxas_version} say of the cubin for "
@@ -147,9 +142,9 @@ def compile_kernels(
         cubin=cubin,
         entries=entries,
     )
-    if kept is not None:
+    if kept is not None and known is None:
         try:
-            _write_cache(kept, module)
+            _write_cache(kept, cubin, entries)
         except OSError:
             remark(
                 f"machine code is not kept for the next time, {cache} cannot be written; "
@@ -192,8 +187,8 @@ def _version(program: Path) -> str:
     return found[1]
 
 
-def _assemble(text: str, architecture: str, level: str, toolchain: Toolchain) -> tuple[bytes, str]:
-    """The cubin, and what the assembler says of each entry."""
+def _assembled(text: str, architecture: str, level: str, toolchain: Toolchain) -> tuple[bytes, Mapping[str, InspectedEntry]]:
+    """The cubin, and its entries."""
     with _scratch() as folder:
         source, target = folder / "module.ptx", folder / "module.cubin"
         source.write_text(text, encoding="utf-8")
@@ -201,7 +196,8 @@ def _assemble(text: str, architecture: str, level: str, toolchain: Toolchain) ->
         done = _run(command, f"ptxas {toolchain.ptxas_version} refuses the kernels for {architecture}")
         if not target.is_file():
             raise CompileError(f"ptxas {toolchain.ptxas_version} ({toolchain.ptxas}) writes no cubin for {architecture}; {INSTALL}")
-        return target.read_bytes(), done.stderr
+        cubin = target.read_bytes()
+    return cubin, _inspect(cubin, done.stderr, toolchain)
 
 
 @contextmanager
@@ -253,32 +249,29 @@ def _run(command: list[str], failure: str) -> subprocess.CompletedProcess[str]:
         said = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
         reason = next((line for line in said if "error" in line.lower() or "fatal" in line.lower()), said[0] if said else "no reason given")
         plain = "".join(letter if letter.isprintable() else "?" for letter in re.sub(r"^ptxas .*?, (?=line)", "", reason))
-        raise CompileError(f"{failure}: {plain[:MOST_REASON]}")
+        raise CompileError(f"{failure}: {plain[:300]}")
     return done
 
 
-def _read_cache(file: Path) -> CompiledModule | None:
-    """What was compiled before; None where it is missing, torn or changed since."""
+def _read_cache(file: Path) -> tuple[bytes, Mapping[str, InspectedEntry]] | None:
+    """The cubin that was compiled before, and its entries; None where it is missing, torn or changed since."""
     try:
-        stored = read_regular(file, MOST_CACHED_BYTES)
+        stored = read_regular(file, 64 << 20)
         if stored[:SEAL_BYTES] != _seal(file, stored[SEAL_BYTES:]):
             return None
-        return msgspec.msgpack.decode(stored[SEAL_BYTES:], type=CompiledModule, dec_hook=_frozen)
+        entries, _, cubin = stored[SEAL_BYTES:].partition(b"\n")
+        return cubin, read(Mapping[str, InspectedEntry], parse_json(entries))
     except (OSError, ValueError):
         return None
 
 
-def _write_cache(file: Path, module: CompiledModule) -> None:
-    """Keep a module.  Raises OSError where the folder cannot be written, or something else has the name of an entry."""
+def _write_cache(file: Path, cubin: bytes, entries: Mapping[str, InspectedEntry]) -> None:
+    """Keep a cubin and its entries.  Raises OSError where the folder cannot be written, or something else has the name of an entry."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    stored = msgspec.msgpack.encode(module)
+    stored = json.dumps(plain(entries)).encode() + b"\n" + cubin
     write_whole(file, _seal(file, stored) + stored)
 
 
 def _seal(file: Path, stored: bytes) -> bytes:
     """Digest of what is stored under a name: an entry that was changed, or that is another one's, does not match its own."""
     return hashlib.sha256(file.name.encode() + stored).digest()
-
-
-def _frozen(type_: Any, value: Any) -> Any:
-    return FrozenMapping(msgspec.convert(value, dict[str, type_.__args__[0]], dec_hook=_frozen))

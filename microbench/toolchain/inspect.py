@@ -87,8 +87,8 @@ class InspectedEntry:
     spill_load_bytes: int
     stack_bytes: int
     shared_bytes: int
-    body: FrozenMapping[int]
-    reads: FrozenMapping[int]
+    body: Mapping[str, int]
+    reads: Mapping[str, int]
 
 
 def read_listings(disassembly: str) -> dict[str, Listing]:

@@ -6,7 +6,7 @@ same frame: who am I, leave where this lane is idle, load, loop with a runtime t
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from estimator.vocabulary.frozen import FrozenMapping
 from microbench.kernel import SCALARS, Kernel, compute_capability
@@ -17,8 +17,6 @@ PTX_VERSION: Final = "8.7"
 LOOP_LABEL: Final = "LOOP"
 DONE_LABEL: Final = "DONE"
 
-MAX_THREADS_OF_A_BLOCK: Final = 1024
-"""CUDA's limit, on every architecture here."""
 
 LOOP_CONTROL: Final = ("sub.u32 left, left, 1;", "setp.ne.u32 more, left, 0;")
 """Counts the turns down; a branch follows."""
@@ -37,19 +35,25 @@ def module_text(kernels: Iterable[Kernel], architecture: str) -> str:
     return "\n".join([header, declarations, *(kernel.text for kernel in chosen)])
 
 
+class Texts(NamedTuple):
+    """Lines of PTX before a loop, in its body and after it."""
+
+    before: Iterable[str]
+    body: Iterable[str]
+    after: Iterable[str]
+
+
 def entry_text(
     *,
     name: str,
     arguments: Iterable[str],
     registers: Mapping[str, Iterable[str]],
+    texts: Texts,
     shared: str = "",
-    before: Iterable[str] = (),
-    body: Iterable[str],
-    after: Iterable[str] = (),
-    max_threads: int = MAX_THREADS_OF_A_BLOCK,
+    max_threads: int = 1024,  # CUDA's limit, on every architecture here
     lanes_may_idle: bool = True,
 ) -> str:
-    """One entry: `before`, then a loop over `body` for `iterations` turns, then `after`.
+    """One entry: the text before, a loop over the body for `iterations` turns, the text after.
 
     `registers` maps a type ("b32", "pred"…) to names.  The frame provides the u32 registers `thread` (number in the grid), `local`
     (number in the block), `lane`, `left` (turns to go), and for each argument a register with its name; addresses are generic to global.
@@ -69,8 +73,8 @@ def entry_text(
             lines.append(f"cvta.to.global.u64 {argument}, {argument};")
     if lanes_may_idle:
         lines += ["setp.ge.u32 idle, lane, active_lanes;", f"@idle bra {DONE_LABEL};"]
-    lines += [*before, "mov.b32 left, iterations;"]
-    loop = [*body, *LOOP_CONTROL, f"@more bra {LOOP_LABEL};"]
+    lines += [*texts.before, "mov.b32 left, iterations;"]
+    loop = [*texts.body, *LOOP_CONTROL, f"@more bra {LOOP_LABEL};"]
     text = "\n".join(
         [
             f".visible .entry {name}(\n{parameters}\n)",
@@ -80,7 +84,7 @@ def entry_text(
             f"{LOOP_LABEL}:",
             f'{INDENT}.pragma "nounroll";',
             *(INDENT + line for line in loop),
-            *(INDENT + line for line in after),
+            *(INDENT + line for line in texts.after),
             f"{DONE_LABEL}:",
             f"{INDENT}ret;",
             "}",

@@ -20,7 +20,6 @@ from collector.dataset.log import log_path
 from collector.devices.protocols import PreparedKernel
 from collector.errors import CampaignError, ClockError, RunnerError
 from collector.sensing.calibration import SensorCalibration
-from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.workload import Operator, make_operator
 from microbench.shapes import Choice, Derived, KernelGroup, LogRange, draw_operators
 
@@ -34,7 +33,7 @@ def planned(
 ) -> Iterator[tuple[Bench, CampaignPlan, dict[str, Any]]]:
     """An open board with the plan of a campaign on it."""
     with open_bench(BOARD, seed=seed) as bench:
-        plan = plan_campaign(spec, clocks, (), seed, bench)
+        plan = plan_campaign(spec, clocks, (), seed, bench, sensor_known=True)
         yield bench, plan, campaign_key(bench, spec, plan, (), seed)
 
 
@@ -71,6 +70,12 @@ def test_every_kernel_is_measured_at_every_clock(finished: Path, tiny: CampaignS
     assert len(set(ordinary)) == 10
     assert len(ordinary) == 20
     assert sorted(set(table.column("sm_clock_mhz").to_pylist())) == list(CLOCKS)
+    anchors = [row for row in table.to_pylist() if row["operator"] == "add"]
+    for clock in CLOCKS:
+        trials = [row["trial"] for row in anchors if row["sm_clock_mhz"] == clock]
+        assert trials == list(range(len(trials)))
+    assert len(anchors) >= 3
+    assert all(row["idle_before_w"] is not None for row in anchors)
     assert dataset.metadata["complete"]
     assert dataset.metadata["simulated"]
     assert dataset.metadata["campaign"]["digest"] == tiny.digest
@@ -86,15 +91,6 @@ def test_the_file_says_what_measured_it(finished: Path) -> None:
     assert metadata["voltage"][0]["voltage_v"] <= metadata["voltage"][1]["voltage_v"]
     assert set(metadata["drift"]) == {"latency", "power", "idle"}
     assert {"schema_version", "driver", "seed", "versions", "key"} <= metadata.keys()
-
-
-def test_anchors_are_repeated_with_growing_trials(finished: Path) -> None:
-    rows = read_kernel_dataset(finished).table.to_pylist()
-    anchors = [row for row in rows if row["operator"] == "add"]
-    for clock in CLOCKS:
-        assert [row["trial"] for row in anchors if row["sm_clock_mhz"] == clock] == list(range(len(anchors) // 2)) or len(anchors) % 2
-    assert len(anchors) >= 3
-    assert all(row["idle_before_w"] is not None for row in anchors)
 
 
 def test_the_same_seed_gives_the_same_bytes(finished: Path, tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path) -> None:
@@ -133,14 +129,11 @@ def test_a_budget_ends_a_campaign_that_can_be_resumed(tiny: CampaignSpec, calibr
     assert read_kernel_dataset(output).metadata["complete"]
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_with_a_budget_too_small_for_any_row_nothing_is_begun(
-    known: bool, tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path
-) -> None:
+def test_with_a_budget_too_small_for_any_row_nothing_is_begun(tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path) -> None:
     with planned(tiny) as (bench, plan, key):
         before_ns = bench.clock.now_ns()
         with pytest.raises(CampaignError, match=r"a budget of 8 s leaves no time for a kernel: .* give at least \d+ s"):
-            Campaign(bench, tiny, plan, key, tmp_path / "d.parquet", calibration=calibration if known else None, budget_s=8.0).run()
+            Campaign(bench, tiny, plan, key, tmp_path / "d.parquet", calibration=calibration, budget_s=8.0).run()
         assert bench.clock.now_ns() == before_ns
     assert list(tmp_path.iterdir()) == []
 
@@ -250,6 +243,10 @@ def test_a_family_filter_keeps_the_kernels_of_the_family(tiny: CampaignSpec) -> 
         p.operator for p in whole.points if p.operator.family == "softmax"
     }
     assert part.kernels == {"softmax": 4}
+    with open_bench(BOARD) as bench:
+        few = plan_campaign(tiny, (510.0,), (), 1, bench)
+    row_ids = {point.row_id for point in few.points if not point.anchor}
+    assert row_ids < {point.row_id for point in whole.points}, "a row's id is its point's, not its place's"
 
 
 def test_a_board_without_bf16_runs_fp16(tiny: CampaignSpec) -> None:
@@ -287,13 +284,6 @@ def test_draws_are_stratified_and_within_their_limits() -> None:
     assert all(operator["n"] % 64 == 0 and operator["k"] == operator["n"] // 2 for operator in operators)
 
 
-def test_ranges_that_make_too_few_kernels_are_refused() -> None:
-    shape = {"rows": Choice(values=(8.0,)), "dim": LogRange(low=1, high=4)}
-    group = KernelGroup(family="softmax", operator="softmax", precision="fp16", count=50, shape=shape)
-    with pytest.raises(WorkloadError, match="only 4 of 50 kernels lie within its ranges"):
-        draw_operators(group, "fp16", np.random.default_rng(1))
-
-
 DOCUMENT: dict[str, Any] = {
     "name": "x", "description": "", "warmup_s": 1.0, "idle_settle_s": 1.0, "idle_window_s": 1.0, "kernels_per_block": 5, "anchor_every": 0,
     "kernels": [{"family": "softmax", "operator": "softmax", "precision": "fp16", "count": 3, "shape": {"rows": 64, "dim": [32, 64, 128]}}],
@@ -304,9 +294,7 @@ DOCUMENT: dict[str, Any] = {
     ("change", "reason"),
     [
         ({"warmup": 1.0}, "warmup is unknown; known: .*warmup_s"),
-        ({"warmup_s": float("nan")}, "warmup_s = nan lies outside"),
         ({"warmup_s": -1.0}, "warmup_s = -1 lies outside 0 to 3600 s"),
-        ({"measurement": {"updates": 2}}, "measurement.updates = 2 lies outside"),
         ({"measurement": {"window": 2}}, "measurement has an unknown field 'window'"),
         ({"kernels": []}, "at least one group"),
         ({"kernels": [{**DOCUMENT["kernels"][0], "family": "fft"}]}, r"kernels\[0\].family = 'fft'"),
@@ -335,14 +323,6 @@ def test_clock_lists() -> None:
             with pytest.raises(ClockError) as caught:
                 clocks_from_text(text, gpu)
             assert "\n" not in str(caught.value)
-
-
-def test_row_ids_are_the_points_not_the_order(tiny: CampaignSpec) -> None:
-    with open_bench(BOARD) as bench:
-        few = plan_campaign(tiny, (510.0,), (), 7, bench)
-        more = plan_campaign(tiny, CLOCKS, (), 7, bench)
-    kernels = {point.row_id for point in few.points if point.operator.operator != "add"}
-    assert kernels < {point.row_id for point in more.points}
 
 
 def test_a_dataset_that_is_no_campaign_is_not_resumed(tmp_path: Path, tiny: CampaignSpec) -> None:

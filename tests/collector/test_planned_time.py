@@ -57,7 +57,7 @@ def test_a_budget_that_ends_before_the_first_row_leaves_nothing_and_a_larger_one
     output = tmp_path / "d.parquet"
     with open_bench(BOARD, seed=7) as bench:
         whole = plan_campaign(tiny, (900.0,), (), 7, bench)
-        plan = replace(whole, characterisation_s=0.0)  # the sensor takes longer than anybody could know
+        plan = replace(whole, fixed_s=0.0)  # the sensor takes longer than anybody could know
         key = campaign_key(bench, tiny, plan, (), 7)
         for traces in (False, True):
             with pytest.raises(CampaignError, match="nothing was measured: the budget ended before the first row"):

@@ -1,26 +1,20 @@
-"""What a campaign measures again, and how it keeps its board: planted faults on the simulated board show it."""
+"""What a campaign measures again: planted faults on the simulated board show it."""
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from collector.bench import Bench, open_bench
-from collector.campaigns.files import CampaignSpec, load_campaign
+from collector.campaigns.files import CampaignSpec
 from collector.campaigns.plan import closing_clocks, plan_campaign
-from collector.campaigns.repetition import Trial, Trials, passing_doubts, repeated, standard_error_share
-from collector.campaigns.running import Campaign, CampaignOutcome, campaign_key
-from collector.campaigns.thermal import keep_in_band, warm_up
+from collector.campaigns.running import Campaign, CampaignOutcome, Trials, campaign_key, passing_doubts, repeated, warm_up
 from collector.dataset import read_kernel_dataset
 from collector.dataset.log import log_path
-from collector.dataset.validation import validate_dataset
+from collector.dataset.rules import validate_dataset
 from collector.devices.protocols import PowerReadings, PowerSensor
 from collector.sensing.calibration import SensorCalibration
 from collector.simulated.profile import Faults
@@ -74,48 +68,25 @@ def test_what_something_passing_spoilt_is_flagged_and_measured_again(
 def test_a_foreign_process_is_seen_for_as_long_as_it_computes() -> None:
     with faulty(Faults(foreign_share=1.0)) as bench:
         assert bench.gpu.state().other_processes == ()
-        warm_up(bench, replace(_spec(), warmup_s=1.0))
+        warm_up(bench, 1.0)
         assert bench.gpu.state().other_processes == (4242,)
 
 
-def test_repetitions_stop_at_the_asked_standard_error(tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path) -> None:
-    asked = 0.004
-    spec = replace(tiny, target_std_share=asked, most_trials=6)
-    outcome = collected(spec, tmp_path / "d.parquet", calibration)
-    assert outcome.repeated > 0
-    lengths = set()
-    for rows in rows_by_kernel(tmp_path / "d.parquet").values():
-        trials = [Trial(doubts=passing_doubts(row["flags"], 0), power_w=row["power_w"], power_std_w=row["power_std_w"]) for row in rows]
-        clean = [trial for trial in trials if not trial.doubts]
-        lengths.add(len(rows))
-        assert standard_error_share(clean) <= asked or len(rows) == spec.most_trials or len(clean) < len(trials)
-        if len(clean) == len(rows) > 1:
-            assert standard_error_share(clean[:-1]) > asked, "it would have been enough before"
-    assert len(lengths) > 1, "some kernels need more than others"
-
-
-def test_an_interrupted_campaign_repeats_what_an_undisturbed_one_would(
+def test_a_campaign_that_is_done_has_nothing_pending_and_an_interrupted_one_repeats_what_it_would_have(
     tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path
 ) -> None:
     spec = replace(tiny, retries=2)
     collected(spec, tmp_path / "whole.parquet", calibration, Faults(foreign_share=0.3))
-    table = read_kernel_dataset(tmp_path / "whole.parquet").table
+    rows = read_kernel_dataset(tmp_path / "whole.parquet").table.to_pylist()
     with faulty() as bench:
-        plan = plan_campaign(spec, (900.0,), (), 7, bench)
+        points = plan_campaign(spec, (900.0,), (), 7, bench).points
     trials = Trials()
-    for row in table.to_pylist():
+    for number, row in enumerate(sorted(rows, key=lambda row: row["started_unix_s"])):
+        assert len(trials) == number
+        assert trials.pending(points, spec.retries)
         trials.add(row)
-    assert all(trials.next_for_doubts(point, spec) is None for point in plan.points if trials.of(point)[-1].doubts == ())
-    assert len(trials) == table.num_rows
-
-
-@given(st.lists(st.tuples(st.floats(10.0, 500.0), st.floats(0.01, 20.0)), min_size=1, max_size=8))
-def test_a_mean_is_never_surer_than_its_parts_allow(values: list[tuple[float, float]]) -> None:
-    trials = [Trial(doubts=(), power_w=power, power_std_w=std) for power, std in values]
-    power, std = np.array(values).T
-    share = standard_error_share(trials)
-    assert share * power.mean() >= math.sqrt((std**2).sum()) / len(values) * (1.0 - 1e-9)
-    assert standard_error_share([*trials, Trial(doubts=(), power_w=100.0, power_std_w=math.nan)]) == math.inf
+    assert not trials.pending(points, spec.retries)
+    assert max(row["trial"] for row in rows if row["operator"] != "add") == 2
 
 
 def test_repeated_points_have_ids_of_their_own(tiny: CampaignSpec) -> None:
@@ -128,40 +99,6 @@ def test_repeated_points_have_ids_of_their_own(tiny: CampaignSpec) -> None:
 @pytest.mark.parametrize(("mask", "passing"), [(0x04, False), (0x20, True), (0x24, True), (0x80, True)])
 def test_a_board_at_its_power_limit_is_at_it_every_time(mask: int, *, passing: bool) -> None:
     assert bool(passing_doubts(["throttled"], mask)) == passing
-
-
-def _spec() -> CampaignSpec:
-    return load_campaign("quick")
-
-
-def test_a_board_is_warmed_to_its_band() -> None:
-    spec = replace(_spec(), warmup_s=1.0, warm_to_c=45.0, warmup_longest_s=600.0)
-    with faulty() as bench:
-        assert bench.gpu.state().temperature_c < 40.0
-        assert warm_up(bench, spec) >= 45.0
-        bench.clock.wait(400.0)
-        assert bench.gpu.state().temperature_c < 42.0
-        assert keep_in_band(bench, spec) > 0.0
-        assert bench.gpu.state().temperature_c >= 45.0
-        assert keep_in_band(bench, spec) == 0.0
-
-
-def test_a_hot_board_rests_before_the_next_kernel() -> None:
-    base = _spec()
-    spec = replace(base, warmup_s=120.0, measurement=replace(base.measurement, max_temperature_c=45.0), cool_longest_s=600.0)
-    with faulty() as bench:
-        assert warm_up(bench, spec) > 45.0
-        assert keep_in_band(bench, spec) > 0.0
-        assert bench.gpu.state().temperature_c <= 42.0
-        never = replace(spec, cool_longest_s=4.0, measurement=replace(base.measurement, max_temperature_c=20.0))
-        assert keep_in_band(bench, never) == 4.0
-
-
-def test_warming_that_leads_nowhere_ends() -> None:
-    with faulty() as bench:
-        start = bench.clock.now_ns()
-        warm_up(bench, replace(_spec(), warmup_s=1.0, warm_to_c=119.0, warmup_longest_s=30.0))
-        assert (bench.clock.now_ns() - start) * 1e-9 < 60.0
 
 
 def test_power_at_rest_is_read_again_at_the_end(tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path) -> None:

@@ -38,8 +38,8 @@ def test_a_profile_of_ones_own_opens_a_bench(tmp_path: Path, profile_text: str) 
 @pytest.mark.parametrize(
     ("old", "new", "place"),
     [
-        ("dram_pj_per_byte = 46.0", "", "energy.dram_pj_per_byte is missing"),
-        ("dram_pj_per_byte = 46.0", "dram_pj_per_bite = 46.0", "energy.dram_pj_per_bite"),
+        ("dram_pj_per_byte = 46.0", "", "energy lacks the field 'dram_pj_per_byte'"),
+        ("dram_pj_per_byte = 46.0", "dram_pj_per_bite = 46.0", "energy has an unknown field 'dram_pj_per_bite'"),
         ("dram_pj_per_byte = 46.0", "dram_pj_per_byte = -46.0", "energy.dram_pj_per_byte"),
         ("dram_pj_per_byte = 46.0", "dram_pj_per_byte = nan", "energy.dram_pj_per_byte"),
         ("dram_pj_per_byte = 46.0", 'dram_pj_per_byte = "46"', "energy.dram_pj_per_byte"),
@@ -51,7 +51,7 @@ def test_a_profile_of_ones_own_opens_a_bench(tmp_path: Path, profile_text: str) 
         ("average_slots = 11", "average_slots = 11.5", "sensor.average_slots"),
         ("sm_clock_mhz = [210, 1020", "sm_clock_mhz = [1020, 210", "clock.sm_clock_mhz"),
         ("[power]", "[energie]", "energie"),
-        ("[power]", "[power", "not a TOML file"),
+        ("[power]", "[power", "not valid TOML"),
         ("voltage_readable = true", "voltage_readable = 1", "identity.voltage_readable"),
     ],
 )

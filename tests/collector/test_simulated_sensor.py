@@ -1,8 +1,9 @@
 """Laws of the simulated power sensor: update clock, window, gain, and what a poll shows."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 from collector.bench import open_simulated
 from collector.simulated.board import SimulatedBoard

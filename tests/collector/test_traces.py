@@ -64,16 +64,6 @@ def test_another_gain_divides_power(traced: Path, calibration: SensorCalibration
     assert main(["validate", str(tmp_path / "new.parquet")]) == 0
 
 
-def test_rows_without_a_trace_are_left_out_and_told(tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path) -> None:
-    output = tmp_path / "d.parquet"
-    with pytest.raises(KeyboardInterrupt):
-        collected(tiny, output, calibration, report=stop_after(3))
-    outcome = collected(tiny, output, calibration, resume=True, traces=True)
-    done = reprocess_dataset(output, None, tmp_path / "again.parquet")
-    assert (done.rows, done.untraced) == (outcome.rows - 3, 3)
-    assert main(["reprocess", str(output), "--out", str(tmp_path / "b.parquet")]) == 3
-
-
 def test_a_torn_trace_costs_no_row_and_no_other_trace(tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path) -> None:
     output = tmp_path / "d.parquet"
     with pytest.raises(KeyboardInterrupt):
@@ -102,6 +92,7 @@ def test_a_trace_file_without_a_beginning_is_told_and_costs_no_row(
     assert (outcome.kept, outcome.rows) == (4, outcome.planned)
     done = reprocess_dataset(output, None, tmp_path / "again.parquet")
     assert (done.rows, done.untraced) == (outcome.rows - 4, 4)
+    assert main(["reprocess", str(output), "--out", str(tmp_path / "b.parquet")]) == 3
 
 
 def test_a_resume_with_nothing_to_do_leaves_every_file_as_it_is(tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path) -> None:
@@ -125,13 +116,3 @@ def test_what_has_no_traces_says_how_to_get_them(tiny: CampaignSpec, calibration
     with pytest.raises(DatasetError):
         reprocess_dataset(output, None, tmp_path / "again.parquet")
     assert not (tmp_path / "again.parquet").exists()
-
-
-def test_a_dataset_without_traces_leaves_none_of_the_one_before(
-    traced: Path, tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path
-) -> None:
-    output = tmp_path / "d.parquet"
-    output.write_bytes(traced.read_bytes())
-    traces_path(output).write_bytes(traces_path(traced).read_bytes())
-    collected(tiny, output, calibration)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["d.parquet"]

@@ -1,7 +1,7 @@
 """`collect validate`: a sound dataset breaks no rule, and each rule notices what it is there for."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 from collector.campaigns.files import CampaignSpec
+from collector.campaigns.summary import anchor_drift
 from collector.cli import main
-from collector.dataset import read_kernel_dataset, write_kernel_dataset
-from collector.dataset.rules import RULES
+from collector.dataset import read_kernel_dataset, rows_to_table, write_kernel_dataset
+from collector.dataset.rules import RULES, validate_dataset
 from collector.dataset.schema import IDENTITY_COLUMNS, KERNEL_COLUMNS, SHAPE_COLUMNS
-from collector.dataset.validation import validate_dataset
 from collector.sensing.calibration import SensorCalibration
 from tests.collector.test_campaign import collected
 
@@ -57,18 +57,6 @@ def told(**entries: Any) -> Change:
     return lambda _rows, metadata: metadata.update(entries)
 
 
-def drifted(rows: list[dict[str, Any]], _metadata: dict[str, Any]) -> None:
-    """Every anchor at one clock draws a little more than the one before."""
-    anchors = sorted((row for row in rows if row["operator"] == "add"), key=lambda row: row["started_unix_s"])
-    while len(anchors) < 6:
-        anchors.append({**anchors[-1], "row_id": f"more{len(anchors)}", "started_unix_s": anchors[-1]["started_unix_s"] + 60.0})
-        rows.append(anchors[-1])
-    for index, row in enumerate(anchors):
-        row["sm_clock_mhz"] = row["sm_clock_measured_mhz"] = 900.0
-        row["power_w"] = 150.0 * (1.0 + 0.02 * index)
-        row["energy_j"] = row["power_w"] * row["latency_s"]
-
-
 def unusable(rows: list[dict[str, Any]], _metadata: dict[str, Any]) -> None:
     for row in rows[:4]:
         row["flags"] = ["power_missing"]
@@ -80,31 +68,20 @@ def too_fast(rows: list[dict[str, Any]], _metadata: dict[str, Any]) -> None:
     row.update({"latency_s": 1e-6, "energy_j": 1e-6 * row["power_w"], "energy_counter_j": None})
 
 
-def early(rows: list[dict[str, Any]], metadata: dict[str, Any]) -> None:
-    one(started_unix_s=lambda row: row["started_unix_s"] - 3.0)(rows, metadata)
-    metadata["simulated"] = False
-
-
 SPOILERS: dict[str, Change] = {
     "D01": copied,
     "D02": told(complete=False),
-    "D03": one(gpu_uuid="GPU-other"),
     "D04": told(sensor={}),
     "D05": unusable,
     "R01": one(temperature_c=4000.0),
     "R02": one(m=-5),
-    "R03": one(flags=["odd"]),
     "R04": one(kernel_name=None),
-    "R05": one(samples=1),
     "R06": one(power_std_w=lambda row: row["power_w"]),
-    "T01": early,
-    "T02": drifted,
-    "T03": told(drift={"idle": 0.3}),
+    "T02": told(drift={"idle": 0.3}),
     "P01": one(energy_j=lambda row: 1.001 * row["energy_j"]),
     "P02": one(power_w=300.0, energy_j=lambda row: 300.0 * row["latency_s"]),
     "P03": one(power_w=12.0, power_std_w=0.1, energy_j=lambda row: 12.0 * row["latency_s"]),
     "P04": one(sm_clock_measured_mhz=lambda row: 0.9 * row["sm_clock_mhz"]),
-    "P05": one(throttle_reasons=0x40),
     "P06": one(energy_counter_j=lambda row: 2.0 * row["energy_j"]),
     "P07": too_fast,
 }
@@ -127,9 +104,7 @@ def test_a_rule_notices_what_it_is_there_for(rule: str, sound: Path, tmp_path: P
     assert all("\n" not in breach.what for breaches in findings.broken.values() for breach in breaches)
 
 
-@pytest.mark.parametrize(
-    ("rule", "flag"), [("P04", "clock_off_target"), ("P06", "counter_disagrees"), ("R05", "few_samples"), ("R04", "kernel_untraced")]
-)
+@pytest.mark.parametrize(("rule", "flag"), [("P04", "clock_off_target"), ("P06", "counter_disagrees"), ("R04", "kernel_untraced")])
 def test_a_doubt_that_a_row_states_breaks_no_rule(rule: str, flag: str, sound: Path, tmp_path: Path) -> None:
     def change(rows: list[dict[str, Any]], metadata: dict[str, Any]) -> None:
         SPOILERS[rule](rows, metadata)
@@ -141,47 +116,24 @@ def test_a_doubt_that_a_row_states_breaks_no_rule(rule: str, flag: str, sound: P
 def distinct(name: str, index: int) -> Any:
     """A value of a column that the rows with other numbers do not have."""
     column = KERNEL_COLUMNS[name]
-    if column.type == pa.bool_():
-        return index % 2 == 0  # of six rows three each: too few for a trend
-    return {pa.string(): f"other{index}", pa.int64(): 7 + index, pa.float64(): 7.5 + index}[column.type]
+    return {pa.bool_(): index % 2 == 0, pa.string(): f"other{index}", pa.int64(): 7 + index, pa.float64(): 7.5 + index}[column.type]
+
+
+def drift_of(sound: Path, changed: Sequence[str]) -> float:
+    """Drift of the power of four anchors that each draw 2 % more than the one before, and differ in some columns."""
+    anchor = next(row for row in read_kernel_dataset(sound).table.to_pylist() if row["operator"] == "add")
+    rows = [{**anchor, **{name: distinct(name, i) for name in changed}, "power_w": 150.0 * (1.0 + 0.02 * i), "trial": i} for i in range(4)]
+    return anchor_drift(rows_to_table(rows, {})).get("power", 0.0)
 
 
 @pytest.mark.parametrize("name", IDENTITY_COLUMNS[::9])
-def test_only_rows_that_are_equal_in_all_that_ran_are_compared(name: str, sound: Path, tmp_path: Path) -> None:
-    def change(rows: list[dict[str, Any]], metadata: dict[str, Any]) -> None:
-        drifted(rows, metadata)
-        for index, row in enumerate([row for row in rows if row["operator"] == "add"]):
-            row[name] = distinct(name, index)
-
-    assert "T02" not in validate_dataset(spoilt(sound, tmp_path, change)).broken
+def test_only_rows_that_are_equal_in_all_that_ran_are_compared(name: str, sound: Path) -> None:
+    assert drift_of(sound, [name]) < 0.05
 
 
-def test_nothing_that_came_out_hides_a_drift(sound: Path, tmp_path: Path) -> None:
+def test_nothing_that_came_out_hides_a_drift(sound: Path) -> None:
     assert {*SHAPE_COLUMNS, "precision", "grid_x", "tile_m", "l2_state", "sm_clock_mhz"} <= set(IDENTITY_COLUMNS)
-
-    def change(rows: list[dict[str, Any]], metadata: dict[str, Any]) -> None:
-        drifted(rows, metadata)
-        for index, row in enumerate([row for row in rows if row["operator"] == "add"]):
-            row.update({name: distinct(name, index) for name in OUTCOME_COLUMNS - {"flags", "power_w", "latency_s", "started_unix_s"}})
-
-    assert "T02" in validate_dataset(spoilt(sound, tmp_path, change)).broken
-
-
-def test_files_of_a_simulated_board_may_begin_at_one_hour_and_those_of_a_real_board_may_not(sound: Path, tmp_path: Path) -> None:
-    def another(simulated: bool) -> Change:
-        def change(rows: list[dict[str, Any]], metadata: dict[str, Any]) -> None:
-            metadata["simulated"] = simulated
-            for row in rows:
-                row["row_id"] = f"other{row['row_id']}"
-
-        return change
-
-    for simulated in (True, False):
-        folder = tmp_path / str(simulated)
-        folder.mkdir()
-        spoilt(sound, folder, told(simulated=simulated)).rename(folder / "first.parquet")
-        spoilt(sound, folder, another(simulated))
-        assert ("T01" in validate_dataset(folder).broken) is not simulated
+    assert drift_of(sound, sorted(OUTCOME_COLUMNS - {"flags", "power_w", "trial"})) > 0.05
 
 
 def test_a_dataset_without_rows_is_not_valid(sound: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -212,7 +164,7 @@ def test_the_command_tells_by_its_status(sound: Path, tmp_path: Path, capsys: py
     document = json.loads(captured.out.split("\n", 1)[1])
     assert document["valid"] is False
     assert [rule["rule"] for rule in document["rules"] if rule["broken"]] == ["P01"]
-    assert "1 of 21 rules" in captured.err
+    assert "1 of 15 rules" in captured.err
     assert main(["validate", str(tmp_path / "none.parquet")]) == 1
     assert main(["validate"]) == 2
     (tmp_path / "cut.parquet").write_bytes(bad.read_bytes()[:-7])

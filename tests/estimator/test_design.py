@@ -5,10 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimator.engine.design import EQUATION_ERROR, MEASURING_ERROR, PHASE_WIDTH, Design, error_covariance, greedy_choices, phase_columns
+from estimator.engine.design import EQUATION_ERROR, MEASURING_ERROR, Design, error_covariance, greedy_choices
 from estimator.vocabulary.quantities import Array
-from estimator.vocabulary.specifications import load_gpu
-from estimator.vocabulary.workload import make_operator
 
 
 def made(seed: int, count: int, columns: int = 3) -> tuple[Array, Array]:
@@ -19,7 +17,7 @@ def made(seed: int, count: int, columns: int = 3) -> tuple[Array, Array]:
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**20), count=st.integers(1, 40))
 def test_every_measurement_lowers_what_is_unknown_by_the_gain_that_was_told(seed: int, count: int) -> None:
-    design = Design(*made(seed, count), share=1.5)
+    design = Design(*made(seed, count))
     before = design.variance
     for _ in range(count):
         gains = design.gains()
@@ -54,13 +52,3 @@ def test_sections_are_served_by_what_they_still_lack() -> None:
     order = [section for section, _ in greedy_choices([Design(0.05 * sure[0], 0.1 * sure[1]), Design(*unsure)])]
     assert len(order) == 40
     assert order[:10].count(1) > 5
-
-
-def test_a_kernel_s_columns_are_the_shares_of_its_time() -> None:
-    large = make_operator("gemm", "linear", "bf16", batch=1, m=8192, n=8192, k=8192)
-    add = make_operator("elementwise", "add", "bf16", elements=2**28, reads=2**29)
-    small = make_operator("elementwise", "add", "bf16", elements=256, reads=512)
-    clock, warm = np.full(1, 1410.0), np.ones(1, dtype=bool)
-    found = [phase_columns([operator], load_gpu("a100-pcie-40gb"), clock, warm)[0] / PHASE_WIDTH for operator in (large, add, small)]
-    assert [int(np.argmax(shares)) for shares in found[:2]] == [0, 2]  # math, DRAM
-    assert found[2][-2:].sum() > 0.8  # starting and ending

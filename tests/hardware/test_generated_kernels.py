@@ -18,7 +18,7 @@ from microbench.families.catalogue import KERNELS, kernels_for
 from microbench.kernel import Kernel, Launch
 from microbench.loads.copies import CopyLoad, copy_loads
 from microbench.loads.generated import LoadGroup, architecture_of
-from microbench.occupancy import resident_blocks
+from microbench.sizing import resident_blocks
 from microbench.toolchain.compile import CompiledModule, compile_kernels, find_toolchain, user_cache
 from tests.hardware.board import BOARD, open_real_runner, real_specification
 from tests.hardware.rates import SATURATING, reachable_share

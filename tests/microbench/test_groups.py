@@ -31,16 +31,6 @@ def test_a_mode_beside_another_is_launched_or_named(mode: str, toolchain: Toolch
     assert [skipped[reason] for reason in reasons] == [len(lacking)] * len(reasons)
 
 
-def test_many_kernels_without_a_mode_are_one_line(toolchain: Toolchain) -> None:
-    loads, skipped = generated_loads([LoadGroup(kernels=("ffma*", "fadd*", "fmul*"), modes=("full", "block_sweep"))], GPU, toolchain)
-    assert {load.launch.mode for load in loads} == {"full"}
-    ((reason, count),) = skipped.items()
-    assert count == len(loads)
-    named, _, rest = reason.partition(": ")
-    assert f" and {count - 3} more" in named
-    assert rest.startswith("no launch mode block_sweep")
-
-
 def test_the_shipped_sweep_over_blocks_is_as_long_as_its_page_says(toolchain: Toolchain, repository: Path, cubin_cache: Path) -> None:
     loads, skipped = generated_loads(load_campaign("blocks").instructions, GPU, toolchain, cache=cubin_cache)
     assert skipped == {}

@@ -8,12 +8,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from microbench.numbers import decode, encode
 from tests.microbench.interpreter.arithmetic import compute
-from tests.microbench.interpreter.warp import fragment, multiply
 
 WORDS = st.integers(0, 2**32 - 1)
-HALVES = st.floats(width=16, allow_nan=False, allow_infinity=False)
 SINGLES = st.floats(width=32, allow_nan=False, allow_infinity=False, allow_subnormal=False, min_value=-(2.0**60), max_value=2.0**60)
 DOUBLES = st.floats(allow_nan=False, allow_infinity=False, allow_subnormal=False, min_value=-(2.0**200), max_value=2.0**200)
 MASK = 2**32 - 1
@@ -144,29 +141,3 @@ def test_a_double_multiply_add_is_rounded_once(a: float, b: float, c: float) -> 
     smallest = min((abs(Fraction(x)) for x in (a, b) if x), default=Fraction(1))
     if exact and smallest > Fraction(2) ** -400 and abs(exact) > Fraction(2) ** -700:
         assert float(got) == rounded(exact, "f64")
-
-
-@given(st.tuples(HALVES, HALVES, HALVES), st.tuples(HALVES, HALVES, HALVES))
-def test_each_half_of_a_pair_is_computed_for_itself(low: tuple[float, ...], high: tuple[float, ...]) -> None:
-    words = [encode(np.array(pair), "f16x2") for pair in zip(low, high, strict=True)]
-    got = decode(np.array([one("fma.rn.f16x2", *words)], dtype=np.uint32), "f16x2")
-    for place, (a, b, c) in enumerate((low, high)):
-        exact = Fraction(a) * Fraction(b) + Fraction(c)
-        if exact and abs(exact) < 65504 and abs(exact) >= Fraction(2) ** -14:
-            assert got[place] == rounded(exact, "f16")
-
-
-def test_a_product_of_fragments_is_the_product_of_the_matrices() -> None:
-    generator = np.random.default_rng(3)
-    left, right = generator.integers(-3, 4, (16, 16)).astype(float), generator.integers(-3, 4, (16, 8)).astype(float)
-    registers = []
-    for part, number, matrix in (("a", 4, left), ("b", 2, right)):
-        rows, columns = fragment(part, "f16", number, (16, 8, 16))
-        numbers = matrix[rows, columns].reshape(32, number, 2)
-        registers.append([encode(np.ascontiguousarray(numbers[:, place, :]).ravel(), "f16x2") for place in range(number)])
-    nothing = [np.zeros(32, dtype=np.uint32) for _ in range(4)]
-    opcode = ("mma", "sync", "aligned", "m16n8k16", "row", "col", "f32", "f16", "f16", "f32")
-    product = multiply(opcode, nothing, registers[0], registers[1], None)
-    rows, columns = fragment("c", "f32", 4, (16, 8, 16))
-    got = np.stack([word.view(np.float32) for word in product], axis=1)
-    assert np.array_equal(got, (left @ right)[rows, columns])

@@ -10,9 +10,9 @@ from microbench.errors import LaunchError
 from microbench.families import KERNELS, kernel_named
 from microbench.kernel import Kernel
 from microbench.loads.launch import plan_launches, shares_region
-from microbench.loads.square_wave import duty_cycle, fit_duration, wave_kernel, wave_launch
-from microbench.occupancy import resident_blocks
+from microbench.loads.square_wave import fit_duration, wave_kernel, wave_launch
 from microbench.operands import buffer_bytes
+from microbench.sizing import resident_blocks
 from microbench.toolchain.inspect import InspectedEntry
 
 GPUS = gpu_names()
@@ -53,13 +53,6 @@ def test_what_is_for_a_cache_fits_it_and_what_is_for_memory_does_not(gpu: GpuSpe
         elif kernel.level in ("dram", "peer"):
             assert MISSING * gpu.l2_bytes <= walked <= gpu.dram_bytes
         assert buffer_bytes(kernel, launch) < gpu.dram_bytes
-
-
-def test_full_launches_use_every_sm_and_all_that_fits_one(gpu: GpuSpec) -> None:
-    kernel = kernel_named("ffma_k8_u64")
-    launch = plan_launches(kernel, gpu, entry(kernel, registers=32), "full", iterations=10)[0]
-    assert launch.blocks == gpu.num_sms * gpu.warps_per_sm * 32 // kernel.block_threads
-    assert launch.active_threads == launch.threads
 
 
 @pytest.mark.parametrize(
@@ -107,30 +100,12 @@ def test_runs_that_make_no_line_are_refused(counts: list[int], times: list[float
         fit_duration(counts, times)
 
 
-@pytest.mark.parametrize("duration", [0.0, -1.0, float("nan"), float("inf"), 1e9])
-def test_durations_that_cannot_be_made_are_refused(duration: float) -> None:
-    with pytest.raises(LaunchError):
-        fit_duration([1, 2, 3], [1e-6, 2e-6, 3e-6]).iterations(duration)
-
-
 def test_a_wave_uses_the_share_of_sms_that_was_asked_for(gpu: GpuSpec) -> None:
     assert wave_launch(gpu, 10).threads == gpu.num_sms * 4 * wave_kernel().block_threads
     half = wave_launch(gpu, 10, 0.5)
     assert half.blocks == round(gpu.num_sms / 2)
     assert half.threads_per_block == 1024
     assert wave_launch(gpu, 10, 1e-6).blocks == 1
-
-
-@pytest.mark.parametrize("share", [0.0, -0.5, 1.5, float("nan")])
-def test_shares_outside_the_gpu_are_refused(share: float) -> None:
-    with pytest.raises(LaunchError, match="give more than 0 and at most 1"):
-        wave_launch(load_gpu(GPUS[0]), 10, share)
-
-
-def test_a_period_is_divided_by_its_duty() -> None:
-    assert duty_cycle(0.1, 0.25) == (pytest.approx(0.025), pytest.approx(0.075))
-    with pytest.raises(LaunchError):
-        duty_cycle(0.1, 1.0)
 
 
 def test_a_sweep_over_blocks_changes_nothing_but_the_grid(gpu: GpuSpec) -> None:

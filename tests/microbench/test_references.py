@@ -40,26 +40,6 @@ def test_a_chase_through_shared_memory_goes_down_its_bank() -> None:
     assert np.array_equal(executed_results(kernel, launch)["results"]["word"], (4 * thread + 128 * 16 * TURNS) % 16384)
 
 
-def test_a_chase_through_memory_goes_down_its_column() -> None:
-    kernel, launch = prepared("l1_chase")
-    thread = np.arange(launch.threads) % launch.threads_per_block
-    steps = 16 * TURNS * launch.threads_per_block
-    assert np.array_equal(executed_results(kernel, launch)["results"]["word"], 8 * (thread + steps) % launch.region_bytes)
-
-
-def test_blocks_beyond_the_regions_walk_them_again() -> None:
-    kernel, launch = prepared("hotspot_16")
-    heat = executed_results(kernel, replace(launch, grid=(3, 1, 1), regions=2))["result"]["heat"].reshape(3, -1)
-    assert np.array_equal(heat[2], heat[0])
-    assert not np.array_equal(heat[1], heat[0])
-
-
-def test_a_copy_holds_what_was_read() -> None:
-    kernel, launch = prepared("dram_copy")
-    copied = executed_results(kernel, launch)["copied"]["word"]
-    assert np.array_equal(copied, filled_buffers(kernel, launch)["data"]["word"])
-
-
 def test_tensor_products_add_one_product() -> None:
     kernel, launch = prepared("mma_bf16")
     inputs = filled_buffers(kernel, launch)["operands"]
@@ -92,15 +72,6 @@ def test_warpgroup_products_are_those_of_the_tiles_in_memory() -> None:
     # Row 45: third warp, lane 4·5 + 0, upper eight rows; column 9: second group of eight, odd.
     got = executed_results(kernel, launch)["results"]["c7"][2 * 32 + 20]
     assert np.isclose(got, TURNS * turn + products[0], rtol=1e-5)
-
-
-def test_vector_sums() -> None:
-    kernel, launch = prepared("vector_add_256")
-    inputs = filled_buffers(kernel, launch)
-    a, b, c = (blocks_of(inputs[name]["value"], launch) for name in ("a", "b", "c"))
-    c = c.copy()
-    c[:, :TURNS] = a[:, :TURNS] + b[:, :TURNS]
-    assert np.array_equal(blocks_of(executed_results(kernel, launch)["c"]["value"], launch)[:, :TURNS], c[:, :TURNS])
 
 
 def test_matrix_products() -> None:
@@ -137,16 +108,6 @@ def test_heat_spreads_on_the_plate() -> None:
         around = padded[:, :-2, 1:-1] + padded[:, 2:, 1:-1] + padded[:, 1:-1, :-2] + padded[:, 1:-1, 2:]
         heat = heat + 0.1 * (around - 4 * heat) + 0.01 * (80.0 - heat) + power[:, turn]
     assert np.allclose(executed_results(kernel, launch)["result"]["heat"].reshape(heat.shape), heat, rtol=1e-5)
-
-
-def test_a_layer_sums_weighted_inputs() -> None:
-    kernel, launch = prepared("backprop_forward_16")
-    inputs = filled_buffers(kernel, launch)
-    weights = blocks_of(inputs["weights"]["value"], launch)[:, :TURNS].reshape(launch.blocks, TURNS, 16, 16).astype(np.float64)
-    layer = blocks_of(inputs["inputs"]["value"], launch)[:, 0].reshape(launch.blocks, 1, 16, 16)
-    want = (weights * layer).sum(axis=(1, 2))
-    got = executed_results(kernel, launch)["result"]["sum"].reshape(launch.blocks, 16, 16)
-    assert np.allclose(got, want[:, None, :], atol=1e-5)
 
 
 def test_weights_move_along_the_gradient_with_momentum() -> None:

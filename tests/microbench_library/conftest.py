@@ -10,6 +10,7 @@ import pytest
 from collector.devices.board_runner import BoardRunner, open_board_runner
 from collector.devices.tracer import CuptiTracer
 from estimator.vocabulary.specifications import load_gpu
+from microbench.runners.library_runner import Libraries
 from microbench.runners.runner import KernelTracer
 from tests.microbench_library.cuda_fake import FakeCublas, FakeCupti, World, fake_cupy
 
@@ -54,9 +55,7 @@ def open_fake_board(
         load_gpu("h200-sxm"),
         world.now_ns,
         tracer=CuptiTracer(cupti) if tracer is None else tracer,
-        cupy=fake_cupy(world, raw_kernels),
-        cublas=cublas,
-        torch=NO_TORCH,
+        libraries=Libraries(cupy=fake_cupy(world, raw_kernels), cublas=cublas, torch=NO_TORCH),
     ) as runner:
         yield FakeBoard(runner=runner, world=world, cublas=cublas, cupti=cupti)
 

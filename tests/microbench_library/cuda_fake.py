@@ -149,15 +149,6 @@ def fake_cupy(world: World, raw_kernels: dict[str, Callable[..., None]] | None =
     def normal(count: int, dtype: str) -> Array:
         return generator.standard_normal(count, dtype=np.dtype(dtype)).view(Array)
 
-    def into(function: Callable[..., Any]) -> Callable[..., None]:
-        def launch(*inputs: Any, out: Any) -> None:
-            def work() -> None:
-                function(*inputs, out=out)
-
-            world.launch(f"cupy_{function.__name__}", work)
-
-        return launch
-
     class RawKernel:
         def __init__(self, code: str, name: str) -> None:
             self.name, self.num_regs, self.shared_size_bytes, self.max_dynamic_shared_size_bytes = name, 32, 1024, 0
@@ -218,19 +209,10 @@ def fake_cupy(world: World, raw_kernels: dict[str, Callable[..., None]] | None =
             device=SimpleNamespace(get_cublas_handle=lambda: 1),
         ),
         random=SimpleNamespace(RandomState=lambda seed: SimpleNamespace(standard_normal=normal)),
-        RawKernel=RawKernel,
         RawModule=raw_module,
         empty=empty,
         asnumpy=np.asarray,
-        rint=np.rint,
         get_default_memory_pool=lambda: pool,
-        add=into(np.add),
-        multiply=into(np.multiply),
-        divide=into(np.divide),
-        maximum=into(np.maximum),
-        tanh=into(np.tanh),
-        exp=into(np.exp),
-        copyto=lambda target, source: world.launch("cupy_copy", lambda: np.copyto(target, source)),
     )
 
 

@@ -70,12 +70,6 @@ def test_what_cublas_lacks_is_refused_by_name(
         cublas.kernel(operator, capability)
 
 
-def test_a_dimension_beyond_32_bits_is_refused(device: CupyDevice) -> None:
-    operator = make_operator("gemm", "linear", "fp16", batch=1, m=2**31, n=8, k=8)
-    with open_cublas(FakeCublas(World()), device) as cublas, pytest.raises(UnsupportedError, match="2147483647"):
-        cublas.kernel(operator, 9.0)
-
-
 @pytest.mark.parametrize(
     ("status", "error"),
     [(3, DeviceMemoryError), (15, UnsupportedError), (13, DeviceLostError), (14, KernelFailedError), (99, KernelFailedError)],

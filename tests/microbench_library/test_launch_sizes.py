@@ -5,8 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from estimator.vocabulary.specifications import load_gpu
-from microbench.occupancy import resident_blocks
-from microbench.sizing import GRAPH_S, MOST_GRAPH_NODES, SMALLEST_GRAPH, displacing_sets, graph_ladder, graph_launches, segment_launches
+from microbench.sizing import (
+    GRAPH_S,
+    MOST_GRAPH_NODES,
+    SMALLEST_GRAPH,
+    displacing_sets,
+    graph_ladder,
+    graph_launches,
+    resident_blocks,
+    segment_launches,
+)
 
 A100 = load_gpu("a100-pcie-40gb")
 H200 = load_gpu("h200-sxm")
@@ -68,12 +76,3 @@ def test_between_two_uses_of_a_buffer_more_than_the_cache_is_read(working_set: f
 )
 def test_resident_blocks_are_those_of_the_occupancy_calculator(gpu, threads: int, registers: int, shared: int, blocks: int) -> None:  # type: ignore[no-untyped-def]
     assert resident_blocks(gpu, threads, registers, shared) == blocks
-
-
-@given(st.integers(1, 1024), st.integers(0, 255), st.integers(0, 200_000))
-def test_a_hungrier_kernel_never_has_more_blocks(threads: int, registers: int, shared: int) -> None:
-    here = resident_blocks(H200, threads, registers, shared)
-    assert resident_blocks(H200, min(1024, threads + 32), registers, shared) <= here
-    assert resident_blocks(H200, threads, registers, shared + 4096) <= here
-    if registers:
-        assert resident_blocks(H200, threads, min(255, registers + 8), shared) <= here

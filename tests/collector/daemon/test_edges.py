@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from collector.boards import board_words, named_boards, several
+from collector.campaigns.running import Progress
 from collector.daemon.locks import LOCK_NAME, daemon_lock, daemon_runs, locked, signal_holder, worker_lock_path
-from collector.daemon.log_file import LARGEST_BYTES, LogFile, LogReader
-from collector.daemon.notify import Notifier
-from collector.daemon.reporting import StopRequest, cause_of
+from collector.daemon.log_file import LARGEST_BYTES, LogFile, LogReader, Notifier
+from collector.daemon.reporting import StopRequest, Tally, cause_of
+from collector.devices.polling import HostClock
 from collector.errors import BoardBusyError, BoardLostError, ClockError, CollectorError, DaemonError, DatasetError, DeviceError, DriverError
 
 
@@ -45,11 +46,6 @@ def test_a_service_manager_that_cannot_be_reached_is_named_and_ends_nothing(name
     notifier.send(READY=1)
     assert "NOTIFY_SOCKET" in notifier.trouble
     notifier.send(WATCHDOG=1)
-
-
-@pytest.mark.parametrize("changes", [{}, {"WATCHDOG_USEC": "x"}, {"WATCHDOG_USEC": "5000000", "WATCHDOG_PID": "6"}, {"WATCHDOG_USEC": "0"}])
-def test_a_watchdog_of_another_process_or_none_is_none(changes: dict[str, str]) -> None:
-    assert Notifier(changes, 5).watchdog_s is None
 
 
 def test_one_daemon_a_folder_and_a_dead_ones_lock_is_free(tmp_path: Path) -> None:
@@ -100,20 +96,6 @@ def test_a_number_in_a_lock_that_somebody_else_has_now_is_not_signalled(tmp_path
             assert signal_holder(path, holder.pid, signal.SIGKILL)
         assert holder.returncode == -signal.SIGKILL
         assert stranger.poll() is None
-
-
-def test_a_lock_that_a_child_inherited_lives_as_long_as_the_child(tmp_path: Path) -> None:
-    path = worker_lock_path(tmp_path, "sim:x")
-    lock = locked(path)
-    assert lock is not None
-    child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE, pass_fds=(lock,))
-    os.close(lock)
-    assert locked(path) is None
-    child.kill()
-    child.communicate()
-    again = locked(path)
-    assert again is not None
-    os.close(again)
 
 
 def test_boards_have_locks_of_their_own_whatever_they_are_called(tmp_path: Path) -> None:
@@ -203,3 +185,15 @@ def test_a_log_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
     heard: list[str] = []
     LogFile(tmp_path / "file" / "daemon.log", heard.append).write("still heard")
     assert heard[0].endswith("still heard")
+
+
+def test_each_report_counts_from_the_beginning_so_that_a_lost_one_takes_nothing_with_it() -> None:
+    row = {"family": "gemm", "operator": "linear", "precision": "fp16", "flags": ["throttled"], "power_w": 250.0}
+    steps = [(3, None), (3, None), (4, row), (5, None), (6, {**row, "flags": []})]  # three rows were there; the fifth point could not run
+    tally = Tally(HostClock())
+    assert tally.message(Progress(phase="warming up", done=3, total=9)).kept is None
+    told = [tally.message(Progress(phase="measuring", done=done, total=9, row=found)) for done, found in steps]
+    assert [(one.kept, one.rows, one.flagged, one.refused) for one in told][-1] == (3, 2, 1, 1)
+    assert (told[2].power_w, told[3].power_w) == (250.0, None)
+    assert told[0].eta_s is None
+    assert told[-1].eta_s is not None

@@ -1,7 +1,6 @@
 """A daemon that died or hangs is named in one line; telling it to end twice, or too late, does no harm."""
 
 import json
-import os
 import signal
 import sqlite3
 import subprocess
@@ -17,7 +16,7 @@ from hypothesis import strategies as st
 
 from collector.cli import main
 from collector.daemon.jobs import STALE_S, Daemon, Overview
-from collector.daemon.locks import LOCK_NAME, daemon_lock, signal_daemon
+from collector.daemon.locks import daemon_lock
 from collector.daemon.store import FILE_NAME, open_store
 from tests.collector.daemon.conftest import BOARD, DEADLINE_S, Place
 
@@ -71,10 +70,6 @@ def test_a_complaint_is_one_line_and_only_of_a_daemon_that_hangs_or_died(silent_
     assert not line or str(PID) in line
 
 
-def test_nothing_is_wrong_where_no_daemon_ever_ran() -> None:
-    assert Overview().complaint(NOW_S) == ""
-
-
 @pytest.mark.parametrize(
     ("runs", "silent_s", "draining", "words"),
     [
@@ -101,13 +96,6 @@ def test_status_flags_a_dead_and_a_hung_daemon_in_one_line(
     assert silent_s - CLOCK_STEP_S <= document["daemon"]["silent_s"] <= time.time() - since_s + CLOCK_STEP_S
 
 
-def test_a_daemon_that_has_ended_is_stopped_again_without_a_failure(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    daemon_was_there(place, silent_s=5.0, draining=True)
-    for _ in range(2):
-        assert main(["stop", "--daemon", "--wait", "--config", str(place.config)]) == 0
-        assert capsys.readouterr() == ("the daemon has ended before\n", "")
-
-
 def test_the_second_stop_sends_the_signal_and_the_third_finds_it_done(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["stop", "--daemon", "--config", str(place.config)]
     place.overview()
@@ -121,13 +109,6 @@ def test_the_second_stop_sends_the_signal_and_the_third_finds_it_done(place: Pla
         assert process.wait(DEADLINE_S) == -signal.SIGTERM
     assert main(words) == 0
     assert capsys.readouterr().out == "the daemon has ended before\n"
-
-
-def test_a_process_that_only_has_the_daemons_number_is_not_signalled(place: Place) -> None:
-    place.overview()
-    (place.state / LOCK_NAME).touch()
-    assert not signal_daemon(place.state, os.getpid())
-    assert not signal_daemon(place.state, 2**22 + 1)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
 """What the daemon shows: metrics that a strict reader takes, a page that every reader can use, and no way to change anything."""
 
-import re
 import stat
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -11,18 +11,15 @@ from urllib.parse import urlsplit
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
-from collector.daemon.display import note_text, overview_lines
 from collector.daemon.jobs import Board, Daemon, Job, Overview
-from collector.daemon.metrics import COUNTERS, exposition
-from collector.daemon.page import status_page
-from collector.daemon.server import POLICY, STYLE, TOKEN_NAME, status_site
+from collector.daemon.server import COUNTERS, POLICY, STYLE, TOKEN_NAME, exposition, status_page, status_site
 from collector.daemon.settings import ListenAddress
 from collector.daemon.store import open_store
 from collector.errors import DaemonError
 from tests.estimator.serve.conftest import Served
+from tests.fitter.page import colours, contrast
 
 VOID = {"meta", "link", "br"}
 
@@ -48,15 +45,6 @@ OVERVIEW = Overview(
     counts={"queued": 0, "running": 1, "done": 0, "failed": 0, "cancelled": 0},
     counters={("rows_written", "GPU-1"): 4.0},
 )
-
-
-def test_a_job_that_waits_says_until_when() -> None:
-    """A clock that was set back leaves a time far ahead."""
-    waiting = replace(JOB, state="queued", message="the board is in use", not_before_unix_s=4_102_444_800.0)
-    assert note_text(waiting) == "not before 2100-01-01 00:00:00 UTC: the board is in use"
-    assert note_text(replace(waiting, not_before_unix_s=1.0)) == "the board is in use"
-    overview = replace(OVERVIEW, jobs=(waiting,))
-    assert "not before 2100-01-01" in "\n".join(overview_lines(overview))
 
 
 def test_metrics_are_in_base_units_and_unknown_figures_have_no_sample() -> None:
@@ -134,24 +122,10 @@ def test_the_page_can_be_read_by_everybody() -> None:
     assert "unknown" in outline.words
 
 
-def contrast(one: str, other: str) -> float:
-    """Contrast of two colours (WCAG 2.2)."""
-
-    def luminance(colour: str) -> float:
-        digits = colour if len(colour) == 6 else "".join(2 * digit for digit in colour)
-        parts = [int(digits[index : index + 2], 16) / 255 for index in (0, 2, 4)]
-        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
-    return (light + 0.05) / (dark + 0.05)
-
-
-def test_text_stands_out_in_light_and_in_dark() -> None:
-    themes = re.findall(r"--text:#(\w+);--back:#(\w+);--soft:#(\w+);--line:#\w+;--link:#(\w+)", STYLE.read_text())
-    assert len(themes) == 2
-    for text, back, soft, link in themes:
-        assert min(contrast(colour, back) for colour in (text, soft, link)) >= 4.5
+@pytest.mark.parametrize("dark", [False, True])
+def test_text_stands_out(dark: bool) -> None:
+    found = colours(STYLE.read_text(), dark=dark)
+    assert min(contrast(found[name], found["back"]) for name in ("text", "soft", "link")) >= 4.5
 
 
 def test_the_page_runs_no_script_loads_nothing_and_orders_nothing() -> None:
@@ -173,12 +147,6 @@ def test_whatever_a_job_or_a_board_is_called_is_shown_as_text(text: str) -> None
     outline = Outline(status_page(overview, 1e9))
     assert not outline.all("script")
     assert outline.words.count("<script>alert(1)</script>") == 6
-
-
-def test_a_page_without_boards_and_jobs_says_so() -> None:
-    words = Outline(status_page(replace(OVERVIEW, boards=(), jobs=(), counts={"queued": 0}), 1e9)).words
-    assert words.count("None.") == 2
-    assert "no jobs" in words
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from collector.campaigns.files import load_campaign
 from collector.campaigns.plan import CampaignPlan, plan_campaign
 from collector.campaigns.running import Campaign, Progress, campaign_key
 from collector.campaigns.summary import kept_rows
-from collector.commands.stopping import stoppable
+from collector.commands.output import stoppable
 from collector.dataset import claimed_dataset
 from collector.devices.nvml import open_board
 from collector.devices.protocols import Gpu, GpuIdentity, GpuState, StateReadings

@@ -13,10 +13,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from collector.devices.clock_record import left_records, write_record
 from tests.collector.interruption.campaign_process import INTERRUPTED
@@ -34,7 +34,7 @@ from tests.collector.interruption.referee import (
     told_rows,
     unplug_meter,
 )
-from tests.collector.nvml.stub import GPU_LOST, INVALID_ARGUMENT
+from tests.collector.nvml.stub import INVALID_ARGUMENT
 
 PHASES = ("characterising the power sensor", "warming up, idle power", "measuring", "row", "idle power again")
 TOUCHED = ("lock_low", "lock_high", "limit_mw", "mem_mhz")
@@ -57,11 +57,6 @@ def test_kills_at_random_moments_lose_and_double_no_row(arena: Arena) -> None:
     while fallen < 3:
         fallen += bout(arena, fallen, chance, blows=3 - fallen)
     assert (arena.tally.lost, arena.tally.doubled) == (0, 0)
-
-
-@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGHUP], ids=lambda ending: ending.name)
-def test_signals_end_a_campaign_in_order(arena: Arena, ending: int) -> None:
-    assert bout(arena, 100 + ending, random.Random(4), ending=ending, blows=1) == 1
 
 
 def test_a_full_disk_loses_no_row(arena: Arena) -> None:
@@ -96,27 +91,7 @@ def by_signal(ending: int) -> Callable[[Arena, Path], tuple[Contestant, int]]:
     def way_out(arena: Arena, output: Path) -> tuple[Contestant, int]:
         contestant = began(arena, output)
         os.kill(contestant.process.pid or 0, ending)
-        return contestant, -ending if ending in (signal.SIGKILL, signal.SIGQUIT) else INTERRUPTED
-
-    return way_out
-
-
-def by_lost_board(arena: Arena, output: Path) -> tuple[Contestant, int]:
-    """The board falls off the bus; it is there again when the campaign has ended."""
-    contestant = began(arena, output)
-    arena.boards.set(fail_all=GPU_LOST)
-    contestant.go_on()
-    return contestant, 1
-
-
-def by_refused_clock(**refusal: int) -> Callable[[Arena, Path], tuple[Contestant, int]]:
-    """The driver takes no further clock; it is itself again when the campaign has ended."""
-
-    def way_out(arena: Arena, output: Path) -> tuple[Contestant, int]:
-        contestant = began(arena, output)
-        arena.boards.set(**refusal)
-        contestant.go_on()
-        return contestant, 1
+        return contestant, -ending if ending == signal.SIGKILL else INTERRUPTED
 
     return way_out
 
@@ -197,18 +172,13 @@ EXITS: dict[str, Callable[[Arena, Path], tuple[Contestant, int]]] = {
     "Ctrl-C": by_signal(signal.SIGINT),
     "SIGTERM": by_signal(signal.SIGTERM),
     "SIGHUP": by_signal(signal.SIGHUP),
-    "SIGQUIT": by_signal(signal.SIGQUIT),
     "SIGKILL": by_signal(signal.SIGKILL),
     "SIGKILL, the guard's too": guard_killed_too,
     "SIGKILL, the guard's too, then another campaign": by_next_campaign,
     "power-off": by_power_off,
-    "disk full": lambda arena, output: (Contestant(arena, arena.order(output, file_limit_bytes=5_000)), 1),
-    "lost board": by_lost_board,
-    "refused clock": by_refused_clock(fail_lock=INVALID_ARGUMENT),
-    "refused clock, and refused to be given back": by_refused_clock(may_lock=0),
     **{f"exception: {phase}": by_exception(phase) for phase in PHASES},
 }
-"""Every way out of a measurement; a meter that is pulled out, and a full disk at any byte, have tests of their own above."""
+"""Ways out of a measurement; those that cost the board, its clock, the disk or the meter have tests of their own."""
 
 
 @pytest.mark.parametrize("way_out", EXITS)
@@ -230,31 +200,17 @@ def test_no_exit_leaves_the_board_in_another_state(arena: Arena, way_out: str) -
 
 @pytest.mark.parametrize("refusal", [{"fail_lock": INVALID_ARGUMENT}, {"may_lock": 0}], ids=["the clock", "the right"])
 def test_a_clock_that_is_refused_in_the_middle_of_a_sweep_loses_no_row(arena: Arena, tmp_path: Path, refusal: dict[str, int]) -> None:
-    output = tmp_path / "d.parquet"
+    output, before = tmp_path / "d.parquet", found(arena)
     contestant = began(arena, output)
     arena.boards.set(**refusal)
     contestant.go_on()
     status = contestant.end()
     arena.boards.set(fail_lock=0, may_lock=1)
     clock_back_s(arena, time.monotonic())
-    assert status == 1
+    assert (status, found(arena)) == (1, before)
     assert "clock" in contestant.message
     assert "\n" not in contestant.message
     told = set(contestant.rows)
     assert 0 < len(told) < len(arena.planned)
     check_left(arena, output, told, traces=False)
     bring_to_end(arena, output, told_rows(output))
-
-
-def test_a_process_that_is_killed_while_resuming_loses_nothing(arena: Arena, tmp_path: Path) -> None:
-    output = tmp_path / "d.parquet"
-    told: set[str] = set()
-    for rows in (4, 1, 1):
-        contestant = Contestant(arena, arena.order(output, hold_after=2 + rows))
-        contestant.listen(2 + rows)
-        contestant.process.kill()
-        contestant.end()
-        told |= set(contestant.rows)
-        check_left(arena, output, told, traces=False)
-        told = told_rows(output)
-    bring_to_end(arena, output, told)

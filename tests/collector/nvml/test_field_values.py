@@ -39,7 +39,3 @@ def test_no_value_is_no_number(content: bytes) -> None:
     found = field_numbers([content + answered(1, "I", 8)], 2)
     assert math.isnan(found[0, 0])
     assert found[0, 1] == 8.0
-
-
-def test_no_polls_are_no_rows() -> None:
-    assert field_numbers([], 2).shape == (0, 2)

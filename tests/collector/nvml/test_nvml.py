@@ -8,18 +8,17 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from collector.bench import open_bench
 from collector.boards import named_boards
-from collector.commands.devices import device_documents
+from collector.commands.listings import devices
 from collector.devices.nvml import NvmlBoard, board_addresses, open_board
 from collector.devices.nvml_library import open_nvml
 from collector.devices.voltage import voltage_in
-from collector.errors import BoardLostError, ClockError, DeviceError, DriverError
+from collector.errors import BoardLostError, DeviceError, DriverError
 from collector.sampling import Sampler
 from tests.collector.nvml.stub import (
     GPU_LOST,
@@ -95,20 +94,6 @@ def test_stamps_ascend_and_nothing_is_handed_over_twice(boards: Boards, board: N
     assert stamps[-1] <= time.monotonic_ns()
 
 
-def test_a_value_that_cannot_be_is_left_out(boards: Boards, board: NvmlBoard) -> None:
-    boards.set(power_mw=0xFFFF_FFFF)
-    target = boards.get("reads") + 5
-    until(lambda: boards.get("reads") > target)
-    board.sensor.read()
-
-    def other_field_read() -> bool:
-        instant, average = board.sensor.read()
-        assert instant.power_w.size == 0
-        return average.power_w.size > 0
-
-    until(other_field_read)
-
-
 @pytest.mark.parametrize(
     ("settings", "fields"),
     [
@@ -149,21 +134,6 @@ def test_a_board_takes_its_owners_specification(
         pass
 
 
-def test_what_an_old_driver_reads_is_what_is_measured(boards: Boards) -> None:
-    boards.set(fail_fields=NOT_SUPPORTED, average_mw=99_000)
-    with open_board("0") as opened:
-        sampler = Sampler(opened.gpu, (opened.sensor,))
-        assert sampler.field == "usage"
-        power_w: list[float] = []
-
-        def heard() -> bool:
-            power_w.extend(sampler.drain().board.power_w.tolist())
-            return len(power_w) > 3
-
-        until(heard)
-    assert set(power_w) == {99.0}
-
-
 @pytest.mark.parametrize("code", [GPU_LOST, RESET_REQUIRED])
 def test_a_lost_board_hides_no_other_and_says_what_to_do(
     code: int, library_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -183,15 +153,8 @@ def test_a_lost_board_hides_no_other_and_says_what_to_do(
     with pytest.raises(BoardLostError, match="GPU 1.*name the other boards"):
         named_boards(("all",))
     assert len(named_boards(("0", "2"))) == 2
-    refused = [document["refused"] for document in device_documents() if not document["simulated"]]
+    refused = [document.refused for document in devices()[0] if not document.simulated]
     assert [bool(reason) for reason in refused] == [False, True, False]
-
-
-def test_the_energy_counter_is_in_joules(boards: Boards, board: NvmlBoard) -> None:
-    boards.set(energy_mj=123_456)
-    reading = board.sensor.read_energy()
-    assert reading is not None
-    assert reading.energy_j == pytest.approx(123.456)
 
 
 def test_a_clock_that_was_held_is_given_back_and_another_is_never_touched(boards: Boards) -> None:
@@ -202,12 +165,6 @@ def test_a_clock_that_was_held_is_given_back_and_another_is_never_touched(boards
         opened.gpu.lock_clock_mhz(1500.0)
         assert (boards.get("lock_low"), boards.get("lock_high")) == (1500, 1500)
     assert (boards.get("lock_high"), boards.get("reset_calls")) == (0, 1)
-
-
-def test_without_the_right_to_lock_the_message_says_what_to_do(boards: Boards, board: NvmlBoard) -> None:
-    boards.set(may_lock=0)
-    with pytest.raises(ClockError, match="needs root.*--freqs current"):
-        board.gpu.lock_clock_mhz(900.0)
 
 
 @pytest.mark.parametrize(
@@ -298,20 +255,6 @@ def test_an_old_driver_is_used_as_far_as_it_goes(tmp_path: Path) -> None:
     fields, clocks, mask, locked = json.loads(ended.stdout)
     assert (fields, clocks, mask) == (["usage"], [], 0x08)
     assert "--freqs current" in locked
-
-
-def test_collect_devices_lists_real_boards_first(library_folder: Path, tmp_path: Path) -> None:
-    boards = Boards(tmp_path / "boards", count=2)
-    boards.set(1, product=4)
-    ended = in_process(library_folder, boards, "-m", "collector.cli", "devices", "--json")
-    assert ended.returncode == 0, ended.stderr
-    listed: list[dict[str, Any]] = json.loads(ended.stdout)
-    real = [device for device in listed if not device["simulated"]]
-    assert [device["gpu"] for device in real] == ["0", "1"]
-    assert real[0]["specification"] == "h200-sxm"
-    assert real[0]["power_fields"] == ["instant", "average"]
-    assert real[1]["specification"] == ""
-    assert listed[: len(real)] == real
 
 
 @pytest.mark.parametrize(

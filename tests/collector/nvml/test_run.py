@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 
 from collector.bench import open_bench
-from collector.devices.board_claim import claimed_board
-from collector.devices.file_lock import user_name
 from tests.collector.nvml.stub import SLOTS, Boards, board_uuid
 
 REST_W, BUSY_W, BUSY_S = 80.0, 320.0, 1.5
@@ -237,22 +235,12 @@ def test_an_interruption_loses_the_run_that_was_going_on_and_no_other(environmen
     assert json.loads(out.read_text()) == document
 
 
-def test_a_board_on_which_somebody_measures_is_refused_with_who_it_is(environment: dict[str, str]) -> None:
-    with claimed_board(UUID):
-        ended = collected(environment, "--", "true")
-    assert ended.returncode == 1
-    assert ended.stderr.count("\n") == 1
-    assert f"process {os.getpid()} of user {user_name(os.geteuid())} measures on {UUID} now" in ended.stderr
-
-
 @pytest.mark.parametrize(
     ("arguments", "status", "reason"),
     [
         (["--freqs", "nonsense", "--", "true"], 2, "is no clock in MHz"),
         ([], 2, "COMMAND"),
-        (["--gpu", "7", "--", "true"], 1, "boards:"),
         (["--gpu", "0,1", "--", "true"], 1, "several boards"),
-        (["--sensor", "missing.json", "--", "true"], 1, "missing.json"),
     ],
 )
 def test_bad_input_is_one_line(arguments: list[str], status: int, reason: str, environment: dict[str, str]) -> None:

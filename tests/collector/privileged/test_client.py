@@ -3,7 +3,6 @@
 import ctypes
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -151,10 +150,8 @@ def answering(place: Place, *replies: bytes) -> tuple[socket.socket, threading.T
     ("reply", "words"),
     [
         (b"", "has gone"),
-        (b"\xff\n", "no clock helper of this release"),
         (b'{"version": 7, "ok": true}\n', "no clock helper of this release"),
         (b"x" * 70_000, "no clock helper of this release"),
-        (b'{"version": 1, "ok": true}\n', "no clock helper of this release"),
         (b'{"version": 1, "ok": false, "error": "board_not_allowed", "text": "no"}\n', "add the board"),
     ],
 )
@@ -168,45 +165,6 @@ def test_whatever_answers_instead_is_named(reply: bytes, words: str, place: Plac
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
         thread.join()
-
-
-def test_a_helper_that_refuses_does_not_mean_that_no_clock_is_held(place: Place) -> None:
-    refusal = b'{"version": 1, "ok": false, "error": "too_many", "text": "no"}\n'
-    listener, thread = answering(place, refusal)
-    try:
-        command = [sys.executable, "-m", "collector.cli", "clocks", "status"]
-        done = subprocess.run(command, env=without_right(place), capture_output=True, text=True, check=False, timeout=PATIENCE_S)
-    finally:
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        thread.join()
-    assert "too_many" in done.stderr
-    assert done.stdout == "no clock is held that this user may know of\n"
-
-
-EXAMINER = """
-import os, sys
-from collector.commands.doctor import examine
-for line in sys.stdin:
-    os.environ["WATTPRINT_CLOCKS_SOCKET"] = line.strip()
-    found = next(finding for finding in examine() if finding.check == "clock helper")
-    print(found.state, found.seen, found.remedy, flush=True)
-"""
-
-
-def test_doctor_tells_what_the_helper_locks_or_why_not(place: Place) -> None:
-    examiner = Holder(place, script=EXAMINER)
-    missing = examiner.tell(str(place.socket))
-    assert missing.startswith("warning")
-    assert "lock-clocks-without-root.md" in missing
-    helper = place.start()
-    there = examiner.tell(str(place.socket))
-    assert there.startswith("ok")
-    assert f"{UUID} 510 to 1410 MHz" in there
-    stopped(helper, signal.SIGKILL)
-    dead = examiner.tell(str(place.socket))
-    assert dead.startswith("warning")
-    assert "systemctl" in dead
 
 
 def test_the_command_starts_the_helper_in_its_own_process(place: Place, opened: Connect) -> None:

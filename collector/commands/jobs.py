@@ -1,0 +1,213 @@
+"""`collect status`, `collect stop` and `collect logs`: the daemon and its jobs."""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from collector.commands.options import CONTEXT, MOST_JOBS, config_option, output_options
+from collector.commands.output import Speaker, columns, note
+from collector.errors import DaemonError
+from estimator.options.command_line import DONE
+
+if TYPE_CHECKING:
+    from collector.daemon.jobs import Board, Job, Overview
+    from collector.daemon.settings import DaemonSettings
+    from collector.daemon.store import Store
+
+JOB_HEADS: Final = ("job", "state", "campaign", "board", "progress", "rows", "refused", "left", "note")
+BOARD_HEADS: Final = ("board", "name", "job", "SM clock", "power", "temperature")
+
+LOOK_S: Final = 0.1
+"""How often the end of a job, or more of its log, is looked for [s]."""
+
+
+@click.command("status", context_settings=CONTEXT)
+@click.option("--all", "everything", is_flag=True, help="Every job that there ever was, not the newest only.")
+@config_option
+@output_options
+def status_command(everything: bool, config: Path | None, speak: Speaker) -> int:
+    """Jobs, boards and the daemon: state, progress, time left, rows written and refused, clocks.
+
+    A daemon that died, or that has said nothing for a minute, is named in a line on stderr.
+    """
+    from collector.daemon.jobs import Overview
+    from collector.daemon.settings import client_settings
+    from collector.daemon.store import has_database, open_store
+
+    folder = client_settings(config, os.environ).folder
+    if has_database(folder):
+        with open_store(folder) as store:
+            overview = store.overview(-1 if everything else 20)
+    else:
+        overview = Overview()
+    now_unix_s = time.time()
+    speak.say(overview_document(overview, folder, now_unix_s), overview_lines(overview))
+    if complaint := overview.complaint(now_unix_s):
+        note(f"warning: {complaint}")
+    elif not overview.running:
+        speak.note(f"no daemon runs in {folder}; `collect daemon --config FILE` starts one")
+    return DONE
+
+
+def overview_lines(overview: "Overview") -> list[str]:
+    """An overview for people."""
+    from collector.daemon.jobs import time_text
+
+    daemon, blocks = overview.daemon, []
+    if overview.running:
+        since = "now" if daemon.started_unix_s is None else time_text(daemon.started_unix_s)
+        page = f", status page at {daemon.listen}" if daemon.listen else ""
+        blocks.append([f"daemon {'draining' if daemon.draining else 'running'}: process {daemon.pid} since {since}{page}"])
+        if overview.boards:
+            blocks.append(columns([BOARD_HEADS, *map(_board_cells, overview.boards)]))
+    blocks.append(columns([JOB_HEADS, *map(_job_cells, reversed(overview.jobs))]) if overview.jobs else ["no jobs"])
+    return [line for block in blocks for line in ("", *block)][1:]
+
+
+def overview_document(overview: "Overview", folder: Path, now_unix_s: float) -> dict[str, Any]:
+    """An overview as plain data at a time of day [s since 1970]; what is not known is null."""
+    beat_s = overview.daemon.beat_unix_s
+    now = {"silent_s": None if beat_s is None else now_unix_s - beat_s, "complaint": overview.complaint(now_unix_s)}
+    return {
+        "state_folder": str(folder),
+        "daemon": {"running": overview.running, **asdict(overview.daemon), **now},
+        "counts": overview.counts,
+        "boards": [asdict(board) for board in overview.boards],
+        "jobs": [asdict(job) for job in overview.jobs],
+    }
+
+
+def _board_cells(board: "Board") -> tuple[str, ...]:
+    figures = ((board.sm_clock_mhz, "{:.0f} MHz"), (board.power_w, "{:.1f} W"), (board.temperature_c, "{:.0f} °C"))
+    return (board.board, board.name, str(board.job or "-"), *("-" if value is None else form.format(value) for value, form in figures))
+
+
+def _job_cells(job: "Job") -> tuple[str, ...]:
+    from collector.daemon.jobs import RUNNING, left_text, note_text
+
+    note = note_text(job)
+    return (
+        str(job.id),
+        f"{job.state}, stopping" if job.state == RUNNING and job.stop else job.state,
+        job.title,
+        job.board,
+        f"{job.done}/{job.total}" if job.total else "-",
+        str(job.rows),
+        str(job.refused),
+        "-" if job.eta_s is None else left_text(job.eta_s),
+        note if len(note) <= 100 else f"{note[:100]}…",
+    )
+
+
+@contextmanager
+def _opened(config: Path | None) -> "Iterator[tuple[Store, DaemonSettings]]":
+    """The jobs of the daemon that a config names, and its settings.  Raises DaemonError where there are none."""
+    from collector.daemon.settings import client_settings
+    from collector.daemon.store import has_database, open_store
+
+    settings = client_settings(config, os.environ)
+    if not has_database(settings.folder):
+        raise DaemonError(f"{settings.folder}: no daemon has ever run there and no job is queued; name its --config")
+    with open_store(settings.folder) as store:
+        yield store, settings
+
+
+@click.command("stop", context_settings=CONTEXT)
+@click.argument("job", type=click.IntRange(1, MOST_JOBS), required=False)
+@click.option("--all", "everything", is_flag=True, help="Every job that waits or runs.")
+@click.option("--daemon", "daemon_too", is_flag=True, help="The daemon itself; its jobs go on when it is started again.")
+@click.option("--wait", is_flag=True, help="Return when it has stopped.")
+@config_option
+@output_options
+def stop_command(job: int | None, everything: bool, daemon_too: bool, wait: bool, config: Path | None, speak: Speaker) -> int:
+    """Stop a job, all jobs, or the daemon: after the kernel that runs; asked a second time, at once.
+
+    Finished rows are safe; `collect submit … --resume` goes on with a job that was stopped.
+    """
+    from collector.daemon.jobs import OPEN_STATES
+
+    if (job is not None) + everything + daemon_too != 1:
+        raise click.UsageError("name a job, or give --all or --daemon")
+    with _opened(config) as (store, _):
+        if daemon_too:
+            lines, stopped = [_stop_daemon(store, wait=wait)], []
+        else:
+            numbers = [item.id for item in store.jobs(*OPEN_STATES)] if everything else [job or 0]
+            stopped = _stop_jobs(store, numbers, wait=wait)
+            lines = [f"job {item['job']}: {item['state']}" for item in stopped] or ["no job waits or runs"]
+    speak.say({"daemon": daemon_too, "jobs": stopped}, lines)
+    return DONE
+
+
+def _stop_jobs(store: "Store", numbers: list[int], *, wait: bool) -> list[dict[str, object]]:
+    """Ask each job to stop; its state then."""
+    from collector.daemon.jobs import RUNNING
+    from collector.daemon.locks import daemon_runs
+
+    before = {number: store.ask_stop(number) for number in numbers}
+    while wait and daemon_runs(store.folder) and not all(store.job(number).ended for number in numbers):
+        time.sleep(LOOK_S)
+    stopped: list[dict[str, object]] = []
+    for number, job in before.items():
+        state = store.job(number).state
+        if job.ended:
+            state = f"had ended before ({job.state})"
+        elif state == RUNNING:
+            state = "stops at once" if job.stop else "stops after the kernel that runs"
+        stopped.append({"job": number, "state": state})
+    return stopped
+
+
+def _stop_daemon(store: "Store", *, wait: bool) -> str:
+    """Ask the daemon to end; one that has ended already is no failure.  Raises DaemonError where there never was one."""
+    from collector.daemon.jobs import AT_ONCE
+    from collector.daemon.locks import daemon_runs, signal_daemon
+
+    overview = store.overview(limit=0)
+    daemon = overview.daemon
+    if not overview.running:
+        if not daemon.pid:
+            raise DaemonError(f"{store.folder}: no daemon has run there; name the config of the one that is meant with --config")
+        return "the daemon has ended before"
+    try:
+        how = store.ask_daemon_stop()
+    except DaemonError:  # a full disk, mostly: a signal needs none
+        how = AT_ONCE
+    if how == AT_ONCE:  # a signal wakes a daemon that waits, and reaches one that cannot read its orders
+        signal_daemon(store.folder, daemon.pid)
+    while wait and daemon_runs(store.folder):
+        time.sleep(LOOK_S)
+    if wait:
+        return "the daemon has ended"
+    if how == AT_ONCE:
+        return "the daemon ends at once"
+    note("the daemon ends after the kernels that run; `collect stop --daemon` once more ends it at once")
+    return "the daemon is draining"
+
+
+@click.command("logs", context_settings=CONTEXT)
+@click.argument("job", type=click.IntRange(1, MOST_JOBS), required=False)
+@click.option("-f", "--follow", is_flag=True, help="Wait for more, until the job or the daemon has ended.")
+@config_option
+def logs_command(job: int | None, follow: bool, config: Path | None) -> int:
+    """The log of a job, or of the daemon."""
+    from collector.daemon.locks import daemon_runs
+    from collector.daemon.log_file import LogReader, job_log_path
+
+    with _opened(config) as (store, settings):
+        if job is not None:
+            store.job(job)
+        reader = LogReader(job_log_path(settings.folder, job) if job is not None else settings.log)
+        while True:
+            over = not follow or (store.job(job).ended if job is not None else not daemon_runs(settings.folder))
+            for line in reader.lines():
+                click.echo(line)
+            if over:
+                return DONE
+            time.sleep(LOOK_S)

@@ -1,0 +1,208 @@
+"""`collect devices`, `collect kernels` and `collect sensors`: what there is to measure, on and with."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from collector.commands.options import CONTEXT, output_options
+from collector.commands.output import Speaker, columns
+from collector.errors import CollectorError, SensorError
+from estimator.options.command_line import DONE
+
+if TYPE_CHECKING:
+    from collector.devices.protocols import Gpu, PowerSensor
+
+KINDS: Final = {"catalogue": "of the catalogue", "variant": "variants in chains and unrolling (for the regression)", "copy": "copies"}
+"""What a listed name is: a kernel with an energy of its own to tell, the same with other chains or unrolling, or a copy."""
+
+FIELDS: Final = ("name", "family", "instruction", "module", "level", "chains", "unroll", "modes", "patterns", "levels")
+HEADS: Final = ("name", "family", "level", "modes", "patterns", "runs on", "instruction")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """A board that `--gpu` can name here; `refused` says why it cannot be measured."""
+
+    gpu: str
+    name: str
+    specification: str = ""
+    uuid: str
+    pci_address: str = ""
+    driver: str = ""
+    simulated: bool = False
+    power_fields: list[str]
+    energy_counter: bool = False
+    sm_clocks_mhz: list[float]
+    power_limit_w: float | None = None
+    voltage_readable: bool = False
+    refused: str = ""
+
+    @property
+    def line(self) -> tuple[str, ...]:
+        """The row of a table."""
+        clocks = self.sm_clocks_mhz
+        return (
+            self.gpu,
+            self.name,
+            self.refused or ", ".join(self.power_fields) or "none",
+            f"{clocks[0]:g} to {clocks[-1]:g} MHz" if clocks else "cannot be locked",
+            "yes" if self.energy_counter else "no",
+            "yes" if self.voltage_readable else "no",
+        )
+
+
+@click.command("devices", context_settings=CONTEXT)
+@output_options
+def devices_command(speak: Speaker) -> int:
+    """What is there and what it supports: power fields, clock lock, energy counter, voltage."""
+    found, trouble = devices()
+    header = ("gpu", "name", "power fields", "SM clocks", "energy counter", "voltage")
+    speak.say([asdict(device) for device in found], columns([header, *(device.line for device in found)]))
+    if trouble:
+        speak.note(f"simulated boards only: {trouble}")
+    return DONE
+
+
+def devices() -> tuple[list[Device], str]:
+    """Every board that `--gpu` can name here, real ones first; and why there is no real one, "" where there is."""
+    from collector.bench import bench_words, open_bench
+    from collector.devices.nvml import BoardAddress, board_addresses, open_board
+    from collector.devices.nvml_library import open_nvml
+    from collector.errors import DeviceError, DriverError
+
+    found: list[Device] = []
+    addresses: tuple[BoardAddress, ...] = ()
+    trouble = "the NVIDIA driver knows no board"
+    try:
+        with open_nvml() as library:
+            addresses = board_addresses(library, library.handles())
+    except DriverError as error:
+        trouble = str(error)
+    for address in addresses:
+        word = str(address.index)
+        try:
+            with open_board(address.uuid or word) as board:
+                found.append(_device(word, board.gpu, (board.sensor,)))
+        except DeviceError as error:
+            found.append(Device(gpu=word, name=address.name, uuid=address.uuid, power_fields=[], sm_clocks_mhz=[], refused=str(error)))
+    for word in bench_words():
+        with open_bench(word) as bench:
+            found.append(_device(word, bench.gpu, bench.sensors))
+    return found, "" if addresses else trouble
+
+
+def _device(word: str, gpu: "Gpu", sensors: "tuple[PowerSensor, ...]") -> Device:
+    identity, limit_w = gpu.identity(), gpu.power_limit_w()
+    return Device(
+        gpu=word,
+        name=identity.name,
+        specification=identity.canonical_name,
+        uuid=identity.uuid,
+        pci_address=identity.pci_address,
+        driver=identity.driver,
+        simulated=identity.simulated,
+        power_fields=[field for sensor in sensors for field in sensor.fields()],
+        energy_counter=any(sensor.read_energy() is not None for sensor in sensors),
+        sm_clocks_mhz=list(gpu.supported_clocks_mhz()),
+        power_limit_w=None if math.isnan(limit_w) else limit_w,
+        voltage_readable=gpu.voltage_readable(),
+    )
+
+
+@click.command("kernels", context_settings=CONTEXT)
+@click.option("--families", metavar="LIST", help="Only these families, wildcards allowed: ffma,mma_*,copy.")
+@click.option("--arch", metavar="SM", help="Only what this architecture runs: sm_80, sm_90a.")
+@output_options
+def kernels_command(families: str | None, arch: str | None, speak: Speaker) -> int:
+    """What `kernels = […]` of a campaign's [[instructions]] can name: generated microbenchmarks and copies.
+
+    One line each: name, family, memory level or link, launch modes, data patterns, the architectures that run it, and the PTX instruction
+    that it prices.
+    """
+    from microbench.kernel import ARCHITECTURES
+
+    if arch is not None and arch not in ARCHITECTURES:
+        raise click.UsageError(f"--arch {arch!r}: kernels are there for {', '.join(ARCHITECTURES)}")
+    names = [] if families is None else [name.strip() for name in families.split(",") if name.strip()]
+    if families is not None and not names:
+        raise click.UsageError(f"--families: {families!r} names no family; leave the option out for all")
+    try:
+        kernels, refusals = listed_kernels(names, arch or "")
+    except CollectorError as error:
+        raise click.UsageError(f"--families: {error}") from error
+    lines = columns([HEADS, *map(_cells, kernels)]) if kernels else []
+    speak.say(kernels, lines)
+    if kernels:
+        numbers = {text: sum(one["kind"] == kind for one in kernels) for kind, text in KINDS.items()}
+        parts = ", ".join(f"{number} {text}" for text, number in numbers.items() if number)
+        speak.note(f"{len(kernels)} names in {len({one['family'] for one in kernels})} families: {parts}")
+    for refusal in refusals if speak.verbose else ():
+        speak.note(refusal)
+    if refusals:
+        speak.note(f"{len(refusals)} more do not run on {arch}{'' if speak.verbose else '; -v says why'}")
+    return DONE
+
+
+def listed_kernels(families: Sequence[str] = (), architecture: str = "") -> tuple[list[dict[str, Any]], list[str]]:
+    """The kernels and copies of some families (wildcards allowed; none: all) that an architecture runs ("": any), as plain data.
+
+    Beside them the reasons why it does not run others.  Raises CollectorError for a family that the catalogue does not have.
+    """
+    from microbench.families import KERNELS, SWEEP
+    from microbench.kernel import ARCHITECTURES, HostLoad, Kernel
+    from microbench.loads.generated import COPIES
+
+    groups: tuple[Sequence[Kernel | HostLoad], ...] = (KERNELS, SWEEP, COPIES)
+    every = [(kind, one) for kind, group in zip(KINDS, groups, strict=True) for one in group]
+    for pattern in families:
+        if not any(fnmatchcase(one.family, pattern) for _, one in every):
+            raise CollectorError(f"no family is named {pattern!r}; without a name all are listed")
+    asked = [(kind, one) for kind, one in every if not families or any(fnmatchcase(one.family, name) for name in families)]
+    refusals = [refusal for _, one in asked if architecture and (refusal := one.refusal(architecture))]
+    listed = [
+        {
+            "kind": kind,
+            "architectures": [name for name in ARCHITECTURES if not one.refusal(name)],
+            **{name: getattr(one, name) for name in FIELDS},
+        }
+        for kind, one in asked
+        if not (architecture and one.refusal(architecture))
+    ]
+    return listed, refusals
+
+
+def _cells(one: dict[str, Any]) -> tuple[str, ...]:
+    from microbench.kernel import ARCHITECTURES
+
+    lacking = [name for name in ARCHITECTURES if name not in one["architectures"]]
+    few = f"all but {', '.join(lacking)}" if lacking else "all"
+    runs_on = few if len(lacking) < len(one["architectures"]) else ", ".join(one["architectures"])
+    return (one["name"], one["family"], one["level"], ",".join(one["modes"]), ",".join(one["patterns"]), runs_on, one["instruction"])
+
+
+@click.command("sensors", context_settings=CONTEXT)
+@click.argument("name", required=False)
+@output_options
+def sensors_command(name: str | None, speak: Speaker) -> int:
+    """Published power sensors by board, driver and field; those of one board and its generation with NAME.
+
+    NAME is that of an entry or a board's own ("NVIDIA H100 80GB HBM3").  An entry describes another card: characterise
+    yours with `collect sensor`.  `--sensor ENTRY[@DRIVER][:FIELD]` takes an entry where nothing better is known.
+    """
+    from collector.sensing.catalogue import catalogue, near_entries
+
+    found = [sensor for sensor in catalogue() if name is None or sensor.names(name)]
+    if not found:
+        raise SensorError(f"{name}: no board of the catalogue of sensors{near_entries(name or '')}")
+    rows: list[Sequence[str]] = [("sensor", "driver", "fields", "averaging", "period ms", "width ms", "rise ms", "gain", "runs")]
+    for one in found:
+        times = ("-" if value is None else f"{value * 1e3:.4g}" for value in (one.update_period_s, one.window_s, one.rise_time_s))
+        title = f"{one.name} (generation)" if one.generation else one.name
+        rows.append((title, one.driver, ", ".join(one.fields), one.averaging, *times, f"{one.gain or '-'}", f"{one.runs or '-'}"))
+    notes = dict.fromkeys(f"  note: {one.name}: {text}" for one in found for text in one.doubts)
+    speak.say([asdict(sensor) for sensor in found], [*columns(rows), *notes])
+    return DONE
