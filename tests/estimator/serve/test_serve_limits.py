@@ -40,7 +40,7 @@ def refusal(content: bytes) -> str:
         ({"clock_mhz": float("nan")}, 400, "holds NaN, which is no JSON number"),
         ({"clock_mhz": -900}, 400, "clock_mhz = -900 lies outside"),
         ({"clock_mhz": 90_000}, 422, "outside what"),
-        ({"host_launch_us": 1e9}, 422, "must be at most 1 s"),
+        ({"host_launch_us": 1e9}, 422, "at most 1 s"),
         ({"batch": 8.5}, 400, "batch must be a whole number"),
         ({"batch": 1}, 422, "several sequences and not for one"),
         ({"at": {"sequence": 8}}, 400, "at lacks the field"),
