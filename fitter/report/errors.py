@@ -176,11 +176,11 @@ def worst_html(held: Mapping[str, pd.DataFrame]) -> str:
     if not held:
         return ""
     rows, body = pd.concat(list(held.values()), ignore_index=True), ""
-    rows = rows.assign(name=rows[LABEL[1:]].agg(kind_text, axis=1))
     head = ("row", "kind", "what ran", "SM clock [MHz]", "measured [{0}]", "predicted [{0}]", "error [%]")
     for quantity in QUANTITIES:
         columns = ["origin", "name", "what", "clock", f"measured_{quantity}", f"predicted_{quantity}", f"error_{quantity}"]
-        far = rows.loc[rows[f"error_{quantity}"].abs().sort_values(ascending=False, kind="stable").dropna().index[:12], columns]
+        far = rows.loc[rows[f"error_{quantity}"].abs().sort_values(ascending=False, kind="stable").dropna().index[:12]]
+        far = far.assign(name=[kind_text(label) for label in far[LABEL[1:]].itertuples(index=False)])[columns]
         title = f"Held-out rows whose {quantity} is furthest off"
         lines = far.round({f"error_{quantity}": 2}).to_numpy().tolist()
         body += table_html(title, [name.format(UNITS[quantity]) for name in head], lines)
