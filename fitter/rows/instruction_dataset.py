@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from collector.dataset import FLAGS
 from estimator.counts.energies import TRANSACTION_BYTES
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array, BoolArray
@@ -137,13 +136,10 @@ def is_instruction(table: Table) -> BoolArray:
 
 def read_instruction_rows(table: Table, gpu: GpuSpec | None = None) -> tuple[InstructionRows | None, list[RejectedRow]]:
     """Accepted rows of a table of generated kernels, and the reasons for the others; `gpu` need not be shipped."""
-    screen = Screen(table)
-    specs = screen.gpus(gpu)
-    frame = table.frame
-    for i, flags in enumerate(frame["flags"]):
-        for flag in () if flags is None else flags:
-            if flag in REJECTS:
-                screen.reject([i], flag.upper(), FLAGS[flag])
+    screen = Screen(table, gpu, repeated=False)
+    table, frame = screen.table, screen.table.frame
+    screen.reject_flags(REJECTS)
+    throttled = table.flagged("throttled")
     links = table.texts("link")
     nothing = np.asarray(frame["loop_opcodes"].isna() & frame["iterations"].isna())
     linked = np.array([bool(link) for link in links], dtype=np.bool_)
@@ -161,12 +157,11 @@ def read_instruction_rows(table: Table, gpu: GpuSpec | None = None) -> tuple[Ins
     for i in screen.kept().tolist():
         number = {name: float(column[i]) for name, column in values.items()}
         count = {name: value if math.isfinite(value) else 0.0 for name, value in number.items()}
-        spec = specs[i]
         found.append(
             InstructionRow(
                 source=table.name,
                 row=int(table.row[i]),
-                gpu=spec.name if spec else "",
+                gpu=screen.specs[screen.gpu_index[i]].name,
                 kernel=texts["operator"][i],
                 instruction=texts["instruction"][i],
                 mode=texts["launch_mode"][i],
@@ -188,7 +183,7 @@ def read_instruction_rows(table: Table, gpu: GpuSpec | None = None) -> tuple[Ins
                 asked_mhz=number["sm_clock_mhz"],
                 sm_clock_mhz=number["sm_clock_measured_mhz"],
                 voltage_v=number["voltage_v"],
-                throttled="throttled" in (frame["flags"].iloc[i] if frame["flags"].iloc[i] is not None else ()),
+                throttled=bool(throttled[i]),
                 assembler=texts["assembler"][i],
                 published={name: number[f"energy_{name}_j"] for name in SAMPLING},
                 link=links[i],

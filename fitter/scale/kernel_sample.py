@@ -7,7 +7,6 @@ contents, so neither files nor order nor workers decide, and samples of parts jo
 """
 
 import hashlib
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -132,10 +131,10 @@ def _screened(content: pa.Table, partition: Partition, task: SampleTask, first: 
     table = Table.of(content, Path(partition.path), first=first)
     if task.collected is not None:
         table = table.select(~is_instruction(table))
-    rows, rejected = read_kernel_table(table, task.gpu)
-    numbers = Counter((row.reason, row.power_only) for row in rejected)
-    earliest = {(row.reason, row.power_only): row for row in reversed(rejected)}
-    counts = {kind: replace(row, count=numbers[kind]) for kind, row in earliest.items()}
+    rows, rejected = read_kernel_table(table, task.gpu, counted=True)
+    counts: dict[RejectedKind, RejectedRow] = {}
+    for row in rejected:
+        _count(counts, row)
     return KernelSample(rows=rows, read=content.num_rows, used=0 if rows is None else len(rows), rejected=counts)
 
 

@@ -52,7 +52,7 @@ def test_formulas_stay_text(tmp_path: Path) -> None:
 
 def test_a_field_of_megabytes_is_found_and_not_a_number(tmp_path: Path) -> None:
     table = csv_table(tmp_path / "t.csv", "a,name\n1,ok\n" + "9" * 10_000_000 + ",ok\n3," + "x" * (LONGEST_TEXT + 1) + "\n")
-    assert table.oversized().tolist() == [False, True, True]
+    assert table.long.tolist() == [False, True, True]
     assert math.isnan(table.numbers("a")[1])
 
 
