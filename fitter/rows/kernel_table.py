@@ -22,7 +22,7 @@ from estimator.vocabulary.quantities import Array, BoolArray, IntArray, canonica
 from estimator.vocabulary.workload import FAMILY_FIELDS, FAMILY_OPERATORS, Operator, make_operator
 from fitter.errors import InputError
 from fitter.priors import GROUP_PRIORS
-from fitter.rows.columns import KernelRows
+from fitter.rows.columns import KernelRows, compacted
 from fitter.rows.rejected import RejectedRow
 from fitter.rows.roofline import ROOF_TOLERANCE, minimal_work, roof_seconds
 from fitter.rows.screening import Screen, first_known, need_columns, numbered
@@ -129,42 +129,37 @@ def read_kernel_table(table: Table, gpu: GpuSpec | None = None, *, counted: bool
     _reject_other_kernels(screen, library, kernels, kernel_index, latency, first_known(measured, asked))
     limit = np.where(value["power_limit_w"] > 0, value["power_limit_w"], screen.of_gpu(lambda spec: spec.power_limit_w))
     screen.reject_power(power, limit)
-    keep = screen.kept()
-    if not len(keep):
-        return None, screen.rejected()
+    keep = screen.whole < 0
     power = np.where(screen.powerless(), np.nan, power)
     doubted = np.any([table.flagged(flag) for flag in LOWERS_WEIGHT], axis=0)
-    used, operator_index = numbered(kernel_index[keep].tolist())
-    gpus, gpu_index = numbered(screen.gpu_index[keep].tolist())
-    operators = tuple(kernels[i] for i in used)
-    names = tuple(np.array(table.texts("kernel_name"), dtype=object)[keep])
-    tiles = _tiles(table, [operators[i] for i in operator_index.tolist()], names, keep)
+    names = table.texts("kernel_name")
+    tiles = _tiles(value, kernels, kernel_index, names)
     rows = KernelRows(
-        operators=operators,
-        operator_index=operator_index,
-        gpus=tuple(screen.specs[i].name for i in gpus),
-        gpu_index=gpu_index,
-        sm_clock_mhz=measured[keep],
-        sm_clock_asked_mhz=asked[keep],
-        latency_s=latency[keep],
-        power_w=power[keep],
-        power_std_w=np.where(np.isfinite(power), value["power_std_w"], np.nan)[keep],
-        temperature_c=value["temperature_c"][keep],
-        at_limit=(power >= AT_LIMIT_SHARE * limit)[keep],
-        l2_warm=warm[keep],
-        library=tuple(library[keep]),
-        kernel_name=names,
+        operators=tuple(kernels),
+        operator_index=kernel_index,
+        gpus=tuple(spec.name for spec in screen.specs),
+        gpu_index=screen.gpu_index,
+        sm_clock_mhz=measured,
+        sm_clock_asked_mhz=asked,
+        latency_s=latency,
+        power_w=power,
+        power_std_w=np.where(np.isfinite(power), value["power_std_w"], np.nan),
+        temperature_c=value["temperature_c"],
+        at_limit=power >= AT_LIMIT_SHARE * limit,
+        l2_warm=warm,
+        library=tuple(library),
+        kernel_name=tuple(names),
         tile_m=tiles[:, 0],
         tile_n=tiles[:, 1],
         split_k=tiles[:, 2],
-        trial=np.nan_to_num(value["trial"])[keep].astype(np.int64),
-        started_s=value["started_unix_s"][keep],
-        weight=shared_weight(np.where(doubted, FLAGGED_WEIGHT, 1.0)[keep], _repeats(table, operator_index, keep)),
+        trial=np.nan_to_num(value["trial"]).astype(np.int64),
+        started_s=value["started_unix_s"],
+        weight=shared_weight(np.where(doubted, FLAGGED_WEIGHT, 1.0) * keep, _repeats(table, kernel_index)),
         sources=(table.name,),
-        source_index=np.zeros(len(keep), dtype=np.int64),
-        row=table.row[keep],
+        source_index=np.zeros(len(table), dtype=np.int64),
+        row=table.row,
     )
-    return rows, screen.rejected()
+    return (compacted(rows, np.flatnonzero(keep)) if keep.any() else None), screen.rejected()
 
 
 def _operators(screen: Screen) -> tuple[list[Operator], IntArray]:
@@ -342,11 +337,12 @@ def _reject_other_kernels(
             screen.reject(slow, "OTHER_KERNEL", lambda i: f"latency_s = {latency_s[i]:.4g}, many times that of a fused kernel")
 
 
-def _tiles(table: Table, operators: Sequence[Operator], names: Sequence[str], keep: IntArray) -> Array:
+def _tiles(value: Mapping[str, Array], kernels: Sequence[Operator], kernel_index: IntArray, names: Sequence[str]) -> Array:
     """Tiles of the rows, shape (n, 3): as recorded, else from the kernel's name."""
-    result = np.stack([table.numbers(name)[keep] for name in ("tile_m", "tile_n", "split_k")], axis=1)
-    grid = np.stack([table.numbers(f"grid_{axis}")[keep] for axis in "xyz"], axis=1).tolist()
-    for place, (operator, name) in enumerate(zip(operators, names, strict=True)):
+    result = np.stack([value[name] for name in ("tile_m", "tile_n", "split_k")], axis=1)
+    grid = np.stack([value[f"grid_{axis}"] for axis in "xyz"], axis=1).tolist()
+    for place, (number, name) in enumerate(zip(kernel_index.tolist(), names, strict=True)):
+        operator = kernels[number]
         if operator.family == "gemm" and name and np.isnan(result[place, 0]):
             tile = tile_from_name(name, operator["batch"], operator["m"], operator["n"], tuple(grid[place]))
             result[place] = (tile.tile_m, tile.tile_n, tile.split_k)
@@ -361,17 +357,16 @@ def shared_weight(weight: Array, repeats: IntArray) -> Array:
     total = np.bincount(repeats, weight)
     best = np.zeros(len(total))
     np.maximum.at(best, repeats, weight)
-    result: Array = weight * best[repeats] / total[repeats]
+    result: Array = weight * (best / np.where(total > 0.0, total, 1.0))[repeats]
     return result
 
 
-def _repeats(table: Table, operator_index: IntArray, keep: IntArray) -> IntArray:
+def _repeats(table: Table, kernel_index: IntArray) -> IntArray:
     """A number for each kernel at each requested clock, the same for all its trials; tables of others have none, shape (n,).
 
     A product in another layout is one more trial: the equations know no layouts.  Each has its own time, power and tile.
     """
     if "trial" not in table:
-        return np.arange(len(keep))
-    columns = [np.array(table.texts(name))[keep].tolist() for name in ("gpu_uuid", "l2_state")]
-    clock = np.nan_to_num(table.numbers("sm_clock_mhz"))[keep].tolist()
-    return numbered(zip(operator_index.tolist(), clock, *columns, strict=True))[1]
+        return np.arange(len(table))
+    columns = [kernel_index, np.nan_to_num(table.numbers("sm_clock_mhz")), *(table.coded(name)[0] for name in ("gpu_uuid", "l2_state"))]
+    return np.unique(np.stack(columns), axis=1, return_inverse=True)[1].reshape(-1)

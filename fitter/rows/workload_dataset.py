@@ -17,11 +17,11 @@ from estimator.vocabulary.errors import EstimatorError
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, HZ_PER_MHZ, Array, BoolArray, canonical_precision
 from estimator.vocabulary.workload import COMPLETED, Operator, Workload
-from fitter.rows.columns import Startup, WorkloadRows
+from fitter.rows.columns import Startup, WorkloadRows, compacted
 from fitter.rows.rejected import RejectedRow
 from fitter.rows.roofline import ROOF_TOLERANCE, minimal_work
 from fitter.rows.screening import LONGEST_RUN_S, Screen, first_known, need_columns, numbered
-from fitter.rows.startup import TRUNCATED_SHARE, StartupEstimate, estimate_startup, is_perturbed, target_duration_s
+from fitter.rows.startup import TRUNCATED_SHARE, estimate_startup, is_perturbed, target_duration_s
 from fitter.rows.tables import Table
 
 COLUMNS: Final = frozenset(
@@ -86,40 +86,30 @@ def read_workload_dataset(table: Table, gpu: GpuSpec | None = None) -> Read:
     screen.reject_limits(("energy_j",), power=("energy_j",))
     screen.reject_power(power, screen.of_gpu(lambda spec: spec.power_limit_w))
     keep, bad = screen.kept(), screen.powerless()
-    startups = tuple(
-        Startup(
-            source=table.name, gpu=" on ".join(filter(None, host)), target_s=one.target_s, startup_s=one.startup_s,
-            quartiles_s=one.quartiles_s, runs=one.runs,
-        )
-        for host, one in found.items()
-    )  # fmt: skip
-    if not len(keep):
-        return None, screen.rejected(), startups
     perturbed = is_perturbed(duration, raw_latency, target, startup)
-    unique, workload_index = numbered(workloads[i] for i in keep.tolist())
-    gpus, gpu_index = numbered(specs[i].name for i in keep.tolist())
+    unique, workload_index = numbered(workloads)
     rows = WorkloadRows(
         workloads=unique,
         workload_index=workload_index,
-        gpus=gpus,
-        gpu_index=gpu_index,
-        sm_clock_asked_mhz=asked[keep],
-        sm_clock_measured_mhz=measured[keep],
-        latency_s=latency[keep],
-        energy_j=np.where(bad, np.nan, energy)[keep],
-        raw_latency_s=raw_latency[keep],
-        raw_energy_j=np.where(bad, np.nan, raw_energy)[keep],
-        iterations=iterations[keep],
-        temperature_c=table.numbers("temperature_c")[keep],
-        startup_s=startup[keep],
-        planned_latency_s=planned[keep],
-        perturbed=perturbed[keep],
-        weight=np.where(perturbed, PERTURBED_WEIGHT, 1.0)[keep],
+        gpus=tuple(spec.name for spec in screen.specs),
+        gpu_index=screen.gpu_index,
+        sm_clock_asked_mhz=asked,
+        sm_clock_measured_mhz=measured,
+        latency_s=latency,
+        energy_j=np.where(bad, np.nan, energy),
+        raw_latency_s=raw_latency,
+        raw_energy_j=np.where(bad, np.nan, raw_energy),
+        iterations=iterations,
+        temperature_c=table.numbers("temperature_c"),
+        startup_s=startup,
+        planned_latency_s=planned,
+        perturbed=perturbed,
+        weight=np.where(perturbed, PERTURBED_WEIGHT, 1.0),
         sources=(table.name,),
-        source_index=np.zeros(len(keep), dtype=np.int64),
-        row=table.row[keep],
+        source_index=np.zeros(len(table), dtype=np.int64),
+        row=table.row,
     )
-    return rows, screen.rejected(), startups
+    return (compacted(rows, keep) if len(keep) else None), screen.rejected(), tuple(found.values())
 
 
 def _workloads(screen: Screen) -> list[Workload]:
@@ -155,7 +145,7 @@ def _workload(folder: Path, text: str, attention: str, precision: str) -> Worklo
 
 def _startups(
     screen: Screen, hosts: list[tuple[str, str]], duration_s: Array, latency_s: Array, gpu_bound: BoolArray
-) -> dict[tuple[str, str], StartupEstimate]:
+) -> dict[tuple[str, str], Startup]:
     """Start-up of each host; truncated runs are rejected, and runs whose share of a known start-up is not known."""
     result = {}
     good = set(screen.kept().tolist())
@@ -165,7 +155,14 @@ def _startups(
         if np.isnan(target):
             continue
         found = estimate_startup(duration_s[rows], latency_s[rows], gpu_bound[rows], target)
-        result[host] = found
+        result[host] = Startup(
+            source=screen.table.name,
+            gpu=" on ".join(filter(None, host)),
+            target_s=target,
+            startup_s=found.startup_s,
+            quartiles_s=found.quartiles_s,
+            runs=found.runs,
+        )
         short = rows[duration_s[rows] < TRUNCATED_SHARE * target].tolist()
         screen.reject(short, "TRUNCATED_RUN", lambda i, t=target: f"took {duration_s[i]:.3g} s where the other runs aim at {t:g} s")  # type: ignore[misc]
         if found.startup_s > 0:

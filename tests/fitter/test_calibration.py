@@ -9,8 +9,7 @@ from fitter.bundle.calibration import Calibration, calibrate
 from fitter.bundle.drafts import draft_from_rows
 from fitter.bundle.export import board_knowledge, default_name, domain_of, environment_of
 from fitter.errors import CalibrationError
-from fitter.rows.columns import UNKNOWN_GAIN_STD, with_rejected
-from fitter.rows.rejected import RejectedRow
+from fitter.rows.columns import UNKNOWN_GAIN_STD
 from fitter.validate.notes import fit_warnings
 from fitter.validate.predictions import ErrorRow, Errors, error_rows, predict_workload_rows
 from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, spec, various_operators, various_workloads, workload_rows
@@ -131,14 +130,6 @@ def test_an_effect_that_the_model_lacks_raises_the_error_and_a_warning() -> None
     assert good.warnings == ()
     assert any(warning.startswith("latency") for warning in bad.warnings)
     assert mape(bad.errors, "workload", "latency") > 3 * mape(good.errors, "workload", "latency")
-
-
-def test_rows_that_the_fit_rejects_are_counted() -> None:
-    selection = selection_of(kernel_rows(planted_bundle(), various_operators(9)))
-    outlier = RejectedRow(source="planted.csv", row=3, reason="OUTLIER")
-    found = with_rejected(selection, (outlier,))
-    assert found.rejected == (outlier,)
-    assert (found.datasets[0].used, found.datasets[0].rejected) == (8, {"OUTLIER": 1})
 
 
 def test_measured_tables_of_the_board_come_before_its_specification() -> None:
