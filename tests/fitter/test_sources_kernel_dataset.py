@@ -181,3 +181,13 @@ def test_a_simulated_board_is_known_in_other_formats(write: Write, tmp_path: Pat
 def test_a_dataset_without_rows_is_called_that(write: Write) -> None:
     with pytest.raises(SelectionError, match=r"dataset\.parquet: no rows"):
         read_selection([write()])
+
+
+def test_flags_of_a_dataset_in_csv_count_as_in_parquet(write: Write, tmp_path: Path) -> None:
+    dataset = write({}, {"flags": ["shared_board"]}, {"flags": ["hot", "unsettled"], "sm_clock_mhz": 1200.0})
+    frame = pd.read_parquet(dataset)
+    frame["flags"] = frame["flags"].map(";".join)
+    frame.to_csv(tmp_path / "copy.csv", index=False)
+    (rows, rejected), (copied, also) = read(dataset), read(tmp_path / "copy.csv")
+    assert rows.weight.tolist() == copied.weight.tolist() == [1.0, FLAGGED_WEIGHT]
+    assert [row.reason for row in rejected] == [row.reason for row in also] == ["SHARED_BOARD"]
