@@ -176,11 +176,6 @@ def half_outcomes(case: Case, divisions: int) -> list[Outcome]:
     return found
 
 
-def halves(case: Case, divisions: int) -> Score:
-    """Random half of the workloads → the other half, both ways, mean over divisions."""
-    return mean_score(half_outcomes(case, divisions))
-
-
 def coverage_error(parts: list[Outcome]) -> tuple[float, float]:
     """Standard error of the mean shares of latencies and powers inside, from division to division; parts: as from `half_outcomes`."""
     inside = np.array([(one.latency_coverage, one.power_coverage) for one in map(summary, parts)]).reshape(-1, 2, 2).mean(axis=1)
