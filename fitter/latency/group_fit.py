@@ -240,32 +240,21 @@ class _Fit:
     def solve(self, phases: Phases, start: Array, evaluations: int) -> Solution:
         """Least squares with the tiles held."""
         part = self.problem
-        remembered: dict[bytes, tuple[Array, Array]] = {}
 
-        def at(shift: Array) -> tuple[Array, Array]:
-            key = shift.tobytes()
-            if key not in remembered:
-                remembered.clear()
-                remembered[key] = log_measured(phases, self.vector(shift), part.sm_clock_hz, part.ratio)
-            return remembered[key]
+        def model(shift: Array) -> tuple[Array, Array]:
+            log_s, slopes = log_measured(phases, self.vector(shift), part.sm_clock_hz, part.ratio)
+            return log_s, slopes[:, self.columns]
 
         return solve(
-            lambda shift: at(shift)[0],
+            model,
             np.log(part.latency_s),
             self.width,
             scale=ERROR_SCALE,
             weight=row_weights(part.latency_s, part.weight),
             start=start,
             evaluations=evaluations,
-            log_jacobian=lambda shift: at(shift)[1][:, self.columns],
             limits=self.limits,
         )
-
-
-def weighted_loss(problem: KernelProblem, coefficients: Mapping[str, float]) -> float:
-    """The objective of a fit without its priors."""
-    error = np.log(predicted_seconds(problem, coefficients) / problem.latency_s)
-    return float(row_weights(problem.latency_s, problem.weight) @ robust_residual(error, ERROR_SCALE) ** 2)
 
 
 def row_weights(latency_s: Array, weight: Array) -> Array:

@@ -8,6 +8,7 @@ logarithms, which keeps them positive and gives all the same scale.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from scipy.optimize import least_squares
@@ -22,14 +23,13 @@ MOST_EVALUATIONS = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
-    """Result of a fit: ln θ − ln θ₀ of shape (p,), its covariance (p, p), and the residuals ln(t̂/t) of shape (n,).
+    """Result of a fit: ln θ − ln θ₀ of shape (p,), and its covariance (p, p).
 
     log_evidence: logarithm of the probability of the rows under the priors, by Laplace's approximation, but for a constant of the rows.
     """
 
     log_shift: Array
     covariance: Array
-    residuals: Array
     log_evidence: float
 
 
@@ -55,7 +55,7 @@ SMALL_RESIDUAL = 1e-6
 
 
 def solve(
-    log_prediction: Callable[[Array], Array],
+    model: Callable[[Array], tuple[Array, Array | None]],
     log_target: Array,
     prior_width: Array,
     *,
@@ -63,43 +63,34 @@ def solve(
     weight: Array | float = 1.0,
     start: Array | None = None,
     evaluations: int = MOST_EVALUATIONS,
-    log_jacobian: Callable[[Array], Array] | None = None,
-    limits: tuple[Array, Array] | None = None,
+    limits: tuple[Array, Array] = (np.array(-np.inf), np.array(np.inf)),
 ) -> Solution:
     """Least squares in ln θ.
 
-    log_prediction maps ln θ − ln θ₀, shape (p,), to ln t̂, shape (n,); log_target is ln t; prior_width holds the
-    standard deviations of ln θ, shape (p,); scale is the size of an ordinary error; weight multiplies a row's
-    squared residual.  log_jacobian gives ∂ ln t̂ / ∂ ln θ, shape (n, p), where it is known; limits bound ln θ − ln θ₀.
+    model maps ln θ − ln θ₀, shape (p,), to ln t̂, shape (n,), and ∂ ln t̂ / ∂ ln θ, shape (n, p), None where it is not known; log_target
+    is ln t; prior_width holds the standard deviations of ln θ, shape (p,); scale is the size of an ordinary error; weight multiplies a
+    row's squared residual; limits bound ln θ − ln θ₀.
     The covariance is a sandwich, so that rows that err alike do not count as independent proof beyond what they show.
     """
     root_weight = np.sqrt(weight)
+    at = lru_cache(maxsize=1)(lambda shift: model(np.frombuffer(shift)))
 
     def residuals(shift: Array) -> Array:
-        error = log_prediction(shift) - log_target
+        error = at(shift.tobytes())[0] - log_target
         return np.concatenate([root_weight * robust_residual(error, scale), shift / prior_width])
 
     def jacobian(shift: Array) -> Array:
-        assert log_jacobian is not None
-        slope = root_weight * robust_slope(log_prediction(shift) - log_target, scale)
-        return np.concatenate([slope[:, None] * log_jacobian(shift), np.diag(1.0 / prior_width)])
+        prediction, derivatives = at(shift.tobytes())
+        assert derivatives is not None
+        slope = root_weight * robust_slope(prediction - log_target, scale)
+        return np.concatenate([slope[:, None] * derivatives, np.diag(1.0 / prior_width)])
 
     first = np.zeros(len(prior_width)) if start is None else start
-    bounds = (-np.inf, np.inf) if limits is None else limits
-    found = least_squares(
-        residuals,
-        first,
-        bounds=bounds,
-        max_nfev=evaluations,
-        diff_step=DIFFERENCE_STEP,
-        jac="2-point" if log_jacobian is None else jacobian,
-    )
-    rows = len(log_target)
-    error = log_prediction(found.x) - log_target
+    jac = "2-point" if at(first.tobytes())[1] is None else jacobian
+    found = least_squares(residuals, first, bounds=limits, max_nfev=evaluations, diff_step=DIFFERENCE_STEP, jac=jac)
     return Solution(
         log_shift=found.x,
-        covariance=_sandwich(found.jac, found.fun, rows),
-        residuals=error,
+        covariance=_sandwich(found.jac, found.fun, len(log_target)),
         log_evidence=_log_evidence(found.jac, found.fun, prior_width),
     )
 

@@ -289,14 +289,14 @@ def _solve(rows: WorkloadRows, problem: _Problem, widths: Array) -> tuple[Soluti
     All runs are first taken for the usual pace.
     """
     target, count = np.log(rows.latency_s), len(rows)
-    solution = solve(lambda x: problem.log_paces(x)[:count], target, widths, scale=RUN_SCALE, weight=rows.weight)
+    solution = solve(lambda x: (problem.log_paces(x)[:count], None), target, widths, scale=RUN_SCALE, weight=rows.weight)
     shift, twice, share = solution.log_shift, np.tile(target, 2), SLOW_SHARE
     for _ in range(PACE_ROUNDS):
         cost = robust_residual(problem.log_paces(shift) - twice, RUN_SCALE) ** 2
         slow = slow_probability(cost.reshape(2, count), share)
         share = slow_share(slow, problem.launch_bound(shift))
         weight = np.concatenate([1.0 - slow, slow]) * np.tile(rows.weight, 2)
-        solution = solve(problem.log_paces, twice, widths, scale=RUN_SCALE, weight=weight, start=shift)
+        solution = solve(lambda x: (problem.log_paces(x), None), twice, widths, scale=RUN_SCALE, weight=weight, start=shift)
         moved, shift = np.abs(solution.log_shift - shift).max(), solution.log_shift
         if moved < SETTLED:
             break

@@ -26,7 +26,6 @@ from fitter.latency.group_fit import (
     kernel_problem,
     predicted_features,
     predicted_seconds,
-    weighted_loss,
 )
 from fitter.latency.tile_choice import fit_choice
 from fitter.priors import FLOOR_WIDTH, around
@@ -37,8 +36,7 @@ Tiles = Literal["none", "free", "chosen"]
 learnt from kernel names (`estimator.model.tile_choice`)."""
 
 CLASS_NARROWING: Final = 0.5
-CLASS_NARROWING_PREFILL: Final = 0.8
-"""Widths of a class's priors around the section's coefficients, in widths of the section's own priors; prefill classes differ more."""
+"""Widths of a class's priors around the section's coefficients, in widths of the section's own priors."""
 
 FEWEST_CLASS_ROWS: Final = 12
 FEWEST_CLASS_SHAPES: Final = 8
@@ -49,12 +47,6 @@ MOST_FREE_ROWS: Final = 4000
 
 REFIT_ROUNDS: Final = 2
 """Rounds of a fit that starts from a similar one."""
-
-WIDEST_SPLITS: Final = (0.0, 64.0)
-"""Split-K limits to try where tiles are free: the architecture's usual splits, and all."""
-
-TRIAL_ROWS: Final = 1500
-"""Rows that decide between them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,8 +155,7 @@ def fit_classes(
     classes = _members(leaves)
     if list(classes) == [key]:
         return groups
-    narrowing = CLASS_NARROWING_PREFILL if key.startswith("attention.prefill") else CLASS_NARROWING
-    narrowed = class_priors(whole.coefficients, priors, narrowing)
+    narrowed = class_priors(whole.coefficients, priors, CLASS_NARROWING)
     for leaf, index in classes.items():
         if leaf != key and len(index) >= FEWEST_CLASS_ROWS:
             groups[leaf] = fit_group(problem.select(index), narrowed, start=known.get(leaf), rounds=rounds)
@@ -199,19 +190,6 @@ def class_features(problem: KernelProblem, leaves: Sequence[str], key: str, fit:
         for name, column in columns.items():
             column[index] = getattr(found, name)
     return PhaseFeatures(**columns)
-
-
-def with_widest_split(key: str, rows: SectionRows, gpu: GpuSpec, priors: Mapping[str, Prior], *, seed: int) -> dict[str, Prior]:
-    """The priors with the split-K limit that explains free tiles better, as a random choice of rows tells."""
-    if len(rows) > TRIAL_ROWS:
-        rows = rows.select(np.sort(np.random.default_rng(seed).choice(len(rows), TRIAL_ROWS, replace=False)))
-    losses = []
-    for widest in WIDEST_SPLITS:
-        tried = {**priors, "widest_split": Prior(centre=widest, width=0.0)}
-        problem = KernelSection(key, rows, gpu, tried, "free", seed=seed).problem
-        losses.append(weighted_loss(problem, fit_group(problem, tried).coefficients))
-    widest = WIDEST_SPLITS[int(np.argmin(losses))]
-    return {**priors, "widest_split": Prior(centre=widest, width=0.0)} if widest else dict(priors)
 
 
 def _shown(operators: Sequence[Operator], leaves: Sequence[str], key: str) -> list[str]:

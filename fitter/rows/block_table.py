@@ -29,7 +29,7 @@ SWEEP: Final = "block_sweep"
 WARP_LANES: Final = 32
 """Threads of a warp."""
 
-REJECTS: Final = frozenset({"latency_absurd", "power_missing", "power_absurd", "sensor_stuck", "clock_varied", "throttled", "result_wrong"})
+REJECTS: Final = frozenset({"latency_absurd", "power_missing", "power_absurd", "sensor_stuck", "clock_varied", "result_wrong"})
 """Flags with which a measured row says nothing about a grid."""
 
 SLOWED: Final = "throttled"
@@ -99,21 +99,17 @@ def read_block_table(table: Table, gpu: GpuSpec | None = None) -> tuple[BlockRow
 
     gpu: the GPU to keep, and that of a table without such a column.
     """
-    screen = Screen(table)
-    if SWEEP in table.texts("launch_mode"):
-        asked = table.numbers("sm_clock_mhz")
-        for i, flags in enumerate(table.frame["flags"]):
-            flag = next((flag for flag in (() if flags is None else flags) if flag in REJECTS), None)
-            if flag is not None:
-                screen.reject([i], flag.upper(), f"{table.frame['operator'].iloc[i]} at {asked[i]:g} MHz" if flag == SLOWED else "")
+    swept = SWEEP in table.texts("launch_mode")
+    screen = Screen(table, gpu, repeated=not swept)
+    table = screen.table
+    if swept:
+        asked, names = table.numbers("sm_clock_mhz"), table.texts("operator")
+        screen.reject_flags(REJECTS)
+        screen.reject(table.flagged(SLOWED), SLOWED.upper(), lambda i: f"{names[i]} at {asked[i]:g} MHz")
         columns: dict[str, Any] = {f"block{end}": table.products(name) for name, end in (("grid", "s"), ("block", "_threads"))}
         columns |= {"kernel": table.texts("operator"), "idle_w": table.numbers("idle_before_w")}
         columns |= {"sm_clock_mhz": table.numbers("sm_clock_measured_mhz")}
-        table = replace(table, frame=table.frame.assign(**columns))
-        screen.table = table
-    else:
-        screen.reject_repeated()
-    specs = screen.gpus(gpu)
+        table = screen.table = replace(table, frame=table.frame.assign(**columns))
     kernel = np.array(table.texts("kernel"), dtype=object)
     screen.reject(kernel == "", "UNKNOWN_OPERATOR", "a kernel without a name")
     screen.reject_limits((*NUMBERS, "energy_j"), NEEDED[1:])
@@ -122,8 +118,8 @@ def read_block_table(table: Table, gpu: GpuSpec | None = None) -> tuple[BlockRow
     with np.errstate(invalid="ignore"):
         screen.reject(numbers["idle_w"] > numbers["power_w"], "BAD_POWER", "power_w is below idle_w")
     # Registers and shared memory may allow fewer blocks than threads do; only who measured them knows.
-    fitting = np.array([spec.warps_per_sm * WARP_LANES if spec else np.nan for spec in specs]) // numbers["block_threads"]
+    fitting = screen.of_gpu(lambda spec: spec.warps_per_sm * WARP_LANES) // numbers["block_threads"]
     numbers["blocks_per_sm"] = first_known(numbers["blocks_per_sm"], np.maximum(fitting, 1.0))
-    names = np.array([spec.name if spec else "" for spec in specs], dtype=object)
+    gpus = np.array([spec.name for spec in screen.specs], dtype=object)[screen.gpu_index]
     keep = screen.kept()
-    return (taken(BlockRows(kernel=kernel, gpu=names, **numbers), keep) if len(keep) else None), screen.rejected()
+    return (taken(BlockRows(kernel=kernel, gpu=gpus, **numbers), keep) if len(keep) else None), screen.rejected()

@@ -185,6 +185,17 @@ UNIQUE_COLUMNS: Final[tuple[tuple[str, str], ...]] = (
 """Fields of unique values, and the columns of their numbers."""
 
 
+def compacted(rows: Rows, index: IntArray) -> Rows:
+    """The rows `index`; of the unique values those that they have stay, numbered anew in the order in which the rows have them."""
+    chosen = rows.select(index)
+    changes: dict[str, Any] = {}
+    for unique, number in UNIQUE_COLUMNS:
+        if unique in rows.__slots__:
+            used, changes[number] = numbered(getattr(chosen, number).tolist())
+            changes[unique] = tuple(getattr(rows, unique)[i] for i in used)
+    return replace(chosen, **changes)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Startup:
     """Start-up of the runs of one host: `target_s` is the duration they aimed at, `startup_s` what came before it.

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from collector.dataset import FLAGS
 from estimator.counts.energies import TRANSACTION_BYTES
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array, BoolArray
@@ -36,11 +35,22 @@ MEASURED: Final = ("latency_s", "power_w")
 NEEDED: Final = ("iterations", "active_threads", "active_warps", "sm_clock_measured_mhz", *MEASURED)
 """Columns without which a kernel's row says nothing about energy."""
 
-OPTIONAL: Final = (
-    "power_std_w", "idle_before_w", "temperature_c", "temperature_before_c", "voltage_v", "sm_clock_mhz", "link_bytes", "unroll",
-    *(f"{level}_transactions" for level in TRANSACTION_BYTES), *(f"energy_{name}_j" for name in SAMPLING),
-)  # fmt: skip
-"""Columns that may be missing."""
+TEXTS: Final = {"kernel": "operator", "instruction": "instruction", "mode": "launch_mode", "assembler": "assembler", "link": "link"}
+NUMBERS: Final = {
+    "latency_s": "latency_s", "power_w": "power_w", "power_std_w": "power_std_w", "idle_w": "idle_before_w",
+    "idle_c": "temperature_before_c", "temperature_c": "temperature_c", "asked_mhz": "sm_clock_mhz",
+    "sm_clock_mhz": "sm_clock_measured_mhz", "voltage_v": "voltage_v",
+}  # fmt: skip
+COUNTS: Final = {
+    "turns": "iterations",
+    "threads": "active_threads",
+    "warps": "active_warps",
+    "unroll": "unroll",
+    "link_bytes": "link_bytes",
+}
+"""Columns of the fields of an InstructionRow; numbers that are unknown are nan, counts 0."""
+
+OTHERS: Final = (*COUNTS.values(), *(f"{level}_transactions" for level in TRANSACTION_BYTES), *(f"energy_{name}_j" for name in SAMPLING))
 
 MISSING: Final = {"latency_s": "NO_LATENCY", "power_w": "NO_POWER", "sm_clock_measured_mhz": "NO_CLOCK"}
 """Reason by column where it is null; the others are counts."""
@@ -67,7 +77,7 @@ class InstructionRow:
     instruction: str
     mode: str
     random: bool
-    unroll: int
+    unroll: float
     body: dict[str, float]
     operations: dict[str, float]
     turns: float
@@ -137,65 +147,51 @@ def is_instruction(table: Table) -> BoolArray:
 
 def read_instruction_rows(table: Table, gpu: GpuSpec | None = None) -> tuple[InstructionRows | None, list[RejectedRow]]:
     """Accepted rows of a table of generated kernels, and the reasons for the others; `gpu` need not be shipped."""
-    screen = Screen(table)
-    specs = screen.gpus(gpu)
-    frame = table.frame
-    for i, flags in enumerate(frame["flags"]):
-        for flag in () if flags is None else flags:
-            if flag in REJECTS:
-                screen.reject([i], flag.upper(), FLAGS[flag])
-    links = table.texts("link")
+    screen = Screen(table, gpu, repeated=False)
+    table, frame = screen.table, screen.table.frame
+    screen.reject_flags(REJECTS)
+    throttled = table.flagged("throttled")
+    texts = {field: table.texts(column) for field, column in TEXTS.items()}
     nothing = np.asarray(frame["loop_opcodes"].isna() & frame["iterations"].isna())
-    linked = np.array([bool(link) for link in links], dtype=np.bool_)
+    linked = np.array([bool(link) for link in texts["link"]], dtype=np.bool_)
     copied = linked & nothing
     counts = [{} if copied[i] else _counts(screen, i, name) for name in ("loop_opcodes", "loop_operations") for i in range(len(table))]
-    values = {name: table.numbers(name) for name in (*NEEDED, *OPTIONAL)}
-    screen.reject_limits((*NEEDED, *OPTIONAL))
+    values = {name: table.numbers(name) for name in (*NUMBERS.values(), *OTHERS)}
+    screen.reject_limits(values)
     for name in (*NEEDED, "link_bytes"):
         needed = linked if name == "link_bytes" else ~copied | (name in MEASURED)
         screen.reject(needed & np.isnan(values[name]), MISSING.get(name, "NO_COUNT"), f"{name} is null")
         screen.reject(needed & (values[name] <= 0), "BAD_COUNT", f"{name} must be above 0")
-    texts = {name: table.texts(name) for name in ("operator", "instruction", "launch_mode", "data_pattern", "assembler")}
-    blocks = table.products("grid")
-    found = []
-    for i in screen.kept().tolist():
-        number = {name: float(column[i]) for name, column in values.items()}
-        count = {name: value if math.isfinite(value) else 0.0 for name, value in number.items()}
-        spec = specs[i]
-        found.append(
-            InstructionRow(
-                source=table.name,
-                row=int(table.row[i]),
-                gpu=spec.name if spec else "",
-                kernel=texts["operator"][i],
-                instruction=texts["instruction"][i],
-                mode=texts["launch_mode"][i],
-                random=texts["data_pattern"][i] == "random",
-                unroll=int(count["unroll"]),
-                body=counts[i],
-                operations=counts[len(table) + i],
-                turns=count["iterations"],
-                threads=count["active_threads"],
-                warps=count["active_warps"],
-                blocks=float(blocks[i]) if math.isfinite(blocks[i]) else 1.0,
-                transactions={level: count[f"{level}_transactions"] for level in TRANSACTION_BYTES},
-                latency_s=number["latency_s"],
-                power_w=number["power_w"],
-                power_std_w=number["power_std_w"],
-                idle_w=number["idle_before_w"],
-                idle_c=number["temperature_before_c"],
-                temperature_c=number["temperature_c"],
-                asked_mhz=number["sm_clock_mhz"],
-                sm_clock_mhz=number["sm_clock_measured_mhz"],
-                voltage_v=number["voltage_v"],
-                throttled="throttled" in (frame["flags"].iloc[i] if frame["flags"].iloc[i] is not None else ()),
-                assembler=texts["assembler"][i],
-                published={name: number[f"energy_{name}_j"] for name in SAMPLING},
-                link=links[i],
-                link_bytes=count["link_bytes"],
-            )
+    random, blocks = table.texts("data_pattern"), table.products("grid")
+
+    def declared(i: int) -> dict[str, Any]:
+        """The fields that are columns."""
+        known: dict[str, Any] = {field: column[i] for field, column in texts.items()}
+        known |= {field: float(values[column][i]) for field, column in NUMBERS.items()}
+        return known | {field: _or_zero(values[column][i]) for field, column in COUNTS.items()}
+
+    found = tuple(
+        InstructionRow(
+            **declared(i),
+            source=table.name,
+            row=int(table.row[i]),
+            gpu=screen.specs[screen.gpu_index[i]].name,
+            random=random[i] == "random",
+            body=counts[i],
+            operations=counts[len(table) + i],
+            blocks=_or_zero(blocks[i]) or 1.0,
+            transactions={level: _or_zero(values[f"{level}_transactions"][i]) for level in TRANSACTION_BYTES},
+            throttled=bool(throttled[i]),
+            published={name: float(values[f"energy_{name}_j"][i]) for name in SAMPLING},
         )
-    return (InstructionRows(rows=tuple(found)) if found else None), screen.rejected()
+        for i in screen.kept().tolist()
+    )
+    return (InstructionRows(rows=found) if found else None), screen.rejected()
+
+
+def _or_zero(value: float) -> float:
+    """A number, or 0 in place of none."""
+    return float(value) if math.isfinite(value) else 0.0
 
 
 def _counts(screen: Screen, i: int, name: str) -> dict[str, float]:

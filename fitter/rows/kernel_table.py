@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
+import pandas as pd
 
-from collector.dataset import FLAGS
 from collector.dataset import SHAPE_COLUMNS as COLLECTED_SHAPES
 from estimator.engine.kernel_table import kernel_times
 from estimator.model.coefficients import COEFFICIENTS
@@ -22,7 +22,7 @@ from estimator.vocabulary.quantities import Array, BoolArray, IntArray, canonica
 from estimator.vocabulary.workload import FAMILY_FIELDS, FAMILY_OPERATORS, Operator, make_operator
 from fitter.errors import InputError
 from fitter.priors import GROUP_PRIORS
-from fitter.rows.columns import KernelRows
+from fitter.rows.columns import KernelRows, compacted
 from fitter.rows.rejected import RejectedRow
 from fitter.rows.roofline import ROOF_TOLERANCE, minimal_work, roof_seconds
 from fitter.rows.screening import Screen, first_known, need_columns, numbered
@@ -104,85 +104,84 @@ def from_simulated_board(table: Table) -> bool:
     return any(is_simulated_uuid(uuid) for uuid in set(table.texts("gpu_uuid")))
 
 
-def read_kernel_table(table: Table, gpu: GpuSpec | None = None) -> tuple[KernelRows | None, list[RejectedRow]]:
-    """Accepted rows (None where there are none) and the reasons for the others.
+def read_kernel_table(table: Table, gpu: GpuSpec | None = None, *, counted: bool = False) -> tuple[KernelRows | None, list[RejectedRow]]:
+    """Accepted rows (None where there are none) and the reasons for the others, listed or counted.
 
     gpu: the GPU to keep, which need not be shipped, and that of all rows where the table has no such column.
     Raises InputError for a table without the needed columns or with another unit than seconds.
     """
     need_columns(table, NEEDED, "kernel table")
-    screen = Screen(table)
-    specs = screen.gpus(gpu)
-    flags = [frozenset(() if value is None or isinstance(value, float) else value) for value in table.frame.get("flags", [()] * len(table))]
-    if "flags" not in table:
-        screen.reject_repeated()
-    operators = _operators(table, screen)
-    latency, power, power_std = (table.numbers(name) for name in ("latency_s", "power_w", "power_std_w"))
-    _read_verdicts(table, screen, flags, np.isfinite(power) | table.garbled("power_w"))
-    screen.reject_limits(("latency_s", "temperature_c", "power_w"), ("latency_s",), power=("power_w",))
-    asked = table.numbers("sm_clock_mhz")
-    measured = table.numbers("sm_clock_measured_mhz") if "sm_clock_measured_mhz" in table else asked
-    screen.reject_clocks(specs, sm_clock_mhz=asked, sm_clock_measured_mhz=measured)
-    sources = [source.partition("#")[0] for source in table.texts("source")]
-    library = [source or own for source, own in zip(sources, table.texts("library"), strict=True)]
-    warm = _warm(table, library)
-    _reject_by_roof(screen, specs, operators, latency, first_known(measured, asked), warm)
-    _reject_other_kernels(screen, list(zip(specs, library, strict=True)), operators, latency, first_known(measured, asked))
-    limit = np.array([spec.power_limit_w if spec else np.nan for spec in specs])
-    stated = table.numbers("power_limit_w")
-    limit = np.where(stated > 0, stated, limit)
-    screen.reject_power(power, specs, limit)
-    power = np.where(screen.powerless(), np.nan, power)
-    keep = screen.kept()
-    if not len(keep):
+    screen = Screen(table, gpu, repeated="flags" not in table, counted=counted)
+    if not len(screen.table):
         return None, screen.rejected()
-    trial = np.nan_to_num(table.numbers("trial"))
-    doubted = np.where([bool(LOWERS_WEIGHT & own) for own in flags], FLAGGED_WEIGHT, 1.0)
-    kernels, operator_index = numbered(operators[i] for i in keep.tolist())
-    gpus, gpu_index = numbered(spec.name for i in keep.tolist() if (spec := specs[i]) is not None)
+    kernels, kernel_index = _operators(screen)
+    table = screen.table
+    value = {name: table.numbers(name) for name in VALUE_COLUMNS}
+    latency, power, asked = value["latency_s"], value["power_w"], value["sm_clock_mhz"]
+    _read_verdicts(screen, np.isfinite(power) | table.garbled("power_w"))
+    screen.reject_limits(("latency_s", "temperature_c", "power_w"), ("latency_s",), power=("power_w",))
+    measured = value["sm_clock_measured_mhz"] if "sm_clock_measured_mhz" in table else asked
+    screen.reject_clocks(sm_clock_mhz=asked, sm_clock_measured_mhz=measured)
+    sources = [source.partition("#")[0] for source in table.texts("source")]
+    library = np.array([source or own for source, own in zip(sources, table.texts("library"), strict=True)], dtype=object)
+    warm = _warm(table, library)
+    _reject_by_roof(screen, kernels, kernel_index, latency, first_known(measured, asked), warm)
+    _reject_other_kernels(screen, library, kernels, kernel_index, latency, first_known(measured, asked))
+    limit = np.where(value["power_limit_w"] > 0, value["power_limit_w"], screen.of_gpu(lambda spec: spec.power_limit_w))
+    screen.reject_power(power, limit)
+    keep = screen.whole < 0
+    power = np.where(screen.powerless(), np.nan, power)
+    doubted = np.any([table.flagged(flag) for flag in LOWERS_WEIGHT], axis=0)
     names = table.texts("kernel_name")
-    tiles = _tiles(table, [operators[i] for i in keep.tolist()], [names[i] for i in keep.tolist()], keep)
+    tiles = _tiles(value, kernels, kernel_index, names)
     rows = KernelRows(
-        operators=tuple(one for one in kernels if one is not None),
-        operator_index=operator_index,
-        gpus=gpus,
-        gpu_index=gpu_index,
-        sm_clock_mhz=measured[keep],
-        sm_clock_asked_mhz=asked[keep],
-        latency_s=latency[keep],
-        power_w=power[keep],
-        power_std_w=np.where(np.isfinite(power), power_std, np.nan)[keep],
-        temperature_c=table.numbers("temperature_c")[keep],
-        at_limit=(power >= AT_LIMIT_SHARE * limit)[keep],
-        l2_warm=warm[keep],
-        library=tuple(library[i] for i in keep),
-        kernel_name=tuple(names[i] for i in keep),
+        operators=tuple(kernels),
+        operator_index=kernel_index,
+        gpus=tuple(spec.name for spec in screen.specs),
+        gpu_index=screen.gpu_index,
+        sm_clock_mhz=measured,
+        sm_clock_asked_mhz=asked,
+        latency_s=latency,
+        power_w=power,
+        power_std_w=np.where(np.isfinite(power), value["power_std_w"], np.nan),
+        temperature_c=value["temperature_c"],
+        at_limit=power >= AT_LIMIT_SHARE * limit,
+        l2_warm=warm,
+        library=tuple(library),
+        kernel_name=tuple(names),
         tile_m=tiles[:, 0],
         tile_n=tiles[:, 1],
         split_k=tiles[:, 2],
-        trial=trial[keep].astype(np.int64),
-        started_s=table.numbers("started_unix_s")[keep],
-        weight=shared_weight(doubted[keep], _repeats(table, operator_index, keep)),
+        trial=np.nan_to_num(value["trial"]).astype(np.int64),
+        started_s=value["started_unix_s"],
+        weight=shared_weight(np.where(doubted, FLAGGED_WEIGHT, 1.0) * keep, _repeats(table, kernel_index)),
         sources=(table.name,),
-        source_index=np.zeros(len(keep), dtype=np.int64),
-        row=table.row[keep],
+        source_index=np.zeros(len(table), dtype=np.int64),
+        row=table.row,
     )
-    return rows, screen.rejected()
+    return (compacted(rows, np.flatnonzero(keep)) if keep.any() else None), screen.rejected()
 
 
-def _operators(table: Table, screen: Screen) -> list[Operator | None]:
-    """The operator of each row, None (with a reason) where it cannot be told; rows of one kernel share one object."""
-    names = [column for column in (*NAME_COLUMNS, "kernel_name") if column in table]
-    shapes = [column for column in SHAPE_COLUMNS if column in table]
-    columns = [*(table.texts(name) for name in names), *(table.numbers(name).tolist() for name in shapes)]
-    _, index = numbered(map(repr, zip(*columns, strict=True)))
-    first = np.unique(index, return_index=True)[1]
-    found = [_operator(dict(zip((*names, *shapes), [column[i] for column in columns], strict=True))) for i in first.tolist()]
-    own = [found[number] for number in index.tolist()]
-    for i, one in enumerate(own):
-        if isinstance(one, tuple):
-            screen.reject([i], *one)
-    return [None if isinstance(one, tuple) else one for one in own]
+def _operators(screen: Screen) -> tuple[list[Operator], IntArray]:
+    """Different operators, and the number of each row's; rows of which it cannot be told leave the screen's table."""
+    table = screen.table
+    names = {column: table.coded(column) for column in (*NAME_COLUMNS, "kernel_name") if column in table}
+    columns: dict[str, Array | IntArray] = {column: codes for column, (codes, _) in names.items()}
+    columns |= {column: table.numbers(column) for column in SHAPE_COLUMNS if column in table}
+    index = pd.DataFrame(columns).groupby(list(columns), dropna=False, sort=False).ngroup().to_numpy()
+    found = []
+    for i in np.unique(index, return_index=True)[1].tolist():
+        texts = {column: texts[codes[i]] for column, (codes, texts) in names.items()}
+        found.append(_operator({column: values[i] for column, values in columns.items()} | texts))
+    bad = {number: one for number, one in enumerate(found) if isinstance(one, tuple)}
+    for reason in {one[0] for one in bad.values()}:
+        own = [number for number, one in bad.items() if one[0] == reason]
+        screen.reject(np.isin(index, own), reason, lambda i: bad[index[i]][1])
+    good = [number for number, one in enumerate(found) if isinstance(one, Operator)]
+    kernels, place = numbered([one for one in found if isinstance(one, Operator)])
+    left = index[screen.whole < 0]
+    screen.narrow()
+    return list(kernels), place[np.searchsorted(good, left)]
 
 
 def _operator(row: Mapping[str, Any]) -> Operator | tuple[str, str]:
@@ -243,20 +242,21 @@ def _shape(family: str, operator: str, row: Mapping[str, Any]) -> dict[str, floa
     return {name: of(name, defaults.get(name, np.nan)) for name in FAMILY_FIELDS[family]}
 
 
-def _read_verdicts(table: Table, screen: Screen, flags: Sequence[frozenset[str]], powered: BoolArray) -> None:
+def _read_verdicts(screen: Screen, powered: BoolArray) -> None:
     """What the data set itself says of its rows: verdicts of tables, flags of `collect`."""
-    for i, text in enumerate(table.texts("reason")):
+    codes, texts = screen.table.coded("reason")
+    for number, text in enumerate(texts):
         code = text.upper()
-        if code not in GOOD and (code not in POWER_REASONS or powered[i]):
+        if code not in GOOD:
+            rows = (codes % len(texts) == number) & (powered | (code not in POWER_REASONS))
             known = code if REASON_CODE.fullmatch(code) else "MARKED"
-            screen.reject([i], known, "so marked in the data set", power=code in POWER_REASONS)
-    for i, own in enumerate(flags):
-        for flag in sorted(own & (REJECTS_ROW | REJECTS_POWER)):
-            if flag in REJECTS_ROW or powered[i] or flag != TIMED_ONLY:
-                screen.reject([i], flag.upper(), FLAGS[flag], power=flag in REJECTS_POWER)
+            screen.reject(rows, known, "so marked in the data set", power=code in POWER_REASONS)
+    screen.reject_flags(REJECTS_ROW)
+    screen.reject_flags(REJECTS_POWER - {TIMED_ONLY}, power=True)
+    screen.reject_flags({TIMED_ONLY}, powered, power=True)
 
 
-def _warm(table: Table, library: list[str]) -> BoolArray:
+def _warm(table: Table, library: Array) -> BoolArray:
     """Whether operands were in L2: as stated, else yes, as simple benchmarks launch one kernel on one set of buffers."""
     stated = table.texts("l2_state")
     cold = [state == "cold" if state else own.startswith(COLD_LIBRARIES) for state, own in zip(stated, library, strict=True)]
@@ -264,38 +264,36 @@ def _warm(table: Table, library: list[str]) -> BoolArray:
 
 
 def _reject_by_roof(
-    screen: Screen,
-    specs: Sequence[GpuSpec | None],
-    operators: Sequence[Operator | None],
-    latency_s: Array,
-    clock_mhz: Array,
-    warm: BoolArray,
+    screen: Screen, kernels: Sequence[Operator], kernel_index: IntArray, latency_s: Array, clock_mhz: Array, warm: BoolArray
 ) -> None:
     """Reject rows faster than their hardware, or in a number format that it does not have.
 
     Raises InputError for a file in which every kernel is far slower than the hardware: it holds milli- or microseconds.
     """
-    good = screen.kept().tolist()
-    for spec in dict.fromkeys(spec for spec in specs if spec is not None):
-        index = np.array([i for i in good if specs[i] is spec], dtype=np.int64)
+    good = screen.kept()
+    for number, spec in enumerate(screen.specs):
+        index = good[screen.gpu_index[good] == number]
         if not len(index):
             continue
-        unique, position = numbered(operator for i in index.tolist() if (operator := operators[i]) is not None)
-        work = minimal_work(unique, spec).take(position)
-        roof = roof_seconds(work, spec, clock_mhz[index], ~warm[index])
-        ratio = latency_s[index] / np.maximum(roof, SHORTEST_LAUNCH_S)
+        used, position = np.unique(kernel_index[index], return_inverse=True)
+        work = minimal_work([kernels[i] for i in used.tolist()], spec).take(position)
+        roof = np.full(len(latency_s), np.nan)
+        roof[index] = roof_seconds(work, spec, clock_mhz[index], ~warm[index])
+        ratio = latency_s[index] / np.maximum(roof[index], SHORTEST_LAUNCH_S)
         if len(index) >= ROWS_FOR_UNITS and float(ratio.min()) > IMPLAUSIBLE_RATIO:
             raise InputError(
                 f"{screen.table.name}: all {len(index)} {spec.name} rows take over {IMPLAUSIBLE_RATIO:g} times what the hardware needs; "
                 "latency_s must be in seconds"
             )
-        unrated = index[~np.isfinite(work.flop_per_clock)].tolist()
-        rates = {i: f"{operator.precision} on {spec.name}" for i in unrated if (operator := operators[i]) is not None}
-        screen.reject(rates, "NO_RATE", rates.__getitem__)
-        fast = latency_s[index] * ROOF_TOLERANCE < roof
-        least = zip(index[fast].tolist(), roof[fast].tolist(), strict=True)
-        above = {i: f"latency_s = {latency_s[i]:.4g}; {spec.name} needs at least {own_s:.4g} s" for i, own_s in least}
-        screen.reject(above, "ABOVE_ROOF", above.__getitem__)
+
+        def rate(i: int, name: str = spec.name) -> str:
+            return f"{kernels[kernel_index[i]].precision} on {name}"
+
+        def least(i: int, name: str = spec.name, roof: Array = roof) -> str:
+            return f"latency_s = {latency_s[i]:.4g}; {name} needs at least {roof[i]:.4g} s"
+
+        screen.reject(index[~np.isfinite(work.flop_per_clock)].tolist(), "NO_RATE", rate)
+        screen.reject(latency_s * ROOF_TOLERANCE < roof, "ABOVE_ROOF", least)
 
 
 DECODE_GROUP: Final = "attention.decode"
@@ -312,11 +310,7 @@ LEAST_USUAL_SHARE: Final = 0.25
 
 
 def _reject_other_kernels(
-    screen: Screen,
-    collections: Sequence[tuple[GpuSpec | None, str]],
-    operators: Sequence[Operator | None],
-    latency_s: Array,
-    clock_mhz: Array,
+    screen: Screen, library: Array, kernels: Sequence[Operator], kernel_index: IntArray, latency_s: Array, clock_mhz: Array
 ) -> None:
     """Reject decode rows that another kernel ran than the fused one that the equations describe.
 
@@ -326,29 +320,30 @@ def _reject_other_kernels(
     a fit of all of them errs by 480 % on the others, instead of 8 %.
     """
     centres = {name: prior.centre for name, prior in GROUP_PRIORS[DECODE_GROUP].items() if name in COEFFICIENTS}
-    members: dict[tuple[GpuSpec | None, str], list[int]] = {}
-    for i in screen.kept().tolist():
-        operator = operators[i]
-        if operator is not None and operator.operator == "decode":
-            members.setdefault(collections[i], []).append(i)
-    for (gpu, _), rows in members.items():
-        chosen = [operator for i in rows if (operator := operators[i]) is not None]
-        if gpu is not None:
-            clock = first_known(clock_mhz[rows], gpu.sm_clock_max_mhz)
-            cold = np.zeros(len(rows), dtype=np.bool_)
-            usual = kernel_times(chosen, gpu, {DECODE_GROUP: centres}, sm_clock_mhz=clock, warm=cold).equations_s
-            ratio = latency_s[rows] / (SERVING_FIXED_S + usual)
-            if float((ratio <= USUAL_FACTOR).mean()) >= LEAST_USUAL_SHARE:
-                slow = [i for i, one in zip(rows, ratio.tolist(), strict=True) if one > OTHER_KERNEL_FACTOR]
-                screen.reject(slow, "OTHER_KERNEL", lambda i: f"latency_s = {latency_s[i]:.4g}, many times that of a fused kernel")
+    decodes = np.array([operator.operator == "decode" for operator in kernels], dtype=np.bool_)[kernel_index]
+    rows = screen.kept()
+    rows = rows[decodes[rows]]
+    _, collection = numbered(zip(screen.gpu_index[rows].tolist(), library[rows], strict=True))
+    for number in range(collection.max(initial=-1) + 1):
+        own = rows[collection == number]
+        gpu = screen.specs[screen.gpu_index[own[0]]]
+        clock = first_known(clock_mhz[own], gpu.sm_clock_max_mhz)
+        cold = np.zeros(len(own), dtype=np.bool_)
+        chosen = [kernels[i] for i in kernel_index[own].tolist()]
+        usual = kernel_times(chosen, gpu, {DECODE_GROUP: centres}, sm_clock_mhz=clock, warm=cold).equations_s
+        ratio = latency_s[own] / (SERVING_FIXED_S + usual)
+        if float((ratio <= USUAL_FACTOR).mean()) >= LEAST_USUAL_SHARE:
+            slow = own[ratio > OTHER_KERNEL_FACTOR].tolist()
+            screen.reject(slow, "OTHER_KERNEL", lambda i: f"latency_s = {latency_s[i]:.4g}, many times that of a fused kernel")
 
 
-def _tiles(table: Table, operators: Sequence[Operator | None], names: Sequence[str], keep: IntArray) -> Array:
+def _tiles(value: Mapping[str, Array], kernels: Sequence[Operator], kernel_index: IntArray, names: Sequence[str]) -> Array:
     """Tiles of the rows, shape (n, 3): as recorded, else from the kernel's name."""
-    result = np.stack([table.numbers(name)[keep] for name in ("tile_m", "tile_n", "split_k")], axis=1)
-    grid = np.stack([table.numbers(f"grid_{axis}")[keep] for axis in "xyz"], axis=1).tolist()
-    for place, (operator, name) in enumerate(zip(operators, names, strict=True)):
-        if operator is not None and operator.family == "gemm" and name and np.isnan(result[place, 0]):
+    result = np.stack([value[name] for name in ("tile_m", "tile_n", "split_k")], axis=1)
+    grid = np.stack([value[f"grid_{axis}"] for axis in "xyz"], axis=1).tolist()
+    for place, (number, name) in enumerate(zip(kernel_index.tolist(), names, strict=True)):
+        operator = kernels[number]
+        if operator.family == "gemm" and name and np.isnan(result[place, 0]):
             tile = tile_from_name(name, operator["batch"], operator["m"], operator["n"], tuple(grid[place]))
             result[place] = (tile.tile_m, tile.tile_n, tile.split_k)
     return result
@@ -362,17 +357,16 @@ def shared_weight(weight: Array, repeats: IntArray) -> Array:
     total = np.bincount(repeats, weight)
     best = np.zeros(len(total))
     np.maximum.at(best, repeats, weight)
-    result: Array = weight * best[repeats] / total[repeats]
+    result: Array = weight * (best / np.where(total > 0.0, total, 1.0))[repeats]
     return result
 
 
-def _repeats(table: Table, operator_index: IntArray, keep: IntArray) -> IntArray:
+def _repeats(table: Table, kernel_index: IntArray) -> IntArray:
     """A number for each kernel at each requested clock, the same for all its trials; tables of others have none, shape (n,).
 
     A product in another layout is one more trial: the equations know no layouts.  Each has its own time, power and tile.
     """
     if "trial" not in table:
-        return np.arange(len(keep))
-    columns = [np.array(table.texts(name))[keep].tolist() for name in ("gpu_uuid", "l2_state")]
-    clock = np.nan_to_num(table.numbers("sm_clock_mhz"))[keep].tolist()
-    return numbered(zip(operator_index.tolist(), clock, *columns, strict=True))[1]
+        return np.arange(len(table))
+    columns = [kernel_index, np.nan_to_num(table.numbers("sm_clock_mhz")), *(table.coded(name)[0] for name in ("gpu_uuid", "l2_state"))]
+    return np.unique(np.stack(columns), axis=1, return_inverse=True)[1].reshape(-1)

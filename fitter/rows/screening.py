@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
+from collector.dataset import FLAGS
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array, BoolArray, IntArray
 from estimator.vocabulary.specifications import canonical_gpu_name, gpu_names, is_named, load_gpu
@@ -77,25 +78,57 @@ COUNT_LIMIT: Final = Limit(reason="BAD_COUNT", closed=True)
 """Limits of all other counts."""
 
 
+Detail = str | Callable[[int], str]
+"""What is said of a rejected row: a text, or a function of its place in the table."""
+
+
 class Screen:
-    """Verdicts on the rows of one table: the first reason of each row counts; rejections of its power alone stand apart."""
+    """Verdicts on the rows of one table: the first reason of each row counts; rejections of its power alone stand apart.
 
-    def __init__(self, table: Table) -> None:
+    table             rows that are left: those with a text that is too long, of no known GPU, or equal to an earlier one are out
+    specs, gpu_index  GPUs of the rows, and the one of each row
+    """
+
+    def __init__(self, table: Table, gpu: GpuSpec | None, *, repeated: bool = True, counted: bool = False) -> None:
+        """Begin with what holds for any table; raises InputError for one that names no GPU where none is asked for.
+
+        gpu: the one to keep, and that of a table without such a column.  repeated: rows equal to an earlier one are rejected.
+        counted: rejections are counted, not listed.
+        """
+        self.counted = counted
+        self.told: list[RejectedRow] = []
+        self.specs: list[GpuSpec] = []
+        self.gpu_index: IntArray = np.zeros(len(table), dtype=np.int64)
+        self._start(table)
+        self.reject(table.long, "BAD_TEXT", f"a cell of more than {LONGEST_TEXT} bytes")
+        self._reject_gpus(gpu)
+        if repeated:
+            self.reject(table.repeated(), "DUPLICATE", "equals an earlier row in every column")
+        self.narrow()
+
+    def _start(self, table: Table) -> None:
         self.table = table
-        self.whole: dict[int, tuple[str, str]] = {}
-        self.power: dict[int, tuple[str, str]] = {}
-        self.reject(table.oversized(), "BAD_TEXT", f"a cell of more than {LONGEST_TEXT} characters")
+        self.whole, self.power = (np.full(len(table), -1, dtype=np.int64) for _ in range(2))
+        self.verdicts: list[tuple[str, Detail]] = []
 
-    def reject(self, rows: BoolArray | Iterable[int], reason: str, detail: str | Callable[[int], str] = "", *, power: bool = False) -> None:
-        """Reject rows (a mask, or numbers of rows), or their power; `detail` is a text or a function of the row's place."""
+    def reject(self, rows: BoolArray | Sequence[int], reason: str, detail: Detail = "", *, power: bool = False) -> None:
+        """Reject rows (a mask, or their places), or their power."""
         found = self.power if power else self.whole
-        for i in np.flatnonzero(rows).tolist() if isinstance(rows, np.ndarray) else rows:
-            if i not in found:
-                found[i] = (reason, detail if isinstance(detail, str) else detail(i))
+        index = np.flatnonzero(rows) if isinstance(rows, np.ndarray) else np.array(rows, dtype=np.int64)
+        found[index[found[index] < 0]] = len(self.verdicts)
+        self.verdicts.append((reason, detail))
 
-    def reject_repeated(self) -> None:
-        """Reject rows that equal an earlier one."""
-        self.reject(self.table.repeated(), "DUPLICATE", "equals an earlier row in every column")
+    def narrow(self) -> None:
+        """Leave the rejected rows out of the table: what follows looks at the others alone.  To be done before any power is rejected."""
+        self.told = self.rejected()
+        keep = self.whole < 0
+        self.gpu_index = self.gpu_index[keep]
+        self._start(self.table.select(keep))
+
+    def of_gpu(self, value: Callable[[GpuSpec], float]) -> Array:
+        """A number of the GPU of each row, shape (n,)."""
+        values: Array = np.array([value(spec) for spec in self.specs], dtype=np.float64)
+        return np.asarray(values[self.gpu_index])
 
     def reject_limits(self, names: Iterable[str], needed: Collection[str] = (), *, power: Collection[str] = ()) -> None:
         """Reject rows with a cell that is no number, that LIMITS does not allow, or that is missing among the `needed` ones.
@@ -107,69 +140,77 @@ class Screen:
             bad = self.table.garbled(name) | limit.broken(values) | ((name in needed) & np.isnan(values))
             self.reject(bad, limit.reason, lambda i, n=name, v=values, m=limit: f"{n} = {v[i]:g} {m.text()}", power=name in power)  # type: ignore[misc]
 
-    def gpus(self, asked: GpuSpec | None) -> list[GpuSpec | None]:
-        """The GPU of each row; rows of an unknown one, or of another one than `asked`, are rejected.
+    def reject_flags(self, flags: Collection[str], rows: BoolArray | bool = True, *, power: bool = False) -> None:
+        """Reject rows that `collect` marked with one of these flags."""
+        for flag in sorted(flags):
+            self.reject(self.table.flagged(flag) & rows, flag.upper(), FLAGS[flag], power=power)
 
-        Raises InputError for a table that names none where none is asked for.
-        """
+    def _reject_gpus(self, asked: GpuSpec | None) -> None:
+        """Find the GPU of each row; rows of an unknown one, or of another one than `asked`, are rejected."""
         if "gpu" not in self.table:
             if asked is None:
                 raise InputError(f"{self.table.path}: no column 'gpu'; add it, or name the GPU of all rows with --gpu")
-            return [asked] * len(self.table)
-        texts = self.table.texts("gpu")
-        found = {text: known_gpu(text, asked) if text else None for text in set(texts)}
+            self.specs = [asked]
+            return
+        codes, texts = self.table.coded("gpu")
+        found = [known_gpu(text, asked) if text else None for text in texts]
+        self.specs = list(dict.fromkeys(spec for spec in found if spec is not None))
+        number = {spec: place for place, spec in enumerate(self.specs)}
+        self.gpu_index = np.array([-1 if spec is None else number[spec] for spec in found])[codes]
         known = f"known: {', '.join(gpu_names())}; or its file: --gpu FILE.toml"
-        self.reject([i for i, text in enumerate(texts) if found[text] is None], "UNKNOWN_GPU", lambda i: f"{texts[i][:80]!r}; {known}")
+        self.reject(self.gpu_index < 0, "UNKNOWN_GPU", lambda i: f"{texts[codes[i]][:80]!r}; {known}")
         if asked is not None:
-            self.reject([i for i, text in enumerate(texts) if found[text] != asked], OTHER_GPU, lambda i: texts[i][:80])
-        return [found[text] for text in texts]
+            self.reject(self.gpu_index != number.get(asked, -1), OTHER_GPU, lambda i: texts[codes[i]][:80])
 
-    def reject_clocks(self, specs: Sequence[GpuSpec | None], **columns: Array) -> None:
-        """Reject rows whose clock no such GPU has."""
-        names = [spec.name if spec else "" for spec in specs]
-        low = np.array([spec.sm_clock_min_mhz if spec else 0.0 for spec in specs]) / CLOCK_MARGIN
-        high = np.array([spec.sm_clock_limit_mhz if spec else np.inf for spec in specs]) * CLOCK_MARGIN
+    def reject_clocks(self, **columns: Array) -> None:
+        """Reject rows whose clock their GPU does not have."""
+        low = self.of_gpu(lambda spec: spec.sm_clock_min_mhz) / CLOCK_MARGIN
+        high = self.of_gpu(lambda spec: spec.sm_clock_limit_mhz) * CLOCK_MARGIN
         for name, values in columns.items():
-            with np.errstate(invalid="ignore"):
-                beyond = (values < low) | (values > high)
-            texts = {
-                i: f"{name} = {values[i]:g}; {names[i]} runs {low[i]:.0f} to {high[i]:.0f} MHz" for i in np.flatnonzero(beyond).tolist()
-            }
-            self.reject(texts, "BAD_CLOCK", texts.__getitem__)
 
-    def reject_power(self, power_w: Array, specs: Sequence[GpuSpec | None], limit_w: Array) -> None:
+            def detail(i: int, name: str = name, values: Array = values) -> str:
+                return f"{name} = {values[i]:g}; {self.specs[self.gpu_index[i]].name} runs {low[i]:.0f} to {high[i]:.0f} MHz"
+
+            with np.errstate(invalid="ignore"):
+                self.reject((values < low) | (values > high), "BAD_CLOCK", detail)
+
+    def reject_power(self, power_w: Array, limit_w: Array) -> None:
         """Reject powers below what such a board draws at rest, and above its power limit."""
-        of_spec = {spec: least_power_w(spec) if spec else 0.0 for spec in set(specs)}
-        least = np.array([of_spec[spec] for spec in specs])
+
+        def low(i: int) -> str:
+            return f"{power_w[i]:.4g} W, less than the board draws at rest; is it in watts, joules per iteration?"
+
         with np.errstate(invalid="ignore"):
-            low, high = power_w < least, power_w > ABOVE_LIMIT_SHARE * limit_w
-        self.reject(
-            low,
-            "BAD_POWER",
-            lambda i: f"{power_w[i]:.4g} W, less than the board draws at rest; is it in watts, joules per iteration?",
-            power=True,
-        )
-        self.reject(high, "ABOVE_LIMIT", lambda i: f"{power_w[i]:.4g} W; limit {limit_w[i]:g} W", power=True)
+            self.reject(power_w < self.of_gpu(least_power_w), "BAD_POWER", low, power=True)
+            above = power_w > ABOVE_LIMIT_SHARE * limit_w
+        self.reject(above, "ABOVE_LIMIT", lambda i: f"{power_w[i]:.4g} W; limit {limit_w[i]:g} W", power=True)
 
     def kept(self) -> IntArray:
         """Places of the accepted rows."""
-        return np.array([i for i in range(len(self.table)) if i not in self.whole], dtype=np.int64)
+        return np.flatnonzero(self.whole < 0)
 
     def powerless(self) -> BoolArray:
         """Rows whose power is rejected, shape (n,)."""
-        found = np.zeros(len(self.table), dtype=np.bool_)
-        found[list(self.power)] = True
-        return found
+        return self.power >= 0
 
     def rejected(self) -> list[RejectedRow]:
-        """Every rejection in the order of the rows; of a row that is rejected as a whole the power is not told as well."""
-        told = [(i, *why, False) for i, why in self.whole.items()]
-        told += [(i, *why, True) for i, why in self.power.items() if i not in self.whole]
-        source, number = self.table.name, self.table.row
-        return [
-            RejectedRow(source=source, row=int(number[i]), reason=reason, detail=detail, power_only=power)
-            for i, reason, detail, power in sorted(told)
-        ]
+        """Every rejection in the order of the rows, or one of each verdict where they are counted.
+
+        Of a row that is rejected as a whole the power is not told as well.
+        """
+        found = list(self.told)
+        for power, verdicts in ((False, self.whole), (True, np.where(self.whole < 0, self.power, -1))):
+            if self.counted:
+                _, places, counts = np.unique(verdicts, return_index=True, return_counts=True)
+            else:
+                places, counts = np.arange(len(verdicts)), np.ones(len(verdicts), dtype=np.int64)
+            told = verdicts[places] >= 0
+            for i, count in zip(places[told].tolist(), counts[told].tolist(), strict=True):
+                reason, detail = self.verdicts[verdicts[i]]
+                text = detail if isinstance(detail, str) else detail(i)
+                row = int(self.table.row[i])
+                found.append(RejectedRow(source=self.table.name, row=row, reason=reason, detail=text, power_only=power, count=count))
+        return sorted(found, key=lambda one: one.row)
 
 
 def asked_gpu(text: str | None) -> GpuSpec | None:

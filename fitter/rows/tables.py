@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from collector.dataset import file_digest as digest_of_file
 from collector.dataset.parquet import MOST_BYTES, MOST_COLUMNS, decoded_bytes, read_columns, read_footer
@@ -34,7 +35,12 @@ MOST_CSV_BYTES: Final = 256 << 20
 """Longer texts are no table that a person wrote; Parquet holds more [byte]."""
 
 LONGEST_TEXT: Final = 4096
-"""The longest text that a cell may hold [character]; mangled C++ kernel names stay well below."""
+"""The longest text that a cell may hold [byte]; mangled C++ kernel names stay well below."""
+
+TEXTS: Final = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+
+FLAGS_BETWEEN: Final = ";"
+"""What stands between the flags of a row where they are one text, as in a data set exported to CSV."""
 
 BLANKS: Final = frozenset({"nan", "none", "null", "na", "n/a", ""})
 """Spellings of "nothing here"."""
@@ -42,7 +48,12 @@ BLANKS: Final = frozenset({"nan", "none", "null", "na", "n/a", ""})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table as it was found: `frame` with a column per header, `path` and `sha256` of the file, and `row` (n,), the rows' numbers in it.
+    """A table as it was found.
+
+    path, sha256   of the file
+    frame          a column per header, texts as categories
+    row            the rows' numbers in the file, shape (n,)
+    long           rows with a text longer than LONGEST_TEXT, which is left out of `frame`, shape (n,)
 
     Numbers that no quantity has in any unit count as none.
     """
@@ -51,12 +62,27 @@ class Table:
     sha256: str
     frame: pd.DataFrame
     row: IntArray
+    long: BoolArray
 
     @staticmethod
     def of(content: pd.DataFrame | pa.Table, path: Path, sha256: str = "", first: int = 0) -> "Table":
         """A table that begins after `first` rows of its file; metadata of an Arrow table are left alone."""
-        plain = content if isinstance(content, pd.DataFrame) else content.replace_schema_metadata(None).to_pandas(ignore_metadata=True)
-        return Table(path=path, sha256=sha256, frame=plain, row=np.arange(first + 1, first + 1 + len(plain), dtype=np.int64))
+        plain = pa.Table.from_pandas(content, preserve_index=False) if isinstance(content, pd.DataFrame) else content
+        plain = plain.replace_schema_metadata(None)
+        if "flags" in plain.column_names and pa.types.is_list(plain.schema.field("flags").type):
+            flags = pc.binary_join(plain["flags"].combine_chunks(), FLAGS_BETWEEN)
+            plain = plain.set_column(plain.column_names.index("flags"), "flags", flags)
+        long = np.zeros(len(plain), dtype=np.bool_)
+        for place, field in enumerate(plain.schema):
+            if any(kind(field.type) for kind in TEXTS):
+                column = plain.column(place)
+                beyond = pc.fill_null(pc.greater(pc.binary_length(column), LONGEST_TEXT), False)
+                if pc.any(beyond).as_py():
+                    long |= beyond.to_numpy()
+                    column = pc.if_else(beyond, None, column)
+                plain = plain.set_column(place, field.name, column.dictionary_encode())
+        row = np.arange(first + 1, first + 1 + len(plain), dtype=np.int64)
+        return Table(path=path, sha256=sha256, frame=plain.to_pandas(ignore_metadata=True), row=row, long=long)
 
     @property
     def name(self) -> str:
@@ -71,16 +97,27 @@ class Table:
 
     def select(self, rows: BoolArray) -> "Table":
         """Some of the rows."""
-        return replace(self, frame=self.frame[rows], row=self.row[rows])
+        if rows.all():
+            return self
+        return replace(self, frame=self.frame[rows], row=self.row[rows], long=self.long[rows])
+
+    def coded(self, column: str) -> tuple[IntArray, list[str]]:
+        """Different texts of a column without outer blanks, and the number of each row's: -1, of "", where it is missing or says so."""
+        if column not in self.frame.columns:
+            return np.full(len(self.frame), -1, dtype=np.int64), [""]
+        found = self.frame[column].astype("category").cat
+        texts = [str(value).strip() for value in found.categories]
+        return np.asarray(found.codes, dtype=np.int64), [*("" if text.lower() in BLANKS else text for text in texts), ""]
 
     def texts(self, column: str) -> list[str]:
-        """A column as text without outer blanks; "" where it is missing or says so."""
-        if column not in self.frame.columns:
-            return [""] * len(self.frame)
-        codes, values = pd.factorize(self.frame[column])
-        known = [str(value).strip() for value in values] + [""]
-        known = ["" if value.lower() in BLANKS else value for value in known]
-        return [known[code] for code in codes.tolist()]
+        """A column as text; "" where it is missing or says so."""
+        codes, texts = self.coded(column)
+        return [texts[code] for code in codes.tolist()]
+
+    def flagged(self, flag: str) -> BoolArray:
+        """Rows that `collect` marked with a flag, shape (n,)."""
+        codes, texts = self.coded("flags")
+        return np.array([flag in text.split(FLAGS_BETWEEN) for text in texts], dtype=np.bool_)[codes]
 
     def numbers(self, column: str) -> Array:
         """A column as numbers; nan where it is missing or no number."""
@@ -95,15 +132,6 @@ class Table:
         result: Array = np.stack([self.numbers(f"{name}_{axis}") for axis in "xyz"]).prod(axis=0)
         return result
 
-    def oversized(self) -> BoolArray:
-        """Rows with a cell longer than LONGEST_TEXT."""
-        found = np.zeros(len(self.frame), dtype=np.bool_)
-        for column in self.frame.columns:
-            if not pd.api.types.is_numeric_dtype(self.frame[column].dtype):
-                long = [isinstance(value, str) and len(value) > LONGEST_TEXT for value in self.frame[column].tolist()]
-                found |= np.array(long, dtype=np.bool_)
-        return found
-
     def repeated(self) -> BoolArray:
         """Rows that equal an earlier one in every column."""
         return np.asarray(self.frame.duplicated(keep="first"), dtype=np.bool_)
@@ -112,12 +140,14 @@ class Table:
         if column not in self.frame.columns:
             return np.full(len(self.frame), np.nan), np.zeros(len(self.frame), dtype=np.bool_)
         series = self.frame[column]
-        something = ~np.asarray(series.isna(), dtype=np.bool_)
-        if not pd.api.types.is_numeric_dtype(series.dtype):
-            texts = self.frame[column].where(something, "").astype(str).str.strip()
-            something = np.asarray(texts != "", dtype=np.bool_)
-            series = pd.to_numeric(texts.where(texts.str.len() <= LONGEST_TEXT, ""), errors="coerce")
-        values = np.array(series.to_numpy(dtype=np.float64, na_value=np.nan))
+        if pd.api.types.is_numeric_dtype(series.dtype):
+            something = ~np.asarray(series.isna(), dtype=np.bool_)
+            values = np.array(series.to_numpy(dtype=np.float64, na_value=np.nan))
+        else:
+            found = series.astype("category").cat
+            texts = [*(str(value).strip() for value in found.categories), ""]
+            something = np.array([text != "" for text in texts])[found.codes]
+            values = np.array(pd.to_numeric(pd.Series(texts, dtype=object), errors="coerce"), dtype=np.float64)[found.codes]
         with np.errstate(invalid="ignore"):
             size = np.abs(values)
             values[~((size >= 1.0 / LARGEST) & (size <= LARGEST)) & (size != 0.0)] = np.nan

@@ -17,11 +17,11 @@ from estimator.vocabulary.errors import EstimatorError
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, HZ_PER_MHZ, Array, BoolArray, canonical_precision
 from estimator.vocabulary.workload import COMPLETED, Operator, Workload
-from fitter.rows.columns import Startup, WorkloadRows
+from fitter.rows.columns import Startup, WorkloadRows, compacted
 from fitter.rows.rejected import RejectedRow
 from fitter.rows.roofline import ROOF_TOLERANCE, minimal_work
 from fitter.rows.screening import LONGEST_RUN_S, Screen, first_known, need_columns, numbered
-from fitter.rows.startup import TRUNCATED_SHARE, StartupEstimate, estimate_startup, is_perturbed, target_duration_s
+from fitter.rows.startup import TRUNCATED_SHARE, estimate_startup, is_perturbed, target_duration_s
 from fitter.rows.tables import Table
 
 COLUMNS: Final = frozenset(
@@ -61,21 +61,21 @@ def read_workload_dataset(table: Table, gpu: GpuSpec | None = None) -> Read:
     columns.
     """
     need_columns(table, NEEDED, "workload dataset")
-    screen = Screen(table)
-    specs = screen.gpus(gpu)
-    workloads = _workloads(table, screen)
+    screen = Screen(table, gpu)
+    workloads = _workloads(screen)
+    table = screen.table
     screen.reject_limits(("latency_s", "iterations", "temperature_c", "sm_clock_mhz", "sm_clock_measured_mhz"), ("latency_s",))
     asked, measured = table.numbers("sm_clock_mhz"), table.numbers("sm_clock_measured_mhz")
-    screen.reject_clocks(specs, sm_clock_mhz=asked, sm_clock_measured_mhz=measured)
+    screen.reject_clocks(sm_clock_mhz=asked, sm_clock_measured_mhz=measured)
     iterations, raw_latency, raw_energy = (table.numbers(name) for name in ("iterations", "latency_s", "energy_j"))
     duration = iterations * raw_latency
     screen.reject(duration > LONGEST_RUN_S, "BAD_ITERATIONS", lambda i: f"iterations = {iterations[i]:g} of {raw_latency[i]:g} s")
-    screen.reject_repeated()
     launches = np.array([_launch_s(workload) for workload in workloads])
-    hosts = list(zip([spec.name if spec else "" for spec in specs], table.texts("host"), strict=True))
+    specs = [screen.specs[i] for i in screen.gpu_index.tolist()]
+    hosts = list(zip([spec.name for spec in specs], table.texts("host"), strict=True))
     found = _startups(screen, hosts, duration, raw_latency, raw_latency > GPU_BOUND_MARGIN * launches)
     _reject_by_roof(screen, specs, workloads, raw_latency, first_known(measured, asked))
-    known = [next((one for own, one in found if own == host), None) for host in hosts]
+    known = [found.get(host) for host in hosts]
     startup = np.array([one.startup_s if one else 0.0 for one in known])
     target = np.array([one.target_s if one else np.nan for one in known])
     with np.errstate(divide="ignore", invalid="ignore"):  # of rows that are rejected
@@ -84,53 +84,47 @@ def read_workload_dataset(table: Table, gpu: GpuSpec | None = None) -> Read:
         energy = raw_energy - share * np.array([_startup_w(*state) for state in zip(specs, first_known(measured, asked), strict=True)])
         power, planned = energy / latency, target / iterations
     screen.reject_limits(("energy_j",), power=("energy_j",))
-    screen.reject_power(power, specs, np.array([spec.power_limit_w if spec else np.nan for spec in specs]))
+    screen.reject_power(power, screen.of_gpu(lambda spec: spec.power_limit_w))
     keep, bad = screen.kept(), screen.powerless()
-    startups = tuple(
-        Startup(
-            source=table.name, gpu=" on ".join(filter(None, host)), target_s=one.target_s, startup_s=one.startup_s,
-            quartiles_s=one.quartiles_s, runs=one.runs,
-        )
-        for host, one in found
-    )  # fmt: skip
-    if not len(keep):
-        return None, screen.rejected(), startups
     perturbed = is_perturbed(duration, raw_latency, target, startup)
-    unique, workload_index = numbered(workloads[i] for i in keep.tolist())
-    gpus, gpu_index = numbered(spec.name for i in keep.tolist() if (spec := specs[i]) is not None)
+    unique, workload_index = numbered(workloads)
     rows = WorkloadRows(
-        workloads=tuple(one for one in unique if one is not None),
+        workloads=unique,
         workload_index=workload_index,
-        gpus=gpus,
-        gpu_index=gpu_index,
-        sm_clock_asked_mhz=asked[keep],
-        sm_clock_measured_mhz=measured[keep],
-        latency_s=latency[keep],
-        energy_j=np.where(bad, np.nan, energy)[keep],
-        raw_latency_s=raw_latency[keep],
-        raw_energy_j=np.where(bad, np.nan, raw_energy)[keep],
-        iterations=iterations[keep],
-        temperature_c=table.numbers("temperature_c")[keep],
-        startup_s=startup[keep],
-        planned_latency_s=planned[keep],
-        perturbed=perturbed[keep],
-        weight=np.where(perturbed, PERTURBED_WEIGHT, 1.0)[keep],
+        gpus=tuple(spec.name for spec in screen.specs),
+        gpu_index=screen.gpu_index,
+        sm_clock_asked_mhz=asked,
+        sm_clock_measured_mhz=measured,
+        latency_s=latency,
+        energy_j=np.where(bad, np.nan, energy),
+        raw_latency_s=raw_latency,
+        raw_energy_j=np.where(bad, np.nan, raw_energy),
+        iterations=iterations,
+        temperature_c=table.numbers("temperature_c"),
+        startup_s=startup,
+        planned_latency_s=planned,
+        perturbed=perturbed,
+        weight=np.where(perturbed, PERTURBED_WEIGHT, 1.0),
         sources=(table.name,),
-        source_index=np.zeros(len(keep), dtype=np.int64),
-        row=table.row[keep],
+        source_index=np.zeros(len(table), dtype=np.int64),
+        row=table.row,
     )
-    return rows, screen.rejected(), startups
+    return (compacted(rows, keep) if len(keep) else None), screen.rejected(), tuple(found.values())
 
 
-def _workloads(table: Table, screen: Screen) -> list[Workload | None]:
-    """The workload of each row, attention and number format as the row names them; every file is read once for each."""
+def _workloads(screen: Screen) -> list[Workload]:
+    """The workload of each row, attention and number format as the row names them; every file is read once for each.
+
+    Rows of which there is none leave the screen's table.
+    """
+    table = screen.table
     keys = list(zip(table.texts("workload"), table.texts("attention"), table.texts("precision"), strict=True))
-    cache = {key: _workload(table.path.parent, *key) for i, key in enumerate(keys) if i not in screen.whole}
-    found = [cache.get(key) for key in keys]
-    for i, one in enumerate(found):
+    known = {key: _workload(table.path.parent, *key) for key in dict.fromkeys(keys)}
+    for key, one in known.items():
         if isinstance(one, tuple):
-            screen.reject([i], *one)
-    return [one if isinstance(one, Workload) else None for one in found]
+            screen.reject([i for i, own in enumerate(keys) if own == key], *one)
+    screen.narrow()
+    return [one for key in keys if isinstance(one := known[key], Workload)]
 
 
 def _workload(folder: Path, text: str, attention: str, precision: str) -> Workload | tuple[str, str]:
@@ -151,9 +145,9 @@ def _workload(folder: Path, text: str, attention: str, precision: str) -> Worklo
 
 def _startups(
     screen: Screen, hosts: list[tuple[str, str]], duration_s: Array, latency_s: Array, gpu_bound: BoolArray
-) -> list[tuple[tuple[str, str], StartupEstimate]]:
+) -> dict[tuple[str, str], Startup]:
     """Start-up of each host; truncated runs are rejected, and runs whose share of a known start-up is not known."""
-    result = []
+    result = {}
     good = set(screen.kept().tolist())
     for host in dict.fromkeys(hosts):
         rows = np.array([i for i, own in enumerate(hosts) if own == host and i in good], dtype=np.int64)
@@ -161,7 +155,14 @@ def _startups(
         if np.isnan(target):
             continue
         found = estimate_startup(duration_s[rows], latency_s[rows], gpu_bound[rows], target)
-        result.append((host, found))
+        result[host] = Startup(
+            source=screen.table.name,
+            gpu=" on ".join(filter(None, host)),
+            target_s=target,
+            startup_s=found.startup_s,
+            quartiles_s=found.quartiles_s,
+            runs=found.runs,
+        )
         short = rows[duration_s[rows] < TRUNCATED_SHARE * target].tolist()
         screen.reject(short, "TRUNCATED_RUN", lambda i, t=target: f"took {duration_s[i]:.3g} s where the other runs aim at {t:g} s")  # type: ignore[misc]
         if found.startup_s > 0:
@@ -170,27 +171,22 @@ def _startups(
     return result
 
 
-def _launch_s(workload: Workload | None) -> float:
-    if workload is None:
-        return float("inf")
+def _launch_s(workload: Workload) -> float:
     pairs = zip(workload.operators, workload.counts, strict=True)
     return LAUNCH_S * sum(count * operator.host_share for operator, count in pairs if not operator.origin.startswith(COMPLETED))
 
 
-def _reject_by_roof(
-    screen: Screen, specs: Sequence[GpuSpec | None], workloads: Sequence[Workload | None], latency_s: Array, clock_mhz: Array
-) -> None:
+def _reject_by_roof(screen: Screen, specs: Sequence[GpuSpec], workloads: Sequence[Workload], latency_s: Array, clock_mhz: Array) -> None:
     """Reject runs faster than their matrix products at the peak rate: they did not run what they name.
 
     Convolutions are left out, as lists may name depthwise ones as dense.
     """
     for i in screen.kept().tolist():
-        spec, workload = specs[i], workloads[i]
-        if spec is not None and workload is not None:
-            clock = clock_mhz[i] if np.isfinite(clock_mhz[i]) else spec.sm_clock_limit_mhz
-            least = _product_clocks(workload, spec) / (float(clock) * HZ_PER_MHZ)
-            if latency_s[i] * ROOF_TOLERANCE < least:
-                screen.reject([i], "ABOVE_ROOF", f"latency_s = {latency_s[i]:.4g}; {spec.name} needs at least {least:.4g} s")
+        spec = specs[i]
+        clock = clock_mhz[i] if np.isfinite(clock_mhz[i]) else spec.sm_clock_limit_mhz
+        least = _product_clocks(workloads[i], spec) / (float(clock) * HZ_PER_MHZ)
+        if latency_s[i] * ROOF_TOLERANCE < least:
+            screen.reject([i], "ABOVE_ROOF", f"latency_s = {latency_s[i]:.4g}; {spec.name} needs at least {least:.4g} s")
 
 
 def _product_clocks(workload: Workload, spec: GpuSpec) -> float:
@@ -204,10 +200,8 @@ def _product_clocks(workload: Workload, spec: GpuSpec) -> float:
     return float(np.nan_to_num(clocks) @ np.array(list(chosen.values())))
 
 
-def _startup_w(spec: GpuSpec | None, clock_mhz: float) -> float:
+def _startup_w(spec: GpuSpec, clock_mhz: float) -> float:
     """Power during start-up [W]: idle at the locked clock, and that the board is in use."""
-    if spec is None:
-        return float("nan")
     known = spec.idle_w is not None and np.isfinite(clock_mhz)
     idle = float(spec.idle_w.at(np.array([clock_mhz]))[0]) if known and spec.idle_w else ASSUMED_IDLE_SHARE * spec.power_limit_w
     return idle + STARTUP_ACTIVE_W

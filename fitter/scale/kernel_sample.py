@@ -7,7 +7,6 @@ contents, so neither files nor order nor workers decide, and samples of parts jo
 """
 
 import hashlib
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,14 +21,12 @@ from collector.dataset import KERNEL_COLUMNS, conforming
 from collector.dataset.reader import measured_twice
 from collector.errors import DatasetError
 from estimator.vocabulary.gpu import GpuSpec
-from estimator.vocabulary.quantities import IntArray
 from fitter.latency.groups import section_key
-from fitter.rows.columns import UNIQUE_COLUMNS, KernelRows, join_rows
+from fitter.rows.columns import KernelRows, compacted, join_rows
 from fitter.rows.instruction_dataset import is_instruction
 from fitter.rows.kernel_table import COLUMNS, read_kernel_table
 from fitter.rows.partitions import Partition, read_batches
 from fitter.rows.rejected import RejectedRow
-from fitter.rows.screening import numbered
 from fitter.rows.tables import Table
 
 SECTION_KERNELS: Final = 4000
@@ -104,7 +101,7 @@ def pruned_rows(rows: KernelRows, task: SampleTask) -> KernelRows:
     of_section = frame.drop_duplicates(["section", "kernel"]).groupby("section").cumcount()
     frame["number"] = of_section.reindex(frame.index).ffill()
     keep = (frame["number"] < task.section_kernels) & (frame.groupby(["section", "kernel"]).cumcount() < task.kernel_rows)
-    return _compact(rows, frame.index[keep].to_numpy())
+    return compacted(rows, frame.index[keep].to_numpy())
 
 
 def row_hashes(rows: KernelRows, seed: int) -> NDArray[np.uint64]:
@@ -132,10 +129,10 @@ def _screened(content: pa.Table, partition: Partition, task: SampleTask, first: 
     table = Table.of(content, Path(partition.path), first=first)
     if task.collected is not None:
         table = table.select(~is_instruction(table))
-    rows, rejected = read_kernel_table(table, task.gpu)
-    numbers = Counter((row.reason, row.power_only) for row in rejected)
-    earliest = {(row.reason, row.power_only): row for row in reversed(rejected)}
-    counts = {kind: replace(row, count=numbers[kind]) for kind, row in earliest.items()}
+    rows, rejected = read_kernel_table(table, task.gpu, counted=True)
+    counts: dict[RejectedKind, RejectedRow] = {}
+    for row in rejected:
+        _count(counts, row)
     return KernelSample(rows=rows, read=content.num_rows, used=0 if rows is None else len(rows), rejected=counts)
 
 
@@ -155,14 +152,3 @@ def _joined(left: KernelSample, right: KernelSample) -> KernelSample:
 def _hash(text: str, seed: int) -> int:
     key = seed.to_bytes(HASH_BYTES, "little")
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=HASH_BYTES, key=key).digest(), "little")
-
-
-def _compact(rows: KernelRows, index: IntArray) -> KernelRows:
-    """The rows `index`, with operators, GPUs and sources numbered anew in the order in which the rows have them."""
-    chosen = rows.select(index)
-    changes: dict[str, Any] = {}
-    for unique, number in UNIQUE_COLUMNS:
-        if unique in rows.__slots__:
-            used, changes[number] = numbered(getattr(chosen, number).tolist())
-            changes[unique] = tuple(getattr(rows, unique)[i] for i in used)
-    return replace(chosen, **changes)

@@ -252,6 +252,8 @@ def test_a_row_is_read_with_its_counts() -> None:
         ({"loop_opcodes": "[" * 4000}, "BAD_HISTOGRAM"),
         ({"loop_opcodes": '{"FFMA": -1}'}, "BAD_HISTOGRAM"),
         ({"loop_opcodes": '{"FFMA": NaN}'}, "BAD_HISTOGRAM"),
+        ({"loop_opcodes": '{"FFMA": true}'}, "BAD_HISTOGRAM"),
+        ({"loop_opcodes": "7"}, "BAD_HISTOGRAM"),
         ({"loop_operations": json.dumps({"x": 10**400})}, "BAD_HISTOGRAM"),
         ({"loop_opcodes": json.dumps({"x" * 70_000: 1})}, "BAD_TEXT"),
         ({"power_w": -5.0}, "BAD_POWER"),
@@ -260,6 +262,7 @@ def test_a_row_is_read_with_its_counts() -> None:
         ({"iterations": 0}, "BAD_ITERATIONS"),
         ({"dram_transactions": -1.0}, "BAD_COUNT"),
         ({"flags": ["sensor_stuck"]}, "SENSOR_STUCK"),
+        ({"l2_transactions": math.inf}, "BAD_COUNT"),
         ({"gpu": "abacus"}, "UNKNOWN_GPU"),
     ],
 )

@@ -77,18 +77,6 @@ def test_a_table_of_something_else_is_refused(tmp_path: Path) -> None:
         read_selection([path])
 
 
-def test_nothing_usable_names_the_reasons(tmp_path: Path) -> None:
-    path = tmp_path / "t.csv"
-    path.write_text("operator,precision,gpu,m,n,k,latency_s\nlinear,bf16,a10,512,512,512,nan\nlinear,bf16,a11,5,5,5,1\n")
-    with pytest.raises(SelectionError, match="no usable row among 2 .*BAD_LATENCY"):
-        read_selection([path])
-
-
-def test_the_root_of_all_files_is_refused_before_it_is_walked() -> None:
-    with pytest.raises(InputError, match="root of all files"):
-        read_selection(["/"])
-
-
 def test_no_data_set_and_missing_or_empty_ones_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="at least one"):
         read_selection([])

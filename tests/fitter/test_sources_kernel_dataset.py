@@ -4,10 +4,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 
-from collector.dataset import FLAGS, DatasetError, operator_columns, write_kernel_dataset
+from collector.dataset import FLAGS, operator_columns, write_kernel_dataset
 from estimator.vocabulary.gpu import simulated_uuid
 from estimator.vocabulary.workload import make_operator
 from fitter.errors import SelectionError
@@ -116,13 +115,7 @@ def test_flags_reject_lower_the_weight_or_pass(write: Write, flag: str) -> None:
     ("change", "reason", "power_only"),
     [
         ({"latency_s": None}, "BAD_LATENCY", False),
-        ({"latency_s": float("inf")}, "BAD_LATENCY", False),
-        ({"latency_s": 1e-7}, "ABOVE_ROOF", False),
         ({"power_w": 4000.0}, "ABOVE_LIMIT", True),
-        ({"m": -1}, "BAD_SHAPE", False),
-        ({"m": None}, "BAD_SHAPE", False),
-        ({"operator": "=1+1"}, "UNKNOWN_OPERATOR", False),
-        ({"gpu": "NVIDIA Imaginary"}, "UNKNOWN_GPU", False),
         ({"sm_clock_measured_mhz": 9e8}, "BAD_CLOCK", False),
     ],
 )
@@ -144,23 +137,6 @@ def test_a_folder_of_files_is_one_data_set(write: Write, tmp_path: Path) -> None
     assert selection.kernels is not None
     assert len(selection.kernels) == 3
     assert selection.datasets[0].metadata["simulated"] is True
-
-
-def test_a_damaged_or_cut_dataset_is_refused(write: Write) -> None:
-    path = write({}, {})
-    content = path.read_bytes()
-    path.write_bytes(content[: len(content) // 2])
-    with pytest.raises(Exception, match=r"damaged or truncated|truncated, damaged"):
-        read_selection([path])
-
-
-def test_a_dataset_of_a_newer_schema_is_refused(write: Write) -> None:
-    path = write({})
-    table = pq.read_table(path)
-    metadata = {b"wattprint": table.schema.metadata[b"wattprint"].replace(b'"schema_version":"1.2"', b'"schema_version":"2.0"')}
-    pq.write_table(table.replace_schema_metadata(metadata), path)
-    with pytest.raises(DatasetError, match=r"2\.0"):
-        read_selection([path])
 
 
 def test_trials_of_a_kernel_weigh_together_as_the_best_of_them_alone(write: Write) -> None:
@@ -202,13 +178,16 @@ def test_a_simulated_board_is_known_in_other_formats(write: Write, tmp_path: Pat
     assert read_selection([copy]).datasets[0].metadata.get("simulated", False) is simulated
 
 
-def test_a_parquet_copy_with_units_and_without_metadata_is_read(write: Write, tmp_path: Path) -> None:
-    copy = tmp_path / "copy.parquet"
-    table = pq.read_table(write({})).drop_columns(["flags"])
-    pq.write_table(table.replace_schema_metadata(None), copy)
-    assert read_selection([copy]).row_count == 1
-
-
 def test_a_dataset_without_rows_is_called_that(write: Write) -> None:
     with pytest.raises(SelectionError, match=r"dataset\.parquet: no rows"):
         read_selection([write()])
+
+
+def test_flags_of_a_dataset_in_csv_count_as_in_parquet(write: Write, tmp_path: Path) -> None:
+    dataset = write({}, {"flags": ["shared_board"]}, {"flags": ["hot", "unsettled"], "sm_clock_mhz": 1200.0})
+    frame = pd.read_parquet(dataset)
+    frame["flags"] = frame["flags"].map(";".join)
+    frame.to_csv(tmp_path / "copy.csv", index=False)
+    (rows, rejected), (copied, also) = read(dataset), read(tmp_path / "copy.csv")
+    assert rows.weight.tolist() == copied.weight.tolist() == [1.0, FLAGGED_WEIGHT]
+    assert [row.reason for row in rejected] == [row.reason for row in also] == ["SHARED_BOARD"]

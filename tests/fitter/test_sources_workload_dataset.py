@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fitter.errors import InputError
 from fitter.report.text import selection_document, selection_lines
 from fitter.rows.columns import Dataset, Selection, Startup, WorkloadRows
 from fitter.rows.rejected import RejectedRow, count_reasons
@@ -104,23 +103,21 @@ def test_removing_start_up_lowers_latency_and_keeps_energy_of_the_work(read: Rea
     ("run", "reason", "power_only"),
     [
         ({"latency_s": "nan"}, "BAD_LATENCY", False),
-        ({"latency_s": "-0.02"}, "BAD_LATENCY", False),
-        ({"latency_s": "1e999"}, "BAD_LATENCY", False),
         ({"gpu": "a101"}, "UNKNOWN_GPU", False),
         ({"iterations": "0"}, "BAD_ITERATIONS", False),
-        ({"iterations": "many"}, "BAD_ITERATIONS", False),
+        ({"iterations": "1e300"}, "BAD_ITERATIONS", False),
+        ({"precision": "zz"}, "UNKNOWN_PRECISION", False),
+        ({"attention": "weird"}, "UNKNOWN_ATTENTION", False),
+        ({"temperature_c": "1e308"}, "BAD_TEMPERATURE", False),
+        ({"temperature_c": "hot"}, "BAD_TEMPERATURE", False),
         ({"iterations": "100"}, "TRUNCATED_RUN", False),
         ({"sm_clock_mhz": "900000"}, "BAD_CLOCK", False),
         ({"workload": "workloads/none.json"}, "MISSING_WORKLOAD", False),
         ({"workload": "../../../../etc/passwd"}, "MISSING_WORKLOAD", False),
         ({"workload": "/dev/zero"}, "MISSING_WORKLOAD", False),
         ({"workload": "workloads"}, "MISSING_WORKLOAD", False),
-        ({"workload": "=cmd|' /C calc'!A0"}, "MISSING_WORKLOAD", False),
-        ({"workload": ""}, "MISSING_WORKLOAD", False),
         ({"workload": "x" * 10_000_000}, "BAD_TEXT", False),
-        ({"energy_j": "nan"}, "BAD_POWER", True),
         ({"energy_j": "-1"}, "BAD_POWER", True),
-        ({"energy_j": "0.001"}, "BAD_POWER", True),
         ({"energy_j": "0.3"}, "BAD_POWER", True),
         ({"energy_j": "3400"}, "ABOVE_LIMIT", True),
         ({"latency_s": "0.002", "iterations": "15800"}, "ABOVE_ROOF", False),
@@ -140,13 +137,6 @@ def test_a_pipe_in_place_of_a_workload_does_not_hang(read: Reader, tmp_path: Pat
     assert count_reasons(read({"workload": "pipe"}).rejected) == {"MISSING_WORKLOAD": 1}
 
 
-def test_latency_alone_is_enough(read: Reader) -> None:
-    reading = read(*[{"energy_j": "", "temperature_c": str(i)} for i in range(3)])
-    assert reading.rejected == []
-    assert reading.rows is not None
-    assert np.isnan(reading.rows.energy_j).all()
-
-
 def test_a_run_without_energy_among_others_is_used_for_its_latency_and_counted(read: Reader) -> None:
     reading = read({}, {"energy_j": "", "temperature_c": "51"}, {"energy_j": "-1", "temperature_c": "52"}, {"latency_s": "0"})
     assert [(r.row, r.reason, r.power_only) for r in reading.rejected] == [(3, "BAD_POWER", True), (4, "BAD_LATENCY", False)]
@@ -159,17 +149,6 @@ def test_a_run_without_energy_among_others_is_used_for_its_latency_and_counted(r
     assert (told["rejected"], told["rejected_power_only"]) == ({"BAD_LATENCY": 1}, {"BAD_POWER": 1})
     assert told["used_latency_only"] == 2
     assert "3 of 4 rows used, 2 of them for their latency alone" in selection_lines(selection)[0]
-
-
-def test_equal_runs_count_once(read: Reader) -> None:
-    assert count_reasons(read({}, {}, {}).rejected) == {"DUPLICATE": 2}
-
-
-def test_a_table_without_latency_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "runs.csv"
-    path.write_text("workload,gpu\na.json,a10\n")
-    with pytest.raises(InputError, match="'latency_s'"):
-        read_workload_dataset(open_table(path, COLUMNS))
 
 
 @given(
@@ -202,28 +181,6 @@ def test_the_start_up_holds_no_part_of_the_last_iteration() -> None:
 def test_runs_of_fixed_iterations_have_no_target() -> None:
     assert np.isnan(target_duration_s(100 * np.geomspace(0.01, 1.0, 20)))
     assert np.isnan(target_duration_s(np.array([30.0, 30.1])))
-
-
-@pytest.mark.parametrize(
-    ("run", "reason"),
-    [
-        ({"precision": "zz"}, "UNKNOWN_PRECISION"),
-        ({"attention": "weird"}, "UNKNOWN_ATTENTION"),
-        ({"temperature_c": "1e308"}, "BAD_TEMPERATURE"),
-        ({"temperature_c": "-300"}, "BAD_TEMPERATURE"),
-        ({"temperature_c": "hot"}, "BAD_TEMPERATURE"),
-        ({"sm_clock_mhz": "nine"}, "BAD_CLOCK"),
-        ({"iterations": "1e300"}, "BAD_ITERATIONS"),
-        ({"workload": "MISSING.json"}, "MISSING_WORKLOAD"),
-        ({"workload": "workloads"}, "MISSING_WORKLOAD"),
-        ({"workload": "../../../../etc/hostname"}, "MISSING_WORKLOAD"),
-    ],
-)
-def test_a_value_that_cannot_be_rejects_its_row_and_no_other(read: Reader, run: Mapping[str, str], reason: str) -> None:
-    reading = read({}, {"latency_s": "0.0213"}, run)
-    assert [(row.row, row.reason) for row in reading.rejected] == [(3, reason)]
-    assert reading.rows is not None
-    assert len(reading.rows) == 2
 
 
 def test_a_run_without_its_count_cannot_lose_its_start_up(read: Reader) -> None:

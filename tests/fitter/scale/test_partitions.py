@@ -61,14 +61,6 @@ def test_numbers_of_another_width_are_the_same_column(tmp_path: Path) -> None:
     assert open_partitioned(tmp_path).rows == 600
 
 
-def test_a_truncated_file_is_named(tmp_path: Path) -> None:
-    write_parts(TABLE, tmp_path, [100])
-    path = tmp_path / "part-001.parquet"
-    path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises((InputError, DatasetError), match=r"part-001.parquet: truncated, damaged or no Parquet file"):
-        open_partitioned(tmp_path)
-
-
 def test_damage_within_a_file_is_found_when_it_is_read(tmp_path: Path) -> None:
     write_parts(TABLE, tmp_path, [])
     path = tmp_path / "part-000.parquet"

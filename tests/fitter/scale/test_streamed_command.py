@@ -61,13 +61,6 @@ def test_what_cannot_be_done_is_one_line(run: Run, folder: Path, tmp_path: Path,
     assert done.err.count("\n") == 1
 
 
-def test_a_damaged_part_is_named(run: Run, folder: Path, tmp_path: Path) -> None:
-    (folder / "part-001.parquet").write_bytes(b"PAR1 and no more")
-    done = run(folder, "--stream", "-o", tmp_path / "b.json")
-    assert done.status == 1
-    assert "part-001.parquet: truncated, damaged or no Parquet file" in done.err
-
-
 def test_streamed_kernels_give_a_whole_bundle_whatever_their_files(run: Run, tmp_path: Path) -> None:
     table = kernel_table(130)
     one, three = write_parts(table, tmp_path / "one" / "k", []), write_parts(table, tmp_path / "three" / "k", [40, 100])
@@ -95,10 +88,3 @@ def test_what_holds_no_kernels_is_refused_as_ever(run: Run, tmp_path: Path) -> N
     done = run(tmp_path.as_uri(), "-o", tmp_path / "b.json")
     assert done.status == 1
     assert "only these are streamed" in done.err
-
-
-def test_the_same_data_twice_are_refused(run: Run, tmp_path: Path) -> None:
-    pq.write_table(kernel_table(60), tmp_path / "k.parquet")
-    done = run(tmp_path / "k.parquet", tmp_path / "k.parquet", "--stream", "-o", tmp_path / "b.json")
-    assert (done.status, done.err.count("\n")) == (1, 1)
-    assert "the same data as k.parquet; give every data set once" in done.err
