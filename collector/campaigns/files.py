@@ -14,7 +14,6 @@ from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
 from estimator.vocabulary.reader import LEAST_ONE, FaultError, Span, Text, Words, fields_of, plain, read, read_file
 from estimator.vocabulary.resources import resource_folder, resource_names
-from estimator.vocabulary.specifications import near_match
 from estimator.vocabulary.workload import FAMILY_FIELDS, FAMILY_OPERATORS, Operator, make_operator
 from microbench.errors import UnsupportedError
 from microbench.kernel import OPTIMISATION_LEVELS
@@ -113,8 +112,7 @@ def load_campaign(name_or_path: str) -> CampaignSpec:
     path = Path(name_or_path)
     if not (name_or_path.endswith(".toml") or "/" in name_or_path):
         if name_or_path not in campaign_names():
-            close, known = near_match(name_or_path, campaign_names()), ", ".join(campaign_names())
-            raise CampaignError(f"unknown campaign {name_or_path!r}{close}; known: {known}; or give a TOML file")
+            raise CampaignError(f"unknown campaign {name_or_path!r}; known: {', '.join(campaign_names())}; or give a TOML file")
         path = resource_folder("campaigns") / f"{name_or_path}.toml"
     document = plain(read_file(Table, path, "campaign", CampaignError))  # type: ignore[type-abstract]
     return campaign_from_document({"name": path.stem, **document}, f"campaign {path}")

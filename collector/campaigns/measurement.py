@@ -21,10 +21,6 @@ from microbench.sizing import launches_for
 
 Load = GeneratedLoad | CopyLoad
 
-RANGING_GROWTH: Final = 20
-"""Launches of the ranging run grow by at most this factor a step: the first launch may be slow."""
-FIRST_RANGING_LAUNCHES: Final = 3
-
 TIMED_RUN_S: Final = 0.1
 """Length of the run of a point that is only timed: a hundred times the resolution of the clocks that time it [s]."""
 TIMED_GAP_S: Final = 0.05
@@ -146,7 +142,7 @@ def trace_record(kind: str, trace: Trace, **details: Any) -> TraceRecord:
 
 def ranged_launch_s(bench: Bench, prepared: PreparedKernel, ranging_s: float) -> float:
     """Time of a launch from short runs that grow until they last `ranging_s` [s]."""
-    launches = FIRST_RANGING_LAUNCHES
+    launches = 3
     while True:
         record = bench.runner.run(prepared, launches)
         launch_s = float(np.mean(record.segment_s))
@@ -154,7 +150,7 @@ def ranged_launch_s(bench: Bench, prepared: PreparedKernel, ranging_s: float) ->
             return (record.end_ns - record.start_ns) * SECONDS_PER_NS / launches
         if launch_s * launches >= ranging_s:
             return launch_s
-        launches = min(RANGING_GROWTH * launches, launches_for(1.2 * ranging_s, launch_s))
+        launches = min(20 * launches, launches_for(1.2 * ranging_s, launch_s))  # the first launch may be slow
 
 
 def _kernel_columns(prepared: PreparedKernel) -> Row:

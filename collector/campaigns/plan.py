@@ -22,7 +22,6 @@ from collector.sensing.live_load import CALIBRATION, WARM_RUNS
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import IntArray
-from estimator.vocabulary.specifications import near_match
 from estimator.vocabulary.workload import Operator
 from microbench.errors import MicrobenchError
 from microbench.layouts import other_layout
@@ -32,8 +31,6 @@ from microbench.shapes import KernelGroup, draw_operators
 from microbench.toolchain.compile import user_cache
 
 ROW_ID_DIGITS: Final = 16
-SUPPORT_PROBES: Final = 5
-"""Kernels of a group tried before its precision counts as unsupported; a single one may fail for its size."""
 CLOCKS_PER_MULTIPLY_ADD: Final = 2
 """Of a warp of 32 lanes on the 16 of an A100's scheduler, while LAUNCH_S counts one; later GPUs have 32 lanes and take less [clocks]."""
 LEARNING_S: Final = (WARM_RUNS * CALIBRATION[-1] + sum(CALIBRATION)) * LAUNCH_S * CLOCKS_PER_MULTIPLY_ADD
@@ -87,7 +84,7 @@ def plan_campaign(
     known = tuple(dict.fromkeys((*(group.family for group in spec.kernels), *([FAMILY] if spec.instructions else []))))
     for family in families:
         if family not in known:
-            raise CampaignError(f"campaign {spec.name} has no family {family!r}{near_match(family, known)}; it has: {', '.join(known)}")
+            raise CampaignError(f"campaign {spec.name} has no family {family!r}; it has: {', '.join(known)}")
     kernels: dict[Kernel, None] = {}
     skipped: Counter[str] = Counter()
     for index, group in enumerate(spec.kernels):
@@ -197,7 +194,7 @@ def _drawn(group: KernelGroup, seed: np.random.SeedSequence, runner: KernelRunne
             operators = draw_operators(group, precision, np.random.default_rng(seed))
         except WorkloadError as error:
             raise CampaignError(str(error)) from error
-        probes = operators[:SUPPORT_PROBES]
+        probes = operators[:5]  # a single one may fail for its size
         runs = [layout for layout in layouts if any(runner.supports(operator, layout) for operator in probes)]
         if len(runs) > len(best[1]):
             best = operators, runs

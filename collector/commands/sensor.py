@@ -26,7 +26,7 @@ from collector.commands.options import (
 )
 from collector.commands.output import Speaker, stoppable, write_document, write_page
 from collector.errors import CollectorError
-from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, InputFile
+from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, check_present
 from estimator.options.output_files import output_option
 
 if TYPE_CHECKING:
@@ -66,9 +66,9 @@ class SensorOptions:
 @click.option("--window-std-ms", type=FiniteRange(min=0, min_open=True), help="Run loads until the window's standard error is this.")
 @click.option("--gain-std", type=FiniteRange(min=0, min_open=True), help="Run loads until the gain's standard error is this.")
 @click.option("--longest", default="3m", show_default=True, metavar="TIME", help="Stop after loads of this length: 90s, 3m.")
-@click.option("--readings", type=InputFile(), metavar="R.csv", help="Recorded polls: t_s,power_w or an nvidia-smi log.")
-@click.option("--load", type=InputFile(), metavar="L.csv", help="When the load ran beside them: t_s,level.")
-@click.option("--reference", type=InputFile(), metavar="P.csv", help="An external meter: t_s,power_w, or a PMD's raw bytes.")
+@click.option("--readings", type=click.Path(path_type=Path), metavar="R.csv", help="Recorded polls: t_s,power_w or an nvidia-smi log.")
+@click.option("--load", type=click.Path(path_type=Path), metavar="L.csv", help="When the load ran beside them: t_s,level.")
+@click.option("--reference", type=click.Path(path_type=Path), metavar="P.csv", help="An external meter: t_s,power_w, or a PMD's raw bytes.")
 @click.option("--column", metavar="NAME", help="The log's power column, such as power.draw.instant.")
 @output_option("--out", metavar="SENSOR.json", help="Write the JSON document to a file as well.")
 @output_option("--report", metavar="R.html", help="Write a page with charts.")
@@ -87,6 +87,8 @@ def sensor_command(context: click.Context, /, speak: Speaker, **options: Any) ->
     _check_options(context, recorded=options["readings"] is not None)
     asked = SensorOptions(**options)
     if asked.readings is not None:
+        named = [str(path) for path in (asked.readings, asked.load, asked.reference) if path is not None]
+        check_present(named, "{}: cannot be read (No such file or directory)")
         board = asked.gpu if context.get_parameter_source("gpu") is not ParameterSource.DEFAULT else None
         calibration, left_out, page = _recorded(asked, asked.readings, board)
         open_question = asked.load is None and asked.reference is None and calibration.update_period_s is not None

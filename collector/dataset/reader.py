@@ -2,7 +2,6 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,14 +94,10 @@ def read_parts(path: str | Path) -> KernelDataset:
     return KernelDataset(table=rows, metadata=found[0].metadata, files=tuple(found))
 
 
-def measurements(table: pa.Table) -> Iterator[tuple[str, float | None]]:
-    """Id and start of each row; the same campaign run again has the same ids at other times."""
-    return zip(table.column("row_id").to_pylist(), table.column("started_unix_s").to_pylist(), strict=True)
-
-
 def measured_twice(table: pa.Table) -> list[str]:
-    """Ids of rows that are one measurement given twice."""
-    return [row_id for (row_id, _), count in Counter(measurements(table)).items() if count > 1]
+    """Ids of rows that are one measurement given twice; the same campaign run again has the same ids at other times."""
+    columns = (table.column(name).to_pylist() for name in ("row_id", "started_unix_s"))
+    return [row_id for (row_id, _), count in Counter(zip(*columns, strict=True)).items() if count > 1]
 
 
 def _files(path: Path) -> list[Path]:

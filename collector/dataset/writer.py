@@ -70,7 +70,6 @@ class KernelWriter:
         self._output = output
         self._log = log
         self._traces = traces
-        self._read: pa.Table | None = None
 
     @property
     def rows(self) -> int:
@@ -79,12 +78,11 @@ class KernelWriter:
 
     def table(self) -> pa.Table:
         """All rows so far, in the order in which they came, read from disk."""
-        if self._read is None or self._read.num_rows != self.rows:
-            self._read = self._log.table()
-            if self._read.num_rows != self.rows:
-                path = log_path(self._output)
-                raise DatasetError(f"{path}: {self.rows} rows were written, {self._read.num_rows} can be read; the disk is failing")
-        return self._read
+        table = self._log.table()
+        if table.num_rows != self.rows:
+            path = log_path(self._output)
+            raise DatasetError(f"{path}: {self.rows} rows were written, {table.num_rows} can be read; the disk is failing")
+        return table
 
     def append(self, row: Row, traces: tuple[TraceRecord, ...] = ()) -> None:
         """Put one row on disk, its traces before it; both are there, synced, when this returns.

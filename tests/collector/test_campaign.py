@@ -237,7 +237,7 @@ def test_a_family_filter_keeps_the_kernels_of_the_family(tiny: CampaignSpec) -> 
     with open_bench(BOARD) as bench:
         whole = plan_campaign(tiny, CLOCKS, (), 1, bench)
         part = plan_campaign(tiny, CLOCKS, ("softmax",), 1, bench)
-        with pytest.raises(CampaignError, match="did you mean 'softmax'"):
+        with pytest.raises(CampaignError, match="it has: gemm, softmax"):
             plan_campaign(tiny, CLOCKS, ("sofmax",), 1, bench)
     assert {p.operator for p in part.points if p.operator.family == "softmax"} == {
         p.operator for p in whole.points if p.operator.family == "softmax"

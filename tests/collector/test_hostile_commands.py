@@ -76,7 +76,6 @@ def test_no_output_replaces_an_input_or_another_output(tmp_path: Path, capsys: p
 def test_a_path_that_cannot_be_written_is_found_before_a_program_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ran = tmp_path / "ran"
     refused(capsys, 1, "cannot be written", "run", "--gpu", A100, "--out", tmp_path / "none" / "x", "--", "touch", ran)
-    refused(capsys, 1, "cannot be written", "sensor", "--gpu", A100, "--record", tmp_path)
     refused(capsys, 1, "cannot be written", "--gpu", A100, "--record", tmp_path, "--dry-run")
     assert list(tmp_path.iterdir()) == []
     assert not list(tmp_path.parent.glob(f".{tmp_path.name}*"))
@@ -86,13 +85,10 @@ def test_a_path_that_cannot_be_written_is_found_before_a_program_runs(tmp_path: 
     ("arguments", "words"),
     [
         (["sensor", "--gpu", A100, "--window-std-ms", "nan"], "no finite number"),
-        (["sensor", "--gpu", A100, "--gain-std", "inf", "--pmd", "sim"], "no finite number"),
         (["sensor", "--gpu", A100, "--gain-std", "0.01"], "--gain-std needs --pmd"),
         (["sensor", "--readings", "r.csv", "--record", "x"], "--record has no meaning with --readings"),
         (["pmd", "decode", "x.bin", "--tick-rate", "nan"], "no finite number"),
         (["pmd", "decode", "x.bin", "--start", "1e300"], "no time"),
-        (["pmd", "emulate", "--period", "nan"], "no finite number"),
-        (["pmd"], "Missing command"),
         (["clocks"], "Missing command"),
     ],
 )
@@ -106,15 +102,6 @@ def test_a_sensor_file_from_a_recording_says_what_it_lacks_for_a_board(tmp_path:
     refused(capsys, 1, "names no board", "run", "--gpu", A100, "--sensor", known, "--", "true")
 
 
-def test_readings_that_are_no_power_or_in_no_order_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shuffled = table(tmp_path / "mixed.csv", "t_s,power_w", np.random.default_rng(0).permutation(500) * 0.01, np.full(500, 100.0))
-    doubled = table(tmp_path / "double.csv", "t_s,power_w,power_w", [0, 1], [2, 3], [4, 5])
-    refused(capsys, 1, "less than any board draws", "sensor", "--readings", polls(tmp_path / "negative.csv", scale=-1.0))
-    refused(capsys, 1, "rows are in no order", "sensor", "--readings", shuffled)
-    refused(capsys, 1, "2 columns are named power_w", "sensor", "--readings", doubled)
-    refused(capsys, 1, "names no boards", "sensor", "--readings", polls(tmp_path / "r.csv"), "--gpu", "7")
-
-
 def test_rows_left_out_and_gaps_are_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     known, holes = sensor(tmp_path / "s.json"), polls(tmp_path / "holes.csv", missing=3)
     for command in (["sensor"], ["correct", "--sensor", str(known)]):
@@ -126,16 +113,6 @@ def test_rows_left_out_and_gaps_are_a_warning(tmp_path: Path, capsys: pytest.Cap
     assert main(["correct", "--sensor", str(known), "--readings", str(gap)]) == 3
     assert "1 gap(s) in the polls, 1e+04 s" in capsys.readouterr().err
     assert main(["correct", "--sensor", str(known), "--readings", str(polls(tmp_path / "whole.csv"))]) == 0
-
-
-def test_a_load_that_lacks_an_edge_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    readings = polls(tmp_path / "r.csv")
-    holes = table(tmp_path / "holes.csv", "t_s,level", [1, 2, "nan", 4], [1, 0, 1, 0])
-    single = table(tmp_path / "single.csv", "timestamp", [1_000_000, 2_000_000, 3_000_000, 4_000_000])
-    paired = table(tmp_path / "paired.csv", "timestamp", [1_000_000, 1_000_000, 3_000_000, 3_000_000])
-    refused(capsys, 1, "row 4 has no figure", "sensor", "--readings", readings, "--load", holes)
-    refused(capsys, 1, "every edge twice", "sensor", "--readings", readings, "--load", single)
-    assert main(["sensor", "--readings", str(readings), "--load", str(paired)]) in (0, 3)
 
 
 def test_a_long_recording_costs_no_more_than_its_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -155,13 +132,6 @@ def test_a_long_recording_costs_no_more_than_its_load(tmp_path: Path, capsys: py
     times = np.loadtxt(out, delimiter=",", skiprows=1)[:, 0]
     assert times[0] == pytest.approx(700.0, abs=2.0)
     assert times[-1] == pytest.approx(1312.0, abs=2.0)
-    assert main(["correct", "--readings", str(readings), "--sensor", str(known), "--fold", "auto", "--json"]) in (0, 3)
-    alone = json.loads(capsys.readouterr().out)
-    assert alone["profile"]["duration_s"] == pytest.approx(0.6, abs=2e-3)
-    assert "rested" in alone["notes"]["fold"]
-    power[[0, 2, -2, -1]] += 50.0  # now it seems to work all the time
-    readings = table(tmp_path / "r.csv", "t_s,power_w", [f"{value:.2f}" for value in time_s], power)
-    refused(capsys, 1, "too long to search a period", "correct", "--readings", readings, "--sensor", known, "--fold", "auto")
 
 
 def test_a_recorded_characterisation_replays_to_the_byte(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -171,12 +141,6 @@ def test_a_recorded_characterisation_replays_to_the_byte(tmp_path: Path, capsys:
     assert live.read_bytes() == played.read_bytes()
     capsys.readouterr()
     refused(capsys, 1, "names no file", "sensor", "--gpu", "replay:")
-
-
-def test_no_held_clock_is_an_empty_list_in_json(capsys: pytest.CaptureFixture[str], monkeypatch: Any, tmp_path: Path) -> None:
-    monkeypatch.setenv("WATTPRINT_STATE", str(tmp_path))
-    assert main(["clocks", "status", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == []
 
 
 def test_a_file_that_cannot_be_run_is_named_in_plain_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -194,7 +158,7 @@ def test_sigterm_ends_every_command_like_an_interruption(tmp_path: Path) -> None
         while waiting.poll() is None:  # a signal that comes just before a read begins is seen after it: as users do, ask again
             waiting.send_signal(signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
-                waiting.wait(timeout=1.0)
+                waiting.wait(timeout=20.0)
         assert waiting.stderr is not None
         said = waiting.stderr.read()
     finally:

@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pyarrow.fs as pafs
 import pytest
@@ -122,19 +121,9 @@ def test_rows_that_an_object_store_refuses_are_kept_and_uploaded_by_the_next_run
     assert not running.exists()
 
 
-def memory() -> pafs.FileSystem:
-    """fsspec's file system in memory, which all of a process shares."""
-    handler: Any = pafs.FSSpecHandler
-    return pafs.PyFileSystem(handler(pytest.importorskip("fsspec").filesystem("memory")))
-
-
 FILE_SYSTEMS: dict[str, Callable[[Path], tuple[pafs.FileSystem, str]]] = {
     "local": lambda folder: (pafs.LocalFileSystem(), str(folder)),
     "arrow's own stand-in": lambda _: pafs.FileSystem.from_uri("mock:///fleet"),
-    "fsspec, in memory": lambda folder: (
-        pafs.PyFileSystem(pafs.FSSpecHandler(pytest.importorskip("fsspec").filesystem("memory"))),
-        f"/{folder}",
-    ),
 }
 
 

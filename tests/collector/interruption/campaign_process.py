@@ -152,7 +152,7 @@ def _measure(order: Order, report: Any) -> None:
             simulated=True,
         )
         spec = load_campaign(str(order.campaign))
-        plan = plan_campaign(spec, CLOCKS, (), SEED, bench)
+        plan = plan_campaign(spec, CLOCKS, (), SEED, bench, sensor_known=order.sensor is not None)
         key = campaign_key(bench, spec, plan, (), SEED)
         if order.file_limit_bytes is not None:
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
