@@ -1,6 +1,6 @@
-"""What `collect sensor` tells of sensors from a world that shares no code with it, and whether its stated errors hold.
+"""Judge `collect sensor` on simulated sensors of a world that shares no code with it: answers and stated errors.
 
-    python benchmarks/foreign_sensors.py [--count 24] [--seed 0] [--of meter,load] [--rows ROWS.json]
+    python benchmarks/foreign_sensors.py [--count 24] [--seed 0] [--of meter,load] [--rows ROWS.json] [--json]
 
 `tests/sensor_world.py` draws boards, sensors and recordings; the command reads their files in this process and its
 JSON is judged, so nothing here knows how an answer is found.  For recordings with a meter and with load stamps alone:
@@ -74,6 +74,27 @@ def judged(seed: int, meter: bool) -> Row:
     return row
 
 
+def summary(rows: Iterable[Row]) -> dict[str, dict[str, float]]:
+    """Return the shares and the rms of error over stated error, with a meter and with load stamps alone."""
+    found: dict[str, dict[str, float]] = {}
+    for name, meter in (("meter", True), ("stamps", False)):
+        part = [row for row in rows if row["meter"] is meter]
+        if not part:
+            continue
+        right = sum(row["said"] == row["truth"]["kernel"] for row in part)
+        found[name] = {"recordings": len(part), "right": right, "open": sum(row["said"] == "undetermined" for row in part)}
+        found[name]["wrong"] = len(part) - right - found[name]["open"]
+        for quantity in QUANTITIES:
+            pairs = np.array([row["errors"][quantity] for row in part if quantity in row["errors"]]).reshape(-1, 2)
+            if len(pairs):
+                ratio = pairs[:, 0] / np.maximum(pairs[:, 1], 1e-9)
+                found[name][f"{quantity} rms of error over stated"] = float(np.sqrt(np.mean(ratio**2)))
+                found[name][f"{quantity} within two stated"] = float(np.mean(np.abs(ratio) <= 2.0))
+        widths = [abs(row["errors"]["width"][0]) <= 1.0 for row in part if "width" in row["errors"]]
+        found[name]["widths within 1 ms"] = float(np.mean(widths)) if widths else float("nan")
+    return found
+
+
 def printed(rows: Iterable[Row]) -> None:
     """Print the tables of rows."""
     for meter in (True, False):
@@ -112,11 +133,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--of", default="meter,load", help="meter, load, or both")
     parser.add_argument("--rows", type=Path, help="write each recording's row as JSON")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
     arguments = parser.parse_args()
     kinds = [kind == "meter" for kind in arguments.of.split(",")]
     seeds = range(arguments.seed, arguments.seed + arguments.count)
     rows = [judged(seed, meter) for meter in kinds for seed in seeds]
-    printed(rows)
+    if arguments.json:
+        print(json.dumps(summary(rows)))
+    else:
+        printed(rows)
     if arguments.rows is not None:
         arguments.rows.write_text(json.dumps(rows))
 

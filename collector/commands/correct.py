@@ -1,6 +1,5 @@
 """`collect correct`."""
 
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -18,7 +17,6 @@ from estimator.vocabulary.whole_file import write_whole
 if TYPE_CHECKING:
     from collector.sensing.correct import CorrectedRecording
 
-FOLD_AUTO: Final = "auto"
 DOUBTS: Final = (
     "catalogue",
     "field",
@@ -27,25 +25,11 @@ DOUBTS: Final = (
     "averaging",
     "update_period_s",
     "profile",
-    "profile_power",
     "readings",
     "gaps",
     "load",
 )
 """Notes under which the result holds with a warning."""
-
-
-def fold_of(text: str | None) -> float | str | None:
-    """A period in seconds, or "auto"; None where nothing was asked for.  Raises BadParameter for anything else."""
-    if text is None or text.strip().lower() == FOLD_AUTO:
-        return None if text is None else FOLD_AUTO
-    try:
-        period = float(text)
-    except ValueError:
-        period = math.nan
-    if not (math.isfinite(period) and period > 0.0):
-        raise click.BadParameter(f"{text!r} is neither a period in seconds, above 0, nor auto", param_hint="--fold")
-    return period
 
 
 @click.command("correct", context_settings=CONTEXT)
@@ -54,9 +38,7 @@ def fold_of(text: str | None) -> float | str | None:
 @click.option("--load", type=InputFile(), metavar="L.csv", help="When the load ran: t_s,level.")
 @click.option("--column", metavar="NAME", help="Power column of a log that has several.")
 @click.option("--gpu", "board", metavar="WORD", help="Board in a log of several: index, UUID or PCI address.")
-@click.option(
-    "--fold", metavar="PERIOD|auto", help="Profile within an execution: by the load's stamps or a period found (auto), or by a period [s]."
-)
+@click.option("--fold", is_flag=True, help="Add the power profile within an execution; needs --load.")
 @output_option("--out", metavar="C.csv", help="Write corrected power over time: t_s,power_w,power_std_w.")
 @output_option("--report", metavar="R.html", help="Write a page with charts.")
 @output_option("--pictures", kind="folder", metavar="FOLDER", help="Write the charts as PNG files.")
@@ -67,7 +49,7 @@ def correct_command(
     load: Path | None,
     column: str | None,
     board: str | None,
-    fold: str | None,
+    fold: bool,
     out: Path | None,
     report: Path | None,
     pictures: Path | None,
@@ -82,15 +64,16 @@ def correct_command(
     from collector.recordings.run import read_run
     from collector.sensing.catalogue import CATALOGUE, check_board, field_doubt, given_sensor, not_characterised
     from collector.sensing.correct import correct_recording
-    from collector.sensing.correction_report import correction_html
     from collector.sensing.correction_text import correction_lines, trace_csv
+    from collector.sensing.reports import correction_html
 
-    period = fold_of(fold)
+    if fold and load is None:
+        raise click.UsageError("--fold needs --load")
     run = read_run(readings, load, column=column, board=board)
     calibration = given_sensor(sensor, field=run.column)
     check_board(calibration, run.board, str(readings))
     try:
-        found = correct_recording(run.time_s, run.power_w, calibration, run.load, period)
+        found = correct_recording(run.time_s, run.power_w, calibration, run.load, fold=fold)
     except SensorError as error:
         raise SensorError(f"{readings}: {error}") from error
     doubts = {"field": field_doubt(calibration, run.column), CATALOGUE: not_characterised(calibration)}
@@ -98,7 +81,7 @@ def correct_command(
     if out is not None:
         write_whole(out, trace_csv(found, run.origin_s).encode())
     if report is not None or pictures is not None:
-        page = correction_html(f"{readings.name}: power and energy corrected", found, calibration, run.time_s, run.power_w, run.remarks)
+        page = correction_html(f"{readings.name}: power and energy corrected", found, run.time_s, run.power_w, run.remarks)
         write_page(report, pictures, page)
     document = found.document(run.origin_s)
     document["notes"] = {**{f"recording.{key}": text for key, text in run.remarks.items()}, **document["notes"]}

@@ -135,7 +135,7 @@ def _recorded(
     require_dataset_packages()
     from collector.recordings.run import read_run
     from collector.sensing.identify import SensorName, SensorRecord, identify_sensor
-    from collector.sensing.sensor_report import sensor_html
+    from collector.sensing.reports import sensor_html
 
     run = read_run(readings, load, reference, column, board)
     polled = SensorRecord(
@@ -161,7 +161,7 @@ def _measured(
     from collector.clocks import held_clock
     from collector.sampling import Sampler
     from collector.sensing.live import characterise_sensor
-    from collector.sensing.sensor_report import sensor_html
+    from collector.sensing.reports import sensor_html
 
     board = one_board(gpu)
     with (

@@ -26,11 +26,11 @@ def sensors_command(name: str | None, speak: Speaker) -> int:
     NAME is that of an entry or a board's own ("NVIDIA H100 80GB HBM3").  What an entry says is another card's: characterise
     yours with `collect sensor`.  `--sensor ENTRY[@DRIVER][:FIELD]` takes an entry where nothing better is known.
     """
-    from collector.sensing.catalogue import catalogue, near_entries
+    from collector.sensing.catalogue import catalogue
 
     found = [sensor for sensor in catalogue() if name is None or sensor.names(name)]
     if not found:
-        raise SensorError(f"{name}: no board of the catalogue of sensors{near_entries(name or '')}")
+        raise SensorError(f"{name}: no board of the catalogue of sensors; `collect sensors` lists them")
     speak.say([asdict(sensor) for sensor in found], _lines(found))
     return DONE
 

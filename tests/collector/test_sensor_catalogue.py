@@ -100,15 +100,14 @@ def test_an_entry_is_found_by_its_name_and_is_possible() -> None:
             taken = given_sensor(f"{entry.name}@{entry.driver}:{field}")
             assert (taken.gain, taken.offset_w, taken.n_updates) == (None, None, 0)
             assert "not characterised" in taken.notes["catalogue"]
-            widths = [taken.window_std_s, *(one["window_std_s"] for one in taken.candidates)]
+            widths = [taken.window_std_s, *(one.window_std_s for one in taken.candidates)]
             assert entry.window_s is None or all(one is None or one >= 0.099 * entry.window_s for one in widths)
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a100-pcie-40g", "did you mean a100-pcie-40gb"), ("h100", "did you mean h100-pcie"), ("rtx3090", "did you mean rtx-3090"),
-        ("NVIDIA H100 80GB HBM3", "did you mean hopper"), ("nothing", "`collect sensors` lists them"), ("./no.json", "cannot be read"),
+        ("a100-pcie-40g", "`collect sensors` lists them"), ("./no.json", "cannot be read"),
         ("rtx-3090@525.89:instant", "rtx-3090@525.89.02:usage"), ("a10:power", "nothing is published"),
     ],
 )  # fmt: skip
@@ -141,7 +140,7 @@ def test_sensors_are_listed_for_people_and_programs(capsys: pytest.CaptureFixtur
     assert main(["sensors", "NVIDIA H100 PCIe", "--json"]) == 0
     assert {entry["name"] for entry in json.loads(capsys.readouterr().out)} == {"h100-pcie", "hopper"}
     assert main(["sensors", "rtx-309"]) == 1
-    assert "did you mean rtx-3090" in capsys.readouterr().err
+    assert "lists them" in capsys.readouterr().err
 
 
 def test_an_entry_of_another_board_says_so() -> None:
