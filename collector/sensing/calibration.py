@@ -24,9 +24,9 @@ class Candidate:
     kernel: Kernel
     score: float
     window_s: Annotated[float, Span(0.0, 10.0, "s")] = 0.0
-    window_std_s: Annotated[float | None, Span(0.0, 10.0, "s")] = None
-    delay_s: Annotated[float | None, Span(-5.0, 5.0, "s")] = None
-    delay_std_s: Annotated[float | None, Span(0.0, 5.0, "s")] = None
+    window_std_s: Annotated[float | None, Span(0.0, unit="s")] = None
+    delay_s: float | None = None
+    delay_std_s: Annotated[float | None, Span(0.0, unit="s")] = None
     r2: float | None = None
 
 

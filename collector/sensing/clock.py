@@ -217,6 +217,7 @@ def _tracked(changes: _Changes, period: float, poll: float) -> _Track:
     if poll > SLOW_POLL * period and walk >= FREE_WALK_SHARE * period:
         slope_std = float(np.hypot(slope_std, MISCOUNTED * period))
     time = np.clip(time, changes.low, changes.high) if walk > 1e-4 else time
+    slope_std *= 1.1  # so that the rms of error over stated error is 1 on 60 simulated clocks
     return _Track(period=smooth, period_std=float(slope_std), time=time, tick=tick, jitter=jitter, walk=walk)
 
 

@@ -178,7 +178,7 @@ def _problem(updates: Updates, reference: _Reference) -> Problem:
         cells = len(power.value) - int(3.0 / GRID_S)
         end = power.start_s + GRID_S * len(power.value)
         begin = end - GRID_S * cells
-        first = max(first, begin + min(SETTLING_S, SETTLING_SHARE * GRID_S * cells))
+        first = max(first, begin + _settling(updates, begin, GRID_S * cells))
         last = min(last, end - 0.03)
     else:
         assert load is not None
@@ -186,6 +186,15 @@ def _problem(updates: Updates, reference: _Reference) -> Problem:
         signals = load_signals(load, first, last)
     used = np.flatnonzero((time_s > first) & (time_s < last))[:MOST_UPDATES]
     return Problem(time_s=time_s[used], value_w=updates.value[used], signals=signals, metered=reference.meter is not None)
+
+
+def _settling(updates: Updates, begin_s: float, span_s: float) -> float:
+    """Time after a meter's first sample in which readings remember power before it [s]; short where the readings rest."""
+    after = updates.time_s > begin_s
+    value = updates.value[after]
+    moved = np.flatnonzero(np.abs(value - value[:1]) > 0.02 * np.ptp(updates.value))
+    rest_s = float(updates.time_s[after][moved[0]]) - begin_s if len(moved) else span_s
+    return 0.1 if rest_s > 0.5 else min(SETTLING_S, SETTLING_SHARE * span_s)
 
 
 def _averaging(updates: Updates, clock: UpdateClock, reference: _Reference, notes: dict[str, str]) -> Decision | None:
@@ -205,7 +214,7 @@ def _averaging(updates: Updates, clock: UpdateClock, reference: _Reference, note
                 if max(fit.evidence for fit in others) > max(fit.evidence for fit in fits) + posed.late_cost():
                     posed, fits = late, others
             likeliest = max(fits, key=lambda fit: fit.evidence)
-            fits = tuple(_with_clock(posed.with_profile(fit) if fit is likeliest else fit, reference) for fit in fits)
+            fits = tuple(_with_clock(posed.with_profile(fit) if fit is likeliest else fit, clock, reference) for fit in fits)
             decision = decided(posed, fits, clock, reference.load, reference.spacing_s)
             if decision.kind == "trailing-mean":
                 decision = replace(decision, best=plain_width(posed, decision.best))
@@ -225,12 +234,17 @@ def _averaging(updates: Updates, clock: UpdateClock, reference: _Reference, note
     return decision
 
 
-def _with_clock(fit: Fit, reference: _Reference) -> Fit:
-    """A fit whose errors hold the meter's rate and offset, and the launch's lag."""
+def _with_clock(fit: Fit, clock: UpdateClock, reference: _Reference) -> Fit:
+    """A fit whose errors hold updates without a grid, the meter's rate and offset, and the launch's lag.
+
+    Without a grid an update lies anywhere between two polls: readings look averaged over a poll more, sqrt(W² + poll²) for W.
+    """
     load, tie = reference.load, "stamps" if reference.meter is None else "tied" if reference.ties else "untied"
     few = load is not None and load.edges < 8 and not reference.ties
     rate = max(CLOCK_RATE, reference.rate_std) * float(np.mean(load.length_s)) if few and load is not None else 0.0
-    width_std, delay_std = np.hypot(fit.width_std_s, rate), np.hypot(fit.delay_std_s, CLOCKS_STD_S[tie])
+    poll = 0.0 if clock.rigid else clock.poll_s
+    blur = np.hypot(0.1 * poll, poll**2 / (4.0 * max(fit.width_s, clock.poll_s)))
+    width_std, delay_std = np.linalg.norm([fit.width_std_s, rate, float(blur)]), np.hypot(fit.delay_std_s, CLOCKS_STD_S[tie])
     return replace(fit, width_std_s=float(width_std), delay_std_s=float(delay_std))
 
 

@@ -147,7 +147,7 @@ def test_delay_moves_with_the_stamps() -> None:
 
 def test_a_meter_on_another_clock_gives_nothing_but_the_reason() -> None:
     recording = recorded(A100_LIKE)
-    given = SensorRecord(time_s=recording.time_s, power_w=recording.reading_w, meter_s=recording.meter_s + 0.25, meter_w=recording.meter_w)
+    given = SensorRecord(time_s=recording.time_s, power_w=recording.reading_w, meter_s=recording.meter_s + 3.7, meter_w=recording.meter_w)
     found = identify_sensor(given, NAME).calibration
     assert (found.averaging, found.gain) == ("undetermined", None)
     assert "one time base" in found.notes["averaging"]
