@@ -27,6 +27,7 @@ from collector.sampling import Sampler, host_seconds
 from collector.sensing.baselines import naive_energy, practice_for, published_energy
 from collector.sensing.board_power import LoadStamps
 from collector.sensing.calibration import SensorCalibration
+from collector.sensing.known_sensor import inversion
 from collector.sensing.repeated_measurement import Execution, RepeatedMeasurement, measure_repeated
 from collector.simulated.board import SimulatedBoard
 from collector.simulated.profile import load_board
@@ -223,11 +224,12 @@ def one_run(kind: SensorClass, length_s: float, seed: int, asked: float) -> Erro
             return errors
         true, last = _true_of(here, found), found.runs[-1]
         true_last = true_energy_j(here.board, last.load, last.plan.discard_s)
+        counted = inversion(here.calibration).energy(last.counter.energy_j, last.counter.energy_std_j, float(np.mean(last.load.length_s)))
         return errors | {
             "ours": found.energy_j / true - 1.0,
             "ours stated": found.energy_std_j / true,
-            "counter": last.energy.counter_j / true_last - 1.0,
-            "counter stated": last.energy.counter_std_j / true_last,
+            "counter": counted[0] / true_last - 1.0,
+            "counter stated": counted[1] / true_last,
             "s": found.elapsed_s,
             "kept": found.executions,
         }

@@ -51,7 +51,7 @@ WORDS: dict[str, tuple[str, ...]] = {
 
 READ = [
     "--add", "--against", "--arch", "--at", "--attention", "--batch", "--blocks", "--budget", "--bundle", "--campaign", "--column",
-    "--compare", "--config", "--duration", "--efficiency", "--energies", "--families", "--fault", "--fold", "--freq", "--freqs", "--gpu",
+    "--compare", "--config", "--duration", "--efficiency", "--energies", "--families", "--fault", "--freq", "--freqs", "--gpu",
     "--gpu-spec", "--host", "--kernels", "--key", "--load", "--longest", "--model", "--name", "--note", "--planned-budget", "--pmd",
     "--power", "--precision", "--prior", "--published", "--rails", "--readings",
     "--reference", "--remove", "--require", "--scheduler", "--sensor",

@@ -1,6 +1,5 @@
 """`collect correct`."""
 
-import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -16,23 +15,10 @@ from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.whole_file import write_whole
 
 DOUBTS: Final = (
-    "catalogue", "field", "sensor", "execution_energy", "averaging", "update_period_s", "profile", "profile_power", "readings", "gaps",
+    "catalogue", "field", "sensor", "execution_energy", "averaging", "update_period_s", "profile", "readings", "gaps",
     "load",
 )  # fmt: skip
 """Notes under which the result holds with a warning."""
-
-
-def fold_period(_context: click.Context, _parameter: click.Parameter, text: str | None) -> float | str | None:
-    """A period [s], "auto", or None where none is given.  Raises BadParameter for anything else."""
-    if text is None or text.strip().lower() == "auto":
-        return text and "auto"
-    try:
-        period = float(text)
-    except ValueError:
-        period = math.nan
-    if not (math.isfinite(period) and period > 0.0):
-        raise click.BadParameter(f"{text!r} is neither a period in seconds, above 0, nor auto")
-    return period
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +30,7 @@ class CorrectOptions:
     load: Path | None
     column: str | None
     board: str | None
-    fold: float | str | None
+    fold: bool
     out: Path | None
     report: Path | None
     pictures: Path | None
@@ -56,12 +42,7 @@ class CorrectOptions:
 @click.option("--load", type=InputFile(), metavar="L.csv", help="When the load ran: t_s,level.")
 @click.option("--column", metavar="NAME", help="Power column of a log that has several.")
 @click.option("--gpu", "board", metavar="WORD", help="Board in a log of several: index, UUID or PCI address.")
-@click.option(
-    "--fold",
-    callback=fold_period,
-    metavar="PERIOD|auto",
-    help="Profile within an execution: by the load's stamps or a period found (auto), or by a period [s].",
-)
+@click.option("--fold", is_flag=True, help="Add the power profile within an execution; needs --load.")
 @output_option("--out", metavar="C.csv", help="Write corrected power over time: t_s,power_w,power_std_w.")
 @output_option("--report", metavar="R.html", help="Write a page with charts.")
 @output_option("--pictures", kind="folder", metavar="FOLDER", help="Write the charts as PNG files.")
@@ -76,15 +57,17 @@ def correct_command(speak: Speaker, **options: Any) -> int:
     from collector.recordings.run import read_run
     from collector.sensing.catalogue import CATALOGUE, check_board, field_doubt, given_sensor, not_characterised
     from collector.sensing.correct import correct_recording
-    from collector.sensing.correction_report import correction_html
     from collector.sensing.correction_text import correction_lines, trace_csv
+    from collector.sensing.reports import correction_html
 
     asked = CorrectOptions(**options)
+    if asked.fold and asked.load is None:
+        raise click.UsageError("--fold needs --load")
     run = read_run(asked.readings, asked.load, column=asked.column, board=asked.board)
     calibration = given_sensor(asked.sensor, field=run.column)
     check_board(calibration, run.board, str(asked.readings))
     try:
-        found = correct_recording(run.time_s, run.power_w, calibration, run.load, asked.fold)
+        found = correct_recording(run.time_s, run.power_w, calibration, run.load, fold=asked.fold)
     except SensorError as error:
         raise SensorError(f"{asked.readings}: {error}") from error
     doubts = {"field": field_doubt(calibration, run.column), CATALOGUE: not_characterised(calibration)}
@@ -93,7 +76,7 @@ def correct_command(speak: Speaker, **options: Any) -> int:
         write_whole(asked.out, trace_csv(found, run.origin_s).encode())
     if asked.report is not None or asked.pictures is not None:
         title = f"{asked.readings.name}: power and energy corrected"
-        write_page(asked.report, asked.pictures, correction_html(title, found, calibration, run.time_s, run.power_w, run.remarks))
+        write_page(asked.report, asked.pictures, correction_html(title, found, run.time_s, run.power_w, run.remarks))
     document = found.document(run.origin_s)
     document["notes"] = {**{f"recording.{key}": text for key, text in run.remarks.items()}, **document["notes"]}
     speak.say(document, correction_lines(found, asked.out, asked.report, run.remarks))

@@ -193,11 +193,11 @@ def sensors_command(name: str | None, speak: Speaker) -> int:
     NAME is that of an entry or a board's own ("NVIDIA H100 80GB HBM3").  An entry describes another card: characterise
     yours with `collect sensor`.  `--sensor ENTRY[@DRIVER][:FIELD]` takes an entry where nothing better is known.
     """
-    from collector.sensing.catalogue import catalogue, near_entries
+    from collector.sensing.catalogue import catalogue
 
     found = [sensor for sensor in catalogue() if name is None or sensor.names(name)]
     if not found:
-        raise SensorError(f"{name}: no board of the catalogue of sensors{near_entries(name or '')}")
+        raise SensorError(f"{name}: no board of the catalogue of sensors; `collect sensors` lists them")
     rows: list[Sequence[str]] = [("sensor", "driver", "fields", "averaging", "period ms", "width ms", "rise ms", "gain", "runs")]
     for one in found:
         times = ("-" if value is None else f"{value * 1e3:.4g}" for value in (one.update_period_s, one.window_s, one.rise_time_s))

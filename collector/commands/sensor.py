@@ -126,7 +126,7 @@ def _recorded(asked: SensorOptions, readings: Path, board: str | None) -> "tuple
     require_dataset_packages()
     from collector.recordings.run import read_run
     from collector.sensing.identify import SensorName, SensorRecord, identify_sensor
-    from collector.sensing.sensor_report import sensor_html
+    from collector.sensing.reports import sensor_html
 
     run = read_run(readings, asked.load, asked.reference, asked.column, board)
     polled = SensorRecord(
@@ -150,7 +150,7 @@ def _measured(asked: SensorOptions) -> "tuple[SensorCalibration, tuple[str, ...]
     from collector.clocks import held_clock
     from collector.sampling import Sampler
     from collector.sensing.live import CharacterisationGoal, characterise_sensor
-    from collector.sensing.sensor_report import sensor_html
+    from collector.sensing.reports import sensor_html
 
     if asked.gain_std is not None and not asked.pmd and not asked.gpu.strip().startswith("replay:"):
         raise click.UsageError("--gain-std needs --pmd: without a meter the gain cannot be told")

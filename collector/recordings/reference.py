@@ -40,7 +40,7 @@ class RecordedReference:
 def read_reference(path: Path) -> RecordedReference:
     """A meter's power from a CSV or Parquet file `t_s,power_w`, or from a PMD's raw bytes (`.pmd`, `.bin`).
 
-    Of one with holes the longest stretch: what readings average of a hole is not known.
+    Uses the longest stretch without gaps.
 
     Raises SensorError or DatasetError for a file that cannot be used.
     """

@@ -1,4 +1,4 @@
-"""How others get energy from the same readings; shown beside this package's own figure, never used for it.
+"""Published ways to get energy from the same readings; shown beside this package's own figure, never used for it.
 
 The naive integral; the published good practice (Yang, Adamek and Armour, "Part-time Power Measurements"); and three ways of sampling
 (Arafa et al., arXiv 2002.07795, section IV), which multiply a power by the time of the kernel:
@@ -20,13 +20,10 @@ from collector.sensing.board_power import LoadStamps
 from collector.sensing.calibration import SensorCalibration
 from estimator.vocabulary.quantities import Array
 
-FULL_WINDOW_SHARE: Final = 0.9
-"""A window above this share of the update period is taken for a full one."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Practice:
-    """What the good practice prescribes for a class of sensors: rise to discard and shift of the readings [s]."""
+    """The good practice for a class of sensors: rise to discard and shift of the readings [s]."""
 
     discard_s: float
     shift_s: float
@@ -43,30 +40,21 @@ def practice_for(calibration: SensorCalibration) -> Practice:
     period, window = calibration.update_period_s, calibration.window_s
     if calibration.averaging == "trailing-mean":
         return TRAILING_SECOND
-    if period is not None and window is not None and window < FULL_WINDOW_SHARE * period:
+    if period is not None and window is not None and window < 0.9 * period:
         return SHORT_WINDOW
     return FULL_WINDOW
 
 
-PAUSE_SHARE: Final = 0.05
-"""A gap of more than this share of an execution is a pause [1]; less is what a launch takes."""
-
-FEWEST_REPEATS: Final = 32
-SHORTEST_RUN_S: Final = 5.0
-REPEATS_BETWEEN_DELAYS: Final = 4
-"""The good practice: so many consecutive executions or so long a run [s]; 8 delays among 32 where a window is shorter than the period."""
-
-
 def practice_refusal(load: LoadStamps, practice: Practice) -> str:
-    """Why the good practice says nothing about a load, which is not what it prescribes; empty where it is."""
+    """Reason why the good practice does not apply to a load; empty where it applies."""
     count = len(load.start_s)
-    pauses = np.count_nonzero(load.start_s[1:] - load.end_s[:-1] > PAUSE_SHARE * float(np.mean(load.end_s - load.start_s)))
-    allowed = count // REPEATS_BETWEEN_DELAYS if practice is SHORT_WINDOW else 0
+    pauses = np.count_nonzero(load.start_s[1:] - load.end_s[:-1] > 0.05 * float(np.mean(load.end_s - load.start_s)))
+    allowed = count // 4 if practice is SHORT_WINDOW else 0
     if pauses > allowed:
         most = f"at most {allowed} pauses" if allowed else "no pauses"
         return f"the published practice does not apply: it is for consecutive executions, {most} among so many; the load has {pauses}"
-    if count < FEWEST_REPEATS and load.end_s[-1] - load.start_s[0] < SHORTEST_RUN_S:
-        return f"the published practice does not apply: it is for {FEWEST_REPEATS} consecutive executions, or {SHORTEST_RUN_S:g} s of them"
+    if count < 32 and load.end_s[-1] - load.start_s[0] < 5.0:
+        return "the published practice does not apply: it is for 32 consecutive executions, or 5 s of them"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""What a board may draw under a load, or did draw by an external meter: signals on a fine time grid.
+"""Signals on a fine time grid: the power that a board may draw under a load, or that an external meter measured.
 
 Times are host seconds, powers watts.  A `Signal` is constant within cells of GRID_S; every column of every regression in this
 package is a signal, or a stretch of one, seen through a sensor's response.
@@ -30,7 +30,6 @@ CREEP_S: Final = 0.8
 """Time constant of what creeps [s]: leakage with temperature, the tail after a load (sensor.md 3.2)."""
 MOST_SPAN_S: Final = 240.0
 """Longer stretches of a record are not looked at: responses show within seconds, and memory stays bounded [s]."""
-MIN_METER_SAMPLES: Final = 100
 STEADY_CELLS, STEADY_VARIANCE = 21, 2.0
 """Power is steady over so many cells whose variance is less than so many times that of the meter's noise."""
 
@@ -140,8 +139,8 @@ def meter_signal(time_s: Array, power_w: Array) -> Signal:
     """
     good = np.isfinite(time_s) & np.isfinite(power_w)
     time_s, power_w = time_s[good], power_w[good]
-    if len(time_s) < MIN_METER_SAMPLES:
-        raise SensorError(f"the reference has {len(time_s)} samples; at least {MIN_METER_SAMPLES} are needed")
+    if len(time_s) < 100:
+        raise SensorError(f"the reference has {len(time_s)} samples; at least 100 are needed")
     area = np.concatenate([[0.0], np.cumsum(0.5 * (power_w[1:] + power_w[:-1]) * np.diff(time_s))])
     cells = int((min(float(time_s[-1]), float(time_s[0]) + MOST_SPAN_S) - time_s[0]) / GRID_S)
     value = _quiet(np.diff(np.interp(time_s[0] + GRID_S * np.arange(cells + 1), time_s, area)) / GRID_S)
@@ -159,7 +158,7 @@ def _quiet(value: Array) -> Array:
 
 
 def load_signals(load: LoadStamps, start_s: float, end_s: float) -> tuple[Signal, ...]:
-    """What a board may make of a load: its fast rise, late parts of the forms seen, and creep; 1 is the full load."""
+    """Parts of a board's power under a load: its fast rise, late parts of the known forms, and creep; 1 is the full load."""
     origin_s = start_s - LEAD_S
     node = origin_s + GRID_S * np.arange(int(np.ceil((end_s - origin_s) / GRID_S)) + 1)
     corner, area = load_integral(load)

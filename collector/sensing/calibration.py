@@ -1,44 +1,33 @@
-"""What is known of one power sensor, as a value and as JSON."""
+"""The calibration of one power sensor, as a value and as JSON."""
 
-import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from collector.errors import SensorError
 from estimator.vocabulary.documents import parse_json
 from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.reader import MAX_FILE_BYTES, Count, FaultError, Span, read
 from estimator.vocabulary.regular_files import read_regular
 
-AVERAGING_KINDS: Final = ("boxcar", "low-pass", "trailing-mean", "none", "undetermined")
-TRANSIENTS: Final = ("instant", "ramp", "lagged", "logarithmic")
-
-PLAUSIBLE: Final = {
-    "update_period_s": (1e-3, 10.0),
-    "update_jitter_s": (0.0, 10.0),
-    "window_s": (0.0, 10.0),
-    "window_std_s": (0.0, 10.0),
-    "tau_s": (0.0, 10.0),
-    "delay_s": (-5.0, 5.0),
-    "delay_std_s": (0.0, 5.0),
-    "rise_time_s": (0.0, 600.0),
-    "settle_s": (0.0, 600.0),
-    "gain": (0.1, 10.0),
-    "gain_std": (0.0, 10.0),
-    "offset_w": (-1e3, 1e3),
-    "offset_std_w": (0.0, 1e4),
-    "gain_offset_correlation": (-1.0, 1.0),
-    "reading_noise_w": (0.0, 1e3),
-    "resolution_w": (0.0, 1e3),
-    "n_updates": (0, 1e12),
-}
-"""Limits beyond which a figure of a calibration belongs to no power sensor: far outside all that was measured."""
-
-MOST_BYTES: Final = 1 << 20
-"""A calibration with all its notes takes some kilobytes."""
-
+Averaging = Literal["boxcar", "low-pass", "trailing-mean", "none", "undetermined"]
+Kernel = Literal["none", "boxcar", "low-pass"]
+Transient = Literal["instant", "ramp", "lagged", "logarithmic"]
 NO_METER: Final = "needs an external meter: without one, gain and offset cannot be told from the load's own power"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A kernel that was compared: `score` is its log-likelihood, `r2` the share of the readings' variance that it explains."""
+
+    kernel: Kernel
+    score: float
+    window_s: Annotated[float, Span(0.0, 10.0, "s")] = 0.0
+    window_std_s: Annotated[float | None, Span(0.0, unit="s")] = None
+    delay_s: float | None = None
+    delay_std_s: Annotated[float | None, Span(0.0, unit="s")] = None
+    r2: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,124 +48,57 @@ class SensorCalibration:
     driver: str
     sensor: str
     field: str
-    averaging: str
-    n_updates: int
-    update_period_s: float | None = None
-    update_period_std_s: float | None = None
-    card_period_68_s: float | None = None
-    card_period_95_s: float | None = None
-    update_jitter_s: float | None = None
-    window_s: float | None = None
-    window_std_s: float | None = None
-    tau_s: float | None = None
-    delay_s: float | None = None
-    delay_std_s: float | None = None
-    rise_time_s: float | None = None
-    settle_s: float | None = None
-    board_rise_s: float | None = None
-    sensor_rise_s: float | None = None
-    transient: str | None = None
-    gain: float | None = None
-    gain_std: float | None = None
-    offset_w: float | None = None
-    offset_std_w: float | None = None
-    gain_offset_correlation: float | None = None
-    sampled_fraction: float | None = None
-    residual_w: float | None = None
-    reading_noise_w: float | None = None
-    resolution_w: float | None = None
-    poll_period_s: float | None = None
-    candidates: tuple[FrozenMapping[Any], ...] = ()
+    averaging: Averaging
+    n_updates: Count
+    update_period_s: Annotated[float | None, Span(1e-3, 10.0, "s")] = None
+    update_period_std_s: Annotated[float | None, Span(0.0, 10.0, "s")] = None
+    card_period_68_s: Annotated[float | None, Span(0.0, 10.0, "s")] = None
+    card_period_95_s: Annotated[float | None, Span(0.0, 10.0, "s")] = None
+    update_jitter_s: Annotated[float | None, Span(0.0, 10.0, "s")] = None
+    window_s: Annotated[float | None, Span(0.0, 10.0, "s")] = None
+    window_std_s: Annotated[float | None, Span(0.0, 10.0, "s")] = None
+    tau_s: Annotated[float | None, Span(0.0, 10.0, "s")] = None
+    delay_s: Annotated[float | None, Span(-5.0, 5.0, "s")] = None
+    delay_std_s: Annotated[float | None, Span(0.0, 5.0, "s")] = None
+    rise_time_s: Annotated[float | None, Span(0.0, 600.0, "s")] = None
+    settle_s: Annotated[float | None, Span(0.0, 600.0, "s")] = None
+    board_rise_s: Annotated[float | None, Span(0.0, 600.0, "s")] = None
+    sensor_rise_s: Annotated[float | None, Span(0.0, 600.0, "s")] = None
+    transient: Transient | None = None
+    gain: Annotated[float | None, Span(0.1, 10.0)] = None
+    gain_std: Annotated[float | None, Span(0.0, 10.0)] = None
+    offset_w: Annotated[float | None, Span(-1e3, 1e3, "W")] = None
+    offset_std_w: Annotated[float | None, Span(0.0, 1e4, "W")] = None
+    gain_offset_correlation: Annotated[float | None, Span(-1.0, 1.0)] = None
+    sampled_fraction: Annotated[float | None, Span(0.0, 1.0)] = None
+    residual_w: Annotated[float | None, Span(0.0, 1e4, "W")] = None
+    reading_noise_w: Annotated[float | None, Span(0.0, 1e3, "W")] = None
+    resolution_w: Annotated[float | None, Span(0.0, 1e3, "W")] = None
+    poll_period_s: Annotated[float | None, Span(0.0, 600.0, "s")] = None
+    candidates: tuple[Candidate, ...] = ()
     notes: Mapping[str, str] = FrozenMapping({})
-
-    def without_delay(self) -> "SensorCalibration":
-        """The same with no delay, in the candidates neither."""
-        candidates = tuple(FrozenMapping({**candidate, "delay_s": None, "delay_std_s": None}) for candidate in self.candidates)
-        return replace(self, delay_s=None, delay_std_s=None, candidates=candidates)
 
     def document(self) -> dict[str, Any]:
         """Plain data for JSON; `calibration_from_document` gives the value back."""
-        document = asdict(self)
-        document["candidates"] = [dict(candidate) for candidate in self.candidates]
-        document["notes"] = dict(self.notes)
-        return document
+        return {**asdict(self), "candidates": [asdict(one) for one in self.candidates], "notes": dict(self.notes)}
 
 
 def calibration_from_document(document: Mapping[str, Any], where: str = "sensor calibration") -> SensorCalibration:
-    """A calibration from JSON data.
-
-    Raises SensorError, naming `where` and the key, for an unknown or missing key and for a figure that cannot be.
-    """
-    known = {item.name: item for item in fields(SensorCalibration)}
-    for key in document:
-        if key not in known:
-            raise SensorError(f"{where}: unknown key {key!r}")
-    values: dict[str, Any] = dict(document)
-    for key in ("gpu_uuid", "driver", "sensor", "field", "averaging"):
-        if not isinstance(values.get(key), str):
-            raise SensorError(f"{where}: {key} must be a text, got {values.get(key)!r}")
-    if values["averaging"] not in AVERAGING_KINDS:
-        raise SensorError(f"{where}: averaging = {values['averaging']!r}; known: {', '.join(AVERAGING_KINDS)}")
-    if values.get("transient") not in (None, *TRANSIENTS):
-        raise SensorError(f"{where}: transient = {values['transient']!r}; known: {', '.join(TRANSIENTS)}")
-    for key, item in known.items():
-        number = values.get(key)
-        if item.type != (float | None) or number is None:
-            continue
-        if isinstance(number, bool) or not isinstance(number, int | float) or not abs(number) <= sys.float_info.max:
-            raise SensorError(f"{where}: {key} = {number!r:.40} must be a finite number or null")
-        values[key] = float(number)
-    for key in ("update_period_s", "gain"):
-        if values.get(key) is not None and values[key] <= 0:
-            raise SensorError(f"{where}: {key} = {values[key]!r} must be positive")
-    if isinstance(values.get("n_updates"), bool) or not isinstance(values.get("n_updates"), int):
-        raise SensorError(f"{where}: n_updates must be a whole number, got {values.get('n_updates')!r}")
-    notes, candidates = values.get("notes", {}), values.get("candidates", [])
-    if (
-        not isinstance(notes, Mapping)
-        or not isinstance(candidates, list | tuple)
-        or not all(isinstance(item, Mapping) for item in candidates)
-    ):
-        raise SensorError(f"{where}: notes must be a table of texts, candidates a list of tables")
-    values["notes"] = FrozenMapping({str(key): str(text) for key, text in notes.items()})
-    values["candidates"] = tuple(FrozenMapping(candidate) for candidate in candidates)
-    return SensorCalibration(**values)
-
-
-def check_plausible(calibration: SensorCalibration, where: str) -> None:
-    """Raises SensorError, naming `where` and the key, for a figure that no power sensor has."""
-    for key, (low, high) in PLAUSIBLE.items():
-        value = getattr(calibration, key)
-        if value is not None and not low <= value <= high:
-            shown = f"{value:g}" if abs(value) <= sys.float_info.max else f"a number of {len(str(value))} digits"
-            raise SensorError(f"{where}: {key} = {shown} is no power sensor's; {low:g} to {high:g} is what one can have")
-
-
-ANOTHER: Final = "name a file that `collect sensor --out SENSOR.json` wrote"
-"""What to do about a file that is there and no calibration: nothing that would write over it."""
+    """A calibration from JSON data.  Raises SensorError, naming `where` and the key, for a key or figure that no sensor has."""
+    try:
+        return read(SensorCalibration, document)
+    except FaultError as fault:
+        raise SensorError(f"{where}: {fault}") from fault
 
 
 def load_calibration(path: Path) -> SensorCalibration:
-    """A calibration from a JSON file, whatever board it is of.
-
-    Raises SensorError for a file that cannot be read, is none, or has a figure that no power sensor has.
-    """
+    """A calibration from a JSON file, of any board.  Raises SensorError for a file that cannot be used."""
     try:
-        document = parse_json(read_regular(path, MOST_BYTES))
-    except FileNotFoundError as error:
-        raise SensorError(f"{path}: cannot be read ({error.strerror}); `collect sensor --out {path}` makes a sensor calibration") from error
+        return read(SensorCalibration, parse_json(read_regular(path, MAX_FILE_BYTES)))
     except OSError as error:
-        raise SensorError(f"{path}: cannot be read ({error.strerror}); {ANOTHER}") from error
+        raise SensorError(f"{path}: cannot be read ({error.strerror}); `collect sensor --out SENSOR.json` makes a sensor file") from error
     except ValueError as error:
-        raise SensorError(f"{path}: no sensor calibration ({error}); {ANOTHER}") from error
-    if not isinstance(document, Mapping):
-        raise SensorError(f"{path}: no sensor calibration, it is no JSON object; {ANOTHER}")
-    try:
-        calibration = calibration_from_document(document, str(path))
-        check_plausible(calibration, str(path))
-    except SensorError as error:
-        raise SensorError(f"{error}; {ANOTHER}") from error
-    return calibration
+        raise SensorError(f"{path}: no sensor calibration ({error}); name a file that `collect sensor --out` wrote") from error
 
 
 def read_calibration(path: Path, gpu_uuid: str, driver: str) -> SensorCalibration:

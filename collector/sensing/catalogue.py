@@ -8,14 +8,13 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from collector.errors import SensorError
-from collector.sensing.calibration import SensorCalibration, load_calibration, read_calibration
+from collector.sensing.calibration import Averaging, Candidate, Kernel, SensorCalibration, Transient, load_calibration, read_calibration
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.resources import resource_folder
 
@@ -36,8 +35,6 @@ WIDTH_STD_SHARE: Final = 0.1
 """Standard error of a width on another board of the same name or generation: A100s have 17.6 to 25.8 ms, of 25."""
 PERIOD_STD_SHARE: Final = 0.03
 """The same of an update period: published medians of polls are up to 2.8 % off (104 ms for 101.2)."""
-LIKE_NAMES: Final = 0.7
-"""Likeness of two names from which one may be meant for the other [1]; 0.6, the library's own, takes a C2050 for a GH200."""
 UUID_MARK: Final = "gpu-"
 VENDOR_WORDS: Final = frozenset({"nvidia", "geforce", "tesla", "quadro"})
 CATALOGUE: Final = "catalogue"
@@ -56,11 +53,11 @@ class PublishedSensor:
     boards: tuple[str, ...]
     driver: str
     fields: tuple[str, ...]
-    averaging: str
+    averaging: Averaging | Literal["window", "estimated"]
     generation: bool = False
     runs: int = 0
     update_period_s: float | None = None
-    transient: str | None = None
+    transient: Transient | None = None
     window_s: float | None = None
     window_std_s: float | None = None
     rise_time_s: float | None = None
@@ -85,24 +82,24 @@ class PublishedSensor:
         """
         width_s = self.window_s or 0.0
         window = {"window_s": width_s, "window_std_s": max(self.window_std_s or 0.0, WIDTH_STD_SHARE * width_s)} if width_s else {}
-        open_kernel = self.averaging in ("window", "estimated")
-        kernels = ("boxcar", "low-pass") if self.averaging == "window" and window else ()
+        averaging: Averaging = "undetermined" if self.averaging == "window" or self.averaging == "estimated" else self.averaging
+        kernels: tuple[Kernel, ...] = ("boxcar", "low-pass") if self.averaging == "window" and window else ()
         taken = f"taken from the catalogue ({self.source()}): this board was not characterised"
         return SensorCalibration(
             gpu_uuid=gpu_uuid,
             driver=driver,
             sensor=CATALOGUE,
             field=field,
-            averaging="undetermined" if open_kernel else self.averaging,
+            averaging=averaging,
             n_updates=0,
             update_period_s=self.update_period_s,
             card_period_68_s=self.update_period_s and PERIOD_STD_SHARE * self.update_period_s,
             transient=self.transient,
             rise_time_s=self.rise_time_s,
             tau_s=0.5 * width_s if width_s and self.averaging == "low-pass" else None,
-            candidates=tuple(FrozenMapping({"kernel": kernel, "score": 0.0, **window}) for kernel in kernels),
+            candidates=tuple(Candidate(kernel=kernel, score=0.0, **window) for kernel in kernels),
             notes=FrozenMapping({CATALOGUE: "; ".join((taken, *self.doubts))}),
-            **({} if open_kernel else window),
+            **({} if averaging == "undetermined" else window),
         )
 
 
@@ -142,7 +139,7 @@ def is_file_name(text: str) -> bool:
 
 
 def given_sensor(text: str, gpu_uuid: str = "", driver: str = "", field: str = "", board: str = "") -> SensorCalibration:
-    """What `--sensor` names: a calibration's file, or an entry NAME[@DRIVER][:FIELD] of the catalogue.
+    """The calibration that `--sensor` names: a file, or an entry NAME[@DRIVER][:FIELD] of the catalogue.
 
     `gpu_uuid`, `driver`, `field` and `board`, its name, are those of the board that is measured; of a recording they may not
     be known, and a file then need not be that board's.  Raises SensorError for a file that cannot be used or is another board's,
@@ -154,7 +151,7 @@ def given_sensor(text: str, gpu_uuid: str = "", driver: str = "", field: str = "
     entry, _, asked_driver = rest.partition("@")
     named = [sensor for sensor in catalogue() if (_normalised(entry) == sensor.name if sensor.generation else sensor.names(entry))]
     if not named:
-        raise SensorError(f"--sensor {text}: no such file, and no entry of the catalogue{near_entries(entry)}")
+        raise SensorError(f"--sensor {text}: no such file, and no entry of the catalogue; `collect sensors` lists them")
     of_driver, of_field = asked_driver or driver, asked_field or field
     found = None if colon and not field_name(asked_field) else find_sensor(entry, of_driver, of_field)
     if found is None:
@@ -169,7 +166,7 @@ def given_sensor(text: str, gpu_uuid: str = "", driver: str = "", field: str = "
 
 
 def not_characterised(calibration: SensorCalibration) -> str:
-    """What to say of a sensor that is an entry of the catalogue; "" of one that was characterised."""
+    """The warning for a sensor that is an entry of the catalogue; "" for one that was characterised."""
     return calibration.notes.get(CATALOGUE, "") if calibration.sensor == CATALOGUE else ""
 
 
@@ -181,7 +178,7 @@ def check_board(calibration: SensorCalibration, board: str, where: str) -> None:
 
 
 def field_doubt(calibration: SensorCalibration, column: str) -> str:
-    """What to say where a log's column is not the field that was characterised; "" where it is, and where that is not known."""
+    """The warning for a log's column that is not the characterised field; "" where it is, or where that is not known."""
     known = COLUMN_OF_FIELD.get(calibration.field, calibration.field)
     if known not in POWER_COLUMNS or column not in POWER_COLUMNS or known == column:
         return ""
@@ -189,15 +186,6 @@ def field_doubt(calibration: SensorCalibration, column: str) -> str:
         f"the readings are {column}, the sensor was characterised by {known}: these may average differently, and errors do not hold that; "
         f"choose the column with --column, or characterise {column}"
     )
-
-
-def near_entries(board: str) -> str:
-    """A question with the nearest names of the catalogue and with the generation of a board, and where the names stand."""
-    word, names = _normalised(board), tuple(dict.fromkeys(sensor.name for sensor in catalogue()))
-    close = [name for name in names if word and name.startswith(word)] or get_close_matches(word, names, n=2, cutoff=LIKE_NAMES)
-    close += [sensor.name for sensor in catalogue() if sensor.generation and sensor.names(board)]
-    nearest = f", did you mean {' or '.join(dict.fromkeys(close))}?" if close else ""
-    return f"{nearest}; `collect sensors` lists them"
 
 
 def compared(calibration: SensorCalibration, board: str) -> str:

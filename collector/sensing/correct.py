@@ -1,12 +1,12 @@
 """A recording corrected: power over time and energy, each with its uncertainty, and the naive value beside it.
 
-With the load's stamps the readings are regressed on the load; without them the averaging is taken out where it is
-well posed, and estimated where the sensor looks away between its updates.
+With the load's stamps the readings are regressed on the load.  Without them the averaging is taken out: exactly where averages tile
+time, as an estimate where the sensor looks away between its updates.
 """
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -17,27 +17,16 @@ from collector.sensing.baselines import naive_energy, practice_for, practice_ref
 from collector.sensing.board_power import LoadStamps
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.deconvolve import Deconvolved, deconvolve
-from collector.sensing.fold import Profile, folded
-from collector.sensing.known_sensor import NO_GAIN, Inversion, inversion, possible_responses
-from collector.sensing.repeated import RepeatedEnergy, contradictions, repeated_energy
+from collector.sensing.fold import Profile, fold_profile
+from collector.sensing.known_sensor import NO_GAIN, PossibleResponses, inversion, possible_responses
+from collector.sensing.repeated import RepeatedEnergy, contradictions, mixed, repeated_energy
 from collector.sensing.response import SensorResponse
 from collector.sensing.updates import BoardUpdates, board_updates
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.quantities import Array
 
-LONGEST_LOAD_S: Final = 400.0
-"""Loads of a longer span are not regressed on: the model has one drift, and memory is bounded."""
-LEAST_EXECUTION_S: Final = 1e-5
-"""Shorter stretches of a load are stamps that belong together, not executions: no kernel is launched and waited for so fast."""
-EDGE_SHARE: Final = 0.2
-"""Where a span begins and ends at steps of the power, each may be taken for half a window earlier or later: standard deviation of
-both, in windows times the step."""
-MOST_REST_S: Final = 300.0
-"""Rest before and after a load of which power over time is given."""
-MOST_TRACE_ROWS: Final = 20_000
-MIN_READINGS: Final = 4
-GAP_UPDATES: Final = 10.0
-"""Polls farther apart than so many updates leave a gap."""
+LONGEST_LOAD_S, MOST_REST_S = 400.0, 300.0
+"""Longest load, and longest rest before and after it, that is regressed on: the model has one drift, and memory is bounded."""
 REGRESSION, DECONVOLUTION, ESTIMATE = "regression on the load", "deconvolution", "estimate between updates"
 UNSEEN: Final = (
     "the sensor averages over {width:.3g} ms of every {period:.3g} ms and sees nothing of the rest: a load that repeats near that period "
@@ -51,7 +40,7 @@ UNEVEN: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnergySpan:
-    """Energy and mean power of a span of time, and what the readings taken for power would say."""
+    """Energy and mean power of a span of time, and the readings' own integral."""
 
     start_s: float
     end_s: float
@@ -59,7 +48,7 @@ class EnergySpan:
     energy_std_j: float
     naive_energy_j: float
 
-    def document(self, origin_s: float) -> dict[str, Any]:
+    def document(self, origin_s: float) -> dict[str, float]:
         """Plain data, times counted from `origin_s`."""
         length = self.end_s - self.start_s
         return {
@@ -79,7 +68,7 @@ class CorrectedRecording:
     """Power between neighbouring times of `edge_s` (n + 1,), `power_w` ± `power_std_w` (n,), and energies.
 
     `span` is the load's, first start to last end, or all of the recording where there is no load; `whole` the recording.
-    `repeated` and `profile` are None without a load that repeats; `resolution_s` is that of the trace.
+    `repeated` is None without a load, `profile` where none was asked for; `resolution_s` is that of the trace.
     """
 
     method: str
@@ -97,11 +86,11 @@ class CorrectedRecording:
     notes: Mapping[str, str]
 
     def document(self, origin_s: float = 0.0) -> dict[str, Any]:
-        """Plain data for JSON, times counted from `origin_s`; what is not known is null."""
+        """Plain data for JSON, times counted from `origin_s`; unknown values are null."""
         return {
             **self.span.document(origin_s),
             "method": self.method,
-            "resolution_s": _known(self.resolution_s),
+            "resolution_s": self.resolution_s,
             "update_period_s": self.updates.period_s,
             "updates": len(self.updates.time_s),
             "recording": self.whole.document(origin_s),
@@ -111,184 +100,140 @@ class CorrectedRecording:
         }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Readings:
+    """Polls that are power, their updates, and the sensor's possible responses."""
+
+    time_s: Array
+    power_w: Array
+    updates: BoardUpdates
+    calibration: SensorCalibration
+    possible: PossibleResponses
+
+    def integrated(self, begin: float, end: float, more_std_j: float = 0.0) -> tuple[Deconvolved, SensorResponse, EnergySpan]:
+        """The averaging taken out between two times by the likeliest response, that response, and the energy over all of them.
+
+        `more_std_j` is an error of the energy that the parts do not hold.
+        """
+        noise, updates = self.calibration.reading_noise_w, self.updates
+        parts = [
+            deconvolve(updates.time_s, updates.value, response, updates.period_s, noise, begin, end) for response in self.possible.responses
+        ]
+        probability = self.possible.weighed(np.array([part.evidence for part in parts]))
+        energy, std = mixed(probability, [(part.energy_j, part.energy_std_j) for part in parts])
+        energy, std = inversion(self.calibration).energy(energy, math.hypot(std, more_std_j), end - begin)
+        naive = float(naive_energy(self.time_s, self.power_w, np.array([begin]), np.array([end]))[0])
+        best = int(np.argmax(probability))
+        span = EnergySpan(start_s=begin, end_s=end, energy_j=energy, energy_std_j=std, naive_energy_j=naive)
+        return parts[best], self.possible.responses[best], span
+
+
 def correct_recording(
-    time_s: Array, power_w: Array, calibration: SensorCalibration, load: LoadStamps | None = None, fold: float | str | None = None
+    time_s: Array, power_w: Array, calibration: SensorCalibration, load: LoadStamps | None = None, *, fold: bool = False
 ) -> CorrectedRecording:
     """Correct polls at `time_s` (n,), ascending [s], with readings `power_w` (n,), repeats included.
 
-    `fold` asks for the profile within an execution: "auto" takes the load's stamps, or finds a period; a number is a period [s].
-
-    Raises SensorError for a recording that tells nothing.
+    `fold` adds the profile within an execution, which needs a load.  Raises SensorError for a recording that tells nothing, and for a
+    load that it does not hold.
     """
     sane = possible_power(power_w) & np.isfinite(time_s)
     notes = {} if np.all(sane) else {"readings": f"{np.count_nonzero(~sane)} of {len(sane)} readings are no power and were left out"}
     time_s, power_w = time_s[sane], power_w[sane]
-    if len(time_s) < MIN_READINGS:
-        raise SensorError(f"{len(time_s)} readings that are power; at least {MIN_READINGS} are needed")
-    polled_s = time_s
     if load is not None:
-        near = _beside_load(time_s, load)
-        time_s, power_w = time_s[near], power_w[near]
+        load, note = _held_by(load, time_s)
+        near = (time_s >= load.start_s[0] - MOST_REST_S) & (time_s <= load.end_s[-1] + MOST_REST_S)
+        if not np.all(near):
+            note["trace"] = f"readings more than {MOST_REST_S:.0f} s before or after the load are left out"
+        time_s, power_w, notes = time_s[near], power_w[near], notes | note
+    if len(time_s) < 4:
+        raise SensorError(f"{len(time_s)} readings that are power; at least 4 are needed")
     updates = board_updates(time_s, power_w, calibration)
-    if gaps := _gaps(polled_s, updates.period_s):
-        left_out = f"; {len(polled_s) - len(time_s)} readings behind gaps far from the load are left out"
-        notes["gaps"] = gaps + (left_out if len(time_s) < len(polled_s) else "")
-    possible = possible_responses(calibration, updates.period_s)
-    back = inversion(calibration)
-    begin, end = float(time_s[0]), float(time_s[-1])
-    parts = [
-        deconvolve(updates.time_s, updates.value, response, updates.period_s, calibration.reading_noise_w, begin, end)
-        for response in possible.responses
-    ]
-    probability = possible.weighed(np.array([part.evidence for part in parts]))
-    best = int(np.argmax(probability))
-    whole = _span(parts, probability, back, (time_s, power_w), begin, end)
+    pause = np.diff(time_s)
+    pause = pause[pause > 10.0 * updates.period_s]
+    if len(pause):
+        notes["gaps"] = f"{len(pause)} gap(s) in the polls, {pause.sum():.4g} s in all, of unknown power; cut the recording there"
+    possible, back = possible_responses(calibration, updates.period_s), inversion(calibration)
     notes |= {**updates.notes, **possible.notes, **({} if back.known else {"gain": NO_GAIN})}
-    part, response = parts[best], possible.responses[best]
-    repeated = None
-    span, edges, trace, trace_std = whole, part.edge_s, part.power_w, part.std_w
-    method, resolution = (DECONVOLUTION if part.well_posed else ESTIMATE), part.resolution_s
-    load, load_note = _usable_load(load, time_s)
+    read = _Readings(time_s=time_s, power_w=power_w, updates=updates, calibration=calibration, possible=possible)
+    found = _integrated(read)
     if load is not None:
-        try:
-            repeated = repeated_energy((time_s, power_w), updates, load, calibration, trace_edge_s=_near(part.edge_s, load))
-        except SensorError as error:
-            load_note = f"the load's stamps could not be used: {error}"
-        else:
-            notes |= contradictions(updates, load, calibration, repeated)
-    if repeated is not None and load is not None and part.well_posed and not load.alike:
-        inner = [
-            deconvolve(updates.time_s, updates.value, item, updates.period_s, calibration.reading_noise_w, *_ends(load))
-            for item in possible.responses
-        ]
-        steps_j = EDGE_SHARE * response.width_s * float(np.ptp(updates.value))
-        span = _span(inner, probability, back, (time_s, power_w), *_ends(load), steps_j)
-    elif repeated is not None and load is not None:
-        span = EnergySpan(
-            start_s=float(load.start_s[0]),
-            end_s=float(load.end_s[-1]),
-            energy_j=repeated.total_j,
-            energy_std_j=repeated.total_std_j,
-            naive_energy_j=repeated.naive_total_j,
-        )
-        method, edges = REGRESSION, _near(part.edge_s, load)
-        if calibration.averaging == "trailing-mean":
-            notes["executions"] = UNEVEN
-        if edges[0] > part.edge_s[0] or edges[-1] < part.edge_s[-1]:
-            notes["trace"] = f"power over time is given to {MOST_REST_S:.0f} s before and after the load"
-        if refusal := practice_refusal(load, practice_for(calibration)):
-            notes["published_energy_j"] = refusal
-        trace, trace_std, response = repeated.fit.trace_w, repeated.fit.trace_std_w, repeated.response
-        resolution = float(np.median(np.diff(edges)))
-    elif not part.well_posed:
-        notes["sampling"] = UNSEEN.format(width=response.width_s * 1e3, period=updates.period_s * 1e3)
-    if load_note:
-        notes["load"] = load_note
-    profile = folded(updates, load, calibration, fold, begin, end)
-    if profile is not None:
-        notes |= profile.notes
-    return CorrectedRecording(
-        method=method,
-        edge_s=edges,
-        power_w=back.power_w(trace),
-        power_std_w=back.power_std_w(trace, trace_std),
-        resolution_s=resolution,
-        span=span,
-        whole=whole,
-        updates=updates,
-        response=response,
-        load=load if repeated is not None else None,
-        repeated=repeated,
+        found = _regressed(read, found, load)
+    profile = fold_profile(updates, load, calibration) if fold and load is not None else None
+    notes |= {**found.notes, **(profile.notes if profile is not None else {})}
+    return replace(
+        found,
+        power_w=back.power_w(found.power_w),
+        power_std_w=back.power_std_w(found.power_w, found.power_std_w),
         profile=profile,
         notes=FrozenMapping(notes),
     )
 
 
-def _beside_load(time_s: Array, load: LoadStamps) -> slice:
-    """The polls that a load is corrected by: none beyond a gap of more than MOST_REST_S that ends, or begins, away from the load.
+def _held_by(load: LoadStamps, time_s: Array) -> tuple[LoadStamps, dict[str, str]]:
+    """The executions that lie wholly within the recording, with a note on those left out.
 
-    What is beyond says nothing of the load, and a grid over the gap would be too coarse, or need memory without bound.  All where fewer
-    than MIN_READINGS would be left.
+    Raises SensorError where there are none, or they span too long.
     """
-    far = np.flatnonzero(np.diff(time_s) > MOST_REST_S)
-    before, after = far[time_s[far] < load.start_s[0]], far[time_s[far + 1] > load.end_s[-1]]
-    first, last = (int(before[-1]) + 1 if len(before) else 0), (int(after[0]) + 1 if len(after) else len(time_s))
-    return slice(first, last) if last - first >= MIN_READINGS else slice(0, len(time_s))
-
-
-def _gaps(time_s: Array, period_s: float) -> str:
-    """What the polls leave out, if anything: pauses of many updates, whose power nothing tells."""
-    pause = np.diff(time_s)
-    pause = pause[pause > GAP_UPDATES * period_s]
-    if not len(pause):
-        return ""
-    return f"{len(pause)} gap(s) in the polls, {pause.sum():.4g} s in all: what was drawn there is not known; cut the recording at them"
-
-
-def _span(
-    parts: list[Deconvolved],
-    probability: Array,
-    back: Inversion,
-    polls: tuple[Array, Array],
-    begin: float,
-    end: float,
-    more_std_j: float = 0.0,
-) -> EnergySpan:
-    """Energy between two times, for which the parts were worked out; `more_std_j` is an error that they do not hold."""
-    energies, stds = np.array([part.energy_j for part in parts]), np.array([part.energy_std_j for part in parts])
-    centre = float(probability @ energies)
-    std = math.sqrt(float(probability @ (stds**2 + (energies - centre) ** 2)))
-    energy, energy_std = back.energy(centre, math.hypot(std, more_std_j), end - begin)
-    naive = float(naive_energy(*polls, np.array([begin]), np.array([end]))[0])
-    return EnergySpan(start_s=begin, end_s=end, energy_j=energy, energy_std_j=energy_std, naive_energy_j=naive)
-
-
-def _ends(load: LoadStamps) -> tuple[float, float]:
-    """First start and last end of a load [s]."""
-    return float(load.start_s[0]), float(load.end_s[-1])
-
-
-def _usable_load(load: LoadStamps | None, time_s: Array) -> tuple[LoadStamps | None, str]:
-    """The executions that the recording holds, and why others, or all, are left out.
-
-    What others made of the board is not known of these: readings of them are neither the load's nor of a board at rest.
-    """
-    if load is None:
-        return None, ""
-    inside = (load.start_s >= time_s[0]) & (load.end_s <= time_s[-1]) & (load.end_s - load.start_s >= LEAST_EXECUTION_S)
-    count = int(np.count_nonzero(inside))
-    if not count:
-        return None, "no execution lies wholly within the recording: readings are corrected without the load"
-    note = (
-        ""
-        if count == len(inside)
-        else f"{len(inside) - count} of {len(inside)} executions do not lie wholly within the recording and are left out"
-    )
-    index = np.flatnonzero(inside)
-    known = load.part(int(index[0]), int(index[-1]) + 1)
-    span = float(known.end_s[-1] - known.start_s[0])
+    inside = np.flatnonzero((load.start_s >= time_s[:1].sum()) & (load.end_s <= time_s[-1:].sum()))
+    if not len(inside):
+        raise SensorError("no execution of the load lies wholly within the recording")
+    held = load.part(int(inside[0]), int(inside[-1]) + 1)
+    span, out = float(held.end_s[-1] - held.start_s[0]), len(load.start_s) - len(held.start_s)
     if span > LONGEST_LOAD_S:
-        return (
-            None,
-            f"the load spans {span:.0f} s, more than {LONGEST_LOAD_S:.0f} s: cut the recording to regress on it; corrected without it",
-        )
-    return known, note
+        raise SensorError(f"the load spans {span:.0f} s, more than {LONGEST_LOAD_S:.0f} s: cut it, or correct without it")
+    return held, {"load": f"{out} of {len(load.start_s)} executions do not lie wholly within the recording and are left out"} if out else {}
 
 
-def _trace_edges(edges: Array) -> Array:
-    """The edges, thinned where there are more than a table should hold."""
-    step = -(-len(edges) // MOST_TRACE_ROWS)
-    return edges[::step]
+def _integrated(read: _Readings) -> CorrectedRecording:
+    """The recording without a load, powers in the sensor's domain."""
+    part, response, whole = read.integrated(float(read.time_s[0]), float(read.time_s[-1]))
+    return CorrectedRecording(
+        method=DECONVOLUTION if part.well_posed else ESTIMATE,
+        edge_s=part.edge_s,
+        power_w=part.power_w,
+        power_std_w=part.std_w,
+        resolution_s=part.resolution_s,
+        span=whole,
+        whole=whole,
+        updates=read.updates,
+        response=response,
+        load=None,
+        repeated=None,
+        profile=None,
+        notes={} if part.well_posed else {"sampling": UNSEEN.format(width=response.width_s * 1e3, period=read.updates.period_s * 1e3)},
+    )
 
 
-def _near(edges: Array, load: LoadStamps) -> Array:
-    """The edges of a trace at a load and not far from it, thinned: what is modelled of a load needs memory for all of the time."""
-    begin, end = _ends(load)
-    near = edges[(edges >= begin - MOST_REST_S) & (edges <= end + MOST_REST_S)]
-    return _trace_edges(near if len(near) > 1 else edges)
+def _regressed(read: _Readings, whole: CorrectedRecording, load: LoadStamps) -> CorrectedRecording:
+    """The recording regressed on its load, powers in the sensor's domain; `whole` is without the load."""
+    calibration = read.calibration
+    found = repeated_energy((read.time_s, read.power_w), read.updates, load, calibration, trace_edge_s=whole.edge_s)
+    notes = contradictions(read.updates, load, calibration, found)
+    if calibration.averaging == "trailing-mean":
+        notes["executions"] = UNEVEN
+    if refusal := practice_refusal(load, practice_for(calibration)):
+        notes["published_energy_j"] = refusal
+    begin, end = float(load.start_s[0]), float(load.end_s[-1])
+    if whole.method == DECONVOLUTION and not load.alike:  # unlike executions have no common level; averages that tile time need none
+        steps_j = 0.2 * found.response.width_s * float(np.ptp(read.updates.value))
+        return replace(whole, span=read.integrated(begin, end, steps_j)[2], load=load, repeated=found, notes=notes)
+    return replace(
+        whole,
+        method=REGRESSION,
+        power_w=found.fit.trace_w,
+        power_std_w=found.fit.trace_std_w,
+        resolution_s=float(np.median(np.diff(whole.edge_s))),
+        span=EnergySpan(
+            start_s=begin, end_s=end, energy_j=found.total_j, energy_std_j=found.total_std_j, naive_energy_j=found.naive_total_j
+        ),
+        response=found.response,
+        load=load,
+        repeated=found,
+        notes=notes,
+    )
 
 
-def _execution_document(found: RepeatedEnergy) -> dict[str, Any]:
+def _execution_document(found: RepeatedEnergy) -> dict[str, float | None]:
     """Energy of an execution as plain data."""
     return {
         "count": found.executions,
@@ -304,14 +249,12 @@ def _execution_document(found: RepeatedEnergy) -> dict[str, Any]:
 
 def _profile_document(profile: Profile) -> dict[str, Any]:
     """A profile as plain data."""
+    columns = {"place_s": profile.place_s, "power_w": profile.power_w, "power_std_w": profile.std_w, "resolution_s": profile.resolution_s}
     return {
         "executions": profile.executions,
         "duration_s": profile.duration_s,
         "attained_resolution_s": _known(profile.attained_s),
-        "place_s": profile.place_s.tolist(),
-        "power_w": [_known(value) for value in profile.power_w.tolist()],
-        "power_std_w": [_known(value) for value in profile.std_w.tolist()],
-        "resolution_s": [_known(value) for value in profile.resolution_s.tolist()],
+        **{name: [_known(value) for value in column.tolist()] for name, column in columns.items()},
     }
 
 

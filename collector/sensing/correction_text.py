@@ -1,4 +1,4 @@
-"""What `collect correct` prints and writes: a corrected recording as lines and as a table over time."""
+"""Output of `collect correct`: a corrected recording as lines, and as a table over time."""
 
 import math
 from collections.abc import Mapping

@@ -16,27 +16,14 @@ from collector.errors import SensorError
 from collector.sensing.response import SensorResponse
 from estimator.vocabulary.quantities import Array
 
-STEPS_PER_WINDOW: Final = 2.0
-LEAST_STEP_S: Final = 2e-3
-"""Steps of the walk to a window or an update period, whichever is shorter, and the shortest [s]."""
-MOST_STEPS: Final = 12_000
-MOST_REACH: Final = 60
-"""A longer recording, or averaging, gets coarser steps; bounds memory and time."""
-MOST_READINGS: Final = 60_000
 WALKS: Final = (0.02, 0.05, 0.11, 0.25, 0.57, 1.3, 3.0)
 """Standard deviations of the walk over an update period that are tried, as shares of the readings' spread."""
 LEAST_SPREAD_W, DEFAULT_NOISE_W = 0.1, 0.5
-ANCHOR: Final = 1e-3
-"""The walk's level is not known: its prior is the inverse of this times the readings' spread."""
 WELL_POSED_SHARE: Final = 0.9
 """Averages tile time where the window is at least this share of the update period."""
 UNSEEN_SHARE: Final = 0.05
-"""What a load that repeats near the update period may hide from a sensor that looks away: 5.2 % of the energy of the recorded A100."""
-MOST_REACH_SPANS: Final = 3.0
-MIN_READINGS: Final = 3
+"""Energy that a load repeating near the update period may hide from a sensor that looks away: 5.2 % on the recorded A100."""
 CHUNK: Final = 240
-HOLE_PERIODS: Final = 0.5
-"""Updates later than a period by more than this share of it leave a hole of which nothing was read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,18 +49,18 @@ def deconvolve(
 ) -> Deconvolved:
     """Power from updates at `time_s` (n,), ascending, with readings `value` (n,), and its energy from `start_s` to `end_s`.
 
-    Raises SensorError for too few updates, and for a recording shorter than a third of what the sensor remembers.
+    Raises SensorError for too few updates, and for a recording shorter than a third of the sensor's memory.
     """
-    if len(time_s) < MIN_READINGS:
-        raise SensorError(f"only {len(time_s)} updates; at least {MIN_READINGS} are needed to take an averaging out")
-    if response.reach_s > MOST_REACH_SPANS * (end_s - start_s):
+    if len(time_s) < 3:
+        raise SensorError(f"only {len(time_s)} updates; at least 3 are needed to take an averaging out")
+    if response.reach_s > 3.0 * (end_s - start_s):
         raise SensorError(
             f"the recording lasts {end_s - start_s:.3g} s and the sensor averages over {response.width_s:.3g} s: record for longer"
         )
     first, last = min(start_s, float(time_s[0]) - response.reach_s), max(end_s, float(time_s[-1]) - response.delay_s)
-    step = max(min(response.width_s, period_s) / STEPS_PER_WINDOW, LEAST_STEP_S, (last - first) / MOST_STEPS, response.reach_s / MOST_REACH)
+    step = max(min(response.width_s, period_s) / 2.0, 2e-3, (last - first) / 12_000, response.reach_s / 60)
     edge: Array = first + step * np.arange(int(np.ceil((last - first) / step)) + 1, dtype=np.float64)
-    together = -(-len(time_s) // MOST_READINGS)
+    together = -(-len(time_s) // 60_000)
     ends, seen = (_means(one, together) for one in (time_s - response.delay_s, value))
     weight = _weights(ends, response, edge)
     centre, spread = float(np.mean(seen)), max(float(np.std(seen)), noise_w or DEFAULT_NOISE_W, LEAST_SPREAD_W)
@@ -85,7 +72,7 @@ def deconvolve(
     tried = []
     for share in WALKS:
         walk = share * spread * math.sqrt(step / period_s)
-        band = _with_walk(data, walk, ANCHOR / spread)
+        band = _with_walk(data, walk, 1e-3 / spread)
         root = cholesky_banded(band, lower=True)
         level = cho_solve_banded((root, True), toward)
         evidence = 0.5 * float(toward @ level) - 0.5 * misfit - float(np.log(root[0]).sum()) - (count - 1) * math.log(walk)
@@ -121,7 +108,7 @@ def unread_std_j(time_s: Array, value: Array, response: SensorResponse, period_s
     above = value > 0.5 * (low + high)
     changes_hz = (1.0 + np.count_nonzero(above[1:] != above[:-1])) / max(float(time_s[-1] - time_s[0]), period_s)
     apart = np.diff(until)
-    hole = np.where(apart - max(response.width_s, period_s) > HOLE_PERIODS * period_s, apart - response.width_s, 0.0)
+    hole = np.where(apart - max(response.width_s, period_s) > 0.5 * period_s, apart - response.width_s, 0.0)
     inside = np.clip(until[:-1] + hole, begin_s, end_s) - np.clip(until[:-1], begin_s, end_s)
     variance = float(np.sum(inside**2 * _uniform_w2(0.5 * (value[1:] + value[:-1]), low, high)))
     outer = np.array([max(end_s - max(float(until[-1]), begin_s), 0.0), max(min(float(until[0]) - response.width_s, end_s) - begin_s, 0.0)])

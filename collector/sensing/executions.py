@@ -1,4 +1,4 @@
-"""What a repeated execution draws: the response known, the levels unknown.
+"""Power of a repeated execution: the response known, the levels unknown.
 
 The power is a sum of parts: rest, the execution's own levels bin by bin, late parts and creep, a drift through the run, what the
 first millisecond after a pause and after an end departs by, and what lingers in pauses.  Each part knows what a sensor shows of it
@@ -6,8 +6,9 @@ and what it draws, so that the readings' columns and the energies' rows come fro
 profile and the noise: the answer is averaged over sizes by evidence, and its error holds what the readings could not see.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
@@ -25,21 +26,18 @@ LATE_SHARES: Final = (0.15, 0.15, 0.15, 0.1)
 """Prior standard deviations of boost, late pole, late poles and creep, as shares of the load's power (sensor.md 3.2)."""
 DRIFT_SHARE: Final = 0.05
 EDGE_S, EDGE_STD_S = 1e-3, 5e-4
-"""What departs at starts after a pause and at ends before one, and how well stamps tell its time: lag 0.2 to 0.45 ms, rise at once or
+"""Power that differs at starts after a pause and at ends before one, and the error of its time: lag 0.2 to 0.45 ms, rise at once or
 in a millisecond (published recordings)."""
 EDGE_LEFT_S: Final = 1.2e-4
-"""What is left open of both together, times the load's power, however well readings tell them: simulated boards of any rise."""
+"""Remaining error of both together, times the load's power, from simulated boards of any rise."""
 LINGER_S, LINGER_SHARE = 0.5, 0.05
-"""What lingers in a pause, for so long: 5 to 20 % of the step does (published recordings)."""
+"""Power that lingers in a pause, for so long: 5 to 20 % of the step (published recordings)."""
 PAUSE_SHARE: Final = 0.01
 """How well the parts describe power in pauses, as a share of the load's power."""
 FEW_CYCLES: Final = 3.0
 """A window of no more cycles of execution and pause sees pauses with a good part of itself, one of many with its ends alone."""
 SHAPE_SHARE: Final = 5e-4
-"""What the parts leave out, as a share of the energy: the scatter of simulated runs whose own errors are far smaller."""
-PAUSE_S: Final = 1e-3
-"""Executions that follow closer than this belong together."""
-FLAT: Final = 1e3
+"""Error of the parts' form, as a share of the energy: the scatter of simulated runs whose own errors are far smaller."""
 FREEDOM, NOISE_FREEDOM = 4.0, 4.0
 DEFAULT_NOISE_W, LEAST_NOISE_W = 0.5, 1e-3
 DEFAULT_JITTER_S: Final = 3e-4
@@ -48,8 +46,6 @@ LEAST_STEP_SHARE, LEAST_SHOWN = 0.25, 0.1
 ROUNDS, BLOCKS, MIN_READINGS = 3, 12, 4
 LEAST_FREEDOM: Final = 3.0
 BEFORE_S, TAIL_S = 1.0, 0.5
-FEW_REPEATS: Final = 0.1
-"""Readings that repeat the one before may be updates that did not come; where more than this share do, it is the sensor's steps."""
 ENERGIES: Final = 2
 
 
@@ -57,13 +53,13 @@ ENERGIES: Final = 2
 class FitSettings:
     """`bins` of an execution (1: no profile); executions and readings in the first `discard_s` are left out.
 
-    `noise_w`, `jitter_s` as the calibration has them, None where unknown; with `any_size` a large profile is as likely as one of SIZE.
+    `noise_w` as the calibration has it, None where unknown; with `any_size` a large profile is as likely as one of SIZE.
     """
 
     bins: int
     discard_s: float = 0.0
     noise_w: float | None = None
-    jitter_s: float | None = None
+    jitter_s: float = DEFAULT_JITTER_S
     any_size: bool = False
 
 
@@ -93,59 +89,33 @@ class ExecutionFit:
     evidence: float
 
 
-class Part(Protocol):
-    """A part of the power with k levels: what a sensor shows of each, and what each draws per watt."""
-
-    def shown(self, response: SensorResponse, time_s: Array) -> Array:
-        """Shares of readings at `time_s` (n,), shape (n, k)."""
-
-    def drawn(self, time_s: Array) -> Array:
-        """Integral before `time_s` (n,) [s], shape (n, k)."""
-
-
 @dataclass(frozen=True, slots=True)
-class Rest:
+class Part:
+    """A part of the power with k levels, per watt of each: `shown` in readings at times (n,), and `drawn` before times [s]; (n, k)."""
+
+    shown: Callable[[SensorResponse, Array], Array]
+    drawn: Callable[[Array], Array]
+
+
+def _rest() -> Part:
     """Power that is always there."""
-
-    def shown(self, _response: SensorResponse, time_s: Array) -> Array:
-        """Ones."""
-        return np.ones((len(time_s), 1))
-
-    def drawn(self, time_s: Array) -> Array:
-        """The time itself."""
-        return time_s[:, None]
+    return Part(lambda _, time_s: np.ones((len(time_s), 1)), lambda time_s: time_s[:, None])
 
 
-@dataclass(frozen=True, slots=True)
-class Runs:
+def _runs(start_s: Array, end_s: Array, bins: int = 1) -> Part:
     """Power in `bins` equal parts of runs."""
-
-    start_s: Array
-    end_s: Array
-    bins: int = 1
-
-    def shown(self, response: SensorResponse, time_s: Array) -> Array:
-        """Exact shares of the bins."""
-        return run_shares(response, self.start_s, self.end_s, self.bins, time_s)
-
-    def drawn(self, time_s: Array) -> Array:
-        """Time in the bins, the rise aside."""
-        return drawn_in_bins(self.start_s, self.end_s, self.bins, time_s)
+    return Part(
+        lambda response, time_s: run_shares(response, start_s, end_s, bins, time_s),
+        lambda time_s: drawn_in_bins(start_s, end_s, bins, time_s),
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """Power of the form of a signal."""
-
-    signal: Signal
-
-    def shown(self, response: SensorResponse, time_s: Array) -> Array:
-        """The signal through the response."""
-        return seen(self.signal, response.kernel, response.width_s, time_s - response.delay_s)[:, None]
-
-    def drawn(self, time_s: Array) -> Array:
-        """The signal's integral."""
-        return self.signal.at(time_s)[:, None]
+def _shape(signal: Signal) -> Part:
+    """Power in the form of a signal."""
+    return Part(
+        lambda response, time_s: seen(signal, response.kernel, response.width_s, time_s - response.delay_s)[:, None],
+        lambda time_s: signal.at(time_s)[:, None],
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +142,7 @@ class Model:
 
 def execution_model(load: LoadStamps, bins: int, from_s: float, until_s: float) -> Model:
     """The model of a load's executions for readings between two times."""
-    after = np.append(True, load.start_s[1:] - load.end_s[:-1] > PAUSE_S)
+    after = np.append(True, load.start_s[1:] - load.end_s[:-1] > 1e-3)
     before = np.append(after[1:], True)
     lag = np.where(after, np.minimum(LAUNCH_LAG_S, 0.5 * load.length_s), 0.0)
     fast, *late, creep = load_signals(load, from_s, until_s)
@@ -181,13 +151,13 @@ def execution_model(load: LoadStamps, bins: int, from_s: float, until_s: float) 
     drift = signal_of(fast.start_s, fast.value * np.clip(place, -1.0, 1.0))
     start, end = load.start_s[after], load.end_s[before]
     following = np.append(start[1:], np.inf)
-    parts: list[Part] = [Rest(), Runs(load.start_s + lag, load.end_s, bins) if bins > 1 else Shape(fast)]
-    parts += [Shape(one) for one in (*late, creep, drift)]
-    parts += [Runs(start, np.minimum(start + EDGE_S, load.end_s[after])), Runs(end, np.minimum(end + EDGE_S, following))]
+    parts: list[Part] = [_rest(), _runs(load.start_s + lag, load.end_s, bins) if bins > 1 else _shape(fast)]
+    parts += [_shape(one) for one in (*late, creep, drift)]
+    parts += [_runs(start, np.minimum(start + EDGE_S, load.end_s[after])), _runs(end, np.minimum(end + EDGE_S, following))]
     paused = len(start) > 1
-    parts.append(Runs(end[:-1], np.minimum(end[:-1] + LINGER_S, start[1:])) if paused else Runs(end[-1:], end[-1:]))
+    parts.append(_runs(end[:-1], np.minimum(end[:-1] + LINGER_S, start[1:])) if paused else _runs(end[-1:], end[-1:]))
     stds = np.array([*LATE_SHARES, DRIFT_SHARE, EDGE_STD_S / EDGE_S, EDGE_STD_S / EDGE_S, LINGER_SHARE])
-    flat = np.concatenate([np.full(1 + bins, FLAT**-2.0 / bins), stds**-2.0])
+    flat = np.concatenate([np.full(1 + bins, 1e3**-2.0 / bins), stds**-2.0])
     profile = np.zeros((len(flat), len(flat)))
     step = np.diff(np.eye(bins), axis=0)
     profile[1 : 1 + bins, 1 : 1 + bins] = step.T @ step * bins / 6.0  # so that a walk over the bins has the size as standard deviation
@@ -203,11 +173,18 @@ class _Problem:
     ahead: Array
     value: Array
     ask: Array
-    jitter_s: float
-    noise_w: float
-    noise_known: bool
     amplitude_w: float
-    any_size: bool
+    settings: FitSettings
+
+    @property
+    def noise_w(self) -> float:
+        """Noise of a reading."""
+        return self.settings.noise_w or DEFAULT_NOISE_W
+
+    @property
+    def known(self) -> float:
+        """Degrees of freedom that the stated noise is worth."""
+        return NOISE_FREEDOM if self.settings.noise_w else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,7 +207,7 @@ def fit_executions(
     """
     used = _usable(time_s, response, load, settings)
     repeats = used & np.append(False, value[1:] == value[:-1])
-    if np.count_nonzero(repeats) <= FEW_REPEATS * np.count_nonzero(used):
+    if np.count_nonzero(repeats) <= 0.1 * np.count_nonzero(used):
         used &= ~repeats
     if np.count_nonzero(used) < MIN_READINGS:
         raise SensorError(f"only {np.count_nonzero(used)} readings lie within the load; at least {MIN_READINGS} are needed: repeat longer")
@@ -247,9 +224,11 @@ def fit_executions(
     mean = share @ answers
     variance = share @ (np.array([_variance(problem, solution) for solution in solutions]) + (answers - mean) ** 2)
     best = solutions[int(np.argmax(share))]
-    moved = [_moved(problem, best, problem.model.columns(other, time_s[used])) for other in _neighbours(response)]
-    off = problem.ask @ best.level
-    std = np.sqrt(variance * _student(problem) + sum((one - off) ** 2 for one in moved) + (SHAPE_SHARE * mean) ** 2)
+    std2 = variance * _student(problem) + (SHAPE_SHARE * mean) ** 2
+    for other in (response.moved(width_s=response.width_std_s), response.moved(delay_s=response.delay_std_s)):
+        moved = _solved(replace(problem, design=problem.model.columns(other, time_s[used])), best.size, best.weight)
+        std2 += (problem.ask @ (moved.level - best.level)) ** 2
+    std = np.sqrt(std2)
     start, end = load.start_s[kept], load.end_s[kept]
     paused_j = problem.amplitude_w * max(float(end[-1] - start[0] - (end - start).sum()), 0.0)
     std[0] = np.hypot(std[0], LINGER_SHARE * _unresolved(load, response) * paused_j / len(start))
@@ -325,11 +304,8 @@ def _problem(
         ahead=model.columns(response, time_s + SLOPE_S),
         value=value,
         ask=np.array(ask),
-        jitter_s=settings.jitter_s if settings.jitter_s is not None else DEFAULT_JITTER_S,
-        noise_w=settings.noise_w or DEFAULT_NOISE_W,
-        noise_known=bool(settings.noise_w),
         amplitude_w=amplitude,
-        any_size=settings.any_size,
+        settings=settings,
     )
 
 
@@ -357,7 +333,7 @@ def _solved(problem: _Problem, size: float, weight: Array) -> _Solution:
     volume = float(np.linalg.slogdet(posterior)[1] + 2.0 * np.log(scale).sum())
     steps = problem.model.bins.stop - problem.model.bins.start - 1
     evidence = 0.5 * float(np.log(weight).sum()) - 0.5 * misfit - 0.5 * volume - steps * float(np.log(size))
-    if size < SIZE or not problem.any_size:
+    if size < SIZE or not problem.settings.any_size:
         evidence -= 0.5 * (np.log(size / SIZE) / SIZE_LN_STD) ** 2
     return _Solution(level=level, covariance=covariance, evidence=evidence, weight=weight, size=size)
 
@@ -365,10 +341,10 @@ def _solved(problem: _Problem, size: float, weight: Array) -> _Solution:
 def _weights(problem: _Problem, solution: _Solution) -> Array:
     """Precisions of the readings from a solution's residuals: noise, jitter where the prediction is steep, tails."""
     residual = problem.value - problem.design @ solution.level
-    of_jitter = (problem.jitter_s * ((problem.ahead - problem.design) @ solution.level) / SLOPE_S) ** 2
+    of_jitter = (problem.settings.jitter_s * ((problem.ahead - problem.design) @ solution.level) / SLOPE_S) ** 2
     taken = float(np.sum((problem.design @ solution.covariance) * (problem.design * solution.weight[:, None])))
     freedom = max(len(residual) - taken, 0.0)
-    known = NOISE_FREEDOM if problem.noise_known else 1.0
+    known = problem.known or 1.0
     noise2 = problem.noise_w**2
     for _ in range(ROUNDS):
         tail = (FREEDOM + 1.0) / (FREEDOM + residual**2 / (noise2 + of_jitter))
@@ -390,17 +366,6 @@ def _variance(problem: _Problem, solution: _Solution) -> Array:
     return np.asarray(variance)
 
 
-def _neighbours(response: SensorResponse) -> tuple[SensorResponse, SensorResponse]:
-    """The response with its width, and with its delay, off by their standard errors."""
-    return response.moved(width_s=response.width_std_s), response.moved(delay_s=response.delay_std_s)
-
-
-def _moved(problem: _Problem, best: _Solution, design: Array) -> Array:
-    """The answers (q,) by another design."""
-    other = _solved(replace(problem, design=design), best.size, best.weight)
-    return np.asarray(problem.ask @ other.level)
-
-
 def _unresolved(load: LoadStamps, response: SensorResponse) -> float:
     """How little readings tell a pause from its execution, 0 to 1: the share of a window beyond FEW_CYCLES."""
     if len(load.start_s) < 2:
@@ -411,7 +376,7 @@ def _unresolved(load: LoadStamps, response: SensorResponse) -> float:
 def _student(problem: _Problem) -> float:
     """Variance of Student's distribution for the readings that are left to tell the noise."""
     few = problem.design.shape[1] - (problem.model.bins.stop - problem.model.bins.start)
-    freedom = len(problem.value) - few + (NOISE_FREEDOM if problem.noise_known else 0.0)
+    freedom = len(problem.value) - few + problem.known
     return freedom / (freedom - 2.0) if freedom > LEAST_FREEDOM else LEAST_FREEDOM / (LEAST_FREEDOM - 2.0)
 
 

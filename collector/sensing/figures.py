@@ -7,10 +7,6 @@ from typing import Final
 
 from collector.sensing.calibration import SensorCalibration
 
-DIGITS: Final = 3
-"""Significant digits of a figure without an error."""
-ERROR_DIGITS: Final = 2
-MOST_DECIMALS: Final = 9
 TIME_UNITS: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
 
@@ -18,13 +14,13 @@ def figure(value: float, std: float | None, unit: str) -> str:
     """The text "101.2170 ± 0.0075 ms": the error with two digits, the figure to the error's last one."""
     if std is None or not math.isfinite(std) or std <= 0.0 or not math.isfinite(value):
         return f"{significant(value)} {unit}".rstrip()
-    places = ERROR_DIGITS - 1 - int(f"{std:.{ERROR_DIGITS - 1}e}".partition("e")[2])
-    decimals = min(max(places, 0), MOST_DECIMALS)
-    shown, error = (round(number, min(places, MOST_DECIMALS)) + 0.0 for number in (value, std))  # no −0
+    places = 1 - int(f"{std:.1e}".partition("e")[2])  # two digits of the error
+    decimals = min(max(places, 0), 9)
+    shown, error = (round(number, min(places, 9)) + 0.0 for number in (value, std))  # no −0
     return f"{shown:.{decimals}f} ± {error:.{decimals}f} {unit}".rstrip()
 
 
-def significant(value: float, digits: int = DIGITS) -> str:
+def significant(value: float, digits: int = 3) -> str:
     """A figure whose error is not known, without an exponent where it is of a common size."""
     whole = f"{value:.0f}"
     return whole if math.isfinite(value) and len(whole.lstrip("-")) > digits else f"{value:.{digits}g}"
@@ -96,7 +92,7 @@ def why_unknown(calibration: SensorCalibration, name: str) -> str:
 
 
 def remarks(calibration: SensorCalibration) -> tuple[str, ...]:
-    """What is to be said of figures that are known, and of the record; reasons for unknown figures are not among it."""
+    """Notes on known figures and on the record, without the reasons for unknown figures."""
     document = calibration.document()
     named = {"averaging": "averaging"} if calibration.averaging != "undetermined" else {}
     named |= {one.key: one.name for one in SHOWN if document[one.key] is not None}

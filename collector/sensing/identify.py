@@ -1,9 +1,9 @@
-"""What one record tells of a power sensor: readings, and load stamps and a meter's power where they are there.
+"""Identify a power sensor from one record: readings, with load stamps and a meter's power where there are any.
 
 The kernel's parameters θ are unknown, p is known: the clock gives the update times, every kernel is fitted, the evidence decides.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -11,58 +11,38 @@ import numpy as np
 from collector.devices.possible_power import possible_power
 from collector.errors import SensorError
 from collector.sensing.board_power import GRID_S, LoadStamps, Signal, load_signals, meter_signal
-from collector.sensing.calibration import NO_METER, SensorCalibration
+from collector.sensing.calibration import NO_METER, Candidate, SensorCalibration
 from collector.sensing.clock import UpdateClock, Updates, fit_update_clock
-from collector.sensing.decision import EXPLAINED, Circumstances, Decision, decided
-from collector.sensing.reference import Gain, Rise, joint_gain, load_of_meter, meter_shift, rise_of, steady_gain, tie_meter
-from collector.sensing.regression import DELAY_S, Fit, Problem, plain_width
+from collector.sensing.decision import EXPLAINED, Decision, decided
+from collector.sensing.reference import Gain, Rise, joint_gain, load_of_meter, rise_of, tie_meter
+from collector.sensing.regression import Fit, Problem, plain_width
 from collector.sensing.response import KERNELS
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.quantities import Array
 
-MIN_UPDATES: Final = 8
-MOST_UPDATES: Final = 6000
-"""Updates that a fit looks at; more tell no more."""
-BEFORE_LOAD_S: Final = 1.0
-AFTER_LOAD_S: Final = 0.6
-"""Readings count from so long before the load until so long after it: then the tail of a load is no column's."""
+MIN_UPDATES, MOST_UPDATES = 8, 6000
+"""Updates that a fit needs, and that it looks at; more do not change it."""
+BEFORE_LOAD_S, AFTER_LOAD_S = 1.0, 0.6
+"""Readings count from so long before the load until so long after it: no signal describes the tail of a load."""
 SETTLING_S, SETTLING_SHARE = 1.3, 0.12
-"""What a sensor remembers of the time before the meter's first sample: the longest averaging, or this share of its record;"""
-REST_S, REST_SHARE = 0.5, 0.02
-"""nothing else where readings stay within this share of their span for so long after that sample."""
-BEFORE_END_S: Final = 0.03
-UNTIED_STD_S: Final = 8e-3
-"""What a meter's clock leaves open of a delay where no launches tie it: even within the delays that are searched."""
-TIED_STD_S: Final = 2e-4
-STAMPED_STD_S: Final = 6e-4
-"""How well launches tell when power follows: lag 0.2 to 0.45 ms, rise at once or in 1.1 ms (published boards)."""
-FREE_CLOCK_POLLS: Final = 0.4
-"""Error of widths and delays on a clock without a grid, in polls."""
+"""Readings remember power before the meter's first sample for the longest averaging, or this share of the record."""
+CLOCKS_STD_S: Final = {"stamps": 6e-4, "tied": 2e-4, "untied": 8e-3}
+"""Error of a delay by the clocks: how well launches tell when power follows (0.2 to 0.45 ms, rise at once or in 1.1 ms on published
+boards), and what a meter's clock leaves open where no launches tie it, within the delays that are searched."""
 CLOCK_RATE: Final = 5e-4
-"""Rate error of a meter that no launches tie; a width that two edges tell is known to this share of their distance."""
-TRAILING_WIDTHS_S: Final = np.arange(0.8, 1.305, 0.005)
-TRAILING_DELAYS_S: Final = np.arange(-8e-3, 8.1e-3, 4e-3)
-TRAILING_STD_S: Final = 0.02
-"""A mean over a second comes in uneven parts of a tenth: its width by plain least squares, to a fifth of a part."""
+"""Rate error of a meter that no launches tie; a width determined by two edges is known to this share of their distance."""
 STEADY_SHARE, MIN_STEADY = 0.01, 15
-RESOLUTION_DECIMALS: Final = 4
-LAGGED_SHARE: Final = 0.2
 KEYS_OF_AVERAGING: Final = ("averaging", "window_s", "tau_s", "delay_s", "sampled_fraction")
-NO_LOAD: Final = "readings alone do not say what the board drew; give the load's stamps or an external meter's power beside them: "
+NO_LOAD: Final = "readings alone do not tell the board's power; give the load's stamps or an external meter's power beside them: "
 SUGGESTED: Final = (
     "a square wave of {period:.0f} ms (1.27 update periods) for 10 s with --load tells averaging and delay, with --reference the gain too"
 )
-DELAY_MOVED: Final = "the reference was moved onto the readings by what both show: nothing says then how late a reading comes"
-SHIFTED_S: Final = 0.03
-"""A smaller shift is a delay."""
-WELL_EXPLAINED: Final = 0.98
-"""Where a meter explains less, its stamps may be another clock's."""
 NO_METER_RISE: Final = (
     "without a meter the board's own rise cannot be told from the sensor's: errors of window and delay hold other forms of it"
 )
 NO_METER_AVERAGING: Final = (
-    "told from the load's stamps, for boards of which half a step or more comes at once (60 to 100 % on published ones): a board whose "
-    "whole power follows like this would look the same; an external meter tells"
+    "told from the load's stamps, for boards whose power follows by half a step or more at once (60 to 100 % on published ones): a board "
+    "whose whole power follows like this would look the same; an external meter tells"
 )
 EARLY: Final = "includes how early or late the host stamps a reading"
 UNTIED: Final = "; no launches tie the reference's clock to that of the readings: its error holds that; --load ties it"
@@ -73,8 +53,7 @@ FREE_CLOCK: Final = "updates do not keep to a grid; the period is their mean dis
 class SensorRecord:
     """Polls `time_s`, `power_w` (n,) with the load and a meter's samples in the same time, where known.
 
-    `meter_rate_std` is the relative error of the meter's rate where nothing ties it; `levels` are runs at steady levels of which the
-    meter alone tells the power.
+    `meter_rate_std` is the relative error of the meter's rate where nothing ties it.
     """
 
     time_s: Array
@@ -83,7 +62,6 @@ class SensorRecord:
     meter_s: Array | None = None
     meter_w: Array | None = None
     meter_rate_std: float = 0.0
-    levels: LoadStamps | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,9 +86,9 @@ class Identification:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reference:
-    """What the board drew: a meter's power, or the load's stamps.
+    """The board's power: a meter's samples, or the load's stamps.
 
-    `ties` launches tie the meter to the load; `noise_w_s` is its noise, as that of a mean over 1 s [W √s].
+    `ties` launches tie the meter to the load.
     """
 
     meter: Signal | None
@@ -119,11 +97,10 @@ class _Reference:
     ties: int
     spacing_s: float
     rate_std: float
-    noise_w_s: float = 0.0
 
 
 def identify_sensor(record: SensorRecord, name: SensorName, remarks: dict[str, str] | None = None) -> Identification:
-    """All that a record tells; what it does not tell is None, with the reason under `notes`.  `remarks` are notes on the record."""
+    """The calibration that a record determines; unknown figures are None, with the reason under `notes`, as are `remarks` on the record."""
     notes = dict(remarks or {})
     record = _possible(record, notes)
     try:
@@ -135,48 +112,11 @@ def identify_sensor(record: SensorRecord, name: SensorName, remarks: dict[str, s
         notes["update_period_s"] = remark
     reference = _reference(record, notes)
     decision = _averaging(updates, clock, reference, notes)
-    if reference.meter is not None and not reference.stamped and decision is not None and decision.best.explained < WELL_EXPLAINED:
-        moved = _moved(record, name, remarks, meter_shift(updates, reference.meter, clock.period_s))
-        if moved is not None and moved.decision is not None and moved.decision.best.explained > 0.5 * (1.0 + decision.best.explained):
-            return moved
-    gain = _gain(updates, reference, decision, notes)
-    rise = None
-    if decision is not None and reference.load is not None and decision.best.explained > 0.5 and not decision.locked:
-        fits = (decision.best, *(fit for fit in decision.fits if fit is not decision.best))
-        posed = decision.problem
-        if posed.metered:
-            posed = _problem(updates, replace(reference, meter=None, stamped=True))
-            prompt, best = replace(posed, late=False), decision.best
-            late, without = (one.at(best.kernel, best.width_s, best.delay_s).score for one in (posed, prompt))
-            if late - without < posed.late_cost():
-                posed = prompt
-        rise = rise_of(fits, posed, reference.meter, reference.load)
+    gain = _gain(reference, decision, notes)
+    rise = _rise(updates, reference, decision)
     transient = _transient(decision, rise, clock, reference, notes)
-    found = _figures(updates, clock, reference, decision, rise) | {"transient": transient}
-    if gain is not None:
-        found |= {
-            "gain": gain.gain,
-            "gain_std": gain.gain_std,
-            "offset_w": gain.offset_w,
-            "offset_std_w": gain.offset_std_w,
-            "gain_offset_correlation": gain.correlation,
-        }
+    found = _figures(updates, clock, decision, rise) | {"transient": transient} | (asdict(gain) if gain is not None else {})
     return Identification(calibration=_calibration(name, notes, **found), clock=clock, updates=updates, decision=decision)
-
-
-def _moved(record: SensorRecord, name: SensorName, remarks: dict[str, str] | None, shift_s: float) -> Identification | None:
-    """The identification with the reference moved onto the readings: nothing says then how late a reading comes.  None without need."""
-    if record.meter_s is None or abs(shift_s) < SHIFTED_S:
-        return None
-    for _ in range(3):
-        found = identify_sensor(replace(record, meter_s=record.meter_s + shift_s), name, remarks)
-        if found.decision is None or abs(found.decision.best.delay_s) < 0.5 * DELAY_S:
-            break
-        shift_s += found.decision.best.delay_s
-    calibration = found.calibration.without_delay()
-    text = f"the reference's stamps do not fit the readings; moved by {shift_s:+.4g} s they do; moved there"
-    notes = FrozenMapping({**calibration.notes, "time_base": text, "delay_s": DELAY_MOVED})
-    return replace(found, calibration=replace(calibration, notes=notes))
 
 
 def _possible(record: SensorRecord, notes: dict[str, str]) -> SensorRecord:
@@ -218,7 +158,6 @@ def _reference(record: SensorRecord, notes: dict[str, str]) -> _Reference:
                 ties=tie.launches if tie is not None else 0,
                 spacing_s=spacing,
                 rate_std=rate,
-                noise_w_s=float(1.4826 * np.median(np.abs(np.diff(meter_w))) / np.sqrt(2.0) * np.sqrt(spacing)),
             )
         except SensorError as error:
             reason = str(error)
@@ -240,7 +179,7 @@ def _problem(updates: Updates, reference: _Reference) -> Problem:
         end = power.start_s + GRID_S * len(power.value)
         begin = end - GRID_S * cells
         first = max(first, begin + _settling(updates, begin, GRID_S * cells))
-        last = min(last, end - BEFORE_END_S)
+        last = min(last, end - 0.03)
     else:
         assert load is not None
         last = min(last, float(load.end_s[-1]) + AFTER_LOAD_S, load.known_until_s, first + 240.0)
@@ -250,14 +189,12 @@ def _problem(updates: Updates, reference: _Reference) -> Problem:
 
 
 def _settling(updates: Updates, begin_s: float, span_s: float) -> float:
-    """Time after a meter's first sample in which readings remember what it did not see [s]."""
+    """Time after a meter's first sample in which readings remember power before it [s]; short where the readings rest."""
     after = updates.time_s > begin_s
-    if not np.any(after):
-        return 0.0
     value = updates.value[after]
-    moved = np.flatnonzero(np.abs(value - value[0]) > REST_SHARE * float(np.ptp(value)))
-    rest = (float(updates.time_s[after][moved[0]]) if len(moved) else begin_s + span_s) - begin_s
-    return 0.1 if rest > REST_S else min(SETTLING_S, SETTLING_SHARE * span_s)
+    moved = np.flatnonzero(np.abs(value - value[:1]) > 0.02 * np.ptp(updates.value))
+    rest_s = float(updates.time_s[after][moved[0]]) - begin_s if len(moved) else span_s
+    return 0.1 if rest_s > 0.5 else min(SETTLING_S, SETTLING_SHARE * span_s)
 
 
 def _averaging(updates: Updates, clock: UpdateClock, reference: _Reference, notes: dict[str, str]) -> Decision | None:
@@ -269,22 +206,18 @@ def _averaging(updates: Updates, clock: UpdateClock, reference: _Reference, note
         if len(posed.time_s) < MIN_UPDATES:
             reason = f"only {len(posed.time_s)} updates lie within the {'reference' if reference.meter is not None else 'load'}'s record"
         else:
-            fits = [posed.best(kernel, clock.period_s) for kernel in KERNELS]
+            starts = {kernel: posed.starts(kernel, clock.period_s) for kernel in KERNELS}
+            fits = posed.best(starts)
+            if not posed.metered:  # late parts that the readings do not need take their share of the averaging
+                late = replace(posed, late=True)
+                others = late.best(starts)
+                if max(fit.evidence for fit in others) > max(fit.evidence for fit in fits) + posed.late_cost():
+                    posed, fits = late, others
             likeliest = max(fits, key=lambda fit: fit.evidence)
-            if reference.meter is None:  # late parts that the readings do not need take their share of the averaging
-                prompt = replace(posed, late=False)
-                others = [prompt.best(kernel, clock.period_s) for kernel in KERNELS]
-                best = max(others, key=lambda fit: fit.evidence)
-                if likeliest.evidence - best.evidence < posed.late_cost():
-                    posed, fits, likeliest = prompt, others, best
-            fits = [posed.with_profile(fit) if fit is likeliest else fit for fit in fits]
-            around = Circumstances(
-                clock=clock, load=reference.load, meter_spacing_s=reference.spacing_s, meter_noise_w_s=reference.noise_w_s
-            )
-            decision = decided(posed, tuple(_with_clock(fit, clock, reference) for fit in fits), around)
+            fits = tuple(_with_clock(posed.with_profile(fit) if fit is likeliest else fit, clock, reference) for fit in fits)
+            decision = decided(posed, fits, clock, reference.load, reference.spacing_s)
             if decision.kind == "trailing-mean":
-                best = plain_width(posed, decision.best, TRAILING_WIDTHS_S, TRAILING_DELAYS_S)
-                decision = replace(decision, best=replace(best, width_std_s=float(np.hypot(best.width_std_s, TRAILING_STD_S))))
+                decision = replace(decision, best=plain_width(posed, decision.best))
     if decision is not None and decision.kind != "undetermined":
         stamped = reference.meter is None
         notes["delay_s"] = EARLY if stamped or reference.ties else EARLY + UNTIED
@@ -302,18 +235,17 @@ def _averaging(updates: Updates, clock: UpdateClock, reference: _Reference, note
 
 
 def _with_clock(fit: Fit, clock: UpdateClock, reference: _Reference) -> Fit:
-    """A fit whose errors hold what the clocks leave open: updates within a poll, the meter's rate and offset, the launch's lag."""
-    polls = 0.0 if clock.rigid else FREE_CLOCK_POLLS * clock.poll_s
-    tie = STAMPED_STD_S if reference.meter is None else TIED_STD_S if reference.ties else UNTIED_STD_S
-    few = reference.load is not None and reference.load.edges < 8
-    rate = 0.0
-    if few and reference.load is not None and not reference.ties:
-        rate = max(CLOCK_RATE, reference.rate_std) * float(np.mean(reference.load.length_s))
-    return replace(
-        fit,
-        width_std_s=float(np.sqrt(fit.width_std_s**2 + polls**2 + rate**2)),
-        delay_std_s=float(np.sqrt(fit.delay_std_s**2 + polls**2 + tie**2)),
-    )
+    """A fit whose errors hold updates without a grid, the meter's rate and offset, and the launch's lag.
+
+    Without a grid an update lies anywhere between two polls: readings look averaged over a poll more, sqrt(W² + poll²) for W.
+    """
+    load, tie = reference.load, "stamps" if reference.meter is None else "tied" if reference.ties else "untied"
+    few = load is not None and load.edges < 8 and not reference.ties
+    rate = max(CLOCK_RATE, reference.rate_std) * float(np.mean(load.length_s)) if few and load is not None else 0.0
+    poll = 0.0 if clock.rigid else clock.poll_s
+    blur = np.hypot(0.1 * poll, poll**2 / (4.0 * max(fit.width_s, clock.poll_s)))
+    width_std, delay_std = np.linalg.norm([fit.width_std_s, rate, float(blur)]), np.hypot(fit.delay_std_s, CLOCKS_STD_S[tie])
+    return replace(fit, width_std_s=float(width_std), delay_std_s=float(delay_std))
 
 
 def _described(fit: Fit) -> str:
@@ -323,23 +255,29 @@ def _described(fit: Fit) -> str:
     return f"{fit.kernel}, {'2τ' if fit.kernel == 'low-pass' else 'width'} {fit.width_s * 1e3:.1f} ms"
 
 
-def _gain(updates: Updates, reference: _Reference, decision: Decision | None, notes: dict[str, str]) -> Gain | None:
-    """Gain and offset against the meter: of the likeliest kernel's fit where that explains the readings, else where power was steady."""
+def _gain(reference: _Reference, decision: Decision | None, notes: dict[str, str]) -> Gain | None:
+    """Gain and offset against the meter, by the likeliest kernel's fit where that explains the readings."""
     if reference.meter is None:
         return None
-    if decision is None:
-        notes.setdefault("gain", notes["averaging"])
-        notes.setdefault("offset_w", notes["averaging"])
-        return None
-    try:
-        if decision.kind == "trailing-mean" or decision.locked or decision.best.explained < EXPLAINED:
-            return steady_gain(updates, reference.meter)
-        return joint_gain(decision.best)
-    except SensorError as error:
-        if decision.kind == "trailing-mean" and decision.best.level[1] > 0.0:
+    if decision is not None and not decision.locked and decision.best.explained >= EXPLAINED:
+        try:
             return joint_gain(decision.best)
-        notes["gain"] = notes["offset_w"] = "; ".join(filter(None, (notes.get("averaging"), str(error))))
+        except SensorError as error:
+            notes["gain"] = notes["offset_w"] = str(error)
+            return None
+    notes["gain"] = notes["offset_w"] = notes["averaging"]
+    return None
+
+
+def _rise(updates: Updates, reference: _Reference, decision: Decision | None) -> Rise | None:
+    """The rise of the readings under a load; None where no kernel explains them, or the load is locked to the clock."""
+    if decision is None or reference.load is None or decision.locked or decision.best.explained <= 0.5:
         return None
+    best = decision.best
+    posed = _problem(updates, replace(reference, meter=None, stamped=True))
+    fits = [replace(posed, late=late).at(best.kernel, best.width_s, best.delay_s) for late in (False, True)]
+    level = fits[1 if fits[1].score > fits[0].score + posed.late_cost() else 0].level
+    return rise_of(decision.fits, best, level, reference.meter, reference.load)
 
 
 def _transient(
@@ -354,7 +292,7 @@ def _transient(
         return "ramp"
     if decision.kind == "low-pass" and decision.best.width_s > clock.period_s:
         return "logarithmic"
-    if reference.meter is not None and rise.late_share > LAGGED_SHARE:
+    if reference.meter is not None and rise.late_share > 0.2:
         return "lagged"
     undetermined = decision.kind == "undetermined"
     by, known_s = ("an update", clock.period_s) if undetermined else ("the sensor's averaging", rise.sensor_s + 0.02)
@@ -365,9 +303,9 @@ def _transient(
     return "instant"
 
 
-def _figures(updates: Updates, clock: UpdateClock, reference: _Reference, decision: Decision | None, rise: Rise | None) -> dict[str, Any]:
+def _figures(updates: Updates, clock: UpdateClock, decision: Decision | None, rise: Rise | None) -> dict[str, Any]:
     """The calibration's figures of clock, averaging and rise."""
-    steps = np.diff(np.unique(np.round(updates.value, RESOLUTION_DECIMALS)))
+    steps = np.diff(np.unique(np.round(updates.value, 4)))
     found: dict[str, Any] = {
         "n_updates": clock.n_updates,
         "update_period_s": clock.period_s,
@@ -375,7 +313,7 @@ def _figures(updates: Updates, clock: UpdateClock, reference: _Reference, decisi
         "card_period_68_s": clock.card_period_68_s,
         "card_period_95_s": clock.card_period_95_s,
         "update_jitter_s": clock.jitter_s,
-        "resolution_w": float(np.round(steps.min(), RESOLUTION_DECIMALS)) if len(steps) else None,
+        "resolution_w": float(np.round(steps.min(), 4)) if len(steps) else None,
         "poll_period_s": clock.poll_s,
     }
     if rise is not None:
@@ -412,18 +350,17 @@ def _steady_noise(fit: Fit) -> float:
     return float(1.4826 * np.median(np.abs(differences)) / np.sqrt(2.0))
 
 
-def _candidate(fit: Fit) -> FrozenMapping[Any]:
-    """A compared kernel as plain data."""
-    return FrozenMapping(
-        {
-            "kernel": fit.kernel,
-            "window_s": fit.width_s,
-            "window_std_s": fit.width_std_s if np.isfinite(fit.width_std_s) else None,
-            "delay_s": fit.delay_s,
-            "delay_std_s": fit.delay_std_s if np.isfinite(fit.delay_std_s) else None,
-            "score": fit.evidence,
-            "r2": fit.explained,
-        }
+def _candidate(fit: Fit) -> Candidate:
+    """A compared kernel as part of the calibration."""
+    width_std, delay_std = (value if np.isfinite(value) else None for value in (fit.width_std_s, fit.delay_std_s))
+    return Candidate(
+        kernel=fit.kernel,
+        window_s=fit.width_s,
+        window_std_s=width_std,
+        delay_s=fit.delay_s,
+        delay_std_s=delay_std,
+        score=fit.evidence,
+        r2=fit.explained,
     )
 
 

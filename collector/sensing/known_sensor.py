@@ -2,21 +2,19 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from collector.sensing.calibration import SensorCalibration
-from collector.sensing.response import POINT_S, Kernel, SensorResponse
+from collector.sensing.calibration import Kernel, SensorCalibration
+from collector.sensing.response import POINT_S, SensorResponse
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.quantities import Array
 
 DEFAULT_PERIOD_S: Final = 0.1
 """Update period where none is known [s]; the longest common one (`configs/sensors`)."""
 GUESSES: Final[tuple[tuple[Kernel, float], ...]] = (("boxcar", 1.0), ("boxcar", 0.25), ("low-pass", 0.25))
-"""What a sensor may be where nothing is known of it, widths in update periods: the classes of the catalogue."""
-CANDIDATE_LEAD: Final = 8.0
-"""Log-likelihood beyond which a candidate of an undecided characterisation no longer counts."""
+"""Responses of an unknown sensor, widths in update periods: the classes of the catalogue."""
 GUESSED_WIDTH_SHARE: Final = 0.05
 GUESSED_DELAY_STD_S: Final = 3e-3
 """Errors of what a calibration leaves open; stamps of readers are up to some milliseconds early."""
@@ -85,20 +83,19 @@ def inversion(calibration: SensorCalibration) -> Inversion:
             correlation=GAIN_OFFSET_PRIOR_CORRELATION,
             known=False,
         )
-    gain_std, offset_std = calibration.gain_std, calibration.offset_std_w
     return Inversion(
         gain=calibration.gain,
-        gain_std=UNSTATED_GAIN_STD if gain_std is None else abs(gain_std),
+        gain_std=UNSTATED_GAIN_STD if calibration.gain_std is None else calibration.gain_std,
         offset_w=calibration.offset_w,
-        offset_std_w=UNSTATED_OFFSET_STD_W if offset_std is None else abs(offset_std),
-        correlation=min(max(calibration.gain_offset_correlation or 0.0, -1.0), 1.0),
+        offset_std_w=UNSTATED_OFFSET_STD_W if calibration.offset_std_w is None else calibration.offset_std_w,
+        correlation=calibration.gain_offset_correlation or 0.0,
         known=True,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PossibleResponses:
-    """What a sensor may do, likeliest first, with probabilities that add up to 1, and remarks on what is not known.
+    """Possible responses, likeliest first, with probabilities that add up to 1, and notes on unknown figures.
 
     Responses that are `guessed` are known too badly for readings to tell which of them it is.
     """
@@ -109,7 +106,7 @@ class PossibleResponses:
     guessed: bool = False
 
     def weighed(self, evidence: Array) -> Array:
-        """Probabilities after readings of which each response has a log evidence, shape (r,)."""
+        """Probabilities after readings, by the log evidence of each response, shape (r,)."""
         score = np.log(self.probabilities) + (0.0 if self.guessed else evidence)
         weight = np.exp(score - score.max())
         return np.asarray(weight / weight.sum())
@@ -134,11 +131,20 @@ def possible_responses(calibration: SensorCalibration, period_s: float | None = 
         width_std = calibration.window_std_s if calibration.window_std_s is not None else GUESSED_WIDTH_SHARE * width
         known = _response(calibration.averaging, width, width_std, delay, delay_std)
         return PossibleResponses(responses=(known,), probabilities=(1.0,), notes=FrozenMapping({} if told else {"delay": NO_DELAY}))
-    found = _candidates(calibration.candidates)
-    if found:
-        weight = np.exp(np.array([score for _, score in found]) - max(score for _, score in found))
+    best = max((one.score for one in calibration.candidates), default=0.0)
+    if found := [one for one in calibration.candidates if one.score > best - 8.0]:
+        weight = np.exp([one.score - best for one in found])
+        responses = tuple(
+            _response(
+                one.kernel,
+                one.window_s,
+                one.window_std_s or 0.0,
+                one.delay_s or 0.0,
+                UNKNOWN_DELAY_STD_S if one.delay_s is None else max(GUESSED_DELAY_STD_S, one.delay_std_s or 0.0),
+            )
+            for one in found
+        )
         shares = tuple((weight / weight.sum()).tolist())
-        responses = tuple(response for response, _ in found)
         return PossibleResponses(responses=responses, probabilities=shares, notes=FrozenMapping({"averaging": WEIGHED}))
     guesses = tuple(_response(kernel, share * period, GUESSED_WIDTH_SHARE * period, delay, delay_std) for kernel, share in GUESSES)
     shares = (1.0 / len(guesses),) * len(guesses)
@@ -153,34 +159,6 @@ def _response(kernel: str, width_s: float, width_std_s: float, delay_s: float, d
         kernel="low-pass" if kernel == "low-pass" else "boxcar",
         width_s=max(width_s, POINT_S),
         delay_s=delay_s,
-        width_std_s=abs(width_std_s),
+        width_std_s=width_std_s,
         delay_std_s=delay_std_s,
     )
-
-
-def _candidates(candidates: tuple[Mapping[str, Any], ...]) -> list[tuple[SensorResponse, float]]:
-    """Responses and scores of the kernels that a characterisation compared, those far behind left out."""
-    found = []
-    for one in candidates:
-        figures = [one.get(name) for name in ("window_s", "score")]
-        if one.get("kernel") not in ("boxcar", "low-pass", "none") or not all(_is_number(figure) for figure in figures):
-            continue
-        width_std, delay, delay_std = (one.get(name) for name in ("window_std_s", "delay_s", "delay_std_s"))
-        width, score = (float(figure) for figure in figures if figure is not None)
-        told = delay is not None and _is_number(delay)
-        std = max(GUESSED_DELAY_STD_S, float(delay_std)) if delay_std is not None and _is_number(delay_std) else GUESSED_DELAY_STD_S
-        response = _response(
-            str(one["kernel"]),
-            width,
-            float(width_std) if width_std is not None and _is_number(width_std) else 0.0,
-            float(delay) if delay is not None and told else 0.0,
-            std if told else UNKNOWN_DELAY_STD_S,
-        )
-        found.append((response, score))
-    best = max((score for _, score in found), default=0.0)
-    return [(response, score) for response, score in found if score > best - CANDIDATE_LEAD]
-
-
-def _is_number(value: Any) -> bool:
-    """Whether a value is a finite number."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and bool(np.isfinite(value))

@@ -12,7 +12,6 @@ from typing import Final
 
 import numpy as np
 
-from collector.devices import limiting_reasons
 from collector.devices.protocols import Bench
 from collector.errors import SensorError
 from collector.sampling import SECONDS_PER_NS, Sampler, Trace, host_seconds, joined_readings
@@ -20,15 +19,14 @@ from collector.sensing.board_power import LoadStamps
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.catalogue import compared
 from collector.sensing.clock import UpdateClock, Updates, fit_update_clock
+from collector.sensing.decision import informative_ratio
 from collector.sensing.identify import Identification, SensorName, SensorRecord, identify_sensor
 from collector.sensing.live_load import open_live_load
-from collector.sensing.load_design import best_ratio, varied_cycles
 from estimator.vocabulary.frozen import FrozenMapping
 from microbench.loads.square_wave import duty_cycle
 
 REST_S: Final = 1.5
 """Rest before the loads; the tail of an earlier load decays within 0.5 to 2 s."""
-FIRST_HALF_PERIOD_S: Final = 0.037
 FIRST_LOAD_S: Final = 5.0
 """The square wave that shows the update clock: off every multiple of known periods (15, 20, 31, 100, 101 ms)."""
 SQUARE_WAVES: Final = ((1.27, 6.0), (2.3, 4.0), (4.7, 4.0))
@@ -52,7 +50,6 @@ class CharacterisationGoal:
     gain_std: float | None = None
     longest_s: float = 180.0
     undecided_runs: int = 2
-    levels: bool = True
 
 
 DEFAULT_GOAL: Final = CharacterisationGoal()
@@ -77,11 +74,9 @@ class _Session:
         self.sampler = sampler
         self.load = open_live_load(bench, sampler)
         self.starts: list[tuple[float, float]] = []
-        self.levels: list[tuple[float, float, float]] = []
         self.known_until_s = float("inf")
         self.traces: list[Trace] = []
         self.runs: list[str] = []
-        self.limited = False
         bench.clock.wait(REST_S)
         sampler.drain()
         self.begun_ns = bench.clock.now_ns()
@@ -97,7 +92,7 @@ class _Session:
         ready = self.load.ready(high_s)
         if ready is None:
             raise SensorError(f"the board runs no load of {high_s * 1e3:.1f} ms")
-        for cycle_s in varied_cycles(period_s, max(1, round(duration_s / period_s))).tolist():
+        for cycle_s in (period_s * np.linspace(1.0, 1.0 + 0.03, max(1, round(duration_s / period_s)))).tolist():
             start_ns, end_ns = ready.run()
             self.starts.append((start_ns * SECONDS_PER_NS, end_ns * SECONDS_PER_NS))
             self.bench.clock.wait(max(0.0, cycle_s - (end_ns - start_ns) * SECONDS_PER_NS))
@@ -111,20 +106,13 @@ class _Session:
         if ready is None:
             return
         self.bench.clock.wait(REST_S)
-        start_ns, end_ns = ready.run()
-        trace = self._drain()
-        mask = int(np.bitwise_or.reduce(trace.states.throttle_mask)) if len(trace.states.throttle_mask) else 0
-        if limiting_reasons(mask):
-            self.limited = True
-        else:
-            self.levels.append((start_ns * SECONDS_PER_NS, end_ns * SECONDS_PER_NS, ready.share))
+        ready.run()
         self.bench.clock.wait(REST_S)
         self.runs.append(f"{ready.share:.0%} of the SMs for {LEVEL_S:g} s")
         self._drain()
 
-    def _drain(self) -> Trace:
+    def _drain(self) -> None:
         self.traces.append(self.sampler.drain())
-        return self.traces[-1]
 
     def stamps(self) -> LoadStamps:
         """The square waves and steps so far; later loads are not theirs."""
@@ -141,14 +129,12 @@ class _Session:
         readings = joined_readings([trace.board for trace in self.traces])
         parts = [trace.reference for trace in self.traces if trace.reference is not None]
         meter = joined_readings(parts) if parts else None
-        table = np.array(self.levels)
         return SensorRecord(
             time_s=host_seconds(readings.host_ns),
             power_w=readings.power_w,
             load=self.stamps() if self.starts else None,
             meter_s=None if meter is None else host_seconds(meter.host_ns),
             meter_w=None if meter is None else meter.power_w,
-            levels=LoadStamps(start_s=table[:, 0], end_s=table[:, 1], level=table[:, 2]) if len(table) else None,
         )
 
     def name(self) -> SensorName:
@@ -163,7 +149,7 @@ def characterise_sensor(
     progress: Callable[[str, float], None] | None = None,
     goal: CharacterisationGoal = DEFAULT_GOAL,
 ) -> Characterisation:
-    """Run loads on a bench and say what its sensor does.  Takes half a minute of the board's time, or what the goal needs.
+    """Run loads on a bench and determine its sensor.  Takes half a minute of the board's time, or what the goal needs.
 
     `progress` is called with a step's name and the share of the time done.  A sensor that cannot be characterised gives a
     calibration with nulls and notes.  Raises DeviceError where the board fails.
@@ -171,7 +157,7 @@ def characterise_sensor(
     report = progress or (lambda _name, _share: None)
     session = _Session(bench, sampler)
     report("update clock", 0.0)
-    session.square_wave(2.0 * FIRST_HALF_PERIOD_S, FIRST_LOAD_S)
+    session.square_wave(2.0 * 0.037, FIRST_LOAD_S)
     try:
         period_s = session.clock().period_s
     except SensorError:
@@ -182,7 +168,7 @@ def characterise_sensor(
         session.square_wave(ratio * period_s, min(longest, MAX_CYCLES * ratio * period_s))
     bench.clock.wait(REST_S)
     session.square_wave(2.0 * STEP_S, 2.0 * STEP_S)
-    if goal.levels and len(sampler.references):
+    if len(sampler.references):
         for share in (1.0 / bench.gpu_spec.num_sms, *LEVELS):
             report("levels", min(1.0, session.spent_s / goal.longest_s))
             session.level(share)
@@ -199,9 +185,7 @@ def _refined(session: _Session, goal: CharacterisationGoal, report: Callable[[st
         wanted = (undecided and added < goal.undecided_runs) or not _reached(found.calibration, goal)
         if not wanted or found.decision is None or found.clock is None or session.spent_s + MORE_S > goal.longest_s:
             return _finished(session, found, goal)
-        decision = found.decision
-        ranked = (decision.best, *(fit for fit in decision.fits if fit.kernel != decision.best.kernel))
-        ratio = best_ratio(ranked, found.clock.period_s, undecided=undecided)
+        ratio = informative_ratio(found.decision.best, found.clock.period_s)
         period_s = ratio * found.clock.period_s
         session.bench.clock.wait(REST_S)
         session.square_wave(period_s, min(MORE_S, MAX_CYCLES * period_s) if ratio > 1.0 else MORE_S)
@@ -223,8 +207,6 @@ def _finished(session: _Session, found: Identification, goal: CharacterisationGo
     published = compared(calibration, session.bench.gpu.identity().name)
     if published:
         notes["catalogue"] = published
-    if session.limited:
-        notes["levels"] = "levels at which the board was limited (power, heat) are left out"
     calibration = replace(calibration, notes=FrozenMapping(notes))
     return Characterisation(
         calibration=calibration,

@@ -25,18 +25,13 @@ CALIBRATION: Final = (1, 2, 4, 8)
 """Lengths of the runs that a duration is learnt from, in launches of some milliseconds (`microbench.loads.generated.LAUNCH_S`)."""
 WARM_RUNS: Final = 8
 """The longest of them is run so often before: clocks rise, and the power limit shows itself."""
-LONGEST_LAUNCH_S: Final = 0.5
-"""A longer high level is several launches one after the other: a display's watchdog ends kernels after seconds."""
 SHARES: Final = (1.0, 0.75, 0.5)
 """Shares of the SMs that are tried, until the board runs the load without being limited."""
-RANGING_S: Final = 0.05
 LOAD_ELEMENTS: Final = 2**25
 """The library's load adds two tensors of this many numbers: a large step in power that no power limit clips."""
 ROW_LENGTHS: Final = (65536, 16384, 4096)
 """Numbers in a row of a softmax, longest first: libraries give a row to one block, and a long one lasts against its launch."""
 PRECISIONS: Final = ("fp32", "fp16", "bf16")
-CLOSE: Final = 0.02
-"""A grid within this share of the SMs of what was asked is that share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +50,7 @@ class LiveLoad(Protocol):
 
     @property
     def remark(self) -> str:
-        """What the load is, in words."""
+        """The load in words."""
 
     def ready(self, duration_s: float, share: float | None = None) -> ReadyLoad | None:
         """A load of a duration on a share of the SMs (None: as many as the board runs without being limited).
@@ -89,9 +84,9 @@ class ChainLoad:
         return f"a chain of multiply-adds ({self._code.kernel.name}) on {self.share:.0%} of the SMs; its duration: {said}"
 
     def ready(self, duration_s: float, share: float | None = None) -> ReadyLoad:
-        """One launch of the duration, or several of LONGEST_LAUNCH_S at the most.  Raises RunnerError, LaunchError."""
+        """One launch of the duration, or several of 0.5 at the most.  Raises RunnerError, LaunchError."""
         wanted = self.share if share is None else share
-        pieces = int(np.ceil(duration_s / LONGEST_LAUNCH_S))
+        pieces = int(np.ceil(duration_s / 0.5))
         prepared = self._prepared(self._line(wanted).iterations(duration_s / pieces), wanted)
 
         def run() -> tuple[int, int]:
@@ -169,9 +164,9 @@ def _launch_time(bench: Bench, prepared: PreparedKernel) -> float:
     while True:
         record = bench.runner.run(prepared, launches)
         launch_s = float(np.mean(record.segment_s))
-        if launch_s * launches >= RANGING_S:
+        if launch_s * launches >= 0.05:
             return launch_s
-        launches = int(np.ceil(1.2 * RANGING_S / launch_s))
+        launches = int(np.ceil(1.2 * 0.05 / launch_s))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +180,7 @@ class PartialLoad:
 def partial_load(bench: Bench, share: float) -> PartialLoad | None:
     """A softmax with as many rows as SMs are to be busy; None where the board runs none whose grid covers about that share.
 
-    The grid is what the runner says it launches, so the share is known, not assumed.
+    The share follows from the grid that the runner launches.
     """
     sms = bench.gpu_spec.num_sms
     for length in ROW_LENGTHS:
@@ -198,6 +193,6 @@ def partial_load(bench: Bench, share: float) -> PartialLoad | None:
             except RunnerError:
                 continue
             covered = min(1.0, prod(prepared.grid) / sms)
-            if abs(covered - share) < CLOSE + 1.0 / sms:
+            if abs(covered - share) < 0.02 + 1.0 / sms:
                 return PartialLoad(prepared=prepared, share=covered)
     return None

@@ -8,9 +8,8 @@ import numpy as np
 from scipy.stats import theilslopes
 
 from collector.errors import SensorError
-from collector.sensing.board_power import GRID_S, LAUNCH_LAG_S, LEAD_S, LoadStamps, Signal, load_signals, signal_of
-from collector.sensing.clock import Updates
-from collector.sensing.regression import Fit, Problem, block_covariance
+from collector.sensing.board_power import GRID_S, LAUNCH_LAG_S, LoadStamps, Signal, load_signals, signal_of
+from collector.sensing.regression import Fit
 from collector.sensing.response import seen
 from estimator.vocabulary.quantities import Array
 
@@ -18,38 +17,13 @@ MIN_EDGES: Final = 6
 MIN_SPAN_S: Final = 3.0
 REACH_S, MOST_RATE = 0.03, 1.2e-3
 """A meter's stamps may be off by so much [s], its rate by so much: meters' clocks are up to 0.1 % off."""
-MOST_LAUNCHES: Final = 400
-SIDE_S: Final = 2e-3
-"""Mean power before and after a launch is taken over this long."""
 NEAR_S: Final = 3e-3
-AS_HIGH: Final = 0.9
-"""Lags a cycle of an even load apart show its launches about as well, to this share: then the first launch is the least late."""
-ONSET: Final = 0.1
-"""Power has followed a launch where it has risen by this share: later parts of a rise are the board's."""
-MOST_SCATTER_S: Final = 1e-3
-"""Launches that lie no nearer to a line do not show in the meter's power."""
-SHIFT_GRID_S: Final = 4e-3
 RATE_CONFIDENCE, RATE_INTERVAL_STDS = 0.997, 5.9
 MIN_SPAN_W: Final = 10.0
 """A gain needs the meter's power to change by this much."""
-STEADY_S: Final = (0.05, 0.4, 1.3)
-STEADY_SHARE: Final = 0.02
-"""Power that kept its mean over each of these is settled for every averaging there is, known or not."""
-MIN_STEADY: Final = 20
-HUBER: Final = 1.5
-STEADY_OFFSET_W: Final = 0.25
-STEADY_GAIN: Final = 1.5e-3
-LINE_EXPLAINED: Final = 0.8
-BLOCKS: Final = 12
 SMOOTH_S: Final = 2e-3
-BAND: Final = (0.35, 0.65)
-MIN_CONTRAST: Final = 4.0
-"""An edge in a meter's power is a way through this band of its span, which is so many times its scatter."""
 STEP_S: Final = 4.0
-LEVEL_AFTER_S: Final = 1.0
 RISEN, SETTLED = 0.9, 0.01
-AT_ONCE_S: Final = 0.02
-"""Power that is there after this followed at once; a board's step is worked out over STEP_S, its level is that after a second."""
 SHORTEST_RUN_S: Final = 0.02
 
 
@@ -76,13 +50,13 @@ class Gain:
     gain_std: float
     offset_w: float
     offset_std_w: float
-    correlation: float
+    gain_offset_correlation: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rise:
     """Times from a load's start [s]: readings to 90 % of their level after a second and to within 1 %; the power, and the sensor
-    alone, to 90 %.  `late_share` of the power is not there after AT_ONCE_S.
+    alone, to 90 %.  `late_share` of the power is not there after 20 ms.
     """
 
     readings_s: float
@@ -98,21 +72,21 @@ def tie_meter(meter_s: Array, meter_w: Array, load: LoadStamps) -> MeterTie | No
     Offset and rate of all launches together are searched first, so that no cycle of a quick load is taken for its neighbour.
     """
     starts = load.start_s[(load.start_s > meter_s[0] + REACH_S) & (load.start_s < meter_s[-1] - REACH_S)]
-    starts = starts[:: -(-len(starts) // MOST_LAUNCHES) or 1]
+    starts = starts[:: -(-len(starts) // 400) or 1]
     if len(starts) < MIN_EDGES or starts[-1] - starts[0] < MIN_SPAN_S:
         return None
     energy = np.concatenate([[0.0], np.cumsum(0.5 * (meter_w[1:] + meter_w[:-1]) * np.diff(meter_s))])
     from_middle = starts - starts.mean()
 
     def rises(lag: Array) -> Array:
-        before, at, after = (np.interp(starts[:, None] + lag + side, meter_s, energy) for side in (-SIDE_S, 0.0, SIDE_S))
+        before, at, after = (np.interp(starts[:, None] + lag + side, meter_s, energy) for side in (-2e-3, 0.0, 2e-3))
         return np.asarray(after - 2.0 * at + before)
 
     step = 2e-3 / float(starts[-1] - starts[0])
     rates = step * np.arange(-int(MOST_RATE / step), int(MOST_RATE / step) + 1)
     lags = np.arange(-REACH_S, REACH_S, 1e-3)
     found = np.array([rises(rate * from_middle[:, None] + lags).mean(axis=0) for rate in rates])
-    first = np.where(found > AS_HIGH * found.max(), np.abs(lags + rates[:, None] * from_middle[0]), np.inf)
+    first = np.where(found > 0.9 * found.max(), np.abs(lags + rates[:, None] * from_middle[0]), np.inf)
     found[:, np.abs(lags - lags[int(first.min(axis=0).argmin())]) > NEAR_S] = -np.inf
     i, j = np.unravel_index(int(found.argmax()), found.shape)
     near = np.arange(-NEAR_S, NEAR_S, 1e-4)
@@ -125,14 +99,14 @@ def tie_meter(meter_s: Array, meter_w: Array, load: LoadStamps) -> MeterTie | No
     rate = 0.0 if low <= 0.0 <= high else float(slope)
     left = lag - rate * from_middle
     scatter = 1.4826 * float(np.median(np.abs(left - np.median(left))))
-    if scatter > MOST_SCATTER_S:
+    if scatter > 1e-3:  # the launches do not show in the meter's power
         return None
     middle = float(np.median(left))
     cells = np.arange(-NEAR_S, NEAR_S, 2e-4)
     at = starts[:, None] + rate * from_middle[:, None] + middle + cells
     drawn = (np.interp(at + 1e-4, meter_s, energy) - np.interp(at - 1e-4, meter_s, energy)).mean(axis=0)
     low_w, high_w = float(drawn[:5].mean()), float(drawn[-5:].mean())
-    risen = (drawn - low_w) / max(high_w - low_w, 1e-12) > ONSET
+    risen = (drawn - low_w) / max(high_w - low_w, 1e-12) > 0.1
     onset = float(cells[int(np.argmax(risen))]) if np.any(risen) else 0.0
     return MeterTie(
         origin_s=float(starts.mean()),
@@ -143,27 +117,15 @@ def tie_meter(meter_s: Array, meter_w: Array, load: LoadStamps) -> MeterTie | No
     )
 
 
-def meter_shift(updates: Updates, power: Signal, period_s: float) -> float:
-    """By how much a meter's stamps should be later to fit the readings [s]: the largest correlation of the two."""
-    first, last = float(updates.time_s[0]), float(updates.time_s[-1])
-    read = np.interp(np.arange(first, last, SHIFT_GRID_S), updates.time_s, updates.value)
-    begin, end = power.start_s + LEAD_S + period_s, power.start_s + GRID_S * len(power.value)
-    drawn = power.mean(np.arange(begin, end, SHIFT_GRID_S, dtype=np.float64), period_s)
-    size = 1 << int(np.ceil(np.log2(len(read) + len(drawn))))
-    spectra = [np.fft.rfft(np.pad(part - part.mean(), (0, size - len(part)))) for part in (read, drawn)]
-    lag = int(np.argmax(np.fft.irfft(spectra[0] * spectra[1].conj())))
-    return first - begin + SHIFT_GRID_S * (lag if lag < len(read) else lag - size)
-
-
 def load_of_meter(power: Signal) -> LoadStamps | None:
     """Runs of a load that goes on and off, from the meter's power itself; None where it does not."""
     end_s = power.start_s + GRID_S * np.arange(int(SMOOTH_S / GRID_S), len(power.value), dtype=np.float64)
     smooth = power.mean(end_s, SMOOTH_S)
     low, high = np.quantile(smooth, [0.05, 0.95])
-    if high - low < max(MIN_SPAN_W, MIN_CONTRAST * float(np.median(np.abs(np.diff(smooth))))):
+    if high - low < max(MIN_SPAN_W, 4.0 * float(np.median(np.abs(np.diff(smooth))))):
         return None
     share = (smooth - low) / (high - low)
-    state = np.where(share > BAND[1], 1, np.where(share < BAND[0], -1, 0))
+    state = np.where(share > 0.65, 1, np.where(share < 0.35, -1, 0))
     known = np.flatnonzero(state)
     turn = np.flatnonzero(state[known[1:]] != state[known[:-1]])
     at = 0.5 * (end_s[known[turn]] + end_s[known[turn + 1]]) - 0.5 * SMOOTH_S - LAUNCH_LAG_S
@@ -190,66 +152,32 @@ def joint_gain(fit: Fit) -> Gain:
         gain_std=float(fit.level_std[1]),
         offset_w=float(fit.level[0]),
         offset_std_w=float(fit.level_std[0]),
-        correlation=fit.level_correlation,
+        gain_offset_correlation=fit.level_correlation,
     )
 
 
-def steady_gain(updates: Updates, power: Signal) -> Gain:
-    """Gain and offset from updates before which the power was steady for longer than any sensor averages.  Raises SensorError."""
-    now = power.mean(updates.time_s, 0.01)
-    steady = (updates.time_s > power.start_s + STEADY_S[-1]) & (updates.time_s < power.start_s + GRID_S * len(power.value))
-    span = float(np.ptp(now[steady])) if np.any(steady) else 0.0
-    for width_s in STEADY_S:
-        steady &= np.abs(power.mean(updates.time_s, width_s) - now) < STEADY_SHARE * span
-    x, y = power.mean(updates.time_s, STEADY_S[0])[steady], updates.value[steady]
-    if len(x) < MIN_STEADY or float(np.ptp(x)) < MIN_SPAN_W:
-        raise SensorError("no power stayed long enough, at two levels, to tell a gain")
-    design, weight = np.column_stack([np.ones_like(x), x]), np.ones(len(x))
-    for _ in range(5):
-        inverse = np.linalg.inv(design.T @ (design * weight[:, None]))
-        level = inverse @ design.T @ (weight * y)
-        residual = y - design @ level
-        scale = 1.4826 * float(np.median(np.abs(residual))) + 1e-9
-        weight = np.asarray(np.minimum(1.0, HUBER * scale / np.maximum(np.abs(residual), 1e-12)), dtype=np.float64)
-    explained = 1.0 - float(np.var(residual)) / max(float(np.var(y)), 1e-12)
-    if level[1] <= 0.0 or explained < LINE_EXPLAINED:
-        raise SensorError(f"a line through the meter's power explains {max(explained, 0.0):.0%} of the readings' variance; that is no gain")
-    scores = design * (weight * residual)[:, None]
-    covariance = np.maximum(block_covariance(np.asarray(inverse, dtype=np.float64), scores, BLOCKS), inverse * scale**2)
-    return Gain(
-        gain=float(level[1]),
-        gain_std=float(np.hypot(np.sqrt(covariance[1, 1]), STEADY_GAIN)),
-        offset_w=float(level[0]),
-        offset_std_w=float(np.hypot(np.sqrt(covariance[0, 0]), STEADY_OFFSET_W)),
-        correlation=float(inverse[0, 1] / np.sqrt(inverse[0, 0] * inverse[1, 1])),
-    )
+def rise_of(fits: Sequence[Fit], best: Fit, level: Array, power: Signal | None, load: LoadStamps) -> Rise | None:
+    """How fast readings follow a load; None where no launch shows.
 
-
-def rise_of(fits: Sequence[Fit], problem: Problem, power: Signal | None, load: LoadStamps) -> Rise | None:
-    """How fast readings follow a load, by fits of which the first counts; None where no launch shows.
-
-    `problem` holds the readings under the load's signals: their levels are the board's step, creep aside.  With a meter's `power` the
-    board's own time is the mean over its longest runs.
+    `level` is the readings' offset with the levels of the load's signals.  With a meter's `power` the board's own time is the mean over
+    its longest runs.  Where another of the `fits` explains as much, the settling time is the longer one.
     """
-    best = fits[0]
-    level = problem.at(best.kernel, best.width_s, best.delay_s).level
     board = step = _fitted_step(level)
     if power is not None and (metered := _metered_step(power, load)) is not None:
         board = metered
     time_s = GRID_S * np.arange(int(STEP_S / GRID_S), dtype=np.float64)
-    risen, place = board.mean(time_s + GRID_S, GRID_S), int(LEVEL_AFTER_S / GRID_S)
+    risen, place = board.mean(time_s + GRID_S, GRID_S), int(1.0 / GRID_S)
     if risen[place] <= 0.0 or level[1:-1].sum() <= 0.0:
         return None
-    shown = [seen(step, fit.kernel, fit.width_s, time_s - fit.delay_s) for fit in fits[:2]]
-    close = len(fits) > 1 and best.explained - fits[1].explained < 1e-3
-    settle = [_settled(one) for one in shown]
+    close = [best, *(fit for fit in fits if fit.kernel != best.kernel and fit.explained > best.explained - 1e-3)]
+    shown = [seen(step, fit.kernel, fit.width_s, time_s - fit.delay_s) for fit in close]
     sensor = {"none": 0.0, "boxcar": RISEN, "low-pass": 0.5 * float(np.log(10.0))}[best.kernel] * best.width_s
     return Rise(
         readings_s=float(GRID_S * np.argmax(shown[0] >= RISEN * shown[0][place])),
-        settle_s=max(settle) if close else settle[0],
+        settle_s=max(_settled(one) for one in shown),
         board_s=float(GRID_S * np.argmax(risen >= RISEN * risen[place])),
         sensor_s=max(sensor + best.delay_s, 0.0),
-        late_share=float(np.clip(1.0 - risen[int(AT_ONCE_S / GRID_S)] / risen[place], 0.0, 1.0)),
+        late_share=float(np.clip(1.0 - risen[int(0.02 / GRID_S)] / risen[place], 0.0, 1.0)),
     )
 
 
@@ -260,7 +188,7 @@ def _settled(shown: Array) -> float:
 
 
 def _fitted_step(level: Array) -> Signal:
-    """What a load that begins at 0 and stays makes of the board, by an offset and the levels of its signals, creep aside."""
+    """The board's power under a load that begins at 0 and stays, by an offset and the levels of its signals, without creep."""
     stamps = LoadStamps(start_s=np.array([-LAUNCH_LAG_S]), end_s=np.array([STEP_S + 1.0]))
     signals = load_signals(stamps, 0.0, STEP_S + 0.5)[:-1]
     return signal_of(signals[0].start_s, np.sum([one.value * part for one, part in zip(signals, level[1:-1], strict=True)], axis=0))
@@ -273,7 +201,7 @@ def _metered_step(power: Signal, load: LoadStamps) -> Signal | None:
     fits = (load.start_s > begin + 0.1) & (load.end_s < end - 0.01) & (load.length_s > SHORTEST_RUN_S) & (rest > 0.5 * SHORTEST_RUN_S)
     if not np.any(fits):
         return None
-    span = min(float(load.length_s[fits].max()), LEVEL_AFTER_S + 0.1)
+    span = min(float(load.length_s[fits].max()), 1.1)
     start = load.start_s[fits & (load.length_s >= 0.95 * span)]
     time = np.arange(GRID_S, 0.95 * span, GRID_S)
     mean = power.mean(start[:, None] + LAUNCH_LAG_S + time, GRID_S).mean(axis=0) - power.mean(start, 0.5 * SHORTEST_RUN_S).mean()

@@ -12,16 +12,17 @@ import numpy as np
 from scipy.optimize import nnls
 
 from collector.sensing.board_power import Signal
-from collector.sensing.response import POINT_S, Kernel, columns, seen_and_slopes
+from collector.sensing.calibration import Kernel
+from collector.sensing.response import KERNELS, POINT_S, columns, seen_and_slopes
 from estimator.vocabulary.quantities import Array
 
 DELAY_S: Final = 0.014
 """Delays between minus and plus this are searched [s]; twice as far a fit may go, but then its delay is not believed."""
 SOFT_DELAY_S: Final = 0.012
-SEVERAL_S: Final = 0.2
-"""Boxcars over several updates, up to this width, are tried every fifth of a period: a quick load tells them in narrow valleys."""
 LARGEST_S: Final = {"none": POINT_S, "boxcar": 1.4, "low-pass": 0.8}
 SMALLEST_S: Final = 8e-4
+BANDS: Final = (0.3, 1.2, 3.0)
+"""A fit starts from the best width in each of the bands between these, in update periods."""
 FREEDOM: Final = 4.0
 """Degrees of freedom of the residuals' t distribution: single updates may be far off."""
 USUAL_JITTER_S, JITTER_LN_STD = 6e-4, 1.2
@@ -30,20 +31,17 @@ WANDER_STD_S: Final = 5e-4
 WANDER_SPAN_S, WANDER_TERMS = 5.0, (2, 12)
 """Prior of the first term of the clock's wander [s]; a term for every so many seconds, from so many to so many."""
 PROFILE_STD, PROFILE_OWN_STD, PROFILE_POINTS = 6.0, 2.0, 15
-PROFILE_REACH: Final = (0.12, 0.3)
-"""The posterior of a width is looked at over so many formal errors, at least and at most this far in the log, at so many points, those
-within two errors of the best aside."""
 SLOW_SHARE: Final = 0.1
 """Prior of a board's slow parts for the errors, as a share of the step: also those that the fit leaves out may be there."""
 LATE_LEAD: Final = 8.0
+TRAILING_STD_S: Final = 0.02
+"""Error of a trailing mean's width: a fifth of one of its parts, which are a tenth of a second."""
 LEAST_VARIANCE: Final = 1e-6
-STEPS: Final = 24
-BLOCKS: Final = 16
 ERRORS: Final = {True: (1.0, 1.0e-4), False: (1.2, 2.5e-4)}
 """Factor on the formal standard error of a width and what is added [s], with a meter and without: chosen on 60 simulated sensors
-(seeds 900 on), of which they make the rms of error over stated error 1."""
+(seeds 900 on), on which the rms of error over stated error is 1."""
 GAIN_FLOOR, OFFSET_FLOOR_W = 7e-4, 0.12
-"""What the formal errors of gain and offset leave out, from the same sensors."""
+"""Least errors of gain and offset, from the same sensors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,13 +86,16 @@ class Problem:
     value_w: Array
     signals: Sequence[Signal]
     metered: bool
-    late: bool = True
+    late: bool = False
 
-    def best(self, kernel: Kernel, period_s: float) -> Fit:
-        """The likeliest fit of a kernel, from several starts."""
-        fits = [self._fitted(kernel, *start) for start in self._starts(kernel, period_s)]
-        best = max(fits, key=lambda fit: fit.score)
-        return replace(best, rivals=tuple(fit for fit in fits if fit is not best))
+    def best(self, starts: dict[Kernel, list[tuple[float, float]]]) -> tuple[Fit, ...]:
+        """The likeliest fit of every kernel, from its starts."""
+        fits = []
+        for kernel in KERNELS:
+            tried = [self._fitted(kernel, *start) for start in starts[kernel]]
+            best = max(tried, key=lambda fit: fit.score)
+            fits.append(replace(best, rivals=tuple(fit for fit in tried if fit is not best)))
+        return tuple(fits)
 
     def late_cost(self) -> float:
         """Log-likelihood that a board's late parts must add: readings that do not need them leave them out."""
@@ -122,15 +123,16 @@ class Problem:
     def _misfit(self, kernel: Kernel, width_s: float, delays: Array) -> Array:
         """Log of the clipped mean square residual at every delay (d,)."""
         design = columns(self.signals, kernel, width_s, self.time_s - delays[:, None])
-        square = np.einsum("dki,dkj->dij", design, design)
+        turned = design.swapaxes(1, 2)
+        square = turned @ design
         square += 1e-9 * np.trace(square, axis1=1, axis2=2)[:, None, None] * np.eye(design.shape[-1])
-        level = np.linalg.solve(square, np.einsum("dki,k->di", design, self.value_w)[..., None])[..., 0]
-        left = np.abs(self.value_w - np.einsum("dki,di->dk", design, level))
+        level = np.linalg.solve(square, turned @ self.value_w[:, None])
+        left = np.abs(self.value_w - (design @ level)[..., 0])
         limit = 8.0 * np.median(left, axis=1, keepdims=True) + 0.4
         return np.asarray(np.log(np.mean(np.minimum(left, limit) ** 2, axis=1) + 1e-4))
 
-    def _starts(self, kernel: Kernel, period_s: float) -> list[tuple[float, float]]:
-        """Widths and delays to start from: the highest peaks of the likelihood over a grid, fine where a width locks to the period.
+    def starts(self, kernel: Kernel, period_s: float) -> list[tuple[float, float]]:
+        """Widths and delays to start from: the least misfit in each band of a grid, which is fine where a width locks to the period.
 
         With W = T and a load near T the misfit is a needle a millisecond wide (sensor-method.md 1.4).
         """
@@ -139,16 +141,17 @@ class Problem:
         elif kernel == "boxcar":
             near = [period_s * share * np.linspace(0.94, 1.06, n) for share, n in ((1.0, 25), (0.5, 9), (0.25, 7))]
             top = min(LARGEST_S["boxcar"], 13.0 * period_s)
-            several = np.arange(period_s, min(top, SEVERAL_S), 0.2 * period_s)
+            several = np.arange(period_s, min(top, 0.2), 0.2 * period_s)
             widths = np.sort(np.concatenate([np.geomspace(SMALLEST_S, top, 100), several, *near]))
         else:
             widths = np.geomspace(1.2e-3, min(LARGEST_S["low-pass"], 10.0 * period_s), 30)
         delays = np.arange(-DELAY_S, DELAY_S + 1e-9, 1e-3 if period_s > 0.03 else 8e-4)
-        delay = [float(delays[self._misfit(kernel, width, delays).argmin()]) for width in widths.tolist()]
-        score = np.array([self.at(kernel, *one).score for one in zip(widths.tolist(), delay, strict=True)])
-        around = np.pad(score, 1, constant_values=-np.inf)
-        peak = np.flatnonzero((score > around[:-2]) & (score >= around[2:]))
-        return [(float(widths[i]), delay[i]) for i in peak[np.argsort(-score[peak])][:3]]
+        step = -(-len(self.time_s) // 400)
+        thin = replace(self, time_s=self.time_s[::step], value_w=self.value_w[::step])
+        misfit = np.array([thin._misfit(kernel, width, delays) for width in widths.tolist()])
+        bands = np.split(np.arange(len(widths)), np.searchsorted(widths, np.array(BANDS) * period_s))
+        best = [band[misfit[band].min(axis=1).argmin()] for band in bands if len(band)]
+        return [(float(widths[i]), float(delays[misfit[i].argmin()])) for i in best]
 
     def _wander(self) -> tuple[Array, Array]:
         """Basis of the delay over the record, a constant first, shape (n, 1 + m), and the terms' precisions [1/s²], shape (1 + m,).
@@ -170,7 +173,7 @@ class Problem:
         std = fit.width_std_s
         if fit.kernel == "none" or not np.isfinite(std):
             return fit
-        reach = float(np.clip(PROFILE_STD * std / fit.width_s, *PROFILE_REACH))
+        reach = float(np.clip(PROFILE_STD * std / fit.width_s, 0.12, 0.3))
         width = fit.width_s * np.exp(np.linspace(-reach, reach, PROFILE_POINTS))
         far = width[np.abs(width - fit.width_s) > PROFILE_OWN_STD * std]
         later = 0.5 if fit.kernel == "boxcar" else 0.0
@@ -200,7 +203,7 @@ class Problem:
         most = np.concatenate([[0.3], np.full(terms, 4e-3)])
         best, slopes = self._at(kernel, x, basis, precision, None)
         first, damping = (1 if held or kernel == "none" else 0), 1e-2
-        for turn in range(STEPS):
+        for turn in range(24):
             matrix, weight = slopes
             part = matrix[:, first:] * np.sqrt(weight)[:, None]
             prior = np.concatenate([[0.0], precision, np.zeros(matrix.shape[1] - len(x))])[first:]
@@ -267,7 +270,7 @@ class Problem:
         curvature = part.T @ (part * ((FREEDOM + 1.0) / (FREEDOM + 3.0) / spread)[:, None]) + np.diag(prior)
         scale = np.sqrt(np.diag(curvature)) + 1e-12
         inverse = np.linalg.pinv(curvature / np.outer(scale, scale), hermitian=True) / np.outer(scale, scale)
-        sandwich = block_covariance(inverse, part * (weight * fit.residual)[:, None], BLOCKS)
+        sandwich = block_covariance(inverse, part * (weight * fit.residual)[:, None], 16)
         std = dict(zip(used.tolist(), np.sqrt(np.maximum(np.diag(inverse), np.diag(sandwich))).tolist(), strict=True))
         factor, floor = ERRORS[self.metered]
         place = used.tolist().index(offset)
@@ -291,8 +294,8 @@ def block_covariance(inverse: Array, scores: Array, blocks: int) -> Array:
 def noise_and_jitter(residual: Array, slope: Array) -> tuple[float, float]:
     """Reading noise [W] and jitter of the updates [s] at the greatest likelihood of residuals (n,) on slopes (n,) [W/s]."""
     usual = max(float(np.median(np.abs(residual))) * 1.2, 0.02)
-    noise = usual * np.geomspace(0.15, 2.5, 14)[:, None, None]
-    jitter = np.geomspace(6e-5, 6e-3, 15)[None, :, None]
+    noise = usual * np.geomspace(0.15, 2.5, 10)[:, None, None]
+    jitter = np.geomspace(6e-5, 6e-3, 10)[None, :, None]
     spread = noise**2 + (jitter * slope) ** 2 + LEAST_VARIANCE
     each = -0.5 * np.log(spread) - 0.5 * (FREEDOM + 1.0) * np.log1p(residual**2 / spread / FREEDOM)
     score = each.sum(-1) - 0.5 * (np.log(jitter[..., 0] / USUAL_JITTER_S) / JITTER_LN_STD) ** 2
@@ -300,14 +303,15 @@ def noise_and_jitter(residual: Array, slope: Array) -> tuple[float, float]:
     return float(noise[i, 0, 0]), float(jitter[0, j, 0])
 
 
-def plain_width(problem: Problem, fit: Fit, widths: Array, delays: Array) -> Fit:
-    """A boxcar's fit at the width of the least squares over a grid.
+def plain_width(problem: Problem, fit: Fit) -> Fit:
+    """A trailing mean's fit at the width of the least squares over a grid, with the error that its uneven parts bring.
 
     A mean over a second comes in uneven parts: the t distribution latches on some of them (sensor-method.md 1.4).
     """
+    widths, delays = np.arange(0.8, 1.305, 0.005), np.arange(-8e-3, 8.1e-3, 4e-3)
     best = (np.inf, fit.width_s)
     for width in widths.tolist():
         for design in columns(problem.signals, fit.kernel, width, problem.time_s - delays[:, None]):
             left = problem.value_w - design @ np.linalg.lstsq(design, problem.value_w, rcond=None)[0]
             best = min(best, (float(left @ left), width))
-    return replace(fit, width_s=best[1])
+    return replace(fit, width_s=best[1], width_std_s=float(np.hypot(fit.width_std_s, TRAILING_STD_S)))

@@ -1,4 +1,4 @@
-"""How often to repeat, and how to shift the repeats: planned from the sensor, before anything is run.
+"""Plan of repeats and their shifts, from the sensor, before anything is run.
 
 The error that the fit would state is worked out for the updates to come, at several phases and lengths; the
 shortest plan that keeps it below what is asked is taken.  Where updates would fall on the same places of every execution
@@ -12,10 +12,9 @@ from typing import Final
 
 import numpy as np
 
-from collector.errors import SensorError
 from collector.sensing.board_power import LoadStamps
 from collector.sensing.calibration import SensorCalibration
-from collector.sensing.executions import FitSettings, expected_energy_std
+from collector.sensing.executions import DEFAULT_JITTER_S, FitSettings, expected_energy_std
 from collector.sensing.known_sensor import possible_responses
 from collector.sensing.repeated import bins_for
 from collector.sensing.response import SensorResponse
@@ -25,26 +24,15 @@ GOLDEN: Final = 0.3819660112501051
 """1 − 1/φ: multiples of it fill a circle more evenly than those of any other number."""
 SHIFTS: Final = (0, 5, 8, 13, 21, 34)
 """Numbers of pauses that are tried (Fibonacci: after so many golden steps the circle is filled evenly)."""
-LONGEST_PAUSE_S: Final = 0.1
-GROWTH: Final = 1.5
-LEAST_SPAN_S: Final = 0.3
-FEWEST: Final = 3
-"""A run has at least so many settled executions, over at least this time."""
 START_PHASES: Final = (0.0, 0.37, 0.71)
 """Phases of the updates against the load for which the error is worked out; the largest counts."""
 LENGTH_FACTORS: Final = (1.0, 1.002)
 """Lengths for which it is worked out: a plan must not depend on a length that is known to some tenths of a per cent."""
-SAFETY: Final = 0.7
-"""Share of the asked error that a plan aims at: noise and profile are not known before."""
-LIKELY: Final = 0.05
-"""Responses less probable than this are not planned for."""
 TYPICAL_LOAD_W: Final = 100.0
 TYPICAL_REST_W: Final = 60.0
 """Power of load and rest where nothing is known of them: they set the scale of noise and profile."""
 FULL_PERIODS: Final = {"boxcar": 0.98, "low-pass": 3.0}
 """Windows of so many update periods leave no part of an execution unseen, whatever its length: no pauses are needed."""
-PAUSED_SHARE: Final = 0.5
-"""Pauses take at most this share of the time of the executions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +40,7 @@ class RepeatPlan:
     """`executions` in a run, a pause of `pause_s` after every `block` of them (0 for none), the first `discard_s` left out.
 
     `padding_s` is the rest before, and the time polled after; `update_period_s` that of the sensor, the longest that it may have where it
-    is not known; `expected_std` the error that is expected, as a share of the energy, gain and offset aside; `reason` says what decided.
+    is not known; `expected_std` the error that is expected, as a share of the energy, gain and offset aside.
     """
 
     executions: int
@@ -62,7 +50,6 @@ class RepeatPlan:
     padding_s: float
     update_period_s: float
     expected_std: float
-    reason: str
 
     def pause_after(self, index: int) -> float:
         """Pause after execution `index`, counted from 0 [s]."""
@@ -85,53 +72,43 @@ def plan_repeats(
     longest_s: float = 60.0,
     power_w: float = TYPICAL_LOAD_W + TYPICAL_REST_W,
     rest_w: float = TYPICAL_REST_W,
-    pauses_allowed: bool = True,
 ) -> RepeatPlan:
     """The shortest run that tells the energy of executions of `duration_s` to within `asked_std` (a share of it).
 
     `settle_s` is the rise to discard, `power_w` and `rest_w` the power that is expected.  Where nothing
     up to `longest_s` is enough, the best plan is given, and its `expected_std` says so.
-
-    Raises SensorError where repeats without pauses would keep falling on the same places of the execution.
     """
     possible = possible_responses(calibration)
-    responses = [
-        response for response, probability in zip(possible.responses, possible.probabilities, strict=True) if probability >= LIKELY
-    ]
+    responses = [response for response, probability in zip(possible.responses, possible.probabilities, strict=True) if probability >= 0.05]
     period = calibration.update_period_s or max(response.width_s for response in responses)
     reach = max(response.reach_s for response in responses)
     full = all(response.width_s >= FULL_PERIODS[response.kernel] * period for response in responses)
-    shifts = SHIFTS if pauses_allowed and not full else SHIFTS[:1]
+    shifts = SHIFTS[:1] if full else SHIFTS
     discard = settle_s + reach
     best: RepeatPlan | None = None
-    span = max(LEAST_SPAN_S, FEWEST * duration_s, 2.0 * reach, 6.0 * period)
-    while best is None or (best.expected_std > SAFETY * asked_std and span < GROWTH * longest_s):
+    span = max(0.3, 3 * duration_s, 2.0 * reach, 6.0 * period)
+    # noise and profile are not known before: 0.7 of the asked error is aimed at
+    while best is None or (best.expected_std > 0.7 * asked_std and span < 1.5 * longest_s):
         for count in shifts:
             plan = _plan(duration_s, min(span, longest_s), count, period, discard, reach)
             if plan is None or (best is not None and plan.executions <= best.executions and plan.block == best.block):
                 continue
-            expected = _expected_share(plan, duration_s, period, responses, calibration, power_w, rest_w)
-            candidate = _judged(plan, expected, count)
-            if best is None or candidate.expected_std < best.expected_std:
-                best = candidate
-            if expected <= SAFETY * asked_std:
+            plan = replace(plan, expected_std=_expected_share(plan, duration_s, responses, calibration, power_w, rest_w))
+            if best is None or plan.expected_std < best.expected_std:
+                best = plan
+            if plan.expected_std <= 0.7 * asked_std:
                 break
-        span *= GROWTH
-    if not pauses_allowed and not full and best.expected_std > asked_std:
-        raise SensorError(
-            f"executions of {duration_s * 1e3:.4g} ms back to back keep falling on the same places of the sensor's {period * 1e3:.4g} ms: "
-            f"their energy would be known to {best.expected_std:.1%} only; allow pauses between them, or change their length"
-        )
+        span *= 1.5
     return best
 
 
 def _plan(duration_s: float, span_s: float, shifts: int, period_s: float, discard_s: float, reach_s: float) -> RepeatPlan | None:
     """A run of settled executions over `span_s` with so many pauses; None where they do not fit."""
-    settled = max(FEWEST, math.ceil(span_s / duration_s))
+    settled = max(3, math.ceil(span_s / duration_s))
     rising = math.ceil(discard_s / duration_s)
-    pause = min(GOLDEN * min(period_s, duration_s), LONGEST_PAUSE_S) if shifts else 0.0
+    pause = min(GOLDEN * min(period_s, duration_s), 0.1) if shifts else 0.0
     block = max(1, settled // (shifts + 1)) if shifts else settled
-    if shifts and (settled <= shifts or pause > PAUSED_SHARE * block * duration_s):
+    if shifts and (settled <= shifts or pause > 0.5 * block * duration_s):
         return None
     return RepeatPlan(
         executions=settled + rising,
@@ -141,14 +118,12 @@ def _plan(duration_s: float, span_s: float, shifts: int, period_s: float, discar
         padding_s=reach_s + 2.0 * period_s,
         update_period_s=period_s,
         expected_std=math.inf,
-        reason="",
     )
 
 
 def _expected_share(
     plan: RepeatPlan,
     duration_s: float,
-    period_s: float,
     responses: list[SensorResponse],
     calibration: SensorCalibration,
     power_w: float,
@@ -163,10 +138,10 @@ def _expected_share(
                 bins=bins_for(response, duration_s),
                 discard_s=plan.discard_s,
                 noise_w=calibration.reading_noise_w,
-                jitter_s=calibration.update_jitter_s,
+                jitter_s=DEFAULT_JITTER_S if calibration.update_jitter_s is None else calibration.update_jitter_s,
             )
             for phase in START_PHASES:
-                time_s = _update_times(load, period_s, phase, plan.padding_s)
+                time_s = _update_times(load, plan.update_period_s, phase, plan.padding_s)
                 std = expected_energy_std(time_s, response, load, settings, max(power_w - rest_w, 1.0))
                 worst = max(worst, std / (max(power_w, 1.0) * duration_s))
     return worst
@@ -175,14 +150,4 @@ def _expected_share(
 def _update_times(load: LoadStamps, period_s: float, phase: float, padding_s: float) -> Array:
     """Updates from before a load until after it [s]."""
     first, last = float(load.start_s[0]) - padding_s, float(load.end_s[-1]) + padding_s
-    number: Array = phase + np.arange(int((last - first) / period_s) + 1, dtype=np.float64)
-    return first + period_s * number
-
-
-def _judged(plan: RepeatPlan, expected: float, shifts: int) -> RepeatPlan:
-    """The plan with its error and what was decided."""
-    if shifts:
-        reason = f"{shifts} pauses of {plan.pause_s * 1e3:.3g} ms move the executions against the updates"
-    else:
-        reason = "back to back: the updates reach every place of an execution"
-    return replace(plan, expected_std=expected, reason=reason)
+    return first + period_s * (phase + np.arange(int((last - first) / period_s) + 1, dtype=np.float64))

@@ -27,14 +27,6 @@ ASKED_STD: Final = 0.003
 """Standard error that is asked for by default, as a share of the energy, gain and offset aside."""
 LEAST_SETTLE_S: Final = 0.3
 """Rise that is left out at the least: the boards' own takes 100 to 250 ms (published recordings)."""
-RANGING_EXECUTIONS: Final = 3
-LONG_EXECUTION_S: Final = 2.0
-"""The length of an execution comes from so many; of one alone where it is that long."""
-MOST_OVERTIME: Final = 1.5
-"""A plan is run where it takes up to so many times the longest time: the executions of the rise come on top."""
-BATCHES: Final = 3
-"""Runs at most: the error was larger than planned where a second one is needed."""
-LONGEST_GROWTH: Final = 4.0
 LEAST_LENGTH_S: Final = 1e-3
 """Shorter executions are gathered: the caller repeats its kernel within one."""
 
@@ -76,12 +68,10 @@ def measure_repeated(
     *,
     asked_std: float = ASKED_STD,
     longest_s: float = 60.0,
-    pauses_allowed: bool = True,
 ) -> RepeatedMeasurement:
     """Energy of an execution to within `asked_std` (a share of it), from as few repetitions as that takes.
 
-    Raises SensorError where executions are too short to stand alone, where their repeats are locked to the sensor and must not be
-    shifted, or where too few readings came; DeviceError where the board fails.
+    Raises SensorError where executions are too short to stand alone, where too few readings came; DeviceError where the board fails.
     """
     begun_ns = bench.clock.now_ns()
     sampler.drain()
@@ -90,14 +80,14 @@ def measure_repeated(
     settle_s = settle_time_s(calibration, LEAST_SETTLE_S)
     plan = plan_repeats(
         duration_s, calibration, asked_std, settle_s=settle_s, longest_s=longest_s,
-        power_w=power_w, rest_w=rest_w, pauses_allowed=pauses_allowed,
+        power_w=power_w, rest_w=rest_w,
     )  # fmt: skip
-    if plan.executions * duration_s > MOST_OVERTIME * longest_s:
+    if plan.executions * duration_s > 1.5 * longest_s:
         raise SensorError(
             f"one execution takes {duration_s:.3g} s and {plan.executions} are needed, more than {longest_s:.3g} s allow; allow more time"
         )
     runs: list[Run] = []
-    while len(runs) < BATCHES:
+    while len(runs) < 3:
         runs.append(_batch(bench, sampler, execute, plan, calibration, rest_w))
         energy, timing_std = _combined(runs)
         elapsed = (bench.clock.now_ns() - begun_ns) * SECONDS_PER_NS
@@ -117,16 +107,6 @@ def measure_repeated(
     )
 
 
-MOST_EXTRA: Final = 1000
-"""A batch takes at most so many times the planned executions: a machine that is held up while ranging makes them look that long."""
-
-REST_UPDATES: Final = 3.0
-"""Updates that see nothing but rest before a batch: without any, readings of a load without pauses do not tell its power from rest."""
-
-LEAST_UPDATES: Final = 6.0
-"""Updates of the sensor that a batch covers behind its rise, at least; the fit takes no fewer than four readings."""
-
-
 def _rest_w(bench: Bench | Instruments, sampler: Sampler, calibration: SensorCalibration) -> float:
     """The last reading at rest [W]."""
     bench.clock.wait(2.0 * (calibration.update_period_s or LEAST_SETTLE_S))
@@ -138,7 +118,7 @@ def _rest_w(bench: Bench | Instruments, sampler: Sampler, calibration: SensorCal
 def _ranged(sampler: Sampler, execute: Execution, calibration: SensorCalibration, rest_w: float) -> tuple[float, float]:
     """Length of an execution [s] and a rough power [W], from a few of them."""
     stamps = [execute()]
-    while len(stamps) < RANGING_EXECUTIONS and (stamps[0][1] - stamps[0][0]) * SECONDS_PER_NS < LONG_EXECUTION_S:
+    while len(stamps) < 3 and (stamps[0][1] - stamps[0][0]) * SECONDS_PER_NS < 2.0:
         stamps.append(execute())
     duration = float(np.median([(end - start) * SECONDS_PER_NS for start, end in stamps]))
     if not duration >= LEAST_LENGTH_S:
@@ -159,16 +139,16 @@ def _batch(
 ) -> Run:
     """Rest, run, rest; then the fit.
 
-    What ran before the rest is in no column of the fit: readings that remember it would pass for noise, of which all errors are made.
+    No column of the fit describes loads before the rest: readings that remember them would pass for noise.
     """
     reach_s = possible_responses(calibration, plan.update_period_s).reach_s
     clean_s = bench.clock.now_ns() * SECONDS_PER_NS + reach_s
-    bench.clock.wait(max(plan.padding_s, LEAST_SETTLE_S, reach_s + REST_UPDATES * plan.update_period_s))
+    bench.clock.wait(max(plan.padding_s, LEAST_SETTLE_S, reach_s + 3.0 * plan.update_period_s))
     polls: list[EnergyReading] = []
     stamps: list[tuple[int, int]] = []
     # Executions that turn out shorter than they were while ranging go on until enough updates lie behind the rise.
-    least_ns = (plan.discard_s + LEAST_UPDATES * plan.update_period_s) / SECONDS_PER_NS
-    most = MOST_EXTRA * plan.executions
+    least_ns = (plan.discard_s + 6.0 * plan.update_period_s) / SECONDS_PER_NS
+    most = 1000 * plan.executions
     while len(stamps) < plan.executions or (len(stamps) < most and stamps[-1][1] - stamps[0][0] < least_ns):
         index = len(stamps)
         stamps.append(execute())
@@ -189,7 +169,7 @@ def _batch(
     lag = 0.0 if calibration.delay_s is None else calibration.delay_s
     counter = counter_estimate(polls, load, plan.discard_s, lag, rest_w, updates.period_s, limit)
     sane = possible_power(readings.power_w)
-    energy = repeated_energy((poll_s[sane], readings.power_w[sane]), updates, load, calibration, discard_s=plan.discard_s, counter=counter)
+    energy = repeated_energy((poll_s[sane], readings.power_w[sane]), updates, load, calibration, discard_s=plan.discard_s)
     return Run(plan=plan, load=load, energy=energy, counter=counter, states=trace.states)
 
 
@@ -208,5 +188,5 @@ def _combined(runs: list[Run]) -> tuple[float, float]:
 
 def _longer(plan: RepeatPlan, excess: float, duration_s: float, left_s: float) -> RepeatPlan:
     """The same plan with as many executions more as the error was too large."""
-    wanted = math.ceil(plan.executions * min(max(excess**2 - 1.0, 1.0), LONGEST_GROWTH))
+    wanted = math.ceil(plan.executions * min(max(excess**2 - 1.0, 1.0), 4.0))
     return replace(plan, executions=max(plan.executions, min(wanted, int(left_s / duration_s))))

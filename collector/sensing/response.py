@@ -1,4 +1,4 @@
-"""What a sensor makes of a power: the running operator h, exact within cells, with its derivatives in width and time.
+"""The response of a sensor to power: the running operator h, exact within cells, with its derivatives in width and time.
 
 A reading is level · ∫ h(t_i − delay − t) p(t) dt + offset.  h is a point (1 ms around the moment), a boxcar of width W (a trailing
 mean is a wide one) or a first-order low-pass of time constant τ.  `width_s` is W or 2τ everywhere: both delay a ramp by half of it.
@@ -6,14 +6,14 @@ mean is a wide one) or a first-order low-pass of time constant τ.  `width_s` is
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 
 from collector.sensing.board_power import GRID_S, LAUNCH_RISE_S, Signal, low_passed
+from collector.sensing.calibration import Kernel
 from estimator.vocabulary.quantities import Array
 
-Kernel = Literal["none", "boxcar", "low-pass"]
 KERNELS: Final[tuple[Kernel, ...]] = ("none", "boxcar", "low-pass")
 POINT_S: Final = 1e-3
 """A sensor that does not average looks at this long around a moment [s]."""
@@ -21,8 +21,6 @@ SLOPE_S: Final = 4e-4
 """Half the step of a derivative in time [s]: a meter's noise from sample to sample must not become slope."""
 LOW_PASS_REACH: Final = 3.0
 """A low-pass forgets (e⁻⁶) within so many widths."""
-LEAST_RUN_S: Final = 1e-9
-"""Host stamps resolve no less [s]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +116,7 @@ def drawn_in_bins(start_s: Array, end_s: Array, bins: int, time_s: Array) -> Arr
 
 def time_in_bins(start_s: Array, end_s: Array, bins: int, time_s: Array) -> Array:
     """Time spent in each bin of the runs before `time_s` (n,) [s], shape (n, bins)."""
-    length = np.maximum(end_s - start_s, LEAST_RUN_S)
+    length = np.maximum(end_s - start_s, 1e-9)
     whole = np.concatenate([[0.0], np.cumsum(length)]) / bins
     current = np.maximum(np.searchsorted(start_s, time_s, side="right") - 1, 0)
     place = np.clip((time_s - start_s[current]) / length[current], 0.0, 1.0) * bins

@@ -19,13 +19,6 @@ from estimator.vocabulary.quantities import Array
 
 DEFAULT_SETTLE_S: Final = 1.25
 """Rise to discard where none is known: the published practice for one-second averages."""
-ABSURD_LIMIT_FACTOR: Final = 2.0
-"""Readings above this multiple of the power limit are no power."""
-MIN_UPDATES: Final = 4
-"""Fewer updates give a mean, but no standard error of their own."""
-MAX_CORRELATION: Final = 0.9
-STUCK_UPDATES: Final = 5
-"""So many updates without any change, on a sensor with noise, and it has stopped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +64,7 @@ def steady_power(
     host_s = host_seconds(readings.host_ns)
     inside = (host_s >= start_s) & (host_s <= end_s)
     host_s, value = host_s[inside], readings.power_w[inside]
-    sane = possible_power(value, ABSURD_LIMIT_FACTOR * power_limit_w)
+    sane = possible_power(value, 2.0 * power_limit_w)
     absurd = int(np.count_nonzero(~sane))
     updates = held_updates(host_s[sane], value[sane], update_period_s(calibration))
     count = len(updates.value)
@@ -79,7 +72,7 @@ def steady_power(
         return _nothing(absurd)
     resolution = calibration.resolution_w or 0.0
     noise = calibration.reading_noise_w or 0.0
-    stuck = count >= STUCK_UPDATES and noise > resolution and bool(np.all(updates.value == updates.value[0]))
+    stuck = count >= 5 and noise > resolution and bool(np.all(updates.value == updates.value[0]))
     raw = float(updates.value.mean())
     change, change_std, raw_std = _trend(updates.value, max(noise, resolution / np.sqrt(12.0)))
     power, std = corrected_power(raw, raw_std, calibration)
@@ -118,7 +111,7 @@ def _trend(value: Array, least_noise_w: float) -> tuple[float, float, float]:
     neighbouring updates; `least_noise_w` is the noise of one reading at the least.
     """
     count = len(value)
-    if count < MIN_UPDATES:
+    if count < 4:
         error = least_noise_w / np.sqrt(count) if least_noise_w > 0 else float("nan")
         return float(value[-1] - value[0]), float("nan"), float(error)
     x = np.linspace(-0.5, 0.5, count)
@@ -127,7 +120,7 @@ def _trend(value: Array, least_noise_w: float) -> tuple[float, float, float]:
     scatter = max(float(np.sqrt(residual @ residual / (count - 2))), least_noise_w)
     power = float(residual @ residual)
     seen = float(residual[1:] @ residual[:-1]) / power if power > 0 else 0.0
-    correlation = min(max(seen + (1.0 + 3.0 * seen) / count, 0.0), MAX_CORRELATION)  # a short series shows too little of it
+    correlation = min(max(seen + (1.0 + 3.0 * seen) / count, 0.0), 0.9)  # a short series shows too little of it
     inflation = np.sqrt((1.0 + correlation) / (1.0 - correlation))
     return slope, float(scatter * inflation / np.sqrt(x @ x)), float(scatter * inflation / np.sqrt(count))
 

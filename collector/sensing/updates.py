@@ -12,17 +12,11 @@ from collector.sensing.calibration import SensorCalibration
 from collector.sensing.clock import Updates, fit_update_clock, held_updates
 from collector.sensing.known_sensor import DEFAULT_PERIOD_S
 from estimator.vocabulary.frozen import FrozenMapping
-from estimator.vocabulary.quantities import Array, IntArray
+from estimator.vocabulary.quantities import Array
 
 PERIOD_TOLERANCE: Final = 0.005
 """Share by which a recording's update period may differ from the calibration's before it is said: boards of 101.2 ms and of
 100.0 ms are different sensors, the clocks of hosts differ by 1e-4 at most."""
-PERIOD_Z: Final = 5.0
-"""And standard errors of both."""
-HOLE_PERIODS: Final = 100.0
-"""Polls farther apart than so many updates are stretches of their own: updates between them would only repeat a value nobody read."""
-UNKNOWN_TIME_SHARE: Final = 0.29
-"""Standard deviation of a uniform distribution over a period: the error of an update time that only the polls tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,17 +55,17 @@ def board_updates(time_s: Array, power_w: Array, calibration: SensorCalibration)
             "the sensor" if known else "the longest common one"
         )
         held = _held_in_stretches(time_s, power_w, period)
-        std = min(UNKNOWN_TIME_SHARE * period, float(np.median(np.diff(time_s))))
+        std = min(0.29 * period, float(np.median(np.diff(time_s))))  # of a uniform distribution over a period
         return BoardUpdates(time_s=held.time_s, value=held.value, period_s=period, time_std_s=std, notes=FrozenMapping(notes))
     stated = max(calibration.update_period_std_s or 0.0, calibration.card_period_68_s or 0.0)
     period_std = float(np.hypot(clock.card_period_68_s, stated))
-    if known is not None and abs(clock.period_s - known) > max(PERIOD_TOLERANCE * known, PERIOD_Z * period_std):
+    if known is not None and abs(clock.period_s - known) > max(PERIOD_TOLERANCE * known, 5.0 * period_std):
         notes["update_period_s"] = (
             f"the recording's updates come every {clock.period_s * 1e3:.5g} ms, the sensor's every {known * 1e3:.5g} ms: "
             "another board, driver or field? the recording's period is used"
         )
-    filled = _with_ends(_with_repeats(changes, clock.period_s, time_s), clock.period_s, time_s, float(power_w[0]))
-    std = clock.jitter_s if clock.rigid else float(np.hypot(clock.jitter_s, UNKNOWN_TIME_SHARE * clock.poll_s))
+    filled = _due(changes, clock.period_s, time_s, float(power_w[0]))
+    std = clock.jitter_s if clock.rigid else float(np.hypot(clock.jitter_s, 0.29 * clock.poll_s))
     return BoardUpdates(
         time_s=filled.time_s, value=filled.value, period_s=clock.period_s, time_std_s=min(std, clock.period_s), notes=FrozenMapping(notes)
     )
@@ -79,41 +73,21 @@ def board_updates(time_s: Array, power_w: Array, calibration: SensorCalibration)
 
 def _held_in_stretches(time_s: Array, power_w: Array, period_s: float) -> Updates:
     """The updates of polls that show no clock, stretch by stretch between holes; numbers run on."""
-    cuts = np.flatnonzero(np.diff(time_s) > HOLE_PERIODS * period_s) + 1
+    cuts = np.flatnonzero(np.diff(time_s) > 100.0 * period_s) + 1
     parts = [held_updates(*part, period_s) for part in zip(np.split(time_s, cuts), np.split(power_w, cuts), strict=True)]
     held_s = np.concatenate([part.time_s for part in parts])
     return Updates(time_s=held_s, value=np.concatenate([part.value for part in parts]), number=np.arange(len(held_s)))
 
 
-def _with_repeats(updates: Updates, period_s: float, poll_s: Array) -> Updates:
-    """The updates and, between them, those that repeated a value: due by the clock, with a poll before the next one."""
-    steps = np.minimum(np.diff(updates.number), len(poll_s))
-    index = np.repeat(np.arange(len(steps)), np.maximum(steps, 1))
-    first = np.cumsum(np.concatenate([[0], np.maximum(steps, 1)[:-1]])) if len(steps) else np.zeros(0, dtype=np.int64)
-    part = np.arange(len(index)) - np.repeat(first, np.maximum(steps, 1))
-    length = np.diff(updates.time_s)[index] / np.maximum(steps, 1)[index]
-    time_s = np.append(updates.time_s[:-1][index] + part * length, updates.time_s[-1:])
-    number = np.append(updates.number[:-1][index] + part, updates.number[-1:])
-    value = np.append(updates.value[:-1][index], updates.value[-1:])
-    polled = np.searchsorted(poll_s, time_s + period_s) > np.searchsorted(poll_s, time_s)
-    kept = polled | np.append(part == 0, True)
-    return Updates(time_s=time_s[kept], value=value[kept], number=number[kept])
-
-
-def _with_ends(updates: Updates, period_s: float, poll_s: Array, first_w: float) -> Updates:
-    """The updates and those due before the first change and after the last one: a board at rest may repeat a value for long."""
-    before, after = _due(updates.time_s[0] - poll_s, period_s)[::-1], _due(poll_s - updates.time_s[-1], period_s)
-    time_s = np.concatenate([updates.time_s[0] - before * period_s, updates.time_s, updates.time_s[-1] + after * period_s])
-    value = np.concatenate([np.full(len(before), first_w), updates.value, np.full(len(after), updates.value[-1])])
-    number = np.concatenate([updates.number[0] - before, updates.number, updates.number[-1] + after])
-    own = np.concatenate([np.zeros(len(before), dtype=bool), np.ones(len(updates.number), dtype=bool), np.zeros(len(after), dtype=bool)])
-    polled = np.searchsorted(poll_s, time_s + period_s) > np.searchsorted(poll_s, time_s)
-    kept = own | polled
-    return Updates(time_s=time_s[kept], value=value[kept], number=number[kept])
-
-
-def _due(away_s: Array, period_s: float) -> IntArray:
-    """How many periods away, ascending, updates lie that a poll may have seen, of polls `away_s` (n,) behind a change [s]."""
-    periods = away_s[away_s >= period_s] / period_s
-    beside = np.concatenate([np.floor(periods), np.ceil(periods)])
-    return np.unique(beside[beside <= np.max(periods, initial=0.0)].astype(np.int64))
+def _due(changes: Updates, period_s: float, poll_s: Array, first_w: float) -> Updates:
+    """All updates that a poll followed before the next one: the changes, and between, before and after them those that repeat a value."""
+    ticks = changes.number.astype(np.float64)
+    early, late = np.minimum(poll_s - changes.time_s[0], 0.0), np.maximum(poll_s - changes.time_s[-1], 0.0)
+    polled = np.floor(np.interp(poll_s, changes.time_s, ticks) + (early + late) / period_s)
+    number = np.union1d(polled, ticks)
+    beyond = np.minimum(number - ticks[0], 0.0) + np.maximum(number - ticks[-1], 0.0)
+    return Updates(
+        time_s=np.interp(number, ticks, changes.time_s) + beyond * period_s,
+        value=np.append(first_w, changes.value)[np.searchsorted(ticks, number, side="right")],
+        number=number.astype(np.int64),
+    )

@@ -17,14 +17,12 @@ from hypothesis import strategies as st
 
 from collector.commands.correct import correct_command
 from collector.errors import CollectorError
-from collector.sensing.baselines import naive_energy
 from collector.sensing.board_power import LoadStamps
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.clock import fit_update_clock
 from collector.sensing.correct import correct_recording
-from collector.sensing.correction_report import energy_errors_chart
 from collector.sensing.identify import SensorRecord
-from collector.sensing.sensor_report import sensor_html
+from collector.sensing.reports import sensor_html
 from estimator.options.command_line import run_command
 from estimator.vocabulary.errors import EstimatorError
 from tests.collector.made_readings import Made, made
@@ -99,7 +97,6 @@ def test_the_table_holds_the_energy_and_the_page_is_self_contained(record: Made,
         "--load",
         files["load"],
         "--fold",
-        "auto",
         "--out",
         out,
         "--report",
@@ -124,28 +121,8 @@ def test_the_table_holds_the_energy_and_the_page_is_self_contained(record: Made,
         for part in ET.fromstring(drawing).iter():
             places = np.array([float(word) for word in re.split(r"[ ,]", part.get("points", "")) if word]).reshape(-1, 2)
             assert np.all((places >= 0.0) & (places <= np.array([460.0, 340.0])))
-    for word in ("Emulated reading", "Residuals", "Update periods", "Profile", "Energy errors", "naive"):
+    for word in ("Emulated reading", "Residuals", "Update periods", "Profile", "naive"):
         assert word in text
-
-
-@pytest.mark.parametrize("executions", [0, 1, 16])
-def test_the_chart_of_energy_errors_shows_what_readings_taken_for_power_miss(record: Made, executions: int) -> None:
-    case = made("boxcar", 0.1, 0.09997, np.array([1.5]), 2.0, seed=2) if executions == 1 else record
-    found = correct_recording(case.time_s, case.power_w, case.calibration, case.load if executions else None)
-    if executions > 1:
-        assert found.repeated is not None
-        assert found.document()["executions"]["published_energy_j"] is None
-        assert "does not apply" in found.notes["published_energy_j"]
-        found = replace(found, repeated=replace(found.repeated, published_j=found.repeated.energy_j))
-    chart = re.findall(r"<svg.*?</svg>", energy_errors_chart(found, case.time_s, case.power_w), re.DOTALL)[0]
-    lines = [part.get("points", "") for part in ET.fromstring(chart).iter() if part.tag.endswith("polyline")]
-    assert len(lines) == (3 if executions > 1 else 2)
-    ours, naive = (np.array([float(word) for word in re.split(r"[ ,]", line)])[1::2] for line in lines[:2])
-    assert np.ptp(ours) == 0.0, "ours is the line at zero"
-    below = np.array([found.whole.naive_energy_j < found.whole.energy_j])
-    if executions > 1 and found.repeated is not None:
-        below = naive_energy(case.time_s, case.power_w, case.load.start_s, case.load.end_s) < found.repeated.energy_j
-    assert np.array_equal(naive[-len(below) :] > ours[0], below), "an energy that is too small lies below the line"
 
 
 def test_a_single_execution_and_unequal_ones_are_corrected_too(record: Made) -> None:
@@ -183,18 +160,16 @@ def test_what_the_sensor_does_not_tell_widens_the_error_and_is_noted(record: Mad
     [
         (("--readings", "none.csv"), 1, "none.csv"),
         (("--sensor", "none.json"), 1, "none.json"),
-        (("--fold", "often"), 2, "--fold"),
-        (("--fold", "-1"), 2, "--fold"),
-        (("--fold", "1e-12"), 1, "period"),
+        (("--fold",), 2, "--load"),
         (("--out", "no/such/folder/C.csv"), 1, "cannot be written"),
         (("--report", "."), 1, "cannot be written"),
         (("--column", "colour"), 1, "colour"),
     ],
 )
-def test_bad_input_gives_one_line_and_writes_nothing(files: dict[str, Path], change: tuple[str, str], status: int, reason: str) -> None:
-    arguments = {"--readings": files["readings"], "--sensor": files["sensor"], change[0]: change[1]}
+def test_bad_input_gives_one_line_and_writes_nothing(files: dict[str, Path], change: tuple[str, ...], status: int, reason: str) -> None:
+    arguments = {"--readings": (files["readings"],), "--sensor": (files["sensor"],), change[0]: change[1:]}
     before = sorted(files["sensor"].parent.iterdir())
-    code, found = run(*(word for pair in arguments.items() for word in pair))
+    code, found = run(*(word for name, values in arguments.items() for word in (name, *values)))
     assert code == status
     assert reason in found.stderr
     assert len(found.stderr.strip().splitlines()) == 1
@@ -257,7 +232,6 @@ def test_a_sensor_that_cannot_be_is_refused_by_key(files: dict[str, Path], chang
     st.one_of(st.none(), st.floats(0.0, 10.0)),
     st.one_of(st.none(), st.floats(1e-3, 10.0)),
     st.one_of(st.none(), st.floats(-5.0, 5.0)),
-    st.sampled_from([None, "auto", 0.3]),
 )
 def test_no_readings_and_no_sensor_crash_it(
     polls: list[tuple[float, float]],
@@ -265,7 +239,6 @@ def test_no_readings_and_no_sensor_crash_it(
     window_s: float | None,
     period_s: float | None,
     delay_s: float | None,
-    fold: float | str | None,
 ) -> None:
     calibration = SensorCalibration(
         gpu_uuid="",
@@ -281,18 +254,18 @@ def test_no_readings_and_no_sensor_crash_it(
     time_s = np.cumsum([step for step, _ in polls]) if polls else np.zeros(0)
     power_w = np.array([value for _, value in polls], dtype=np.float64)
     try:
-        document = correct_recording(time_s, power_w, calibration, None, fold).document()
+        document = correct_recording(time_s, power_w, calibration).document()
     except CollectorError as error:
         document = {"refused": str(error).splitlines()}
     assert len(document.get("refused", ["one line"])) == 1
     json.dumps(document, allow_nan=False)
 
 
-def test_the_page_of_a_sensor_shows_clock_model_and_loss(record: Made) -> None:
+def test_the_page_of_a_sensor_shows_clock_and_model(record: Made) -> None:
     updates = fit_update_clock(record.time_s, record.power_w)[1]
     seen = SensorRecord(time_s=record.time_s, power_w=record.power_w, load=record.load, meter_s=record.grid_s, meter_w=record.true_w)
     page = sensor_html("sensor <b>", record.calibration, seen, updates)
-    for word in ("Reading and model", "Residuals", "Loss over window", "Update periods"):
+    for word in ("Reading and model", "Residuals", "Update periods"):
         assert word in page
     assert "<b>" not in page
     bare = replace(record.calibration, update_period_s=None, window_s=None, averaging="undetermined", gain=None)

@@ -48,15 +48,15 @@ def test_pauses_are_taken_out_at_the_rest_power() -> None:
     assert found.energy_j == pytest.approx(40.0, rel=0.01)
 
 
-def test_a_reset_or_an_impossible_rate_splits_the_record() -> None:
+def test_a_reset_or_an_impossible_rate_gives_no_answer() -> None:
     load = back_to_back(0.05, 100)
     good = polls(200.0, 5.0, 0.01)
     reset = [*good[:150], *(EnergyReading(host_ns=r.host_ns, energy_j=r.energy_j - 5e3) for r in good[150:])]
     leap = [*good[:150], *(EnergyReading(host_ns=r.host_ns, energy_j=r.energy_j + 1e6) for r in good[150:])]
     for broken in (reset, leap):
         found = counter_estimate(broken, load, 0.3, 0.0, math.nan, PERIOD_S, LIMIT_W)
-        assert found.energy_j == pytest.approx(10.0, rel=0.02)
-        assert found.span_s < 3.7
+        assert math.isnan(found.energy_j)
+        assert "backwards" in found.doubt
 
 
 def test_too_little_counted_is_no_answer() -> None:

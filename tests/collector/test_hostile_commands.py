@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from collector.cli import main
+from collector.errors import SensorError
 from collector.sensing.calibration import SensorCalibration, load_calibration
 from estimator.vocabulary.resources import resource_folder
 
@@ -102,6 +103,26 @@ def test_a_sensor_file_from_a_recording_says_what_it_lacks_for_a_board(tmp_path:
     refused(capsys, 1, "names no board", "run", "--gpu", A100, "--sensor", known, "--", "true")
 
 
+@pytest.mark.parametrize("content", ["root:x:0:0\n", "[1]", "{}", '{"gain": 1.0, "colour": "blue"}'])
+def test_nobody_is_told_to_write_over_a_file_that_is_no_sensor(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "passwd"
+    path.write_text(content)
+    with pytest.raises(SensorError) as caught:
+        load_calibration(path)
+    assert f"--out {path}" not in str(caught.value)
+    with pytest.raises(SensorError, match="none.json: cannot be read"):
+        load_calibration(tmp_path / "none.json")
+
+
+def test_readings_that_are_no_power_or_in_no_order_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shuffled = table(tmp_path / "mixed.csv", "t_s,power_w", np.random.default_rng(0).permutation(500) * 0.01, np.full(500, 100.0))
+    doubled = table(tmp_path / "double.csv", "t_s,power_w,power_w", [0, 1], [2, 3], [4, 5])
+    refused(capsys, 1, "less than any board draws", "sensor", "--readings", polls(tmp_path / "negative.csv", scale=-1.0))
+    refused(capsys, 1, "rows are in no order", "sensor", "--readings", shuffled)
+    refused(capsys, 1, "2 columns are named power_w", "sensor", "--readings", doubled)
+    refused(capsys, 1, "names no boards", "sensor", "--readings", polls(tmp_path / "r.csv"), "--gpu", "7")
+
+
 def test_rows_left_out_and_gaps_are_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     known, holes = sensor(tmp_path / "s.json"), polls(tmp_path / "holes.csv", missing=3)
     for command in (["sensor"], ["correct", "--sensor", str(known)]):
@@ -113,6 +134,16 @@ def test_rows_left_out_and_gaps_are_a_warning(tmp_path: Path, capsys: pytest.Cap
     assert main(["correct", "--sensor", str(known), "--readings", str(gap)]) == 3
     assert "1 gap(s) in the polls, 1e+04 s" in capsys.readouterr().err
     assert main(["correct", "--sensor", str(known), "--readings", str(polls(tmp_path / "whole.csv"))]) == 0
+
+
+def test_a_load_that_lacks_an_edge_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    readings = polls(tmp_path / "r.csv")
+    holes = table(tmp_path / "holes.csv", "t_s,level", [1, 2, "nan", 4], [1, 0, 1, 0])
+    single = table(tmp_path / "single.csv", "timestamp", [1_000_000, 2_000_000, 3_000_000, 4_000_000])
+    paired = table(tmp_path / "paired.csv", "timestamp", [1_000_000, 1_000_000, 3_000_000, 3_000_000])
+    refused(capsys, 1, "row 4 has no figure", "sensor", "--readings", readings, "--load", holes)
+    refused(capsys, 1, "every edge twice", "sensor", "--readings", readings, "--load", single)
+    assert main(["sensor", "--readings", str(readings), "--load", str(paired)]) in (0, 3)
 
 
 def test_a_long_recording_costs_no_more_than_its_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,11 +158,18 @@ def test_a_long_recording_costs_no_more_than_its_load(tmp_path: Path, capsys: py
         3,
     )
     found = json.loads(capsys.readouterr().out)
-    assert "300 s before and after" in found["notes"]["trace"]
-    assert found["recording"]["end_s"] - found["recording"]["start_s"] == pytest.approx(2000.0, abs=1.0)
+    assert "300 s before or after" in found["notes"]["trace"]
     times = np.loadtxt(out, delimiter=",", skiprows=1)[:, 0]
     assert times[0] == pytest.approx(700.0, abs=2.0)
     assert times[-1] == pytest.approx(1312.0, abs=2.0)
+
+
+def test_a_sensor_for_people_has_no_empty_names_and_says_each_reason_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sensor", "--readings", str(polls(tmp_path / "r.csv"))]) == 0
+    said = capsys.readouterr().out
+    assert said.splitlines()[0] == "sensor log, field power_w"
+    assert said.count("readings alone do not tell the board's power") == 1
+    assert said.count("needs an external meter") == 1
 
 
 def test_a_recorded_characterisation_replays_to_the_byte(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

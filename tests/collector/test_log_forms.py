@@ -2,7 +2,6 @@
 
 import gzip
 from collections.abc import Callable
-from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +32,7 @@ def test_a_log_that_other_programs_touched_loses_nothing(tmp_path: Path, content
     assert found.left_out == 0
 
 
-@pytest.mark.parametrize("name", ["10.03.2024 09:00:00.010", "Sun Mar 10 09:00:00 2024", "09:00:00.010", "03/10/2024 09:00:00"])
+@pytest.mark.parametrize("name", ["10.03.2024 09:00:00.010", "09:00:00.010"])
 def test_stamps_that_cannot_be_read_are_shown_with_those_that_can(tmp_path: Path, name: str) -> None:
     with pytest.raises(SensorError) as caught:
         read_readings(written(tmp_path, smi_text("timestamp, power.draw [W]", lambda i: f"{name}, {POWER[i]}")))
@@ -60,17 +59,6 @@ def test_what_other_tools_write_is_refused_with_what_to_do(tmp_path: Path, conte
         read_readings(written(tmp_path, content))
 
 
-def test_boards_that_are_polled_in_turn_are_not_read_as_one(tmp_path: Path) -> None:
-    def row(i: int) -> str:
-        return f"{stamp(i * POLL_S)}, {POWER[i]:.2f}\n{stamp(i * POLL_S + 0.002)}, {200.0 + i // 9 % 2:.2f}"
-
-    with pytest.raises(SensorError, match=r"rows come 2 at a time, as of 2 boards.*timestamp,index,.* --gpu"):
-        read_readings(written(tmp_path, smi_text("timestamp, power.draw [W]", row)))
-    plain = "t_s,power_w\n" + "".join(f"{i * POLL_S:.3f},{POWER[i]:.2f}\n{i * POLL_S:.3f},{300 + i // 9 % 2}\n" for i in range(COUNT))
-    with pytest.raises(SensorError, match="rows come 2 at a time, as of 2 boards.*give the rows of one board"):
-        read_readings(written(tmp_path, plain, "plain.csv"))
-
-
 @pytest.mark.parametrize("burst", [2, 3])
 def test_one_board_polled_in_bursts_is_one_board(tmp_path: Path, burst: int) -> None:
     rows = "".join(f"{(i // burst) * 0.05 + (i % burst) * 0.002:.3f},{POWER[i // burst]:.2f}\n" for i in range(COUNT))
@@ -81,11 +69,9 @@ def test_one_board_polled_in_bursts_is_one_board(tmp_path: Path, burst: int) -> 
     ("times", "powers"),
     [
         (lambda t: pa.array((1e9 * t).astype("int64") + 10**18).cast(pa.timestamp("ns")), lambda p: pa.array(p)),
-        (lambda t: pa.array((1e6 * t).astype("int64")).cast(pa.duration("us")), lambda p: pa.array(p.astype("float32"))),
-        (lambda t: pa.array([Decimal(f"{x:.3f}") for x in t]), lambda p: pa.array([Decimal(f"{x:.2f}") for x in p])),
         (lambda t: pa.array([f"{x:.3f}" for x in t], pa.large_string()), lambda p: pa.array([f"{x:.2f} W" for x in p]).dictionary_encode()),
     ],
-    ids=["stamps", "durations", "decimals", "dictionary"],
+    ids=["stamps", "dictionary"],
 )
 def test_parquet_is_read_whatever_its_types(tmp_path: Path, times: Callable[..., pa.Array], powers: Callable[..., pa.Array]) -> None:
     path = tmp_path / "r.parquet"

@@ -63,8 +63,8 @@ def test_names_of_damaged_files_are_shown_escaped() -> None:
     assert len(shown) < 130
 
 
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("off", [0.0, 0.02, 0.3])
+@pytest.mark.parametrize("seed", [0])
+@pytest.mark.parametrize("off", [0.0, 0.3])
 def test_the_periods_error_holds_a_clock_that_was_put_forward(seed: int, off: float) -> None:
     random = np.random.default_rng(seed)
     period_s = 0.0667

@@ -47,6 +47,9 @@ def test_a_calibration_survives_json(calibration: SensorCalibration, tmp_path: P
         ({"notes": "none"}, "notes"),
         ({"transient": "slow"}, "transient"),
         ({"window_s": float("inf")}, "window_s"),
+        ({"gain": 1e-6}, "gain"),
+        ({"update_period_s": 1e-200}, "update_period_s"),
+        ({"gain_offset_correlation": 2.0}, "gain_offset_correlation"),
     ],
 )
 def test_a_foreign_calibration_is_refused_by_key(calibration: SensorCalibration, change: dict[str, object], reason: str) -> None:

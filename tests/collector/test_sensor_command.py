@@ -77,24 +77,6 @@ def test_three_files_give_every_field_of_the_contract(files: Path, tmp_path: Pat
         assert found[key] is not None or found["notes"][key]
 
 
-def test_a_meter_that_is_off_comes_with_a_warning_and_a_null_delay(
-    files: Path, recording: Recording, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    meter = tmp_path / "meter.csv"
-    table = np.stack([recording.meter_s + 2.5, recording.meter_w], axis=1)
-    np.savetxt(meter, table, fmt="%.6f", delimiter=",", header="t_s,power_w", comments="")
-    status = main(["sensor", "--readings", str(files / "readings.csv"), "--reference", str(meter), "--json"])
-    out, err = capsys.readouterr()
-    found = json.loads(out)
-    assert status == 3
-    assert "moved by -2.5" in err
-    assert len(err.splitlines()) == 1
-    assert found["averaging"] == "boxcar"
-    assert found["gain"] == pytest.approx(PLANTED.gain, abs=4.0 * found["gain_std"])
-    assert (found["delay_s"], found["delay_std_s"]) == (None, None)
-    assert found["notes"]["delay_s"]
-
-
 def test_readings_alone_leave_nulls_with_their_reasons(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, found = run(capsys, "--readings", str(files / "readings.csv"))
     assert status == 0

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collector.sensing.calibration import NO_METER, SensorCalibration
-from collector.sensing.figures import NOT_TOLD, SHOWN, figure, rounded_like, sensor_lines, time_text
+from collector.sensing.figures import NOT_TOLD, figure, rounded_like, sensor_lines, time_text
 from collector.sensing.identify import SensorRecord
-from collector.sensing.sensor_report import sensor_html
+from collector.sensing.reports import sensor_html
 from estimator.vocabulary.frozen import FrozenMapping
 
 KNOWN = SensorCalibration(
@@ -68,18 +68,6 @@ def test_a_time_is_shown_in_a_unit_that_loses_no_digit(seconds: float) -> None:
 )
 def test_figures_read_like_a_lab_book(value: float, std: float | None, text: str) -> None:
     assert figure(value, std, "ms") == text
-
-
-@pytest.mark.parametrize("calibration", [KNOWN, READINGS_ALONE, replace(KNOWN, averaging="boxcar", tau_s=None)])
-def test_terminal_and_page_show_the_same_figures_under_the_same_names(calibration: SensorCalibration) -> None:
-    page = sensor_html("s", calibration, NO_POLLS, None)
-    facts = {name.lower(): text for name, text in re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", page)}
-    lines = sensor_lines(calibration)
-    for one in SHOWN:
-        of_terminal = [line[16:] for line in lines if line.startswith(f"  {one.name:<14}")]
-        assert len(of_terminal) == (one.name in facts)
-        for text in of_terminal:
-            assert text.startswith("unknown (") if facts[one.name].startswith("unknown: ") else text == facts[one.name]
 
 
 @pytest.mark.parametrize("calibration", [KNOWN, READINGS_ALONE])

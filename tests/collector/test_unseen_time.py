@@ -25,30 +25,26 @@ def unseen(holes: list[tuple[float, float]], response: SensorResponse = BOXCAR, 
     return unseen_std_j(*updates(holes), response, PERIOD_S, begin_s, end_s)
 
 
-def test_what_is_not_known_of_a_hole_grows_with_its_length() -> None:
+def boxcar(width_s: float) -> SensorResponse:
+    return SensorResponse(kernel="boxcar", width_s=width_s, delay_s=0.0)
+
+
+@pytest.mark.parametrize(
+    ("holes", "width_s", "open_s"),
+    [
+        ([], 0.1, 0.0),
+        ([(4.001, 5.001)], 0.1, 1.0),
+        ([(4.001, 8.001)], 0.1, 4.0),
+        ([(3.001, 4.001), (6.001, 8.001)], 0.1, 5.0**0.5),
+        ([(4.001, 4.401)], 0.025, 0.475),
+        ([(4.001, 4.801)], 1.0, 0.0),
+    ],
+    ids=["none", "a second", "four", "independent", "narrow window", "seen by a wide one"],
+)
+def test_a_hole_leaves_open_what_no_window_covers(holes: list[tuple[float, float]], width_s: float, open_s: float) -> None:
     """Power anywhere between two bounds, taken for one of them, is off by their distance over √3 (rms)."""
-    for length_s in (1.0, 2.0, 4.0):
-        expected = length_s * (LOAD_W - REST_W) / 3.0**0.5
-        assert unseen([(4.0 + 1e-6, 4.0 + length_s + 1e-6)]) == pytest.approx(expected, rel=0.01)
-
-
-def test_a_hole_is_all_that_no_window_covers() -> None:
-    narrow = SensorResponse(kernel="boxcar", width_s=0.25 * PERIOD_S, delay_s=0.0)
-    hole = [(4.001, 4.401)]
-    assert unseen(hole, narrow) == pytest.approx(unseen(hole) * (0.5 - 0.025) / 0.4, rel=0.01)
-
-
-def test_holes_add_up_as_independent_errors() -> None:
-    first, second = [(3.001, 4.001)], [(6.001, 8.001)]
-    assert unseen(first + second) == pytest.approx(np.hypot(unseen(first), unseen(second)), rel=1e-3)
-
-
-def test_a_recording_without_holes_leaves_next_to_nothing_open() -> None:
-    assert unseen([]) < 1e-3 * LOAD_W * END_S
-
-
-def test_a_mean_longer_than_the_hole_has_seen_it() -> None:
-    assert unseen([(4.001, 4.801)], SensorResponse(kernel="boxcar", width_s=1.0, delay_s=0.0)) == pytest.approx(unseen([]), abs=1e-3)
+    expected = open_s * (LOAD_W - REST_W) / 3.0**0.5
+    assert unseen(holes, boxcar(width_s)) == pytest.approx(expected, rel=0.01, abs=1e-3 * LOAD_W * END_S)
 
 
 def test_a_hole_outside_of_the_span_costs_nothing() -> None:

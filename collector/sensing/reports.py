@@ -1,0 +1,170 @@
+"""Pages with charts: a characterised sensor, and a corrected recording."""
+
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Final
+
+import numpy as np
+
+from collector.errors import SensorError
+from collector.sensing.board_power import GRID_S, Signal, load_signals, meter_signal
+from collector.sensing.calibration import SensorCalibration
+from collector.sensing.clock import Updates
+from collector.sensing.correct import CorrectedRecording
+from collector.sensing.correction_text import correction_lines
+from collector.sensing.figures import figure, sensor_lines
+from collector.sensing.fold import Profile
+from collector.sensing.identify import SensorRecord
+from collector.sensing.known_sensor import possible_responses
+from collector.sensing.response import columns
+from estimator.display.charts import Axis, Band, Series, axis_over, bars_svg, line_svg, scatter_svg
+from estimator.display.pages import figure_html, page_html, section_html, table_html
+from estimator.vocabulary.quantities import Array
+
+VIEW_UPDATES: Final = 40
+"""Updates that a closer view shows."""
+HISTOGRAM_PERIODS, HISTOGRAM_BINS = 2.5, 60
+"""Intervals between changes are shown up to so many update periods."""
+
+
+def sensor_html(title: str, calibration: SensorCalibration, record: SensorRecord, updates: Updates | None) -> str:
+    """The page of a sensor: `record` are the polls with load and meter, where they were recorded, `updates` those found in them."""
+    clock = _period_chart(record.time_s, record.power_w, calibration.update_period_s)
+    sections = {"Sensor": _text(sensor_lines(calibration)), "Reading and model": _model(calibration, record, updates)}
+    sections |= {"Update clock": clock, "Candidates": _candidates(calibration)}
+    return page_html(title, [section_html(name, body) for name, body in sections.items()])
+
+
+def correction_html(title: str, found: CorrectedRecording, time_s: Array, power_w: Array, remarks: Mapping[str, str]) -> str:
+    """The page of a corrected recording; `time_s`, `power_w` (n,) are the polls, `remarks` those on how they were read."""
+    sections = {
+        "Result": _text(correction_lines(found, remarks=remarks)),
+        "Power over time": _traces(found, time_s, power_w),
+        "Within an execution": _profile(found.profile) if found.profile is not None else "",
+    }
+    if found.repeated is not None:
+        fit, updates = found.repeated.fit, found.updates
+        sections["Reading and model"] = _emulated(updates.time_s[fit.used], updates.value[fit.used], fit.predicted_w[fit.used])
+    sections["Update clock"] = _period_chart(time_s, power_w, found.updates.period_s)
+    return page_html(title, [section_html(name, body) for name, body in sections.items()])
+
+
+def _text(lines: Sequence[str]) -> str:
+    """Lines of the terminal."""
+    return f"<pre>{escape(chr(10).join(lines))}</pre>"
+
+
+def _charts(charts: Sequence[str]) -> str:
+    """Charts side by side; nothing without charts."""
+    return f'<div class="charts">{"".join(charts)}</div>' if charts else ""
+
+
+def _lines(title: str, text: str, series: Sequence[Series], labels: tuple[str, str], bands: Sequence[Band] = ()) -> str:
+    """A chart of lines with axes over them and two standard errors around the first."""
+    x = axis_over(labels[0], [one.x for one in series], logarithmic=False)
+    y = axis_over(labels[1], [one.y for one in series], logarithmic=False)
+    clipped = [Band(x=band.x, low=np.clip(band.low, y.low, y.high), high=np.clip(band.high, y.low, y.high)) for band in bands]
+    return figure_html(line_svg(title, text, series, x, y, bands=clipped), text)
+
+
+def _band(series: Series, std: Array) -> Band:
+    """Two standard errors about a line."""
+    return Band(x=series.x, low=series.y - 2.0 * std, high=series.y + 2.0 * std)
+
+
+def _emulated(time_s: Array, value: Array, predicted: Array) -> str:
+    """The updates with the readings that the model predicts, closer where they change most, and the residuals."""
+    moved = np.concatenate([[0.0], np.cumsum(np.abs(np.diff(predicted)))])
+    count = min(VIEW_UPDATES, len(moved) - 1)
+    first = int(np.argmax(moved[count:] - moved[: len(moved) - count]))
+    view = slice(first, first + count + 1)
+    series = [Series(name="read", x=time_s[view], y=value[view]), Series(name="emulated", x=time_s[view], y=predicted[view])]
+    residual = value - predicted
+    away = f"Read less emulated: {figure(float(np.sqrt(np.mean(residual**2))), None, 'W')} rms."
+    x, y = (axis_over(name, [one], logarithmic=False) for name, one in (("time [s]", time_s), ("read − emulated [W]", residual)))
+    points = scatter_svg("Residuals", away, [Series(name="residual", x=time_s, y=residual)], x, y, diagonal=False)
+    text = "Updates as they were read, and the readings that the model predicts."
+    return _charts([_lines("Emulated reading", text, series, ("time [s]", "reading [W]")), figure_html(points, away)])
+
+
+def _period_chart(poll_s: Array, poll_w: Array, period_s: float | None) -> str:
+    """Histogram of the intervals between changes of the reading; nothing without a period."""
+    interval = np.diff(poll_s[1:][np.diff(poll_w) != 0.0]) * 1e3
+    if period_s is None or not len(interval):
+        return ""
+    most = HISTOGRAM_PERIODS * period_s * 1e3
+    counts, edges = np.histogram(interval, bins=HISTOGRAM_BINS, range=(0.0, most))
+    x = Axis(label="time between changes [ms]", low=0.0, high=most, logarithmic=False)
+    y = Axis(label="changes", low=0.0, high=1.05 * float(counts.max()) + 0.1, logarithmic=False)
+    text = f"Time between {len(interval)} changes of the reading, to within a poll; the clock ticks every {period_s * 1e3:.5g} ms."
+    return _charts([figure_html(bars_svg("Update periods", text, edges, counts.astype(np.float64), x, y), text)])
+
+
+def _model(calibration: SensorCalibration, record: SensorRecord, updates: Updates | None) -> str:
+    """The readings that the sensor's likeliest response makes of the meter's power or the load, levels by least squares."""
+    if updates is None or (record.load is None and record.meter_s is None):
+        return "<p>Neither a load nor a meter was recorded: there is nothing to emulate the reading from.</p>"
+    response, time_s, value = possible_responses(calibration).responses[0], updates.time_s, updates.value
+    if record.meter_s is not None and record.meter_w is not None:
+        try:
+            power = meter_signal(record.meter_s, record.meter_w)
+        except SensorError:
+            return ""
+        signals: tuple[Signal, ...] = (power,)
+        start, end = float(record.meter_s[0]), power.start_s + GRID_S * len(power.value)
+    else:
+        assert record.load is not None
+        start = float(record.load.start_s[0]) - 2.0
+        end = min(float(record.load.end_s[-1]) + 2.0, float(time_s[-1]), record.load.known_until_s)
+        signals = load_signals(record.load, start, end)
+    inside = (time_s - response.reach_s > start) & (time_s - response.delay_s < end)
+    if np.count_nonzero(inside) < 2:
+        return ""
+    design = columns(signals, response.kernel, response.width_s, time_s[inside] - response.delay_s)
+    design /= np.maximum(np.abs(design).max(axis=0), 1e-12)
+    return _emulated(time_s[inside], value[inside], design @ np.linalg.lstsq(design, value[inside], rcond=None)[0])
+
+
+def _candidates(calibration: SensorCalibration) -> str:
+    rows = [
+        (
+            one.kernel,
+            figure(1e3 * one.window_s, 1e3 * (one.window_std_s or 0.0), ""),
+            figure(1e3 * (one.delay_s or 0.0), 1e3 * (one.delay_std_s or 0.0), ""),
+            f"{one.score:.1f}",
+        )
+        for one in calibration.candidates
+    ]
+    return table_html("Kernels that were compared, best first", ("kernel", "window [ms]", "delay [ms]", "log-likelihood"), rows)
+
+
+def _traces(found: CorrectedRecording, time_s: Array, power_w: Array) -> str:
+    """Corrected power beside the readings, of the whole and closer."""
+    middle = 0.5 * (found.edge_s[1:] + found.edge_s[:-1])
+    half, centre = 0.5 * VIEW_UPDATES * found.updates.period_s, 0.5 * (found.span.start_s + found.span.end_s)
+    charts = []
+    for name, low, high in (("The whole recording", -math.inf, math.inf), ("The middle, closer", centre - half, centre + half)):
+        inside, polled = (middle >= low) & (middle <= high), (time_s >= low) & (time_s <= high)
+        if np.count_nonzero(inside) < 2 or np.count_nonzero(polled) < 2:
+            continue
+        corrected = Series(name="corrected", x=middle[inside], y=found.power_w[inside])
+        readings = Series(name="readings", x=time_s[polled], y=power_w[polled])
+        text = f"{name}: corrected power with two standard errors, and the readings as they came."
+        band = _band(corrected, found.power_std_w[inside])
+        charts.append(_lines(name, text, [corrected, readings], ("time [s]", "power [W]"), [band]))
+    return _charts(charts)
+
+
+def _profile(profile: Profile) -> str:
+    """Power within an execution; nothing where no place was seen."""
+    seen = np.isfinite(profile.power_w)
+    if not np.any(seen):
+        return ""
+    series = Series(name="power", x=profile.place_s * 1e3, y=profile.power_w)
+    text = (
+        f"Power within an execution of {profile.duration_s * 1e3:.4g} ms, folded from {profile.executions} of them, two standard errors; "
+        f"resolution {profile.attained_s * 1e3:.3g} ms, {seen.sum()} of {len(seen)} places seen."
+    )
+    labels = ("time since the start of an execution [ms]", "power [W]")
+    return _charts([_lines("Profile", text, [series], labels, [_band(series, profile.std_w)])])
