@@ -51,7 +51,7 @@ def stall_slots(time_s: float, sm_clock_mhz: float, active_sms: float, issued: f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
-    """Counts of a kernel: executed instructions by class and thread, issued instructions, loop iterations by thread, transactions, stalls, time.
+    """Counts of a kernel: executed instructions by class and thread, issued ones, loop iterations by thread, transactions, stalls, time.
 
     `voltage_v` and `sm_clock_mhz` are nan for the reference of the energies; `kelvin` is the temperature above that reference [K].
     """
@@ -292,7 +292,7 @@ else:
 
 
 def section_of(energies: InstructionEnergies) -> Document:
-    """The bundle's section: the terms with their covariance, and tables of energies per instruction, transaction and PTX row for readers."""
+    """The bundle's section: the terms with their covariance, and tables of energies per instruction, transaction and PTX row."""
     instructions = {}
     for name in energies.classes:
         value, std = energies.epi_j(name)

@@ -122,9 +122,7 @@ def write_parquet(path: Path, pieces: Iterable[Columns]) -> None:
     writer = None
     with open_whole(path) as stream:
         for piece in pieces:
-            whole = {
-                name: arrow.array(piece[name], arrow.int64()) for name in WHOLE_NUMBERS
-            }  # the type holds even if all values of a piece are null
+            whole = {name: arrow.array(piece[name], arrow.int64()) for name in WHOLE_NUMBERS}  # even if a piece is all null
             table = arrow.table({**piece, **whole})
             writer = writer or parquet.ParquetWriter(stream, table.schema, write_page_checksum=True)
             writer.write_table(table)

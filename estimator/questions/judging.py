@@ -1,15 +1,14 @@
-"""Predictions with the sources of their errors, so that what two of them share falls out of their difference.
+"""Predictions with the sources of their errors, so that shared errors cancel in the difference of two predictions.
 
     ln x̂ − ln x = Σ_k loading_k · (source k),      Var(ln x̂ − ln ŷ) = Σ_k (loading_k(x) − loading_k(y))²
 
 Sources are independent, of unit variance, and have names: the coefficients of a bundle, by the covariance of its fit;
-what runs left out of the fit showed beyond that, by groups of kernels; the host; a model family; a precision; a GPU that
-was not fitted.  The squares of one prediction's loadings sum up to the variance that `estimate` states: held-out errors
-contain those of the coefficients, so these are never counted on top, and where the covariance claims more than was seen
-they are scaled down to it.
+further held-out errors, by groups of kernels; the host; a model family; a precision; a GPU that was not fitted.  The
+squares of one prediction's loadings sum up to the variance that `estimate` states: held-out errors include the errors of
+the coefficients, so these are not added again, and if the covariance exceeds the held-out errors, they are scaled down.
 
-Two clocks of one workload share nearly everything, and a slope over the clock is left: CLOCK_SLOPE_STD, among the fitted clocks here,
-beyond them as a source of its own (`estimator.uncertainty.sources.far_clock`).
+Two clocks of one workload share nearly all errors except a slope over the clock: CLOCK_SLOPE_STD, among the fitted clocks here,
+beyond them a separate source (`estimator.uncertainty.sources.far_clock`).
 """
 
 from collections.abc import Mapping
@@ -47,7 +46,7 @@ STEP: Final = 1e-4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What is to be predicted: a workload on a board under settings.  Fields as the arguments of `estimate`."""
+    """A query: a workload on a board under settings.  Fields are the arguments of `estimate`."""
 
     variant: Variant
     bundle: Bundle
@@ -58,7 +57,7 @@ class Asked:
     efficiency: Mapping[str, float] | None = None
 
     def board(self) -> Board:
-        """The board under these settings.  Errors as those of `estimate`."""
+        """The board under these settings.  Raises the errors of `estimate`."""
         settings = {name: getattr(self, name) for name in ("sm_clock_mhz", "gpu", "power_cap_w", "host_launch_s", "efficiency")}
         return open_board(self.bundle, **settings)
 
