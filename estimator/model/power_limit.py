@@ -166,7 +166,7 @@ def _limited(
 
         ln P = max(min(ln P_a + ρ·d, ln L − (1 − ρ)·d), ln P_lowest + ρ·d) + r,      ρ = σ_x² / σ_d²,   σ_r = σ_x σ_y / σ_d
 
-    d is normal and a mixture of narrow normals (`estimator.model.mixture`); r and the error of the latency equation are independent normals.
+    d is normal and a mixture of narrow normals (`estimator.model.mixture`); r and the latency equation's error are independent normals.
     """
     spread = np.hypot(power_ln_std, LIMIT_LN_STD)
     share, rest = ((power_ln_std / spread) ** 2)[:, None], power_ln_std * LIMIT_LN_STD / spread

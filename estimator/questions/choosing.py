@@ -63,7 +63,7 @@ def best(
 ) -> Best:
     """The point of least `goal` (a key of QUANTITIES) among all requested clocks.
 
-    Default clocks: all clocks that the GPU can lock within the fitted range, or all that it can lock if the fit has one clock or another GPU.
+    Default clocks: all that the GPU can lock within the fitted range, or all that it can lock if the fit has one clock or another GPU.
 
     Energies of workloads with known batches are compared per request.  power_limit_w, latency_limit_s: limits of the mean power [W] and the
     latency of an iteration [s], each met with a probability of at least `confidence`.  Points that do not fit into a board's memory are
