@@ -39,7 +39,7 @@ _PROLOGUE: Final = SERIAL.index("prologue")
 def effective_math_clocks(phases: Phases, coefficients: Array, waves: Array | None = None) -> Array:
     """Math clocks with wave quantisation, small-tile loss and the clock lost under sustained load, shape (...,).
 
-    The result is a geometric mean of quantised and evenly spread work (persistent kernels lie between the two); the
+    The result is a weighted geometric mean of quantised and evenly spread work (persistent kernels lie between the two); the
     boost term is bounded, so that it stays small for long kernels.  waves: as from `wave_share`, if already computed.
     """
     joined = phases.overlapped[..., _MATH] * (wave_share(phases, coefficients) if waves is None else waves)

@@ -1,7 +1,7 @@
 """Breakdown of a workload's time and energy: by operator, by limit, and by module.
 
 The equation of `estimator.model.timeline` determines the parts of a kernel's time: serial phases and ε have their own length; the
-overlapped ones share their norm in proportion to xᵢᵖ, the norm's derivative.  The parts of a kernel add up to its time.
+overlapped ones share their norm in proportion to xᵢᵖ, its logarithmic derivative.  The parts of a kernel add up to its time.
 Math has further parts: useful work at the fitted rate, SMs without a block (load imbalance) and products that tiles and waves
 compute beyond the useful ones (tile quantisation).
 """

@@ -17,7 +17,7 @@ from estimator.serve.local_site import JSON_TYPE, Computed, Line, Reply, Request
 
 MOST_REQUEST_BYTES: Final = 16 << 10
 MOST_FILE_BYTES: Final = 2 << 20
-"""Largest file that the page may send [byte]; a request has a few hundred bytes, a workload file a fortieth of this."""
+"""Largest request and largest file of the page [byte]; a request has a few hundred bytes, a workload file a fortieth of this."""
 
 STATIC: Final = Path(__file__).resolve().parent / "static"
 HEADERS: Final = {

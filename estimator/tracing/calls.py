@@ -13,7 +13,7 @@ from estimator.vocabulary.workload import TRACED, Operator, make_operator
 
 ATTENTION: Final = "wattprint.attention"
 ATTENTION_BACKWARD: Final = "wattprint.attention_backward"
-"""Name of the backward pass of fused attention; the tracer records fused attention as one call."""
+"""Names of fused attention and of its backward pass, which the tracer records as one call each."""
 
 RECURRENT: Final = "wattprint.recurrent"
 """Name of a decomposed recurrent layer, which launches no kernel itself; all names but these three are the framework's."""

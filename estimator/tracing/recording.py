@@ -25,7 +25,7 @@ Named = dict[str, Any]
 
 OFTEN_TRUE: Final = frozenset({"aten.all", "aten.eq(aten.sum)"})
 OFTEN_FALSE: Final = frozenset({"aten.any"})
-"""Operations that return False for a mask without padding and for valid numbers."""
+"""Operations that return True, and False, for a mask without padding and for valid numbers."""
 
 RECURRENT_LAYERS: Final = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
 """Functions of recurrent layers: the meta device decomposes them step by step, while cuDNN has few kernels for all steps."""
@@ -36,7 +36,7 @@ GROUPED: Final = "aten._grouped_mm"
 
 FUSED_TYPES: Final = frozenset({"bfloat16", "float16", "float32"})
 FUSED_AXES: Final = 4
-"""Axes of tensors of a fused attention kernel: [batch, head, token, element].  Source: ATen, native/transformers/cuda/sdp_utils.cpp."""
+"""Types and axes of fused attention's tensors: [batch, head, token, element].  Source: ATen, native/transformers/cuda/sdp_utils.cpp."""
 
 
 @dataclass(slots=True)

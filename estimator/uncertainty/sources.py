@@ -1,16 +1,16 @@
 """Uncertainty of an estimate of a workload: standard deviations of ln(latency) and ln(power), by independent sources of error.
 
-    σ² = (1 − w)·σ_gpu² + w·σ_launch² + (1 − p)·(σ_untested² + σ_untried² + σ_forecast² + σ_clock²) + σ_family²
+    σ² = (1 − w)·σ_gpu² + w·σ_launch² + (1 − p)·(σ_untested² + σ_unseen² + σ_forecast² + σ_clock²) + σ_family²
 
 p is the share of the host's launches in the latency, w their weight in its error (`launch_weight`).  σ_gpu and σ_launch come from held-out
 runs.  σ_family is added for an unseen model family: the common error of a family, and for each group of kernels that fewer than two
 fitted families used, (share of the time · uncertainty of a group tested by none or one family)².
-Kernels in a precision that no fitted row of their family had add (share of the time · width of a prior)²
+Kernels in a precision that no fitted row of their family had add σ_unseen² = (share of the time · width of a prior)²
 (`estimator.uncertainty.unseen`).  Another GPU than the fitted one, or one with other figures, adds to it too
 (`estimator.uncertainty.forecast`).  If no whole runs were fitted, σ_gpu² is the sum over kernel groups of
 (share of the time · held-out error of the group)²: kernels of one group have a common error.
 
-ln(power) has its own σ_gpu, σ_launch and σ_family; kernels that few families used add nothing to it, and unseen precisions and
+ln(power) has its own σ_gpu, σ_launch and σ_family; kernels that few families used do not add to it, and unseen precisions and
 forecasts count fully at any launch share.  Clocks beyond the fitted ones add to the errors of both GPU time and power.  Held-out
 errors include all errors of the coefficients at the fitted clocks, so only the distance from the nearest of these counts: one clock
 hardly determines the shares of time and power that follow the clock, and errors grow with ln(f).

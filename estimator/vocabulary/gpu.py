@@ -19,7 +19,7 @@ Volt = Annotated[float, Span(0.2, 2.0, "V")]
 IdleWatt = Annotated[float, Span(0.01, 1e4, "W")]
 Precision = Annotated[str, Words(tuple(BYTES_PER_ELEMENT))]
 Rates = Mapping[Precision, Annotated[float, Span(0.1, 1e6, "flop per clock and SM")]]
-"""Rates by precision; limits are wide enough for any GPU, narrow enough to catch a wrong unit."""
+"""Types of the fields; limits are wide enough for any GPU, narrow enough to catch a wrong unit."""
 
 UUID_DIGITS: Final = 32
 SHORTEST_NAME: Final = 6
