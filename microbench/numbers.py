@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from estimator.vocabulary.quantities import Array
 
-STORAGE: Final[dict[str, Any]] = {
+STORAGE: Final[dict[str, type[np.generic]]] = {
     "f16": np.uint16,
     "s32": np.int32,
     "f32": np.float32,
@@ -18,7 +18,7 @@ STORAGE: Final[dict[str, Any]] = {
 }
 """How a slot's kind lies in a record."""
 
-VIEWED: Final[dict[str, Any]] = {"f16": np.float16, "f16x2": np.float16, "s8x4": np.int8, "u8x4": np.uint8}
+VIEWED: Final[dict[str, type[np.generic]]] = {"f16": np.float16, "f16x2": np.float16, "s8x4": np.int8, "u8x4": np.uint8}
 """Kinds that are arrays of a type of NumPy's."""
 
 

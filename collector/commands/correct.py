@@ -77,8 +77,8 @@ def correct_command(speak: Speaker, **options: Any) -> int:
     if asked.report is not None or asked.pictures is not None:
         title = f"{asked.readings.name}: power and energy corrected"
         write_page(asked.report, asked.pictures, correction_html(title, found, run.time_s, run.power_w, run.remarks))
-    document = found.document(run.origin_s)
-    document["notes"] = {**{f"recording.{key}": text for key, text in run.remarks.items()}, **document["notes"]}
+    of_recording = {f"recording.{key}": text for key, text in run.remarks.items()}
+    document = {**found.document(run.origin_s), "notes": {**of_recording, **found.notes}}
     speak.say(document, correction_lines(found, asked.out, asked.report, run.remarks))
     of_rows = run.remarks["readings"] if run.left_out else ""
     warnings = [text for text in (of_rows, *(found.notes.get(key, "") for key in DOUBTS)) if text]

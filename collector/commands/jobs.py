@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -70,7 +70,7 @@ def overview_lines(overview: "Overview") -> list[str]:
     return [line for block in blocks for line in ("", *block)][1:]
 
 
-def overview_document(overview: "Overview", folder: Path, now_unix_s: float) -> dict[str, Any]:
+def overview_document(overview: "Overview", folder: Path, now_unix_s: float) -> dict[str, object]:
     """An overview as plain data at a time of day [s since 1970]; what is not known is null."""
     beat_s = overview.daemon.beat_unix_s
     now = {"silent_s": None if beat_s is None else now_unix_s - beat_s, "complaint": overview.complaint(now_unix_s)}

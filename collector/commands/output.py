@@ -86,7 +86,7 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
-def settings_lines(settings: dict[str, Any]) -> list[str]:
+def settings_lines(settings: dict[str, object]) -> list[str]:
     """Settings for people: a line each."""
     return [f"{name:<13} {', '.join(map(str, value)) if isinstance(value, list) else value}" for name, value in settings.items()]
 

@@ -103,7 +103,7 @@ def _clock_document(asked: float | None, runs: Sequence[ProgramRun]) -> dict[str
     }
 
 
-def _run_document(run: ProgramRun) -> dict[str, Any]:
+def _run_document(run: ProgramRun) -> dict[str, object]:
     found = {name: getattr(run, name) for name in RUN_FIELDS}
     return {
         name: _known(value) if isinstance(value, float) else list(value) if isinstance(value, tuple) else value

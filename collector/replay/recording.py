@@ -100,7 +100,7 @@ def recorded_bench(bench: Any, path: Path) -> Iterator[Any]:
             """Call, write down what came of it, and pass it on; an error of the edge too."""
             nonlocal launched
             launched = launched or method == "run"
-            line: dict[str, Any] = {"device": device, "method": method, **({"arguments": plain(arguments)} if arguments else {})}
+            line: dict[str, object] = {"device": device, "method": method, **({"arguments": plain(arguments)} if arguments else {})}
             try:
                 answer = getattr(devices[device], method)(*arguments)
             except DeviceError as error:
@@ -121,7 +121,7 @@ def recorded_bench(bench: Any, path: Path) -> Iterator[Any]:
         raise failure
 
 
-def _write(file: IO[str], line: Mapping[str, Any]) -> None:
+def _write(file: IO[str], line: Mapping[str, object]) -> None:
     file.write(json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n")
 
 
@@ -154,7 +154,7 @@ class Player:
         """What stands for the devices of the recorded bench."""
         return _proxies(self.call, sensors)
 
-    def _answer(self, asked: dict[str, Any]) -> Any:
+    def _answer(self, asked: dict[str, object]) -> Any:
         """The answer in the next line, an error of the edge as a value.  Raises DeviceError."""
         self._number += 1
         line = next(self._lines, None)

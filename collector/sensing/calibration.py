@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from collector.errors import SensorError
 from estimator.vocabulary.documents import parse_json
@@ -78,12 +78,12 @@ class SensorCalibration:
     candidates: tuple[Candidate, ...] = ()
     notes: Mapping[str, str] = FrozenMapping({})
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, object]:
         """Plain data for JSON; `calibration_from_document` gives the value back."""
         return {**asdict(self), "candidates": [asdict(one) for one in self.candidates], "notes": dict(self.notes)}
 
 
-def calibration_from_document(document: Mapping[str, Any], where: str = "sensor calibration") -> SensorCalibration:
+def calibration_from_document(document: Mapping[str, object], where: str = "sensor calibration") -> SensorCalibration:
     """A calibration from JSON data.  Raises SensorError, naming `where` and the key, for a key or figure that no sensor has."""
     try:
         return read(SensorCalibration, document)

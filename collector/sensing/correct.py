@@ -7,7 +7,7 @@ time, as an estimate where the sensor looks away between its updates.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -85,7 +85,7 @@ class CorrectedRecording:
     profile: Profile | None
     notes: Mapping[str, str]
 
-    def document(self, origin_s: float = 0.0) -> dict[str, Any]:
+    def document(self, origin_s: float = 0.0) -> dict[str, object]:
         """Plain data for JSON, times counted from `origin_s`; unknown values are null."""
         return {
             **self.span.document(origin_s),
@@ -247,7 +247,7 @@ def _execution_document(found: RepeatedEnergy) -> dict[str, float | None]:
     }
 
 
-def _profile_document(profile: Profile) -> dict[str, Any]:
+def _profile_document(profile: Profile) -> dict[str, object]:
     """A profile as plain data."""
     columns = {"place_s": profile.place_s, "power_w": profile.power_w, "power_std_w": profile.std_w, "resolution_s": profile.resolution_s}
     return {

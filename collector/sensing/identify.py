@@ -303,10 +303,10 @@ def _transient(
     return "instant"
 
 
-def _figures(updates: Updates, clock: UpdateClock, decision: Decision | None, rise: Rise | None) -> dict[str, Any]:
+def _figures(updates: Updates, clock: UpdateClock, decision: Decision | None, rise: Rise | None) -> dict[str, object]:
     """The calibration's figures of clock, averaging and rise."""
     steps = np.diff(np.unique(np.round(updates.value, 4)))
-    found: dict[str, Any] = {
+    found: dict[str, object] = {
         "n_updates": clock.n_updates,
         "update_period_s": clock.period_s,
         "update_period_std_s": clock.period_std_s,

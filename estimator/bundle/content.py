@@ -302,7 +302,7 @@ class Content:
     environment: Annotated[
         Mapping[str, str], 'what the measurements depended on: driver, libraries, host; "simulated": "true" without a real GPU'
     ] = EMPTY
-    sensor: Annotated[Mapping[str, Any] | None, "characterisation of the power sensor"] = None
+    sensor: Annotated[Mapping[str, object] | None, "characterisation of the power sensor"] = None
     provenance: Annotated[Provenance, "where the bundle came from"]
     host: Annotated[HostCost, "the host that measured"]
     completion: Annotated[str, "names of the rule sets that completed operator lists in the fit; empty for none"] = ""

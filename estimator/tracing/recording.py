@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from estimator.tracing.calls import ATTENTION, ATTENTION_BACKWARD, RECURRENT, Call, Tensor
+from estimator.tracing.calls import ATTENTION, ATTENTION_BACKWARD, RECURRENT, Call, Number, Tensor
 from estimator.vocabulary.errors import WorkloadError
 
 Named = dict[str, Any]
@@ -146,7 +146,7 @@ def _call(torch: Any, function: Any, name: str, arguments: tuple[Any, ...], keyw
     named = [(item.name, value) for item, value in zip(function._schema.arguments, arguments, strict=False)]
     named += [(key, value) for key, value in keywords.items() if key != "out"]
     inputs: list[tuple[str, Any]] = []
-    numbers: list[tuple[str, Any]] = []
+    numbers: list[tuple[str, Number]] = []
     for key, value in named:
         tensors = tensors_in(torch, value)
         inputs += [(key, tensor) for tensor in tensors]
@@ -217,7 +217,7 @@ def _replaced(module: Any, stand_ins: Named) -> Iterator[None]:
             setattr(module, name, function)
 
 
-def _attention(torch: Any, calls: list[Call], tensors: tuple[Any, ...], numbers: tuple[tuple[str, Any], ...]) -> Any:
+def _attention(torch: Any, calls: list[Call], tensors: tuple[Any, ...], numbers: tuple[tuple[str, Number], ...]) -> Any:
     """Fused attention as one call, with a gradient of one call."""
     inputs = tuple(zip(("query", "key", "value"), map(_plain, tensors), strict=True))
 

@@ -181,7 +181,7 @@ def environment_of(selection: Selection) -> dict[str, str]:
     return found
 
 
-def sensor_of(selection: Selection) -> Mapping[str, Any] | None:
+def sensor_of(selection: Selection) -> Mapping[str, object] | None:
     """The power sensor's characterisation, of the first data set that has one."""
     return next((sensor for dataset in selection.datasets if (sensor := _object(dataset.metadata.get("sensor")))), None)
 
@@ -193,7 +193,7 @@ def board_uuid(selection: Selection) -> str:
     return only[:LONGEST_TEXT] if isinstance(only, str) else ""
 
 
-def _object(value: Any) -> Mapping[str, Any]:
+def _object(value: Any) -> Mapping[str, object]:
     """A JSON object, an empty one in place of anything else."""
     return value if isinstance(value, Mapping) else {}
 

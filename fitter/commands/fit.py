@@ -128,8 +128,8 @@ def fit_command(**options: Any) -> int:
 
     progress = _progress(options["quiet"])
     _check_ways(options)
-    if is_streamed(options["datasets"], options):
-        selection = read_streamed(options["datasets"], options, progress)
+    if is_streamed(options["datasets"], options["stream"], options["scheduler"]):
+        selection = read_streamed(options["datasets"], options["gpu"], options["seed"], options["scheduler"], progress)
     else:
         selection = read_selection(options["datasets"], options["gpu"])
     gpu = asked_gpu(options["gpu"]) or load_gpu(require_one_gpu(selection))
@@ -220,7 +220,7 @@ def run(given: list[str]) -> int:
         return 1
 
 
-def _check_ways(options: Mapping[str, Any]) -> None:
+def _check_ways(options: Mapping[str, object]) -> None:
     """Refuse options that contradict each other, or the data.  Raises UsageError."""
     chosen = click.get_current_context().get_parameter_source("holdout") is not click.core.ParameterSource.DEFAULT
     if options["probes"] is not None and chosen:
@@ -272,7 +272,7 @@ def _progress(quiet: bool) -> Callable[[str], None]:
 
 
 def _fit_lines(
-    bundle: "Bundle", selection: "Selection", calibration: "Calibration", options: Mapping[str, Any], verdicts: "Sequence[Verdict]"
+    bundle: "Bundle", selection: "Selection", calibration: "Calibration", options: Mapping[str, object], verdicts: "Sequence[Verdict]"
 ) -> list[str]:
     from fitter.report.text import next_lines, selection_lines
     from fitter.validate.predictions import held_out_notes
@@ -295,8 +295,8 @@ def _fit_lines(
 
 
 def _fit_document(
-    bundle: "Bundle", selection: "Selection", calibration: "Calibration", options: Mapping[str, Any], verdicts: "Sequence[Verdict]"
-) -> dict[str, Any]:
+    bundle: "Bundle", selection: "Selection", calibration: "Calibration", options: Mapping[str, object], verdicts: "Sequence[Verdict]"
+) -> dict[str, object]:
     from fitter.report.text import selection_document
     from fitter.validate.predictions import held_out_notes, note_documents
 
@@ -335,7 +335,7 @@ def _rejected_text(rejected: "Sequence[RejectedRow]") -> str:
 
 
 def _finish(
-    selection: "Selection", notes: Sequence[str], warnings: Sequence[str], options: Mapping[str, Any], verdicts: "Sequence[Verdict]"
+    selection: "Selection", notes: Sequence[str], warnings: Sequence[str], options: Mapping[str, object], verdicts: "Sequence[Verdict]"
 ) -> int:
     """Notes, warnings and, with -v, rejected rows on stderr; what was required and missed even with --quiet; the exit status.
 

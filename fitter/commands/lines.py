@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -13,7 +13,7 @@ LONGEST_LINE: Final = 4000
 BEYOND_ASCII: Final = re.compile(r"[^\x20-\x7e\n]")
 
 
-def say(result: Mapping[str, Any] | Sequence[str]) -> None:
+def say(result: Mapping[str, object] | Sequence[str]) -> None:
     """Write a document as JSON, or lines, to stdout."""
     if isinstance(result, Mapping):
         text = json.dumps(result, indent=1, allow_nan=False, ensure_ascii=False)

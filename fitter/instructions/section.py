@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from fitter.rows.instruction_dataset import InstructionRow, InstructionRows, at_
 from fitter.validate.predictions import ErrorRow, errors_of
 
 
-def instruction_section(selection: Selection, gpu: GpuSpec) -> tuple[dict[str, Any], tuple[str, ...]]:
+def instruction_section(selection: Selection, gpu: GpuSpec) -> tuple[dict[str, object], tuple[str, ...]]:
     """The section `instruction_energies` and a remark where rows are too few for a regression; empty without rows of generated kernels.
 
     Links and copies need no regression: they are there however few the other rows are.  Raises CalibrationError where rows are too few
@@ -29,7 +29,7 @@ def instruction_section(selection: Selection, gpu: GpuSpec) -> tuple[dict[str, A
         return {}, ()
     rows, gain = selection.instructions, selection.gain_std
     links = link_energies(rows, gain)
-    table = {LINKS: links_document(links)} if links else {}
+    table: dict[str, object] = {LINKS: links_document(links)} if links else {}
     if all(row.link for row in rows.rows):
         return table, ()
     try:

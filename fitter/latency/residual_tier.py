@@ -195,7 +195,7 @@ def tier_document(shapes: ShapeErrors, predicted: GroupErrors, named: GroupError
     return FrozenMapping(document)
 
 
-def _error_document(shapes: ShapeErrors, errors: GroupErrors, keep: IntArray) -> dict[str, Any]:
+def _error_document(shapes: ShapeErrors, errors: GroupErrors, keep: IntArray) -> dict[str, object]:
     used = Fading() if errors.fading is None else errors.fading
     ln_error = shapes.mean(errors.ln_error)[keep] * (errors.fading is not None)
     names = ("near", "far", "beyond", "beyond_octaves")

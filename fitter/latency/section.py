@@ -6,7 +6,7 @@ The section is fitted as a whole first, then each class with priors around the w
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 
@@ -74,7 +74,7 @@ class SectionFit:
     """What a section's rows taught: coefficients of the section and of its classes, and how the library chooses its tiles, if known."""
 
     groups: Mapping[str, GroupFit]
-    choice: Mapping[str, Any] | None
+    choice: Mapping[str, object] | None
 
     def coefficients(self) -> dict[str, Mapping[str, float]]:
         """Coefficients by group."""

@@ -54,7 +54,7 @@ def with_power_tiers(bundle: Bundle, rows: KernelRows, seed: int) -> Bundle:
     for group, index in members.items():
         chosen = [operators[i] for i in index]
         trend = _trend(chosen, np.log(predicted_w[index]), error[index], seed)
-        document: Mapping[str, Any] = _tier(chosen, trend.left_over, seed) or {}
+        document: Mapping[str, object] = _tier(chosen, trend.left_over, seed) or {}
         tiers[group] = FrozenMapping({**tiers[group], POWER_TIER: FrozenMapping({**document, **trend.document()})})
     return replace(bundle, residuals=FrozenMapping(tiers))
 
@@ -147,7 +147,7 @@ LEAST_SCATTER: Final = 0.01
 ROBUST_PASSES: Final = 8
 
 
-def _without_power(tier: Mapping[str, Any]) -> FrozenMapping[Any]:
+def _without_power(tier: Mapping[str, object]) -> FrozenMapping[Any]:
     return FrozenMapping({name: value for name, value in tier.items() if name != POWER_TIER})
 
 

@@ -1,7 +1,7 @@
 """Selection: data sets in, accepted rows and the reasons for all others out."""
 
 from codecs import BOM_UTF8
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final
@@ -103,7 +103,7 @@ def _read_one(path: Path, gpu: GpuSpec | None) -> Selection:
     raise InputError(f"{path}: a table with columns {found}: neither a kernel dataset of `collect`, nor a {listed}")
 
 
-def _collected(table: Table, metadata: dict[str, Any], gpu: GpuSpec | None) -> Selection:
+def _collected(table: Table, metadata: Mapping[str, object], gpu: GpuSpec | None) -> Selection:
     """A kernel dataset: kernels of libraries, generated ones, and sweeps over blocks."""
     swept = is_block_sweep(table)
     generated = is_instruction(table) & ~swept
@@ -118,7 +118,7 @@ def _collected(table: Table, metadata: dict[str, Any], gpu: GpuSpec | None) -> S
     return selection
 
 
-def _selection(table: Table, kind: str, rows: Selection, metadata: dict[str, Any] | None = None) -> Selection:
+def _selection(table: Table, kind: str, rows: Selection, metadata: Mapping[str, object] | None = None) -> Selection:
     """The rows of one data set with its record and with remarks that concern no single row."""
     rejected = count_reasons(rows.rejected, power_only=False)
     used = len(table) - sum(rejected.values())

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -51,7 +51,7 @@ class SampleTask:
     gpu: the GPU to keep, and that of tables without such a column.
     """
 
-    collected: Mapping[str, Any] | None
+    collected: Mapping[str, object] | None
     gpu: GpuSpec | None
     seed: int
     section_kernels: int = SECTION_KERNELS

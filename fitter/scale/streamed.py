@@ -2,12 +2,12 @@
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from collector.dataset import is_collected, kernel_metadata
 from estimator.vocabulary.gpu import GpuSpec
@@ -85,33 +85,35 @@ def open_workers(scheduler: str | None) -> Iterator[Workers]:
         yield workers
 
 
-def is_streamed(datasets: Sequence[str], options: Mapping[str, Any]) -> bool:
+def is_streamed(datasets: Sequence[str], asked: bool, scheduler: str | None) -> bool:
     """Whether kernels are read in pieces: where it is asked for, where they lie in an object store, and where they are many."""
-    if options["stream"] or options["scheduler"] is not None or any(is_remote(name) for name in datasets):
+    if asked or scheduler is not None or any(is_remote(name) for name in datasets):
         return True
     return not all(fits_memory(name, STREAM_ROWS) for name in datasets)
 
 
-def read_streamed(datasets: Sequence[str], options: Mapping[str, Any], progress: Callable[[str], None]) -> Selection:
+def read_streamed(
+    datasets: Sequence[str], gpu_name: str | None, seed: int, scheduler: str | None, progress: Callable[[str], None]
+) -> Selection:
     """Data sets as a selection: of kernels in Parquet the counts of all rows and a sample to fit; others, such as runs of whole
     models, are read as ever.
 
     Raises InputError for what cannot be read or is given twice, SelectionError for an unknown GPU and where no row is left.
     """
-    gpu = asked_gpu(options["gpu"])
+    gpu = asked_gpu(gpu_name)
     parts: list[Selection] = []
-    with open_workers(options["scheduler"]) as workers:
+    with open_workers(scheduler) as workers:
         for name in datasets:
             table = open_partitioned(name) if is_remote(name) or _is_parquet(Path(name)) else None
             if table is not None and is_kernel_table(table.columns):
-                parts.append(_sampled(table, gpu, options["seed"], workers, progress))
+                parts.append(_sampled(table, gpu, seed, workers, progress))
             elif is_remote(name):
                 needed = ", ".join(NEEDED)
                 raise InputError(
                     f"{shown(name)}: neither a kernel dataset of `collect` nor a kernel table ({needed}, …); only these are streamed"
                 )
             else:
-                parts.append(read_selection([name], options["gpu"]))
+                parts.append(read_selection([name], gpu_name))
     return joined(parts)
 
 
