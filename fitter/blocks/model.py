@@ -22,10 +22,6 @@ from fitter.rows.block_table import BlockRows
 FEWEST_GRIDS: Final = 3
 """Different grids that a model needs (Boughzala et al., section V.B)."""
 
-JUDGED_ROUNDS: Final = 2.0
-"""Forms are judged on grids of so many rounds or more, a round being all blocks that the GPU holds at once: the published ones are for many
-blocks (Boughzala et al., section VI.C)."""
-
 START_S: Final = 4e-6
 """A launch as the GPU sees it, before any row is seen [s]: what kernels on an empty GPU take (docs/model.md, "the floor")."""
 
@@ -37,12 +33,6 @@ LN_WIDTHS: Final = np.array([1.0, 3.0, 3.0, 0.5])
 
 LATENCY_ERROR: Final = 0.005
 """Relative error of a time, unless rows scatter more [1]: what repeated launches at a locked clock do."""
-
-POWER_ERROR: Final = 0.01
-"""Relative error of a power without a standard error of its own [1]."""
-
-AWAKE_SHARE: Final = 0.5
-"""Standard deviation of a working board's power beyond rest, as a share of the power at rest [1]."""
 
 TIED: Final = 0.5
 """A coefficient of which the grids leave more than this share of the prior's width is tied to the prior [1]."""
@@ -87,7 +77,9 @@ def fit_block_model(rows: BlockRows, num_sms: int) -> BlockModel:
     model = _fitted(rows, num_sms)
     if len(np.unique(rows.blocks)) <= FEWEST_GRIDS:
         return model
-    return replace(model, scatter=_scatter(rows, num_sms, JUDGED_ROUNDS * model.resident_blocks))
+    # Forms are judged on grids of so many rounds or more, a round being all blocks that the GPU holds at once: the published ones are for
+    # many blocks (Boughzala et al., section VI.C).
+    return replace(model, scatter=_scatter(rows, num_sms, 2.0 * model.resident_blocks))
 
 
 def left_out_errors(rows: BlockRows, num_sms: int) -> dict[str, dict[str, Array]]:
@@ -196,11 +188,13 @@ def _energies(rows: BlockRows) -> tuple[Array, Array] | None:
         return None
     energy = rows.power_w * rows.latency_s
     dynamic = energy - rows.idle_w * rows.latency_s
-    std_w = np.where(np.isfinite(rows.power_std_w), rows.power_std_w, POWER_ERROR * rows.power_w)
+    # Relative error of a power without a standard error of its own.
+    std_w = np.where(np.isfinite(rows.power_std_w), rows.power_std_w, 0.01 * rows.power_w)
     weights = 1.0 / np.maximum(np.hypot(std_w, LATENCY_ERROR * rows.power_w) * rows.latency_s, np.finfo(float).tiny)
     guess = float(np.median(np.maximum(dynamic, 0.0) / rows.blocks))
     centre = np.array([guess, 0.0])
-    width = np.array([max(guess, np.finfo(float).tiny), AWAKE_SHARE * float(np.mean(rows.idle_w))])
+    # Standard deviation of a working board's power beyond rest, as a share of the power at rest.
+    width = np.array([max(guess, np.finfo(float).tiny), 0.5 * float(np.mean(rows.idle_w))])
     scaled = np.stack([rows.blocks, rows.latency_s], axis=-1) * width * weights[:, None]
     matrix = np.vstack([scaled, np.eye(len(width))])
     unit, _ = nnls(matrix, np.concatenate([dynamic * weights, centre / width]))

@@ -57,14 +57,8 @@ from fitter.validate.predictions import (
     summary_row,
 )
 
-GROUP_PRIOR: Final = {"latency": 0.08, "power": 0.06}
-"""Error of a group of kernels expected before any is seen [relative]."""
-
 PRIOR_KERNELS: Final = 5.0
-"""Kernels that this prior counts for."""
-
-MOST_FOLD_ROWS: Final = 3000
-"""Larger tables have one fold left out, not every fold in turn: it shows enough, and fits take seconds."""
+"""Kernels that the error expected of a group before any is seen counts for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +167,8 @@ def _held_out(
 ) -> dict[str, pd.DataFrame]:
     """Rows predicted by a fit without their fold, by kind; nothing where too few kernels or workloads can be left out."""
     folds = {kind_of(rows): grouped_folds(same_numbers(rows), share, seed) for rows in selection.tables}
-    if selection.kernels is not None and len(selection.kernels) > MOST_FOLD_ROWS:
+    # Larger tables have one fold left out, not every fold in turn: it shows enough, and fits take seconds.
+    if selection.kernels is not None and len(selection.kernels) > 3000:
         folds["kernels"] = folds["kernels"][:1]
     found: dict[str, list[pd.DataFrame]] = {kind: [] for kind, own in folds.items() if own}
     count = max(map(len, folds.values()), default=0)
@@ -213,8 +208,9 @@ def _uncertainty(
         groups = pd.Series(served_groups(draft.bundle, selection.kernels)).loc[rows.index]
         for quantity in QUANTITIES:
             error = (rows[f"measured_{quantity}"] / rows[f"predicted_{quantity}"]).dropna().map(math.log).abs()
+            # Error of a group of kernels expected before any is seen [relative].
             scales = {
-                group: _group_scale(group, own.to_numpy(), GROUP_PRIOR[quantity], expected[quantity])
+                group: _group_scale(group, own.to_numpy(), {"latency": 0.08, "power": 0.06}[quantity], expected[quantity])
                 for group, own in error.groupby(groups, sort=False)
             }
             stated[quantity]["groups"] = {**stated[quantity].get("groups", {}), **scales}
@@ -279,17 +275,14 @@ def _distinct(selection: Selection, group: str) -> int:
     return sum(f"{group_key(operator)}.".startswith(f"{group}.") for operator in used)
 
 
-FEW_KERNELS_STD: Final = 0.35
-"""What one product leaves open about the others of its group [ln]; 20 of published tables left 8 to 12 %, as 1/√n says, and fitted
-equations EQUATION_ERROR.  Where equations are known to leave over less, or more, so do few kernels."""
-
-
 def _of_few(std: float, count: int, expected: float) -> float:
     """A standard deviation seen on few kernels, with what so few leave open about others; that of many as it is.
 
     expected: standard deviation of what the equations of such kernels leave over once they are fitted [ln].
     """
-    open_std = FEW_KERNELS_STD * expected / EQUATION_ERROR / np.sqrt(max(count, 1))
+    # What one product leaves open about the others of its group [ln]; 20 of published tables left 8 to 12 %, as 1/√n says, and fitted
+    # equations EQUATION_ERROR.  Where equations are known to leave over less, or more, so do few kernels.
+    open_std = 0.35 * expected / EQUATION_ERROR / np.sqrt(max(count, 1))
     return float(np.hypot(std, open_std)) if count < FEWEST_POINTS else std
 
 

@@ -140,7 +140,8 @@ def family_counts(use: Sequence[Mapping[str, float]], rows: WorkloadRows) -> dic
     for i in np.unique(rows.workload_index).tolist():
         common = sum(share for group, share in use[i].items() if group in ONE_KIND)
         for group, share in use[i].items():
-            if (common if group in ONE_KIND else share) >= NOTABLE_SHARE:
+            # A group with less of the GPU time leaves no trace in the latency of a run that anything could be learnt from.
+            if (common if group in ONE_KIND else share) >= 0.1:
                 found.setdefault(group, set()).add(rows.workloads[i].model_family)
     alike = set().union(*(families for group, families in found.items() if group in ONE_KIND))
     return {group: len(alike if group in ONE_KIND else families) for group, families in sorted(found.items())}
@@ -149,10 +150,6 @@ def family_counts(use: Sequence[Mapping[str, float]], rows: WorkloadRows) -> dic
 def untested_std(shares: Mapping[str, float], counts: Mapping[str, int]) -> float:
     """Standard deviation of ln(GPU time) for kernels that too few families used, as `estimator.uncertainty.sources` states it."""
     return float(joined(share * UNTESTED_STD.get(counts.get(group, 0), 0.0) for group, share in shares.items()))
-
-
-NOTABLE_SHARE: Final = 0.1
-"""A group with less of the GPU time leaves no trace in the latency of a run that anything could be learnt from [1]."""
 
 
 def stated_uncertainty(

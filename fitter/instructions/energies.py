@@ -38,15 +38,9 @@ from fitter.rows.instruction_dataset import InstructionRow, InstructionRows
 PRIOR_STD: Final[dict[str, float]] = {INSTRUCTION: 300.0, ISSUE: 3e3, LOOP: 300.0, STALL: 3e3, TRANSACTION: 1e5, CONSTANT: 1e3, HEAT: 30.0}
 """Standard deviation of each term around 0 before any row is seen [pJ, W, W/K]: far beyond any GPU's."""
 
-DECIDED: Final = 0.1
-"""A term is identified where rows leave less than this share of the prior's standard deviation."""
-
 MOST_SCATTER: Final = 0.3
 LEAST_POWER_STD_W: Final = 0.1
 """Power is not known better than this, however many readings [W]."""
-
-SHAPE_STD: Final = 0.15
-"""How much of the change of constant power, from the reference to a row's voltage and clock, its shape may miss [1]."""
 
 MODEL_STD: Final = 0.005
 """What voltage and temperature do to leakage and is in no term, as a share of every energy [relative]: the voltage of a board sags by
@@ -55,9 +49,6 @@ up to 1 % under load, and leakage follows its fourth power where the terms have 
 OPERANDS_STD: Final = 0.03
 """How much instructions of one class differ by what they read, registers, numbers and reused operands [relative].  Assumed: no rows of
 real boards tell it yet; a class is measured with the operands of its own kernels, and priced for all."""
-
-LEAST_RANGE_K: Final = 3.0
-"""Temperatures at rest that span less say nothing about how power at rest follows them [K]."""
 
 FEWEST_ROWS: Final = 12
 """Fewer runs cannot tell a body from its loop, from stalls and from constant power."""
@@ -160,7 +151,8 @@ def excess_power_w(rows: InstructionRows) -> tuple[Array, Array]:
             raise CalibrationError("no row of generated kernels has its power at rest; collect them again")
         middle = float(idle_c[known].mean())
         slope = 0.0
-        if np.ptp(idle_c[known]) >= LEAST_RANGE_K:
+        # Temperatures at rest that span less say nothing about how power at rest follows them [K].
+        if np.ptp(idle_c[known]) >= 3.0:
             slope = max(0.0, float(np.polyfit(idle_c[known] - middle, idle[known], 1)[0]))
         level = float((idle[known] - slope * (idle_c[known] - middle)).mean())
         scatter = float(np.std(idle[known] - level - slope * (idle_c[known] - middle)))
@@ -216,7 +208,8 @@ def _prior_std(terms: tuple[str, ...]) -> Array:
 def _weights(system: _System, scatter: float, values: Array) -> Array:
     """One over the standard deviation of each row, shape (n,) [1/W]; `values` are the terms as far as they are known."""
     relative = scatter * np.maximum(system.excess_w, 1.0)
-    shaped = SHAPE_STD * np.abs(system.shape - 1.0) * values[system.terms.index(CONSTANT)]
+    # How much of the change of constant power, from the reference to a row's voltage and clock, its shape may miss.
+    shaped = 0.15 * np.abs(system.shape - 1.0) * values[system.terms.index(CONSTANT)]
     rare = np.array([term == INSTRUCTION + RARE for term in system.terms])
     lumped = RARE_SPREAD * system.rates[:, rare] @ values[rare]
     return np.asarray(1.0 / np.sqrt(system.std_w**2 + relative**2 + shaped**2 + lumped**2), dtype=np.float64)
@@ -254,5 +247,6 @@ def _covariance(system: _System, values: Array, scatter: float) -> tuple[Array, 
     whole = np.linalg.inv(scaled.T @ scaled + np.eye(len(prior)))
     covariance = np.diag(np.diag(whole))
     covariance[np.ix_(free, free)] = np.linalg.inv(scaled[:, free].T @ scaled[:, free] + np.eye(int(free.sum())))
-    decided: BoolArray = np.sqrt(np.diag(covariance)) < DECIDED
+    # A term is identified where rows leave less than this share of the prior's standard deviation.
+    decided: BoolArray = np.sqrt(np.diag(covariance)) < 0.1
     return covariance * np.outer(prior, prior), decided

@@ -26,10 +26,6 @@ from fitter.rows.screening import taken
 ERROR_SCALE: Final = 0.05
 """Ordinary relative error of a kernel; errors well beyond it count linearly."""
 
-DURATION_WEIGHT: Final = 0.2
-"""Rows count as (their time)^this: long kernels make up the time of a workload, and short ones outnumber them.  Products that are larger
-than all fitted ones err by 4.1 % with, by 4.9 % without (linear layers, A100)."""
-
 INFORMATIVE_ROWS: Final = 600.0
 """However many rows a table has, they count as fewer than this many: kernels of a kind err alike."""
 
@@ -41,9 +37,6 @@ MORE_ROUNDS: Final = 13
 """Rounds go on, up to so many more, while each lowers the objective to below this share: where starting coefficients choose other tiles
 than the library, each round mends only some.  400 fp32 batched products on A100 without names err by 6 % with, by 15 % without."""
 
-ROUND_EVALUATIONS: Final = 12
-LAST_EVALUATIONS: Final = 30
-
 FIXED_WIDTH: Final = 1e-3
 """A coefficient with a narrower prior is a constant."""
 
@@ -51,18 +44,13 @@ IDENTIFIED_SHRINKAGE: Final = 0.7
 """A coefficient is identified when the data shrink its prior's width to below this share."""
 
 FLOOR_QUANTILE: Final = 0.02
-FLOOR_BAND: Final = 1.15
-"""Rows within this factor of the shortest times show a host's launch floor, if they are many."""
+"""The shortest times of a group are this quantile of all."""
 
-FLOOR_ROWS: Final = 10
 FLOOR_SHARE: Final = 0.02
-"""Fewer rows, or a smaller share, near the shortest time are no floor."""
+"""A smaller share of the rows near the shortest time is no floor, as are few rows."""
 
 HOST_FLOOR_S: Final = 20e-6
 """A floor this long is a host's way to and from a launch; no kernel's own fixed cost is [s]."""
-
-HOST_SHARE: Final = 0.6
-"""Share of a host's floor that usually passes before the kernel starts [1]."""
 
 SHORTEST_EPSILON: Final = 0.3
 LARGEST_EPSILON: Final = 0.8
@@ -213,10 +201,10 @@ class _Fit:
         shift = np.clip(start, *self.limits)
         known = self.problem.settled.all() or self.problem.candidates.tile_area.shape[1] == 1
         for _ in range(0 if known else rounds - 1):
-            shift = self.solve(chosen_phases(self.problem, self.vector(shift)), shift, ROUND_EVALUATIONS).log_shift
+            shift = self.solve(chosen_phases(self.problem, self.vector(shift)), shift, 12).log_shift
         phases, loss = chosen_phases(self.problem, self.vector(shift)), np.inf
         for _ in range(1 if known else MORE_ROUNDS):
-            solution = self.solve(phases, shift, LAST_EVALUATIONS)
+            solution = self.solve(phases, shift, 30)
             shift, before = solution.log_shift, loss
             phases = chosen_phases(self.problem, self.vector(shift))
             loss = self.loss(phases, shift)
@@ -259,7 +247,9 @@ class _Fit:
 
 def row_weights(latency_s: Array, weight: Array) -> Array:
     """Weights of rows against each other and, all together, against the priors; shape (n,)."""
-    relative = weight * (latency_s / np.median(latency_s)) ** DURATION_WEIGHT
+    # Long kernels make up the time of a workload, and short ones outnumber them.  Products that are larger than all fitted ones err by 4.1
+    # % with, by 4.9 % without (linear layers, A100).
+    relative = weight * (latency_s / np.median(latency_s)) ** 0.2
     result: Array = relative / relative.mean() * INFORMATIVE_ROWS / (INFORMATIVE_ROWS + len(weight))
     return result
 
@@ -282,12 +272,14 @@ def _with_host(problem: KernelProblem, priors: dict[str, Prior]) -> dict[str, Pr
     if "offset_s" in priors:  # known from the whole of which these rows are a part
         return priors
     shortest = float(np.quantile(problem.latency_s, FLOOR_QUANTILE))
-    near = int((problem.latency_s < FLOOR_BAND * shortest).sum())
-    if "floor_s" not in priors and near >= max(FLOOR_ROWS, FLOOR_SHARE * len(problem)):
+    # Rows near the shortest times show a host's launch floor, if they are many.
+    near = int((problem.latency_s < 1.15 * shortest).sum())
+    if "floor_s" not in priors and near >= max(10, FLOOR_SHARE * len(problem)):
         priors["floor_s"] = Prior(centre=shortest, width=FLOOR_WIDTH)
     epsilon = priors["epsilon_s"]
     if "floor_s" in priors and shortest > HOST_FLOOR_S:
-        start = HOST_SHARE * shortest
+        # This share of a host's floor usually passes before the kernel starts.
+        start = 0.6 * shortest
     else:
         without = coefficient_vector({name: prior.centre for name, prior in priors.items()} | {"epsilon_s": 0.0, "floor_s": 0.0})
         rest = problem.latency_s - kernel_seconds(chosen_phases(problem, without), without, problem.sm_clock_hz, problem.ratio)

@@ -25,13 +25,6 @@ from fitter.rows.rejected import RejectedRow
 TileSource = Literal["auto", "free"]
 """Tiles of matrix products: from kernel names where most rows have them, or the fastest candidate."""
 
-NAMED_SHARE: Final = 0.5
-"""Kernel names decide where at least this share of a section's rows has them."""
-
-WIDEST_SPLIT: Final = 64.0
-"""Split-K that a library may choose where kernels have no names; with the architecture's usual limits products err by 7.3 %, not 6.6 %
-(A100)."""
-
 SIBLING_NARROWING: Final = 0.5
 """Widths of priors around a sibling's coefficients, in widths of the general priors."""
 
@@ -189,9 +182,6 @@ COMMON: Final = ("floor_s", "l2_knee", "l2_knee_exponent")
 """Coefficients of the host (its launch floor) and of the board (its L2), the same for all kernels.  Without what one family shows of them
 the others err more: of a simulated campaign copies by 5.0 % and not 3.9 %, softmax by 5.3 % and not 4.7 %."""
 
-COMMON_WIDTH: Final = 0.05
-"""They are known no better than this [ln]."""
-
 
 def _common(pooled: Mapping[str, GroupFit]) -> dict[str, Prior]:
     """Priors of the common coefficients: as the first family says whose kernels show them."""
@@ -199,7 +189,7 @@ def _common(pooled: Mapping[str, GroupFit]) -> dict[str, Prior]:
     for name in COMMON:
         fit = next((fit for fit in pooled.values() if fit.identified.get(name) and name in fit.coefficients), None)
         if fit is not None:
-            found[name] = Prior(centre=fit.coefficients[name], width=max(fit.ln_std[name], COMMON_WIDTH))
+            found[name] = Prior(centre=fit.coefficients[name], width=max(fit.ln_std[name], 0.05))
     return found
 
 
@@ -242,10 +232,12 @@ def _section(part: _Part, gpu: GpuSpec, seed: int, tiles: TileSource, siblings: 
     priors |= {name: prior for name, prior in siblings.common.items() if name == "floor_s" or name in priors}
     if not matrix:
         return KernelSection(part.key, part.rows, gpu, priors, "none", seed=seed)
-    if tiles == "auto" and float(np.isfinite(part.rows.known.tile_m).mean()) >= NAMED_SHARE:
+    # Kernel names decide where at least half of a section's rows have them.
+    if tiles == "auto" and float(np.isfinite(part.rows.known.tile_m).mean()) >= 0.5:
         return KernelSection(part.key, part.rows, gpu, priors, "chosen", seed=seed)
     if gpu.architecture not in PERSISTENT_ARCHITECTURES and not on_cuda:
-        priors["widest_split"] = Prior(centre=WIDEST_SPLIT, width=0.0)
+        # With the architecture's usual limits of split-K products err by 7.3 %, not 6.6 % (A100).
+        priors["widest_split"] = Prior(centre=64.0, width=0.0)
     return KernelSection(part.key, part.rows, gpu, priors, "free", seed=seed)
 
 

@@ -32,8 +32,7 @@ LEVEL: Final = 0.9
 """Share of kernels inside their interval."""
 
 FEWEST_FAR: Final = 30
-FAR_WIDENING: Final = 1.3
-"""With fewer far kernels than that their quantile is the near one times this."""
+"""With fewer far kernels than that their quantile is 1.3 times the near one."""
 
 FEWEST_NEAR: Final = 9
 """Fewer errors have no 90 % quantile: the largest of n lies above the next one with n / (n + 1).  Probes that were chosen to differ have
@@ -106,12 +105,12 @@ def interval_quantiles(
         near = far = half / (SPREAD_OFFSET + float(mean.mean()))
     elif near_rows.sum() >= FEWEST_NEAR:
         near = _quantile(ratio[near_rows])
-        far = _quantile(ratio[~near_rows]) if (~near_rows).sum() >= FEWEST_FAR else FAR_WIDENING * near
+        far = _quantile(ratio[~near_rows]) if (~near_rows).sum() >= FEWEST_FAR else 1.3 * near
     else:
         near = far = _quantile(ratio)
     tested = [rows for rows in largest if len(rows.bare)]
     if not tested:
-        return near, max(far, near), half, UNTESTED_OCTAVES
+        return near, max(far, near), half, 1.0
     walked = [rows.errors(fading) / np.sqrt(np.maximum(rows.excess / FIRST_OCTAVES, 1.0)) for rows in tested]
     beyond = NEXT_GROWTH * max(_quantile(np.abs(error)) for error in walked) + _drift(walked)
     return near, max(far, near), beyond, FIRST_OCTAVES
@@ -121,10 +120,6 @@ def _drift(errors: Sequence[Array]) -> float:
     """A mean error that has one sign in all of several rehearsals, shape (·,) each: it goes on growing beyond them [ln]; else 0."""
     means = np.array([error.mean() for error in errors])
     return float(np.abs(means).max()) if len(means) > 1 and abs(np.sign(means).sum()) == len(means) else 0.0
-
-
-UNTESTED_OCTAVES: Final = 1.0
-"""Where no forecast was tested the interval holds this far beyond the largest work before it grows [octave]."""
 
 
 def few_errors_half(error: Array, expected: float) -> float:

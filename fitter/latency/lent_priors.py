@@ -25,9 +25,6 @@ SCHEDULED: Final = ("wave_exponent", "waves", "store")
 """How blocks follow one another and give up their output: where they persist, one's output leaves while the next tile is multiplied, and
 what is left under these names says nothing about blocks that come and go."""
 
-LEAST_EPSILON: Final = 0.3
-"""A kernel's fixed cost keeps this share where a part of it is told apart by the clock [1]."""
-
 Values = Mapping[str, Mapping[str, float]]
 
 
@@ -67,7 +64,7 @@ def transferred_priors(values: Mapping[str, float], priors: Mapping[str, Prior],
     if "start" in values and "start" not in priors:
         epsilon += values["start"] * start_s
     elif "start" in priors and "start" not in values:
-        epsilon = max(epsilon - priors["start"].centre * start_s, LEAST_EPSILON * epsilon)
+        epsilon = max(epsilon - priors["start"].centre * start_s, 0.3 * epsilon)
     known = {**values, "epsilon_s": epsilon}
     moved = around(known, priors, narrowing)
     if values.get("floor_s", 0.0) > 0.0:

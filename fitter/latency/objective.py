@@ -15,11 +15,6 @@ from scipy.optimize import least_squares
 
 from estimator.vocabulary.quantities import Array
 
-DIFFERENCE_STEP = 1e-4
-"""Step of the numeric derivatives in ln θ; predictions are smooth in it to about 1e-8."""
-
-MOST_EVALUATIONS = 40
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
@@ -45,13 +40,10 @@ def robust_slope(error: Array, scale: Array | float) -> Array:
     z = error / scale
     bend = np.sqrt(1.0 + z * z / 2.0)
     residual = np.abs(robust_residual(error, scale))
-    small = residual < SMALL_RESIDUAL
+    # Below it the loss is quadratic to machine precision.
+    small = residual < 1e-6
     result: Array = np.where(small, 1.0, np.abs(z) / (np.where(small, 1.0, residual) * bend)) / scale
     return result
-
-
-SMALL_RESIDUAL = 1e-6
-"""Below this |residual| the loss is quadratic to machine precision."""
 
 
 def solve(
@@ -62,7 +54,7 @@ def solve(
     scale: Array | float,
     weight: Array | float = 1.0,
     start: Array | None = None,
-    evaluations: int = MOST_EVALUATIONS,
+    evaluations: int = 40,
     limits: tuple[Array, Array] = (np.array(-np.inf), np.array(np.inf)),
 ) -> Solution:
     """Least squares in ln θ.
@@ -87,7 +79,8 @@ def solve(
 
     first = np.zeros(len(prior_width)) if start is None else start
     jac = "2-point" if at(first.tobytes())[1] is None else jacobian
-    found = least_squares(residuals, first, bounds=limits, max_nfev=evaluations, diff_step=DIFFERENCE_STEP, jac=jac)
+    # Predictions are smooth in ln θ to about 1e-8.
+    found = least_squares(residuals, first, bounds=limits, max_nfev=evaluations, diff_step=1e-4, jac=jac)
     return Solution(
         log_shift=found.x,
         covariance=_sandwich(found.jac, found.fun, len(log_target)),

@@ -43,9 +43,6 @@ BEYOND_SHARES: Final = (0.0, 0.25, 0.5, 0.75, 1.0)
 UNFADED: Final = (1e6,)
 """Kriging fades by itself; its neighbours' distances say nothing [octave]."""
 
-RELUCTANCE: Final = 0.05
-"""By so much of itself must the error of forecasts fall for each octave of reach, and for giving up all of the share [1]."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeErrors:
@@ -149,7 +146,8 @@ def best_fading(sets: Sequence[Forecast], reaches: Sequence[float] = REACHES) ->
         tried = Fading(reach=reach, beyond_share=share)
         found = [rows.errors(tried) for rows in filled]
         loss = float(np.mean([np.abs(found[0]).mean(), *(np.abs(error - np.median(error)).mean() for error in found[1:])]))
-        loss *= 1.0 + RELUCTANCE * (np.log2(reach / usual) ** 2 + (1.0 - share) ** 2)
+        # By so much of itself must the error of forecasts fall for each octave of reach, and for giving up all of the share.
+        loss *= 1.0 + 0.05 * (np.log2(reach / usual) ** 2 + (1.0 - share) ** 2)
         if loss < least:
             best, least = tried, loss
     useful = np.abs(filled[0].errors(best)).mean() < np.abs(filled[0].bare).mean()
@@ -222,9 +220,6 @@ def _compact(sizes: Array) -> tuple[float, ...]:
 MOST_KRIGED: Final = 400
 """Rows of a group up to which kriging is tried; more cost seconds and a large bundle, and have near neighbours anyway."""
 
-SHARE_DIGITS: Final = 4
-WEIGHT_DIGITS: Final = 5
-
 
 def fit_kriging(points: Array, features: PhaseFeatures, ln_error: Array) -> Kriging:
     """Kriging over rows with these errors, shape (n,); errors beyond LARGEST_CORRECTION count as that."""
@@ -243,10 +238,8 @@ def kriging_document(known: Kriging, shape: IntArray, beyond_share: float) -> Fr
             "shape": tuple(shape.tolist()),
             "sm_clock_mhz": tuple(np.round(np.exp2(features.log_clock) / 1e6, 3).tolist()),
             "tile_area": tuple(features.tile_area.tolist()) if features.tile_area.any() else (0.0,),
-            "shares": FrozenMapping(
-                {name: tuple(np.round(column, SHARE_DIGITS).tolist()) for name, column in shares.items() if column.any()}
-            ),
-            "weight": tuple(np.round(known.weight, WEIGHT_DIGITS).tolist()),
+            "shares": FrozenMapping({name: tuple(np.round(column, 4).tolist()) for name, column in shares.items() if column.any()}),
+            "weight": tuple(np.round(known.weight, 5).tolist()),
             "beyond_share": beyond_share,
         }
     )

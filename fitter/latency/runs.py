@@ -35,9 +35,6 @@ RUN_SCALE: Final = 0.06
 IDENTIFIED_SHRINKAGE: Final = 0.7
 """A coefficient is called identified when the data shrink its prior's width to below this share."""
 
-MEASURED_WIDTH: Final = 0.3
-"""Prior widths shrink to this share for groups whose kernels were measured alone."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TiedParameter:
@@ -151,8 +148,9 @@ def fit_latency(rows: WorkloadRows, gpu: GpuSpec, measured_groups: Mapping[str, 
 
 def _with_widths(parameters: Sequence[TiedParameter], measured: Mapping[str, object]) -> tuple[TiedParameter, ...]:
     """Parameters with narrower priors where all groups that they act on were measured alone."""
+    # Priors are narrow for groups whose kernels were measured alone.
     return tuple(
-        replace(parameter, width=parameter.width * (MEASURED_WIDTH if any(group in measured for group in parameter.groups) else 1.0))
+        replace(parameter, width=parameter.width * (0.3 if any(group in measured for group in parameter.groups) else 1.0))
         for parameter in parameters
     )
 
@@ -291,7 +289,7 @@ def _solve(rows: WorkloadRows, problem: _Problem, widths: Array) -> tuple[Soluti
     target, count = np.log(rows.latency_s), len(rows)
     solution = solve(lambda x: (problem.log_paces(x)[:count], None), target, widths, scale=RUN_SCALE, weight=rows.weight)
     shift, twice, share = solution.log_shift, np.tile(target, 2), SLOW_SHARE
-    for _ in range(PACE_ROUNDS):
+    for _ in range(8):
         cost = robust_residual(problem.log_paces(shift) - twice, RUN_SCALE) ** 2
         slow = slow_probability(cost.reshape(2, count), share)
         share = slow_share(slow, problem.launch_bound(shift))
@@ -303,7 +301,6 @@ def _solve(rows: WorkloadRows, problem: _Problem, widths: Array) -> tuple[Soluti
     return solution, slow
 
 
-PACE_ROUNDS: Final = 8
 SETTLED: Final = 1e-3
 """Rounds of telling the paces apart and fitting; the last one moves no parameter by more than this [ln]."""
 

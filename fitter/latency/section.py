@@ -35,18 +35,12 @@ Tiles = Literal["none", "free", "chosen"]
 """Where the tile of a kernel comes from: it has none, it is the fastest candidate, or how the library weighs time and its likings was
 learnt from kernel names (`estimator.model.tile_choice`)."""
 
-CLASS_NARROWING: Final = 0.5
-"""Widths of a class's priors around the section's coefficients, in widths of the section's own priors."""
-
 FEWEST_CLASS_ROWS: Final = 12
 FEWEST_CLASS_SHAPES: Final = 8
 """Classes with fewer rows, or with fewer shapes (each measured at several clocks), keep the section's coefficients."""
 
 MOST_FREE_ROWS: Final = 4000
 """With free tiles a random choice of this many rows sets the coefficients."""
-
-REFIT_ROUNDS: Final = 2
-"""Rounds of a fit that starts from a similar one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,14 +142,14 @@ def fit_classes(
     problem: KernelProblem, leaves: Sequence[str], key: str, priors: Mapping[str, Prior], start: SectionFit | None
 ) -> dict[str, GroupFit]:
     """The section's coefficients under `key`, and those of each class with enough rows under its own key."""
-    rounds = TILE_ROUNDS if start is None else REFIT_ROUNDS
+    rounds = TILE_ROUNDS if start is None else 2
     known = {} if start is None else start.coefficients()
     whole = fit_group(problem, priors, start=known.get(key), rounds=rounds)
     groups = {key: whole}
     classes = _members(leaves)
     if list(classes) == [key]:
         return groups
-    narrowed = class_priors(whole.coefficients, priors, CLASS_NARROWING)
+    narrowed = class_priors(whole.coefficients, priors, 0.5)
     for leaf, index in classes.items():
         if leaf != key and len(index) >= FEWEST_CLASS_ROWS:
             groups[leaf] = fit_group(problem.select(index), narrowed, start=known.get(leaf), rounds=rounds)

@@ -22,12 +22,8 @@ seen, and likings, which start even, tell how far a few names speak against them
 SPLITS: Final = np.array([1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64])
 """Split-K factors that are told apart; others count as the nearest."""
 
-LIKING_WIDTH: Final = 3.0
-"""Standard deviation of likings before any is seen [ln of odds]."""
-
 FIRST_SHARPNESS: Final = 15.0
-SHARPNESS_WIDTH: Final = 1.0
-"""How sharply libraries compare times before any is seen: odds fall e-fold for 1/15 more time; deviation of its logarithm."""
+"""How sharply libraries compare times before any is seen: odds fall e-fold for 1/15 more time."""
 
 DIGITS: Final = 4
 
@@ -100,7 +96,8 @@ def _likelihood_fit(log_seconds: Array, possible: BoolArray, label: IntArray, ti
         value = float((top[:, 0] + np.log(total[:, 0]) - score[rows, label]).sum())
         error[rows, label] -= 1.0
         slope = np.concatenate([[-(error * sharpness * relative).sum()], error.sum(axis=0) @ design])
-        width = np.concatenate([[SHARPNESS_WIDTH], np.full(len(values) - 1, LIKING_WIDTH)])
+        # Standard deviations before any is seen: of the sharpness [ln], and of likings [ln of odds].
+        width = np.concatenate([[1.0], np.full(len(values) - 1, 3.0)])
         return value + 0.5 * float(((values / width) ** 2).sum()), slope + values / width**2
 
     found = minimize(loss, np.zeros(1 + tiles + splits), jac=True, method="L-BFGS-B")

@@ -36,23 +36,11 @@ IDENTIFIED_SHRINKAGE: Final = 0.7
 EXPONENTS: Final = (2.0, 2.25, 2.5, 2.75, 3.0, 3.25, 3.5)
 """Candidates for the effective voltage exponent: 2 is switching alone."""
 
-EXPONENT_STEP: Final = 0.25
-EXPONENT_SHARE: Final = 0.5
-"""Distance of two candidates, and the standard deviation of the chosen one about the truth in these steps."""
-
 DEFAULT_EXPONENT: Final = 3.0
 """Effective exponent where one clock, or a flat voltage, cannot tell."""
 
-SHAPE_ROWS: Final = 30.0
-"""Rows from which on the data gain on the priors of exponent and edge."""
-
 KNEES: Final = (0.5, 0.6, 0.65, 0.7, 0.75, 0.8, 0.9, 1.0, 1.2)
-SHARPNESSES: Final = (3.0, 4.0, 5.0, 6.0)
 """Candidates for the edge beyond which warm operands leave L2."""
-
-KNEE_LN_WIDTH: Final = 0.25
-SHARPNESS_LN_WIDTH: Final = 0.35
-"""Prior widths of their logarithms."""
 
 KNEE_SPAN: Final = (0.3, 2.0)
 KNEE_ROWS: Final = 30
@@ -139,15 +127,11 @@ def fit_power(rows: PowerRows, tables: BoardTables, reference_clock_mhz: float, 
     )
 
 
-TELLING_TEMPERATURE_ROWS: Final = 30
-TELLING_TEMPERATURE_RANGE_K: Final = 5.0
-"""Rows with a temperature, and their range, from which on they tell leakage apart."""
-
-
 def operating_line(rows: PowerRows) -> tuple[float, float] | None:
     """Temperature of the measured board as a line in its power [°C], [K/W]; None where rows do not tell it."""
     known = np.isfinite(rows.temperature_c)
-    if known.sum() < TELLING_TEMPERATURE_ROWS or np.ptp(rows.temperature_c[known]) < TELLING_TEMPERATURE_RANGE_K:
+    # So many rows with a temperature, over such a range [K], tell leakage apart.
+    if known.sum() < 30 or np.ptp(rows.temperature_c[known]) < 5.0:
         return None
     slope, base = np.polyfit(rows.power_w[known], rows.temperature_c[known], 1)
     return (float(base), float(slope)) if slope > 0.0 else (float(rows.temperature_c[known].mean()), 0.0)
@@ -182,7 +166,7 @@ def _chosen_shape(problem: _Problem, exponents: Sequence[float]) -> PowerShape:
     near = (problem.rows.warm_ratio > KNEE_SPAN[0]) & (problem.rows.warm_ratio < KNEE_SPAN[1])
     if near.sum() < KNEE_ROWS:
         return shape
-    shape = _cheapest(problem, [replace(shape, warm_knee=knee, warm_sharpness=edge) for knee in KNEES for edge in SHARPNESSES])
+    shape = _cheapest(problem, [replace(shape, warm_knee=knee, warm_sharpness=edge) for knee in KNEES for edge in (3.0, 4.0, 5.0, 6.0)])
     return _cheapest(problem, [replace(shape, exponent=exponent) for exponent in exponents])
 
 
@@ -190,15 +174,16 @@ def _cheapest(problem: _Problem, shapes: Sequence[PowerShape]) -> PowerShape:
     if len(shapes) == 1:
         return shapes[0]
     count = len(problem.rows.power_w)
-    costs = [problem.solve(shape).cost + _shape_cost(shape) * PRIOR_WEIGHT**2 * min(1.0, SHAPE_ROWS / count) for shape in shapes]
+    # The data gain on the priors of exponent and edge from 30 rows on.
+    costs = [problem.solve(shape).cost + _shape_cost(shape) * PRIOR_WEIGHT**2 * min(1.0, 30.0 / count) for shape in shapes]
     return shapes[int(np.argmin(costs))]
 
 
 def _shape_cost(shape: PowerShape) -> float:
     """Squared distance of a shape from its prior, in widths."""
     exponent = (shape.exponent - DEFAULT_EXPONENT) / VOLTAGE_EXPONENT_STD
-    knee = np.log(shape.warm_knee / WARM_KNEE) / KNEE_LN_WIDTH
-    sharpness = np.log(shape.warm_sharpness / WARM_SHARPNESS) / SHARPNESS_LN_WIDTH
+    knee = np.log(shape.warm_knee / WARM_KNEE) / 0.25
+    sharpness = np.log(shape.warm_sharpness / WARM_SHARPNESS) / 0.35
     return float(exponent**2 + knee**2 + sharpness**2)
 
 
@@ -212,6 +197,7 @@ def _covariance(problem: _Problem, shape: PowerShape, design: Array, found: Powe
         larger = np.sqrt(np.maximum(np.diag(by_kind) / np.diag(covariance), 1.0))
         covariance = covariance * np.outer(larger, larger)
     if tellable:
-        moved = problem.solve(replace(shape, exponent=shape.exponent + EXPONENT_STEP)).values - found.values
-        covariance = covariance + np.outer(moved, moved) * EXPONENT_SHARE**2
+        moved = problem.solve(replace(shape, exponent=shape.exponent + 0.25)).values - found.values
+        # Two candidates lie 0.25 apart, and the chosen one's standard deviation about the truth is half of that.
+        covariance = covariance + np.outer(moved, moved) * 0.5**2
     return covariance + count_covariance(found.values)

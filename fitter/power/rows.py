@@ -1,7 +1,6 @@
 """Rows of the power fit: event rates of kernels measured alone, and of runs of whole workloads."""
 
 from collections.abc import Mapping
-from typing import Final
 
 import numpy as np
 
@@ -15,12 +14,6 @@ from estimator.vocabulary.quantities import HZ_PER_MHZ
 from fitter.latency.runs import LatencyFit, group_table, run_kernels, run_seconds
 from fitter.power.solver import PowerRows
 from fitter.rows.columns import KernelRows, WorkloadRows
-
-HOST_BOUND_FLOORS: Final = 1.3
-"""Kernels faster than this many times the host's launch floor may have waited for their launch [1]."""
-
-HOST_BOUND_WEIGHT: Final = 0.01
-"""Weight of such a kernel's power in the fit [1]."""
 
 
 def workload_power_rows(rows: WorkloadRows, gpu: GpuSpec, latency: LatencyFit) -> PowerRows:
@@ -64,7 +57,8 @@ def kernel_power_rows(rows: KernelRows, gpu: GpuSpec, groups: Mapping[str, Mappi
         warm_ratio=load.warm_ratio,
         busy=load.busy,
         temperature_c=keep.temperature_c,
-        weight=np.where(keep.latency_s < HOST_BOUND_FLOORS * coefficients[:, COLUMN["floor_s"]], HOST_BOUND_WEIGHT, 1.0) * keep.weight,
+        # Kernels faster than 1.3 times the host's launch floor may have waited for their launch: their power counts for little.
+        weight=np.where(keep.latency_s < 1.3 * coefficients[:, COLUMN["floor_s"]], 0.01, 1.0) * keep.weight,
         relative_std=np.where(np.isfinite(keep.power_std_w), keep.power_std_w / keep.power_w, 0.0),
         kind=np.array([f"{o.family}.{o.operator}{'.cuda' if o.cuda_cores else ''}" for o in operators]),
     )

@@ -47,9 +47,6 @@ PRIOR_WEIGHT: Final = 0.02
 
 PRIOR_ROWS: Final = 30.0
 
-READING_SCALE: Final = 0.2
-"""Relative measuring error of a row from which on its weight falls."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerRows:
@@ -112,7 +109,8 @@ def solve_power(rows: PowerRows, point: OperatingPoint, design: Array, priors: P
     """Coefficients that explain power beyond idle, with relative errors; `design` as from `design_matrix`, `priors` as PRIOR."""
     relative = design / rows.power_w[:, None]
     target = (rows.power_w - point.idle_w) / rows.power_w
-    weight = rows.weight / (1.0 + (rows.relative_std / READING_SCALE) ** 2)
+    # The weight of a row falls from a relative measuring error of 20 % on.
+    weight = rows.weight / (1.0 + (rows.relative_std / 0.2) ** 2)
     root = np.sqrt(weight)
     prior, prior_target = prior_rows(len(target), priors)
     values, _ = nnls(np.vstack([relative * root[:, None], prior]), np.concatenate([target * root, prior_target]))

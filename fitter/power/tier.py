@@ -106,7 +106,8 @@ def _trend(operators: list[Operator], equation: Array, error: Array, seed: int) 
                 common, tried = _line(place[~test], error[~test])
                 flat = _common(error[~test])
                 losses += np.abs(error[test] - flat).sum(), np.abs(error[test] - common - tried * place[test]).sum()
-        if losses[1] < SLOPE_GAIN * losses[0]:
+        # A slope must lower the error of kernels left out by 5 %.
+        if losses[1] < 0.95 * losses[0]:
             slope = round(_line(place, error)[1], ERROR_DIGITS)
     common = round(_common(error - slope * place), ERROR_DIGITS)
     span = (float(equation.min()), float(equation.max()))
@@ -120,31 +121,22 @@ def _common(error: Array) -> float:
 
 def _line(place: Array, error: Array) -> tuple[float, float]:
     """Common part and slope of errors over their place, both pulled to 0 as if COMMON_ROWS rows of the usual place said so."""
-    scatter = max(float(np.median(np.abs(error - np.median(error)))), LEAST_SCATTER)
+    # Power repeats no better than 1 %.
+    scatter = max(float(np.median(np.abs(error - np.median(error)))), 0.01)
     design = np.column_stack([np.ones(len(error)), place])
-    pull = np.diag([COMMON_ROWS, COMMON_ROWS * (scatter / SLOPE_WIDTH) ** 2])
+    # Slopes usually differ from 0 by 0.3 (assumed).
+    pull = np.diag([COMMON_ROWS, COMMON_ROWS * (scatter / 0.3) ** 2])
     weight = np.ones(len(error))
     values: Array = np.zeros(2)
-    for _ in range(ROBUST_PASSES):
+    for _ in range(8):
         weighted = design * weight[:, None]
         values = np.asarray(np.linalg.solve(weighted.T @ design + pull, weighted.T @ error), dtype=np.float64)
         weight = 1.0 / np.sqrt(1.0 + ((error - design @ values) / scatter) ** 2)
     return float(values[0]), float(np.clip(values[1], -STEEPEST, STEEPEST))
 
 
-SLOPE_WIDTH: Final = 0.3
-"""How far slopes usually differ from 0 (assumed) [1]."""
-
 STEEPEST: Final = 0.7
 """No kind of kernel gains or loses more of its power's growth than this [1]."""
-
-SLOPE_GAIN: Final = 0.95
-"""A slope must lower the error of kernels left out to below this share [1]."""
-
-LEAST_SCATTER: Final = 0.01
-"""Power repeats no better [ln]."""
-
-ROBUST_PASSES: Final = 8
 
 
 def _without_power(tier: Mapping[str, object]) -> FrozenMapping[Any]:

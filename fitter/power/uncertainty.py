@@ -12,9 +12,6 @@ from fitter.power.solver import PRIOR, PRIOR_WEIGHT, TERMS, PowerPriors, prior_r
 MOST_BLOCKS: Final = 40
 """Blocks of neighbouring rows for the sandwich covariance."""
 
-FEWEST_KINDS: Final = 8
-"""Kinds of kernels from which on leaving out one after the other tells how far the coefficients can be trusted."""
-
 COUNT_STD: Final[dict[str, float]] = {
     "dram": 0.02, "dram_path": 0.02, "l2": 0.10, "shared": 0.10, "tensor": 0.03, "cuda": 0.05, "sfu": 0.10, "busy": 0.05, "active": 0.0,
 }  # fmt: skip
@@ -51,7 +48,8 @@ def kind_covariance(kind: NDArray[np.str_], values: Array, refit: Callable[[Bool
     Source: B. Efron, The Jackknife, the Bootstrap and Other Resampling Plans (1982), eq. 3.13.
     """
     kinds = np.unique(kind)
-    if len(kinds) < FEWEST_KINDS:
+    # Leaving out one after the other tells how far the coefficients can be trusted, from 8 kinds of kernels on.
+    if len(kinds) < 8:
         return None
     moved = np.array([refit(kind != one) for one in kinds]) - values
     return symmetric((len(kinds) - 1.0) / len(kinds) * moved.T @ moved)

@@ -20,8 +20,6 @@ from estimator.vocabulary.quantities import Array
 from fitter.power.solver import PowerRows, PowerShape, design_matrix, solve_power
 from fitter.rows.columns import distinct_clocks
 
-FEWEST_CLOCKS: Final = 3
-
 SWITCHING_EXPONENT: Final = 2.0
 
 KNEES: Final = tuple(np.round(np.arange(0.4, 0.96, 0.05), 2).tolist())
@@ -37,12 +35,6 @@ INFERRED: Final = "inferred from power"
 
 UNIT_VOLTAGE_V: Final = 1.0
 """Voltage below the knee in an inferred table, whose scale is unknown [V]."""
-
-LEAST_GAIN: Final = 0.05
-"""Relative fall of the cost below which a rising voltage is not worth two parameters."""
-
-LEAST_ERROR: Final = 0.01
-"""No power row is explained better than this, however well its neighbours are [relative]."""
 
 MOST_ROWS: Final = 1500
 """Of more rows a choice at equal distances decides."""
@@ -62,7 +54,7 @@ def infer_voltage(rows: PowerRows, tables: BoardTables, reference_clock_mhz: flo
     warmer_k (n,): temperature above that of the board at rest, 0 where unknown.
     """
     clocks = distinct_clocks(rows.clock_mhz)
-    if len(clocks) < FEWEST_CLOCKS:
+    if len(clocks) < 3:
         return None
     if len(rows.power_w) > MOST_ROWS:
         kept = np.zeros(len(rows.power_w), dtype=np.bool_)
@@ -72,10 +64,12 @@ def infer_voltage(rows: PowerRows, tables: BoardTables, reference_clock_mhz: flo
     flat = _cost(rows, tables, reference_clock_mhz, warmer_k, grid, np.zeros(TABLE_POINTS))
     rises = np.stack([_rise(grid, knee, slope) for knee in KNEES for slope in SLOPES])
     costs = np.array([_cost(rows, tables, reference_clock_mhz, warmer_k, grid, rise) for rise in rises])
-    if costs.min() > flat * (1.0 - LEAST_GAIN):
+    # A rising voltage that lowers the cost by less is not worth two parameters.
+    if costs.min() > flat * (1.0 - 0.05):
         return None
     kernels = max(len(rows.power_w) / len(clocks), 1.0)  # rows of one kernel at several clocks err alike
-    variance = max(float(costs.min()), LEAST_ERROR**2)
+    # No power row is explained better than 1 %, however well its neighbours are.
+    variance = max(float(costs.min()), 0.01**2)
     weight = np.exp(-0.5 * kernels * (costs - costs.min()) / variance)
     weight /= weight.sum()
     mean = weight @ rises

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -25,9 +24,6 @@ from fitter.validate.predictions import (
     summary_row,
 )
 from fitter.validate.tables import error_table
-
-LEAST_COVERAGE: Final = 0.7
-"""Share of rows inside the stated 90 % intervals below which a bundle is said not to describe the data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +89,8 @@ def check_bundle(bundle: Bundle, selection: Selection) -> Check:
         warnings.append(f"{where}; their errors are listed apart and count for no drift")
     for kind, part in found.items():
         covered = summary_row(compared(part[part["outside"] == INSIDE]), kind).coverage
-        if covered < LEAST_COVERAGE:
+        # Share of rows inside the stated 90 % intervals below which a bundle is said not to describe the data.
+        if covered < 0.7:
             warnings.append(f"the stated 90 % intervals hold {covered:.0%} of the {kind}: the bundle does not describe these data")
     moved = drifts(bundle, list(found.values()))
     warnings += drift_warnings(moved)

@@ -84,14 +84,8 @@ FLAGGED_WEIGHT: Final = 0.25
 AT_LIMIT_SHARE: Final = 0.96
 """From this share of the power limit on the board was holding its limit: the power is a lower bound [1]."""
 
-SHORTEST_LAUNCH_S: Final = 10e-6
-"""Kernels smaller than this are ruled by launch costs, not by their work [s]."""
-
 IMPLAUSIBLE_RATIO: Final = 100.0
 """A whole file this many times slower than the hardware allows holds another unit than seconds [1]."""
-
-ROWS_FOR_UNITS: Final = 8
-"""Fewer rows tell nothing about a file's unit."""
 
 
 def is_kernel_table(header: Sequence[str]) -> bool:
@@ -279,8 +273,10 @@ def _reject_by_roof(
         work = minimal_work([kernels[i] for i in used.tolist()], spec).take(position)
         roof = np.full(len(latency_s), np.nan)
         roof[index] = roof_seconds(work, spec, clock_mhz[index], ~warm[index])
-        ratio = latency_s[index] / np.maximum(roof[index], SHORTEST_LAUNCH_S)
-        if len(index) >= ROWS_FOR_UNITS and float(ratio.min()) > IMPLAUSIBLE_RATIO:
+        # Kernels of less than 10 µs are ruled by launch costs, not by their work.
+        ratio = latency_s[index] / np.maximum(roof[index], 10e-6)
+        # Fewer rows tell nothing about a file's unit.
+        if len(index) >= 8 and float(ratio.min()) > IMPLAUSIBLE_RATIO:
             raise InputError(
                 f"{screen.table.name}: all {len(index)} {spec.name} rows take over {IMPLAUSIBLE_RATIO:g} times what the hardware needs; "
                 "latency_s must be in seconds"
@@ -298,15 +294,8 @@ def _reject_by_roof(
 
 DECODE_GROUP: Final = "attention.decode"
 
-SERVING_FIXED_S: Final = 20e-6
-"""Launches and a serving library's small kernels beside the one in question [s]."""
-
-OTHER_KERNEL_FACTOR: Final = 5.0
-"""A row this many times slower than fixed cost and the priors' time together ran another kernel [1]."""
-
 USUAL_FACTOR: Final = 3.0
-LEAST_USUAL_SHARE: Final = 0.25
-"""At least this share of the rows must lie within USUAL_FACTOR, else the whole collection is slow and no row stands out [1]."""
+"""Rows of one serving library lie within this factor of fixed cost and the priors' time together, most of them [1]."""
 
 
 def _reject_other_kernels(
@@ -331,9 +320,12 @@ def _reject_other_kernels(
         cold = np.zeros(len(own), dtype=np.bool_)
         chosen = [kernels[i] for i in kernel_index[own].tolist()]
         usual = kernel_times(chosen, gpu, {DECODE_GROUP: centres}, sm_clock_mhz=clock, warm=cold).equations_s
-        ratio = latency_s[own] / (SERVING_FIXED_S + usual)
-        if float((ratio <= USUAL_FACTOR).mean()) >= LEAST_USUAL_SHARE:
-            slow = own[ratio > OTHER_KERNEL_FACTOR].tolist()
+        # Launches and a serving library's small kernels beside the one in question take some 20 µs.
+        ratio = latency_s[own] / (20e-6 + usual)
+        # Where fewer than a quarter of the rows do so the whole collection is slow and no row stands out.
+        if float((ratio <= USUAL_FACTOR).mean()) >= 0.25:
+            # A row that is 5 times slower than fixed cost and the priors' time together ran another kernel.
+            slow = own[ratio > 5.0].tolist()
             screen.reject(slow, "OTHER_KERNEL", lambda i: f"latency_s = {latency_s[i]:.4g}, many times that of a fused kernel")
 
 

@@ -21,15 +21,6 @@ from collector.dataset.parquet import open_parquet, parquet_errors
 from estimator.vocabulary.regular_files import open_regular
 from fitter.errors import InputError
 
-PARTITION_ROWS: Final = 1_000_000
-"""Row groups of a file are read together up to so many rows: a fraction of a second of work, enough to share out evenly."""
-
-BATCH_ROWS: Final = 1 << 16
-"""Rows held as columns at a time: they fit into a core's cache [1]."""
-
-FOOTER_THREADS: Final = 16
-"""Footers are small and, in an object store, far away: so many are read at once."""
-
 FOOTER_TAIL: Final = 8
 """Length of the footer and the magic word at the end of a Parquet file [byte]."""
 
@@ -107,7 +98,8 @@ def open_partitioned(address: str | Path) -> PartitionedTable:
         raise InputError(f"{shown(uri)}: cannot be read ({' '.join(str(error).split())[:200]})") from error
     if not infos:
         raise InputError(f"{shown(uri)}: no Parquet file here")
-    with ThreadPoolExecutor(FOOTER_THREADS) as pool:
+    # Footers are small and, in an object store, far away: so many are read at once.
+    with ThreadPoolExecutor(16) as pool:
         read = list(pool.map(lambda info: _file(system, info, base, uri), infos))
     digest = hashlib.sha256("".join(footer for _, _, footer in read).encode()).hexdigest()
     parts = tuple(part for own, _, _ in read for part in own)
@@ -131,7 +123,8 @@ def read_batches(partition: Partition, columns: Sequence[str]) -> Iterator[pa.Re
         names = open_parquet(stream, where).schema_arrow.names
         present = [name for name in columns if name in names]
         remote = is_remote(partition.root)
-        yield from parquet.read_batches(stream, where, present, groups=partition.row_groups, rows=BATCH_ROWS, pre_buffer=remote)
+        # So many rows as columns fit into a core's cache.
+        yield from parquet.read_batches(stream, where, present, groups=partition.row_groups, rows=1 << 16, pre_buffer=remote)
 
 
 def _opened(system: Any, path: str) -> Any:
@@ -188,7 +181,8 @@ def _file(system: Any, info: Any, base: str, root: str) -> tuple[list[Partition]
     first = 0
     for number, rows in enumerate(groups):
         last = found[-1] if found else None
-        if last is not None and last.rows + rows <= PARTITION_ROWS:
+        # Row groups of a file are read together: a fraction of a second of work, enough to share out evenly.
+        if last is not None and last.rows + rows <= 1_000_000:
             together = (*last.row_groups, number)
             found[-1] = Partition(
                 root=root, path=info.path, row_groups=together, rows=last.rows + rows, first=last.first, constants=constants

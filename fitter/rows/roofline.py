@@ -21,9 +21,6 @@ from estimator.vocabulary.workload import Operator
 ROOF_TOLERANCE: Final = 1.05
 """Published rates and timers are good to some per cent; faster than the roof by more is no measurement [1]."""
 
-L2_MARGIN: Final = 2.0
-"""The L2 bandwidths of specifications are estimates; real ones were found up to twice as high [1]."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MinimalWork:
@@ -77,7 +74,8 @@ def roof_seconds(work: MinimalWork, gpu: GpuSpec, sm_clock_mhz: Array, cold: Boo
     compute = np.where(work.flop > 0, work.flop / (work.flop_per_clock * gpu.num_sms * clock_hz), 0.0)
     beyond_l2 = np.maximum(work.byte - gpu.l2_bytes, 0.0)
     dram = np.maximum(beyond_l2, np.where(cold, work.cold_byte, 0.0)) / gpu.dram_bytes_per_s
-    l2 = work.byte / (L2_MARGIN * gpu.l2_bytes_per_clock * clock_hz)
+    # The L2 bandwidths of specifications are estimates; real ones were found up to twice as high.
+    l2 = work.byte / (2.0 * gpu.l2_bytes_per_clock * clock_hz)
     result: Array = np.maximum(np.maximum(np.nan_to_num(compute), dram), l2)
     return result
 

@@ -17,15 +17,6 @@ from fitter.errors import InputError
 from fitter.rows.rejected import OTHER_GPU, RejectedRow
 from fitter.rows.tables import LONGEST_TEXT, Table
 
-ABOVE_LIMIT_SHARE: Final = 1.03
-"""Boards overshoot their limit by less than this; more is another unit or another limit [1]."""
-
-AT_REST_SHARE: Final = 0.5
-"""A board on which a kernel runs draws more than this share of the least that its table has for it at rest [1]."""
-
-LEAST_LIMIT_SHARE: Final = 0.02
-"""The same of the power limit, where nothing is known of the board at rest: the three boards with a table draw 10 to 18 % of theirs [1]."""
-
 CLOCK_MARGIN: Final = 1.1
 """A clock this far beyond the GPU's range is another unit or another GPU [1]."""
 
@@ -182,7 +173,8 @@ class Screen:
 
         with np.errstate(invalid="ignore"):
             self.reject(power_w < self.of_gpu(least_power_w), "BAD_POWER", low, power=True)
-            above = power_w > ABOVE_LIMIT_SHARE * limit_w
+            # Boards overshoot their limit by less than 3 %; more is another unit or another limit.
+            above = power_w > 1.03 * limit_w
         self.reject(above, "ABOVE_LIMIT", lambda i: f"{power_w[i]:.4g} W; limit {limit_w[i]:g} W", power=True)
 
     def kept(self) -> IntArray:
@@ -229,7 +221,9 @@ def known_gpu(text: str, asked: GpuSpec | None = None) -> GpuSpec | None:
 
 def least_power_w(spec: GpuSpec) -> float:
     """No board of this kind draws less while a kernel runs [W]."""
-    return LEAST_LIMIT_SHARE * spec.power_limit_w if spec.idle_w is None else AT_REST_SHARE * min(spec.idle_w.value)
+    # A board on which a kernel runs draws more than half of the least that its table has for it at rest; the three boards with a table draw
+    # 10 to 18 % of their power limit at rest.
+    return 0.02 * spec.power_limit_w if spec.idle_w is None else 0.5 * min(spec.idle_w.value)
 
 
 def need_columns(table: Table, needed: Iterable[str], kind: str) -> None:

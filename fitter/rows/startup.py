@@ -16,20 +16,8 @@ from estimator.vocabulary.quantities import Array, BoolArray, IntArray
 ROUND_TARGETS_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 90.0, 120.0, 180.0, 240.0, 300.0, 600.0)
 """Durations that people choose for a run [s]."""
 
-CONSTANT_SPREAD: Final = 0.1
-"""Runs within this of the median duration aimed at one target [1]."""
-
-CONSTANT_SHARE: Final = 0.6
-"""Share of runs that must do so before a target is believed [1]."""
-
-MOST_STARTUP_SHARE: Final = 0.15
-"""A start-up above this share of the target says that the target was another one [1]."""
-
 TRUNCATED_SHARE: Final = 0.8
 """Runs shorter than this share of the target failed or were cut off [1]."""
-
-PERTURBED_SHARE: Final = 1.0 / 15.0
-"""A duration this share of the target away from the expected one: the pace changed during the run (2 s of 30) [1]."""
 
 FEWEST_RUNS: Final = 5
 """Fewer runs show no common target."""
@@ -55,8 +43,10 @@ def target_duration_s(duration_s: Array) -> float:
         return float("nan")
     middle = float(np.median(valid))
     below = max((target for target in ROUND_TARGETS_S if target <= middle), default=0.0)
-    alike = float(np.mean(np.abs(valid / middle - 1.0) < CONSTANT_SPREAD)) >= CONSTANT_SHARE
-    return below if alike and middle <= below * (1.0 + MOST_STARTUP_SHARE) else float("nan")
+    # Runs aimed at one target where 60 % of them lie within 10 % of the median duration.
+    alike = float(np.mean(np.abs(valid / middle - 1.0) < 0.1)) >= 0.6
+    # A start-up above 15 % of the target says that the target was another one.
+    return below if alike and middle <= below * (1.0 + 0.15) else float("nan")
 
 
 def estimate_startup(duration_s: Array, latency_s: Array, gpu_bound: BoolArray, target_s: float) -> StartupEstimate:
@@ -80,6 +70,7 @@ def is_perturbed(duration_s: Array, latency_s: Array, target_s: Array | float, s
     The count of iterations came from one trial iteration; a run at the same pace lasts target + start-up + at most one
     iteration.
     """
-    tolerance = PERTURBED_SHARE * target_s + latency_s / 2.0
+    # A duration so far from the expected one: the pace changed during the run (2 s of 30).
+    tolerance = 1.0 / 15.0 * target_s + latency_s / 2.0
     result: BoolArray = np.abs(duration_s - target_s - startup_s - latency_s / 2.0) > tolerance
     return result

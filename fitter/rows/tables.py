@@ -31,9 +31,6 @@ PARQUET_MAGIC: Final = b"PAR1"
 HEAD_BYTES: Final = 1 << 16
 """Enough of a file to tell text from binary and to hold a header [byte]."""
 
-MOST_CSV_BYTES: Final = 256 << 20
-"""Longer texts are no table that a person wrote; Parquet holds more [byte]."""
-
 LONGEST_TEXT: Final = 4096
 """The longest text that a cell may hold [byte]; mangled C++ kernel names stay well below."""
 
@@ -249,7 +246,8 @@ def _read_csv(path: Path, head: bytes) -> pd.DataFrame:
     names = _csv_header(path, head)
     options: dict[str, Any] = {"dtype": str, "keep_default_na": False, "na_filter": False, "skipinitialspace": True, "low_memory": False}
     try:
-        frame: pd.DataFrame = pd.read_csv(BytesIO(read_regular(path, MOST_CSV_BYTES)), encoding="utf-8-sig", **options)
+        # Longer texts are no table that a person wrote; Parquet holds more.
+        frame: pd.DataFrame = pd.read_csv(BytesIO(read_regular(path, 256 << 20)), encoding="utf-8-sig", **options)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); write it as Parquet") from error
     except (pd.errors.ParserError, pd.errors.EmptyDataError, ValueError, OverflowError) as error:

@@ -37,15 +37,6 @@ NEEDED: Final = ("workload", "latency_s")
 LAUNCH_S: Final = 30e-6
 """Usual host cost of one framework operator [s]; only to tell which runs the GPU paces."""
 
-GPU_BOUND_MARGIN: Final = 1.5
-"""A run this much slower than its host's launches is paced by the GPU [1]."""
-
-STARTUP_ACTIVE_W: Final = 8.0
-"""Power of a board in use beyond idle while a run starts up [W]; the prior of the power fit's `active` term."""
-
-PERTURBED_WEIGHT: Final = 0.25
-"""Weight in the fit of a run whose pace changed [1]."""
-
 Read = tuple[WorkloadRows | None, list[RejectedRow], tuple[Startup, ...]]
 
 
@@ -73,7 +64,8 @@ def read_workload_dataset(table: Table, gpu: GpuSpec | None = None) -> Read:
     launches = np.array([_launch_s(workload) for workload in workloads])
     specs = [screen.specs[i] for i in screen.gpu_index.tolist()]
     hosts = list(zip([spec.name for spec in specs], table.texts("host"), strict=True))
-    found = _startups(screen, hosts, duration, raw_latency, raw_latency > GPU_BOUND_MARGIN * launches)
+    # A run this much slower than its host's launches is paced by the GPU.
+    found = _startups(screen, hosts, duration, raw_latency, raw_latency > 1.5 * launches)
     _reject_by_roof(screen, specs, workloads, raw_latency, first_known(measured, asked))
     known = [found.get(host) for host in hosts]
     startup = np.array([one.startup_s if one else 0.0 for one in known])
@@ -104,7 +96,7 @@ def read_workload_dataset(table: Table, gpu: GpuSpec | None = None) -> Read:
         startup_s=startup,
         planned_latency_s=planned,
         perturbed=perturbed,
-        weight=np.where(perturbed, PERTURBED_WEIGHT, 1.0),
+        weight=np.where(perturbed, 0.25, 1.0),
         sources=(table.name,),
         source_index=np.zeros(len(table), dtype=np.int64),
         row=table.row,
@@ -204,4 +196,5 @@ def _startup_w(spec: GpuSpec, clock_mhz: float) -> float:
     """Power during start-up [W]: idle at the locked clock, and that the board is in use."""
     known = spec.idle_w is not None and np.isfinite(clock_mhz)
     idle = float(spec.idle_w.at(np.array([clock_mhz]))[0]) if known and spec.idle_w else ASSUMED_IDLE_SHARE * spec.power_limit_w
-    return idle + STARTUP_ACTIVE_W
+    # Power of a board in use beyond idle while a run starts up; the prior of the power fit's `active` term.
+    return idle + 8.0

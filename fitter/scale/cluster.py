@@ -18,15 +18,6 @@ from fitter.rows.partitions import Partition
 
 Result = TypeVar("Result")
 
-CONNECT_S: Final = 10.0
-"""A scheduler that does not answer for so long is not there, and one without a worker for so long has none [s]."""
-
-RETRIES: Final = 3
-"""How often a task that failed for want of its worker or store is tried again [1]."""
-
-AHEAD: Final = 4
-"""Partitions submitted for each thread of the cluster beyond those whose result was taken: bounds what waits in memory [1]."""
-
 DISTRIBUTION: Final = "wattprint"
 
 
@@ -39,10 +30,12 @@ class DaskWorkers:
     def results(self, task: Callable[[Partition], Result], partitions: Sequence[Partition]) -> Iterator[Result]:
         """As `fitter.scale.streamed.Workers`.  Raises ClusterError where a task fails again and again, or the scheduler is lost."""
         waiting: deque[Any] = deque()
-        ahead = AHEAD * max(sum(self.client.nthreads().values()), 1)
+        # Partitions submitted for each thread of the cluster beyond those whose result was taken: bounds what waits in memory.
+        ahead = 4 * max(sum(self.client.nthreads().values()), 1)
         try:
             for partition in partitions:
-                waiting.append(self.client.submit(task, partition, pure=False, retries=RETRIES))
+                # How often a task that failed for want of its worker or store is tried again.
+                waiting.append(self.client.submit(task, partition, pure=False, retries=3))
                 if len(waiting) >= ahead:
                     yield waiting.popleft().result()
             while waiting:
@@ -59,7 +52,7 @@ class DaskWorkers:
 
 
 @contextmanager
-def open_cluster(address: str, connect_s: float = CONNECT_S) -> Iterator[DaskWorkers]:
+def open_cluster(address: str, connect_s: float = 10.0) -> Iterator[DaskWorkers]:
     """Workers of the cluster whose scheduler has this address, such as tcp://10.0.0.1:8786.
 
     Raises ClusterError where no scheduler answers, it has no workers, or these have another wattprint.

@@ -35,9 +35,6 @@ SECTION_KERNELS: Final = 4000
 KERNEL_ROWS: Final = 24
 """Rows kept of each kernel: some clocks, and some repetitions of each."""
 
-FEWEST_PRUNED: Final = 200_000
-"""A sample is pruned when it has grown to twice its size after the last time, and to this."""
-
 HASH_BYTES: Final = 8
 
 RejectedKind = tuple[str, bool]
@@ -79,7 +76,8 @@ def sample_partition(partition: Partition, task: SampleTask) -> KernelSample:
             if name in columns and name not in table.column_names:
                 table = table.append_column(name, pa.array([value] * table.num_rows, pa.string()))
         total = _joined(total, _screened(table, partition, task, partition.first + total.read))
-        if total.rows is not None and len(total.rows) > max(2 * pruned, FEWEST_PRUNED):
+        # A sample is pruned when it has grown to twice its size after the last time, and to this.
+        if total.rows is not None and len(total.rows) > max(2 * pruned, 200_000):
             total = replace(total, rows=pruned_rows(total.rows, task))
             pruned = 0 if total.rows is None else len(total.rows)
     return total if total.rows is None else replace(total, rows=pruned_rows(total.rows, task))

@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from collector.dataset import is_collected, kernel_metadata
 from estimator.vocabulary.gpu import GpuSpec
@@ -22,9 +22,6 @@ from fitter.rows.tables import PARQUET_MAGIC, fits_memory, read_head
 from fitter.scale.kernel_sample import KERNEL_ROWS, SECTION_KERNELS, KernelSample, SampleTask, merge_samples, sample_partition
 
 Result = TypeVar("Result")
-
-STREAM_ROWS: Final = 500_000
-"""More rows than this are read in pieces [1]: in memory they would take more than a gigabyte."""
 
 
 class Workers(Protocol):
@@ -89,7 +86,8 @@ def is_streamed(datasets: Sequence[str], asked: bool, scheduler: str | None) -> 
     """Whether kernels are read in pieces: where it is asked for, where they lie in an object store, and where they are many."""
     if asked or scheduler is not None or any(is_remote(name) for name in datasets):
         return True
-    return not all(fits_memory(name, STREAM_ROWS) for name in datasets)
+    # More rows than this are read in pieces: in memory they would take more than a gigabyte.
+    return not all(fits_memory(name, 500_000) for name in datasets)
 
 
 def read_streamed(

@@ -169,13 +169,10 @@ def power_priors(source: TransferSource, tables: BoardTables) -> dict[str, tuple
             centre = power.event_energy_j.get(term, 0.0) / PICO * (1.0 if term == "dram" else voltage)
         else:
             centre = (power.busy_w if term == "busy" else power.active_w) * static
-        if centre > SMALLEST_SHARE * PRIOR[term][0]:
+        # Of the general prior: what a fit drove to nothing is no statement about another GPU.
+        if centre > 0.05 * PRIOR[term][0]:
             found[term] = (centre, PRIOR[term][1])
     return found
-
-
-SMALLEST_SHARE: Final = 0.05
-"""Of the general prior: what a fit drove to nothing is no statement about another GPU [1]."""
 
 
 LENT_POWER_STD: Final = 0.3
