@@ -11,9 +11,6 @@ from estimator.vocabulary.specifications import parse_clock_numbers
 CURRENT = "current"
 """The word for "leave the clocks alone"."""
 
-CLOCK_MATCH_MHZ = 0.51
-"""A clock within this of a supported one is that one: drivers report half steps rounded."""
-
 
 class ClockHold:
     """The SM clock of a board while a campaign has it; made by `held_clock`."""
@@ -73,7 +70,8 @@ def clocks_from_text(text: str, gpu: Gpu) -> tuple[float | None, ...]:
 def _supported(clock: float, supported: tuple[float, ...]) -> float:
     """The supported clock that is meant.  Raises ClockError where none is near."""
     nearest = min(supported, key=lambda other: abs(other - clock))
-    if abs(nearest - clock) > CLOCK_MATCH_MHZ:
+    # Drivers report half steps rounded.
+    if abs(nearest - clock) > 0.51:
         raise ClockError(
             f"SM clock {clock:g} MHz is not supported; this board takes {supported[0]:g} to {supported[-1]:g} MHz, nearest {nearest:g} MHz"
         )

@@ -10,9 +10,6 @@ from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
 from estimator.vocabulary.workload import Operator, conv_output_size
 from microbench.kernel import WARP_LANES
 
-GRAPH_BELOW_HOST_COSTS: Final = 20.0
-"""A kernel shorter than this many host launches is launched from graphs: a busy host may then lag without a gap on the device."""
-
 GRAPH_S: Final = 2e-3
 """Device time of one graph [s]: long against its own launch (about 10 µs), short against the windows of sensors."""
 
@@ -35,12 +32,6 @@ REGISTERS_PER_ALLOCATION: Final = 256
 SUB_PARTITIONS: Final = 4
 """Schedulers of an SM, each with a quarter of its registers and warps.  Source: CUDA occupancy calculator."""
 
-SHARED_BYTES_PER_ALLOCATION: Final[dict[bool, int]] = {False: 256, True: 128}
-"""Unit in which shared memory is handed out before and from compute capability 8.0 on [byte].  Source: CUDA occupancy calculator."""
-
-RESERVED_SHARED_BYTES: Final = 1024
-"""Shared memory that the system keeps for each block from compute capability 8.0 on [byte].  Source: CUDA programming guide."""
-
 
 def launches_for(window_s: float, launch_s: float) -> int:
     """Launches of `launch_s` each that last at least `window_s`.  Raises ValueError for times that are not positive."""
@@ -54,7 +45,8 @@ def graph_launches(launch_s: float, host_launch_s: float, buffer_sets: int) -> i
 
     A multiple of `buffer_sets`, so that a graph rotates through all of them.
     """
-    if launch_s >= GRAPH_BELOW_HOST_COSTS * host_launch_s:
+    # A kernel shorter than 20 host launches is launched from graphs: a busy host may then lag without a gap on the device.
+    if launch_s >= 20.0 * host_launch_s:
         return 1
     wanted = min(MOST_GRAPH_NODES, max(1, math.ceil(GRAPH_S / max(launch_s, GRAPH_S / MOST_GRAPH_NODES))))
     return -(-wanted // buffer_sets) * buffer_sets
@@ -172,7 +164,9 @@ def resident_blocks(gpu: GpuSpec, threads: int, registers_per_thread: int, share
         warps_held = SUB_PARTITIONS * (gpu.registers_per_sm // SUB_PARTITIONS // per_warp)
         limits.append(warps_held // warps)
     if shared_bytes or modern:
-        unit = SHARED_BYTES_PER_ALLOCATION[modern]
-        per_block = -(-(shared_bytes + (RESERVED_SHARED_BYTES if modern else 0)) // unit) * unit
+        # Unit in which shared memory is handed out, and what the system keeps for each block [byte].  Source: CUDA occupancy calculator and
+        # programming guide.
+        unit = 128 if modern else 256
+        per_block = -(-(shared_bytes + (1024 if modern else 0)) // unit) * unit
         limits.append(int(gpu.shared_bytes_per_sm // per_block))
     return min(limits)

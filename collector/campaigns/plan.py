@@ -31,12 +31,9 @@ from microbench.shapes import KernelGroup, draw_operators
 from microbench.toolchain.compile import user_cache
 
 ROW_ID_DIGITS: Final = 16
-CLOCKS_PER_MULTIPLY_ADD: Final = 2
-"""Of a warp of 32 lanes on the 16 of an A100's scheduler, while LAUNCH_S counts one; later GPUs have 32 lanes and take less [clocks]."""
-LEARNING_S: Final = (WARM_RUNS * CALIBRATION[-1] + sum(CALIBRATION)) * LAUNCH_S * CLOCKS_PER_MULTIPLY_ADD
-"""Launches from which the duration of a load is learnt, for every share of the SMs anew, at the highest clock [s]."""
-USUAL_POWER_SHARE: Final = 0.5
-"""Mean power of a campaign's kernels as a share of the power limit: 0.50 on the simulated A100 at three clocks."""
+LEARNING_S: Final = (WARM_RUNS * CALIBRATION[-1] + sum(CALIBRATION)) * LAUNCH_S * 2
+"""Launches from which the duration of a load is learnt, for every share of the SMs anew, at the highest clock [s].  A multiply-add of
+a warp of 32 lanes takes 2 clocks on the 16 of an A100's scheduler, while LAUNCH_S counts one; later GPUs have 32 lanes and take less."""
 CLOCK_SETTLE_S: Final = 0.2
 """Rest after the clock was changed."""
 
@@ -134,7 +131,8 @@ def _counted(plan: CampaignPlan, spec: CampaignSpec, gpu: GpuSpec) -> CampaignPl
         kernels={family: len(found) for family, found in sorted(kernels.items())},
         anchors=sum(point.anchor for point in plan.points),
         estimated_s=estimated_s,
-        estimated_energy_j=estimated_s * USUAL_POWER_SHARE * gpu.power_limit_w,
+        # Mean power of a campaign's kernels as a share of the power limit: 0.50 on the simulated A100 at three clocks.
+        estimated_energy_j=estimated_s * 0.5 * gpu.power_limit_w,
     )
 
 

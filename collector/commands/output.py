@@ -18,9 +18,6 @@ from collector.errors import CollectorError
 from estimator.vocabulary.errors import EstimatorError
 from estimator.vocabulary.whole_file import write_whole
 
-LINE_EVERY_S: Final = 30.0
-"""Time between two lines of progress off a terminal."""
-
 CHART: Final = re.compile(r"<svg\b.*?</svg>", re.DOTALL)
 TITLE: Final = re.compile(r"<title[^>]*>(.*?)</title>", re.DOTALL)
 LONGEST_NAME: Final = 60
@@ -59,7 +56,8 @@ class Speaker:
 
             def tell(board: str, text: str, done: int, total: int) -> None:
                 nonlocal last_s
-                if self.verbose or time.monotonic() - last_s >= LINE_EVERY_S:
+                # Off a terminal a line every 30 s is enough.
+                if self.verbose or time.monotonic() - last_s >= 30.0:
                     last_s = time.monotonic()
                     self.note(f"{board} {done}/{total} {text}".strip())
 

@@ -21,9 +21,6 @@ MOST_WORKING_BYTES: Final = 3 * MOST_BYTES
 MOST_COLUMNS: Final = 512
 """No table of measurements has more."""
 
-FOOTER_LIMITS: Final = {"thrift_string_size_limit": 64 << 20, "thrift_container_size_limit": 1 << 16}
-"""Bytes of a text in a footer (a campaign's metadata take some kilobytes), and entries of a list."""
-
 
 @contextmanager
 def bounded_memory(where: Path | str) -> Iterator[None]:
@@ -69,7 +66,14 @@ def open_parquet(stream: BinaryIO | Any, where: Path | str, *, pre_buffer: bool 
 
     Raises DatasetError for too many columns and for one that is there twice; errors that `parquet_errors` renames for a damaged file.
     """
-    file = pq.ParquetFile(stream, page_checksum_verification=True, pre_buffer=pre_buffer, **FOOTER_LIMITS, **options)
+    file = pq.ParquetFile(
+        stream,
+        page_checksum_verification=True,
+        pre_buffer=pre_buffer,
+        thrift_string_size_limit=64 << 20,  # a campaign's metadata take some kilobytes [byte]
+        thrift_container_size_limit=1 << 16,
+        **options,
+    )
     names = file.schema_arrow.names
     if file.metadata.num_columns > MOST_COLUMNS:
         raise DatasetError(f"{where}: holds {file.metadata.num_columns:,} columns; a table of measurements has {MOST_COLUMNS} at most")

@@ -34,7 +34,6 @@ RUNNING_FOLDER: Final = ".running"
 """Folder of logs and unpublished parts within a local root; readers pass over names with a point."""
 BOARD_KEY: Final = "board="
 SPOOL_VARIABLE: Final = "WATTPRINT_SPOOL"
-TOKEN_DIGITS: Final = 8
 KEY_DIGITS: Final = 12
 OBJECT_STORES: Final = frozenset({"s3", "gcs", "gs", "abfs", "abfss"})
 """Where an object appears when its writing ends, whole; elsewhere a file is renamed."""
@@ -53,7 +52,7 @@ class PartitionedPlace:
         """The name of a part, below the root, that nobody else has: the same for the same file, however often its publishing is begun."""
         stamp = datetime.fromtimestamp(finished.stat().st_mtime, UTC).strftime("%Y%m%dT%H%M%SZ")
         keys = f"{BOARD_KEY}{_safe(board)}/host={_safe(socket.gethostname())}"
-        token = hashlib.sha256(f"{finished.name} {file_digest(finished)}".encode()).hexdigest()[:TOKEN_DIGITS]
+        token = hashlib.sha256(f"{finished.name} {file_digest(finished)}".encode()).hexdigest()[:8]
         return f"{keys}/{_safe(gpu_uuid)}-{stamp}-{token}.parquet"
 
     def running_output(self, key: Row) -> Path:

@@ -61,8 +61,6 @@ LOOKS: Final = 3
 
 
 PROCESS_SPACE: Final = "/proc/self/ns/pid"
-FIRST_PROCESS_SPACE: Final = 0xEFFFFFFC
-"""The host's own space of process numbers (Linux, include/linux/proc_ns.h, PROC_PID_INIT_INO)."""
 
 LOST: Final = f"the board does not answer any more: {LOST_CODES[15]}"
 
@@ -428,7 +426,8 @@ def _possible(power_w: float) -> bool:
 def _sees_all_processes() -> bool:
     """Whether process numbers here are those of the host, as the driver shows them."""
     try:
-        return os.stat(PROCESS_SPACE).st_ino == FIRST_PROCESS_SPACE
+        # The host's own space of process numbers (Linux, include/linux/proc_ns.h, PROC_PID_INIT_INO).
+        return os.stat(PROCESS_SPACE).st_ino == 0xEFFFFFFC
     except OSError:
         return True
 

@@ -29,12 +29,6 @@ from collector.pmd.serial_line import CDC_USB_ID, SerialLine, open_line
 
 ANSWER_LIMIT_S: Final = 0.1
 """Time the vendor's tool gives an answer."""
-SETTLE_S: Final = 0.05
-"""Time the device gets to switch its line rate; the published logger waits as long after each command."""
-POLL_PAUSE_NS: Final = 2_000_000
-"""Pause between two questions to a PMD2."""
-UNASKED_BYTES: Final = 64
-"""More unasked bytes than any welcome has: the meter is still streaming for a session that died."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +93,8 @@ class PmdUsb:
     def _follows(self, baud: int) -> bool:
         """Tell the device a line rate, follow it, and ask who it is."""
         self._line.write(uart_command(baud))
-        self._line.drain(SETTLE_S)
+        # The device needs time to switch its line rate; the published logger waits as long after each command.
+        self._line.drain(0.05)
         self._line.set_baud(baud)
         return _asked(self._line) is not None
 
@@ -127,7 +122,8 @@ class Pmd2:
             self._line.write(bytes((Opcode.PMD2_READ_SENSORS,)))
             data = self._line.read_exactly(BLOCK.itemsize, max(limit_s, ANSWER_LIMIT_S))
             answered_ns = monotonic_ns()
-            self._next_ns = answered_ns + POLL_PAUSE_NS
+            # Pause between two questions to a PMD2.
+            self._next_ns = answered_ns + 2_000_000
             if len(data) == BLOCK.itemsize:
                 return Received(data=data, host_ns=(asked_ns + answered_ns) // 2)
             self._line.drain()  # a byte went missing: the rest of that answer must not begin the next
@@ -163,7 +159,8 @@ def find_meter(line: SerialLine) -> MeterIdentity:
     for baud in 2 * PROBED_BAUDS:
         line.set_baud(baud)
         unasked = line.drain()
-        if unasked > UNASKED_BYTES:
+        # No welcome has more unasked bytes: the meter is still streaming for a session that died.
+        if unasked > 64:
             if line.usb_id == CDC_USB_ID:  # to a PMD2 the PMD-USB's stop command is a write to its configuration
                 raise DeviceError(f"{line.port}: the meter sends without being asked; unplug it and plug it in again")
             line.write(STOP_STREAM)

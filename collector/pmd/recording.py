@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 
@@ -15,9 +14,6 @@ from collector.pmd.recording_files import Recording, read_recording
 from collector.pmd.stream import NOTHING, Part, Stream, UsbStream, open_stream
 from estimator.vocabulary.quantities import Array, IntArray
 from estimator.vocabulary.regular_files import open_regular
-
-READ_BYTES: Final = 1 << 18
-"""Bytes decoded at a time: the columns made of them stay in the processor's cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +108,8 @@ def _pieces(path: Path, size: int) -> Iterator[bytes]:
     """The first `size` bytes of a file, and an empty piece at its end.  Raises DatasetError."""
     try:
         with open_regular(path) as stream:
-            while size > 0 and (piece := stream.read(min(READ_BYTES, size))):
+            # The columns made of so many bytes stay in the processor's cache.
+            while size > 0 and (piece := stream.read(min(1 << 18, size))):
                 size -= len(piece)
                 yield piece
     except OSError as error:

@@ -24,8 +24,6 @@ from estimator.vocabulary.quantities import IntArray
 from estimator.vocabulary.regular_files import open_regular, read_regular
 
 STAMPS_SUFFIX: Final = ".stamps.csv"
-MOST_STAMP_BYTES: Final = 64 << 20
-"""Two million arrivals: a day of a meter that is read every 50 ms."""
 STAMP_COLUMNS: Final = "bytes,host_ns"
 
 
@@ -105,7 +103,8 @@ def read_recording(path: Path, baud: int | None = None) -> Recording:
 def _read_stamps(path: Path) -> tuple[RecordingHeader, IntArray, IntArray]:
     """Header and arrivals; a last line that was cut off is left out.  Raises DatasetError."""
     try:
-        first, names, rest = (*read_regular(path, MOST_STAMP_BYTES).split(b"\n", 2), b"", b"")[:3]
+        # Two million arrivals: a day of a meter that is read every 50 ms.
+        first, names, rest = (*read_regular(path, 64 << 20).split(b"\n", 2), b"", b"")[:3]
         header = RecordingHeader.from_line(first)
         whole = rest[: rest.rfind(b"\n") + 1].decode().splitlines()
         table = np.loadtxt(whole, delimiter=",", dtype=np.int64, ndmin=2, comments=None) if whole else np.zeros((0, 2), dtype=np.int64)

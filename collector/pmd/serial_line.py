@@ -10,8 +10,6 @@ from typing import Any, Final
 
 from collector.devices.errors import CollectorError, DeviceError
 
-QUIET_S: Final = 0.03
-"""Silence after which nothing more is on its way: six packets' time at the slowest line rate, and a USB frame."""
 OPEN_TROUBLE: Final[dict[int | None, str]] = {
     errno.EACCES: "not permitted; add the user to the port's group (dialout)",
     errno.EAGAIN: "in use by another program",
@@ -62,7 +60,7 @@ class SerialLine:
             time.sleep(0.003)  # one read then fetches many packets
             return first + bytes(self._handle.read(self._handle.in_waiting))
 
-    def drain(self, quiet_s: float = QUIET_S, limit_s: float = 0.3) -> int:
+    def drain(self, quiet_s: float = 0.03, limit_s: float = 0.3) -> int:
         """Throw incoming bytes away until none came for `quiet_s`, for `limit_s` at most; their number."""
         now = time.monotonic()
         end, quiet_from, count = now + limit_s, now, 0

@@ -21,10 +21,7 @@ from estimator.vocabulary.regular_files import read_regular
 
 PMD_SUFFIXES: Final = (".pmd", ".bin")
 START_STAMP: Final = "PMD_start_ts.txt"
-START_LEAD_S: Final = 0.05
-"""GPU_Power_Benchmark writes the host's time in microseconds this long after the first packet."""
 US_PER_S, NS_PER_S = 1e6, 1e9
-START_BYTES: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +54,8 @@ def _pmd(path: Path) -> RecordedReference:
     """Sum of a PMD's rails over host time."""
     recording = read_recording(path)
     header = recording.header
-    start_s = _start_s(path) - START_LEAD_S if header is None else 0.0
+    # GPU_Power_Benchmark writes the host's time in microseconds 50 ms after the first packet.
+    start_s = _start_s(path) - 0.05 if header is None else 0.0
     scanned = scan_recording(recording)
     rails = recording.model.chosen_rails(())
     zero = zero_currents(recording.model, None)
@@ -95,7 +93,7 @@ def _start_s(path: Path) -> float:
     """The host's time in a file beside a recording without stamps [s since 1970].  Raises SensorError."""
     beside = path.with_name(START_STAMP)
     try:
-        start = float(read_regular(beside, START_BYTES).decode("ascii")) / US_PER_S
+        start = float(read_regular(beside, 64).decode("ascii")) / US_PER_S
     except FileNotFoundError:
         raise SensorError(f"{path}: when it began is not known; {stamps_path(path).name} or {START_STAMP} beside it says so") from None
     except (OSError, ValueError) as error:

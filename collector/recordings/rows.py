@@ -15,8 +15,6 @@ STEP_S: Final = (1e-6, 3.0)
 """Median distances of stamps in seconds lie between these."""
 MOST_LATE, MOST_ABSURD, MOST_SHARED = 0.05, 0.2, 0.5
 """Shares of the rows: more late ones mean a clock that was set, more absurd powers another unit, more shared stamps coarse ones."""
-MOST_LEVEL_W: Final = 5000.0
-"""Median power beyond which it is not in watts; the largest module draws 2.7 kW."""
 HOLE_STEPS, LEAST_HOLE_S = 20.0, 1.0
 """Distances of stamps beyond so many usual ones, and of a second at least, are holes."""
 MOST_BOARDS, LEAST_ROUNDS = 8, 20
@@ -89,7 +87,8 @@ def _check_units(time_s: Array, power_w: Array, where: str, meter: bool) -> None
     step, level = float(np.median(np.diff(time_s))), float(np.median(power_w))
     if not STEP_S[0] <= step <= STEP_S[1] or np.any(np.abs(time_s) > LAST_TIME_S):
         raise SensorError(f"{where}: stamps {step:.3g} apart (median), up to {time_s[-1]:.4g}, are no seconds; give t_s in seconds")
-    if abs(level) > MOST_LEVEL_W:
+    # A larger median is not in watts; the largest module draws 2.7 kW.
+    if abs(level) > 5000.0:
         raise SensorError(f"{where}: a median power of {level:.4g} looks like milliwatts, or another unit; give power in watts")
     if level < -10.0 * LEAST_POWER_W or (not meter and float(power_w.max()) < LEAST_POWER_W):
         raise SensorError(

@@ -16,10 +16,6 @@ from estimator.vocabulary.quantities import Array
 MIN_OVERLAP_S: Final = 1.0
 ZONE_STEP_S: Final = 900.0
 """Zones and summer times are multiples of a quarter of an hour apart."""
-MOST_ZONE_S: Final = 15 * 3600.0
-"""Zones lie between −12 and +14 hours, with summer time."""
-UNTIED_RATE: Final = 5e-4
-"""Relative error of a PMD's nominal rate: seven recordings lie between 2933.2 and 2936.1 ticks per millisecond."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +57,8 @@ def read_run(
     rate_std = 0.0
     if meter is not None:
         meter_s, meter_w = meter.time_s, meter.power_w
-        rate_std = UNTIED_RATE if meter.own_clock else 0.0
+        # Relative error of a PMD's nominal rate: seven recordings lie between 2933.2 and 2936.1 ticks per millisecond.
+        rate_std = 5e-4 if meter.own_clock else 0.0
         _check_overlap(time_s, float(meter_s[0]), float(meter_s[-1]), "reference", reference)
         if meter.remarks:
             remarks["reference"] = "; ".join(meter.remarks)
@@ -90,7 +87,8 @@ def _zone(polled: RecordedReadings, load: LoadStamps | None, meter: RecordedRefe
     other = 0.5 * float(load.start_s[0] + load.end_s[-1]) if load is not None else 0.5 * float(meter.time_s[0] + meter.time_s[-1])  # type: ignore[union-attr]
     apart = 0.5 * float(polled.time_s[0] + polled.time_s[-1]) - other
     zone = float(np.rint(apart / ZONE_STEP_S) * ZONE_STEP_S)
-    return zone if abs(zone) <= MOST_ZONE_S else 0.0
+    # Zones lie between −12 and +14 hours, with summer time.
+    return zone if abs(zone) <= 15 * 3600.0 else 0.0
 
 
 def _check_overlap(time_s: Array, begin_s: float, end_s: float, what: str, path: Path | None) -> None:

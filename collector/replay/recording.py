@@ -38,7 +38,6 @@ from microbench.loads.generated import GeneratedLoad
 
 FORMAT: Final = "wattprint-recording"
 FORMAT_VERSION: Final = 3
-COMPRESSION: Final = 6
 LONGEST_LINE: Final = 64 * 2**20
 """Characters of one call and its answer: an hour of readings has some 20 million."""
 
@@ -94,7 +93,7 @@ def recorded_bench(bench: Any, path: Path) -> Iterator[Any]:
     """
     failure, launched = None, False
     devices = {name: getattr(bench, name) for name in DEVICES} | {f"sensor{i}": sensor for i, sensor in enumerate(bench.sensors)}
-    with open_whole(path) as raw, gzip.open(raw, "wt", compresslevel=COMPRESSION, encoding="utf-8") as file:
+    with open_whole(path) as raw, gzip.open(raw, "wt", compresslevel=6, encoding="utf-8") as file:
 
         def call(device: str, method: str, *arguments: Any) -> Any:
             """Call, write down what came of it, and pass it on; an error of the edge too."""

@@ -94,10 +94,6 @@ def published_energy(time_s: Array, power_w: Array, load: LoadStamps, practice: 
     return float((integral(load.end_s[kept]) - integral(load.start_s[kept])).mean())
 
 
-SMA_PERIOD_S: Final = 0.015
-"""Time between two polls of the sampling approach [s]: 66.7 Hz (Arafa et al., section IV.A)."""
-
-
 def sampled_energies_j(readings: PowerReadings, start_s: float, end_s: float) -> dict[str, float]:
     """Energy of a run between two host times by method [J]; nan where a method has no reading.
 
@@ -110,7 +106,8 @@ def sampled_energies_j(readings: PowerReadings, start_s: float, end_s: float) ->
     after = np.flatnonzero(host_s >= end_s)
     before = np.flatnonzero(host_s < end_s)
     ended = power[after[0]] if len(after) else power[before[-1]] if len(before) else np.nan
-    sampled = power[_every(host_s, SMA_PERIOD_S)]
+    # Two polls of the sampling approach are 15 ms apart: 66.7 Hz (Arafa et al., section IV.A).
+    sampled = power[_every(host_s, 0.015)]
     found = {
         "mtsm": float(power[inside].mean()) if inside.any() else np.nan,
         "sma": float(sampled.max()) if len(sampled) else np.nan,

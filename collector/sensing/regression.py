@@ -33,9 +33,6 @@ WANDER_SPAN_S, WANDER_TERMS = 5.0, (2, 12)
 PROFILE_STD, PROFILE_OWN_STD, PROFILE_POINTS = 6.0, 2.0, 15
 SLOW_SHARE: Final = 0.1
 """Prior of a board's slow parts for the errors, as a share of the step: also those that the fit leaves out may be there."""
-LATE_LEAD: Final = 8.0
-TRAILING_STD_S: Final = 0.02
-"""Error of a trailing mean's width: a fifth of one of its parts, which are a tenth of a second."""
 LEAST_VARIANCE: Final = 1e-6
 ERRORS: Final = {True: (1.0, 1.0e-4), False: (1.2, 2.5e-4)}
 """Factor on the formal standard error of a width and what is added [s], with a meter and without: chosen on 60 simulated sensors
@@ -99,7 +96,7 @@ class Problem:
 
     def late_cost(self) -> float:
         """Log-likelihood that a board's late parts must add: readings that do not need them leave them out."""
-        return LATE_LEAD + 0.5 * (len(self.signals) - 2) * float(np.log(len(self.time_s)))
+        return 8.0 + 0.5 * (len(self.signals) - 2) * float(np.log(len(self.time_s)))
 
     def at(self, kernel: Kernel, width_s: float, delay_s: float) -> Fit:
         """The fit of levels where width and delay are taken as they are."""
@@ -314,4 +311,5 @@ def plain_width(problem: Problem, fit: Fit) -> Fit:
         for design in columns(problem.signals, fit.kernel, width, problem.time_s - delays[:, None]):
             left = problem.value_w - design @ np.linalg.lstsq(design, problem.value_w, rcond=None)[0]
             best = min(best, (float(left @ left), width))
-    return replace(fit, width_s=best[1], width_std_s=float(np.hypot(fit.width_std_s, TRAILING_STD_S)))
+    # The width of a trailing mean is known to a fifth of one of its parts, which are a tenth of a second.
+    return replace(fit, width_s=best[1], width_std_s=float(np.hypot(fit.width_std_s, 0.02)))

@@ -19,8 +19,6 @@ POINT_S: Final = 1e-3
 """A sensor that does not average looks at this long around a moment [s]."""
 SLOPE_S: Final = 4e-4
 """Half the step of a derivative in time [s]: a meter's noise from sample to sample must not become slope."""
-LOW_PASS_REACH: Final = 3.0
-"""A low-pass forgets (e⁻⁶) within so many widths."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +39,8 @@ class SensorResponse:
     @property
     def reach_s(self) -> float:
         """Age beyond which power no longer counts [s]."""
-        return self.width_s * (LOW_PASS_REACH if self.kernel == "low-pass" else 1.0) + self.delay_s
+        # A low-pass forgets (e⁻⁶) within three widths.
+        return self.width_s * (3.0 if self.kernel == "low-pass" else 1.0) + self.delay_s
 
     def moved(self, *, width_s: float = 0.0, delay_s: float = 0.0) -> "SensorResponse":
         """The same response with another width or delay, by so much."""

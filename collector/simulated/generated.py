@@ -40,9 +40,6 @@ CHANGE_PJ: Final = 6.0
 """Added to an issue if the instruction before went to another unit [pJ]."""
 
 
-DATA_FACTOR: Final[dict[str, float]] = {"random": 1.0, "constant": 0.78, "zero": 0.62}
-"""Energy of lanes relative to random data: fewer bits toggle."""
-
 OVERLAP_NORM: Final = 6.0
 """Limits of a loop that run side by side: the norm that joins their times; the largest decides, the next ones cost a little."""
 
@@ -260,7 +257,8 @@ def _energy(profile: BoardProfile, load: GeneratedLoad, slots: float) -> LaunchE
     """Energy of a launch that had `slots` issue slots on working SMs; what an awake SM draws is the board's affair."""
     launch = load.launch
     core: dict[str, float] = dict.fromkeys(("cuda", "sfu", "tensor", "shared", "l2"), 0.0)
-    factor = DATA_FACTOR[launch.pattern]
+    # Energy of lanes relative to random data: fewer bits toggle.
+    factor = {"random": 1.0, "constant": 0.78, "zero": 0.62}[launch.pattern]
     for opcode, joule in planted_body_energy_j(profile, load.entry).items():
         module = MODULE_OF_PIPE.get(kind_of(opcode).pipe, "cuda")
         core[module] += joule * factor * launch.active_threads * launch.iterations

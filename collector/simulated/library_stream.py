@@ -21,10 +21,6 @@ WARP, UNROLLED = 32, 4
 
 REDUCE_THREADS: Final = 512
 
-SHARED_ROW_LIMIT: Final = 48 * 1024
-"""Longest row that a block keeps in shared memory [byte]."""
-
-
 BLOCK_REDUCTION_CLOCKS, LOOP_CLOCKS = 420.0, 90.0
 """A reduction over a block (two rounds of shuffles, shared memory and barriers), and one pass of a row loop at its shortest."""
 
@@ -163,7 +159,8 @@ def _softmax(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelP
         return _lay_out(in_warp, profile, gpu)
     threads = min(1024, 2 ** math.ceil(math.log2(dim / 8)))
     loops = math.ceil(dim / threads / 8)
-    in_shared = row_bytes <= SHARED_ROW_LIMIT
+    # Longer rows are not kept in shared memory [byte].
+    in_shared = row_bytes <= 48 * 1024
     in_block = replace(
         in_warp,
         name=f"void at::native::(anonymous namespace)::cunn_SoftMaxForward{'Smem' if in_shared else ''}<8, {kind}, float, {kind}>(...)",

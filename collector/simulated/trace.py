@@ -16,7 +16,6 @@ from estimator.vocabulary.quantities import Array
 LAGS: Final = 3
 _START, _POWER, _ENERGY, _FILTERED = range(4)
 _LAG = slice(4, 4 + LAGS)
-_COLUMNS: Final = 4 + LAGS
 
 
 class PowerTrace:
@@ -31,7 +30,7 @@ class PowerTrace:
         self._filter_time_s = filter_time_s
         self._response = self._weights / (1.0 - filter_time_s / self._times)
         self._scalars = list(zip(self._weights.tolist(), self._times.tolist(), self._response.tolist(), strict=True))
-        self._rows = np.zeros((1024, _COLUMNS))
+        self._rows = np.zeros((1024, 4 + LAGS))
         self._last = [start_s, power_w, 0.0, power_w, *([power_w] * LAGS)]
         self._rows[0] = self._last
         self._count = 1

@@ -35,8 +35,7 @@ GROUPED: Final = "aten._grouped_mm"
 
 
 FUSED_TYPES: Final = frozenset({"bfloat16", "float16", "float32"})
-FUSED_AXES: Final = 4
-"""Tensors that a fused kernel of attention takes: [batch, head, token, element].  Source: ATen, native/transformers/cuda/sdp_utils.cpp."""
+"""Number formats that a fused kernel of attention takes.  Source: ATen, native/transformers/cuda/sdp_utils.cpp."""
 
 
 @dataclass(slots=True)
@@ -54,7 +53,8 @@ class AttentionCalls:
 
     def fuses(self, tensors: tuple[Tensor, ...]) -> bool:
         """Whether to record a call on query, key and value as one kernel."""
-        taken = all(tensor.dtype in FUSED_TYPES and len(tensor.shape) == FUSED_AXES for tensor in tensors)
+        # Its tensors have four axes: [batch, head, token, element].
+        taken = all(tensor.dtype in FUSED_TYPES and len(tensor.shape) == 4 for tensor in tensors)
         fused = self.form == "flash" or (taken and not self.form)
         self.fused += fused
         self.apart += not fused

@@ -57,8 +57,11 @@ from fitter.validate.predictions import (
     summary_row,
 )
 
+GROUP_PRIOR: Final = {"latency": 0.08, "power": 0.06}
+"""Error of a group of kernels expected before any is seen [relative]."""
+
 PRIOR_KERNELS: Final = 5.0
-"""Kernels that the error expected of a group before any is seen counts for."""
+"""Kernels that this prior counts for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,9 +211,8 @@ def _uncertainty(
         groups = pd.Series(served_groups(draft.bundle, selection.kernels)).loc[rows.index]
         for quantity in QUANTITIES:
             error = (rows[f"measured_{quantity}"] / rows[f"predicted_{quantity}"]).dropna().map(math.log).abs()
-            # Error of a group of kernels expected before any is seen [relative].
             scales = {
-                group: _group_scale(group, own.to_numpy(), {"latency": 0.08, "power": 0.06}[quantity], expected[quantity])
+                group: _group_scale(group, own.to_numpy(), GROUP_PRIOR[quantity], expected[quantity])
                 for group, own in error.groupby(groups, sort=False)
             }
             stated[quantity]["groups"] = {**stated[quantity].get("groups", {}), **scales}

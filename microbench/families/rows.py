@@ -29,9 +29,6 @@ Table = Mapping[str, Any]
 
 _TABLE: Final[Table] = tomllib.loads(Path(__file__).with_name("instructions.toml").read_text(encoding="utf-8"))
 
-MOST_OPERANDS: Final = 4
-"""Operands of a row that does not give their number: one for each of the letters x, y, z, w."""
-
 ARGUMENTS: Final = ("operands", "results", "iterations", "active_lanes")
 
 
@@ -91,7 +88,8 @@ def row(given: Table) -> Row:
 def _operands(given: str | Table) -> tuple[Slot, ...]:
     """Slots x0, x1… of a named set of operands, or of one that stands in the row."""
     chosen: dict[str, Any] = dict(_TABLE["operands"][given] if isinstance(given, str) else given)
-    ranges, number, pairs = chosen.pop("ranges"), chosen.pop("number", MOST_OPERANDS), chosen.pop("pairs", "")
+    # Of itself a row has four operands: the letters x, y, z, w.
+    ranges, number, pairs = chosen.pop("ranges"), chosen.pop("number", 4), chosen.pop("pairs", "")
     return tuple(
         Slot(name=f"x{place}", low=low, high=high, **(chosen | {pairs: f"x{place - 1}"} if pairs and place % 2 else chosen))
         for place, (low, high) in enumerate(islice(cycle(ranges), number))

@@ -30,9 +30,6 @@ PATTERNS: Final[tuple[Pattern, ...]] = ("zero", "constant", "random")
 LAUNCH_S: Final = 4e-3
 """Time that one launch is sized for [s]: a thousand times what a launch costs the host, so that gaps do not count."""
 
-SWEPT_LAUNCH_S: Final = 1e-3
-"""The same for the smallest grid of a sweep over blocks [s]: the largest takes several hundred times as long."""
-
 SLEEPS_S: Final[dict[str, float]] = {"NANOSLEEP": 1e-3}
 """Instructions that wait, with the longest wait that they take [s] (PTX ISA, nanosleep)."""
 
@@ -45,9 +42,6 @@ LEVELS: Final = ("shared", "l1", "l2", "dram")
 
 LINKS: Final = ("host", "peer")
 """Levels beyond the board."""
-
-LINK_BYTES_PER_S: Final = 25e9
-"""What a link is taken to carry where launches are sized: PCI Express 4.0 with 16 lanes, less its overhead [byte/s]."""
 
 ARCHITECTURE_FEATURES: Final[dict[str, str]] = {"sm_90": "sm_90a"}
 """Architectures whose full set of instructions has a name of its own."""
@@ -300,7 +294,8 @@ def _launched(
             skipped[str(error)] = 1
             continue
         # Grids of a sweep over blocks must differ in nothing else: all have the turns of the smallest.
-        turns = sized_launch(kernel, launches[0], entry, gpu, SWEPT_LAUNCH_S).iterations if mode == "block_sweep" else 0
+        # The largest grid of a sweep over blocks takes several hundred times as long as the smallest, which takes 1 ms.
+        turns = sized_launch(kernel, launches[0], entry, gpu, 1e-3).iterations if mode == "block_sweep" else 0
         for launch in launches:
             sized = replace(launch, iterations=turns) if turns else sized_launch(kernel, launch, entry, gpu)
             loads.append(module_load(kernel, sized, module, gpu))
@@ -332,7 +327,8 @@ def sized_launch(kernel: Kernel, launch: Launch, entry: InspectedEntry, gpu: Gpu
     issue_s = sum(entry.body.values()) * -(-warps // SUB_PARTITIONS) / (gpu.sm_clock_limit_mhz * 1e6)
     bytes_moved = kernel.work.transactions.get("dram", 0.0) * SECTOR_BYTES * launch.active_threads
     sleep_s = sum(SLEEPS_S.get(opcode, 0.0) * count for opcode, count in entry.body.items())
-    linked_s = sum(kernel.work.bytes_moved.get(link, 0.0) for link in LINKS) * launch.active_threads / LINK_BYTES_PER_S
+    # What a link is taken to carry: PCI Express 4.0 with 16 lanes, less its overhead [byte/s].
+    linked_s = sum(kernel.work.bytes_moved.get(link, 0.0) for link in LINKS) * launch.active_threads / 25e9
     turn_s = max(issue_s, bytes_moved / gpu.dram_bytes_per_s, linked_s) + sleep_s
     turns = min(MOST_ITERATIONS, max(1, round(launch_s / max(turn_s, launch_s / MOST_ITERATIONS))))
     return replace(launch, iterations=turns)

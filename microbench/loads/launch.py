@@ -13,18 +13,8 @@ from microbench.kernel import WARP_LANES, Kernel, Launch, Mode, Pattern
 from microbench.sizing import resident_blocks
 from microbench.toolchain.inspect import InspectedEntry
 
-LANE_SWEEP: Final = (1, 8, 16, 24, 32)
-"""Active lanes of a warp (AccelWattch's static-power benchmarks use the same steps)."""
-
-SM_SHARES: Final = (0.25, 0.5, 0.75, 1.0)
-"""Shares of the SMs that work, beside a single one (AccelWattch's idle-SM benchmarks)."""
-
 GRID_SHARES: Final = (0.5, 2.0, 3.5, 9.0, 20.5, 40.0)
 """Grids of a sweep over blocks, beside one block an SM, in rounds of all blocks that the GPU holds at once: half a round, and 2 to 40."""
-
-SWEPT_FOOTPRINT: Final = 2.0
-"""What one block an SM walks in a sweep over blocks, as a multiple of L2, rounded down to a power of two: the smallest grid must miss it as
-the largest does."""
 
 MOST_ITERATIONS: Final = 2**32 - 1
 """The loop's counter has 32 bits."""
@@ -82,7 +72,8 @@ def plan_launches(
         case "sm_sweep":
             return tuple(launch(count) for count in swept_sms(gpu.num_sms))
         case "lane_sweep":
-            return tuple(launch(full, lanes=lanes) for lanes in LANE_SWEEP)
+            # AccelWattch's static-power benchmarks use the same steps.
+            return tuple(launch(full, lanes=lanes) for lanes in (1, 8, 16, 24, 32))
         case "block_sweep":
             region, regions = swept_region_bytes(kernel, gpu), _power_of_two(gpu.num_sms * resident, upwards=True)
             return tuple(launch(count, region=region, regions=regions) for count in swept_grids(gpu.num_sms, resident))
@@ -98,7 +89,8 @@ def check_iterations(name: str, iterations: int) -> None:
 
 def swept_sms(num_sms: int) -> tuple[int, ...]:
     """Numbers of SMs of the sweep: one, and shares of all.  A grid of as many blocks puts one on each."""
-    return tuple(sorted({1, *(max(1, round(share * num_sms)) for share in SM_SHARES)}))
+    # AccelWattch's idle-SM benchmarks use these shares, and a single one.
+    return tuple(sorted({1, *(max(1, round(share * num_sms)) for share in (0.25, 0.5, 0.75, 1.0))}))
 
 
 def swept_grids(num_sms: int, resident: int) -> tuple[int, ...]:
@@ -110,7 +102,8 @@ def swept_region_bytes(kernel: Kernel, gpu: GpuSpec) -> int:
     """The region of a block in every grid of a sweep [byte]; 0 for kernels that walk no memory."""
     if not kernel.min_region_bytes:
         return 0
-    region = _power_of_two(gpu.l2_bytes * SWEPT_FOOTPRINT / gpu.num_sms, upwards=False)
+    # One block an SM walks twice L2, rounded down to a power of two: the smallest grid must miss it as the largest does.
+    region = _power_of_two(gpu.l2_bytes * 2.0 / gpu.num_sms, upwards=False)
     return min(max(region, kernel.min_region_bytes), MAX_REGION_BYTES)
 
 

@@ -16,12 +16,6 @@ from microbench.kernel import Expectation, Kernel
 EXPECTED_SHARE: Final = 0.95
 """Share of the loop's body, control aside, that must do the promised work (microbenchmark notes, section 6)."""
 
-STRAY_SHARE: Final = 0.02
-"""Share that any one other opcode may reach (microbenchmark notes, section 6)."""
-
-SMALL_BODY: Final = 50
-"""Below so many instructions one stray instruction is more than its share, and is let pass."""
-
 LOOP_BRANCH: Final = ("BRA",)
 LOOP_TEST: Final = ("ISETP", "UISETP")
 LOOP_COUNT: Final = ("IADD3", "UIADD3", "VIADD", "UIADD", "IADD", "IMAD.IADD", "UIMAD.IADD", "UVIADD")
@@ -230,7 +224,9 @@ def _stray_complaint(body: Mapping[str, int], others: Mapping[str, int], expecte
             return f"{count} {opcode}: local memory is used"
         if opcode.startswith("U") and not is_one_of(opcode, expected.uniform) and level == "O3":
             return f"{count} {opcode}: work escapes to the uniform datapath"
-        if count > max(STRAY_SHARE * total, 1.0 if total < SMALL_BODY else 0.0) and not (calls_allowed and is_one_of(opcode, CALLS)):
+        # Any other opcode may reach 2 % (microbenchmark notes, section 6); below 50 instructions a single one is more than that, and is let
+        # pass.
+        if count > max(0.02 * total, 1.0 if total < 50 else 0.0) and not (calls_allowed and is_one_of(opcode, CALLS)):
             return f"{count} of {total} instructions are {opcode}, which nobody promised"
     stray = sum(count for opcode, count in others.items() if not is_one_of(opcode, CALLS))
     if stray > max((1.0 - EXPECTED_SHARE) * total, 1.0):
