@@ -250,7 +250,7 @@ def _reader(hint: Any, metas: tuple[Any, ...]) -> Reader:
     if isinstance(hint, type) and issubclass(hint, tuple):
         read_row = _row(tuple(get_type_hints(hint).values()))
         return lambda value: hint(*read_row(value))
-    return _free if hint is Any else _object(hint)
+    return _free if hint in (Any, object) else _object(hint)
 
 
 def _number(span: Span, whole: bool) -> Reader:
