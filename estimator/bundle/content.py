@@ -40,7 +40,6 @@ FORMAT_VERSION: Final = "1.0"
 SEMANTIC_VERSION: Final = r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?"
 
 Numbers = tuple[float, ...]
-Matrix = tuple[Numbers, ...]
 
 
 def check_group(name: str) -> None:
@@ -69,7 +68,6 @@ def check_range(ends: tuple[float, float]) -> None:
 GroupName = Annotated[str, check_group]
 Coefficient = Annotated[str, Words(COEFFICIENTS)]
 PowerTerm = Annotated[str, Words(POWER_TERMS)]
-Second = Annotated[float, Span(0.0, 10.0, "s")]
 Watt = Annotated[float, Span(0.0, 1e5, "W")]
 UnknownWatt = Annotated[float, Span(0.0, 1e5, "W", nan=True)]
 Celsius = Annotated[float, Span(-60.0, 200.0, "°C")]

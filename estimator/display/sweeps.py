@@ -65,7 +65,7 @@ PLAIN: Final = Terms()
 
 
 def sweep_columns(points: Sweep, terms: Terms = PLAIN) -> Columns:
-    """Every column of a sweep as lists: LABELS, VALUES, COST_COLUMNS, `above_limit`, `outside_fitted_clocks`, `validity`,
+    """Every column of a sweep as lists: LABELS, VALUES, the columns of costs, `above_limit`, `outside_fitted_clocks`, `validity`,
     `warnings`; nan: unknown, and `unknown` says why; None: a batch or sequence that is unknown; `left_out`: why a board has no answer.
     """
     costs = cost_columns(points, terms.tariff, requests=terms.requests, tokens=terms.tokens)

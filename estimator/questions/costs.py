@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
@@ -35,15 +34,8 @@ class Tariff:
             raise OperatingPointError(f"overhead = {self.overhead!r} must be a number of at least 1")
 
 
-COST_COLUMNS: Final = (
-    "requests", "tokens", "latency_per_request_s", "energy_per_request_j", "tokens_per_s", "tokens_per_j",
-    "kwh_per_1000", "cost_per_1000", "carbon_kg_per_1000",
-)  # fmt: skip
-"""Columns of `cost_columns`."""
-
-
 def cost_columns(points: Sweep, tariff: Tariff | None = None, *, requests: float = 0.0, tokens: float = 0.0) -> dict[str, Array]:
-    """COST_COLUMNS of every point, shape (n,); nan where requests, tokens or a price are unknown.
+    """Work, energy and costs of every point by name, shape (n,); nan where requests, tokens or a price are unknown.
 
     requests, tokens: served and computed by one iteration; 0 takes each case's batch and tokens as far as they are known.
     kwh_per_1000 is energy of the GPU times the tariff's overhead for a thousand requests; its relative uncertainty is that of energy_j.

@@ -63,7 +63,7 @@ class LeakageFit:
 class PowerFit:
     """Coefficients in pJ per event and W, in the order of TERMS, their covariance, and how they were found.
 
-    relative_residuals: (P̂ − P) / P of each row.  exponent_fitted: whether the rows decided the voltage exponent.
+    relative_residuals: (P̂ − P) / P of each row.
     leakage: None where temperatures, at work or at rest, are unknown.
     voltage_std_v: standard deviations of the tables' voltages where these were inferred from the rows [V].
     """
@@ -72,7 +72,6 @@ class PowerFit:
     covariance: Array
     identified: Mapping[str, bool]
     voltage_exponent: float
-    exponent_fitted: bool
     reference_clock_mhz: float
     tables: BoardTables
     relative_residuals: Array
@@ -115,7 +114,6 @@ def fit_power(rows: PowerRows, tables: BoardTables, reference_clock_mhz: float, 
         covariance=covariance[:count, :count],
         identified={term: bool(s < IDENTIFIED_SHRINKAGE * w) for term, s, w in zip(TERMS, spread, widths, strict=False)},
         voltage_exponent=shape.exponent,
-        exponent_fitted=tellable,
         reference_clock_mhz=reference_clock_mhz,
         tables=board,
         relative_residuals=(problem.point.idle_w + design @ found.values - rows.power_w) / rows.power_w,
