@@ -21,8 +21,6 @@ LAUNCH_LAG_S: Final = 3e-4
 """Delay from a launch's stamp to its power [s]: 0.2 to 0.45 ms on two boards (sensor.md 6)."""
 LAUNCH_RISE_S: Final = 1.1e-3
 """First-order rise of the power that follows a launch without further delay [s] (95 % in 3 ms, sensor.md 6)."""
-BOOST_S: Final = 0.1
-"""A clock boost begins evenly between one and two times this time after the launch, and ends with the load [s] (sensor.md 3.2)."""
 LATE_POLE_S, LATE_POLES_S = 0.08, 0.05
 """Time constants of the other delayed parts [s]: one pole of the first, or two poles of the second.
 
@@ -30,8 +28,6 @@ The records of two boards do not determine the form of these parts; each may be 
 """
 CREEP_S: Final = 0.8
 """Time constant of slow creep [s]: leakage with temperature, the tail after a load (sensor.md 3.2)."""
-MOST_SPAN_S: Final = 240.0
-"""Longest stretch of a record that is used [s]: responses show within seconds, and memory stays bounded."""
 STEADY_CELLS, STEADY_VARIANCE = 21, 2.0
 """Power is steady over this many cells if their variance is below this multiple of the meter noise's variance."""
 
@@ -71,7 +67,8 @@ class LoadStamps:
     def alike(self) -> bool:
         """Whether the runs have one level and about one length, so that they can be folded."""
         length = self.length_s
-        return float(np.std(length)) <= UNEQUAL_SHARE * float(np.mean(length)) and float(np.ptp(self.levels)) == 0.0
+        # Runs have no common profile if their lengths scatter by more than this (standard deviation over mean).
+        return float(np.std(length)) <= 0.2 * float(np.mean(length)) and float(np.ptp(self.levels)) == 0.0
 
     def part(self, first: int, last: int) -> "LoadStamps":
         """Runs `first` to `last` - 1; their neighbours bound the known time."""
@@ -92,10 +89,6 @@ class LoadStamps:
             known_until_s=self.known_until_s + by_s,
             known_from_s=self.known_from_s + by_s,
         )
-
-
-UNEQUAL_SHARE: Final = 0.2
-"""Runs have no common profile if their lengths scatter by more than this (standard deviation over mean)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +137,8 @@ def meter_signal(time_s: Array, power_w: Array) -> Signal:
     if len(time_s) < 100:
         raise SensorError(f"the reference has {len(time_s)} samples; at least 100 are needed")
     area = np.concatenate([[0.0], np.cumsum(0.5 * (power_w[1:] + power_w[:-1]) * np.diff(time_s))])
-    cells = int((min(float(time_s[-1]), float(time_s[0]) + MOST_SPAN_S) - time_s[0]) / GRID_S)
+    # Longest stretch of a record that is used [s]: responses show within seconds, and memory stays bounded.
+    cells = int((min(float(time_s[-1]), float(time_s[0]) + 240.0) - time_s[0]) / GRID_S)
     value = _quiet(np.diff(np.interp(time_s[0] + GRID_S * np.arange(cells + 1), time_s, area)) / GRID_S)
     lead = np.full(int(LEAD_S / GRID_S), value[: int(0.05 / GRID_S)].mean())
     return signal_of(float(time_s[0]) - GRID_S * len(lead), np.concatenate([lead, value]))
@@ -169,7 +163,8 @@ def load_signals(load: LoadStamps, start_s: float, end_s: float) -> tuple[Signal
     middle = node[:-1] + 0.5 * GRID_S - LAUNCH_LAG_S
     run = np.searchsorted(load.start_s, middle, side="right") - 1
     age = np.where(run >= 0, middle - load.start_s[np.maximum(run, 0)], 0.0)
-    boost = smoothed(level * np.clip(age / BOOST_S - 1.0, 0.0, 1.0), LAUNCH_RISE_S)
+    # A clock boost begins evenly between 0.1 and 0.2 s after the launch, and ends with the load (sensor.md 3.2).
+    boost = smoothed(level * np.clip(age / 0.1 - 1.0, 0.0, 1.0), LAUNCH_RISE_S)
     two_poles = smoothed(smoothed(fast, LATE_POLES_S), LATE_POLES_S)
     parts = (fast, boost, smoothed(fast, LATE_POLE_S), two_poles, smoothed(fast, CREEP_S))
     return tuple(signal_of(origin_s, part) for part in parts)

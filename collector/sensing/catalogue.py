@@ -27,8 +27,6 @@ COLUMN_OF_FIELD: Final[Mapping[str, str]] = {
 POWER_COLUMNS: Final = tuple(COLUMN_OF_FIELD.values())
 ERAS: Final = ("post-530", "530", "pre-530")
 """Driver eras, newest first; drivers of one era average in the same way (Yang, Adamek, Armour, figure 14)."""
-NEW_FIELDS: Final = (525, 105)
-"""First release of branch 525 with the newer fields, of 30 March 2023; release 530 is older."""
 PERIOD_TOLERANCE: Final = 0.05
 """Largest relative difference between a measured period and a published one, which is a median of polls."""
 WIDTH_STD_SHARE: Final = 0.1
@@ -212,7 +210,8 @@ def era_of(driver: str) -> str:
     if driver in ERAS:
         return driver
     version = tuple(int(part) for part in re.findall(r"\d+", driver)[:2])
-    if not version or version >= (531,) or NEW_FIELDS <= version < (526,):
+    # First release of branch 525 with the newer fields, of 30 March 2023; release 530 is older.
+    if not version or version >= (531,) or (525, 105) <= version < (526,):
         return "post-530"
     return "530" if version[0] == 530 else "pre-530"
 

@@ -20,22 +20,10 @@ LONGEST_S: Final = 0.6
 FIRST_CHANGES: Final = (25, 260)
 """Least and greatest number of changes in the first seconds, which the search uses."""
 MIN_CHANGES: Final = 8
-PERIODIC_LEAD: Final = 0.4
-"""Least lead of a clock over changes at random times, in log-likelihood per change.
-
-Simulated clocks lead by at least 0.7, changes without a clock by at most 0.1.
-"""
-FOLLOWED: Final = 0.2
-"""Least share of changes that must follow in successive updates.
-
-Updates that are missed at random leave such changes.  A clock with fewer is a fraction of
-distances of two lengths, unless the readings take few values.
-"""
 COMB_S: Final = 5e-4
 SLOW_POLL, MISCOUNTED = 0.5, 0.02
 """Polls farther apart than this share of the period miscount updates without a grid, by up to this share (sensor-method.md 2.1)."""
 JITTERS_S: Final = (5e-5, 2e-4, 4e-4, 8e-4, 1.6e-3, 3.2e-3)
-SEARCHED_WALKS_S: Final = (1e-5, 3e-4, 1.2e-3)
 WALKS_S: Final = (1e-6, 1e-5, 3e-5, 1e-4, 3e-4, 6e-4, 1.2e-3)
 """Jitters of an update and walks of the phase per update that the smoother compares."""
 FREE_WALK_SHARE: Final = 0.015
@@ -166,7 +154,8 @@ def _searched(changes: _Changes, poll: float) -> float:
     tried = _candidates(changes, few)
     tried = tried[np.abs(tried / poll - 1.0) > 0.03]
     lead, found = max((_lead(first, period) for period in tried.tolist()), default=(0.0, 0.0))
-    if lead < PERIODIC_LEAD:
+    # In log-likelihood per change simulated clocks lead changes at random times by at least 0.7, changes without a clock by at most 0.1.
+    if lead < 0.4:
         apart = float(np.median(np.diff(changes.middle))) * 1e3
         raise SensorError(
             f"{len(changes)} changes of the reading show no update clock, they come {apart:.3g} ms apart: chance explains their times "
@@ -180,10 +169,12 @@ def _lead(changes: _Changes, period: float) -> tuple[float, float]:
     tick = _counted(changes, period)
     due, seen = float(tick[-1] - tick[0]) + 1.0, float(len(changes))
     shown = min(seen / due, 1.0 - 0.5 / due)
-    if np.mean(np.diff(tick) == 1.0) < FOLLOWED * shown and len(np.unique(changes.value)) > 0.5 * seen:
+    # Least share of changes that must follow in successive updates.  Updates that are missed at random leave such changes.  A clock with
+    # fewer is a fraction of distances of two lengths, unless the readings take few values.
+    if np.mean(np.diff(tick) == 1.0) < 0.2 * shown and len(np.unique(changes.value)) > 0.5 * seen:
         return 0.0, period
     noise = (changes.high - changes.low) ** 2 / 12.0 + 1e-12
-    walked, slope = max(_walked(changes.middle, tick, noise, walk * walk, period)[:2] for walk in SEARCHED_WALKS_S)
+    walked, slope = max(_walked(changes.middle, tick, noise, walk * walk, period)[:2] for walk in (1e-5, 3e-4, 1.2e-3))
     told = walked - 0.5 * seen * np.log(2.0 * np.pi) + seen * np.log(shown) + (due - seen) * np.log(1.0 - shown)
     rate = seen / max(float(changes.high[-1] - changes.low[0]), 1e-9)
     return float(told / seen - np.log(rate) + 1.0), period + slope

@@ -74,10 +74,6 @@ def counter_estimate(
     return CounterEstimate(energy_j=active_w * duration, energy_std_j=std * duration, doubt="")
 
 
-COUNTER_TOLERANCE: Final = 0.06
-"""Largest relative difference between counter and readings: it allows for rise of the board and the counter's own updates."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CounterEnergy:
     """Energy of one launch by the counter [J], nan without one; whether it is possible, and agrees with the readings."""
@@ -121,5 +117,6 @@ def counter_energy(
         return CounterEnergy(energy_j=math.nan, absurd=True, disagrees=False)
     expected = raw_power_w * duration_s
     ends = 2.0 * update_period_s * abs(raw_power_w - rest_power_w if math.isfinite(rest_power_w) else raw_power_w)
-    disagrees = math.isfinite(expected) and abs(energy - expected) > COUNTER_TOLERANCE * expected + ends
+    # Largest relative difference between counter and readings: it allows for rise of the board and the counter's own updates.
+    disagrees = math.isfinite(expected) and abs(energy - expected) > 0.06 * expected + ends
     return CounterEnergy(energy_j=energy / launches, absurd=False, disagrees=disagrees)

@@ -22,24 +22,16 @@ SIZES: Final = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
 """Tried sizes of the profile within an execution, as shares of the load's power."""
 SIZE, SIZE_LN_STD = 0.1, 1.2
 """Prior of these sizes: kernels are flat within some per cent, iterations of a model vary by tens of per cent."""
-LATE_SHARES: Final = (0.15, 0.15, 0.15, 0.1)
-"""Prior standard deviations of boost, late pole, late poles and creep, as shares of the load's power (sensor.md 3.2)."""
 DRIFT_SHARE: Final = 0.05
 EDGE_S, EDGE_STD_S = 1e-3, 5e-4
 """Duration of the deviating power at starts after a pause and at ends before one, and the error of its time [s].
 
 Lag 0.2 to 0.45 ms, rise immediate or in a millisecond (published recordings).
 """
-EDGE_LEFT_S: Final = 1.2e-4
-"""Remaining error of both together, times the load's power, from simulated boards of any rise."""
 LINGER_S, LINGER_SHARE = 0.5, 0.05
 """Duration and share of power that remains in a pause: 5 to 20 % of the step (published recordings)."""
-PAUSE_SHARE: Final = 0.01
-"""Error of the parts' description of power in pauses, as a share of the load's power."""
 FEW_CYCLES: Final = 3.0
 """A window of at most this many cycles of execution and pause resolves pauses with much of its length, a longer one only with its ends."""
-SHAPE_SHARE: Final = 5e-4
-"""Error of the parts' form, as a share of the energy: the scatter of simulated runs whose own errors are far smaller."""
 FREEDOM, NOISE_FREEDOM = 4.0, 4.0
 DEFAULT_NOISE_W, LEAST_NOISE_W = 0.5, 1e-3
 DEFAULT_JITTER_S: Final = 3e-4
@@ -158,7 +150,9 @@ def execution_model(load: LoadStamps, bins: int, from_s: float, until_s: float) 
     parts += [_runs(start, np.minimum(start + EDGE_S, load.end_s[after])), _runs(end, np.minimum(end + EDGE_S, following))]
     paused = len(start) > 1
     parts.append(_runs(end[:-1], np.minimum(end[:-1] + LINGER_S, start[1:])) if paused else _runs(end[-1:], end[-1:]))
-    stds = np.array([*LATE_SHARES, DRIFT_SHARE, EDGE_STD_S / EDGE_S, EDGE_STD_S / EDGE_S, LINGER_SHARE])
+    # Prior standard deviations as shares of the load's power; the first four are those of boost, late pole, late poles and creep (sensor.md
+    # 3.2).
+    stds = np.array([0.15, 0.15, 0.15, 0.1, DRIFT_SHARE, EDGE_STD_S / EDGE_S, EDGE_STD_S / EDGE_S, LINGER_SHARE])
     flat = np.concatenate([np.full(1 + bins, 1e3**-2.0 / bins), stds**-2.0])
     profile = np.zeros((len(flat), len(flat)))
     step = np.diff(np.eye(bins), axis=0)
@@ -226,7 +220,8 @@ def fit_executions(
     mean = share @ answers
     variance = share @ (np.array([_variance(problem, solution) for solution in solutions]) + (answers - mean) ** 2)
     best = solutions[int(np.argmax(share))]
-    std2 = variance * _student(problem) + (SHAPE_SHARE * mean) ** 2
+    # Error of the parts' form, as a share of the energy: the scatter of simulated runs whose own errors are far smaller.
+    std2 = variance * _student(problem) + (5e-4 * mean) ** 2
     for other in (response.moved(width_s=response.width_std_s), response.moved(delay_s=response.delay_std_s)):
         moved = _solved(replace(problem, design=problem.model.columns(other, time_s[used])), best.size, best.weight)
         std2 += (problem.ask @ (moved.level - best.level)) ** 2
@@ -234,8 +229,10 @@ def fit_executions(
     start, end = load.start_s[kept], load.end_s[kept]
     paused_j = problem.amplitude_w * max(float(end[-1] - start[0] - (end - start).sum()), 0.0)
     std[0] = np.hypot(std[0], LINGER_SHARE * _unresolved(load, response) * paused_j / len(start))
-    std[0] = np.hypot(std[0], EDGE_LEFT_S * problem.amplitude_w * float(paused_j > 0.0))
-    std[1] = np.hypot(std[1], PAUSE_SHARE * paused_j)
+    # Remaining error of both edges together, times the load's power, from simulated boards of any rise.
+    std[0] = np.hypot(std[0], 1.2e-4 * problem.amplitude_w * float(paused_j > 0.0))
+    # Error of the parts' description of power in pauses, as a share of the load's power.
+    std[1] = np.hypot(std[1], 0.01 * paused_j)
     places = slice(ENERGIES, ENERGIES + settings.bins)
     predicted = np.full(len(time_s), np.nan)
     predicted[used] = problem.design @ best.level

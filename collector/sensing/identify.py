@@ -32,8 +32,6 @@ CLOCKS_STD_S: Final = {"stamps": 6e-4, "tied": 2e-4, "untied": 8e-3}
 "stamps": the launches' uncertainty of when power follows (0.2 to 0.45 ms, rise immediate or in 1.1 ms on published
 boards); "untied": the uncertainty of a meter's clock without launches, within the searched delays.
 """
-CLOCK_RATE: Final = 5e-4
-"""Rate error of a meter that no launches tie; a width determined by two edges is known to this share of their distance."""
 STEADY_SHARE, MIN_STEADY = 0.01, 15
 KEYS_OF_AVERAGING: Final = ("averaging", "window_s", "tau_s", "delay_s", "sampled_fraction")
 NO_LOAD: Final = "readings alone do not tell the board's power; give the load's stamps or an external meter's power beside them: "
@@ -244,7 +242,8 @@ def _with_clock(fit: Fit, clock: UpdateClock, reference: _Reference) -> Fit:
     """
     load, tie = reference.load, "stamps" if reference.meter is None else "tied" if reference.ties else "untied"
     few = load is not None and load.edges < 8 and not reference.ties
-    rate = max(CLOCK_RATE, reference.rate_std) * float(np.mean(load.length_s)) if few and load is not None else 0.0
+    # Rate error of a meter that no launches tie; a width determined by two edges is known to this share of their distance.
+    rate = max(5e-4, reference.rate_std) * float(np.mean(load.length_s)) if few and load is not None else 0.0
     poll = 0.0 if clock.rigid else clock.poll_s
     blur = np.hypot(0.1 * poll, poll**2 / (4.0 * max(fit.width_s, clock.poll_s)))
     width_std, delay_std = np.linalg.norm([fit.width_std_s, rate, float(blur)]), np.hypot(fit.delay_std_s, CLOCKS_STD_S[tie])
@@ -306,10 +305,10 @@ def _transient(
     return "instant"
 
 
-def _figures(updates: Updates, clock: UpdateClock, decision: Decision | None, rise: Rise | None) -> dict[str, Any]:
+def _figures(updates: Updates, clock: UpdateClock, decision: Decision | None, rise: Rise | None) -> dict[str, object]:
     """The calibration's figures of clock, averaging and rise."""
     steps = np.diff(np.unique(np.round(updates.value, 4)))
-    found: dict[str, Any] = {
+    found: dict[str, object] = {
         "n_updates": clock.n_updates,
         "update_period_s": clock.period_s,
         "update_period_std_s": clock.period_std_s,

@@ -29,8 +29,6 @@ SHARES: Final = (1.0, 0.75, 0.5)
 """Tried shares of the SMs, until the board runs the load without being limited."""
 LOAD_ELEMENTS: Final = 2**25
 """Size of the two tensors that the library's load adds: a large step in power that no power limit clips."""
-ROW_LENGTHS: Final = (65536, 16384, 4096)
-"""Tried row lengths of a softmax, longest first: libraries give a row to one block, and a long row takes much longer than its launch."""
 PRECISIONS: Final = ("fp32", "fp16", "bf16")
 
 
@@ -183,7 +181,8 @@ def partial_load(bench: Bench, share: float) -> PartialLoad | None:
     The share follows from the grid that the runner launches.
     """
     sms = bench.gpu_spec.num_sms
-    for length in ROW_LENGTHS:
+    # Tried row lengths of a softmax, longest first: libraries give a row to one block, and a long row takes much longer than its launch.
+    for length in (65536, 16384, 4096):
         for precision in PRECISIONS:
             operator = make_operator("softmax", "softmax", precision, rows=max(1, round(share * sms)), dim=length)
             if not bench.runner.supports(operator):

@@ -33,9 +33,6 @@ WANDER_SPAN_S, WANDER_TERMS = 5.0, (2, 12)
 PROFILE_STD, PROFILE_OWN_STD, PROFILE_POINTS = 6.0, 2.0, 15
 SLOW_SHARE: Final = 0.1
 """Prior of a board's slow parts for the errors, as a share of the step: it includes the parts that the fit leaves out."""
-LATE_LEAD: Final = 8.0
-TRAILING_STD_S: Final = 0.02
-"""Error of a trailing mean's width: a fifth of one of its parts, which are a tenth of a second."""
 LEAST_VARIANCE: Final = 1e-6
 ERRORS: Final = {True: (1.0, 1.0e-4), False: (1.2, 2.5e-4)}
 """Factor on the formal standard error of a width and an added error [s], with a meter and without.
@@ -101,7 +98,7 @@ class Problem:
 
     def late_cost(self) -> float:
         """Log-likelihood that a board's delayed parts must add; readings that do not need these parts leave them out."""
-        return LATE_LEAD + 0.5 * (len(self.signals) - 2) * float(np.log(len(self.time_s)))
+        return 8.0 + 0.5 * (len(self.signals) - 2) * float(np.log(len(self.time_s)))
 
     def at(self, kernel: Kernel, width_s: float, delay_s: float) -> Fit:
         """The fit of levels at a fixed width and delay."""
@@ -287,8 +284,7 @@ class Problem:
 
 
 def block_covariance(inverse: Array, scores: Array, blocks: int) -> Array:
-    """Sandwich covariance of parameters from `scores` (n, k) summed over blocks of neighbours, which keeps correlations between neighbours.
-    """
+    """Sandwich covariance of parameters from `scores` (n, k) summed over blocks of neighbours; this keeps correlations of neighbours."""
     count = int(np.clip(len(scores) // 6, 3, blocks))
     sums = np.array([part.sum(axis=0) for part in np.array_split(scores, count)])
     return np.asarray(inverse @ (sums.T @ sums) @ inverse * count / (count - 1))
@@ -317,4 +313,5 @@ def plain_width(problem: Problem, fit: Fit) -> Fit:
         for design in columns(problem.signals, fit.kernel, width, problem.time_s - delays[:, None]):
             left = problem.value_w - design @ np.linalg.lstsq(design, problem.value_w, rcond=None)[0]
             best = min(best, (float(left @ left), width))
-    return replace(fit, width_s=best[1], width_std_s=float(np.hypot(fit.width_std_s, TRAILING_STD_S)))
+    # Error of a trailing mean's width: a fifth of one of its parts, which are a tenth of a second.
+    return replace(fit, width_s=best[1], width_std_s=float(np.hypot(fit.width_std_s, 0.02)))

@@ -24,11 +24,6 @@ GOLDEN: Final = 0.3819660112501051
 """1 − 1/φ: its multiples fill a circle more evenly than those of any other number."""
 SHIFTS: Final = (0, 5, 8, 13, 21, 34)
 """Tried numbers of pauses (Fibonacci: after this many golden steps the circle is filled evenly)."""
-START_PHASES: Final = (0.0, 0.37, 0.71)
-"""Phases of the updates against the load for which the error is computed; the largest error counts."""
-LENGTH_FACTORS: Final = (1.0, 1.002)
-"""Factors on the length for which the error is computed: a plan must not depend on a length known to some tenths of a per cent."""
-TYPICAL_LOAD_W: Final = 100.0
 TYPICAL_REST_W: Final = 60.0
 """Power of load and rest if unknown: they set the scale of noise and profile."""
 FULL_PERIODS: Final = {"boxcar": 0.98, "low-pass": 3.0}
@@ -70,7 +65,7 @@ def plan_repeats(
     *,
     settle_s: float,
     longest_s: float = 60.0,
-    power_w: float = TYPICAL_LOAD_W + TYPICAL_REST_W,
+    power_w: float = 100.0 + TYPICAL_REST_W,
     rest_w: float = TYPICAL_REST_W,
 ) -> RepeatPlan:
     """The shortest run that determines the energy of executions of `duration_s` to within `asked_std` (a share of it).
@@ -131,7 +126,8 @@ def _expected_share(
 ) -> float:
     """The largest error over phases, lengths and responses, as a share of the energy."""
     worst = 0.0
-    for factor in LENGTH_FACTORS:
+    # Factors on the length for which the error is computed: a plan must not depend on a length known to some tenths of a per cent.
+    for factor in (1.0, 1.002):
         load = plan.stamps(duration_s * factor)
         for response in responses:
             settings = FitSettings(
@@ -140,7 +136,8 @@ def _expected_share(
                 noise_w=calibration.reading_noise_w,
                 jitter_s=DEFAULT_JITTER_S if calibration.update_jitter_s is None else calibration.update_jitter_s,
             )
-            for phase in START_PHASES:
+            # Phases of the updates against the load for which the error is computed; the largest error counts.
+            for phase in (0.0, 0.37, 0.71):
                 time_s = _update_times(load, plan.update_period_s, phase, plan.padding_s)
                 std = expected_energy_std(time_s, response, load, settings, max(power_w - rest_w, 1.0))
                 worst = max(worst, std / (max(power_w, 1.0) * duration_s))

@@ -23,8 +23,6 @@ from collector.sensing.updates import BoardUpdates, board_updates
 Execution = Callable[[], tuple[int, int]]
 """Runs once and returns the host's stamps before its first launch and after its end [ns]."""
 
-ASKED_STD: Final = 0.003
-"""Default of the requested standard error, as a share of the energy, without gain and offset."""
 LEAST_SETTLE_S: Final = 0.3
 """Least rise to discard: the boards' own takes 100 to 250 ms (published recordings)."""
 LEAST_LENGTH_S: Final = 1e-3
@@ -66,7 +64,7 @@ def measure_repeated(
     execute: Execution,
     calibration: SensorCalibration,
     *,
-    asked_std: float = ASKED_STD,
+    asked_std: float = 0.003,
     longest_s: float = 60.0,
 ) -> RepeatedMeasurement:
     """Energy of an execution to within `asked_std` (a share of it), with as few repetitions as possible.

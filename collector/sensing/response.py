@@ -19,14 +19,11 @@ POINT_S: Final = 1e-3
 """Averaging time of a sensor that does not average [s]."""
 SLOPE_S: Final = 4e-4
 """Half the step of a derivative in time [s]: a meter's noise from sample to sample must not become slope."""
-LOW_PASS_REACH: Final = 3.0
-"""Number of widths after which a low-pass has forgotten its input (e⁻⁶)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SensorResponse:
-    """A known response: its kind, `width_s` (W or 2τ) and `delay_s` from the end of the averaging to the stamp, with standard errors [s].
-    """
+    """A known response: its kind, `width_s` (W or 2τ) and `delay_s` from the end of the averaging to the stamp, with their errors [s]."""
 
     kernel: Kernel
     width_s: float
@@ -42,7 +39,8 @@ class SensorResponse:
     @property
     def reach_s(self) -> float:
         """Age beyond which power no longer counts [s]."""
-        return self.width_s * (LOW_PASS_REACH if self.kernel == "low-pass" else 1.0) + self.delay_s
+        # Number of widths after which a low-pass has forgotten its input (e⁻⁶).
+        return self.width_s * (3.0 if self.kernel == "low-pass" else 1.0) + self.delay_s
 
     def moved(self, *, width_s: float = 0.0, delay_s: float = 0.0) -> "SensorResponse":
         """The same response with width and delay changed by these amounts."""

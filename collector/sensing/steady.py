@@ -5,7 +5,6 @@ simple: leave out the rise, average whole updates, and derive the error of the m
 """
 
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
@@ -16,9 +15,6 @@ from collector.sensing.calibration import SensorCalibration
 from collector.sensing.clock import held_updates
 from collector.sensing.known_sensor import DEFAULT_PERIOD_S, inversion
 from estimator.vocabulary.quantities import Array
-
-DEFAULT_SETTLE_S: Final = 1.25
-"""Default rise to discard: the published practice for one-second averages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +42,8 @@ class SteadyPower:
 
 def settle_time_s(calibration: SensorCalibration, least_s: float) -> float:
     """Time from a load's start until readings show its steady level [s], at least `least_s`."""
-    return max(calibration.settle_s if calibration.settle_s is not None else DEFAULT_SETTLE_S, least_s)
+    # Default rise to discard: the published practice for one-second averages.
+    return max(calibration.settle_s if calibration.settle_s is not None else 1.25, least_s)
 
 
 def update_period_s(calibration: SensorCalibration) -> float:
