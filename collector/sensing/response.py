@@ -25,8 +25,7 @@ LOW_PASS_REACH: Final = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SensorResponse:
-    """A known response: its kind, `width_s` (W or 2τ) and `delay_s` from the end of the averaging to the stamp, with standard errors [s].
-    """
+    """A known response: kind, `width_s` (W or 2τ) and `delay_s` from the end of the averaging to the stamp, with standard errors [s]."""
 
     kernel: Kernel
     width_s: float
