@@ -284,7 +284,7 @@ class Problem:
 
 
 def block_covariance(inverse: Array, scores: Array, blocks: int) -> Array:
-    """Sandwich covariance of parameters from `scores` (n, k) summed over blocks of neighbours; this keeps correlations of neighbours."""
+    """Sandwich covariance of parameters from `scores` (n, k) summed over blocks, which keeps correlations between neighbours."""
     count = int(np.clip(len(scores) // 6, 3, blocks))
     sums = np.array([part.sum(axis=0) for part in np.array_split(scores, count)])
     return np.asarray(inverse @ (sums.T @ sums) @ inverse * count / (count - 1))

@@ -61,7 +61,7 @@ def _charts(charts: Sequence[str]) -> str:
 
 
 def _lines(title: str, text: str, series: Sequence[Series], labels: tuple[str, str], bands: Sequence[Band] = ()) -> str:
-    """A chart of lines, with axes labelled and two standard errors around the first."""
+    """A chart of lines with axis labels and a band of two standard errors around the first line."""
     x = axis_over(labels[0], [one.x for one in series], logarithmic=False)
     y = axis_over(labels[1], [one.y for one in series], logarithmic=False)
     clipped = [Band(x=band.x, low=np.clip(band.low, y.low, y.high), high=np.clip(band.high, y.low, y.high)) for band in bands]
@@ -69,7 +69,7 @@ def _lines(title: str, text: str, series: Sequence[Series], labels: tuple[str, s
 
 
 def _band(series: Series, std: Array) -> Band:
-    """Two standard errors about a line."""
+    """Band of two standard errors around a line."""
     return Band(x=series.x, low=series.y - 2.0 * std, high=series.y + 2.0 * std)
 
 

@@ -23,7 +23,7 @@ SLOPE_S: Final = 4e-4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SensorResponse:
-    """A known response: its kind, `width_s` (W or 2τ) and `delay_s` from the end of the averaging to the stamp, with their errors [s]."""
+    """A known response: kind, `width_s` (W or 2τ) and `delay_s` from the end of the averaging to the stamp, with standard errors [s]."""
 
     kernel: Kernel
     width_s: float
