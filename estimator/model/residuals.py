@@ -209,7 +209,7 @@ def corrections(
     beyond the largest does.
     """
     distance, index = nearest(tier.points, points, SPREAD_NEIGHBOURS, tier.squared)
-    excess = np.log2(work / tier.largest_work)
+    excess = np.log2(work) - np.log2(tier.largest_work)
     longer = np.maximum((points - tier.largest).max(axis=1), 0.0)
     own = np.zeros(len(points), dtype=np.bool_) if named is None or tier.named is None else named
     correction, deviation = np.zeros(len(points)), np.zeros(len(points))
