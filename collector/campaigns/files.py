@@ -188,6 +188,8 @@ def _group(item: Table) -> KernelGroup:
         for word in words:
             _word({name: word}, name, known)
     for name, rule in group.shape.items():
+        if any(getattr(rule, field, True) == () for field in ("values", "times", "divide")):
+            raise FaultError("must not have an empty list", "shape", name)
         if isinstance(rule, Derived) and (rule.of not in shape or min(rule.divide) <= 0):
             raise FaultError(f"needs another field as `of` ({', '.join(shape)}), and to `divide` by numbers above 0", "shape", name)
         if isinstance(rule, LogRange) and not (0 < rule.low <= rule.high and rule.multiple >= 1 and 0 <= rule.ragged <= 1):
