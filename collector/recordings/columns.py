@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from collector.dataset.parquet import open_parquet, parquet_errors, read_batches
+from collector.dataset.parquet import all_batches, open_parquet, parquet_errors
 from collector.errors import SensorError
 from estimator.vocabulary.documents import LARGEST
 from estimator.vocabulary.quantities import Array
@@ -105,7 +105,7 @@ def read_columns(log: LogFile, wanted: Sequence[int], *, whole: bool = True) -> 
         if log.parquet:
             names = [log.names[index] for index in wanted]
             empty = pa.record_batch([pa.array([], pa.float64())] * len(names), names)
-            table = pa.Table.from_batches(list(read_batches(BytesIO(log.content), log.path, names)) or [empty])
+            table = pa.Table.from_batches(all_batches(BytesIO(log.content), log.path, names) or [empty])
             return Columns(arrays=tuple(column.combine_chunks() for column in table.columns))
         return _text_columns(log, wanted, whole)
     except (pa.ArrowException, UnicodeError) as error:
