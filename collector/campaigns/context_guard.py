@@ -60,10 +60,9 @@ def killers_path(output: Path) -> Path:
 
 @contextmanager
 def guarded_bench(bench: Bench, output: Path) -> Iterator[Bench]:
-    """The same bench with a runner guarded by the list beside `output`; a recording, or a simulated board that plants no kill, is not
-    guarded.
+    """The same bench with a runner guarded by the list beside `output`.
 
-    Raises CampaignError for a damaged list.
+    A recording, or a simulated board that plants no kill, is not guarded.  Raises CampaignError for a damaged list.
     """
     if bench.word.startswith(REPLAYED) or (bench.simulated and not planted_kills(bench.word)):
         yield bench

@@ -26,8 +26,7 @@ UNFINISHED: Final = "its campaign did not finish; `collect --resume` goes on wit
 
 
 class Checked:
-    """A dataset prepared for the rules: numbers as float64 with nan for null, flags, each row's file, and its operator or the reason
-    without one.
+    """A dataset prepared for the rules: numbers as float64 with nan for null, flags, each row's file, and its operator or an error text.
 
     The numbers include reference values of the rules: products of columns, "power at rest" (before the row or at its clock) and "least
     time"
