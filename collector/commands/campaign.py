@@ -286,8 +286,7 @@ def show_plans(plans: "dict[BoardName, str]", speak: Speaker) -> None:
 
 
 def _told_ends(ends: "list[BoardEnd]", out: str, speak: Speaker) -> int:
-    """Reports the end of each board's campaign, and the next command; returns the worst status: interrupted, failed, with warnings, done.
-    """
+    """Reports the end of each board's campaign, and the next command; the worst exit status: interrupted, failed, with warnings, done."""
     good = (DONE, DONE_WITH_WARNINGS)
     lines = [f"{end.board.word}: {line}" for end in ends for line in end.text.splitlines() if not line.startswith(NEXT)]
     if any(end.status in good for end in ends):

@@ -33,7 +33,7 @@ PACKAGES: Final = (
     (("pyserial",), WARNING, "collect", "reads a power meter on a serial port"),
     (("uvicorn",), WARNING, "serve", "serves the status page of `collect daemon`"),
 )
-"""Packages: distributions that contain it, the state without it, the extra, and its use."""
+"""Packages: alternative distributions that contain it, the state without them, the extra, and its use."""
 
 OWN_STATE: Final = "set WATTPRINT_STATE to a folder of your own"
 

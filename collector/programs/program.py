@@ -36,7 +36,7 @@ DRIFT_SHARE: Final = 0.05
 """Largest relative difference of power at rest before and after without a note: the board was not at rest, or has warmed up."""
 
 COUNTER_Z: Final = 3.0
-"""Divisor of the squared update period for the variance of a time that lies anywhere within an update."""
+"""Number of standard errors: least energy that the counter determines, and its largest difference from the readings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
