@@ -43,10 +43,9 @@ def open_bench(
     `sim:PROFILE` is a simulated board, PROFILE a name in `configs/boards` or a TOML file; `seed` determines all its
     random numbers, `meter` puts an external power meter into its supply lines, `faults` switches planted faults on.
 
-    `replay:FILE` answers from a recorded run, with the recorded random numbers and meter.  Any other word names a real board:
-    an NVML index, a UUID or a PCI address; `seed` then determines the contents of its kernels' operands, `meter_port` is the serial port of
-    an external meter in its supply lines, `attention` the backend of PyTorch that computes attention, and `gpu_spec` names its
-    specification
+    `replay:FILE` answers from a recorded run, with the recorded random numbers and meter.  Any other word names a real board: an NVML
+    index, a UUID or a PCI address; `seed` then determines the contents of its kernels' operands, `meter_port` is the serial port of an
+    external meter in its supply lines, `attention` the backend of PyTorch that computes attention, and `gpu_spec` names its specification
     or a file with one, "" for the shipped one.
 
     Raises DriverError without an NVIDIA driver, SpecificationError and BoardProfileError for a specification or a profile that

@@ -29,8 +29,7 @@ class Checked:
     """A dataset prepared for the rules: numbers as float64 with nan for null, flags, each row's file, and its operator or an error text.
 
     The numbers include reference values of the rules: products of columns, "power at rest" (before the row or at its clock) and "least
-    time"
-    (from the peak rates).
+    time" (from the peak rates).
     """
 
     def __init__(self, dataset: KernelDataset) -> None:

@@ -1,6 +1,6 @@
-"""The PMD family: identities, commands, and the layout of what the meters send.
+"""The PMD family: identities, commands, and the data formats of the meters.
 
-A command is one opcode byte, some with arguments; there is no framing, no checksum and no acknowledgement.
+A command is one opcode byte, some with arguments, without framing, checksum and acknowledgement.
 Sources: the vendor's desktop tool and its C# and Python examples, the logger published with the GPU_Power_Benchmark traces, and those
 traces: 430,690 packets of seven recordings, in which no wrong alignment passed `plausible` and no packet failed it.
 """
@@ -45,7 +45,7 @@ def uart_command(baud: int) -> bytes:
 
 
 def baud_of_uart_command(command: bytes) -> int:
-    """The line rate that a UART command asks for."""
+    """The line rate in a UART command."""
     return int(_UART.unpack(command)[1])
 
 

@@ -201,7 +201,7 @@ def _with_second_passes(
 def _unrolled_waits(vectors: int) -> int:
     """Number of waits for memory of the slowest warp of a block, whose threads share these vectors in a loop unrolled by four.
 
-    Lanes with fewer vectors than their neighbours wait for them outside the unrolled part: a warp executes both parts.
+    A warp runs the unrolled part as often as its busiest lane, and the rest of the loop as often as the lane with the longest rest.
     """
     counts = [len(range(thread, vectors, VECTOR_THREADS)) for thread in range(VECTOR_THREADS)]
     warps = [counts[first : first + WARP] for first in range(0, VECTOR_THREADS, WARP)]

@@ -234,13 +234,11 @@ class LinkProfile:
 class Faults:
     """Effects that are switched on to test their detection.  All off by default.
 
-    In `stale_share` of the runs the sensor is frozen for their whole length; `throttle_share` run at
-    `throttle_factor` of the clock because of a hot neighbour.
-    Generated kernels whose names are in `corrupted` (separated by spaces) return wrong results; those in
-    `kills` break the context.
-    Beside `foreign_share` of the runs another process computes on the board: it draws `foreign_w` and slows the run by `foreign_slowdown`.
-    `hidden_pj_per_byte` is the energy of a module outside all tables: it works on every byte of kernels whose
-    row pitch is a multiple of `hidden_pitch_bytes`, and slows these by `hidden_slowdown`.
+    In `stale_share` of the runs the sensor is frozen for their whole length; `throttle_share` run at `throttle_factor` of the clock because
+    of a hot neighbour.  Generated kernels whose names are in `corrupted` (separated by spaces) return wrong results; those in `kills` break
+    the context.  Beside `foreign_share` of the runs another process computes on the board: it draws `foreign_w` and slows the run by
+    `foreign_slowdown`.  `hidden_pj_per_byte` is the energy of a module outside all tables: it works on every byte of kernels whose row
+    pitch is a multiple of `hidden_pitch_bytes`, and slows these by `hidden_slowdown`.
     """
 
     stale_share: Share = 0.0
