@@ -1,4 +1,4 @@
-"""What the commands `fit show`, `fit diff`, `fit release` and `fit verify` do: bundles as a product."""
+"""The commands `fit show`, `fit diff`, `fit release` and `fit verify`."""
 
 from collections.abc import Sequence
 from pathlib import Path
