@@ -34,7 +34,7 @@ Values = Mapping[str, Mapping[str, float]]
 def moved_values(groups: Values, source: GpuSpec, target: GpuSpec) -> dict[str, dict[str, float]]:
     """Coefficients by group, adapted to the target's architecture.
 
-    Persistent blocks differ from others by known factors; coefficients in SCHEDULED are not transferred between the two kinds.
+    Persistent blocks differ from others by known factors; coefficients in SCHEDULED take the target's prior centres.
     """
     if _persistent(source) == _persistent(target):
         return {group: dict(values) for group, values in groups.items()}

@@ -44,7 +44,7 @@ DEFAULT_EXPONENT: Final = 3.0
 """Default effective exponent, used with one clock or a flat voltage."""
 
 SHAPE_ROWS: Final = 30.0
-"""Rows beyond which the data outweigh the priors of exponent and edge."""
+"""Rows beyond which the priors of exponent and edge lose weight against the data."""
 
 KNEES: Final = (0.5, 0.6, 0.65, 0.7, 0.75, 0.8, 0.9, 1.0, 1.2)
 SHARPNESSES: Final = (3.0, 4.0, 5.0, 6.0)
@@ -52,7 +52,7 @@ SHARPNESSES: Final = (3.0, 4.0, 5.0, 6.0)
 
 KNEE_LN_WIDTH: Final = 0.25
 SHARPNESS_LN_WIDTH: Final = 0.35
-"""Prior width of the logarithm of the edge's sharpness."""
+"""Prior widths of the logarithms of knee and sharpness."""
 
 KNEE_SPAN: Final = (0.3, 2.0)
 KNEE_ROWS: Final = 30

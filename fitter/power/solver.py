@@ -43,7 +43,7 @@ LEAKAGE_PRIOR: Final = (0.15, 1.0)
 """Centre and relative width of leakage [W/K]: a sixth of the power at rest, which grows by a factor e in some 60 K (assumed)."""
 
 PRIOR_WEIGHT: Final = 0.02
-"""Relative error of one row that sets the weight of the priors."""
+"""Relative error of one row that sets the weight of the priors in a fit of `PRIOR_ROWS` rows."""
 
 PRIOR_ROWS: Final = 30.0
 
@@ -128,4 +128,4 @@ def prior_rows(count: int, priors: PowerPriors = PRIOR) -> tuple[Array, Array]:
 
 
 MOST_PRIOR_ROWS: Final = 60
-"""Rows beyond which the data outweigh the priors; such data come from kernels measured alone."""
+"""Rows beyond which the priors lose weight against the data; such data come from kernels measured alone."""

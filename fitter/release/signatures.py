@@ -1,8 +1,8 @@
 """Detached signatures of bundles in minisign's format, verified offline; the only file that imports cryptography.
 
 A signature states who guarantees a file's bytes; the digest inside a bundle only shows that it is complete.  Keys and signatures are
-those of `minisign` (https://jedisct1.github.io/minisign/): Ed25519 over the file's BLAKE2b-512 ("ED"), or over the file itself ("Ed"), and a second
-signature over the first and its trusted comment.  The user chooses the trusted key; no key is built in.
+those of `minisign` (https://jedisct1.github.io/minisign/): Ed25519 over the file's BLAKE2b-512 ("ED"), or over the file itself ("Ed"),
+and a second signature over the first and its trusted comment.  The user chooses the trusted key; no key is built in.
 """
 
 import base64
