@@ -57,7 +57,7 @@ def release(bundle: Bundle, version: str, out: Path, changelog: Path, previous: 
 
 
 def release_before(folder: Path, name: str, version: str) -> Path | None:
-    """The file of the newest release below `version` among NAME-X.Y.Z.json in a folder; None where there is none."""
+    """The file of the newest release below `version` among NAME-X.Y.Z.json in a folder; None without one."""
     wanted, found = version_key(version), []
     for path in folder.glob("*.json"):
         text = path.name.removesuffix(".json").removeprefix(f"{name}-")

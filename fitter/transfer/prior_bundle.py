@@ -73,7 +73,7 @@ def transfer_source(bundle: Bundle, target: GpuSpec) -> TransferSource:
 
 
 def equation_errors(bundle: Bundle, groups: Iterable[str]) -> dict[str, float]:
-    """Standard deviation of ln(measured / equations) of these groups [ln]: as the bundle states or, if larger, as its residual tier corrects.
+    """Standard deviation of ln(measured / equations) of these groups [ln]: the larger of the bundle's and the residual tier's value.
 
     A group that represents several groups combines their errors; a group without errors is left out.
     """
