@@ -138,8 +138,8 @@ def predict_kernel_rows(bundle: Bundle, rows: KernelRows) -> pd.DataFrame:
     """Predictions of kernels at their own clocks, each on its own GPU, a line for each row; known tiles from kernel names are used.
 
     Columns: LABEL, `origin` (file and row number), `what` ran, `same` (the number of the kernel), `clock` [MHz], `temperature` [°C],
-    `started_s`, for Q latency [s] and power [W]: measured_Q, predicted_Q, std_Q, the stated standard deviation of its logarithm.  Kernels that the
-    bundle does not cover get nan.  Power of rows at the power limit is left out, because the measurement is a lower bound.
+    `started_s`, for Q latency [s] and power [W]: measured_Q, predicted_Q, std_Q, the stated standard deviation of its logarithm.  Kernels
+    that the bundle does not cover get nan.  Power of rows at the power limit is left out, because the measurement is a lower bound.
     """
     columns = {f"{column}_{quantity}": np.full(len(rows), np.nan) for quantity in QUANTITIES for column in ("predicted", "std")}
     for number, name in enumerate(rows.gpus):
