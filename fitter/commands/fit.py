@@ -167,11 +167,11 @@ def fit_command(**options: Any) -> int:
 @require_option
 @output_options
 def check_command(bundle_name: str, datasets: Sequence[str], gpu: str | None, **options: Any) -> int:
-    """Errors of BUNDLE on data that it has not seen, and whether its board has drifted.
+    """Show errors of BUNDLE on unseen data, and drift of its board.
 
-    Rows of another GPU than the bundle's are forecast from that GPU's specification, with a warning.  Rows of its own, such as
-    anchors that are measured every week, tell whether the board still does what the bundle states within its stated error:
-    exit status 3 where it does not.  Rows outside the range fitted are listed apart and count for no drift; they too give status 3.
+    Rows of another GPU than the bundle's are forecast from that GPU's specification, with a warning.  Rows of its own GPU, such as
+    weekly anchors, show whether the board still agrees with the bundle within the stated error: exit status 3 if not.
+    Rows outside the fitted range are listed separately and do not count as drift; they also give status 3.
     """
     _check_datasets(datasets)
     from estimator.bundle.files import load_bundle

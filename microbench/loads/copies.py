@@ -31,7 +31,7 @@ class CopyLoad:
         return self.host.level
 
     def identity(self) -> tuple[str | int, ...]:
-        """What tells this load from others of a campaign."""
+        """Values that identify this load in a campaign."""
         return (self.host.name, COPY_ENGINE, self.host.bytes_moved)
 
     def told(self) -> tuple[str | int, ...]:

@@ -107,7 +107,7 @@ class GeneratedLoad:
         return self.launch.blocks * -(-self.launch.threads_per_block // WARP_LANES)
 
     def identity(self) -> tuple[str | int, ...]:
-        """What tells this load from others of a campaign."""
+        """Values that identify this load in a campaign."""
         launch = self.launch
         lanes, blocks, threads = launch.active_lanes, launch.blocks, launch.threads_per_block
         return (self.kernel.name, self.level, self.architecture, launch.mode, launch.pattern, lanes, blocks, threads)

@@ -118,7 +118,7 @@ class CupyDevice:
         self._stream.synchronize()
 
     def capture(self, work: Launch) -> Launch:
-        """What `work` launches, as one graph."""
+        """The launches of `work` as one graph."""
         self._stream.begin_capture()
         try:
             work()

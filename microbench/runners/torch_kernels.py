@@ -322,7 +322,7 @@ def _attention(operator: Operator, device: TorchDevice, attention: str, where: s
 
 
 def _heads(elements: int) -> tuple[int, int, int]:
-    """Tokens, heads and head size: the widest usual head size that leaves several tokens and heads; ones if there is none."""
+    """Tokens, heads and head size: the widest usual head size that leaves several tokens and heads; else ones."""
     for head_dim in (128, 64, 32, 16, 8, 4, 2, 1):  # head sizes, the usual ones first
         heads, tokens = _rectangle(elements // head_dim) if elements % head_dim == 0 else (1, 1)
         if heads > 1:
