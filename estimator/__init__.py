@@ -6,8 +6,8 @@
     workload = read_workload("examples/gpt2-prefill.json")
     result = estimate(workload, bundle, sm_clock_mhz=900.0)[0]
 
-The names of `__all__` are stable.  They are fetched on first use: importing one equation does not load the others.  Nothing is
-imported here, since every command passes here before it can answer to an interruption.
+The names of `__all__` are stable.  They are loaded on first use: importing one equation does not load the others.  This file imports
+nothing, since every command runs it before it can handle an interruption.
 """
 
 TYPE_CHECKING = False
@@ -64,7 +64,7 @@ _HOMES = {
     "vocabulary.specifications": "load_gpu override_gpu",
     "vocabulary.workload": "Footprint Operator Workload make_operator merge_operators",
 }
-"""Modules and the names that are fetched from them."""
+"""Modules and the names that are loaded from them."""
 
 __all__ = [
     "ArgumentError", "Asked", "BaselineEstimate", "Best", "Bundle", "BundleError", "Case", "Comparison", "Estimate", "EstimatorError",

@@ -60,10 +60,9 @@ def killers_path(output: Path) -> Path:
 
 @contextmanager
 def guarded_bench(bench: Bench, output: Path) -> Iterator[Bench]:
-    """The same bench with a runner guarded by the list beside `output`; a recording, or a simulated board that plants no kill, is not
-    guarded.
+    """The same bench with a runner guarded by the list beside `output`.
 
-    Raises CampaignError for a damaged list.
+    A recording, or a simulated board that plants no kill, is not guarded.  Raises CampaignError for a damaged list.
     """
     if bench.word.startswith(REPLAYED) or (bench.simulated and not planted_kills(bench.word)):
         yield bench
@@ -83,7 +82,7 @@ def planted_kills(word: str) -> str:
 class GuardedRunner:
     """A runner that keeps the list; implements KernelRunner.
 
-    Kernels on the list raise RunnerError when they are prepared, so that a campaign counts and names them and goes on.
+    Kernels on the list raise RunnerError when they are prepared, so that a campaign counts and names them and continues.
     """
 
     def __init__(self, runner: KernelRunner, path: Path) -> None:
@@ -108,17 +107,17 @@ class GuardedRunner:
         return self._runner.supports(operator, transpose)
 
     def prepare(self, operator: Operator, l2_state: str = "warm", transpose: str = "") -> PreparedKernel:
-        """The kernel for an operator.  Raises RunnerError for one on the list, and what the runner raises."""
+        """The kernel for an operator.  Raises RunnerError for one on the list, and the errors of the runner."""
         name = _operator_name(operator, l2_state, transpose)
         return self._guarded(name, lambda: self._runner.prepare(operator, l2_state, transpose))
 
     def prepare_generated(self, load: GeneratedLoad | CopyLoad) -> PreparedKernel:
-        """A generated kernel or a copy.  Raises RunnerError for one on the list, and what the runner raises."""
+        """A generated kernel or a copy.  Raises RunnerError for one on the list, and the errors of the runner."""
         name = load.host.name if isinstance(load, CopyLoad) else load.kernel.name
         return self._guarded(name, lambda: self._runner.prepare_generated(load))
 
     def run(self, prepared: PreparedKernel, launches: int) -> LaunchRecord:
-        """Launches a kernel.  Raises what the runner raises."""
+        """Launches a kernel.  Raises the errors of the runner."""
         name = prepared.kernel_name if prepared.library in ("generated", "copy engine") else ""
         name = name or _operator_name(prepared.operator, prepared.l2_state, prepared.transpose)
         return self._guarded(name, lambda: self._runner.run(prepared, launches), ran=True)

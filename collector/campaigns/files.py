@@ -71,15 +71,13 @@ class MeasurementSettings:
 class CampaignSpec:
     """Kernels and settings of a campaign.
 
-    `warmup_s` of load at the start.  Idle power at each clock comes from
-    `idle_window_s` after `idle_settle_s` of rest.
-    `kernels_per_block` kernels run in a row at one clock before the next clock; all `anchors` run again
-    after every `anchor_every` rows (0: never), to show drift.  `every_clock_share` of the kernels run at every clock, each
-    of the others at one, evenly over the clocks: rows cost time, and a new shape gives more information than a known one
-    at another clock.  A kernel whose row has a passing doubt (a throttled board, drift, another process) is measured again at
-    the end, at most `retries` times.
-    `instructions` are groups of generated kernels, each run at every clock.  `attention` is the backend of PyTorch that computes
-    attention on a real board.  `digest` identifies the content.
+    `warmup_s` of load at the start.  Idle power at each clock comes from `idle_window_s` after `idle_settle_s` of rest.
+    `kernels_per_block` kernels run in a row at one clock before the next clock; all `anchors` run again after every `anchor_every` rows (0:
+    never), to show drift.  `every_clock_share` of the kernels run at every clock, each of the others at one, evenly over the clocks: rows
+    cost time, and a new shape gives more information than a known one at another clock.  A kernel whose row has a passing doubt (a
+    throttled board, drift, another process) is measured again at the end, at most `retries` times.  `instructions` are groups of generated
+    kernels, each run at every clock.  `attention` is the backend of PyTorch that computes attention on a real board.  `digest` identifies
+    the content.
     """
 
     name: Text
@@ -188,6 +186,8 @@ def _group(item: Table) -> KernelGroup:
         for word in words:
             _word({name: word}, name, known)
     for name, rule in group.shape.items():
+        if any(getattr(rule, field, True) == () for field in ("values", "times", "divide")):
+            raise FaultError("must not have an empty list", "shape", name)
         if isinstance(rule, Derived) and (rule.of not in shape or min(rule.divide) <= 0):
             raise FaultError(f"needs another field as `of` ({', '.join(shape)}), and to `divide` by numbers above 0", "shape", name)
         if isinstance(rule, LogRange) and not (0 < rule.low <= rule.high and rule.multiple >= 1 and 0 <= rule.ragged <= 1):

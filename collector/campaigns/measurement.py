@@ -40,9 +40,8 @@ class Point:
     """A kernel at an operating point; `sm_clock_mhz` None leaves the clock alone.  `row_id` names the result.
 
     With `idle_before` the board rests before it long enough to measure its power at rest.  `load` is a generated kernel or a copy, which
-    then
-    replaces a library's kernel; `operator` names it.  An `anchor` is repeated throughout a campaign to show drift;
-    a `timed_only` point has no power measurement.  `transpose` is the layout of a matrix product's inputs, "" the natural one.
+    then replaces a library's kernel; `operator` names it.  An `anchor` is repeated throughout a campaign to show drift; a `timed_only`
+    point has no power measurement.  `transpose` is the layout of a matrix product's inputs, "" the natural one.
     """
 
     row_id: str

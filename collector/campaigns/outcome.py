@@ -143,7 +143,7 @@ def _idle_before(rest: TraceRecord, calibration: SensorCalibration) -> tuple[flo
 
 
 def _within(states: StateReadings, start_s: float, end_s: float) -> StateReadings:
-    """States polled between two host times; the nearest state if there is no state between them."""
+    """States polled between two host times; the nearest state if none lies between them."""
     host_s = host_seconds(states.host_ns)
     inside = np.flatnonzero((host_s >= start_s) & (host_s <= end_s))
     if not len(inside) and len(host_s):

@@ -27,9 +27,7 @@ KEPT_DOUBTS: Final = ("kernel_untraced", "shared_board", "result_wrong", "low_co
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reprocessed:
-    """Result of reprocessing: rows written, rows left out because their trace is missing, and the relative change of power, mean and
-    largest.
-    """
+    """Result of reprocessing: rows written, rows left out without a trace, and the relative change of power, mean and largest."""
 
     rows: int
     untraced: int

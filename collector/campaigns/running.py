@@ -59,10 +59,10 @@ class Progress:
 class CampaignOutcome:
     """The result of a campaign.
 
-    `rows` in the dataset, `kept` of them from an earlier run, `repeated` of them further trials of a point; `planned` points, and the
-    number `missing` of them; `flags` and `rejected` count rows by doubt and points without a row by reason;
-    `unusable` rows have no valid time or power; `drift` is the largest relative spread of repeated anchors, and the change of power at
-    rest from beginning to end; `elapsed_s` of the board's time.
+    `rows` in the dataset, `kept` of them from an earlier run, `repeated` of them further trials of a point; `planned` points, `missing` of
+    them not reached; `flags` and `rejected` count rows by doubt and points without a row by reason; `unusable` rows have no valid time or
+    power; `drift` is the largest relative spread of repeated anchors, and the change of power at rest from beginning to end; `elapsed_s` of
+    the board's time.
     """
 
     output: Path

@@ -20,9 +20,8 @@ HASTY_WINDOW: Final = 0.2
 HASTY_SETTLING: Final = 0.3
 """Window and settling of a choice as shares of the campaign's [1].
 
-Shares of 0.4 and
-0.5 halve the number of kernels with power in a tenth of the time, and held-out errors of power on a simulated A100 grow from 1.09 to 1.15
-times those of the whole campaign; the shorter run itself changes a power by 1 %, as the die stays colder.
+Shares of 0.4 and 0.5 halve the number of kernels with power in a tenth of the time, and held-out errors of power on a simulated A100 grow
+from 1.09 to 1.15 times those of the whole campaign; the shorter run itself changes a power by 1 %, as the die stays colder.
 """
 
 

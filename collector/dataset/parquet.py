@@ -111,15 +111,21 @@ def read_columns(path: Path | str, wanted: Iterable[str], most_bytes: int = MOST
     """
     schema = read_footer(path)[0]
     names = [name for name in schema.names if name in set(wanted)]
-    batches = []
     with parquet_errors(path), open_regular(path) as stream:
-        for batch in read_batches(stream, path, names):
-            batches.append(batch)
-            most_bytes -= batch.nbytes
-            if most_bytes < 0:
-                raise _too_large(path, MOST_BYTES)
+        batches = all_batches(stream, path, names, most_bytes)
     table = pa.Table.from_batches(batches) if batches else pa.schema([schema.field(name) for name in names]).empty_table()
     return table.replace_schema_metadata(schema.metadata)
+
+
+def all_batches(stream: BinaryIO | Any, where: Path | str, names: Sequence[str], most_bytes: int = MOST_BYTES) -> list[pa.RecordBatch]:
+    """The columns `names` of a whole file.  Raises DatasetError as `read_batches`, and for columns that take more than `most_bytes`."""
+    batches, left = [], most_bytes
+    for batch in read_batches(stream, where, names):
+        batches.append(batch)
+        left -= batch.nbytes
+        if left < 0:
+            raise _too_large(where, most_bytes)
+    return batches
 
 
 def read_batches(

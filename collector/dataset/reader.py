@@ -48,8 +48,7 @@ def is_kernel_dataset(path: str | Path) -> bool:
 
 
 def check_replaceable(output: Path) -> None:
-    """Raises DatasetError for a file that `--fresh` does not replace: anything but a kernel dataset (a damaged one too) or an empty file.
-    """
+    """Raises DatasetError for a file that `--fresh` does not replace: anything but a kernel dataset, damaged or not, or an empty file."""
     if not output.is_file() or not output.stat().st_size:
         return
     try:

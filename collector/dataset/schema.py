@@ -221,8 +221,7 @@ def _operator(values: dict[str, Any]) -> Operator | str:
 
 
 def repeated_rows(table: pa.Table, spoilt: frozenset[str]) -> list[list[int]]:
-    """Row numbers of repeated measurements of the same kernel with the same settings, group by group; rows with a spoilt flag are left out.
-    """
+    """Row numbers of repeated measurements of the same kernel with the same settings, group by group, without rows with a spoilt flag."""
     groups: dict[tuple[Any, ...], list[int]] = {}
     columns = [table.column(name).to_pylist() for name in (*IDENTITY_COLUMNS, "flags")]
     for row, (*identity, flags) in enumerate(zip(*columns, strict=True)):

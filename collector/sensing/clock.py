@@ -20,6 +20,17 @@ LONGEST_S: Final = 0.6
 FIRST_CHANGES: Final = (25, 260)
 """Least and greatest number of changes in the first seconds, which the search uses."""
 MIN_CHANGES: Final = 8
+PERIODIC_LEAD: Final = 0.4
+"""Least lead of a clock over changes at random times, in log-likelihood per change.
+
+Simulated clocks lead by at least 0.7, changes without a clock by at most 0.1.
+"""
+FOLLOWED: Final = 0.2
+"""Least share of changes that must follow in successive updates.
+
+Updates that are missed at random leave such changes.  A clock with fewer is a fraction of distances of two lengths, unless the readings
+take few values.
+"""
 COMB_S: Final = 5e-4
 SLOW_POLL, MISCOUNTED = 0.5, 0.02
 """Polls farther apart than this share of the period miscount updates without a grid, by up to this share (sensor-method.md 2.1)."""
@@ -34,7 +45,7 @@ WANDER, WANDER_S = 3.5e-4, 20.0
 Stretches of 20 s of the recorded A100 deviate by 7e-4 from the period of its 200 s.
 """
 HOLE_S, HOLE_POLLS = 1.0, 50.0
-"""Polls farther apart than this (and so many polls) separate stretches; the clock comes from the longest one."""
+"""Polls farther apart than this (and than this many polls) separate stretches; the clock comes from the longest one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

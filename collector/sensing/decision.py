@@ -23,12 +23,12 @@ responses is a point, and for widths below NARROW_S.
 """
 EXPLAINED: Final = 0.8
 HOLE, METER_LEAD = 0.15, 40.0
-"""Largest part of the load's period in which no update may fall; with a meter, whose power there is known, this lead decides anyway."""
+"""Largest part of the load's period without updates; a meter gives the power there, and then this lead decides in any case."""
 EDGES, EDGE_LEAD, EDGE_REACH, EDGE_WIDTH = 8, 5.0, 1.5, 0.5
-"""Fewer edges determine a response only with a meter.
+"""Fewer edges than this determine a response only with a meter.
 
-The best response must lead at each edge alone, within this many widths.  Its width must be at least this
-share of the period: with narrower ones most edges fall between two averagings.
+The best response must lead at each edge alone, within this many widths.  Its width must be at least this share of the period: with narrower
+ones most edges fall between two averagings.
 """
 NARROW_S: Final = 3e-3
 POINT_SHARE, POINT_EXPLAINED, POINT_LEAD = 0.05, 0.9, 6.0

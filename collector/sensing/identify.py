@@ -54,7 +54,7 @@ FREE_CLOCK: Final = "updates do not keep to a grid; the period is their mean dis
 class SensorRecord:
     """Polls `time_s`, `power_w` (n,) with the load and a meter's samples in the same time, where known.
 
-    `meter_rate_std` is the relative error of the meter's rate where nothing ties it.
+    `meter_rate_std` is the relative error of the meter's rate if no launches tie it.
     """
 
     time_s: Array

@@ -17,7 +17,7 @@ GUESSES: Final[tuple[tuple[Kernel, float], ...]] = (("boxcar", 1.0), ("boxcar", 
 """Responses of an unknown sensor, widths in update periods: the classes of the catalogue."""
 GUESSED_WIDTH_SHARE: Final = 0.05
 GUESSED_DELAY_STD_S: Final = 3e-3
-"""Error of a guessed delay [s]; stamps of readers are up to some milliseconds early."""
+"""Errors of a guessed width (as a share) and delay [s]; stamps of readers are up to some milliseconds early."""
 UNKNOWN_DELAY_STD_S: Final = 5e-3
 """Error of an unknown delay, about 0 [s]: the delays of two recorded boards are −4.0 and −5.5 ms."""
 NO_DELAY: Final = f"the sensor's delay is not known: 0 ± {UNKNOWN_DELAY_STD_S * 1e3:g} ms is taken, and errors hold that"
@@ -26,14 +26,13 @@ GUESSED: Final = "the sensor's averaging is unknown: the classes of the catalogu
 GAIN_PRIOR_STD: Final = 0.057
 OFFSET_PRIOR_STD_W: Final = 8.6
 GAIN_OFFSET_PRIOR_CORRELATION: Final = -0.6
-"""Prior correlation of gain and offset of a board never compared with a meter.
+"""Prior of gain and offset of a board never compared with a meter: standard deviations and correlation.
 
-Their spread is that of the 72 measured runs of the published
-catalogue: 12 % at 60 W, 5 % at 150 W and 4.5 % at 250 W.
+They come from the 72 measured runs of the published catalogue, whose spread is 12 % at 60 W, 5 % at 150 W and 4.5 % at 250 W.
 """
 UNSTATED_GAIN_STD: Final = 0.01
 UNSTATED_OFFSET_STD_W: Final = 1.5
-"""Offset error of a calibration whose gain has no error [W]: the result of two levels against a meter (published recordings)."""
+"""Errors of gain and offset of a calibration that states none: the result of two levels against a meter (published recordings)."""
 NO_GAIN: Final = "gain and offset are not known: readings are taken for power, errors hold the spread of 72 measured boards"
 
 

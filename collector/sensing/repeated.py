@@ -29,9 +29,8 @@ class RepeatedEnergy:
     """Energy of an execution, and of the whole load from its first kept start to its last end [J].
 
     `energy_std_j` includes all errors, `timing_std_j` those left if gain and offset are exact.  `naive_j` is the readings' integral over
-    the
-    mean execution, `published_j` the published good practice (nan where it does not apply), both without gain and offset.  `fit` belongs to
-    the likeliest response.
+    the mean execution, `published_j` the published good practice (nan where it does not apply), both without gain and offset.  `fit`
+    belongs to the likeliest response.
     """
 
     energy_j: float

@@ -16,7 +16,7 @@ from estimator.vocabulary.quantities import Array
 
 KERNELS: Final[tuple[Kernel, ...]] = ("none", "boxcar", "low-pass")
 POINT_S: Final = 1e-3
-"""Averaging time of a sensor that does not average [s]."""
+"""Width of the point response [s]: the response of a sensor that does not average."""
 SLOPE_S: Final = 4e-4
 """Half the step of a derivative in time [s]: a meter's noise from sample to sample must not become slope."""
 

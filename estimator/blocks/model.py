@@ -6,11 +6,11 @@
                 E = E_b NB + (P_s + P_a) T
 
 S is the number of SMs, k how many blocks fit on one at once, q and r the quotient and the rest of NB / (S k).  A round of j blocks an SM
-lasts as long as a block alone, t_1 (latency), or j times what each adds once they fill the SM, t_b (throughput), whichever is longer; the
-norm p says how sharp the bend is.  t_0 is the launch.  P_s is the board at rest, P_a what it draws beyond that as soon as anything runs.
+takes the longer of two times: one block alone, t_1 (latency), or j times the time that each block adds to a full SM, t_b (throughput).
+The norm p sets how sharp the bend is.  t_0 is the launch.  P_s is the board's power at rest, P_a its additional power while anything runs.
 Source: the first two forms, Boughzala, Lefèvre, Orgerie, "Predicting the energy consumption of CUDA kernels using SimGrid" (SBAC-PAD
-2020), eq. 1 to 7.  The third is ours: the published one takes a single resident block, drops the launch, and takes a working board's static
-power for that of one at rest.
+2020), eq. 1 to 7.  The third is ours: the published one assumes a single resident block, ignores the launch, and uses the static power of
+a working board as power at rest.
 """
 
 import math
@@ -32,10 +32,10 @@ TIMES: Final = ("start_s", "lone_s", "share_s")
 """Time coefficients of the form "occupancy": t_0, t_1, t_b."""
 
 LOGARITHMS: Final = (*TIMES, "overlap")
-"""What the covariance of times is of: their natural logarithms and that of p."""
+"""Parameters of the covariance of times: natural logarithms of the times and of p."""
 
 ENERGIES: Final = ("block_j", "awake_w")
-"""Its energy coefficients: E_b, P_a."""
+"""Energy coefficients of the form "occupancy": E_b, P_a."""
 
 MOST_BLOCKS: Final = 2**31 - 1
 """Largest grid along x (CUDA programming guide, technical specifications)."""
@@ -50,7 +50,7 @@ Scatter = Mapping[Annotated[str, Words(("time", "energy"))], Annotated[float, Sp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockModel:
-    """One kernel with one block size on one GPU at one clock; what was not measured is nan, in a bundle null."""
+    """One kernel with one block size on one GPU at one clock; values not measured are nan, in a bundle null."""
 
     kernel: Annotated[str, "name of the kernel"]
     block_threads: Annotated[int, Span(1, 1024, "threads"), "size of a block"]
@@ -104,7 +104,7 @@ class BlockModel:
         return np.log([*self.times_s, self.overlap])
 
     def energy_j(self, blocks: Any, form: Form = "occupancy") -> Array:
-        """Energy of the whole board during them, same shape [J]; nan without power."""
+        """Energy of the whole board during grids of `blocks` blocks, same shape [J]; nan without power."""
         count, time = checked_blocks(blocks), self.latency_s(blocks, form)
         if form != "occupancy":
             return np.asarray(self.slope_j * self._billed(count, form) + self.static_w * time)
@@ -129,7 +129,7 @@ class BlockModel:
         return np.asarray(np.sqrt(sum(np.square(part) for part in parts)))
 
     def round_power_w(self) -> float:
-        """Power of the board while a whole round of resident blocks runs, launches aside [W]."""
+        """Power of the board while a whole round of resident blocks runs, without launches [W]."""
         round_s = self.round_s()
         return float(self.energies[0] * self.resident_blocks / round_s + self.static_w + self.energies[1])
 
@@ -153,13 +153,13 @@ class BlockModel:
         return np.asarray(np.sqrt(np.einsum("...i,ij,...j->...", slopes, self.time_covariance, slopes)))
 
     def _scattered(self, form: Form, quantity: str) -> float:
-        """The scatter of a form, nan where it has none; "occupancy" then states the uncertainty of its coefficients alone."""
+        """The scatter of a form, nan if unknown; "occupancy" then states only the uncertainty of its coefficients."""
         found = float(self.scatter.get(form, {}).get(quantity, math.nan))
         return 0.0 if form == "occupancy" and not math.isfinite(found) else found
 
 
 def checked_blocks(blocks: Any) -> Array:
-    """Numbers of blocks as float64, any shape.  Raises EstimatorError for what is no whole number or no grid."""
+    """Numbers of blocks as float64, any shape.  Raises EstimatorError for values that are not whole or not a valid grid."""
     try:
         count = np.asarray(blocks, dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -209,7 +209,7 @@ def model_key(model: BlockModel) -> str:
 
 
 def models_from_section(section: Any, at: str = "block_models") -> Mapping[str, BlockModel]:
-    """The models in a bundle's section by name.  Raises BundleError, naming the key, for one that does not fit."""
+    """The models in a bundle's section by name.  Raises BundleError, naming the key, for an invalid model."""
     try:
         found: Mapping[str, BlockModel] = read(Mapping[str, BlockModel], section, at)
     except FaultError as fault:

@@ -1,7 +1,7 @@
 """Block-count models as a SimGrid platform: for each kernel a host with one core, for each clock a p-state with the powers of host-energy.
 
-A host's unit of work is a flop where the kernel's flops are known, else a block.  Whole rounds run at the round's power; SimGrid's power
-depends on nothing but the load of the core, so that a rest of a round is charged at that power for as long as it lasts.
+A host's unit of work is a flop if the kernel's flops are known, else a block.  Whole rounds run at the round's power.  SimGrid's power
+depends only on the load of the core, so a partial round has the same power for its duration.
 Source: Boughzala et al. (SBAC-PAD 2020), section V; properties of the plugin: SimGrid's documentation, "host energy".
 """
 
@@ -16,7 +16,7 @@ from estimator.blocks.model import BlockModel, checked_blocks
 from estimator.vocabulary.errors import EstimatorError
 
 DIGITS: Final = 17
-"""Significant digits that give a double back bit for bit."""
+"""Significant digits that reproduce a double exactly."""
 
 HEAD: Final = '<?xml version="1.0"?>\n<!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">\n<platform version="4.1">\n'
 ZONE: Final = "gpus"
@@ -24,10 +24,10 @@ ZONE: Final = "gpus"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedRun:
-    """What a kernel is in SimGrid: a host and the amounts of work to execute on it one after the other.
+    """A kernel in SimGrid: a host and the amounts of work to execute on it one after the other.
 
-    `launch`, `whole` and `rest` are amounts in the host's units, for the launch, each of `rounds` whole rounds, and what is left of one
-    (0: nothing); the host's `speed` is units a second.
+    `launch`, `whole` and `rest` are amounts in the host's units: for the launch, for each of `rounds` whole rounds, and for the partial
+    round (0: none); the host's `speed` is units a second.
     """
 
     host: str
@@ -42,9 +42,9 @@ class SimulatedRun:
 
 
 def platform_xml(models: Iterable[BlockModel], off_w: float = 0.0) -> str:
-    """The platform file.  `off_w` is what a host draws that is switched off [W].
+    """The platform file.  `off_w` is the power of a host that is switched off [W].
 
-    Raises EstimatorError for models without power, two of a kernel at one clock, none at all, or a power off that no host has.
+    Raises EstimatorError for models without power, two models of a kernel at one clock, no models, or an impossible `off_w`.
     """
     if not (math.isfinite(off_w) and off_w >= 0):
         raise EstimatorError(f"the power of a host that is off is a number of watts from 0 up, not {off_w}")
@@ -63,9 +63,9 @@ def platform_xml(models: Iterable[BlockModel], off_w: float = 0.0) -> str:
 
 
 def simulated_run(model: BlockModel, blocks: int, models: Sequence[BlockModel] = ()) -> SimulatedRun:
-    """The work of a grid on the host of `platform_xml(models)`, and the time and energy that the plugin then finds: Σ P T.
+    """The work of a grid on the host of `platform_xml(models)`, and the time and energy that the plugin computes: Σ P T.
 
-    models: those of the platform, where there are more than this one.  Raises EstimatorError for a grid that cannot be launched and as
+    models: all models of the platform, if it has more than this one.  Raises EstimatorError for a grid that cannot be launched, and like
     `platform_xml`.
     """
     checked_blocks(blocks)
@@ -93,7 +93,7 @@ def host_name(model: BlockModel) -> str:
 
 
 def _hosts(models: Iterable[BlockModel]) -> Mapping[str, list[BlockModel]]:
-    """Models by host, fastest clock first as p-states are counted."""
+    """Models by host, fastest clock first, in the order of p-states."""
     ordered = sorted(models, key=lambda model: (host_name(model), -model.sm_clock_mhz if math.isfinite(model.sm_clock_mhz) else 0.0))
     if not ordered:
         raise EstimatorError("no block-count model to write a platform of")

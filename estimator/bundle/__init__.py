@@ -1,1 +1,1 @@
-"""Bundles: what they hold, their files, the local store."""
+"""Bundles: their content, their files, the local store."""

@@ -1,7 +1,7 @@
-"""What a bundle holds: the calibration of one GPU, each field declared once, frozen to the last value.
+"""Content of a bundle: the calibration of one GPU, each field declared once, deeply immutable.
 
 `estimator.bundle.files` reads and writes it; `schema/bundle-1.json` is made from these declarations.  Limits are wide enough for any
-board, narrow enough that answers stay answers: a number beyond them was never measured or fitted.
+board and narrow enough for meaningful results: no measurement or fit gives a number beyond them.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -43,7 +43,7 @@ Numbers = tuple[float, ...]
 
 
 def check_group(name: str) -> None:
-    """Refuse the name of a group of kernels whose family, operator or precision nobody knows."""
+    """Refuse the name of a kernel group with an unknown family, operator or precision."""
     family, *rest = name.split(".")
     words: Iterable[tuple[str, Collection[str]]] = zip(
         (family, *rest), (FAMILY_FIELDS, FAMILY_OPERATORS.get(family, ()), BYTES_PER_ELEMENT), strict=False
@@ -54,7 +54,7 @@ def check_group(name: str) -> None:
 
 
 def check_printable(name: str) -> None:
-    """Refuse a name that cannot stand in a table."""
+    """Refuse a name that cannot be printed in a table."""
     if not name.isprintable():
         raise FaultError("holds a character that cannot be printed")
 
@@ -91,7 +91,7 @@ _LIMITS: Final[dict[str, Span]] = {
     "l2_knee": Span(0.0, 1e3, "L2 sizes"),
     "l2_knee_exponent": Span(0.0, 64.0),
 }
-"""Of coefficients that are no phase's lambda; exponents far beyond what a fit may choose run out of the range of floats."""
+"""Limits of coefficients other than the lambdas of phases; exponents far beyond the bounds of a fit overflow floats."""
 
 if TYPE_CHECKING:
     Coefficients = Mapping[str, float]
@@ -112,7 +112,7 @@ class GroupCoefficients:
 
 
 def check_group_names(group: GroupCoefficients) -> None:
-    """Refuse deviations of coefficients that a group does not have."""
+    """Refuse standard deviations for coefficients that a group does not have."""
     check_known(group.ln_std, group.coefficients, "ln_std")
     check_known(group.identified, group.coefficients, "identified")
 
@@ -128,7 +128,7 @@ class Covariance:
 
 
 def check_parameters(found: Covariance) -> None:
-    """Refuse parameters that are no coefficient's, and what is no covariance of them."""
+    """Refuse parameters that are not coefficients, and matrices that are not their covariance."""
     for i, name in enumerate(found.names):
         group, _, coefficient = name.rpartition(".")
         if name not in TIED_COEFFICIENTS and (not group or coefficient not in COEFFICIENTS):
@@ -139,7 +139,7 @@ def check_parameters(found: Covariance) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostCost:
-    """The host that measured."""
+    """The host on which the measurements ran."""
 
     launch_s: Annotated[float, Span(0.0, 1.0, "s"), "host time to launch one framework operator"]
     launch_ln_std: Annotated[float, Span(0.0, 100.0, nan=True), "standard deviation of its natural logarithm; null where unknown"]
@@ -179,7 +179,7 @@ class PowerCoefficients:
 
 
 def check_power(power: PowerCoefficients) -> None:
-    """Refuse what is no covariance of the terms."""
+    """Refuse a matrix that is not a covariance of the terms."""
     check_lengths({"covariance": power.covariance}, len(power.terms))
     check_covariance(power.covariance, "covariance")
 
@@ -230,7 +230,7 @@ class DatasetRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """Where a bundle came from.  Times are wall time, for people."""
+    """Origin of a bundle.  Times are wall time, for people."""
 
     created_utc: Annotated[Text, "when the bundle was fitted, UTC, ISO 8601"]
     wattprint_version: Annotated[Text, "program that fitted it"]
@@ -292,7 +292,7 @@ Ranges = Mapping[Field, Annotated[tuple[Annotated[float, Span(0.0, 1e18)], Annot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
-    """The fields that a bundle has in memory as in its file."""
+    """The fields that a bundle has both in memory and in its file."""
 
     name: Annotated[Text, check_printable, "name of the bundle"]
     version: Annotated[str, Pattern(SEMANTIC_VERSION, "MAJOR.MINOR.PATCH"), "semantic version of the calibration"]
@@ -355,9 +355,9 @@ class Bundle(Content):
         return f"<Bundle {self.name!r} {self.version} of {self.gpu.name!r}, {kinds}{', simulated' if self.simulated else ''}>"
 
     def once(self, work: Callable[..., T], *words: str) -> T:
-        """What a function of a module finds in this bundle, given these words: worked out when it is first asked for.
+        """The cached result of a module's function of this bundle and these words, computed on first use.
 
-        What is found is given out again and again: it must not be changed either.
+        All callers share the result: it must not be changed.
         """
         key = (work, *words)
         if key not in self._found:
@@ -367,7 +367,7 @@ class Bundle(Content):
 
     @property
     def simulated(self) -> bool:
-        """Whether a simulated board was measured: such numbers test the program, they say nothing about a GPU."""
+        """Whether a simulated board was measured: such numbers test the program and do not describe a GPU."""
         return self.environment.get("simulated") == "true"
 
     def group(self, key: str) -> GroupCoefficients | None:
@@ -377,12 +377,12 @@ class Bundle(Content):
 
 
 def group_table(bundle: Bundle) -> CoefficientTable:
-    """Coefficients of the bundle's groups, ready to be looked up; ask for them by `Bundle.once`."""
+    """Coefficients of the bundle's groups, ready for lookup; call through `Bundle.once`."""
     return coefficient_table({name: group.coefficients for name, group in bundle.groups.items()})
 
 
 def measured_tables(bundle: Bundle) -> tuple[ClockTable | None, ClockTable | None]:
-    """Voltage [V] and idle power [W] of the bundle's own board, None where they were not measured; ask for them by `Bundle.once`."""
+    """Voltage [V] and idle power [W] of the bundle's own board, None if not measured; call through `Bundle.once`."""
     volt, idle = bundle.voltage, bundle.idle
     return (
         None if volt is None else ClockTable(sm_clock_mhz=volt.sm_clock_mhz, value=volt.voltage_v, source=volt.source),

@@ -2,8 +2,8 @@
 
 A bundle is one JSON file, described by `schema/bundle-1.json`, readable without this package.  Its digest is
 "sha256:" and the SHA-256 of the file's data as JSON with sorted keys, separators "," and ":", ASCII only, and the
-shortest decimal that gives a float back; without the field `digest` and, of the provenance, `created_utc` and `commit`:
-two fits of the same data have the same digest, wherever and whenever they ran.
+shortest decimal that reproduces a float.  It leaves out the field `digest` and the provenance fields `created_utc` and
+`commit`: two fits of the same data have the same digest, wherever and whenever they ran.
 """
 
 import hashlib
@@ -25,23 +25,23 @@ from estimator.vocabulary.specifications import document_of_gpu
 from estimator.vocabulary.whole_file import write_whole
 
 VARIABLE: Final = "WATTPRINT_BUNDLES"
-"""Names the local store, a folder of the user's whose bundles are known by name beside those that come with the package; else it is
+"""Environment variable with the local store: a folder whose bundles can be loaded by name, like those of the package.  Its default is
 `wattprint/bundles` in the user's data folder (XDG Base Directory Specification)."""
 
 SUFFIX: Final = ".json"
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-"""Names that are a file's on every system."""
+"""Names that are valid file names on every system."""
 
 MAX_FILE_BYTES: Final = 256 << 20
-"""No bundle comes near this; more is a mistake or an attack on memory."""
+"""Largest size of a bundle file [byte]; bundles are far smaller, so a larger file is a mistake or an attack on memory."""
 
 
 NOT_DIGESTED: Final = ("created_utc", "commit")
-"""Fields of the provenance that say when and from which source tree a fit ran, not what came of it."""
+"""Fields of the provenance that state when and from which source tree a fit ran; they are not part of its result."""
 
 
 def store_folder() -> Path:
-    """The folder; it need not exist.  Raises EstimatorError where none can be named."""
+    """The store's folder; it need not exist.  Raises EstimatorError if its path cannot be determined."""
     named = os.environ.get(VARIABLE)
     if named:
         return Path(named)
@@ -49,7 +49,7 @@ def store_folder() -> Path:
 
 
 def stored_names() -> tuple[str, ...]:
-    """Names of the bundles in the store, sorted; empty where it cannot be read."""
+    """Names of the bundles in the store, sorted; empty if the store cannot be read."""
     try:
         found = [path.name.removesuffix(SUFFIX) for path in store_folder().glob(f"*{SUFFIX}") if path.is_file()]
     except (OSError, EstimatorError):
@@ -58,7 +58,7 @@ def stored_names() -> tuple[str, ...]:
 
 
 def stored_path(name: str) -> Path:
-    """Where a bundle of this name lies, or would."""
+    """The path of a bundle of this name in the store; the file need not exist."""
     return store_folder() / f"{name}{SUFFIX}"
 
 
@@ -86,9 +86,9 @@ def bundle_path(name_or_path: str | Path) -> Path:
 
 
 def load_bundle(name_or_path: str | Path) -> Bundle:
-    """A bundle by the name of an installed one or by its file, whole and checked.  Nothing in it is executed.
+    """Load and check a bundle, given the name of an installed one or a file.  Nothing in it is executed.
 
-    Raises BundleError for a file that is missing, unreadable, damaged, edited, foreign or of another format.
+    Raises BundleError for a file that is missing, unreadable, damaged, edited, not a bundle or of another format.
     """
     require(name_or_path, (str, Path), "name_or_path", "the name of a bundle or its file")
     path = bundle_path(name_or_path)
@@ -104,9 +104,9 @@ def load_bundle(name_or_path: str | Path) -> Bundle:
 
 
 def save_bundle(bundle: Bundle, path: str | Path) -> Bundle:
-    """Write a bundle, whole or not at all; returns it with its digest.
+    """Write a bundle atomically; returns it with its digest.
 
-    Raises BundleError if the bundle breaks a rule of the format, UnwrittenError if the file cannot be written; then nothing is.
+    Raises BundleError if the bundle breaks a rule of the format, UnwrittenError if the file cannot be written; then no file changes.
     """
     document = document_of(bundle)
     try:
@@ -119,9 +119,9 @@ def save_bundle(bundle: Bundle, path: str | Path) -> Bundle:
 
 
 def bundle_from_document(document: Document) -> Bundle:
-    """The Bundle in plain data of the present format version; its digest is taken over unchecked.
+    """The Bundle in plain data of the present format version; its digest is not checked.
 
-    Raises BundleError, naming the keys, for a field that is missing, foreign, of the wrong kind, not finite or out of its range.
+    Raises BundleError, naming the keys, for a field that is missing, unknown, of the wrong kind, not finite or out of its range.
     """
     try:
         found = read(BundleFile, document)
@@ -138,11 +138,11 @@ def bundle_from_document(document: Document) -> Bundle:
 
 
 CLOCK_MARGIN: Final = 0.1
-"""Boards run a little beyond the clocks of their specification [relative]."""
+"""Margin by which boards run beyond the clocks of their specification [relative]."""
 
 
 def document_of(bundle: Bundle) -> Document:
-    """The plain data of a bundle, ready for JSON, in the present format version; the digest as it stands in the bundle."""
+    """The plain data of a bundle, ready for JSON, in the present format version; the digest is copied from the bundle."""
     return {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
@@ -153,7 +153,7 @@ def document_of(bundle: Bundle) -> Document:
 
 
 def digest_of(document: Document) -> str:
-    """The digest of a bundle's plain data: of its content, not of when and where it was made.
+    """The digest of a bundle's plain data: of its content, not of its time and place of origin.
 
     Raises BundleError for a number that is not finite.
     """
@@ -169,7 +169,7 @@ def digest_of(document: Document) -> str:
 
 
 def _checked(document: Any) -> Document:
-    """The document, its digest compared with its content.  Another format may count its digest in another way."""
+    """The document, after its digest is compared with its content.  Another format may compute its digest in another way."""
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise BundleError(f"is not a {FORMAT} file")
     version = document.get("format_version")
@@ -184,7 +184,7 @@ def _checked(document: Any) -> Document:
 
 
 def _layout(value: Any, indent: int = 0) -> str:
-    """JSON text for people and for `diff`: an object's fields and a table's rows on lines of their own, numbers side by side."""
+    """JSON text for people and for `diff`: each field of an object and each row of a table has its own line, numbers share a line."""
     pad = " " * (indent + 1)
     if isinstance(value, dict) and value:
         lines = (f"{pad}{json.dumps(key)}: {_layout(item, indent + 1)}" for key, item in value.items())
@@ -195,14 +195,14 @@ def _layout(value: Any, indent: int = 0) -> str:
 
 
 def keep_bundle(path: Path, *, replace: bool = False) -> Bundle:
-    """Copy a bundle's file, checked, into the store under the bundle's name; from then on `load_bundle` knows it by that.
+    """Check a bundle's file and copy it into the store under the bundle's name; afterwards `load_bundle` finds it by that name.
 
-    replace: whether another bundle of that name may give way.  Raises BundleError for a file that is no sound bundle, a name that no file
-    can have or that a shipped bundle has, one that is taken, and a folder that cannot be written.
+    replace: whether another bundle of that name may be replaced.  Raises BundleError for a file that is no valid bundle, a name that is no
+    valid file name, belongs to a shipped bundle or is in use, and a folder that cannot be written.
     """
     bundle = load_bundle(path)
     name = bundle.name
-    if not NAME.fullmatch(name) or name.endswith(SUFFIX):  # what ends so is a path to all commands
+    if not NAME.fullmatch(name) or name.endswith(SUFFIX):  # commands take such a name as a path
         raise BundleError(f"bundle {path}: its name {name[:40]!r} cannot be that of a file; fit or release it under another --name")
     if name in resource_names("bundles", ".json"):
         raise BundleError(f"bundle {path}: {name!r} comes with the package; fit or release it under another --name")
@@ -218,7 +218,7 @@ def keep_bundle(path: Path, *, replace: bool = False) -> Bundle:
 
 
 def drop_bundle(name: str) -> Path:
-    """Remove a bundle from the store; returns where it was.  Raises BundleError for a name that it does not hold."""
+    """Remove a bundle from the store; returns its former path.  Raises BundleError for a name that the store does not hold."""
     if name not in stored_names():
         held = ", ".join(stored_names()) or "nothing"
         raise BundleError(f"the store {store_folder()} holds no bundle {name!r}; it holds {held}")
@@ -234,9 +234,9 @@ SHOWN_DIGITS: Final = 8
 
 
 def told_apart(bundles: Sequence[Bundle], given: Sequence[str] = ()) -> list[Bundle]:
-    """The bundles; where different ones bear one name and version, that is followed by what was given for each, else by its digest.
+    """The bundles with unique names: where different ones share a name and version, the entry of `given`, else the digest, is appended.
 
-    given: names or files by which they were asked for, as many as bundles, or none.
+    given: the requested names or files, one for each bundle, or empty.
     """
     digests: dict[tuple[str, str], set[str]] = {}
     for bundle in bundles:

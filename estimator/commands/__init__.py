@@ -1,1 +1,1 @@
-"""What the command `estimate` and its sub-commands do."""
+"""The command `estimate` and its sub-commands."""

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 FORM_NAMES: Final = ("occupancy", "rounds", "linear")
 SIMGRID: Final = "simgrid"
-"""What SimGrid finds on the platform of the chosen models, and what is to be executed there."""
+"""Form of output: SimGrid's results on the platform of the chosen models, and the work to execute there."""
 
 POOR_ERROR: Final = 0.25
-"""Relative error on held-out grids above which a form does not describe a kernel [1]; published forms reach 0.14 on simulated boards."""
+"""Largest relative error on held-out grids of a form that describes a kernel [1]; published forms reach 0.14 on simulated boards."""
 
 RUN_COLUMNS: Final = ("host", "pstate", "speed", "launch", "whole", "rounds", "rest", "latency_s", "energy_j")
 
@@ -42,7 +42,7 @@ ERROR: Final = "_error_"
 ERRORS: Final = "  time_error_…, energy_error_… %: how far each form is off on grids left out of its fit, relative to what was measured\n"
 
 FILTERS: Final = {"kernel": "kernel", "block_threads": "block_threads", "sm_clock_mhz": "freq_mhz"}
-"""Fields of a model and the options that choose by them."""
+"""Fields of a model and the options that select models by them."""
 
 Row = dict[str, object]
 
@@ -107,7 +107,7 @@ def blocks_command(**options: Any) -> int:
 
 
 def _chosen(models: "list[BlockModel]", options: Options) -> "list[BlockModel]":
-    """The models that the options name.  Raises EstimatorError where there is none."""
+    """The models that the options select.  Raises EstimatorError if no model matches."""
     for field, option in FILTERS.items():
         wanted, there = options[option], sorted({getattr(model, field) for model in models})
         if wanted is not None:
@@ -136,7 +136,7 @@ def _estimated(model: "BlockModel", count: int, form: "Form") -> Row:
 
 
 def _simulated(model: "BlockModel", count: int, models: "Sequence[BlockModel]") -> Row:
-    """The host, the amounts of work in its units, and the time and energy that the host-energy plugin finds."""
+    """The host, the amounts of work in its units, and the time and energy that the host-energy plugin computes."""
     from estimator.blocks.simgrid import simulated_run
 
     run = simulated_run(model, count, models)
@@ -145,7 +145,7 @@ def _simulated(model: "BlockModel", count: int, models: "Sequence[BlockModel]") 
 
 
 def _listed(model: "BlockModel") -> Row:
-    """A model; `time_error_…` and `energy_error_…` are relative errors of the forms on held-out grids [1]."""
+    """The row of a model; `time_error_…` and `energy_error_…` are relative errors of the forms on held-out grids [1]."""
     errors = {
         f"{quantity}{ERROR}{form}": model.scatter.get(form, {}).get(quantity, math.nan)
         for quantity in ("time", "energy")

@@ -1,4 +1,4 @@
-"""The command `estimate bundles`: what bundles there are, their cards, and the local store."""
+"""The command `estimate bundles`: lists of bundles, their cards, and the local store."""
 
 from collections.abc import Sequence
 from pathlib import Path

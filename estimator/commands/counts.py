@@ -1,4 +1,4 @@
-"""The command `estimate counts`: energy from what kernels did, counted by a profiler or a disassembler."""
+"""The command `estimate counts`: energy from the work of kernels, counted by a profiler or a disassembler."""
 
 import math
 from collections.abc import Sequence
@@ -114,7 +114,7 @@ def counts_command(**options: Any) -> int:
 
 
 def _checked_form(options: Options) -> str:
-    """The form of the answer.  Raises UsageError for options that do not go together."""
+    """The form of the answer.  Raises UsageError for options that exclude each other."""
     if (options["bundle_name"] is None) == (options["energies"] is None):
         raise click.UsageError("give either --bundle or --energies")
     if options["freq_mhz"] is not None and options["bundle_name"] is None:
@@ -125,7 +125,7 @@ def _checked_form(options: Options) -> str:
 
 
 def _bundle(options: Options) -> "Bundle | None":
-    """The bundle that is asked for, None for published energies.  Raises OperatingPointError for a clock that its GPU cannot have."""
+    """The requested bundle, None for published energies.  Raises OperatingPointError for a clock that its GPU does not support."""
     if options["bundle_name"] is None:
         return None
     from estimator.bundle.files import load_bundle
@@ -137,7 +137,7 @@ def _bundle(options: Options) -> "Bundle | None":
 
 
 def _table(bundle: "Bundle | None", options: Options) -> "EnergyTable":
-    """The energies that are asked for.  Raises CountsError where a bundle has none."""
+    """The requested energies.  Raises CountsError if a bundle has no energies."""
     from estimator.counts.energies import energies_from_section
     from estimator.counts.tables import EnergyTable, load_energy_table
 
@@ -162,7 +162,7 @@ def _table(bundle: "Bundle | None", options: Options) -> "EnergyTable":
 
 
 def _at_clock(found: Any, values: str, clock_mhz: float) -> float:
-    """A table over clocks at one clock; nan without one."""
+    """The value of a table over clocks at one clock; nan without a table."""
     import numpy as np
 
     if found is None:
@@ -172,7 +172,7 @@ def _at_clock(found: Any, values: str, clock_mhz: float) -> float:
 
 
 def _clocked(kernels: "list[CountedKernel]", bundle: "Bundle | None", clock_mhz: float | None) -> "list[CountedKernel]":
-    """The kernels at the asked clock and the bundle's voltage there."""
+    """The kernels at the requested clock and the bundle's voltage there."""
     if clock_mhz is None or bundle is None:
         return kernels
     volt = _at_clock(bundle.voltage or bundle.gpu.voltage_v, "voltage_v", clock_mhz)
@@ -213,7 +213,7 @@ def _row(row: "CountedEnergy", delay_exponent: float) -> Row:
 
 
 def _flat(row: Row) -> Row:
-    """A row of a table: the parts of the energy as columns of their own."""
+    """A row of a table, with one column for each part of the energy."""
     *fields, parts = row.items()
     return dict(fields) | {f"{part}_j": joule for part, joule in cast(dict[str, float], parts[1]).items()}
 

@@ -1,4 +1,4 @@
-"""The command `estimate`, and the words that choose a command of their own."""
+"""The command `estimate`, and the words that select sub-commands."""
 
 from importlib import import_module
 from typing import Any, Final
@@ -64,8 +64,7 @@ COMMANDS: Final = {
     "sweep": "estimator.commands.questions:sweep_command",
     "trace": "estimator.commands.trace:trace_command",
 }
-"""Words that, as the first argument, choose a command of their own, and where it is; anything else is a workload (./sweep: a file of
-that name)."""
+"""Sub-commands by the first argument, and their location; any other argument is a workload (./sweep: a file of that name)."""
 
 
 def run(given: list[str]) -> int:

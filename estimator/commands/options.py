@@ -1,4 +1,4 @@
-"""Options of `estimate` and its commands, each declared once: their words, their types, and what they mean."""
+"""Options of `estimate` and its commands, each declared once: their words, their types, and their meaning."""
 
 import math
 import os
@@ -25,16 +25,16 @@ FILE_FORMATS: Final = (*TEXT_FORMATS, "parquet", "html", *PICTURES)
 ATTENTION_FORMS: Final = ("eager", "flash")
 SETTINGS: Final = {"help_option_names": ["-h", "--help"]}
 MOST_DIGITS: Final = 9
-"""Digits of a whole number: a longer one is a mistake."""
+"""Most digits of a whole number: a longer one is a mistake."""
 
 Options = Mapping[str, Any]
-"""What click hands to a command: the value of each option by its name, of the type that is declared here."""
+"""The arguments that click passes to a command: the value of each option by its name, of the type declared here."""
 
 Command = Callable[..., Any]
 Decorator = Callable[[Command], Command]
 
 
-# What words mean ------------------------------------------------------------------------------------------------------
+# Types of words -------------------------------------------------------------------------------------------------------
 
 
 class Number(click.FloatRange):
@@ -43,7 +43,7 @@ class Number(click.FloatRange):
     name = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number.  Raises BadParameter for a text that is none, one that is not finite, and one beyond the limits."""
+        """The number.  Raises BadParameter for a text that is not a number, and for a number that is not finite or beyond the limits."""
         number: float = super().convert(value, param, ctx)
         if not math.isfinite(number):
             self.fail(f"{value!r} is not a finite number", param, ctx)
@@ -52,7 +52,10 @@ class Number(click.FloatRange):
 
 POSITIVE = Number(0.0, min_open=True)
 NOT_NEGATIVE = Number(0.0)
-"""The usual two."""
+"""The usual two types of numbers."""
+
+LAUNCH_US = Number(0.0, 1e6)
+"""Time of a host to launch one operator [µs]; a slower host would run no model (`estimator.engine.board.LONGEST_LAUNCH_S`)."""
 
 EFFICIENCY = Number(1e-3, 1.5)
 """Share of a published rate (`estimator.engine.board.LEAST_EFFICIENCY`, `MOST_EFFICIENCY`)."""
@@ -109,7 +112,7 @@ def _attention(context: click.Context, parameter: click.Parameter, text: str | N
 
 @contextmanager
 def as_wrong_usage(option: str) -> Iterator[None]:
-    """What a list cannot be, as wrong usage of its option."""
+    """Report errors in a list as wrong usage of its option."""
     try:
         yield
     except OperatingPointError as error:
@@ -149,7 +152,7 @@ def kernel_count(context: click.Context, parameter: click.Parameter, value: str)
 
 
 def workload_files(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
-    """Names of files that are there, checked before anything else is asked for.  Raises WorkloadError."""
+    """Names of existing files, checked before other options.  Raises WorkloadError."""
     for text in named_files(context, parameter, texts):
         try:
             if stat.S_ISDIR(os.stat(text).st_mode):
@@ -157,12 +160,12 @@ def workload_files(context: click.Context, parameter: click.Parameter, texts: tu
         except FileNotFoundError:
             raise WorkloadError(f"{text}: no such workload file; a command comes first: estimate COMMAND …") from None
         except OSError:
-            continue  # said with its reason when it is read
+            continue  # the reader reports it with its reason
     return texts
 
 
 def answer_form(options: Options, known: Sequence[str]) -> str:
-    """The form of the answer: a flag's, that which the output's ending names, or "txt".  Raises UsageError."""
+    """The form of the answer: from a flag, from the suffix of the output file, or "txt".  Raises UsageError."""
     if options["as_json"] and options["as_csv"]:
         raise click.UsageError("--json and --csv exclude each other")
     flag = "json" if options["as_json"] else "csv" if options["as_csv"] else ""
@@ -214,7 +217,7 @@ QUESTION: Final = (
     click.option("--host-launch-us", type=Number(0.0, 1e6), metavar="US", help="Host time to launch one operator instead of the bundle's."),
     click.option("--completion/--no-completion", default=True, help="Add the operators that a traced list leaves out (default), or none."),
 )
-"""What every question may set: workloads, bundles, GPUs, clocks, sizes, precisions."""
+"""Options of every query: workloads, bundles, GPUs, clocks, sizes, precisions."""
 
 COSTS: Final = (
     click.option("--price", type=NOT_NEGATIVE, metavar="PER_KWH", help="Price of a kilowatt-hour, in any currency."),
@@ -223,7 +226,7 @@ COSTS: Final = (
     click.option("--requests", type=POSITIVE, metavar="N", help="Requests that an iteration serves; else its batch."),
     click.option("--tokens", type=POSITIVE, metavar="N", help="Tokens that an iteration computes; else batch · sequence."),
 )
-"""What energy costs, and what an iteration serves."""
+"""Options for the cost of energy, and for the requests and tokens of an iteration."""
 
 KERNELS: Final = click.option(
     "--kernels", callback=kernel_count, default="10", show_default=True, metavar="N|all", help="Kernels in the table."
@@ -241,7 +244,7 @@ OUTPUT: Final = (
 
 
 def answer_options(forms: Sequence[str], charts: Sequence[str] = ()) -> tuple[Decorator, ...]:
-    """Where the answer goes and in which of its forms, and which chart a picture is, the first of them without a choice."""
+    """Options for the file and the form of the answer, and for the chart of a picture (default: the first)."""
     out = output_option(
         "-o", "--out", metavar="FILE", help=f"Write the answer there, in the form that its ending names: {', '.join(forms)}."
     )

@@ -1,4 +1,4 @@
-"""From a command's options to questions: every combination of what was listed, and which of them a board cannot answer."""
+"""From a command's options to queries: every combination of the listed values, and those that a board cannot answer."""
 
 import math
 from collections.abc import Sequence
@@ -23,13 +23,13 @@ MICROSECONDS: Final = 1e-6
 OWN: Final = "own"
 """The word that stands for the bundle's own GPU in a list of GPUs."""
 MOST_QUESTIONS: Final = 100_000
-"""More combinations than this are a mistake in a step."""
+"""Most combinations; more are a mistake in a step."""
 
 
 def questions(options: Options) -> "list[Asked]":
-    """A question for every workload, bundle and GPU, in that nesting from the inside out.
+    """A query for every workload, bundle and GPU; workloads vary fastest.
 
-    Raises EstimatorError for files that cannot be used, UsageError for options that do not go together and lists that cannot be read.
+    Raises EstimatorError for files that cannot be used, UsageError for options that exclude each other and lists that cannot be read.
     """
     _check_something_asked(options)
     from estimator.bundle.files import load_bundle, told_apart
@@ -48,7 +48,7 @@ def questions(options: Options) -> "list[Asked]":
     for bundle in bundles:
         for gpu in _gpus(bundle, options):
             board = gpu or bundle.gpu
-            power_limit(options["power_cap"], board)  # refused before the first GPU is answered for
+            power_limit(options["power_cap"], board)  # refused before the first GPU is evaluated
             clocks = _clocks(board, options["freqs"])
             asked += [Asked(variant=variant, bundle=bundle, gpu=gpu, sm_clock_mhz=clocks, **settings) for variant in chosen]
     return asked
@@ -65,7 +65,7 @@ def _check_something_asked(options: Options) -> None:
 
 
 def _variants(options: Options) -> "list[Variant]":
-    """Every workload in every size, precision and form asked for, each under a name of its own."""
+    """Every workload in every requested size, precision and form, each under its own name."""
     varied = {name: options[name] for name in ("batch", "sequence", "precision", "attention")}
     count = math.prod(max(len(values), 1) for values in (*varied.values(), options["workloads"]))
     if count > MOST_QUESTIONS:
@@ -81,7 +81,7 @@ def _variants(options: Options) -> "list[Variant]":
     found: list[Variant] = []
     for path in options["workloads"]:
         workload = read_workload(path, completion=options["completion"])
-        if files.setdefault(workload.name, path) != path:  # two files may bear one name; their results must not pass for one
+        if files.setdefault(workload.name, path) != path:  # two files may have one name; their results must stay apart
             workload = replace(workload, name=f"{workload.name} ({path})")
         found += variants(workload, at=options["at"], **varied)
     return found
@@ -90,7 +90,7 @@ def _variants(options: Options) -> "list[Variant]":
 def _traced(
     model: str, phase: str, *, batch: Sequence[int], sequence: Sequence[int], precision: Sequence[str], attention: Sequence[str]
 ) -> "list[Variant]":
-    """The model in every size, precision and form, traced one by one.  Raises EstimatorError where PyTorch is not installed."""
+    """The model in every size, precision and form, traced one by one.  Raises EstimatorError if PyTorch is not installed."""
     from estimator.commands.reporting import stdout_on_stderr
     from estimator.tracing.request import TraceRequest, refuse_unused_sizes
     from estimator.tracing.torch_trace import trace_calls
@@ -109,7 +109,7 @@ def _traced(
 
 
 def _gpus(bundle: "Bundle", options: Options) -> "list[GpuSpec | None]":
-    """The GPUs to ask for; None for the bundle's own."""
+    """The requested GPUs; None for the bundle's own."""
     from estimator.vocabulary.specifications import load_gpu, override_gpu
 
     gpus = [None if name == OWN else load_gpu(name) for name in options["gpu_spec"] or (OWN,)]
@@ -126,7 +126,7 @@ def _clocks(gpu: "GpuSpec", text: str | None) -> tuple[float, ...] | None:
 
 
 def check_finite(case: Any, latencies_s: Sequence[float]) -> None:
-    """Refuse an answer without a time: the GPU has no rate for a precision, or a number is beyond all reason.
+    """Refuse an answer without a time: the GPU has no rate for a precision, or a number overflowed.
 
     case: an estimate, or a case of a sweep.
     """
@@ -141,10 +141,10 @@ def check_finite(case: Any, latencies_s: Sequence[float]) -> None:
 
 
 def answerable(asked: "Sequence[Asked]") -> "tuple[list[Asked], list[Sweep]]":
-    """The questions that their boards can answer, and points without a time for the others.
+    """The queries that their boards can answer, and points without a time for the others.
 
-    Left out are precisions that a GPU has no rate for and, where several boards are asked for, clocks that one of them cannot lock.
-    Raises EstimatorError where nothing is left.
+    Leaves out precisions for which a GPU has no rate and, for several boards, clocks that one of them cannot lock.
+    Raises EstimatorError if no query is left.
     """
     from estimator.questions.choosing import answered
     from estimator.questions.judging import at_clocks
@@ -177,7 +177,7 @@ def answerable(asked: "Sequence[Asked]") -> "tuple[list[Asked], list[Sweep]]":
 
 
 def reasons_of(lost: "Sequence[Sweep]") -> "list[tuple[Case, str]]":
-    """Why cases of points without a time are left out."""
+    """Cases of points without a time, each with the reason why it is left out."""
     from estimator.uncertainty.validity import cannot_run_lines
 
     return [(case, line) for points in lost for case in points.cases for line in cannot_run_lines(case.warnings)]
@@ -186,7 +186,7 @@ def reasons_of(lost: "Sequence[Sweep]") -> "list[tuple[Case, str]]":
 def best_point(asked: "Sequence[Asked]", options: Options) -> "Best":
     """The point of least --goal under --power-limit and --latency-limit [ms].
 
-    Raises EstimatorError where no bundle knows the power that is asked for, and where no point keeps the limits.
+    Raises EstimatorError if the query needs power and no bundle has it, and if no point is within the limits.
     """
     from estimator.questions.choosing import MILLISECONDS, best
 

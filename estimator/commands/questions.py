@@ -1,4 +1,4 @@
-"""What `estimate sweep`, `best`, `compare` and `explain` do."""
+"""The commands `estimate sweep`, `best`, `compare` and `explain`."""
 
 from collections.abc import Callable
 from itertools import chain
@@ -55,7 +55,7 @@ def sweep_command(**options: Any) -> int:
             remarks.add(points)
             yield points
 
-    if form in ("csv", "json", "parquet"):  # piece by piece, so that no more than one is in memory
+    if form in ("csv", "json", "parquet"):  # piece by piece, so that only one is in memory
         _stream((sweep_columns(points, terms) for points in chain(pieces(), lost if form == "json" else ())), form, options)
     else:
         from estimator.questions.points import joined_sweeps

@@ -1,4 +1,4 @@
-"""What commands write: the answer to a file or stdout, and on stderr warnings and notes, each once with whom it concerns."""
+"""Output of commands: the answer to a file or stdout, and on stderr warnings and notes, each once with the cases that it concerns."""
 
 import os
 import re
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from estimator.questions.points import Case, Sweep
 
 Labels = tuple[Any, ...]
-"""What tells whom a remark concerns from others, the workload first."""
+"""Labels that identify the case of a remark, the workload first."""
 
 NUMBER: Final = re.compile(r"(?<![\w.])(?:\d+(?:x\d+)+|\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?![\w.]*\w)")
-"""A number, or the shape of an operator ("64x512"), that is a word by itself: not those of "fp8" and "h100"."""
+"""Pattern of a number, or of the shape of an operator ("64x512"), that is a separate word: not the digits of "fp8" and "h100"."""
 
 MOST_LINES: Final = 40
-"""Warnings, and notes, that are shown."""
+"""Most warnings, and most notes, that are shown."""
 
 MOST_NAMED: Final = 6
-"""Names in one line."""
+"""Most names in one line."""
 
 LABELS: Final = ("workload", "bundle", "gpu", "precision", "attention")
 
 
 def deliver(answer: str | bytes, out: Path | None) -> None:
-    """The answer to a file, whole or not at all, or to stdout.  Raises UnwrittenError."""
+    """Write the answer to a file atomically, or to stdout.  Raises UnwrittenError."""
     if out is None:
         click.echo(answer, nl=False)
         return
@@ -44,7 +44,7 @@ def deliver(answer: str | bytes, out: Path | None) -> None:
 
 
 def deliver_form(form: str, forms: Mapping[str, Callable[[], str]], out: Path | None) -> None:
-    """The answer in one of its forms; a picture is drawn from the form "chart"."""
+    """Write the answer in one of its forms; a picture is drawn from the form "chart"."""
     if form in ("svg", "png"):
         from estimator.display.pages import picture_png, standalone_svg
 
@@ -55,7 +55,7 @@ def deliver_form(form: str, forms: Mapping[str, Callable[[], str]], out: Path | 
 
 
 def say(warnings: Sequence[str], notes: Sequence[str] = (), *, quiet: bool) -> int:
-    """Warnings and notes to stderr, unless quiet; the exit status."""
+    """Write warnings and notes to stderr, unless quiet; returns the exit status."""
     from estimator.display.text import printable
 
     for kind, lines in () if quiet else (("warning", warnings), ("note", notes)):
@@ -65,7 +65,7 @@ def say(warnings: Sequence[str], notes: Sequence[str] = (), *, quiet: bool) -> i
 
 
 class Remarks:
-    """Warnings and notes with whom they concern, among all that are answered."""
+    """Warnings and notes of all answered cases, each with the cases that it concerns."""
 
     def __init__(self) -> None:
         self.warnings: list[tuple[Labels, str]] = []
@@ -73,26 +73,26 @@ class Remarks:
         self.everyone: dict[Labels, None] = {}
 
     def add(self, points: "Sweep") -> None:
-        """Those of the points of a sweep."""
+        """Add the remarks of a sweep's points."""
         self.everyone |= dict.fromkeys(_labels(points.cases[i]) for i in points.present())
         self.warnings += [(_labels(case), line) for case, line in points.case_warnings()]
         self.notes += [(_labels(case), line) for case, line in points.case_notes()]
 
     def add_left_out(self, left_out: "Sequence[tuple[Case, str]]", where: list[tuple[Labels, str]] | None = None) -> None:
-        """Cases that have no answer, and why: as warnings, or `where`."""
+        """Add cases without an answer and their reasons, as warnings or to `where`."""
         self.everyone |= dict.fromkeys(_labels(case) for case, _ in left_out)
         lines = self.warnings if where is None else where
         lines += [(_labels(case), f"left out: {line}") for case, line in left_out]
 
     def add_result(self, result: "Estimate") -> None:
-        """Those of an estimate."""
+        """Add the remarks of an estimate."""
         labels = (result.workload,)
         self.everyone[labels] = None
         self.warnings += [(labels, line) for line in result.warnings]
         self.notes += [(labels, line) for line in result.notes]
 
     def report(self, options: Options) -> int:
-        """All to stderr; the exit status."""
+        """Write all remarks to stderr; returns the exit status."""
         warnings, notes = (remark_lines(remarks, list(self.everyone)) for remarks in (self.warnings, self.notes))
         return say(warnings, notes, quiet=options["quiet"])
 
@@ -102,9 +102,9 @@ def _labels(case: "Case") -> Labels:
 
 
 def remark_lines(remarks: Sequence[tuple[Labels, str]], everyone: Sequence[Labels]) -> list[str]:
-    """One line for each remark that starts with whom of `everyone` it concerns; of more than MOST_LINES the last says how many more.
+    """One line for each remark, prefixed with the cases of `everyone` that it concerns; beyond MOST_LINES the last line counts the rest.
 
-    Remarks on one board that differ in numbers alone are one, the first of them.
+    Remarks on one board that differ only in numbers are merged into the first of them.
     """
     alike: dict[Any, tuple[dict[str, None], dict[Labels, None]]] = {}
     for labels, text in remarks:
@@ -121,7 +121,7 @@ def remark_lines(remarks: Sequence[tuple[Labels, str]], everyone: Sequence[Label
 
 
 def _names(concerned: Mapping[Labels, None], everyone: Sequence[Labels]) -> str:
-    """Whom a remark concerns: all, or by what tells them from the others."""
+    """The cases that a remark concerns: "all", or the labels that differ from other cases."""
     if len(concerned) == len(everyone) > 1:
         return "both" if len(everyone) == 2 else f"all {len(everyone)}"
     telling = [i for i in range(len(everyone[0])) if len({labels[i] for labels in everyone}) > 1] or [0]
@@ -132,12 +132,12 @@ def _names(concerned: Mapping[Labels, None], everyone: Sequence[Labels]) -> str:
 
 @contextmanager
 def stdout_on_stderr() -> Iterator[None]:
-    """While the block runs, what is written to the file of stdout goes to that of stderr, whoever writes it: C code, `os.write`, threads.
+    """Redirect the file descriptor of stdout to that of stderr while the block runs, for all writers: C code, `os.write`, threads.
 
-    `contextlib.redirect_stdout` moves what Python prints alone.  For commands, which have the process for
-    themselves and run with an open stdout alone.
+    `contextlib.redirect_stdout` redirects only Python's prints.  Only for commands, which own the process and have an
+    open stdout.
     """
-    import ctypes  # for traces alone
+    import ctypes  # only for traces
 
     sys.stdout.flush()
     kept = os.dup(1)
@@ -146,7 +146,7 @@ def stdout_on_stderr() -> Iterator[None]:
             os.dup2(nowhere.fileno() if sys.stderr is None else 2, 1)
         yield
     finally:
-        with suppress(OSError, TypeError, AttributeError):  # systems whose C library is found in another way
+        with suppress(OSError, TypeError, AttributeError):  # systems that find the C library in another way
             ctypes.CDLL(None).fflush(None)
         os.dup2(kept, 1)
         os.close(kept)

@@ -20,7 +20,7 @@ SIZE: Final = click.IntRange(1, LARGEST_SIZE)
 
 
 def configuration(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, object]:
-    """KEY=VALUE texts as a mapping; a value that reads as JSON is taken as such."""
+    """KEY=VALUE texts as a mapping; a value that is valid JSON is parsed."""
     settings: dict[str, object] = {}
     for key, text in key_values(context, parameter, values).items():
         try:
@@ -102,7 +102,7 @@ def _list_models(as_json: bool) -> int:
 
 
 def _summary(workload: "Workload") -> "Document":
-    """Kernels, flop and bytes of a workload, in all and by family, with what is not modelled."""
+    """Kernels, flop and bytes of a workload, in total and by family, and the parts that are not modelled."""
     from estimator.vocabulary.work import work_by_family
 
     works, families = work_by_family(workload), []

@@ -1,8 +1,8 @@
-"""Completion: what a model launches and a traced operator list leaves out.
+"""Completion: kernels that a model launches and that a traced operator list leaves out.
 
-The name of the rule set never changes its meaning, new findings make a new name.
+The name of a rule set never changes its meaning; new findings get a new name.
 Each rule is a small function from `Patterns` to `Change`s and reads the list as it was traced, so that the order of
-rules does not matter.  What a rule adds carries the origin "completed:RULE", what it puts right "corrected:RULE".
+rules does not matter.  Added operators have the origin "completed:RULE", corrected ones "corrected:RULE".
 """
 
 from collections.abc import Callable, Iterator
@@ -37,16 +37,16 @@ RULE_SET: Final = "eager-pytorch-1"
 
 
 def complete(listing: Listing) -> tuple[tuple[Operator, ...], tuple[float, ...]]:
-    """A listing merged into unique operators and their counts, with the changes of RULES made.
+    """A listing merged into unique operators and their counts, after the changes of RULES.
 
-    Listed operators come first, in first-seen order, then what was added, rule by rule.
+    Listed operators come first, in first-seen order, then added ones, rule by rule.
     """
     patterns = Patterns(listing)
     counts = list(patterns.counts)
     additions: dict[Operator, float] = {}
     for rule in RULES:
         for operator, times, replaced in rule(patterns):
-            if replaced >= 0:  # in a list without sense two patterns may claim one operator; it is replaced once
+            if replaced >= 0:  # in a meaningless list two patterns may claim one operator; it is replaced once
                 times = min(times, counts[replaced])
                 counts[replaced] -= times
             marked = replace(operator, origin=(CORRECTED if replaced >= 0 else COMPLETED) + rule.__name__)

@@ -1,8 +1,8 @@
 """Completion rules for language models: attention as eager PyTorch runs it, embeddings, and RMS norm written out.
 
-Q, K and V are transposed views [sequence, head, token, dim].  `torch.matmul` flattens the two leading axes; where
-there is more than one sequence that needs a copy.  Source of the copies and of their host shares: whole-model
-measurements of BERT, GPT-2 and OPT on A100 and A10 (docs/workload-format.md).
+Q, K and V are transposed views [sequence, head, token, dim].  `torch.matmul` flattens the two leading axes, which
+needs a copy for more than one sequence.  Source of the copies and of their host shares: whole-model measurements of
+BERT, GPT-2 and OPT on A100 and A10 (docs/workload-format.md).
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ ENCODER_TABLES: Final = 3
 def operand_copies(patterns: Patterns) -> Iterator[Change]:
     """More than one sequence: Q, K (transposing) and V are copied before their products.
 
-    Keys and values that `repeat_kv` has just written are contiguous already.
+    Keys and values from `repeat_kv` are already contiguous.
     """
     for block in _written_out(patterns):
         if block.sequences < 2:
@@ -36,7 +36,7 @@ def operand_copies(patterns: Patterns) -> Iterator[Change]:
 
 
 def context_copy(patterns: Patterns) -> Iterator[Change]:
-    """The result of scores·V is brought from [head, token] back to [token, head] order."""
+    """The result of scores·V is transposed from [head, token] back to [token, head] order."""
     for block in _written_out(patterns):
         size = block.query_elements
         yield Change(kernel("copy.contiguous", block.precision, size, size, INNER), block.count)
@@ -61,7 +61,7 @@ def broadcast_mask(patterns: Patterns) -> Iterator[Change]:
 
 
 def repeat_kv(patterns: Patterns) -> Iterator[Change]:
-    """Fewer heads of keys and values than of queries: both are written out at the full number of heads."""
+    """Fewer heads of keys and values than of queries: both are copied to the full number of heads."""
     for block in patterns.attention:
         if block.kv_heads != block.heads:
             reads = block.key_elements * block.kv_heads / block.heads
@@ -103,7 +103,7 @@ def embeddings(patterns: Patterns) -> Iterator[Change]:
     """Rows gathered from embedding tables before the first layer; a table's rows added in place are not listed.
 
     Tables: one, and one more for each addition of full size before the first layer; three for an encoder, which
-    is known by its pooler (it ends with a tanh).
+    has a pooler (it ends with a tanh).
     """
     if patterns.conv_order or not patterns.attention or not patterns.attention[0].projections:
         return
@@ -123,7 +123,7 @@ def embeddings(patterns: Patterns) -> Iterator[Change]:
 
 
 class RmsNorm(NamedTuple):
-    """An RMS norm written out: index of its multiplication by the reciprocal root, its rows and size, conversions that are not listed."""
+    """An RMS norm written out: index of its multiplication by the reciprocal root, its rows and size, number of unlisted conversions."""
 
     scale: int
     rows: float
@@ -165,7 +165,7 @@ def _rms_norms(patterns: Patterns) -> Counter[RmsNorm]:
 
 
 def _scale_of(window: list[Operator]) -> tuple[int, float]:
-    """Of an RMS norm whose square comes first, the place of its multiplication by the reciprocal root, and its rows; 0 without one."""
+    """Place of the multiplication by the reciprocal root in an RMS norm that starts with its square, and its rows; 0 without one."""
     size, rows = window[0].shape[0], 0.0
     for place, operator in enumerate(window[1:], 1):
         elements = operator.shape[0]

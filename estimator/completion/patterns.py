@@ -1,6 +1,6 @@
-"""Patterns in a list of operators: attention written out, convolutions and their neighbours; and what a rule yields.
+"""Patterns in a list of operators: attention written out, convolutions and their neighbours; and the changes that a rule yields.
 
-A pattern is found at every place but kept once, with the number of its occurrences: layers repeat.
+A pattern is found at every place and kept once, with the number of its occurrences: layers repeat.
 """
 
 from collections import Counter
@@ -13,14 +13,14 @@ from estimator.transforms import LIGHT
 from estimator.vocabulary.workload import Listing, Operator, main_precision
 
 PROJECTIONS: Final = 3
-"""Linear layers before attention: query, key, value, or fewer where they are fused."""
+"""Most linear layers before attention: query, key, value; fewer if they are fused."""
 
 NOTHING: Final = -1
-"""Stands for a neighbour that is not there."""
+"""Index of a missing neighbour."""
 
 
 class Change(NamedTuple):
-    """`times` times `operator`: added, or, where `replaces` is an operator's index, instead of that one."""
+    """`times` times `operator`: added, or, if `replaces` is an operator's index, in place of that operator."""
 
     operator: Operator
     times: float
@@ -28,13 +28,13 @@ class Change(NamedTuple):
 
 
 def kernel(kind: str, precision: str, first: float, second: float, share: float = LIGHT, out: str = "") -> Operator:
-    """A kernel such as "copy.cat" that writes and reads so many elements, or "norm.batchnorm" over rows of a length."""
+    """A kernel such as "copy.cat" with numbers of elements written and read, or "norm.batchnorm" with rows and their length."""
     family, _, name = kind.partition(".")
     return Operator(family=family, operator=name, precision=precision, shape=(first, second), host_share=share, precision_out=out)
 
 
 def with_reads(operator: Operator, reads: float, new_name: str = "") -> Operator:
-    """A listed element-wise operator that reads less than it seemed to, by broadcasting."""
+    """A listed element-wise operator with fewer reads, because an input is broadcast."""
     return replace(operator, operator=new_name or operator.operator, shape=(operator.shape[0], reads))
 
 
@@ -94,7 +94,7 @@ class ConvSite(NamedTuple):
 
 
 class Patterns:
-    """A listing with what the rules look for in it, each found once when first asked for."""
+    """A listing and its patterns, each computed on first use."""
 
     def __init__(self, listing: Listing) -> None:
         self.listing = listing
@@ -148,7 +148,7 @@ class Patterns:
 def _attention_blocks(listing: Listing) -> Counter[AttentionBlock]:
     """Attention blocks and how often each runs.
 
-    Around each softmax or fused attention a window is cut as far as a block may reach, and each distinct window is looked at once.
+    Each softmax or fused attention has a window that contains its block; each distinct window is searched once.
     """
     heavy = {number for number, operator in enumerate(listing.operators) if operator.family != "elementwise"}
     centres = {number for number in heavy if listing.operators[number].family in ("softmax", "attention")}
@@ -170,9 +170,9 @@ def _attention_blocks(listing: Listing) -> Counter[AttentionBlock]:
 
 
 def _block(operators: Sequence[Operator], window: tuple[int, ...], marks: list[int], centre: int) -> AttentionBlock | None:
-    """The block around a softmax between two products, or around a fused kernel; None where there is none.
+    """The block around a softmax between two products, or around a fused kernel; None if there is no block.
 
-    marks: positions of all in the window that is not element-wise; centre: which of them.
+    marks: positions of all operators in the window that are not element-wise; centre: index of the central one in `marks`.
     """
     middle = operators[window[marks[centre]]]
     written_out = middle.family == "softmax"
@@ -228,7 +228,7 @@ def _projections(
 
 
 def _sequences(operators: Sequence[Operator], projections: tuple[int, ...], batch: int, queries: int, context: int) -> int:
-    """Sequences at once: tokens of the last projection over the length, 1 without a projection."""
+    """Sequences in a batch: tokens of the last projection over the length, 1 without a projection."""
     tokens = int(operators[projections[-1]]["m"]) if projections else 0
     for length in (context, queries):
         if tokens and tokens % length == 0 and batch % (tokens // length) == 0:
@@ -237,7 +237,7 @@ def _sequences(operators: Sequence[Operator], projections: tuple[int, ...], batc
 
 
 def _kv_heads(operators: Sequence[Operator], projections: tuple[int, ...], heads: int, head_dim: int) -> int:
-    """Heads of keys and values, from the width of the last projection; `heads` where that tells nothing."""
+    """Heads of keys and values, from the width of the last projection; `heads` if the width does not determine them."""
     count, rest = divmod(int(operators[projections[-1]]["n"]), head_dim) if projections else (0, 0)
     if len(projections) == 1:  # Q, K and V in one layer
         count, rest = divmod(count - heads, 2) if not rest else (0, 0)
@@ -261,6 +261,6 @@ def _conv_sites(listing: Listing) -> Iterator[ConvSite]:
 
 
 def _next_norm(order: Sequence[int], families: list[str], position: int) -> int:
-    """The normalisation that follows a position with nothing but element-wise work before it."""
+    """The normalisation that follows a position with only element-wise operators between."""
     number = next(number for number in order[position + 1 :] if number == NOTHING or families[number] != "elementwise")
     return number if number != NOTHING and families[number] == "norm" else NOTHING

@@ -21,13 +21,13 @@ class Image(NamedTuple):
 
 
 def conv_input(operator: Operator) -> Image:
-    """What a convolution reads."""
+    """The image that a convolution reads."""
     batch, channels, height, width = operator.shape[:4]
     return Image(channels, height, width, batch * channels * height * width)
 
 
 def conv_output(operator: Operator) -> Image:
-    """What a convolution writes."""
+    """The image that a convolution writes."""
     height, width = conv_output_size(operator)
     return Image(operator["filters"], height, width, operator["batch"] * operator["filters"] * height * width)
 
@@ -53,7 +53,7 @@ def depthwise(patterns: Patterns) -> Iterator[Change]:
 
 
 def batch_norm(patterns: Patterns) -> Iterator[Change]:
-    """A batch norm follows every convolution, but not a patch embedding nor one with a layer norm right behind it."""
+    """A batch norm follows every convolution, except a patch embedding and a convolution directly before a layer norm."""
     for site in patterns.conv_sites:
         operator = patterns.operators[site.conv]
         if is_patch_embedding(operator) or site.after == site.norm != NOTHING:
@@ -64,7 +64,7 @@ def batch_norm(patterns: Patterns) -> Iterator[Change]:
 
 
 def layout_conversion(patterns: Patterns) -> Iterator[Change]:
-    """cuDNN turns the input and the output of a dense 16-bit convolution from channels-first to channels-last and back."""
+    """cuDNN converts the input of a dense 16-bit convolution from channels-first to channels-last, and its output back."""
     for site in patterns.conv_sites:
         operator = patterns.operators[site.conv]
         if operator.precision not in CONVERTED or operator.operator == "depthwise" or site in patterns.depthwise:
@@ -75,7 +75,7 @@ def layout_conversion(patterns: Patterns) -> Iterator[Change]:
 
 
 def pooling(patterns: Patterns) -> Iterator[Change]:
-    """A convolution's output reaches the next one smaller, with as many channels: a pooling lies between.
+    """A pooling lies between two convolutions if the second reads a smaller image with as many channels.
 
     The average over the image before a classifier is found the same way.
     """
@@ -102,9 +102,8 @@ def _global_pooling(patterns: Patterns) -> Iterator[Change]:
 def residual_add(patterns: Patterns) -> Iterator[Change]:
     """Residual networks add in place, which is not listed.
 
-    Such a network is known by a shortcut: two convolutions in a row with one output shape, the second of which does
-    not read the first.  Its blocks are 1×1, k×k, 1×1 or k×k, k×k.  Where additions of images are listed, none is
-    added.
+    Such a network has a shortcut: two convolutions in a row with one output shape, where the second does not read the
+    first.  Its blocks are 1×1, k×k, 1×1 or k×k, k×k.  If additions of images are listed, this rule adds nothing.
     """
     if not patterns.conv_order or any(operator.operator in ("add", "other") for operator in patterns.operators):
         return
@@ -137,7 +136,7 @@ def _shortcuts(patterns: Patterns) -> set[tuple[int, ...]]:
 
 
 def _block_depth(convs: list[Operator], position: int) -> int:
-    """Convolutions of the residual block that may start at a position, 0 where none does."""
+    """Number of convolutions in the residual block that starts at a position, 0 without a block."""
     kernels = [conv["kernel_h"] for conv in convs[position : position + 3]]
     if len(kernels) == 3 and kernels[0] == kernels[2] == 1.0 < kernels[1]:
         return 3
@@ -145,7 +144,7 @@ def _block_depth(convs: list[Operator], position: int) -> int:
 
 
 def concatenation(patterns: Patterns) -> Iterator[Change]:
-    """A convolution reads twice the channels that the one before it wrote: it reads a concatenation with a kept tensor."""
+    """A convolution that reads twice the channels of the one before it reads a concatenation with a kept tensor."""
     for site in patterns.conv_sites:
         if site.previous == NOTHING:
             continue

@@ -1,9 +1,9 @@
-"""What kernels did, counted: Nsight Compute's metrics or a JSON file → activities whose energy is known.
+"""Counted work of kernels: Nsight Compute's metrics or a JSON file → activities whose energy is known.
 
-A JSON file is {"format": "wattprint-activity", "format_version": 1, "kernels": […]}; each kernel has `name`, `time_s` and what was counted:
+A JSON file is {"format": "wattprint-activity", "format_version": 1, "kernels": […]}; each kernel has `name`, `time_s` and counts:
 `opcodes` (machine opcode → instructions issued to warps) or `instructions` (class → instructions executed by threads) with `issued`,
 `transactions` (level → 128 byte of shared memory and L1, 32 byte of L2 and DRAM), `stalls` (slots of a scheduler in which nothing was
-issued), `link_bytes`, `launches` (how often the kernel ran so) and `lanes` (active lanes of a warp).
+issued), `link_bytes`, `launches` (number of such launches) and `lanes` (active lanes of a warp).
 Sources of the metrics: Nsight Compute's documentation, "Metrics Reference"; docs/how-to/energy-from-counts.md.
 """
 
@@ -58,7 +58,7 @@ class ActivityFile:
 
 
 THREAD_METRIC: Final = "sm__sass_thread_inst_executed_op_{}_pred_on.sum"
-"""Instructions of a kind executed by threads; older and newer versions write smsp instead of sm."""
+"""Metric of instructions of a kind executed by threads; older and newer versions write smsp instead of sm."""
 
 THREAD_KINDS: Final[Mapping[str, Mapping[str, str]]] = {
     "sass": {
@@ -71,7 +71,7 @@ THREAD_KINDS: Final[Mapping[str, Mapping[str, str]]] = {
         "integer": "i32.add", "bit": "b32.and",
     },
 }  # fmt: skip
-"""Class of energy by kind of instruction: where a metric sums several, the most frequent of them."""
+"""Class of energy by kind of instruction; for a metric that sums several classes, the most frequent one."""
 
 TENSOR_METRIC: Final = "sm__inst_executed_pipe_tensor_op_{}.sum"
 TENSOR_KINDS: Final[Mapping[str, str]] = {"hmma": "HMMA.16816.F32", "imma": "IMMA.16832.S8.S8", "dmma": "DMMA.884", "gmma": "HGMMA"}
@@ -99,12 +99,12 @@ METRICS: Final = (
     *(name for names, _ in TRANSACTION_METRICS.values() for name in names),
     *LINK_METRICS,
 )  # fmt: skip
-"""What to ask of `ncu --metrics`."""
+"""Metrics for `ncu --metrics`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedKernel:
-    """A kernel that ran `launches` times: what one launch did, bytes over links, and what was not counted."""
+    """A kernel that ran `launches` times: the activity of one launch, bytes over links, and the names of missing counts."""
 
     name: str
     launches: float
@@ -116,7 +116,7 @@ class CountedKernel:
 def read_activities(path: Path, vocabulary: Vocabulary) -> tuple[CountedKernel, ...]:
     """Counted kernels of a file: JSON in our format, or a table of Nsight Compute.
 
-    Raises CountsError, naming file and field, for one that cannot be used.
+    Raises CountsError, naming file and field, for a file that cannot be used.
     """
     try:
         content = read_regular(path, MOST_BYTES)
@@ -134,12 +134,12 @@ def read_activities(path: Path, vocabulary: Vocabulary) -> tuple[CountedKernel, 
 
 
 def profiled_activity(kernel: ProfiledKernel, vocabulary: Vocabulary, at: str = "") -> CountedKernel:
-    """What a profiled kernel did.  Raises CountsError for one without its time."""
+    """The activity of a profiled kernel.  Raises CountsError for a kernel without its time."""
     missing: list[str] = []
 
     def metric(name: str) -> float:
         value = next((kernel.metrics[one] for one in (name, name.replace("sm__", "smsp__", 1)) if one in kernel.metrics), math.nan)
-        if not 0 <= value <= MOST_COUNT:  # nan: nothing was counted, or in a unit that is not known
+        if not 0 <= value <= MOST_COUNT:  # nan: no count, or a count in an unknown unit
             missing.append(name)
             return 0.0
         return value
@@ -166,7 +166,7 @@ def profiled_activity(kernel: ProfiledKernel, vocabulary: Vocabulary, at: str = 
         time_s=time_s,
     )
     links = sum(metric(name) for name in LINK_METRICS)
-    # Boards without links and pipes have no such metrics; all else is missed.
+    # Boards without links and pipes have no such metrics; all other absent metrics are reported as missing.
     silent = {*LINK_METRICS, *(TENSOR_METRIC.format(kind) for kind in TENSOR_KINDS)}
     return CountedKernel(
         name=kernel.name,

@@ -1,10 +1,10 @@
 """Energy of counted kernels, by part, on one module or on several: GPUJoule's equation 4 with stated errors.
 
-Several GPU modules as one: energy over links, constant energy shared, and how well energy and delay scale.
+Several GPU modules as one: energy of links, shared constant energy, and the scaling of energy and delay.
 
     E_N = E_dynamic + b_link · 8 · L + P_const T_N ((1 − s) N + s)
 
-L is the energy of a bit on a link and s the share of constant power that all modules have in common.  Energy-delay product
+b_link is the energy of a bit on a link, L the bytes over links, s the share of constant power that modules share.  Energy-delay product
 EDⁱP = E Tⁱ; its scaling efficiency EDⁱPSE = 100 EDⁱP_1 / (Nⁱ EDⁱP_N), which is 100 % for a linear speed-up at constant energy.
 Source: Arunkumar et al., GPUJoule (HPCA 2019), eq. 1 to 3 and section V.A.
 """
@@ -24,12 +24,12 @@ from estimator.model.power_limit import LIMIT_TOLERANCE
 from estimator.vocabulary.errors import CountsError
 
 PARTS: Final = ("instructions", "stalls", "shared", "l1", "l2", "dram", "link", "constant")
-"""Parts of the energy; instructions have their issue with them, constant is the board at rest and what it draws beyond as it works."""
+"""Parts of the energy; instructions include their issue, constant is the board's power at rest and its additional power while it works."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Integration:
-    """How modules hang together: energy of a bit on a link [pJ/bit], and the share of constant power that they have in common [1]."""
+    """Integration of modules: energy of a bit on a link [pJ/bit], and the share of constant power that modules share [1]."""
 
     link_pj_per_bit: float
     shared_constant: float = 0.0
@@ -50,12 +50,12 @@ INTEGRATIONS: Final[Mapping[str, Integration]] = {
 
 
 def link_j(integration: Integration, modules: int, link_bytes: float) -> float:
-    """Energy of what crosses links, each hop counted [J]; none on one module."""
+    """Energy of traffic over links, each hop counted [J]; 0 for one module."""
     return link_bytes * 8 * integration.link_pj_per_bit * 1e-12 if modules > 1 else 0.0
 
 
 def shared_constant_w(integration: Integration, modules: int, constant_w: float) -> float:
-    """Constant power of all modules from that of one alone [W]."""
+    """Constant power of all modules from the power of a single one [W]."""
     shared = integration.shared_constant
     return constant_w * ((1.0 - shared) * modules + shared)
 
@@ -66,7 +66,7 @@ def energy_delay(energy_j: float, time_s: float, exponent: float = 1.0) -> float
 
 
 def scaling_efficiency(one: tuple[float, float], several: tuple[float, float], modules: int, exponent: float = 1.0) -> float:
-    """EDⁱPSE of `modules` modules against one, each as (energy [J], time [s]) [%]."""
+    """EDⁱPSE of `modules` modules relative to one, each as (energy [J], time [s]) [%]."""
     return 100.0 * energy_delay(*one, exponent) / (math.pow(modules, exponent) * energy_delay(*several, exponent))
 
 
@@ -95,10 +95,10 @@ def counted_energies(
     modules: int = 1,
     integration: Integration | None = None,
 ) -> tuple[tuple[CountedEnergy, ...], CountedEnergy, tuple[str, ...]]:
-    """Each kernel, their total, and warnings.
+    """Energy of each kernel, their total, and warnings.
 
-    constant_w: power of one module at rest [W], where the table has none or another is meant; modules, integration: of a run on several.
-    Raises CountsError without that power, for classes whose energy is not known, and for several modules whose integration is not said.
+    constant_w: power of one module at rest [W], replaces the table's; modules, integration: for a run on several modules.
+    Raises CountsError without that power, for classes of unknown energy, and for several modules without an integration.
     """
     constant_w = constant_w if math.isfinite(constant_w) else table.constant_w
     if not (math.isfinite(constant_w) and constant_w >= 0):
@@ -131,7 +131,7 @@ def counted_energies(
 
 
 def power_warnings(rows: Sequence[CountedEnergy], table: EnergyTable, modules: int = 1) -> tuple[str, ...]:
-    """A line where kernels would draw more than the boards may: their time, their counts or the constant power cannot be right."""
+    """A warning for kernels with more power than the limit of the boards: time, counts or constant power must be wrong."""
     limit_w = table.power_limit_w * modules
     hungry = sorted((row for row in rows if row.power_w > limit_w * LIMIT_TOLERANCE), key=lambda row: -row.power_w)
     if not hungry:
@@ -169,7 +169,7 @@ def _energy(
 
 
 def _std(energies: InstructionEnergies, weights: Any, spread_j: Iterable[float]) -> float:
-    """Standard deviation of an energy: that of the terms, the scatter, and that of classes priced as others [J]; nan where none says."""
+    """Standard deviation of an energy: from the terms, the scatter, and classes priced as others [J]; nan if unknown."""
     scatter = energies.scatter * float(weights @ energies.values)
     return math.hypot(math.sqrt(max(0.0, float(weights @ energies.covariance @ weights))), scatter, *spread_j) or math.nan
 
@@ -181,7 +181,7 @@ def _part(term: str) -> str:
 
 
 def _foreign(kernels: Sequence[CountedKernel], table: EnergyTable) -> list[str]:
-    """Remarks on classes and events without an energy of their own.  Raises CountsError where there is none to take in its place."""
+    """Remarks on classes and events without their own energy.  Raises CountsError if no other energy can replace it."""
     energies, terms = table.energies, table.energies.terms
     counted = sorted({name for kernel in kernels for name in kernel.activity.instructions})
     if missing := [name for name in counted if not energies.price(name).name]:

@@ -2,13 +2,13 @@
 
     E = Σ_c EPI_c N_c + e_issue N_issue + e_loop N_loop + Σ_m EPT_m N_m + EPStall N_stall + P_const T
 
-N_c counts executed instructions of a class by thread, N_issue instructions issued to warps, N_loop turns of a measured loop by thread, N_m
+N_c counts executed instructions of a class by thread, N_issue instructions issued to warps, N_loop loop iterations by thread, N_m
 transactions of a level (128 byte for shared memory and L1, 32 byte for L2 and DRAM), N_stall slots in which a scheduler of a working SM
-issues nothing.  P_const is what a board with a kernel on it draws beyond the same board at rest.  A used slot and a stalled one both
-hold an SM awake, so that its power is in e_issue and EPStall and needs no term of its own.
+issues nothing.  P_const is the additional power of a board that runs a kernel, relative to the same board at rest.  Used and stalled
+slots both keep an SM awake, so e_issue and EPStall include its power, and it needs no separate term.
 
 Core terms hold at one voltage and scale with V²; DRAM does not.
-Source: Arunkumar et al., GPUJoule (HPCA 2019), eq. 4; stalls and issue by slots instead of cycles, lanes apart from the issue.
+Source: Arunkumar et al., GPUJoule (HPCA 2019), eq. 4; stalls and issue by slots instead of cycles, lanes separate from the issue.
 """
 
 import math
@@ -31,7 +31,7 @@ SCHEDULERS: Final = 4
 """Schedulers of an SM, each with one issue slot a clock (CUDA programming guide, compute capability 7.0 on)."""
 
 TRANSACTION_BYTES: Final[dict[str, int]] = {"shared": 128, "l1": 128, "l2": 32, "dram": 32}
-"""Size of one transaction by level [byte]; L2 and DRAM figures are for one hop, as GPUJoule's."""
+"""Size of one transaction by level [byte]; L2 and DRAM figures are for one hop, as in GPUJoule."""
 
 INSTRUCTION: Final = "instruction:"
 TRANSACTION: Final = "transaction:"
@@ -41,7 +41,7 @@ ISSUE: Final = "issue"
 LOOP: Final = "loop"
 STALL: Final = "stall"
 UNSCALED: Final = frozenset({f"{TRANSACTION}dram", HEAT})
-"""Terms that do not go with V²."""
+"""Terms that do not scale with V²."""
 
 
 def stall_slots(time_s: float, sm_clock_mhz: float, active_sms: float, issued: float) -> float:
@@ -51,9 +51,9 @@ def stall_slots(time_s: float, sm_clock_mhz: float, active_sms: float, issued: f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
-    """What a kernel does: executed instructions of each class by thread, issued ones, loop turns by thread, transactions, stalls, time.
+    """Counts of a kernel: executed instructions by class and thread, issued ones, loop iterations by thread, transactions, stalls, time.
 
-    `voltage_v` and `sm_clock_mhz` are nan for those at which the energies are stated; `kelvin` how much warmer than there.
+    `voltage_v` and `sm_clock_mhz` are nan for the reference of the energies; `kelvin` is the temperature above that reference [K].
     """
 
     instructions: Mapping[str, float]
@@ -68,14 +68,14 @@ class Activity:
 
 
 EnergyJ = Annotated[float, Span(-1e-3, 1e-3, "J", nan=True)]
-"""Of one instruction, transaction or byte; null where it is not known."""
+"""Energy of one instruction, transaction or byte; null if unknown."""
 
 EnergyStdJ = Annotated[float, Span(0.0, 1e-3, "J", nan=True)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkEnergy:
-    """What crossing a link, or copying, costs this board."""
+    """Energy of link traffic, or of a copy, on this board."""
 
     link: Annotated[
         str, Words(("host", "peer", "device")), "what data cross: PCI Express, a link to another GPU, nothing (a copy within the board)"
@@ -94,7 +94,7 @@ Occurrences = Annotated[float, Span(0.0, 1e9)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expansion:
-    """What one PTX instruction became, and what it costs."""
+    """Machine instructions of one PTX instruction, and its energy."""
 
     instruction: Annotated[str, "the PTX instruction"]
     level: Annotated[str, "optimisation level of the assembler"] = field(default="", metadata=WHEN_GIVEN)
@@ -116,13 +116,13 @@ class Expansion:
 class InstructionEnergies:
     """Fitted energies of one board.
 
-    terms, values, covariance   of the equation above: J for events, W for constant power, W/K for heat; shape (t,), (t, t)
-    identified                  whether the data rather than the prior set a term
-    reference_voltage_v         core voltage of the core terms, nan where none was read [V]
+    terms, values, covariance   terms of the equation above: J for events, W for constant power, W/K for heat; shape (t,), (t, t)
+    identified                  whether the data rather than the prior determine a term
+    reference_voltage_v         core voltage of the core terms, nan if not read [V]
     reference_clock_mhz         SM clock at which `constant` holds [MHz]
     temperature_c               die temperature at which `constant` holds [degree Celsius]
-    scatter                     what the rows scatter beyond their own errors [relative]
-    doubts                      by class, why its energy is of low confidence; those that are not there are not
+    scatter                     scatter of the rows beyond their own errors [relative]
+    doubts                      reason for low confidence by class; classes that are not listed have none
     """
 
     terms: tuple[str, ...]
@@ -140,15 +140,15 @@ class InstructionEnergies:
     doubts: Mapping[str, str] = field(default=EMPTY)
 
     def weights(self, activity: Activity) -> Array:
-        """How often each term occurs in an activity, voltage taken into account; shape (t,)."""
+        """Occurrences of each term in an activity, scaled by the voltage; shape (t,)."""
         volt = _ratio(activity.voltage_v, self.reference_voltage_v) ** 2
         clock = _ratio(activity.sm_clock_mhz, self.reference_clock_mhz)
         return term_weights(activity, self.terms, volt, clock)
 
     def energy_j(self, activity: Activity) -> tuple[float, float]:
-        """Energy beyond the board at rest and its standard deviation [J]; classes without an energy of their own as `price` says.
+        """Energy above the board at rest and its standard deviation [J]; `price` sets the energy of classes that were not measured.
 
-        Raises BundleError for a class that was not measured and that nothing stands for.
+        Raises BundleError for a class without a price.
         """
         missing = sorted(name for name in activity.instructions if not self.price(name).name)
         if missing:
@@ -158,11 +158,11 @@ class InstructionEnergies:
         return float(weights @ self.values), math.sqrt(max(0.0, variance))
 
     def price(self, name: str) -> Price:
-        """What a class is priced at."""
+        """The price of a class."""
         return price_of(name, self.classes)
 
     def spread_j(self, activity: Activity) -> dict[str, float]:
-        """By class that is priced as another one: how far that may be off in an activity, beside the covariance [J]."""
+        """Error of an activity's energy by class that is priced as another class, in addition to the covariance [J]."""
         volt = _ratio(activity.voltage_v, self.reference_voltage_v) ** 2
         found = {}
         for name, count in activity.instructions.items():
@@ -172,12 +172,12 @@ class InstructionEnergies:
         return found
 
     def doubt(self, name: str) -> str:
-        """Why the energy of a class is of low confidence, or not known; "" where it is neither."""
+        """The reason why the energy of a class has low confidence or is unknown; "" otherwise."""
         price = self.price(name)
         return price.reason or self.doubts.get(price.name, "")
 
     def per_thread_j(self, classes: Mapping[str, float], issued: float) -> tuple[float, float]:
-        """Energy of instructions of one thread in a full warp, their share of the issue included, and its standard deviation [J]."""
+        """Energy of instructions of one thread in a full warp with their share of the issue, and its standard deviation [J]."""
         return self.energy_j(Activity(instructions=classes, issued=issued / LANES, transactions={}, stalls=0.0, time_s=0.0))
 
     def epi_j(self, name: str) -> tuple[float, float]:
@@ -185,7 +185,7 @@ class InstructionEnergies:
         return self.per_thread_j({name: 1.0}, 1.0)
 
     def term(self, name: str) -> tuple[float, float]:
-        """A term and its standard deviation; nan for one that was not fitted."""
+        """A term and its standard deviation; nan for a term that was not fitted."""
         if name not in self.terms:
             return math.nan, math.nan
         place = self.terms.index(name)
@@ -193,12 +193,12 @@ class InstructionEnergies:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Classes with an energy of their own."""
+        """Classes with their own energy."""
         return tuple(term.removeprefix(INSTRUCTION) for term in self.terms if term.startswith(INSTRUCTION))
 
 
 def activity_counts(activity: Activity, terms: Sequence[str]) -> dict[str, float]:
-    """Occurrences by term; classes that are no term of their own count as `price_of` says, those that nothing stands for not at all."""
+    """Occurrences by term; classes without their own term count by `price_of`, classes without a price do not count."""
     known = frozenset(term.removeprefix(INSTRUCTION) for term in terms if term.startswith(INSTRUCTION))
     counts = {ISSUE: activity.issued, LOOP: activity.loops, STALL: activity.stalls}
     counts |= {CONSTANT: activity.time_s, HEAT: activity.kelvin * activity.time_s}
@@ -212,9 +212,9 @@ def activity_counts(activity: Activity, terms: Sequence[str]) -> dict[str, float
 
 
 def term_weights(activity: Activity, terms: Sequence[str], volt: float, clock: float) -> Array:
-    """How often each term occurs, shape (t,): core terms times `volt`, the square of the relative voltage.
+    """Occurrences of each term, shape (t,): core terms times `volt`, the square of the relative voltage.
 
-    Constant power is mostly that of a clock that runs everywhere, and goes with volt · clock, the relative SM clock.
+    Constant power is mostly the power of the clock tree, and scales with volt · clock, the relative SM clock.
     """
     counts = activity_counts(activity, terms)
     scales = {CONSTANT: volt * clock} | dict.fromkeys(UNSCALED, 1.0)
@@ -226,7 +226,7 @@ def _ratio(value: float, reference: float) -> float:
 
 
 LINKS: Final = "links"
-"""Field of the section `instruction_energies` that is there only where links were measured, and the only one where nothing else was."""
+"""Field of the section `instruction_energies` that exists only if links were measured; the only field if nothing else was."""
 
 Relative = Annotated[float, Span(0.0, 1e3)]
 Term = Annotated[float, Span(-1e5, 1e5)]
@@ -251,13 +251,13 @@ class EptRecord(TypedDict):
 
 
 class LinksSection(TypedDict):
-    """Energies where nothing but links was measured, or not even these."""
+    """Energies if only links, or nothing, was measured."""
 
     links: NotRequired[Annotated[Mapping[str, LinkEnergy], "links and copies by name"]]
 
 
 class EnergySection(LinksSection):
-    """Fitted energies: terms with their covariance, and tables to read."""
+    """Fitted energies: terms with their covariance, and tables for readers."""
 
     terms: Annotated[tuple[str, ...], "names of the terms"]
     values: Annotated[tuple[Term, ...], "[J]; of `constant` [W], of `heat` [W/K]"]
@@ -276,7 +276,7 @@ class EnergySection(LinksSection):
 
 
 def _check_section(section: Any) -> None:
-    """Refuse terms that do not fit their values and covariance."""
+    """Refuse terms whose number differs from their values or covariance."""
     if "terms" in section:
         terms = section["terms"]
         if len(set(terms)) < len(terms):
@@ -292,7 +292,7 @@ else:
 
 
 def section_of(energies: InstructionEnergies) -> Document:
-    """The bundle's section: the terms with their covariance, and energies per instruction, transaction and PTX row as tables to read."""
+    """The bundle's section: the terms with their covariance, and tables of energies per instruction, transaction and PTX row."""
     instructions = {}
     for name in energies.classes:
         value, std = energies.epi_j(name)
@@ -310,13 +310,13 @@ def section_of(energies: InstructionEnergies) -> Document:
 
 
 def links_document(links: Mapping[str, LinkEnergy]) -> Document:
-    """The table as a bundle holds it; what is not known is null."""
+    """The table in the form of a bundle; unknown values are null."""
     found: Document = plain(links)
     return found
 
 
 def links_from_document(document: Any, at: str) -> dict[str, LinkEnergy]:
-    """The table `links` of a bundle.  Raises BundleError, naming `at`, for one that is damaged."""
+    """The table `links` of a bundle.  Raises BundleError, naming `at`, for a damaged table."""
     try:
         found: dict[str, LinkEnergy] = read(Mapping[str, LinkEnergy], document, at)
     except FaultError as fault:
@@ -325,13 +325,13 @@ def links_from_document(document: Any, at: str) -> dict[str, LinkEnergy]:
 
 
 PUBLISHED_FLAG: Final = "static power left in"
-"""What is wrong with the published difference formula."""
+"""Fault of the published difference formula."""
 
 
 def energies_from_section(section: Any, at: str = "instruction_energies") -> InstructionEnergies | None:
-    """The energies in a bundle's section; None where it is empty or holds nothing but links.
+    """The energies in a bundle's section; None if it is empty or holds only links.
 
-    Raises BundleError, naming the keys, for a field that is missing, foreign or does not fit the others.
+    Raises BundleError, naming the keys, for a field that is missing, unknown or inconsistent with the others.
     """
     try:
         found: Any = read(Section, section, at)

@@ -1,4 +1,4 @@
-"""Nsight Compute's CSV, as it is printed with --csv (one line a metric) or with --csv --page raw (one line a kernel)."""
+"""Nsight Compute's CSV, printed with --csv (one line a metric) or with --csv --page raw (one line a kernel)."""
 
 import csv
 import math
@@ -18,8 +18,8 @@ SCALES: Final[dict[str, float]] = {
     "sector": 1.0, "ksector": 1e3, "msector": 1e6, "second": 1.0, "msecond": 1e-3, "usecond": 1e-6, "nsecond": 1e-9,
     "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9,
 }  # fmt: skip
-"""What a printed unit is in base units; ncu prints base units with --print-units base, and scaled ones without.  A metric in another unit
-counts as not read."""
+"""Printed units in base units; ncu prints base units with --print-units base, and scaled ones without.  A metric in another unit counts
+as not read."""
 
 
 NO_GRID: Final = (math.nan, math.nan, math.nan)
@@ -28,9 +28,9 @@ SIZES: Final = re.compile(r"\(\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfiledKernel:
-    """One kernel as it was profiled: name, blocks along x, y, z (nan: not printed), and what was counted by metric, in base units.
+    """One profiled kernel: name, blocks along x, y, z (nan: not printed), and values by metric, in base units.
 
-    Metrics of which ncu had nothing are nan.
+    Metrics without a value from ncu are nan.
     """
 
     number: int
@@ -40,7 +40,7 @@ class ProfiledKernel:
 
 
 def read_ncu(path: Path) -> list[ProfiledKernel]:
-    """The kernels of a table, in the order in which they ran.  Raises CountsError, naming the file, for anything else."""
+    """The kernels of a table, in the order of execution.  Raises CountsError, naming the file, for any other content."""
     try:
         content = read_regular(path, MOST_BYTES)
     except OSError as error:
@@ -68,7 +68,7 @@ def read_ncu(path: Path) -> list[ProfiledKernel]:
 
 
 def _long(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[ProfiledKernel]:
-    """One line a metric."""
+    """The kernels of a table with one line a metric."""
     place = {name: header.index(name) for name in ("ID", "Kernel Name", "Metric Name", "Metric Unit", "Metric Value")}
     found: dict[int, ProfiledKernel] = {}
     for row in rows:
@@ -79,7 +79,7 @@ def _long(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[Prof
 
 
 def _wide(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[ProfiledKernel]:
-    """One line a kernel, the units in the line below the header."""
+    """The kernels of a table with one line a kernel; the line below the header holds the units."""
     if not rows:
         return
     identity, name = header.index("ID"), header.index("Kernel Name")
@@ -96,7 +96,7 @@ def _grid(header: Sequence[str], row: Sequence[str]) -> tuple[float, float, floa
 
 
 def _value(text: str, unit: str) -> float:
-    """A printed number in base units; thousands are set apart by commas.  nan for what is none ("n/a", empty)."""
+    """A printed number in base units; commas separate thousands.  nan for other texts ("n/a", empty)."""
     try:
         number = float(text.replace(",", ""))
     except ValueError:

@@ -1,4 +1,4 @@
-"""Machine opcodes and the classes in which their energy is stated."""
+"""Machine opcodes and their energy classes."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -7,12 +7,12 @@ LANES: Final = 32
 """Threads of a warp."""
 
 RARE: Final = "rare"
-"""Class of opcodes that no measured kernel is made of: their energy is one figure for all."""
+"""Class of opcodes that no measured kernel contains: they share one energy."""
 
 SHAPED: Final = frozenset(
     {"HMMA", "IMMA", "DMMA", "QMMA", "BMMA", "OMMA", "HGMMA", "QGMMA", "IGMMA", "BGMMA", "UTCHMMA", "UTCQMMA", "UTCIMMA", "UTCOMMA"}
 )
-"""Matrix opcodes, whose modifiers give their size: each is a class of its own."""
+"""Matrix opcodes, whose modifiers give their size: each is a separate class."""
 
 SECOND_WORD: Final[dict[str, frozenset[str]]] = {
     "IMAD": frozenset({"HI", "WIDE", "IADD", "X", "SHL"}),
@@ -23,25 +23,25 @@ SECOND_WORD: Final[dict[str, frozenset[str]]] = {
     "SHFL": frozenset({"BFLY", "IDX", "UP", "DOWN"}),
     "F2FP": frozenset(),
 }
-"""Modifiers that make another instruction of an opcode; all others (rounding, signs, predicates) do not."""
+"""Modifiers that turn an opcode into another instruction; all others (rounding, signs, predicates) do not."""
 
 COPY: Final = "MOV"
-"""Modifier of instructions that pass a register on; inspection sets it by the operands (`microbench.toolchain.inspect.operation`)."""
+"""Modifier of instructions that copy a register; inspection sets it by the operands (`microbench.toolchain.inspect.operation`)."""
 
 DATA_MOVERS: Final = ("LDG", "LDS", "LDL", "LDC", "LD.", "STG", "STS", "STL", "ST.", "LDSM", "LDGSTS", "ATOM", "RED.", "REDG", "UBLKCP")
-"""First letters of opcodes that move data: their lanes' energy is that of their transactions."""
+"""Prefixes of opcodes that move data: the energy of their lanes is the energy of their transactions."""
 
 CONTROL: Final = frozenset(
     {"BRA", "BSSY", "BSYNC", "BAR", "CALL", "RET", "DEPBAR", "LDGDEPBAR", "WARPSYNC", "NOP", "NANOSLEEP", "EXIT", "YIELD", "BMOV", "SYNCS"}
 )
-"""Opcodes without lanes: they cost their issue."""
+"""Opcodes without lanes: they cost only their issue."""
 
 LOOP_PARTS: Final = (("BRA",), ("UISETP", "ISETP"), ("UIADD3", "UIADD", "VIADD", "IADD3", "IADD"))
-"""What a loop needs in every turn: branch, test, count; the first opcode that is there does it."""
+"""Opcodes of loop control in every iteration: branch, test, count; the first opcode present in the loop is used."""
 
 
 def sass_class(opcode: str) -> str:
-    """The class whose energy an instruction has; "" for those whose energy is in their issue or in their transactions."""
+    """The energy class of an instruction; "" if its energy is in its issue or in its transactions."""
     base, *modifiers = opcode.split(".")
     if base in SHAPED:
         return opcode
@@ -52,7 +52,7 @@ def sass_class(opcode: str) -> str:
 
 
 def loop_classes(body: Mapping[str, float]) -> tuple[dict[str, float], float]:
-    """Instructions of one turn of a measured loop by class, loop control taken out, and all that are issued in it."""
+    """Instructions of one iteration of a measured loop by class without loop control, and the number of all issued instructions."""
     left = dict(body)
     for part in LOOP_PARTS:
         for base in part:

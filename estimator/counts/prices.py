@@ -1,8 +1,8 @@
-"""What a class of instructions is priced at: its own energy, that of a like one, that which rare ones share, or none.
+"""Price of a class of instructions: its own energy, the energy of a similar class, the shared energy of rare classes, or no price.
 
-A matrix instruction costs hundreds of times what others cost, so that what rare classes share says nothing about it.  Without an energy of
-its own it takes that of a measured one of the same unit and number formats, by the products that both do; a sparse one does half of
-the products that its shape names.
+A matrix instruction costs hundreds of times the energy of others, so the shared energy of rare classes does not describe it.  If it was
+not measured, its price is the energy of a measured one of the same unit and number formats, scaled by the number of products; a sparse
+one does half of the products that its shape names.
 """
 
 import math
@@ -14,27 +14,26 @@ from typing import Final
 from estimator.counts.opcodes import RARE, SHAPED
 
 LIKE_SPREAD: Final = 0.3
-"""How much a product may cost more or less in a matrix instruction of another shape, or in a sparse one [relative].  Assumed: operands of
-small shapes are used less often, and sparse ones are chosen by an index, before a product that costs the same."""
+"""Error of a product's energy in a matrix instruction of another shape, or in a sparse one [relative].  Assumed: operands of small
+shapes are reused less often, and sparse operands are selected by an index, before a product that costs the same."""
 
 RARE_SPREAD: Final = 0.7
-"""How much the energies of rare classes differ from their common one [relative]: as much as those of the others do."""
+"""Spread of the energies of rare classes around their shared energy [relative]: as large as the spread of measured classes."""
 
 SPARSE: Final = "SP"
-"""Word of instructions that do half of the products that their shape names: two of four operands are zero and left out (PTX ISA,
-mma.sp)."""
+"""Word of instructions that do half of the products in their shape: two of four operands are zero and skipped (PTX ISA, mma.sp)."""
 
 SHAPE: Final = re.compile(r"(\d+)x(\d+)x(\d+)|(16|8)(8)(4|8|16|32|64|128|256)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """How a class is priced.
+    """The price of a class.
 
-    name     class whose energy is taken; "" where there is none that says anything about it
+    name     class whose energy is used; "" if no class applies
     factor   instructions of that class whose lanes cost as much as one of this
-    spread   how far the price may be off, beyond the error of that class's energy [relative]
-    reason   why the energy is not the class's own; "" where it is
+    spread   error of the price, in addition to the error of that class's energy [relative]
+    reason   why the energy is not the class's own; "" if it is
     """
 
     name: str
@@ -44,7 +43,7 @@ class Price:
 
 
 def price_of(name: str, known: Collection[str]) -> Price:
-    """The price of a class where energies of `known` classes are there."""
+    """The price of a class, given the classes with known energies."""
     if name in known:
         return Price(name=name)
     if is_matrix(name):
@@ -73,12 +72,12 @@ def _like(name: str, known: Collection[str]) -> Price:
 
 
 def products_of(name: str) -> float:
-    """Products of one matrix instruction, of whole matrices: 2048 for HMMA.16816; 0 where its name does not say its shape."""
+    """Products of one matrix instruction, for whole matrices: 2048 for HMMA.16816; 0 if its name has no shape."""
     words = name.split(".")
     shape = next(filter(None, map(SHAPE.fullmatch, words[1:])), None)
     return math.prod(float(edge) for edge in shape.groups() if edge) * (0.5 if SPARSE in words else 1.0) if shape else 0.0
 
 
 def _kind(name: str) -> tuple[str, ...]:
-    """Unit and number formats: the words of a class without its shape, sparsity, and whether its sums stop at the largest number."""
+    """Unit and number formats: the words of a class without its shape, sparsity and saturation."""
     return tuple(word for word in name.split(".") if word not in (SPARSE, "SAT") and not SHAPE.fullmatch(word))

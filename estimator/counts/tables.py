@@ -1,4 +1,4 @@
-"""Published energies per instruction and per transaction as TOML, in the form that fitted ones have."""
+"""Published energies per instruction and per transaction as TOML, in the form of fitted energies."""
 
 import math
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from estimator.vocabulary.reader import LEAST_ONE, Span, Text, Words, read_file
 from estimator.vocabulary.resources import resource_folder, resource_names
 
 Vocabulary = Literal["sass", "joule"]
-"""How classes of instructions are named: as machine opcodes, or as GPUJoule's PTX types ("f32.fma")."""
+"""Naming of instruction classes: machine opcodes, or GPUJoule's PTX types ("f32.fma")."""
 
 Positive = Annotated[float, Span(1e-12, 1e9)]
 """An energy [nJ] or a power [W]: at most a joule an instruction."""
@@ -37,7 +37,7 @@ class TableFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnergyTable:
-    """Energies with their names: `constant_w` is the power of the board at rest, `power_limit_w` what it may draw, nan if unknown [W]."""
+    """Energies with their names: `constant_w` is the power of the board at rest, `power_limit_w` its power limit, nan if unknown [W]."""
 
     name: str
     title: str
@@ -48,7 +48,7 @@ class EnergyTable:
     power_limit_w: float = math.nan
 
     def with_dram(self, pj_per_bit: float) -> "EnergyTable":
-        """The same with another DRAM: GPUJoule puts HBM at 21.1 pJ/bit in the place of GDDR5.  Raises CountsError for no energy."""
+        """The table with another DRAM: GPUJoule replaces GDDR5 by HBM with 21.1 pJ/bit.  Raises CountsError for an invalid energy."""
         if not (math.isfinite(pj_per_bit) and pj_per_bit > 0):
             raise CountsError(f"an energy of DRAM of {pj_per_bit} pJ/bit cannot be")
         term = f"{TRANSACTION}dram"
@@ -67,7 +67,7 @@ def energy_table_names() -> tuple[str, ...]:
 
 
 def load_energy_table(name_or_path: str) -> EnergyTable:
-    """A shipped table by its name, or a TOML file.  Raises CountsError, naming the field, for one that cannot be used."""
+    """A shipped table by its name, or a TOML file.  Raises CountsError, naming the field, for a table that cannot be used."""
     if name_or_path.endswith(".toml") or "/" in name_or_path:
         path = Path(name_or_path)
     else:

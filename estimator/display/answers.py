@@ -1,4 +1,4 @@
-"""Charts of answers: a quantity over the clock with its band, the front between latency and energy, where time and energy go.
+"""Charts of answers: a quantity over the clock with its band, the front between latency and energy, shares of time and energy.
 
 Each is one inline SVG; a page holds several.
 """
@@ -20,7 +20,7 @@ from estimator.questions.explanation import LIMITS, Explanation
 from estimator.questions.points import LABELS, VALUES, Sweep
 
 MOST_LINES: Final = 6
-"""Cases that one chart tells apart; more are left out, and the caption says so."""
+"""Most cases in one chart; more are left out, and the caption states it."""
 
 
 CLOCK_CHARTS: Final = {
@@ -34,13 +34,13 @@ RESULT_FIELDS: Final = (
 
 
 def clock_svg(points: Sweep, quantity: str, chosen_mhz: float | None = None) -> str:
-    """A quantity ("energy", "latency", "power") over the asked clock, a line with its 90 % band for each of the first MOST_LINES cases.
+    """A chart of a quantity ("energy", "latency", "power") over the requested clock, a line with 90 % band for each of MOST_LINES cases.
 
     chosen_mhz: a clock that the chart marks.
     """
     column, label = CLOCK_CHARTS[quantity]
     series, bands, edges = [], [], []
-    for number in points.present()[:MOST_LINES]:  # cases that were left out have no point
+    for number in points.present()[:MOST_LINES]:  # left-out cases have no point
         own = points.select(points.case == number)
         own = own.select(np.argsort(own.asked_clock_mhz, kind="stable"))
         value, low, high = (getattr(own, name) for name in (column, f"{column}_low", f"{column}_high"))
@@ -55,7 +55,7 @@ def clock_svg(points: Sweep, quantity: str, chosen_mhz: float | None = None) -> 
 
 
 def front_svg(points: Sweep) -> str:
-    """Energy over latency of every point, and the front that no other beats."""
+    """A chart of energy over latency of every point, and their Pareto front."""
     front, energy = pareto_front(points), energy_per_request_j(points)
     series = [
         Series(name="points", x=points.latency_s, y=energy),
@@ -70,7 +70,7 @@ def front_svg(points: Sweep) -> str:
 
 
 def case_name(points: Sweep, number: int) -> str:
-    """What tells a case from the others, in a few words."""
+    """Short name of a case by the labels that differ from other cases."""
     case = points.cases[number]
     told = [name for name in LABELS if len({getattr(points.cases[other], name) for other in points.present()}) > 1]
     short = {"batch": "b", "sequence": "s"}
@@ -89,19 +89,19 @@ def _shares_svg(title: str, description: str, parts: Mapping[str, float], quanti
 
 
 def time_svg(answer: Explanation) -> str:
-    """Time by what limits."""
+    """A bar of time by limit."""
     parts = {**answer.limits_s, "waiting for the host": answer.waiting_s}
     return _shares_svg("time by what limits", "share of the latency by what limits it", parts, "time", "s")
 
 
 def module_svg(answer: Explanation) -> str:
-    """Energy of the iteration by module."""
+    """A bar of the iteration's energy by module."""
     parts = {name: max(value, 0.0) for name, value in answer.energy_parts_j.items()}
     return _shares_svg("energy by module", "share of the energy by what draws it", parts, "energy", "J")
 
 
 def timeline_svg(answer: Explanation) -> str:
-    """Kernels side by side as long as all their launches take, in the order of the workload, coloured by what limits them."""
+    """Kernels side by side in the order of the workload, as wide as the time of all their launches, coloured by limit."""
     order = {kernel.operator: place for place, kernel in enumerate(answer.result.kernels)}
     kernels = sorted(answer.kernels, key=lambda kernel: order[kernel.operator])
     bars = []
@@ -133,7 +133,7 @@ def drawable(points: Sweep, chart: str) -> bool:
 
 
 def explanation_charts(answer: Explanation) -> dict[str, str]:
-    """Charts of an explanation by name; modules only where the bundle knows the power."""
+    """Charts of an explanation by name; modules only if the bundle has power."""
     return {name: chart(answer) for name, chart in EXPLANATION_CHARTS.items() if name != "modules" or answer.energy_parts_j}
 
 

@@ -1,4 +1,4 @@
-"""Bundles for people and programs: a list of them, and the card of one: what it was fitted on, how well, and for what it holds."""
+"""Bundles for people and programs: a list of bundles, and the card of one: its data, its errors and its range."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ ROW: Final = ("name", "version", "gpu", "simulated", "families", "power", "clock
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """A bundle under the name that commands take, where its file lies, or why it cannot be read."""
+    """A bundle under the name that commands accept, with the path of its file, or the error that occurs when it is read."""
 
     name: str
     path: Path | None = None
@@ -26,7 +26,7 @@ class Listed:
 
     @property
     def kept(self) -> str | None:
-        """Where the file lies: in the package, in the local store, or elsewhere."""
+        """The place of the file: the package, the local store, or elsewhere."""
         places = {resource_folder("bundles"): "shipped", store_folder(): "store"}
         return None if self.path is None else places.get(self.path.parent, "file")
 
@@ -38,7 +38,7 @@ class Listed:
 
 
 def listed_bundles(given: Sequence[str]) -> list[Listed]:
-    """Every installed bundle and every one given by name or file; one that cannot be read has an `error`."""
+    """Every installed bundle and every bundle given by name or file; an unreadable one has an `error`."""
     return [_listed(name) for name in dict.fromkeys([*bundle_names(), *given])]
 
 
@@ -50,7 +50,7 @@ def _listed(name: str) -> Listed:
     except BundleError as error:
         return Listed(name=name, path=path, error=str(error))
     found = Listed(name=name, path=path, bundle=bundle)
-    return found if found.kept == "store" else replace(found, name=bundle.name)  # a stored file may be named otherwise
+    return found if found.kept == "store" else replace(found, name=bundle.name)  # a stored file may have another name
 
 
 def _facts(bundle: Bundle) -> Document:
@@ -67,7 +67,7 @@ def _facts(bundle: Bundle) -> Document:
 
 
 def bundle_table(rows: Sequence[Listed], *, verbose: bool) -> str:
-    """The bundles for people; verbose: also digest and file."""
+    """A table of the bundles for people; verbose: also digest and file."""
     if not rows:
         return "no bundle is installed; `fit` makes one from a dataset\n"
     table = [["bundle", "version", "kept", "GPU", "fitted", "clocks MHz", "power", "families", *(["digest", "file"] if verbose else [])]]
@@ -126,7 +126,7 @@ def card_document(bundle: Bundle) -> Document:
 
 
 def _seen(bundle: Bundle, group: str) -> dict[str, tuple[float, float]]:
-    """Ranges of the shapes that served a group or a narrower group of it."""
+    """Ranges of the fitted shapes of a group and its narrower groups."""
     found: dict[str, tuple[float, float]] = {}
     for name, ranges in bundle.domain.items():
         if name == group or name.startswith(f"{group}."):

@@ -24,14 +24,14 @@ BOTTOM: Final = 48.0
 """Size and margins of a chart [SVG unit, 1 px at full width]."""
 
 MOST_POINTS: Final = 1500
-"""More points than this are thinned evenly over the sorted values: the page stays small and the extremes stay."""
+"""Most points of a series; more are thinned evenly over the sorted values, so that the page stays small and keeps the extremes."""
 
 _numbers = count()
 
 EDGE_SPACE: Final = 12.0
-"""A label nearer to the right edge than this ends at its tick [pixel]."""
+"""Distance from the right edge below which a label ends at its tick [pixel]."""
 LETTER_WIDTH: Final = 7.0
-"""Wide letters of the charts' text [pixel]."""
+"""Width of a wide letter in the charts' text [pixel]."""
 LEGEND_LINE: Final = 18.0
 
 
@@ -95,7 +95,7 @@ def axis_over(label: str, values: Sequence[Array], *, logarithmic: bool) -> Axis
 
 
 def scatter_svg(title: str, description: str, series: Sequence[Series], x: Axis, y: Axis, *, diagonal: bool) -> str:
-    """Points, at most MOST_POINTS a series; with the line y = x where both axes hold the same quantity."""
+    """A chart of points, at most MOST_POINTS a series; with the line y = x if both axes show the same quantity."""
     body = _diagonal(x, y) if diagonal else ""
     for number, part in enumerate(series):
         left, top = pixel_places(_thinned(part), x, y)
@@ -105,7 +105,7 @@ def scatter_svg(title: str, description: str, series: Sequence[Series], x: Axis,
 
 
 def line_svg(title: str, description: str, series: Sequence[Series], x: Axis, y: Axis, *, bands: Sequence[Band] = ()) -> str:
-    """Lines through points in ascending x, broken where a value is not finite; bands lie below them, one colour with their line."""
+    """A chart of lines through points in ascending x, broken at values that are not finite; bands have the colour of their line."""
     body = ""
     for number, band in enumerate(bands):
         step = -(-len(band.x) // MOST_POINTS)
@@ -122,7 +122,7 @@ def line_svg(title: str, description: str, series: Sequence[Series], x: Axis, y:
 
 
 def bars_svg(title: str, description: str, edges: Array, heights: Array, x: Axis, y: Axis) -> str:
-    """Bars of `heights` (n,) between `edges` (n + 1,)."""
+    """A chart of bars of `heights` (n,) between `edges` (n + 1,)."""
     body = ""
     left, top = pixel_places(Series(name="", x=edges, y=np.append(heights, y.low)), x, y)
     bottom = HEIGHT - BOTTOM
@@ -139,7 +139,7 @@ def _stretches(finite: BoolArray) -> list[IntArray]:
 
 
 def _decimated(series: Series) -> Series:
-    """A line of at most MOST_POINTS points that keeps every stretch's lowest and highest."""
+    """A line of at most MOST_POINTS points that keeps the lowest and the highest point of every interval."""
     if len(series.x) <= MOST_POINTS:
         return series
     keep: set[int] = {0, len(series.x) - 1}
@@ -160,7 +160,7 @@ def _thinned(series: Series) -> Series:
 
 
 def pixel_places(series: Series, x: Axis, y: Axis) -> tuple[Array, Array]:
-    """Where points lie in the drawing, from its left and from its top [SVG unit]."""
+    """Positions of points in the drawing, from its left and from its top [SVG unit]."""
     left = LEFT + x.place(series.x) * (WIDTH - LEFT - RIGHT)
     top = HEIGHT - BOTTOM - y.place(series.y) * (HEIGHT - TOP - BOTTOM)
     return left, top
@@ -205,7 +205,7 @@ def frame_svg(title: str, description: str, body: str, x: Axis, y: Axis, names: 
 
 
 def _legend(names: Sequence[str], kind: str) -> tuple[str, float]:
-    """Names of several series in lines above a drawing, where they cover nothing, and the height that takes."""
+    """A legend of several series in lines above a drawing, and its height."""
     if len(names) < 2:
         return "", 0.0
     legend, left, line = "", LEFT, 0

@@ -33,7 +33,7 @@ MARK: Final = " *"
 
 
 def result_document(result: "Estimate") -> Document:
-    """One result as JSON data; `unknown` says why a number is not known."""
+    """One result as JSON data; `unknown` holds the reasons of unknown numbers."""
     return {
         **{name: getattr(result, name) for name in SUMMARY_FIELDS},
         "kernels": [{name: getattr(kernel, name) for name in (*KERNEL_FIELDS, *KERNEL_DETAILS)} for kernel in result.kernels],
@@ -51,15 +51,15 @@ def results_json(results: Sequence["Estimate"]) -> str:
 
 
 def results_csv(results: Sequence["Estimate"]) -> str:
-    """A line per result under a header; unknown numbers are empty, warnings are joined by "; "."""
+    """CSV with a header and a line per result; unknown numbers are empty, warnings are joined by "; "."""
     rows = ([*(getattr(result, name) for name in SUMMARY_FIELDS), "; ".join(result.warnings), result.validity] for result in results)
     return csv_lines(rows, header=[*SUMMARY_FIELDS, "warnings", "validity"])
 
 
 def results_table(results: Sequence["Estimate"], kernels: int | None, simulated: bool) -> str:
-    """Tables for people: per workload a line for every clock and, where `kernels` is not 0, the kernels by time.
+    """Tables for people: per workload a line for every clock and, if `kernels` is not 0, the kernels by time.
 
-    kernels: how many to show, None for all.  simulated: whether the bundle was fitted on a simulated board.
+    kernels: number to show, None for all.  simulated: whether the bundle was fitted on a simulated board.
     """
     blocks = []
     for workload in dict.fromkeys(result.workload for result in results):
@@ -70,12 +70,12 @@ def results_table(results: Sequence["Estimate"], kernels: int | None, simulated:
 
 
 def bundle_text(result: "Estimate", simulated: bool) -> str:
-    """Which bundle a result comes from."""
+    """A line that names the bundle of a result."""
     return f"bundle {result.bundle}{', fitted on a simulated board' if simulated else ''}"
 
 
 def clock_text(clock_mhz: float) -> str:
-    """A clock for people: that of a lock as it is, the mean of a board that changes its clock to a tenth of a MHz."""
+    """A clock for people: a locked clock exactly, the mean of a changing clock to a tenth of a MHz."""
     return f"{round(clock_mhz, 1):g} MHz"
 
 

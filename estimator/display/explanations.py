@@ -31,7 +31,7 @@ KERNEL_FIELDS: Final = (
 """Plain fields of an explained kernel; `limits` and `phases_s` are mappings."""
 
 LEAST_SHARE: Final = 5e-4
-"""Parts below this are not worth a line."""
+"""Least share of a part that gets a line."""
 
 
 def explanation_document(answer: Explanation) -> Document:
@@ -50,14 +50,14 @@ def explanation_document(answer: Explanation) -> Document:
 
 
 def explanation_csv(answer: Explanation) -> str:
-    """A line for every kernel: its fields, then the share of its time by limit."""
+    """CSV with a line for every kernel: its fields, then the share of its time by limit."""
     limits = list(answer.limits_s)
     rows = ([*(getattr(kernel, name) for name in KERNEL_FIELDS), *(kernel.limits[name] for name in limits)] for kernel in answer.kernels)
     return csv_lines(rows, header=[*KERNEL_FIELDS, *(f"share {name}" for name in limits)])
 
 
 def explanation_text(answer: Explanation, most: int | None, simulated: bool) -> str:
-    """Tables: the result, what limits, what costs energy, and the longest kernels (`most`; None: all)."""
+    """Tables of the result, the limits, the parts of energy, and the longest kernels (`most`; None: all)."""
     result = answer.result
     text = f"{printable(result.workload)} on {result.gpu} at {result.sm_clock_mhz:g} MHz ({bundle_text(result, simulated)})\n"
     text += f"  {', '.join(quantity_texts(values_of(result)))}\n" + reason_lines([values_of(result)])
@@ -70,7 +70,7 @@ def explanation_text(answer: Explanation, most: int | None, simulated: bool) -> 
 
 
 def _parts(parts: Mapping[str, float], total: float, head: str, units: Units, more: Mapping[str, float]) -> str:
-    """Parts worth a line, the largest first, then `more`."""
+    """A table of parts above LEAST_SHARE, the largest first, then `more`."""
     own = sum(parts.values())
     ranked = sorted((item for item in parts.items() if item[1] > LEAST_SHARE * own), key=lambda item: -item[1])
     ranked += [item for item in more.items() if item[1] > LEAST_SHARE * total]
@@ -79,7 +79,7 @@ def _parts(parts: Mapping[str, float], total: float, head: str, units: Units, mo
 
 
 def outside_text(kernel: KernelExplanation) -> str:
-    """How far a kernel lies outside what the fit has seen, where that is worth a word."""
+    """The distance of a kernel outside the fitted range, if it is large enough to report."""
     return f"{kernel.excess:.1f}× {kernel.excess_field}" if kernel.excess > TOLERATED_FACTOR else ""
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from estimator.vocabulary.errors import EstimatorError
 
 LONGEST_CELL: Final = 160
-"""Texts from data sets are cut here [character]."""
+"""Length to which texts from data sets are cut [character]."""
 
 STYLE: Final = """
 :root{color-scheme:light dark;--bg:#fff;--fg:#1c2024;--dim:#5a646e;--line:#d5dbe1;
@@ -56,7 +56,7 @@ dd{overflow-wrap:anywhere}
 
 
 def page_html(title: str, sections: Iterable[str], *, style: str = "", before: str = "") -> str:
-    """The whole page.  style: rules beyond those of all pages; before: what stands before the main part, such as links into it."""
+    """The whole page.  style: additional CSS rules; before: HTML before the main part, such as links into it."""
     name = escape(title)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -67,7 +67,7 @@ def page_html(title: str, sections: Iterable[str], *, style: str = "", before: s
 
 
 def section_html(title: str, body: str, identity: str = "") -> str:
-    """A section, named by its heading for those who jump to `identity`; nothing where its body is empty."""
+    """A section with the anchor `identity`, labelled by its heading; empty if its body is empty."""
     if not body:
         return ""
     if not identity:
@@ -76,7 +76,7 @@ def section_html(title: str, body: str, identity: str = "") -> str:
 
 
 def table_html(caption: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A table; numbers are set right, all text is escaped and cut."""
+    """A table; numbers are right-aligned, all text is escaped and cut."""
     lines = []
     for row in rows:
         cells = "".join(f'<td class="n">{number_html(c)}</td>' if isinstance(c, int | float) else f"<td>{text_html(c)}</td>" for c in row)
@@ -92,7 +92,7 @@ def table_html(caption: str, head: Sequence[str], rows: Iterable[Sequence[Any]])
 
 
 def number_html(value: float | bool) -> str:
-    """A number in four figures, counts in full, – for nan."""
+    """A number with four digits, counts in full, – for nan."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
@@ -116,18 +116,18 @@ def figure_html(svg: str, caption: str) -> str:
 COLOUR: Final = re.compile(r"--([a-z0-9]+):(#[0-9a-f]{3,6})")
 BACKGROUND: Final = "#ffffff"
 FAMILIES: Final = ("DejaVu Sans", "Liberation Sans", "Noto Sans", "Arial", "Helvetica", "Ubuntu", "Cantarell", "Open Sans", "Roboto")
-"""Fonts that are looked for, best first: the renderer draws no text in a family that it does not find."""
+"""Font families in order of preference: the renderer draws no text in a family that it does not find."""
 SVG: Final = '<svg xmlns="http://www.w3.org/2000/svg" font-family="sans-serif" font-size="12" '
 
 
 def standalone_svg(chart: str) -> str:
-    """A chart as an SVG file: with its name space, its light colours and a white ground."""
+    """A chart as an SVG file: with its name space, its light colours and a white background."""
     start, _, rest = chart.replace("<svg ", SVG, 1).partition(">")
     return f'{start}><style>{light_style()}</style><rect width="100%" height="100%" fill="{BACKGROUND}"/>{rest}\n'
 
 
 def picture_png(chart: str) -> bytes:
-    """A chart as a PNG file.  Raises EstimatorError where the renderer is not installed or finds no font."""
+    """A chart as a PNG file.  Raises EstimatorError if the renderer is not installed or finds no font."""
     try:
         from resvg_py import svg_to_bytes
     except ImportError:
@@ -138,7 +138,7 @@ def picture_png(chart: str) -> bytes:
 
 
 def _family(draw: Callable[..., Any]) -> str:
-    """A font family that is here.  Raises EstimatorError where there is none."""
+    """An installed font family.  Raises EstimatorError if no family is installed."""
 
     def word(text: str, family: str) -> bytes:
         svg = f'{SVG} viewBox="0 0 60 20"><text x="2" y="15">{text}</text></svg>'
@@ -151,7 +151,7 @@ def _family(draw: Callable[..., Any]) -> str:
 
 
 def light_style() -> str:
-    """The page's style sheet with the colours of its light form in place: renderers of single pictures know no variables."""
+    """The page's style sheet with the colours of its light form inserted: renderers of single pictures do not support variables."""
     plain = re.sub(r"@media[^{]*\{.*?\}\s*\}", "", STYLE, flags=re.DOTALL)
     colours = dict(COLOUR.findall(plain))
     return re.sub(r"var\(--([a-z0-9]+)\)", lambda found: colours[found[1]], re.sub(r":root\{[^}]*\}", "", plain))

@@ -1,4 +1,4 @@
-"""Stacked bars as inline SVG: where time and energy go, bar by bar and part by part.
+"""Stacked bars as inline SVG: parts of time and energy.
 
 As in `estimator.display.charts`, colours come from the page (classes `s0` to `s9`), and title and description are for screen readers.
 """
@@ -21,14 +21,14 @@ LEGEND_LINE: Final = 18.0
 
 LONGEST_LABEL: Final = 20
 HIDDEN: Final = -1
-"""Part of what a bar leaves blank."""
+"""Part number of a blank piece of a bar."""
 
 _numbers = count()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """A part of a bar: how long it is, which of the chart's `parts` it belongs to, and what a pointer shows over it."""
+    """A piece of a bar: its length, the index of its part in the chart's `parts`, and its tooltip."""
 
     length: float
     part: int
@@ -44,7 +44,7 @@ class Bar:
 
 
 def stack_svg(title: str, description: str, bars: Sequence[Bar], parts: Sequence[str], axis: str) -> str:
-    """Bars one below the other, each as long as the sum of its pieces; `axis` names quantity and unit."""
+    """A chart of horizontal bars, each as long as the sum of its pieces; `axis` names quantity and unit."""
     longest = max((sum(piece.length for piece in bar.pieces) for bar in bars), default=0.0) or 1.0
     scale = (WIDTH - LEFT - RIGHT) / longest
     bottom = TOP + len(bars) * (BAR + 14.0)
@@ -77,7 +77,7 @@ def stack_svg(title: str, description: str, bars: Sequence[Bar], parts: Sequence
 
 
 def _legend(entries: Sequence[tuple[int, str]], top: float) -> tuple[str, float]:
-    """The names of the parts, and where they end."""
+    """A legend of the parts, and its bottom edge."""
     width = (WIDTH - RIGHT) / 4
     text = ""
     for place, (number, name) in enumerate(entries):

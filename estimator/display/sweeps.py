@@ -47,14 +47,14 @@ WHOLE_NUMBERS: Final = ("batch", "sequence")
 """Columns of whole numbers, null where unknown."""
 
 OWN: Final = "wattprint"
-"""The model that all others stand beside in a comparison."""
+"""Name of our own model in a comparison."""
 
 Columns = dict[str, list[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What energy costs, and what an iteration serves and computes; 0: each case's own batch and tokens."""
+    """Cost of energy, and requests and tokens of an iteration; 0: each case's own batch and tokens."""
 
     tariff: Tariff | None = None
     requests: float = 0.0
@@ -65,8 +65,8 @@ PLAIN: Final = Terms()
 
 
 def sweep_columns(points: Sweep, terms: Terms = PLAIN) -> Columns:
-    """Every column of a sweep as lists: LABELS, VALUES, the columns of costs, `above_limit`, `outside_fitted_clocks`, `validity`,
-    `warnings`; nan: unknown, and `unknown` says why; None: a batch or sequence that is unknown; `left_out`: why a board has no answer.
+    """Every column of a sweep as lists: LABELS, VALUES, COST_COLUMNS, `above_limit`, `outside_fitted_clocks`, `validity`,
+    `warnings`; nan: unknown, with the reason in `unknown`; None: unknown batch or sequence; `left_out`: why a board has no answer.
     """
     costs = cost_columns(points, terms.tariff, requests=terms.requests, tokens=terms.tokens)
     numbers = np.stack([getattr(points, name) for name in PREDICTED])
@@ -91,13 +91,13 @@ def sweep_columns(points: Sweep, terms: Terms = PLAIN) -> Columns:
 
 
 def csv_pieces(pieces: Iterable[Columns]) -> Iterator[str]:
-    """A header, and a line for every point; unknown numbers are empty."""
+    """CSV with a header and a line for every point; unknown numbers are empty."""
     for number, columns in enumerate(pieces):
         yield csv_lines(zip(*columns.values(), strict=True), header=None if number else list(columns))
 
 
 def json_pieces(pieces: Iterable[Columns]) -> Iterator[str]:
-    """One JSON list, an object for every point; unknown numbers are null."""
+    """One JSON list with an object for every point; unknown numbers are null."""
     start = "[\n "
     for columns in pieces:
         yield start + ",\n ".join(json.dumps(row, allow_nan=False) for row in _rows(columns))
@@ -111,9 +111,9 @@ def _rows(columns: Columns) -> list[Document]:
 
 
 def write_parquet(path: Path, pieces: Iterable[Columns]) -> None:
-    """Write pieces of a table, whole or not at all.
+    """Write pieces of a table to one file, atomically.
 
-    Raises EstimatorError where pyarrow is not installed and where the file cannot be written.
+    Raises EstimatorError if pyarrow is not installed or the file cannot be written.
     """
     try:
         arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
@@ -122,7 +122,7 @@ def write_parquet(path: Path, pieces: Iterable[Columns]) -> None:
     writer = None
     with open_whole(path) as stream:
         for piece in pieces:
-            whole = {name: arrow.array(piece[name], arrow.int64()) for name in WHOLE_NUMBERS}  # null in all of a piece, too
+            whole = {name: arrow.array(piece[name], arrow.int64()) for name in WHOLE_NUMBERS}  # even if a piece is all null
             table = arrow.table({**piece, **whole})
             writer = writer or parquet.ParquetWriter(stream, table.schema, write_page_checksum=True)
             writer.write_table(table)
@@ -131,7 +131,7 @@ def write_parquet(path: Path, pieces: Iterable[Columns]) -> None:
 
 
 def sweep_table(points: Sweep, terms: Terms = PLAIN, most: int = MOST_ROWS) -> str:
-    """A line for every point, the first `most` of them; columns that are the same for all stand above."""
+    """A table with a line for each of the first `most` points; columns with one value for all points are listed above it."""
     columns = sweep_columns(points, terms)
     simulated = ", fitted on a simulated board" if any(case.simulated for case in points.cases) else ""
     shown, fixed = _told_apart([{name: printable(str(columns[name][i] or "")) for name in LABELS} for i in range(len(points))])
@@ -148,7 +148,7 @@ def sweep_table(points: Sweep, terms: Terms = PLAIN, most: int = MOST_ROWS) -> s
 
 
 def _told_apart(labels: Sequence[Mapping[str, str]]) -> tuple[list[str], str]:
-    """The labels that tell rows apart, and a line of those that all share."""
+    """The labels that differ between rows, and a line of those that all rows share."""
     shown = [name for name in LABELS if len({label[name] for label in labels}) > 1]
     return shown, ", ".join(f"{name} {labels[0][name]}" for name in LABELS if labels and name not in shown and labels[0][name])
 
@@ -157,9 +157,9 @@ def _told_apart(labels: Sequence[Mapping[str, str]]) -> tuple[list[str], str]:
 
 
 def best_document(answer: "Best", left_out: Iterable[tuple[Case, str]] = (), terms: Terms = PLAIN) -> Document:
-    """The answer as JSON data: the best point, what cannot be told from it, gains over the usual clock, the front.
+    """The answer as JSON data: the best point, points that do not differ significantly, gains over the usual clock, the front.
 
-    left_out: cases that no point was chosen from, and why.
+    left_out: cases without a point, each with its reason.
     """
 
     def points(numbers: Any) -> list[Document]:
@@ -188,7 +188,7 @@ def _gain_document(gain: "Gain") -> Document:
 
 
 def gain_text(gain: "Gain") -> str:
-    """A ratio for people, with the limits of its 90 % interval where they are known and not the ratio itself, as of boards at one cap."""
+    """A ratio for people, with its 90 % interval if that is known and wider than the ratio itself (unlike boards at one cap)."""
     if not math.isfinite(gain.ratio):
         return UNKNOWN
     ratio, low, high = (f"{value:.3g}" for value in (gain.ratio, gain.low, gain.high))
@@ -228,7 +228,7 @@ def _change(gain: "Gain") -> str:
 # Comparisons ----------------------------------------------------------------------------------------------------------
 
 Baselines = Sequence[Sequence["BaselineEstimate"]]
-"""For each side what other models say of it; empty: nothing was asked."""
+"""Estimates of other models for each side; empty if not requested."""
 
 
 def comparison_document(sides: Sequence[Sweep], comparisons: Sequence["Comparison"], baselines: Baselines = ()) -> Document:
@@ -248,7 +248,7 @@ def _baseline_document(one: "BaselineEstimate") -> Document:
 
 
 def comparison_columns(sides: Sequence[Sweep], baselines: Baselines) -> list[Columns]:
-    """Every side as columns of a table, its baselines below it; then the last column, `method`, says whose a row is."""
+    """Every side as columns of a table, with its baselines below it; the last column, `method`, names the model of a row."""
     if not baselines:
         return [sweep_columns(side) for side in sides]
     found: list[Columns] = []
@@ -263,14 +263,14 @@ def comparison_columns(sides: Sequence[Sweep], baselines: Baselines) -> list[Col
 
 
 def comparison_text(sides: Sequence[Sweep], comparisons: Sequence["Comparison"], baselines: Baselines = ()) -> str:
-    """A line for the reference and two for every other side: its numbers, and its ratios with 90 % intervals.
+    """A table with a line for the reference and two for every other side: its numbers, and its ratios with 90 % intervals.
 
     A baseline has two lines below its side: its numbers, and their ratios to those of the side.
     """
     points = [_rows(sweep_columns(side))[0] for side in sides]
     labels = [{name: printable(str(point[name] or "")) for name in (*LABELS, "validity")} for point in points]
     shown, fixed = _told_apart(labels)
-    if not shown and len({label["validity"] for label in labels}) > 1:  # a changed board goes by the name of the one that it was
+    if not shown and len({label["validity"] for label in labels}) > 1:  # a changed board keeps the name of the original one
         shown = ["validity"]
     model = ["model"] if baselines else []
     table = [[*shown, *model, "SM clock", "latency", "power", "energy"]]
@@ -292,5 +292,5 @@ def comparison_text(sides: Sequence[Sweep], comparisons: Sequence["Comparison"],
 
 
 def _numbers(point: Mapping[str, Any]) -> list[str]:
-    """Latency, power and energy of a point as JSON data has them."""
+    """Texts of latency, power and energy of a point in JSON data."""
     return quantity_texts({name: math.nan if point[name] is None else point[name] for name in PREDICTED if name in point})

@@ -1,4 +1,4 @@
-"""Quantities, tables and CSV lines as text: what all answers share."""
+"""Quantities, tables and CSV lines as text, for all answers."""
 
 import csv
 import io
@@ -16,13 +16,13 @@ POWER_UNITS: Final = ((1.0, "W"),)
 ENERGY_UNITS: Final = ((1e3, "kJ"), (1.0, "J"), (1e-3, "mJ"), (1e-6, "µJ"), (1e-9, "nJ"))
 
 QUANTITIES: Final[dict[str, Units]] = {"latency_s": TIME_UNITS, "power_w": POWER_UNITS, "energy_j": ENERGY_UNITS}
-"""What is predicted, and the units in which people read it; each field has a `…_std`, `…_low` and `…_high`."""
+"""Predicted quantities and their units for people; each field has a `…_std`, `…_low` and `…_high`."""
 
 PREDICTED: Final = tuple(f"{name}{end}" for name in QUANTITIES for end in ("", "_std"))
 
 SIGNIFICANT_DIGITS: Final = 4
 LEAST_PLAIN, MOST_PLAIN = 0.01, 1e9
-"""Numbers beyond these are written with an exponent."""
+"""Limits beyond which numbers are written with an exponent."""
 UNKNOWN: Final = "–"
 
 NO_ERRORS: Final = "the bundle states no uncertainty: it holds no errors of rows outside its fit"
@@ -33,14 +33,14 @@ VALIDITY: Final = {
     "forecast": "a forecast: the bundle was not fitted on this board as it is asked for",
     "outside": "outside the validity of the bundle: it was not fitted on such kernels; see the warnings",
 }
-"""What stands below a table of predictions."""
+"""Notes below a table of predictions, by validity."""
 
 FORMULA_START: Final = ("=", "+", "-", "@")
-"""What a text must not begin with: a spreadsheet would run it."""
+"""First characters of texts that a spreadsheet would run."""
 
 
 def known(value: Any) -> Any:
-    """Data for JSON: a number that is not finite is unknown, null."""
+    """A value for JSON: a number that is not finite becomes null (unknown)."""
     if isinstance(value, Mapping):
         return {name: known(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
@@ -54,7 +54,7 @@ def json_text(document: object) -> str:
 
 
 def printable(text: str) -> str:
-    """A text from a file on one line of a terminal: control characters, which could move its cursor, become "?"."""
+    """A text from a file, safe for one line of a terminal: control characters, which could move the cursor, become "?"."""
     return text if text.isprintable() else "".join(character if character.isprintable() else "?" for character in text)
 
 
@@ -64,7 +64,7 @@ def percent(share: float) -> str:
 
 
 def with_uncertainty(value: float, std: float, units: Units) -> str:
-    """A quantity in the unit that suits its size, with its standard deviation where it is known."""
+    """A quantity in the unit that suits its size, with its standard deviation if known."""
     if not math.isfinite(value):
         return UNKNOWN
     scale, unit = next((pair for pair in units if abs(value) >= pair[0]), units[-1] if value else units[0])
@@ -82,7 +82,7 @@ def seconds(value: float) -> str:
 
 
 def quantity_texts(values: Mapping[str, float]) -> list[str]:
-    """Latency, power and energy, each with its standard deviation where `values` has one."""
+    """Texts of latency, power and energy, each with its standard deviation if `values` has one."""
     return [with_uncertainty(values[name], values.get(f"{name}_std", math.nan), units) for name, units in QUANTITIES.items()]
 
 
@@ -92,7 +92,7 @@ def values_of(answer: Any) -> dict[str, float]:
 
 
 def unknown_values(values: Mapping[str, float]) -> dict[str, str]:
-    """Why numbers among PREDICTED are unknown: field → reason; empty where all are known."""
+    """Reasons of unknown numbers among PREDICTED: field → reason; empty if all are known."""
     unknown = [name for name, value in values.items() if not math.isfinite(value)]
     powerless = "power_w" in unknown
     latency, power = (math.isfinite(values.get(name, math.nan)) for name in ("latency_s_std", "power_w_std"))
@@ -101,19 +101,19 @@ def unknown_values(values: Mapping[str, float]) -> dict[str, str]:
 
 
 def reason_lines(rows: Iterable[Mapping[str, float]], validity: Iterable[str] = ()) -> str:
-    """Below a table of predictions, each reason for a missing number or ± once, and whether any row is no measured case."""
+    """Lines below a table of predictions: each reason for a missing number or ± once, and whether any row lies outside the fitted data."""
     reasons = {reason: None for row in rows for reason in unknown_values(row).values()}
     seen = set(validity)
     return lines([*reasons, *(text for kind, text in VALIDITY.items() if kind in seen)])
 
 
 def lines(texts: Iterable[str]) -> str:
-    """Remarks below a table, each once."""
+    """Remark lines below a table, without duplicates."""
     return "".join(f"  {text}\n" for text in dict.fromkeys(texts) if text)
 
 
 def aligned(rows: Sequence[Sequence[str]], left_columns: Iterable[int] = ()) -> str:
-    """Rows of text in columns, to the right but for `left_columns`, two blanks between them."""
+    """Rows of text in columns, right-aligned except `left_columns`, with two blanks between them."""
     left = set(left_columns)
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     padded = (
@@ -124,10 +124,10 @@ def aligned(rows: Sequence[Sequence[str]], left_columns: Iterable[int] = ()) -> 
 
 
 def csv_lines(rows: Iterable[Iterable[Any]], header: Sequence[str] | None = None) -> str:
-    """The header, where one is given, and a line for every row.
+    """The header, if given, and a line for every row.
 
-    Unknown values (None, nan) are empty.  Texts that a spreadsheet would run are quoted by a blank; control characters, of which a lone
-    carriage return would end the line, become "?".
+    Unknown values (None, nan) are empty.  Texts that a spreadsheet would run get a leading blank.  Control characters become "?": a lone
+    carriage return would end the line.
     """
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")

@@ -1,4 +1,4 @@
-"""The board that an estimate is for: its clocks, limit and host as a user asks for them, its voltage, rest power and power equation."""
+"""The board of an estimate: requested clocks, limit and host, and the board's voltage, rest power and power equation."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,13 +17,13 @@ from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array
 
 Clocks = float | Sequence[float] | Array | None
-"""SM clocks as they are asked for [MHz]; None: the clock of the published peak rates."""
+"""Requested SM clocks [MHz]; None: the clock of the published peak rates."""
 
 
 class BoardSettings(TypedDict, total=False):
-    """How a board runs.
+    """Settings of a board.
 
-    sm_clock_mhz   asked clocks [MHz]; None asks for the clock of the published peak rates
+    sm_clock_mhz   requested clocks [MHz]; None: the clock of the published peak rates
     power_cap_w    power limit [W], the GPU's own if None
     host_launch_s  host cost of one framework operator [s]
     efficiency     module → share of its published rate that is reached, in place of the fitted coefficient
@@ -36,16 +36,16 @@ class BoardSettings(TypedDict, total=False):
 
 
 class Settings(BoardSettings, total=False):
-    """How a board runs, and which one: another GPU than the bundle's makes a forecast."""
+    """Settings of a board, and its GPU: a GPU other than the bundle's makes a forecast."""
 
     gpu: GpuSpec | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Board:
-    """A GPU with a bundle, and what is asked of it.
+    """A GPU with a bundle and the requested settings.
 
-    asked_mhz    SM clocks (c,) [MHz]; chosen: whether they were asked for, not taken as usual
+    asked_mhz    SM clocks (c,) [MHz]; chosen: whether the user requested them, False for the default
     limit_w      power limit; launch_s: the host's time to launch one operator
     efficiency   module → share of its published rate, in place of the fitted coefficient
     model        power equation, None for a bundle without power; tables: voltage and power at rest over the clock
@@ -73,7 +73,7 @@ def open_board(
 ) -> Board:
     """The board under the settings of `estimate`, checked.
 
-    Raises OperatingPointError for a clock outside the GPU's range and for settings that cannot be, ArgumentError for those of another kind.
+    Raises OperatingPointError for a clock outside the GPU's range and for impossible settings, ArgumentError for settings of a wrong type.
     """
     require(bundle, Bundle, "bundle", "a Bundle, as load_bundle gives it")
     require(gpu, (GpuSpec, type(None)), "gpu", "a GpuSpec, as load_gpu gives it")
@@ -92,7 +92,7 @@ def open_board(
 
 
 def power_model(bundle: Bundle) -> PowerModel | None:
-    """The bundle's power coefficients, None where it has none."""
+    """The bundle's power coefficients, None if it has none."""
     return bundle.once(_power_model)
 
 
@@ -114,7 +114,7 @@ def _power_model(bundle: Bundle) -> PowerModel | None:
 
 
 def _leakage(bundle: Bundle, power: PowerCoefficients) -> Leakage | None:
-    """The bundle's leakage, None where it was not measured or the temperature at rest is unknown."""
+    """The bundle's leakage, None if it was not measured or the temperature at rest is unknown."""
     idle_c = bundle.idle.temperature_c if bundle.idle is not None else None
     if idle_c is None or power.leakage_w_per_k == 0.0:
         return None
@@ -122,7 +122,7 @@ def _leakage(bundle: Bundle, power: PowerCoefficients) -> Leakage | None:
 
 
 def board_tables(bundle: Bundle, gpu: GpuSpec) -> BoardTables:
-    """Voltage and idle power: the bundle's, for another GPU that GPU's own."""
+    """Voltage and idle power: from the bundle, or for another GPU from that GPU."""
     voltage, idle = bundle.once(measured_tables) if gpu.name == bundle.gpu.name else (None, None)
     return BoardTables(
         voltage_v=voltage or gpu.voltage_v,
@@ -133,9 +133,9 @@ def board_tables(bundle: Bundle, gpu: GpuSpec) -> BoardTables:
 
 
 def asked_clocks(sm_clock_mhz: Clocks, gpu: GpuSpec) -> Array:
-    """Asked SM clocks as an array [MHz], shape (c,); None asks for the clock at which the GPU's peak rates are quoted.
+    """Requested SM clocks as an array [MHz], shape (c,); None gives the clock at which the GPU's peak rates are quoted.
 
-    Raises OperatingPointError for an empty list and for a clock outside the range that can be set, ArgumentError for what are no numbers.
+    Raises OperatingPointError for an empty list and for a clock outside the range that can be set, ArgumentError for other types.
     """
     given = gpu.sm_clock_max_mhz if sm_clock_mhz is None else sm_clock_mhz
     clocks = reals(given, "sm_clock_mhz", "MHz")
@@ -148,9 +148,9 @@ def asked_clocks(sm_clock_mhz: Clocks, gpu: GpuSpec) -> Array:
 
 
 def power_limit(power_cap_w: float | None, gpu: GpuSpec) -> float:
-    """The power limit in force [W]: the asked one, else the GPU's own.
+    """The power limit in force [W]: the requested one, else the GPU's own.
 
-    Raises OperatingPointError for more than the board's own limit, to which a driver would not set it either.
+    Raises OperatingPointError for more than the board's own limit, which a driver does not accept either.
     """
     if power_cap_w is None:
         return gpu.power_limit_w
@@ -192,7 +192,7 @@ def with_efficiency(coefficients: Array, efficiency: Mapping[str, float]) -> Arr
 
 
 LEAST_EFFICIENCY: Final = 1e-3
-"""Hardware that reaches less of its published rate is broken, and far less runs out of the range of floats."""
+"""Least efficiency: hardware that reaches less of its published rate is broken, and far smaller values overflow floats."""
 
 MOST_EFFICIENCY: Final = 1.5
-"""Published rates can be exceeded a little, by boost clocks for example."""
+"""Largest efficiency: hardware can exceed published rates slightly, by boost clocks for example."""

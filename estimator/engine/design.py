@@ -1,14 +1,13 @@
-"""Which measurements of many tell most: a greedy I-optimal design with what fitted equations still get wrong.
+"""Selection of the most informative measurements: a greedy I-optimal design that includes the errors of fitted equations.
 
-What is unknown about ln(time) of two kernels has the covariance
+The errors of ln(time) of two kernels have the covariance
 
     V = J diag(σ²) Jᵀ + E
 
-J = ∂ ln t / ∂ ln θ with the widths σ of what is known of the coefficients beforehand, E what fitted equations still get wrong, alike for
-kernels that resemble each other.  A measurement of kernel j with error s lowers V by V_j V_jᵀ / (V_jj + s²).  Measurements are taken one
-after the other, each time the one that lowers the summed variance of all kernels most for the time that it takes.  A D-optimal design,
-which narrows θ alone, takes kernels at the edges, where the equations err most: on published tables it predicted the other kernels
-worse than random ones do.
+J = ∂ ln t / ∂ ln θ, σ are the prior widths of the coefficients, and E is the covariance of the errors of fitted equations, which are
+correlated for similar kernels.  A measurement of kernel j with error s lowers V by V_j V_jᵀ / (V_jj + s²).  Measurements are selected one
+after the other; each one lowers the summed variance of all kernels most for its time.  A D-optimal design, which narrows only θ, selects
+kernels at the edges, where the equations err most: on published tables it predicted the other kernels worse than a random selection.
 Source: A. C. Atkinson, A. N. Donev, R. D. Tobias, Optimum Experimental Designs, with SAS (Oxford, 2007), chapters 10 and 18;
 C. E. Rasmussen, C. K. I. Williams, Gaussian Processes for Machine Learning (2006), equation 2.24.
 """
@@ -21,14 +20,17 @@ import numpy as np
 from estimator.vocabulary.quantities import Array, BoolArray
 
 EQUATION_ERROR: Final = 0.08
-"""How far the equations err from kernel to kernel once they are fitted [ln], as on published tables."""
+"""Standard deviation of the fitted equations' error from kernel to kernel [ln], from published tables."""
+
+ERROR_REACH: Final = 2.0
+"""Distance at which the correlation of two kernels' errors is e^-1/2 [octave]."""
 
 MEASURING_ERROR: Final = 0.02
 """Scatter of a repeated measurement [ln]."""
 
 
 def error_covariance(points: Array) -> Array:
-    """What fitted equations get wrong alike [ln²], shape (n, n): e² · exp(−d² / 2 r²) for points of shape (n, f) in octaves."""
+    """Covariance of the fitted equations' errors [ln²], shape (n, n): e² · exp(−d² / 2 r²) for points of shape (n, f) in octaves."""
     lengths = (points**2).sum(axis=1)
     squared = np.maximum(lengths[:, None] + lengths[None, :] - 2.0 * points @ points.T, 0.0)
     # At two octaves errors of two kernels are still e^-1/2 alike.
@@ -37,7 +39,7 @@ def error_covariance(points: Array) -> Array:
 
 
 class Design:
-    """Candidates of one section, n of them, with what is not yet known of them."""
+    """n candidates of one section, with the covariance of their unknown errors."""
 
     def __init__(self, moved: Array, errors: Array, *, cost: Array | None = None) -> None:
         """moved: J · σ (n, p); errors: E (n, n) [ln²]; cost: of each measurement (n,), in one unit for all sections (None: 1)."""
@@ -48,11 +50,11 @@ class Design:
 
     @property
     def variance(self) -> float:
-        """Summed variance of ln(time) of all that the candidates stand for [ln²]."""
+        """Summed variance of ln(time) of all kernels that the candidates represent [ln²]."""
         return float(np.trace(self.covariance))
 
     def gains(self) -> Array:
-        """By how much a measurement of each candidate lowers the variance, for a unit of cost, shape (n,); −∞ for those taken."""
+        """Decrease of the variance by a measurement of each candidate per unit of cost, shape (n,); −∞ for taken candidates."""
         gain = self._squares / ((MEASURING_ERROR**2 + np.diag(self.covariance)) * self._cost)
         return np.where(self.free, gain, -np.inf)
 
@@ -67,7 +69,7 @@ class Design:
 
 
 def greedy_choices(designs: Sequence[Design]) -> Iterator[tuple[int, int]]:
-    """(section, candidate) from the most telling on, until nothing is left; a candidate that was closed meanwhile is passed over.
+    """(section, candidate) pairs, the most informative first, until none is left; skips candidates that were closed meanwhile.
 
     The caller closes candidates by setting `free` to False.
     """

@@ -1,7 +1,7 @@
-"""Kernels measured or asked for one by one, as a table: operators, each at its own clock → latency and power.
+"""Kernels measured or requested one by one, as a table: operators, each at its own clock → latency and power.
 
-Unlike an estimate of a workload this includes what a measuring host adds (the launch floor) and what repeated
-launches of one kernel save (operands that stay in L2).
+Unlike an estimate of a workload, this includes the time that a measuring host adds (the launch floor) and the time that
+repeated launches of one kernel save (operands that stay in L2).
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,12 +31,12 @@ DRAM_TERMS: Final = [POWER_TERMS.index("dram"), POWER_TERMS.index("dram_path")]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelTimes:
-    """Columns of shape (n,).
+    """Times of n kernels, columns of shape (n,).
 
     equations_s, latency_s   by the equations alone, and with the residual tier [s]
-    log_std                  standard deviation of ln(latency), nan where the tier says nothing
-    groups                   the group that served each kernel; None: none does
-    phases, coefficients     from which the equations work
+    log_std                  standard deviation of ln(latency), nan if the tier does not determine it
+    groups                   the group of each kernel's coefficients; None: no group
+    phases, coefficients     input of the equations
     """
 
     equations_s: Array
@@ -58,11 +58,11 @@ def kernel_times(
     tile_predictors: Mapping[str, PredictorRecord] = EMPTY,
     residuals: Mapping[str, Tier] = EMPTY,
 ) -> KernelTimes:
-    """What a host would measure for each kernel, launched over and over by itself at its own clock.
+    """Times that a host would measure for each kernel, launched repeatedly by itself at its own clock.
 
-    sm_clock_mhz, warm (n,): SM clock, and whether operands stay in L2 from launch to launch as far as they fit.
-    known: tiles told by kernel names; without them `tile_predictors` say, else the fastest candidate is taken.  A
-    residual tier that holds only what predicted tiles leave over needs these, so its kernels take them whatever is known.
+    sm_clock_mhz, warm (n,): SM clock, and whether operands that fit stay in L2 between launches.
+    known: tiles from kernel names; without them from `tile_predictors`, else the fastest candidate.  A residual tier
+    that holds only residuals of predicted tiles needs these, so its kernels always use predicted tiles.
     """
     coefficients, served = coefficient_rows(groups, [group_key(operator) for operator in operators])
     unnamed = [group is not None and group in residuals and "named" not in residuals[group] for group in served]
@@ -84,7 +84,7 @@ def kernel_times(
 
 
 def _merged_tiles(known: KnownTiles | None, unnamed: BoolArray, predicted: KnownTiles | None) -> KnownTiles | None:
-    """Known tiles but those of the kernels `unnamed`, and predicted ones where none is left."""
+    """Known tiles, except for the kernels `unnamed`, filled up with predicted tiles."""
     if known is None:
         return predicted
     found = {name: np.where(unnamed, np.nan, getattr(known, name)) for name in KnownTiles.__slots__}
@@ -98,9 +98,9 @@ def _merged_tiles(known: KnownTiles | None, unnamed: BoolArray, predicted: Known
 class KernelTable:
     """Predictions for kernels, columns of shape (n,).
 
-    One launch's latency with the standard deviation of its logarithm (nan: unknown), power while it runs (nan: none) with that
-    of its own, group (None: none).  limited: power would be more than the board's limit, and is stated as the limit; such a board
-    lowers its clock, which the latency here leaves out.
+    Latency of one launch and power while it runs (nan: none), each with the standard deviation of its logarithm (nan: unknown), and
+    group (None: none).  limited: power would exceed the board's limit, and is stated as the limit; such a board lowers its clock,
+    which the latency here ignores.
     """
 
     latency_s: Array
@@ -121,10 +121,10 @@ def predict_kernels(
     known: KnownTiles | None = None,
     temperature_c: Array | None = None,
 ) -> KernelTable:
-    """Latency and power of kernels, each launched over and over by itself at its own clock.
+    """Latency and power of kernels, each launched repeatedly by itself at its own clock.
 
-    sm_clock_mhz, warm (n,): SM clock, and whether operands stay in L2 from launch to launch as far as they fit.
-    temperature_c (n,): of the die, nan where unknown; without it, as warm as the bundle's boards were at such power.
+    sm_clock_mhz, warm (n,): SM clock, and whether operands that fit stay in L2 between launches.
+    temperature_c (n,): temperature of the die, nan if unknown; default: the temperature of the bundle's boards at this power.
     """
     times = bundle_times(operators, bundle, gpu, sm_clock_mhz=sm_clock_mhz, warm=warm, known=known)
     power_w, paced_share = np.full(len(operators), np.nan), np.zeros(len(operators))
@@ -145,13 +145,13 @@ def predict_kernels(
 
 
 AT_ANY_PACE: Final = frozenset({"idle", "active", "busy", "leakage"})
-"""Parts of power that are not energy of a launch over its latency, so that a wrong latency does not move them."""
+"""Parts of power that do not depend on the latency of a launch."""
 
 
 def bundle_times(
     operators: Sequence[Operator], bundle: Bundle, gpu: GpuSpec, *, sm_clock_mhz: Array, warm: BoolArray, known: KnownTiles | None
 ) -> KernelTimes:
-    """`kernel_times` with all that a bundle knows."""
+    """`kernel_times` with the coefficients, tiers and predictors of a bundle."""
     return kernel_times(
         operators,
         gpu,
@@ -179,11 +179,11 @@ def alone_parts_w(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelLoad:
-    """What kernels launched by themselves ask of the board, columns of shape (n,).
+    """Load of the board by kernels launched by themselves, columns of shape (n,).
 
     events       (n, 7) of POWER_TERMS per launch, operands cold
     warm_ratio   working set in L2 sizes, infinite for cold operands
-    busy         share of the busy power that flows
+    busy         share of the busy power that is drawn
     """
 
     events: Array
@@ -192,7 +192,7 @@ class KernelLoad:
 
 
 def kernel_load(phases: Phases, gpu: GpuSpec, coefficients: Array, sm_clock_mhz: Array, warm: BoolArray, latency_s: Array) -> KernelLoad:
-    """The load of kernels, of their phases and coefficients, that take `latency_s` from launch to launch."""
+    """The load of kernels from their phases, coefficients and latency from launch to launch."""
     ratio = warm_ratio(phases, gpu, warm)
     gpu_s = kernel_seconds(phases, coefficients, sm_clock_mhz * HZ_PER_MHZ, ratio)
     gpu_share = np.minimum(gpu_s / measured_seconds(gpu_s, coefficients), 1.0)

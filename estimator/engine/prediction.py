@@ -1,7 +1,7 @@
 """Workloads × a board × clocks → time, power, limits and named errors: the only place where workloads are evaluated.
 
-Kernels of several workloads stand in one table, so that a point costs little more than its kernels.  v workloads have n kernels and c
-clocks; kernels of one workload and one kind are a block, of which there are b.
+Kernels of several workloads share one table, so that a point costs little more than its kernels.  v workloads have n kernels and c
+clocks; kernels of one workload and one kind form one of b blocks.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,19 +29,19 @@ from estimator.vocabulary.workload import COMPLETED, Operator, Workload
 QUANTITIES: Final[tuple[Literal["latency", "power"], ...]] = ("latency", "power")
 
 MOST_NUMBERS: Final = 1_000_000
-"""Kernels times clocks that are computed at once: about twenty such tables live at a time, 160 MB."""
+"""Most kernels times clocks that are computed at once: about twenty such tables exist at a time, 160 MB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Prepared:
-    """Workloads lowered onto a board: what of an estimate depends on no clock.
+    """Workloads lowered onto a board: the parts of an estimate that do not depend on the clock.
 
     operators, counts, coefficients, log_correction, groups, excesses (see `shape_excesses`)   of the n kernels, workload by workload
     host_s, events           by workload: time of its launches [s], events of POWER_TERMS (v, 7)
-    edges, block_edges       (v + 1) where the kernels, and the blocks, of each workload start
-    kinds, kind              the kinds of kernels, and the number of each kernel's
-    priors                   groups of which the fit has seen no kernel
-    order, blocks, block_kind   kernels sorted by workload and kind, where each block starts, and its kind
+    edges, block_edges       (v + 1) start of the kernels, and of the blocks, of each workload
+    kinds, kind              the kinds of kernels, and the index of each kernel's kind
+    priors                   groups without fitted kernels
+    order, blocks, block_kind   kernels sorted by workload and kind, start of each block, and its kind
     """
 
     workloads: Sequence[Workload]
@@ -77,7 +77,7 @@ class Prepared:
 
 
 def prepare(workloads: Sequence[Workload], board: Board) -> Prepared:
-    """Lower the kernels of workloads together.  Raises OperatingPointError for efficiencies that cannot be."""
+    """Lower the kernels of workloads together.  Raises OperatingPointError for impossible efficiencies."""
     bundle, gpu = board.bundle, board.gpu
     operators = tuple(operator for workload in workloads for operator in workload.operators)
     counts = np.array([count for workload in workloads for count in workload.counts])
@@ -132,7 +132,7 @@ class Points:
     block_s: Array
 
     def with_columns(self, where: BoolArray, other: "Points") -> "Points":
-        """These points with other ones at the clocks `where`."""
+        """These points, replaced by `other` at the clocks `where`."""
         found = {name: getattr(self, name).copy() for name in self.__slots__}
         for name, column in found.items():
             column[:, where] = getattr(other, name)
@@ -140,7 +140,7 @@ class Points:
 
 
 def evaluate(prepared: Prepared, clock_mhz: Array) -> Points:
-    """Workloads at clocks of shape (1, c), the same for all, or (v, c), a few at a time."""
+    """Evaluate workloads at clocks of shape (1, c), the same for all, or (v, c), a few at a time."""
     step = max(1, MOST_NUMBERS // len(prepared.order))
     pieces = [_block_seconds(prepared, clock_mhz[:, i : i + step]) for i in range(0, clock_mhz.shape[1], step)]
     block_s = pieces[0] if len(pieces) == 1 else np.concatenate(pieces, axis=1)
@@ -158,7 +158,7 @@ def _block_seconds(prepared: Prepared, clock_mhz: Array) -> Array:
 
 
 def _shares(prepared: Prepared, block_s: Array) -> Array:
-    """Share of the GPU time of its workload by block, shape of `block_s` (b, c)."""
+    """Share of each block in the GPU time of its workload, shape of `block_s` (b, c)."""
     shares: Array = block_s / np.repeat(np.add.reduceat(block_s, prepared.block_edges[:-1]), np.diff(prepared.block_edges), axis=0)
     return shares
 
@@ -178,7 +178,7 @@ def _power_w(prepared: Prepared, clock_mhz: Array, gpu_s: Array, latency_s: Arra
 
 
 def curves(prepared: Prepared) -> list[BoardCurve]:
-    """Each workload over all clocks that can be locked."""
+    """Curve of each workload over all clocks that can be locked."""
     clock_mhz = prepared.board.gpu.clocks_mhz()
     nodes_mhz, weights = curve_nodes(clock_mhz)
     gpu_s = np.exp(np.log(evaluate(prepared, nodes_mhz[None, :]).gpu_s) @ weights.T)
@@ -189,12 +189,12 @@ def curves(prepared: Prepared) -> list[BoardCurve]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Prediction:
-    """Workloads at the asked clocks under the power limit, shapes (v, c).
+    """Workloads at the requested clocks under the power limit, shapes (v, c).
 
-    sm_clock_mhz    the clock that runs; above_limit: whether power stays above the limit even at the lowest one
+    sm_clock_mhz    the actual clock; above_limit: whether power stays above the limit even at the lowest clock
     gpu_s, latency_s, power_w, launch_share   at that clock; free_latency_s: without a limit
     shares          (b, c) of the GPU time by block of `prepared`; usual_shares (b,) at the clock of the published peak rates,
-                    for workloads with kernels that the fit has not seen
+                    for workloads with kernels of unseen kinds
     latency, power  by workload: independent sources of error of ln(latency) and of ln(power) at that clock without a limit, each a number
                     or (c,)
     limits          of 90 % intervals, columns (2, v · c)
@@ -229,7 +229,7 @@ class Prediction:
         return seconds, static_power_w(model, point, np.ones(1)) + leakage_w + own_w
 
     def power_parts_w(self, i: int) -> dict[str, float]:
-        """Power of a single workload at its clock i, as the equation has it, by PARTS [W]; empty for a bundle without power."""
+        """Power of a single workload at its clock i by the equation and by PARTS [W]; empty for a bundle without power."""
         board = self.prepared.board
         if board.model is None:
             return {}
@@ -240,9 +240,9 @@ class Prediction:
 
 @np.errstate(all="ignore")
 def predict(workloads: Sequence[Workload], board: Board) -> Prediction:
-    """Workloads at the clocks asked of a board.  What a GPU has no rate for, or a bundle no coefficients, is not finite.
+    """Predict workloads at the requested clocks of a board.  Values without a rate of the GPU or coefficients of the bundle are not finite.
 
-    Raises OperatingPointError for efficiencies that cannot be.
+    Raises OperatingPointError for impossible efficiencies.
     """
     prepared = prepare(workloads, board)
     asked = board.asked_mhz
@@ -306,7 +306,7 @@ def _sources(
     found: tuple[list[dict[str, Loading]], list[dict[str, Loading]]] = ([], [])
     for i, workload in enumerate(prepared.workloads):
         own, kinds = prepared.blocks_of(i)
-        single = shares.shape[1] == 1  # numbers add several times faster than arrays of one
+        single = shares.shape[1] == 1  # scalars add several times faster than arrays of length 1
         weights: Sequence[Loading] | Array = shares[own, 0].tolist() if single else shares[own]
         paced: Loading = float(launch_share[i, 0]) if single else launch_share[i]
         groups = group_shares([kind.group for kind in kinds], weights)

@@ -1,4 +1,4 @@
-"""Workload files: reading, by content whatever the name, and writing."""
+"""Workload files: reading, by content and not by name, and writing."""
 
 from pathlib import Path
 from typing import Final
@@ -15,15 +15,15 @@ from estimator.vocabulary.workload import Workload, merge_counts
 __all__ = ["read_workload", "workload_from_bytes", "write_workload"]
 
 MAX_FILE_BYTES: Final = 256 << 20
-"""No workload comes near this; more is a mistake, or a device that never ends."""
+"""Largest size of a workload file [byte]; workloads are far smaller, so a larger file is a mistake or an endless device."""
 
 
 def read_workload(path: str | Path, *, completion: bool = True, attention: str = "") -> Workload:
     """The workload in a file: the own format, or an EnergAIzer operator list.
 
-    `completion` adds what a traced list leaves out; the own format is complete.  What was assumed or left out stands in `warnings` and
-    `unknown`.
-    `attention` brings attention into one form: "eager" as separate kernels, "flash" fused, "" as it is written.
+    `completion` adds operators that a traced list leaves out; the own format is complete.  `warnings` and `unknown` list assumptions and
+    omissions.
+    `attention` converts attention into one form: "eager" as separate kernels, "flash" fused, "" unchanged.
 
     Raises WorkloadError, one line with file, entry, field, value and remedy.
     """
@@ -38,13 +38,13 @@ def read_workload(path: str | Path, *, completion: bool = True, attention: str =
     workload = workload_from_bytes(content, path, completion=completion)
     if not attention:
         return workload
-    from estimator.transforms.rewriting import with_attention  # most workloads are taken as they are
+    from estimator.transforms.rewriting import with_attention  # most workloads need no rewriting
 
     return with_attention(workload, attention)
 
 
 def workload_from_bytes(content: bytes, path: Path, *, completion: bool = True) -> Workload:
-    """The workload in the content of a file, as `read_workload` has it; `path` names it and is not opened.  Raises WorkloadError."""
+    """The workload in the content of a file, as by `read_workload`; `path` names the file and is not opened.  Raises WorkloadError."""
     require(completion, bool, "completion", "True or False")
     try:
         text = text_of(content).strip()
@@ -74,7 +74,7 @@ def workload_from_bytes(content: bytes, path: Path, *, completion: bool = True) 
 
 
 def write_workload(workload: Workload, path: str | Path) -> None:
-    """Write a workload in the own format, whole or not at all.
+    """Write a workload in the own format, atomically.
 
     Raises UnwrittenError.
     """

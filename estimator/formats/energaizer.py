@@ -1,9 +1,9 @@
 """Operator lists of the EnergAIzer artifact: [query, types] pairs in execution order.
 
 Matrix products are written there as C[dimM, dimN] with dimK reduced.  A linear layer puts its outputs into dimM and
-its tokens into dimN, a `Conv1D` layer (GPT-2) the other way round; which of the two is told by the number of tokens,
-found from the normalisations.  Element-wise entries give the size of the larger input and whether one or two
-tensors came in.  Convolutions are square, and depthwise ones are written as dense.
+its tokens into dimN, a `Conv1D` layer (GPT-2) the other way round; the number of tokens, found from the normalisations,
+distinguishes the two.  Element-wise entries give the size of the larger input and whether the input is one or two
+tensors.  Convolutions are square, and depthwise ones are written as dense.
 Source: the artifact's workload files and its trace parser (arXiv 2604.20105).
 """
 
@@ -22,7 +22,7 @@ from estimator.vocabulary.reader import FaultError, Span, fields_of, read
 from estimator.vocabulary.workload import Listing, Operator, UnknownOperator, index_array, make_operator
 
 BETWEEN_PAIRS: Final = "]], ["
-"""How a list of pairs, whose second item is a list, goes on in Python's JSON."""
+"""Text between two pairs of a list in Python's JSON, where the second item of a pair is a list."""
 
 ELEMENTWISE: Final[dict[str, tuple[str, int]]] = {
     "pointwise_add": ("add", 2),
@@ -31,7 +31,7 @@ ELEMENTWISE: Final[dict[str, tuple[str, int]]] = {
     "unspecified_scalar": ("scalar_pow", 1),
     **{name: (name, 1) for name in ("scalar_add", "scalar_mul", "relu", "gelu", "silu", "tanh", "sigmoid")},
 }
-"""Element-wise names: our operator and how many tensors of the full size it reads."""
+"""Element-wise names: our operator and its number of full-size input tensors."""
 
 TYPECAST: Final = "typecast_to_"
 ENCODER: Final = "an encoder: every token sees every other"
@@ -47,7 +47,7 @@ def _known_precision(name: str) -> None:
 
 
 Size = Annotated[int, Span(1, 1e15)]
-"""10^15 elements of one byte are a petabyte: a larger dimension is a mistake."""
+"""A dimension; 10^15 elements of one byte are a petabyte, so a larger one is a mistake."""
 Precision = Annotated[str, _known_precision]
 
 
@@ -103,7 +103,7 @@ class _Attention:
 
 
 class Entry(NamedTuple):
-    """One distinct entry of a list, read as its kind is declared (None of an unknown kind), and whether other work is fused into it."""
+    """One distinct entry of a list, read by the declaration of its kind (None: unknown kind), and whether other work is fused into it."""
 
     kind: str
     query: Any
@@ -111,10 +111,10 @@ class Entry(NamedTuple):
 
 
 def distinct_items(text: str) -> tuple[list[Any], list[int]] | None:
-    """The distinct items of a JSON list in first-seen order, and for each place of the list the number of its item; None for no list.
+    """The distinct items of a JSON list in first-seen order, and the item's index for each position; None for another JSON value.
 
-    A traced model repeats a few dozen entries a thousand times: each distinct text between two entries is decoded once.  Where a list
-    is laid out otherwise, so that pieces are no JSON, it is decoded as a whole.  Raises ValueError for what is not JSON.
+    A traced model repeats a few dozen entries a thousand times: each distinct text between two entries is decoded once.  A list with
+    another layout, whose pieces are not JSON, is decoded as a whole.  Raises ValueError for invalid JSON.
     """
     if not text.startswith("["):
         return None
@@ -131,7 +131,7 @@ def distinct_items(text: str) -> tuple[list[Any], list[int]] | None:
 
 
 def _first_places(order: Sequence[int]) -> list[int]:
-    """Where each number, given in the order in which items are first seen, stands first."""
+    """First position of each number; numbers are in first-seen order."""
     first = dict(zip(reversed(order), range(len(order) - 1, -1, -1), strict=True))
     return [first[number] for number in range(len(first))]
 
@@ -139,8 +139,8 @@ def _first_places(order: Sequence[int]) -> list[int]:
 def read_energaizer(values: Sequence[Any], order: Sequence[int], where: str) -> Listing:
     """A Listing from the distinct items of an EnergAIzer list and their order.
 
-    `where` names the file in messages, which also say the entry, the field, its value and the remedy.
-    Raises WorkloadError for anything that is not such a list, and where no entry is of a known kind.
+    `where` names the file in messages, which also state the entry, the field, its value and the remedy.
+    Raises WorkloadError for anything that is not such a list, and if no entry is of a known kind.
     """
     if not order:
         raise WorkloadError(f"{where}: the list is empty; a workload needs at least one operator")
@@ -164,7 +164,7 @@ def read_energaizer(values: Sequence[Any], order: Sequence[int], where: str) -> 
 
 
 def _entry(raw: Any, place: str) -> Entry:
-    """Raises WorkloadError."""
+    """An entry from its JSON value.  Raises WorkloadError."""
     if not isinstance(raw, list) or len(raw) != 2 or not isinstance(raw[0], dict):
         raise WorkloadError(f"{place} must be a pair [query, types], the query an object of named fields, got {raw!r:.60}")
     query, types = raw
@@ -185,7 +185,7 @@ def _entry(raw: Any, place: str) -> Entry:
 
 
 def _check(query: Any) -> None:
-    """Refuse sizes that do not go together.  Raises FaultError."""
+    """Refuse inconsistent sizes.  Raises FaultError."""
     if isinstance(query, _Attention) and query.num_heads % query.multi_query_ratio:
         raise FaultError(f"= {query.multi_query_ratio} must be a divisor of num_heads = {query.num_heads}", "multi_query_ratio")
     if isinstance(query, _Convolution):
@@ -197,7 +197,7 @@ def _check(query: Any) -> None:
 
 
 def _assumptions(entries: list[tuple[Entry, int]]) -> list[str]:
-    """What is modelled although the list leaves it open."""
+    """Assumptions of the model about properties that the list does not state."""
     plain: Counter[str] = Counter()
     for entry, count in entries:
         if isinstance(entry.query, _Elementwise) and _elementwise_meaning(entry.query.op) is None:
@@ -218,7 +218,7 @@ def _assumptions(entries: list[tuple[Entry, int]]) -> list[str]:
 def _product_roles(entries: list[Entry]) -> dict[int, str]:
     """The role of every gemm entry: "bmm", "linear" (tokens in dimN) or "conv1d" (tokens in dimM).
 
-    The number of tokens is that of the layer norms' rows; where it stands on both sides or on none, most other layers decide.
+    The number of tokens is the number of layer-norm rows; if both dimensions or neither equal it, the majority of other layers decides.
     """
     products = {i: entry.query for i, entry in enumerate(entries) if entry.kind == "gemm"}
     tokens = {entry.query.batch for entry in entries if entry.kind.startswith("layernorm")}
@@ -238,8 +238,8 @@ def _attention_roles(entries: list[Entry], order: Sequence[int]) -> dict[int, st
 
 
 # Entries → operators ------------------------------------------------------------------------------------------------
-# What is read is whole and neither too small nor too large: of families whose sizes go together with all others, operators are
-# made without asking for that again.
+# The reader has checked ranges and whole numbers.  Operators of families without further rules on their sizes are made without
+# a second check.
 
 
 def _precision(name: str) -> str:
@@ -249,7 +249,7 @@ def _precision(name: str) -> str:
 def _gemm(query: _Product, role: str) -> Operator:
     precision, out = _precision(query.precM), _precision(query.precA or query.precM)
     if precision == out == "fp32" and query.useTensorCore:
-        precision = out = "tf32"  # tensor cores take fp32 operands in this form alone
+        precision = out = "tf32"  # tensor cores accept fp32 operands only in this form
     m, n = (query.dimN, query.dimM) if role == "linear" else (query.dimM, query.dimN)
     return Operator(
         family="gemm",
@@ -296,7 +296,7 @@ def _elementwise(query: _Elementwise, _role: str) -> Operator:
 
 
 def _elementwise_meaning(name: str) -> tuple[str, int, str] | None:
-    """Our operator, tensors read and output precision of an element-wise name; None where it is unknown."""
+    """Our operator, tensors read and output precision of an element-wise name; None if unknown."""
     if name in ELEMENTWISE:
         return (*ELEMENTWISE[name], "")
     out = canonical_precision(name.removeprefix(TYPECAST)) if name.startswith(TYPECAST) else None
@@ -310,7 +310,7 @@ def _rows(family: str, operator: str) -> Callable[[_Rows, str], Operator]:
 
 
 def _attention(query: _Attention, role: str) -> Operator:
-    """Fused attention.  Its field `causal`, which the artifact does not write, goes before the role."""
+    """The operator of fused attention.  Its field `causal`, which the artifact does not write, takes precedence over the role."""
     return make_operator(
         "attention",
         "prefill",
@@ -334,4 +334,4 @@ READERS: Final[dict[str, tuple[type, Callable[[Any, str], Operator]]]] = {
     **dict.fromkeys(("layernorm", "layernorm_fusion"), (_Rows, _rows("norm", "layernorm"))),
     **dict.fromkeys(("sdpa", "flashattention_v2"), (_Attention, _attention)),
 }
-"""Kinds of entries: how each is declared, and the operator that it becomes."""
+"""Kinds of entries: the declaration of each, and the function that makes its operator."""

@@ -52,12 +52,12 @@ OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
     "host_share": (Annotated[float, Span(0.0, 1e3), "launch cost on the host, relative to a layer of the framework"], 1.0),
     "origin": (Origin, LISTED),
 }
-"""Optional fields of an operator and what they mean when left out.  No operator costs its host as much as a thousand layers."""
+"""Optional fields of an operator with their defaults.  No operator costs its host as much as a thousand layers."""
 
 
 @cache
 def entry_of(family: str) -> type:
-    """The fields of an operator of a family; made when the first one is read."""
+    """The class with the fields of an operator of a family; made when the first one is read."""
     parts: list[Any] = [("family", Literal[family]), ("operator", Annotated[str, Words(FAMILY_OPERATORS[family])])]
     parts += [("precision", Precision), ("count", Count)]
     for name in FAMILY_FIELDS[family]:
@@ -71,7 +71,7 @@ def entry_of(family: str) -> type:
 
 @dataclass(kw_only=True)
 class _Kind:
-    """What every entry holds; other fields belong to its family."""
+    """Fields of every entry; other fields belong to its family."""
 
     family: Text
     operator: Text
@@ -88,7 +88,7 @@ class _Unknown:
 
 @dataclass(kw_only=True)
 class _Memory:
-    """What the model holds in memory while it runs, at least [byte]"""
+    """Least memory of the model while it runs [byte]"""
 
     weights_byte: Annotated[Byte, "parameters and buffers"] = 0.0
     optimizer_byte: Annotated[Byte, "what an optimizer keeps for them"] = 0.0
@@ -115,7 +115,7 @@ def read_own(document: Mapping[str, object], where: str, default_name: str) -> W
     """A Workload from the parsed JSON of the own format.
 
     `where` names the file in messages.  A kernel family or an operator that this version does not know is kept as
-    an UnknownOperator; anything else that is wrong raises WorkloadError.
+    an UnknownOperator; any other error raises WorkloadError.
     """
     entries = document.get("operators")
     if not isinstance(entries, list) or not entries:
@@ -143,7 +143,7 @@ def read_own(document: Mapping[str, object], where: str, default_name: str) -> W
 
 
 def _read_entries(entries: list[Any]) -> tuple[dict[Operator, float], list[UnknownOperator]]:
-    """Operators with their counts, and what this version does not know.  Raises FaultError."""
+    """Operators with their counts, and operators unknown to this version.  Raises FaultError."""
     totals: dict[Operator, float] = {}
     unknown: list[UnknownOperator] = []
     for position, entry in enumerate(entries):

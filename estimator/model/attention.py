@@ -5,7 +5,7 @@ units, Q, K, V and O across DRAM once, one wave of blocks after another, rows.  
 the padded matrix work, waves, rows.  The parts add (exponent 1): fitted norms fell below 1, phases do not overlap.
 Source: FlashAttention-2 (arXiv 2307.08691) for the block structure; terms kept by ablation (docs/model.md).  Launch parameters
 were read in Dao-AILab/flash-attention: csrc/flash_attn (FlashAttention-2) and hopper (FlashAttention-3).  Serving libraries have
-kernels of their own, so the parameters stand for them by assumption.
+their own kernels; the parameters are assumed to hold for them too.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from estimator.vocabulary.workload import FAMILY_FIELDS, Operator
 
 
 class Flash:
-    """Numbers of fused attention.  Source where files are named: FlashAttention-2, else FlashAttention-3."""
+    """Parameters of fused attention.  Source of named files: FlashAttention-2, else FlashAttention-3."""
 
     QUERY_TILE = 128.0
     """Query rows of a block: FlashAttention-2, flash_fwd_launch_template.h (run_mha_fwd_hdim32 to 256), for compute capability 8.0;
@@ -42,19 +42,19 @@ class Flash:
 
     RESIDENT_BLOCKS = 2.0
     LARGE_HEAD = 128.0
-    """Blocks that share an SM, by their registers (128 threads of up to 255); those of larger heads have it to themselves, by their
+    """Blocks that share an SM, limited by registers (128 threads of up to 255).  Blocks of larger heads do not share one, limited by
     shared memory: kernel_traits.h (kSmemSize: 64 KiB for heads of 128, 96 and 128 KiB for 192 and 256, of an A100's 164) and
-    flash_api.cpp (set_params_splitkv plans for two blocks an SM, there whatever the head)."""
+    flash_api.cpp (set_params_splitkv plans for two blocks an SM, for every head)."""
 
     LARGEST_QUANTISATION = 1.3
-    """Where persistent blocks share out the work, a partly filled last wave costs at most this factor (assumed)."""
+    """Largest factor by which a partly filled last wave slows down persistent blocks, which distribute the work (assumed)."""
 
     UNEQUAL_TAIL = 0.5
-    """Blocks of a triangle end this share of the longest block after the even share of their work (assumed).  FlashAttention-3 hands
-    out the longest first (tile_scheduler.hpp, DynamicPersistentTileScheduler), FlashAttention-2 starts them in the order of rows."""
+    """Delay of the last block of a triangle after the even share of the work, as a share of the longest block (assumed).  FlashAttention-3
+    starts the longest first (tile_scheduler.hpp, DynamicPersistentTileScheduler), FlashAttention-2 starts them in the order of rows."""
 
     EQUAL_LENGTHS = 1.01
-    """Blocks whose longest is within this factor of their mean are equal."""
+    """Largest ratio of the longest block to the mean for which blocks count as equal."""
 
     COMBINE_CLOCKS = 2000.0
     """Decode: ideal cost of the kernel that joins the shares of a split cache, kept in fp32 (set_params_splitkv, out_accum) [SM clock]
@@ -70,14 +70,13 @@ class Flash:
     """Lane instructions for each score: scale, running maximum, subtraction, sum, rescaling, conversion (assumed)."""
 
     SERIAL_CONTEXT = 1024.0
-    """Decode: longer contexts are split among blocks; up to here one block walks along them [token] (assumed).  FlashAttention-2 splits
+    """Decode: longest context that one block processes; longer ones are split among blocks [token] (assumed).  FlashAttention-2 splits
     whenever that fills idle SMs, FlashAttention-3 from five tiles of keys on (heuristics.h, num_splits_heuristic)."""
 
     SHARED_PASSES, WIDE_SHARED_PASSES, SHARING_SHARED_PASSES = 5.0, 9.0, 3.0
-    """Shared-memory passes over a block's keys and values: one write, and one read by each of four warps, which have query rows of their
-    own (kernel_traits.h, TiledMma); large heads have eight warps a block (run_mha_fwd_hdim192; run_mha_fwd_hdim256 where 128 KiB of shared
-    memory fit); matrix units of Hopper read shared memory themselves, for each of two warp groups (tile_size.h; Blackwell assumed
-    alike)."""
+    """Shared-memory passes over a block's keys and values: one write, and one read by each of four warps, which have separate query rows
+    (kernel_traits.h, TiledMma); large heads have eight warps a block (run_mha_fwd_hdim192; run_mha_fwd_hdim256 if 128 KiB of shared
+    memory fit); matrix units of Hopper read shared memory directly, for each of two warp groups (tile_size.h; Blackwell assumed equal)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -181,7 +180,7 @@ def decode_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
     partial_byte = blocks * Gemm.PARTIAL_BYTES * c.queries * c.heads / c.kv_heads * c.head_dim
     busiest_math = busiest * 4.0 * group * Flash.KEY_TILE * c.head_dim / c.flop_per_clock
     busiest_scores = busiest * group * Flash.KEY_TILE
-    if gpu.architecture in SHARING_ARCHITECTURES:  # blocks share out the work: it is even
+    if gpu.architecture in SHARING_ARCHITECTURES:  # blocks distribute the work evenly
         busiest_math, busiest_scores = even, scores / gpu.num_sms
     useful = 4.0 * scores * c.head_dim
     return make_phases(

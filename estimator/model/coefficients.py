@@ -1,6 +1,6 @@
-"""Coefficients: what the fit learns for each kernel group, their meaning and where they start.
+"""Coefficients: the fitted parameters of each kernel group, their meaning and their priors.
 
-A coefficient named after a phase is the paper's lambda: real time of the phase over its ideal time, 1 where the
+A coefficient named after a phase is the paper's lambda: real time of the phase over its ideal time, 1 if the
 hardware reaches its published rate.  `epsilon_s` is the fixed cost of a kernel.  All are positive, are fitted in
 logarithms, and start from a prior: a centre and a width (standard deviation of the natural logarithm).
 Source of the priors: fits of published measurements on A100, H100 and H200, see docs/model.md.
@@ -20,8 +20,8 @@ DEFAULTS: Final[dict[str, float]] = {
     "epsilon_s": 3.0e-6, "floor_s": 0.0, "offset_s": 0.0, "exponent": 2.0, "wave_exponent": 1.0, "small_tile_exponent": 0.0,
     "boost_drop": 0.0, "boost_time_s": 2.0e-4, "strided": 1.0, "widest_split": 0.0, "l2_knee": 0.0, "l2_knee_exponent": 4.0,
 }  # fmt: skip
-"""Coefficients that are not a phase's lambda, with their values where a group does not name them; a lambda is 0 then: its phase does not
-exist."""
+"""Coefficients that are not a phase's lambda, with their values for groups that do not name them; a lambda that is not named is 0: its
+phase does not exist."""
 
 COEFFICIENTS: Final = (*OVERLAPPED, *SERIAL, *DEFAULTS)
 COLUMN: Final[dict[str, int]] = {name: i for i, name in enumerate(COEFFICIENTS)}
@@ -59,7 +59,7 @@ MEANING: Final[dict[str, str]] = {
     "l2_knee": "working set, in L2 sizes, up to which repeated launches find their data in L2 [1]",
     "l2_knee_exponent": "sharpness of that transition [1]",
 }
-"""What each coefficient means, with its unit."""
+"""Meaning and unit of each coefficient."""
 
 EFFICIENCY_COEFFICIENTS: Final[dict[str, tuple[str, ...]]] = {
     "dram": ("dram", "dram_activations", "epilogue"),
@@ -73,7 +73,7 @@ EFFICIENCY_COEFFICIENTS: Final[dict[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prior:
-    """Where a coefficient starts: centre, in its unit, and standard deviation of its natural logarithm."""
+    """Prior of a coefficient: centre, in its unit, and standard deviation of its natural logarithm."""
 
     centre: float
     width: float
@@ -96,6 +96,11 @@ def group_key(operator: Operator) -> str:
     return ".".join(parts)
 
 
+LONG_ROW: Final = 1024
+"""Longest row of the short class [element].  In libraries each longer row of a softmax has its own block, while shorter ones share one;
+each row of a layer or RMS norm has its own block, and the same length separates the classes (assumed)."""
+
+
 def _length_class(operator: Operator) -> str:
     """Sequence-length class of an attention kernel; libraries switch kernels near these lengths."""
     if operator["context"] >= 1024:
@@ -115,13 +120,13 @@ def longest_prefix(key: str, known: Iterable[str]) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CoefficientTable:
-    """Coefficients of groups, ready to be looked up: the row of each group, and rows (g + 1, len(COEFFICIENTS)), the last DEFAULTS."""
+    """Coefficients of groups, ready for lookup: the row of each group, and rows (g + 1, len(COEFFICIENTS)), the last DEFAULTS."""
 
     number: dict[str, int]
     vectors: Array
 
     def rows(self, keys: Iterable[str]) -> tuple[Array, list[str | None]]:
-        """As `coefficient_rows`."""
+        """Same result as `coefficient_rows`."""
         found: dict[str, str | None] = {}
         served = [found[key] if key in found else found.setdefault(key, longest_prefix(key, self.number)) for key in keys]
         none = len(self.number)
@@ -136,9 +141,9 @@ def coefficient_table(groups: Mapping[str, Mapping[str, float]]) -> CoefficientT
 
 
 def coefficient_rows(groups: Mapping[str, Mapping[str, float]], keys: Iterable[str]) -> tuple[Array, list[str | None]]:
-    """Coefficients of kernels, shape (n, len(COEFFICIENTS)), and the group that served each (None: none does).
+    """Coefficients of kernels, shape (n, len(COEFFICIENTS)), and the group that they come from (None: no group).
 
-    A kernel without a group gets DEFAULTS, which is no prediction; the caller must say so.
+    A kernel without a group gets DEFAULTS, which is no prediction; the caller must report it.
     """
     return coefficient_table(groups).rows(keys)
 
@@ -161,7 +166,7 @@ def column_index(names: Iterable[str]) -> IntArray:
 
 HOST_LAUNCH: Final = "host_launch"
 HOST_OVERLAP: Final = "host_overlap"
-"""The parameters of the host, which no kernel has."""
+"""Parameters of the host, which do not belong to a kernel."""
 
 _MATRIX: Final = ("gemm", "gemm.bmm", "conv")
 _STREAM: Final = ("conv.depthwise", "softmax", "norm", "reduction", "elementwise", "copy", "copy.transpose", "copy.layout")
@@ -182,7 +187,7 @@ TIED_COEFFICIENTS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
 
 
 def parameter_targets(name: str, groups: Iterable[str]) -> list[tuple[str, str]]:
-    """(group, coefficient) pairs among `groups` that a parameter multiplies; empty for the host's and for names of no coefficient."""
+    """(group, coefficient) pairs among `groups` that a parameter multiplies; empty for host parameters and unknown names."""
     if name in TIED_COEFFICIENTS:
         roots, coefficients = TIED_COEFFICIENTS[name]
         served = [group for group in groups if _root(group) in roots]
@@ -192,7 +197,7 @@ def parameter_targets(name: str, groups: Iterable[str]) -> list[tuple[str, str]]
 
 
 def _root(group: str) -> str:
-    """The tied group whose parameters serve a group: its longest prefix among them."""
+    """The tied group whose parameters apply to a group: its longest prefix among the tied groups."""
     known = (*_MATRIX, *_STREAM)
     while group and group not in known:
         group = group.rpartition(".")[0]

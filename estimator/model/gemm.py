@@ -3,21 +3,21 @@
 Phases of one candidate tile (units as in `estimator.model.phases`):
 
     math      waves · 2·tile_m·tile_n·kk / R                   blocks in whole waves of filled SMs
-    l2        blocks · (tile_m + tile_n)·kk·bytes / B_L2       what blocks load from L2, rows beyond the matrix aside; an SM's
-              own blocks at PORT_BYTES where few SMs work
+    l2        blocks · (tile_m + tile_n)·kk·bytes / B_L2       loads of blocks from L2 without rows beyond the matrix; limited to
+              PORT_BYTES for each SM if few SMs work
     dram      weights / BW,  dram_activations  activations / BW
     loop      rounds of resident blocks · kk · STEP_CLOCKS   the serial reduction loop; without tensor cores a
-              block's math at the rate of its own warps, which are fewer than an SM has sub-partitions where tiles are small,
+              block's math at the rate of its own warps, which for small tiles are fewer than the sub-partitions of an SM,
               or the latency of its loads
-    prologue  waves · PIPELINE_FILL · 2·tile_m·tile_n / R      filling and draining the pipeline, waves counted as those of math
+    prologue  waves · PIPELINE_FILL · 2·tile_m·tile_n / R      filling and draining the pipeline, waves counted as for math
     quantise  √(bytes² / BW² + l²) − l                         8-bit activations, l = QUANTISE_LATENCY_S
     epilogue  output / BW, of persistent blocks in part among dram_activations,
               reduce, reduce_launch, reduce_start   output and split-K reduction
-    store     the output's way from an SM, as far as no other block on it hides that
-    waves     rounds · ROUND_CLOCKS / resident blocks, and the last round's own
+    store     output transfer from an SM that no other block on it hides
+    waves     rounds · ROUND_CLOCKS / resident blocks, and once more for the last round
 
-Without tensor cores a block has an SM to itself in the count of waves, and K is padded to 8.  `padded_k` of a convolution counts the
-channels that a library adds to those of its operands.
+Without tensor cores the count of waves assumes one block an SM, and K is padded to 8.  `padded_k` of a convolution includes the
+channels that a library adds.
 
 Sources: EnergAIzer (arXiv 2604.20105) for the three parts of a block's life; wave counting in filled SMs, the
 geometric mixture of waves and the split-K terms were found on published A100, H100 and H200 measurements
@@ -37,14 +37,14 @@ from estimator.vocabulary.quantities import HZ_PER_MHZ, Array, IntArray
 
 
 class Gemm:
-    """Numbers of a matrix product's blocks.
+    """Parameters of a matrix product's blocks.
 
-    Sources where named: CUTLASS, generator.py (GenerateSM80_TensorOp_16816) and default_gemm_configuration.h; cuBLAS assumed alike.
+    Sources of named items: CUTLASS, generator.py (GenerateSM80_TensorOp_16816) and default_gemm_configuration.h; cuBLAS assumed equal.
     """
 
     FILL_AREA = 256.0 * 128.0
     """Output elements whose accumulators fill an SM's registers; smaller tiles share an SM [element] (assumed).  It is CUTLASS' largest
-    tile on Ampere: 256 threads with 128 accumulators each and, at most, as many registers for the rest."""
+    tile on Ampere: 256 threads with 128 accumulators each and at most 128 other registers."""
 
     MOST_SHARING = 4.0
     """Most blocks of a matrix product that share an SM (assumed)."""
@@ -53,32 +53,32 @@ class Gemm:
     """Ideal latency of one reduction step of one block [SM clock]; CUTLASS takes 64 at a time (ThreadblockShape)."""
 
     CUDA_STEP_CLOCKS = 300.0
-    """Without tensor cores: ideal latency of one step of a block's reduction, which has one load from L2 under way while it works on the
-    one before [SM clock] (assumed: some 200 clocks of an L2 hit, its way into shared memory and a barrier)."""
+    """Without tensor cores: ideal latency of one step of a block's reduction, which loads one step from L2 while it computes the previous
+    one [SM clock] (assumed: about 200 clocks of an L2 hit, the transfer into shared memory and a barrier)."""
 
     REDUCE_START_CLOCKS = 1000.0
-    """Ideal cost of the pass that adds the shares of a split reduction, as far as the SM clock drives it [SM clock] (assumed)."""
+    """Ideal cost of the pass that adds the shares of a split reduction: the part that follows the SM clock [SM clock] (assumed)."""
 
     PIPELINE_FILL, CUDA_PIPELINE_FILL = 80.0, 8.0
     """Filling and draining a block's pipeline, in reduction steps of its tile, with and without tensor cores."""
 
     ROUND_CLOCKS = 1000.0
-    """Ideal latency of a block beside its reduction: from its start to the first operands, and from the last product to its end
+    """Ideal latency of a block without its reduction: from its start to the first operands, and from the last product to its end
     [SM clock]."""
 
     PARTIAL_BYTES = 4.0
     """Partial results are fp32, written and read back [byte/element]."""
 
     WARP_TILE = (16.0, 64.0)
-    """Smallest and largest edge of a warp's share of the tile, of which each element from shared memory serves that many products: the
-    longest of one matrix instruction (InstructionShape, 16 × 8 × 16 on Ampere), and WarpShape."""
+    """Smallest and largest edge of a warp's share of the tile, which is the number of products for each element from shared memory: the
+    longest edge of one matrix instruction (InstructionShape, 16 × 8 × 16 on Ampere), and WarpShape."""
 
     CUDA_WARP_TILE = (64.0, 32.0)
     """A warp's share without tensor cores: 8 × 4 threads with 8 × 8 products each (OpClassSimt, there 32 × 64; simt_get_warp_threads_m)."""
 
     STEP_BYTES, CUDA_STEP = 64.0, 8.0
-    """Smallest piece of a reduction that a block takes at a time: with tensor cores 32 or 64 elements of 16 bit [byte], without them the
-    length to which its share of K is padded [element] (OpClassSimt, ThreadblockShape)."""
+    """Smallest reduction step of a block: with tensor cores 32 or 64 elements of 16 bit [byte], without them the length to which its
+    share of K is padded [element] (OpClassSimt, ThreadblockShape)."""
 
     PADDED_SHARE = 0.2
     """Energy of a product with a padded zero relative to a useful one: the unit is clocked, but few bits toggle (assumed)."""
@@ -87,30 +87,30 @@ class Gemm:
     """Lane instructions of one output element: scale, add, convert, store (assumed)."""
 
     QUANTISE_BYTES, QUANTISE_LATENCY_S = 3.0, 2.0e-6
-    """8-bit operands: activations are read in 16 bit and written in 8 [byte/element]; what of that hides behind the quantising kernels'
-    own latency, which is part of epsilon [s]."""
+    """8-bit operands: activations are read in 16 bit and written in 8 [byte/element]; latency of the quantising kernels, which hides part
+    of this transfer and is part of epsilon [s]."""
 
     PORT_BYTES = 64.0
-    """What an SM takes from L2 at most [byte/clock].  Assumed alike for all boards; vendors publish no such figure."""
+    """Largest rate of an SM's loads from L2 [byte/clock].  Assumed equal for all boards; vendors publish no such figure."""
 
     TWO_WARP_EDGE, TWO_WARP_SHARE = 64.0, 0.5
-    """Without tensor cores the square tile of this edge has two warps, which use half of an SM's four sub-partitions; all others have a
-    warp for each.  Source: launch sizes in NeuSight's tables of A100 and V100 (sgemm_64x64: 64 threads; all others: 128 or 256)."""
+    """Without tensor cores: edge of the square tile with two warps, which use half of an SM's four sub-partitions, and that share; all
+    other tiles use all four.  Source: launch sizes in NeuSight's tables of A100 and V100 (sgemm_64x64: 64 threads; others: 128 or 256)."""
 
     OUTPUT_IN_THE_OPEN = -0.5
-    """Share of the output that no other block hides, as this power of the blocks of an SM: a persistent block's output is on its way
-    while the next tile is multiplied.  −1 would leave the last block's alone, 0 all.  Chosen on published products of H100 and H200
+    """Exponent of the blocks of an SM in the share of output that no other block hides: a persistent block stores its output while it
+    multiplies the next tile.  With −1 only the last block's output is exposed, with 0 all.  Chosen on published products of H100 and H200
     (docs/model.md)."""
 
     SHORTEST_SPLIT = 128
-    """Libraries do not split K into shares shorter than this [element] (assumed)."""
+    """Shortest share of a split K in libraries [element] (assumed)."""
 
     IMPOSSIBLE_CLOCKS = 1e15
-    """Marks a candidate that a library would not offer [SM clock]."""
+    """Time of a candidate that a library would not offer [SM clock]."""
 
 
 SHARING_ARCHITECTURES: Final = frozenset({"hopper", "blackwell"})
-"""Here persistent blocks share out the last wave; elsewhere a block stays on its SM.  Source for attention: FlashAttention-3,
+"""Architectures whose persistent blocks share the last wave; elsewhere a block stays on its SM.  Source for attention: FlashAttention-3,
 flash_fwd_launch_template.h (UsePersistentScheduler); for matrix products `wave_exponent` on H100 and H200 (docs/model.md)."""
 
 
@@ -119,8 +119,8 @@ class MatrixColumns:
     """Matrix products as columns of shape (n,).
 
     `batch` products C[m, n] = A[m, k]·B[k, n], their reduction padded to `padded_k`; bytes are totals over the batch;
-    `flop_per_clock` is the peak rate per SM; `element_byte` the operands' width; `tensor` 1 where tensor cores do the work;
-    `quantised` 1 where the activations are first converted to 8 bit.
+    `flop_per_clock` is the peak rate per SM; `element_byte` the operands' width; `tensor` 1 if tensor cores do the work;
+    `quantised` 1 if the activations are first converted to 8 bit.
     """
 
     batch: Array
@@ -137,7 +137,7 @@ class MatrixColumns:
     quantised: Array
 
     def select(self, index: IntArray | tuple[slice, None]) -> "MatrixColumns":
-        """The rows `index`; (…, None) gives columns of shape (n, 1), to be broadcast against candidates."""
+        """The rows `index`; (…, None) gives columns of shape (n, 1), which broadcast against candidates."""
         return MatrixColumns(**{name: getattr(self, name)[index] for name in self.__slots__})
 
 
@@ -215,10 +215,10 @@ def matrix_phases(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec) -> Ph
 
 
 def _events(c: MatrixColumns, tiles: Candidates, gpu: GpuSpec, blocks: Array, reduction: Array, partial_byte: Array) -> dict[str, Array]:
-    """What costs energy.
+    """Counts of the events that cost energy.
 
-    Blocks fetch no elements beyond the matrix's edge, but multiply zeros there.  Tensor flop are those of 16-bit operands that
-    keep the units busy as long: a unit's power hardly depends on the format that it works on.
+    Blocks fetch no elements beyond the matrix's edge, but multiply zeros there.  Tensor flop are flop of 16-bit operands that
+    take the same time: a unit's power hardly depends on its number format.
     """
     on_tensor, area, outputs = c.tensor > 0.0, tiles.tile_m * tiles.tile_n, c.batch * c.m * c.n
     edge = c.m / np.ceil(c.m / tiles.tile_m) + c.n / np.ceil(c.n / tiles.tile_n)

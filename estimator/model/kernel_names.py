@@ -1,12 +1,12 @@
-"""What the name and the grid of a matrix kernel say about it: output tile, reduction step, stages, split-K.
+"""Properties of a matrix kernel from its name and grid: output tile, reduction step, stages, split-K.
 
 Libraries write the tile as FIRSTxSECOND.  cuBLAS computes the column-major product, so its first number runs along
 the outputs (n) and the second along the tokens (m): `ampere_sgemm_128x64_tn`,
 `ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_64x3_tn`, `nvjet_tst_128x64_64x6_2x1_v_bz_TNT`.  XMMA and CUTLASS
 kernels name them the other way round: `…_tilesize128x64x8_stage3_…`, `cutlass_80_tensorop_…_256x128_32x3_tn_align8`.
-Numbers that are no tile stand there as well: instruction shapes (16x8x16, s64x128x16gemm), warps (1x2x1), slices
-(sliced1x4), clusters.  Where the grid is known it must cover the product, and it decides between the two orders;
-persistent kernels (nvjet, warp-specialised CUTLASS and XMMA of sm_90 on) have fewer blocks than tiles and are read by name.
+Names also contain other numbers: instruction shapes (16x8x16, s64x128x16gemm), warps (1x2x1), slices (sliced1x4),
+clusters.  If the grid is known, it must cover the product, and it decides between the two orders; persistent kernels
+(nvjet, warp-specialised CUTLASS and XMMA of sm_90 on) have fewer blocks than tiles and are read only by name.
 """
 
 import re
@@ -17,13 +17,13 @@ from typing import Final
 NO_TILE_WORDS: Final = re.compile(
     r"(?:tensor|warpsize|warpgroupsize|sliced|cluster|instruction|cga)_?\d+x\d+(?:x\d+)?|[a-z]\d+x\d+x\d+(?=gemm|fprop|dgrad|wgrad)"
 )
-"""Parts of a name that look like a tile."""
+"""Pattern of the parts of a name that look like a tile."""
 
 PERSISTENT: Final = re.compile(r"nvjet|warpspecialized|warpgroupsize|cutlass3x|persistent", re.IGNORECASE)
-"""Kernels whose blocks may each work through several tiles."""
+"""Pattern of kernels whose blocks may each process several tiles."""
 
 SPLIT_WORD: Final = re.compile(r"split_?k(?!reduce)|stream_?k", re.IGNORECASE)
-"""Names that say that blocks share a tile's reduction, without saying how many."""
+"""Pattern of names that indicate that blocks share a tile's reduction, without their number."""
 
 TILE: Final = re.compile(r"(?<![0-9x])(?:tilesize)?(\d{1,3})x(\d{1,3})(?:x(\d{1,3}))?(?![0-9x])")
 """A tile such as 128x64 or 128x128x8."""
@@ -38,17 +38,17 @@ STAGES_ALONE: Final = re.compile(r"_(\d{1,2})_\d+x")
 """Stages between the tiles of block and warp: `_mma_64x64x128_3_32x32x128_` (nvjet on sm_120)."""
 
 FIRST_ALONG_M: Final = ("xmma", "cutlass")
-"""Makers whose first number runs along the rows of C[m, n]."""
+"""Libraries whose first number runs along the rows of C[m, n]."""
 
 MOST_SPLITS: Final = 1024
-"""A larger ratio of grid to tiles is not a split of the reduction."""
+"""Largest ratio of grid to tiles that is a split of the reduction."""
 
 UNKNOWN: Final = float("nan")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedTile:
-    """What a name alone says: the two numbers of the tile in its order, whether the first runs along m; 0 where not named."""
+    """Tile from a name alone: the two numbers in the name's order, whether the first runs along m; 0 if not named."""
 
     first: int
     second: int
@@ -59,9 +59,9 @@ class NamedTile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelTile:
-    """Output tile along m (tokens) and n (outputs) and the number of blocks that share one, nan where unknown.
+    """Output tile along m (tokens) and n (outputs) and the number of blocks that share one, nan if unknown.
 
-    tile_k (reduction step) and stages are 0 where the name does not say.
+    tile_k (reduction step) and stages are 0 if the name does not contain them.
     """
 
     tile_m: float
@@ -75,7 +75,7 @@ NO_TILE: Final = KernelTile(tile_m=UNKNOWN, tile_n=UNKNOWN, split_k=UNKNOWN)
 
 
 def named_tile(kernel_name: str) -> NamedTile | None:
-    """The tile in a kernel's name, None where there is none; of a long template, in its first letters."""
+    """The tile in a kernel's name, None without one; only the first letters of a long template are read."""
     kernel_name = kernel_name[: 1 << 14]
     cleaned = NO_TILE_WORDS.sub("", kernel_name)
     for match in TILE.finditer(cleaned):
@@ -98,8 +98,8 @@ def named_tile(kernel_name: str) -> NamedTile | None:
 def tile_from_name(kernel_name: str, batch: float, m: float, n: float, grid: tuple[float, float, float]) -> KernelTile:
     """The tile and split of one launch of a matrix kernel that computes `batch` products C[m, n].
 
-    grid: blocks along x, y and z, nan where not recorded; then the split is unknown.  A tile whose grid cannot cover
-    the product is no tile of this product: all nan, as for a product of no finite, positive size.
+    grid: blocks along x, y and z, nan if not recorded; then the split is unknown.  All values are nan if the tile's grid
+    cannot cover the product, or if a size of the product is not finite and positive.
     """
     named = named_tile(kernel_name)
     if named is None or not (isfinite(batch * m * n) and min(batch, m, n) > 0):

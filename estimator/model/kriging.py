@@ -1,12 +1,12 @@
-"""What the equations leave over, by kriging: a weighted sum over measured kernels that resemble the one asked for.
+"""Residuals of the equations by kriging: a weighted sum over measured kernels that resemble the requested one.
 
     r(q) = Σ_i w_i · k(q, i),      k = m(Δshape / 3) · exp(−(Δclock / 2)²) + (1 + [same tile area]) · m(Δshares / 0.4)
 
 m is Matérn's covariance of order 3/2, Δshape a distance in octaves, Δclock in octaves of the SM clock, Δshares the Euclidean distance
-of the shares that the phases have in a kernel's time.  Kernels that spend their time alike err alike, whatever their shape, and more
-so with the same tile.  The weights solve (K + 0.3² · I) w = e for the fit's own errors e = ln(measured / equations).
+between the phases' shares of kernel time.  Kernels with similar shares have similar errors, whatever their shape, and more so with the
+same tile.  The weights solve (K + 0.3² · I) w = e for the fit's own errors e = ln(measured / equations).
 
-Scales and amplitudes are the same for all groups: fitting them to each gained nothing on simulated kernels.  Source of the method:
+Scales and amplitudes are the same for all groups: a fit for each group gained nothing on simulated kernels.  Source of the method:
 Rasmussen and Williams, Gaussian Processes for Machine Learning (2006), chapter 2 and equation 4.17.
 """
 
@@ -22,19 +22,19 @@ from estimator.vocabulary.quantities import TINY, Array, IntArray
 SHAPE_SCALE: Final = 3.0
 CLOCK_SCALE: Final = 2.0
 SHARE_SCALE: Final = 0.4
-"""Distances at which kernels stop resembling each other: of the shape and the SM clock [octave], of the shares of phases [1]."""
+"""Length scales of the covariance: of the shape and the SM clock [octave], of the shares of phases [1]."""
 
 NOISE: Final = 0.3
-"""What a measured kernel shares with no other, relative to each of the terms of the covariance [1]."""
+"""Independent error of a measured kernel, relative to each term of the covariance [1]."""
 
 SHARES: Final = ("math", "l2", "dram", "issue", "loop", "sfu", "clocked", "fixed")
-"""Parts of a kernel's time: the terms of the norm, and what is added to it, by whether the SM clock drives it."""
+"""Parts of a kernel's time: the terms of the norm, and the serial time that the SM clock drives and does not drive."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PhaseFeatures:
-    """How kernels spend their time, columns of shape (n,): log2 of the SM clock in Hz, elements of the output tile (0: none), and
-    SHARES of the GPU time, shape (n, 8).
+    """Shares of kernel time, and columns of shape (n,): log2 of the SM clock in Hz, elements of the output tile (0: none), and SHARES of
+    the GPU time, shape (n, 8).
     """
 
     log_clock: Array
@@ -56,7 +56,7 @@ class Kriging:
 
 
 def phase_features(phases: Phases, coefficients: Array, sm_clock_hz: Array, ratio: Array) -> PhaseFeatures:
-    """Features of kernels at their clocks; arguments as of `kernel_seconds`, with phases of shape (n, ·)."""
+    """Features of kernels at their clocks; arguments as in `kernel_seconds`, with phases of shape (n, ·)."""
     clocks, seconds, exponent, serial_clocks, serial_s = norm_parts(phases, coefficients, ratio)
     terms = clocks / sm_clock_hz[:, None] + seconds
     parts = np.column_stack([terms, serial_clocks / sm_clock_hz, serial_s])

@@ -21,12 +21,12 @@ EIGHT_BIT: Final = frozenset({"fp8", "int8", "nvfp4"})
 """Operand precisions into which linear layers first convert their activations."""
 
 PRODUCTS_AT_ONCE: Final = 512
-"""Matrix products whose candidate tiles are compared together: dozens of candidates each, with dozens of numbers."""
+"""Most matrix products whose candidate tiles are compared together: dozens of candidates each, with dozens of numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Lowered:
-    """Kernels on a GPU: phases of shape (n, ·), and tile_m, tile_n, split of shape (n,) (nan where there is no tile)."""
+    """Kernels on a GPU: phases of shape (n, ·), and tile_m, tile_n, split of shape (n,) (nan without a tile)."""
 
     phases: Phases
     tile_m: Array
@@ -36,7 +36,7 @@ class Lowered:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class KnownTiles:
-    """Tiles known from kernel names or a predictor, shape (n,); nan where unknown (then the fastest candidate is taken)."""
+    """Tiles known from kernel names or a predictor, shape (n,); nan if unknown (then the fastest candidate is used)."""
 
     tile_m: Array
     tile_n: Array
@@ -98,8 +98,8 @@ def _matrix_row(operator: Operator, gpu: GpuSpec) -> tuple[float, ...]:
         own, taps = channels / groups, kernel_h * kernel_w
         batch, m, n, k = groups, b * out_h * out_w, filters / groups, own * kernel_h * kernel_w
         weight, activation = filters * k * width, b * channels * height * width_px * width
-        # On tensor cores a library pads channels to 16 bytes, the few of a first layer with stride 2 to 4 (NVIDIA, Convolutional
-        # Layers User's Guide: checklist; Channels In And Out).
+        # On tensor cores a library pads channels to 16 bytes, but the few channels of a first layer with stride 2 to 4 channels
+        # (NVIDIA, Convolutional Layers User's Guide: checklist; Channels In And Out).
         granule = 4.0 if own <= 4.0 and stride == 2.0 else 16.0 / width
         padded = float(np.ceil(own / granule)) * granule * taps if tensor else k
     rate = gpu.matrix_flop_per_clock(operator.precision, operator.cuda_cores)
@@ -108,7 +108,7 @@ def _matrix_row(operator: Operator, gpu: GpuSpec) -> tuple[float, ...]:
 
 
 def _choose(tiles: dict[str, Array], columns: MatrixColumns, gpu: GpuSpec, coefficients: Array) -> None:
-    """Write what is not known (nan) of the tiles of every product, shape (n,): of the candidate of least predicted time."""
+    """Fill unknown tiles (nan) of products, shape (n,), with the candidate of least predicted time."""
     unknown = np.flatnonzero(np.isnan(np.stack(list(tiles.values()))).any(axis=0)).tolist()
     kinds: dict[tuple[bool, float], list[int]] = {}
     on_cuda, widest_split = (columns.tensor == 0.0).tolist(), coefficients[:, COLUMN["widest_split"]].tolist()
@@ -127,7 +127,7 @@ def _choose(tiles: dict[str, Array], columns: MatrixColumns, gpu: GpuSpec, coeff
 def candidates_of(
     operators: Sequence[Operator], gpu: GpuSpec, known: KnownTiles | None = None, widest_split: float = 0.0
 ) -> tuple[Phases, BoolArray]:
-    """Phases of every tile that kernels of one kind may have, shape (n, c, ·), and where the tile is known, shape (n,).
+    """Phases of every possible tile of kernels of one kind, shape (n, c, ·), and whether the tile is known, shape (n,).
 
     A known tile is its row's first candidate.  Kernels without tiles have one candidate.  The operators must be of
     one phase kind, and matrix products all with or all without tensor cores.
@@ -156,7 +156,7 @@ STREAM_KINDS: Final[dict[str, Callable[[Sequence[Operator], GpuSpec], Phases]]] 
     "prefill": prefill_phases,
     "decode": decode_phases,
 }
-"""Equations of the families without tiles to choose."""
+"""Equations of the families without a choice of tiles."""
 
 
 def is_matrix(operators: Sequence[Operator]) -> BoolArray:

@@ -1,7 +1,7 @@
-"""What a normally distributed error does to a quantity that bends with it: percentiles of a mixture of narrow normals.
+"""Percentiles of a nonlinear function of a normally distributed error, by a mixture of narrow normals.
 
-A standard normal u is a mixture of normals of width NODE_STEP at NODES.  Each of them sees a piece of straight line of a quantity q(u), so
-that q is a mixture too, of normals around q(NODES) whose widths follow the slope of q there and what else it errs by.
+A standard normal u is a mixture of normals of width NODE_STEP at NODES.  A quantity q(u) is almost linear within each of them, so q is a
+mixture too: normals around q(NODES) whose widths follow the slope of q there and its other errors.
 """
 
 import math
@@ -13,13 +13,13 @@ from estimator.vocabulary.quantities import NORMAL_90, Array
 
 NODE_STEP: Final = 0.2
 NODES: Final = np.arange(-20.0, 21.0) * NODE_STEP
-"""A standard normal distribution as a mixture: normals of width NODE_STEP at these places."""
+"""Centres of the normals of width NODE_STEP that form a standard normal distribution."""
 
 NODE_WEIGHTS: Final = np.exp(-0.5 * NODES**2 / (1.0 - NODE_STEP**2)) / np.sum(np.exp(-0.5 * NODES**2 / (1.0 - NODE_STEP**2)))
-"""Their shares: with these the mixture is the standard normal distribution to four digits of what lies in its tails."""
+"""Weights of the normals at NODES: the mixture equals the standard normal distribution to four digits of its tail probabilities."""
 
 TAILS: Final = np.array([[0.05], [0.95]])
-"""What lies below the limits of a 90 % interval."""
+"""Probabilities below the limits of a 90 % interval."""
 
 LEAST_STD: Final = 1e-6
 """The least width of a part of the mixture, in logarithms."""
@@ -28,9 +28,9 @@ _DENSITY: Final = 1.0 / math.sqrt(2.0 * math.pi)
 
 
 def mixture_limits(mean: Array, std: Array) -> Array:
-    """5th and 95th percentile, shape (2, q), of quantities that are `mean` (q, nodes) at NODES and err by `std` (q,) beside.
+    """5th and 95th percentile, shape (2, q), of quantities with values `mean` (q, nodes) at NODES and an additional error `std` (q,).
 
-    To a few 1e-9 of the narrowest part's width beside what `normal_cdf` is right to.
+    The error is a few 1e-9 of the narrowest part's width, in addition to the error of `normal_cdf`.
     """
     width = _widths(mean, std)
     inverse = 1.0 / width
@@ -40,9 +40,9 @@ def mixture_limits(mean: Array, std: Array) -> Array:
     middle = mean @ NODE_WEIGHTS
     scatter = NORMAL_90 * np.sqrt(((mean - middle[:, None]) ** 2 + width**2) @ NODE_WEIGHTS)
     found: Array = np.minimum(np.maximum(np.array([middle - scatter, middle + scatter]), low), high)
-    # The step after one of a hundredth of the narrowest part's width would be shorter by the square of that.
+    # Convergence is at least quadratic: after a step of a hundredth of the narrowest part's width the next one is below 1e-4 of it.
     last, moves = 1e-2 * width.min(axis=1), np.full(found.shape, True)
-    for _ in range(40):  # Halley's steps, at most twice Newton's; halvings where these leave the interval
+    for _ in range(40):  # Halley's steps, at most twice Newton's; bisection if these leave the interval
         score = found[..., None] - mean
         score *= inverse
         below, bell = _below_and_bell(score)
@@ -58,16 +58,16 @@ def mixture_limits(mean: Array, std: Array) -> Array:
         step /= np.maximum(1.0 + 0.5 * step * fall / density, 0.5)
         tried = found - step
         tried = np.where((tried >= low) & (tried <= high), tried, 0.5 * (low + high))
-        long = moves & (np.abs(tried - found) > last)  # of what is unknown nothing is
+        long = moves & (np.abs(tried - found) > last)  # False for unknown quantities
         found = np.where(moves, tried, found)
-        moves = long  # what one quantity comes to is no matter of those beside it
+        moves = long  # each quantity converges independently of the others
         if not moves.any():
             break
     return found
 
 
 def _widths(mean: Array, std: Array) -> Array:
-    """Widths of the parts: the slope of the quantity at each node times the node's width, and what it errs by beside."""
+    """Widths of the parts: the slope of the quantity at each node times the node's width, and the additional error."""
     change = np.empty_like(mean)  # over one step
     change[:, 1:-1] = 0.5 * (mean[:, 2:] - mean[:, :-2])
     change[:, 0], change[:, -1] = mean[:, 1] - mean[:, 0], mean[:, -1] - mean[:, -2]

@@ -1,10 +1,10 @@
-"""Phases: the ideal times of which every kernel's time is made, and the events that cost energy.
+"""Phases: the ideal times that form the time of every kernel, and the events that cost energy.
 
-A kernel's phases are columns.  *Overlapped* phases run beside each other and join by a p-norm (p → ∞ is the
-maximum of a roofline, p = 1 their sum); *serial* phases add.  A phase that the SM clock drives is held in SM
-clocks, one that it does not drive in seconds, so that one set of columns serves every clock.
+A kernel's phases are columns.  *Overlapped* phases run in parallel and combine by a p-norm (p → ∞ is the
+maximum of a roofline, p = 1 their sum); *serial* phases add.  A phase that the SM clock drives is stored in SM
+clocks, any other in seconds, so that one set of columns serves every clock.
 
-Classes of columns are not compared as wholes (`eq=False`, here and elsewhere): arrays have no one truth value.
+Classes of columns are not compared as a whole (`eq=False`, here and elsewhere): arrays have no single truth value.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from estimator.vocabulary.quantities import MODULES, Array, IntArray
 
 OVERLAPPED: Final = ("math", "l2", "dram", "dram_activations", "issue", "loop", "sfu", "wait")
 """Columns of overlapped phases; `dram` and `dram_activations` are one term of the norm, with a lambda each, and so are
-`loop` and `wait`: the parts of a latency that the SM clock drives, and that memory has."""
+`loop` and `wait`: the parts of a latency that follow the SM clock and the memory."""
 
 OVERLAPPED_TERM: Final = (0, 1, 2, 2, 3, 4, 5, 4)
 """The term of the p-norm to which each overlapped column belongs."""
@@ -31,10 +31,10 @@ SERIAL: Final = (
 SERIAL_CLOCKED: Final = (True, False, True, False, True, False, True, True, True, True, True)
 
 START_CLOCKS: Final = 1000.0
-"""Ideal cost of starting and ending a kernel: what of its fixed cost the SM clock drives [SM clock] (assumed)."""
+"""Ideal cost of starting and ending a kernel: the part of its fixed cost that the SM clock drives [SM clock] (assumed)."""
 
 EVENTS: Final = MODULES
-"""Counted events by module: DRAM, L2 and shared-memory bytes; tensor flop (those of 16-bit operands that take as long); CUDA-core
+"""Counted events by module: DRAM, L2 and shared-memory bytes; tensor flop (flop of 16-bit operands that take the same time); CUDA-core
 lane instructions; special functions."""
 
 
@@ -45,11 +45,11 @@ class Phases:
     overlapped   (..., 8)  OVERLAPPED columns, [SM clock] or [s]
     serial       (..., 11)  SERIAL columns, [SM clock] or [s]
     even_math    (...,)    math clocks if blocks were spread evenly over the SMs (no wave quantisation)
-    tile_area    (...,)    elements of an output tile; 0 where there is no tile
+    tile_area    (...,)    elements of an output tile; 0 without a tile
     events       (..., 6)  EVENTS counted
     ideal_math   (...,)    useful work at the peak rate [SM clock]
     ideal_math_s (...,)    the same at the clock for which the vendor quotes it [s]; drives the clock state
-    occupied     (...,)    share of the SMs that have a block, mean over the kernel's time; drives power alone
+    occupied     (...,)    share of the SMs that have a block, mean over the kernel's time; affects only power
     """
 
     overlapped: Array
@@ -62,7 +62,7 @@ class Phases:
     occupied: Array
 
     def take(self, choice: IntArray) -> "Phases":
-        """Of candidates (n, c, …), the chosen one of each row: phases of shape (n, …)."""
+        """The chosen candidate of each row of (n, c, …): phases of shape (n, …)."""
         row = np.arange(len(choice))
         return Phases(**{name: getattr(self, name)[row, choice] for name in self.__slots__})
 
@@ -86,7 +86,7 @@ def make_phases(
     ideal_math: Array | float = 0.0,
     peak_hz: float = 1.0,
 ) -> Phases:
-    """Phases of this shape from columns by name: times of OVERLAPPED and SERIAL, EVENTS; those that are not named are 0.
+    """Phases of this shape from columns by name: times of OVERLAPPED and SERIAL, EVENTS; absent columns are 0.
 
     peak_hz: the clock for which the vendor quotes the rate of `ideal_math`.
     """
@@ -111,7 +111,7 @@ def _table(names: Sequence[str], columns: Mapping[str, Array | float], shape: tu
 
 
 def join_phases(parts: Sequence[Phases], index: Sequence[IntArray], count: int) -> Phases:
-    """Phases of `count` kernels from parts, each with the rows at which its kernels stand; every row is in one part."""
+    """Phases of `count` kernels from parts, each with the rows of its kernels; every row is in exactly one part."""
     if len(parts) == 1 and (index[0][1:] > index[0][:-1]).all():
         return parts[0]  # all rows in their order
     joined = {name: np.empty((count, *getattr(parts[0], name).shape[1:])) for name in Phases.__slots__}

@@ -3,9 +3,9 @@
 A module's share of dynamic power is kept as energy per event at a reference voltage, from which the capacitance
 follows: C_m = e_m · r_m / V₀², with r_m the events per clock at full activity.  Core modules scale with
 s(V) = (V/V₀)ⁿ; n = 2 is switching alone, fitted values near 3 also carry leakage, regulator losses and the warmer
-die.  DRAM has its own clock and voltage: a byte costs the same at every SM clock, and a second part, `dram_path`,
-for its way through the core's domain.  Where kernels were measured at known temperatures, leakage beyond the board at
-rest is a term of its own.
+die.  DRAM has its own clock and voltage: a byte costs the same at every SM clock; a second part, `dram_path`, covers
+its transfer through the core's domain.  If kernels were measured at known temperatures, leakage above the board at
+rest is a separate term.
 """
 
 from dataclasses import dataclass
@@ -18,13 +18,13 @@ from estimator.vocabulary.gpu import ClockTable, GpuSpec
 from estimator.vocabulary.quantities import HZ_PER_MHZ, MODULES, Array
 
 POWER_TERMS: Final = ("dram", "dram_path", "l2", "shared", "tensor", "cuda", "sfu")
-"""Terms whose energy is counted per event; `dram` alone lies outside the core's voltage domain."""
+"""Terms whose energy is counted per event; only `dram` lies outside the core's voltage domain."""
 
 _EVENT_OF_TERM: Final = np.array([EVENTS.index("dram" if term == "dram_path" else term) for term in POWER_TERMS])
 _CORE_TERM: Final = np.array([term != "dram" for term in POWER_TERMS])
 
 L2_CREDIT: Final = 0.35
-"""Share of L2 in which one kernel's result waits for the next: traffic = B²/(B + credit·L2)."""
+"""Share of L2 that keeps one kernel's result for the next: traffic = B²/(B + credit·L2)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -32,12 +32,12 @@ class PowerModel:
     """Coefficients of the power equation.
 
     event_energy_j      (7,) energy per event of POWER_TERMS at the reference voltage [J]
-    busy_w              power of SMs that run anything, at the reference point [W]
-    active_w            power of a board in use beyond idle, follows the idle curve [W]
+    busy_w              power of SMs that run any kernel, at the reference point [W]
+    active_w            additional power of a board in use above idle, follows the idle curve [W]
     voltage_exponent    n of s(V)
     l2_credit           see `dram_traffic`
     warm_knee, warm_sharpness   see `warm_dram_share`
-    leakage             None where no temperatures were measured
+    leakage             None if no temperatures were measured
     """
 
     event_energy_j: Array
@@ -53,7 +53,7 @@ class PowerModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leakage:
-    """What a die that is warmer than at rest leaks, and how warm it is.
+    """Leakage of a die that is warmer than at rest, and the die's temperature.
 
     w_per_k                          leakage for each kelvin above `idle_c`, at the reference voltage [W/K]
     idle_c                           temperature at which idle power was measured [°C]
@@ -68,7 +68,7 @@ class Leakage:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OperatingPoint:
-    """State of the board at clocks of shape (c,): SM clock [Hz], core voltage over the reference, idle power [W] and over the reference."""
+    """State of the board at clocks of shape (c,): SM clock [Hz], voltage relative to the reference, idle power [W] and relative to it."""
 
     sm_clock_hz: Array
     voltage_ratio: Array
@@ -78,9 +78,9 @@ class OperatingPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoardTables:
-    """Voltage [V] and idle power [W] over the SM clock; None where unknown, then flat.
+    """Voltage [V] and idle power [W] over the SM clock; None if unknown, then constant.
 
-    `idle_temperature_c` is the temperature at which idle power was measured, None where unknown.
+    `idle_temperature_c` is the temperature at which idle power was measured, None if unknown.
     """
 
     voltage_v: ClockTable | None
@@ -108,15 +108,19 @@ class BoardTables:
 
 
 ASSUMED_IDLE_SHARE: Final = 0.3
-"""Idle power over the power limit where no table is known; measured boards lie between 0.1 and 0.3, PCIe boards high."""
+"""Idle power over the power limit if no table is known; measured boards lie between 0.1 and 0.3, PCIe boards near 0.3."""
+
+
+LAUNCH_GAP_S: Final = 1e-6
+"""Idle time of SMs between two launches of a stream: the first drains, the second starts [s]."""
 
 
 def busy_share(latency_s: Array, occupied: Array, gpu_share: Array, sm_clock_hz: Array) -> Array:
-    """Share of `busy_w` that flows while one kernel is launched over and over, shape of `latency_s`.
+    """Share of `busy_w` that is drawn while one kernel is launched repeatedly, shape of `latency_s`.
 
-    gpu_share: share of `latency_s` for which the GPU has the kernel, below 1 where it waits for the host's next launch.
-    Nothing flows between two launches; and SMs without a block are gated, what feeds them is not.  No SM has a block while
-    a kernel starts.
+    gpu_share: share of `latency_s` for which the GPU has the kernel, below 1 if it waits for the host's next launch.
+    Between two launches the share is 0.  SMs without a block are gated, their supply is not.  No SM has a block while a
+    kernel starts.
     """
     # Between two launches of a stream SMs stand idle for about 1 µs: the first drains, the second starts.
     running = np.maximum(gpu_share - 1e-6 / latency_s, LEAST_RUNNING_SHARE)
@@ -126,23 +130,23 @@ def busy_share(latency_s: Array, occupied: Array, gpu_share: Array, sm_clock_hz:
 
 
 LEAST_RUNNING_SHARE: Final = 0.2
-"""The shortest kernels run for less than 1 µs of the 3 to 4 µs that a host needs to launch them."""
+"""Least share of a launch for which a kernel runs: the shortest run for less than 1 µs of the 3 to 4 µs that a host needs per launch."""
 
 UNGATED_SHARE: Final = 0.5
-"""Share of the busy power that flows as soon as one SM runs: clock distribution and L2 against the SMs' own (assumed)."""
+"""Share of the busy power that is drawn when at least one SM runs: clock distribution and L2, without the SMs' own (assumed)."""
 
 
 WARM_KNEE: Final = 0.8
 WARM_SHARPNESS: Final = 4.0
-"""Working set, in L2 sizes, from which on operands do not wait in L2 for their next use, and how sharp that edge is [1].
-For a board that was not measured: most of a cache keeps lines, and replacement is not perfect (assumed)."""
+"""Working set, in L2 sizes, above which operands leave L2 before their next use, and the sharpness of that edge [1].
+For boards that were not measured: most of a cache keeps lines, and replacement is not perfect (assumed)."""
 
 
 def warm_dram_share(ratio: Array, knee: float = WARM_KNEE, sharpness: float = WARM_SHARPNESS) -> Array:
     """Share of traffic that crosses DRAM when operands of `ratio` L2 sizes are used again: 1 / (1 + (knee / ratio)^sharpness).
 
-    Infinite ratios (cold operands) cross whole.  The knees that a latency fit finds are softer: DRAM time shows late, where
-    other phases hide it.
+    At infinite ratios (cold operands) all traffic crosses.  The knees of a latency fit are softer: other phases hide part of
+    the DRAM time.
     """
     with np.errstate(divide="ignore", over="ignore"):
         share: Array = 1.0 / (1.0 + (knee / np.maximum(ratio, 1e-9)) ** sharpness)
@@ -150,9 +154,9 @@ def warm_dram_share(ratio: Array, knee: float = WARM_KNEE, sharpness: float = WA
 
 
 def dram_traffic(footprint_byte: Array, l2_bytes: float, credit: float) -> Array:
-    """Bytes that cross DRAM when neighbouring kernels hand data over through L2, shape (n,).
+    """Bytes that cross DRAM when neighbouring kernels pass data through L2, shape (n,).
 
-    B²/(B + credit·L2): small tensors stay in L2, large ones do not notice it.
+    B²/(B + credit·L2): small tensors stay in L2, large ones do not benefit from it.
     """
     return footprint_byte * footprint_byte / np.maximum(footprint_byte + credit * l2_bytes, 1.0)
 
@@ -191,20 +195,23 @@ def term_scale(model: PowerModel, point: OperatingPoint) -> Array:
 
 
 def static_power_w(model: PowerModel, point: OperatingPoint, busy_share: Array) -> Array:
-    """Power that does not depend on what runs [W]: idle, active, and busy for the share of time that SMs run, shape of `busy_share`."""
+    """Power that does not depend on the kernels [W]: idle, active, and busy for the share of time that SMs run, shape of `busy_share`."""
     core = point.voltage_ratio**model.voltage_exponent * point.sm_clock_hz / (model.reference_clock_mhz * HZ_PER_MHZ)
     result: Array = point.idle_w + model.active_w * point.idle_ratio + model.busy_w * core * busy_share
     return result
 
 
 LEAKAGE_EXPONENT: Final = 3.0
-"""Leakage grows with about this power of the voltage."""
+"""Exponent of the voltage in leakage."""
+
+STRONGEST_FEEDBACK: Final = 0.5
+"""Largest gain of the feedback between leakage and temperature; no board would be stable beyond it [1]."""
 
 
 def leakage_power_w(model: PowerModel, point: OperatingPoint, other_w: Array, temperature_c: Array | None = None) -> Array:
-    """Leakage beyond the board at rest [W], shape of `other_w`, which is all other power.
+    """Leakage above the board at rest [W], shape of `other_w`, which is all other power.
 
-    temperature_c: of the die; None or nan where unknown: then as warm as boards of this power usually are, leakage included.
+    temperature_c: temperature of the die; None or nan: the usual temperature of boards at this power, leakage included.
     """
     leakage = model.leakage
     if leakage is None:
@@ -220,7 +227,7 @@ def leakage_power_w(model: PowerModel, point: OperatingPoint, other_w: Array, te
 
 
 def workload_power_w(model: PowerModel, point: OperatingPoint, gpu_s: Array, latency_s: Array, energy_j: Array) -> Array:
-    """Mean power of an iteration without a limit [W], from its GPU time and latency [s] and what its events cost [J], shape (..., c)."""
+    """Mean power of an iteration without a limit [W], from its GPU time and latency [s] and its event energy [J], shape (..., c)."""
     other_w = static_power_w(model, point, np.minimum(gpu_s / latency_s, 1.0)) + energy_j / latency_s
     power_w: Array = other_w + leakage_power_w(model, point, other_w)
     return power_w
@@ -235,7 +242,7 @@ _PART_OF_TERM: Final = ("DRAM", "DRAM", "L2", "shared", "tensor", "CUDA", "speci
 def power_parts_w(
     model: PowerModel, point: OperatingPoint, busy_share: Array, term_w: Array, temperature_c: Array | None = None
 ) -> dict[str, Array]:
-    """Power by PARTS [W], each of shape (c,), whose sum is all of it.
+    """Power by PARTS [W], each of shape (c,); their sum is the total power.
 
     term_w (c, 7): by POWER_TERMS; temperature_c: as for `leakage_power_w`.
     """
@@ -249,7 +256,7 @@ def power_parts_w(
 
 
 def tensor_rate(gpu: GpuSpec) -> float:
-    """Rate against which tensor activity is reckoned: 16-bit operands [flop / (clock · SM)]."""
+    """Reference rate of tensor activity: 16-bit operands [flop / (clock · SM)]."""
     return gpu.tensor_flop_per_clock.get("bf16", gpu.tensor_flop_per_clock.get("fp16", gpu.cuda_flop_per_clock["fp32"]))
 
 

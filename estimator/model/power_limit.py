@@ -1,10 +1,10 @@
-"""A board at its power limit: the clock at which it settles, and what power, clock and latency may be there.
+"""A board at its power limit: the clock at which it settles, and intervals of power, clock and latency there.
 
     P = max(min(P(f_asked)·e^x, L·e^y), P(f_lowest)·e^x),      f = highest clock up to f_asked with P(f)·e^x ≤ L·e^y
 
-P(f) is the power equation and x its error, common to all clocks; L is the limit and y how exactly a board holds it.  Power is
-censored: a board that would draw more holds its limit.  What the equation is wrong by then shows as another clock, hence as
-another latency.  Every limit of an interval changes without a step as a load grows past L.
+P(f) is the power equation and x its error, common to all clocks; L is the limit and y the board's error in holding it.  Power is
+censored: a board that would draw more holds its limit.  An error of the equation then appears as another clock, hence as another
+latency.  Every limit of an interval changes continuously as a load grows past L.
 """
 
 from collections.abc import Sequence
@@ -18,31 +18,31 @@ from estimator.model.mixture import NODES, mixture_limits
 from estimator.vocabulary.quantities import NORMAL_90, Array, BoolArray, IntArray
 
 LIMIT_TOLERANCE: Final = 1.001
-"""A power this close to the limit fits it."""
+"""Largest ratio of power to limit that counts as within the limit."""
 
 UNLIMITED_W: Final = 1e12
-"""A power limit that no board meets [W]; as a power cap it asks for none.  The board keeps its own limit then: rest power that was not
+"""A power limit that no board reaches [W]; as a power cap it means no cap.  The board keeps its own limit then: rest power that was not
 measured is assumed to be a share of it."""
 
 LIMIT_LN_STD: Final = 0.0075
-"""How exactly a board holds its limit: 15 throttled runs of six models on a 250 W A100-PCIe (EnergAIzer artifact, start-up removed) drew
-0.996 to 1.012 of it, 0.6 % from 1 in root mean square; a normal 90 % interval of this width is Student's, of so few models."""
+"""Standard deviation with which a board holds its limit [ln]: 15 throttled runs of six models on a 250 W A100-PCIe (EnergAIzer artifact,
+start-up removed) drew 0.996 to 1.012 of it, 0.6 % from 1 in root mean square; with this value a normal 90 % interval equals Student's."""
 
 STAYS_ABOVE: Final = "power stays above the limit of {:g} W even at the lowest clock"
 
 LIMIT_REACH: Final = 3.0
-"""A limit this many standard deviations above the equation's power leaves no trace in a 90 % interval."""
+"""Distance of the limit above the equation's power at which it no longer affects a 90 % interval [standard deviation]."""
 
 POINTS_AT_ONCE: Final = 256
-"""Points whose intervals at the limit are worked on together: the tables of more would leave the processor's caches."""
+"""Points whose intervals at the limit are computed together: larger tables would not fit into the processor's caches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Settled:
     """Operating points under a power limit, columns of shape (c,).
 
-    asked_mhz, free_s, free_w        clock asked for [MHz], with the latency [s] and the power [W] by the equations there
-    clock_mhz, latency_s, power_w    clock that runs, with what is stated for it
+    asked_mhz, free_s, free_w        requested clock [MHz], with the latency [s] and the power [W] of the equations there
+    clock_mhz, latency_s, power_w    actual clock, with the reported latency and power
     """
 
     asked_mhz: Array
@@ -68,9 +68,9 @@ class BoardCurve:
     def settled_mhz(self, limit_w: Array | float, asked_mhz: Array, asked_w: Array) -> Array:
         """SM clock at which a board settles under its power limit [MHz], the shape to which the arguments broadcast.
 
-        asked_w: power at the asked clocks, which may lie between two steps.  A board over its limit walks down from there over its own
-        clocks and alternates between the highest one that fits and the next, so that on average it holds the limit: its mean clock
-        lies between them.  Where even the lowest clock does not fit, it runs at that.
+        asked_w: power at the requested clocks, which may lie between two steps.  A board over its limit lowers its clock step by step and
+        alternates between the highest one within the limit and the next, so that it holds the limit on average: its mean clock lies
+        between them.  If even the lowest clock exceeds the limit, the board runs at the lowest clock.
         """
         asked_mhz, asked_w, limit = np.broadcast_arrays(asked_mhz, asked_w, limit_w)
         last = self._last(asked_mhz)  # power rises with the clock
@@ -84,7 +84,7 @@ class BoardCurve:
         return settled
 
     def log_latency(self, clock_mhz: Array, asked_mhz: Array, asked_s: Array) -> Array:
-        """ln(latency [s]) at clocks up to the asked ones, at which it is `asked_s`; shape of the clocks."""
+        """ln(latency [s]) at clocks up to the requested ones, where latency is `asked_s`; shape of the clocks."""
         own, own_s, wanted = np.log(self.clock_mhz), np.log(self.latency_s), np.log(clock_mhz)
         last, asked = self._last(asked_mhz), np.log(asked_mhz)
         beyond = asked - own[last]
@@ -93,7 +93,7 @@ class BoardCurve:
         return found
 
     def _last(self, asked_mhz: Array) -> IntArray:
-        """Number of the highest clock of the board that is not above an asked one."""
+        """Index of the board's highest clock that is not above a requested one."""
         return np.searchsorted(self.clock_mhz, asked_mhz, side="right") - 1
 
 
@@ -108,9 +108,9 @@ class Ranges:
 
 
 def held_power_w(power_w: Array, clock_mhz: Array, asked_mhz: Array, lowest_mhz: float, limit_w: float) -> tuple[Array, BoolArray]:
-    """Power to state at the clocks that run [W], and where it stays above the limit, shapes of `power_w`.
+    """Reported power at the actual clocks [W], and whether it stays above the limit, shapes of `power_w`.
 
-    A board whose clock was lowered, but not to the lowest, holds its limit on average, whatever the equation says at the mean clock.
+    A board whose clock was lowered, but not to the lowest, holds its limit on average; its power is the limit, not the equation's value.
     """
     holds = (clock_mhz < asked_mhz) & (clock_mhz > lowest_mhz)
     above: BoolArray = ~holds & (power_w > limit_w * LIMIT_TOLERANCE)
@@ -119,7 +119,7 @@ def held_power_w(power_w: Array, clock_mhz: Array, asked_mhz: Array, lowest_mhz:
 
 
 def near_limit(free_w: Array, limit_w: float, power_ln_std: Array) -> BoolArray:
-    """Where the limit may be felt: power by the equation lies above it, or below by less than LIMIT_REACH standard deviations."""
+    """Whether the limit may affect a point: the equation's power is above it, or less than LIMIT_REACH standard deviations below."""
     with np.errstate(invalid="ignore"):
         near: BoolArray = free_w * np.exp(LIMIT_REACH * np.hypot(power_ln_std, LIMIT_LN_STD)) > limit_w
     return near
@@ -128,8 +128,8 @@ def near_limit(free_w: Array, limit_w: float, power_ln_std: Array) -> BoolArray:
 def ranges(point: Settled, curves: Sequence[BoardCurve] | None, limit_w: float, latency_ln_std: Array, power_ln_std: Array) -> Ranges:
     """90 % intervals of clock, latency, power and energy.
 
-    curves: of workloads whose points lie one after the other, equally many each; None where no point is `near_limit`.  The deviations
-    are those of the equations at the clock that runs, shape (c,).
+    curves: curves of workloads whose points are consecutive, the same number for each; None if no point is `near_limit`.  The deviations
+    are those of the equations at the actual clock, shape (c,).
     """
     energy_ln_std = np.sqrt(latency_ln_std**2 + power_ln_std**2)
     found = Ranges(
@@ -160,13 +160,13 @@ def _around(value: Array, half: Array) -> Array:
 def _limited(
     point: Settled, curves: Sequence[BoardCurve], owner: IntArray, limit_w: float, latency_ln_std: Array, power_ln_std: Array
 ) -> Ranges:
-    """Intervals of points near the limit; owner: number of each point's curve, ascending.
+    """Intervals of points near the limit; owner: index of each point's curve, ascending.
 
-    With d = x − y (see the top of this file) the clock depends on d alone, and what d leaves open of x and y moves both alike:
+    With d = x − y (see the top of this file) the clock depends only on d, and the rest of x and y is common to both:
 
         ln P = max(min(ln P_a + ρ·d, ln L − (1 − ρ)·d), ln P_lowest + ρ·d) + r,      ρ = σ_x² / σ_d²,   σ_r = σ_x σ_y / σ_d
 
-    d is normal and a mixture of narrow normals (`estimator.model.mixture`); r and the error of the latency equation are normal beside it.
+    d is normal and a mixture of narrow normals (`estimator.model.mixture`); r and the latency equation's error are independent normals.
     """
     spread = np.hypot(power_ln_std, LIMIT_LN_STD)
     share, rest = ((power_ln_std / spread) ** 2)[:, None], power_ln_std * LIMIT_LN_STD / spread
@@ -192,23 +192,23 @@ def _limited(
 
 
 def std_of(value: Array, limits: Array) -> Array:
-    """Standard deviation that stands for a 90 % interval: value times half the width of the interval of its logarithm over 1.645.
+    """Standard deviation equivalent to a 90 % interval: value times half the width of the interval of its logarithm over 1.645.
 
-    Of a normal logarithm it is its own; limits: as in Ranges.
+    For a normal logarithm it is exact; limits: as in Ranges.
     """
     std: Array = value * np.log(limits[1] / limits[0]) / (2.0 * NORMAL_90)
     return std
 
 
 CURVE_CLOCKS: Final = 9
-"""Clocks at which kernels are evaluated to know their time at all: its logarithm, as a polynomial in that of the clock, is right to
+"""Number of clocks at which kernels are evaluated for their time at all clocks: ln(time) as a polynomial in ln(clock) is accurate to
 4e-7 for the published model lists on an A100."""
 
 
 def curve_nodes(clock_mhz: Array) -> tuple[Array, Array]:
-    """Few clocks [MHz], shape (m,), and weights (c, m) by which ln(time) there gives that at all of the ascending clocks (c,).
+    """A few clocks [MHz], shape (m,), and weights (c, m) that give ln(time) at all ascending clocks (c,) from ln(time) at the few.
 
-    They are Chebyshev's nodes of ln f, and polynomials through them; where there are few clocks, these themselves.
+    They are Chebyshev's nodes of ln f and polynomials through them; for few clocks, the clocks themselves.
     """
     if len(clock_mhz) <= CURVE_CLOCKS:
         return clock_mhz, np.eye(len(clock_mhz))

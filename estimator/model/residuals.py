@@ -1,15 +1,15 @@
-"""What the equations leave over: the error of the nearest measured kernels, carried to a kernel nearby.
+"""Residuals of the equations: errors of the nearest measured kernels, applied to a similar kernel.
 
     r(q) = s · Σ w_i e_i / Σ w_i · exp(−(d₁ / reach)²),   w_i = 1 / (d_i + softening)³,   over the 8 nearest
 
 e = ln(measured / equations) of the fit's own rows, d the distance in base-2 logarithms of the shape.  |r| is bounded.
-The reach, and s for work beyond the largest that was measured (elsewhere 1), are those with which a group's largest
-kernels were forecast best from its smaller ones.
+The reach, and s for work beyond the largest that was measured (elsewhere 1), are chosen for the best forecast of a
+group's largest kernels from its smaller ones.
 
-Small groups may be kriged instead (`estimator.model.kriging`), for kernels whose phases are known: r is that sum, with the same bound.
+Small groups may use kriging instead (`estimator.model.kriging`), for kernels whose phases are known: r is that sum, with the same bound.
 
-The same neighbours give the uncertainty: σ(q) from the errors that the 25 nearest had when they were left out of the fit.
-Errors are kept twice where kernel names told the tiles: with the tiles that a prediction has, and with the named ones.
+The same neighbours give the uncertainty: σ(q) from the held-out errors of the 25 nearest.  If kernel names determine the
+tiles, errors are stored twice: with predicted tiles and with the named ones.
 """
 
 import math
@@ -29,31 +29,34 @@ from estimator.vocabulary.workload import FAMILY_FIELDS, ZERO_ALLOWED, Operator
 NEIGHBOURS: Final = 8
 SPREAD_NEIGHBOURS: Final = 25
 
+SOFTENING: Final = 0.25
+"""Distance at which a neighbour's weight is an eighth of the weight of an equal shape [octave]."""
+
 USUAL_REACH: Final = 2.0
-"""Distance of the nearest neighbour at which the correction has faded to 1/e [octave], where a bundle states no other."""
+"""Distance of the nearest neighbour at which the correction decays to 1/e [octave], if a bundle states no other."""
 
 LARGEST_CORRECTION: Final = 0.35
 """Bound of |r| [ln]."""
 
 SPREAD_OFFSET: Final = 0.01
-"""Added to the mean error of the neighbours: measurements repeat no better [ln]."""
+"""Repeatability of measurements, added to the mean error of the neighbours [ln]."""
 
 FAR: Final = 1.0
-"""Kernels whose nearest neighbour is farther than this have their own quantile [octave]."""
+"""Distance of the nearest neighbour beyond which kernels have their own quantile [octave]."""
 
 FIELD_WEIGHT: Final[dict[str, dict[str, float]]] = {
     "attention": {"batch": 0.7, "queries": 0.5, "context": 0.5, "window": 0.5, "causal": 10.0},
     "conv": {"stride": 3.0, "padding": 0.5, "kernel_h": 1.5, "kernel_w": 1.5},
 }
-"""Octaves of distance for one octave of a shape field; fields that are not named count 1."""
+"""Octaves of distance for one octave of a shape field; other fields count 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fading:
-    """How a neighbour's error loses its meaning with distance.
+    """Decay of a neighbour's error with distance.
 
-    reach         distance of the nearest neighbour at which it has faded to 1/e [octave]
-    beyond_share  share of it that holds for work beyond the largest measured [1]
+    reach         distance of the nearest neighbour at which the error decays to 1/e [octave]
+    beyond_share  share of the error that holds for work beyond the largest measured [1]
     """
 
     reach: float = USUAL_REACH
@@ -62,16 +65,16 @@ class Fading:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TierErrors:
-    """Errors of the measured kernels of a group, with their tiles told in one way; columns of shape (n,).
+    """Errors of the measured kernels of a group, with one source of tiles; columns of shape (n,).
 
     ln_error     ln(measured / equations)
-    left_out     |ln(measured / prediction)| when the kernel was left out of the fit
-    fading       how far these carry
+    left_out     |ln(measured / prediction)| of the held-out kernel
+    fading       decay of these errors with distance
     near, far    quantiles of left_out / σ that give 90 % intervals, by the distance of the nearest neighbour
     beyond       90 % half width for work, or a size, beyond the largest [ln]
-    beyond_octaves  how far beyond the largest work that was tested [octave]; farther out it grows as a random walk does
-    kriging      in place of the neighbours' errors where phases are known, with the share of it that holds for work beyond the
-                 largest measured; None where neighbours forecast better
+    beyond_octaves  tested range beyond the largest work [octave]; farther out the width grows as a random walk
+    kriging      replaces the neighbours' errors if phases are known, with its share that holds for work beyond the largest
+                 measured; None if neighbours forecast better
     """
 
     ln_error: Array
@@ -91,10 +94,10 @@ class ResidualTier:
     fields       shape fields, each with its weight
     points       (n, f) weighted log2 of these fields
     squared      (n,) sum of their squares
-    largest      (f,) largest of every size among them; infinite for fields that are no sizes, and where few shapes span no range
-    largest_work the largest work among them
-    predicted    errors with tiles as a prediction has them
-    named        errors with the tiles that kernel names tell; None where these were not used
+    largest      (f,) largest value of every size; infinite for fields that are no sizes, and if few shapes span no range
+    largest_work the largest work of these kernels
+    predicted    errors with predicted tiles
+    named        errors with the tiles from kernel names; None if these were not used
     """
 
     fields: tuple[tuple[str, float], ...]
@@ -153,7 +156,7 @@ def tier_from_document(document: TierRecord) -> ResidualTier:
     fields = tuple(zip(document["fields"], document["weights"], strict=True))
     count = len(document["ln_error"])
     sizes = (np.array(document["points"][name], dtype=np.float64) for name in document["fields"])
-    shapes = np.stack([np.broadcast_to(size, count) for size in sizes], axis=1)  # a size that all share is stored once
+    shapes = np.stack([np.broadcast_to(size, count) for size in sizes], axis=1)  # a size that all rows share is stored once
     named = document.get("named")
     points = _weighted_log(np.maximum(shapes, TINY), fields)
     return ResidualTier(
@@ -195,7 +198,7 @@ def _kriging(document: KrigingRecord, points: Array) -> tuple[Kriging, float]:
 
 
 def _column(values: Sequence[float], count: int) -> Array:
-    """A column of which one entry may stand for all."""
+    """A column of `count` entries; a single value is repeated."""
     return np.broadcast_to(np.array(values, dtype=np.float64), count)
 
 
@@ -204,9 +207,9 @@ def corrections(
 ) -> tuple[Array, Array]:
     """ln of the factor on the equations' time, and the standard deviation of ln of the corrected time, shapes (q,).
 
-    named (q,): kernels whose tile a name told; None: none.  features: of these kernels, where their phases are known.  A row longer than
-    all measured ones is a kernel that nobody rehearsed, however few rows there are: from the edge on its error grows as that of work
-    beyond the largest does.
+    named (q,): kernels whose tile comes from a name; None: none.  features: features of these kernels, if their phases are known.  No
+    held-out test covers a row longer than all measured ones, even with few rows: beyond the edge its error grows like the error of work
+    beyond the largest.
     """
     distance, index = nearest(tier.points, points, SPREAD_NEIGHBOURS, tier.squared)
     excess = np.log2(work) - np.log2(tier.largest_work)
@@ -240,9 +243,9 @@ def neighbour_error(distance: Array, ln_error: Array) -> Array:
 
 
 def faded(error: Array, distance: Array, excess: Array, fading: Fading) -> Array:
-    """r, shape (q,): what is left of the neighbours' error at a distance of the nearest [octave].
+    """r, shape (q,): the neighbours' error after its decay over the distance of the nearest [octave].
 
-    excess (q,): how far the work lies beyond the largest measured [octave]; negative inside.
+    excess (q,): distance of the work beyond the largest measured [octave]; negative inside.
     """
     share = np.where(excess > 0.0, fading.beyond_share, 1.0) * np.exp(-((distance / fading.reach) ** 2))
     result: Array = np.clip(share * error, -LARGEST_CORRECTION, LARGEST_CORRECTION)
@@ -252,7 +255,7 @@ def faded(error: Array, distance: Array, excess: Array, fading: Fading) -> Array
 def nearest(points: Array, queries: Array, count: int, squares: Array | None = None) -> tuple[Array, Any]:
     """Distances to and indices of the `count` nearest points of each query, nearest first, shapes (q, count).
 
-    squares: the points' own squares, shape (n,), where they are known already.
+    squares: the points' own squares, shape (n,), if already computed.
     """
     count = min(count, len(points))
     own = (points**2).sum(axis=1) if squares is None else squares
@@ -273,8 +276,8 @@ def log_corrections(
 ) -> tuple[Array, Array]:
     """Corrections and standard deviations of ln(time) of operators, shapes (n,).
 
-    groups: the group that served each operator.  Without a tier for that very group: no correction, deviation nan.
-    named (n,): kernels whose tile a name told; None: none.  features: how the kernels spend their time; None: unknown.
+    groups: the group of each operator's coefficients.  Without a tier for exactly that group: no correction, deviation nan.
+    named (n,): kernels whose tile comes from a name; None: none.  features: shares of kernel time; None: unknown.
     """
     correction = np.zeros(len(operators))
     deviation = np.full(len(operators), np.nan)
@@ -288,7 +291,7 @@ def log_corrections(
 
 
 def _members(groups: Sequence[str | None], residuals: Mapping[str, Tier]) -> dict[str, list[int]]:
-    """Operators by the group that served them, where it has a tier."""
+    """Indices of operators by the group of their coefficients, for groups with a tier."""
     members: dict[str, list[int]] = {}
     for i, group in enumerate(groups):
         if group is not None and group in residuals:
@@ -306,10 +309,10 @@ def log_power_corrections(
     residuals: Mapping[str, Tier],
     equation_w: Array | None = None,
 ) -> tuple[Array, Array]:
-    """As `log_corrections`, for power: groups without a power tier have no correction and a deviation of nan.
+    """Like `log_corrections`, for power: groups without a power tier have no correction and a deviation of nan.
 
-    What a group has in common is no matter of distance: it holds for all its kernels.  equation_w (n,): power by the equation [W], with
-    which it may change; without it, as at the group's mean power.
+    The common factor of a group does not depend on distance: it holds for all its kernels.  equation_w (n,): power by the equation [W], on
+    which the factor may depend; default: the group's mean power.
     """
     tiers = {group: tier["power"] for group, tier in residuals.items() if "power" in tier}
     trends = {group: _trend(tier) for group, tier in tiers.items()}
@@ -322,15 +325,15 @@ def log_power_corrections(
 
 
 NO_TREND: Final = (0.0, 0.0, 0.0, 0.0, 0.0)
-"""Common factor [ln], slope, and least, largest and mean ln(power / W) of a group whose power the equation alone tells."""
+"""Common factor [ln], slope, and least, largest and mean ln(power / W) of a group without a correction of the power equation."""
 
 
 def _trend(tier: PowerTrend | PowerTier) -> tuple[float, float, float, float, float]:
-    """What a group's power has in common, in the order of NO_TREND."""
+    """The common trend of a group's power, in the order of NO_TREND."""
     if "slope" not in tier:
         return tier["common"], 0.0, 0.0, 0.0, 0.0
     return tier["common"], tier["slope"], math.log(tier["low_w"]), math.log(tier["high_w"]), math.log(tier["middle_w"])
 
 
 LARGEST_COMMON: Final = 0.7
-"""Bound of what a group's power may have in common beyond the equation: a factor of 2 either way [ln]."""
+"""Bound of the common factor of a group's power over the equation: a factor of 2 in both directions [ln]."""

@@ -1,12 +1,12 @@
 """Kernels that stream through memory: element-wise work, copies, softmax, norms, reductions, depthwise convolution.
 
-    dram    bytes / BW                                    what misses L2
-    dram_activations  bytes read again / BW               what a second look at a row no longer finds in L2
-    l2      bytes · passes / (BYTES_PER_CLOCK · S) what an SM sustains, whatever the level
+    dram    bytes / BW                                    traffic that misses L2
+    dram_activations  bytes read again / BW               second reads of a row that has left L2
+    l2      bytes · passes / (BYTES_PER_CLOCK · S) traffic at the sustained rate of an SM, for any level
     issue   instructions / (lanes · S)                    element instructions
-    loop    (rounds of resident blocks · steps − 1) · STEP_CLOCKS   one memory latency after the other: its way to L2 and back,
-    wait    the same · MEMORY_LATENCY_S                   and what DRAM adds
-    waves   rounds after the first · ROUND_CLOCKS / resident blocks, and once more for the last round, which nothing hides
+    loop    (rounds of resident blocks · steps − 1) · STEP_CLOCKS   serial memory latencies: transfer to L2 and back,
+    wait    the same · MEMORY_LATENCY_S                   and the additional latency of DRAM
+    waves   rounds after the first · ROUND_CLOCKS / resident blocks, and once more for the last round, which no work hides
     rows, row_length                                      per-row latencies of normalisations, an SM at a time
 
 The second and third make memory kernels follow the SM clock, as they do on real boards (docs/model.md).
@@ -27,13 +27,13 @@ from estimator.vocabulary.workload import Operator, conv_output_size
 
 
 class Stream:
-    """Numbers of kernels that stream through memory.
+    """Parameters of kernels that stream through memory.
 
-    Sources where named: PyTorch, aten/src/ATen/native/cuda; NeuSight's tables of A100 and V100 show the launch sizes.
+    Source of named files: PyTorch, aten/src/ATen/native/cuda; NeuSight's tables of A100 and V100 show the launch sizes.
     """
 
     BYTES_PER_CLOCK = 16.0
-    """Memory traffic that one SM sustains [byte/clock]; found alike on A100 and A10."""
+    """Memory traffic that one SM sustains [byte/clock]; equal on A100 and A10."""
 
     INSTRUCTIONS = 8.0
     """Lane instructions of one simple element operation: load, convert, compute, store, addresses."""
@@ -46,23 +46,23 @@ class Stream:
     """Ideal latency of one row of a normalisation on an SM, and of one element of a row [SM clock]."""
 
     STEP_CLOCKS = 600.0
-    """Ideal latency of one step of a block, along its row: a load from L2 and what depends on it [SM clock]."""
+    """Ideal latency of one step of a block along its row: a load from L2 and the dependent instructions [SM clock]."""
 
     MEMORY_LATENCY_S = 3.0e-7
-    """What a load that goes on to DRAM takes longer, under load [s]; no figure of a vendor."""
+    """Additional latency of a load that misses L2, under load [s]; vendors publish no such figure."""
 
     ROUND_CLOCKS = 1000.0
-    """Ideal latency of a block from its start to its end, when nothing runs beside it [SM clock]."""
+    """Ideal latency of a block from its start to its end, when no other block runs [SM clock]."""
 
     THREADS, REGISTERS, COPY_REGISTERS = 128.0, 32.0, 40.0
-    """Threads of a block of element-wise work, and registers of each; copies that work out addresses have more.  Threads: num_threads,
-    and for copies CUDALoops.cuh (launch_legacy_kernel).  Registers are assumed; only for reductions 32 follow from the source: Reduce.cuh
-    bounds a launch to 512 threads and four blocks an SM."""
+    """Threads of a block of element-wise work, and registers of each; copies that compute addresses have more.  Threads: num_threads,
+    and for copies CUDALoops.cuh (launch_legacy_kernel).  Registers are assumed; only the 32 of reductions follow from the source:
+    Reduce.cuh bounds a launch to 512 threads and four blocks an SM."""
 
     DEPTHWISE_THREADS, DEPTHWISE_REGISTERS = 256.0, 48.0
-    """The same of a depthwise convolution (assumed).  PyTorch's own kernel has 1,024 threads with one output each and so at most 64
-    registers (DepthwiseConv2d.cu); half precision and channels-last layouts mostly go to cuDNN (Convolution.cpp,
-    use_cudnn_depthwise), whose blocks are not published."""
+    """Threads of a block of a depthwise convolution, and registers of each (assumed).  PyTorch's own kernel has 1,024 threads with one
+    output each and thus at most 64 registers (DepthwiseConv2d.cu); half precision and channels-last layouts mostly use cuDNN
+    (Convolution.cpp, use_cudnn_depthwise), whose blocks are not published."""
 
     DEPTHWISE_FIXED, DEPTHWISE_TAP = 4.5, 1.5
     """Element instructions of a depthwise convolution relative to an addition: addresses and result, and each tap; 18 for 3 × 3
@@ -72,35 +72,35 @@ class Stream:
     """Lane instructions of one tap of a depthwise filter: load, multiply-add, its share of a bounds check (assumed)."""
 
     ROW_REFETCH = 0.5
-    """Share of the rows of a depthwise filter that neighbouring rows of outputs have in common, which their blocks fetch from L2 again:
-    outputs of a block span about two rows (assumed)."""
+    """Share of a depthwise filter's rows that neighbouring output rows have in common and that their blocks fetch from L2 again: outputs
+    of a block span about two rows (assumed)."""
 
     WARP_LANES = 32.0
 
     WARP_ROW, SHARED_WARP_ROW, WARP_ROWS = 1024.0, 128.0, 4.0
-    """Softmax: longest row that stays in the registers of a warp (PersistentSoftmax.cuh, dispatch_softmax_forward), longest of two rows
-    that share a warp (batches_per_warp), and warps of such a block (128 threads) [element]."""
+    """Softmax: longest row that stays in the registers of a warp (PersistentSoftmax.cuh, dispatch_softmax_forward), longest row for which
+    two share a warp (batches_per_warp), and warps of such a block (128 threads) [element]."""
 
     SHARED_ROW_BYTES, ROW_PASSES = 48.0 * 1024.0, 3.0
-    """Longest row of a softmax that a block keeps in shared memory, the 48 KiB that CUDA grants unasked, which it writes once and reads
-    twice [byte]; longer ones come from memory three times: maximum, sum, result (SoftMax.cu: host_softmax, cunn_SoftMaxForwardSmem and
-    cunn_SoftMaxForward).  The version in NeuSight's tables has cunn_SoftMaxForward alone."""
+    """Longest row of a softmax that a block keeps in shared memory, CUDA's default of 48 KiB, with one write and two reads [byte]; longer
+    ones are read from memory three times: maximum, sum, result (SoftMax.cu: host_softmax, cunn_SoftMaxForwardSmem and
+    cunn_SoftMaxForward).  The version in NeuSight's tables has only cunn_SoftMaxForward."""
 
     ROW_SHARED_BYTES = 256.0
-    """Shared memory that one row's reduction passes through [byte] (assumed)."""
+    """Shared-memory traffic of one row's reduction [byte] (assumed)."""
 
     LARGEST_BLOCK, ROW_VECTOR, ROW_REGISTERS = 1024.0, 8.0, 40.0
-    """Softmax of longer rows: threads of the largest block (SoftMax.cu, max_threads; versions before SoftMaxForward_getBlockSize took half
-    of them), elements of a thread for which it is sized (SoftMax_getBlockSize: two vectors of 16 bytes, so 8 in fp32), and registers
+    """Softmax of longer rows: threads of the largest block (SoftMax.cu, max_threads; versions before SoftMaxForward_getBlockSize use half
+    of them), elements of a thread that determine its size (SoftMax_getBlockSize: two vectors of 16 bytes, so 8 in fp32), and registers
     of a thread (assumed)."""
 
     NORM_THREADS, NORM_VECTOR, UNROLLED, NORM_WALKS = 128.0, 4.0, 4.0, 2.0
-    """Layer and RMS norm: threads of a block and elements that each takes at once (layer_norm_kernel.cu: num_threads, vec_size), loads of
-    an unrolled loop that go out together (nvcc's usual choice; `norm_loads`), and walks along a row: statistics, result."""
+    """Layer and RMS norm: threads of a block and elements of each vector load (layer_norm_kernel.cu: num_threads, vec_size), loads of
+    an unrolled loop that are issued together (nvcc's usual choice; `norm_loads`), and passes over a row: statistics, result."""
 
     ROWS_UNDER_WAY = 16.0
-    """Rows of a norm that an SM works on at once, a block of 128 threads each: 2,048 threads, whatever their registers (assumed).  What
-    the SM's own cache cannot hold meanwhile comes from L2 again for the second walk."""
+    """Rows of a norm that an SM processes at once, a block of 128 threads each: 2,048 threads, independent of registers (assumed).  Data
+    that do not fit into the SM's own cache come from L2 again for the second pass."""
 
     REDUCTION_THREADS, REDUCTION_ELEMENTS, REDUCTION_STEPS = 512.0, 16.0, 4.0
     """Reduction: threads of a block, elements of each, in vectors of four (Reduce.cuh: MAX_NUM_THREADS, min_values_per_thread,
@@ -115,21 +115,21 @@ ELEMENT_WORK: Final[dict[str, tuple[float, float, float]]] = {
 }  # fmt: skip
 """Work of an element by operator: its issue time and the lane instructions executed, both relative to an addition, and special functions
 (exponential, reciprocal, logarithm); an operator that is not named is an addition.  The issue time also covers latencies: a reduction
-stores next to nothing, an RMS norm has no mean to subtract."""
+stores almost nothing, an RMS norm has no mean to subtract."""
 
 L2_COPIES: Final[dict[str, float]] = {"8.0": 1.5}
-"""Copies of a line that a row's second look competes with in L2, by compute capability; elsewhere one.  A100's L2 has two partitions, and
-each also caches what its own SMs read from the other's memory: of lines spread evenly over both, every second one is held twice.
+"""Mean number of copies of a line in L2 when a row is read again, by compute capability; elsewhere one.  A100's L2 has two partitions,
+and each also caches lines that its own SMs read from the other's memory: if lines are spread evenly, every second one is held twice.
 Source: NVIDIA A100 Tensor Core GPU Architecture (whitepaper), L2 cache; the mean is ours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StreamColumns:
-    """Memory kernels as columns of shape (n,): bytes in all, elements computed, weights, rows (0: none) and their length.
+    """Memory kernels as columns of shape (n,): total bytes, elements computed, weights, rows (0: none) and their length.
 
     `weight` is the issue time of an element and `event_weight` the instructions executed for it, both relative to an addition;
-    `passes` how often the input comes from L2.  `blocks` have a row each, or several; `resident` of them share an SM, and each
-    makes `steps` dependent loads.
+    `passes` is the number of reads of the input from L2.  `blocks` have one or more rows each; `resident` of them share an SM, and
+    each makes `steps` dependent loads.
     """
 
     read_byte: Array
@@ -155,7 +155,7 @@ def stream_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
     even = c.blocks / gpu.num_sms
     occupied = np.minimum(even, 1.0)
     rounds = np.ceil(even / c.resident)
-    further = rounds * c.steps - 1.0  # the first is part of the kernel's start
+    further = rounds * c.steps - 1.0  # the first step is part of the kernel's start
     turns = np.ceil(c.rows / gpu.num_sms)
     again = _read_again(c, gpu)
     return make_phases(
@@ -197,7 +197,7 @@ def _row(operator: Operator, gpu: GpuSpec) -> dict[str, float]:
     rows = dim = shared = blocks = 0.0
     steps = passes = 1.0
     resident = block_residency(gpu, Stream.THREADS, Stream.COPY_REGISTERS if operator.family in ("copy", "norm") else Stream.REGISTERS)
-    if operator.family == "conv":  # depthwise: one filter a channel, no reuse worth a matrix unit
+    if operator.family == "conv":  # depthwise: one filter a channel, too little reuse for a matrix unit
         b, channels, height, width_px, filters, kernel_h, kernel_w, stride, _, _ = operator.shape
         out_h, out_w = conv_output_size(operator)
         read, written = b * channels * height * width_px, b * filters * out_h * out_w
@@ -237,14 +237,13 @@ def block_residency(gpu: GpuSpec, threads: float, registers: float) -> float:
 
 
 def row_blocks(operator: str, rows: float, dim: float, gpu: GpuSpec) -> tuple[float, float, float]:
-    """Blocks of a kernel over rows, how many an SM works on at once, and dependent loads of one.
+    """Blocks of a kernel over rows, the number that an SM processes at once, and dependent loads of one.
 
-    Softmax keeps short rows in the registers of a warp, four warps a block; longer ones have a block each, its threads a power of two.
-    Layer and RMS norm walk along a row with 128 threads, first for its statistics, then for the result.
+    Softmax keeps short rows in the registers of a warp, four warps a block; each longer row has one block with 2^k threads.
+    Layer and RMS norm pass over a row with 128 threads, first for its statistics, then for the result.
     Source: PersistentSoftmax.cuh (dispatch_softmax_forward), SoftMax.cu (SoftMax_getBlockSize, cunn_SoftMaxForward), layer_norm_kernel.cu
-    (launch_vectorized_layer_norm_kernel, compute_stats).  Later versions give long rows of a softmax 1,024 threads always
-    (SoftMaxForward_getBlockSize), and have an RMS norm of one kernel, that of the layer norm; in others its operators are launched one by
-    one.
+    (launch_vectorized_layer_norm_kernel, compute_stats).  Later versions always use 1,024 threads for long rows of a softmax
+    (SoftMaxForward_getBlockSize), and run an RMS norm in the kernel of the layer norm; earlier ones launch its operators one by one.
     """
     if operator != "softmax":
         return rows, block_residency(gpu, Stream.NORM_THREADS, Stream.ROW_REGISTERS), Stream.NORM_WALKS * norm_loads(dim)
@@ -259,12 +258,12 @@ def row_blocks(operator: str, rows: float, dim: float, gpu: GpuSpec) -> tuple[fl
 
 
 def norm_loads(dim: float) -> float:
-    """Loads of a block that wait for one another in one walk along a row of a norm: those of its slowest warp.
+    """Number of dependent loads of a block in one pass over a row of a norm, for its slowest warp.
 
-    Each thread takes every 128th vector of four elements, and the compiler unrolls that loop by four: four loads go out together, those
-    of what is left one by one.  Where some lanes of a warp have a multiple of four to take and others one less, the warp walks both
-    ways, one after the other: on A100 and V100 rows of 1,540 to 2,044 and of 3,588 to 4,092 elements take 10 to 20 % longer than those
-    of 1,536, 2,048 and 4,096.  Source: layer_norm_kernel.cu (compute_stats); the unrolling is inferred from these times.
+    Each thread loads every 128th vector of four elements, and the compiler unrolls that loop by four: four loads are issued together, the
+    remaining ones one by one.  If some lanes of a warp have a multiple of four loads and others one less, the warp runs both branches, one
+    after the other: on A100 and V100 rows of 1,540 to 2,044 and of 3,588 to 4,092 elements take 10 to 20 % longer than rows of 1,536,
+    2,048 and 4,096.  Source: layer_norm_kernel.cu (compute_stats); the unrolling is inferred from these times.
     """
     fewest, rest = divmod(float(math.ceil(dim / Stream.NORM_VECTOR)), Stream.NORM_THREADS)
     most, lanes, unrolled = fewest + (rest > 0.0), Stream.WARP_LANES, Stream.UNROLLED
@@ -276,10 +275,10 @@ def norm_loads(dim: float) -> float:
 
 
 def reduction_blocks(_: str, rows: float, dim: float, gpu: GpuSpec) -> tuple[float, float, float]:
-    """Blocks of a sum over rows, how many an SM works on at once, and dependent loads of one.
+    """Blocks of a sum over rows, the number that an SM processes at once, and dependent loads of one.
 
-    Long rows have at least two blocks for each SM, if there are as many rows.  In PyTorch threads of shorter rows, 16 rows a block, have
-    more elements each, and rows are split for four blocks for each SM at most: the even share and the two blocks are assumed.
+    Long rows have at least two blocks for each SM, if there are enough rows.  In PyTorch threads of shorter rows, 16 rows a block, have
+    more elements each, and rows are split for at most four blocks for each SM: the even share and the two blocks are assumed.
     """
     blocks = float(math.ceil(rows * dim / (Stream.REDUCTION_THREADS * Stream.REDUCTION_ELEMENTS)))
     if dim >= Stream.REDUCTION_THREADS:

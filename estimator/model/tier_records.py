@@ -1,4 +1,4 @@
-"""What a bundle holds of measured kernels: their errors against the equations, at the points of their shapes."""
+"""Records of measured kernels in a bundle: their errors against the equations, at the points of their shapes."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict
@@ -19,7 +19,7 @@ Share = Annotated[float, Span(0.0, 1.0)]
 
 
 class KrigingRecord(TypedDict):
-    """Gaussian-process weights of a group's rows; a column whose entries are all alike may be one entry long."""
+    """Gaussian-process weights of a group's rows; a column of equal entries may have one entry."""
 
     shape: Annotated[tuple[Count, ...], LEAST_ONE, "place of each row's shape among the tier's points"]
     sm_clock_mhz: Annotated[tuple[ClockMhz, ...], LEAST_ONE, "SM clock of each row [MHz]"]
@@ -30,7 +30,7 @@ class KrigingRecord(TypedDict):
 
 
 class ErrorRecord(TypedDict):
-    """Errors of a group's points, with their tiles known in one way; a column whose entries are all alike may be one entry long."""
+    """Errors of a group's points, with one source of tiles; a column of equal entries may have one entry."""
 
     ln_error: Annotated[tuple[LnError, ...], LEAST_ONE, "ln(measured / equations) at each point"]
     left_out: Annotated[tuple[AbsoluteLnError, ...], LEAST_ONE, "magnitude of ln(measured / prediction) of each point left out of the fit"]
@@ -44,7 +44,7 @@ class ErrorRecord(TypedDict):
 
 
 class PointRecord(ErrorRecord):
-    """Measured kernels of one group and what the equations leave over there."""
+    """Measured kernels of one group and their residuals of the equations."""
 
     fields: Annotated[tuple[Field, ...], LEAST_ONE, "shape fields that are compared"]
     weights: Annotated[tuple[Annotated[float, Span(0.0, 1e3)], ...], LEAST_ONE, "octaves of distance for one octave of each field"]
@@ -53,7 +53,7 @@ class PointRecord(ErrorRecord):
 
 
 class PowerTrend(TypedDict):
-    """What the power of a group's kernels has in common, as a line over ln(power)."""
+    """Common factor of the power of a group's kernels, as a line over ln(power)."""
 
     common: Annotated[LnError, "factor at middle_w"]
     slope: NotRequired[Annotated[float, Span(-10.0, 10.0), "slope over ln(power)"]]
@@ -63,7 +63,7 @@ class PowerTrend(TypedDict):
 
 
 class PowerTier(PointRecord, PowerTrend):
-    """What the power equation leaves over for a group: a line over ln(power), and errors at points."""
+    """Residuals of the power equation for a group: a line over ln(power), and errors at points."""
 
 
 def _check_power(power: Any) -> None:
@@ -76,14 +76,14 @@ def _check_power(power: Any) -> None:
 
 
 class TierRecord(PointRecord):
-    """Errors of a group's points with predicted tiles; with the tiles of kernel names; and of power."""
+    """Errors of a group's points: with predicted tiles, with the tiles of kernel names, and of power."""
 
     named: NotRequired[Annotated[ErrorRecord | None, "errors with the tiles that kernel names tell; absent where these were not used"]]
     power: NotRequired[Annotated[PowerTrend | PowerTier, _check_power, "the same for power; absent where it was not measured"]]
 
 
 def _check_points(tier: Any) -> None:
-    """Lengths of columns, and places that they point to."""
+    """Refuse columns of wrong length, and indices out of range."""
     check_lengths({"weights": tier["weights"]}, len(tier["fields"]))
     check_known(tier["fields"], tier["points"], "fields")
     count = len(tier["ln_error"])

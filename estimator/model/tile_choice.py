@@ -1,12 +1,12 @@
-"""Which tile a library takes for a matrix product, where kernel names have shown how it chooses among tiles.
+"""Prediction of the tile that a library selects for a matrix product, fitted to tiles from kernel names.
 
-A library compares its kernels by costs of its own.  These are near to the true times, but some kernels are liked more than
-their time deserves.  So a candidate c of a product is taken with the probability
+A library compares its kernels by its own costs.  These are close to the true times, but the library prefers some kernels more
+than their time justifies.  A candidate c of a product is selected with the probability
 
     p_c ∝ exp(liking_c − sharpness · ln t_c)
 
-t_c being its time by the equations at the clock for which the vendor quotes its rates.  What counts is the product's time, not
-the name of its tile: the prediction is the candidate at the weighted median of the times.
+where t_c is its time by the equations at the clock for which the vendor quotes its rates.  The product's time matters, not the
+name of its tile: the prediction is the candidate at the weighted median of the times.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ from estimator.vocabulary.reader import LEAST_ONE, Span, check_lengths
 from estimator.vocabulary.workload import Operator
 
 KIND: Final = "choice"
-"""What a bundle calls such a predictor in its field `kind`."""
+"""Value of a bundle's field `kind` for such a predictor."""
 
 _MATH: Final = OVERLAPPED.index("math")
 
@@ -59,7 +59,7 @@ else:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TileChoice:
-    """Candidates that the library was seen to take, how much it likes each, shape (c,), and how sharply it compares times."""
+    """Candidates that the library selected in measurements, its preference for each, shape (c,), and the sharpness of its comparison."""
 
     candidates: Candidates
     liking: Array
@@ -78,8 +78,8 @@ def choice_from_document(document: ChoiceRecord) -> TileChoice:
 def candidate_seconds(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec, coefficients: Array) -> tuple[Array, BoolArray]:
     """Times of every candidate at the libraries' clock [s], and whether a library would offer it, both of shape (n, c).
 
-    What every kernel takes alike is no part of them: a library compares kernels, not launches.  A product
-    that no candidate suits is offered all.  coefficients: (n, ·) rows as from `coefficient_rows`, or one for all.
+    The times exclude the cost that all kernels share: a library compares kernels, not launches.  A product without
+    a suitable candidate is offered all.  coefficients: (n, ·) rows as from `coefficient_rows`, or one for all.
     """
     phases = candidate_phases(columns, tiles, gpu)
     rows = coefficients if coefficients.ndim == 1 else coefficients[:, None, :]
@@ -106,10 +106,10 @@ def chosen_tiles(columns: MatrixColumns, choice: TileChoice, gpu: GpuSpec, coeff
 def predicted_tiles(
     operators: Sequence[Operator], gpu: GpuSpec, predictors: Mapping[str, PredictorRecord], coefficients: Array
 ) -> KnownTiles | None:
-    """Tiles of matrix products whose group has a predictor, nan elsewhere; None where no group has one.
+    """Tiles of matrix products whose group has a predictor, nan elsewhere; None if no group has one.
 
     predictors: by group, looked up by the longest prefix of an operator's group; coefficients (n, ·): rows as from
-    `coefficient_rows`, by which a choice compares times.
+    `coefficient_rows`, for the comparison of times.
     """
     if not predictors:
         return None

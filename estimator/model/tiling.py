@@ -1,4 +1,4 @@
-"""Tile configurations that libraries offer, and what each makes of a matrix product.
+"""Tile configurations that libraries offer for a matrix product.
 
 A candidate is (tile_m, tile_n, split): the output tile along the rows (tokens) and columns (outputs) of
 C[m, n], and the number of blocks that share one tile's reduction.
@@ -29,19 +29,22 @@ TILES: Final[dict[str, tuple[tuple[int, int], ...]]] = {
     "cuda": ((32, 32), (32, 64), (64, 64), (128, 32), (32, 128), (64, 128), (128, 128)),
 }  # fmt: skip
 """Output tiles (tile_m, tile_n): of tensor cores by architecture, all others as Ampere, and of CUDA cores; small tile_m is the swapped
-form used for decoding.  "ampere wide" comes on top where a library splits freely.
+form used for decoding.  "ampere wide" is added if a library splits freely.
 
 Source of Ampere's tiles with both edges of 64 and more: CUTLASS, generator.py (GenerateSM80_TensorOp_16816).  The smaller ones and
 those of Hopper and Blackwell are assumed; an edge of 192 is in the names of cuBLAS kernels on Hopper (nvjet_…_128x192).  CUDA cores:
 kernel names in NeuSight's tables of A100 and V100; a name states (tile_n, tile_m), as cuBLAS counts by columns."""
 
 SPLITS: Final = (1, 2, 3, 4, 6, 8, 16, 32, 64)
-"""Split-K factors of libraries that split freely, as far as a group's `widest_split` goes, else up to 16 (assumed)."""
+"""Split-K factors of libraries that split freely, up to a group's `widest_split`, else up to 16 (assumed)."""
+
+AMPERE_SPLITS: Final = (1, 2, 4, 8)
+"""Ampere's usual split-K factors, with at most two blocks an SM: libraries split a reduction to fill idle SMs (assumed)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Candidates:
-    """Tile candidates as columns of shape (c,); split candidates may not make more than `split_waves` blocks per SM."""
+    """Tile candidates as columns of shape (c,); split candidates may have at most `split_waves` blocks per SM."""
 
     tile_m: Array
     tile_n: Array
@@ -50,7 +53,7 @@ class Candidates:
 
 
 def tile_candidates(gpu: GpuSpec, cuda_cores: bool, widest_split: float = 0.0) -> Candidates:
-    """All (tile, split) that a library may choose on this GPU; `widest_split` is that coefficient of the group."""
+    """All (tile, split) candidates of a library on this GPU; `widest_split` is that coefficient of the group."""
     return _class_candidates("cuda" if cuda_cores else gpu.architecture if gpu.architecture in TILES else "ampere", widest_split)
 
 
@@ -61,5 +64,5 @@ def _class_candidates(kind: str, widest_split: float) -> Candidates:
     # Ampere's usual ones, with no more than two blocks an SM: libraries split a reduction to fill idle SMs (assumed).
     splits = (1, 2, 4, 8) if few else tuple(s for s in SPLITS if s <= (widest_split or 16.0))
     rows = np.array([(m, n, s) for m, n in tiles for s in splits], dtype=np.float64)
-    rows.setflags(write=False)  # the same arrays are given out again and again
+    rows.setflags(write=False)  # all callers share the arrays
     return Candidates(tile_m=rows[:, 0], tile_n=rows[:, 1], split=rows[:, 2], split_waves=2.0 if few else math.inf)

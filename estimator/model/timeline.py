@@ -1,6 +1,6 @@
 """From phases to time: t = max(floor, offset + epsilon + ‖λ · overlapped‖_p · strided + Σ λ · serial).
 
-Floor and offset belong to the host that measured, and to kernels that are launched by themselves.
+Floor and offset belong to the measuring host, and to kernels that are launched by themselves.
 """
 
 from typing import Final, NamedTuple
@@ -13,14 +13,14 @@ from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import TINY, Array, BoolArray
 
 REFERENCE_TILE_AREA: Final = 16384.0
-"""Output tile (128 × 128) from which on a block keeps the matrix units busy [element]."""
+"""Smallest output tile (128 × 128) with which a block keeps the matrix units busy [element]."""
 
 LAUNCH_OVERLAP_EXPONENT: Final = 8.0
-"""Sharpness of the smooth maximum of GPU time and host launch time where no runs told it; within 1 % of a hard maximum beyond 1.4 : 1."""
+"""Sharpness of the smooth maximum of GPU time and host launch time if no runs determine it; within 1 % of a hard maximum beyond 1.4 : 1."""
 
 _OVERLAPPED_COLUMNS: Final = slice(0, len(OVERLAPPED))
 _SERIAL_COLUMNS: Final = slice(len(OVERLAPPED), len(OVERLAPPED) + len(SERIAL))
-"""Where COEFFICIENTS names the phases: slices are looked at, lists of columns would be copied."""
+"""Position of the phases in COEFFICIENTS: a slice gives a view, a list of columns would give a copy."""
 _TERMS: Final = max(OVERLAPPED_TERM) + 1
 _TERM_MATRIX: Final = np.array([[float(term == t) for t in range(_TERMS)] for term in OVERLAPPED_TERM])
 _CLOCKED_MATRIX: Final = _TERM_MATRIX * np.array(OVERLAPPED_CLOCKED)[:, None]
@@ -39,8 +39,8 @@ _PROLOGUE: Final = SERIAL.index("prologue")
 def effective_math_clocks(phases: Phases, coefficients: Array, waves: Array | None = None) -> Array:
     """Math clocks with wave quantisation, small-tile loss and the clock lost under sustained load, shape (...,).
 
-    Quantised and evenly spread work are joined geometrically (persistent kernels lie between the two); the
-    boost term is bounded, so that long kernels cannot drift away.  waves: as from `wave_share`, where it is known already.
+    The result is a geometric mean of quantised and evenly spread work (persistent kernels lie between the two); the
+    boost term is bounded, so that it stays small for long kernels.  waves: as from `wave_share`, if already computed.
     """
     joined = phases.overlapped[..., _MATH] * (wave_share(phases, coefficients) if waves is None else waves)
     loss = coefficients[..., COLUMN["small_tile_exponent"]]
@@ -60,7 +60,7 @@ def effective_math_clocks(phases: Phases, coefficients: Array, waves: Array | No
 
 
 def wave_share(phases: Phases, coefficients: Array) -> Array:
-    """Waves that count, in whole waves of filled SMs, shape (...,): (evenly spread work / quantised)^(1 − η)."""
+    """Effective waves over whole waves of filled SMs, shape (...,): (evenly spread work / quantised)^(1 − η)."""
     quantised, even = phases.overlapped[..., _MATH], phases.even_math
     eta = np.minimum(coefficients[..., COLUMN["wave_exponent"]], 1.0)
     if (eta == 1.0).all():
@@ -70,15 +70,15 @@ def wave_share(phases: Phases, coefficients: Array) -> Array:
 
 
 def warm_ratio(phases: Phases, gpu: GpuSpec, warm: BoolArray) -> Array:
-    """Working set in L2 sizes of kernels whose operands were left there by earlier launches, infinite for cold ones, shape (...,)."""
+    """Working set in L2 sizes of kernels whose operands stay there from earlier launches, infinite for cold ones, shape (...,)."""
     result: Array = np.where(warm, phases.events[..., EVENTS.index("dram")] / gpu.l2_bytes, np.inf)
     return result
 
 
 def dram_share(coefficients: Array, ratio: Array) -> Array:
-    """Share of a kernel's DRAM traffic that is left when its working set of `ratio` L2 sizes is warm: 1 / (1 + (knee / ratio)^q).
+    """Remaining share of a kernel's DRAM traffic when its working set of `ratio` L2 sizes is warm: 1 / (1 + (knee / ratio)^q).
 
-    Groups without a knee keep all of their traffic.
+    Groups without a knee keep all their traffic.
     """
     with np.errstate(divide="ignore", over="ignore"):
         hidden = (coefficients[..., COLUMN["l2_knee"]] / np.maximum(ratio, TINY)) ** coefficients[..., COLUMN["l2_knee_exponent"]]
@@ -87,7 +87,7 @@ def dram_share(coefficients: Array, ratio: Array) -> Array:
 
 
 def norm_parts(phases: Phases, coefficients: Array, ratio: Array | None = None) -> tuple[Array, Array, Array, Array, Array]:
-    """λ-weighted parts of the timeline, ready for any clock; `ratio` as from `warm_ratio`, None where all is cold.
+    """λ-weighted parts of the timeline, for any clock; `ratio` as from `warm_ratio`, None if all operands are cold.
 
     Returns (term clocks, term seconds, term exponents p, serial clocks, serial seconds) with shapes (..., 6), (..., 6),
     (...,), (...,), (...,).
@@ -139,22 +139,22 @@ def _largest(values: Array) -> Array:
 
 
 def measured_seconds(gpu_s: Array, coefficients: Array) -> Array:
-    """What a host that times single launches reads: max(floor, offset + GPU time) [s], shape (...,)."""
+    """Time that a host measures for single launches: max(floor, offset + GPU time) [s], shape (...,)."""
     result: Array = np.maximum(coefficients[..., COLUMN["floor_s"]], coefficients[..., COLUMN["offset_s"]] + gpu_s)
     return result
 
 
 REFERENCE_HZ: Final = 1e9
-"""Clock at which the terms of a norm are raised to their power; any clock of a GPU will do [Hz]."""
+"""Clock at which the terms of a norm are raised to their power; any clock of a GPU works [Hz]."""
 
 
 class SweepParts(NamedTuple):
-    """What the times of n kernels at all clocks share, columns of shape (n,) in units of `top_s`, their largest term at REFERENCE_HZ.
+    """Parts of the times of n kernels for all clocks, columns of shape (n,) in units of `top_s`, the largest term at REFERENCE_HZ.
 
-    clocked, constant    sums of p-th powers of the terms that the SM clock drives, at REFERENCE_HZ, and of those that it does not
+    clocked, constant    sums of p-th powers of the terms that the SM clock drives, at REFERENCE_HZ, and of all others
     mixed_clocks, mixed  the term of two parts, at REFERENCE_HZ and constant
     scale_s              largest term, with the slowdown of strided copies [s]
-    fixed_s              serial time that no clock changes [s]; serial_clocks  what the SM clock drives [SM clock]
+    fixed_s              serial time that does not depend on the clock [s]; serial_clocks  serial time in SM clocks [SM clock]
     """
 
     exponent: Array
@@ -185,9 +185,9 @@ def sweep_parts(phases: Phases, coefficients: Array) -> SweepParts:
 
 
 def sweep_seconds(parts: SweepParts, sm_clock_hz: Array) -> Array:
-    """GPU time of kernels at several clocks [s], shape (n, c), from parts of n kernels and clocks (c,), or (n, c) for clocks of their own.
+    """GPU time of kernels at several clocks [s], shape (n, c), from parts of n kernels and clocks (c,), or (n, c) for separate clocks.
 
-    The terms of a kernel are raised to its p once; a clock then costs a power for those that it drives, and one for that of two parts.
+    The terms of a kernel are raised to its p once; each clock then costs one power for its terms, and one for the term of two parts.
     """
     exponent, ratio = parts.exponent[:, None], REFERENCE_HZ / sm_clock_hz
     total: Array = parts.clocked[:, None] * np.exp(exponent * np.log(ratio)) + parts.constant[:, None]
@@ -209,7 +209,7 @@ def workload_seconds(gpu_s: Array, host_s: Array, p: float) -> Array:
 
 
 def launch_bound_share(gpu_s: Array, host_s: Array, p: float) -> Array:
-    """How far the host's launches set the latency, 0 to 1: L^p / (G^p + L^p)."""
+    """Share of the host's launches in the latency, 0 to 1: L^p / (G^p + L^p)."""
     top = np.maximum(np.maximum(gpu_s, host_s), TINY)
     host = (host_s / top) ** p
     result: Array = host / (host + (gpu_s / top) ** p)

@@ -1,1 +1,1 @@
-"""What all commands share: exit status, files to write."""
+"""Parts shared by all commands: exit status, output files."""

@@ -1,6 +1,6 @@
-"""How every command ends: exit status, one line for an error, silence for a closed pipe.
+"""End of every command: exit status, one line for an error, no message for a closed pipe.
 
-0 done · 1 it could not be done · 2 wrong usage · 3 done, but a warning holds or data were rejected · 130 interrupted
+0 done · 1 failed · 2 wrong usage · 3 done, but with a warning or rejected data · 130 interrupted
 """
 
 import os
@@ -19,7 +19,7 @@ DONE_WITH_WARNINGS: Final = 3
 INTERRUPTED: Final = 130
 
 LONGEST_LINE: Final = 2000
-"""Characters of an error; an argument or a field that is longer is cut in its middle."""
+"""Most characters of an error; a longer argument or field is cut in its middle."""
 
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -28,31 +28,31 @@ QUIET_OR_VERBOSE: Final = "--quiet and -v"
 
 
 class InputFile(click.Path):
-    """A file to read, looked for before anything is loaded that would read it."""
+    """A file to read; its existence is checked before the modules that read it are loaded."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The path.  Raises ClickException, which ends the command with status 1, for one that is not there."""
+        """The path.  Raises ClickException, which ends the command with status 1, for a missing file."""
         if "\0" not in str(value):
             check_present([str(value)], "{}: cannot be read (No such file or directory)")
         return super().convert(value, param, ctx)
 
 
 def check_present(names: Sequence[str], message: str) -> None:
-    """Raises ClickException with the message, the name in its {}, for the first of the files or folders that is not there."""
+    """Raise ClickException with the message, the name in its {}, for the first missing file or folder."""
     for name in names:
         try:
             os.stat(name)
         except (FileNotFoundError, NotADirectoryError):
             raise click.ClickException(message.replace("{}", name)) from None
         except (OSError, ValueError):
-            continue  # said with its reason when it is read
+            continue  # the reader reports it with its reason
 
 
 def named_file(context: click.Context | None, parameter: click.Parameter | None, text: str | None) -> str | None:
-    """A text that can name a file, or None.  Raises BadParameter for an empty one and for one with a null byte."""
+    """A text that can name a file, or None.  Raises BadParameter for an empty text and for a null byte."""
     if text is None:
         return None
     if not text.strip():
@@ -63,14 +63,14 @@ def named_file(context: click.Context | None, parameter: click.Parameter | None,
 
 
 def named_files(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
-    """Texts each of which can name a file.  Raises BadParameter as `named_file`."""
+    """Texts that can name files.  Raises BadParameter like `named_file`."""
     for text in texts:
         named_file(context, parameter, text)
     return texts
 
 
 def excludes(other: str, words: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    """A callback for both options of a pair that contradict each other, `words`; other: the name of the other one."""
+    """A callback for both options of a pair that exclude each other, with the message `words`; other: the name of the other option."""
 
     def check(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
         if value and context.params.get(other):
@@ -83,8 +83,8 @@ def excludes(other: str, words: str) -> Callable[[click.Context, click.Parameter
 def run_command(command: click.Command, arguments: Sequence[str] | None, name: str, errors: tuple[type[Exception], ...]) -> int:
     """Run a click command and return its exit status; the command's own return value, if it is a number, is that status.
 
-    `errors` are the exceptions whose message is meant for the user.  They, wrong usage and an interruption become
-    one line on stderr.
+    `errors` are the exceptions whose message is for the user.  They, wrong usage and an interruption become one line
+    on stderr.
     """
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -107,7 +107,7 @@ def run_command(command: click.Command, arguments: Sequence[str] | None, name: s
         _complain(f"{name}: interrupted")
         return INTERRUPTED
     except BrokenPipeError:
-        sys.stderr.close()  # the reader has gone; nobody is left to tell
+        sys.stderr.close()  # the reader has closed the pipe
         return FAILED
     except MemoryError:
         _complain(f"{name}: not enough memory")
@@ -115,14 +115,14 @@ def run_command(command: click.Command, arguments: Sequence[str] | None, name: s
     except errors as error:
         _complain(f"{name}: {one_line(str(error))}")
         return FAILED
-    except OSError as error:  # a name that no file can have; without a name it is stdout, say a full disk behind it
+    except OSError as error:  # an invalid file name; without a name it is stdout, for example on a full disk
         told = f"{error.filename}: {error.strerror or error}" if error.filename else f"stdout cannot be written ({error.strerror or error})"
         _complain(f"{name}: {one_line(told)}" + ("" if error.filename else "; make room, or send it elsewhere"))
         return FAILED
 
 
 def _invoked(command: click.Command, name: str, arguments: list[str]) -> Any:
-    """What a command returns.  Not by `command.main`, which writes an empty line when it is interrupted, even into a log."""
+    """The return value of a command.  Avoids `command.main`, which writes an empty line when it is interrupted, even into a log."""
     try:
         with command.make_context(name, arguments) as context:
             return command.invoke(context)
@@ -131,12 +131,12 @@ def _invoked(command: click.Command, name: str, arguments: list[str]) -> Any:
 
 
 def _check_once(command: click.Command, name: str, arguments: list[str], parent: click.Context | None = None) -> None:
-    """Raise UsageError for an option with one value, or a switch, that is given several times: the last would silently win."""
+    """Raise UsageError for an option with one value, or a switch, that is given several times: click would silently use the last."""
     context = click.Context(command, info_name=name, parent=parent, resilient_parsing=True, **command.context_settings)
     try:
         _, left, order = command.make_parser(context).parse_args(arguments)
     except click.UsageError:
-        return  # said when the command itself reads its words
+        return  # reported when the command itself reads its words
     for parameter, count in Counter(order).items():
         if not isinstance(parameter, click.Option) or parameter.multiple or parameter.count:
             continue

@@ -1,6 +1,6 @@
 """Options that name a file to write, the check before the work begins, and `--force`: one mechanism for all commands.
 
-Nothing that exists is replaced unless the user says so, whatever the command then does.  `estimator.vocabulary.whole_file` writes.
+No existing file is replaced without `--force`, by any command.  `estimator.vocabulary.whole_file` writes.
 """
 
 import os
@@ -19,37 +19,37 @@ Kind = Literal["file", "log", "folder"]
 
 FORCE: Final = "force"
 GIVEN: Final = "wattprint.force"
-"""Where a command's context keeps whether `--force` was given."""
+"""Key in a command's context that stores whether `--force` was given."""
 
 INPUT_PREFIXES: Final = ("sim:", "replay:")
 """Words of `--gpu` before the name of a file that is read."""
 
 
 class OutputFile(click.Path):
-    """A file to write (`file`), to add to (`log`), or a folder for files that the command names (`folder`)."""
+    """A file to write (`file`) or to append to (`log`), or a folder for files that the command names (`folder`)."""
 
     def __init__(self, kind: Kind = "file") -> None:
         super().__init__(path_type=Path)
         self.kind = kind
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The path.  Raises BadParameter for an empty text, which would mean the present folder, and for one with a null byte."""
+        """The path.  Raises BadParameter for an empty text, which would mean the present folder, and for a null byte."""
         named_file(ctx, param, str(value))
         return super().convert(value, param, ctx)
 
 
 class OutputPlace(click.types.StringParamType):
-    """A dataset to write, as a file, a folder or a URL: a campaign, which goes on with one (`--resume`), looks at it itself."""
+    """A dataset to write, as a file, a folder or a URL; a campaign, which can continue one (`--resume`), checks it itself."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The text.  Raises BadParameter as OutputFile."""
+        """The text.  Raises BadParameter like OutputFile."""
         return named_file(ctx, param, super().convert(value, param, ctx))
 
 
 def output_option(*names: str, kind: Kind = "file", force: bool = True, **settings: Any) -> Callable[[Decorated], Decorated]:
-    """An option that names what a command writes; the command begins only when `check_output` accepts it.
+    """An option that names an output of a command; the command starts only if `check_output` accepts it.
 
-    force: whether the command takes `--force`, which is declared beside the first of its outputs.
+    force: whether the command has `--force`, which is declared beside its first output.
     """
 
     def decorate(function: Decorated) -> Decorated:
@@ -68,7 +68,7 @@ def _remember(context: click.Context, parameter: click.Parameter, given: bool) -
 
 
 def _checked(function: Decorated) -> Decorated:
-    """The function, called when all outputs of its command are accepted."""
+    """The function, called after all outputs of its command are accepted."""
 
     @wraps(function)
     def begin(*arguments: Any, **options: Any) -> Any:
@@ -89,10 +89,10 @@ def _checked(function: Decorated) -> Decorated:
 
 
 def check_output(path: Path, option: str = "--out", kind: Kind = "file") -> None:
-    """Accept what the present command is to write.
+    """Check an output of the present command.
 
-    Raises UnwrittenError for what could not be written, and ClickException for what the command reads and for what exists and is not to
-    be replaced; both end the command with status 1.
+    Raises UnwrittenError for a path that cannot be written, and ClickException for an input of the command and for an existing file
+    without `--force`; both end the command with status 1.
     """
     refuse_inputs([path])
     other = f"{option} names another {'folder' if kind == 'folder' else 'file'}"
@@ -113,9 +113,9 @@ def _forced() -> bool:
 
 
 def refuse_inputs(outputs: Iterable[Path], more: Iterable[str | Path | None] = ()) -> None:
-    """Raises ClickException where a file to write is one that the present command reads, under whatever name.
+    """Raise ClickException if an output is also an input of the present command, under any name.
 
-    What it reads are all its words that name a file and are no output, and `more`.
+    Inputs are all its words that name a file and are no output, and `more`.
     """
     there = [path for path in outputs if path.exists()]
     for word in (*_words(), *more) if there else ():

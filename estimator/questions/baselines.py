@@ -1,4 +1,4 @@
-"""The baselines' answers to a question, at the operating points of the bundle's own."""
+"""Estimates of the baselines for a query, at the operating points of the bundle's estimate."""
 
 import math
 from collections.abc import Mapping
@@ -20,15 +20,15 @@ METHODS: Final[dict[str, str]] = {
     "roofline": "time: longer of flop/peak and bytes/bandwidth, no launches; power: energy roofline from the specification",
     "accelwattch-style": "time: the bundle's; power: constant + static + V²-scaled component energies, the bundle's",
 }
-"""The baselines, and where their figures come from."""
+"""The baselines and the sources of their figures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaselineEstimate:
-    """One iteration of a workload by another model, at the clock at which the bundle's own estimate runs.
+    """One iteration of a workload by another model, at the actual clock of the bundle's own estimate.
 
-    method                        a key of METHODS; `basis` says where its figures come from
-    latency_s, power_w, energy_j  of one iteration; nan where the model cannot say, with the reason in `missing`
+    method                        a key of METHODS; `basis` states the source of its figures
+    latency_s, power_w, energy_j  of one iteration; nan if the model has no value, with the reason in `missing`
     ratios                        latency, power and energy over those of the bundle's estimate
     """
 
@@ -46,10 +46,10 @@ class BaselineEstimate:
 
 
 def baseline_estimates(asked: Asked) -> tuple[BaselineEstimate, ...]:
-    """Every baseline at every clock asked, clocks outermost.  Errors as those of `estimate`."""
+    """Every baseline at every requested clock, clocks outermost.  Raises the errors of `estimate`."""
     prediction = predict([asked.variant.workload], asked.board())
     own = estimates_of(prediction)
-    with np.errstate(all="ignore"):  # a GPU without a rate for a precision gives nan, which is said
+    with np.errstate(all="ignore"):  # a GPU without a rate for a precision gives nan, which is reported
         columns = {"roofline": _roofline(prediction), "accelwattch-style": _components(prediction)}
     return tuple(
         _answer(method, own[i], float(latency[i]), float(power[i]), missing)
@@ -91,7 +91,7 @@ def _answer(method: str, own: Estimate, latency_s: float, power_w: float, missin
 
 
 SHAPES: Final = ((0, 1, 2), (0, 2), (0, 1), (0,))
-"""Which of f⁰, f¹, f³ a curve of idle power has: all, or fewer where one would be negative."""
+"""Sets of the terms f⁰, f¹, f³ of an idle-power curve: all, or fewer if one would be negative."""
 
 
 def rest_curve_w(idle: ClockTable, sm_clock_mhz: Array) -> Array:
@@ -111,7 +111,7 @@ def _powers(relative: Array) -> Array:
 
 
 def component_rates(prepared: Prepared, latency_s: Array, point: OperatingPoint) -> Array:
-    """Events of POWER_TERMS a second, core terms times (V/V₀)², shape (c, 7): what a power in AccelWattch's form is linear in.
+    """Events of POWER_TERMS a second, core terms times (V/V₀)², shape (c, 7): the linear terms of power in AccelWattch's form.
 
     latency_s (c,) of the iteration of a single workload.
     """
@@ -134,7 +134,7 @@ def component_power_w(prediction: Prediction, model: PowerModel) -> Array:
 
 
 def roofline_seconds(workload: Workload, gpu: GpuSpec, sm_clock_mhz: Array) -> Array:
-    """Time of one launch of each operator [s], shape (n, c), at clocks of shape (c,); nan where the GPU has no rate for a precision."""
+    """Time of one launch of each operator [s], shape (n, c), at clocks of shape (c,); nan if the GPU has no rate for a precision."""
     work = np.array([operator_work(operator) for operator in workload.operators]).reshape(-1, 3)
     rate = np.array([gpu.matrix_flop_per_clock(operator.precision, operator.cuda_cores) for operator in workload.operators])
     per_clock = np.where(work[:, 0] > 0.0, work[:, 0] / rate, 0.0) / gpu.num_sms

@@ -1,4 +1,4 @@
-"""Which clock, which point: the best one under limits, what cannot be told from it, and the front between latency and energy."""
+"""Choice of a clock or point: the best one under limits, points that do not differ from it, and the front of latency and energy."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ MILLISECONDS: Final = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gain:
-    """One quantity at the best point over that at another: ratio, and the limits of its 90 % interval (nan: unknown)."""
+    """Ratio of one quantity at the best point to another point, with the limits of its 90 % interval (nan: unknown)."""
 
     ratio: float
     low: float
@@ -28,17 +28,17 @@ class Gain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
-    """The answer to "which point is best".
+    """The best point under limits, with comparisons.
 
-    points           all points that were looked at; `fits` (n,) which keep the limits and, where any of these does, fit into memory
-    index            number of the best one
-    goal             the quantity that it makes least
-    alike            numbers of points of the same workload and board that keep the limits and cannot be told from it: the 90 % interval
-                     of their ratio to it holds 1
-    clocks_mhz       lowest and highest asked clock among these [MHz]
-    usual_clock_mhz  the clock of the published peak rates, to which `gains` compare latency, power and energy [MHz]
-    within_limits    probability that the best point really keeps the limits, 1 without limits
-    front            numbers of points on the front between latency and energy, of least latency first
+    points           all evaluated points; `fits` (n,) those within the limits and, if any of these is, within memory
+    index            index of the best point
+    goal             the quantity that is minimised
+    alike            indices of points of the same workload and board within the limits that do not differ from the best one: the 90 %
+                     interval of their ratio to it contains 1
+    clocks_mhz       lowest and highest requested clock among these [MHz]
+    usual_clock_mhz  the clock of the published peak rates, with which `gains` compare latency, power and energy [MHz]
+    within_limits    probability that the best point is within the limits, 1 without limits
+    front            indices of points on the front between latency and energy, least latency first
     """
 
     points: Sweep
@@ -61,15 +61,15 @@ def best(
     latency_limit_s: float = math.inf,
     confidence: float = 0.5,
 ) -> Best:
-    """The point of least `goal` (a key of QUANTITIES) among all clocks asked.
+    """The point of least `goal` (a key of QUANTITIES) among all requested clocks.
 
-    Without clocks: all that the GPU can lock and the fit has seen, or all that it can lock where the fit has seen one clock or another GPU.
+    Default clocks: all that the GPU can lock within the fitted range, or all that it can lock if the fit has one clock or another GPU.
 
-    Energies of workloads that serve known batches are compared per request.  power_limit_w, latency_limit_s: what the mean power [W] and
-    the latency of an iteration [s] must keep, with a probability of at least `confidence` each.  What does not fit into a board's memory is
-    left out, unless nothing else keeps the limits.
+    Energies of workloads with known batches are compared per request.  power_limit_w, latency_limit_s: limits of the mean power [W] and the
+    latency of an iteration [s], each met with a probability of at least `confidence`.  Points that do not fit into a board's memory are
+    left out, unless no other point is within the limits.
 
-    Raises OperatingPointError for an unknown goal, limits that cannot be, and where no point keeps them.
+    Raises OperatingPointError for an unknown goal, for impossible limits, and if no point is within the limits.
     """
     _check(goal, power_limit_w, latency_limit_s, confidence)
     questions = [_over_all_clocks(question) for question in ([asked] if isinstance(asked, Asked) else asked)]
@@ -106,7 +106,7 @@ def best(
 
 
 def answered(asked: Sequence[Asked]) -> Iterator[Sweep]:
-    """Points of all questions in their order, many at a time: neighbours that differ in nothing but the workload are swept together."""
+    """Points of all queries in their order, many at a time: neighbours that differ only in the workload are swept together."""
     start = 0
     while start < len(asked):
         one = asked[start]
@@ -118,7 +118,7 @@ def answered(asked: Sequence[Asked]) -> Iterator[Sweep]:
 
 
 def _same_board(left: Asked, right: Asked) -> bool:
-    """Whether two questions differ in their workload alone."""
+    """Whether two queries differ only in their workload."""
     same = left.bundle is right.bundle and left.gpu is right.gpu
     return same and all(
         getattr(left, name) == getattr(right, name) for name in ("sm_clock_mhz", "power_cap_w", "host_launch_s", "efficiency")
@@ -126,9 +126,9 @@ def _same_board(left: Asked, right: Asked) -> bool:
 
 
 def pareto_front(points: Sweep) -> IntArray:
-    """Numbers of the points that no other beats in both latency and energy, of least latency first.
+    """Indices of the Pareto-optimal points in latency and energy, least latency first.
 
-    Latency is that of an iteration, for which every request waits; energy is `energy_per_request_j`.
+    Latency is the latency of an iteration, for which every request waits; energy is `energy_per_request_j`.
     """
     latency, energy = points.latency_s, energy_per_request_j(points)
     known = np.flatnonzero(np.isfinite(latency) & np.isfinite(energy))
@@ -139,7 +139,7 @@ def pareto_front(points: Sweep) -> IntArray:
 
 
 def gain(left: Judged, i: int, right: Judged, j: int, quantity: str) -> Gain:
-    """left[i] / right[j] of a quantity with its 90 % interval; shared errors fall out."""
+    """left[i] / right[j] of a quantity with its 90 % interval; shared errors cancel."""
     ratio = float(left.value(quantity)[i] / right.value(quantity)[j])
     spread = math.exp(NORMAL_90 * log_ratio_std(left, i, right, j, quantity))
     return Gain(ratio=ratio, low=ratio / spread, high=ratio * spread)
@@ -156,7 +156,7 @@ def _check(goal: str, power_limit_w: float, latency_limit_s: float, confidence: 
 
 
 def _over_all_clocks(question: Asked) -> Asked:
-    """A question without clocks asks for all that the GPU can lock and the fit has seen, or for all where that is one, or another GPU."""
+    """The query; without clocks it requests all lockable clocks in the fitted range, or all if that is one clock or another GPU's."""
     if question.sm_clock_mhz is not None:
         return question
     gpu, (low, high) = question.gpu or question.bundle.gpu, question.bundle.clocks_mhz
@@ -166,7 +166,7 @@ def _over_all_clocks(question: Asked) -> Asked:
 
 
 def energy_per_request_j(points: Sweep) -> Array:
-    """Energy of each point's requests [J], shape (n,); of an iteration for all points where one case's batch is unknown."""
+    """Energy per request of each point [J], shape (n,); energy per iteration for all points if one case's batch is unknown."""
     batches = np.array([case.batch for case in points.cases], dtype=np.float64)
     return points.energy_j / batches[points.case] if batches.all() else points.energy_j
 
@@ -180,7 +180,7 @@ def _value(points: Sweep, goal: str) -> Array:
 
 
 def _chance(value: Array, low: Array, high: Array, limit: float) -> Array:
-    """Probability that a value keeps its limit; where its 90 % interval from `low` to `high` is unknown, 0 or 1."""
+    """Probability that a value is within its limit; 0 or 1 if its 90 % interval from `low` to `high` is unknown."""
     if math.isinf(limit):
         return np.ones(len(value))
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -191,10 +191,10 @@ def _chance(value: Array, low: Array, high: Array, limit: float) -> Array:
 
 
 def _alike(answer: Judged, best_point: int, goal: str, fits: BoolArray) -> IntArray:
-    """Points that keep the limits and whose ratio to the best one may be 1: all, where its uncertainty is unknown."""
+    """Points within the limits whose ratio to the best one may be 1; all of them if its uncertainty is unknown."""
     value = answer.value(goal)
     distance = np.log(value / value[best_point])
-    apart = distance > NORMAL_90 * log_ratio_stds(answer, best_point, goal)  # false where a bundle states no errors: nothing is told then
+    apart = distance > NORMAL_90 * log_ratio_stds(answer, best_point, goal)  # false if a bundle states no errors: no point differs then
     apart[best_point] = False
     return np.flatnonzero(~apart & fits & np.isfinite(value))
 
@@ -211,7 +211,7 @@ def _nothing_fits(points: Sweep, power_limit_w: float, latency_limit_s: float, c
 
 
 COMPARED: Final[dict[str, str]] = {"latency": "latency_s", "power": "power_w", "energy": "energy_j"}
-"""Quantities that are compared, and the columns that hold them."""
+"""Compared quantities and their columns."""
 
 _FIRST: Final = np.zeros(1, dtype=np.int64)
 
@@ -232,7 +232,7 @@ class Comparison:
 
 
 def compare(left: Asked, right: Asked) -> Comparison:
-    """Compare two predictions, each at the first clock that it asks for.  Errors as those of `estimate`."""
+    """Compare two predictions, each at its first requested clock.  Raises the errors of `estimate`."""
     first, second = judged(left), judged(right)
     return Comparison(
         left=first.points.select(_FIRST),

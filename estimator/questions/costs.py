@@ -1,4 +1,4 @@
-"""What energy costs: kilowatt-hours, money and carbon of a thousand requests, tokens per joule."""
+"""Costs of energy: kilowatt-hours, money and carbon of a thousand requests, tokens per joule."""
 
 import math
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from estimator.vocabulary.quantities import Array
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tariff:
-    """What a kilowatt-hour at the meter costs, and how many are drawn there for one in the GPU.
+    """Price and emissions of a kilowatt-hour at the meter, and the site's overhead over the GPU.
 
-    price_per_kwh     in any currency; nan: not asked for
-    carbon_g_per_kwh  emissions of the grid [g/kWh]; nan: not asked for
+    price_per_kwh     in any currency; nan: not requested
+    carbon_g_per_kwh  emissions of the grid [g/kWh]; nan: not requested
     overhead          energy of the whole site over that of the GPU (power usage effectiveness, losses, host); at least 1
 
-    Raises OperatingPointError for values that cannot be.
+    Raises OperatingPointError for impossible values.
     """
 
     price_per_kwh: float = math.nan
@@ -35,12 +35,12 @@ class Tariff:
 
 
 def cost_columns(points: Sweep, tariff: Tariff | None = None, *, requests: float = 0.0, tokens: float = 0.0) -> dict[str, Array]:
-    """Work, energy and costs of every point by name, shape (n,); nan where requests, tokens or a price are unknown.
+    """COST_COLUMNS of every point, shape (n,); nan if requests, tokens or a price are unknown.
 
-    requests, tokens: served and computed by one iteration; 0 takes each case's batch and tokens as far as they are known.
+    requests, tokens: served and computed by one iteration; 0: each case's batch and tokens, if known.
     kwh_per_1000 is energy of the GPU times the tariff's overhead for a thousand requests; its relative uncertainty is that of energy_j.
 
-    Raises OperatingPointError for numbers of requests or tokens that cannot be.
+    Raises OperatingPointError for impossible numbers of requests or tokens.
     """
     tariff = tariff or Tariff()
     served = _each(points, "batch", requests)
@@ -61,7 +61,7 @@ def cost_columns(points: Sweep, tariff: Tariff | None = None, *, requests: float
 
 
 def _each(points: Sweep, field: str, given: float) -> Array:
-    """A number for every point: the given one, else that of its case; nan where it is unknown."""
+    """A number for every point: the given one, else the case's; nan if unknown."""
     if not 0.0 <= given < math.inf:
         raise OperatingPointError(f"{field} = {given!r} must be a positive number")
     known = np.array([given or float(getattr(case, field)) for case in points.cases])

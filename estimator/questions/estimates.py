@@ -1,4 +1,4 @@
-"""Workload + bundle + clocks → Estimates: one point of the engine's columns each, with what is worth saying of it."""
+"""Workload + bundle + clocks → Estimates: each is one point of the engine's columns, with its warnings and notes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,12 +18,18 @@ from estimator.vocabulary.errors import require
 from estimator.vocabulary.quantities import HZ_PER_MHZ, MODULES
 from estimator.vocabulary.workload import Workload
 
+LAUNCH_BOUND_NOTE: Final = 0.3
+"""Share of host launches in the latency above which a note reports that the host limits the latency, not the GPU."""
+
+COMPLETED_NOTE: Final = 0.25
+"""Share of GPU time in operators missing from the workload file above which a note reports it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelEstimate:
-    """One operator of a workload: time, power and energy of one launch, and how busy each module is meanwhile.
+    """One operator of a workload: time, power and energy of one launch, and the activity of each module during it.
 
-    outside_validity: the fit has seen no such kernel, none in its precision, or none near its shape.
+    outside_validity: the fit has no such kernel, none in its precision, or none near its shape.
     """
 
     operator: str
@@ -42,12 +48,11 @@ class KernelEstimate:
 class Estimate:
     """Prediction for one workload at one clock.
 
-    latency_s, power_w, energy_j of one iteration with standard deviations (nan where the bundle cannot tell) and the limits `…_low` and
-    `…_high` of their 90 % intervals, which are lopsided near a power limit.  `sm_clock_mhz` is the clock that runs: below
-    `asked_clock_mhz` where the power limit lowers it, by an amount that is uncertain too.  `warnings` say how the
-    request leaves what the bundle was fitted on; `notes` what is worth knowing about an answer that holds.  `validity`: whether it does:
-    "inside", "outside" (kernels, shapes or precisions that the fit has not seen take 1 % of the GPU time or more, or it has not seen the
-    clock), or "forecast" (another or a changed board).
+    latency_s, power_w, energy_j of one iteration with standard deviations (nan if the bundle has none) and the limits `…_low` and
+    `…_high` of their 90 % intervals, which are asymmetric near a power limit.  `sm_clock_mhz` is the actual clock: below
+    `asked_clock_mhz` if the power limit lowers it, and then uncertain too.  `warnings` report how the request differs from the fitted data;
+    `notes` add information about a valid answer.  `validity`: "inside", "outside" (unseen kernels, shapes or precisions take 1 % of the GPU
+    time or more, or the clock is unseen), or "forecast" (another or a changed board).
     """
 
     workload: str
@@ -108,14 +113,14 @@ def estimate(workload: Workload, bundle: Bundle, **settings: Unpack[Settings]) -
 
     settings: sm_clock_mhz, gpu, power_cap_w, host_launch_s, efficiency (`estimator.engine.board.Settings`).
 
-    Raises OperatingPointError for a clock outside the GPU's range and for settings that cannot be, ArgumentError for those of another kind.
+    Raises OperatingPointError for a clock outside the GPU's range and for impossible settings, ArgumentError for settings of a wrong type.
     """
     require(workload, Workload, "workload", "a Workload, as read_workload gives it")
     return estimates_of(predict([workload], open_board(bundle, **settings)))
 
 
 def estimates_of(prediction: Prediction) -> list[Estimate]:
-    """The points of a single workload."""
+    """Estimates at the points of a single workload."""
     prepared, board = prediction.prepared, prediction.prepared.board
     workload, fitted_mhz = prepared.workloads[0], board.bundle.clocks_mhz
     case = case_of(Variant(workload=workload), prediction, 0)

@@ -1,8 +1,8 @@
-"""Why a workload takes its time and its energy: by operator, by what limits it, and by module.
+"""Breakdown of a workload's time and energy: by operator, by limit, and by module.
 
-A kernel's time is taken apart along the equation of `estimator.model.timeline`: serial phases and ε are as long as they are; the
-overlapped ones share the norm that joins them as the norm follows them, in proportion to xᵢᵖ.  The parts of a kernel add up to its time.
-Math is taken apart further, into useful work at the fitted rate, SMs without a block (load imbalance) and products that tiles and waves
+The equation of `estimator.model.timeline` determines the parts of a kernel's time: serial phases and ε have their own length; the
+overlapped ones share their norm in proportion to xᵢᵖ, the norm's derivative.  The parts of a kernel add up to its time.
+Math has further parts: useful work at the fitted rate, SMs without a block (load imbalance) and products that tiles and waves
 compute beyond the useful ones (tile quantisation).
 """
 
@@ -27,7 +27,7 @@ from estimator.vocabulary.workload import Operator
 LIMITS: Final = (
     "DRAM", "L2", "tensor cores", "CUDA cores", "special functions", "latency", "launch", "tile quantisation", "load imbalance",
 )  # fmt: skip
-"""What time is put down to."""
+"""Limits to which time is attributed."""
 
 LIMIT_OF_PHASE: Final[dict[str, str]] = {
     "l2": "L2", "dram": "DRAM", "dram_activations": "DRAM", "issue": "CUDA cores", "loop": "latency", "sfu": "special functions",
@@ -35,7 +35,7 @@ LIMIT_OF_PHASE: Final[dict[str, str]] = {
     "reduce_start": "launch", "quantise": "DRAM",
     "waves": "latency", "rows": "latency", "row_length": "latency", "start": "launch", "store": "L2", "epsilon": "launch",
 }  # fmt: skip
-"""Limits of all phases but math.  Latency: steps that wait for one another, whatever the rates; launch: a kernel's fixed cost."""
+"""Limits of all phases but math.  Latency: dependent steps, independent of the rates; launch: a kernel's fixed cost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +45,12 @@ class KernelExplanation:
     time_s, energy_j, time_share, energy_share   of the GPU's kernels, not of the host
     phases_s      time by phase, "epsilon" among them; their sum is time_s
     limits        share of its time by LIMITS; `limit` the largest
-    ideal_s       what the published rates alone would take: the longest of math, DRAM and L2
-    fixed_s       ε and what of a kernel's start follows the clock
+    ideal_s       time at the published rates: the longest of math, DRAM and L2
+    fixed_s       ε and the part of a kernel's start that follows the clock
     intensity     useful multiply-add flop for each compulsory byte [flop/byte]
     roof_share    reached share of the roofline at this intensity and clock, nan for kernels without multiply-adds
-    group         coefficients that served it, None: none did
-    excess        factor by which a shape field lies outside what the fit has seen, 1 inside; `excess_field` which one
+    group         group of its coefficients, None: no group
+    excess        factor by which a shape field lies outside the fitted range, 1 inside; `excess_field` is its name
     """
 
     operator: str
@@ -75,15 +75,15 @@ class KernelExplanation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Where an iteration's time and energy go.
+    """Parts of an iteration's time and energy.
 
-    result         the estimate that is explained
+    result         the explained estimate
     kernels        its operators, the longest first
     limits_s       GPU time by LIMITS
     energy_parts_j energy of the iteration by PARTS
     waiting_s      latency beyond the GPU's own time: the GPU waits for the host's launches
-    waiting_j      energy beyond that of the kernels
-    capped_s       what the power limit adds to the latency
+    waiting_j      energy beyond the kernels' energy
+    capped_s       latency added by the power limit
     """
 
     result: Estimate
@@ -96,7 +96,7 @@ class Explanation:
 
 
 def explain(asked: Asked) -> Explanation:
-    """Explain the estimate at the first clock asked.  Errors as those of `estimate`."""
+    """Explain the estimate at the first requested clock.  Raises the errors of `estimate`."""
     prediction = predict([asked.variant.workload], at_clocks(asked, asked.sm_clock_mhz and asked.sm_clock_mhz[:1]).board())
     prepared, (result,) = prediction.prepared, estimates_of(prediction)
     parts_j = {part: watt * result.latency_s for part, watt in prediction.power_parts_w(0).items()}
@@ -127,7 +127,7 @@ PHASES: Final = (*OVERLAPPED, *SERIAL, "epsilon")
 def _phases_s(prepared: Prepared, clock_hz: float) -> Array:
     """Time of one launch of each kernel by PHASES [s], shape (n, len(PHASES)); rows sum up to the kernel's time.
 
-    Where all phases grow alike so does the time, hence t = Σ θ ∂t/∂θ over the coefficients of the phases.
+    Time is homogeneous of degree 1 in the phases, hence t = Σ θ ∂t/∂θ over the coefficients of the phases.
     """
     total = kernel_seconds(prepared.phases, prepared.coefficients, clock_hz)
     parts = np.zeros((len(total), len(PHASES)))
@@ -149,7 +149,7 @@ STEP: Final = 1e-4
 
 
 def _limits(prepared: Prepared, phases_s: Array) -> Array:
-    """The same time by LIMITS, shape (n, len(LIMITS))."""
+    """Time of one launch of each kernel by LIMITS [s], shape (n, len(LIMITS))."""
     result = np.zeros((len(phases_s), len(LIMITS)))
     for column, name in enumerate(PHASES):
         if name != "math":
@@ -203,7 +203,7 @@ def _kernel(
 
 
 def _roofline(operator: Operator, gpu: GpuSpec, clock_mhz: float, time_s: float) -> tuple[float, float]:
-    """Intensity [flop/byte] and the reached share of min(peak, intensity · bandwidth); nan for kernels without multiply-adds."""
+    """Intensity [flop/byte] and the achieved share of min(peak, intensity · bandwidth); nan for kernels without multiply-adds."""
     work = operator_work(operator)
     moved = work.read_byte + work.write_byte
     if work.flop == 0.0 or moved == 0.0:
@@ -214,7 +214,7 @@ def _roofline(operator: Operator, gpu: GpuSpec, clock_mhz: float, time_s: float)
 
 
 def _held_share(parts_j: Mapping[str, float], result: Estimate) -> float:
-    """Energy of the estimate over the sum of its parts: a board at its limit alternates between two clocks, the parts are at their mean."""
+    """Energy of the estimate over the sum of its parts; a board at its limit alternates between two clocks, the parts use their mean."""
     total = sum(parts_j.values())
     return result.energy_j / total if total > 0.0 and np.isfinite(total) else 1.0
 

@@ -1,15 +1,14 @@
-"""Predictions with the sources of their errors, so that what two of them share falls out of their difference.
+"""Predictions with the sources of their errors, so that shared errors cancel in the difference of two predictions.
 
     ln x̂ − ln x = Σ_k loading_k · (source k),      Var(ln x̂ − ln ŷ) = Σ_k (loading_k(x) − loading_k(y))²
 
 Sources are independent, of unit variance, and have names: the coefficients of a bundle, by the covariance of its fit;
-what runs left out of the fit showed beyond that, by groups of kernels; the host; a model family; a precision; a GPU that
-was not fitted.  The squares of one prediction's loadings sum up to the variance that `estimate` states: held-out errors
-contain those of the coefficients, so these are never counted on top, and where the covariance claims more than was seen
-they are scaled down to it.
+further held-out errors, by groups of kernels; the host; a model family; a precision; a GPU that was not fitted.  The
+squares of one prediction's loadings sum up to the variance that `estimate` states: held-out errors include the errors of
+the coefficients, so these are not added again, and if the covariance exceeds the held-out errors, they are scaled down.
 
-Two clocks of one workload share nearly everything, and a slope over the clock is left: CLOCK_SLOPE_STD, among the fitted clocks here,
-beyond them as a source of its own (`estimator.uncertainty.sources.far_clock`).
+Two clocks of one workload share nearly all errors except a slope over the clock: CLOCK_SLOPE_STD, among the fitted clocks here,
+beyond them a separate source (`estimator.uncertainty.sources.far_clock`).
 """
 
 from collections.abc import Mapping
@@ -47,7 +46,7 @@ STEP: Final = 1e-4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What is to be predicted: a workload on a board under settings.  Fields as the arguments of `estimate`."""
+    """A query: a workload on a board under settings.  Fields are the arguments of `estimate`."""
 
     variant: Variant
     bundle: Bundle
@@ -58,7 +57,7 @@ class Asked:
     efficiency: Mapping[str, float] | None = None
 
     def board(self) -> Board:
-        """The board under these settings.  Errors as those of `estimate`."""
+        """The board under these settings.  Raises the errors of `estimate`."""
         settings = {name: getattr(self, name) for name in ("sm_clock_mhz", "gpu", "power_cap_w", "host_launch_s", "efficiency")}
         return open_board(self.bundle, **settings)
 
@@ -97,7 +96,7 @@ class Judged:
 
 
 def judged(asked: Asked) -> Judged:
-    """Predict, with error sources.  Errors as those of `estimate`."""
+    """Predict, with error sources.  Raises the errors of `estimate`."""
     prediction = predict([asked.variant.workload], asked.board())
     prepared, points = prediction.prepared, table([asked.variant], prediction)
     bundle, gpu = prepared.board.bundle, prepared.board.gpu
@@ -118,9 +117,9 @@ def judged(asked: Asked) -> Judged:
 
 
 def _through_limit(points: Sweep, time_ln_std: Loading, power_ln_std: Loading) -> tuple[Array, Array]:
-    """What a power limit leaves of an error of the power equation in ln(power), and how much of it becomes one of ln(latency), shapes (c,).
+    """Shares of the power equation's error that remain in ln(power) and that become an error of ln(latency) at a limit, shapes (c,).
 
-    By the stated deviations (`estimator.model.power_limit`): 1 and 0 where the limit is far.
+    They follow from the stated deviations (`estimator.model.power_limit`): 1 and 0 far from the limit.
     """
     stated_time, stated_power = points.latency_s_std / points.latency_s, points.power_w_std / points.power_w
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -130,11 +129,11 @@ def _through_limit(points: Sweep, time_ln_std: Loading, power_ln_std: Loading) -
 
 
 NO_DELAY: Final = 1e-6
-"""Below this a share is what rounding leaves."""
+"""Share below which a value is a rounding error."""
 
 
 def log_ratio_std(left: Judged, i: int, right: Judged, j: int, quantity: str) -> float:
-    """Standard deviation of ln(left[i] / right[j]) of a quantity; nan where a bundle states no errors."""
+    """Standard deviation of ln(left[i] / right[j]) of a quantity; nan if a bundle states no errors."""
     a, b = left.loadings(quantity), right.loadings(quantity)
     total = sum((_at(a, name, i) - _at(b, name, j)) ** 2 for name in a.keys() | b.keys())
     return float(np.sqrt(total))
@@ -160,7 +159,7 @@ def _at(loadings: Mapping[str, Array], name: str, i: int) -> float:
 
 
 def _named(owner: str, asked: Asked, sources: Mapping[str, Array], slope: Array) -> dict[str, Array]:
-    """Sources with whose they are: a host's and a clock's belong to the workload, all others to the bundle."""
+    """Sources with their owner: sources of a host and a clock belong to the workload, all others to the bundle."""
     of_workload = ("launch", "far clock")
     workload = asked.variant.workload.name
     named = {f"{owner}:{name}" + (f":{workload}" if name in of_workload else ""): loading for name, loading in sources.items()}
@@ -168,7 +167,7 @@ def _named(owner: str, asked: Asked, sources: Mapping[str, Array], slope: Array)
 
 
 def _split(sources: Mapping[str, Loading], coefficients: Array, clocks: int) -> dict[str, Array]:
-    """Sources with the part of `kernels:…` that the coefficients, loadings of shape (k, c), account for set apart."""
+    """Sources, where the part of `kernels:…` that the coefficients explain (loadings of shape (k, c)) is separate."""
     wide = {name: np.broadcast_to(np.asarray(loading, dtype=np.float64), (clocks,)) for name, loading in sources.items()}
     stated = joined(loading for name, loading in wide.items() if name.startswith("kernels"))
     claimed = joined(coefficients) if len(coefficients) else np.zeros(clocks)
@@ -198,7 +197,7 @@ def _latency_loadings(prepared: Prepared, points: Sweep) -> Array:
 
 
 def _slope(prepared: Prepared, points: Sweep, targets: list[tuple[str, str]]) -> Array:
-    """∂ ln(GPU time) / ∂ ln θ of coefficients that move together, shape (c,)."""
+    """∂ ln(GPU time) / ∂ ln θ of coefficients that change together, shape (c,)."""
     total, clock_hz = np.zeros(len(points)), points.sm_clock_mhz * HZ_PER_MHZ
     for group in dict.fromkeys(group for group, _ in targets):
         rows = np.array([i for i, name in enumerate(prepared.groups) if name == group])
@@ -212,7 +211,7 @@ def _slope(prepared: Prepared, points: Sweep, targets: list[tuple[str, str]]) ->
 
 
 def _independent(covariance: Array, slopes: Array) -> Array:
-    """Loadings L'·slopes of shape (k, c), with covariance = L L'; directions that rounding made negative count nothing."""
+    """Loadings L'·slopes of shape (k, c), with covariance = L L'; directions with a negative variance from rounding count 0."""
     values, vectors = np.linalg.eigh(covariance)
     loadings: Array = (vectors * np.sqrt(np.maximum(values, 0.0))).T @ slopes
     return loadings
@@ -221,7 +220,7 @@ def _independent(covariance: Array, slopes: Array) -> Array:
 def _power_loadings(prepared: Prepared, points: Sweep) -> Array:
     """Loadings of ln(power) on the independent directions of the power coefficients' covariance, shape (k, c).
 
-    None where the bundle has no power or no covariance.
+    None if the bundle has no power or no covariance.
     """
     board, power = prepared.board, prepared.board.bundle.power
     if board.model is None or power is None or not power.terms:
@@ -237,5 +236,5 @@ def _power_loadings(prepared: Prepared, points: Sweep) -> Array:
 
 
 def at_clocks(asked: Asked, clocks: tuple[float, ...] | None) -> Asked:
-    """The same question at other clocks; None: at the usual one."""
+    """The same query at other clocks; None: at the usual one."""
     return replace(asked, sm_clock_mhz=clocks)

@@ -1,4 +1,4 @@
-"""Predictions at many operating points: columns of numbers, and what the points of one workload on one GPU share."""
+"""Predictions at many operating points: columns of numbers, and the common data of the points of one workload on one GPU."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -12,16 +12,16 @@ from estimator.vocabulary.errors import OperatingPointError
 from estimator.vocabulary.quantities import Array, BoolArray, IntArray
 
 LABELS: Final = ("workload", "bundle", "gpu", "batch", "sequence", "precision", "attention")
-"""Columns that say which case a point belongs to."""
+"""Columns that identify the case of a point."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What the points of one workload on one GPU share.
+    """Common data of the points of one workload on one GPU.
 
-    batch, sequence, tokens: 0 where unknown.  fitted_clocks_mhz: lowest and highest SM clock that the bundle's fit has seen.
-    validity: as that of an estimate, whatever the clock.  warnings: how the case leaves what the bundle was fitted on, whatever the clock;
-    notes: what is worth knowing; too_large: those of the warnings on what the board's memory does not hold.
+    batch, sequence, tokens: 0 if unknown.  fitted_clocks_mhz: lowest and highest fitted SM clock of the bundle.
+    validity: as in an estimate, for any clock.  warnings: differences between the case and the fitted data, for any clock;
+    notes: further information; too_large: the warnings about the board's memory.
     """
 
     workload: str
@@ -46,12 +46,12 @@ class Case:
 class Sweep:
     """Predictions at n operating points, as columns of shape (n,).
 
-    cases             what a point is a clock of, with its warnings
-    case              number of each point's case
-    asked_clock_mhz   asked SM clock, sm_clock_mhz the one that runs under the power limit [MHz]
+    cases             workload and GPU of the points, with warnings
+    case              index of each point's case
+    asked_clock_mhz   requested SM clock; sm_clock_mhz is the actual one under the power limit [MHz]
     latency_s, power_w, energy_j of one iteration, each with its standard deviation `…_std`, nan where unknown
     …_low, …_high     limits of the 90 % intervals of these and of sm_clock_mhz
-    gpu_s             time of the GPU's kernels [s]; launch_bound_share  how far the host's launches set the latency
+    gpu_s             time of the GPU's kernels [s]; launch_bound_share  share of the host's launches in the latency
     above_limit       whether the power stays above the limit even at the lowest clock
     """
 
@@ -78,7 +78,7 @@ class Sweep:
     above_limit: BoolArray
 
     def __post_init__(self) -> None:
-        """Columns cannot be written to: what was computed from one of them would no longer hold."""
+        """Make the columns read-only: a change would invalidate cached results."""
         for name in self.__slots__[1:]:
             getattr(self, name).flags.writeable = False
 
@@ -86,7 +86,7 @@ class Sweep:
         return len(self.case)
 
     def select(self, index: IntArray | BoolArray) -> "Sweep":
-        """The points `index`, a list of numbers or a mask; all cases stay."""
+        """The points `index`, a list of indices or a mask; all cases stay."""
         arrays = {name: getattr(self, name)[index] for name in self.__slots__ if name != "cases"}
         return Sweep(cases=self.cases, **arrays)
 
@@ -97,11 +97,11 @@ class Sweep:
 
     @property
     def warnings(self) -> tuple[tuple[str, str], ...]:
-        """(workload, line) for everything that takes a point, or its case, outside what its bundle was fitted on."""
+        """(workload, line) for every difference between a point, or its case, and the fitted data of its bundle."""
         return tuple((case.workload, line) for case, line in self.case_warnings())
 
     def case_warnings(self) -> list[tuple[Case, str]]:
-        """The same with the case; cases without a point have none."""
+        """The warnings with their cases; cases without a point have none."""
         lines = [(self.cases[i], line) for i in self.present() for line in self.cases[i].warnings]
         outside = self.outside_clock()
         for kind, mask in (("clock", outside), ("limit", self.above_limit)):
@@ -114,33 +114,33 @@ class Sweep:
         return lines
 
     def present(self) -> list[int]:
-        """Numbers of the cases that have a point, in their order."""
+        """Indices of the cases that have a point, in their order."""
         found: list[int] = np.unique(self.case).tolist()
         return found
 
     def warning_texts(self) -> list[str]:
-        """Of every point the warnings of its case, joined by "; "."""
+        """Warnings of every point's case, joined by "; "."""
         texts = ["; ".join(case.warnings) for case in self.cases]
         return [texts[i] for i in self.case.tolist()]
 
     def outside_clock(self) -> BoolArray:
-        """Which points ask for, or are lowered to, a clock outside those that the fit has seen, shape (n,)."""
+        """Whether the requested or the lowered clock of a point is outside the fitted range, shape (n,)."""
         low, high = np.array([case.fitted_clocks_mhz for case in self.cases]).reshape(-1, 2)[self.case].T
         return outside_clock(low, high, self.asked_clock_mhz) | outside_clock(low, high, self.sm_clock_mhz)
 
     def validity(self) -> list[Validity]:
-        """Of every point: whether the fit has seen the like of it, as `estimator.questions.estimates.Estimate.validity`."""
+        """Validity of every point, as in `estimator.questions.estimates.Estimate.validity`."""
         found: list[Validity] = [self.cases[i].validity for i in self.case.tolist()]
         outside = self.outside_clock().tolist()
         return ["outside" if beyond and one == "inside" else one for one, beyond in zip(found, outside, strict=True)]
 
     @property
     def notes(self) -> tuple[tuple[str, str], ...]:
-        """(workload, line) for what is worth knowing."""
+        """(workload, line) for every note."""
         return tuple((case.workload, line) for case, line in self.case_notes())
 
     def case_notes(self) -> list[tuple[Case, str]]:
-        """The same with the case; cases without a point have none."""
+        """The notes with their cases; cases without a point have none."""
         return [(self.cases[i], line) for i in self.present() for line in self.cases[i].notes]
 
 
@@ -149,7 +149,7 @@ VALUES: Final = tuple(one.name for one in fields(Sweep))[2:-1]
 
 
 def joined_sweeps(pieces: Sequence[Sweep]) -> Sweep:
-    """Sweeps one after the other as one."""
+    """Several sweeps joined into one."""
     if not pieces:
         raise OperatingPointError("nothing to sweep: name at least one workload and one bundle")
     offsets = np.cumsum([0, *(len(piece.cases) for piece in pieces[:-1])])
@@ -159,6 +159,6 @@ def joined_sweeps(pieces: Sequence[Sweep]) -> Sweep:
 
 
 def _outside_lines(case: Case, asked_mhz: Array, settled_mhz: Array) -> list[str]:
-    """A line about the lowest and the highest of points whose clock, asked for or settled at, is outside the fitted range."""
+    """A line about the lowest and the highest requested or settled clock outside the fitted range."""
     ends = dict.fromkeys((int(np.argmin(settled_mhz)), int(np.argmax(settled_mhz))))
     return [line for i in ends for line in clock_warning(case.fitted_clocks_mhz, float(asked_mhz[i]), float(settled_mhz[i]))]

@@ -30,12 +30,12 @@ def sweep(
     gpu: GpuSpec | Sequence[GpuSpec] | None = None,
     **settings: Unpack[BoardSettings],
 ) -> Sweep:
-    """Every workload with every bundle, on every GPU, at every clock; clocks fastest, then workloads, GPUs, bundles.
+    """Every workload with every bundle, on every GPU, at every clock; clocks vary fastest, then workloads, GPUs, bundles.
 
-    Arguments mean what they mean for `estimate`; gpu None: each bundle's own, sm_clock_mhz None: each GPU's published clock.
+    Arguments are those of `estimate`; gpu None: each bundle's own, sm_clock_mhz None: each GPU's published clock.
     For points that do not fit into memory, see `sweep_chunks`.
 
-    Raises OperatingPointError for a clock outside a GPU's range and for settings that cannot be.
+    Raises OperatingPointError for a clock outside a GPU's range and for impossible settings.
     """
     return joined_sweeps(list(sweep_chunks(workloads, bundle, gpu=gpu, **settings)))
 
@@ -48,7 +48,7 @@ def sweep_chunks(
     most_numbers: int = MOST_NUMBERS,
     **settings: Unpack[BoardSettings],
 ) -> Iterator[Sweep]:
-    """The same piece by piece, in the same order: as many workloads at a time as keep kernels × clocks below `most_numbers`."""
+    """The points of `sweep` piece by piece, in the same order: each piece has at most `most_numbers` kernels × clocks."""
     given = _several(workloads, (Workload, Variant), "workloads", "read_workload")
     chosen = [item if isinstance(item, Variant) else Variant(workload=item) for item in given]
     gpus = [None] if gpu is None else _several(gpu, (GpuSpec,), "gpu", "load_gpu")
@@ -58,13 +58,13 @@ def sweep_chunks(
 
 
 def pieces_of(variants: Sequence[Variant], board: Board, most_numbers: int = MOST_NUMBERS) -> Iterator[Sweep]:
-    """Workloads on one board, as many at a time as keep kernels × clocks below `most_numbers`."""
+    """Workloads on one board in pieces of at most `most_numbers` kernels × clocks."""
     for part in _parts(variants, len(board.asked_mhz), most_numbers):
         yield table(part, predict([variant.workload for variant in part], board))
 
 
 def _several(given: Any, kinds: tuple[type, ...], name: str, source: str) -> list[Any]:
-    """One thing or several as a list.  Raises ArgumentError for what is of another kind."""
+    """One or several values as a list.  Raises ArgumentError for values of another type."""
     wanted = f"a {kinds[0].__name__}, as {source} gives it, or several"
     if isinstance(given, kinds):
         return [given]
@@ -118,7 +118,7 @@ def columns_of(prediction: Prediction) -> dict[str, Array]:
 
 
 def case_of(variant: Variant, prediction: Prediction, i: int) -> Case:
-    """What the points of workload i share."""
+    """The case of workload i."""
     prepared, workload = prediction.prepared, variant.workload
     bundle, gpu = prepared.board.bundle, prepared.board.gpu
     own = prepared.kernels_of(i)
@@ -152,7 +152,7 @@ def case_of(variant: Variant, prediction: Prediction, i: int) -> Case:
 
 
 def unanswerable(variant: Variant, bundle: Bundle, gpu: GpuSpec, clocks_mhz: Sequence[float]) -> Sweep:
-    """A point for each clock, ascending and outside what the board can lock [MHz]; all numbers but that clock are nan."""
+    """A point for each of the ascending clocks outside the board's range [MHz]; all numbers except the clock are nan."""
     (case,) = sweep(variant, bundle, gpu=gpu).cases
     lines = tuple(dict.fromkeys(unlockable_line(clock, gpu) for clock in (clocks_mhz[0], clocks_mhz[-1])))
     nothing = np.zeros(len(clocks_mhz), dtype=np.int64)

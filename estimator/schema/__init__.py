@@ -1,1 +1,1 @@
-"""JSON Schemas, made from the declarations that `estimator.vocabulary.reader` reads by: `scripts/schemas.py`."""
+"""JSON Schemas that `scripts/schemas.py` makes from the declarations of `estimator.vocabulary.reader`."""

@@ -1,1 +1,1 @@
-"""A local web page for estimates: what can be chosen, answers as JSON, and the server that hands both to a browser."""
+"""A local web page for estimates: choices, answers as JSON, and the server that sends both to a browser."""

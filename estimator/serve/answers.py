@@ -1,4 +1,4 @@
-"""What the page asks, each field declared, and the answer as JSON data: the estimate, its explanation, the sweep and charts."""
+"""Requests of the page, each field declared, and the answer as JSON data: the estimate, its explanation, the sweep and charts."""
 
 import math
 from dataclasses import dataclass
@@ -38,26 +38,26 @@ Positive = Annotated[float, Span(1e-9, 1e9)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class At:
-    """The sizes for which a workload was written down."""
+    """The sizes for which a workload was written."""
 
     batch: Size
     sequence: Size | None = None
 
     def sizes(self) -> Sizes:
-        """The same as a workload's."""
+        """These sizes as the sizes of a workload."""
         return Sizes(batch=self.batch, sequence=self.sequence or 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """One operating point: keys of a workload and a bundle, and settings; None and "" leave a setting as it is.
+    """One operating point: keys of a workload and a bundle, and settings; None and "" leave a setting unchanged.
 
     gpu                 name of another GPU than the bundle's, "" for its own
     precision           "" as written
     attention           "eager", "flash", "" as written
-    at                  the sizes for which the workload was written down, where the user states them
-    batch, sequence     the sizes wanted
-    clock_mhz           asked SM clock [MHz], None for the one of the published peak rates
+    at                  the sizes for which the workload was written, if the user states them
+    batch, sequence     the requested sizes
+    clock_mhz           requested SM clock [MHz], None for the clock of the published peak rates
     power_cap_w         power limit [W], None for the GPU's own
     host_launch_us      host cost of one framework operator [µs], None for the bundle's
     """
@@ -77,14 +77,14 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Described:
-    """A workload whose choices are asked for."""
+    """A workload whose choices are requested."""
 
     workload: str
     at: At | None = None
 
 
 def parse_request(kind: type[T], content: bytes) -> T:
-    """What a request's body holds, as declared.  Raises RequestError, naming the field."""
+    """Content of a request's body, as declared.  Raises RequestError, naming the field."""
     try:
         return read(kind, parse_json(content))
     except ValueError as error:
@@ -92,13 +92,13 @@ def parse_request(kind: type[T], content: bytes) -> T:
 
 
 def answer_document(question: Question, catalogue: Catalogue) -> Document:
-    """Everything that the page shows about one operating point.
+    """All data that the page shows about one operating point.
 
-    `estimate` is what `estimate --json` prints for it, to the last digit.  Raises RequestError for unknown keys and EstimatorError for
-    settings that cannot be.
+    `estimate` equals the output of `estimate --json` to the last digit.  Raises RequestError for unknown keys and EstimatorError for
+    impossible settings.
     """
     asked = _asked(question, catalogue)
-    with np.errstate(all="ignore"):  # what is not finite is refused below, in words
+    with np.errstate(all="ignore"):  # results that are not finite are refused below with a message
         explanation = explain(asked)
         result = explanation.result
         if not math.isfinite(result.latency_s):
@@ -124,7 +124,7 @@ def answer_document(question: Question, catalogue: Catalogue) -> Document:
 
 def _asked(question: Question, catalogue: Catalogue) -> Asked:
     entry, bundle = catalogue.workload(question.workload), catalogue.bundle(question.bundle)
-    if question.gpu and question.gpu not in catalogue.gpus:  # a name from the page is never taken for a file
+    if question.gpu and question.gpu not in catalogue.gpus:  # a name from the page is never used as a file
         raise SpecificationError(f"unknown GPU {question.gpu!r:.60}; known: {', '.join(catalogue.gpus)}")
     settings = ("batch", "sequence", "precision", "attention")
     varied = {name: getattr(question, name) for name in settings if getattr(question, name)}

@@ -1,6 +1,6 @@
-"""What the page can choose from: workloads, bundles and GPUs.
+"""Choices of the page: workloads, bundles and GPUs.
 
-Everything has a key that this program gave it.  A browser names keys, never files, so that no path of its reaches the file system.
+Every entry has a key that this program assigns.  A browser names keys, never files, so that no path from it reaches the file system.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ class Entry:
 
     @property
     def at(self) -> Sizes | None:
-        """The sizes for which it was written down, None where unknown."""
+        """The sizes for which the workload was written, None if unknown."""
         return sizes_in_name(self.workload.name)
 
 
@@ -56,7 +56,7 @@ class Catalogue:
         return _found(self.bundles, key, "bundle")
 
     def add(self, name: str, content: bytes) -> Entry:
-        """Keep a workload whose file's content came from the page; `name` is a label only.  Raises WorkloadError."""
+        """Keep a workload from file content that the page sent; `name` is only a label.  Raises WorkloadError."""
         label = Path(name.replace("\\", "/")).name or "workload.json"
         entry = _entry("loaded", next(self.numbers), workload_from_bytes(content, Path(label)))
         self.workloads[entry.key] = entry
@@ -70,9 +70,9 @@ def _found(entries: Mapping[str, T], key: str, what: str) -> T:
 
 
 def open_catalogue(files: Sequence[str], bundles: Sequence[str]) -> Catalogue:
-    """Workload files and bundles that are named, then the shipped examples and the installed bundles.
+    """A catalogue of the named workload files and bundles, then the shipped examples and the installed bundles.
 
-    Raises WorkloadError and BundleError for what is named and cannot be read, and BundleError where there is no bundle at all.
+    Raises WorkloadError and BundleError for a named file that cannot be read, and BundleError if there is no bundle.
     """
     given: dict[str, Workload] = {}
     for path in dict.fromkeys(files):
@@ -83,7 +83,7 @@ def open_catalogue(files: Sequence[str], bundles: Sequence[str]) -> Catalogue:
     examples = map(read_workload, sorted(resource_folder("examples").glob("*.json")))
     found = {bundle.digest: bundle for bundle in map(load_bundle, dict.fromkeys(bundles))}
     for name in bundle_names():
-        with suppress(BundleError):  # `estimate bundles` says what is wrong with it
+        with suppress(BundleError):  # `estimate bundles` reports the error
             bundle = load_bundle(name)
             found.setdefault(bundle.digest, bundle)
     if not found:

@@ -1,4 +1,4 @@
-"""What the page offers, as JSON data: all workloads, bundles and GPUs, and what one workload can be turned into."""
+"""Choices of the page as JSON data: all workloads, bundles and GPUs, and the possible changes of one workload."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,7 +23,7 @@ CANDIDATES: Final = {
     "batch": (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256),
     "sequence": (16, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192),
 }
-"""Values of the sliders, beside the workload's own."""
+"""Values of the sliders, in addition to the workload's own."""
 
 SIZES_UNKNOWN: Final = (
     "The file does not tell for which batch and sequence it was written; say it under “Written for”, or name the file so (…_b8_s512.json)."
@@ -47,10 +47,10 @@ def entry_document(entry: Entry) -> Document:
 
 
 def workload_document(entry: Entry, at: Sizes | None) -> Document:
-    """What a workload holds and what it can be turned into.
+    """Content of a workload and its possible changes.
 
-    at: the sizes that the user states, None for those that are known.  `batch` and `sequence` hold the sizes that can be reached, and
-    the reason why there are no more; `attention` and `precision` the reason why a form cannot be had, "" where it can.
+    at: the sizes that the user states, None for the known ones.  `batch` and `sequence` hold the possible sizes, and the reason
+    why there are no more; `attention` and `precision` hold the reason why a form is impossible, "" if it is possible.
     """
     workload, present = entry.workload, at or entry.at
     return {
@@ -86,7 +86,7 @@ def _gpu_document(gpu: GpuSpec) -> Document:
 
 
 def _reachable(workload: Workload, present: Sizes | None, name: str) -> Document:
-    """Values of a size to which the workload can be rescaled, and why there are no others."""
+    """Values of a size to which the workload can be rescaled, and the reason why there are no others."""
     own: int = getattr(present, name, 0)
     if present is None or not own:
         return {"values": [], "value": None, "reason": NO_SEQUENCE if present else SIZES_UNKNOWN}
@@ -97,7 +97,7 @@ def _reachable(workload: Workload, present: Sizes | None, name: str) -> Document
 
 
 def _fault(change: Callable[..., Workload], *arguments: Any) -> str:
-    """Why a workload cannot be changed so, "" where it can."""
+    """The reason why a change of a workload fails, "" if it succeeds."""
     try:
         change(*arguments)
     except WorkloadError as error:

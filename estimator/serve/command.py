@@ -1,4 +1,4 @@
-"""What `estimate serve` does."""
+"""The command `estimate serve`."""
 
 import ipaddress
 import json
@@ -66,7 +66,7 @@ def serve_command(**options: Any) -> int:
 
 
 def _announce(url: str, options: Options) -> None:
-    """Where the page is, to stdout; everything else to stderr."""
+    """Write the address of the page to stdout, other lines to stderr."""
     click.echo(json.dumps({"url": url}) if options["as_json"] else url)
     if not options["quiet"]:
         click.echo("serving to whoever knows this address; stop with Ctrl-C", err=True)
@@ -78,7 +78,7 @@ def _announce(url: str, options: Options) -> None:
 
 
 def _open_in_browser(url: str, stack: ExitStack) -> None:
-    """Open the page through a file of this user's: every user can read a browser's command line, which must not hold the token."""
+    """Open the page through a file of this user: every user can read a browser's command line, which must not contain the token."""
     path = Path(stack.enter_context(TemporaryDirectory(prefix="wattprint-"))) / "page.html"
     path.write_text(f'<!doctype html><meta http-equiv="refresh" content="0;url={url}"><title>wattprint</title>', encoding="utf-8")
     if not webbrowser.open(path.as_uri()):
@@ -90,4 +90,4 @@ def _say(line: str) -> None:
 
 
 def _nothing(_line: str) -> None:
-    """Requests that went well are not worth a line."""
+    """Ignore the line of a successful request."""

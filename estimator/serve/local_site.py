@@ -1,8 +1,8 @@
 """A web site for one user: fixed files and computed answers, behind a token in the address.
 
-The address is http://HOST:PORT/TOKEN/.  Without the token every request gets status 403: those of other users of the machine, and those of
-pages elsewhere, under whatever name they reach this address.  The event loop sends fixed files; a few threads compute answers, so that
-questions delay each other and nothing else.
+The address is http://HOST:PORT/TOKEN/.  Every request without the token gets status 403: from other users of the machine, and from other
+web pages, under any name of this address.  The event loop sends fixed files; a few threads compute answers, so that requests for answers
+delay only each other.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from estimator.options.command_line import one_line
 from estimator.vocabulary.errors import EstimatorError
 
 MOST_COMPUTED: Final = 2
-"""Answers that are computed at a time."""
+"""Most answers that are computed at the same time."""
 
 JSON_TYPE: Final = "application/json"
 HEADERS: Final = {
@@ -34,7 +34,7 @@ HEADERS: Final = {
     "Cache-Control": "no-store",
     "Connection": "close",
 }
-"""Headers of every answer: nothing elsewhere embeds or reads it, and no link tells the token."""
+"""Headers of every answer: no other site can embed or read it, and no link reveals the token."""
 
 Line = Callable[[str], object]
 Message = dict[str, Any]
@@ -50,7 +50,7 @@ class RequestError(EstimatorError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """Content as it is sent; as a page of a site, a fixed file."""
+    """Content of a response; as a page of a site, a fixed file."""
 
     content: bytes
     media_type: str
@@ -62,7 +62,7 @@ class Reply:
 class Computed:
     """A page that `answer` computes from a request's body and query, in a thread.
 
-    most_bytes   of a body that is posted; 0: the page is fetched
+    most_bytes   largest posted body; 0: the page is fetched with GET
     """
 
     answer: Callable[[bytes, str], Reply]
@@ -73,7 +73,7 @@ class Computed:
 class Site:
     """Pages by path below the token, as an ASGI application.
 
-    log takes a line for each request, complain one for each defect of ours; lines do not hold the token.
+    log gets a line for each request, complain one for each internal error; lines do not contain the token.
     """
 
     pages: Mapping[str, Reply | Computed]
@@ -132,9 +132,9 @@ class Site:
 def local_site(
     host: str, port: int, pages: Mapping[str, Reply | Computed], *, token: str, headers: Mapping[str, str], log: Line, complain: Line
 ) -> Iterator[str]:
-    """Serves pages within the block; gives the address, which holds the token.
+    """Serve pages within the block; yields the address, which contains the token.
 
-    host is an IP address; port 0 is any free one.  Raises EstimatorError where uvicorn is missing, OSError where it cannot listen.
+    host is an IP address; port 0 is any free one.  Raises EstimatorError if uvicorn is missing, OSError if it cannot listen.
     """
     try:
         import uvicorn
@@ -169,13 +169,13 @@ def local_site(
 
 
 def refusal(message: str, status: HTTPStatus, **headers: str) -> Reply:
-    """One JSON line that says why."""
+    """A reply with one JSON line that states the reason."""
     content = json.dumps({"error": one_line(message)}).encode() + b"\n"
     return Reply(content=content, media_type=JSON_TYPE, status=status, headers=headers)
 
 
 async def _body(receive: Callable[[], Awaitable[Message]], most_bytes: int) -> bytes:
-    """A request's body.  One that is too large is read to its end, so that the browser gets to read the refusal."""
+    """A request's body.  A body that is too large is read to its end, so that the browser receives the refusal."""
     body, more = b"", True
     while more:
         message = await receive()
@@ -187,7 +187,7 @@ async def _body(receive: Callable[[], Awaitable[Message]], most_bytes: int) -> b
 
 
 def _address(listener: socket.socket) -> str:
-    """Host and port at which a browser on this machine finds a listener."""
+    """Host and port at which a browser on this machine reaches a listener."""
     host, port = listener.getsockname()[:2]
     address = ipaddress.ip_address(host)
     if address.is_unspecified:

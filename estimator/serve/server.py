@@ -17,19 +17,19 @@ from estimator.serve.local_site import JSON_TYPE, Computed, Line, Reply, Request
 
 MOST_REQUEST_BYTES: Final = 16 << 10
 MOST_FILE_BYTES: Final = 2 << 20
-"""A question of the page has a few hundred bytes, a workload file forty times less than this."""
+"""Largest file that the page may send [byte]; a request has a few hundred bytes, a workload file a fortieth of this."""
 
 STATIC: Final = Path(__file__).resolve().parent / "static"
 HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 }
-"""Nothing from elsewhere is loaded."""
+"""Headers that forbid content from other sites."""
 
 
 @contextmanager
 def page_server(host: str, port: int, catalogue: Catalogue, *, log: Line, complain: Line) -> Iterator[str]:
-    """Serves the page within the block; gives its address.  Arguments and errors are those of `local_site`."""
+    """Serve the page within the block; yields its address.  Arguments and errors are those of `local_site`."""
 
     def computed(document: Callable[[bytes, str], Any], most_bytes: int = 0) -> Computed:
         def answer(body: bytes, query: str) -> Reply:
@@ -53,7 +53,7 @@ def page_server(host: str, port: int, catalogue: Catalogue, *, log: Line, compla
 
 
 def _file_name(query: str) -> str:
-    """The name in a query that reads name=FILE."""
+    """The file name in a query of the form name=FILE."""
     try:
         return parse_qs(query, max_num_fields=1, errors="replace").get("name", [""])[0]
     except ValueError as error:

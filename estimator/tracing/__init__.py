@@ -1,5 +1,5 @@
-"""From what a framework dispatched to operators of a workload; free of the framework itself.
+"""From dispatched operations of a framework to operators of a workload; independent of the framework itself.
 
-`calls` describes dispatched operations in plain terms, `lowering` and the modules beside it turn them into operators,
-`models` holds the configurations that models are built from.  `estimator.tracing.torch_trace` alone knows PyTorch.
+`calls` describes dispatched operations in plain terms, `lowering` and the modules beside it convert them to operators,
+`models` holds the configurations from which models are built.  Only `estimator.tracing.torch_trace` uses PyTorch.
 """

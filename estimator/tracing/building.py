@@ -1,6 +1,6 @@
-"""Models on the meta device with the inputs of what is to be traced.
+"""Models on the meta device with the inputs of the traced phase.
 
-PyTorch and Transformers come in as arguments: `estimator.tracing.torch_trace` alone imports them.
+PyTorch and Transformers are arguments: only `estimator.tracing.torch_trace` imports them.
 """
 
 import importlib
@@ -21,18 +21,18 @@ POSITIONS: Final = ("max_position_embeddings", "n_positions")
 """Fields of a configuration that limit the length of a sequence."""
 
 VISION: Final = "vision_config"
-"""The part of a configuration that is about images, where there is text, too."""
+"""The part of a configuration about images, in models that also have text."""
 
 CACHE: Final = "past_key_values"
-"""The input by which a model of Transformers takes its cache."""
+"""The input of a Transformers model for its cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A model on the meta device with its inputs, by place and by name.
+    """A model on the meta device with its inputs, by position and by name.
 
-    `family` groups workloads, `title` says what was built; `window` [token] is that of sliding attention, 0 without one.
-    `sizes` are those of "batch" and "sequence" that the inputs have.
+    `family` groups workloads, `title` names the built model; `window` [token] is the window of sliding attention, 0 without one.
+    `sizes` are the subset of "batch" and "sequence" that the inputs have.
     """
 
     family: str
@@ -71,7 +71,7 @@ def configured_job(torch: Any, transformers: Any, request: TraceRequest, config:
 
 
 def _with_image_size(values: Named, usual: Any, size: int) -> Named:
-    """Fields of a configuration whose images have `size`, where one is asked for: positions are learnt for one size."""
+    """Fields of a configuration with images of the requested `size`: positions are learnt for one size."""
     changed = dict(values)
     if size and hasattr(usual, "image_size"):
         changed["image_size"] = size
@@ -81,7 +81,7 @@ def _with_image_size(values: Named, usual: Any, size: int) -> Named:
 
 
 def _build(torch: Any, transformers: Any, request: TraceRequest, config: ModelConfig, settings: Any) -> Any:
-    """The model with or without its head; attention fused where the model leaves it to PyTorch."""
+    """The model with or without its head; attention is fused if the model uses PyTorch's function."""
     with_head = request.head and config.architecture
     kind = getattr(transformers, config.architecture, None) if with_head else transformers.AutoModel
     if kind is None:
@@ -91,13 +91,13 @@ def _build(torch: Any, transformers: Any, request: TraceRequest, config: ModelCo
     if request.attention == "flash":
         try:
             return make(settings, attn_implementation="sdpa", **options)
-        except ValueError:  # the model writes its attention out
+        except ValueError:  # the model has its own attention
             return make(settings, attn_implementation="eager", **options)
     return make(settings, attn_implementation="eager", **options)
 
 
 def _inputs(torch: Any, request: TraceRequest, config: ModelConfig, model: Any) -> Named:
-    """Inputs as a tokenizer or an image processor would give them; of a decoding step, its cache too."""
+    """Inputs in the form of a tokenizer or an image processor; for a decoding step, also its cache."""
     accepted = inspect.signature(model.forward).parameters
     main = model.main_input_name
     if main == "pixel_values":
@@ -194,7 +194,7 @@ def user_job(torch: Any, request: TraceRequest) -> Job:
 
 
 def _user_function(text: str) -> Callable[..., Any]:
-    """The function that MODULE:CALLABLE or FILE.py:CALLABLE names; modules are looked for in the present folder too."""
+    """The function that MODULE:CALLABLE or FILE.py:CALLABLE names; modules are also searched in the present folder."""
     place, _, name = text.rpartition(":")
     if place.endswith(".py"):
         spec = importlib.util.spec_from_file_location(Path(place).stem, place)

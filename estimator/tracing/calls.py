@@ -1,4 +1,4 @@
-"""Dispatched operations in plain terms – names, tensors, numbers –, their names (`operations.toml`), and the operators made from them."""
+"""Dispatched operations in plain terms (names, tensors, numbers), their names (`operations.toml`), and the operators made from them."""
 
 import math
 import tomllib
@@ -13,10 +13,10 @@ from estimator.vocabulary.workload import TRACED, Operator, make_operator
 
 ATTENTION: Final = "wattprint.attention"
 ATTENTION_BACKWARD: Final = "wattprint.attention_backward"
-"""Names of fused attention, which the tracer records as one call."""
+"""Name of the backward pass of fused attention; the tracer records fused attention as one call."""
 
 RECURRENT: Final = "wattprint.recurrent"
-"""A recurrent layer that was taken apart, which launches nothing of its own; every name but these three is the framework's."""
+"""Name of a decomposed recurrent layer, which launches no kernel itself; all names but these three are the framework's."""
 
 DTYPE_PRECISION: Final[dict[str, str]] = {
     "float64": "fp64",
@@ -38,14 +38,14 @@ DTYPE_PRECISION: Final[dict[str, str]] = {
     "uint8": "int8",
     "bool": "int8",
 }
-"""Precision of a tensor by its type's name; whole numbers take that of their width, which is what moving them costs."""
+"""Precision of a tensor by its type's name; integers have the precision of the same width, which sets the cost to move them."""
 
 Number = int | float | bool | tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tensor:
-    """A tensor as a call saw it: sizes, strides [element], and the name of its type ("bfloat16")."""
+    """A tensor at the time of a call: sizes, strides [element], and the name of its type ("bfloat16")."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -53,17 +53,17 @@ class Tensor:
 
     @property
     def elements(self) -> int:
-        """Elements that the shape holds."""
+        """Number of elements of the shape."""
         return math.prod(self.shape)
 
     @property
     def stored(self) -> int:
-        """Elements in memory: an expanded tensor (stride 0) repeats those that it has."""
+        """Number of elements in memory: an expanded tensor (stride 0) repeats its elements."""
         return math.prod(size for size, stride in zip(self.shape, self.strides, strict=True) if stride or size == 0)
 
     @property
     def precision(self) -> str:
-        """The precision's name.  Raises WorkloadError for a type that none describes."""
+        """The precision's name.  Raises WorkloadError for a type without a precision."""
         try:
             return DTYPE_PRECISION[self.dtype]
         except KeyError:
@@ -71,7 +71,7 @@ class Tensor:
 
     @property
     def innermost(self) -> int:
-        """The axis along which neighbours lie next to each other in memory; the last one of those that have a length."""
+        """The axis whose neighbours are adjacent in memory; the last axis longer than 1 of several."""
         axes = [axis for axis, size in enumerate(self.shape) if size > 1]
         return min(axes, key=lambda axis: (self.strides[axis] or math.inf, -axis), default=0)
 
@@ -80,9 +80,9 @@ class Tensor:
 class Call:
     """One dispatched operation.
 
-    `name` is the operation's without its overload ("aten.addmm"); `inputs` are named as the operation names its
-    arguments, a list of tensors repeats its name; `numbers` are its other arguments; `pointwise`: the framework says
-    that each output element depends on input elements of its place alone.
+    `name` is the operation's without its overload ("aten.addmm"); `inputs` have the names of the operation's
+    arguments, a list of tensors repeats its name; `numbers` are its other arguments; `pointwise`: the framework declares
+    that each output element depends only on input elements at its position.
     """
 
     name: str
@@ -92,7 +92,7 @@ class Call:
     pointwise: bool = False
 
     def tensor(self, name: str) -> Tensor:
-        """The input of a name.  Raises WorkloadError where there is none."""
+        """The input of a name.  Raises WorkloadError if there is no such input."""
         for key, tensor in self.inputs:
             if key == name:
                 return tensor
@@ -108,7 +108,7 @@ class Call:
 
     @property
     def largest(self) -> Tensor:
-        """The input of most elements, the first of equals; the first output where nothing comes in."""
+        """The input with most elements, the first of equals; the first output if there is no input."""
         tensors = [tensor for _, tensor in self.inputs] or list(self.outputs)
         return max(tensors, key=lambda tensor: tensor.elements)
 
@@ -120,11 +120,11 @@ OPERATIONS: Final[dict[str, dict[str, Any]]] = tomllib.loads(Path(__file__).with
 BACKWARD: Final = f"{TRACED}:backward"
 
 ON_CUDA_CORES: Final = frozenset({"fp32", "fp64"})
-"""Precisions in which PyTorch multiplies matrices without tensor cores unless told otherwise."""
+"""Precisions in which PyTorch by default multiplies matrices without tensor cores."""
 
 
 class Part(NamedTuple):
-    """`times` times `operator`: what one call launches, or a part of it."""
+    """`times` times `operator`: the kernels of one call, or a part of them."""
 
     operator: Operator
     times: float = 1.0
@@ -146,15 +146,15 @@ def moved(kind: str, precision: str, elements: float, reads: float, *, share: fl
 
 
 def stored_bytes(*tensors: Tensor) -> float:
-    """Bytes that tensors occupy; what an expanded tensor repeats counts once."""
+    """Bytes that tensors occupy; repeated elements of an expanded tensor count once."""
     return sum(tensor.stored * BYTES_PER_ELEMENT[tensor.precision] for tensor in tensors)
 
 
 def read_elements(call: Call, precision: str) -> float:
-    """What a call reads, in elements of `precision`."""
+    """Data that a call reads, in elements of `precision`."""
     return stored_bytes(*(tensor for _, tensor in call.inputs)) / BYTES_PER_ELEMENT[precision]
 
 
 def base_name(call: Call) -> str:
-    """The operation's name without its library, the mark of one that works in place, and that of one on lists."""
+    """The operation's name without its library and without the marks of in-place operations and of operations on lists."""
     return call.name.removeprefix("aten.").removesuffix("_").removeprefix("_foreach_")

@@ -1,6 +1,6 @@
 """Dispatched calls → operators of a workload, in the order of execution.
 
-A call that launches nothing falls out, one that no rule knows is kept by name, with its count and the elements it wrote.
+A call without a kernel is dropped; a call without a rule is kept by name, with its count and its written elements.
 """
 
 from collections import Counter
@@ -14,23 +14,23 @@ from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.workload import Operator, UnknownOperator, merge_counts
 
 WIDENED: Final = "float16"
-"""Type whose conversion to float32 before a softmax PyTorch leaves to the softmax kernel.  Source: ATen, SoftMax.cpp."""
+"""Type whose conversion to float32 before a softmax PyTorch does in the softmax kernel.  Source: ATen, SoftMax.cpp."""
 
 ASSUMPTIONS: Final[dict[str, str]] = {
     ATTENTION_BACKWARD: "the backward pass of fused attention is taken as 2.5 forward passes: five products instead of two",
     "aten._grouped_mm": "tokens are taken as spread evenly over the experts",
 }
-"""What is assumed where such a call occurs."""
+"""Assumptions about workloads that contain such a call."""
 
 OVERSTATED: Final[dict[str, str]] = {
     RECURRENT: "recurrent layers are taken step by step; cuDNN runs their steps in few kernels, so that time and energy are overstated",
 }
-"""What a workload cannot stand for where such a call occurs."""
+"""Limits of workloads that contain such a call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lowered:
-    """Operators with their counts, merged, in first-seen order; what no family describes; what was assumed; what is not right."""
+    """Operators with their counts, merged, in first-seen order; operations without a family; assumptions; known errors."""
 
     operators: tuple[Operator, ...]
     counts: tuple[float, ...]
@@ -67,7 +67,7 @@ def lower_calls(calls: Iterable[Call], *, tf32: bool = False) -> Lowered:
 
 
 def _launches(calls: Iterable[Call], tf32: bool) -> Iterator[tuple[Call, list[Part] | None]]:
-    """Each call with what it launches; None where no rule knows it."""
+    """Each call with its kernels; None without a rule."""
     parts: dict[Call, list[Part] | None] = {}
     for call in _merged_softmax(list(calls)):
         if call not in parts:
@@ -77,7 +77,7 @@ def _launches(calls: Iterable[Call], tf32: bool) -> Iterator[tuple[Call, list[Pa
 
 
 def _merged_softmax(calls: list[Call]) -> list[Call]:
-    """Calls with each conversion to fp32 right before a softmax of its result taken into the softmax, where PyTorch does so."""
+    """Calls in which conversions to fp32 directly before a softmax are merged into the softmax, as PyTorch does."""
     merged: list[Call] = []
     for call in calls:
         before = merged[-1] if merged else None
@@ -91,7 +91,7 @@ def _merged_softmax(calls: list[Call]) -> list[Call]:
 
 
 def _parts(call: Call) -> list[Part] | None:
-    """What a call launches; None where no rule knows it."""
+    """The kernels of a call; None without a rule."""
     rule = rule_of(call)
     if not any(tensor.elements for tensor in call.outputs or [tensor for _, tensor in call.inputs]):
         return []

@@ -1,6 +1,6 @@
-"""Configurations from which models are built: named ones that are shipped, and files of Transformers.
+"""Configurations from which models are built: shipped ones with a name, and files of Transformers.
 
-A shipped one is `configs/models/NAME.toml`: facts that the model's authors published, no weights.
+A shipped configuration is `configs/models/NAME.toml`: facts that the model's authors published, no weights.
 """
 
 from collections.abc import Mapping
@@ -17,14 +17,14 @@ from estimator.vocabulary.resources import resource_folder, resource_names
 NOT_FIELDS: Final = frozenset(
     {"model_type", "architectures", "auto_map", "torch_dtype", "dtype", "transformers_version", "quantization_config"}
 )
-"""What of a configuration file is about its weights, its code or its model's name."""
+"""Fields of a configuration file about its weights, its code or its model's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """A configuration: `model_type` and `architecture` are names that Transformers knows, `config` its fields.
 
-    `image_size` [pixel] is the usual height and width of images, 0 where the fields say it or where there are none.
+    `image_size` [pixel] is the usual height and width of images, 0 if the fields state it or if there are no images.
     """
 
     title: Text
@@ -65,15 +65,15 @@ def load_model_config(model: str) -> ModelConfig:
 
 @dataclass(kw_only=True)
 class _Config:
-    """What of a configuration of Transformers is needed beside its fields."""
+    """Required properties of a Transformers configuration, other than its fields."""
 
     model_type: Text
     architectures: tuple[Text, ...] | None = None
 
 
 def _from_file(path: Path) -> ModelConfig:
-    """Raises OSError and ValueError."""
-    document = read(Mapping[str, object], parse_json(read_regular(path, MAX_FILE_BYTES)))
+    """The configuration in a file.  Raises OSError and ValueError."""
+    document = read(Mapping[str, Any], parse_json(read_regular(path, MAX_FILE_BYTES)))
     found = read(_Config, {name: document[name] for name in ("model_type", "architectures") if name in document})
     return ModelConfig(
         title=str(path),

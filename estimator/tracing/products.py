@@ -1,4 +1,4 @@
-"""Matrix products, convolutions and fused attention from the calls that ask for them."""
+"""Matrix products, convolutions and fused attention from their calls."""
 
 import math
 from typing import Any, Final
@@ -8,11 +8,11 @@ from estimator.transforms import INNER, INTERNAL, LAYER
 from estimator.vocabulary.workload import TRACED
 
 SIXTEEN_BIT: Final = frozenset({"bf16", "fp16"})
-"""Precisions in which cuDNN computes dense convolutions channels-last and converts what comes channels-first."""
+"""Precisions in which cuDNN computes dense convolutions channels-last and converts channels-first tensors."""
 
 BACKWARD_PRODUCTS: Final = 2.5
-"""Fused attention's backward pass in forward passes: it makes five products where the forward pass makes two (it
-computes the scores again).  Source: FlashAttention-2 (arXiv 2307.08691), section 3."""
+"""Fused attention's backward pass in forward passes: it computes five products, the forward pass two (it computes the
+scores again).  Source: FlashAttention-2 (arXiv 2307.08691), section 3."""
 
 
 def linear(call: Call) -> list[Part]:
@@ -24,14 +24,14 @@ def linear(call: Call) -> list[Part]:
 
 
 def batched(call: Call) -> list[Part]:
-    """As many products as the first axis is long."""
+    """One product for each element of the first axis."""
     a, b = map(call.tensor, OPERATIONS["batched"].get(base_name(call), ("self", "mat2")))
     batch, m, k = a.shape
     return [part("gemm.bmm", a.precision, batch=batch, m=m, n=b.shape[2], k=k, out=call.outputs[0].precision)]
 
 
 def grouped(call: Call) -> list[Part]:
-    """Rows shared out over experts, each a linear layer with its own matrix: as many experts as there are rows, evenly loaded.
+    """Rows distributed evenly over experts, each a linear layer with its own matrix: at most as many experts as rows.
 
     The experts' matrices are on one side, with the rows on the other; or both sides are rows and the experts' matrices
     come out (a gradient).
@@ -52,7 +52,7 @@ def grouped(call: Call) -> list[Part]:
 
 
 def convolution(call: Call) -> list[Part]:
-    """A convolution of the own format where it can say what is asked; else the matrix product that it amounts to."""
+    """A convolution of the own format if that can express it; else the equivalent matrix product."""
     return _convolution(call, call.outputs[0])
 
 
@@ -99,14 +99,14 @@ def _whole(call: Call, name: str) -> int:
 
 
 def _channels_last(tensor: Tensor) -> bool:
-    """Whether an image lies in memory with its channels innermost; a single pixel or channel lies both ways."""
+    """Whether an image has its channels innermost in memory; a single pixel or channel has both layouts."""
     return tensor.shape[1] == 1 or math.prod(tensor.shape[2:]) == 1 or tensor.innermost == 1
 
 
 def convolution_backward(call: Call) -> list[Part]:
-    """Gradients of the image (by the same number of multiplications) and of the weight, each where it is asked for.
+    """Gradients of the image (by the same number of multiplications) and of the weight, each if requested.
 
-    Of a depthwise convolution both are taken as further such convolutions; of a dense one as the products
+    For a depthwise convolution both are further such convolutions; for a dense one they are the products
     [positions, filters]·[filters, taps] and [filters, positions]·[positions, taps].
     """
     image, weight, gradient = call.tensor("input"), call.tensor("weight"), call.tensor("grad_output")
@@ -152,5 +152,5 @@ def attention(call: Call, share: float = LAYER, origin: str = TRACED, times: flo
 
 
 def attention_backward(call: Call) -> list[Part]:
-    """Its gradients, in forward passes."""
+    """Gradients of fused attention, in forward passes."""
     return attention(call, LAYER / BACKWARD_PRODUCTS, BACKWARD, BACKWARD_PRODUCTS)

@@ -1,12 +1,12 @@
-"""Recording what reaches the framework's dispatcher, in plain terms.
+"""Recording of operations that reach the framework's dispatcher, in plain terms.
 
-PyTorch comes in as an argument: `estimator.tracing.torch_trace` alone imports it.  Four things would differ from a GPU and are put
-right here:
+PyTorch is an argument: only `estimator.tracing.torch_trace` imports it.  Four operations would differ from a GPU and are corrected
+here:
 
-    fused attention   the meta device would take it apart; it is recorded as one call
-    dropout           has one kernel on a GPU; the meta device would take it apart
-    experts           grouped products of all floating-point types run on a GPU, those of bf16 alone on the meta device
-    questions         `.item()` has no answer without content; what a mask of ones answers is answered, all else refused
+    fused attention   the meta device would decompose it; it is recorded as one call
+    dropout           has one kernel on a GPU; the meta device would decompose it
+    experts           grouped products of all floating-point types run on a GPU, only those of bf16 on the meta device
+    questions         `.item()` has no value without content; the values for a mask of ones are returned, all else is refused
 """
 
 import inspect
@@ -25,25 +25,26 @@ Named = dict[str, Any]
 
 OFTEN_TRUE: Final = frozenset({"aten.all", "aten.eq(aten.sum)"})
 OFTEN_FALSE: Final = frozenset({"aten.any"})
-"""Questions about a mask without padding and numbers without faults, and their answers."""
+"""Operations that return False for a mask without padding and for valid numbers."""
 
 RECURRENT_LAYERS: Final = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
-"""Functions of recurrent layers: the meta device takes them apart, step by step, where cuDNN has few kernels for all steps."""
+"""Functions of recurrent layers: the meta device decomposes them step by step, while cuDNN has few kernels for all steps."""
 
 GROUPED: Final = "aten._grouped_mm"
-"""Products of rows shared out over matrices, each of its own."""
+"""Grouped product: rows are distributed over several matrices."""
 
 
 FUSED_TYPES: Final = frozenset({"bfloat16", "float16", "float32"})
-"""Number formats that a fused kernel of attention takes.  Source: ATen, native/transformers/cuda/sdp_utils.cpp."""
+FUSED_AXES: Final = 4
+"""Axes of tensors of a fused attention kernel: [batch, head, token, element].  Source: ATen, native/transformers/cuda/sdp_utils.cpp."""
 
 
 @dataclass(slots=True)
 class AttentionCalls:
-    """How a trace takes calls of scaled_dot_product_attention, and how many it has met.
+    """Treatment of scaled_dot_product_attention calls in a trace, and their number.
 
-    form      "flash": every one fused; "eager": none; "": those of tensors that a GPU fuses
-    window    of sliding attention [token], 0 without one
+    form      "flash": all fused; "eager": none fused; "": fused if a GPU fuses such tensors
+    window    window of sliding attention [token], 0 without one
     """
 
     form: str
@@ -61,7 +62,7 @@ class AttentionCalls:
         return fused
 
     def notes(self) -> tuple[str, ...]:
-        """What a trace says of them where no form was asked for, and where none is fused."""
+        """Notes of a trace about these calls, if no form was requested or no call is fused."""
         lines = (
             ["scaled_dot_product_attention was traced as one fused kernel, as PyTorch runs it on a GPU"]
             if self.fused and not self.form
@@ -73,7 +74,7 @@ class AttentionCalls:
 
 @contextmanager
 def recording(torch: Any, calls: list[Call], attention: AttentionCalls, held: "Held") -> Iterator[None]:
-    """Append every dispatched operation on meta tensors to `calls`, and count in `held` what it makes."""
+    """Append every dispatched operation on meta tensors to `calls`, and count its new tensors in `held`."""
     with ExitStack() as stack:
         stack.enter_context(_function_mode(torch, calls, attention))
         stack.enter_context(_dispatch_mode(torch, calls, held))
@@ -103,7 +104,7 @@ def _dispatch_mode(torch: Any, calls: list[Call], held: "Held") -> Any:
 
 
 def _grouped(torch: Any, function: Any, arguments: tuple[Any, ...], keywords: Named) -> Any:
-    """A grouped product on the meta device, which gives it the shapes of bf16, in the type of its own tensors."""
+    """A grouped product on the meta device, with the shapes of bf16 and the type of its own tensors."""
     own = arguments[0].dtype
     if arguments[0].device.type != "meta" or own == torch.bfloat16:
         return function(*arguments, **keywords)
@@ -112,13 +113,13 @@ def _grouped(torch: Any, function: Any, arguments: tuple[Any, ...], keywords: Na
 
 
 def _origin_word(name: str, arguments: tuple[Any, ...]) -> str:
-    """What made a tensor, and what made what that was made from: "aten.eq(aten.sum)"."""
+    """The operation that made a tensor, with the operation of its input: "aten.eq(aten.sum)"."""
     before = str(getattr(arguments[0], "_asked", "")) if arguments else ""
     return f"{name}({before.partition('(')[0]})" if before and name == "aten.eq" else name
 
 
 def _answer(asked: str) -> bool:
-    """The value of a tensor that has none, where it can be told from the question."""
+    """The value of a tensor without content, if its operations determine it."""
     if asked in OFTEN_TRUE or asked in OFTEN_FALSE:
         return asked in OFTEN_TRUE
     what = f" (the result of {asked})" if asked else ""
@@ -142,7 +143,7 @@ def tensors_in(torch: Any, value: Any) -> list[Any]:
 
 
 def _call(torch: Any, function: Any, name: str, arguments: tuple[Any, ...], keywords: Named, outputs: list[Any]) -> Call | None:
-    """A call in plain terms; None where no tensor of it is on the meta device: that is the host's work."""
+    """A call in plain terms; None if none of its tensors is on the meta device: such a call runs on the host."""
     named = [(item.name, value) for item, value in zip(function._schema.arguments, arguments, strict=False)]
     named += [(key, value) for key, value in keywords.items() if key != "out"]
     inputs: list[tuple[str, Any]] = []
@@ -178,8 +179,8 @@ def _function_mode(torch: Any, calls: list[Call], met: AttentionCalls) -> Any:
     ) -> Any:
         if not met.fuses(tuple(map(_plain, (query, key, value)))):
             return apart(query, key, value, attn_mask, dropout_p, is_causal, **options)
-        # A mask that is handed over has no content: it is taken as that of a window where the model has one that is shorter than the
-        # context, else as hiding nothing.
+        # A mask argument has no content: it is assumed to be the model's window if that is shorter than the context, else to hide
+        # nothing.
         windowed = attn_mask is not None and 0 < met.window < key.shape[-2]
         numbers = (("causal", is_causal or windowed), ("window", met.window if windowed else 0))
         return _attention(torch, calls, (query, key, value), numbers)
@@ -196,7 +197,7 @@ def _function_mode(torch: Any, calls: list[Call], met: AttentionCalls) -> Any:
             return stand_ins[function](*arguments, **keywords)
         if getattr(function, "__name__", "") in RECURRENT_LAYERS:
             calls.append(Call(name=RECURRENT, inputs=(), outputs=(), numbers=()))
-        if inspect.isfunction(function):  # what it calls itself does not come here
+        if inspect.isfunction(function):  # its own calls do not reach this mode
             with _replaced(functional, inside):
                 return function(*arguments, **keywords)
         return function(*arguments, **keywords)
@@ -206,7 +207,7 @@ def _function_mode(torch: Any, calls: list[Call], met: AttentionCalls) -> Any:
 
 @contextmanager
 def _replaced(module: Any, stand_ins: Named) -> Iterator[None]:
-    """Functions of a module replaced for as long as the block runs."""
+    """Replace functions of a module while the block runs."""
     usual = {name: getattr(module, name) for name in stand_ins}
     try:
         for name, stand_in in stand_ins.items():
@@ -221,7 +222,7 @@ def _attention(torch: Any, calls: list[Call], tensors: tuple[Any, ...], numbers:
     """Fused attention as one call, with a gradient of one call."""
     inputs = tuple(zip(("query", "key", "value"), map(_plain, tensors), strict=True))
 
-    # A class holds itself, so that it goes when the collector comes: it must not hold tensors, which would be counted until then.
+    # A class refers to itself, so only the garbage collector frees it: it must not hold tensors, which would be counted until then.
     def note(name: str, outputs: tuple[Any, ...]) -> None:
         calls.append(Call(name=name, inputs=inputs, outputs=tuple(_plain(tensor) for tensor in outputs), numbers=numbers))
 
@@ -244,7 +245,7 @@ def _attention(torch: Any, calls: list[Call], tensors: tuple[Any, ...], numbers:
 
 
 def fused_step(parameters: list[Any]) -> Call:
-    """An AdamW step in one operation, which the meta device does not offer: parameters, gradients and both moments."""
+    """An AdamW step in one operation, which the meta device does not have: parameters, gradients and both moments."""
     members = [_plain(parameter) for parameter in parameters if parameter.grad is not None]
     lists = ("self", "grads", "exp_avgs", "exp_avg_sqs")
     return Call(name="aten._fused_adamw_", inputs=tuple((name, member) for name in lists for member in members), outputs=())
@@ -254,10 +255,10 @@ def fused_step(parameters: list[Any]) -> Call:
 
 
 class Held:
-    """Bytes of the storages that are alive: `now_byte` at present, `most_byte` at the fullest time.
+    """Bytes of the live storages: `now_byte` at present, `most_byte` at the peak.
 
-    A tensor of the meta device has a storage of the size that it would have on a GPU, and Python frees it at the same place.
-    Workspaces of libraries, the driver's context and what an allocator rounds up are not seen.
+    A tensor of the meta device has a storage of the same size as on a GPU, and Python frees it at the same place.
+    Workspaces of libraries, the driver's context and the rounding of an allocator are not included.
     """
 
     def __init__(self) -> None:
@@ -266,7 +267,7 @@ class Held:
         self._alive: dict[int, weakref.ref[Any]] = {}
 
     def add(self, tensors: Iterable[Any]) -> int:
-        """Count the storages of these tensors on the meta device that are not counted yet, until they go; what they add [byte]."""
+        """Count new storages of these tensors on the meta device until they are freed; returns their size [byte]."""
         before = self.now_byte
         for tensor in tensors:
             storage = tensor.untyped_storage() if tensor.device.type == "meta" else None
@@ -284,7 +285,7 @@ class Held:
 
 
 def tensors_within(torch: Any, value: Any, depth: int = 5) -> list[Any]:
-    """Tensors in a value, in what it lists and names, and in the attributes of objects."""
+    """Tensors in a value, in its lists and mappings, and in the attributes of objects."""
     if isinstance(value, torch.Tensor):
         return [value]
     if depth == 0:

@@ -1,4 +1,4 @@
-"""What is to be traced: a model, its inputs, one phase of its work."""
+"""Request for a trace: a model, its inputs, one phase of its work."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -16,16 +16,16 @@ LOGITS: Final = ("last", "all")
 OPTIMIZERS: Final = ("adamw", "adamw-fused", "sgd", "none")
 
 TENSOR_TYPES: Final[dict[str, str]] = {"fp64": "float64", "fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-"""Type of the weights by precision; narrower precisions are traced in 16 bits and then taken by the layers that have them."""
+"""Type of the weights by precision; narrower precisions are traced in 16 bits and then applied to the layers that support them."""
 
 NARROW_BASE: Final = "bf16"
-"""Precision in which a model is traced that is to compute in 8 or 4 bits."""
+"""Precision of the trace of a model that computes in 8 or 4 bits."""
 
 SIZES: Final = ("batch", "sequence")
-"""Sizes that the inputs of a model may have; images have no sequence, and a function of one's own may fix either."""
+"""Sizes that the inputs of a model may have; images have no sequence, and a user's function may fix either."""
 
 LARGEST_SIZE: Final = 10**7
-"""More sequences, tokens or pixels than this are a mistake."""
+"""Most sequences, tokens or pixels; more are a mistake."""
 
 Size = Annotated[int, Span(1, LARGEST_SIZE)]
 
@@ -37,14 +37,14 @@ class TraceRequest:
     model       a name that `estimator.tracing.models` knows, a Transformers configuration file or its folder,
                 or MODULE:CALLABLE
     batch       sequences or images
-    sequence    tokens of a sequence; in decode the tokens that the new one attends to, itself included
+    sequence    tokens of a sequence; in decode the tokens that the new one attends to, including itself
     phase       one of PHASES
-    precision   of weights and activations
-    attention   "eager": separate kernels; "flash": one fused kernel; "": own code as it calls scaled_dot_product_attention, else "eager"
+    precision   precision of weights and activations
+    attention   "eager": separate kernels; "flash": one fused kernel; "": own code with scaled_dot_product_attention, else "eager"
     head        with the task's head (a language model's vocabulary, a classifier), or the bare model
-    logits      "last": of the last token alone, as generation needs; "all"; a training step takes all
-    optimizer   of a training step
-    image_size  height and width of images [pixel]; 0: what the configuration says
+    logits      "last": of the last token only, as generation needs; "all"; a training step uses all
+    optimizer   optimizer of a training step
+    image_size  height and width of images [pixel]; 0: from the configuration
     settings    fields of the configuration to change
     """
 
@@ -66,7 +66,7 @@ class TraceRequest:
         return TENSOR_TYPES.get(self.precision, TENSOR_TYPES[NARROW_BASE])
 
     def label(self, sizes: Collection[str]) -> str:
-        """What was asked for, in a word; sizes: those of "batch" and "sequence" that the model's inputs have."""
+        """Short name of the request; sizes: the subset of "batch" and "sequence" that the model's inputs have."""
         model = self.model.rstrip("/").removesuffix("/config.json").rpartition("/")[2].removesuffix(".json")
         stated = [f"{name[0]}{getattr(self, name)}" for name in SIZES if name in sizes]
         stated += [f"i{self.image_size}"] if self.image_size else []
@@ -74,14 +74,14 @@ class TraceRequest:
 
 
 def refuse_unused_sizes(model: str, asked: Collection[str], sizes: Collection[str]) -> None:
-    """Raises WorkloadError where a size was asked for that the model's inputs do not have: it would change nothing."""
+    """Raise WorkloadError for a requested size that the model's inputs do not have: it would change nothing."""
     for name in asked:
         if name not in sizes:
             raise WorkloadError(f"{model}: its inputs have no {name} to choose; leave --{name} out")
 
 
 def checked_request(request: TraceRequest) -> TraceRequest:
-    """The request with its precision by its own name.  Raises WorkloadError, naming the field, for what cannot be traced."""
+    """The request with the canonical name of its precision.  Raises WorkloadError, naming the field, for an impossible trace."""
     try:
         read(TraceRequest, asdict(request))
         if request.phase == "decode" and request.sequence < 2:

@@ -1,4 +1,4 @@
-"""Element-wise work, copies, gathers, softmax, norms, reductions and optimizer steps from the calls that ask for them."""
+"""Element-wise work, copies, gathers, softmax, norms, reductions and optimizer steps from their calls."""
 
 import math
 from collections.abc import Callable
@@ -13,26 +13,29 @@ from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
 Rule = Callable[[Call], list[Part]]
 
 INSIDE: Final = frozenset({"neg"})
-"""Element-wise operations that surround others as copies do (the half that a rotary embedding turns)."""
+"""Element-wise operations inside another operation, like copies (the half that a rotary embedding rotates)."""
 
 CHUNK_ELEMENTS: Final = 65536
 LAUNCH_CHUNKS: Final = 320
 LAUNCH_TENSORS: Final = {1: 110, 2: 64, 3: 48, 4: 36, 5: 30}
-"""What one launch over a list of tensors takes: elements of a chunk, chunks, tensors by the number of lists that go together.
+"""Limits of one launch over a list of tensors: elements of a chunk, chunks, tensors by the number of joint lists.
 Source: PyTorch, MultiTensorApply.cuh."""
 
+SHORT_SORT: Final = 4096
+"""Longest row that PyTorch sorts within one block of threads.  Source: ATen, native/cuda/Sort.cpp."""
+
 FUSED_WRITES: Final = frozenset({"exp_avgs", "exp_avg_sqs", "momentum_buffer_list", "max_exp_avg_sqs"})
-"""Lists that a fused optimizer writes beside the parameters."""
+"""Lists that a fused optimizer writes in addition to the parameters."""
 
 
 def _name(call: Call, tensors: int) -> str:
-    """Our name of an element-wise operation that reads so many tensors."""
+    """Our name of an element-wise operation that reads `tensors` tensors."""
     name: str = OPERATIONS["pointwise"].get(base_name(call), "other")
     return f"elementwise.{OPERATIONS['with_a_number'].get(name, name) if tensors < 2 else name}"
 
 
 def pointwise(call: Call) -> list[Part]:
-    """An element-wise operation: reads all that comes in, broadcast tensors once, and writes its result."""
+    """An element-wise operation: reads all inputs, broadcast tensors once, and writes its result."""
     out = call.outputs[0] if call.outputs else call.largest
     precision = call.largest.precision
     name = _name(call, sum(tensor.elements > 1 for _, tensor in call.inputs))
@@ -54,7 +57,7 @@ def _fill(call: Call) -> list[Part]:
 
 
 def _clone(call: Call) -> list[Part]:
-    """A copy; what comes from the host has no source on the device."""
+    """A copy; a copy from the host has no source on the device."""
     return _copied(call.inputs[0][1] if call.inputs else call.outputs[0], call.outputs[0])
 
 
@@ -63,7 +66,7 @@ def _copy_into(call: Call) -> list[Part]:
 
 
 def _copied(source: Tensor, target: Tensor) -> list[Part]:
-    """A conversion, or a copy; one into another order of elements is a transposing one."""
+    """A conversion or a copy; a copy into another order of elements is a transposing copy."""
     turned = len(source.shape) == len(target.shape) and source.stored == source.elements and source.innermost != target.innermost
     name = "elementwise.typecast" if source.dtype != target.dtype else "copy.transpose" if turned else "copy.contiguous"
     out = target.precision if source.dtype != target.dtype else ""
@@ -81,14 +84,14 @@ def _cat(call: Call) -> list[Part]:
 
 
 def _gather(call: Call, share: float = LIGHT) -> list[Part]:
-    """Elements read as many as written, and the numbers that say which."""
+    """A gather: reads as many elements as it writes, and their indices."""
     out, indices = call.outputs[0], (*call.tensors("indices"), *call.tensors("index"))[:1]
     said = stored_bytes(*indices) / BYTES_PER_ELEMENT[out.precision]
     return [moved("copy.gather", out.precision, out.elements, out.elements + said, share=share)]
 
 
 def _scatter(call: Call) -> list[Part]:
-    """Rows put in their places; out of place, the tensor around them is copied first."""
+    """A scatter of rows; an out-of-place one first copies the whole tensor."""
     target = call.outputs[0]
     rows = call.tensors(OPERATIONS["scatter"][base_name(call)]) or call.tensors("index")
     elements = max((tensor.elements for tensor in rows), default=target.elements)
@@ -103,7 +106,7 @@ def _embedding_backward(call: Call) -> list[Part]:
 
 
 def _dropout(call: Call) -> list[Part]:
-    """A result and a mask of a byte an element are written: in elements of the result."""
+    """A dropout: writes a result and a mask of one byte per element, counted in elements of the result."""
     tensor = call.tensor("input")
     return [moved("elementwise.dropout", tensor.precision, tensor.elements, tensor.elements)]
 
@@ -112,7 +115,7 @@ def _dropout(call: Call) -> list[Part]:
 
 
 def _row_length(call: Call, tensor: Tensor) -> int:
-    """Elements of a row: those of the axis `dim`, the last one without it."""
+    """Elements of a row: the length of the axis `dim`, by default the last."""
     return tensor.shape[int(call.number("dim", -1))] if tensor.shape else 1  # type: ignore[arg-type]
 
 
@@ -150,7 +153,7 @@ def _batch_norm(call: Call) -> list[Part]:
 
 
 def _norm_backward(call: Call) -> list[Part]:
-    """The gradient of the input, from that of the output and the input; sums over the rows for scale and shift."""
+    """The gradient of the input, from the gradient of the output and the input; sums over the rows for scale and shift."""
     gradient, tensor = call.tensor("grad_out"), call.tensor("input")
     dim = _normed_length(call, tensor.shape[1])
     reads = gradient.elements + tensor.elements
@@ -174,7 +177,7 @@ def _ranked(call: Call) -> list[Part]:
 
 
 def _sorted(call: Call) -> list[Part]:
-    """Values are copied and their places numbered; then a short row is sorted at once, a longer one by a pass for each byte of a key."""
+    """A sort: copies values and numbers their positions; then sorts a short row at once, a longer one by a pass for each key byte."""
     tensor, places = call.tensor("self"), call.outputs[-1]
     width = BYTES_PER_ELEMENT[tensor.precision]
     pairs = tensor.elements + stored_bytes(places) / width
@@ -188,7 +191,7 @@ def _sorted(call: Call) -> list[Part]:
 
 
 def _loss(call: Call) -> list[Part]:
-    """One value picked from each row, and their mean."""
+    """A loss: one value selected from each row, and their mean."""
     return [part("reduction.mean", call.tensor("self").precision, rows=1, dim=max(call.tensor("target").elements, 1), share=LIGHT)]
 
 
@@ -203,7 +206,7 @@ def _pool(call: Call) -> list[Part]:
 def over_lists(call: Call) -> list[Part]:
     """One operation on every tensor of a list (an optimizer's step), in as few launches as the framework needs.
 
-    The result is the list `self` where the operation works in place; a fused optimizer writes its moments too.
+    The result is the list `self` if the operation works in place; a fused optimizer writes its moments too.
     """
     lists = list(dict.fromkeys(name for name, _ in call.inputs))
     members = [tensor for tensor in call.tensors(lists[0]) if tensor.elements]
@@ -259,7 +262,7 @@ RULE_OF: Final[dict[str, Rule]] = {
 
 
 def rule_of(call: Call) -> Rule | None:
-    """The rule that describes a call, None where there is none."""
+    """The rule for a call, None without a rule."""
     if "._foreach_" in call.name or ("._fused_" in call.name and call.name.endswith("_")):
         return over_lists
     found = RULE_OF.get(base_name(call))

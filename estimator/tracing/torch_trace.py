@@ -1,9 +1,9 @@
 """A PyTorch model → Workload, on the meta device: no weights, no GPU, no download.
 
 The model is built from its configuration with tensors that have a shape and no content (`estimator.tracing.building`).
-Each operation that reaches the dispatcher is recorded in plain terms (`recording`, `calls`) and then turned into
+Each operation that reaches the dispatcher is recorded in plain terms (`recording`, `calls`) and then converted to
 operators (`lowering`).
-Everything is undone when the trace ends.  This is the only file of the package that imports PyTorch.
+All changes of state are undone when the trace ends.  This is the only file of the package that imports PyTorch.
 """
 
 import importlib
@@ -40,14 +40,14 @@ MODEL_FAULTS: Final = (
     SyntaxError,
     OSError,
 )
-"""What building or running a model may raise; all of it is the model's or its configuration's."""
+"""Exceptions from building or running a model; their cause is the model or its configuration."""
 CONFIGURED_ATTENTION: Final = "eager"
-"""Form of attention of models that are built from a configuration, where none is asked for."""
+"""Default form of attention of models that are built from a configuration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traced:
-    """A workload, which of "batch" and "sequence" its inputs have, and the form of its attention, "eager" or "flash"."""
+    """A workload, the sizes that its inputs have ("batch", "sequence"), and the form of its attention, "eager" or "flash"."""
 
     workload: Workload
     sizes: frozenset[str]
@@ -57,23 +57,23 @@ class Traced:
 def trace_workload(request: TraceRequest) -> Workload:
     """The operators of one forward pass, decoding step or training step.
 
-    Raises WorkloadError for a model that is unknown or cannot be traced, EstimatorError where PyTorch or Transformers
-    is not installed.
+    Raises WorkloadError for a model that is unknown or cannot be traced, EstimatorError if PyTorch or Transformers is
+    not installed.
     """
     return trace_calls(request).workload
 
 
 def trace_calls(request: TraceRequest) -> Traced:
-    """The same with what its inputs are.  Errors as `trace_workload`."""
+    """The workload of `trace_workload` with the properties of its inputs.  Raises the same errors."""
     request = checked_request(request)
     user_code = ":" in request.model and not Path(request.model).exists()
     config = None if user_code else load_model_config(request.model)
     if config is not None and not request.attention:
         request = replace(request, attention=CONFIGURED_ATTENTION)
     torch = _load("torch")
-    transformers = None if config is None else _load("transformers")  # sets its own level of logging, so before that is lowered
+    transformers = None if config is None else _load("transformers")  # sets its own log level, so it must load before that is lowered
     calls: list[Call] = []
-    with redirect_stdout(sys.stderr), _quiet(), _as_workload_errors(request.model):  # what a model prints is no part of a result
+    with redirect_stdout(sys.stderr), _quiet(), _as_workload_errors(request.model):  # output of a model is not part of the result
         job = user_job(torch, request) if config is None else configured_job(torch, transformers, request, config)
         run, moments = _runner(torch, request, job, calls)
         held = Held()
@@ -83,7 +83,7 @@ def trace_calls(request: TraceRequest) -> Traced:
         with recording(torch, calls, met, held):
             run()
     if request.optimizer == "adamw-fused" and request.phase == "train":
-        # Two moments of each parameter, which the meta device does not make.
+        # Two moments of each parameter, which the meta device does not create.
         kept[1] = 2 * Held().add(parameter for parameter in job.model.parameters() if parameter.requires_grad)
         held.most_byte += kept[1]
     footprint = Footprint(weights_byte=kept[0], optimizer_byte=kept[1], cache_byte=kept[2], passing_byte=held.most_byte - sum(kept))
@@ -117,9 +117,9 @@ def _workload(torch: Any, request: TraceRequest, job: Job, calls: list[Call], fo
 
 
 def _fused_afterwards(workload: Workload, request: TraceRequest) -> Workload:
-    """Attention that the model itself writes out, fused by its shapes; a model without any stays as it is.
+    """The workload with the model's separate attention kernels fused by their shapes; a model without attention is unchanged.
 
-    In a training step it stays too: its gradients are products that the shapes alone do not tell.
+    A training step is unchanged too: the shapes alone do not identify the products of its gradients.
     """
     if request.phase == "train":
         return replace(workload, notes=(*workload.notes, "no attention was fused: the model has none or writes it out"))
@@ -134,7 +134,7 @@ def _fused_afterwards(workload: Workload, request: TraceRequest) -> Workload:
 
 
 def _load(name: str) -> Any:
-    """PyTorch or Transformers.  Raises EstimatorError with the remedy where it is missing or broken."""
+    """PyTorch or Transformers.  Raises EstimatorError with the remedy if it is missing or broken."""
     try:
         if name == "torch":
             import torch
@@ -148,7 +148,7 @@ def _load(name: str) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Warnings and log lines of the libraries held back: they are about running a model, which is not done."""
+    """Suppress warnings and log lines of the libraries: they concern the execution of a model, which does not happen."""
     logger = logging.getLogger("transformers")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -161,14 +161,14 @@ def _quiet() -> Iterator[None]:
 
 
 def _faults() -> tuple[type[Exception], ...]:
-    """MODEL_FAULTS, and what a configuration raises that checks its own fields."""
+    """MODEL_FAULTS, and the exceptions of a configuration that checks its own fields."""
     strict = getattr(sys.modules.get("huggingface_hub.errors"), "StrictDataclassError", None)
     return MODEL_FAULTS if strict is None else (*MODEL_FAULTS, strict)
 
 
 @contextmanager
 def _as_workload_errors(model: str) -> Iterator[None]:
-    """What a model raises, or ends with, as one line."""
+    """Convert exceptions and exits of a model to a WorkloadError of one line."""
     try:
         yield
     except SystemExit as error:
@@ -183,7 +183,7 @@ def _as_workload_errors(model: str) -> Iterator[None]:
 
 
 def _runner(torch: Any, request: TraceRequest, job: Job, calls: list[Call]) -> tuple[Callable[[], Any], list[Any]]:
-    """What is to be recorded, and the tensors of its optimizer; a fused one writes its step into `calls` itself."""
+    """The function to record, and the tensors of its optimizer; a fused optimizer writes its step into `calls` itself."""
     model = job.model
     if request.phase != "train":
         model.eval()
@@ -209,7 +209,7 @@ def _runner(torch: Any, request: TraceRequest, job: Job, calls: list[Call]) -> t
 
 
 def _optimizer(torch: Any, request: TraceRequest, parameters: list[Any]) -> Any:
-    """An optimizer that has made a step, so that its moments are there; None where no such step is to be run."""
+    """An optimizer after one step, so that its moments exist; None if no such step is needed."""
     if request.optimizer not in ("adamw", "sgd") or not parameters:
         return None
     if request.optimizer == "sgd":
@@ -224,7 +224,7 @@ def _optimizer(torch: Any, request: TraceRequest, parameters: list[Any]) -> Any:
 
 
 def _loss(torch: Any, result: Any) -> Any:
-    """The model's own loss, or the sum of the first thing that it returns."""
+    """The model's own loss, or the sum of its first result."""
     loss = getattr(result, "loss", None)
     if loss is not None:
         return loss

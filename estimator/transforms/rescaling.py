@@ -1,16 +1,16 @@
 """A workload at another batch and sequence: every size is a constant times batchⁱ · sequenceʲ, and the shapes determine the exponents.
 
-What a size means is known for matrix products, attention, softmax and norms.  An element-wise kernel or a copy is compared
-with the tensors that those leave and read: token rows of a known width, scores of a known number of heads, masks.  A size that fits
-nothing, or several that grow differently, is refused by name.
+The sizes of matrix products, attention, softmax and norms have a known meaning.  An element-wise kernel or a copy is compared with
+the tensors that these write and read: token rows of a known width, scores of a known number of heads, masks.  A size that matches no
+tensor, or several that grow differently, is refused by name.
 
     linear          m = batch · sequence (tokens), batch (one row each) or sequence; n, k are weights
     bmm             batch counts sequences · heads; of m, n, k those equal to the sequence grow with it
     attention       batch; queries 1 or the sequence; context the sequence
-    softmax, norm   rows; dim where it equals the sequence and the rows hold whole scores
-    conv            batch alone: images keep their size
+    softmax, norm   rows; dim if it equals the sequence and the rows hold whole scores
+    conv            only batch: images keep their size
 
-Counts stay, and so do weights.  Sizes of 1 cannot be told from constants, so that a workload is rescaled best from a batch above 1.
+Counts and weights do not change.  Sizes of 1 look like constants, so a workload is best rescaled from a batch above 1.
 """
 
 import re
@@ -21,7 +21,7 @@ from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.workload import FAMILY_FIELDS, Footprint, Operator, Workload, merge_counts
 
 LARGEST_SIZE: Final = 10**7
-"""More sequences or tokens than this are a mistake."""
+"""Most sequences or tokens; more are a mistake."""
 
 
 SIZE_IN_NAME: Final = "(?<![a-z0-9]){}([0-9]{{1,7}})(?![a-z0-9])"
@@ -29,7 +29,7 @@ SIZE_IN_NAME: Final = "(?<![a-z0-9]){}([0-9]{{1,7}})(?![a-z0-9])"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """Sequences (or images) at once, and tokens of each; `sequence` 0: the workload has no sequence."""
+    """Sequences (or images) in a batch, and tokens of each; `sequence` 0: the workload has no sequence."""
 
     batch: int
     sequence: int = 0
@@ -58,17 +58,17 @@ ONE: Final = frozenset({1.0})
 
 
 def sizes_in_name(name: str) -> Sizes | None:
-    """The sizes that a name such as "gpt2_b8_s512" states; None where it states no batch."""
+    """The sizes in a name such as "gpt2_b8_s512"; None if it states no batch."""
     text = name.lower().replace("_", "-")
     batch, sequence = (re.search(SIZE_IN_NAME.format(letter), text) for letter in "bs")
     return None if batch is None else Sizes(batch=int(batch[1]), sequence=int(sequence[1]) if sequence else 0)
 
 
 def with_sizes(workload: Workload, at: Sizes, to: Sizes) -> Workload:
-    """The workload, which was written down for the sizes `at`, at the sizes `to`.
+    """The workload, written for the sizes `at`, at the sizes `to`.
 
-    Raises WorkloadError for sizes that cannot be, where a growing size does not stay whole, for a change between one and
-    several sequences where attention is written out (its copies differ), and, by name, for operators whose growth is ambiguous.
+    Raises WorkloadError for impossible sizes, for a scaled size that is not whole, for a change between one and several
+    sequences if attention is written out (its copies differ), and, by name, for operators whose growth is ambiguous.
     """
     _check_sizes(workload, at, to)
     if at == to:
@@ -108,7 +108,7 @@ def _check_sizes(workload: Workload, at: Sizes, to: Sizes) -> None:
 
 
 def _resized_footprint(workload: Workload, at: Sizes, to: Sizes) -> Footprint | None:
-    """What the model holds at least: caches of a window do not grow, scores shrink with the square of the length, gradients do not grow."""
+    """Least memory of the model: caches of a window do not grow, scores shrink with the square of the length, gradients do not grow."""
     held = workload.footprint
     if held is None:
         return None
@@ -128,7 +128,7 @@ def _resized_footprint(workload: Workload, at: Sizes, to: Sizes) -> Footprint | 
 
 
 class _CannotTellError(Exception):
-    """How a size grows cannot be told."""
+    """The growth of a size is unknown or ambiguous."""
 
 
 def _new_shape(operator: Operator, tensors: "_Tensors", to: Sizes) -> tuple[float, ...]:
@@ -150,7 +150,7 @@ def _new_shape(operator: Operator, tensors: "_Tensors", to: Sizes) -> tuple[floa
 
 
 def _growths(operator: Operator, tensors: "_Tensors") -> dict[str, Growth]:
-    """How fields grow; those not named stay.  Raises _CannotTellError."""
+    """Growth of fields; fields that are not named do not change.  Raises _CannotTellError."""
     at = tensors.at
     match operator.family:
         case "conv":
@@ -175,7 +175,7 @@ def _growths(operator: Operator, tensors: "_Tensors") -> dict[str, Growth]:
 
 
 def _tokens(operator: Operator, at: Sizes) -> Growth:
-    """How the rows of a linear layer grow."""
+    """Growth of the rows of a linear layer."""
     batch, m, _, _ = operator.shape
     if batch != 1.0:
         raise _CannotTellError(f"a linear layer of {batch:g} products")
@@ -187,7 +187,7 @@ def _tokens(operator: Operator, at: Sizes) -> Growth:
 
 
 def _row_growths(operator: Operator, tensors: "_Tensors") -> dict[str, Growth]:
-    """Rows of a softmax, a norm or a reduction; scores have heads · queries of each sequence, one query in decoding."""
+    """Growth of the rows of a softmax, a norm or a reduction; scores have heads · queries of each sequence, one query in decoding."""
     rows, dim = operator.shape
     at = tensors.at
     if not tensors.has_tokens:
@@ -203,7 +203,7 @@ def _row_growths(operator: Operator, tensors: "_Tensors") -> dict[str, Growth]:
 
 
 def _only(candidates: list[Growth], what: str) -> Growth:
-    """The one candidate.  Raises _CannotTellError for none and for several."""
+    """The single candidate.  Raises _CannotTellError for no candidate and for several."""
     if not candidates:
         raise _CannotTellError(f"{what} fit no tensor of tokens, scores or masks")
     if len(candidates) > 1:
@@ -213,7 +213,7 @@ def _only(candidates: list[Growth], what: str) -> Growth:
 
 
 class _Tensors:
-    """Known widths of token rows, those of rows that all sequences share (positions), and score matrices of a sequence."""
+    """Known widths of token rows, widths of rows that all sequences share (positions), and score matrices of a sequence."""
 
     def __init__(self, workload: Workload, at: Sizes) -> None:
         self.at = at
@@ -233,7 +233,7 @@ class _Tensors:
             elif operator.family == "attention":
                 count, shared, size = operator["heads"], operator["kv_heads"], operator["head_dim"]
                 heads.add(count)
-                widths.update((count * size, shared * size, (count + shared) * size))  # the last: queries and keys that one kernel turns
+                widths.update((count * size, shared * size, (count + shared) * size))  # the last: queries and keys that one kernel rotates
                 head_dims.add(size)
         self.heads = frozenset(heads)
         self.widths = frozenset(widths | (normed - {float(at.sequence)}))
@@ -241,7 +241,7 @@ class _Tensors:
         self.has_tokens = bool(at.sequence) and any(operator.family in ("gemm", "attention") for operator in workload.operators)
 
     def growth(self, elements: float) -> Growth:
-        """Growth of a tensor of so many elements: token rows, one such row, scores of all heads, or masks of scores.
+        """Growth of a tensor with `elements` elements: token rows, one such row, scores of all heads, or masks of scores.
 
         Raises _CannotTellError.
         """
@@ -251,6 +251,6 @@ class _Tensors:
             Growth(1, 2): self.heads | ONE, Growth(0, 2): ONE,
         }  # fmt: skip
         found = [growth for growth, constants in allowed.items() if elements / growth.unit(self.at) in constants]
-        if self.at.batch == 1:  # what one sequence has and what all share look alike: each sequence has its own
+        if self.at.batch == 1:  # one sequence's rows and shared rows look alike: each sequence has its own
             found = [growth for growth in found if growth.batch or Growth(1, growth.sequence) not in found]
         return _only(found, f"{elements:g} elements")

@@ -1,7 +1,6 @@
 """A workload in another form: attention fused or written out, another precision.
 
-These work on merged workloads, whatever file they came from; what belongs to attention is told by shapes and by the
-rule that added it.
+These functions work on merged workloads from any file; shapes and the rule that added an operator identify attention.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,28 +16,28 @@ from estimator.vocabulary.workload import COMPLETED, CORRECTED, Footprint, Opera
 ATTENTION_FORMS: Final = ("eager", "flash")
 
 REWRITTEN: Final = "rewritten:attention"
-"""`Operator.origin` of what takes the place of attention in its other form."""
+"""`Operator.origin` of operators that replace attention by its other form."""
 
 COPY_RULES: Final = frozenset(f"{COMPLETED}{rule}" for rule in ("operand_copies", "context_copy", "repeat_kv"))
 """Copies that separate products need and a fused kernel does not."""
 
 SCORE_RULES: Final = frozenset({f"{COMPLETED}causal_where", f"{CORRECTED}causal_where", f"{CORRECTED}broadcast_mask"})
-"""Rules that put right what works on scores."""
+"""Rules that correct operators on scores."""
 
 SCALINGS: Final = ("scalar_pow", "scalar_mul", "scalar_div", "div", "other")
-"""Element-wise operators that scale scores; one of them runs in each block, or none."""
+"""Element-wise operators that scale scores; at most one of them runs in each block."""
 
 SIXTEEN_BIT: Final = frozenset({"bf16", "fp16"})
 NARROW: Final = frozenset({"fp8", "int8", "nvfp4"})
-"""Precisions that only linear layers, convolutions and stored keys and values take."""
+"""Precisions that only linear layers, convolutions and stored keys and values support."""
 
 
 WRITTEN_OUT: Final = "attention written out in one precision; models that convert scores to fp32 and back (Llama, OPT) take longer"
-"""What a workload says whose attention was fused: how a model writes it out is not known from that."""
+"""Note of a workload whose fused attention is written out: the original form of the model is unknown."""
 
 
 class Block(NamedTuple):
-    """Attention written out in a merged workload: indices of its operators, and how many such blocks there are."""
+    """Attention written out in a merged workload: indices of its operators, and the number of such blocks."""
 
     score: int
     softmax: int
@@ -52,11 +51,11 @@ class Block(NamedTuple):
 def with_attention(workload: Workload, form: str, causal: bool | None = None) -> Workload:
     """The workload with its attention as separate kernels ("eager") or as one kernel ("flash").
 
-    Fusing takes away the products, the scaling, masking, softmax and conversions of the scores, and the copies that
-    separate products need.  `causal` says whether a fused kernel leaves masked scores out; None decides by the mask
-    (a note says how).  Attention that has the form already stays.
+    Fusing removes the products, the scaling, masking, softmax and conversions of the scores, and the copies that
+    separate products need.  `causal`: whether a fused kernel skips masked scores; None decides by the mask (a note
+    reports the decision).  Attention that already has the form does not change.
 
-    Raises WorkloadError for an unknown form, and where there is no attention that could be fused.
+    Raises WorkloadError for an unknown form, and if there is no attention to fuse.
     """
     if form not in ATTENTION_FORMS:
         raise WorkloadError(f"unknown form of attention {form!r}; known: {', '.join(ATTENTION_FORMS)}")
@@ -70,7 +69,7 @@ def with_attention(workload: Workload, form: str, causal: bool | None = None) ->
 
 
 def _blocks(workload: Workload) -> list[Block]:
-    """Softmaxes with the batched products before and after them, told by their shapes."""
+    """Softmaxes with the batched products before and after them, identified by their shapes."""
     products = [(i, operator.shape) for i, operator in enumerate(workload.operators) if operator.operator == "bmm"]
     blocks = []
     for i, operator in enumerate(workload.operators):
@@ -131,7 +130,7 @@ def _fused_operator(workload: Workload, block: Block, causal: bool) -> Operator:
 
 
 def _sequences(workload: Workload, score: Operator) -> float:
-    """Sequences at once: tokens of a linear layer as wide as all heads over a sequence's length; 1 where none fits."""
+    """Sequences in a batch: tokens of a linear layer as wide as all heads over a sequence's length; 1 if no layer matches."""
     batch, queries, context, head_dim = score.shape
     for operator in workload.operators:
         for length in (queries, context) if operator.operator == "linear" else ():
@@ -142,10 +141,10 @@ def _sequences(workload: Workload, score: Operator) -> float:
 
 
 def _mask_kind(workload: Workload, block: Block) -> str:
-    """What masks the scores: "causal", "padding", or "" for nothing.
+    """The mask of the scores: "causal", "padding", or "" for no mask.
 
-    A `where` is causal, and so is a divisor that is a tensor.  An added mask is that of an encoder where the workload
-    ends with a pooler (a tanh after a linear layer with one row a sequence), else causal.
+    A `where` is causal, and so is a divisor that is a tensor.  An added mask is an encoder's if the workload ends with
+    a pooler (a tanh after a linear layer with one row a sequence), else causal.
     """
     size, score = prod(workload.operators[block.softmax].shape), workload.operators[block.score]
     sized = {(o.operator, o.origin) for o in workload.operators if o.family == "elementwise" and o.shape[0] == size}
@@ -161,10 +160,10 @@ def _mask_kind(workload: Workload, block: Block) -> str:
 
 
 def _parts(workload: Workload, block: Block, counts: list[float]) -> Iterator[tuple[int, float]]:
-    """Operators of the blocks and how often each runs in them.
+    """Operators of the blocks and the number of runs of each in them.
 
-    Of equal-sized element-wise operators only as many are taken as there are blocks, and only one scaling: others of
-    that size may belong to other layers.
+    The number of equal-sized element-wise operators is limited to the number of blocks, with only one scaling: others
+    of that size may belong to other layers.
     """
     operators, times = workload.operators, block.times
     score, softmax = operators[block.score], operators[block.softmax]
@@ -174,7 +173,7 @@ def _parts(workload: Workload, block: Block, counts: list[float]) -> Iterator[tu
     listed = {i: operator.operator for i, operator in sized.items() if i not in corrected}
 
     def first(*names: str) -> list[int]:
-        """The first that is listed, names in order of preference."""
+        """The first listed operator, with names in order of preference."""
         return sorted((i for i, name in listed.items() if name in names), key=lambda i: names.index(listed[i]))[:1]
 
     taken = [block.score, block.softmax, block.product, *corrected]
@@ -186,9 +185,8 @@ def _parts(workload: Workload, block: Block, counts: list[float]) -> Iterator[tu
         taken += [i for i, name in listed.items() if name == "typecast"]
     yield from ((number, times) for number in taken)
     batch, queries, context, head_dim = score.shape
-    for number, operator in enumerate(operators):  # copies of the size of Q, K or V that a list states itself
-        # Most copies of Q, K, V and of the result that separate products need.
-        most = {"contiguous": 3.0, "transpose": 1.0}.get(operator.operator, 0.0)
+    for number, operator in enumerate(operators):  # listed copies of the size of Q, K or V
+        most = COPIES_IN_A_BLOCK.get(operator.operator, 0.0)
         if most and operator.origin not in COPY_RULES and operator.shape[0] in (batch * queries * head_dim, batch * context * head_dim):
             yield number, min(counts[number], most * times)
 
@@ -204,14 +202,14 @@ def _written_out(workload: Workload) -> Workload:
 
 
 def _in_other_form(workload: Workload, operators: Sequence[Operator], counts: Sequence[float], notes: tuple[str, ...]) -> Workload:
-    """The workload with other operators for its attention; what passes through memory is unknown then."""
+    """The workload with other operators for its attention; the memory of its intermediate tensors is unknown then."""
     held = None if workload.footprint is None else replace(workload.footprint, passing_byte=0.0)
     merged, totals = merge_counts(operators, counts)
     return replace(workload, operators=merged, counts=totals, notes=(*workload.notes, *notes), footprint=held)
 
 
 def _eager_parts(operator: Operator) -> Iterator[tuple[Operator, float]]:
-    """What runs instead of one fused attention kernel; a window limits the context."""
+    """Operators that replace one fused attention kernel; a window limits the context."""
     batch, queries, context, heads, kv_heads, head_dim, window, causal = operator.shape
     context = min(context, window) if window else context
     products, precision = batch * heads, operator.precision
@@ -247,12 +245,12 @@ def _eager_parts(operator: Operator) -> Iterator[tuple[Operator, float]]:
 
 
 def with_precision(workload: Workload, precision: str) -> Workload:
-    """The workload computed in another precision than that of most of its matrix products.
+    """The workload with the precision of most of its matrix products replaced by another.
 
-    What runs in a third precision on purpose (a softmax in fp32) stays, and a conversion that changes nothing falls out.
-    In fp32 and fp64 matrix products run on CUDA cores, as PyTorch does by default; tf32 asks for tensor cores, and
-    leaves everything but matrix products in fp32.  8-bit and 4-bit precisions are taken by linear layers and dense
-    convolutions alone, whose results and all else stay 16-bit.  Layout conversions of 16-bit convolutions go with them.
+    Operators in a third precision (a softmax in fp32) do not change, and a conversion without effect is removed.
+    In fp32 and fp64 matrix products run on CUDA cores, PyTorch's default; tf32 uses tensor cores, and leaves all
+    operators except matrix products in fp32.  Only linear layers and dense convolutions use 8-bit and 4-bit precisions;
+    their results and all else stay 16-bit.  Layout conversions of 16-bit convolutions are removed with them.
 
     Raises WorkloadError for an unknown precision.
     """
@@ -276,7 +274,7 @@ def with_precision(workload: Workload, precision: str) -> Workload:
 
 
 def _recast_footprint(held: Footprint, old: str, new: str) -> Footprint:
-    """What the model holds at least: of narrow precisions only the layers' operands; what was held in a third precision is unknown."""
+    """Least memory of the model: narrow precisions apply only to the layers' operands; memory in a third precision is unknown."""
     ratio = BYTES_PER_ELEMENT[new] / BYTES_PER_ELEMENT[old]
     return Footprint(
         weights_byte=held.weights_byte * ratio,
@@ -287,7 +285,7 @@ def _recast_footprint(held: Footprint, old: str, new: str) -> Footprint:
 
 
 def _recast(operator: Operator, old: str, new: str) -> Operator | None:
-    """The operator in the new precision, None where it has nothing left to do."""
+    """The operator in the new precision, None if it becomes unnecessary."""
     layer = operator.operator in ("linear", "conv2d")
     if new in NARROW:
         if layer and operator.precision == old:

@@ -1,4 +1,4 @@
-"""What a sweep varies about a workload: its batch, sequence, precision and form of attention."""
+"""Variants of a workload in a sweep: its batch, sequence, precision and form of attention."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -13,13 +13,13 @@ from estimator.vocabulary.workload import Workload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """A workload and what is known of it: 0 and "" where a question does not ask or the file does not tell.
+    """A workload and its properties; 0 and "" mean not requested and not in the file.
 
     batch        sequences, images or requests that one iteration serves
     sequence     tokens of each
-    tokens       tokens that one iteration computes, 0 where unknown: batch · sequence, or batch where one token each is decoded
-    precision    in which it was asked to compute, "" as it is written
-    attention    "eager", "flash", or "" as it is written
+    tokens       tokens that one iteration computes, 0 if unknown: batch · sequence, or batch if one token each is decoded
+    precision    requested precision, "" as written
+    attention    "eager", "flash", or "" as written
     """
 
     workload: Workload
@@ -39,14 +39,14 @@ def variants(
     precision: str | Iterable[str] = (),
     attention: str | Iterable[str] = (),
 ) -> tuple[Variant, ...]:
-    """Every combination of the values asked for, in the order batch, sequence, precision, attention; without any, the workload itself.
+    """Every combination of the requested values, in the order batch, sequence, precision, attention; by default the workload itself.
 
-    Each may be one value or several.
+    Each argument may be one value or several.
 
-    at: the sizes for which the workload was written down; None takes those that its name states ("…_b8_s512").
+    at: the sizes for which the workload was written; None: the sizes in its name ("…_b8_s512").
 
-    Raises WorkloadError where a size is asked for and the present one is unknown, and where the workload cannot be brought
-    to a size, precision or form.
+    Raises WorkloadError if a size is requested and the present one is unknown, and if the workload cannot be converted to a
+    size, precision or form.
     """
     present = at or sizes_in_name(workload.name)
     sizes = _sizes(workload, present, _several(batch), _several(sequence))
@@ -57,7 +57,7 @@ def variants(
 
 
 def _several(given: Any) -> tuple[Any, ...]:
-    """One value, or all of several."""
+    """One or several values as a tuple."""
     return tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
 
 
