@@ -11,9 +11,6 @@ from estimator.vocabulary.specifications import parse_clock_numbers
 CURRENT = "current"
 """The word for "leave the clocks alone"."""
 
-CLOCK_MATCH_MHZ = 0.51
-"""Largest difference from a supported clock [MHz]: drivers report half steps rounded."""
-
 
 class ClockHold:
     """The SM clock of a board during a campaign; made by `held_clock`."""

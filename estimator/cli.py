@@ -15,10 +15,6 @@ INTERRUPTED = 130
 FAILED = 1
 """Exit status of a command that could not do its work."""
 
-NEW_OBJECTS = 50_000
-"""Number of new containers that starts a garbage collection.  Python's default, 700, starts hundreds of collections while modules and
-a bundle are loaded, which free nothing: a twentieth of a short command's time."""
-
 
 def enter(name: str, module: str, arguments: "Sequence[str] | None") -> int:
     """Load a module, call its `run(arguments)` and return its exit status; `name` is the command's, for the user.

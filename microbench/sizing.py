@@ -8,9 +8,6 @@ from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
 from estimator.vocabulary.workload import Operator, conv_output_size
 from microbench.kernel import WARP_LANES
 
-GRAPH_BELOW_HOST_COSTS: Final = 20.0
-"""Host launch times below which a kernel is launched from graphs; a busy host then causes no gaps on the device."""
-
 GRAPH_S: Final = 2e-3
 """Device time of one graph [s]: long compared with its own launch (about 10 µs), short compared with the windows of sensors."""
 
@@ -32,12 +29,6 @@ REGISTERS_PER_ALLOCATION: Final = 256
 
 SUB_PARTITIONS: Final = 4
 """Schedulers of an SM, each with a quarter of its registers and warps.  Source: CUDA occupancy calculator."""
-
-SHARED_BYTES_PER_ALLOCATION: Final[dict[bool, int]] = {False: 256, True: 128}
-"""Allocation unit of shared memory before and from compute capability 8.0 on [byte].  Source: CUDA occupancy calculator."""
-
-RESERVED_SHARED_BYTES: Final = 1024
-"""Shared memory that the system reserves for each block from compute capability 8.0 on [byte].  Source: CUDA programming guide."""
 
 
 def launches_for(window_s: float, launch_s: float) -> int:

@@ -70,7 +70,7 @@ def overview_lines(overview: "Overview") -> list[str]:
     return [line for block in blocks for line in ("", *block)][1:]
 
 
-def overview_document(overview: "Overview", folder: Path, now_unix_s: float) -> dict[str, Any]:
+def overview_document(overview: "Overview", folder: Path, now_unix_s: float) -> dict[str, object]:
     """An overview as plain data at a time of day [s since 1970]; unknown values are null."""
     beat_s = overview.daemon.beat_unix_s
     now = {"silent_s": None if beat_s is None else now_unix_s - beat_s, "complaint": overview.complaint(now_unix_s)}

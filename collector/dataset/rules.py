@@ -88,13 +88,8 @@ class Rule(NamedTuple):
 
 
 def least_s(operator: Operator, gpu: GpuSpec, sm_clock_mhz: float) -> float:
-<<<<<<< be864ac5b2139e43da604cd614a1613f99d85ff9
-    """The least time of a kernel by a GPU's peak rates [s]: useful arithmetic, and compulsory traffic beyond the L2; 0 where not known."""
-    clock_hz = (sm_clock_mhz if 0.0 < sm_clock_mhz < np.inf else gpu.sm_clock_limit_mhz) * HZ_PER_MHZ
-=======
     """The least time of a kernel by a GPU's peak rates [s]: useful arithmetic, and compulsory traffic beyond the L2; 0 if unknown."""
-    clock_hz = (sm_clock_mhz if np.isfinite(sm_clock_mhz) else gpu.sm_clock_limit_mhz) * HZ_PER_MHZ
->>>>>>> w-words2
+    clock_hz = (sm_clock_mhz if 0.0 < sm_clock_mhz < np.inf else gpu.sm_clock_limit_mhz) * HZ_PER_MHZ
     flop = byte = 0.0
     if operator.family == "gemm":
         batch, m, n, k = (operator[name] for name in ("batch", "m", "n", "k"))

@@ -61,8 +61,6 @@ LOOKS: Final = 3
 
 
 PROCESS_SPACE: Final = "/proc/self/ns/pid"
-FIRST_PROCESS_SPACE: Final = 0xEFFFFFFC
-"""The host's own namespace of process numbers (Linux, include/linux/proc_ns.h, PROC_PID_INIT_INO)."""
 
 LOST: Final = f"the board does not answer any more: {LOST_CODES[15]}"
 

@@ -29,12 +29,6 @@ from collector.pmd.serial_line import CDC_USB_ID, SerialLine, open_line
 
 ANSWER_LIMIT_S: Final = 0.1
 """Time limit of an answer in the vendor's tool."""
-SETTLE_S: Final = 0.05
-"""Time for the device to switch its line rate; the published logger waits as long after each command."""
-POLL_PAUSE_NS: Final = 2_000_000
-"""Pause between two requests to a PMD2."""
-UNASKED_BYTES: Final = 64
-"""Greatest number of unrequested bytes, more than any welcome has: beyond it the meter still streams for a dead session."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,9 +15,6 @@ from collector.pmd.stream import NOTHING, Part, Stream, UsbStream, open_stream
 from estimator.vocabulary.quantities import Array, IntArray
 from estimator.vocabulary.regular_files import open_regular
 
-READ_BYTES: Final = 1 << 18
-"""Bytes decoded at a time: their columns stay in the processor's cache."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holes:

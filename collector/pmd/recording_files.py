@@ -24,8 +24,6 @@ from estimator.vocabulary.quantities import IntArray
 from estimator.vocabulary.regular_files import open_regular, read_regular
 
 STAMPS_SUFFIX: Final = ".stamps.csv"
-MOST_STAMP_BYTES: Final = 64 << 20
-"""Largest size of stamps: two million arrivals, a day of a meter that is read every 50 ms."""
 STAMP_COLUMNS: Final = "bytes,host_ns"
 
 

@@ -14,8 +14,6 @@ from estimator.vocabulary.quantities import Array
 COLUMNS: Final = ("t_s", "level")
 PAIRED: Final = "timestamp"
 """Column of a log of GPU_Power_Benchmark: every edge twice, in microseconds since 1970; the load runs between the 1st and the 2nd."""
-PAIR_US: Final = 100.0
-"""Largest distance of an edge's two stamps [µs]: they are taken one after the other."""
 MOST_EDGES: Final = 1_000_000
 
 

@@ -15,8 +15,6 @@ STEP_S: Final = (1e-6, 3.0)
 """Range of the median distance of stamps in seconds."""
 MOST_LATE, MOST_ABSURD, MOST_SHARED = 0.05, 0.2, 0.5
 """Largest shares of late rows (more: the clock was set), absurd powers (more: another unit) and shared stamps (more: coarse stamps)."""
-MOST_LEVEL_W: Final = 5000.0
-"""Largest median power in watts; the largest module draws 2.7 kW."""
 HOLE_STEPS, LEAST_HOLE_S = 20.0, 1.0
 """Distances of stamps beyond this many usual ones, and of at least this many seconds, are holes."""
 MOST_BOARDS, LEAST_ROUNDS = 8, 20

@@ -16,10 +16,6 @@ from estimator.vocabulary.quantities import Array
 MIN_OVERLAP_S: Final = 1.0
 ZONE_STEP_S: Final = 900.0
 """Zones and summer times differ by multiples of a quarter of an hour."""
-MOST_ZONE_S: Final = 15 * 3600.0
-"""Largest offset of a zone: zones lie between −12 and +14 hours, with summer time."""
-UNTIED_RATE: Final = 5e-4
-"""Relative error of a PMD's nominal rate: seven recordings lie between 2933.2 and 2936.1 ticks per millisecond."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,17 +20,6 @@ LONGEST_S: Final = 0.6
 FIRST_CHANGES: Final = (25, 260)
 """Least and greatest number of changes in the first seconds, which the search uses."""
 MIN_CHANGES: Final = 8
-PERIODIC_LEAD: Final = 0.4
-"""Least lead of a clock over changes at random times, in log-likelihood per change.
-
-Simulated clocks lead by at least 0.7, changes without a clock by at most 0.1.
-"""
-FOLLOWED: Final = 0.2
-"""Least share of changes that must follow in successive updates.
-
-Updates that are missed at random leave such changes.  A clock with fewer is a fraction of distances of two lengths, unless the readings
-take few values.
-"""
 COMB_S: Final = 5e-4
 SLOW_POLL, MISCOUNTED = 0.5, 0.02
 """Polls farther apart than this share of the period miscount updates without a grid, by up to this share (sensor-method.md 2.1)."""

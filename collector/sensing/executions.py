@@ -28,8 +28,6 @@ EDGE_S, EDGE_STD_S = 1e-3, 5e-4
 
 Lag 0.2 to 0.45 ms, rise immediate or in a millisecond (published recordings).
 """
-EDGE_LEFT_S: Final = 1.2e-4
-"""Remaining error of duration and time together, times the load's power, from simulated boards of any rise."""
 LINGER_S, LINGER_SHARE = 0.5, 0.05
 """Duration and share of power that remains in a pause: 5 to 20 % of the step (published recordings)."""
 FEW_CYCLES: Final = 3.0

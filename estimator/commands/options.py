@@ -54,9 +54,6 @@ POSITIVE = Number(0.0, min_open=True)
 NOT_NEGATIVE = Number(0.0)
 """The usual two types of numbers."""
 
-LAUNCH_US = Number(0.0, 1e6)
-"""Time of a host to launch one operator [µs]; a slower host would run no model (`estimator.engine.board.LONGEST_LAUNCH_S`)."""
-
 EFFICIENCY = Number(1e-3, 1.5)
 """Share of a published rate (`estimator.engine.board.LEAST_EFFICIENCY`, `MOST_EFFICIENCY`)."""
 

@@ -22,9 +22,6 @@ from estimator.vocabulary.quantities import Array, BoolArray
 EQUATION_ERROR: Final = 0.08
 """Standard deviation of the fitted equations' error from kernel to kernel [ln], from published tables."""
 
-ERROR_REACH: Final = 2.0
-"""Distance at which the correlation of two kernels' errors is e^-1/2 [octave]."""
-
 MEASURING_ERROR: Final = 0.02
 """Scatter of a repeated measurement [ln]."""
 

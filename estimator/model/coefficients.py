@@ -96,11 +96,6 @@ def group_key(operator: Operator) -> str:
     return ".".join(parts)
 
 
-LONG_ROW: Final = 1024
-"""Longest row of the short class [element].  In libraries each longer row of a softmax has its own block, while shorter ones share one;
-each row of a layer or RMS norm has its own block, and the same length separates the classes (assumed)."""
-
-
 def _length_class(operator: Operator) -> str:
     """Sequence-length class of an attention kernel; libraries switch kernels near these lengths."""
     if operator["context"] >= 1024:

@@ -111,10 +111,6 @@ ASSUMED_IDLE_SHARE: Final = 0.3
 """Idle power over the power limit if no table is known; measured boards lie between 0.1 and 0.3, PCIe boards near 0.3."""
 
 
-LAUNCH_GAP_S: Final = 1e-6
-"""Idle time of SMs between two launches of a stream: the first drains, the second starts [s]."""
-
-
 def busy_share(latency_s: Array, occupied: Array, gpu_share: Array, sm_clock_hz: Array) -> Array:
     """Share of `busy_w` that is drawn while one kernel is launched repeatedly, shape of `latency_s`.
 
@@ -203,9 +199,6 @@ def static_power_w(model: PowerModel, point: OperatingPoint, busy_share: Array) 
 
 LEAKAGE_EXPONENT: Final = 3.0
 """Exponent of the voltage in leakage."""
-
-STRONGEST_FEEDBACK: Final = 0.5
-"""Largest gain of the feedback between leakage and temperature; no board would be stable beyond it [1]."""
 
 
 def leakage_power_w(model: PowerModel, point: OperatingPoint, other_w: Array, temperature_c: Array | None = None) -> Array:

@@ -29,9 +29,6 @@ from estimator.vocabulary.workload import FAMILY_FIELDS, ZERO_ALLOWED, Operator
 NEIGHBOURS: Final = 8
 SPREAD_NEIGHBOURS: Final = 25
 
-SOFTENING: Final = 0.25
-"""Distance at which a neighbour's weight is an eighth of the weight of an equal shape [octave]."""
-
 USUAL_REACH: Final = 2.0
 """Distance of the nearest neighbour at which the correction decays to 1/e [octave], if a bundle states no other."""
 

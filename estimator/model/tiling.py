@@ -38,9 +38,6 @@ kernel names in NeuSight's tables of A100 and V100; a name states (tile_n, tile_
 SPLITS: Final = (1, 2, 3, 4, 6, 8, 16, 32, 64)
 """Split-K factors of libraries that split freely, up to a group's `widest_split`, else up to 16 (assumed)."""
 
-AMPERE_SPLITS: Final = (1, 2, 4, 8)
-"""Ampere's usual split-K factors, with at most two blocks an SM: libraries split a reduction to fill idle SMs (assumed)."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Candidates:

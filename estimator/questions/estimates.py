@@ -18,12 +18,6 @@ from estimator.vocabulary.errors import require
 from estimator.vocabulary.quantities import HZ_PER_MHZ, MODULES
 from estimator.vocabulary.workload import Workload
 
-LAUNCH_BOUND_NOTE: Final = 0.3
-"""Share of host launches in the latency above which a note reports that the host limits the latency, not the GPU."""
-
-COMPLETED_NOTE: Final = 0.25
-"""Share of GPU time in operators missing from the workload file above which a note reports it."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelEstimate:

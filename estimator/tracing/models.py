@@ -73,7 +73,7 @@ class _Config:
 
 def _from_file(path: Path) -> ModelConfig:
     """The configuration in a file.  Raises OSError and ValueError."""
-    document = read(Mapping[str, Any], parse_json(read_regular(path, MAX_FILE_BYTES)))
+    document = read(Mapping[str, object], parse_json(read_regular(path, MAX_FILE_BYTES)))
     found = read(_Config, {name: document[name] for name in ("model_type", "architectures") if name in document})
     return ModelConfig(
         title=str(path),

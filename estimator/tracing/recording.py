@@ -35,8 +35,7 @@ GROUPED: Final = "aten._grouped_mm"
 
 
 FUSED_TYPES: Final = frozenset({"bfloat16", "float16", "float32"})
-FUSED_AXES: Final = 4
-"""Axes of tensors of a fused attention kernel: [batch, head, token, element].  Source: ATen, native/transformers/cuda/sdp_utils.cpp."""
+"""Number formats of a fused attention kernel.  Source: ATen, native/transformers/cuda/sdp_utils.cpp."""
 
 
 @dataclass(slots=True)

@@ -21,9 +21,6 @@ LAUNCH_TENSORS: Final = {1: 110, 2: 64, 3: 48, 4: 36, 5: 30}
 """Limits of one launch over a list of tensors: elements of a chunk, chunks, tensors by the number of joint lists.
 Source: PyTorch, MultiTensorApply.cuh."""
 
-SHORT_SORT: Final = 4096
-"""Longest row that PyTorch sorts within one block of threads.  Source: ATen, native/cuda/Sort.cpp."""
-
 FUSED_WRITES: Final = frozenset({"exp_avgs", "exp_avg_sqs", "momentum_buffer_list", "max_exp_avg_sqs"})
 """Lists that a fused optimizer writes in addition to the parameters."""
 

@@ -22,10 +22,6 @@ from fitter.rows.block_table import BlockRows
 FEWEST_GRIDS: Final = 3
 """Different grids that a model needs (Boughzala et al., section V.B)."""
 
-JUDGED_ROUNDS: Final = 2.0
-"""Least rounds of a grid on which model forms are compared.  A round is all blocks that the GPU holds at once.  The published forms are for
-many blocks (Boughzala et al., section VI.C)."""
-
 START_S: Final = 4e-6
 """Prior of the launch time on the GPU [s]: the time of kernels on an empty GPU (docs/model.md, "the floor")."""
 

@@ -63,9 +63,6 @@ GROUP_PRIOR: Final = {"latency": 0.08, "power": 0.06}
 PRIOR_KERNELS: Final = 5.0
 """Kernels that this prior counts for."""
 
-MOST_FOLD_ROWS: Final = 3000
-"""Larger tables leave out one fold only, since one fold has enough rows and each fit takes seconds."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
@@ -278,11 +275,6 @@ def _distinct(selection: Selection, group: str) -> int:
     rows = selection.kernels
     used = [] if rows is None else [rows.operators[i] for i in np.unique(rows.operator_index)]
     return sum(f"{group_key(operator)}.".startswith(f"{group}.") for operator in used)
-
-
-FEW_KERNELS_STD: Final = 0.35
-"""Standard deviation of the other products of a group if one is measured [ln].  With 20 products of published tables 8 to 12 % remained, as
-1/√n predicts, and EQUATION_ERROR after fits.  It scales with the expected error of the group's equations."""
 
 
 def _of_few(std: float, count: int, expected: float) -> float:

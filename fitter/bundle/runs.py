@@ -153,10 +153,6 @@ def untested_std(shares: Mapping[str, float], counts: Mapping[str, int]) -> floa
     return float(joined(share * UNTESTED_STD.get(counts.get(group, 0), 0.0) for group, share in shares.items()))
 
 
-NOTABLE_SHARE: Final = 0.1
-"""Least share of the GPU time with which the latency of a run tests a group [1]."""
-
-
 def stated_uncertainty(
     rows: WorkloadRows, gpu: GpuSpec, tables: BoardTables, seed: int, bundle: Bundle | None = None
 ) -> dict[str, dict[str, object]]:

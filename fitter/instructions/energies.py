@@ -38,15 +38,9 @@ from fitter.rows.instruction_dataset import InstructionRow, InstructionRows
 PRIOR_STD: Final[dict[str, float]] = {INSTRUCTION: 300.0, ISSUE: 3e3, LOOP: 300.0, STALL: 3e3, TRANSACTION: 1e5, CONSTANT: 1e3, HEAT: 30.0}
 """Prior standard deviation of each term around 0 [pJ, W, W/K]: far above the values of any GPU."""
 
-DECIDED: Final = 0.1
-"""A term is identified if its posterior standard deviation is below this share of the prior's."""
-
 MOST_SCATTER: Final = 0.3
 LEAST_POWER_STD_W: Final = 0.1
 """Least standard error of a power, for any number of readings [W]."""
-
-SHAPE_STD: Final = 0.15
-"""Relative error of the modelled change of constant power from the reference to a row's voltage and clock [1]."""
 
 MODEL_STD: Final = 0.005
 """Effect of voltage and temperature on leakage that no term contains, as a share of every energy [relative]: the voltage of a board sags
@@ -55,9 +49,6 @@ by up to 1 % under load, and leakage follows its fourth power while the terms us
 OPERANDS_STD: Final = 0.03
 """Relative difference between instructions of one class caused by their operands: registers, values and operand reuse.  Assumed: no rows of
 real boards determine it yet.  A class is measured with the operands of its own kernels and used for all operands."""
-
-LEAST_RANGE_K: Final = 3.0
-"""Least range of temperatures at rest that shows their effect on power at rest [K]."""
 
 FEWEST_ROWS: Final = 12
 """Fewer runs cannot separate a body from its loop, from stalls and from constant power."""

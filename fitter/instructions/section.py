@@ -19,7 +19,7 @@ from fitter.rows.instruction_dataset import InstructionRow, InstructionRows, at_
 from fitter.validate.predictions import ErrorRow, errors_of
 
 
-def instruction_section(selection: Selection, gpu: GpuSpec) -> tuple[dict[str, Any], tuple[str, ...]]:
+def instruction_section(selection: Selection, gpu: GpuSpec) -> tuple[dict[str, object], tuple[str, ...]]:
     """Section `instruction_energies`, and a remark if rows are too few for a regression; empty without rows of generated kernels.
 
     Links and copies need no regression, so they are always present.  Raises CalibrationError if rows are too few and nothing else was

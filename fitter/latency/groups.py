@@ -25,12 +25,6 @@ from fitter.rows.rejected import RejectedRow
 TileSource = Literal["auto", "free"]
 """Tiles of matrix products: from kernel names where most rows have them, or the fastest candidate."""
 
-NAMED_SHARE: Final = 0.5
-"""Kernel names determine tiles if at least this share of a section's rows has names."""
-
-WIDEST_SPLIT: Final = 64.0
-"""Largest split-K of kernels without names; with the architecture's usual limits the error of products is 7.3 % instead of 6.6 % (A100)."""
-
 SIBLING_NARROWING: Final = 0.5
 """Widths of priors around a sibling's coefficients, in widths of the general priors."""
 
@@ -187,9 +181,6 @@ def _pooled(rows: KernelRows, operators: list[Operator], gpu: GpuSpec, seed: int
 COMMON: Final = ("floor_s", "l2_knee", "l2_knee_exponent")
 """Coefficients of the host (its launch floor) and of the board (its L2), the same for all kernels.  Families share them because errors
 are larger without: in a simulated campaign 5.0 % instead of 3.9 % for copies, 5.3 % instead of 4.7 % for softmax."""
-
-COMMON_WIDTH: Final = 0.05
-"""Least width of the priors of common coefficients [ln]."""
 
 
 def _common(pooled: Mapping[str, GroupFit]) -> dict[str, Prior]:

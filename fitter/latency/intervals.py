@@ -32,8 +32,7 @@ LEVEL: Final = 0.9
 """Share of kernels inside their interval."""
 
 FEWEST_FAR: Final = 30
-FAR_WIDENING: Final = 1.3
-"""Factor on the near quantile that gives the far quantile if there are fewer far kernels than that."""
+"""With fewer far kernels the far quantile is 1.3 times the near one."""
 
 FEWEST_NEAR: Final = 9
 """Fewer errors have no 90 % quantile: the largest of n lies above the next one with probability n / (n + 1).  Probes are chosen to differ
@@ -119,10 +118,6 @@ def _drift(errors: Sequence[Array]) -> float:
     """Mean error if it has one sign in all of several test forecasts, shape (·,) each, since it grows beyond them [ln]; else 0."""
     means = np.array([error.mean() for error in errors])
     return float(np.abs(means).max()) if len(means) > 1 and abs(np.sign(means).sum()) == len(means) else 0.0
-
-
-UNTESTED_OCTAVES: Final = 1.0
-"""Distance beyond the largest work at which an interval without tested forecasts begins to grow [octave]."""
 
 
 def few_errors_half(error: Array, expected: float) -> float:

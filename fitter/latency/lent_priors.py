@@ -25,9 +25,6 @@ SCHEDULED: Final = ("wave_exponent", "waves", "store")
 """Coefficients of the sequence of blocks and of their output.  A persistent block writes its output while it multiplies the next tile, so
 these values do not apply to blocks that run one tile each."""
 
-LEAST_EPSILON: Final = 0.3
-"""Least share of a kernel's fixed cost that remains if clocks separate a part of it [1]."""
-
 Values = Mapping[str, Mapping[str, float]]
 
 

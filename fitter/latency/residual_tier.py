@@ -43,9 +43,6 @@ BEYOND_SHARES: Final = (0.0, 0.25, 0.5, 0.75, 1.0)
 UNFADED: Final = (1e6,)
 """Reach for kriging, which fades by itself with distance [octave]."""
 
-RELUCTANCE: Final = 0.05
-"""Relative reduction of the forecast error that each octave of reach, or giving up the full share, must achieve [1]."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeErrors:

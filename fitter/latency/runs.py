@@ -35,9 +35,6 @@ RUN_SCALE: Final = 0.06
 IDENTIFIED_SHRINKAGE: Final = 0.7
 """A coefficient is identified if the data shrink its prior's width to below this share."""
 
-MEASURED_WIDTH: Final = 0.3
-"""Factor on prior widths of groups whose kernels were measured alone."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TiedParameter:

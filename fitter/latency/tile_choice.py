@@ -22,12 +22,8 @@ preferences that the few names change."""
 SPLITS: Final = np.array([1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64])
 """Split-K factors of the model; others count as the nearest one."""
 
-LIKING_WIDTH: Final = 3.0
-"""Prior standard deviation of preferences [ln of odds]."""
-
 FIRST_SHARPNESS: Final = 15.0
-SHARPNESS_WIDTH: Final = 1.0
-"""Prior of the sharpness of the comparison of times: odds fall e-fold for 1/15 more time; standard deviation of its logarithm."""
+"""Prior of the sharpness of the comparison of times: odds fall e-fold for 1/15 more time."""
 
 DIGITS: Final = 4
 

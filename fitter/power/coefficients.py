@@ -36,22 +36,11 @@ IDENTIFIED_SHRINKAGE: Final = 0.7
 EXPONENTS: Final = (2.0, 2.25, 2.5, 2.75, 3.0, 3.25, 3.5)
 """Candidates for the effective voltage exponent; 2 is pure switching."""
 
-EXPONENT_STEP: Final = 0.25
-EXPONENT_SHARE: Final = 0.5
-"""Step between candidates, and the standard deviation of the chosen exponent in steps."""
-
 DEFAULT_EXPONENT: Final = 3.0
 """Default effective exponent, used with one clock or a flat voltage."""
 
-SHAPE_ROWS: Final = 30.0
-"""Rows beyond which the priors of exponent and edge lose weight against the data."""
-
 KNEES: Final = (0.5, 0.6, 0.65, 0.7, 0.75, 0.8, 0.9, 1.0, 1.2)
 """Candidates for the edge beyond which warm operands leave L2."""
-
-KNEE_LN_WIDTH: Final = 0.25
-SHARPNESS_LN_WIDTH: Final = 0.35
-"""Prior widths of the logarithms of knee and sharpness."""
 
 KNEE_SPAN: Final = (0.3, 2.0)
 KNEE_ROWS: Final = 30
@@ -135,11 +124,6 @@ def fit_power(rows: PowerRows, tables: BoardTables, reference_clock_mhz: float, 
         leakage=leakage,
         voltage_std_v=None if inferred is None else inferred.std_v,
     )
-
-
-TELLING_TEMPERATURE_ROWS: Final = 30
-TELLING_TEMPERATURE_RANGE_K: Final = 5.0
-"""Least number of rows with a temperature, and least range of temperature, that determine leakage."""
 
 
 def operating_line(rows: PowerRows) -> tuple[float, float] | None:

@@ -47,9 +47,6 @@ PRIOR_WEIGHT: Final = 0.02
 
 PRIOR_ROWS: Final = 30.0
 
-READING_SCALE: Final = 0.2
-"""Relative measuring error above which a row's weight falls."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerRows:

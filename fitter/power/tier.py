@@ -134,19 +134,11 @@ def _line(place: Array, error: Array) -> tuple[float, float]:
     return float(values[0]), float(np.clip(values[1], -STEEPEST, STEEPEST))
 
 
-SLOPE_WIDTH: Final = 0.3
-"""Prior standard deviation of slopes (assumed) [1]."""
-
 STEEPEST: Final = 0.7
 """Largest magnitude of a slope [1]."""
 
-SLOPE_GAIN: Final = 0.95
-"""A slope is kept if it lowers the error of left-out kernels to below this share [1]."""
-
 LEAST_SCATTER: Final = 0.01
 """Least scatter of repeated power measurements [ln]."""
-
-ROBUST_PASSES: Final = 8
 
 
 def _without_power(tier: Mapping[str, Any]) -> FrozenMapping[Any]:

@@ -12,9 +12,6 @@ from fitter.power.solver import PRIOR, PRIOR_WEIGHT, TERMS, PowerPriors, prior_r
 MOST_BLOCKS: Final = 40
 """Blocks of neighbouring rows for the sandwich covariance."""
 
-FEWEST_KINDS: Final = 8
-"""Least kinds of kernels for a jackknife over kinds."""
-
 COUNT_STD: Final[dict[str, float]] = {
     "dram": 0.02, "dram_path": 0.02, "l2": 0.10, "shared": 0.10, "tensor": 0.03, "cuda": 0.05, "sfu": 0.10, "busy": 0.05, "active": 0.0,
 }  # fmt: skip

@@ -36,9 +36,6 @@ INFERRED: Final = "inferred from power"
 UNIT_VOLTAGE_V: Final = 1.0
 """Voltage below the knee in an inferred table, whose scale is unknown [V]."""
 
-LEAST_GAIN: Final = 0.05
-"""Least relative fall of the cost that justifies the two parameters of a rising voltage."""
-
 LEAST_ERROR: Final = 0.01
 """Least relative error of a power row."""
 

@@ -25,9 +25,6 @@ from fitter.validate.predictions import (
 )
 from fitter.validate.tables import error_table
 
-LEAST_COVERAGE: Final = 0.7
-"""Least share of rows inside the stated 90 % intervals with which a bundle describes the data."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:

@@ -84,14 +84,8 @@ FLAGGED_WEIGHT: Final = 0.25
 AT_LIMIT_SHARE: Final = 0.96
 """Share of the power limit above which a board counts as limited; its power is then a lower bound [1]."""
 
-SHORTEST_LAUNCH_S: Final = 10e-6
-"""Time below which launch costs, not work, dominate a kernel [s]."""
-
 IMPLAUSIBLE_RATIO: Final = 100.0
 """A file whose kernels are all this many times slower than the hardware allows has another unit than seconds [1]."""
-
-ROWS_FOR_UNITS: Final = 8
-"""Least rows for a check of a file's unit."""
 
 
 def is_kernel_table(header: Sequence[str]) -> bool:
@@ -300,15 +294,8 @@ def _reject_by_roof(
 
 DECODE_GROUP: Final = "attention.decode"
 
-SERVING_FIXED_S: Final = 20e-6
-"""Time of launches and of a serving library's additional small kernels [s]."""
-
-OTHER_KERNEL_FACTOR: Final = 5.0
-"""A row this many times slower than the sum of fixed cost and the priors' time ran another kernel [1]."""
-
 USUAL_FACTOR: Final = 3.0
-LEAST_USUAL_SHARE: Final = 0.25
-"""Least share of rows within USUAL_FACTOR; with fewer, the whole table is slow and no row is an outlier [1]."""
+"""Largest time of an ordinary row, as a multiple of fixed cost and the priors' time together [1]."""
 
 
 def _reject_other_kernels(
@@ -335,7 +322,7 @@ def _reject_other_kernels(
         usual = kernel_times(chosen, gpu, {DECODE_GROUP: centres}, sm_clock_mhz=clock, warm=cold).equations_s
         # Launches and a serving library's small kernels beside the one in question take some 20 µs.
         ratio = latency_s[own] / (20e-6 + usual)
-        # Where fewer than a quarter of the rows do so the whole collection is slow and no row stands out.
+        # With less than a quarter of ordinary rows the whole collection is slow and no row stands out.
         if float((ratio <= USUAL_FACTOR).mean()) >= 0.25:
             # A row that is 5 times slower than fixed cost and the priors' time together ran another kernel.
             slow = own[ratio > 5.0].tolist()

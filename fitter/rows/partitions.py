@@ -21,15 +21,6 @@ from collector.dataset.parquet import open_parquet, parquet_errors
 from estimator.vocabulary.regular_files import open_regular
 from fitter.errors import InputError
 
-PARTITION_ROWS: Final = 1_000_000
-"""Rows up to which row groups of a file are read together: a fraction of a second of work, enough for an even load."""
-
-BATCH_ROWS: Final = 1 << 16
-"""Rows in a batch of columns, which fits into a core's cache [1]."""
-
-FOOTER_THREADS: Final = 16
-"""Footers read at once; they are small, but slow to reach in an object store."""
-
 FOOTER_TAIL: Final = 8
 """Length of the footer and the magic word at the end of a Parquet file [byte]."""
 

@@ -20,9 +20,6 @@ from estimator.vocabulary.workload import Operator
 ROOF_TOLERANCE: Final = 1.05
 """Largest ratio of the roof to a valid time [1]; published rates and timers have errors of some per cent."""
 
-L2_MARGIN: Final = 2.0
-"""Factor on the L2 bandwidths of specifications, which are estimates; real ones are up to twice as high [1]."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MinimalWork:

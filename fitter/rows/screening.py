@@ -17,9 +17,6 @@ from fitter.errors import InputError
 from fitter.rows.rejected import OTHER_GPU, RejectedRow
 from fitter.rows.tables import LONGEST_TEXT, Table
 
-ABOVE_LIMIT_SHARE: Final = 1.03
-"""Largest ratio of power to the power limit; a larger one means another unit or another limit [1]."""
-
 AT_REST_SHARE: Final = 0.5
 """Least power of a board under load, as a share of the least power at rest in its table [1]."""
 

@@ -16,20 +16,8 @@ from estimator.vocabulary.quantities import Array, BoolArray, IntArray
 ROUND_TARGETS_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 90.0, 120.0, 180.0, 240.0, 300.0, 600.0)
 """Usual target durations of a run [s]."""
 
-CONSTANT_SPREAD: Final = 0.1
-"""Relative distance from the median duration within which runs have a common target [1]."""
-
-CONSTANT_SHARE: Final = 0.6
-"""Least share of such runs for a target [1]."""
-
-MOST_STARTUP_SHARE: Final = 0.15
-"""Largest start-up as a share of the target; a larger one means another target [1]."""
-
 TRUNCATED_SHARE: Final = 0.8
 """Least duration of a complete run as a share of the target [1]."""
-
-PERTURBED_SHARE: Final = 1.0 / 15.0
-"""Difference from the expected duration, as a share of the target, that shows a change of pace during the run (2 s of 30) [1]."""
 
 FEWEST_RUNS: Final = 5
 """Fewer runs show no common target."""

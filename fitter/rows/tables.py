@@ -31,9 +31,6 @@ PARQUET_MAGIC: Final = b"PAR1"
 HEAD_BYTES: Final = 1 << 16
 """Bytes at the start of a file that show whether it is text, and contain the header."""
 
-MOST_CSV_BYTES: Final = 256 << 20
-"""Largest CSV file; larger tables need Parquet [byte]."""
-
 LONGEST_TEXT: Final = 4096
 """The longest text that a cell may hold [byte]; mangled C++ kernel names stay well below."""
 

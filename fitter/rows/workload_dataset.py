@@ -37,15 +37,6 @@ NEEDED: Final = ("workload", "latency_s")
 LAUNCH_S: Final = 30e-6
 """Usual host cost of one framework operator [s]; only used to find GPU-bound runs."""
 
-GPU_BOUND_MARGIN: Final = 1.5
-"""Ratio of a run's time to its host's launch time above which it is GPU-bound [1]."""
-
-STARTUP_ACTIVE_W: Final = 8.0
-"""Power beyond idle during the start-up of a run [W]; the prior of the power fit's `active` term."""
-
-PERTURBED_WEIGHT: Final = 0.25
-"""Weight in the fit of a run whose pace changed [1]."""
-
 Read = tuple[WorkloadRows | None, list[RejectedRow], tuple[Startup, ...]]
 
 

@@ -18,15 +18,6 @@ from fitter.rows.partitions import Partition
 
 Result = TypeVar("Result")
 
-CONNECT_S: Final = 10.0
-"""Longest wait for an answer of the scheduler, and for its first worker [s]."""
-
-RETRIES: Final = 3
-"""Repetitions of a task that failed because of its worker or store [1]."""
-
-AHEAD: Final = 4
-"""Pending partitions for each thread of the cluster, which bounds the memory of waiting results [1]."""
-
 DISTRIBUTION: Final = "wattprint"
 
 

@@ -35,9 +35,6 @@ SECTION_KERNELS: Final = 4000
 KERNEL_ROWS: Final = 24
 """Most rows of a kernel in a sample: some clocks with some repetitions each."""
 
-FEWEST_PRUNED: Final = 200_000
-"""Least rows of a sample at which it is pruned; it must also be twice as large as after the last pruning."""
-
 HASH_BYTES: Final = 8
 
 RejectedKind = tuple[str, bool]

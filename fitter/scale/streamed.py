@@ -82,15 +82,17 @@ def open_workers(scheduler: str | None) -> Iterator[Workers]:
         yield workers
 
 
-def is_streamed(datasets: Sequence[str], options: Mapping[str, Any]) -> bool:
+def is_streamed(datasets: Sequence[str], asked: bool, scheduler: str | None) -> bool:
     """Whether kernels are read in pieces: on request, from an object store, or if there are many rows."""
-    if options["stream"] or options["scheduler"] is not None or any(is_remote(name) for name in datasets):
+    if asked or scheduler is not None or any(is_remote(name) for name in datasets):
         return True
     # More rows than this are read in pieces: in memory they would take more than a gigabyte.
     return not all(fits_memory(name, 500_000) for name in datasets)
 
 
-def read_streamed(datasets: Sequence[str], options: Mapping[str, Any], progress: Callable[[str], None]) -> Selection:
+def read_streamed(
+    datasets: Sequence[str], gpu_name: str | None, seed: int, scheduler: str | None, progress: Callable[[str], None]
+) -> Selection:
     """Read data sets as a selection: for kernels in Parquet the counts of all rows and a sample to fit.
 
     Other data, such as runs of whole models, are read as usual.  Raises InputError for unreadable or repeated data sets,

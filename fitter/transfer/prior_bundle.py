@@ -175,10 +175,6 @@ def power_priors(source: TransferSource, tables: BoardTables) -> dict[str, tuple
     return found
 
 
-SMALLEST_SHARE: Final = 0.05
-"""Least coefficient as a share of the general prior; a smaller one is no information about another GPU [1]."""
-
-
 LENT_POWER_STD: Final = 0.3
 """Standard deviation of ln(power) forecast from another GPU's coefficients; its error on published boards is 16 to 34 %."""
 

@@ -29,9 +29,6 @@ Table = Mapping[str, Any]
 
 _TABLE: Final[Table] = tomllib.loads(Path(__file__).with_name("instructions.toml").read_text(encoding="utf-8"))
 
-MOST_OPERANDS: Final = 4
-"""Default number of a row's operands: one for each of the letters x, y, z, w."""
-
 ARGUMENTS: Final = ("operands", "results", "iterations", "active_lanes")
 
 

@@ -46,9 +46,6 @@ LEVELS: Final = ("shared", "l1", "l2", "dram")
 LINKS: Final = ("host", "peer")
 """Levels beyond the board."""
 
-LINK_BYTES_PER_S: Final = 25e9
-"""Assumed rate of a link for the size of launches: PCI Express 4.0 with 16 lanes, less its overhead [byte/s]."""
-
 ARCHITECTURE_FEATURES: Final[dict[str, str]] = {"sm_90": "sm_90a"}
 """Architectures whose full instruction set has another target name."""
 

@@ -13,17 +13,8 @@ from microbench.kernel import WARP_LANES, Kernel, Launch, Mode, Pattern
 from microbench.sizing import resident_blocks
 from microbench.toolchain.inspect import InspectedEntry
 
-LANE_SWEEP: Final = (1, 8, 16, 24, 32)
-"""Active lanes of a warp (AccelWattch's static-power benchmarks use the same steps)."""
-
-SM_SHARES: Final = (0.25, 0.5, 0.75, 1.0)
-"""Shares of active SMs in the sweep, in addition to a single SM (AccelWattch's idle-SM benchmarks)."""
-
 GRID_SHARES: Final = (0.5, 2.0, 3.5, 9.0, 20.5, 40.0)
 """Grids of a sweep over blocks, in rounds of all blocks that the GPU holds at once (0.5 to 40), in addition to one block an SM."""
-
-SWEPT_FOOTPRINT: Final = 2.0
-"""Memory of one block an SM in a sweep over blocks, as a multiple of L2, rounded down to a power of two, so that all grids miss L2."""
 
 MOST_ITERATIONS: Final = 2**32 - 1
 """Largest count of the loop's 32-bit counter."""

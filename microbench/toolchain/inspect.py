@@ -16,12 +16,6 @@ from microbench.kernel import Expectation, Kernel
 EXPECTED_SHARE: Final = 0.95
 """Least share of declared work in the loop's body, without control (microbenchmark notes, section 6)."""
 
-STRAY_SHARE: Final = 0.02
-"""Largest share of any other opcode (microbenchmark notes, section 6)."""
-
-SMALL_BODY: Final = 50
-"""Instructions of a body below which one other instruction exceeds STRAY_SHARE and is accepted."""
-
 LOOP_BRANCH: Final = ("BRA",)
 LOOP_TEST: Final = ("ISETP", "UISETP")
 LOOP_COUNT: Final = ("IADD3", "UIADD3", "VIADD", "UIADD", "IADD", "IMAD.IADD", "UIMAD.IADD", "UVIADD")
