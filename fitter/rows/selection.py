@@ -118,7 +118,7 @@ def _collected(table: Table, metadata: Mapping[str, object], gpu: GpuSpec | None
     return selection
 
 
-def _selection(table: Table, kind: str, rows: Selection, metadata: dict[str, Any] | None = None) -> Selection:
+def _selection(table: Table, kind: str, rows: Selection, metadata: Mapping[str, object] | None = None) -> Selection:
     """The rows of one data set with its record and with notes on the whole data set."""
     rejected = count_reasons(rows.rejected, power_only=False)
     used = len(table) - sum(rejected.values())
