@@ -44,7 +44,7 @@ UNFADED: Final = (1e6,)
 """Reach for kriging, which fades by itself with distance [octave]."""
 
 RELUCTANCE: Final = 0.05
-"""Relative reduction of the forecast error that each octave of reach, or giving up the full share, must achieve [1]."""
+"""Relative penalty on the forecast error for an octave from the usual reach, and for giving up the full share, both squared [1]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
