@@ -94,7 +94,7 @@ def _log_evidence(jacobian: Array, residual: Array, prior_width: Array) -> float
 
 
 def _sandwich(jacobian: Array, residual: Array, rows: int) -> Array:
-    """Covariance H⁻¹ J H⁻¹ with H from data and priors and J from the data's own scatter, not below H⁻¹·s²."""
+    """Covariance H⁻¹ J H⁻¹ with H from data and priors and J from the priors and the data's own scatter."""
     hessian = jacobian.T @ jacobian
     inverse = np.linalg.pinv(hessian)
     scores = jacobian[:rows] * residual[:rows, None]

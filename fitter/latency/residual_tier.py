@@ -146,7 +146,7 @@ def best_fading(sets: Sequence[Forecast], reaches: Sequence[float] = REACHES) ->
         tried = Fading(reach=reach, beyond_share=share)
         found = [rows.errors(tried) for rows in filled]
         loss = float(np.mean([np.abs(found[0]).mean(), *(np.abs(error - np.median(error)).mean() for error in found[1:])]))
-        # By so much of itself must the error of forecasts fall for each octave of reach, and for giving up all of the share.
+        # Relative penalty on the forecast error for an octave from the usual reach, and for giving up the full share.
         loss *= 1.0 + 0.05 * (np.log2(reach / usual) ** 2 + (1.0 - share) ** 2)
         if loss < least:
             best, least = tried, loss

@@ -34,7 +34,7 @@ COMMON_ROWS: Final = 5.0
 
 
 def with_power_tiers(bundle: Bundle, rows: KernelRows, seed: int) -> Bundle:
-    """Add a power tier to every residual tier of the bundle.
+    """Add power tiers to the bundle's residual tiers with rows that have a power.
 
     A power tier holds the common error of the group's rows, its slope over power and, with enough shapes, the correction by neighbours.
     Slope and neighbours are kept only if they reduce errors of left-out kernels.

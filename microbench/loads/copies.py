@@ -40,7 +40,7 @@ class CopyLoad:
 
 
 def copy_loads(groups: Sequence[LoadGroup]) -> tuple[CopyLoad, ...]:
-    """The copies that groups name among their kernels and that have a requested mode, each once, in the catalogue's order."""
+    """The copies that groups name among their kernels and that run as requested, each once, in the catalogue's order."""
     wanted = {copy.name for group in groups for copy in named(group, COPIES) if not lacks(copy, group)}
     return tuple(CopyLoad(host=copy) for copy in COPIES if copy.name in wanted)
 

@@ -242,7 +242,7 @@ def _few(names: Sequence[str]) -> str:
 
 
 def check_group(group: LoadGroup, path: str) -> None:
-    """Raise UnsupportedError for unknown names, and if no kernel of a group has a requested mode; `path` is the group's."""
+    """Raise UnsupportedError for unknown names, and if no kernel of a group runs as requested; `path` is the group's."""
     every: tuple[Named, ...] = (*EVERY_KERNEL, *COPIES)
     for key, patterns in (("kernels", group.kernels), ("without", group.without)):
         for pattern in patterns:
@@ -267,7 +267,7 @@ def named(group: LoadGroup, among: Sequence[N]) -> list[N]:
 
 
 def lacks(one: Named, group: LoadGroup) -> str:
-    """Reason why a kernel or copy has none of its group's modes; "" if it has one."""
+    """Reason why a kernel or copy supports no mode, not the pattern or not the level of its group; "" if it runs."""
     asked = (("mode", group.modes, one.modes), ("pattern", (group.pattern,), one.patterns), ("level", (group.level,), one.levels))
     for key, wanted, there in asked:
         if not set(wanted) & set(there):
