@@ -18,7 +18,7 @@ DOUBTS: Final = (
     "catalogue", "field", "sensor", "execution_energy", "averaging", "update_period_s", "profile", "readings", "gaps",
     "load",
 )  # fmt: skip
-"""Notes under which the result holds with a warning."""
+"""Notes that turn the result into one with a warning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ def correct_command(speak: Speaker, **options: Any) -> int:
     """Correct recorded power readings: power and energy with their uncertainty, the naive value beside them.
 
     With --load the readings are regressed on the load, and the energy is that of the load, first start to last end; without,
-    the sensor's averaging is taken out as far as the readings allow, and the energy is that of the recording.
+    the sensor's averaging is removed if the readings allow it, and the energy is that of the recording.
     """
     require_dataset_packages()
     from collector.recordings.run import read_run

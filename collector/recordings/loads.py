@@ -1,4 +1,4 @@
-"""When a load ran, from a log of its edges."""
+"""Stamps of a load, from a log of its edges."""
 
 from pathlib import Path
 from typing import Final
@@ -13,9 +13,9 @@ from estimator.vocabulary.quantities import Array
 
 COLUMNS: Final = ("t_s", "level")
 PAIRED: Final = "timestamp"
-"""A log of GPU_Power_Benchmark: every edge twice, in microseconds since 1970, the load runs between the 1st and the 2nd."""
+"""Column of a log of GPU_Power_Benchmark: every edge twice, in microseconds since 1970; the load runs between the 1st and the 2nd."""
 PAIR_US: Final = 100.0
-"""The two stamps of an edge are taken one after the other."""
+"""Largest distance of an edge's two stamps [µs]: they are taken one after the other."""
 MOST_EDGES: Final = 1_000_000
 
 

@@ -29,7 +29,7 @@ START_BYTES: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedReference:
-    """A meter's samples: `time_s` ascending, `power_w` (n,).  `own_clock` says that its rate is the meter's, not the host's."""
+    """A meter's samples: `time_s` ascending, `power_w` (n,).  `own_clock`: the rate is that of the meter's clock, not the host's."""
 
     time_s: Array
     power_w: Array
@@ -74,7 +74,7 @@ def _pmd(path: Path) -> RecordedReference:
 def tie_from_load(recording: Recording, load: Path, start_s: float) -> ClockTie:
     """The clock of a recording whose first packet is at `start_s` in the time base of the load's stamps, by the load's launches.
 
-    Raises SensorError for a file that is no load, and where too few launches show in the power.
+    Raises SensorError for a file that is no load, and if too few launches are visible in the power.
     """
     stamps = read_load(load)
     blocks = list(sample_blocks(scan_recording(recording, nominal_tie()), zero_currents(recording.model, None)))
@@ -86,7 +86,7 @@ def tie_from_load(recording: Recording, load: Path, start_s: float) -> ClockTie:
             f"{recording.path}: the launches in {load} do not show in the power; a rate needs {MIN_EDGES} in {MIN_SPAN_S:g} s, "
             "is --start right?"
         )
-    # the meter's nominal time runs fast by `rate`: so many more ticks to a millisecond
+    # the meter's nominal time runs fast by `rate`: a millisecond has more ticks by this factor
     rate = NOMINAL_TICKS_PER_MS * (1.0 + tie.rate)
     return straight_tie("load", rate, NOMINAL_TICKS_PER_MS * tie.rate_std, points=tie.launches, offered=len(stamps.start_s))
 
