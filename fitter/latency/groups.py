@@ -1,4 +1,4 @@
-"""Everything that kernels measured one by one teach: coefficients by group, tiles, residual tier, intervals."""
+"""The fit of kernels measured one by one: coefficients by group, tiles, residual tier, intervals."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -26,11 +26,10 @@ TileSource = Literal["auto", "free"]
 """Tiles of matrix products: from kernel names where most rows have them, or the fastest candidate."""
 
 NAMED_SHARE: Final = 0.5
-"""Kernel names decide where at least this share of a section's rows has them."""
+"""Kernel names determine tiles if at least this share of a section's rows has names."""
 
 WIDEST_SPLIT: Final = 64.0
-"""Split-K that a library may choose where kernels have no names; with the architecture's usual limits products err by 7.3 %, not 6.6 %
-(A100)."""
+"""Largest split-K of kernels without names; with the architecture's usual limits the error of products is 7.3 % instead of 6.6 % (A100)."""
 
 SIBLING_NARROWING: Final = 0.5
 """Widths of priors around a sibling's coefficients, in widths of the general priors."""
@@ -42,14 +41,14 @@ OUTLIER_RATIO: Final = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelFit:
-    """What kernels measured one by one taught.
+    """Results of the fit of kernels measured one by one.
 
     groups           coefficients by group
     tile_predictors  tile choices by group, as `estimator.model.tile_choice` reads them
     residuals        residual tiers by group, as `estimator.model.residuals` reads them
-    group_std        standard deviation of ln(time) of kernels left out of the fit, by group
+    group_std        standard deviation of ln(time) of held-out kernels, by group
     rejected         rows that disagree with all others of their kind
-    log_evidence     how probable the rows were under the priors, by section and by family that was fitted as a whole
+    log_evidence     log probability of the rows under the priors, by section and by family fitted as a whole
     """
 
     groups: Mapping[str, GroupFit]
@@ -71,12 +70,12 @@ def fit_kernel_groups(
     sibling_error: Mapping[str, float] | None = None,
     refine: bool = True,
 ) -> KernelFit:
-    """Coefficients, tiles, residual tiers and intervals from kernels of one GPU.
+    """Fit coefficients, tiles, residual tiers and intervals to kernels of one GPU.
 
-    sibling: coefficients of a similar GPU or precision by group, around which the priors are then narrow.
-    narrowing: by section, the widths of these priors in widths of the general ones; SIBLING_NARROWING where not given.
-    sibling_error: by group, the standard deviation of what its own equations leave over [ln]; intervals of few shapes start from it.
-    refine: whether to add residual tiers and intervals (they cost about as much again).
+    sibling: coefficients of a similar GPU or precision by group; the priors are narrow around them.
+    narrowing: by section, the widths of these priors in widths of the general ones; SIBLING_NARROWING if not given.
+    sibling_error: by group, the standard deviation of the sibling's residuals [ln]; the prior of intervals with few shapes.
+    refine: whether to add residual tiers and intervals, which double the time.
     """
     operators = rows.row_operators()
     parts = [_Part(key, index, rows, operators, gpu) for key, index in _sections(operators).items()]
@@ -102,9 +101,9 @@ def fit_kernel_groups(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Siblings:
-    """What similar kernels taught: coefficients by group, by section how narrow priors around them are, by group what they leave over.
+    """Results of similar kernels: coefficients by group, narrowing of the priors around them by section, residual deviation by group.
 
-    common: priors of what belongs to the board and its host.
+    common: priors of coefficients of the board and its host.
     """
 
     values: Mapping[str, Mapping[str, float]]
@@ -113,7 +112,7 @@ class Siblings:
     common: Mapping[str, Prior] = field(default_factory=dict)
 
     def expected_error(self, key: str) -> float:
-        """Standard deviation of what the equations of a section are expected to leave over [ln]."""
+        """Expected standard deviation of the residuals of a section's equations [ln]."""
         group = longest_prefix(key, self.error)
         return EQUATION_ERROR if group is None else self.error[group]
 
@@ -163,17 +162,17 @@ def _sections(operators: list[Operator]) -> dict[str, IntArray]:
 
 
 POOLED_FAMILIES: Final = ("elementwise", "copy", "softmax", "norm", "reduction")
-"""Families whose kernels obey one set of coefficients but for their element weights: each section starts from all of them."""
+"""Families whose kernels share all coefficients except element weights; each section starts from the fit of its family."""
 
 POOL_NARROWING: Final = 0.4
-"""Widths of a section's priors around its family's coefficients, in widths of the general priors, where it has few kernels."""
+"""Widths of a section's priors around its family's coefficients, in widths of the general priors, if it has few kernels."""
 
 POOL_ROWS: Final = 100.0
-"""With many more kernels than this a section goes its own way."""
+"""Kernels at which a section's own data begin to outweigh its family."""
 
 
 def _pooled(rows: KernelRows, operators: list[Operator], gpu: GpuSpec, seed: int, siblings: Siblings) -> dict[str, GroupFit]:
-    """Fits of whole families, around which their sections are then fitted; sections with few kernels need them."""
+    """Fits of whole families, which give the priors of their sections; sections with few kernels need them."""
     found: dict[str, GroupFit] = {}
     for family in POOLED_FAMILIES:
         index = np.flatnonzero([operator.family == family for operator in operators])
@@ -186,15 +185,15 @@ def _pooled(rows: KernelRows, operators: list[Operator], gpu: GpuSpec, seed: int
 
 
 COMMON: Final = ("floor_s", "l2_knee", "l2_knee_exponent")
-"""Coefficients of the host (its launch floor) and of the board (its L2), the same for all kernels.  Without what one family shows of them
-the others err more: of a simulated campaign copies by 5.0 % and not 3.9 %, softmax by 5.3 % and not 4.7 %."""
+"""Coefficients of the host (its launch floor) and of the board (its L2), the same for all kernels.  Families share them because errors
+are larger without: in a simulated campaign 5.0 % instead of 3.9 % for copies, 5.3 % instead of 4.7 % for softmax."""
 
 COMMON_WIDTH: Final = 0.05
-"""They are known no better than this [ln]."""
+"""Least width of the priors of common coefficients [ln]."""
 
 
 def _common(pooled: Mapping[str, GroupFit]) -> dict[str, Prior]:
-    """Priors of the common coefficients: as the first family says whose kernels show them."""
+    """Priors of the common coefficients, from the first family whose kernels determine them."""
     found: dict[str, Prior] = {}
     for name in COMMON:
         fit = next((fit for fit in pooled.values() if fit.identified.get(name) and name in fit.coefficients), None)
@@ -221,7 +220,7 @@ def _fit_part(part: _Part, gpu: GpuSpec, seed: int, tiles: TileSource, siblings:
 
 
 def _section(part: _Part, gpu: GpuSpec, seed: int, tiles: TileSource, siblings: Siblings) -> KernelSection:
-    """The section with its priors and the way to tell its tiles."""
+    """The section with its priors and the source of its tiles."""
     first = part.rows.operators[0]
     matrix = bool(is_matrix([first])[0])
     on_cuda = matrix and (first.cuda_cores or first.precision not in gpu.tensor_flop_per_clock)
@@ -250,7 +249,7 @@ def _section(part: _Part, gpu: GpuSpec, seed: int, tiles: TileSource, siblings: 
 
 
 def _roots(results: list[_Result]) -> dict[str, str]:
-    """For every family-level group the section that stands in for operators and precisions that were not measured: the largest."""
+    """The largest section of every family, which replaces unmeasured operators and precisions."""
     roots: dict[str, _Result] = {}
     for result in results:
         root = longest_prefix(result.key, GROUP_PRIORS)

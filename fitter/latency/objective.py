@@ -1,4 +1,4 @@
-"""The objective of every latency fit: relative errors, robust beyond a few percent, pulled to physical priors.
+"""The objective of every latency fit: relative errors, robust beyond a few percent, with physical priors.
 
     Σ w·ρ((ln t̂ − ln t)/scale) + Σ ((ln θ − ln θ₀)/σ)²,   ρ(z) = 4(√(1 + z²/2) − 1)
 
@@ -25,7 +25,7 @@ MOST_EVALUATIONS = 40
 class Solution:
     """Result of a fit: ln θ − ln θ₀ of shape (p,), and its covariance (p, p).
 
-    log_evidence: logarithm of the probability of the rows under the priors, by Laplace's approximation, but for a constant of the rows.
+    log_evidence: logarithm of the probability of the rows under the priors, by Laplace's approximation, up to a constant of the rows.
     """
 
     log_shift: Array
@@ -67,10 +67,10 @@ def solve(
 ) -> Solution:
     """Least squares in ln θ.
 
-    model maps ln θ − ln θ₀, shape (p,), to ln t̂, shape (n,), and ∂ ln t̂ / ∂ ln θ, shape (n, p), None where it is not known; log_target
+    model maps ln θ − ln θ₀, shape (p,), to ln t̂, shape (n,), and ∂ ln t̂ / ∂ ln θ, shape (n, p), or None; log_target
     is ln t; prior_width holds the standard deviations of ln θ, shape (p,); scale is the size of an ordinary error; weight multiplies a
     row's squared residual; limits bound ln θ − ln θ₀.
-    The covariance is a sandwich, so that rows that err alike do not count as independent proof beyond what they show.
+    The covariance is a sandwich estimate, so correlated errors do not count as independent information.
     """
     root_weight = np.sqrt(weight)
     at = lru_cache(maxsize=1)(lambda shift: model(np.frombuffer(shift)))
@@ -96,12 +96,12 @@ def solve(
 
 
 def _log_evidence(jacobian: Array, residual: Array, prior_width: Array) -> float:
-    """Laplace's approximation: the objective at its minimum, and how much narrower than its priors what is known became."""
+    """Log evidence by Laplace's approximation: the objective at its minimum, and the reduction of width from prior to posterior."""
     return -0.5 * float(residual @ residual + np.linalg.slogdet(jacobian.T @ jacobian)[1]) - float(np.log(prior_width).sum())
 
 
 def _sandwich(jacobian: Array, residual: Array, rows: int) -> Array:
-    """Covariance H⁻¹ J H⁻¹ with H from data and priors and J from the data's own scatter, not below H⁻¹·s²."""
+    """Covariance H⁻¹ J H⁻¹ with H from data and priors and J from the priors and the data's own scatter."""
     hessian = jacobian.T @ jacobian
     inverse = np.linalg.pinv(hessian)
     scores = jacobian[:rows] * residual[:rows, None]

@@ -2,8 +2,8 @@
 
 P − P_idle(f) is linear in the coefficients once time is known, and a run's energy is a sum over its kernels, so both
 kinds of row enter one non-negative least squares with relative errors, pulled to physical priors.  Columns are
-scaled before solving: events in 10¹²/s with picojoules.  What the problem is not linear in – the exponent of the voltage,
-and the edge beyond which operands leave L2 – is chosen among candidates.
+scaled before solving: events in 10¹²/s with picojoules.  The two nonlinear parameters – the exponent of the voltage,
+and the edge beyond which operands leave L2 – are chosen among candidates.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,20 +31,20 @@ from fitter.power.uncertainty import block_covariance, count_covariance, kind_co
 from fitter.power.voltage import SWITCHING_EXPONENT, infer_voltage
 
 IDENTIFIED_SHRINKAGE: Final = 0.7
-"""A coefficient is identified when the data shrink its prior's width to below this share."""
+"""A coefficient is identified if the data shrink its prior's width to below this share."""
 
 EXPONENTS: Final = (2.0, 2.25, 2.5, 2.75, 3.0, 3.25, 3.5)
-"""Candidates for the effective voltage exponent: 2 is switching alone."""
+"""Candidates for the effective voltage exponent; 2 is pure switching."""
 
 EXPONENT_STEP: Final = 0.25
 EXPONENT_SHARE: Final = 0.5
-"""Distance of two candidates, and the standard deviation of the chosen one about the truth in these steps."""
+"""Step between candidates, and the standard deviation of the chosen exponent in steps."""
 
 DEFAULT_EXPONENT: Final = 3.0
-"""Effective exponent where one clock, or a flat voltage, cannot tell."""
+"""Default effective exponent, used with one clock or a flat voltage."""
 
 SHAPE_ROWS: Final = 30.0
-"""Rows from which on the data gain on the priors of exponent and edge."""
+"""Rows beyond which the priors of exponent and edge lose weight against the data."""
 
 KNEES: Final = (0.5, 0.6, 0.65, 0.7, 0.75, 0.8, 0.9, 1.0, 1.2)
 SHARPNESSES: Final = (3.0, 4.0, 5.0, 6.0)
@@ -52,17 +52,18 @@ SHARPNESSES: Final = (3.0, 4.0, 5.0, 6.0)
 
 KNEE_LN_WIDTH: Final = 0.25
 SHARPNESS_LN_WIDTH: Final = 0.35
-"""Prior widths of their logarithms."""
+"""Prior widths of the logarithms of knee and sharpness."""
 
 KNEE_SPAN: Final = (0.3, 2.0)
 KNEE_ROWS: Final = 30
-"""Working sets near the edge [L2 size], and how many rows must lie there to tell it."""
+"""Working sets near the edge [L2 size], and the number of rows needed there to determine it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeakageFit:
-    """Leakage for each kelvin above the board at rest and its standard deviation [W/K], and how warm boards are at work:
-    operating_c + operating_k_per_w · power [°C], [K/W].
+    """Leakage per kelvin above the board at rest, its standard deviation [W/K], and the temperature under load.
+
+    The temperature is operating_c + operating_k_per_w · power [°C], [K/W].
     """
 
     w_per_k: float
@@ -73,11 +74,11 @@ class LeakageFit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerFit:
-    """Coefficients in pJ per event and W, in the order of TERMS, their covariance, and how they were found.
+    """Coefficients in pJ per event and W, in the order of TERMS, their covariance, and details of the fit.
 
-    relative_residuals: (P̂ − P) / P of each row.  exponent_fitted: whether the rows decided the voltage exponent.
-    leakage: None where temperatures, at work or at rest, are unknown.
-    voltage_std_v: standard deviations of the tables' voltages where these were inferred from the rows [V].
+    relative_residuals: (P̂ − P) / P of each row.  exponent_fitted: whether the rows determine the voltage exponent.
+    leakage: None if temperatures, under load or at rest, are unknown.
+    voltage_std_v: standard deviations of the tables' voltages if these were inferred from the rows [V].
     """
 
     values: Array
@@ -98,8 +99,8 @@ class PowerFit:
 def fit_power(rows: PowerRows, tables: BoardTables, reference_clock_mhz: float, priors: PowerPriors = PRIOR) -> PowerFit:
     """Non-negative relative least squares with priors.
 
-    Where the voltage is unknown it is inferred, if the rows show it.  Where it is known, its effective exponent is
-    chosen, if clocks with different voltages were measured.
+    An unknown voltage is inferred if the rows show it.  For a known voltage the effective exponent is chosen if clocks with different
+    voltages were measured.
     """
     line = operating_line(rows) if tables.idle_temperature_c is not None else None
     warmer_k = np.zeros(len(rows.power_w))
@@ -141,11 +142,11 @@ def fit_power(rows: PowerRows, tables: BoardTables, reference_clock_mhz: float, 
 
 TELLING_TEMPERATURE_ROWS: Final = 30
 TELLING_TEMPERATURE_RANGE_K: Final = 5.0
-"""Rows with a temperature, and their range, from which on they tell leakage apart."""
+"""Least number of rows with a temperature, and least range of temperature, that determine leakage."""
 
 
 def operating_line(rows: PowerRows) -> tuple[float, float] | None:
-    """Temperature of the measured board as a line in its power [°C], [K/W]; None where rows do not tell it."""
+    """Temperature of the measured board as a line in its power [°C], [K/W]; None if rows do not determine it."""
     known = np.isfinite(rows.temperature_c)
     if known.sum() < TELLING_TEMPERATURE_ROWS or np.ptp(rows.temperature_c[known]) < TELLING_TEMPERATURE_RANGE_K:
         return None
@@ -175,7 +176,7 @@ class _Problem:
 
 
 def _chosen_shape(problem: _Problem, exponents: Sequence[float]) -> PowerShape:
-    """The candidates of least cost: the exponent, then the edge of L2 if rows lie near it, then the exponent again."""
+    """The shape of least cost: searches the exponent, then the edge of L2 if rows lie near it, then the exponent again."""
     shape = PowerShape(exponent=exponents[-1], warm_knee=WARM_KNEE, warm_sharpness=WARM_SHARPNESS)
     by_exponent = [replace(shape, exponent=exponent) for exponent in exponents]
     shape = _cheapest(problem, by_exponent)

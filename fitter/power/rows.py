@@ -24,7 +24,7 @@ HOST_BOUND_WEIGHT: Final = 0.01
 
 
 def workload_power_rows(rows: WorkloadRows, gpu: GpuSpec, latency: LatencyFit) -> PowerRows:
-    """Runs with an energy, at the latency that the fit of these rows predicts, at the pace that each run's host had."""
+    """Runs with an energy, at the latency predicted by the fit of these rows for the pace of each run's host."""
     measured = np.isfinite(rows.energy_j)
     keep, host_launch_s = rows.select(measured), latency.paced_launch_s()[measured]
     runs = run_kernels(keep.workloads, keep.workload_index, keep.clock_mhz(gpu) * HZ_PER_MHZ, gpu, latency.groups)
@@ -46,9 +46,9 @@ def workload_power_rows(rows: WorkloadRows, gpu: GpuSpec, latency: LatencyFit) -
 
 
 def kernel_power_rows(rows: KernelRows, gpu: GpuSpec, groups: Mapping[str, Mapping[str, float]]) -> PowerRows:
-    """Kernels with a trusted power below the limit, at their measured latency, one kernel's rows beside each other.
+    """Kernels with a trusted power below the limit, at their measured latency; rows of one kernel are adjacent.
 
-    Kernels that wait for the host's launches count little: how long they ran is not known.
+    Kernels that wait for the host's launches have a small weight, because their run time is unknown.
     """
     usable = np.flatnonzero(np.isfinite(rows.power_w) & ~rows.at_limit)
     keep = rows.select(usable[np.argsort(rows.operator_index[usable], kind="stable")])
