@@ -1,11 +1,11 @@
-"""The value of a tenth of a campaign's time on a simulated board: the part that `collect --budget` chooses beside the whole campaign.
+"""Value of a tenth of a campaign's time on a simulated board: the choice of `collect --budget` compared with the whole campaign.
 
     python benchmarks/active_selection.py [--board a100-pcie-40gb] [--share 0.1] [--full] [--pool-seed 1] [--draws 2] [--json]
 
-Every campaign is measured by `collect`'s own code with its budget, sensor, warming up and idle power included, and fitted as `fit` does.
+The code of `collect` measures every campaign, including its budget, sensor, warm-up and idle power, and the code of `fit` fits it.
 Errors are those of kernels of two other seeds, the same for all, none of them in the campaign: mean / median / 95th percentile in percent
 of latency, power and energy at predicted latency; ratios are means over those of the whole campaign.  "timed" rows have no power.
-A board is simulated: what is learnt is how choices compare, not how well a real board is predicted.
+The board is simulated: the results compare choices; they do not state the errors on a real board.
 """
 
 import math
@@ -38,7 +38,7 @@ HELD_OUT_SEEDS, BOARD_SEED = (2, 3), 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """Errors of held-out kernels [%]: mean, median, 95th percentile; rows, and those that were only timed; time of board and computer."""
+    """Errors of held-out kernels [%]: mean, median, 95th percentile; rows, and rows with time only; time of board and computer."""
 
     way: str
     rows: int
@@ -51,7 +51,7 @@ class Score:
 
 
 def measured(spec: CampaignSpec, board: str, seed: int, share: float | None, choice_seed: int, output: Path) -> tuple[int, int, float]:
-    """Measure a campaign, or the choice of a share of its time, into a file: rows, those only timed, and the board's time [s]."""
+    """Measure a campaign, or a choice for a share of its time, into a file; returns rows, rows with time only, and board time [s]."""
     with open_bench(f"sim:{board}", seed=BOARD_SEED) as bench:
         plan = plan_campaign(spec, CLOCKS_MHZ[board], (), seed, bench)
         budget_s = math.inf if share is None else share * plan.estimated_s
@@ -77,7 +77,7 @@ def _figures(error: np.ndarray) -> tuple[float, float, float]:
 
 
 def scores(board: str, campaign: str, share: float, pool_seed: int, draws: int, folder: Path) -> Iterator[Score]:
-    """The whole campaign, then the choices."""
+    """Scores of the whole campaign, then of the choices."""
     gpu, spec = load_gpu(board), load_campaign(campaign)
     apart = [folder / f"held-out-{seed}.parquet" for seed in HELD_OUT_SEEDS]
     for seed, path in zip(HELD_OUT_SEEDS, apart, strict=True):
@@ -90,7 +90,7 @@ def scores(board: str, campaign: str, share: float, pool_seed: int, draws: int, 
         started = time.process_time()
         path = folder / f"{name}.parquet"
         rows, timed, board_s = measured(spec, board, pool_seed, part, seed, path)
-        if held_out is None:  # the anchors, and what both seeds happened to draw, are in the whole campaign
+        if held_out is None:  # anchors and kernels drawn by both seeds are in the whole campaign
             pool = read_selection([path]).kernels
             assert pool is not None
             known = set(pool.operators)

@@ -1,12 +1,11 @@
-"""Errors of other models beside ours on published runs: a roofline, a power model in AccelWattch's form, and EnergAIzer's own figures.
+"""Errors of our model and others on published runs: a roofline, a power model in AccelWattch's form, and EnergAIzer's own figures.
 
     python benchmarks/baselines.py [--data ../shared/data] [--splits 5] [--json]
 
-All are judged on the same rows, which none has seen: ours and AccelWattch's form are fitted on the other half of the workloads (on the
-other model families, on 900 MHz alone); the roofline on nothing.  AccelWattch has no time of its own.  Refitted, it is given the measured
-one, as it would have from counters of a run, so that its error is of power alone; the row with our time and our component energies is what
-`estimate compare --baselines` shows.  All figures are mean absolute percentage errors; a bias is the mean of predicted over measured,
-less one.
+All models are tested on the same held-out rows: ours and AccelWattch's form are fitted on the other half of the workloads (on the other
+model families, on only 900 MHz); the roofline has no fit.  AccelWattch does not predict time.  The refitted model gets the measured time,
+as from counters of a run, so that its error is only of power; the row with our time and our component energies is the result of
+`estimate compare --baselines`.  All figures are mean absolute percentage errors; a bias is the mean of predicted over measured, less one.
 """
 
 from collections.abc import Iterable
@@ -33,7 +32,7 @@ PUBLISHED = (
     "EnergAIzer, A10 at 900 MHz: latency 9.0, power 8.2 (paper: 8.8 / 8.2); latency of Li et al. 31.6, NeuSight 9.6",
     "EnergAIzer, A100 over 11 clocks, 65 points: latency 17.2, power 7.7, energy 14.2",
 )
-"""What the artifact's notebooks and its dvfs_report.csv print for its own predictions, whose kernels were measured one by one."""
+"""Figures of the artifact's notebooks and its dvfs_report.csv for its own predictions, whose kernels were measured one by one."""
 
 
 Points = Array
@@ -42,7 +41,7 @@ Points = Array
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Errors of one model in one test [%]; nan where it says nothing of a quantity."""
+    """Errors of one model in one test [%]; nan for a quantity that it does not predict."""
 
     test: str
     model: str
@@ -55,7 +54,7 @@ class Row:
 
 
 def component_columns(rows: WorkloadRows, bundle: Bundle, case: Case) -> tuple[Array, Array]:
-    """What power in AccelWattch's form is linear in, at the measured times and clocks, shape (n, 9), and its power at rest (n,)."""
+    """Linear terms of power in AccelWattch's form, at the measured times and clocks, shape (n, 9), and its power at rest (n,)."""
     columns, rest = [], []
     for workload, seconds, clock in zip(rows.row_workloads(), rows.latency_s, rows.clock_mhz(case.gpu), strict=True):
         prepared = prepare([workload], open_board(bundle, gpu=case.gpu))
@@ -69,7 +68,7 @@ def component_columns(rows: WorkloadRows, bundle: Bundle, case: Case) -> tuple[A
 
 
 def fitted_components(train: WorkloadRows, test: WorkloadRows, bundle: Bundle, case: Case) -> Points:
-    """AccelWattch's way: energies of components that are not negative, by least squares of relative errors of power."""
+    """AccelWattch's method: component energies that are not negative, by least squares of relative errors of power."""
     columns, rest = component_columns(train, bundle, case)
     size = np.maximum(columns.max(axis=0), 1e-300)
     energies, _ = nnls(columns / size / train.power_w[:, None], (train.power_w - rest) / train.power_w)
@@ -78,7 +77,7 @@ def fitted_components(train: WorkloadRows, test: WorkloadRows, bundle: Bundle, c
 
 
 def by_bundle(test: WorkloadRows, bundle: Bundle, case: Case) -> dict[str, Points]:
-    """Ours and its baselines."""
+    """Points of our model and of its baselines."""
     found: dict[str, list[tuple[float, float]]] = {}
     for workload, clock in zip(test.row_workloads(), test.asked_clock_mhz(case.gpu), strict=True):
         own = estimate(workload, bundle, sm_clock_mhz=float(clock), gpu=case.gpu)[0]
@@ -99,7 +98,7 @@ def errors(test: str, model: str, measured: WorkloadRows, predicted: Points) -> 
 
 
 def judged(test: str, train: WorkloadRows, held: WorkloadRows, case: Case, target: Case | None = None) -> list[Row]:
-    """Every model's errors on rows that it has not seen."""
+    """Every model's errors on held-out rows."""
     other = target or case
     bundle = fit_runs(train, case.gpu, case.tables).bundle
     found = by_bundle(held, bundle, other) | {
@@ -109,7 +108,7 @@ def judged(test: str, train: WorkloadRows, held: WorkloadRows, case: Case, targe
 
 
 def mean_rows(rows: Iterable[Row]) -> list[Row]:
-    """Rows of several splits of one test, averaged by model; every measured row weighs the same."""
+    """Rows of several splits of one test, averaged by model; every measured row has the same weight."""
     models: dict[str, list[Row]] = {}
     for row in rows:
         models.setdefault(row.model, []).append(row)
@@ -133,7 +132,7 @@ def halves(name: str, case: Case, splits: int) -> list[Row]:
 
 
 def families(name: str, case: Case) -> list[Row]:
-    """Each model family left out of the fit in turn; every row weighs the same."""
+    """Each model family left out of the fit in turn; every row has the same weight."""
     names, found = np.array([case.rows.workloads[i].model_family for i in case.rows.workload_index]), []
     for family in np.unique(names):
         held = names == family

@@ -1,11 +1,11 @@
-"""What collecting costs: polling, memory over a long campaign, and how fast simulated board time passes.
+"""Cost of collecting: polling, memory over a long campaign, and the speed of simulated board time.
 
     python benchmarks/bench_collector.py [--polling-s S] [--hours H] [--week/--no-week] [--json]
 
-Polling reads the driver's stand-in (gcc is needed) a thousand times a second through nvidia-ml-py; the stand-in answers with the time,
-so that every stamp can be held against the truth.  The campaign is `full` at three clocks on the simulated A100, stopped after `--hours`
-of its time; the week is one of long measurements, whose memory is looked at from its first hour to its last.  CPU time is of this
-process alone and says more than wall time on a machine that others use.
+Polling reads the driver's stand-in (gcc is needed) a thousand times a second through nvidia-ml-py; the stand-in returns the time,
+so that every stamp can be compared with the truth.  The campaign is `full` at three clocks on the simulated A100, stopped after `--hours`
+of its time; the week consists of long measurements, and its memory is recorded from its first hour to its last.  CPU time is of this
+process only and more reliable than wall time on a shared machine.
 """
 
 import json
@@ -36,7 +36,7 @@ BOARD = "sim:a100-pcie-40gb"
 CLOCKS = (510.0, 900.0, 1410.0)
 POLL_S = 0.001
 WITHIN_NS = 1_000_000
-TURN_US = 20_000_000  # the stand-in's time turns over
+TURN_US = 20_000_000  # the stand-in's time wraps around
 SECONDS_PER_HOUR = 3600.0
 WEEK_S = 7 * 24 * SECONDS_PER_HOUR
 LONG_WINDOW_S = 30.0
@@ -63,7 +63,7 @@ json.dump({**heard, "slow": sensor.readings.slow_polls}, sys.stdout)
 
 
 def polling(seconds: float) -> dict[str, Any]:
-    """A thousand polls a second of the stand-in."""
+    """Results of a thousand polls a second of the stand-in."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         boards = Boards(folder / "boards")
@@ -73,7 +73,7 @@ def polling(seconds: float) -> dict[str, Any]:
         ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, cwd=REPOSITORY)
     heard = json.loads(ended.stdout)
     power_w = np.array(heard["power_w"], dtype=np.float64)
-    told = np.isfinite(power_w)  # the stand-in's hours pass through watts that no board draws, which are left out
+    told = np.isfinite(power_w)  # the stand-in's hours contain impossible power values, which are left out
     truth_us = np.round(power_w[told] * 1e3).astype(np.int64)
     stamp_us = np.array(heard["stamps"], dtype=np.int64)[told] // 1000
     error_us = (stamp_us - truth_us + TURN_US // 2) % TURN_US - TURN_US // 2
@@ -90,7 +90,7 @@ def polling(seconds: float) -> dict[str, Any]:
 
 
 def campaign(spec: CampaignSpec, seconds: float, output: Path) -> dict[str, Any]:
-    """A campaign on the simulated board until so much of its time has passed."""
+    """Run a campaign on the simulated board for `seconds` of its time."""
     memory: list[tuple[float, float]] = []
     with open_bench(BOARD, seed=7) as bench:
         plan = plan_campaign(spec, CLOCKS, (), 7, bench)
@@ -117,7 +117,7 @@ def campaign(spec: CampaignSpec, seconds: float, output: Path) -> dict[str, Any]
 
 
 def resident_mib() -> float:
-    """Memory of this process now."""
+    """Present memory of this process [MiB]."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return pages * resource.getpagesize() / 2**20
 

@@ -1,11 +1,11 @@
-"""How long an estimate takes: in process, over many clocks, as a command from a cold start, and in a sweep.
+"""Time of an estimate: in process, over many clocks, as a command from a cold start, and in a sweep.
 
     python benchmarks/bench_estimate.py [--bundle NAME|FILE] [--workload FILE] [--points N] [--json]
 
-Medians over many repeats, of the time that passes and of processor time: on a machine with other work the second is what it would take
-on a free core.  A time says little about another machine, so each stands beside one of the same run, taken in turn with it: parsing
-the same file as JSON, or starting Python with numpy and click.  Modules are compiled once before, as an installation does.  The sweep
-goes over sequence lengths and all clocks on one thread; its rates are per second of processor time.
+Results are medians over many repeats, of wall time and of processor time: on a machine with other work the second is the time on a free
+core.  Times differ between machines, so each has a reference of the same run, measured alternately with it: parsing the same file as JSON,
+or starting Python with numpy and click.  Modules are compiled once before, as in an installation.  The sweep covers sequence lengths and
+all clocks on one thread; its rates are per second of processor time.
 """
 
 import json
@@ -38,12 +38,12 @@ SWEEP_TARGET = 2e6  # kernel predictions a second
 IN_PROCESS_REPEATS = 60
 COMMAND_REPEATS = 15
 
-# A decoder layer as an EnergAIzer operator list has it: 1.5 billion parameters, 512 tokens, grouped-query attention.
+# A decoder layer in an EnergAIzer operator list: 1.5 billion parameters, 512 tokens, grouped-query attention.
 TOKENS, WIDTH, FEED_FORWARD, HEADS, KV_WIDTH, HEAD_DIM = 512, 1536, 8960, 12, 256, 128
 
 
 Timing = dict[str, object]
-"""Median times beside the target [ms] and those of a reference of the same run; processor: processor time, of children too."""
+"""Median times with the target [ms] and the times of a reference of the same run; processor: processor time, including children."""
 
 
 def _product(batch: int, m: int, n: int, k: int) -> list[object]:
@@ -102,7 +102,7 @@ def decoder_layer() -> list[list[object]]:
 
 
 def write_long_workload(path: Path) -> Path:
-    """A list of 960 operators: the layer over and over."""
+    """Write a list of 960 operators: the layer repeated."""
     layer = decoder_layer()
     operators = [layer[i % len(layer)] for i in range(LISTED_OPERATORS)]
     path.write_text(json.dumps(operators), encoding="utf-8")
@@ -110,7 +110,7 @@ def write_long_workload(path: Path) -> Path:
 
 
 def timing(what: str, target_ms: float | None, work: Callable[[], object], other: Callable[[], object], repeats: int) -> Timing:
-    """Durations of a call and of a reference, in turn, after one of each that is not counted."""
+    """Durations of a call and of a reference, measured alternately, after one of each that is not counted."""
     calls = {"": work, "reference ": other}
     taken: dict[str, list[float]] = {}
     for turn in range(repeats + 1):
@@ -126,26 +126,26 @@ def timing(what: str, target_ms: float | None, work: Callable[[], object], other
 
 
 def processor_s() -> float:
-    """Processor time so far of this process and of its children that have ended [s]."""
+    """Processor time so far of this process and of its ended children [s]."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + children.ru_utime + children.ru_stime
 
 
 def compiled_modules(folder: Path) -> dict[str, str]:
-    """An environment whose Python processes keep compiled modules in a folder, so that all but the first find them there."""
+    """An environment in which Python processes cache compiled modules in a folder for the next processes."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return kept | {"PYTHONPYCACHEPREFIX": str(folder), "OMP_NUM_THREADS": "1"}
 
 
 def run_python(environment: dict[str, str], *arguments: str) -> None:
-    """A Python process from start to end; its output is dropped, a failure is not."""
+    """Run a Python process to its end without its output; raises on failure."""
     done = subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True, check=False)
     if done.returncode not in (0, 3):
         raise click.ClickException(f"{' '.join(arguments)}: {done.stderr.strip()}")
 
 
 def timings(workload: Path, bundle_name: str, folder: Path) -> Iterator[Timing]:
-    """Inside a running program over parsing the workload as JSON, and the command over starting Python with numpy and click."""
+    """Timings in process relative to parsing the workload as JSON, and of the command relative to starting Python with numpy and click."""
     bundle, content = load_bundle(bundle_name), workload.read_bytes()
     cases: tuple[tuple[str, float | None, Callable[[], object]], ...] = (
         ("file to result, 1 clock", ONE_CLOCK_TARGET_MS, lambda: estimate(read_workload(workload), bundle, sm_clock_mhz=CLOCK_MHZ)),
@@ -171,7 +171,7 @@ def sweep_rates(folder: Path, bundle_name: str, points: int) -> dict[str, float]
     path.write_text(json.dumps(decoder_layer() * SWEEP_LAYERS), encoding="utf-8")
     bundle = load_bundle(bundle_name)
     clocks = bundle.gpu.clocks_mhz()
-    lengths = range(96, 96 + -(-points // len(clocks)))  # every length has shapes of its own, so that nothing can be reused
+    lengths = range(96, 96 + -(-points // len(clocks)))  # every length has its own shapes, so that no result can be reused
     chosen = variants(read_workload(path, completion=False), at=Sizes(batch=1, sequence=512), sequence=lengths)
     begin = time.process_time()
     done = sum(len(piece) for piece in sweep_chunks(chosen, bundle, sm_clock_mhz=clocks))
@@ -187,7 +187,7 @@ def sweep_rates(folder: Path, bundle_name: str, points: int) -> dict[str, float]
 @click.option("--points", type=click.IntRange(min=1000), default=100_000, show_default=True, help="Points of the sweep.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def main(bundle_name: str | None, workload: Path | None, points: int, as_json: bool) -> None:
-    """Time `estimate` against what it cannot do without."""
+    """Time `estimate` relative to its minimum work."""
     name = bundle_name or next(iter(bundle_names()), None)
     if name is None:
         raise click.ClickException("no bundle is installed; name one with --bundle")

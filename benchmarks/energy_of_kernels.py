@@ -2,11 +2,11 @@
 
     python benchmarks/energy_of_kernels.py [--runs 6] [--first 0] [--asked 0.3] [--lengths 10,50,100,325,1000]
 
-Errors are in percent of the true energy, gain and offset taken out of every column with the planted figures: what is
-left is time.  `naive` integrates the readings over one execution after a rest, `published` is the good
-practice on 5 s of repeats with 8 pauses of 25 ms where the sensor sees part of the time only, `ours` plans its own repeats,
+Errors are in percent of the true energy, after correction of gain and offset in every column with the planted figures:
+errors of time remain.  `naive` integrates the readings over one execution after a rest, `published` is the published
+baseline on 5 s of repeats, with 8 pauses of 25 ms if the sensor samples only part of the time, `ours` plans its own repeats,
 `counter` is the energy counter over the same run as ours.  `z` is the rms of error over stated standard error, `95 %` the
-share of runs within two of them; `s` the time that ours took on the board, mean, and how many executions it kept.
+share of runs within two of them; `s` the mean time of ours on the board, and the number of executions that it kept.
 """
 
 import math
@@ -37,19 +37,19 @@ from estimator.vocabulary.workload import make_operator
 LENGTHS_MS = (10.0, 50.0, 100.0, 325.0, 1000.0)
 WINDOW_STD_S = 3e-4
 DELAY_STD_S = 3e-4
-"""Errors of the calibrations that are handed to the method: what a characterisation of some tens of seconds reaches."""
+"""Errors of the method's calibrations, typical of a characterisation of some tens of seconds."""
 PUBLISHED_RUN_S = 5.0
 PUBLISHED_LEAST = 32
 PUBLISHED_SHIFTS = 8
 PUBLISHED_PAUSE_S = 0.025
-"""Yang, Adamek and Armour: 32 repetitions or 5 s, 8 pauses of 25 ms where information is lost."""
+"""Published baseline of Yang, Adamek and Armour: 32 repetitions or 5 s, 8 pauses of 25 ms if information is lost."""
 SM_CLOCK_MHZ = 900.0
 REST_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SensorClass:
-    """A simulated board and what is changed of its sensor; `average` reads its trailing mean instead of the instant field."""
+    """A simulated board and the changes of its sensor; `average` reads its trailing mean instead of the instant field."""
 
     name: str
     board: str
@@ -74,13 +74,13 @@ CLASSES = (
 
 
 class OneField:
-    """One field of a sensor, as if it were the only one; implements PowerSensor."""
+    """A sensor with only one field of another; implements PowerSensor."""
 
     def __init__(self, sensor: PowerSensor, field: str) -> None:
         self._sensor, self._field = sensor, field
 
     def name(self) -> str:
-        """What the source is."""
+        """Name of the source."""
         return self._sensor.name()
 
     def fields(self) -> tuple[str, ...]:
@@ -88,7 +88,7 @@ class OneField:
         return (self._field,)
 
     def read(self) -> tuple[PowerReadings, ...]:
-        """Its readings."""
+        """Readings of the field."""
         return tuple(part for part in self._sensor.read() if part.field == self._field)
 
     def read_energy(self) -> EnergyReading | None:
@@ -109,7 +109,7 @@ class Stand:
 
 @contextmanager
 def stand(kind: SensorClass, length_s: float, seed: int) -> Iterator[Stand]:
-    """A board whose executions are a product, a sum and a product again: power that differs within an execution."""
+    """A board whose executions are a product, a sum and a product, so that power varies within an execution."""
     profile = load_board(kind.board)
     sensor = replace(
         profile.sensor,
@@ -142,7 +142,7 @@ def stand(kind: SensorClass, length_s: float, seed: int) -> Iterator[Stand]:
 
 
 def _calibration(kind: SensorClass, board: SimulatedBoard, seed: int) -> SensorCalibration:
-    """The planted sensor as a characterisation would give it: with errors, and stating them; gain and offset exact."""
+    """The planted sensor in the form of a characterisation: with stated errors; gain and offset are exact."""
     random = np.random.default_rng(seed + 1000)
     sensor = board.world.profile.sensor
     identity = board.gpu.identity()
@@ -200,12 +200,12 @@ def true_energy_j(board: SimulatedBoard, load: LoadStamps, discard_s: float) -> 
 
 
 def beyond_gain(energy_j: float, duration_s: float, calibration: SensorCalibration) -> float:
-    """Energy in the sensor's domain with the planted gain and offset taken out [J]."""
+    """Energy in the sensor's domain, corrected by the planted gain and offset [J]."""
     return (energy_j - (calibration.offset_w or 0.0) * duration_s) / (calibration.gain or 1.0)
 
 
 Errors = dict[str, float]
-"""Relative errors of one run by method, nan where it gave nothing; `stated` those of ours and of the counter, time [s] and executions."""
+"""Relative errors of one run by method, nan without a result; `stated` errors of ours and of the counter, time [s] and executions."""
 
 
 def one_run(kind: SensorClass, length_s: float, seed: int, asked: float) -> Errors:
@@ -236,7 +236,7 @@ def one_run(kind: SensorClass, length_s: float, seed: int, asked: float) -> Erro
 
 
 def _true_of(here: Stand, found: RepeatedMeasurement) -> float:
-    """True energy over all batches, weighed as they were."""
+    """True energy over all batches, with the weights of the measurement."""
     weight = np.array([1.0 / run.energy.timing_std_j**2 for run in found.runs])
     true = np.array([true_energy_j(here.board, run.load, run.plan.discard_s) for run in found.runs])
     return float(weight @ true / weight.sum())
@@ -255,7 +255,7 @@ def _naive(here: Stand) -> float:
 
 
 def _published(here: Stand, kind: SensorClass) -> float:
-    """The good practice: its repeats, its pauses, its evaluation."""
+    """The published baseline: its repeats, its pauses, its evaluation."""
     practice = practice_for(here.calibration)
     here.sampler.drain()
     here.bench.clock.wait(0.3)
@@ -280,7 +280,7 @@ def _published(here: Stand, kind: SensorClass) -> float:
 
 
 def figures(rows: list[Errors]) -> dict[str, float]:
-    """Mean and scatter of each method's errors [%], and how honest stated errors are."""
+    """Mean and scatter of each method's errors [%], and the calibration of stated errors."""
     runs = pd.DataFrame(rows)
     found = {}
     for name in ("naive", "published", "ours", "counter"):

@@ -1,16 +1,16 @@
-"""All figures that users see, from the commands alone: the referee of every change that is not meant to change them.
+"""All figures that users see, from the commands alone: the check of every change that must not affect them.
 
     python benchmarks/figures.py [--data ../shared/data] [--only SECTION] [--sensors 200] [--out FIGURES.json] [--against OLD.json]
 
-Everything goes through `collect`, `fit` and `estimate` as users call them, so that the same program judges any inside.  It prints one line
-a figure; `--against` prints those that differ from an earlier run and ends with exit status 1 if one is worse by more than its tolerance.
+All figures come from `collect`, `fit` and `estimate` as users call them, so the check is independent of internals.  It prints one line per
+figure; `--against` prints those that differ from an earlier run and ends with exit status 1 if one is worse by more than its tolerance.
 
 predictions  latency and power of both shipped bundles on all workloads at three clocks [geometric mean; --out holds every value]
 models       errors of whole models held out: halves, families, other clocks [%], and the share inside stated intervals
 kernels      errors of kernel tables held out: a fifth of the shapes [%], and the share inside
 campaign     a simulated campaign's bundle on another simulated card of the same kind [%] (simulated)
-recordings   what real recordings of power sensors show
-sensors      simulated sensors of a world that shares no code with the product (simulated; needs a clone, for tests/sensor_world)
+recordings   results from real recordings of power sensors
+sensors      sensors of a simulation that shares no code with the product (simulated; needs a clone, for tests/sensor_world)
 speed        processor time of estimates over that of parsing the same workload as JSON
 """
 
@@ -37,7 +37,7 @@ Row = dict[str, str]
 
 ROOT = Path(__file__).resolve().parents[1]
 BUNDLES = {"a100-pcie-40gb-eager": (510, 900, 1410), "a10-eager": (600, 900, 1695)}
-TOLERANCE_POINTS = 0.3  # held-out errors [percentage points], the limit that a rebuilt inside must keep
+TOLERANCE_POINTS = 0.3  # held-out errors [percentage points], the limit for a rebuild of the internals
 TOLERANCE_COVERAGE = 3.0  # shares inside [points]: about one standard error of a hundred runs
 TOLERANCE_LN = 1e-9  # predictions: equal up to rounding
 SAMPLE_ROWS = 1500  # rows of a kernel table that are fitted, so that all tables take minutes
@@ -45,7 +45,7 @@ SAMPLE_ROWS = 1500  # rows of a kernel table that are fitted, so that all tables
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where published data lie, and where files of this run go."""
+    """Folders of published data and of files of this run."""
 
     data: Path
     scratch: Path
@@ -57,7 +57,7 @@ class Place:
 
 
 def command(name: str, *arguments: str | Path) -> object:
-    """Run a command of the product and read its JSON; RuntimeError with what it said if it could not be done."""
+    """Run a command of the product and read its JSON; RuntimeError with its output if it failed."""
     package = {"collect": "collector", "fit": "fitter", "estimate": "estimator"}[name]
     code = f"from {package}.cli import main; main()"
     run = subprocess.run([sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, cwd=ROOT, check=False)
@@ -76,7 +76,7 @@ def side_by_side(jobs: Iterable[Callable[[], Figures]]) -> Figures:
 
 
 def predictions(place: Place) -> Figures:
-    """Every shipped bundle on every workload at three clocks."""
+    """Predictions of every shipped bundle for every workload at three clocks."""
     files = [*sorted((place.data / "energaizer/workloads").glob("*.json")), *sorted((ROOT / "examples").glob("*.json"))]
     found: Figures = {}
     for bundle, clocks in BUNDLES.items():
@@ -107,7 +107,7 @@ def write_rows(path: Path, rows: Sequence[Row]) -> Path:
 
 
 def bucket(text: str, count: int, draw: int = 0) -> int:
-    """A number below `count` for a text, another for each draw: the same on every machine."""
+    """A number below `count` for a text and a draw, the same on every machine."""
     return int(hashlib.sha256(f"{draw} {text}".encode()).hexdigest(), 16) % count
 
 
@@ -216,7 +216,7 @@ SENSOR_KEYS = ("averaging", "update_period_s", "window_s", "window_std_s", "dela
 
 
 def recordings(place: Place) -> Figures:
-    """Sensors of real boards, from logs beside a meter, beside load stamps alone, and alone."""
+    """Sensors of real boards, from logs with a meter, with only load stamps, and alone."""
     jobs = []
     for run in ("a100_square_wave", "rtx3090_step"):
         folder = place.data / "sensors" / run
@@ -245,7 +245,7 @@ def read_header(path: Path) -> list[str]:
 
 
 def sensors(place: Place) -> Figures:
-    """Simulated sensors of a world that shares no code with the product (simulated)."""
+    """Sensors of a simulation that shares no code with the product (simulated)."""
     program = ROOT / "benchmarks" / "foreign_sensors.py"
     if not program.is_file():
         return {"skipped": "benchmarks/foreign_sensors.py is not there"}
@@ -267,7 +267,7 @@ def flat(value: object, name: str = "") -> Figures:
 
 
 def speed(place: Place) -> Figures:
-    """Processor time of estimates over that of parsing the same file, medians of pairs taken in turn."""
+    """Processor time of estimates over that of parsing the same file, medians of alternating pairs."""
     from estimator import estimate, load_bundle, read_workload
 
     path = max((place.data / "energaizer/workloads").glob("*.json"), key=lambda p: p.stat().st_size)
@@ -307,7 +307,7 @@ SECTIONS: dict[str, Callable[[Place], Figures]] = {
 
 
 def difference(section: str, name: str, old: float | str | None, new: float | str | None) -> tuple[str, bool] | None:
-    """How a figure differs and whether it is worse by more than its tolerance; None where it does not differ."""
+    """Difference of a figure, and whether it is worse by more than its tolerance; None without a difference."""
     if old == new:
         return None
     if not isinstance(old, float | int) or not isinstance(new, float | int):
@@ -330,7 +330,7 @@ def difference(section: str, name: str, old: float | str | None, new: float | st
 @click.option("--out", type=click.Path(path_type=Path), help="Write all figures as JSON.")
 @click.option("--against", type=click.Path(exists=True, path_type=Path), help="Figures of an earlier run.")
 def main(data: Path, chosen: tuple[str, ...], count: int, out: Path | None, against: Path | None) -> None:
-    """Print all figures; with --against only what differs."""
+    """Print all figures; with --against only those that differ."""
     if not (data / "energaizer").is_dir():
         raise click.ClickException(f"the published data are not at {data}; --data names another folder")
     old: dict[str, Figures] = json.loads(against.read_text()) if against else {}

@@ -1,7 +1,7 @@
 """Speed and memory of reading kernel rows in pieces: screening, counting and sampling, on threads and on Dask workers.
 
-Rows are generated: matrix products, every row another shape.  Every way runs in a process of its own, one after the other; its
-rate is also given as a share of the rate at which the same columns are only read, which another load on the machine moves alike.
+Rows are generated: matrix products, every row with another shape.  Every method runs in its own process, one after the other; its
+rate is also given relative to the rate of only reading the same columns, which other load on the machine affects equally.
 
     python benchmarks/fit_scale.py                                 200,000 rows in a folder that is removed
     python benchmarks/fit_scale.py --rows 1e7 --folder /scratch    fifty times as many, in a folder that stays
@@ -34,7 +34,7 @@ WAYS: Final = ("read", "1 thread", "2 threads", "Dask, 1 worker", "Dask, 2 worke
 
 
 def main() -> None:
-    """Generate, run every way in a child, print the table."""
+    """Generate rows, run every method in a child process, print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=float, default=2e5)
     parser.add_argument("--folder", type=Path, help="scratch folder; data made there stay and are used again")
@@ -64,7 +64,7 @@ def report(data: Path, ways: list[str]) -> None:
 
 
 def child(way: str, data: Path) -> dict[str, Any]:
-    """Run one way in a process of its own: what it took and its peak memory."""
+    """Run one method in its own process; returns its time and its peak memory."""
     command = [sys.executable, str(Path(__file__).resolve()), "--child", way, "--folder", str(data)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
@@ -75,7 +75,7 @@ def child(way: str, data: Path) -> dict[str, Any]:
 
 
 def run(way: str, data: Path) -> dict[str, Any]:
-    """What a child does; imports and the start of a cluster are not timed."""
+    """Work of a child process; imports and the start of a cluster are not timed."""
     parts = open_partitioned(data).partitions()
 
     def timed(workers: Workers) -> dict[str, Any]:
@@ -104,12 +104,12 @@ def run(way: str, data: Path) -> dict[str, Any]:
 
 
 def read_alone(partition: Partition) -> int:
-    """The wall: the columns, batch by batch, and nothing done with them."""
+    """Number of rows, read batch by batch without further work: the upper limit of the rate."""
     return sum(batch.num_rows for batch in read_batches(partition, ["m", "n", "k", "latency_s", "sm_clock_mhz"]))
 
 
 def kernel_rows(folder: Path, rows: int) -> Path:
-    """A generated kernel table of so many rows: matrix products of different shapes."""
+    """A generated kernel table of `rows` rows: matrix products of different shapes."""
     out = folder / f"kernels-{rows}"
     if out.exists():
         return out

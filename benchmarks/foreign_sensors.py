@@ -1,14 +1,14 @@
-"""Judge `collect sensor` on sensors of a world that shares no code with the product.  All figures are simulated.
+"""Test `collect sensor` on sensors of a simulation that shares no code with the product.  All figures are simulated.
 
     python -m benchmarks.foreign_sensors [--count 24] [--seed 0] [--json]
 
-`tests/sensor_world.py` draws boards, sensors and recordings; the command reads their files in this process and its
-JSON is judged, so nothing here knows how an answer is found.  For recordings with a meter and with load stamps alone:
-how many kernels are right, wrong and left open, the share of periods within 0.1 ms and of widths within 1 ms, and per quantity
-the share within one and within two stated errors, with the root mean square of error over stated error (a calibrated error gives 0.68,
-0.95 and 1) and the median stated error.  Widths and delays count
-for boxcars and low-passes that are claimed rightly: the width of a one-second mean is a convention, and without
-averaging there is none.  The period is judged against the mean of the same recording.
+`tests/sensor_world.py` draws boards, sensors and recordings; the command reads their files in this process and this
+benchmark evaluates its JSON, independently of the method.  For recordings with a meter and with only load stamps it prints
+the number of right, wrong and undetermined responses, the share of periods within 0.1 ms and of widths within 1 ms, and per
+quantity the share within one and within two stated errors, with the root mean square of error over stated error (a calibrated
+error gives 0.68, 0.95 and 1) and the median stated error.  Widths and delays count for correctly identified boxcars and
+low-passes: the width of a one-second mean is a convention, and without averaging there is no width.  The period is compared
+with the mean of the same recording.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ QUANTITIES = {  # name: field of the document, of the truth, unit of the documen
 
 
 def judged(seed: int, meter: bool, found: Mapping[str, Any], truth: Mapping[str, Any], seconds: float) -> Row:
-    """What a calibration's document says beside the truth: error and stated error of each quantity."""
+    """Error and stated error of each quantity in a calibration's document, relative to the truth."""
     kernel, errors = found["averaging"], {}
     for name, (field, true, unit) in QUANTITIES.items():
         value, std = (
@@ -54,7 +54,7 @@ def judged(seed: int, meter: bool, found: Mapping[str, Any], truth: Mapping[str,
 
 
 def by_command(seed: int, meter: bool) -> Row:
-    """One recording of the foreign world, read by the command."""
+    """Result of the command for one recording of the foreign simulation."""
     from collector.cli import main
 
     recording = draw(seed, meter)
@@ -110,7 +110,7 @@ def said(found: Mapping[str, Mapping[str, object]], as_json: bool) -> None:
 @click.option("--seed", default=0, show_default=True, help="The first seed.")
 @click.option("--json", "as_json", is_flag=True)
 def main(count: int, seed: int, as_json: bool) -> None:
-    """Judge recordings of the foreign world."""
+    """Test recordings of the foreign simulation."""
     said(figures([by_command(one, meter) for meter in SOURCES for one in range(seed, seed + count)]), as_json)
 
 

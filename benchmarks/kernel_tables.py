@@ -3,9 +3,9 @@
     python benchmarks/kernel_tables.py [--data ../shared/data] [--only TEXT] [--json]
 
 Splits: "random" leaves out a random fifth, "largest" the tenth of the rows with the most work, "unseen" all rows of a fifth of
-the weight shapes (n, k) or of the head counts, "longer" the quarter with the longest rows, reductions or contexts, whatever their work,
-"larger" is another collection of larger shapes.  Errors in
-percent, mean / median / 95th percentile; [target] of the mean with the residual tier.
+the weight shapes (n, k) or of the head counts, "longer" the quarter with the longest rows, reductions or contexts of any work;
+"larger" is another collection of larger shapes.  Errors are in percent, mean / median / 95th percentile; [target] of the mean
+with the residual tier.
 """
 
 import hashlib
@@ -41,18 +41,18 @@ TARGETS = {
     "decode h100-sxm": {"unseen": 7.0},
     "decode h200-sxm": {"unseen": 5.6},
 }
-"""Mean error to reach with the residual tier, by cell and split [%]."""
+"""Target of the mean error with the residual tier, by cell and split [%]."""
 
 LEFT_OUT = 0.2
 LARGEST = 0.1
 LONGEST = 0.25
 LENGTH = {"softmax": "dim", "norm": "dim", "gemm": "k", "attention": "context"}
-"""The size by which rows are long, by family."""
+"""Field of the length of rows, by family."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """Rows of one GPU that belong together; tiles: "named" uses kernel names for the rows that are predicted as well."""
+    """Rows of one GPU that belong together; tiles: "named" uses kernel names for the predicted rows too."""
 
     name: str
     file: str
@@ -76,7 +76,7 @@ def gemm_cells() -> list[Cell]:
 
 
 def fp32_cells() -> list[Cell]:
-    """cuBLAS fp32 products with their kernel names used and not used, and vector kernels."""
+    """cuBLAS fp32 products with and without their kernel names, and vector kernels."""
     cells = []
     for gpu in ("a100-pcie-40gb", "v100-pcie-32gb"):
         for operator in ("bmm", "linear"):
@@ -123,7 +123,7 @@ def smaller_rows(rows: KernelRows) -> BoolArray:
 
 
 def seen_rows(rows: KernelRows) -> BoolArray:
-    """Rows to fit when a fifth of the weight shapes, or of the head counts, is left out, told by a digest."""
+    """Rows to fit when a fifth of the weight shapes, or of the head counts, is left out, chosen by a digest."""
     return np.array([_fifth(operator) > 0 for operator in rows.row_operators()], dtype=np.bool_)
 
 
@@ -135,7 +135,7 @@ def _fifth(operator: Operator) -> int:
 
 
 def shorter_rows(rows: KernelRows) -> BoolArray:
-    """Rows to fit when the longest quarter is left out; all where the family has no length."""
+    """Rows to fit when the longest quarter is left out; all if the family has no length."""
     operators = rows.row_operators()
     name = LENGTH.get(operators[0].family)
     if name is None:
@@ -210,7 +210,7 @@ def errors(predicted: Array, measured: Array) -> tuple[float, float, float]:
 
 
 def scores(folder: Path, only: str = "") -> Iterator[Score]:
-    """Every chosen cell, and every split."""
+    """Scores of every chosen cell and every split."""
     for cell in (cell for cell in gemm_cells() + attention_cells() + fp32_cells() if only in cell.name):
         rows = cell_rows(cell, folder)
         for split, chosen in SPLITS.items():

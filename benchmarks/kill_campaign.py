@@ -1,11 +1,11 @@
-"""What is left of campaigns that are interrupted at random moments.
+"""Test of campaigns that are interrupted at random moments.
 
     python benchmarks/kill_campaign.py [--kills N] [--others N] [--only ENDING] [--seed N] [--json]
 
-Real processes on a simulated board, whose clock is held through the driver's own calls by a stand-in for NVML (gcc is needed).  `--kills`
-times a process is killed with SIGKILL, `--others` times each ended by SIGTERM, SIGINT, SIGHUP, a full disk, a board that falls off
-the bus, a meter that is pulled out.  After every blow: no finished row lost or doubled, the dataset opens, the clock is back within
-two seconds; and resumed campaigns end with the rows of an undisturbed one.  Exit status 1 where any of that fails.
+Real processes run on a simulated board; a stand-in for NVML holds its clock through the driver's own calls (gcc is needed).  A process is
+killed with SIGKILL `--kills` times, and ended `--others` times each by SIGTERM, SIGINT, SIGHUP, a full disk, a board that falls off
+the bus, a meter that is unplugged.  After every interruption no finished row is lost or doubled, the dataset opens, and the clock is reset
+within two seconds; resumed campaigns end with the rows of an undisturbed one.  Exit status 1 if any of these fails.
 """
 
 import json
@@ -36,13 +36,13 @@ from tests.collector.interruption.referee import (
     unplug_meter,
 )
 
-MOST_BLOWS = 6  # of one campaign
+MOST_BLOWS = 6  # interruptions of one campaign
 SMALL_DISK = "1m"
 
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[Path | None]:
-    """A file system of a megabyte; None where this user cannot make one."""
+    """A file system of a megabyte; None if this user cannot make one."""
     place = folder / "small"
     place.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK}", "tmpfs", str(place)], capture_output=True, check=False)
@@ -56,7 +56,7 @@ def small_disk(folder: Path) -> Iterator[Path | None]:
 
 
 def signalled(arena: Arena, ending: int, blows: int, chance: random.Random, told: Callable[[str], None]) -> None:
-    """Campaigns ended by a signal, until so many blows have fallen."""
+    """Run campaigns that a signal ends, until `blows` interruptions have occurred."""
     number, fallen = arena.tally.finished + 1000 * ending, 0
     while fallen < blows:
         number += 1
@@ -65,13 +65,13 @@ def signalled(arena: Arena, ending: int, blows: int, chance: random.Random, told
 
 
 def repeated(mishap: Callable[[Arena, int, random.Random], None], arena: Arena, times: int, chance: random.Random) -> None:
-    """The same mishap again and again."""
+    """Repeat the same fault `times` times."""
     for number in range(times):
         mishap(arena, number, chance)
 
 
 def shown(name: str, tally: Tally, seconds: float, failure: str) -> dict[str, object]:
-    """What came of one kind of ending; `failure` says what was broken that had been promised."""
+    """Result of one kind of interruption; `failure` names the broken guarantee."""
     back = np.array(tally.clocks_back_s or [0.0])
     return {
         "ending": name,
@@ -96,7 +96,7 @@ def shown(name: str, tally: Tally, seconds: float, failure: str) -> dict[str, ob
 @click.option("--seed", default=1, show_default=True)
 @click.option("--json", "as_json", is_flag=True)
 def main(kills: int, others: int, only: str, seed: int, as_json: bool) -> None:
-    """Interrupt campaigns and look at what is left."""
+    """Interrupt campaigns and check their results."""
     chance = random.Random(seed)
     results = []
 

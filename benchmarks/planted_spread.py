@@ -1,8 +1,8 @@
-"""Errors of model families drawn as planted, and how many of a left-out family's runs the stated 90 % intervals hold.
+"""Coverage of stated 90 % intervals for a left-out model family, with errors drawn from a planted distribution.
 
-The design is that of the published runs: five families of 25, 12, 12, 4 and 4 runs, a third of each paced by the host.  A run errs by
-b + s·z: b, common to its family, has the planted ratio times the deviation s of runs that the GPU paces.  A fit that has seen a family
-has learnt b; one that has not errs by it.  Every family is left out in turn: what is stated comes from the four others alone.
+The design is that of the published runs: five families of 25, 12, 12, 4 and 4 runs, a third of each launch-bound.  The error of a run is
+b + s·z: b is common to its family, with the planted ratio times the deviation s of GPU-bound runs.  A fit with a family includes b; a fit
+without it has the error b.  Every family is left out in turn: only the four others determine the stated intervals.
 """
 
 from dataclasses import dataclass
@@ -21,19 +21,19 @@ RATIOS: Final = (0.0, 0.5, 1.0, 2.0)
 """Planted spread between families over that of GPU-bound runs within them [1]."""
 
 WITHIN: Final = PacedSpread(gpu=0.035, launch=0.1)
-"""Planted spread of runs of one family; not what the fit expects before it sees any [ln]."""
+"""Planted deviation of runs of one family; different from the fit's prior [ln]."""
 
 HOST_PACED: Final = 3
-"""Each third run is paced by the host."""
+"""Period of launch-bound runs: each third run is launch-bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlantedCoverage:
-    """Stated 90 % intervals against what was planted, a number a draw of all families, shape (d,).
+    """Coverage of stated 90 % intervals under the planted distribution, one number for each draw of all families, shape (d,).
 
-    known    chance of a further run of families in the fit to lie inside
-    unseen   chance of a run of a further family to lie inside
-    inside   share of the left-out runs that were drawn that lies inside
+    known    probability that a further run of fitted families lies inside
+    unseen   probability that a run of a further family lies inside
+    inside   share of the drawn left-out runs inside
     """
 
     known: Array
@@ -44,7 +44,7 @@ class PlantedCoverage:
 def planted_coverage(
     ratio: float, draws: int, *, seed: int = 0, runs: tuple[int, ...] = RUNS, within: PacedSpread = WITHIN
 ) -> PlantedCoverage:
-    """Draw all families `draws` times, leave out each, state intervals, and look what they hold."""
+    """Draw all families `draws` times, leave out each, state intervals, and compute their coverage."""
     rng = np.random.default_rng(seed)
     family = np.repeat(np.arange(len(runs)), runs)
     share = np.where(np.arange(len(family)) % HOST_PACED == 0, rng.uniform(0.5, 1.0, len(family)), rng.uniform(0.0, 0.1, len(family)))

@@ -1,7 +1,7 @@
-"""Random power sensors and what a poll, a meter and a load log show of them: simulated, after published observations.
+"""Random power sensors and their polls, meter data and load logs: simulated, after published observations.
 
-Power is made on a 0.2 ms grid (board rise, creep, tail, ripple), averaged by direct summation or recursion, and read through
-an update clock with jitter, wander and skipped updates by a host that polls.  Nothing here knows how sensors are identified.
+Power is generated on a 0.2 ms grid (board rise, creep, tail, ripple), averaged by direct summation or recursion, and read through
+an update clock with jitter, wander and skipped updates by a polling host.  This code is independent of the identification.
 """
 
 from dataclasses import dataclass
@@ -13,26 +13,26 @@ from estimator.vocabulary.quantities import Array
 
 GRID_S = 2e-4
 LEAD_S = 1.5
-"""Time before the first poll in which power is known, so that the longest window is filled."""
+"""Time of known power before the first poll, so that the longest window is filled."""
 PERIODS_S = (0.01541, 0.02004, 0.031, 0.09997, 0.1012)
 LOAD_RATIOS = (0.6, 0.75, 0.9, 1.1, 1.27, 1.6, 2.3, 3.1, 5.3)
 POLLS_S = (0.001, 0.002, 0.005, 0.007, 0.008, 0.013)
 LATE_FORMS = ("two poles", "one pole", "after 100 ms")
-"""Forms of what follows a launch late; on two boards a quarter to two fifths of the step came between 100 and 200 ms."""
+"""Forms of the delayed part of power; on two boards a quarter to two fifths of the step came between 100 and 200 ms after a launch."""
 SLOW_FORMS = ("half late", "one pole", "two poles", "ramp", "rises late", "ramps up")
-"""Forms of boards that are slow as a whole or by half, none of which is published: the last two fall at once."""
+"""Forms of boards that are completely or half slow, all unpublished: the last two fall at once."""
 TRAILING_SLOTS = 11
 TRAILING_WEIGHT = 0.0905
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlantedSensor:
-    """The truth: kernel, width (boxcar W, low-pass 2τ, trailing mean its span) and update period [s], gain, offset [W], delay [s].
+    """The truth: response, width (boxcar W, low-pass 2τ, span of a trailing mean) and update period [s], gain, offset [W], delay [s].
 
-    `rigid` tells whether updates keep to a grid, `load_period_s` the load's period (infinite for a lone step), `noise_w` the
-    noise of a reading, `step_w` the load's step, `jitter_s` that of updates, `load_spread` the relative scatter of the load's
-    half periods.  `slow_form` is one of SLOW_FORMS for a board that rises within about `slow_s`, "" for one as published; of one that is
-    "half late" `late_share` follows late.
+    `rigid`: whether updates keep to a grid; `load_period_s`: the load's period (infinite for a single step); `noise_w`: the
+    noise of a reading; `step_w`: the load's step; `jitter_s`: the jitter of updates; `load_spread`: the relative scatter of the load's
+    half periods.  `slow_form` is one of SLOW_FORMS for a board that rises within about `slow_s`, "" for a published one; for "half late"
+    `late_share` is the delayed share.
     """
 
     kernel: str
@@ -57,8 +57,8 @@ class PlantedSensor:
 class Recording:
     """Polls, an external meter and the load's edges [s, W], and the planted truth with its update times.
 
-    `mean_period_s` is the period of this recording: the slope of the updates' times over their numbers, jitter aside and slow wander
-    included.  Polls are stamped `early_s` early, on average.
+    `mean_period_s` is the period of this recording: the slope of the updates' times over their numbers, without jitter, with slow
+    wander.  Poll stamps are `early_s` early, on average.
     """
 
     planted: PlantedSensor
@@ -106,7 +106,7 @@ def draw_sensor(random: np.random.Generator) -> PlantedSensor:
 
 
 def record(planted: PlantedSensor, random: np.random.Generator, duration_s: float = 10.0) -> Recording:
-    """What polls, meter and load log show of a sensor for so long."""
+    """Recording of polls, meter and load log of a sensor for `duration_s`."""
     edge_s, level = _load(planted.load_period_s, planted.load_spread, duration_s, random)
     time_s = np.arange(-LEAD_S, duration_s, GRID_S)
     power = _board_power(time_s, edge_s, level, planted, random)
@@ -139,7 +139,7 @@ def record(planted: PlantedSensor, random: np.random.Generator, duration_s: floa
 
 
 def _load(period_s: float, spread: float, duration_s: float, random: np.random.Generator) -> tuple[Array, Array]:
-    """Edges and the level from each on; a lone step for an infinite period."""
+    """Edges and the level after each; a single step for an infinite period."""
     if not np.isfinite(period_s):
         return np.array([3.0, 7.0]), np.array([1.0, 0.0])
     edges = [1.0]
@@ -150,7 +150,7 @@ def _load(period_s: float, spread: float, duration_s: float, random: np.random.G
 
 
 def _board_power(time_s: Array, edge_s: Array, level: Array, planted: PlantedSensor, random: np.random.Generator) -> Array:
-    """True power: a load that rises at once or in two parts, creeps, leaves a tail, ripples."""
+    """True power: a load with a rise in one or two parts, creep, a tail and ripple."""
     lagged = edge_s + random.uniform(2e-4, 4.5e-4) + random.normal(0.0, 5e-5, len(edge_s))
     index = np.searchsorted(lagged, time_s, side="right") - 1
     on = np.where(index >= 0, level[np.maximum(index, 0)], 0.0)
@@ -168,7 +168,7 @@ def _board_power(time_s: Array, edge_s: Array, level: Array, planted: PlantedSen
 
 
 def _late(time_s: Array, edge_s: Array, level: Array, on: Array, form: str) -> Array:
-    """The part of the power that follows a launch late, 0 to 1: what form it has, readings do not tell."""
+    """The delayed part of the power after a launch, 0 to 1; readings do not determine its form."""
     if form == "two poles":
         return _pole(_pole(on, 0.05), 0.05)
     if form == "one pole":
@@ -204,9 +204,9 @@ def _pole(x: Array, time_constant_s: float) -> Array:
 
 
 def _updates(planted: PlantedSensor, duration_s: float, random: np.random.Generator) -> tuple[Array, Array]:
-    """Times at which windows end: rigid with jitter and wander, or with jitter that adds up; some do not come.
+    """Times of the ends of windows, and the due times of all updates without their own jitter.
 
-    And times at which all were due, without the jitter of single ones.
+    Updates are rigid with jitter and wander, or have jitter that accumulates; some updates are missing.
     """
     count = int((duration_s + 1.3) / planted.period_s) + 20
     start = -1.2 + float(random.uniform(0, planted.period_s))
@@ -224,7 +224,7 @@ def _updates(planted: PlantedSensor, duration_s: float, random: np.random.Genera
 
 
 def _averaged(planted: PlantedSensor, time_s: Array, power: Array, update_s: Array) -> Array:
-    """The power as the kernel sees it at each update [W]."""
+    """Power averaged by the sensor's response at each update [W]."""
     edges = np.append(time_s, time_s[-1] + GRID_S)
     energy = np.concatenate([[0.0], np.cumsum(power) * GRID_S])
 

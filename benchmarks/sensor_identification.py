@@ -1,10 +1,10 @@
-"""How well sensors are identified: random simulated sensors, lone steps, locked loads, and a long log.  All figures are simulated.
+"""Quality of sensor identification: random simulated sensors, single steps, locked loads, and a long log.  All figures are simulated.
 
     python benchmarks/sensor_identification.py [--sensors 300] [--first 0] [--special 30] [--rows 10000000] [--jobs 1] [--json]
 
-Each sensor is identified twice, from its readings with an external meter and with load stamps alone.  The world that makes them
-(benchmarks/random_sensors.py) shares no equation with the identification; figures are those of `foreign_sensors`.  A lone step and a load
-of twice the update period tell little: what is claimed of them is listed.  `figures.py --only recordings` reads real recordings.
+Each sensor is identified twice, from its readings with an external meter and with only load stamps.  The simulation that makes them
+(benchmarks/random_sensors.py) shares no equation with the identification; figures are those of `foreign_sensors`.  A single step and a load
+of twice the update period give little information: their results are listed.  `figures.py --only recordings` reads real recordings.
 """
 
 import os
@@ -63,7 +63,7 @@ def rows_of(kind: str, seed: int) -> list[Row]:
 
 
 def long_log(rows: int) -> dict[str, object]:
-    """Time to read a log of so many polls and to find its update clock, and the memory at its highest."""
+    """Time to read a log of `rows` polls and to find its update clock, and the peak memory."""
     random = np.random.default_rng(0)
     period_s = 0.1012
     poll_s = np.cumsum(0.005 * (1.0 + np.abs(random.normal(0.0, 0.08, rows))))

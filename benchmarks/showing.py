@@ -1,4 +1,4 @@
-"""What every benchmark prints: a line for each result as it comes, or all of them as JSON."""
+"""Output of every benchmark: a line for each result as it arrives, or all results as JSON."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
-"""Published measurements beside a clone."""
+"""Folder of published measurements beside a clone."""
 
 
 def show(rows: Iterable[Mapping[str, object]], as_json: bool) -> None:
@@ -28,7 +28,7 @@ def _text(value: object) -> str:
 
 
 def published(folder: Path) -> bool:
-    """Whether published measurements are there; says so where they are not."""
+    """Whether published measurements exist; prints a message if not."""
     if not folder.is_dir():
         click.echo(f"skipped: the published measurements are not at {folder}; --data names another folder", err=True)
     return folder.is_dir()

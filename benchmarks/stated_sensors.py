@@ -1,11 +1,11 @@
-"""Whether `collect correct` tells a sensor that is stated wrong from the right one.  All figures are simulated.
+"""Test whether `collect correct` distinguishes a wrong calibration from the right one.  All figures are simulated.
 
     python benchmarks/stated_sensors.py [--boards 40] [--first 0] [--stated right,x0.8,x1.25,kind,later]
 
-Boards draw power on a grid of 0.1 ms, with noise of their own, levels within executions and, one in four, a part that follows late; a
-sensor of a random class reads them.  `stated` is the calibration that is handed over: the right one within its errors, one whose width is
-off by a share, of the other kernel, or later or earlier by 4 ms.  For each: how many were contradicted (a warning), and, of the others, how
-many energies of an execution lie within one and two stated errors.
+Boards draw power on a grid of 0.1 ms, with their own noise, levels within executions and, one in four, a delayed part; a sensor of a
+random class reads them.  `stated` is the given calibration: the right one within its errors, one with a wrong width, with the other
+response, or later or earlier by 4 ms.  For each the output is the number of failed model checks (a warning), and, for the others, the
+number of execution energies within one and two stated errors.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ CLASSES: Final = (
     ("low-pass", 0.1012, 0.025), ("low-pass", 0.1, 0.06), ("low-pass", 0.05, 0.05), ("low-pass", 0.02004, 0.03),
     ("low-pass", 0.01541, 0.106),
 )  # fmt: skip
-"""Kernel, update period and width (W or 2τ) [s]."""
+"""Response, update period and width (W or 2τ) [s]."""
 GAIN, OFFSET_W = 0.95, -2.0
 UPDATE_JITTER_S: Final = 3e-4
 DELAY_STD_S: Final = 2e-4
@@ -65,7 +65,7 @@ def executions(random: np.random.Generator) -> LoadStamps:
 
 
 def board_power(load: LoadStamps, random: np.random.Generator) -> Array:
-    """Power from time 0 to 4 s after the last execution [W]: up to six levels within an execution, launch lag, rise, late part, noise."""
+    """Power from time 0 to 4 s after the last execution [W]: up to six levels an execution, launch lag, rise, delayed part, noise."""
     power_w = np.full(int((load.end_s[-1] + 4.0) / STEP_S), REST_W)
     parts = int(random.choice([1, 1, 2, 4, 6]))
     corner, level_w = np.sort(random.uniform(0.08, 0.92, parts - 1)), random.uniform(140.0, 310.0, parts)
@@ -144,7 +144,7 @@ def main(boards: int, first: int, stated: str, as_json: bool) -> None:
 
 
 def judged(name: str, seeds: range) -> dict[str, object]:
-    """How many boards were contradicted, and how many energies of the others lie within one and two stated errors."""
+    """Number of boards with a failed model check, and the number of other energies within one and two stated errors."""
     warned, away = 0, []
     for seed in seeds:
         case = recorded(np.random.default_rng(seed))

@@ -1,9 +1,9 @@
-"""Errors on a GPU of which few kernels, or none, were measured: another GPU's fit as the prior.
+"""Errors on a GPU with few or no measured kernels: another GPU's fit is the prior.
 
     python benchmarks/transfer.py [--data ../shared/data] [--draws 3] [--json]
 
-"chosen": the 20 probes that `fit --probes 20` takes; "random": 20 kernels drawn at random, mean over the draws.  Probes come from four
-fifths of the rows, errors from the last fifth; a forecast is tested on all rows.  Errors in percent, mean / median / 95th
+"chosen": the 20 probes of `fit --probes 20`; "random": 20 kernels drawn at random, mean over the draws.  Probes come from four
+fifths of the rows, errors from the last fifth; a forecast is tested on all rows.  Errors are in percent, mean / median / 95th
 percentile; [target].  "in 90 %": share of the tested rows inside their stated intervals.
 """
 
@@ -55,13 +55,13 @@ OTHERS = (
     ("a100-sxm-80gb bf16", "h200-sxm bf16", 8.5),
     ("h100-sxm bf16", "a100-sxm-80gb bf16", 8.5),
 )
-"""(source, target, target error): from the specification alone; across architectures with probes."""
+"""(source, target, target error): from the specification only; across architectures with probes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """Errors of rows outside the fit [%]; coverage: share of those with a stated 90 % interval that lie inside, width: its mean half
-    width [%]; both nan where none is stated.
+    """Errors of rows outside the fit [%]; coverage: share of rows inside their stated 90 % interval, width: its mean half width [%];
+    both nan without stated intervals.
     """
 
     case: str
@@ -75,7 +75,7 @@ class Score:
 
 
 def scored(case: str, probes: str, found: list[pd.DataFrame], target: float | None, seconds: float) -> Score:
-    """The mean over draws."""
+    """The mean score over draws."""
     triples = [errors(one["predicted_latency"].to_numpy(), one["measured_latency"].to_numpy()) for one in found]
     rows = pd.concat(found).dropna(subset="std_latency")
     half = NORMAL_90 * rows["std_latency"]
@@ -94,13 +94,13 @@ def scored(case: str, probes: str, found: list[pd.DataFrame], target: float | No
 
 
 def selection_of(rows: KernelRows) -> Selection:
-    """Kernel rows as a data set of their own."""
+    """Kernel rows as a separate dataset."""
     record = Dataset(name="table", sha256="0" * 64, kind="kernel table", rows=len(rows), used=len(rows), rejected={}, metadata={})
     return Selection(kernels=rows, workloads=None, rejected=(), startups=(), datasets=(record,), notes=())
 
 
 def source_bundle(rows: KernelRows, gpu_name: str, *, refine: bool = False) -> Bundle:
-    """A bundle of everything that was measured on one GPU; `refine` adds residual tiers and what they state of errors."""
+    """A bundle of all measurements on one GPU; `refine` adds residual tiers and their stated errors."""
     gpu = load_gpu(gpu_name)
     fit = fit_kernel_groups(rows, gpu, seed=0, refine=refine)
     return Bundle(
@@ -151,7 +151,7 @@ def random_choice(rows: KernelRows, draw: int) -> BoolArray:
 
 
 def fp32_cases(folder: Path, draws: int) -> Iterator[Score]:
-    """A100 to V100 and back: 20 probes of each kind of kernels, and 20 in all for the three kinds."""
+    """A100 to V100 and back: 20 probes of each kind of kernels, and 20 in total for the three kinds."""
 
     @cache
     def rows_of(gpu: str) -> dict[str, KernelRows]:
@@ -196,7 +196,7 @@ def tensor_cases(folder: Path, draws: int) -> Iterator[Score]:
 def power_cases(folder: Path, draws: int) -> Iterator[Score]:
     """Power of trusted rows below the limit at predicted latency, by the equation alone and with the residual tier.
 
-    Idle power, which these tables do not hold, is bounded by the rows that were fitted.
+    These tables have no idle power; the fitted rows bound it.
     """
     everything = read_selection([folder / "aiconfigurator/power.csv"]).kernels
     assert everything is not None

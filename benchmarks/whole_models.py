@@ -2,13 +2,13 @@
 
     python benchmarks/whole_models.py [--data ../shared/data] [--divisions 10] [--simulate 0] [--json]
 
-Targets have start-up removed (see docs/model.md); errors against the raw targets stand beside them.  All figures are
-mean absolute percentage errors.  Half to half is shown by length of the run as well, with how well short runs repeat.  The workloads are
-divided at random, and each half predicts the other, so that runs which no fit predicts well lie as often among those fitted as among those
-predicted.  One way alone, the mean share inside over 20 divisions has a standard error of two points.
+Targets have start-up removed (see docs/model.md); errors relative to the raw targets are printed beside them.  All figures are
+mean absolute percentage errors.  Half to half is also shown by length of the run, with the repeatability of short runs.  The workloads are
+divided at random, and each half predicts the other, so that runs which no fit predicts well are equally often fitted and predicted.  In
+only one direction, the mean share inside over 20 divisions has a standard error of two points.
 
-Three figures judge the stated 90 % intervals: the share of runs inside, the mean square of error over stated deviation, and the mean half
-width.  Runs of one family err alike, so the share of left-out families' runs varies from one collection of families to the next:
+Three figures describe the stated 90 % intervals: the share of runs inside, the mean square of error over stated deviation, and the mean
+half width.  Runs of one family have a common error, so the share of left-out families' runs varies between collections of families:
 `--simulate N` draws N collections with a planted spread between families (`planted_spread`) and needs no data.
 """
 
@@ -35,7 +35,7 @@ REFERENCE_CLOCK_MHZ = 900.0
 LANGUAGE = ("bert", "gpt2", "opt")
 
 SHORT_S = 0.02
-"""Below this a run of the published lists is mostly paced by the host's launches [s]."""
+"""Length below which runs of the published lists are mostly launch-bound [s]."""
 
 Score = dict[str, float]
 """Errors in percent: latency, power, energy, raw_latency, raw_power; of stated intervals of Q: Q_coverage, Q_square, Q_width [%]."""
@@ -43,7 +43,7 @@ Score = dict[str, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """Runs of one GPU and what its board tables say."""
+    """Runs of one GPU and its board tables."""
 
     rows: WorkloadRows
     gpu: GpuSpec
@@ -62,7 +62,7 @@ def read_case(path: Path) -> Case:
 
 
 def outcome(train: WorkloadRows, test: WorkloadRows, case: Case, *, intervals: bool = False) -> pd.DataFrame:
-    """Fit `train` on its GPU and predict `test`, as `predict_workload_rows` has it, with `raw_latency`, `raw_power`, `perturbed`."""
+    """Fit `train` on its GPU and predict `test` with `predict_workload_rows`; adds `raw_latency`, `raw_power`, `perturbed`."""
     bundle = fit_runs(train, case.gpu, case.tables).bundle
     if intervals:
         bundle = replace(bundle, uncertainty=stated_uncertainty(train, case.gpu, case.tables, seed=0, bundle=bundle))
@@ -99,12 +99,12 @@ def half_outcomes(case: Case, divisions: int) -> list[pd.DataFrame]:
 
 
 def mean_score(parts: list[pd.DataFrame]) -> Score:
-    """Mean of the errors of several tests, all alike."""
+    """Mean of the errors of several tests with equal weights."""
     return {str(name): float(value) for name, value in pd.DataFrame([summary(part) for part in parts]).mean().items()}
 
 
 def by_length(parts: list[pd.DataFrame]) -> dict[str, Score]:
-    """Runs shorter and longer than SHORT_S, and the short ones whose pace did not change while they were measured."""
+    """Scores of runs shorter and longer than SHORT_S, and of short ones whose speed did not change during the measurement."""
     runs = pd.concat(parts)
     short = runs["measured_latency"] < SHORT_S
     chosen = {"below 20 ms": short, "below 20 ms, at one pace": short & ~runs["perturbed"], "from 20 ms": ~short}
@@ -112,9 +112,9 @@ def by_length(parts: list[pd.DataFrame]) -> dict[str, Score]:
 
 
 def repeatability(rows: WorkloadRows) -> tuple[float, float]:
-    """How far the two readings that each run gives of its latency lie apart, in percent: runs below SHORT_S, and the others.
+    """Difference of the two latency readings of each run, in percent: runs below SHORT_S, and the others.
 
-    The number of iterations was chosen from one timed iteration: the first reading.  The mean over all of them is the second.
+    The first reading is the one timed iteration that set the number of iterations.  The second is the mean over all iterations.
     """
     apart = np.abs(rows.planned_latency_s / rows.latency_s - 1.0) * 100.0
     short = rows.latency_s < SHORT_S
@@ -129,7 +129,7 @@ def families(case: Case) -> dict[str, pd.DataFrame]:
 
 
 def other_clocks(case: Case) -> WorkloadRows:
-    """The runs at other clocks than that of the reference."""
+    """The runs at clocks other than the reference clock."""
     return case.rows.select(np.abs(case.rows.asked_clock_mhz(case.gpu) - REFERENCE_CLOCK_MHZ) > 1.0)
 
 
@@ -159,7 +159,7 @@ def _of_board(board: str, case: Case, divisions: int) -> Iterator[tuple[str, Sco
 
 
 def simulated(draws: int) -> Iterator[tuple[str, Score]]:
-    """What stated 90 % intervals hold where the spread between families is planted; all simulated."""
+    """Coverage of stated 90 % intervals for a planted spread between families; all simulated."""
     for ratio in RATIOS:
         held = planted_coverage(ratio, draws)
         shares = {"known": held.known, "unseen": held.unseen, "below 85 %": held.inside < 0.85, "above 95 %": held.inside > 0.95}

@@ -2,10 +2,10 @@
 
     python examples/gpt2_prefill.py [BATCH LENGTH]
 
-Everything follows from the published configuration (12 layers, 768 wide, 12 heads, 3,072 inside the feed-forward,
-50,257 words; Radford et al. 2019) and from how eager PyTorch runs the Hugging Face model: attention as separate
-kernels, the tanh approximation of GELU as eight element-wise ones, bf16 throughout.  The name states the batch
-and the length, from which a sweep goes to others.  It is a pattern for writing down a model of your own.
+All numbers follow from the published configuration (12 layers, 768 wide, 12 heads, 3,072 inside the feed-forward,
+50,257 words; Radford et al. 2019) and from the Hugging Face model in eager PyTorch: attention as separate kernels,
+the tanh approximation of GELU as eight element-wise ones, bf16 throughout.  The name states the batch and the length,
+which a sweep needs to compute others.  Use this file as a template for your own model.
 """
 
 import sys
@@ -31,7 +31,7 @@ def stream(name: str, elements: int, inputs: int = 1, host_share: float = LIGHT)
 
 
 def copy(name: str, elements: int, host_share: float = INNER) -> Operator:
-    """A copy, changing the order of elements or not."""
+    """A copy, with or without a change of element order."""
     return make_operator("copy", name, PRECISION, elements=elements, reads=elements, host_share=host_share)
 
 

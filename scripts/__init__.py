@@ -1,1 +1,1 @@
-"""Programs for a lent card: what `real_card.sh` runs."""
+"""Programs for a borrowed card, run by `real_card.sh`."""

@@ -1,8 +1,8 @@
-"""The same kernels measured twice: how well latency, power and energy agree.
+"""Agreement of latency, power and energy of the same kernels measured twice.
 
     python -m scripts.anchor_check anchors-1.parquet anchors-2.parquet -o anchors.json
 
-Both are of one campaign and one seed, hours or machines apart (`collect --campaign real-card-anchors --seed 1`).
+Both datasets are from one campaign and one seed, from different hours or machines (`collect --campaign real-card-anchors --seed 1`).
 """
 
 import argparse
@@ -23,13 +23,13 @@ from estimator.vocabulary.whole_file import write_whole
 
 FIGURES: Final[dict[str, str]] = {"latency": "latency_s", "power": "power_w", "energy": "energy_j"}
 KERNEL: Final = ("family", "operator", "precision", "cuda_cores", "transpose", "l2_state", "sm_clock_mhz", *SHAPE_COLUMNS)
-"""Columns that say which kernel a row is of."""
+"""Columns that identify the kernel of a row."""
 
 WANTED: Final = 0.015
 """Largest mean difference of energy between two measurements [1]."""
 
 FEWEST: Final = 3
-"""Fewer kernels say nothing."""
+"""Least number of kernels for a comparison."""
 
 
 class AnchorError(Exception):
@@ -37,10 +37,10 @@ class AnchorError(Exception):
 
 
 def agreement(first: Path, second: Path) -> dict[str, Any]:
-    """Differences of the kernels that both datasets have, by figure: mean, median, largest, and the bias of the second.
+    """Differences of the kernels in both datasets, by figure: mean, median, largest, and the bias of the second.
 
-    A kernel that was measured again counts as it was at last.  Differences are logarithms of ratios, two runs of a kernel apart.  Raises
-    AnchorError where fewer than 3 kernels are in both, DatasetError for a file that is none.
+    The last measurement of a repeated kernel counts.  Differences are logarithms of ratios of two runs of a kernel.  Raises AnchorError
+    if fewer than 3 kernels are in both, DatasetError for a file that is no dataset.
     """
     before, after = _last_rows(first), _last_rows(second)
     shared = [kernel for kernel in before if kernel in after]
@@ -64,7 +64,7 @@ def agreement(first: Path, second: Path) -> dict[str, Any]:
 
 
 def _last_rows(path: Path) -> dict[tuple[Any, ...], dict[str, Any]]:
-    """Figures by kernel."""
+    """Figures of the last row by kernel."""
     table = read_kernel_dataset(path).table
     columns = {name: table.column(name).to_pylist() for name in (*KERNEL, "trial", *FIGURES.values())}
     order = sorted(range(table.num_rows), key=lambda row: int(columns["trial"][row]))
@@ -72,7 +72,7 @@ def _last_rows(path: Path) -> dict[tuple[Any, ...], dict[str, Any]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Compare two datasets; 0 where energies agree within WANTED, 3 where they do not, 1 where they cannot be compared."""
+    """Compare two datasets; returns 0 if energies agree within WANTED, 3 if they do not, 1 if they cannot be compared."""
     parser = argparse.ArgumentParser(prog="anchor_check", description="How well do two measurements of the same kernels agree?")
     parser.add_argument("first", type=Path)
     parser.add_argument("second", type=Path)

@@ -1,4 +1,4 @@
-"""Three models to be measured whole and estimated whole: a decoder's prefill, one step of its decoding, a vision model.
+"""Three models to measure and estimate as a whole: a decoder's prefill, one step of its decoding, a vision model.
 
     estimate trace scripts/card_models.py:decoder_prefill --precision bf16 -o prefill.json
     collect run --gpu 0 -- python3 scripts/card_models.py decoder_prefill --passes 400
@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 LAYERS, WIDTH, HEADS, KV_HEADS, HEAD, INNER, VOCABULARY = 28, 1536, 12, 2, 128, 8960, 32768
-"""A decoder of 1.5 billion parameters, its vocabulary cut short."""
+"""A decoder of 1.5 billion parameters with a reduced vocabulary."""
 
 PREFILL_TOKENS = 2048
 DECODE_BATCH, DECODE_CONTEXT = 32, 2048
@@ -79,7 +79,7 @@ class Decoder(nn.Module):
 
 
 class Block(nn.Module):
-    """1 x 1, 3 x 3, 1 x 1 beside a shortcut, batch norms folded away as inference does."""
+    """1 x 1, 3 x 3, 1 x 1 beside a shortcut, with batch norms folded in, as in inference."""
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ MODELS: dict[str, Callable[..., tuple[nn.Module, tuple[Any, ...]]]] = {
 
 
 def run(name: str, passes: int, device: str, small: bool) -> dict[str, Any]:
-    """So many passes of a model after a few to warm up, and how long they took [s]."""
+    """Run `passes` passes of a model after a warm-up; returns their time [s]."""
     sizes: dict[str, int] = {}
     if small:
         sizes = {"batch": 1, "image_size": 64} if name == "vision" else {"batch": 1, "sequence": 64, "layers": 2}

@@ -1,9 +1,9 @@
-"""Three models measured whole and estimated whole: `collect run` against `estimate trace` and `estimate`.
+"""Three models measured and estimated as a whole: `collect run` compared with `estimate trace` and `estimate`.
 
     python -m scripts.end_to_end --gpu 0 --bundle bundle.json --sensor sensor.json --folder results
 
-Each model runs twice, with a few and with many passes; what both share (start of Python, weights, warm-up) falls out of the difference.
-A start that took longer in one of them, the board at rest meanwhile, is taken out by its time and the board's power at rest.
+Each model runs twice, with a few and with many passes; the common parts (start of Python, weights, warm-up) cancel in the difference.
+If the start takes longer in one run, with the board at rest, its time and the board's power at rest correct the difference.
 """
 
 import argparse
@@ -26,7 +26,7 @@ SIZES: Final[dict[str, tuple[str, ...]]] = {
     "decoder_decode": ("--batch", "32", "--sequence", "2048"),
     "vision": ("--batch", "64", "--image-size", "224"),
 }
-"""What `estimate trace` is told; the defaults of card_models.py."""
+"""Options of `estimate trace`; equal to the defaults of card_models.py."""
 
 SMALL_SIZES: Final[dict[str, tuple[str, ...]]] = {
     "decoder_prefill": ("--batch", "1", "--sequence", "64"),
@@ -34,7 +34,7 @@ SMALL_SIZES: Final[dict[str, tuple[str, ...]]] = {
     "vision": ("--batch", "1", "--image-size", "64"),
 }
 FEW_S, MANY_S = 2.0, 9.0
-"""About how long the passes of the two runs take [s]: the power of the difference is that of seven settled seconds."""
+"""Approximate time of the passes of the two runs [s]: the power of the difference is the power of seven settled seconds."""
 
 FEWEST_PASSES: Final = 3
 REHEARSED_PASSES: Final = (3, 43)
@@ -62,10 +62,10 @@ class Pass:
 
 
 def difference(few: Mapping[str, Any], many: Mapping[str, Any]) -> Pass:
-    """One pass, from two runs that differ in their number: `passes`, `seconds` they took, `program_s` and `energy_j` of the whole program.
+    """One pass, from two runs with different numbers of `passes`, their `seconds`, `program_s` and `energy_j` of the whole program.
 
-    What is beside the passes is the same in both but for its time, in which the board rests (`rest_w`).  Raises EndToEndError where the
-    longer run is not longer.
+    The rest of the program is the same in both except for its time, in which the board rests (`rest_w`).  Raises EndToEndError if the
+    run with more passes is not longer.
     """
     more = many["passes"] - few["passes"]
     seconds = many["seconds"] - few["seconds"]
@@ -78,7 +78,7 @@ def difference(few: Mapping[str, Any], many: Mapping[str, Any]) -> Pass:
 
 
 def compared(measured: Pass, estimated: Mapping[str, Any]) -> dict[str, Any]:
-    """Measured and estimated figures, and the errors of the estimates relative to what was measured."""
+    """Measured and estimated figures, and the errors of the estimates relative to the measurements."""
     pairs = {
         "latency": ("latency_s", measured.latency_s),
         "power": ("power_w", measured.power_w),
@@ -92,7 +92,7 @@ def compared(measured: Pass, estimated: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def reached(document: Mapping[str, Any]) -> bool:
-    """Whether every error is within what is wanted."""
+    """Whether every error is within WANTED."""
     return all(abs(one["errors"][name]) <= most for one in document.values() for name, most in WANTED.items())
 
 
@@ -110,7 +110,7 @@ def lines_of(document: Mapping[str, Any]) -> list[str]:
 
 
 def _ran(command: Sequence[str], what: str) -> subprocess.CompletedProcess[str]:
-    """A step's output.  Raises EndToEndError where it fails."""
+    """A step's output.  Raises EndToEndError if it fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired as error:
@@ -133,7 +133,7 @@ def _estimated(name: str, given: argparse.Namespace) -> dict[str, Any]:
 
 
 def _measured(name: str, passes: int, given: argparse.Namespace) -> dict[str, Any]:
-    """One run of so many passes: their time as the program took it, the energy of the whole program."""
+    """One run of `passes` passes: their time as the program measured it, the energy of the whole program."""
     collect = [sys.executable, "-m", "collector.cli", "run", "--gpu", given.gpu, "--json", "-q"]
     if given.sensor:
         collect += ["--sensor", given.sensor]
@@ -149,7 +149,7 @@ def _measured(name: str, passes: int, given: argparse.Namespace) -> dict[str, An
 
 
 def validated(given: argparse.Namespace) -> dict[str, Any]:
-    """Every model, measured and estimated.  Raises EndToEndError where a step fails."""
+    """Every model, measured and estimated.  Raises EndToEndError if a step fails."""
     document = {}
     for name in SIZES:
         estimated = _estimated(name, given)
@@ -161,7 +161,7 @@ def validated(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """The command; 0 done, 1 not done, 3 done with errors beyond those wanted."""
+    """Run the command; returns 0 if done, 1 if it failed, 3 if done with errors above WANTED."""
     parser = argparse.ArgumentParser(description="Three models measured whole and estimated whole.")
     parser.add_argument("--gpu", default="0")
     parser.add_argument("--bundle", required=True)

@@ -1,10 +1,10 @@
-"""Hand-made faults of the engines, and whether the tests catch them.
+"""Check that the tests catch manually written faults of the engines.
 
     python scripts/mutants.py [--only NAME] [--count N] [--list]
 
-Copies the tracked files to a temporary folder, and there, one after the other, puts each fault of `mutants.toml` in, runs the tests that it
-names and takes it out again.  Prints "caught" or "SURVIVED" for each.  Exit status 0 where all were caught, 3 where one survived, 1 where a
-text is not found or tests fail without any fault.
+The program copies the tracked files to a temporary folder; there it inserts each fault of `mutants.toml` in turn, runs its tests and
+removes it again.  It prints "caught" or "SURVIVED" for each.  Exit status 0 if all were caught, 3 if one survived, 1 if a text is not
+found or tests fail without any fault.
 """
 
 import os
@@ -23,7 +23,7 @@ TESTS_FAILED = 1
 
 
 class Mutant(TypedDict):
-    """A text of a file, what stands in its place, and the tests that fail then."""
+    """A text of a file, its replacement, and the tests that then fail."""
 
     file: str
     old: str
@@ -32,7 +32,7 @@ class Mutant(TypedDict):
 
 
 def mutants() -> dict[str, Mutant]:
-    """All of them, by name.  Raises ClickException naming every one that does not fit the tree any more."""
+    """All mutants by name.  Raises ClickException naming every mutant that no longer matches the tree."""
     found: dict[str, Mutant] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
     odd = []
     for name, one in found.items():
@@ -46,7 +46,7 @@ def mutants() -> dict[str, Mutant]:
 
 
 def copied(folder: Path) -> Path:
-    """The tracked files and new ones beside them; recorded data stay where they are."""
+    """A copy of the tracked and new files; recorded data are not copied."""
     listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True)
     for name in listed.stdout.splitlines():
         if (ROOT / name).is_file():
@@ -69,7 +69,7 @@ def outcome(tree: Path, tests: list[str]) -> tuple[int, str]:
 @click.option("--count", type=click.IntRange(1), help="Only so many, spread over the list.")
 @click.option("--list", "listing", is_flag=True, help="Name the faults and look for their texts, and do no more.")
 def main(only: str, count: int | None, listing: bool) -> None:
-    """Put each fault in and run the tests that must catch it."""
+    """Insert each fault and run the tests that must catch it."""
     chosen = {name: one for name, one in mutants().items() if only in name}
     if count is not None:
         names = list(chosen)

@@ -1,8 +1,8 @@
-"""Draws the pictures of the documentation: a chart, the report of a fit, the page with sliders.
+"""Draw the pictures of the documentation: a chart, the report of a fit, the page with sliders.
 
 Usage: python scripts/pictures.py DATASET.parquet [FOLDER]
 
-The dataset is the demo's (`make demo`), which is simulated; the picture says so.  Needs Chromium (`make pictures` installs it).
+The dataset is the demo's (`make demo`), which is simulated; the picture states it.  Chromium is needed (`make pictures` installs it).
 """
 
 import subprocess
@@ -15,7 +15,7 @@ WORKLOAD: Final = "examples/gpt2-prefill.json"
 BUNDLE: Final = "a100-pcie-40gb-eager"
 BROWSER: Final = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--hide-scrollbars"]
 QUIET: Final = ["--disable-quic", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
-"""Without these the browser asks its maker's hosts, and waits where it cannot reach them."""
+"""Options that stop the browser's requests to its vendor's hosts, which block if the hosts cannot be reached."""
 
 
 def program(name: str, *arguments: str) -> list[str]:
@@ -24,13 +24,13 @@ def program(name: str, *arguments: str) -> list[str]:
 
 
 def run(command: list[str]) -> None:
-    """Runs a command; status 3 means done with a warning."""
+    """Run a command; status 3 means done with a warning."""
     if subprocess.run(command).returncode not in (0, 3):
         sys.exit(f"failed: {' '.join(command)}")
 
 
 def photograph(address: str, picture: Path, width: int, height: int) -> None:
-    """Writes a PNG of a page's upper part, `width` × `height` pixels."""
+    """Write a PNG of a page's upper part, `width` × `height` pixels."""
     with tempfile.TemporaryDirectory() as profile:
         options = [
             f"--user-data-dir={profile}",
@@ -43,7 +43,7 @@ def photograph(address: str, picture: Path, width: int, height: int) -> None:
 
 
 def main() -> None:
-    """Writes sweep.svg, report.png and page.png."""
+    """Write sweep.svg, report.png and page.png."""
     dataset, folder = sys.argv[1], Path(*sys.argv[2:3] or ["docs/pictures"])
     folder.mkdir(parents=True, exist_ok=True)
     sweep = program("estimate", "sweep", WORKLOAD, "--bundle", BUNDLE, "--freqs", "510:1410:30", "--force", "-q")

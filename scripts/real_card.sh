@@ -2,42 +2,42 @@
 # First calibration of a card whose clocks may not be touched: doctor, hardware tests, sensor, campaign, fit, counters, whole models.
 #
 #   scripts/real_card.sh [STAGE…]        all without an argument:
-#     setup doctor tests sensor            wheels; what is there; pytest -m gpu; the power sensor
-#     anchors                              30 kernels, 1.5 minutes; the second time it also says how well both times agree
+#     setup doctor tests sensor            wheels; a check of the machine; pytest -m gpu; the power sensor
+#     anchors                              30 kernels, 1.5 minutes; the second run also compares both runs
 #     campaign instructions                library kernels (8 minutes), generated ones (3.5 minutes)
 #     fit                                  the bundle and its report; needs no card
 #     traffic models                       hardware counters; whole models
-#     pack                                 everything in pieces that can be carried
+#     pack                                 all results in pieces for transport
 #
 #   GPU=0            the board (a rehearsal: GPU=sim:h200-sxm)
 #   FOLDER=build/real-card   results: dataset, sensor, recordings, reports, logs
-#   BUDGET=8m        board time of the campaign, which chooses its kernels for it; call again to go on where it was stopped
+#   BUDGET=8m        board time of the campaign, which chooses its kernels for it; another call continues a stopped campaign
 #   CAMPAIGN=real-card   campaign name or file; INSTRUCTIONS=real-card-instructions and ANCHORS=real-card-anchors likewise
 #   PYTHON=python3   interpreter that has the packages
 #   TORCH=$PYTHON    interpreter that has PyTorch (models)
-#   WHEELS=.whl      folder of wheels to install first, where there is no package index (setup)
+#   WHEELS=.whl      folder of wheels to install first, without a package index (setup)
 #   NCU=ncu          Nsight Compute (traffic)
-#   CALL_S=          seconds that this call may take (unset: any): a stage that would outlast it is stopped as by Ctrl-C, a stage that
-#                    would begin after it is left out, and `pack` still runs
+#   CALL_S=          time limit of this call [s] (unset: none): a stage that exceeds it is stopped as by Ctrl-C, a stage that would
+#                    start after it is skipped, and `pack` still runs
 #   OUT=             folder that `pack` copies its pieces to (unset: none)
 #
-# On a card that is lent for minutes, in calls of at most nine:
+# On a card that is available for minutes, in calls of at most nine:
 #
 #   CALL_S=530 scripts/real_card.sh setup doctor tests sensor anchors pack
-#   CALL_S=530 scripts/real_card.sh setup campaign pack         again where it says that rows are missing
+#   CALL_S=530 scripts/real_card.sh setup campaign pack         again if it reports missing rows
 #   CALL_S=530 scripts/real_card.sh setup instructions anchors pack
 #   CALL_S= scripts/real_card.sh setup fit pack                 on any machine
 #   CALL_S=530 scripts/real_card.sh setup traffic models pack
 #
-# Of wheels, a machine with PyTorch and CuPy for CUDA 13.0 usually lacks one, which says which kernels ran:
+# A machine with PyTorch and CuPy for CUDA 13.0 usually lacks one wheel, which reports the kernels that ran:
 #
 #   pip download --no-deps --only-binary=:all: --python-version 3.12 --platform manylinux2014_x86_64 -d .whl cupti-python==13.0.1
 #
-# `pack` leaves everything in FOLDER/results.tar.gz.NN, pieces of 15 MiB; `setup` unpacks pieces that lie there, so that a fresh machine
-# goes on where the one before stopped.  Kernels that broke the context are listed beside their dataset (dataset.parquet.killers.json): the
-# next call passes over them and says so.
+# `pack` writes all results to FOLDER/results.tar.gz.NN, pieces of 15 MiB; `setup` unpacks pieces in that folder, so that a new machine
+# continues the work of the former one.  Kernels that broke the context are listed beside their dataset (dataset.parquet.killers.json): the
+# next call skips and reports them.
 #
-# Nothing here changes a clock, a power limit or a mode of the card: --freqs current, ncu with --clock-control none.
+# No stage changes a clock, a power limit or a mode of the card: --freqs current, ncu with --clock-control none.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -56,14 +56,14 @@ SITE=$FOLDER/site
 mkdir -p "$FOLDER"
 CALL_S=${CALL_S:-}
 OUT=${OUT:-}
-PACK_S=25 # what packing and copying takes at most, and a stage to end once it is interrupted
+PACK_S=25 # longest time for packing and copying, and for an interrupted stage to end
 export PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin
 export PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1 OMP_NUM_THREADS=${OMP_NUM_THREADS:-4}
 [ -d "$SITE" ] && export PYTHONPATH=$SITE:$PYTHONPATH
 
 failed=0
 
-# Runs a command, its output on the terminal and in a log; exit status 3 means: done, with warnings.
+# Runs a command with its output on the terminal and in a log; exit status 3 means done with warnings.
 step() {
   local name=$1 status limit=()
   shift
@@ -85,14 +85,14 @@ step() {
   fi
 }
 
-# The first name that is free, so that a second call keeps the first one's recording.
+# The first free name, so that a second call keeps the first one's recording.
 free_name() {
   local stem=$1 suffix=$2 number=1
   while [ -e "$FOLDER/$stem-$number.$suffix" ]; do number=$((number + 1)); done
   echo "$FOLDER/$stem-$number.$suffix"
 }
 
-# A rehearsal has no card behind it.
+# A rehearsal has no card.
 rehearsal() { case $GPU in sim:* | replay:*) true ;; *) false ;; esac; }
 
 setup() {
@@ -121,7 +121,7 @@ tests() {
     echo "== tests: those on the card need one; skipped for $GPU"
     return
   fi
-  # A kernel that breaks the context takes the process's other tests with it: they run again without it.
+  # A kernel that breaks the context also fails the other tests of the process: they run again without it.
   export WATTPRINT_KILLERS=$PWD/$FOLDER/tests-killers.txt
   case $FOLDER in /*) WATTPRINT_KILLERS=$FOLDER/tests-killers.txt ;; esac
   local before
@@ -138,7 +138,7 @@ sensor() {
     --force --out "$FOLDER/sensor.json" --record "$(free_name sensor recording)"
 }
 
-# A campaign into a dataset of its own: NAME CAMPAIGN [OPTION…].
+# Runs a campaign into its own dataset: NAME CAMPAIGN [OPTION…].
 measure() {
   local name=$1 chosen=$2 out=$FOLDER/$1.parquet more=() known=()
   shift 2
@@ -156,7 +156,7 @@ campaign() { measure dataset "$CAMPAIGN" --budget "$BUDGET"; }
 
 instructions() { measure instructions "$INSTRUCTIONS"; }
 
-# Each call measures them once, all of them; the first two are compared.
+# Each call measures all of them once; the first two calls are compared.
 anchors() {
   local number=1
   while [ -e "$FOLDER/anchors-$number.parquet" ] && ! compgen -G "$FOLDER/anchors-$number.parquet.log*" > /dev/null; do number=$((number + 1)); done
@@ -180,7 +180,7 @@ fit() {
   step estimate "$PYTHON" -m estimator.cli examples/gpt2-prefill.json --bundle "$FOLDER/bundle.json"
 }
 
-# Derived traffic against the hardware's counters, in a pass of its own: counting slows kernels down.
+# Derived traffic compared with the hardware's counters, in a separate pass: counting slows kernels down.
 traffic() {
   local profile=("$PYTHON" -m scripts.traffic_check launch "$FOLDER/traffic-kernels.json" --gpu "$GPU")
   step traffic-choose "$PYTHON" -m scripts.traffic_check choose "$FOLDER/traffic-kernels.json"

@@ -1,4 +1,4 @@
-"""Writes the JSON Schemas of `estimator/schema` from the declarations of bundles and workloads; a test holds the files to them."""
+"""Write the JSON Schemas of `estimator/schema` from the declarations of bundles and workloads; a test compares the files with them."""
 
 import dataclasses
 import json
@@ -24,7 +24,7 @@ DECLARED: Final[dict[str, Any]] = {
     "bundle-1.json": (BundleFile, "wattprint bundle, format 1.0"),
     "workload-1.json": (WORKLOAD, "wattprint workload, format 1.0"),
 }
-"""By file: the declaration and the title."""
+"""Declaration and title of each file."""
 
 Schema = dict[str, Any]
 
@@ -72,7 +72,7 @@ def _schema(hint: Any, definitions: dict[str, Schema]) -> Schema:
 def _object(kind: Any, definitions: dict[str, Schema]) -> Schema:
     """A reference to a declared object, whose schema is added to the definitions."""
     if kind.__name__ not in definitions:
-        definitions[kind.__name__] = {}  # stands before what it needs
+        definitions[kind.__name__] = {}  # placed before the definitions that it needs
         fields = fields_of(kind)
         definitions[kind.__name__] = {
             "type": "object",
@@ -85,7 +85,7 @@ def _object(kind: Any, definitions: dict[str, Schema]) -> Schema:
 
 
 def _array(metas: list[Any]) -> Schema:
-    """Lists in lists of numbers."""
+    """The schema of nested lists of numbers."""
     texts = [meta for meta in metas if isinstance(meta, str)]
     made: Schema = {"type": "number"} | _limits(float, [meta for meta in metas if isinstance(meta, Span)])
     for count in reversed(next(meta.counts for meta in metas if isinstance(meta, Shape))):
@@ -94,12 +94,12 @@ def _array(metas: list[Any]) -> Schema:
 
 
 def _whole(value: float) -> float:
-    """A limit as JSON writes it: annotations that are equal are one object, whichever of 0 and 0.0 was declared first."""
+    """A limit in its JSON form: equal annotations are one object, whether 0 or 0.0 was declared first."""
     return int(value) if value == int(value) else value
 
 
 def _limits(hint: Any, metas: list[Any]) -> Schema:
-    """What an annotation adds to the schema of its type."""
+    """Fields that annotations add to the schema of a type."""
     found: Schema = {}
     for meta in metas:
         if isinstance(meta, Span):

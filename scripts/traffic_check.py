@@ -1,12 +1,12 @@
-r"""Derived traffic against the hardware's counters: bytes at DRAM, L2 and shared memory of a hundred kernels.
+r"""Comparison of derived traffic with the hardware's counters: bytes at DRAM, L2 and shared memory of a hundred kernels.
 
     python -m scripts.traffic_check choose kernels.json
     ncu --clock-control none --cache-control all --profile-from-start off --csv --log-file counters.csv \
         --metrics "$(python -m scripts.traffic_check metrics)" python -m scripts.traffic_check launch kernels.json --gpu 0
     python -m scripts.traffic_check compare kernels.json counters.csv --bundle bundle.json -o traffic.json
 
-`launch` profiles one launch of each kernel, cold; a marker kernel before each says in the table where the next one begins, for a
-library may launch several kernels for one operator.  Only `launch` needs a board.
+`launch` profiles one cold launch of each kernel; a marker kernel before each marks its start in the table, because a library may
+launch several kernels for one operator.  Only `launch` needs a board.
 """
 
 import argparse
@@ -39,7 +39,7 @@ from microbench.shapes import KernelGroup, draw_operators
 
 CAMPAIGN: Final = "real-card"
 COUNTS: Final[dict[str, int]] = {"gemm": 60, "attention": 20, "softmax": 20}
-"""Kernels of each family: a hundred in all."""
+"""Number of kernels of each family: a hundred in total."""
 
 SEED: Final = 8
 MARK: Final = "wattprint_mark_"
@@ -51,14 +51,14 @@ LEVELS: Final[dict[str, dict[str, float]]] = {
     "l2": {"lts__t_sectors_srcunit_tex.sum": SECTOR_BYTES},
     "shared": {"l1tex__data_pipe_lsu_wavefronts_mem_shared.sum": LINE_BYTES},
 }
-"""Counters of each level and the bytes that one count stands for (Nsight Compute documentation, metrics structure)."""
+"""Counters of each level and the bytes of one count (Nsight Compute documentation, metrics structure)."""
 
 WANTED_CORRELATION: Final = 0.99
-"""What EnergAIzer reports for its derived traffic on an A100."""
+"""Correlation that EnergAIzer reports for its derived traffic on an A100."""
 
 LEAST_BYTES: Final = 1.0
 SPREAD: Final = (10.0, 50.0, 90.0)
-"""Percentiles by which the ratio's spread is told."""
+"""Percentiles that describe the spread of the ratio."""
 
 
 def chosen_kernels(seed: int = SEED) -> list[Operator]:
@@ -93,7 +93,7 @@ def operators_document(operators: Sequence[Operator]) -> list[dict[str, Any]]:
 
 
 def operators_from(path: Path) -> list[Operator]:
-    """Kernels from such a file.  Raises CountsError for anything else."""
+    """Kernels from a file of `operators_document`.  Raises CountsError for other content."""
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))
         return [
@@ -107,7 +107,7 @@ def operators_from(path: Path) -> list[Operator]:
 
 
 def launch(operators: Sequence[Operator], gpu: str) -> int:
-    """One launch of each kernel between markers, for ncu to profile; kernels that cannot run here are named and passed over."""
+    """Launch each kernel once between markers, for a profile by ncu; kernels that cannot run here are named and skipped."""
     import cupy
 
     from collector.devices.board_runner import collector_errors, open_board_runner
@@ -143,9 +143,9 @@ def launch(operators: Sequence[Operator], gpu: str) -> int:
 
 
 def counted_bytes(kernels: Sequence[ProfiledKernel], count: int) -> tuple[dict[str, np.ndarray[Any, Any]], list[ProfiledKernel | None]]:
-    """Bytes by level of each of `count` operators, shape (count,), and which of its kernels moved most.
+    """Bytes by level of each of `count` operators, shape (count,), and the kernel of each that moved most.
 
-    nan where nothing was counted, a counter is missing, or nothing was launched.  Raises CountsError for a table without markers.
+    nan if there is no count, a counter is missing, or no kernel was launched.  Raises CountsError for a table without markers.
     """
     found = {level: np.full(count, np.nan) for level in LEVELS}
     largest: list[ProfiledKernel | None] = [None] * count
@@ -174,7 +174,7 @@ def counted_bytes(kernels: Sequence[ProfiledKernel], count: int) -> tuple[dict[s
 def derived_bytes(
     operators: Sequence[Operator], gpu: GpuSpec, bundle: Bundle, ran: Sequence[ProfiledKernel | None]
 ) -> dict[str, np.ndarray[Any, Any]]:
-    """Bytes by level as the estimator derives them, operands cold, shape (n,); tiles are those of the kernels that ran, where named."""
+    """Bytes by level that the estimator derives for cold operands, shape (n,); uses tiles from the names of executed kernels, if any."""
     tiles = [_tile(operator, kernel) for operator, kernel in zip(operators, ran, strict=True)]
     known = KnownTiles(
         tile_m=np.array([tile.tile_m for tile in tiles]),
@@ -188,7 +188,7 @@ def derived_bytes(
 
 
 def _tile(operator: Operator, kernel: ProfiledKernel | None) -> KernelTile:
-    """The tile of the kernel that ran, where its name tells one."""
+    """The tile in the name of the kernel that ran, if any."""
     if kernel is None or operator.family != "gemm":
         return NO_TILE
     shape = operator.named_shape()
@@ -198,7 +198,7 @@ def _tile(operator: Operator, kernel: ProfiledKernel | None) -> KernelTile:
 def comparison(
     operators: Sequence[Operator], counted: dict[str, np.ndarray[Any, Any]], derived: dict[str, np.ndarray[Any, Any]]
 ) -> dict[str, Any]:
-    """By level, and within it by family: kernels, correlation (plain and of logarithms), percentiles of derived over counted."""
+    """Kernels, correlation (plain and of logarithms) and percentiles of derived over counted bytes, by level and family."""
     document: dict[str, Any] = {}
     families = np.array([operator.family for operator in operators])
     for level in LEVELS:
@@ -256,7 +256,7 @@ def _arguments() -> argparse.ArgumentParser:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """The command; 0 done, 1 not done, 3 done with kernels passed over or a correlation below the wanted one."""
+    """Run the command; returns 0 if done, 1 if it failed, 3 with skipped kernels or a correlation below the target."""
     given = _arguments().parse_args(words)
     try:
         match given.command:

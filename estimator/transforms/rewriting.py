@@ -251,7 +251,7 @@ def with_precision(workload: Workload, precision: str) -> Workload:
     Operators in a third precision (a softmax in fp32) do not change, and a conversion without effect is removed.
     In fp32 and fp64 matrix products run on CUDA cores, PyTorch's default; tf32 uses tensor cores, and leaves all
     operators except matrix products in fp32.  Only linear layers and dense convolutions use 8-bit and 4-bit precisions;
-    their results and all else stay 16-bit.  Layout conversions of 16-bit convolutions are removed with them.
+    their results and all else stay 16-bit.  Wider precisions remove the layout conversions of 16-bit convolutions.
 
     Raises WorkloadError for an unknown precision.
     """

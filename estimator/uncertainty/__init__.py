@@ -1,1 +1,1 @@
-"""Named sources of error, and whether an answer holds."""
+"""Named sources of error, and the validity of answers."""

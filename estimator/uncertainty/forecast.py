@@ -1,4 +1,4 @@
-"""Forecasts: estimates for a board that was not fitted – another GPU, a changed one, other efficiencies – and how uncertain these are."""
+"""Forecasts: estimates for a board that was not fitted (another GPU, a changed one, other efficiencies), and their uncertainty."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,24 +8,24 @@ from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.specifications import FIGURES, RATE_TABLES, SET_BY_USER
 
 FORECAST_STD: Final[dict[str, tuple[float, float]]] = {"alike": (0.05, 0.2), "other": (0.2, 0.35)}
-"""Spread of ln(time) and ln(power) on another GPU than the fitted one, of the same architecture or of another.  Between A100-PCIe
-and A10, GPU-bound runs of the EnergAIzer artifact deviate by 5 to 6 % in time, of which 3 to 4 % are added by the change of board, and by
-12 to 24 % in power; for other architectures assumed."""
+"""Uncertainty of ln(time) and ln(power) on another GPU than the fitted one, of the same architecture or of another.  Between A100-PCIe
+and A10, GPU-bound runs of the EnergAIzer artifact deviate by 5 to 6 % in time (the change of board adds 3 to 4 %) and by 12 to 24 % in
+power; the values for other architectures are assumed."""
 
 EFFICIENCY_STD: Final = (FORECAST_STD["alike"][0],) * 2
-"""The same where an efficiency alone is set: energies of events stay, so that power errs as its time does (assumed)."""
+"""Uncertainty of ln(time) and ln(power) if only an efficiency is set: event energies stay, so that power errs like time (assumed)."""
 
 LIMITS: Final = frozenset({"power_limit_w", "sm_clock_limit_mhz", "sm_clock_min_mhz", "sm_clock_step_mhz", "dram_bytes"})
-"""Figures that say where a board may run, which coefficients do not depend on: changing them makes no forecast."""
+"""Figures that limit the operation of a board and do not affect coefficients: a change of them makes no forecast."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """What is asked for was not fitted.
+    """A request for a board that was not fitted.
 
     name    equal for equal boards and settings: their errors are the same
-    ln_std  spread of ln(time) and of ln(power) beyond what the bundle states
-    text    how the board differs from the fitted one, a line for people
+    ln_std  uncertainty of ln(time) and of ln(power) in addition to the bundle's
+    text    difference between the board and the fitted one, a line for people
     """
 
     name: str
@@ -34,7 +34,7 @@ class Forecast:
 
 
 def forecast_of(fitted: GpuSpec, asked: GpuSpec, efficiency: Mapping[str, float]) -> Forecast | None:
-    """The forecast that a request is; None for the board that was fitted, whatever its limits."""
+    """The forecast of a request; None for the fitted board with any limits."""
     other = asked.name != fitted.name
     if not efficiency and (asked is fitted or not (other or gpu_changes(fitted, asked, limits=False))):
         return None
@@ -56,18 +56,18 @@ def forecast_of(fitted: GpuSpec, asked: GpuSpec, efficiency: Mapping[str, float]
 
 
 def forecast_lines(forecast: Forecast | None) -> tuple[str, ...]:
-    """What an answer says of a forecast; nothing where it is none."""
+    """Lines of an answer about its forecast; empty without one."""
     return () if forecast is None else (forecast.text,)
 
 
 def limit_notes(fitted: GpuSpec, asked: GpuSpec) -> tuple[str, ...]:
-    """A line where a board has other limits than the fitted one, which make no forecast."""
+    """A line if a board has other limits than the fitted one, which make no forecast."""
     changes = gpu_changes(fitted, asked, limits=True) if asked.name == fitted.name else ()
     return (f"{asked.name} with {', '.join(changes)}",) if changes else ()
 
 
 def gpu_changes(fitted: GpuSpec, asked: GpuSpec, *, limits: bool) -> tuple[str, ...]:
-    """Figures in which two specifications differ, "num_sms 108 → 132": the LIMITS alone, or all others."""
+    """Figures in which two specifications differ, "num_sms 108 → 132": only LIMITS, or all others."""
     if asked is fitted:
         return ()
     before, after = _figures(fitted), _figures(asked)
@@ -76,13 +76,13 @@ def gpu_changes(fitted: GpuSpec, asked: GpuSpec, *, limits: bool) -> tuple[str, 
 
 
 def _figures(gpu: GpuSpec) -> dict[str, float]:
-    """Every number of a specification but its tables over the clock."""
+    """Every number of a specification except its tables over the clock."""
     figures = {name: getattr(gpu, name) for name in FIGURES}
     return figures | {f"{table}.{precision}": rate for table in RATE_TABLES for precision, rate in getattr(gpu, table).items()}
 
 
 def _set_by_user(gpu: GpuSpec) -> tuple[str, ...]:
-    """Figures of another GPU that were set; what they were is in their source."""
+    """Figures of another GPU that the user set; their source holds the former values."""
     return tuple(f"{name} {text}" for name, text in gpu.sources.items() if text.startswith(SET_BY_USER))
 
 

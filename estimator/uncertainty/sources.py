@@ -1,22 +1,21 @@
-"""How uncertain an estimate of a workload is: standard deviations of ln(latency) and ln(power), by independent sources of error.
+"""Uncertainty of an estimate of a workload: standard deviations of ln(latency) and ln(power), by independent sources of error.
 
     σ² = (1 − w)·σ_gpu² + w·σ_launch² + (1 − p)·(σ_untested² + σ_untried² + σ_forecast² + σ_clock²) + σ_family²
 
-p is the share of the host's launches in the latency, w their weight in its error (`launch_weight`).  σ_gpu and σ_launch come from runs left
-out of the fit; σ_family is added for a model family that the fit has not seen: what families have in common, and for each group of kernels
-that fewer than two fitted families used, (share of the time · spread of a group that nobody, or one family, has tested)².
-Kernels in a precision that no fitted row of their family had add (share of the time · spread of a prior)²
-(`estimator.uncertainty.unseen`), and so
-does another GPU than the fitted one, or one of other figures (`estimator.uncertainty.forecast`).  Where no whole
-runs were fitted, σ_gpu² is the
-sum over kernel groups of (share of the time · held-out error of the group)²: kernels of one group err alike.
+p is the share of the host's launches in the latency, w their weight in its error (`launch_weight`).  σ_gpu and σ_launch come from held-out
+runs.  σ_family is added for an unseen model family: the common error of a family, and for each group of kernels that fewer than two
+fitted families used, (share of the time · uncertainty of a group tested by none or one family)².
+Kernels in a precision that no fitted row of their family had add (share of the time · width of a prior)²
+(`estimator.uncertainty.unseen`).  Another GPU than the fitted one, or one with other figures, adds to it too
+(`estimator.uncertainty.forecast`).  If no whole runs were fitted, σ_gpu² is the sum over kernel groups of
+(share of the time · held-out error of the group)²: kernels of one group have a common error.
 
-ln(power) has a σ_gpu, σ_launch and σ_family of its own; kernels that few families used add nothing to it, and what is untried or
-forecast counts in full at any pace.  Clocks beyond the fitted ones add to both: to the GPU's time, and
-to power.  Held-out errors hold all that the coefficients err at the fitted clocks, so what counts is the way from the nearest of these: how
-much of the time, and of the power, follows the clock, one clock tells badly, and errors grow with ln(f).
+ln(power) has its own σ_gpu, σ_launch and σ_family; kernels that few families used add nothing to it, and unseen precisions and
+forecasts count fully at any launch share.  Clocks beyond the fitted ones add to the errors of both GPU time and power.  Held-out
+errors include all errors of the coefficients at the fitted clocks, so only the distance from the nearest of these counts: one clock
+hardly determines the shares of time and power that follow the clock, and errors grow with ln(f).
 
-Sources have names, so that two predictions that share one can be compared (`estimator.questions.choosing`).
+Sources have names, so that predictions with a common source can be compared (`estimator.questions.choosing`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,12 +31,12 @@ from estimator.vocabulary.quantities import Array
 NEAR: Final[Mapping[str, Loading]] = {}
 
 ENOUGH_FAMILIES: Final = 2
-"""A group that this many model families used has been tested: one family's way to use it is not all that is known."""
+"""Number of fitted model families with which a group counts as tested: one family uses a group in only one way."""
 
 UNTESTED_STD: Final[dict[int, float]] = {0: 0.5, 1: 0.3}
-"""Spread of ln(time) of a group that no fitted model family used, or one: the widths of the priors of a stream's and of a
-convolution's time, and what published runs show: 7 % on one board and 25 % on another where convolutions of one family were
-forecast from those of one other."""
+"""Uncertainty of ln(time) of a group that no fitted model family used, or one: the widths of the priors of a stream's and of a
+convolution's time.  Published runs agree: errors of 7 % on one board and 25 % on another for convolutions of one family,
+forecast from those of another."""
 
 
 def joined(loadings: Iterable[Loading]) -> Loading:
@@ -56,12 +55,12 @@ def error_sources(
     shares: Mapping[str, Loading],
     outside: Mapping[str, Loading] = NEAR,
 ) -> dict[str, Loading]:
-    """Independent sources of error of ln(latency), or of ln(power), and how much of each a prediction has.
+    """Independent sources of error of ln(latency), or of ln(power), with their loadings in a prediction.
 
-    launch_share: of the host in the latency, a number or shape (c,).  shares: of the GPU time by group of kernels ("" for
-    those without one), numbers or shape (c,).  outside: sources of what the fit has not seen (precisions, another board, far clocks), as
-    they are for kernels that the GPU paces.  A bundle that states nothing gives nan; one that states no error of the power of runs that
-    the host paces takes that of all runs.
+    launch_share: share of the host in the latency, a number or shape (c,).  shares: shares of the GPU time by group of kernels ("" for
+    those without one), numbers or shape (c,).  outside: sources for unseen conditions (precisions, another board, far clocks), for
+    GPU-bound kernels.  A bundle without stated errors gives nan; a bundle without a power error of launch-bound runs uses the error of all
+    runs.
     """
     if quantity == "power" and bundle.power is None:
         return {"unknown": np.nan}
@@ -84,9 +83,8 @@ def error_sources(
 def launch_weight(launch_share: Loading) -> Loading:
     """Weight of the host's launches in the variance of ln(latency), h⁴ / (g⁴ + h⁴), from their share in the latency, h⁸ / (g⁸ + h⁸).
 
-    g, h: GPU time and launch time.  Runs whose two times are near each other err by more than their smooth maximum feels of the host:
-    published runs on two boards with shares of 1 to 50 % err 1.4 to 2 times as much as those that the GPU paces.  The exponent 4 was chosen
-    on these runs.
+    g, h: GPU time and launch time.  If the two times are close, the host adds more error than its share in the smooth maximum: published
+    runs on two boards with shares of 1 to 50 % err 1.4 to 2 times as much as GPU-bound runs.  The exponent 4 was chosen on these runs.
     """
     host, own = np.sqrt(launch_share), np.sqrt(1.0 - launch_share)
     weight: Loading = host / (host + own)
@@ -94,7 +92,7 @@ def launch_weight(launch_share: Loading) -> Loading:
 
 
 def group_shares(groups: Sequence[str | None], time_shares: Array | Sequence[Loading]) -> dict[str, Loading]:
-    """Share of the GPU time by group of kernels; "" holds those that no group serves.  time_shares: shape (n,), or (n, c) at c clocks."""
+    """Share of the GPU time by group of kernels; "" holds kernels without a group.  time_shares: shape (n,), or (n, c) at c clocks."""
     shares: dict[str, Loading] = {}
     for group, weight in zip(groups, time_shares, strict=True):
         shares[group or ""] = shares.get(group or "", 0.0) + weight
@@ -102,9 +100,9 @@ def group_shares(groups: Sequence[str | None], time_shares: Array | Sequence[Loa
 
 
 def _untested_sources(stated: StatedErrors, shares: Mapping[str, Loading], unfitted: Sequence[str], *, known: bool) -> dict[str, Loading]:
-    """Groups that too few model families used, time share times spread; none where a bundle does not count families.
+    """Sources for groups that too few model families used: time share times uncertainty; empty if a bundle does not count families.
 
-    known: the fit has seen this model family; then only those `unfitted` are uncertain beyond what its runs showed.
+    known: this model family was fitted; then only the groups `unfitted` add uncertainty to that of its runs.
     """
     counts = stated.get("families_by_group")
     if counts is None:
@@ -116,7 +114,7 @@ def _untested_sources(stated: StatedErrors, shares: Mapping[str, Loading], unfit
 
 
 def unfitted_groups(bundle: Bundle, groups: Iterable[str | None]) -> list[str]:
-    """Those of the groups whose coefficients are priors: no row had such a kernel, or a fit of runs left them all as they were."""
+    """The groups whose coefficients are priors: no row had such a kernel, or a fit of runs changed none of them."""
     priors = bundle.once(_prior_groups)
     return [name for name in dict.fromkeys(groups) if name is not None and name in priors]
 
@@ -127,7 +125,7 @@ def _prior_groups(bundle: Bundle) -> frozenset[str]:
 
 
 class _GroupErrors(NamedTuple):
-    """Stated held-out errors by group, their largest, and the groups of which rows were fitted."""
+    """Stated held-out errors by group, their largest, and the groups with fitted rows."""
 
     known: Mapping[str, float]
     usual: float
@@ -141,7 +139,7 @@ def _group_errors(bundle: Bundle, quantity: str) -> _GroupErrors:
 
 
 def _kernel_sources(bundle: Bundle, quantity: str, shares: Mapping[str, Loading]) -> dict[str, Loading]:
-    """The stated error of GPU-bound runs, spread over the groups by their time; else time share times held-out error of each group."""
+    """The stated error of GPU-bound runs, divided among the groups by their time; else time share times held-out error of each group."""
     stated = bundle.uncertainty.get(quantity, {})
     if "gpu" in stated:
         error = stated["gpu"]
@@ -155,33 +153,33 @@ def _kernel_sources(bundle: Bundle, quantity: str, shares: Mapping[str, Loading]
 
 
 CLOCK_SLOPE_STD: Final = (0.03, 0.02)
-"""Spread of the slope of ln(predicted / measured) latency and power over ln(clock), from workload to workload: 18 models at 11 clocks of an
-A100 (EnergAIzer artifact) have root mean squares of 0.031 and 0.016.  The covariance of coefficients that were fitted at one clock says
-0.02 to 0.05 and 0.01 to 0.03."""
+"""Standard deviation of the slope of ln(predicted / measured) latency and power over ln(clock) among workloads: 18 models at 11 clocks of
+an A100 (EnergAIzer artifact) have root mean squares of 0.031 and 0.016.  The covariance of coefficients fitted at one clock gives 0.02 to
+0.05 and 0.01 to 0.03."""
 
 VOLTAGE_EXPONENT_STD: Final = 0.35
-"""Spread of the exponent of s(V) among boards: what is left open of it where no fitted row told it [1]."""
+"""Standard deviation of the exponent of s(V) among boards: its uncertainty if no fitted row determines it [1]."""
 
 TELLING_VOLTAGE_RANGE: Final = 0.05
-"""Range of V / V₀ among fitted rows from which on they can tell the exponent [1]."""
+"""Least range of V / V₀ among fitted rows that determines the exponent [1]."""
 
 
 class FarClock(NamedTuple):
-    """Independent sources of error of ln(GPU time) and ln(power) and how much of each a prediction has; none at fitted clocks."""
+    """Independent sources of error of ln(GPU time) and ln(power) with their loadings in a prediction; empty at fitted clocks."""
 
     latency: Mapping[str, Array]
     power: Mapping[str, Array]
 
 
 def nearest_fitted_mhz(bundle: Bundle, clock_mhz: Array) -> Array:
-    """The fitted clock nearest to each, shape of `clock_mhz`; each itself where the fitted ones are unknown (nan)."""
+    """The fitted clock nearest to each, shape of `clock_mhz`; the clock itself if the fitted ones are unknown (nan)."""
     low, high = bundle.clocks_mhz
     nearest: Array = np.fmin(np.fmax(clock_mhz, low), high)
     return nearest
 
 
 def far_clock(bundle: Bundle, tables: BoardTables, clock_mhz: Array, power_w: Array) -> FarClock:
-    """Sources at the clocks that run, loadings of the shape of `clock_mhz`; power_w: at these clocks, of the same shape."""
+    """Sources at the actual clocks, loadings of the shape of `clock_mhz`; power_w: power at these clocks, same shape."""
     nearest = nearest_fitted_mhz(bundle, clock_mhz)
     if np.array_equal(nearest, clock_mhz):
         return FarClock(latency={}, power={})
@@ -191,7 +189,7 @@ def far_clock(bundle: Bundle, tables: BoardTables, clock_mhz: Array, power_w: Ar
 
 
 def _voltage_loading(bundle: Bundle, tables: BoardTables, clock_mhz: Array, nearest_mhz: Array, power_w: Array) -> Array:
-    """What an exponent of the voltage that no fitted row told leaves open; what a board draws at rest does not scale with it."""
+    """Loading of a voltage exponent that no fitted row determines; power at rest does not scale with it."""
     lowest, highest = tables.at(np.array(bundle.clocks_mhz)).voltage_ratio
     if highest - lowest > TELLING_VOLTAGE_RANGE:
         return np.zeros_like(clock_mhz)

@@ -1,10 +1,10 @@
-"""Kernels that the fit has not seen: precisions, groups and shapes; which of them an answer names, and how much less is known of them.
+"""Kernels of unseen precisions, groups and shapes: which of them an answer reports, and their additional uncertainty.
 
-A precision counts for each family of kernels by itself: products in fp32 tell nothing about attention in fp32.  Kernels that only move
-elements (element-wise, copies, reductions) count as one family.
+A precision counts for each family of kernels separately: products in fp32 give no information about attention in fp32.  Kernels that only
+move elements (element-wise, copies, reductions) count as one family.
 
-Shares of the GPU time are those at the clock of the published peak rates, so that a warning is one of the workload and the board.  A reason
-that takes LEAST_SHARE or more is named; where only all of them together do, all are.
+Shares of the GPU time are those at the clock of the published peak rates, so that a warning depends only on the workload and the board.
+A reason with a share of LEAST_SHARE or more is reported; if only their sum reaches it, all reasons are.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,37 +17,37 @@ from estimator.vocabulary.workload import Operator, Workload
 
 K = TypeVar("K")
 Loading = float | Array
-"""What a source adds to the error of a logarithm: a number, or one for each of several operating points."""
+"""Contribution of a source to the error of a logarithm: a number, or one for each of several operating points."""
 
 LEAST_SHARE: Final = 0.01
 """Kernels that take less than this share of the GPU time raise no warning."""
 
 PRODUCTS: Final = frozenset({"gemm", "conv", "attention"})
-"""Families whose kernels compute in the precision of a run of a whole model."""
+"""Families whose kernels compute in the precision of a whole model's run."""
 
 MOVERS: Final = ("elementwise", "copy", "reduction")
 """Families whose kernels only move elements."""
 
 RUNS: Final = "workload"
-"""Family of held-out errors of whole models, whose precision is that of most of their products."""
+"""Family of held-out errors of whole models; their precision is the precision of most of their products."""
 
 ALWAYS_IN_RUNS: Final = "fp32"
-"""Runs in any precision hold streams in this one too: sums and softmaxes are kept in it."""
+"""Precision of streams in runs of any precision: sums and softmaxes use it."""
 
 ALIKE_PRECISIONS: Final = frozenset({"bf16", "fp16"})
 """Precisions whose kernels have the same tiles, rates and bytes."""
 
 ALIKE_STD: Final = 0.05
-"""Uncertainty of ln of the time, or power, in a precision of which an alike one was fitted (assumed)."""
+"""Uncertainty of ln of the time, or power, in a precision if a similar one was fitted (assumed)."""
 
 PRIOR_STD: Final = 0.3
-"""Uncertainty of ln of the time, or power, of kernels that the fit has not seen: the width of the priors of a matrix product's time."""
+"""Uncertainty of ln of the time, or power, of unseen kernels: the width of the priors of a matrix product's time."""
 
 Domain = Mapping[str, Mapping[str, tuple[float, float]]]
 
 
 class UnseenPrecision(NamedTuple):
-    """A family in a precision that no fitted row of it had; `seen`: those that its rows had; `std`: uncertainty of ln(time), ln(power)."""
+    """A family in a precision without fitted rows; `seen`: precisions of its rows; `std`: uncertainty of ln(time), ln(power)."""
 
     family: str
     precision: str
@@ -56,9 +56,9 @@ class UnseenPrecision(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """What the fit knows of a kernel: its group of coefficients, its precision if unseen, whether its shape is far outside the fitted ones.
+    """Relation of a kernel to the fit: its group of coefficients, its precision if unseen, whether its shape is far outside the range.
 
-    completed: the workload file did not list it.
+    completed: the workload file does not list it.
     """
 
     group: str | None
@@ -67,14 +67,14 @@ class Kind(NamedTuple):
     completed: bool
 
     def unseen(self, priors: frozenset[str]) -> bool:
-        """Whether the fit has seen no such kernel; priors: groups of which it has seen none."""
+        """Whether the fit has no such kernel; priors: groups without fitted kernels."""
         return self.far or self.precision is not None or self.group is None or self.group in priors
 
 
 def unseen_precisions(bundle: Bundle, operators: Sequence[Operator], groups: Sequence[str | None]) -> tuple[UnseenPrecision | None, ...]:
-    """For each operator its precision where no fitted row of its family had it, None for all others.
+    """The unseen precision of each operator, None if a fitted row of its family had it.
 
-    groups: the group of coefficients that serves each operator; one that names a precision was fitted on it.
+    groups: the group of coefficients of each operator; a group that names a precision was fitted on it.
     """
     seen = bundle.once(fitted_precisions)
     found = {kind: _unseen(seen, *kind) for kind in {(operator.family, operator.precision) for operator in operators}}
@@ -87,7 +87,7 @@ def unseen_precisions(bundle: Bundle, operators: Sequence[Operator], groups: Seq
 
 
 def fitted_precisions(bundle: Bundle) -> dict[str, tuple[str, ...]]:
-    """Precisions that fitted rows had, by family; families of which nothing tells are left out."""
+    """Precisions of fitted rows by family; families without information are left out."""
     found: dict[str, dict[str, None]] = {}
     for key, group in bundle.groups.items():
         family, *parts = key.split(".")
@@ -109,7 +109,7 @@ def _family(family: str) -> str:
 
 
 def _unseen(seen: Mapping[str, tuple[str, ...]], family: str, precision: str) -> UnseenPrecision | None:
-    """What makes a precision of a family an unseen one; products of which nothing was seen are held against all products."""
+    """The unseen precision of a family, None if seen; products without fitted rows are compared with all products."""
     own = seen.get(_family(family), ())
     if not own and family in PRODUCTS:
         own = tuple(dict.fromkeys(name for product in seen if product in PRODUCTS for name in seen[product]))
@@ -120,16 +120,16 @@ def _unseen(seen: Mapping[str, tuple[str, ...]], family: str, precision: str) ->
 
 
 def precision_sources(kinds: Iterable[Kind], time_shares: Array | Iterable[Loading]) -> dict[str, Loading]:
-    """Errors of ln(time), or ln(power), that unseen precisions add: share of the GPU time times uncertainty; one precision errs alike.
+    """Errors of ln(time), or ln(power), from unseen precisions: share of GPU time times uncertainty; one precision has one common error.
 
-    time_shares: of the kernels of each kind, shape (n,), or (n, c) at c clocks.
+    time_shares: shares of the kernels of each kind, shape (n,), or (n, c) at c clocks.
     """
     own = [(kind.precision, share) for kind, share in zip(kinds, time_shares, strict=True)]
     return _sums((f"precision:{one.precision}", share * one.std) for one, share in own if one is not None)
 
 
 def shape_excesses(operators: Sequence[Operator], groups: Sequence[str | None], domain: Domain) -> tuple[float, ...]:
-    """For each operator how far its shape lies outside what the fit has seen, as a factor; 0 where that is tolerated."""
+    """Factor by which each operator's shape lies outside the fitted range; 0 if tolerated."""
     found = (shape_excess(operator, group, domain)[0] for operator, group in zip(operators, groups, strict=True))
     return tuple(excess if excess > TOLERATED_FACTOR else 0.0 for excess in found)
 
@@ -142,9 +142,9 @@ def unseen_lines(
     priors: frozenset[str],
     shares: Mapping[Kind, float],
 ) -> tuple[str, ...]:
-    """Lines on kernels that the fit has not seen, that of the largest share first.
+    """Lines about unseen kernels, the largest share first.
 
-    groups, excesses: of the workload's operators; shares: of the GPU time by kind, of those unseen alone; priors: as for `Kind.unseen`.
+    groups, excesses: of the workload's operators; shares: of the GPU time by kind, only for unseen kinds; priors: as for `Kind.unseen`.
     """
     if not sum(shares.values()) >= LEAST_SHARE:
         return ()

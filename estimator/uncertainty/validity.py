@@ -1,4 +1,4 @@
-"""What the fit has seen, and how far outside a request lies."""
+"""The range of the fitted data, and the distance of a request from it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal
@@ -13,24 +13,24 @@ from estimator.vocabulary.work import operator_work
 from estimator.vocabulary.workload import FAMILY_FIELDS, Footprint, Operator, Workload
 
 TOLERATED_FACTOR: Final = 2.0
-"""Shapes up to this factor beyond the range that the fit has seen pass without a warning."""
+"""Largest factor beyond the fitted range at which a shape raises no warning."""
 
 TOLERATED_CLOCK_MHZ: Final = 30.0
-"""Clocks up to this far outside the fitted ones pass without a warning [MHz], two steps of the usual table."""
+"""Largest distance outside the fitted clocks at which a clock raises no warning [MHz], two steps of the usual table."""
 
 UNCHECKED_FIELDS: Final = frozenset({"stride", "padding", "groups", "causal", "window", "kernel_h", "kernel_w"})
-"""Shape fields whose size says nothing about time."""
+"""Shape fields that do not affect time by their size."""
 
 
 Validity = Literal["inside", "outside", "forecast"]
-"""Whether the fit has seen the like of what is asked: yes; not all of it; or the board is another or a changed one."""
+"""Relation of a request to the fitted data: inside, partly outside, or for another or a changed board."""
 
 
 NO_RATE: Final = "its specification has no rate for that"
 
 
 def no_rate_warning(operators: Sequence[Operator], ideal_math: Array, gpu: GpuSpec) -> tuple[str, ...]:
-    """A line where a board has no rate for the precision of operators, so that their time is not finite; none where all can run.
+    """A line if a board has no rate for the precision of operators, so that their time is not finite; empty if all can run.
 
     ideal_math (n,): as in `Phases`.
     """
@@ -45,10 +45,10 @@ GIB: Final = 2.0**30
 
 
 def memory_warnings(workload: Workload, gpu: GpuSpec) -> tuple[str, ...]:
-    """A line where a board's memory does not hold a model: its time is a number, but the board cannot run it.
+    """A line if a model does not fit into a board's memory: its time is finite, but the board cannot run it.
 
-    Of a model whose footprint is unknown a least value counts: weights and caches of every layer (`kept_byte`), and what the operator
-    that passes most reads and writes beside these.
+    If the footprint of a model is unknown, a least value counts: weights and caches of every layer (`kept_byte`), and the largest other
+    traffic of one operator.
     """
     if workload.footprint is not None:
         parts = {name.removesuffix("_byte"): getattr(workload.footprint, name) for name in Footprint.__slots__}
@@ -72,10 +72,10 @@ def memory_warnings(workload: Workload, gpu: GpuSpec) -> tuple[str, ...]:
 
 
 def kept_byte(operator: Operator) -> float:
-    """What one layer of this kind keeps from one iteration to the next [byte]: weights, and the cache of a decoding step.
+    """Memory that one layer of this kind keeps between iterations [byte]: weights, and the cache of a decoding step.
 
-    Batched products and a prefill's attention keep nothing that their shapes tell, so that this is a least value.  Products that make
-    gradients look like layers: what a training step holds is known from its trace alone.
+    It is a least value: the shapes of batched products and a prefill's attention do not show their memory.  Products that make
+    gradients look like layers: only a trace determines the memory of a training step.
     """
     width = BYTES_PER_ELEMENT[operator.precision]
     if operator.operator == "linear":
@@ -90,32 +90,32 @@ def kept_byte(operator: Operator) -> float:
 
 
 CANNOT_LOCK: Final = "MHz is outside what"
-"""Stands in what is said of a clock that a board cannot be locked at, and in nothing else."""
+"""Text that occurs only in the line about a clock at which a board cannot be locked."""
 
 
 def in_clock_range(sm_clock_mhz: float, gpu: GpuSpec) -> bool:
-    """Whether a clock lies within what a board can lock."""
+    """Whether a clock lies within a board's lockable range."""
     return gpu.sm_clock_min_mhz <= sm_clock_mhz <= gpu.sm_clock_limit_mhz
 
 
 def unlockable_line(sm_clock_mhz: float, gpu: GpuSpec) -> str:
-    """What is said of a clock that a board cannot be locked at [MHz]."""
+    """The line about a clock at which a board cannot be locked [MHz]."""
     low, high = gpu.sm_clock_min_mhz, gpu.sm_clock_limit_mhz
     return f"SM clock {sm_clock_mhz:g} {CANNOT_LOCK} {gpu.name} can lock: {low:g} to {high:g} MHz"
 
 
 def no_rate_lines(warnings: Sequence[str]) -> list[str]:
-    """Those of the warnings that come from `no_rate_warning`."""
+    """The warnings that come from `no_rate_warning`."""
     return [line for line in warnings if line.endswith(NO_RATE)]
 
 
 def cannot_run_lines(warnings: Sequence[str]) -> list[str]:
-    """Those of the warnings that say why a board cannot run something, or not at a clock."""
+    """The warnings about operators that a board cannot run, or clocks that it does not support."""
     return [line for line in warnings if line.endswith(NO_RATE) or CANNOT_LOCK in line]
 
 
 def why_no_time(warnings: Sequence[str], choices: str) -> str:
-    """Why an answer with these warnings has no finite time, and what to do; choices: what chooses a precision and a GPU."""
+    """The reason why an answer with these warnings has no finite time, and the remedy; choices: options for a precision and a GPU."""
     for line in no_rate_lines(warnings):
         return f"{line}; choose another {choices}"
     return "a setting is beyond reason; check the host's launch time, the changed figures and the bundle"
@@ -125,19 +125,19 @@ SIMULATED: Final = "bundle {} was fitted on a simulated board: its numbers say n
 
 
 def simulated_notes(bundle: Bundle) -> tuple[str, ...]:
-    """A line for every answer from a bundle that was fitted on a simulated board; none for a measured one."""
+    """A line for every answer from a bundle fitted on a simulated board; empty for a measured one."""
     return (SIMULATED.format(bundle.name),) if bundle.simulated else ()
 
 
 def validity_of(forecast: Forecast | None, outside: Sequence[str]) -> Validity:
-    """Whether an answer holds: outside: lines on how its request leaves what the bundle was fitted on."""
+    """The validity of an answer; outside: lines about differences between its request and the fitted data."""
     return "forecast" if forecast is not None else "outside" if outside else "inside"
 
 
 def clock_warning(fitted_mhz: tuple[float, float], asked_mhz: float, settled_mhz: float | None = None) -> tuple[str, ...]:
-    """A line where a clock lies outside those that the fit has seen (`Bundle.clocks_mhz`); none inside.
+    """A line if a clock lies outside the fitted range (`Bundle.clocks_mhz`); empty inside.
 
-    settled_mhz: the clock to which a power limit lowers the asked one, if it does.
+    settled_mhz: the clock to which a power limit lowers the requested one, if it does.
     """
     low, high = fitted_mhz
     if outside_clock(low, high, asked_mhz):
@@ -148,14 +148,14 @@ def clock_warning(fitted_mhz: tuple[float, float], asked_mhz: float, settled_mhz
 
 
 def outside_clock(low_mhz: float | Array, high_mhz: float | Array, sm_clock_mhz: float | Array) -> BoolArray:
-    """Where clocks lie outside the fitted range, shape of the clocks; a range that is not known (nan) excludes none."""
+    """Whether clocks lie outside the fitted range, shape of the clocks; False if the range is unknown (nan)."""
     below, above = sm_clock_mhz < low_mhz - TOLERATED_CLOCK_MHZ, sm_clock_mhz > high_mhz + TOLERATED_CLOCK_MHZ
     result: BoolArray = np.logical_or(below, above)
     return result
 
 
 def step_warning(gpu: GpuSpec, asked_mhz: Sequence[float]) -> tuple[str, ...]:
-    """A line where asked clocks lie between those that a board can lock; none where all can be."""
+    """A line if requested clocks lie between the lockable clocks of a board; empty if all can be locked."""
     clocks = np.asarray(asked_mhz, dtype=np.float64)
     odd = clocks[~lockable(gpu, clocks)]
     if not len(odd):
@@ -170,7 +170,7 @@ def step_warning(gpu: GpuSpec, asked_mhz: Sequence[float]) -> tuple[str, ...]:
 
 
 def lockable(gpu: GpuSpec, clocks_mhz: Array) -> BoolArray:
-    """Which SM clocks are among those that a board can lock, shape (n,)."""
+    """Whether a board can lock each SM clock, shape (n,)."""
     steps = (clocks_mhz - gpu.sm_clock_min_mhz) / gpu.sm_clock_step_mhz
     # Drivers round halves, and step by 7 and 8 MHz where boards step by 7.5.
     result: BoolArray = np.abs(steps - np.round(steps)) * gpu.sm_clock_step_mhz <= 1.0
@@ -178,7 +178,7 @@ def lockable(gpu: GpuSpec, clocks_mhz: Array) -> BoolArray:
 
 
 def shape_excess(operator: Operator, group: str | None, domain: Mapping[str, Mapping[str, tuple[float, float]]]) -> tuple[float, str]:
-    """The largest factor by which a shape field lies outside what the fit has seen, and that field; 1 and "" inside."""
+    """The largest factor by which a shape field lies outside the fitted range, and that field; 1 and "" inside."""
     worst, field = 1.0, ""
     ranges = domain.get(group) if group is not None else None
     if not ranges:

@@ -1,1 +1,1 @@
-"""What everything speaks of: units, GPUs, workloads, errors, and the reader of declared data."""
+"""Common vocabulary: units, GPUs, workloads, errors, and the reader of declared data."""

@@ -1,4 +1,4 @@
-"""JSON and TOML of files as plain data, with every number, field and level checked once for all readers."""
+"""JSON and TOML files as plain data; numbers, fields and levels are checked here once for all readers."""
 
 import json
 from typing import Any, Final, NoReturn
@@ -10,7 +10,7 @@ LARGEST: Final = 1e100
 """Largest number, and the reciprocal of the smallest, that a file may hold in any unit: sums, products and squares stay finite."""
 
 MOST_DIGITS: Final = 100
-"""Digits of a whole number that stays below LARGEST."""
+"""Most digits of a whole number below LARGEST."""
 
 BYTE_ORDER_MARK: Final = "\ufeff"
 
@@ -18,8 +18,8 @@ BYTE_ORDER_MARK: Final = "\ufeff"
 def parse_json(content: bytes | str) -> Any:
     """The JSON value in a text.
 
-    Raises ValueError, in one line, for what is not UTF-8 or not JSON (NaN and Infinity are not), a field that stands twice in an object, a
-    number that no quantity has and too many levels.
+    Raises ValueError, in one line, for text that is not UTF-8 or not JSON (NaN and Infinity are not), a duplicate field in an object, an
+    impossible number and too many levels.
     """
     try:
         return JSON.decode(text_of(content))
@@ -30,7 +30,7 @@ def parse_json(content: bytes | str) -> Any:
 
 
 def parse_toml(content: bytes) -> Document:
-    """The TOML table in a text.  Raises ValueError as `parse_json` does."""
+    """The TOML table in a text.  Raises ValueError like `parse_json`."""
     import tomllib  # most commands read no TOML
 
     try:
@@ -53,7 +53,7 @@ def text_of(content: bytes | str) -> str:
 
 
 def _check_whole(value: object) -> None:
-    """Raises ValueError where a list or table holds a whole number that no quantity has."""
+    """Raise ValueError for an impossible whole number in a list or table."""
     if isinstance(value, int) and abs(value) > LARGEST:
         raise ValueError("holds a whole number of hundreds of digits")
     for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
@@ -68,7 +68,7 @@ def _float(text: str) -> float:
 
 
 def _toml_float(text: str) -> float:
-    """A float of TOML; nan and inf are left to the field's reader, which names the field."""
+    """A float of TOML; the field's reader refuses nan and inf and names the field."""
     return float(text) if "n" in text else _float(text)
 
 
@@ -83,7 +83,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> Document:
-    """An object whose fields stand there once: of two equal names the reader could not tell which was meant."""
+    """An object with unique fields; a duplicate name would be ambiguous."""
     fields = dict(pairs)
     if len(fields) < len(pairs):
         names = [name for name, _ in pairs]
@@ -92,28 +92,28 @@ def _distinct(pairs: list[tuple[str, Any]]) -> Document:
 
 
 JSON: Final = json.JSONDecoder(parse_constant=_refuse_constant, parse_int=_whole, parse_float=_float, object_pairs_hook=_distinct)
-"""Decodes JSON of files; `raw_decode` takes the first value of a text."""
+"""Decoder of JSON files; its `raw_decode` reads the first value of a text."""
 
 
 def kind_of(value: Any) -> str:
-    """What a value is."""
+    """The kind of a value, in words."""
     names = {type(None): "null", bool: "a truth value", str: "a text", list: "a list", tuple: "a list", dict: "an object"}
     return names.get(type(value), shown(value)[:40])
 
 
 def shown(value: Any) -> str:
-    """A value as a file would hold it; texts in simple quotes."""
+    """A value as written in a file; texts in simple quotes."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return f"{value:.15g}" if isinstance(value, float) else repr(value)
 
 
 LONGEST_NAME: Final = 80
-"""Characters of a name that a line shows."""
+"""Most characters of a name in a line."""
 
 
 def short_name(name: str) -> str:
-    """The name, cut in its middle where it is longer than LONGEST_NAME: what tells names apart mostly stands at an end."""
+    """The name, cut in its middle if it is longer than LONGEST_NAME: names mostly differ at an end."""
     if len(name) <= LONGEST_NAME:
         return name
     kept = LONGEST_NAME - 1

@@ -1,18 +1,18 @@
 """The estimator's error tree.
 
-EstimatorError                 what could not be done, with its remedy
+EstimatorError                 an operation failed, with its remedy
 ├── SpecificationError         a GPU specification is missing, wrong or unknown
 ├── WorkloadError              a workload file or an operator cannot be used
 ├── BundleError                a bundle is damaged, foreign or too new
-├── CountsError                counts of what a kernel did cannot be read, or energies of it are not known
+├── CountsError                counts of a kernel cannot be read, or their energies are unknown
 ├── UnwrittenError             a file cannot be written; an OSError too
-├── OperatingPointError        a clock, a cap or a setting outside what the GPU can do
-└── ArgumentError              an argument of the Python interface is of another kind than it must be; a TypeError too
+├── OperatingPointError        a clock, a cap or a setting is outside the range of the GPU
+└── ArgumentError              an argument of the Python interface has a wrong type; a TypeError too
 
-A message says what, which value, what the limit is and what to do.  The commands print it as one
+A message states the fault, the value, the limit and the remedy.  The commands print it as one
 line on stderr and exit with 1.
 
-Arguments of the Python interface are checked where they come in, by `require`, `real` and `reals`.
+Arguments of the Python interface are checked on entry, by `require`, `real` and `reals`.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class EstimatorError(Exception):
-    """Something could not be done; the message is one line and complete."""
+    """An operation failed; the message is one line and complete."""
 
 
 class SpecificationError(EstimatorError):
@@ -40,15 +40,15 @@ class BundleError(EstimatorError):
 
 
 class CountsError(EstimatorError):
-    """Counts of what a kernel did cannot be read, or energies of what it did are not known."""
+    """Counts of a kernel cannot be read, or their energies are unknown."""
 
 
 class OperatingPointError(EstimatorError):
-    """A clock, a power cap or a setting lies outside what the GPU can do."""
+    """A clock, a power cap or a setting is outside the range of the GPU."""
 
 
 class ArgumentError(EstimatorError, TypeError):
-    """An argument of the Python interface is of another kind than it must be."""
+    """An argument of the Python interface has a wrong type."""
 
 
 class UnwrittenError(EstimatorError, OSError):
@@ -56,20 +56,20 @@ class UnwrittenError(EstimatorError, OSError):
 
 
 def require(value: Any, kind: type | tuple[type, ...], name: str, remedy: str) -> None:
-    """Raise ArgumentError for an argument of another type; remedy: what to give."""
+    """Raise ArgumentError for an argument of another type; remedy: the correct argument."""
     if not isinstance(value, kind):
         raise ArgumentError(f"{name} must be {remedy}, got {_shown(value)}")
 
 
 def real(value: Any, name: str, unit: str) -> float:
-    """A number as a float.  Raises ArgumentError for a text, a truth value, a list and the like."""
+    """A number as a float.  Raises ArgumentError for other types, such as a text, a bool or a list."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise ArgumentError(f"{name} must be a number in {unit}, got {_shown(value)}")
     return float(value)
 
 
 def reals(value: Any, name: str, unit: str) -> "Array":
-    """A number or numbers as an array of one axis.  Raises ArgumentError for what are none, and for tables."""
+    """A number or numbers as an array of one axis.  Raises ArgumentError for other types, and for tables."""
     import numpy as np  # most commands that fail have no arrays
 
     try:

@@ -1,4 +1,4 @@
-"""Mappings that cannot change: what a bundle or a specification holds stays as it was checked."""
+"""Immutable mappings: the content of a bundle or a specification does not change after its check."""
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -8,9 +8,9 @@ V = TypeVar("V")
 
 
 class FrozenMapping(dict[str, V]):
-    """A read-only mapping from names, in the order given.  Hashable where its values are; can be pickled.
+    """A read-only mapping from names, in the given order.  Hashable if its values are; can be pickled.
 
-    It is a dictionary, as a bundle is asked for its entries a thousand times in an estimate, and nothing is looked up as fast.
+    It is a dictionary because an estimate looks up a bundle's entries a thousand times, and a dictionary is the fastest mapping.
     """
 
     __slots__ = ("_hash",)
@@ -21,7 +21,7 @@ class FrozenMapping(dict[str, V]):
         self._hash = None
 
     def __hash__(self) -> int:  # type: ignore[override]
-        if self._hash is None:  # what holds long columns is asked for its hash again and again
+        if self._hash is None:  # mappings with long columns are hashed often
             self._hash = hash(frozenset(self.items()))
         return self._hash
 
@@ -41,7 +41,7 @@ EMPTY: Final[FrozenMapping[Any]] = FrozenMapping({})
 
 
 def remembered(build: Callable[[Any], V]) -> Callable[[Any], V]:
-    """A function whose results for frozen mappings are kept; what can be changed is worked out each time."""
+    """A function whose results for frozen mappings are cached; results for mutable mappings are computed each time."""
     cached = lru_cache(maxsize=256)(build)
 
     def found(document: Any) -> V:

@@ -1,4 +1,4 @@
-"""GpuSpec: what a GPU is, and the rates per cycle that follow.
+"""GpuSpec: properties of a GPU, and the rates per cycle that follow.
 
 Every figure comes from a TOML file in `configs/gpus`, with its source beside it.
 """
@@ -19,7 +19,7 @@ Volt = Annotated[float, Span(0.2, 2.0, "V")]
 IdleWatt = Annotated[float, Span(0.01, 1e4, "W")]
 Precision = Annotated[str, Words(tuple(BYTES_PER_ELEMENT))]
 Rates = Mapping[Precision, Annotated[float, Span(0.1, 1e6, "flop per clock and SM")]]
-"""Limits are wide enough for any GPU, narrow enough to catch a wrong unit."""
+"""Rates by precision; limits are wide enough for any GPU, narrow enough to catch a wrong unit."""
 
 UUID_DIGITS: Final = 32
 PROFILE_NAME: Final = re.compile(r"[A-Za-z0-9._ -]+")
@@ -46,9 +46,9 @@ class ClockTable:
         return np.array(self.sm_clock_mhz), np.array(self.value)
 
     def rising(self) -> "ClockTable":
-        """The same without dips: half-way between the highest value up to each clock and the lowest from it on.
+        """The table without dips: midpoint of the highest value up to each clock and the lowest value from it on.
 
-        Of a table that never falls it is that table, to the bit.
+        A table that never falls is returned exactly.
         """
         return self._rising
 
@@ -60,7 +60,7 @@ class ClockTable:
 
 
 def check_values(kind: Any) -> Callable[[ClockTable | None], None]:
-    """A check that refuses values of a table that are none of this kind."""
+    """A check that refuses values of a table that are not of this kind."""
 
     def check(table: ClockTable | None) -> None:
         read(tuple[kind, ...], table.value if table else (), "value")
@@ -75,8 +75,8 @@ class GpuSpec:
     Rates are dense and per SM and clock: `tensor_flop_per_clock` and `cuda_flop_per_clock` map a precision to
     flop / (clock · SM).  `sm_clock_max_mhz` is the clock at which the vendor quotes peak rates;
     `sm_clock_min_mhz` and `sm_clock_step_mhz` describe the clocks that can be locked, `sm_clock_limit_mhz` the
-    highest of them.  `voltage_v` [V] and `idle_w` [W] are tables over the SM clock, None where unknown.
-    `product_names` are what drivers call it; they tell which GPU it is, and are no property of it.
+    highest of them.  `voltage_v` [V] and `idle_w` [W] are tables over the SM clock, None if unknown.
+    `product_names` are the names that drivers report; they identify the GPU and are not compared.
     """
 
     name: Annotated[Text, "name of the GPU"]
@@ -132,7 +132,7 @@ class GpuSpec:
         return self.sm_clock_min_mhz + self.sm_clock_step_mhz * np.arange(count, dtype=np.float64)
 
     def matrix_flop_per_clock(self, precision: str, cuda_cores: bool) -> float:
-        """Peak rate of a matrix product [flop / (clock · SM)]; nan where the GPU has no such rate.
+        """Peak rate of a matrix product [flop / (clock · SM)]; nan if the GPU has no such rate.
 
         tf32 on a GPU without it runs as fp32.
         """
@@ -145,13 +145,13 @@ class GpuSpec:
 
 
 def simulated_uuid(name: str) -> str:
-    """UUID of a simulated board: it spells the name of the board's profile."""
+    """UUID of a simulated board: it encodes the name of the board's profile."""
     digits = name.encode().hex().ljust(UUID_DIGITS, "0")[:UUID_DIGITS]
     return f"GPU-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
 def is_simulated_uuid(uuid: str) -> bool:
-    """Whether a UUID spells a name, which of those of real boards not one in 10^9 does."""
+    """Whether a UUID encodes a name; fewer than one in 10^9 UUIDs of real boards does."""
     try:
         name = bytes.fromhex(uuid.removeprefix("GPU-").replace("-", "")).rstrip(b"\0").decode("ascii")
     except ValueError:

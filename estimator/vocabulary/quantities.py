@@ -53,19 +53,19 @@ PRECISION_ALIASES: Final[dict[str, str]] = {
     "fp8_block": "fp8",
     "fp8_static": "fp8",
 }
-"""Other spellings that files use."""
+"""Other spellings of precisions in files."""
 
 HZ_PER_MHZ: Final = 1e6
 
 TINY: Final = 1e-300
-"""Keeps logarithms and quotients of nothing finite."""
+"""Smallest value, which keeps logarithms and quotients of 0 finite."""
 
 NORMAL_90: Final = 1.6448536269514722
 """Half width of a 90 % interval in standard deviations of a normal distribution."""
 
 
 def canonical_precision(name: str) -> str | None:
-    """The precision's own name, or None where it is unknown.  Case does not matter."""
+    """The precision's canonical name, None if unknown.  Case does not matter."""
     lowered = name.lower()
     lowered = PRECISION_ALIASES.get(lowered, lowered)
     return lowered if lowered in BYTES_PER_ELEMENT else None

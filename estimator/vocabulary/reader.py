@@ -1,20 +1,20 @@
-"""Declared data: plain JSON or TOML into values whose every field is declared once, by type, limits, unit and meaning.
+"""Reader of declared data: from plain JSON or TOML to values with fields declared once, by type, limits, unit and meaning.
 
 A declaration is a dataclass or a TypedDict.  Types of fields:
 
     float, int, bool, str         a number (becomes a float), a whole number, true or false, a text
-    X | None                      null for what is not known
-    A | B                         of several objects, the one whose fields fit best
+    X | None                      null for an unknown value
+    A | B                         the one of several objects whose fields fit best
     Literal["a", "b"]             one of some words
-    tuple[X, ...], tuple[X, Y]    a list of any length, or of this one; a NamedTuple, too
-    Mapping[K, X]                 an object of items that are alike, under names of kind K
+    tuple[X, ...], tuple[X, Y]    a list of any length, or of this length; a NamedTuple, too
+    Mapping[K, X]                 an object of similar items, under names of kind K
     a dataclass, a TypedDict      an object of known fields; fields with a default, or NotRequired, may be left out
     Array                         numbers as an array, with its Shape
     Any                           any JSON
     Annotated[X, …]               X with a Span, Words, a Pattern or LEAST_ONE; with a text, its meaning; with a function, a further check
 
-Every value comes out frozen: lists as tuples, objects as their dataclass or as FrozenMapping.  A check raises FaultError, as
-`__post_init__` of a dataclass may.  `scripts/schemas.py` makes JSON Schemas from the same declarations.
+Every result is frozen: lists as tuples, objects as their dataclass or as FrozenMapping.  A check raises FaultError, and
+`__post_init__` of a dataclass may too.  `scripts/schemas.py` makes JSON Schemas from the same declarations.
 """
 
 import dataclasses
@@ -34,21 +34,21 @@ T = TypeVar("T")
 Reader = Callable[[Any], Any]
 
 MAX_FILE_BYTES: Final = 1 << 20
-"""Settings and specifications that people write are far smaller."""
+"""Largest size of settings and specifications [byte]; files that people write are far smaller."""
 
 MOST_LEVELS: Final = 32
-"""Of what a declaration leaves open; no known document has ten."""
+"""Most levels of data without a declaration; no known document has ten."""
 
 
 class FaultError(ValueError):
-    """What is wrong with a value (`what` follows the name of its place), and the place, by its keys from the outside."""
+    """A fault of a value (`what` follows the name of its place), and the place, by its keys from the outside."""
 
     def __init__(self, what: str, *place: str | int) -> None:
         super().__init__(what, *place)
         self.what, self.place = what, place
 
     def inside(self, key: str | int) -> "FaultError":
-        """The same, seen from one level further out."""
+        """The same fault, with the key of one more outer level."""
         return FaultError(self.what, key, *self.place)
 
     def __str__(self) -> str:
@@ -58,7 +58,7 @@ class FaultError(ValueError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Span:
-    """Limits of a number and its unit.  `nan`: null, which is not known, becomes nan."""
+    """Limits of a number and its unit.  `nan`: null (unknown) becomes nan."""
 
     low: float = -LARGEST
     high: float = LARGEST
@@ -71,14 +71,14 @@ class Span:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Words:
-    """The texts that a text may be."""
+    """The allowed texts of a field."""
 
     known: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pattern:
-    """A regular expression that a text matches as a whole, and how that reads."""
+    """A regular expression that a text matches as a whole, and its description."""
 
     pattern: str
     says: str
@@ -92,14 +92,14 @@ class Shape:
 
 
 LEAST_ONE: Final = 1
-"""Of a text, a list or an object: must not be empty."""
+"""Annotation of a text, a list or an object that must not be empty."""
 
 WHEN_GIVEN: Final = {"when_given": True}
-"""Metadata of a field that is written only where it differs from its default."""
+"""Metadata of a field that is written only if it differs from its default."""
 
 Text = Annotated[str, LEAST_ONE]
 Count = Annotated[int, Span(0, 2**53)]
-"""Counts up to here are whole in every program that reads JSON."""
+"""A count; values up to the limit are exact in every program that reads JSON."""
 
 
 @overload
@@ -111,7 +111,7 @@ def read(kind: Any, value: Any, *place: str | int) -> Any: ...
 
 
 def read(kind: Any, value: Any, *place: str | int) -> Any:
-    """A value as declared.  Raises FaultError, a ValueError in one line, which names the place of what is wrong."""
+    """A value as declared.  Raises FaultError, a ValueError in one line that names the place of the fault."""
     try:
         return reader_of(kind)(value)
     except FaultError as fault:
@@ -119,7 +119,7 @@ def read(kind: Any, value: Any, *place: str | int) -> Any:
 
 
 def read_file(kind: type[T], path: Path, what: str, error: type[Exception], most_bytes: int = MAX_FILE_BYTES) -> T:
-    """What a JSON file (`.json`) or a TOML file holds, as declared; `what` names the kind of file.  Raises `error`."""
+    """Content of a JSON file (`.json`) or a TOML file, as declared; `what` names the kind of file.  Raises `error`."""
     where = f"{what} {path}"
     try:
         content = read_regular(path, most_bytes)
@@ -131,7 +131,7 @@ def read_file(kind: type[T], path: Path, what: str, error: type[Exception], most
 
 
 def plain(value: Any) -> Any:
-    """Plain data of what was read, null for a nan; without fields that are None by default, or WHEN_GIVEN and are not."""
+    """Plain data of a read value, with null for nan; omits fields that are None by default, and WHEN_GIVEN fields with their default."""
     if dataclasses.is_dataclass(value):
         own = ((one, getattr(value, one.name)) for one in dataclasses.fields(value) if one.init)
         return {one.name: plain(item) for one, item in own if not _left_out(one, item)}
@@ -148,11 +148,11 @@ def _left_out(one: dataclasses.Field[Any], value: Any) -> bool:
     return (value is None and one.default is None) or ("when_given" in one.metadata and value == one.default)
 
 
-# What a single field cannot say -----------------------------------------------------------------------------------------------------
+# Checks of several fields together --------------------------------------------------------------------------------------------------
 
 
 def check_lengths(columns: Mapping[str, Sized], count: int, *, shared: bool = False) -> None:
-    """Refuse columns that are not `count` long; `shared`: a column whose entries are all alike may be one entry long."""
+    """Refuse columns that are not `count` long; `shared`: a column of equal entries may have one entry."""
     for name, column in columns.items():
         if len(column) != count and not (shared and len(column) == 1):
             raise FaultError(f"has {len(column)} values where {count} are needed", name)
@@ -172,8 +172,8 @@ def check_known(names: Iterable[str], known: Collection[str], place: str) -> Non
 
 
 def check_covariance(rows: Any, name: str) -> None:
-    """Refuse what is no covariance: not square, not symmetric, or with a combination of variance below zero, rounding aside."""
-    import numpy as np  # the clock helper reads its settings without
+    """Refuse a matrix that is not a covariance: not square, not symmetric, or with a negative variance beyond rounding."""
+    import numpy as np  # the clock helper reads its settings without numpy
 
     for i, row in enumerate(rows):
         if len(row) != len(rows):
@@ -197,8 +197,8 @@ def check_covariance(rows: Any, name: str) -> None:
 
 
 ROUNDING: Final = 1e-6
-"""Largest difference of mirrored entries relative to their diagonal, and eigenvalue of a correlation matrix below 0 times its size [1]:
-what an inverse and fits of near multiples leave."""
+"""Largest difference of mirrored entries relative to their diagonal, and largest negative eigenvalue of a correlation matrix relative to
+its size [1]: rounding of an inverse and of fits with nearly collinear columns."""
 
 
 # From a declaration to a function that reads --------------------------------------------------------------------------------------
@@ -330,7 +330,7 @@ def _column(item: Any) -> Reader:
 
     def read_column(value: Any) -> tuple[Any, ...]:
         items = _items(value)
-        # Long columns of floats are looked at in one go; a nan is found by its sum.
+        # Long columns of floats are checked at once; the sum shows a nan.
         if span and set(map(type, items)) == {float} and span.low <= min(items) and max(items) <= span.high and sum(items) == sum(items):
             return tuple(items)
         return tuple([_at(read_item, one, i) for i, one in enumerate(items)])
@@ -379,7 +379,7 @@ def _mapping(name: Any, item: Any) -> Reader:
 
 
 def fields_of(kind: Any) -> dict[str, tuple[Any, bool]]:
-    """The type of every field of a declared object, and whether it must be there."""
+    """The type of every field of a declared object, and whether it is required."""
     hints = get_type_hints(kind, include_extras=True)
     if is_typeddict(kind):
         return {name: (hint, name in kind.__required_keys__) for name, hint in hints.items()}
@@ -432,7 +432,7 @@ def _union(args: tuple[Any, ...], metas: tuple[Any, ...]) -> Reader:
 
 
 def _misfit(arm: Any, value: Mapping[str, object]) -> tuple[int, int]:
-    """How badly an object fits a declared one: words that are others, and fields that are missing or unknown."""
+    """Mismatch of an object and a declared one: the number of wrong words, and of missing or unknown fields."""
     if not (is_typeddict(arm) or dataclasses.is_dataclass(arm)):
         return len(value) + 1, 0
     fields = fields_of(arm)

@@ -1,6 +1,6 @@
-"""The one place where a path that a user names becomes bytes.
+"""Reading of user-named files; all other modules read through this one.
 
-Only regular files are opened: opening a pipe to which nobody writes waits for ever, and a device never ends.
+Only regular files are opened: opening a pipe without a writer blocks forever, and a device never ends.
 """
 
 import errno
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 GIVEN_OPEN: Final = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
-"""Names of what the process was given open, as a shell does for `-` and `<(…)`: that has a writer, or an end."""
+"""Prefixes of files that the process inherits open, as from a shell for `-` and `<(…)`: they have a writer, or an end."""
 
 KINDS: Final = {
     stat.S_IFIFO: "a pipe",
@@ -22,7 +22,7 @@ KINDS: Final = {
 
 
 def special_kind(path: str | Path) -> str | None:
-    """What a path is instead of a file or a folder, in words; None for these.  Raises OSError for a missing path."""
+    """The kind of a path that is neither a file nor a folder, in words; None for these.  Raises OSError for a missing path."""
     try:
         return KINDS.get(stat.S_IFMT(os.stat(path).st_mode))
     except ValueError as error:
@@ -32,8 +32,8 @@ def special_kind(path: str | Path) -> str | None:
 def open_regular(path: str | Path, most_bytes: int | None = None, *, follow: bool = True) -> BinaryIO:
     """A regular file of at most `most_bytes`, open for reading; None: any size, for callers that read piece by piece.
 
-    A pipe that the process was given open is read to its end, where `most_bytes` is stated; `follow`: whether a link may lead there.
-    Raises OSError, whose `strerror` is one line, for everything else: pipes, devices, sockets, folders, larger files.
+    A pipe that the process inherits open is read to its end, if `most_bytes` is given; `follow`: whether the path may be a link.
+    Raises OSError, whose `strerror` is one line, for all other paths: pipes, devices, sockets, folders, larger files.
     """
     kind = special_kind(path)
     if kind is not None and most_bytes is not None and str(path).startswith(GIVEN_OPEN):
@@ -43,7 +43,7 @@ def open_regular(path: str | Path, most_bytes: int | None = None, *, follow: boo
         return BytesIO(content)
     if kind is not None:
         raise OSError(errno.EINVAL, f"it is {kind}, not a file; write what it holds to a file and name that", str(path))
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)  # a pipe put there meanwhile is not waited for
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)  # does not block on a pipe created meanwhile
     descriptor = os.open(path, flags)
     try:
         status = os.fstat(descriptor)
@@ -59,7 +59,7 @@ def open_regular(path: str | Path, most_bytes: int | None = None, *, follow: boo
 
 
 def read_regular(path: str | Path, most_bytes: int, *, follow: bool = True) -> bytes:
-    """The content of a regular file of at most `most_bytes`.  Raises OSError as `open_regular` does."""
+    """The content of a regular file of at most `most_bytes`.  Raises OSError like `open_regular`."""
     with open_regular(path, most_bytes, follow=follow) as stream:
         size = os.fstat(stream.fileno()).st_size if not isinstance(stream, BytesIO) else len(stream.getbuffer())
         content = stream.read(size + 1)

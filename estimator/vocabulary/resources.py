@@ -1,4 +1,4 @@
-"""Where the data files of the distribution lie: specifications, boards, campaigns, sensors, models, energies, bundles, examples."""
+"""Locations of the distribution's data files: specifications, boards, campaigns, sensors, models, energies, bundles, examples."""
 
 import os
 from pathlib import Path
@@ -33,14 +33,14 @@ def resource_folder(kind: str) -> Path:
 
 
 def resource_names(kind: str, suffix: str) -> tuple[str, ...]:
-    """Names of the data files of a kind, without `suffix` (".toml"), sorted; empty where there is no folder."""
+    """Names of the data files of a kind, without `suffix` (".toml"), sorted; empty if there is no folder."""
     return tuple(sorted(path.name.removesuffix(suffix) for path in resource_folder(kind).glob(f"*{suffix}") if path.is_file()))
 
 
 def user_folder(variable: str, below_home: str) -> Path:
     """The folder that an environment variable names, else `below_home` in the home folder; relative and empty names do not count.
 
-    Raises EstimatorError where there is no home folder either.
+    Raises EstimatorError if there is no home folder either.
     """
     named = Path(os.environ.get(variable, ""))
     home = Path(os.path.expanduser("~"))

@@ -1,4 +1,4 @@
-"""GPU specifications: TOML files into GpuSpec, names of GPUs, overrides and lists of clocks from the command line."""
+"""GPU specifications: GpuSpec from TOML files, names of GPUs, overrides and lists of clocks from the command line."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ FIGURES: Final = tuple(name for name, (hint, _) in fields_of(GpuSpec).items() if
 RATE_TABLES: Final = ("tensor_flop_per_clock", "cuda_flop_per_clock")
 
 SET_BY_USER: Final = "set by the user"
-"""How the source of a figure begins that `override_gpu` has replaced; what it was and is follows."""
+"""Start of the source of a figure that `override_gpu` has replaced; the old and the new value follow."""
 
 
 def gpu_names() -> tuple[str, ...]:
@@ -31,7 +31,7 @@ def load_gpu(name_or_path: str | Path) -> GpuSpec:
 
     Text that ends in `.toml` or holds a path separator is a file.  Shipped specifications are read once.
 
-    Raises SpecificationError for an unknown name, an unreadable file and a figure that cannot be.
+    Raises SpecificationError for an unknown name, an unreadable file and an impossible figure.
     """
     require(name_or_path, (str, Path), "name_or_path", "the name of a GPU or a file")
     text = str(name_or_path)
@@ -44,7 +44,7 @@ def load_gpu(name_or_path: str | Path) -> GpuSpec:
 
 
 def canonical_gpu_name(text: str) -> str | None:
-    """The name of a GPU from its own name or from the name a driver reports ("NVIDIA A100-PCIE-40GB"); None where unknown."""
+    """The name of a GPU from its own name or from the name a driver reports ("NVIDIA A100-PCIE-40GB"); None if unknown."""
     plain = _plain_name(text)
     names = gpu_names()
     return plain if plain in names else next((name for name in names if is_named(_shipped(name), text)), None)
@@ -56,10 +56,10 @@ def is_named(gpu: GpuSpec, text: str) -> bool:
 
 
 def override_gpu(spec: GpuSpec, settings: Mapping[str, str | float]) -> GpuSpec:
-    """A specification with figures replaced: `{"num_sms": 132, "tensor_flop_per_clock.bf16": 4096}`; texts of numbers do as well.
+    """A specification with figures replaced: `{"num_sms": 132, "tensor_flop_per_clock.bf16": 4096}`; values may be texts of numbers.
 
     Keys are FIGURES, or a rate table and a precision joined by a dot.  Raises SpecificationError for an unknown key, a value that is no
-    number and a figure that cannot be.
+    number and an impossible figure.
     """
     document: Document = plain(spec)
     said: dict[str, list[str]] = {}
@@ -88,12 +88,12 @@ def gpu_from_document(document: Document, where: str) -> GpuSpec:
 
 
 def document_of_gpu(spec: GpuSpec) -> Document:
-    """The plain data of a specification without the names of products; `gpu_from_document` gives it back."""
+    """The plain data of a specification without the names of products; `gpu_from_document` is its inverse."""
     return {name: value for name, value in plain(spec).items() if name != "product_names"}
 
 
 def near_match(word: str, known: Iterable[str]) -> str:
-    """A question with the closest known word, or nothing where none is close."""
+    """A question with the closest known word, empty if no word is close."""
     from difflib import get_close_matches  # only on the way to an error; costs milliseconds
 
     close = get_close_matches(word, list(known), n=1)
@@ -113,13 +113,13 @@ def _shipped(name: str) -> GpuSpec:
 # Lists as people write them -----------------------------------------------------------------------------------------------------------
 
 MOST_CLOCKS: Final = 10_000
-"""More clocks than any GPU has; a longer list is a mistake in the step."""
+"""Most clocks in a list, more than any GPU has; a longer list is a mistake in the step."""
 
 
 def parse_clocks(text: str, gpu: GpuSpec) -> tuple[float, ...]:
-    """SM clocks [MHz], ascending, each once: numbers and ranges LO:HI:STEP (HI included) with commas between, or "all".
+    """SM clocks [MHz], ascending, each once: numbers and ranges LO:HI:STEP (HI included), separated by commas, or "all".
 
-    Raises OperatingPointError for a text that is no such list, an empty list and a range that cannot be.
+    Raises OperatingPointError for a text that is no such list, an empty list and an impossible range.
     """
     if text.strip().lower() == "all":
         return tuple(float(clock) for clock in gpu.clocks_mhz())
@@ -127,12 +127,12 @@ def parse_clocks(text: str, gpu: GpuSpec) -> tuple[float, ...]:
 
 
 def parse_clock_numbers(text: str) -> tuple[float, ...]:
-    """The same without "all", for a list that is to be held against a board's own clocks.  Raises OperatingPointError."""
+    """SM clocks as by `parse_clocks` without "all", for comparison with a board's own clocks.  Raises OperatingPointError."""
     return tuple(sorted(_numbers(text, "clock in MHz; write 510,900 or 510:1410:15 or all")))
 
 
 def parse_whole_numbers(text: str, what: str) -> tuple[int, ...]:
-    """Whole numbers, in the given order, each once: numbers and ranges LO:HI:STEP with commas between.  Raises OperatingPointError."""
+    """Whole numbers, in the given order, each once: numbers and ranges LO:HI:STEP, separated by commas.  Raises OperatingPointError."""
     values = _numbers(text, f"{what}; write 1,8,32 or 128:1024:128")
     for value in values:
         if not value.is_integer() or value < 1.0:

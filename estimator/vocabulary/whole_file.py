@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Atomic writing of files."""
 
 import os
 import re
@@ -12,23 +12,23 @@ from estimator.vocabulary.regular_files import special_kind
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that no reader, and no crash, ever sees a part of it.  Raises UnwrittenError."""
+    """Write a file atomically: neither a reader nor a crash leaves a partial file.  Raises UnwrittenError."""
     with open_whole(path) as stream:
         stream.write(content)
 
 
 @contextmanager
 def open_whole(path: Path) -> Iterator[BinaryIO]:
-    """A file to write piece by piece that no reader, and no crash, ever sees a part of.
+    """A file to write piece by piece; it appears atomically when the block ends.
 
-    The content goes into a new file beside the target, is synced, and takes the target's name in one step when the
-    block ends; a link is followed.  On failure nothing is left behind and the old file stays.  What a killed process has left of the same
-    target is removed.  Raises UnwrittenError, also for an OSError of the block.
+    The content goes into a new file beside the target, is synced, and is renamed to the target in one step when the
+    block ends; a link is followed.  On failure the new file is removed and the old file stays.  Leftovers of killed processes for the same
+    target are removed.  Raises UnwrittenError, also for an OSError of the block.
     """
     try:
         kind = None
         with suppress(FileNotFoundError):
-            kind = special_kind(path)  # asked of the name as given: what /dev/stdout leads to may have no name of its own
+            kind = special_kind(path)  # of the given name: the target of /dev/stdout may have no name
         target = path.resolve()
         kind = "a folder" if target.is_dir() else kind
     except (OSError, ValueError, RuntimeError) as error:  # a null byte; a loop of links, before Python 3.13
@@ -45,7 +45,7 @@ def open_whole(path: Path) -> Iterator[BinaryIO]:
 
 
 def try_place(path: Path) -> None:
-    """Raises UnwrittenError where `open_whole` could not write; nothing is written and nothing left."""
+    """Raise UnwrittenError if `open_whole` could not write; no file is written or left."""
     with suppress(_TriedError), open_whole(path):
         raise _TriedError
 
@@ -80,17 +80,17 @@ def _beside(target: Path) -> Iterator[BinaryIO]:
 
 
 def unfinished(target: Path) -> list[tuple[Path, int]]:
-    """Files in which processes write, or were killed while they wrote, what is to become `target`; the number of each process."""
+    """Temporary files for `target` of running or killed processes, each with its process id."""
     name = re.compile(rf"\.{re.escape(target.name)}\.(\d{{1,9}})\.[0-9a-f]{{8}}\.part")
     try:
         there = os.listdir(target.parent)
-    except PermissionError:  # a folder that one may write in and not look into
+    except PermissionError:  # a folder with permission to write but not to list
         return []
     return [(target.parent / found[0], int(found[1])) for found in filter(None, map(name.fullmatch, there))]
 
 
 def _remove_leftovers(target: Path) -> None:
-    """Remove what processes that are dead now had not finished of a target."""
+    """Remove temporary files for a target from dead processes."""
     for path, process in unfinished(target):
         try:
             os.kill(process, 0)
@@ -101,7 +101,7 @@ def _remove_leftovers(target: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a new name durable, where the system lets a folder be opened.  Raises OSError."""
+    """Make a new name durable, if the system allows to open a folder.  Raises OSError."""
     if not hasattr(os, "O_DIRECTORY"):
         return
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

@@ -1,7 +1,7 @@
-"""What operators compute and move at least: useful flop and compulsory bytes, free of any GPU.
+"""Minimum work of operators: useful flop and compulsory bytes, independent of any GPU.
 
 These are for shares and sums over workloads.  The equations in `estimator.model.lowering` count more: padding, tiles,
-passes and what a cache gives back.
+passes and cache hits.
 """
 
 from typing import NamedTuple
@@ -52,7 +52,7 @@ def _attention_work(operator: Operator, width: float, out_width: float) -> Work:
         pairs -= unseen * (unseen - 1.0) / 2.0
     kv_width = BYTES_PER_ELEMENT[operator.precision_kv or operator.precision]
     query_elements = batch * queries * heads * head_dim
-    seen = min(context, visible + queries - 1.0)  # by any query: the windows of neighbours overlap
+    seen = min(context, visible + queries - 1.0)  # keys that any query sees: the windows of neighbours overlap
     read = query_elements * width + 2.0 * batch * seen * kv_heads * head_dim * kv_width
     return Work(4.0 * batch * heads * pairs * head_dim, read, query_elements * out_width)
 
@@ -68,7 +68,7 @@ def work_by_family(workload: Workload) -> dict[str, Work]:
 
 
 def workload_warnings(workload: Workload) -> tuple[str, ...]:
-    """One line for each thing about a workload that a prediction cannot stand for, most serious first."""
+    """One line for each property of a workload that a prediction does not cover, most serious first."""
     lines = []
     if workload.unknown:
         missing = sum(entry.count for entry in workload.unknown)

@@ -1,8 +1,8 @@
-"""Workload and Operator: what is to be computed, free of any GPU.
+"""Workload and Operator: a computation, independent of any GPU.
 
 An operator is one kernel of a family, with the numbers that the family's equations need.  A workload
-is a list of them with counts.  Reading files is in `estimator.formats`, adding what a list leaves out
-in `estimator.completion`.
+is a list of them with counts.  `estimator.formats` reads files, `estimator.completion` adds operators
+that a list leaves out.
 """
 
 from array import array
@@ -46,26 +46,26 @@ FAMILY_OPERATORS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "copy": ("contiguous", "transpose", "layout", "gather", "cat"),
 }  # fmt: skip
-"""Operators of each family; the family's equations weigh them differently."""
+"""Operators of each family; the family's equations weight them differently."""
 
 COMPLETED: Final = "completed:"
 CORRECTED: Final = "corrected:"
-"""How `Operator.origin` starts for operators that a completion rule added, or put in a listed one's place."""
+"""Starts of `Operator.origin` for operators that a completion rule added, or that replace a listed one."""
 
 TRACED: Final = "traced"
-"""`Operator.origin` of what a tracer saw; a colon and a word follow where a rule derived it from what was seen."""
+"""`Operator.origin` of traced operators; a colon and a word follow if a rule derived it from the trace."""
 
 LISTED: Final = "listed"
-"""`Operator.origin` of what a file lists and says no more about."""
+"""`Operator.origin` of operators that a file lists without an origin."""
 
 ORIGINS: Final = (LISTED, TRACED, COMPLETED.rstrip(":"), CORRECTED.rstrip(":"), "rewritten")
-"""Words with which an origin starts; a colon and what did it may follow."""
+"""First words of an origin; a colon and the name of a rule may follow."""
 
 LARGEST_NUMBER: Final = 1e18
-"""No number of a shape, elements of whole tensors among them, is larger."""
+"""Largest number of a shape, including elements of whole tensors."""
 
 OPTIONAL_FIELDS: Final = frozenset({"precision_out", "precision_kv", "cuda_cores", "host_share", "origin"})
-"""Fields of an operator that have a value when nothing is said, its shape has none of them."""
+"""Fields of an operator with a default; none of them is part of its shape."""
 
 ZERO_ALLOWED: Final = frozenset({"window", "causal", "padding"})
 
@@ -77,9 +77,8 @@ class Operator:
     `shape` holds the numbers named by FAMILY_FIELDS[family].  `precision_out` differs from `precision` for
     typecasts; `precision_kv` is the width of cached keys and values.  `host_share` is this kernel's share of
     one framework operator's launch cost (0 for kernels that a library launches by itself).  `origin` says
-    where the operator came from: "listed", "completed:RULE" where a completion rule added it, "corrected:RULE"
-    where a rule replaced a listed one.  `cuda_cores` is set where a matrix product is known to run without
-    tensor cores.
+    the source of the operator: "listed", "completed:RULE" if a completion rule added it, "corrected:RULE" if a
+    rule replaced a listed one.  `cuda_cores` is set if a matrix product is known to run without tensor cores.
     """
 
     family: str
@@ -109,7 +108,7 @@ def make_operator(family: str, operator: str, precision: str, *, where: str = ""
     """An Operator from named shape fields, checked.
 
     Raises WorkloadError, naming `where`, for an unknown family, operator or precision and for a dimension that
-    is missing, not finite, negative, or zero where that has no meaning.
+    is missing, not finite, negative, or zero without a meaning.
     """
     prefix = f"{where}: " if where else ""
     if family not in FAMILY_FIELDS:
@@ -121,7 +120,7 @@ def make_operator(family: str, operator: str, precision: str, *, where: str = ""
     shape = []
     for name in FAMILY_FIELDS[family]:
         value = details.pop(name, None)
-        if isinstance(value, bool) or not isinstance(value, (int, float)):  # a union would be made anew each time
+        if isinstance(value, bool) or not isinstance(value, (int, float)):  # a union would be built on each call
             found = "which is missing" if value is None else f"got {shown(value)}"
             raise WorkloadError(f"{prefix}{family} needs the number {name!r}, {found}; write it into the entry")
         low = 0.0 if name in ZERO_ALLOWED else 1.0
@@ -140,7 +139,7 @@ def make_operator(family: str, operator: str, precision: str, *, where: str = ""
 
 
 def _geometry_fault(family: str, shape: list[float]) -> str:
-    """What is impossible in a shape whose single numbers are fine, or nothing."""
+    """The fault of a shape whose single numbers are valid, "" for a possible shape."""
     if family == "conv":
         _, channels, height, width, filters, kernel_h, kernel_w, _, padding, groups = shape
         if kernel_h > height + 2.0 * padding or kernel_w > width + 2.0 * padding:
@@ -173,12 +172,12 @@ class UnknownOperator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
-    """What a model holds in memory while it runs [byte]; 0 where unknown, so that the sum is a least value.
+    """Memory of a model while it runs [byte]; 0 if unknown, so that the sum is a least value.
 
     weights_byte    parameters and buffers
-    optimizer_byte  what an optimizer keeps for them
+    optimizer_byte  state of an optimizer
     cache_byte      keys and values of the tokens before a decoding step
-    passing_byte    the most that is held at a time beside these: inputs, activations, gradients, the cache that a prefill writes
+    passing_byte    peak of all other memory: inputs, activations, gradients, the cache that a prefill writes
     """
 
     weights_byte: float = 0.0
@@ -188,7 +187,7 @@ class Footprint:
 
     @property
     def total_byte(self) -> float:
-        """All of it [byte]."""
+        """Sum of all parts [byte]."""
         return self.weights_byte + self.optimizer_byte + self.cache_byte + self.passing_byte
 
 
@@ -197,9 +196,9 @@ class Workload:
     """Operators with their counts, in first-seen order; equal operators are merged.
 
     `model_family` is a free name that groups workloads (for example "bert"); it never enters the equations.
-    `completion` names the rule set that added what the list left out.  `unknown` holds what cannot be modelled,
-    `warnings` what was modelled by assumption, `notes` what is worth knowing.  `footprint` is what the model holds
-    in memory, None where it is unknown.
+    `completion` names the rule set that added missing operators.  `unknown` holds operators that cannot be modelled,
+    `warnings` assumptions of the model, `notes` further information.  `footprint` is the memory of the model, None if
+    unknown.
     """
 
     name: str
@@ -227,7 +226,7 @@ def merge_operators(sequence: Iterable[Operator]) -> tuple[tuple[Operator, ...],
 
 
 def merge_counts(operators: Iterable[Operator], counts: Iterable[float]) -> tuple[tuple[Operator, ...], tuple[float, ...]]:
-    """Equal operators merged and their counts added, in first-seen order; those with a count of 0 fall out."""
+    """Equal operators merged and their counts added, in first-seen order; operators with a count of 0 are dropped."""
     totals: dict[Operator, float] = {}
     for operator, count in zip(operators, counts, strict=True):
         if count:
@@ -236,15 +235,15 @@ def merge_counts(operators: Iterable[Operator], counts: Iterable[float]) -> tupl
 
 
 def index_array(order: Sequence[int]) -> IntArray:
-    """Small integers as an array, shape (n,); by way of the standard library's arrays, which is several times faster."""
+    """Small integers as an array, shape (n,); made with the standard library's arrays, which is several times faster."""
     return np.frombuffer(array("q", order), dtype=np.int64)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Listing:
-    """Operators in the order in which they run, before they are merged into a Workload: neighbours say what a single operator cannot.
+    """Operators in execution order, before they are merged into a Workload: neighbours give more information than a single operator.
 
-    `operators`, each once, `order`: indices into them, in execution order, and `counts`: how often each stands there.
+    `operators`: each once; `order`: indices into them, in execution order; `counts`: occurrences of each in `order`.
 
     `unknown` entries are left out of `order`.
     """
@@ -257,7 +256,7 @@ class Listing:
     notes: tuple[str, ...] = ()
 
     def places(self, numbers: Collection[int]) -> list[int]:
-        """Where in `order` one of some operators stands, ascending."""
+        """Positions in `order` of any of some operators, ascending."""
         wanted = np.zeros(len(self.operators), dtype=np.bool_)
         wanted[list(numbers)] = True
         found: list[int] = np.flatnonzero(wanted[self._order]).tolist()
@@ -269,7 +268,7 @@ class Listing:
 
 
 def main_precision(operators: Sequence[Operator], counts: Sequence[float]) -> str:
-    """The precision of most matrix products, or of most operators where there are none; "" where there is no operator."""
+    """The precision of most matrix products, of most operators if there are no products, "" if there are no operators."""
     products: Counter[str] = Counter()
     others: Counter[str] = Counter()
     for operator, count in zip(operators, counts, strict=True):

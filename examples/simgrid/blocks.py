@@ -1,11 +1,11 @@
-"""Kernels as SimGrid simulates them: runs the work that `estimate blocks --form simgrid --json` lists on the platform of `--simgrid`.
+"""Simulation of kernels in SimGrid: runs the work that `estimate blocks --form simgrid --json` lists on the platform of `--simgrid`.
 
-It needs SimGrid's Python package and nothing else: `apt-get install python3-simgrid` (Debian, Ubuntu), then the system's Python.
+It needs only SimGrid's Python package: `apt-get install python3-simgrid` (Debian, Ubuntu), then the system's Python.
 
     /usr/bin/python3 examples/simgrid/blocks.py                           the published example, the files beside this one
-    /usr/bin/python3 examples/simgrid/blocks.py PLATFORM.xml WORK.json    kernels of your own
+    /usr/bin/python3 examples/simgrid/blocks.py PLATFORM.xml WORK.json    your own kernels
 
-SimGrid writes the energy of every host when it ends.  Before that come a line for each grid: what SimGrid found, and what was expected.
+SimGrid writes the energy of every host when it ends.  Before that it writes a line for each grid: SimGrid's result and the expected one.
 """
 
 import ctypes
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def execute(row: dict[str, Any]) -> None:
-    """The amounts of work of one grid: the launch, its whole rounds, and the rest of a round."""
+    """Execute the work of one grid: the launch, its whole rounds, and the partial round."""
     simgrid.this_actor.get_host().pstate = row["pstate"]
     for amount in (row["launch"], *(row["whole"],) * row["rounds"], row["rest"]):
         if amount > 0.0:
@@ -72,7 +72,7 @@ def started(host: str, task: Any) -> Any:
 
 
 def consumed_energy() -> Any:
-    """The energy that a host has consumed [J], by its name: SimGrid's Python package leaves this function of the plugin out."""
+    """A function for the energy that a host has consumed [J], by its name; SimGrid's Python package lacks this function of the plugin."""
     library = ctypes.util.find_library("simgrid")
     if library is None:
         sys.exit("libsimgrid is not installed; apt-get install python3-simgrid")

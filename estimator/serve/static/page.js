@@ -1,11 +1,11 @@
 "use strict";
 
-// Settings go to the server as one question; its answer fills tables and charts.  Numbers and charts are made there, so that the
-// page shows what `estimate` prints.
+// Settings go to the server as one request; its answer fills tables and charts.  The server makes numbers and charts, so that the
+// page shows the output of `estimate`.
 
-const ASK_AFTER_MS = 60; // a moving slider asks once it rests for a moment
-const SPEAK_AFTER_MS = 700; // and is read aloud once it has come to rest
-const FIGURES = 4; // of a number in a table
+const ASK_AFTER_MS = 60; // a slider sends a request after it has stopped for this time
+const SPEAK_AFTER_MS = 700; // and its value is read aloud after this time
+const FIGURES = 4; // digits of a number in a table
 
 const TIME_UNITS = [[1, "s"], [1e-3, "ms"], [1e-6, "µs"], [1e-9, "ns"]];
 const ENERGY_UNITS = [[1e3, "kJ"], [1, "J"], [1e-3, "mJ"], [1e-6, "µJ"], [1e-9, "nJ"]];
@@ -14,11 +14,11 @@ const POWER_UNITS = [[1, "W"]];
 const get = (id) => document.getElementById(id);
 const scales = { clock: [], batch: [], sequence: [] };
 let choices = null;
-let asking = null; // the request under way, to be given up for a newer one
+let asking = null; // the running request, which a newer one cancels
 let askTimer = 0;
-let underWay = 0; // actions that have not ended, and a question that waits for its timer
+let underWay = 0; // running actions, and a request that waits for its timer
 let turn = 0; // number of the last choice of a workload or file
-let faulted = 0; // and of the last one with a fault: earlier ones ask nothing any more
+let faulted = 0; // and of the last one with a fault: earlier ones send no more requests
 let speakTimer = 0;
 
 // Talking to the server ------------------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ function stated(id) {
   return field.value !== "" && field.checkValidity() ? Number(field.value) : null;
 }
 
-// A number that cannot be is said: without a word the result would pass for one with it.
+// An invalid number is reported: otherwise the result would seem to include it.
 function checkFields() {
   for (const field of get("settings").querySelectorAll("input[type=number]")) {
     if (!field.checkValidity()) throw new Error(`${field.labels[0].textContent}: ${field.validationMessage}`);
@@ -111,12 +111,12 @@ function showClocks() {
   get("host-launch").placeholder = String(own.host_launch_us);
 }
 
-// What the chosen workload can be turned into; whether it still is the chosen one.
+// Loads the possible changes of the chosen workload; returns whether it is still the chosen one.
 async function showWorkload(at) {
   const key = get("workload").value;
   if (!key) throw new Error("Load a workload file to begin.");
   const workload = await post("api/workload", { workload: key, at });
-  if (get("workload").value !== key) return false; // another one has been chosen meanwhile
+  if (get("workload").value !== key) return false; // the user has chosen another one meanwhile
   const kernels = `${workload.kernels} different kernels, ${workload.launches} launches`;
   get("workload-about").textContent = [kernels, ...workload.notes].join("; ");
   if (!at) {
@@ -184,7 +184,7 @@ function askSoon() {
   }, ASK_AFTER_MS);
 }
 
-// A question that waits is not asked.
+// Cancels a waiting request.
 function askNoMore() {
   if (!askTimer) return;
   clearTimeout(askTimer);
@@ -192,7 +192,7 @@ function askNoMore() {
   begun(-1);
 }
 
-// Another workload or file.  Where it has a fault, what was asked of the one before is given up: no late answer hides the fault.
+// Another workload or file.  If it has a fault, the request for the former one is cancelled: no late answer hides the fault.
 function turned(action) {
   const own = ++turn;
   return guarded(async () => {
