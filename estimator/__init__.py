@@ -11,7 +11,7 @@ nothing, since every command runs it before it can handle an interruption.
 """
 
 TYPE_CHECKING = False
-"""As `typing.TYPE_CHECKING`, which would cost loading that module."""
+"""Same meaning as `typing.TYPE_CHECKING`, without the import of that module."""
 
 if TYPE_CHECKING:
     from estimator.bundle.content import Bundle

@@ -59,9 +59,9 @@ DELAY: Final = "  energy_delay: energy · time^i [J·s^i], i = delay_exponent\n"
     QUIET,
 )
 def counts_command(**options: Any) -> int:
-    """Energy of counted kernels: instructions and transactions times what each costs, stalls, constant power.
+    """Energy of counted kernels: instructions and transactions times their energies, stalls, constant power.
 
-    E = Σ EPI N + Σ EPT N + EPStall N + P T, after GPUJoule, with several modules if asked.
+    E = Σ EPI N + Σ EPT N + EPStall N + P T, after GPUJoule, for one or several modules.
     """
     from estimator.counts.activities import METRICS, read_activities
     from estimator.counts.counted_energy import counted_energies, power_warnings

@@ -114,7 +114,7 @@ def _drawn(points: "Sweep", options: Options) -> dict[str, Callable[[], str]]:
     *answer_options(PAGE_FORMATS, SWEEP_CHARTS),
 )
 def best_command(**options: Any) -> int:
-    """The clock, batch, precision or GPU of least energy (or latency, …) under limits, and which clocks cannot be told from it."""
+    """The clock, batch, precision or GPU of least energy (or latency, …) under limits, and the clocks that do not differ from it."""
     form = answer_form(options, PAGE_FORMATS)
     asked, lost = answerable(questions(options))
     from estimator.display.sweeps import best_document, best_text, csv_pieces, sweep_columns
@@ -191,7 +191,7 @@ def compare_command(**options: Any) -> int:
 )
 @with_options(*QUESTION, KERNELS, *answer_options(PAGE_FORMATS, EXPLANATION_CHARTS))
 def explain_command(**options: Any) -> int:
-    """Where the time and the energy of one WORKLOAD go: by kernel, by what limits it, by module."""
+    """Parts of the time and the energy of one WORKLOAD: by kernel, by limit, by module."""
     form = answer_form(options, PAGE_FORMATS)
     asked = questions(options)
     if len(asked) != 1 or len(asked[0].sm_clock_mhz or (0.0,)) != 1:

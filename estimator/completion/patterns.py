@@ -80,7 +80,7 @@ class ConvSite(NamedTuple):
     """A convolution with its neighbours as indices of operators (NOTHING at the ends); `times` such places.
 
     `before`, `before_that` and `after` are whatever runs next to it; `previous` and `following` the nearest
-    convolutions, `norm` the next normalisation where no convolution or product comes first.
+    convolutions, `norm` the next normalisation if no convolution or product comes first.
     """
 
     conv: int

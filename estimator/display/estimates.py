@@ -25,7 +25,7 @@ SUMMARY_FIELDS: Final = (
     "asked_clock_mhz", "gpu_s", "sm_clock_mhz_low", "sm_clock_mhz_high", "latency_s_low", "latency_s_high", "power_w_low", "power_w_high",
     "energy_j_low", "energy_j_high",
 )  # fmt: skip
-"""Fields of one result, besides kernels and warnings."""
+"""Fields of one result, without kernels and warnings."""
 
 KERNEL_FIELDS: Final = ("operator", "count", "latency_s", "power_w", "energy_j")
 KERNEL_DETAILS: Final = ("utilization", "outside_validity")

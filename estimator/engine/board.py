@@ -172,7 +172,7 @@ def host_launch(value: float) -> float:
 
 
 def with_efficiency(coefficients: Array, efficiency: Mapping[str, float]) -> Array:
-    """Coefficients (n, ·) with those of the named modules replaced by 1 / efficiency where the kernel has that phase.
+    """Coefficients (n, ·) with those of the named modules replaced by 1 / efficiency if the kernel has that phase.
 
     Raises OperatingPointError for an unknown module and for an efficiency outside 0.001 to 1.5.
     """

@@ -70,7 +70,7 @@ def lower(operators: Sequence[Operator], gpu: GpuSpec, coefficients: Array, know
 
 
 def phase_kind(operator: Operator) -> str:
-    """Which equations describe an operator: "matrix", or a key of STREAM_KINDS."""
+    """The name of an operator's equations: "matrix", or a key of STREAM_KINDS."""
     if operator.family == "gemm" or (operator.family == "conv" and operator.operator == "conv2d"):
         return "matrix"
     if operator.family == "attention":
@@ -160,5 +160,5 @@ STREAM_KINDS: Final[dict[str, Callable[[Sequence[Operator], GpuSpec], Phases]]] 
 
 
 def is_matrix(operators: Sequence[Operator]) -> BoolArray:
-    """Which operators are matrix products with tiles, shape (n,)."""
+    """Whether operators are matrix products with tiles, shape (n,)."""
     return np.array([phase_kind(operator) == "matrix" for operator in operators], dtype=np.bool_)

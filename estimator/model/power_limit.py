@@ -99,7 +99,7 @@ class BoardCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Ranges:
-    """Lower and upper limits of 90 % intervals, shape (2, c); nan where an uncertainty is unknown."""
+    """Lower and upper limits of 90 % intervals, shape (2, c); nan if an uncertainty is unknown."""
 
     sm_clock_mhz: Array
     latency_s: Array

@@ -153,7 +153,7 @@ def _complain(line: str) -> None:
 
 
 def one_line(text: str) -> str:
-    """A message on one line of a terminal, cut in its middle where it is very long."""
+    """A message on one line of a terminal; a very long one is cut in its middle."""
     line = "".join(character if character.isprintable() else "?" for character in " ".join(text.split()))
     half = LONGEST_LINE // 2
     return line if len(line) <= LONGEST_LINE else f"{line[:half]} … {line[-half:]}"

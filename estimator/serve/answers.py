@@ -28,7 +28,7 @@ from estimator.vocabulary.reader import Span, read
 from estimator.vocabulary.specifications import load_gpu
 
 EXPLAINED: Final = ("limits_s", "energy_parts_j", "waiting_s")
-"""Fields of the explanation that the page shows, beside its kernels."""
+"""Fields of the explanation that the page shows, in addition to its kernels."""
 
 
 T = TypeVar("T")

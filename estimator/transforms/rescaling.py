@@ -1,4 +1,4 @@
-"""A workload at another batch and sequence: every size is a constant times batchⁱ · sequenceʲ, and the shapes determine the exponents.
+"""Workload at another batch and sequence: every size is a constant times batchⁱ · sequenceʲ, and the shapes determine the exponents.
 
 The sizes of matrix products, attention, softmax and norms have a known meaning.  An element-wise kernel or a copy is compared with
 the tensors that these write and read: token rows of a known width, scores of a known number of heads, masks.  A size that matches no
