@@ -23,7 +23,7 @@ REPLAYED: Final = "replay:"
 
 
 def bench_words() -> tuple[str, ...]:
-    """Every simulated board that `open_bench` knows, sorted."""
+    """Names of all simulated boards for `open_bench`, sorted."""
     return tuple(f"{SIMULATED}{name}" for name in board_names())
 
 
@@ -38,18 +38,18 @@ def open_bench(
     attention: str = "flash",
     gpu_spec: str = "",
 ) -> Iterator[Bench]:
-    """Open the board that a `--gpu` word names, and leave it as it was found.
+    """Open the board that a `--gpu` word names, and restore its state at the end.
 
-    `sim:PROFILE` is a simulated board, PROFILE a name in `configs/boards` or a TOML file; `seed` decides all its
-    chance, `meter` puts an external power meter into its supply lines, `faults` switches planted faults on.
+    `sim:PROFILE` is a simulated board, PROFILE a name in `configs/boards` or a TOML file; `seed` determines all its
+    random numbers, `meter` puts an external power meter into its supply lines, `faults` switches planted faults on.
 
-    `replay:FILE` answers from a recorded run, which has its own chance and its own meter.  Any other word names a real board:
-    an NVML index, a UUID or a PCI address; `seed` then decides what its kernels' operands hold, `meter_port` is the serial port of an
+    `replay:FILE` answers from a recorded run, with the recorded random numbers and meter.  Any other word names a real board: an NVML
+    index, a UUID or a PCI address; `seed` then determines the contents of its kernels' operands, `meter_port` is the serial port of an
     external meter in its supply lines, `attention` the backend of PyTorch that computes attention, and `gpu_spec` names its specification
-    or a file with one, "" for the one that is shipped.
+    or a file with one, "" for the shipped one.
 
     Raises DriverError without an NVIDIA driver, SpecificationError and BoardProfileError for a specification or a profile that
-    cannot be used, DeviceError for a word that names nothing here.
+    cannot be used, DeviceError for an unknown word.
     """
     if gpu_spec and word.startswith((REPLAYED, SIMULATED)):
         raise DeviceError(f"--gpu-spec {gpu_spec}: {word} brings its own specification; leave the option out")
@@ -77,7 +77,7 @@ def open_bench(
 def open_instruments(word: str, *, seed: int = 0, meter: bool = False, meter_port: str = "") -> Iterator[Instruments]:
     """The instruments of the board that a `--gpu` word names; on a real board nothing is run and no context is made.
 
-    Raises what `open_bench` raises, and DeviceError for a recording, which answers only what it was asked.
+    Raises the errors of `open_bench`, and DeviceError for a recording, which has only the recorded answers.
     """
     if word.startswith(REPLAYED):
         raise DeviceError(f"--gpu {word}: a program cannot be run on a recording; name a board, or sim:PROFILE")
@@ -99,10 +99,10 @@ def open_instruments(word: str, *, seed: int = 0, meter: bool = False, meter_por
 
 @contextmanager
 def open_real(word: str, *, seed: int = 0, meter_port: str = "", attention: str = "flash", gpu_spec: str = "") -> Iterator[Bench]:
-    """A real board, its own sensor polled, a meter where a port is named, CuPy's and PyTorch's kernels on it.
+    """A real board, its own sensor polled, a meter if a port is given, CuPy's and PyTorch's kernels on it.
 
     Raises DriverError without an NVIDIA driver, DeviceError for a word that names no board, a board without a
-    specification or with that of another, and where CuPy is missing or cannot reach the board.
+    specification or with that of another, and if CuPy is missing or cannot reach the board.
     """
     with open_instruments(word, meter_port=meter_port) as instruments:
         identity = instruments.gpu.identity()
@@ -125,7 +125,7 @@ def open_real(word: str, *, seed: int = 0, meter_port: str = "", attention: str 
 
 
 def _spoilers(board: NvmlBoard) -> tuple[str, ...]:
-    """What may spoil a measurement on a board."""
+    """Possible disturbances of a measurement on a board."""
     if not board.compute_processes:
         return board.sensor.notes
     others = ", ".join(map(str, board.compute_processes))
@@ -142,7 +142,7 @@ def open_replay(path: Path) -> Iterator[Bench]:
 
 @contextmanager
 def open_simulated(profile: str, *, seed: int = 0, faults: Faults | None = None) -> Iterator[SimulatedBoard]:
-    """A simulated board with its planted truth in reach; its clock is given back at the end.
+    """A simulated board with access to its planted truth; its clock is given back at the end.
 
     Raises BoardProfileError for a profile that cannot be used.
     """

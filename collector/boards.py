@@ -1,4 +1,4 @@
-"""Which boards several words name, what a board is called in the queue, and the right to measure on one."""
+"""Boards named by several words, a board's name in the queue, and the right to measure on one."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +15,8 @@ from collector.simulated.profile import board_names, load_board
 ALL: Final = "all"
 SIMULATED: Final = "sim:"
 REPLAYED: Final = "replay:"
-"""Beginnings of words for `--gpu`, as in `collector.bench`: that module brings everything that measures, and nothing here measures."""
+"""Prefixes of words for `--gpu`, as in `collector.bench`: importing that module loads everything that measures, and nothing here measures.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +29,7 @@ class BoardName:
 
     @property
     def simulated(self) -> bool:
-        """Whether it is a simulated board, of which there are as many as one likes."""
+        """Whether it is a simulated board; any number of these may run at once."""
         return self.key.startswith(SIMULATED)
 
 
@@ -40,8 +41,8 @@ def several(text: str) -> bool:
 def named_boards(words: Sequence[str]) -> tuple[BoardName, ...]:
     """The boards that words name, `all` for every real one.
 
-    Raises DriverError where a real board is named and there is no driver, DeviceError for a word that names nothing,
-    for a recording, and for a board that is named twice; BoardProfileError for a profile that cannot be used.
+    Raises DriverError for a real board without a driver, DeviceError for an unknown word,
+    for a recording, and for a duplicate board; BoardProfileError for a profile that cannot be used.
     """
     boards: list[BoardName] = []
     for word in words:
@@ -57,7 +58,7 @@ def named_boards(words: Sequence[str]) -> tuple[BoardName, ...]:
 
 
 def board_words(text: str) -> tuple[str, ...]:
-    """The words in a list such as "0,1".  Raises DeviceError for a place without a word."""
+    """The words in a list such as "0,1".  Raises DeviceError for an empty entry."""
     words = tuple(word.strip() for word in text.split(","))
     if not all(words):
         raise DeviceError(f"--gpu {text!r} names no board at one place; give boards with a comma between them, or all")
@@ -68,9 +69,9 @@ def board_words(text: str) -> tuple[str, ...]:
 def sole_use(word: str) -> Iterator[None]:
     """The right to measure on the board that a word names (as `--gpu` takes it), held within the block.
 
-    Everything that runs on a board, or reads its power for a result, takes it before it opens the board, once a process: it is not
-    re-entrant.  Simulated boards and recordings are free for all.  Nothing is left behind, however the process ends.  Raises
-    BoardBusyError, naming the process, where another one has it, and what `named_boards` raises.
+    Every command that runs on a board, or reads its power for a result, takes it before it opens the board, once a process: it is not
+    re-entrant.  Simulated boards and recordings are free for all.  The right ends with the process.  Raises
+    BoardBusyError, naming the process, if another one has it, and the errors of `named_boards`.
     """
     if word.strip().startswith((SIMULATED, REPLAYED)):
         yield

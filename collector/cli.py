@@ -1,4 +1,4 @@
-"""The command `collect`: its entry; what it does stands in `collector.commands`."""
+"""The entry point of the command `collect`; its commands are in `collector.commands`."""
 
 import sys
 
@@ -13,7 +13,7 @@ def main(arguments: "Sequence[str] | None" = None) -> int:
         from estimator.cli import enter
 
         return enter("collect", "collector.commands.collect", arguments)
-    except KeyboardInterrupt:  # before that function could see it
+    except KeyboardInterrupt:  # before that function could catch it
         sys.stderr.write("collect: interrupted\n")
         return 130
 

@@ -1,4 +1,4 @@
-"""Locking the SM clock and giving it back, whatever happens."""
+"""Locking the SM clock and giving it back in every case."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,19 +11,16 @@ from estimator.vocabulary.specifications import parse_clock_numbers
 CURRENT = "current"
 """The word for "leave the clocks alone"."""
 
-CLOCK_MATCH_MHZ = 0.51
-"""A clock within this of a supported one is that one: drivers report half steps rounded."""
-
 
 class ClockHold:
-    """The SM clock of a board while a campaign has it; made by `held_clock`."""
+    """The SM clock of a board during a campaign; made by `held_clock`."""
 
     def __init__(self, gpu: Gpu) -> None:
         self._gpu = gpu
         self._held: float | None = None
 
     def set(self, sm_clock_mhz: float | None) -> bool:
-        """Hold a clock, or leave it alone (None).  True where that changed something.  Raises ClockError."""
+        """Hold a clock, or leave it alone (None).  True if that changed anything.  Raises ClockError."""
         if sm_clock_mhz == self._held:
             return False
         if sm_clock_mhz is None:
@@ -36,7 +33,7 @@ class ClockHold:
 
 @contextmanager
 def held_clock(gpu: Gpu) -> Iterator[ClockHold]:
-    """The right to set the SM clock within a block; at its end, however it ends, the clock is given back.
+    """The right to set the SM clock within a block; the clock is given back at its end, also after an error.
 
     A block that never sets a clock never touches it.
     """
@@ -71,9 +68,10 @@ def clocks_from_text(text: str, gpu: Gpu) -> tuple[float | None, ...]:
 
 
 def _supported(clock: float, supported: tuple[float, ...]) -> float:
-    """The supported clock that is meant.  Raises ClockError where none is near."""
+    """The supported clock nearest to a requested one.  Raises ClockError if none is near."""
     nearest = min(supported, key=lambda other: abs(other - clock))
-    if abs(nearest - clock) > CLOCK_MATCH_MHZ:
+    # Drivers report half steps rounded.
+    if abs(nearest - clock) > 0.51:
         raise ClockError(
             f"SM clock {clock:g} MHz is not supported; this board takes {supported[0]:g} to {supported[-1]:g} MHz, nearest {nearest:g} MHz"
         )

@@ -1,3 +1,3 @@
-"""The collector's errors; their tree is drawn in `collector.devices.errors`, at the bottom of the package."""
+"""The collector's errors; `collector.devices.errors`, at the bottom of the package, shows their tree."""
 
 from collector.devices.errors import *  # noqa: F403

@@ -11,8 +11,11 @@ from collector.errors import SensorError
 from estimator.vocabulary.quantities import Array, IntArray
 
 FIELD_PREFERENCE: Final = ("instant", "average", "usage")
-"""A board's own power fields, best first: the instant one averages over the shortest time; drivers of before 30 March 2023 have
-"usage" alone, which averages over another time on each kind of board."""
+"""A board's own power fields, best first.
+
+The instant one averages over the shortest time; drivers from before 30 March 2023 have
+"usage" alone, whose averaging time depends on the kind of board.
+"""
 
 
 SECONDS_PER_NS: Final = 1e-9
@@ -20,7 +23,7 @@ SECONDS_PER_NS: Final = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """What was polled between two drains.
+    """Polls between two drains.
 
     `board` are the readings of the board's own sensor, `reference` those of an external meter on the same
     board, the sum of its rails (None without one).
@@ -32,7 +35,7 @@ class Trace:
 
 
 class Sampler:
-    """Collects what sensors and board have to say; `drain` hands it over once."""
+    """Collects readings of sensors and board; `drain` returns them once."""
 
     def __init__(self, gpu: Gpu, sensors: Sequence[PowerSensor]) -> None:
         self._gpu = gpu
@@ -56,7 +59,7 @@ class Sampler:
         return Trace(states=self._gpu.read_states(), board=board, reference=_summed(rails) if rails else None)
 
     def energy(self) -> EnergyReading | None:
-        """The board's energy counter now; None where it has none."""
+        """The board's energy counter now; None without one."""
         return self._board.read_energy()
 
 
@@ -75,7 +78,7 @@ def joined_readings(parts: Sequence[PowerReadings]) -> PowerReadings:
 
 
 def _board_sensor(sensors: Sequence[PowerSensor]) -> tuple[PowerSensor, str]:
-    """The sensor and the field that are the board's own.  Raises SensorError where there is none."""
+    """The board's own sensor and its field.  Raises SensorError without one."""
     for field in FIELD_PREFERENCE:
         for sensor in sensors:
             if field in sensor.fields():
@@ -84,7 +87,7 @@ def _board_sensor(sensors: Sequence[PowerSensor]) -> tuple[PowerSensor, str]:
 
 
 def _summed(rails: Sequence[PowerReadings]) -> PowerReadings:
-    """The sum of rails that were read together; rails stamped otherwise are interpolated to the first one's stamps."""
+    """The sum of rails that were read together; rails with other stamps are interpolated to the first one's stamps."""
     first = rails[0]
     total = first.power_w.copy()
     for rail in rails[1:]:

@@ -15,10 +15,6 @@ INTERRUPTED = 130
 FAILED = 1
 """Exit status of a command that could not do its work."""
 
-NEW_OBJECTS = 50_000
-"""Number of new containers that starts a garbage collection.  Python's default, 700, starts hundreds of collections while modules and
-a bundle are loaded, which free nothing: a twentieth of a short command's time."""
-
 
 def enter(name: str, module: str, arguments: "Sequence[str] | None") -> int:
     """Load a module, call its `run(arguments)` and return its exit status; `name` is the command's, for the user.
@@ -33,7 +29,9 @@ def enter(name: str, module: str, arguments: "Sequence[str] | None") -> int:
         import gc
         from importlib import import_module
 
-        gc.set_threshold(NEW_OBJECTS)
+        # Python looks for garbage after 700 new containers, hundreds of times while modules and a bundle are loaded, all of which stay: a
+        # twentieth of a short command's time.
+        gc.set_threshold(50_000)
         status: int = import_module(module).run(list(sys.argv[1:] if arguments is None else arguments))
     except KeyboardInterrupt:
         sys.stderr.write(f"{name}: interrupted\n")

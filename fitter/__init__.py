@@ -1,1 +1,1 @@
-"""The calibration: from measured rows to a bundle of coefficients, with what it is worth."""
+"""The calibration: turns measured rows into a bundle of coefficients with stated errors."""

@@ -1,8 +1,8 @@
 """The fitter's error tree.
 
-FitterError                    what could not be done, with its remedy
+FitterError                    an operation failed; the message names the remedy
 ├── InputError                 a data set is missing, damaged, foreign or holds nothing that can be used
-├── SelectionError             the rows do not fit together (several GPUs, none of the one asked for)
+├── SelectionError             the rows do not fit together (several GPUs, no row of the requested one)
 ├── CalibrationError           the rows do not determine the coefficients
 ├── ClusterError               a cluster does not answer, was lost, or runs another version
 ├── ReleaseError               a bundle cannot be released or compared
@@ -14,7 +14,7 @@ on stderr and exits with 1.
 
 
 class FitterError(Exception):
-    """Something could not be done; the message is one line and complete."""
+    """An operation failed; the message is one complete line."""
 
 
 class InputError(FitterError):

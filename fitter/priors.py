@@ -1,4 +1,4 @@
-"""Where coefficients start and how far data may pull them.
+"""Priors: centre and width of every coefficient.
 
 Centres and widths come from fits of published measurements (docs/model.md): whole models on A100 and A10, and
 matrix products on A100, H100 and H200.  A width is the standard deviation of the coefficient's natural logarithm.
@@ -36,11 +36,11 @@ MATRIX: Final[dict[str, Prior]] = table(
     epsilon_s=(1.5e-6, 0.4),
     start=(1.35, 0.4),
 )
-"""Matrix products: GEMM, batched GEMM, convolution.  How far their phases overlap (`exponent`) is what products measured alone show."""
+"""Matrix products: GEMM, batched GEMM, convolution.  The overlap of their phases (`exponent`) comes from products measured alone."""
 
 FILL_FLOP_PER_CLOCK: Final = 1024.0
-"""Rate of an SM's matrix units at which filling a pipeline takes its ideal steps [flop / (clock · SM)].  It waits for memory, which takes
-clocks: from one centre, runs of an A100 (2,048) and of an A10 (1,024) were fitted 1.8 and 0.87 times the steps, alike in clocks."""
+"""Rate of an SM's matrix units at which filling a pipeline takes its ideal steps [flop / (clock · SM)].  Filling waits for memory, so it
+takes clocks: from one centre, runs of an A100 (2,048) and an A10 (1,024) need 1.8 and 0.87 times the steps, but similar clocks."""
 
 STREAM: Final[dict[str, Prior]] = table(
     dram=(1.06, 0.1),
@@ -57,7 +57,7 @@ STREAM: Final[dict[str, Prior]] = table(
 they are measured alone."""
 
 STRIDED: Final[dict[str, Prior]] = STREAM | table(strided=(1.2, 0.3))
-"""Copies that change the order of elements."""
+"""Priors of copies that change the order of elements."""
 
 ATTENTION_PREFILL: Final[dict[str, Prior]] = table(
     math=(1.5, 0.5),
@@ -97,14 +97,14 @@ GROUP_PRIORS: Final[dict[str, dict[str, Prior]]] = {
     "copy.transpose": STRIDED,
     "copy.layout": STRIDED,
 }
-"""Priors by group; a kernel takes those of its longest prefix."""
+"""Priors by group; a kernel uses those of its longest prefix."""
 
 HOST_LAUNCH: Final = Prior(centre=36e-6, width=0.5)
 """Host cost of one framework operator in eager PyTorch [s]."""
 
 HOST_OVERLAP: Final = Prior(centre=LAUNCH_OVERLAP_EXPONENT, width=1.5)
-"""Sharpness of the maximum of GPU time and host launch time: hardly known before runs are seen whose two times are close.  An iteration
-that starts on an idle GPU asks for a hard maximum, a host whose pace varies blunts it."""
+"""Sharpness of the maximum of GPU time and host launch time: uncertain until runs with similar times are seen.  An iteration that starts
+on an idle GPU gives a hard maximum; a host with a varying pace softens it."""
 
 PERSISTENT: Final[dict[str, Prior]] = table(
     wave_exponent=(0.2, 0.5),
@@ -113,18 +113,18 @@ PERSISTENT: Final[dict[str, Prior]] = table(
     reduce=(0.8, 0.7),
     prologue=(0.2, 0.7),
 )
-"""What differs in matrix products where persistent blocks walk over the tiles: Hopper and later."""
+"""Different priors of matrix products with persistent blocks that process several tiles: Hopper and later."""
 
 PERSISTENT_ARCHITECTURES: Final = frozenset({"hopper", "blackwell"})
 
 LISTED_ALONE: Final[dict[str, Prior]] = table(wave_exponent=(0.95, 0.7), dram=(1.15, 0.15), l2=(0.8, 0.7))
-"""What differs in matrix products that are launched by themselves, with cold operands; how far their phases overlap does not."""
+"""Different priors of matrix products that are launched alone, with cold operands; the overlap of phases is the same."""
 
 BLOCK_ENDS: Final[dict[str, Prior]] = table(waves=(0.5, 0.7), store=(0.5, 0.7))
-"""Starts and ends of the blocks of a product that is launched by itself."""
+"""Priors of starts and ends of the blocks of a product that is launched alone."""
 
 REDUCE_START: Final = Prior(centre=1.0, width=0.7)
-"""What of a split reduction's fixed cost follows the SM clock."""
+"""Prior of the part of a split reduction's fixed cost that scales with the SM clock."""
 
 CUDA_CORES: Final[dict[str, Prior]] = table(
     math=(1.0, 0.1),
@@ -137,7 +137,7 @@ CUDA_CORES: Final[dict[str, Prior]] = table(
     exponent=(1.5, 0.5),
     small_tile_exponent=(0.05, 1.0),
 )
-"""What differs in matrix products without tensor cores."""
+"""Different priors of matrix products without tensor cores."""
 
 ROWS: Final[dict[str, Prior]] = table(
     l2=(1.0, 0.3),
@@ -146,7 +146,7 @@ ROWS: Final[dict[str, Prior]] = table(
     row_length=(0.2, 0.5),
     dram_activations=(1.0, 0.3),
 )
-"""Softmax and normalisations over rows, with the latency of a row, and what a second look at it brings from DRAM again."""
+"""Priors of softmax and normalisations over rows, with the latency of a row and the DRAM traffic of its second pass."""
 
 ATTENTION_ALONE: Final[dict[str, Prior]] = table(
     exponent=(2.0, 0.5),
@@ -157,13 +157,13 @@ ATTENTION_ALONE: Final[dict[str, Prior]] = table(
     wait=(0.5, 0.7),
     reduce=(1.0, 0.7),
 )
-"""Attention launched by itself: there is enough of it to tell its phases apart."""
+"""Priors of attention launched alone, where the rows suffice to separate its phases."""
 
 TAPS: Final[dict[str, Prior]] = table(issue=(0.6, 0.7))
 """Depthwise convolutions: how well a library's kernel reuses addresses and neighbours differs from one to the next."""
 
 KNEE: Final[dict[str, Prior]] = table(l2_knee=(0.7, 0.4), l2_knee_exponent=(3.0, 0.5))
-"""Repeated launches that find their operands in L2."""
+"""Priors of repeated launches that find their operands in L2."""
 
 FREE_CLOCK: Final[dict[str, Prior]] = table(boost_drop=(0.15, 0.2), boost_time_s=(6.0e-5, 0.3))
 """Clocks that were neither locked nor recorded fall under load."""
@@ -180,18 +180,18 @@ LIMITS: Final[dict[str, tuple[float, float]]] = {
     "boost_drop": (0.01, 0.5),
     "boost_time_s": (1.0e-5, 1.0e-2),
 }
-"""Beyond these a coefficient would mean something else."""
+"""Limits of coefficients; beyond them a coefficient would change its meaning."""
 
 WIDEST_SHIFT: Final = 4.0
-"""Other coefficients stay within this many prior widths of their centre, which keeps a fit of few rows from running away."""
+"""Other coefficients stay within this many prior widths of their centre, so that fits of few rows do not diverge."""
 
 
 def kernel_priors(key: str, gpu: GpuSpec, *, cuda_cores: bool, warm: bool, free_clock: bool, one_clock: bool) -> dict[str, Prior]:
     """Priors of the group `key` for kernels that were measured alone.
 
     cuda_cores: matrix products without tensor cores; warm: some rows found their operands in L2; free_clock: some rows
-    ran at a clock that was neither locked nor recorded; one_clock: all ran at one, which cannot tell the two parts of
-    a kernel's fixed cost apart.
+    ran at a clock that was neither locked nor recorded; one_clock: all ran at one clock, which cannot separate the two
+    parts of a kernel's fixed cost.
     """
     priors = dict(GROUP_PRIORS[longest_prefix(key, GROUP_PRIORS) or "elementwise"])
     if one_clock:

@@ -1,1 +1,1 @@
-"""The load: which kernels run, and how much work each does by construction."""
+"""The load: kernels, and the work of each by construction."""

@@ -1,6 +1,6 @@
-"""Is a result right?  Expected results of each kernel's small launch ship beside this file, as digests where they are exact.
+"""Check of results against the expected results of each kernel's small launch, which ship with this file; exact ones as digests.
 
-They are of `Kernel.check_launch` and come from the kernels' own text, executed by the tests (`tests/microbench/expected.py` writes them).
+They belong to `Kernel.check_launch`; the tests execute the kernels' own text to get them (`tests/microbench/expected.py` writes them).
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from microbench.numbers import decode
 from microbench.operands import buffer_records, record_type
 
 EXPECTED: Final = Path(__file__).with_name("expected.npz")
-"""`exact`: names of results that are compared bit for bit; `digests`: theirs; and the bytes of each of the others by its name."""
+"""File of expected results: `exact` (names of results compared bit for bit), their `digests`, and the bytes of the others by name."""
 
 DIGEST_BYTES: Final = 16
 
@@ -32,7 +32,7 @@ def _shipped() -> tuple[dict[str, bytes], dict[str, NDArray[np.uint8]]]:
 
 
 def result_name(kernel: Kernel, pattern: Pattern) -> str:
-    """The name under which a result is shipped: its text's digest is in it, so that another text has none."""
+    """The name of a shipped result; it contains the digest of the kernel's text, so a changed text has no result."""
     return f"{kernel.name}.{pattern}.{kernel.digest()[:DIGEST_BYTES]}"
 
 
@@ -48,7 +48,7 @@ def results_digest(kernel: Kernel, results: Buffers) -> bytes:
 
 
 def verify(kernel: Kernel, pattern: Pattern, results: Buffers) -> None:
-    """Raises ResultError where a small launch on operands of a pattern left anything but what it must leave.
+    """Raise ResultError if the results of a small launch on operands of a pattern differ from the expected ones.
 
     Exact kernels must agree bit for bit; the others within their tolerance, relative to the largest number of the slot.
     """
@@ -63,7 +63,7 @@ def verify(kernel: Kernel, pattern: Pattern, results: Buffers) -> None:
 
 
 def _unpacked(kernel: Kernel, launch: Launch, packed: NDArray[np.uint8]) -> Buffers:
-    """Records of the written buffers from what `written_bytes` gave."""
+    """Records of the written buffers from the bytes of `written_bytes`."""
     found: dict[str, NDArray[Any]] = {}
     place = 0
     for buffer in kernel.buffers:
@@ -77,7 +77,7 @@ def _unpacked(kernel: Kernel, launch: Launch, packed: NDArray[np.uint8]) -> Buff
 
 
 def compare(kernel: Kernel, results: Buffers, wanted: Buffers) -> None:
-    """Raises ResultError where a written buffer differs from what it must hold, saying where and by how much."""
+    """Raise ResultError with place and difference if a written buffer differs from the expected one."""
     for buffer in kernel.buffers:
         for slot in buffer.slots if buffer.written else ():
             got, right = (np.ascontiguousarray(held[buffer.name][slot.name]) for held in (results, wanted))

@@ -1,13 +1,13 @@
 """The load's error tree.
 
-MicrobenchError                what could not be done, with its remedy
-├── UnsupportedError           an architecture lacks what a kernel needs
+MicrobenchError                an operation failed; the message names the remedy
+├── UnsupportedError           an architecture lacks a feature that a kernel needs
 ├── CompileError               no compiler, or one that refuses a text
-├── InspectionError            machine code that is not what a kernel promises
+├── InspectionError            machine code that differs from the kernel's declaration
 ├── LaunchError                a launch that does not fit a kernel or a GPU
-├── ResultError                a kernel's numerical result is not the right one
+├── ResultError                a kernel's numerical result is wrong
 ├── DeviceMemoryError          operands that do not fit into the device's memory
-├── KernelFailedError          a kernel that the library or the device refused; the device can go on
+├── KernelFailedError          the library or the device refused a kernel; the device is still usable
 └── DeviceLostError            the device, or this process's context on it, is lost
 
 A message is one line: the fault, the value, its limit and the remedy.
@@ -15,11 +15,11 @@ A message is one line: the fault, the value, its limit and the remedy.
 
 
 class MicrobenchError(Exception):
-    """Something could not be done; the message is one line and complete."""
+    """An operation failed; the message is one complete line."""
 
 
 class UnsupportedError(MicrobenchError):
-    """An architecture lacks what a kernel needs."""
+    """An architecture lacks a feature that a kernel needs."""
 
 
 class CompileError(MicrobenchError):
@@ -27,7 +27,7 @@ class CompileError(MicrobenchError):
 
 
 class InspectionError(MicrobenchError):
-    """Machine code that is not what a kernel promises."""
+    """Machine code that differs from the kernel's declaration."""
 
 
 class LaunchError(MicrobenchError):
@@ -35,7 +35,7 @@ class LaunchError(MicrobenchError):
 
 
 class ResultError(MicrobenchError):
-    """A kernel's numerical result is not the right one."""
+    """A kernel's numerical result is wrong."""
 
 
 class DeviceMemoryError(MicrobenchError):
@@ -43,8 +43,8 @@ class DeviceMemoryError(MicrobenchError):
 
 
 class KernelFailedError(MicrobenchError):
-    """A kernel that the library or the device refused; the device can go on."""
+    """The library or the device refused a kernel; the device is still usable."""
 
 
 class DeviceLostError(MicrobenchError):
-    """The device, or this process's context on it, is lost; only a new process can go on."""
+    """The device, or this process's context on it, is lost; only a new process can use it again."""

@@ -1,12 +1,12 @@
-"""What a generated kernel is: its text, its buffers, its launch, its counted work and what must come out.
+"""Description of a generated kernel: its text, buffers, launch, counted work and expected machine code.
 
-A kernel is data.  Its PTX text is whole and readable; its buffers say how they are filled; its work is counted
+A kernel is data.  Its PTX text is complete and readable; its buffers declare their contents; its work is counted
 for one active thread and one turn of its loop, so that totals are products:
 
     total = work · active threads · iterations
 
-The runner asks `microbench.operands` for the contents of the buffers, passes `arguments` in their order,
-launches, and gives the results to `microbench.check`.
+The runner gets the contents of the buffers from `microbench.operands`, passes `arguments` in their order,
+launches the kernel, and passes the results to `microbench.check`.
 """
 
 import hashlib
@@ -24,10 +24,10 @@ ARCHITECTURES: Final = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "
 """Targets that the catalogue is compiled for."""
 
 OPTIMISATION_LEVELS: Final = ("O3", "O0")
-"""Levels of the assembler: O3 is what is measured, O0 a second point."""
+"""Levels of the assembler: O3 is the main one, O0 a second point."""
 
 WARP_LANES: Final = 32
-"""Threads of a warp, on every architecture here."""
+"""Threads of a warp on all architectures."""
 
 
 Pattern = Literal["zero", "constant", "random"]
@@ -37,7 +37,7 @@ Module = Literal["cuda", "sfu", "tensor", "shared", "l2", "dram", "none"]
 Buffers = Mapping[str, NDArray[Any]]
 
 SCALARS: Final = ("iterations", "active_lanes", "region_bytes", "region_mask")
-"""Arguments that are no buffers: 32-bit numbers of the launch."""
+"""Arguments that are not buffers: 32-bit numbers of the launch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,13 +61,13 @@ class Slot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buffer:
-    """Device memory that a kernel is given.
+    """Memory that a kernel uses.
 
-    A record of `slots` for each thread (`per="thread"`) or block, `records` of them; with `per="region"` as many as fill the
-    regions of all blocks, with `per="common"` those of one region that all share; with `per="launch"` just `records`.
-    With a `chase_stride` it holds u64 addresses instead: entry i of a region that of entry (i + stride), round and round.
-    `written` buffers start as zeros and are read back, except that those with `filled` start with their contents.  `location` is
-    where it lives: "device", "peer" (another GPU) or "host" (pinned).
+    A record of `slots` for each thread (`per="thread"`) or block, `records` of them; `per="region"`: as many as fill the
+    regions of all blocks; `per="common"`: those of one region that all blocks share; `per="launch"`: exactly `records`.
+    With a `chase_stride` it holds u64 addresses instead: entry i of a region holds the address of entry (i + stride), cyclically.
+    `written` buffers start as zeros, or with their contents if `filled`, and are read back.  `location` is "device", "peer" (another
+    GPU) or "host" (pinned).
     """
 
     name: str
@@ -82,10 +82,10 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What one active thread does in one turn of the loop.
+    """Work of one active thread in one turn of the loop.
 
-    `operations` counts the PTX instructions that it executes by name, loop control aside.  `bytes_moved` counts bytes that
-    the thread asks of a level, by level; `transactions` counts 128-byte (shared, l1) or 32-byte (l2, dram) transfers, each thread's share.
+    `operations` counts the executed PTX instructions by name, without loop control.  `bytes_moved` counts the requested bytes by level;
+    `transactions` counts 128-byte (shared, l1) or 32-byte (l2, dram) transfers, as each thread's share.
     `flop` counts arithmetic by precision, two for a fused multiply-add.
     """
 
@@ -97,13 +97,13 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """What the loop body must look like in machine code.
+    """Expected machine code of the loop body.
 
-    `opcodes` are names, prefixes up to a dot allowed ("FFMA" covers FFMA.FTZ), that do the counted work; `count` is their
-    number in one turn, between `fewest` and `most`.  `companions` may accompany them in any number (what breaks
-    an algebraic identity, or what a composite needs).  `calls` allows a CALL (slow path); `uniform` allows
+    `opcodes` are the names that do the counted work; a prefix up to a dot suffices ("FFMA" covers FFMA.FTZ).  `count` is their
+    number in one turn, between `fewest` and `most`.  `companions` may accompany them in any number (they break
+    an algebraic identity, or belong to a composite).  `calls` allows a CALL (slow path); `uniform` allows
     opcodes of the uniform datapath beyond loop control; `local` allows LDL and STL; `converges` allows the routines that the assembler
-    calls at O0 to bring a warp together.
+    calls at O0 to reconverge a warp.
     """
 
     opcodes: tuple[str, ...]
@@ -120,10 +120,9 @@ class Expectation:
 class Launch:
     """One way to run a kernel.
 
-    `active_lanes` of every warp do the work, the others leave at once.  `region_bytes` is the size of the data that each block walks, or
-    all of them share, a power of two (0 where a kernel walks none).  Blocks of a kernel with a `region_mask` take `regions` of them in
-    turn, a power of two (0: each has its own).  `low_confidence` marks the published single-thread mode, whose signal is below a sensor's
-    error.
+    `active_lanes` of every warp do the work, the others exit at once.  `region_bytes` is the size of the data that each block walks, or
+    that all blocks share, a power of two (0: no data).  Blocks of a kernel with a `region_mask` use `regions` of them in turn, a power of
+    two (0: each block has its own).  `low_confidence` marks the published single-thread mode, whose signal is below a sensor's error.
     """
 
     mode: Mode
@@ -166,7 +165,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Support:
-    """Which architectures can run a kernel: from `minimum` on, or those of `only`, without those of `lacking` (name → why)."""
+    """Architectures that can run a kernel: from `minimum` on, or those of `only`, without those of `lacking` (name → reason)."""
 
     minimum: str = "sm_75"
     only: tuple[str, ...] = ()
@@ -174,7 +173,7 @@ class Support:
     feature: str = ""
 
     def refusal(self, architecture: str) -> str:
-        """Why an architecture cannot run it; empty where it can."""
+        """Reason why an architecture cannot run the kernel; "" if it can."""
         if architecture in self.lacking:
             return self.lacking[architecture]
         if self.only and architecture not in self.only:
@@ -185,18 +184,18 @@ class Support:
 
 
 EVERYWHERE: Final = Support()
-"""No architecture of the catalogue is without it."""
+"""Support by all architectures of the catalogue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
     """One generated kernel.
 
-    `name` is unique in the catalogue and the name of its PTX entry.  `family` groups the variants of one thing (unroll factors, strides);
-    `instruction` is the PTX instruction or access that it prices, `module` the module that does the work, `level`
-    the memory level that its loop walks.  `text` is the entry, `declarations` what it needs at module scope.
-    `arguments` names buffers, whose addresses are passed, and SCALARS.  A result is right to `tolerance`, relative to the largest number
-    of its slot; at 0 bit for bit.  `block_threads` is the default block, `fixed_block` a block that may not be changed (with its shape).
+    `name` is unique in the catalogue and the name of its PTX entry.  `family` groups variants (unroll factors, strides);
+    `instruction` is the priced PTX instruction or access, `module` the module that does the work, `level`
+    the memory level of its loop.  `text` is the entry, `declarations` its text at module scope.
+    `arguments` names buffers, passed as addresses, and SCALARS.  Results are exact to `tolerance`, relative to the largest number
+    of the slot; 0 means bit for bit.  `block_threads` is the default block, `fixed_block` an unchangeable block with its shape.
     """
 
     name: str
@@ -221,15 +220,15 @@ class Kernel:
     min_region_bytes: int = 0
     residence: tuple[Literal["l1", "l2"], float] | None = None
     levels: ClassVar[tuple[str, ...]] = OPTIMISATION_LEVELS
-    """The cache that a launch's footprint is measured by, and the share (to stay in it) or multiple (to miss it) of its size."""
+    """The cache that sets a launch's footprint, and the share (to stay in it) or multiple (to miss it) of its size."""
 
     def refusal(self, architecture: str) -> str:
-        """Why an architecture cannot run this kernel, by name; empty where it can."""
+        """Reason with the kernel's name why an architecture cannot run it; "" if it can."""
         reason = self.support.refusal(architecture)
         return f"{self.name} cannot run on {architecture}: {reason}" if reason else ""
 
     def require(self, architecture: str) -> None:
-        """Raises UnsupportedError where the architecture cannot run this kernel."""
+        """Raise UnsupportedError if the architecture cannot run this kernel."""
         if reason := self.refusal(architecture):
             raise UnsupportedError(reason)
 
@@ -238,12 +237,12 @@ class Kernel:
         return hashlib.sha256(f"{self.declarations}\n{self.text}".encode()).hexdigest()
 
     def check_launch(self, pattern: Pattern = "random", seed: int = 1) -> Launch:
-        """The small launch whose result is verified: two blocks, three turns."""
+        """The small launch for the verification of results: two blocks, three turns."""
         return Launch(
             mode="full",
             grid=(2, 1, 1),
-            block=self.fixed_block or (128, 1, 1),  # threads of a block of such a launch, where a kernel does not fix its block
-            iterations=3,  # turns of the loop in a launch whose result is verified: the first, one in the middle, the last
+            block=self.fixed_block or (128, 1, 1),  # threads of a block, unless the kernel fixes its block
+            iterations=3,  # turns of the loop: the first, one in the middle, the last
             region_bytes=2 * self.min_region_bytes,
             pattern=pattern,
             seed=seed,
@@ -252,10 +251,10 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostLoad:
-    """A load without a kernel: nothing at all ("idle"), or copies by the copy engines between two places.
+    """A load without a kernel: idle, or copies by the copy engines between two places.
 
-    `origin` and `target` are "device", "peer" or "host" ("" for idle); `bytes_moved` is the size of one copy.  Groups and listings name
-    copies as they name kernels.
+    `origin` and `target` are "device", "peer" or "host" ("" for idle); `bytes_moved` is the size of one copy.  Groups and listings treat
+    copies like kernels.
     """
 
     name: str
@@ -273,17 +272,17 @@ class HostLoad:
 
     @property
     def level(self) -> str:
-        """What the data cross: "host", "peer", or "device" where they stay on the board."""
+        """Link of the data: "host", "peer", or "device" if they stay on the board."""
         ends = {self.origin, self.target} - {"device"}
         return ends.pop() if ends else "device"
 
     def refusal(self, _: str) -> str:
-        """Why an architecture cannot run it: never."""
+        """Reason why an architecture cannot run the load: always ""."""
         return ""
 
 
 def compute_capability(architecture: str) -> int:
-    """The number of an architecture name: 90 for sm_90 and sm_90a.  Raises UnsupportedError for a name that is none."""
+    """The number of an architecture name: 90 for sm_90 and sm_90a.  Raises UnsupportedError for an invalid name."""
     digits = architecture.removeprefix("sm_").rstrip("af")
     if not architecture.startswith("sm_") or not digits.isdecimal():
         raise UnsupportedError(f"{architecture!r} is no architecture; known are {', '.join(ARCHITECTURES)}")
@@ -292,14 +291,14 @@ def compute_capability(architecture: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedKernel:
-    """One launch, ready to run: what the library chose for an operator.
+    """One launch, ready to run: the library's choice for an operator.
 
-    `grid` and `block` are in CUDA's x, y, z order.  `tile_m`, `tile_n`, `tile_k`, `stages` are 0 where the
-    kernel has no such tile; `split_k` is 1 without splitting, 0 where that is not known.  `transpose` is the layout of the two inputs
-    (`microbench.layouts`, the natural one spelled out; "" where it has no meaning).  `buffer_sets` copies of the operands,
+    `grid` and `block` are in CUDA's x, y, z order.  `tile_m`, `tile_n`, `tile_k`, `stages` are 0 if the
+    kernel has no such tile; `split_k` is 1 without splitting, 0 if unknown.  `transpose` is the layout of the two inputs
+    (`microbench.layouts`, also for the natural one; "" without a meaning).  `buffer_sets` copies of the operands,
     `working_set_bytes` each, are used in turn: one for l2_state "warm", enough to displace the L2 between two uses for "cold".
-    Where nothing could tell which kernel ran, `kernel_name` is "", sizes are 0, and `untraced` says why.  `corrupted` says what was wrong
-    with the results of a trial launch ("" where they were right, or nothing was compared).
+    If no trace shows the kernel, `kernel_name` is "", sizes are 0, and `untraced` is the reason.  `corrupted` is the fault in
+    the results of a trial launch ("" if they are right or were not compared).
     """
 
     operator: Operator

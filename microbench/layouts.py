@@ -1,6 +1,6 @@
-"""How the two inputs of a matrix product lie in memory, as cuBLAS names it.
+"""Memory layouts of the two inputs of a matrix product, with cuBLAS's names.
 
-The product is C[m, n] = A[m, k] · B[k, n], all of it row by row.  A layout is two letters, of B and then of A:
+The product is C[m, n] = A[m, k] · B[k, n], all row-major.  A layout has two letters, for B and then for A:
 
     tn   B stored as [n, k] (the weights of a linear layer), A as [m, k]
     nn   B stored as [k, n], A as [m, k]
@@ -16,21 +16,21 @@ from microbench.errors import UnsupportedError
 LAYOUTS: Final = ("nn", "nt", "tn", "tt")
 
 ONLY_TN: Final = frozenset({"fp8"})
-"""Precisions that are multiplied in layout tn alone.  Source: cuBLAS manual, cublasLtMatmul, requirements of fp8 kernels; PyTorch,
-torch._scaled_mm, which wants its second operand column by column."""
+"""Precisions with layout tn only.  Source: cuBLAS manual, cublasLtMatmul, requirements of fp8 kernels; PyTorch, torch._scaled_mm, which
+needs a column-major second operand."""
 
 
 def natural_layout(operator: Operator) -> str:
-    """The layout in which a framework computes a product: weights lie as [outputs, inputs], activations as they came; "" for no product."""
+    """The layout of a product in a framework: weights are [outputs, inputs], activations keep their order; "" for other operators."""
     if operator.family != "gemm":
         return ""
     return "tn" if operator.operator == "linear" or operator.precision in ONLY_TN else "nn"
 
 
 def layout_of(operator: Operator, transpose: str) -> str:
-    """The layout that an operator runs in where `transpose` is asked for, "" for the natural one.
+    """The layout of an operator for a requested `transpose`; "" requests the natural one.
 
-    Raises UnsupportedError for a layout that is none, that this precision is not multiplied in, and for an operator that is no product.
+    Raises UnsupportedError for an unknown layout, a layout that this precision does not support, and an operator that is not a product.
     """
     where = f"{operator.family}.{operator.operator} in {operator.precision}"
     if not transpose:
@@ -45,5 +45,5 @@ def layout_of(operator: Operator, transpose: str) -> str:
 
 
 def other_layout(operator: Operator, transpose: str) -> str:
-    """A layout as something that tells a kernel from others: "" for the natural one, whether it was asked for or not."""
+    """A layout as part of a kernel's identity: "" for the natural one, requested or not."""
     return "" if transpose == natural_layout(operator) else transpose

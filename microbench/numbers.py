@@ -1,4 +1,4 @@
-"""Numbers as GPUs store them: halves, bfloats, fp8, packed into words; to and from float64."""
+"""Conversion between float64 and number formats of GPUs: halves, bfloats, fp8, packed into words."""
 
 from typing import Any, Final
 
@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from estimator.vocabulary.quantities import Array
 
-STORAGE: Final[dict[str, Any]] = {
+STORAGE: Final[dict[str, type[np.generic]]] = {
     "f16": np.uint16,
     "s32": np.int32,
     "f32": np.float32,
@@ -16,14 +16,14 @@ STORAGE: Final[dict[str, Any]] = {
     "f64": np.float64,
     **dict.fromkeys(("u32", "f16x2", "bf16x2", "u8x4", "s8x4", "s4x8", "b1x32", "e4m3x4", "e5m2x4"), np.uint32),
 }
-"""How a slot's kind lies in a record."""
+"""NumPy type of a slot's kind in a record."""
 
 VIEWED: Final[dict[str, Any]] = {"f16": np.float16, "f16x2": np.float16, "s8x4": np.int8, "u8x4": np.uint8}
-"""Kinds that are arrays of a type of NumPy's."""
+"""Kinds that are arrays of a NumPy type."""
 
 
 def _widened(words: NDArray[Any]) -> Array:
-    """As float64, a signalling NaN made a quiet one."""
+    """The numbers as float64, with quiet NaNs for signalling ones."""
     with np.errstate(invalid="ignore"):
         values = words.astype(np.float64)
     return np.where(np.isnan(values), np.nan, values)
@@ -78,7 +78,7 @@ def encode(values: Array, kind: str) -> NDArray[Any]:
 
 
 def nearest_codes(values: Array, kind: str) -> NDArray[Any]:
-    """float64 → the codes of a kind of CODED, in one rounding to nearest, ties to even; beyond the largest number, the largest."""
+    """float64 → the codes of a kind of CODED, rounded once to nearest, ties to even, and limited to the largest number."""
     storage, table = CODED[kind]
     finite = table[np.isfinite(table)]
     size = np.minimum(np.abs(values), finite[-1])

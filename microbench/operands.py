@@ -1,4 +1,4 @@
-"""What a kernel's buffers hold: by pattern and seed, the same on every host."""
+"""Contents of a kernel's buffers, from pattern and seed, the same on every host."""
 
 import zlib
 from typing import Any
@@ -23,7 +23,7 @@ def record_type(buffer: Buffer) -> np.dtype[np.void]:
 
 
 def buffer_records(buffer: Buffer, launch: Launch) -> int:
-    """Records that a launch needs of a buffer.  Raises LaunchError where a region is not whole records."""
+    """Number of records of a buffer in a launch.  Raises LaunchError if a region does not hold whole records."""
     match buffer.per:
         case "thread":
             return launch.threads * buffer.records
@@ -45,9 +45,9 @@ def buffer_bytes(kernel: Kernel, launch: Launch, location: str = "") -> int:
 
 
 def contents(buffer: Buffer, launch: Launch, address: int = 0) -> NDArray[Any]:
-    """The records that a buffer starts with, shape (records,).
+    """The initial records of a buffer, shape (records,).
 
-    `address` is where it lies on the device: chases hold addresses.  Written buffers are zeros unless they are `filled`.
+    `address` is its address on the device, for chases, which hold addresses.  Written buffers are zeros unless they are `filled`.
     """
     count = buffer_records(buffer, launch)
     if buffer.chase_stride:
@@ -72,7 +72,7 @@ def chase_addresses(region_bytes: int, regions: int, stride_entries: int, addres
 
 
 def argument_value(name: str, launch: Launch) -> int:
-    """The number that a launch passes for an argument that is no buffer: one of `microbench.kernel.SCALARS`."""
+    """The number that a launch passes for one of `microbench.kernel.SCALARS`."""
     return (launch.regions or 1 << 32) - 1 if name == "region_mask" else int(getattr(launch, name))
 
 
@@ -95,7 +95,7 @@ def _column(slot: Slot, count: int, launch: Launch, generator: np.random.Generat
 
 
 def _whole(slot: Slot, numbers: Array, generator: np.random.Generator, random: bool) -> NDArray[Any]:
-    """Whole numbers of the range; wide ranges get all their bits at random, not those of a float64 alone."""
+    """Whole numbers in the slot's range; wide ranges get random bits, because a float64 has too few."""
     storage = STORAGE[slot.kind]
     if random:
         drawn_as = np.int64 if slot.kind[0] == "s" else np.uint64

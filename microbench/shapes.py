@@ -1,6 +1,6 @@
 """Kernels to run: seeded, stratified draws from ranges of shapes.
 
-Every field of a group is stratified by itself (a Latin hypercube in the logarithm), so that a group of n kernels
+Every field of a group is stratified separately (a Latin hypercube in the logarithm), so that a group of n kernels
 has one value in each n-th part of every range.
 """
 
@@ -18,7 +18,7 @@ from microbench.sizing import operator_bytes, operator_flop
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRange:
-    """From `low` to `high`, uniform in the logarithm, rounded to `multiple` but for a share `ragged` of the draws."""
+    """Values from `low` to `high`, uniform in the logarithm, rounded to `multiple` except for a share `ragged` of the draws."""
 
     low: float
     high: float
@@ -35,7 +35,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Derived:
-    """Another field's value times one of `times`, divided by one of `divide`, rounded down, at least `least`."""
+    """Value of another field times one of `times`, divided by one of `divide`, rounded down, at least `least`."""
 
     of: str
     times: tuple[float, ...] = (1.0,)
@@ -44,16 +44,16 @@ class Derived:
 
 
 ShapeRule = LogRange | Choice | Derived
-"""How a shape field is drawn."""
+"""Rule for the draws of a shape field."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelGroup:
-    """Kernels of one operator and precision: how many, in which L2 state, with which shapes.
+    """Kernels of one operator and precision: their number, L2 state and shapes.
 
-    Every one of a group of matrix products runs in each layout of `transpose` (`microbench.layouts`), in the natural one where it is empty.
-    `precision` may list alternatives joined by "|": the first that the board runs.  `max_bytes` and `max_flop`
-    bound a kernel, `min_bytes` keeps out what is all launch.
+    Each matrix product of a group runs in all layouts of `transpose` (`microbench.layouts`), in the natural one if it is empty.
+    `precision` may list alternatives joined by "|"; the first one that the board supports is used.  `max_bytes` and `max_flop`
+    limit a kernel; `min_bytes` excludes kernels that launch time dominates.
     """
 
     family: str
@@ -72,14 +72,14 @@ class KernelGroup:
 
     @property
     def precisions(self) -> tuple[str, ...]:
-        """The alternatives, first choice first."""
+        """The alternatives, the first choice first."""
         return tuple(self.precision.split("|"))
 
 
 def draw_operators(group: KernelGroup, precision: str, random: np.random.Generator) -> list[Operator]:
     """`count` different operators of a group, in random order.
 
-    Raises WorkloadError for a group whose rules make no operator, or whose limits leave fewer than `count`.
+    Raises WorkloadError for a group whose rules give no operator, or whose limits leave fewer than `count`.
     """
     dimensions = 2 * len(FAMILY_FIELDS[group.family])
     drawn: dict[Operator, None] = {}
@@ -105,7 +105,7 @@ def _latin_hypercube(count: int, dimensions: int, random: np.random.Generator) -
 
 
 def _operator(group: KernelGroup, precision: str, place: Array) -> Operator | None:
-    """The operator at a place of the unit cube; None where the limits leave it out."""
+    """The operator at a place of the unit cube; None if the limits exclude it."""
     fields = FAMILY_FIELDS[group.family]
     values: dict[str, float] = {}
     pending = [(name, group.shape[name], place[2 * i], place[2 * i + 1]) for i, name in enumerate(fields)]
@@ -133,7 +133,7 @@ def _operator(group: KernelGroup, precision: str, place: Array) -> Operator | No
 
 
 def _value(rule: ShapeRule, place: float, fine: float, values: Mapping[str, float]) -> float:
-    """A field's value; `place` stratifies it, `fine` decides what is left to chance."""
+    """A field's value; `place` stratifies it, `fine` is its random part."""
     match rule:
         case LogRange():
             raw = rule.low * (rule.high / rule.low) ** place

@@ -1,6 +1,4 @@
-"""How much to run: launches that fill a window, graphs that hide what a launch costs the host, copies of the operands that
-displace the L2, blocks that fit on an SM, and the work of an operator, to keep it within limits.
-"""
+"""Sizes of runs: launches in a window, launches in a graph, copies of operands, resident blocks, and the work of an operator."""
 
 import math
 from typing import Final
@@ -10,58 +8,50 @@ from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
 from estimator.vocabulary.workload import Operator, conv_output_size
 from microbench.kernel import WARP_LANES
 
-GRAPH_BELOW_HOST_COSTS: Final = 20.0
-"""A kernel shorter than this many host launches is launched from graphs: a busy host may then lag without a gap on the device."""
-
 GRAPH_S: Final = 2e-3
-"""Device time of one graph [s]: long against its own launch (about 10 µs), short against the windows of sensors."""
+"""Device time of one graph [s]: long compared with its own launch (about 10 µs), short compared with the windows of sensors."""
 
 
 SMALLEST_GRAPH: Final = 8
-"""Fewer launches gain nothing: launching a graph costs the host about as much as a kernel or two."""
+"""Least launches in a graph; launching a graph costs the host about as much as one or two kernels."""
 
 MOST_GRAPH_NODES: Final = 4096
-"""Launches in one graph; instantiating a node costs the host about as much as launching it."""
+"""Most launches in one graph; instantiating a node costs the host about as much as launching it."""
 
 DISPLACING_L2_SIZES: Final = 2.0
-"""Cold operands rotate through this many times the L2: an old line is gone before its turn comes again."""
+"""Size of all cold operands as a multiple of the L2, so that an old line is displaced before its next use."""
 
 MOST_BUFFER_SETS: Final = 4096
-"""Copies of the operands that a run rotates through; so many of less than 30 kB do not displace an L2 of 60 MB."""
+"""Most copies of the operands in a run; this many of less than 30 kB do not displace an L2 of 60 MB."""
 
 REGISTERS_PER_ALLOCATION: Final = 256
-"""Registers are handed out to a warp in units of this many.  Source: CUDA occupancy calculator, compute capability 3.0 on."""
+"""Allocation unit of a warp's registers.  Source: CUDA occupancy calculator, compute capability 3.0 on."""
 
 SUB_PARTITIONS: Final = 4
 """Schedulers of an SM, each with a quarter of its registers and warps.  Source: CUDA occupancy calculator."""
-
-SHARED_BYTES_PER_ALLOCATION: Final[dict[bool, int]] = {False: 256, True: 128}
-"""Unit in which shared memory is handed out before and from compute capability 8.0 on [byte].  Source: CUDA occupancy calculator."""
-
-RESERVED_SHARED_BYTES: Final = 1024
-"""Shared memory that the system keeps for each block from compute capability 8.0 on [byte].  Source: CUDA programming guide."""
 
 
 def launches_for(window_s: float, launch_s: float) -> int:
     """Launches of `launch_s` each that last at least `window_s`.  Raises ValueError for times that are not positive."""
     if not (0.0 < launch_s < math.inf and 0.0 < window_s < math.inf):
         raise ValueError(f"a window of {window_s!r} s and launches of {launch_s!r} s: both must be positive and finite")
-    return min(50_000_000, max(3, math.ceil(window_s / launch_s)))  # fewer launches say nothing about their spread
+    return min(50_000_000, max(3, math.ceil(window_s / launch_s)))  # fewer launches do not show their scatter
 
 
 def graph_launches(launch_s: float, host_launch_s: float, buffer_sets: int) -> int:
-    """Launches in one graph for a kernel of `launch_s`; 1 where it is long enough to be launched one by one.
+    """Launches in one graph for a kernel of `launch_s`; 1 if it is long enough for single launches.
 
-    A multiple of `buffer_sets`, so that a graph rotates through all of them.
+    The number is a multiple of `buffer_sets`, so that a graph rotates through all of them.
     """
-    if launch_s >= GRAPH_BELOW_HOST_COSTS * host_launch_s:
+    # A kernel shorter than 20 host launches is launched from graphs: a busy host may then lag without a gap on the device.
+    if launch_s >= 20.0 * host_launch_s:
         return 1
     wanted = min(MOST_GRAPH_NODES, max(1, math.ceil(GRAPH_S / max(launch_s, GRAPH_S / MOST_GRAPH_NODES))))
     return -(-wanted // buffer_sets) * buffer_sets
 
 
 def graph_ladder(launches: int, buffer_sets: int) -> tuple[int, ...]:
-    """Sizes of the graphs from which any number of launches is put together, descending: `launches` and ever smaller ones.
+    """Sizes of the graphs that together form any number of launches, descending: `launches` and smaller ones.
 
     Each is a multiple of `buffer_sets`.  Empty for a kernel that is launched one by one.
     """
@@ -70,7 +60,7 @@ def graph_ladder(launches: int, buffer_sets: int) -> tuple[int, ...]:
     smallest = -(-SMALLEST_GRAPH // buffer_sets) * buffer_sets
     sizes = [launches]
     while sizes[-1] > smallest:
-        smaller = -(-(sizes[-1] // 16) // buffer_sets) * buffer_sets  # each smaller graph has this many times fewer launches
+        smaller = -(-(sizes[-1] // 16) // buffer_sets) * buffer_sets  # each smaller graph has 16 times fewer launches
         sizes.append(max(smallest, smaller))
     return tuple(sizes)
 
@@ -78,7 +68,7 @@ def graph_ladder(launches: int, buffer_sets: int) -> tuple[int, ...]:
 def segment_launches(launches: int, segments: int, buffer_sets: int = 1) -> tuple[int, ...]:
     """`launches` divided into at most `segments` parts, none of them empty, that differ by `buffer_sets` at most.
 
-    All but the last are multiples of `buffer_sets`, so that each begins with the first set; the last takes what is left over.
+    All but the last are multiples of `buffer_sets`, so that each begins with the first set; the last takes the remainder.
     """
     turns, rest = divmod(launches, buffer_sets)
     if not turns:
@@ -91,12 +81,12 @@ def segment_launches(launches: int, segments: int, buffer_sets: int = 1) -> tupl
 
 
 def displacing_sets(working_set_bytes: float, l2_bytes: float) -> int:
-    """Copies of the operands with which every launch finds the L2 displaced; MOST_BUFFER_SETS + 1 or more: too many to try."""
+    """Copies of the operands that displace the L2 between two uses; MOST_BUFFER_SETS + 1 or more: too many."""
     return 1 + math.ceil(DISPLACING_L2_SIZES * l2_bytes / max(working_set_bytes, 1.0))
 
 
 def operator_flop(operator: Operator) -> float:
-    """Arithmetic of one launch [flop], from the shape alone; one operation per number where none is defined."""
+    """Arithmetic of one launch [flop], from the shape; one operation per number if none is defined."""
     match operator.family:
         case "gemm":
             return 2.0 * operator["batch"] * operator["m"] * operator["n"] * operator["k"]
@@ -157,9 +147,9 @@ def _output_positions(operator: Operator) -> float:
 
 
 def resident_blocks(gpu: GpuSpec, threads: int, registers_per_thread: int, shared_bytes: int) -> int:
-    """Blocks of `threads` that an SM holds at once; 0 where not even one fits.
+    """Blocks of `threads` that an SM holds at once; 0 if not even one fits.
 
-    `shared_bytes` of a block, static and dynamic, without what the system reserves.  A register count of 0 is not known, and sets no limit.
+    `shared_bytes` of a block is static and dynamic memory without the system's reserve.  A register count of 0 is unknown and no limit.
     """
     if not 1 <= threads <= 1024:
         return 0
@@ -172,7 +162,9 @@ def resident_blocks(gpu: GpuSpec, threads: int, registers_per_thread: int, share
         warps_held = SUB_PARTITIONS * (gpu.registers_per_sm // SUB_PARTITIONS // per_warp)
         limits.append(warps_held // warps)
     if shared_bytes or modern:
-        unit = SHARED_BYTES_PER_ALLOCATION[modern]
-        per_block = -(-(shared_bytes + (RESERVED_SHARED_BYTES if modern else 0)) // unit) * unit
+        # Unit in which shared memory is handed out, and what the system keeps for each block [byte].  Source: CUDA occupancy calculator and
+        # programming guide.
+        unit = 128 if modern else 256
+        per_block = -(-(shared_bytes + (1024 if modern else 0)) // unit) * unit
         limits.append(int(gpu.shared_bytes_per_sm // per_block))
     return min(limits)

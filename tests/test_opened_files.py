@@ -73,9 +73,7 @@ ALLOWED = Counter(
         ("collector/pmd/recording_files.py", "loadtxt"): 1,  # lines
         ("collector/recordings/columns.py", "read_csv"): 1,  # bytes
         ("collector/replay/recording.py", "open"): 1,  # gzip, of a stream
-        ("fitter/bundle/export.py", "read_text"): 3,  # the source tree that this program runs from
         ("fitter/instructions/published.py", "read_text"): 1,  # data of the package
-        ("fitter/release/release.py", "open"): 1,  # a folder, to sync it
         ("fitter/rows/tables.py", "read_csv"): 1,  # bytes
         ("microbench/families/rows.py", "read_text"): 1,  # data of the package
         ("microbench/families/templates.py", "read_text"): 1,  # data of the package

@@ -1,1 +1,1 @@
-"""Campaigns: what is measured, in which order, how often, and what becomes of each run."""
+"""Campaigns: the measured kernels, their order, their repeats, and the result of each run."""

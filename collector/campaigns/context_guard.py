@@ -1,8 +1,8 @@
-"""Kernels that killed the context: remembered on disk, passed over by the run that goes on.
+"""Kernels that killed the context: remembered on disk, skipped by the resumed run.
 
-A kernel that reads a stray address or crashes its library takes the whole process's context with it, sometimes the process.  So the
-name of every kernel that has never finished is on disk before it is launched.  If an error of the board ends its run it is on the list at
-once; if the process just disappeared, it is tried once more before it is.
+A kernel that reads an invalid address or crashes its library ends the whole process's context, sometimes the process.  So the
+name of every kernel that has never finished is on disk before its launch.  If an error of the board ends the run, the kernel is on the
+list at once; if the process just disappeared, the kernel is tried once more before it is listed.
 """
 
 import json
@@ -27,12 +27,12 @@ Result = TypeVar("Result")
 
 SUFFIX: Final = ".killers.json"
 SILENT_ENDS: Final = 2
-"""A process that ends without a word may have been stopped from outside; twice at the same kernel is no chance."""
+"""Number of process ends without a message at which a kernel counts as the cause: a single one may have been stopped from outside."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspect:
-    """A kernel under suspicion: its name, how often a process ended in it, and what was said ("" where nothing was)."""
+    """A kernel under suspicion: its name, how often a process ended in it, and the error message ("" without one)."""
 
     name: str
     ends: int = 0
@@ -40,13 +40,13 @@ class Suspect:
 
     @property
     def kills(self) -> bool:
-        """Whether it is not tried again."""
+        """Whether the kernel is not tried again."""
         return bool(self.said) or self.ends >= SILENT_ENDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Killers:
-    """The list beside a dataset: kernels under suspicion, and the one that is about to run ("" for none)."""
+    """The list beside a dataset: kernels under suspicion, and the kernel that is about to run ("" without one)."""
 
     running: str
     kernels: tuple[Suspect, ...]
@@ -54,15 +54,15 @@ class Killers:
 
 
 def killers_path(output: Path) -> Path:
-    """The list beside a dataset."""
+    """Path of the list beside a dataset."""
     return output.with_name(output.name + SUFFIX)
 
 
 @contextmanager
 def guarded_bench(bench: Bench, output: Path) -> Iterator[Bench]:
-    """The same bench, its runner guarded with the list beside `output`; a recording and a simulated board that plants no kill need none.
+    """The same bench with a runner guarded by the list beside `output`.
 
-    Raises CampaignError for a list that is damaged.
+    A recording, or a simulated board that plants no kill, is not guarded.  Raises CampaignError for a damaged list.
     """
     if bench.word.startswith(REPLAYED) or (bench.simulated and not planted_kills(bench.word)):
         yield bench
@@ -75,14 +75,14 @@ def guarded_bench(bench: Bench, output: Path) -> Iterator[Bench]:
 
 
 def planted_kills(word: str) -> str:
-    """The kernels that a simulated board dies of."""
+    """The kernels that end a simulated board's context."""
     return load_board(word.removeprefix(SIMULATED)).faults.kills if word.startswith(SIMULATED) else ""
 
 
 class GuardedRunner:
     """A runner that keeps the list; implements KernelRunner.
 
-    Kernels on the list raise RunnerError when they are prepared, so that a campaign counts and names them and goes on.
+    Kernels on the list raise RunnerError when they are prepared, so that a campaign counts and names them and continues.
     """
 
     def __init__(self, runner: KernelRunner, path: Path) -> None:
@@ -103,32 +103,32 @@ class GuardedRunner:
             self._write("")
 
     def supports(self, operator: Operator, transpose: str = "") -> bool:
-        """Whether `prepare` would accept the operator; a kernel on the list is known, and refused only when it is prepared."""
+        """Whether `prepare` would accept the operator; a kernel on the list is known, and rejected only when it is prepared."""
         return self._runner.supports(operator, transpose)
 
     def prepare(self, operator: Operator, l2_state: str = "warm", transpose: str = "") -> PreparedKernel:
-        """The kernel for an operator.  Raises RunnerError for one on the list, and what the runner raises."""
+        """The kernel for an operator.  Raises RunnerError for one on the list, and the errors of the runner."""
         name = _operator_name(operator, l2_state, transpose)
         return self._guarded(name, lambda: self._runner.prepare(operator, l2_state, transpose))
 
     def prepare_generated(self, load: GeneratedLoad | CopyLoad) -> PreparedKernel:
-        """A generated kernel or a copy.  Raises RunnerError for one on the list, and what the runner raises."""
+        """A generated kernel or a copy.  Raises RunnerError for one on the list, and the errors of the runner."""
         name = load.host.name if isinstance(load, CopyLoad) else load.kernel.name
         return self._guarded(name, lambda: self._runner.prepare_generated(load))
 
     def run(self, prepared: PreparedKernel, launches: int) -> LaunchRecord:
-        """Launches a kernel.  Raises what the runner raises."""
+        """Launches a kernel.  Raises the errors of the runner."""
         name = prepared.kernel_name if prepared.library in ("generated", "copy engine") else ""
         name = name or _operator_name(prepared.operator, prepared.l2_state, prepared.transpose)
         return self._guarded(name, lambda: self._runner.run(prepared, launches), ran=True)
 
     def clear(self) -> None:
-        """Takes the suspicion from the kernel that was about to run: the program goes on, or ends in an orderly way."""
+        """Removes the suspicion from the kernel that was about to run: the program continues, or ends in order."""
         if self._running:
             self._write("")
 
     def _guarded(self, name: str, work: Callable[[], Result], *, ran: bool = False) -> Result:
-        """Does what may kill the context, its name on disk from its preparation to the end of its first run."""
+        """Does work that may end the context, with its name on disk from its preparation to the end of its first run."""
         known = self._known.get(name)
         if known is not None and known.kills:
             why = f"it broke the context before ({known.said})" if known.said else f"{known.ends} processes ended while it ran"
@@ -153,7 +153,7 @@ class GuardedRunner:
         return result
 
     def _write(self, running: str) -> None:
-        """The list, and the kernel that is about to run, on disk; no file where there is nothing to say."""
+        """Writes the list, and the kernel that is about to run, to disk; removes the file if both are empty."""
         self._running = running
         try:
             if not running and not self._known:
@@ -166,7 +166,7 @@ class GuardedRunner:
 
 
 def _operator_name(operator: Operator, l2_state: str, transpose: str) -> str:
-    """A kernel as the list names it; a layout stands there where it is not the natural one."""
+    """A kernel's name on the list; it includes a layout other than the natural one."""
     shape = " ".join(f"{name}={value:g}" for name, value in operator.named_shape().items())
     parts = (f"{operator.family}.{operator.operator}", operator.precision, operator.precision_out, operator.precision_kv)
     words = [part for part in parts if part] + (["cuda-cores"] if operator.cuda_cores else [])

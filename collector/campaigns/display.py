@@ -50,7 +50,7 @@ def plan_lines(bench: Bench, spec: CampaignSpec, plan: CampaignPlan) -> list[str
 
 
 def choice_text(choice: Choice) -> str:
-    """The part of a campaign that a budget is spent on."""
+    """The part of a campaign that a budget covers."""
     text = f"{choice.rows} of {choice.of} rows at random for {duration_text(choice.budget_s)}"
     if choice.timed:
         text += f"; {choice.timed} are only timed, power is measured of {choice.rows - choice.timed}"
@@ -74,7 +74,7 @@ def row_line(row: Row) -> str:
 
 
 def outcome_document(outcome: CampaignOutcome, part: str = "") -> dict[str, object]:
-    """An outcome as plain data; `part` names what was written where that is a part of a larger dataset."""
+    """An outcome as plain data; `part` names the written part of a larger dataset."""
     return {
         "dataset": part or str(outcome.output),
         "rows": outcome.rows,
@@ -91,7 +91,7 @@ def outcome_document(outcome: CampaignOutcome, part: str = "") -> dict[str, obje
 
 
 def outcome_lines(outcome: CampaignOutcome, simulated: bool, part: str = "", root: str = "") -> list[str]:
-    """An outcome for people, with the next command; `part` of a larger dataset at `root` where those are named."""
+    """An outcome for people, with the next command; `part` names a part of a larger dataset at `root`."""
     if root and not part:
         return [f"{root}: all {outcome.planned} rows are there already", f"next: fit {root}"]
     notes = f", {outcome.kept} of them from before" if outcome.kept else ""
@@ -112,14 +112,14 @@ def outcome_lines(outcome: CampaignOutcome, simulated: bool, part: str = "", roo
 
 
 def duration_text(seconds: float) -> str:
-    """A time in the units that people use."""
+    """A time in a readable unit."""
     if seconds < 120.0:
         return f"{seconds:.0f} s"
     return f"{seconds / 60.0:.0f} min" if seconds < 7200.0 else f"{seconds / 3600.0:.1f} h"
 
 
 def _energy(about_j: float, most_j: float) -> str:
-    """Energy in the unit of the bill."""
+    """Energy in kWh."""
     if not most_j < math.inf:
         return "not known: the board's power limit cannot be read"
     return f"about {about_j / 3.6e6:.2g} kWh, {most_j / 3.6e6:.2g} kWh at most"

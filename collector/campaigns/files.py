@@ -1,4 +1,4 @@
-"""Campaign files: what a campaign measures and how, each key declared once with its limits and unit."""
+"""Campaign files: measured kernels and settings, each key declared once with its limits and unit."""
 
 import hashlib
 import json
@@ -39,11 +39,11 @@ Share = Annotated[float, Span(0, 1)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasurementSettings:
-    """How a kernel is measured.
+    """Settings for measuring a kernel.
 
     At least `updates` whole sensor updates and `window_s` seconds, after at least `settle_s` of the same load;
-    before, `gap_s` at rest (`idle_s` where the point asks for its idle power) and a ranging run of `ranging_s`.
-    `max_temperature_c` is the hottest that is normal.
+    before, `gap_s` at rest (`idle_s` if the point requests its idle power) and a ranging run of `ranging_s`.
+    `max_temperature_c` is the hottest normal temperature.
     """
 
     updates: Annotated[int, Span(4, 10_000, "sensor updates")] = 20
@@ -55,7 +55,7 @@ class MeasurementSettings:
     max_temperature_c: Annotated[float, Span(20, 120, "degree Celsius")] = 85.0
 
     def planned_window_s(self, calibration: SensorCalibration) -> float:
-        """Span of the settled window that a run is planned for [s]."""
+        """Planned span of the settled window of a run [s]."""
         return max(self.window_s, (self.updates + 1) * update_period_s(calibration))
 
     def planned_run_s(self, calibration: SensorCalibration) -> float:
@@ -69,17 +69,15 @@ class MeasurementSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CampaignSpec:
-    """What a campaign measures and how.
+    """Kernels and settings of a campaign.
 
-    `warmup_s` of load at the start.  Idle power at each clock from
-    `idle_window_s` after `idle_settle_s` of rest;
-    `kernels_per_block` kernels in a row at one clock before the next clock takes its turn; all `anchors` again
-    after every `anchor_every` rows (0: never), to show drift.  `every_clock_share` of the kernels run at every clock, each
-    of the others at one, as many at one clock as at another: rows cost time, and a new shape tells more than a known one
-    at another clock.  A kernel whose row is doubtful for what passes (a throttled board, drift, another process) is measured again at
-    the end, `retries` times at most.
-    `instructions` are groups of generated kernels, each of which runs at every clock.  `attention` is the backend of PyTorch that computes
-    attention on a real board.  `digest` identifies the content.
+    `warmup_s` of load at the start.  Idle power at each clock comes from `idle_window_s` after `idle_settle_s` of rest.
+    `kernels_per_block` kernels run in a row at one clock before the next clock; all `anchors` run again after every `anchor_every` rows (0:
+    never), to show drift.  `every_clock_share` of the kernels run at every clock, each of the others at one, evenly over the clocks: rows
+    cost time, and a new shape gives more information than a known one at another clock.  A kernel whose row has a passing doubt (a
+    throttled board, drift, another process) is measured again at the end, at most `retries` times.  `instructions` are groups of generated
+    kernels, each run at every clock.  `attention` is the backend of PyTorch that computes attention on a real board.  `digest` identifies
+    the content.
     """
 
     name: Text
@@ -100,14 +98,14 @@ class CampaignSpec:
 
 
 def campaign_names() -> tuple[str, ...]:
-    """Names of the campaigns that are shipped, sorted."""
+    """Names of the shipped campaigns, sorted."""
     return resource_names("campaigns", ".toml")
 
 
 def load_campaign(name_or_path: str) -> CampaignSpec:
     """A campaign by its name, or from a TOML file (text that ends in `.toml` or holds a path separator).
 
-    Raises CampaignError for an unknown name, an unreadable file, an unknown key and a figure that cannot be.
+    Raises CampaignError for an unknown name, an unreadable file, an unknown key and an impossible figure.
     """
     path = Path(name_or_path)
     if not (name_or_path.endswith(".toml") or "/" in name_or_path):
@@ -152,7 +150,7 @@ def _each(values: Table, key: str, build: Callable[[Table], Built]) -> tuple[Bui
 
 
 def _anchor(item: Table) -> Operator:
-    """An operator given in full."""
+    """An operator with all its fields given."""
     details = dict(item)
     family, operator, precision = (read(Text, details.pop(key, None), key) for key in ("family", "operator", "precision"))
     return make_operator(family, operator, precision.split("|")[0], **details)
@@ -188,6 +186,8 @@ def _group(item: Table) -> KernelGroup:
         for word in words:
             _word({name: word}, name, known)
     for name, rule in group.shape.items():
+        if any(getattr(rule, field, True) == () for field in ("values", "times", "divide")):
+            raise FaultError("must not have an empty list", "shape", name)
         if isinstance(rule, Derived) and (rule.of not in shape or min(rule.divide) <= 0):
             raise FaultError(f"needs another field as `of` ({', '.join(shape)}), and to `divide` by numbers above 0", "shape", name)
         if isinstance(rule, LogRange) and not (0 < rule.low <= rule.high and rule.multiple >= 1 and 0 <= rule.ragged <= 1):
@@ -196,7 +196,7 @@ def _group(item: Table) -> KernelGroup:
 
 
 def _rule(value: Any) -> Any:
-    """How a shape field is drawn, as a table: a number, a list of numbers and another field's name stand for one."""
+    """Rule for drawing a shape field, as a table: a number, a list of numbers and another field's name are short forms."""
     if isinstance(value, str):
         return {"of": value}
     return value if isinstance(value, Mapping) else {"values": list(value) if isinstance(value, tuple) else [value]}
@@ -219,4 +219,4 @@ def _loads(item: Table) -> LoadGroup:
 
 
 LISTS: Final[dict[str, Callable[[Table], Any]]] = {"anchors": _anchor, "kernels": _group, "instructions": _loads}
-"""Lists of tables in a campaign's file, and what builds one from its table."""
+"""Lists of tables in a campaign's file, and the function that builds an entry from its table."""

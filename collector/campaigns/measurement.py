@@ -1,4 +1,4 @@
-"""One kernel at one operating point: run it for as long as the sensor needs, and make a row of it."""
+"""One kernel at one operating point: run it long enough for the sensor, and make a row of it."""
 
 import json
 from dataclasses import dataclass
@@ -22,9 +22,9 @@ from microbench.sizing import launches_for
 Load = GeneratedLoad | CopyLoad
 
 TIMED_RUN_S: Final = 0.1
-"""Length of the run of a point that is only timed: a hundred times the resolution of the clocks that time it [s]."""
+"""Length of a time-only run: a hundred times the resolution of the clocks that time it [s]."""
 TIMED_GAP_S: Final = 0.05
-"""Rest before it: no power has to fall back to that of rest [s]."""
+"""Rest before such a run: power need not fall back to rest [s]."""
 POWER_COLUMNS: Final = ("power_raw_w", "power_w", "power_std_w", "energy_j", "energy_std_j", "energy_counter_j", "window_s")
 POWER_DOUBTS: Final = frozenset(
     {
@@ -32,16 +32,16 @@ POWER_DOUBTS: Final = frozenset(
         "counter_absurd",
     }
 )  # fmt: skip
-"""Doubts about power or energy, which the row of a point that is only timed does not have."""
+"""Doubts about power or energy, which the row of a time-only point does not have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
     """A kernel at an operating point; `sm_clock_mhz` None leaves the clock alone.  `row_id` names the result.
 
-    With `idle_before` the board rests before it long enough to tell its power at rest.  `load` is a generated kernel or a copy, which then
-    runs in place of a library's; `operator` names it.  An `anchor` is repeated all through a campaign to show drift;
-    of a point that is `timed_only` no power is measured.  `transpose` is the layout of a matrix product's inputs, "" the natural one.
+    With `idle_before` the board rests before it long enough to measure its power at rest.  `load` is a generated kernel or a copy, which
+    then replaces a library's kernel; `operator` names it.  An `anchor` is repeated throughout a campaign to show drift; a `timed_only`
+    point has no power measurement.  `transpose` is the layout of a matrix product's inputs, "" the natural one.
     """
 
     row_id: str
@@ -60,9 +60,9 @@ class Point:
 def measure_traced(
     bench: Bench, sampler: Sampler, point: Point, settings: MeasurementSettings, calibration: SensorCalibration
 ) -> tuple[Row, tuple[TraceRecord, ...]]:
-    """Run a kernel at the clock that is set: its row, and its traces: the run, and the rest before it where its power was asked for.
+    """Row and traces of a kernel run at the current clock; the traces are the run, and the rest before it if its power was requested.
 
-    Doubts stand in the row's flags; nothing is raised for bad data.  Raises RunnerError where the kernel cannot run, DeviceError where
+    Doubts are in the row's flags; bad data raise no error.  Raises RunnerError if the kernel cannot run, DeviceError if
     the board fails.
     """
     prepared, state, traces = _run(bench, sampler, point, settings, calibration)
@@ -154,7 +154,7 @@ def ranged_launch_s(bench: Bench, prepared: PreparedKernel, ranging_s: float) ->
 
 
 def _kernel_columns(prepared: PreparedKernel) -> Row:
-    """What the library chose; zeros that mean "none" become null."""
+    """Columns of the kernel that the library chose; zeros that mean "none" become null."""
     plain = ("library", "kernel_name", "registers_per_thread", "blocks_per_sm", "tile_m", "tile_n", "tile_k", "stages", "transpose")
     return {
         **{name: getattr(prepared, name) or None for name in plain},

@@ -1,6 +1,6 @@
-"""What came of a run: its traces and a sensor's calibration into power, time and energy, with every doubt flagged.
+"""Power, time and energy of a run from its traces and a sensor's calibration, with every doubt flagged.
 
-A row of a campaign and a row that is worked out again from kept traces come from this one function.
+This one function makes a row of a campaign and a row recomputed from kept traces.
 """
 
 import math
@@ -21,16 +21,19 @@ from collector.sensing.steady import SteadyPower, settle_time_s, steady_power, u
 from estimator.vocabulary.quantities import Array
 
 RANGE_TOLERANCE: Final = 0.15
-"""Share by which ranging and measured launch times may differ."""
+"""Largest relative difference between ranging and measured launch times."""
 CLOCK_TOLERANCE: Final = 0.015
-"""Share by which the measured clock may miss the clock asked for: one step of the coarsest tables, and droop."""
+"""Largest relative difference between measured and requested clock: one step of the coarsest tables, and droop."""
 CLOCK_VARIATION: Final = 0.02
-"""Standard deviation of the clock in a window, as a share, beyond which one clock cannot stand for it."""
+"""Largest standard deviation of the clock in a window, as a share, for which one clock represents the window."""
 LIMITS: Final = {"latency_unsteady": 0.05, "drifting": 0.03, "unsettled": 0.03, "absurd": 0.2, "few_samples": 4, "short_window": 0.7}
-"""Limits by flag: spread of launch times between parts of a run, change of power over the window and at its beginning, absurd readings
-beyond which the rest is not believed either, as shares; sensor updates; window as a share of the planned one."""
+"""Limits by flag.
+
+As shares: spread of launch times between parts of a run, change of power over the window and at its beginning, absurd readings
+(above it the other readings do not count either).  In sensor updates: few_samples.  As a share of the planned window: short_window.
+"""
 SIGNIFICANCE: Final = 3.0
-"""A change counts where it is larger than its share and than so many standard errors."""
+"""A change counts if it is larger than its share and than this many standard errors."""
 
 
 def outcome_columns(
@@ -42,10 +45,10 @@ def outcome_columns(
     generated: bool = False,
     doubts: tuple[str, ...] = (),
 ) -> Row:
-    """The columns of a row that its traces decide; numbers that are not known are nan.
+    """The columns of a row that follow from its traces; unknown numbers are nan.
 
-    `rest` is the board at rest just before, where it was long enough to tell its power; `doubts` are flags that the traces
-    do not decide.  Nothing is raised for bad data.
+    `rest` is the board at rest just before, if long enough to measure its power; `doubts` are flags that do not follow
+    from the traces.  Bad data raise no error.
     """
     start_s, end_s = run.start_ns * SECONDS_PER_NS, run.end_ns * SECONDS_PER_NS
     settled_s = min(start_s + settle_time_s(calibration, settings.settle_s), end_s)
@@ -140,7 +143,7 @@ def _idle_before(rest: TraceRecord, calibration: SensorCalibration) -> tuple[flo
 
 
 def _within(states: StateReadings, start_s: float, end_s: float) -> StateReadings:
-    """States polled between two host times; the nearest one where there is none."""
+    """States polled between two host times; the nearest state if none lies between them."""
     host_s = host_seconds(states.host_ns)
     inside = np.flatnonzero((host_s >= start_s) & (host_s <= end_s))
     if not len(inside) and len(host_s):
@@ -187,12 +190,12 @@ def _latency_flags(latency_s: float, spread: float, ranging_s: float) -> list[st
 
 
 def _union(states: StateReadings) -> int:
-    """All throttle reasons that were seen."""
+    """All throttle reasons seen."""
     return int(np.bitwise_or.reduce(states.throttle_mask)) if len(states.throttle_mask) else 0
 
 
 def _mean(values: Array) -> float:
-    """Mean of what is known; nan for nothing."""
+    """Mean of the known values; nan without any."""
     known = values[np.isfinite(values)]
     return float(known.mean()) if len(known) else math.nan
 

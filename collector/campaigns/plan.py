@@ -1,4 +1,4 @@
-"""What a campaign will measure: which kernels at which clocks, in which order, and how long that takes."""
+"""Plan of a campaign: kernels, clocks, order and duration."""
 
 import hashlib
 import json
@@ -31,14 +31,13 @@ from microbench.shapes import KernelGroup, draw_operators
 from microbench.toolchain.compile import user_cache
 
 ROW_ID_DIGITS: Final = 16
-CLOCKS_PER_MULTIPLY_ADD: Final = 2
-"""Of a warp of 32 lanes on the 16 of an A100's scheduler, while LAUNCH_S counts one; later GPUs have 32 lanes and take less [clocks]."""
-LEARNING_S: Final = (WARM_RUNS * CALIBRATION[-1] + sum(CALIBRATION)) * LAUNCH_S * CLOCKS_PER_MULTIPLY_ADD
-"""Launches from which the duration of a load is learnt, for every share of the SMs anew, at the highest clock [s]."""
-USUAL_POWER_SHARE: Final = 0.5
-"""Mean power of a campaign's kernels as a share of the power limit: 0.50 on the simulated A100 at three clocks."""
+LEARNING_S: Final = (WARM_RUNS * CALIBRATION[-1] + sum(CALIBRATION)) * LAUNCH_S * 2
+"""Time of the launches for the regression of a load's duration, repeated for every share of the SMs, at the highest clock [s].
+
+A multiply-add of a warp of 32 lanes takes 2 clocks on the 16 of an A100's scheduler.  LAUNCH_S counts one; later GPUs have 32 lanes.
+"""
 CLOCK_SETTLE_S: Final = 0.2
-"""Rest after the clock was changed."""
+"""Rest after a change of the clock."""
 
 Kernel = tuple[Operator, str, str]
 """An operator, its L2 state and the layout of its inputs, "" for the natural one."""
@@ -46,12 +45,12 @@ Kernel = tuple[Operator, str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CampaignPlan:
-    """All points in the order in which they are measured.
+    """All points in the order of measurement.
 
-    `kernels` counts the different kernels by family, `anchors` the repetitions that show drift; `skipped` says
-    which groups this board cannot run, and why.  `fixed_s` is the board's time for what is no point: the sensor, warming up, power at rest
-    and changes of the clock; `estimated_s` all of its time, `estimated_energy_j` its energy at the power that kernels usually draw.
-    `choice` describes the part of the campaign's points that these are where a budget chose among them.
+    `kernels` counts the different kernels by family, `anchors` the repetitions that show drift; `skipped` lists
+    the groups that this board cannot run, and why.  `fixed_s` is the board's time outside the points: the sensor, warming up, power at rest
+    and changes of the clock; `estimated_s` all of its time, `estimated_energy_j` its energy at the usual power of kernels.
+    `choice` describes the part of the campaign's points that a budget selected.
     """
 
     points: tuple[Point, ...]
@@ -76,9 +75,9 @@ def plan_campaign(
 ) -> CampaignPlan:
     """The plan of a campaign on a board; the same arguments give the same plan.
 
-    `families` limits it to some kernel families (empty: all).  A sensor that is known is not characterised.
+    `families` limits it to some kernel families (empty: all).  A known sensor is not characterised.
 
-    Raises CampaignError for a family that the campaign does not have, for ranges that make no kernels, where nothing is left and where
+    Raises CampaignError for a family that the campaign does not have, for ranges that make no kernels, if nothing is left and if
     generated kernels cannot be assembled.
     """
     known = tuple(dict.fromkeys((*(group.family for group in spec.kernels), *([FAMILY] if spec.instructions else []))))
@@ -134,21 +133,22 @@ def _counted(plan: CampaignPlan, spec: CampaignSpec, gpu: GpuSpec) -> CampaignPl
         kernels={family: len(found) for family, found in sorted(kernels.items())},
         anchors=sum(point.anchor for point in plan.points),
         estimated_s=estimated_s,
-        estimated_energy_j=estimated_s * USUAL_POWER_SHARE * gpu.power_limit_w,
+        # Mean power of a campaign's kernels as a share of the power limit: 0.50 on the simulated A100 at three clocks.
+        estimated_energy_j=estimated_s * 0.5 * gpu.power_limit_w,
     )
 
 
 def chosen_plan(spec: CampaignSpec, plan: CampaignPlan, budget_s: float, seed: int, gpu: GpuSpec) -> CampaignPlan:
-    """The part of a plan that a budget is spent on, of a campaign `hastened` for it.
+    """The part of a plan that fits a budget, of a campaign `hastened` for it.
 
-    Raises CampaignError where it leaves no time for a kernel.
+    Raises CampaignError if it leaves no time for a kernel.
     """
     points, choice = choose_points(plan.points, budget_s, plan.fixed_s, point_costs(spec), seed)
     return _counted(replace(plan, points=points, choice=choice), spec, gpu)
 
 
 def check_budget(spec: CampaignSpec, plan: CampaignPlan, budget_s: float) -> None:
-    """Raises CampaignError where a campaign that begins anew could not measure a single kernel within a budget [s]."""
+    """Raises CampaignError if a campaign that begins anew could not measure a single kernel within a budget [s]."""
     kernel_s = point_costs(spec).full_s
     if budget_s < plan.fixed_s + kernel_s:
         raise CampaignError(no_time_text(budget_s, plan.fixed_s, kernel_s))
@@ -157,8 +157,8 @@ def check_budget(spec: CampaignSpec, plan: CampaignPlan, budget_s: float) -> Non
 def campaign_loads(spec: CampaignSpec, gpu: GpuSpec, seed: int) -> tuple[tuple[Load, ...], dict[str, int]]:
     """The generated kernels of a campaign, assembled, and its copies; and those that cannot run here.
 
-    Machine code is kept from one campaign to the next (`user_cache`).  Raises CampaignError where the assembler is missing, and says what
-    to install.
+    Machine code is kept from one campaign to the next (`user_cache`).  Raises CampaignError if the assembler is missing; the message names
+    the package to install.
     """
     try:
         loads, refused = generated_loads(spec.instructions, gpu, None, seed, user_cache())
@@ -170,8 +170,8 @@ def campaign_loads(spec: CampaignSpec, gpu: GpuSpec, seed: int) -> tuple[tuple[L
 def characterisation_s(*, meter: bool, clock_share: float = 1.0, period_s: float = DEFAULT_PERIOD_S) -> float:
     """The board's time for the loads that every characterisation of its sensor runs [s].
 
-    With an external `meter` levels of power follow the square waves.  `clock_share` is the SM clock in terms of the highest, `period_s`
-    the sensor's update period, here that of a slow one.  A kernel that stays undecided takes longer, which is not known before.
+    With an external `meter` levels of power follow the square waves.  `clock_share` is the SM clock as a share of the highest, `period_s`
+    the sensor's update period, by default that of a slow one.  A response that stays undecided takes longer, which is not known before.
     """
     waves_s = sum(0.5 * ratio * period_s + min(longest_s, MAX_CYCLES * ratio * period_s) for ratio, longest_s in SQUARE_WAVES)
     learning_s = LEARNING_S / clock_share
@@ -183,9 +183,9 @@ def characterisation_s(*, meter: bool, clock_share: float = 1.0, period_s: float
 
 
 def _drawn(group: KernelGroup, seed: np.random.SeedSequence, runner: KernelRunner) -> tuple[list[Operator], list[str]]:
-    """The kernels of a group in the first of its precisions that the board runs, and the layouts that it runs them in; none for none.
+    """The kernels of a group in its first precision that the board runs, and the layouts that it runs them in; empty without one.
 
-    A precision that runs in all of the layouts goes before one that does not.
+    A precision that runs in all of the layouts has priority over one that does not.
     """
     layouts = group.transpose or ("",)
     best: tuple[list[Operator], list[str]] = ([], [])
@@ -194,7 +194,7 @@ def _drawn(group: KernelGroup, seed: np.random.SeedSequence, runner: KernelRunne
             operators = draw_operators(group, precision, np.random.default_rng(seed))
         except WorkloadError as error:
             raise CampaignError(str(error)) from error
-        probes = operators[:5]  # a single one may fail for its size
+        probes = operators[:5]  # a single one may fail because of its size
         runs = [layout for layout in layouts if any(runner.supports(operator, layout) for operator in probes)]
         if len(runs) > len(best[1]):
             best = operators, runs
@@ -218,14 +218,14 @@ def clock_numbers(kernels: int, clocks: int, every_clock_share: float) -> list[t
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """Row ids: the digest of everything that tells a point from others."""
+    """Row ids: the digest of every property that distinguishes a point from others."""
 
     gpu_uuid: str
     digest: str
     seed: int
 
     def of(self, *described: Any) -> str:
-        """The id of a point that is described so."""
+        """The id of a point with this description."""
         text = json.dumps([self.gpu_uuid, self.digest, self.seed, *described], separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:ROW_ID_DIGITS]
 
@@ -240,8 +240,8 @@ def _ordered(
 ) -> tuple[Point, ...]:
     """Points in random order: blocks of kernels, within a block the clocks, within a clock the block's kernels.
 
-    Neither the clock nor the family then follows the hour: drift cannot pass for an effect of either.  Each generated kernel is preceded
-    by the board at rest: its energy is what it draws beyond that, so that rest and run share the temperature.
+    Neither the clock nor the family then correlates with time: drift cannot look like an effect of either.  Before each generated kernel
+    the board rests: the kernel's energy is the energy above rest, so rest and run must share the temperature.
     """
     random = np.random.default_rng(np.random.SeedSequence([names.seed, len(spec.kernels), 0]))
     numbers = clock_numbers(len(kernels), len(clocks_mhz), spec.every_clock_share)
@@ -308,12 +308,12 @@ def _point(kernel: Kernel, clock: float | None, trial: int, names: _Names, *, an
 
 
 def closing_clocks(clocks_mhz: tuple[float | None, ...]) -> tuple[float | None, ...]:
-    """The clocks at which power at rest is read again at the end: the lowest, the middle and the highest."""
+    """The clocks of the second measurement of power at rest at the end: the lowest, the middle and the highest."""
     return tuple(dict.fromkeys((clocks_mhz[0], middle_clock(clocks_mhz), clocks_mhz[-1])))
 
 
 def middle_clock(clocks_mhz: tuple[float | None, ...]) -> float | None:
-    """The clock at which sensor and warm-up run: in the middle, clear of the power limit."""
+    """The clock for sensor and warm-up: in the middle, clear of the power limit."""
     return clocks_mhz[(len(clocks_mhz) - 1) // 2]
 
 

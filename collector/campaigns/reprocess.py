@@ -1,4 +1,4 @@
-"""A dataset worked out again from its traces: another calibration of the sensor, or a better correction."""
+"""A dataset recomputed from its traces: another calibration of the sensor, or a better correction."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,12 +22,12 @@ from estimator import __version__
 from estimator.vocabulary.reader import FaultError, read
 
 KEPT_DOUBTS: Final = ("kernel_untraced", "shared_board", "result_wrong", "low_confidence")
-"""Flags that the traces do not decide: a row keeps them."""
+"""Flags that do not follow from the traces: a row keeps them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reprocessed:
-    """What came of it: rows written, rows left out for want of a trace, and the relative change of power, mean and largest."""
+    """Result of reprocessing: rows written, rows left out without a trace, and the relative change of power, mean and largest."""
 
     rows: int
     untraced: int
@@ -101,7 +101,7 @@ def traces_file(dataset: Path) -> Path:
 
 
 def _pairs(source: Path) -> Iterator[tuple[TraceRecord, TraceRecord | None]]:
-    """Runs, each with the rest before it where there is one, and idle records."""
+    """Runs, each with the preceding rest if present, and idle records."""
     run: TraceRecord | None = None
     for record in read_traces(source):
         if record.kind == REST and run is not None and (run.row_id, run.started_unix_s) == (record.row_id, record.started_unix_s):
@@ -118,7 +118,7 @@ def _pairs(source: Path) -> Iterator[tuple[TraceRecord, TraceRecord | None]]:
 
 
 def _row(row: Row, run: TraceRecord, rest: TraceRecord | None, settings: MeasurementSettings, calibration: SensorCalibration) -> Row:
-    """A row with the columns that its traces decide worked out again."""
+    """A row with the columns that follow from its traces recomputed."""
     doubts = tuple(flag for flag in KEPT_DOUBTS if flag in row["flags"])
     columns = outcome_columns(run, rest, settings, calibration, generated=row["energy_mtsm_j"] is not None, doubts=doubts)
     return {**row, **{name: known(value) for name, value in columns.items()}}
@@ -136,7 +136,7 @@ def _calibration(sensor: str | None, metadata: Metadata, dataset: Path) -> Senso
 
 
 def _settings(metadata: Metadata, dataset: Path) -> MeasurementSettings:
-    """How the rows were measured.  Raises DatasetError for a dataset that does not say."""
+    """Measurement settings of the rows.  Raises DatasetError for a dataset without them."""
     try:
         return read(MeasurementSettings, (metadata.get("campaign") or {}).get("measurement"), "campaign", "measurement")
     except FaultError as error:

@@ -1,7 +1,7 @@
-"""Running a campaign: sensor, idle power, then every point of the plan, each row safe before the next starts.
+"""Running a campaign: sensor, idle power, then every point of the plan, each row on disk before the next starts.
 
-Rows that something passing has spoilt are measured again at the end.  Whether a point needs another trial follows from its trials on disk
-alone, so that a campaign that was interrupted goes on as if it had not been.
+Rows with a passing doubt are measured again at the end.  Whether a point needs another trial follows only from its trials on disk, so
+that an interrupted campaign continues as if it had not been interrupted.
 """
 
 import hashlib
@@ -42,12 +42,12 @@ PASSING_FLAGS: Final = frozenset(
         "shared_board", "counter_absurd",
     }
 )  # fmt: skip
-"""Doubts that another run may not have.  A board at its power limit is at it every time."""
+"""Doubts that another run may not have.  A board at its power limit reaches it every time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """Where a campaign stands: what it is doing, points done of `total`, and the row just finished (None between rows)."""
+    """State of a campaign: its activity, points done of `total`, and the row just finished (None between rows)."""
 
     phase: str
     done: int
@@ -59,10 +59,10 @@ class Progress:
 class CampaignOutcome:
     """The result of a campaign.
 
-    `rows` in the dataset, `kept` of them from an earlier run, `repeated` of them further trials of a point; `planned` points, of which
-    `missing` were not reached; `flags` and `rejected` count rows by doubt and points by the reason why they gave none;
-    `unusable` rows say nothing about time or power; `drift` the largest relative spread of repeated anchors, and the change of power at
-    rest from beginning to end; `elapsed_s` of the board's time.
+    `rows` in the dataset, `kept` of them from an earlier run, `repeated` of them further trials of a point; `planned` points, `missing` of
+    them not reached; `flags` and `rejected` count rows by doubt and points without a row by reason; `unusable` rows have no valid time or
+    power; `drift` is the largest relative spread of repeated anchors, and the change of power at rest from beginning to end; `elapsed_s` of
+    the board's time.
     """
 
     output: Path
@@ -79,7 +79,7 @@ class CampaignOutcome:
 
 
 def campaign_key(bench: Bench, spec: CampaignSpec, plan: CampaignPlan, families: tuple[str, ...], seed: int) -> Metadata:
-    """What must be equal for a campaign to be resumed."""
+    """Values that must be equal for a campaign to be resumed."""
     identity = bench.gpu.identity()
     return {
         "campaign": spec.name,
@@ -98,7 +98,7 @@ def campaign_key(bench: Bench, spec: CampaignSpec, plan: CampaignPlan, families:
 
 
 class Trials:
-    """The trials of all points so far by row id, and for each the doubts for which it is worth another run."""
+    """The trials of all points so far by row id, and for each the doubts that justify another run."""
 
     def __init__(self, *tables: pa.Table | None) -> None:
         """Takes the rows that are on disk already."""
@@ -114,15 +114,15 @@ class Trials:
         return len(self._doubts)
 
     def add(self, row: Row) -> None:
-        """A row that is on disk."""
+        """Adds a row that is on disk."""
         self._doubts[row["row_id"]] = passing_doubts(row["flags"], row["throttle_reasons"])
 
     def pending(self, points: Sequence[Point], retries: int) -> bool:
-        """Whether anything is left to measure: points without a row, or with rows that are all spoilt."""
+        """Whether anything is left to measure: points without a row, or with only spoilt rows."""
         return any(point.row_id not in self or self.next_trial(point, retries) is not None for point in points)
 
     def next_trial(self, point: Point, retries: int) -> Point | None:
-        """Another trial of a point whose every trial something passing has spoilt; None where it is not worth one."""
+        """Another trial of a point whose trials all have passing doubts; None if another trial is not justified."""
         number = 0
         while (trial := repeated(point, number)).row_id in self:
             if not self._doubts[trial.row_id]:
@@ -132,7 +132,7 @@ class Trials:
 
 
 def passing_doubts(flags: Sequence[str], throttle_reasons: int) -> tuple[str, ...]:
-    """The flags for which a row is worth another run; a throttled one where anything but the power limit slowed the board."""
+    """The flags that justify another run of a row; "throttled" counts if anything but the power limit slowed the board."""
     others = limiting_reasons(throttle_reasons & ~THROTTLE_BITS["sw_power_cap"])
     return tuple(flag for flag in flags if flag in PASSING_FLAGS or (flag == "throttled" and others))
 
@@ -149,8 +149,8 @@ def repeated(point: Point, number: int) -> Point:
 class Campaign:
     """A plan to be measured into a dataset, by a process that has the right to write it (`claimed_dataset`).
 
-    Points whose rows are in `kept` are not measured again, nor those whose rows are `elsewhere`, in other parts of the dataset; with
-    all of them there nothing is written.  A `calibration` of this board's sensor saves characterising it.  `budget_s` is a limit of the
+    Points whose rows are in `kept` are not measured again, nor those whose rows are `elsewhere`, in other parts of the dataset; if
+    all rows are there, nothing is written.  A `calibration` of this board's sensor replaces its characterisation.  `budget_s` limits the
     board's time: no point begins that would end after it.  The dataset is then complete in itself and can be resumed.  `traces` keeps
     every poll beside the dataset.
     """
@@ -168,10 +168,10 @@ class Campaign:
     report: Callable[[Progress], None] = lambda _: None
 
     def run(self) -> CampaignOutcome:
-        """Measure what is left.
+        """Measure the remaining points.
 
-        Raises CampaignError where the budget has no time for a kernel, or nothing was measured, DeviceError and DatasetError; finished
-        rows are then on disk, in the log beside the output, as they are after an interruption.
+        Raises CampaignError if the budget has no time for a kernel, or nothing was measured, DeviceError and DatasetError; finished
+        rows are then on disk, in the log beside the output, as after an interruption.
         """
         bench, spec, plan, kept = self.bench, self.spec, self.plan, self.kept
         start_ns, total = bench.clock.now_ns(), len(plan.points)
@@ -216,7 +216,7 @@ class Campaign:
                 return self._finished(session, metadata, (bench.clock.now_ns() - start_ns) / NS_PER_S)
 
     def _begun(self, sampler: Sampler, hold: ClockHold) -> tuple[Metadata, SensorCalibration, tuple[TraceRecord, ...]]:
-        """The metadata of a campaign that begins, its sensor's calibration, and the board at rest at every clock."""
+        """The metadata of a new campaign, its sensor's calibration, and the board at rest at every clock."""
         bench, spec, plan, calibration = self.bench, self.spec, self.plan, self.calibration
         hold.set(middle_clock(plan.clocks_mhz))
         if calibration is None:
@@ -229,7 +229,7 @@ class Campaign:
         return campaign_metadata(bench, spec, plan, self.key, calibration, entries, warm_c), calibration, idle
 
     def _finished(self, session: "_Session", metadata: Metadata, elapsed_s: float) -> CampaignOutcome:
-        """Write the Parquet file and sum up."""
+        """Writes the Parquet file and sums up."""
         writer, points = session.writer, self.plan.points
         rejected = {**self.plan.skipped, **session.refused}
         if not writer.rows:
@@ -269,7 +269,7 @@ class Campaign:
 
 @dataclass(slots=True, kw_only=True)
 class _Session:
-    """A campaign that is being measured; `refused` counts points that cannot run here, by reason."""
+    """A campaign during measurement; `refused` counts points that cannot run here, by reason."""
 
     bench: Bench
     sampler: Sampler
@@ -285,14 +285,14 @@ class _Session:
     out_of_time: bool = False
 
     def time_left(self, before_s: float = 0.0) -> bool:
-        """Whether the budget has time for a point after so long, and for power at rest at the end."""
+        """Whether the budget has time for a point after `before_s`, and for power at rest at the end."""
         needed_s = before_s + closing_s(self.spec, self.plan.clocks_mhz) + self.spec.measurement.planned_total_s(self.calibration)
         return self.bench.clock.now_ns() + needed_s * NS_PER_S <= self.end_ns
 
     def measured(self) -> Iterator[Row]:
-        """Measure what is left, row by row: the plan, then again spoilt rows.
+        """Measures the remaining points, row by row: the plan, then spoilt rows again.
 
-        Ends early where the budget does; `out_of_time` then says so.
+        Ends early at the end of the budget; `out_of_time` is then true.
         """
         for point in self._wanted():
             if not self.time_left():
@@ -302,7 +302,7 @@ class _Session:
                 yield row
 
     def _wanted(self) -> Iterator[Point]:
-        """Points to measure next; they depend on the rows of those before."""
+        """Points to measure next; they depend on the rows before them."""
         yield from (point for point in self.plan.points if point.row_id not in self.trials)
         for _ in range(self.spec.retries):
             for point in self.plan.points:
@@ -324,7 +324,7 @@ class _Session:
         return row
 
     def idle_after(self) -> list[dict[str, float | None]]:
-        """Power at rest once more, at a few of the clocks."""
+        """Power at rest again, at a few of the clocks."""
         clocks = closing_clocks(self.plan.clocks_mhz)
         records = tuple(_idle_power(self.bench, self.sampler, self.hold, clock, self.spec) for clock in clocks)
         self.writer.append_traces(records)
@@ -332,7 +332,7 @@ class _Session:
 
 
 def warm_up(bench: Bench, seconds: float) -> float:
-    """Load for so long; the temperature then, nan where it cannot be read [°C]."""
+    """Applies a load for this long; returns the final temperature, nan if it cannot be read [°C]."""
     if seconds > 0.0:
         prepared = bench.runner.prepare(load_operator(bench))
         bench.runner.run(prepared, launches_for(seconds, ranged_launch_s(bench, prepared, 0.05)))
@@ -340,7 +340,7 @@ def warm_up(bench: Bench, seconds: float) -> float:
 
 
 def _idle_power(bench: Bench, sampler: Sampler, hold: ClockHold, clock: float | None, spec: CampaignSpec) -> TraceRecord:
-    """The board at rest at one clock.  Raises CampaignError where its sensor gives no reading."""
+    """The board at rest at one clock.  Raises CampaignError if its sensor gives no reading."""
     hold.set(clock)
     bench.clock.wait(spec.idle_settle_s)
     sampler.drain()

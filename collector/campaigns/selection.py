@@ -1,6 +1,6 @@
-"""Which points of a plan a budget is spent on: a random choice in which every kind of kernel comes first, in shorter runs.
+"""Choice of a plan's points for a budget: a random choice in which every kind of kernel comes first, in shorter runs.
 
-Power is measured in a part of the time.  The rest times more kernels without it, as several of them take no longer than one power.
+Power is measured in a part of the time.  The rest times more kernels without it: several of them take no longer than one with power.
 """
 
 from collections.abc import Sequence
@@ -16,21 +16,18 @@ from collector.campaigns.measurement import TIMED_GAP_S, TIMED_RUN_S, Point
 from collector.errors import CampaignError
 from collector.sensing.known_sensor import DEFAULT_PERIOD_S
 
-POWER_SHARE: Final = 0.75
-"""Share of the time for kernels in which power is measured, the rest in which kernels are only timed [1].  Without the rest, held-out
-errors of latency on a simulated A100 are 1.31 instead of 1.04 times those of the whole campaign, with a tenth of its time."""
-
 HASTY_WINDOW: Final = 0.2
 HASTY_SETTLING: Final = 0.3
-LEAST_UPDATES: Final = 4
-"""Window and settling of a choice as shares of the campaign's [1], and sensor updates behind a power at least.  Shares of 0.4 and
-0.5 halve the kernels whose power a tenth of the time measures, and held-out errors of power on a simulated A100 grow from 1.09 to 1.15
-times those of the whole campaign; what the shorter run itself adds to a power is 1 % of it, as the die stays colder."""
+"""Window and settling of a choice as shares of the campaign's [1].
+
+Shares of 0.4 and 0.5 halve the number of kernels with power in a tenth of the time, and held-out errors of power on a simulated A100 grow
+from 1.09 to 1.15 times those of the whole campaign; the shorter run itself changes a power by 1 %, as the die stays colder.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointCosts:
-    """Expected times [s]: of a point whose power is measured, of one that is only timed, and of the rest before one that asks for it."""
+    """Expected times [s]: of a point with power, of a time-only point, and of the rest before a point that requests it."""
 
     full_s: float
     timed_s: float
@@ -57,7 +54,7 @@ def point_costs(spec: CampaignSpec) -> PointCosts:
 class Choice:
     """A part of a plan: for a campaign of `budget_s`, `rows` of its `of` points without anchors, `timed` of them without power.
 
-    `left_out` names the kinds of kernels of the plan that the part has none of.
+    `left_out` names the kinds of kernels in the plan that are missing in the part.
     """
 
     budget_s: float
@@ -70,13 +67,13 @@ class Choice:
 def hastened(spec: CampaignSpec) -> CampaignSpec:
     """The campaign with the shorter runs in which a choice measures power.
 
-    The equations' own errors are larger than what a shorter window adds, and other kernels tell them.  The sensor's own time to
+    The equations' own errors are larger than the error from a shorter window, and further kernels reduce them.  The sensor's own time to
     settle is kept in any case.
     """
     usual = spec.measurement
     hasty = replace(
         usual,
-        updates=max(LEAST_UPDATES, round(HASTY_WINDOW * usual.updates)),
+        updates=max(4, round(HASTY_WINDOW * usual.updates)),
         window_s=HASTY_WINDOW * usual.window_s,
         settle_s=HASTY_SETTLING * usual.settle_s,
         gap_s=min(usual.gap_s, TIMED_GAP_S),
@@ -87,10 +84,10 @@ def hastened(spec: CampaignSpec) -> CampaignSpec:
 def choose_points(
     points: Sequence[Point], budget_s: float, fixed_s: float, costs: PointCosts, seed: int
 ) -> tuple[tuple[Point, ...], Choice]:
-    """The points that a budget is spent on, in the order of the plan; the same arguments give the same choice.
+    """The points that fit a budget, in the order of the plan; the same arguments give the same choice.
 
-    budget_s: of the board's time; fixed_s: the part of it that is spent on no point.  Anchors are left out: a short campaign drifts
-    little.  Raises CampaignError where no point is left.
+    budget_s: of the board's time; fixed_s: the part of it outside the points.  Anchors are left out: a short campaign drifts
+    little.  Raises CampaignError if no point is left.
     """
     candidates = [replace(point, idle_before=point.load is not None) for point in points if not point.anchor]
     order = np.random.default_rng(np.random.SeedSequence([seed, len(points), 2])).permutation(len(candidates)).tolist()
@@ -101,14 +98,16 @@ def choose_points(
     for rank, i in enumerate(order):
         point = candidates[i]
         spent_s = budget_s - fixed_s - left_s
-        powered = rank < len(first) or point.load is not None or power_s <= POWER_SHARE * spent_s
+        # Power is measured in three quarters of the time, in the rest kernels are only timed.  Without the rest, held-out errors of latency
+        # on a simulated A100 are 1.31 instead of 1.04 times those of the whole campaign, with a tenth of its time.
+        powered = rank < len(first) or point.load is not None or power_s <= 0.75 * spent_s
         point = point if powered else timed_point(point)
         left_s -= costs.of(point)
         if left_s < 0.0:
             break
         power_s += costs.of(point) if powered else 0.0
         chosen[i] = point
-    for i, point in chosen.items():  # where all of them fit, the time that is left measures more power
+    for i, point in chosen.items():  # if all of them fit, the remaining time measures more power
         if point.timed_only and left_s >= (more_s := costs.full_s - costs.timed_s):
             chosen[i] = candidates[i]
             left_s -= more_s
@@ -126,7 +125,7 @@ def choose_points(
 
 
 def no_time_text(budget_s: float, fixed_s: float, kernel_s: float) -> str:
-    """Why a budget is too small for any kernel, and how much is enough."""
+    """Reason why a budget is too small for any kernel, and the least sufficient budget."""
     return (
         f"a budget of {budget_s:.0f} s leaves no time for a kernel: about {fixed_s:.0f} s go to the sensor, warming up and idle power; "
         f"give at least {ceil(fixed_s + kernel_s)} s"
@@ -143,6 +142,6 @@ def kind_of(point: Point) -> str:
 
 
 def timed_point(point: Point) -> Point:
-    """The point as one that is only timed.  It has a row of its own: the power of the same point may be measured later."""
+    """The point as a time-only point.  It has a row of its own: the power of the same point may be measured later."""
     row_id = sha256(f"{point.row_id}/timed".encode()).hexdigest()[: len(point.row_id)]
     return replace(point, row_id=row_id, timed_only=True)

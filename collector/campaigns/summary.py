@@ -1,4 +1,4 @@
-"""A campaign's file metadata: known before the first row, added from the rows at the end, and read again when it goes on."""
+"""A campaign's file metadata: known before the first row, added from the rows at the end, and read again on resume."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -19,7 +19,7 @@ from collector.sensing.calibration import SensorCalibration
 from estimator import __version__
 
 SPOILT: Final = frozenset({"throttled", "shared_board", "sensor_stuck"})
-"""Flags with which a row says nothing about drift."""
+"""Flags whose rows are not used for drift."""
 
 
 def campaign_metadata(
@@ -31,7 +31,7 @@ def campaign_metadata(
     idle: list[dict[str, float | None]],
     warm_c: float,
 ) -> Metadata:
-    """File metadata as far as they are known before the first row."""
+    """File metadata that are known before the first row."""
     identity = bench.gpu.identity()
     return {
         "kind": "kernels",
@@ -68,7 +68,7 @@ def campaign_metadata(
 
 
 def voltage_by_clock(table: pa.Table) -> list[dict[str, float]] | None:
-    """Voltage under load by clock, from rows that no limit slowed down; None where it cannot be read."""
+    """Voltage under load by clock, from rows that no limit slowed down; None if it cannot be read."""
     by_clock: dict[float, list[float]] = {}
     columns = [table.column(name).to_pylist() for name in ("sm_clock_mhz", "voltage_v", "flags")]
     for clock, voltage, flags in zip(*columns, strict=True):
@@ -99,7 +99,7 @@ def anchor_drift(table: pa.Table) -> dict[str, float]:
 
 
 def idle_drift(before: Any, after: list[dict[str, float | None]]) -> dict[str, float]:
-    """Largest relative change of power at rest from the beginning to the end, clock by clock; empty where it cannot be told."""
+    """Largest relative change of power at rest from the beginning to the end, clock by clock; empty if it is unknown."""
     first = {entry.get("sm_clock_mhz"): entry.get("power_w") for entry in before or ()}
     changes = [
         abs(power - start) / start
@@ -114,9 +114,9 @@ KeptRows = RecoveredLog | KernelDataset
 
 
 def kept_rows(output: Path, key: Metadata) -> KeptRows | None:
-    """Rows to go on from: of an unfinished log, else of a finished dataset; None where there is neither.
+    """Rows to continue from: of an unfinished log, else of a finished dataset; None without either.
 
-    Raises CampaignError where they belong to another campaign, board or version, and says which.
+    Raises CampaignError if they belong to another campaign, board or version; the message names the difference.
     """
     log = log_path(output)
     if not log.is_file() and not output.is_file():

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collector.sensing.calibration import SensorCalibration
 
 OWN_OPTIONS: Final = frozenset({"gpu", "out", "dry_run", "as_json", "quiet", "verbose", "worker", "record"})
-"""Options of `collect` that mean something else for one board of several."""
+"""Options of `collect` with another meaning for one board of several."""
 NEXT: Final = "next: "
 
 
@@ -67,11 +67,11 @@ class CampaignOptions:
     worker: bool
 
     def budget_s(self) -> float:
-        """The board's time [s], without end where none is given.  Raises BadParameter."""
+        """The board's time [s], infinite by default.  Raises BadParameter."""
         return duration_s(self.budget, "--budget") if self.budget else math.inf
 
     def chosen_families(self) -> tuple[str, ...]:
-        """Names of families; none for all.  Raises BadParameter for a list without a name."""
+        """Names of families; empty for all.  Raises BadParameter for a list without a name."""
         chosen = tuple(dict.fromkeys(name.strip() for name in (self.families or "").split(",") if name.strip()))
         if self.families is not None and not chosen:
             raise click.BadParameter(f"{self.families!r} names no family; leave the option out for all", param_hint="--families")
@@ -79,7 +79,7 @@ class CampaignOptions:
 
 
 def measure_campaign(options: CampaignOptions, speak: Speaker) -> int:
-    """Plan, measure, sum up; the exit status."""
+    """Plans, measures and sums up; returns the exit status."""
     require_dataset_packages()
     from collector.bench import open_bench
     from collector.boards import several, sole_use
@@ -121,9 +121,9 @@ def measure_campaign(options: CampaignOptions, speak: Speaker) -> int:
 def _planned(
     bench: "Bench", spec: "CampaignSpec", options: CampaignOptions, speak: Speaker
 ) -> "tuple[CampaignSpec, CampaignPlan, SensorCalibration | None]":
-    """The campaign as it is measured, its plan, and the sensor's calibration where that is known.
+    """The campaign to measure, its plan, and the sensor's calibration if known.
 
-    Where the whole plan takes longer than the budget, it is the part that the budget is spent on, unless --select says all.
+    If the whole plan takes longer than the budget, the plan is the part that fits it, unless --select says all.
     """
     from collector.campaigns.display import choice_text
     from collector.campaigns.plan import chosen_plan, plan_campaign
@@ -156,7 +156,7 @@ def _measured(
     options: CampaignOptions,
     speak: Speaker,
 ) -> "CampaignOutcome":
-    """Measure a plan into its file, or into a part of a dataset before it is published."""
+    """Measures a plan into its file, or into a part of a dataset before it is published."""
     from collector.campaigns.context_guard import SUFFIX as KILLERS_SUFFIX
     from collector.campaigns.context_guard import guarded_bench
     from collector.campaigns.running import Campaign, campaign_key
@@ -191,7 +191,7 @@ def _measured(
 
 
 def _published(place: "PartitionedPlace", running: Path, key: "Metadata", resume: bool | None, speak: Speaker) -> "Table | None":
-    """Rows of this campaign that lie in parts already, where it goes on; a part that was left unpublished is published first."""
+    """Rows of this campaign in published parts, on resume; an unpublished part is published first."""
     from collector.dataset.log import log_path
 
     place.check(running)
@@ -202,7 +202,7 @@ def _published(place: "PartitionedPlace", running: Path, key: "Metadata", resume
 
 @contextmanager
 def _watched(out: Path, speak: Speaker) -> "Iterator[Callable[[Progress], None]]":
-    """A function that shows a campaign's progress; how to go on is said where it is stopped."""
+    """A function that shows a campaign's progress; an interruption prints how to resume."""
     from collector.campaigns.display import row_line
 
     with stoppable(out), speak.progress() as tell:
@@ -210,7 +210,7 @@ def _watched(out: Path, speak: Speaker) -> "Iterator[Callable[[Progress], None]]
 
 
 def measure_several(options: CampaignOptions, speak: Speaker) -> int:
-    """Plan every board's campaign, then run them side by side; the exit status.  Called within the command `collect`."""
+    """Plans every board's campaign, then runs them side by side; returns the exit status.  Called within the command `collect`."""
     from collector.boards import board_words, named_boards
     from collector.daemon.worker import measure_side_by_side
 
@@ -236,9 +236,9 @@ def measure_several(options: CampaignOptions, speak: Speaker) -> int:
 
 
 def check_unused(out: Path, resume: bool | None) -> None:
-    """Raises CollectorError where something lies at an output and nobody said whether to replace it or to go on with it.
+    """Raises CollectorError if an output exists and no option says whether to replace or resume it.
 
-    Where it shall be replaced, for what is no dataset.
+    If it is to be replaced: for anything but a dataset.
     """
     from collector.dataset.log import log_path
     from collector.dataset.reader import check_replaceable
@@ -253,7 +253,7 @@ def check_unused(out: Path, resume: bool | None) -> None:
 
 
 def common_root(out: str) -> str:
-    """The folder or URL of a dataset in which each board has parts of its own.  Raises CollectorError where a file is in its place."""
+    """The folder or URL of a dataset in which each board has its own parts.  Raises CollectorError if a file has that name."""
     if "://" in out:
         return out
     if Path(out).exists() and not Path(out).is_dir():
@@ -262,9 +262,9 @@ def common_root(out: str) -> str:
 
 
 def checked_plans(words: "dict[BoardName, list[str]]", speak: Speaker) -> "dict[BoardName, str]":
-    """The plan of each board as text or JSON, before anything is measured.
+    """The plan of each board as text or JSON, before any measurement.
 
-    Raises CollectorError for the first board that can have none, UsageError where the words themselves are wrong.
+    Raises CollectorError for the first board without a possible plan, UsageError if the words themselves are wrong.
     """
     from collector.daemon.worker import board_plan
 
@@ -280,13 +280,13 @@ def checked_plans(words: "dict[BoardName, list[str]]", speak: Speaker) -> "dict[
 
 
 def show_plans(plans: "dict[BoardName, str]", speak: Speaker) -> None:
-    """Plans on stdout."""
+    """Prints plans on stdout."""
     documents = [json.loads(text) for text in plans.values()] if speak.as_json else []
     speak.say(documents, [line for text in plans.values() for line in [*text.splitlines(), ""]][:-1])
 
 
 def _told_ends(ends: "list[BoardEnd]", out: str, speak: Speaker) -> int:
-    """Report how each board's campaign ended, and the next command; the worst exit status: interrupted, failed, with warnings, done."""
+    """Reports the end of each board's campaign, and the next command; the worst exit status: interrupted, failed, with warnings, done."""
     good = (DONE, DONE_WITH_WARNINGS)
     lines = [f"{end.board.word}: {line}" for end in ends for line in end.text.splitlines() if not line.startswith(NEXT)]
     if any(end.status in good for end in ends):

@@ -1,4 +1,4 @@
-"""`collect clocks` and `collect privileged`: SM clocks that are held, and the helper that locks them for users without the right."""
+"""`collect clocks` and `collect privileged`: held SM clocks, and the helper that locks them for users without the right."""
 
 import os
 import sys
@@ -13,7 +13,7 @@ from estimator.options.command_line import DONE, FAILED
 
 @click.group("clocks", context_settings=CONTEXT, no_args_is_help=False)
 def clocks_command() -> None:
-    """SM clocks that are held, and those that a dead process left held."""
+    """List held SM clocks, and restore those that a dead process left held."""
 
 
 @clocks_command.command("restore", context_settings=CONTEXT)
@@ -21,7 +21,7 @@ def clocks_command() -> None:
 def restore_command(speak: Speaker) -> int:
     """Give back every clock that a process left held when it died.
 
-    Clocks of a living process are left alone.  This happens by itself when a board's clock is next held, and a
+    Clocks of a living process are left alone.  This happens automatically when a board's clock is next held, and a
     guard process does it within a second or two of the death; the command is for the case that both were prevented.
     """
     from collector.devices.clock_guard import restore_left_clocks
@@ -39,7 +39,7 @@ def restore_command(speak: Speaker) -> int:
 @clocks_command.command("status", context_settings=CONTEXT)
 @output_options
 def status_command(speak: Speaker) -> int:
-    """Which boards' clocks are held, and by whom; those that the clock helper holds, too."""
+    """List the boards with held clocks, and the holders; clocks that the clock helper holds, too."""
     from collector.devices.clock_helper import helper_boards, helper_there
     from collector.devices.clock_record import board_lock, left_records, state_folder
     from collector.errors import ClockHelperError
@@ -69,7 +69,7 @@ def status_command(speak: Speaker) -> int:
 
 @click.group("privileged", context_settings=CONTEXT, no_args_is_help=False)
 def privileged_command() -> None:
-    """The clock helper: root's small process that locks SM clocks for users who may not."""
+    """The clock helper: a small process of root that locks SM clocks for users without the right."""
 
 
 @privileged_command.command("serve", context_settings=CONTEXT)
@@ -82,7 +82,7 @@ def serve_command(config: Path, check: bool, speak: Speaker) -> int:
     """Lock clocks for allowed users, on a Unix socket, until SIGTERM; every clock is given back.
 
     The settings name the group that may reach the socket, users, boards and clocks.  This process becomes
-    `python -I -m collector.privileged.helper`, which loads nothing of the collector that it does not need.
+    `python -I -m collector.privileged.helper`, which loads only the modules of the collector that it needs.
     """
     from collector.privileged.settings import read_settings
 

@@ -1,4 +1,4 @@
-"""The command `collect`: a campaign, and a list of commands each of which is loaded when it is named."""
+"""The command `collect`: a campaign, and a list of commands that are loaded on use."""
 
 from collections.abc import Sequence
 from importlib import import_module
@@ -20,18 +20,18 @@ COMMANDS: Final = {
     **dict.fromkeys(("devices", "kernels", "sensors"), "listings"),
     **{name: name for name in ("correct", "daemon", "doctor", "pmd", "run", "sensor", "submit")},
 }
-"""Commands, and the files in collector/commands that hold them: `name` is `name_command` there."""
+"""Commands, and the files in collector/commands that contain them: `name` is `name_command` there."""
 
 
 class CommandList(click.Group):
-    """The commands of `collect`, each imported when it is named."""
+    """The commands of `collect`, each imported on use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names of the commands."""
         return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name; None where there is none."""
+        """The command of that name; None if unknown."""
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = getattr(import_module(f"collector.commands.{COMMANDS[cmd_name]}"), f"{cmd_name}_command")
@@ -56,7 +56,7 @@ def collect_command(context: click.Context, /, speak: Speaker, **options: Any) -
     """Measure latency, power and energy of GPU kernels into a Parquet dataset.
 
     Characterises the power sensor, measures idle power at each clock, then runs every kernel for as long as the
-    sensor needs.  Clocks are given back however it ends; finished rows are never lost.
+    sensor needs.  Clocks are given back in every case; finished rows are never lost.
     """
     if context.invoked_subcommand is not None:
         return DONE

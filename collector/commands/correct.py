@@ -18,7 +18,7 @@ DOUBTS: Final = (
     "catalogue", "field", "sensor", "execution_energy", "averaging", "update_period_s", "profile", "readings", "gaps",
     "load",
 )  # fmt: skip
-"""Notes under which the result holds with a warning."""
+"""Notes that turn the result into one with a warning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ def correct_command(speak: Speaker, **options: Any) -> int:
     """Correct recorded power readings: power and energy with their uncertainty, the naive value beside them.
 
     With --load the readings are regressed on the load, and the energy is that of the load, first start to last end; without,
-    the sensor's averaging is taken out as far as the readings allow, and the energy is that of the recording.
+    the sensor's averaging is removed if the readings allow it, and the energy is that of the recording.
     """
     require_dataset_packages()
     from collector.recordings.run import read_run
@@ -77,8 +77,8 @@ def correct_command(speak: Speaker, **options: Any) -> int:
     if asked.report is not None or asked.pictures is not None:
         title = f"{asked.readings.name}: power and energy corrected"
         write_page(asked.report, asked.pictures, correction_html(title, found, run.time_s, run.power_w, run.remarks))
-    document = found.document(run.origin_s)
-    document["notes"] = {**{f"recording.{key}": text for key, text in run.remarks.items()}, **document["notes"]}
+    of_recording = {f"recording.{key}": text for key, text in run.remarks.items()}
+    document = {**found.document(run.origin_s), "notes": {**of_recording, **found.notes}}
     speak.say(document, correction_lines(found, asked.out, asked.report, run.remarks))
     of_rows = run.remarks["readings"] if run.left_out else ""
     warnings = [text for text in (of_rows, *(found.notes.get(key, "") for key in DOUBTS)) if text]

@@ -14,10 +14,10 @@ from estimator.options.command_line import DONE
 @click.option("--check", is_flag=True, help="Only say what the settings are, and whether a daemon could run with them.")
 @output_options
 def daemon_command(config: Path, check: bool, speak: Speaker) -> int:
-    """Run queued campaigns, one at a time on each board, until it is told to end.
+    """Run queued campaigns, one at a time on each board, until a request to end.
 
-    SIGTERM, Ctrl-C or `collect stop --daemon` end it after the kernels that run; a second one at once.  What was
-    interrupted goes on when it is started again.
+    SIGTERM, Ctrl-C or `collect stop --daemon` end it after the running kernels; a second one at once.  Interrupted
+    jobs continue when it is started again.
     """
     require_dataset_packages()
     from collector.daemon.settings import read_settings

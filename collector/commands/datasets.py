@@ -34,10 +34,10 @@ def export_command(dataset: Path, kind: str, out: Path | None, speak: Speaker) -
 @output_option("--out", required=True, help="Dataset to write.")
 @output_options
 def reprocess_command(dataset: Path, sensor: str | None, out: Path, speak: Speaker) -> int:
-    """Work out DATASET again from the traces that `collect --traces` kept beside it, with this version's correction
+    """Recompute DATASET from the traces that `collect --traces` kept beside it, with this version's correction
     and the sensor that --sensor names; without it the dataset's own.
 
-    Writes a new dataset that says what it was made from; DATASET stays as it is.
+    Writes a new dataset that names its source; DATASET stays unchanged.
     """
     require_dataset_packages()
     from collector.campaigns.reprocess import reprocess_dataset
@@ -67,7 +67,7 @@ def reprocess_command(dataset: Path, sensor: str | None, out: Path, speak: Speak
 def validate_command(dataset: Path | None, list_rules: bool, speak: Speaker) -> int:
     """Check DATASET (a Parquet file, a folder or the log of an unfinished campaign) against physics, its plan and itself.
 
-    Exit status 3 where a rule is broken; a row that carries its own doubt as a flag breaks none for it.
+    Exit status 3 if a rule is broken; a row that has its own doubt as a flag does not break the rule for it.
     """
     require_dataset_packages()
     from collector.dataset.rules import RULES, findings_document, findings_lines, rule_lines, validate_dataset

@@ -1,4 +1,4 @@
-"""`collect doctor`: what stands in the way of measuring here, and the remedy."""
+"""`collect doctor`: obstacles to measuring here, and their remedies."""
 
 import os
 import time
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 OK, WARNING, FAULT = "ok", "warning", "fault"
 
 WATCH_S: Final = 1.5
-"""How long a board's readings are watched: every update period known fits in several times."""
+"""Duration of watching a board's readings: several times every known update period."""
 
 PACKAGES: Final = (
     (("pyarrow",), FAULT, "collect", "writes datasets"),
@@ -33,13 +33,13 @@ PACKAGES: Final = (
     (("pyserial",), WARNING, "collect", "reads a power meter on a serial port"),
     (("uvicorn",), WARNING, "serve", "serves the status page of `collect daemon`"),
 )
-"""Packages: names of distributions that bring it, the state without, the extra, and its use."""
+"""Packages: alternative distributions that contain it, the state without them, the extra, and its use."""
 
 OWN_STATE: Final = "set WATTPRINT_STATE to a folder of your own"
 
 
 class Finding(NamedTuple):
-    """One check: its subject, its state, what was seen, and what to do about it ("" where nothing)."""
+    """One check: its subject, its state, the observation, and the remedy ("" without one)."""
 
     check: str
     state: str
@@ -56,10 +56,10 @@ def _found(check: str, good: bool, seen: str, remedy: str, state: str = WARNING)
 @click.option("--gpu", default=None, metavar="WORD", help="Look at this board alone: NVML index, UUID, PCI address or sim:PROFILE.")
 @output_options
 def doctor_command(gpu: str | None, speak: Speaker) -> int:
-    """Look for what stands in the way of measuring here, and say what to do about it.
+    """Look for obstacles to measuring here, and report their remedies.
 
     Packages, driver, boards, clocks, other users of a board, its power readings, serial ports.  Nothing is changed.
-    Exit status 3 where something is not as it should be.
+    Exit status 3 if anything is wrong.
     """
     findings = list(examine(gpu))
     lines = columns([(found.state, found.check, "; ".join(filter(None, found[2:]))) for found in findings])
@@ -70,7 +70,7 @@ def doctor_command(gpu: str | None, speak: Speaker) -> int:
 def examine(word: str | None = None) -> Iterator[Finding]:
     """Every check, in the order in which a measurement needs its subject; of one board, or of all.
 
-    A simulated board needs the packages that every dataset needs, and nothing else.
+    A simulated board needs only the packages that every dataset needs.
     """
     from collector.boards import SIMULATED, named_boards
     from collector.devices.nvml import board_addresses
@@ -108,7 +108,7 @@ def examine(word: str | None = None) -> Iterator[Finding]:
 
 
 def _state() -> Finding:
-    """Records of held clocks: can they be written, are some left?"""
+    """Check of the records of held clocks: whether they can be written, and whether any are left."""
     from collector.devices.clock_record import board_lock, left_records, state_folder
 
     folder, left = state_folder(), []
@@ -127,7 +127,7 @@ def _state() -> Finding:
 
 
 def _helper() -> Iterator[Finding]:
-    """The clock helper, where this process needs it or where it is."""
+    """Checks of the clock helper, if this process needs it or it is present."""
     from collector.devices.clock_helper import helper_boards, helper_there, may_lock_clocks
 
     if may_lock_clocks() and not helper_there():
@@ -156,7 +156,7 @@ def _board(word: str) -> Iterator[Finding]:
 
 
 def _looked_at(library: "NvmlLibrary", board: "NvmlBoard") -> Iterator[Finding]:
-    """Identity, clocks and users of a board."""
+    """Checks of identity, clocks and users of a board."""
     name, identity = f"GPU {board.index}", board.gpu.identity()
     spec = f"specification {identity.canonical_name}" if identity.canonical_name else "no specification"
     seen = f"{identity.name}, {identity.uuid}, VBIOS {identity.vbios or 'unknown'}, {spec}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -24,7 +24,7 @@ JOB_HEADS: Final = ("job", "state", "campaign", "board", "progress", "rows", "re
 BOARD_HEADS: Final = ("board", "name", "job", "SM clock", "power", "temperature")
 
 LOOK_S: Final = 0.1
-"""How often the end of a job, or more of its log, is looked for [s]."""
+"""Time between two checks for the end of a job, or more of its log [s]."""
 
 
 @click.command("status", context_settings=CONTEXT)
@@ -34,7 +34,7 @@ LOOK_S: Final = 0.1
 def status_command(everything: bool, config: Path | None, speak: Speaker) -> int:
     """Jobs, boards and the daemon: state, progress, time left, rows written and refused, clocks.
 
-    A daemon that died, or that has said nothing for a minute, is named in a line on stderr.
+    A daemon that died, or that has been silent for a minute, is reported in a line on stderr.
     """
     from collector.daemon.jobs import Overview
     from collector.daemon.settings import client_settings
@@ -70,8 +70,8 @@ def overview_lines(overview: "Overview") -> list[str]:
     return [line for block in blocks for line in ("", *block)][1:]
 
 
-def overview_document(overview: "Overview", folder: Path, now_unix_s: float) -> dict[str, Any]:
-    """An overview as plain data at a time of day [s since 1970]; what is not known is null."""
+def overview_document(overview: "Overview", folder: Path, now_unix_s: float) -> dict[str, object]:
+    """An overview as plain data at a time of day [s since 1970]; unknown values are null."""
     beat_s = overview.daemon.beat_unix_s
     now = {"silent_s": None if beat_s is None else now_unix_s - beat_s, "complaint": overview.complaint(now_unix_s)}
     return {
@@ -107,7 +107,7 @@ def _job_cells(job: "Job") -> tuple[str, ...]:
 
 @contextmanager
 def _opened(config: Path | None) -> "Iterator[tuple[Store, DaemonSettings]]":
-    """The jobs of the daemon that a config names, and its settings.  Raises DaemonError where there are none."""
+    """The jobs of the daemon that a config names, and its settings.  Raises DaemonError without any."""
     from collector.daemon.settings import client_settings
     from collector.daemon.store import has_database, open_store
 
@@ -126,9 +126,9 @@ def _opened(config: Path | None) -> "Iterator[tuple[Store, DaemonSettings]]":
 @config_option
 @output_options
 def stop_command(job: int | None, everything: bool, daemon_too: bool, wait: bool, config: Path | None, speak: Speaker) -> int:
-    """Stop a job, all jobs, or the daemon: after the kernel that runs; asked a second time, at once.
+    """Stop a job, all jobs, or the daemon: after the running kernel; at the second request, at once.
 
-    Finished rows are safe; `collect submit … --resume` goes on with a job that was stopped.
+    Finished rows are safe; `collect submit … --resume` continues a stopped job.
     """
     from collector.daemon.jobs import OPEN_STATES
 
@@ -146,7 +146,7 @@ def stop_command(job: int | None, everything: bool, daemon_too: bool, wait: bool
 
 
 def _stop_jobs(store: "Store", numbers: list[int], *, wait: bool) -> list[dict[str, object]]:
-    """Ask each job to stop; its state then."""
+    """Requests each job to stop; returns its state then."""
     from collector.daemon.jobs import RUNNING
     from collector.daemon.locks import daemon_runs
 
@@ -165,7 +165,7 @@ def _stop_jobs(store: "Store", numbers: list[int], *, wait: bool) -> list[dict[s
 
 
 def _stop_daemon(store: "Store", *, wait: bool) -> str:
-    """Ask the daemon to end; one that has ended already is no failure.  Raises DaemonError where there never was one."""
+    """Requests the daemon to end; one that has already ended is no failure.  Raises DaemonError if there never was one."""
     from collector.daemon.jobs import AT_ONCE
     from collector.daemon.locks import daemon_runs, signal_daemon
 
@@ -177,9 +177,9 @@ def _stop_daemon(store: "Store", *, wait: bool) -> str:
         return "the daemon has ended before"
     try:
         how = store.ask_daemon_stop()
-    except DaemonError:  # a full disk, mostly: a signal needs none
+    except DaemonError:  # mostly a full disk: a signal needs none
         how = AT_ONCE
-    if how == AT_ONCE:  # a signal wakes a daemon that waits, and reaches one that cannot read its orders
+    if how == AT_ONCE:  # a signal wakes a waiting daemon, and reaches one that cannot read its orders
         signal_daemon(store.folder, daemon.pid)
     while wait and daemon_runs(store.folder):
         time.sleep(LOOK_S)

@@ -1,4 +1,4 @@
-"""`collect devices`, `collect kernels` and `collect sensors`: what there is to measure, on and with."""
+"""`collect devices`, `collect kernels` and `collect sensors`: boards, kernels and published sensors."""
 
 import math
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collector.devices.protocols import Gpu, PowerSensor
 
 KINDS: Final = {"catalogue": "of the catalogue", "variant": "variants in chains and unrolling (for the regression)", "copy": "copies"}
-"""What a listed name is: a kernel with an energy of its own to tell, the same with other chains or unrolling, or a copy."""
+"""Kind of a listed name: a kernel with an energy of its own, the same with other chains or unrolling, or a copy."""
 
 FIELDS: Final = ("name", "family", "instruction", "module", "level", "chains", "unroll", "modes", "patterns", "levels")
 HEADS: Final = ("name", "family", "level", "modes", "patterns", "runs on", "instruction")
@@ -25,7 +25,7 @@ HEADS: Final = ("name", "family", "level", "modes", "patterns", "runs on", "inst
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """A board that `--gpu` can name here; `refused` says why it cannot be measured."""
+    """A board that `--gpu` can name here; `refused` is the reason why it cannot be measured."""
 
     gpu: str
     name: str
@@ -58,7 +58,7 @@ class Device:
 @click.command("devices", context_settings=CONTEXT)
 @output_options
 def devices_command(speak: Speaker) -> int:
-    """What is there and what it supports: power fields, clock lock, energy counter, voltage."""
+    """List boards and their features: power fields, clock lock, energy counter, voltage."""
     found, trouble = devices()
     header = ("gpu", "name", "power fields", "SM clocks", "energy counter", "voltage")
     speak.say([asdict(device) for device in found], columns([header, *(device.line for device in found)]))
@@ -68,7 +68,7 @@ def devices_command(speak: Speaker) -> int:
 
 
 def devices() -> tuple[list[Device], str]:
-    """Every board that `--gpu` can name here, real ones first; and why there is no real one, "" where there is."""
+    """Every board that `--gpu` can name here, real ones first; and the reason without a real one, else ""."""
     from collector.bench import bench_words, open_bench
     from collector.devices.nvml import BoardAddress, board_addresses, open_board
     from collector.devices.nvml_library import open_nvml
@@ -118,7 +118,7 @@ def _device(word: str, gpu: "Gpu", sensors: "tuple[PowerSensor, ...]") -> Device
 @click.option("--arch", metavar="SM", help="Only what this architecture runs: sm_80, sm_90a.")
 @output_options
 def kernels_command(families: str | None, arch: str | None, speak: Speaker) -> int:
-    """What `kernels = […]` of a campaign's [[instructions]] can name: generated microbenchmarks and copies.
+    """List names for `kernels = […]` of a campaign's [[instructions]]: generated microbenchmarks and copies.
 
     One line each: name, family, memory level or link, launch modes, data patterns, the architectures that run it, and the PTX instruction
     that it prices.
@@ -148,9 +148,9 @@ def kernels_command(families: str | None, arch: str | None, speak: Speaker) -> i
 
 
 def listed_kernels(families: Sequence[str] = (), architecture: str = "") -> tuple[list[dict[str, Any]], list[str]]:
-    """The kernels and copies of some families (wildcards allowed; none: all) that an architecture runs ("": any), as plain data.
+    """The kernels and copies of some families (wildcards allowed; empty: all) that an architecture runs ("": any), as plain data.
 
-    Beside them the reasons why it does not run others.  Raises CollectorError for a family that the catalogue does not have.
+    Also returns the reasons why it does not run others.  Raises CollectorError for a family that the catalogue does not have.
     """
     from microbench.families import KERNELS, SWEEP
     from microbench.kernel import ARCHITECTURES, HostLoad, Kernel
@@ -191,7 +191,7 @@ def sensors_command(name: str | None, speak: Speaker) -> int:
     """Published power sensors by board, driver and field; those of one board and its generation with NAME.
 
     NAME is that of an entry or a board's own ("NVIDIA H100 80GB HBM3").  An entry describes another card: characterise
-    yours with `collect sensor`.  `--sensor ENTRY[@DRIVER][:FIELD]` takes an entry where nothing better is known.
+    yours with `collect sensor`.  `--sensor ENTRY[@DRIVER][:FIELD]` takes an entry if nothing better is known.
     """
     from collector.sensing.catalogue import catalogue
 

@@ -1,4 +1,4 @@
-"""Options that several commands of `collect` share, and what their words mean."""
+"""Options that several commands of `collect` share, and the meaning of their words."""
 
 import math
 import re
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 CONTEXT: Final = {"help_option_names": ["-h", "--help"]}
 MOST_JOBS: Final = 2**31 - 1
-"""Largest number of a job."""
+"""Largest job number."""
 SIMULATED_METER: Final = "sim"
 
 
 class FiniteRange(click.FloatRange):
-    """A number within limits; unlike click's own range it takes no nan and no infinity."""
+    """A number within limits; unlike click's own range it rejects nan and infinity."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The number.  Raises BadParameter."""
@@ -104,7 +104,7 @@ def campaign_options(command: Command) -> Command:
 
 
 def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--json, --quiet and -v, on every command, which gets them as `speak`."""
+    """--json, --quiet and -v, on every command, which receives them as `speak`."""
 
     @wraps(command)
     def speaking(*arguments: Any, as_json: bool, quiet: bool, verbose: bool, **options: Any) -> Any:
@@ -122,7 +122,7 @@ def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def given_words(without: frozenset[str]) -> dict[str, list[str]]:
-    """Options that the present command was given, by name and as words, but for some names."""
+    """Options that the current command was given, by name and as words, without some names."""
     context = click.get_current_context()
     words = {}
     for option in context.command.params:
@@ -133,7 +133,7 @@ def given_words(without: frozenset[str]) -> dict[str, list[str]]:
 
 
 def require_dataset_packages() -> None:
-    """Raises CollectorError where a package that datasets need is not installed."""
+    """Raises CollectorError if a package that datasets need is not installed."""
     try:
         import_module("pyarrow")
     except ImportError:
@@ -141,7 +141,7 @@ def require_dataset_packages() -> None:
 
 
 def meter_arguments(pmd: str, word: str) -> dict[str, Any]:
-    """What `--pmd` means to `open_bench`.  Raises DeviceError for a meter that cannot be where the board is."""
+    """Arguments of `open_bench` for `--pmd`.  Raises DeviceError for a meter that is impossible on this board."""
     if not pmd:
         return {}
     simulated = word.strip().startswith("sim:")
@@ -153,9 +153,9 @@ def meter_arguments(pmd: str, word: str) -> dict[str, Any]:
 
 
 def known_sensor(text: str | None, bench: "Bench | Instruments", speak: Speaker) -> "SensorCalibration | None":
-    """What `--sensor` names, for the board of a bench; None without one.  An entry of the catalogue comes with a warning.
+    """The calibration that `--sensor` names, for the board of a bench; None without one.  An entry of the catalogue gives a warning.
 
-    Raises SensorError for what cannot be used for this board.
+    Raises SensorError for one that cannot be used for this board.
     """
     if not text:
         return None
@@ -171,7 +171,7 @@ def known_sensor(text: str | None, bench: "Bench | Instruments", speak: Speaker)
 
 @contextmanager
 def perhaps_recorded(bench: "Bench", path: Path | None) -> Iterator["Bench"]:
-    """The bench, recorded into a file where one is named."""
+    """The bench, recorded into a file if one is given."""
     if path is None:
         yield bench
         return
@@ -189,7 +189,7 @@ def one_board(word: str) -> str:
 
 
 def asked_clocks(text: str, gpu: "Gpu", option: str) -> tuple[float | None, ...]:
-    """SM clocks [MHz] of a board, None for its present one.  Raises BadParameter, naming the option, for a text that names none."""
+    """SM clocks [MHz] of a board, None for its current one.  Raises BadParameter, naming the option, for a text that names none."""
     from collector.clocks import clocks_from_text
 
     try:

@@ -1,4 +1,4 @@
-"""What every command of `collect` does: results on stdout, everything else on stderr, and an end on SIGTERM as on Ctrl-C."""
+"""Behaviour of every command of `collect`: results on stdout, everything else on stderr, SIGTERM handled like Ctrl-C."""
 
 import json
 import re
@@ -18,48 +18,46 @@ from collector.errors import CollectorError
 from estimator.vocabulary.errors import EstimatorError
 from estimator.vocabulary.whole_file import write_whole
 
-LINE_EVERY_S: Final = 30.0
-"""Time between two lines of progress off a terminal."""
-
 CHART: Final = re.compile(r"<svg\b.*?</svg>", re.DOTALL)
 TITLE: Final = re.compile(r"<title[^>]*>(.*?)</title>", re.DOTALL)
 LONGEST_NAME: Final = 60
 
 Tell = Callable[[str, str, int, int], None]
-"""Takes a board's word ("" where there is one board alone), what it does, and how much is done of how much."""
+"""Takes a board's word ("" for a single board), its activity, and the finished and total amounts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speaker:
-    """The options --json, --quiet and -v of a command, and what they mean."""
+    """The options --json, --quiet and -v of a command, and their effects."""
 
     as_json: bool
     quiet: bool
     verbose: bool
 
     def say(self, document: Any, lines: Sequence[str]) -> None:
-        """The result: a JSON document, or lines."""
+        """Prints the result: a JSON document, or lines."""
         if self.as_json or lines:
             click.echo(json.dumps(document, indent=2, allow_nan=False) if self.as_json else "\n".join(lines))
 
     def note(self, line: str) -> None:
-        """One line on stderr, unless quiet."""
+        """Prints one line on stderr, unless quiet."""
         if not self.quiet:
             note(line)
 
     def warn(self, line: str) -> None:
-        """A warning on stderr, unless quiet."""
+        """Prints a warning on stderr, unless quiet."""
         self.note(f"warning: {line}")
 
     @contextmanager
     def progress(self) -> Iterator[Tell]:
-        """A function that shows progress: a bar a board on a terminal, a line each with -v, else a line every half minute."""
+        """A function that shows progress: a bar per board on a terminal, every line with -v, else a line every half minute."""
         if self.verbose or self.quiet or not sys.stderr.isatty():
             last_s = time.monotonic()
 
             def tell(board: str, text: str, done: int, total: int) -> None:
                 nonlocal last_s
-                if self.verbose or time.monotonic() - last_s >= LINE_EVERY_S:
+                # Off a terminal a line every 30 s is enough.
+                if self.verbose or time.monotonic() - last_s >= 30.0:
                     last_s = time.monotonic()
                     self.note(f"{board} {done}/{total} {text}".strip())
 
@@ -87,24 +85,24 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def settings_lines(settings: dict[str, Any]) -> list[str]:
-    """Settings for people: a line each."""
+    """Settings for people: one line each."""
     return [f"{name:<13} {', '.join(map(str, value)) if isinstance(value, list) else value}" for name, value in settings.items()]
 
 
 def note(line: str) -> None:
-    """One line on stderr."""
+    """Prints one line on stderr."""
     click.echo(line, err=True)
 
 
 def write_document(path: Path, document: Any) -> None:
-    """A JSON document as a file, whole or not at all.  Raises UnwrittenError."""
+    """Writes a JSON document as a file, completely or not at all.  Raises UnwrittenError."""
     write_whole(path, (json.dumps(document, indent=2, allow_nan=False) + "\n").encode())
 
 
 def write_page(report: Path | None, pictures: Path | None, page: str) -> None:
-    """A page as a file, and its charts as PNG files in a folder, numbered and named by their titles, where these are named.
+    """Writes a page as a file, and its charts as PNG files in a folder, numbered and named by their titles, if these paths are given.
 
-    Raises UnwrittenError, and CollectorError where the renderer is not installed or finds no font.
+    Raises UnwrittenError, and CollectorError if the renderer is not installed or finds no font.
     """
     if report is not None:
         write_whole(report, page.encode())
@@ -126,7 +124,7 @@ def write_page(report: Path | None, pictures: Path | None, page: str) -> None:
 
 @contextmanager
 def stoppable(out: Path | None = None) -> Iterator[None]:
-    """SIGTERM and SIGHUP stop like Ctrl-C; where a dataset is written at `out`, each says how to go on.
+    """SIGTERM and SIGHUP stop like Ctrl-C; if a dataset is written at `out`, each prints how to resume.
 
     A SIGHUP that is ignored (nohup) stays ignored.
     """

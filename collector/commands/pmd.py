@@ -33,14 +33,14 @@ _bauds = click.Choice(["115200", "460800", "921600"])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableWords:
-    """Options that say what a table holds."""
+    """Options for the contents of a table."""
 
     rails: str
     zero: Path | None
     time_base: str
 
     def form(self, model: "MeterModel", start_s: float = 0.0) -> "TableForm":
-        """The same for a model of meter.  Raises DeviceError for an unknown rail, DatasetError for a recording that gives no zero."""
+        """The table form for a model of meter.  Raises DeviceError for an unknown rail, DatasetError for a recording that gives no zero."""
         from collector.pmd.recording import zero_currents
         from collector.pmd.table import TableForm
 
@@ -50,7 +50,7 @@ class TableWords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockWords:
-    """Options that say when a recording without stamps began, and how fast its clock runs."""
+    """Options for the start and the clock rate of a recording without stamps."""
 
     start: float | None
     tick_rate: float | None
@@ -60,7 +60,7 @@ class ClockWords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmulatorWords:
-    """Options of an emulated meter: what it measures and says, how it is found, and what goes wrong."""
+    """Options of an emulated meter: its measured power, its identity, its initial state, and its faults."""
 
     model: str
     power: Path | None
@@ -75,7 +75,7 @@ class EmulatorWords:
 
 
 def _grouped(group: type, *options: Callable[[Command], Command]) -> Callable[[Command], Command]:
-    """Options that a command gets as one value, the last of its positional ones so far."""
+    """Options that a command receives as one value, the last of its positional ones so far."""
 
     def decorate(command: Command) -> Command:
         @wraps(command)
@@ -126,7 +126,7 @@ def pmd_command() -> None:
 def decode_command(clock: ClockWords, table: TableWords, *, file: Path, out: Path | None, speak: Speaker) -> int:
     """Turn FILE, a recording of a PMD, into power over time: t_s, power_w, and voltage and current of each rail.
 
-    FILE is what `collect pmd log` wrote, or the raw bytes that any other logger wrote with two-byte time stamps.  Without
+    FILE comes from `collect pmd log`, or contains the raw bytes of any other logger with two-byte time stamps.  Without
     --out the table goes to stdout as CSV and the counts to stderr; with --json alone there is no table.
     """
     require_dataset_packages()
@@ -163,9 +163,9 @@ def decode_command(clock: ClockWords, table: TableWords, *, file: Path, out: Pat
 @_table_options
 @output_options
 def log_command(table: TableWords, *, port: str, out: Path, duration: str, speak: Speaker) -> int:
-    """Record the meter at PORT: its bytes and their host times in P.pmd as they come, the table P.csv at the end.
+    """Record the meter at PORT: its bytes and their host times in P.pmd on arrival, the table P.csv at the end.
 
-    Ctrl-C and SIGTERM end it; what was recorded is kept and decoded, also where the meter is unplugged.
+    Ctrl-C and SIGTERM end it; the recording is kept and decoded, also if the meter is unplugged.
     """
     require_dataset_packages()
     from collector.pmd.meter import open_meter
@@ -180,7 +180,7 @@ def log_command(table: TableWords, *, port: str, out: Path, duration: str, speak
     check_output(raw)
     with _stop_request() as stop, open_meter(port) as meter:
         model = meter.identity.model
-        form = table.form(model)  # a wrong word is better found before an hour's recording
+        form = table.form(model)  # finds a wrong word before an hour's recording
         speak.note(f"{model.name}, firmware {meter.identity.firmware}; recording into {raw}")
         tell = (lambda seconds, count: speak.note(f"{seconds:.0f} s, {count} bytes")) if speak.verbose else None
         logged = log_meter(meter, raw, stop, duration_s=limit_s, report=tell)
@@ -226,7 +226,7 @@ _power = FiniteRange(0.0, 2000.0)
 def emulate_command(words: EmulatorWords, *, duration: str, speak: Speaker) -> int:
     """Behave like a PMD on a pseudo-terminal, in real time, and print the terminal's path.
 
-    Seconds of faults count from the moment at which the host first lets it stream (PMD2: from the start).
+    Seconds of faults count from the moment when the host first starts the stream (PMD2: from the start).
     """
     from time import monotonic_ns
 
@@ -261,7 +261,7 @@ def emulate_command(words: EmulatorWords, *, duration: str, speak: Speaker) -> i
 
 
 def _read_wave(path: Path) -> "PowerWave":
-    """Power to measure, from a table with the columns `t_s` and `power_w`.  Raises SensorError for a file that holds none."""
+    """Power to measure, from a table with the columns `t_s` and `power_w`.  Raises SensorError for a file without power."""
     import numpy as np
 
     from collector.pmd.emulated_meter import PowerWave
@@ -276,7 +276,7 @@ def _read_wave(path: Path) -> "PowerWave":
 
 
 def _status(scanned: "ScannedRecording", speak: Speaker) -> int:
-    """Exit status of a decoded recording, and a warning where it has holes."""
+    """Exit status of a decoded recording, and a warning if it has holes."""
     lost, discarded = scanned.holes.lost.sum(), scanned.tally.discarded_bytes
     told = (lost, "samples missing"), (discarded, "bytes left out, in no packet that can be trusted")
     said = [f"{count:,} {what}" for count, what in told if count]
@@ -287,7 +287,7 @@ def _status(scanned: "ScannedRecording", speak: Speaker) -> int:
 
 @contextmanager
 def _stop_request() -> Iterator[Event]:
-    """An event that Ctrl-C and SIGTERM set, so that what is being done can be ended properly."""
+    """An event that Ctrl-C and SIGTERM set, so that the current work can end in order."""
     asked = Event()
     before = {number: signal.signal(number, lambda _number, _frame: asked.set()) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -77,11 +77,11 @@ def run_command(context: click.Context, /, speak: Speaker, **options: Any) -> in
     """Measure any program: time, energy and power of the board while it runs, each with its uncertainty.
 
     Write `--` before the command: collect run --gpu 0 -- python train.py.  The board rests for a second or more before and
-    after each run, so that a sensor that lags loses nothing.  With --json the command's own output goes to stderr.
+    after each run, so that a sensor with a lag misses nothing.  With --json the command's own output goes to stderr.
 
-    Exit status: the command's own, by shells' rule 128 + signal where one ended it; 127 for a command that is not found, 126 for
-    one that cannot be run; 1 where nothing could be measured, 2 for wrong usage; 130 after an interruption, which loses the
-    run that was going on: those before are reported; 3 where all went well but the SM clock was not the one asked for.
+    Exit status: the command's own, by shells' rule 128 + signal if one ended it; 127 for a command that is not found, 126 for
+    one that cannot be run; 1 if nothing could be measured, 2 for wrong usage; 130 after an interruption, which loses the
+    current run: earlier runs are reported; 3 after success with another SM clock than the requested one.
     """
     from collector.bench import open_instruments
     from collector.boards import sole_use
@@ -144,7 +144,7 @@ def _runs(
     asked_mhz: float | None,
     speak: Speaker,
 ) -> "Iterator[ProgramRun]":
-    """The runs at one clock, each when it has ended.  Raises what `measure_program` and `measure_program_repeats` raise."""
+    """The runs at one clock, each at its end.  Raises the errors of `measure_program` and `measure_program_repeats`."""
     from collector.programs.program import measure_program
     from collector.programs.repeats import measure_program_repeats
 
@@ -159,7 +159,7 @@ def _runs(
 
 
 def _lost(asked: RunOptions, finished: int, clocks: int) -> str:
-    """What an interruption lost, in words."""
+    """The runs that an interruption lost, in words."""
     if asked.asked_std is None:
         what, planned, lost = "run", asked.repeats * clocks, "its energy is lost"
     else:
@@ -169,7 +169,7 @@ def _lost(asked: RunOptions, finished: int, clocks: int) -> str:
 
 
 def _unknown_sensor(instruments: "Instruments", sampler: "Sampler") -> "SensorCalibration":
-    """The board's sensor where nothing is known of it but its name."""
+    """The board's sensor if only its name is known."""
     from collector.sensing.calibration import SensorCalibration
 
     identity = instruments.gpu.identity()

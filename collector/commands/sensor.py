@@ -78,11 +78,11 @@ class SensorOptions:
 @output_options
 @click.pass_context
 def sensor_command(context: click.Context, /, speak: Speaker, **options: Any) -> int:
-    """Characterise a board's power sensor: update clock, averaging, delay, rise; gain where a meter is there.
+    """Characterise a board's power sensor: update clock, averaging, delay, rise; with a meter also gain.
 
-    On a board it runs loads of its own, for half a minute or until the asked standard errors are reached.  With
-    --readings it works from a recording, as far as that can tell; --gpu then names the board of a log that holds
-    several.  What cannot be told is null, with the reason and the run that would tell under notes.
+    On a board it runs loads of its own, for half a minute or until the requested standard errors are reached.  With
+    --readings it works from a recording, with fewer results; --gpu then names the board of a log that holds
+    several.  An undetermined value is null; notes give the reason and the run that would determine it.
     """
     _check_options(context, recorded=options["readings"] is not None)
     asked = SensorOptions(**options)
@@ -113,7 +113,7 @@ def sensor_command(context: click.Context, /, speak: Speaker, **options: Any) ->
 
 
 def _check_options(context: click.Context, *, recorded: bool) -> None:
-    """Raises UsageError for options that belong to the other way of working."""
+    """Raises UsageError for options of the other way of working."""
     foreign = LIVE_ONLY if recorded else RECORDED_ONLY
     for name in foreign:
         if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
@@ -122,7 +122,7 @@ def _check_options(context: click.Context, *, recorded: bool) -> None:
 
 
 def _recorded(asked: SensorOptions, readings: Path, board: str | None) -> "tuple[SensorCalibration, int, Callable[[], str]]":
-    """The sensor behind a recording, how many of its rows were left out, and what makes a page of it."""
+    """The sensor behind a recording, the number of its rows that were left out, and a function that makes its page."""
     require_dataset_packages()
     from collector.recordings.run import read_run
     from collector.sensing.identify import SensorName, SensorRecord, identify_sensor
@@ -144,7 +144,7 @@ def _recorded(asked: SensorOptions, readings: Path, board: str | None) -> "tuple
 
 
 def _measured(asked: SensorOptions) -> "tuple[SensorCalibration, tuple[str, ...], Callable[[], str]]":
-    """The sensor of a board, the loads that were run, and what makes a page of it."""
+    """The sensor of a board, the loads of the measurement, and a function that makes its page."""
     from collector.bench import open_bench
     from collector.boards import sole_use
     from collector.clocks import held_clock

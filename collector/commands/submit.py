@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collector.daemon.settings import JobDefaults
 
 OWN_OPTIONS: Final = frozenset({"gpu", "out", "budget", "resume", "fresh", "priority", "dry_run", "config", "as_json", "quiet", "verbose"})
-"""Options that a job has otherwise than as words of `collect`."""
+"""Options that are fields of a job rather than words of `collect`."""
 DEFAULTS: Final = ("freqs", "families", "sensor", "pmd", "seed")
 """Options that the daemon's config may give."""
 
@@ -49,8 +49,8 @@ DEFAULTS: Final = ("freqs", "families", "sensor", "pmd", "seed")
 def submit_command(campaign: str, priority: int, config: Path | None, speak: Speaker, **options: Any) -> int:
     """Queue a campaign for the daemon, after the checks that `collect` makes; print its plan.
 
-    --freqs, --families, --budget, --sensor, --pmd and --seed that are not given are those of the daemon's config.  A campaign's file is
-    copied: later changes to it change nothing.  Without a daemon the job waits until one runs.
+    The daemon's config gives defaults of --freqs, --families, --budget, --sensor, --pmd and --seed.  A campaign's file is
+    copied: later changes to it have no effect.  Without a daemon the job waits until one runs.
     """
     require_dataset_packages()
     from collector.boards import named_boards
@@ -65,12 +65,12 @@ def submit_command(campaign: str, priority: int, config: Path | None, speak: Spe
     budget = options["budget"] or defaults.budget
     boards = named_boards(_board_words(options["gpu"], folder, settings.gpus))
     arguments = tuple(_words(options, defaults, len(boards)))
-    load_campaign(campaign)  # a file that cannot be used is known before anything else is done
+    load_campaign(campaign)  # checks the file before anything else is done
     refuse_inputs([Path(options["out"])], [defaults.sensor])
     place = _place(options["out"], len(boards), options["resume"])
     spent = ["--budget", budget] if budget else []
     words = {board: [*arguments, *spent, "--campaign", campaign, "--gpu", board.word, "--out", place] for board in boards}
-    # A board that is being measured is not touched for a plan: that would be seen in its power.
+    # A board in use is not opened for a plan: this would be visible in its power.
     free = {board: line for board, line in words.items() if board.simulated or not board_is_claimed(board.key)}
     plans = checked_plans(free, speak)
     if options["dry_run"]:
@@ -106,23 +106,23 @@ def submit_command(campaign: str, priority: int, config: Path | None, speak: Spe
 
 
 def frozen_campaign(folder: Path, name_or_path: str) -> tuple[str, str]:
-    """What a job names as its campaign, and the campaign's title: a shipped one by its name, a file by a copy of it.
+    """Name and title of a job's campaign: a shipped one by its name, a file by a copy of it.
 
-    The copy lies in the state folder, under the digest of its content.  Raises CampaignError where it cannot be used, DaemonError where
-    it cannot be copied and where the folder is another user's, by root, too.
+    The copy lies in the state folder, under the digest of its content.  Raises CampaignError if it cannot be used, DaemonError if
+    it cannot be copied and if the folder is another user's, also for root.
     """
     from collector.campaigns.files import campaign_names, load_campaign
     from collector.daemon.store import prepare_folder
 
     spec = load_campaign(name_or_path)
-    prepare_folder(folder, own=True)  # what root puts there another user's daemon cannot read
+    prepare_folder(folder, own=True)  # another user's daemon cannot read root's files there
     if name_or_path in campaign_names():
         return name_or_path, spec.name
     source = Path(name_or_path)
     try:
         place = folder / "campaigns" / spec.digest
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        copy = place / f"{source.stem}.toml"  # a campaign without a name of its own is called by its file
+        copy = place / f"{source.stem}.toml"  # a campaign without a name of its own takes its file's name
         write_whole(copy, read_regular(source, MAX_FILE_BYTES))
     except OSError as error:
         raise DaemonError(f"{source}: cannot be copied to {folder} ({error}); see that the disk has room") from error
@@ -132,7 +132,7 @@ def frozen_campaign(folder: Path, name_or_path: str) -> tuple[str, str]:
 
 
 def _notice(overview: "Overview", boards: "Sequence[BoardName]", free: "Collection[BoardName]", speak: Speaker) -> None:
-    """Report what keeps the jobs from being planned and run."""
+    """Reports the reasons why the jobs cannot be planned and run."""
     served = {board.board for board in overview.boards}
     for board in boards:
         if board not in free:
@@ -144,7 +144,7 @@ def _notice(overview: "Overview", boards: "Sequence[BoardName]", free: "Collecti
 
 
 def _words(options: dict[str, Any], defaults: "JobDefaults", boards: int) -> list[str]:
-    """The words of `collect` that a job has: options that were given, else those of the daemon's config.  Raises CollectorError."""
+    """The words of `collect` for a job: given options, else those of the daemon's config.  Raises CollectorError."""
     from collector.sensing.catalogue import is_file_name
 
     sensor, pmd = options["sensor"], options["pmd"]
@@ -160,9 +160,9 @@ def _words(options: dict[str, Any], defaults: "JobDefaults", boards: int) -> lis
 
 
 def _board_words(gpu: str, folder: Path, served: tuple[str, ...]) -> tuple[str, ...]:
-    """The words for boards, `all` as the boards that the daemon serves: by its config, else by what the last one wrote down.
+    """The words for boards, `all` as the boards of the daemon: from its config, else as recorded by the last daemon.
 
-    Where neither is there it stays the word for every real board.
+    Without both it stays the word for every real board.
     """
     from collector.boards import ALL, board_words
     from collector.daemon.store import has_database, open_store
@@ -177,7 +177,7 @@ def _board_words(gpu: str, folder: Path, served: tuple[str, ...]) -> tuple[str, 
 
 
 def _place(out: str, boards: int, resume: bool | None) -> str:
-    """The output as a job has it, free or spoken for.  Raises CollectorError."""
+    """The output path for a job, if free or explicitly resumed or replaced.  Raises CollectorError."""
     from collector.dataset.partition import partitioned_place
 
     root = common_root(out) if boards > 1 else out

@@ -1,4 +1,4 @@
-"""The queue's vocabulary: a job, its states, why it waits, a board, the daemon.  The classes are the tables of the state database."""
+"""Vocabulary of the queue: a job, its states, why it waits, a board, the daemon.  The classes are the tables of the state database."""
 
 import time
 from collections.abc import Mapping
@@ -12,13 +12,13 @@ DONE: Final = "done"
 FAILED: Final = "failed"
 CANCELLED: Final = "cancelled"
 STATES: Final = (QUEUED, RUNNING, DONE, FAILED, CANCELLED)
-"""States of a job, in the order in which it may pass through them."""
+"""States of a job, in their possible order."""
 
 OPEN_STATES: Final = (QUEUED, RUNNING)
 
 AFTER_ROW: Final = 1
 AT_ONCE: Final = 2
-"""How a job is to stop: after the kernel that runs, or without waiting for it."""
+"""Ways to stop a job: after the running kernel, or without waiting for it."""
 
 WAITING_CAUSES: Final[dict[str, str]] = {
     "board_busy": "another process measures on the board",
@@ -36,27 +36,27 @@ TRANSIENT_CAUSES: Final[dict[str, str]] = {
 """Causes that may pass: the job is started again, with growing pauses, a limited number of times."""
 
 STALE_S: Final = 60.0
-"""A daemon writes every five seconds that it is alive; after so long without it does not work [s]."""
+"""Longest time without a sign of life of a working daemon, which writes one every five seconds [s]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """A campaign in the queue.
 
-    board         key of the board: its UUID, or sim:PROFILE; gpu_word is how the user named it
+    board         key of the board: its UUID, or sim:PROFILE; gpu_word is the user's word for it
     campaign      a campaign's name, or the file with its copy; title is its name for people
     arguments     of `collect`, beyond board, campaign, output and budget
     out           dataset to write: an absolute file; a folder, with a slash at its end, or a URL that takes parts
     budget_s      of the board's time, all attempts together; None: no limit
-    fresh         replaces what lies at `out`
+    fresh         replaces an existing output at `out`
     priority      the higher goes first; equals go in the order of submission
     done, total   points finished and planned; `rows` of them gave a row, `refused` could not run, `flagged` rows are doubtful
     used_s        of the board's time, all attempts together
     attempts      starts since the last new row
     cause         why it waits or failed, as a name; message is the same for people
-    stop          0, AFTER_ROW or AT_ONCE: what `collect stop` has requested
+    stop          0, AFTER_ROW or AT_ONCE: the request of `collect stop`
     eta_s         time to the end; None where unknown
-    Times of day are seconds since 1970; None where there is none.
+    Times of day are seconds since 1970; None for missing ones.
     """
 
     board: str
@@ -103,7 +103,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Board:
-    """A board of the daemon: the job on it (0: none) and the figures of its last row."""
+    """A board of the daemon: its job (0: no job) and the figures of its last row."""
 
     board: str
     gpu_word: str
@@ -117,7 +117,7 @@ class Board:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Daemon:
-    """The daemon as it last wrote itself down (pid 0: there never was one); `listen` is the address of its page."""
+    """The daemon's last record of itself (pid 0: there never was one); `listen` is the address of its page."""
 
     pid: int = 0
     version: str = ""
@@ -130,7 +130,7 @@ class Daemon:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """Everything that status, page and metrics show: `jobs` newest first, `counts` of all jobs by state, `running` by the daemon's lock."""
+    """Contents of status, page and metrics: `jobs` newest first, `counts` of all jobs by state, `running` by the daemon's lock."""
 
     daemon: Daemon = Daemon()
     running: bool = False
@@ -140,9 +140,9 @@ class Overview:
     counters: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
     def complaint(self, now_unix_s: float) -> str:
-        """What is wrong with the daemon and what to do, in one line; "" for one that works or that has ended as requested.
+        """The fault of the daemon and its remedy, in one line; "" for one that works or that has ended as requested.
 
-        A daemon that holds its lock and is silent hangs; one whose lock is free and that was not told to end has died.
+        A silent daemon that holds its lock hangs; one whose lock is free without a request to end has died.
         """
         daemon, silence_s = self.daemon, now_unix_s - (self.daemon.beat_unix_s or 0.0)
         age = f"{silence_s:.0f} s" if silence_s < 7200.0 else f"{silence_s / 3600.0:.0f} h"
@@ -160,13 +160,13 @@ class Overview:
 
 
 def left_text(seconds: float) -> str:
-    """A time that is left, as hours, minutes and seconds."""
+    """A remaining time, as hours, minutes and seconds."""
     minutes, second = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02d}:{second:02d}"
 
 
 def note_text(job: Job) -> str:
-    """What keeps a job, or what it is doing, for people."""
+    """The reason why a job waits, or its activity, for people."""
     note = job.message or (job.phase if job.state != QUEUED else "")
     later = job.state == QUEUED and job.not_before_unix_s > time.time()
     return f"not before {time_text(job.not_before_unix_s)}{note and f': {note}'}" if later else note

@@ -1,4 +1,4 @@
-"""One board's lane: takes the next job of its board, runs it in a worker, and decides what its end means."""
+"""One board's lane: takes the next job of its board, runs it in a worker, and decides the meaning of its end."""
 
 import os
 import signal
@@ -24,13 +24,13 @@ from estimator.vocabulary.regular_files import read_regular
 
 @dataclass(slots=True, kw_only=True)
 class Run:
-    """A job in its worker, and the last report of progress that is written down; no message may be `silence_s` away [s]."""
+    """A job in its worker, and its last recorded report of progress; `silence_s` is the longest time to the next message [s]."""
 
     job: Job
     worker: Worker
     log: LogFile
     known: Message
-    silence_s: float = 300.0  # until it has planned: modules are loaded, kernels assembled
+    silence_s: float = 300.0  # until the plan exists: modules are loaded, kernels assembled
     cause: str = ""
     last_text: str = ""
     hung: bool = False
@@ -39,7 +39,7 @@ class Run:
 class Lane:
     """The jobs of one board, one at a time.
 
-    `crashed` is called where a worker was killed or died, so that clocks can be looked after; `wake` is set when a worker reports.
+    `crashed` is called if a worker was killed or died, so that clocks can be restored; `wake` is set when a worker reports.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Lane:
         return self._run is not None
 
     def tick(self, draining: int) -> None:
-        """Take note of what has happened, and act.  `draining`: 0, or how the daemon ends.  Raises DaemonError."""
+        """Records the events since the last call, and acts.  `draining`: 0, or the way in which the daemon ends.  Raises DaemonError."""
         run = self._run
         if run is None:
             if not draining:
@@ -81,14 +81,14 @@ class Lane:
             run.worker.stop(AT_ONCE, 2.0)
 
     def abandon(self, reason: str) -> None:
-        """End the worker and fail its job: the daemon itself does not know how to go on with it."""
+        """Ends the worker and fails its job, after an error that the daemon itself cannot handle."""
         if self._run is not None:
             self.close()
             job, self._run = self._run.job, None
             self._store.end(job.id, FAILED, None, "daemon_error", reason)
 
     def close(self) -> None:
-        """Kill a worker that still runs."""
+        """Kills a worker that still runs."""
         if self._run is not None:
             self._run.worker.close()
 
@@ -110,7 +110,7 @@ class Lane:
             os.close(lock)  # the worker has its own
 
     def _start(self, job: Job, lock: int) -> None:
-        """Start a worker that holds the lock while it lives."""
+        """Starts a worker that holds the lock while it lives."""
         if not self._store.begin(job.id):
             return
         try:
@@ -120,14 +120,14 @@ class Lane:
             raise
         log = LogFile(job_log_path(self._store.folder, job.id))
         run = self._run = Run(job=job, worker=worker, log=log, known=Message(wattprint="progress"))
-        with suppress(OSError):  # a full disk; the number only helps to find a worker that outlives its daemon
+        with suppress(OSError):  # mostly a full disk; the number only helps to find a worker that outlives its daemon
             os.ftruncate(lock, 0)
             os.write(lock, str(worker.pid).encode())
         self._tell(run, f"begun on {self.board.name} ({self.board.key}), worker {worker.pid}: {job.title} into {job.out}")
         self._store.record(job.id, self.board.key, {"pid": worker.pid}, {"job": job.id}, {"workers_started": 1.0})
 
     def _await_leftover(self, path: Path) -> None:
-        """A worker of a daemon that died ends by itself after its kernel; one that does not is killed."""
+        """Waits for a worker of a dead daemon: it ends by itself after its kernel; otherwise it is killed."""
         now, pid = time.monotonic(), 0
         with suppress(OSError, ValueError):
             pid = int(read_regular(path, 64))
@@ -143,7 +143,7 @@ class Lane:
                 self._log.write(f"{self.board.key}: a process that is not known keeps {path}; `fuser {path}` names it")
 
     def _heard(self, run: Run, message: Message) -> None:
-        """Write a message down.  Raises DaemonError, a full disk mostly: the next one of its kind makes up for it."""
+        """Records a message.  Raises DaemonError, mostly for a full disk: the next message of its kind replaces it."""
         match message.wattprint:
             case "planned":
                 run.silence_s = message.silence_s
@@ -173,7 +173,7 @@ class Lane:
         run.log.write(f"{told.done}/{told.total} {told.text}")
 
     def _finish(self, run: Run, status: int, stop: int, draining: int) -> None:
-        """Decide what a worker's end means, write it down, and only then forget the worker."""
+        """Decides the meaning of a worker's end, records it, and only then forgets the worker."""
         number = run.job.id
         rows = self._store.job(number).rows
         counts: dict[str, float] = {}
@@ -199,7 +199,7 @@ class Lane:
         self._run = None
 
     def _failed(self, run: Run, status: int) -> bool:
-        """Wait, start again, or give up, by the name of the cause and by how often it was tried; whether it is tried again."""
+        """Waits, starts again, or gives up, by the name of the cause and the number of attempts; returns whether it is tried again."""
         cause = "worker_hung" if run.hung else "worker_died" if status < 0 or status == INTERRUPTED else run.cause
         message = WAITING_CAUSES.get(cause) or TRANSIENT_CAUSES.get(cause) or ""
         said = run.last_text.removeprefix(MESSAGE_START)
@@ -218,17 +218,17 @@ class Lane:
         return False
 
     def _tell(self, run: Run, text: str) -> None:
-        """Into both logs."""
+        """Writes a text into both logs."""
         run.log.write(text)
         self._log.write(f"job {run.job.id}: {text}")
 
 
 def _arguments(job: Job) -> list[str]:
-    """The words of `collect`; what lies at the output is replaced until the job has a row of its own there."""
+    """The words of `collect`; an existing output is replaced until the job has a row of its own there."""
     words = ["--worker", "--json", "--gpu", job.gpu_word, "--campaign", job.campaign, "--out", job.out]
     if job.budget_s is not None:
         words += ["--budget", f"{max(job.budget_s - job.used_s, 0.001):.3f}s"]
-        words += ["--planned-budget", f"{job.budget_s:.3f}s"]  # what is measured was chosen for the whole of it
+        words += ["--planned-budget", f"{job.budget_s:.3f}s"]  # the measured points were chosen for the whole budget
     return [*words, *job.arguments, "--fresh" if job.fresh and not job.rows else "--resume"]
 
 

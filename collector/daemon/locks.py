@@ -1,4 +1,4 @@
-"""Locks that a dying process cannot keep: one daemon a state folder, one worker a board, which a worker keeps when its daemon dies."""
+"""Locks that end with their process: one daemon a state folder, one worker a board, which a worker keeps when its daemon dies."""
 
 import fcntl
 import os
@@ -15,12 +15,12 @@ from collector.devices.errors import DaemonError
 from collector.devices.file_lock import locked_file
 
 LOCK_NAME: Final = "daemon.lock"
-"""A process that only looks whether there is a daemon keeps the lock for an instant [s]."""
+"""File of the daemon's lock in a state folder."""
 
 
 @contextmanager
 def daemon_lock(folder: Path) -> Iterator[None]:
-    """The right to be the daemon of a state folder.  Raises DaemonError where there is one already."""
+    """The right to be the daemon of a state folder.  Raises DaemonError if it already has one."""
     deadline = time.monotonic() + 1.0
     while (descriptor := locked(folder / LOCK_NAME)) is None:
         if time.monotonic() > deadline:
@@ -33,7 +33,7 @@ def daemon_lock(folder: Path) -> Iterator[None]:
 
 
 def daemon_runs(folder: Path) -> bool:
-    """Whether a daemon lives in a state folder.  Processes that ask share the lock, and do not take each other for a daemon."""
+    """Whether a daemon lives in a state folder.  Processes that check this share the lock, and do not mistake each other for a daemon."""
     path = folder / LOCK_NAME
     if not path.exists():
         return False
@@ -44,12 +44,12 @@ def daemon_runs(folder: Path) -> bool:
 
 
 def signal_daemon(folder: Path, pid: int) -> bool:
-    """Send SIGTERM to a daemon; False where the process of that number is not it."""
+    """Send SIGTERM to a daemon; False if the process of that number is not the daemon."""
     return signal_holder(folder / LOCK_NAME, pid, signal.SIGTERM)
 
 
 def signal_holder(path: Path, pid: int, number: signal.Signals) -> bool:
-    """Send a signal to the process that holds a lock; False where the process of that number has not even opened the file."""
+    """Send a signal to the process that holds a lock; False if the process of that number has not even opened the file."""
     with suppress(OSError):  # it has ended, or is another user's
         lock = path.stat()
         for link in Path(f"/proc/{pid}/fd").iterdir():
@@ -60,7 +60,7 @@ def signal_holder(path: Path, pid: int, number: signal.Signals) -> bool:
 
 
 def locked(path: Path, how: int = fcntl.LOCK_EX) -> int | None:
-    """A descriptor that holds a file's lock until its last copy is closed; None where somebody holds it.  Raises DaemonError.
+    """A descriptor that holds a file's lock until its last copy is closed; None if another process holds it.  Raises DaemonError.
 
     `how`: alone, or with others (LOCK_SH).
     """

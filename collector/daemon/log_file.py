@@ -1,4 +1,4 @@
-"""What a service says: logs of lines with the time of day, in files that do not grow without end, and messages to systemd."""
+"""Output of a service: logs of lines with the time of day, in files of limited size, and messages to systemd."""
 
 import os
 import socket
@@ -12,22 +12,22 @@ from estimator.vocabulary.regular_files import open_regular
 
 JOB_FOLDER: Final = "logs"
 LARGEST_BYTES: Final = 16 << 20
-"""Size at which a log is set aside as NAME.1, over the one before."""
+"""Size at which a log is renamed to NAME.1, replacing the one before."""
 
 
 class LogFile:
-    """A log.  A line that cannot be written is lost; nothing else is affected."""
+    """A log.  A line that cannot be written is lost, without further effect."""
 
     def __init__(self, path: Path, echo: Callable[[str], None] = lambda _line: None) -> None:
         self._path = path
         self._echo = echo
 
     def write(self, text: str) -> bool:
-        """Write one line: control characters in the text do not start another.  Returns whether the disk took it."""
+        """Write one line: control characters in the text do not start another.  Returns whether the write succeeded."""
         text = "".join(character if character.isprintable() else "?" for character in text.strip().replace("\n", " | "))
         line = f"{datetime.now(UTC).strftime('%Y-%m-%dT%H:%M:%SZ')} {text}"
         self._echo(line)
-        with suppress(OSError):  # a full disk is reported where rows are written; measuring goes on
+        with suppress(OSError):  # a full disk is reported where rows are written; measuring continues
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             if self._path.is_file() and self._path.stat().st_size > LARGEST_BYTES:
                 self._path.replace(self._path.with_name(f"{self._path.name}.1"))
@@ -42,12 +42,12 @@ def _private(path: str, flags: int) -> int:
 
 
 def job_log_path(folder: Path, number: int) -> Path:
-    """The log of a job."""
+    """Path of the log of a job."""
     return folder / JOB_FOLDER / f"job-{number}.log"
 
 
 class LogReader:
-    """Reads a log that is still written; `lines` gives what has come since the last call, also over a change of files."""
+    """Reads a log that is still written; `lines` returns the new lines since the last call, also after a change of files."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -56,7 +56,7 @@ class LogReader:
         self._partial = ""
 
     def lines(self) -> Iterator[str]:
-        """Whole lines that are new; none where there is no log yet.  Raises OSError where it may not be read."""
+        """Complete new lines; empty if the log does not exist yet.  Raises OSError if it may not be read."""
         try:
             stream = open_regular(self._path)
         except FileNotFoundError:
@@ -73,11 +73,11 @@ class LogReader:
 
 
 class Notifier:
-    """Tells the service manager: ready, alive, stopping, and a line of status (sd_notify(3)); silent where there is none.
+    """Sends messages to the service manager: ready, alive, stopping, and a line of status (sd_notify(3)); does nothing without one.
 
-    `trouble` says why it cannot be reached, "" where it can.
+    `trouble` is the reason why it cannot be reached, "" if it can.
 
-    `watchdog_s`: time within which the service manager wants a sign of life; None where it wants none [s].
+    `watchdog_s`: longest time between two signs of life for the service manager; None if it requires none [s].
     """
 
     def __init__(self, environment: Mapping[str, str], pid: int) -> None:
@@ -88,7 +88,7 @@ class Notifier:
         self.watchdog_s = int(wanted) * 1e-6 if wanted.isdecimal() and int(wanted) else None
 
     def send(self, **fields: str | int) -> None:
-        """Fields of sd_notify(3), each on a line of its own."""
+        """Sends fields of sd_notify(3), each on a line of its own."""
         if not self._address or self.trouble:
             return
         lines = [f"{name}={' '.join(str(value).split())[:200]}" for name, value in fields.items()]
@@ -97,5 +97,5 @@ class Notifier:
                 end.settimeout(1.0)
                 end.connect(self._address)
                 end.sendall("\n".join(lines).encode())
-        except OSError as error:  # also a path that no socket can have
+        except OSError as error:  # also a path that is impossible for a socket
             self.trouble = f"the service manager cannot be told anything: NOTIFY_SOCKET: {error.strerror or error}"

@@ -1,7 +1,7 @@
 """A worker's side: `collect` as the child of a daemon, or of a `collect` on several boards.
 
-A worker says what it does in lines of JSON on stderr.  SIGTERM, or its parent's death, which closes its stdin, ends it
-after the kernel that runs; SIGINT, or a second SIGTERM, at once.
+A worker reports its progress in lines of JSON on stderr.  SIGTERM, or its parent's death, which closes its stdin, ends it
+after the running kernel; SIGINT, or a second SIGTERM, at once.
 """
 
 import json
@@ -31,21 +31,21 @@ if TYPE_CHECKING:
 
 
 class StopRequest:
-    """Whether the worker has been asked to stop; made by `reporting`."""
+    """Whether a stop of the worker was requested; made by `reporting`."""
 
     def __init__(self) -> None:
         self.asked = False
         self.within_row = False
 
     def ask(self, number: int, _frame: object) -> None:
-        """Take note; raise KeyboardInterrupt where no kernel is being measured, and wherever it is for SIGINT or the second time."""
+        """Record a request; raise KeyboardInterrupt if no kernel is being measured, and always for SIGINT or the second request."""
         if self.asked or not self.within_row or number == signal.SIGINT:
             raise KeyboardInterrupt
         self.asked = True
 
 
 class Tally:
-    """Counts what a campaign reports, in whole numbers since the worker began: a message that is lost takes nothing with it."""
+    """Counts a campaign's reports, as totals since the worker began: a lost message loses no count."""
 
     def __init__(self, clock: "Clock") -> None:
         self._clock, self._start_ns = clock, clock.now_ns()
@@ -53,7 +53,7 @@ class Tally:
         self._rows = self._flagged = self._refused = 0
 
     def message(self, progress: "Progress") -> Message:
-        """A campaign's progress, and what has come of the campaign so far."""
+        """A campaign's progress, and its results so far."""
         row, eta_s = progress.row or {}, None
         if progress.phase == MEASURING:
             if self._kept is None:
@@ -83,7 +83,7 @@ class Tally:
 
 @contextmanager
 def reporting(bench: "Bench", spec: "CampaignSpec", plan: "CampaignPlan") -> Iterator[Callable[["Progress"], None]]:
-    """A function for a campaign's progress that tells the parent, and ends the campaign between two rows where that is asked for.
+    """A function that reports a campaign's progress to the parent, and ends the campaign between two rows on request.
 
     It raises KeyboardInterrupt then, after the finished row is on disk.
     """
@@ -106,7 +106,7 @@ def reporting(bench: "Bench", spec: "CampaignSpec", plan: "CampaignPlan") -> Ite
 
 
 def longest_silence_s(simulated: bool, spec: "CampaignSpec", plan: "CampaignPlan") -> float:
-    """How long a campaign may have nothing to say: warm-up and idle power at every clock, in host time [s]."""
+    """Longest time without a report of a campaign: warm-up and idle power at every clock, in host time [s]."""
     if simulated:
         return 0.0
     idle_s = len(plan.clocks_mhz) * (spec.idle_settle_s + spec.idle_window_s)
@@ -114,7 +114,7 @@ def longest_silence_s(simulated: bool, spec: "CampaignSpec", plan: "CampaignPlan
 
 
 def send(message: Message) -> None:
-    """One message to the parent.  Raises KeyboardInterrupt where it is gone."""
+    """Sends one message to the parent.  Raises KeyboardInterrupt if it is gone."""
     try:
         sys.stderr.write(json.dumps(plain(message), allow_nan=False) + "\n")
         sys.stderr.flush()
@@ -124,7 +124,7 @@ def send(message: Message) -> None:
 
 @contextmanager
 def told_errors() -> Iterator[None]:
-    """Tells the parent which kind of error ends a worker; the error goes on."""
+    """Reports to the parent the kind of error that ends a worker; the error is raised further."""
     try:
         yield
     except (CollectorError, EstimatorError) as error:
@@ -150,7 +150,7 @@ def _known(value: float | None) -> float | None:
 
 
 def _watch_parent() -> None:
-    """Waits for the end of stdin, which the parent holds open while it lives."""
+    """Waits for the end of stdin, which the parent keeps open while it lives."""
     while os.read(0, 1):
         pass
     os.kill(os.getpid(), signal.SIGTERM)

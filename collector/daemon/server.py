@@ -1,6 +1,6 @@
-"""The daemon's status page and metrics over HTTP: reading only, behind a token in the address that is kept in the state folder.
+"""The daemon's status page and metrics over HTTP: read-only, behind a token in the address that is kept in the state folder.
 
-Metrics are Prometheus's: base units, names and labels that stay.  The page is one HTML document without scripts.
+Metrics are Prometheus's: base units, stable names and labels.  The page is one HTML document without scripts.
 """
 
 import os
@@ -27,7 +27,7 @@ from estimator.serve.local_site import Computed, Line, Reply, local_site
 from estimator.vocabulary.errors import EstimatorError
 
 TOKEN_NAME: Final = "page.token"
-"""Holds the token, so that the address of the metrics survives a restart."""
+"""File of the token, so that the address of the metrics survives a restart."""
 
 HTML: Final = "text/html; charset=utf-8"
 PLAIN: Final = "text/plain; charset=utf-8"
@@ -47,7 +47,7 @@ COUNTERS: Final[dict[str, str]] = {
     "workers_hung": "Workers that were silent for too long and were ended.",
     "retries": "Jobs that were queued again after a failure that may pass.",
 }
-"""Counters by board, and what they count; they live as long as the state folder."""
+"""Counters by board, and their meaning; they persist in the state folder."""
 
 GAUGES: Final[dict[str, tuple[str, Callable[[Board, Job | None], float | None]]]] = {
     "board_busy": ("1 while a worker measures on the board.", lambda _, job: float(job is not None)),
@@ -61,14 +61,14 @@ GAUGES: Final[dict[str, tuple[str, Callable[[Board, Job | None], float | None]]]
     "job_remaining_seconds": ("Time to the running job's end at its pace so far.", lambda _, job: job.eta_s if job else None),
     "job_board_time_seconds": ("The board's time that the running job has used.", lambda _, job: job.used_s if job else None),
 }  # fmt: skip
-"""Gauges by board, of it and of the job that runs on it; what is not known has no sample."""
+"""Gauges by board, of the board and its running job; unknown values have no sample."""
 
 
 @contextmanager
 def status_site(folder: Path, address: ListenAddress | None, complain: Line) -> Iterator[str]:
-    """Serves `/`, `/metrics` and `/health` within the block; gives the page's address, "" without one to listen at.
+    """Serves `/`, `/metrics` and `/health` within the block; yields the page's address, "" without an address to listen at.
 
-    Raises DaemonError where the address or the token cannot be had, and where the package of [serve] is missing.
+    Raises DaemonError if the address or the token is not available, and if the package of [serve] is missing.
     """
     if address is None:
         yield ""
@@ -91,7 +91,7 @@ def status_site(folder: Path, address: ListenAddress | None, complain: Line) -> 
 
 
 def _token(folder: Path) -> str:
-    """The token of a state folder, made where there is none.  Raises DaemonError."""
+    """The token of a state folder, made if missing.  Raises DaemonError."""
     path = folder / TOKEN_NAME
     try:
         with open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "r+") as file:

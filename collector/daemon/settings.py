@@ -22,7 +22,7 @@ Seconds = Annotated[float, Span(1.0, 86_400.0, "s")]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobDefaults:
-    """Options that `collect submit` takes where its own are not given; an empty text is none."""
+    """Defaults of `collect submit` for missing options; an empty text is no default."""
 
     freqs: str = "current"
     families: str = ""
@@ -37,13 +37,13 @@ class DaemonSettings:
     """A daemon's settings.
 
     gpus           boards that it measures on, each with jobs of its own, side by side
-    state_folder   queue, logs and locks; local, and its own user's alone; not given: the default folder
-    listen         address of status page and metrics, "127.0.0.1:9417"; empty: none
+    state_folder   queue, logs and locks; local, and accessible to its own user alone; not given: the default folder
+    listen         address of status page and metrics, "127.0.0.1:9417"; empty: no page
     allow_other_addresses   lets `listen` be reached from other machines
     log_file       the daemon's own log; not given: daemon.log in the state folder
     hang_s         a worker that is silent this much longer than its work can take is ended [s]
-    drain_s        patience at the end of the daemon for kernels that still run [s]
-    retries        how often a job is started again after a failure that may pass, without a new row between
+    drain_s        longest wait at the end of the daemon for running kernels [s]
+    retries        restarts of a job after a failure that may pass, without a new row between
     retry_s        pause before the first of them, doubled each time [s]
     """
 
@@ -60,19 +60,19 @@ class DaemonSettings:
 
     @property
     def folder(self) -> Path:
-        """The state folder: the one that is named, else /var/lib/wattprint for root and a folder of their own for others."""
+        """The state folder: the configured one, else /var/lib/wattprint for root and a folder of their own for others."""
         default = SYSTEM_STATE if os.geteuid() == 0 else user_folder("XDG_STATE_HOME", ".local/state") / STATE_NAME
         return Path(self.state_folder) if self.state_folder else default
 
     @property
     def log(self) -> Path:
-        """Where the daemon's own log lies."""
+        """Path of the daemon's own log."""
         return Path(self.log_file) if self.log_file else self.folder / DAEMON_LOG
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenAddress:
-    """Where the status page is; port 0 is any free one."""
+    """Address of the status page; port 0 is any free one."""
 
     host: str
     port: int
@@ -81,7 +81,7 @@ class ListenAddress:
 def read_settings(path: Path) -> DaemonSettings:
     """A daemon's settings from its TOML file; paths in it are relative to the file.
 
-    Raises DaemonError for what the declaration does not allow, and for an address that is not on loopback and not allowed.
+    Raises DaemonError for settings that the declaration does not allow, and for an address that is not on loopback and not allowed.
     """
     where = f"daemon config {path}"
     settings = read_file(DaemonSettings, path, "daemon config", DaemonError)
@@ -99,7 +99,7 @@ def read_settings(path: Path) -> DaemonSettings:
 
 
 def client_settings(config: Path | None, environment: Mapping[str, str]) -> DaemonSettings:
-    """The settings for a command that speaks to a daemon.
+    """The settings for a command that communicates with a daemon.
 
     From `config`, else the file that $WATTPRINT_CONFIG names, else /etc/wattprint/daemon.toml; without any the defaults,
     and no boards.  Raises DaemonError.
@@ -110,9 +110,9 @@ def client_settings(config: Path | None, environment: Mapping[str, str]) -> Daem
 
 
 def listen_address(settings: DaemonSettings, where: str = "daemon config") -> ListenAddress | None:
-    """The address in `listen`; None for none.
+    """The address in `listen`; None without one.
 
-    Raises DaemonError for what is no numeric address with a port, and for one that other machines reach where that is not allowed.
+    Raises DaemonError for anything but a numeric address with a port, and for one that other machines reach if that is not allowed.
     """
     if not settings.listen:
         return None

@@ -1,4 +1,4 @@
-"""The state database: the queue and what is known of it, shared by daemon, submit, status and stop.
+"""The state database: the queue and its state, shared by daemon, submit, status and stop.
 
 One SQLite file; its tables have the columns of the classes in `jobs`.
 """
@@ -33,9 +33,9 @@ Table = TypeVar("Table", Job, Board, Daemon)
 
 
 def prepare_folder(folder: Path, *, own: bool = False) -> None:
-    """Make a state folder that only its owner and root enter; with `own` root, too, takes none but its own.
+    """Makes a state folder that only its owner and root may enter; with `own` root also accepts only its own.
 
-    Raises DaemonError where it cannot be had or is somebody else's.
+    Raises DaemonError if it cannot be made or is another user's.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -45,7 +45,7 @@ def prepare_folder(folder: Path, *, own: bool = False) -> None:
 
 
 def check_own_folder(folder: Path, *, own: bool = False) -> None:
-    """Raises DaemonError for what is no folder, one that others may write, or somebody else's, which root takes without `own`."""
+    """Raises DaemonError if the path is no folder, others may write to it, or it is another user's, which root accepts without `own`."""
     try:
         status = folder.stat()
     except OSError as error:
@@ -59,7 +59,7 @@ def check_own_folder(folder: Path, *, own: bool = False) -> None:
 
 
 def has_database(folder: Path) -> bool:
-    """Whether something is where a folder's state database lies.  Raises DaemonError where this user may not look."""
+    """Whether a folder's state database exists.  Raises DaemonError if this user may not look."""
     try:
         (folder / FILE_NAME).lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -72,7 +72,7 @@ def has_database(folder: Path) -> bool:
 
 @contextmanager
 def open_store(folder: Path, *, check: bool = False) -> Iterator["Store"]:
-    """The state of a folder, made where there is none; `check` reads all of it for damage first.
+    """The state of a folder, made if missing; `check` reads all of it for damage first.
 
     Raises DaemonError for a file that is damaged, foreign or of another version, and for a folder on which SQLite cannot work.
     """
@@ -92,7 +92,7 @@ def _open(connection: sqlite3.Connection, path: Path, *, check: bool) -> None:
     connection.row_factory = sqlite3.Row
     connection.text_factory = lambda content: content.decode("utf-8", "replace")  # of a damaged file
     if not _versions(connection)[1]:
-        with _alone(path.parent):  # several processes may find none at once
+        with _alone(path.parent):  # several processes may find no database at the same time
             if not _versions(connection)[1]:
                 _make(connection, path)
     if (found := _versions(connection)) != (APPLICATION_ID, SCHEMA_VERSION):
@@ -110,7 +110,7 @@ def _versions(connection: sqlite3.Connection) -> tuple[int, int]:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """One process at a time within the block."""
+    """Admits one process at a time into the block."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -120,7 +120,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _make(connection: sqlite3.Connection, path: Path) -> None:
-    """Tables in an empty file.  Raises DaemonError for a file with other tables."""
+    """Makes tables in an empty file.  Raises DaemonError for a file with other tables."""
     if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
         raise DaemonError(f"{path}: of another program; name another state folder")
     path.chmod(0o600)
@@ -139,19 +139,19 @@ def _make(connection: sqlite3.Connection, path: Path) -> None:
 
 @contextmanager
 def _transaction(connection: sqlite3.Connection, how: str = "IMMEDIATE") -> Iterator[None]:
-    """Statements that take effect together or not at all."""
+    """Runs statements that take effect together or not at all."""
     connection.execute(f"BEGIN {how}")
     try:
         yield
         connection.execute("COMMIT")
     finally:
-        if connection.in_transaction:  # an error; some, such as a full disk, have rolled back already
+        if connection.in_transaction:  # after an error; some, such as a full disk, have rolled back already
             connection.execute("ROLLBACK")
 
 
 @contextmanager
 def _failures(path: Path) -> Iterator[None]:
-    """SQLite's and the system's errors as one line that names the file and the remedy.  Raises DaemonError."""
+    """Converts SQLite's and the system's errors to one line that names the file and the remedy.  Raises DaemonError."""
     try:
         yield
     except sqlite3.OperationalError as error:
@@ -165,7 +165,7 @@ def _failures(path: Path) -> Iterator[None]:
 
 
 class Store:
-    """The state database, open; made by `open_store`.  Every method raises DaemonError where the file cannot be used."""
+    """The state database, open; made by `open_store`.  Every method raises DaemonError if the file cannot be used."""
 
     def __init__(self, connection: sqlite3.Connection, folder: Path) -> None:
         self._connection = connection
@@ -173,7 +173,7 @@ class Store:
         self.folder = folder
 
     def submit(self, job: Job) -> int:
-        """Queue a job; its number.  Raises DaemonError where another open job writes to the same file."""
+        """Queues a job and returns its number.  Raises DaemonError if another open job writes to the same file."""
         with self._writing():
             other = self._find("out = ? AND state IN (?, ?)", job.out, *OPEN_STATES)
             if other and not job.shared:
@@ -181,14 +181,14 @@ class Store:
             return self._insert("job", {**_columns(job), "id": None, "submitted_unix_s": time.time()})
 
     def job(self, number: int) -> Job:
-        """A job.  Raises DaemonError for a number that none has."""
+        """A job.  Raises DaemonError for an unknown number."""
         found = self._find("id = ?", number)
         if not found:
             raise DaemonError(f"there is no job {number}; `collect status` lists them")
         return found[0]
 
     def next_job(self, board: str) -> Job | None:
-        """The job that is due on a board; None where none is."""
+        """The job that is due on a board; None without one."""
         order = "state = ? AND board = ? AND not_before_unix_s <= ? ORDER BY priority DESC, id LIMIT 1"
         due = self._find(order, QUEUED, board, time.time())
         return due[0] if due else None
@@ -199,7 +199,7 @@ class Store:
         return self._find(f"state IN ({marks}) AND (board = ? OR ? = '') ORDER BY id", *states, board, board)
 
     def begin(self, number: int) -> bool:
-        """Take a job out of the queue; False where it was cancelled meanwhile."""
+        """Takes a job out of the queue; False if it was cancelled meanwhile."""
         with self._writing():
             job = self.job(number)
             if job.state != QUEUED:
@@ -211,7 +211,7 @@ class Store:
             return True
 
     def record(self, number: int, board: str, job: Cells, figures: Cells, counts: dict[str, float]) -> None:
-        """Figures of a running job and of its board (columns of the tables by name), and additions to counters, together."""
+        """Records figures of a running job and of its board (columns of the tables by name), and additions to counters, together."""
         with self._writing():
             self._set(number, **job)
             self._update("board", "board", board, figures)
@@ -222,22 +222,22 @@ class Store:
                 )
 
     def requeue(self, number: int, cause: str, message: str, not_before_unix_s: float, *, forget_attempt: bool) -> None:
-        """A job that will go on later."""
+        """Queues a job again, to continue later."""
         with self._writing():
             attempts = max(0, self.job(number).attempts - forget_attempt)
             waiting = {"cause": cause, "message": message, "not_before_unix_s": not_before_unix_s, "attempts": attempts}
             self._set(number, state=QUEUED, phase="", eta_s=None, pid=0, **waiting)
 
     def end(self, number: int, state: str, exit_status: int | None, cause: str, message: str) -> None:
-        """A job's end."""
+        """Records a job's end."""
         with self._writing():
             how = {"exit_status": exit_status, "cause": cause, "message": message}
             self._set(number, state=state, phase="", ended_unix_s=time.time(), eta_s=None, pid=0, **how)
 
     def ask_stop(self, number: int) -> Job:
-        """Cancel a queued job, ask a running one to stop (a second time: at once); the job as it was before.
+        """Cancels a queued job, requests a running one to stop (a second time: at once); returns the job before the change.
 
-        Raises DaemonError for a number that none has.
+        Raises DaemonError for an unknown number.
         """
         with self._writing():
             job = self.job(number)
@@ -248,34 +248,34 @@ class Store:
             return job
 
     def set_boards(self, boards: dict[str, tuple[str, str]]) -> None:
-        """The daemon's boards: key to word and name."""
+        """Sets the daemon's boards: key to word and name."""
         with self._writing():
             self._replace("board", [Board(board=key, gpu_word=word, name=name) for key, (word, name) in boards.items()])
 
     def daemon_started(self, pid: int, version: str, listen: str) -> None:
-        """A daemon has begun its work."""
+        """Records that a daemon has started."""
         now = time.time()
         with self._writing():
             self._replace("daemon", [Daemon(pid=pid, version=version, started_unix_s=now, beat_unix_s=now, listen=listen)])
 
     def daemon_beats(self, *, draining: bool) -> None:
-        """The daemon is alive."""
+        """Records that the daemon is alive."""
         with self._writing():
             self._update("daemon", "1", 1, {"beat_unix_s": time.time(), "draining": draining})
 
     def ask_daemon_stop(self) -> int:
-        """Ask the daemon to drain and end; a second time: without waiting for kernels.  AFTER_ROW or AT_ONCE, as it is asked now."""
+        """Requests the daemon to drain and end; a second time: without waiting for kernels.  Returns the request, AFTER_ROW or AT_ONCE."""
         with self._writing():
             how = min(AT_ONCE, self.daemon_stop() + 1)
             self._update("daemon", "1", 1, {"stop": how})
             return how
 
     def daemon_stop(self) -> int:
-        """0, AFTER_ROW or AT_ONCE: how the daemon has been asked to end."""
+        """The requested end of the daemon: 0, AFTER_ROW or AT_ONCE."""
         return max((daemon.stop for daemon in self._all(Daemon)), default=0)
 
     def overview(self, limit: int = 200) -> Overview:
-        """Everything at once, of one moment; with the open jobs the newest `limit` (-1: all)."""
+        """The whole state at one moment; with the open jobs the newest `limit` (-1: all)."""
         with _failures(self._path), _transaction(self._connection, "DEFERRED"):
             newest = "state IN (?, ?) OR id IN (SELECT id FROM job ORDER BY id DESC LIMIT ?) ORDER BY id DESC"
             counts = dict(self._connection.execute("SELECT state, count(*) FROM job GROUP BY state").fetchall())
@@ -326,7 +326,7 @@ def _columns(row: Job | Board | Daemon) -> Cells:
 
 
 def _struct(cells: Cells, kind: type[Table]) -> Table:
-    """Raises ValueError for cells that are not of the row's types."""
+    """A table's object from its cells.  Raises ValueError for cells that are not of the row's types."""
     if kind is Job:
         cells["arguments"] = json.loads(str(cells["arguments"]))
     return read(kind, cells | {one.name: bool(cells[one.name]) for one in fields(kind) if one.type is bool})

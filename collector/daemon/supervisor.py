@@ -1,4 +1,4 @@
-"""The daemon: a lane for each board, orders from the state database, an end in order."""
+"""The daemon: a lane for each board, orders from the state database, an orderly end."""
 
 import json
 import os
@@ -25,13 +25,13 @@ from collector.devices.errors import DaemonError
 from estimator import __version__
 
 BEAT_S: Final = 5.0
-"""How often the daemon writes that it lives [s]."""
+"""Time between two signs of life of the daemon [s]."""
 RESTORE_S: Final = 60.0
-"""Patience for clocks to be given back [s]."""
+"""Longest wait for clocks to be given back [s]."""
 
 
 class Supervisor:
-    """Runs the lanes until it is told to end; used by `serve` alone."""
+    """Runs the lanes until a request to end; used by `serve` alone."""
 
     def __init__(self, store: Store, settings: DaemonSettings, log: LogFile, notifier: Notifier) -> None:
         self._store = store
@@ -51,14 +51,14 @@ class Supervisor:
         store.set_boards({board.key: (board.word, board.name) for board in boards})
 
     def run(self, signals: Callable[[], int]) -> None:
-        """The loop.  The jobs that were running are queued again when it ends."""
+        """Runs the loop.  The running jobs are queued again when it ends."""
         self._notifier.send(READY=1, STATUS=self._status())
         try:
             while True:
                 self._turn(signals())
                 if self._draining and not any(lane.busy for lane in self._lanes):
                     break
-                self.wake.wait(0.2)  # how often the state database is looked at for new orders [s]
+                self.wake.wait(0.2)  # time between two reads of new orders from the state database [s]
                 self.wake.clear()
         finally:
             for lane in self._lanes:
@@ -70,7 +70,7 @@ class Supervisor:
         for lane in self._lanes:
             try:
                 lane.tick(self._draining)
-            except DaemonError as error:  # a full disk, mostly: the worker goes on, and so does the lane when there is room
+            except DaemonError as error:  # mostly a full disk: the worker continues, and so does the lane when there is space
                 self._trouble(str(error))
             except Exception as error:  # noqa: BLE001 - one lane's defect ends neither the others nor the daemon
                 self._log.write(f"{lane.board.key}: {''.join(traceback.format_exception(error))}")
@@ -116,7 +116,7 @@ class Supervisor:
         return f"{state}{len(self._lanes)} boards, {counts[RUNNING]} running, {counts[QUEUED]} queued"
 
     def _want_restore(self) -> None:
-        """Give back clocks that a dead process left held: in a child, since a driver may hang."""
+        """Gives back clocks that a dead process left held: in a child, since a driver may hang."""
         self._restorer.submit(self._restore_clocks)
 
     def _restore_clocks(self) -> None:
@@ -132,26 +132,26 @@ class Supervisor:
 
     @contextmanager
     def _named_trouble(self) -> Iterator[None]:
-        """What the store does not take goes into the log, and the loop goes on."""
+        """Logs errors of the store, and continues the loop."""
         try:
             yield
         except DaemonError as error:
             self._trouble(str(error))
 
     def _trouble(self, text: str) -> None:
-        """Into the log, but not with every turn of the loop."""
+        """Logs a fault, but not in every turn of the loop."""
         now_s = time.monotonic()
         if now_s > self._quiet_until_s.get(text, 0.0):
             self._quiet_until_s = {known: until for known, until in self._quiet_until_s.items() if until > now_s}
-            self._quiet_until_s[text] = now_s + 60.0  # the same trouble is logged again after this time [s]
+            self._quiet_until_s[text] = now_s + 60.0  # the same fault is logged again after this time [s]
             self._log.write(text)
 
 
 def serve(settings: DaemonSettings, say: Callable[[str], None]) -> None:
-    """Be the daemon until a signal or `collect stop --daemon` ends it.
+    """Runs the daemon until a signal or `collect stop --daemon` ends it.
 
-    `say` gets every line of the log.  Raises DaemonError where the state folder is another daemon's or cannot be used,
-    where the address cannot be had, and DeviceError for a board that is not there.
+    `say` receives every line of the log.  Raises DaemonError if the state folder is another daemon's or cannot be used,
+    or the address is not available, and DeviceError for a missing board.
     """
     folder = settings.folder
     prepare_folder(folder, own=True)
@@ -169,9 +169,9 @@ def serve(settings: DaemonSettings, say: Callable[[str], None]) -> None:
 
 
 def check_settings(settings: DaemonSettings) -> None:
-    """Every board is there, state folder and log can be written, the sensor's file can be read; nothing is made or changed.
+    """Checks that every board is present, state folder and log can be written, the sensor's file can be read; changes nothing.
 
-    Raises DaemonError, and what `named_boards` raises.
+    Raises DaemonError, and the errors of `named_boards`.
     """
     named_boards(settings.gpus)
     folder, log, sensor = settings.folder, settings.log, settings.defaults.sensor

@@ -1,4 +1,4 @@
-"""A parent's side: a `collect` that runs as a child, what it reports, how it is stopped; and several at once, a board each."""
+"""A parent's side: a `collect` that runs as a child, its reports and its stop; and several at once, a board each."""
 
 import json
 import os
@@ -20,26 +20,26 @@ from estimator.vocabulary.documents import parse_json
 from estimator.vocabulary.reader import read
 
 MEASURING: Final = "measuring"
-"""The phase in which rows come (`collector.campaigns.running.Progress`)."""
+"""The phase that produces rows (`collector.campaigns.running.Progress`)."""
 
 COMMAND: Final = (sys.executable, "-m", "collector.cli")
 MESSAGE_START: Final = "collect: "
-"""Patience for a worker that was told to end at once [s]."""
+"""Prefix of an error message of `collect`."""
 PLAN_S: Final = 600.0
-"""Patience for a plan: generated kernels are assembled for it [s]."""
+"""Longest wait for a plan: generated kernels are assembled for it [s]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """What a worker reports in a line of JSON, or another line of its stderr ("text").
+    """A worker's report in a line of JSON, or another line of its stderr ("text").
 
     total       points planned; `done` of them are finished
     silence_s   longest time without a message [s]
     elapsed_s   the board's time since the worker began [s]; `eta_s` is left
-    kept        rows that were there already; None until kernels are measured
+    kept        rows from earlier runs; None until kernels are measured
     rows        new rows, `flagged` of them doubtful; `refused` points could not run
     cause       of the worker's end, as a name (`collector.daemon.jobs`)
-    The last three are figures of the row that is just finished; None where there is none.
+    The last three are figures of the row just finished; None without one.
     """
 
     wattprint: Literal["planned", "progress", "error", "text"]
@@ -63,7 +63,7 @@ class Message:
 class Worker:
     """A `collect` with these words as a child in a session of its own, with `keep` as open files; ended by `close`.
 
-    `wake` is set when it writes a line or ends.  Raises DaemonError where it cannot be started.
+    `wake` is set when it writes a line or ends.  Raises DaemonError if it cannot be started.
     """
 
     def __init__(self, words: Sequence[str], wake: threading.Event, keep: Sequence[int] = ()) -> None:
@@ -94,12 +94,12 @@ class Worker:
         self._wake.set()
 
     def text(self) -> str:
-        """What it printed."""
+        """Output of the worker."""
         self._result.seek(0)
         return self._result.read().decode("utf-8", "replace")
 
     def result(self) -> dict[str, Any]:
-        """What it printed, as a document; empty where it printed none."""
+        """Output of the worker, as a document; empty without one."""
         with suppress(ValueError):
             document = json.loads(self.text())
             if isinstance(document, dict):
@@ -107,7 +107,7 @@ class Worker:
         return {}
 
     def stop(self, how: int, patience_s: float = 10.0) -> None:
-        """End it after its kernel (1) or at once (2), and then kill it after so much time; nothing is asked twice."""
+        """Ends it after its kernel (1) or at once (2), and kills it after `patience_s`; a request is not repeated."""
         if how <= self.asked:
             return
         self.asked = how
@@ -116,7 +116,7 @@ class Worker:
             self._kill_at_s = time.monotonic() + patience_s
 
     def messages(self) -> Iterator[Message]:
-        """Messages that wait."""
+        """Waiting messages."""
         while not self._inbox.empty():
             yield self._inbox.get()
 
@@ -128,17 +128,17 @@ class Worker:
     def ended(self) -> int | None:
         """Its exit status (negative: the signal) once its last line has come; None while it runs.
 
-        One that does not end when told to is killed.
+        A worker that does not end on request is killed.
         """
         status = self._process.poll()
         if status is not None:
-            self._listener.join(1.0)  # a child of its own may keep the pipe
+            self._listener.join(1.0)  # a child of the worker may keep the pipe open
         elif time.monotonic() > self._kill_at_s:
             self._kill()
         return status
 
     def close(self) -> None:
-        """Kill what still runs, close the files."""
+        """Kills a running worker, closes the files."""
         if self._process.poll() is None:
             self._kill()
             self._process.wait()
@@ -163,7 +163,7 @@ def _message(line: bytes) -> Message:
 
 @contextmanager
 def counted_signals(wake: threading.Event) -> Iterator[Callable[[], int]]:
-    """SIGTERM and Ctrl-C are counted within the block and set `wake`; gives a function that tells how many came."""
+    """Counts SIGTERM and Ctrl-C within the block and sets `wake`; yields a function that returns the count."""
     came: list[int] = []
 
     def count(number: int, _frame: object) -> None:
@@ -180,7 +180,7 @@ def counted_signals(wake: threading.Event) -> Iterator[Callable[[], int]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoardEnd:
-    """How one board's campaign ended: exit status, what it printed, and the last line that it complained with."""
+    """End of one board's campaign: exit status, output, and the last line of its complaint."""
 
     board: BoardName
     status: int
@@ -191,7 +191,7 @@ class BoardEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanEnd:
-    """A plan, as `collect --dry-run` prints it, or why there is none: exit status 0, 1 or 2, and its line."""
+    """A plan, as `collect --dry-run` prints it, or the reason without one: exit status 0, 1 or 2, and its line."""
 
     status: int
     text: str
@@ -199,7 +199,7 @@ class PlanEnd:
 
 
 def board_plan(words: Sequence[str]) -> PlanEnd:
-    """The plan of a campaign with these words of `collect`; nothing is measured.  Raises CollectorError where it takes too long."""
+    """The plan of a campaign with these words of `collect`; nothing is measured.  Raises CollectorError if it takes too long."""
     command = [*COMMAND, "--dry-run", *words]
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PLAN_S, check=False)
@@ -211,10 +211,10 @@ def board_plan(words: Sequence[str]) -> PlanEnd:
 
 
 def measure_side_by_side(jobs: Mapping[BoardName, Sequence[str]], tell: Callable[[BoardName, str, int, int], None]) -> list[BoardEnd]:
-    """Run a `collect` with its own words for each board and wait for all.
+    """Runs a `collect` with its own words for each board and waits for all.
 
-    `tell` gets a board, a line, and how many points are finished and planned.  A signal ends them all after the
-    kernels that run, a second one at once; their rows are then safe and their statuses those of an interruption.
+    `tell` receives a board, a line, and the numbers of finished and planned points.  A signal ends them all after the
+    running kernels, a second one at once; their rows are then safe and their statuses those of an interruption.
     """
     wake = threading.Event()
     workers: dict[BoardName, Worker] = {}

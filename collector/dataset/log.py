@@ -1,9 +1,9 @@
 """The log of a running campaign: every finished row is on disk before the next one starts.
 
-One line for each row, with the CRC of its text before it, written in one go and synced.  Such a file needs no end mark: a torn or
+Each row is one line after the CRC of its text, written in one call and synced.  Such a file needs no end mark: a torn or
 damaged line is found by its CRC, and the log ends before it.
 
-A row takes about 1.2 kB.  An Arrow batch of one row would take 6.5 kB and 2 ms of a core: Arrow pays per column.
+A row takes about 1.2 kB.  An Arrow batch of one row would take 6.5 kB and 2 ms of a core: Arrow has a cost per column.
 """
 
 import json
@@ -32,7 +32,7 @@ ROWS_PER_BATCH: Final = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveredLog:
-    """What a log holds: its whole rows, its metadata, how long its whole part is and how many bytes after it were torn."""
+    """Complete rows, metadata, valid length and number of torn bytes of a log."""
 
     table: pa.Table
     metadata: Metadata
@@ -41,15 +41,15 @@ class RecoveredLog:
 
 
 def log_path(output: Path) -> Path:
-    """Where the log of an output lies."""
+    """Path of the log of an output."""
     return output.with_name(output.name + LOG_SUFFIX)
 
 
 def read_log(path: Path) -> RecoveredLog:
-    """Every whole row of a log; a torn or damaged tail is left out.
+    """Every complete row of a log; a torn or damaged tail is left out.
 
-    Raises DatasetError for a file that cannot be read, has no whole header or is no log of kernel rows, and for one with whole rows behind
-    a damaged line: no crash leaves that, and going on would lose them.
+    Raises DatasetError for a file that cannot be read, has no complete header or is no log of kernel rows, and for one with complete rows
+    after a damaged line: no crash causes that, and resuming would lose them.
     """
     try:
         with open_regular(path) as stream:
@@ -59,8 +59,8 @@ def read_log(path: Path) -> RecoveredLog:
 
 
 def _recovered(stream: IO[bytes], path: Path) -> RecoveredLog:
-    """What a log holds.  Raises OSError, DatasetError."""
-    lines = iter(partial(stream.readline, 64 << 20), b"")  # no row and no campaign's metadata come near it
+    """Contents of a log.  Raises OSError, DatasetError."""
+    lines = iter(partial(stream.readline, 64 << 20), b"")  # every row and every campaign's metadata are far smaller
     whole = _whole_rows(lines)
     try:
         header, end = next(whole, (None, 0))
@@ -86,7 +86,7 @@ def _recovered(stream: IO[bytes], path: Path) -> RecoveredLog:
 
 
 def _whole_rows(lines: Iterator[bytes]) -> Iterator[tuple[Any, int]]:
-    """The document of each line up to the first that is not whole, and where the line ends.  Raises ValueError, RecursionError."""
+    """The document of each line up to the first incomplete one, and the end of its line.  Raises ValueError, RecursionError."""
     end = 0
     for line in lines:
         if not _is_whole(line):
@@ -114,7 +114,7 @@ class LogFile:
         self.rows = rows
 
     def append(self, row: Row) -> None:
-        """Write a row and wait until it is on disk; one that the disk does not take leaves no part behind.
+        """Write a row and wait until it is on disk; a failed write leaves no part behind.
 
         Raises OSError, and DatasetError for a row that does not fit.
         """
@@ -126,7 +126,7 @@ class LogFile:
         try:
             self._to_end()
             view = memoryview(lines)
-            while view:  # a disk that fills up takes a part first
+            while view:  # a disk that fills up first accepts a part
                 view = view[self._file.write(view) :]
             os.fsync(self._file.fileno())
         except OSError:
@@ -135,19 +135,19 @@ class LogFile:
         self._end += len(lines)
 
     def _to_end(self) -> None:
-        """Go behind the last row, and cut off what a write that failed has left there.  Raises OSError."""
+        """Go to the end of the last row, and cut off the rest of a failed write.  Raises OSError."""
         self._file.truncate(self._end)
         self._file.seek(self._end)
 
     def table(self) -> pa.Table:
-        """All rows, read back from the open file: nobody can take that away.  Raises OSError, DatasetError."""
+        """All rows, read back from the open file, which no other process can remove.  Raises OSError, DatasetError."""
         with open(os.dup(self._file.fileno()), "rb") as stream:
             stream.seek(0)
             return _recovered(stream, self._path).table
 
     def close(self) -> None:
         """Close the file; its rows stay."""
-        with suppress(OSError):  # a network's file system may fail again here; the write that failed was reported
+        with suppress(OSError):  # a network file system may fail again here; the failed write was reported
             self._file.close()
 
 
@@ -162,7 +162,7 @@ def new_log(path: Path, metadata: Metadata, kept: pa.Table | None, beside: Path)
 
 
 def continued_log(path: Path) -> LogFile:
-    """The log of a campaign that goes on, its torn tail cut off.  Raises OSError, DatasetError."""
+    """The log of a resumed campaign, its torn tail cut off.  Raises OSError, DatasetError."""
     recovered = read_log(path)
     file = path.open("r+b", buffering=0)
     file.truncate(recovered.whole_bytes)

@@ -13,21 +13,18 @@ from collector.errors import DatasetError
 from estimator.vocabulary.regular_files import open_regular
 
 MOST_BYTES: Final = 256 << 20
-"""Bytes of columns that are held at once; computing with them takes two to three times as much."""
+"""Bytes of columns in memory at one time; computing with them takes two to three times as much."""
 
 MOST_WORKING_BYTES: Final = 3 * MOST_BYTES
 """Memory that reading one batch may add to the process.  A footer can state any size: a page of a few bytes can unpack to gigabytes."""
 
 MOST_COLUMNS: Final = 512
-"""No table of measurements has more."""
-
-FOOTER_LIMITS: Final = {"thrift_string_size_limit": 64 << 20, "thrift_container_size_limit": 1 << 16}
-"""Bytes of a text in a footer (a campaign's metadata take some kilobytes), and entries of a list."""
+"""Greatest number of columns; no table of measurements has more."""
 
 
 @contextmanager
 def bounded_memory(where: Path | str) -> Iterator[None]:
-    """Limits what the process allocates in the block to MOST_WORKING_BYTES.  Raises DatasetError where that is too little."""
+    """Limits the memory that the process allocates in the block to MOST_WORKING_BYTES.  Raises DatasetError if more is needed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     status = Path("/proc/self/status").read_text(encoding="ascii")
     used = next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmData"))
@@ -67,9 +64,16 @@ def one_line(error: BaseException) -> str:
 def open_parquet(stream: BinaryIO | Any, where: Path | str, *, pre_buffer: bool = False, **options: Any) -> pq.ParquetFile:
     """A Parquet file from its bytes, its footer read and checked; `options` are Arrow's.
 
-    Raises DatasetError for too many columns and for one that is there twice; errors that `parquet_errors` renames for a damaged file.
+    Raises DatasetError for too many columns and for a duplicate column; for a damaged file, errors that `parquet_errors` converts.
     """
-    file = pq.ParquetFile(stream, page_checksum_verification=True, pre_buffer=pre_buffer, **FOOTER_LIMITS, **options)
+    file = pq.ParquetFile(
+        stream,
+        page_checksum_verification=True,
+        pre_buffer=pre_buffer,
+        thrift_string_size_limit=64 << 20,  # a campaign's metadata take some kilobytes [byte]
+        thrift_container_size_limit=1 << 16,
+        **options,
+    )
     names = file.schema_arrow.names
     if file.metadata.num_columns > MOST_COLUMNS:
         raise DatasetError(f"{where}: holds {file.metadata.num_columns:,} columns; a table of measurements has {MOST_COLUMNS} at most")
@@ -91,7 +95,7 @@ def decoded_bytes(metadata: pq.FileMetaData, schema: pa.Schema, wanted: Iterable
     names, total = set(wanted), 0
     for leaf in range(metadata.num_columns):
         path = metadata.schema.column(leaf).path
-        if (path if path in schema.names else path.split(".")[0]) not in names:  # a column's own name may have points
+        if (path if path in schema.names else path.split(".")[0]) not in names:  # a column's own name may contain points
             continue
         for group in range(metadata.num_row_groups):
             chunk = metadata.row_group(group).column(leaf)
@@ -103,19 +107,25 @@ def decoded_bytes(metadata: pq.FileMetaData, schema: pa.Schema, wanted: Iterable
 def read_columns(path: Path | str, wanted: Iterable[str], most_bytes: int = MOST_BYTES) -> pa.Table:
     """The wanted columns that a file has, in the file's order.
 
-    Raises DatasetError as `read_batches`, and for columns that take more than `most_bytes`.
+    Raises DatasetError like `read_batches`, and for columns that take more than `most_bytes`.
     """
     schema = read_footer(path)[0]
     names = [name for name in schema.names if name in set(wanted)]
-    batches = []
     with parquet_errors(path), open_regular(path) as stream:
-        for batch in read_batches(stream, path, names):
-            batches.append(batch)
-            most_bytes -= batch.nbytes
-            if most_bytes < 0:
-                raise _too_large(path, MOST_BYTES)
+        batches = all_batches(stream, path, names, most_bytes)
     table = pa.Table.from_batches(batches) if batches else pa.schema([schema.field(name) for name in names]).empty_table()
     return table.replace_schema_metadata(schema.metadata)
+
+
+def all_batches(stream: BinaryIO | Any, where: Path | str, names: Sequence[str], most_bytes: int = MOST_BYTES) -> list[pa.RecordBatch]:
+    """The columns `names` of a whole file.  Raises DatasetError as `read_batches`, and for columns that take more than `most_bytes`."""
+    batches, left = [], most_bytes
+    for batch in read_batches(stream, where, names):
+        batches.append(batch)
+        left -= batch.nbytes
+        if left < 0:
+            raise _too_large(where, most_bytes)
+    return batches
 
 
 def read_batches(
@@ -129,7 +139,7 @@ def read_batches(
 ) -> Iterator[pa.RecordBatch]:
     """The columns `names` of a file, or of some row groups of it, batch by batch; texts decoded.
 
-    Raises DatasetError for a file that is damaged, for columns of anything but plain values and lists of texts, and for batches that take
+    Raises DatasetError for a damaged file, for columns of anything but plain values and lists of texts, and for batches that take
     more than MOST_WORKING_BYTES to read.
     """
     with parquet_errors(where):

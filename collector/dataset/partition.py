@@ -1,7 +1,7 @@
 """One dataset that many hosts write into: a folder, on NFS too, or a place in an object store.
 
-Nobody coordinates: every run writes one part whose name nobody else can choose (board, host, UUID and a run id), and a part
-appears whole.  Until then its rows lie in a log of the host's own.
+The hosts do not coordinate: every run writes one part with a unique name (board, host, UUID and a run id), and a part
+appears complete.  Until then its rows are in a log of the host's own.
 
     ROOT/board=a100-pcie-40gb/host=node17/GPU-…-20260102T030405Z-1a2b3c4d.parquet
 """
@@ -31,13 +31,12 @@ from estimator.vocabulary.whole_file import write_whole
 
 URL: Final = re.compile(r"[a-z][a-z0-9+.-]*://.+")
 RUNNING_FOLDER: Final = ".running"
-"""Folder of logs and unpublished parts within a local root; readers pass over names with a point."""
+"""Folder of logs and unpublished parts within a local root; readers skip names that begin with a point."""
 BOARD_KEY: Final = "board="
 SPOOL_VARIABLE: Final = "WATTPRINT_SPOOL"
-TOKEN_DIGITS: Final = 8
 KEY_DIGITS: Final = 12
 OBJECT_STORES: Final = frozenset({"s3", "gcs", "gs", "abfs", "abfss"})
-"""Where an object appears when its writing ends, whole; elsewhere a file is renamed."""
+"""File systems on which an object appears complete when its writing ends; elsewhere a file is renamed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,20 +49,20 @@ class PartitionedPlace:
     local: Path | None
 
     def part_name(self, board: str, gpu_uuid: str, finished: Path) -> str:
-        """The name of a part, below the root, that nobody else has: the same for the same file, however often its publishing is begun."""
+        """The unique name of a part, below the root: the same for the same file, also if its publishing is repeated."""
         stamp = datetime.fromtimestamp(finished.stat().st_mtime, UTC).strftime("%Y%m%dT%H%M%SZ")
         keys = f"{BOARD_KEY}{_safe(board)}/host={_safe(socket.gethostname())}"
-        token = hashlib.sha256(f"{finished.name} {file_digest(finished)}".encode()).hexdigest()[:TOKEN_DIGITS]
+        token = hashlib.sha256(f"{finished.name} {file_digest(finished)}".encode()).hexdigest()[:8]
         return f"{keys}/{_safe(gpu_uuid)}-{stamp}-{token}.parquet"
 
     def running_output(self, key: Row) -> Path:
-        """Where this host writes a campaign until its part is published; the same for the same campaign on the same board."""
+        """Path where this host writes a campaign until its part is published; the same for the same campaign on the same board."""
         digest = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()[:KEY_DIGITS]
         folder = self.local / RUNNING_FOLDER if self.local is not None else _spool_folder(self.name)
         return folder / f"{_safe(socket.gethostname())}-{_safe(str(key.get('gpu_uuid')))}-{digest}.parquet"
 
     def check(self, running: Path) -> None:
-        """Raises DatasetError where parts could not be written: known before anything is measured."""
+        """Raises DatasetError if parts could not be written, before any measurement."""
         probe = f"{self.root}/{RUNNING_FOLDER}-{_safe(socket.gethostname())}-{os.getpid()}"
         try:
             running.parent.mkdir(parents=True, exist_ok=True)
@@ -75,10 +74,10 @@ class PartitionedPlace:
             raise DatasetError(f"{self.name}: parts cannot be written there ({one_line(error)}); name another place with --out") from error
 
     def publish(self, finished: Path) -> str:
-        """Move a finished part, its traces before it, to a name of its own below the root; the name.
+        """Move a finished part, its traces before it, to its unique name below the root; returns the name.
 
-        Raises DatasetError, and then leaves the part where it is.  A part whose publishing was cut off is published again under the same
-        name, whole: readers find it once.
+        Raises DatasetError, and then leaves the part in place.  A part whose publishing was interrupted is published again under the same
+        name, complete: readers find it once.
         """
         metadata = read_kernel_dataset(finished).metadata
         board = metadata.get("gpu") or {}
@@ -90,12 +89,12 @@ class PartitionedPlace:
         except (OSError, pa.ArrowException) as error:
             safe = f"everything measured is safe in {finished}; the same command with --resume publishes it"
             raise DatasetError(f"{self.name}: the part cannot be written there ({one_line(error)}); {safe}") from error
-        for path in (traces_path(finished), finished):  # what is left of the two is published again, under the same name
+        for path in (traces_path(finished), finished):  # a remaining file is published again, under the same name
             path.unlink(missing_ok=True)
         return f"{self.name.rstrip('/')}/{part}"
 
     def measured(self, key: Row) -> pa.Table | None:
-        """Rows of one campaign on one board in the parts that are there; None without any.  Raises DatasetError."""
+        """Rows of one campaign on one board in the existing parts; None without any.  Raises DatasetError."""
         selector = pafs.FileSelector(self.root, recursive=True, allow_not_found=True)
         board = f"{_safe(str(key.get('gpu_uuid')))}-"
         found = []
@@ -113,7 +112,7 @@ class PartitionedPlace:
         return pa.concat_tables(found) if found else None
 
     def _put(self, source: Path, name: str) -> None:
-        """Write a file below the root, whole or not at all."""
+        """Write a file below the root, completely or not at all."""
         content, path = source.read_bytes(), f"{self.root}/{name}"
         folder, _, last = path.rpartition("/")
         self.filesystem.create_dir(folder, recursive=True)
@@ -132,9 +131,9 @@ class PartitionedPlace:
 
 
 def partitioned_place(text: str) -> PartitionedPlace | None:
-    """The place that `--out` names where it is a URL, a folder that is there, or a name with a slash at its end; else None.
+    """The place that `--out` names if it is a URL, an existing folder, or a name with a slash at its end; else None.
 
-    Raises DatasetError for a URL of a kind that is not known here, and for a folder that holds other things than parts.
+    Raises DatasetError for an unsupported kind of URL, and for a folder that holds other things than parts.
     """
     if URL.fullmatch(text):
         try:
@@ -155,7 +154,7 @@ def partitioned_place(text: str) -> PartitionedPlace | None:
 
 
 def _spool_folder(name: str) -> Path:
-    """Where this host keeps what is not yet in an object store: $WATTPRINT_SPOOL, else the user's folder for state."""
+    """Folder of this host for data not yet in an object store: $WATTPRINT_SPOOL, else the user's folder for state."""
     named = os.environ.get(SPOOL_VARIABLE)
     folder = Path(named) if named else user_folder("XDG_STATE_HOME", ".local/state") / "wattprint" / "spool"
     return folder / hashlib.sha256(name.encode()).hexdigest()[:KEY_DIGITS]

@@ -18,7 +18,7 @@ from estimator.vocabulary.regular_files import open_regular, special_kind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetFile:
-    """One file of a dataset: where it lies, its SHA-256, its rows and its own metadata."""
+    """One file of a dataset: its path, its SHA-256, its rows and its own metadata."""
 
     path: str
     sha256: str
@@ -40,7 +40,7 @@ class KernelDataset:
 
 
 def is_kernel_dataset(path: str | Path) -> bool:
-    """Whether a Parquet file says that it is a kernel dataset; False for anything that cannot be read."""
+    """Whether a Parquet file declares that it is a kernel dataset; False for a file that cannot be read."""
     try:
         return is_collected(read_footer(path)[0])
     except DatasetError:
@@ -48,7 +48,7 @@ def is_kernel_dataset(path: str | Path) -> bool:
 
 
 def check_replaceable(output: Path) -> None:
-    """Raises DatasetError for a file that `--fresh` does not replace: anything but a kernel dataset, damaged ones too, or an empty file."""
+    """Raises DatasetError for a file that `--fresh` does not replace: anything but a kernel dataset, damaged or not, or an empty file."""
     if not output.is_file() or not output.stat().st_size:
         return
     try:
@@ -61,7 +61,7 @@ def check_replaceable(output: Path) -> None:
 
 
 def read_kernel_dataset(path: str | Path) -> KernelDataset:
-    """`read_parts`, for which every measurement is there once.  Raises DatasetError for one that is there twice."""
+    """`read_parts`, with every measurement only once.  Raises DatasetError for a duplicate."""
     dataset = read_parts(path)
     twice = measured_twice(dataset.table)
     if twice:
@@ -70,9 +70,9 @@ def read_kernel_dataset(path: str | Path) -> KernelDataset:
 
 
 def read_parts(path: str | Path) -> KernelDataset:
-    """A kernel dataset from a Parquet file, a folder of Parquet files (those of its folders too) or the log of an unfinished campaign.
+    """A kernel dataset from a Parquet file, a folder of Parquet files (including its subfolders) or the log of an unfinished campaign.
 
-    Raises DatasetError for a path that is missing, and a file that is truncated, damaged, foreign or of a newer schema.
+    Raises DatasetError for a missing path, and a file that is truncated, damaged, foreign or of a newer schema.
     """
     path = Path(path)
     tables: list[pa.Table] = []
@@ -95,13 +95,13 @@ def read_parts(path: str | Path) -> KernelDataset:
 
 
 def measured_twice(table: pa.Table) -> list[str]:
-    """Ids of rows that are one measurement given twice; the same campaign run again has the same ids at other times."""
+    """Ids of rows that contain the same measurement twice; the same campaign run again has the same ids at other times."""
     columns = (table.column(name).to_pylist() for name in ("row_id", "started_unix_s"))
     return [row_id for (row_id, _), count in Counter(zip(*columns, strict=True)).items() if count > 1]
 
 
 def _files(path: Path) -> list[Path]:
-    """The files behind a path; unfinished parts begin with a point, or lie in a folder that does."""
+    """The files behind a path; names of unfinished parts, or of their folders, begin with a point."""
     if path.is_dir():
         below = (file for file in path.rglob("*.parquet") if not file.is_dir())
         files = sorted(file for file in below if not any(part.startswith((".", "_")) for part in file.relative_to(path).parts))
@@ -119,12 +119,12 @@ def _files(path: Path) -> list[Path]:
 
 
 def is_collected(schema: pa.Schema) -> bool:
-    """Whether a Parquet file with this schema says that it is a kernel dataset."""
+    """Whether a Parquet file with this schema declares that it is a kernel dataset."""
     return METADATA_KEY in (schema.metadata or {})
 
 
 def kernel_metadata(schema: pa.Schema, path: Path | str) -> Metadata:
-    """What a kernel dataset's file says about itself, from its schema.
+    """Metadata of a kernel dataset's file, from its schema.
 
     Raises DatasetError for a foreign file, another version of the schema, and a file that lacks columns.
     """
@@ -139,9 +139,9 @@ def kernel_metadata(schema: pa.Schema, path: Path | str) -> Metadata:
 
 
 def conforming(table: pa.Table, metadata: Metadata, path: Path | str) -> pa.Table:
-    """Rows of a kernel dataset's file with all columns of the present schema, in its order and types.
+    """Rows of a kernel dataset's file with all columns of the current schema, in its order and types.
 
-    Raises DatasetError where a column has another type, or a number that no quantity has in any unit.
+    Raises DatasetError for a column of another type, or a number that is impossible for any quantity in any unit.
     """
     try:
         rows = table.select(list(KERNEL_COLUMNS)).cast(kernel_schema(metadata))
@@ -156,7 +156,7 @@ def conforming(table: pa.Table, metadata: Metadata, path: Path | str) -> pa.Tabl
 
 
 def _check_version(metadata: Metadata, path: Path | str) -> None:
-    """Refuses a dataset of another version of the schema."""
+    """Rejects a dataset of another version of the schema."""
     version = metadata.get("schema_version")
     if version != SCHEMA_VERSION:
         raise DatasetError(

@@ -1,6 +1,6 @@
-"""The rules that a dataset is checked by, and the report: each rule with an id, a limit, and its check.
+"""The rules for checking a dataset, and the report: each rule with an id, a limit, and its check.
 
-A rule is broken by rows, or by a file as a whole.  A row that states a doubt itself, as a flag, breaks no rule that looks for it.
+Rows, or a file as a whole, can break a rule.  A row that declares a doubt itself, as a flag, does not break the rule for that doubt.
 """
 
 from collections.abc import Callable
@@ -20,16 +20,16 @@ from estimator.vocabulary.specifications import gpu_names, load_gpu
 from estimator.vocabulary.workload import Operator
 
 GENERATED: Final = "instruction"
-"""Family of generated kernels and copies, which are no operators of a workload."""
+"""Family of generated kernels and copies, which are not operators of a workload."""
 
 UNFINISHED: Final = "its campaign did not finish; `collect --resume` goes on with it"
 
 
 class Checked:
-    """A dataset as rules see it: numbers as float64 with nan for null, flags, each row's file, and its operator or why it has none.
+    """A dataset prepared for the rules: numbers as float64 with nan for null, flags, each row's file, and its operator or an error text.
 
-    Among the numbers are what rules compare with: products of columns, "power at rest" (before the row or at its clock) and "least time"
-    (what the peak rates allow).
+    The numbers include reference values of the rules: products of columns, "power at rest" (before the row or at its clock) and "least
+    time" (from the peak rates).
     """
 
     def __init__(self, dataset: KernelDataset) -> None:
@@ -72,14 +72,14 @@ class Checked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breach:
-    """Where a rule is broken: rows by number, and what is wrong in a few words; of a whole file no rows."""
+    """A broken rule: rows by number, and the fault in a few words; without rows for a whole file."""
 
     rows: tuple[int, ...]
     what: str
 
 
 class Rule(NamedTuple):
-    """A rule: its id, what it demands, its limit in words, and the check."""
+    """A rule: its id, its requirement, its limit in words, and the check."""
 
     id: str
     what: str
@@ -88,8 +88,8 @@ class Rule(NamedTuple):
 
 
 def least_s(operator: Operator, gpu: GpuSpec, sm_clock_mhz: float) -> float:
-    """The least time of a kernel by a GPU's peak rates [s]: useful arithmetic, and compulsory traffic beyond the L2; 0 where not known."""
-    clock_hz = (sm_clock_mhz if np.isfinite(sm_clock_mhz) else gpu.sm_clock_limit_mhz) * HZ_PER_MHZ
+    """The least time of a kernel by a GPU's peak rates [s]: useful arithmetic, and compulsory traffic beyond the L2; 0 if unknown."""
+    clock_hz = (sm_clock_mhz if 0.0 < sm_clock_mhz < np.inf else gpu.sm_clock_limit_mhz) * HZ_PER_MHZ
     flop = byte = 0.0
     if operator.family == "gemm":
         batch, m, n, k = (operator[name] for name in ("batch", "m", "n", "k"))
@@ -104,7 +104,7 @@ def least_s(operator: Operator, gpu: GpuSpec, sm_clock_mhz: float) -> float:
 
 
 def _marked(data: Checked, broken: BoolArray | list[bool], example: str) -> list[Breach]:
-    """One breach of all rows that are marked, in the words of `example` with the values of the first of them."""
+    """One breach of all marked rows, in the words of `example` with the values of the first of them."""
     found = np.flatnonzero(broken).tolist()
     if not found:
         return []
@@ -113,12 +113,12 @@ def _marked(data: Checked, broken: BoolArray | list[bool], example: str) -> list
 
 
 def _rows(broken: Callable[[Checked], BoolArray | list[bool]], example: str, *excused: str) -> Callable[[Checked], list[Breach]]:
-    """A check of each row: which rows break the rule, unless a flag excuses them; see `_marked`."""
+    """A check of each row that reports broken rows, unless a flag excuses them; see `_marked`."""
     return lambda data: _marked(data, np.asarray(broken(data), dtype=np.bool_) & ~data.flagged(*excused), example)
 
 
 def _bound(value: str, reference: str, low: float, high: float, *excused: str) -> Callable[[Checked], list[Breach]]:
-    """A check that a column lies within multiples of another one, where that is above 0 and both are known."""
+    """A check that a column lies within multiples of another one, if that is above 0 and both are known."""
     return _rows(
         lambda data: (data[reference] > 0.0) & ((data[value] < low * data[reference]) | (data[value] > high * data[reference])),
         f"{value} = {{{value}:.6g}}, {reference} = {{{reference}:.6g}}",
@@ -127,7 +127,7 @@ def _bound(value: str, reference: str, low: float, high: float, *excused: str) -
 
 
 def _files(test: Callable[[Metadata], str]) -> Callable[[Checked], list[Breach]]:
-    """A check of each file's metadata, which returns what is wrong or an empty text."""
+    """A check of each file's metadata, which returns the fault or an empty text."""
     return lambda data: [Breach(rows=(), what=f"{file.path}: {what}") for file in data.files if (what := test(file.metadata))]
 
 
@@ -158,7 +158,7 @@ def _sensor(metadata: Metadata) -> str:
 
 
 def _drift(metadata: Metadata) -> str:
-    """Repeated kernels, and power at rest, must not move with the hour."""
+    """Repeated kernels, and power at rest, must not drift over time."""
     drift, most = metadata.get("drift") or {}, {"latency": 0.05, "power": 0.05, "idle": 0.1}
     moved = [f"{name} {drift[name]:.1%}" for name in most if isinstance(drift.get(name), float) and drift[name] > most[name]]
     return f"drift of {', '.join(moved)}" if moved else ""
@@ -211,7 +211,7 @@ RULES: Final[tuple[Rule, ...]] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """The result of the rules on a dataset: its rows, and the breaches of the rules that are broken, by rule id."""
+    """The result of the rules on a dataset: its rows, and the breaches of the broken rules, by rule id."""
 
     dataset: str
     row_ids: tuple[str, ...]
@@ -238,7 +238,7 @@ def findings_document(findings: Findings) -> dict[str, object]:
 
 
 def findings_lines(findings: Findings, *, verbose: bool) -> list[str]:
-    """Findings for people: three breaches and three rows of each at most; all rules, breaches and rows with `verbose`."""
+    """Findings for people: at most three breaches and three rows of each; all rules, breaches and rows with `verbose`."""
     lines = [f"{findings.dataset}: {len(findings.row_ids)} rows, {len(RULES)} rules, {len(findings.broken)} broken"]
     most = None if verbose else 3
     for rule in RULES:

@@ -1,6 +1,6 @@
-"""What a kernel dataset holds: a row for each kernel configuration, clock and trial.
+"""Schema of a kernel dataset: a row for each kernel configuration, clock and trial.
 
-`columns.toml` declares every column once: name, type, unit, range and meaning.  Units and meanings stand in the file, too.  A null
+`columns.toml` declares every column once: name, type, unit, range and meaning.  The file contains units and meanings, too.  A null
 means "not known" or "does not apply"; no number ever stands for that.
 """
 
@@ -27,10 +27,10 @@ METADATA_KEY: Final = b"wattprint"
 """Key of the file metadata, a JSON object."""
 
 Row = dict[str, Any]
-"""One measured kernel: values by column name; what is left out is null."""
+"""One measured kernel: values by column name; a missing value is null."""
 
 Metadata = dict[str, Any]
-"""What a file says about itself: a JSON object."""
+"""Metadata of a file: a JSON object."""
 
 Number = Annotated[float, Span(-inf, inf, nan=True)]
 TYPES: Final[dict[str, tuple[pa.DataType, Any]]] = {
@@ -49,7 +49,7 @@ TYPES: Final[dict[str, tuple[pa.DataType, Any]]] = {
 class Column:
     """A column: its type, unit ("1" for pure numbers, "" for texts), meaning and range; see columns.toml.
 
-    `of` is the field of a trace record that a trace column holds, where the names differ.
+    `of` is the field of a trace record in a trace column, if the names differ.
     """
 
     name: str
@@ -86,13 +86,13 @@ FLAGS: Final = _DECLARED.flags
 """Doubts that a row can carry."""
 
 SHAPE_COLUMNS: Final = tuple(dict.fromkeys(name for names in FAMILY_FIELDS.values() for name in names))
-"""Shape fields of all families; the columns of a family are null in the rows of the others."""
+"""Shape fields of all families; the columns of a family are null in the rows of other families."""
 
 IDENTITY_COLUMNS: Final = tuple(name for name, column in KERNEL_COLUMNS.items() if not column.outcome)
-"""Rows that are equal in these columns measured the same kernel on the same board with the same settings."""
+"""Columns that identify a measurement: rows equal in them measured the same kernel on the same board with the same settings."""
 
 UNUSABLE: Final = frozenset({"latency_absurd", "power_absurd", "power_missing", "sensor_stuck", "result_wrong"})
-"""Flags with which a row says nothing about time or power, or not of this kernel."""
+"""Flags whose rows have no valid time or power, or not of this kernel."""
 
 _ROW: Final[Any] = TypedDict(  # type: ignore[misc]
     "_ROW",
@@ -124,7 +124,7 @@ def arrow_schema(columns: Mapping[str, Column], metadata: Metadata) -> pa.Schema
 
 
 def encode_metadata(metadata: Metadata) -> bytes:
-    """File metadata as JSON text, the schema version added.  Raises DatasetError for what JSON cannot hold."""
+    """File metadata as JSON text, the schema version added.  Raises DatasetError for values that JSON cannot hold."""
     try:
         text = json.dumps({**metadata, "schema_version": SCHEMA_VERSION}, sort_keys=True, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError) as error:
@@ -162,7 +162,7 @@ def checked_row(row: Row) -> Row:
 
 
 def operator_columns(operator: Operator) -> Row:
-    """The columns that say what ran; `operators_of` is the inverse."""
+    """The columns that identify the operator; `operators_of` is the inverse."""
     return {
         "family": operator.family,
         "operator": operator.operator,
@@ -177,7 +177,7 @@ def operator_columns(operator: Operator) -> Row:
 def operators_of(table: pa.Table) -> list[Operator]:
     """The operator of every row; rows of one kernel share one object.
 
-    Raises DatasetError, naming the row, for a family, precision or shape that no operator can have.
+    Raises DatasetError, naming the row, for a family, precision or shape that is impossible.
     """
     operators = []
     for row_id, operator in zip(table.column("row_id").to_pylist(), operators_or_reasons(table), strict=True):
@@ -188,7 +188,7 @@ def operators_of(table: pa.Table) -> list[Operator]:
 
 
 def operators_or_reasons(table: pa.Table) -> list[Operator | str]:
-    """The operator of every row, or the reason why it has none."""
+    """The operator of every row, or the reason if it has no operator."""
     names = ("family", "operator", "precision", "precision_out", "precision_kv", "cuda_cores", *SHAPE_COLUMNS)
     seen: dict[tuple[Any, ...], Operator | str] = {}
     found = []
@@ -221,7 +221,7 @@ def _operator(values: dict[str, Any]) -> Operator | str:
 
 
 def repeated_rows(table: pa.Table, spoilt: frozenset[str]) -> list[list[int]]:
-    """Rows by number that measured the same kernel with the same settings, group by group; rows with a spoilt flag are left out."""
+    """Row numbers of repeated measurements of the same kernel with the same settings, group by group, without rows with a spoilt flag."""
     groups: dict[tuple[Any, ...], list[int]] = {}
     columns = [table.column(name).to_pylist() for name in (*IDENTITY_COLUMNS, "flags")]
     for row, (*identity, flags) in enumerate(zip(*columns, strict=True)):
@@ -231,6 +231,6 @@ def repeated_rows(table: pa.Table, spoilt: frozenset[str]) -> list[list[int]]:
 
 
 def flag_counts(flags: Iterable[Sequence[str] | None]) -> dict[str, int]:
-    """How many rows carry each flag, most frequent first."""
+    """Number of rows with each flag, most frequent first."""
     counts = Counter(flag for row in flags for flag in row or ())
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))

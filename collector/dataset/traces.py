@@ -1,6 +1,6 @@
 """Raw traces beside a dataset: every poll behind every row, so that a better correction can be applied later.
 
-An Arrow IPC stream, compressed, a batch for each row, synced before the row itself is written: a row that is on disk has its trace.
+An Arrow IPC stream, compressed, a batch for each row, synced before the row itself is written: every row on disk has its trace.
 The stream needs no end mark; a torn tail is left out.
 """
 
@@ -39,9 +39,9 @@ _PARTS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceRecord:
-    """What was polled between two moments, and for a run what was run; `reference` is None without an external meter.
+    """Polls between two moments, and for a run its kernel; `reference` is None without an external meter.
 
-    `kind` is RUN, REST or IDLE.  Of REST and IDLE only readings and states mean something.  The columns are those of TRACE_COLUMNS.
+    `kind` is RUN, REST or IDLE.  For REST and IDLE only readings and states have a meaning.  The columns are those of TRACE_COLUMNS.
     """
 
     row_id: str
@@ -62,22 +62,22 @@ class TraceRecord:
 
 
 def traces_path(output: Path) -> Path:
-    """Where the traces of a finished dataset lie."""
+    """Path of the traces of a finished dataset."""
     return output.with_name(output.name + TRACES_SUFFIX)
 
 
 def running_traces_path(output: Path) -> Path:
-    """Where the traces of a running campaign lie."""
+    """Path of the traces of a running campaign."""
     return traces_path(log_path(output))
 
 
 def traces_of(output: Path) -> Path | None:
-    """The trace file of the log of an output, else of its finished dataset; None where they have none."""
+    """The trace file of the log of an output, else of its finished dataset; None without traces."""
     return next((path for path in (running_traces_path(output), traces_path(output)) if path.is_file()), None)
 
 
 def read_traces(path: Path) -> Iterator[TraceRecord]:
-    """The records of a trace file, one at a time, in the order in which they came; a torn tail is left out.
+    """The records of a trace file, one at a time, in their original order; a torn tail is left out.
 
     Raises DatasetError for a file that cannot be read or is no trace file.
     """
@@ -116,7 +116,7 @@ def _whole_batches(reader: Any) -> Iterator[pa.RecordBatch]:
 class TraceStream:
     """A trace file open for writing; `append` returns when its records are on disk.  Used by `open_kernel_writer` alone.
 
-    The whole batches of `kept` are its beginning; they are written `beside`, and renamed to `path`.
+    The complete batches of `kept` are its beginning; they are written `beside`, and renamed to `path`.
     """
 
     def __init__(self, path: Path, metadata: Metadata, kept: Path | None, beside: Path) -> None:
@@ -125,9 +125,9 @@ class TraceStream:
             before = _whole_batches(_opened(stream, kept)[0]) if stream and kept else iter(())
             self._file = beside.open("wb")
             self._writer = pa.ipc.new_stream(self._file, self._schema, options=pa.ipc.IpcWriteOptions(compression="zstd"))
-            self._writer.write_batch(pa.RecordBatch.from_pylist([], schema=self._schema))  # the schema goes out with the first batch
+            self._writer.write_batch(pa.RecordBatch.from_pylist([], schema=self._schema))  # the first batch writes the schema
             for batch in before:
-                if batch.num_rows:  # the empty one that carried the schema is there already
+                if batch.num_rows:  # the empty one with the schema is there already
                     self._writer.write_batch(batch)
         self._sync()
         os.replace(beside, path)
@@ -143,8 +143,8 @@ class TraceStream:
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Close the file; what it holds stays."""
-        with suppress(OSError):  # a write that failed was told of; closing tries it again
+        """Close the file; its contents stay."""
+        with suppress(OSError):  # the failed write was reported; closing tries it again
             self._file.close()
 
 

@@ -1,6 +1,6 @@
 """Writing kernel datasets: a log while the campaign runs, one Parquet file at its end.
 
-No finished row is lost and no half file is left: rows go to the log, synced one by one; the Parquet file is
+No finished row is lost and no incomplete file is left: rows go to the log, synced one by one; the Parquet file is
 written beside its place, synced and renamed; only then is the log removed.  One process at a time writes a dataset.
 """
 
@@ -26,10 +26,10 @@ from estimator.vocabulary.whole_file import open_whole, sync_folder, unfinished
 
 @contextmanager
 def claimed_dataset(output: Path, beside: tuple[str, ...] = ()) -> Iterator[None]:
-    """The sole right to write a dataset within a block; what killed writers had not finished is gone then.
+    """The sole right to write a dataset within a block; unfinished files of killed writers are removed.
 
     The right is a lock (flock) on a file beside the output, which ends with the process; on NFS it holds for all hosts.  `beside` are
-    endings of further files that the dataset's writer keeps beside it.  Raises DatasetError where another process has the right.
+    endings of further files that the dataset's writer keeps beside it.  Raises DatasetError if another process has the right.
     """
     path = output.with_name(f".{output.name}.writer")
     lock = None
@@ -45,7 +45,7 @@ def claimed_dataset(output: Path, beside: tuple[str, ...] = ()) -> Iterator[None
                 part.unlink(missing_ok=True)
             yield
         finally:
-            with suppress(OSError):  # on a disk that fails now; the lock ends with the process
+            with suppress(OSError):  # the disk fails now; the lock ends with the process
                 path.unlink(missing_ok=True)
     except OSError as error:
         raise _unwritten(output, error) from error
@@ -55,7 +55,7 @@ def claimed_dataset(output: Path, beside: tuple[str, ...] = ()) -> Iterator[None
 
 
 def _part(path: Path) -> Path:
-    """The name under which a log or its traces are written until they are whole."""
+    """The name of a log or its traces until they are complete."""
     return path.with_name(f".{path.name}.part")
 
 
@@ -77,7 +77,7 @@ class KernelWriter:
         return self._log.rows
 
     def table(self) -> pa.Table:
-        """All rows so far, in the order in which they came, read from disk."""
+        """All rows so far, in their original order, read from disk."""
         table = self._log.table()
         if table.num_rows != self.rows:
             path = log_path(self._output)
@@ -85,9 +85,9 @@ class KernelWriter:
         return table
 
     def append(self, row: Row, traces: tuple[TraceRecord, ...] = ()) -> None:
-        """Put one row on disk, its traces before it; both are there, synced, when this returns.
+        """Put one row on disk, its traces before it; both are synced when this returns.
 
-        Raises DatasetError for a row that does not fit the schema, and where the disk does not take it.
+        Raises DatasetError for a row that does not fit the schema, and if the disk rejects it.
         """
         self.append_traces(traces)
         try:
@@ -96,7 +96,7 @@ class KernelWriter:
             raise self._unsaved(log_path(self._output), error) from error
 
     def append_traces(self, traces: tuple[TraceRecord, ...]) -> None:
-        """Put traces on disk where they are kept.  Raises DatasetError where the disk does not take them."""
+        """Put traces on disk if they are kept.  Raises DatasetError if the disk rejects them."""
         if self._traces is not None and traces:
             try:
                 self._traces.append(traces)
@@ -110,8 +110,8 @@ class KernelWriter:
     def finish(self, metadata: Metadata, order: Sequence[str] = ()) -> None:
         """Write the Parquet file with all rows, put the traces beside it and remove the log.
 
-        `metadata` replace those given at the start; `order` names row ids in the order in which they shall
-        stand (rows not named keep theirs, at the end).  Raises DatasetError; the log then stays.
+        `metadata` replace those given at the start; `order` lists row ids in their final order
+        (rows not named keep theirs, at the end).  Raises DatasetError; the log then stays.
         """
         place = {row_id: index for index, row_id in enumerate(order)}
         table = self.table()
@@ -132,7 +132,7 @@ class KernelWriter:
             raise DatasetError(f"{self._output}: is written, its log cannot be removed ({one_line(error)})") from error
 
     def discard(self) -> None:
-        """Close a log that no row came to, and remove it and its traces: there is nothing to go on with.  Raises DatasetError."""
+        """Close an empty log, and remove it and its traces: a later run has nothing to resume.  Raises DatasetError."""
         self.close()
         try:
             for path in (log_path(self._output), running_traces_path(self._output)):
@@ -158,8 +158,8 @@ def open_kernel_writer(
 ) -> Iterator[KernelWriter]:
     """A dataset open for writing, by a process that has the right to (`claimed_dataset`).
 
-    `kept` are rows of an earlier run that go on being part of it, with `traces` their traces too.  `first_traces` are on disk before the
-    log is.  The rows appended so far are on disk however the block ends.  Raises DatasetError where `output` cannot be written.
+    `kept` are rows of an earlier run that remain part of it, with `traces` their traces too.  `first_traces` are on disk before the
+    log.  The appended rows are on disk however the block ends.  Raises DatasetError if `output` cannot be written.
     """
     log, running = log_path(output), running_traces_path(output)
     try:
@@ -184,12 +184,12 @@ def open_kernel_writer(
 
 
 def write_kernel_dataset(rows: Sequence[Row], metadata: Metadata, output: Path) -> None:
-    """Write rows as a Parquet file, whole or not at all.  Raises DatasetError."""
+    """Write rows as a Parquet file, completely or not at all.  Raises DatasetError."""
     write_parquet(rows_to_table(rows, metadata), output)
 
 
 def write_parquet(table: pa.Table, output: Path) -> None:
-    """Write a table, whole or not at all.  Raises UnwrittenError, and DatasetError for a table that Parquet cannot hold."""
+    """Write a table, completely or not at all.  Raises UnwrittenError, and DatasetError for a table that Parquet cannot hold."""
     try:
         with open_whole(output) as stream:
             pq.write_table(table, stream, compression="zstd", store_schema=True, write_page_checksum=True)
@@ -198,10 +198,10 @@ def write_parquet(table: pa.Table, output: Path) -> None:
 
 
 def export_dataset(dataset: Path, kind: str, output: Path) -> int:
-    """Write a dataset as "csv" (flags joined by ";") or as one "parquet" file; the number of its rows.
+    """Write a dataset as "csv" (flags joined by ";") or as one "parquet" file; returns the number of rows.
 
-    Texts in CSV hold no control characters, which a terminal would obey: each is written as "?".
-    Raises DatasetError where the dataset cannot be read, UnwrittenError where the file cannot be written.
+    Texts in CSV hold no control characters, which a terminal would execute: each is written as "?".
+    Raises DatasetError if the dataset cannot be read, UnwrittenError if the file cannot be written.
     """
     content = read_kernel_dataset(dataset)
     table = content.table

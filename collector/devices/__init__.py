@@ -1,11 +1,11 @@
 """The hardware edge: three protocols, a clock, and the values that cross it.
 
-The names are fetched on first use: the clock guard and the clock helper, which live beside a measurement or with
+The names are imported on first use: the clock guard and the clock helper, which run beside a measurement or with
 privilege, import modules of this package without numpy.
 """
 
 TYPE_CHECKING = False
-"""As `typing.TYPE_CHECKING`, which would cost loading that module."""
+"""Replaces `typing.TYPE_CHECKING`, to avoid loading that module."""
 
 if TYPE_CHECKING:
     from collector.devices.protocols import (

@@ -1,8 +1,8 @@
 """The right to measure on a real board: one process at a time on a machine, of all users.
 
-Where root has made SHARED_FOLDER, a claim is a lock on a file there, which only members of the folder's group can open: no other user can
-take it.  Elsewhere a claim is an abstract Unix socket: users who share no folder exclude each other, but nothing keeps a user of
-the machine from holding a board without measuring.  Either way the claim of a process that dies is gone.
+If root has made SHARED_FOLDER, a claim is a lock on a file there, which only members of the folder's group can open: no other user can
+take it.  Otherwise a claim is an abstract Unix socket: users without a shared folder exclude each other, but nothing keeps a user of
+the machine from holding a board without measuring.  Either way the claim of a process ends with the process.
 """
 
 import os
@@ -27,9 +27,9 @@ LOCKS: Final = Path("/proc/locks")
 
 @contextmanager
 def claimed_board(gpu_uuid: str, folder: Path = SHARED_FOLDER) -> Iterator[None]:
-    """The right to measure on a real board, on this machine and whoever asks.
+    """The right to measure on a real board, exclusive on this machine.
 
-    Raises BoardBusyError where another process measures on it, and says which; DeviceError where this user may not claim boards.
+    Raises BoardBusyError, naming the process, if another one measures on it; DeviceError if this user may not claim boards.
     """
     if folder.is_dir():
         claim = _lock(folder / f"{gpu_uuid}.lock", gpu_uuid)
@@ -42,7 +42,7 @@ def claimed_board(gpu_uuid: str, folder: Path = SHARED_FOLDER) -> Iterator[None]
 
 
 def board_is_claimed(gpu_uuid: str) -> bool:
-    """Whether a process measures on a real board now.  Raises DeviceError where this user may not claim boards."""
+    """Whether a process measures on a real board now.  Raises DeviceError if this user may not claim boards."""
     try:
         with claimed_board(gpu_uuid):
             return False
@@ -69,7 +69,7 @@ def _lock(path: Path, gpu_uuid: str) -> int:
 
 
 def _lock_holder(path: Path) -> tuple[int, int] | None:
-    """Process and user that hold a file's lock, by the kernel's word; None where it does not tell."""
+    """Process and user that hold a file's lock, from the kernel; None if the kernel does not report it."""
     with suppress(OSError, ValueError):
         status = path.stat()
         place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
@@ -93,7 +93,7 @@ def _bound(gpu_uuid: str) -> int:
 
 
 def _name_holder(gpu_uuid: str) -> tuple[int, int] | None:
-    """Process and user that hold a name, by the kernel's word; None where it does not tell."""
+    """Process and user that hold a name, from the kernel; None if the kernel does not report it."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as caller, suppress(OSError):
         caller.connect(CLAIM_PREFIX + gpu_uuid)
         return peer_of(caller)
@@ -101,6 +101,6 @@ def _name_holder(gpu_uuid: str) -> tuple[int, int] | None:
 
 
 def _busy(gpu_uuid: str, holder: tuple[int, int] | None, more: str = "") -> BoardBusyError:
-    """Who holds a board, for people."""
+    """The error that names the holder of a board, for people."""
     who = "another process" if holder is None else f"process {holder[0]} of user {user_name(holder[1])}"
     return BoardBusyError(f"{who} measures on {gpu_uuid} now; wait until it has ended, or queue the campaign with `collect submit`{more}")

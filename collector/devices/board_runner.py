@@ -1,4 +1,4 @@
-"""The runner of a real board as the collector knows it: its errors say whether a campaign can go on."""
+"""The collector's runner of a real board: its errors state whether a campaign can continue."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ from microbench.runners.runner import BoundKernel, KernelTracer, LaunchRecord
 class BoardRunner:
     """Runs kernels on a real board; implements KernelRunner.
 
-    A kernel that cannot run here is a RunnerError: a campaign counts it and goes on.  A lost board, or a context that a kernel has
+    A kernel that cannot run here is a RunnerError: a campaign counts it and continues.  A lost board, or a context that a kernel has
     broken, is a DeviceError: the campaign stops, its rows are on disk, and a new process resumes it.
     """
 
@@ -42,9 +42,9 @@ class BoardRunner:
             return self._runner.prepare(operator, l2_state, transpose)
 
     def prepare_generated(self, load: GeneratedLoad | CopyLoad) -> PreparedKernel:
-        """A generated kernel, loaded and its buffers filled, or a copy; the memory of the one before is given back first.
+        """A generated kernel, loaded and its buffers filled, or a copy; the memory of the previous kernel is freed first.
 
-        What it computes is checked before, once for each kernel, code and kind of operands.  Raises RunnerError, DeviceError.
+        The results are checked before, once for each kernel, code and kind of operands.  Raises RunnerError, DeviceError.
         """
         self._generated = None
         if isinstance(load, CopyLoad):
@@ -64,7 +64,7 @@ class BoardRunner:
         return prepared
 
     def _complaint(self, load: GeneratedLoad) -> str:
-        """What was wrong with the results of a small launch of a kernel on this board; "" where they were right."""
+        """The fault in the results of a small launch of a kernel on this board; "" for right results."""
         key = (load.kernel.name, load.cubin_sha256, load.launch.pattern)
         if key not in self._complaints:
             kernel, pattern = load.kernel, load.launch.pattern
@@ -92,7 +92,7 @@ class BoardRunner:
     def load_generated(self, kernel: Kernel, launch: Launch, cubin: bytes) -> GeneratedRun:
         """A generated kernel in the same context, its buffers filled.  Raises RunnerError, DeviceError.
 
-        What its methods raise are the load's errors: call them within `collector_errors`.
+        Its methods raise the load's errors: call them within `collector_errors`.
         """
         with collector_errors():
             return load_generated(self._board.device, kernel, launch, cubin, self._now_ns)
@@ -109,9 +109,9 @@ def open_board_runner(
     tracer: KernelTracer | None = None,
     libraries: Libraries | None = None,
 ) -> Iterator[BoardRunner]:
-    """The runner on the board at a PCI address, with CUPTI's tracer where there is one.
+    """The runner on the board at a PCI address, with CUPTI's tracer if available.
 
-    Raises DeviceError where the board or the libraries are missing.
+    Raises DeviceError if the board or the libraries are missing.
     """
     with (
         collector_errors(opening=True),
@@ -124,7 +124,7 @@ def open_board_runner(
 
 @contextmanager
 def collector_errors(*, opening: bool = False) -> Iterator[None]:
-    """The load's errors as the collector's; while `opening`, every one of them is the board's."""
+    """Converts the load's errors to the collector's; while `opening`, every error is the board's."""
     try:
         yield
     except DeviceLostError as error:

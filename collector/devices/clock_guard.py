@@ -1,7 +1,7 @@
-"""A clock that comes back even from a process that is killed: a record, and a guard that outlives its owner.
+"""A clock that is restored even if its process is killed: a record, and a guard process that outlives its owner.
 
-The guard is a small process that reads a pipe whose other end its owner holds.  The pipe closes when the owner ends,
-however it ends; without a farewell before that, the guard gives the clock back.
+The guard is a small process that reads a pipe; its owner holds the other end.  The pipe closes when the owner ends,
+in any way; without a farewell before that, the guard gives the clock back.
 """
 
 import os
@@ -30,11 +30,11 @@ from collector.devices.nvml_library import open_nvml
 
 READY: Final = b"ready\n"
 FAREWELL: Final = b"done\n"
-"""How often, and for how long, a guard tries to give a clock back [s]."""
+"""Message of an owner that has given its clock back; the guard then ends."""
 
 
 class ClockGuard:
-    """Guards the clock of one board from `arm` to `disarm`; nothing else may change that clock meanwhile."""
+    """Guards the clock of one board from `arm` to `disarm`; no other process may change that clock meanwhile."""
 
     def __init__(self, gpu_uuid: str) -> None:
         self._uuid = gpu_uuid
@@ -50,7 +50,7 @@ class ClockGuard:
     def arm(self) -> None:
         """Take the board, write the record, start the guard; harmless when armed.
 
-        Raises ClockError where another process holds this board's clock, or record and guard cannot be had.
+        Raises ClockError if another process holds this board's clock, or record and guard cannot be made.
         """
         if self.armed:
             return
@@ -69,28 +69,28 @@ class ClockGuard:
             raise
 
     def disarm(self) -> None:
-        """The clock has been given back: dismiss the guard, forget the record; harmless when not armed."""
+        """Dismiss the guard and remove the record after the clock was given back; harmless when not armed."""
         if self._guard is None:
             return
         remove_record(self._folder, self._uuid)
         self._dismiss()
 
     def _dismiss(self) -> None:
-        """Let go of the board and send the guard away."""
+        """Release the board and end the guard."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
         guard, self._guard = self._guard, None
         if guard is None:
             return
-        with suppress(BrokenPipeError), _pipe(guard.stdin) as pipe:  # broken: somebody ended the guard
+        with suppress(BrokenPipeError), _pipe(guard.stdin) as pipe:  # broken: another process ended the guard
             pipe.write(FAREWELL)
-        guard.wait(10.0)  # patience for a guard that has been told to go [s]
+        guard.wait(10.0)  # longest wait for a guard that was dismissed [s]
         _pipe(guard.stdout).close()
 
 
 def reset_clock(gpu_uuid: str) -> None:
-    """Give the SM clock of a board back to the driver.  Raises DriverError, DeviceError; ClockError where it is refused."""
+    """Give the SM clock of a board back to the driver.  Raises DriverError, DeviceError; ClockError if the driver refuses."""
     with open_nvml() as library:
         handle = library.handle_of(gpu_uuid)
         if handle is not None:
@@ -100,7 +100,7 @@ def reset_clock(gpu_uuid: str) -> None:
 
 
 def restore_left_clocks() -> list[tuple[str, str]]:
-    """Give back every clock that a dead process left held: UUID and "" for done, or why not."""
+    """Give back every clock that a dead process left held: UUID and "" for success, or the reason for failure."""
     folder = state_folder()
     outcome = []
     for record in left_records(folder):
@@ -113,7 +113,7 @@ def restore_left_clocks() -> list[tuple[str, str]]:
 
 
 def _start_guard(folder: Path, record: ClockRecord) -> "subprocess.Popen[bytes]":
-    """A guard that is ready.  Raises ClockError where it cannot be started."""
+    """A guard that is ready.  Raises ClockError if it cannot be started."""
     command = [sys.executable, "-m", "collector.devices.clock_guard", str(folder), record.gpu_uuid, record.token]
     try:
         guard = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, bufsize=0)
@@ -133,13 +133,13 @@ def _pipe(end: IO[bytes] | None) -> IO[bytes]:
 
 
 def watch(folder: Path, gpu_uuid: str, token: str, incoming: IO[bytes], outgoing: IO[bytes]) -> int:
-    """The guard's life: wait for the owner's end, and give the clock back unless the owner said that it has.
+    """Main function of the guard: wait for the owner's end, and give the clock back unless the owner reported that it did.
 
-    The exit status: 0, or 1 where the clock could not be given back and its record stays.
+    The exit status: 0, or 1 if the clock could not be given back and its record stays.
     """
-    with suppress(CollectorError), open_nvml():  # loads what a reset will need, so that it will take no time
+    with suppress(CollectorError), open_nvml():  # loads the modules for a reset early, so that the reset takes no time
         pass
-    with suppress(BrokenPipeError):  # an owner that died meanwhile does not listen
+    with suppress(BrokenPipeError):  # the owner may have died meanwhile
         outgoing.write(READY)
         outgoing.flush()
     if incoming.read().endswith(FAREWELL):
@@ -156,7 +156,7 @@ def watch(folder: Path, gpu_uuid: str, token: str, incoming: IO[bytes], outgoing
 
 
 def _still_held(folder: Path, gpu_uuid: str, token: str) -> bool:
-    """Whether the owner's record is still there; a later owner has given the clock back before writing its own."""
+    """Whether the owner's record still exists; a later owner gives the clock back before it writes its own."""
     record = read_record(record_path(folder, gpu_uuid))
     return record is not None and record.token == token
 

@@ -1,6 +1,6 @@
-"""The clock helper from a client's side: its messages, and a clock that it holds for a process that may not lock clocks.
+"""The clock helper from a client's side: its messages, and a clock that it holds for a process without the right to lock clocks.
 
-A message is one JSON object a line, versioned; anything else is refused by name.
+A message is one JSON object a line, versioned; anything else is rejected with a named code.
 """
 
 import json
@@ -22,14 +22,14 @@ from estimator.vocabulary.regular_files import read_regular
 
 VERSION: Final = 1
 LONGEST_REQUEST: Final = 1024
-"""Bytes of a request, its line end included; the longest that means something has 170."""
+"""Longest request [bytes], its line end included; the longest valid one has 170."""
 
 LONGEST_REPLY: Final = 65_536
-"""Bytes of a reply; a status of eight boards has 2000."""
+"""Longest reply [bytes]; a status of eight boards has 2000."""
 
 DEFAULT_SOCKET: Final = "/run/wattprint-clocks/socket"
 LONGEST_PATH: Final = 107
-"""Bytes of a socket's path (sun_path of unix(7), less its end)."""
+"""Longest path of a socket [bytes] (sun_path of unix(7), less its end)."""
 
 SYSTEM_CONFIG: Final = Path("/etc/wattprint/clocks.toml")
 SOCKET_VARIABLE: Final = "WATTPRINT_CLOCKS_SOCKET"
@@ -39,7 +39,7 @@ INSTALL: Final = f"have root install the clock helper ({PAGE}), run as root, or 
 
 STATUS: Final = Path("/proc/self/status")
 SYS_ADMIN: Final = 21
-"""CAP_SYS_ADMIN of capabilities(7), which the driver asks for."""
+"""CAP_SYS_ADMIN of capabilities(7), which the driver requires."""
 
 REMEDIES: Final = {
     "board_not_allowed": "have root add the board to the helper's config",
@@ -48,12 +48,12 @@ REMEDIES: Final = {
     "board_shared": "wait until it has ended",
     "bad_version": "update the side that is older",
 }
-"""What to do about a refusal, by its code."""
+"""Remedy for a refusal, by its code."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldLease:
-    """Who holds a clock, at which clock [MHz], how much longer at the most [s]."""
+    """Holder of a clock, the clock [MHz], and the longest remaining time [s]."""
 
     user: str
     pid: int
@@ -63,7 +63,7 @@ class HeldLease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldBoard:
-    """A board that the helper may change: its clocks [MHz], and the lease of one that is held."""
+    """A board that the helper may change: its clocks [MHz], and its lease while one is held."""
 
     uuid: str
     lowest_mhz: int
@@ -72,7 +72,7 @@ class HeldBoard:
 
 
 class OddMessageError(Exception):
-    """A line that is no message of this protocol; `code` names what is wrong with it."""
+    """A line that is no message of this protocol; `code` names the fault."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
@@ -81,7 +81,7 @@ class OddMessageError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A client's request: which boards are allowed and held, lock a clock [MHz] of a board, a sign of life, give the clock back."""
+    """A client's request: report allowed and held boards, lock a clock [MHz] of a board, a sign of life, give the clock back."""
 
     do: Literal["status", "lock", "renew", "unlock"]
     version: int
@@ -94,7 +94,7 @@ class Request:
 
 
 def message(line: bytes) -> dict[str, Any]:
-    """The object of a line.  Raises OddMessageError for what is no JSON object of this version."""
+    """The object of a line.  Raises OddMessageError for anything but a JSON object of this version."""
     try:
         document = parse_json(line)
     except ValueError as error:
@@ -115,12 +115,12 @@ def request(line: bytes) -> Request:
 
 
 def line_of(**content: Any) -> bytes:
-    """A message as it is sent."""
+    """A message as a line of bytes."""
     return json.dumps({"version": VERSION, **content}, allow_nan=False).encode() + b"\n"
 
 
 def may_lock_clocks() -> bool:
-    """Whether this process has the capability for which the driver asks; True where the system does not tell."""
+    """Whether this process has the capability that the driver requires; True if the system does not report it."""
     try:
         fields = dict(line.split(":", 1) for line in STATUS.read_text(encoding="ascii").splitlines() if ":" in line)
         return bool(int(fields["CapEff"], 16) >> SYS_ADMIN & 1)
@@ -129,7 +129,7 @@ def may_lock_clocks() -> bool:
 
 
 def socket_path() -> Path:
-    """Where the helper listens: $WATTPRINT_CLOCKS_SOCKET, else as /etc/wattprint/clocks.toml says, else where it does by default."""
+    """Path of the helper's socket: $WATTPRINT_CLOCKS_SOCKET, else from /etc/wattprint/clocks.toml, else the default."""
     named = os.environ.get(SOCKET_VARIABLE)
     with suppress(OSError, ValueError):
         named = named or str(parse_toml(read_regular(SYSTEM_CONFIG, 1 << 16)).get("socket", DEFAULT_SOCKET))
@@ -137,7 +137,7 @@ def socket_path() -> Path:
 
 
 def helper_there() -> bool:
-    """Whether something is where the helper listens; one that this user may not look for is there."""
+    """Whether the helper's socket exists; True if this user may not look for it."""
     try:
         return stat.S_ISSOCK(socket_path().stat().st_mode)
     except PermissionError:
@@ -147,7 +147,7 @@ def helper_there() -> bool:
 
 
 def helper_boards() -> tuple[HeldBoard, ...]:
-    """What the helper may change, and who holds what.  Raises ClockHelperError where it is missing or refuses."""
+    """Boards that the helper may change, and their holders.  Raises ClockHelperError if it is missing or refuses."""
     with _connected() as end:
         content = _asked(end, do="status")
     try:
@@ -158,18 +158,18 @@ def helper_boards() -> tuple[HeldBoard, ...]:
 
 
 def allowed_clocks(gpu_uuid: str, clocks: tuple[float, ...]) -> tuple[float, ...]:
-    """Those of a board's clocks [MHz] that the helper may lock; all of them without a helper, since then the driver decides."""
+    """The clocks of a board [MHz] that the helper may lock; all of them without a helper, since then the driver decides."""
     if not helper_there():
         return clocks
     try:
         found = next((board for board in helper_boards() if board.uuid == gpu_uuid), None)
-    except ClockHelperError:  # said when a clock is locked, with the reason
+    except ClockHelperError:  # reported when a clock is locked, with the reason
         return clocks
     return clocks if found is None else tuple(clock for clock in clocks if found.lowest_mhz <= round(clock) <= found.highest_mhz)
 
 
 def leased_clock(gpu_uuid: str, sm_clock_mhz: float, refusal: ClockError) -> "LeasedClock":
-    """A clock that the helper holds.  Raises ClockHelperError; its message says what `refusal` said where there is no helper."""
+    """A clock that the helper holds.  Raises ClockHelperError; without a helper its message is that of `refusal`."""
     try:
         leased = LeasedClock(gpu_uuid)
     except ClockHelperError as error:
@@ -185,7 +185,7 @@ def leased_clock(gpu_uuid: str, sm_clock_mhz: float, refusal: ClockError) -> "Le
 
 
 class LeasedClock:
-    """A board's clock in the helper's hand, for as long as this object is open; a thread gives signs of life."""
+    """A board's clock held by the helper while this object is open; a thread gives signs of life."""
 
     def __init__(self, gpu_uuid: str) -> None:
         self._uuid = gpu_uuid
@@ -208,15 +208,15 @@ class LeasedClock:
             self._renewing.start()
 
     def check(self) -> None:
-        """Raises ClockHelperError where the helper has ended the lease: the clock is not held any more."""
+        """Raises ClockHelperError if the helper has ended the lease: the clock is not held any more."""
         if self._lost is not None:
             raise self._lost
 
     def unlock(self) -> None:
-        """Have the clock given back, and close.  Raises ClockHelperError where the driver refuses that now."""
+        """Have the clock given back, and close.  Raises ClockHelperError if the driver refuses that now."""
         try:
             with self._turn:
-                if self._lost is None:  # a lease that was lost has been given back
+                if self._lost is None:  # the helper gave the clock of a lost lease back
                     self._ask(do="unlock")
         except ClockHelperError as error:
             if error.code == "not_given_back":
@@ -241,7 +241,7 @@ class LeasedClock:
                     return
 
     def _ask(self, **content: Any) -> dict[str, Any]:
-        """An answer.  Raises ClockHelperError, and remembers it where the lease has ended with it."""
+        """A reply.  Raises ClockHelperError, and remembers it if it ends the lease."""
         try:
             return _asked(self._end, **content)
         except ClockHelperError as error:
@@ -253,14 +253,14 @@ class LeasedClock:
 
 
 def _connected() -> socket.socket:
-    """A connection to the helper.  Raises ClockHelperError, naming what stands in the way."""
+    """A connection to the helper.  Raises ClockHelperError, naming the obstacle."""
     path = socket_path()
     end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    # A connect that may wait does so while the queue is full, in turn; one with a timeout of Python's is refused at once.
+    # A blocking connect waits in turn while the queue is full; one with a timeout of Python's fails at once.
     end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 60, 0))
     try:
         end.connect(str(path))
-        end.settimeout(60.0)  # patience for an answer: a driver that nobody uses takes seconds to start [s]
+        end.settimeout(60.0)  # longest wait for a reply: a driver without users takes seconds to start [s]
     except OSError as error:
         end.close()
         if isinstance(error, FileNotFoundError | NotADirectoryError):
@@ -276,8 +276,8 @@ def _connected() -> socket.socket:
 
 
 def _asked(end: socket.socket, **content: Any) -> dict[str, Any]:
-    """The answer to a request.  Raises ClockHelperError."""
-    with suppress(OSError):  # a helper that has gone may have said why before
+    """The reply to a request.  Raises ClockHelperError."""
+    with suppress(OSError):  # a helper that has gone may have sent the reason before
         end.sendall(line_of(**content))
     came = b""
     try:

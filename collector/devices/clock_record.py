@@ -1,7 +1,7 @@
-"""What must be given back: a record on disk, synced before a board's clock is first changed.
+"""Records of clocks to give back: on disk, synced before a board's clock is first changed.
 
-One file a board, and a lock beside it that its writer holds while it lives: whoever finds a record whose lock is free
-knows that its writer died, and gives the clock back.
+One file a board, and a lock beside it that its writer holds while it lives: a record with a free lock
+shows that its writer died; the process that finds it gives the clock back.
 """
 
 import json
@@ -24,7 +24,7 @@ from estimator.vocabulary.whole_file import sync_folder, write_whole
 
 FOLDER_VARIABLE: Final = "WATTPRINT_STATE"
 SYSTEM_FOLDER: Final = Path("/run/wattprint")
-"""Root's records: emptied when the machine starts, as clocks are."""
+"""Folder of root's records: emptied when the machine starts, when clocks are reset too."""
 
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 SAFE_NAME: Final = r"GPU-[0-9A-Za-z-]{1,64}"
@@ -33,7 +33,7 @@ BoardUuid = Annotated[str, Pattern(SAFE_NAME, "GPU-…, as NVML tells it")]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockRecord:
-    """A board whose clock may be changed: its UUID, and who changed it, since which start of the machine."""
+    """A board whose clock may be changed: its UUID, the process that changed it, and the boot id of the machine."""
 
     gpu_uuid: BoardUuid
     pid: int
@@ -42,7 +42,7 @@ class ClockRecord:
 
 
 def state_folder() -> Path:
-    """Where records lie: $WATTPRINT_STATE; /run/wattprint for root; else the user's runtime folder."""
+    """Folder of records: $WATTPRINT_STATE; /run/wattprint for root; else the user's runtime folder."""
     named = os.environ.get(FOLDER_VARIABLE)
     if named:
         return Path(named)
@@ -53,7 +53,7 @@ def state_folder() -> Path:
 
 
 def boot_id() -> str:
-    """This start of the machine; "" where the system does not tell."""
+    """Identifier of this boot of the machine; "" if the system does not report it."""
     try:
         return BOOT_ID.read_text(encoding="ascii").strip()
     except OSError:
@@ -61,14 +61,14 @@ def boot_id() -> str:
 
 
 def record_path(folder: Path, gpu_uuid: str) -> Path:
-    """The record of a board.  Raises ClockError for a UUID that is none."""
+    """The record of a board.  Raises ClockError for an invalid UUID."""
     if not re.fullmatch(SAFE_NAME, gpu_uuid):
         raise ClockError(f"{gpu_uuid!r} is no UUID of a board; its clock is left alone")
     return folder / f"{gpu_uuid}.clock.json"
 
 
 def write_record(folder: Path, record: ClockRecord) -> None:
-    """Put a record on disk, file and folder synced.  Raises ClockError where that cannot be done."""
+    """Put a record on disk, file and folder synced.  Raises ClockError if that fails."""
     path = record_path(folder, record.gpu_uuid)
     try:
         write_whole(path, json.dumps(asdict(record)).encode())
@@ -77,7 +77,7 @@ def write_record(folder: Path, record: ClockRecord) -> None:
 
 
 def read_record(path: Path) -> ClockRecord | None:
-    """A record; None where there is none any more, or one that nobody wrote whole."""
+    """A record; None if it no longer exists, or was not written completely."""
     try:
         return read(ClockRecord, parse_json(read_regular(path, 4096)))
     except (OSError, ValueError):
@@ -85,7 +85,7 @@ def read_record(path: Path) -> ClockRecord | None:
 
 
 def remove_record(folder: Path, gpu_uuid: str) -> None:
-    """The clock has been given back."""
+    """Removes a board's record after its clock was given back."""
     record_path(folder, gpu_uuid).unlink(missing_ok=True)
     sync_folder(folder)
 
@@ -98,9 +98,9 @@ def left_records(folder: Path) -> list[ClockRecord]:
 
 @contextmanager
 def board_lock(folder: Path, gpu_uuid: str) -> Iterator[bool]:
-    """The right to change a board's clock, held within the block; False where somebody else has it.
+    """The right to change a board's clock, held within the block; False if another process has it.
 
-    The system takes the right back from a process that dies, however it dies.
+    The system takes the right back from a process that dies, in any way.
     """
     descriptor = acquire_board(folder, gpu_uuid)
     if descriptor is None:
@@ -113,7 +113,7 @@ def board_lock(folder: Path, gpu_uuid: str) -> Iterator[bool]:
 
 
 def acquire_board(folder: Path, gpu_uuid: str) -> int | None:
-    """A descriptor that holds a board's lock until it is closed; None where somebody else has it.  Raises ClockError."""
+    """A descriptor that holds a board's lock until it is closed; None if another process has it.  Raises ClockError."""
     path = record_path(folder, gpu_uuid).with_suffix(".lock")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -125,16 +125,16 @@ def acquire_board(folder: Path, gpu_uuid: str) -> int | None:
 
 
 def give_back(folder: Path, gpu_uuid: str, reset: Callable[[str], None], token: str | None = None) -> bool:
-    """Give a dead writer's clock back by `reset(uuid)` and forget its record; True where that was done.
+    """Give a dead writer's clock back by `reset(uuid)` and remove its record; True if that was done.
 
-    With a token only the record that carries it is looked at.  Nothing is done while somebody holds the board.
-    Raises what `reset` raises, and then keeps the record.
+    With a token only the record that carries it counts.  The function does nothing while another process holds the board.
+    Raises the errors of `reset`, and then keeps the record.
     """
     with board_lock(folder, gpu_uuid) as mine:
         record = read_record(record_path(folder, gpu_uuid)) if mine else None
         if record is None or (token is not None and record.token != token):
             return False
-        if record.boot_id == boot_id():  # a machine that was started anew has its clocks back already
+        if record.boot_id == boot_id():  # a reboot has reset the clocks already
             reset(gpu_uuid)
         remove_record(folder, gpu_uuid)
         return True

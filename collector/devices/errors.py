@@ -1,10 +1,10 @@
 """The collector's error tree.
 
-CollectorError                 what could not be done, with its remedy
+CollectorError                 a failed action, with its remedy
 ├── DeviceError                a device is missing, foreign or does not answer
 │   ├── DriverError            no driver, or one that cannot be used
-│   ├── BoardBusyError         a board on which somebody else measures now
-│   ├── BoardLostError         a board that answered and does not any more
+│   ├── BoardBusyError         a board on which another process measures now
+│   ├── BoardLostError         a board that no longer answers
 │   ├── ClockError             a clock that cannot be locked, or not by this user
 │   │   ├── ClockListError     a text that names no clocks; wrong usage
 │   │   ├── ClockRightError    a clock that this process may not lock
@@ -43,7 +43,7 @@ __all__ = [
 
 
 class CollectorError(Exception):
-    """Something could not be done; the message is one line and complete."""
+    """An action failed; the message is one line and complete."""
 
 
 class DeviceError(CollectorError):
@@ -59,7 +59,7 @@ class BoardBusyError(DeviceError):
 
 
 class BoardLostError(DeviceError):
-    """A board that answered and does not any more."""
+    """A board that no longer answers."""
 
 
 class ClockError(DeviceError):
@@ -75,7 +75,7 @@ class ClockRightError(ClockError):
 
 
 class ClockHelperError(ClockError):
-    """The clock helper is missing or refuses; `code` names why, `remedy` what to do, both short."""
+    """The clock helper is missing or refuses; `code` names the reason, `remedy` the remedy, both short."""
 
     def __init__(self, message: str, *, code: str, remedy: str) -> None:
         super().__init__(f"{message}; {remedy}" if remedy else message)
@@ -105,7 +105,7 @@ class DatasetError(CollectorError):
 
 
 class PrivilegedError(CollectorError):
-    """The clock helper's settings, or what surrounds it, cannot be used."""
+    """The clock helper's settings, or its surroundings, cannot be used."""
 
 
 class DaemonError(CollectorError):
@@ -113,7 +113,7 @@ class DaemonError(CollectorError):
 
 
 class ProgramError(CollectorError):
-    """A command that cannot be started; `exit_status` is what a shell would give."""
+    """A command that cannot be started; `exit_status` is the exit status of a shell in this case."""
 
     def __init__(self, message: str, exit_status: int) -> None:
         super().__init__(message)

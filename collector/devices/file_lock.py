@@ -1,4 +1,4 @@
-"""File locks that the kernel releases when their process ends (flock(2)), and who holds a socket or a file.
+"""File locks that the kernel releases when their process ends (flock(2)), and the holder of a socket or a file.
 
 A lock belongs to the open file: a child process that inherits the file keeps the lock.
 """
@@ -18,9 +18,9 @@ CREDENTIALS: Final = struct.Struct("3i")
 
 
 def locked_file(path: Path, how: int = fcntl.LOCK_EX, mode: int = 0o600) -> int | None:
-    """A descriptor that holds a file's lock until its last copy is closed; None where somebody holds it.
+    """A descriptor that holds a file's lock until its last copy is closed; None if another process holds it.
 
-    `how`: alone, or with others (LOCK_SH); `mode`: of a file that is made.  Raises OSError.
+    `how`: alone, or with others (LOCK_SH); `mode`: of a new file.  Raises OSError.
     """
     descriptor = _opened(path, mode)
     try:
@@ -42,13 +42,13 @@ def _opened(path: Path, mode: int) -> int:
         except FileNotFoundError:
             try:
                 return os.open(path, flags | os.O_CREAT | os.O_EXCL, mode)
-            except FileExistsError:  # another process made it in between, or a link leads nowhere
+            except FileExistsError:  # another process made it in between, or a link is broken
                 if path.is_symlink():
                     raise
 
 
 def peer_of(end: socket.socket) -> tuple[int, int]:
-    """Process and user at the other end, as the kernel knew them when they connected or listened.  Raises OSError."""
+    """Process and user at the other end, recorded by the kernel when they connected or listened.  Raises OSError."""
     pid, uid, _ = CREDENTIALS.unpack(end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))
     return pid, uid
 
@@ -61,7 +61,7 @@ def user_name(uid: int) -> str:
 
 
 def group_of(path: Path) -> str:
-    """The name of the group that owns a file, or its number; words for it where the file cannot be read."""
+    """The name of the group that owns a file, or its number; a description if the file cannot be read."""
     try:
         number = path.stat().st_gid
     except OSError:

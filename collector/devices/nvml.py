@@ -33,10 +33,10 @@ from estimator.vocabulary.quantities import Array, IntArray
 from estimator.vocabulary.specifications import canonical_gpu_name
 
 POWER_POLL_S: Final = 0.002
-"""Between two reads of the power: several within the shortest update period seen (15 ms), a small share of a core."""
+"""Time between two reads of the power: several within the shortest update period seen (15 ms), a small share of a core."""
 
 STATE_POLL_S: Final = 0.02
-"""Between two reads of clock, temperature and throttle reasons."""
+"""Time between two reads of clock, temperature and throttle reasons."""
 
 
 USAGE: Final = "usage"
@@ -57,17 +57,15 @@ OF_MODULE: Final = (
 )
 BEST_FIELD: Final = "instant"
 LOOKS: Final = 3
-"""How often a field that reads no possible power is read before it is given up."""
+"""Number of reads of a field without a possible power before it is given up."""
 
 
 PROCESS_SPACE: Final = "/proc/self/ns/pid"
-FIRST_PROCESS_SPACE: Final = 0xEFFFFFFC
-"""The host's own space of process numbers (Linux, include/linux/proc_ns.h, PROC_PID_INIT_INO)."""
 
 LOST: Final = f"the board does not answer any more: {LOST_CODES[15]}"
 
 FEWEST_UUID_CHARACTERS: Final = 8
-"""A shorter beginning of a UUID names a board by accident."""
+"""Least length of the beginning of a UUID; a shorter one may match a board by accident."""
 
 
 FIELD_VALUE_BYTES: Final = 40
@@ -84,9 +82,9 @@ NUMBER_TYPES: Final = {0: "=f8", 1: "=u4", 2: "=u8", 3: "=u8", 4: "=i8", 5: "=i4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoardAddress:
-    """What a board can be named by: NVML index, UUID, PCI address; and its product name.
+    """Names of a board: NVML index, UUID, PCI address; and its product name.
 
-    A board that does not answer any more has its index alone, and `trouble` says why.
+    A board that no longer answers has only its index, and `trouble` states why.
     """
 
     index: int
@@ -97,7 +95,7 @@ class BoardAddress:
 
 
 class NvmlGpu:
-    """A board as its driver shows it; implements Gpu.  States are polled while `open_board` is open."""
+    """A board through its driver; implements Gpu.  States are polled while `open_board` is open."""
 
     def __init__(self, library: NvmlLibrary, handle: Any, voltage: VoltageReader | None) -> None:
         self._library = library
@@ -111,11 +109,11 @@ class NvmlGpu:
         self.states = Poller("state", self._read_state, _rows_of_states, STATE_POLL_S)
 
     def identity(self) -> GpuIdentity:
-        """Which board it is."""
+        """Identity of the board."""
         return self._identity
 
     def state(self) -> GpuState:
-        """The board now; nan for what the driver does not tell.  Raises ClockError where the clock helper took its clock back."""
+        """The board now; nan for values that the driver does not report.  Raises ClockError if the clock helper took its clock back."""
         if self._leased is not None:
             self._leased.check()
         clock, temperature, volt, mask = self._read_state()
@@ -131,7 +129,7 @@ class NvmlGpu:
         )
 
     def read_states(self) -> StateReadings:
-        """Every state polled since the last call.  Raises BoardLostError where the board has gone."""
+        """Every state polled since the last call.  Raises BoardLostError if the board is lost."""
         stamps, rows = self.states.take()
         return StateReadings(
             host_ns=stamps,
@@ -142,16 +140,16 @@ class NvmlGpu:
         )
 
     def supported_clocks_mhz(self) -> tuple[float, ...]:
-        """SM clocks that can be locked, ascending [MHz]; empty where the driver cannot lock them."""
+        """SM clocks that can be locked, ascending [MHz]; empty if the driver cannot lock them."""
         if not self._library.can_lock_clocks():
             return ()
         clocks = self._library.supported_sm_clocks_mhz(self._handle)
         return clocks if may_lock_clocks() else allowed_clocks(self._identity.uuid, clocks)
 
     def lock_clock_mhz(self, sm_clock_mhz: float) -> None:
-        """Hold the SM clock, guarded from before the first change; by the clock helper where this process may not.
+        """Hold the SM clock, guarded from before the first change; through the clock helper if this process may not.
 
-        Raises ClockError where that is not supported, not permitted, or where another process holds this board's clock.
+        Raises ClockError if that is not supported, not permitted, or if another process holds this board's clock.
         """
         if self._leased is not None:
             self._leased.lock(sm_clock_mhz)
@@ -168,9 +166,9 @@ class NvmlGpu:
             self._leased = leased_clock(self._identity.uuid, sm_clock_mhz, error)
 
     def unlock_clock(self) -> None:
-        """Give the SM clock back; a clock that this object never held is never touched.
+        """Give the SM clock back; does nothing if this object never held it.
 
-        Raises ClockError where the driver refuses; the record then stays, and the guard tries again at the end.
+        Raises ClockError if the driver refuses; the record then stays, and the guard tries again at the end.
         """
         leased, self._leased = self._leased, None
         if leased is not None:
@@ -180,17 +178,17 @@ class NvmlGpu:
             self._guard.disarm()
 
     def power_limit_w(self) -> float:
-        """The enforced power limit [W]; nan where the driver does not tell it."""
+        """The enforced power limit [W]; nan if the driver does not report it."""
         return finite_or_nan(self._library.number(self._handle, "power_limit_w"))
 
     def voltage_readable(self) -> bool:
-        """Whether `state` carries the core voltage."""
+        """Whether `state` contains the core voltage."""
         return self._voltage is not None
 
     def _other_processes(self) -> tuple[int, ...] | None:
-        """Processes with work on the board, this one aside; None where the driver does not tell.
+        """Processes with work on the board, without this one; None if the driver does not report them.
 
-        In a container the driver shows numbers of the host, not ours: the first process to appear after us is then this one.
+        In a container the driver shows numbers of the host, not ours: this process is then the first one to appear after its start.
         """
         found = self._library.compute_processes(self._handle)
         if found is None:
@@ -213,8 +211,8 @@ class NvmlGpu:
 class NvmlPowerSensor:
     """A board's own power readings and energy counter; implements PowerSensor.
 
-    Fields: "instant" and "average" where the driver has them; on a board that shares a module with a CPU "average" and
-    "module_instant", as "instant" is the module's as well; "usage" alone on a driver that has no power fields.
+    Fields: "instant" and "average" if the driver has them; on a board that shares a module with a CPU "average" and
+    "module_instant", as "instant" covers the module as well; "usage" alone on a driver without power fields.
     """
 
     def __init__(self, library: NvmlLibrary, handle: Any, poll_s: float = POWER_POLL_S) -> None:
@@ -231,11 +229,11 @@ class NvmlPowerSensor:
         self.readings = Poller("power", self._read_power, self._watts, poll_s)
 
     def name(self) -> str:
-        """What the source is."""
+        """Name of the source."""
         return "nvml"
 
     def fields(self) -> tuple[str, ...]:
-        """The fields that `read` hands over."""
+        """The fields that `read` returns."""
         return self._fields
 
     def read(self) -> tuple[PowerReadings, ...]:
@@ -244,7 +242,7 @@ class NvmlPowerSensor:
         return tuple(_column(field, stamps, rows[:, index]) for index, field in enumerate(self._fields))
 
     def read_energy(self) -> EnergyReading | None:
-        """The energy counter, or None where there is none, or it counts more than the GPU."""
+        """The energy counter; None if it is missing or counts more than the GPU."""
         if OF_MODULE in self.notes:
             return None
         before = time.monotonic_ns()
@@ -252,11 +250,11 @@ class NvmlPowerSensor:
         return None if energy_j is None else EnergyReading(host_ns=(before + time.monotonic_ns()) // 2, energy_j=energy_j)
 
     def poll_once(self) -> None:
-        """One poll whose values are thrown away: what polling costs."""
+        """One poll without using its values, to measure the cost of polling."""
         self._read_power()
 
     def _watts(self, polls: list[Any]) -> Array:
-        """Polls as power [W], shape (polls, fields); NaN for what no board draws."""
+        """Polls as power [W], shape (polls, fields); NaN for an impossible power."""
         columns = len(self._fields)
         watts = field_numbers(polls, columns) * 1e-3 if self._by_fields else np.reshape(polls, (len(polls), columns))
         return np.where(possible_power(watts), watts, np.nan)
@@ -274,10 +272,10 @@ class NvmlBoard:
 
 @contextmanager
 def open_board(word: str) -> Iterator[NvmlBoard]:
-    """The board that an NVML index, a UUID (or its beginning) or a PCI address names; its clock is given back at the end.
+    """The board with this NVML index, UUID (or its beginning) or PCI address; its clock is given back at the end.
 
-    Raises DriverError where there is no usable driver, DeviceError for a word that names no board and for a board
-    that is cut into instances or shared as a vGPU, whose power belongs to nobody alone.
+    Raises DriverError without a usable driver, DeviceError for a word that names no board and for a board
+    that is cut into instances or shared as a vGPU, whose power cannot be attributed to one user.
     """
     with open_nvml() as library:
         handles = library.handles()
@@ -295,7 +293,7 @@ def open_board(word: str) -> Iterator[NvmlBoard]:
 
 
 def board_addresses(library: NvmlLibrary, handles: tuple[Any, ...]) -> tuple[BoardAddress, ...]:
-    """What every board can be named by; one that is lost hides no other."""
+    """The names of every board; a lost board does not hide the others."""
     return tuple(_address(library, handle, index) for index, handle in enumerate(handles))
 
 
@@ -311,8 +309,10 @@ def _address(library: NvmlLibrary, handle: Any, index: int) -> BoardAddress:
 
 
 def choose_board(word: str, boards: tuple[BoardAddress, ...]) -> int:
-    """NVML index of the board that a word names.  Raises DeviceError, listing the boards, where it names none or several,
-    BoardLostError for one that does not answer any more.
+    """NVML index of the board that a word names.
+
+    Raises DeviceError, listing the boards, if it names none or several,
+    BoardLostError for a board that no longer answers.
     """
     text = word.strip()
     known = "; ".join(f"{board.index} {board.name} {board.uuid} {board.pci_address}".rstrip() for board in boards) or "none"
@@ -332,7 +332,7 @@ def choose_board(word: str, boards: tuple[BoardAddress, ...]) -> int:
 
 
 def pci_key(text: str) -> tuple[int, int, int] | None:
-    """Domain, bus and device of a PCI address; None for a text that is none."""
+    """Domain, bus and device of a PCI address; None for any other text."""
     parts = re.fullmatch(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.[0-7])?", text.strip().lower())
     return None if parts is None else (int(parts[1] or "0", 16), int(parts[2], 16), int(parts[3], 16))
 
@@ -341,7 +341,7 @@ def _refuse_shared(library: NvmlLibrary, handle: Any, index: int) -> None:
     """Raises DeviceError for a board whose power is shared."""
     if library.mig_enabled(handle):
         raise DeviceError(f"GPU {index} is cut into MIG instances: the power of one cannot be told; switch MIG off or take another board")
-    if library.virtualisation(handle) >= 2:  # from this mode on a board is shared: its power is everybody's
+    if library.virtualisation(handle) >= 2:  # from this mode on a board is shared, and its power covers all users
         raise DeviceError(f"GPU {index} is shared as a vGPU: the power of one share cannot be told; use a whole board")
 
 
@@ -360,9 +360,9 @@ def _identity(library: NvmlLibrary, handle: Any) -> GpuIdentity:
 
 
 def _power_fields(library: NvmlLibrary, handle: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Power fields that give a possible power now, and what is to be said of those that do not.
+    """Power fields that give a possible power now, and remarks on those that do not.
 
-    Some drivers answer 0 W, or less, for a power that they do not know.  Raises DeviceError where every field is like that.
+    Some drivers answer 0 W, or less, for a power that they do not know.  Raises DeviceError if every field is like that.
     """
     read = library.field_reader(handle, list(POWER_FIELDS.values()))
     answers: dict[str, list[float]] = {name: [] for name in POWER_FIELDS}
@@ -399,9 +399,9 @@ def _power_fields(library: NvmlLibrary, handle: Any) -> tuple[tuple[str, ...], t
 
 
 def field_numbers(polls: Sequence[bytes], fields: int) -> Array:
-    """Numbers of arrays of so many field values, one array a poll, each in its field's own unit; shape (polls, fields).
+    """Numbers of arrays of this many field values, one array a poll, each in its field's own unit; shape (polls, fields).
 
-    NaN where the driver gave no value, or one of a type that is not known.
+    NaN if the driver gave no value, or one of an unknown type.
     """
     content = b"".join(polls)
     records = np.frombuffer(content, LAYOUT).reshape(len(polls), fields)
@@ -421,14 +421,15 @@ def _rows_of_states(states: list[tuple[float, ...]]) -> Array:
 
 
 def _possible(power_w: float) -> bool:
-    """Whether a board can draw that."""
+    """Whether a board can draw this power."""
     return bool(possible_power(power_w))
 
 
 def _sees_all_processes() -> bool:
-    """Whether process numbers here are those of the host, as the driver shows them."""
+    """Whether process numbers here are those of the host, as shown by the driver."""
     try:
-        return os.stat(PROCESS_SPACE).st_ino == FIRST_PROCESS_SPACE
+        # The host's own space of process numbers (Linux, include/linux/proc_ns.h, PROC_PID_INIT_INO).
+        return os.stat(PROCESS_SPACE).st_ino == 0xEFFFFFFC
     except OSError:
         return True
 

@@ -1,4 +1,4 @@
-"""The driver's management library, NVML: every call that the collector makes, and the only file that imports pynvml.
+"""The driver's management library, NVML: every call of the collector, and the only file that imports pynvml.
 
 A call that a driver or a board lacks gives None; a board or a driver that fails raises a named error.
 """
@@ -21,14 +21,14 @@ VALUE_NOT_AVAILABLE: Final = 0xFFFF_FFFF
 """NVML's "no value" in 32 bits (NVML_VALUE_NOT_AVAILABLE)."""
 
 ABSENT_CODES: Final = frozenset({NOT_SUPPORTED, NO_PERMISSION, 6, FUNCTION_NOT_FOUND, 21, 25})
-"""Not supported, not permitted, not found, function missing, no data, argument version: the answer is not to be had."""
+"""Not supported, not permitted, not found, function missing, no data, argument version: no answer is available."""
 
 LOST_CODES: Final = {
     1: "the driver was restarted; run the command again, a campaign with --resume",
     15: "it has fallen off the bus; look for Xid errors in the kernel's log (dmesg) and restart the machine",
     16: "it must be reset; let root run `nvidia-smi --gpu-reset -i INDEX` when nobody uses it, or restart the machine",
 }
-"""Uninitialised, GPU lost, reset required: what happened, and what to do."""
+"""Uninitialised, GPU lost, reset required: the event and the remedy."""
 
 REFUSALS: Final = {
     9: "the NVIDIA driver is not loaded; load it (modprobe nvidia) or restart the machine",
@@ -39,7 +39,7 @@ REFUSALS: Final = {
 
 POWER_AVERAGE_FIELD: Final = 185
 POWER_INSTANT_FIELD: Final = 186
-"""Field values of nvml.h: average over a second, and the present one [mW]."""
+"""Field values of nvml.h: average over a second, and the current power [mW]."""
 
 BOARD_SCOPE: Final = 0
 MODULE_SCOPE: Final = 1
@@ -59,23 +59,23 @@ NUMBERS: Final[dict[str, tuple[float, tuple[tuple[str, *tuple[int, ...]], ...]]]
 }
 """Numbers of a board: our unit in NVML's, and the calls that give it, the newer one first.
 
-The power limit is the enforced one.  The power usage is an average over a second on Ampere (but the A100) and newer.  The energy
+The power limit is the enforced one.  The power usage is an average over a second on Ampere (except the A100) and newer.  The energy
 counter begins when the driver is loaded.  Throttle bits are THROTTLE_BITS.
 """
 
 
 class NvmlLibrary:
-    """NVML, initialised; made by `open_nvml`.  A handle is what `handles` gives, valid while the library is open."""
+    """NVML, initialised; made by `open_nvml`.  A handle comes from `handles` and is valid while the library is open."""
 
     def __init__(self, binding: Any) -> None:
         self._binding = binding
 
     def handles(self) -> tuple[Any, ...]:
-        """Every board, in NVML's order; None in the place of one that does not answer any more.  Raises DriverError, DeviceError."""
+        """Every board, in NVML's order; None for one that no longer answers.  Raises DriverError, DeviceError."""
         return tuple(self._handle(index) for index in range(self._ask("nvmlDeviceGetCount") or 0))
 
     def handle_of(self, uuid: str) -> Any | None:
-        """The board of a UUID, whatever has become of the others; None where it is not there.  Raises DriverError, DeviceError."""
+        """The board of a UUID, independent of the state of the others; None if it is missing.  Raises DriverError, DeviceError."""
         for handle in self.handles():
             with suppress(BoardLostError):
                 if handle is not None and self.uuid(handle) == uuid:
@@ -89,7 +89,7 @@ class NvmlLibrary:
             return None
 
     def driver(self) -> str:
-        """The driver's version; "" where it does not say."""
+        """The driver's version; "" if unknown."""
         return self._ask("nvmlSystemGetDriverVersion") or ""
 
     def name(self, handle: Any) -> str:
@@ -101,7 +101,7 @@ class NvmlLibrary:
         return str(self._need("nvmlDeviceGetUUID", handle))
 
     def pci_address(self, handle: Any) -> str:
-        """The PCI address as domain:bus:device.0, in lower case; "" where it is not told."""
+        """The PCI address as domain:bus:device.0, in lower case; "" if unknown."""
         info = self._ask("nvmlDeviceGetPciInfo", handle)
         if info is None:
             return ""
@@ -109,11 +109,11 @@ class NvmlLibrary:
         return text.lower()
 
     def vbios(self, handle: Any) -> str:
-        """Version of the board's firmware; "" where it is not told."""
+        """Version of the board's firmware; "" if unknown."""
         return str(self._ask("nvmlDeviceGetVbiosVersion", handle) or "")
 
     def compute_capability(self, handle: Any) -> str:
-        """As in "9.0"; "" where it is not told."""
+        """Compute capability, such as "9.0"; "" if unknown."""
         pair = self._ask("nvmlDeviceGetCudaComputeCapability", handle)
         return f"{pair[0]}.{pair[1]}" if pair else ""
 
@@ -123,7 +123,7 @@ class NvmlLibrary:
         return bool(modes and modes[0] == 1)
 
     def virtualisation(self, handle: Any) -> int:
-        """How the board is virtualised: 0 not at all, 1 passed through, 2 a vGPU, above that a host of vGPUs."""
+        """Virtualisation of the board: 0 not at all, 1 passed through, 2 a vGPU, above that a host of vGPUs."""
         return int(self._ask("nvmlDeviceGetVirtualizationMode", handle) or 0)
 
     def persistence(self, handle: Any) -> bool | None:
@@ -132,12 +132,12 @@ class NvmlLibrary:
         return None if mode is None else bool(mode)
 
     def compute_processes(self, handle: Any) -> tuple[int, ...] | None:
-        """Process ids with a compute context on the board; None where that is not told."""
+        """Process ids with a compute context on the board; None if unknown."""
         found = self._ask("nvmlDeviceGetComputeRunningProcesses", handle)
         return None if found is None else tuple(int(process.pid) for process in found)
 
     def number(self, handle: Any, name: str) -> float | None:
-        """One of NUMBERS; None where neither driver nor board tells it."""
+        """One of NUMBERS; None if neither driver nor board reports it."""
         unit, calls = NUMBERS[name]
         for call, *arguments in calls:
             value = self._ask(call, handle, *arguments)
@@ -146,7 +146,7 @@ class NvmlLibrary:
         return None
 
     def field_reader(self, handle: Any, wanted: Sequence[tuple[int, int]]) -> Callable[[], bytes | None]:
-        """A function that reads fields (number, scope) as `collector.devices.nvml.field_numbers` takes them; None where there are none.
+        """A function that reads fields (number, scope) for `collector.devices.nvml.field_numbers`; None without any.
 
         For one thread at a time.  The buffer is built once, and turned into numbers later, many polls at once.  The function raises
         BoardLostError, DeviceError.
@@ -174,13 +174,13 @@ class NvmlLibrary:
         return read
 
     def supported_sm_clocks_mhz(self, handle: Any) -> tuple[float, ...]:
-        """SM clocks at the highest memory clock, ascending [MHz]; empty where the driver names none."""
+        """SM clocks at the highest memory clock, ascending [MHz]; empty if the driver lists none."""
         memory = self._ask("nvmlDeviceGetSupportedMemoryClocks", handle)
         clocks = self._ask("nvmlDeviceGetSupportedGraphicsClocks", handle, max(memory)) if memory else None
         return tuple(sorted(float(clock) for clock in clocks)) if clocks else ()
 
     def can_lock_clocks(self) -> bool:
-        """Whether the driver knows how to hold a clock; whether this user may, only trying tells."""
+        """Whether the driver can hold a clock; only a trial shows whether this user may."""
         try:
             self._binding._nvmlGetFunctionPointer("nvmlDeviceSetGpuLockedClocks")
         except self._binding.NVMLError:
@@ -188,12 +188,12 @@ class NvmlLibrary:
         return True
 
     def lock_sm_clock(self, handle: Any, sm_clock_mhz: float) -> None:
-        """Hold the SM clock.  Raises ClockError, saying why, where that is refused; ClockRightError where rights are missing."""
+        """Hold the SM clock.  Raises ClockError with the reason if the driver refuses; ClockRightError if rights are missing."""
         whole = round(sm_clock_mhz)
         self._set_clocks(f"SM clock {whole} MHz cannot be locked", "nvmlDeviceSetGpuLockedClocks", handle, whole, whole)
 
     def reset_sm_clock(self, handle: Any) -> None:
-        """Give the SM clock back to the driver.  Raises ClockError, saying why, where that is refused."""
+        """Give the SM clock back to the driver.  Raises ClockError with the reason if the driver refuses."""
         self._set_clocks("the SM clock cannot be given back", "nvmlDeviceResetGpuLockedClocks", handle)
 
     def _set_clocks(self, complaint: str, call: str, *arguments: Any) -> None:
@@ -211,7 +211,7 @@ class NvmlLibrary:
             raise ClockError(f"{complaint}: the driver refuses it ({error}); take another clock, or --freqs current") from error
 
     def _ask(self, call: str, *arguments: Any) -> Any:
-        """A call's answer; None where it is not to be had.  Raises BoardLostError, DeviceError."""
+        """A call's result; None if it is not available.  Raises BoardLostError, DeviceError."""
         try:
             return getattr(self._binding, call)(*arguments)
         except self._binding.NVMLError as error:
@@ -220,7 +220,7 @@ class NvmlLibrary:
             raise self._failure(call, error) from error
 
     def _need(self, call: str, *arguments: Any) -> Any:
-        """A call's answer.  Raises DriverError where there is none."""
+        """A call's result.  Raises DriverError without one."""
         answer = self._ask(call, *arguments)
         if answer is None:
             raise DriverError(f"the NVIDIA driver does not answer {call}; update the driver")
@@ -236,7 +236,7 @@ class NvmlLibrary:
 def open_nvml() -> Iterator[NvmlLibrary]:
     """The library, initialised; shut down at the end.
 
-    Raises DriverError where the binding or the driver is not there or cannot be used.
+    Raises DriverError if the binding or the driver is missing or cannot be used.
     """
     try:
         import pynvml as binding
@@ -249,5 +249,5 @@ def open_nvml() -> Iterator[NvmlLibrary]:
     try:
         yield NvmlLibrary(binding)
     finally:
-        with suppress(binding.NVMLError):  # of a driver that has gone there is nothing left to lose
+        with suppress(binding.NVMLError):  # the driver may be gone
             binding.nvmlShutdown()

@@ -1,4 +1,4 @@
-"""The host's clock, and polling a device in a thread: stamped values that wait until somebody takes them."""
+"""The host's clock, and polling a device in a thread: stamped values that wait until they are taken."""
 
 import math
 import threading
@@ -17,7 +17,7 @@ Value = TypeVar("Value")
 
 
 LONGEST_BRACKET_NS: Final = 10_000_000
-"""A value whose reading took longer than this is not kept: nobody knows when it was true [ns]."""
+"""Longest duration of a kept reading [ns]: the time of a slower one is too uncertain."""
 
 
 class HostClock:
@@ -39,7 +39,7 @@ class HostClock:
 
 
 class Poller(Generic[Value]):
-    """Calls `read` every `period_s` in a thread and keeps what it gives until `take`, which turns all into numbers at once.
+    """Calls `read` every `period_s` in a thread and keeps its values until `take`, which turns all into numbers at once.
 
     `numbers` makes an array of shape (n, width) of n values.  Each value is stamped with the middle of its call in
     monotonic host time [ns].  None is "no value this time".
@@ -50,7 +50,7 @@ class Poller(Generic[Value]):
         self._numbers = numbers
         self._period_ns = round(period_s * 1e9)
         self._ended = False
-        # Twice the stamp and the value; appended to by one thread, taken from by another: both atomic.
+        # Twice the stamp and the value; one thread appends, another takes: both are atomic.
         self._kept: deque[tuple[int, Value]] = deque(maxlen=3_000_000)
         self._failure: DeviceError | None = None
         self._slow = 0
@@ -66,17 +66,17 @@ class Poller(Generic[Value]):
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop polling; harmless when it never began."""
+        """Stop polling; harmless before `start`."""
         self._ended = True
         if self._thread.is_alive():
-            self._thread.join(5.0)  # patience for a thread that is stuck inside the driver [s]
+            self._thread.join(5.0)  # longest wait for a thread that is stuck inside the driver [s]
 
     def take(self) -> tuple[IntArray, Array]:
         """Everything since the last call: stamps [ns], shape (n,), and rows, shape (n, width).
 
-        Raises the DeviceError that ended the polling, once what came before it has been taken.
+        Raises the DeviceError that ended the polling, after all earlier values have been taken.
         """
-        failure = self._failure  # asked first: what came before it is among the kept
+        failure = self._failure  # read first: the values before it are among the kept
         kept = [self._kept.popleft() for _ in range(len(self._kept))]
         if failure is not None and not kept:
             raise failure
@@ -85,8 +85,8 @@ class Poller(Generic[Value]):
     def _run(self) -> None:
         """Poll until the end.
 
-        A thread that wakes up a thousand times a second finds its caches cold, and pays for every piece of code that it passes rather than
-        for the work done there: what can wait until `take`, such as halving, is left to it.
+        A thread that wakes up a thousand times a second finds its caches cold, and pays for the amount of code rather than
+        for its work: operations that can wait, such as halving, belong to `take`.
         """
         now_ns, sleep, read, keep = time.monotonic_ns, time.sleep, self._read, self._kept.append
         period_ns, longest_ns, s_per_ns = self._period_ns, LONGEST_BRACKET_NS, 1e-9
@@ -106,7 +106,7 @@ class Poller(Generic[Value]):
             due += period_ns
             if due > after:
                 sleep((due - after) * s_per_ns)
-            elif due < after - period_ns:  # a delay is not made up for by a burst
+            elif due < after - period_ns:  # no burst of polls after a delay
                 due = after - period_ns
 
 

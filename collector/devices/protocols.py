@@ -1,9 +1,9 @@
 """The protocols at the hardware edge and the values that cross it.
 
-A `Gpu` is what can be asked about and told to a board; a `PowerSensor` hands over everything that is new
-since it was last read; a `KernelRunner` (`microbench.runners.runner`) runs one launch so many times.  All three share one `Clock`, and all
-waiting goes through it: the real clock sleeps while a thread drains sensors and states, the simulated one
-moves its world, whose polls are then all there to be read.
+A `Gpu` reports a board's state and sets its clock; a `PowerSensor` returns everything new
+since its last read; a `KernelRunner` (`microbench.runners.runner`) runs one launch a given number of times.  All three share one `Clock`,
+and all waiting goes through it: the real clock sleeps while a thread drains sensors and states, the simulated one
+advances its world, whose polls are then all ready to be read.
 
 Host time is integer nanoseconds of one monotonic clock.
 """
@@ -46,14 +46,14 @@ THROTTLE_BITS: Final[dict[str, int]] = {
     "hw_power_brake": 0x80,
     "display_clocks": 0x100,
 }
-"""Clock event reasons as NVML numbers them (nvml.h, nvmlClocksEventReason*)."""
+"""Clock event reasons with NVML's numbers (nvml.h, nvmlClocksEventReason*)."""
 
 LIMITING_REASONS: Final = frozenset({"sw_power_cap", "hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake"})
-"""Reasons for which a board runs below the clock that was asked for."""
+"""Reasons for which a board runs below the requested clock."""
 
 
 def limiting_reasons(mask: int) -> tuple[str, ...]:
-    """Names of the reasons in a bit mask that mean "slower than asked", in the order of their bits."""
+    """Names of the reasons in a bit mask that mean "slower than requested", in the order of their bits."""
     return tuple(name for name, bit in THROTTLE_BITS.items() if mask & bit and name in LIMITING_REASONS)
 
 
@@ -64,7 +64,7 @@ class Clock(Protocol):
         """Monotonic host time [ns]."""
 
     def wait(self, seconds: float) -> None:
-        """Let time pass.  Raises ValueError for a negative or non-finite duration."""
+        """Wait this long.  Raises ValueError for a negative or non-finite duration."""
 
     def unix_s(self) -> float:
         """Wall time [s since 1970], for provenance only."""
@@ -72,10 +72,10 @@ class Clock(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuIdentity:
-    """Which board it is.
+    """Identity of a board.
 
     `name` is the driver's product name, `canonical_name` that of `configs/gpus` ("" where unknown);
-    `simulated` is true where no hardware is behind it.
+    `simulated` is true without hardware.
     """
 
     name: str
@@ -90,9 +90,9 @@ class GpuIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuState:
-    """The board at one instant.  `voltage_v` is nan where it cannot be read; `throttle_mask` holds THROTTLE_BITS.
+    """The board at one instant.  `voltage_v` is nan if it cannot be read; `throttle_mask` holds THROTTLE_BITS.
 
-    `other_processes` are the ids of processes, ours aside, that have work on the board; None where the driver does not tell.
+    `other_processes` are the ids of processes, without ours, that have work on the board; None if the driver does not report them.
     """
 
     host_ns: int
@@ -141,7 +141,7 @@ class Gpu(Protocol):
     """Identity, state and clocks of one board."""
 
     def identity(self) -> GpuIdentity:
-        """Which board it is."""
+        """Identity of the board."""
 
     def state(self) -> GpuState:
         """The board now."""
@@ -150,40 +150,40 @@ class Gpu(Protocol):
         """Every state polled since the last call: one on a real board, all polls so far on a simulated one."""
 
     def supported_clocks_mhz(self) -> tuple[float, ...]:
-        """SM clocks that can be locked, ascending [MHz]; empty where locking is not possible."""
+        """SM clocks that can be locked, ascending [MHz]; empty if locking is not possible."""
 
     def lock_clock_mhz(self, sm_clock_mhz: float) -> None:
         """Hold the SM clock.  Raises ClockError for a clock that is not supported or not permitted."""
 
     def unlock_clock(self) -> None:
-        """Give the SM clock back to the driver.  Doing so twice is harmless."""
+        """Give the SM clock back to the driver.  A second call is harmless."""
 
     def power_limit_w(self) -> float:
         """The enforced power limit [W]."""
 
     def voltage_readable(self) -> bool:
-        """Whether `state` carries the core voltage."""
+        """Whether `state` contains the core voltage."""
 
 
 class PowerSensor(Protocol):
     """One source of power readings."""
 
     def name(self) -> str:
-        """What the source is: "nvml", "pmd"…"""
+        """Name of the source: "nvml", "pmd"…"""
 
     def fields(self) -> tuple[str, ...]:
-        """The fields that `read` hands over, in that order."""
+        """The fields that `read` returns, in that order."""
 
     def read(self) -> tuple[PowerReadings, ...]:
         """Everything new since the last call, one entry for each field (its columns may be empty)."""
 
     def read_energy(self) -> EnergyReading | None:
-        """The energy counter, or None where there is none."""
+        """The energy counter; None without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instruments:
-    """What can be read and told without running anything on the board: a bench without its runner."""
+    """A bench without its runner: its devices can be read and set without running anything on the board."""
 
     word: str
     gpu: Gpu
@@ -195,10 +195,10 @@ class Instruments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """What a measurement needs: the board, its power sensors (its own first), a runner and the clock they share.
+    """The devices of a measurement: the board, its power sensors (its own first), a runner and the clock they share.
 
-    `gpu_spec` is the specification of the board; `simulated` is true where no hardware is behind it; `notes` say what
-    may spoil a measurement here.
+    `gpu_spec` is the specification of the board; `simulated` is true without hardware; `notes` list
+    possible disturbances of a measurement here.
     """
 
     word: str

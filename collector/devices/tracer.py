@@ -1,7 +1,7 @@
-"""Which kernels ran, from CUPTI's activity records: name, grid, block, registers, shared memory, time.
+"""Trace of executed kernels from CUPTI's activity records: name, grid, block, registers, shared memory, time.
 
-The one file that imports CUPTI (the wheel cupti-python).  Without it, or where the driver refuses, nothing is traced and a
-campaign goes on; rows then carry no kernel name.
+The one file that imports CUPTI (the wheel cupti-python).  Without it, or if the driver refuses, nothing is traced and a
+campaign continues; rows then have no kernel name.
 
 Source: CUPTI manual, Activity API (CUpti_ActivityKernel); cupti-python, activity_register_callbacks.
 """
@@ -13,7 +13,7 @@ from typing import Any, Final
 from microbench.runners.runner import KernelTracer, TracedKernel
 
 MANGLED: Final = "_Z"
-"""How a C++ symbol starts (Itanium C++ ABI)."""
+"""Beginning of a C++ symbol (Itanium C++ ABI)."""
 
 
 class CuptiTracer:
@@ -27,7 +27,7 @@ class CuptiTracer:
         cupti.activity_register_callbacks(_buffer_requested, self._completed)
 
     def trace(self, work: Callable[[], None]) -> tuple[TracedKernel, ...]:
-        """The kernels that `work` ran, in the order in which they started; empty where CUPTI refuses."""
+        """The kernels that `work` ran, in the order of their starts; empty if CUPTI refuses."""
         cupti = self._cupti
         self._records.clear()
         self._starts.clear()
@@ -41,7 +41,7 @@ class CuptiTracer:
             work()
         finally:
             try:
-                cupti.activity_flush_all(1)  # CUPTI_ACTIVITY_FLAG_FLUSH_FORCED: hand over buffers that are not full as well
+                cupti.activity_flush_all(1)  # CUPTI_ACTIVITY_FLAG_FLUSH_FORCED: return buffers that are not full as well
                 cupti.activity_disable(cupti.ActivityKind.CONCURRENT_KERNEL)
             except cupti.cuptiError as error:
                 self._missing = f"CUPTI hands over no records: {error}"
@@ -49,11 +49,11 @@ class CuptiTracer:
         return tuple(self._records[i] for i in order)
 
     def missing(self) -> str:
-        """Why nothing could be traced; "" where it could."""
+        """Reason why nothing could be traced; "" if it could."""
         return self._missing
 
     def _completed(self, activities: Sequence[Any]) -> None:
-        """Copies the records of a buffer, which is gone when this returns."""
+        """Copies the records of a buffer, which is invalid after the return."""
         kernels = (int(self._cupti.ActivityKind.CONCURRENT_KERNEL), int(self._cupti.ActivityKind.KERNEL))
         for record in activities:
             if int(record.kind) in kernels:
@@ -62,23 +62,23 @@ class CuptiTracer:
 
 
 class NoTracer:
-    """In the place of a tracer where there is none; implements microbench.runners.runner.KernelTracer."""
+    """Replaces a missing tracer; implements microbench.runners.runner.KernelTracer."""
 
     def __init__(self, reason: str) -> None:
         self._reason = reason
 
     def trace(self, work: Callable[[], None]) -> tuple[TracedKernel, ...]:
-        """Does the work and has nothing to say about it."""
+        """Does the work and returns no kernels."""
         work()
         return ()
 
     def missing(self) -> str:
-        """Why nothing is traced."""
+        """Reason why nothing is traced."""
         return self._reason
 
 
 def open_tracer(cupti: Any = None) -> KernelTracer:
-    """CUPTI where it is installed and answers, else a tracer that says what is missing.  `cupti` is the module (None: import it)."""
+    """CUPTI if it is installed and answers, else a tracer that names the missing part.  `cupti` is the module (None: import it)."""
     try:
         module = _load_cupti() if cupti is None else cupti
     except (ImportError, OSError, RuntimeError) as error:
@@ -96,7 +96,7 @@ def _load_cupti() -> Any:
 
 
 def demangled(name: str) -> str:
-    """A C++ symbol as people write it; other names, and what the C++ library cannot read, as they are."""
+    """A C++ symbol in readable form; other names, and those that the C++ library cannot read, unchanged."""
     if not name.startswith(MANGLED):
         return name
     try:
@@ -118,7 +118,7 @@ def demangled(name: str) -> str:
 
 
 def _buffer_requested() -> tuple[int, int]:
-    """Size of an activity buffer and how many records it may hold."""
+    """Size of an activity buffer and its greatest number of records."""
     return 8 << 20, 0  # thousands of kernel records; as many of them as fit
 
 

@@ -1,4 +1,4 @@
-"""The core voltage, where `nvidia-smi` shows it: NVML has no call for it."""
+"""The core voltage from `nvidia-smi`: NVML has no call for it."""
 
 import re
 import shutil
@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from typing import Final
 
 PATIENCE_S: Final = 10.0
-"""A driver that takes longer to answer is taken not to."""
+"""Longest wait for a driver's answer."""
 
 GRAPHICS_VOLTAGE: Final = re.compile(r"^\s*Graphics\s*:\s*([0-9]+(?:\.[0-9]+)?)\s*mV\s*$", re.MULTILINE)
 
 
 class VoltageReader:
-    """Reads the voltage now and then in a thread; `latest_v` is the last one seen [V]."""
+    """Reads the voltage periodically in a thread; `latest_v` is the last value [V]."""
 
     def __init__(self, command: tuple[str, ...], first_v: float) -> None:
         self._command = command
@@ -44,7 +44,7 @@ class VoltageReader:
 
 @contextmanager
 def open_voltage(uuid: str) -> Iterator[VoltageReader | None]:
-    """A reader for the board of that UUID; None where `nvidia-smi` is not there or shows no voltage for it."""
+    """A reader for the board of that UUID; None if `nvidia-smi` is missing or shows no voltage for it."""
     program = shutil.which("nvidia-smi")
     command = (program or "", "-q", "-d", "VOLTAGE", "-i", uuid)
     first = _shown_voltage_v(command) if program else None
@@ -60,7 +60,7 @@ def open_voltage(uuid: str) -> Iterator[VoltageReader | None]:
 
 
 def voltage_in(text: str) -> float | None:
-    """The graphics voltage in the output of `nvidia-smi -q -d VOLTAGE` [V]; None where it says N/A or nothing."""
+    """The graphics voltage in the output of `nvidia-smi -q -d VOLTAGE` [V]; None for N/A or a missing value."""
     found = GRAPHICS_VOLTAGE.search(text)
     return float(found[1]) * 1e-3 if found else None
 

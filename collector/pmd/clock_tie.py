@@ -1,11 +1,11 @@
 """The meter's clock against the host's: a robust regression of arrival times on ticks.
 
-A byte can arrive late but never early.  So the recording is cut into blocks, the earliest arrival of each, relative to
-the meter's nominal clock, stands for it, and a continuous line with knots is put through these points with weights that
+A byte can arrive late but never early.  So the recording is cut into blocks.  Each is represented by its earliest arrival, relative to
+the meter's nominal clock, and a continuous line with knots is fitted to these points with weights that
 fall to zero for blocks in which every arrival was late (Tukey's biweight).  The meter's oscillator is not a crystal: it
 differs from the nominal rate by up to 0.1 % and drifts with temperature, hence one fit a recording, and the knots.
 
-What the fit cannot see is the shortest delay between a sample and the host, about 1 ms with a USB bridge.
+The fit cannot determine the shortest delay between a sample and the host, about 1 ms with a USB bridge.
 """
 
 import math
@@ -23,21 +23,24 @@ TURN_NS: Final = STAMP_TURN * NS_PER_TICK
 RATE_SPREAD: Final = 2.0 / NOMINAL_TICKS_PER_MS
 """Relative standard deviation of the clock's rate from device to device and day to day."""
 BLOCK_NS, KNOT_SPACING_NS = 50e6, 20e9
-"""A block is about a dozen reads of the port; the rate drifts less than 0.02 % in 10 s, which bends a segment by a millisecond at most."""
+"""Lengths of a block and between knots [ns].
+
+A block is about a dozen reads of the port; the rate drifts less than 0.02 % in 10 s, which bends a segment by at most a millisecond.
+"""
 SCATTER_NS: Final = (2e5, 1e3)
-"""Scatter of a block's earliest arrival: where the recording is too short to show it (a scheduler's wake-up), and at the least."""
+"""Scatter of a block's earliest arrival: for a recording too short to show it (a scheduler's wake-up), and the least."""
 MEMORY_NS: Final = 2 * NS_PER_S
-"""Time over which the earliest arrival is remembered; a rate that is off by 0.1 % shifts it by 2 ms."""
+"""Time for which the earliest arrival is kept; a rate error of 0.1 % shifts it by 2 ms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockTie:
-    """What host time a tick is.
+    """Host time of ticks.
 
-    `source` says where the rate comes from: "stamps" of arrivals, edges of a "load", "given", or "nominal".
+    `source` is the origin of the rate: "stamps" of arrivals, edges of a "load", "given", or "nominal".
     `knot_ticks` and `knot_ns` are the corners of the line, shape (k,), k ≥ 2.  `ticks_per_ms` is the mean rate with its
     standard error, `residual_s` the rms distance of the blocks' earliest arrivals (of the load's edges) from the line,
-    `points` their number, `offered` how many there were to use.
+    `points` their number, `offered` the number of available ones.
     """
 
     source: str
@@ -50,7 +53,7 @@ class ClockTie:
     offered: int = 0
 
     def host_ns(self, ticks: IntArray) -> IntArray:
-        """Host time of ticks [ns], shape (n,); beyond the ends the outermost segments go on."""
+        """Host time of ticks [ns], shape (n,); the outermost segments extend beyond the ends."""
         segment = np.clip(np.searchsorted(self.knot_ticks, ticks, side="right") - 1, 0, len(self.knot_ticks) - 2)
         slope = np.diff(self.knot_ns) / np.diff(self.knot_ticks)
         host: IntArray = self.knot_ns[segment] + np.rint((ticks - self.knot_ticks[segment]) * slope[segment]).astype(np.int64)
@@ -58,7 +61,7 @@ class ClockTie:
 
 
 def straight_tie(source: str, ticks_per_ms: float, ticks_per_ms_std: float = math.nan, *, points: int = 0, offered: int = 0) -> ClockTie:
-    """A tie for a recording that carries no host time: its first packet at 0 ns, one rate for all of it."""
+    """A tie for a recording without host time: its first packet at 0 ns, one rate for all of it."""
     second = np.array([0, round(1e3 * ticks_per_ms)], dtype=np.int64)
     return ClockTie(
         source=source,
@@ -72,7 +75,7 @@ def straight_tie(source: str, ticks_per_ms: float, ticks_per_ms_std: float = mat
 
 
 def nominal_tie() -> ClockTie:
-    """The tie of a recording of whose clock nothing is known."""
+    """The tie of a recording with an unknown clock."""
     return straight_tie("nominal", NOMINAL_TICKS_PER_MS, RATE_SPREAD * NOMINAL_TICKS_PER_MS)
 
 
@@ -82,7 +85,7 @@ def fit_clock_tie(ticks: IntArray, host_ns: IntArray) -> ClockTie:
     span = max(float(time.max()), BLOCK_NS)
     knots = np.linspace(0.0, span, 1 + min(max(round(span / KNOT_SPACING_NS), 1), 256))
     hats = np.clip(1.0 - np.abs(time[:, None] - knots) / knots[1], 0.0, 1.0)  # weight of each knot in the line, shape (n, k)
-    # every segment's rate is the nominal one within its spread: this decides only where its points cannot
+    # every segment's rate is the nominal one within its spread: this has an effect only without enough points
     slopes = np.diff(np.eye(len(knots)), axis=0) / (knots[1] * RATE_SPREAD)
     at_knots, weight, scatter = _biweight_fit(hats, lag, slopes.T @ slopes)
     centred = time - np.average(time, weights=weight)
@@ -104,7 +107,7 @@ def fit_clock_tie(ticks: IntArray, host_ns: IntArray) -> ClockTie:
 
 
 def _persistence(residual: Array, weight: Array) -> float:
-    """How much less neighbouring residuals say than independent ones: a busy machine is late for many blocks in a row."""
+    """Factor on standard errors because neighbouring residuals are correlated: a busy machine is late for many blocks in a row."""
     kept = np.where(weight > 0.0, residual, 0.0)
     if len(kept) < 20:
         return 1.0
@@ -113,7 +116,7 @@ def _persistence(residual: Array, weight: Array) -> float:
 
 
 def _earliest(time: Array, host_ns: IntArray) -> tuple[Array, Array]:
-    """Nominal time and lag of the earliest arrival of each block that has one."""
+    """Nominal time and lag of the earliest arrival of each block with an arrival."""
     lag = host_ns - time
     block = (time / max(BLOCK_NS, time.max() / 20_000)).astype(np.int64)
     order = np.lexsort((lag, block))
@@ -145,7 +148,7 @@ class TurnWatch:
     """Turns of the 16-bit stamp that ticks cannot show: a hole longer than 22 ms.
 
     Across such a hole the ticks are short by a multiple of one turn, and from then on all bytes seem to arrive late by
-    that much.  Arrivals are late now and then for other reasons, but the earliest ones of any two seconds are not.
+    that much.  Arrivals are sometimes late for other reasons, but the earliest ones of any two seconds are not.
     """
 
     def __init__(self) -> None:
@@ -155,8 +158,8 @@ class TurnWatch:
     def turns(self, ticks: int, host_ns: int, *, after_break: bool) -> int:
         """Turns to add to the ticks of this arrival's last packet and all later ones; 0 nearly always.
 
-        `after_break` says whether a packet since the arrival before this one does not follow on its predecessor; elsewhere sixteen
-        late arrivals in a row mean a hole.  Negative where an earlier answer was wrong: no byte arrives before it was sent.
+        `after_break`: a packet since the last arrival does not follow its predecessor; otherwise sixteen
+        late arrivals in a row mean a hole.  Negative if an earlier result was wrong: no byte arrives before it was sent.
         """
         time = ticks * NS_PER_TICK
         lag = host_ns - time

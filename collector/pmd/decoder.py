@@ -1,10 +1,10 @@
-"""From a stream of bytes to packets: alignment is found, lost, found again, and nothing is invented.
+"""From a stream of bytes to packets: alignment is found, lost and found again, and no packet is invented.
 
-The stream has no sync word.  Three packets in a row that fit each other lock the decoder; from then on each has to fit
-the one before it.  Where one does not, something was lost or came in, perhaps in the last word of the packet before or
-in the stamp of the first one after.  Both look sound, so neither is taken, and alignment is searched anew.
+The stream has no sync word.  Three consistent packets in a row lock the decoder; from then on each has to be consistent with
+its predecessor.  If one is not, bytes were lost or added, perhaps in the last word of the packet before or
+in the stamp of the first one after.  Both look valid, so neither is used, and the alignment is searched anew.
 
-What comes out depends on the bytes alone, never on how they were cut into pieces.
+The result depends on the bytes alone, never on their division into pieces.
 """
 
 from dataclasses import dataclass
@@ -17,16 +17,16 @@ from estimator.vocabulary.quantities import BoolArray, IntArray
 
 LOCK_BYTES: Final = 3 * PACKET_BYTES
 LOOK: Final = 1024
-"""Packets tested, or places searched, at once: a damaged stream costs no more than time in proportion to its length."""
+"""Number of packets tested, or places searched, at once: the time for a damaged stream stays proportional to its length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packets:
-    """Packets in the order in which they came.
+    """Packets in their original order.
 
     `ticks` is the device's time since the first packet of the stream, unwrapped, shape (n,); `raw` their values, (n, 8);
-    `end_byte` the position in the stream just behind each, (n,); `breaks` the indices of those that do not follow on
-    the packet before them, (m,).
+    `end_byte` the position in the stream just after each, (n,); `breaks` the indices of packets that do not follow
+    their predecessor, (m,).
     """
 
     ticks: IntArray
@@ -40,11 +40,11 @@ class Packets:
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """What became of the bytes of a stream so far; those still waiting count among `bytes` alone.
+    """Counts of the bytes of a stream so far; waiting ones count among `bytes` alone.
 
-    `discarded_bytes` made no packet that could be trusted: damage, and the packets on both sides of it; `trailing_bytes`
-    are a packet that was cut off at the end.  `breaks` counts the places where packets do not follow on each other,
-    `resyncs` those of them at which the alignment moved.
+    `discarded_bytes` made no reliable packet: damage, and the packets on both sides of it; `trailing_bytes`
+    are a packet that was cut off at the end.  `breaks` counts the places where packets do not follow each other,
+    `resyncs` those with a change of alignment.
     """
 
     bytes: int = 0
@@ -56,22 +56,22 @@ class Tally:
 
 
 class PacketDecoder:
-    """Decodes a stream that is fed piece by piece; keeps less than four packets' bytes between pieces."""
+    """Decodes a stream piece by piece; keeps less than four packets' bytes between pieces."""
 
     def __init__(self, baud: int = STREAM_BAUD) -> None:
         # the UART bounds the packet rate, so the times grow as the line slows
         self.shortest, self.mean, self.longest = (ticks * STREAM_BAUD / baud for ticks in STEP_TICKS)
         self.tally = Tally()
         self._tail = b""
-        self._locked = False  # then the tail begins with a packet that fits the one before it
-        self._skipped: int | None = 0  # bytes discarded since the last packet; None while packets follow on each other
+        self._locked = False  # if true, the tail begins with a packet that is consistent with its predecessor
+        self._skipped: int | None = 0  # bytes discarded since the last packet; None while packets follow each other
         self._stamp = self._ticks = 0  # of the last packet
         self._taken: list[tuple[IntArray, RawWords, IntArray]] = []
-        self._fed = 0  # packets before the piece at hand
+        self._fed = 0  # packets before the current piece
         self._breaks: list[int] = []
 
     def feed(self, data: bytes, *, final: bool = False) -> Packets:
-        """The packets that are certain once `data` has come; `final`: the stream ends with it."""
+        """The packets that are certain after `data`; `final`: the stream ends with it."""
         content, begin = self._tail + data, self.tally.bytes - len(self._tail)
         self.tally.bytes += len(data)
         nothing = np.zeros(0, dtype=np.int64)
@@ -93,7 +93,7 @@ class PacketDecoder:
         return Packets(ticks=ticks, raw=raw, end_byte=begin + end, breaks=np.array(self._breaks, dtype=np.int64))
 
     def _follow(self, content: bytes, at: int) -> int:
-        """Accept packets from a good one at `at` on, all but the last that fits: the next may yet speak against it."""
+        """Accepts packets from a good one at `at` on, except the last consistent one: the next may still contradict it."""
         count = min((len(content) - at) // PACKET_BYTES - 1, LOOK)
         if count < 1:
             return at
@@ -108,7 +108,7 @@ class PacketDecoder:
         return at + 1
 
     def _find(self, content: bytes, at: int) -> int:
-        """Search for alignment from `at` on."""
+        """Searches for alignment from `at` on."""
         places = min(len(content) - LOCK_BYTES - at + 1, LOOK)
         if places <= 0:
             return at
@@ -116,13 +116,13 @@ class PacketDecoder:
         lock = fits[:places] & fits[PACKET_BYTES:]
         self._locked = bool(lock.any())
         skipped = places
-        if self._locked:  # after a break the first packet's stamp may be a damaged one
+        if self._locked:  # after a break the first packet's stamp may be damaged
             skipped = int(lock.argmax()) + (PACKET_BYTES if self.tally.packets else 0)
         self._skip(skipped)
         return at + skipped
 
     def _fit_next(self, content: bytes, first: int, count: int, stride: int) -> BoolArray:
-        """Whether packets can begin at `first`, `first + stride`, … and right behind each, a step later; shape (count,)."""
+        """Whether packets can begin at `first`, `first + stride`, … and right after each, a step later; shape (count,)."""
         ahead = PACKET_BYTES // stride
         stamp, sound = stamps(content, first, count + ahead, stride), plausible(content, first, count + ahead, stride)
         step = stamp[ahead:] - stamp[:-ahead]
@@ -130,12 +130,12 @@ class PacketDecoder:
         return fits
 
     def _skip(self, count: int) -> None:
-        """Count bytes that belong to no packet; the next packet does not follow on the last."""
+        """Counts bytes that belong to no packet; the next packet does not follow the last."""
         self._skipped = (self._skipped or 0) + count
         self.tally.discarded_bytes += count
 
     def _accept(self, content: bytes, at: int, count: int) -> None:
-        """Take so many packets from `at` on; the first one's time after a break follows from the bytes in between."""
+        """Accepts this many packets from `at` on; the first one's time after a break follows from the bytes in between."""
         if not count:
             return
         stamp = stamps(content, at, count, PACKET_BYTES)

@@ -1,8 +1,8 @@
-"""The line between an emulated meter and its host: faults that it can have, each at its time, and a pseudo-terminal in real time.
+"""The line between an emulated meter and its host: its possible faults, each at its time, and a pseudo-terminal in real time.
 
-A program opens the terminal like the adapter of a real meter.  A pseudo-terminal does not pace bytes and takes any line rate, so both are
-done here: bytes appear when the meter would have sent them, and a host that opened the port at another rate than the meter's exchanges
-noise with it.
+A program opens the terminal like the adapter of a real meter.  A pseudo-terminal does not pace bytes and takes any line rate, so this
+module does both: bytes appear when the meter would have sent them, and a host that opened the port at another rate than the meter's
+exchanges noise with it.
 """
 
 import math
@@ -25,14 +25,15 @@ from collector.pmd.protocol import PACKET_BYTES
 from estimator.vocabulary.quantities import Array
 
 FAULT_KINDS: Final = {"lost": 1.0, "hole": 0.03, "stall": 0.03, "silence": math.inf, "unplug": math.inf}
-"""Kinds, and their amount where none is given: bytes that do not arrive; seconds whose packets do not arrive, or for which everything is
-held back to arrive in one burst; the meter stops sending for good, or its port vanishes."""
+"""Kinds of faults, and their default amounts: lost bytes; seconds without packets, or for which all packets are
+delayed and arrive in one burst; the meter stops sending for good, or its port vanishes.
+"""
 SPEEDS: Final = {termios.B115200: 115200, termios.B460800: 460800, termios.B921600: 921600}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One fault: its kind, seconds after the stream began, and bytes or seconds of it."""
+    """One fault: its kind, its time after the start of the stream [s], and its bytes or seconds."""
 
     kind: str
     at_s: float
@@ -48,7 +49,7 @@ def fault_from_text(text: str) -> Fault:
 
 
 class FaultyLine:
-    """Bytes go in with their times, and come out as the host gets them."""
+    """Delays and damages bytes: they go in with their times, and come out as the host receives them."""
 
     def __init__(self, faults: Sequence[Fault], random: np.random.Generator) -> None:
         self._faults = sorted(faults, key=lambda fault: fault.at_s)
@@ -61,7 +62,7 @@ class FaultyLine:
         return any(fault.kind == "unplug" and time_s >= fault.at_s for fault in self._faults)
 
     def passed(self, packets: bytes, packet_s: Array, now_s: float) -> bytes:
-        """What the host gets of packets sent at `packet_s`, shape (n,), the time being `now_s`."""
+        """Bytes that the host receives of packets sent at `packet_s`, shape (n,), at the time `now_s`."""
         keep, stalled = np.ones(len(packet_s), dtype=np.bool_), False
         for fault in self._faults:
             if fault.kind in ("hole", "silence"):
@@ -73,7 +74,7 @@ class FaultyLine:
         return b"" if stalled else content
 
     def _spoiled(self, content: bytes, packet_s: Array) -> bytes:
-        """The packets without the bytes that are lost by now."""
+        """The packets without the bytes lost so far."""
         while self._pending and len(packet_s) and packet_s[-1] >= self._pending[0].at_s:
             fault = self._pending.pop(0)
             start = int(np.searchsorted(packet_s, fault.at_s)) * PACKET_BYTES + int(self._random.integers(PACKET_BYTES))
@@ -82,7 +83,7 @@ class FaultyLine:
 
 
 class EmulatedMeter(Protocol):
-    """A meter without a port.  `packets_sent` counts its packets or blocks, those that a fault took included."""
+    """A meter without a port.  `packets_sent` counts its packets or blocks, including those lost to a fault."""
 
     packets_sent: int
 
@@ -90,7 +91,7 @@ class EmulatedMeter(Protocol):
         """Take bytes from the host, sent at its line rate."""
 
     def send(self, host_baud: int, now_ns: int) -> bytes:
-        """Everything that has reached the host since the last call."""
+        """All bytes that have reached the host since the last call."""
 
     def unplugged(self, now_ns: int) -> bool:
         """Whether the port has vanished."""
@@ -105,7 +106,7 @@ class PseudoTerminal:
         self._waiting = bytearray()
 
     def host_speed(self) -> int:
-        """The line rate that the host has set; 0 for one that no meter has."""
+        """The line rate of the host; 0 for one that no meter has."""
         return SPEEDS.get(termios.tcgetattr(self._host_end)[5], 0)
 
     def read(self, limit_s: float) -> bytes:
@@ -114,7 +115,7 @@ class PseudoTerminal:
         return os.read(self._device_end, 4096) if ready else b""
 
     def write(self, content: bytes) -> None:
-        """Send bytes to the host; what it has no room for waits."""
+        """Send bytes to the host; bytes without space wait."""
         self._waiting += content
         with suppress(BlockingIOError):
             while self._waiting:
@@ -123,7 +124,7 @@ class PseudoTerminal:
 
 @contextmanager
 def open_pseudo_terminal() -> Iterator[PseudoTerminal]:
-    """A pseudo-terminal that passes bytes as they are; the port vanishes at the end."""
+    """A pseudo-terminal that passes bytes unchanged; the port vanishes at the end."""
     device_end, host_end = os.openpty()
     tty.setraw(host_end)
     os.set_blocking(device_end, False)
@@ -135,7 +136,7 @@ def open_pseudo_terminal() -> Iterator[PseudoTerminal]:
 
 
 def serve_meter(terminal: PseudoTerminal, meter: EmulatedMeter, stop: Event, *, until_ns: float = float("inf")) -> None:
-    """Let the meter live behind the terminal until `stop` is set, the time is over, or it is unplugged."""
+    """Serve the meter behind the terminal until `stop` is set, the time is over, or it is unplugged."""
     while not stop.is_set():
         data = terminal.read(0.002)  # about two USB frames
         now = monotonic_ns()

@@ -1,6 +1,6 @@
-"""Emulated meters: what a PMD-USB and a PMD2 answer and send, in any time that they are told, of a power that is given.
+"""Emulated meters: the answers and data of a PMD-USB and a PMD2, for any given time and power.
 
-They know nothing of ports: bytes that the host sent go in with their time, bytes for the host come out.
+They have no ports: bytes that the host sent go in with their time, bytes for the host come out.
 """
 
 from dataclasses import dataclass
@@ -60,7 +60,7 @@ def square_wave(low_w: float, high_w: float, period_s: float, duty: float) -> Po
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmulatedState:
-    """How the meter is found: its line rate, whether it streams, what it says it is, its clock's error; what it measures from when on."""
+    """Initial state of the meter: its line rate, whether it streams, its identity, its clock's error; its power and its start time."""
 
     wave: PowerWave
     start_ns: int
@@ -90,11 +90,11 @@ class EmulatedPmdUsb:
         self._first_tick = int(random.integers(STAMP_TURN))
         self._commands, self._answers = b"", b""
         self._stream_ns = self._fault_ns = state.start_ns if state.streaming else None
-        self._due = np.zeros(1, dtype=np.int64)  # ticks after the stream's begin of packets drawn and not yet sent; one at least
+        self._due = np.zeros(1, dtype=np.int64)  # ticks of packets drawn and not yet sent, after the stream's start; at least one
         self.packets_sent = 0
 
     def receive(self, data: bytes, host_baud: int, now_ns: int) -> None:
-        """Obey; at another line rate than its own it understands nothing."""
+        """Obeys a command; ignores all bytes at another line rate than its own."""
         if host_baud != self._baud:
             return
         self._commands += data
@@ -128,7 +128,7 @@ class EmulatedPmdUsb:
             self._answers += self._state.identity if opcode == Opcode.READ_ID else b""
 
     def _packets_until(self, begin_ns: int, now_ns: int) -> bytes:
-        """Packets that have gone over the line whole by now, as the host gets them."""
+        """Complete packets on the line by now, as the host receives them."""
         until = int((now_ns - begin_ns - PACKET_BYTES * line_ns_per_byte(self._baud)) * self._ticks_per_ns)
         while self._due[-1] <= until:
             # as in the published recordings: 601 to 603 ticks between packets, one interval in eleven stretched
@@ -145,7 +145,7 @@ class EmulatedPmdUsb:
         return self._line.passed(content, (sampled_ns - origin) / NS_PER_S, (now_ns - origin) / NS_PER_S)
 
     def _raw(self, sampled_ns: IntArray) -> RawWords:
-        """What the converter makes of the wave at these host times, shape (n, 8)."""
+        """The converter's values of the wave at these host times, shape (n, 8)."""
         amperes = self._state.power_w(sampled_ns) * USB_SHARES / SUPPLY_V
         steps = np.zeros((len(amperes), 8))
         steps[:, 0::2], steps[:, 1::2] = SUPPLY_V / PMD_USB.steps[0], amperes / PMD_USB.steps[1] + ZERO_STEPS
@@ -154,7 +154,7 @@ class EmulatedPmdUsb:
 
 
 class EmulatedPmd2:
-    """A PMD2; implements EmulatedMeter.  It has no line rate and speaks only when asked."""
+    """A PMD2; implements EmulatedMeter.  It has no line rate and sends only on request."""
 
     def __init__(self, state: EmulatedState, line: FaultyLine, random: np.random.Generator) -> None:
         self._state, self._line = state, line
@@ -184,5 +184,5 @@ class EmulatedPmd2:
 
 
 def emulated_meter(state: EmulatedState, line: FaultyLine, random: np.random.Generator) -> EmulatedPmdUsb | EmulatedPmd2:
-    """The meter of a product; a PMD-USB for those that are only said to be another."""
+    """The meter of a product; a PMD-USB for other products, which it only claims to be."""
     return EmulatedPmd2(state, line, random) if state.product == PMD2.product else EmulatedPmdUsb(state, line, random)

@@ -1,6 +1,6 @@
-"""Two meters behind one protocol: the PMD-USB, which streams, and the PMD2, which is asked.
+"""Two meters behind one protocol: the PMD-USB, which streams, and the PMD2, which answers requests.
 
-`open_meter` finds out which of them answers at a port, and leaves it as vendor tools expect it.
+`open_meter` determines which of them answers at a port, and leaves it in the state that vendor tools expect.
 """
 
 from collections.abc import Iterator
@@ -28,18 +28,12 @@ from collector.pmd.protocol import (
 from collector.pmd.serial_line import CDC_USB_ID, SerialLine, open_line
 
 ANSWER_LIMIT_S: Final = 0.1
-"""Time the vendor's tool gives an answer."""
-SETTLE_S: Final = 0.05
-"""Time the device gets to switch its line rate; the published logger waits as long after each command."""
-POLL_PAUSE_NS: Final = 2_000_000
-"""Pause between two questions to a PMD2."""
-UNASKED_BYTES: Final = 64
-"""More unasked bytes than any welcome has: the meter is still streaming for a session that died."""
+"""Time limit of an answer in the vendor's tool."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
-    """Bytes from a meter and when the host had them [ns]: a piece of the stream, or the answer to one question."""
+    """Bytes from a meter and their host time [ns]: a piece of the stream, or the answer to one request."""
 
     data: bytes
     host_ns: int
@@ -51,13 +45,13 @@ class Meter(Protocol):
     identity: MeterIdentity
 
     def start(self) -> None:
-        """Make it send.  Raises DeviceError."""
+        """Start the data.  Raises DeviceError."""
 
     def receive(self, limit_s: float) -> Received | None:
-        """What has come, or None after the time limit.  Raises DeviceError where the meter is gone or has stopped."""
+        """The bytes received, or None after the time limit.  Raises DeviceError if the meter is gone or has stopped."""
 
     def stop(self) -> None:
-        """Make it stop, and leave it at its power-on line rate.  Raises DeviceError."""
+        """Stop the data, and leave the meter at its power-on line rate.  Raises DeviceError."""
 
 
 class PmdUsb:
@@ -69,7 +63,7 @@ class PmdUsb:
         self._heard_ns = 0
 
     def start(self) -> None:
-        """Switch to the streaming rate, begin to stream."""
+        """Switch to the streaming rate, start the stream."""
         for _ in range(4):
             if self._follows(STREAM_BAUD):
                 break
@@ -80,7 +74,7 @@ class PmdUsb:
         self._heard_ns = monotonic_ns()
 
     def receive(self, limit_s: float) -> Received | None:
-        """A piece of the stream; a meter from which nothing has come for a second has stopped."""
+        """A piece of the stream; a meter counts as stopped after a second without data."""
         data = self._line.read_waiting(limit_s)
         now = monotonic_ns()
         if data:
@@ -97,15 +91,16 @@ class PmdUsb:
         self._follows(POWER_ON_BAUD)
 
     def _follows(self, baud: int) -> bool:
-        """Tell the device a line rate, follow it, and ask who it is."""
+        """Whether the device answers after a change of its line rate and ours."""
         self._line.write(uart_command(baud))
-        self._line.drain(SETTLE_S)
+        # The device needs time to switch its line rate; the published logger waits as long after each command.
+        self._line.drain(0.05)
         self._line.set_baud(baud)
         return _asked(self._line) is not None
 
 
 class Pmd2:
-    """The PMD2: no stamps and no line rate, one block of values to each question; implements Meter."""
+    """The PMD2: no stamps and no line rate, one block of values for each request; implements Meter."""
 
     def __init__(self, line: SerialLine, identity: MeterIdentity) -> None:
         self.identity = identity
@@ -113,35 +108,36 @@ class Pmd2:
         self._next_ns = 0
 
     def start(self) -> None:
-        """Read the chip's UID; values are asked for one by one."""
+        """Read the chip's UID; values are requested one by one."""
         self._line.write(bytes((Opcode.PMD2_READ_UID,)))
         uid = self._line.read_exactly(12, ANSWER_LIMIT_S)
         self.identity = replace(self.identity, uid=uid.hex() if len(uid) == 12 else "")
         self._line.drain()
 
     def receive(self, limit_s: float) -> Received | None:
-        """One block; its time is the middle between question and answer."""
+        """One block; its time is the middle between request and answer."""
         for _ in range(3):
             sleep(max(0.0, (self._next_ns - monotonic_ns()) / NS_PER_S))
             asked_ns = monotonic_ns()
             self._line.write(bytes((Opcode.PMD2_READ_SENSORS,)))
             data = self._line.read_exactly(BLOCK.itemsize, max(limit_s, ANSWER_LIMIT_S))
             answered_ns = monotonic_ns()
-            self._next_ns = answered_ns + POLL_PAUSE_NS
+            # Pause between two questions to a PMD2.
+            self._next_ns = answered_ns + 2_000_000
             if len(data) == BLOCK.itemsize:
                 return Received(data=data, host_ns=(asked_ns + answered_ns) // 2)
-            self._line.drain()  # a byte went missing: the rest of that answer must not begin the next
+            self._line.drain()  # a byte is missing: the rest of that answer must not begin the next
         raise _stopped(self._line.port)
 
     def stop(self) -> None:
-        """Nothing to end: it speaks only when asked."""
+        """Does nothing: the meter sends only on request."""
 
 
 @contextmanager
 def open_meter(port: str) -> Iterator[Meter]:
-    """Find the meter at a port, make it send, and stop it at the end.
+    """Find the meter at a port, start its data, and stop it at the end.
 
-    Raises DeviceError where the port cannot be opened or no PMD-USB or PMD2 answers.
+    Raises DeviceError if the port cannot be opened or no PMD-USB or PMD2 answers.
     """
     with open_line(port, POWER_ON_BAUD) as line:
         identity = find_meter(line)
@@ -150,20 +146,21 @@ def open_meter(port: str) -> Iterator[Meter]:
             meter.start()
             yield meter
         finally:
-            with suppress(DeviceError):  # what went wrong was said already; a meter that is gone needs no stopping
+            with suppress(DeviceError):  # the fault was reported already; a missing meter needs no stopping
                 meter.stop()
 
 
 def find_meter(line: SerialLine) -> MeterIdentity:
-    """Who is at the other end, at whatever rate it was left; the line is at that rate afterwards.
+    """Identity of the meter at the other end, at any line rate; the line is at that rate afterwards.
 
-    Raises DeviceError where nothing known answers.
+    Raises DeviceError if no known meter answers.
     """
     heard = 0
     for baud in 2 * PROBED_BAUDS:
         line.set_baud(baud)
         unasked = line.drain()
-        if unasked > UNASKED_BYTES:
+        # No welcome has more unasked bytes: the meter is still streaming for a session that died.
+        if unasked > 64:
             if line.usb_id == CDC_USB_ID:  # to a PMD2 the PMD-USB's stop command is a write to its configuration
                 raise DeviceError(f"{line.port}: the meter sends without being asked; unplug it and plug it in again")
             line.write(STOP_STREAM)
@@ -177,7 +174,7 @@ def find_meter(line: SerialLine) -> MeterIdentity:
 
 
 def _asked(line: SerialLine) -> MeterIdentity | None:
-    """Who answers at the present line rate; None for silence or noise.  Raises DeviceError for a known stranger."""
+    """Identity of the meter at the current line rate; None for silence or noise.  Raises DeviceError for another known device."""
     line.write(bytes((Opcode.READ_ID,)))
     answer = line.read_exactly(3, ANSWER_LIMIT_S)
     if line.drain() or len(answer) != 3 or answer[0] not in (VENDOR, 0xEF):

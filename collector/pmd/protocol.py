@@ -1,6 +1,6 @@
-"""The PMD family: identities, commands, and the layout of what the meters send.
+"""The PMD family: identities, commands, and the data formats of the meters.
 
-A command is one opcode byte, some with arguments; there is no framing, no checksum and no acknowledgement.
+A command is one opcode byte, some with arguments, without framing, checksum and acknowledgement.
 Sources: the vendor's desktop tool and its C# and Python examples, the logger published with the GPU_Power_Benchmark traces, and those
 traces: 430,690 packets of seven recordings, in which no wrong alignment passed `plausible` and no packet failed it.
 """
@@ -20,7 +20,7 @@ NS_PER_S: Final = 1e9
 
 
 class Opcode:
-    """Opcodes.  All meters share the first; the others are numbered differently by each: ask who it is first."""
+    """Opcodes.  All meters share the first; the other numbers differ between meters: read the identity first."""
 
     READ_ID = 0x01
     CONTINUOUS = 0x07
@@ -31,11 +31,11 @@ class Opcode:
 
 POWER_ON_BAUD, STREAM_BAUD = 115200, 921600
 PROBED_BAUDS: Final = (POWER_ON_BAUD, STREAM_BAUD, 460800)
-"""Line rates at which a PMD-USB may be found: after power-on, after a session that died, after the vendor's logger."""
+"""Line rates at which a PMD-USB may be found: after power-on, after a dead session, after the vendor's logger."""
 
 START_STREAM: Final = bytes((Opcode.CONTINUOUS, 1, 2, 0xFF))
 STOP_STREAM: Final = bytes((Opcode.CONTINUOUS, 0, 0, 0))
-"""Packets with two-byte stamps of all channels; and no more of them."""
+"""Commands for packets with two-byte stamps of all channels, and for their end."""
 _UART: Final = struct.Struct("<B4I")
 
 
@@ -45,7 +45,7 @@ def uart_command(baud: int) -> bytes:
 
 
 def baud_of_uart_command(command: bytes) -> int:
-    """The line rate that a UART command asks for."""
+    """The line rate in a UART command."""
     return int(_UART.unpack(command)[1])
 
 
@@ -55,7 +55,7 @@ RawWords = NDArray[np.int16]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeterSamples:
-    """Samples in the order in which they were taken: host time [ns], shape (n,); voltage [V] and current [A], (n, rails)."""
+    """Samples in their original order: host time [ns], shape (n,); voltage [V] and current [A], (n, rails)."""
 
     host_ns: IntArray
     volts: Array
@@ -65,13 +65,13 @@ class MeterSamples:
         return len(self.host_ns)
 
     def rail_power_w(self) -> Array:
-        """Power of each rail [W], shape (n, rails); negative where current flows back or a zero is off."""
+        """Power of each rail [W], shape (n, rails); negative if current flows back or a zero is off."""
         return self.volts * self.amperes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeterModel:
-    """A model of meter: its product byte, its rails, those that usually end at the board, and [V] and [A] of a step of its values."""
+    """A model of meter: its product byte, its rails, those that usually feed the board, and the step of its values [V] and [A]."""
 
     name: str
     product: int
@@ -85,7 +85,7 @@ class MeterModel:
         return MeterSamples(host_ns=host_ns, volts=values[:, 0::2] * self.steps[0], amperes=values[:, 1::2] * self.steps[1] - zero_a)
 
     def chosen_rails(self, names: Sequence[str]) -> list[int]:
-        """Positions of the rails to count; the board's where none is named.  Raises DeviceError for one that the model lacks."""
+        """Positions of the rails to count; the board's by default.  Raises DeviceError for one that the model lacks."""
         for name in names:
             if name not in self.rails:
                 raise DeviceError(f"a {self.name} has no rail {name!r}; its rails: {', '.join(self.rails)}")
@@ -112,7 +112,7 @@ VENDOR: Final = 0xEE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeterIdentity:
-    """Which meter it is: its model, its firmware, the chip's UID in hex ("" where there is none)."""
+    """Identity of a meter: its model, its firmware, the chip's UID in hex ("" without one)."""
 
     model: MeterModel
     firmware: int
@@ -120,7 +120,7 @@ class MeterIdentity:
 
 
 def identity_from_bytes(answer: bytes, where: str) -> MeterIdentity:
-    """Who answered the three bytes to READ_ID.  Raises DeviceError for anything but a PMD-USB or a PMD2."""
+    """Identity from the three bytes of the answer to READ_ID.  Raises DeviceError for anything but a PMD-USB or a PMD2."""
     vendor, product, firmware = answer
     for model in MODELS.values():
         if (vendor, product) == (VENDOR, model.product):
@@ -131,7 +131,7 @@ def identity_from_bytes(answer: bytes, where: str) -> MeterIdentity:
 # A packet of the PMD-USB, little endian: u16 time stamp, eight int16 words, each a signed 12-bit value above four bits of 0.
 PACKET_BYTES: Final = 18
 STAMP_TURN: Final = 1 << 16
-"""Ticks after which the stamp starts again: 22.3 ms."""
+"""Number of ticks after which the stamp starts again: 22.3 ms."""
 NOMINAL_TICKS_PER_MS: Final = 2935.0
 """Rate of the device's clock; 2933.25 and 2936.06 were fitted to two recordings, 2938 is the highest in use."""
 STEP_TICKS: Final = (560.0, 614.0, 1100.0)
@@ -147,7 +147,7 @@ def line_ns_per_byte(baud: int) -> float:
 
 
 def plausible(content: bytes, first: int, count: int, stride: int) -> BoolArray:
-    """Whether the bytes from `first`, `first + stride`, … can be packets, shape (count,): low nibbles 0, voltages of a rail or of none."""
+    """Whether the bytes from `first`, `first + stride`, … can be packets, shape (count,): low nibbles 0, possible voltages."""
     words = np.ndarray((count, 2), "<u8", content, first + 2, (stride, 8))
     volts = np.ndarray((count, 4), "<i2", content, first + 2, (stride, 4))
     live = (volts - np.int16(LIVE_VOLTS[0] << 4)).view(np.uint16) <= LIVE_VOLTS[1] << 4
@@ -168,7 +168,7 @@ def raw_words(content: bytes, first: int, count: int) -> RawWords:
 
 
 def encode_packets(ticks: IntArray, raw: RawWords) -> bytes:
-    """Packets with these time stamps (modulo their 16 bits) and values, as the device sends them."""
+    """Packets with these time stamps (modulo their 16 bits) and values, in the device's format."""
     return np.column_stack([ticks % STAMP_TURN, (raw << 4).view(np.uint16)]).astype("<u2").tobytes()
 
 

@@ -1,9 +1,8 @@
-"""Decoding a recording: once through for its clock and its holes, once more for its samples, a few megabytes at a time."""
+"""Decoding a recording: one pass for its clock and its holes, a second one for its samples, a few megabytes at a time."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 
@@ -15,9 +14,6 @@ from collector.pmd.recording_files import Recording, read_recording
 from collector.pmd.stream import NOTHING, Part, Stream, UsbStream, open_stream
 from estimator.vocabulary.quantities import Array, IntArray
 from estimator.vocabulary.regular_files import open_regular
-
-READ_BYTES: Final = 1 << 18
-"""Bytes decoded at a time: the columns made of them stay in the processor's cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +27,7 @@ class Holes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScannedRecording:
-    """A recording of which is known what it holds and when.
+    """A recording whose contents and times are known.
 
     `tie` is None for a PMD2, which has no clock and is stamped by the host.  `first_ns` and `last_ns` are the host times
     of the first and the last sample; without stamps the first one is at 0.
@@ -46,9 +42,9 @@ class ScannedRecording:
 
 
 def scan_recording(recording: Recording, known: ClockTie | None = None) -> ScannedRecording:
-    """Find the packets, the holes and the clock of a recording; `known` stands for a clock that need not be found.
+    """Find the packets, the holes and the clock of a recording; `known` is a clock that need not be found.
 
-    Raises DatasetError where it holds no sample.
+    Raises DatasetError if it contains no sample.
     """
     stream = open_stream(recording.model, recording.baud)
     if not isinstance(stream, UsbStream):
@@ -73,11 +69,11 @@ def scan_recording(recording: Recording, known: ClockTie | None = None) -> Scann
 
 
 def _tie_to_stamps(recording: Recording, stream: Stream, seen_ticks: IntArray, seen_ns: IntArray) -> ClockTie | None:
-    """The clock as the stamps show it; None without stamps.  Raises DatasetError where they cannot be this recording's."""
+    """The clock from the stamps; None without stamps.  Raises DatasetError if they cannot be this recording's."""
     if len(seen_ticks) < 2:
         return None
     tie = fit_clock_tie(seen_ticks, seen_ns)
-    # twenty times what any meter's clock was off; half a turn of the stamp; one hole in 120 longer than a turn shows in no packet
+    # twenty times the error of any meter's clock; half a turn of the stamp; one hole in 120 longer than a turn is visible in no packet
     same_rate = abs(tie.ticks_per_ms / NOMINAL_TICKS_PER_MS - 1.0) < 0.02 and not tie.residual_s > 0.01
     if not same_rate or stream.unannounced > 3 + 0.05 * stream.tally.breaks:
         raise DatasetError(
@@ -98,7 +94,7 @@ def sample_blocks(scanned: ScannedRecording, zero_a: Array) -> Iterator[MeterSam
 
 
 def _parts(recording: Recording, stream: Stream) -> Iterator[Part]:
-    """Samples of a recording, in parts of which none is empty.  Raises DatasetError."""
+    """Samples of a recording, in non-empty parts.  Raises DatasetError."""
     done = 0
     for piece in _pieces(recording.path, recording.size):
         since, until = np.searchsorted(recording.arrival_bytes, [done, done + len(piece)], side="right")
@@ -112,7 +108,8 @@ def _pieces(path: Path, size: int) -> Iterator[bytes]:
     """The first `size` bytes of a file, and an empty piece at its end.  Raises DatasetError."""
     try:
         with open_regular(path) as stream:
-            while size > 0 and (piece := stream.read(min(READ_BYTES, size))):
+            # The columns made of so many bytes stay in the processor's cache.
+            while size > 0 and (piece := stream.read(min(1 << 18, size))):
                 size -= len(piece)
                 yield piece
     except OSError as error:
@@ -141,9 +138,9 @@ def _scan_blocks(recording: Recording, stream: Stream) -> ScannedRecording:
 
 
 def zero_currents(model: MeterModel, unloaded: Path | None) -> Array:
-    """Mean current of each channel without load [A], shape (rails,), from a recording with nothing plugged in; zeros without one.
+    """Mean current of each channel without load [A], shape (rails,), from a recording without load; zeros without a recording.
 
-    A current channel of a PMD-USB reads some 1.5 steps (0.07 A, nearly 1 W) where no current flows, each channel another
+    A current channel of a PMD-USB reads some 1.5 steps (0.07 A, nearly 1 W) without current, each channel another
     value.  The mean over a second is known to a few thousandths of a step.
 
     Raises DatasetError for a recording of another model, one that is too short, or one in which current flows.

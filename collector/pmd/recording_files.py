@@ -1,8 +1,8 @@
-"""A recording on disk: the meter's bytes as they came, and beside them when the host had them.
+"""A recording on disk: the meter's bytes in their original order, and beside them their host times.
 
-`P.pmd` holds the bytes alone, as other loggers write them too; `P.pmd.stamps.csv` holds one line of JSON behind a `#`
-(which meter, when), the names `bytes,host_ns`, and a line for each arrival: bytes so far, monotonic host time.  A
-recording of a PMD-USB without stamps can be decoded, on the nominal rate of its clock.
+`P.pmd` contains the bytes alone, as other loggers write them too; `P.pmd.stamps.csv` contains one line of JSON after a `#`
+(meter and time), the names `bytes,host_ns`, and a line for each arrival: bytes so far, monotonic host time.  A
+recording of a PMD-USB without stamps can be decoded with the nominal rate of its clock.
 """
 
 import json
@@ -24,14 +24,12 @@ from estimator.vocabulary.quantities import IntArray
 from estimator.vocabulary.regular_files import open_regular, read_regular
 
 STAMPS_SUFFIX: Final = ".stamps.csv"
-MOST_STAMP_BYTES: Final = 64 << 20
-"""Two million arrivals: a day of a meter that is read every 50 ms."""
 STAMP_COLUMNS: Final = "bytes,host_ns"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordingHeader:
-    """What a recording says of itself: the meter, its line rate, and one instant on the host's two clocks."""
+    """Header of a recording: the meter, its line rate, and one instant on the host's two clocks."""
 
     model: str
     firmware: int
@@ -57,7 +55,7 @@ class RecordingHeader:
 class Recording:
     """A recording that can be decoded.
 
-    `arrival_bytes` are the bytes that were there at `arrival_ns`, both ascending, shape (n,); without stamps `header` is
+    `arrival_bytes` are the numbers of bytes received by `arrival_ns`, both ascending, shape (n,); without stamps `header` is
     None and n is 0.
     """
 
@@ -71,12 +69,12 @@ class Recording:
 
 
 def stamps_path(path: Path) -> Path:
-    """Where the stamps of a recording lie."""
+    """Path of the stamps of a recording."""
     return path.with_name(path.name + STAMPS_SUFFIX)
 
 
 def read_recording(path: Path, baud: int | None = None) -> Recording:
-    """A recording with its stamps; `baud` is the line rate of one that does not say it.  Raises DatasetError."""
+    """A recording with its stamps; `baud` is the line rate for one that does not state it.  Raises DatasetError."""
     try:
         with open_regular(path) as stream:
             size = os.fstat(stream.fileno()).st_size
@@ -90,7 +88,7 @@ def read_recording(path: Path, baud: int | None = None) -> Recording:
         rate = baud or STREAM_BAUD
         return Recording(path=path, size=size, model=PMD_USB, baud=rate, header=None, arrival_bytes=nothing, arrival_ns=nothing)
     header, arrival_bytes, arrival_ns = _read_stamps(beside)
-    there = int(np.searchsorted(arrival_bytes, size, side="right"))  # a crash may keep stamps of bytes that it loses
+    there = int(np.searchsorted(arrival_bytes, size, side="right"))  # after a crash stamps of lost bytes may remain
     return Recording(
         path=path,
         size=size,
@@ -103,9 +101,10 @@ def read_recording(path: Path, baud: int | None = None) -> Recording:
 
 
 def _read_stamps(path: Path) -> tuple[RecordingHeader, IntArray, IntArray]:
-    """Header and arrivals; a last line that was cut off is left out.  Raises DatasetError."""
+    """Header and arrivals; a cut last line is left out.  Raises DatasetError."""
     try:
-        first, names, rest = (*read_regular(path, MOST_STAMP_BYTES).split(b"\n", 2), b"", b"")[:3]
+        # Two million arrivals: a day of a meter that is read every 50 ms.
+        first, names, rest = (*read_regular(path, 64 << 20).split(b"\n", 2), b"", b"")[:3]
         header = RecordingHeader.from_line(first)
         whole = rest[: rest.rfind(b"\n") + 1].decode().splitlines()
         table = np.loadtxt(whole, delimiter=",", dtype=np.int64, ndmin=2, comments=None) if whole else np.zeros((0, 2), dtype=np.int64)
@@ -119,7 +118,7 @@ def _read_stamps(path: Path) -> tuple[RecordingHeader, IntArray, IntArray]:
 
 
 class RecordingWriter:
-    """A recording being written: `append` what arrives, `sync` now and then."""
+    """A recording being written: `append` arrivals, `sync` periodically."""
 
     def __init__(self, raw: BinaryIO, stamps: TextIO) -> None:
         self._raw, self._stamps = raw, stamps
@@ -140,9 +139,9 @@ class RecordingWriter:
 
 @contextmanager
 def open_recording_writer(path: Path, header: RecordingHeader) -> Iterator[RecordingWriter]:
-    """Create a recording and its stamps; what was appended is on disk at the end, however it came.
+    """Create a recording and its stamps; the appended data are on disk at the end, also after an error.
 
-    Where nothing was appended nothing is left.  Raises DatasetError where the files cannot be created or written.
+    Without appended data no file is left.  Raises DatasetError if the files cannot be created or written.
     """
     beside, made = stamps_path(path), list[Path]()
     try:
@@ -151,7 +150,7 @@ def open_recording_writer(path: Path, header: RecordingHeader) -> Iterator[Recor
             with beside.open("w", encoding="ascii") as stamps:
                 made.append(beside)
                 stamps.write(f"# {json.dumps(asdict(header), sort_keys=True)}\n{STAMP_COLUMNS}\n")
-                stamps.flush()  # a disk that has no room says so before anything is recorded
+                stamps.flush()  # reports a full disk before anything is recorded
                 writer = RecordingWriter(raw, stamps)
                 try:
                     yield writer
@@ -168,7 +167,7 @@ def open_recording_writer(path: Path, header: RecordingHeader) -> Iterator[Recor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedRecording:
-    """A recording that has ended; `failure` is why the meter was lost, None where it was stopped."""
+    """A finished recording; `failure` is the reason why the meter was lost, None if it was stopped."""
 
     bytes: int
     duration_s: float
@@ -178,10 +177,10 @@ class LoggedRecording:
 def log_meter(
     meter: Meter, path: Path, stop: Event, *, duration_s: float, report: Callable[[float, int], None] | None = None
 ) -> LoggedRecording:
-    """Write what the meter sends to a recording at `path` until `stop` is set or the time is over.
+    """Write the meter's data to a recording at `path` until `stop` is set or the time is over.
 
-    A meter that is lost ends it; what came before is kept.  Once a second everything is on disk, and `report` is told the seconds and
-    the bytes so far.  Raises DatasetError where the files cannot be written.
+    The loss of the meter ends it; earlier data are kept.  Once a second everything is on disk, and `report` receives the seconds and
+    the bytes so far.  Raises DatasetError if the files cannot be written.
     """
     identity = meter.identity
     begin = synced = now = monotonic_ns()

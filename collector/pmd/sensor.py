@@ -1,4 +1,4 @@
-"""The meter as a power sensor of a bench: a thread drains the port, `read` hands over what it found."""
+"""The meter as a power sensor of a bench: a thread drains the port, `read` returns its samples."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ from collector.pmd.protocol import NS_PER_S, PMD_USB, STREAM_BAUD, MeterIdentity
 from collector.pmd.stream import Part, open_stream
 
 TIE_WINDOW_NS: Final = 20 * NS_PER_S
-"""The live tie is fitted to the arrivals of this long: one segment of the recorded one."""
+"""Time span of arrivals for the live tie: one segment of the recorded one."""
 
 
 class LiveDecoder:
@@ -36,7 +36,7 @@ class LiveDecoder:
         self._tied_ns = self._last_ns = 0
 
     def add(self, received: Received) -> None:
-        """Take what arrived."""
+        """Take an arrival."""
         self._bytes += len(received.data)
         part = self._stream.add(received.data, np.array([self._bytes]), np.array([received.host_ns]))
         self._seen += zip(part.seen_ticks.tolist(), part.seen_ns.tolist(), strict=True)
@@ -45,7 +45,7 @@ class LiveDecoder:
         self._parts.append(part)
 
     def take(self) -> MeterSamples:
-        """Every sample since the last call; times never run backwards, also where the tie has just been renewed."""
+        """Every sample since the last call; times never run backwards, even after a renewal of the tie."""
         parts, self._parts = self._parts, []
         ticks = np.concatenate([np.zeros(0, dtype=np.int64), *(part.ticks for part in parts)])
         raw = np.concatenate([np.zeros((0, 2 * len(self._model.rails)), dtype=np.int16), *(part.raw for part in parts)])
@@ -55,11 +55,11 @@ class LiveDecoder:
         return self._model.samples(ticks, raw, self._zero_a)
 
     def tally(self) -> Tally:
-        """What became of the bytes so far."""
+        """Counts of the bytes so far."""
         return replace(self._stream.tally)
 
     def _renewed_tie(self) -> ClockTie:
-        """The tie, fitted again where it has become old."""
+        """The tie, fitted again if it has become old."""
         now = self._seen[-1][1]
         if self._tie is None or now - self._tied_ns > 0.5 * NS_PER_S:
             ticks, host_ns = np.array(self._seen, dtype=np.int64).T
@@ -68,7 +68,7 @@ class LiveDecoder:
 
 
 class PmdSensor:
-    """An ElmorLabs PMD; implements PowerSensor, one field for each rail that was chosen."""
+    """An ElmorLabs PMD; implements PowerSensor, one field for each chosen rail."""
 
     def __init__(self, meter: Meter, rails: Sequence[int]) -> None:
         self._meter, self._rails = meter, rails
@@ -80,21 +80,21 @@ class PmdSensor:
 
     @property
     def identity(self) -> MeterIdentity:
-        """Which meter it is."""
+        """Identity of the meter."""
         return self._meter.identity
 
     def name(self) -> str:
-        """What the source is."""
+        """Name of the source."""
         return "pmd"
 
     def fields(self) -> tuple[str, ...]:
-        """The rails that `read` hands over."""
+        """The rails that `read` returns."""
         return tuple(self.identity.model.rails[rail] for rail in self._rails)
 
     def read(self) -> tuple[PowerReadings, ...]:
-        """Every sample since the last call, those taken until this call included; one entry for each rail, stamps shared.
+        """Every sample since the last call, including those during this call; one entry for each rail, stamps shared.
 
-        Raises DeviceError, once and for all, where the meter has gone or stopped: a reading with a hole is none.
+        Raises DeviceError, permanently, if the meter has gone or stopped: a reading with a hole is invalid.
         """
         called_ns = monotonic_ns()
         with self._changed:
@@ -109,11 +109,11 @@ class PmdSensor:
         )
 
     def read_energy(self) -> EnergyReading | None:
-        """The meter has no counter."""
+        """None: the meter has no counter."""
         return None
 
     def tally(self) -> Tally:
-        """What became of the meter's bytes so far: samples, breaks, bytes thrown away."""
+        """Counts of the meter's bytes so far: samples, breaks, discarded bytes."""
         with self._changed:
             return self._decoder.tally()
 
@@ -130,10 +130,10 @@ class PmdSensor:
             thread.join()
 
     def _drain(self) -> None:
-        """The thread: everything that arrives goes to the decoder at once."""
+        """Main function of the thread: every arrival goes to the decoder at once."""
         while not self._ended and self._failure is None:
             try:
-                received = self._meter.receive(0.05)  # then it looks whether it is still wanted
+                received = self._meter.receive(0.05)  # then the thread checks whether it should end
                 if received is None:
                     continue
                 with self._changed:
@@ -150,9 +150,9 @@ class PmdSensor:
 def open_pmd(port: str, *, rails: Sequence[str] = ()) -> Iterator[PmdSensor]:
     """A meter at a serial port as a power sensor, draining from now on and stopped at the end.
 
-    `rails` are those to hand over; without any, those that usually feed a board.  Stamps are of `time.monotonic_ns`.
+    `rails` are those to return; by default, those that usually feed a board.  Stamps are of `time.monotonic_ns`.
 
-    Raises DeviceError where no meter answers or a rail is unknown.
+    Raises DeviceError if no meter answers or a rail is unknown.
     """
     with open_meter(port) as meter:
         sensor = PmdSensor(meter, meter.identity.model.chosen_rails(rails))

@@ -11,7 +11,7 @@ from typing import Any, Final
 from collector.devices.errors import CollectorError, DeviceError
 
 QUIET_S: Final = 0.03
-"""Silence after which nothing more is on its way: six packets' time at the slowest line rate, and a USB frame."""
+"""Silence after which no more bytes are expected: six packets' time at the slowest line rate, and a USB frame."""
 OPEN_TROUBLE: Final[dict[int | None, str]] = {
     errno.EACCES: "not permitted; add the user to the port's group (dialout)",
     errno.EAGAIN: "in use by another program",
@@ -40,7 +40,7 @@ class SerialLine:
             self._handle.flush()
 
     def read_exactly(self, count: int, limit_s: float) -> bytes:
-        """So many bytes, or fewer where they have not come within the time limit."""
+        """This many bytes, or fewer at the time limit."""
         end = time.monotonic() + limit_s
         answer, late = b"", False
         with self._trouble():
@@ -50,7 +50,7 @@ class SerialLine:
         return answer
 
     def read_waiting(self, limit_s: float) -> bytes:
-        """All bytes that are there, after waiting up to the time limit for the first; empty if none came."""
+        """All waiting bytes, after waiting up to the time limit for the first; empty if none came."""
         end = time.monotonic() + limit_s
         first, late = b"", False
         with self._trouble():
@@ -63,7 +63,7 @@ class SerialLine:
             return first + bytes(self._handle.read(self._handle.in_waiting))
 
     def drain(self, quiet_s: float = QUIET_S, limit_s: float = 0.3) -> int:
-        """Throw incoming bytes away until none came for `quiet_s`, for `limit_s` at most; their number."""
+        """Discard incoming bytes until none came for `quiet_s`, for at most `limit_s`; returns their number."""
         now = time.monotonic()
         end, quiet_from, count = now + limit_s, now, 0
         with self._trouble():
@@ -78,7 +78,7 @@ class SerialLine:
 
     @contextmanager
     def _trouble(self) -> Iterator[None]:
-        """Errors of the port as a DeviceError."""
+        """Converts errors of the port to a DeviceError."""
         try:
             yield
         except (OSError, termios.error) as error:  # pyserial's own errors are OSErrors; unplugging can raise any of them
@@ -89,7 +89,7 @@ class SerialLine:
 def open_line(port: str, baud: int) -> Iterator[SerialLine]:
     """Open a port for this process alone, and close it at the end.
 
-    Raises DeviceError where that cannot be done, CollectorError where pyserial is not installed.
+    Raises DeviceError if that fails, CollectorError if pyserial is not installed.
     """
     try:
         import serial
@@ -107,11 +107,11 @@ def open_line(port: str, baud: int) -> Iterator[SerialLine]:
     try:
         yield SerialLine(port, handle, usb)
     finally:
-        with suppress(OSError, termios.error):  # a port that is gone cannot be closed, and need not be
+        with suppress(OSError, termios.error):  # a missing port cannot be closed, and need not be
             handle.close()
 
 
 def _reason(error: Exception) -> str:
-    """The error in the system's own words where it has a number, else in its own."""
+    """The error in the system's own words if it has a number, else in its own."""
     number = getattr(error, "errno", None)
     return os.strerror(number) if number else str(error.args[-1] if error.args else error)

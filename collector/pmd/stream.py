@@ -1,4 +1,4 @@
-"""From what arrives to samples in the meter's time: packets of a PMD-USB with the turns that their stamps missed, blocks of a PMD2."""
+"""From arrivals to samples in the meter's time: packets of a PMD-USB with the missed turns of their stamps, blocks of a PMD2."""
 
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -19,7 +19,7 @@ class Part:
     """Samples in device time.
 
     `ticks`, shape (n,), is the clock of a PMD-USB, for a PMD2 the host's time [ns]; `raw` holds their values, (n, 2 rails).  `seen_ticks`
-    are packets of which the host's time `seen_ns` is known, (k,); `hole_end` those behind a hole, `hole_ticks` the time that it took, (m,).
+    are packets with a known host time `seen_ns`, (k,); `hole_end` those after a hole, `hole_ticks` its duration, (m,).
     """
 
     ticks: IntArray
@@ -31,15 +31,15 @@ class Part:
 
 
 class Stream(Protocol):
-    """Turns bytes into samples.  `unannounced` counts jumps of the meter's clock against the host's with no packet amiss."""
+    """Turns bytes into samples.  `unannounced` counts jumps of the meter's clock against the host's without a missing packet."""
 
     tally: Tally
     unannounced: int
 
     def add(self, data: bytes, arrival_bytes: IntArray, arrival_ns: IntArray, *, final: bool = False) -> Part:
-        """The samples that are certain once `data` has come.
+        """The samples that are certain after `data`.
 
-        So many bytes of the whole stream were there at `arrival_ns`, both ascending, shape (a,), those alone that `data` brought.
+        `arrival_bytes` of the whole stream were received by `arrival_ns`, both ascending, shape (a,), only for the arrivals in `data`.
         """
 
 
@@ -56,11 +56,11 @@ class UsbStream:
         self.unannounced = 0
 
     def add(self, data: bytes, arrival_bytes: IntArray, arrival_ns: IntArray, *, final: bool = False) -> Part:
-        """The samples that are certain once `data` has come."""
+        """The samples that are certain after `data`."""
         packets = self._decoder.feed(data, final=final)
         ticks = packets.ticks + self._turned
         last = np.searchsorted(packets.end_byte, arrival_bytes, side="right") - 1
-        last, first = np.unique(last, return_index=True)  # of arrivals without a new packet the first alone tells something
+        last, first = np.unique(last, return_index=True)  # of arrivals without a new packet only the first gives information
         last, first = last[last >= 0], first[last >= 0]
         behind = arrival_bytes[first] - packets.end_byte[last] + PACKET_BYTES
         began_ns = arrival_ns[first] - np.round(behind * self._ns_per_byte).astype(np.int64)
@@ -80,7 +80,7 @@ class UsbStream:
         return Part(ticks=ticks, raw=packets.raw, seen_ticks=ticks[last], seen_ns=began_ns, hole_end=ticks[hole], hole_ticks=steps[hole])
 
     def lost(self, hole_ticks: IntArray) -> IntArray:
-        """Samples that are missing in holes, shape (m,)."""
+        """Number of missing samples in holes, shape (m,)."""
         return np.maximum(np.round(hole_ticks / self._decoder.mean).astype(np.int64) - 1, 0)
 
 
@@ -94,7 +94,7 @@ class BlockStream:
         self._bytes, self._ns = NOTHING, NOTHING
 
     def add(self, data: bytes, arrival_bytes: IntArray, arrival_ns: IntArray, *, final: bool = False) -> Part:
-        """The blocks whose time is known."""
+        """The blocks with a known time."""
         begin = self.tally.bytes - len(self._content)
         self._content += data
         self.tally.bytes += len(data)

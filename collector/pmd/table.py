@@ -1,4 +1,4 @@
-"""Decoded samples as a table, and what `collect pmd` says about a recording.
+"""Decoded samples as a table, and the report of `collect pmd` about a recording.
 
 The table is CSV or Parquet with `t_s`, `power_w`, and voltage and current of every rail.
 """
@@ -25,7 +25,7 @@ from estimator.vocabulary.whole_file import open_whole
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableForm:
-    """What a table holds: positions of the rails whose sum is `power_w`, zeros of all channels [A], and what `t_s` counts from.
+    """Contents of a table: positions of the rails whose sum is `power_w`, zeros of all channels [A], and the origin of `t_s`.
 
     `time_base` is "first" (sample), "monotonic" or "unix"; `start_s` is added.
     """
@@ -38,7 +38,7 @@ class TableForm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerSummary:
-    """What was written: samples, span, energy by the trapezoid rule (holes bridged), and the means of power, voltages and currents."""
+    """Summary of the written samples: number, span, energy by the trapezoid rule (holes bridged), means of power, voltages and currents."""
 
     samples: int
     duration_s: float
@@ -48,9 +48,9 @@ class PowerSummary:
 
 
 def write_table(scanned: ScannedRecording, out: Path | BinaryIO | None, form: TableForm) -> PowerSummary:
-    """Write all samples; a path gets its file whole or not at all, None gets nothing.
+    """Write all samples; a path gets its file completely or not at all, None gets no file.
 
-    Raises DatasetError where a recording without stamps does not know the time base, UnwrittenError.
+    Raises DatasetError if a recording without stamps does not know the time base, UnwrittenError.
     """
     rails = scanned.recording.model.rails
     origin_ns = _origin_ns(scanned, form.time_base) - round(form.start_s * NS_PER_S)
@@ -78,7 +78,7 @@ def write_table(scanned: ScannedRecording, out: Path | BinaryIO | None, form: Ta
 
 
 def _origin_ns(scanned: ScannedRecording, time_base: str) -> int:
-    """Host time [ns] of t_s = 0.  Raises DatasetError where a recording without stamps does not know the base."""
+    """Host time [ns] of t_s = 0.  Raises DatasetError if a recording without stamps does not know the base."""
     if time_base != "unix":
         return scanned.first_ns if time_base == "first" else 0
     header = scanned.recording.header
@@ -107,7 +107,7 @@ def _sink(out: Path | BinaryIO | None, schema: Any) -> Iterator[Callable[[list[A
 
 
 def recording_document(scanned: ScannedRecording, summary: PowerSummary) -> dict[str, object]:
-    """Counts, clock and means of a recording; what is not known is None.  The first hundred holes are listed one by one."""
+    """Counts, clock and means of a recording; unknown values are None.  The first hundred holes are listed one by one."""
     tally, holes, tie = scanned.tally, scanned.holes, scanned.tie
     listed = zip(holes.end_ns[:100].tolist(), holes.length_s[:100].tolist(), holes.lost[:100].tolist(), strict=True)
     return {
@@ -158,7 +158,7 @@ def recording_lines(scanned: ScannedRecording, summary: PowerSummary) -> list[st
     lines += [f"  power     {summary.mean_power_w:.2f} W, the mean of the samples", f"  energy    {summary.energy_j:.2f} J"]
     if len(holes.lost):
         lines.append(f"{'':<12}{time_text(float(holes.length_s.sum()))} of holes, bridged by straight lines: not mean times duration")
-    if recording.model is PMD_USB:  # after a check against a multimeter, as its published users found
+    if recording.model is PMD_USB:  # after a check against a multimeter, as published users found
         lines.append(f"{'':<12}the meter's own accuracy, about 1.1%, is in neither")
     return [*lines, *(f"  {name:<9} {volts:7.3f} V {amperes:8.3f} A" for name, (volts, amperes) in summary.rails.items())]
 

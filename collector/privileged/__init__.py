@@ -1,1 +1,1 @@
-"""The clock helper: a small privileged process that holds SM clocks on behalf of users who may not, and its client."""
+"""The clock helper: a small privileged process that holds SM clocks for users without the right, and its client."""

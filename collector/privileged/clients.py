@@ -1,4 +1,4 @@
-"""The clock helper's clients: who they are by the kernel's word, how much each user may ask, and what is written down of it."""
+"""The clock helper's clients: their identity from the kernel, the request limit of each user, and the log of their actions."""
 
 import json
 import socket
@@ -13,27 +13,27 @@ from collector.daemon.log_file import LogFile
 from collector.devices.clock_helper import line_of
 
 Reply = dict[str, Any]
-"""What a client is told, as JSON."""
+"""A reply to a client, as JSON."""
 
 REQUESTS_PER_S: Final = 20.0
 REQUESTS_AT_ONCE: Final = 400.0
 LOCK_COST: Final = 10.0
-"""A lock, with the driver's work and its lines in the audit log, counts as so many requests."""
+"""Cost of a lock in requests: the driver's work and its lines in the audit log."""
 
 COMPLAINTS_PER_S: Final = 1.0
 COMPLAINTS_AT_ONCE: Final = 50.0
-"""Refusals of a user that are written down; the others are counted.  Changes are always written."""
+"""Number of a user's refusals that are logged at once; further ones are counted.  Changes are always logged."""
 
 
 class Allowance:
-    """So many a second, and so many at once."""
+    """A rate limit: requests per second, and requests at once."""
 
     def __init__(self, per_s: float, at_once: float) -> None:
         self._per_s, self._at_once, self._left = per_s, at_once, at_once
         self._at_s = time.monotonic()
 
     def take(self, cost: float = 1.0) -> bool:
-        """So much of it; False where that is not left now."""
+        """Takes this much of the allowance; False if less is left now."""
         now_s = time.monotonic()
         self._left, self._at_s = min(self._at_once, self._left + self._per_s * (now_s - self._at_s)), now_s
         if self._left < cost:
@@ -44,7 +44,7 @@ class Allowance:
 
 @dataclass(slots=True, kw_only=True)
 class User:
-    """What a user may still ask and have written down, over all connections; `unwritten` refusals since the last one in the log."""
+    """Remaining requests and log lines of a user, over all connections; `unwritten` refusals since the last one in the log."""
 
     uid: int
     name: str
@@ -55,7 +55,7 @@ class User:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Client:
-    """A connection: who made it, what has come of its next request, when it was heard [monotonic s]."""
+    """A connection: its user, the bytes of its next request, the time of its last message [monotonic s]."""
 
     end: socket.socket
     pid: int
@@ -64,7 +64,7 @@ class Client:
     incoming: bytes = b""
 
     def send(self, content: Reply) -> bool:
-        """Whether a reply was taken whole; nobody is waited for."""
+        """Sends a reply; returns whether all of it was accepted, without waiting."""
         line = line_of(**content)
         try:
             return self.end.send(line) == len(line)
@@ -73,13 +73,13 @@ class Client:
 
 
 class AuditLog:
-    """Who changed what and when: the time and a JSON object a line; a line that the disk does not take goes to stderr."""
+    """The log of all changes: the time and a JSON object a line; a line that cannot be written goes to stderr."""
 
     def __init__(self, path: Path) -> None:
         self._log = LogFile(path)
 
     def write(self, event: str, client: Client | None = None, **facts: Any) -> None:
-        """A line."""
+        """Writes a line."""
         who = {} if client is None else {"pid": client.pid, "uid": client.user.uid, "user": client.user.name}
         line = json.dumps({"event": event, **who, **facts})
         if not self._log.write(line):
@@ -87,7 +87,7 @@ class AuditLog:
                 sys.stderr.write(f"clock helper: the audit log cannot be written: {line}\n")
 
     def complain(self, client: Client, code: str) -> None:
-        """A refusal; where a user has too many, they are counted, and the next line tells how many."""
+        """Logs a refusal; a user's excess refusals are counted, and the next line gives their number."""
         user = client.user
         if not user.complaints.take():
             user.unwritten += 1

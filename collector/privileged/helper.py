@@ -2,8 +2,8 @@
 
 It listens on a Unix socket only; users who may open that socket may lock clocks.  The kernel identifies the clients (SO_PEERCRED).
 The helper changes nothing but the SM clocks in its settings.  It returns a clock when the client's connection ends, when the client is
-silent or the lease is over, when other users compute on the board, when the helper is told to end, and at its next start after it was
-killed.  It has one thread and no child, and takes no path and no command from a client.  `collect privileged serve` starts it;
+silent or the lease is over, when other users compute on the board, when the helper is requested to end, and at its next start after it
+was killed.  It has one thread and no child, and takes no path and no command from a client.  `collect privileged serve` starts it;
 docs/how-to/lock-clocks-without-root.md.
 """
 
@@ -46,11 +46,11 @@ MOST_CLIENTS_OF_USER: Final = 32
 
 TICK_S: Final = 0.1
 RETRY_S: Final = 1.0
-"""Between two attempts to give a clock back that the driver refuses [s]."""
+"""Time between two attempts to give a clock back that the driver refuses [s]."""
 
 
 class RefusedError(Exception):
-    """What a client may not have; `code` names why.  The connection stays."""
+    """A refused request; `code` names the reason.  The connection stays."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
@@ -59,9 +59,9 @@ class RefusedError(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class Lease:
-    """A board's clock in a client's hand, since `begun_s`; nobody else computed there at `looked_s` [monotonic s].
+    """A board's clock held for a client, since `begun_s`; no other user computed there at `looked_s` [monotonic s].
 
-    `lock` keeps every other writer away.
+    `lock` excludes every other writer.
     """
 
     client: Client
@@ -73,7 +73,7 @@ class Lease:
 
 
 class Helper:
-    """Clients, their leases, and what is still to be given back."""
+    """Clients, their leases, and the clocks still to be given back."""
 
     def __init__(self, settings: HelperSettings, listener: socket.socket, stopping: socket.socket, notifier: Notifier) -> None:
         self._settings = settings
@@ -90,7 +90,7 @@ class Helper:
         self._selector.register(stopping, selectors.EVENT_READ)
 
     def run(self) -> int:
-        """Serve until a signal; 0, or 1 where a clock could not be given back and its record stays."""
+        """Serve until a signal; 0, or 1 if a clock could not be given back and its record stays."""
         self._replay()
         self._audit.write("started", boards=sorted(self._boards))
         self._notifier.send(READY=1, STATUS=f"{len(self._boards)} boards")
@@ -110,7 +110,7 @@ class Helper:
         self._notifier.send(STOPPING=1, STATUS="giving clocks back")
         for client in tuple(self._clients):
             self._part(client, "the helper ends")
-        deadline_s = time.monotonic() + 10.0  # patience at the end for a driver that refuses [s]
+        deadline_s = time.monotonic() + 10.0  # longest wait at the end for a driver that refuses [s]
         while self._retry_at_s is not None and time.monotonic() < deadline_s:
             time.sleep(TICK_S)
             self._replay()
@@ -118,7 +118,7 @@ class Helper:
         return 0 if self._retry_at_s is None else 1
 
     def _look_at_time(self) -> None:
-        """End what has lasted too long."""
+        """Ends leases and connections that have exceeded their time."""
         now_s = time.monotonic()
         if self._retry_at_s is not None and now_s >= self._retry_at_s:
             self._replay()
@@ -131,14 +131,14 @@ class Helper:
                 self._dismiss(client, "silent", "nothing was heard for too long")
 
     def _accept(self) -> None:
-        """A new connection, sent away at once where there are too many."""
+        """Accepts a new connection; closes it at once if there are too many."""
         try:
             end = self._listener.accept()[0]
             pid, uid = peer_of(end)
-        except OSError:  # it has gone again
+        except OSError:  # the client has gone again
             return
         end.setblocking(False)
-        if uid not in self._users:  # a name is looked up once: the service that knows it may be slow
+        if uid not in self._users:  # a name is looked up once: the service behind it may be slow
             self._users[uid] = User(uid=uid, name=user_name(uid))
         user = self._users[uid]
         client = Client(end=end, pid=pid, user=user, heard_s=time.monotonic())
@@ -149,7 +149,7 @@ class Helper:
             self._selector.register(client.end, selectors.EVENT_READ, client)
 
     def _hear(self, client: Client) -> None:
-        """Take what has come, and answer each request that is whole."""
+        """Takes the received bytes, and answers each complete request."""
         try:
             came = client.end.recv(LONGEST_REQUEST)
         except OSError:
@@ -172,7 +172,7 @@ class Helper:
             self._dismiss(client, error.code, str(error))
 
     def _answer(self, client: Client, asked: Request) -> None:
-        if client not in self._clients:  # it did not take an earlier answer
+        if client not in self._clients:  # the client did not accept an earlier answer
             return
         client.heard_s = time.monotonic()
         try:
@@ -208,7 +208,7 @@ class Helper:
         return HeldBoard(uuid=uuid, lowest_mhz=allowed.lowest_mhz, highest_mhz=allowed.highest_mhz, lease=held)
 
     def _lock(self, client: Client, held: Lease | None, uuid: str, sm_clock_mhz: int) -> None:
-        """Hold a clock: the rules, the audit log, the record, the driver, in this order.  Raises RefusedError."""
+        """Holds a clock: the rules, the audit log, the record, the driver, in this order.  Raises RefusedError."""
         allowed = self._boards.get(uuid)
         if allowed is None:
             raise RefusedError("board_not_allowed", f"board {uuid[:80]} is not in the helper's config")
@@ -239,11 +239,11 @@ class Helper:
             raise RefusedError("not_locked", str(error)) from error
 
     def _look_again(self, lease: Lease) -> None:
-        """Raises OddMessageError where others compute on the board by now: they are not to be slowed down any longer."""
+        """Raises OddMessageError if others compute on the board by now, because the lock would slow them down."""
         if self._settings.shared_boards or time.monotonic() - lease.looked_s < 1.0:
             return
         try:
-            with suppress(CollectorError), open_nvml() as library:  # a driver that does not answer now is asked again
+            with suppress(CollectorError), open_nvml() as library:  # a driver that does not answer now is tried again
                 handle = library.handle_of(lease.uuid)
                 if handle is not None:
                     self._refuse_others(lease.client, library.compute_processes(handle))
@@ -252,7 +252,7 @@ class Helper:
         lease.looked_s = time.monotonic()
 
     def _refuse_others(self, client: Client, processes: tuple[int, ...] | None) -> None:
-        """Raises RefusedError where others compute on the board, or might: their work would be slowed down."""
+        """Raises RefusedError if others compute on the board, or may: their work would be slowed down."""
         if self._settings.shared_boards:
             return
         if processes is None:
@@ -279,7 +279,7 @@ class Helper:
         return lease
 
     def _end(self, lease: Lease, why: str, *, changed: bool = True) -> bool:
-        """Give a clock back, where it was changed; False where the driver refuses: the record then stays, and is tried again."""
+        """Gives a clock back, if it was changed; False if the driver refuses: the record then stays for another attempt."""
         trouble = {}
         del self._leases[lease.uuid]
         try:
@@ -294,7 +294,7 @@ class Helper:
         return not trouble
 
     def _replay(self) -> None:
-        """Give back what a helper that was killed, or a driver that refused, left held."""
+        """Gives back clocks that a killed helper, or a driver that refused, left held."""
         self._retry_at_s = None
         for record in left_records(self._folder):
             try:
@@ -308,12 +308,12 @@ class Helper:
         return next((lease for lease in self._leases.values() if lease.client is client), None)
 
     def _dismiss(self, client: Client, code: str, text: str) -> None:
-        """Name the error, and part."""
+        """Reports the error to a client, and closes its connection."""
         self._audit.complain(client, code)
         self._part(client, code, {"ok": False, "error": code, "text": text})
 
     def _part(self, client: Client, why: str, last: Reply | None = None) -> None:
-        """Give back what a client holds, then close: who sees the end of a connection knows that the clock is back."""
+        """Gives back a client's clocks, then closes: after the end of the connection the clock is back."""
         lease = self._lease_of(client)
         if lease is not None:
             self._end(lease, why)
@@ -327,7 +327,7 @@ class Helper:
 
 @contextmanager
 def _signals() -> Iterator[socket.socket]:
-    """A socket that can be read once the process is told to end."""
+    """A socket that becomes readable on a signal to end."""
     reader, writer = socket.socketpair()
     writer.setblocking(False)
     with reader, writer:
@@ -341,7 +341,7 @@ def _signals() -> Iterator[socket.socket]:
 
 
 def serve(config: Path) -> int:
-    """Serve until a signal; the exit status.  Raises CollectorError where the helper cannot be started."""
+    """Serve until a signal; the exit status.  Raises CollectorError if the helper cannot be started."""
     settings = read_settings(config)
     where = f"clock helper's config {config}"
     check_folder(Path(settings.audit_log).parent, where)

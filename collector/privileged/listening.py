@@ -1,4 +1,4 @@
-"""The clock helper's socket: handed over by the service manager, or made with 0660 and a group; never reached from elsewhere."""
+"""The clock helper's socket: passed by the service manager, or made with 0660 and a group; never reachable from other machines."""
 
 import os
 import socket
@@ -14,7 +14,7 @@ from collector.privileged.settings import HelperSettings, check_folder
 
 @contextmanager
 def listening(settings: HelperSettings, environment: Mapping[str, str], where: str) -> Iterator[socket.socket]:
-    """A socket that listens, within the block.  Raises PrivilegedError where none can be had, or where a helper is there already."""
+    """A listening socket, within the block.  Raises PrivilegedError if none is available, or another helper is running."""
     if environment.get("LISTEN_PID") == str(os.getpid()) and environment.get("LISTEN_FDS", "0") != "0":
         with _passed(environment, settings.group_id, where) as listener:
             yield listener
@@ -35,7 +35,7 @@ def listening(settings: HelperSettings, environment: Mapping[str, str], where: s
 def _passed(environment: Mapping[str, str], group: int, where: str) -> socket.socket:
     """The service manager's socket."""
     try:
-        listener = socket.socket(fileno=3)  # number of the first descriptor that a service manager hands over (sd_listen_fds(3))
+        listener = socket.socket(fileno=3)  # number of the first descriptor that a service manager passes (sd_listen_fds(3))
         alone = environment["LISTEN_FDS"] == "1" and listener.family == socket.AF_UNIX and listener.type == socket.SOCK_STREAM
         listens = alone and bool(listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
         status = os.stat(listener.getsockname()) if listens else None
@@ -49,7 +49,7 @@ def _passed(environment: Mapping[str, str], group: int, where: str) -> socket.so
 
 
 def _made(path: Path, group: int, where: str) -> socket.socket:
-    """A socket of our own; until it has its group, nobody else may reach it."""
+    """A socket of our own; until it has its group, no other user may reach it."""
     try:
         path.parent.mkdir(mode=0o755, exist_ok=True)
     except OSError as error:
@@ -73,7 +73,7 @@ def _made(path: Path, group: int, where: str) -> socket.socket:
 
 
 def _remove_stale(path: Path, where: str) -> None:
-    """Remove what a killed helper left; only a refused connection tells that nobody serves there.  Raises PrivilegedError."""
+    """Removes the socket of a killed helper; only a refused connection proves that no process serves it.  Raises PrivilegedError."""
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise PrivilegedError(f"{where}: {path} is there and no socket; remove it, or name another socket")

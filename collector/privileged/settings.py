@@ -16,7 +16,7 @@ from estimator.vocabulary.regular_files import open_regular
 
 DEFAULT_AUDIT: Final = "/var/log/wattprint-clocks/audit.log"
 MOST_BYTES: Final = 1 << 16
-"""Size of a settings file; one of eight boards has 1 kB."""
+"""Largest size of a settings file; one of eight boards has 1 kB."""
 
 SHORTEST_S: Final = 0.2
 OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
@@ -42,12 +42,12 @@ class BoardRange:
 class HelperSettings:
     """A helper's settings.
 
-    socket         its path; of no meaning where the service manager hands the socket over
+    socket         its path; without effect if the service manager passes the socket
     group          the group whose members may reach the socket, and so lock clocks
-    audit_log      where every change is written down
+    audit_log      the log of every change
     boards         allowed boards, with their clocks
-    lease_s        no lease is longer [s]
-    silence_s      a client that is silent for so long loses its lease [s]
+    lease_s        longest lease [s]
+    silence_s      a client that is silent for this long loses its lease [s]
     shared_boards  whether a clock may be locked while other users compute on the board
     """
 
@@ -100,7 +100,7 @@ def read_settings(path: Path) -> HelperSettings:
 
 
 def check_folder(folder: Path, where: str) -> None:
-    """Raises PrivilegedError unless only root and this user can put something else into a folder and all above it."""
+    """Raises PrivilegedError unless only root and this user can change the entries of a folder and of all folders above it."""
     real = Path(os.path.realpath(folder))
     for each in (real, *real.parents):
         try:

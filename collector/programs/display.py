@@ -1,4 +1,4 @@
-"""What `collect run` measured, as JSON data and as lines."""
+"""Results of `collect run`, as JSON data and as lines."""
 
 import math
 import shlex
@@ -24,7 +24,7 @@ COLUMNS: Final = ("MHz", "runs", "time [{}]", "power [W]", "energy [J]", "above 
 def run_document(
     command: Sequence[str], instruments: Instruments, calibration: SensorCalibration, runs: Sequence[tuple[float | None, ProgramRun]]
 ) -> dict[str, Any]:
-    """All runs and, for each clock asked for, their means, as plain data; what is not known is null."""
+    """All runs and, for each requested clock, their means, as plain data; unknown values are null."""
     identity = instruments.gpu.identity()
     asked = list(dict.fromkeys(clock for clock, _ in runs))
     notes = dict.fromkeys([*instruments.notes, *(line for _, run in runs for line in run.notes)])
@@ -103,7 +103,7 @@ def _clock_document(asked: float | None, runs: Sequence[ProgramRun]) -> dict[str
     }
 
 
-def _run_document(run: ProgramRun) -> dict[str, Any]:
+def _run_document(run: ProgramRun) -> dict[str, object]:
     found = {name: getattr(run, name) for name in RUN_FIELDS}
     return {
         name: _known(value) if isinstance(value, float) else list(value) if isinstance(value, tuple) else value
@@ -116,10 +116,10 @@ def _known(value: float) -> float | None:
 
 
 def _text(value: float | None, std: float | None, scale: float = 1.0) -> str:
-    """A cell: a figure with its error, close together for the terminal's sake; - for one that is not known."""
+    """A cell: a figure with its error, without spaces for the terminal; - for an unknown value."""
     return "-" if value is None else figure(value * scale, None if std is None else std * scale, "").replace(" ", "")
 
 
 def _beside(value: float | None, std: float | None) -> str:
-    """A cell without an error of its own, to the last digit of one beside it."""
+    """A cell without an error of its own, to the last digit of the figure beside it."""
     return "-" if value is None else rounded_like(value, math.nan if std is None else std)

@@ -1,8 +1,8 @@
-"""The energy of any program: run it between two rests, and take from the readings what the rests would have drawn.
+"""The energy of any program: run it between two rests, and subtract the power at rest from the readings.
 
-A sensor that lags and averages still shows all of the energy, only later: over a window that begins and ends at rest
-nothing is lost.  So the readings are integrated from the rest before to the rest after, averaging taken out where that
-is well posed, and the power at rest is subtracted for the time that the program did not run.
+A sensor with lag and averaging still shows all of the energy, only later: over a window that begins and ends at rest
+nothing is lost.  So the readings are integrated from the rest before to the rest after, deconvolved where that
+is well posed, and the power at rest is subtracted for the time outside the program.
 """
 
 import math
@@ -29,24 +29,24 @@ from collector.sensing.steady import SteadyPower, settle_time_s, steady_power, u
 from estimator.vocabulary.quantities import Array
 
 LEAST_REST_S: Final = 1.0
-"""Rest before and after a program at the least: power at rest is read from it."""
+"""Least rest before and after a program: power at rest is measured there."""
 
 
 DRIFT_SHARE: Final = 0.05
-"""Power at rest before and after may differ by this share before it is said: the board was not at rest, or has warmed up."""
+"""Largest relative difference of power at rest before and after without a note: the board was not at rest, or has warmed up."""
 
 COUNTER_Z: Final = 3.0
-"""A time that lies anywhere within an update has the update's square over this as variance."""
+"""Number of standard errors: least energy that the counter determines, and its largest difference from the readings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramRun:
     """One run of a program: exit status, time [s], energy [J] and mean power [W] of the board while it ran.
 
-    `energy_std_j` is the standard error, `scatter_std_j` the part of it that is not due to gain and offset.
-    `rest_w` is the board's power before and after, `above_rest_j` the energy beyond it, `naive_energy_j` the readings
-    taken for power, `counter_energy_j` that of the board's counter (nan without one) and `counter_energy_std_j` its error from the
-    counter's steps.  `throttled` names what slowed the board down, `clock_held` is false where the SM clock was not the requested one.
+    `energy_std_j` is the standard error, `scatter_std_j` its part without gain and offset.
+    `rest_w` is the board's power before and after, `above_rest_j` the energy beyond it, `naive_energy_j` the energy of the uncorrected
+    readings, `counter_energy_j` that of the board's counter (nan without one) and `counter_energy_std_j` its error from the
+    counter's steps.  `throttled` names the reasons for a slower board, `clock_held` is false if the SM clock was not the requested one.
     `executions` counts the runs; the other fields are their means.
     """
 
@@ -73,13 +73,13 @@ class ProgramRun:
 
     @property
     def above_rest_j(self) -> float:
-        """Energy beyond what the board would have drawn at rest [J]."""
+        """Energy beyond the board's energy at rest [J]."""
         return self.energy_j - self.rest_w * self.latency_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Span:
-    """A stretch of host time [ns] that begins and ends at rest, the program within it, and everything polled meanwhile."""
+    """A stretch of host time [ns] that begins and ends at rest, the program within it, and all polls meanwhile."""
 
     begun_ns: int
     start_ns: int
@@ -99,22 +99,22 @@ def measure_program(
     asked_mhz: float | None = None,
     stdout: Any = None,
 ) -> ProgramRun:
-    """Run a command once and say what the board drew.
+    """Run a command once and return the board's time, energy and power.
 
-    `index` counts the runs, `asked_mhz` is the SM clock that is held (None: none is), `stdout` is where the command's output goes.
+    `index` counts the runs, `asked_mhz` is the held SM clock (None: none is held), `stdout` receives the command's output.
 
-    Raises ProgramError for a command that cannot be started, SensorError where too few readings came, DeviceError where
+    Raises ProgramError for a command that cannot be started, SensorError if too few readings came, DeviceError if
     the board fails.  An interruption stops the command too.
     """
     rest_s = max(LEAST_REST_S, settle_time_s(calibration, LEAST_REST_S))
     period_s = calibration.update_period_s or 0.0
     sampler.drain()
     begun_ns, first = instruments.clock.now_ns(), sampler.energy()
-    instruments.clock.wait(rest_s + period_s * ((index + 1) * 0.6180339887498949 % 1.0))  # ever other phases of the updates
+    instruments.clock.wait(rest_s + period_s * ((index + 1) * 0.6180339887498949 % 1.0))  # a new phase of the updates for each run
     start_ns = instruments.clock.now_ns()
     exit_status, ran_s = run_command(command, stdout, program_environment(instruments))
     if instruments.simulated:
-        instruments.clock.wait(ran_s)  # the simulated board's time stands still while a program runs on the host
+        instruments.clock.wait(ran_s)  # the simulated board's time does not advance while a program runs on the host
     end_ns = instruments.clock.now_ns()
     instruments.clock.wait(rest_s)
     ended_ns, last = instruments.clock.now_ns(), sampler.energy()
@@ -160,13 +160,13 @@ def _evaluated(span: _Span, exit_status: int, calibration: SensorCalibration, li
 
 
 def _scatter(std_j: float, energy_j: float, back: Inversion, duration_s: float) -> float:
-    """What is left of an energy's error without that of gain and offset [J]."""
+    """The part of an energy's error without that of gain and offset [J]."""
     common = back.energy(energy_j * back.gain + back.offset_w * duration_s, 0.0, duration_s)[1]
     return math.sqrt(max(std_j**2 - common**2, 0.0))
 
 
 def _rest(before: SteadyPower, after: SteadyPower) -> tuple[SteadyPower, tuple[str, ...]]:
-    """The power at rest, from whichever of the two rests was read better.  Raises SensorError where neither was."""
+    """The power at rest, from the better of the two rests.  Raises SensorError if neither is usable."""
     known = [rest for rest in (before, after) if rest.samples > 0 and math.isfinite(rest.power_w)]
     if not known:
         raise SensorError("no reading came while the board was at rest; is the sensor alive? `collect doctor` looks")
@@ -177,9 +177,9 @@ def _rest(before: SteadyPower, after: SteadyPower) -> tuple[SteadyPower, tuple[s
 
 
 def _counter(span: _Span, rest: SteadyPower, calibration: SensorCalibration, energy_j: float, std_j: float) -> tuple[float, float, str]:
-    """Energy by the board's counter [J], offset and gain taken out, what its steps leave open of it, and a note where it disagrees.
+    """Energy by the board's counter [J], offset and gain corrected, its error from the counter's steps, and a note if it disagrees.
 
-    nan, and the reason, for a counter that did not move or went backwards, and for a program too short for it: a counter is renewed
+    nan, and the reason, for a counter that did not move or went backwards, and for a program too short for it: a counter is updated
     with the readings, so that the rests around the program are known to within an update at either end.
     """
     first, last = span.counter
@@ -205,7 +205,7 @@ def _counter(span: _Span, rest: SteadyPower, calibration: SensorCalibration, ene
 
 
 def clock_doubts(instruments: Instruments, sm_clock_mhz: Array, asked_mhz: float | None) -> tuple[str, ...]:
-    """Why the SM clock was not the one asked for while a program ran, from what was polled meanwhile [MHz]; nothing where it was.
+    """Reasons why the SM clock differed from the requested one during a program, from the polled clocks [MHz]; empty if it did not.
 
     The tolerances are those of campaigns.
     """
@@ -225,7 +225,7 @@ def clock_doubts(instruments: Instruments, sm_clock_mhz: Array, asked_mhz: float
 
 
 def _naive_j(readings: PowerReadings, start_s: float, end_s: float) -> float:
-    """Readings between two times taken for power [J]; nan without two of them."""
+    """Integral of the uncorrected readings between two times [J]; nan without two readings."""
     time_s = host_seconds(readings.host_ns)
     inside = (time_s >= start_s) & (time_s <= end_s) & np.isfinite(readings.power_w)
     return float(np.mean(readings.power_w[inside])) * (end_s - start_s) if np.count_nonzero(inside) > 1 else math.nan
@@ -245,13 +245,13 @@ def _while_running(states: StateReadings, start_s: float, end_s: float) -> State
 
 
 def mean_known(column: Any) -> float:
-    """The mean of what is known of a column; nan where nothing is."""
+    """The mean of a column's known values; nan without any."""
     known = column[np.isfinite(column)]
     return float(known.mean()) if known.size else math.nan
 
 
 def run_command(command: Sequence[str], stdout: Any, environment: Mapping[str, str]) -> tuple[int, float]:
-    """Exit status of a command, by shells' rule 128 + signal where one ended it, and its time [s].  Raises ProgramError."""
+    """Exit status of a command, by shells' rule 128 + signal if one ended it, and its time [s].  Raises ProgramError."""
     begun = time.monotonic()
     try:
         process = subprocess.Popen(list(command), stdout=stdout, env=environment)
@@ -266,13 +266,13 @@ def run_command(command: Sequence[str], stdout: Any, environment: Mapping[str, s
 
 @contextmanager
 def _stopped_with_us(process: "subprocess.Popen[bytes]") -> Iterator[None]:
-    """An interruption stops the command, gently first."""
+    """Stops the command on an interruption, first with a request, then by force."""
     try:
         yield
     except BaseException:
         process.terminate()
         try:
-            process.wait(5.0)  # patience for a program that was told to stop [s]
+            process.wait(5.0)  # longest wait for a program that was requested to stop [s]
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -280,6 +280,6 @@ def _stopped_with_us(process: "subprocess.Popen[bytes]") -> Iterator[None]:
 
 
 def program_environment(instruments: Instruments) -> dict[str, str]:
-    """A program's environment: it sees the measured board alone, unless somebody has chosen already."""
+    """A program's environment: it sees only the measured board, unless the variable is set already."""
     chosen = {} if instruments.simulated else {"CUDA_VISIBLE_DEVICES": instruments.gpu.identity().uuid}
     return {**chosen, **os.environ}

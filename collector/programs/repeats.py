@@ -1,7 +1,7 @@
-"""The energy of one run of a program, from as few runs as the asked error takes.
+"""The energy of one run of a program, from as few runs as the requested error permits.
 
-A program of some milliseconds cannot be read from a sensor that updates every 100 ms.  Run again and again, with pauses that keep
-the runs from locking to the sensor's updates, it can.
+A sensor that updates every 100 ms cannot resolve a program of some milliseconds.  Many runs, with pauses that keep
+the runs from locking to the sensor's updates, can determine its energy.
 """
 
 from collections.abc import Sequence
@@ -30,12 +30,12 @@ def measure_program_repeats(
     asked_mhz: float | None = None,
     stdout: Any = None,
 ) -> ProgramRun:
-    """The mean run of a command, its energy known to within `asked_std` (a share of it) but for gain and offset.
+    """The mean run of a command, with an energy error within `asked_std` (a share of it), without gain and offset.
 
-    `asked_mhz` is the SM clock that is held; None where none is.
+    `asked_mhz` is the held SM clock; None if none is held.
 
-    Raises ProgramError for a command that cannot be started or that fails, SensorError where runs are too short or too long for
-    `longest_s`, or too few readings came, DeviceError where the board fails.
+    Raises ProgramError for a command that cannot be started or that fails, SensorError if runs are too short or too long for
+    `longest_s`, or too few readings came, DeviceError if the board fails.
     """
     environment = program_environment(instruments)
 
@@ -45,7 +45,7 @@ def measure_program_repeats(
         if status:
             raise ProgramError(f"{command[0]}: ended with status {status}; a command that fails is not repeated", status)
         if instruments.simulated:
-            instruments.clock.wait(ran_s)  # the simulated board's time stands still while a program runs on the host
+            instruments.clock.wait(ran_s)  # the simulated board's time does not advance while a program runs on the host
         return start_ns, instruments.clock.now_ns()
 
     found = measure_repeated(instruments, sampler, execute, calibration, asked_std=asked_std, longest_s=longest_s)

@@ -12,20 +12,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from collector.dataset.parquet import open_parquet, parquet_errors, read_batches
+from collector.dataset.parquet import all_batches, open_parquet, parquet_errors
 from collector.errors import SensorError
 from estimator.vocabulary.documents import LARGEST
 from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.regular_files import read_regular
 
 MOST_BYTES: Final = 1 << 29
-"""Size of a file that is read: ten million rows, a day of polls 10 ms apart."""
+"""Largest size of a file: ten million rows, a day of polls 10 ms apart."""
 LONGEST_HEADER: Final = 1 << 15
 LONGEST_SHOWN, MOST_NAMES = 80, 12
-"""Characters of a line and names of columns that a message quotes."""
+"""Greatest numbers of characters of a line and of column names in a message."""
 US_PER_S: Final = 1e6
 UTF_16: Final = (b"\xff\xfe", b"\xfe\xff")
-"""Beginnings of what PowerShell makes of a redirected log; everything else is taken for UTF-8."""
+"""Byte order marks of a log that PowerShell redirected; every other file counts as UTF-8."""
 PACKED: Final = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"PK\x03\x04", b"\x28\xb5\x2f\xfd")
 NUMBER: Final = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?$"
 STAMP: Final = r"^\d{4}[/-]\d{2}[/-]\d{2}[ T]\d{2}:\d{2}:\d{2}([.]\d{1,6})?$"
@@ -34,9 +34,9 @@ NOTHING: Final = pa.scalar(None, pa.string())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFile:
-    """A file with columns: `names` as its header has them, stripped; its bytes.
+    """A file with columns: `names` from its header, stripped; its bytes.
 
-    `parquet` tells the kind.  `cut` says that the last line of a text has no end, so that its last figure may be cut.
+    `parquet` is true for a Parquet file.  `cut`: the last line of a text has no end, so that its last figure may be cut.
     """
 
     path: Path
@@ -46,7 +46,7 @@ class LogFile:
     cut: bool = False
 
     def place(self, name: str, names: Sequence[str]) -> int:
-        """Where the column of a name stands among `names`.  Raises SensorError where it is not there, or twice."""
+        """Position of a column's name among `names`.  Raises SensorError if it is missing or occurs twice."""
         if names.count(name) != 1:
             said = f"{names.count(name)} columns are named {name}; keep one" if name in names else f"no column {name!r}"
             raise SensorError(f"{self.path}: {said}; its columns: {shown_names(names)}")
@@ -55,19 +55,19 @@ class LogFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """The wanted columns as Arrow arrays; `stray` lines have another number of cells and were left out, the first is `first_stray`."""
+    """The wanted columns as Arrow arrays; `stray` lines with another number of cells were left out, the first is `first_stray`."""
 
     arrays: tuple[Any, ...]
     stray: int = 0
     first_stray: str = ""
 
     def remarks(self) -> tuple[str, ...]:
-        """What is to be said of stray lines: nothing where there are none."""
+        """Remarks on stray lines; empty without any."""
         return (f"{self.stray} line(s) are no row of the table and were left out, the first: {self.first_stray!r}",) if self.stray else ()
 
 
 def open_log(path: Path) -> LogFile:
-    """What columns a file has.  Raises SensorError for one that cannot be read, is empty or has no header."""
+    """Columns of a file.  Raises SensorError for one that cannot be read, is empty or has no header."""
     try:
         content = read_regular(path, MOST_BYTES)
     except OSError as error:
@@ -94,18 +94,18 @@ def open_log(path: Path) -> LogFile:
 
 
 def shown_names(names: Sequence[str]) -> str:
-    """The first names of columns as part of a message, what cannot be printed escaped."""
+    """The first names of columns as part of a message, unprintable characters escaped."""
     plain = (name if name.isprintable() and "\ufffd" not in name else ascii(name)[1:-1] for name in names[:MOST_NAMES])
     return ", ".join(name[:LONGEST_SHOWN] for name in plain) or "none"
 
 
 def read_columns(log: LogFile, wanted: Sequence[int], *, whole: bool = True) -> Columns:
-    """The wanted columns (by position), texts for CSV.  With `whole` a last line that may be cut is left out.  Raises SensorError."""
+    """The wanted columns (by position), texts for CSV.  With `whole` a possibly cut last line is left out.  Raises SensorError."""
     try:
         if log.parquet:
             names = [log.names[index] for index in wanted]
             empty = pa.record_batch([pa.array([], pa.float64())] * len(names), names)
-            table = pa.Table.from_batches(list(read_batches(BytesIO(log.content), log.path, names)) or [empty])
+            table = pa.Table.from_batches(all_batches(BytesIO(log.content), log.path, names) or [empty])
             return Columns(arrays=tuple(column.combine_chunks() for column in table.columns))
         return _text_columns(log, wanted, whole)
     except (pa.ArrowException, UnicodeError) as error:
@@ -113,7 +113,7 @@ def read_columns(log: LogFile, wanted: Sequence[int], *, whole: bool = True) -> 
 
 
 def _text_columns(log: LogFile, wanted: Sequence[int], whole: bool) -> Columns:
-    """Cells of a text."""
+    """Cells of a text file."""
     stray: list[str] = []
     content = log.content
     if log.cut and whole:
@@ -142,7 +142,7 @@ def _text_columns(log: LogFile, wanted: Sequence[int], whole: bool) -> Columns:
 
 
 def numbers(column: Any, unit: str = "") -> Array:
-    """A column as numbers, shape (n,): texts with `unit` or none behind them, seconds of Arrow's times; nan for all else."""
+    """A column as numbers, shape (n,): texts with or without a trailing `unit`, seconds of Arrow's times; nan for all else."""
     column = _plain(column)
     if pa.types.is_timestamp(column.type) or pa.types.is_duration(column.type):
         kind = pa.timestamp if pa.types.is_timestamp(column.type) else pa.duration
@@ -161,7 +161,7 @@ def numbers(column: Any, unit: str = "") -> Array:
 
 
 def stamps_s(column: Any) -> Array:
-    """Stamps `2024/03/10 09:00:00.123` as seconds since 1970, as if they were universal time, shape (n,); nan where a cell is none."""
+    """Stamps `2024/03/10 09:00:00.123` as seconds since 1970, as if they were universal time, shape (n,); nan for other cells."""
     column = _plain(column)
     if not is_text(column):
         return np.full(len(column), np.nan)
@@ -169,7 +169,7 @@ def stamps_s(column: Any) -> Array:
     text = pc.replace_substring(pc.if_else(pc.match_substring_regex(text, STAMP), text, NOTHING), "/", "-")
     try:
         return _filled(pc.divide(text.cast(pa.timestamp("us")).cast(pa.int64()).cast(pa.float64()), US_PER_S))
-    except pa.ArrowInvalid:  # a day or an hour that there is not
+    except pa.ArrowInvalid:  # an impossible day or hour
         return np.full(len(column), np.nan)
 
 
@@ -189,5 +189,5 @@ def is_text(column: Any) -> bool:
 
 
 def _filled(column: Any) -> Array:
-    """Figures as float64, nan where there is none."""
+    """Figures as float64, nan for missing ones."""
     return np.array(pc.fill_null(column, float("nan")).to_numpy(zero_copy_only=False), dtype=np.float64)

@@ -1,4 +1,4 @@
-"""When a load ran, from a log of its edges."""
+"""Stamps of a load, from a log of its edges."""
 
 from pathlib import Path
 from typing import Final
@@ -13,9 +13,7 @@ from estimator.vocabulary.quantities import Array
 
 COLUMNS: Final = ("t_s", "level")
 PAIRED: Final = "timestamp"
-"""A log of GPU_Power_Benchmark: every edge twice, in microseconds since 1970, the load runs between the 1st and the 2nd."""
-PAIR_US: Final = 100.0
-"""The two stamps of an edge are taken one after the other."""
+"""Column of a log of GPU_Power_Benchmark: every edge twice, in microseconds since 1970; the load runs between the 1st and the 2nd."""
 MOST_EDGES: Final = 1_000_000
 
 
@@ -39,7 +37,8 @@ def read_load(path: Path) -> LoadStamps:
     if not paired:
         return stamps_of_levels(table[0], table[1], str(path))
     first, second = table[0][: 2 * (len(table[0]) // 2) : 2], table[0][1::2]
-    if (len(table[0]) % 2 and not log.cut) or not np.all(np.abs(second - first) <= PAIR_US):
+    # The two stamps of an edge are taken one after the other.
+    if (len(table[0]) % 2 and not log.cut) or not np.all(np.abs(second - first) <= 100.0):
         raise SensorError(f"{path}: a column {PAIRED} has every edge twice, in microseconds; other edges go under {','.join(COLUMNS)}")
     level = 1.0 - np.arange(len(first), dtype=np.float64) % 2
     return stamps_of_levels(first / US_PER_S, level, str(path))

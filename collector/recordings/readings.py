@@ -1,4 +1,4 @@
-"""Polled readings of one board from a log: `t_s,power_w`, or what nvidia-smi wrote."""
+"""Polled readings of one board from a log: `t_s,power_w`, or the output of nvidia-smi."""
 
 import re
 from collections.abc import Sequence
@@ -22,20 +22,20 @@ BOARD_COLUMNS: Final = ("index", "uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id",
 """Columns that name a board, best first."""
 UUID_MARK: Final = "gpu-"
 POWER_UNITS: Final = {"": 1.0, "W": 1.0, "mW": 1e-3, "kW": 1e3, "MW": 1e6}
-"""What figures of a unit are multiplied with to be watts; a column without a unit is in watts, as nvidia-smi's are."""
+"""Factors from a unit to watts; a column without a unit is in watts, like nvidia-smi's."""
 NO_POWER: Final = (
     "limit", "management", "cap", "temperature", "utilization", "clocks", "memory", "fan", "pstate", "energy", "voltage", "current",
 )  # fmt: skip
-"""Words in the names of columns that are no power that a board draws."""
+"""Words in the names of columns that are not the power of a board."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedReadings:
     """Polls of one board's power: `time_s` ascending, `power_w` (n,), repeats included.
 
-    `column` is the log's column, `board` what names the board in it ("" where nothing does).  `local_time` says that
+    `column` is the log's column, `board` the board's name in the log ("" without one).  `local_time`:
     `time_s` is a wall clock's time of an unknown zone, as seconds since 1970 without one.  `left_out` rows could not be used,
-    `remarks` say why.
+    `remarks` give the reasons.
     """
 
     time_s: Array
@@ -50,7 +50,7 @@ class RecordedReadings:
 def read_readings(path: Path, column: str | None = None, board: str | None = None) -> RecordedReadings:
     """Readings from a CSV or Parquet log; `column` names the power, `board` the board (index, UUID or PCI address) of several.
 
-    Raises SensorError for a file that cannot be used, in one line that says why.
+    Raises SensorError, with the reason in one line, for a file that cannot be used.
     """
     log = open_log(path)
     bare = [bare_name(name) for name in log.names]
@@ -99,7 +99,7 @@ def bare_name(name: str) -> str:
 
 
 def _power_places(log: LogFile, bare: Sequence[str], column: str | None, local: bool) -> list[int]:
-    """Positions of the power columns to try, best first: the named one, or all that are known.  Raises SensorError."""
+    """Positions of the power columns to try, best first: the named one, or all known ones.  Raises SensorError."""
     if column is None:
         known = (*POWER_COLUMNS, POWER) if local else (POWER,)
         found = [log.place(name, list(bare)) for name in known if name in bare or not local]
@@ -114,7 +114,7 @@ def _power_places(log: LogFile, bare: Sequence[str], column: str | None, local: 
 
 
 def _watts(cells: Any, name: str, log: LogFile) -> Array:
-    """Power of a column [W], by the unit in its header.  Raises SensorError for a unit that is none of power."""
+    """Power of a column [W], by the unit in its header.  Raises SensorError for a unit that is not one of power."""
     unit = next(iter(re.findall(r"\[([^\]]*)\]\s*$", name)), "").strip()
     if unit not in POWER_UNITS:
         raise SensorError(
@@ -124,7 +124,7 @@ def _watts(cells: Any, name: str, log: LogFile) -> Array:
 
 
 def _check_figures(log: LogFile, table: Columns, time_s: Array, watts: Sequence[Array], names: tuple[str, str]) -> None:
-    """Raises SensorError for a log without rows, and for columns none of whose cells can be read: the first cell shows why."""
+    """Raises SensorError for a log without rows, and for columns without a readable cell: the message shows the first cell."""
     if not len(time_s):
         said = f"no line has the {len(log.names)} cells of the header; the first: {table.first_stray!r}" if table.stray else "has no rows"
         raise SensorError(f"{log.path}: {said}")
@@ -137,9 +137,9 @@ def _check_figures(log: LogFile, table: Columns, time_s: Array, watts: Sequence[
 
 
 def _one_board(columns: Sequence[Any], board: str | None, log: LogFile) -> tuple[str, Any]:
-    """The board's name (the UUID where the log has it) and which rows are its, from the columns that name boards, best first.
+    """The board's name (the UUID if the log has it) and the mask of its rows, from the columns that name boards, best first.
 
-    Raises SensorError where it is open which board is meant.
+    Raises SensorError if the board is ambiguous.
     """
     names = columns[0]
     present = sorted(name for name in pc.unique(names).to_pylist() if name)
@@ -164,7 +164,7 @@ def is_uuid(name: str) -> bool:
 
 
 def _named_so(name: str, asked: str) -> bool:
-    """Whether a log's name of a board is what is asked for: the same text, the beginning of a UUID, the same PCI address."""
+    """Whether a log's name of a board matches the requested one: the same text, the beginning of a UUID, the same PCI address."""
     name, asked = name.lower(), asked.strip().lower()
     if is_uuid(name) and is_uuid(asked) and len(asked) >= FEWEST_UUID_CHARACTERS:
         return name.startswith(asked)

@@ -21,15 +21,12 @@ from estimator.vocabulary.regular_files import read_regular
 
 PMD_SUFFIXES: Final = (".pmd", ".bin")
 START_STAMP: Final = "PMD_start_ts.txt"
-START_LEAD_S: Final = 0.05
-"""GPU_Power_Benchmark writes the host's time in microseconds this long after the first packet."""
 US_PER_S, NS_PER_S = 1e6, 1e9
-START_BYTES: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedReference:
-    """A meter's samples: `time_s` ascending, `power_w` (n,).  `own_clock` says that its rate is the meter's, not the host's."""
+    """A meter's samples: `time_s` ascending, `power_w` (n,).  `own_clock`: the rate is that of the meter's clock, not the host's."""
 
     time_s: Array
     power_w: Array
@@ -57,7 +54,8 @@ def _pmd(path: Path) -> RecordedReference:
     """Sum of a PMD's rails over host time."""
     recording = read_recording(path)
     header = recording.header
-    start_s = _start_s(path) - START_LEAD_S if header is None else 0.0
+    # GPU_Power_Benchmark writes the host's time in microseconds 50 ms after the first packet.
+    start_s = _start_s(path) - 0.05 if header is None else 0.0
     scanned = scan_recording(recording)
     rails = recording.model.chosen_rails(())
     zero = zero_currents(recording.model, None)
@@ -74,7 +72,7 @@ def _pmd(path: Path) -> RecordedReference:
 def tie_from_load(recording: Recording, load: Path, start_s: float) -> ClockTie:
     """The clock of a recording whose first packet is at `start_s` in the time base of the load's stamps, by the load's launches.
 
-    Raises SensorError for a file that is no load, and where too few launches show in the power.
+    Raises SensorError for a file that is no load, and if too few launches are visible in the power.
     """
     stamps = read_load(load)
     blocks = list(sample_blocks(scan_recording(recording, nominal_tie()), zero_currents(recording.model, None)))
@@ -86,7 +84,7 @@ def tie_from_load(recording: Recording, load: Path, start_s: float) -> ClockTie:
             f"{recording.path}: the launches in {load} do not show in the power; a rate needs {MIN_EDGES} in {MIN_SPAN_S:g} s, "
             "is --start right?"
         )
-    # the meter's nominal time runs fast by `rate`: so many more ticks to a millisecond
+    # the meter's nominal time runs fast by `rate`: a millisecond has more ticks by this factor
     rate = NOMINAL_TICKS_PER_MS * (1.0 + tie.rate)
     return straight_tie("load", rate, NOMINAL_TICKS_PER_MS * tie.rate_std, points=tie.launches, offered=len(stamps.start_s))
 
@@ -95,7 +93,7 @@ def _start_s(path: Path) -> float:
     """The host's time in a file beside a recording without stamps [s since 1970].  Raises SensorError."""
     beside = path.with_name(START_STAMP)
     try:
-        start = float(read_regular(beside, START_BYTES).decode("ascii")) / US_PER_S
+        start = float(read_regular(beside, 64).decode("ascii")) / US_PER_S
     except FileNotFoundError:
         raise SensorError(f"{path}: when it began is not known; {stamps_path(path).name} or {START_STAMP} beside it says so") from None
     except (OSError, ValueError) as error:

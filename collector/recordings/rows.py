@@ -1,4 +1,4 @@
-"""Rows of a log in order: those without figures and a few late ones left out, other disorder and other units refused."""
+"""Rows of a log in order: rows without figures and a few late ones are left out, other disorder and other units are rejected."""
 
 from dataclasses import dataclass, replace
 from typing import Final
@@ -10,19 +10,20 @@ from collector.errors import SensorError
 from estimator.vocabulary.quantities import Array
 
 LAST_TIME_S: Final = 1e11
-"""Seconds since 1970 in the year 5138: no stamp of a log."""
+"""Latest possible stamp of a log: seconds since 1970 in the year 5138."""
 STEP_S: Final = (1e-6, 3.0)
-"""Median distances of stamps in seconds lie between these."""
+"""Range of the median distance of stamps in seconds."""
 MOST_LATE, MOST_ABSURD, MOST_SHARED = 0.05, 0.2, 0.5
-"""Shares of the rows: more late ones mean a clock that was set, more absurd powers another unit, more shared stamps coarse ones."""
-MOST_LEVEL_W: Final = 5000.0
-"""Median power beyond which it is not in watts; the largest module draws 2.7 kW."""
+"""Largest shares of late rows (more: the clock was set), absurd powers (more: another unit) and shared stamps (more: coarse stamps)."""
 HOLE_STEPS, LEAST_HOLE_S = 20.0, 1.0
-"""Distances of stamps beyond so many usual ones, and of a second at least, are holes."""
+"""Distances of stamps beyond this many usual ones, and of at least this many seconds, are holes."""
 MOST_BOARDS, LEAST_ROUNDS = 8, 20
 NEAR_SHARE, CLOSE, APART = 0.9, 0.5, 4.0
-"""Boards polled in turn: of the rounds so many take less than half of the time to the next one, and power differs so many times more within
-a round than at a place in it from one round to the next."""
+"""Signs of boards polled in turn.
+
+This share of the rounds takes less than this part of the time to the next one, and power differs by this factor more within
+a round than at a place in it from one round to the next.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +37,9 @@ class Rows:
 
 
 def ordered(time_s: Array, power_w: Array, where: str, *, meter: bool = False) -> Rows:
-    """Rows as they were written, put in order; of equal stamps the last row stays.
+    """Rows in the order of time; of equal stamps the last row stays.
 
-    Raises SensorError for fewer than two rows, more than a few in no order, several boards' in turn, and stamps or powers in another unit.
+    Raises SensorError for fewer than two rows, too many late rows, several boards' in turn, and stamps or powers in another unit.
     A `meter` may have powers about 0.
     """
     finite = np.isfinite(time_s) & np.isfinite(power_w)
@@ -70,7 +71,7 @@ def ordered(time_s: Array, power_w: Array, where: str, *, meter: bool = False) -
 
 
 def longest_stretch(rows: Rows) -> Rows:
-    """The rows of the longest stretch without a hole, and a remark where others are left out."""
+    """The rows of the longest stretch without a hole, and a remark if others are left out."""
     step = np.diff(rows.time_s)
     holes = np.flatnonzero(step > max(HOLE_STEPS * float(np.median(step)), LEAST_HOLE_S))
     if not len(holes):
@@ -83,13 +84,14 @@ def longest_stretch(rows: Rows) -> Rows:
 
 
 def _check_units(time_s: Array, power_w: Array, where: str, meter: bool) -> None:
-    """Raises SensorError for stamps that are no seconds, or power that is not in watts."""
+    """Raises SensorError for stamps that are not seconds, or power that is not in watts."""
     if len(time_s) < 2:
         raise SensorError(f"{where}: all rows have the same time; record a run of some seconds")
     step, level = float(np.median(np.diff(time_s))), float(np.median(power_w))
     if not STEP_S[0] <= step <= STEP_S[1] or np.any(np.abs(time_s) > LAST_TIME_S):
         raise SensorError(f"{where}: stamps {step:.3g} apart (median), up to {time_s[-1]:.4g}, are no seconds; give t_s in seconds")
-    if abs(level) > MOST_LEVEL_W:
+    # A larger median is not in watts; the largest module draws 2.7 kW.
+    if abs(level) > 5000.0:
         raise SensorError(f"{where}: a median power of {level:.4g} looks like milliwatts, or another unit; give power in watts")
     if level < -10.0 * LEAST_POWER_W or (not meter and float(power_w.max()) < LEAST_POWER_W):
         raise SensorError(
@@ -99,7 +101,7 @@ def _check_units(time_s: Array, power_w: Array, where: str, meter: bool) -> None
 
 
 def _check_one_board(time_s: Array, power_w: Array, where: str) -> None:
-    """Raises SensorError for boards polled in turn, a moment after each other and again after a rest."""
+    """Raises SensorError for boards polled in turn, shortly after each other and again after a pause."""
     step = np.diff(time_s)
     for boards in range(2, MOST_BOARDS + 1):
         rounds = len(step) // boards

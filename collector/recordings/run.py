@@ -15,19 +15,15 @@ from estimator.vocabulary.quantities import Array
 
 MIN_OVERLAP_S: Final = 1.0
 ZONE_STEP_S: Final = 900.0
-"""Zones and summer times are multiples of a quarter of an hour apart."""
-MOST_ZONE_S: Final = 15 * 3600.0
-"""Zones lie between −12 and +14 hours, with summer time."""
-UNTIED_RATE: Final = 5e-4
-"""Relative error of a PMD's nominal rate: seven recordings lie between 2933.2 and 2936.1 ticks per millisecond."""
+"""Zones and summer times differ by multiples of a quarter of an hour."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRun:
-    """Polls `time_s`, `power_w` (n,) [s after the first poll, W]; load and meter where they were given, in the same time.
+    """Polls `time_s`, `power_w` (n,) [s after the first poll, W]; load and meter if given, in the same time.
 
-    `origin_s` is the first poll's own stamp, its zone put right [s].  `column` and `board` say what the readings are;
-    `remarks` what was put right, by what it concerns; `left_out` of the readings' rows could not be used.
+    `origin_s` is the first poll's own stamp, its zone corrected [s].  `column` and `board` identify the readings;
+    `remarks` list the corrections by their subject; `left_out` of the readings' rows could not be used.
     """
 
     time_s: Array
@@ -46,7 +42,7 @@ class RecordedRun:
 def read_run(
     readings: Path, load: Path | None = None, reference: Path | None = None, column: str | None = None, board: str | None = None
 ) -> RecordedRun:
-    """A run from its files.  Raises SensorError, in one line, for files that cannot be used or share no time."""
+    """A run from its files.  Raises SensorError, in one line, for files that cannot be used or do not overlap in time."""
     polled = read_readings(readings, column, board)
     stamps = read_load(load) if load is not None else None
     meter = read_reference(reference) if reference is not None else None
@@ -61,7 +57,8 @@ def read_run(
     rate_std = 0.0
     if meter is not None:
         meter_s, meter_w = meter.time_s, meter.power_w
-        rate_std = UNTIED_RATE if meter.own_clock else 0.0
+        # Relative error of a PMD's nominal rate: seven recordings lie between 2933.2 and 2936.1 ticks per millisecond.
+        rate_std = 5e-4 if meter.own_clock else 0.0
         _check_overlap(time_s, float(meter_s[0]), float(meter_s[-1]), "reference", reference)
         if meter.remarks:
             remarks["reference"] = "; ".join(meter.remarks)
@@ -84,17 +81,18 @@ def read_run(
 
 
 def _zone(polled: RecordedReadings, load: LoadStamps | None, meter: RecordedReference | None) -> float:
-    """How far a local log's stamps lie before universal time [s], from what else was recorded; 0 where nothing says."""
+    """Offset of a local log's stamps before universal time [s], from the other recordings; 0 without any."""
     if not polled.local_time or (load is None and meter is None):
         return 0.0
     other = 0.5 * float(load.start_s[0] + load.end_s[-1]) if load is not None else 0.5 * float(meter.time_s[0] + meter.time_s[-1])  # type: ignore[union-attr]
     apart = 0.5 * float(polled.time_s[0] + polled.time_s[-1]) - other
     zone = float(np.rint(apart / ZONE_STEP_S) * ZONE_STEP_S)
-    return zone if abs(zone) <= MOST_ZONE_S else 0.0
+    # Zones lie between −12 and +14 hours, with summer time.
+    return zone if abs(zone) <= 15 * 3600.0 else 0.0
 
 
 def _check_overlap(time_s: Array, begin_s: float, end_s: float, what: str, path: Path | None) -> None:
-    """Raises SensorError where readings and something else share less than MIN_OVERLAP_S."""
+    """Raises SensorError if the readings overlap with another file by less than MIN_OVERLAP_S."""
     shared = min(float(time_s[-1]), end_s) - max(float(time_s[0]), begin_s)
     if shared < min(MIN_OVERLAP_S, 0.5 * (end_s - begin_s)):
         spans = f"readings cover {time_s[0]:.3f} to {time_s[-1]:.3f} s, the {what} {begin_s:.3f} to {end_s:.3f} s"

@@ -1,1 +1,1 @@
-"""Recording what crosses the hardware edge, and playing it back: every run on a real board becomes a test."""
+"""Recording and playback of the hardware edge: every run on a real board becomes a test."""

@@ -1,7 +1,7 @@
-"""Recording the calls that cross the hardware edge with their answers, and playing them back: a run on a real board becomes a test.
+"""Recording of all calls across the hardware edge with their answers, and playback: a run on a real board becomes a test.
 
 A recording is a gzip file of JSON lines: a header, then a line for each call.  Columns of whole numbers are stored as their first value
-and differences, columns of other numbers as the shortest texts that give them back to the bit.
+and differences, columns of other numbers as the shortest texts that restore them to the bit.
 """
 
 import gzip
@@ -38,9 +38,8 @@ from microbench.loads.generated import GeneratedLoad
 
 FORMAT: Final = "wattprint-recording"
 FORMAT_VERSION: Final = 3
-COMPRESSION: Final = 6
 LONGEST_LINE: Final = 64 * 2**20
-"""Characters of one call and its answer: an hour of readings has some 20 million."""
+"""Greatest length of one call and its answer [characters]: an hour of readings has some 20 million."""
 
 ADVICE: Final = "replay it with the command, the seed and the version that it was recorded with"
 DEVICES: Final = ("gpu", "runner", "clock")
@@ -52,10 +51,10 @@ VALUES: Final[dict[str, type]] = {
 """Dataclasses that are stored by the names of their fields."""
 
 ERRORS: Final[dict[str, type[DeviceError]]] = {error.__name__: error for error in (RunnerError, ClockError, BoardLostError, DeviceError)}
-"""Errors of the edge, the most special first."""
+"""Errors of the edge, the most specific first."""
 
 STAYING: Final = frozenset({"growth"})
-"""Fields that no device reads: how an operator grows with its workload."""
+"""Fields that no device reads: the growth of an operator with its workload."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +68,7 @@ class Recording:
 
 
 class Proxy:
-    """Stands for a device: passes each call of its protocol, with the arguments by place, to `call` of a recorder or a player."""
+    """Replaces a device: passes each call of its protocol, with the arguments by place, to `call` of a recorder or a player."""
 
     def __init__(self, call: Callable[..., Any], device: str) -> None:
         self._call = call
@@ -87,20 +86,20 @@ def _proxies(call: Callable[..., Any], sensors: int) -> dict[str, Any]:
 
 @contextmanager
 def recorded_bench(bench: Any, path: Path) -> Iterator[Any]:
-    """The same `collector.bench.Bench`, everything that crosses its edge recorded into `path`.
+    """The same `collector.bench.Bench`, with all calls across its edge recorded into `path`.
 
-    The file appears whole at the end, also of a run that failed or was interrupted; one that is there already stays where a run fails
+    The file appears complete at the end, also of a failed or interrupted run; an existing file stays if a run fails
     before its first kernel.  Raises UnwrittenError for a path that cannot be written.
     """
     failure, launched = None, False
     devices = {name: getattr(bench, name) for name in DEVICES} | {f"sensor{i}": sensor for i, sensor in enumerate(bench.sensors)}
-    with open_whole(path) as raw, gzip.open(raw, "wt", compresslevel=COMPRESSION, encoding="utf-8") as file:
+    with open_whole(path) as raw, gzip.open(raw, "wt", compresslevel=6, encoding="utf-8") as file:
 
         def call(device: str, method: str, *arguments: Any) -> Any:
-            """Call, write down what came of it, and pass it on; an error of the edge too."""
+            """Calls a device, writes down the answer or the error of the edge, and passes it on."""
             nonlocal launched
             launched = launched or method == "run"
-            line: dict[str, Any] = {"device": device, "method": method, **({"arguments": plain(arguments)} if arguments else {})}
+            line: dict[str, object] = {"device": device, "method": method, **({"arguments": plain(arguments)} if arguments else {})}
             try:
                 answer = getattr(devices[device], method)(*arguments)
             except DeviceError as error:
@@ -121,7 +120,7 @@ def recorded_bench(bench: Any, path: Path) -> Iterator[Any]:
         raise failure
 
 
-def _write(file: IO[str], line: Mapping[str, Any]) -> None:
+def _write(file: IO[str], line: Mapping[str, object]) -> None:
     file.write(json.dumps(line, separators=(",", ":"), allow_nan=False) + "\n")
 
 
@@ -137,7 +136,7 @@ class Player:
     def call(self, device: str, method: str, *arguments: Any) -> Any:
         """The recorded answer, or the recorded error raised.
 
-        Raises DeviceError where the recording has another call here, is damaged or has ended; every later call then raises the same.
+        Raises DeviceError if the recording has another call here, is damaged or has ended; every later call then raises the same.
         """
         if self._failure is not None:
             raise self._failure
@@ -151,10 +150,10 @@ class Player:
         return answer
 
     def devices(self, sensors: int) -> dict[str, Any]:
-        """What stands for the devices of the recorded bench."""
+        """Proxies that replace the devices of the recorded bench."""
         return _proxies(self.call, sensors)
 
-    def _answer(self, asked: dict[str, Any]) -> Any:
+    def _answer(self, asked: dict[str, object]) -> Any:
         """The answer in the next line, an error of the edge as a value.  Raises DeviceError."""
         self._number += 1
         line = next(self._lines, None)
@@ -173,7 +172,7 @@ class Player:
 
 @contextmanager
 def open_recording(path: Path) -> Iterator[tuple[Recording, Player]]:
-    """A recording, ready to answer.  Raises DeviceError for a file that is none, is damaged or of another format."""
+    """A recording, ready to answer.  Raises DeviceError for a file that is no recording, is damaged or of another format."""
     if path == Path():
         raise DeviceError("--gpu replay: names no file; give replay:FILE, a recording made with --record FILE")
     try:
@@ -198,7 +197,7 @@ def _recording(path: Path, header: Mapping[str, Any]) -> Recording:
 
 
 def _lines(path: Path, file: Any) -> Iterator[dict[str, Any]]:
-    """Lines of the file as tables.  Raises DeviceError for one that is none."""
+    """Lines of the file as tables.  Raises DeviceError for any other line."""
     while True:
         try:
             text = file.readline(LONGEST_LINE)
@@ -213,14 +212,14 @@ def _lines(path: Path, file: Any) -> Iterator[dict[str, Any]]:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON data.  Raises TypeError for one that does not cross the edge."""
+    """A value as JSON data.  Raises TypeError for one that cannot cross the edge."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else {"number": repr(value)}
     if isinstance(value, np.generic):
         return plain(value.item())
-    if isinstance(value, GeneratedLoad | CopyLoad):  # what tells it from others, not its machine code
+    if isinstance(value, GeneratedLoad | CopyLoad):  # the properties that distinguish it from others, not its machine code
         return plain(value.told())
     if isinstance(value, np.ndarray) and value.ndim == 1:
         if np.issubdtype(value.dtype, np.integer):
@@ -235,7 +234,7 @@ def plain(value: Any) -> Any:
 
 
 def restored(data: Any) -> Any:
-    """The value behind `plain` data; lists become tuples.  Raises ValueError, TypeError, KeyError for anything else."""
+    """The value of `plain` data; lists become tuples.  Raises ValueError, TypeError, KeyError for anything else."""
     if isinstance(data, list):
         return tuple(restored(item) for item in data)
     if not isinstance(data, Mapping):

@@ -1,1 +1,1 @@
-"""Power sensors: reading = response(sensor) · power(load) + noise, solved for whatever is unknown."""
+"""Power sensors: reading = response(sensor) · power(load) + noise, solved for the unknown quantities."""

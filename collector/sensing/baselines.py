@@ -1,10 +1,10 @@
-"""Published ways to get energy from the same readings; shown beside this package's own figure, never used for it.
+"""Published ways to compute energy from the same readings; shown beside this package's own figure, never used for it.
 
 The naive integral; the published good practice (Yang, Adamek and Armour, "Part-time Power Measurements"); and three ways of sampling
 (Arafa et al., arXiv 2002.07795, section IV), which multiply a power by the time of the kernel:
 
     mtsm   multi-threaded synchronised monitoring: the mean of all polls while the kernel runs
-    sma    sampling monitoring: polls in the background every 15 ms, the highest of them, as the window of the kernel is not known
+    sma    sampling monitoring: polls in the background every 15 ms; it takes the highest, as the window of the kernel is not known
     papi   PAPI's NVML component: one reading, taken when the kernel has ended
 """
 
@@ -36,7 +36,7 @@ SHORT_WINDOW: Final = Practice(discard_s=0.1, shift_s=0.0)
 
 
 def practice_for(calibration: SensorCalibration) -> Practice:
-    """The published figures for a sensor's class; those of a full window where the class is not known."""
+    """The published figures for a sensor's class; for an unknown class, the figures of a full window."""
     period, window = calibration.update_period_s, calibration.window_s
     if calibration.averaging == "trailing-mean":
         return TRAILING_SECOND
@@ -59,9 +59,9 @@ def practice_refusal(load: LoadStamps, practice: Practice) -> str:
 
 
 def naive_energy(time_s: Array, power_w: Array, start_s: Array, end_s: Array) -> Array:
-    """Readings integrated over spans as if each held from its stamp to the next [J], shape (j,).
+    """Integral of readings over spans, each reading held from its stamp to the next [J], shape (j,).
 
-    `time_s` ascending and `power_w` (n,) are the polls; before the first poll its value is taken.
+    `time_s` ascending and `power_w` (n,) are the polls; before the first poll, power equals its value.
     """
     edges = np.append(time_s, max(float(end_s.max(initial=time_s[-1])), time_s[-1]))
     sums = np.concatenate([[0.0], np.cumsum(power_w * np.diff(edges))])
@@ -77,7 +77,7 @@ def naive_energy(time_s: Array, power_w: Array, start_s: Array, end_s: Array) ->
 def published_energy(time_s: Array, power_w: Array, load: LoadStamps, practice: Practice) -> float:
     """Energy of an execution by the good practice [J]: the rise discarded, readings shifted, trapezoids, pauses excluded.
 
-    Only for a load without a `practice_refusal`.  Where the load ends within the rise, its last execution is taken.
+    Only for a load without a `practice_refusal`.  If the load ends within the rise, the function uses its last execution.
     """
     kept = load.start_s >= load.start_s[0] + practice.discard_s
     kept[-1] = True
@@ -94,12 +94,8 @@ def published_energy(time_s: Array, power_w: Array, load: LoadStamps, practice: 
     return float((integral(load.end_s[kept]) - integral(load.start_s[kept])).mean())
 
 
-SMA_PERIOD_S: Final = 0.015
-"""Time between two polls of the sampling approach [s]: 66.7 Hz (Arafa et al., section IV.A)."""
-
-
 def sampled_energies_j(readings: PowerReadings, start_s: float, end_s: float) -> dict[str, float]:
-    """Energy of a run between two host times by method [J]; nan where a method has no reading.
+    """Energy of a run between two host times by method [J]; nan for a method without a reading.
 
     `readings` are all polls of the board's own sensor, uncorrected, from before the run to its end or beyond.
     """
@@ -110,7 +106,8 @@ def sampled_energies_j(readings: PowerReadings, start_s: float, end_s: float) ->
     after = np.flatnonzero(host_s >= end_s)
     before = np.flatnonzero(host_s < end_s)
     ended = power[after[0]] if len(after) else power[before[-1]] if len(before) else np.nan
-    sampled = power[_every(host_s, SMA_PERIOD_S)]
+    # Two polls of the sampling approach are 15 ms apart: 66.7 Hz (Arafa et al., section IV.A).
+    sampled = power[_every(host_s, 0.015)]
     found = {
         "mtsm": float(power[inside].mean()) if inside.any() else np.nan,
         "sma": float(sampled.max()) if len(sampled) else np.nan,
@@ -120,7 +117,7 @@ def sampled_energies_j(readings: PowerReadings, start_s: float, end_s: float) ->
 
 
 def _every(host_s: Array, period_s: float) -> list[int]:
-    """Places of the first reading in each period."""
+    """Indices of the first reading in each period."""
     if not len(host_s):
         return []
     slots = np.floor((host_s - host_s[0]) / period_s)

@@ -1,7 +1,7 @@
 """Signals on a fine time grid: the power that a board may draw under a load, or that an external meter measured.
 
 Times are host seconds, powers watts.  A `Signal` is constant within cells of GRID_S; every column of every regression in this
-package is a signal, or a stretch of one, seen through a sensor's response.
+package is a signal, or a part of one, filtered by a sensor's response.
 """
 
 from dataclasses import dataclass, replace
@@ -18,20 +18,18 @@ GRID_S: Final = 5e-4
 LEAD_S: Final = 3.0
 """A signal is held constant for this long before its start [s], so that the longest window is filled."""
 LAUNCH_LAG_S: Final = 3e-4
-"""From a launch's stamp to its power [s]: 0.2 to 0.45 ms on two boards (sensor.md 6)."""
+"""Delay from a launch's stamp to its power [s]: 0.2 to 0.45 ms on two boards (sensor.md 6)."""
 LAUNCH_RISE_S: Final = 1.1e-3
-"""First-order rise of the power that follows a launch at once [s] (95 % in 3 ms, sensor.md 6)."""
-BOOST_S: Final = 0.1
-"""A clock boost comes evenly between one and two of these after the launch, and ends with the load [s] (sensor.md 3.2)."""
+"""First-order rise of the power that follows a launch without further delay [s] (95 % in 3 ms, sensor.md 6)."""
 LATE_POLE_S, LATE_POLES_S = 0.08, 0.05
-"""Other late parts follow through one pole of the first, or two of the second time constant [s]: what forms they have, two boards do not
-tell; each may be there."""
+"""Time constants of the other delayed parts [s]: one pole of the first, or two poles of the second.
+
+The records of two boards do not determine the form of these parts; each may be present.
+"""
 CREEP_S: Final = 0.8
-"""Time constant of what creeps [s]: leakage with temperature, the tail after a load (sensor.md 3.2)."""
-MOST_SPAN_S: Final = 240.0
-"""Longer stretches of a record are not looked at: responses show within seconds, and memory stays bounded [s]."""
+"""Time constant of slow creep [s]: leakage with temperature, the tail after a load (sensor.md 3.2)."""
 STEADY_CELLS, STEADY_VARIANCE = 21, 2.0
-"""Power is steady over so many cells whose variance is less than so many times that of the meter's noise."""
+"""Power is steady over this many cells if their variance is below this multiple of the meter noise's variance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +67,11 @@ class LoadStamps:
     def alike(self) -> bool:
         """Whether the runs have one level and about one length, so that they can be folded."""
         length = self.length_s
-        return float(np.std(length)) <= UNEQUAL_SHARE * float(np.mean(length)) and float(np.ptp(self.levels)) == 0.0
+        # Runs have no common profile if their lengths scatter by more than this (standard deviation over mean).
+        return float(np.std(length)) <= 0.2 * float(np.mean(length)) and float(np.ptp(self.levels)) == 0.0
 
     def part(self, first: int, last: int) -> "LoadStamps":
-        """Runs `first` to `last` - 1; their neighbours bound what is known."""
+        """Runs `first` to `last` - 1; their neighbours bound the known time."""
         return LoadStamps(
             start_s=self.start_s[first:last],
             end_s=self.end_s[first:last],
@@ -90,10 +89,6 @@ class LoadStamps:
             known_until_s=self.known_until_s + by_s,
             known_from_s=self.known_from_s + by_s,
         )
-
-
-UNEQUAL_SHARE: Final = 0.2
-"""Runs whose lengths scatter by more (standard deviation over mean) have no common profile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +128,7 @@ def smoothed(value: Array, tau_s: float) -> Array:
 
 
 def meter_signal(time_s: Array, power_w: Array) -> Signal:
-    """An external meter's samples (n,), joined by lines; before them its first 50 ms.
+    """Signal of an external meter's samples (n,), joined by lines; before them, the mean of its first 50 ms.
 
     Raises SensorError for a record that is too short to be a reference.
     """
@@ -142,14 +137,15 @@ def meter_signal(time_s: Array, power_w: Array) -> Signal:
     if len(time_s) < 100:
         raise SensorError(f"the reference has {len(time_s)} samples; at least 100 are needed")
     area = np.concatenate([[0.0], np.cumsum(0.5 * (power_w[1:] + power_w[:-1]) * np.diff(time_s))])
-    cells = int((min(float(time_s[-1]), float(time_s[0]) + MOST_SPAN_S) - time_s[0]) / GRID_S)
+    # Longest stretch of a record that is used [s]: responses show within seconds, and memory stays bounded.
+    cells = int((min(float(time_s[-1]), float(time_s[0]) + 240.0) - time_s[0]) / GRID_S)
     value = _quiet(np.diff(np.interp(time_s[0] + GRID_S * np.arange(cells + 1), time_s, area)) / GRID_S)
     lead = np.full(int(LEAD_S / GRID_S), value[: int(0.05 / GRID_S)].mean())
     return signal_of(float(time_s[0]) - GRID_S * len(lead), np.concatenate([lead, value]))
 
 
 def _quiet(value: Array) -> Array:
-    """A meter's cells (n,) without its noise where the power is steady: a kernel that passes noise must not lose to a wide one by it."""
+    """A meter's cells (n,) without noise where the power is steady, so that noise does not favour a wide response over a narrow one."""
     half = STEADY_CELLS // 2
     padded = np.pad(value - value.mean(), half, mode="edge")
     mean, square = (np.convolve(one, np.full(STEADY_CELLS, 1.0 / STEADY_CELLS), mode="valid") for one in (padded, padded**2))
@@ -158,7 +154,7 @@ def _quiet(value: Array) -> Array:
 
 
 def load_signals(load: LoadStamps, start_s: float, end_s: float) -> tuple[Signal, ...]:
-    """Parts of a board's power under a load: its fast rise, late parts of the known forms, and creep; 1 is the full load."""
+    """Parts of a board's power under a load: its fast rise, delayed parts of the known forms, and creep; 1 is the full load."""
     origin_s = start_s - LEAD_S
     node = origin_s + GRID_S * np.arange(int(np.ceil((end_s - origin_s) / GRID_S)) + 1)
     corner, area = load_integral(load)
@@ -167,7 +163,8 @@ def load_signals(load: LoadStamps, start_s: float, end_s: float) -> tuple[Signal
     middle = node[:-1] + 0.5 * GRID_S - LAUNCH_LAG_S
     run = np.searchsorted(load.start_s, middle, side="right") - 1
     age = np.where(run >= 0, middle - load.start_s[np.maximum(run, 0)], 0.0)
-    boost = smoothed(level * np.clip(age / BOOST_S - 1.0, 0.0, 1.0), LAUNCH_RISE_S)
+    # A clock boost begins evenly between 0.1 and 0.2 s after the launch, and ends with the load (sensor.md 3.2).
+    boost = smoothed(level * np.clip(age / 0.1 - 1.0, 0.0, 1.0), LAUNCH_RISE_S)
     two_poles = smoothed(smoothed(fast, LATE_POLES_S), LATE_POLES_S)
     parts = (fast, boost, smoothed(fast, LATE_POLE_S), two_poles, smoothed(fast, CREEP_S))
     return tuple(signal_of(origin_s, part) for part in parts)

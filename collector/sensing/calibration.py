@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from collector.errors import SensorError
 from estimator.vocabulary.documents import parse_json
@@ -19,7 +19,7 @@ NO_METER: Final = "needs an external meter: without one, gain and offset cannot 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A kernel that was compared: `score` is its log-likelihood, `r2` the share of the readings' variance that it explains."""
+    """A response that was compared: `score` is its log-likelihood, `r2` the share of the readings' variance that it explains."""
 
     kernel: Kernel
     score: float
@@ -34,14 +34,14 @@ class Candidate:
 class SensorCalibration:
     """How one sensor of one board turns power into readings; None is "not known", with the reason under `notes`.
 
-    `gpu_uuid`, `driver`, `sensor` and `field` say which.  Updates come every `update_period_s`, on average over the record, whose
-    error is `update_period_std_s`; the card's own period lies within `card_period_68_s` of it in 68 of 100 cases, within
+    `gpu_uuid`, `driver`, `sensor` and `field` identify the sensor.  Updates come every `update_period_s`, on average over the record, with
+    the error `update_period_std_s`; the card's own period lies within `card_period_68_s` of it in 68 of 100 cases, within
     `card_period_95_s` in 95.  Each update averages by `averaging` over `window_s` (boxcar width, or 2τ with τ = `tau_s`) and ends
     `delay_s` before its host stamp; `sampled_fraction` is the share of time that readings see.  `rise_time_s` is the time from a
-    load's start to 90 % of its level, `settle_s` to within one per cent, creep aside; the board's power alone takes `board_rise_s`,
+    load's start to 90 % of its level, `settle_s` to within one per cent, without creep; the board's power alone takes `board_rise_s`,
     the sensor `sensor_rise_s`; `transient` is the class.  A reading is `gain` · power + `offset_w`, with noise `reading_noise_w` in
     steps of `resolution_w`; `residual_w` is the rms distance of readings from the fit.  `_std` are standard errors, those of gain
-    and offset correlated by `gain_offset_correlation`; `candidates` the parameters of the kernels that were compared, best first.
+    and offset correlated by `gain_offset_correlation`; `candidates` the parameters of the compared responses, best first.
     """
 
     gpu_uuid: str
@@ -78,12 +78,12 @@ class SensorCalibration:
     candidates: tuple[Candidate, ...] = ()
     notes: Mapping[str, str] = FrozenMapping({})
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, object]:
         """Plain data for JSON; `calibration_from_document` gives the value back."""
         return {**asdict(self), "candidates": [asdict(one) for one in self.candidates], "notes": dict(self.notes)}
 
 
-def calibration_from_document(document: Mapping[str, Any], where: str = "sensor calibration") -> SensorCalibration:
+def calibration_from_document(document: Mapping[str, object], where: str = "sensor calibration") -> SensorCalibration:
     """A calibration from JSON data.  Raises SensorError, naming `where` and the key, for a key or figure that no sensor has."""
     try:
         return read(SensorCalibration, document)
@@ -104,8 +104,8 @@ def load_calibration(path: Path) -> SensorCalibration:
 def read_calibration(path: Path, gpu_uuid: str, driver: str) -> SensorCalibration:
     """A calibration of one board's sensor from a JSON file.
 
-    Raises SensorError for a file that cannot be read, is none, or belongs to another board or driver: a driver may
-    change what a sensor does.
+    Raises SensorError for a file that cannot be read, is no calibration, or belongs to another board or driver: a driver may
+    change the sensor's behaviour.
     """
     calibration = load_calibration(path)
     if not calibration.gpu_uuid or not calibration.driver:

@@ -23,18 +23,16 @@ COLUMN_OF_FIELD: Final[Mapping[str, str]] = {
     "usage": "power.draw",
     "average": "power.draw.average",
 }
-"""nvidia-smi's names of NVML's power fields, the one that averages least first."""
+"""nvidia-smi's names of NVML's power fields; the field that averages least is first."""
 POWER_COLUMNS: Final = tuple(COLUMN_OF_FIELD.values())
 ERAS: Final = ("post-530", "530", "pre-530")
-"""Drivers that average alike (Yang, Adamek, Armour, figure 14), newest first."""
-NEW_FIELDS: Final = (525, 105)
-"""Branch 525 has the newer fields from this release on, of 30 March 2023; release 530 is older than that."""
+"""Driver eras, newest first; drivers of one era average in the same way (Yang, Adamek, Armour, figure 14)."""
 PERIOD_TOLERANCE: Final = 0.05
-"""Share by which a measured period may differ from a published one, which is a median of polls."""
+"""Largest relative difference between a measured period and a published one, which is a median of polls."""
 WIDTH_STD_SHARE: Final = 0.1
-"""Standard error of a width on another board of the same name or generation: A100s have 17.6 to 25.8 ms, of 25."""
+"""Relative standard error of a width from another board of the same name or generation: A100s have 17.6 to 25.8 ms, published 25."""
 PERIOD_STD_SHARE: Final = 0.03
-"""The same of an update period: published medians of polls are up to 2.8 % off (104 ms for 101.2)."""
+"""Relative standard error of an update period: published medians of polls are up to 2.8 % off (104 ms for 101.2)."""
 UUID_MARK: Final = "gpu-"
 VENDOR_WORDS: Final = frozenset({"nvidia", "geforce", "tesla", "quadro"})
 CATALOGUE: Final = "catalogue"
@@ -43,10 +41,10 @@ CATALOGUE: Final = "catalogue"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedSensor:
-    """A sensor as published: figures are medians over `runs` runs, None where nothing is published.
+    """A sensor as published: figures are medians over `runs` runs, None for an unpublished figure.
 
     `boards` are patterns of normalised names; `generation` is true for a class of figure 14.  `averaging` is boxcar, low-pass,
-    trailing-mean, "window" (a boxcar was fitted, no other kernel tried) or "estimated" (no sensor at all).
+    trailing-mean, "window" (a boxcar was fitted, no other response tried) or "estimated" (no sensor at all).
     """
 
     name: str
@@ -66,19 +64,19 @@ class PublishedSensor:
     doubts: tuple[str, ...] = ()
 
     def names(self, board: str) -> bool:
-        """Whether a board's name, as a driver or this catalogue gives it, is one of these."""
+        """Whether a board's name, from a driver or this catalogue, belongs to this sensor."""
         return any(fnmatchcase(_normalised(board), pattern) for pattern in self.boards)
 
     def source(self) -> str:
-        """Where the figures come from, in words."""
+        """Source of the figures, in words."""
         if self.generation:
             return f"the class {self.name} of figure 14 with drivers {self.driver}"
         return f"{self.name} with driver {self.driver}" + (f", {self.runs} run(s)" if self.runs else "")
 
     def calibration(self, gpu_uuid: str, driver: str, field: str) -> SensorCalibration:
-        """The sensor as one of a board that was not characterised: with the errors that this brings, without gain and offset.
+        """Calibration for a board that was not characterised: with correspondingly larger errors, without gain and offset.
 
-        A width is known to `WIDTH_STD_SHARE` at best; where only a boxcar was tried, a low-pass of the same width is as likely.
+        A width has at least the error `WIDTH_STD_SHARE`; where only a boxcar was tried, a low-pass of the same width is as likely.
         """
         width_s = self.window_s or 0.0
         window = {"window_s": width_s, "window_std_s": max(self.window_std_s or 0.0, WIDTH_STD_SHARE * width_s)} if width_s else {}
@@ -118,10 +116,10 @@ def catalogue() -> tuple[PublishedSensor, ...]:
 
 
 def find_sensor(board: str, driver: str = "", field: str = "") -> PublishedSensor | None:
-    """The published sensor of a board, by name; that of its generation where it has none of its own; None where that has none.
+    """The published sensor of a board, by name; else that of its generation; else None.
 
-    `driver` is a version or an era, "" for the newest era that is known; `field` a name of NVML's or nvidia-smi's, another
-    name for the one that averages least.
+    `driver` is a version or an era, "" for the newest known era; `field` is a name of NVML or nvidia-smi; any other
+    name selects the field that averages least.
     """
     named = [sensor for sensor in catalogue() if sensor.names(board)]
     bare = field_name(field)
@@ -134,15 +132,15 @@ def find_sensor(board: str, driver: str = "", field: str = "") -> PublishedSenso
 
 
 def is_file_name(text: str) -> bool:
-    """Whether what `--sensor` names is a file rather than an entry of the catalogue."""
+    """Whether the value of `--sensor` names a file rather than an entry of the catalogue."""
     return text.endswith(".json") or "/" in text or Path(text).is_file()
 
 
 def given_sensor(text: str, gpu_uuid: str = "", driver: str = "", field: str = "", board: str = "") -> SensorCalibration:
     """The calibration that `--sensor` names: a file, or an entry NAME[@DRIVER][:FIELD] of the catalogue.
 
-    `gpu_uuid`, `driver`, `field` and `board`, its name, are those of the board that is measured; of a recording they may not
-    be known, and a file then need not be that board's.  Raises SensorError for a file that cannot be used or is another board's,
+    `gpu_uuid`, `driver`, `field` and `board`, its name, belong to the measured board; for a recording they may be unknown, and
+    then a file may belong to any board.  Raises SensorError for a file that cannot be used or is another board's,
     for an unknown name, and where nothing is published for that driver and field.
     """
     if is_file_name(text):
@@ -171,14 +169,14 @@ def not_characterised(calibration: SensorCalibration) -> str:
 
 
 def check_board(calibration: SensorCalibration, board: str, where: str) -> None:
-    """Raises SensorError where a log names another board than the calibration, both by UUID; gain and offset are a card's own."""
+    """Raises SensorError if a log and the calibration name different boards, by UUID; gain and offset differ between cards."""
     named, known = board.strip().lower(), calibration.gpu_uuid.strip().lower()
     if named.startswith(UUID_MARK) and known.startswith(UUID_MARK) and named != known:
         raise SensorError(f"{where}: readings of board {board}, the sensor is that of board {calibration.gpu_uuid}; characterise this one")
 
 
 def field_doubt(calibration: SensorCalibration, column: str) -> str:
-    """The warning for a log's column that is not the characterised field; "" where it is, or where that is not known."""
+    """The warning for a log's column other than the characterised field; "" if it is that field or the field is unknown."""
     known = COLUMN_OF_FIELD.get(calibration.field, calibration.field)
     if known not in POWER_COLUMNS or column not in POWER_COLUMNS or known == column:
         return ""
@@ -189,7 +187,7 @@ def field_doubt(calibration: SensorCalibration, column: str) -> str:
 
 
 def compared(calibration: SensorCalibration, board: str) -> str:
-    """What is published beside what was found, in one line; empty where nothing is."""
+    """Published figures beside the measured ones, in one line; empty if nothing is published."""
     found = find_sensor(board, calibration.driver, calibration.field)
     if found is None:
         return ""
@@ -203,16 +201,17 @@ def compared(calibration: SensorCalibration, board: str) -> str:
 
 
 def field_name(text: str) -> str:
-    """NVML's name of a field, from that or nvidia-smi's; "" for another text."""
+    """NVML's name of a field, from NVML's or nvidia-smi's name; "" for another text."""
     return next((name for name, column in COLUMN_OF_FIELD.items() if text in (name, column)), "")
 
 
 def era_of(driver: str) -> str:
-    """The era of a driver, by its full version; an era is its own, and a driver without a number is new."""
+    """The era of a driver, by its full version; an era returns itself, and a driver without a number is new."""
     if driver in ERAS:
         return driver
     version = tuple(int(part) for part in re.findall(r"\d+", driver)[:2])
-    if not version or version >= (531,) or NEW_FIELDS <= version < (526,):
+    # First release of branch 525 with the newer fields, of 30 March 2023; release 530 is older.
+    if not version or version >= (531,) or (525, 105) <= version < (526,):
         return "post-530"
     return "530" if version[0] == 530 else "pre-530"
 

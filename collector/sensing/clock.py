@@ -1,8 +1,8 @@
 """The update clock of a polled sensor: period, phase, jitter and wander from readings that repeat until the next update.
 
-Each change of the polled value brackets one update; each run of equal values shows that no update was seen there.  Both are
+Each change of the polled value brackets one update; a run of equal values shows that no update was seen in it.  Both are
 evidence for a clock of period T, phase, jitter and a share of updates without a change, so that neither the polls nor a fraction
-of T can pose as the clock (sensor-method.md 1.2).  A banded smoother then follows the phase over the record.  Times in seconds.
+of T can be mistaken for the clock (sensor-method.md 1.2).  A banded smoother then follows the phase over the record.  Times in seconds.
 """
 
 from dataclasses import dataclass
@@ -18,28 +18,23 @@ SHORTEST_S: Final = 0.008
 LONGEST_S: Final = 0.6
 """Periods between these are searched [s]; published ones are 15 to 101 ms."""
 FIRST_CHANGES: Final = (25, 260)
-"""The search looks at the first seconds, with so many changes at least and at most."""
+"""Least and greatest number of changes in the first seconds, which the search uses."""
 MIN_CHANGES: Final = 8
-PERIODIC_LEAD: Final = 0.4
-"""Log-likelihood per change by which a clock leads changes at random times: simulated clocks lead by 0.7 and more, changes without one by
-0.1 at most."""
-FOLLOWED: Final = 0.2
-"""Updates that go unseen at random leave changes in successive updates; a clock that has fewer than this share of them is a fraction of
-distances of two lengths, unless readings keep to few values."""
 COMB_S: Final = 5e-4
 SLOW_POLL, MISCOUNTED = 0.5, 0.02
-"""Polls farther apart than this share of the period miscount updates that keep no grid, by up to this share (sensor-method.md 2.1)."""
+"""Polls farther apart than this share of the period miscount updates without a grid, by up to this share (sensor-method.md 2.1)."""
 JITTERS_S: Final = (5e-5, 2e-4, 4e-4, 8e-4, 1.6e-3, 3.2e-3)
-SEARCHED_WALKS_S: Final = (1e-5, 3e-4, 1.2e-3)
 WALKS_S: Final = (1e-6, 1e-5, 3e-5, 1e-4, 3e-4, 6e-4, 1.2e-3)
 """Jitters of an update and walks of the phase per update that the smoother compares."""
 FREE_WALK_SHARE: Final = 0.015
 """A phase that walks by more than this share of the period per update keeps no grid."""
 WANDER, WANDER_S = 3.5e-4, 20.0
-"""A record of up to this length cannot tell a card's period better than this share of it: clocks wander over 30 to 100 s.  20 s of the
-recorded A100 are 7e-4 off the period of its 200 s."""
+"""A record of up to this length cannot determine a card's period better than this share of it: clocks wander over 30 to 100 s.
+
+Stretches of 20 s of the recorded A100 deviate by 7e-4 from the period of its 200 s.
+"""
 HOLE_S, HOLE_POLLS = 1.0, 50.0
-"""Polls farther apart than this (and so many polls) separate stretches; the clock comes from the longest one."""
+"""Polls farther apart than this (and than this many polls) separate stretches; the clock comes from the longest one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +51,7 @@ class UpdateClock:
     """Mean period over the record with its standard error, jitter of an update [s].
 
     The card's own period lies within `card_period_68_s` of it in 68 of 100 cases, within `card_period_95_s` in 95: a short record
-    does not tell slow wander from another period.  `n_updates` counts the updates that polls could see; `poll_s`
+    cannot separate slow wander from another period.  `n_updates` counts the updates that polls could see; `poll_s`
     is the median distance of two polls.  `rigid`: the updates keep to a grid.
     """
 
@@ -113,7 +108,7 @@ def fit_update_clock(time_s: Array, value: Array) -> tuple[UpdateClock, Updates]
     hole = max(HOLE_S, HOLE_POLLS * poll)
     stretch = np.concatenate([[0], np.cumsum(np.diff(time_s) > hole)])
     at = np.flatnonzero(np.diff(value) != 0.0) + 1
-    at = at[stretch[at] == stretch[at - 1]]  # a change over a hole says nothing of its time
+    at = at[stretch[at] == stretch[at - 1]]  # a change across a hole does not determine its time
     changes = _Changes(low=time_s[at - 1], high=time_s[at], value=value[at])
     if len(changes) < MIN_CHANGES:
         raise SensorError(
@@ -146,20 +141,21 @@ def fit_update_clock(time_s: Array, value: Array) -> tuple[UpdateClock, Updates]
 
 
 def _visible(time_s: Array, updates: Updates) -> int:
-    """Number of ticks, from the first change to the one before the last, that a poll followed before the next tick."""
+    """Number of ticks, from the first change to the one before the last, with a poll before the next tick."""
     within = time_s[(time_s >= updates.time_s[0]) & (time_s < updates.time_s[-1])]
     return len(np.unique(np.floor(np.interp(within, updates.time_s, updates.number))))
 
 
 def _searched(changes: _Changes, poll: float) -> float:
-    """The period of the likeliest clock of the first changes.  Raises SensorError where chance explains them about as well."""
+    """The period of the likeliest clock of the first changes.  Raises SensorError if random changes are about as likely."""
     least = min(FIRST_CHANGES[0], len(changes))
     few = int(np.clip(np.searchsorted(changes.low, changes.low[0] + 5.0), least, min(FIRST_CHANGES[1], len(changes))))
     first = changes.part(0, few)
     tried = _candidates(changes, few)
     tried = tried[np.abs(tried / poll - 1.0) > 0.03]
     lead, found = max((_lead(first, period) for period in tried.tolist()), default=(0.0, 0.0))
-    if lead < PERIODIC_LEAD:
+    # In log-likelihood per change simulated clocks lead changes at random times by at least 0.7, changes without a clock by at most 0.1.
+    if lead < 0.4:
         apart = float(np.median(np.diff(changes.middle))) * 1e3
         raise SensorError(
             f"{len(changes)} changes of the reading show no update clock, they come {apart:.3g} ms apart: chance explains their times "
@@ -169,14 +165,16 @@ def _searched(changes: _Changes, poll: float) -> float:
 
 
 def _lead(changes: _Changes, period: float) -> tuple[float, float]:
-    """Log-likelihood per change of a clock whose phase walks over that of changes at random times at their mean rate; its period."""
+    """Lead of a clock with a walking phase over changes at random times at their mean rate, in log-likelihood per change; its period."""
     tick = _counted(changes, period)
     due, seen = float(tick[-1] - tick[0]) + 1.0, float(len(changes))
     shown = min(seen / due, 1.0 - 0.5 / due)
-    if np.mean(np.diff(tick) == 1.0) < FOLLOWED * shown and len(np.unique(changes.value)) > 0.5 * seen:
+    # Least share of changes that must follow in successive updates.  Updates that are missed at random leave such changes.  A clock with
+    # fewer is a fraction of distances of two lengths, unless the readings take few values.
+    if np.mean(np.diff(tick) == 1.0) < 0.2 * shown and len(np.unique(changes.value)) > 0.5 * seen:
         return 0.0, period
     noise = (changes.high - changes.low) ** 2 / 12.0 + 1e-12
-    walked, slope = max(_walked(changes.middle, tick, noise, walk * walk, period)[:2] for walk in SEARCHED_WALKS_S)
+    walked, slope = max(_walked(changes.middle, tick, noise, walk * walk, period)[:2] for walk in (1e-5, 3e-4, 1.2e-3))
     told = walked - 0.5 * seen * np.log(2.0 * np.pi) + seen * np.log(shown) + (due - seen) * np.log(1.0 - shown)
     rate = seen / max(float(changes.high[-1] - changes.low[0]), 1e-9)
     return float(told / seen - np.log(rate) + 1.0), period + slope
@@ -222,7 +220,7 @@ def _tracked(changes: _Changes, period: float, poll: float) -> _Track:
 
 
 def _counted(changes: _Changes, period: float) -> Array:
-    """The tick of every change (n,); the phase follows by how far the tick lies outside its bracket."""
+    """The tick of every change (n,); the phase is corrected by the distance of the tick from its bracket."""
     tick, last, phase = np.empty(len(changes)), -1e18, 0.5 * float(changes.low[0] + changes.high[0])
     for i, (low, high) in enumerate(zip(changes.low.tolist(), changes.high.tolist(), strict=True)):
         here = max(float(round((0.5 * (low + high) - phase) / period)), last + 1.0)
@@ -256,7 +254,7 @@ def _walked(middle: Array, tick: Array, noise: Array, walk: float, period: float
 
 
 def _in_all_stretches(changes: _Changes, cuts: IntArray, longest: int, track: _Track) -> Updates:
-    """The updates of every stretch: in the others the clock's period holds, and its phase is found anew."""
+    """The updates of every stretch: the other stretches keep the clock's period, and their phases are fitted anew."""
     times, ticks = [], []
     origin = float(track.time[0] - track.tick[0] * track.period)
     for index in range(len(cuts) - 1):
@@ -276,9 +274,9 @@ def _in_all_stretches(changes: _Changes, cuts: IntArray, longest: int, track: _T
 
 
 def held_updates(time_s: Array, value: Array, period_s: float) -> Updates:
-    """Updates in a short stretch of polls (n,) where the period is known; updates that repeat their value count as well.
+    """Updates in a short stretch of polls (n,) with a known period; updates that repeat their value count as well.
 
-    Changes divide the stretch; each part holds as many updates as periods fit in (rounded), a part between two changes at least one.
+    Changes divide the stretch; each part holds the rounded number of periods that fit in it, a part between two changes at least one.
     """
     finite = np.isfinite(value)
     time_s, value = time_s[finite], value[finite]

@@ -1,13 +1,13 @@
 """A recording corrected: power over time and energy, each with its uncertainty, and the naive value beside it.
 
-With the load's stamps the readings are regressed on the load.  Without them the averaging is taken out: exactly where averages tile
-time, as an estimate where the sensor looks away between its updates.
+With the load's stamps the readings are regressed on the load.  Without them the readings are deconvolved: exactly where averages tile
+time, as an estimate where the sensor does not see the time between its averages.
 """
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.quantities import Array
 
 LONGEST_LOAD_S, MOST_REST_S = 400.0, 300.0
-"""Longest load, and longest rest before and after it, that is regressed on: the model has one drift, and memory is bounded."""
+"""Longest load of a regression, and longest rest before and after it [s]: the model has one drift, and memory is bounded."""
 REGRESSION, DECONVOLUTION, ESTIMATE = "regression on the load", "deconvolution", "estimate between updates"
 UNSEEN: Final = (
     "the sensor averages over {width:.3g} ms of every {period:.3g} ms and sees nothing of the rest: a load that repeats near that period "
@@ -67,8 +67,8 @@ class EnergySpan:
 class CorrectedRecording:
     """Power between neighbouring times of `edge_s` (n + 1,), `power_w` ± `power_std_w` (n,), and energies.
 
-    `span` is the load's, first start to last end, or all of the recording where there is no load; `whole` the recording.
-    `repeated` is None without a load, `profile` where none was asked for; `resolution_s` is that of the trace.
+    `span` covers the load, first start to last end, or all of the recording without a load; `whole` covers the recording.
+    `repeated` is None without a load, `profile` if not requested; `resolution_s` belongs to the trace.
     """
 
     method: str
@@ -85,7 +85,7 @@ class CorrectedRecording:
     profile: Profile | None
     notes: Mapping[str, str]
 
-    def document(self, origin_s: float = 0.0) -> dict[str, Any]:
+    def document(self, origin_s: float = 0.0) -> dict[str, object]:
         """Plain data for JSON, times counted from `origin_s`; unknown values are null."""
         return {
             **self.span.document(origin_s),
@@ -102,7 +102,7 @@ class CorrectedRecording:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Readings:
-    """Polls that are power, their updates, and the sensor's possible responses."""
+    """Polls of possible power, their updates, and the sensor's possible responses."""
 
     time_s: Array
     power_w: Array
@@ -111,9 +111,9 @@ class _Readings:
     possible: PossibleResponses
 
     def integrated(self, begin: float, end: float, more_std_j: float = 0.0) -> tuple[Deconvolved, SensorResponse, EnergySpan]:
-        """The averaging taken out between two times by the likeliest response, that response, and the energy over all of them.
+        """Deconvolved power between two times by the likeliest response, that response, and the energy over all responses.
 
-        `more_std_j` is an error of the energy that the parts do not hold.
+        `more_std_j` is an error of the energy that the parts do not include.
         """
         noise, updates = self.calibration.reading_noise_w, self.updates
         parts = [
@@ -133,8 +133,8 @@ def correct_recording(
 ) -> CorrectedRecording:
     """Correct polls at `time_s` (n,), ascending [s], with readings `power_w` (n,), repeats included.
 
-    `fold` adds the profile within an execution, which needs a load.  Raises SensorError for a recording that tells nothing, and for a
-    load that it does not hold.
+    `fold` adds the profile within an execution, which needs a load.  Raises SensorError for a recording without enough information,
+    and for a load outside it.
     """
     sane = possible_power(power_w) & np.isfinite(time_s)
     notes = {} if np.all(sane) else {"readings": f"{np.count_nonzero(~sane)} of {len(sane)} readings are no power and were left out"}
@@ -170,9 +170,9 @@ def correct_recording(
 
 
 def _held_by(load: LoadStamps, time_s: Array) -> tuple[LoadStamps, dict[str, str]]:
-    """The executions that lie wholly within the recording, with a note on those left out.
+    """The executions that lie wholly within the recording, with a note on the others.
 
-    Raises SensorError where there are none, or they span too long.
+    Raises SensorError if no execution does, or they span too long.
     """
     inside = np.flatnonzero((load.start_s >= time_s[:1].sum()) & (load.end_s <= time_s[-1:].sum()))
     if not len(inside):
@@ -247,7 +247,7 @@ def _execution_document(found: RepeatedEnergy) -> dict[str, float | None]:
     }
 
 
-def _profile_document(profile: Profile) -> dict[str, Any]:
+def _profile_document(profile: Profile) -> dict[str, object]:
     """A profile as plain data."""
     columns = {"place_s": profile.place_s, "power_w": profile.power_w, "power_std_w": profile.std_w, "resolution_s": profile.resolution_s}
     return {

@@ -1,6 +1,6 @@
-"""Energy of an execution and of a launch by the board's counter: a second answer, independent of the readings' timing.
+"""Energy of an execution and of a launch by the board's counter: a second result, independent of the readings' timing.
 
-A counter moves in steps.  Two of its own edges are used, each known to within a poll or an update, whichever is shorter.
+A counter moves in steps.  The estimate uses two of these steps; each is known to within a poll or an update, whichever is shorter.
 """
 
 import math
@@ -20,7 +20,7 @@ ABSURD_LIMIT_FACTOR: Final = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CounterEstimate:
-    """Energy of an execution by the counter [J], nan with the reason under `doubt` where it has none; gain and offset not taken out."""
+    """Energy of an execution by the counter [J], nan with the reason under `doubt`; gain and offset not corrected."""
 
     energy_j: float
     energy_std_j: float
@@ -36,10 +36,10 @@ def counter_estimate(
     period_s: float,
     power_limit_w: float,
 ) -> CounterEstimate:
-    """Energy of an execution from polls of the counter during a load, the first `discard_s` left out.
+    """Energy of an execution from polls of the counter during a load, without the first `discard_s`.
 
-    `lag_s` is the age of what the counter has counted when it moves, `rest_w` the reading at rest (for pauses), `period_s` the period of
-    the board's updates: each edge lies at most that long before it is seen.
+    `lag_s` is the age of the counted energy when the counter moves, `rest_w` the reading at rest (for pauses), `period_s` the period of
+    the board's updates: each step occurs at most one period before a poll shows it.
     """
 
     def none(doubt: str) -> CounterEstimate:
@@ -74,13 +74,9 @@ def counter_estimate(
     return CounterEstimate(energy_j=active_w * duration, energy_std_j=std * duration, doubt="")
 
 
-COUNTER_TOLERANCE: Final = 0.06
-"""Share by which counter and readings may differ: rise of the board and the counter's own updates."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CounterEnergy:
-    """Energy of one launch by the counter [J], nan where it has none; whether it is possible, and agrees with the readings."""
+    """Energy of one launch by the counter [J], nan without one; whether it is possible, and agrees with the readings."""
 
     energy_j: float
     absurd: bool
@@ -88,7 +84,7 @@ class CounterEnergy:
 
 
 def launch_energy(power_w: float, power_std_w: float, latency_s: float, latency_std_s: float) -> tuple[float, float]:
-    """Energy of a launch and its standard error [J]: power times latency, gaps between launches included in both.
+    """Energy of a launch and its standard error [J]: power times latency, both including gaps between launches.
 
     Power and latency come from different instruments: their errors are independent.
     """
@@ -121,5 +117,6 @@ def counter_energy(
         return CounterEnergy(energy_j=math.nan, absurd=True, disagrees=False)
     expected = raw_power_w * duration_s
     ends = 2.0 * update_period_s * abs(raw_power_w - rest_power_w if math.isfinite(rest_power_w) else raw_power_w)
-    disagrees = math.isfinite(expected) and abs(energy - expected) > COUNTER_TOLERANCE * expected + ends
+    # Largest relative difference between counter and readings: it allows for rise of the board and the counter's own updates.
+    disagrees = math.isfinite(expected) and abs(energy - expected) > 0.06 * expected + ends
     return CounterEnergy(energy_j=energy / launches, absurd=False, disagrees=disagrees)

@@ -1,4 +1,4 @@
-"""The response that the evidence names: boxcar, low-pass, trailing mean, none; or undetermined, with the reason and a remedy.
+"""The response that the evidence supports: boxcar, low-pass, trailing mean, none; or undetermined, with the reason and a remedy.
 
 Source of the rules: sensor-method.md 1.6.
 """
@@ -14,30 +14,36 @@ from collector.sensing.regression import DELAY_S, Fit, Problem
 from estimator.vocabulary.quantities import Array, BoolArray
 
 LEAD: Final = 8.0
-"""Log-likelihood by which the best kernel must lead the next."""
+"""Least lead of the best response over the next, in log-likelihood."""
 SAME_SIGN, SAME_SIGN_POINT, SAME_SIGN_NARROW = 1.6, 2.0, 3.0
-"""The lead over blocks of the record as a multiple of its scatter: one informative block gives 1, two give 1.41, so that a lone step
-never claims.  The higher ones hold where no averaging is among the two kernels, and for widths below NARROW_S."""
+"""Least lead over blocks of the record, as a multiple of its scatter.
+
+One informative block gives 1, two give 1.41, so that a single step never decides.  The higher values apply if one of the two
+responses is a point, and for widths below NARROW_S.
+"""
 EXPLAINED: Final = 0.8
 HOLE, METER_LEAD = 0.15, 40.0
-"""Largest part of the load's period in which no update may fall; a meter knows the power in it, and tells the kernel with this lead."""
+"""Largest part of the load's period without updates; a meter gives the power there, and then this lead decides in any case."""
 EDGES, EDGE_LEAD, EDGE_REACH, EDGE_WIDTH = 8, 5.0, 1.5, 0.5
-"""Fewer edges tell a kernel only with a meter, which leads at each of them alone, within so many widths, and whose width is at least this
-share of the period: of narrower ones most edges fall between two averagings."""
+"""Fewer edges than this determine a response only with a meter.
+
+The best response must lead at each edge alone, within this many widths.  Its width must be at least this share of the period: with narrower
+ones most edges fall between two averagings.
+"""
 NARROW_S: Final = 3e-3
 POINT_SHARE, POINT_EXPLAINED, POINT_LEAD = 0.05, 0.9, 6.0
-"""No averaging: widths up to this share of the period fit, a point explains this much and is not behind by more than this."""
+"""Rules for no averaging: widths up to this share of the period fit, a point explains this much and is behind by at most this."""
 TRAILING_S, TRAILING_PERIODS, RAMP_UPDATES = 0.5, 2.5, 8
-"""A boxcar of more than this, and of so many periods, is a trailing mean; one step shows it, where so many updates lie on its ramps."""
+"""A boxcar longer than this, and than this many periods, is a trailing mean; one step determines it with this many updates on its ramps."""
 METER_SAMPLES: Final = 5.0
-"""Samples of a meter within the narrowest averaging that it determines."""
+"""Least number of meter samples within an averaging that the meter determines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """`kind` of averaging with the fit that it stands on; where undetermined, `reason` and `remedy`.  `fits`: all, likeliest first.
+    """`kind` of averaging with its fit; where undetermined, `reason` and `remedy`.  `fits`: all, likeliest first.
 
-    `locked`: most of the load's period is never seen, so that the readings show one phase of it.
+    `locked`: updates never fall in most of the load's period, so that the readings show one phase of it.
     """
 
     kind: str
@@ -49,7 +55,7 @@ class Decision:
 
 
 def decided(problem: Problem, fits: tuple[Fit, ...], clock: UpdateClock, load: LoadStamps | None, spacing_s: float) -> Decision:
-    """The decision between fits of all kernels; `spacing_s` is that of the meter's samples, 0 without one."""
+    """The decision between fits of all responses; `spacing_s` is that of the meter's samples, 0 without one."""
     ranked = tuple(sorted(fits, key=lambda fit: -fit.evidence))
     best, period_s = ranked[0], clock.period_s
     trailing = best.kernel == "boxcar" and best.width_s > max(TRAILING_S, TRAILING_PERIODS * period_s)
@@ -80,7 +86,7 @@ def decided(problem: Problem, fits: tuple[Fit, ...], clock: UpdateClock, load: L
 
 
 def _blind(best: Fit, clock: UpdateClock, spacing_s: float) -> tuple[str, str] | None:
-    """Why the record cannot tell any kernel, with a remedy; None where it might."""
+    """Reason why the record cannot determine any response, with a remedy; None if it may."""
     on_one_time_base = "give readings, load and reference on one time base, in seconds, and run nothing else on the board"
     if best.explained < EXPLAINED:
         return f"the best kernel explains {max(best.explained, 0.0):.0%} of the variance", on_one_time_base
@@ -100,7 +106,7 @@ def _blind(best: Fit, clock: UpdateClock, spacing_s: float) -> tuple[str, str] |
 
 
 def _lead(ranked: tuple[Fit, ...]) -> tuple[float, float]:
-    """Lead of the best over the next kernel, counted for independent readings, and its blocks' agreement in standard deviations."""
+    """Lead of the best over the next response, counted for independent readings, and its blocks' agreement in standard deviations."""
     best, second = ranked[0], ranked[1]
     lead = best.each - second.each
     correlation = float(np.corrcoef(lead[1:], lead[:-1])[0, 1]) if np.std(lead) > 0.0 else 0.0
@@ -111,7 +117,7 @@ def _lead(ranked: tuple[Fit, ...]) -> tuple[float, float]:
 
 
 def _doubt(ranked: tuple[Fit, ...], widest_s: float, *, at_edges: bool) -> str:
-    """Why the leading kernel cannot be named; "" where it can.  One that leads `at_edges` needs no agreement of blocks."""
+    """Reason why the leading response is not certain; "" if it is.  One that leads `at_edges` needs no agreement of blocks."""
     best, second, third = ranked
     ahead, agreed = _lead(ranked)
     if best.kernel == "none":
@@ -128,7 +134,7 @@ def _doubt(ranked: tuple[Fit, ...], widest_s: float, *, at_edges: bool) -> str:
 
 
 def _leads_at_edges(problem: Problem, ranked: tuple[Fit, ...], load: LoadStamps | None, period_s: float) -> bool:
-    """Whether the best kernel leads, by readings on its ramp, at every edge alone that any update saw, and there are two or more."""
+    """Whether the best response leads, by readings on its ramp, at each single edge that an update saw; at least two edges are needed."""
     best, second = ranked[0], ranked[1]
     if load is None or best.width_s < EDGE_WIDTH * period_s:
         return False
@@ -160,7 +166,7 @@ def phase_hole(end_s: Array, load: LoadStamps) -> float:
 
 
 def informative_ratio(best: Fit, period_s: float) -> float:
-    """Period of the square wave that would tell the leading kernels apart, in update periods (sensor-method.md 3)."""
+    """Period of the square wave that separates the leading responses, in update periods (sensor-method.md 3)."""
     share = best.width_s / period_s
     if best.kernel == "low-pass":
         return 1.27 if share < 0.3 else 4.7 if share < 2.0 else 12.0
@@ -168,6 +174,6 @@ def informative_ratio(best: Fit, period_s: float) -> float:
 
 
 def informative(best: Fit, period_s: float) -> str:
-    """The run that would tell the leading kernels apart."""
+    """The run that separates the leading responses."""
     ratio = informative_ratio(best, period_s)
     return f"run a square wave of {ratio * period_s * 1e3:.0f} ms ({ratio:g} update periods), cycles varied by 1 to 2 %, for 10 s"

@@ -1,7 +1,7 @@
-"""Power over time from readings alone: the response known, the power a random walk in short steps whose size the evidence sets.
+"""Power over time from readings alone: the response is known, the power is a random walk in short steps, with a size set by the evidence.
 
-Where averages tile time the answer is well determined; where the sensor looks away between updates, what it missed is as uncertain as
-the walk, and the stated errors say so.
+Where averages tile time the result is well determined; where the sensor does not see the time between updates, the unseen power is as
+uncertain as the walk, and the stated errors include this.
 """
 
 import math
@@ -17,12 +17,12 @@ from collector.sensing.response import SensorResponse
 from estimator.vocabulary.quantities import Array
 
 WALKS: Final = (0.02, 0.05, 0.11, 0.25, 0.57, 1.3, 3.0)
-"""Standard deviations of the walk over an update period that are tried, as shares of the readings' spread."""
+"""Tried standard deviations of the walk over an update period, as shares of the readings' spread."""
 LEAST_SPREAD_W, DEFAULT_NOISE_W = 0.1, 0.5
 WELL_POSED_SHARE: Final = 0.9
 """Averages tile time where the window is at least this share of the update period."""
 UNSEEN_SHARE: Final = 0.05
-"""Energy that a load repeating near the update period may hide from a sensor that looks away: 5.2 % on the recorded A100."""
+"""Share of energy that a load repeating near the update period may hide from a sensor with gaps: 5.2 % on the recorded A100."""
 CHUNK: Final = 240
 
 
@@ -30,8 +30,8 @@ CHUNK: Final = 240
 class Deconvolved:
     """Power in the sensor's domain: means between neighbouring times of `edge_s` (n + 1,), `power_w` ± `std_w` (n,).
 
-    `resolution_s` is the time for which there is one independent value, `energy_j` ± `energy_std_j` the integral over the span asked
-    for; `well_posed`: the averages tile time.  `evidence` is the log probability of the readings.
+    `resolution_s` is the time per independent value, `energy_j` ± `energy_std_j` the integral over the requested
+    span; `well_posed`: the averages tile time.  `evidence` is the log probability of the readings.
     """
 
     edge_s: Array
@@ -97,10 +97,10 @@ def deconvolve(
 
 
 def unread_std_j(time_s: Array, value: Array, response: SensorResponse, period_s: float, begin_s: float, end_s: float) -> float:
-    """Standard error of an energy by what was drawn while no update saw the board: in holes of the polls and after the last update [J].
+    """Standard error of an energy from power that no update saw: in holes of the polls and after the last update [J].
 
-    In a hole the power may have been any of those that were read, each as likely; after the last update, and before the first, as far as
-    the load is likely to change so soon.
+    In a hole the power may be any of the readings' values, each as likely; the same holds after the last update, and before the first,
+    for the time in which the load is likely to change.
     """
     until, low, high = time_s - response.delay_s, float(value.min()), float(value.max())
     if high <= low:
@@ -117,12 +117,12 @@ def unread_std_j(time_s: Array, value: Array, response: SensorResponse, period_s
 
 
 def _uniform_w2(estimate_w: Array, low_w: float, high_w: float) -> Array:
-    """Mean square distance of powers between two bounds, each as likely, from estimates (n,) [W²]."""
+    """Mean square distance of powers between two equally likely bounds from estimates (n,) [W²]."""
     return np.asarray(((high_w - estimate_w) ** 3 + (estimate_w - low_w) ** 3) / (3.0 * (high_w - low_w)))
 
 
 def _means(value: Array, together: int) -> Array:
-    """Means over so many neighbours; the last ones may be fewer."""
+    """Means over this many neighbours; the last mean may cover fewer."""
     if together == 1:
         return value
     start = np.arange(0, len(value), together)
@@ -130,7 +130,7 @@ def _means(value: Array, together: int) -> Array:
 
 
 def _weights(end_s: Array, response: SensorResponse, edge_s: Array) -> csr_array:
-    """Shares of readings whose averaging ends at `end_s` (n,) that lie between edges, shape (n, bins); rows add up to 1."""
+    """Shares of readings, with averaging ends `end_s` (n,), that lie between edges, shape (n, bins); rows add up to 1."""
     step, count = float(edge_s[1] - edge_s[0]), len(edge_s) - 1
     wide = int(np.ceil((response.reach_s - response.delay_s) / step)) + 1
     last = np.clip(((end_s - edge_s[0]) / step).astype(np.int64), 0, count - 1)
@@ -160,7 +160,7 @@ def _banded(weight: csr_array) -> Array:
 
 
 def _with_walk(data: Array, walk_w: float, anchor: float) -> Array:
-    """The normal matrix with a random walk of steps of `walk_w` and a weak hold on the level, banded."""
+    """The normal matrix with a random walk of steps of `walk_w` and a weak prior on the level, banded."""
     band = data.copy()
     link = 1.0 / walk_w**2
     band[0, :-1] += link
@@ -185,7 +185,7 @@ def _diagonals(band: Array, data: Array) -> tuple[Array, float]:
 
 
 def _dense(band: Array) -> Array:
-    """A lower banded matrix, whole."""
+    """A lower banded matrix in full form."""
     count = band.shape[1]
     whole = np.diag(band[0])
     for k in range(1, min(band.shape[0], count)):

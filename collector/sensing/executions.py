@@ -1,9 +1,9 @@
 """Power of a repeated execution: the response known, the levels unknown.
 
-The power is a sum of parts: rest, the execution's own levels bin by bin, late parts and creep, a drift through the run, what the
-first millisecond after a pause and after an end departs by, and what lingers in pauses.  Each part knows what a sensor shows of it
-and what it draws, so that the readings' columns and the energies' rows come from one list.  All is linear but the size of the
-profile and the noise: the answer is averaged over sizes by evidence, and its error holds what the readings could not see.
+The power is a sum of parts: rest, the execution's own levels bin by bin, delayed parts and creep, a drift through the run, the
+deviation in the first millisecond after a pause and after an end, and power that remains in pauses.  Each part gives its column
+of readings and its energy, so that the readings' columns and the energies' rows come from one list.  The model is linear except for
+the size of the profile and the noise: the result is averaged over sizes by evidence, and its error includes the unseen power.
 """
 
 from collections.abc import Callable
@@ -19,25 +19,19 @@ from collector.sensing.response import SensorResponse, drawn_in_bins, run_shares
 from estimator.vocabulary.quantities import Array, BoolArray
 
 SIZES: Final = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
-"""Sizes of the profile within an execution that are tried, as shares of the load's power."""
+"""Tried sizes of the profile within an execution, as shares of the load's power."""
 SIZE, SIZE_LN_STD = 0.1, 1.2
-"""Their prior: kernels are flat within some per cent, iterations of a model vary by tens of per cent."""
-LATE_SHARES: Final = (0.15, 0.15, 0.15, 0.1)
-"""Prior standard deviations of boost, late pole, late poles and creep, as shares of the load's power (sensor.md 3.2)."""
+"""Prior of these sizes: kernels are flat within some per cent, iterations of a model vary by tens of per cent."""
 DRIFT_SHARE: Final = 0.05
 EDGE_S, EDGE_STD_S = 1e-3, 5e-4
-"""Power that differs at starts after a pause and at ends before one, and the error of its time: lag 0.2 to 0.45 ms, rise at once or
-in a millisecond (published recordings)."""
-EDGE_LEFT_S: Final = 1.2e-4
-"""Remaining error of both together, times the load's power, from simulated boards of any rise."""
+"""Duration of the deviating power at starts after a pause and at ends before one, and the error of its time [s].
+
+Lag 0.2 to 0.45 ms, rise immediate or in a millisecond (published recordings).
+"""
 LINGER_S, LINGER_SHARE = 0.5, 0.05
-"""Power that lingers in a pause, for so long: 5 to 20 % of the step (published recordings)."""
-PAUSE_SHARE: Final = 0.01
-"""How well the parts describe power in pauses, as a share of the load's power."""
+"""Duration and share of power that remains in a pause: 5 to 20 % of the step (published recordings)."""
 FEW_CYCLES: Final = 3.0
-"""A window of no more cycles of execution and pause sees pauses with a good part of itself, one of many with its ends alone."""
-SHAPE_SHARE: Final = 5e-4
-"""Error of the parts' form, as a share of the energy: the scatter of simulated runs whose own errors are far smaller."""
+"""A window of at most this many cycles of execution and pause resolves pauses with much of its length, a longer one only with its ends."""
 FREEDOM, NOISE_FREEDOM = 4.0, 4.0
 DEFAULT_NOISE_W, LEAST_NOISE_W = 0.5, 1e-3
 DEFAULT_JITTER_S: Final = 3e-4
@@ -53,7 +47,7 @@ ENERGIES: Final = 2
 class FitSettings:
     """`bins` of an execution (1: no profile); executions and readings in the first `discard_s` are left out.
 
-    `noise_w` as the calibration has it, None where unknown; with `any_size` a large profile is as likely as one of SIZE.
+    `noise_w` from the calibration, None where unknown; with `any_size` a large profile is as likely as one of SIZE.
     """
 
     bins: int
@@ -65,11 +59,11 @@ class FitSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionFit:
-    """The fit in the sensor's domain, gain and offset not taken out.
+    """The fit in the sensor's domain, gain and offset not corrected.
 
     `energy_j` is that of a mean kept execution, `total_j` that from the first kept start to the last end.  `profile_w` (bins,) is the
     power by place, smeared over `profile_resolution` bins (inf where unseen), of size `profile_size_w`; `trace_w` the mean power
-    between the edges asked for.  `predicted_w` and `used` (n,) belong to the readings; `evidence` is the log probability of one.
+    between the requested edges.  `predicted_w` and `used` (n,) belong to the readings; `evidence` is the log probability of one.
     """
 
     energy_j: float
@@ -98,7 +92,7 @@ class Part:
 
 
 def _rest() -> Part:
-    """Power that is always there."""
+    """Power that is always present."""
     return Part(lambda _, time_s: np.ones((len(time_s), 1)), lambda time_s: time_s[:, None])
 
 
@@ -156,7 +150,9 @@ def execution_model(load: LoadStamps, bins: int, from_s: float, until_s: float) 
     parts += [_runs(start, np.minimum(start + EDGE_S, load.end_s[after])), _runs(end, np.minimum(end + EDGE_S, following))]
     paused = len(start) > 1
     parts.append(_runs(end[:-1], np.minimum(end[:-1] + LINGER_S, start[1:])) if paused else _runs(end[-1:], end[-1:]))
-    stds = np.array([*LATE_SHARES, DRIFT_SHARE, EDGE_STD_S / EDGE_S, EDGE_STD_S / EDGE_S, LINGER_SHARE])
+    # Prior standard deviations as shares of the load's power; the first four are those of boost, late pole, late poles and creep (sensor.md
+    # 3.2).
+    stds = np.array([0.15, 0.15, 0.15, 0.1, DRIFT_SHARE, EDGE_STD_S / EDGE_S, EDGE_STD_S / EDGE_S, LINGER_SHARE])
     flat = np.concatenate([np.full(1 + bins, 1e3**-2.0 / bins), stds**-2.0])
     profile = np.zeros((len(flat), len(flat)))
     step = np.diff(np.eye(bins), axis=0)
@@ -166,7 +162,7 @@ def execution_model(load: LoadStamps, bins: int, from_s: float, until_s: float) 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Problem:
-    """Design (n, levels) now and SLOPE_S later, readings (n,), questions (q, levels), and what is known of noise and load."""
+    """Design (n, levels) now and SLOPE_S later, readings (n,), questions (q, levels), and knowledge of noise and load."""
 
     model: Model
     design: Array
@@ -203,7 +199,7 @@ def fit_executions(
 ) -> ExecutionFit:
     """Energy and profile of executions from updates at `time_s` (n,), ascending, with readings `value` (n,).
 
-    Between neighbouring times of `trace_edge_s` (t + 1,) the mean power is worked out.  Raises SensorError for too few readings.
+    The fit also gives the mean power between neighbouring times of `trace_edge_s` (t + 1,).  Raises SensorError for too few readings.
     """
     used = _usable(time_s, response, load, settings)
     repeats = used & np.append(False, value[1:] == value[:-1])
@@ -224,7 +220,8 @@ def fit_executions(
     mean = share @ answers
     variance = share @ (np.array([_variance(problem, solution) for solution in solutions]) + (answers - mean) ** 2)
     best = solutions[int(np.argmax(share))]
-    std2 = variance * _student(problem) + (SHAPE_SHARE * mean) ** 2
+    # Error of the parts' form, as a share of the energy: the scatter of simulated runs whose own errors are far smaller.
+    std2 = variance * _student(problem) + (5e-4 * mean) ** 2
     for other in (response.moved(width_s=response.width_std_s), response.moved(delay_s=response.delay_std_s)):
         moved = _solved(replace(problem, design=problem.model.columns(other, time_s[used])), best.size, best.weight)
         std2 += (problem.ask @ (moved.level - best.level)) ** 2
@@ -232,8 +229,10 @@ def fit_executions(
     start, end = load.start_s[kept], load.end_s[kept]
     paused_j = problem.amplitude_w * max(float(end[-1] - start[0] - (end - start).sum()), 0.0)
     std[0] = np.hypot(std[0], LINGER_SHARE * _unresolved(load, response) * paused_j / len(start))
-    std[0] = np.hypot(std[0], EDGE_LEFT_S * problem.amplitude_w * float(paused_j > 0.0))
-    std[1] = np.hypot(std[1], PAUSE_SHARE * paused_j)
+    # Remaining error of both edges together, times the load's power, from simulated boards of any rise.
+    std[0] = np.hypot(std[0], 1.2e-4 * problem.amplitude_w * float(paused_j > 0.0))
+    # Error of the parts' description of power in pauses, as a share of the load's power.
+    std[1] = np.hypot(std[1], 0.01 * paused_j)
     places = slice(ENERGIES, ENERGIES + settings.bins)
     predicted = np.full(len(time_s), np.nan)
     predicted[used] = problem.design @ best.level
@@ -258,9 +257,9 @@ def fit_executions(
 
 
 def expected_energy_std(time_s: Array, response: SensorResponse, load: LoadStamps, settings: FitSettings, amplitude_w: float) -> float:
-    """Standard error that `fit_executions` would state for an execution's energy [J], before anything is run.
+    """Standard error that `fit_executions` would state for an execution's energy [J], before any run.
 
-    Updates are expected at `time_s`, the load's power over rest is `amplitude_w`; inf where too few readings would lie in the load.
+    Updates are expected at `time_s`, the load's power over rest is `amplitude_w`; inf if too few readings would lie in the load.
     """
     used = _usable(time_s, response, load, settings)
     kept = load.start_s >= load.start_s[0] + settings.discard_s
@@ -273,7 +272,7 @@ def expected_energy_std(time_s: Array, response: SensorResponse, load: LoadStamp
 
 
 def _usable(time_s: Array, response: SensorResponse, load: LoadStamps, settings: FitSettings) -> BoolArray:
-    """Readings from a little before the load until it has left the window, those of the discarded rise left out."""
+    """Readings from shortly before the load until it has left the window, without those of the discarded rise."""
     first, last = float(load.start_s[0]), float(load.end_s[-1])
     until = min(last + response.reach_s + TAIL_S, load.known_until_s + response.delay_s)
     inside = (time_s > max(first - BEFORE_S, load.known_from_s + response.reach_s)) & (time_s < until)
@@ -354,7 +353,7 @@ def _weights(problem: _Problem, solution: _Solution) -> Array:
 
 
 def _variance(problem: _Problem, solution: _Solution) -> Array:
-    """Variance of every question (q,): the posterior's; for energies that of the blocks' scores where it is larger."""
+    """Variance of every question (q,): the posterior's; for energies the variance from the blocks' scores if it is larger."""
     variance = np.einsum("qp,pr,qr->q", problem.ask, solution.covariance, problem.ask)
     if len(problem.value) < 6 * BLOCKS // 2:
         return np.asarray(variance)
@@ -367,21 +366,21 @@ def _variance(problem: _Problem, solution: _Solution) -> Array:
 
 
 def _unresolved(load: LoadStamps, response: SensorResponse) -> float:
-    """How little readings tell a pause from its execution, 0 to 1: the share of a window beyond FEW_CYCLES."""
+    """Degree to which readings cannot separate a pause from its execution, 0 to 1: the share of a window beyond FEW_CYCLES."""
     if len(load.start_s) < 2:
         return 0.0
     return max(0.0, 1.0 - FEW_CYCLES * float(np.median(np.diff(load.start_s))) / response.width_s)
 
 
 def _student(problem: _Problem) -> float:
-    """Variance of Student's distribution for the readings that are left to tell the noise."""
+    """Variance of Student's distribution for the readings that remain to determine the noise."""
     few = problem.design.shape[1] - (problem.model.bins.stop - problem.model.bins.start)
     freedom = len(problem.value) - few + problem.known
     return freedom / (freedom - 2.0) if freedom > LEAST_FREEDOM else LEAST_FREEDOM / (LEAST_FREEDOM - 2.0)
 
 
 def _resolution(problem: _Problem, solution: _Solution) -> Array:
-    """Bins that each place's value is smeared over: 1 / the diagonal of the resolution matrix, inf where that is 0."""
+    """Number of bins over which each place's value is smeared: 1 / the diagonal of the resolution matrix, inf where that is 0."""
     own = np.diag(solution.covariance @ (problem.design * solution.weight[:, None]).T @ problem.design)[problem.model.bins]
     with np.errstate(divide="ignore"):
         return np.maximum(np.where(own > 0.0, 1.0 / np.maximum(own, 1e-300), np.inf), 1.0)

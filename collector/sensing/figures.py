@@ -1,4 +1,4 @@
-"""Measured figures as text, with as many digits as their errors leave; and what a calibration says, for terminal and page alike."""
+"""Measured figures as text, with the digits that their errors justify; and the text of a calibration, for terminal and page."""
 
 import math
 from collections.abc import Mapping
@@ -21,18 +21,18 @@ def figure(value: float, std: float | None, unit: str) -> str:
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """A figure whose error is not known, without an exponent where it is of a common size."""
+    """A figure with an unknown error, without an exponent if it is of a common size."""
     whole = f"{value:.0f}"
     return whole if math.isfinite(value) and len(whole.lstrip("-")) > digits else f"{value:.{digits}g}"
 
 
 def rounded_like(value: float, std: float) -> str:
-    """A figure beside another one's error: no digits that the error would not leave."""
+    """A figure rounded to the digits that another figure's error justifies."""
     return figure(value, std, "").partition(" ± ")[0]
 
 
 def rounded_pair(value: float, std: float, other: float, unit: str) -> tuple[str, str]:
-    """A figure with its error, and another one of the same kind as exact."""
+    """A figure with its error, and another figure of the same kind with the same digits."""
     return figure(value, std, unit), f"{rounded_like(other, std)} {unit}"
 
 
@@ -44,7 +44,7 @@ def time_text(seconds: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """A figure of a calibration as it is shown: its key and its error's, its name, its scale and unit."""
+    """A figure of a calibration as displayed: its key and its error's, its name, its scale and unit."""
 
     key: str
     std_key: str | None
@@ -67,24 +67,24 @@ SHOWN: Final = (
 )
 ONLY_LOW_PASS: Final = "tau_s"
 FOLLOWS: Final = {"reading_noise_w": "window_s", "residual_w": "window_s", "tau_s": "window_s", "transient": "rise_time_s"}
-"""Where a figure has no reason of its own for being unknown, it is that of the figure which it follows from."""
+"""Figures that take the reason for being unknown from another figure, on which they depend."""
 NOT_TOLD: Final = "not told by this record"
 
 
 def shown_figures(calibration: SensorCalibration) -> dict[str, str | None]:
-    """Name and text of each figure that such a sensor has; None for one that is not known."""
+    """Name and text of each figure that such a sensor has; None for an unknown figure."""
     found = {}
     for one in SHOWN:
         value = getattr(calibration, one.key)
         if one.key == ONLY_LOW_PASS and value is None:
-            continue  # the other averagings have none
+            continue  # the other averagings have no such figure
         std = _std_of(calibration, one)
         found[one.name] = None if value is None else figure(value * one.scale, None if std is None else std * one.scale, one.unit)
     return found
 
 
 def why_unknown(calibration: SensorCalibration, name: str) -> str:
-    """Why a figure, by its shown name, or the transient, is not known."""
+    """Reason why a figure, by its displayed name, or the transient, is not known."""
     key = next((one.key for one in SHOWN if one.name == name), name)
     notes = calibration.notes
     undetermined = notes.get("averaging") if calibration.averaging == "undetermined" else None
@@ -106,7 +106,7 @@ def plain_notes(notes: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _std_of(calibration: SensorCalibration, one: Shown) -> float | None:
-    """A figure's error, stated or that of the window which it is made of."""
+    """A figure's error, stated or derived from the window."""
     if one.std_key is not None:
         std: float | None = getattr(calibration, one.std_key)
         return std
@@ -134,7 +134,7 @@ def sensor_lines(calibration: SensorCalibration) -> list[str]:
 
 
 def _unknown(reason: str, reasons: list[str]) -> str:
-    """The word unknown with the number of its reason, which is added to `reasons` where it is new; several figures share one."""
+    """The word unknown with the number of its reason, which is added to `reasons` if it is new; several figures share one."""
     if reason not in reasons:
         reasons.append(reason)
     return f"unknown ({reasons.index(reason) + 1})"

@@ -1,7 +1,7 @@
 """The power profile within one execution, finer than the sensor's updates.
 
-Executions repeat and updates fall on different places of them.  Folded by place, the readings are a dense record of the profile as the
-sensor averages it.  Each place has an error and a resolution; places that no update saw are undetermined.
+Executions repeat and updates fall on different places of them.  Folded by place, the readings are a dense record of the profile,
+averaged by the sensor.  Each place has an error and a resolution; places that no update saw are undetermined.
 """
 
 import math
@@ -23,17 +23,17 @@ from estimator.vocabulary.quantities import Array
 
 BINS: Final = (12, 200)
 BINS_PER_WINDOW: Final = 5.0
-"""Parts of a profile: so many to a window of the sensor, within limits, and no more than there are readings (simulated boards)."""
+"""Number of profile parts in a window of the sensor, within limits, and at most the number of readings (simulated boards)."""
 UNSEEN_SHARE, UNSEEN_BINS = 0.8, 4.0
-"""A place is undetermined if its error is more than this share of the profile's own size and its value smears over more parts."""
+"""A place is undetermined if its error exceeds this share of the profile's size and its value smears over more parts than this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """Power by place in an execution, gain and offset taken out.
+    """Power by place in an execution, gain and offset corrected.
 
     `place_s` (n,) is the time since the start stamp, with LAUNCH_RISE_S for the power to follow; `power_w` ± `std_w` is the power there
-    (nan where undetermined), `resolution_s` the time that each value is smeared over (inf where nothing was seen).
+    (nan where undetermined), `resolution_s` the time over which each value is smeared (inf where nothing was seen).
     `duration_s` is the mean length, over `executions`; `attained_s` the median resolution, nan where the whole is undetermined.
     """
 
@@ -48,9 +48,9 @@ class Profile:
 
 
 def fold_profile(updates: BoardUpdates, load: LoadStamps, calibration: SensorCalibration, *, discard_s: float = 0.0) -> Profile:
-    """The profile within the executions of a load; those that start in the first `discard_s` are left out.
+    """The profile within the executions of a load, without those that start in the first `discard_s`.
 
-    Raises SensorError where there are too few executions, or they differ in length or level.
+    Raises SensorError if there are too few executions, or they differ in length or level.
     """
     kept = load.start_s >= load.start_s[0] + discard_s
     if np.count_nonzero(kept) < 4:

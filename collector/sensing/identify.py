@@ -1,6 +1,6 @@
-"""Identify a power sensor from one record: readings, with load stamps and a meter's power where there are any.
+"""Identify a power sensor from one record: readings, with load stamps and a meter's power if available.
 
-The kernel's parameters θ are unknown, p is known: the clock gives the update times, every kernel is fitted, the evidence decides.
+The response's parameters θ are unknown, p is known: the clock gives the update times, every response is fitted, the evidence decides.
 """
 
 from dataclasses import asdict, dataclass, replace
@@ -21,16 +21,17 @@ from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.quantities import Array
 
 MIN_UPDATES, MOST_UPDATES = 8, 6000
-"""Updates that a fit needs, and that it looks at; more do not change it."""
+"""Least number of updates for a fit, and the greatest that it uses; more do not change it."""
 BEFORE_LOAD_S, AFTER_LOAD_S = 1.0, 0.6
-"""Readings count from so long before the load until so long after it: no signal describes the tail of a load."""
+"""Readings count from this long before the load until this long after it [s]: no signal describes the tail of a load."""
 SETTLING_S, SETTLING_SHARE = 1.3, 0.12
 """Readings remember power before the meter's first sample for the longest averaging, or this share of the record."""
 CLOCKS_STD_S: Final = {"stamps": 6e-4, "tied": 2e-4, "untied": 8e-3}
-"""Error of a delay by the clocks: how well launches tell when power follows (0.2 to 0.45 ms, rise at once or in 1.1 ms on published
-boards), and what a meter's clock leaves open where no launches tie it, within the delays that are searched."""
-CLOCK_RATE: Final = 5e-4
-"""Rate error of a meter that no launches tie; a width determined by two edges is known to this share of their distance."""
+"""Error of a delay caused by the clocks [s].
+
+"stamps": the launches' uncertainty of when power follows (0.2 to 0.45 ms, rise immediate or in 1.1 ms on published
+boards); "untied": the uncertainty of a meter's clock without launches, within the searched delays.
+"""
 STEADY_SHARE, MIN_STEADY = 0.01, 15
 KEYS_OF_AVERAGING: Final = ("averaging", "window_s", "tau_s", "delay_s", "sampled_fraction")
 NO_LOAD: Final = "readings alone do not tell the board's power; give the load's stamps or an external meter's power beside them: "
@@ -53,7 +54,7 @@ FREE_CLOCK: Final = "updates do not keep to a grid; the period is their mean dis
 class SensorRecord:
     """Polls `time_s`, `power_w` (n,) with the load and a meter's samples in the same time, where known.
 
-    `meter_rate_std` is the relative error of the meter's rate where nothing ties it.
+    `meter_rate_std` is the relative error of the meter's rate if no launches tie it.
     """
 
     time_s: Array
@@ -66,7 +67,7 @@ class SensorRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SensorName:
-    """Which sensor: board, driver, source and field; "" where not known."""
+    """Identity of a sensor: board, driver, source and field; "" where not known."""
 
     gpu_uuid: str
     driver: str
@@ -76,7 +77,7 @@ class SensorName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identification:
-    """A calibration and what led to it; None for steps that were not reached."""
+    """A calibration and its intermediate results; None for steps that were not reached."""
 
     calibration: SensorCalibration
     clock: UpdateClock | None
@@ -120,7 +121,7 @@ def identify_sensor(record: SensorRecord, name: SensorName, remarks: dict[str, s
 
 
 def _possible(record: SensorRecord, notes: dict[str, str]) -> SensorRecord:
-    """The record without readings that no board draws."""
+    """The record without readings that no board can draw."""
     sane = possible_power(record.power_w)
     if np.all(sane):
         return record
@@ -130,7 +131,7 @@ def _possible(record: SensorRecord, notes: dict[str, str]) -> SensorRecord:
 
 
 def _reference(record: SensorRecord, notes: dict[str, str]) -> _Reference:
-    """Meter and load on one clock; where the meter is none, the reason goes into the notes."""
+    """Meter and load on one clock; if the meter cannot be used, the reason goes into the notes."""
     none = _Reference(meter=None, load=record.load, stamped=record.load is not None, ties=0, spacing_s=0.0, rate_std=0.0)
     reason = NO_METER
     if record.meter_s is not None and record.meter_w is not None:
@@ -189,7 +190,7 @@ def _problem(updates: Updates, reference: _Reference) -> Problem:
 
 
 def _settling(updates: Updates, begin_s: float, span_s: float) -> float:
-    """Time after a meter's first sample in which readings remember power before it [s]; short where the readings rest."""
+    """Time after a meter's first sample in which readings remember power before it [s]; short if the readings rest."""
     after = updates.time_s > begin_s
     value = updates.value[after]
     moved = np.flatnonzero(np.abs(value - value[:1]) > 0.02 * np.ptp(updates.value))
@@ -208,7 +209,7 @@ def _averaging(updates: Updates, clock: UpdateClock, reference: _Reference, note
         else:
             starts = {kernel: posed.starts(kernel, clock.period_s) for kernel in KERNELS}
             fits = posed.best(starts)
-            if not posed.metered:  # late parts that the readings do not need take their share of the averaging
+            if not posed.metered:  # delayed parts that the readings do not need would take their share of the averaging
                 late = replace(posed, late=True)
                 others = late.best(starts)
                 if max(fit.evidence for fit in others) > max(fit.evidence for fit in fits) + posed.late_cost():
@@ -235,13 +236,14 @@ def _averaging(updates: Updates, clock: UpdateClock, reference: _Reference, note
 
 
 def _with_clock(fit: Fit, clock: UpdateClock, reference: _Reference) -> Fit:
-    """A fit whose errors hold updates without a grid, the meter's rate and offset, and the launch's lag.
+    """A fit whose errors include updates without a grid, the meter's rate and offset, and the launch's lag.
 
     Without a grid an update lies anywhere between two polls: readings look averaged over a poll more, sqrt(W² + poll²) for W.
     """
     load, tie = reference.load, "stamps" if reference.meter is None else "tied" if reference.ties else "untied"
     few = load is not None and load.edges < 8 and not reference.ties
-    rate = max(CLOCK_RATE, reference.rate_std) * float(np.mean(load.length_s)) if few and load is not None else 0.0
+    # Rate error of a meter that no launches tie; a width determined by two edges is known to this share of their distance.
+    rate = max(5e-4, reference.rate_std) * float(np.mean(load.length_s)) if few and load is not None else 0.0
     poll = 0.0 if clock.rigid else clock.poll_s
     blur = np.hypot(0.1 * poll, poll**2 / (4.0 * max(fit.width_s, clock.poll_s)))
     width_std, delay_std = np.linalg.norm([fit.width_std_s, rate, float(blur)]), np.hypot(fit.delay_std_s, CLOCKS_STD_S[tie])
@@ -256,7 +258,7 @@ def _described(fit: Fit) -> str:
 
 
 def _gain(reference: _Reference, decision: Decision | None, notes: dict[str, str]) -> Gain | None:
-    """Gain and offset against the meter, by the likeliest kernel's fit where that explains the readings."""
+    """Gain and offset against the meter, by the likeliest response's fit if that explains the readings."""
     if reference.meter is None:
         return None
     if decision is not None and not decision.locked and decision.best.explained >= EXPLAINED:
@@ -270,7 +272,7 @@ def _gain(reference: _Reference, decision: Decision | None, notes: dict[str, str
 
 
 def _rise(updates: Updates, reference: _Reference, decision: Decision | None) -> Rise | None:
-    """The rise of the readings under a load; None where no kernel explains them, or the load is locked to the clock."""
+    """The rise of the readings under a load; None if no response explains them, or the load is locked to the clock."""
     if decision is None or reference.load is None or decision.locked or decision.best.explained <= 0.5:
         return None
     best = decision.best
@@ -283,7 +285,7 @@ def _rise(updates: Updates, reference: _Reference, decision: Decision | None) ->
 def _transient(
     decision: Decision | None, rise: Rise | None, clock: UpdateClock, reference: _Reference, notes: dict[str, str]
 ) -> str | None:
-    """The class of the rise that readings show; None with a note where it cannot be told."""
+    """The class of the rise that readings show; None with a note if it is undetermined."""
     if rise is None or decision is None:
         known = notes["averaging"] if decision is None or decision.locked else "no rise of a load is seen in the readings"
         notes |= dict.fromkeys(("rise_time_s", "settle_s", "transient"), known)
@@ -303,10 +305,10 @@ def _transient(
     return "instant"
 
 
-def _figures(updates: Updates, clock: UpdateClock, decision: Decision | None, rise: Rise | None) -> dict[str, Any]:
+def _figures(updates: Updates, clock: UpdateClock, decision: Decision | None, rise: Rise | None) -> dict[str, object]:
     """The calibration's figures of clock, averaging and rise."""
     steps = np.diff(np.unique(np.round(updates.value, 4)))
-    found: dict[str, Any] = {
+    found: dict[str, object] = {
         "n_updates": clock.n_updates,
         "update_period_s": clock.period_s,
         "update_period_std_s": clock.period_std_s,
@@ -342,7 +344,7 @@ def _figures(updates: Updates, clock: UpdateClock, decision: Decision | None, ri
 
 
 def _steady_noise(fit: Fit) -> float:
-    """Scatter of readings where neither this update nor the next one sees the load change [W]."""
+    """Scatter of readings for which neither this update nor the next one sees the load change [W]."""
     steady = np.abs(np.diff(fit.predicted)) < STEADY_SHARE * np.ptp(fit.predicted)
     differences = np.diff(fit.residual)[steady]
     if len(differences) < MIN_STEADY:
@@ -351,7 +353,7 @@ def _steady_noise(fit: Fit) -> float:
 
 
 def _candidate(fit: Fit) -> Candidate:
-    """A compared kernel as part of the calibration."""
+    """A compared response as part of the calibration."""
     width_std, delay_std = (value if np.isfinite(value) else None for value in (fit.width_std_s, fit.delay_std_s))
     return Candidate(
         kernel=fit.kernel,
@@ -365,7 +367,7 @@ def _candidate(fit: Fit) -> Candidate:
 
 
 def _calibration(name: SensorName, notes: dict[str, str], **found: Any) -> SensorCalibration:
-    """The figures found as one value; without any, one that knows nothing."""
+    """The figures found as one value; without figures, a calibration whose figures are all unknown."""
     known: dict[str, Any] = {"averaging": "undetermined", "n_updates": 0} | found
     return SensorCalibration(
         gpu_uuid=name.gpu_uuid, driver=name.driver, sensor=name.sensor, field=name.field, notes=FrozenMapping(notes), **known

@@ -1,4 +1,4 @@
-"""A sensor that was characterised before: its possible responses, and the way back from readings to power."""
+"""A sensor that was characterised before: its possible responses, and the inversion from readings to power."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,33 +12,35 @@ from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.quantities import Array
 
 DEFAULT_PERIOD_S: Final = 0.1
-"""Update period where none is known [s]; the longest common one (`configs/sensors`)."""
+"""Default update period if unknown [s]; the longest common one (`configs/sensors`)."""
 GUESSES: Final[tuple[tuple[Kernel, float], ...]] = (("boxcar", 1.0), ("boxcar", 0.25), ("low-pass", 0.25))
 """Responses of an unknown sensor, widths in update periods: the classes of the catalogue."""
 GUESSED_WIDTH_SHARE: Final = 0.05
 GUESSED_DELAY_STD_S: Final = 3e-3
-"""Errors of what a calibration leaves open; stamps of readers are up to some milliseconds early."""
+"""Errors of a guessed width (as a share) and delay [s]; stamps of readers are up to some milliseconds early."""
 UNKNOWN_DELAY_STD_S: Final = 5e-3
-"""Error of a delay that was not told at all, about 0: those of two recorded boards are −4.0 and −5.5 ms."""
+"""Error of an unknown delay, about 0 [s]: the delays of two recorded boards are −4.0 and −5.5 ms."""
 NO_DELAY: Final = f"the sensor's delay is not known: 0 ± {UNKNOWN_DELAY_STD_S * 1e3:g} ms is taken, and errors hold that"
 WEIGHED: Final = "the sensor's averaging is undetermined: its candidates are weighed, errors hold their spread"
 GUESSED: Final = "the sensor's averaging is unknown: the classes of the catalogue are taken for equally likely, errors hold their spread"
 GAIN_PRIOR_STD: Final = 0.057
 OFFSET_PRIOR_STD_W: Final = 8.6
 GAIN_OFFSET_PRIOR_CORRELATION: Final = -0.6
-"""Gain and offset of a board that was never held against a meter: spread over the 72 measured runs of the published
-catalogue, where it amounts to 12 % of 60 W, 5 % of 150 W and 4.5 % of 250 W."""
+"""Prior of gain and offset of a board never compared with a meter: standard deviations and correlation.
+
+They come from the 72 measured runs of the published catalogue, whose spread is 12 % at 60 W, 5 % at 150 W and 4.5 % at 250 W.
+"""
 UNSTATED_GAIN_STD: Final = 0.01
 UNSTATED_OFFSET_STD_W: Final = 1.5
-"""Where a calibration has a gain without its error: what two levels against a meter give (published recordings)."""
+"""Errors of gain and offset of a calibration that states none: the result of two levels against a meter (published recordings)."""
 NO_GAIN: Final = "gain and offset are not known: readings are taken for power, errors hold the spread of 72 measured boards"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inversion:
-    """The way back from readings: power = (reading − `offset_w`) / `gain`, errors correlated by `correlation`.
+    """Inversion of readings: power = (reading − `offset_w`) / `gain`, errors correlated by `correlation`.
 
-    `known` is false where a calibration has no gain or no offset, and the spread of boards stands for them.
+    `known` is false if a calibration has no gain or no offset; the spread of boards then replaces them.
     """
 
     gain: float
@@ -54,14 +56,14 @@ class Inversion:
         return result
 
     def power_std_w(self, reading_w: Array, std_w: Array) -> Array:
-        """Standard errors of powers from readings with errors `std_w` [W], shape (n,); what gain and offset add is common to all."""
+        """Standard errors of powers from readings with errors `std_w` [W], shape (n,); the share of gain and offset is common to all."""
         of_gain = self.power_w(reading_w) * self.gain_std
         both = of_gain**2 + self.offset_std_w**2 + 2.0 * of_gain * self.offset_std_w * self.correlation
         result: Array = np.sqrt(std_w**2 + np.maximum(both, 0.0)) / self.gain
         return result
 
     def with_stds(self, gain_std: float, offset_std_w: float) -> "Inversion":
-        """The same with other standard errors."""
+        """The same inversion with other standard errors."""
         return replace(self, gain_std=gain_std, offset_std_w=offset_std_w)
 
     def energy(self, reading_j: float, std_j: float, duration_s: float) -> tuple[float, float]:
@@ -73,7 +75,7 @@ class Inversion:
 
 
 def inversion(calibration: SensorCalibration) -> Inversion:
-    """Gain and offset of a calibration; the spread of boards where it has none."""
+    """Gain and offset of a calibration; the spread of boards if it has no gain or offset."""
     if calibration.gain is None or calibration.offset_w is None:
         return Inversion(
             gain=calibration.gain or 1.0,
@@ -97,7 +99,7 @@ def inversion(calibration: SensorCalibration) -> Inversion:
 class PossibleResponses:
     """Possible responses, likeliest first, with probabilities that add up to 1, and notes on unknown figures.
 
-    Responses that are `guessed` are known too badly for readings to tell which of them it is.
+    `guessed` responses are known too poorly for readings to decide between them.
     """
 
     responses: tuple[SensorResponse, ...]
@@ -113,14 +115,14 @@ class PossibleResponses:
 
     @property
     def reach_s(self) -> float:
-        """The longest that a reading may remember [s]."""
+        """The longest memory of a reading [s]."""
         return max(response.reach_s for response in self.responses)
 
 
 def possible_responses(calibration: SensorCalibration, period_s: float | None = None) -> PossibleResponses:
-    """The responses that a calibration leaves open: one where it names the averaging, else its candidates, else a guess.
+    """The responses that a calibration permits: one if it names the averaging, else its candidates, else guesses.
 
-    `period_s` stands in for an update period that the calibration lacks.
+    `period_s` replaces an update period that the calibration lacks.
     """
     period = calibration.update_period_s or period_s or DEFAULT_PERIOD_S
     told, delay = calibration.delay_s is not None, calibration.delay_s or 0.0
@@ -152,7 +154,7 @@ def possible_responses(calibration: SensorCalibration, period_s: float | None = 
 
 
 def _response(kernel: str, width_s: float, width_std_s: float, delay_s: float, delay_std_s: float) -> SensorResponse:
-    """A response of an averaging's name: a trailing mean is a boxcar, and so is a point of POINT_S, its delay counted from the middle."""
+    """A response by an averaging's name: a trailing mean is a boxcar, and so is a point of POINT_S, its delay counted from the middle."""
     if kernel == "none":
         width_s, delay_s = POINT_S, delay_s - 0.5 * POINT_S
     return SensorResponse(

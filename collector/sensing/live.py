@@ -1,8 +1,8 @@
 """Characterising a board's own power sensor with loads that are planned here.
 
-A quick square wave shows the update clock; square waves at periods that tell averaging kernels apart follow, then a
-long step for the rise.  Where that leaves the averaging open, or the asked errors are not reached, the load that would
-tell most is worked out from the fits so far and run, until they are.  An external meter, where one is there, adds gain
+A quick square wave shows the update clock; square waves at periods that separate the responses follow, then a
+long step for the rise.  If the averaging is still open, or the requested errors are not reached, the most informative load
+is computed from the fits so far and run, until they are.  An external meter, if present, adds gain
 and offset, from several levels of power.
 """
 
@@ -28,22 +28,22 @@ from microbench.loads.square_wave import duty_cycle
 REST_S: Final = 1.5
 """Rest before the loads; the tail of an earlier load decays within 0.5 to 2 s."""
 FIRST_LOAD_S: Final = 5.0
-"""The square wave that shows the update clock: off every multiple of known periods (15, 20, 31, 100, 101 ms)."""
+"""Duration of the square wave that shows the update clock [s]; its period is no multiple of known periods (15, 20, 31, 100, 101 ms)."""
 SQUARE_WAVES: Final = ((1.27, 6.0), (2.3, 4.0), (4.7, 4.0))
-"""Periods in update periods and longest durations [s]: together they tell every kernel from every other."""
+"""Periods in update periods and longest durations [s]: together they separate all responses."""
 MORE_S: Final = 5.0
 MAX_CYCLES: Final = 60
 STEP_S: Final = 3.0
-"""A step up and down: one-second averages and slow rises."""
+"""Duration of a step up and down [s]: for one-second averages and slow rises."""
 LEVELS: Final = (0.2, 0.4, 0.6, 0.8, 1.0)
 LEVEL_S: Final = 2.0
-"""Shares of the SMs that are kept busy, each for so long; rest is the level 0, one SM the lowest above it."""
+"""Duration of each level [s], a share of busy SMs; rest is the level 0, one SM the lowest level above it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CharacterisationGoal:
-    """When to stop: standard errors that are to be reached (None: whatever the planned loads give) and the longest time
-    that loads may take [s].  `undecided_runs` are added at most for an averaging that stays open.
+    """When to stop: requested standard errors (None: no requirement beyond the planned loads) and the longest time
+    for loads [s].  An undecided averaging adds at most `undecided_runs` runs.
     """
 
     window_std_s: float | None = None
@@ -57,7 +57,7 @@ DEFAULT_GOAL: Final = CharacterisationGoal()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Characterisation:
-    """A calibration and what led to it: the record, its updates, the loads; `runs` says which loads were run, in order."""
+    """A calibration and its evidence: the record, its updates, the loads; `runs` lists the loads, in order."""
 
     calibration: SensorCalibration
     updates: Updates | None
@@ -67,7 +67,7 @@ class Characterisation:
 
 
 class _Session:
-    """Loads run on a bench, and everything that was polled meanwhile."""
+    """Loads run on a bench, and all polls meanwhile."""
 
     def __init__(self, bench: Bench, sampler: Sampler) -> None:
         self.bench = bench
@@ -87,7 +87,7 @@ class _Session:
         return (self.bench.clock.now_ns() - self.begun_ns) * 1e-9
 
     def square_wave(self, period_s: float, duration_s: float) -> None:
-        """Runs of half a period with rests between them, cycles a little different."""
+        """Runs of half a period with rests between them, cycles slightly different."""
         high_s, _ = duty_cycle(period_s, 0.5)
         ready = self.load.ready(high_s)
         if ready is None:
@@ -115,7 +115,7 @@ class _Session:
         self.traces.append(self.sampler.drain())
 
     def stamps(self) -> LoadStamps:
-        """The square waves and steps so far; later loads are not theirs."""
+        """The stamps of square waves and steps so far, without later loads."""
         table = np.array(self.starts)
         return LoadStamps(start_s=table[:, 0], end_s=table[:, 1], known_until_s=self.known_until_s)
 
@@ -125,7 +125,7 @@ class _Session:
         return fit_update_clock(host_seconds(readings.host_ns), readings.power_w)[0]
 
     def record(self) -> SensorRecord:
-        """Everything so far."""
+        """The whole record so far."""
         readings = joined_readings([trace.board for trace in self.traces])
         parts = [trace.reference for trace in self.traces if trace.reference is not None]
         meter = joined_readings(parts) if parts else None
@@ -138,7 +138,7 @@ class _Session:
         )
 
     def name(self) -> SensorName:
-        """Which sensor it is."""
+        """Identity of the sensor."""
         identity = self.bench.gpu.identity()
         return SensorName(gpu_uuid=identity.uuid, driver=identity.driver, sensor=self.sampler.sensor_name, field=self.sampler.field)
 
@@ -149,10 +149,10 @@ def characterise_sensor(
     progress: Callable[[str, float], None] | None = None,
     goal: CharacterisationGoal = DEFAULT_GOAL,
 ) -> Characterisation:
-    """Run loads on a bench and determine its sensor.  Takes half a minute of the board's time, or what the goal needs.
+    """Run loads on a bench and determine its sensor.  Takes half a minute of the board's time, or the time for the goal.
 
-    `progress` is called with a step's name and the share of the time done.  A sensor that cannot be characterised gives a
-    calibration with nulls and notes.  Raises DeviceError where the board fails.
+    `progress` is called with a step's name and the finished share of the time.  A sensor that cannot be characterised gives a
+    calibration with nulls and notes.  Raises DeviceError if the board fails.
     """
     report = progress or (lambda _name, _share: None)
     session = _Session(bench, sampler)
@@ -176,7 +176,7 @@ def characterise_sensor(
 
 
 def _refined(session: _Session, goal: CharacterisationGoal, report: Callable[[str, float], None]) -> Characterisation:
-    """More loads, each the one that tells most, until the goal is reached or its time is spent."""
+    """Runs more loads, each the most informative one, until the goal is reached or its time is spent."""
     added = 0
     while True:
         report("fit", min(1.0, session.spent_s / goal.longest_s))
@@ -193,14 +193,14 @@ def _refined(session: _Session, goal: CharacterisationGoal, report: Callable[[st
 
 
 def _reached(calibration: SensorCalibration, goal: CharacterisationGoal) -> bool:
-    """Whether the asked standard errors are there; those that no run here can give do not count."""
+    """Whether the requested standard errors are reached; those that no run here can give do not count."""
     if goal.window_std_s is not None and (calibration.window_std_s is None or calibration.window_std_s > goal.window_std_s):
         return False
     return goal.gain_std is None or calibration.gain_std is None or calibration.gain_std <= goal.gain_std
 
 
 def _finished(session: _Session, found: Identification, goal: CharacterisationGoal) -> Characterisation:
-    """The result, with a note where the goal was not reached."""
+    """The result, with a note if the goal was not reached."""
     calibration, notes = found.calibration, {**found.calibration.notes, "load": session.load.remark}
     if not _reached(calibration, goal):
         notes["goal"] = f"the asked standard errors were not reached within {session.spent_s:.0f} s of loads"

@@ -1,7 +1,7 @@
-"""Loads that are switched on for a chosen time, to find out about a sensor: a chain of multiply-adds, or a library's kernel.
+"""Loads that are switched on for a chosen time, to characterise a sensor: a chain of multiply-adds, or a library's kernel.
 
-How long the chain lasts is learnt by regression of its duration over its turns (`microbench.loads.square_wave`), so that one launch
-is one high level, without gaps.  Where it cannot be assembled or run, a library's kernel is launched again and again.
+The duration of the chain follows from a regression over its turns (`microbench.loads.square_wave`), so that one launch
+is one high level, without gaps.  If it cannot be assembled or run, a library's kernel is launched repeatedly.
 """
 
 from collections.abc import Callable
@@ -22,21 +22,19 @@ from microbench.loads.square_wave import DurationLine, WaveCode, fit_duration, w
 from microbench.toolchain.compile import find_toolchain
 
 CALIBRATION: Final = (1, 2, 4, 8)
-"""Lengths of the runs that a duration is learnt from, in launches of some milliseconds (`microbench.loads.generated.LAUNCH_S`)."""
+"""Lengths of the runs for the regression of the duration, in launches of some milliseconds (`microbench.loads.generated.LAUNCH_S`)."""
 WARM_RUNS: Final = 8
-"""The longest of them is run so often before: clocks rise, and the power limit shows itself."""
+"""Number of runs of the longest of them beforehand: clocks rise, and the power limit takes effect."""
 SHARES: Final = (1.0, 0.75, 0.5)
-"""Shares of the SMs that are tried, until the board runs the load without being limited."""
+"""Tried shares of the SMs, until the board runs the load without being limited."""
 LOAD_ELEMENTS: Final = 2**25
-"""The library's load adds two tensors of this many numbers: a large step in power that no power limit clips."""
-ROW_LENGTHS: Final = (65536, 16384, 4096)
-"""Numbers in a row of a softmax, longest first: libraries give a row to one block, and a long one lasts against its launch."""
+"""Size of the two tensors that the library's load adds: a large step in power that no power limit clips."""
 PRECISIONS: Final = ("fp32", "fp16", "bf16")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadyLoad:
-    """A load that is in place: `run` switches it on once and returns the host's stamps of its start and end [ns].
+    """A prepared load: `run` switches it on once and returns the host's stamps of its start and end [ns].
 
     `share` of the SMs are busy meanwhile.
     """
@@ -55,12 +53,12 @@ class LiveLoad(Protocol):
     def ready(self, duration_s: float, share: float | None = None) -> ReadyLoad | None:
         """A load of a duration on a share of the SMs (None: as many as the board runs without being limited).
 
-        None where no such share can be kept busy.
+        None if no such share can be kept busy.
         """
 
 
 def open_live_load(bench: Bench, sampler: Sampler) -> LiveLoad:
-    """The chain where it runs on this bench, else a library's kernel.  Raises SensorError where neither does."""
+    """The chain if it runs on this bench, else a library's kernel.  Raises SensorError if neither runs."""
     try:
         return ChainLoad(bench, sampler, wave_code(bench.gpu_spec, find_toolchain()))
     except (MicrobenchError, RunnerError) as error:
@@ -78,13 +76,13 @@ class ChainLoad:
 
     @property
     def remark(self) -> str:
-        """The kernel and the line that its duration follows."""
+        """The kernel and the regression line of its duration."""
         line = self._line(self.share)
         said = f"{line.intercept_s * 1e6:.3g} µs + {line.slope_s * 1e9:.4g} ns a turn, scatter {line.residual_s:.2%}"
         return f"a chain of multiply-adds ({self._code.kernel.name}) on {self.share:.0%} of the SMs; its duration: {said}"
 
     def ready(self, duration_s: float, share: float | None = None) -> ReadyLoad:
-        """One launch of the duration, or several of 0.5 at the most.  Raises RunnerError, LaunchError."""
+        """One launch of the duration, or several of at most 0.5 s.  Raises RunnerError, LaunchError."""
         wanted = self.share if share is None else share
         pieces = int(np.ceil(duration_s / 0.5))
         prepared = self._prepared(self._line(wanted).iterations(duration_s / pieces), wanted)
@@ -96,7 +94,7 @@ class ChainLoad:
         return ReadyLoad(share=min(1.0, prepared.grid[0] / self._bench.gpu_spec.num_sms), run=run)
 
     def _line(self, share: float) -> DurationLine:
-        """Duration over turns on a share of the SMs, learnt where it is not known yet."""
+        """Duration over turns on a share of the SMs, fitted if not known yet."""
         if share not in self._lines:
             rough = sized_launch(self._code.kernel, wave_launch(self._code.gpu, 1, share), self._code.entry, self._code.gpu).iterations
             counts = [length * rough for length in CALIBRATION]
@@ -119,7 +117,7 @@ class ChainLoad:
 
 
 class LibraryLoad:
-    """A library's kernel, launched back to back; `reason` says why it is not the chain.  Implements LiveLoad."""
+    """A library's kernel, launched back to back; `reason` states why it replaces the chain.  Implements LiveLoad."""
 
     def __init__(self, bench: Bench, reason: str) -> None:
         self._bench = bench
@@ -129,11 +127,11 @@ class LibraryLoad:
 
     @property
     def remark(self) -> str:
-        """The kernel and why it is this one."""
+        """The kernel and the reason for it."""
         return f"{self._full.kernel_name or 'an addition'} launched back to back ({self._reason})"
 
     def ready(self, duration_s: float, share: float | None = None) -> ReadyLoad | None:
-        """As many launches as last so long.  Raises RunnerError."""
+        """Launches that together last this long.  Raises RunnerError."""
         full = PartialLoad(prepared=self._full, share=1.0)
         found = full if share is None or share >= 1.0 else partial_load(self._bench, share)
         if found is None:
@@ -151,7 +149,7 @@ class LibraryLoad:
 
 
 def load_operator(bench: Bench) -> Operator:
-    """A kernel that draws much power, but stays below any limit, on every board.  Raises SensorError where it cannot run."""
+    """A kernel that draws much power, but stays below any limit, on every board.  Raises SensorError if it cannot run."""
     operator = make_operator("elementwise", "add", "fp32", elements=LOAD_ELEMENTS, reads=2 * LOAD_ELEMENTS)
     if not bench.runner.supports(operator):
         raise SensorError(f"this board cannot add {LOAD_ELEMENTS} numbers; there is no load to characterise its sensor with")
@@ -159,7 +157,7 @@ def load_operator(bench: Bench) -> Operator:
 
 
 def _launch_time(bench: Bench, prepared: PreparedKernel) -> float:
-    """Time of one launch at the present clock [s]."""
+    """Time of one launch at the current clock [s]."""
     launches = 3
     while True:
         record = bench.runner.run(prepared, launches)
@@ -171,19 +169,20 @@ def _launch_time(bench: Bench, prepared: PreparedKernel) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartialLoad:
-    """A kernel with so many blocks that `share` of the SMs have one."""
+    """A kernel whose blocks occupy `share` of the SMs, one block each."""
 
     prepared: PreparedKernel
     share: float
 
 
 def partial_load(bench: Bench, share: float) -> PartialLoad | None:
-    """A softmax with as many rows as SMs are to be busy; None where the board runs none whose grid covers about that share.
+    """A softmax with one row for each SM to keep busy; None if the board runs none whose grid covers about that share.
 
     The share follows from the grid that the runner launches.
     """
     sms = bench.gpu_spec.num_sms
-    for length in ROW_LENGTHS:
+    # Tried row lengths of a softmax, longest first: libraries give a row to one block, and a long row takes much longer than its launch.
+    for length in (65536, 16384, 4096):
         for precision in PRECISIONS:
             operator = make_operator("softmax", "softmax", precision, rows=max(1, round(share * sms)), dim=length)
             if not bench.runner.supports(operator):

@@ -1,4 +1,4 @@
-"""An external meter as a reference: its stamps on the load's clock, its load, gain and offset, and how a board's power rises."""
+"""An external meter as a reference: its stamps on the load's clock, its load, gain and offset, and the rise of a board's power."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ from estimator.vocabulary.quantities import Array
 MIN_EDGES: Final = 6
 MIN_SPAN_S: Final = 3.0
 REACH_S, MOST_RATE = 0.03, 1.2e-3
-"""A meter's stamps may be off by so much [s], its rate by so much: meters' clocks are up to 0.1 % off."""
+"""Largest searched offset of a meter's stamps [s] and of its rate: meters' clocks are up to 0.1 % off."""
 NEAR_S: Final = 3e-3
 RATE_CONFIDENCE, RATE_INTERVAL_STDS = 0.997, 5.9
 MIN_SPAN_W: Final = 10.0
-"""A gain needs the meter's power to change by this much."""
+"""Least change of the meter's power for a gain."""
 SMOOTH_S: Final = 2e-3
 STEP_S: Final = 4.0
 RISEN, SETTLED = 0.9, 0.01
@@ -29,7 +29,7 @@ SHORTEST_RUN_S: Final = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeterTie:
-    """`lag_s` of a meter's stamps behind the host's at `origin_s`, growing by `rate` ± `rate_std`, from so many `launches`."""
+    """`lag_s` of a meter's stamps behind the host's at `origin_s`, growing by `rate` ± `rate_std`, from this many `launches`."""
 
     origin_s: float
     lag_s: float
@@ -56,7 +56,7 @@ class Gain:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rise:
     """Times from a load's start [s]: readings to 90 % of their level after a second and to within 1 %; the power, and the sensor
-    alone, to 90 %.  `late_share` of the power is not there after 20 ms.
+    alone, to 90 %.  `late_share` of the power is still missing after 20 ms.
     """
 
     readings_s: float
@@ -67,9 +67,9 @@ class Rise:
 
 
 def tie_meter(meter_s: Array, meter_w: Array, load: LoadStamps) -> MeterTie | None:
-    """The line through the lags of a load's launches in a meter's power; None where too few show.
+    """The line through the lags of a load's launches in a meter's power; None if too few are visible.
 
-    Offset and rate of all launches together are searched first, so that no cycle of a quick load is taken for its neighbour.
+    The search first uses offset and rate of all launches together, so that no cycle of a quick load is mistaken for its neighbour.
     """
     starts = load.start_s[(load.start_s > meter_s[0] + REACH_S) & (load.start_s < meter_s[-1] - REACH_S)]
     starts = starts[:: -(-len(starts) // 400) or 1]
@@ -99,7 +99,7 @@ def tie_meter(meter_s: Array, meter_w: Array, load: LoadStamps) -> MeterTie | No
     rate = 0.0 if low <= 0.0 <= high else float(slope)
     left = lag - rate * from_middle
     scatter = 1.4826 * float(np.median(np.abs(left - np.median(left))))
-    if scatter > 1e-3:  # the launches do not show in the meter's power
+    if scatter > 1e-3:  # the launches are not visible in the meter's power
         return None
     middle = float(np.median(left))
     cells = np.arange(-NEAR_S, NEAR_S, 2e-4)
@@ -118,7 +118,7 @@ def tie_meter(meter_s: Array, meter_w: Array, load: LoadStamps) -> MeterTie | No
 
 
 def load_of_meter(power: Signal) -> LoadStamps | None:
-    """Runs of a load that goes on and off, from the meter's power itself; None where it does not."""
+    """Runs of a load that switches on and off, from the meter's power itself; None if it does not."""
     end_s = power.start_s + GRID_S * np.arange(int(SMOOTH_S / GRID_S), len(power.value), dtype=np.float64)
     smooth = power.mean(end_s, SMOOTH_S)
     low, high = np.quantile(smooth, [0.05, 0.95])
@@ -140,7 +140,7 @@ def load_of_meter(power: Signal) -> LoadStamps | None:
 
 
 def joint_gain(fit: Fit) -> Gain:
-    """Gain and offset that were solved with a kernel against a meter.  Raises SensorError where its power hardly changes."""
+    """Gain and offset from the fit of a response against a meter.  Raises SensorError if the meter's power hardly changes."""
     assert fit.level_std is not None
     gain = float(fit.level[1])
     if gain <= 0.0:
@@ -157,10 +157,10 @@ def joint_gain(fit: Fit) -> Gain:
 
 
 def rise_of(fits: Sequence[Fit], best: Fit, level: Array, power: Signal | None, load: LoadStamps) -> Rise | None:
-    """How fast readings follow a load; None where no launch shows.
+    """Rise of the readings after a load's start; None if no launch is visible.
 
     `level` is the readings' offset with the levels of the load's signals.  With a meter's `power` the board's own time is the mean over
-    its longest runs.  Where another of the `fits` explains as much, the settling time is the longer one.
+    its longest runs.  If another of the `fits` explains as much, the settling time is the longer one.
     """
     board = step = _fitted_step(level)
     if power is not None and (metered := _metered_step(power, load)) is not None:
@@ -188,7 +188,7 @@ def _settled(shown: Array) -> float:
 
 
 def _fitted_step(level: Array) -> Signal:
-    """The board's power under a load that begins at 0 and stays, by an offset and the levels of its signals, without creep."""
+    """The board's power under a load that begins at 0 and stays, from an offset and the levels of its signals, without creep."""
     stamps = LoadStamps(start_s=np.array([-LAUNCH_LAG_S]), end_s=np.array([STEP_S + 1.0]))
     signals = load_signals(stamps, 0.0, STEP_S + 0.5)[:-1]
     return signal_of(signals[0].start_s, np.sum([one.value * part for one, part in zip(signals, level[1:-1], strict=True)], axis=0))

@@ -1,7 +1,7 @@
-"""Readings on signals: one kernel's width and delay, with levels, noise and jitter solved inside, and their standard errors.
+"""Readings on signals: one response's width and delay, with levels, noise and jitter solved inside, and their standard errors.
 
-readings_i = level · (h_θ * p)(u_i − delay) + offset + noise, where p is a meter's power (the level is the gain) or what a load's
-stamps make of a board (levels unknown, slow parts not below 0).  Source of the scheme: sensor-method.md 1.4, 1.5.
+readings_i = level · (h_θ * p)(u_i − delay) + offset + noise, where p is a meter's power (the level is the gain) or the signals from a
+load's stamps (levels unknown, slow parts not below 0).  Source of the scheme: sensor-method.md 1.4, 1.5.
 """
 
 from collections.abc import Sequence
@@ -17,36 +17,35 @@ from collector.sensing.response import KERNELS, POINT_S, columns, seen_and_slope
 from estimator.vocabulary.quantities import Array
 
 DELAY_S: Final = 0.014
-"""Delays between minus and plus this are searched [s]; twice as far a fit may go, but then its delay is not believed."""
+"""The search covers delays between minus and plus this [s]; a fit may reach twice as far, but then its delay is not used."""
 SOFT_DELAY_S: Final = 0.012
 LARGEST_S: Final = {"none": POINT_S, "boxcar": 1.4, "low-pass": 0.8}
 SMALLEST_S: Final = 8e-4
 BANDS: Final = (0.3, 1.2, 3.0)
 """A fit starts from the best width in each of the bands between these, in update periods."""
 FREEDOM: Final = 4.0
-"""Degrees of freedom of the residuals' t distribution: single updates may be far off."""
+"""Degrees of freedom of the residuals' t distribution: single updates may deviate strongly."""
 USUAL_JITTER_S, JITTER_LN_STD = 6e-4, 1.2
 """Prior of the jitter of an averaging's end (0.3 to 0.5 ms on published boards)."""
 WANDER_STD_S: Final = 5e-4
 WANDER_SPAN_S, WANDER_TERMS = 5.0, (2, 12)
-"""Prior of the first term of the clock's wander [s]; a term for every so many seconds, from so many to so many."""
+"""Prior of the first term of the clock's wander [s]; seconds of record per term, and the least and greatest number of terms."""
 PROFILE_STD, PROFILE_OWN_STD, PROFILE_POINTS = 6.0, 2.0, 15
 SLOW_SHARE: Final = 0.1
-"""Prior of a board's slow parts for the errors, as a share of the step: also those that the fit leaves out may be there."""
-LATE_LEAD: Final = 8.0
-TRAILING_STD_S: Final = 0.02
-"""Error of a trailing mean's width: a fifth of one of its parts, which are a tenth of a second."""
+"""Prior of a board's slow parts for the errors, as a share of the step: it includes the parts that the fit leaves out."""
 LEAST_VARIANCE: Final = 1e-6
 ERRORS: Final = {True: (1.0, 1.0e-4), False: (1.2, 2.5e-4)}
-"""Factor on the formal standard error of a width and what is added [s], with a meter and without: chosen on 60 simulated sensors
-(seeds 900 on), on which the rms of error over stated error is 1."""
+"""Factor on the formal standard error of a width and an added error [s], with a meter and without.
+
+Chosen on 60 simulated sensors (seeds 900 on), on which the rms of error over stated error is 1.
+"""
 GAIN_FLOOR, OFFSET_FLOOR_W = 7e-4, 0.12
 """Least errors of gain and offset, from the same sensors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """One kernel at its best.
+    """The best fit of one response.
 
     `width_s` is W or 2τ, `rivals` are the fits from other starts, `score` is the log-likelihood and `each` (n,) its parts, `level` the
     offset and the level of each signal, `residual` and `predicted` (n,) in watts, `explained` R².
@@ -79,7 +78,7 @@ class Fit:
 class Problem:
     """Updates (n,) and the signals that explain them; `metered`: one signal, whose level is the gain.
 
-    Without `late` the levels of a board's late parts (all signals but the first and the last) are 0, in errors they count all the same.
+    Without `late` the levels of a board's delayed parts (all signals but the first and the last) are 0, but the errors still include them.
     """
 
     time_s: Array
@@ -89,7 +88,7 @@ class Problem:
     late: bool = False
 
     def best(self, starts: dict[Kernel, list[tuple[float, float]]]) -> tuple[Fit, ...]:
-        """The likeliest fit of every kernel, from its starts."""
+        """The likeliest fit of every response, from its starts."""
         fits = []
         for kernel in KERNELS:
             tried = [self._fitted(kernel, *start) for start in starts[kernel]]
@@ -98,11 +97,11 @@ class Problem:
         return tuple(fits)
 
     def late_cost(self) -> float:
-        """Log-likelihood that a board's late parts must add: readings that do not need them leave them out."""
-        return LATE_LEAD + 0.5 * (len(self.signals) - 2) * float(np.log(len(self.time_s)))
+        """Log-likelihood that a board's delayed parts must add; readings that do not need these parts leave them out."""
+        return 8.0 + 0.5 * (len(self.signals) - 2) * float(np.log(len(self.time_s)))
 
     def at(self, kernel: Kernel, width_s: float, delay_s: float) -> Fit:
-        """The fit of levels where width and delay are taken as they are."""
+        """The fit of levels at a fixed width and delay."""
         basis, precision = self._wander()
         x = np.concatenate([[np.log(max(width_s, SMALLEST_S)), delay_s], np.zeros(basis.shape[1] - 1)])
         return self._at(kernel, x, basis, precision, None)[0]
@@ -134,7 +133,7 @@ class Problem:
     def starts(self, kernel: Kernel, period_s: float) -> list[tuple[float, float]]:
         """Widths and delays to start from: the least misfit in each band of a grid, which is fine where a width locks to the period.
 
-        With W = T and a load near T the misfit is a needle a millisecond wide (sensor-method.md 1.4).
+        With W = T and a load near T the minimum of the misfit is only a millisecond wide (sensor-method.md 1.4).
         """
         if kernel == "none":
             widths = np.array([POINT_S])
@@ -165,10 +164,10 @@ class Problem:
         return basis, np.concatenate([[0.0], (number / WANDER_STD_S) ** 2])
 
     def with_profile(self, fit: Fit) -> Fit:
-        """The fit at the mean of its width's posterior, whose spread is the standard error where it is larger than the formal one.
+        """The fit at the mean of its width's posterior, whose spread is the standard error if it is larger than the formal one.
 
-        Under a load with few distinct phases the likelihood has needles: other widths, each with its own delay, are about as likely; so
-        may be another peak, however far.
+        Under a load with few distinct phases the likelihood has narrow peaks: other widths, each with its own delay, are about as likely;
+        another peak may be as well, at any distance.
         """
         std = fit.width_std_s
         if fit.kernel == "none" or not np.isfinite(std):
@@ -260,7 +259,7 @@ class Problem:
         return fit, (np.column_stack([wider, -slope[:, None] * basis, design]), weight)
 
     def _with_errors(self, fit: Fit, matrix: Array, weight: Array, precision: Array) -> Fit:
-        """Standard errors from curvature, or from the scatter of the scores over blocks where that is larger."""
+        """Standard errors from curvature, or from the scatter of the scores over blocks if that is larger."""
         offset = 1 + len(precision)
         used = np.arange(1 if fit.kernel == "none" else 0, matrix.shape[1])
         part, slope = matrix[:, used], matrix[:, 1]
@@ -285,7 +284,7 @@ class Problem:
 
 
 def block_covariance(inverse: Array, scores: Array, blocks: int) -> Array:
-    """Sandwich covariance of parameters from `scores` (n, k) summed over blocks of neighbours, which keeps what neighbours share."""
+    """Sandwich covariance of parameters from `scores` (n, k) summed over blocks, which keeps correlations between neighbours."""
     count = int(np.clip(len(scores) // 6, 3, blocks))
     sums = np.array([part.sum(axis=0) for part in np.array_split(scores, count)])
     return np.asarray(inverse @ (sums.T @ sums) @ inverse * count / (count - 1))
@@ -304,9 +303,9 @@ def noise_and_jitter(residual: Array, slope: Array) -> tuple[float, float]:
 
 
 def plain_width(problem: Problem, fit: Fit) -> Fit:
-    """A trailing mean's fit at the width of the least squares over a grid, with the error that its uneven parts bring.
+    """A trailing mean's fit at the width of the least squares over a grid, with the error from its uneven parts.
 
-    A mean over a second comes in uneven parts: the t distribution latches on some of them (sensor-method.md 1.4).
+    A mean over a second comes in uneven parts: the t distribution adapts to some of them (sensor-method.md 1.4).
     """
     widths, delays = np.arange(0.8, 1.305, 0.005), np.arange(-8e-3, 8.1e-3, 4e-3)
     best = (np.inf, fit.width_s)
@@ -314,4 +313,5 @@ def plain_width(problem: Problem, fit: Fit) -> Fit:
         for design in columns(problem.signals, fit.kernel, width, problem.time_s - delays[:, None]):
             left = problem.value_w - design @ np.linalg.lstsq(design, problem.value_w, rcond=None)[0]
             best = min(best, (float(left @ left), width))
-    return replace(fit, width_s=best[1], width_std_s=float(np.hypot(fit.width_std_s, TRAILING_STD_S)))
+    # Error of a trailing mean's width: a fifth of one of its parts, which are a tenth of a second.
+    return replace(fit, width_s=best[1], width_std_s=float(np.hypot(fit.width_std_s, 0.02)))

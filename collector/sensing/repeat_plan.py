@@ -1,9 +1,9 @@
-"""Plan of repeats and their shifts, from the sensor, before anything is run.
+"""Plan of repeats and their shifts, from the sensor, before any run.
 
-The error that the fit would state is worked out for the updates to come, at several phases and lengths; the
-shortest plan that keeps it below what is asked is taken.  Where updates would fall on the same places of every execution
-(a length that is near a simple fraction of the update period), pauses are put between blocks of executions: they move
-the phase by golden parts of the smaller of the two periods, which every such lock is a fraction of.
+The error that the fit would state is computed for the coming updates, at several phases and lengths; the
+shortest plan with an error below the requested one is used.  If updates would fall on the same places of every execution
+(a length near a simple fraction of the update period), pauses are inserted between blocks of executions: they move
+the phase by golden parts of the smaller of the two periods, because every such lock is a fraction of it.
 """
 
 import math
@@ -21,26 +21,21 @@ from collector.sensing.response import SensorResponse
 from estimator.vocabulary.quantities import Array
 
 GOLDEN: Final = 0.3819660112501051
-"""1 − 1/φ: multiples of it fill a circle more evenly than those of any other number."""
+"""1 − 1/φ: its multiples fill a circle more evenly than those of any other number."""
 SHIFTS: Final = (0, 5, 8, 13, 21, 34)
-"""Numbers of pauses that are tried (Fibonacci: after so many golden steps the circle is filled evenly)."""
-START_PHASES: Final = (0.0, 0.37, 0.71)
-"""Phases of the updates against the load for which the error is worked out; the largest counts."""
-LENGTH_FACTORS: Final = (1.0, 1.002)
-"""Lengths for which it is worked out: a plan must not depend on a length that is known to some tenths of a per cent."""
-TYPICAL_LOAD_W: Final = 100.0
+"""Tried numbers of pauses (Fibonacci: after this many golden steps the circle is filled evenly)."""
 TYPICAL_REST_W: Final = 60.0
-"""Power of load and rest where nothing is known of them: they set the scale of noise and profile."""
+"""Power of load and rest if unknown: they set the scale of noise and profile."""
 FULL_PERIODS: Final = {"boxcar": 0.98, "low-pass": 3.0}
-"""Windows of so many update periods leave no part of an execution unseen, whatever its length: no pauses are needed."""
+"""Windows of this many update periods leave no part of an execution unseen, at any length: no pauses are needed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepeatPlan:
     """`executions` in a run, a pause of `pause_s` after every `block` of them (0 for none), the first `discard_s` left out.
 
-    `padding_s` is the rest before, and the time polled after; `update_period_s` that of the sensor, the longest that it may have where it
-    is not known; `expected_std` the error that is expected, as a share of the energy, gain and offset aside.
+    `padding_s` is the rest before, and the time polled after; `update_period_s` is the sensor's period, or its upper bound if
+    unknown; `expected_std` the expected error, as a share of the energy, without gain and offset.
     """
 
     executions: int
@@ -57,7 +52,7 @@ class RepeatPlan:
         return self.pause_s if self.pause_s > 0.0 and not last and (index + 1) % self.block == 0 else 0.0
 
     def stamps(self, duration_s: float) -> LoadStamps:
-        """Executions as they are expected, from time 0."""
+        """Expected executions, from time 0."""
         pauses = np.array([self.pause_after(index) for index in range(self.executions - 1)])
         start = np.concatenate([[0.0], np.cumsum(duration_s + pauses)])
         return LoadStamps(start_s=start, end_s=start + duration_s)
@@ -70,13 +65,13 @@ def plan_repeats(
     *,
     settle_s: float,
     longest_s: float = 60.0,
-    power_w: float = TYPICAL_LOAD_W + TYPICAL_REST_W,
+    power_w: float = 100.0 + TYPICAL_REST_W,
     rest_w: float = TYPICAL_REST_W,
 ) -> RepeatPlan:
-    """The shortest run that tells the energy of executions of `duration_s` to within `asked_std` (a share of it).
+    """The shortest run that determines the energy of executions of `duration_s` to within `asked_std` (a share of it).
 
-    `settle_s` is the rise to discard, `power_w` and `rest_w` the power that is expected.  Where nothing
-    up to `longest_s` is enough, the best plan is given, and its `expected_std` says so.
+    `settle_s` is the rise to discard, `power_w` and `rest_w` the expected power.  If no plan
+    up to `longest_s` is sufficient, the result is the best plan, and its `expected_std` is larger than requested.
     """
     possible = possible_responses(calibration)
     responses = [response for response, probability in zip(possible.responses, possible.probabilities, strict=True) if probability >= 0.05]
@@ -87,7 +82,7 @@ def plan_repeats(
     discard = settle_s + reach
     best: RepeatPlan | None = None
     span = max(0.3, 3 * duration_s, 2.0 * reach, 6.0 * period)
-    # noise and profile are not known before: 0.7 of the asked error is aimed at
+    # noise and profile are not known before: the plan aims at 0.7 of the requested error
     while best is None or (best.expected_std > 0.7 * asked_std and span < 1.5 * longest_s):
         for count in shifts:
             plan = _plan(duration_s, min(span, longest_s), count, period, discard, reach)
@@ -103,7 +98,7 @@ def plan_repeats(
 
 
 def _plan(duration_s: float, span_s: float, shifts: int, period_s: float, discard_s: float, reach_s: float) -> RepeatPlan | None:
-    """A run of settled executions over `span_s` with so many pauses; None where they do not fit."""
+    """A run of settled executions over `span_s` with this many pauses; None if they do not fit."""
     settled = max(3, math.ceil(span_s / duration_s))
     rising = math.ceil(discard_s / duration_s)
     pause = min(GOLDEN * min(period_s, duration_s), 0.1) if shifts else 0.0
@@ -131,7 +126,8 @@ def _expected_share(
 ) -> float:
     """The largest error over phases, lengths and responses, as a share of the energy."""
     worst = 0.0
-    for factor in LENGTH_FACTORS:
+    # Factors on the length for which the error is computed: a plan must not depend on a length known to some tenths of a per cent.
+    for factor in (1.0, 1.002):
         load = plan.stamps(duration_s * factor)
         for response in responses:
             settings = FitSettings(
@@ -140,7 +136,8 @@ def _expected_share(
                 noise_w=calibration.reading_noise_w,
                 jitter_s=DEFAULT_JITTER_S if calibration.update_jitter_s is None else calibration.update_jitter_s,
             )
-            for phase in START_PHASES:
+            # Phases of the updates against the load for which the error is computed; the largest error counts.
+            for phase in (0.0, 0.37, 0.71):
                 time_s = _update_times(load, plan.update_period_s, phase, plan.padding_s)
                 std = expected_energy_std(time_s, response, load, settings, max(power_w - rest_w, 1.0))
                 worst = max(worst, std / (max(power_w, 1.0) * duration_s))

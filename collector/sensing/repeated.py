@@ -1,4 +1,4 @@
-"""Energy of a kernel, or of any load that repeats, from a recording of its executions, beside the naive and the published one."""
+"""Energy of a kernel, or of any load that repeats, from a recording of its executions, beside the naive and the published value."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -19,18 +19,18 @@ from estimator.vocabulary.quantities import Array
 
 BINS_PER_WINDOW: Final = 8.0
 BINS: Final = (8, 96)
-"""Parts of an execution: so many to a window of the sensor, within these limits; sixteen give simulated boards the same errors."""
+"""Least and greatest number of parts of an execution; sixteen give simulated boards the same errors."""
 MISFIT_SHARE, MISFIT_NOISES = 0.05, 4.0
-"""Root mean square that a fit may leave, as a share of the readings' swing, and in multiples of the calibration's own scatter."""
+"""Largest root mean square residual of a fit, as a share of the readings' swing, and in multiples of the calibration's own scatter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepeatedEnergy:
     """Energy of an execution, and of the whole load from its first kept start to its last end [J].
 
-    `energy_std_j` holds all errors, `timing_std_j` those left if gain and offset are exact.  `naive_j` is the readings' integral over the
-    mean execution, `published_j` the published good practice (nan where it does not apply), both without gain and offset.  `fit` is that
-    of the likeliest response.
+    `energy_std_j` includes all errors, `timing_std_j` those left if gain and offset are exact.  `naive_j` is the readings' integral over
+    the mean execution, `published_j` the published good practice (nan where it does not apply), both without gain and offset.  `fit`
+    belongs to the likeliest response.
     """
 
     energy_j: float
@@ -49,7 +49,7 @@ class RepeatedEnergy:
 
 
 def bins_for(response: SensorResponse, duration_s: float) -> int:
-    """Parts that a profile of an execution is divided into."""
+    """Number of parts in a profile of an execution."""
     return int(np.clip(round(BINS_PER_WINDOW * duration_s / response.width_s), *BINS))
 
 
@@ -62,10 +62,10 @@ def repeated_energy(
     discard_s: float = 0.0,
     trace_edge_s: Array | None = None,
 ) -> RepeatedEnergy:
-    """Energy of the executions of a load; where the averaging is open, over every response left, whose spread becomes error.
+    """Energy of the executions of a load; if the averaging is undecided, over every remaining response, whose spread becomes error.
 
-    `polls` are times and readings (n,), `updates` what they show of the sensor; executions that start in the first `discard_s` are
-    left out.  Raises SensorError where too few readings lie within the load.
+    `polls` are times and readings (n,), `updates` the sensor updates in them; executions that start in the first `discard_s` are
+    left out.  Raises SensorError if too few readings lie within the load.
     """
     possible, back = possible_responses(calibration, updates.period_s), inversion(calibration)
     fits = [
@@ -112,7 +112,7 @@ def repeated_energy(
 
 
 def response_probabilities(possible: PossibleResponses, fits: Sequence[ExecutionFit]) -> Array:
-    """Probabilities of the responses after the fit, shape (r,): one that cannot explain the readings drops out."""
+    """Probabilities of the responses after the fit, shape (r,): 0 for one that cannot explain the readings."""
     count = min(int(np.count_nonzero(fit.used)) for fit in fits)
     return possible.weighed(count * np.array([fit.evidence for fit in fits]))
 
@@ -125,7 +125,7 @@ def mixed(share: Array, answers: list[tuple[float, float]]) -> tuple[float, floa
 
 
 def contradictions(updates: BoardUpdates, load: LoadStamps, calibration: SensorCalibration, found: RepeatedEnergy) -> dict[str, str]:
-    """Whether the readings contradict the stated sensor (`sensor`), or an energy cannot be (`execution_energy`); {} where they do not."""
+    """Reasons why the readings contradict the stated sensor (`sensor`), or an energy is impossible (`execution_energy`); {} without any."""
     notes: dict[str, str] = {}
     sum_j, sum_std_j = found.executions * found.energy_j, found.executions * found.energy_std_j
     if sum_j - found.total_j > 3.0 * math.hypot(sum_std_j, found.total_std_j):

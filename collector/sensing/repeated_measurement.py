@@ -1,4 +1,4 @@
-"""Measuring the energy of whatever can be executed again: plan, run, fit, and run again where the error is too large."""
+"""Measuring the energy of any load that can be repeated: plan, run, fit, and run again if the error is too large."""
 
 import math
 from collections.abc import Callable
@@ -23,12 +23,10 @@ from collector.sensing.updates import BoardUpdates, board_updates
 Execution = Callable[[], tuple[int, int]]
 """Runs once and returns the host's stamps before its first launch and after its end [ns]."""
 
-ASKED_STD: Final = 0.003
-"""Standard error that is asked for by default, as a share of the energy, gain and offset aside."""
 LEAST_SETTLE_S: Final = 0.3
-"""Rise that is left out at the least: the boards' own takes 100 to 250 ms (published recordings)."""
+"""Least rise to discard: the boards' own takes 100 to 250 ms (published recordings)."""
 LEAST_LENGTH_S: Final = 1e-3
-"""Shorter executions are gathered: the caller repeats its kernel within one."""
+"""Least length of an execution: for shorter kernels the caller repeats the kernel within one execution."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,10 +42,10 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepeatedMeasurement:
-    """Energy of an execution [J] over all batches, weighed by their errors; gain and offset are common to them.
+    """Energy of an execution [J] over all batches, weighted by their errors; gain and offset are common to them.
 
-    `timing_std_j` is what is left of `energy_std_j` when gain and offset are taken for exact; `reached` whether that is
-    what was asked for.  `rest_w` is the board's power before.
+    `timing_std_j` is the part of `energy_std_j` that remains if gain and offset are exact; `reached` whether it meets
+    the request.  `rest_w` is the board's power before.
     """
 
     energy_j: float
@@ -66,12 +64,12 @@ def measure_repeated(
     execute: Execution,
     calibration: SensorCalibration,
     *,
-    asked_std: float = ASKED_STD,
+    asked_std: float = 0.003,
     longest_s: float = 60.0,
 ) -> RepeatedMeasurement:
-    """Energy of an execution to within `asked_std` (a share of it), from as few repetitions as that takes.
+    """Energy of an execution to within `asked_std` (a share of it), with as few repetitions as possible.
 
-    Raises SensorError where executions are too short to stand alone, where too few readings came; DeviceError where the board fails.
+    Raises SensorError if executions are too short to stand alone, or too few readings came; DeviceError if the board fails.
     """
     begun_ns = bench.clock.now_ns()
     sampler.drain()
@@ -139,14 +137,14 @@ def _batch(
 ) -> Run:
     """Rest, run, rest; then the fit.
 
-    No column of the fit describes loads before the rest: readings that remember them would pass for noise.
+    No column of the fit describes loads before the rest: readings that remember them would count as noise.
     """
     reach_s = possible_responses(calibration, plan.update_period_s).reach_s
     clean_s = bench.clock.now_ns() * SECONDS_PER_NS + reach_s
     bench.clock.wait(max(plan.padding_s, LEAST_SETTLE_S, reach_s + 3.0 * plan.update_period_s))
     polls: list[EnergyReading] = []
     stamps: list[tuple[int, int]] = []
-    # Executions that turn out shorter than they were while ranging go on until enough updates lie behind the rise.
+    # Executions shorter than during ranging continue until enough updates follow the rise.
     least_ns = (plan.discard_s + 6.0 * plan.update_period_s) / SECONDS_PER_NS
     most = 1000 * plan.executions
     while len(stamps) < plan.executions or (len(stamps) < most and stamps[-1][1] - stamps[0][0] < least_ns):
@@ -180,13 +178,13 @@ def _since(updates: BoardUpdates, from_s: float) -> BoardUpdates:
 
 
 def _combined(runs: list[Run]) -> tuple[float, float]:
-    """Weighted mean over batches and its error, gain and offset aside [J]."""
+    """Weighted mean over batches and its error, without gain and offset [J]."""
     energy = np.array([run.energy.energy_j for run in runs])
     weight = 1.0 / np.maximum([run.energy.timing_std_j for run in runs], 1e-12) ** 2
     return float(weight @ energy / weight.sum()), float(1.0 / math.sqrt(weight.sum()))
 
 
 def _longer(plan: RepeatPlan, excess: float, duration_s: float, left_s: float) -> RepeatPlan:
-    """The same plan with as many executions more as the error was too large."""
+    """The same plan with more executions, in proportion to the excess of the error."""
     wanted = math.ceil(plan.executions * min(max(excess**2 - 1.0, 1.0), 4.0))
     return replace(plan, executions=max(plan.executions, min(wanted, int(left_s / duration_s))))

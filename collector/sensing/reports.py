@@ -23,13 +23,13 @@ from estimator.display.pages import figure_html, page_html, section_html, table_
 from estimator.vocabulary.quantities import Array
 
 VIEW_UPDATES: Final = 40
-"""Updates that a closer view shows."""
+"""Number of updates in a closer view."""
 HISTOGRAM_PERIODS, HISTOGRAM_BINS = 2.5, 60
-"""Intervals between changes are shown up to so many update periods."""
+"""Longest interval between changes in the histogram, in update periods, and number of bins."""
 
 
 def sensor_html(title: str, calibration: SensorCalibration, record: SensorRecord, updates: Updates | None) -> str:
-    """The page of a sensor: `record` are the polls with load and meter, where they were recorded, `updates` those found in them."""
+    """The page of a sensor: `record` are the polls with load and meter, if recorded, `updates` those found in them."""
     clock = _period_chart(record.time_s, record.power_w, calibration.update_period_s)
     sections = {"Sensor": _text(sensor_lines(calibration)), "Reading and model": _model(calibration, record, updates)}
     sections |= {"Update clock": clock, "Candidates": _candidates(calibration)}
@@ -37,7 +37,7 @@ def sensor_html(title: str, calibration: SensorCalibration, record: SensorRecord
 
 
 def correction_html(title: str, found: CorrectedRecording, time_s: Array, power_w: Array, remarks: Mapping[str, str]) -> str:
-    """The page of a corrected recording; `time_s`, `power_w` (n,) are the polls, `remarks` those on how they were read."""
+    """The page of a corrected recording; `time_s`, `power_w` (n,) are the polls, `remarks` the notes on reading them."""
     sections = {
         "Result": _text(correction_lines(found, remarks=remarks)),
         "Power over time": _traces(found, time_s, power_w),
@@ -51,7 +51,7 @@ def correction_html(title: str, found: CorrectedRecording, time_s: Array, power_
 
 
 def _text(lines: Sequence[str]) -> str:
-    """Lines of the terminal."""
+    """Lines as in the terminal."""
     return f"<pre>{escape(chr(10).join(lines))}</pre>"
 
 
@@ -61,7 +61,7 @@ def _charts(charts: Sequence[str]) -> str:
 
 
 def _lines(title: str, text: str, series: Sequence[Series], labels: tuple[str, str], bands: Sequence[Band] = ()) -> str:
-    """A chart of lines with axes over them and two standard errors around the first."""
+    """A chart of lines with axis labels and a band of two standard errors around the first line."""
     x = axis_over(labels[0], [one.x for one in series], logarithmic=False)
     y = axis_over(labels[1], [one.y for one in series], logarithmic=False)
     clipped = [Band(x=band.x, low=np.clip(band.low, y.low, y.high), high=np.clip(band.high, y.low, y.high)) for band in bands]
@@ -69,12 +69,12 @@ def _lines(title: str, text: str, series: Sequence[Series], labels: tuple[str, s
 
 
 def _band(series: Series, std: Array) -> Band:
-    """Two standard errors about a line."""
+    """Band of two standard errors around a line."""
     return Band(x=series.x, low=series.y - 2.0 * std, high=series.y + 2.0 * std)
 
 
 def _emulated(time_s: Array, value: Array, predicted: Array) -> str:
-    """The updates with the readings that the model predicts, closer where they change most, and the residuals."""
+    """The updates with the model's predicted readings, enlarged where they change most, and the residuals."""
     moved = np.concatenate([[0.0], np.cumsum(np.abs(np.diff(predicted)))])
     count = min(VIEW_UPDATES, len(moved) - 1)
     first = int(np.argmax(moved[count:] - moved[: len(moved) - count]))
@@ -102,7 +102,7 @@ def _period_chart(poll_s: Array, poll_w: Array, period_s: float | None) -> str:
 
 
 def _model(calibration: SensorCalibration, record: SensorRecord, updates: Updates | None) -> str:
-    """The readings that the sensor's likeliest response makes of the meter's power or the load, levels by least squares."""
+    """Readings predicted by the sensor's likeliest response from the meter's power or the load, levels by least squares."""
     if updates is None or (record.load is None and record.meter_s is None):
         return "<p>Neither a load nor a meter was recorded: there is nothing to emulate the reading from.</p>"
     response, time_s, value = possible_responses(calibration).responses[0], updates.time_s, updates.value
@@ -140,7 +140,7 @@ def _candidates(calibration: SensorCalibration) -> str:
 
 
 def _traces(found: CorrectedRecording, time_s: Array, power_w: Array) -> str:
-    """Corrected power beside the readings, of the whole and closer."""
+    """Corrected power beside the readings, for the whole recording and enlarged."""
     middle = 0.5 * (found.edge_s[1:] + found.edge_s[:-1])
     half, centre = 0.5 * VIEW_UPDATES * found.updates.period_s, 0.5 * (found.span.start_s + found.span.end_s)
     charts = []
@@ -157,7 +157,7 @@ def _traces(found: CorrectedRecording, time_s: Array, power_w: Array) -> str:
 
 
 def _profile(profile: Profile) -> str:
-    """Power within an execution; nothing where no place was seen."""
+    """Power within an execution; nothing if no place was seen."""
     seen = np.isfinite(profile.power_w)
     if not np.any(seen):
         return ""

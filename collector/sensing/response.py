@@ -16,16 +16,14 @@ from estimator.vocabulary.quantities import Array
 
 KERNELS: Final[tuple[Kernel, ...]] = ("none", "boxcar", "low-pass")
 POINT_S: Final = 1e-3
-"""A sensor that does not average looks at this long around a moment [s]."""
+"""Width of the point response [s]: the response of a sensor that does not average."""
 SLOPE_S: Final = 4e-4
 """Half the step of a derivative in time [s]: a meter's noise from sample to sample must not become slope."""
-LOW_PASS_REACH: Final = 3.0
-"""A low-pass forgets (e⁻⁶) within so many widths."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SensorResponse:
-    """A known response: kernel, `width_s` (W or 2τ) and `delay_s` from the end of the averaging to the stamp, with standard errors [s]."""
+    """A known response: kind, `width_s` (W or 2τ) and `delay_s` from the end of the averaging to the stamp, with standard errors [s]."""
 
     kernel: Kernel
     width_s: float
@@ -41,15 +39,16 @@ class SensorResponse:
     @property
     def reach_s(self) -> float:
         """Age beyond which power no longer counts [s]."""
-        return self.width_s * (LOW_PASS_REACH if self.kernel == "low-pass" else 1.0) + self.delay_s
+        # Number of widths after which a low-pass has forgotten its input (e⁻⁶).
+        return self.width_s * (3.0 if self.kernel == "low-pass" else 1.0) + self.delay_s
 
     def moved(self, *, width_s: float = 0.0, delay_s: float = 0.0) -> "SensorResponse":
-        """The same response with another width or delay, by so much."""
+        """The same response with width and delay changed by these amounts."""
         return replace(self, width_s=max(self.width_s + width_s, POINT_S), delay_s=self.delay_s + delay_s)
 
 
 def seen(signal: Signal, kernel: Kernel, width_s: float, end_s: Array) -> Array:
-    """Readings whose averaging ends at `end_s` (any shape)."""
+    """Readings with averaging ends `end_s` (any shape)."""
     if kernel == "low-pass":
         return _between(signal, low_passed(signal.value, 0.5 * width_s), 0.5 * width_s, end_s)
     if kernel == "none":
@@ -90,7 +89,7 @@ def columns(signals: Sequence[Signal], kernel: Kernel, width_s: float, end_s: Ar
 def run_shares(response: SensorResponse, start_s: Array, end_s: Array, bins: int, time_s: Array) -> Array:
     """Share of readings at `time_s` (n,) that bin m of any run fills, shape (n, bins).
 
-    Runs from `start_s` to `end_s` (j,), ascending and apart, have `bins` equal parts, in each of which power follows at once
+    Runs from `start_s` to `end_s` (j,), ascending and apart, have `bins` equal parts; in each part power follows immediately
     through a rise of LAUNCH_RISE_S.  Rise and response together are two poles, or a pole's integral: exact either way.
     """
     until, rise = time_s - response.delay_s, LAUNCH_RISE_S

@@ -1,11 +1,10 @@
-"""From readings to power: what a board drew during the settled part of a run.
+"""From readings to power: a board's mean power during the settled part of a run.
 
 Readings are late, averaged and scaled.  For a run longer than the sensor's averaging the time-domain part is
-simple: leave out the rise, average whole updates, and ask the updates themselves how sure the mean is.
+simple: leave out the rise, average whole updates, and derive the error of the mean from the updates themselves.
 """
 
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
@@ -17,18 +16,15 @@ from collector.sensing.clock import held_updates
 from collector.sensing.known_sensor import DEFAULT_PERIOD_S, inversion
 from estimator.vocabulary.quantities import Array
 
-DEFAULT_SETTLE_S: Final = 1.25
-"""Rise to discard where none is known: the published practice for one-second averages."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SteadyPower:
     """Power over a settled window; nan where it is not known.
 
-    `raw_w` is the mean reading and `raw_std_w` its standard error; `power_w` and `std_w` the same with offset and
-    gain taken out where they are known.  `samples` updates within `window_s`; `change_w` is the rise of the
+    `raw_w` is the mean reading and `raw_std_w` its standard error; `power_w` and `std_w` the same, corrected for offset and
+    gain where they are known.  `samples` updates within `window_s`; `change_w` is the rise of the
     readings through the window and `change_std_w` its standard error; `first_w` the mean of the window's first
-    fifth.  `absurd` counts readings that no board gives, `stuck` says that the sensor stood still.
+    fifth.  `absurd` counts readings that no board gives, `stuck` is true if the sensor stood still.
     """
 
     raw_w: float
@@ -46,7 +42,8 @@ class SteadyPower:
 
 def settle_time_s(calibration: SensorCalibration, least_s: float) -> float:
     """Time from a load's start until readings show its steady level [s], at least `least_s`."""
-    return max(calibration.settle_s if calibration.settle_s is not None else DEFAULT_SETTLE_S, least_s)
+    # Default rise to discard: the published practice for one-second averages.
+    return max(calibration.settle_s if calibration.settle_s is not None else 1.25, least_s)
 
 
 def update_period_s(calibration: SensorCalibration) -> float:
@@ -57,9 +54,9 @@ def update_period_s(calibration: SensorCalibration) -> float:
 def steady_power(
     readings: PowerReadings, start_s: float, end_s: float, calibration: SensorCalibration, power_limit_w: float
 ) -> SteadyPower:
-    """Mean power from readings between two host times, start and rise already left out.
+    """Mean power from readings between two host times, which exclude start and rise.
 
-    `power_limit_w` bounds what can be power.
+    `power_limit_w` bounds possible power.
     """
     host_s = host_seconds(readings.host_ns)
     inside = (host_s >= start_s) & (host_s <= end_s)
@@ -107,8 +104,8 @@ def corrected_power(raw_w: float, raw_std_w: float, calibration: SensorCalibrati
 def _trend(value: Array, least_noise_w: float) -> tuple[float, float, float]:
     """Change through the window, its standard error, and the standard error of the mean [W].
 
-    Scatter is taken around a straight line (a slow rise is power, not noise) and enlarged by the correlation of
-    neighbouring updates; `least_noise_w` is the noise of one reading at the least.
+    Scatter is computed around a straight line (a slow rise is power, not noise) and enlarged by the correlation of
+    neighbouring updates; `least_noise_w` is the least noise of one reading.
     """
     count = len(value)
     if count < 4:

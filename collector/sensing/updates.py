@@ -15,15 +15,17 @@ from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.quantities import Array
 
 PERIOD_TOLERANCE: Final = 0.005
-"""Share by which a recording's update period may differ from the calibration's before it is said: boards of 101.2 ms and of
-100.0 ms are different sensors, the clocks of hosts differ by 1e-4 at most."""
+"""Largest relative difference between a recording's update period and the calibration's without a note.
+
+Boards of 101.2 ms and of 100.0 ms are different sensors, the clocks of hosts differ by at most 1e-4.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoardUpdates:
-    """Updates of a sensor: host time and value, shape (n,), the period between them, and how sure a time is [s].
+    """Updates of a sensor: host time and value, shape (n,), the period between them, and the uncertainty of a time [s].
 
-    `notes` say what did not come out as the calibration has it.
+    `notes` list differences from the calibration.
     """
 
     time_s: Array
@@ -36,10 +38,10 @@ class BoardUpdates:
 def board_updates(time_s: Array, power_w: Array, calibration: SensorCalibration) -> BoardUpdates:
     """The updates in polls at `time_s` (n,), ascending, values `power_w` (n,), repeats included.
 
-    An update that repeats the value before it counts too: where updates were due, polls were taken and nothing
+    An update that repeats the value before it counts too: if updates were due, polls were taken and nothing
     changed, the value was the same again.
 
-    Raises SensorError where nothing was read that can be power.
+    Raises SensorError if no reading is a possible power.
     """
     sane = possible_power(power_w) & np.isfinite(time_s)
     time_s, power_w = time_s[sane], power_w[sane]
@@ -72,7 +74,7 @@ def board_updates(time_s: Array, power_w: Array, calibration: SensorCalibration)
 
 
 def _held_in_stretches(time_s: Array, power_w: Array, period_s: float) -> Updates:
-    """The updates of polls that show no clock, stretch by stretch between holes; numbers run on."""
+    """The updates of polls without a visible clock, stretch by stretch between holes; numbers continue."""
     cuts = np.flatnonzero(np.diff(time_s) > 100.0 * period_s) + 1
     parts = [held_updates(*part, period_s) for part in zip(np.split(time_s, cuts), np.split(power_w, cuts), strict=True)]
     held_s = np.concatenate([part.time_s for part in parts])
@@ -80,7 +82,7 @@ def _held_in_stretches(time_s: Array, power_w: Array, period_s: float) -> Update
 
 
 def _due(changes: Updates, period_s: float, poll_s: Array, first_w: float) -> Updates:
-    """All updates that a poll followed before the next one: the changes, and between, before and after them those that repeat a value."""
+    """All updates with a poll before the next one: the changes, and between, before and after them those that repeat a value."""
     ticks = changes.number.astype(np.float64)
     early, late = np.minimum(poll_s - changes.time_s[0], 0.0), np.maximum(poll_s - changes.time_s[-1], 0.0)
     polled = np.floor(np.interp(poll_s, changes.time_s, ticks) + (early + late) / period_s)

@@ -33,7 +33,7 @@ ALIKE: Final = (
 )  # fmt: skip
 """Fields that plan and prepared kernel share."""
 SETUP_S: Final = 0.004
-"""Allocating and filling the operands of a kernel."""
+"""Time for allocating and filling the operands of a kernel."""
 
 
 L2_STATES: Final = ("warm", "cold")
@@ -50,7 +50,7 @@ PLANNERS: Final[dict[str, Planner]] = {
     "elementwise": elementwise_plan,
     "copy": elementwise_plan,
 }
-"""Who plans the kernels of a family; those of matrix products have a layout besides."""
+"""Planning functions by family; those of matrix products also take a layout."""
 
 
 class SimulatedClock:
@@ -64,7 +64,7 @@ class SimulatedClock:
         return self._world.now_ns
 
     def wait(self, seconds: float) -> None:
-        """Moves the world, with nothing running."""
+        """Advances the world, with nothing running."""
         if not (math.isfinite(seconds) and seconds >= 0.0):
             raise ValueError(f"cannot wait {seconds!r} s; give a finite duration of at least 0")
         self._world.rest(seconds)
@@ -76,14 +76,14 @@ class SimulatedClock:
 
 
 class SimulatedGpu:
-    """The board as its driver shows it; implements Gpu."""
+    """A simulated board through its driver; implements Gpu."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._polls = PollClock(world.sensor_seed.spawn(1)[0], world.now_s, STATE_POLL_S, 0.1 * STATE_POLL_S)
 
     def identity(self) -> GpuIdentity:
-        """Which board it is; the UUID spells the profile's name."""
+        """Identity of the board; the UUID spells the profile's name."""
         profile, gpu = self._world.profile, self._world.gpu
         return GpuIdentity(
             name=profile.identity.product_name,
@@ -128,7 +128,7 @@ class SimulatedGpu:
         return self._world.supported_clocks_mhz()
 
     def lock_clock_mhz(self, sm_clock_mhz: float) -> None:
-        """Hold the SM clock.  Raises ClockError for one that the board does not support."""
+        """Hold the SM clock.  Raises ClockError for an unsupported one."""
         self._world.lock(sm_clock_mhz)
 
     def unlock_clock(self) -> None:
@@ -140,7 +140,7 @@ class SimulatedGpu:
         return self._world.gpu.power_limit_w
 
     def voltage_readable(self) -> bool:
-        """Whether `state` carries the core voltage."""
+        """Whether `state` contains the core voltage."""
         return self._world.profile.identity.voltage_readable
 
 
@@ -162,7 +162,7 @@ class SimulatedRunner:
         return True
 
     def prepare(self, operator: Operator, l2_state: str = "warm", transpose: str = "") -> PreparedKernel:
-        """Choose and set up the kernel for an operator, in a layout of its inputs.  Raises RunnerError where it cannot run here."""
+        """Choose and set up the kernel for an operator, in a layout of its inputs.  Raises RunnerError if it cannot run here."""
         if l2_state not in L2_STATES:
             raise RunnerError(f"L2 state {l2_state!r} is unknown; known: {', '.join(L2_STATES)}")
         plan = self._planned(operator, transpose)
@@ -173,7 +173,7 @@ class SimulatedRunner:
         return prepared
 
     def prepare_generated(self, load: GeneratedLoad | CopyLoad) -> PreparedKernel:
-        """A generated kernel or a copy, ready to run.  Raises RunnerError where the board lacks the link."""
+        """A generated kernel or a copy, ready to run.  Raises RunnerError if the board lacks the link."""
         require_link(self._world.profile, load.link, load.operator.operator)
         loaded = self._world.load_generated(load)
         prepared = prepared_copy(load) if isinstance(load, CopyLoad) else prepared_load(load, self._complaint(load))
@@ -182,7 +182,7 @@ class SimulatedRunner:
         return prepared
 
     def _complaint(self, load: GeneratedLoad) -> str:
-        """What is wrong with the results of a kernel: nothing is computed here, and a profile plants what is wrong."""
+        """The fault in the results of a kernel: nothing is computed here, and a profile plants the faults."""
         planted = self._world.profile.faults.corrupted.split()
         return f"{load.kernel.name}: results are wrong, a planted fault" if load.kernel.name in planted else ""
 
@@ -205,11 +205,11 @@ class SimulatedRunner:
 
 
 def _buffer_sets(plan: KernelPlan, gpu: GpuSpec, l2_state: str) -> int:
-    """Copies of the operands that a run rotates through.  Raises RunnerError where they do not fit into memory."""
+    """Copies of the operands that a run rotates through.  Raises RunnerError if they do not fit into memory."""
     # cold operands rotate through this many times the L2
     sets = 1 if l2_state == "warm" else 1 + math.ceil(2.0 * gpu.l2_bytes / plan.working_set_bytes)
     needed = sets * plan.working_set_bytes
-    if needed > 0.95 * gpu.dram_bytes:  # the rest is the driver's
+    if needed > 0.95 * gpu.dram_bytes:  # the driver uses the rest
         raise RunnerError(f"{plan.kernel_name} needs {needed / 1e9:.1f} GB; {gpu.name} has {gpu.dram_bytes / 1e9:.1f} GB")
     return sets
 
@@ -227,9 +227,9 @@ def _describe(operator: Operator, plan: KernelPlan, l2_state: str, buffer_sets: 
 
 
 def plan_kernel(operator: Operator, profile: BoardProfile, gpu: GpuSpec, transpose: str = "") -> KernelPlan:
-    """The kernel that the simulated library takes for an operator, a product's in a layout ("": the natural one).
+    """The simulated library's kernel for an operator, a product's in a layout ("": the natural one).
 
-    Raises RunnerError where it has none.
+    Raises RunnerError without a kernel.
     """
     try:
         layout = layout_of(operator, transpose)
@@ -245,7 +245,7 @@ def plan_kernel(operator: Operator, profile: BoardProfile, gpu: GpuSpec, transpo
 
 
 class SimulatedBoard:
-    """One world and all that looks at it.  `planted_…` is the truth that a measurement may be held against."""
+    """One world with its gpu, sensors and runner.  `planted_…` is the truth for comparison with a measurement."""
 
     def __init__(self, profile: BoardProfile, gpu: GpuSpec, seed: int) -> None:
         if profile.library.generation == "volta" and gpu.architecture != "volta":
@@ -258,7 +258,7 @@ class SimulatedBoard:
         self.runner = SimulatedRunner(self.world)
 
     def planted_latency_s(self, prepared: PreparedKernel, sm_clock_mhz: float) -> float:
-        """Time from one launch to the next at a clock, without a run's luck [s]."""
+        """Time from one launch to the next at a clock, without a run's random variation [s]."""
         return self.world.operating_point(self.runner.loaded(prepared), sm_clock_mhz).period_s
 
     def true_energy_j(self, start_ns: int, end_ns: int) -> float:

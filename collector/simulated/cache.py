@@ -1,7 +1,7 @@
-"""A simulated L2: which bytes of a launch have to come from DRAM.
+"""A simulated L2: the bytes of a launch that have to come from DRAM.
 
-The touches of a launch are replayed panel by panel in the order in which waves of blocks make them.  A panel is
-still there with a probability that falls with the bytes touched since its last use: the replacement is not
+The touches of a launch are replayed panel by panel in the order of the waves of blocks.  A panel is
+still in the L2 with a probability that falls with the bytes touched since its last use: the replacement is not
 perfect, so the edge is soft.
 """
 
@@ -28,12 +28,12 @@ def resident_share(memory: MemoryProfile, gpu: GpuSpec, distance_bytes: float) -
 
 
 def replayed_blocks(blocks: int, slots: int) -> int:
-    """How many blocks of a launch are replayed one by one."""
+    """Number of blocks of a launch that are replayed one by one."""
     return min(blocks, 40 * slots)  # waves replayed one by one; a longer launch repeats their pattern
 
 
 def streamed_traffic(memory: MemoryProfile, gpu: GpuSpec, read_bytes: float, write_bytes: float, reread_bytes: float = 0.0) -> Traffic:
-    """DRAM bytes of a kernel that walks once over its operands; `reread_bytes` are second passes that left the L2."""
+    """DRAM bytes of a kernel with one pass over its operands; `reread_bytes` are second passes that left the L2."""
     kept = resident_share(memory, gpu, read_bytes + write_bytes)
     return Traffic(
         warm_read=read_bytes * (1.0 - kept) + reread_bytes,
@@ -56,9 +56,9 @@ def replayed_traffic(
 ) -> Traffic:
     """DRAM bytes of a kernel whose blocks share operand panels.
 
-    panels: for each operand, the panel that each block needs, in launch order, for the first
-    `replayed_blocks` of the `blocks` at least, and the size of a panel.
-    `compulsory_bytes` is the size of all operands, `loaded_bytes` what the blocks of a launch load from the L2.
+    panels: for each operand, the panel that each block needs, in launch order, for at least the first
+    `replayed_blocks` of the `blocks`, and the size of a panel.
+    `compulsory_bytes` is the size of all operands, `loaded_bytes` the bytes that the blocks of a launch load from the L2.
     """
     replayed = replayed_blocks(blocks, slots)
     waves = math.ceil(replayed / slots)

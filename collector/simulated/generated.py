@@ -1,9 +1,9 @@
-"""Generated kernels in the simulated world: what each machine instruction takes and costs, planted.
+"""Generated kernels in the simulated world: the planted time and energy of each machine instruction.
 
 Time comes from issue intervals, latencies and the paths to memory.  The energy of a lane is the work of its unit plus the reads of
 its registers; the energy of a warp is its issue, which costs more after an instruction for another unit.  Memory transactions and idle
-slots of a working SM's schedulers cost energy too.  Links are full duplex: what is sent does not slow what comes.
-The figures are plausible for plumbing and statistics, not measurements.
+slots of a working SM's schedulers cost energy too.  Links are full duplex: sent data do not slow received data.
+The figures are plausible for tests of software and statistics, not measurements.
 """
 
 import math
@@ -31,20 +31,17 @@ LINE_BYTES: Final = 128.0
 SECTOR_BYTES: Final = 32.0
 
 ISSUE_PJ: Final = 24.0
-"""Fetching, decoding and scheduling one instruction of a warp, lanes aside [pJ]."""
+"""Energy of fetching, decoding and scheduling one instruction of a warp, without lanes [pJ]."""
 
 STALL_PJ: Final = 9.0
-"""A scheduler slot of a working SM that issues nothing [pJ]."""
+"""Energy of a scheduler slot of a working SM that issues nothing [pJ]."""
 
 CHANGE_PJ: Final = 6.0
-"""Added to an issue if the instruction before went to another unit [pJ]."""
+"""Energy added to an issue if the preceding instruction used another unit [pJ]."""
 
-
-DATA_FACTOR: Final[dict[str, float]] = {"random": 1.0, "constant": 0.78, "zero": 0.62}
-"""Energy of lanes relative to random data: fewer bits toggle."""
 
 OVERLAP_NORM: Final = 6.0
-"""Limits of a loop that run side by side: the norm that joins their times; the largest decides, the next ones cost a little."""
+"""Norm that joins the times of a loop's concurrent limits: the largest decides, the next ones cost a little."""
 
 L1_LATENCY_CLOCKS: Final = 33.0
 START_CLOCKS: Final = 900.0
@@ -56,7 +53,7 @@ class Kind:
     """Instructions of one kind.
 
     `lane_pj` is the energy of one lane relative to the board's `cuda_pj_per_op`; `interval` the clocks between two of them on one
-    scheduler, `latency` those until a result can be used; `pipe` the unit that they share.
+    scheduler, `latency` the clocks until a result can be used; `pipe` their shared unit.
     """
 
     lane_pj: float
@@ -67,7 +64,7 @@ class Kind:
 
 @cache
 def kinds() -> Mapping[str, Kind]:
-    """Kinds by the first words of an opcode; the longest that fits holds, "other" where none does."""
+    """Kinds by the first words of an opcode; the longest match applies, "other" without a match."""
     declared: Any = Mapping[str, Kind]
     path = resource_folder("simulated") / "instructions.toml"
     found: Mapping[str, Kind] = read_file(declared, path, "simulated instructions", BoardProfileError)
@@ -78,7 +75,7 @@ MEMORY: Final = ("LD", "ST", "ATOM", "RED.", "UBLKCP")
 """First letters of opcodes that move data: their energy is that of the transactions."""
 
 UNIFORM: Final = ("BRA", "BSSY", "BSYNC", "BAR", "CALL", "RET", "DEPBAR", "WARPSYNC", "NOP", "NANOSLEEP", "EXIT")
-"""Opcodes that work once for a warp, as those of the uniform datapath do."""
+"""Opcodes that work once for a warp, like those of the uniform datapath."""
 
 MODULE_OF_PIPE: Final[dict[str, str]] = {"tensor": "tensor", "xu": "sfu"}
 
@@ -94,7 +91,7 @@ def works_once(opcode: str) -> bool:
 
 
 def kind_of(opcode: str) -> Kind:
-    """What an opcode takes, and what its unit costs; a copy goes through the unit of its opcode."""
+    """The kind of an opcode, with its times and the energy of its unit; a copy goes through the unit of its opcode."""
     words = opcode.split(".")
     if words[1:2] == ["MOV"]:
         # energy of one lane of a copy instruction, relative to the board's `cuda_pj_per_op` [1]
@@ -105,7 +102,7 @@ def kind_of(opcode: str) -> Kind:
 
 
 def planted_lane_energy_j(profile: BoardProfile, opcode: str, reads: float) -> float:
-    """Energy of one lane of an instruction that reads so many registers, at the reference voltage on random data [J]."""
+    """Energy of one lane of an instruction with this many register reads, at the reference voltage on random data [J]."""
     # standard deviation of an opcode's energy around that of its kind [1]
     own = 1.0 + 0.01 * steady_noise("opcode", opcode)
     # energy of one register read by one lane, relative to the board's `cuda_pj_per_op` [1]
@@ -124,7 +121,7 @@ def planted_body_energy_j(profile: BoardProfile, entry: InspectedEntry) -> dict[
 
 
 def changes_of_unit(entry: InspectedEntry) -> float:
-    """How often an instruction of a loop goes to another unit than the one before, their order left to chance [1]."""
+    """Mean number of changes to another unit between the instructions of a loop, in random order [1]."""
     units: dict[str, float] = {}
     for opcode, count in entry.body.items():
         unit = "uniform" if works_once(opcode) else "lsu" if moves_data(opcode) else kind_of(opcode).pipe
@@ -134,7 +131,7 @@ def changes_of_unit(entry: InspectedEntry) -> float:
 
 
 def planted_slot_energy_j(profile: BoardProfile, gpu: GpuSpec) -> float:
-    """What an awake SM adds to the energy of each issue slot of its schedulers, used or not, at the reference voltage [J]."""
+    """Energy that an awake SM adds to each issue slot of its schedulers, used or not, at the reference voltage [J]."""
     power = profile.power
     slots_per_s = SCHEDULERS * gpu.num_sms * power.reference_clock_mhz * HZ_PER_MHZ
     return power.sm_clock_w * (1.0 - power.ungated_share) / slots_per_s
@@ -146,7 +143,7 @@ def planted_stall_energy_j(profile: BoardProfile, gpu: GpuSpec) -> float:
 
 
 def planted_issue_energy_j(profile: BoardProfile, gpu: GpuSpec) -> float:
-    """Energy of issuing an instruction to a warp, lanes aside, at the reference voltage [J]."""
+    """Energy of issuing an instruction to a warp, without lanes, at the reference voltage [J]."""
     return ISSUE_PJ * JOULE_PER_PICOJOULE + planted_slot_energy_j(profile, gpu)
 
 
@@ -179,13 +176,13 @@ def generated_point(
 
 
 def _rounds(blocks: int, resident: int) -> dict[int, int]:
-    """Blocks of each round, and how often such a round comes: equal blocks that start together end together."""
+    """Blocks of each round, and the number of such rounds: equal blocks that start together end together."""
     whole, rest = divmod(blocks, resident)
     return ({resident: whole} if whole else {}) | ({rest: 1} if rest else {})
 
 
 def _turn_s(profile: BoardProfile, gpu: GpuSpec, load: GeneratedLoad, clock_hz: float, blocks: int) -> float:
-    """One turn of the loop for every warp on the fullest SM, of `blocks` blocks that are resident [s]."""
+    """Time of one turn of the loop for every warp on the fullest SM, with `blocks` resident blocks [s]."""
     body = load.entry.body
     sms = min(blocks, gpu.num_sms)
     warps = load.active_warps / load.launch.blocks * math.ceil(blocks / gpu.num_sms)
@@ -232,7 +229,7 @@ def _interval(kind: Kind, gpu: GpuSpec) -> float:
 
 
 def _latency_clocks(profile: BoardProfile, load: GeneratedLoad, clock_hz: float) -> float:
-    """Clocks that one warp needs for a turn however few the others are: its dependent instructions one after the other."""
+    """Clocks of one warp for a turn, independent of the number of other warps: its dependent instructions one after the other."""
     kernel = load.kernel
     chained = 0.0
     waits = {
@@ -257,10 +254,11 @@ def _latency_clocks(profile: BoardProfile, load: GeneratedLoad, clock_hz: float)
 
 
 def _energy(profile: BoardProfile, load: GeneratedLoad, slots: float) -> LaunchEnergy:
-    """Energy of a launch that had `slots` issue slots on working SMs; what an awake SM draws is the board's affair."""
+    """Energy of a launch with `slots` issue slots on working SMs; the power of an awake SM belongs to the board."""
     launch = load.launch
     core: dict[str, float] = dict.fromkeys(("cuda", "sfu", "tensor", "shared", "l2"), 0.0)
-    factor = DATA_FACTOR[launch.pattern]
+    # Energy of lanes relative to random data: fewer bits toggle.
+    factor = {"random": 1.0, "constant": 0.78, "zero": 0.62}[launch.pattern]
     for opcode, joule in planted_body_energy_j(profile, load.entry).items():
         module = MODULE_OF_PIPE.get(kind_of(opcode).pipe, "cuda")
         core[module] += joule * factor * launch.active_threads * launch.iterations
@@ -278,7 +276,7 @@ def _energy(profile: BoardProfile, load: GeneratedLoad, slots: float) -> LaunchE
 
 
 def link_rate(profile: BoardProfile, name: str) -> float:
-    """What a link carries in one direction [byte/s].  Raises RunnerError for a peer that the board has not."""
+    """Rate of a link in one direction [byte/s].  Raises RunnerError for a peer that the board does not have."""
     link = profile.link
     if name == "host":
         return link.host_bytes_per_s
@@ -288,18 +286,18 @@ def link_rate(profile: BoardProfile, name: str) -> float:
 
 
 def link_latency_s(link: LinkProfile, name: str) -> float:
-    """From asking for a word beyond the board to having it [s]."""
+    """Time from a request for a word beyond the board to its arrival [s]."""
     return link.host_latency_s if name == "host" else link.peer_latency_s
 
 
 def link_energy_j(link: LinkProfile, name: str, moved_bytes: float) -> float:
-    """What this board spends on so many bytes that cross a link [J]; the other end's share is not its own."""
+    """Energy of this board for bytes that cross a link [J]; without the other end's share."""
     each = link.host_pj_per_byte if name == "host" else link.peer_pj_per_byte
     return each * JOULE_PER_PICOJOULE * moved_bytes
 
 
 def require_link(profile: BoardProfile, name: str, who: str) -> None:
-    """Raises RunnerError, naming who wants it, where a board has no such link."""
+    """Raises RunnerError, naming `who`, if a board has no such link."""
     if name in ("host", "peer"):
         try:
             link_rate(profile, name)
@@ -311,7 +309,7 @@ def copy_point(profile: BoardProfile, gpu: GpuSpec, load: CopyLoad) -> tuple[Ker
     """Time and energy of one copy: no SM works, the memory of this board is read or written, or both."""
     moved = float(load.host.bytes_moved)
     inside = load.link == "device"
-    # what a copy within the board reaches of the DRAM's bandwidth: each byte is read and written
+    # share of the DRAM's bandwidth that a copy within the board reaches: each byte is read and written
     rate = 0.45 * gpu.dram_bytes_per_s if inside else link_rate(profile, load.link)
     through_dram = 2.0 * moved if inside else moved
     crossed = 0.0 if inside else link_energy_j(profile.link, load.link, moved)
@@ -320,5 +318,5 @@ def copy_point(profile: BoardProfile, gpu: GpuSpec, load: CopyLoad) -> tuple[Ker
         "l2": through_dram * profile.energy.l2_pj_per_byte * JOULE_PER_PICOJOULE,
     }
     dram_j = through_dram * profile.energy.dram_pj_per_byte * JOULE_PER_PICOJOULE
-    # a copy engine's time to begin one copy [s]
+    # start time of a copy engine for one copy [s]
     return KernelTiming(gpu_s=moved / rate + 4e-6, busy_share=0.0), LaunchEnergy(core_j=core, dram_j=dram_j, hidden_j=0.0)

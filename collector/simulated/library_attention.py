@@ -24,7 +24,7 @@ LARGEST_HEAD: Final = 256
 
 
 def attention_plan(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelPlan:
-    """The kernel for fused attention.  Raises RunnerError where the library has none."""
+    """The kernel for fused attention.  Raises RunnerError if the library has none."""
     if operator.precision not in gpu.tensor_flop_per_clock or operator.precision not in library().cutlass_types:
         raise RunnerError(f"attention in {operator.precision}: no such kernel on {gpu.name}")
     if operator["head_dim"] > LARGEST_HEAD:
@@ -67,7 +67,7 @@ def _shape(operator: Operator) -> AttentionShape:
 
 
 def _prefill(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelPlan:
-    """One block for each tile of queries of each head; it walks over the keys that they may see."""
+    """The plan of prefill: one block for each tile of queries of each head; it walks over the keys visible to them."""
     shape, generation = _shape(operator), profile.library.generation
     rows = 128 if shape.queries > 64 else 64
     keys = 128 if shape.head_dim <= 64 else 64 if shape.head_dim <= 128 else 32
@@ -131,7 +131,7 @@ def _prefill(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelP
 def _prefill_traffic(
     shape: AttentionShape, profile: BoardProfile, gpu: GpuSpec, tiles_of_head: int, blocks: int, slots: int, loaded_bytes: float
 ) -> Traffic:
-    """DRAM bytes: the blocks of the heads that share a key head find its keys in the L2, or not."""
+    """DRAM bytes: the blocks of heads with a shared key head may find its keys in the L2."""
     head = np.arange(replayed_blocks(blocks, slots)) // tiles_of_head
     cache = shape.cache_bytes(shape.context)
     return replayed_traffic(
@@ -147,7 +147,7 @@ def _prefill_traffic(
 
 
 def _prefill_name(profile: BoardProfile, traits: str, rows: int, keys: int, causal: int) -> str:
-    """A name in the manner of the libraries that have such kernels for a generation."""
+    """A name in the style of the libraries with such kernels for a generation."""
     if profile.library.generation == "volta":
         return f"fmha_cutlassF_f16_aligned_{rows}x{keys}_rf_sm70(PyTorchMemEffAttention::AttentionKernel<{causal}>::Params)"
     return f"void flash_fwd_kernel<{traits}, {causal}>(Flash_fwd_params)"
@@ -164,7 +164,7 @@ def _unit_clocks(operator: Operator, profile: BoardProfile, gpu: GpuSpec, flop: 
 
 
 def _traits(operator: Operator, rows: int, keys: int, warps: int) -> str:
-    """The part of a kernel name that tells its tile."""
+    """The part of a kernel name that encodes its tile."""
     kind = library().cutlass_types[operator.precision]
     return f"Flash_fwd_kernel_traits<{operator['head_dim']:.0f}, {rows}, {keys}, {warps}, false, false, {kind}>"
 
@@ -179,7 +179,7 @@ def _key_tiles(shape: AttentionShape, rows: int, keys: int) -> Array:
 
 
 def _decode(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelPlan:
-    """Blocks for each key head and share of its cache; the query heads that use it are rows of one tile."""
+    """The plan of decode: blocks for each key head and share of its cache; the query heads that use it are rows of one tile."""
     shape, generation = _shape(operator), profile.library.generation
     visible = min(shape.context, shape.window) if shape.window else shape.context
     rows = shape.queries * (shape.heads // shape.kv_heads)

@@ -17,10 +17,10 @@ from estimator.vocabulary.workload import Operator
 SPLITS: Final = (1, 2, 3, 4, 6, 8, 16)
 
 SWIZZLE: Final = 8
-"""Tile columns that blocks walk through side by side, so that a wave shares panels."""
+"""Number of tile columns that blocks walk through side by side, so that a wave shares panels."""
 
 SPLIT_CLOCKS, PARTIAL_BYTES = 2200.0, 4.0
-"""Starting the reduction of split results [SM clock], and the width of one."""
+"""Clocks for starting the reduction of split results [SM clock], and the bytes of one result."""
 
 
 OUTPUT_OPS: Final = 3.0
@@ -28,13 +28,16 @@ OUTPUT_OPS: Final = 3.0
 
 
 FIRST_LAYER_GRANULE: Final = 4
-"""Channels are padded to this many for the matrix units: the few of an image to 4 where the stride is 2, all others to 8 (NVIDIA,
-Convolutional Layers User's Guide)."""
+"""Multiple to which channels are padded for the matrix units.
+
+The few channels of an image are padded to 4 if the stride is 2, all others to 8 (NVIDIA,
+Convolutional Layers User's Guide).
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
-    """A matrix product as the library sees it: `batch` of m × n × k, and the bytes of its operands."""
+    """A matrix product for the library: `batch` of m × n × k, and the bytes of its operands."""
 
     batch: int
     m: int
@@ -54,8 +57,8 @@ class Product:
 def product_plan(operator: Operator, profile: BoardProfile, gpu: GpuSpec, layout: str) -> KernelPlan:
     """The kernel for a GEMM in a layout of `microbench.layouts`.  Raises RunnerError for a precision without a kernel.
 
-    A layout has a kernel of its own, with its own name and so its own switching activity, and none of its own in time or traffic: how
-    inputs lie changes the time of real kernels by amounts that follow no rule that could be planted.
+    A layout has a kernel of its own, with its own name and so its own switching activity, but no time or traffic of its own: the
+    layout of inputs changes the time of real kernels by amounts without a rule that could be planted.
     """
     return _matrix_plan(_gemm(operator, layout), operator, profile, gpu)
 
@@ -123,7 +126,7 @@ def _convolution(operator: Operator) -> Product:
 
 
 def _step_length(tile: Tile, product: Product) -> int:
-    """Reduction step of a kernel in elements: tensor kernels keep its bytes."""
+    """Reduction step of a kernel in elements: tensor kernels keep its bytes constant."""
     return tile.tile_k if product.on_cuda_cores else max(8, int(tile.tile_k * 2 / product.element_bytes))
 
 
@@ -132,21 +135,21 @@ def _shared_bytes(tile: Tile, product: Product) -> int:
 
 
 def _unit_clocks(tile: Tile, product: Product, operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> float:
-    """Clocks in which an SM does one reduction element of the whole tile."""
+    """Clocks of an SM for one reduction element of the whole tile."""
     library = profile.library
     area = tile.tile_m * tile.tile_n
     rate = gpu.matrix_flop_per_clock(operator.precision, product.on_cuda_cores)
-    # instructions beside the multiply-adds of a CUDA-core product; they take issue slots and next to no energy
+    # instructions beside the multiply-adds of a CUDA-core product; they take issue slots and almost no energy
     efficiency = library.cuda_efficiency / (1.0 + 0.10) if product.on_cuda_cores else library.tensor_efficiency
     # tiles of few elements lose throughput, on CUDA and on tensor cores
     efficiency *= min(1.0, area / 16384.0) ** (0.10 if product.on_cuda_cores else 0.06)
-    # matrix throughput that index arithmetic of an implicit GEMM leaves
+    # share of matrix throughput that index arithmetic of an implicit GEMM leaves
     clocks: float = 2.0 * area / (rate * efficiency * (0.92 if product.convolution else 1.0))
     return clocks
 
 
 def _choose(product: Product, operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> tuple[Tile, int]:
-    """The library's choice: cheapest by its own rough costs, which err a little and alike for similar shapes."""
+    """The library's choice: cheapest by its own rough costs, whose small errors are similar for similar shapes."""
     family = "cuda" if product.on_cuda_cores else profile.library.generation
     kernels, (barrier, per_element) = library().tiles[family], library().step_clocks[family]
     similar = tuple(int(2.0 * math.log2(value)) for value in (product.batch, product.m, product.n, product.k))
@@ -163,7 +166,7 @@ def _choose(product: Product, operator: Operator, profile: BoardProfile, gpu: Gp
         slots = resident * gpu.num_sms
         unit = _unit_clocks(tile, product, operator, profile, gpu)
         loaded = min(tile.tile_m, product.m) + min(tile.tile_n, product.n)
-        # share of an SM's port on which the library counts when it compares tiles
+        # share of an SM's port that the library assumes when it compares tiles
         port = loaded * product.element_bytes * multicast / (0.72 * profile.memory.path_bytes_per_clock)
         step = _step_length(tile, product)
         for j, split in enumerate(splits):
@@ -188,7 +191,7 @@ def _choose(product: Product, operator: Operator, profile: BoardProfile, gpu: Gp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """A product cut into blocks: counts, and what one block loads, stores and passes through shared memory [byte]."""
+    """A product cut into blocks: counts, and the bytes that one block loads, stores and passes through shared memory."""
 
     rows: int
     columns: int
@@ -204,7 +207,7 @@ class Layout:
 
     @property
     def length(self) -> int:
-        """Reduction length that a block works through, padding included."""
+        """Reduction length of a block, padding included."""
         return self.steps * self.step
 
 
@@ -234,8 +237,8 @@ def _cut(product: Product, profile: BoardProfile, gpu: GpuSpec, tile: Tile, spli
 
 
 def _multicast(product: Product, profile: BoardProfile) -> float:
-    """Share of the tile traffic that is left where clusters load panels together."""
-    # hopper clusters load a panel once for two blocks: what is left of the traffic from the L2
+    """Remaining share of the tile traffic if clusters load panels together."""
+    # hopper clusters load a panel once for two blocks: the remaining share of the traffic from the L2
     return 0.62 if profile.library.generation == "hopper" and not product.on_cuda_cores else 1.0
 
 
@@ -270,7 +273,7 @@ def _lay_out(product: Product, operator: Operator, profile: BoardProfile, gpu: G
 
 
 def _demand(product: Product, operator: Operator, profile: BoardProfile, gpu: GpuSpec, tile: Tile, layout: Layout) -> BlockDemand:
-    """What one block needs."""
+    """Demand of one block."""
     area = tile.tile_m * tile.tile_n
     unit = _unit_clocks(tile, product, operator, profile, gpu) * layout.length
     barrier, per_element = library().step_clocks["cuda" if product.on_cuda_cores else profile.library.generation]
@@ -290,7 +293,7 @@ def _demand(product: Product, operator: Operator, profile: BoardProfile, gpu: Gp
 
 
 def _events(product: Product, tile: Tile, layout: Layout) -> LaunchEvents:
-    """What a launch does in all."""
+    """Events of a launch in total."""
     ops = OUTPUT_OPS * product.batch * product.m * product.n * layout.split
     moved = (layout.load_bytes + layout.store_bytes) * layout.blocks + layout.reduced_bytes
     shared = layout.shared_bytes * layout.blocks
@@ -332,7 +335,7 @@ def _panels(layout: Layout, count: int) -> tuple[IntArray, IntArray]:
 
 
 def _kernel_name(operator: Operator, product: Product, profile: BoardProfile, tile: Tile, step: int) -> str:
-    """A name in the manner of the vendor's libraries."""
+    """A name in the style of the vendor's libraries."""
     size = f"{tile.tile_m}x{tile.tile_n}"
     generation = profile.library.generation
     if product.convolution:

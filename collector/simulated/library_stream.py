@@ -13,27 +13,23 @@ from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
 from estimator.vocabulary.workload import Operator
 
 MOVE_OPS: Final = 6.0
-"""Lane instructions that bring one element in and out: addresses, loads, conversion, store."""
+"""Lane instructions for loading and storing one element: addresses, loads, conversion, store."""
 
 VECTOR_THREADS, VECTOR_ELEMENTS = 128, 4
 WARP, UNROLLED = 32, 4
-"""Lanes of a warp, and turns of a loop that the compiler joins into one: NeuSight's tables show it in layer norms of A100 and V100."""
+"""Lanes of a warp, and turns of a loop that the compiler joins into one; NeuSight's tables show this in layer norms of A100 and V100."""
 
 REDUCE_THREADS: Final = 512
 
-SHARED_ROW_LIMIT: Final = 48 * 1024
-"""Longest row that a block keeps in shared memory [byte]."""
-
-
 BLOCK_REDUCTION_CLOCKS, LOOP_CLOCKS = 420.0, 90.0
-"""A reduction over a block (two rounds of shuffles, shared memory and barriers), and one pass of a row loop at its shortest."""
+"""Clocks of a reduction over a block (two rounds of shuffles, shared memory and barriers), and least clocks of one pass of a row loop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """A memory kernel of equal blocks: what it moves and computes in all.
+    """A memory kernel of equal blocks: its total traffic and arithmetic.
 
-    `fetched` bytes come from the L2 for each byte wanted, at most `dram_fetched` of them from DRAM; `path_factor`
+    `fetched` bytes come from the L2 for each useful byte, at most `dram_fetched` of them from DRAM; `path_factor`
     is relative to the share of the SM's port that plain element-wise kernels reach.
     """
 
@@ -58,7 +54,7 @@ class Stream:
 
 
 def _element_width(operator: Operator) -> tuple[float, float]:
-    """Bytes of an input and of an output element.  Raises RunnerError where no kernel handles the type."""
+    """Bytes of an input and of an output element.  Raises RunnerError if no kernel handles the type."""
     if operator.precision not in library().pytorch_types:
         raise RunnerError(f"{operator.family} in {operator.precision}: no such kernel; precisions: {', '.join(library().pytorch_types)}")
     width = BYTES_PER_ELEMENT[operator.precision]
@@ -95,7 +91,7 @@ def elementwise_plan(operator: Operator, profile: BoardProfile, gpu: GpuSpec) ->
 
 
 def _lay_out(stream: Stream, profile: BoardProfile, gpu: GpuSpec) -> KernelPlan:
-    """Equal blocks that each move a piece of the operands; reads and writes share the path."""
+    """The plan of equal blocks that each move a piece of the operands; reads and writes share the path."""
     resident = resident_blocks(gpu, stream.threads, stream.registers, stream.shared_bytes_per_block)
     if not resident:
         raise RunnerError(f"{stream.name}: {stream.shared_bytes_per_block} byte of shared memory do not fit on an SM of {gpu.name}")
@@ -139,7 +135,7 @@ def row_plan(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelP
 
 
 def _softmax(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelPlan:
-    """Rows in a warp's registers, in shared memory, or read three times."""
+    """The plan of a softmax: rows in a warp's registers, in shared memory, or read three times."""
     width, out_width = _element_width(operator)
     rows, dim = int(operator["rows"]), int(operator["dim"])
     row_bytes = dim * width
@@ -163,7 +159,8 @@ def _softmax(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelP
         return _lay_out(in_warp, profile, gpu)
     threads = min(1024, 2 ** math.ceil(math.log2(dim / 8)))
     loops = math.ceil(dim / threads / 8)
-    in_shared = row_bytes <= SHARED_ROW_LIMIT
+    # Longer rows are not kept in shared memory [byte].
+    in_shared = row_bytes <= 48 * 1024
     in_block = replace(
         in_warp,
         name=f"void at::native::(anonymous namespace)::cunn_SoftMaxForward{'Smem' if in_shared else ''}<8, {kind}, float, {kind}>(...)",
@@ -182,8 +179,8 @@ def _softmax(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelP
 
 
 def _missed_in_l1(gpu: GpuSpec, under_way_bytes: float) -> float:
-    """Share of a second pass that an SM's own cache no longer holds, by the bytes that its blocks work on."""
-    # share of an SM's shared memory that serves as its cache here, and how sharply rows fall out of it
+    """Share of a second pass that misses an SM's own cache, by the bytes in use by its blocks."""
+    # share of an SM's shared memory that serves as its cache here, and the sharpness of the eviction of rows
     held = (under_way_bytes / (0.75 * gpu.shared_bytes_per_sm)) ** 3
     return held / (1.0 + held)
 
@@ -191,7 +188,7 @@ def _missed_in_l1(gpu: GpuSpec, under_way_bytes: float) -> float:
 def _with_second_passes(
     plan: KernelPlan, profile: BoardProfile, gpu: GpuSpec, *, passes: float, row_bytes: float, read_bytes: float
 ) -> KernelPlan:
-    """The plan with passes that find their rows in the L2 or not, by how many rows are under way at once."""
+    """The plan with passes that may find their rows in the L2, depending on the number of rows in use at once."""
     under_way = min(plan.blocks, plan.blocks_per_sm * gpu.num_sms) * row_bytes
     missed = passes * read_bytes * (1.0 - resident_share(profile.memory, gpu, under_way))
     traffic = replace(plan.traffic, warm_read=plan.traffic.warm_read + missed, cold_read=plan.traffic.cold_read + missed)
@@ -199,9 +196,9 @@ def _with_second_passes(
 
 
 def _unrolled_waits(vectors: int) -> int:
-    """How often the slowest warp of a block waits for memory while its threads share out these vectors in a loop unrolled by four.
+    """Number of waits for memory of the slowest warp of a block, whose threads share these vectors in a loop unrolled by four.
 
-    Lanes that have fewer of them than their neighbours do not wait for these in the unrolled part alone: a warp goes through both.
+    A warp runs the unrolled part as often as its busiest lane, and the rest of the loop as often as the lane with the longest rest.
     """
     counts = [len(range(thread, vectors, VECTOR_THREADS)) for thread in range(VECTOR_THREADS)]
     warps = [counts[first : first + WARP] for first in range(0, VECTOR_THREADS, WARP)]
@@ -209,7 +206,7 @@ def _unrolled_waits(vectors: int) -> int:
 
 
 def _norm(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelPlan:
-    """One block a row, statistics first and a second look at the row; batch norm at inference is element-wise."""
+    """The plan of a norm: one block a row, statistics first, then a second pass over the row; batch norm at inference is element-wise."""
     width, out_width = _element_width(operator)
     rows, dim = int(operator["rows"]), int(operator["dim"])
     kind = library().pytorch_types[operator.precision]
@@ -247,7 +244,7 @@ def _norm(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelPlan
 
 
 def _reduction(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelPlan:
-    """Short rows share a block, long ones have several."""
+    """The plan of a reduction: short rows share a block, long ones have several."""
     width, out_width = _element_width(operator)
     rows, dim = int(operator["rows"]), int(operator["dim"])
     by_work = math.ceil(rows * dim / (REDUCE_THREADS * 16))
@@ -273,7 +270,7 @@ def _reduction(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> Kerne
 
 
 def depthwise_plan(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelPlan:
-    """A depthwise convolution: one filter a channel, neighbours re-read through the caches."""
+    """The plan of a depthwise convolution: one filter a channel, neighbours re-read through the caches."""
     width, out_width = _element_width(operator)
     batch, channels, height, width_px, filters, kernel_h, kernel_w, stride, padding, _ = operator.shape
     out_h = (height + 2 * padding - kernel_h) // stride + 1

@@ -1,4 +1,4 @@
-"""A kernel as the simulated GPU sees it: identical blocks, what each needs, and what a launch does in all."""
+"""A kernel for the simulated GPU: identical blocks, the demand of each, and the events of a launch."""
 
 import heapq
 import zlib
@@ -19,7 +19,7 @@ from estimator.vocabulary.resources import resource_folder
 THREADS_PER_WARP: Final = 32
 
 REGISTER_GRANULE: Final = 8
-"""Registers of a thread are handed out in eights (CUDA occupancy calculator)."""
+"""Registers of a thread are allocated in multiples of this (CUDA occupancy calculator)."""
 
 
 class Tile(NamedTuple):
@@ -37,7 +37,7 @@ class Tile(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Library:
-    """The simulated vendor library: `configs/simulated/library.toml` says what its tables mean."""
+    """The simulated vendor library: `configs/simulated/library.toml` explains its tables."""
 
     tiles: Mapping[str, tuple[Tile, ...]]
     step_clocks: Mapping[str, tuple[float, float]]
@@ -56,10 +56,10 @@ def library() -> Library:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockDemand:
-    """What one block needs.
+    """Demand of one block.
 
     `*_clocks` of a unit are SM clocks at that unit's full rate for the whole block.  `steps` of a loop run one
-    after the other and take at least `step_clocks` each however little they do.  `load_bytes` come from the L2,
+    after the other and take at least `step_clocks` each, even with little work.  `load_bytes` come from the L2,
     at most `in_flight_bytes` of them at a time; `store_bytes` leave at the end.  `path_share` is the share of the
     SM's port that this access pattern reaches; `asynchronous` copies into shared memory need no place in the SM's
     queue of outstanding loads.
@@ -91,7 +91,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchEvents:
-    """What a launch does in all, apart from DRAM: the events that cost energy."""
+    """Events of a launch that cost energy, without DRAM."""
 
     tensor_flop: float = 0.0
     padded_flop: float = 0.0
@@ -105,10 +105,10 @@ class LaunchEvents:
 class KernelPlan:
     """One kernel, chosen and laid out by the simulated library.
 
-    Where blocks differ in length, `longest_block` is relative to their mean, and `placed_rounds` the rounds of mean
-    blocks that it takes to place them all (both 0: equal blocks).  `spread_tail`: the kernel is persistent and
-    shares out its last wave.  `follow_up_clocks` and `follow_up_bytes` belong to a reduction that runs after the
-    blocks.  `row_pitch_bytes` is the distance of neighbouring rows, 0 where there are none.
+    If blocks differ in length, `longest_block` is relative to their mean, and `placed_rounds` the rounds of mean
+    blocks until all are placed (both 0: equal blocks).  `spread_tail`: the kernel is persistent and
+    divides its last wave evenly.  `follow_up_clocks` and `follow_up_bytes` belong to a reduction that runs after the
+    blocks.  `row_pitch_bytes` is the distance of neighbouring rows, 0 without rows.
     """
 
     kernel_name: str
@@ -144,7 +144,7 @@ class KernelPlan:
 
 
 def resident_blocks(gpu: GpuSpec, threads: int, registers: int, shared_bytes: int) -> int:
-    """Blocks that fit on an SM at once; 0 where not even one does."""
+    """Blocks that fit on an SM at once; 0 if not even one does."""
     warps = -(-threads // THREADS_PER_WARP)
     granted = -(-registers // REGISTER_GRANULE) * REGISTER_GRANULE
     by_registers = gpu.registers_per_sm // (granted * THREADS_PER_WARP * warps)
@@ -154,11 +154,11 @@ def resident_blocks(gpu: GpuSpec, threads: int, registers: int, shared_bytes: in
 
 
 def rounds_of_unequal(relative_lengths: Array, blocks: int, slots: int) -> float:
-    """Rounds of mean blocks until the last of `blocks` is over, each placed where a slot is free first.
+    """Rounds of mean blocks until the last of `blocks` is over, each placed in the slot that is free first.
 
     relative_lengths: of the first blocks in launch order, repeated as often as needed, shape (n,), mean 1.
     """
-    if blocks > 4096:  # blocks of unequal length up to which a launch is placed one by one
+    if blocks > 4096:  # largest number of blocks of unequal length that are placed one by one
         return blocks / slots + 0.5 * float(relative_lengths.max())
     free = [0.0] * slots
     for length in np.resize(relative_lengths, blocks).tolist():

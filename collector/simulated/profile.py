@@ -1,6 +1,6 @@
 """The profile of a simulated board: a TOML file in `configs/boards`, declared below.
 
-A field is positive, not negative, a share of at most 1, or of either sign, as its type says.
+The type of a field states its range: positive, not negative, a share of at most 1, or of either sign.
 """
 
 from collections.abc import Mapping
@@ -23,13 +23,13 @@ Seconds = Annotated[float, Span(0.0, 10.0)]
 SignedSeconds = Annotated[float, Span(-10.0, 10.0)]
 """Latencies, gaps and delays; a simulated launch of hours would be polled for hours."""
 Period = Annotated[float, Span(1e-4, 1e4)]
-"""A simulated second of shorter periods takes minutes."""
+"""Periods; a simulated second of shorter ones takes minutes."""
 TimeConstant = Annotated[float, Span(1e-9, 1e4)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdentityProfile:
-    """What the board says of itself."""
+    """The board's identity, as it reports it."""
 
     product_name: str
     driver: str
@@ -67,8 +67,8 @@ class PowerProfile:
     At rest: `board_w` (memory, fans, converters), the clock tree `idle_clock_w` at the reference voltage and
     `reference_clock_mhz` (∝ V² f), leakage `leakage_w` at the reference voltage and `leakage_temperature_c`,
     ∝ V^`leakage_voltage_exponent` · exp(ΔT / `leakage_scale_k`).  While a kernel runs: `active_w`, and
-    `sm_clock_w` with all SMs busy at the reference voltage and clock (∝ V² f), of which `ungated_share` is there
-    however few SMs are busy.
+    `sm_clock_w` with all SMs busy at the reference voltage and clock (∝ V² f); its `ungated_share` does not
+    depend on the number of busy SMs.
     """
 
     reference_clock_mhz: Positive
@@ -122,7 +122,7 @@ class MemoryProfile:
     `dram_share` and `l2_share` are the reachable shares of the published bandwidths, `path_bytes_per_clock` the
     port between an SM and the L2.  Unloaded latencies `l2_latency_clocks` and `dram_latency_s` grow with the
     load by `dram_queue_s` and `path_queue_clocks` (u / (1 − u)).  An SM keeps `outstanding_bytes` in flight.
-    `l2_usable_share` of the L2 keeps its lines; `l2_edge` is the sharpness of falling out of it.
+    `l2_usable_share` of the L2 keeps its lines; `l2_edge` is the sharpness of their eviction.
     """
 
     dram_share: PositiveShare
@@ -160,9 +160,9 @@ class ScheduleProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LibraryProfile:
-    """The simulated vendor library: which kernel sets it draws from, how well they use the matrix units, and how it chooses.
+    """The simulated vendor library: its kernel sets, their use of the matrix units, and its choice.
 
-    Its costs of a kernel are off by `liking_spread` for all shapes alike and by `choice_spread` from one neighbourhood of
+    Its costs of a kernel deviate by `liking_spread` for all shapes alike and by `choice_spread` from one neighbourhood of
     shapes to the next (standard deviations of the logarithm).
     """
 
@@ -176,7 +176,7 @@ class LibraryProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransientProfile:
-    """How board power follows the silicon: shares that lag by time constants, the rest within `fast_time_s`."""
+    """Board power after a change of the silicon's power: shares that lag by time constants, the rest within `fast_time_s`."""
 
     fast_time_s: TimeConstant
     slow_share: Share
@@ -218,7 +218,7 @@ class SensorProfile:
 class LinkProfile:
     """Links beyond the board: to the host over PCI Express, to `peers` other boards.
 
-    Rates hold in one direction, payload only; latencies are those of one word; energies are what this board spends for each byte.
+    Rates hold in one direction, payload only; latencies are those of one word; energies are this board's energy for each byte.
     """
 
     host_bytes_per_s: Positive = 24e9
@@ -232,15 +232,13 @@ class LinkProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """Effects that are switched on to test who notices.  All off by default.
+    """Effects that are switched on to test their detection.  All off by default.
 
-    `stale_share` of the runs find the sensor frozen for their whole length; `throttle_share` run at
-    `throttle_factor` of the clock for a hot neighbour.
-    Generated kernels whose names stand in `corrupted` (separated by spaces) come back with wrong results; those in
-    `kills` break the context.
-    Beside `foreign_share` of the runs another process computes on the board: it draws `foreign_w` and slows the run by `foreign_slowdown`.
-    `hidden_pj_per_byte` is the energy of a module that no table names: it works on every byte of kernels whose
-    row pitch is a multiple of `hidden_pitch_bytes`, and slows these by `hidden_slowdown`.
+    In `stale_share` of the runs the sensor is frozen for their whole length; `throttle_share` run at `throttle_factor` of the clock because
+    of a hot neighbour.  Generated kernels whose names are in `corrupted` (separated by spaces) return wrong results; those in `kills` break
+    the context.  Beside `foreign_share` of the runs another process computes on the board: it draws `foreign_w` and slows the run by
+    `foreign_slowdown`.  `hidden_pj_per_byte` is the energy of a module outside all tables: it works on every byte of kernels whose row
+    pitch is a multiple of `hidden_pitch_bytes`, and slows these by `hidden_slowdown`.
     """
 
     stale_share: Share = 0.0
@@ -258,7 +256,7 @@ class Faults:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoardProfile:
-    """A simulated board: the GPU's name in `configs/gpus` and its planted physics; `name` is that of the file unless it is given."""
+    """A simulated board: the GPU's name in `configs/gpus` and its planted physics; `name` is the file's name by default."""
 
     name: str = ""
     gpu: str
@@ -277,14 +275,14 @@ class BoardProfile:
 
 
 def board_names() -> tuple[str, ...]:
-    """Names of the simulated boards that are shipped, sorted."""
+    """Names of the shipped simulated boards, sorted."""
     return resource_names("boards", ".toml")
 
 
 def load_board(name_or_path: str) -> BoardProfile:
     """The profile of a simulated board by its name or from a TOML file.
 
-    Raises BoardProfileError for an unknown name, an unreadable file, and a key or figure that cannot be.
+    Raises BoardProfileError for an unknown name, an unreadable file, and an impossible key or figure.
     """
     if name_or_path.endswith(".toml") or "/" in name_or_path:
         return _read_board(Path(name_or_path))

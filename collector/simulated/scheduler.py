@@ -1,4 +1,4 @@
-"""When a launch is over: blocks placed on SMs, each as fast as its SM and the loaded memory path let it be."""
+"""Duration of a launch: blocks placed on SMs, each limited by its SM and the loaded memory path."""
 
 import math
 from collections.abc import Callable
@@ -18,7 +18,7 @@ STORE_PATH_SHARE: Final = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelTiming:
-    """GPU time of one launch [s] and the mean share of SMs that are busy meanwhile."""
+    """GPU time of one launch [s] and the mean share of busy SMs during it."""
 
     gpu_s: float
     busy_share: float
@@ -38,7 +38,7 @@ def loaded_bytes_per_s(
     """Throughput of the memory path with `in_flight` bytes outstanding [byte/s].
 
     Little's law with a latency that grows with the load of each stage by u / (1 − u): the reachable rate x solves
-    x · latency(x) = in_flight.  `dram_share` of the bytes go on to DRAM; `fixed_s` is spent without a request out.
+    x · latency(x) = in_flight.  `dram_share` of the bytes continue to DRAM; `fixed_s` passes without an outstanding request.
     """
     path = memory.path_bytes_per_clock * path_share * sms * clock_hz
     l2 = memory.l2_share * gpu.l2_bytes_per_clock * clock_hz
@@ -65,7 +65,7 @@ def dram_share_of(plan: KernelPlan, l2_state: str) -> float:
 
 
 def start_seconds(profile: BoardProfile, plan: KernelPlan, dram_share: float, clock_hz: float) -> float:
-    """From a block's dispatch to its first operand [s]."""
+    """Time from a block's dispatch to its first operand [s]."""
     memory = profile.memory
     clocks = profile.schedule.block_start_clocks + (memory.l2_latency_clocks if plan.demand.load_bytes else 0.0)
     return clocks / clock_hz + min(1.0, dram_share) * memory.dram_latency_s
@@ -98,7 +98,7 @@ def round_seconds(profile: BoardProfile, gpu: GpuSpec, plan: KernelPlan, blocks:
             fixed_s=fixed_s,
         )
         memory_s = blocks * demand.load_bytes / rate
-    # independent pieces of work beyond which overlap does not improve: barriers and shared queues remain
+    # number of independent pieces of work beyond which overlap does not improve: barriers and shared queues remain
     depth = 1.0 + min(resident * demand.steps, 12.0)
     work_s = max(compute_s, memory_s) + min(compute_s, memory_s) / depth
     end_s = demand.epilogue_clocks / clock_hz
@@ -146,16 +146,16 @@ def _largest_of(count: int) -> float:
 def _place_equal(
     profile: BoardProfile, gpu: GpuSpec, plan: KernelPlan, slots: int, speeds: Array, round_of: Callable[[int], float]
 ) -> tuple[float, float]:
-    """Makespan [s] and busy share of equal blocks: whoever is free takes the next one."""
+    """Makespan [s] and busy share of equal blocks: each free slot takes the next block."""
     full_s = round_of(slots)
     rounds, left = divmod(plan.blocks, slots)
     if plan.spread_tail and left:
-        # a persistent kernel cannot share out its last wave more finely than this [wave]
-        share = max(left / slots, 0.2) + 0.04  # what sharing out the last wave costs, in waves
+        # a persistent kernel cannot divide its last wave more finely than this [wave]
+        share = max(left / slots, 0.2) + 0.04  # cost of dividing the last wave, in waves
         total = (rounds + share) * full_s * float(speeds.mean())
         return total, 1.0
     tail_s = round_of(left) if left else full_s
-    # rounds up to which blocks are placed one by one; beyond, starts have spread so far that work flows
+    # greatest number of rounds with blocks placed one by one; beyond, starts have spread so far that work flows evenly
     if rounds > 30:
         start = plan.blocks * full_s / (plan.blocks_per_sm * float((1.0 / speeds).sum()))
         drain = 0.5 * round_of(max(1, slots // 2))

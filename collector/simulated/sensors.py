@@ -1,6 +1,6 @@
 """The simulated board's power sensor: an update clock, an averaging window, a gain, and a host that polls.
 
-Every random number belongs to an update or a poll, never to a call: what is read does not depend on how often.
+Every random number belongs to an update or a poll, never to a call: readings do not depend on the number of calls.
 """
 
 from typing import Final
@@ -12,11 +12,11 @@ from collector.simulated.world import NS, World
 from estimator.vocabulary.quantities import Array, BoolArray
 
 CHUNK: Final = 256
-"""Updates and polls are drawn in blocks of this many."""
+"""Number of updates or polls that are drawn at once."""
 
 
 class PollClock:
-    """Times at which a host polls: a period and now and then a hole."""
+    """Times at which a host polls: a period and occasional holes."""
 
     def __init__(self, seed: np.random.SeedSequence, start_s: float, period_s: float, spread_s: float) -> None:
         self._random = np.random.Generator(np.random.PCG64(seed))
@@ -49,15 +49,15 @@ class SimulatedSensor:
         self._wander_phase = 2.0 * np.pi * float(start[2])
         self._drawn = 0
         self._polls = PollClock(polls, world.now_s, self._profile.poll_period_s, self._profile.poll_spread_s)
-        self._pending = np.zeros((3, 0))  # times, noise, and whether the update does not come
+        self._pending = np.zeros((3, 0))  # times, noise, and whether the update is missing
         self._update_s, self._instant_w, self._average_w = np.zeros(0), np.zeros(0), np.zeros(0)
 
     def name(self) -> str:
-        """What the source is."""
+        """Name of the source."""
         return "nvml"
 
     def fields(self) -> tuple[str, ...]:
-        """The fields that `read` hands over."""
+        """The fields that `read` returns."""
         return ("instant", "average") if self._profile.average_slots else ("instant",)
 
     def read(self) -> tuple[PowerReadings, ...]:
@@ -75,7 +75,7 @@ class SimulatedSensor:
         return readings
 
     def read_energy(self) -> EnergyReading | None:
-        """The energy counter: what the sensor makes of the energy, renewed at its updates."""
+        """The energy counter: the energy through the sensor, updated with its readings."""
         if not self._profile.energy_counter:
             return None
         self._update(self._world.now_s)
@@ -84,7 +84,7 @@ class SimulatedSensor:
         return EnergyReading(host_ns=self._world.now_ns, energy_j=np.floor(energy / 1e-3) * 1e-3)
 
     def _draw(self) -> Array:
-        """The next CHUNK updates: when, with which noise, and which of them do not come; shape (3, CHUNK)."""
+        """The next CHUNK updates: times, noise, and missing ones; shape (3, CHUNK)."""
         profile = self._profile
         jitter = self._timing.standard_normal(CHUNK) * profile.jitter_s
         if profile.clock == "rigid":
@@ -98,7 +98,7 @@ class SimulatedSensor:
         return np.stack([times, self._noise.standard_normal(CHUNK) * profile.noise_w, self._skip.random(CHUNK) < profile.skip_share])
 
     def _update(self, now_s: float) -> None:
-        """All updates up to now."""
+        """Makes all updates up to now."""
         while not self._pending.size or self._pending[0, -1] <= now_s:
             self._pending = np.hstack([self._pending, self._draw()])
         count = int(np.searchsorted(self._pending[0], now_s, side="right"))
@@ -118,7 +118,7 @@ class SimulatedSensor:
         self._append(times, profile.gain * mean + profile.offset_w + noise, held)
 
     def _append(self, times: Array, value: Array, held: BoolArray) -> None:
-        """New updates behind the known ones; a held update repeats the value before it."""
+        """Appends new updates; a held update repeats the value before it."""
         quantum, slots, weight = self._profile.quantum_w, self._profile.average_slots, self._profile.average_weight
         known = len(self._instant_w)
         keep = np.concatenate([np.ones(known, dtype=np.bool_), ~held])
@@ -146,11 +146,11 @@ class SimulatedMeter:
         self._read_samples = int(world.now_s * METER_RATE_HZ)
 
     def name(self) -> str:
-        """What the source is."""
+        """Name of the source."""
         return "meter"
 
     def fields(self) -> tuple[str, ...]:
-        """The fields that `read` hands over."""
+        """The fields that `read` returns."""
         return ("total",)
 
     def read(self) -> tuple[PowerReadings, ...]:
@@ -164,5 +164,5 @@ class SimulatedMeter:
         return (PowerReadings(field="total", host_ns=np.round(edges[1:] / NS).astype(np.int64), power_w=power),)
 
     def read_energy(self) -> EnergyReading | None:
-        """The meter has no counter."""
+        """None: the meter has no counter."""
         return None

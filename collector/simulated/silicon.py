@@ -1,4 +1,4 @@
-"""What the simulated silicon draws: voltage, leakage, clock tree and the energy of events."""
+"""Power of the simulated silicon: voltage, leakage, clock tree and the energy of events."""
 
 import math
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ JOULE_PER_PICOJOULE: Final = 1e-12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchEnergy:
-    """Energy of one launch [J]: core events by module at the reference voltage, memory, and what no table names."""
+    """Energy of one launch [J]: core events by module at the reference voltage, memory, and the hidden module."""
 
     core_j: dict[str, float]
     dram_j: float
@@ -27,12 +27,12 @@ def voltage_v(profile: BoardProfile, sm_clock_mhz: float) -> float:
     """Supply at rest for a clock: the curve rounded up to the regulator's step [V]."""
     clock = profile.clock
     curve = float(np.interp(sm_clock_mhz, clock.sm_clock_mhz, clock.voltage_v))
-    # keeps a voltage that lies on a step from being lifted to the next by rounding [step]
+    # keeps rounding from lifting a voltage on a step to the next one [step]
     return round(math.ceil(curve / clock.voltage_step_v - 1e-9) * clock.voltage_step_v, 6)
 
 
 def relative_voltage(profile: BoardProfile, volt: float) -> float:
-    """A voltage over the reference [1].  Raises BoardProfileError where a load line leaves none, or far too much."""
+    """A voltage over the reference [1].  Raises BoardProfileError if a load line leaves no voltage, or far too much."""
     relative = volt / profile.energy.reference_voltage_v
     if not 0 < relative < 100.0:
         raise BoardProfileError(f"board profile {profile.name}: its voltage comes to {volt:.3g} V; see clock.load_line_ohm")
@@ -43,7 +43,7 @@ def leakage_w(profile: BoardProfile, volt: float, temperature_c: float) -> float
     """Leakage at a voltage and die temperature [W].  Raises BoardProfileError for a board that its own heat would destroy."""
     power, relative = profile.power, relative_voltage(profile, volt)
     hotter = (temperature_c - power.leakage_temperature_c) / power.leakage_scale_k
-    # of a voltage over the reference [1], and of the logarithm of what leakage grows by: beyond them figures overflow
+    # limits of a voltage over the reference [1], and of the logarithm of the leakage's growth: beyond them figures overflow
     if not max(hotter, power.leakage_voltage_exponent * math.log(relative)) < 100.0:
         raise BoardProfileError(f"board profile {profile.name}: its die comes to {temperature_c:.3g} °C; see thermal and power.leakage_…")
     over_voltage: float = relative**power.leakage_voltage_exponent
@@ -77,7 +77,7 @@ def planted_event_energy_j(profile: BoardProfile) -> dict[str, float]:
 
 
 def switching_factor(profile: BoardProfile, plan: KernelPlan) -> float:
-    """How much the operands' bits toggle, relative to random data; belongs to the kernel and its data."""
+    """Toggle rate of the operands' bits, relative to random data; belongs to the kernel and its data."""
     return max(0.5, 1.0 + profile.energy.switching_spread * steady_noise("switching", plan.kernel_name, plan.grid, plan.working_set_bytes))
 
 
@@ -103,5 +103,5 @@ def launch_energy(profile: BoardProfile, plan: KernelPlan, l2_state: str) -> Lau
 
 
 def touches_hidden_module(profile: BoardProfile, plan: KernelPlan) -> bool:
-    """Whether the kernel's row pitch is one that the planted, unnamed module has to work on."""
+    """Whether the planted, hidden module works on the kernel's row pitch."""
     return plan.row_pitch_bytes > 0 and plan.row_pitch_bytes % profile.faults.hidden_pitch_bytes == 0

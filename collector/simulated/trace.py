@@ -1,8 +1,8 @@
-"""True board power over time: exact exponentials between the moments at which the silicon changes its power.
+"""True board power over time: exact exponentials between changes of the silicon's power.
 
 The silicon's power is constant within a segment.  The board follows it through first-order lags in parallel
 (regulators, boost, warming): p = Σ w_j x_j, x_j' = (P − x_j) / τ_j, Σ w_j = 1.  Energy and a low-pass sensor's
-state have closed forms, so nothing is stepped.
+state have closed forms, so no time steps are needed.
 """
 
 import math
@@ -16,13 +16,12 @@ from estimator.vocabulary.quantities import Array
 LAGS: Final = 3
 _START, _POWER, _ENERGY, _FILTERED = range(4)
 _LAG = slice(4, 4 + LAGS)
-_COLUMNS: Final = 4 + LAGS
 
 
 class PowerTrace:
-    """Board power since `start_s`, before which the board had been at rest for long.
+    """Board power since `start_s`, with the board at rest for long before.
 
-    `filter_time_s` is the time constant of the sensor's low-pass, whose state is carried along.
+    `filter_time_s` is the time constant of the sensor's low-pass, whose state is part of the trace.
     """
 
     def __init__(self, transient: TransientProfile, filter_time_s: float, start_s: float, power_w: float) -> None:
@@ -31,7 +30,7 @@ class PowerTrace:
         self._filter_time_s = filter_time_s
         self._response = self._weights / (1.0 - filter_time_s / self._times)
         self._scalars = list(zip(self._weights.tolist(), self._times.tolist(), self._response.tolist(), strict=True))
-        self._rows = np.zeros((1024, _COLUMNS))
+        self._rows = np.zeros((1024, 4 + LAGS))
         self._last = [start_s, power_w, 0.0, power_w, *([power_w] * LAGS)]
         self._rows[0] = self._last
         self._count = 1
@@ -44,7 +43,7 @@ class PowerTrace:
         return self._end_s
 
     def extend(self, until_s: float, power_w: float) -> None:
-        """The silicon draws `power_w` from the present end of the trace until `until_s`."""
+        """Extends the trace from its end to `until_s` with the silicon at `power_w`."""
         last = self._last
         elapsed = self._end_s - last[_START]
         if elapsed > 0.0:
@@ -55,7 +54,7 @@ class PowerTrace:
         self._end_s = until_s
 
     def _begin(self, last: list[float], elapsed: float, power_w: float) -> None:
-        """Closes the last segment and opens the next with what the lags and the filter have become."""
+        """Closes the last segment and opens the next with the current state of the lags and the filter."""
         settled, energy = last[_POWER], last[_ENERGY] + last[_POWER] * elapsed
         slow_filter = math.exp(-elapsed / self._filter_time_s)
         filtered = settled + (last[_FILTERED] - settled) * slow_filter
@@ -73,7 +72,7 @@ class PowerTrace:
         self._count += 1
 
     def forget(self, before_s: float) -> None:
-        """Give up what was before a time; energy keeps its origin."""
+        """Forget the trace before a time; energy keeps its origin."""
         known = self._rows[: self._count]
         first = max(int(np.searchsorted(known[:, _START], before_s, side="right")) - 1, 0)
         self._rows[: self._count - first] = known[first:].copy()
@@ -83,7 +82,7 @@ class PowerTrace:
     def _segments(self, time_s: Array) -> tuple[Array, Array, Array]:
         """Segment rows (n, ·), time since their start (n, 1), and the lags' distance from the settled power (n, LAGS).
 
-        Raises ValueError for a time that was given up.
+        Raises ValueError for a forgotten time.
         """
         if len(time_s) and time_s.min() < self._known_from_s:
             raise ValueError(f"power at {time_s.min():g} s was given up; it is known from {self._known_from_s:g} s on")
@@ -116,7 +115,7 @@ class PowerTrace:
     def stored_j(self) -> float:
         """Energy that the silicon has drawn and the board has not shown yet, at the end of the trace [J].
 
-        ∫(P − x_j) dt = τ_j Δx_j, so its change is what the integrals of the two differ by.
+        ∫(P − x_j) dt = τ_j Δx_j, so its change is the difference of the two integrals.
         """
         last = self._rows[self._count - 1]
         decay = np.exp(-(self._end_s - last[_START]) / self._times)

@@ -32,22 +32,22 @@ from microbench.loads.generated import GeneratedLoad
 NS: Final = 1e-9
 
 LONGEST_STEP_S: Final = 0.5
-"""Heat and leakage are renewed after steps that double from the first to the longest."""
+"""Longest time step [s]: heat and leakage are updated after steps that double from the first to the longest."""
 
 MOST_SEGMENTS: Final = 50_000
-"""Of a longer past only the later half is kept: an hour of a campaign, whose sensors look back for seconds."""
+"""Greatest number of segments; beyond it only the later half is kept: an hour of a campaign, whose sensors need only seconds."""
 
 CLOCK_TOLERANCE_MHZ: Final = 0.51
-"""A clock within this of a supported one is that one: drivers report half steps rounded."""
+"""Largest difference from a supported clock [MHz]: drivers report half steps rounded."""
 
 
 LEDGER: Final = ("board", "clock_tree", "leakage", "active", "busy_sms", "dram", "l2", "shared", "tensor", "cuda", "sfu", "link", "hidden")
-"""Where energy goes; the ledger's entries."""
+"""Entries of the energy ledger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatingPoint:
-    """A kernel at a clock: time of a launch, launches apart from each other, and power beyond the board at rest [W]."""
+    """A kernel at a clock: time of a launch, time between launches, and power beyond the board at rest [W]."""
 
     gpu_s: float
     period_s: float
@@ -62,7 +62,7 @@ class OperatingPoint:
 
 @dataclass(slots=True, kw_only=True)
 class LoadedKernel:
-    """A kernel that can run: `at` gives time and energy of a launch at a clock [MHz]; `points` are those worked out so far."""
+    """A kernel that can run: `at` gives time and energy of a launch at a clock [MHz]; `points` are those computed so far."""
 
     at: Callable[[float], tuple[KernelTiming, LaunchEnergy]]
     points: dict[float, OperatingPoint] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class RunOutcome:
 
 
 class World:
-    """A board at rest or at work; only `rest` and `run` let time pass."""
+    """A board at rest or at work; only `rest` and `run` advance time."""
 
     def __init__(self, profile: BoardProfile, gpu: GpuSpec, seed: int) -> None:
         self.profile = profile
@@ -94,7 +94,7 @@ class World:
         self._voltages: dict[float, float] = {}
         self._steps = np.arange(64 + 1, dtype=np.float64)  # parts of a run that can be timed separately
         self.locked_mhz: float | None = None
-        self.now_ns = int(5.0 / NS)  # how long the board has been at rest and watched when a session begins
+        self.now_ns = int(5.0 / NS)  # time for which the board has been at rest and polled when a session begins
         self.ledger_j = dict.fromkeys(LEDGER, 0.0)
         self.frozen_s: list[tuple[float, float]] = []
         rest_w = self._settled_rest_w()
@@ -119,7 +119,7 @@ class World:
         return tuple(self._clock_list)
 
     def lock(self, sm_clock_mhz: float) -> None:
-        """Hold the SM clock.  Raises ClockError for one that the board does not support."""
+        """Hold the SM clock.  Raises ClockError for an unsupported one."""
         nearest = float(self._clocks[np.abs(self._clocks - sm_clock_mhz).argmin()])
         if not abs(nearest - sm_clock_mhz) <= CLOCK_TOLERANCE_MHZ:
             low, high, step = self._clocks[0], self._clocks[-1], self.gpu.sm_clock_step_mhz
@@ -135,7 +135,7 @@ class World:
         return self.profile.clock.idle_mhz if self.locked_mhz is None else self.locked_mhz
 
     def rest(self, seconds: float) -> None:
-        """Let time pass with nothing running."""
+        """Advances time with nothing running."""
         left_ns = round(seconds / NS)
         clock = self.rest_clock_mhz()
         volt = self._voltage_v(clock)
@@ -149,22 +149,22 @@ class World:
             step_s = min(2.0 * step_s, LONGEST_STEP_S)
 
     def load(self, plan: KernelPlan, l2_state: str) -> LoadedKernel:
-        """A plan made ready to run."""
+        """A plan prepared to run."""
         profile, gpu, speeds = self.profile, self.gpu, self._speeds
         energy = launch_energy(profile, plan, l2_state)
         return LoadedKernel(at=lambda clock: (kernel_timing(profile, gpu, plan, l2_state, clock, speeds), energy))
 
     def load_generated(self, load: GeneratedLoad | CopyLoad) -> LoadedKernel:
-        """A generated kernel or a copy made ready to run."""
+        """A generated kernel or a copy prepared to run."""
         if isinstance(load, CopyLoad):
             return LoadedKernel(at=lambda _clock: copy_point(self.profile, self.gpu, load))
         return LoadedKernel(at=lambda clock: generated_point(self.profile, self.gpu, load, clock, self._speeds))
 
     def run(self, kernel: LoadedKernel, launches: int, segments: int) -> RunOutcome:
-        """Launch a kernel back to back and let the time that it takes pass; `segments` are 64 at most."""
+        """Launch a kernel back to back and advance time by its duration; at most 64 `segments`."""
         schedule, faults = self.profile.schedule, self.profile.faults
         start_ns = self.now_ns
-        stale, throttle, _ = self._noise.random(3).tolist()  # three, so that a seed gives what it always gave
+        stale, throttle, _ = self._noise.random(3).tolist()  # three, so that the results of a seed stay unchanged
         stale, throttle = stale < faults.stale_share, throttle < faults.throttle_share
         speed = math.exp(schedule.run_spread * float(self._noise.standard_normal()))
         self.shared = faults.foreign_share > 0.0 and bool(self._foreign.random() < faults.foreign_share)
@@ -200,7 +200,7 @@ class World:
         return RunOutcome(start_ns=start_ns, end_ns=self.now_ns, segment_s=np.diff(edges) / (launches / segments) * reported)
 
     def operating_point(self, kernel: LoadedKernel, sm_clock_mhz: float) -> OperatingPoint:
-        """A kernel at a clock; worked out once."""
+        """A kernel at a clock; computed once."""
         point = kernel.points.get(sm_clock_mhz)
         if point is None:
             point = self._work_out(kernel, sm_clock_mhz)
@@ -230,12 +230,12 @@ class World:
         return OperatingPoint(gpu_s=timing.gpu_s, period_s=period, voltage_v=volt, parts_w=parts)
 
     def _period_s(self, point: OperatingPoint, speed: float) -> float:
-        """Time from one launch to the next, with this run's luck [s]."""
+        """Time from one launch to the next, with this run's random variation [s]."""
         schedule = self.profile.schedule
         return max((point.gpu_s + schedule.launch_gap_s) * speed, schedule.host_launch_s)
 
     def _governed_clock(self, kernel: LoadedKernel, governed: bool, speed: float, factor: float) -> tuple[float, int]:
-        """The clock that heat and the power limit leave, and the reasons for it; a slow run (`speed` > 1) draws less."""
+        """The clock under the limits of heat and power, and the reasons for it; a slow run (`speed` > 1) draws less."""
         clock = self.profile.clock
         asked = clock.boost_mhz if self.locked_mhz is None else self.locked_mhz
         mask, wanted = 0, asked * factor
@@ -262,7 +262,7 @@ class World:
         return point.added_w / speed + sum(self._rest_parts_w(clock, point.voltage_v).values())
 
     def _voltage_v(self, clock: float) -> float:
-        """Supply at rest for a clock; worked out once [V]."""
+        """Supply at rest for a clock; computed once [V]."""
         volt = self._voltages.get(clock)
         if volt is None:
             volt = self._voltages[clock] = voltage_v(self.profile, clock)
@@ -277,7 +277,7 @@ class World:
         }
 
     def _settled_rest_w(self) -> float:
-        """Power of the board after a long rest, warm by itself [W]."""
+        """Power of the board after a long rest, warmed by itself [W]."""
         thermal, clock = self.profile.thermal, self.rest_clock_mhz()
         power = self.profile.power.board_w
         for _ in range(20):
@@ -286,7 +286,7 @@ class World:
         return power
 
     def _pass(self, step_ns: int, clock: float, volt: float, mask: int, parts_w: dict[str, float]) -> None:
-        """Time passes with the silicon at constant power."""
+        """Advances time with the silicon at constant power."""
         seconds, ledger_j = step_ns * NS, self.ledger_j
         for name, watt in parts_w.items():
             ledger_j[name] += watt * seconds

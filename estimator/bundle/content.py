@@ -40,7 +40,6 @@ FORMAT_VERSION: Final = "1.0"
 SEMANTIC_VERSION: Final = r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?"
 
 Numbers = tuple[float, ...]
-Matrix = tuple[Numbers, ...]
 
 
 def check_group(name: str) -> None:
@@ -69,7 +68,6 @@ def check_range(ends: tuple[float, float]) -> None:
 GroupName = Annotated[str, check_group]
 Coefficient = Annotated[str, Words(COEFFICIENTS)]
 PowerTerm = Annotated[str, Words(POWER_TERMS)]
-Second = Annotated[float, Span(0.0, 10.0, "s")]
 Watt = Annotated[float, Span(0.0, 1e5, "W")]
 UnknownWatt = Annotated[float, Span(0.0, 1e5, "W", nan=True)]
 Celsius = Annotated[float, Span(-60.0, 200.0, "°C")]
@@ -302,7 +300,7 @@ class Content:
     environment: Annotated[
         Mapping[str, str], 'what the measurements depended on: driver, libraries, host; "simulated": "true" without a real GPU'
     ] = EMPTY
-    sensor: Annotated[Mapping[str, Any] | None, "characterisation of the power sensor"] = None
+    sensor: Annotated[Mapping[str, object] | None, "characterisation of the power sensor"] = None
     provenance: Annotated[Provenance, "where the bundle came from"]
     host: Annotated[HostCost, "the host that measured"]
     completion: Annotated[str, "names of the rule sets that completed operator lists in the fit; empty for none"] = ""

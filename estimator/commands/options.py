@@ -54,9 +54,6 @@ POSITIVE = Number(0.0, min_open=True)
 NOT_NEGATIVE = Number(0.0)
 """The usual two types of numbers."""
 
-LAUNCH_US = Number(0.0, 1e6)
-"""Time of a host to launch one operator [µs]; a slower host would run no model (`estimator.engine.board.LONGEST_LAUNCH_S`)."""
-
 EFFICIENCY = Number(1e-3, 1.5)
 """Share of a published rate (`estimator.engine.board.LEAST_EFFICIENCY`, `MOST_EFFICIENCY`)."""
 
@@ -213,7 +210,8 @@ QUESTION: Final = (
     click.option("--set", "figures", multiple=True, callback=key_values, metavar="KEY=VALUE", help="Change a figure: num_sms=132."),
     click.option("--efficiency", multiple=True, callback=_shares, metavar="MODULE=SHARE", help="Reached share of a rate: dram=0.8."),
     click.option("--power-cap", type=POSITIVE, metavar="W", help=POWER_CAP_HELP),
-    click.option("--host-launch-us", type=LAUNCH_US, metavar="US", help="Host time to launch one operator instead of the bundle's."),
+    # A host that needed longer for one operator would run no model (`estimator.engine.board.LONGEST_LAUNCH_S`).
+    click.option("--host-launch-us", type=Number(0.0, 1e6), metavar="US", help="Host time to launch one operator instead of the bundle's."),
     click.option("--completion/--no-completion", default=True, help="Add the operators that a traced list leaves out (default), or none."),
 )
 """Options of every query: workloads, bundles, GPUs, clocks, sizes, precisions."""

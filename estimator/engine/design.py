@@ -22,9 +22,6 @@ from estimator.vocabulary.quantities import Array, BoolArray
 EQUATION_ERROR: Final = 0.08
 """Standard deviation of the fitted equations' error from kernel to kernel [ln], from published tables."""
 
-ERROR_REACH: Final = 2.0
-"""Distance at which the correlation of two kernels' errors is e^-1/2 [octave]."""
-
 MEASURING_ERROR: Final = 0.02
 """Scatter of a repeated measurement [ln]."""
 
@@ -33,7 +30,8 @@ def error_covariance(points: Array) -> Array:
     """Covariance of the fitted equations' errors [ln²], shape (n, n): e² · exp(−d² / 2 r²) for points of shape (n, f) in octaves."""
     lengths = (points**2).sum(axis=1)
     squared = np.maximum(lengths[:, None] + lengths[None, :] - 2.0 * points @ points.T, 0.0)
-    result: Array = EQUATION_ERROR**2 * np.exp(-squared / (2.0 * ERROR_REACH**2))
+    # At two octaves errors of two kernels are still e^-1/2 alike.
+    result: Array = EQUATION_ERROR**2 * np.exp(-squared / (2.0 * 2.0**2))
     return result
 
 

@@ -1,7 +1,7 @@
 """Workload files: reading, by content and not by name, and writing."""
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from estimator.completion import RULE_SET, complete
 from estimator.formats.energaizer import distinct_items, read_energaizer
@@ -81,7 +81,7 @@ def write_workload(workload: Workload, path: str | Path) -> None:
     write_whole(Path(path), own_text(workload).encode())
 
 
-def _check_format(document: dict[str, Any], path: Path) -> None:
+def _check_format(document: dict[str, object], path: Path) -> None:
     name = document.get("format")
     if isinstance(name, str) and name.startswith("wattprint-") and name != FORMAT:
         raise WorkloadError(f"{path}: this is a {name.removeprefix('wattprint-')}, not a workload")

@@ -111,7 +111,7 @@ class Head:
     notes: tuple[str, ...] = ()
 
 
-def read_own(document: Mapping[str, Any], where: str, default_name: str) -> Workload:
+def read_own(document: Mapping[str, object], where: str, default_name: str) -> Workload:
     """A Workload from the parsed JSON of the own format.
 
     `where` names the file in messages.  A kernel family or an operator that this version does not know is kept as
@@ -179,7 +179,7 @@ def _read_operator(entry: dict[str, Any], place: tuple[str | int, ...]) -> tuple
 
 def own_text(workload: Workload) -> str:
     """The workload as the text of a file in the own format, one operator a line."""
-    head: dict[str, Any] = {"format": FORMAT, "format_version": FORMAT_VERSION, "name": workload.name}
+    head: dict[str, object] = {"format": FORMAT, "format_version": FORMAT_VERSION, "name": workload.name}
     for name in ("model_family", "completion", "warnings", "notes"):
         if getattr(workload, name):
             head[name] = getattr(workload, name)
@@ -193,8 +193,8 @@ def own_text(workload: Workload) -> str:
     return "{\n" + "\n".join(lines) + '\n  "operators": [\n' + body + "\n  ]\n}\n"
 
 
-def _own_entry(operator: Operator, count: float) -> dict[str, Any]:
-    entry: dict[str, Any] = {"family": operator.family, "operator": operator.operator, "precision": operator.precision}
+def _own_entry(operator: Operator, count: float) -> dict[str, object]:
+    entry: dict[str, object] = {"family": operator.family, "operator": operator.operator, "precision": operator.precision}
     entry |= {name: _plain(value) for name, value in {"count": count, **operator.named_shape()}.items()}
     return entry | {name: getattr(operator, name) for name, (_, default) in OPTIONS.items() if getattr(operator, name) != default}
 

@@ -111,10 +111,6 @@ ASSUMED_IDLE_SHARE: Final = 0.3
 """Idle power over the power limit if no table is known; measured boards lie between 0.1 and 0.3, PCIe boards near 0.3."""
 
 
-LAUNCH_GAP_S: Final = 1e-6
-"""Idle time of SMs between two launches of a stream: the first drains, the second starts [s]."""
-
-
 def busy_share(latency_s: Array, occupied: Array, gpu_share: Array, sm_clock_hz: Array) -> Array:
     """Share of `busy_w` that is drawn while one kernel is launched repeatedly, shape of `latency_s`.
 
@@ -122,7 +118,8 @@ def busy_share(latency_s: Array, occupied: Array, gpu_share: Array, sm_clock_hz:
     Between two launches the share is 0.  SMs without a block are gated, their supply is not.  No SM has a block while a
     kernel starts.
     """
-    running = np.maximum(gpu_share - LAUNCH_GAP_S / latency_s, LEAST_RUNNING_SHARE)
+    # Between two launches of a stream SMs stand idle for about 1 µs: the first drains, the second starts.
+    running = np.maximum(gpu_share - 1e-6 / latency_s, LEAST_RUNNING_SHARE)
     started = np.maximum(1.0 - START_CLOCKS / (sm_clock_hz * latency_s), LEAST_RUNNING_SHARE)
     share: Array = running * (UNGATED_SHARE + (1.0 - UNGATED_SHARE) * occupied * started)
     return share
@@ -203,9 +200,6 @@ def static_power_w(model: PowerModel, point: OperatingPoint, busy_share: Array) 
 LEAKAGE_EXPONENT: Final = 3.0
 """Exponent of the voltage in leakage."""
 
-STRONGEST_FEEDBACK: Final = 0.5
-"""Largest gain of the feedback between leakage and temperature; no board would be stable beyond it [1]."""
-
 
 def leakage_power_w(model: PowerModel, point: OperatingPoint, other_w: Array, temperature_c: Array | None = None) -> Array:
     """Leakage above the board at rest [W], shape of `other_w`, which is all other power.
@@ -216,7 +210,8 @@ def leakage_power_w(model: PowerModel, point: OperatingPoint, other_w: Array, te
     if leakage is None:
         return np.zeros_like(other_w)
     per_k = leakage.w_per_k * point.voltage_ratio**LEAKAGE_EXPONENT
-    feedback = np.minimum(per_k * leakage.operating_k_per_w, STRONGEST_FEEDBACK)
+    # Leakage warms the die that leaks; beyond a gain of 0.5 no board would be stable.
+    feedback = np.minimum(per_k * leakage.operating_k_per_w, 0.5)
     usual_k = leakage.operating_c - leakage.idle_c + leakage.operating_k_per_w * other_w
     own: Array = per_k * usual_k / (1.0 - feedback)
     if temperature_c is None:

@@ -29,9 +29,6 @@ from estimator.vocabulary.workload import FAMILY_FIELDS, ZERO_ALLOWED, Operator
 NEIGHBOURS: Final = 8
 SPREAD_NEIGHBOURS: Final = 25
 
-SOFTENING: Final = 0.25
-"""Distance at which a neighbour's weight is an eighth of the weight of an equal shape [octave]."""
-
 USUAL_REACH: Final = 2.0
 """Distance of the nearest neighbour at which the correction decays to 1/e [octave], if a bundle states no other."""
 
@@ -212,7 +209,7 @@ def corrections(
     beyond the largest.
     """
     distance, index = nearest(tier.points, points, SPREAD_NEIGHBOURS, tier.squared)
-    excess = np.log2(work / tier.largest_work)
+    excess = np.log2(work) - np.log2(tier.largest_work)
     longer = np.maximum((points - tier.largest).max(axis=1), 0.0)
     own = np.zeros(len(points), dtype=np.bool_) if named is None or tier.named is None else named
     correction, deviation = np.zeros(len(points)), np.zeros(len(points))
@@ -236,7 +233,8 @@ def corrections(
 def neighbour_error(distance: Array, ln_error: Array) -> Array:
     """Weighted mean error of neighbours, nearest first, shape (q, k) → (q,)."""
     distance, ln_error = distance[:, :NEIGHBOURS], ln_error[:, :NEIGHBOURS]
-    weight = (distance + SOFTENING) ** -3.0
+    # At 0.25 octave a neighbour's weight has fallen to an eighth of that of an equal shape.
+    weight = (distance + 0.25) ** -3.0
     mean: Array = (weight * ln_error).sum(axis=1) / weight.sum(axis=1)
     return mean
 

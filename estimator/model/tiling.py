@@ -38,9 +38,6 @@ kernel names in NeuSight's tables of A100 and V100; a name states (tile_n, tile_
 SPLITS: Final = (1, 2, 3, 4, 6, 8, 16, 32, 64)
 """Split-K factors of libraries that split freely, up to a group's `widest_split`, else up to 16 (assumed)."""
 
-AMPERE_SPLITS: Final = (1, 2, 4, 8)
-"""Ampere's usual split-K factors, with at most two blocks an SM: libraries split a reduction to fill idle SMs (assumed)."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Candidates:
@@ -61,7 +58,8 @@ def tile_candidates(gpu: GpuSpec, cuda_cores: bool, widest_split: float = 0.0) -
 def _class_candidates(kind: str, widest_split: float) -> Candidates:
     few = kind == "ampere" and not widest_split
     tiles = TILES[kind] + (TILES.get(f"{kind} wide", ()) if widest_split else ())
-    splits = AMPERE_SPLITS if few else tuple(s for s in SPLITS if s <= (widest_split or 16.0))
+    # Ampere's usual ones, with no more than two blocks an SM: libraries split a reduction to fill idle SMs (assumed).
+    splits = (1, 2, 4, 8) if few else tuple(s for s in SPLITS if s <= (widest_split or 16.0))
     rows = np.array([(m, n, s) for m, n in tiles for s in splits], dtype=np.float64)
     rows.setflags(write=False)  # all callers share the arrays
     return Candidates(tile_m=rows[:, 0], tile_n=rows[:, 1], split=rows[:, 2], split_waves=2.0 if few else math.inf)

@@ -2,17 +2,12 @@
 
 import math
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
 from estimator.questions.points import Sweep
 from estimator.vocabulary.errors import OperatingPointError
 from estimator.vocabulary.quantities import Array
-
-JOULE_PER_KWH: Final = 3.6e6
-REQUESTS: Final = 1000.0
-GRAM_PER_KG: Final = 1000.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,13 +34,6 @@ class Tariff:
             raise OperatingPointError(f"overhead = {self.overhead!r} must be a number of at least 1")
 
 
-COST_COLUMNS: Final = (
-    "requests", "tokens", "latency_per_request_s", "energy_per_request_j", "tokens_per_s", "tokens_per_j",
-    "kwh_per_1000", "cost_per_1000", "carbon_kg_per_1000",
-)  # fmt: skip
-"""Columns of `cost_columns`."""
-
-
 def cost_columns(points: Sweep, tariff: Tariff | None = None, *, requests: float = 0.0, tokens: float = 0.0) -> dict[str, Array]:
     """COST_COLUMNS of every point, shape (n,); nan if requests, tokens or a price are unknown.
 
@@ -57,7 +45,8 @@ def cost_columns(points: Sweep, tariff: Tariff | None = None, *, requests: float
     tariff = tariff or Tariff()
     served = _each(points, "batch", requests)
     computed = _each(points, "tokens", tokens)
-    kwh = points.energy_j / served * REQUESTS * tariff.overhead / JOULE_PER_KWH
+    # Energy of 1000 requests; a kilowatt-hour is 3.6 MJ.
+    kwh = points.energy_j / served * 1000.0 * tariff.overhead / 3.6e6
     return {
         "requests": served,
         "tokens": computed,
@@ -67,7 +56,7 @@ def cost_columns(points: Sweep, tariff: Tariff | None = None, *, requests: float
         "tokens_per_j": computed / points.energy_j,
         "kwh_per_1000": kwh,
         "cost_per_1000": kwh * tariff.price_per_kwh,
-        "carbon_kg_per_1000": kwh * tariff.carbon_g_per_kwh / GRAM_PER_KG,
+        "carbon_kg_per_1000": kwh * tariff.carbon_g_per_kwh / 1000.0,
     }
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final, Unpack
+from typing import Unpack
 
 from estimator.bundle.content import Bundle
 from estimator.engine.board import Settings, open_board
@@ -17,12 +17,6 @@ from estimator.uncertainty.validity import Validity, clock_warning, lockable, si
 from estimator.vocabulary.errors import require
 from estimator.vocabulary.quantities import HZ_PER_MHZ, MODULES
 from estimator.vocabulary.workload import Workload
-
-LAUNCH_BOUND_NOTE: Final = 0.3
-"""Share of host launches in the latency above which a note reports that the host limits the latency, not the GPU."""
-
-COMPLETED_NOTE: Final = 0.25
-"""Share of GPU time in operators missing from the workload file above which a note reports it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,10 +150,11 @@ def _notes(workload: Workload, values: Mapping[str, float], completed: float, ov
     """Remarks that depend on the operating point."""
     found = []
     asked_mhz, settled_mhz = values["asked_clock_mhz"], values["sm_clock_mhz"]
-    if values["launch_bound_share"] > LAUNCH_BOUND_NOTE:
+    # The host, not the GPU, decides.
+    if values["launch_bound_share"] > 0.3:
         waits = max(1.0 - values["gpu_s"] / values["latency_s"], 0.0)
         found.append(f"launch-bound: the GPU waits {waits:.0%} of the time for the host's launches; give --host-launch-us for another host")
-    if completed > COMPLETED_NOTE:
+    if completed > 0.25:
         by = f" (completed by {workload.completion})" if workload.completion else ""
         found.append(f"{completed:.0%} of the GPU time lies in operators that the workload file leaves out{by}")
     if settled_mhz < asked_mhz and not over:

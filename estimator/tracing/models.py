@@ -6,7 +6,7 @@ A shipped configuration is `configs/models/NAME.toml`: facts that the model's au
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from estimator.vocabulary.documents import parse_json
 from estimator.vocabulary.errors import WorkloadError
@@ -31,7 +31,7 @@ class ModelConfig:
     source: str = ""
     model_type: Text
     architecture: str
-    config: Mapping[str, Any]
+    config: Mapping[str, object]
     image_size: int = 0
 
 
@@ -73,7 +73,7 @@ class _Config:
 
 def _from_file(path: Path) -> ModelConfig:
     """The configuration in a file.  Raises OSError and ValueError."""
-    document = read(Mapping[str, Any], parse_json(read_regular(path, MAX_FILE_BYTES)))
+    document = read(Mapping[str, object], parse_json(read_regular(path, MAX_FILE_BYTES)))
     found = read(_Config, {name: document[name] for name in ("model_type", "architectures") if name in document})
     return ModelConfig(
         title=str(path),

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from estimator.tracing.calls import ATTENTION, ATTENTION_BACKWARD, RECURRENT, Call, Tensor
+from estimator.tracing.calls import ATTENTION, ATTENTION_BACKWARD, RECURRENT, Call, Number, Tensor
 from estimator.vocabulary.errors import WorkloadError
 
 Named = dict[str, Any]
@@ -35,8 +35,7 @@ GROUPED: Final = "aten._grouped_mm"
 
 
 FUSED_TYPES: Final = frozenset({"bfloat16", "float16", "float32"})
-FUSED_AXES: Final = 4
-"""Types and axes of fused attention's tensors: [batch, head, token, element].  Source: ATen, native/transformers/cuda/sdp_utils.cpp."""
+"""Number formats of a fused attention kernel.  Source: ATen, native/transformers/cuda/sdp_utils.cpp."""
 
 
 @dataclass(slots=True)
@@ -54,7 +53,8 @@ class AttentionCalls:
 
     def fuses(self, tensors: tuple[Tensor, ...]) -> bool:
         """Whether to record a call on query, key and value as one kernel."""
-        taken = all(tensor.dtype in FUSED_TYPES and len(tensor.shape) == FUSED_AXES for tensor in tensors)
+        # Its tensors have four axes: [batch, head, token, element].
+        taken = all(tensor.dtype in FUSED_TYPES and len(tensor.shape) == 4 for tensor in tensors)
         fused = self.form == "flash" or (taken and not self.form)
         self.fused += fused
         self.apart += not fused
@@ -146,7 +146,7 @@ def _call(torch: Any, function: Any, name: str, arguments: tuple[Any, ...], keyw
     named = [(item.name, value) for item, value in zip(function._schema.arguments, arguments, strict=False)]
     named += [(key, value) for key, value in keywords.items() if key != "out"]
     inputs: list[tuple[str, Any]] = []
-    numbers: list[tuple[str, Any]] = []
+    numbers: list[tuple[str, Number]] = []
     for key, value in named:
         tensors = tensors_in(torch, value)
         inputs += [(key, tensor) for tensor in tensors]
@@ -217,7 +217,7 @@ def _replaced(module: Any, stand_ins: Named) -> Iterator[None]:
             setattr(module, name, function)
 
 
-def _attention(torch: Any, calls: list[Call], tensors: tuple[Any, ...], numbers: tuple[tuple[str, Any], ...]) -> Any:
+def _attention(torch: Any, calls: list[Call], tensors: tuple[Any, ...], numbers: tuple[tuple[str, Number], ...]) -> Any:
     """Fused attention as one call, with a gradient of one call."""
     inputs = tuple(zip(("query", "key", "value"), map(_plain, tensors), strict=True))
 

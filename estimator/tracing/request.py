@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, canonical_precision
@@ -58,7 +58,7 @@ class TraceRequest:
     logits: Annotated[str, Words(LOGITS)] = "last"
     optimizer: Annotated[str, Words(OPTIMIZERS)] = "adamw"
     image_size: Annotated[int, Span(0, LARGEST_SIZE)] = 0
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def tensor_type(self) -> str:

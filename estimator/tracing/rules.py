@@ -21,9 +21,6 @@ LAUNCH_TENSORS: Final = {1: 110, 2: 64, 3: 48, 4: 36, 5: 30}
 """Limits of one launch over a list of tensors: elements of a chunk, chunks, tensors by the number of joint lists.
 Source: PyTorch, MultiTensorApply.cuh."""
 
-SHORT_SORT: Final = 4096
-"""Longest row that PyTorch sorts within one block of threads.  Source: ATen, native/cuda/Sort.cpp."""
-
 FUSED_WRITES: Final = frozenset({"exp_avgs", "exp_avg_sqs", "momentum_buffer_list", "max_exp_avg_sqs"})
 """Lists that a fused optimizer writes in addition to the parameters."""
 
@@ -181,7 +178,8 @@ def _sorted(call: Call) -> list[Part]:
     tensor, places = call.tensor("self"), call.outputs[-1]
     width = BYTES_PER_ELEMENT[tensor.precision]
     pairs = tensor.elements + stored_bytes(places) / width
-    passes = 1.0 if _row_length(call, tensor) <= SHORT_SORT else width
+    # PyTorch sorts such rows within one block of threads.  Source: ATen, native/cuda/Sort.cpp.
+    passes = 1.0 if _row_length(call, tensor) <= 4096 else width
     return [
         moved("copy.contiguous", tensor.precision, tensor.elements, tensor.stored),
         moved("elementwise.other", places.precision, places.elements, 1.0, share=INNER),

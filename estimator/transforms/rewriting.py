@@ -24,9 +24,6 @@ COPY_RULES: Final = frozenset(f"{COMPLETED}{rule}" for rule in ("operand_copies"
 SCORE_RULES: Final = frozenset({f"{COMPLETED}causal_where", f"{CORRECTED}causal_where", f"{CORRECTED}broadcast_mask"})
 """Rules that correct operators on scores."""
 
-COPIES_IN_A_BLOCK: Final = {"contiguous": 3.0, "transpose": 1.0}
-"""Most copies of Q, K, V and of the result that separate products need."""
-
 SCALINGS: Final = ("scalar_pow", "scalar_mul", "scalar_div", "div", "other")
 """Element-wise operators that scale scores; at most one of them runs in each block."""
 
@@ -189,7 +186,8 @@ def _parts(workload: Workload, block: Block, counts: list[float]) -> Iterator[tu
     yield from ((number, times) for number in taken)
     batch, queries, context, head_dim = score.shape
     for number, operator in enumerate(operators):  # listed copies of the size of Q, K or V
-        most = COPIES_IN_A_BLOCK.get(operator.operator, 0.0)
+        # Most copies of Q, K, V and of the result that separate products need.
+        most = {"contiguous": 3.0, "transpose": 1.0}.get(operator.operator, 0.0)
         if most and operator.origin not in COPY_RULES and operator.shape[0] in (batch * queries * head_dim, batch * context * head_dim):
             yield number, min(counts[number], most * times)
 

@@ -172,12 +172,9 @@ def step_warning(gpu: GpuSpec, asked_mhz: Sequence[float]) -> tuple[str, ...]:
 def lockable(gpu: GpuSpec, clocks_mhz: Array) -> BoolArray:
     """Whether a board can lock each SM clock, shape (n,)."""
     steps = (clocks_mhz - gpu.sm_clock_min_mhz) / gpu.sm_clock_step_mhz
-    result: BoolArray = np.abs(steps - np.round(steps)) * gpu.sm_clock_step_mhz <= TOLERATED_STEP_MHZ
+    # Drivers round halves, and step by 7 and 8 MHz where boards step by 7.5.
+    result: BoolArray = np.abs(steps - np.round(steps)) * gpu.sm_clock_step_mhz <= 1.0
     return result
-
-
-TOLERATED_STEP_MHZ: Final = 1.0
-"""Largest distance of a clock from a step that it belongs to [MHz]: drivers round halves, and step by 7 and 8 if boards step by 7.5."""
 
 
 def shape_excess(operator: Operator, group: str | None, domain: Mapping[str, Mapping[str, tuple[float, float]]]) -> tuple[float, str]:

@@ -22,8 +22,6 @@ Rates = Mapping[Precision, Annotated[float, Span(0.1, 1e6, "flop per clock and S
 """Types of the fields; limits are wide enough for any GPU, narrow enough to catch a wrong unit."""
 
 UUID_DIGITS: Final = 32
-SHORTEST_NAME: Final = 6
-"""Shortest name of a profile; a shorter one gives a UUID that looks like a real one."""
 PROFILE_NAME: Final = re.compile(r"[A-Za-z0-9._ -]+")
 
 
@@ -158,4 +156,5 @@ def is_simulated_uuid(uuid: str) -> bool:
         name = bytes.fromhex(uuid.removeprefix("GPU-").replace("-", "")).rstrip(b"\0").decode("ascii")
     except ValueError:
         return False
-    return len(name) >= SHORTEST_NAME and PROFILE_NAME.fullmatch(name) is not None and simulated_uuid(name) == uuid
+    # Shorter names of profiles leave a UUID that nothing tells from a real one.
+    return len(name) >= 6 and PROFILE_NAME.fullmatch(name) is not None and simulated_uuid(name) == uuid

@@ -19,7 +19,7 @@ Every result is frozen: lists as tuples, objects as their dataclass or as Frozen
 
 import dataclasses
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sized
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -151,7 +151,7 @@ def _left_out(one: dataclasses.Field[Any], value: Any) -> bool:
 # Checks of several fields together --------------------------------------------------------------------------------------------------
 
 
-def check_lengths(columns: Mapping[str, Any], count: int, *, shared: bool = False) -> None:
+def check_lengths(columns: Mapping[str, Sized], count: int, *, shared: bool = False) -> None:
     """Refuse columns that are not `count` long; `shared`: a column of equal entries may have one entry."""
     for name, column in columns.items():
         if len(column) != count and not (shared and len(column) == 1):
@@ -250,7 +250,7 @@ def _reader(hint: Any, metas: tuple[Any, ...]) -> Reader:
     if isinstance(hint, type) and issubclass(hint, tuple):
         read_row = _row(tuple(get_type_hints(hint).values()))
         return lambda value: hint(*read_row(value))
-    return _free if hint is Any else _object(hint)
+    return _free if hint in (Any, object) else _object(hint)
 
 
 def _number(span: Span, whole: bool) -> Reader:
@@ -357,7 +357,7 @@ def _at(reader: Reader, value: Any, key: str | int) -> Any:
         raise fault.inside(key) from None
 
 
-def _members(value: Any) -> Mapping[str, Any]:
+def _members(value: Any) -> Mapping[str, object]:
     if not isinstance(value, Mapping):
         raise FaultError(f"must be an object, got {kind_of(value)}")
     return value
@@ -431,7 +431,7 @@ def _union(args: tuple[Any, ...], metas: tuple[Any, ...]) -> Reader:
     return read_union
 
 
-def _misfit(arm: Any, value: Mapping[str, Any]) -> tuple[int, int]:
+def _misfit(arm: Any, value: Mapping[str, object]) -> tuple[int, int]:
     """Mismatch of an object and a declared one: the number of wrong words, and of missing or unknown fields."""
     if not (is_typeddict(arm) or dataclasses.is_dataclass(arm)):
         return len(value) + 1, 0

@@ -1,9 +1,9 @@
-"""Grids of a kernel → its block-count model: three grids suffice.
+"""Grids of a kernel → its block-count model.  Three grids suffice.
 
-Each grid is weighted by its own relative error, coefficients are not negative, and weak priors decide what the grids leave open:
-the launch is some microseconds, the bend between latency and throughput is neither sharp nor flat, and a working board draws little beyond
-its dynamic energy.
-The published coefficients (ordinary least squares) are kept beside.
+Each grid is weighted by its own relative error, and coefficients are not negative.  Weak priors determine the coefficients that the grids
+do not: a launch takes some microseconds, the bend between latency and throughput is neither sharp nor flat, and a working board draws
+little power beyond its dynamic energy.
+The published coefficients (ordinary least squares) are stored as well.
 """
 
 import math
@@ -22,44 +22,34 @@ from fitter.rows.block_table import BlockRows
 FEWEST_GRIDS: Final = 3
 """Different grids that a model needs (Boughzala et al., section V.B)."""
 
-JUDGED_ROUNDS: Final = 2.0
-"""Forms are judged on grids of so many rounds or more, a round being all blocks that the GPU holds at once: the published ones are for many
-blocks (Boughzala et al., section VI.C)."""
-
 START_S: Final = 4e-6
-"""A launch as the GPU sees it, before any row is seen [s]: what kernels on an empty GPU take (docs/model.md, "the floor")."""
+"""Prior of the launch time on the GPU [s]: the time of kernels on an empty GPU (docs/model.md, "the floor")."""
 
 OVERLAP: Final = 4.0
-"""Norm of latency and throughput in a round, before any row is seen: 1 is one after the other, large is the longer of both."""
+"""Prior of the norm that joins latency and throughput in a round: 1 adds both, a large norm takes the longer one."""
 
 LN_WIDTHS: Final = np.array([1.0, 3.0, 3.0, 0.5])
 """Standard deviations of the logarithms of launch, latency, share and norm around their priors."""
 
 LATENCY_ERROR: Final = 0.005
-"""Relative error of a time, unless rows scatter more [1]: what repeated launches at a locked clock do."""
-
-POWER_ERROR: Final = 0.01
-"""Relative error of a power without a standard error of its own [1]."""
-
-AWAKE_SHARE: Final = 0.5
-"""Standard deviation of a working board's power beyond rest, as a share of the power at rest [1]."""
+"""Relative error of a time, unless rows scatter more [1]: the scatter of repeated launches at a locked clock."""
 
 TIED: Final = 0.5
-"""A coefficient of which the grids leave more than this share of the prior's width is tied to the prior [1]."""
+"""A coefficient is tied to its prior if its posterior width exceeds this share of the prior's width [1]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockFit:
-    """Models, and the kernels of which none could be made, with the reason."""
+    """Models, and the kernels without a model, with the reason."""
 
     models: tuple[BlockModel, ...]
     refused: tuple[str, ...]
 
 
 def fit_block_models(rows: BlockRows, num_sms: int) -> BlockFit:
-    """A model for each kernel, block size, occupancy and clock among the rows of one GPU.
+    """Fit a model for each kernel, block size, occupancy and clock among the rows of one GPU.
 
-    Rows without their power at rest take the mean of the others at their clock: the board is the same.
+    Rows without a power at rest take the mean of the other rows at their clock, since the board is the same.
     """
     rows = replace(rows, idle_w=_known_idle_w(rows))
     keys = list(zip(rows.kernel, rows.block_threads, rows.blocks_per_sm, np.round(rows.sm_clock_mhz), strict=True))
@@ -81,19 +71,21 @@ def _known_idle_w(rows: BlockRows) -> Array:
 
 
 def fit_block_model(rows: BlockRows, num_sms: int) -> BlockModel:
-    """The model of rows that differ in their grid alone.  Raises CalibrationError for fewer than three grids."""
-    # Sums depend on the order of rows in their last digits, and where a minimiser stops on the sums.
+    """Fit the model of rows that differ only in their grid.  Raises CalibrationError for fewer than three grids."""
+    # The last digits of sums depend on the order of rows, and the minimiser's end point depends on the sums.
     rows = rows.select(np.lexsort((rows.power_w, rows.latency_s, rows.blocks)).astype(np.int64))
     model = _fitted(rows, num_sms)
     if len(np.unique(rows.blocks)) <= FEWEST_GRIDS:
         return model
-    return replace(model, scatter=_scatter(rows, num_sms, JUDGED_ROUNDS * model.resident_blocks))
+    # Forms are judged on grids of so many rounds or more, a round being all blocks that the GPU holds at once: the published ones are for
+    # many blocks (Boughzala et al., section VI.C).
+    return replace(model, scatter=_scatter(rows, num_sms, 2.0 * model.resident_blocks))
 
 
 def left_out_errors(rows: BlockRows, num_sms: int) -> dict[str, dict[str, Array]]:
     """Relative errors of each form when each grid in turn is left out of the fit: form → "time", "energy" → (n,).
 
-    nan for the smallest and the largest grid: without them their neighbours would be all that is known of small and large ones.
+    nan for the smallest and the largest grid: without them the fit would have to extrapolate.
     """
     errors: dict[str, dict[str, Array]] = {form: {name: np.full(len(rows), np.nan) for name in ("time", "energy")} for form in FORMS}
     for grid in np.unique(rows.blocks)[1:-1]:
@@ -108,7 +100,7 @@ def left_out_errors(rows: BlockRows, num_sms: int) -> dict[str, dict[str, Array]
 
 
 def _scatter(rows: BlockRows, num_sms: int, judged_from: float) -> dict[str, dict[str, float]]:
-    """Root mean square of errors on grids left out, of `judged_from` blocks or more where any inner grid has so many."""
+    """Root mean square error on left-out grids; only grids of `judged_from` blocks or more count if any inner grid has that many."""
     inner = (rows.blocks > rows.blocks.min()) & (rows.blocks < rows.blocks.max())
     judged = inner & (rows.blocks >= judged_from)
     judged = judged if judged.any() else inner
@@ -159,7 +151,7 @@ def _fitted(rows: BlockRows, num_sms: int) -> BlockModel:
 
 
 def _times(rows: BlockRows, num_sms: int, blocks_per_sm: int) -> tuple[Array, Array, tuple[str, ...]]:
-    """Logarithms of launch, latency, share and norm, their covariance, and those that the grids leave to the prior."""
+    """Logarithms of launch, latency, share and norm, their covariance, and the names that the prior determines."""
     rounds = np.ceil(rows.blocks / (num_sms * blocks_per_sm))
     guess = float(np.median(np.maximum(rows.latency_s - START_S, 0.5 * rows.latency_s) / rounds))
     centre = np.log([START_S, guess, guess / blocks_per_sm, OVERLAP])
@@ -182,7 +174,7 @@ def _times(rows: BlockRows, num_sms: int, blocks_per_sm: int) -> tuple[Array, Ar
 def _posterior(scaled: Array, misfit: Array) -> Array:
     """Covariance in units of the priors' widths.
 
-    Rows that scatter more than their weights say widen it: their chi-square per degree of freedom counts against them.
+    Rows that scatter more than their weights imply widen it by their chi-square per degree of freedom.
     """
     rows, terms = scaled.shape
     freedom = rows - terms
@@ -196,11 +188,13 @@ def _energies(rows: BlockRows) -> tuple[Array, Array] | None:
         return None
     energy = rows.power_w * rows.latency_s
     dynamic = energy - rows.idle_w * rows.latency_s
-    std_w = np.where(np.isfinite(rows.power_std_w), rows.power_std_w, POWER_ERROR * rows.power_w)
+    # Relative error of a power without a standard error of its own.
+    std_w = np.where(np.isfinite(rows.power_std_w), rows.power_std_w, 0.01 * rows.power_w)
     weights = 1.0 / np.maximum(np.hypot(std_w, LATENCY_ERROR * rows.power_w) * rows.latency_s, np.finfo(float).tiny)
     guess = float(np.median(np.maximum(dynamic, 0.0) / rows.blocks))
     centre = np.array([guess, 0.0])
-    width = np.array([max(guess, np.finfo(float).tiny), AWAKE_SHARE * float(np.mean(rows.idle_w))])
+    # Standard deviation of a working board's power beyond rest, as a share of the power at rest.
+    width = np.array([max(guess, np.finfo(float).tiny), 0.5 * float(np.mean(rows.idle_w))])
     scaled = np.stack([rows.blocks, rows.latency_s], axis=-1) * width * weights[:, None]
     matrix = np.vstack([scaled, np.eye(len(width))])
     unit, _ = nnls(matrix, np.concatenate([dynamic * weights, centre / width]))

@@ -1,4 +1,4 @@
-"""Block-count models in a bundle: the section, what is said of it, and how it fares on grids that it has not seen."""
+"""Block-count models in a bundle: the section, its table, and its errors on unseen grids."""
 
 import math
 from typing import Any, Final
@@ -19,9 +19,9 @@ FAMILY: Final = "blocks"
 
 
 def block_section(selection: Selection, gpu: GpuSpec) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The section `block_models`, and the kernels that have none with the reason; empty without grids.
+    """Section `block_models`, and the kernels without a model with the reason; empty without grids.
 
-    Raises CalibrationError where no model can be made and nothing else was measured.
+    Raises CalibrationError if no model can be fitted and nothing else was measured.
     """
     if selection.blocks is None:
         return {}, ()
@@ -32,7 +32,7 @@ def block_section(selection: Selection, gpu: GpuSpec) -> tuple[dict[str, Any], t
 
 
 def block_table(bundle: Bundle) -> Shown:
-    """The models for people: coefficients, and errors of each form on grids left out."""
+    """Table of the models: coefficients, and errors of each form on left-out grids."""
     rows = []
     for name, model in models_from_section(bundle.block_models, f"bundle {bundle.name}: block_models").items():
         errors = [PERCENT * model.scatter.get(form, {}).get(what, math.nan) for form in FORMS for what in ("time", "energy")]

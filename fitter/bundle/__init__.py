@@ -1,1 +1,1 @@
-"""A bundle from a selection of rows: drafts, held-out errors, stated uncertainty, what is known about the data."""
+"""A bundle from a selection of rows: drafts, held-out errors, stated uncertainty, metadata of the data."""

@@ -1,4 +1,4 @@
-"""Calibration: a selection of rows → a bundle, and what it is worth on rows left out of its fit.
+"""Calibration: a selection of rows → a bundle, and its errors on rows left out of the fit.
 
 Rows are split into folds by kernel and by workload; each fold is predicted by a fit of the others, which gives the
 held-out errors and the stated uncertainty.  The bundle's coefficients then come from all rows.
@@ -58,21 +58,18 @@ from fitter.validate.predictions import (
 )
 
 GROUP_PRIOR: Final = {"latency": 0.08, "power": 0.06}
-"""Error of a group of kernels expected before any is seen [relative]."""
+"""Prior of the error of a group of kernels [relative]."""
 
 PRIOR_KERNELS: Final = 5.0
 """Kernels that this prior counts for."""
-
-MOST_FOLD_ROWS: Final = 3000
-"""Larger tables have one fold left out, not every fold in turn: it shows enough, and fits take seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
     """A bundle ready to be saved, its held-out errors, the predictions behind them, and warnings for the user.
 
-    `selection` is what was fitted, with the rows that the fit itself rejected among the rejected ones.  `held_out`: by kind of row
-    ("kernels", "workloads") predictions of rows left out of a fit, as from `predict_kernel_rows`; the index is the number of the row.
+    `selection` holds the fitted rows; its rejected rows include those that the fit rejected.  `held_out` holds, by kind of row ("kernels",
+    "workloads"), predictions of left-out rows as from `predict_kernel_rows`; the index is the number of the row.
     """
 
     bundle: Bundle
@@ -82,7 +79,7 @@ class Calibration:
     warnings: tuple[str, ...]
 
     def summary(self) -> dict[str, ErrorRow]:
-        """Errors of all kernels and of all workloads that were left out of the fit."""
+        """Errors of all held-out kernels and of all held-out workloads."""
         return {kind: summary_row(compared(found), kind) for kind, found in self.held_out.items()}
 
 
@@ -97,11 +94,11 @@ def calibrate(
     prior: Bundle | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Calibration:
-    """Fit all rows of a selection, which must be of one GPU.
+    """Fit all rows of a selection of one GPU.
 
     holdout: share of the kernels and of the workloads in each fold; 0 leaves errors and uncertainty unstated.
-    prior: a bundle of another GPU, or an older one of this, from which the fit starts.
-    Raises CalibrationError where there is nothing to fit.
+    prior: a bundle of another GPU, or an older bundle of this GPU, from which the fit starts.
+    Raises CalibrationError if there is nothing to fit.
     """
     selection = in_own_order(selection)
     if not selection.parts:
@@ -133,7 +130,7 @@ def calibrate(
     )
     held_out = {kind: _with_stated(rows, predict_rows(bundle, getattr(selection, kind))) for kind, rows in held_out.items()}
     errors = tuple(row for rows in held_out.values() for row in error_rows(compared(rows)))
-    alone = held_out_notes(selection, held_out)  # a kind of a single kernel is forecast from others: that shows nothing about the model
+    alone = held_out_notes(selection, held_out)  # a kind with a single kernel is extrapolated, so its error does not test the model
     few = few_power_warnings(selection, bundle) if selection.tables and source is None else ()
     warnings = (*fit_warnings([row for row in errors if row.label not in alone]), *few, *remarks, *unfit)
     notes = (*transfer_notes(source, found.bundle), *_prior_notes(bundle, source), *selection.notes, *warnings)
@@ -147,7 +144,7 @@ def calibrate(
 
 
 def _with_origin(draft: Bundle, selection: Selection, board: BoardKnowledge, seed: int) -> Bundle:
-    """A draft with what the data sets say beside their rows: board, sensor, surroundings, ranges."""
+    """Add the metadata of the data sets to a draft: board, sensor, environment, ranges."""
     return replace(
         draft,
         gpu_uuid=board_uuid(selection),
@@ -171,9 +168,10 @@ def _held_out(
     share: float,
     progress: Callable[[str], None],
 ) -> dict[str, pd.DataFrame]:
-    """Rows predicted by a fit without their fold, by kind; nothing where too few kernels or workloads can be left out."""
+    """Rows predicted by a fit without their fold, by kind; empty if there are too few kernels or workloads."""
     folds = {kind_of(rows): grouped_folds(same_numbers(rows), share, seed) for rows in selection.tables}
-    if selection.kernels is not None and len(selection.kernels) > MOST_FOLD_ROWS:
+    # Larger tables have one fold left out, not every fold in turn: it shows enough, and fits take seconds.
+    if selection.kernels is not None and len(selection.kernels) > 3000:
         folds["kernels"] = folds["kernels"][:1]
     found: dict[str, list[pd.DataFrame]] = {kind: [] for kind, own in folds.items() if own}
     count = max(map(len, folds.values()), default=0)
@@ -191,7 +189,7 @@ def _held_out(
 
 
 def _with_stated(rows: pd.DataFrame, own: pd.DataFrame) -> pd.DataFrame:
-    """Held-out predictions with deviations: as the fit without these rows states them, else as the finished bundle (`own`) does."""
+    """Held-out predictions with standard deviations from the fit without these rows, else from the finished bundle (`own`)."""
     stated = own.loc[rows.index]
     return rows.assign(std_latency=rows["std_latency"].fillna(stated["std_latency"]), std_power=stated["std_power"])
 
@@ -199,7 +197,7 @@ def _with_stated(rows: pd.DataFrame, own: pd.DataFrame) -> pd.DataFrame:
 def _uncertainty(
     selection: Selection, held_out: Mapping[str, pd.DataFrame], draft: Draft, source: TransferSource | None
 ) -> dict[str, dict[str, Any]]:
-    """The `uncertainty` section of groups of kernels, from rows left out of fits."""
+    """The `uncertainty` section of groups of kernels, from held-out rows."""
     expected = {"latency": {} if source is None else source.error, "power": {}}
     stated: dict[str, dict[str, Any]] = {"latency": {}, "power": {}}
     if draft.group_std:
@@ -224,21 +222,21 @@ def _uncertainty(
 
 
 def _add_runs(stated: Mapping[str, dict[str, Any]], of_runs: Mapping[str, Mapping[str, Any]], draft: Draft, powered: int) -> None:
-    """Add what is stated for whole workloads; `powered` rows have a power.
+    """Add the uncertainty of whole workloads; `powered` rows have a power.
 
-    One row says less about power than another board's coefficients (LENT_POWER_STD) do; n rows leave 1/√n of that open.
+    One row determines power less well than another board's coefficients (LENT_POWER_STD); n rows reduce that deviation by 1/√n.
     """
     for quantity, values in of_runs.items():
         stated[quantity].update(values)
     if 0 < powered < FEWEST_POWERED:
         for name in ("gpu", "launch"):
             stated["power"][name] = float(np.hypot(stated["power"][name], LENT_POWER_STD / np.sqrt(powered)))
-    if draft.kernel_fit is not None:  # measured kernels know their time whatever models use them
+    if draft.kernel_fit is not None:  # the time of measured kernels does not depend on the model that uses them
         stated["latency"]["families_by_group"] |= dict.fromkeys(draft.kernel_fit.groups, ENOUGH_FAMILIES)
 
 
 FEWEST_POWERED: Final = 5
-"""Fewer rows with a power show neither the coefficients nor how far these can be trusted."""
+"""Fewer rows with a power determine neither the coefficients nor their uncertainty."""
 
 
 def powered_rows(selection: Selection) -> int:
@@ -247,9 +245,9 @@ def powered_rows(selection: Selection) -> int:
 
 
 def few_power_warnings(selection: Selection, bundle: Bundle) -> tuple[str, ...]:
-    """A line where runs were fitted without any energy, or power was fitted to very few rows.
+    """Warnings for runs that were fitted without any energy, and for power fitted to very few rows.
 
-    Kernel tables of latencies alone are usual and are no cause for a warning.
+    Kernel tables with latencies only are usual and cause no warning.
     """
     count = powered_rows(selection)
     if bundle.power is None:
@@ -258,9 +256,9 @@ def few_power_warnings(selection: Selection, bundle: Bundle) -> tuple[str, ...]:
 
 
 def _group_scale(group: str, seen: Array, usual: float, expected: Mapping[str, float]) -> float:
-    """Standard deviation of ln for a group such that a normal 90 % interval holds, shrunk to the expected one where rows are few.
+    """Standard deviation of ln whose normal 90 % interval holds for a group, shrunk to the expected one if rows are few.
 
-    seen: magnitudes of the errors of its rows [ln].  expected: by group, as another GPU's fit has it; `usual` where that knows none.
+    seen: magnitudes of the errors of its rows [ln].  expected: by group, from another GPU's fit; `usual` for the other groups.
     """
     known = longest_prefix(group, expected)
     prior = usual if known is None else expected[known]
@@ -279,22 +277,19 @@ def _distinct(selection: Selection, group: str) -> int:
     return sum(f"{group_key(operator)}.".startswith(f"{group}.") for operator in used)
 
 
-FEW_KERNELS_STD: Final = 0.35
-"""What one product leaves open about the others of its group [ln]; 20 of published tables left 8 to 12 %, as 1/√n says, and fitted
-equations EQUATION_ERROR.  Where equations are known to leave over less, or more, so do few kernels."""
-
-
 def _of_few(std: float, count: int, expected: float) -> float:
-    """A standard deviation seen on few kernels, with what so few leave open about others; that of many as it is.
+    """Standard deviation seen on few kernels, widened for the unseen ones; unchanged for many kernels.
 
-    expected: standard deviation of what the equations of such kernels leave over once they are fitted [ln].
+    expected: standard deviation of the residuals of the fitted equations of such kernels [ln].
     """
-    open_std = FEW_KERNELS_STD * expected / EQUATION_ERROR / np.sqrt(max(count, 1))
+    # What one product leaves open about the others of its group [ln]; 20 of published tables left 8 to 12 %, as 1/√n says, and fitted
+    # equations EQUATION_ERROR.  Where equations are known to leave over less, or more, so do few kernels.
+    open_std = 0.35 * expected / EQUATION_ERROR / np.sqrt(max(count, 1))
     return float(np.hypot(std, open_std)) if count < FEWEST_POINTS else std
 
 
 def _prior_notes(bundle: Bundle, source: TransferSource | None) -> tuple[str, ...]:
-    """Groups of kernels that nothing was measured for, on this GPU or another."""
+    """Notes that list groups of kernels without measurements on this GPU or another."""
     lent = {} if source is None else source.values
     missing = [key for key, group in bundle.groups.items() if group.rows == 0 and key not in lent]
     return (f"from priors, not from data: {', '.join(missing)}",) if missing else ()

@@ -27,10 +27,10 @@ from fitter.rows.rejected import RejectedRow
 from fitter.transfer.prior_bundle import TransferSource, fit_transferred, lent_groups, lent_section, power_priors
 
 DONOR: Final = "elementwise"
-"""The group whose measured coefficients serve memory kernels that were not measured."""
+"""Group whose measured coefficients are used for unmeasured memory kernels."""
 
 LENT: Final = ("dram", "l2", "issue", "exponent", "epsilon_s")
-"""Coefficients that memory kernels have in common."""
+"""Coefficients that all memory kernels share."""
 
 MEMORY_GROUPS: Final = ("conv.depthwise", "softmax", "norm", "reduction", "copy", "copy.transpose", "copy.layout")
 
@@ -39,19 +39,19 @@ Values = Mapping[str, Mapping[str, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A bundle that predicts, but says nothing of its origin or worth; `kernel_fit` is None where no kernels were measured alone."""
+    """A bundle that predicts, without provenance or errors; `kernel_fit` is None if no kernels were measured alone."""
 
     bundle: Bundle
     kernel_fit: KernelFit | None
 
     @property
     def group_std(self) -> Mapping[str, float]:
-        """Standard deviations of ln(time) of kernels left out of the fit, by group."""
+        """Standard deviations of ln(time) of held-out kernels, by group."""
         return self.kernel_fit.group_std if self.kernel_fit is not None else {}
 
     @property
     def rejected(self) -> tuple[RejectedRow, ...]:
-        """Rows that disagree with all others of their kind; they are not in the fit."""
+        """Rows that disagree with all other rows of their kind and are not in the fit."""
         return self.kernel_fit.rejected if self.kernel_fit is not None else ()
 
 
@@ -64,10 +64,10 @@ def draft_from_rows(
     kernel_fit: KernelFit | None = None,
     source: TransferSource | None = None,
 ) -> Draft:
-    """Everything that rows of one GPU teach.
+    """Fit a draft to all rows of one GPU.
 
-    kernel_fit: the fit of exactly these kernels, where it was made before.  source: another GPU's bundle as prior.  Groups without
-    rows are at their priors, at what related kernels taught, or as the other GPU has them; their row count is 0.
+    kernel_fit: the fit of exactly these kernels, if it exists already.  source: another GPU's bundle as prior.  Groups without rows take
+    their priors, the coefficients of related kernels or those of the other GPU; their row count is 0.
     """
     priors = PRIOR if source is None else power_priors(source, tables)
     if kernels is None:
@@ -96,7 +96,7 @@ def _kernel_fit(kernels: KernelRows, gpu: GpuSpec, source: TransferSource | None
 
 
 def _with_source(bundle: Bundle, source: TransferSource | None) -> Bundle:
-    """Power as the other GPU has it where none was measured; the forecast of its groups stays marked by 0 rows."""
+    """Add the other GPU's power coefficients if no power was measured; a row count of 0 marks extrapolated groups."""
     return bundle if source is None or bundle.power is not None else replace(bundle, power=source.power)
 
 
@@ -108,7 +108,7 @@ def _without(rows: KernelRows, rejected: tuple[RejectedRow, ...]) -> KernelRows:
 
 
 def _lent(measured: Values) -> dict[str, dict[str, float]]:
-    """Memory groups that were not measured, with the coefficients that they share with element-wise kernels."""
+    """Unmeasured memory groups with the coefficients that they share with element-wise kernels."""
     if DONOR not in measured:
         return {}
     lent = {name: value for name, value in measured[DONOR].items() if name in LENT}
@@ -117,9 +117,9 @@ def _lent(measured: Values) -> dict[str, dict[str, float]]:
 
 
 def _serving(start: Values, fit: KernelFit, workloads: WorkloadRows) -> dict[str, dict[str, float]]:
-    """The measured groups that serve kernels of the runs; the runs say nothing about the others.
+    """The measured groups that kernels of the runs use; the runs do not determine the others.
 
-    A matrix group that stands in for a number format that was not measured does not: its prior is nearer.
+    A matrix group that replaces an unmeasured number format is left out: its prior is nearer.
     """
     used = np.unique(workloads.workload_index)
     operators = {operator for i in used for operator in workloads.workloads[i].operators}
@@ -167,7 +167,7 @@ def _kernel_draft(
 
 
 def prior_bundle(gpu: GpuSpec) -> Bundle:
-    """A bundle in which nothing was measured yet: latency from priors, no power."""
+    """A bundle without measurements: latency from priors, no power."""
     return Bundle(
         name="draft",
         version="0.0.0",
@@ -180,7 +180,7 @@ def prior_bundle(gpu: GpuSpec) -> Bundle:
 
 
 def _section(group: str, values: Mapping[str, float], fit: GroupFit | None, source: TransferSource | None = None) -> GroupCoefficients:
-    """One group's coefficients; without a fit they are as uncertain as their priors."""
+    """One group's coefficients; without a fit their uncertainty is that of their priors."""
     if fit is not None:
         spread = {name: std for name, std in fit.ln_std.items() if name in values}
         known = {name: decided for name, decided in fit.identified.items() if name in values}
@@ -192,7 +192,7 @@ def _section(group: str, values: Mapping[str, float], fit: GroupFit | None, sour
 
 
 def _with_kernels(bundle: Bundle, fit: KernelFit, served: Values) -> Bundle:
-    """A bundle from runs with what only measured kernels tell: groups that the runs do not use, rows, spread, tiles, residuals."""
+    """Add the results of measured kernels to a bundle from runs: groups that the runs do not use, rows, spread, tiles, residuals."""
     groups = dict(bundle.groups)
     for key, one in fit.groups.items():
         if key in served:
@@ -207,7 +207,7 @@ def _with_kernels(bundle: Bundle, fit: KernelFit, served: Values) -> Bundle:
 
 
 def _covariance(fits: Mapping[str, GroupFit]) -> Covariance:
-    """Covariance of the logarithms of the coefficients of families and operators: blocks, as groups are fitted one by one."""
+    """Covariance of the logarithms of the coefficients of families and operators; block diagonal, since groups are fitted one by one."""
     chosen = {group: fit for group, fit in fits.items() if group.count(".") < 2}  # family and operator; finer groups keep deviations
     names = tuple(f"{group}.{name}" for group, fit in chosen.items() for name in fit.names)
     matrix = block_diag(*((fit.covariance + fit.covariance.T) / 2.0 for fit in chosen.values())) if chosen else np.zeros((0, 0))

@@ -1,4 +1,4 @@
-"""Export: fits and what is known about their data, assembled into a bundle."""
+"""Export: assembles fits and the metadata of their data into a bundle."""
 
 import os
 import subprocess
@@ -22,15 +22,15 @@ from estimator.vocabulary.workload import Operator
 from fitter.rows.columns import Dataset, Selection
 
 REFERENCE_CLOCK_MHZ: Final = 900.0
-"""Clock at which coefficients of power are stated where the data do not suggest another [MHz]."""
+"""Default clock at which power coefficients are stated [MHz]."""
 
 LONGEST_TEXT: Final = 200
-"""Texts about the surroundings are cut here [character]."""
+"""Longest text about the environment [characters]; longer ones are cut."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoardKnowledge:
-    """Tables of the board that was measured, and how well its idle power is known."""
+    """Tables of the measured board, and the uncertainty of its idle power."""
 
     tables: BoardTables
     idle_std_w: float | None
@@ -38,7 +38,7 @@ class BoardKnowledge:
 
 
 def board_knowledge(selection: Selection, gpu: GpuSpec) -> BoardKnowledge:
-    """Voltage and idle power over the clock: as measured beside the kernels, else as the GPU's specification knows them."""
+    """Voltage and idle power over the clock: as measured with the kernels, else from the GPU's specification."""
     idle, voltage = (_merged(selection.datasets, *names) for names in (("idle", "power_w"), ("voltage", "voltage_v")))
     volts = gpu.voltage_v if voltage is None else _shaped(voltage, "voltage_v", gpu.voltage_v)
     voltage_std = None
@@ -56,9 +56,9 @@ def board_knowledge(selection: Selection, gpu: GpuSpec) -> BoardKnowledge:
 
 
 def _merged(datasets: Sequence[Dataset], table: str, column: str) -> pd.DataFrame | None:
-    """One table of what all data sets measured of the board, by clock; None where there is none.
+    """One table by clock, merged from all data sets; None if no data set has it.
 
-    At a clock that several measured each counts the same: boards differ more from day to day than within a measurement.
+    Data sets that share a clock have equal weights: boards differ more from day to day than within a measurement.
     """
     rows = [{"name": one.name} | row for one in datasets for row in _rows(one.metadata.get(table))]
     found = pd.DataFrame(rows).reindex(columns=["sm_clock_mhz", column, "std_w", "std_v", "temperature_c", "name"])
@@ -72,15 +72,15 @@ def _merged(datasets: Sequence[Dataset], table: str, column: str) -> pd.DataFram
 
 
 def _rows(value: object) -> list[dict[str, object]]:
-    """A table of a data set's metadata; nothing of what is none."""
+    """Rows of a table in a data set's metadata; empty if the value is not a table."""
     return [dict(row) for row in value if isinstance(row, Mapping)] if isinstance(value, list) else []
 
 
 def _shaped(measured: pd.DataFrame, column: str, usual: ClockTable | None) -> ClockTable:
-    """A table measured at a few clocks, between them as the specification's table runs: a board differs from it by a smooth factor.
+    """A table measured at a few clocks, interpolated with the shape of the specification's table, since their ratio is smooth.
 
     A straight line between two locked clocks would miss the knee at which boards begin to raise the voltage, and a board
-    that holds its power limit runs between them.
+    at its power limit runs between them.
     """
     own, values, source = measured.index.to_numpy(), measured[column].to_numpy(), measured.attrs["source"]
     if usual is None:
@@ -92,7 +92,7 @@ def _shaped(measured: pd.DataFrame, column: str, usual: ClockTable | None) -> Cl
 
 
 def _idle_below(selection: Selection, gpu: GpuSpec) -> ClockTable | None:
-    """Idle power where no table knows it and kernels drew little more than is usually assumed for a board at rest; else None."""
+    """Idle power if no table has it and kernels drew little more than the usual assumption for a board at rest; else None."""
     rows = selection.kernels
     if rows is None:
         return None
@@ -109,13 +109,13 @@ IDLE_BELOW: Final = 0.8
 
 
 def reference_clock_mhz(selection: Selection, gpu: GpuSpec) -> float:
-    """The measured clock nearest to REFERENCE_CLOCK_MHZ, at which coefficients of power are stated."""
+    """The measured clock nearest to REFERENCE_CLOCK_MHZ; power coefficients are stated at it."""
     clocks = measured_clocks(selection, gpu)
     return float(clocks[np.argmin(np.abs(clocks - REFERENCE_CLOCK_MHZ))])
 
 
 def measured_clocks(selection: Selection, gpu: GpuSpec) -> Array:
-    """SM clocks of all rows [MHz], each once, ascending; the clock of the published rates where none was recorded."""
+    """Distinct SM clocks of all rows [MHz], ascending; the clock of the published rates if none was recorded."""
     parts = [rows.clock_mhz(gpu) for rows in selection.tables]
     if not parts:
         parts += [] if selection.instructions is None else [selection.instructions.column("sm_clock_mhz")]
@@ -132,9 +132,9 @@ def clock_range_mhz(selection: Selection, gpu: GpuSpec) -> tuple[float, float]:
 
 
 def domain_of(selection: Selection, groups: Iterable[str]) -> dict[str, dict[str, tuple[float, float]]]:
-    """For each coefficient group, the range of every shape field that served it.
+    """For each coefficient group, the range of every shape field of its rows.
 
-    Zero (an unlimited window, no padding) says nothing about size and is left out where other values occur.
+    Zero (an unlimited window, no padding) is not a size and is left out if other values occur.
     """
     known = set(groups)
     operators: dict[Operator, None] = {}
@@ -168,7 +168,7 @@ def provenance_of(selection: Selection, seed: int) -> Provenance:
 
 
 def environment_of(selection: Selection) -> dict[str, str]:
-    """What the data sets say about driver, board and programs, and whether a board was simulated."""
+    """Driver, board and programs from the data sets' metadata, and whether a board was simulated."""
     found: dict[str, str] = {}
     for dataset in selection.datasets:
         metadata = dataset.metadata
@@ -182,30 +182,30 @@ def environment_of(selection: Selection) -> dict[str, str]:
 
 
 def sensor_of(selection: Selection) -> Mapping[str, Any] | None:
-    """The power sensor's characterisation, of the first data set that has one."""
+    """The power sensor's characterisation from the first data set that has one."""
     return next((sensor for dataset in selection.datasets if (sensor := _object(dataset.metadata.get("sensor")))), None)
 
 
 def board_uuid(selection: Selection) -> str:
-    """The identity of the board where all data sets name the same one, else ""."""
+    """The identity of the board if all data sets name the same one, else ""."""
     found = {_object(dataset.metadata.get("gpu")).get("uuid") for dataset in selection.datasets} - {None}
     only = found.pop() if len(found) == 1 else ""
     return only[:LONGEST_TEXT] if isinstance(only, str) else ""
 
 
 def _object(value: Any) -> Mapping[str, Any]:
-    """A JSON object, an empty one in place of anything else."""
+    """The value if it is a JSON object, else an empty object."""
     return value if isinstance(value, Mapping) else {}
 
 
 def completion_of(selection: Selection) -> str:
-    """The completion rule set with which the workloads were read, "" where there are none."""
+    """The completion rule set with which the workloads were read, "" without workloads."""
     names = {workload.completion for workload in selection.workloads.workloads} if selection.workloads is not None else set()
     return " | ".join(sorted(name for name in names if name))
 
 
 def default_name(selection: Selection, gpu: GpuSpec) -> str:
-    """The name of a bundle that the user does not name: its GPU, marked where the board was simulated."""
+    """Default name of a bundle: its GPU, marked if the board was simulated."""
     return f"sim-{gpu.name}" if environment_of(selection).get("simulated") == "true" else gpu.name
 
 
@@ -225,6 +225,6 @@ def _now_utc() -> str:
     given = os.environ.get("SOURCE_DATE_EPOCH", "")
     moment = datetime.now(UTC)
     if given.isdecimal():
-        with suppress(OverflowError, ValueError, OSError):  # no time that a calendar has
+        with suppress(OverflowError, ValueError, OSError):  # a time outside the calendar
             moment = datetime.fromtimestamp(int(given), UTC)
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

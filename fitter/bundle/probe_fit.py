@@ -1,4 +1,4 @@
-"""A fit of the few most telling kernels of a data set, judged on all its other kernels."""
+"""A fit of the few most informative kernels of a data set, tested on all its other kernels."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,7 +22,7 @@ def calibrate_probes(
 ) -> Calibration:
     """The calibration from `count` kernels; its held-out errors are those of all other kernels of the selection.
 
-    Raises CalibrationError where the selection has no kernels measured alone.
+    Raises CalibrationError if the selection has no kernels measured alone.
     """
     if selection.kernels is None:
         raise CalibrationError("--probes chooses among kernels measured one by one, and these data hold none; leave it away")
@@ -47,7 +47,7 @@ def calibrate_probes(
 
 
 def _with_used(selection: Selection, probes: BoolArray) -> tuple[Dataset, ...]:
-    """The data sets with as many rows used as hold probes."""
+    """The data sets with their number of used rows set to their probes."""
     rows = selection.kernels
     assert rows is not None
     left = np.bincount(rows.source_index[~probes], minlength=len(rows.sources))
@@ -56,7 +56,7 @@ def _with_used(selection: Selection, probes: BoolArray) -> tuple[Dataset, ...]:
 
 
 def probe_rows(rows: KernelRows, gpu: GpuSpec, count: int, prior: Bundle | None) -> BoolArray:
-    """The rows of the `count` most telling kernels, at all clocks at which they were measured, shape (n,)."""
+    """Mask of the rows of the `count` most informative kernels, at all their measured clocks, shape (n,)."""
     _, first = np.unique(rows.operator_index, return_index=True)
     one_each = rows.select(first)
     candidates = Candidates(operators=tuple(one_each.row_operators()), sm_clock_mhz=one_each.clock_mhz(gpu), warm=one_each.l2_warm)

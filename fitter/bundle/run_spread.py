@@ -1,15 +1,14 @@
-"""Errors on runs that a fit has not seen → standard deviations to state for runs of model families that it has seen.
+"""Errors on held-out runs → standard deviations for runs of seen and unseen model families.
 
-An error of ln(latency), or of ln(power), has the variance (1 − w)·σ_gpu² + w·σ_launch², w being the weight of the host's launches
-(`estimator.uncertainty.sources.launch_weight`): the two are found together, so that a host's slow modes do not widen
-what the GPU paces.  Normal
-quantiles are then stretched, or drawn in, to the 90 % quantile of the left-out runs' |error| / deviation.  Of n runs that is the
-(n + 1)·0.9-th, interpolated, below which the next run lies with a probability of 0.9 (split conformal prediction, Lei et al., J. Am.
-Stat. Assoc. 113 (2018) 1094, takes the whole number above and so covers up to 1/(n + 1) more).
+An error of ln(latency), or of ln(power), has the variance (1 − w)·σ_gpu² + w·σ_launch², where w is the weight of the host's launches
+(`estimator.uncertainty.sources.launch_weight`).  Both deviations are fitted together, so that slow modes of a host do not widen the
+errors of runs that the GPU limits.  Normal quantiles are then scaled to the 90 % quantile of the left-out runs' |error| / deviation.
+For n runs this is the (n + 1)·0.9-th value, interpolated; the next run lies below it with a probability of 0.9 (split conformal
+prediction, Lei et al., J. Am. Stat. Assoc. 113 (2018) 1094, takes the next whole number and so covers up to 1/(n + 1) more).
 
-Families left out as wholes have errors with the means m_f, which the runs' own scatter makes uncertain by v_f.  The errors that the runs
-of a family have in common then have the variance τ² = mean(m²) − mean(v); of few families mean(m²) is uncertain itself, so that Student's
-t with as many degrees of freedom as families takes the place of the normal distribution:
+The mean error m_f of a family that is left out as a whole has the variance v_f from the scatter of its runs.  The common error of a
+family's runs then has the variance τ² = mean(m²) − mean(v).  For few families mean(m²) is uncertain itself, so Student's t with as many
+degrees of freedom as families replaces the normal distribution:
 
     τ² = (t / 1.645)² · mean(m²) − mean(v), and 0 where that is negative
 """
@@ -25,13 +24,13 @@ from estimator.uncertainty.sources import launch_weight
 from estimator.vocabulary.quantities import NORMAL_90, Array
 
 PRIOR_RUNS: Final = 5.0
-"""Runs that the expected spread, and a normal distribution's quantile, count for."""
+"""Weight of the prior spread, and of a normal distribution's quantile, as a number of runs."""
 
 LATENCY_PRIOR: Final = (0.04, 0.12)
-"""Errors of GPU-bound and of launch-bound runs' latency, expected before any is seen [relative]."""
+"""Prior of the latency error of GPU-bound and of launch-bound runs [relative]."""
 
 POWER_PRIOR: Final = (0.04, 0.06)
-"""The same of power.  Where the host paces a run, about half of its power is kernels' energy over the time: half the latency's error."""
+"""Prior of the power error.  About half of the power of a launch-bound run is kernel energy over time: half the latency's error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,36 +50,36 @@ class RunErrors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PacedSpread:
-    """Standard deviations of a logarithm where the GPU, and where the host, paces a run."""
+    """Standard deviations of a logarithm for GPU-bound and for launch-bound runs."""
 
     gpu: float
     launch: float
 
     def at(self, launch_share: Array) -> Array:
-        """At a share of the host's launches in the latency, shape (n,)."""
+        """Standard deviation at a share of the host's launches in the latency, shape (n,)."""
         result: Array = np.sqrt(np.array([self.gpu**2, self.launch**2]) @ _weights(launch_share))
         return result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpread:
-    """What to state for runs of model families that the fit has seen."""
+    """Stated uncertainty of runs of seen model families."""
 
     latency: PacedSpread
     power: PacedSpread
 
 
 def _weights(launch_share: Array) -> Array:
-    """Weights of what the GPU and of what the host paces in the variance, shape (2, n)."""
+    """Weights of the GPU-bound and of the launch-bound part in the variance, shape (2, n)."""
     host = launch_weight(launch_share)
     return np.array([1.0 - host, host])
 
 
 def paced_std(error: Array, launch_share: Array, expected: tuple[float, float]) -> tuple[float, float]:
-    """Standard deviations of a logarithm where the GPU, and where the host's launches, pace a run.
+    """Standard deviations of a logarithm for GPU-bound and for launch-bound runs.
 
-    error, launch_share (n,): of runs left out of the fit.  expected: both, before any run is seen.  Maximum of the likelihood with
-    PRIOR_RUNS runs of either kind that err as expected.
+    error, launch_share (n,): of held-out runs.  expected: the prior of both.  Maximises the likelihood with PRIOR_RUNS runs of either kind
+    that have the expected error.
     """
     parts, before = _weights(launch_share), np.array(expected) ** 2
 
@@ -96,7 +95,7 @@ def paced_std(error: Array, launch_share: Array, expected: tuple[float, float]) 
 
 
 def interval_factor(score: Array) -> float:
-    """The factor on standard deviations with which normal 90 % intervals hold nine of ten runs to come; near 1 for few.
+    """Factor on standard deviations with which normal 90 % intervals hold for nine of ten future runs; near 1 for few runs.
 
     score: |error| / deviation of runs, shape (n,).
     """
@@ -108,7 +107,7 @@ def interval_factor(score: Array) -> float:
 
 
 def known_spread(errors: RunErrors) -> RunSpread:
-    """Of runs left out while others of their family were in the fit."""
+    """Spread of runs left out of a fit that has other runs of their family."""
     measured = np.isfinite(errors.power)
     return RunSpread(
         latency=_calibrated(errors.latency, errors.launch_bound, LATENCY_PRIOR),
@@ -125,17 +124,17 @@ def _calibrated(error: Array, launch_share: Array, expected: tuple[float, float]
 
 FAMILY_PRIOR: Final = 0.05
 FAMILY_POWER_PRIOR: Final = 0.035
-"""Error of ln(latency) and of ln(power) common to a model family, stated where fewer than FEWEST_FAMILIES families can tell (assumed)."""
+"""Error of ln(latency) and of ln(power) common to a model family, stated if there are fewer than FEWEST_FAMILIES families (assumed)."""
 
 FEWEST_FAMILIES: Final = 3
-"""Fewer families, one of them left out, say nothing about a family that the fit has not seen."""
+"""Least families for an estimate of the error of an unseen family."""
 
 
 def family_std(error: Array, known_std: Array, family: Array) -> float:
-    """Standard deviation to state for what a family that the fit has not seen adds.
+    """Standard deviation that an unseen family adds.
 
-    error, known_std, family (n,): errors of the logarithm of families left out as wholes, what all other sources state for them, and
-    their names; at least one run.
+    error, known_std, family (n,): errors of the logarithm of families left out as wholes, their standard deviation from all other
+    sources, and their names; at least one run.
     """
     names, number = np.unique(family, return_inverse=True)
     precision = np.bincount(number, known_std**-2.0)
@@ -145,9 +144,9 @@ def family_std(error: Array, known_std: Array, family: Array) -> float:
 
 
 def family_spread(errors: RunErrors, names: Array, spread: RunSpread) -> tuple[float, float]:
-    """What a family that the fit has not seen adds to ln(latency) and ln(power).
+    """Standard deviations that an unseen family adds to ln(latency) and ln(power).
 
-    errors, names: of families left out as wholes, and whose runs they are, shape (n,).  spread: of families that the fit has seen.
+    errors, names: errors on families left out as wholes, and the family of each run, shape (n,).  spread: of seen families.
     """
     share, measured = errors.launch_bound, np.isfinite(errors.power)
     known = np.hypot(spread.latency.at(share), np.sqrt(1.0 - share) * errors.untested)

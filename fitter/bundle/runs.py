@@ -1,4 +1,4 @@
-"""Runs of whole workloads: fit, predict, and how wrong the prediction is on runs that the fit has not seen."""
+"""Runs of whole workloads: fit, prediction, and errors on held-out runs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,11 +35,11 @@ from fitter.power.solver import PRIOR, PowerPriors, PowerRows
 from fitter.rows.columns import WorkloadRows
 
 MOST_FOLDS: Final = 20
-"""Each workload is left out by itself, of more than these some at a time: a fit of 95 % of the runs errs as that of all does."""
+"""Most folds over workloads; beyond this number several workloads share a fold.  A fit of 95 % of the runs errs like a fit of all."""
 
 ONE_KIND: Final = frozenset(STREAM_GROUPS) - {"conv.depthwise"}
-"""Groups whose coefficients runs fit as one: a family that uses any of them tests all.  How well a library's depthwise convolution
-reuses neighbours is its own."""
+"""Groups whose coefficients runs fit together: a family that uses one of them tests all.  Depthwise convolutions are apart, because their
+reuse of neighbours depends on the library."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,9 +85,10 @@ def _predict_unlimited(bundle: Bundle, rows: WorkloadRows, gpu: GpuSpec) -> tupl
 def held_out_errors(
     rows: WorkloadRows, gpu: GpuSpec, tables: BoardTables, folds: list[BoolArray], use: Sequence[Mapping[str, float]] = ()
 ) -> RunErrors:
-    """Every fold predicted by a fit of the others; runs in no fold have nan.  use: as from `group_use`; without it nothing is untested.
+    """Errors of every fold, predicted by a fit of the others; runs in no fold have nan.
 
-    Errors are those of the equations at the clock that ran: what a power limit makes of them `estimator.model.power_limit` tells.
+    use: as from `group_use`; without it no run is untested.  Errors are those of the equations at the measured clock;
+    `estimator.model.power_limit` adds the effect of a power limit.
     """
     latency, power, share = (np.full(len(rows), np.nan) for _ in range(3))
     untested = np.zeros(len(rows))
@@ -105,7 +106,7 @@ def held_out_errors(
 
 
 def workload_folds(rows: WorkloadRows, seed: int) -> list[BoolArray]:
-    """Random folds over workloads, one each while these are few: runs of one workload stay together."""
+    """Random folds over workloads, one fold a workload while these are few.  Runs of one workload stay together."""
     unique = np.unique(rows.workload_index)
     shuffled = np.random.default_rng(seed).permutation(unique)
     return [np.isin(rows.workload_index, part) for part in np.array_split(shuffled, min(MOST_FOLDS, len(shuffled))) if len(part)]
@@ -118,7 +119,7 @@ def family_folds(rows: WorkloadRows) -> list[BoolArray]:
 
 
 def group_use(bundle: Bundle, rows: WorkloadRows, gpu: GpuSpec) -> list[dict[str, float]]:
-    """Share of the GPU time by group of kernels of each workload; nothing for workloads that no row runs."""
+    """Share of the GPU time by group of kernels of each workload; empty for workloads without a row."""
     used = set(rows.workload_index.tolist())
     found: list[dict[str, float]] = []
     for i, workload in enumerate(rows.workloads):
@@ -132,7 +133,7 @@ def group_use(bundle: Bundle, rows: WorkloadRows, gpu: GpuSpec) -> list[dict[str
 
 
 def family_counts(use: Sequence[Mapping[str, float]], rows: WorkloadRows) -> dict[str, int]:
-    """How many model families of these runs spend a notable part of their GPU time in each group of kernels, or in its like.
+    """Number of model families that spend a notable share of their GPU time in each group of kernels or in a related group.
 
     use: as from `group_use`.
     """
@@ -140,27 +141,24 @@ def family_counts(use: Sequence[Mapping[str, float]], rows: WorkloadRows) -> dic
     for i in np.unique(rows.workload_index).tolist():
         common = sum(share for group, share in use[i].items() if group in ONE_KIND)
         for group, share in use[i].items():
-            if (common if group in ONE_KIND else share) >= NOTABLE_SHARE:
+            # A group with less of the GPU time leaves no trace in the latency of a run that anything could be learnt from.
+            if (common if group in ONE_KIND else share) >= 0.1:
                 found.setdefault(group, set()).add(rows.workloads[i].model_family)
     alike = set().union(*(families for group, families in found.items() if group in ONE_KIND))
     return {group: len(alike if group in ONE_KIND else families) for group, families in sorted(found.items())}
 
 
 def untested_std(shares: Mapping[str, float], counts: Mapping[str, int]) -> float:
-    """Standard deviation of ln(GPU time) for kernels that too few families used, as `estimator.uncertainty.sources` states it."""
+    """Standard deviation of ln(GPU time) for kernels that too few families use, as in `estimator.uncertainty.sources`."""
     return float(joined(share * UNTESTED_STD.get(counts.get(group, 0), 0.0) for group, share in shares.items()))
-
-
-NOTABLE_SHARE: Final = 0.1
-"""A group with less of the GPU time leaves no trace in the latency of a run that anything could be learnt from [1]."""
 
 
 def stated_uncertainty(
     rows: WorkloadRows, gpu: GpuSpec, tables: BoardTables, seed: int, bundle: Bundle | None = None
 ) -> dict[str, dict[str, object]]:
-    """The `uncertainty` section of a bundle: from runs left out of fits, never from the fit's own residuals.
+    """The `uncertainty` section of a bundle, from held-out runs and never from residuals of the fit.
 
-    bundle: the fit of all rows, by which is counted how many model families used each group of kernels.
+    bundle: the fit of all rows, used to count the model families of each group of kernels.
     """
     names = np.array([rows.workloads[i].model_family for i in rows.workload_index])
     families = sorted(set(names.tolist()))

@@ -43,7 +43,7 @@ def group_sections(fit: LatencyFit, rows: int) -> dict[str, GroupCoefficients]:
 
 
 def host_section(fit: LatencyFit, source: str) -> HostCost:
-    """The host's launch cost, how well it is known, and how it takes turns with the GPU."""
+    """The host's launch cost, its uncertainty, and its overlap with the GPU."""
     index = fit.names.index(HOST_LAUNCH)
     return HostCost(
         launch_s=fit.host.launch_s,
@@ -54,7 +54,7 @@ def host_section(fit: LatencyFit, source: str) -> HostCost:
 
 
 def power_section(fit: PowerFit, gpu: GpuSpec) -> PowerCoefficients:
-    """Energies per event, and the capacitances that follow from them."""
+    """Energies per event, and the capacitances that they imply."""
     voltage = _reference_voltage_v(fit.tables)
     rates = module_rates(gpu, tensor_rate(gpu))
     spread = np.sqrt(np.diag(fit.covariance))
@@ -93,9 +93,9 @@ def _leakage(fit: LeakageFit) -> dict[str, float]:
 
 
 def with_gain_std(power: PowerCoefficients, gain_std: float) -> PowerCoefficients:
-    """The section with the uncertainty of the sensor's gain in it, which all its coefficients share.
+    """The section with the uncertainty of the sensor's gain added, which all coefficients share.
 
-    gain_std: relative standard deviation of the gain with which power was read or corrected.
+    gain_std: relative standard deviation of the gain of the power readings or of their correction.
     """
     values = np.array([*(power.event_energy_j[term] / PICO for term in POWER_TERMS), power.busy_w, power.active_w])
     covariance = np.array(power.covariance) + gain_std**2 * np.outer(values, values)
@@ -121,7 +121,7 @@ def _named(values: Array) -> Mapping[str, float]:
 
 def _reference_voltage_v(tables: BoardTables) -> float:
     if tables.voltage_v is None:
-        return 1.0  # capacitances are then energies at 1 V
+        return 1.0  # a capacitance is then an energy at 1 V
     return float(tables.voltage_v.at(np.array([tables.reference_clock_mhz]))[0])
 
 
@@ -140,7 +140,7 @@ def idle_section(tables: BoardTables, std_w: float | None = None) -> IdleTable |
 
 
 class PowerSections(TypedDict):
-    """The sections of a bundle that power needs, None without it."""
+    """The sections of a bundle that power needs, None without power."""
 
     power: PowerCoefficients | None
     voltage: VoltageTable | None
@@ -148,7 +148,7 @@ class PowerSections(TypedDict):
 
 
 def power_sections(fit: PowerFit | None, gpu: GpuSpec) -> PowerSections:
-    """Coefficients of power with the tables that they were fitted by."""
+    """Power coefficients with the tables of their fit."""
     if fit is None:
         return {"power": None, "voltage": None, "idle": None}
     voltage = voltage_section(fit.tables, fit.voltage_std_v)
@@ -156,7 +156,7 @@ def power_sections(fit: PowerFit | None, gpu: GpuSpec) -> PowerSections:
 
 
 def draft_bundle(gpu: GpuSpec, latency: LatencyFit, power: PowerFit | None, *, clocks_mhz: tuple[float, float], rows: int) -> Bundle:
-    """A bundle that predicts, without provenance: for cross-validation, before it is known how good it is."""
+    """A bundle for cross-validation: it predicts, but has no provenance and no errors."""
     return Bundle(
         name="draft",
         version="0.0.0",
@@ -171,5 +171,5 @@ def draft_bundle(gpu: GpuSpec, latency: LatencyFit, power: PowerFit | None, *, c
 
 
 def as_rows(matrix: Array) -> tuple[tuple[float, ...], ...]:
-    """A matrix as a bundle holds it."""
+    """A matrix in the form that a bundle stores."""
     return tuple(map(tuple, matrix.tolist()))

@@ -1,1 +1,1 @@
-"""What the command `fit` and its sub-commands do."""
+"""The command `fit` and its sub-commands."""

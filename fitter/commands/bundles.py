@@ -1,4 +1,4 @@
-"""What the commands `fit show`, `fit diff`, `fit release` and `fit verify` do: bundles as a product."""
+"""The commands `fit show`, `fit diff`, `fit release` and `fit verify`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ from fitter.errors import FitterError
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def show_command(bundle_name: str, published: str | None, as_json: bool) -> int:
-    """What a bundle is, how good it is, and its coefficients; with --published, its instructions beside a published table's."""
+    """Show origin, errors and coefficients of a bundle; with --published, compare its instructions with a published table."""
     from estimator.bundle.files import load_bundle
 
     bundle = load_bundle(bundle_name)
@@ -50,9 +50,9 @@ def show_command(bundle_name: str, published: str | None, as_json: bool) -> int:
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def diff_command(old_name: str, new_name: str, workloads: Sequence[str], as_json: bool) -> int:
-    """Which coefficients changed from bundle OLD to NEW, by how many standard deviations, and what that changes for workloads.
+    """Show changed coefficients from bundle OLD to NEW in standard deviations, and their effect on predictions of workloads.
 
-    Says too how large a version step the change asks for: major, minor or patch.
+    Also shows the version step that the change needs: major, minor or patch.
     """
     from estimator.bundle.files import load_bundle
 
@@ -72,7 +72,7 @@ def diff_command(old_name: str, new_name: str, workloads: Sequence[str], as_json
 @click.option("--signature", metavar="FILE", help="Without it BUNDLE.json.minisig beside BUNDLE.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def verify_command(bundle_name: str, key: str, signature: str | None, as_json: bool) -> int:
-    """Whether BUNDLE is whole, signed with KEY and called what was signed, offline; exit status 1 where it is not."""
+    """Check offline that BUNDLE is complete, signed with KEY and has the signed name; exit status 1 if not."""
     from estimator.bundle.files import bundle_path, load_bundle
     from fitter.release.signatures import SUFFIX, check_name, verify
 
@@ -103,8 +103,8 @@ def release_command(
 ) -> int:
     """Give a bundle a version, a new digest and an entry in its changelog.
 
-    The version must be a large enough step from the release before: major where answers mean something else or are gone, minor
-    where they change, patch where only descriptions do.  `fit diff` says which.
+    The version must be a large enough step from the previous release: major if answers change their meaning or are removed, minor
+    if they change, patch if only descriptions change.  `fit diff` shows the step.
     """
     from datetime import UTC, datetime
 
@@ -142,9 +142,9 @@ def _file_name(name: str) -> str:
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Seed of every random choice.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def probes_command(bundle_name: str, gpu_name: str, count: int, out: Path | None, seed: int, as_json: bool) -> int:
-    """The kernels of BUNDLE that tell most about another GPU, the most telling first.
+    """Select the kernels of BUNDLE that are most informative about another GPU, the most informative first.
 
-    Measured there they are enough for a fit with --prior BUNDLE.
+    Their measurements suffice for a fit with --prior BUNDLE.
     """
     from estimator.bundle.files import load_bundle
     from estimator.vocabulary.specifications import load_gpu

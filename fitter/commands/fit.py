@@ -1,4 +1,4 @@
-"""What the command `fit` does."""
+"""The command `fit`."""
 
 import math
 import os
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 
 DEFAULT_BUNDLE: Final = "bundle.json"
 FIRST_VERSION: Final = "0.1.0"
-"""Version of a bundle that was not released yet."""
+"""Version of an unreleased bundle."""
 
 LOG_SUFFIX: Final = ".log.jsonl"
-"""What `collect` adds to the name of a data set while its campaign runs."""
+"""Suffix that `collect` adds to the name of a data set while its campaign runs."""
 
 EXTRA: Final = "wattprint[fit]"
 EXTRA_PACKAGES: Final = frozenset({"pandas", "pyarrow", "scipy", "sklearn"})
@@ -66,14 +66,14 @@ def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def a_number(context: click.Context, parameter: click.Parameter, value: float) -> float:
-    """A range takes nan for a number within it."""
+    """Reject nan, which `click` ranges accept."""
     if math.isnan(value):
         raise click.BadParameter("nan is no number", context, parameter)
     return value
 
 
 def a_line(context: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
-    """A text without control characters, as a name in tables must be."""
+    """Reject control characters in a text that tables show."""
     if text is not None and not text.isprintable():
         raise click.BadParameter("a character of it cannot be printed", context, parameter)
     return text
@@ -128,8 +128,8 @@ def fit_command(**options: Any) -> int:
 
     progress = _progress(options["quiet"])
     _check_ways(options)
-    if is_streamed(options["datasets"], options):
-        selection = read_streamed(options["datasets"], options, progress)
+    if is_streamed(options["datasets"], options["stream"], options["scheduler"]):
+        selection = read_streamed(options["datasets"], options["gpu"], options["seed"], options["scheduler"], progress)
     else:
         selection = read_selection(options["datasets"], options["gpu"])
     gpu = asked_gpu(options["gpu"]) or load_gpu(require_one_gpu(selection))
@@ -167,11 +167,11 @@ def fit_command(**options: Any) -> int:
 @require_option
 @output_options
 def check_command(bundle_name: str, datasets: Sequence[str], gpu: str | None, **options: Any) -> int:
-    """Errors of BUNDLE on data that it has not seen, and whether its board has drifted.
+    """Show errors of BUNDLE on unseen data, and drift of its board.
 
-    Rows of another GPU than the bundle's are forecast from that GPU's specification, with a warning.  Rows of its own, such as
-    anchors that are measured every week, tell whether the board still does what the bundle states within its stated error:
-    exit status 3 where it does not.  Rows outside the range fitted are listed apart and count for no drift; they too give status 3.
+    Rows of another GPU than the bundle's are forecast from that GPU's specification, with a warning.  Rows of its own GPU, such as
+    weekly anchors, show whether the board still agrees with the bundle within the stated error: exit status 3 if not.
+    Rows outside the fitted range are listed separately and do not count as drift; they also give status 3.
     """
     _check_datasets(datasets)
     from estimator.bundle.files import load_bundle
@@ -199,7 +199,7 @@ COMMANDS: Final[Mapping[str, click.Command]] = {
     "verify": verify_command,
     "probes": probes_command,
 }
-"""Words that, as the first argument, choose a command of their own; anything else is a data set."""
+"""First arguments that choose a sub-command; any other first argument is a data set."""
 
 
 def run(given: list[str]) -> int:
@@ -220,7 +220,7 @@ def run(given: list[str]) -> int:
         return 1
 
 
-def _check_ways(options: Mapping[str, Any]) -> None:
+def _check_ways(options: Mapping[str, object]) -> None:
     """Refuse options that contradict each other, or the data.  Raises UsageError."""
     chosen = click.get_current_context().get_parameter_source("holdout") is not click.core.ParameterSource.DEFAULT
     if options["probes"] is not None and chosen:
@@ -228,24 +228,24 @@ def _check_ways(options: Mapping[str, Any]) -> None:
 
 
 def _check_datasets(names: Sequence[str]) -> None:
-    """Look for data sets before scientific packages are loaded, which takes a second; those of object stores are looked for later."""
+    """Check that data sets exist before scientific packages are loaded, which takes a second; object stores are checked later."""
     local = [name for name in names if "://" not in name]
     for name in local:
         _refuse_unfinished(name)
     check_present(local, "{}: no such file or folder")
     for name in local:
-        with suppress(PermissionError):  # what may not be looked at
+        with suppress(PermissionError):  # no permission to look
             kind = special_kind(Path(name))
             if kind is not None:
                 raise FitterError(f"{name}: is {kind}, not a file; write what it holds to a file and name that")
-        if os.path.realpath(name) == os.sep:  # before anybody walks through it
+        if os.path.realpath(name) == os.sep:  # a walk through the whole file system would not end
             raise FitterError(f"{name}: the root of all files; name a data set or a folder of them")
 
 
 def _refuse_unfinished(name: str) -> None:
-    """Refuse the log of a campaign that did not finish, named, beside a data set that is named, or in a folder that is.
+    """Refuse the log of an unfinished campaign, given by name, beside a given data set or in a given folder.
 
-    Raises FitterError.  Folders whose names begin with a point hold what other hosts are measuring now; they are passed over.
+    Raises FitterError.  Folders whose names begin with a point hold running measurements of other hosts and are skipped.
     """
     if name.endswith(LOG_SUFFIX):
         found = [name]
@@ -261,7 +261,7 @@ def _refuse_unfinished(name: str) -> None:
 
 
 def _progress(quiet: bool) -> Callable[[str], None]:
-    """Says what is being done, on one line of a terminal; elsewhere nothing."""
+    """Function that shows the current step on one line of a terminal; it does nothing without a terminal."""
     shown = sys.stderr.isatty() and not quiet
 
     def say(text: str) -> None:
@@ -272,7 +272,7 @@ def _progress(quiet: bool) -> Callable[[str], None]:
 
 
 def _fit_lines(
-    bundle: "Bundle", selection: "Selection", calibration: "Calibration", options: Mapping[str, Any], verdicts: "Sequence[Verdict]"
+    bundle: "Bundle", selection: "Selection", calibration: "Calibration", options: Mapping[str, object], verdicts: "Sequence[Verdict]"
 ) -> list[str]:
     from fitter.report.text import next_lines, selection_lines
     from fitter.validate.predictions import held_out_notes
@@ -295,8 +295,8 @@ def _fit_lines(
 
 
 def _fit_document(
-    bundle: "Bundle", selection: "Selection", calibration: "Calibration", options: Mapping[str, Any], verdicts: "Sequence[Verdict]"
-) -> dict[str, Any]:
+    bundle: "Bundle", selection: "Selection", calibration: "Calibration", options: Mapping[str, object], verdicts: "Sequence[Verdict]"
+) -> dict[str, object]:
     from fitter.report.text import selection_document
     from fitter.validate.predictions import held_out_notes, note_documents
 
@@ -318,12 +318,12 @@ def _fit_document(
 
 
 def _notes(bundle: "Bundle", calibration: "Calibration") -> list[str]:
-    """What the bundle notes about itself, but for its warnings, which are told apart."""
+    """Notes of the bundle without its warnings, which are printed separately."""
     return [note for note in bundle.notes if note not in calibration.warnings]
 
 
 def _rejected_text(rejected: "Sequence[RejectedRow]") -> str:
-    """How many rows were rejected, as wholes and in their power alone."""
+    """Number of rejected rows, and of rows with a rejected power only."""
     whole, power = (sum(row.count for row in rejected if row.power_only == alone) for alone in (False, True))
     parts = [f"{whole} {'rows were' if whole > 1 else 'row was'} rejected"] if whole else []
     parts += (
@@ -335,11 +335,11 @@ def _rejected_text(rejected: "Sequence[RejectedRow]") -> str:
 
 
 def _finish(
-    selection: "Selection", notes: Sequence[str], warnings: Sequence[str], options: Mapping[str, Any], verdicts: "Sequence[Verdict]"
+    selection: "Selection", notes: Sequence[str], warnings: Sequence[str], options: Mapping[str, object], verdicts: "Sequence[Verdict]"
 ) -> int:
-    """Notes, warnings and, with -v, rejected rows on stderr; what was required and missed even with --quiet; the exit status.
+    """Print notes, warnings and, with -v, rejected rows to stderr; return the exit status.  --quiet does not hide missed requirements.
 
-    Rows of other GPUs are left out because --gpu asks for that: they are counted, and no cause for a warning.
+    --gpu leaves out rows of other GPUs on purpose: they are counted and cause no warning.
     """
     from fitter.rows.rejected import OTHER_GPU
 

@@ -1,19 +1,19 @@
-"""What the commands write: text from files takes over no terminal, and fills none."""
+"""Output of the commands: text from files is made safe for a terminal and cut to a length."""
 
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import click
 
 LONGEST_LINE: Final = 4000
-"""Characters of a line; the middle of a longer one is left out."""
+"""Most characters of a line; a longer line loses its middle."""
 
 BEYOND_ASCII: Final = re.compile(r"[^\x20-\x7e\n]")
 
 
-def say(result: Mapping[str, Any] | Sequence[str]) -> None:
+def say(result: Mapping[str, object] | Sequence[str]) -> None:
     """Write a document as JSON, or lines, to stdout."""
     if isinstance(result, Mapping):
         text = json.dumps(result, indent=1, allow_nan=False, ensure_ascii=False)
@@ -28,7 +28,7 @@ def tell(line: str) -> None:
 
 
 def plain(line: str) -> str:
-    """A line without characters that move a cursor, begin another line or turn the direction of writing, which become "?"."""
+    """The line with "?" for characters that move the cursor, begin a new line or change the direction of writing."""
     half = LONGEST_LINE // 2
     text = line if len(line) <= LONGEST_LINE else f"{line[:half]} … {line[-half:]}"
     return text if text.isprintable() else "".join(character if character.isprintable() else "?" for character in text)

@@ -1,4 +1,4 @@
-"""Which energies of classes are of low confidence, and why: what the rows say of each, beside its stated error."""
+"""Instruction classes whose energies have low confidence, with the reasons: from the rows and from the stated errors."""
 
 import math
 from collections.abc import Mapping
@@ -9,14 +9,14 @@ from estimator.counts.opcodes import RARE, loop_classes
 from fitter.rows.instruction_dataset import InstructionRows
 
 OWN_SHARE: Final = 0.12
-"""Share of some measured body from which on a class of instructions has an energy of its own; below it is one of the rare."""
+"""A class has an energy of its own if it makes up at least this share of some measured body; otherwise it is a rare class."""
 
 LARGEST_ERROR: Final = 0.25
-"""A standard deviation of a larger share of an energy says little more than its order of magnitude [relative]."""
+"""Largest relative standard deviation of an energy with normal confidence; beyond it only the order of magnitude is known."""
 
 
 def shares_of_bodies(rows: InstructionRows) -> dict[str, list[float]]:
-    """By class, its share of the issued instructions of every run that has it."""
+    """Shares of each class in the issued instructions of the runs that contain it, by class."""
     found: dict[str, list[float]] = {}
     for row in rows.rows:
         classes, issued = loop_classes(row.body)
@@ -26,7 +26,7 @@ def shares_of_bodies(rows: InstructionRows) -> dict[str, list[float]]:
 
 
 def doubts_of(energies: InstructionEnergies, rows: InstructionRows) -> dict[str, str]:
-    """By class, why its energy is of low confidence; nothing of those that are not.  `rows` are those of the regression."""
+    """Reasons for low confidence by class; other classes are absent.  `rows` are those of the regression."""
     shares = shares_of_bodies(rows)
     lumped = [name for name in shares if name not in energies.classes]
     found = {}
@@ -58,7 +58,7 @@ def _reason(energies: InstructionEnergies, name: str, shares: list[float]) -> st
 
 
 def doubt_of_classes(energies: InstructionEnergies, classes: Mapping[str, float]) -> str:
-    """Why the energy of instructions of several classes is of low confidence: by those that are OWN_SHARE of it, or have none."""
+    """Reason for low confidence of instructions of several classes: from classes with OWN_SHARE of the energy, or without an energy."""
     joules = {}
     for name, count in classes.items():
         price = energies.price(name)

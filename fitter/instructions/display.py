@@ -1,4 +1,4 @@
-"""Instruction energies for people: tables of `fit show` and of the report."""
+"""Tables of instruction energies in `fit show` and in the report."""
 
 import math
 from collections.abc import Mapping
@@ -28,18 +28,18 @@ BOARD_TERMS: Final = (
     (ISSUE, "instruction issued to a warp", "pJ", PICO),
     (LOOP, "loop control, a turn", "pJ", PICO),
 )
-"""What is there whatever runs."""
+"""Terms that do not depend on the instructions."""
 
 UNDECIDED: Final = "not decided by the runs"
 
 
 def bundle_energies(bundle: Bundle) -> InstructionEnergies | None:
-    """The instruction energies of a bundle, None where it has none (or only links).  Raises BundleError for a damaged section."""
+    """The instruction energies of a bundle, None if it has no energies (or only links).  Raises BundleError for a damaged section."""
     return energies_from_section(bundle.instruction_energies, f"bundle {bundle.name}: instruction_energies")
 
 
 def instruction_tables(bundle: Bundle) -> list[Shown]:
-    """Energies of instructions, transactions, PTX instructions and links; none where a bundle has none."""
+    """Tables of energies of instructions, transactions, PTX instructions and links; empty if the bundle has no energies."""
     energies = bundle_energies(bundle)
     links = _link_table(bundle)
     if energies is None:
@@ -62,12 +62,12 @@ def instruction_tables(bundle: Bundle) -> list[Shown]:
 
 
 def _doubt(entry: Mapping[str, object]) -> str:
-    """Why a class's energy is of low confidence; bundles of old releases say only whether the data set it."""
+    """Reason for low confidence of a class's energy; bundles of old releases only state whether the data determine it."""
     return str(entry.get("low_confidence", "" if entry["identified"] else UNDECIDED))
 
 
 def _ptx_table(energies: InstructionEnergies) -> Shown:
-    """PTX instructions with their energies, the published formula's figures, and why some are missing."""
+    """Table of PTX instructions with their energies, the published formula's figures, and the reasons for missing ones."""
     rows: list[list[Any]] = []
     for name, one in energies.ptx.items():
         figures = [one.published_j.get(f"{mode}.mtsm", math.nan) / PICO for mode in PUBLISHED_MODES]
@@ -85,7 +85,7 @@ def _ptx_table(energies: InstructionEnergies) -> Shown:
 
 
 def _link_table(bundle: Bundle) -> Shown:
-    """Rates and energies of links and copies."""
+    """Table of rates and energies of links and copies."""
     links = links_from_document(bundle.instruction_energies.get(LINKS, {}), f"bundle {bundle.name}: instruction_energies.{LINKS}")
     rows = [
         (name, link.link, link.bytes_per_s / 1e9, link.j_per_byte / PICO, link.std_j / PICO, link.runs, link.why_unknown)

@@ -1,8 +1,8 @@
 """Rows of generated kernels → energy per instruction, per transaction, per stalled slot, and constant power.
 
 Power beyond the board at rest is regressed on rates of events (10¹²/s, so that coefficients are in pJ), with coefficients that are not
-negative.  Unroll factors tell the loop from its body, occupancies and dependent chains the issue from stalls, sweeps over SMs
-what is there however few of them work, sweeps over lanes the lanes from the issue.
+negative.  Unroll factors separate the loop from its body; occupancies and dependent chains separate issue from stalls; sweeps over SMs
+determine constant power; sweeps over lanes separate the lanes from the issue.
 """
 
 from dataclasses import dataclass, replace
@@ -36,31 +36,22 @@ from fitter.power.solver import PICO
 from fitter.rows.instruction_dataset import InstructionRow, InstructionRows
 
 PRIOR_STD: Final[dict[str, float]] = {INSTRUCTION: 300.0, ISSUE: 3e3, LOOP: 300.0, STALL: 3e3, TRANSACTION: 1e5, CONSTANT: 1e3, HEAT: 30.0}
-"""Standard deviation of each term around 0 before any row is seen [pJ, W, W/K]: far beyond any GPU's."""
-
-DECIDED: Final = 0.1
-"""A term is identified where rows leave less than this share of the prior's standard deviation."""
+"""Prior standard deviation of each term around 0 [pJ, W, W/K]: far above the values of any GPU."""
 
 MOST_SCATTER: Final = 0.3
 LEAST_POWER_STD_W: Final = 0.1
-"""Power is not known better than this, however many readings [W]."""
-
-SHAPE_STD: Final = 0.15
-"""How much of the change of constant power, from the reference to a row's voltage and clock, its shape may miss [1]."""
+"""Least standard error of a power, for any number of readings [W]."""
 
 MODEL_STD: Final = 0.005
-"""What voltage and temperature do to leakage and is in no term, as a share of every energy [relative]: the voltage of a board sags by
-up to 1 % under load, and leakage follows its fourth power where the terms have the second."""
+"""Effect of voltage and temperature on leakage that no term contains, as a share of every energy [relative]: the voltage of a board sags
+by up to 1 % under load, and leakage follows its fourth power while the terms use the second."""
 
 OPERANDS_STD: Final = 0.03
-"""How much instructions of one class differ by what they read, registers, numbers and reused operands [relative].  Assumed: no rows of
-real boards tell it yet; a class is measured with the operands of its own kernels, and priced for all."""
-
-LEAST_RANGE_K: Final = 3.0
-"""Temperatures at rest that span less say nothing about how power at rest follows them [K]."""
+"""Relative difference between instructions of one class caused by their operands: registers, values and operand reuse.  Assumed: no rows of
+real boards determine it yet.  A class is measured with the operands of its own kernels and used for all operands."""
 
 FEWEST_ROWS: Final = 12
-"""Fewer runs cannot tell a body from its loop, from stalls and from constant power."""
+"""Fewer runs cannot separate a body from its loop, from stalls and from constant power."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,10 +66,10 @@ class _System:
 
 
 def fit_instructions(rows: InstructionRows, gpu: GpuSpec, gain_std: float = 0.0) -> InstructionEnergies:
-    """Energies of one board's instructions.
+    """Fit the energies of one board's instructions.
 
-    gain_std: relative standard deviation of the sensor's gain, which all terms share; it is in the covariance.  Rows of the published
-    single-thread mode, and of operands that are not random, are left out.  Raises CalibrationError where rows are too few.
+    gain_std: relative standard deviation of the sensor's gain, which all terms share; the covariance contains it.  Rows of the published
+    single-thread mode, and of operands that are not random, are left out.  Raises CalibrationError if rows are too few.
     """
     own = rows.select(fitted_rows(rows, gpu))
     if len(own) < FEWEST_ROWS:
@@ -122,7 +113,7 @@ def fit_instructions(rows: InstructionRows, gpu: GpuSpec, gain_std: float = 0.0)
 
 
 def fitted_rows(rows: InstructionRows, gpu: GpuSpec) -> BoolArray:
-    """Which rows the fit takes, shape (n,): random operands, nothing over a link, several threads, a known voltage where throttled."""
+    """Mask of the rows in the fit, shape (n,): random operands, no link traffic, several threads, and a known voltage if throttled."""
     blind = not np.isfinite(_read_voltage(rows)).all() and gpu.voltage_v is None
     return np.array(
         [row.random and not row.link and row.mode != "single" and not (row.throttled and blind) for row in rows.rows], dtype=np.bool_
@@ -130,7 +121,7 @@ def fitted_rows(rows: InstructionRows, gpu: GpuSpec) -> BoolArray:
 
 
 def row_activity(row: InstructionRow, gpu: GpuSpec, kelvin: float = 0.0) -> Activity:
-    """What one launch of a row did."""
+    """Activity of one launch of a row."""
     classes, issued_once = loop_classes(row.body)
     issued = issued_once * row.warps * row.turns
     sms = min(row.blocks, float(gpu.num_sms))
@@ -146,9 +137,9 @@ def row_activity(row: InstructionRow, gpu: GpuSpec, kelvin: float = 0.0) -> Acti
 
 
 def excess_power_w(rows: InstructionRows) -> tuple[Array, Array]:
-    """Power beyond the same board at rest, as warm as in the run, and its standard deviation [W], shape (n,).
+    """Power beyond that of the board at rest at the same temperature, and its standard deviation [W], shape (n,).
 
-    How power at rest follows the temperature is learnt from the rests themselves.
+    The effect of temperature on power at rest is fitted to the measurements at rest.
     """
     idle, idle_c, run_c = rows.column("idle_w"), rows.column("idle_c"), rows.column("temperature_c")
     asked = np.nan_to_num(rows.column("asked_mhz"), nan=0.0)
@@ -160,7 +151,8 @@ def excess_power_w(rows: InstructionRows) -> tuple[Array, Array]:
             raise CalibrationError("no row of generated kernels has its power at rest; collect them again")
         middle = float(idle_c[known].mean())
         slope = 0.0
-        if np.ptp(idle_c[known]) >= LEAST_RANGE_K:
+        # Temperatures at rest that span less say nothing about how power at rest follows them [K].
+        if np.ptp(idle_c[known]) >= 3.0:
             slope = max(0.0, float(np.polyfit(idle_c[known] - middle, idle[known], 1)[0]))
         level = float((idle[known] - slope * (idle_c[known] - middle)).mean())
         scatter = float(np.std(idle[known] - level - slope * (idle_c[known] - middle)))
@@ -172,13 +164,13 @@ def excess_power_w(rows: InstructionRows) -> tuple[Array, Array]:
 
 
 def _read_voltage(rows: InstructionRows) -> Array:
-    """Core voltage of each row, shape (n,) [V]; nan where the board tells none, or zero, which some do instead."""
+    """Core voltage of each row, shape (n,) [V]; nan if the board reports no voltage or zero."""
     voltage = rows.column("voltage_v")
     return np.where(voltage > 0, voltage, np.nan)
 
 
 def _relative_voltage(rows: InstructionRows, gpu: GpuSpec) -> tuple[Array, float]:
-    """Core voltage of each row relative to the median, shape (n,), and the median (nan where neither board nor table tells it)."""
+    """Core voltage of each row relative to the median, shape (n,), and the median (nan if neither board nor table has it)."""
     voltage = _read_voltage(rows)
     if not np.isfinite(voltage).all():
         if gpu.voltage_v is None:
@@ -189,7 +181,7 @@ def _relative_voltage(rows: InstructionRows, gpu: GpuSpec) -> tuple[Array, float
 
 
 def own_classes(rows: InstructionRows) -> tuple[str, ...]:
-    """Classes that some measured body is made of, and matrix instructions of any share, sorted."""
+    """Classes with at least OWN_SHARE of some measured body, and all classes of matrix instructions, sorted."""
     shares = shares_of_bodies(rows)
     return tuple(sorted(name for name, own in shares.items() if max(own) >= OWN_SHARE or is_matrix(name)))
 
@@ -214,16 +206,17 @@ def _prior_std(terms: tuple[str, ...]) -> Array:
 
 
 def _weights(system: _System, scatter: float, values: Array) -> Array:
-    """One over the standard deviation of each row, shape (n,) [1/W]; `values` are the terms as far as they are known."""
+    """One over the standard deviation of each row, shape (n,) [1/W]; `values` are the current terms."""
     relative = scatter * np.maximum(system.excess_w, 1.0)
-    shaped = SHAPE_STD * np.abs(system.shape - 1.0) * values[system.terms.index(CONSTANT)]
+    # How much of the change of constant power, from the reference to a row's voltage and clock, its shape may miss.
+    shaped = 0.15 * np.abs(system.shape - 1.0) * values[system.terms.index(CONSTANT)]
     rare = np.array([term == INSTRUCTION + RARE for term in system.terms])
     lumped = RARE_SPREAD * system.rates[:, rare] @ values[rare]
     return np.asarray(1.0 / np.sqrt(system.std_w**2 + relative**2 + shaped**2 + lumped**2), dtype=np.float64)
 
 
 def _solve(system: _System, scatter: float, before: Array) -> tuple[Array, float]:
-    """Terms that are not negative, and chi square over the degrees of freedom; `before` are the terms of the step before."""
+    """Terms that are not negative, and chi square over the degrees of freedom; `before` are the terms of the previous step."""
     weight = _weights(system, scatter, before)
     prior = _prior_std(system.terms)
     columns = np.concatenate([system.rates * weight[:, None], np.diag(1.0 / prior)]) * prior
@@ -235,7 +228,7 @@ def _solve(system: _System, scatter: float, before: Array) -> tuple[Array, float
 
 
 def _scattered(system: _System) -> tuple[Array, float]:
-    """Terms, and the relative scatter beyond the rows' own errors with which they fit as well as they should."""
+    """Terms, and the relative scatter beyond the rows' own errors that gives the expected chi square."""
     low, high = 0.0, MOST_SCATTER
     values, chi = _solve(system, low, np.zeros(len(system.terms)))
     for _ in range(24):
@@ -246,7 +239,7 @@ def _scattered(system: _System) -> tuple[Array, float]:
 
 
 def _covariance(system: _System, values: Array, scatter: float) -> tuple[Array, BoolArray]:
-    """Covariance of the terms, those at zero apart from the others, and which of them the rows decide."""
+    """Covariance of the terms, with terms at zero separate from the others, and a mask of the identified terms."""
     weight = _weights(system, scatter, values)
     prior = _prior_std(system.terms)
     scaled = system.rates * weight[:, None] * prior
@@ -254,5 +247,6 @@ def _covariance(system: _System, values: Array, scatter: float) -> tuple[Array, 
     whole = np.linalg.inv(scaled.T @ scaled + np.eye(len(prior)))
     covariance = np.diag(np.diag(whole))
     covariance[np.ix_(free, free)] = np.linalg.inv(scaled[:, free].T @ scaled[:, free] + np.eye(int(free.sum())))
-    decided: BoolArray = np.sqrt(np.diag(covariance)) < DECIDED
+    # A term is identified where rows leave less than this share of the prior's standard deviation.
+    decided: BoolArray = np.sqrt(np.diag(covariance)) < 0.1
     return covariance * np.outer(prior, prior), decided

@@ -1,4 +1,4 @@
-"""PTX rows: what each PTX instruction costs through the machine instructions that it became, and what the published formula makes of it."""
+"""PTX rows: energy of each PTX instruction from its machine instructions, and from the published formula."""
 
 import math
 import re
@@ -16,28 +16,28 @@ from fitter.instructions.confidence import doubt_of_classes
 from fitter.rows.instruction_dataset import SAMPLING, InstructionRow, InstructionRows, at_level
 
 OVERHEAD: Final = "empty_loop"
-"""The kernel whose energy the published formula takes away."""
+"""Kernel whose energy the published formula subtracts."""
 
 PUBLISHED_MODES: Final = ("full", "single")
-"""Launch modes in which the published formula is formed: the whole GPU, and its own one thread."""
+"""Launch modes in which the published formula is evaluated: the whole GPU, and one thread as published."""
 
 MEASURED: Final = "measured"
-"""Beside the ways of sampling: corrected power times time, which they are held against."""
+"""Name of corrected power times time, the reference for the published ways of sampling."""
 
 VARIANT: Final = re.compile(r"_k\d+_u\d+$")
-"""Chains and unroll in a kernel's name; of the variants of one instruction the best measured stands for it."""
+"""Chains and unroll in a kernel's name; the best measured variant represents an instruction."""
 
 MODIFIERS: Final = frozenset({"rn", "ftz", "lo"})
 """Modifiers of PTX instructions that do not change the machine instruction's class."""
 
 BITWISE: Final = frozenset({"and.b32", "or.b32", "xor.b32", "not.b32"})
-"""Bitwise instructions, all of which become what `lop3.b32` does."""
+"""Bitwise instructions; all become the machine instruction of `lop3.b32`."""
 
 Parts = dict[str, float]
 
 
 def ptx_rows(energies: InstructionEnergies, rows: InstructionRows) -> InstructionEnergies:
-    """The energies with a row for every kernel that prices a PTX instruction on registers, and for every level it was assembled at."""
+    """Add a row for every kernel that prices a PTX instruction on registers, at each of its optimisation levels."""
     builds = {row.build: row for row in rows.rows if _on_registers(row) and row.kernel != OVERHEAD and row.instruction}
     pure: dict[tuple[str, str], tuple[Parts, float]] = {}
     for row in sorted(builds.values(), key=lambda row: -row.unroll):
@@ -66,7 +66,7 @@ def ptx_rows(energies: InstructionEnergies, rows: InstructionRows) -> Instructio
 
 
 def _price(energies: InstructionEnergies, classes: Parts, issued: float) -> tuple[float, float, str]:
-    """Energy of a PTX instruction by thread, its standard deviation [J], and why they are of low confidence; nan where not known."""
+    """Energy of a PTX instruction by thread, its standard deviation [J], and the reason for low confidence; nan if unknown."""
     doubt = doubt_of_classes(energies, classes)
     try:
         return *energies.per_thread_j(classes, issued), doubt
@@ -75,20 +75,20 @@ def _price(energies: InstructionEnergies, classes: Parts, issued: float) -> tupl
 
 
 def _on_registers(row: InstructionRow) -> bool:
-    """Whether a kernel touches no memory in its loop."""
+    """Whether a kernel accesses no memory in its loop."""
     return not row.link and not any(row.transactions.values())
 
 
 def _plain(name: str) -> str:
-    """A PTX instruction without the modifiers that do not matter here."""
+    """A PTX instruction without MODIFIERS."""
     return "lop3.b32" if name in BITWISE else ".".join(word for word in name.split(".") if word not in MODIFIERS)
 
 
 def priced_operations(row: InstructionRow) -> tuple[frozenset[str], float]:
-    """The PTX instructions that a kernel prices together and how many of them a turn has.
+    """PTX instructions that a kernel prices together, and their number in one turn of the loop.
 
-    The named one, else the most frequent; where these are fewer than the kernel's operations, others take turns with it
-    (minimum and maximum, addition and subtraction, the links of a carry chain), the most frequent first.
+    The named one, else the most frequent.  If these are fewer than the kernel's operations, others alternate with it
+    (minimum and maximum, addition and subtraction, the links of a carry chain); the most frequent are added first.
     """
     counts = row.operations
     first = row.instruction if row.instruction in counts else max(counts, key=lambda one: counts[one])
@@ -101,7 +101,7 @@ def priced_operations(row: InstructionRow) -> tuple[frozenset[str], float]:
 
 
 def _divided(body: Mapping[str, float], count: float) -> tuple[Parts, float]:
-    """Classes and issued instructions for one operation, the loop's own control left out."""
+    """Classes and issued instructions for one operation, without the loop's control."""
     classes, issued = loop_classes(body)
     control = issued - sum(classes.values())
     loop = min(control, 3.0)
@@ -109,7 +109,7 @@ def _divided(body: Mapping[str, float], count: float) -> tuple[Parts, float]:
 
 
 def _own_share(row: InstructionRow, pure: Mapping[tuple[str, str], tuple[Parts, float]]) -> tuple[Parts, float, bool]:
-    """Classes and issue of one priced instruction, its companions taken out; whether some could not be."""
+    """Classes and issue of one priced instruction without its companions, and whether some companions remain."""
     names, count = priced_operations(row)
     classes, issued = _divided(row.body, 1.0)
     companions = False
@@ -124,14 +124,14 @@ def _own_share(row: InstructionRow, pure: Mapping[tuple[str, str], tuple[Parts, 
             classes[part] = max(0.0, classes.get(part, 0.0) - number * times)
         issued = max(0.0, issued - slots * times)
     left = {part: number / count for part, number in classes.items() if number > 0}
-    if not left and classes:  # merged with its companions by the assembler: nothing is its own
+    if not left and classes:  # the assembler merged it with its companions
         whole, slots = _divided(row.body, count)
         return whole, slots, True
     return left, issued / count, companions
 
 
 def unpublished(rows: InstructionRows) -> dict[str, dict[str, str]]:
-    """By kernel with its level, then by launch mode, why the published formula has no figure for it."""
+    """Reasons for a missing figure of the published formula, by kernel with its level, then by launch mode."""
     ran = {(row.build, row.mode) for row in rows.rows}
     known = published_differences(rows)
     found: dict[str, dict[str, str]] = {}
@@ -151,8 +151,8 @@ def unpublished(rows: InstructionRows) -> dict[str, dict[str, str]]:
 def published_differences(rows: InstructionRows) -> dict[str, Parts]:
     """(E_total − E_overhead) / n by kernel with its level, then by launch mode and way of sampling [J a thread's instruction].
 
-    Both energies are power times time without what the board draws at rest, over times that differ, so that
-    static power of the difference stays in.  MEASURED is the same difference of corrected energies.
+    Both energies are power times time without power at rest.  Their times differ, so the static energy of the time difference remains.
+    MEASURED is the same difference of corrected energies.
     Source: Arafa et al. (arXiv 2002.07795), eq. 1.
     """
     empty = {(row.mode, row.level): row for row in reversed(rows.rows) if row.kernel == OVERHEAD}
@@ -171,5 +171,5 @@ def published_differences(rows: InstructionRows) -> dict[str, Parts]:
 
 
 def _energies_j(row: InstructionRow) -> Parts:
-    """Energy of a launch by way of sampling, and as it was corrected [J]."""
+    """Energy of a launch by way of sampling, and the corrected energy [J]."""
     return {**row.published, MEASURED: row.power_w * row.latency_s}

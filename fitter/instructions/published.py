@@ -24,15 +24,15 @@ from fitter.validate.tables import Shown
 TABLE: Final = "published/ptx-table-1.toml"
 LEVELS: Final = ("O3", "O0")
 ONE_THREAD: Final = "single.mtsm"
-"""The launch mode and the way of sampling of the published figures that are compared."""
+"""Launch mode and way of sampling of the published figures in the comparison."""
 
 
 def compared_with_table(energies: InstructionEnergies, board: str) -> tuple[str, pd.DataFrame]:
-    """The table's title and the rows that it has for a board's generation, at both levels.
+    """Title and rows of the published table for a board's generation, at both levels.
 
-    name, level, and energies [J]: published_j, own_j (ours by the same formula), energy_j (ours by regression); nan: none.
+    name, level, and energies [J]: published_j, own_j (ours by the same formula), energy_j (ours by regression); nan: missing.
 
-    Raises CountsError for a generation that the table does not have.
+    Raises CountsError for a generation that is not in the table.
     """
     table: dict[str, Any] = tomllib.loads((resource_folder("energies") / TABLE).read_text(encoding="utf-8"))
     boards = tuple(table["boards"])
@@ -50,14 +50,14 @@ def compared_with_table(energies: InstructionEnergies, board: str) -> tuple[str,
 
 
 def _means(energies: InstructionEnergies, kernels: Iterable[str], level: str) -> dict[str, float]:
-    """Ours by the same formula on one thread, and by regression: means over the kernels that were measured [J]; nan: none."""
+    """Our energies by the same formula on one thread and by regression: means over the measured kernels [J]; nan: missing."""
     known = [one for name in kernels if (one := energies.ptx.get(at_level(name, level))) is not None]
     found = {"own_j": [one.published_j.get(ONE_THREAD, math.nan) for one in known], "energy_j": [one.energy_j for one in known]}
     return {name: float(pd.Series(values, dtype=float).mean()) for name, values in found.items()}
 
 
 def table_errors(rows: pd.DataFrame) -> pd.DataFrame:
-    """Errors of ours, by the published formula, against the published table, by level: n, MAPE [%] and RMSE [J], nan for none."""
+    """Errors of our energies by the published formula against the published table, by level: n, MAPE [%] and RMSE [J]; nan: missing."""
     off = rows["own_j"] - rows["published_j"]
     parts = rows.assign(n=off.notna(), mape=100.0 * off.abs() / rows["published_j"], square=off**2).groupby("level", sort=False)
     found = parts.agg(n=("n", "sum"), mape=("mape", "mean"), rmse_j=("square", "mean")).reset_index()
@@ -65,7 +65,7 @@ def table_errors(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def published_tables(title: str, rows: pd.DataFrame) -> list[Shown]:
-    """The comparison for people: published, ours by the published formula on one thread, and by regression."""
+    """Table of the comparison: published, ours by the published formula on one thread, and ours by regression."""
     lines = rows.assign(published_j=rows["published_j"] / 1e-6, own_j=rows["own_j"] / 1e-6, energy_j=rows["energy_j"] / PICO)
     head = ("instruction", "level", "published [µJ]", "here [µJ]", "regression [pJ]")
     errors = table_errors(rows).assign(rmse_j=lambda found: found["rmse_j"] / 1e-6)

@@ -1,10 +1,10 @@
-"""The bundle of a board whose instructions were measured: the section itself, and what else a bundle needs where nothing else was."""
+"""The bundle of a board with measured instructions: the section, and the other parts of a bundle that has no other measurements."""
 
 import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -19,17 +19,17 @@ from fitter.rows.instruction_dataset import InstructionRow, InstructionRows, at_
 from fitter.validate.predictions import ErrorRow, errors_of
 
 
-def instruction_section(selection: Selection, gpu: GpuSpec) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The section `instruction_energies` and a remark where rows are too few for a regression; empty without rows of generated kernels.
+def instruction_section(selection: Selection, gpu: GpuSpec) -> tuple[dict[str, object], tuple[str, ...]]:
+    """Section `instruction_energies`, and a remark if rows are too few for a regression; empty without rows of generated kernels.
 
-    Links and copies need no regression: they are there however few the other rows are.  Raises CalibrationError where rows are too few
-    and nothing else was measured.
+    Links and copies need no regression, so they are always present.  Raises CalibrationError if rows are too few and nothing else was
+    measured.
     """
     if selection.instructions is None:
         return {}, ()
     rows, gain = selection.instructions, selection.gain_std
     links = link_energies(rows, gain)
-    table = {LINKS: links_document(links)} if links else {}
+    table: dict[str, object] = {LINKS: links_document(links)} if links else {}
     if all(row.link for row in rows.rows):
         return table, ()
     try:
@@ -41,7 +41,7 @@ def instruction_section(selection: Selection, gpu: GpuSpec) -> tuple[dict[str, A
 
 
 def instruction_notes(selection: Selection, gpu: GpuSpec) -> tuple[str, ...]:
-    """Runs of generated kernels that the regression does not take, and those without what it would like to have, counted."""
+    """Notes with the number of runs that the regression leaves out, and of runs that lack optional columns."""
     rows = selection.instructions
     if rows is None:
         return ()
@@ -68,17 +68,17 @@ LIKED: Final = {
     "temperature_c": "temperature (temperature_c); that of the rests is taken",
     "power_std_w": "standard error of their power (power_std_w); 1 W is taken",
 }
-"""Columns whose absence is made up for, and by what."""
+"""Optional columns, and the substitutes for missing values."""
 
 
 ERROR_FAMILY: Final = "instruction"
 
 
 def instruction_errors(bundle: Bundle, rows: InstructionRows) -> tuple[list[ErrorRow], tuple[str, ...]]:
-    """Errors of power by launch mode and level ("full.O3"), and a remark where a bundle cannot predict; rest and time are as measured.
+    """Errors of power by launch mode and level ("full.O3"), and a remark if a bundle cannot predict; rest and time are measured.
 
-    Runs of operands that are not random are not compared: energies hold for random ones.  Raises BundleError for a damaged section,
-    CalibrationError where no row has its power at rest.
+    Runs whose operands are not random are not compared: energies hold for random operands.  Raises BundleError for a damaged section,
+    CalibrationError if no row has its power at rest.
     """
     energies = energies_from_section(bundle.instruction_energies, f"bundle {bundle.name}: instruction_energies")
     if energies is None:
@@ -111,7 +111,9 @@ def instruction_errors(bundle: Bundle, rows: InstructionRows) -> tuple[list[Erro
 
 
 def link_energies(rows: InstructionRows, gain_std: float = 0.0) -> dict[str, LinkEnergy]:
-    """By kernel at a level, or copy; a run without its power at rest takes that of the others at its clock; without any it has no energy.
+    """Link energies by kernel at a level, or by copy.
+
+    A run without its power at rest takes that of other runs at its clock; if no run has it, there is no energy.
 
     gain_std: relative standard deviation of the sensor's gain.
     """
@@ -126,12 +128,12 @@ def link_energies(rows: InstructionRows, gain_std: float = 0.0) -> dict[str, Lin
 
 
 def _clock(row: InstructionRow) -> float:
-    """The SM clock that was asked for; 0 for the one that the board had [MHz]."""
+    """The requested SM clock [MHz]; 0 without a request."""
     return 0.0 if math.isnan(row.asked_mhz) else row.asked_mhz
 
 
 def _energy(rows: list[InstructionRow], rests: Mapping[float, list[float]], gain_std: float) -> LinkEnergy:
-    """The mean over runs; where there is one, its own power's error."""
+    """Mean energy over runs; a single run keeps the error of its power."""
     rate = float(np.mean([row.link_bytes / row.latency_s for row in rows]))
     known = []
     for row in rows:

@@ -1,7 +1,7 @@
 """Latency coefficients of one group from kernels measured one by one.
 
-The tile of a matrix product is known from its kernel's name or chosen as a library would: the candidate of least
-predicted time.  Choice and coefficients depend on each other, so they alternate.
+The tile of a matrix product is known from its kernel's name, or it is the candidate of least predicted time, as a library chooses.
+Tiles and coefficients depend on each other, so the fit alternates between them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,22 +27,19 @@ ERROR_SCALE: Final = 0.05
 """Ordinary relative error of a kernel; errors well beyond it count linearly."""
 
 DURATION_WEIGHT: Final = 0.2
-"""Rows count as (their time)^this: long kernels make up the time of a workload, and short ones outnumber them.  Products that are larger
-than all fitted ones err by 4.1 % with, by 4.9 % without (linear layers, A100)."""
+"""Exponent of a row's time in its weight: long kernels dominate the time of a workload, but short ones outnumber them.  Products larger
+than all fitted ones have an error of 4.1 % with it and 4.9 % without (linear layers, A100)."""
 
 INFORMATIVE_ROWS: Final = 600.0
-"""However many rows a table has, they count as fewer than this many: kernels of a kind err alike."""
+"""Upper limit of the effective number of rows: kernels of a kind have similar errors."""
 
 TILE_ROUNDS: Final = 5
 """Alternations of tile choice and coefficients; the choice usually settles after about four."""
 
 SETTLED: Final = 0.995
 MORE_ROUNDS: Final = 13
-"""Rounds go on, up to so many more, while each lowers the objective to below this share: where starting coefficients choose other tiles
-than the library, each round mends only some.  400 fp32 batched products on A100 without names err by 6 % with, by 15 % without."""
-
-ROUND_EVALUATIONS: Final = 12
-LAST_EVALUATIONS: Final = 30
+"""Further rounds run, up to this many, while each lowers the objective to below this share.  If starting coefficients choose other tiles
+than the library, each round corrects only some.  400 fp32 batched products on A100 without names: error 6 % with, 15 % without."""
 
 FIXED_WIDTH: Final = 1e-3
 """A coefficient with a narrower prior is a constant."""
@@ -51,18 +48,13 @@ IDENTIFIED_SHRINKAGE: Final = 0.7
 """A coefficient is identified when the data shrink its prior's width to below this share."""
 
 FLOOR_QUANTILE: Final = 0.02
-FLOOR_BAND: Final = 1.15
-"""Rows within this factor of the shortest times show a host's launch floor, if they are many."""
+"""The shortest times of a group are this quantile of all."""
 
-FLOOR_ROWS: Final = 10
 FLOOR_SHARE: Final = 0.02
-"""Fewer rows, or a smaller share, near the shortest time are no floor."""
+"""A smaller share of the rows near the shortest time is no floor, as are few rows."""
 
 HOST_FLOOR_S: Final = 20e-6
-"""A floor this long is a host's way to and from a launch; no kernel's own fixed cost is [s]."""
-
-HOST_SHARE: Final = 0.6
-"""Share of a host's floor that usually passes before the kernel starts [1]."""
+"""A longer floor is a host's launch time; a kernel's own fixed cost is shorter [s]."""
 
 SHORTEST_EPSILON: Final = 0.3
 LARGEST_EPSILON: Final = 0.8
@@ -73,10 +65,10 @@ EPSILON_WIDTH: Final = 0.7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelProblem:
-    """Kernels of one group, columns of shape (n,): `candidates` (n, c, ·) holds each tile that a kernel may have.
+    """Kernels of one group, columns of shape (n,): `candidates` (n, c, ·) holds the possible tiles of each kernel.
 
-    settled marks rows whose tile is known: it is their first candidate.  choice_hz is the clock for which libraries
-    choose tiles, whatever clock then runs.
+    settled marks rows with a known tile, which is their first candidate.  choice_hz is the clock for which libraries choose tiles;
+    it does not depend on the running clock.
     """
 
     candidates: Phases
@@ -97,13 +89,13 @@ class KernelProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupFit:
-    """Coefficients of one group and what is known about them.
+    """Coefficients of one group, their covariance, and how they were determined.
 
     coefficients   every coefficient of the group, fitted or constant
     names, covariance   fitted ones and the covariance of their logarithms
-    identified     whether the data, not the prior, decided, by name
-    rows           kernels behind it
-    log_evidence   as in `fitter.latency.objective.Solution`: how probable the rows were under the priors
+    identified     whether the data determine it, not the prior, by name
+    rows           number of fitted kernels
+    log_evidence   as in `fitter.latency.objective.Solution`: log probability of the rows under the priors
     """
 
     coefficients: Mapping[str, float]
@@ -130,7 +122,7 @@ def kernel_problem(
     known: KnownTiles | None = None,
     widest_split: float = 0.0,
 ) -> KernelProblem:
-    """Kernels of one group with all tiles that each may have.  Without latencies: for prediction only."""
+    """Kernels of one group with all possible tiles of each.  Without latencies it serves prediction only."""
     candidates, settled = candidates_of(operators, gpu, known, widest_split)
     count = len(operators)
     first = candidates.take(np.zeros(count, dtype=np.int64))
@@ -155,14 +147,14 @@ def chosen_phases(problem: KernelProblem, coefficients: Array) -> Phases:
 
 
 def predicted_seconds(problem: KernelProblem, coefficients: Mapping[str, float]) -> Array:
-    """What the measuring host would read for each kernel [s], shape (n,)."""
+    """Predicted time that the measuring host reads for each kernel [s], shape (n,)."""
     vector = coefficient_vector(coefficients)
     gpu_s = kernel_seconds(chosen_phases(problem, vector), vector, problem.sm_clock_hz, problem.ratio)
     return measured_seconds(gpu_s, vector)
 
 
 def predicted_features(problem: KernelProblem, coefficients: Mapping[str, float]) -> PhaseFeatures:
-    """How each kernel spends its time, with the tile that `predicted_seconds` takes."""
+    """Phase features of each kernel, with the tile of `predicted_seconds`."""
     vector = coefficient_vector(coefficients)
     return phase_features(chosen_phases(problem, vector), vector, problem.sm_clock_hz, problem.ratio)
 
@@ -170,9 +162,9 @@ def predicted_features(problem: KernelProblem, coefficients: Mapping[str, float]
 def fit_group(
     problem: KernelProblem, priors: Mapping[str, Prior], *, start: Mapping[str, float] | None = None, rounds: int = TILE_ROUNDS
 ) -> GroupFit:
-    """Coefficients of one group.  Needs a few rows only: what these do not tell stays at the priors.
+    """Fit the coefficients of one group.  A few rows suffice: coefficients that they do not determine stay at the priors.
 
-    start: coefficients from which to start in place of the priors' centres, where a similar fit is known.
+    start: starting coefficients from a similar fit; by default the priors' centres.
     """
     host_known = "floor_s" in priors
     priors = _with_host(problem, dict(priors))
@@ -199,7 +191,7 @@ def fit_group(
 
 
 class _Fit:
-    """The alternation of tile choice and least squares; holds what stays the same."""
+    """The alternation of tile choice and least squares; holds its fixed inputs."""
 
     def __init__(self, problem: KernelProblem, names: tuple[str, ...], priors: Mapping[str, Prior], centre: Array) -> None:
         self.problem = problem
@@ -209,14 +201,14 @@ class _Fit:
         self.limits = _log_limits(names, priors)
 
     def run(self, rounds: int, start: Array) -> Solution:
-        """Rounds of choosing tiles and solving, until the choice settles; where all tiles are known there is nothing to choose."""
+        """Alternate between choosing tiles and solving until the choice settles; known tiles are not chosen."""
         shift = np.clip(start, *self.limits)
         known = self.problem.settled.all() or self.problem.candidates.tile_area.shape[1] == 1
         for _ in range(0 if known else rounds - 1):
-            shift = self.solve(chosen_phases(self.problem, self.vector(shift)), shift, ROUND_EVALUATIONS).log_shift
+            shift = self.solve(chosen_phases(self.problem, self.vector(shift)), shift, 12).log_shift
         phases, loss = chosen_phases(self.problem, self.vector(shift)), np.inf
         for _ in range(1 if known else MORE_ROUNDS):
-            solution = self.solve(phases, shift, LAST_EVALUATIONS)
+            solution = self.solve(phases, shift, 30)
             shift, before = solution.log_shift, loss
             phases = chosen_phases(self.problem, self.vector(shift))
             loss = self.loss(phases, shift)
@@ -225,7 +217,7 @@ class _Fit:
         return solution
 
     def loss(self, phases: Phases, shift: Array) -> float:
-        """The objective at a shift, with the tiles that `phases` have."""
+        """The objective at a shift, with the tiles of `phases`."""
         vector = self.vector(shift)
         seconds = measured_seconds(kernel_seconds(phases, vector, self.problem.sm_clock_hz, self.problem.ratio), vector)
         error = robust_residual(np.log(seconds / self.problem.latency_s), ERROR_SCALE)
@@ -258,7 +250,7 @@ class _Fit:
 
 
 def row_weights(latency_s: Array, weight: Array) -> Array:
-    """Weights of rows against each other and, all together, against the priors; shape (n,)."""
+    """Weights of rows relative to each other and, as a sum, relative to the priors; shape (n,)."""
     relative = weight * (latency_s / np.median(latency_s)) ** DURATION_WEIGHT
     result: Array = relative / relative.mean() * INFORMATIVE_ROWS / (INFORMATIVE_ROWS + len(weight))
     return result
@@ -278,16 +270,18 @@ def _log_limits(names: Sequence[str], priors: Mapping[str, Prior]) -> tuple[Arra
 
 
 def _with_host(problem: KernelProblem, priors: dict[str, Prior]) -> dict[str, Prior]:
-    """Priors of the fixed cost and, where many kernels take the same shortest time, of the host's floor."""
-    if "offset_s" in priors:  # known from the whole of which these rows are a part
+    """Add priors of the fixed cost and, if many kernels take the same shortest time, of the host's floor."""
+    if "offset_s" in priors:  # known from the fit of the whole section
         return priors
     shortest = float(np.quantile(problem.latency_s, FLOOR_QUANTILE))
-    near = int((problem.latency_s < FLOOR_BAND * shortest).sum())
-    if "floor_s" not in priors and near >= max(FLOOR_ROWS, FLOOR_SHARE * len(problem)):
+    # Rows near the shortest times show a host's launch floor, if they are many.
+    near = int((problem.latency_s < 1.15 * shortest).sum())
+    if "floor_s" not in priors and near >= max(10, FLOOR_SHARE * len(problem)):
         priors["floor_s"] = Prior(centre=shortest, width=FLOOR_WIDTH)
     epsilon = priors["epsilon_s"]
     if "floor_s" in priors and shortest > HOST_FLOOR_S:
-        start = HOST_SHARE * shortest
+        # This share of a host's floor usually passes before the kernel starts.
+        start = 0.6 * shortest
     else:
         without = coefficient_vector({name: prior.centre for name, prior in priors.items()} | {"epsilon_s": 0.0, "floor_s": 0.0})
         rest = problem.latency_s - kernel_seconds(chosen_phases(problem, without), without, problem.sm_clock_hz, problem.ratio)
@@ -298,7 +292,7 @@ def _with_host(problem: KernelProblem, priors: dict[str, Prior]) -> dict[str, Pr
 
 
 def _split_host(problem: KernelProblem, coefficients: dict[str, float]) -> dict[str, float]:
-    """A floor that no kernel meets is dropped; below a host's floor most of the fixed cost is the host's."""
+    """Drop a floor that no kernel reaches; below a host's floor assign most of the fixed cost to the host."""
     floor, epsilon = coefficients.get("floor_s", 0.0), coefficients["epsilon_s"]
     if not floor or "offset_s" in coefficients:
         return coefficients
@@ -310,4 +304,4 @@ def _split_host(problem: KernelProblem, coefficients: dict[str, float]) -> dict[
 
 
 KERNEL_EPSILON_S: Final = 3.0e-6
-"""Fixed cost of a kernel on the GPU, where a measurement cannot tell it from its host's share [s]."""
+"""Fixed cost of a kernel on the GPU, if a measurement cannot separate it from the host's share [s]."""

@@ -1,4 +1,4 @@
-"""Everything that kernels measured one by one teach: coefficients by group, tiles, residual tier, intervals."""
+"""The fit of kernels measured one by one: coefficients by group, tiles, residual tier, intervals."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -25,13 +25,6 @@ from fitter.rows.rejected import RejectedRow
 TileSource = Literal["auto", "free"]
 """Tiles of matrix products: from kernel names where most rows have them, or the fastest candidate."""
 
-NAMED_SHARE: Final = 0.5
-"""Kernel names decide where at least this share of a section's rows has them."""
-
-WIDEST_SPLIT: Final = 64.0
-"""Split-K that a library may choose where kernels have no names; with the architecture's usual limits products err by 7.3 %, not 6.6 %
-(A100)."""
-
 SIBLING_NARROWING: Final = 0.5
 """Widths of priors around a sibling's coefficients, in widths of the general priors."""
 
@@ -42,14 +35,14 @@ OUTLIER_RATIO: Final = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelFit:
-    """What kernels measured one by one taught.
+    """Results of the fit of kernels measured one by one.
 
     groups           coefficients by group
     tile_predictors  tile choices by group, as `estimator.model.tile_choice` reads them
     residuals        residual tiers by group, as `estimator.model.residuals` reads them
-    group_std        standard deviation of ln(time) of kernels left out of the fit, by group
+    group_std        standard deviation of ln(time) of held-out kernels, by group
     rejected         rows that disagree with all others of their kind
-    log_evidence     how probable the rows were under the priors, by section and by family that was fitted as a whole
+    log_evidence     log probability of the rows under the priors, by section and by family fitted as a whole
     """
 
     groups: Mapping[str, GroupFit]
@@ -71,12 +64,12 @@ def fit_kernel_groups(
     sibling_error: Mapping[str, float] | None = None,
     refine: bool = True,
 ) -> KernelFit:
-    """Coefficients, tiles, residual tiers and intervals from kernels of one GPU.
+    """Fit coefficients, tiles, residual tiers and intervals to kernels of one GPU.
 
-    sibling: coefficients of a similar GPU or precision by group, around which the priors are then narrow.
-    narrowing: by section, the widths of these priors in widths of the general ones; SIBLING_NARROWING where not given.
-    sibling_error: by group, the standard deviation of what its own equations leave over [ln]; intervals of few shapes start from it.
-    refine: whether to add residual tiers and intervals (they cost about as much again).
+    sibling: coefficients of a similar GPU or precision by group; the priors are narrow around them.
+    narrowing: by section, the widths of these priors in widths of the general ones; SIBLING_NARROWING if not given.
+    sibling_error: by group, the standard deviation of the sibling's residuals [ln]; the prior of intervals with few shapes.
+    refine: whether to add residual tiers and intervals, which double the time.
     """
     operators = rows.row_operators()
     parts = [_Part(key, index, rows, operators, gpu) for key, index in _sections(operators).items()]
@@ -102,9 +95,9 @@ def fit_kernel_groups(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Siblings:
-    """What similar kernels taught: coefficients by group, by section how narrow priors around them are, by group what they leave over.
+    """Results of similar kernels: coefficients by group, narrowing of the priors around them by section, residual deviation by group.
 
-    common: priors of what belongs to the board and its host.
+    common: priors of coefficients of the board and its host.
     """
 
     values: Mapping[str, Mapping[str, float]]
@@ -113,7 +106,7 @@ class Siblings:
     common: Mapping[str, Prior] = field(default_factory=dict)
 
     def expected_error(self, key: str) -> float:
-        """Standard deviation of what the equations of a section are expected to leave over [ln]."""
+        """Expected standard deviation of the residuals of a section's equations [ln]."""
         group = longest_prefix(key, self.error)
         return EQUATION_ERROR if group is None else self.error[group]
 
@@ -163,17 +156,17 @@ def _sections(operators: list[Operator]) -> dict[str, IntArray]:
 
 
 POOLED_FAMILIES: Final = ("elementwise", "copy", "softmax", "norm", "reduction")
-"""Families whose kernels obey one set of coefficients but for their element weights: each section starts from all of them."""
+"""Families whose kernels share all coefficients except element weights; each section starts from the fit of its family."""
 
 POOL_NARROWING: Final = 0.4
-"""Widths of a section's priors around its family's coefficients, in widths of the general priors, where it has few kernels."""
+"""Widths of a section's priors around its family's coefficients, in widths of the general priors, if it has few kernels."""
 
 POOL_ROWS: Final = 100.0
-"""With many more kernels than this a section goes its own way."""
+"""Kernels at which a section's own data begin to outweigh its family."""
 
 
 def _pooled(rows: KernelRows, operators: list[Operator], gpu: GpuSpec, seed: int, siblings: Siblings) -> dict[str, GroupFit]:
-    """Fits of whole families, around which their sections are then fitted; sections with few kernels need them."""
+    """Fits of whole families, which give the priors of their sections; sections with few kernels need them."""
     found: dict[str, GroupFit] = {}
     for family in POOLED_FAMILIES:
         index = np.flatnonzero([operator.family == family for operator in operators])
@@ -186,20 +179,17 @@ def _pooled(rows: KernelRows, operators: list[Operator], gpu: GpuSpec, seed: int
 
 
 COMMON: Final = ("floor_s", "l2_knee", "l2_knee_exponent")
-"""Coefficients of the host (its launch floor) and of the board (its L2), the same for all kernels.  Without what one family shows of them
-the others err more: of a simulated campaign copies by 5.0 % and not 3.9 %, softmax by 5.3 % and not 4.7 %."""
-
-COMMON_WIDTH: Final = 0.05
-"""They are known no better than this [ln]."""
+"""Coefficients of the host (its launch floor) and of the board (its L2), the same for all kernels.  Families share them because errors
+are larger without: in a simulated campaign 5.0 % instead of 3.9 % for copies, 5.3 % instead of 4.7 % for softmax."""
 
 
 def _common(pooled: Mapping[str, GroupFit]) -> dict[str, Prior]:
-    """Priors of the common coefficients: as the first family says whose kernels show them."""
+    """Priors of the common coefficients, from the first family whose kernels determine them."""
     found: dict[str, Prior] = {}
     for name in COMMON:
         fit = next((fit for fit in pooled.values() if fit.identified.get(name) and name in fit.coefficients), None)
         if fit is not None:
-            found[name] = Prior(centre=fit.coefficients[name], width=max(fit.ln_std[name], COMMON_WIDTH))
+            found[name] = Prior(centre=fit.coefficients[name], width=max(fit.ln_std[name], 0.05))
     return found
 
 
@@ -221,7 +211,7 @@ def _fit_part(part: _Part, gpu: GpuSpec, seed: int, tiles: TileSource, siblings:
 
 
 def _section(part: _Part, gpu: GpuSpec, seed: int, tiles: TileSource, siblings: Siblings) -> KernelSection:
-    """The section with its priors and the way to tell its tiles."""
+    """The section with its priors and the source of its tiles."""
     first = part.rows.operators[0]
     matrix = bool(is_matrix([first])[0])
     on_cuda = matrix and (first.cuda_cores or first.precision not in gpu.tensor_flop_per_clock)
@@ -242,15 +232,17 @@ def _section(part: _Part, gpu: GpuSpec, seed: int, tiles: TileSource, siblings: 
     priors |= {name: prior for name, prior in siblings.common.items() if name == "floor_s" or name in priors}
     if not matrix:
         return KernelSection(part.key, part.rows, gpu, priors, "none", seed=seed)
-    if tiles == "auto" and float(np.isfinite(part.rows.known.tile_m).mean()) >= NAMED_SHARE:
+    # Kernel names decide where at least half of a section's rows have them.
+    if tiles == "auto" and float(np.isfinite(part.rows.known.tile_m).mean()) >= 0.5:
         return KernelSection(part.key, part.rows, gpu, priors, "chosen", seed=seed)
     if gpu.architecture not in PERSISTENT_ARCHITECTURES and not on_cuda:
-        priors["widest_split"] = Prior(centre=WIDEST_SPLIT, width=0.0)
+        # With the architecture's usual limits of split-K products err by 7.3 %, not 6.6 % (A100).
+        priors["widest_split"] = Prior(centre=64.0, width=0.0)
     return KernelSection(part.key, part.rows, gpu, priors, "free", seed=seed)
 
 
 def _roots(results: list[_Result]) -> dict[str, str]:
-    """For every family-level group the section that stands in for operators and precisions that were not measured: the largest."""
+    """The largest section of every family, which replaces unmeasured operators and precisions."""
     roots: dict[str, _Result] = {}
     for result in results:
         root = longest_prefix(result.key, GROUP_PRIORS)

@@ -1,19 +1,19 @@
-"""Intervals for kernels: how wrong predictions were for kernels that the fit had not seen.
+"""Intervals for kernels, from prediction errors on held-out kernels.
 
 Rows are left out fold by fold, the whole chain (equations, tiles, residual tier) is fitted to the rest, and the errors
-on the fold set the scale around each shape.  Normalised by it they have quantiles that hold inside the measured shapes;
-work beyond the largest is judged by forecasting the largest tenth, and the largest quarter, from the rest.
+on the fold set the scale around each shape.  Quantiles of the normalised errors hold inside the measured shapes.  Errors
+for larger work come from forecasts of the largest tenth, and of the largest quarter, from the rest.
 Source: split conformal prediction normalised by a local scale (Lei et al., J. Am. Stat. Assoc. 113 (2018) 1094).
 
-Few shapes – probes of a GPU, a kind of kernel that is hardly measured – have no scale of their own around each shape, and their 90 %
-quantile is mostly chance.  There |error| is taken to be exponential: on published tables its 90 % quantile is 2.0 to 2.4 times its mean,
-that of an exponential 2.30, of a normal 2.06.  The mean has an inverse gamma prior of EXPECTED_ERRORS errors as large as equations are
-known to leave over – on the other GPU, where there is one.  The predictive distribution is then Lomax's, and the half width that holds
-90 % of it
+Few shapes (probes of a GPU, a rarely measured kind of kernel) have no scale around each shape, and their 90 % quantile is mostly chance.
+For them |error| is assumed exponential: on published tables its 90 % quantile is 2.0 to 2.4 times its mean; it is 2.30 times for an
+exponential and 2.06 for a normal distribution.  The mean has an inverse gamma prior with the weight of EXPECTED_ERRORS errors and the size
+of the known residuals of the equations (those of the other GPU in a transfer).  The predictive distribution is then Lomax's, and the half
+width that holds 90 % of it
 
     h = (Σ |e_i| + m · b) · (10^(1 / (n + m)) − 1)
 
-says by itself how little n errors tell; nothing else widens it (Bernardo and Smith, Bayesian Theory (1994), appendix A: gamma-gamma).
+already contains the uncertainty of few errors (Bernardo and Smith, Bayesian Theory (1994), appendix A: gamma-gamma).
 """
 
 from collections.abc import Sequence
@@ -32,38 +32,35 @@ LEVEL: Final = 0.9
 """Share of kernels inside their interval."""
 
 FEWEST_FAR: Final = 30
-FAR_WIDENING: Final = 1.3
-"""With fewer far kernels than that their quantile is the near one times this."""
+"""With fewer far kernels the far quantile is 1.3 times the near one."""
 
 FEWEST_NEAR: Final = 9
-"""Fewer errors have no 90 % quantile: the largest of n lies above the next one with n / (n + 1).  Probes that were chosen to differ have
-hardly a neighbour: all their errors count then, near and far."""
+"""Fewer errors have no 90 % quantile: the largest of n lies above the next one with probability n / (n + 1).  Probes are chosen to differ
+and have few neighbours, so all their errors count, near and far."""
 
 FEWEST_LOCAL: Final = SPREAD_NEIGHBOURS + 1
-"""With fewer shapes the nearest ones are all of them, and no kernel has a scale of its own."""
+"""With fewer shapes the nearest shapes are all shapes, and no kernel has a local scale."""
 
 EXPECTED_ERRORS: Final = 7.0
-"""How many errors the expected one counts for: mean errors that fitted equations leave over differ from GPU to GPU by a factor of e^0.38
-(eight kinds of kernels on two or three GPUs each, every one from its own fit: docs/accuracy.md), and so does the mean of so many
-exponential errors."""
+"""Weight of the expected error, as a number of errors.  Mean residuals of fitted equations differ from GPU to GPU by a factor of e^0.38
+(eight kinds of kernels on two or three GPUs each, each from its own fit: docs/accuracy.md), as the mean of 7 exponential errors does."""
 
 EXTRAPOLATED_SHARES: Final = (0.1, 0.25)
 """Shares of the largest kernels that are forecast from the rest."""
 
 ROW_FAMILIES: Final = ("softmax", "norm")
 LONGEST_SHARE: Final = 0.25
-"""Families whose kernels change with the length of a row more than with their work, and the share of the longest rows that is forecast
-from the rest as well."""
+"""Share of the longest rows that is also forecast from the rest, for families whose time depends more on the row length than on work."""
 
 NEXT_GROWTH: Final = 1.43
-"""Rehearsals are few, and what one of them errs all its kernels err: with two, and what tables have in common for a third, a normal
-quantile gives way to that of Student's t with three degrees of freedom, 2.35 / 1.645 [1].  Over published tables of matrix, attention and
-vector kernels the quantiles of the two shares differ by a factor of e^0.48, with no trend.  Their largest tenths would need 0.1 to 1.1
-times the width so stated; without this factor 96 % of them would lie inside on average, but 78 % of the worst table's."""
+"""Factor on intervals beyond the largest work [1].  There are only two test forecasts, and all kernels of one share its error.  With
+what tables have in common as a third, Student's t with three degrees of freedom replaces the normal quantile: 2.35 / 1.645.  On published
+tables of matrix, attention and vector kernels the quantiles of the two shares differ by a factor of e^0.48, without a trend.  Their
+largest tenths need 0.1 to 1.1 times this width; without the factor it holds 96 % on average, but 78 % in the worst table."""
 
 FIRST_OCTAVES: Final = 0.5
-"""Forecasts of work hardly beyond the largest err alike; from here on errors grow as a random walk does, with the root of the distance
-[octave].  So they do in rehearsals, and an interval of one width would be too wide at the edge and too narrow far from it."""
+"""Distance beyond the largest work up to which errors are constant [octave].  Beyond it they grow with the root of the distance, like a
+random walk, as in the test forecasts.  One constant width would be too wide at the edge and too narrow far from it."""
 
 
 def folds_of(shapes: ShapeErrors, seed: int) -> IntArray:
@@ -73,13 +70,13 @@ def folds_of(shapes: ShapeErrors, seed: int) -> IntArray:
 
 
 def largest_rows(shapes: ShapeErrors, share: float) -> IntArray:
-    """The rows of the largest work, a share of all shapes; none where the shapes do not differ."""
+    """The rows of the largest work, a share of all shapes; empty if all shapes have equal work."""
     bound = np.quantile(shapes.work, 1.0 - share)
     return np.flatnonzero(shapes.work[shapes.index] > bound)
 
 
 def longest_rows(shapes: ShapeErrors) -> IntArray:
-    """The kernels of the longest rows, a share of all shapes; none where a family has no rows or they do not differ."""
+    """The kernels of the longest rows, a share of all shapes; empty if a family has no rows or all have equal length."""
     if shapes.operators[0].family not in ROW_FAMILIES:
         return np.zeros(0, dtype=np.int64)
     length = np.array([operator["dim"] for operator in shapes.operators])
@@ -92,8 +89,8 @@ def interval_quantiles(
     """(near, far, beyond, beyond_octaves) of `estimator.model.residuals.TierErrors`.
 
     left_out (rows,): every row forecast without its fold; largest: for each of EXTRAPOLATED_SHARES the largest rows, and the longest
-    ones, forecast from the rest, empty where there was no such test.  expected: standard deviation of what equations are known to
-    leave over, before any kernel is seen [ln]; it matters where there are few shapes.
+    ones, forecast from the rest, empty without such a test.  expected: prior standard deviation of the residuals of the equations [ln];
+    it matters if there are few shapes.
     """
     error = np.abs(left_out.errors(fading))
     mean = shapes.mean(error)
@@ -106,31 +103,27 @@ def interval_quantiles(
         near = far = half / (SPREAD_OFFSET + float(mean.mean()))
     elif near_rows.sum() >= FEWEST_NEAR:
         near = _quantile(ratio[near_rows])
-        far = _quantile(ratio[~near_rows]) if (~near_rows).sum() >= FEWEST_FAR else FAR_WIDENING * near
+        far = _quantile(ratio[~near_rows]) if (~near_rows).sum() >= FEWEST_FAR else 1.3 * near
     else:
         near = far = _quantile(ratio)
     tested = [rows for rows in largest if len(rows.bare)]
     if not tested:
-        return near, max(far, near), half, UNTESTED_OCTAVES
+        return near, max(far, near), half, 1.0
     walked = [rows.errors(fading) / np.sqrt(np.maximum(rows.excess / FIRST_OCTAVES, 1.0)) for rows in tested]
     beyond = NEXT_GROWTH * max(_quantile(np.abs(error)) for error in walked) + _drift(walked)
     return near, max(far, near), beyond, FIRST_OCTAVES
 
 
 def _drift(errors: Sequence[Array]) -> float:
-    """A mean error that has one sign in all of several rehearsals, shape (·,) each: it goes on growing beyond them [ln]; else 0."""
+    """Mean error if it has one sign in all of several test forecasts, shape (·,) each, since it grows beyond them [ln]; else 0."""
     means = np.array([error.mean() for error in errors])
     return float(np.abs(means).max()) if len(means) > 1 and abs(np.sign(means).sum()) == len(means) else 0.0
 
 
-UNTESTED_OCTAVES: Final = 1.0
-"""Where no forecast was tested the interval holds this far beyond the largest work before it grows [octave]."""
-
-
 def few_errors_half(error: Array, expected: float) -> float:
-    """The half width that holds 90 % of errors to come, of which few were seen [ln].
+    """The half width that holds 90 % of future errors, from few observed errors [ln].
 
-    error: magnitudes of the errors of shapes left out, shape (n,).  expected: their standard deviation before any was seen.
+    error: magnitudes of the errors of left-out shapes, shape (n,).  expected: prior of their standard deviation.
     """
     count = len(error) + EXPECTED_ERRORS
     total = float(error.sum()) + EXPECTED_ERRORS * expected / np.sqrt(2.0)  # of a two-sided exponential: deviation √2 times the mean

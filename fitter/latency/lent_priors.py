@@ -1,9 +1,9 @@
-"""Priors of one GPU's coefficients from the fit of another: its values, moved to this GPU's architecture.
+"""Priors of one GPU's coefficients from the fit of another GPU, adapted to this GPU's architecture.
 
     ln θ ~ N( ln θ_source + ln θ₀(target) − ln θ₀(source) + family's shift,  (narrowing · σ)² )
 
-θ₀ and σ are centre and width of the general priors: σ is how far published fits of GPUs lie apart.  A narrowing of 1 trusts the
-other GPU no more than any; small ones hold its values fast.  `fitter.transfer.prior_bundle` lets the measured kernels choose it.
+θ₀ and σ are centre and width of the general priors; σ is the spread of published fits of GPUs.  A narrowing of 1 gives the other GPU
+no extra trust; a small one keeps its values.  `fitter.transfer.prior_bundle` chooses it from the measured kernels.
 """
 
 from collections.abc import Mapping
@@ -16,24 +16,22 @@ from estimator.vocabulary.quantities import HZ_PER_MHZ
 from fitter.priors import BLOCK_ENDS, LISTED_ALONE, MATRIX, PERSISTENT, PERSISTENT_ARCHITECTURES, around
 
 HOST_NAMES: Final = ("floor_s", "offset_s")
-"""What a measurement of single launches contains of its host."""
+"""Coefficients of the host in measurements of single launches."""
 
 HOST_WIDTH: Final = 0.3
-"""How far the launch costs of two hosts lie apart [ln]: 54 and 65 µs, 31 and 40 µs on two machines of one table."""
+"""Spread of launch costs between hosts [ln]: 54 and 65 µs, 31 and 40 µs on two machines of one table."""
 
 SCHEDULED: Final = ("wave_exponent", "waves", "store")
-"""How blocks follow one another and give up their output: where they persist, one's output leaves while the next tile is multiplied, and
-what is left under these names says nothing about blocks that come and go."""
-
-LEAST_EPSILON: Final = 0.3
-"""A kernel's fixed cost keeps this share where a part of it is told apart by the clock [1]."""
+"""Coefficients of the sequence of blocks and of their output.  A persistent block writes its output while it multiplies the next tile, so
+these values do not apply to blocks that run one tile each."""
 
 Values = Mapping[str, Mapping[str, float]]
 
 
 def moved_values(groups: Values, source: GpuSpec, target: GpuSpec) -> dict[str, dict[str, float]]:
-    """Coefficients by group as the target's architecture has them: persistent blocks differ from others by known factors, and what
-    tells how blocks follow one another is not the same thing on both sides.
+    """Coefficients by group, adapted to the target's architecture.
+
+    Persistent blocks differ from others by known factors; coefficients in SCHEDULED take the target's prior centres.
     """
     if _persistent(source) == _persistent(target):
         return {group: dict(values) for group, values in groups.items()}
@@ -60,14 +58,14 @@ def _persistent(gpu: GpuSpec) -> bool:
 def transferred_priors(values: Mapping[str, float], priors: Mapping[str, Prior], narrowing: float, gpu: GpuSpec) -> dict[str, Prior]:
     """The general priors of a section on this GPU, centred on the values of another GPU's; names without a value keep theirs.
 
-    Launch costs of the host are priors too where the other fit told them: kernels above the floor contain them.
+    Launch costs of the host are priors too if the other fit has them: kernels above the floor contain them.
     """
     start_s = START_CLOCKS / (gpu.sm_clock_max_mhz * HZ_PER_MHZ)
     epsilon = values.get("epsilon_s", 0.0)
     if "start" in values and "start" not in priors:
         epsilon += values["start"] * start_s
     elif "start" in priors and "start" not in values:
-        epsilon = max(epsilon - priors["start"].centre * start_s, LEAST_EPSILON * epsilon)
+        epsilon = max(epsilon - priors["start"].centre * start_s, 0.3 * epsilon)
     known = {**values, "epsilon_s": epsilon}
     moved = around(known, priors, narrowing)
     if values.get("floor_s", 0.0) > 0.0:
@@ -78,9 +76,9 @@ def transferred_priors(values: Mapping[str, float], priors: Mapping[str, Prior],
 
 
 def with_family_shift(values: Values, pooled: Values) -> dict[str, Mapping[str, float]]:
-    """Another GPU's values of the sections of a family, moved as the family as a whole was found to differ on this GPU.
+    """Another GPU's values of the sections of a family, shifted by the difference of the whole family on this GPU.
 
-    pooled: coefficients of whole families fitted on this GPU.  Sections that the other fit does not know stay out.
+    pooled: coefficients of whole families fitted on this GPU.  Sections that are missing in the other fit are left out.
     """
     found: dict[str, Mapping[str, float]] = {}
     for group, own in values.items():

@@ -1,4 +1,4 @@
-"""The objective of every latency fit: relative errors, robust beyond a few percent, pulled to physical priors.
+"""The objective of every latency fit: relative errors, robust beyond a few percent, with physical priors.
 
     Σ w·ρ((ln t̂ − ln t)/scale) + Σ ((ln θ − ln θ₀)/σ)²,   ρ(z) = 4(√(1 + z²/2) − 1)
 
@@ -15,17 +15,12 @@ from scipy.optimize import least_squares
 
 from estimator.vocabulary.quantities import Array
 
-DIFFERENCE_STEP = 1e-4
-"""Step of the numeric derivatives in ln θ; predictions are smooth in it to about 1e-8."""
-
-MOST_EVALUATIONS = 40
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
     """Result of a fit: ln θ − ln θ₀ of shape (p,), and its covariance (p, p).
 
-    log_evidence: logarithm of the probability of the rows under the priors, by Laplace's approximation, but for a constant of the rows.
+    log_evidence: logarithm of the probability of the rows under the priors, by Laplace's approximation, up to a constant of the rows.
     """
 
     log_shift: Array
@@ -45,13 +40,10 @@ def robust_slope(error: Array, scale: Array | float) -> Array:
     z = error / scale
     bend = np.sqrt(1.0 + z * z / 2.0)
     residual = np.abs(robust_residual(error, scale))
-    small = residual < SMALL_RESIDUAL
+    # Below it the loss is quadratic to machine precision.
+    small = residual < 1e-6
     result: Array = np.where(small, 1.0, np.abs(z) / (np.where(small, 1.0, residual) * bend)) / scale
     return result
-
-
-SMALL_RESIDUAL = 1e-6
-"""Below this |residual| the loss is quadratic to machine precision."""
 
 
 def solve(
@@ -62,15 +54,15 @@ def solve(
     scale: Array | float,
     weight: Array | float = 1.0,
     start: Array | None = None,
-    evaluations: int = MOST_EVALUATIONS,
+    evaluations: int = 40,
     limits: tuple[Array, Array] = (np.array(-np.inf), np.array(np.inf)),
 ) -> Solution:
     """Least squares in ln θ.
 
-    model maps ln θ − ln θ₀, shape (p,), to ln t̂, shape (n,), and ∂ ln t̂ / ∂ ln θ, shape (n, p), None where it is not known; log_target
+    model maps ln θ − ln θ₀, shape (p,), to ln t̂, shape (n,), and ∂ ln t̂ / ∂ ln θ, shape (n, p), or None; log_target
     is ln t; prior_width holds the standard deviations of ln θ, shape (p,); scale is the size of an ordinary error; weight multiplies a
     row's squared residual; limits bound ln θ − ln θ₀.
-    The covariance is a sandwich, so that rows that err alike do not count as independent proof beyond what they show.
+    The covariance is a sandwich estimate, so correlated errors do not count as independent information.
     """
     root_weight = np.sqrt(weight)
     at = lru_cache(maxsize=1)(lambda shift: model(np.frombuffer(shift)))
@@ -87,7 +79,8 @@ def solve(
 
     first = np.zeros(len(prior_width)) if start is None else start
     jac = "2-point" if at(first.tobytes())[1] is None else jacobian
-    found = least_squares(residuals, first, bounds=limits, max_nfev=evaluations, diff_step=DIFFERENCE_STEP, jac=jac)
+    # Predictions are smooth in ln θ to about 1e-8.
+    found = least_squares(residuals, first, bounds=limits, max_nfev=evaluations, diff_step=1e-4, jac=jac)
     return Solution(
         log_shift=found.x,
         covariance=_sandwich(found.jac, found.fun, len(log_target)),
@@ -96,12 +89,12 @@ def solve(
 
 
 def _log_evidence(jacobian: Array, residual: Array, prior_width: Array) -> float:
-    """Laplace's approximation: the objective at its minimum, and how much narrower than its priors what is known became."""
+    """Log evidence by Laplace's approximation: the objective at its minimum, and the reduction of width from prior to posterior."""
     return -0.5 * float(residual @ residual + np.linalg.slogdet(jacobian.T @ jacobian)[1]) - float(np.log(prior_width).sum())
 
 
 def _sandwich(jacobian: Array, residual: Array, rows: int) -> Array:
-    """Covariance H⁻¹ J H⁻¹ with H from data and priors and J from the data's own scatter, not below H⁻¹·s²."""
+    """Covariance H⁻¹ J H⁻¹ with H from data and priors and J from the priors and the data's own scatter."""
     hessian = jacobian.T @ jacobian
     inverse = np.linalg.pinv(hessian)
     scores = jacobian[:rows] * residual[:rows, None]

@@ -1,4 +1,4 @@
-"""Residual tiers and intervals of a section: the whole chain, fitted to most rows and tested on the rest."""
+"""Residual tiers and intervals of a section, from the whole chain fitted to most rows and tested on the rest."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -39,12 +39,12 @@ class Refinement:
 
 PREDICTED: Final = False
 NAMED: Final = True
-"""Ways to tell a tile: as a prediction does, or by the kernel's name."""
+"""Sources of a tile: as in a prediction, or from the kernel's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecasts:
-    """Rows forecast by their nearest neighbours and, where a group is small enough, by kriging; elsewhere both are the same."""
+    """Rows forecast by their nearest neighbours and, for small groups, by kriging; for large groups both are the same."""
 
     near: Forecast
     kriged: Forecast
@@ -55,9 +55,9 @@ class Forecasts:
 
 
 def refine_section(section: KernelSection, fit: SectionFit, trusted: IntArray, seed: int, expected: float = EQUATION_ERROR) -> Refinement:
-    """What neighbours add to the equations, and how far the result can be trusted; trusted: rows that count.
+    """Residual tiers and standard deviations of a section; trusted: rows that count.
 
-    expected: standard deviation of what the equations are known to leave over, before any kernel is seen [ln].
+    expected: prior standard deviation of the residuals of the equations [ln].
     """
     rows = section.rows
     shapes = shape_errors([rows.operators[i] for i in trusted])
@@ -93,11 +93,11 @@ def refine_section(section: KernelSection, fit: SectionFit, trusted: IntArray, s
 def _group_errors(
     shapes: ShapeErrors, error: Array, tested: Sequence[Forecasts], longest: Forecasts, features: PhaseFeatures | None, expected: float
 ) -> GroupErrors:
-    """How a group's rows were forecast, with their tiles told in one way.
+    """Forecast errors of a group's rows, with tiles from one source.
 
     tested: all rows, each without its fold, then the largest forecast from the rest.  longest: the longest rows forecast from the rest,
-    which tell how wide intervals are beyond what was measured, not how far neighbours carry.  features: of all rows by the fit, where
-    the group is small enough for kriging, which is used where it forecast better.  expected: as for `refine_section`.
+    which set the width of intervals beyond the measured range, not the reach of neighbours.  features: of all rows by the fit, for groups
+    small enough for kriging, which is used if its forecasts are better.  expected: as for `refine_section`.
     """
     near, by_kriging = [part.near for part in tested], [part.kriged for part in tested]
     fading = used = best_fading(near)
@@ -113,12 +113,12 @@ def _group_errors(
 
 
 def _small(shapes: ShapeErrors, rows: IntArray) -> bool:
-    """Whether a group of these rows is one that kriging is tried on."""
+    """Whether a group of these rows is small enough for kriging."""
     return len(rows) <= MOST_KRIGED and len(shapes.operators) >= FEWEST_POINTS
 
 
 def _loss(sets: Sequence[Forecast], fading: Fading | None) -> float:
-    """Mean absolute error of forecasts, all sets alike."""
+    """Mean absolute error of forecasts, with equal weights for all sets."""
     return float(np.mean([np.abs(rows.errors(fading)).mean() for rows in sets if len(rows.bare)]))
 
 
@@ -135,7 +135,7 @@ def _tested(found: Forecasts, index: IntArray) -> Forecasts:
 def _leave_out(
     section: KernelSection, fit: SectionFit, train: IntArray, test: IntArray, found: Mapping[bool, Forecasts]
 ) -> dict[bool, Forecasts]:
-    """`found` with the rows `test` as forecast by the chain fitted to `train`, for each way to tell a tile."""
+    """Update `found` with forecasts of the rows `test` by the chain fitted to `train`, for each source of tiles."""
     part = section.fit(train, start=fit)
     rows = section.rows
     both = np.concatenate([train, test])

@@ -1,4 +1,4 @@
-"""Building the residual tier of a group: measured shapes, what the equations leave over there, how wrong predictions were."""
+"""The residual tier of a group: measured shapes, residuals of the equations at these shapes, and prediction errors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -26,30 +26,27 @@ from estimator.vocabulary.quantities import Array, BoolArray, IntArray
 from estimator.vocabulary.workload import FAMILY_FIELDS, Operator
 
 MOST_POINTS: Final = 4000
-"""Shapes kept for a group; more would cost a bundle more than they add."""
+"""Most shapes of a group; more would enlarge a bundle without a similar gain."""
 
 FEWEST_POINTS: Final = 12
-"""Fewer shapes say nothing about their neighbourhood."""
+"""Least shapes for a correction by neighbours."""
 
 ERROR_DIGITS: Final = 4
 
 NOWHERE: Final = 1e3
-"""Distance of the nearest shape where there are too few to speak of neighbours [octave]."""
+"""Distance of the nearest shape if there are too few shapes [octave]."""
 
 REACHES: Final = (1.0, 1.5, USUAL_REACH, 3.0, 4.0)
 BEYOND_SHARES: Final = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Fadings that are tried: reaches [octave], and shares beyond the largest work [1]."""
+"""Candidate fadings: reaches [octave], and shares beyond the largest work [1]."""
 
 UNFADED: Final = (1e6,)
-"""Kriging fades by itself; its neighbours' distances say nothing [octave]."""
-
-RELUCTANCE: Final = 0.05
-"""By so much of itself must the error of forecasts fall for each octave of reach, and for giving up all of the share [1]."""
+"""Reach for kriging, which fades by itself with distance [octave]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeErrors:
-    """Errors by shape, columns of shape (n,): rows of equal shape, at several clocks or measured twice, are one.
+    """Errors by shape, columns of shape (n,); rows of equal shape (several clocks, repeated measurements) are merged.
 
     operators; index (rows,) of each row's shape; points (n, f) as in `estimator.model.residuals`; work (n,).
     """
@@ -76,7 +73,7 @@ def shape_errors(operators: Sequence[Operator]) -> ShapeErrors:
 
 
 def neighbours(points: Array, queries: Array, count: int) -> tuple[Array, IntArray]:
-    """As `estimator.model.residuals.nearest`, by a tree: for thousands of queries."""
+    """`estimator.model.residuals.nearest` with a search tree, for thousands of queries."""
     distance, index = cKDTree(points).query(queries, k=list(range(1, min(count, len(points)) + 1)))
     return np.asarray(distance), np.asarray(index, dtype=np.int64)
 
@@ -101,7 +98,7 @@ class Forecast:
         return Forecast(**{name: getattr(self, name)[index] for name in Forecast.__slots__})
 
     def errors(self, fading: Fading | None) -> Array:
-        """ln(measured / prediction), shape (n,): with what neighbours add, or without (None)."""
+        """ln(measured / prediction), shape (n,), with the correction by neighbours, or without (None)."""
         return self.bare if fading is None else self.bare - faded(self.neighbours, self.distance, self.excess, fading)
 
 
@@ -126,7 +123,7 @@ def forecast(shapes: ShapeErrors, ln_error: Array, train: IntArray, test: IntArr
 def kriged_forecast(
     near: Forecast, shapes: ShapeErrors, features: PhaseFeatures, ln_error: Array, train: IntArray, test: IntArray
 ) -> Forecast:
-    """`near`, the forecast of the rows `test`, with what kriging over the rows `train` says in place of neighbours.
+    """The forecast `near` of the rows `test`, with kriging over the rows `train` in place of neighbours.
 
     features: of all rows, by equations fitted to `train`.
     """
@@ -136,11 +133,11 @@ def kriged_forecast(
 
 
 def best_fading(sets: Sequence[Forecast], reaches: Sequence[float] = REACHES) -> Fading | None:
-    """The fading with which rows were forecast best; None where neighbours made the forecasts of the first set worse.
+    """The fading with the best forecasts; None if neighbours make the forecasts of the first set worse.
 
-    sets: rows left out at random first, then the largest forecast from the rest; all sets count alike.  What the largest of one set err
-    in common counts for nothing: it is what equations of smaller kernels lack, and those fitted to all kernels have learnt it.
-    Neighbours that seem to help a forecast so would carry the wrong way from where the equations are right.
+    sets: rows left out at random first, then the largest forecast from the rest; all sets have equal weights.  The common error of the
+    largest rows of a set does not count: it comes from a fit to smaller kernels, and a fit to all kernels removes it.  Otherwise neighbours
+    would be credited with a correction that is wrong where the equations are right.
     """
     filled = [rows for rows in sets if len(rows.bare)]
     best, least = Fading(), np.inf
@@ -149,7 +146,8 @@ def best_fading(sets: Sequence[Forecast], reaches: Sequence[float] = REACHES) ->
         tried = Fading(reach=reach, beyond_share=share)
         found = [rows.errors(tried) for rows in filled]
         loss = float(np.mean([np.abs(found[0]).mean(), *(np.abs(error - np.median(error)).mean() for error in found[1:])]))
-        loss *= 1.0 + RELUCTANCE * (np.log2(reach / usual) ** 2 + (1.0 - share) ** 2)
+        # Relative penalty on the forecast error for an octave from the usual reach, and for giving up the full share.
+        loss *= 1.0 + 0.05 * (np.log2(reach / usual) ** 2 + (1.0 - share) ** 2)
         if loss < least:
             best, least = tried, loss
     useful = np.abs(filled[0].errors(best)).mean() < np.abs(filled[0].bare).mean()
@@ -158,13 +156,13 @@ def best_fading(sets: Sequence[Forecast], reaches: Sequence[float] = REACHES) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupErrors:
-    """Errors of a group's rows, with their tiles told in one way; columns of shape (rows,).
+    """Errors of a group's rows, with tiles from one source; columns of shape (rows,).
 
     ln_error   ln(measured / equations) of the fit
     left_out   |ln(measured / prediction)| when left out of it
-    fading     how far neighbours' errors carry; None: not at all
+    fading     reach of neighbours' errors; None: no correction
     quantiles  near, far, beyond, and the reach of beyond [octave], as in `estimator.model.residuals.TierErrors`
-    kriging    what takes the neighbours' place where phases are known, and its share beyond the largest work; None: nothing does
+    kriging    kriging in place of neighbours where phases are known, and its share beyond the largest work; None: neighbours only
     """
 
     ln_error: Array
@@ -175,7 +173,7 @@ class GroupErrors:
 
 
 def tier_document(shapes: ShapeErrors, predicted: GroupErrors, named: GroupErrors | None, *, seed: int) -> FrozenMapping[Any]:
-    """The tier as a bundle holds it; `named` where kernel names told the tiles."""
+    """The tier in the form that a bundle stores; `named`: errors with tiles from kernel names."""
     keep = np.arange(len(shapes.operators))
     if len(keep) > MOST_POINTS:
         keep = np.sort(np.random.default_rng(seed).choice(keep, MOST_POINTS, replace=False))
@@ -195,7 +193,7 @@ def tier_document(shapes: ShapeErrors, predicted: GroupErrors, named: GroupError
     return FrozenMapping(document)
 
 
-def _error_document(shapes: ShapeErrors, errors: GroupErrors, keep: IntArray) -> dict[str, Any]:
+def _error_document(shapes: ShapeErrors, errors: GroupErrors, keep: IntArray) -> dict[str, object]:
     used = Fading() if errors.fading is None else errors.fading
     ln_error = shapes.mean(errors.ln_error)[keep] * (errors.fading is not None)
     names = ("near", "far", "beyond", "beyond_octaves")
@@ -211,7 +209,7 @@ def _error_document(shapes: ShapeErrors, errors: GroupErrors, keep: IntArray) ->
 
 
 def _compact(sizes: Array) -> tuple[float, ...]:
-    """Whole sizes as integers, which JSON writes shorter, and a size that all share once."""
+    """Sizes in compact form: whole sizes as integers, which JSON writes shorter, and a common size once."""
     if np.ptp(sizes) == 0:
         sizes = sizes[:1]
     if np.all(sizes == np.round(sizes)):
@@ -220,14 +218,11 @@ def _compact(sizes: Array) -> tuple[float, ...]:
 
 
 MOST_KRIGED: Final = 400
-"""Rows of a group up to which kriging is tried; more cost seconds and a large bundle, and have near neighbours anyway."""
-
-SHARE_DIGITS: Final = 4
-WEIGHT_DIGITS: Final = 5
+"""Most rows of a group for kriging; more rows cost seconds and a large bundle, and have near neighbours anyway."""
 
 
 def fit_kriging(points: Array, features: PhaseFeatures, ln_error: Array) -> Kriging:
-    """Kriging over rows with these errors, shape (n,); errors beyond LARGEST_CORRECTION count as that."""
+    """Kriging over rows with these errors, shape (n,), clipped to LARGEST_CORRECTION."""
     matrix = covariance(points, features, points, features)
     matrix[np.diag_indices_from(matrix)] += NOISE**2
     weight = cho_solve(cho_factor(matrix, lower=True), np.clip(ln_error, -LARGEST_CORRECTION, LARGEST_CORRECTION))
@@ -235,7 +230,7 @@ def fit_kriging(points: Array, features: PhaseFeatures, ln_error: Array) -> Krig
 
 
 def kriging_document(known: Kriging, shape: IntArray, beyond_share: float) -> FrozenMapping[Any]:
-    """Kriging as a bundle holds it; shape (n,): the place of each row's shape among the tier's points."""
+    """Kriging in the form that a bundle stores; shape (n,): index of each row's shape among the tier's points."""
     features = known.features
     shares = {name: features.shares[:, i] for i, name in enumerate(SHARES)}
     return FrozenMapping(
@@ -243,10 +238,8 @@ def kriging_document(known: Kriging, shape: IntArray, beyond_share: float) -> Fr
             "shape": tuple(shape.tolist()),
             "sm_clock_mhz": tuple(np.round(np.exp2(features.log_clock) / 1e6, 3).tolist()),
             "tile_area": tuple(features.tile_area.tolist()) if features.tile_area.any() else (0.0,),
-            "shares": FrozenMapping(
-                {name: tuple(np.round(column, SHARE_DIGITS).tolist()) for name, column in shares.items() if column.any()}
-            ),
-            "weight": tuple(np.round(known.weight, WEIGHT_DIGITS).tolist()),
+            "shares": FrozenMapping({name: tuple(np.round(column, 4).tolist()) for name, column in shares.items() if column.any()}),
+            "weight": tuple(np.round(known.weight, 5).tolist()),
             "beyond_share": beyond_share,
         }
     )

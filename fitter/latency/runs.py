@@ -1,8 +1,8 @@
 """Latency coefficients from runs of whole workloads.
 
 A run's time is a sum over its kernels, joined with the host's launch time, so a run is one row of the same problem
-as a kernel measured alone.  Few runs cannot tell many coefficients: those that act alike are tied, and all start
-from priors or, where kernels of this GPU were measured, from what those taught.
+as a kernel measured alone.  Few runs cannot determine many coefficients: similar coefficients are tied, and all start
+from priors or from the fit of measured kernels of this GPU.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,13 +30,10 @@ MATRIX_GROUPS: Final = ("gemm", "gemm.bmm", "conv")
 STREAM_GROUPS: Final = ("conv.depthwise", "softmax", "norm", "reduction", "elementwise", "copy", "copy.transpose", "copy.layout")
 
 RUN_SCALE: Final = 0.06
-"""Ordinary relative error of a run, about the pace that its host had (`slow_probability`); errors well beyond it count linearly."""
+"""Ordinary relative error of a run at the pace of its host (`slow_probability`); errors well beyond it count linearly."""
 
 IDENTIFIED_SHRINKAGE: Final = 0.7
-"""A coefficient is called identified when the data shrink its prior's width to below this share."""
-
-MEASURED_WIDTH: Final = 0.3
-"""Prior widths shrink to this share for groups whose kernels were measured alone."""
+"""A coefficient is identified if the data shrink its prior's width to below this share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,14 +58,14 @@ TIED: Final = (
     TiedParameter(name="epsilon", groups=MATRIX_GROUPS + STREAM_GROUPS, coefficients=("epsilon_s", "start"), width=0.4),
     TiedParameter(name="prologue", groups=MATRIX_GROUPS, coefficients=("prologue",), width=0.4),
 )
-"""What runs of whole workloads can tell apart."""
+"""Parameters that runs of whole workloads can determine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunKernels:
     """The kernels of all runs, one after the other.
 
-    phases (k, ·); group (k,) number of the coefficient group; run (k,), count (k,) launches in an iteration of that
+    phases (k, ·); group (k,) index of the coefficient group; run (k,) index of the run; count (k,) launches in an iteration of that
     run; clock_hz (k,); host_share (r,) framework operators per iteration, weighted by their launch cost.
     """
 
@@ -89,10 +86,10 @@ class Host(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyFit:
-    """Coefficients by group and what is known about them.
+    """Coefficients by group, with their covariance and the pace of each run.
 
     names, log_shift, covariance   fitted parameters: ln of the factor on their start, shape (p,), and its covariance
-    identified                     whether the data, not the prior, decided
+    identified                     whether the data determine it, not the prior
     slow                           probability of each run to have had its host's slow pace, shape (r,)
     """
 
@@ -106,13 +103,13 @@ class LatencyFit:
     slow: Array
 
     def paced_launch_s(self) -> Array:
-        """Launch cost of one framework operator in each run, at the pace that it is thought to have had [s], shape (r,)."""
+        """Launch cost of one framework operator in each run at its expected pace [s], shape (r,)."""
         result: Array = self.host.launch_s * SLOW_PACE**self.slow
         return result
 
 
 def prior_groups(gpu: GpuSpec | None = None) -> dict[str, dict[str, float]]:
-    """Every group's coefficients at the centre of its priors; without a GPU, those of an A10 and its kin."""
+    """Every group's coefficients at the centre of its priors; without a GPU, those of the A10's generation."""
     groups = {group: {name: prior.centre for name, prior in priors.items()} for group, priors in GROUP_PRIORS.items()}
     if gpu is None:
         return groups
@@ -125,9 +122,9 @@ def prior_groups(gpu: GpuSpec | None = None) -> dict[str, dict[str, float]]:
 
 
 def fit_latency(rows: WorkloadRows, gpu: GpuSpec, measured_groups: Mapping[str, Mapping[str, float]] | None = None) -> LatencyFit:
-    """Coefficients from runs of whole workloads on one GPU.
+    """Fit coefficients to runs of whole workloads on one GPU.
 
-    measured_groups: coefficients of groups whose kernels were measured alone; the runs then only adjust them, within
+    measured_groups: coefficients of groups whose kernels were measured alone; the runs adjust them within
     a third of the usual width.  Tiles are chosen with the starting coefficients.
     """
     start = prior_groups(gpu) | {group: dict(values) for group, values in (measured_groups or {}).items()}
@@ -150,9 +147,9 @@ def fit_latency(rows: WorkloadRows, gpu: GpuSpec, measured_groups: Mapping[str, 
 
 
 def _with_widths(parameters: Sequence[TiedParameter], measured: Mapping[str, object]) -> tuple[TiedParameter, ...]:
-    """Parameters with narrower priors where all groups that they act on were measured alone."""
+    """Narrow the priors of parameters whose groups were all measured alone."""
     return tuple(
-        replace(parameter, width=parameter.width * (MEASURED_WIDTH if any(group in measured for group in parameter.groups) else 1.0))
+        replace(parameter, width=parameter.width * (0.3 if any(group in measured for group in parameter.groups) else 1.0))
         for parameter in parameters
     )
 
@@ -202,7 +199,7 @@ def run_seconds(runs: RunKernels, table: Array, host_launch_s: Array | float) ->
 def shifted(
     start: Mapping[str, Mapping[str, float]], parameters: Sequence[TiedParameter], log_shift: Array
 ) -> tuple[dict[str, dict[str, float]], Host]:
-    """Groups and host with every parameter moved by its factor."""
+    """Groups and host with every parameter multiplied by its factor."""
     groups = {group: dict(values) for group, values in start.items()}
     for parameter, shift in zip(parameters, log_shift, strict=True):
         factor = float(np.exp(shift))
@@ -214,7 +211,7 @@ def shifted(
 
 
 def host_of(parameters: Sequence[TiedParameter], log_shift: Array) -> Host:
-    """The host with its parameters moved by their factors."""
+    """The host with its parameters multiplied by their factors."""
     factors = {parameter.name: float(np.exp(shift)) for parameter, shift in zip(parameters, log_shift, strict=True)}
     low, high = OVERLAP_EXPONENT.low, OVERLAP_EXPONENT.high
     return Host(
@@ -224,7 +221,7 @@ def host_of(parameters: Sequence[TiedParameter], log_shift: Array) -> Host:
 
 
 def affected_groups(parameter: TiedParameter, groups: Mapping[str, object]) -> list[str]:
-    """Groups that a parameter moves: those it names and, below them, those that no other named group serves."""
+    """Groups that a parameter multiplies: the named ones, and their subgroups without a nearer named group."""
     named = set(GROUP_PRIORS)
     affected = []
     for group in groups:
@@ -243,9 +240,9 @@ def group_table(groups: Mapping[str, Mapping[str, float]]) -> Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Problem:
-    """Runs, and how fitted parameters move the coefficients that they start from.
+    """Runs, and the map from fitted parameters to coefficients.
 
-    base (g, c): coefficients of all groups; moves (p, g, c): 1 where a parameter moves a coefficient.
+    base (g, c): starting coefficients of all groups; moves (p, g, c): 1 where a parameter multiplies a coefficient.
     """
 
     runs: RunKernels
@@ -254,7 +251,7 @@ class _Problem:
     parameters: Sequence[TiedParameter]
 
     def seconds(self, shift: Array) -> tuple[Array, Array, float]:
-        """GPU time and host launch time, at the usual pace, of each run [s], shapes (r,), and the sharpness of their maximum.
+        """GPU time and host launch time of each run at the usual pace [s], shapes (r,), and the sharpness of their maximum.
 
         shift (p,): ln of the factors.
         """
@@ -263,13 +260,13 @@ class _Problem:
         return *run_seconds(self.runs, table, host.launch_s), host.overlap_exponent
 
     def log_paces(self, shift: Array) -> Array:
-        """ln of the time of each run at its host's usual pace, and of each at the slow one, shape (2 r,)."""
+        """ln of the time of each run at its host's usual pace, then at the slow pace, shape (2 r,)."""
         gpu_s, host_s, p = self.seconds(shift)
         result: Array = np.log(np.concatenate([workload_seconds(gpu_s, pace * host_s, p) for pace in (1.0, SLOW_PACE)]))
         return result
 
     def launch_bound(self, shift: Array) -> Array:
-        """Share of host launches in the latency of each run, at the usual pace, shape (r,)."""
+        """Share of host launches in the latency of each run at the usual pace, shape (r,)."""
         return launch_bound_share(*self.seconds(shift))
 
 
@@ -284,14 +281,14 @@ def _problem(runs: RunKernels, start: Mapping[str, Mapping[str, float]], paramet
 
 
 def _solve(rows: WorkloadRows, problem: _Problem, widths: Array) -> tuple[Solution, Array]:
-    """Parameters with prior widths (p,), and the probability of each run to have had its host's slow pace, shape (r,).
+    """Parameters for prior widths (p,), and the probability of each run to have its host's slow pace, shape (r,).
 
-    All runs are first taken for the usual pace.
+    All runs start at the usual pace.
     """
     target, count = np.log(rows.latency_s), len(rows)
     solution = solve(lambda x: (problem.log_paces(x)[:count], None), target, widths, scale=RUN_SCALE, weight=rows.weight)
     shift, twice, share = solution.log_shift, np.tile(target, 2), SLOW_SHARE
-    for _ in range(PACE_ROUNDS):
+    for _ in range(8):
         cost = robust_residual(problem.log_paces(shift) - twice, RUN_SCALE) ** 2
         slow = slow_probability(cost.reshape(2, count), share)
         share = slow_share(slow, problem.launch_bound(shift))
@@ -303,29 +300,28 @@ def _solve(rows: WorkloadRows, problem: _Problem, widths: Array) -> tuple[Soluti
     return solution, slow
 
 
-PACE_ROUNDS: Final = 8
 SETTLED: Final = 1e-3
-"""Rounds of telling the paces apart and fitting; the last one moves no parameter by more than this [ln]."""
+"""Largest change of a parameter in the last round of classifying paces and fitting [ln]."""
 
 
 SLOW_PACE: Final = 1.25
-"""Launch cost at the slow pace over the usual one: runs that changed from one to the other show 1.22 to 1.30 by their two readings (three
-published sets, two boards); Qwen2 1 × 128, in no fit, took 26.4 to 27.0 or 33.9 to 34.7 ms [1]."""
+"""Ratio of the slow pace's launch cost to the usual one [1]: runs that changed pace show 1.22 to 1.30 between two readings (three
+published sets, two boards); Qwen2 1 × 128, which is in no fit, took 26.4 to 27.0 or 33.9 to 34.7 ms."""
 
 SLOW_SHARE: Final = 0.25
-"""Share of runs at the slow pace that is expected before any is seen [1]."""
+"""Prior share of runs at the slow pace [1]."""
 
 SHARE_RUNS: Final = 4.0
-"""Runs paced by the host that this expectation counts for."""
+"""Weight of this prior, as a number of launch-bound runs."""
 
 MOST_SLOW: Final = 0.5
-"""The usual pace is that of at least half of the runs; otherwise one pace could be taken for the other [1]."""
+"""Largest share of slow runs [1]: the usual pace is that of at least half of the runs, so the two paces cannot be exchanged."""
 
 
 def slow_probability(cost: Array, share: float) -> Array:
-    """Probability of each run to have had the slow pace, shape (n,).
+    """Probability of each run to have the slow pace, shape (n,).
 
-    A host launches operators at its usual pace or, for seconds or minutes, at a slower one, and a run's time does not say at which.
+    A host launches operators at its usual pace or, for seconds or minutes, at a slower one; a run's time does not show which one.
     Each run is a mixture of both (expectation and maximisation: Dempster, Laird, Rubin, J. R. Stat. Soc. B 39 (1977) 1).
 
     cost (2, n): −2·ln(likelihood) of each run at the usual and at the slow pace; share of slow runs among all.
@@ -336,6 +332,6 @@ def slow_probability(cost: Array, share: float) -> Array:
 
 
 def slow_share(slow: Array, launch_bound: Array) -> float:
-    """Share of slow runs; each counts as far as its host paces it.  slow, launch_bound (n,): probability to be slow, share of launches."""
+    """Share of slow runs, weighted by the launch-bound share.  slow, launch_bound (n,): probability to be slow, share of launches."""
     seen, slow_seen = float(launch_bound.sum()), float(slow @ launch_bound)
     return min((slow_seen + SLOW_SHARE * SHARE_RUNS) / (seen + SHARE_RUNS), MOST_SLOW)

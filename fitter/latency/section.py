@@ -1,4 +1,4 @@
-"""One section of kernels – an operator in one precision – as a chain that can be fitted to some rows and asked for others.
+"""One section of kernels – an operator in one precision – as a chain that is fitted to some rows and predicts others.
 
 Library kernels of a section come in classes (attention by head size, mask and length; normalisations by row length).
 The section is fitted as a whole first, then each class with priors around the whole.
@@ -6,7 +6,7 @@ The section is fitted as a whole first, then each class with priors around the w
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 
@@ -32,11 +32,8 @@ from fitter.priors import FLOOR_WIDTH, around
 from fitter.rows.screening import taken
 
 Tiles = Literal["none", "free", "chosen"]
-"""Where the tile of a kernel comes from: it has none, it is the fastest candidate, or how the library weighs time and its likings was
-learnt from kernel names (`estimator.model.tile_choice`)."""
-
-CLASS_NARROWING: Final = 0.5
-"""Widths of a class's priors around the section's coefficients, in widths of the section's own priors."""
+"""Source of a kernel's tile: no tile, the fastest candidate, or a model of the library's choice fitted to kernel names
+(`estimator.model.tile_choice`)."""
 
 FEWEST_CLASS_ROWS: Final = 12
 FEWEST_CLASS_SHAPES: Final = 8
@@ -44,9 +41,6 @@ FEWEST_CLASS_SHAPES: Final = 8
 
 MOST_FREE_ROWS: Final = 4000
 """With free tiles a random choice of this many rows sets the coefficients."""
-
-REFIT_ROUNDS: Final = 2
-"""Rounds of a fit that starts from a similar one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +65,10 @@ class SectionRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SectionFit:
-    """What a section's rows taught: coefficients of the section and of its classes, and how the library chooses its tiles, if known."""
+    """Fit of a section: coefficients of the section and of its classes, and the library's tile choice, if known."""
 
     groups: Mapping[str, GroupFit]
-    choice: Mapping[str, Any] | None
+    choice: Mapping[str, object] | None
 
     def coefficients(self) -> dict[str, Mapping[str, float]]:
         """Coefficients by group."""
@@ -104,19 +98,19 @@ class KernelSection:
         return SectionFit(groups=groups, choice=fit_choice(rows.operators, self.gpu, rows.known, groups[self.key].coefficients))
 
     def knows_names(self) -> bool:
-        """Whether coefficients come from tiles that kernel names tell."""
+        """Whether the fit uses tiles from kernel names."""
         return self.tiles == "chosen"
 
     def predict(self, fit: SectionFit, index: IntArray, *, named: bool = False) -> Array:
-        """Times of the rows `index` [s], with tiles as a prediction without kernel names has them, or by these names."""
+        """Times of the rows `index` [s], with tiles as in a prediction without kernel names, or from these names."""
         return class_seconds(self._asked(fit, index, named), [self.rows.leaves[i] for i in index], self.key, fit)
 
     def features(self, fit: SectionFit, index: IntArray, *, named: bool = False) -> PhaseFeatures:
-        """How the rows `index` spend their time, with the same tiles."""
+        """Phase features of the rows `index`, with the same tiles."""
         return class_features(self._asked(fit, index, named), [self.rows.leaves[i] for i in index], self.key, fit)
 
     def _asked(self, fit: SectionFit, index: IntArray, named: bool) -> KernelProblem:
-        """The rows `index` with the tiles that they are predicted with."""
+        """The rows `index` with the tiles of their prediction."""
         if named or self.tiles != "chosen":
             return self.problem.select(index)
         rows, known = self.rows.select(index), None
@@ -148,14 +142,14 @@ def fit_classes(
     problem: KernelProblem, leaves: Sequence[str], key: str, priors: Mapping[str, Prior], start: SectionFit | None
 ) -> dict[str, GroupFit]:
     """The section's coefficients under `key`, and those of each class with enough rows under its own key."""
-    rounds = TILE_ROUNDS if start is None else REFIT_ROUNDS
+    rounds = TILE_ROUNDS if start is None else 2
     known = {} if start is None else start.coefficients()
     whole = fit_group(problem, priors, start=known.get(key), rounds=rounds)
     groups = {key: whole}
     classes = _members(leaves)
     if list(classes) == [key]:
         return groups
-    narrowed = class_priors(whole.coefficients, priors, CLASS_NARROWING)
+    narrowed = class_priors(whole.coefficients, priors, 0.5)
     for leaf, index in classes.items():
         if leaf != key and len(index) >= FEWEST_CLASS_ROWS:
             groups[leaf] = fit_group(problem.select(index), narrowed, start=known.get(leaf), rounds=rounds)
@@ -163,7 +157,7 @@ def fit_classes(
 
 
 def class_priors(whole: Mapping[str, float], priors: Mapping[str, Prior], narrowing: float) -> dict[str, Prior]:
-    """Priors of a class around its section; what belongs to the host is the same for all classes."""
+    """Priors of a class around its section; coefficients of the host are the same for all classes."""
     narrowed = around(whole, priors, narrowing)
     offset, floor = whole.get("offset_s", 0.0), whole.get("floor_s", 0.0)
     narrowed["epsilon_s"] = Prior(centre=whole["epsilon_s"], width=0.0 if offset else narrowing * EPSILON_WIDTH)
@@ -182,7 +176,7 @@ def class_seconds(problem: KernelProblem, leaves: Sequence[str], key: str, fit: 
 
 
 def class_features(problem: KernelProblem, leaves: Sequence[str], key: str, fit: SectionFit) -> PhaseFeatures:
-    """How kernels spend their time, each with the coefficients of its class, else of the section."""
+    """Phase features of kernels, each with the coefficients of its class, else of the section."""
     count = len(problem)
     columns = {"log_clock": np.zeros(count), "tile_area": np.zeros(count), "shares": np.zeros((count, len(SHARES)))}
     for group, index in _members([leaf if leaf in fit.groups else key for leaf in leaves]).items():

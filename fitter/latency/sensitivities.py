@@ -1,7 +1,7 @@
-"""How much each coefficient moves a kernel's predicted time: ∂ ln t / ∂ ln θ of the equations of `estimator.model.timeline`.
+"""Sensitivities of a kernel's predicted time to each coefficient: ∂ ln t / ∂ ln θ of the equations of `estimator.model.timeline`.
 
-Written out term by term, as a fit of thousands of rows evaluates it tens of times; a test holds it against
-differences of `kernel_seconds`.
+They are analytic, because a fit of thousands of rows evaluates them tens of times; a test compares them with differences of
+`kernel_seconds`.
 """
 
 from typing import Final
@@ -28,7 +28,7 @@ _TINY: Final = 1e-300
 
 
 def log_measured(phases: Phases, coefficients: Array, sm_clock_hz: Array, ratio: Array) -> tuple[Array, Array]:
-    """ln of what a host reads for kernels measured alone, shape (n,), and its derivatives by ln θ, shape (n, len(COEFFICIENTS)).
+    """ln of the time that a host reads for kernels measured alone, shape (n,), and its derivatives by ln θ, shape (n, len(COEFFICIENTS)).
 
     phases (n, ·); coefficients (len(COEFFICIENTS),) of the one group of all rows; sm_clock_hz, ratio (n,), as in
     `kernel_seconds`.  A coefficient of 0 has no logarithm; its column is 0.
@@ -76,7 +76,7 @@ def log_measured(phases: Phases, coefficients: Array, sm_clock_hz: Array, ratio:
 
 
 def _add_math_slopes(slope: Array, math_slope: Array, prologue: Array, phases: Phases, c: Array, math_clocks: Array) -> None:
-    """Coefficients that bend the math clocks: waves, which the prologue follows, small tiles, clock state."""
+    """Add slopes of coefficients that change the math clocks: waves (with the prologue), small tiles, clock state."""
     loss, feedback, settling = _clock_state(phases, c, math_clocks)
     direct = math_slope * feedback
     slope[:, COLUMN["math"]] = direct
@@ -92,7 +92,7 @@ def _add_math_slopes(slope: Array, math_slope: Array, prologue: Array, phases: P
 
 
 def _clock_state(phases: Phases, c: Array, math_clocks: Array) -> tuple[Array, Array, Array]:
-    """Of the clock lost under load: its share of ln(math) by ln(drop), the damping of changes of math, ∂ ln(settled) / ∂ ln(time)."""
+    """Derivatives of the clock loss under load: ∂ ln(math) / ∂ ln(drop), damping of changes of math, ∂ ln(settled) / ∂ ln(time)."""
     drop = c[COLUMN["boost_drop"]]
     none = np.zeros_like(math_clocks)
     if not drop:
@@ -119,7 +119,7 @@ def _undropped(phases: Phases, c: Array) -> Array:
 
 
 def _add_knee_slopes(slope: Array, dram_slope: Array, c: Array, ratio: Array, share: Array) -> None:
-    """The knee of warm launches: share = 1 / (1 + (knee / ratio)^q)."""
+    """Add slopes of the knee of warm launches: share = 1 / (1 + (knee / ratio)^q)."""
     knee, sharpness = c[COLUMN["l2_knee"]], c[COLUMN["l2_knee_exponent"]]
     warm = np.isfinite(ratio) & (ratio > 0)
     if not knee or not warm.any():

@@ -1,4 +1,4 @@
-"""Learning how a library chooses among its tiles, from products whose kernel names are known."""
+"""Fit of a library's tile choice to products with known kernel names."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -16,18 +16,14 @@ from estimator.vocabulary.quantities import Array, BoolArray, IntArray
 from estimator.vocabulary.workload import Operator
 
 FEWEST_SHAPES: Final = 12
-"""Fewer products with names do not show all tiles that a library takes: the usual ones of the architecture stay possible beside those
-seen, and likings, which start even, tell how far a few names speak against them."""
+"""Fewer products with names do not show all tiles of a library.  The usual tiles of the architecture then stay possible, with equal prior
+preferences that the few names change."""
 
 SPLITS: Final = np.array([1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64])
-"""Split-K factors that are told apart; others count as the nearest."""
-
-LIKING_WIDTH: Final = 3.0
-"""Standard deviation of likings before any is seen [ln of odds]."""
+"""Split-K factors of the model; others count as the nearest one."""
 
 FIRST_SHARPNESS: Final = 15.0
-SHARPNESS_WIDTH: Final = 1.0
-"""How sharply libraries compare times before any is seen: odds fall e-fold for 1/15 more time; deviation of its logarithm."""
+"""Prior of the sharpness of the comparison of times: odds fall e-fold for 1/15 more time."""
 
 DIGITS: Final = 4
 
@@ -35,9 +31,9 @@ DIGITS: Final = 4
 def fit_choice(
     operators: Sequence[Operator], gpu: GpuSpec, known: KnownTiles, coefficients: Mapping[str, float]
 ) -> FrozenMapping[Any] | None:
-    """The choice as a bundle holds it, from products with known tiles; None where no tile is known.
+    """The choice in the form that a bundle stores, from products with known tiles; None if no tile is known.
 
-    coefficients: of the group, from which the times of all candidates follow.  Each shape counts once.
+    coefficients: of the group, which give the times of all candidates.  Each shape counts once.
     """
     first = {operator: i for i, operator in reversed(list(enumerate(operators)))}
     rows = np.array([i for i in sorted(first.values()) if np.isfinite(known.tile_m[i]) and np.isfinite(known.tile_n[i])], dtype=np.int64)
@@ -74,7 +70,7 @@ def fit_choice(
 def _usual_tiles(gpu: GpuSpec, *, cuda_cores: bool) -> Array:
     """Tiles and splits that libraries offer on this architecture, rows of (tile_m, tile_n, split), shape (c, 3).
 
-    Without splits where libraries limit them by the SMs that they fill, which a choice cannot say.
+    Splits are left out if libraries limit them by the number of SMs in use, which a choice cannot express.
     """
     offered = tile_candidates(gpu, cuda_cores)
     kept = (offered.split == 1.0) | np.isinf(offered.split_waves)
@@ -83,7 +79,7 @@ def _usual_tiles(gpu: GpuSpec, *, cuda_cores: bool) -> Array:
 
 
 def _likelihood_fit(log_seconds: Array, possible: BoolArray, label: IntArray, tiles: int, splits: int) -> tuple[Array, float]:
-    """Likings of the candidates, a tile's and a split's added, shape (tiles · splits,), and the sharpness: penalised maximum likelihood."""
+    """Preferences of the candidates (tile plus split), shape (tiles · splits,), and the sharpness, by penalised maximum likelihood."""
     rows = np.arange(len(label))
     relative = log_seconds - log_seconds.min(axis=1, keepdims=True)
     of_tile = np.repeat(np.eye(tiles), splits, axis=0)
@@ -100,7 +96,8 @@ def _likelihood_fit(log_seconds: Array, possible: BoolArray, label: IntArray, ti
         value = float((top[:, 0] + np.log(total[:, 0]) - score[rows, label]).sum())
         error[rows, label] -= 1.0
         slope = np.concatenate([[-(error * sharpness * relative).sum()], error.sum(axis=0) @ design])
-        width = np.concatenate([[SHARPNESS_WIDTH], np.full(len(values) - 1, LIKING_WIDTH)])
+        # Standard deviations before any is seen: of the sharpness [ln], and of likings [ln of odds].
+        width = np.concatenate([[1.0], np.full(len(values) - 1, 3.0)])
         return value + 0.5 * float(((values / width) ** 2).sum()), slope + values / width**2
 
     found = minimize(loss, np.zeros(1 + tiles + splits), jac=True, method="L-BFGS-B")

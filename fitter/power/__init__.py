@@ -1,1 +1,1 @@
-"""Power: energy per event, static terms and voltage, and how well they are known."""
+"""Power: energy per event, static terms and voltage, with their uncertainty."""

@@ -2,8 +2,8 @@
 
 P − P_idle(f) is linear in the coefficients once time is known, and a run's energy is a sum over its kernels, so both
 kinds of row enter one non-negative least squares with relative errors, pulled to physical priors.  Columns are
-scaled before solving: events in 10¹²/s with picojoules.  What the problem is not linear in – the exponent of the voltage,
-and the edge beyond which operands leave L2 – is chosen among candidates.
+scaled before solving: events in 10¹²/s with picojoules.  The two nonlinear parameters – the exponent of the voltage,
+and the edge beyond which operands leave L2 – are chosen among candidates.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,38 +31,27 @@ from fitter.power.uncertainty import block_covariance, count_covariance, kind_co
 from fitter.power.voltage import SWITCHING_EXPONENT, infer_voltage
 
 IDENTIFIED_SHRINKAGE: Final = 0.7
-"""A coefficient is identified when the data shrink its prior's width to below this share."""
+"""A coefficient is identified if the data shrink its prior's width to below this share."""
 
 EXPONENTS: Final = (2.0, 2.25, 2.5, 2.75, 3.0, 3.25, 3.5)
-"""Candidates for the effective voltage exponent: 2 is switching alone."""
-
-EXPONENT_STEP: Final = 0.25
-EXPONENT_SHARE: Final = 0.5
-"""Distance of two candidates, and the standard deviation of the chosen one about the truth in these steps."""
+"""Candidates for the effective voltage exponent; 2 is pure switching."""
 
 DEFAULT_EXPONENT: Final = 3.0
-"""Effective exponent where one clock, or a flat voltage, cannot tell."""
-
-SHAPE_ROWS: Final = 30.0
-"""Rows from which on the data gain on the priors of exponent and edge."""
+"""Default effective exponent, used with one clock or a flat voltage."""
 
 KNEES: Final = (0.5, 0.6, 0.65, 0.7, 0.75, 0.8, 0.9, 1.0, 1.2)
-SHARPNESSES: Final = (3.0, 4.0, 5.0, 6.0)
 """Candidates for the edge beyond which warm operands leave L2."""
-
-KNEE_LN_WIDTH: Final = 0.25
-SHARPNESS_LN_WIDTH: Final = 0.35
-"""Prior widths of their logarithms."""
 
 KNEE_SPAN: Final = (0.3, 2.0)
 KNEE_ROWS: Final = 30
-"""Working sets near the edge [L2 size], and how many rows must lie there to tell it."""
+"""Working sets near the edge [L2 size], and the number of rows needed there to determine it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeakageFit:
-    """Leakage for each kelvin above the board at rest and its standard deviation [W/K], and how warm boards are at work:
-    operating_c + operating_k_per_w · power [°C], [K/W].
+    """Leakage per kelvin above the board at rest, its standard deviation [W/K], and the temperature under load.
+
+    The temperature is operating_c + operating_k_per_w · power [°C], [K/W].
     """
 
     w_per_k: float
@@ -73,18 +62,17 @@ class LeakageFit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerFit:
-    """Coefficients in pJ per event and W, in the order of TERMS, their covariance, and how they were found.
+    """Coefficients in pJ per event and W, in the order of TERMS, their covariance, and details of the fit.
 
-    relative_residuals: (P̂ − P) / P of each row.  exponent_fitted: whether the rows decided the voltage exponent.
-    leakage: None where temperatures, at work or at rest, are unknown.
-    voltage_std_v: standard deviations of the tables' voltages where these were inferred from the rows [V].
+    relative_residuals: (P̂ − P) / P of each row.  exponent_fitted: whether the rows determine the voltage exponent.
+    leakage: None if temperatures, under load or at rest, are unknown.
+    voltage_std_v: standard deviations of the tables' voltages if these were inferred from the rows [V].
     """
 
     values: Array
     covariance: Array
     identified: Mapping[str, bool]
     voltage_exponent: float
-    exponent_fitted: bool
     reference_clock_mhz: float
     tables: BoardTables
     relative_residuals: Array
@@ -98,8 +86,8 @@ class PowerFit:
 def fit_power(rows: PowerRows, tables: BoardTables, reference_clock_mhz: float, priors: PowerPriors = PRIOR) -> PowerFit:
     """Non-negative relative least squares with priors.
 
-    Where the voltage is unknown it is inferred, if the rows show it.  Where it is known, its effective exponent is
-    chosen, if clocks with different voltages were measured.
+    An unknown voltage is inferred if the rows show it.  For a known voltage the effective exponent is chosen if clocks with different
+    voltages were measured.
     """
     line = operating_line(rows) if tables.idle_temperature_c is not None else None
     warmer_k = np.zeros(len(rows.power_w))
@@ -127,7 +115,6 @@ def fit_power(rows: PowerRows, tables: BoardTables, reference_clock_mhz: float, 
         covariance=covariance[:count, :count],
         identified={term: bool(s < IDENTIFIED_SHRINKAGE * w) for term, s, w in zip(TERMS, spread, widths, strict=False)},
         voltage_exponent=shape.exponent,
-        exponent_fitted=tellable,
         reference_clock_mhz=reference_clock_mhz,
         tables=board,
         relative_residuals=(problem.point.idle_w + design @ found.values - rows.power_w) / rows.power_w,
@@ -139,15 +126,11 @@ def fit_power(rows: PowerRows, tables: BoardTables, reference_clock_mhz: float, 
     )
 
 
-TELLING_TEMPERATURE_ROWS: Final = 30
-TELLING_TEMPERATURE_RANGE_K: Final = 5.0
-"""Rows with a temperature, and their range, from which on they tell leakage apart."""
-
-
 def operating_line(rows: PowerRows) -> tuple[float, float] | None:
-    """Temperature of the measured board as a line in its power [°C], [K/W]; None where rows do not tell it."""
+    """Temperature of the measured board as a line in its power [°C], [K/W]; None if rows do not determine it."""
     known = np.isfinite(rows.temperature_c)
-    if known.sum() < TELLING_TEMPERATURE_ROWS or np.ptp(rows.temperature_c[known]) < TELLING_TEMPERATURE_RANGE_K:
+    # So many rows with a temperature, over such a range [K], tell leakage apart.
+    if known.sum() < 30 or np.ptp(rows.temperature_c[known]) < 5.0:
         return None
     slope, base = np.polyfit(rows.power_w[known], rows.temperature_c[known], 1)
     return (float(base), float(slope)) if slope > 0.0 else (float(rows.temperature_c[known].mean()), 0.0)
@@ -175,14 +158,14 @@ class _Problem:
 
 
 def _chosen_shape(problem: _Problem, exponents: Sequence[float]) -> PowerShape:
-    """The candidates of least cost: the exponent, then the edge of L2 if rows lie near it, then the exponent again."""
+    """The shape of least cost: searches the exponent, then the edge of L2 if rows lie near it, then the exponent again."""
     shape = PowerShape(exponent=exponents[-1], warm_knee=WARM_KNEE, warm_sharpness=WARM_SHARPNESS)
     by_exponent = [replace(shape, exponent=exponent) for exponent in exponents]
     shape = _cheapest(problem, by_exponent)
     near = (problem.rows.warm_ratio > KNEE_SPAN[0]) & (problem.rows.warm_ratio < KNEE_SPAN[1])
     if near.sum() < KNEE_ROWS:
         return shape
-    shape = _cheapest(problem, [replace(shape, warm_knee=knee, warm_sharpness=edge) for knee in KNEES for edge in SHARPNESSES])
+    shape = _cheapest(problem, [replace(shape, warm_knee=knee, warm_sharpness=edge) for knee in KNEES for edge in (3.0, 4.0, 5.0, 6.0)])
     return _cheapest(problem, [replace(shape, exponent=exponent) for exponent in exponents])
 
 
@@ -190,15 +173,16 @@ def _cheapest(problem: _Problem, shapes: Sequence[PowerShape]) -> PowerShape:
     if len(shapes) == 1:
         return shapes[0]
     count = len(problem.rows.power_w)
-    costs = [problem.solve(shape).cost + _shape_cost(shape) * PRIOR_WEIGHT**2 * min(1.0, SHAPE_ROWS / count) for shape in shapes]
+    # The data gain on the priors of exponent and edge from 30 rows on.
+    costs = [problem.solve(shape).cost + _shape_cost(shape) * PRIOR_WEIGHT**2 * min(1.0, 30.0 / count) for shape in shapes]
     return shapes[int(np.argmin(costs))]
 
 
 def _shape_cost(shape: PowerShape) -> float:
     """Squared distance of a shape from its prior, in widths."""
     exponent = (shape.exponent - DEFAULT_EXPONENT) / VOLTAGE_EXPONENT_STD
-    knee = np.log(shape.warm_knee / WARM_KNEE) / KNEE_LN_WIDTH
-    sharpness = np.log(shape.warm_sharpness / WARM_SHARPNESS) / SHARPNESS_LN_WIDTH
+    knee = np.log(shape.warm_knee / WARM_KNEE) / 0.25
+    sharpness = np.log(shape.warm_sharpness / WARM_SHARPNESS) / 0.35
     return float(exponent**2 + knee**2 + sharpness**2)
 
 
@@ -212,6 +196,7 @@ def _covariance(problem: _Problem, shape: PowerShape, design: Array, found: Powe
         larger = np.sqrt(np.maximum(np.diag(by_kind) / np.diag(covariance), 1.0))
         covariance = covariance * np.outer(larger, larger)
     if tellable:
-        moved = problem.solve(replace(shape, exponent=shape.exponent + EXPONENT_STEP)).values - found.values
-        covariance = covariance + np.outer(moved, moved) * EXPONENT_SHARE**2
+        moved = problem.solve(replace(shape, exponent=shape.exponent + 0.25)).values - found.values
+        # Two candidates lie 0.25 apart, and the chosen one's standard deviation about the truth is half of that.
+        covariance = covariance + np.outer(moved, moved) * 0.5**2
     return covariance + count_covariance(found.values)

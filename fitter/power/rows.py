@@ -1,7 +1,6 @@
 """Rows of the power fit: event rates of kernels measured alone, and of runs of whole workloads."""
 
 from collections.abc import Mapping
-from typing import Final
 
 import numpy as np
 
@@ -16,15 +15,9 @@ from fitter.latency.runs import LatencyFit, group_table, run_kernels, run_second
 from fitter.power.solver import PowerRows
 from fitter.rows.columns import KernelRows, WorkloadRows
 
-HOST_BOUND_FLOORS: Final = 1.3
-"""Kernels faster than this many times the host's launch floor may have waited for their launch [1]."""
-
-HOST_BOUND_WEIGHT: Final = 0.01
-"""Weight of such a kernel's power in the fit [1]."""
-
 
 def workload_power_rows(rows: WorkloadRows, gpu: GpuSpec, latency: LatencyFit) -> PowerRows:
-    """Runs with an energy, at the latency that the fit of these rows predicts, at the pace that each run's host had."""
+    """Runs with an energy, at the latency predicted by the fit of these rows for the pace of each run's host."""
     measured = np.isfinite(rows.energy_j)
     keep, host_launch_s = rows.select(measured), latency.paced_launch_s()[measured]
     runs = run_kernels(keep.workloads, keep.workload_index, keep.clock_mhz(gpu) * HZ_PER_MHZ, gpu, latency.groups)
@@ -46,9 +39,9 @@ def workload_power_rows(rows: WorkloadRows, gpu: GpuSpec, latency: LatencyFit) -
 
 
 def kernel_power_rows(rows: KernelRows, gpu: GpuSpec, groups: Mapping[str, Mapping[str, float]]) -> PowerRows:
-    """Kernels with a trusted power below the limit, at their measured latency, one kernel's rows beside each other.
+    """Kernels with a trusted power below the limit, at their measured latency; rows of one kernel are adjacent.
 
-    Kernels that wait for the host's launches count little: how long they ran is not known.
+    Kernels that wait for the host's launches have a small weight, because their run time is unknown.
     """
     usable = np.flatnonzero(np.isfinite(rows.power_w) & ~rows.at_limit)
     keep = rows.select(usable[np.argsort(rows.operator_index[usable], kind="stable")])
@@ -64,7 +57,8 @@ def kernel_power_rows(rows: KernelRows, gpu: GpuSpec, groups: Mapping[str, Mappi
         warm_ratio=load.warm_ratio,
         busy=load.busy,
         temperature_c=keep.temperature_c,
-        weight=np.where(keep.latency_s < HOST_BOUND_FLOORS * coefficients[:, COLUMN["floor_s"]], HOST_BOUND_WEIGHT, 1.0) * keep.weight,
+        # Kernels faster than 1.3 times the host's launch floor may have waited for their launch: their power counts for little.
+        weight=np.where(keep.latency_s < 1.3 * coefficients[:, COLUMN["floor_s"]], 0.01, 1.0) * keep.weight,
         relative_std=np.where(np.isfinite(keep.power_std_w), keep.power_std_w / keep.power_w, 0.0),
         kind=np.array([f"{o.family}.{o.operator}{'.cuda' if o.cuda_cores else ''}" for o in operators]),
     )

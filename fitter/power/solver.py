@@ -40,15 +40,12 @@ DRAM's is tight: one clock cannot tell its memory part from its core part.  docs
 PowerPriors = Mapping[str, tuple[float, float]]
 
 LEAKAGE_PRIOR: Final = (0.15, 1.0)
-"""The same of leakage [W/K]: a sixth of the power at rest, which grows by a factor e in some 60 K (assumed)."""
+"""Centre and relative width of leakage [W/K]: a sixth of the power at rest, which grows by a factor e in some 60 K (assumed)."""
 
 PRIOR_WEIGHT: Final = 0.02
-"""Relative error of one row against which the priors of a fit of `PRIOR_ROWS` rows are weighed."""
+"""Relative error of one row that sets the weight of the priors in a fit of `PRIOR_ROWS` rows."""
 
 PRIOR_ROWS: Final = 30.0
-
-READING_SCALE: Final = 0.2
-"""Relative measuring error of a row from which on its weight falls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +53,8 @@ class PowerRows:
     """Power measurements as columns of shape (n,).
 
     event_rate (n, 7) events of POWER_TERMS per second of the row's time, operands cold; warm_ratio working set in L2 sizes
-    of operands that are used again, infinite for others; busy share of the busy power that flows; temperature_c of the die,
-    nan where unknown; relative_std the row's own measuring error, 0 where unknown; kind what sort of kernel or model a row
-    is of: rows of one kind err alike.
+    of reused operands, infinite for others; busy active share of the busy power; temperature_c of the die, nan if unknown;
+    relative_std the row's own measuring error, 0 if unknown; kind of kernel or model: rows of one kind have similar errors.
     """
 
     power_w: Array
@@ -78,7 +74,7 @@ class PowerRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerShape:
-    """What the problem is not linear in: exponent n of the voltage, and the edge beyond which warm operands leave L2."""
+    """Nonlinear parameters: exponent n of the voltage, and the edge beyond which warm operands leave L2."""
 
     exponent: float
     warm_knee: float
@@ -88,7 +84,7 @@ class PowerShape:
 def design_matrix(rows: PowerRows, point: OperatingPoint, shape: PowerShape, reference_clock_mhz: float, warmer_k: Array) -> Array:
     """Columns of TERMS and of leakage [10¹² events/s, 1 or K], shape (n, 10): coefficients are then pJ per event, W and W/K.
 
-    warmer_k (n,): temperature above that of the board at rest, 0 where leakage is not told apart.
+    warmer_k (n,): temperature above that of the board at rest, 0 if leakage is not a separate term.
     """
     core = point.voltage_ratio**shape.exponent
     rate = warm_events(rows.event_rate, rows.warm_ratio, shape.warm_knee, shape.warm_sharpness) * PICO
@@ -109,10 +105,11 @@ class PowerSolution:
 
 
 def solve_power(rows: PowerRows, point: OperatingPoint, design: Array, priors: PowerPriors = PRIOR) -> PowerSolution:
-    """Coefficients that explain power beyond idle, with relative errors; `design` as from `design_matrix`, `priors` as PRIOR."""
+    """Fit coefficients to power beyond idle by relative errors; `design` as from `design_matrix`, `priors` as PRIOR."""
     relative = design / rows.power_w[:, None]
     target = (rows.power_w - point.idle_w) / rows.power_w
-    weight = rows.weight / (1.0 + (rows.relative_std / READING_SCALE) ** 2)
+    # The weight of a row falls from a relative measuring error of 20 % on.
+    weight = rows.weight / (1.0 + (rows.relative_std / 0.2) ** 2)
     root = np.sqrt(weight)
     prior, prior_target = prior_rows(len(target), priors)
     values, _ = nnls(np.vstack([relative * root[:, None], prior]), np.concatenate([target * root, prior_target]))
@@ -122,11 +119,11 @@ def solve_power(rows: PowerRows, point: OperatingPoint, design: Array, priors: P
 
 
 def prior_rows(count: int, priors: PowerPriors = PRIOR) -> tuple[Array, Array]:
-    """Rows that pull each coefficient to its centre; they keep their share of influence up to MOST_PRIOR_ROWS rows of data."""
+    """Rows that add the priors to the problem; their share of influence is constant up to MOST_PRIOR_ROWS rows of data."""
     strength = PRIOR_WEIGHT * np.sqrt(min(count, MOST_PRIOR_ROWS) / PRIOR_ROWS)
     centres, widths = np.array([*(priors[term] for term in TERMS), LEAKAGE_PRIOR]).T
     return np.diag(strength / (centres * widths)), strength / widths
 
 
 MOST_PRIOR_ROWS: Final = 60
-"""With more rows than this the data, which then come from kernels measured alone, gain on the priors."""
+"""Rows beyond which the priors lose weight against the data; such data come from kernels measured alone."""

@@ -1,7 +1,7 @@
-"""Residual tiers of power: what the power equation leaves over for kinds of kernels and at measured shapes, and how far to trust it.
+"""Residual tiers of power: residuals of the power equation for kinds of kernels and at measured shapes, with their uncertainty.
 
-The equation has a handful of coefficients for all kernels together, so leaving a few kernels out hardly moves it: their errors are
-judged as those of the same equation, corrected by their neighbours without them.
+The equation has few coefficients for all kernels together, so leaving out a few kernels hardly changes it.  Errors of left-out kernels
+therefore use the same equation, corrected by the other kernels only.
 """
 
 from collections.abc import Mapping
@@ -30,14 +30,14 @@ from fitter.rows.columns import KernelRows
 from fitter.validate.predictions import predict_kernel_rows, served_groups
 
 COMMON_ROWS: Final = 5.0
-"""So many rows without an error of their own stand beside those of a group when what they have in common is taken."""
+"""Weight of the prior 0 of a group's common error, as a number of rows."""
 
 
 def with_power_tiers(bundle: Bundle, rows: KernelRows, seed: int) -> Bundle:
-    """The bundle with a power tier in the residual tier of every group that has one.
+    """Add power tiers to the bundle's residual tiers with rows that have a power.
 
-    It holds what the group's rows have in common, how that changes with their power and, of enough shapes, what neighbours tell, the
-    last two where they help kernels left out.
+    A power tier holds the common error of the group's rows, its slope over power and, with enough shapes, the correction by neighbours.
+    Slope and neighbours are kept only if they reduce errors of left-out kernels.
     """
     if bundle.power is None or not bundle.residuals:
         return bundle
@@ -54,16 +54,16 @@ def with_power_tiers(bundle: Bundle, rows: KernelRows, seed: int) -> Bundle:
     for group, index in members.items():
         chosen = [operators[i] for i in index]
         trend = _trend(chosen, np.log(predicted_w[index]), error[index], seed)
-        document: Mapping[str, Any] = _tier(chosen, trend.left_over, seed) or {}
+        document: Mapping[str, object] = _tier(chosen, trend.left_over, seed) or {}
         tiers[group] = FrozenMapping({**tiers[group], POWER_TIER: FrozenMapping({**document, **trend.document()})})
     return replace(bundle, residuals=FrozenMapping(tiers))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Trend:
-    """What the rows of a group have in common: ln(measured / equation) = common + slope · ln(equation / middle), within the span.
+    """Common error of the rows of a group: ln(measured / equation) = common + slope · ln(equation / middle), within the span.
 
-    span: least and largest ln(equation) [ln W].  left_over (n,): errors without it.
+    span: least and largest ln(equation) [ln W].  left_over (n,): errors after its subtraction.
     """
 
     common: float
@@ -73,7 +73,7 @@ class _Trend:
     left_over: Array
 
     def document(self) -> dict[str, float]:
-        """As a bundle holds it."""
+        """The trend in the form that a bundle stores."""
         common = {"common": round(self.common, ERROR_DIGITS)}
         if self.slope == 0.0:
             return common
@@ -90,8 +90,8 @@ class _Trend:
 def _trend(operators: list[Operator], equation: Array, error: Array, seed: int) -> _Trend:
     """The trend of one group's ln(measured / equation), shape (n,), over ln(equation).
 
-    It has a slope where that forecasts kernels better that were left out.  A board whose clock runs free gives up clock and voltage
-    under load, and each kind of kernel meets that at another place: power then grows more slowly than activity.
+    It has a slope if that improves forecasts of left-out kernels.  A board with a free clock lowers clock and voltage under load, at a
+    different load for each kind of kernel, so power grows more slowly than activity.
     """
     middle = float(equation.mean())
     place = equation - middle
@@ -106,7 +106,8 @@ def _trend(operators: list[Operator], equation: Array, error: Array, seed: int) 
                 common, tried = _line(place[~test], error[~test])
                 flat = _common(error[~test])
                 losses += np.abs(error[test] - flat).sum(), np.abs(error[test] - common - tried * place[test]).sum()
-        if losses[1] < SLOPE_GAIN * losses[0]:
+        # A slope must lower the error of kernels left out by 5 %.
+        if losses[1] < 0.95 * losses[0]:
             slope = round(_line(place, error)[1], ERROR_DIGITS)
     common = round(_common(error - slope * place), ERROR_DIGITS)
     span = (float(equation.min()), float(equation.max()))
@@ -114,37 +115,30 @@ def _trend(operators: list[Operator], equation: Array, error: Array, seed: int) 
 
 
 def _common(error: Array) -> float:
-    """What the rows of a group have in common [ln]."""
+    """Common error of the rows of a group, shrunk to 0 [ln]."""
     return float(np.clip(np.median(error), -LARGEST_COMMON, LARGEST_COMMON)) * len(error) / (len(error) + COMMON_ROWS)
 
 
 def _line(place: Array, error: Array) -> tuple[float, float]:
-    """Common part and slope of errors over their place, both pulled to 0 as if COMMON_ROWS rows of the usual place said so."""
+    """Intercept and slope of errors over their place, both shrunk to 0 with the weight of COMMON_ROWS rows of usual place."""
     scatter = max(float(np.median(np.abs(error - np.median(error)))), LEAST_SCATTER)
     design = np.column_stack([np.ones(len(error)), place])
-    pull = np.diag([COMMON_ROWS, COMMON_ROWS * (scatter / SLOPE_WIDTH) ** 2])
+    # Slopes usually differ from 0 by 0.3 (assumed).
+    pull = np.diag([COMMON_ROWS, COMMON_ROWS * (scatter / 0.3) ** 2])
     weight = np.ones(len(error))
     values: Array = np.zeros(2)
-    for _ in range(ROBUST_PASSES):
+    for _ in range(8):
         weighted = design * weight[:, None]
         values = np.asarray(np.linalg.solve(weighted.T @ design + pull, weighted.T @ error), dtype=np.float64)
         weight = 1.0 / np.sqrt(1.0 + ((error - design @ values) / scatter) ** 2)
     return float(values[0]), float(np.clip(values[1], -STEEPEST, STEEPEST))
 
 
-SLOPE_WIDTH: Final = 0.3
-"""How far slopes usually differ from 0 (assumed) [1]."""
-
 STEEPEST: Final = 0.7
-"""No kind of kernel gains or loses more of its power's growth than this [1]."""
-
-SLOPE_GAIN: Final = 0.95
-"""A slope must lower the error of kernels left out to below this share [1]."""
+"""Largest magnitude of a slope [1]."""
 
 LEAST_SCATTER: Final = 0.01
-"""Power repeats no better [ln]."""
-
-ROBUST_PASSES: Final = 8
+"""Least scatter of repeated power measurements [ln]."""
 
 
 def _without_power(tier: Mapping[str, Any]) -> FrozenMapping[Any]:
@@ -174,7 +168,7 @@ def _tier(operators: list[Operator], error: Array, seed: int) -> FrozenMapping[A
 
 
 def _largest(beyond: IntArray, everything: IntArray, operators: list[Operator], error: Array) -> Forecast | None:
-    """The largest kernels as forecast from the rest; None where there is no such test."""
+    """Forecast of the largest kernels from the rest; None if there is no such test."""
     rest = np.setdiff1d(everything, beyond)
     if not len(beyond) or not len(rest):
         return None

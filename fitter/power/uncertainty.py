@@ -1,4 +1,4 @@
-"""How well the power coefficients are known: scatter of rows, of kinds of kernels, and counts that all kernels share."""
+"""Uncertainty of the power coefficients: scatter of rows, of kinds of kernels, and common errors of counts."""
 
 from collections.abc import Callable
 from typing import Final
@@ -12,22 +12,19 @@ from fitter.power.solver import PRIOR, PRIOR_WEIGHT, TERMS, PowerPriors, prior_r
 MOST_BLOCKS: Final = 40
 """Blocks of neighbouring rows for the sandwich covariance."""
 
-FEWEST_KINDS: Final = 8
-"""Kinds of kernels from which on leaving out one after the other tells how far the coefficients can be trusted."""
-
 COUNT_STD: Final[dict[str, float]] = {
     "dram": 0.02, "dram_path": 0.02, "l2": 0.10, "shared": 0.10, "tensor": 0.03, "cuda": 0.05, "sfu": 0.10, "busy": 0.05, "active": 0.0,
 }  # fmt: skip
-"""Relative standard deviation of counts that all kernels share (assumed).  Tensor flop and DRAM bytes follow from shapes, up to
-padding and caching.  What a library's kernels pass through L2 and shared memory, and the instructions around their products,
-are read off published kernels; the same holds for special functions, and for the share of time that SMs run."""
+"""Relative standard deviation of counts, common to all kernels (assumed).  Tensor flop and DRAM bytes follow from shapes, up to
+padding and caching.  Traffic through L2 and shared memory, other instructions, special functions and the active share of the SMs
+are taken from published kernels."""
 
 
 def block_covariance(design: Array, residual: Array, weight: Array, priors: PowerPriors = PRIOR) -> Array:
     """Sandwich covariance of the coefficients, with the priors as further data, shape (c, c).
 
     design (n, c) and residual (n,) relative to power.  The scatter of the rows counts in blocks of neighbours: rows of one
-    kernel or workload err alike.
+    kernel or workload have similar errors.
     """
     prior, _ = prior_rows(len(residual), priors)
     variance = max(float(np.average(residual**2, weights=weight)), LEAST_VARIANCE)
@@ -45,26 +42,27 @@ LEAST_VARIANCE: Final = 1e-8
 
 
 def kind_covariance(kind: NDArray[np.str_], values: Array, refit: Callable[[BoolArray], Array]) -> Array | None:
-    """What leaving out one kind of kernel after the other does to the coefficients (jackknife), shape (c, c).
+    """Covariance of the coefficients by a jackknife over kinds of kernels, shape (c, c).
 
-    None where there are few kinds.  kind (n,) of each row; values (c,) of all rows; refit: coefficients (c,) of the rows kept.
+    None if there are few kinds.  kind (n,) of each row; values (c,) of all rows; refit: coefficients (c,) of the remaining rows.
     Source: B. Efron, The Jackknife, the Bootstrap and Other Resampling Plans (1982), eq. 3.13.
     """
     kinds = np.unique(kind)
-    if len(kinds) < FEWEST_KINDS:
+    # Leaving out one after the other tells how far the coefficients can be trusted, from 8 kinds of kernels on.
+    if len(kinds) < 8:
         return None
     moved = np.array([refit(kind != one) for one in kinds]) - values
     return symmetric((len(kinds) - 1.0) / len(kinds) * moved.T @ moved)
 
 
 def count_covariance(values: Array) -> Array:
-    """What errors of the counts do to the coefficients of TERMS and of leakage, shape (10, 10)."""
+    """Covariance of the coefficients of TERMS and of leakage caused by errors of the counts, shape (10, 10)."""
     relative = np.zeros(len(values))
     relative[: len(TERMS)] = [COUNT_STD[term] for term in TERMS]
     return np.diag((relative * values) ** 2)
 
 
 def symmetric(covariance: Array) -> Array:
-    """Without the little lopsidedness that rounding leaves where rows are few."""
+    """The symmetric part of a covariance; removes rounding errors, which matter for few rows."""
     result: Array = (covariance + covariance.T) / 2.0
     return result

@@ -1,12 +1,12 @@
-"""Core voltage over the clock, inferred from how power rises where the board does not tell it.
+"""Core voltage over the clock, inferred from the rise of power if the board does not report it.
 
 Boards hold the voltage flat up to a knee and raise it from there: V/V₀ = 1 + slope · (f − knee)/(f_max − knee) above the
-knee.  Only the ratio can be inferred; with the switching exponent 2 it is an effective voltage, which also carries
-leakage and losses.  Power that does not depend on the clock is a coefficient of the same fit, so it does not pass for voltage.
+knee.  Only the ratio can be inferred; with the switching exponent 2 it is an effective voltage, which includes
+leakage and losses.  Power that does not depend on the clock is a separate coefficient of the same fit.
 
-Three clocks suffice: every pair of knee and slope is tried, and the curve is the mean over all of them, each weighted by how well
-it explains the power (a Bayesian average with flat priors).  The scatter about that mean is the stated deviation: where
-clocks leave the knee open, it is wide between them and narrow at them.
+Three clocks suffice: the curve is the mean over all pairs of knee and slope, weighted by their likelihood (a Bayesian average
+with flat priors).  The scatter about that mean is the stated deviation: if the clocks do not determine the knee, it is wide
+between the clocks and narrow at them.
 """
 
 from dataclasses import dataclass, replace
@@ -20,8 +20,6 @@ from estimator.vocabulary.quantities import Array
 from fitter.power.solver import PowerRows, PowerShape, design_matrix, solve_power
 from fitter.rows.columns import distinct_clocks
 
-FEWEST_CLOCKS: Final = 3
-
 SWITCHING_EXPONENT: Final = 2.0
 
 KNEES: Final = tuple(np.round(np.arange(0.4, 0.96, 0.05), 2).tolist())
@@ -33,19 +31,16 @@ SLOPES: Final = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6)
 TABLE_POINTS: Final = 41
 
 INFERRED: Final = "inferred from power"
-"""How the source of an inferred table begins."""
+"""Prefix of the source of an inferred table."""
 
 UNIT_VOLTAGE_V: Final = 1.0
 """Voltage below the knee in an inferred table, whose scale is unknown [V]."""
 
-LEAST_GAIN: Final = 0.05
-"""Relative fall of the cost below which a rising voltage is not worth two parameters."""
-
 LEAST_ERROR: Final = 0.01
-"""No power row is explained better than this, however well its neighbours are [relative]."""
+"""Least relative error of a power row."""
 
 MOST_ROWS: Final = 1500
-"""Of more rows a choice at equal distances decides."""
+"""Most rows for the inference; of more rows, equidistant ones are used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +57,7 @@ def infer_voltage(rows: PowerRows, tables: BoardTables, reference_clock_mhz: flo
     warmer_k (n,): temperature above that of the board at rest, 0 where unknown.
     """
     clocks = distinct_clocks(rows.clock_mhz)
-    if len(clocks) < FEWEST_CLOCKS:
+    if len(clocks) < 3:
         return None
     if len(rows.power_w) > MOST_ROWS:
         kept = np.zeros(len(rows.power_w), dtype=np.bool_)
@@ -72,9 +67,10 @@ def infer_voltage(rows: PowerRows, tables: BoardTables, reference_clock_mhz: flo
     flat = _cost(rows, tables, reference_clock_mhz, warmer_k, grid, np.zeros(TABLE_POINTS))
     rises = np.stack([_rise(grid, knee, slope) for knee in KNEES for slope in SLOPES])
     costs = np.array([_cost(rows, tables, reference_clock_mhz, warmer_k, grid, rise) for rise in rises])
-    if costs.min() > flat * (1.0 - LEAST_GAIN):
+    # A rising voltage that lowers the cost by less is not worth two parameters.
+    if costs.min() > flat * (1.0 - 0.05):
         return None
-    kernels = max(len(rows.power_w) / len(clocks), 1.0)  # rows of one kernel at several clocks err alike
+    kernels = max(len(rows.power_w) / len(clocks), 1.0)  # rows of one kernel at several clocks have similar errors
     variance = max(float(costs.min()), LEAST_ERROR**2)
     weight = np.exp(-0.5 * kernels * (costs - costs.min()) / variance)
     weight /= weight.sum()

@@ -1,1 +1,1 @@
-"""Bundles as a product: versions, signatures, what a change changes."""
+"""Release of bundles: versions, signatures, and the effect of changes."""

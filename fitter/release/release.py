@@ -1,4 +1,4 @@
-"""Bundles as releases: versions by the rule of `fitter.release.version_rule`, changelog entries, and what changed from one to the next."""
+"""Bundles as releases: versions by the rule of `fitter.release.version_rule`, changelog entries, and differences between releases."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,9 +18,9 @@ from fitter.release.workload_changes import WorkloadChange
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One value that differs between two bundles; nan where one of them lacks it.
+    """One value that differs between two bundles; nan if one of them lacks it.
 
-    `sigmas` is the difference in standard deviations of both (of logarithms where `relative`), nan where neither is known.
+    `sigmas` is the difference in standard deviations of both (of logarithms where `relative`), nan if neither is known.
     """
 
     place: str
@@ -37,8 +37,8 @@ class Change:
 def release(bundle: Bundle, version: str, out: Path, changelog: Path, previous: Bundle | None, note: str, today: str) -> Bundle:
     """The bundle under a new version, written to `out`, with an entry on top of `changelog`.
 
-    previous: the release before, with which the entry compares.  Raises ReleaseError for a version that is not above the bundle's,
-    that is too small a step from the release before, and for files that cannot be written; an existing release is never overwritten.
+    previous: the previous release, for the comparison in the entry.  Raises ReleaseError for a version that is not above the bundle's or is
+    too small a step from the previous release, and for files that cannot be written; an existing release is never overwritten.
     """
     if version_key(version) <= version_key(bundle.version):
         raise ReleaseError(f"version {version} must be above {bundle.version}, which {bundle.name} has now")
@@ -57,7 +57,7 @@ def release(bundle: Bundle, version: str, out: Path, changelog: Path, previous: 
 
 
 def release_before(folder: Path, name: str, version: str) -> Path | None:
-    """The file of the newest release below `version` among NAME-X.Y.Z.json in a folder; None where there is none."""
+    """The file of the newest release below `version` among NAME-X.Y.Z.json in a folder; None without one."""
     wanted, found = version_key(version), []
     for path in folder.glob("*.json"):
         text = path.name.removesuffix(".json").removeprefix(f"{name}-")
@@ -113,7 +113,7 @@ def _coefficients(bundle: Bundle) -> dict[str, tuple[float, float, bool]]:
 
 
 def differences_document(old: Bundle, new: Bundle, changes: Sequence[WorkloadChange] = ()) -> dict[str, object]:
-    """What `fit diff --json` says; `changes` of workloads."""
+    """Output of `fit diff --json`; `changes` of workloads."""
     needed = needed_step(old, new)
     names = ("name", "version", "digest")
     return {

@@ -1,8 +1,8 @@
 """Detached signatures of bundles in minisign's format, verified offline; the only file that imports cryptography.
 
-A signature says who vouches for a file's bytes; the digest inside a bundle says only that it is whole.  Keys and signatures are those of
-`minisign` (https://jedisct1.github.io/minisign/): Ed25519 over the file's BLAKE2b-512 ("ED"), or over the file itself ("Ed"), and a second
-signature over the first and its trusted comment.  Which key to trust is for the user to say; none is built in.
+A signature states who guarantees a file's bytes; the digest inside a bundle only shows that it is complete.  Keys and signatures are
+those of `minisign` (https://jedisct1.github.io/minisign/): Ed25519 over the file's BLAKE2b-512 ("ED"), or over the file itself ("Ed"),
+and a second signature over the first and its trusted comment.  The user chooses the trusted key; no key is built in.
 """
 
 import base64
@@ -19,20 +19,18 @@ from fitter.errors import SignatureError
 
 PLAIN: Final = b"Ed"
 HASHED: Final = b"ED"
-"""Algorithms: over the file, over its hash.  Public keys say PLAIN whichever is used."""
+"""Algorithms: over the file, over its hash.  Public keys always contain PLAIN."""
 
 SUFFIX: Final = ".minisig"
 TRUSTED: Final = "trusted comment: "
 UNTRUSTED: Final = "untrusted comment: "
 FILE: Final = "file:"
-"""Before the name of the signed file in the trusted comment that minisign writes by itself."""
+"""Prefix of the signed file's name in the default trusted comment of minisign."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signed:
-    """What a good signature says: the key's number as minisign prints it, the name of the file that was signed, "" where it is not
-    stated, and the signed comment.
-    """
+    """Content of a valid signature: key number as minisign prints it, name of the signed file ("" if not stated), signed comment."""
 
     key: str
     file: str
@@ -40,10 +38,10 @@ class Signed:
 
 
 def verify(bundle: Path, signature: Path, key: str) -> Signed:
-    """The signature of a bundle's bytes, checked.
+    """Check the signature of a bundle's bytes and return its content.
 
     key: a file as minisign writes it, or the key's one line of base64.
-    Raises SignatureError where the signature is not that key's signature of these bytes, for damaged files, and without cryptography.
+    Raises SignatureError if the signature is not that key's signature of these bytes, for damaged files, and without cryptography.
     """
     number, public = _key(key)
     lines = _lines(signature, "signature")
@@ -67,9 +65,9 @@ def verify(bundle: Path, signature: Path, key: str) -> Signed:
 
 
 def check_name(path: Path, bundle: Bundle, signed: Signed) -> None:
-    """Raises SignatureError for a signed bundle under another name than it was signed with, an old release as a new one, say.
+    """Raise SignatureError for a bundle whose file name differs from the signed one, such as an old release renamed to a new one.
 
-    It may be called as when it was signed, or by its name and version.
+    Valid names are the signed file name, and the bundle's name with its version.
     """
     whole = f"{bundle.name}-{bundle.version}.json"
     if path.name not in (signed.file, whole):
@@ -85,7 +83,7 @@ def _good(public: bytes, signature: bytes, message: bytes) -> bool:
         raise SignatureError("signatures need the package cryptography; install wattprint[sign]: pip install 'wattprint[sign]'") from None
     try:
         Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
-    except (InvalidSignature, ValueError):  # ValueError: bytes that are no point of the curve
+    except (InvalidSignature, ValueError):  # ValueError: bytes that are not a point of the curve
         return False
     return True
 

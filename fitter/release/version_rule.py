@@ -1,12 +1,12 @@
-"""Semantic versions of bundles: what counts as a major, a minor or a patch step, and whether a version is a large enough one.
+"""Semantic versions of bundles: definition of major, minor and patch steps, and the check that a step is large enough.
 
-major   an answer means something else, or one that was there is gone: another GPU or specification, real in place of simulated, another
+major   an answer changes its meaning or is removed: another GPU or specification, real in place of simulated, another
         completion of operator lists, a narrower range of SM clocks; a group of coefficients, power, voltage, idle power, an instruction's
         energy or a block model removed
-minor   answers or their intervals change in value, or there are more of them: any coefficient, table, tree, range or uncertainty
-patch   answers stay to the last digit: names, notes, environment, sensor, provenance, stated errors
+minor   answers or their intervals change in value, or answers are added: any coefficient, table, tree, range or uncertainty
+patch   answers are identical: names, notes, environment, sensor, provenance, stated errors
 
-Below 1.0.0 a minor step suffices for what would be a major one, as https://semver.org has it (section 4).
+Below 1.0.0 a minor step suffices for a major change (https://semver.org, section 4).
 """
 
 import re
@@ -22,13 +22,13 @@ from fitter.errors import ReleaseError
 Step = Literal["major", "minor", "patch"]
 
 VERSION: Final = re.compile(r"(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})", re.ASCII)
-"""A semantic version without a pre-release or build, which would say nothing about answers."""
+"""A semantic version without a pre-release or build, which have no meaning for answers."""
 
 ANSWERS: Final = (
     "host", "groups", "latency_parameters", "power", "voltage", "idle", "tile_predictors", "residuals", "uncertainty", "domain", "clocks",
     "instruction_energies", "block_models",
 )  # fmt: skip
-"""Sections that answers and their intervals follow from."""
+"""Sections that determine answers and their intervals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Needed:
 
 
 def version_key(text: str) -> tuple[int, int, int]:
-    """A key that orders semantic versions.  Raises ReleaseError for text that is none."""
+    """A key that orders semantic versions.  Raises ReleaseError for any other text."""
     match = VERSION.fullmatch(text)
     if match is None:
         raise ReleaseError(f"version {text!r} must read MAJOR.MINOR.PATCH, for example 1.0.0")
@@ -52,7 +52,7 @@ def version_key(text: str) -> tuple[int, int, int]:
 
 
 def needed_step(old: Bundle, new: Bundle) -> Needed:
-    """How large a step the rule asks for."""
+    """The step that the rule requires."""
     if reasons := _major(old, new):
         return Needed(step="major", reasons=reasons)
     before, after = document_of(old), document_of(new)
@@ -72,7 +72,7 @@ def least_version(old: str, step: Step) -> str:
 
 
 def require_step(old: Bundle, new: Bundle, version: str) -> None:
-    """Raises ReleaseError where `version` is not above the old one, or too small a step above it."""
+    """Raise ReleaseError if `version` is not above the old one, or too small a step above it."""
     if version_key(version) <= version_key(old.version):
         raise ReleaseError(f"version {version} must be above {old.version}, the release before")
     needed = needed_step(old, new)
@@ -82,7 +82,7 @@ def require_step(old: Bundle, new: Bundle, version: str) -> None:
 
 
 def _major(old: Bundle, new: Bundle) -> tuple[str, ...]:
-    """Everything that makes answers mean something else, or takes them away."""
+    """Changes that alter the meaning of answers or remove them."""
     reasons = []
     if old.gpu.name != new.gpu.name:
         reasons.append(f"another GPU, {new.gpu.name}")

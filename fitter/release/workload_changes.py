@@ -1,4 +1,4 @@
-"""What a change of bundle changes for those who ask: predictions of workloads with the old and with the new one."""
+"""Effect of a bundle's change on answers: predictions of workloads with the old and with the new bundle."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from estimator.vocabulary.workload import Workload
 from fitter.validate.tables import Shown
 
 LEAST_CHANGE: Final = 0.02
-"""Smaller changes of a prediction are not worth a line [1]."""
+"""Least relative change of a prediction that gets a line [1]."""
 
 QUANTITIES: Final = ("latency_s", "power_w", "energy_j")
 
@@ -23,7 +23,7 @@ QUANTITIES: Final = ("latency_s", "power_w", "energy_j")
 class WorkloadChange:
     """One quantity of one workload at one clock as two bundles predict it.
 
-    sigmas   |ln(new / old)| over the standard deviation that both state together; nan where none is stated
+    sigmas   |ln(new / old)| over the combined standard deviation; nan if none is stated
     """
 
     workload: str
@@ -35,23 +35,23 @@ class WorkloadChange:
 
     @property
     def change(self) -> float:
-        """new / old - 1 [1]; nan where one of them is unknown."""
+        """new / old - 1 [1]; nan if one of them is unknown."""
         return self.new / self.old - 1.0 if self.old > 0.0 else nan
 
     @property
     def telling(self) -> bool:
-        """Whether it changes by more than LEAST_CHANGE, or one bundle does not know it."""
+        """Whether it changes by more than LEAST_CHANGE, or one bundle lacks it."""
         return isfinite(self.old) != isfinite(self.new) or abs(self.change) > LEAST_CHANGE
 
 
 def workloads_of(files: Sequence[str]) -> list[Workload]:
-    """Workloads of files, or those that are shipped.  Errors as those of `read_workload`."""
+    """Workloads of files, or the shipped ones.  Raises the errors of `read_workload`."""
     paths = [Path(name) for name in files] or sorted(resource_folder("examples").glob("*.json"))
     return [read_workload(path) for path in paths]
 
 
 def workload_changes(old: Bundle, new: Bundle, workloads: Sequence[Workload]) -> list[WorkloadChange]:
-    """Every quantity at the lowest, the middle and the highest clock that both bundles have seen; each bundle on its own GPU."""
+    """Every quantity at the lowest, the middle and the highest clock in the range of both bundles; each bundle on its own GPU."""
     low, high = (max(old.clocks_mhz[0], new.clocks_mhz[0]), min(old.clocks_mhz[1], new.clocks_mhz[1]))
     clocks = sorted({low, 0.5 * (low + high), high}) if low <= high else None
     found = []
@@ -69,7 +69,7 @@ def workload_changes(old: Bundle, new: Bundle, workloads: Sequence[Workload]) ->
 
 
 def change_table(changes: Sequence[WorkloadChange]) -> list[str]:
-    """Workloads that change notably, for people."""
+    """Table of workloads that change notably."""
     if not changes:
         return ["no workload to compare: name one with --workload"]
     telling = [change for change in changes if change.telling]

@@ -1,9 +1,8 @@
-"""`fit check`: a bundle against data that it has not seen."""
+"""`fit check`: comparison of a bundle with unseen data."""
 
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -26,16 +25,13 @@ from fitter.validate.predictions import (
 )
 from fitter.validate.tables import error_table
 
-LEAST_COVERAGE: Final = 0.7
-"""Share of rows inside the stated 90 % intervals below which a bundle is said not to describe the data."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
     """Errors by kind of kernel, and warnings.
 
-    `summary` holds the errors of all kernels and of all workloads together.  `drift` tells how far the board moved, from rows inside what
-    the bundle was fitted on; `outside` holds the errors of all others of its GPU, with the number of rows by reason.
+    `summary` holds the errors of all kernels and of all workloads together.  `drift` is the drift of the board, from rows inside the
+    fitted range; `outside` holds the errors of all other rows of its GPU, with the number of rows by reason.
     """
 
     rows: tuple[ErrorRow, ...]
@@ -45,7 +41,7 @@ class Check:
     warnings: tuple[str, ...]
 
     def document(self, bundle: Bundle, selection: Selection) -> dict[str, object]:
-        """What `fit check --json` says."""
+        """Output of `fit check --json`."""
         return {
             "bundle": {"name": bundle.name, "version": bundle.version, "digest": bundle.digest, "gpu": bundle.gpu.name},
             **selection_document(selection),
@@ -57,7 +53,7 @@ class Check:
         }
 
     def lines(self) -> list[str]:
-        """What `fit check` says, for people."""
+        """Text output of `fit check`."""
         title = "outside the range fitted, which says nothing about drift (errors in percent):"
         reasons = {row.label: _counted(reasons) for row, reasons in self.outside}
         outside = error_table(title, [row for row, _ in self.outside], reasons)
@@ -93,7 +89,8 @@ def check_bundle(bundle: Bundle, selection: Selection) -> Check:
         warnings.append(f"{where}; their errors are listed apart and count for no drift")
     for kind, part in found.items():
         covered = summary_row(compared(part[part["outside"] == INSIDE]), kind).coverage
-        if covered < LEAST_COVERAGE:
+        # Share of rows inside the stated 90 % intervals below which a bundle is said not to describe the data.
+        if covered < 0.7:
             warnings.append(f"the stated 90 % intervals hold {covered:.0%} of the {kind}: the bundle does not describe these data")
     moved = drifts(bundle, list(found.values()))
     warnings += drift_warnings(moved)
@@ -109,7 +106,7 @@ def _counted(reasons: Mapping[str, int]) -> str:
 
 
 def limit_warnings(bundle: Bundle, rows: KernelRows, found: pd.DataFrame) -> list[str]:
-    """A line for each GPU whose limit bounds the predicted power of kernels that did not hold it when they were measured."""
+    """Warnings for each GPU whose limit caps the predicted power of kernels that did not reach it when measured."""
     lines = []
     for number, name in enumerate(rows.gpus):
         limit_w = gpu_of(bundle, name).power_limit_w

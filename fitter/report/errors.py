@@ -1,4 +1,4 @@
-"""The report's part about rows left out of the fit: how wrong predictions are, where, and which rows are worst.
+"""The report's part about held-out rows: prediction errors, their dependences, and the worst rows.
 
 Everything is columns and bins: a report of a million rows is as large as one of ten thousand.  As in `estimator.display.charts`, colours
 come from the page (`report.html`), and title and description are for screen readers.
@@ -21,13 +21,13 @@ from fitter.validate.predictions import LABEL, PERCENT, QUANTITIES, Label
 from fitter.validate.tables import FIGURES, kind_text
 
 MOST_BINS: Final = 24
-"""Bins of one chart; as many values, such as clocks, are told apart one by one."""
+"""Most bins of one chart; up to this many distinct values, such as clocks, have a bin each."""
 
 QUANTILES: Final = (0.05, 0.25, 0.5, 0.75, 0.95)
-"""Of signed errors in every bin: ends, quarters and the middle."""
+"""Quantiles of signed errors in every bin: ends, quarters and the middle."""
 
 NOMINAL: Final = {50.0: 0.6745, 68.0: 0.9945, 80.0: 1.2816, 90.0: 1.6449, 95.0: 1.9600, 99.0: 2.5758}
-"""Shares of a normal distribution [percent] and how many standard deviations on each side hold them."""
+"""Shares of a normal distribution [percent], and the number of standard deviations on each side that hold them."""
 
 UNITS: Final = {"latency": "s", "power": "W", "energy": "J"}
 
@@ -35,7 +35,7 @@ BIN_HEAD: Final = ("from", "to", "rows", "5 %", "25 %", "median", "75 %", "95 %"
 
 DEPENDENCES: Final = (("measured time", "s", "measured_latency", True), ("SM clock", "MHz", "clock", False))
 RESIDUALS: Final = (("time since the first row", "h", "hours", False), ("temperature", "°C", "temperature", False))
-"""What errors are shown over: name, unit, column, and whether its axis is logarithmic."""
+"""Quantities on the x axis of error charts: name, unit, column, and whether the axis is logarithmic."""
 
 
 def held_frame(found: pd.DataFrame) -> pd.DataFrame:
@@ -47,9 +47,9 @@ def held_frame(found: pd.DataFrame) -> pd.DataFrame:
 
 
 def binned(values: Array, errors: Array, *, logarithmic: bool = False) -> pd.DataFrame:
-    """Signed errors by a value, shapes (n,): one bin for each value where there are few, else bins of equal width or equal ratio.
+    """Signed errors by a value, shapes (n,): one bin for each value if there are few, else bins of equal width or equal ratio.
 
-    A line for each bin that holds rows: low, high, place (where it is drawn), count, the errors' QUANTILES, and their median magnitude.
+    Each row is a non-empty bin: low, high, place (where it is drawn), count, the errors' QUANTILES, and their median magnitude.
     """
     known = np.isfinite(values) & np.isfinite(errors) & ((values > 0.0) | (not logarithmic))
     frame = pd.DataFrame({"value": values[known], "error": errors[known]})
@@ -65,14 +65,14 @@ def binned(values: Array, errors: Array, *, logarithmic: bool = False) -> pd.Dat
 
 
 def coverage_of(held: pd.DataFrame, quantity: str) -> Array | None:
-    """Share of rows inside their stated intervals, for each of NOMINAL [percent]; None where none is stated."""
+    """Share of rows inside their stated intervals, for each of NOMINAL [percent]; None if no interval is stated."""
     ratio = held[f"measured_{quantity}"] / held[f"predicted_{quantity}"]
     score = (ratio.map(math.log).abs() / held[f"std_{quantity}"]).dropna()
     return np.array([float((score <= half).mean()) * PERCENT for half in NOMINAL.values()]) if len(score) else None
 
 
 def bins_svg(title: str, description: str, bins: pd.DataFrame, label: str, *, logarithmic: bool = False) -> str:
-    """Signed errors over something: a line through medians, bands from the 5th to the 95th percentile and over the middle half."""
+    """Chart of signed errors: a line through medians, bands from the 5th to the 95th percentile and over the middle half."""
     place, quantiles = bins["place"].to_numpy(), bins[list(QUANTILES)].to_numpy()
     x = axis_over(label, [place], logarithmic=logarithmic)
     y = axis_over("predicted / measured - 1 [%]", [quantiles.ravel(), np.zeros(1)], logarithmic=False)
@@ -82,19 +82,19 @@ def bins_svg(title: str, description: str, bins: pd.DataFrame, label: str, *, lo
 
 
 def figure_with_table(svg: str, caption: str, table: str) -> str:
-    """A chart, its caption, and the same as a table for those who do not see charts."""
+    """A chart with its caption, and its data as a table for users who cannot see charts."""
     below = f"<details><summary>The same as a table</summary>{table}</details>" if table else ""
     return f"<figure>{svg}<figcaption>{escape(caption)}</figcaption>{below}</figure>"
 
 
 def charts_html(figures: Iterable[str]) -> str:
-    """Charts side by side where there is room; nothing without any."""
+    """Charts side by side if there is room; "" without charts."""
     joined = "".join(figures)
     return f'<div class="charts">{joined}</div>' if joined else ""
 
 
 def errors_html(bundle: Bundle, held: Mapping[str, pd.DataFrame], notes: Mapping[Label, str]) -> str:
-    """Held-out errors as stored in the bundle, and whether stated intervals hold what they should.
+    """Held-out errors as stored in the bundle, and the coverage of stated intervals.
 
     notes: as from `held_out_notes`.
     """
@@ -172,7 +172,7 @@ def dependences_html(held: Mapping[str, pd.DataFrame], over: Iterable[tuple[str,
 
 
 def worst_html(held: Mapping[str, pd.DataFrame]) -> str:
-    """Held-out rows with the largest errors, with what is known of them."""
+    """Held-out rows with the largest errors, with their conditions."""
     if not held:
         return ""
     rows, body = pd.concat(list(held.values()), ignore_index=True), ""

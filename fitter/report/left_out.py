@@ -1,8 +1,8 @@
-"""Whole families, and whole clocks, left out of a fit: how well it forecasts what it has seen nothing of.
+"""Errors of fits without a whole family, or without a whole clock.
 
-Rows left out at random have neighbours in the fit; a kind of kernel that nobody measured, a model of another family and a clock between
-the measured ones have none.  These fits are without residual tiers, which say nothing so far away, and of large tables take a choice
-of kernels: one figure to a few per cent of itself is what is asked.
+Rows left out at random have neighbours in the fit; an unmeasured kind of kernel, a model of another family and a clock between
+the measured ones have none.  These fits have no residual tiers, which do not reach so far, and use a sample of large tables, since a few
+per cent of relative accuracy suffice.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,10 +24,10 @@ from fitter.transfer.prior_bundle import transfer_source
 from fitter.validate.predictions import QUANTITIES, Errors, kind_of, predict_rows, summary_row
 
 MOST_ROWS: Final = 900
-"""Of more rows a random choice of this many is fitted."""
+"""Most rows of these fits; of more rows, a random sample is fitted."""
 
 MOST_CLOCKS: Final = 3
-"""Of more clocks the lowest, the middle and the highest are left out."""
+"""Most clocks left out; of more clocks, the lowest, the middle and the highest are left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ def leave_out(
     prior: Bundle | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> tuple[LeftOut, ...]:
-    """Every family, and up to MOST_CLOCKS clocks, left out in turn; nothing where there is only one of them."""
+    """Every family, and up to MOST_CLOCKS clocks, left out in turn; empty if there is only one of them."""
     kernels = None if selection.kernels is None else _fewer_rows(selection.kernels, seed)
     source = None if prior is None else transfer_source(prior, gpu)
 
@@ -85,7 +85,7 @@ def _divisions(rows: KernelRows | WorkloadRows) -> dict[str, list[str]]:
 
 
 def _chosen(names: Sequence[str], most: int) -> list[str]:
-    """Different names, of more than `most` these, spread over their order; none where all rows have one name."""
+    """Distinct names, at most `most`, spread evenly over their order; empty if all rows have one name."""
     known = sorted(set(names) - {""}, key=lambda name: (len(name), name))
     if len(set(names)) < 2:
         return []
@@ -99,7 +99,7 @@ def _fewer_rows(rows: KernelRows, seed: int) -> KernelRows:
 
 
 def left_out_html(found: Sequence[LeftOut]) -> str:
-    """Both tables; "" where nothing could be left out."""
+    """Both tables; "" if nothing could be left out."""
     parts, figures = "", ("mape", "median", "bias")
     for by in ("family", "clock"):
         rows: list[list[object]] = []

@@ -30,7 +30,7 @@ from fitter.rows.rejected import count_reasons, reason_meaning
 from fitter.validate.predictions import compared, held_out_notes, summary_row
 
 DRAWING: Final = re.compile(r"(id=|aria-labelledby=)\"[crs]\d+t(?:\"| [crs]\d+d\")|id=\"[crs]\d+d\"")
-"""Names of charts' titles and descriptions, which count drawings of the whole process."""
+"""Ids of charts' titles and descriptions, whose numbers count all charts of the process."""
 
 UNPRINTABLE: Final = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
 """Characters of names and notes that control a terminal, hide, or turn the direction of writing."""
@@ -50,14 +50,14 @@ summary{cursor:pointer;padding:.4rem 0}
 @media(prefers-reduced-motion:no-preference){html{scroll-behavior:smooth}}
 @media print{.skip,nav{display:none}}
 """
-"""Rules of the report beyond those of all pages."""
+"""Style rules of the report in addition to those of all pages."""
 
 
 def report_html(bundle: Bundle, selection: Selection, held_out: Mapping[str, pd.DataFrame], left_out: Sequence[LeftOut] = ()) -> str:
     """The page.
 
-    held_out: predictions of rows left out of the fit, by what they are ("kernels", "workloads").  left_out: errors where whole
-    families and clocks were left out.
+    held_out: predictions of held-out rows by kind ("kernels", "workloads").  left_out: errors of fits without whole families
+    and clocks.
     """
     held = {kind: held_frame(compared(found)) for kind, found in held_out.items()}
     parts = (
@@ -114,7 +114,7 @@ def _model_card(bundle: Bundle, selection: Selection, held_out: Mapping[str, pd.
 
 
 def _headlines(held_out: Mapping[str, pd.DataFrame]) -> dict[str, str]:
-    """Error and coverage of each kind of held-out rows, in a line."""
+    """A line with error and coverage for each kind of held-out rows."""
     lines = {}
     for kind, found in held_out.items():
         row = summary_row(compared(found), kind)
@@ -137,7 +137,7 @@ def _rejected(selection: Selection) -> str:
 
 
 def _domain(bundle: Bundle) -> str:
-    """Ranges beyond which every estimate is a forecast and says so."""
+    """Fitted ranges; every estimate beyond them is marked as a forecast."""
     rows: list[list[Any]] = [[group, name, low, high] for group, fields in bundle.domain.items() for name, (low, high) in fields.items()]
     table = table_html("Range of each shape field; estimates beyond it carry a warning", ("group", "field", "from", "to"), rows)
     return f"<details><summary>Ranges of shapes</summary>{table}</details>" if table else ""
@@ -149,7 +149,7 @@ def _datasets(bundle: Bundle) -> str:
 
 
 def _curves(bundle: Bundle) -> str:
-    """Core voltage and idle power over the SM clock with 90 % bands where their error is known."""
+    """Core voltage and idle power over the SM clock, with 90 % bands if their error is known."""
     figures = []
     if (voltage := bundle.voltage) is not None:
         std = np.full(len(voltage.voltage_v), np.nan) if voltage.std_v is None else np.array(voltage.std_v)

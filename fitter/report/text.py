@@ -1,4 +1,4 @@
-"""What the command `fit` says: tables and sentences for people, documents for programs."""
+"""Output of the command `fit`: tables and sentences for people, documents for programs."""
 
 from collections.abc import Sequence
 from math import isfinite, nan
@@ -21,7 +21,7 @@ from fitter.validate.tables import Shown, error_table
 
 
 def selection_lines(selection: Selection) -> list[str]:
-    """What was read and what was left out."""
+    """Lines on the rows that were read and left out."""
     used = sum(dataset.used for dataset in selection.datasets)
     alone = selection.latency_only
     lines = [f"{used:,} of {selection.row_count:,} rows used" + (f", {alone:,} of them for their latency alone" if alone else "")]
@@ -37,7 +37,7 @@ def selection_lines(selection: Selection) -> list[str]:
 
 
 def missing_workload_lines(selection: Selection) -> list[str]:
-    """A line for each workload file that rows name and that could not be read, with the rows."""
+    """A line for each unreadable workload file, with the rows that name it."""
     rows: dict[tuple[str, str], list[str]] = {}
     for row in selection.rejected:
         if row.reason == "MISSING_WORKLOAD":
@@ -48,7 +48,7 @@ def missing_workload_lines(selection: Selection) -> list[str]:
 
 
 def next_lines(bundle: Bundle, path: str) -> list[str]:
-    """What to do with a fitted bundle that lies at a path: a line for every command that has an answer of its own data."""
+    """Next steps with a fitted bundle at a path: a line for every command that applies to its data."""
     measured = bundle.power is not None or any(group.rows for group in bundle.groups.values()) or bool(bundle.errors)
     words = ["WORKLOAD.json"] if measured else []
     words += ["counts COUNTS"] if set(bundle.instruction_energies) - {LINKS} else []
@@ -57,7 +57,7 @@ def next_lines(bundle: Bundle, path: str) -> list[str]:
 
 
 def show_lines(bundle: Bundle) -> list[str]:
-    """A bundle for people: what it is, how good, its coefficients."""
+    """Description of a bundle: identity, errors, coefficients."""
     origin = bundle.provenance
     lines = [
         f"{bundle.name} {bundle.version}  {bundle.digest}",
@@ -79,7 +79,7 @@ def show_lines(bundle: Bundle) -> list[str]:
 
 
 def coefficient_tables(bundle: Bundle, groups: Sequence[str]) -> list[Shown]:
-    """Latency coefficients of some groups with their errors and what set them; power coefficients."""
+    """Tables of latency coefficients of some groups, with their errors and origin, and of power coefficients."""
     rows: list[list[Any]] = []
     for key in groups:
         group = bundle.groups[key]
@@ -102,12 +102,12 @@ def coefficient_tables(bundle: Bundle, groups: Sequence[str]) -> list[Shown]:
 
 
 def _has_data(group: GroupCoefficients) -> bool:
-    """Whether rows, or another bundle's knowledge, set any coefficient of a group; a fit of whole models counts its runs for all groups."""
+    """Whether rows, or another bundle, determine any coefficient of a group; a fit of whole models counts its runs for all groups."""
     return (group.rows > 0 and bool(group.ln_std)) or any(group.identified.values())
 
 
 def stored_errors(bundle: Bundle) -> list[ErrorRow]:
-    """The held-out errors of a bundle.  Raises FitterError where they are damaged."""
+    """The held-out errors of a bundle.  Raises FitterError if they are damaged."""
     rows: list[Any] = list(bundle.errors)
     try:
         return [
@@ -123,7 +123,7 @@ def _stored(errors: Any) -> Errors | None:
 
 
 def show_document(bundle: Bundle) -> dict[str, object]:
-    """What `fit show --json` says: the bundle's description without its bulk."""
+    """Output of `fit show --json`: the bundle's description without large tables."""
     return {
         "name": bundle.name,
         "version": bundle.version,
@@ -153,7 +153,7 @@ def _with_std(value: float, std: float) -> dict[str, float | None]:
 
 
 def diff_lines(old: Bundle, new: Bundle, changes: Sequence[WorkloadChange] = ()) -> list[str]:
-    """What changed from one bundle to another, and what that changes for workloads."""
+    """Lines on the differences between two bundles, and on their effect on workloads."""
     return [*_coefficient_lines(old, new), "", *change_table(changes), "", f"as a release: {needed_step(old, new).text()}"]
 
 
@@ -173,8 +173,8 @@ def _coefficient_lines(old: Bundle, new: Bundle) -> list[str]:
 def selection_document(selection: Selection) -> dict[str, object]:
     """Rows read, used and rejected, for programs.
 
-    `rejected` counts rows left out as wholes by reason, so that rows = used + Σ rejected.  `rejected_power_only` counts rows whose power
-    alone was rejected; `used_latency_only` adds to these the rows that never had a power.
+    `rejected` counts fully rejected rows by reason, so that rows = used + Σ rejected.  `rejected_power_only` counts rows that lose only
+    their power; `used_latency_only` adds the rows without a power.
     """
     return {
         "rows": selection.row_count,

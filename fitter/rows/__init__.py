@@ -1,1 +1,1 @@
-"""Measured rows: the data sets that are read, the columns that the solvers see, and what is rejected."""
+"""Measured rows: input data sets, columns for the solvers, and rejected rows."""

@@ -1,7 +1,7 @@
-"""Grids of kernels: a table of one's own, or the sweeps over blocks that `collect` measured, screened.
+"""Grids of kernels, screened: from a user's table, or from the sweeps over blocks of `collect`.
 
-A table has a row for each launch of a kernel with a number of blocks.  Needed are `kernel`, `block_threads`, `blocks` and `latency_s`;
-`gpu`, `blocks_per_sm`, `power_w` or `energy_j`, `power_std_w`, `idle_w`, `sm_clock_mhz` and `flop_per_block` may be missing.
+A table has a row for each launch of a kernel with a number of blocks.  `kernel`, `block_threads`, `blocks` and `latency_s` are required;
+`gpu`, `blocks_per_sm`, `power_w` or `energy_j`, `power_std_w`, `idle_w`, `sm_clock_mhz` and `flop_per_block` are optional.
 """
 
 from collections.abc import Collection
@@ -30,23 +30,23 @@ WARP_LANES: Final = 32
 """Threads of a warp."""
 
 REJECTS: Final = frozenset({"latency_absurd", "power_missing", "power_absurd", "sensor_stuck", "clock_varied", "result_wrong"})
-"""Flags with which a measured row says nothing about a grid."""
+"""Flags that make a measured row unusable for a grid."""
 
 SLOWED: Final = "throttled"
-"""The flag of grids that ran below the clock asked for."""
+"""The flag of grids that ran below the requested clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockRows:
-    """Rows of one or several kernels; every column has shape (n,), numbers that are unknown are nan.
+    """Rows of one or several kernels; every column has shape (n,), unknown numbers are nan.
 
     kernel, gpu        names
     block_threads      threads of a block
     blocks_per_sm      blocks that fit on an SM at once
     blocks             of the grid
     latency_s          of one launch [s]
-    power_w, idle_w    of the board during it, and at rest before it [W]
-    power_std_w        standard error of the first [W]
+    power_w, idle_w    of the board during the launch, and at rest before it [W]
+    power_std_w        standard error of power_w [W]
     sm_clock_mhz       of the run [MHz]
     flop_per_block     work [flop]
     """
@@ -78,26 +78,26 @@ class BlockRows:
 
 
 def join_block_rows(parts: list[BlockRows]) -> BlockRows | None:
-    """All rows of several, None where there are none."""
+    """All rows of several parts, None without parts."""
     if not parts:
         return None
     return BlockRows(**{one.name: np.concatenate([getattr(part, one.name) for part in parts]) for one in fields(BlockRows)})
 
 
 def is_block_table(header: Collection[str]) -> bool:
-    """Whether a table's columns are those of grids of kernels."""
+    """Whether a table has the columns of grids of kernels."""
     return set(NEEDED) <= set(header)
 
 
 def is_block_sweep(table: Table) -> BoolArray:
-    """Which rows of a kernel dataset are grids of a sweep over blocks, shape (n,)."""
+    """Mask of the rows of a kernel dataset that belong to a sweep over blocks, shape (n,)."""
     return np.array([mode == SWEEP for mode in table.texts("launch_mode")], dtype=np.bool_)
 
 
 def read_block_table(table: Table, gpu: GpuSpec | None = None) -> tuple[BlockRows | None, list[RejectedRow]]:
-    """The grids of a table, or of the sweeps of a kernel dataset, and the reasons for those that cannot be used.
+    """The grids of a table, or of the sweeps of a kernel dataset, and the rejected rows.
 
-    gpu: the GPU to keep, and that of a table without such a column.
+    gpu: the GPU to keep, also the GPU of a table without such a column.
     """
     swept = SWEEP in table.texts("launch_mode")
     screen = Screen(table, gpu, repeated=not swept)
@@ -117,7 +117,7 @@ def read_block_table(table: Table, gpu: GpuSpec | None = None) -> tuple[BlockRow
     numbers["power_w"] = first_known(numbers["power_w"], table.numbers("energy_j") / numbers["latency_s"])
     with np.errstate(invalid="ignore"):
         screen.reject(numbers["idle_w"] > numbers["power_w"], "BAD_POWER", "power_w is below idle_w")
-    # Registers and shared memory may allow fewer blocks than threads do; only who measured them knows.
+    # Registers and shared memory may allow fewer blocks than threads do; only the data can state this.
     fitting = screen.of_gpu(lambda spec: spec.warps_per_sm * WARP_LANES) // numbers["block_threads"]
     numbers["blocks_per_sm"] = first_known(numbers["blocks_per_sm"], np.maximum(fitting, 1.0))
     gpus = np.array([spec.name for spec in screen.specs], dtype=object)[screen.gpu_index]

@@ -1,7 +1,7 @@
-"""What the solvers see: accepted rows as columns, and every rejected row with its reason.
+"""Input of the solvers: accepted rows as columns, and every rejected row with its reason.
 
-A row keeps the file and the row number it came from, so that a residual can be followed back to its measurement.
-Values are as measured; what is unknown is nan.
+A row keeps its file and row number, so that a residual can be traced to its measurement.
+Values are as measured; unknown values are nan.
 """
 
 from collections.abc import Mapping
@@ -30,14 +30,14 @@ class KernelRows:
     latency_s                    time of one launch
     power_w, power_std_w         corrected power while the kernel runs; nan where missing or rejected
     temperature_c                nan where not recorded
-    at_limit                     power says "at least this much": the board held its power limit
-    l2_warm                      operands were left in L2 by earlier launches of the same kernel, as far as they fit
+    at_limit                     power is a lower bound: the board was at its power limit
+    l2_warm                      earlier launches of the same kernel left operands in L2, up to its size
     library                      library or framework and its version, "" where not recorded
     kernel_name                  the library's kernel, "" where not recorded
     tile_m, tile_n, split_k      output tile along m and n of the operator, and split-K; nan where unknown
     trial                        number of the repetition, 0 where rows are not repeated
     started_s                    wall time of the measurement [s since 1970]; nan where not recorded
-    weight                       weight in the fit, 1 for a row without remark
+    weight                       weight in the fit, 1 for a row without flags
     sources, source_index, row   file names, the one of each row, and the row's number in it (the first is 1)
     """
 
@@ -92,8 +92,8 @@ class WorkloadRows:
     latency_s, energy_j          of one iteration, start-up removed; energy nan where missing or rejected
     raw_latency_s, raw_energy_j  the same as recorded
     iterations, temperature_c
-    startup_s                    time before the first iteration that the run's host spent inside the window; 0 where unknown
-    planned_latency_s            the run's target duration / iterations: what one trial iteration had taken; nan where unknown
+    startup_s                    time before the first iteration inside the measured window; 0 where unknown
+    planned_latency_s            the run's target duration / iterations, equal to the time of one trial iteration; nan where unknown
     perturbed                    the pace changed during the run
     weight                       weight in the fit, below 1 for perturbed runs
     sources, source_index, row   file names, the one of each row, and the row's number in it (the first is 1)
@@ -157,7 +157,7 @@ Rows = TypeVar("Rows", KernelRows, WorkloadRows)
 
 
 def join_rows(parts: list[Rows]) -> Rows | None:
-    """Rows of several files as one, None where there are none; unique values are merged and re-numbered."""
+    """Rows of several files as one, None without files; unique values are merged and renumbered."""
     filled = [part for part in parts if len(part)]
     if len(filled) < 2:
         return filled[0] if filled else None
@@ -182,11 +182,11 @@ UNIQUE_COLUMNS: Final[tuple[tuple[str, str], ...]] = (
     ("gpus", "gpu_index"),
     ("sources", "source_index"),
 )
-"""Fields of unique values, and the columns of their numbers."""
+"""Fields of unique values, and the columns that index them."""
 
 
 def compacted(rows: Rows, index: IntArray) -> Rows:
-    """The rows `index`; of the unique values those that they have stay, numbered anew in the order in which the rows have them."""
+    """The rows `index`; unused unique values are dropped, the others renumbered in order of first use."""
     chosen = rows.select(index)
     changes: dict[str, Any] = {}
     for unique, number in UNIQUE_COLUMNS:
@@ -198,7 +198,7 @@ def compacted(rows: Rows, index: IntArray) -> Rows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Startup:
-    """Start-up of the runs of one host: `target_s` is the duration they aimed at, `startup_s` what came before it.
+    """Start-up of the runs of one host: `target_s` is the target duration, `startup_s` the time before it.
 
     `quartiles_s` are the 25th and 75th percentile over the GPU-bound runs; `runs` is their number.
     """
@@ -213,10 +213,10 @@ class Startup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
-    """Where rows came from: file name, digest of its bytes, kind, and how many rows were used.
+    """Origin of rows: file name, digest of its bytes, kind, and number of used rows.
 
-    `rejected`: rows left out as wholes, by reason, so that rows = used + Σ rejected.
-    `kind` is "kernel dataset", "kernel table", "block table" or "workload dataset"; `metadata` is what the file says about itself.
+    `rejected`: fully rejected rows by reason, so that rows = used + Σ rejected.
+    `kind` is "kernel dataset", "kernel table", "block table" or "workload dataset"; `metadata` is the file's metadata.
     """
 
     name: str
@@ -229,20 +229,20 @@ class Dataset:
 
     @property
     def gain_std(self) -> float | None:
-        """Relative standard deviation of the gain of the power sensor, None where no meter stood beside it."""
+        """Relative standard deviation of the gain of the power sensor, None without an external meter."""
         sensor = self.metadata.get("sensor")
         gain, std = (sensor.get("gain"), sensor.get("gain_std")) if isinstance(sensor, Mapping) else (None, None)
         return float(std) / float(gain) if isinstance(gain, int | float) and isinstance(std, int | float) and gain > 0 else None
 
 
 UNKNOWN_GAIN_STD: Final = 0.05
-"""Relative standard deviation of the gains of power sensors from card to card, where no meter told the gain.
+"""Relative standard deviation of the gains of power sensors from card to card, used if no meter measured the gain.
 Source: published comparisons of sensors with meters: ±5 % a card (docs/model.md)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """All that was read: accepted rows, rejected rows, start-up per host, the files, and remarks for the user."""
+    """Accepted rows, rejected rows, start-up per host, files, and notes for the user."""
 
     kernels: KernelRows | None = None
     workloads: WorkloadRows | None = None
@@ -255,12 +255,12 @@ class Selection:
 
     @property
     def tables(self) -> list[KernelRows | WorkloadRows]:
-        """Kernels and runs, as far as there are any."""
+        """The tables of kernels and of runs that are present."""
         return [rows for rows in (self.kernels, self.workloads) if rows is not None]
 
     @property
     def parts(self) -> list[KernelRows | WorkloadRows | InstructionRows | BlockRows]:
-        """Rows of all kinds that there are."""
+        """Tables of all kinds that are present."""
         return [*self.tables, *(rows for rows in (self.instructions, self.blocks) if rows is not None)]
 
     @property
@@ -280,27 +280,27 @@ class Selection:
 
     @property
     def latency_only(self) -> int:
-        """Kernels and runs in use that have no power: it was not measured, or was rejected."""
+        """Number of used kernels and runs without a power, unmeasured or rejected."""
         return sum(int((np.isnan(rows.power_w) & ~self._left_out(rows)).sum()) for rows in self.tables)
 
     def _left_out(self, rows: KernelRows | WorkloadRows) -> BoolArray:
-        """Rows that the fit itself rejected, shape (n,): they stay in the table and count among the rejected ones."""
+        """Mask of the rows that the fit rejected, shape (n,): they stay in the table but count as rejected."""
         places = {(row.source, row.row) for row in self.rejected if not row.power_only}
         return np.array([(rows.sources[s], int(n)) in places for s, n in zip(rows.source_index, rows.row, strict=True)], dtype=np.bool_)
 
     @property
     def gain_std(self) -> float:
-        """Relative standard deviation of the gain with which power was measured: the largest of all data sets."""
+        """Relative standard deviation of the power sensor's gain: the largest of all data sets."""
         return max((UNKNOWN_GAIN_STD if one.gain_std is None else one.gain_std for one in self.datasets), default=UNKNOWN_GAIN_STD)
 
     @property
     def row_count(self) -> int:
-        """Rows that were read, accepted or not."""
+        """Number of rows that were read, accepted or not."""
         return sum(dataset.rows for dataset in self.datasets)
 
 
 def with_rejected(selection: Selection, rejected: tuple[RejectedRow, ...]) -> Selection:
-    """The selection with further rejected rows counted; its accepted rows stay, the fit has left these out by itself."""
+    """Add rejected rows to the selection; its tables stay unchanged, because the fit leaves these rows out itself."""
     datasets = []
     for dataset in selection.datasets:
         counts = count_reasons((row for row in rejected if row.source == dataset.name), power_only=False)
@@ -310,11 +310,11 @@ def with_rejected(selection: Selection, rejected: tuple[RejectedRow, ...]) -> Se
 
 
 CLOCK_TOLERANCE: Final = 0.03
-"""Clocks closer than this count as one [relative]."""
+"""Relative distance below which two clocks count as one."""
 
 
 def distinct_clocks(clock_mhz: Array) -> Array:
-    """Clocks of rows, those that lie close together counted once, ascending [MHz]."""
+    """Distinct clocks of rows, ascending; close ones are merged [MHz]."""
     found: list[float] = []
     for clock in np.sort(clock_mhz):
         if not found or clock > found[-1] * (1.0 + CLOCK_TOLERANCE):

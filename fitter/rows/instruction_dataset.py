@@ -1,4 +1,4 @@
-"""Rows of generated kernels: what `collect --campaign instructions` measured, screened."""
+"""Screened rows of generated kernels from `collect --campaign instructions`."""
 
 import json
 import math
@@ -19,21 +19,21 @@ FAMILY: Final = "instruction"
 """Family of generated kernels in a dataset."""
 
 SAMPLING: Final = ("mtsm", "sma", "papi")
-"""Published ways of sampling whose energies stand beside a row's own."""
+"""Published ways of sampling; rows have their energies in extra columns."""
 
 MOST_COUNT: Final = 1e9
-"""Largest count in a histogram; no machine code is as long."""
+"""Largest count in a histogram; machine code is always shorter."""
 
 REJECTS: Final = frozenset(
     {"latency_absurd", "power_missing", "power_absurd", "sensor_stuck", "short_window", "clock_varied", "result_wrong"}
 )
-"""Flags with which a row says nothing about energy."""
+"""Flags that make a row unusable for energy."""
 
 MEASURED: Final = ("latency_s", "power_w")
-"""Columns without which no row says anything about energy."""
+"""Columns that every row needs for an energy."""
 
 NEEDED: Final = ("iterations", "active_threads", "active_warps", "sm_clock_measured_mhz", *MEASURED)
-"""Columns without which a kernel's row says nothing about energy."""
+"""Columns that a kernel's row needs for an energy."""
 
 TEXTS: Final = {"kernel": "operator", "instruction": "instruction", "mode": "launch_mode", "assembler": "assembler", "link": "link"}
 NUMBERS: Final = {
@@ -48,16 +48,16 @@ COUNTS: Final = {
     "unroll": "unroll",
     "link_bytes": "link_bytes",
 }
-"""Columns of the fields of an InstructionRow; numbers that are unknown are nan, counts 0."""
+"""Columns of the fields of an InstructionRow; unknown numbers are nan, unknown counts 0."""
 
 OTHERS: Final = (*COUNTS.values(), *(f"{level}_transactions" for level in TRANSACTION_BYTES), *(f"energy_{name}_j" for name in SAMPLING))
 
 MISSING: Final = {"latency_s": "NO_LATENCY", "power_w": "NO_POWER", "sm_clock_measured_mhz": "NO_CLOCK"}
-"""Reason by column where it is null; the others are counts."""
+"""Rejection reasons of null columns; all other columns are counts."""
 
 
 def at_level(kernel: str, level: str) -> str:
-    """A kernel's name with the optimisation level of its assembler."""
+    """A kernel's name with its assembler's optimisation level."""
     return f"{kernel}.{level}" if level else kernel
 
 
@@ -65,9 +65,9 @@ def at_level(kernel: str, level: str) -> str:
 class InstructionRow:
     """One run of a generated kernel: counts and energy of one launch.
 
-    `power_w` is what the board drew in all, `idle_w` its power at rest just before (nan: unknown).  `published` holds energies by
-    way of sampling.  `random` marks random operands, with which energies are stated.  Of what crosses a link to the host or to another
-    board, and of copies, `link` says which link and `link_bytes` how much; such rows have an energy a byte and are in no regression.
+    `power_w` is the total board power, `idle_w` its power at rest just before (nan: unknown).  `published` holds energies by way of
+    sampling.  `random` marks random operands, for which energies are stated.  For copies and traffic to the host or another board, `link`
+    names the link and `link_bytes` the amount; such rows have an energy per byte and are in no regression.
     """
 
     source: str
@@ -102,12 +102,12 @@ class InstructionRow:
 
     @property
     def level(self) -> str:
-        """Optimisation level of the assembler ("O3"), by its words in `assembler`; "" of copies, which nothing assembles."""
+        """Optimisation level of the assembler ("O3"), from its options in `assembler`; "" for copies, which have no assembly."""
         return next((word[1:] for word in self.assembler.split() if word.startswith("-O")), "")
 
     @property
     def build(self) -> str:
-        """Kernel and level ("ffma_k8_u64.O3"): what runs is another kernel at another level."""
+        """Kernel and level ("ffma_k8_u64.O3"), since each level gives another machine kernel."""
         return at_level(self.kernel, self.level)
 
 
@@ -135,18 +135,18 @@ class InstructionRows:
 
 
 def join_instruction_rows(parts: list[InstructionRows]) -> InstructionRows | None:
-    """Rows of several data sets as one; None for none."""
+    """Rows of several data sets as one; None without data sets."""
     rows = tuple(row for part in parts for row in part.rows)
     return InstructionRows(rows=rows) if rows else None
 
 
 def is_instruction(table: Table) -> BoolArray:
-    """Which rows of a kernel dataset are generated kernels, shape (n,)."""
+    """Mask of the generated kernels in a kernel dataset, shape (n,)."""
     return np.array([name == FAMILY for name in table.texts("family")], dtype=np.bool_)
 
 
 def read_instruction_rows(table: Table, gpu: GpuSpec | None = None) -> tuple[InstructionRows | None, list[RejectedRow]]:
-    """Accepted rows of a table of generated kernels, and the reasons for the others; `gpu` need not be shipped."""
+    """Accepted and rejected rows of a table of generated kernels; `gpu` may be a user's specification."""
     screen = Screen(table, gpu, repeated=False)
     table, frame = screen.table, screen.table.frame
     screen.reject_flags(REJECTS)
@@ -190,12 +190,12 @@ def read_instruction_rows(table: Table, gpu: GpuSpec | None = None) -> tuple[Ins
 
 
 def _or_zero(value: float) -> float:
-    """A number, or 0 in place of none."""
+    """The number, or 0 if it is unknown."""
     return float(value) if math.isfinite(value) else 0.0
 
 
 def _counts(screen: Screen, i: int, name: str) -> dict[str, float]:
-    """A histogram in a cell: a JSON object of names and positive counts; a row with anything else is rejected."""
+    """Histogram in a cell: a JSON object of names and positive counts; other content rejects the row."""
     text = screen.table.frame[name].iloc[i]
     if not isinstance(text, str):
         screen.reject([i], "NO_HISTOGRAM", f"{name} is null")

@@ -1,6 +1,6 @@
-"""Kernels measured one by one: datasets of `collect`, and tables that labs have of their own, a row per kernel.
+"""Kernels measured one by one: datasets of `collect`, and other tables with a row per kernel.
 
-A dataset of `collect` is a table with more columns: flags, trials, requested and measured clocks, tiles.  Of other tables, whichever apply:
+A dataset of `collect` is a table with more columns: flags, trials, requested and measured clocks, tiles.  Other tables may have the columns
 family, operator, gpu, precision, kv_precision, batch, m, n, k | rows, dim | sequence, heads, kv_heads, head_dim, window, is_decode;
 latency_s; power_w, power_limit_w, power_std_w, sm_clock_mhz, kernel_name, grid_*, reason, source, l2_state.
 """
@@ -36,10 +36,10 @@ VALUE_COLUMNS: Final = (
 )  # fmt: skip
 TEXT_COLUMNS: Final = ("gpu", "gpu_uuid", "kernel_name", "reason", "source", "library", "l2_state", "flags")
 COLUMNS: Final = frozenset((*SHAPE_COLUMNS, *NAME_COLUMNS, *VALUE_COLUMNS, *TEXT_COLUMNS))
-"""Columns that are read; others are left alone."""
+"""Columns that are read; others are ignored."""
 
 NEEDED: Final = ("operator", "precision", "latency_s")
-"""Columns without which there is no kernel table; `gpu` may be given on the command line instead."""
+"""Columns that every kernel table needs; `gpu` may be given on the command line instead."""
 
 OPERATOR_ALIASES: Final[dict[str, str]] = {
     "ln": "layernorm", "layer_norm": "layernorm", "rms_norm": "rmsnorm", "batch_norm": "batchnorm", "matmul": "bmm", "gemm": "linear",
@@ -51,7 +51,7 @@ TWO_INPUTS: Final = frozenset({"add", "mul", "div", "pow", "where"})
 """Element-wise operators that read two tensors as large as the result."""
 
 COLD_LIBRARIES: Final = ("trtllm", "vllm", "sglang")
-"""Collections of serving frameworks cycle through several copies of the weights, so that none is found in L2."""
+"""Frameworks whose published tables use several copies of the weights in turn, so that L2 holds none of them."""
 
 CUDA_CORE_NAME: Final = ("sgemm", "simt")
 """Parts of the names of matrix kernels that use no tensor cores."""
@@ -59,16 +59,16 @@ CUDA_CORE_NAME: Final = ("sgemm", "simt")
 REASON_CODE: Final = re.compile(r"[A-Z][A-Z0-9_]{0,39}")
 GOOD: Final = ("", "OK", "NONE", "GOOD")
 POWER_REASONS: Final = frozenset({"SINGLE_SAMPLE", "SHORT_WINDOW", "HISTORY", "SEQUENCE", "COLD_START", "NO_NEIGHBOUR", "ABOVE_LIMIT"})
-"""Verdicts of a table of its own on its rows: good ones, and those that concern the power alone."""
+"""Row verdicts in a user's table: good ones, and those that concern only the power."""
 
 REJECTS_ROW: Final = frozenset({"latency_absurd", "shared_board"})
-"""Flags with which a row says nothing of its kernel: of two processes on a board each takes the other's time and power for its own."""
+"""Flags that make a row unusable: with two processes on a board, each row contains time and power of both."""
 
 REJECTS_POWER: Final = frozenset({"power_missing", "power_absurd", "sensor_stuck", "short_window"})
-"""Flags with which a row says nothing about power."""
+"""Flags that make a row's power unusable."""
 
 TIMED_ONLY: Final = "short_window"
-"""The flag of a row that was only timed, as a budget's choice asks for: without a power nothing is rejected."""
+"""The flag of a row that a budget only times; without a power it rejects nothing."""
 
 LOWERS_WEIGHT: Final = frozenset(
     {
@@ -76,22 +76,16 @@ LOWERS_WEIGHT: Final = frozenset(
         "counter_absurd", "hot",
     }
 )  # fmt: skip
-"""Flags with which a row counts less.  The others change nothing: a throttled row has its measured clock."""
+"""Flags that reduce a row's weight.  Other flags have no effect: a throttled row has its measured clock."""
 
 FLAGGED_WEIGHT: Final = 0.25
-"""Weight in the fit of a row with a doubt [1]."""
+"""Weight in the fit of a flagged row [1]."""
 
 AT_LIMIT_SHARE: Final = 0.96
-"""From this share of the power limit on the board was holding its limit: the power is a lower bound [1]."""
-
-SHORTEST_LAUNCH_S: Final = 10e-6
-"""Kernels smaller than this are ruled by launch costs, not by their work [s]."""
+"""Share of the power limit above which a board counts as limited; its power is then a lower bound [1]."""
 
 IMPLAUSIBLE_RATIO: Final = 100.0
-"""A whole file this many times slower than the hardware allows holds another unit than seconds [1]."""
-
-ROWS_FOR_UNITS: Final = 8
-"""Fewer rows tell nothing about a file's unit."""
+"""A file whose kernels are all this many times slower than the hardware allows has another unit than seconds [1]."""
 
 
 def is_kernel_table(header: Sequence[str]) -> bool:
@@ -100,14 +94,14 @@ def is_kernel_table(header: Sequence[str]) -> bool:
 
 
 def from_simulated_board(table: Table) -> bool:
-    """Whether the boards' UUIDs tell of a simulation: a dataset of `collect` in another format has no other mark."""
+    """Whether a board's UUID marks a simulation, the only mark in a dataset of `collect` in another format."""
     return any(is_simulated_uuid(uuid) for uuid in set(table.texts("gpu_uuid")))
 
 
 def read_kernel_table(table: Table, gpu: GpuSpec | None = None, *, counted: bool = False) -> tuple[KernelRows | None, list[RejectedRow]]:
-    """Accepted rows (None where there are none) and the reasons for the others, listed or counted.
+    """Accepted rows (None without any) and rejected rows, listed or counted.
 
-    gpu: the GPU to keep, which need not be shipped, and that of all rows where the table has no such column.
+    gpu: the GPU to keep, possibly a user's specification, and the GPU of all rows if the table has no such column.
     Raises InputError for a table without the needed columns or with another unit than seconds.
     """
     need_columns(table, NEEDED, "kernel table")
@@ -163,7 +157,7 @@ def read_kernel_table(table: Table, gpu: GpuSpec | None = None, *, counted: bool
 
 
 def _operators(screen: Screen) -> tuple[list[Operator], IntArray]:
-    """Different operators, and the number of each row's; rows of which it cannot be told leave the screen's table."""
+    """Unique operators, and the index of each row's operator; rows without a valid one are removed from the screen's table."""
     table = screen.table
     names = {column: table.coded(column) for column in (*NAME_COLUMNS, "kernel_name") if column in table}
     columns: dict[str, Array | IntArray] = {column: codes for column, (codes, _) in names.items()}
@@ -185,7 +179,7 @@ def _operators(screen: Screen) -> tuple[list[Operator], IntArray]:
 
 
 def _operator(row: Mapping[str, Any]) -> Operator | tuple[str, str]:
-    """The operator of one kind of row, or the reason why there is none."""
+    """The operator of one kind of row, or the reason for its rejection."""
     given, called = row.get("family", "").lower(), row["operator"].lower()
     family, operator = _kind(given, called, row)
     if family is None:
@@ -212,7 +206,7 @@ def _operator(row: Mapping[str, Any]) -> Operator | tuple[str, str]:
 
 
 def _kind(family: str, operator: str, row: Mapping[str, Any]) -> tuple[str | None, str]:
-    """Family and operator in our names; the family may be missing or another's, the operator decides."""
+    """Family and operator in our names; the operator decides, since the family may be missing or differ."""
     if operator in ("attention", "") and family == "attention":
         operator = "decode" if row.get("is_decode", 0.0) > 0 else "prefill"
     operator = OPERATOR_ALIASES.get(operator, operator)
@@ -243,7 +237,7 @@ def _shape(family: str, operator: str, row: Mapping[str, Any]) -> dict[str, floa
 
 
 def _read_verdicts(screen: Screen, powered: BoolArray) -> None:
-    """What the data set itself says of its rows: verdicts of tables, flags of `collect`."""
+    """Apply the data set's own marks: verdicts of tables, flags of `collect`."""
     codes, texts = screen.table.coded("reason")
     for number, text in enumerate(texts):
         code = text.upper()
@@ -257,7 +251,7 @@ def _read_verdicts(screen: Screen, powered: BoolArray) -> None:
 
 
 def _warm(table: Table, library: Array) -> BoolArray:
-    """Whether operands were in L2: as stated, else yes, as simple benchmarks launch one kernel on one set of buffers."""
+    """Whether operands were in L2: as stated, else yes, since simple benchmarks launch one kernel on one set of buffers."""
     stated = table.texts("l2_state")
     cold = [state == "cold" if state else own.startswith(COLD_LIBRARIES) for state, own in zip(stated, library, strict=True)]
     return ~np.array(cold, dtype=np.bool_)
@@ -266,9 +260,9 @@ def _warm(table: Table, library: Array) -> BoolArray:
 def _reject_by_roof(
     screen: Screen, kernels: Sequence[Operator], kernel_index: IntArray, latency_s: Array, clock_mhz: Array, warm: BoolArray
 ) -> None:
-    """Reject rows faster than their hardware, or in a number format that it does not have.
+    """Reject rows faster than their hardware allows, or in a number format without hardware support.
 
-    Raises InputError for a file in which every kernel is far slower than the hardware: it holds milli- or microseconds.
+    Raises InputError if every kernel is far slower than the hardware: the file holds milli- or microseconds.
     """
     good = screen.kept()
     for number, spec in enumerate(screen.specs):
@@ -279,8 +273,10 @@ def _reject_by_roof(
         work = minimal_work([kernels[i] for i in used.tolist()], spec).take(position)
         roof = np.full(len(latency_s), np.nan)
         roof[index] = roof_seconds(work, spec, clock_mhz[index], ~warm[index])
-        ratio = latency_s[index] / np.maximum(roof[index], SHORTEST_LAUNCH_S)
-        if len(index) >= ROWS_FOR_UNITS and float(ratio.min()) > IMPLAUSIBLE_RATIO:
+        # Kernels of less than 10 µs are ruled by launch costs, not by their work.
+        ratio = latency_s[index] / np.maximum(roof[index], 10e-6)
+        # Fewer rows tell nothing about a file's unit.
+        if len(index) >= 8 and float(ratio.min()) > IMPLAUSIBLE_RATIO:
             raise InputError(
                 f"{screen.table.name}: all {len(index)} {spec.name} rows take over {IMPLAUSIBLE_RATIO:g} times what the hardware needs; "
                 "latency_s must be in seconds"
@@ -298,26 +294,19 @@ def _reject_by_roof(
 
 DECODE_GROUP: Final = "attention.decode"
 
-SERVING_FIXED_S: Final = 20e-6
-"""Launches and a serving library's small kernels beside the one in question [s]."""
-
-OTHER_KERNEL_FACTOR: Final = 5.0
-"""A row this many times slower than fixed cost and the priors' time together ran another kernel [1]."""
-
 USUAL_FACTOR: Final = 3.0
-LEAST_USUAL_SHARE: Final = 0.25
-"""At least this share of the rows must lie within USUAL_FACTOR, else the whole collection is slow and no row stands out [1]."""
+"""Largest time of an ordinary row, as a multiple of fixed cost and the priors' time together [1]."""
 
 
 def _reject_other_kernels(
     screen: Screen, library: Array, kernels: Sequence[Operator], kernel_index: IntArray, latency_s: Array, clock_mhz: Array
 ) -> None:
-    """Reject decode rows that another kernel ran than the fused one that the equations describe.
+    """Reject decode rows that ran another kernel than the fused one of the equations.
 
-    Serving libraries leave the fused kernel for shapes that it does not take: more than 32 query heads to a key head (TensorRT-LLM),
-    heads of 512 (vLLM).  What runs then takes ten to a hundred times what cache traffic and padded products explain, while rows of the
-    fused kernel stay within a factor of three.  More than half of the GB200's decode rows in AIConfigurator's table of powers are such:
-    a fit of all of them errs by 480 % on the others, instead of 8 %.
+    Serving libraries replace the fused kernel for unsupported shapes: more than 32 query heads to a key head (TensorRT-LLM), heads of
+    512 (vLLM).  The replacement takes ten to a hundred times the time that cache traffic and padded products explain, while rows of the
+    fused kernel stay within a factor of three.  More than half of the GB200's decode rows in AIConfigurator's table of powers are such
+    rows: with them a fit has an error of 480 % on the others, instead of 8 %.
     """
     centres = {name: prior.centre for name, prior in GROUP_PRIORS[DECODE_GROUP].items() if name in COEFFICIENTS}
     decodes = np.array([operator.operator == "decode" for operator in kernels], dtype=np.bool_)[kernel_index]
@@ -331,9 +320,12 @@ def _reject_other_kernels(
         cold = np.zeros(len(own), dtype=np.bool_)
         chosen = [kernels[i] for i in kernel_index[own].tolist()]
         usual = kernel_times(chosen, gpu, {DECODE_GROUP: centres}, sm_clock_mhz=clock, warm=cold).equations_s
-        ratio = latency_s[own] / (SERVING_FIXED_S + usual)
-        if float((ratio <= USUAL_FACTOR).mean()) >= LEAST_USUAL_SHARE:
-            slow = own[ratio > OTHER_KERNEL_FACTOR].tolist()
+        # Launches and a serving library's small kernels beside the one in question take some 20 µs.
+        ratio = latency_s[own] / (20e-6 + usual)
+        # With less than a quarter of ordinary rows the whole collection is slow and no row stands out.
+        if float((ratio <= USUAL_FACTOR).mean()) >= 0.25:
+            # A row that is 5 times slower than fixed cost and the priors' time together ran another kernel.
+            slow = own[ratio > 5.0].tolist()
             screen.reject(slow, "OTHER_KERNEL", lambda i: f"latency_s = {latency_s[i]:.4g}, many times that of a fused kernel")
 
 
@@ -350,9 +342,9 @@ def _tiles(value: Mapping[str, Array], kernels: Sequence[Operator], kernel_index
 
 
 def shared_weight(weight: Array, repeats: IntArray) -> Array:
-    """Weights of rows of which those with the same number in `repeats` (n,) repeat one measurement, shape (n,).
+    """Weights of rows, shape (n,), where equal numbers in `repeats` (n,) mark repetitions of one measurement.
 
-    Together they weigh as much as the best of them alone: what the equations get wrong about a kernel they get wrong in all its trials.
+    Repetitions together have the weight of the best one, because the equations have the same error in all trials of a kernel.
     """
     total = np.bincount(repeats, weight)
     best = np.zeros(len(total))
@@ -362,9 +354,9 @@ def shared_weight(weight: Array, repeats: IntArray) -> Array:
 
 
 def _repeats(table: Table, kernel_index: IntArray) -> IntArray:
-    """A number for each kernel at each requested clock, the same for all its trials; tables of others have none, shape (n,).
+    """A number for each kernel at each requested clock, equal for all its trials, shape (n,); other tables have no trials.
 
-    A product in another layout is one more trial: the equations know no layouts.  Each has its own time, power and tile.
+    A product in another layout is one more trial, because the equations do not contain layouts.  Each has its own time, power and tile.
     """
     if "trial" not in table:
         return np.arange(len(table))

@@ -1,8 +1,8 @@
-"""Partitioned Parquet: which files a data set has, what they hold, and their rows batch by batch.
+"""Partitioned Parquet: the files of a data set, their schema, and their rows batch by batch.
 
 A data set is a file or a folder of files, on this machine or in an object store (`s3://…`, `gs://…`), hive folders
-(`family=gemm/…`) included.  How it is cut into partitions follows from the files alone, never from how many workers read
-them, so that results taken in the order of the partitions are the same on any number of workers.
+(`family=gemm/…`) included.  The partitions depend on the files only, not on the number of workers, so results in the order
+of the partitions are the same on any number of workers.
 """
 
 import hashlib
@@ -20,15 +20,6 @@ from collector.dataset import parquet
 from collector.dataset.parquet import open_parquet, parquet_errors
 from estimator.vocabulary.regular_files import open_regular
 from fitter.errors import InputError
-
-PARTITION_ROWS: Final = 1_000_000
-"""Row groups of a file are read together up to so many rows: a fraction of a second of work, enough to share out evenly."""
-
-BATCH_ROWS: Final = 1 << 16
-"""Rows held as columns at a time: they fit into a core's cache [1]."""
-
-FOOTER_THREADS: Final = 16
-"""Footers are small and, in an object store, far away: so many are read at once."""
 
 FOOTER_TAIL: Final = 8
 """Length of the footer and the magic word at the end of a Parquet file [byte]."""
@@ -81,7 +72,7 @@ class PartitionedTable:
 
     @property
     def rows(self) -> int:
-        """All rows."""
+        """Number of rows."""
         return sum(part.rows for part in self.parts)
 
     @property
@@ -95,7 +86,7 @@ class PartitionedTable:
 
 
 def open_partitioned(address: str | Path) -> PartitionedTable:
-    """The files of a data set, footers read.
+    """Open the files of a data set and read their footers.
 
     Raises InputError for an address without Parquet files or rows, a store that does not answer, DatasetError for a damaged file.
     """
@@ -107,7 +98,8 @@ def open_partitioned(address: str | Path) -> PartitionedTable:
         raise InputError(f"{shown(uri)}: cannot be read ({' '.join(str(error).split())[:200]})") from error
     if not infos:
         raise InputError(f"{shown(uri)}: no Parquet file here")
-    with ThreadPoolExecutor(FOOTER_THREADS) as pool:
+    # Footers are small and, in an object store, far away: so many are read at once.
+    with ThreadPoolExecutor(16) as pool:
         read = list(pool.map(lambda info: _file(system, info, base, uri), infos))
     digest = hashlib.sha256("".join(footer for _, _, footer in read).encode()).hexdigest()
     parts = tuple(part for own, _, _ in read for part in own)
@@ -124,14 +116,15 @@ def is_remote(address: str | Path) -> bool:
 def read_batches(partition: Partition, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """The columns of a partition that its file has, batch by batch.
 
-    Raises DatasetError, naming the file, where it cannot be read to its end.
+    Raises DatasetError with the file's name if it cannot be read to its end.
     """
     where = partition.path
     with parquet_errors(where), _opened(_file_system(partition.root)[0], partition.path) as stream:
         names = open_parquet(stream, where).schema_arrow.names
         present = [name for name in columns if name in names]
         remote = is_remote(partition.root)
-        yield from parquet.read_batches(stream, where, present, groups=partition.row_groups, rows=BATCH_ROWS, pre_buffer=remote)
+        # So many rows as columns fit into a core's cache.
+        yield from parquet.read_batches(stream, where, present, groups=partition.row_groups, rows=1 << 16, pre_buffer=remote)
 
 
 def _opened(system: Any, path: str) -> Any:
@@ -148,7 +141,7 @@ def _file_system(uri: str) -> tuple[Any, str]:
 
 
 def shown(uri: str) -> str:
-    """An address as a message may show it: without keys and options."""
+    """An address for messages: without keys and options."""
     if not is_remote(uri):
         return uri
     scheme, _, rest = uri.partition(REMOTE)
@@ -157,7 +150,7 @@ def shown(uri: str) -> str:
 
 
 def _parquet_files(system: Any, base: str) -> list[Any]:
-    """Infos of all Parquet files below a path, sorted by name; hidden files and folders are left out as everywhere."""
+    """Infos of all Parquet files below a path, sorted by name, without hidden files and folders."""
     own = system.get_file_info(base)
     if own.type == pafs.FileType.NotFound:
         raise FileNotFoundError("no such file or folder")
@@ -174,7 +167,7 @@ def _relative(path: str, base: str) -> str:
 
 
 def _file(system: Any, info: Any, base: str, root: str) -> tuple[list[Partition], pa.Schema, str]:
-    """Partitions of one file, its schema, and a line that says which file it is: name, size and digest of the footer."""
+    """Partitions of one file, its schema, and a line that identifies the file: name, size and digest of the footer."""
     with parquet_errors(info.path), _opened(system, info.path) as stream:
         file = open_parquet(stream, info.path)
         groups = [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]
@@ -188,7 +181,8 @@ def _file(system: Any, info: Any, base: str, root: str) -> tuple[list[Partition]
     first = 0
     for number, rows in enumerate(groups):
         last = found[-1] if found else None
-        if last is not None and last.rows + rows <= PARTITION_ROWS:
+        # Row groups of a file are read together: a fraction of a second of work, enough to share out evenly.
+        if last is not None and last.rows + rows <= 1_000_000:
             together = (*last.row_groups, number)
             found[-1] = Partition(
                 root=root, path=info.path, row_groups=together, rows=last.rows + rows, first=last.first, constants=constants

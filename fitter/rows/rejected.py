@@ -1,4 +1,4 @@
-"""Rejected rows: where each is, and why it is not used."""
+"""Rejected rows: place and reason of each."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -53,14 +53,14 @@ REASONS: Final[dict[str, str]] = {
     "BAD_HISTOGRAM": "a generated kernel whose machine instructions are not counted",
     "BAD_COUNT": "a count that is not finite, or negative",
 }
-"""Reason codes and their meaning.  A code of a file's own `reason` column that is not here is kept as it is."""
+"""Reason codes and their meaning.  Other codes in a file's `reason` column are kept unchanged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RejectedRow:
-    """A row that was not used: where it is, why, and the value in question.
+    """A rejected row: its place, the reason, and the rejected value.
 
-    `power_only`: its power (or energy) was rejected, its latency kept.  `count`: rows that this one stands for, where data
+    `power_only`: its power (or energy) was rejected, its latency kept.  `count`: number of rows that it represents if data
     are read in pieces and rows are counted, not listed.
     """
 
@@ -73,7 +73,7 @@ class RejectedRow:
 
 
 def count_reasons(rejected: Iterable[RejectedRow], *, power_only: bool | None = None) -> dict[str, int]:
-    """Rejected rows by reason, most frequent first; all, those left out as wholes, or those whose power alone was rejected."""
+    """Rejected rows by reason, most frequent first; all, fully rejected ones, or those with only the power rejected."""
     counts: dict[str, int] = {}
     for row in rejected:
         if power_only is None or row.power_only == power_only:
@@ -82,5 +82,5 @@ def count_reasons(rejected: Iterable[RejectedRow], *, power_only: bool | None = 
 
 
 def reason_meaning(reason: str) -> str:
-    """What a reason code means, in words."""
+    """Meaning of a reason code, in words."""
     return REASONS.get(reason, "so marked in the data set")

@@ -1,9 +1,8 @@
-"""The shortest time that a GPU's peak rates allow, to find measurements that cannot be true.
+"""The shortest time that a GPU's peak rates allow, to find impossible measurements.
 
-Only what binds whatever the cache holds is counted: useful arithmetic at the peak rate of the highest clock, the
-compulsory traffic beyond the size of L2 (and, where the row says that caches were cold, all weights, cached keys and
-values, and inputs of memory kernels) at the published DRAM bandwidth, and all compulsory traffic at twice the assumed
-L2 bandwidth, since no vendor publishes that one.
+Only limits that hold for any state of the caches count: useful arithmetic at the peak rate of the highest clock, the
+compulsory traffic beyond the size of L2 (for cold caches all weights, cached keys and values, and inputs of memory kernels)
+at the published DRAM bandwidth, and all compulsory traffic at twice the assumed L2 bandwidth, since no vendor publishes it.
 """
 
 from collections.abc import Sequence
@@ -19,18 +18,15 @@ from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, HZ_PER_MHZ, Array
 from estimator.vocabulary.workload import Operator
 
 ROOF_TOLERANCE: Final = 1.05
-"""Published rates and timers are good to some per cent; faster than the roof by more is no measurement [1]."""
-
-L2_MARGIN: Final = 2.0
-"""The L2 bandwidths of specifications are estimates; real ones were found up to twice as high [1]."""
+"""Largest ratio of the roof to a valid time [1]; published rates and timers have errors of some per cent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MinimalWork:
     """Least work of kernels, shape (n,): useful flop, their peak rate [flop / (clock · SM)], compulsory traffic [byte].
 
-    `cold_byte` is the part of the traffic that comes from DRAM where the operands were not in L2; activations of
-    matrix products are left out, since benchmarks with cold weights still reuse them.
+    `cold_byte` is the part of the traffic that comes from DRAM if the operands were not in L2, without activations of
+    matrix products, since benchmarks with cold weights still reuse them.
     """
 
     flop: Array
@@ -44,7 +40,7 @@ class MinimalWork:
 
 
 def minimal_work(operators: Sequence[Operator], gpu: GpuSpec) -> MinimalWork:
-    """Least work of each operator; the rate is nan where the GPU cannot compute in the operator's number format."""
+    """Least work of each operator; the rate is nan if the GPU does not support the operator's number format."""
     count = len(operators)
     flop, rate, byte, cold = np.zeros(count), np.ones(count), np.zeros(count), np.zeros(count)
     kinds: dict[str, list[int]] = {}
@@ -77,13 +73,14 @@ def roof_seconds(work: MinimalWork, gpu: GpuSpec, sm_clock_mhz: Array, cold: Boo
     compute = np.where(work.flop > 0, work.flop / (work.flop_per_clock * gpu.num_sms * clock_hz), 0.0)
     beyond_l2 = np.maximum(work.byte - gpu.l2_bytes, 0.0)
     dram = np.maximum(beyond_l2, np.where(cold, work.cold_byte, 0.0)) / gpu.dram_bytes_per_s
-    l2 = work.byte / (L2_MARGIN * gpu.l2_bytes_per_clock * clock_hz)
+    # The L2 bandwidths of specifications are estimates; real ones were found up to twice as high.
+    l2 = work.byte / (2.0 * gpu.l2_bytes_per_clock * clock_hz)
     result: Array = np.maximum(np.maximum(np.nan_to_num(compute), dram), l2)
     return result
 
 
 def _input_byte(operator: Operator) -> float:
-    """What a memory kernel reads [byte]."""
+    """Bytes that a memory kernel reads."""
     width = BYTES_PER_ELEMENT[operator.precision]
     if operator.family == "conv":
         return operator["batch"] * operator["channels"] * operator["height"] * operator["width"] * width
@@ -108,6 +105,6 @@ def _attention_work(operator: Operator) -> tuple[float, float, float]:
 
 
 def _visible(position: float, reach: float) -> float:
-    """Keys seen in all by queries 1 … position, each seeing its own position and at most `reach` keys back."""
+    """Total number of keys that queries 1 … position see, each its own position and at most `reach` keys back."""
     inside = min(position, reach)
     return inside * (inside + 1.0) / 2.0 + max(position - inside, 0.0) * inside

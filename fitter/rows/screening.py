@@ -1,6 +1,6 @@
-"""Screening: which rows of a file can be true, and why the others are left out.
+"""Screening: accepts the plausible rows of a file, and rejects the others with a reason.
 
-The checks run in the order of their certainty: what cannot be read, what names nothing known, what no hardware can do.
+The checks run in the order of their certainty: unreadable values, unknown names, values that no hardware reaches.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -17,27 +17,24 @@ from fitter.errors import InputError
 from fitter.rows.rejected import OTHER_GPU, RejectedRow
 from fitter.rows.tables import LONGEST_TEXT, Table
 
-ABOVE_LIMIT_SHARE: Final = 1.03
-"""Boards overshoot their limit by less than this; more is another unit or another limit [1]."""
-
 AT_REST_SHARE: Final = 0.5
-"""A board on which a kernel runs draws more than this share of the least that its table has for it at rest [1]."""
+"""Least power of a board under load, as a share of the least power at rest in its table [1]."""
 
 LEAST_LIMIT_SHARE: Final = 0.02
-"""The same of the power limit, where nothing is known of the board at rest: the three boards with a table draw 10 to 18 % of theirs [1]."""
+"""Least power under load, as a share of the power limit, if power at rest is unknown; three boards draw 10 to 18 % at rest [1]."""
 
 CLOCK_MARGIN: Final = 1.1
-"""A clock this far beyond the GPU's range is another unit or another GPU [1]."""
+"""Factor on the GPU's clock range; clocks beyond it mean another unit or another GPU [1]."""
 
 SIMULATED_PREFIX: Final = "sim:"
 
 LONGEST_RUN_S: Final = 30 * 86400.0
-"""No launch, iteration or run takes a month: such a time is an error of whoever wrote it [s]."""
+"""Longest plausible time of a launch, iteration or run: a month [s]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """What a number column may hold: above `low` (or `low` itself where `closed`) and up to `high`; `reason` rejects the row."""
+    """Limits of a number column: above `low` (or `low` itself where `closed`) and up to `high`; `reason` rejects the row."""
 
     reason: str
     low: float = 0.0
@@ -79,20 +76,20 @@ COUNT_LIMIT: Final = Limit(reason="BAD_COUNT", closed=True)
 
 
 Detail = str | Callable[[int], str]
-"""What is said of a rejected row: a text, or a function of its place in the table."""
+"""Detail of a rejected row: a text, or a function of its place in the table."""
 
 
 class Screen:
-    """Verdicts on the rows of one table: the first reason of each row counts; rejections of its power alone stand apart.
+    """Verdicts on the rows of one table: the first reason of each row counts; rejections of only the power are separate.
 
-    table             rows that are left: those with a text that is too long, of no known GPU, or equal to an earlier one are out
+    table             remaining rows: without too long texts, unknown GPUs, and repetitions of earlier rows
     specs, gpu_index  GPUs of the rows, and the one of each row
     """
 
     def __init__(self, table: Table, gpu: GpuSpec | None, *, repeated: bool = True, counted: bool = False) -> None:
-        """Begin with what holds for any table; raises InputError for one that names no GPU where none is asked for.
+        """Apply the checks of all tables; raises InputError for a table without a GPU if `gpu` is None.
 
-        gpu: the one to keep, and that of a table without such a column.  repeated: rows equal to an earlier one are rejected.
+        gpu: the GPU to keep, also the GPU of a table without such a column.  repeated: rows equal to an earlier one are rejected.
         counted: rejections are counted, not listed.
         """
         self.counted = counted
@@ -119,7 +116,7 @@ class Screen:
         self.verdicts.append((reason, detail))
 
     def narrow(self) -> None:
-        """Leave the rejected rows out of the table: what follows looks at the others alone.  To be done before any power is rejected."""
+        """Remove the rejected rows from the table; later checks skip them.  Call it before any power is rejected."""
         self.told = self.rejected()
         keep = self.whole < 0
         self.gpu_index = self.gpu_index[keep]
@@ -131,9 +128,9 @@ class Screen:
         return np.asarray(values[self.gpu_index])
 
     def reject_limits(self, names: Iterable[str], needed: Collection[str] = (), *, power: Collection[str] = ()) -> None:
-        """Reject rows with a cell that is no number, that LIMITS does not allow, or that is missing among the `needed` ones.
+        """Reject rows with a cell that is not a number, is outside LIMITS, or is `needed` but missing.
 
-        power: columns that concern the power alone.
+        power: columns that concern only the power.
         """
         for name in names:
             limit, values = LIMITS.get(name, COUNT_LIMIT), self.table.numbers(name)
@@ -163,7 +160,7 @@ class Screen:
             self.reject(self.gpu_index != number.get(asked, -1), OTHER_GPU, lambda i: texts[codes[i]][:80])
 
     def reject_clocks(self, **columns: Array) -> None:
-        """Reject rows whose clock their GPU does not have."""
+        """Reject rows with a clock outside the range of their GPU."""
         low = self.of_gpu(lambda spec: spec.sm_clock_min_mhz) / CLOCK_MARGIN
         high = self.of_gpu(lambda spec: spec.sm_clock_limit_mhz) * CLOCK_MARGIN
         for name, values in columns.items():
@@ -175,14 +172,15 @@ class Screen:
                 self.reject((values < low) | (values > high), "BAD_CLOCK", detail)
 
     def reject_power(self, power_w: Array, limit_w: Array) -> None:
-        """Reject powers below what such a board draws at rest, and above its power limit."""
+        """Reject powers below the board's power at rest, and above its power limit."""
 
         def low(i: int) -> str:
             return f"{power_w[i]:.4g} W, less than the board draws at rest; is it in watts, joules per iteration?"
 
         with np.errstate(invalid="ignore"):
             self.reject(power_w < self.of_gpu(least_power_w), "BAD_POWER", low, power=True)
-            above = power_w > ABOVE_LIMIT_SHARE * limit_w
+            # Boards overshoot their limit by less than 3 %; more is another unit or another limit.
+            above = power_w > 1.03 * limit_w
         self.reject(above, "ABOVE_LIMIT", lambda i: f"{power_w[i]:.4g} W; limit {limit_w[i]:g} W", power=True)
 
     def kept(self) -> IntArray:
@@ -194,9 +192,9 @@ class Screen:
         return self.power >= 0
 
     def rejected(self) -> list[RejectedRow]:
-        """Every rejection in the order of the rows, or one of each verdict where they are counted.
+        """Every rejection in the order of the rows, or one of each verdict if they are counted.
 
-        Of a row that is rejected as a whole the power is not told as well.
+        A fully rejected row has no second entry for its power.
         """
         found = list(self.told)
         for power, verdicts in ((False, self.whole), (True, np.where(self.whole < 0, self.power, -1))):
@@ -219,7 +217,7 @@ def asked_gpu(text: str | None) -> GpuSpec | None:
 
 
 def known_gpu(text: str, asked: GpuSpec | None = None) -> GpuSpec | None:
-    """The specification of the GPU that a row names, `asked` where it is that; a simulated board is the GPU that it simulates."""
+    """The specification of a row's GPU, `asked` if the names are equal; a simulated board has the specification of its model."""
     bare = text.removeprefix(SIMULATED_PREFIX)
     if asked is not None and is_named(asked, bare):
         return asked
@@ -228,12 +226,12 @@ def known_gpu(text: str, asked: GpuSpec | None = None) -> GpuSpec | None:
 
 
 def least_power_w(spec: GpuSpec) -> float:
-    """No board of this kind draws less while a kernel runs [W]."""
+    """Least power of a board of this kind while a kernel runs [W]."""
     return LEAST_LIMIT_SHARE * spec.power_limit_w if spec.idle_w is None else AT_REST_SHARE * min(spec.idle_w.value)
 
 
 def need_columns(table: Table, needed: Iterable[str], kind: str) -> None:
-    """Raises InputError for a table that lacks a column."""
+    """Raise InputError for a table that lacks a column."""
     missing = next((name for name in needed if name not in table), None)
     if missing is not None:
         raise InputError(f"{table.path}: no column {missing!r}; a {kind} needs {', '.join(needed)}")
@@ -243,7 +241,7 @@ Columns = TypeVar("Columns")
 
 
 def taken(rows: Columns, index: IntArray | BoolArray, whole: Collection[str] = ()) -> Columns:
-    """Some rows of a dataclass of columns; the fields `whole` stay as they are."""
+    """Some rows of a dataclass of columns; the fields `whole` stay unchanged."""
     keep = np.flatnonzero(index) if index.dtype == np.bool_ else index
     changes: dict[str, Any] = {}
     for field in fields(rows):  # type: ignore[arg-type]
@@ -257,7 +255,7 @@ Value = TypeVar("Value")
 
 
 def numbered(values: Iterable[Value]) -> tuple[tuple[Value, ...], IntArray]:
-    """Different values in first-seen order, and the number of each value among them, shape (n,)."""
+    """Unique values in first-seen order, and the index of each value among them, shape (n,)."""
     known: dict[Value, int] = {}
     index = np.array([known.setdefault(value, len(known)) for value in values], dtype=np.int64)
     return tuple(known), index

@@ -1,7 +1,7 @@
-"""Selection: data sets in, accepted rows and the reasons for all others out."""
+"""Selection: reads data sets and returns accepted rows and rejected rows with reasons."""
 
 from codecs import BOM_UTF8
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final
@@ -23,15 +23,15 @@ from fitter.rows.tables import Table, file_digest, open_table, read_head, read_h
 from fitter.rows.workload_dataset import is_workload_dataset, read_workload_dataset
 
 MOST_NAMES: Final = 5
-"""Names that a note lists."""
+"""Most names in a note."""
 
 
 def read_selection(paths: Sequence[str | Path], gpu: str | None = None) -> Selection:
-    """All rows of data sets of any kind, screened.
+    """Read and screen data sets of any kind.
 
-    gpu: keep the rows of this GPU only (the others are rejected as OTHER_GPU), and the GPU of tables that have no such
-    column; by name or file.  Raises InputError for a file that cannot be used, SpecificationError for an unknown `gpu`,
-    SelectionError where no row is left, DatasetError for a damaged kernel dataset.
+    gpu: name or file of the GPU to keep (other rows are rejected as OTHER_GPU), also the GPU of tables without such a
+    column.  Raises InputError for an unusable file, SpecificationError for an unknown `gpu`,
+    SelectionError if no row is left, DatasetError for a damaged kernel dataset.
     """
     if not paths:
         raise InputError("no data set given; name at least one file or folder")
@@ -40,7 +40,7 @@ def read_selection(paths: Sequence[str | Path], gpu: str | None = None) -> Selec
     for path in paths:
         try:
             parts.append(_read_one(_named(Path(path)), asked))
-        except (OSError, ValueError) as error:  # a name that no file can have, a folder that may not be entered
+        except (OSError, ValueError) as error:  # an invalid file name, a folder without permission
             raise InputError(f"{str(path)[:200]!r}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
     selection = joined(parts)
     if not selection.parts:
@@ -49,7 +49,7 @@ def read_selection(paths: Sequence[str | Path], gpu: str | None = None) -> Selec
 
 
 def require_one_gpu(selection: Selection) -> str:
-    """The GPU of all rows.  Raises SelectionError, listing them with their rows, where there are several."""
+    """The GPU of all rows.  Raises SelectionError with a list of GPUs and row counts if there are several."""
     counts = selection.rows_by_gpu
     if len(counts) > 1:
         listed = ", ".join(f"{name} ({count} rows)" for name, count in counts.items())
@@ -58,7 +58,7 @@ def require_one_gpu(selection: Selection) -> str:
 
 
 def require_one_world(selection: Selection) -> None:
-    """Raises SelectionError where measurements of a GPU and of a simulated board would become one bundle."""
+    """Raise SelectionError if the selection mixes measurements of a real and of a simulated board."""
     simulated = {dataset.metadata.get("simulated") is True: dataset.name for dataset in reversed(selection.datasets) if dataset.used}
     if len(simulated) > 1:
         raise SelectionError(
@@ -67,7 +67,7 @@ def require_one_world(selection: Selection) -> None:
 
 
 def _named(path: Path) -> Path:
-    """A path whose last part is a name: "." and ".." have none to tell a data set by.  Raises InputError for the root of all files."""
+    """A path whose last part is a name; "." and ".." are resolved.  Raises InputError for the root folder."""
     named = path if path.name not in ("", "..") else path.resolve()
     if not named.name:
         raise InputError(f"{path}: the root of all files; name a data set or a folder of them")
@@ -75,7 +75,7 @@ def _named(path: Path) -> Path:
 
 
 def _read_one(path: Path, gpu: GpuSpec | None) -> Selection:
-    """One data set of whatever kind its content shows."""
+    """Read one data set; its content determines its kind."""
     if not path.is_file() and not path.is_dir():
         raise InputError(f"{path}: {'neither a file nor a folder' if path.exists() else 'no such file or folder'}")
     if path.is_dir() or is_kernel_dataset(path):
@@ -103,7 +103,7 @@ def _read_one(path: Path, gpu: GpuSpec | None) -> Selection:
     raise InputError(f"{path}: a table with columns {found}: neither a kernel dataset of `collect`, nor a {listed}")
 
 
-def _collected(table: Table, metadata: dict[str, Any], gpu: GpuSpec | None) -> Selection:
+def _collected(table: Table, metadata: Mapping[str, object], gpu: GpuSpec | None) -> Selection:
     """A kernel dataset: kernels of libraries, generated ones, and sweeps over blocks."""
     swept = is_block_sweep(table)
     generated = is_instruction(table) & ~swept
@@ -118,8 +118,8 @@ def _collected(table: Table, metadata: dict[str, Any], gpu: GpuSpec | None) -> S
     return selection
 
 
-def _selection(table: Table, kind: str, rows: Selection, metadata: dict[str, Any] | None = None) -> Selection:
-    """The rows of one data set with its record and with remarks that concern no single row."""
+def _selection(table: Table, kind: str, rows: Selection, metadata: Mapping[str, object] | None = None) -> Selection:
+    """The rows of one data set with its record and with notes on the whole data set."""
     rejected = count_reasons(rows.rejected, power_only=False)
     used = len(table) - sum(rejected.values())
     record = Dataset(
@@ -145,7 +145,7 @@ def _selection(table: Table, kind: str, rows: Selection, metadata: dict[str, Any
 
 
 def joined(parts: list[Selection]) -> Selection:
-    """Selections of one data set each as one.  Raises InputError where two hold the same data."""
+    """Join selections of single data sets.  Raises InputError if two hold the same data."""
     seen: dict[str, str] = {}
     for record in (part.datasets[0] for part in parts):
         if record.sha256 in seen:
@@ -164,7 +164,7 @@ def joined(parts: list[Selection]) -> Selection:
 
 
 def _meter_notes(parts: list[Selection]) -> tuple[str, ...]:
-    """A remark where the power of some data sets was compared with a meter and that of others was not."""
+    """A note if the power of some data sets, but not of all, was compared with a meter."""
     known: dict[bool, list[str]] = {True: [], False: []}
     for part in parts:
         if part.instructions is not None or any(np.isfinite(rows.power_w).any() for rows in part.tables):
@@ -179,7 +179,7 @@ def _meter_notes(parts: list[Selection]) -> tuple[str, ...]:
 
 
 def _nothing_left(selection: Selection, name: str | None) -> str:
-    """Why no row is left, with the first of each of the most frequent reasons."""
+    """Message for a selection without rows, with an example of each of the most frequent reasons."""
     if not selection.row_count:
         return f"{', '.join(dataset.name for dataset in selection.datasets)}: no rows; name a table that has some"
     counts = count_reasons(selection.rejected)
@@ -191,13 +191,13 @@ def _nothing_left(selection: Selection, name: str | None) -> str:
 
 
 PLACES: Final = frozenset({"sources", "source_index", "row", "gpus", "gpu_index"})
-"""Columns that say where a row was written, and those of GPUs' numbers: their names count."""
+"""Columns that do not order rows: the place of a row, and indices of GPUs, which are replaced by names."""
 
 
 def in_own_order(selection: Selection) -> Selection:
-    """The selection with kernels and runs ordered by what they say; two that say the same stay as they are.
+    """The selection with kernels and runs sorted by content; equal rows keep their order.
 
-    Folds, samples and sums of floating-point numbers follow the order of rows: one table written in two orders gives one bundle.
+    Folds, samples and floating-point sums depend on the order of rows; sorting gives one bundle for any order of a table.
     """
     kernels, workloads = selection.kernels, selection.workloads
     return replace(
@@ -208,7 +208,7 @@ def in_own_order(selection: Selection) -> Selection:
 
 
 def _ordered(rows: Rows, unique: str, index: str) -> Rows:
-    """Rows by their operator or workload, then by their other columns; what no row uses falls out of the unique ones."""
+    """Rows sorted by operator or workload, then by other columns; unused unique values are dropped."""
     values, number = getattr(rows, unique), getattr(rows, index)
     used = sorted(np.unique(number).tolist(), key=lambda place: repr(values[place]))
     rank = np.full(len(values), -1, dtype=np.int64)

@@ -1,7 +1,7 @@
 """Start-up: time that a run spends inside its measured window before its first iteration.
 
-A benchmark times one iteration, runs as many as should fill a target duration, and divides the whole window by
-their number.  For GPU-bound runs, duration − target − half an iteration (the count is rounded up) is therefore one
+A benchmark times one iteration, runs as many iterations as should fill a target duration, and divides the whole
+window by their number.  For GPU-bound runs, duration − target − half an iteration (the count is rounded up) is therefore one
 constant of the host; the median over them is removed from every run of that host.
 Source: measured on the public runs of EnergAIzer (arXiv 2604.20105), see docs/model.md.
 """
@@ -14,22 +14,10 @@ import numpy as np
 from estimator.vocabulary.quantities import Array, BoolArray, IntArray
 
 ROUND_TARGETS_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 90.0, 120.0, 180.0, 240.0, 300.0, 600.0)
-"""Durations that people choose for a run [s]."""
-
-CONSTANT_SPREAD: Final = 0.1
-"""Runs within this of the median duration aimed at one target [1]."""
-
-CONSTANT_SHARE: Final = 0.6
-"""Share of runs that must do so before a target is believed [1]."""
-
-MOST_STARTUP_SHARE: Final = 0.15
-"""A start-up above this share of the target says that the target was another one [1]."""
+"""Usual target durations of a run [s]."""
 
 TRUNCATED_SHARE: Final = 0.8
-"""Runs shorter than this share of the target failed or were cut off [1]."""
-
-PERTURBED_SHARE: Final = 1.0 / 15.0
-"""A duration this share of the target away from the expected one: the pace changed during the run (2 s of 30) [1]."""
+"""Least duration of a complete run as a share of the target [1]."""
 
 FEWEST_RUNS: Final = 5
 """Fewer runs show no common target."""
@@ -46,24 +34,26 @@ class StartupEstimate:
 
 
 def target_duration_s(duration_s: Array) -> float:
-    """The duration that runs aimed at [s]; nan where they have none in common.
+    """Target duration of runs [s]; nan without a common one.
 
-    The largest duration that people choose below the median, if most runs lie close to that median.
+    It is the largest of ROUND_TARGETS_S below the median, if most runs lie close to that median.
     """
     valid = duration_s[np.isfinite(duration_s) & (duration_s > 0)]
     if len(valid) < FEWEST_RUNS:
         return float("nan")
     middle = float(np.median(valid))
     below = max((target for target in ROUND_TARGETS_S if target <= middle), default=0.0)
-    alike = float(np.mean(np.abs(valid / middle - 1.0) < CONSTANT_SPREAD)) >= CONSTANT_SHARE
-    return below if alike and middle <= below * (1.0 + MOST_STARTUP_SHARE) else float("nan")
+    # Runs aimed at one target where 60 % of them lie within 10 % of the median duration.
+    alike = float(np.mean(np.abs(valid / middle - 1.0) < 0.1)) >= 0.6
+    # A start-up above 15 % of the target says that the target was another one.
+    return below if alike and middle <= below * (1.0 + 0.15) else float("nan")
 
 
 def estimate_startup(duration_s: Array, latency_s: Array, gpu_bound: BoolArray, target_s: float) -> StartupEstimate:
     """Start-up of one host's runs: the median of duration − target − latency / 2 over its GPU-bound runs.
 
-    gpu_bound: rows that the GPU, not the host's launches, paces; where fewer than FEWEST_RUNS are known, all whole
-    runs are taken.
+    gpu_bound: rows limited by the GPU, not by the host's launches; with fewer than FEWEST_RUNS of them, all complete
+    runs are used.
     """
     whole = duration_s >= TRUNCATED_SHARE * target_s
     chosen: IntArray = np.flatnonzero(whole & gpu_bound)
@@ -75,11 +65,12 @@ def estimate_startup(duration_s: Array, latency_s: Array, gpu_bound: BoolArray, 
 
 
 def is_perturbed(duration_s: Array, latency_s: Array, target_s: Array | float, startup_s: Array | float) -> BoolArray:
-    """Runs whose pace changed, shape (n,): the duration differs from what the trial iteration promised.
+    """Mask of the runs whose pace changed, shape (n,): the duration differs from the one that the trial iteration predicts.
 
     The count of iterations came from one trial iteration; a run at the same pace lasts target + start-up + at most one
     iteration.
     """
-    tolerance = PERTURBED_SHARE * target_s + latency_s / 2.0
+    # A duration so far from the expected one: the pace changed during the run (2 s of 30).
+    tolerance = 1.0 / 15.0 * target_s + latency_s / 2.0
     result: BoolArray = np.abs(duration_s - target_s - startup_s - latency_s / 2.0) > tolerance
     return result

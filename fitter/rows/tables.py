@@ -1,7 +1,7 @@
-"""Opening tables: CSV or Parquet, as columns of text and numbers, whatever their author put into them.
+"""Reading tables: CSV or Parquet with any content, as columns of text and numbers.
 
-Nothing in a file is trusted: its kind is found from its first bytes, texts are cut to a length that a name can have,
-numbers that are none become nan and are remembered, metadata are never executed.
+Files are not trusted: the first bytes determine the kind, texts have a largest length,
+invalid numbers become nan and are marked, metadata are never executed.
 """
 
 import csv
@@ -29,10 +29,7 @@ PARQUET_MAGIC: Final = b"PAR1"
 """First and last four bytes of every Parquet file."""
 
 HEAD_BYTES: Final = 1 << 16
-"""Enough of a file to tell text from binary and to hold a header [byte]."""
-
-MOST_CSV_BYTES: Final = 256 << 20
-"""Longer texts are no table that a person wrote; Parquet holds more [byte]."""
+"""Bytes at the start of a file that show whether it is text, and contain the header."""
 
 LONGEST_TEXT: Final = 4096
 """The longest text that a cell may hold [byte]; mangled C++ kernel names stay well below."""
@@ -40,22 +37,22 @@ LONGEST_TEXT: Final = 4096
 TEXTS: Final = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
 
 FLAGS_BETWEEN: Final = ";"
-"""What stands between the flags of a row where they are one text, as in a data set exported to CSV."""
+"""Separator of the flags of a row in one text, as in a data set exported to CSV."""
 
 BLANKS: Final = frozenset({"nan", "none", "null", "na", "n/a", ""})
-"""Spellings of "nothing here"."""
+"""Spellings of a missing value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table as it was found.
+    """A table as read from its file.
 
     path, sha256   of the file
     frame          a column per header, texts as categories
     row            the rows' numbers in the file, shape (n,)
     long           rows with a text longer than LONGEST_TEXT, which is left out of `frame`, shape (n,)
 
-    Numbers that no quantity has in any unit count as none.
+    Numbers that are implausible in every unit count as missing.
     """
 
     path: Path
@@ -66,7 +63,7 @@ class Table:
 
     @staticmethod
     def of(content: pd.DataFrame | pa.Table, path: Path, sha256: str = "", first: int = 0) -> "Table":
-        """A table that begins after `first` rows of its file; metadata of an Arrow table are left alone."""
+        """A table that begins after `first` rows of its file; metadata of an Arrow table are ignored."""
         plain = pa.Table.from_pandas(content, preserve_index=False) if isinstance(content, pd.DataFrame) else content
         plain = plain.replace_schema_metadata(None)
         if "flags" in plain.column_names and pa.types.is_list(plain.schema.field("flags").type):
@@ -102,7 +99,7 @@ class Table:
         return replace(self, frame=self.frame[rows], row=self.row[rows], long=self.long[rows])
 
     def coded(self, column: str) -> tuple[IntArray, list[str]]:
-        """Different texts of a column without outer blanks, and the number of each row's: -1, of "", where it is missing or says so."""
+        """Unique texts of a column without outer blanks, and the index of each row's text: -1, for "", if it is missing."""
         if column not in self.frame.columns:
             return np.full(len(self.frame), -1, dtype=np.int64), [""]
         found = self.frame[column].astype("category").cat
@@ -110,7 +107,7 @@ class Table:
         return np.asarray(found.codes, dtype=np.int64), [*("" if text.lower() in BLANKS else text for text in texts), ""]
 
     def texts(self, column: str) -> list[str]:
-        """A column as text; "" where it is missing or says so."""
+        """A column as text; "" for missing values."""
         codes, texts = self.coded(column)
         return [texts[code] for code in codes.tolist()]
 
@@ -120,11 +117,11 @@ class Table:
         return np.array([flag in text.split(FLAGS_BETWEEN) for text in texts], dtype=np.bool_)[codes]
 
     def numbers(self, column: str) -> Array:
-        """A column as numbers; nan where it is missing or no number."""
+        """A column as numbers; nan for missing values and for other text."""
         return self._parsed(column)[0]
 
     def garbled(self, column: str) -> BoolArray:
-        """Cells of a number column that hold something, but no finite number."""
+        """Mask of the cells of a number column with content that is not a finite number."""
         return self._parsed(column)[1]
 
     def products(self, name: str) -> Array:
@@ -133,7 +130,7 @@ class Table:
         return result
 
     def repeated(self) -> BoolArray:
-        """Rows that equal an earlier one in every column."""
+        """Mask of the rows that equal an earlier one in every column."""
         return np.asarray(self.frame.duplicated(keep="first"), dtype=np.bool_)
 
     def _parsed(self, column: str) -> tuple[Array, BoolArray]:
@@ -155,7 +152,7 @@ class Table:
 
 
 def open_table(path: Path, columns: frozenset[str]) -> Table:
-    """The table in a CSV or Parquet file; of a Parquet file only `columns` (and those it lacks are not missed).
+    """The table in a CSV or Parquet file; from a Parquet file only `columns`, which may be missing.
 
     Raises InputError or DatasetError for a file that is missing, empty, neither CSV nor Parquet, truncated, too large, or without a header.
     """
@@ -173,7 +170,7 @@ def read_header(path: Path) -> tuple[str, ...]:
 
 
 def fits_memory(address: str, most_rows: int) -> bool:
-    """Whether a Parquet file or folder is read at once, by its footers; True for anything else, and for what is refused."""
+    """Whether the footers show that a Parquet file or folder fits into memory; True for other files and for rejected ones."""
     path = Path(address)
     files = sorted(path.rglob("*.parquet")) if path.is_dir() else [path] if path.is_file() else []
     try:
@@ -185,7 +182,7 @@ def fits_memory(address: str, most_rows: int) -> bool:
 
 
 def read_head(path: Path) -> bytes:
-    """The first bytes of a file.  Raises InputError where it is missing, unreadable or empty."""
+    """The first bytes of a file.  Raises InputError if it is missing, unreadable or empty."""
     try:
         with open_regular(path) as stream:
             head = stream.read(HEAD_BYTES)
@@ -197,7 +194,7 @@ def read_head(path: Path) -> bytes:
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file's bytes, in hexadecimal; of a folder: of the digests of its files in order of their names."""
+    """SHA-256 of a file's bytes, in hexadecimal; for a folder, of the digests of its files in order of their names."""
     if not path.is_dir():
         return digest_of_file(path)
     digest = hashlib.sha256()
@@ -220,13 +217,13 @@ def _read_parquet(path: Path, columns: Iterable[str]) -> pa.Table:
 
 
 UNITS: Final = {"_mhz": ("MHz",), "_s": ("s",), "_w": ("W",), "_j": ("J",), "_c": ("°C", "C", "degree Celsius")}
-"""Endings of column names, and how their unit is written; the width of a convolution's kernel ends as if it had one."""
+"""Endings of column names, and spellings of their unit; the width of a convolution's kernel has such an ending without a unit."""
 
 SEPARATORS: Final = {";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
 def _csv_header(path: Path, head: bytes) -> tuple[str, ...]:
-    """Names in the first line of a CSV file, checked to be names."""
+    """Column names in the first line of a CSV file; raises InputError for other content."""
     try:
         line = head.decode("utf-8-sig", errors="strict" if len(head) < HEAD_BYTES else "ignore").lstrip().splitlines()[0]
     except UnicodeDecodeError as error:
@@ -249,12 +246,13 @@ def _read_csv(path: Path, head: bytes) -> pd.DataFrame:
     names = _csv_header(path, head)
     options: dict[str, Any] = {"dtype": str, "keep_default_na": False, "na_filter": False, "skipinitialspace": True, "low_memory": False}
     try:
-        frame: pd.DataFrame = pd.read_csv(BytesIO(read_regular(path, MOST_CSV_BYTES)), encoding="utf-8-sig", **options)
+        # Longer texts are no table that a person wrote; Parquet holds more.
+        frame: pd.DataFrame = pd.read_csv(BytesIO(read_regular(path, 256 << 20)), encoding="utf-8-sig", **options)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); write it as Parquet") from error
     except (pd.errors.ParserError, pd.errors.EmptyDataError, ValueError, OverflowError) as error:
         raise InputError(f"{path}: not a well-formed CSV table ({' '.join(str(error).split())[:200]})") from error
-    if len(frame.columns) != len(names) or not isinstance(frame.index, pd.RangeIndex):  # fields beyond the header would be an index
+    if len(frame.columns) != len(names) or not isinstance(frame.index, pd.RangeIndex):  # fields beyond the header become an index
         raise InputError(f"{path}: rows have another number of fields than the header's {len(names)} columns")
     frame.columns = pd.Index(names)
     return frame

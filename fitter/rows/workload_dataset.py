@@ -30,21 +30,12 @@ COLUMNS: Final = frozenset(
         "energy_j", "temperature_c",
     }
 )  # fmt: skip
-"""Columns that a workload dataset may have; others are left alone."""
+"""Columns of a workload dataset; others are ignored."""
 
 NEEDED: Final = ("workload", "latency_s")
 
 LAUNCH_S: Final = 30e-6
-"""Usual host cost of one framework operator [s]; only to tell which runs the GPU paces."""
-
-GPU_BOUND_MARGIN: Final = 1.5
-"""A run this much slower than its host's launches is paced by the GPU [1]."""
-
-STARTUP_ACTIVE_W: Final = 8.0
-"""Power of a board in use beyond idle while a run starts up [W]; the prior of the power fit's `active` term."""
-
-PERTURBED_WEIGHT: Final = 0.25
-"""Weight in the fit of a run whose pace changed [1]."""
+"""Usual host cost of one framework operator [s]; only used to find GPU-bound runs."""
 
 Read = tuple[WorkloadRows | None, list[RejectedRow], tuple[Startup, ...]]
 
@@ -55,10 +46,10 @@ def is_workload_dataset(header: Sequence[str]) -> bool:
 
 
 def read_workload_dataset(table: Table, gpu: GpuSpec | None = None) -> Read:
-    """Accepted rows with start-up removed, the reasons for the others, and the start-up of each host.
+    """Accepted rows with start-up removed, rejected rows, and the start-up of each host.
 
-    gpu: the GPU to keep, and that of all rows where the table has no such column.  Raises InputError for a table without the needed
-    columns.
+    gpu: the GPU to keep, also the GPU of all rows if the table has no such column.  Raises InputError for a table without the
+    required columns.
     """
     need_columns(table, NEEDED, "workload dataset")
     screen = Screen(table, gpu)
@@ -73,12 +64,13 @@ def read_workload_dataset(table: Table, gpu: GpuSpec | None = None) -> Read:
     launches = np.array([_launch_s(workload) for workload in workloads])
     specs = [screen.specs[i] for i in screen.gpu_index.tolist()]
     hosts = list(zip([spec.name for spec in specs], table.texts("host"), strict=True))
-    found = _startups(screen, hosts, duration, raw_latency, raw_latency > GPU_BOUND_MARGIN * launches)
+    # A run this much slower than its host's launches is paced by the GPU.
+    found = _startups(screen, hosts, duration, raw_latency, raw_latency > 1.5 * launches)
     _reject_by_roof(screen, specs, workloads, raw_latency, first_known(measured, asked))
     known = [found.get(host) for host in hosts]
     startup = np.array([one.startup_s if one else 0.0 for one in known])
     target = np.array([one.target_s if one else np.nan for one in known])
-    with np.errstate(divide="ignore", invalid="ignore"):  # of rows that are rejected
+    with np.errstate(divide="ignore", invalid="ignore"):  # from rejected rows
         share = np.where(startup > 0, startup / iterations, 0.0)
         latency = raw_latency - share
         energy = raw_energy - share * np.array([_startup_w(*state) for state in zip(specs, first_known(measured, asked), strict=True)])
@@ -104,7 +96,7 @@ def read_workload_dataset(table: Table, gpu: GpuSpec | None = None) -> Read:
         startup_s=startup,
         planned_latency_s=planned,
         perturbed=perturbed,
-        weight=np.where(perturbed, PERTURBED_WEIGHT, 1.0),
+        weight=np.where(perturbed, 0.25, 1.0),
         sources=(table.name,),
         source_index=np.zeros(len(table), dtype=np.int64),
         row=table.row,
@@ -113,9 +105,9 @@ def read_workload_dataset(table: Table, gpu: GpuSpec | None = None) -> Read:
 
 
 def _workloads(screen: Screen) -> list[Workload]:
-    """The workload of each row, attention and number format as the row names them; every file is read once for each.
+    """The workload of each row, with the row's attention and number format; a file is read once for each pair.
 
-    Rows of which there is none leave the screen's table.
+    Rows without a valid workload are removed from the screen's table.
     """
     table = screen.table
     keys = list(zip(table.texts("workload"), table.texts("attention"), table.texts("precision"), strict=True))
@@ -138,7 +130,7 @@ def _workload(folder: Path, text: str, attention: str, precision: str) -> Worklo
         workload = read_workload(folder / text, attention=attention.lower())
         if precision:
             workload = with_precision(workload, precision)
-    except (EstimatorError, OSError, ValueError) as error:  # ValueError: a name that no file can have
+    except (EstimatorError, OSError, ValueError) as error:  # ValueError: an invalid file name
         return ("MISSING_WORKLOAD", str(error)[:300])
     return workload if workload.operators else ("WORKLOAD_WITHOUT_OPERATORS", text[:200])
 
@@ -146,7 +138,7 @@ def _workload(folder: Path, text: str, attention: str, precision: str) -> Worklo
 def _startups(
     screen: Screen, hosts: list[tuple[str, str]], duration_s: Array, latency_s: Array, gpu_bound: BoolArray
 ) -> dict[tuple[str, str], Startup]:
-    """Start-up of each host; truncated runs are rejected, and runs whose share of a known start-up is not known."""
+    """Start-up of each host; rejects truncated runs, and runs whose start-up cannot be subtracted."""
     result = {}
     good = set(screen.kept().tolist())
     for host in dict.fromkeys(hosts):
@@ -177,9 +169,9 @@ def _launch_s(workload: Workload) -> float:
 
 
 def _reject_by_roof(screen: Screen, specs: Sequence[GpuSpec], workloads: Sequence[Workload], latency_s: Array, clock_mhz: Array) -> None:
-    """Reject runs faster than their matrix products at the peak rate: they did not run what they name.
+    """Reject runs faster than their matrix products at the peak rate: they ran another workload.
 
-    Convolutions are left out, as lists may name depthwise ones as dense.
+    Convolutions are left out, because lists may declare depthwise ones as dense.
     """
     for i in screen.kept().tolist():
         spec = specs[i]
@@ -201,7 +193,8 @@ def _product_clocks(workload: Workload, spec: GpuSpec) -> float:
 
 
 def _startup_w(spec: GpuSpec, clock_mhz: float) -> float:
-    """Power during start-up [W]: idle at the locked clock, and that the board is in use."""
+    """Power during start-up [W]: idle at the locked clock, plus STARTUP_ACTIVE_W."""
     known = spec.idle_w is not None and np.isfinite(clock_mhz)
     idle = float(spec.idle_w.at(np.array([clock_mhz]))[0]) if known and spec.idle_w else ASSUMED_IDLE_SHARE * spec.power_limit_w
-    return idle + STARTUP_ACTIVE_W
+    # Power of a board in use beyond idle while a run starts up; the prior of the power fit's `active` term.
+    return idle + 8.0

@@ -1,1 +1,1 @@
-"""Kernel rows that no memory holds: read in pieces over partitions, screened and counted, and sampled for the usual fit."""
+"""Kernel rows that do not fit into memory: read in partitions, screened, counted, and sampled for the usual fit."""

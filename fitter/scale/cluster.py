@@ -1,6 +1,6 @@
 """Workers of a Dask cluster; the only file that imports `distributed`.
 
-Tasks are pure: one that was lost with its worker is done again elsewhere, by Dask itself, and gives the same result.
+Tasks are pure: Dask repeats the task of a lost worker elsewhere, with the same result.
 """
 
 from collections import deque
@@ -18,15 +18,6 @@ from fitter.rows.partitions import Partition
 
 Result = TypeVar("Result")
 
-CONNECT_S: Final = 10.0
-"""A scheduler that does not answer for so long is not there, and one without a worker for so long has none [s]."""
-
-RETRIES: Final = 3
-"""How often a task that failed for want of its worker or store is tried again [1]."""
-
-AHEAD: Final = 4
-"""Partitions submitted for each thread of the cluster beyond those whose result was taken: bounds what waits in memory [1]."""
-
 DISTRIBUTION: Final = "wattprint"
 
 
@@ -37,12 +28,14 @@ class DaskWorkers:
         self.client = client
 
     def results(self, task: Callable[[Partition], Result], partitions: Sequence[Partition]) -> Iterator[Result]:
-        """As `fitter.scale.streamed.Workers`.  Raises ClusterError where a task fails again and again, or the scheduler is lost."""
+        """Results as in `fitter.scale.streamed.Workers`.  Raises ClusterError if a task fails repeatedly, or the scheduler is lost."""
         waiting: deque[Any] = deque()
-        ahead = AHEAD * max(sum(self.client.nthreads().values()), 1)
+        # Partitions submitted for each thread of the cluster beyond those whose result was taken: bounds what waits in memory.
+        ahead = 4 * max(sum(self.client.nthreads().values()), 1)
         try:
             for partition in partitions:
-                waiting.append(self.client.submit(task, partition, pure=False, retries=RETRIES))
+                # How often a task that failed for want of its worker or store is tried again.
+                waiting.append(self.client.submit(task, partition, pure=False, retries=3))
                 if len(waiting) >= ahead:
                     yield waiting.popleft().result()
             while waiting:
@@ -59,12 +52,12 @@ class DaskWorkers:
 
 
 @contextmanager
-def open_cluster(address: str, connect_s: float = CONNECT_S) -> Iterator[DaskWorkers]:
+def open_cluster(address: str, connect_s: float = 10.0) -> Iterator[DaskWorkers]:
     """Workers of the cluster whose scheduler has this address, such as tcp://10.0.0.1:8786.
 
-    Raises ClusterError where no scheduler answers, it has no workers, or these have another wattprint.
+    Raises ClusterError if no scheduler answers, it has no workers, or these run another version of wattprint.
     """
-    connect: Any = Client  # its package is typed in parts
+    connect: Any = Client  # its package is partly typed
     try:
         client = connect(address, timeout=connect_s, set_as_default=False)
     except (OSError, TimeoutError, ValueError, ImportError) as error:
@@ -80,9 +73,9 @@ def open_cluster(address: str, connect_s: float = CONNECT_S) -> Iterator[DaskWor
 
 
 def check_versions(found: Mapping[str, object], own: str, address: str) -> None:
-    """Refuses workers that would compute something else.
+    """Raise ClusterError for workers with another version.
 
-    found: version by worker, or the exception in place of one where wattprint is not installed.
+    found: version by worker, or the exception if wattprint is not installed there.
     """
     for worker, theirs in sorted(found.items()):
         if isinstance(theirs, Exception):

@@ -1,16 +1,16 @@
-"""Kernel rows beyond any memory: all are screened and counted, and a sample is kept that any partitioning gives alike.
+"""Kernel rows that do not fit into memory: all are screened and counted, and a sample is kept that does not depend on partitions.
 
-A fit of kernels gains nothing from the millionth row of a kernel, nor from the millionth kernel of a section: rows of a kind
-err alike, and the in-memory fit lets all rows of a group count as fewer than 600.  Of each section – family, operator,
-precision – the kernels with the smallest hashes stay, of each kernel the rows with the smallest hashes.  Hashes are of
-contents, so neither files nor order nor workers decide, and samples of parts join into the sample of the whole.
+A fit gains nothing from the millionth row of a kernel or the millionth kernel of a section: rows of a kind have similar
+errors, and in the fit all rows of a group count as fewer than 600.  The sample keeps the kernels with the smallest hashes of
+each section (family, operator, precision), and the rows with the smallest hashes of each kernel.  Hashes depend on contents
+only, not on files, order or workers, so samples of parts join into the sample of the whole.
 """
 
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -30,28 +30,25 @@ from fitter.rows.rejected import RejectedRow
 from fitter.rows.tables import Table
 
 SECTION_KERNELS: Final = 4000
-"""Kernels kept of each section."""
+"""Most kernels of a section in a sample."""
 
 KERNEL_ROWS: Final = 24
-"""Rows kept of each kernel: some clocks, and some repetitions of each."""
-
-FEWEST_PRUNED: Final = 200_000
-"""A sample is pruned when it has grown to twice its size after the last time, and to this."""
+"""Most rows of a kernel in a sample: some clocks with some repetitions each."""
 
 HASH_BYTES: Final = 8
 
 RejectedKind = tuple[str, bool]
-"""Reason of a rejection, and whether it concerns the power alone."""
+"""Reason of a rejection, and whether it concerns only the power."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleTask:
-    """How to read kernels in pieces: `collected` with the metadata of a data set of `collect`, else a kernel table.
+    """Options for reading kernels in pieces: `collected` marks data sets of `collect`, which have metadata; others are kernel tables.
 
-    gpu: the GPU to keep, and that of tables without such a column.
+    gpu: the GPU to keep, also the GPU of tables without such a column.
     """
 
-    collected: Mapping[str, Any] | None
+    collected: Mapping[str, object] | None
     gpu: GpuSpec | None
     seed: int
     section_kernels: int = SECTION_KERNELS
@@ -60,7 +57,7 @@ class SampleTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelSample:
-    """A sample and the counts of everything that was read: rows, accepted rows, and rejections, each with an example."""
+    """A sample, with counts of all rows, accepted rows and rejections, and an example of each rejection."""
 
     rows: KernelRows | None = None
     read: int = 0
@@ -69,7 +66,7 @@ class KernelSample:
 
 
 def sample_partition(partition: Partition, task: SampleTask) -> KernelSample:
-    """The sample of one partition.  Raises InputError and DatasetError, naming the file."""
+    """The sample of one partition.  Raises InputError and DatasetError with the file's name."""
     columns = sorted(COLUMNS) if task.collected is None else list(KERNEL_COLUMNS)
     total = KernelSample(rejected={})
     pruned = 0
@@ -79,20 +76,21 @@ def sample_partition(partition: Partition, task: SampleTask) -> KernelSample:
             if name in columns and name not in table.column_names:
                 table = table.append_column(name, pa.array([value] * table.num_rows, pa.string()))
         total = _joined(total, _screened(table, partition, task, partition.first + total.read))
-        if total.rows is not None and len(total.rows) > max(2 * pruned, FEWEST_PRUNED):
+        # A sample is pruned when it has grown to twice its size after the last time, and to this.
+        if total.rows is not None and len(total.rows) > max(2 * pruned, 200_000):
             total = replace(total, rows=pruned_rows(total.rows, task))
             pruned = 0 if total.rows is None else len(total.rows)
     return total if total.rows is None else replace(total, rows=pruned_rows(total.rows, task))
 
 
 def merge_samples(task: SampleTask, left: KernelSample, right: KernelSample) -> KernelSample:
-    """The sample of both together."""
+    """The sample of both parts together."""
     total = _joined(left, right)
     return total if total.rows is None else replace(total, rows=pruned_rows(total.rows, task))
 
 
 def pruned_rows(rows: KernelRows, task: SampleTask) -> KernelRows:
-    """The rows that stay, by the names of their sections and then by their hashes; rows of equal content are one."""
+    """The remaining rows, sorted by section names and then by hashes; equal rows are merged."""
     sections = np.array([section_key(operator) for operator in rows.operators])
     kernels = np.array([_hash(repr(operator), task.seed) for operator in rows.operators], dtype=np.uint64)
     frame = pd.DataFrame({"kernel": kernels[rows.operator_index], "row": row_hashes(rows, task.seed)})
@@ -105,7 +103,7 @@ def pruned_rows(rows: KernelRows, task: SampleTask) -> KernelRows:
 
 
 def row_hashes(rows: KernelRows, seed: int) -> NDArray[np.uint64]:
-    """A hash of what was measured of each row, shape (n,) of uint64."""
+    """A hash of each row's measurement, shape (n,) of uint64."""
     columns = {name: np.asarray(getattr(rows, name), dtype=np.float64) + 0.0 for name in HASHED}
     frame = pd.DataFrame(columns).assign(seed=float(seed))
     found: NDArray[np.uint64] = np.asarray(pd.util.hash_pandas_object(frame, index=False), dtype=np.uint64)
@@ -116,11 +114,11 @@ HASHED: Final = (
     "latency_s", "sm_clock_mhz", "sm_clock_asked_mhz", "power_w", "temperature_c", "l2_warm", "tile_m", "tile_n", "split_k", "trial",
     "started_s",
 )  # fmt: skip
-"""Columns that make a row what it is, beside its kernel."""
+"""Columns that identify a row together with its kernel."""
 
 
 def _screened(content: pa.Table, partition: Partition, task: SampleTask, first: int) -> KernelSample:
-    """One piece: screened as a whole file is, its rejections counted."""
+    """Sample of one piece, screened like a whole file; rejections are counted."""
     if task.collected is not None:
         twice = measured_twice(content)
         if twice:

@@ -1,13 +1,13 @@
-"""The command `fit` on data sets that are read in pieces: which those are, and on whose workers."""
+"""The command `fit` on data sets that are read in pieces: their selection, and the workers."""
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from collector.dataset import is_collected, kernel_metadata
 from estimator.vocabulary.gpu import GpuSpec
@@ -23,25 +23,22 @@ from fitter.scale.kernel_sample import KERNEL_ROWS, SECTION_KERNELS, KernelSampl
 
 Result = TypeVar("Result")
 
-STREAM_ROWS: Final = 500_000
-"""More rows than this are read in pieces [1]: in memory they would take more than a gigabyte."""
-
 
 class Workers(Protocol):
-    """Where partitions are read: threads of this process, or the workers of a cluster."""
+    """Workers that read partitions: threads of this process, or workers of a cluster."""
 
     def results(self, task: Callable[[Partition], Result], partitions: Sequence[Partition]) -> Iterator[Result]:
         """The task's result for every partition, in their order."""
 
 
 class LocalWorkers:
-    """Threads of this process: reading and summing leave Python's lock to the others."""
+    """Threads of this process; reading and summing release Python's lock."""
 
     def __init__(self, count: int) -> None:
         self.count = max(count, 1)
 
     def results(self, task: Callable[[Partition], Result], partitions: Sequence[Partition]) -> Iterator[Result]:
-        """As `Workers`; few results wait for their turn at any time, which bounds the memory."""
+        """Results as in `Workers`; only few results wait at a time, which bounds the memory."""
         waiting: deque[Future[Result]] = deque()
         with ThreadPoolExecutor(self.count) as pool:
             try:
@@ -64,7 +61,7 @@ def run_pass(
     progress: Callable[[str], None] = lambda text: None,
     label: str = "reading",
 ) -> Result:
-    """The results of all partitions, of which there is at least one, added one after the other from the first to the last."""
+    """Merge the results of all partitions (at least one) in their order."""
     results = enumerate(workers.results(task, partitions), start=1)
     _, total = next(results)
     for done, result in results:
@@ -85,33 +82,36 @@ def open_workers(scheduler: str | None) -> Iterator[Workers]:
         yield workers
 
 
-def is_streamed(datasets: Sequence[str], options: Mapping[str, Any]) -> bool:
-    """Whether kernels are read in pieces: where it is asked for, where they lie in an object store, and where they are many."""
-    if options["stream"] or options["scheduler"] is not None or any(is_remote(name) for name in datasets):
+def is_streamed(datasets: Sequence[str], asked: bool, scheduler: str | None) -> bool:
+    """Whether kernels are read in pieces: on request, from an object store, or if there are many rows."""
+    if asked or scheduler is not None or any(is_remote(name) for name in datasets):
         return True
-    return not all(fits_memory(name, STREAM_ROWS) for name in datasets)
+    # More rows than this are read in pieces: in memory they would take more than a gigabyte.
+    return not all(fits_memory(name, 500_000) for name in datasets)
 
 
-def read_streamed(datasets: Sequence[str], options: Mapping[str, Any], progress: Callable[[str], None]) -> Selection:
-    """Data sets as a selection: of kernels in Parquet the counts of all rows and a sample to fit; others, such as runs of whole
-    models, are read as ever.
+def read_streamed(
+    datasets: Sequence[str], gpu_name: str | None, seed: int, scheduler: str | None, progress: Callable[[str], None]
+) -> Selection:
+    """Read data sets as a selection: for kernels in Parquet the counts of all rows and a sample to fit.
 
-    Raises InputError for what cannot be read or is given twice, SelectionError for an unknown GPU and where no row is left.
+    Other data, such as runs of whole models, are read as usual.  Raises InputError for unreadable or repeated data sets,
+    SelectionError for an unknown GPU and if no row is left.
     """
-    gpu = asked_gpu(options["gpu"])
+    gpu = asked_gpu(gpu_name)
     parts: list[Selection] = []
-    with open_workers(options["scheduler"]) as workers:
+    with open_workers(scheduler) as workers:
         for name in datasets:
             table = open_partitioned(name) if is_remote(name) or _is_parquet(Path(name)) else None
             if table is not None and is_kernel_table(table.columns):
-                parts.append(_sampled(table, gpu, options["seed"], workers, progress))
+                parts.append(_sampled(table, gpu, seed, workers, progress))
             elif is_remote(name):
                 needed = ", ".join(NEEDED)
                 raise InputError(
                     f"{shown(name)}: neither a kernel dataset of `collect` nor a kernel table ({needed}, …); only these are streamed"
                 )
             else:
-                parts.append(read_selection([name], options["gpu"]))
+                parts.append(read_selection([name], gpu_name))
     return joined(parts)
 
 
@@ -141,7 +141,7 @@ def _sampled(table: PartitionedTable, gpu: GpuSpec | None, seed: int, workers: W
 
 
 def _sample_notes(table: PartitionedTable, found: KernelSample, kept: int) -> tuple[str, ...]:
-    """How the data were read, and what the fit is of."""
+    """Notes on the reading of the data, and on the rows of the fit."""
     notes = [
         f"{found.read:,} rows of {table.files:,} files streamed in {len(table.parts):,} partitions; {found.used:,} passed the screening",
         "sha256 is that of the files' names, sizes and footers, not of all their bytes",

@@ -1,1 +1,1 @@
-"""From one GPU to another: its bundle as a prior, and which few kernels to measure."""
+"""Transfer between GPUs: a bundle as a prior, and the choice of the few kernels to measure."""

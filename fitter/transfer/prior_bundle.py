@@ -1,8 +1,8 @@
 """Transfer: the bundle of one GPU as the prior of another's fit, so that few measured kernels suffice.
 
-Each section of kernels starts from the other GPU's coefficients.  How far it may leave them – the narrowing of
-`fitter.latency.lent_priors` – follows from how probable its measured kernels are under wider and narrower priors, which few kernels
-already tell; forecasts of a handful that are left out tell it by chance.  Sections of one family share what sets the family apart.
+Each section of kernels starts from the other GPU's coefficients.  The width of the priors around them – the narrowing of
+`fitter.latency.lent_priors` – follows from the evidence of the measured kernels under wider and narrower priors.  A few kernels suffice
+for that, while errors on a few left-out kernels depend on chance.  Sections of one family share the family's shift.
 Source: D. J. C. MacKay, Bayesian Interpolation, Neural Computation 4 (1992) 415, section 3.
 """
 
@@ -26,23 +26,23 @@ from fitter.priors import GROUP_PRIORS
 from fitter.rows.columns import KernelRows
 
 STRENGTHS: Final = (1.0, 0.5, 0.25, 0.12)
-"""Narrowings that are tried: from no more trust than in any GPU to a near twin."""
+"""Candidate narrowings, from any other GPU to a nearly identical one."""
 
 MOST_SHAPES: Final = 250
-"""Of more kernels a random choice of this many decides: what one kernel can say is then small beside the measurements."""
+"""Most kernels for the choice of the narrowing; of more kernels, a random sample is used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferSource:
-    """Another GPU's bundle as the target GPU's fit uses it.
+    """Another GPU's bundle as the prior of the target GPU's fit.
 
-    label      name and version of the bundle, and its GPU, for people
-    gpu        the GPU that it was fitted on
-    values     coefficients by group, moved to the target's architecture
-    measured   rows behind each group in the bundle
-    error      standard deviation of what the equations leave over on that GPU, by group [ln]
+    label      name and version of the bundle, and its GPU, for messages
+    gpu        the GPU of the bundle
+    values     coefficients by group, adapted to the target's architecture
+    measured   rows of each group in the bundle
+    error      standard deviation of the residuals of the equations on that GPU, by group [ln]
     narrowing  by section, the chosen widths of priors around the values in widths of the general ones
-    power      the bundle's power coefficients, None where it has none
+    power      the bundle's power coefficients, None without them
     knows_voltage  whether these are stated at a voltage in volts
     """
 
@@ -57,7 +57,7 @@ class TransferSource:
 
 
 def transfer_source(bundle: Bundle, target: GpuSpec) -> TransferSource:
-    """What a bundle says about another GPU; groups that it knows from priors alone say nothing."""
+    """The transfer source of a bundle; groups that the bundle has from priors only are left out."""
     measured = {key: group.rows for key, group in bundle.groups.items() if group.rows > 0}
     values = moved_values({key: bundle.groups[key].coefficients for key in measured}, bundle.gpu, target)
     return TransferSource(
@@ -73,9 +73,9 @@ def transfer_source(bundle: Bundle, target: GpuSpec) -> TransferSource:
 
 
 def equation_errors(bundle: Bundle, groups: Iterable[str]) -> dict[str, float]:
-    """Standard deviation of ln(measured / equations) of these groups [ln]: as the bundle states or, if larger, as its residual tier mends.
+    """Standard deviation of ln(measured / equations) of these groups [ln]: the larger of the bundle's and the residual tier's value.
 
-    A group that stands for several answers with all of them; one of which nothing is known is left out.
+    A group that represents several groups combines their errors; a group without errors is left out.
     """
     latency = bundle.uncertainty.get("latency", {})
     stated = {key: float(value) ** 2 for key, value in latency.get("groups", {}).items() if np.isfinite(value)}
@@ -92,7 +92,7 @@ def equation_errors(bundle: Bundle, groups: Iterable[str]) -> dict[str, float]:
 
 
 def with_strengths(source: TransferSource, rows: KernelRows, gpu: GpuSpec, seed: int) -> TransferSource:
-    """The source with the narrowing of every section, and before it of every family, as the evidence has it."""
+    """Set the narrowing of every family, then of every section, from the evidence of the rows."""
     if not source.values:
         return source
     chosen = _few_shapes(rows, seed)
@@ -112,7 +112,7 @@ def _few_shapes(rows: KernelRows, seed: int) -> KernelRows:
 
 
 def _evidence(source: TransferSource, rows: KernelRows, gpu: GpuSpec, seed: int, keys: Iterable[str]) -> dict[str, Array]:
-    """ln of how probable the rows of every section, and of every family, are with each of STRENGTHS as the narrowing of all `keys`."""
+    """Log evidence of the rows of every section, and of every family, with each of STRENGTHS as the narrowing of all `keys`."""
     fits = []
     for strength in STRENGTHS:
         tried = replace(source, narrowing={**source.narrowing, **dict.fromkeys(keys, strength)})
@@ -121,20 +121,20 @@ def _evidence(source: TransferSource, rows: KernelRows, gpu: GpuSpec, seed: int,
 
 
 def expected_strength(log_evidence: Array) -> float:
-    """The geometric mean of STRENGTHS, each with the probability that the rows give it; log_evidence (strengths,)."""
+    """The geometric mean of STRENGTHS, weighted by their probability under the rows; log_evidence (strengths,)."""
     probability = np.exp(log_evidence - log_evidence.max())
     return float(np.exp(probability @ np.log(STRENGTHS) / probability.sum()))
 
 
 def fit_transferred(rows: KernelRows, gpu: GpuSpec, source: TransferSource, seed: int, *, refine: bool = True) -> KernelFit:
-    """`fit_kernel_groups` from another GPU's coefficients."""
+    """`fit_kernel_groups` with priors from another GPU's coefficients."""
     return fit_kernel_groups(
         rows, gpu, seed=seed, sibling=source.values, narrowing=source.narrowing, sibling_error=source.error, refine=refine
     )
 
 
 def lent_groups(source: TransferSource, fitted: Mapping[str, object]) -> dict[str, Mapping[str, float]]:
-    """The other GPU's groups where none was fitted, nor a more general one whose kernels are of the same family and format."""
+    """The other GPU's groups that have no fitted group here, nor a more general one of the same family and format."""
     return {
         key: values
         for key, values in source.values.items()
@@ -143,17 +143,17 @@ def lent_groups(source: TransferSource, fitted: Mapping[str, object]) -> dict[st
 
 
 def lent_section(group: str, values: Mapping[str, float]) -> GroupCoefficients:
-    """A group taken from the other GPU: as uncertain as GPUs differ, and no row behind it."""
+    """A group of the other GPU: its uncertainty is the spread between GPUs, its row count is 0."""
     priors: Mapping[str, Prior] = GROUP_PRIORS[longest_prefix(group, GROUP_PRIORS) or "elementwise"]
     widths = {name: priors[name].width for name in values if name in priors}
     return GroupCoefficients(coefficients=dict(values), ln_std=widths, identified=dict.fromkeys(widths, False), rows=0)
 
 
 def power_priors(source: TransferSource, tables: BoardTables) -> dict[str, tuple[float, float]]:
-    """Centres [pJ per event, W for static terms] and relative widths of the power coefficients, about the other GPU's.
+    """Centres [pJ per event, W for static terms] and relative widths of the power coefficients, from the other GPU's.
 
-    Energies inside the core follow the voltage at which each is stated, static power the power limits of the two boards.
-    Terms that the other fit found to be zero keep the general prior.
+    Energies inside the core scale with the two voltages, static power with the power limits of the two boards.
+    Terms that are zero in the other fit keep the general prior.
     """
     power = source.power
     if power is None:
@@ -169,21 +169,18 @@ def power_priors(source: TransferSource, tables: BoardTables) -> dict[str, tuple
             centre = power.event_energy_j.get(term, 0.0) / PICO * (1.0 if term == "dram" else voltage)
         else:
             centre = (power.busy_w if term == "busy" else power.active_w) * static
-        if centre > SMALLEST_SHARE * PRIOR[term][0]:
+        # Of the general prior: what a fit drove to nothing is no statement about another GPU.
+        if centre > 0.05 * PRIOR[term][0]:
             found[term] = (centre, PRIOR[term][1])
     return found
 
 
-SMALLEST_SHARE: Final = 0.05
-"""Of the general prior: what a fit drove to nothing is no statement about another GPU [1]."""
-
-
 LENT_POWER_STD: Final = 0.3
-"""Spread of ln(power) forecast from another GPU's coefficients: published boards lie 16 to 34 % off such forecasts."""
+"""Standard deviation of ln(power) forecast from another GPU's coefficients; its error on published boards is 16 to 34 %."""
 
 
 def transfer_notes(source: TransferSource | None, bundle: Bundle) -> tuple[str, ...]:
-    """What a bundle owes to another GPU, as lines for people."""
+    """Notes on the parts of a bundle that come from another GPU."""
     if source is None:
         return ()
     strengths = sorted({f"{value:.2g}" for key, value in source.narrowing.items() if key in bundle.groups}, key=float)

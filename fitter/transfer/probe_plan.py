@@ -1,4 +1,4 @@
-"""A campaign of probes: the few kernels that `collect` should measure on a GPU so that another GPU's bundle serves it."""
+"""A campaign of probes: the few kernels that `collect` measures on a GPU to adapt another GPU's bundle to it."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -32,11 +32,11 @@ idle_s = 3.0
 ranging_s = 0.02
 max_temperature_c = 85.0
 """
-"""Times of a usual campaign."""
+"""Times of a default campaign."""
 
 
 def bundle_kernels(bundle: Bundle) -> tuple[Operator, ...]:
-    """The kernels that a bundle remembers to have been measured, in the order of its groups."""
+    """The measured kernels that a bundle lists, in the order of its groups."""
     found: dict[Operator, None] = {}
     for group, document in bundle.residuals.items():
         parts = group.split(".")
@@ -56,12 +56,12 @@ def bundle_kernels(bundle: Bundle) -> tuple[Operator, ...]:
             try:
                 found[make_operator(parts[0], parts[1], parts[2], **more, **dict(zip(names, row, strict=True)))] = None
             except EstimatorError:
-                continue  # a shape that a newer reading of the format refuses
+                continue  # a shape that a newer version of the format rejects
     return tuple(found)
 
 
 def plan_probes(bundle: Bundle, gpu: GpuSpec, count: int, seed: int) -> tuple[Operator, ...]:
-    """The probes among the kernels that the bundle remembers, the most telling first.  Raises CalibrationError where it remembers none."""
+    """The probes among the kernels that the bundle lists, the most informative first.  Raises CalibrationError if it lists no kernels."""
     kernels = bundle_kernels(bundle)
     if not kernels:
         raise CalibrationError(f"bundle {bundle.name}: holds no measured kernels to choose from; fit it from kernel measurements")
@@ -72,7 +72,7 @@ def plan_probes(bundle: Bundle, gpu: GpuSpec, count: int, seed: int) -> tuple[Op
 
 
 def campaign_text(probes: Sequence[Operator], bundle: Bundle, gpu: GpuSpec) -> str:
-    """The campaign as `collect --campaign` reads it."""
+    """The campaign in the format of `collect --campaign`."""
     lines = [
         f"# Probes of {gpu.name} for a fit that starts from {bundle.name} {bundle.version}, the most telling first.",
         f'description = "{len(probes)} probes of {gpu.name}"',
@@ -96,7 +96,7 @@ def campaign_text(probes: Sequence[Operator], bundle: Bundle, gpu: GpuSpec) -> s
 
 
 def probe_lines(probes: Sequence[Operator]) -> list[str]:
-    """The probes for people, a line each."""
+    """The probes as text, a line each."""
     rows = [
         [i, kind_text((p.family, p.operator, p.precision)), ", ".join(f"{name} {size:g}" for name, size in p.named_shape().items())]
         for i, p in enumerate(probes, start=1)

@@ -1,8 +1,7 @@
-"""Which few kernels of many tell most about a GPU: probes for a fit that starts from another GPU's bundle.
+"""Choice of probes, the few most informative kernels of many for a fit that starts from another GPU's bundle.
 
-Probes are a greedy I-optimal design (`estimator.engine.design`), its columns the derivatives of the fitted equations
-by the coefficients times the
-widths of the transferred priors.
+Probes are a greedy I-optimal design (`estimator.engine.design`).  Its columns are the derivatives of the fitted equations
+by the coefficients, times the widths of the transferred priors.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,12 +24,12 @@ from fitter.latency.sensitivities import log_measured
 from fitter.priors import kernel_priors
 
 MOST_CANDIDATES: Final = 1500
-"""Of more kernels of a section a random choice of this many are candidates."""
+"""Most candidates of a section; of more kernels, a random sample is used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """Kernels among which probes are chosen, columns of shape (n,): each at its own clock, `warm` as for `kernel_times`."""
+    """Candidate kernels for probes, columns of shape (n,): each at its own clock, `warm` as for `kernel_times`."""
 
     operators: tuple[Operator, ...]
     sm_clock_mhz: Array
@@ -48,9 +47,9 @@ def choose_probes(
     *,
     seed: int = 0,
 ) -> IntArray:
-    """Indices of `count` candidates, the most telling first; all of them where there are not more.
+    """Indices of `count` candidates, or of all if there are fewer, the most informative first.
 
-    values: coefficients by group as far as they are known, usually another GPU's.
+    values: known coefficients by group, usually another GPU's.
     """
     everything = np.arange(len(candidates))
     if count >= len(candidates):
@@ -65,7 +64,7 @@ def choose_probes(
     for section, place in greedy_choices([one.design for one in sections]):
         number = int(sections[section].index[place])
         operator = candidates.operators[number]
-        if operator not in taken:  # the same kernel at another clock is another probe only after all kernels of its kind
+        if operator not in taken:  # a kernel at a second clock follows after all kernels of its kind
             chosen.append(number)
             taken.add(operator)
         if len(chosen) == count:
@@ -81,7 +80,7 @@ def _by_section(operators: Sequence[Operator]) -> dict[str, IntArray]:
 
 
 class _Section:
-    """Candidates of one section with what is known about its coefficients so far."""
+    """Candidates of one section with the current information on its coefficients."""
 
     def __init__(self, candidates: Candidates, index: IntArray, gpu: GpuSpec, values: Mapping[str, Mapping[str, float]]) -> None:
         self.index = index

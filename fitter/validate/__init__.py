@@ -1,1 +1,1 @@
-"""A bundle or a fit against rows that it has not seen: predictions, errors, drift, what lies outside its range."""
+"""Comparison of a bundle or a fit with unseen rows: predictions, errors, drift, rows outside its range."""

@@ -1,22 +1,21 @@
-"""Whether a board has drifted: measurements against what its bundle states, with its stated errors.
+"""Drift of a board: new measurements compared with its bundle and the stated errors.
 
-Rows outside what the bundle was fitted on say nothing about drift: the equations may not hold there, on any board.  The bounds are those
-at which `estimate` warns: a kernel that no fitted row was like, in kind, precision or shape, or a clock beyond the fitted ones.  A run of a
-whole model is outside where one of its kernels is.
+Rows outside the range of the fit do not show drift, because the equations may not hold there on any board.  The range is that of the
+warnings of `estimate`: kernels of an unseen kind, precision or shape, and clocks beyond the fitted ones are outside.  A run of a whole
+model is outside if one of its kernels is.
 
-For each kind of kernel the shift is the mean of predicted over measured that held-out rows had when the bundle was fitted, less the one
-of now, kernels counting alike.  Its variance is
+For each kind of kernel the shift is the mean of predicted over measured of the held-out rows of the fit, less the mean of the new rows,
+with equal weights for all kernels.  Its variance is
 
     s²/k + s²/n + τ²
 
 s     stated standard deviation of a prediction of this kind
-k, n  different kernels now, and among the held-out rows then
-τ     how far the mean of a kind lies from 0 beyond s/√n, from the held-out errors of all kinds (random effects): kernels of a kind share
-      some of their error, so that many of them do not average it away
+k, n  distinct kernels among the new rows, and among the held-out rows
+τ     standard deviation of the means of kinds beyond s/√n, from the held-out errors of all kinds (random effects): kernels of a kind
+      share part of their error, which does not average out
 
-Kinds are combined with weights 1/variance.  A shift counts as drift beyond LEAST_SHIFT and where its two-sided normal probability is
-below 1 − (1 − FALSE_ALARM)^(1/m) over all m statements (Šidák): of checks of a board that has not changed at most about 1 in 100 raises
-an alarm.
+Kinds are combined with weights 1/variance.  A shift counts as drift if it exceeds LEAST_SHIFT and its two-sided normal probability is
+below 1 − (1 − FALSE_ALARM)^(1/m) over all m statements (Šidák): at most about 1 in 100 checks of an unchanged board raises an alarm.
 Source: R. DerSimonian, N. Laird, Controlled Clinical Trials 7 (1986) 177 (τ by moments); Z. Šidák, JASA 62 (1967) 626.
 """
 
@@ -40,28 +39,28 @@ from fitter.validate.predictions import LABEL, PERCENT, QUANTITIES
 from fitter.validate.tables import kind_text
 
 FALSE_ALARM: Final = 0.01
-"""Probability that a check of an unchanged board says drift [1]."""
+"""Probability that a check of an unchanged board reports drift [1]."""
 
 LEAST_SHIFT: Final = 1.0
-"""Shifts below this are no drift however sure they are [percent]."""
+"""Least shift that counts as drift [percent]."""
 
 FEWEST: Final = 3
-"""Fewer kernels of a kind, or workloads, say nothing about the board; fewer kinds do not tell how much of their error they share."""
+"""Least kernels of a kind, or workloads, for a shift; least kinds for an estimate of their common error."""
 
 SHARED: Final = 0.5
-"""That share of the stated standard deviation where kinds are fewer (assumed) [1]."""
+"""Common error as a share of the stated standard deviation if there are fewer kinds (assumed) [1]."""
 
 TOGETHER: Final = "all"
 
 DIRECTIONS: Final = {"latency": ("slower", "faster"), "power": ("more power", "less power")}
-"""What a measured value above the stated one is, and one below."""
+"""Words for a measured value above the stated one, and below it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
     """The shift of one quantity for one kind of kernel, or for all together.
 
-    shift, std   predicted over measured then, less now, and its standard deviation [percent]
+    shift, std   predicted over measured of held-out rows, less that of new rows, and its standard deviation [percent]
     limit        standard deviations beyond which it counts
     """
 
@@ -84,7 +83,7 @@ class Drift:
         return self.sigmas > self.limit and abs(self.shift) > LEAST_SHIFT
 
     def document(self) -> dict[str, object]:
-        """As plain data; shift_percent is measured over what the bundle says, less 1: above 0 slower, or more power."""
+        """The drift as plain data; shift_percent is measured over predicted, less 1: positive means slower, or more power."""
         stretch = 1.0 / max(1.0 - self.shift / PERCENT, 0.01)  # from shares of the measured value to shares of the stated one
         return {
             **{name: getattr(self, name) for name in ("quantity", "kind", "kernels", "rows", "limit", "sigmas", "drifted")},
@@ -103,7 +102,7 @@ class Drift:
 
 
 def drifts(bundle: Bundle, found: Sequence[pd.DataFrame]) -> tuple[Drift, ...]:
-    """Shifts of the bundle's own GPU by kind and together, for latency and for power; none where no errors are stated.
+    """Shifts of the bundle's own GPU by kind and together, for latency and for power; empty without stated errors.
 
     found: as from `predict_kernel_rows`, with the reasons of `outside_reasons` as the column "outside"; such rows are left out.
     """
@@ -136,7 +135,7 @@ def _shift(quantity: str, kind: str, own: pd.DataFrame, then: Mapping[str, float
 
 
 def _tau(stated: Sequence[Mapping[str, float]]) -> float | None:
-    """How far kinds' means lie from 0 beyond what their own scatter makes [percent]; None where kinds are too few to tell."""
+    """Standard deviation of the means of kinds beyond their own scatter [percent]; None if there are too few kinds."""
     known = [errors for errors in stated if errors["n"] >= FEWEST]
     if len(known) < FEWEST:
         return None
@@ -153,7 +152,7 @@ def _together(kinds: list[Drift]) -> Drift:
 
 
 def drift_lines(found: Sequence[Drift]) -> list[str]:
-    """What `fit check` says of drift, for people."""
+    """Text of `fit check` on drift."""
     if not found:
         return []
     shown = [one for one in found if one.kind == TOGETHER or one.drifted] or list(found)
@@ -162,7 +161,7 @@ def drift_lines(found: Sequence[Drift]) -> list[str]:
 
 
 def drift_warnings(found: Sequence[Drift]) -> list[str]:
-    """One line where the board has drifted; kinds only where nothing moved together."""
+    """One warning if the board has drifted; it names kinds only if there is no common shift."""
     drifted = [one for one in found if one.drifted]
     together = [one for one in drifted if one.kind == TOGETHER]
     if not drifted:
@@ -173,13 +172,13 @@ def drift_warnings(found: Sequence[Drift]) -> list[str]:
 
 INSIDE: Final = ""
 REASONS: Final = ("kind", "precision", "shape", "clock")
-"""What of a row the fit has not seen, the gravest first."""
+"""Unseen properties of a row, the most serious first."""
 
 
 def outside_reasons(bundle: Bundle, rows: KernelRows | WorkloadRows) -> list[str]:
-    """Why each row lies outside what its bundle was fitted on, INSIDE where it does not.
+    """Reason why each row lies outside the range of the fit, INSIDE for other rows.
 
-    Rows of another GPU than the bundle's are forecasts whatever their shape, and none of these.
+    Rows of another GPU than the bundle's are always forecasts and have no such reason.
     """
     if isinstance(rows, KernelRows):
         own, index = _of_operators(bundle, rows.operators), rows.operator_index

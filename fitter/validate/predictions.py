@@ -1,4 +1,4 @@
-"""Validation: predictions of rows, their errors, what errors on rows left out of a fit do not tell, and what the fit describes poorly."""
+"""Validation: predictions of rows, their errors, limits of held-out errors, and kinds that the fit describes poorly."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,7 +37,7 @@ WORKLOAD_FAMILY: Final = "workload"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Errors:
     """Errors of one quantity over n rows, in percent of the measured value: mean, median and 95th percentile of the
-    absolute error, and the mean signed error; share of the rows inside their stated 90 % interval (nan: none is stated).
+    absolute error, and the mean signed error; share of the rows inside their stated 90 % interval (nan: not stated).
     """
 
     n: int
@@ -50,7 +50,7 @@ class Errors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorRow:
-    """Errors of one kind of kernel (or of whole workloads) on one GPU; None where nothing could be compared."""
+    """Errors of one kind of kernel (or of whole workloads) on one GPU; None if nothing could be compared."""
 
     gpu: str
     family: str
@@ -62,23 +62,23 @@ class ErrorRow:
 
     @property
     def label(self) -> Label:
-        """The kind."""
+        """The kind of the rows."""
         return self.gpu, self.family, self.operator, self.precision
 
     @property
     def coverage(self) -> float:
-        """Share of all stated 90 % intervals, of latency and power, that hold the measured value; nan where none is stated."""
+        """Share of all stated 90 % intervals, of latency and power, that hold the measured value; nan if none is stated."""
         parts = [e for e in (self.latency, self.power) if e is not None and not np.isnan(e.coverage)]
         total = sum(e.n for e in parts)
         return sum(e.coverage * e.n for e in parts) / total if total else float("nan")
 
     def document(self) -> dict[str, object]:
-        """As plain data, in the form of `fit check --json`."""
+        """The errors as plain data, in the form of `fit check --json`."""
         return {**plain(self), "coverage": plain(self.coverage)}
 
 
 def errors_of(measured: Array, predicted: Array, ln_std: Array) -> Errors | None:
-    """Errors over the rows where both values are known; None where there are none."""
+    """Errors over the rows where both values are known; None without such rows."""
     known = np.isfinite(measured) & np.isfinite(predicted) & (measured > 0) & (predicted > 0)
     if not known.any():
         return None
@@ -125,7 +125,7 @@ def kind_of(rows: KernelRows | WorkloadRows) -> str:
 
 
 def predict_rows(bundle: Bundle, rows: KernelRows | WorkloadRows) -> pd.DataFrame:
-    """Rows of either kind as a bundle predicts them, as from `predict_kernel_rows`."""
+    """A bundle's predictions of rows of either kind, as from `predict_kernel_rows`."""
     return predict_kernel_rows(bundle, rows) if isinstance(rows, KernelRows) else predict_workload_rows(bundle, rows)
 
 
@@ -135,11 +135,11 @@ def compared(found: pd.DataFrame) -> pd.DataFrame:
 
 
 def predict_kernel_rows(bundle: Bundle, rows: KernelRows) -> pd.DataFrame:
-    """Kernels at their own clocks, each on its own GPU, a line for each row; tiles from kernel names are used where known.
+    """Predictions of kernels at their own clocks, each on its own GPU, a line for each row; known tiles from kernel names are used.
 
-    LABEL, `origin` (file and row number), `what` ran, `same` (the number of the kernel), `clock` [MHz], `temperature` [°C], `started_s`,
-    for Q latency [s] and power [W]: measured_Q, predicted_Q, std_Q, the stated standard deviation of its logarithm.  Kernels of which the
-    bundle knows nothing get nan.  Power of rows at the power limit is left out: there the measurement is a lower bound.
+    Columns: LABEL, `origin` (file and row number), `what` ran, `same` (the number of the kernel), `clock` [MHz], `temperature` [°C],
+    `started_s`, for Q latency [s] and power [W]: measured_Q, predicted_Q, std_Q, the stated standard deviation of its logarithm.  Kernels
+    that the bundle does not cover get nan.  Power of rows at the power limit is left out, because the measurement is a lower bound.
     """
     columns = {f"{column}_{quantity}": np.full(len(rows), np.nan) for quantity in QUANTITIES for column in ("predicted", "std")}
     for number, name in enumerate(rows.gpus):
@@ -204,7 +204,7 @@ def _frame(rows: KernelRows | WorkloadRows, columns: Mapping[str, Array]) -> pd.
 
 
 def predict_workload_rows(bundle: Bundle, rows: WorkloadRows) -> pd.DataFrame:
-    """Runs of whole workloads at the clocks asked for, the power limit solved, each on its own GPU; as from `predict_kernel_rows`."""
+    """Predictions of workload runs at the requested clocks with the power limit, each on its own GPU; as from `predict_kernel_rows`."""
     points = []
     for i, workload in enumerate(rows.row_workloads()):
         gpu = gpu_of(bundle, rows.gpus[rows.gpu_index[i]])
@@ -220,7 +220,7 @@ def predict_workload_rows(bundle: Bundle, rows: WorkloadRows) -> pd.DataFrame:
 
 
 def facing_std(measured: Array, log_interval: Array) -> Array:
-    """Deviation of a logarithm on the side of each prediction on which the measured value lies, shape (n,): intervals may be lopsided.
+    """Standard deviation of a logarithm on the measured value's side of each prediction, shape (n,), since intervals may be asymmetric.
 
     log_interval: logarithms of lower limit, value and upper limit of 90 % intervals, shape (n, 3).
     """
@@ -244,13 +244,13 @@ def workload_precision(workload: Workload) -> str:
 
 
 def served_groups(bundle: Bundle, rows: KernelRows) -> list[str | None]:
-    """The coefficient group that serves each row, None where none does."""
+    """The coefficient group of each row, None without one."""
     names = [longest_prefix(group_key(operator), bundle.groups) for operator in rows.operators]
     return [names[i] for i in rows.operator_index]
 
 
 def grouped_folds(labels: IntArray, share: float, seed: int) -> list[BoolArray]:
-    """All rows in random folds of about this share of the labels: rows of one label stay together.  None where `share` is 0."""
+    """All rows in random folds of about this share of the labels: rows of one label stay together.  Empty if `share` is 0."""
     unique = np.unique(labels)
     if len(unique) < 2 or share <= 0:
         return []
@@ -264,7 +264,7 @@ NONE_LEFT_OUT: Final = "no {} was left out of a fit: nothing to compare"
 
 
 def held_out_notes(selection: Selection, held_out: Mapping[str, pd.DataFrame]) -> dict[Label, str]:
-    """For each kind of rows of which the held-out errors tell less than they seem, or nothing, the reason."""
+    """Reasons why held-out errors of some kinds of rows are not representative, or are missing, by kind."""
     found: dict[Label, str] = {}
     for rows in selection.tables:
         kind = kind_of(rows)
@@ -283,10 +283,10 @@ def note_documents(notes: Mapping[Label, str]) -> list[dict[str, str]]:
 
 
 LARGEST_ERROR: Final = {"latency": 15.0, "power": 10.0}
-"""Mean held-out error above which a kind of kernel is not described [percent]."""
+"""Mean held-out error above which the fit does not describe a kind of kernel [percent]."""
 
 FEWEST_ROWS: Final = 5
-"""Kinds of fewer held-out rows show nothing."""
+"""Least held-out rows of a kind for a warning."""
 
 
 def fit_warnings(rows: Sequence[ErrorRow]) -> tuple[str, ...]:

@@ -10,15 +10,15 @@ if TYPE_CHECKING:
     from fitter.validate.predictions import ErrorRow
 
 REQUIREMENT: Final = re.compile(r"\s*(latency|power)=([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*%?\s*")
-"""A quantity and the largest mean error of it, in percent."""
+"""A quantity and its largest mean error, in percent."""
 
 
 class Verdict(TypedDict):
-    """A requirement beside what was found on rows that the fit has not seen.
+    """A requirement with the error found on unseen rows.
 
-    quantity, limit   what was required: the largest mean absolute error [percent]
-    found             the mean absolute error [percent], None where nothing could be compared
-    kind              the kind of rows that is worst: kernels, workloads
+    quantity, limit   the required largest mean absolute error [percent]
+    found             the mean absolute error [percent], None if nothing could be compared
+    kind              the worst kind of rows: kernels, workloads
     met               whether the error was found and is small enough
     """
 
@@ -30,7 +30,7 @@ class Verdict(TypedDict):
 
 
 def a_requirement(context: click.Context, parameter: click.Parameter, text: str | None) -> dict[str, float]:
-    """`latency=5%,power=4%` as limits by quantity [percent]; {} where nothing is required."""
+    """`latency=5%,power=4%` as limits by quantity [percent]; {} without requirements."""
     found = [REQUIREMENT.fullmatch(part) for part in (text or "").split(",") if text is not None]
     limits = {one[1]: float(one[2]) for one in found if one is not None}
     if len(limits) < len(found):
@@ -39,13 +39,13 @@ def a_requirement(context: click.Context, parameter: click.Parameter, text: str 
 
 
 def require_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--require, on every command that states errors."""
+    """Add --require, an option of every command that states errors."""
     text = "Exit status 3 where the mean error on rows outside the fit is larger: latency=5%,power=4%."
     return click.option("--require", metavar="LIMITS", callback=a_requirement, help=text)(command)
 
 
 def judge(limits: Mapping[str, float], summary: "Mapping[str, ErrorRow]") -> tuple[Verdict, ...]:
-    """Requirements against the errors of each kind of rows, of which the worst counts."""
+    """Verdicts on requirements, from the worst kind of rows for each."""
     verdicts = []
     for quantity, limit in limits.items():
         errors = [(own.mape, kind) for kind, row in summary.items() if (own := getattr(row, quantity)) is not None]
@@ -60,7 +60,7 @@ def verdict_documents(verdicts: Sequence[Verdict]) -> list[Verdict]:
 
 
 def missed_line(verdicts: Sequence[Verdict]) -> str:
-    """One line that names every requirement that is not met; "" where all are."""
+    """One line that names every missed requirement; "" if all are met."""
     missed = [
         f"{one['quantity']} of at most {one['limit']:g} %, "
         + ("nothing left out of the fit to compare it with" if one["found"] is None else f"found {one['found']:.2f} % on {one['kind']}")

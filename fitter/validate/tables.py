@@ -1,4 +1,4 @@
-"""Tables that commands print and reports show: each is described once."""
+"""Tables that both commands print and reports show."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Shown:
     rows: Sequence[Sequence[object]]
 
     def lines(self) -> list[str]:
-        """For a terminal; nothing without rows."""
+        """Lines for a terminal; empty without rows."""
         if not self.rows:
             return []
         cells = [self.head, *([_text(cell) for cell in row] for row in self.rows)]
@@ -33,7 +33,7 @@ class Shown:
         return lines
 
     def html(self) -> str:
-        """For a page; nothing without rows."""
+        """HTML for a page; "" without rows."""
         return table_html(self.title, self.head, self.rows)
 
 
@@ -44,12 +44,12 @@ def _text(cell: object) -> str:
 
 
 def kind_text(label: Iterable[object]) -> str:
-    """A kind of rows for people."""
+    """A kind of rows as text."""
     return " ".join(str(word) for word in label if word)
 
 
 def error_table(title: str, rows: Sequence[ErrorRow], notes: Mapping[Label, str] | None = None) -> list[str]:
-    """Errors in percent, a line per kind of kernel; below them what notes, as from `held_out_notes`, say of kinds."""
+    """Errors in percent, a line per kind of kernel; below them the notes on kinds, as from `held_out_notes`."""
     head = ("rows of", "rows", *(name for quantity in QUANTITIES for name in (quantity, *FIGURES[1:])), "coverage")
     cells: list[list[object]] = []
     for row in rows:

@@ -1,4 +1,4 @@
-"""Every kernel there is, one file a family."""
+"""All kernels, one file a family."""
 
 from microbench.families.catalogue import HOST_LOADS, KERNELS, SWEEP, kernel_named, kernels_for
 

@@ -1,4 +1,4 @@
-"""The list of all kernels and loads, and how one is found."""
+"""The list of all kernels and loads, and look-up by name."""
 
 from typing import Final
 
@@ -18,7 +18,7 @@ KERNELS: Final[tuple[Kernel, ...]] = (
 """Every kernel at its default chains and unroll."""
 
 SWEPT: Final = ("iadd3", "imad", "lop3_xor", "fadd", "fmul", "ffma", "dfma", "hfma2", "ex2")
-"""Instructions whose loop overhead is told apart by regression over bodies of several lengths."""
+"""Instructions whose loop overhead a regression over bodies of several lengths determines."""
 
 SWEEP: Final[tuple[Kernel, ...]] = tuple(
     instruction_kernel(row, chains=chains, unroll=unroll)
@@ -27,10 +27,10 @@ SWEEP: Final[tuple[Kernel, ...]] = tuple(
     for chains, unroll in ((row.chains, size) for size in (16, 64, 256))  # GPUJoule uses 256
     if unroll != row.unroll
 ) + tuple(instruction_kernel(row, chains=1) for row in ROWS if row.name in SWEPT)
-"""The same at other unroll factors, and as one dependent chain, which shows latency and stalls."""
+"""Kernels at other unroll factors, and as one dependent chain, which shows latency and stalls."""
 
 COPY_BYTES: Final = 1 << 30
-"""One copy: 1 GiB, 20 ms over a 50 GB/s link, so that its launch does not count."""
+"""Size of one copy: 1 GiB, 20 ms over a 50 GB/s link, so that its launch time is negligible."""
 
 HOST_LOADS: Final = (
     HostLoad(name="idle", family="idle"),
@@ -47,7 +47,7 @@ _BY_NAME: Final = {kernel.name: kernel for kernel in EVERY_KERNEL}
 
 
 def kernel_named(name: str) -> Kernel:
-    """The kernel of this name.  Raises UnsupportedError where there is none."""
+    """The kernel of this name.  Raises UnsupportedError for an unknown name."""
     kernel = _BY_NAME.get(name)
     if kernel is None:
         raise UnsupportedError(f"there is no kernel {name!r}; microbench.families lists {len(_BY_NAME)}")
@@ -55,6 +55,6 @@ def kernel_named(name: str) -> Kernel:
 
 
 def kernels_for(architecture: str) -> tuple[tuple[Kernel, ...], tuple[str, ...]]:
-    """The kernels of the catalogue that an architecture can run, and for each of the others the reason, by name."""
+    """The kernels of the catalogue that an architecture can run, and the reasons for the others by name."""
     refusals = {kernel.name: kernel.refusal(architecture) for kernel in KERNELS}
     return tuple(kernel for kernel in KERNELS if not refusals[kernel.name]), tuple(reason for reason in refusals.values() if reason)

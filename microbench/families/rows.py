@@ -1,9 +1,9 @@
 """The table of instructions (`instructions.toml`): a row → a kernel; and the lists of opcodes that all tables share.
 
-The construction: K accumulators and four operands a thread, all loaded from memory and different from thread to
-thread, so that the work stays on the vector pipes; a loop that is not unrolled; every accumulator stored at the end.
+The construction: each thread loads K accumulators and four operands, different from thread to thread, from memory,
+so that the work stays on the vector pipes; the loop is not unrolled; every accumulator is stored at the end.
 
-A row's template is emitted once for each accumulator and step.  In it
+A row's template is emitted once for each accumulator and step.  It contains
     {d}             the accumulator, {n} the next one, {m} the one after that
     {x} {y} {z} {w} the operands, rotating by one each step
     other names     temporaries of the row
@@ -29,9 +29,6 @@ Table = Mapping[str, Any]
 
 _TABLE: Final[Table] = tomllib.loads(Path(__file__).with_name("instructions.toml").read_text(encoding="utf-8"))
 
-MOST_OPERANDS: Final = 4
-"""Operands of a row that does not give their number: one for each of the letters x, y, z, w."""
-
 ARGUMENTS: Final = ("operands", "results", "iterations", "active_lanes")
 
 
@@ -39,14 +36,14 @@ ARGUMENTS: Final = ("operands", "results", "iterations", "active_lanes")
 class Row:
     """One instruction of a table.
 
-    `ptx` is what is priced, `templates` the text of one operation (several take turns, step by step), holding `operations` of
-    them.  `start` is the accumulators' slot, `operands` up to four operand slots.  `breaker` is emitted every `every` steps: it keeps
-    the values alive or an identity from folding.  `first` and `last` replace the template for the first and the
-    last accumulator of a step (carry chains).  `sass` and `per_operation` say what it becomes: opcodes, and the fewest and most
-    of them for one operation; `companions` what a breaker or a composite brings along.
+    `ptx` is the priced instruction, `templates` the texts of one operation (several alternate, step by step), each with `operations`
+    instructions.  `start` is the accumulators' slot, `operands` up to four operand slots.  `breaker` is emitted every `every` steps: it
+    keeps values alive or prevents folding of an identity.  `first` and `last` replace the template for the first and the
+    last accumulator of a step (carry chains).  `sass` and `per_operation` are the resulting opcodes, and the fewest and most
+    of them for one operation; `companions` are additional opcodes of a breaker or a composite.
 
-    8 chains hide the latency of every pipe at full occupancy (microbenchmark notes, 1.4); of 64 operations the loop's overhead is 3/64,
-    and the body still fits the smallest instruction cache.
+    8 chains hide the latency of every pipe at full occupancy (microbenchmark notes, 1.4); with 64 operations the loop's overhead is 3/64,
+    and the body fits the smallest instruction cache.
     """
 
     name: str
@@ -76,22 +73,23 @@ class Row:
 
 
 def opcodes(*words: str) -> tuple[str, ...]:
-    """Opcodes in their order; a lower-case word stands for the opcodes of a list of the table."""
+    """Opcodes in their order; a lower-case word is replaced by the opcodes of its list in the table."""
     lists = _TABLE["opcodes"]
     return tuple(one for word in words for one in (opcodes(*lists[word]) if word in lists else (word,)))
 
 
 def row(given: Table) -> Row:
-    """A row as its kernel needs it, from a table of TOML; a field that no row has raises ValueError."""
+    """A row from a table of TOML; an unknown field raises ValueError."""
     words = {name: opcodes(*given[name]) for name in ("sass", "companions", "uniform") if name in given}
     operands = {"operands": _operands(given["operands"])} if "operands" in given else {}
     return read(Row, {**given, **words, **operands, "start": {"name": "d", **given["start"]}})
 
 
 def _operands(given: str | Table) -> tuple[Slot, ...]:
-    """Slots x0, x1… of a named set of operands, or of one that stands in the row."""
+    """Slots x0, x1… of a named set of operands, or of a set in the row."""
     chosen: dict[str, Any] = dict(_TABLE["operands"][given] if isinstance(given, str) else given)
-    ranges, number, pairs = chosen.pop("ranges"), chosen.pop("number", MOST_OPERANDS), chosen.pop("pairs", "")
+    # Of itself a row has four operands: the letters x, y, z, w.
+    ranges, number, pairs = chosen.pop("ranges"), chosen.pop("number", 4), chosen.pop("pairs", "")
     return tuple(
         Slot(name=f"x{place}", low=low, high=high, **(chosen | {pairs: f"x{place - 1}"} if pairs and place % 2 else chosen))
         for place, (low, high) in enumerate(islice(cycle(ranges), number))
@@ -99,7 +97,7 @@ def _operands(given: str | Table) -> tuple[Slot, ...]:
 
 
 def instruction_kernel(row: Row, *, chains: int | None = None, unroll: int | None = None) -> Kernel:
-    """The kernel of a row with so many chains and operations in its body.  Raises ValueError where the one does not divide the other."""
+    """The kernel of a row with this many chains and operations in its body.  Raises ValueError if `chains` does not divide `unroll`."""
     chains = row.chains if chains is None else chains
     unroll = row.unroll if unroll is None else unroll
     if chains < 1 or unroll < chains or unroll % chains:
@@ -175,7 +173,7 @@ def slot_bits(slot: Slot) -> int:
 
 
 def slot_registers(buffer: Buffer, registers: Mapping[str, list[str]]) -> dict[str, list[str]]:
-    """Registers by type, with one of its own name for each slot of a buffer after them."""
+    """Registers by type, followed by one for each slot of a buffer with the slot's name."""
     found = {kind: list(names) for kind, names in registers.items()}
     for slot in buffer.slots:
         found.setdefault(f"b{slot_bits(slot)}", []).append(slot.name)
@@ -199,10 +197,10 @@ def store_record(buffer: Buffer) -> str:
 
 
 def _places(buffer: Buffer) -> list[tuple[Slot, int]]:
-    """Each slot with its place in a record [byte]."""
+    """Each slot with its offset in a record [byte]."""
     fields: Table = record_type(buffer).fields or {}
     return [(slot, int(fields[slot.name][1])) for slot in buffer.slots]
 
 
 ROWS: Final[tuple[Row, ...]] = tuple(map(row, _TABLE["row"]))
-"""Every instruction that a table row describes."""
+"""All rows of the table."""

@@ -1,14 +1,14 @@
 """Kernels whose PTX is written out in TOML → `Kernel`.
 
-Strings are Jinja templates: `<expression>`, and lines that begin with `#` are its statements (`# for load in range(4)`).  A string of one
-expression alone is its value, a number or a list.  A table `[[kernel]]` is rendered once for each combination of the values in each table
-of `each`; fields of `[defaults]` that it has not are added, and `let` gives names to values.  Templates see the [constants], the values of
-`each` and `let`, the fields above themselves, and the functions below.
+Strings are Jinja templates: `<expression>`, and lines that begin with `#` are statements (`# for load in range(4)`).  A string with a
+single expression becomes its value, a number or a list.  A table `[[kernel]]` is rendered once for each combination of the values in each
+table of `each`; missing fields come from `[defaults]`, and `let` names values.  Templates see the [constants], the values of
+`each` and `let`, the earlier fields, and the functions below.
 
-Fields are those of `Kernel`, `Work` and `Expectation`, and: `scalars` (arguments beside the buffers), `registers` by type, `shared`
-variables, the text `before`, in and `after` the loop (`body`; `microbench.toolchain.ptx.entry_text`), `macros` before each text, `count` of
-the opcodes (`fewest` and `most` where it is not one number), `share` of the threads that reach the loop, `guarded`, what only some threads
-execute, on average; `fixed` = false where a block may be changed.  A slot with `times` = n is n slots, numbered.
+Fields are those of `Kernel`, `Work` and `Expectation`, and: `scalars` (arguments in addition to the buffers), `registers` by type, `shared`
+variables, the text `before`, in (`body`) and `after` the loop (`microbench.toolchain.ptx.entry_text`), `macros` before each text, `count`
+of the opcodes (`fewest` and `most` if it varies), `share` of the threads that reach the loop, `guarded` (average number of instructions
+that only some threads execute), `fixed` = false if the block may change.  A slot with `times` = n becomes n numbered slots.
 """
 
 import struct
@@ -30,7 +30,7 @@ from microbench.toolchain.ptx import Texts, entry_text, loop_operations
 
 Table = Mapping[str, Any]
 Fields = dict[str, Any]
-"""A table of TOML as it stands there, and one that is being filled."""
+"""A table of TOML as in the file, and a table that is being filled."""
 
 TEXTS: Final = ("before", "body", "after")
 BETWEEN_TEXTS: Final = "----"
@@ -41,7 +41,7 @@ mad.wide.u32 target, thread, 4, results;
 st.global.b32 [target], <register>;
 # endmacro
 """
-"""A macro of all files: the thread's result, one word."""
+"""A macro for all files: stores the thread's result, one word."""
 
 SHARED_VALUES: Final[Table] = {
     "any_word": {"name": "word", "kind": "u32", "high": 2**32 - 1},
@@ -60,7 +60,7 @@ def prefixed(prefix: str, words: str) -> str:
 
 
 def real(number: float) -> str:
-    """A float32 as PTX writes it."""
+    """A float32 in PTX notation."""
     return f"0f{struct.unpack('>I', struct.pack('>f', number))[0]:08X}"
 
 
@@ -82,12 +82,12 @@ for _environment in (_TEXT, _VALUE):
 
 @cache
 def _template(environment: Environment, text: str) -> Template:
-    """The variants of a kernel share their templates: reading one takes longer than filling it."""
+    """A cached template; variants of a kernel share templates, because parsing takes longer than filling."""
     return environment.from_string(text)
 
 
 def written_kernels(file: str) -> tuple[Kernel, ...]:
-    """The kernels of a file in this folder, in its order."""
+    """The kernels of a file in this folder, in the file's order."""
     table = tomllib.loads(Path(__file__).with_name(file).read_text(encoding="utf-8"))
     constants = SHARED_VALUES | table.get("constants", {})
     return tuple(
@@ -103,7 +103,7 @@ def _variants(entry: Table) -> Iterator[Fields]:
 
 
 def _rendered(entry: Table, defaults: Table, context: Fields) -> Fields:
-    """A table's fields with their templates filled, texts last, and the values of `each` among them."""
+    """A table's fields with filled templates, texts last, including the values of `each`."""
     fields = {name: value for name, value in ({**defaults, **entry}).items() if name not in ("each", "let", "macros", *TEXTS)}
     for name, value in context.items():
         context[name] = _value(value, context)
@@ -141,7 +141,7 @@ def _slots(*, name: str, times: int = 0, negates: str = "", **fields: Any) -> li
 
 
 def _kernel(given: Table) -> Kernel:
-    """The kernel of a rendered table, its text written and its operations counted."""
+    """The kernel of a rendered table, with its text and its counted operations."""
     arguments = (*(buffer.name for buffer in given["buffers"]), *given["scalars"])
     threads = given.get("max_threads", 256)
     registers = {kind: names.replace(",", " ").split() for kind, names in given["registers"].items()}
@@ -175,5 +175,5 @@ def _kernel(given: Table) -> Kernel:
 
 
 def _own(kind: type[Kernel] | type[Work] | type[Expectation], given: Table) -> Fields:
-    """Those fields of a table that a kind of value has; an empty list stands for one that is not given."""
+    """The fields of a table that belong to a kind of value; an empty list counts as missing."""
     return {one.name: given[one.name] for one in fields(kind) if one.name in given and given[one.name] != []}

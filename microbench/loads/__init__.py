@@ -1,1 +1,1 @@
-"""Kernels and copies made ready to be launched: sizes, counts of all that they do, the load for sensors, the listing."""
+"""Kernels and copies ready for launch: sizes, counts of their work, the load for sensors, the listing."""

@@ -1,4 +1,4 @@
-"""Copies by the copy engines, made ready to be measured: no kernel runs, the SMs rest."""
+"""Copies by the copy engines, ready for measurement: no kernel runs, the SMs are idle."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from microbench.kernel import HostLoad, PreparedKernel
 from microbench.loads.generated import COPIES, FAMILY, LoadGroup, lacks, named
 
 COPY_ENGINE: Final = HostLoad.instruction
-"""What a copy is said to be where a kernel has its PTX instruction."""
+"""Name of a copy in place of a kernel's PTX instruction."""
 
 NOT_ON_SMS: Final = (0, 0, 0)
 
@@ -22,31 +22,31 @@ class CopyLoad:
 
     @property
     def operator(self) -> Operator:
-        """The copy under the names of a dataset."""
+        """The copy with the names of a dataset."""
         return Operator(family=FAMILY, operator=self.host.name, precision="none", shape=())
 
     @property
     def link(self) -> str:
-        """What the data cross: "host", "peer", or "device" where they stay on the board."""
+        """Link of the data: "host", "peer", or "device" if they stay on the board."""
         return self.host.level
 
     def identity(self) -> tuple[str | int, ...]:
-        """What tells this load from others of a campaign."""
+        """Values that identify this load in a campaign."""
         return (self.host.name, COPY_ENGINE, self.host.bytes_moved)
 
     def told(self) -> tuple[str | int, ...]:
-        """What must agree for it to be the same load."""
+        """Values that are equal for the same load."""
         return self.identity()
 
 
 def copy_loads(groups: Sequence[LoadGroup]) -> tuple[CopyLoad, ...]:
-    """The copies that groups name among their kernels and that run as they are asked for, each once, in the catalogue's order."""
+    """The copies that groups name among their kernels and that run as requested, each once, in the catalogue's order."""
     wanted = {copy.name for group in groups for copy in named(group, COPIES) if not lacks(copy, group)}
     return tuple(CopyLoad(host=copy) for copy in COPIES if copy.name in wanted)
 
 
 def prepared_copy(load: CopyLoad, corrupted: str = "") -> PreparedKernel:
-    """A copy as runners speak of kernels."""
+    """A copy as a prepared kernel."""
     return PreparedKernel(
         operator=load.operator,
         l2_state="warm",

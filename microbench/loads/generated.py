@@ -1,4 +1,4 @@
-"""Generated kernels made ready to be measured: compiled, inspected, launched in a mode, with all that they do counted."""
+"""Generated kernels ready for measurement: compiled, inspected, with a launch for each mode and counts of their work."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,22 +19,22 @@ from microbench.toolchain.compile import CompiledModule, Toolchain, compile_kern
 from microbench.toolchain.inspect import InspectedEntry, check_body
 
 FAMILY: Final = "instruction"
-"""Family of generated kernels in datasets; no operator of a workload has it."""
+"""Family of generated kernels in datasets; operators of workloads have other families."""
 
 MODES: Final[tuple[Mode, ...]] = ("full", "sm_sweep", "lane_sweep", "single", "block_sweep")
 """Launch modes (`microbench.loads.launch`)."""
 
 PATTERNS: Final[tuple[Pattern, ...]] = ("zero", "constant", "random")
-"""What operands hold."""
+"""Patterns of operands."""
 
 LAUNCH_S: Final = 4e-3
-"""Time that one launch is sized for [s]: a thousand times what a launch costs the host, so that gaps do not count."""
+"""Target time of one launch [s]: a thousand times the host's launch cost, so that gaps are negligible."""
 
 SWEPT_LAUNCH_S: Final = 1e-3
-"""The same for the smallest grid of a sweep over blocks [s]: the largest takes several hundred times as long."""
+"""Target time of a launch of the smallest grid in a sweep over blocks [s]; the largest takes several hundred times as long."""
 
 SLEEPS_S: Final[dict[str, float]] = {"NANOSLEEP": 1e-3}
-"""Instructions that wait, with the longest wait that they take [s] (PTX ISA, nanosleep)."""
+"""Instructions that wait, with their longest wait [s] (PTX ISA, nanosleep)."""
 
 LINE_BYTES: Final = 128
 SECTOR_BYTES: Final = 32
@@ -46,14 +46,11 @@ LEVELS: Final = ("shared", "l1", "l2", "dram")
 LINKS: Final = ("host", "peer")
 """Levels beyond the board."""
 
-LINK_BYTES_PER_S: Final = 25e9
-"""What a link is taken to carry where launches are sized: PCI Express 4.0 with 16 lanes, less its overhead [byte/s]."""
-
 ARCHITECTURE_FEATURES: Final[dict[str, str]] = {"sm_90": "sm_90a"}
-"""Architectures whose full set of instructions has a name of its own."""
+"""Architectures whose full instruction set has another target name."""
 
 FEW: Final = 3
-"""Names that a message repeats."""
+"""Most names in a message."""
 
 COPIES: Final = tuple(load for load in HOST_LOADS if load.bytes_moved)
 """Loads of the copy engines that move something."""
@@ -64,10 +61,10 @@ N = TypeVar("N", Kernel, HostLoad)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadGroup:
-    """Which kernels are measured in which way.
+    """Kernels to measure, and their launch modes.
 
-    `kernels` are names of the catalogue, wildcards allowed (`ffma_*`), `without` those left out again.  Each runs in every one of
-    `modes` that it has.  Copies by the copy engines are named alike.
+    `kernels` are names of the catalogue with wildcards (`ffma_*`), `without` the names to leave out.  Each kernel runs in all of
+    `modes` that it supports.  Copies by the copy engines have names like kernels.
     """
 
     kernels: tuple[str, ...]
@@ -79,7 +76,7 @@ class LoadGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratedLoad:
-    """A generated kernel in one launch: the machine code that was inspected, and what a launch of it does.
+    """A generated kernel in one launch: the inspected machine code, and the work of a launch.
 
     `blocks_per_sm` fit on an SM at once.  `cubin` holds every kernel of its campaign; `cubin_sha256` is its digest.
     """
@@ -96,30 +93,30 @@ class GeneratedLoad:
 
     @property
     def operator(self) -> Operator:
-        """The load under the names of a dataset; its number format is the last word of the PTX instruction."""
+        """The load with the names of a dataset; its number format is the last word of the PTX instruction."""
         *_, last = self.kernel.instruction.split(".")
         precision = last if last[-1:].isdecimal() or "x" in last else "none"
         return Operator(family=FAMILY, operator=self.kernel.name, precision=precision, shape=())
 
     @property
     def active_warps(self) -> int:
-        """Warps of a launch; each has at least one thread that works."""
+        """Warps of a launch; each has at least one active thread."""
         return self.launch.blocks * -(-self.launch.threads_per_block // WARP_LANES)
 
     def identity(self) -> tuple[str | int, ...]:
-        """What tells this load from others of a campaign."""
+        """Values that identify this load in a campaign."""
         launch = self.launch
         lanes, blocks, threads = launch.active_lanes, launch.blocks, launch.threads_per_block
         return (self.kernel.name, self.level, self.architecture, launch.mode, launch.pattern, lanes, blocks, threads)
 
     def told(self) -> tuple[str | int, ...]:
-        """Its identity, the digest of its machine code and the turns of its loop: what must agree for it to be the same load."""
+        """Its identity, the digest of its machine code and the turns of its loop; equal values mean the same load."""
         return (*self.identity(), self.cubin_sha256, self.launch.iterations)
 
     def transactions(self) -> FrozenMapping[float]:
         """Transactions of one launch by level, by construction.
 
-        Data of a level pass every level above on their way to the registers: a sector from DRAM is one from L2 as well, and
+        Data of a level pass all levels above it on their way to the registers: a sector from DRAM is also a sector from L2, and
         its bytes cross L1's port in lines of 128.
         """
         work = self.kernel.work
@@ -132,7 +129,7 @@ class GeneratedLoad:
 
     @property
     def link(self) -> str:
-        """What its data cross beyond the board: "host", "peer", or "" for nothing."""
+        """Link that its data cross beyond the board: "host", "peer", or ""."""
         return self.kernel.level if self.kernel.level in LINKS else ""
 
     def link_bytes(self) -> float:
@@ -141,7 +138,7 @@ class GeneratedLoad:
 
 
 def prepared_load(load: GeneratedLoad, corrupted: str = "") -> PreparedKernel:
-    """A load as runners speak of kernels; `corrupted` says what was wrong with its results."""
+    """A load as a prepared kernel; `corrupted` is the fault in its results."""
     launch, entry = load.launch, load.entry
     return PreparedKernel(
         operator=load.operator,
@@ -159,7 +156,7 @@ def prepared_load(load: GeneratedLoad, corrupted: str = "") -> PreparedKernel:
 
 
 def architecture_of(gpu: GpuSpec) -> str:
-    """The target that kernels are assembled for.  Raises UnsupportedError for a GPU that the catalogue is not compiled for."""
+    """The assembler's target for a GPU.  Raises UnsupportedError for a GPU without a target in the catalogue."""
     name = f"sm_{gpu.compute_capability.replace('.', '')}"
     name = ARCHITECTURE_FEATURES.get(name, name)
     if name not in ARCHITECTURES:
@@ -175,13 +172,13 @@ def generated_loads(
     cache: Path | None = None,
     remark: Callable[[str], None] = lambda text: None,
 ) -> tuple[tuple[GeneratedLoad, ...], dict[str, int]]:
-    """The loads of all groups, each once, and the reasons why others cannot run here, counted.
+    """The loads of all groups, each once, and the reasons why others cannot run here, with counts.
 
-    A kernel whose machine code is not what it promises is not measured, and none is on a GPU that kernels are not assembled for.
-    `toolchain` is looked for where it is not given and something is to be assembled.  `cache` is a folder that keeps machine code from one
-    call to the next (`compile_kernels`); `remark` is told once where it cannot be used.  Of copies by the copy engines only the reasons
-    are given; `copy_loads` has the others.  Raises UnsupportedError for a group that `check_group` refuses, CompileError where the
-    assembler is missing or refuses.
+    Kernels whose machine code differs from their declaration are not measured; on a GPU without a target no kernel is.
+    If `toolchain` is None, it is searched for when there is something to assemble.  `cache` is a folder that keeps machine code between
+    calls (`compile_kernels`); `remark` is called once if it is unusable.  For copies by the copy engines only the reasons are
+    returned; `copy_loads` returns the loads.  Raises UnsupportedError for a group that `check_group` refuses, CompileError if the
+    assembler is missing or fails.
     """
     for number, group in enumerate(groups):
         check_group(group, f"instructions[{number}]")
@@ -217,7 +214,7 @@ def _assembled(
     cache: Path | None,
     remark: Callable[[str], None],
 ) -> dict[str, CompiledModule]:
-    """One module for each optimisation level that groups ask for and that has kernels on the architecture."""
+    """One module for each requested optimisation level with kernels on the architecture."""
     modules: dict[str, CompiledModule] = {}
     remarks: dict[str, None] = {}
     for level in dict.fromkeys(group.level for group in groups):
@@ -239,13 +236,13 @@ def _complaint(kernel: Kernel, module: CompiledModule, level: str) -> str:
 
 
 def _few(names: Sequence[str]) -> str:
-    """The first names of many."""
+    """The first FEW names as text."""
     more = f" and {len(names) - FEW} more" if len(names) > FEW else ""
     return f"{', '.join(names[:FEW])}{more}"
 
 
 def check_group(group: LoadGroup, path: str) -> None:
-    """Raises UnsupportedError for names that nothing has, and where nothing of a group runs as it asks; `path` is the group's."""
+    """Raise UnsupportedError for unknown names, and if no kernel of a group runs as requested; `path` is the group's."""
     every: tuple[Named, ...] = (*EVERY_KERNEL, *COPIES)
     for key, patterns in (("kernels", group.kernels), ("without", group.without)):
         for pattern in patterns:
@@ -270,7 +267,7 @@ def named(group: LoadGroup, among: Sequence[N]) -> list[N]:
 
 
 def lacks(one: Named, group: LoadGroup) -> str:
-    """Why a kernel or copy runs in no way that its group asks for; empty where it runs in one."""
+    """Reason why a kernel or copy supports no mode, not the pattern or not the level of its group; "" if it runs."""
     asked = (("mode", group.modes, one.modes), ("pattern", (group.pattern,), one.patterns), ("level", (group.level,), one.levels))
     for key, wanted, there in asked:
         if not set(wanted) & set(there):
@@ -279,7 +276,7 @@ def lacks(one: Named, group: LoadGroup) -> str:
 
 
 def _modes_left_out(group: LoadGroup, running: Sequence[Named]) -> dict[str, int]:
-    """Modes of a group in which what runs in another one of it cannot be launched, with the names, counted."""
+    """Unsupported modes of kernels that run in another mode of their group, with the names and counts."""
     left_out = {}
     for mode in dict.fromkeys(group.modes):
         if names := [one.name for one in running if mode not in one.modes]:
@@ -290,7 +287,7 @@ def _modes_left_out(group: LoadGroup, running: Sequence[Named]) -> dict[str, int
 def _launched(
     kernel: Kernel, group: LoadGroup, gpu: GpuSpec, module: CompiledModule, seed: int, skipped: dict[str, int]
 ) -> list[GeneratedLoad]:
-    """The loads of a kernel: one for each launch of each mode that it has."""
+    """The loads of a kernel: one for each launch of each supported mode."""
     entry = module.entries[kernel.name]
     loads = []
     for mode in (mode for mode in kernel.modes if mode in group.modes):
@@ -299,7 +296,7 @@ def _launched(
         except LaunchError as error:
             skipped[str(error)] = 1
             continue
-        # Grids of a sweep over blocks must differ in nothing else: all have the turns of the smallest.
+        # Grids of a sweep over blocks differ in nothing else: all have the turns of the smallest.
         turns = sized_launch(kernel, launches[0], entry, gpu, SWEPT_LAUNCH_S).iterations if mode == "block_sweep" else 0
         for launch in launches:
             sized = replace(launch, iterations=turns) if turns else sized_launch(kernel, launch, entry, gpu)
@@ -324,15 +321,16 @@ def module_load(kernel: Kernel, launch: Launch, module: CompiledModule, gpu: Gpu
 
 
 def sized_launch(kernel: Kernel, launch: Launch, entry: InspectedEntry, gpu: GpuSpec, launch_s: float = LAUNCH_S) -> Launch:
-    """The launch with as many turns of its loop as last `launch_s` where every scheduler issues one instruction a clock.
+    """The launch with the turns of its loop that last `launch_s` if every scheduler issues one instruction a clock.
 
-    Where instructions are slower the launch is longer, by the factor that they are slower.
+    With slower instructions the launch is longer by the same factor.
     """
     warps = -(-launch.threads_per_block // WARP_LANES) * -(-launch.blocks // gpu.num_sms)
     issue_s = sum(entry.body.values()) * -(-warps // SUB_PARTITIONS) / (gpu.sm_clock_limit_mhz * 1e6)
     bytes_moved = kernel.work.transactions.get("dram", 0.0) * SECTOR_BYTES * launch.active_threads
     sleep_s = sum(SLEEPS_S.get(opcode, 0.0) * count for opcode, count in entry.body.items())
-    linked_s = sum(kernel.work.bytes_moved.get(link, 0.0) for link in LINKS) * launch.active_threads / LINK_BYTES_PER_S
+    # What a link is taken to carry: PCI Express 4.0 with 16 lanes, less its overhead [byte/s].
+    linked_s = sum(kernel.work.bytes_moved.get(link, 0.0) for link in LINKS) * launch.active_threads / 25e9
     turn_s = max(issue_s, bytes_moved / gpu.dram_bytes_per_s, linked_s) + sleep_s
     turns = min(MOST_ITERATIONS, max(1, round(launch_s / max(turn_s, launch_s / MOST_ITERATIONS))))
     return replace(launch, iterations=turns)

@@ -1,7 +1,7 @@
-"""How a kernel is launched: the whole GPU, some SMs, some lanes, the published single thread, or grids of several sizes.
+"""Launch modes of a kernel: the whole GPU, some SMs, some lanes, the published single thread, or grids of several sizes.
 
-Only a full GPU gives a signal well above a sensor's error.  The sweep over SMs tells the power of an SM that works from that of an idle
-one, the sweep over lanes what divergence saves.
+Only a full GPU gives a signal well above a sensor's error.  The sweep over SMs separates the power of active SMs from that of idle
+ones; the sweep over lanes shows the savings of divergence.
 """
 
 import math
@@ -13,24 +13,14 @@ from microbench.kernel import WARP_LANES, Kernel, Launch, Mode, Pattern
 from microbench.sizing import resident_blocks
 from microbench.toolchain.inspect import InspectedEntry
 
-LANE_SWEEP: Final = (1, 8, 16, 24, 32)
-"""Active lanes of a warp (AccelWattch's static-power benchmarks use the same steps)."""
-
-SM_SHARES: Final = (0.25, 0.5, 0.75, 1.0)
-"""Shares of the SMs that work, beside a single one (AccelWattch's idle-SM benchmarks)."""
-
 GRID_SHARES: Final = (0.5, 2.0, 3.5, 9.0, 20.5, 40.0)
-"""Grids of a sweep over blocks, beside one block an SM, in rounds of all blocks that the GPU holds at once: half a round, and 2 to 40."""
-
-SWEPT_FOOTPRINT: Final = 2.0
-"""What one block an SM walks in a sweep over blocks, as a multiple of L2, rounded down to a power of two: the smallest grid must miss it as
-the largest does."""
+"""Grids of a sweep over blocks, in rounds of all blocks that the GPU holds at once (0.5 to 40), in addition to one block an SM."""
 
 MOST_ITERATIONS: Final = 2**32 - 1
-"""The loop's counter has 32 bits."""
+"""Largest count of the loop's 32-bit counter."""
 
 MAX_REGION_BYTES: Final = 1 << 31
-"""Offsets within a region are 32-bit numbers."""
+"""Largest region [byte], since offsets are 32-bit numbers."""
 
 
 def plan_launches(
@@ -82,7 +72,8 @@ def plan_launches(
         case "sm_sweep":
             return tuple(launch(count) for count in swept_sms(gpu.num_sms))
         case "lane_sweep":
-            return tuple(launch(full, lanes=lanes) for lanes in LANE_SWEEP)
+            # AccelWattch's static-power benchmarks use the same steps.
+            return tuple(launch(full, lanes=lanes) for lanes in (1, 8, 16, 24, 32))
         case "block_sweep":
             region, regions = swept_region_bytes(kernel, gpu), _power_of_two(gpu.num_sms * resident, upwards=True)
             return tuple(launch(count, region=region, regions=regions) for count in swept_grids(gpu.num_sms, resident))
@@ -91,14 +82,15 @@ def plan_launches(
 
 
 def check_iterations(name: str, iterations: int) -> None:
-    """Raises LaunchError for turns of a kernel's loop that its 32-bit counter does not hold."""
+    """Raise LaunchError for turns of a kernel's loop that its 32-bit counter does not hold."""
     if not 1 <= iterations <= MOST_ITERATIONS:
         raise LaunchError(f"{iterations} iterations of {name} do not fit its 32-bit counter; give 1 to {MOST_ITERATIONS}")
 
 
 def swept_sms(num_sms: int) -> tuple[int, ...]:
     """Numbers of SMs of the sweep: one, and shares of all.  A grid of as many blocks puts one on each."""
-    return tuple(sorted({1, *(max(1, round(share * num_sms)) for share in SM_SHARES)}))
+    # AccelWattch's idle-SM benchmarks use these shares, and a single one.
+    return tuple(sorted({1, *(max(1, round(share * num_sms)) for share in (0.25, 0.5, 0.75, 1.0))}))
 
 
 def swept_grids(num_sms: int, resident: int) -> tuple[int, ...]:
@@ -110,15 +102,16 @@ def swept_region_bytes(kernel: Kernel, gpu: GpuSpec) -> int:
     """The region of a block in every grid of a sweep [byte]; 0 for kernels that walk no memory."""
     if not kernel.min_region_bytes:
         return 0
-    region = _power_of_two(gpu.l2_bytes * SWEPT_FOOTPRINT / gpu.num_sms, upwards=False)
+    # One block an SM walks twice L2, rounded down to a power of two: the smallest grid must miss it as the largest does.
+    region = _power_of_two(gpu.l2_bytes * 2.0 / gpu.num_sms, upwards=False)
     return min(max(region, kernel.min_region_bytes), MAX_REGION_BYTES)
 
 
 def region_bytes(kernel: Kernel, gpu: GpuSpec, blocks: int, resident: int) -> int:
-    """What each block walks, or all of them share: a power of two, so that all together stay within, or go well beyond, a cache [byte].
+    """The region of each block, or of all blocks if they share it: a power of two that makes the total fit, or well exceed, a cache [byte].
 
-    L1 and shared memory are one store, whose size stands for L1's.  0 for kernels that walk no memory.  Raises LaunchError where even
-    the smallest region is too large to stay in the cache.
+    L1 uses the size of the common store of L1 and shared memory.  0 for kernels that walk no memory.  Raises LaunchError if even
+    the smallest region is too large for the cache.
     """
     if not kernel.min_region_bytes or kernel.residence is None:
         return 0
@@ -139,12 +132,12 @@ def region_bytes(kernel: Kernel, gpu: GpuSpec, blocks: int, resident: int) -> in
 
 
 def shares_region(kernel: Kernel) -> bool:
-    """Whether all blocks walk one region."""
+    """Whether all blocks use one region."""
     return any(buffer.per == "common" for buffer in kernel.buffers)
 
 
 def _blocks_an_sm(kernel: Kernel, gpu: GpuSpec, resident: int) -> int:
-    """Resident blocks, or fewer where more regions would not fit the cache that they must stay in."""
+    """Resident blocks, or fewer if more regions would not fit into the cache."""
     if kernel.residence is None or kernel.residence[1] > 1.0 or shares_region(kernel):
         return resident
     cache, share = kernel.residence

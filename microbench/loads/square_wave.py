@@ -1,6 +1,6 @@
-"""The load for finding out about a power sensor: a chain of multiply-adds for a time, on a share of the SMs, then nothing.
+"""The load for identifying a power sensor: alternates a chain of multiply-adds on a share of the SMs with idle time.
 
-How long a number of iterations takes is learnt by linear regression from a few runs, as in Yang et al., "Part-time power
+Linear regression over a few runs gives the duration of a number of iterations, as in Yang et al., "Part-time power
 measurements" (arXiv 2312.02741): duration = intercept + slope · iterations.
 """
 
@@ -27,10 +27,10 @@ BLOCKS_PER_SM: Final = 4
 """Blocks of 256 threads that saturate the fp32 pipes: 8 warps a scheduler."""
 
 LEVEL: Final = "O3"
-"""Optimisation level that the chain is assembled with."""
+"""Optimisation level of the chain."""
 
 MIN_RUNS: Final = 3
-"""Runs of different lengths below which a line says nothing about its own error."""
+"""Least runs of different lengths for the error of a line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class DurationLine:
     residual_s: float
 
     def iterations(self, duration_s: float) -> int:
-        """Iterations that last so long, at least 1.  Raises LaunchError for a duration that the kernel's counter cannot hold."""
+        """Iterations with this duration, at least 1.  Raises LaunchError for a duration that the kernel's counter cannot hold."""
         if not (math.isfinite(duration_s) and duration_s > 0.0):
             raise LaunchError(f"a load of {duration_s!r} s cannot be made; give a positive, finite duration")
         count = max(1, round((duration_s - self.intercept_s) / self.slope_s))
@@ -51,7 +51,7 @@ class DurationLine:
         return count
 
     def duration_s(self, iterations: int) -> float:
-        """How long so many iterations last [s]."""
+        """Duration of a number of iterations [s]."""
         return self.intercept_s + self.slope_s * iterations
 
 
@@ -106,11 +106,11 @@ class WaveCode:
 
     @property
     def entry(self) -> InspectedEntry:
-        """What the machine code holds and needs."""
+        """Contents and resources of the machine code."""
         return self.module.entries[self.kernel.name]
 
     def load(self, iterations: int, sm_share: float = 1.0) -> GeneratedLoad:
-        """The high level for so many turns of the chain's loop.  Raises LaunchError where such a launch cannot be."""
+        """The high level for a number of turns of the chain's loop.  Raises LaunchError for an impossible launch."""
         load = module_load(self.kernel, wave_launch(self.gpu, iterations, sm_share), self.module, self.gpu)
         if not load.blocks_per_sm:
             raise LaunchError(f"{self.kernel.name}: a block of {load.launch.threads_per_block} threads does not fit {self.gpu.name}")
@@ -120,8 +120,8 @@ class WaveCode:
 def wave_code(gpu: GpuSpec, toolchain: Toolchain) -> WaveCode:
     """The chain for a GPU.
 
-    Raises UnsupportedError for a GPU that kernels are not assembled for, CompileError where the assembler refuses, InspectionError
-    where the machine code is not a chain of multiply-adds.
+    Raises UnsupportedError for a GPU without a target, CompileError if the assembler fails, InspectionError
+    if the machine code is not a chain of multiply-adds.
     """
     kernel = wave_kernel()
     module = compile_kernels([kernel], architecture_of(gpu), LEVEL, toolchain)

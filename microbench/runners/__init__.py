@@ -1,1 +1,1 @@
-"""What launches kernels on a board: CuPy, PyTorch and cuBLAS, each imported in the one file that wraps it."""
+"""Runners of kernels on a board: CuPy, PyTorch and cuBLAS, each imported in the one file that wraps it."""

@@ -1,7 +1,7 @@
 """Matrix products by cuBLAS, called in the library that CuPy has loaded.
 
-cuBLAS thinks in columns.  The row-major product C[m, n] = A[m, k] · B[k, n] is its C' = B' · A' with the outputs n along
-its rows, so its first operand is our B and its second our A: the two letters of a layout (`microbench.layouts`) are its own for these two.
+cuBLAS is column-major.  The row-major product C[m, n] = A[m, k] · B[k, n] is its C' = B' · A' with the outputs n along
+its rows, so its first operand is our B and its second our A, in the order of the letters of a layout (`microbench.layouts`).
 
 Source: cuBLAS manual, cublasGemmEx, cublasGemmStridedBatchedEx, and "CUDA graphs support" for the workspace.
 """
@@ -33,7 +33,7 @@ WIDER_OUTPUTS: Final[dict[str, tuple[str, ...]]] = {"fp16": ("fp16", "fp32"), "b
 
 
 WORKSPACE_BYTES: Final = 32 << 20
-"""What cuBLAS wants on compute capability 9.0; a workspace of our own, so that graphs hold no allocations."""
+"""Workspace that cuBLAS recommends for compute capability 9.0; we allocate it, so that graphs hold no allocations."""
 
 LARGEST_DIMENSION: Final = 2**31 - 1
 
@@ -47,7 +47,7 @@ STATUS: Final = {
     13: "execution failed",
     15: "not supported",
 }
-"""cublasStatus_t; others by number."""
+"""Names of cublasStatus_t; other statuses are shown as numbers."""
 
 NOT_SUPPORTED: Final = frozenset({7, 8, 15})
 EXECUTION_FAILED: Final = frozenset({1, 11, 13})
@@ -81,7 +81,7 @@ class Cublas:
         return version.value
 
     def kernel(self, operator: Operator, compute_capability: float, transpose: str = "") -> LibraryKernel:
-        """cuBLAS's kernel for a GEMM operator in a layout; without one tn for linear layers, nn for products of activations.
+        """cuBLAS's kernel for a GEMM operator in a layout; the default is tn for linear layers, nn for products of activations.
 
         Raises UnsupportedError for a precision, a size, a layout or a combination that cuBLAS does not have here.
         """
@@ -138,7 +138,7 @@ class Cublas:
         function = self._library.cublasGemmStridedBatchedEx if batched else self._library.cublasGemmEx
         what = f"cuBLAS product {m}x{n}x{k} in {product.precision}"
 
-        def launch(_kept: tuple[Any, ...] = (a, b, c)) -> None:  # addresses alone keep no memory
+        def launch(_kept: tuple[Any, ...] = (a, b, c)) -> None:  # addresses do not keep memory alive
             status = function(*arguments)
             if status:
                 check(status, what)
@@ -150,7 +150,7 @@ class Cublas:
 def open_cublas(library: Any, device: CupyDevice) -> Iterator[Cublas]:
     """A handle on the device's stream with a workspace of its own; destroyed at the end.
 
-    `library` is libcublas as ctypes loads it.  Raises UnsupportedError where it cannot be initialised.
+    `library` is libcublas as loaded by ctypes.  Raises UnsupportedError if it cannot be initialised.
     """
     handle = ctypes.c_void_p()
     check(library.cublasCreate_v2(ctypes.byref(handle)), "cublasCreate")
@@ -165,7 +165,7 @@ def open_cublas(library: Any, device: CupyDevice) -> Iterator[Cublas]:
 
 
 def load_cublas(file: str) -> Any:
-    """libcublas from a file.  Raises UnsupportedError where it cannot be loaded."""
+    """libcublas from a file.  Raises UnsupportedError if it cannot be loaded."""
     try:
         return ctypes.CDLL(file)
     except OSError as error:
@@ -173,7 +173,7 @@ def load_cublas(file: str) -> Any:
 
 
 def check(status: int, what: str) -> None:
-    """Raises the error that a cuBLAS status stands for."""
+    """Raise the error of a cuBLAS status."""
     if not status:
         return
     message = f"{what}: {STATUS.get(status, f'status {status}')}"
@@ -187,7 +187,7 @@ def check(status: int, what: str) -> None:
 
 
 def _product(operator: Operator, compute_capability: float, transpose: str) -> Product:
-    """The product behind an operator.  Raises UnsupportedError for what cuBLAS does not have."""
+    """The product of an operator.  Raises UnsupportedError for a product that cuBLAS does not support."""
     precision = operator.precision
     where = f"gemm.{operator.operator} in {precision}"
     if precision not in DATA_TYPES:
@@ -208,7 +208,7 @@ def _product(operator: Operator, compute_capability: float, transpose: str) -> P
 
 
 def reference_product(values: HostValues, layout: str) -> Array:
-    """What a product must give, in float64 on the host; shape (batch, m, n)."""
+    """Expected result of a product, in float64 on the host; shape (batch, m, n)."""
     a, b = values.inputs
     left, right = np.swapaxes(a, 1, 2) if layout[1] == "t" else a, np.swapaxes(b, 1, 2) if layout[0] == "t" else b
     product: Array = left @ right

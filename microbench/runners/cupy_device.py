@@ -1,7 +1,7 @@
-"""The device as CuPy shows it: memory, one stream, events, graphs, compiled kernels; and what its errors mean.
+"""The device through CuPy: memory, one stream, events, graphs, compiled kernels, and the mapping of errors.
 
-The one file that imports CuPy.  cuBLAS is reached through the library that CuPy itself loads (`library_file`), because
-CuPy's own binding refuses to be captured into a graph (cupy/cupy issue 6290).
+Only this file imports CuPy.  cuBLAS is called in the library that CuPy loads (`library_file`), because
+CuPy's own binding cannot be captured into a graph (cupy/cupy issue 6290).
 """
 
 import tempfile
@@ -42,11 +42,11 @@ DTYPES: Final[dict[str, str]] = {
     "bf16": "uint16",
     "int8": "int8",
 }
-"""NumPy type in which a precision is stored; bf16 as its bits."""
+"""NumPy type that stores a precision; bf16 as its bits."""
 
 
 def load_cupy() -> Any:
-    """The CuPy module.  Raises UnsupportedError where it is missing or cannot be loaded."""
+    """The CuPy module.  Raises UnsupportedError if it is missing or cannot be loaded."""
     try:
         import cupy
     except ImportError as error:
@@ -76,7 +76,7 @@ class CupyDevice:
 
     @contextmanager
     def errors(self, what: str) -> Iterator[None]:
-        """Maps CUDA's errors within a block; `what` says what was being done."""
+        """Map CUDA's errors within a block; `what` names the operation."""
         cuda = self._cupy.cuda
         try:
             yield
@@ -86,7 +86,7 @@ class CupyDevice:
             raise cuda_failure(int(getattr(error, "status", -1)), what, _first_line(error)) from error
 
     def free_bytes(self, ordinal: int | None = None) -> int:
-        """Memory that new operands can take on this board, CuPy's own reserve included, or on another one [byte]."""
+        """Memory for new operands on this board, including CuPy's reserve, or on another board [byte]."""
         with self.errors("asking for free memory"), self._cupy.cuda.Device(self.ordinal if ordinal is None else ordinal):
             reserve = self._cupy.get_default_memory_pool().free_bytes() if ordinal in (None, self.ordinal) else 0
             return int(self._cupy.cuda.runtime.memGetInfo()[0]) + int(reserve)
@@ -98,7 +98,7 @@ class CupyDevice:
             return int(total)
 
     def trim(self) -> None:
-        """Give cached memory back to the board."""
+        """Return cached memory to the board."""
         with self.errors("freeing memory"):
             self._stream.synchronize()
             self._cupy.get_default_memory_pool().free_all_blocks()
@@ -114,11 +114,11 @@ class CupyDevice:
         return float(self._cupy.cuda.get_elapsed_time(earlier, later)) * 1e-3
 
     def synchronize(self) -> None:
-        """Wait until the stream has done everything."""
+        """Wait until the stream is finished."""
         self._stream.synchronize()
 
     def capture(self, work: Launch) -> Launch:
-        """What `work` launches, as one graph."""
+        """The launches of `work` as one graph."""
         self._stream.begin_capture()
         try:
             work()
@@ -128,17 +128,17 @@ class CupyDevice:
         return lambda: graph.launch(self._stream)
 
     def empty(self, elements: int, precision: str) -> Any:
-        """Uninitialised memory for so many numbers."""
+        """Uninitialised memory for a number of elements."""
         return self._cupy.empty(elements, dtype=DTYPES[precision])
 
     def empty_sets(self, sets: int, elements: int, precision: str) -> list[Any]:
-        """So many pieces of one allocation, each on a boundary that libraries like."""
+        """Several pieces of one allocation, each aligned for libraries."""
         stride = -(-elements // ALIGNED_ELEMENTS) * ALIGNED_ELEMENTS
         whole = self.empty(sets * stride, precision)
         return [whole[i * stride : i * stride + elements] for i in range(sets)]
 
     def normal_sets(self, sets: int, elements: int, precision: str, seed: int) -> list[Any]:
-        """The same with standard normal random numbers."""
+        """Several pieces of one allocation with standard normal random numbers."""
         pieces = self.empty_sets(sets, elements, precision)
         random = self._cupy.random.RandomState(seed)
         for target in pieces:
@@ -158,7 +158,7 @@ class CupyDevice:
         return np.asarray(host, dtype=np.float64)
 
     def pinned(self, size: int, who: str) -> Any:
-        """Memory of the host that the board reaches directly [byte].  Raises DeviceMemoryError where the host has too little."""
+        """Host memory that the board accesses directly, `size` in bytes.  Raises DeviceMemoryError if the host has too little."""
         try:
             return self._cupy.cuda.alloc_pinned_memory(size)
         except self._cupy.cuda.runtime.CUDARuntimeError as error:
@@ -167,11 +167,11 @@ class CupyDevice:
             raise
 
     def pinned_view(self, memory: Any, size: int) -> NDArray[np.uint8]:
-        """The bytes of pinned memory, which may be read and written."""
+        """The bytes of pinned memory, readable and writable."""
         return np.frombuffer(memory, dtype=np.uint8, count=size)
 
     def peer(self) -> int | None:
-        """The first other board whose memory this one reaches directly, the way there opened; None without one."""
+        """The first other board whose memory this one can access directly, with access enabled; None without one."""
         runtime = self._cupy.cuda.runtime
         with self.errors("looking for another GPU"):
             for other in range(int(runtime.getDeviceCount())):
@@ -191,25 +191,25 @@ class CupyDevice:
             return self.empty(size, "int8")
 
     def fill_on(self, ordinal: int, target: Any, values: NDArray[Any]) -> None:
-        """Copies host memory into memory of a board, of the same type and length."""
+        """Copy host memory into memory of a board, of the same type and length."""
         with self._cupy.cuda.Device(ordinal):
             target.set(values)
             self._cupy.cuda.runtime.deviceSynchronize()
 
     def copy(self, target: int, target_ordinal: int, origin: int, origin_ordinal: int, size: int) -> None:
-        """Puts a copy between two addresses on the stream; an ordinal below 0 is the host's."""
+        """Put a copy between two addresses on the stream; an ordinal below 0 is the host's."""
         runtime, stream = self._cupy.cuda.runtime, self.stream_pointer
         if target_ordinal >= 0 and origin_ordinal >= 0 and target_ordinal != origin_ordinal:
             runtime.memcpyPeerAsync(target, target_ordinal, origin, origin_ordinal, size, stream)
         else:
-            runtime.memcpyAsync(target, origin, size, 4, stream)  # cudaMemcpyDefault: the addresses say where both ends lie
+            runtime.memcpyAsync(target, origin, size, 4, stream)  # cudaMemcpyDefault: addresses determine the places of both ends
 
     def raw_to_host(self, values: Any) -> NDArray[Any]:
-        """A copy of device memory on the host, as it is."""
+        """A copy of device memory on the host, without conversion."""
         return np.asarray(self._cupy.asnumpy(values))
 
     def library_file(self, stem: str) -> Path:
-        """The file of a CUDA library that CuPy has loaded ("libcublas.so").  Raises UnsupportedError where it has none."""
+        """The file of a CUDA library that CuPy has loaded ("libcublas.so").  Raises UnsupportedError if it has none."""
         with self.errors("loading cuBLAS"):
             self._cupy.cuda.device.get_cublas_handle()
         for line in Path("/proc/self/maps").read_text().splitlines():
@@ -233,7 +233,7 @@ class CupyDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedCubin:
-    """Machine code on the device: `launch(grid, block, arguments)`, with what it needs of an SM."""
+    """Machine code on the device: `launch(grid, block, arguments)`, with its resources on an SM."""
 
     launch: Callable[[Sequence[int], Sequence[int], Sequence[Any]], None]
     registers_per_thread: int
@@ -242,9 +242,9 @@ class LoadedCubin:
 
 @contextmanager
 def open_cupy_device(pci_address: str, cupy: Any = None) -> Iterator[CupyDevice]:
-    """The context on the board at a PCI address, current for this thread; its memory is given back at the end.
+    """The context on the board at a PCI address, current for this thread; its memory is released at the end.
 
-    `cupy` is the module (None: import it).  Raises UnsupportedError without CuPy, DeviceLostError where the board does not answer.
+    `cupy` is the module (None: import it).  Raises UnsupportedError without CuPy, DeviceLostError if the board does not answer.
     """
     module = load_cupy() if cupy is None else cupy
     runtime = module.cuda.runtime
@@ -271,7 +271,7 @@ def short_pci_address(pci_address: str) -> str:
 
 
 def cuda_failure(status: int, what: str, message: str) -> DeviceMemoryError | KernelFailedError | DeviceLostError:
-    """The error that a CUDA status stands for."""
+    """The error for a CUDA status."""
     if status in OUT_OF_MEMORY:
         return DeviceMemoryError(f"{what}: {message}")
     if status in CONTEXT_LOST:
@@ -282,6 +282,6 @@ def cuda_failure(status: int, what: str, message: str) -> DeviceMemoryError | Ke
 
 
 def _first_line(error: BaseException) -> str:
-    """An error's message without what follows its first line."""
+    """The first line of an error's message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip(" =\t")]
     return lines[0] if lines else type(error).__name__

@@ -1,6 +1,6 @@
-"""Generated kernels and copies by the copy engines on a real board: buffers filled, launches timed, what came out compared or read back.
+"""Generated kernels and copies by the copy engines on a real board: fills buffers, times launches, reads back or compares results.
 
-Buffers lie in the board's own memory, in pinned memory of the host, or in another board's, over the link between them.
+Buffers are in the board's own memory, in pinned memory of the host, or in another board's memory over the link between them.
 """
 
 from collections.abc import Callable
@@ -18,12 +18,12 @@ from microbench.runners.cupy_device import CupyDevice, LoadedCubin
 from microbench.runners.runner import Launcher, LaunchRecord
 
 CHECKED_BYTES: Final = 1 << 20
-"""Bytes at the start and at the end of a copy that are compared with what was sent: 1 MiB each."""
+"""Bytes at the start and at the end of a copy that are compared with the origin: 1 MiB each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """So many bytes at a place ("device", "peer" or "host"); `argument` is what a launch passes for their address, `kept` keeps them."""
+    """Bytes at a place ("device", "peer" or "host"); `argument` is the launch argument of their address, `kept` keeps them alive."""
 
     place: str
     ordinal: int
@@ -45,12 +45,12 @@ class GeneratedRun:
         self.shared_bytes_per_block = code.shared_bytes_per_block
 
     def run(self, launches: int) -> LaunchRecord:
-        """Launches it back to back and waits for the end.  Raises LaunchError, KernelFailedError, DeviceLostError."""
+        """Launch it back to back and wait for the end.  Raises LaunchError, KernelFailedError, DeviceLostError."""
         with self._device.errors(f"running {self._kernel.name}"):
             return self._launcher.run(launches)
 
     def results(self) -> Buffers:
-        """What one launch leaves in its written buffers, for `microbench.check`; the buffers must be as they were filled."""
+        """Written buffers after one launch, for `microbench.check`; before it, the buffers must have their initial contents."""
         with self._device.errors(f"checking {self._kernel.name}"):
             self._launcher.run(1)
             return {
@@ -61,12 +61,12 @@ class GeneratedRun:
 
 
 def load_generated(device: CupyDevice, kernel: Kernel, launch: Launch, cubin: bytes, now_ns: Callable[[], int]) -> GeneratedRun:
-    """A generated kernel on the device, its buffers filled; `cubin` is the very code that was inspected.
+    """A generated kernel on the device with filled buffers; `cubin` is the inspected code.
 
-    Raises UnsupportedError for buffers on another board where none can be reached, DeviceMemoryError where they do not fit,
+    Raises UnsupportedError for buffers on another board if none is accessible, DeviceMemoryError if they do not fit,
     KernelFailedError for code that the driver refuses, LaunchError for turns of its loop that its counter does not hold.
     """
-    check_iterations(kernel.name, launch.iterations)  # a loop told to turn 0 times would turn 2**32 times
+    check_iterations(kernel.name, launch.iterations)  # a loop with 0 turns would run 2**32 turns
     needed, free = buffer_bytes(kernel, launch, "device"), device.free_bytes()
     if needed > free:
         raise DeviceMemoryError(f"{kernel.name}: needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free; take a smaller footprint")
@@ -90,12 +90,12 @@ class CopyRun:
         self._launcher = Launcher(device, (self._copy,), device.capture, now_ns)
 
     def run(self, launches: int) -> LaunchRecord:
-        """Copies back to back and waits for the end.  Raises LaunchError, KernelFailedError, DeviceLostError."""
+        """Copy back to back and wait for the end.  Raises LaunchError, KernelFailedError, DeviceLostError."""
         with self._device.errors(f"running {self._load.name}"):
             return self._launcher.run(launches)
 
     def complaint(self) -> str:
-        """What is wrong with what arrives; "" where it is what was sent."""
+        """The fault in the copied bytes; "" if they equal the origin."""
         with self._device.errors(f"checking {self._load.name}"):
             self._copy()
             self._device.synchronize()
@@ -111,7 +111,7 @@ class CopyRun:
 def load_copy(device: CupyDevice, load: HostLoad, now_ns: Callable[[], int], seed: int = 0) -> CopyRun:
     """A copy with random bytes at its origin.
 
-    Raises UnsupportedError where no other board can be reached, DeviceMemoryError where memory is short.
+    Raises UnsupportedError if no other board is accessible, DeviceMemoryError if memory is short.
     """
     with device.errors(f"making room for {load.name}"):
         origin, target = (place_bytes(device, place, load.bytes_moved, load.name) for place in (load.origin, load.target))
@@ -121,9 +121,9 @@ def load_copy(device: CupyDevice, load: HostLoad, now_ns: Callable[[], int], see
 
 
 def place_bytes(device: CupyDevice, place: str, size: int, who: str) -> Placed:
-    """Memory at a place; `who` wants it.
+    """Memory at a place; `who` is its user, for messages.
 
-    Raises UnsupportedError where no other board can be reached, DeviceMemoryError where there is too little.
+    Raises UnsupportedError if no other board is accessible, DeviceMemoryError if there is too little.
     """
     if place == "host":
         pinned = device.pinned(size, who)
@@ -142,7 +142,7 @@ def place_bytes(device: CupyDevice, place: str, size: int, who: str) -> Placed:
 
 
 def fill(device: CupyDevice, placed: Placed, values: NDArray[Any]) -> None:
-    """Writes bytes, shape (n,), from the host."""
+    """Write bytes, shape (n,), from the host."""
     if placed.place == "host":
         device.pinned_view(placed.kept, placed.bytes)[:] = values.view(np.uint8)
     else:
@@ -157,7 +157,7 @@ def contents_of(device: CupyDevice, placed: Placed) -> NDArray[np.uint8]:
 
 
 def _filled(device: CupyDevice, who: str, buffer: Buffer, launch: Launch) -> Placed:
-    """A buffer where it belongs; chases hold addresses, so that it is filled where it lies."""
+    """A buffer at its place with its contents; it is filled there, because chases hold addresses."""
     placed = place_bytes(device, buffer.location, buffer_records(buffer, launch) * record_type(buffer).itemsize, who)
     fill(device, placed, np.ascontiguousarray(contents(buffer, launch, placed.address)).view(np.int8))
     return placed

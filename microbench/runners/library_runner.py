@@ -1,4 +1,4 @@
-"""The runner of library kernels on a real board: CuPy's context, cuBLAS and PyTorch on its stream, operands in place."""
+"""The runner of library kernels on a real board: CuPy's context, with cuBLAS and PyTorch on its stream."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -21,18 +21,18 @@ from microbench.sizing import MOST_BUFFER_SETS, displacing_sets, resident_blocks
 L2_STATES: Final = ("warm", "cold")
 
 USABLE_SHARE: Final = 0.92
-"""Part of the free memory that operands may take: the rest is for fragmentation and the libraries' own."""
+"""Largest share of the free memory for operands; the rest is for fragmentation and the libraries."""
 
 
 Request = tuple[Operator, str, str]
-"""What is prepared: an operator, its L2 state and the layout of its inputs ("" where it has none)."""
+"""A request to prepare: an operator, its L2 state and the layout of its inputs ("" without one)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalogue:
-    """The libraries that are here: cuBLAS for products, PyTorch for the rest.
+    """The available libraries: cuBLAS for products, PyTorch for the rest.
 
-    `torch` is the reason where PyTorch cannot be used.  `attention` chooses PyTorch's backend.
+    `torch` is the reason if PyTorch is unusable.  `attention` chooses PyTorch's backend.
     """
 
     gpu: GpuSpec
@@ -42,9 +42,9 @@ class Catalogue:
     attention: str = "flash"
 
     def kernel(self, operator: Operator, transpose: str = "") -> LibraryKernel:
-        """The kernel for an operator, a product's in a layout ("": the natural one).  Raises UnsupportedError where no library has one."""
+        """The kernel for an operator, a product's in a layout ("": the natural one).  Raises UnsupportedError if no library has one."""
         capability = float(self.gpu.compute_capability)
-        layout_of(operator, transpose)  # a layout that cannot be is refused before anything that is missing
+        layout_of(operator, transpose)  # an impossible layout is reported before a missing library
         if operator.family == "gemm" and operator.precision in DATA_TYPES:
             return self.cublas.kernel(operator, capability, transpose)
         if isinstance(self.torch, str):
@@ -53,7 +53,7 @@ class Catalogue:
 
     @contextmanager
     def errors(self, what: str) -> Iterator[None]:
-        """Maps the errors of the libraries within a block; CuPy's innermost, for they are RuntimeErrors as PyTorch's are."""
+        """Map the errors of the libraries within a block; CuPy's are innermost, since both libraries raise RuntimeErrors."""
         with ExitStack() as stack:
             if isinstance(self.torch, TorchDevice):
                 stack.enter_context(self.torch.errors(what))
@@ -61,14 +61,14 @@ class Catalogue:
             yield
 
     def trim(self) -> None:
-        """Give cached memory back to the board."""
+        """Return cached memory to the board."""
         self.cupy.trim()
         if isinstance(self.torch, TorchDevice):
             self.torch.trim()
 
 
 class LibraryRunner:
-    """Runs operators through libraries on one device; implements microbench.runners.runner.KernelRunner.  `seed` decides the operands."""
+    """Runner of operators through libraries on one device; implements microbench.runners.runner.KernelRunner.  `seed` sets the operands."""
 
     def __init__(self, catalogue: Catalogue, tracer: KernelTracer, now_ns: Callable[[], int], seed: int = 0) -> None:
         self._catalogue = catalogue
@@ -80,7 +80,7 @@ class LibraryRunner:
         self._resident: dict[Request, tuple[BoundKernel, Launcher]] = {}
 
     def supports(self, operator: Operator, transpose: str = "") -> bool:
-        """Whether `prepare` would accept the operator in a layout, as far as that can be told without running it."""
+        """Whether `prepare` accepts the operator in a layout, checked without running it."""
         try:
             kernel = self._catalogue.kernel(operator, transpose)
         except UnsupportedError:
@@ -90,8 +90,8 @@ class LibraryRunner:
     def prepare(self, operator: Operator, l2_state: str = "warm", transpose: str = "") -> PreparedKernel:
         """The kernel for an operator with its operands in place, those of a product in a layout ("": the natural one).
 
-        Raises UnsupportedError, DeviceMemoryError and KernelFailedError where this operator cannot run here,
-        DeviceLostError where the board cannot be used any more.
+        Raises UnsupportedError, DeviceMemoryError and KernelFailedError if this operator cannot run here,
+        DeviceLostError if the board is lost.
         """
         if l2_state not in L2_STATES:
             raise UnsupportedError(f"L2 state {l2_state!r} is unknown; known: {', '.join(L2_STATES)}")
@@ -102,7 +102,7 @@ class LibraryRunner:
         return self._prepared[key]
 
     def run(self, prepared: PreparedKernel, launches: int) -> LaunchRecord:
-        """Launches a kernel back to back and waits for the end.  Raises as `prepare` does."""
+        """Launch a kernel back to back and wait for the end.  Raises the errors of `prepare`."""
         key, name = _request(prepared), prepared.kernel_name or prepared.operator.family
         if self._prepared.get(key) != prepared:
             raise UnsupportedError(f"kernel {name} was not prepared by this runner; prepare it first")
@@ -111,18 +111,18 @@ class LibraryRunner:
             return launcher.run(launches)
 
     def bound(self, prepared: PreparedKernel) -> BoundKernel:
-        """Operands and results of a prepared kernel, to check them."""
+        """Operands and results of a prepared kernel, for checks."""
         return self._load(_request(prepared))[0]
 
     def close(self) -> None:
-        """Give all memory back."""
+        """Release all memory."""
         self._resident.clear()
         self._catalogue.trim()
 
     def _load(self, key: Request) -> tuple[BoundKernel, Launcher]:
-        """A kernel in memory, brought there and warmed up if it is not."""
+        """A kernel in memory, loaded and warmed up if necessary."""
         if key in self._resident:
-            self._resident[key] = self._resident.pop(key)  # the one used last is the last to go
+            self._resident[key] = self._resident.pop(key)  # the most recently used is dropped last
             return self._resident[key]
         operator, l2_state, layout = key
         what = f"preparing {operator.family}.{operator.operator}"
@@ -141,7 +141,7 @@ class LibraryRunner:
         return bound, launcher
 
     def _buffer_sets(self, kernel: LibraryKernel, l2_state: str, what: str) -> int:
-        """Copies of the operands.  Raises UnsupportedError where cold operands are too small to displace the L2."""
+        """Number of copies of the operands.  Raises UnsupportedError if cold operands are too small to displace the L2."""
         sets = 1 if l2_state == "warm" else displacing_sets(kernel.working_set_bytes, self._catalogue.gpu.l2_bytes)
         if sets > MOST_BUFFER_SETS:
             raise UnsupportedError(
@@ -150,8 +150,8 @@ class LibraryRunner:
         return sets
 
     def _make_room(self, needed: int, what: str) -> None:
-        """Drops kernels that were not used lately until `needed` bytes are free.  Raises DeviceMemoryError where they never are."""
-        while len(self._resident) >= 4:  # kernels whose operands are kept at a time
+        """Drop the least recently used kernels until `needed` bytes are free.  Raises DeviceMemoryError if that is not enough."""
+        while len(self._resident) >= 4:  # most kernels with operands in memory
             del self._resident[next(iter(self._resident))]
         if needed > USABLE_SHARE * self._device.free_bytes():
             self._catalogue.trim()
@@ -162,7 +162,7 @@ class LibraryRunner:
             self._catalogue.trim()
 
     def _describe(self, key: Request, bound: BoundKernel) -> PreparedKernel:
-        """What ran, as the tracer saw it: of several kernels the longest."""
+        """Description of the traced kernel; of several kernels, the longest."""
         operator, l2_state, layout = key
 
         def once() -> None:
@@ -238,15 +238,15 @@ def open_library_runner(
     attention: str = "flash",
     libraries: Libraries | None = None,
 ) -> Iterator[OpenBoard]:
-    """The runner on the board at a PCI address; all memory is given back at the end.
+    """The runner on the board at a PCI address; all memory is released at the end.
 
-    `now_ns` is the host clock that sensors are stamped with.  Without PyTorch the runner has cuBLAS's kernels alone.
-    Raises UnsupportedError without CuPy or cuBLAS, DeviceLostError where the board does not answer.
+    `now_ns` is the host clock of the sensors' stamps.  Without PyTorch the runner has only cuBLAS's kernels.
+    Raises UnsupportedError without CuPy or cuBLAS, DeviceLostError if the board does not answer.
     """
     given = libraries or Libraries()
     torch, pytorch = given.torch, ""
     try:
-        torch = torch or load_torch()  # first: its CUDA libraries fit each other, and CuPy takes what is loaded
+        torch = torch or load_torch()  # first: its CUDA libraries match each other, and CuPy uses loaded libraries
     except UnsupportedError as error:
         pytorch = str(error)
     with ExitStack() as stack:
@@ -261,4 +261,4 @@ def open_library_runner(
         catalogue = Catalogue(gpu=gpu, cublas=products, cupy=device, torch=opened, attention=attention)
         runner = LibraryRunner(catalogue, tracer, now_ns, seed)
         yield OpenBoard(library=runner, device=device)
-        runner.close()  # not after an error: a lost board answers nothing
+        runner.close()  # not after an error: a lost board does not answer

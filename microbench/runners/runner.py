@@ -1,8 +1,8 @@
-"""The runner's side of the hardware edge: what it is asked for, and the values that it gives back.
+"""The runner's side of the hardware edge: its protocols and values.
 
-A runner turns an operator into one kernel with its operands in place (`prepare`) and launches it so many times (`run`).
-Behind it are a device (memory, streams, graphs), a library of kernels and, where there is one, a tracer that says
-which kernel a launch really ran.
+A runner turns an operator into one kernel with its operands in place (`prepare`) and launches it repeatedly (`run`).
+It uses a device (memory, streams, graphs), a library of kernels and, if available, a tracer that reports
+the kernel of a launch.
 """
 
 import itertools
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 PROBE_LAUNCHES: Final = 5
-"""Launches from which the time of one is taken, on the device and on the host, to decide how it is launched."""
+"""Trial launches whose times, on the device and on the host, determine the use of graphs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchRecord:
-    """What came of a run of `launches` back-to-back launches.
+    """Times of a run of `launches` back-to-back launches.
 
     `start_ns` and `end_ns` are host stamps: before the first launch, after the synchronisation.  `segment_s`
     is the time of one launch by the device's own timer, averaged over each of n equal segments of the run,
@@ -43,33 +43,33 @@ class LaunchRecord:
 
 
 class KernelRunner(Protocol):
-    """Runs one launch so many times."""
+    """Runner that prepares kernels and launches them repeatedly."""
 
     def prepare(self, operator: Operator, l2_state: str = "warm", transpose: str = "") -> PreparedKernel:
         """Choose and set up the kernel for an operator; l2_state is "warm" or "cold".
 
         `transpose` is the layout of a matrix product's inputs, one of `microbench.layouts.LAYOUTS`, or "" for the natural one.
-        Raises RunnerError where the operator cannot run here (unsupported precision or layout, too little memory).
+        Raises RunnerError if the operator cannot run here (unsupported precision or layout, too little memory).
         """
 
     def prepare_generated(self, load: "GeneratedLoad | CopyLoad") -> PreparedKernel:
-        """Load a generated kernel, or make room for a copy, and fill its buffers; the one before it is given back.
+        """Load a generated kernel, or allocate a copy, and fill its buffers; the previous one is released.
 
-        Its results are checked once on this board, in a small launch before the first; `corrupted` then says what was wrong with them.
+        A small launch first checks the results once on this board; `corrupted` is the fault in them.
 
-        Raises RunnerError where it cannot run here (memory elsewhere, too little of it, code that the driver refuses).
+        Raises RunnerError if it cannot run here (unreachable or too little memory, code that the driver refuses).
         """
 
     def run(self, prepared: PreparedKernel, launches: int) -> LaunchRecord:
         """Launch it `launches` times back to back and wait for the end.  Raises RunnerError if that fails."""
 
     def supports(self, operator: Operator, transpose: str = "") -> bool:
-        """Whether `prepare` would accept the operator, in a layout of its inputs."""
+        """Whether `prepare` accepts the operator in a layout of its inputs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedKernel:
-    """One kernel as the device ran it: its name as a profiler prints it, its launch, its time [s]."""
+    """One executed kernel: its name in a profiler, its launch, its time [s]."""
 
     name: str
     grid: tuple[int, int, int]
@@ -80,20 +80,20 @@ class TracedKernel:
 
 
 class KernelTracer(Protocol):
-    """Says which kernels ran."""
+    """Tracer of executed kernels."""
 
     def trace(self, work: Callable[[], None]) -> tuple[TracedKernel, ...]:
-        """The kernels that `work` ran, in the order in which they started; `work` must wait for their end.
+        """The kernels that `work` runs, in the order of their start; `work` must wait for their end.
 
-        Empty where nothing can be traced; `missing` then says why.
+        Empty if tracing is impossible; `missing` then gives the reason.
         """
 
     def missing(self) -> str:
-        """Why nothing can be traced; "" where it can."""
+        """Reason why tracing is impossible; "" if it is possible."""
 
 
 Launch = Callable[[], None]
-"""Puts work on the device's stream and returns at once."""
+"""Function that puts work on the device's stream and returns at once."""
 
 
 class Device(Protocol):
@@ -103,13 +103,13 @@ class Device(Protocol):
     """
 
     def free_bytes(self) -> int:
-        """Memory that new operands can take [byte]."""
+        """Memory available for new operands [byte]."""
 
     def total_bytes(self) -> int:
         """Memory of the board [byte]."""
 
     def trim(self) -> None:
-        """Give cached memory back to the board."""
+        """Return cached memory to the board."""
 
     def mark(self) -> object:
         """A point in the stream's time."""
@@ -118,7 +118,7 @@ class Device(Protocol):
         """Device time between two points that the stream has passed [s]."""
 
     def synchronize(self) -> None:
-        """Wait until the stream has done everything."""
+        """Wait until the stream is finished."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,8 +133,8 @@ class HostValues:
 class BoundKernel:
     """A kernel with its operands in place.
 
-    `launches` has an entry for each buffer set.  `capture` records what a function launches into a graph and gives back
-    what launches the graph.  `host_values` reads operands and result of a buffer set back.
+    `launches` has an entry for each buffer set.  `capture` records the launches of a function into a graph and returns a
+    function that launches the graph.  `host_values` reads operands and result of a buffer set back.
     """
 
     launches: tuple[Launch, ...]
@@ -144,9 +144,9 @@ class BoundKernel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LibraryKernel:
-    """What a library offers for an operator, before any memory is taken.
+    """A library's kernel for an operator, before memory is allocated.
 
-    `working_set_bytes` of one set of operands, `scratch_bytes` once, whatever the number of sets.  `bind` takes the
+    `working_set_bytes` is the size of one set of operands; `scratch_bytes` is allocated once for all sets.  `bind` takes the
     number of buffer sets and a seed, and fills the operands with random numbers.
     """
 
@@ -158,7 +158,7 @@ class LibraryKernel:
 
 
 class Launcher:
-    """A kernel in memory, `launches` of which has an entry for each buffer set: from graphs where a launch costs the host too much.
+    """A kernel in memory; `launches` has an entry for each buffer set.  Graphs launch it if single launches cost the host too much.
 
     `capture` is a BoundKernel's, `now_ns` the host's clock.
     """
@@ -173,7 +173,7 @@ class Launcher:
         self._graphs: tuple[tuple[int, Launch], ...] | None = None
 
     def warm_up(self) -> None:
-        """Launches every buffer set, and captures graphs, the largest first; none where launches are long enough for the host."""
+        """Launch every buffer set, and capture graphs, the largest first; long launches need no graphs."""
         device, sets = self._device, len(self._launches)
         self._turns(2 * sets)()
         device.synchronize()
@@ -184,23 +184,23 @@ class Launcher:
         device.synchronize()
         size = graph_launches(device.elapsed_s(before, after) / PROBE_LAUNCHES, host_s, sets)
         self._graphs = tuple((step, self._capture(self._turns(step))) for step in graph_ladder(size, sets))
-        self._turns(sets)()  # what was captured has not run: results are to be read all the same
+        self._turns(sets)()  # capturing runs nothing, but results must be readable
         device.synchronize()
 
     def run(self, launches: int) -> LaunchRecord:
-        """So many launches from the first buffer set on, one segment after the other with nothing between them, waited for.
+        """Run a number of launches from the first buffer set on, segment after segment without gaps, and wait for the end.
 
-        A lone launch is all that runs; before several the kernel is warmed up once.  Raises LaunchError for less than one.
+        A single launch runs alone; before several launches the kernel is warmed up once.  Raises LaunchError for less than one.
         """
         if launches < 1:
             raise LaunchError(f"{launches} launches cannot run; give at least 1")
         if launches > 1 and self._graphs is None:
             self.warm_up()
-        counts = segment_launches(launches, 20, len(self._launches))  # parts of a run that are timed separately
+        counts = segment_launches(launches, 20, len(self._launches))  # segments of a run with separate times
         self._device.synchronize()
         start_ns = self._now_ns()
         marks = [self._device.mark()]
-        for count in counts:  # each but the last is whole turns of the buffer sets
+        for count in counts:  # each segment but the last has whole turns of the buffer sets
             left = count
             for size, graph in self._graphs or ():
                 whole, left = divmod(left, size)

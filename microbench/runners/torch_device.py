@@ -1,6 +1,6 @@
-"""The device as PyTorch shows it, on the stream of another library: tensors, graphs, and what its errors mean.
+"""The device through PyTorch, on the stream of another library: tensors, graphs, and the mapping of errors.
 
-The one file of the load that imports PyTorch.
+In this package only this file imports PyTorch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -41,11 +41,11 @@ LOST_WORDS: Final = (
     "device is lost",
     "busy or unavailable",
 )
-"""How PyTorch's message tells of an error after which the context is of no use.  Source: CUDA runtime API, cudaGetErrorString."""
+"""Parts of PyTorch's messages for errors that destroy the context.  Source: CUDA runtime API, cudaGetErrorString."""
 
 
 def load_torch() -> Any:
-    """The PyTorch module.  Raises UnsupportedError where it is missing or cannot be loaded."""
+    """The PyTorch module.  Raises UnsupportedError if it is missing or cannot be loaded."""
     try:
         import torch
     except (ImportError, OSError) as error:
@@ -63,7 +63,7 @@ class TorchDevice:
 
     @contextmanager
     def errors(self, what: str) -> Iterator[None]:
-        """Maps PyTorch's errors within a block; `what` says what was being done."""
+        """Map PyTorch's errors within a block; `what` names the operation."""
         try:
             yield
         except self.torch.OutOfMemoryError as error:
@@ -74,7 +74,7 @@ class TorchDevice:
             raise torch_failure(what, _first_line(error)) from error
 
     def dtype(self, precision: str) -> Any:
-        """PyTorch's type for a precision.  Raises UnsupportedError where it has none."""
+        """PyTorch's type for a precision.  Raises UnsupportedError if it has none."""
         if precision not in DTYPES:
             raise UnsupportedError(f"PyTorch has no {precision}; it has {', '.join(DTYPES)}")
         return getattr(self.torch, DTYPES[precision])
@@ -101,7 +101,7 @@ class TorchDevice:
         )
 
     def capture(self, work: Launch) -> Launch:
-        """What `work` launches, as one graph; its results keep their memory as long as the graph lives."""
+        """The launches of `work` as one graph; its results keep their memory while the graph exists."""
         torch = self.torch
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
@@ -110,7 +110,7 @@ class TorchDevice:
         return replay
 
     def trim(self) -> None:
-        """Give cached memory back to the board."""
+        """Return cached memory to the board."""
         if self.device != "cpu":
             self.torch.cuda.empty_cache()
 
@@ -134,7 +134,7 @@ def open_torch_device(ordinal: int, stream_pointer: int, torch: Any = None) -> I
 
 
 def torch_failure(what: str, message: str) -> MicrobenchError:
-    """The error that a message of PyTorch stands for."""
+    """The error for a message of PyTorch."""
     lowered = message.lower()
     if any(word in lowered for word in LOST_WORDS):
         return DeviceLostError(f"{what}: {message}; this process cannot use the board any more")

@@ -1,7 +1,7 @@
 """Kernels by PyTorch: softmax, norms, reductions, element-wise work, copies, convolutions, attention, fp8 products.
 
-Operands are drawn once for each buffer set; a result replaces the one before in the same place, so that no launch waits
-for memory and results rotate with the operands.
+Operands are drawn once for each buffer set; a result replaces the previous one in the same memory, so that no launch
+allocates memory and results rotate with the operands.
 """
 
 import math
@@ -20,7 +20,7 @@ Call = Callable[..., Any]
 Shapes = tuple[tuple[tuple[int, ...], str], ...]
 
 CALLED_IN: Final = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8")
-"""Precisions in which there are kernels; fp8 for products and copies alone."""
+"""Precisions with kernels; fp8 only for products and copies."""
 
 NORM_EPSILON: Final = 1e-5
 """PyTorch's default."""
@@ -33,10 +33,10 @@ SCALED_PRODUCT_GRANULE: Final = 16
 """Multiple that inputs and outputs of an fp8 product must be.  Source: PyTorch, torch._scaled_mm."""
 
 FP8_CAPABILITY: Final = 8.9
-"""Compute capability from which there are fp8 matrix units."""
+"""Least compute capability with fp8 matrix units."""
 
 WORKSPACE_BYTES: Final = 256 << 20
-"""What convolutions, attention and fp8 products may take for themselves."""
+"""Memory for the workspaces of convolutions, attention and fp8 products."""
 
 BACKENDS: Final[dict[str, tuple[str, str]]] = {
     "flash": ("FLASH_ATTENTION", "flash-attention"),
@@ -47,18 +47,18 @@ BACKENDS: Final[dict[str, tuple[str, str]]] = {
 """torch.nn.attention.SDPBackend and the library behind it, by our names."""
 
 HALVES_ALONE: Final = frozenset({"flash", "cudnn"})
-"""Backends that compute in fp16 and bf16 alone; other precisions take plain arithmetic."""
+"""Backends for fp16 and bf16 only; other precisions use plain arithmetic."""
 
 WIDEST_HEAD: Final = 256
-"""Head size up to which FlashAttention and cuDNN have kernels."""
+"""Largest head size of the kernels of FlashAttention and cuDNN."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchCall:
-    """How PyTorch computes an operator: `shapes` of the random inputs, each with its precision, and `call` on them.
+    """PyTorch's computation of an operator: `shapes` of the random inputs, each with its precision, and `call` on them.
 
-    `prepare` turns the drawn inputs into what `call` takes (layouts, masks); `library` supplies the kernel, `transpose`
-    is the layout of a product's inputs, `scratch_bytes` what it needs beyond operands and result.
+    `prepare` turns the drawn inputs into the inputs of `call` (layouts, masks); `library` supplies the kernel, `transpose`
+    is the layout of a product's inputs, `scratch_bytes` the memory beyond operands and result.
     """
 
     shapes: Shapes
@@ -130,7 +130,7 @@ def _describe(operator: Operator, device: TorchDevice, compute_capability: float
 
 
 def _rowwise(operator: Operator, device: TorchDevice) -> TorchCall:
-    """Softmax, norms and reductions over the last of two dimensions; with so many vectors of weights."""
+    """Softmax, norms and reductions over the last of two dimensions, with their vectors of weights."""
     torch, functional = device.torch, device.torch.nn.functional
     rows, dim = (int(size) for size in operator.shape)
     out = device.dtype(operator.precision_out) if operator.precision_out else None
@@ -153,7 +153,7 @@ def _rowwise(operator: Operator, device: TorchDevice) -> TorchCall:
 
 
 def _elementwise(operator: Operator, device: TorchDevice, where: str) -> TorchCall:
-    """One number for each element; a second input of fewer numbers is broadcast along the leading dimension."""
+    """Element-wise operators; a smaller second input is broadcast along the leading dimension."""
     torch, functional = device.torch, device.torch.nn.functional
     elements, reads = int(operator["elements"]), int(operator["reads"])
     name, precision, out = operator.operator, operator.precision, operator.precision_out or "fp32"
@@ -161,7 +161,7 @@ def _elementwise(operator: Operator, device: TorchDevice, where: str) -> TorchCa
         "scalar_add": lambda x: x + SCALAR,
         "scalar_mul": lambda x: x * SCALAR,
         "scalar_div": lambda x: x / SCALAR,
-        "scalar_pow": lambda x: torch.pow(x, 3.0),  # exponent of scalar_pow: a general one for the library, and finite for normal numbers
+        "scalar_pow": lambda x: torch.pow(x, 3.0),  # a general exponent for the library, finite for normal numbers
         "relu": torch.relu,
         "gelu": functional.gelu,
         "silu": functional.silu,
@@ -196,7 +196,7 @@ def _elementwise(operator: Operator, device: TorchDevice, where: str) -> TorchCa
             scratch_bytes=elements,
         )
     edge = math.isqrt(max(reads, 0) // elements)
-    if name == "pool":  # the largest of each square window, the windows side by side
+    if name == "pool":  # maximum of adjacent square windows
         height, width = _rectangle(elements)
         if edge < 1 or edge * edge * elements != reads:
             raise UnsupportedError(f"{where}: windows must be square")
@@ -205,7 +205,7 @@ def _elementwise(operator: Operator, device: TorchDevice, where: str) -> TorchCa
 
 
 def _copy(operator: Operator, device: TorchDevice, where: str) -> TorchCall:
-    """Data moved without arithmetic: permuted heads, transposition, channels last, gathered rows, concatenation."""
+    """Copies without arithmetic: permuted heads, transposition, channels last, gathered rows, concatenation."""
     torch, name, precision = device.torch, operator.operator, operator.precision
     elements, reads = int(operator["elements"]), int(operator["reads"])
     if reads != elements:
@@ -259,7 +259,7 @@ def _convolution(operator: Operator, device: TorchDevice, where: str) -> TorchCa
 
 
 def _set_tf32(torch: Any, allowed: bool) -> None:
-    """Whether cuDNN may compute fp32 convolutions in tf32; the switch was renamed in PyTorch 2.9."""
+    """Set whether cuDNN may compute fp32 convolutions in tf32; the switch was renamed in PyTorch 2.9."""
     if hasattr(getattr(torch.backends.cudnn, "conv", None), "fp32_precision"):
         torch.backends.cudnn.conv.fp32_precision = "tf32" if allowed else "ieee"
     else:
@@ -288,7 +288,7 @@ def _scaled_product(operator: Operator, device: TorchDevice, compute_capability:
 
 
 def _attention(operator: Operator, device: TorchDevice, attention: str, where: str) -> TorchCall:
-    """scaled_dot_product_attention by one backend; operands lie as models keep them, [batch, token, head, number]."""
+    """scaled_dot_product_attention by one backend; operands have the layout of models, [batch, token, head, number]."""
     if attention not in BACKENDS:
         raise UnsupportedError(f"attention by {attention!r}: known are {', '.join(BACKENDS)}")
     torch, functional = device.torch, device.torch.nn.functional
@@ -322,8 +322,8 @@ def _attention(operator: Operator, device: TorchDevice, attention: str, where: s
 
 
 def _heads(elements: int) -> tuple[int, int, int]:
-    """Tokens, heads and numbers of a head: the widest of usual heads that leaves several tokens and heads; ones where none does."""
-    for head_dim in (128, 64, 32, 16, 8, 4, 2, 1):  # numbers of a head, the usual ones first
+    """Tokens, heads and head size: the widest usual head size that leaves several tokens and heads; else ones."""
+    for head_dim in (128, 64, 32, 16, 8, 4, 2, 1):  # head sizes, the usual ones first
         heads, tokens = _rectangle(elements // head_dim) if elements % head_dim == 0 else (1, 1)
         if heads > 1:
             return tokens, heads, head_dim
@@ -331,6 +331,6 @@ def _heads(elements: int) -> tuple[int, int, int]:
 
 
 def _rectangle(elements: int) -> tuple[int, int]:
-    """Two factors of a number of elements, as near to each other as they come, the larger one last."""
+    """The two nearest factors of a number of elements, the larger one last."""
     rows = next(rows for rows in range(math.isqrt(elements), 0, -1) if elements % rows == 0)
     return rows, elements // rows

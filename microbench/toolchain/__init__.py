@@ -1,1 +1,1 @@
-"""PTX text, the assembler that compiles it, and what the disassembler says of the result."""
+"""PTX text, the assembler that compiles it, and the inspection of the result."""

@@ -1,7 +1,7 @@
-"""PTX → cubin → what it holds.  The cubin that is inspected here is the one that the runner loads.
+"""PTX → cubin → inspected entries.  The runner loads the same cubin that is inspected here.
 
 The assembler and the disassembler come from wheels (`pip install 'wattprint[ptx]'`) or from a CUDA toolkit on the PATH.
-All kernels of one architecture go through one call: the disassembler's start takes longer than its work.
+One call handles all kernels of an architecture, because the disassembler's start takes longer than its work.
 """
 
 import hashlib
@@ -31,13 +31,13 @@ from microbench.toolchain.ptx import module_text
 INSTALL: Final = "install it with: pip install 'wattprint[ptx]'"
 
 WHEEL_FOLDERS: Final = ("cuda_nvcc/bin", "cu13/bin", "cuda_nvdisasm/bin")
-"""Where the wheels put their programs, below the `nvidia` package."""
+"""Folders of the wheels' programs, below the `nvidia` package."""
 
 TOOLKIT: Final = "/usr/local/cuda"
-"""Where a CUDA toolkit is installed that is not on the PATH (CUDA installation guide, Linux)."""
+"""Folder of a CUDA toolkit that is not on the PATH (CUDA installation guide, Linux)."""
 
 TOOL_TIMEOUT_S: Final = 300.0
-"""Longest that one call may take: the whole catalogue of one architecture takes a few seconds."""
+"""Longest time of one call [s]; the whole catalogue of one architecture takes a few seconds."""
 
 SEAL_BYTES: Final = hashlib.sha256().digest_size
 
@@ -59,9 +59,9 @@ class Toolchain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledModule:
-    """A cubin and what is in it.
+    """A cubin and its entries by kernel name.
 
-    `digest` is the cubin's SHA-256, `source_digest` that of the PTX text.  `entries` are by kernel name.
+    `digest` is the cubin's SHA-256, `source_digest` that of the PTX text.
     """
 
     architecture: str
@@ -75,9 +75,9 @@ class CompiledModule:
 
 
 def find_toolchain(ptxas: Path | None = None, nvdisasm: Path | None = None) -> Toolchain:
-    """The assembler and the disassembler: those named, else the wheels', else those on the PATH, in CUDA_HOME or in TOOLKIT.
+    """The assembler and the disassembler: the given ones, else the wheels', else those on the PATH, in CUDA_HOME or in TOOLKIT.
 
-    Raises CompileError where one is missing or does not answer.
+    Raises CompileError if one is missing or does not answer.
     """
     assembler = _find("ptxas", ptxas)
     disassembler = _find("nvdisasm", nvdisasm)
@@ -90,7 +90,7 @@ def find_toolchain(ptxas: Path | None = None, nvdisasm: Path | None = None) -> T
 
 
 def user_cache() -> Path | None:
-    """The folder that keeps machine code from one run to the next; None where there is none that this user can write.
+    """The folder that keeps machine code between runs; None without a writable one.
 
     `wattprint/cubins` in XDG_CACHE_HOME, else in ~/.cache (XDG Base Directory Specification: a relative path does not count).
     """
@@ -111,11 +111,11 @@ def compile_kernels(
     cache: Path | None = None,
     remark: Callable[[str], None] = lambda text: None,
 ) -> CompiledModule:
-    """One cubin of several kernels, inspected.
+    """Compile and inspect several kernels as one cubin.
 
-    With `cache`, a folder, what was compiled before from the same text by the same programs is read back; what is there but torn,
-    changed, of another recipe or no file is compiled anew.  `remark` is told where the folder cannot take it.  Raises UnsupportedError for
-    a kernel that the architecture cannot run, CompileError where the assembler refuses or a kernel is not in what the programs give.
+    The folder `cache` keeps results for the same text and programs; an entry that is incomplete, changed, from another recipe or not a
+    file is compiled again.  `remark` is called if the folder cannot be written.  Raises UnsupportedError for a kernel that the
+    architecture cannot run, CompileError if the assembler fails or a kernel is missing in the result.
     """
     if level not in OPTIMISATION_LEVELS:
         raise CompileError(f"optimisation level {level!r} is unknown; take {' or '.join(OPTIMISATION_LEVELS)}")
@@ -154,7 +154,7 @@ def compile_kernels(
 
 
 def disassemble(cubin: bytes, toolchain: Toolchain) -> str:
-    """nvdisasm's text of a cubin.  Raises CompileError where it refuses."""
+    """nvdisasm's text of a cubin.  Raises CompileError if it fails."""
     with _scratch() as folder:
         file = folder / "module.cubin"
         file.write_bytes(cubin)
@@ -202,7 +202,7 @@ def _assembled(text: str, architecture: str, level: str, toolchain: Toolchain) -
 
 @contextmanager
 def _scratch() -> Iterator[Path]:
-    """A folder for the programs' files that is gone afterwards."""
+    """A temporary folder for the programs' files."""
     try:
         with tempfile.TemporaryDirectory(prefix="wattprint-") as folder:
             yield Path(folder)
@@ -215,14 +215,14 @@ def _inspect(cubin: bytes, verbose: str, toolchain: Toolchain) -> FrozenMapping[
     entries = {}
     for name, listing in read_listings(disassemble(cubin, toolchain)).items():
         if name not in resources:
-            continue  # a callee in a section of its own
+            continue  # a callee in a separate section
         body: tuple[Instruction, ...] = loop_body(listing)
         entries[name] = InspectedEntry(name=name, body=histogram(body), reads=register_reads(body), **resources[name])
     return FrozenMapping(dict(sorted(entries.items())))
 
 
 def _read_resources(verbose: str) -> dict[str, dict[str, int]]:
-    """Registers, spills, stack and shared memory by entry, from `ptxas -v`: both lines come after the entry's own."""
+    """Registers, spills, stack and shared memory by entry, from `ptxas -v`, which prints them after the entry's line."""
     resources: dict[str, dict[str, int]] = {}
     current: dict[str, int] = {}
     for line in verbose.splitlines():
@@ -254,7 +254,7 @@ def _run(command: list[str], failure: str) -> subprocess.CompletedProcess[str]:
 
 
 def _read_cache(file: Path) -> tuple[bytes, Mapping[str, InspectedEntry]] | None:
-    """The cubin that was compiled before, and its entries; None where it is missing, torn or changed since."""
+    """The stored cubin and its entries; None if it is missing, incomplete or changed."""
     try:
         stored = read_regular(file, 64 << 20)
         if stored[:SEAL_BYTES] != _seal(file, stored[SEAL_BYTES:]):
@@ -266,12 +266,12 @@ def _read_cache(file: Path) -> tuple[bytes, Mapping[str, InspectedEntry]] | None
 
 
 def _write_cache(file: Path, cubin: bytes, entries: Mapping[str, InspectedEntry]) -> None:
-    """Keep a cubin and its entries.  Raises OSError where the folder cannot be written, or something else has the name of an entry."""
+    """Store a cubin and its entries.  Raises OSError if the folder cannot be written, or something else has the name of an entry."""
     file.parent.mkdir(parents=True, exist_ok=True)
     stored = json.dumps(plain(entries)).encode() + b"\n" + cubin
     write_whole(file, _seal(file, stored) + stored)
 
 
 def _seal(file: Path, stored: bytes) -> bytes:
-    """Digest of what is stored under a name: an entry that was changed, or that is another one's, does not match its own."""
+    """Digest of stored bytes with their name; it does not match a changed or renamed entry."""
     return hashlib.sha256(file.name.encode() + stored).digest()

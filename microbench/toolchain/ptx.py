@@ -1,7 +1,7 @@
-"""PTX text: modules and entries, put together from readable pieces.
+"""PTX text: modules and entries, assembled from readable pieces.
 
-Registers are untyped (.b16, .b32, .b64, .pred): the instruction says how it reads them.  Every generated entry has the
-same frame: who am I, leave where this lane is idle, load, loop with a runtime trip count that is not unrolled, store.
+Registers are untyped (.b16, .b32, .b64, .pred): the instruction determines their type.  Every generated entry has the
+same frame: compute the thread's indices, exit idle lanes, load, loop with a runtime trip count without unrolling, store.
 """
 
 from collections import Counter
@@ -12,14 +12,14 @@ from estimator.vocabulary.frozen import FrozenMapping
 from microbench.kernel import SCALARS, Kernel, compute_capability
 
 PTX_VERSION: Final = "8.7"
-"""PTX ISA of every module: the oldest that knows sm_120 (PTX ISA, release notes)."""
+"""PTX ISA of every module: the oldest with sm_120 (PTX ISA, release notes)."""
 
 LOOP_LABEL: Final = "LOOP"
 DONE_LABEL: Final = "DONE"
 
 
 LOOP_CONTROL: Final = ("sub.u32 left, left, 1;", "setp.ne.u32 more, left, 0;")
-"""Counts the turns down; a branch follows."""
+"""Instructions that count the turns down; a branch follows."""
 
 INDENT: Final = "    "
 
@@ -50,14 +50,14 @@ def entry_text(
     registers: Mapping[str, Iterable[str]],
     texts: Texts,
     shared: str = "",
-    max_threads: int = 1024,  # CUDA's limit, on every architecture here
+    max_threads: int = 1024,  # CUDA's limit on all architectures
     lanes_may_idle: bool = True,
 ) -> str:
-    """One entry: the text before, a loop over the body for `iterations` turns, the text after.
+    """One entry: the text before the loop, a loop over the body for `iterations` turns, the text after it.
 
     `registers` maps a type ("b32", "pred"…) to names.  The frame provides the u32 registers `thread` (number in the grid), `local`
-    (number in the block), `lane`, `left` (turns to go), and for each argument a register with its name; addresses are generic to global.
-    With `lanes_may_idle`, lanes from active_lanes on leave at once.
+    (number in the block), `lane`, `left` (remaining turns), and for each argument a register with its name; addresses are converted from
+    generic to global.  With `lanes_may_idle`, lanes from active_lanes on exit at once.
     """
     bits = {argument: 32 if argument in SCALARS else 64 for argument in arguments}
     parameters = ",\n".join(f"{INDENT}.param .u{width} {argument}_parameter" for argument, width in bits.items())
@@ -94,7 +94,7 @@ def entry_text(
 
 
 def loop_operations(text: str, share: float = 1.0) -> FrozenMapping[float]:
-    """PTX instructions in one turn of an entry's loop by name, loop control aside, and those that only some threads execute.
+    """PTX instructions in one turn of an entry's loop by name, without loop control.
 
     `share` is the share of threads that reach the loop.
     """

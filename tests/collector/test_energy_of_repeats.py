@@ -177,9 +177,9 @@ def test_a_simulated_board_is_measured_to_the_error_that_was_asked_for() -> None
     for kind in CLASSES:
         if kind.name in ("boxcar 25/100", "boxcar 10/20"):
             run = one_run(kind, 0.05, 1, 0.004)
-            assert abs(run.ours) < 0.015
-            assert run.naive < -0.08
-            z.append(run.ours / run.stated)
+            assert abs(run["ours"]) < 0.015
+            assert run["naive"] < -0.08
+            z.append(run["ours"] / run["ours stated"])
     assert np.max(np.abs(z)) < 3.5
 
 

@@ -100,8 +100,8 @@ def test_no_product_beats_its_roofline_and_twice_the_work_is_not_faster(
     dram_s = 2.0 * batch * (m * k + n * k + m * n) / gpu.dram_bytes_per_s if state == "cold" else 0.0
     single = seconds(name, product(1), state)
     assert single > max(compute_s, dram_s)
-    # a larger tile or another split may come in
-    assert 1.06 * seconds(name, product(2), state) > single
+    # a larger tile or another split may come in, which decides the time of products of a few elements
+    assert 1.06 * seconds(name, product(2), state) + 0.5e-6 > single
 
 
 @settings(max_examples=40)

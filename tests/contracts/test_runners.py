@@ -14,6 +14,7 @@ from tests.hardware.board import open_real_runner
 from tests.microbench_library.conftest import open_fake_board
 
 PRODUCT = make_operator("gemm", "linear", "fp16", batch=1, m=1024, n=1024, k=1024)
+OTHER = make_operator("gemm", "linear", "fp16", batch=1, m=512, n=256, k=512)
 ADDITION = make_operator("elementwise", "add", "fp32", elements=1 << 20, reads=1 << 21)
 IMPOSSIBLE = make_operator("gemm", "linear", "fp16", batch=1, m=2**21, n=2**21, k=2**10)
 FP8 = make_operator("gemm", "linear", "fp8", batch=1, m=64, n=64, k=64)
@@ -66,7 +67,7 @@ def test_a_traced_kernel_has_sizes_and_a_tile(runner: KernelRunner) -> None:
 
 
 def test_a_run_takes_the_time_that_its_launches_take(runner: KernelRunner) -> None:
-    prepared = runner.prepare(ADDITION)
+    prepared = runner.prepare(OTHER)
     launches = max(100, int(0.2 / runner.run(prepared, 50).segment_s.mean()))
     record = runner.run(prepared, launches)
     assert record.launches == launches
@@ -77,14 +78,14 @@ def test_a_run_takes_the_time_that_its_launches_take(runner: KernelRunner) -> No
 
 @pytest.mark.parametrize("launches", [1, 2, 19, 20, 21, 1000])
 def test_any_number_of_launches_is_run(runner: KernelRunner, launches: int) -> None:
-    record = runner.run(runner.prepare(ADDITION), launches)
+    record = runner.run(runner.prepare(OTHER), launches)
     assert record.launches == launches
     assert 1 <= len(record.segment_s) <= launches
     assert record.end_ns > record.start_ns
 
 
 def test_kernels_take_turns_without_being_prepared_again(runner: KernelRunner) -> None:
-    prepared = [runner.prepare(operator) for operator in (PRODUCT, ADDITION)]
+    prepared = [runner.prepare(operator) for operator in (PRODUCT, OTHER)]
     for one in (*prepared, *prepared):
         assert runner.run(one, 5).launches == 5
 

@@ -59,7 +59,6 @@ def known_bundle(
         covariance=np.eye(len(TERMS)),
         identified=dict.fromkeys(TERMS, True),
         voltage_exponent=3.0,
-        exponent_fitted=False,
         reference_clock_mhz=REFERENCE_CLOCK_MHZ,
         tables=tables,
         relative_residuals=np.zeros(1),
