@@ -29,7 +29,7 @@ def enter(name: str, module: str, arguments: "Sequence[str] | None") -> int:
         import gc
         from importlib import import_module
 
-        # Python looks for garbage after 700 new containers, hundreds of times while modules and a bundle are loaded, all of which stay: a
+        # Python collects garbage after 700 new containers, hundreds of times while modules and a bundle are loaded, which frees nothing: a
         # twentieth of a short command's time.
         gc.set_threshold(50_000)
         status: int = import_module(module).run(list(sys.argv[1:] if arguments is None else arguments))

@@ -30,7 +30,7 @@ def error_covariance(points: Array) -> Array:
     """Covariance of the fitted equations' errors [ln²], shape (n, n): e² · exp(−d² / 2 r²) for points of shape (n, f) in octaves."""
     lengths = (points**2).sum(axis=1)
     squared = np.maximum(lengths[:, None] + lengths[None, :] - 2.0 * points @ points.T, 0.0)
-    # At two octaves errors of two kernels are still e^-1/2 alike.
+    # At two octaves the correlation of two kernels' errors is e^-1/2.
     result: Array = EQUATION_ERROR**2 * np.exp(-squared / (2.0 * 2.0**2))
     return result
 

@@ -90,8 +90,8 @@ def group_key(operator: Operator) -> str:
         parts.append("window" if operator["window"] > 0 else "full")
         parts.append(_length_class(operator))
     elif operator.family == "softmax" or operator.operator in ("layernorm", "rmsnorm"):
-        # Libraries give longer rows of a softmax a block each, while shorter ones share it; rows of layer and RMS norms have a block each
-        # whatever their length, and are parted here as well (assumed).
+        # In libraries each longer row of a softmax has its own block, while shorter ones share one; each row of a layer or RMS norm has its
+        # own block, and the same length separates the classes (assumed).
         parts.append("long" if operator["dim"] > 1024 else "short")
     return ".".join(parts)
 

@@ -118,7 +118,7 @@ def busy_share(latency_s: Array, occupied: Array, gpu_share: Array, sm_clock_hz:
     Between two launches the share is 0.  SMs without a block are gated, their supply is not.  No SM has a block while a
     kernel starts.
     """
-    # Between two launches of a stream SMs stand idle for about 1 µs: the first drains, the second starts.
+    # Between two launches of a stream SMs are idle for about 1 µs: the first drains, the second starts.
     running = np.maximum(gpu_share - 1e-6 / latency_s, LEAST_RUNNING_SHARE)
     started = np.maximum(1.0 - START_CLOCKS / (sm_clock_hz * latency_s), LEAST_RUNNING_SHARE)
     share: Array = running * (UNGATED_SHARE + (1.0 - UNGATED_SHARE) * occupied * started)
@@ -210,7 +210,7 @@ def leakage_power_w(model: PowerModel, point: OperatingPoint, other_w: Array, te
     if leakage is None:
         return np.zeros_like(other_w)
     per_k = leakage.w_per_k * point.voltage_ratio**LEAKAGE_EXPONENT
-    # Leakage warms the die that leaks; beyond a gain of 0.5 no board would be stable.
+    # Leakage warms the die, which increases leakage; beyond a gain of 0.5 no board would be stable.
     feedback = np.minimum(per_k * leakage.operating_k_per_w, 0.5)
     usual_k = leakage.operating_c - leakage.idle_c + leakage.operating_k_per_w * other_w
     own: Array = per_k * usual_k / (1.0 - feedback)

@@ -233,7 +233,7 @@ def corrections(
 def neighbour_error(distance: Array, ln_error: Array) -> Array:
     """Weighted mean error of neighbours, nearest first, shape (q, k) → (q,)."""
     distance, ln_error = distance[:, :NEIGHBOURS], ln_error[:, :NEIGHBOURS]
-    # At 0.25 octave a neighbour's weight has fallen to an eighth of that of an equal shape.
+    # At 0.25 octave a neighbour's weight is an eighth of the weight of an equal shape.
     weight = (distance + 0.25) ** -3.0
     mean: Array = (weight * ln_error).sum(axis=1) / weight.sum(axis=1)
     return mean

@@ -58,7 +58,7 @@ def tile_candidates(gpu: GpuSpec, cuda_cores: bool, widest_split: float = 0.0) -
 def _class_candidates(kind: str, widest_split: float) -> Candidates:
     few = kind == "ampere" and not widest_split
     tiles = TILES[kind] + (TILES.get(f"{kind} wide", ()) if widest_split else ())
-    # Ampere's usual ones, with no more than two blocks an SM: libraries split a reduction to fill idle SMs (assumed).
+    # Ampere's usual split-K factors, with at most two blocks an SM: libraries split a reduction to fill idle SMs (assumed).
     splits = (1, 2, 4, 8) if few else tuple(s for s in SPLITS if s <= (widest_split or 16.0))
     rows = np.array([(m, n, s) for m, n in tiles for s in splits], dtype=np.float64)
     rows.setflags(write=False)  # all callers share the arrays

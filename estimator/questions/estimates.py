@@ -150,7 +150,7 @@ def _notes(workload: Workload, values: Mapping[str, float], completed: float, ov
     """Remarks that depend on the operating point."""
     found = []
     asked_mhz, settled_mhz = values["asked_clock_mhz"], values["sm_clock_mhz"]
-    # The host, not the GPU, decides.
+    # The host limits the latency, not the GPU.
     if values["launch_bound_share"] > 0.3:
         waits = max(1.0 - values["gpu_s"] / values["latency_s"], 0.0)
         found.append(f"launch-bound: the GPU waits {waits:.0%} of the time for the host's launches; give --host-launch-us for another host")

@@ -172,7 +172,7 @@ def step_warning(gpu: GpuSpec, asked_mhz: Sequence[float]) -> tuple[str, ...]:
 def lockable(gpu: GpuSpec, clocks_mhz: Array) -> BoolArray:
     """Whether a board can lock each SM clock, shape (n,)."""
     steps = (clocks_mhz - gpu.sm_clock_min_mhz) / gpu.sm_clock_step_mhz
-    # Drivers round halves, and step by 7 and 8 MHz where boards step by 7.5.
+    # Drivers round halves, and step by 7 and 8 MHz if boards step by 7.5.
     result: BoolArray = np.abs(steps - np.round(steps)) * gpu.sm_clock_step_mhz <= 1.0
     return result
 

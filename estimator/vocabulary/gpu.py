@@ -156,5 +156,5 @@ def is_simulated_uuid(uuid: str) -> bool:
         name = bytes.fromhex(uuid.removeprefix("GPU-").replace("-", "")).rstrip(b"\0").decode("ascii")
     except ValueError:
         return False
-    # Shorter names of profiles leave a UUID that nothing tells from a real one.
+    # A shorter name of a profile gives a UUID that looks like a real one.
     return len(name) >= 6 and PROFILE_NAME.fullmatch(name) is not None and simulated_uuid(name) == uuid
