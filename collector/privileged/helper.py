@@ -187,7 +187,7 @@ class Helper:
         """The answer to a request.  Raises RefusedError."""
         lease = self._lease_of(client)
         if lease is not None and asked.do != "unlock":
-            self._look_again(lease)
+            self._look_again(lease, 0.0 if asked.do == "lock" else 1.0)
         if asked.do == "status":
             return {"ok": True, "boards": [plain(self._board(uuid)) for uuid in sorted(self._boards)]}
         if asked.do == "lock":
@@ -238,9 +238,12 @@ class Helper:
                 self._end(lease, "not locked", changed=not isinstance(error, ClockError))
             raise RefusedError("not_locked", str(error)) from error
 
-    def _look_again(self, lease: Lease) -> None:
-        """Raises OddMessageError if others compute on the board by now, because the lock would slow them down."""
-        if self._settings.shared_boards or time.monotonic() - lease.looked_s < 1.0:
+    def _look_again(self, lease: Lease, after_s: float) -> None:
+        """Raises OddMessageError if others compute on the board by now, because the lock would slow them down.
+
+        Looks only if the last look is `after_s` old.
+        """
+        if self._settings.shared_boards or time.monotonic() - lease.looked_s < after_s:
             return
         try:
             with suppress(CollectorError), open_nvml() as library:  # a driver that does not answer now is tried again

@@ -53,7 +53,7 @@ def browser() -> str:
 def run(browser: str, profile: Path, page: Path, size: tuple[int, int]) -> str:
     """What the browser wrote."""
     command = [browser, *FLAGS, f"--user-data-dir={profile}", f"--window-size={size[0]},{size[1]}", "--dump-dom", page.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
 
