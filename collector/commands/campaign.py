@@ -102,7 +102,7 @@ def measure_campaign(options: CampaignOptions, speak: Speaker) -> int:
         told_errors() if options.worker else nullcontext(),
         nullcontext() if options.dry_run else sole_use(options.gpu),
         open_bench(one_board(options.gpu), seed=options.seed, attention=spec.attention, gpu_spec=options.gpu_spec, **meter) as opened,
-        perhaps_recorded(opened, options.record) as bench,
+        perhaps_recorded(opened, None if options.dry_run else options.record) as bench,
     ):
         spec, plan, calibration = _planned(bench, spec, options, speak)
         if options.dry_run:

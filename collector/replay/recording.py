@@ -88,8 +88,8 @@ def _proxies(call: Callable[..., Any], sensors: int) -> dict[str, Any]:
 def recorded_bench(bench: Any, path: Path) -> Iterator[Any]:
     """The same `collector.bench.Bench`, with all calls across its edge recorded into `path`.
 
-    The file appears complete at the end, also of a failed or interrupted run; an existing file stays if a run fails
-    before its first kernel.  Raises UnwrittenError for a path that cannot be written.
+    The file appears complete at the end, also of a failed or interrupted run.  A run that fails before its first kernel
+    writes none.  Raises UnwrittenError for a path that cannot be written.
     """
     failure, launched = None, False
     devices = {name: getattr(bench, name) for name in DEVICES} | {f"sensor{i}": sensor for i, sensor in enumerate(bench.sensors)}
@@ -113,7 +113,7 @@ def recorded_bench(bench: Any, path: Path) -> Iterator[Any]:
         try:
             yield replace(bench, **_proxies(call, len(bench.sensors)))
         except BaseException as error:
-            if path.exists() and not launched:
+            if not launched:
                 raise
             failure = error
     if failure is not None:

@@ -38,6 +38,8 @@ def parse_toml(content: bytes) -> Document:
         _check_whole(document)
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"not valid TOML: {error}") from error
+    except ValueError as error:
+        raise ValueError(str(error).partition("; use sys")[0]) from error  # Python's limit of digits names a function
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     return document

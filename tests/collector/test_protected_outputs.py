@@ -74,6 +74,12 @@ def test_datasets_and_recordings_are_replaced_also_cut_ones_and_empty_files(meas
     assert read_kernel_dataset(out).table.num_rows == 2
 
 
+def test_a_refused_run_leaves_no_recording(measured: tuple[Path, Path], tmp_path: Path) -> None:
+    for words in (("--out", str(measured[0])), ("--dry-run",)):
+        collect(tmp_path, *words, "--record", str(tmp_path / "run.rec"))
+        assert [file.name for file in tmp_path.iterdir()] == ["tiny.toml"]
+
+
 def test_a_flipped_byte_in_a_page_is_noticed_by_every_reader(measured: tuple[Path, Path], tmp_path: Path) -> None:
     content = bytearray(measured[0].read_bytes())
     column = pq.read_metadata(measured[0]).row_group(0).column(0)

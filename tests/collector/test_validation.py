@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from collector.campaigns.files import CampaignSpec
@@ -146,6 +147,16 @@ def test_nan_stands_for_nothing(sound: Path, tmp_path: Path) -> None:
     names = [name for name, column in KERNEL_COLUMNS.items() if column.type == pa.float64()]
     breaches = validate_dataset(spoilt(sound, tmp_path, one(**dict.fromkeys(names, float("nan"))))).broken["R01"]
     assert [breach.what.split()[0] for breach in breaches if "NaN" in breach.what] == names
+
+
+@pytest.mark.parametrize("value", [float("inf"), 1e308, 5e-324])
+def test_absurd_numbers_break_a_rule_and_warn_of_nothing(value: float, sound: Path, tmp_path: Path) -> None:
+    columns = dict.fromkeys(("power_w", "power_raw_w", "latency_s", "energy_j", "energy_counter_j"), value)
+    table = pq.read_table(sound)
+    for name, number in columns.items():
+        table = table.set_column(table.schema.get_field_index(name), name, pa.array([number] * len(table)))
+    pq.write_table(table, tmp_path / "absurd.parquet")
+    assert main(["validate", str(tmp_path / "absurd.parquet")]) in (1, 3)
 
 
 def test_unknown_numbers_break_no_rule(sound: Path, tmp_path: Path) -> None:
