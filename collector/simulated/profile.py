@@ -57,7 +57,7 @@ class EnergyProfile:
     l2_pj_per_byte: Figure
     dram_pj_per_byte: Figure
     padding_share: Share
-    switching_spread: Figure
+    switching_spread: Share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,13 +149,13 @@ class ScheduleProfile:
 
     dispatch_clocks: Figure
     block_start_clocks: Figure
-    sm_spread: Figure
-    block_spread: Figure
+    sm_spread: Share
+    block_spread: Share
     host_launch_s: Seconds
     launch_gap_s: Seconds
     launch_lag_s: Seconds
-    run_spread: Figure
-    segment_spread: Figure
+    run_spread: Share
+    segment_spread: Share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,8 +170,8 @@ class LibraryProfile:
     tensor_efficiency: Positive
     cuda_efficiency: Positive
     stream_path_share: PositiveShare
-    choice_spread: Figure
-    liking_spread: Figure
+    choice_spread: Share
+    liking_spread: Share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
