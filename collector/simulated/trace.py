@@ -107,7 +107,9 @@ class PowerTrace:
     def filtered_w(self, time_s: Array) -> Array:
         """Board power behind the sensor's first-order low-pass [W], shape (n,)."""
         rows, since, away = self._segments(time_s)
-        slow_filter = np.exp(-since / self._filter_time_s)
+        slow_filter = np.exp(
+            np.minimum(-since / self._filter_time_s, 700.0)
+        )  # rounding before a segment's start, over a filter of nanoseconds
         lagged = (self._response * away * (np.exp(-since / self._times) - slow_filter)).sum(axis=1)
         result: Array = rows[:, _POWER] + (rows[:, _FILTERED] - rows[:, _POWER]) * slow_filter[:, 0] + lagged
         return result
