@@ -110,7 +110,7 @@ class PowerTrace:
         slow_filter = np.exp(
             np.minimum(-since / self._filter_time_s, 700.0)
         )  # rounding before a segment's start, over a filter of nanoseconds
-        lagged = (self._response * away * (np.exp(-since / self._times) - slow_filter)).sum(axis=1)
+        lagged = (self._response * away * (np.exp(np.minimum(-since / self._times, 700.0)) - slow_filter)).sum(axis=1)
         result: Array = rows[:, _POWER] + (rows[:, _FILTERED] - rows[:, _POWER]) * slow_filter[:, 0] + lagged
         return result
 
