@@ -18,6 +18,12 @@ _START, _POWER, _ENERGY, _FILTERED = range(4)
 _LAG = slice(4, 4 + LAGS)
 
 
+def _decay(since_s: Array, times_s: Array | float) -> Array:
+    """Share of a lag that is left after a time; before the start of the trace all of it."""
+    result: Array = np.exp(-np.maximum(since_s, 0.0) / times_s)
+    return result
+
+
 class PowerTrace:
     """Board power since `start_s`, with the board at rest for long before.
 
@@ -94,23 +100,21 @@ class PowerTrace:
     def power_w(self, time_s: Array) -> Array:
         """Board power [W], shape (n,)."""
         rows, since, away = self._segments(time_s)
-        result: Array = rows[:, _POWER] + (self._weights * away * np.exp(-since / self._times)).sum(axis=1)
+        result: Array = rows[:, _POWER] + (self._weights * away * _decay(since, self._times)).sum(axis=1)
         return result
 
     def energy_j(self, time_s: Array) -> Array:
         """Energy since the start of the trace [J], shape (n,); before it, the board at rest."""
         rows, since, away = self._segments(time_s)
-        lagged = (self._weights * self._times * away * (1.0 - np.exp(-since / self._times))).sum(axis=1)
+        lagged = (self._weights * self._times * away * (1.0 - _decay(since, self._times))).sum(axis=1)
         result: Array = rows[:, _ENERGY] + rows[:, _POWER] * since[:, 0] + lagged
         return result
 
     def filtered_w(self, time_s: Array) -> Array:
         """Board power behind the sensor's first-order low-pass [W], shape (n,)."""
         rows, since, away = self._segments(time_s)
-        slow_filter = np.exp(
-            np.minimum(-since / self._filter_time_s, 700.0)
-        )  # rounding before a segment's start, over a filter of nanoseconds
-        lagged = (self._response * away * (np.exp(np.minimum(-since / self._times, 700.0)) - slow_filter)).sum(axis=1)
+        slow_filter = _decay(since, self._filter_time_s)
+        lagged = (self._response * away * (_decay(since, self._times) - slow_filter)).sum(axis=1)
         result: Array = rows[:, _POWER] + (rows[:, _FILTERED] - rows[:, _POWER]) * slow_filter[:, 0] + lagged
         return result
 

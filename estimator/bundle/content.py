@@ -39,8 +39,6 @@ FORMAT: Final = "wattprint-bundle"
 FORMAT_VERSION: Final = "1.0"
 SEMANTIC_VERSION: Final = r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?"
 
-Numbers = tuple[float, ...]
-
 
 def check_group(name: str) -> None:
     """Refuse the name of a kernel group with an unknown family, operator or precision."""

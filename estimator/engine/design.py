@@ -38,11 +38,10 @@ def error_covariance(points: Array) -> Array:
 class Design:
     """n candidates of one section, with the covariance of their unknown errors."""
 
-    def __init__(self, moved: Array, errors: Array, *, cost: Array | None = None) -> None:
-        """moved: J · σ (n, p); errors: E (n, n) [ln²]; cost: of each measurement (n,), in one unit for all sections (None: 1)."""
+    def __init__(self, moved: Array, errors: Array) -> None:
+        """moved: J · σ (n, p); errors: E (n, n) [ln²]."""
         self.covariance: Array = moved @ moved.T + errors
         self.free: BoolArray = np.ones(len(errors), dtype=np.bool_)
-        self._cost: Array = np.ones(len(errors)) if cost is None else cost
         self._squares: Array = (self.covariance**2).sum(axis=0)
 
     @property
@@ -51,8 +50,8 @@ class Design:
         return float(np.trace(self.covariance))
 
     def gains(self) -> Array:
-        """Decrease of the variance by a measurement of each candidate per unit of cost, shape (n,); −∞ for taken candidates."""
-        gain = self._squares / ((MEASURING_ERROR**2 + np.diag(self.covariance)) * self._cost)
+        """Decrease of the variance by a measurement of each candidate, shape (n,); −∞ for taken candidates."""
+        gain = self._squares / (MEASURING_ERROR**2 + np.diag(self.covariance))
         return np.where(self.free, gain, -np.inf)
 
     def take(self, place: int) -> None:

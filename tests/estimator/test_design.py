@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estimator.engine.design import EQUATION_ERROR, MEASURING_ERROR, Design, error_covariance, greedy_choices
+from estimator.engine.design import MEASURING_ERROR, Design, error_covariance, greedy_choices
 from estimator.vocabulary.quantities import Array
 
 
@@ -39,12 +39,6 @@ def test_what_is_left_is_the_variance_of_a_gaussian_process_given_the_measuremen
     known = whole[np.ix_(chosen, chosen)] + MEASURING_ERROR**2 * np.eye(3)
     expected = whole - whole[:, chosen] @ np.linalg.solve(known, whole[chosen])
     np.testing.assert_allclose(design.covariance, expected, atol=1e-12)
-
-
-def test_the_dearer_of_two_equal_measurements_comes_last() -> None:
-    moved, error = np.full((2, 1), 0.3), EQUATION_ERROR**2 * np.eye(2)
-    order = [place for _, place in greedy_choices([Design(moved, error, cost=np.array([3.0, 1.0]))])]
-    assert order == [1, 0]
 
 
 def test_sections_are_served_by_what_they_still_lack() -> None:
