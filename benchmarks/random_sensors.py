@@ -19,8 +19,6 @@ LOAD_RATIOS = (0.6, 0.75, 0.9, 1.1, 1.27, 1.6, 2.3, 3.1, 5.3)
 POLLS_S = (0.001, 0.002, 0.005, 0.007, 0.008, 0.013)
 LATE_FORMS = ("two poles", "one pole", "after 100 ms")
 """Forms of the delayed part of power; on two boards a quarter to two fifths of the step came between 100 and 200 ms after a launch."""
-SLOW_FORMS = ("half late", "one pole", "two poles", "ramp", "rises late", "ramps up")
-"""Forms of boards that are completely or half slow, all unpublished: the last two fall at once."""
 TRAILING_SLOTS = 11
 TRAILING_WEIGHT = 0.0905
 
@@ -31,8 +29,7 @@ class PlantedSensor:
 
     `rigid`: whether updates keep to a grid; `load_period_s`: the load's period (infinite for a single step); `noise_w`: the
     noise of a reading; `step_w`: the load's step; `jitter_s`: the jitter of updates; `load_spread`: the relative scatter of the load's
-    half periods.  `slow_form` is one of SLOW_FORMS for a board that rises within about `slow_s`, "" for a published one; for "half late"
-    `late_share` is the delayed share.
+    half periods.
     """
 
     kernel: str
@@ -48,9 +45,6 @@ class PlantedSensor:
     step_w: float
     jitter_s: float
     load_spread: float = 3e-3
-    slow_form: str = ""
-    slow_s: float = 0.0
-    late_share: float = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,8 +152,6 @@ def _board_power(time_s: Array, edge_s: Array, level: Array, planted: PlantedSen
     at_once = float(random.uniform(0.6, 0.8)) if two_parts else 1.0
     fast = _pole(on, 1e-3)
     shape = at_once * fast + (1.0 - at_once) * _late(time_s, lagged, level, on, str(random.choice(LATE_FORMS)))
-    if planted.slow_form:
-        shape = _slow(time_s, lagged, level, on, planted)
     creep = float(random.uniform(0.0, 0.06))
     tail = float(random.uniform(0.0, 0.12 if two_parts else 0.04))
     shape = (1.0 - creep) * shape + creep * _pole(on, 0.8) + 0.5 * tail * np.maximum(_pole(on, 0.6) - on, 0.0)
@@ -176,25 +168,6 @@ def _late(time_s: Array, edge_s: Array, level: Array, on: Array, form: str) -> A
     starts = edge_s[level > 0]
     age = time_s - starts[np.maximum(np.searchsorted(starts, time_s, side="right") - 1, 0)]
     return _pole(on * np.clip((age - 0.1) / 0.1, 0.0, 1.0), 1e-3)
-
-
-def _slow(time_s: Array, edge_s: Array, level: Array, on: Array, planted: PlantedSensor) -> Array:
-    """The power of a slow board, 0 to 1."""
-    form, slow_s = planted.slow_form, planted.slow_s
-    if form == "half late":
-        return (1.0 - planted.late_share) * _pole(on, 1e-3) + planted.late_share * _pole(on, slow_s)
-    if form == "one pole":
-        return _pole(on, slow_s)
-    if form == "two poles":
-        return _pole(_pole(on, 0.5 * slow_s), 0.5 * slow_s)
-    if form == "ramp":
-        sums = np.concatenate([[0.0], np.cumsum(on)])
-        number, length = np.arange(1, len(sums)), max(1, int(2.0 * slow_s / GRID_S))
-        return _pole((sums[number] - sums[np.maximum(number - length, 0)]) / length, 1e-3)
-    starts = edge_s[level > 0]
-    age = np.maximum(time_s - starts[np.maximum(np.searchsorted(starts, time_s, side="right") - 1, 0)], 0.0)
-    risen = 1.0 - np.exp(-age / slow_s) if form == "rises late" else np.clip(age / (2.0 * slow_s), 0.0, 1.0)
-    return _pole(on * risen, 1e-3)
 
 
 def _pole(x: Array, time_constant_s: float) -> Array:

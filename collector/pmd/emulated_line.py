@@ -49,7 +49,7 @@ def fault_from_text(text: str) -> Fault:
 
 
 class FaultyLine:
-    """Delays and damages bytes: they go in with their times, and come out as the host receives them."""
+    """Delays and damages bytes with their times, as a serial line does."""
 
     def __init__(self, faults: Sequence[Fault], random: np.random.Generator) -> None:
         self._faults = sorted(faults, key=lambda fault: fault.at_s)

@@ -1,6 +1,6 @@
 """Emulated meters: the answers and data of a PMD-USB and a PMD2, for any given time and power.
 
-They have no ports: bytes that the host sent go in with their time, bytes for the host come out.
+An emulated meter has no port: it takes the bytes that the host sent, with their time, and returns bytes for the host.
 """
 
 from dataclasses import dataclass

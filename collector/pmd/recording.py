@@ -58,8 +58,8 @@ def scan_recording(recording: Recording, known: ClockTie | None = None) -> Scann
     if not tally.packets:
         remedy = "; record for longer" if tally.bytes < LOCK_BYTES else "" if recording.header else "; --baud names another line rate"
         raise DatasetError(
-            f"{recording.path}: none of its {tally.bytes} bytes make a packet of a PMD-USB at {recording.baud} baud, "
-            f"of which three in a row are needed, {LOCK_BYTES} bytes{remedy}"
+            f"{recording.path}: none of its {tally.bytes} bytes make a packet of a PMD-USB at {recording.baud} baud; "
+            f"three packets in a row, {LOCK_BYTES} bytes, are needed{remedy}"
         )
     tie = known or _tie_to_stamps(recording, stream, seen_ticks, seen_ns) or nominal_tie()
     first_ns, last_ns = tie.host_ns(np.array([0, last], dtype=np.int64)).tolist()

@@ -3,8 +3,8 @@
     r(q) = Σ_i w_i · k(q, i),      k = m(Δshape / 3) · exp(−(Δclock / 2)²) + (1 + [same tile area]) · m(Δshares / 0.4)
 
 m is Matérn's covariance of order 3/2, Δshape a distance in octaves, Δclock in octaves of the SM clock, Δshares the Euclidean distance
-between the phases' shares of kernel time.  Kernels with similar shares have similar errors, whatever their shape, and more so with the
-same tile.  The weights solve (K + 0.3² · I) w = e for the fit's own errors e = ln(measured / equations).
+between the phases' shares of kernel time.  Kernels with similar shares have similar errors, whatever their shape, above all with
+the same tile.  The weights solve (K + 0.3² · I) w = e for the fit's own errors e = ln(measured / equations).
 
 Scales and amplitudes are the same for all groups: a fit for each group gained nothing on simulated kernels.  Source of the method:
 Rasmussen and Williams, Gaussian Processes for Machine Learning (2006), chapter 2 and equation 4.17.

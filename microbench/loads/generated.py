@@ -329,7 +329,7 @@ def sized_launch(kernel: Kernel, launch: Launch, entry: InspectedEntry, gpu: Gpu
     issue_s = sum(entry.body.values()) * -(-warps // SUB_PARTITIONS) / (gpu.sm_clock_limit_mhz * 1e6)
     bytes_moved = kernel.work.transactions.get("dram", 0.0) * SECTOR_BYTES * launch.active_threads
     sleep_s = sum(SLEEPS_S.get(opcode, 0.0) * count for opcode, count in entry.body.items())
-    # What a link is taken to carry: PCI Express 4.0 with 16 lanes, less its overhead [byte/s].
+    # Assumed rate of a link: PCI Express 4.0 with 16 lanes, less its overhead [byte/s].
     linked_s = sum(kernel.work.bytes_moved.get(link, 0.0) for link in LINKS) * launch.active_threads / 25e9
     turn_s = max(issue_s, bytes_moved / gpu.dram_bytes_per_s, linked_s) + sleep_s
     turns = min(MOST_ITERATIONS, max(1, round(launch_s / max(turn_s, launch_s / MOST_ITERATIONS))))

@@ -42,7 +42,7 @@ def random_distances(random: np.random.Generator) -> Hostile:
 
 
 def two_distances(random: np.random.Generator) -> Hostile:
-    """Short and long distances in turn or at random: a fraction of both fits as a clock of which most updates go unseen."""
+    """Short and long distances in turn or at random: a clock with a fraction of both periods and mostly unseen updates fits too."""
     period, count = random.uniform(0.03, 0.15), int(random.integers(80, 400))
     share = random.uniform(0.1, 0.25)
     turn = np.arange(count) % 2 if random.random() < 0.5 else random.integers(0, 2, count)

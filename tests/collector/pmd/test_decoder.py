@@ -37,7 +37,7 @@ def test_every_packet_of_a_published_recording_is_found_from_any_byte_on(name: s
 
 
 def missing(packets: Packets, ticks: IntArray, raw: RawWords) -> list[int]:
-    """The numbers of the packets that did not come out; every one that did is one of those sent, at its time."""
+    """Numbers of the lost packets.  Checks that each received packet was sent, at its time."""
     sent = np.searchsorted(ticks, packets.ticks)
     assert np.array_equal(ticks[sent], packets.ticks)
     assert np.array_equal(raw[sent], packets.raw)
