@@ -11,9 +11,10 @@ import os
 import select
 import shutil
 import signal
+import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,12 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--disable-extensions", "--mute-audio",
-    "--remote-debugging-pipe", "--window-size=1200,900",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--remote-debugging-pipe", "--window-size=1200,900",
 )  # fmt: skip
 DEADLINE_S = 60.0
 """Longest wait for one answer, or for one condition: far beyond what a busy machine needs."""
+OPENING_S = 20.0
+"""Longest wait for an empty page, which no file of ours can delay."""
 KEY_CODES = {"Tab": 9, "Enter": 13, " ": 32, "End": 35, "Home": 36, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
 
 
@@ -36,11 +39,16 @@ def find_chromium() -> str | None:
     return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
+class NoAnswerError(Exception):
+    """The browser hangs or has ended."""
+
+
 class Browser:
     """A running browser: messages out, answers and events in."""
 
     def __init__(self, write: int, read: int) -> None:
         self._write, self._read = write, read
+        self._deadline_s = DEADLINE_S
         self._buffer = b""
         self._last = 0
         self.events: list[dict[str, Any]] = []
@@ -52,7 +60,7 @@ class Browser:
         if session:
             message["sessionId"] = session
         _write_all(self._write, json.dumps(message).encode() + b"\0")
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = time.monotonic() + self._deadline_s
         while True:
             answer = self._next(deadline)
             if answer.get("id") == self._last:
@@ -64,9 +72,8 @@ class Browser:
     def _next(self, deadline: float) -> dict[str, Any]:
         while b"\0" not in self._buffer:
             ready, _, _ = select.select([self._read], [], [], max(deadline - time.monotonic(), 0.0))
-            assert ready, f"the browser gave no answer within {DEADLINE_S:g} s"
-            piece = os.read(self._read, 1 << 16)
-            assert piece, "the browser has ended"
+            if not ready or not (piece := os.read(self._read, 1 << 16)):
+                raise NoAnswerError(f"no answer within {self._deadline_s:g} s" if not ready else "the browser has ended")
             self._buffer += piece
         line, _, self._buffer = self._buffer.partition(b"\0")
         message: dict[str, Any] = json.loads(line)
@@ -74,10 +81,12 @@ class Browser:
 
     def open_page(self) -> "Page":
         """An empty page with its events switched on."""
+        self._deadline_s = OPENING_S
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log", "DOM", "Accessibility"):
             self.call(f"{domain}.enable", session)
+        self._deadline_s = DEADLINE_S
         return Page(self, session)
 
 
@@ -213,6 +222,25 @@ def open_browser(program: str, folder: Path) -> Iterator[Browser]:
         os.waitpid(process, 0)
         os.close(from_us)
         os.close(to_us)
+
+
+@contextmanager
+def open_pages(program: str, folder: Path) -> Iterator[Callable[[], Page]]:
+    """What opens an empty page; a browser that does not answer is started again, twice.  Raises NoAnswerError when none answers."""
+    with ExitStack() as running:
+        browsers: list[Browser] = []
+
+        def open_page() -> Page:
+            for _ in range(3):
+                try:
+                    browsers[:] = browsers or [running.enter_context(open_browser(program, Path(tempfile.mkdtemp(dir=folder))))]
+                    return browsers[0].open_page()
+                except (NoAnswerError, BrokenPipeError):
+                    running.close()
+                    browsers.clear()
+            raise NoAnswerError("three browsers in a row did not open an empty page")
+
+        yield open_page
 
 
 def _out_of_the_way(number: int) -> int:

@@ -3,10 +3,13 @@
 import os
 import signal
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from tests.browser import NoAnswerError, Page, find_chromium, open_pages
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -39,6 +42,23 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"recorded measurements are not here ({folder} is missing; WATTPRINT_SHARED_DATA names another folder)")
     return folder
+
+
+@pytest.fixture(scope="session")
+def open_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Page]]:
+    """Opens an empty page of a headless browser."""
+    program = find_chromium()
+    if program is None:
+        pytest.skip("no Chromium on the PATH, and WATTPRINT_CHROMIUM names none (Debian: apt install chromium)")
+    with open_pages(program, tmp_path_factory.mktemp("chromium")) as opened:
+
+        def open_or_skip() -> Page:
+            try:
+                return opened()
+            except NoAnswerError as error:
+                pytest.skip(f"Chromium does not run on this machine: {error}")
+
+        yield open_or_skip
 
 
 def _why_no_gpu() -> str:

@@ -83,7 +83,9 @@ def mutated_text(text: str, chance: random.Random) -> bytes:
             text = text[: token.start()] + chance.choice((other.group(), "", "x" * 5000, "\u202e")) + text[token.end() :]
         elif change == 5 and lines:
             place = chance.randrange(len(lines))
-            lines[place] = chance.choice(("", lines[place] * 2, lines[place] * 200, chance.choice(lines), lines[place].rstrip()[:-1]))
+            line = lines[place]
+            often = line * min(200, 1 + 10**6 // (1 + len(line)))  # floods are tests.fuzz.floods'
+            lines[place] = chance.choice(("", line * 2, often, chance.choice(lines), line.rstrip()[:-1]))
             text = "".join(lines)
         elif change == 6:
             text = text[: chance.randrange(len(text) + 1)]

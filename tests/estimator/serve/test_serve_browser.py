@@ -1,32 +1,22 @@
 """The page in a headless browser: clicks, keys, files; skipped where no Chromium is installed."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from estimator.cli import main
-from tests.browser import Browser, Page, find_chromium, open_browser
+from tests.browser import Page
 from tests.estimator.serve.conftest import BUNDLE, Served
 from tests.estimator.serve.test_serve_answers import OWN
 
-CHROMIUM = find_chromium()
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH (WATTPRINT_CHROMIUM names one)")
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    assert CHROMIUM is not None
-    with open_browser(CHROMIUM, tmp_path_factory.mktemp("chromium")) as opened:
-        yield opened
-
 
 @pytest.fixture
-def page(browser: Browser, served: Served) -> Iterator[Page]:
+def page(open_page: Callable[[], Page], served: Served) -> Iterator[Page]:
     """The page with its first result; at the end, it must have had nothing to complain about and asked nobody else."""
-    opened = browser.open_page()
+    opened = open_page()
     opened.emulate()
     opened.goto(served.url)
     opened.wait_for("document.getElementById('status').textContent.startsWith('latency')")
