@@ -37,20 +37,18 @@ MEMORY_NS: Final = 2 * NS_PER_S
 class ClockTie:
     """Host time of ticks.
 
-    `source` is the origin of the rate: "stamps" of arrivals, edges of a "load", "given", or "nominal".
-    `knot_ticks` and `knot_ns` are the corners of the line, shape (k,), k ≥ 2.  `ticks_per_ms` is the mean rate with its
-    standard error, `residual_s` the rms distance of the blocks' earliest arrivals (of the load's edges) from the line,
-    `points` their number, `offered` the number of available ones.
+    `knot_ticks` and `knot_ns` are the corners of the line, shape (k,), k ≥ 2.  `residual_s` is the rms distance of the blocks'
+    earliest arrivals from it; nan for too few.
     """
 
-    source: str
     knot_ticks: IntArray
     knot_ns: IntArray
-    ticks_per_ms: float
-    ticks_per_ms_std: float
     residual_s: float = math.nan
-    points: int = 0
-    offered: int = 0
+
+    @property
+    def ticks_per_ms(self) -> float:
+        """Mean rate of the meter's clock."""
+        return 1e6 * float(self.knot_ticks[-1] - self.knot_ticks[0]) / max(float(self.knot_ns[-1] - self.knot_ns[0]), 1.0)
 
     def host_ns(self, ticks: IntArray) -> IntArray:
         """Host time of ticks [ns], shape (n,); the outermost segments extend beyond the ends."""
@@ -60,23 +58,9 @@ class ClockTie:
         return host
 
 
-def straight_tie(source: str, ticks_per_ms: float, ticks_per_ms_std: float = math.nan, *, points: int = 0, offered: int = 0) -> ClockTie:
-    """A tie for a recording without host time: its first packet at 0 ns, one rate for all of it."""
-    second = np.array([0, round(1e3 * ticks_per_ms)], dtype=np.int64)
-    return ClockTie(
-        source=source,
-        knot_ticks=second,
-        knot_ns=np.round(second * 1e6 / ticks_per_ms).astype(np.int64),
-        ticks_per_ms=ticks_per_ms,
-        ticks_per_ms_std=ticks_per_ms_std,
-        points=points,
-        offered=offered,
-    )
-
-
 def nominal_tie() -> ClockTie:
-    """The tie of a recording with an unknown clock."""
-    return straight_tie("nominal", NOMINAL_TICKS_PER_MS, RATE_SPREAD * NOMINAL_TICKS_PER_MS)
+    """The tie of a recording without host time: its first packet at 0 ns, the clock's nominal rate."""
+    return ClockTie(knot_ticks=np.array([0, round(1e3 * NOMINAL_TICKS_PER_MS)]), knot_ns=np.array([0, round(NS_PER_S)]))
 
 
 def fit_clock_tie(ticks: IntArray, host_ns: IntArray) -> ClockTie:
@@ -87,32 +71,14 @@ def fit_clock_tie(ticks: IntArray, host_ns: IntArray) -> ClockTie:
     hats = np.clip(1.0 - np.abs(time[:, None] - knots) / knots[1], 0.0, 1.0)  # weight of each knot in the line, shape (n, k)
     # every segment's rate is the nominal one within its spread: this has an effect only without enough points
     slopes = np.diff(np.eye(len(knots)), axis=0) / (knots[1] * RATE_SPREAD)
-    at_knots, weight, scatter = _biweight_fit(hats, lag, slopes.T @ slopes)
-    centred = time - np.average(time, weights=weight)
-    length = float(np.sum(weight * centred**2))
-    slope = float(np.sum(weight * centred * (hats @ at_knots))) / length if length > 0.0 else 0.0
+    at_knots, weight = _biweight_fit(hats, lag, slopes.T @ slopes)
     residual = lag - hats @ at_knots
-    scatter *= _persistence(residual - np.average(residual, weights=weight), weight)
     knot_ticks = ticks[0] + np.round(knots / NS_PER_TICK).astype(np.int64)
     return ClockTie(
-        source="stamps",
         knot_ticks=knot_ticks,
         knot_ns=host_ns[0] + np.round((knot_ticks - ticks[0]) * NS_PER_TICK + at_knots).astype(np.int64),
-        ticks_per_ms=NOMINAL_TICKS_PER_MS / max(1.0 + slope, 1e-3),  # a host clock that stands
-        ticks_per_ms_std=NOMINAL_TICKS_PER_MS / math.sqrt(length / scatter**2 + 1.0 / RATE_SPREAD**2),
         residual_s=float(np.sqrt(np.average(residual**2, weights=weight))) / NS_PER_S if len(time) > 2 else math.nan,
-        points=len(time),
-        offered=len(time),
     )
-
-
-def _persistence(residual: Array, weight: Array) -> float:
-    """Factor on standard errors because neighbouring residuals are correlated: a busy machine is late for many blocks in a row."""
-    kept = np.where(weight > 0.0, residual, 0.0)
-    if len(kept) < 20:
-        return 1.0
-    correlation = float(np.clip(np.sum(kept[1:] * kept[:-1]) / np.sum(kept**2), 0.0, 0.98))
-    return math.sqrt((1.0 + correlation) / (1.0 - correlation))
 
 
 def _earliest(time: Array, host_ns: IntArray) -> tuple[Array, Array]:
@@ -124,8 +90,8 @@ def _earliest(time: Array, host_ns: IntArray) -> tuple[Array, Array]:
     return time[first], lag[first]
 
 
-def _biweight_fit(design: Array, values: Array, penalty: Array) -> tuple[Array, Array, float]:
-    """Coefficients (p,), weights (n,) and scatter of `values` (n,) about `design` (n, p), by Tukey's biweight.
+def _biweight_fit(design: Array, values: Array, penalty: Array) -> tuple[Array, Array]:
+    """Coefficients (p,) and weights (n,) of a fit of `values` (n,) by `design` (n, p), with Tukey's biweight.
 
     `penalty`, shape (p, p), is the inverse covariance of a prior around 0, in units of the coefficients.
     """
@@ -141,7 +107,7 @@ def _biweight_fit(design: Array, values: Array, penalty: Array) -> tuple[Array, 
         if len(values) > 2 * design.shape[1]:
             scatter = max(1.4826 * float(np.median(np.abs(centred))), smallest)  # of a normal distribution
         weight = np.maximum(1.0 - (centred / (4.685 * scatter)) ** 2, 0.0) ** 2  # 95 % efficient for normal residuals
-    return coefficients, weight, scatter
+    return coefficients, weight
 
 
 class TurnWatch:

@@ -43,15 +43,13 @@ class Tally:
     """Counts of the bytes of a stream so far; waiting ones count among `bytes` alone.
 
     `discarded_bytes` made no reliable packet: damage, and the packets on both sides of it; `trailing_bytes`
-    are a packet that was cut off at the end.  `breaks` counts the places where packets do not follow each other,
-    `resyncs` those with a change of alignment.
+    are a packet that was cut off at the end.  `breaks` counts the places where packets do not follow each other.
     """
 
     bytes: int = 0
     packets: int = 0
     discarded_bytes: int = 0
     trailing_bytes: int = 0
-    resyncs: int = 0
     breaks: int = 0
 
 
@@ -147,7 +145,6 @@ class PacketDecoder:
             turns = max(int(steps[0] < self.shortest), round((expected - float(steps[0])) / STAMP_TURN))
             steps[0] += turns * STAMP_TURN
             self.tally.breaks += 1
-            self.tally.resyncs += self._skipped % PACKET_BYTES > 0
             self._breaks.append(self.tally.packets - self._fed)
         self._skipped = None
         ticks = self._ticks + np.cumsum(steps)

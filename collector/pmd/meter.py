@@ -5,14 +5,16 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import monotonic_ns, sleep
 from typing import Final, Protocol
 
 from collector.devices.errors import DeviceError
 from collector.pmd.protocol import (
+    ANSWER_LIMIT_NS,
     BLOCK,
     NS_PER_S,
+    PAUSE_NS,
     PMD_USB,
     POWER_ON_BAUD,
     PROBED_BAUDS,
@@ -27,8 +29,7 @@ from collector.pmd.protocol import (
 )
 from collector.pmd.serial_line import CDC_USB_ID, SerialLine, open_line
 
-ANSWER_LIMIT_S: Final = 0.1
-"""Time limit of an answer in the vendor's tool."""
+ANSWER_LIMIT_S: Final = ANSWER_LIMIT_NS / NS_PER_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,10 +109,7 @@ class Pmd2:
         self._next_ns = 0
 
     def start(self) -> None:
-        """Read the chip's UID; values are requested one by one."""
-        self._line.write(bytes((Opcode.PMD2_READ_UID,)))
-        uid = self._line.read_exactly(12, ANSWER_LIMIT_S)
-        self.identity = replace(self.identity, uid=uid.hex() if len(uid) == 12 else "")
+        """Discards what came before: values are requested one by one."""
         self._line.drain()
 
     def receive(self, limit_s: float) -> Received | None:
@@ -122,8 +120,7 @@ class Pmd2:
             self._line.write(bytes((Opcode.PMD2_READ_SENSORS,)))
             data = self._line.read_exactly(BLOCK.itemsize, max(limit_s, ANSWER_LIMIT_S))
             answered_ns = monotonic_ns()
-            # Pause between two questions to a PMD2.
-            self._next_ns = answered_ns + 2_000_000
+            self._next_ns = answered_ns + PAUSE_NS
             if len(data) == BLOCK.itemsize:
                 return Received(data=data, host_ns=(asked_ns + answered_ns) // 2)
             self._line.drain()  # a byte is missing: the rest of that answer must not begin the next

@@ -25,7 +25,6 @@ class Opcode:
     READ_ID = 0x01
     CONTINUOUS = 0x07
     UART_CONFIG = 0x08
-    PMD2_READ_UID = 0x02
     PMD2_READ_SENSORS = 0x04
 
 
@@ -36,6 +35,8 @@ PROBED_BAUDS: Final = (POWER_ON_BAUD, STREAM_BAUD, 460800)
 START_STREAM: Final = bytes((Opcode.CONTINUOUS, 1, 2, 0xFF))
 STOP_STREAM: Final = bytes((Opcode.CONTINUOUS, 0, 0, 0))
 """Commands for packets with two-byte stamps of all channels, and for their end."""
+PAUSE_NS, ANSWER_LIMIT_NS = 2_000_000, 100_000_000
+"""Least time between two requests to a PMD2, and the time limit of an answer in the vendor's tool; a lost answer costs all of it."""
 _UART: Final = struct.Struct("<B4I")
 
 
@@ -112,11 +113,10 @@ VENDOR: Final = 0xEE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeterIdentity:
-    """Identity of a meter: its model, its firmware, the chip's UID in hex ("" without one)."""
+    """Identity of a meter: its model and its firmware."""
 
     model: MeterModel
     firmware: int
-    uid: str = ""
 
 
 def identity_from_bytes(answer: bytes, where: str) -> MeterIdentity:

@@ -9,9 +9,9 @@ import numpy as np
 from collector.devices.errors import DatasetError
 from collector.pmd.clock_tie import ClockTie, fit_clock_tie, nominal_tie
 from collector.pmd.decoder import LOCK_BYTES, Tally
-from collector.pmd.protocol import NOMINAL_TICKS_PER_MS, NS_PER_S, MeterModel, MeterSamples
+from collector.pmd.protocol import NOMINAL_TICKS_PER_MS, NS_PER_S, PMD_USB, MeterModel, MeterSamples
 from collector.pmd.recording_files import Recording, read_recording
-from collector.pmd.stream import NOTHING, Part, Stream, UsbStream, open_stream
+from collector.pmd.stream import NOTHING, BlockStream, Part, UsbStream, open_stream
 from estimator.vocabulary.quantities import Array, IntArray
 from estimator.vocabulary.regular_files import open_regular
 
@@ -41,34 +41,35 @@ class ScannedRecording:
     last_ns: int
 
 
-def scan_recording(recording: Recording, known: ClockTie | None = None) -> ScannedRecording:
-    """Find the packets, the holes and the clock of a recording; `known` is a clock that need not be found.
-
-    Raises DatasetError if it contains no sample.
-    """
+def scan_recording(recording: Recording) -> ScannedRecording:
+    """Find the samples, the holes and the clock of a recording.  Raises DatasetError if it contains no sample."""
     stream = open_stream(recording.model, recording.baud)
-    if not isinstance(stream, UsbStream):
-        return _scan_blocks(recording, stream)
-    columns, last = [(NOTHING,) * 4], 0
+    columns, first, last = [(NOTHING,) * 4], 0, 0
     for part in _parts(recording, stream):
-        columns.append((part.seen_ticks, part.seen_ns, part.hole_end, part.hole_ticks))
+        first = first if len(columns) > 1 else int(part.ticks[0])
         last = int(part.ticks[-1])
+        columns.append((part.seen_ticks, part.seen_ns, part.hole_end, part.hole_ticks))
     seen_ticks, seen_ns, hole_end, hole_ticks = (np.concatenate(column) for column in zip(*columns, strict=True))
     tally = stream.tally
     if not tally.packets:
-        remedy = "; record for longer" if tally.bytes < LOCK_BYTES else "" if recording.header else "; --baud names another line rate"
         raise DatasetError(
-            f"{recording.path}: none of its {tally.bytes} bytes make a packet of a PMD-USB at {recording.baud} baud; "
-            f"three packets in a row, {LOCK_BYTES} bytes, are needed{remedy}"
+            f"{recording.path}: no sample of a {recording.model.name} in its {tally.bytes} bytes at {recording.baud} baud; a PMD-USB "
+            f"needs three packets in a row, {LOCK_BYTES} bytes, a PMD2 a block with its stamp; record for longer"
         )
-    tie = known or _tie_to_stamps(recording, stream, seen_ticks, seen_ns) or nominal_tie()
-    first_ns, last_ns = tie.host_ns(np.array([0, last], dtype=np.int64)).tolist()
-    end_ns = tie.host_ns(hole_end)
-    holes = Holes(end_ns=end_ns, length_s=(end_ns - tie.host_ns(hole_end - hole_ticks)) / NS_PER_S, lost=stream.lost(hole_ticks))
+    tie = (_tie_to_stamps(recording, stream, seen_ticks, seen_ns) or nominal_tie()) if recording.model is PMD_USB else None
+    first_ns, last_ns, *ends = _host_ns(tie, np.array([first, last, *hole_end, *(hole_end - hole_ticks)], dtype=np.int64)).tolist()
+    end_ns, begin_ns = np.reshape(np.array(ends, dtype=np.int64), (2, -1))
+    usual = (last - first - int(hole_ticks.sum())) / max(tally.packets - 1 - len(hole_ticks), 1)
+    lost = np.maximum(np.round(hole_ticks / max(usual, stream.least_step)).astype(np.int64) - 1, 0)
+    holes = Holes(end_ns=end_ns, length_s=(end_ns - begin_ns) / NS_PER_S, lost=lost)
     return ScannedRecording(recording=recording, tally=tally, holes=holes, tie=tie, first_ns=first_ns, last_ns=last_ns)
 
 
-def _tie_to_stamps(recording: Recording, stream: Stream, seen_ticks: IntArray, seen_ns: IntArray) -> ClockTie | None:
+def _host_ns(tie: ClockTie | None, ticks: IntArray) -> IntArray:
+    return ticks if tie is None else tie.host_ns(ticks)
+
+
+def _tie_to_stamps(recording: Recording, stream: UsbStream | BlockStream, seen_ticks: IntArray, seen_ns: IntArray) -> ClockTie | None:
     """The clock from the stamps; None without stamps.  Raises DatasetError if they cannot be this recording's."""
     if len(seen_ticks) < 2:
         return None
@@ -77,8 +78,8 @@ def _tie_to_stamps(recording: Recording, stream: Stream, seen_ticks: IntArray, s
     same_rate = abs(tie.ticks_per_ms / NOMINAL_TICKS_PER_MS - 1.0) < 0.02 and not tie.residual_s > 0.01
     if not same_rate or stream.unannounced > 3 + 0.05 * stream.tally.breaks:
         raise DatasetError(
-            f"{recording.path}: the meter's clock does not run with the host's ({tie.ticks_per_ms:.0f} ± {tie.ticks_per_ms_std:.0f} ticks "
-            f"per ms, {stream.unannounced} jumps with no packet amiss); its stamps belong to another recording, remove them"
+            f"{recording.path}: the meter's clock does not run with the host's ({tie.ticks_per_ms:.0f} ticks per ms, "
+            f"{stream.unannounced} jumps with no packet amiss); its stamps belong to another recording, remove them"
         )
     return tie
 
@@ -87,13 +88,12 @@ def sample_blocks(scanned: ScannedRecording, zero_a: Array) -> Iterator[MeterSam
     """All samples, a few thousand at a time; `zero_a` are the channels' zeros [A].  Raises DatasetError."""
     recording, tie, last_ns = scanned.recording, scanned.tie, scanned.first_ns
     for part in _parts(recording, open_stream(recording.model, recording.baud)):
-        host_ns = part.ticks if tie is None else tie.host_ns(part.ticks)
-        host_ns = np.maximum(np.maximum.accumulate(host_ns), last_ns)  # bytes that came twice would run backwards
+        host_ns = np.maximum(np.maximum.accumulate(_host_ns(tie, part.ticks)), last_ns)  # bytes that came twice would run backwards
         last_ns = int(host_ns[-1])
         yield recording.model.samples(host_ns, part.raw, zero_a)
 
 
-def _parts(recording: Recording, stream: Stream) -> Iterator[Part]:
+def _parts(recording: Recording, stream: UsbStream | BlockStream) -> Iterator[Part]:
     """Samples of a recording, in non-empty parts.  Raises DatasetError."""
     done = 0
     for piece in _pieces(recording.path, recording.size):
@@ -115,26 +115,6 @@ def _pieces(path: Path, size: int) -> Iterator[bytes]:
     except OSError as error:
         raise DatasetError(f"{path}: cannot be read ({error.strerror})") from error
     yield b""
-
-
-def _scan_blocks(recording: Recording, stream: Stream) -> ScannedRecording:
-    """Scan the blocks of a PMD2; each has the time of its arrival."""
-    times = np.concatenate([NOTHING, *(part.ticks for part in _parts(recording, stream))])
-    if not len(times):
-        raise DatasetError(f"{recording.path}: holds no block of a PMD2 whose time is known")
-    interval = np.diff(times)
-    usual = float(np.median(interval)) if len(interval) else 0.0
-    late = np.flatnonzero(interval > 2.0 * usual)
-    lost = np.round(interval[late] / max(usual, 1.0)).astype(np.int64) - 1
-    stream.tally.breaks = len(late)
-    return ScannedRecording(
-        recording=recording,
-        tally=stream.tally,
-        holes=Holes(end_ns=times[late + 1], length_s=interval[late] / NS_PER_S, lost=lost),
-        tie=None,
-        first_ns=int(times[0]),
-        last_ns=int(times[-1]),
-    )
 
 
 def zero_currents(model: MeterModel, unloaded: Path | None) -> Array:

@@ -13,14 +13,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Event
 from time import monotonic_ns, time_ns
-from typing import BinaryIO, Final, TextIO
+from typing import Annotated, BinaryIO, Final, Literal, TextIO
 
 import numpy as np
 
 from collector.devices.errors import DatasetError, DeviceError
 from collector.pmd.meter import Meter, Received
-from collector.pmd.protocol import MODELS, NS_PER_S, PMD_USB, POWER_ON_BAUD, PROBED_BAUDS, STREAM_BAUD, MeterModel
+from collector.pmd.protocol import MODELS, NS_PER_S, PMD_USB, POWER_ON_BAUD, STREAM_BAUD, MeterModel
+from estimator.vocabulary.documents import parse_json
 from estimator.vocabulary.quantities import IntArray
+from estimator.vocabulary.reader import Span, read
 from estimator.vocabulary.regular_files import open_regular, read_regular
 
 STAMPS_SUFFIX: Final = ".stamps.csv"
@@ -31,24 +33,12 @@ STAMP_COLUMNS: Final = "bytes,host_ns"
 class RecordingHeader:
     """Header of a recording: the meter, its line rate, and one instant on the host's two clocks."""
 
-    model: str
+    model: Literal["PMD-USB", "PMD2"]
     firmware: int
-    uid: str
-    baud: int
+    baud: Annotated[int, Span(POWER_ON_BAUD, STREAM_BAUD)]
     started_host_ns: int
     started_unix_s: float
-    format: int = 1
-
-    @classmethod
-    def from_line(cls, line: bytes) -> "RecordingHeader":
-        """The header in a line of stamps.  Raises ValueError or TypeError for any other line."""
-        header = cls(**json.loads(line.decode().removeprefix("#")))
-        numbers = header.firmware, header.baud, header.started_host_ns, header.format
-        if header.model not in MODELS or header.baud not in PROBED_BAUDS or header.format != 1:
-            raise ValueError("a meter or a format of another release")
-        if not all(type(number) is int for number in numbers) or type(header.started_unix_s) not in (int, float):
-            raise ValueError("no number")
-        return header
+    format: Annotated[int, Span(1, 1)] = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +63,8 @@ def stamps_path(path: Path) -> Path:
     return path.with_name(path.name + STAMPS_SUFFIX)
 
 
-def read_recording(path: Path, baud: int | None = None) -> Recording:
-    """A recording with its stamps; `baud` is the line rate for one that does not state it.  Raises DatasetError."""
+def read_recording(path: Path) -> Recording:
+    """A recording with its stamps.  Raises DatasetError."""
     try:
         with open_regular(path) as stream:
             size = os.fstat(stream.fileno()).st_size
@@ -85,15 +75,14 @@ def read_recording(path: Path, baud: int | None = None) -> Recording:
     beside = stamps_path(path)
     if not beside.exists():
         nothing = np.zeros(0, dtype=np.int64)
-        rate = baud or STREAM_BAUD
-        return Recording(path=path, size=size, model=PMD_USB, baud=rate, header=None, arrival_bytes=nothing, arrival_ns=nothing)
+        return Recording(path=path, size=size, model=PMD_USB, baud=STREAM_BAUD, header=None, arrival_bytes=nothing, arrival_ns=nothing)
     header, arrival_bytes, arrival_ns = _read_stamps(beside)
     there = int(np.searchsorted(arrival_bytes, size, side="right"))  # after a crash stamps of lost bytes may remain
     return Recording(
         path=path,
         size=size,
         model=MODELS[header.model],
-        baud=baud or header.baud,
+        baud=header.baud,
         header=header,
         arrival_bytes=arrival_bytes[:there],
         arrival_ns=arrival_ns[:there],
@@ -105,12 +94,12 @@ def _read_stamps(path: Path) -> tuple[RecordingHeader, IntArray, IntArray]:
     try:
         # Two million arrivals: a day of a meter that is read every 50 ms.
         first, names, rest = (*read_regular(path, 64 << 20).split(b"\n", 2), b"", b"")[:3]
-        header = RecordingHeader.from_line(first)
+        header = read(RecordingHeader, parse_json(first.removeprefix(b"#")))
         whole = rest[: rest.rfind(b"\n") + 1].decode().splitlines()
         table = np.loadtxt(whole, delimiter=",", dtype=np.int64, ndmin=2, comments=None) if whole else np.zeros((0, 2), dtype=np.int64)
     except OSError as error:
         raise DatasetError(f"{path}: cannot be read ({error.strerror}); remove it to decode without stamps") from error
-    except (KeyError, TypeError, ValueError, RecursionError):
+    except (ValueError, RecursionError):
         raise DatasetError(f"{path}: holds no stamps of a PMD recording; remove the file to decode without stamps") from None
     if names.strip() != STAMP_COLUMNS.encode() or table.shape[1] != 2 or np.any(table < 0) or np.any(np.diff(table, axis=0) < 0):
         raise DatasetError(f"{path}: is not {STAMP_COLUMNS!r} ascending from its second line on; remove the file to decode without stamps")
@@ -185,9 +174,8 @@ def log_meter(
     identity = meter.identity
     begin = synced = now = monotonic_ns()
     header = RecordingHeader(
-        model=identity.model.name,
+        model="PMD-USB" if identity.model is PMD_USB else "PMD2",
         firmware=identity.firmware,
-        uid=identity.uid,
         baud=STREAM_BAUD if identity.model is PMD_USB else POWER_ON_BAUD,
         started_host_ns=begin,
         started_unix_s=time_ns() / NS_PER_S,

@@ -3,7 +3,6 @@
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from threading import Condition, Thread
 from time import monotonic_ns
 from typing import Final
@@ -13,7 +12,6 @@ import numpy as np
 from collector.devices.errors import DeviceError
 from collector.devices.protocols import EnergyReading, PowerReadings
 from collector.pmd.clock_tie import ClockTie, fit_clock_tie
-from collector.pmd.decoder import Tally
 from collector.pmd.meter import Meter, Received, open_meter
 from collector.pmd.protocol import NS_PER_S, PMD_USB, STREAM_BAUD, MeterIdentity, MeterModel, MeterSamples
 from collector.pmd.stream import Part, open_stream
@@ -54,10 +52,6 @@ class LiveDecoder:
             self._last_ns = int(ticks[-1])
         return self._model.samples(ticks, raw, self._zero_a)
 
-    def tally(self) -> Tally:
-        """Counts of the bytes so far."""
-        return replace(self._stream.tally)
-
     def _renewed_tie(self) -> ClockTie:
         """The tie, fitted again if it has become old."""
         now = self._seen[-1][1]
@@ -75,7 +69,7 @@ class PmdSensor:
         self._decoder = LiveDecoder(meter.identity.model)
         self._changed = Condition()
         self._heard_ns = 0
-        self._ended = False
+        self.ended = False
         self._failure: DeviceError | None = None
 
     @property
@@ -98,7 +92,7 @@ class PmdSensor:
         """
         called_ns = monotonic_ns()
         with self._changed:
-            self._changed.wait_for(lambda: self._failure is not None or self._ended or self._heard_ns >= called_ns, timeout=0.1)
+            self._changed.wait_for(lambda: self._failure is not None or self.ended or self._heard_ns >= called_ns, timeout=0.1)
             if self._failure is not None:
                 raise self._failure
             samples = self._decoder.take()
@@ -112,26 +106,9 @@ class PmdSensor:
         """None: the meter has no counter."""
         return None
 
-    def tally(self) -> Tally:
-        """Counts of the meter's bytes so far: samples, breaks, discarded bytes."""
-        with self._changed:
-            return self._decoder.tally()
-
-    @contextmanager
-    def draining(self) -> Iterator[None]:
-        """A thread that drains the port within the block; used by `open_pmd` alone."""
-        thread = Thread(target=self._drain, name="pmd", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._ended = True
-            thread.join()
-
-    def _drain(self) -> None:
-        """Main function of the thread: every arrival goes to the decoder at once."""
-        while not self._ended and self._failure is None:
+    def drain(self) -> None:
+        """Main function of the draining thread: every arrival goes to the decoder at once."""
+        while not self.ended and self._failure is None:
             try:
                 received = self._meter.receive(0.05)  # then the thread checks whether it should end
                 if received is None:
@@ -156,5 +133,10 @@ def open_pmd(port: str, *, rails: Sequence[str] = ()) -> Iterator[PmdSensor]:
     """
     with open_meter(port) as meter:
         sensor = PmdSensor(meter, meter.identity.model.chosen_rails(rails))
-        with sensor.draining():
+        thread = Thread(target=sensor.drain, name="pmd", daemon=True)
+        thread.start()
+        try:
             yield sensor
+        finally:
+            sensor.ended = True
+            thread.join()

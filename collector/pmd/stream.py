@@ -1,14 +1,24 @@
 """From arrivals to samples in the meter's time: packets of a PMD-USB with the missed turns of their stamps, blocks of a PMD2."""
 
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from collector.pmd.clock_tie import TurnWatch
 from collector.pmd.decoder import PacketDecoder, Tally
-from collector.pmd.protocol import BLOCK, PACKET_BYTES, PMD2, STAMP_TURN, MeterModel, block_values, line_ns_per_byte
+from collector.pmd.protocol import (
+    ANSWER_LIMIT_NS,
+    BLOCK,
+    PACKET_BYTES,
+    PAUSE_NS,
+    PMD2,
+    STAMP_TURN,
+    MeterModel,
+    block_values,
+    line_ns_per_byte,
+)
 from estimator.vocabulary.quantities import IntArray
 
 NOTHING: Final = np.zeros(0, dtype=np.int64)
@@ -30,21 +40,8 @@ class Part:
     hole_ticks: IntArray
 
 
-class Stream(Protocol):
-    """Turns bytes into samples.  `unannounced` counts jumps of the meter's clock against the host's without a missing packet."""
-
-    tally: Tally
-    unannounced: int
-
-    def add(self, data: bytes, arrival_bytes: IntArray, arrival_ns: IntArray, *, final: bool = False) -> Part:
-        """The samples that are certain after `data`.
-
-        `arrival_bytes` of the whole stream were received by `arrival_ns`, both ascending, shape (a,), only for the arrivals in `data`.
-        """
-
-
 class UsbStream:
-    """Packets of a PMD-USB; implements Stream."""
+    """Packets of a PMD-USB.  `unannounced` counts jumps of the meter's clock against the host's without a missing packet."""
 
     def __init__(self, baud: int) -> None:
         self._decoder = PacketDecoder(baud)
@@ -52,11 +49,15 @@ class UsbStream:
         self._watch = TurnWatch()
         self._turned = self._last = 0
         self._broken = False
+        self.least_step = self._decoder.shortest
         self.tally = self._decoder.tally
         self.unannounced = 0
 
     def add(self, data: bytes, arrival_bytes: IntArray, arrival_ns: IntArray, *, final: bool = False) -> Part:
-        """The samples that are certain after `data`."""
+        """The samples that are certain after `data`.
+
+        `arrival_bytes` of the whole stream were received by `arrival_ns`, both ascending, shape (a,), only for the arrivals in `data`.
+        """
         packets = self._decoder.feed(data, final=final)
         ticks = packets.ticks + self._turned
         last = np.searchsorted(packets.end_byte, arrival_bytes, side="right") - 1
@@ -79,38 +80,33 @@ class UsbStream:
         hole = steps > self._decoder.longest
         return Part(ticks=ticks, raw=packets.raw, seen_ticks=ticks[last], seen_ns=began_ns, hole_end=ticks[hole], hole_ticks=steps[hole])
 
-    def lost(self, hole_ticks: IntArray) -> IntArray:
-        """Number of missing samples in holes, shape (m,)."""
-        return np.maximum(np.round(hole_ticks / self._decoder.mean).astype(np.int64) - 1, 0)
-
 
 class BlockStream:
-    """Blocks of a PMD2, each stamped by the host with the arrival of its last byte; implements Stream."""
+    """Blocks of a PMD2, an arrival each, in host time."""
+
+    least_step = float(PAUSE_NS)
+    unannounced = 0
 
     def __init__(self) -> None:
         self.tally = Tally()
-        self.unannounced = 0
         self._content = b""
-        self._bytes, self._ns = NOTHING, NOTHING
+        self._last: int | None = None
 
     def add(self, data: bytes, arrival_bytes: IntArray, arrival_ns: IntArray, *, final: bool = False) -> Part:
-        """The blocks with a known time."""
-        begin = self.tally.bytes - len(self._content)
+        """The blocks with a known time; `arrival_bytes` and `arrival_ns` as for a PMD-USB."""
         self._content += data
         self.tally.bytes += len(data)
-        self._bytes, self._ns = np.concatenate([self._bytes, arrival_bytes]), np.concatenate([self._ns, arrival_ns])
-        ends = begin + BLOCK.itemsize * np.arange(1, len(self._content) // BLOCK.itemsize + 1)
-        which = np.searchsorted(self._bytes, ends)
-        which = which[which < len(self._bytes)]
-        size = len(which) * BLOCK.itemsize
+        ticks = arrival_ns[: len(self._content) // BLOCK.itemsize]
+        size = len(ticks) * BLOCK.itemsize
         whole, self._content = self._content[:size], self._content[size:]
-        ticks = self._ns[which]
-        self._bytes, self._ns = (column[self._bytes > begin + size] for column in (self._bytes, self._ns))
-        self.tally.packets += len(which)
+        self.tally.packets += len(ticks)
         self.tally.trailing_bytes = len(self._content) if final else 0
-        return Part(ticks=ticks, raw=block_values(whole), seen_ticks=NOTHING, seen_ns=NOTHING, hole_end=NOTHING, hole_ticks=NOTHING)
+        steps = np.diff(ticks, prepend=ticks[:1] if self._last is None else self._last)
+        self._last = int(ticks[-1]) if len(ticks) else self._last
+        hole = steps >= ANSWER_LIMIT_NS
+        return Part(ticks=ticks, raw=block_values(whole), seen_ticks=NOTHING, seen_ns=NOTHING, hole_end=ticks[hole], hole_ticks=steps[hole])
 
 
-def open_stream(model: MeterModel, baud: int) -> Stream:
+def open_stream(model: MeterModel, baud: int) -> UsbStream | BlockStream:
     """The stream of a model at a line rate."""
     return BlockStream() if model is PMD2 else UsbStream(baud)

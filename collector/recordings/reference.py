@@ -7,15 +7,11 @@ from typing import Final
 import numpy as np
 
 from collector.errors import SensorError
-from collector.pmd.clock_tie import ClockTie, nominal_tie, straight_tie
-from collector.pmd.protocol import NOMINAL_TICKS_PER_MS
 from collector.pmd.recording import sample_blocks, scan_recording, zero_currents
-from collector.pmd.recording_files import Recording, read_recording, stamps_path
+from collector.pmd.recording_files import read_recording, stamps_path
 from collector.recordings.columns import numbers, open_log, read_columns
-from collector.recordings.loads import read_load
 from collector.recordings.readings import POWER, TIME
 from collector.recordings.rows import longest_stretch, ordered
-from collector.sensing.reference import MIN_EDGES, MIN_SPAN_S, tie_meter
 from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.regular_files import read_regular
 
@@ -67,26 +63,6 @@ def _pmd(path: Path) -> RecordedReference:
         time = header.started_unix_s + (host_ns - header.started_host_ns) / NS_PER_S
     rows = longest_stretch(ordered(time, np.concatenate([power for _, power in blocks]), str(path), meter=True))
     return RecordedReference(time_s=rows.time_s, power_w=rows.power_w, own_clock=header is None, remarks=rows.remarks)
-
-
-def tie_from_load(recording: Recording, load: Path, start_s: float) -> ClockTie:
-    """The clock of a recording whose first packet is at `start_s` in the time base of the load's stamps, by the load's launches.
-
-    Raises SensorError for a file that is no load, and if too few launches are visible in the power.
-    """
-    stamps = read_load(load)
-    blocks = list(sample_blocks(scan_recording(recording, nominal_tie()), zero_currents(recording.model, None)))
-    time_s = start_s + np.concatenate([block.host_ns for block in blocks]) / NS_PER_S
-    power_w = np.concatenate([block.rail_power_w().sum(axis=1) for block in blocks])
-    tie = tie_meter(time_s, power_w, stamps)
-    if tie is None:
-        raise SensorError(
-            f"{recording.path}: the launches in {load} do not show in the power; a rate needs {MIN_EDGES} in {MIN_SPAN_S:g} s, "
-            "is --start right?"
-        )
-    # the meter's nominal time runs fast by `rate`: a millisecond has more ticks by this factor
-    rate = NOMINAL_TICKS_PER_MS * (1.0 + tie.rate)
-    return straight_tie("load", rate, NOMINAL_TICKS_PER_MS * tie.rate_std, points=tie.launches, offered=len(stamps.start_s))
 
 
 def _start_s(path: Path) -> float:

@@ -364,7 +364,7 @@ def meter(_: Path) -> Example:
 def stamps(folder: Path) -> Example:
     """A meter's stamps beside its bytes."""
     packets = stream(400)[0]
-    header = {"model": "PMD-USB", "firmware": 6, "uid": "0", "baud": 921600, "started_host_ns": 0, "started_unix_s": 1.7e9, "format": 1}
+    header = {"model": "PMD-USB", "firmware": 6, "baud": 921600, "started_host_ns": 0, "started_unix_s": 1.7e9, "format": 1}
     lines = "".join(f"{len(packets) // 40 * i},{2_000_000 * i}\n" for i in range(1, 40))
 
     def run(path: Path) -> int:

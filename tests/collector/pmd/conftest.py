@@ -1,5 +1,6 @@
 """An emulated meter behind a real terminal."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -8,13 +9,9 @@ from threading import Event, Thread
 from time import monotonic_ns
 from typing import Any
 
-import numpy as np
 import pytest
 
-from collector.pmd.emulated_line import EmulatedMeter, FaultyLine, fault_from_text, open_pseudo_terminal, serve_meter
-from collector.pmd.emulated_meter import EmulatedState, emulated_meter, square_wave
-
-WAVE = square_wave(60.0, 250.0, 0.1, 0.5)
+from collector.pmd.emulated import EmulatedMeter, EmulatedState, faults_from_texts, open_pseudo_terminal, serve_meter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +25,7 @@ class EmulatedPort:
 
 def emulated(start_ns: int, faults: tuple[str, ...] = (), **state: Any) -> EmulatedMeter:
     """A meter without a port."""
-    line = FaultyLine([fault_from_text(text) for text in faults], np.random.default_rng(1))
-    return emulated_meter(EmulatedState(wave=WAVE, start_ns=start_ns, **state), line, np.random.default_rng(2))
+    return EmulatedMeter(EmulatedState(start_ns=start_ns, faults=faults_from_texts(faults), **state))
 
 
 @contextmanager
@@ -39,11 +35,11 @@ def emulated_port(faults: tuple[str, ...] = (), **state: Any) -> Iterator[Emulat
     stop = Event()
 
     def live() -> None:
-        with open_pseudo_terminal() as terminal:
+        with open_pseudo_terminal() as ends:
             begin = monotonic_ns()
             meter = emulated(begin, faults, **state)
-            ready.put(EmulatedPort(path=terminal.path, meter=meter, start_ns=begin))
-            serve_meter(terminal, meter, stop)
+            ready.put(EmulatedPort(path=os.ttyname(ends[1]), meter=meter, start_ns=begin))
+            serve_meter(ends, meter, stop)
 
     thread = Thread(target=live)
     thread.start()

@@ -56,7 +56,7 @@ def test_decoding_writes_csv_or_parquet_with_the_same_numbers(recording: Path, c
     assert main(["pmd", "decode", str(recording), "--out", str(csv)]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == f"written: {csv}"
     document = decode(capsys, 0, recording, "--out", str(parquet))
-    assert (document["samples"], document["lost"], document["tick_rate_source"]) == (2_000, 0, "nominal")
+    assert (document["samples"], document["lost"], document["clock_residual_s"]) == (2_000, 0, None)
     table = pq.read_table(parquet)
     assert table.column_names == csv.read_text().splitlines()[0].split(",") == COLUMNS
     assert np.array_equal(np.loadtxt(csv, delimiter=",", skiprows=1), np.column_stack([table[name].to_numpy() for name in COLUMNS]))
@@ -64,14 +64,14 @@ def test_decoding_writes_csv_or_parquet_with_the_same_numbers(recording: Path, c
 
 
 def test_without_a_file_the_table_is_the_result_and_counts_go_to_stderr(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["pmd", "decode", str(recording), "--rails", "pcie1", "--start", "100"]) == 0
+    assert main(["pmd", "decode", str(recording), "--rails", "pcie1"]) == 0
     captured = capsys.readouterr()
     rows = captured.out.splitlines()
     assert len(rows) == 2_001
     first = dict(zip(COLUMNS, map(float, rows[1].split(",")), strict=True))
-    assert first["t_s"] == 100.0
+    assert first["t_s"] == 0.0
     assert first["power_w"] == pytest.approx(first["pcie1_v"] * first["pcie1_a"], abs=1e-5)
-    assert "2000 samples" in captured.err
+    assert "samples           2000" in captured.err
     assert main(["pmd", "decode", str(recording), "--quiet"]) == 0
     assert capsys.readouterr().err == ""
 
@@ -82,23 +82,16 @@ def test_missing_samples_are_a_warning_and_part_energy_from_mean_power(recording
     data = encode_packets(ticks, raw)
     recording.write_bytes(data[: 600 * PACKET_BYTES + 3] + data[690 * PACKET_BYTES :])
     found = decode(capsys, 3, recording)
-    assert found["resyncs"] == found["holes"] == len(found["hole_list"]) == 1
+    assert found["holes"] == 1
     assert found["lost"] == pytest.approx(92, abs=1)
-    assert found["bridged_s"] == pytest.approx(found["hole_list"][0]["length_s"]) == pytest.approx(found["longest_hole_s"])
+    assert found["bridged_s"] == pytest.approx(found["longest_hole_s"])
     assert found["energy_j"] != pytest.approx(found["mean_power_w"] * found["duration_s"], rel=1e-3)
-    assert main(["pmd", "decode", str(recording), "--out", str(recording.with_suffix(".csv"))]) == 3
-    captured = capsys.readouterr()
-    assert "bridged by straight lines: not mean times duration" in captured.out
-    assert "samples missing" in captured.err
-    assert max(len(line) for line in captured.out.splitlines() if str(recording.parent) not in line) <= 80
     recording.write_bytes(b"\x01" * 13 + data)
     assert main(["pmd", "decode", str(recording), "--json"]) == 3
     assert capsys.readouterr().err == "warning: 13 bytes left out, in no packet that can be trusted\n"
 
 
-def test_a_known_clock_sets_the_time_and_an_unloaded_recording_the_zeros(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    spans = [decode(capsys, 0, recording, "--tick-rate", rate)["duration_s"] for rate in ("2930000", "2940000")]
-    assert spans[0] / spans[1] == pytest.approx(2940 / 2930, rel=1e-6)
+def test_an_unloaded_recording_sets_the_zeros(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, ticks, raw = stream(6_000)
     raw[:, 1::2] = 4
     unloaded = recording.with_name("unloaded.bin")
@@ -112,17 +105,11 @@ def test_a_known_clock_sets_the_time_and_an_unloaded_recording_the_zeros(recordi
     [
         (1, "decode {r} --rails hpwr"),
         (1, "decode {r} --time unix"),
-        (1, "decode {r} --baud 115200"),
         (1, "decode {r} --zero {r}"),
-        (2, "decode {r} --load l.csv"),
-        (1, "decode {r} --load l.csv --start 0"),
-        (2, "decode {r} --start nan"),
-        (2, "decode {r} --tick-rate 3"),
         (1, "log no/such/port --out {r}.csv"),
         (1, "log no/such/port --out {r}"),
         (2, "log no/such/port --duration 5"),
         (1, "emulate --fault earthquake@1"),
-        (1, "emulate --power {r}"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(status: int, words: str, recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -141,7 +128,7 @@ def test_a_log_is_a_recording_and_its_table(port_of: Callable[..., Any], tmp_pat
     captured = capsys.readouterr()
     document = json.loads(captured.out)
     assert captured.err == ""
-    assert (document["lost"], document["discarded_bytes"], document["tick_rate_source"]) == (0, 0, "stamps")
+    assert (document["lost"], document["discarded_bytes"]) == (0, 0)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["p.csv", "p.pmd", "p.pmd.stamps.csv"]
     assert len(out.read_text().splitlines()) == document["samples"] + 1
     assert document["samples"] == (tmp_path / "p.pmd").stat().st_size // PACKET_BYTES

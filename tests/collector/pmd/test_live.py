@@ -9,11 +9,11 @@ import pytest
 
 from collector.devices.protocols import PowerReadings, PowerSensor
 from collector.errors import DeviceError
+from collector.pmd.emulated import wave_w
 from collector.pmd.meter import open_meter
 from collector.pmd.protocol import PMD2, PMD_USB, STREAM_BAUD
 from collector.pmd.sensor import PmdSensor, open_pmd
 from collector.pmd.serial_line import SerialLine
-from tests.collector.pmd.conftest import WAVE
 from tests.collector.steady import in_real_time
 
 LATEST_S = 0.02
@@ -43,12 +43,9 @@ def test_a_streaming_meter_is_a_power_sensor_that_loses_nothing_and_stamps_what_
         assert (power_sensor.name(), power_sensor.fields()) == ("pmd", ("pcie1", "pcie2", "eps1", "eps2"))
         assert power_sensor.read_energy() is None
         rails = read_for(sensor, 0.6)
-        tally = sensor.tally()
         called_ns = monotonic_ns()
         assert sensor.read()[0].host_ns[-1] > called_ns - LATEST_S * 1e9  # what was taken before the call
     host_ns = rails["pcie1"].host_ns
-    assert (tally.breaks, tally.discarded_bytes) == (0, 0)
-    assert tally.packets >= len(host_ns)
     assert all(np.array_equal(rail.host_ns, host_ns) for rail in rails.values())
     steps_s = np.diff(host_ns) * 1e-9
     assert steps_s.min() >= 0.0
@@ -57,17 +54,15 @@ def test_a_streaming_meter_is_a_power_sensor_that_loses_nothing_and_stamps_what_
     assert rails["eps2"].power_w.min() < 0.0  # a channel without load: noise on both sides of its zero
     high = sum(rail.power_w for rail in rails.values()) > 155.0
     shifts_s = np.arange(-0.01, 0.03, 0.0005)
-    agreement = [float(np.mean((WAVE.at((host_ns - port.start_ns) * 1e-9 - shift) > 155.0) == high)) for shift in shifts_s]
+    agreement = [float(np.mean((wave_w((host_ns - port.start_ns) * 1e-9 - shift) > 155.0) == high)) for shift in shifts_s]
     assert max(agreement) > 0.97
     assert -1e-3 < shifts_s[int(np.argmax(agreement))] < LATEST_S
 
 
 @in_real_time
-def test_a_hole_is_a_gap_in_the_stamps_and_in_the_tally(port_of: Callable[..., Any]) -> None:
-    with port_of(faults=("hole@0.3:0.1", "lost@0.6")) as port, open_pmd(port.path, rails=("pcie1",)) as sensor:
-        host_ns = read_for(sensor, 0.9)["pcie1"].host_ns
-        tally = sensor.tally()
-    assert (tally.breaks, tally.resyncs) == (2, 1)
+def test_a_hole_is_a_gap_in_the_stamps(port_of: Callable[..., Any]) -> None:
+    with port_of(faults=("hole@0.2:0.1",)) as port, open_pmd(port.path, rails=("pcie1",)) as sensor:
+        host_ns = read_for(sensor, 0.5)["pcie1"].host_ns
     assert np.diff(host_ns).max() * 1e-9 == pytest.approx(0.1, abs=LATEST_S)
 
 
@@ -87,16 +82,15 @@ def test_a_meter_is_taken_over_from_a_dead_session_and_left_at_its_power_on_rate
 
 @in_real_time
 def test_a_pmd2_is_the_same_sensor_with_other_rails(port_of: Callable[..., Any]) -> None:
-    with port_of(product=PMD2.product) as port, open_pmd(port.path) as sensor:
+    with port_of(model=PMD2) as port, open_pmd(port.path) as sensor:
         assert sensor.fields() == ("hpwr", "pcie1", "pcie2", "pcie3")
-        assert len(sensor.identity.uid) == 24
         rails = read_for(sensor, 0.3)
     total_w = sum(rail.power_w for rail in rails.values())
     assert len(total_w) > 20
     assert set(np.unique(np.round(total_w))) == {60.0, 250.0}
 
 
-@pytest.mark.parametrize("fault", ["unplug@0.15", "silence@0.15"])
+@pytest.mark.parametrize("fault", ["unplug@0.15", "hole@0.15:100"])
 @in_real_time
 def test_a_meter_that_is_lost_is_an_error_of_one_line_from_the_next_reading_on(fault: str, port_of: Callable[..., Any]) -> None:
     with port_of(faults=(fault,)) as port, open_pmd(port.path) as sensor:

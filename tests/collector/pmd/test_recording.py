@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from collector.errors import DatasetError
-from collector.pmd.clock_tie import straight_tie
 from collector.pmd.meter import Received
 from collector.pmd.protocol import PACKET_BYTES, PMD2, PMD_USB, STREAM_BAUD, MeterSamples, encode_block, encode_packets
 from collector.pmd.recording import ScannedRecording, sample_blocks, scan_recording, zero_currents
@@ -22,7 +21,7 @@ from collector.pmd.table import TableForm, write_table
 from tests.collector.pmd.conftest import emulated
 from tests.collector.pmd.streams import stream
 
-HEADER = RecordingHeader(model="PMD-USB", firmware=6, uid="", baud=STREAM_BAUD, started_host_ns=5 * 10**9, started_unix_s=1.7e9)
+HEADER = RecordingHeader(model="PMD-USB", firmware=6, baud=STREAM_BAUD, started_host_ns=5 * 10**9, started_unix_s=1.7e9)
 
 
 def written(path: Path, arrivals: list[Received], header: RecordingHeader = HEADER) -> Path:
@@ -61,7 +60,6 @@ def all_samples(scanned: ScannedRecording) -> MeterSamples:
 def test_the_clock_of_a_recording_is_tied_to_the_hosts(error_ppm: float, tmp_path: Path) -> None:
     scanned = scan_recording(read_recording(emulated_recording(tmp_path / "r.pmd", 8.0, clock_error_ppm=error_ppm)))
     assert scanned.tie is not None
-    assert scanned.tie.source == "stamps"
     assert scanned.tie.ticks_per_ms == pytest.approx(2935.0 * (1 + error_ppm * 1e-6), rel=2e-5)
     assert scanned.tie.residual_s < 2e-3
     samples = all_samples(scanned)
@@ -76,17 +74,8 @@ def test_the_clock_of_a_recording_is_tied_to_the_hosts(error_ppm: float, tmp_pat
 def test_a_hole_is_found_with_its_length_whatever_turns_the_stamp_took(hole_s: float, tmp_path: Path) -> None:
     scanned = scan_recording(read_recording(emulated_recording(tmp_path / "r.pmd", 4.0 + hole_s, (f"hole@2.0:{hole_s}",))))
     assert scanned.holes.length_s.tolist() == pytest.approx([hole_s], abs=1.5e-3)
-    assert scanned.holes.lost.tolist() == [pytest.approx(hole_s * 4780, abs=6)]
+    assert scanned.holes.lost.tolist() == [pytest.approx(hole_s * 4780, rel=1e-3, abs=6)]
     assert (scanned.last_ns - scanned.first_ns) * 1e-9 == pytest.approx(4.0 + hole_s, abs=0.02)
-
-
-def test_faults_cost_samples_but_never_give_false_ones(tmp_path: Path) -> None:
-    faults = ("lost@0.5", "stall@1.0:0.2", "lost@1.5:40")
-    scanned = scan_recording(read_recording(emulated_recording(tmp_path / "r.pmd", 2.0, faults)))
-    assert len(scanned.holes.lost) == scanned.tally.breaks == 2
-    assert scanned.holes.lost.sum() < 15
-    power_w = all_samples(scanned).rail_power_w().sum(axis=1)
-    assert ((np.abs(power_w - 60.0) < 12.0) | (np.abs(power_w - 250.0) < 15.0)).all()
 
 
 def test_a_recording_cut_anywhere_keeps_what_came_before(tmp_path: Path) -> None:
@@ -102,7 +91,7 @@ def test_a_recording_cut_anywhere_keeps_what_came_before(tmp_path: Path) -> None
 def test_a_published_recording_keeps_its_mean_power(shared_data: Path, tmp_path: Path) -> None:
     recording = read_recording(shared_data / "sensors" / "rtx3090_step" / "PMD_data.bin")
     form = TableForm(rails=range(4), zero_a=np.zeros(4))
-    summary = write_table(scan_recording(recording, straight_tie("given", 2936.06)), tmp_path / "p.csv", form)
+    summary = write_table(scan_recording(recording), tmp_path / "p.csv", form)
     raw = np.fromfile(recording.path, "<i2").reshape(-1, 9)[:, 1:] >> 4  # the same, by hand
     power_w = (raw[:, 0::2] * 0.007568 * raw[:, 1::2] * 0.0488).sum(axis=1)
     assert summary.mean_power_w == pytest.approx(power_w.mean())
@@ -137,14 +126,14 @@ def test_a_recording_under_load_or_too_short_gives_no_zero(packets: int, current
 
 
 def test_a_pmd2_recording_is_stamped_by_the_host(tmp_path: Path) -> None:
-    header = replace(HEADER, model="PMD2", baud=115200, uid="00ff")
+    header = replace(HEADER, model="PMD2", baud=115200)
     block = encode_block(np.full(10, 12.0), np.arange(10.0))
-    arrivals = [Received(data=block, host_ns=10**9 + 2_000_000 * i) for i in range(100) if i not in (50, 70, 71)]
+    arrivals = [Received(data=block, host_ns=10**9 + 2_000_000 * (i + 60 * (i > 50) + (i > 70))) for i in range(100)]
     scanned = scan_recording(read_recording(written(tmp_path / "r.pmd", arrivals, header)))
     samples = all_samples(scanned)
     assert samples.host_ns.tolist() == [received.host_ns for received in arrivals]
-    assert samples.amperes == pytest.approx(np.tile(np.arange(10.0), (97, 1)))
-    assert scanned.holes.lost.tolist() == [2]  # one late answer of twice the interval may be chance
+    assert samples.amperes == pytest.approx(np.tile(np.arange(10.0), (100, 1)))
+    assert scanned.holes.lost.tolist() == [pytest.approx(60, abs=1)]  # a late answer is no hole; a lost one costs 0.1 s
     assert scanned.tie is None
 
 

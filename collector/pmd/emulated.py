@@ -1,0 +1,217 @@
+"""An emulated meter: the answers and data of a PMD-USB or a PMD2, its faults, and a pseudo-terminal that serves it in real time.
+
+A program opens the terminal like the adapter of a real meter.  A pseudo-terminal does not pace bytes and takes any line rate, so this
+module does both: bytes appear when the meter would have sent them, and a host that opened the port at another rate than the meter's
+exchanges noise with it.
+"""
+
+import math
+import os
+import re
+import select
+import termios
+import tty
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from threading import Event
+from time import monotonic_ns
+from typing import Final
+
+import numpy as np
+
+from collector.devices.errors import DeviceError
+from collector.pmd.protocol import (
+    NOMINAL_TICKS_PER_MS,
+    NS_PER_S,
+    PACKET_BYTES,
+    PMD2,
+    PMD_USB,
+    POWER_ON_BAUD,
+    STAMP_TURN,
+    STREAM_BAUD,
+    VENDOR,
+    MeterModel,
+    Opcode,
+    RawWords,
+    baud_of_uart_command,
+    encode_block,
+    encode_packets,
+    line_ns_per_byte,
+)
+from estimator.vocabulary.quantities import Array, IntArray
+
+LOW_W, HIGH_W, PERIOD_S = 60.0, 250.0, 0.1
+"""The measured power: a square wave that begins with its upper half."""
+USB_SHARES: Final = (0.3, 0.5, 0.2, 0.0)
+"""Shares of the power that the PMD-USB's rails carry; the last has a plug but no load."""
+PMD2_SHARES: Final = dict.fromkeys(PMD2.rails, 0.0) | {"hpwr": 0.7, "pcie1": 0.15, "pcie2": 0.15}
+SUPPLY_V: Final = 12.17
+PMD2_VOLTS: Final = SUPPLY_V / 12.0 * np.array([{"atx_5v": 5.0, "atx_5vsb": 5.0, "atx_3v3": 3.3}.get(name, 12.0) for name in PMD2.rails])
+"""Supplies, a little above their nominal voltages (Intel, ATX12V design guide 2.x)."""
+ZERO_STEPS: Final = (1.7, -0.6, 2.1, 1.5)
+"""Currents read without load, one a channel."""
+COMMAND_BYTES: Final[dict[int, int]] = {Opcode.CONTINUOUS: 4, Opcode.UART_CONFIG: 17}
+SPEEDS: Final = {termios.B115200: 115200, termios.B460800: 460800, termios.B921600: 921600}
+FAULT: Final = re.compile(r"hole@(\d+(?:\.\d+)?):(\d+(?:\.\d+)?)|unplug@(\d+(?:\.\d+)?)")
+
+
+def wave_w(time_s: Array) -> Array:
+    """The measured power [W] at times from 0 on [s], shape as given."""
+    return np.where(np.mod(time_s, PERIOD_S) < 0.5 * PERIOD_S, HIGH_W, LOW_W)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """Times without packets (begin and end), and the time at which the port vanishes [s after the first data]."""
+
+    holes: tuple[tuple[float, float], ...] = ()
+    unplug_s: float = math.inf
+
+
+def faults_from_texts(texts: Sequence[str]) -> Faults:
+    """Faults from hole@SECONDS:LENGTH and unplug@SECONDS.  Raises DeviceError."""
+    holes, unplug_s = [], math.inf
+    for text in texts:
+        parts = FAULT.fullmatch(text.strip())
+        if parts is None:
+            raise DeviceError(f"{text!r} is no fault; give hole@SECONDS:LENGTH or unplug@SECONDS")
+        if parts[3]:
+            unplug_s = min(unplug_s, float(parts[3]))
+        else:
+            holes.append((float(parts[1]), float(parts[1]) + float(parts[2])))
+    return Faults(holes=tuple(holes), unplug_s=unplug_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmulatedState:
+    """A meter's model, faults and clock error; the host time at which its wave begins; its line rate and whether it streams then."""
+
+    start_ns: int
+    model: MeterModel = PMD_USB
+    product: int | None = None
+    faults: Faults = Faults()
+    baud: int = POWER_ON_BAUD
+    streaming: bool = False
+    clock_error_ppm: float = 0.0
+
+
+class EmulatedMeter:
+    """A meter without a port: it takes bytes from the host, with their time, and returns bytes for the host.
+
+    `packets_sent` counts its packets or blocks, including those lost to a fault.
+    """
+
+    def __init__(self, state: EmulatedState) -> None:
+        self._state = state
+        self._random = np.random.default_rng(2)
+        self._baud = state.baud
+        self._ticks_per_ns = 1e-6 * NOMINAL_TICKS_PER_MS * (1.0 + 1e-6 * state.clock_error_ppm)
+        self._first_tick = int(self._random.integers(STAMP_TURN))
+        self._commands, self._answers = b"", b""
+        self._stream_ns = self._first_ns = state.start_ns if state.streaming else None
+        self._due = np.zeros(1, dtype=np.int64)  # ticks of packets drawn and not yet sent, after the stream's start; at least one
+        self.packets_sent = 0
+
+    def receive(self, data: bytes, host_baud: int, now_ns: int) -> None:
+        """Obeys commands; a PMD-USB ignores all bytes at another line rate than its own."""
+        if self._deaf(host_baud):
+            return
+        self._commands += data
+        while self._commands:
+            length = COMMAND_BYTES.get(self._commands[0], 1)
+            if len(self._commands) < length:
+                return
+            command, self._commands = self._commands[:length], self._commands[length:]
+            self._obey(command, now_ns)
+
+    def send(self, host_baud: int, now_ns: int) -> bytes:
+        """All bytes that have reached the host since the last call: answers, then the packets that are due; noise at another line rate."""
+        content, self._answers = self._answers, b""
+        if self._stream_ns is not None:
+            content += self._packets_until(self._stream_ns, now_ns)
+        return self._random.bytes(len(content)) if self._deaf(host_baud) else content
+
+    def unplugged(self, now_ns: int) -> bool:
+        """Whether the port has vanished."""
+        return self._first_ns is not None and now_ns - self._first_ns >= self._state.faults.unplug_s * NS_PER_S
+
+    def _deaf(self, host_baud: int) -> bool:
+        return self._state.model is PMD_USB and host_baud != self._baud
+
+    def _obey(self, command: bytes, now_ns: int) -> None:
+        opcode, model = command[0], self._state.model
+        if opcode == Opcode.READ_ID:
+            self._answers += bytes((VENDOR, self._state.product or model.product, 6))
+        elif model is PMD2 and opcode == Opcode.PMD2_READ_SENSORS:
+            self._first_ns = self._first_ns or now_ns
+            self.packets_sent += 1
+            power_w = self._power_w(np.array([now_ns]))[0]
+            self._answers += encode_block(PMD2_VOLTS, power_w * list(PMD2_SHARES.values()) / PMD2_VOLTS)
+        elif opcode == Opcode.UART_CONFIG:
+            self._baud = baud_of_uart_command(command)
+        elif opcode == Opcode.CONTINUOUS:
+            self._stream_ns = now_ns if command[1] else None
+            self._first_ns = self._first_ns or self._stream_ns
+            self._due = np.zeros(1, dtype=np.int64)
+
+    def _power_w(self, host_ns: IntArray) -> Array:
+        """Power at host times [W], shape (n, 1)."""
+        return wave_w((host_ns - self._state.start_ns) / NS_PER_S)[:, None]
+
+    def _packets_until(self, begin_ns: int, now_ns: int) -> bytes:
+        """Complete packets on the line by now, without those in a hole."""
+        until = int((now_ns - begin_ns - PACKET_BYTES * line_ns_per_byte(self._baud)) * self._ticks_per_ns)
+        while self._due[-1] <= until:
+            # as in the published recordings: 601 to 603 ticks between packets, one interval in eleven stretched
+            intervals = 602 + self._random.integers(-1, 2, 704)
+            intervals[::11] = 739
+            more = self._due[-1] + np.cumsum(np.round(intervals * STREAM_BAUD / self._baud).astype(np.int64))
+            self._due = np.concatenate([self._due, more])
+        count = int(np.searchsorted(self._due, until, side="right"))
+        ticks, self._due = self._due[:count], self._due[count:]
+        self.packets_sent += count
+        sampled_ns = begin_ns + np.round(ticks / self._ticks_per_ns).astype(np.int64)
+        time_s = (sampled_ns - (self._first_ns or begin_ns)) / NS_PER_S
+        kept = np.ones(count, dtype=np.bool_)
+        for begin_s, end_s in self._state.faults.holes:
+            kept &= (time_s < begin_s) | (time_s >= end_s)
+        return encode_packets(ticks[kept] + self._first_tick, self._raw(sampled_ns[kept]))
+
+    def _raw(self, sampled_ns: IntArray) -> RawWords:
+        """The converter's values of the wave at these host times, shape (n, 8)."""
+        amperes = self._power_w(sampled_ns) * USB_SHARES / SUPPLY_V
+        steps = np.zeros((len(amperes), 8))
+        steps[:, 0::2], steps[:, 1::2] = SUPPLY_V / PMD_USB.steps[0], amperes / PMD_USB.steps[1] + ZERO_STEPS
+        raw: RawWords = np.clip(np.round(steps + 1.1 * self._random.standard_normal(steps.shape)), -2047, 2047).astype(np.int16)
+        return raw
+
+
+@contextmanager
+def open_pseudo_terminal() -> Iterator[tuple[int, int]]:
+    """The meter's and the host's end of a pseudo-terminal that passes bytes unchanged; the port vanishes at the end."""
+    device_end, host_end = os.openpty()
+    tty.setraw(host_end)
+    os.set_blocking(device_end, False)
+    try:
+        yield device_end, host_end
+    finally:
+        os.close(device_end)
+        os.close(host_end)
+
+
+def serve_meter(ends: tuple[int, int], meter: EmulatedMeter, stop: Event, *, until_ns: float = math.inf) -> None:
+    """Serve the meter behind a pseudo-terminal until `stop` is set, the time is over, or it is unplugged."""
+    device_end, host_end = ends
+    waiting = bytearray()
+    while not stop.is_set():
+        ready, _, _ = select.select([device_end], [], [], 0.002)  # about two USB frames
+        data, now = os.read(device_end, 4096) if ready else b"", monotonic_ns()
+        if now >= until_ns or meter.unplugged(now):
+            return
+        speed = SPEEDS.get(termios.tcgetattr(host_end)[5], 0)
+        meter.receive(data, speed, now)
+        waiting += meter.send(speed, now)
+        with suppress(BlockingIOError):  # bytes without space wait
+            while waiting:
+                del waiting[: os.write(device_end, waiting[:4096])]
