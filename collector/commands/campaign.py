@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collector.campaigns.files import CampaignSpec
     from collector.campaigns.plan import CampaignPlan
     from collector.campaigns.running import CampaignOutcome, Progress
-    from collector.daemon.worker import BoardEnd
+    from collector.daemon.worker import End
     from collector.dataset.partition import PartitionedPlace
     from collector.dataset.schema import Metadata
     from collector.sensing.calibration import SensorCalibration
@@ -285,16 +285,16 @@ def show_plans(plans: "dict[BoardName, str]", speak: Speaker) -> None:
     speak.say(documents, [line for text in plans.values() for line in [*text.splitlines(), ""]][:-1])
 
 
-def _told_ends(ends: "list[BoardEnd]", out: str, speak: Speaker) -> int:
+def _told_ends(ends: "dict[BoardName, End]", out: str, speak: Speaker) -> int:
     """Reports the end of each board's campaign, and the next command; the worst exit status: interrupted, failed, with warnings, done."""
     good = (DONE, DONE_WITH_WARNINGS)
-    lines = [f"{end.board.word}: {line}" for end in ends for line in end.text.splitlines() if not line.startswith(NEXT)]
-    if any(end.status in good for end in ends):
+    lines = [f"{board.word}: {line}" for board, end in ends.items() for line in end.text.splitlines() if not line.startswith(NEXT)]
+    if any(end.status in good for end in ends.values()):
         lines.append(f"{NEXT}fit {out}")
-    boards = [{"gpu": end.board.word, "exit_status": end.status, **(end.result or {"error": end.complaint})} for end in ends]
+    boards = [{"gpu": board.word, "exit_status": end.status, **(end.result or {"error": end.complaint})} for board, end in ends.items()]
     speak.say({"dataset": out, "boards": boards}, lines)
-    for end in ends:
+    for board, end in ends.items():
         if end.status not in good:
-            note(f"collect: {end.board.word}: {end.complaint}")
-    statuses = {end.status if end.status in (*good, INTERRUPTED) else FAILED for end in ends}
+            note(f"collect: {board.word}: {end.complaint}")
+    statuses = {end.status if end.status in (*good, INTERRUPTED) else FAILED for end in ends.values()}
     return next(status for status in (INTERRUPTED, FAILED, DONE_WITH_WARNINGS, DONE) if status in statuses)

@@ -92,9 +92,7 @@ def serve_command(config: Path, check: bool, speak: Speaker) -> int:
         os.execv(sys.executable, [sys.executable, "-I", "-m", "collector.privileged.helper", str(config)])
     boards = {board.uuid: [board.lowest_mhz, board.highest_mhz] for board in settings.boards}
     documents = {
-        "socket": settings.socket,
         "group": settings.group_id,
-        "audit_log": settings.audit_log,
         "lease_s": settings.lease_s,
         "silence_s": settings.silence_s,
         "shared_boards": settings.shared_boards,

@@ -11,7 +11,7 @@ from estimator.options.command_line import DONE
 
 @click.command("daemon", context_settings=CONTEXT)
 @click.option("--config", type=click.Path(path_type=Path), required=True, metavar="FILE", help="Settings: docs/how-to/run-a-daemon.md.")
-@click.option("--check", is_flag=True, help="Only say what the settings are, and whether a daemon could run with them.")
+@click.option("--check", is_flag=True, help="Only say what the settings are, and whether the boards are there.")
 @output_options
 def daemon_command(config: Path, check: bool, speak: Speaker) -> int:
     """Run queued campaigns, one at a time on each board, until a request to end.
@@ -20,12 +20,13 @@ def daemon_command(config: Path, check: bool, speak: Speaker) -> int:
     jobs continue when it is started again.
     """
     require_dataset_packages()
+    from collector.boards import named_boards
     from collector.daemon.settings import read_settings
-    from collector.daemon.supervisor import check_settings, serve
+    from collector.daemon.supervisor import serve
 
     settings = read_settings(config)
     if check:
-        check_settings(settings)
+        named_boards(settings.gpus)
         documents = {
             "state_folder": str(settings.folder),
             "gpus": list(settings.gpus),

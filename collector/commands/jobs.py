@@ -23,15 +23,11 @@ if TYPE_CHECKING:
 JOB_HEADS: Final = ("job", "state", "campaign", "board", "progress", "rows", "refused", "left", "note")
 BOARD_HEADS: Final = ("board", "name", "job", "SM clock", "power", "temperature")
 
-LOOK_S: Final = 0.1
-"""Time between two checks for the end of a job, or more of its log [s]."""
-
 
 @click.command("status", context_settings=CONTEXT)
-@click.option("--all", "everything", is_flag=True, help="Every job that there ever was, not the newest only.")
 @config_option
 @output_options
-def status_command(everything: bool, config: Path | None, speak: Speaker) -> int:
+def status_command(config: Path | None, speak: Speaker) -> int:
     """Jobs, boards and the daemon: state, progress, time left, rows written and refused, clocks.
 
     A daemon that died, or that has been silent for a minute, is reported in a line on stderr.
@@ -43,7 +39,7 @@ def status_command(everything: bool, config: Path | None, speak: Speaker) -> int
     folder = client_settings(config, os.environ).folder
     if has_database(folder):
         with open_store(folder) as store:
-            overview = store.overview(-1 if everything else 20)
+            overview = store.overview(20)
     else:
         overview = Overview()
     now_unix_s = time.time()
@@ -120,94 +116,66 @@ def _opened(config: Path | None) -> "Iterator[tuple[Store, DaemonSettings]]":
 
 @click.command("stop", context_settings=CONTEXT)
 @click.argument("job", type=click.IntRange(1, MOST_JOBS), required=False)
-@click.option("--all", "everything", is_flag=True, help="Every job that waits or runs.")
 @click.option("--daemon", "daemon_too", is_flag=True, help="The daemon itself; its jobs go on when it is started again.")
-@click.option("--wait", is_flag=True, help="Return when it has stopped.")
 @config_option
 @output_options
-def stop_command(job: int | None, everything: bool, daemon_too: bool, wait: bool, config: Path | None, speak: Speaker) -> int:
-    """Stop a job, all jobs, or the daemon: after the running kernel; at the second request, at once.
+def stop_command(job: int | None, daemon_too: bool, config: Path | None, speak: Speaker) -> int:
+    """Stop a job, or the daemon: after the running kernel; at the second request, at once.
 
     Finished rows are safe; `collect submit … --resume` continues a stopped job.
     """
-    from collector.daemon.jobs import OPEN_STATES
-
-    if (job is not None) + everything + daemon_too != 1:
-        raise click.UsageError("name a job, or give --all or --daemon")
+    if (job is not None) + daemon_too != 1:
+        raise click.UsageError("name a job, or give --daemon")
     with _opened(config) as (store, _):
-        if daemon_too:
-            lines, stopped = [_stop_daemon(store, wait=wait)], []
-        else:
-            numbers = [item.id for item in store.jobs(*OPEN_STATES)] if everything else [job or 0]
-            stopped = _stop_jobs(store, numbers, wait=wait)
-            lines = [f"job {item['job']}: {item['state']}" for item in stopped] or ["no job waits or runs"]
-    speak.say({"daemon": daemon_too, "jobs": stopped}, lines)
+        state = _stop_daemon(store) if daemon_too else _stop_job(store, job or 0)
+    speak.say({"daemon": daemon_too, "job": job, "state": state}, [f"the daemon {state}" if daemon_too else f"job {job}: {state}"])
     return DONE
 
 
-def _stop_jobs(store: "Store", numbers: list[int], *, wait: bool) -> list[dict[str, object]]:
-    """Requests each job to stop; returns its state then."""
+def _stop_job(store: "Store", number: int) -> str:
+    """Requests a job to stop; returns its state then."""
     from collector.daemon.jobs import RUNNING
-    from collector.daemon.locks import daemon_runs
 
-    before = {number: store.ask_stop(number) for number in numbers}
-    while wait and daemon_runs(store.folder) and not all(store.job(number).ended for number in numbers):
-        time.sleep(LOOK_S)
-    stopped: list[dict[str, object]] = []
-    for number, job in before.items():
-        state = store.job(number).state
-        if job.ended:
-            state = f"had ended before ({job.state})"
-        elif state == RUNNING:
-            state = "stops at once" if job.stop else "stops after the kernel that runs"
-        stopped.append({"job": number, "state": state})
-    return stopped
+    before = store.ask_stop(number)
+    if before.ended:
+        return f"had ended before ({before.state})"
+    state = store.job(number).state
+    return ("stops at once" if before.stop else "stops after the kernel that runs") if state == RUNNING else state
 
 
-def _stop_daemon(store: "Store", *, wait: bool) -> str:
+def _stop_daemon(store: "Store") -> str:
     """Requests the daemon to end; one that has already ended is no failure.  Raises DaemonError if there never was one."""
     from collector.daemon.jobs import AT_ONCE
-    from collector.daemon.locks import daemon_runs, signal_daemon
+    from collector.daemon.locks import signal_daemon
 
     overview = store.overview(limit=0)
     daemon = overview.daemon
     if not overview.running:
         if not daemon.pid:
             raise DaemonError(f"{store.folder}: no daemon has run there; name the config of the one that is meant with --config")
-        return "the daemon has ended before"
+        return "has ended before"
     try:
         how = store.ask_daemon_stop()
     except DaemonError:  # mostly a full disk: a signal needs none
         how = AT_ONCE
     if how == AT_ONCE:  # a signal wakes a waiting daemon, and reaches one that cannot read its orders
         signal_daemon(store.folder, daemon.pid)
-    while wait and daemon_runs(store.folder):
-        time.sleep(LOOK_S)
-    if wait:
-        return "the daemon has ended"
-    if how == AT_ONCE:
-        return "the daemon ends at once"
-    note("the daemon ends after the kernels that run; `collect stop --daemon` once more ends it at once")
-    return "the daemon is draining"
+        return "ends at once"
+    return "is draining; once more ends it at once"
 
 
 @click.command("logs", context_settings=CONTEXT)
 @click.argument("job", type=click.IntRange(1, MOST_JOBS), required=False)
-@click.option("-f", "--follow", is_flag=True, help="Wait for more, until the job or the daemon has ended.")
 @config_option
-def logs_command(job: int | None, follow: bool, config: Path | None) -> int:
+def logs_command(job: int | None, config: Path | None) -> int:
     """The log of a job, or of the daemon."""
-    from collector.daemon.locks import daemon_runs
-    from collector.daemon.log_file import LogReader, job_log_path
+    from collector.daemon.log_file import LARGEST_BYTES, job_log_path
+    from estimator.vocabulary.regular_files import read_regular
 
     with _opened(config) as (store, settings):
-        if job is not None:
-            store.job(job)
-        reader = LogReader(job_log_path(settings.folder, job) if job is not None else settings.log)
-        while True:
-            over = not follow or (store.job(job).ended if job is not None else not daemon_runs(settings.folder))
-            for line in reader.lines():
-                click.echo(line)
-            if over:
-                return DONE
-            time.sleep(LOOK_S)
+        path = settings.log if job is None else job_log_path(settings.folder, store.job(job).id)
+        try:
+            click.echo(read_regular(path, 2 * LARGEST_BYTES).decode("utf-8", "replace"), nl=False)
+        except OSError as error:
+            raise DaemonError(f"{path}: cannot be read ({error.strerror}); nothing was begun yet") from error
+    return DONE

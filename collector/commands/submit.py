@@ -1,6 +1,5 @@
 """`collect submit`."""
 
-import getpass
 import json
 import os
 from pathlib import Path
@@ -22,7 +21,6 @@ from collector.commands.options import (
 from collector.commands.output import Speaker
 from collector.errors import CampaignError, CollectorError, DaemonError
 from estimator.options.command_line import DONE
-from estimator.options.output_files import refuse_inputs
 from estimator.vocabulary.reader import MAX_FILE_BYTES
 from estimator.vocabulary.regular_files import read_regular
 from estimator.vocabulary.whole_file import try_place, write_whole
@@ -32,12 +30,9 @@ if TYPE_CHECKING:
 
     from collector.boards import BoardName
     from collector.daemon.jobs import Overview
-    from collector.daemon.settings import JobDefaults
 
 OWN_OPTIONS: Final = frozenset({"gpu", "out", "budget", "resume", "fresh", "priority", "dry_run", "config", "as_json", "quiet", "verbose"})
 """Options that are fields of a job rather than words of `collect`."""
-DEFAULTS: Final = ("freqs", "families", "sensor", "pmd", "seed")
-"""Options that the daemon's config may give."""
 
 
 @click.command("submit", context_settings=CONTEXT)
@@ -49,8 +44,7 @@ DEFAULTS: Final = ("freqs", "families", "sensor", "pmd", "seed")
 def submit_command(campaign: str, priority: int, config: Path | None, speak: Speaker, **options: Any) -> int:
     """Queue a campaign for the daemon, after the checks that `collect` makes; print its plan.
 
-    The daemon's config gives defaults of --freqs, --families, --budget, --sensor, --pmd and --seed.  A campaign's file is
-    copied: later changes to it have no effect.  Without a daemon the job waits until one runs.
+    A campaign's file is copied: later changes to it have no effect.  Without a daemon the job waits until one runs.
     """
     require_dataset_packages()
     from collector.boards import named_boards
@@ -61,12 +55,10 @@ def submit_command(campaign: str, priority: int, config: Path | None, speak: Spe
     from collector.devices.board_claim import board_is_claimed
 
     settings = client_settings(config, os.environ)
-    folder, defaults = settings.folder, settings.defaults
-    budget = options["budget"] or defaults.budget
-    boards = named_boards(_board_words(options["gpu"], folder, settings.gpus))
-    arguments = tuple(_words(options, defaults, len(boards)))
+    folder, budget = settings.folder, options["budget"]
+    boards = named_boards(_board_words(options["gpu"], settings.gpus))
+    arguments = tuple(_words(options, len(boards)))
     load_campaign(campaign)  # checks the file before anything else is done
-    refuse_inputs([Path(options["out"])], [defaults.sensor])
     place = _place(options["out"], len(boards), options["resume"])
     spent = ["--budget", budget] if budget else []
     words = {board: [*arguments, *spent, "--campaign", campaign, "--gpu", board.word, "--out", place] for board in boards}
@@ -91,7 +83,6 @@ def submit_command(campaign: str, priority: int, config: Path | None, speak: Spe
                     budget_s=duration_s(budget, "--budget") if budget else None,
                     fresh=options["resume"] is False,
                     priority=priority,
-                    submitted_by=getpass.getuser(),
                 )
             )
         overview = store.overview(limit=0)
@@ -143,8 +134,8 @@ def _notice(overview: "Overview", boards: "Sequence[BoardName]", free: "Collecti
         speak.note("no daemon runs: the job waits until `collect daemon --config FILE` is started")
 
 
-def _words(options: dict[str, Any], defaults: "JobDefaults", boards: int) -> list[str]:
-    """The words of `collect` for a job: given options, else those of the daemon's config.  Raises CollectorError."""
+def _words(options: dict[str, Any], boards: int) -> list[str]:
+    """The words of `collect` for a job.  Raises CollectorError."""
     from collector.sensing.catalogue import is_file_name
 
     sensor, pmd = options["sensor"], options["pmd"]
@@ -153,27 +144,14 @@ def _words(options: dict[str, Any], defaults: "JobDefaults", boards: int) -> lis
     given = given_words(OWN_OPTIONS)
     if sensor and is_file_name(sensor):
         given["sensor"] = ["--sensor", str(Path(sensor).absolute())]
-    for name in DEFAULTS:
-        if name not in given and (value := str(getattr(defaults, name))):
-            given[name] = [f"--{name}", value]
     return [word for words in given.values() for word in words]
 
 
-def _board_words(gpu: str, folder: Path, served: tuple[str, ...]) -> tuple[str, ...]:
-    """The words for boards, `all` as the boards of the daemon: from its config, else as recorded by the last daemon.
-
-    Without both it stays the word for every real board.
-    """
+def _board_words(gpu: str, served: tuple[str, ...]) -> tuple[str, ...]:
+    """The words for boards, `all` as the boards of the daemon's config; without one it stays the word for every real board."""
     from collector.boards import ALL, board_words
-    from collector.daemon.store import has_database, open_store
 
-    words = board_words(gpu)
-    if all(word.lower() != ALL for word in words):
-        return words
-    if not served and has_database(folder):
-        with open_store(folder) as store:
-            served = tuple(board.gpu_word for board in store.overview(limit=0).boards)
-    return tuple(item for word in words for item in (served or (word,) if word.lower() == ALL else (word,)))
+    return tuple(item for word in board_words(gpu) for item in (served or (word,) if word.lower() == ALL else (word,)))
 
 
 def _place(out: str, boards: int, resume: bool | None) -> str:

@@ -1,7 +1,7 @@
 """Vocabulary of the queue: a job, its states, why it waits, a board, the daemon.  The classes are the tables of the state database."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
@@ -68,7 +68,6 @@ class Job:
     budget_s: float | None = None
     fresh: bool = False
     priority: int = 0
-    submitted_by: str = ""
     id: int = 0
     state: str = QUEUED
     phase: str = ""
@@ -130,14 +129,17 @@ class Daemon:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """Contents of status, page and metrics: `jobs` newest first, `counts` of all jobs by state, `running` by the daemon's lock."""
+    """Contents of status, page and metrics: `jobs` newest first, `counts` of all jobs by state, `running` by the daemon's lock.
+
+    `totals`: rows, flagged rows and refused points of all jobs of a board.
+    """
 
     daemon: Daemon = Daemon()
     running: bool = False
     boards: tuple[Board, ...] = ()
     jobs: tuple[Job, ...] = ()
     counts: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(STATES, 0))
-    counters: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    totals: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     def complaint(self, now_unix_s: float) -> str:
         """The fault of the daemon and its remedy, in one line; "" for one that works or that has ended as requested.

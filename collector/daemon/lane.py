@@ -1,35 +1,31 @@
 """One board's lane: takes the next job of its board, runs it in a worker, and decides the meaning of its end."""
 
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from collector.boards import BoardName
 from collector.daemon.jobs import AT_ONCE, CANCELLED, DONE, FAILED, RUNNING, TRANSIENT_CAUSES, WAITING_CAUSES, Job, time_text
-from collector.daemon.locks import locked, signal_holder, worker_lock_path
+from collector.daemon.locks import locked, worker_lock_path
 from collector.daemon.log_file import LogFile, job_log_path
 from collector.daemon.settings import DaemonSettings
 from collector.daemon.store import Cells, Store
 from collector.daemon.worker import MESSAGE_START, Message, Worker
 from collector.devices.errors import DaemonError
 from estimator.options.command_line import DONE_WITH_WARNINGS, INTERRUPTED
-from estimator.vocabulary.regular_files import read_regular
 
 
 @dataclass(slots=True, kw_only=True)
 class Run:
-    """A job in its worker, and its last recorded report of progress; `silence_s` is the longest time to the next message [s]."""
+    """A job in its worker, and its new rows so far; `silence_s` is the longest time to the next message [s]."""
 
     job: Job
     worker: Worker
     log: LogFile
-    known: Message
+    rows: int = 0
     silence_s: float = 300.0  # until the plan exists: modules are loaded, kernels assembled
     cause: str = ""
     last_text: str = ""
@@ -39,7 +35,7 @@ class Run:
 class Lane:
     """The jobs of one board, one at a time.
 
-    `crashed` is called if a worker was killed or died, so that clocks can be restored; `wake` is set when a worker reports.
+    `crashed` is called if a worker of a real board was killed or died, so that clocks can be restored; `wake` is set when it reports.
     """
 
     def __init__(
@@ -52,7 +48,7 @@ class Lane:
         self._wake = wake
         self._crashed = crashed
         self._run: Run | None = None
-        self._leftover_since_s: float | None = None
+        self._leftover = False
 
     @property
     def busy(self) -> bool:
@@ -80,13 +76,6 @@ class Lane:
             self._tell(run, f"worker {run.worker.pid} has said nothing for {silent_s:.0f} s and is ended")
             run.worker.stop(AT_ONCE, 2.0)
 
-    def abandon(self, reason: str) -> None:
-        """Ends the worker and fails its job, after an error that the daemon itself cannot handle."""
-        if self._run is not None:
-            self.close()
-            job, self._run = self._run.job, None
-            self._store.end(job.id, FAILED, None, "daemon_error", reason)
-
     def close(self) -> None:
         """Kills a worker that still runs."""
         if self._run is not None:
@@ -101,9 +90,11 @@ class Lane:
         path = worker_lock_path(self._store.folder, self.board.key)
         lock = locked(path)
         if lock is None:
-            self._await_leftover(path)
+            if not self._leftover:
+                self._log.write(f"{self.board.key}: the worker of the last daemon finishes its kernel first; `fuser {path}` names it")
+            self._leftover = True
             return
-        self._leftover_since_s = None
+        self._leftover = False
         try:
             self._start(job, lock)
         finally:
@@ -119,35 +110,16 @@ class Lane:
             self._store.requeue(job.id, "worker_died", str(error), time.time() + self._settings.retry_s, forget_attempt=False)
             raise
         log = LogFile(job_log_path(self._store.folder, job.id))
-        run = self._run = Run(job=job, worker=worker, log=log, known=Message(wattprint="progress"))
-        with suppress(OSError):  # mostly a full disk; the number only helps to find a worker that outlives its daemon
-            os.ftruncate(lock, 0)
-            os.write(lock, str(worker.pid).encode())
+        run = self._run = Run(job=job, worker=worker, log=log)
         self._tell(run, f"begun on {self.board.name} ({self.board.key}), worker {worker.pid}: {job.title} into {job.out}")
-        self._store.record(job.id, self.board.key, {"pid": worker.pid}, {"job": job.id}, {"workers_started": 1.0})
-
-    def _await_leftover(self, path: Path) -> None:
-        """Waits for a worker of a dead daemon: it ends by itself after its kernel; otherwise it is killed."""
-        now, pid = time.monotonic(), 0
-        with suppress(OSError, ValueError):
-            pid = int(read_regular(path, 64))
-        if self._leftover_since_s is None:
-            self._leftover_since_s = now
-            self._log.write(f"{self.board.key}: the worker of the last daemon (process {pid}) finishes its kernel first")
-        elif now - self._leftover_since_s > self._settings.hang_s + self._settings.drain_s:
-            self._leftover_since_s = now
-            if pid > 1 and signal_holder(path, pid, signal.SIGKILL):
-                self._log.write(f"{self.board.key}: process {pid} does not end and is killed")
-                self._crashed()
-            else:
-                self._log.write(f"{self.board.key}: a process that is not known keeps {path}; `fuser {path}` names it")
+        self._store.record(job.id, self.board.key, {"pid": worker.pid}, {"job": job.id})
 
     def _heard(self, run: Run, message: Message) -> None:
         """Records a message.  Raises DaemonError, mostly for a full disk: the next message of its kind replaces it."""
         match message.wattprint:
             case "planned":
                 run.silence_s = message.silence_s
-                self._store.record(run.job.id, self.board.key, {"total": message.total, "phase": "planned"}, {}, {})
+                self._store.record(run.job.id, self.board.key, {"total": message.total, "phase": "planned"}, {})
             case "progress":
                 self._progressed(run, message)
             case "error":
@@ -157,28 +129,24 @@ class Lane:
                 run.log.write(message.text)
 
     def _progressed(self, run: Run, told: Message) -> None:
-        known = run.known
         job: Cells = {"phase": told.phase, "total": told.total, "used_s": run.job.used_s + told.elapsed_s}
         board: Cells = {"updated_unix_s": time.time()}
         if told.kept is not None:
             flagged = run.job.flagged + told.flagged
             job |= {"done": told.done, "rows": told.kept + told.rows, "refused": told.refused, "flagged": flagged, "eta_s": told.eta_s}
-        if told.rows > known.rows:
+        if told.rows > run.rows:
             job |= {"attempts": 1}
             board |= {"sm_clock_mhz": told.sm_clock_mhz, "power_w": told.power_w, "temperature_c": told.temperature_c}
-        new = {name: getattr(told, name) - getattr(known, name) for name in ("rows", "flagged", "refused")}
-        counts = {"rows_written" if name == "rows" else f"rows_{name}": float(count) for name, count in new.items() if count}
-        self._store.record(run.job.id, self.board.key, job, board, counts)
-        run.known = told
+        self._store.record(run.job.id, self.board.key, job, board)
+        run.rows = told.rows
         run.log.write(f"{told.done}/{told.total} {told.text}")
 
     def _finish(self, run: Run, status: int, stop: int, draining: int) -> None:
         """Decides the meaning of a worker's end, records it, and only then forgets the worker."""
         number = run.job.id
         rows = self._store.job(number).rows
-        counts: dict[str, float] = {}
         if status in (0, DONE_WITH_WARNINGS):
-            text = _outcome_text(run.worker.result(), rows)
+            text = _outcome_text(run.worker.end(status, "").result, rows)
             self._store.end(number, DONE, status, "", text)
             self._tell(run, f"done: {text}")
         elif stop:
@@ -188,18 +156,16 @@ class Lane:
         elif draining and run.worker.asked and not run.hung:
             self._store.requeue(number, "drained", "stopped with the daemon; goes on when it runs again", 0.0, forget_attempt=True)
             self._tell(run, f"stopped with the daemon after {rows} rows")
-        elif self._failed(run, status):
-            counts["retries"] = 1.0
-        if status < 0 or run.hung:
-            counts["workers_hung" if run.hung else "workers_died"] = 1.0
-            if not self.board.simulated:
-                self._crashed()
-        self._store.record(number, self.board.key, {}, {"job": 0}, counts)
+        else:
+            self._failed(run, status)
+        if (status < 0 or run.hung) and not self.board.simulated:
+            self._crashed()
+        self._store.record(number, self.board.key, {}, {"job": 0})
         run.worker.close()
         self._run = None
 
-    def _failed(self, run: Run, status: int) -> bool:
-        """Waits, starts again, or gives up, by the name of the cause and the number of attempts; returns whether it is tried again."""
+    def _failed(self, run: Run, status: int) -> None:
+        """Waits, starts again, or gives up, by the name of the cause and the number of attempts."""
         cause = "worker_hung" if run.hung else "worker_died" if status < 0 or status == INTERRUPTED else run.cause
         message = WAITING_CAUSES.get(cause) or TRANSIENT_CAUSES.get(cause) or ""
         said = run.last_text.removeprefix(MESSAGE_START)
@@ -210,12 +176,11 @@ class Lane:
             again_unix_s = time.time() + rest_s
             self._store.requeue(run.job.id, cause, message, again_unix_s, forget_attempt=False)
             self._tell(run, f"{cause}: {message}; again in {rest_s:g} s, at {time_text(again_unix_s)}")
-            return True
+            return
         tried = f" ({attempts} attempts without a new row)" if cause in TRANSIENT_CAUSES else ""
         text = f"{message or f'the worker ended with status {status}'}{tried}"
         self._store.end(run.job.id, FAILED, status, cause, text)
         self._tell(run, f"failed: {text}")
-        return False
 
     def _tell(self, run: Run, text: str) -> None:
         """Writes a text into both logs."""

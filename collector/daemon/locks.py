@@ -43,20 +43,12 @@ def daemon_runs(folder: Path) -> bool:
     return descriptor is None
 
 
-def signal_daemon(folder: Path, pid: int) -> bool:
-    """Send SIGTERM to a daemon; False if the process of that number is not the daemon."""
-    return signal_holder(folder / LOCK_NAME, pid, signal.SIGTERM)
-
-
-def signal_holder(path: Path, pid: int, number: signal.Signals) -> bool:
-    """Send a signal to the process that holds a lock; False if the process of that number has not even opened the file."""
+def signal_daemon(folder: Path, pid: int) -> None:
+    """Send SIGTERM to a daemon, unless the process of that number has not even opened its lock."""
     with suppress(OSError):  # it has ended, or is another user's
-        lock = path.stat()
-        for link in Path(f"/proc/{pid}/fd").iterdir():
-            if os.path.samestat(lock, link.stat()):
-                os.kill(pid, number)
-                return True
-    return False
+        lock = (folder / LOCK_NAME).stat()
+        if any(os.path.samestat(lock, link.stat()) for link in Path(f"/proc/{pid}/fd").iterdir()):
+            os.kill(pid, signal.SIGTERM)
 
 
 def locked(path: Path, how: int = fcntl.LOCK_EX) -> int | None:
@@ -72,6 +64,6 @@ def locked(path: Path, how: int = fcntl.LOCK_EX) -> int | None:
 
 
 def worker_lock_path(folder: Path, board: str) -> Path:
-    """The lock of the worker on a board; it holds the worker's pid as text."""
+    """The lock of the worker on a board."""
     plain = re.sub(r"[^0-9A-Za-z-]+", "-", board)[:48]
     return folder / f"worker-{plain}-{sha256(board.encode()).hexdigest()[:8]}.lock"

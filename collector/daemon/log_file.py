@@ -2,13 +2,11 @@
 
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
-
-from estimator.vocabulary.regular_files import open_regular
 
 JOB_FOLDER: Final = "logs"
 LARGEST_BYTES: Final = 16 << 20
@@ -46,36 +44,8 @@ def job_log_path(folder: Path, number: int) -> Path:
     return folder / JOB_FOLDER / f"job-{number}.log"
 
 
-class LogReader:
-    """Reads a log that is still written; `lines` returns the new lines since the last call, also after a change of files."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._place = 0
-        self._file = 0
-        self._partial = ""
-
-    def lines(self) -> Iterator[str]:
-        """Complete new lines; empty if the log does not exist yet.  Raises OSError if it may not be read."""
-        try:
-            stream = open_regular(self._path)
-        except FileNotFoundError:
-            return
-        with stream:
-            status = self._path.stat()
-            if status.st_ino != self._file or status.st_size < self._place:
-                self._place, self._file, self._partial = 0, status.st_ino, ""
-            stream.seek(self._place)
-            while data := stream.read(1 << 16):
-                self._place += len(data)
-                *whole, self._partial = (self._partial + data.decode("utf-8", "replace")).split("\n")
-                yield from whole
-
-
 class Notifier:
     """Sends messages to the service manager: ready, alive, stopping, and a line of status (sd_notify(3)); does nothing without one.
-
-    `trouble` is the reason why it cannot be reached, "" if it can.
 
     `watchdog_s`: longest time between two signs of life for the service manager; None if it requires none [s].
     """
@@ -83,19 +53,15 @@ class Notifier:
     def __init__(self, environment: Mapping[str, str], pid: int) -> None:
         name = environment.get("NOTIFY_SOCKET", "")
         self._address = f"\0{name[1:]}" if name.startswith("@") else name
-        self.trouble = ""
         wanted = environment.get("WATCHDOG_USEC", "") if environment.get("WATCHDOG_PID", str(pid)) == str(pid) else ""
         self.watchdog_s = int(wanted) * 1e-6 if wanted.isdecimal() and int(wanted) else None
 
     def send(self, **fields: str | int) -> None:
         """Sends fields of sd_notify(3), each on a line of its own."""
-        if not self._address or self.trouble:
+        if not self._address:
             return
         lines = [f"{name}={' '.join(str(value).split())[:200]}" for name, value in fields.items()]
-        try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
-                end.settimeout(1.0)
-                end.connect(self._address)
-                end.sendall("\n".join(lines).encode())
-        except OSError as error:  # also a path that is impossible for a socket
-            self.trouble = f"the service manager cannot be told anything: NOTIFY_SOCKET: {error.strerror or error}"
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:  # also a path that is impossible for a socket
+            end.settimeout(1.0)
+            end.connect(self._address)
+            end.sendall("\n".join(lines).encode())

@@ -42,12 +42,8 @@ COUNTERS: Final[dict[str, str]] = {
     "rows_written": "Rows measured and on disk.",
     "rows_flagged": "Rows measured that carry a doubt.",
     "rows_refused": "Kernels that could not run.",
-    "workers_started": "Workers started.",
-    "workers_died": "Workers that ended without a word.",
-    "workers_hung": "Workers that were silent for too long and were ended.",
-    "retries": "Jobs that were queued again after a failure that may pass.",
 }
-"""Counters by board, and their meaning; they persist in the state folder."""
+"""Counters by board, and their meaning, in the order of the overview's totals."""
 
 GAUGES: Final[dict[str, tuple[str, Callable[[Board, Job | None], float | None]]]] = {
     "board_busy": ("1 while a worker measures on the board.", lambda _, job: float(job is not None)),
@@ -59,7 +55,6 @@ GAUGES: Final[dict[str, tuple[str, Callable[[Board, Job | None], float | None]]]
         "Share of the running job's points that are finished.", lambda _, job: job.done / job.total if job and job.total else None,
     ),
     "job_remaining_seconds": ("Time to the running job's end at its pace so far.", lambda _, job: job.eta_s if job else None),
-    "job_board_time_seconds": ("The board's time that the running job has used.", lambda _, job: job.used_s if job else None),
 }  # fmt: skip
 """Gauges by board, of the board and its running job; unknown values have no sample."""
 
@@ -153,11 +148,7 @@ class _Families(Collector):
 
     def collect(self) -> Iterator[Metric]:
         overview, daemon = self._overview, self._overview.daemon
-        build = GaugeMetricFamily("wattprint_build_info", "Version of the daemon; the value is 1.", labels=["version"])
-        build.add_metric([daemon.version], 1.0)
-        yield build
         yield GaugeMetricFamily("wattprint_daemon_start_time_seconds", "When the daemon started, since 1970.", value=daemon.started_unix_s)
-        yield GaugeMetricFamily("wattprint_daemon_draining", "1 while the daemon ends.", value=float(daemon.draining))
         jobs = GaugeMetricFamily("wattprint_jobs", "Jobs by state.", labels=["state"])
         for state, count in overview.counts.items():
             jobs.add_metric([state], count)
@@ -170,10 +161,12 @@ class _Families(Collector):
                 if (figure := value(board, running.get(board.board))) is not None:
                     gauge.add_metric([board.board, board.name], figure)
             yield gauge
-        for name, text in COUNTERS.items():
+        for place, (name, text) in enumerate(COUNTERS.items()):
             counter = CounterMetricFamily(f"wattprint_{name}_total", text, labels=labels)
             for board in overview.boards:
-                counter.add_metric([board.board, board.name], overview.counters.get((name, board.board), 0.0))
+                counter.add_metric(
+                    [board.board, board.name], overview.totals[board.board][place] if board.board in overview.totals else 0.0
+                )
             yield counter
 
 

@@ -3,12 +3,11 @@
 import ipaddress
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Final
 
 from collector.devices.errors import DaemonError
-from collector.sensing.catalogue import is_file_name
 from estimator.vocabulary.reader import LEAST_ONE, Span, Text, read_file
 from estimator.vocabulary.resources import user_folder
 
@@ -21,18 +20,6 @@ Seconds = Annotated[float, Span(1.0, 86_400.0, "s")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobDefaults:
-    """Defaults of `collect submit` for missing options; an empty text is no default."""
-
-    freqs: str = "current"
-    families: str = ""
-    budget: str = ""
-    sensor: str = ""
-    pmd: str = ""
-    seed: Annotated[int, Span(0, 2**31 - 1)] = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonSettings:
     """A daemon's settings.
 
@@ -40,7 +27,6 @@ class DaemonSettings:
     state_folder   queue, logs and locks; local, and accessible to its own user alone; not given: the default folder
     listen         address of status page and metrics, "127.0.0.1:9417"; empty: no page
     allow_other_addresses   lets `listen` be reached from other machines
-    log_file       the daemon's own log; not given: daemon.log in the state folder
     hang_s         a worker that is silent this much longer than its work can take is ended [s]
     drain_s        longest wait at the end of the daemon for running kernels [s]
     retries        restarts of a job after a failure that may pass, without a new row between
@@ -51,12 +37,10 @@ class DaemonSettings:
     state_folder: Text | None = None
     listen: str = ""
     allow_other_addresses: bool = False
-    log_file: Text | None = None
     hang_s: Seconds = 600.0
     drain_s: Seconds = 120.0
     retries: Annotated[int, Span(0, 1000)] = 5
     retry_s: Annotated[float, Span(0.05, 86_400.0, "s")] = 10.0
-    defaults: JobDefaults = field(default_factory=JobDefaults)
 
     @property
     def folder(self) -> Path:
@@ -67,7 +51,7 @@ class DaemonSettings:
     @property
     def log(self) -> Path:
         """Path of the daemon's own log."""
-        return Path(self.log_file) if self.log_file else self.folder / DAEMON_LOG
+        return self.folder / DAEMON_LOG
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,21 +63,14 @@ class ListenAddress:
 
 
 def read_settings(path: Path) -> DaemonSettings:
-    """A daemon's settings from its TOML file; paths in it are relative to the file.
+    """A daemon's settings from its TOML file; the state folder is relative to it.
 
     Raises DaemonError for settings that the declaration does not allow, and for an address that is not on loopback and not allowed.
     """
     where = f"daemon config {path}"
     settings = read_file(DaemonSettings, path, "daemon config", DaemonError)
-    base = path.absolute().parent
-    sensor = settings.defaults.sensor
-    if is_file_name(sensor) or (base / sensor).is_file():
-        settings = replace(settings, defaults=replace(settings.defaults, sensor=str(base / sensor)))
-    settings = replace(
-        settings,
-        state_folder=settings.state_folder and str(base / settings.state_folder),
-        log_file=settings.log_file and str(base / settings.log_file),
-    )
+    if settings.state_folder:
+        settings = replace(settings, state_folder=str(path.absolute().parent / settings.state_folder))
     listen_address(settings, where)
     return settings
 

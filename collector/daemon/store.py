@@ -21,9 +21,8 @@ from collector.devices.errors import DaemonError
 from estimator.vocabulary.reader import read
 
 FILE_NAME: Final = "state.sqlite"
-APPLICATION_ID: Final = 0x57415454
-"""SQLite's application id: "WATT"."""
-SCHEMA_VERSION: Final = 3
+FORMAT: Final = 0x57415404
+"""SQLite's application id: "WAT", and the version of the tables."""
 
 KEYS: Final = {Job: "id", Board: "board", Daemon: ""}
 Cells = dict[str, str | float | None]
@@ -91,21 +90,21 @@ def open_store(folder: Path, *, check: bool = False) -> Iterator["Store"]:
 def _open(connection: sqlite3.Connection, path: Path, *, check: bool) -> None:
     connection.row_factory = sqlite3.Row
     connection.text_factory = lambda content: content.decode("utf-8", "replace")  # of a damaged file
-    if not _versions(connection)[1]:
+    if not _format(connection):
         with _alone(path.parent):  # several processes may find no database at the same time
-            if not _versions(connection)[1]:
+            if not _format(connection):
                 _make(connection, path)
-    if (found := _versions(connection)) != (APPLICATION_ID, SCHEMA_VERSION):
-        raise DaemonError(f"{path}: of another program or release ({found[1]}, not {SCHEMA_VERSION}); name another state folder")
+    if _format(connection) != FORMAT:
+        raise DaemonError(f"{path}: of another program or release; name another state folder")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA trusted_schema = OFF")
     if check and (fault := connection.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
         raise sqlite3.DatabaseError(" ".join(fault.split()))
 
 
-def _versions(connection: sqlite3.Connection) -> tuple[int, int]:
-    """The numbers of the program and of the tables; 0 in a new file."""
-    return connection.execute("PRAGMA application_id").fetchone()[0], connection.execute("PRAGMA user_version").fetchone()[0]
+def _format(connection: sqlite3.Connection) -> int:
+    """The number of program and tables; 0 in a new file."""
+    return int(connection.execute("PRAGMA application_id").fetchone()[0])
 
 
 @contextmanager
@@ -132,9 +131,7 @@ def _make(connection: sqlite3.Connection, path: Path) -> None:
             columns = [f"{name} INTEGER PRIMARY KEY AUTOINCREMENT" if name == key == "id" else name for name in names]
             connection.execute(f"CREATE TABLE {kind.__name__.lower()} ({', '.join(columns)})")
         connection.execute("CREATE INDEX job_queue ON job (state, board, priority DESC, id)")
-        connection.execute("CREATE TABLE counter (name, board, value, PRIMARY KEY (name, board))")
-        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        connection.execute(f"PRAGMA application_id = {FORMAT}")
 
 
 @contextmanager
@@ -210,16 +207,11 @@ class Store:
             )  # fmt: skip
             return True
 
-    def record(self, number: int, board: str, job: Cells, figures: Cells, counts: dict[str, float]) -> None:
-        """Records figures of a running job and of its board (columns of the tables by name), and additions to counters, together."""
+    def record(self, number: int, board: str, job: Cells, figures: Cells) -> None:
+        """Records figures of a running job and of its board (columns of the tables by name) together."""
         with self._writing():
             self._set(number, **job)
             self._update("board", "board", board, figures)
-            for name, by in counts.items():
-                self._connection.execute(
-                    "INSERT INTO counter VALUES (?, ?, ?) ON CONFLICT (name, board) DO UPDATE SET value = value + excluded.value",
-                    (name, board, by),
-                )
 
     def requeue(self, number: int, cause: str, message: str, not_before_unix_s: float, *, forget_attempt: bool) -> None:
         """Queues a job again, to continue later."""
@@ -279,14 +271,14 @@ class Store:
         with _failures(self._path), _transaction(self._connection, "DEFERRED"):
             newest = "state IN (?, ?) OR id IN (SELECT id FROM job ORDER BY id DESC LIMIT ?) ORDER BY id DESC"
             counts = dict(self._connection.execute("SELECT state, count(*) FROM job GROUP BY state").fetchall())
-            counters = self._connection.execute("SELECT name, board, value FROM counter ORDER BY name, board").fetchall()
+            sums = "SELECT board, sum(rows), sum(flagged), sum(refused) FROM job GROUP BY board"
             return Overview(
                 daemon=next(iter(self._all(Daemon)), Daemon()),
                 running=daemon_runs(self.folder),
                 boards=tuple(sorted(self._all(Board), key=lambda board: board.board)),
                 jobs=tuple(self._find(newest, *OPEN_STATES, limit)),
                 counts={state: counts.get(state, 0) for state in STATES},
-                counters={(name, board): value for name, board, value in counters},
+                totals={board: totals for board, *totals in self._connection.execute(sums).fetchall()},
             )
 
     @contextmanager

@@ -1,15 +1,11 @@
 """The daemon: a lane for each board, orders from the state database, an orderly end."""
 
-import json
 import os
 import subprocess
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Final
 
 from collector.boards import named_boards
@@ -19,7 +15,7 @@ from collector.daemon.locks import daemon_lock
 from collector.daemon.log_file import LogFile, Notifier
 from collector.daemon.server import status_site
 from collector.daemon.settings import DaemonSettings, listen_address
-from collector.daemon.store import Store, check_own_folder, open_store, prepare_folder
+from collector.daemon.store import Store, open_store, prepare_folder
 from collector.daemon.worker import COMMAND, counted_signals
 from collector.devices.errors import DaemonError
 from estimator import __version__
@@ -42,8 +38,7 @@ class Supervisor:
         self._draining = 0
         self._drain_until_s = float("inf")
         self._next_beat_s = 0.0
-        self._restorer = ThreadPoolExecutor(1)
-        self._quiet_until_s: dict[str, float] = {}
+        self._trouble, self._quiet_until_s = "", 0.0
         boards = named_boards(settings.gpus)
         self._lanes = [Lane(store, settings, board, log, self.wake, self._want_restore) for board in boards]
         if any(not board.simulated for board in boards):
@@ -63,20 +58,12 @@ class Supervisor:
         finally:
             for lane in self._lanes:
                 lane.close()
-            self._restorer.shutdown()
 
     def _turn(self, asked: int) -> None:
         self._take_orders(asked)
         for lane in self._lanes:
-            try:
+            with self._named_trouble():  # mostly a full disk: the worker continues, and so does the lane when there is space
                 lane.tick(self._draining)
-            except DaemonError as error:  # mostly a full disk: the worker continues, and so does the lane when there is space
-                self._trouble(str(error))
-            except Exception as error:  # noqa: BLE001 - one lane's defect ends neither the others nor the daemon
-                self._log.write(f"{lane.board.key}: {''.join(traceback.format_exception(error))}")
-                with suppress(DaemonError):
-                    lane.abandon(f"the daemon failed: {type(error).__name__}: {error}")
-                self._want_restore()
         self._beat()
 
     def _take_orders(self, how: int) -> None:
@@ -102,8 +89,6 @@ class Supervisor:
         watchdog_s = self._notifier.watchdog_s
         self._next_beat_s = now_s + (BEAT_S if watchdog_s is None else min(BEAT_S, watchdog_s / 3.0))
         self._notifier.send(WATCHDOG=1, STATUS=self._status())
-        if self._notifier.trouble:
-            self._trouble(self._notifier.trouble)
         with self._named_trouble():
             self._store.daemon_beats(draining=bool(self._draining))
 
@@ -116,35 +101,20 @@ class Supervisor:
         return f"{state}{len(self._lanes)} boards, {counts[RUNNING]} running, {counts[QUEUED]} queued"
 
     def _want_restore(self) -> None:
-        """Gives back clocks that a dead process left held: in a child, since a driver may hang."""
-        self._restorer.submit(self._restore_clocks)
-
-    def _restore_clocks(self) -> None:
-        command = [*COMMAND, "clocks", "restore", "--json"]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=RESTORE_S, check=False)
-            restored = json.loads(done.stdout)["restored"]
-        except (OSError, ValueError, KeyError, subprocess.TimeoutExpired) as error:
-            self._log.write(f"clocks that were left held cannot be given back: {error}")
-            return
-        for text in [*(f"{uuid}: SM clock given back" for uuid in restored), *done.stderr.splitlines()]:
-            self._log.write(text)
+        """Gives back clocks that a dead process left held: in a child that nothing waits for, since a driver may hang."""
+        with suppress(OSError), self._settings.log.open("ab") as log:
+            subprocess.Popen([*COMMAND, "clocks", "restore"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
 
     @contextmanager
     def _named_trouble(self) -> Iterator[None]:
-        """Logs errors of the store, and continues the loop."""
+        """Logs an error of the store, but the same one once a minute only, and continues the loop."""
         try:
             yield
         except DaemonError as error:
-            self._trouble(str(error))
-
-    def _trouble(self, text: str) -> None:
-        """Logs a fault, but not in every turn of the loop."""
-        now_s = time.monotonic()
-        if now_s > self._quiet_until_s.get(text, 0.0):
-            self._quiet_until_s = {known: until for known, until in self._quiet_until_s.items() if until > now_s}
-            self._quiet_until_s[text] = now_s + 60.0  # the same fault is logged again after this time [s]
-            self._log.write(text)
+            now_s = time.monotonic()
+            if str(error) != self._trouble or now_s > self._quiet_until_s:
+                self._trouble, self._quiet_until_s = str(error), now_s + 60.0
+                self._log.write(str(error))
 
 
 def serve(settings: DaemonSettings, say: Callable[[str], None]) -> None:
@@ -166,26 +136,3 @@ def serve(settings: DaemonSettings, say: Callable[[str], None]) -> None:
             supervisor.run(signals)
             log.write("daemon has ended")
             notifier.send(STATUS="has ended")
-
-
-def check_settings(settings: DaemonSettings) -> None:
-    """Checks that every board is present, state folder and log can be written, the sensor's file can be read; changes nothing.
-
-    Raises DaemonError, and the errors of `named_boards`.
-    """
-    named_boards(settings.gpus)
-    folder, log, sensor = settings.folder, settings.log, settings.defaults.sensor
-    if folder.exists() or folder.is_symlink():
-        check_own_folder(folder, own=True)
-    elif not _writable(above := next(parent for parent in folder.parents if parent.exists())):
-        raise DaemonError(f"{folder}: no state folder can be made there ({above} is no folder that you may write); name another")
-    if log.is_dir():
-        raise DaemonError(f"{log}: is a folder; name a file as log_file")
-    if log.parent != folder and not _writable(log.parent):
-        raise DaemonError(f"{log}: cannot be written; name another log_file")
-    if sensor and "/" in sensor and not os.access(sensor, os.R_OK):
-        raise DaemonError(f"{sensor}: cannot be read; `collect sensor --out FILE` writes one, or leave `sensor` out of [defaults]")
-
-
-def _writable(folder: Path) -> bool:
-    return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)

@@ -60,6 +60,24 @@ class Message:
     temperature_c: float | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """End of a `collect`: exit status, output, and the last line of its complaint."""
+
+    status: int
+    text: str
+    complaint: str
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """The output as a document; empty without one."""
+        with suppress(ValueError):
+            document = json.loads(self.text)
+            if isinstance(document, dict):
+                return document
+        return {}
+
+
 class Worker:
     """A `collect` with these words as a child in a session of its own, with `keep` as open files; ended by `close`.
 
@@ -93,18 +111,10 @@ class Worker:
                 self._wake.set()
         self._wake.set()
 
-    def text(self) -> str:
-        """Output of the worker."""
+    def end(self, status: int, complaint: str) -> "End":
+        """Its end with this exit status."""
         self._result.seek(0)
-        return self._result.read().decode("utf-8", "replace")
-
-    def result(self) -> dict[str, Any]:
-        """Output of the worker, as a document; empty without one."""
-        with suppress(ValueError):
-            document = json.loads(self.text())
-            if isinstance(document, dict):
-                return document
-        return {}
+        return End(status=status, text=self._result.read().decode("utf-8", "replace"), complaint=complaint)
 
     def stop(self, how: int, patience_s: float = 10.0) -> None:
         """Ends it after its kernel (1) or at once (2), and kills it after `patience_s`; a request is not repeated."""
@@ -178,28 +188,11 @@ def counted_signals(wake: threading.Event) -> Iterator[Callable[[], int]]:
             signal.signal(number, handler)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BoardEnd:
-    """End of one board's campaign: exit status, output, and the last line of its complaint."""
+def board_plan(words: Sequence[str]) -> End:
+    """The plan of a campaign with these words of `collect`, as `collect --dry-run` prints it; nothing is measured.
 
-    board: BoardName
-    status: int
-    result: dict[str, Any]
-    text: str
-    complaint: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanEnd:
-    """A plan, as `collect --dry-run` prints it, or the reason without one: exit status 0, 1 or 2, and its line."""
-
-    status: int
-    text: str
-    complaint: str
-
-
-def board_plan(words: Sequence[str]) -> PlanEnd:
-    """The plan of a campaign with these words of `collect`; nothing is measured.  Raises CollectorError if it takes too long."""
+    Raises CollectorError if it takes too long.
+    """
     command = [*COMMAND, "--dry-run", *words]
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PLAN_S, check=False)
@@ -207,10 +200,10 @@ def board_plan(words: Sequence[str]) -> PlanEnd:
         raise CollectorError(f"the plan was not made within {PLAN_S:.0f} s; is the driver stuck? see `collect doctor`") from error
     lines = [line for line in done.stderr.splitlines() if line.strip()]
     complaint = lines[-1].removeprefix(MESSAGE_START).partition("; see 'collect")[0] if lines else f"status {done.returncode}"
-    return PlanEnd(status=done.returncode, text=done.stdout, complaint=complaint)
+    return End(status=done.returncode, text=done.stdout, complaint=complaint)
 
 
-def measure_side_by_side(jobs: Mapping[BoardName, Sequence[str]], tell: Callable[[BoardName, str, int, int], None]) -> list[BoardEnd]:
+def measure_side_by_side(jobs: Mapping[BoardName, Sequence[str]], tell: Callable[[BoardName, str, int, int], None]) -> dict[BoardName, End]:
     """Runs a `collect` with its own words for each board and waits for all.
 
     `tell` receives a board, a line, and the numbers of finished and planned points.  A signal ends them all after the
@@ -218,7 +211,7 @@ def measure_side_by_side(jobs: Mapping[BoardName, Sequence[str]], tell: Callable
     """
     wake = threading.Event()
     workers: dict[BoardName, Worker] = {}
-    ends: dict[BoardName, BoardEnd] = {}
+    ends: dict[BoardName, End] = {}
     complaints: dict[BoardName, str] = {}
     with counted_signals(wake) as stops:
         try:
@@ -238,9 +231,8 @@ def measure_side_by_side(jobs: Mapping[BoardName, Sequence[str]], tell: Callable
                         elif message.text:
                             complaints[board] = message.text.removeprefix(MESSAGE_START)
                     if status is not None:
-                        said = complaints.get(board, f"the worker ended with status {status}")
-                        ends[board] = BoardEnd(board=board, status=status, result=worker.result(), text=worker.text(), complaint=said)
+                        ends[board] = worker.end(status, complaints.get(board, f"the worker ended with status {status}"))
         finally:
             for worker in workers.values():
                 worker.close()
-    return [ends[board] for board in jobs]
+    return {board: ends[board] for board in jobs}

@@ -16,9 +16,8 @@ from typing import Any, Final, Literal
 
 from collector.devices.errors import ClockError, ClockHelperError
 from collector.devices.file_lock import group_of
-from estimator.vocabulary.documents import parse_json, parse_toml
+from estimator.vocabulary.documents import parse_json
 from estimator.vocabulary.reader import FaultError, read
-from estimator.vocabulary.regular_files import read_regular
 
 VERSION: Final = 1
 LONGEST_REQUEST: Final = 1024
@@ -28,10 +27,6 @@ LONGEST_REPLY: Final = 65_536
 """Longest reply [bytes]; a status of eight boards has 2000."""
 
 DEFAULT_SOCKET: Final = "/run/wattprint-clocks/socket"
-LONGEST_PATH: Final = 107
-"""Longest path of a socket [bytes] (sun_path of unix(7), less its end)."""
-
-SYSTEM_CONFIG: Final = Path("/etc/wattprint/clocks.toml")
 SOCKET_VARIABLE: Final = "WATTPRINT_CLOCKS_SOCKET"
 PAGE: Final = "docs/how-to/lock-clocks-without-root.md"
 INSTALL: Final = f"have root install the clock helper ({PAGE}), run as root, or use --freqs current"
@@ -129,11 +124,8 @@ def may_lock_clocks() -> bool:
 
 
 def socket_path() -> Path:
-    """Path of the helper's socket: $WATTPRINT_CLOCKS_SOCKET, else from /etc/wattprint/clocks.toml, else the default."""
-    named = os.environ.get(SOCKET_VARIABLE)
-    with suppress(OSError, ValueError):
-        named = named or str(parse_toml(read_regular(SYSTEM_CONFIG, 1 << 16)).get("socket", DEFAULT_SOCKET))
-    return Path(named or DEFAULT_SOCKET)
+    """Path of the helper's socket: $WATTPRINT_CLOCKS_SOCKET, else the default."""
+    return Path(os.environ.get(SOCKET_VARIABLE) or DEFAULT_SOCKET)
 
 
 def helper_there() -> bool:
@@ -289,7 +281,7 @@ def _asked(end: socket.socket, **content: Any) -> dict[str, Any]:
             if not more:
                 raise ConnectionResetError("it has ended the connection")
     except OSError as error:
-        raise ClockHelperError(f"the clock helper has gone: {error}", code="ended", remedy="see its audit log") from error
+        raise ClockHelperError(f"the clock helper has gone: {error}", code="ended", remedy="see journalctl -u wattprint-clocks") from error
     try:
         answer = message(came)
     except OddMessageError as error:

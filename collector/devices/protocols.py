@@ -13,27 +13,9 @@ from typing import Final, Protocol
 
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array, IntArray
-from microbench.kernel import PreparedKernel
-from microbench.runners.runner import KernelRunner, LaunchRecord
-
-__all__ = [
-    "LIMITING_REASONS",
-    "THROTTLE_BITS",
-    "Bench",
-    "Clock",
-    "EnergyReading",
-    "Gpu",
-    "GpuIdentity",
-    "GpuState",
-    "Instruments",
-    "KernelRunner",
-    "LaunchRecord",
-    "PowerReadings",
-    "PowerSensor",
-    "PreparedKernel",
-    "StateReadings",
-    "limiting_reasons",
-]
+from microbench.kernel import PreparedKernel as PreparedKernel
+from microbench.runners.runner import KernelRunner as KernelRunner
+from microbench.runners.runner import LaunchRecord as LaunchRecord
 
 THROTTLE_BITS: Final[dict[str, int]] = {
     "gpu_idle": 0x01,

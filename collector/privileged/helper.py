@@ -36,9 +36,9 @@ from collector.devices.clock_record import (
 from collector.devices.errors import ClockError, CollectorError
 from collector.devices.file_lock import peer_of, user_name
 from collector.devices.nvml_library import open_nvml
-from collector.privileged.clients import LOCK_COST, REQUESTS_PER_S, AuditLog, Client, Reply, User
+from collector.privileged.clients import LOCK_COST, REQUESTS_PER_S, Client, Reply, User, audit
 from collector.privileged.listening import listening
-from collector.privileged.settings import HelperSettings, check_folder, read_settings
+from collector.privileged.settings import HelperSettings, read_settings
 from estimator.vocabulary.reader import plain
 
 MOST_CLIENTS_OF_USER: Final = 32
@@ -79,7 +79,6 @@ class Helper:
         self._settings = settings
         self._boards = {board.uuid: board for board in settings.boards}
         self._folder = state_folder()
-        self._audit = AuditLog(Path(settings.audit_log))
         self._leases: dict[str, Lease] = {}
         self._clients: set[Client] = set()
         self._users: dict[int, User] = {}
@@ -92,7 +91,7 @@ class Helper:
     def run(self) -> int:
         """Serve until a signal; 0, or 1 if a clock could not be given back and its record stays."""
         self._replay()
-        self._audit.write("started", boards=sorted(self._boards))
+        audit("started", boards=sorted(self._boards))
         self._notifier.send(READY=1, STATUS=f"{len(self._boards)} boards")
         resting_s = (self._notifier.watchdog_s or 60.0) / 3
         while True:
@@ -114,7 +113,7 @@ class Helper:
         while self._retry_at_s is not None and time.monotonic() < deadline_s:
             time.sleep(TICK_S)
             self._replay()
-        self._audit.write("ended", given_back=self._retry_at_s is None)
+        audit("ended", given_back=self._retry_at_s is None)
         return 0 if self._retry_at_s is None else 1
 
     def _look_at_time(self) -> None:
@@ -178,7 +177,6 @@ class Helper:
         try:
             content = self._do(client, asked)
         except RefusedError as error:
-            self._audit.complain(client, error.code)
             content = {"ok": False, "error": error.code, "text": str(error)}
         if not client.send(content):
             self._part(client, "the client does not listen")
@@ -229,7 +227,7 @@ class Helper:
                 if handle is None:
                     raise RefusedError("board_not_here", f"the driver knows no board {uuid}")
                 self._refuse_others(client, library.compute_processes(handle))
-                self._audit.write("lock", client, uuid=uuid, sm_clock_mhz=sm_clock_mhz)
+                audit("lock", client, uuid=uuid, sm_clock_mhz=sm_clock_mhz)
                 lease = held or self._begin(client, uuid)
                 library.lock_sm_clock(handle, sm_clock_mhz)
                 lease.sm_clock_mhz = sm_clock_mhz
@@ -293,7 +291,7 @@ class Helper:
             trouble = {"error": str(error)}
             self._retry_at_s = time.monotonic() + RETRY_S
         os.close(lease.lock)
-        self._audit.write("not_given_back" if trouble else "given_back", lease.client, uuid=lease.uuid, why=why, **trouble)
+        audit("not_given_back" if trouble else "given_back", lease.client, uuid=lease.uuid, why=why, **trouble)
         return not trouble
 
     def _replay(self) -> None:
@@ -302,7 +300,7 @@ class Helper:
         for record in left_records(self._folder):
             try:
                 if give_back(self._folder, record.gpu_uuid, reset_clock):
-                    self._audit.write("given_back", uuid=record.gpu_uuid, why="left held")
+                    audit("given_back", uuid=record.gpu_uuid, why="left held")
             except (CollectorError, OSError) as error:
                 self._retry_at_s = time.monotonic() + RETRY_S
                 self._notifier.send(STATUS=f"{record.gpu_uuid}: not given back: {error}")
@@ -312,7 +310,6 @@ class Helper:
 
     def _dismiss(self, client: Client, code: str, text: str) -> None:
         """Reports the error to a client, and closes its connection."""
-        self._audit.complain(client, code)
         self._part(client, code, {"ok": False, "error": code, "text": text})
 
     def _part(self, client: Client, why: str, last: Reply | None = None) -> None:
@@ -347,7 +344,6 @@ def serve(config: Path) -> int:
     """Serve until a signal; the exit status.  Raises CollectorError if the helper cannot be started."""
     settings = read_settings(config)
     where = f"clock helper's config {config}"
-    check_folder(Path(settings.audit_log).parent, where)
     with _signals() as stopping, listening(settings, os.environ, where) as listener:
         return Helper(settings, listener, stopping, Notifier(os.environ, os.getpid())).run()
 

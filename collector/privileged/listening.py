@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from collector.devices.clock_helper import LONGEST_PATH
+from collector.devices.clock_helper import socket_path
 from collector.devices.errors import PrivilegedError
 from collector.privileged.settings import HelperSettings, check_folder
 
@@ -19,9 +19,7 @@ def listening(settings: HelperSettings, environment: Mapping[str, str], where: s
         with _passed(environment, settings.group_id, where) as listener:
             yield listener
         return
-    path = Path(settings.socket)
-    if len(os.fsencode(path)) > LONGEST_PATH:
-        raise PrivilegedError(f"{where}: socket has {len(os.fsencode(path))} bytes, and no socket's path has more than {LONGEST_PATH}")
+    path = socket_path()
     with _made(path, settings.group_id, where) as listener:
         made = path.lstat().st_ino
         try:
@@ -66,7 +64,7 @@ def _made(path: Path, group: int, where: str) -> socket.socket:
         listener.setblocking(False)
     except OSError as error:
         listener.close()
-        raise PrivilegedError(f"{where}: socket {path}: {error.strerror}") from error
+        raise PrivilegedError(f"{where}: socket {path}: {error.strerror or error}") from error
     finally:
         os.umask(mask)
     return listener

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
-from collector.devices.clock_helper import DEFAULT_SOCKET
 from collector.devices.clock_record import BoardUuid
 from collector.devices.errors import PrivilegedError
 from estimator.vocabulary.documents import parse_toml
-from estimator.vocabulary.reader import LEAST_ONE, FaultError, Pattern, Span, read
+from estimator.vocabulary.reader import LEAST_ONE, FaultError, Span, read
 from estimator.vocabulary.regular_files import open_regular
 
-DEFAULT_AUDIT: Final = "/var/log/wattprint-clocks/audit.log"
 MOST_BYTES: Final = 1 << 16
 """Largest size of a settings file; one of eight boards has 1 kB."""
 
@@ -22,7 +20,6 @@ SHORTEST_S: Final = 0.2
 OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 Mhz = Annotated[int, Span(1, 10_000, "MHz")]
-AbsolutePath = Annotated[str, Pattern(r"/[^\0]*", "/…, from the root on")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,18 +39,14 @@ class BoardRange:
 class HelperSettings:
     """A helper's settings.
 
-    socket         its path; without effect if the service manager passes the socket
     group          the group whose members may reach the socket, and so lock clocks
-    audit_log      the log of every change
     boards         allowed boards, with their clocks
     lease_s        longest lease [s]
     silence_s      a client that is silent for this long loses its lease [s]
     shared_boards  whether a clock may be locked while other users compute on the board
     """
 
-    socket: AbsolutePath = DEFAULT_SOCKET
     group: str
-    audit_log: AbsolutePath = DEFAULT_AUDIT
     boards: Annotated[tuple[BoardRange, ...], LEAST_ONE]
     lease_s: Annotated[float, Span(SHORTEST_S, 30 * 86_400.0, "s")] = 86_400.0
     silence_s: Annotated[float, Span(SHORTEST_S, 3600.0, "s")] = 60.0

@@ -11,8 +11,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from collector.devices import limiting_reasons
-from collector.devices.protocols import Bench, PreparedKernel
+from collector.devices.protocols import Bench, PreparedKernel, limiting_reasons
 from collector.errors import RunnerError, SensorError
 from collector.sampling import Sampler
 from estimator.vocabulary.workload import Operator, make_operator

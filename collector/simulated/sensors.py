@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from collector.devices import EnergyReading, PowerReadings
+from collector.devices.protocols import EnergyReading, PowerReadings
 from collector.simulated.world import NS, World
 from estimator.vocabulary.quantities import Array, BoolArray
 

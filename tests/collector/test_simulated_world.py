@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from collector.bench import open_simulated
-from collector.devices import PreparedKernel, limiting_reasons
+from collector.devices.protocols import PreparedKernel, limiting_reasons
 from collector.simulated.board import SimulatedBoard
 from collector.simulated.profile import Faults, board_names, load_board
 from collector.simulated.silicon import planted_event_energy_j, rest_power_w, voltage_v

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from collector.bench import Bench, bench_words, open_bench
-from collector.devices import THROTTLE_BITS
-from collector.errors import ClockError, RunnerError
+from collector.devices.protocols import THROTTLE_BITS
+from collector.errors import ClockError
 from estimator.vocabulary.workload import Operator, make_operator
 
 PRODUCT = make_operator("gemm", "linear", "fp16", batch=1, m=2048, n=2048, k=2048)
@@ -128,44 +128,6 @@ def test_an_energy_counter_counts_what_the_power_readings_say(bench: Bench) -> N
     assert first.energy_j <= before.energy_j <= after.energy_j
     seconds = (after.host_ns - before.host_ns) * 1e-9
     assert (after.energy_j - before.energy_j) / seconds == pytest.approx(reading.power_w.mean(), rel=0.06)
-
-
-def test_preparing_twice_prepares_the_same_kernel(bench: Bench) -> None:
-    prepared = bench.runner.prepare(PRODUCT, "cold")
-    assert prepared == bench.runner.prepare(PRODUCT, "cold")
-    assert prepared != bench.runner.prepare(PRODUCT, "warm")
-    assert prepared.operator == PRODUCT
-    assert prepared.kernel_name
-    assert prepared.blocks_per_sm >= 1
-    assert prepared.tile_m > 0
-    assert prepared.tile_n > 0
-    assert prepared.split_k >= 1
-    assert min(prepared.grid) >= 1
-    assert min(prepared.block) >= 1
-    assert prepared.working_set_bytes >= 3 * 2 * 2048 * 2048
-    assert prepared.buffer_sets * prepared.working_set_bytes > bench.gpu_spec.l2_bytes
-
-
-def test_a_run_takes_the_time_that_its_launches_take(bench: Bench) -> None:
-    prepared, launches = launches_for(bench, ADDITION, 0.5)
-    record = bench.runner.run(prepared, launches)
-    assert record.launches == launches
-    assert record.end_ns == bench.clock.now_ns()
-    host_s = (record.end_ns - record.start_ns) * 1e-9
-    assert record.segment_s.mean() * launches == pytest.approx(host_s, rel=0.02)
-    assert np.all(record.segment_s > 0.0)
-
-
-def test_what_cannot_run_is_refused_before_and_in_prepare(bench: Bench) -> None:
-    impossible = make_operator("elementwise", "add", "fp32", elements=1e15, reads=2e15)
-    assert bench.runner.supports(PRODUCT)
-    assert not bench.runner.supports(impossible)
-    with pytest.raises(RunnerError):
-        bench.runner.prepare(impossible)
-    with pytest.raises(RunnerError, match="lukewarm"):
-        bench.runner.prepare(PRODUCT, "lukewarm")
-    with pytest.raises(RunnerError, match="0 launches"):
-        bench.runner.run(bench.runner.prepare(PRODUCT), 0)
 
 
 def test_work_draws_more_power_than_rest(bench: Bench) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from collector.bench import open_bench
-from collector.devices import KernelRunner
+from collector.devices.protocols import KernelRunner
 from collector.errors import RunnerError
 from estimator.vocabulary.workload import make_operator
 from microbench.layouts import LAYOUTS
@@ -41,6 +41,7 @@ def test_preparing_twice_prepares_the_same_kernel(runner: KernelRunner) -> None:
         assert (prepared.operator, prepared.l2_state, prepared.transpose) == (PRODUCT, l2_state, "tn")
         assert prepared.working_set_bytes >= 3 * 2 * 1024 * 1024
         assert (prepared.buffer_sets > 1) == (l2_state == "cold")
+        assert prepared.split_k >= 1
 
 
 def test_a_product_runs_in_every_layout_and_nothing_else_has_one(runner: KernelRunner) -> None:

@@ -429,7 +429,7 @@ def queue(folder: Path) -> Example:
     }
     with open_store(folder / "jobs") as store:
         for _ in range(3):
-            store.submit(Job(**{**request, "out": f"/tmp/{len(store.overview().jobs)}.parquet"}, submitted_by="root"))
+            store.submit(Job(**{**request, "out": f"/tmp/{len(store.overview().jobs)}.parquet"}))
     file = next(path for path in (folder / "jobs").iterdir() if path.suffix not in ("-wal", "-shm") and path.stat().st_size > 4096)
 
     def changed(chance: random.Random, _: Any, __: Any) -> bytes:

@@ -6,7 +6,7 @@ from collector.bench import open_bench
 from collector.campaigns.files import MeasurementSettings
 from collector.campaigns.measurement import Point, measure_traced
 from collector.dataset import rows_to_table
-from collector.devices import KernelRunner, LaunchRecord, PreparedKernel
+from collector.devices.protocols import KernelRunner, LaunchRecord, PreparedKernel
 from collector.sampling import Sampler
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.live import characterise_sensor

@@ -111,10 +111,6 @@ class Place:
             title=Path(campaign).stem,
             arguments=("--freqs", "900", *sensor),
             out=str(self.folder / out),
-            budget_s=None,
-            fresh=False,
-            priority=0,
-            submitted_by="test",
         )
         with open_store(self.state) as store:
             return store.submit(replace(request, **changes))

@@ -64,16 +64,13 @@ def test_a_hostile_campaign_is_refused_and_never_copied(campaign: str, place: Pl
     assert not (place.state / "campaigns").exists()
 
 
-def test_a_campaign_with_a_strange_name_is_kept_inside_the_state_folder_with_the_defaults_of_the_config(place: Place) -> None:
-    place.config.write_text(place.config.read_text() + '[defaults]\nfreqs = "510,900"\nbudget = "2m"\nseed = 7\n')
+def test_a_campaign_with_a_strange_name_is_kept_inside_the_state_folder(place: Place) -> None:
     folder = place.folder / "..x; rm -rf ~"
     folder.mkdir()
     campaign = place.campaign(2, "..x; rm -rf ~/$(id) ä.toml")
     words = ["submit", campaign, "--gpu", BOARD, "--out", str(place.folder / "d.parquet"), "--config", str(place.config), "-q"]
     assert main(words) == 0
     request = place.job(1)
-    assert request.budget_s == 120.0
-    assert request.arguments == ("--freqs", "510,900", "--seed", "7")
     copy = Path(request.campaign)
     assert copy.resolve().is_relative_to(place.state)
     assert copy.name == "$(id) ä.toml"
@@ -124,7 +121,7 @@ def test_without_any_state_there_are_no_jobs_and_nothing_is_made(place: Place, c
     captured = capsys.readouterr()
     assert captured.out == "no jobs\n"
     assert "no daemon runs" in captured.err
-    for words in (["stop", "--all"], ["logs"]):
+    for words in (["stop", "1"], ["logs"]):
         assert "no daemon has ever run" in failure(capsys, *words, *config)[1]
     assert not place.state.exists()
     assert main(["daemon", "--check", "--json", *config]) == 0

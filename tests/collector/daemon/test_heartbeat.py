@@ -18,7 +18,7 @@ from collector.cli import main
 from collector.daemon.jobs import STALE_S, Daemon, Overview
 from collector.daemon.locks import daemon_lock
 from collector.daemon.store import FILE_NAME, open_store
-from tests.collector.daemon.conftest import BOARD, DEADLINE_S, Place
+from tests.collector.daemon.conftest import DEADLINE_S, Place
 
 PID = 4321
 NOW_S = 1_800_000_000.0
@@ -102,41 +102,10 @@ def test_the_second_stop_sends_the_signal_and_the_third_finds_it_done(place: Pla
     with holder(place.state) as process:
         daemon_was_there(place, silent_s=0.0, draining=False, pid=process.pid)
         assert main(words) == 0
-        assert capsys.readouterr().out == "the daemon is draining\n"
+        assert capsys.readouterr().out == "the daemon is draining; once more ends it at once\n"
         assert process.poll() is None
         assert main(words) == 0
         assert capsys.readouterr().out == "the daemon ends at once\n"
         assert process.wait(DEADLINE_S) == -signal.SIGTERM
     assert main(words) == 0
     assert capsys.readouterr().out == "the daemon has ended before\n"
-
-
-@pytest.mark.parametrize(
-    ("settings", "board", "words"),
-    [
-        ({}, "sim:nope", "unknown simulated board"),
-        ({}, f"{BOARD}", "named twice"),
-        ({"state_folder": "file"}, "", "is no folder"),
-        ({"state_folder": "file/state"}, "", "no state folder can be made there"),
-        ({"log_file": "open"}, "", "is a folder"),
-        ({"log_file": "none/daemon.log"}, "", "cannot be written"),
-        ({"defaults": {"sensor": "none.json"}}, "", "cannot be read"),
-    ],
-)
-def test_a_check_refuses_in_one_line_what_a_daemon_would_and_makes_nothing(
-    settings: dict[str, object], board: str, words: str, place: Place, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (place.folder / "file").touch()
-    (place.folder / "open").mkdir()
-    (place.folder / "open").chmod(0o777)
-    defaults = settings.pop("defaults", {})
-    place.configure(BOARD, *([board] if board else []), **settings)
-    assert isinstance(defaults, dict)
-    place.config.write_text(place.config.read_text() + "[defaults]\n" + "".join(f"{k} = {json.dumps(v)}\n" for k, v in defaults.items()))
-    before = sorted(place.folder.rglob("*"))
-    assert main(["daemon", "--check", "--config", str(place.config)]) == 1
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert shown.err.count("\n") == 1
-    assert words in shown.err
-    assert sorted(place.folder.rglob("*")) == before

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from collector.daemon.settings import DaemonSettings, JobDefaults, client_settings, listen_address, read_settings
+from collector.daemon.settings import DaemonSettings, client_settings, listen_address, read_settings
 from collector.errors import DaemonError
 
 GPUS = 'gpus = ["sim:a100-pcie-40gb"]\n'
@@ -32,12 +32,9 @@ def test_the_packaged_example_is_valid(repository: Path) -> None:
 
 
 def test_paths_are_relative_to_the_config_and_defaults_are_as_documented(tmp_path: Path) -> None:
-    settings = read_settings(written(tmp_path, GPUS + 'state_folder = "s"\nlog_file = "l"\n[defaults]\nfreqs = "900"\nsensor = "x.json"\n'))
+    settings = read_settings(written(tmp_path, GPUS + 'state_folder = "s"\n'))
     assert settings.folder == tmp_path / "s"
-    assert settings.log == tmp_path / "l"
-    assert settings.defaults == JobDefaults(freqs="900", sensor=str(tmp_path / "x.json"))
-    named = read_settings(written(tmp_path, GPUS + '[defaults]\nsensor = "a100-pcie-40gb"\n'))
-    assert named.defaults.sensor == "a100-pcie-40gb", "an entry of the catalogue is no path"
+    assert settings.log == tmp_path / "s" / "daemon.log"
     assert settings.listen == ""
     assert listen_address(settings) is None
 
@@ -48,7 +45,6 @@ def test_paths_are_relative_to_the_config_and_defaults_are_as_documented(tmp_pat
         ("", "lacks the field 'gpus'"),
         ("gpus = []", "gpus"),
         (GPUS + "hang = 3.0", "unknown field 'hang'"),
-        (GPUS + "[defaults]\nfrqs = '900'", "defaults has an unknown field 'frqs'"),
         (GPUS + "hang_s = 0.0", "hang_s = 0 lies outside 1 to 86400 s"),
         (GPUS + "hang_s = nan", "hang_s"),
         (GPUS + "listen = 'localhost:9417'", "no address with a port"),

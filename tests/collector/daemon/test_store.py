@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from collector.commands.submit import frozen_campaign
 from collector.daemon.jobs import CANCELLED, QUEUED, RUNNING, Job
-from collector.daemon.store import FILE_NAME, SCHEMA_VERSION, Store, has_database, open_store
+from collector.daemon.store import FILE_NAME, FORMAT, Store, has_database, open_store
 from collector.errors import DaemonError
 
 REQUEST = Job(
     board="sim:a", gpu_word="sim:a", campaign="quick", title="quick", arguments=("--freqs", "900"), out="/x/d.parquet",
-    budget_s=None, fresh=False, priority=0, submitted_by="me",
+    budget_s=None, fresh=False, priority=0,
 )  # fmt: skip
 
 
@@ -107,7 +107,7 @@ def test_the_folder_is_its_owners_alone(tmp_path: Path) -> None:
 
 def test_a_state_of_a_newer_version_or_another_program_is_refused(tmp_path: Path) -> None:
     with open_store(tmp_path / "new") as store:
-        store._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+        store._connection.execute(f"PRAGMA application_id = {FORMAT + 1}")
     with pytest.raises(DaemonError, match="another program or release"), open_store(tmp_path / "new"):
         pass
     (tmp_path / "other").mkdir(mode=0o700)

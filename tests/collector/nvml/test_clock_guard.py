@@ -34,21 +34,6 @@ with open_board("0") as board:
 """
 
 
-@pytest.fixture
-def boards(tmp_path: Path) -> Boards:
-    return Boards(tmp_path / "boards")
-
-
-@pytest.fixture
-def environment(boards: Boards, library_folder: Path, tmp_path: Path) -> dict[str, str]:
-    changes = {
-        "LD_LIBRARY_PATH": str(library_folder),
-        "WATTPRINT_NVML_STUB": str(boards.path),
-        "WATTPRINT_STATE": str(tmp_path / "state"),
-    }
-    return {**os.environ, **changes}
-
-
 def started(environment: dict[str, str], script: str, *arguments: str) -> "subprocess.Popen[str]":
     command = [sys.executable, "-c", script, *arguments]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)

@@ -12,20 +12,16 @@ import pytest
 from tests.collector.nvml.stub import GPU_LOST, NOT_SUPPORTED, Boards
 
 
-def examined(library_folder: Path | None, boards: Boards | None, folder: Path, *arguments: str) -> tuple[int, dict[str, dict[str, Any]]]:
+def examined(environment: dict[str, str], *arguments: str) -> tuple[int, dict[str, dict[str, Any]]]:
     """Exit status and findings by check."""
-    environment = {**os.environ, "WATTPRINT_STATE": str(folder / "state"), "WATTPRINT_NVML_STUB": str(boards.path) if boards else ""}
-    if library_folder is not None:
-        environment["LD_LIBRARY_PATH"] = str(library_folder)
     command = [sys.executable, "-m", "collector.cli", "doctor", "--json", *arguments]
     ended = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=300)
     assert ended.stderr == ""
     return ended.returncode, {finding["check"]: finding for finding in json.loads(ended.stdout)}
 
 
-def test_a_healthy_board_has_no_fault(library_folder: Path, tmp_path: Path) -> None:
-    boards = Boards(tmp_path / "boards")
-    _, findings = examined(library_folder, boards, tmp_path)
+def test_a_healthy_board_has_no_fault(boards: Boards, environment: dict[str, str]) -> None:
+    _, findings = examined(environment)
     assert findings["GPU 0"]["state"] == "ok"
     assert "h200-sxm" in findings["GPU 0"]["seen"]
     assert findings["GPU 0 users"]["state"] == "ok"
@@ -44,30 +40,30 @@ def test_a_healthy_board_has_no_fault(library_folder: Path, tmp_path: Path) -> N
     ],
 )
 def test_what_is_wrong_is_named_with_a_remedy(
-    change: dict[str, int], check: str, state: str, word: str, library_folder: Path, tmp_path: Path
+    change: dict[str, int], check: str, state: str, word: str, boards: Boards, environment: dict[str, str]
 ) -> None:
-    boards = Boards(tmp_path / "boards")
     boards.set(**change)
-    status, findings = examined(library_folder, boards, tmp_path)
+    status, findings = examined(environment)
     assert status == 3
     assert findings[check]["state"] == state
     assert word in findings[check]["seen"]
     assert findings[check]["remedy"]
 
 
-def test_a_lost_board_is_one_fault_among_the_findings_of_the_others(library_folder: Path, tmp_path: Path) -> None:
+def test_a_lost_board_is_one_fault_among_the_findings_of_the_others(environment: dict[str, str], tmp_path: Path) -> None:
     boards = Boards(tmp_path / "boards", count=2)
     boards.set(0, fail_all=GPU_LOST)
-    status, findings = examined(library_folder, boards, tmp_path)
+    status, findings = examined(environment)
     assert status == 3
     assert (findings["board 0"]["state"], findings["GPU 1"]["state"]) == ("fault", "ok")
     assert "fallen off the bus" in findings["board 0"]["seen"]
     assert "restart the machine" in findings["board 0"]["remedy"]
 
 
-def test_a_simulated_board_needs_no_driver_and_is_looked_at(tmp_path: Path) -> None:
-    status, findings = examined(None, None, tmp_path, "--gpu", "sim:h200-sxm")
+def test_a_simulated_board_needs_no_driver_and_is_looked_at() -> None:
+    environment = {**os.environ, "WATTPRINT_NVML_STUB": ""}
+    status, findings = examined(environment, "--gpu", "sim:h200-sxm")
     assert (status, findings["board sim:h200-sxm"]["state"]) == (0, "ok")
     assert "driver" not in findings
-    status, findings = examined(None, None, tmp_path, "--gpu", "sim:h2000")
+    status, findings = examined(environment, "--gpu", "sim:h2000")
     assert (status, findings["board sim:h2000"]["state"]) == (3, "fault")

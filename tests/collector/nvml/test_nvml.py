@@ -2,7 +2,6 @@
 
 import ctypes
 import json
-import os
 import subprocess
 import sys
 import time
@@ -35,14 +34,12 @@ from tests.collector.nvml.stub import (
 PATIENCE_S = 120.0
 
 
-@pytest.fixture
-def boards(library_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Boards:
+@pytest.fixture(autouse=True)
+def driver(boards: Boards, environment: dict[str, str], library_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One H200 on a new driver.  The library stays loaded, but is a driver only where the variable names a block."""
     ctypes.CDLL(str(library_folder / "libnvidia-ml.so.1"))
-    made = Boards(tmp_path / "boards")
-    monkeypatch.setenv("WATTPRINT_NVML_STUB", str(made.path))
-    monkeypatch.setenv("WATTPRINT_STATE", str(tmp_path / "state"))
-    return made
+    for name in ("WATTPRINT_NVML_STUB", "WATTPRINT_STATE"):
+        monkeypatch.setenv(name, environment[name])
 
 
 @pytest.fixture
@@ -135,13 +132,8 @@ def test_a_board_takes_its_owners_specification(
 
 
 @pytest.mark.parametrize("code", [GPU_LOST, RESET_REQUIRED])
-def test_a_lost_board_hides_no_other_and_says_what_to_do(
-    code: int, library_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ctypes.CDLL(str(library_folder / "libnvidia-ml.so.1"))
-    made = Boards(tmp_path / "boards", count=3)
-    monkeypatch.setenv("WATTPRINT_NVML_STUB", str(made.path))
-    made.set(1, fail_all=code)
+def test_a_lost_board_hides_no_other_and_says_what_to_do(code: int, tmp_path: Path) -> None:
+    Boards(tmp_path / "boards", count=3).set(1, fail_all=code)
     with open_nvml() as library:
         lost = board_addresses(library, library.handles())[1]
     assert (lost.index, lost.uuid) == (1, "")
@@ -197,9 +189,8 @@ def test_a_board_whose_power_is_shared_is_refused(boards: Boards, change: dict[s
         pass
 
 
-def test_every_name_of_a_board_names_it(library_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ctypes.CDLL(str(library_folder / "libnvidia-ml.so.1"))
-    monkeypatch.setenv("WATTPRINT_NVML_STUB", str(Boards(tmp_path / "boards", count=3).path))
+def test_every_name_of_a_board_names_it(tmp_path: Path) -> None:
+    Boards(tmp_path / "boards", count=3)
     for word in (
         "2",
         "GPU-abc00002",
@@ -223,17 +214,6 @@ def test_a_slow_driver_gives_no_reading_rather_than_a_wrong_stamp(boards: Boards
         assert opened.sensor.read()[0].power_w.size == 0
 
 
-def in_process(folder: Path, boards: Boards, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A command in a process of its own whose driver is the library of that folder."""
-    environment = {
-        **os.environ,
-        "LD_LIBRARY_PATH": str(folder),
-        "WATTPRINT_NVML_STUB": str(boards.path),
-        "WATTPRINT_STATE": str(boards.path.parent / "state"),
-    }
-    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=environment, check=False, timeout=300)
-
-
 OLD_DRIVER_SCRIPT = """
 import json, time
 from collector.devices.nvml import open_board
@@ -246,11 +226,11 @@ with open_board("0") as board:
 """
 
 
-def test_an_old_driver_is_used_as_far_as_it_goes(tmp_path: Path) -> None:
-    folder = built(tmp_path, old_driver=True)
-    boards = Boards(tmp_path / "boards")
+def test_an_old_driver_is_used_as_far_as_it_goes(boards: Boards, environment: dict[str, str], tmp_path: Path) -> None:
+    environment["LD_LIBRARY_PATH"] = str(built(tmp_path, old_driver=True))
     boards.set(reasons=0x08)
-    ended = in_process(folder, boards, "-c", OLD_DRIVER_SCRIPT)
+    command = [sys.executable, "-c", OLD_DRIVER_SCRIPT]
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=300)
     assert ended.returncode == 0, ended.stderr
     fields, clocks, mask, locked = json.loads(ended.stdout)
     assert (fields, clocks, mask) == (["usage"], [], 0x08)

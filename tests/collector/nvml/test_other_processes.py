@@ -1,12 +1,10 @@
 """Who else computes on a board: through the real bindings, against the stand-in for the driver."""
 
 import json
-import os
 import subprocess
 import sys
-from pathlib import Path
 
-from tests.collector.nvml.stub import Boards, built
+from tests.collector.nvml.stub import Boards
 
 WATCH = """
 import json, sys
@@ -17,30 +15,20 @@ with open_board("0") as board:
 """
 
 
-def test_processes_that_come_later_are_seen_and_this_one_is_not(tmp_path: Path) -> None:
-    boards = Boards(tmp_path / "boards")
+def test_processes_that_come_later_are_seen_and_this_one_is_not(boards: Boards, environment: dict[str, str]) -> None:
     boards.set(processes=1)
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(built(tmp_path)), "WATTPRINT_NVML_STUB": str(boards.path)}
-    watcher = subprocess.Popen(
-        [sys.executable, "-c", WATCH], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-    )  # fmt: skip
-    assert watcher.stdin is not None
-    assert watcher.stdout is not None
-
-    def seen() -> list[int]:
+    command = [sys.executable, "-c", WATCH]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as watcher:
         assert watcher.stdin is not None
         assert watcher.stdout is not None
-        watcher.stdin.write("now\n")
-        watcher.stdin.flush()
-        return list(json.loads(watcher.stdout.readline()))
-
-    assert seen() == [1000]
-    boards.set(processes=2)
-    assert 1000 in seen(), "in a container the second one may be this process; nobody can tell"
-    boards.set(processes=3)
-    assert {1000, 1002} <= set(seen())
-    boards.set(processes=0)
-    assert seen() == []
-    watcher.stdin.close()
-    assert watcher.wait(300) == 0
-    watcher.stdout.close()
+        seen: list[list[int]] = []
+        for count in (1, 2, 3, 0):
+            boards.set(processes=count)
+            watcher.stdin.write("now\n")
+            watcher.stdin.flush()
+            seen.append(json.loads(watcher.stdout.readline()))
+        watcher.stdin.close()
+        assert watcher.wait(300) == 0
+    assert (seen[0], seen[3]) == ([1000], [])
+    assert 1000 in seen[1], "in a container the second one may be this process; nobody can tell"
+    assert {1000, 1002} <= set(seen[2])

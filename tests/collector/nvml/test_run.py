@@ -41,22 +41,9 @@ LOOKS = 25
 PATIENCE_S = 300.0
 
 
-@pytest.fixture
-def boards(tmp_path: Path) -> Boards:
-    made = Boards(tmp_path / "boards")
-    made.set(power_mw=int(1000 * REST_W), fail_energy=3)
-    return made
-
-
-@pytest.fixture
-def environment(boards: Boards, library_folder: Path, tmp_path: Path) -> dict[str, str]:
-    kept = {key: value for key, value in os.environ.items() if key != "CUDA_VISIBLE_DEVICES"}
-    changes = {
-        "LD_LIBRARY_PATH": str(library_folder),
-        "WATTPRINT_NVML_STUB": str(boards.path),
-        "WATTPRINT_STATE": str(tmp_path / "state"),
-    }
-    return {**kept, **changes}
+@pytest.fixture(autouse=True)
+def at_rest(boards: Boards) -> None:
+    boards.set(power_mw=int(1000 * REST_W), fail_energy=3)
 
 
 @pytest.fixture
@@ -233,18 +220,3 @@ def test_an_interruption_loses_the_run_that_was_going_on_and_no_other(environmen
     assert len(document["runs"]) == 1
     assert lost in document["notes"]
     assert json.loads(out.read_text()) == document
-
-
-@pytest.mark.parametrize(
-    ("arguments", "status", "reason"),
-    [
-        (["--freqs", "nonsense", "--", "true"], 2, "is no clock in MHz"),
-        ([], 2, "COMMAND"),
-        (["--gpu", "0,1", "--", "true"], 1, "several boards"),
-    ],
-)
-def test_bad_input_is_one_line(arguments: list[str], status: int, reason: str, environment: dict[str, str]) -> None:
-    ended = collected(environment, *arguments)
-    assert ended.returncode == status
-    assert ended.stderr.count("\n") == 1
-    assert reason in ended.stderr

@@ -45,17 +45,22 @@ class Place:
         self.audit = folder / "audit.log"
         self.state = folder / "state"
         self.config = folder / "clocks.toml"
-        changes = {"LD_LIBRARY_PATH": str(library), "WATTPRINT_NVML_STUB": str(self.boards.path), "WATTPRINT_STATE": str(self.state)}
-        self.environment = {**os.environ, **changes}
+        self.environment = {
+            **os.environ,
+            "LD_LIBRARY_PATH": str(library),
+            "WATTPRINT_NVML_STUB": str(self.boards.path),
+            "WATTPRINT_STATE": str(self.state),
+            "WATTPRINT_CLOCKS_SOCKET": str(self.socket),
+        }
         for name in ("LISTEN_PID", "LISTEN_FDS", "WATCHDOG_USEC"):
             self.environment.pop(name, None)
         self.processes: list[subprocess.Popen[str]] = []
         self.write_config()
 
-    def write_config(self, *, head: str = "", socket_path: str = "", group: str = "") -> None:
+    def write_config(self, *, head: str = "", group: str = "") -> None:
         mine = grp.getgrgid(os.getegid()).gr_name
         self.config.write_text(
-            f'socket = "{socket_path or self.socket}"\ngroup = "{group or mine}"\naudit_log = "{self.audit}"\n{head}\n'
+            f'group = "{group or mine}"\n{head}\n'
             + "".join(f'[[boards]]\nuuid = "{uuid}"\nlowest_mhz = 510\nhighest_mhz = 1410\n' for uuid in (UUID, SECOND))
         )
         self.config.chmod(0o644)
@@ -72,7 +77,7 @@ class Place:
             environment = {**self.environment, "NOTIFY_SOCKET": str(notify)}
             process = subprocess.Popen(
                 list(command) or self.command(),
-                stderr=subprocess.PIPE,
+                stderr=self.audit.open("a"),
                 text=True,
                 env=environment,
                 pass_fds=pass_fds,
@@ -81,7 +86,7 @@ class Place:
             self.processes.append(process)
             told.setblocking(False)
             assert until(lambda: process.poll() is not None or _ready(told))
-            assert process.poll() is None, process.communicate()[1]
+            assert process.poll() is None, self.audit.read_text()
         return process
 
     def refused(self) -> str:
@@ -93,7 +98,7 @@ class Place:
         return done.stderr
 
     def events(self) -> list[dict[str, Any]]:
-        return [json.loads(line.partition(" ")[2]) for line in self.audit.read_text().split("\n")[:-1]]  # the last one may still be written
+        return [json.loads(line) for line in self.audit.read_text().split("\n")[:-1]]  # the last one may still be written
 
     def end(self) -> None:
         for process in self.processes:
