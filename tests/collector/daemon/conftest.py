@@ -93,13 +93,11 @@ class Place:
         path.write_text(CAMPAIGN.replace("COUNT", str(count)))
         return str(path)
 
-    def submit(self, campaign: str, out: str, *more: str, gpu: str = BOARD) -> int:
+    def submit(self, campaign: str, out: str, *more: str) -> int:
         """Queue a job at one clock; its number."""
-        words = ["submit", campaign, "--gpu", gpu, "--freqs", "900", "--out", str(self.folder / out), "--config", str(self.config)]
-        sensor = ["--sensor", str(self.sensor)] if gpu == BOARD else []
-        before = {job.id for job in self.overview().jobs}
-        assert main([*words, *sensor, "-q", "--json", *more]) == 0
-        return max({job.id for job in self.overview().jobs} - before)
+        words = ["submit", campaign, "--gpu", BOARD, "--freqs", "900", "--out", str(self.folder / out), "--config", str(self.config)]
+        assert main([*words, "--sensor", str(self.sensor), "-q", "--json", *more]) == 0
+        return max(job.id for job in self.overview().jobs)
 
     def queue(self, campaign: str, out: str, *, board: str = BOARD, **changes: Any) -> int:
         """Queue a job at one clock without the checks of `submit`, which take a process each; its number."""

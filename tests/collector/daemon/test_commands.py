@@ -37,7 +37,6 @@ def failure(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
         (["--out", "there.parquet"], 1, "exists"),
         (["--out", "folder", "--fresh"], 1, "nothing is replaced"),
         (["--sensor", "none.json", "--gpu", f"{BOARD},{OTHER_BOARD}"], 1, "belong to one board"),
-        (["--worker"], 2, "--worker"),
     ],
 )
 def test_a_submission_that_cannot_be_is_one_line_and_queues_nothing(
@@ -52,12 +51,8 @@ def test_a_submission_that_cannot_be_is_one_line_and_queues_nothing(
     assert place.overview().jobs == ()
 
 
-@pytest.mark.parametrize(
-    "campaign",
-    ["/etc/passwd", "/dev/zero"],
-)
-def test_a_hostile_campaign_is_refused_and_never_copied(campaign: str, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["submit", campaign, "--gpu", BOARD, "--out", str(place.folder / "d.parquet"), "--config", str(place.config)]
+def test_a_hostile_campaign_is_refused_and_never_copied(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["submit", "/etc/passwd", "--gpu", BOARD, "--out", str(place.folder / "d.parquet"), "--config", str(place.config)]
     status, _ = failure(capsys, *words)
     assert status in (1, 2)
     assert place.overview().jobs == ()
@@ -102,7 +97,6 @@ def test_a_submission_prints_its_plan_and_waits_for_a_daemon(place: Place, capsy
         (["stop"], 2, "name a job"),
         (["stop", "7"], 1, "no job 7"),
         (["stop", "--daemon"], 1, "no daemon has run there"),
-        (["logs", "7"], 1, "no job 7"),
         (["daemon"], 2, "--config"),
     ],
 )
@@ -130,13 +124,13 @@ def test_without_any_state_there_are_no_jobs_and_nothing_is_made(place: Place, c
 
 
 def test_several_boards_measure_side_by_side_are_stopped_together_and_go_on(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--gpu", f"{BOARD},{OTHER_BOARD}", "--freqs", "900", "--campaign", place.campaign(24)]
+    words = ["--gpu", f"{BOARD},{OTHER_BOARD}", "--freqs", "900", "--campaign", place.campaign(10)]
     for attempt in range(ATTEMPTS):
         out = place.folder / f"both-{attempt}"
         process = place.process(*words, "--out", str(out), "-v")
         assert process.stderr is not None
         for line in process.stderr:
-            if " 2/24 " in line:
+            if " 2/10 " in line:
                 break
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=DEADLINE_S)
@@ -150,9 +144,9 @@ def test_several_boards_measure_side_by_side_are_stopped_together_and_go_on(plac
     document = json.loads(captured.out)
     assert document["dataset"] == f"{out}/"
     assert [board["exit_status"] for board in document["boards"]] == [0, 0]
-    assert f"{OTHER_BOARD} 24/24" in captured.err
+    assert f"{OTHER_BOARD} 10/10" in captured.err
     rows = row_ids(out)
-    assert len(rows) == len(set(rows)) == 48
+    assert len(rows) == len(set(rows)) == 20
     assert len(set(read_kernel_dataset(out).table.column("gpu_uuid").to_pylist())) == 2
 
 
@@ -161,7 +155,6 @@ def test_several_boards_measure_side_by_side_are_stopped_together_and_go_on(plac
     [
         (["--record", "r"], 1, "--record belongs to one board"),
         (["--out", "file.parquet"], 1, "is a file"),
-        (["--gpu", "all"], 1, "driver"),
     ],
 )
 def test_several_boards_are_all_checked_before_one_begins(

@@ -94,11 +94,23 @@ def test_sigterm_drains_after_the_running_kernel_and_the_next_daemon_goes_on_wit
     place.end(second)
 
 
-def test_a_second_sigterm_ends_at_once_and_loses_no_finished_row(place: Place) -> None:
-    number = place.queue(place.campaign(ENDLESS), "d.parquet")
+def test_stop_ends_one_job_of_two_boards_and_a_second_sigterm_all_at_once_and_no_finished_row_is_lost(
+    place: Place, repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    twin = place.twin(repository)
+    place.configure(BOARD, twin)
+    campaign = place.campaign(ENDLESS)
+    first, second = place.queue(campaign, "a.parquet"), place.queue(campaign, "b.parquet", board=twin)
     process = place.start()
-    until(lambda: place.job(number).rows >= 2, "some rows are measured")
-    worker = place.worker_of(number)
+    until(lambda: place.job(first).rows >= 2 and place.job(second).rows >= 2, "both measure")
+    capsys.readouterr()
+    assert main(["stop", str(first), "--config", str(place.config)]) == 0
+    assert capsys.readouterr().out.startswith(f"job {first}: ")
+    stopped = place.wait_for(first, "cancelled")
+    assert "--resume" in stopped.message
+    assert read_log(log_path(place.folder / "a.parquet")).table.num_rows == stopped.rows
+    assert place.job(second).state == "running"
+    worker = place.worker_of(second)
     os.kill(worker, signal.SIGSTOP)  # a kernel that takes long
     process.send_signal(signal.SIGTERM)
     until(lambda: place.overview().daemon.draining, "the daemon drains")
@@ -107,27 +119,8 @@ def test_a_second_sigterm_ends_at_once_and_loses_no_finished_row(place: Place) -
     os.kill(worker, signal.SIGCONT)
     process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0
-    assert place.job(number).state == "queued"
-    assert read_log(log_path(place.folder / "d.parquet")).table.num_rows >= 2
-
-
-def test_boards_work_side_by_side_and_stop_ends_one_job_alone(place: Place, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    twin = place.twin(repository)
-    place.configure(BOARD, twin)
-    campaign = place.campaign(ENDLESS)
-    first = place.queue(campaign, "a.parquet")
-    second = place.queue(campaign, "b.parquet", board=twin)
-    process = place.start()
-    until(lambda: {place.job(first).state, place.job(second).state} == {"running"}, "both run")
-    until(lambda: place.job(first).rows >= 2, "some rows are measured")
-    capsys.readouterr()
-    assert main(["stop", str(first), "--config", str(place.config)]) == 0
-    assert capsys.readouterr().out.startswith(f"job {first}: ")
-    stopped = place.wait_for(first, "cancelled")
-    assert "--resume" in stopped.message
-    assert read_log(log_path(place.folder / "a.parquet")).table.num_rows == stopped.rows
-    assert place.job(second).state == "running"
-    place.end(process)
+    assert place.job(second).state == "queued"
+    assert read_log(log_path(place.folder / "b.parquet")).table.num_rows >= 2
 
 
 def test_a_full_disk_makes_a_job_wait_until_there_is_room(place: Place) -> None:
@@ -151,45 +144,6 @@ def test_a_full_disk_makes_a_job_wait_until_there_is_room(place: Place) -> None:
         until(lambda: subprocess.run(["umount", str(small)], capture_output=True, check=False).returncode == 0, "the disk is nobody's")
 
 
-def test_status_logs_and_stop_speak_of_what_is_and_a_second_daemon_is_refused(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    config = ["--config", str(place.config)]
-    campaign = place.campaign(FEW)
-    number = place.submit(campaign, "d.parquet")
-    Path(campaign).unlink()  # later changes to the file change no queued job
-    capsys.readouterr()
-    assert main(["status", *config]) == 0
-    shown = capsys.readouterr()
-    assert "no daemon runs" in shown.err
-    assert "queued" in shown.out
-    process = place.start()
-    place.wait_for(number, "done")
-    assert main(["logs", str(number), *config]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert "softmax.softmax.fp32 900 MHz" in "".join(lines)
-    assert f"done: {FEW} rows of {FEW} planned" in lines[-1]
-    assert main(["status", "--json", *config]) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert document["daemon"]["running"]
-    assert document["daemon"]["pid"] == process.pid
-    assert document["counts"]["done"] == 1
-    (job,) = document["jobs"]
-    assert (job["state"], job["done"], job["total"], job["rows"], job["refused"]) == ("done", FEW, FEW, FEW, 0)
-    assert job["eta_s"] is None
-    (board,) = document["boards"]
-    assert board["board"] == BOARD
-    assert board["sm_clock_mhz"] == pytest.approx(900, abs=15)
-    assert main(["daemon", *config]) == 1
-    refused = capsys.readouterr().err
-    assert refused.count("\n") == 1
-    assert "another daemon" in refused
-    assert place.overview().daemon.pid == process.pid
-    assert main(["stop", "--daemon", *config]) == 0
-    assert process.wait(DEADLINE_S) == 0
-    capsys.readouterr()
-    assert main(["logs", *config]) == 0
-    assert "daemon has ended" in capsys.readouterr().out
-
-
 def test_a_worker_that_hangs_or_dies_is_noticed_and_its_job_goes_on(place: Place) -> None:
     # More retries than it needs: on a machine that is held up, a sound worker may be silent for so long, too.
     place.configure(BOARD, hang_s=4.0, retries=ATTEMPTS)
@@ -211,18 +165,48 @@ def test_a_worker_that_hangs_or_dies_is_noticed_and_its_job_goes_on(place: Place
     assert len(set(rows)) == len(rows) == place.job(number).rows
 
 
-def test_jobs_run_by_priority_and_one_that_cannot_be_measured_fails_alone_and_at_once(place: Place) -> None:
-    campaign = place.campaign(2)
+def test_jobs_run_by_priority_one_that_cannot_be_measured_fails_alone_and_status_logs_and_stop_speak_of_them(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, campaign = ["--config", str(place.config)], place.campaign(FEW)
     (place.folder / "gone").mkdir()
-    late, broken, first = (
-        place.queue(campaign, out, priority=rank) for out, rank in (("late.parquet", 0), ("gone/d.parquet", 1), ("first.parquet", 7))
-    )
+    late, broken = place.queue(campaign, "late.parquet"), place.queue(campaign, "gone/d.parquet", priority=1)
+    first = place.submit(place.campaign(FEW, "copied.toml"), "first.parquet", "--priority", "7")
     (place.folder / "gone").rmdir()
+    (place.folder / "copied.toml").unlink()  # later changes to the file change no queued job
+    capsys.readouterr()
+    assert main(["status", *config]) == 0
+    shown = capsys.readouterr()
+    assert "no daemon runs" in shown.err
+    assert shown.out.count("queued") == 3
     process = place.start()
     for number in (late, first):
-        assert place.wait_for(number, "done").rows == 2
+        assert place.wait_for(number, "done").rows == FEW
     failed = place.job(broken)
     assert (failed.state, failed.attempts, failed.cause, failed.exit_status) == ("failed", 1, "", 1)
     assert "no folder" in failed.message
     assert sorted((late, broken, first), key=lambda number: place.job(number).started_unix_s) == [first, broken, late]
-    place.end(process)
+    assert main(["logs", str(first), *config]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "softmax.softmax.fp32 900 MHz" in "".join(lines)
+    assert f"done: {FEW} rows of {FEW} planned" in lines[-1]
+    assert main(["status", "--json", *config]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["daemon"]["running"]
+    assert document["daemon"]["pid"] == process.pid
+    assert document["counts"]["done"] == 2
+    job = next(job for job in document["jobs"] if job["id"] == first)
+    assert (job["state"], job["done"], job["total"], job["rows"], job["refused"], job["eta_s"]) == ("done", FEW, FEW, FEW, 0, None)
+    (board,) = document["boards"]
+    assert board["board"] == BOARD
+    assert board["sm_clock_mhz"] == pytest.approx(900, abs=15)
+    assert main(["daemon", *config]) == 1
+    refused = capsys.readouterr().err
+    assert refused.count("\n") == 1
+    assert "another daemon" in refused
+    assert place.overview().daemon.pid == process.pid
+    assert main(["stop", "--daemon", *config]) == 0
+    assert process.wait(DEADLINE_S) == 0
+    capsys.readouterr()
+    assert main(["logs", *config]) == 0
+    assert "daemon has ended" in capsys.readouterr().out

@@ -74,7 +74,6 @@ def test_a_complaint_is_one_line_and_only_of_a_daemon_that_hangs_or_died(silent_
     ("runs", "silent_s", "draining", "words"),
     [
         (True, 3 * STALE_S, False, "has said nothing for 180 s"),
-        (True, 86_400.0, True, "has said nothing for 24 h"),
         (False, 12.0, False, "died without a word"),
         (True, 0.0, False, ""),
     ],

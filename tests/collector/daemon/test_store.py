@@ -1,7 +1,6 @@
 """The queue: order, one writer a file, and a state file that is whole or refused."""
 
 import os
-import random
 import sqlite3
 import subprocess
 import sys
@@ -116,31 +115,6 @@ def test_a_state_of_a_newer_version_or_another_program_is_refused(tmp_path: Path
     connection.close()
     with pytest.raises(DaemonError, match="another program"), open_store(tmp_path / "other"):
         pass
-
-
-def test_no_cut_and_no_flipped_byte_gives_anything_but_the_queue_or_one_line(tmp_path: Path) -> None:
-    with open_store(tmp_path / "s") as store:
-        for index in range(40):
-            queued(store, f"/x/{index}")
-    whole = (tmp_path / "s" / FILE_NAME).read_bytes()
-    chance = random.Random(7)
-    refusals = []
-    for trial in range(60):
-        content = bytearray(whole)
-        if trial % 2:
-            content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
-        else:
-            del content[chance.randrange(1, len(content)) :]
-        folder = tmp_path / f"t{trial}"
-        folder.mkdir(mode=0o700)
-        (folder / FILE_NAME).write_bytes(content)
-        try:
-            with open_store(folder, check=True) as store:
-                assert len(store.overview().jobs) <= 40
-        except DaemonError as error:
-            refusals.append(str(error))
-    assert len(refusals) >= 30
-    assert not [line for line in refusals if "\n" in line or FILE_NAME not in line]
 
 
 def test_a_full_disk_is_one_line_and_what_was_written_stays(tmp_path: Path) -> None:

@@ -132,7 +132,6 @@ def test_a_clock_that_is_lost_while_the_program_runs_is_said(environment: dict[s
     assert ended.returncode == 3, ended.stderr
     document = json.loads(ended.stdout)
     assert [line for line in document["notes"] if "was not the 900 MHz asked for: 900 to 1830 MHz" in line]
-    assert collected(environment, "--freqs", "900", "--", sys.executable, "-c", put(sm_mhz=905)).returncode == 0, "within tolerance"
 
 
 def test_a_power_field_that_reads_nothing_possible_is_left_out_and_said(environment: dict[str, str], boards: Boards) -> None:
@@ -142,9 +141,6 @@ def test_a_power_field_that_reads_nothing_possible_is_left_out_and_said(environm
     assert document["clocks"][0]["power_w"] == pytest.approx(119.0, abs=0.5)
     assert [line for line in document["notes"] if "instant reads 0 W, which no board draws" in line]
     assert "warning: power field instant reads 0 W" in ended.stderr
-    boards.set(power_mw=-5000)
-    ended = collected(environment, "--", "true")
-    assert "warning: the power field in use is average" in ended.stderr
     boards.set(power_mw=0, average_mw=0)
     ended = collected(environment, "--", "true")
     assert (ended.returncode, ended.stdout) == (1, "")
@@ -171,9 +167,6 @@ def test_a_program_too_short_for_the_energy_counter_has_no_energy_by_it(
     (run,) = json.loads(short.stdout)["runs"]
     assert run["counter_energy_j"] is None
     assert [line for line in run["notes"] if "too short for the energy counter" in line]
-    longer = collected(environment, "--gpu", "sim:h200-sxm", "--json", "--", "sleep", "1")
-    (run,) = json.loads(longer.stdout)["runs"]
-    assert run["counter_energy_j"] == pytest.approx(run["energy_j"], rel=0.05)
 
 
 @pytest.mark.parametrize(("command", "status"), [(["no-such-command"], 127), (["."], 126), (["sh", "-c", "kill -9 $$"], 137)])

@@ -75,14 +75,15 @@ class Place:
             notify.unlink(missing_ok=True)
             told.bind(str(notify))
             environment = {**self.environment, "NOTIFY_SOCKET": str(notify)}
-            process = subprocess.Popen(
-                list(command) or self.command(),
-                stderr=self.audit.open("a"),
-                text=True,
-                env=environment,
-                pass_fds=pass_fds,
-                preexec_fn=preexec_fn,
-            )
+            with self.audit.open("a") as stderr:
+                process = subprocess.Popen(
+                    list(command) or self.command(),
+                    stderr=stderr,
+                    text=True,
+                    env=environment,
+                    pass_fds=pass_fds,
+                    preexec_fn=preexec_fn,
+                )
             self.processes.append(process)
             told.setblocking(False)
             assert until(lambda: process.poll() is not None or _ready(told))
