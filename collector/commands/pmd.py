@@ -72,13 +72,12 @@ def decode_command(file: Path, out: Path | None, rails: str, zero: Path | None, 
     require_dataset_packages()
     from collector.pmd.recording import scan_recording
     from collector.pmd.recording_files import read_recording
-    from collector.pmd.table import recording_document, recording_lines, write_table
+    from collector.pmd.table import recording_lines, write_table
 
     scanned = scan_recording(read_recording(file))
     form = _form(scanned.recording.model, rails, zero, time_base)
-    summary = write_table(scanned, out or (None if speak.as_json else sys.stdout.buffer), form)
-    document = recording_document(scanned, summary)
-    lines = recording_lines(document, summary)
+    document = write_table(scanned, out or (None if speak.as_json else sys.stdout.buffer), form)
+    lines = recording_lines(document)
     if out is None:
         speak.say(document, [])
         for line in () if speak.as_json else lines:
@@ -103,7 +102,7 @@ def log_command(port: str, out: Path, duration: str, speak: Speaker, **table: An
     from collector.pmd.meter import open_meter
     from collector.pmd.recording import scan_recording
     from collector.pmd.recording_files import log_meter, read_recording
-    from collector.pmd.table import recording_document, recording_lines, write_table
+    from collector.pmd.table import recording_lines, write_table
 
     limit_s = duration_s(duration, "--duration") if duration else math.inf
     raw = out.with_suffix(".pmd")
@@ -120,11 +119,10 @@ def log_command(port: str, out: Path, duration: str, speak: Speaker, **table: An
     if not logged.bytes:
         raise logged.failure or DeviceError(f"{port}: nothing came in {logged.duration_s:.1f} s; nothing was recorded")
     scanned = scan_recording(read_recording(raw))
-    summary = write_table(scanned, out, form)
+    document = write_table(scanned, out, form)
     if logged.failure is not None:
-        raise DeviceError(f"{logged.failure}; {summary.samples} samples until then are in {out}") from logged.failure
-    document = recording_document(scanned, summary)
-    speak.say({**document, "output": str(out)}, [*recording_lines(document, summary), f"written: {out}"])
+        raise DeviceError(f"{logged.failure}; {scanned.tally.packets} samples until then are in {out}") from logged.failure
+    speak.say({**document, "output": str(out)}, [*recording_lines(document), f"written: {out}"])
     return INTERRUPTED if interrupted else _status(scanned, speak)
 
 

@@ -29,7 +29,7 @@ from collector.devices.polling import Poller, finite_or_nan, polling
 from collector.devices.possible_power import possible_power
 from collector.devices.protocols import EnergyReading, GpuIdentity, GpuState, PowerReadings, StateReadings
 from collector.devices.voltage import VoltageReader, open_voltage
-from estimator.vocabulary.quantities import Array, IntArray
+from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.specifications import canonical_gpu_name
 
 POWER_POLL_S: Final = 0.002
@@ -106,7 +106,7 @@ class NvmlGpu:
         self._identity = _identity(library, handle)
         self._before_us = frozenset(library.compute_processes(handle) or ())
         self._ours: int | None = None
-        self.states = Poller("state", self._read_state, _rows_of_states, STATE_POLL_S)
+        self.states = Poller("state", self._read_state, lambda rows: np.reshape(rows, (-1, 4)).astype(np.float64), STATE_POLL_S)
 
     def identity(self) -> GpuIdentity:
         """Identity of the board."""
@@ -239,7 +239,11 @@ class NvmlPowerSensor:
     def read(self) -> tuple[PowerReadings, ...]:
         """Everything polled since the last call; a poll without a value is left out.  Raises BoardLostError."""
         stamps, rows = self.readings.take()
-        return tuple(_column(field, stamps, rows[:, index]) for index, field in enumerate(self._fields))
+        kept = np.isfinite(rows)
+        return tuple(
+            PowerReadings(field=field, host_ns=stamps[kept[:, index]], power_w=rows[kept[:, index], index])
+            for index, field in enumerate(self._fields)
+        )
 
     def read_energy(self) -> EnergyReading | None:
         """The energy counter; None if it is missing or counts more than the GPU."""
@@ -365,24 +369,24 @@ def _power_fields(library: NvmlLibrary, handle: Any) -> tuple[tuple[str, ...], t
     Some drivers answer 0 W, or less, for a power that they do not know.  Raises DeviceError if every field is like that.
     """
     read = library.field_reader(handle, list(POWER_FIELDS.values()))
-    answers: dict[str, list[float]] = {name: [] for name in POWER_FIELDS}
+    last, ever = np.full(len(POWER_FIELDS), np.nan), np.zeros(len(POWER_FIELDS), dtype=np.bool_)
     for _ in range(LOOKS):
-        polls = [content for content in (read(),) if content is not None]
-        for row in field_numbers(polls, len(POWER_FIELDS)) * 1e-3:
-            for name, watt in zip(POWER_FIELDS, row.tolist(), strict=True):
-                if not math.isnan(watt):
-                    answers[name].append(watt)
-        if all(not seen or _possible(seen[-1]) for seen in answers.values()):
+        content = read()
+        if content is not None:
+            watts = field_numbers([content], len(POWER_FIELDS))[0] * 1e-3
+            last, ever = np.where(np.isnan(watts), last, watts), ever | possible_power(watts)
+        if (possible_power(last) | np.isnan(last)).all():
             break
         time.sleep(STATE_POLL_S)
-    found = tuple(name for name, seen in answers.items() if any(map(_possible, seen)))
-    absurd = [f"{name} reads {seen[-1]:g} W" for name, seen in answers.items() if seen and name not in found]
+    found = tuple(name for name, possible in zip(POWER_FIELDS, ever, strict=True) if possible)
+    seen = zip(POWER_FIELDS, last.tolist(), strict=True)
+    absurd = [f"{name} reads {watt:g} W" for name, watt in seen if not math.isnan(watt) and name not in found]
     shared = any(name.startswith(MODULE) for name in found) or SUPERCHIP in library.name(handle)
     if shared:
         found = tuple(name for name in found if name != BEST_FIELD)
     if not any(not name.startswith(MODULE) for name in found):
         usage = library.number(handle, "power_usage_w")
-        found = (USAGE,) if usage is not None and _possible(usage) else ()
+        found = (USAGE,) if usage is not None and possible_power(usage) else ()
         if usage is not None and not found:
             absurd.append(f"{USAGE} reads {usage:g} W")
         if absurd and not found:
@@ -416,15 +420,6 @@ def field_numbers(polls: Sequence[bytes], fields: int) -> Array:
     return np.where((records["answer"] == 0) & (numbers != VALUE_NOT_AVAILABLE), numbers, np.nan)
 
 
-def _rows_of_states(states: list[tuple[float, ...]]) -> Array:
-    return np.array(states, dtype=np.float64).reshape(len(states), 4)  # clock, temperature, voltage, throttle bits
-
-
-def _possible(power_w: float) -> bool:
-    """Whether a board can draw this power."""
-    return bool(possible_power(power_w))
-
-
 def _sees_all_processes() -> bool:
     """Whether process numbers here are those of the host, as shown by the driver."""
     try:
@@ -432,8 +427,3 @@ def _sees_all_processes() -> bool:
         return os.stat(PROCESS_SPACE).st_ino == 0xEFFFFFFC
     except OSError:
         return True
-
-
-def _column(field: str, stamps: IntArray, power_w: Array) -> PowerReadings:
-    kept = np.isfinite(power_w)
-    return PowerReadings(field=field, host_ns=stamps[kept], power_w=power_w[kept])

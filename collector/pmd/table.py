@@ -34,25 +34,16 @@ class TableForm:
     time_base: str = "first"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PowerSummary:
-    """Summary of the written samples: number, span, energy by the trapezoid rule (holes bridged), means of power, voltages and currents."""
-
-    samples: int
-    duration_s: float
-    energy_j: float
-    mean_power_w: float
-    rails: dict[str, tuple[float, float]]
-
-
-def write_table(scanned: ScannedRecording, out: Path | BinaryIO | None, form: TableForm) -> PowerSummary:
+def write_table(scanned: ScannedRecording, out: Path | BinaryIO | None, form: TableForm) -> dict[str, object]:
     """Write all samples; a path gets its file completely or not at all, None gets no file.
+
+    Returns a document about the recording: counts, clock, means, and energy by the trapezoid rule (holes bridged); unknown values are None.
 
     Raises DatasetError if a recording without stamps does not know the time base, UnwrittenError.
     """
     rails = scanned.recording.model.rails
     origin_ns = _origin_ns(scanned, form.time_base)
-    sums, count, energy_j, last_w = np.zeros(1 + 2 * len(rails)), 0, 0.0, 0.0
+    sums, energy_j, last_w = np.zeros(1 + 2 * len(rails)), 0.0, 0.0
     last_ns = scanned.first_ns
     names = ["t_s", "power_w", *(f"{name}_{unit}" for name in rails for unit in ("v", "a"))]
     with _sink(out, pa.schema([pa.field(name, pa.float64(), nullable=False) for name in names])) as write:
@@ -62,17 +53,37 @@ def write_table(scanned: ScannedRecording, out: Path | BinaryIO | None, form: Ta
             steps_s = np.diff(samples.host_ns, prepend=last_ns) / NS_PER_S
             energy_j += float(np.sum(0.5 * steps_s * (power_w + np.concatenate([[last_w], power_w[:-1]]))))
             last_ns, last_w = int(samples.host_ns[-1]), float(power_w[-1])
-            sums, count = sums + values.sum(axis=0), count + len(samples)
+            sums += values.sum(axis=0)
             # a tick is 0.34 µs; a millionth is a thousandth of the meter's step
             write([np.round((samples.host_ns - origin_ns) / NS_PER_S, 7), *np.round(values, 6).T])
-    means = (sums / count).tolist()
-    return PowerSummary(
-        samples=count,
-        duration_s=(last_ns - scanned.first_ns) / NS_PER_S,
-        energy_j=energy_j,
-        mean_power_w=means[0],
-        rails=dict(zip(rails, zip(means[1::2], means[2::2], strict=True), strict=True)),
-    )
+    power_w, *means = (sums / scanned.tally.packets).tolist()
+    tally, holes, tie = scanned.tally, scanned.holes, scanned.tie
+    return {
+        "recording": str(scanned.recording.path),
+        "model": scanned.recording.model.name,
+        "samples": tally.packets,
+        "lost": int(holes.lost.sum()),
+        "holes": len(holes.lost),
+        "longest_hole_s": float(holes.length_s.max(initial=0.0)),
+        "bridged_s": float(holes.length_s.sum()),
+        "discarded_bytes": tally.discarded_bytes,
+        "trailing_bytes": tally.trailing_bytes,
+        "duration_s": (last_ns - scanned.first_ns) / NS_PER_S,
+        "tick_rate_per_s": 1e3 * tie.ticks_per_ms if tie else None,
+        "clock_residual_s": tie.residual_s if tie and math.isfinite(tie.residual_s) else None,
+        "mean_power_w": power_w,
+        "energy_j": energy_j,
+        "rails": {name: {"voltage_v": means[2 * i], "current_a": means[2 * i + 1]} for i, name in enumerate(rails)},
+    }
+
+
+def recording_lines(document: dict[str, Any]) -> list[str]:
+    """The same for people."""
+    rails = [f"{name} {rail['voltage_v']:.3f} V {rail['current_a']:.3f} A" for name, rail in document["rails"].items()]
+    texts = {
+        name: f"{value:.6g}" if isinstance(value, float) else "unknown" if value is None else value for name, value in document.items()
+    }
+    return [f"{name:<17} {text}" for name, text in (texts | {"rails": ", ".join(rails)}).items()]
 
 
 def _origin_ns(scanned: ScannedRecording, time_base: str) -> int:
@@ -102,34 +113,3 @@ def _sink(out: Path | BinaryIO | None, schema: Any) -> Iterator[Callable[[list[A
         out.write((",".join(schema.names) + "\n").encode())  # names without quotes
         with pcsv.CSVWriter(out, schema, write_options=pcsv.WriteOptions(include_header=False)) as csv:
             yield lambda columns: csv.write_batch(pa.record_batch(columns, schema=schema))
-
-
-def recording_document(scanned: ScannedRecording, summary: PowerSummary) -> dict[str, object]:
-    """Counts, clock and means of a recording; unknown values are None."""
-    tally, holes, tie = scanned.tally, scanned.holes, scanned.tie
-    return {
-        "recording": str(scanned.recording.path),
-        "model": scanned.recording.model.name,
-        "samples": tally.packets,
-        "lost": int(holes.lost.sum()),
-        "holes": len(holes.lost),
-        "longest_hole_s": float(holes.length_s.max(initial=0.0)),
-        "bridged_s": float(holes.length_s.sum()),
-        "discarded_bytes": tally.discarded_bytes,
-        "trailing_bytes": tally.trailing_bytes,
-        "duration_s": summary.duration_s,
-        "tick_rate_per_s": 1e3 * tie.ticks_per_ms if tie else None,
-        "clock_residual_s": tie.residual_s if tie and math.isfinite(tie.residual_s) else None,
-        "mean_power_w": summary.mean_power_w,
-        "energy_j": summary.energy_j,
-        "rails": {name: {"voltage_v": volts, "current_a": amperes} for name, (volts, amperes) in summary.rails.items()},
-    }
-
-
-def recording_lines(document: dict[str, object], summary: PowerSummary) -> list[str]:
-    """The same for people."""
-    texts = {
-        name: f"{value:.6g}" if isinstance(value, float) else "unknown" if value is None else value for name, value in document.items()
-    }
-    rails = ", ".join(f"{name} {volts:.3f} V {amperes:.3f} A" for name, (volts, amperes) in summary.rails.items())
-    return [f"{name:<17} {text}" for name, text in (texts | {"rails": rails}).items()]

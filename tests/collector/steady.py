@@ -7,11 +7,13 @@ from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from types import TracebackType
-from typing import ParamSpec, Self
+from typing import Any, ParamSpec, Self
 
 import pytest
 
 ATTEMPTS = 10
+DEADLINE_S = 600.0
+"""Far beyond what a slow machine needs: it is only waited for where something never happens."""
 TICK_S = 0.002
 HELD_UP_S = 0.01
 """A thread that wakes so late was held up: half of what the tests allow for a delay [s]."""
@@ -54,6 +56,15 @@ def _waited_s() -> float:
     with suppress(OSError, ValueError, IndexError):
         return float(PRESSURE.read_text().split("total=")[1].split()[0]) * 1e-6
     return 0.0
+
+
+def until(condition: Callable[[], Any], what: str = "what was waited for") -> Any:
+    """What the condition gives when it holds; fails where it does not within the deadline."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"never happened: {what}"
+        time.sleep(0.005)
+    return found
 
 
 def in_real_time(test: Callable[Given, None]) -> Callable[Given, None]:

@@ -69,25 +69,17 @@ def assert_near(found: Any, wanted: Any, precision: str) -> None:
 PRODUCTS = [
     *product(("fp64", "fp32", "tf32", "fp16", "bf16"), ("linear", "bmm"), ("warm", "cold"), ("",)),
     *product(("bf16",), ("linear", "bmm"), ("warm",), LAYOUTS),
+    ("fp8", "linear", "warm", ""),
 ]
 
 
 @pytest.mark.parametrize(("precision", "name", "l2_state", "layout"), PRODUCTS)
 def test_products_are_right_in_every_layout(runner: BoardRunner, precision: str, name: str, l2_state: str, layout: str) -> None:
-    operator = make_operator("gemm", name, precision, batch=1 if name == "linear" else 3, m=200, n=328, k=520)
+    operator = make_operator("gemm", name, precision, batch=1 if name == "linear" else 3, m=208, n=336, k=528)
     if not runner.supports(operator, layout):
         pytest.skip(f"no {precision} products on this board")
     values = result(runner, operator, l2_state, layout)
     assert_near(values.output, reference_product(values, layout or ("tn" if name == "linear" else "nn")), precision)
-
-
-def test_fp8_products_are_right(runner: BoardRunner) -> None:
-    operator = make_operator("gemm", "linear", "fp8", batch=1, m=64, n=256, k=512)
-    if not runner.supports(operator):
-        pytest.skip("no fp8 products on this board")
-    values = result(runner, operator)
-    activations, weights = values.inputs
-    assert_near(values.output, activations @ weights.T, "fp8")
 
 
 @pytest.mark.parametrize(

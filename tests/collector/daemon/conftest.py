@@ -5,8 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,11 +19,10 @@ from collector.daemon.jobs import Job, Overview
 from collector.daemon.store import open_store
 from collector.dataset import read_kernel_dataset
 from collector.sensing.calibration import SensorCalibration
+from tests.collector.steady import DEADLINE_S, until
 
 BOARD = "sim:a100-pcie-40gb"
 OTHER_BOARD = "sim:rtx-3090"
-DEADLINE_S = 600.0
-"""Far beyond what a slow machine needs: it is only waited for where something never happens."""
 ENDLESS = 2000
 """Kernels of a campaign that no machine finishes while a test looks at it."""
 ATTEMPTS = 20
@@ -54,15 +52,6 @@ count = COUNT
 rows = { low = 64, high = 65536 }
 dim = { low = 64, high = 4096 }
 """
-
-
-def until(condition: Callable[[], Any], what: str) -> Any:
-    """What the condition gives when it holds; fails where it does not within the deadline."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"never happened: {what}"
-        time.sleep(0.02)
-    return found
 
 
 @dataclass

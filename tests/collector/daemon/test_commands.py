@@ -11,8 +11,9 @@ from collector.cli import main
 from collector.daemon.store import open_store
 from collector.dataset import read_kernel_dataset
 from collector.devices.board_claim import claimed_board
-from tests.collector.daemon.conftest import ATTEMPTS, BOARD, DEADLINE_S, OTHER_BOARD, Place, row_ids, until, workers
+from tests.collector.daemon.conftest import ATTEMPTS, BOARD, OTHER_BOARD, Place, row_ids, workers
 from tests.collector.nvml.stub import Boards, board_uuid, built
+from tests.collector.steady import DEADLINE_S, until
 from tests.words import changed
 
 UUID = board_uuid()

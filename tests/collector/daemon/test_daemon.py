@@ -13,7 +13,8 @@ import pytest
 from collector.cli import main
 from collector.daemon.locks import locked, worker_lock_path
 from collector.dataset.log import log_path, read_log
-from tests.collector.daemon.conftest import ATTEMPTS, BOARD, DEADLINE_S, ENDLESS, Place, row_ids, until, workers
+from tests.collector.daemon.conftest import ATTEMPTS, BOARD, ENDLESS, Place, row_ids, workers
+from tests.collector.steady import DEADLINE_S, until
 
 MANY = 30
 FEW = 4

@@ -18,7 +18,8 @@ from collector.cli import main
 from collector.daemon.jobs import STALE_S, Daemon, Overview
 from collector.daemon.locks import daemon_lock
 from collector.daemon.store import FILE_NAME, open_store
-from tests.collector.daemon.conftest import DEADLINE_S, Place
+from tests.collector.daemon.conftest import Place
+from tests.collector.steady import DEADLINE_S
 
 PID = 4321
 NOW_S = 1_800_000_000.0

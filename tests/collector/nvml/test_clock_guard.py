@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,10 +14,9 @@ import pytest
 from collector.devices.clock_record import ClockRecord, acquire_board, boot_id, left_records, record_path, write_record
 from collector.errors import ClockError
 from tests.collector.nvml.stub import GPU_LOST, Boards, board_uuid
+from tests.collector.steady import DEADLINE_S, until
 
 UUID = board_uuid()
-PATIENCE_S = 300.0
-"""Only waited for where something never happens; how soon a clock is back is what benchmarks/kill_campaign.py measures."""
 
 HOLDER = """
 import sys, time
@@ -40,31 +38,22 @@ def started(environment: dict[str, str], script: str, *arguments: str) -> "subpr
 
 
 def finish(process: "subprocess.Popen[str]") -> None:
-    process.communicate(timeout=PATIENCE_S)
-
-
-def until(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.005)
-    return True
+    process.communicate(timeout=DEADLINE_S)
 
 
 def restore(environment: dict[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "collector.cli", "clocks", "restore", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=PATIENCE_S)
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=DEADLINE_S)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGHUP])
 def test_the_clock_comes_back_from_a_kill(how: signal.Signals, environment: dict[str, str], boards: Boards, tmp_path: Path) -> None:
     holder = started(environment, HOLDER, "600")
-    assert until(lambda: boards.get("lock_high") > 0)
+    until(lambda: boards.get("lock_high") > 0)
     holder.send_signal(how)
     finish(holder)
-    assert until(lambda: boards.get("lock_high") == 0), f"clock still held after {how.name}"
-    assert until(lambda: left_records(tmp_path / "state") == [])
+    until(lambda: boards.get("lock_high") == 0, f"clock still held after {how.name}")
+    until(lambda: left_records(tmp_path / "state") == [])
 
 
 def test_the_clock_comes_back_from_kills_at_random_moments(environment: dict[str, str], boards: Boards, tmp_path: Path) -> None:
@@ -76,15 +65,15 @@ def test_the_clock_comes_back_from_kills_at_random_moments(environment: dict[str
         time.sleep(chance.uniform(0.0, 0.25))  # from before the record to after the clock is back
         holder.kill()
         finish(holder)
-        assert until(lambda: boards.get("lock_high") == 0)
-    assert until(lambda: left_records(tmp_path / "state") == []), "a guard that was still starting forgets the record later"
+        until(lambda: boards.get("lock_high") == 0)
+    until(lambda: left_records(tmp_path / "state") == [], "a guard that was still starting forgets the record later")
 
 
 def test_one_process_at_a_time_holds_a_board(environment: dict[str, str], boards: Boards) -> None:
     holder = started(environment, HOLDER, "600")
-    assert until(lambda: boards.get("lock_high") > 0)
+    until(lambda: boards.get("lock_high") > 0)
     second = started(environment, HOLDER)
-    _, errors = second.communicate(timeout=PATIENCE_S)
+    _, errors = second.communicate(timeout=DEADLINE_S)
     assert f"process {holder.pid} holds the clock" in errors
     assert boards.get("lock_high") > 0, "the second one must not give the first one's clock back"
     holder.kill()

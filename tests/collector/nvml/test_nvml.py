@@ -5,7 +5,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -30,8 +30,7 @@ from tests.collector.nvml.stub import (
     board_uuid,
     built,
 )
-
-PATIENCE_S = 120.0
+from tests.collector.steady import until
 
 
 @pytest.fixture(autouse=True)
@@ -46,14 +45,6 @@ def driver(boards: Boards, environment: dict[str, str], library_folder: Path, mo
 def board(boards: Boards) -> Iterator[NvmlBoard]:
     with open_board("0") as opened:
         yield opened
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Waits for another thread, at most PATIENCE_S."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "nothing happened"
-        time.sleep(0.001)
 
 
 def test_a_board_says_who_it_is(board: NvmlBoard) -> None:

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 
 from collector.bench import open_bench
 from tests.collector.nvml.stub import SLOTS, Boards, board_uuid
+from tests.collector.steady import DEADLINE_S, until
 
 REST_W, BUSY_W, BUSY_S = 80.0, 320.0, 1.5
 UUID = board_uuid()
@@ -38,7 +38,6 @@ sys.exit(int(sys.argv[1]))
 """Is busy for `BUSY_S`, longer where the machine holds it up; says when it began and ended, each between two times."""
 
 LOOKS = 25
-PATIENCE_S = 300.0
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +71,7 @@ def known_sensor(tmp_path: Path) -> Path:
 
 def collected(environment: dict[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "collector.cli", "run", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=PATIENCE_S)
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=DEADLINE_S)
 
 
 def test_energy_and_exit_status_of_a_program(environment: dict[str, str], boards: Boards, known_sensor: Path) -> None:
@@ -181,12 +180,9 @@ def test_an_interruption_stops_the_program_and_gives_the_clock_back(environment:
     script = f"import pathlib, time; pathlib.Path({str(marker)!r}).write_text(str(__import__('os').getpid())); time.sleep(600)"
     command = [sys.executable, "-m", "collector.cli", "run", "--freqs", "900", "--", sys.executable, "-c", script]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-    deadline = time.monotonic() + PATIENCE_S
-    while not marker.exists() or not marker.read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: marker.exists() and marker.read_text())
     process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=PATIENCE_S)
+    _, errors = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 130
     assert errors.split("\n")[-2] == "collect: interrupted"
     assert "Traceback" not in errors
@@ -200,12 +196,9 @@ def test_an_interruption_loses_the_run_that_was_going_on_and_no_other(environmen
     script = f"[ -e {marker}1 ] && {{ touch {marker}2; exec sleep 600; }}; touch {marker}1"
     command = [sys.executable, "-m", "collector.cli", "run", "--repeats", "3", "--out", str(out), "--json", "--", "sh", "-c", script]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-    deadline = time.monotonic() + PATIENCE_S
-    while not Path(f"{marker}2").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(Path(f"{marker}2").exists)
     process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=PATIENCE_S)
+    output, errors = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 130
     lost = "stopped in run 2 of 3: its energy is lost, the 1 before is reported"
     assert errors.split("\n") == [lost, "collect: interrupted", ""]

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,21 +16,11 @@ from typing import Any
 import pytest
 
 from tests.collector.nvml.stub import Boards, board_uuid, built
+from tests.collector.steady import DEADLINE_S, until
 
 UUID, SECOND, UNLISTED = board_uuid(0), board_uuid(1), board_uuid(2)
 NAMES = {UUID: "first board", SECOND: "second board", UNLISTED: "unlisted board"}
 """For the names of tests, which must be the same in every process."""
-PATIENCE_S = 300.0
-"""Only waited for where something never happens."""
-
-
-def until(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.005)
-    return True
 
 
 class Place:
@@ -86,13 +75,13 @@ class Place:
                 )
             self.processes.append(process)
             told.setblocking(False)
-            assert until(lambda: process.poll() is not None or _ready(told))
+            until(lambda: process.poll() is not None or _ready(told))
             assert process.poll() is None, self.audit.read_text()
         return process
 
     def refused(self) -> str:
         """What a helper that does not start says."""
-        done = subprocess.run(self.command(), capture_output=True, text=True, env=self.environment, check=False, timeout=PATIENCE_S)
+        done = subprocess.run(self.command(), capture_output=True, text=True, env=self.environment, check=False, timeout=DEADLINE_S)
         assert done.returncode == 1
         assert done.stdout == ""
         assert len(done.stderr.splitlines()) == 1, done.stderr
@@ -104,7 +93,7 @@ class Place:
     def end(self) -> None:
         for process in self.processes:
             process.kill()
-            process.communicate(timeout=PATIENCE_S)
+            process.communicate(timeout=DEADLINE_S)
 
 
 def _ready(told: socket.socket) -> bool:
@@ -119,7 +108,7 @@ class Line:
 
     def __init__(self, path: Path) -> None:
         self.end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.end.settimeout(PATIENCE_S)
+        self.end.settimeout(DEADLINE_S)
         self.end.connect(str(path))
 
     def send(self, data: bytes) -> None:
@@ -186,5 +175,5 @@ def opened(place: Place) -> Iterator[Callable[[], Line]]:
 
 def stopped(process: "subprocess.Popen[str]", how: signal.Signals = signal.SIGTERM) -> int:
     process.send_signal(how)
-    process.communicate(timeout=PATIENCE_S)
+    process.communicate(timeout=DEADLINE_S)
     return process.returncode

@@ -16,7 +16,8 @@ import pytest
 from collector.devices.clock_helper import leased_clock
 from collector.devices.clock_record import left_records
 from collector.errors import ClockError, ClockHelperError
-from tests.collector.privileged.conftest import PATIENCE_S, UUID, Line, Place, stopped, until
+from tests.collector.privileged.conftest import UUID, Line, Place, stopped
+from tests.collector.steady import DEADLINE_S, until
 
 ATTEMPTS = 20
 Connect = Callable[[], Line]
@@ -75,7 +76,7 @@ def command_output(place: Place, *words: str) -> Any:
     command = [sys.executable, "-m", "collector.cli", *words, "--json"]
     environment = without_right(place)
     done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE_S, preexec_fn=give_up_the_right
+        command, env=environment, capture_output=True, text=True, check=False, timeout=DEADLINE_S, preexec_fn=give_up_the_right
     )
     assert "Traceback" not in done.stderr
     return json.loads(done.stdout)
@@ -97,7 +98,7 @@ def test_a_process_without_the_right_holds_a_clock_through_the_helper(place: Pla
     assert place.boards.get("lock_high") == 0
     assert holder.tell("lock 900") == "done"
     holder.process.kill()
-    assert until(lambda: place.boards.get("lock_high") == 0)
+    until(lambda: place.boards.get("lock_high") == 0)
     assert stopped(helper) == 0
 
 
@@ -107,13 +108,13 @@ def test_a_living_process_keeps_its_lease_longer_than_it_may_be_silent(place: Pl
     for _ in range(ATTEMPTS):
         holder = Holder(place)
         assert holder.tell("lock 900") == "done"
-        assert until(lambda: place.events()[-1]["event"] == "given_back")
+        until(lambda: place.events()[-1]["event"] == "given_back")
         if place.events()[-1]["why"] == "lease_over":
             break  # else the machine held the holder up for a second, and it was silent indeed
         holder.process.kill()
     assert place.events()[-1]["why"] == "lease_over", "it was never silent"
     assert place.boards.get("lock_high") == 0
-    assert until(lambda: "has given the clock" in holder.tell("state"))
+    until(lambda: "has given the clock" in holder.tell("state"))
     assert "--resume goes on" in holder.tell("lock 900")
     assert holder.tell("unlock") == "done"
 
@@ -198,7 +199,7 @@ def test_a_renewal_that_fails_for_any_reason_ends_the_measurement(place: Place, 
         return False
 
     try:
-        assert until(ended), "the clock may have been given back"
+        until(ended, "the clock may have been given back")
     finally:
         leased.close()
         listener.shutdown(socket.SHUT_RDWR)

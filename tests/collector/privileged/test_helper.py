@@ -24,7 +24,8 @@ from collector.devices.clock_record import left_records, record_path
 from collector.privileged.clients import LOCK_COST, REQUESTS_AT_ONCE, REQUESTS_PER_S
 from collector.privileged.helper import MOST_CLIENTS_OF_USER
 from collector.privileged.settings import HelperSettings, read_settings
-from tests.collector.privileged.conftest import NAMES, SECOND, UNLISTED, UUID, Line, Place, stopped, until
+from tests.collector.privileged.conftest import NAMES, SECOND, UNLISTED, UUID, Line, Place, stopped
+from tests.collector.steady import until
 
 PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_SET_MDWE = 24, 38, 65
 SYS_ADMIN, LAST_CAPABILITY = 21, 40
@@ -108,8 +109,8 @@ def test_a_clock_that_the_driver_does_not_take_back_is_tried_again(place: Place,
     assert client.ask(do="unlock")["error"] == "not_given_back"
     assert client.lock()["error"] == "not_locked", "until then nobody gets the board"
     place.boards.set(may_lock=1)
-    assert until(lambda: back(place))
-    assert until(lambda: left_records(place.state) == [])
+    until(lambda: back(place))
+    until(lambda: left_records(place.state) == [])
     assert stopped(helper) == 0
 
 
@@ -126,7 +127,7 @@ def test_a_board_has_one_client_at_a_time(place: Place, opened: Connect) -> None
     assert second.lock()["error"] == "second_board", "a client has one lease"
     first.close()
     second.close()
-    assert until(lambda: opened().lock()["ok"])
+    until(lambda: opened().lock()["ok"])
 
 
 @pytest.mark.parametrize(
@@ -221,7 +222,7 @@ def test_anything_odd_ends_the_connection_with_a_named_error_and_the_lease_with_
         assert reply["error"] == code, sent[:80]
         assert reply["text"]
         assert client.receive() is None
-        assert until(lambda: back(place)), sent[:80]
+        until(lambda: back(place), str(sent[:80]))
 
 
 @pytest.mark.parametrize("request_name", ["renew", "status", "lock"])
@@ -236,10 +237,10 @@ def test_who_begins_to_compute_on_a_board_ends_the_lock_of_another(request_name:
         told.append(client.lock() if request_name == "lock" else client.ask(do=request_name))
         return not told[-1]["ok"]
 
-    assert until(refused), "a sign of life looks again"
+    until(refused, "a sign of life looks again")
     assert told[-1]["error"] == "board_shared"
-    assert until(lambda: back(place)), "no request keeps the clock"
-    assert until(lambda: place.events()[-1]["event"] == "given_back")
+    until(lambda: back(place), "no request keeps the clock")
+    until(lambda: place.events()[-1]["event"] == "given_back")
 
 
 def test_a_flood_of_one_user_is_bounded_and_stops_no_other(place: Place, opened: Connect) -> None:
@@ -259,7 +260,7 @@ def test_a_flood_of_one_user_is_bounded_and_stops_no_other(place: Place, opened:
     assert held.pop().lock()["error"] == "too_fast", "another connection of that user has no more"
     if os.geteuid() == 0:
         assert as_foreigner(place.socket, [place.socket.stat().st_gid])["ok"], "another user has all of it"
-    assert until(lambda: back(place))
+    until(lambda: back(place))
     lasted_s = time.monotonic() - began_s
     written = [event["event"] for event in place.events()]
     assert written.count("lock") <= 1 + (REQUESTS_AT_ONCE + lasted_s * REQUESTS_PER_S) / LOCK_COST
@@ -340,7 +341,7 @@ def test_the_members_of_the_sockets_group_may_lock_and_nobody_else(place: Place)
     assert as_foreigner(place.socket, [])["error"] == "no way in"
     assert place.boards.get("lock_calls") == 0
     assert as_foreigner(place.socket, [inside])["ok"]
-    assert until(lambda: back(place))
+    until(lambda: back(place))
     locked = next(event for event in place.events() if event["event"] == "lock")
     assert (locked["uid"], locked["user"]) == (65534, pwd.getpwuid(65534).pw_name), "by the kernel's word"
 
