@@ -1,4 +1,8 @@
-"""Words of a command with other values for some of its options."""
+"""Words of a command with other values for some of its options, and the one line of a `collect` that fails."""
+
+import pytest
+
+from collector.cli import main
 
 
 def changed(words: list[str], *change: str) -> list[str]:
@@ -6,3 +10,14 @@ def changed(words: list[str], *change: str) -> list[str]:
     given = [word for word in change if word.startswith("--")]
     dropped = {place + step for place, word in enumerate(words) if word in given for step in (0, 1)}
     return [*(word for place, word in enumerate(words) if place not in dropped), *change]
+
+
+def failure(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    """Exit status and the one line on stderr of a `collect` that must fail."""
+    capsys.readouterr()
+    status = main(words)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1, captured.err
+    assert "Traceback" not in captured.err
+    return status, captured.err

@@ -7,7 +7,6 @@ import fcntl
 import json
 import os
 import sqlite3
-import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,25 +31,15 @@ Table = TypeVar("Table", Job, Board, Daemon)
 
 
 def prepare_folder(folder: Path, *, own: bool = False) -> None:
-    """Makes a state folder that only its owner and root may enter; with `own` root also accepts only its own.
+    """Makes a state folder that only its owner and root may enter.
 
-    Raises DaemonError if it cannot be made or is another user's.
+    Raises DaemonError if it cannot be made, others may write to it, or it is another user's, which root accepts without `own`.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise DaemonError(f"{folder}: no state folder can be made there ({error.strerror}); name another as state_folder") from error
-    check_own_folder(folder, own=own)
-
-
-def check_own_folder(folder: Path, *, own: bool = False) -> None:
-    """Raises DaemonError if the path is no folder, others may write to it, or it is another user's, which root accepts without `own`."""
-    try:
         status = folder.stat()
     except OSError as error:
-        raise DaemonError(f"{folder}: cannot be entered ({error.strerror}); name another as state_folder") from error
-    if not stat.S_ISDIR(status.st_mode):
-        raise DaemonError(f"{folder}: is no folder; name another as state_folder")
+        raise DaemonError(f"{folder}: no state folder can be made there ({error.strerror}); name another as state_folder") from error
     if status.st_uid != os.geteuid() and (own or os.geteuid() != 0):
         raise DaemonError(f"{folder}: belongs to another user; run the command as that user, or name a state folder of your own")
     if status.st_mode & 0o022:
@@ -130,7 +119,6 @@ def _make(connection: sqlite3.Connection, path: Path) -> None:
             names = [one.name for one in fields(kind)]
             columns = [f"{name} INTEGER PRIMARY KEY AUTOINCREMENT" if name == key == "id" else name for name in names]
             connection.execute(f"CREATE TABLE {kind.__name__.lower()} ({', '.join(columns)})")
-        connection.execute("CREATE INDEX job_queue ON job (state, board, priority DESC, id)")
         connection.execute(f"PRAGMA application_id = {FORMAT}")
 
 

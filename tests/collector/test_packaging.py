@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from collector.daemon.settings import read_settings as daemon_settings
-from collector.devices.clock_helper import DEFAULT_SOCKET, SYSTEM_CONFIG
+from collector.devices.clock_helper import DEFAULT_SOCKET
 
 EXPOSURE = {"wattprint-collect": (1.7, "run-a-daemon.md"), "wattprint-clocks": (1.3, "lock-clocks-without-root.md")}
 """Exposure by `systemd-analyze security` that a page of docs/how-to states; 0 is the best, 10 the worst."""
@@ -61,7 +61,7 @@ def test_the_daemons_unit_waits_longer_than_the_daemon_drains_and_has_a_temporar
 def test_the_helpers_units_and_settings_speak_of_the_same_paths(repository: Path) -> None:
     service = (repository / "packaging" / "wattprint-clocks.service").read_text().splitlines()
     listening = (repository / "packaging" / "wattprint-clocks.socket").read_text().splitlines()
-    assert f"ExecStart=/usr/local/bin/collect privileged serve --config {SYSTEM_CONFIG}" in service
+    assert "ExecStart=/usr/local/bin/collect privileged serve --config /etc/wattprint/clocks.toml" in service
     assert "ExecStopPost=/usr/local/bin/collect clocks restore" in service
     assert {f"ListenStream={DEFAULT_SOCKET}", "SocketMode=0660", "SocketGroup=wattprint-clocks"} <= set(listening)
     assert "g wattprint-clocks -" in (repository / "packaging" / "wattprint-clocks.sysusers.conf").read_text().splitlines()

@@ -14,19 +14,9 @@ from collector.devices.board_claim import claimed_board
 from tests.collector.daemon.conftest import ATTEMPTS, BOARD, OTHER_BOARD, Place, row_ids, workers
 from tests.collector.nvml.stub import Boards, board_uuid, built
 from tests.collector.steady import DEADLINE_S, until
-from tests.words import changed
+from tests.words import changed, failure
 
 UUID = board_uuid()
-
-
-def failure(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
-    """Exit status and the one line on stderr of a command that must fail."""
-    capsys.readouterr()
-    status = main(words)
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1, captured.err
-    return status, captured.err
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import random
 import signal
 import socket
 import stat
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -87,18 +86,6 @@ def test_the_clock_comes_back_when_the_helper_is_told_to_end(how: signal.Signals
     assert back(place, 1)
     assert left_records(place.state) == []
     assert first.receive() is None
-
-
-def test_the_clock_comes_back_at_the_start_after_the_helper_was_killed(place: Place, opened: Connect) -> None:
-    helper = place.start()
-    assert opened().lock()["ok"]
-    stopped(helper, signal.SIGKILL)
-    assert place.boards.get("lock_high") == 900
-    assert place.socket.exists(), "a killed helper leaves its socket, and the next one takes its place"
-    place.start()
-    assert back(place)
-    assert left_records(place.state) == []
-    assert opened().lock()["ok"]
 
 
 def test_a_clock_that_the_driver_does_not_take_back_is_tried_again(place: Place, opened: Connect) -> None:
@@ -355,16 +342,6 @@ def test_the_service_managers_socket_is_taken(place: Place, opened: Connect) -> 
         assert opened().lock()["ok"]
         assert stopped(helper) == 0
         assert place.socket.exists(), "it is not the helper's to remove"
-
-
-def test_the_helper_loads_nothing_heavy() -> None:
-    script = (
-        "import sys, collector.privileged.helper\n"
-        "print(*sorted({name.split('.')[0] for name in sys.modules} - set(sys.stdlib_module_names)), sep='\\n')"
-    )
-    done = subprocess.run([sys.executable, "-I", "-c", script], capture_output=True, text=True, check=True)
-    loaded = {name for name in done.stdout.split() if not name.startswith(("__", "_"))}
-    assert loaded == {"collector", "estimator"} | (loaded & {"sitecustomize", "usercustomize", "distutils-precedence"})
 
 
 def confined() -> None:
