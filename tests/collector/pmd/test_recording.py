@@ -210,12 +210,8 @@ def test_a_recording_for_which_there_is_no_room_leaves_nothing(tmp_path: Path, r
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_recording_without_a_byte_or_without_its_stamps_leaves_nothing(tmp_path: Path) -> None:
+def test_a_recording_without_a_byte_leaves_nothing(tmp_path: Path) -> None:
     written(tmp_path / "p.pmd", [])
     with pytest.raises(KeyboardInterrupt), open_recording_writer(tmp_path / "p.pmd", HEADER):
         raise KeyboardInterrupt
     assert list(tmp_path.iterdir()) == []
-    stamps_path(tmp_path / "p.pmd").mkdir()
-    with pytest.raises(DatasetError, match="cannot be written"):
-        written(tmp_path / "p.pmd", [Received(data=bytes(40), host_ns=HEADER.started_host_ns)])
-    assert list(tmp_path.iterdir()) == [stamps_path(tmp_path / "p.pmd")]
