@@ -21,26 +21,6 @@ CollectorError                 a failed action, with its remedy
 A message is one line: the fault, the value, its limit and the remedy.  The command prints it on stderr and exits with 1.
 """
 
-__all__ = [
-    "BoardBusyError",
-    "BoardLostError",
-    "BoardProfileError",
-    "CampaignError",
-    "ClockError",
-    "ClockHelperError",
-    "ClockListError",
-    "ClockRightError",
-    "CollectorError",
-    "DaemonError",
-    "DatasetError",
-    "DeviceError",
-    "DriverError",
-    "PrivilegedError",
-    "ProgramError",
-    "RunnerError",
-    "SensorError",
-]
-
 
 class CollectorError(Exception):
     """An action failed; the message is one line and complete."""
