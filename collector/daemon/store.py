@@ -259,7 +259,7 @@ class Store:
         with _failures(self._path), _transaction(self._connection, "DEFERRED"):
             newest = "state IN (?, ?) OR id IN (SELECT id FROM job ORDER BY id DESC LIMIT ?) ORDER BY id DESC"
             counts = dict(self._connection.execute("SELECT state, count(*) FROM job GROUP BY state").fetchall())
-            sums = "SELECT board, sum(rows), sum(flagged), sum(refused) FROM job GROUP BY board"
+            sums = "SELECT board, total(rows), total(flagged), total(refused) FROM job GROUP BY board"
             return Overview(
                 daemon=next(iter(self._all(Daemon)), Daemon()),
                 running=daemon_runs(self.folder),

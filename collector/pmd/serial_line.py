@@ -51,29 +51,20 @@ class SerialLine:
 
     def read_waiting(self, limit_s: float) -> bytes:
         """All waiting bytes, after waiting up to the time limit for the first; empty if none came."""
-        end = time.monotonic() + limit_s
-        first, late = b"", False
+        first = self.read_exactly(1, limit_s)
+        if not first:
+            return b""
+        time.sleep(0.003)  # one read then fetches many packets
         with self._trouble():
-            while not first and not late:
-                late = time.monotonic() >= end
-                first = self._handle.read(1)
-            if not first:
-                return b""
-            time.sleep(0.003)  # one read then fetches many packets
             return first + bytes(self._handle.read(self._handle.in_waiting))
 
     def drain(self, quiet_s: float = QUIET_S, limit_s: float = 0.3) -> int:
         """Discard incoming bytes until none came for `quiet_s`, for at most `limit_s`; returns their number."""
-        now = time.monotonic()
-        end, quiet_from, count = now + limit_s, now, 0
-        with self._trouble():
-            quiet = False
-            while (now := time.monotonic()) < end and not quiet:
-                late = now - quiet_from >= quiet_s
-                dropped = len(self._handle.read(max(1, self._handle.in_waiting)))
-                quiet = late and not dropped
-                if dropped:
-                    count, quiet_from = count + dropped, time.monotonic()
+        end, count = time.monotonic() + limit_s, 0
+        while dropped := len(self.read_exactly(4096, quiet_s)):
+            count += dropped
+            if time.monotonic() >= end:
+                break
         return count
 
     @contextmanager
