@@ -19,29 +19,23 @@ LOCK_COST: Final = 10.0
 """Cost of a lock in requests: the driver's work and its lines in the audit log."""
 
 
-class Allowance:
-    """A rate limit of requests."""
-
-    def __init__(self) -> None:
-        self._left, self._at_s = REQUESTS_AT_ONCE, time.monotonic()
-
-    def take(self, cost: float) -> bool:
-        """Takes this much of the allowance; False if less is left now."""
-        now_s = time.monotonic()
-        self._left, self._at_s = min(REQUESTS_AT_ONCE, self._left + REQUESTS_PER_S * (now_s - self._at_s)), now_s
-        if self._left < cost:
-            return False
-        self._left -= cost
-        return True
-
-
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class User:
     """A user's name and remaining requests, over all connections."""
 
     uid: int
     name: str
-    requests: Allowance = field(default_factory=Allowance)
+    left: float = REQUESTS_AT_ONCE
+    at_s: float = field(default_factory=time.monotonic)
+
+    def may_ask(self, cost: float) -> bool:
+        """Takes this much of the remaining requests; False if less is left now."""
+        now_s = time.monotonic()
+        self.left, self.at_s = min(REQUESTS_AT_ONCE, self.left + REQUESTS_PER_S * (now_s - self.at_s)), now_s
+        if self.left < cost:
+            return False
+        self.left -= cost
+        return True
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -162,7 +162,7 @@ class Helper:
                 if len(line) >= LONGEST_REQUEST:
                     raise OddMessageError("too_long", f"a request has at most {LONGEST_REQUEST} bytes")
                 asked = request(line)
-                if not client.user.requests.take(LOCK_COST if asked.do == "lock" else 1.0):
+                if not client.user.may_ask(LOCK_COST if asked.do == "lock" else 1.0):
                     raise OddMessageError("too_fast", f"more than {REQUESTS_PER_S:g} requests a second of user {client.user.name}")
                 self._answer(client, asked)
             if len(client.incoming) >= LONGEST_REQUEST:
