@@ -121,9 +121,8 @@ class Helper:
         now_s = time.monotonic()
         if self._retry_at_s is not None and now_s >= self._retry_at_s:
             self._replay()
-        held = {id(lease.client): lease for lease in self._leases.values()}
         for client in tuple(self._clients):
-            lease, silent_s = held.get(id(client)), now_s - client.heard_s
+            lease, silent_s = self._lease_of(client), now_s - client.heard_s
             if lease and now_s - lease.begun_s > self._settings.lease_s:
                 self._dismiss(client, "lease_over", f"no lease is longer than {self._settings.lease_s:g} s")
             elif silent_s > (self._settings.silence_s if lease else 30.0):

@@ -11,7 +11,6 @@ from collector.errors import ClockError
 from estimator.vocabulary.workload import Operator, make_operator
 
 PRODUCT = make_operator("gemm", "linear", "fp16", batch=1, m=2048, n=2048, k=2048)
-ADDITION = make_operator("elementwise", "add", "fp32", elements=1 << 22, reads=1 << 23)
 SMALL = make_operator("softmax", "softmax", "fp32", rows=256, dim=512)
 
 

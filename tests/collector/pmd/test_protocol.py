@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector.errors import DeviceError
 from collector.pmd.protocol import (
     BLOCK,
     PMD2,
@@ -16,7 +15,6 @@ from collector.pmd.protocol import (
     block_values,
     encode_block,
     encode_packets,
-    identity_from_bytes,
     uart_command,
 )
 
@@ -28,12 +26,6 @@ def test_commands_are_those_of_the_published_logger() -> None:
     assert bytes.fromhex("07 00 00 00") == STOP_STREAM
     assert uart_command(921600) == bytes.fromhex("08 00100e00 02000000 00000000 00000000")
     assert baud_of_uart_command(uart_command(460800)) == 460800
-
-
-@pytest.mark.parametrize("answer", [b"\xee\x17\x01", b"\xef\x05\x01", b"abc"])
-def test_strangers_are_refused_by_what_they_say_they_are(answer: bytes) -> None:
-    with pytest.raises(DeviceError, match=f"{answer[0]:02X} {answer[1]:02X}"):
-        identity_from_bytes(answer, "port")
 
 
 def test_a_word_is_a_signed_twelve_bit_value_in_the_upper_bits() -> None:
