@@ -21,6 +21,7 @@ from collector.commands.options import (
 from collector.commands.output import Speaker
 from collector.errors import CampaignError, CollectorError, DaemonError
 from estimator.options.command_line import DONE
+from estimator.options.output_files import refuse_inputs
 from estimator.vocabulary.reader import MAX_FILE_BYTES
 from estimator.vocabulary.regular_files import read_regular
 from estimator.vocabulary.whole_file import try_place, write_whole
@@ -59,6 +60,7 @@ def submit_command(campaign: str, priority: int, config: Path | None, speak: Spe
     boards = named_boards(_board_words(options["gpu"], settings.gpus))
     arguments = tuple(_words(options, len(boards)))
     load_campaign(campaign)  # checks the file before anything else is done
+    refuse_inputs([Path(options["out"])])
     place = _place(options["out"], len(boards), options["resume"])
     spent = ["--budget", budget] if budget else []
     words = {board: [*arguments, *spent, "--campaign", campaign, "--gpu", board.word, "--out", place] for board in boards}
