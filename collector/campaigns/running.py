@@ -16,14 +16,13 @@ import pyarrow as pa
 
 from collector.bench import Bench
 from collector.campaigns.files import CampaignSpec
-from collector.campaigns.measurement import Point, measure_traced, ranged_launch_s, trace_record
+from collector.campaigns.measurement import Point, measure_kernel, ranged_launch_s
 from collector.campaigns.outcome import idle_entry
 from collector.campaigns.plan import CLOCK_SETTLE_S, ROW_ID_DIGITS, CampaignPlan, check_budget, closing_clocks, closing_s, middle_clock
 from collector.campaigns.summary import KeptRows, anchor_drift, campaign_metadata, idle_drift, voltage_by_clock
 from collector.clocks import ClockHold, held_clock
 from collector.dataset.log import log_path
 from collector.dataset.schema import SCHEMA_VERSION, UNUSABLE, Metadata, Row, flag_counts, kernel_schema
-from collector.dataset.traces import IDLE, TraceRecord
 from collector.dataset.writer import KernelWriter, open_kernel_writer
 from collector.devices.protocols import THROTTLE_BITS, limiting_reasons
 from collector.errors import CampaignError, RunnerError
@@ -151,8 +150,7 @@ class Campaign:
 
     Points whose rows are in `kept` are not measured again, nor those whose rows are `elsewhere`, in other parts of the dataset; if
     all rows are there, nothing is written.  A `calibration` of this board's sensor replaces its characterisation.  `budget_s` limits the
-    board's time: no point begins that would end after it.  The dataset is then complete in itself and can be resumed.  `traces` keeps
-    every poll beside the dataset.
+    board's time: no point begins that would end after it.  The dataset is then complete in itself and can be resumed.
     """
 
     bench: Bench
@@ -164,7 +162,6 @@ class Campaign:
     elsewhere: pa.Table | None = None
     calibration: SensorCalibration | None = None
     budget_s: float = math.inf
-    traces: bool = False
     report: Callable[[Progress], None] = lambda _: None
 
     def run(self) -> CampaignOutcome:
@@ -185,13 +182,12 @@ class Campaign:
             return self._outcome(kept.table, kept.metadata.get("rejected"), kept.metadata.get("drift"))
         with held_clock(bench.gpu) as hold:
             sampler = Sampler(bench.gpu, bench.sensors)
-            idle: tuple[TraceRecord, ...] = ()
             if kept is None:
-                metadata, calibration, idle = self._begun(sampler, hold)
+                metadata, calibration = self._begun(sampler, hold)
             else:
                 metadata = kept.metadata
                 calibration = calibration_from_document(metadata.get("sensor") or {}, f"{self.output}: sensor")
-            with open_kernel_writer(self.output, metadata, kept.table if kept else None, traces=self.traces, first_traces=idle) as writer:
+            with open_kernel_writer(self.output, metadata, kept.table if kept else None) as writer:
                 session = _Session(
                     bench=bench,
                     sampler=sampler,
@@ -215,8 +211,8 @@ class Campaign:
                     metadata = {**metadata, "idle_after": session.idle_after()}
                 return self._finished(session, metadata, (bench.clock.now_ns() - start_ns) / NS_PER_S)
 
-    def _begun(self, sampler: Sampler, hold: ClockHold) -> tuple[Metadata, SensorCalibration, tuple[TraceRecord, ...]]:
-        """The metadata of a new campaign, its sensor's calibration, and the board at rest at every clock."""
+    def _begun(self, sampler: Sampler, hold: ClockHold) -> tuple[Metadata, SensorCalibration]:
+        """The metadata of a new campaign, with the power at rest at every clock, and its sensor's calibration."""
         bench, spec, plan, calibration = self.bench, self.spec, self.plan, self.calibration
         hold.set(middle_clock(plan.clocks_mhz))
         if calibration is None:
@@ -224,9 +220,8 @@ class Campaign:
             calibration = characterise_sensor(bench, sampler).calibration
         self.report(Progress(phase="warming up, idle power", done=0, total=len(plan.points)))
         warm_c = warm_up(bench, spec.warmup_s)
-        idle = tuple(_idle_power(bench, sampler, hold, clock, spec) for clock in plan.clocks_mhz)
-        entries = [idle_entry(record, calibration) for record in idle]
-        return campaign_metadata(bench, spec, plan, self.key, calibration, entries, warm_c), calibration, idle
+        idle = [_idle_power(bench, sampler, hold, clock, spec, calibration) for clock in plan.clocks_mhz]
+        return campaign_metadata(bench, spec, plan, self.key, calibration, idle, warm_c), calibration
 
     def _finished(self, session: "_Session", metadata: Metadata, elapsed_s: float) -> CampaignOutcome:
         """Writes the Parquet file and sums up."""
@@ -314,11 +309,11 @@ class _Session:
         if self.hold.set(point.sm_clock_mhz):
             self.bench.clock.wait(CLOCK_SETTLE_S)
         try:
-            row, traces = measure_traced(self.bench, self.sampler, point, self.spec.measurement, self.calibration)
+            row = measure_kernel(self.bench, self.sampler, point, self.spec.measurement, self.calibration)
         except RunnerError as error:
             self.refused[f"{point.operator.family}: {error}"] += 1
             return None
-        self.writer.append(row, traces)
+        self.writer.append(row)
         self.trials.add(row)
         self.any_measured = True
         return row
@@ -326,9 +321,7 @@ class _Session:
     def idle_after(self) -> list[dict[str, float | None]]:
         """Power at rest again, at a few of the clocks."""
         clocks = closing_clocks(self.plan.clocks_mhz)
-        records = tuple(_idle_power(self.bench, self.sampler, self.hold, clock, self.spec) for clock in clocks)
-        self.writer.append_traces(records)
-        return [idle_entry(record, self.calibration) for record in records]
+        return [_idle_power(self.bench, self.sampler, self.hold, clock, self.spec, self.calibration) for clock in clocks]
 
 
 def warm_up(bench: Bench, seconds: float) -> float:
@@ -339,15 +332,15 @@ def warm_up(bench: Bench, seconds: float) -> float:
     return bench.gpu.state().temperature_c
 
 
-def _idle_power(bench: Bench, sampler: Sampler, hold: ClockHold, clock: float | None, spec: CampaignSpec) -> TraceRecord:
+def _idle_power(
+    bench: Bench, sampler: Sampler, hold: ClockHold, clock: float | None, spec: CampaignSpec, calibration: SensorCalibration
+) -> dict[str, float | None]:
     """The board at rest at one clock.  Raises CampaignError if its sensor gives no reading."""
     hold.set(clock)
     bench.clock.wait(spec.idle_settle_s)
     sampler.drain()
-    started_unix_s = bench.clock.unix_s()
     bench.clock.wait(spec.idle_window_s)
     trace = sampler.drain()
     if not len(trace.board.host_ns):
         raise CampaignError("the power sensor gave no reading at rest; is another program using it?")
-    common = {"row_id": "", "started_unix_s": started_unix_s, "sm_clock_mhz": clock, "power_limit_w": bench.gpu.power_limit_w()}
-    return trace_record(IDLE, trace, **common)
+    return idle_entry(trace, clock, calibration, bench.gpu.power_limit_w())

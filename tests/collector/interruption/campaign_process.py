@@ -52,7 +52,6 @@ class Order:
     sensor: Path | None
     stub: Path
     state: Path
-    traces: bool = False
     meter_port: str = ""
     file_limit_bytes: int | None = None
     budget_s: float = math.inf
@@ -167,6 +166,5 @@ def _measure(order: Order, report: Any) -> None:
             kept=kept_rows(order.output, key),
             calibration=load_calibration(order.sensor) if order.sensor else None,
             budget_s=order.budget_s,
-            traces=order.traces,
             report=report,
         ).run()

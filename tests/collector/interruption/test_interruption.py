@@ -212,5 +212,5 @@ def test_a_clock_that_is_refused_in_the_middle_of_a_sweep_loses_no_row(arena: Ar
     assert "\n" not in contestant.message
     told = set(contestant.rows)
     assert 0 < len(told) < len(arena.planned)
-    check_left(arena, output, told, traces=False)
+    check_left(arena, output, told)
     bring_to_end(arena, output, told_rows(output))

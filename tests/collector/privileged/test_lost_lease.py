@@ -98,7 +98,7 @@ def test_a_lease_that_is_lost_in_the_middle_of_a_sweep_loses_no_row(
         assert "\n" not in sweeping.message
     assert until(lambda: back(place))
     told = set(sweeping.rows)
-    check_left(arena, output, told, traces=False)
+    check_left(arena, output, told)
     place.write_config()
     place.boards.set(processes=0)
     stopped(place.processes[-1])
