@@ -92,7 +92,7 @@ def test_a_layout_that_a_precision_lacks_is_skipped_by_name_and_another_precisio
     ("group", "reason"),
     [
         ({**SOFTMAX, "transpose": "nn"}, r"kernels\[0\].transpose is for matrix products \(family gemm\); softmax has no layout"),
-        ({**LINEAR, "transpose": "nx"}, r"kernels\[0\].transpose = 'nx' is unknown; known: nn, nt, tn, tt"),
+        ({**LINEAR, "transpose": "nx"}, r"kernels\[0\].transpose\[0\] = 'nx' is unknown; known: nn, nt, tn, tt"),
         ({**LINEAR, "transpose": ["nn", 1]}, r"kernels\[0\].transpose"),
         ({**LINEAR, "transpose": "n" * 100_000}, "known: nn, nt, tn, tt"),
     ],
