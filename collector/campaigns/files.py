@@ -11,11 +11,12 @@ from collector.errors import CampaignError
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.steady import settle_time_s, update_period_s
 from estimator.vocabulary.errors import WorkloadError
-from estimator.vocabulary.reader import FaultError, Span, Text, Words, fields_of, plain, read, read_file
+from estimator.vocabulary.reader import LEAST_ONE, FaultError, Span, Text, Words, fields_of, plain, read, read_file
 from estimator.vocabulary.resources import resource_folder, resource_names
 from estimator.vocabulary.workload import Operator, make_operator
 from microbench.errors import UnsupportedError
-from microbench.loads.generated import LoadGroup, check_group
+from microbench.kernel import OPTIMISATION_LEVELS
+from microbench.loads.generated import MODES, PATTERNS, LoadGroup, check_group
 from microbench.runners.torch_kernels import BACKENDS
 from microbench.shapes import KernelGroup
 
@@ -163,6 +164,11 @@ def _rule(value: Any) -> Any:
 def _loads(item: Table) -> LoadGroup:
     """A group of generated kernels."""
     group = read(LoadGroup, item)
+    ways = {"modes": (group.modes, MODES), "pattern": ([group.pattern], PATTERNS), "level": ([group.level], OPTIMISATION_LEVELS)}
+    for key, (words, known) in ways.items():
+        read(tuple[Annotated[str, Words(tuple(known))], ...], words, key)
+    for key in ("kernels", "modes"):
+        read(Annotated[tuple[str, ...], LEAST_ONE], getattr(group, key), key)
     check_group(group, "")
     return group
 

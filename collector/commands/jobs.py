@@ -1,4 +1,4 @@
-"""`collect status` and `collect stop`: the daemon and its jobs."""
+"""`collect status`, `collect stop` and `collect logs`: the daemon and its jobs."""
 
 import os
 import time
@@ -17,13 +17,14 @@ from estimator.options.command_line import DONE
 
 if TYPE_CHECKING:
     from collector.daemon.jobs import Board, Job, Overview
+    from collector.daemon.settings import DaemonSettings
     from collector.daemon.store import Store
 
 JOB_HEADS: Final = ("job", "state", "campaign", "board", "progress", "rows", "refused", "left", "note")
 BOARD_HEADS: Final = ("board", "name", "job", "SM clock", "power", "temperature")
 
 LOOK_S: Final = 0.1
-"""Time between two checks for the end of a job [s]."""
+"""Time between two checks for the end of a job, or more of its log [s]."""
 
 
 @click.command("status", context_settings=CONTEXT)
@@ -105,16 +106,16 @@ def _job_cells(job: "Job") -> tuple[str, ...]:
 
 
 @contextmanager
-def _opened(config: Path | None) -> "Iterator[Store]":
-    """The jobs of the daemon that a config names.  Raises DaemonError without any."""
+def _opened(config: Path | None) -> "Iterator[tuple[Store, DaemonSettings]]":
+    """The jobs of the daemon that a config names, and its settings.  Raises DaemonError without any."""
     from collector.daemon.settings import client_settings
     from collector.daemon.store import has_database, open_store
 
-    folder = client_settings(config, os.environ).folder
-    if not has_database(folder):
-        raise DaemonError(f"{folder}: no daemon has ever run there and no job is queued; name its --config")
-    with open_store(folder) as store:
-        yield store
+    settings = client_settings(config, os.environ)
+    if not has_database(settings.folder):
+        raise DaemonError(f"{settings.folder}: no daemon has ever run there and no job is queued; name its --config")
+    with open_store(settings.folder) as store:
+        yield store, settings
 
 
 @click.command("stop", context_settings=CONTEXT)
@@ -133,7 +134,7 @@ def stop_command(job: int | None, everything: bool, daemon_too: bool, wait: bool
 
     if (job is not None) + everything + daemon_too != 1:
         raise click.UsageError("name a job, or give --all or --daemon")
-    with _opened(config) as store:
+    with _opened(config) as (store, _):
         if daemon_too:
             lines, stopped = [_stop_daemon(store, wait=wait)], []
         else:
@@ -188,3 +189,25 @@ def _stop_daemon(store: "Store", *, wait: bool) -> str:
         return "the daemon ends at once"
     note("the daemon ends after the kernels that run; `collect stop --daemon` once more ends it at once")
     return "the daemon is draining"
+
+
+@click.command("logs", context_settings=CONTEXT)
+@click.argument("job", type=click.IntRange(1, MOST_JOBS), required=False)
+@click.option("-f", "--follow", is_flag=True, help="Wait for more, until the job or the daemon has ended.")
+@config_option
+def logs_command(job: int | None, follow: bool, config: Path | None) -> int:
+    """The log of a job, or of the daemon."""
+    from collector.daemon.locks import daemon_runs
+    from collector.daemon.log_file import LogReader, job_log_path
+
+    with _opened(config) as (store, settings):
+        if job is not None:
+            store.job(job)
+        reader = LogReader(job_log_path(settings.folder, job) if job is not None else settings.log)
+        while True:
+            over = not follow or (store.job(job).ended if job is not None else not daemon_runs(settings.folder))
+            for line in reader.lines():
+                click.echo(line)
+            if over:
+                return DONE
+            time.sleep(LOOK_S)

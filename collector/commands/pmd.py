@@ -12,6 +12,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from collector.commands.options import CONTEXT, FiniteRange, duration_s, output_options, require_dataset_packages
 from collector.commands.output import Speaker
@@ -55,6 +56,22 @@ class ClockWords:
     tick_rate: float | None
     load: Path | None
     baud: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmulatorWords:
+    """Options of an emulated meter: its measured power, its identity, its initial state, and its faults."""
+
+    model: str
+    power: Path | None
+    low: float
+    high: float
+    period: float
+    duty: float
+    faults: tuple[str, ...]
+    streaming_at: str | None
+    clock_error: float
+    seed: int
 
 
 def _grouped(group: type, *options: Callable[[Command], Command]) -> Callable[[Command], Command]:
@@ -179,30 +196,67 @@ def log_command(table: TableWords, *, port: str, out: Path, duration: str, speak
     return INTERRUPTED if interrupted else _status(scanned, speak)
 
 
+_power = FiniteRange(0.0, 2000.0)
+
+
 @pmd_command.command("emulate", context_settings=CONTEXT)
-@click.option("--model", type=click.Choice(["pmd-usb", "pmd2"]), default="pmd-usb", show_default=True, help="Which meter.")
-@click.option("--power", type=_path, metavar="P.csv", help="Power to measure, t_s,power_w, repeated; else a square wave of 60 and 250 W.")
+@_grouped(
+    EmulatorWords,
+    click.option("--model", type=click.Choice(["pmd-usb", "pmd2"]), default="pmd-usb", show_default=True, help="Which meter."),
+    click.option("--power", type=_path, metavar="P.csv", help="Power to measure, t_s,power_w, repeated; else a square wave."),
+    click.option("--low", type=_power, default=60.0, show_default=True, help="Square wave: lower power [W]."),
+    click.option("--high", type=_power, default=250.0, show_default=True, help="Square wave: upper power [W]."),
+    click.option("--period", type=FiniteRange(1e-3, 3600.0), default=0.2, show_default=True, help="Square wave: period [s]."),
+    click.option("--duty", type=FiniteRange(0.0, 1.0), default=0.5, show_default=True, help="Square wave: share at the upper power."),
+    click.option(
+        "--fault",
+        "faults",
+        multiple=True,
+        metavar="KIND@S[:AMOUNT]",
+        help="lost (bytes), hole, stall (s), silence, unplug.",
+    ),
+    click.option("--streaming-at", type=_bauds, help="Begin as a meter that a dead session left streaming."),
+    click.option(
+        "--clock-error", type=FiniteRange(-5000.0, 5000.0), default=0.0, show_default=True, help="Error of the meter's clock [ppm]."
+    ),
+    click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Noise and places of faults."),
+)
 @click.option("--duration", default="", metavar="TIME", help="Vanish after this long: 90s, 30m; without it at Ctrl-C or SIGTERM.")
 @output_options
-def emulate_command(model: str, power: Path | None, duration: str, speak: Speaker) -> int:
-    """Behave like a PMD on a pseudo-terminal, in real time, and print the terminal's path."""
+def emulate_command(words: EmulatorWords, *, duration: str, speak: Speaker) -> int:
+    """Behave like a PMD on a pseudo-terminal, in real time, and print the terminal's path.
+
+    Seconds of faults count from the moment when the host first starts the stream (PMD2: from the start).
+    """
     from time import monotonic_ns
 
     import numpy as np
 
-    from collector.pmd.emulated_line import FaultyLine, open_pseudo_terminal, serve_meter
+    from collector.pmd.emulated_line import FaultyLine, fault_from_text, open_pseudo_terminal, serve_meter
     from collector.pmd.emulated_meter import EmulatedState, emulated_meter, square_wave
-    from collector.pmd.protocol import MODELS
+    from collector.pmd.protocol import MODELS, POWER_ON_BAUD
 
+    given = click.get_current_context().get_parameter_source
+    squares = [f"--{name}" for name in ("low", "high", "period", "duty") if given(name) is not ParameterSource.DEFAULT]
+    if words.power is not None and squares:
+        raise click.UsageError(f"--power gives the power to measure; leave {squares[0]}, of the square wave, out")
     limit_s = duration_s(duration, "--duration") if duration else math.inf
-    wave = square_wave(60.0, 250.0, 0.2, 0.5) if power is None else _read_wave(power)
+    wave = square_wave(words.low, words.high, words.period, words.duty) if words.power is None else _read_wave(words.power)
+    line = FaultyLine([fault_from_text(text) for text in words.faults], np.random.default_rng(words.seed))
     with _stop_request() as stop, open_pseudo_terminal() as terminal:
-        state = EmulatedState(wave=wave, start_ns=monotonic_ns(), product=MODELS[model.upper()].product)
-        meter = emulated_meter(state, FaultyLine([], np.random.default_rng(0)), np.random.default_rng(1))
-        document = {"port": terminal.path, "model": model, "simulated": True, "started_host_ns": state.start_ns}
+        state = EmulatedState(
+            wave=wave,
+            start_ns=monotonic_ns(),
+            baud=int(words.streaming_at or POWER_ON_BAUD),
+            streaming=words.streaming_at is not None,
+            product=MODELS[words.model.upper()].product,
+            clock_error_ppm=words.clock_error,
+        )
+        meter = emulated_meter(state, line, np.random.default_rng(words.seed + 1))
+        document = {"port": terminal.path, "model": words.model, "simulated": True, "started_host_ns": state.start_ns}
         speak.say(document, [terminal.path])
         serve_meter(terminal, meter, stop, until_ns=state.start_ns + 1e9 * limit_s)
-    speak.note(f"emulated {model} gone: {meter.packets_sent} samples sent")
+    speak.note(f"emulated {words.model} gone: {meter.packets_sent} samples sent")
     return DONE
 
 

@@ -2,11 +2,13 @@
 
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
+
+from estimator.vocabulary.regular_files import open_regular
 
 JOB_FOLDER: Final = "logs"
 LARGEST_BYTES: Final = 16 << 20
@@ -42,6 +44,32 @@ def _private(path: str, flags: int) -> int:
 def job_log_path(folder: Path, number: int) -> Path:
     """Path of the log of a job."""
     return folder / JOB_FOLDER / f"job-{number}.log"
+
+
+class LogReader:
+    """Reads a log that is still written; `lines` returns the new lines since the last call, also after a change of files."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._place = 0
+        self._file = 0
+        self._partial = ""
+
+    def lines(self) -> Iterator[str]:
+        """Complete new lines; empty if the log does not exist yet.  Raises OSError if it may not be read."""
+        try:
+            stream = open_regular(self._path)
+        except FileNotFoundError:
+            return
+        with stream:
+            status = self._path.stat()
+            if status.st_ino != self._file or status.st_size < self._place:
+                self._place, self._file, self._partial = 0, status.st_ino, ""
+            stream.seek(self._place)
+            while data := stream.read(1 << 16):
+                self._place += len(data)
+                *whole, self._partial = (self._partial + data.decode("utf-8", "replace")).split("\n")
+                yield from whole
 
 
 class Notifier:

@@ -4,15 +4,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Final, TypeVar
+from typing import Final, TypeVar, cast
 
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.gpu import GpuSpec
-from estimator.vocabulary.reader import LEAST_ONE, Words
 from estimator.vocabulary.workload import Operator
 from microbench.errors import InspectionError, LaunchError, UnsupportedError
 from microbench.families.catalogue import EVERY_KERNEL, HOST_LOADS
-from microbench.kernel import ARCHITECTURES, OPTIMISATION_LEVELS, WARP_LANES, HostLoad, Kernel, Launch, Mode, Pattern, PreparedKernel
+from microbench.kernel import ARCHITECTURES, WARP_LANES, HostLoad, Kernel, Launch, Mode, Pattern, PreparedKernel
 from microbench.loads.launch import MOST_ITERATIONS, plan_launches
 from microbench.operands import buffer_bytes
 from microbench.sizing import SUB_PARTITIONS, resident_blocks
@@ -21,6 +20,12 @@ from microbench.toolchain.inspect import InspectedEntry, check_body
 
 FAMILY: Final = "instruction"
 """Family of generated kernels in datasets; operators of workloads have other families."""
+
+MODES: Final[tuple[Mode, ...]] = ("full", "sm_sweep", "lane_sweep", "single", "block_sweep")
+"""Launch modes (`microbench.loads.launch`)."""
+
+PATTERNS: Final[tuple[Pattern, ...]] = ("zero", "constant", "random")
+"""Patterns of operands."""
 
 LAUNCH_S: Final = 4e-3
 """Target time of one launch [s]: a thousand times the host's launch cost, so that gaps are negligible."""
@@ -62,11 +67,11 @@ class LoadGroup:
     `modes` that it supports.  Copies by the copy engines have names like kernels.
     """
 
-    kernels: Annotated[tuple[str, ...], LEAST_ONE]
+    kernels: tuple[str, ...]
     without: tuple[str, ...] = ()
-    modes: Annotated[tuple[Mode, ...], LEAST_ONE] = ("full",)
-    pattern: Pattern = "random"
-    level: Annotated[str, Words(OPTIMISATION_LEVELS)] = "O3"
+    modes: tuple[str, ...] = ("full",)
+    pattern: str = "random"
+    level: str = "O3"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,7 +292,7 @@ def _launched(
     loads = []
     for mode in (mode for mode in kernel.modes if mode in group.modes):
         try:
-            launches = plan_launches(kernel, gpu, entry, mode, iterations=1, pattern=group.pattern, seed=seed)
+            launches = plan_launches(kernel, gpu, entry, mode, iterations=1, pattern=cast(Pattern, group.pattern), seed=seed)
         except LaunchError as error:
             skipped[str(error)] = 1
             continue

@@ -25,7 +25,7 @@ WGMMA_F16 = ("wgmma_f16_n64", "wgmma_f16_n128", "wgmma_f16_n256")
         ({"kernels": []}, r"\.kernels must not be empty"),
         ({}, r" lacks the field 'kernels'"),
         ({"kernels": ["ffma*"], "modes": ["half"]}, r"\.modes\[0\] = 'half' is unknown; known: full, sm_sweep"),
-        ({"kernels": ["ffma*"], "level": "O9"}, r"\.level = 'O9'"),
+        ({"kernels": ["ffma*"], "level": "O9"}, r"\.level\[0\] = 'O9'"),
         ({"kernels": ["ffma*"], "turns": 3}, r" has an unknown field 'turns'"),
         ({"kernels": ["ffma"]}, r"\.kernels: no generated kernel is named 'ffma'; `collect kernels` lists them"),
         ({"kernels": ["ffma*"], "without": ["*"]}, r"\.without = \['\*'\] leaves none of the kernels that"),

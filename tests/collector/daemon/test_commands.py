@@ -105,6 +105,7 @@ def test_a_submission_prints_its_plan_and_waits_for_a_daemon(place: Place, capsy
         (["stop"], 2, "name a job"),
         (["stop", "7"], 1, "no job 7"),
         (["stop", "--daemon"], 1, "no daemon has run there"),
+        (["logs", "7"], 1, "no job 7"),
         (["daemon"], 2, "--config"),
     ],
 )
@@ -123,7 +124,8 @@ def test_without_any_state_there_are_no_jobs_and_nothing_is_made(place: Place, c
     captured = capsys.readouterr()
     assert captured.out == "no jobs\n"
     assert "no daemon runs" in captured.err
-    assert "no daemon has ever run" in failure(capsys, "stop", "--all", *config)[1]
+    for words in (["stop", "--all"], ["logs"]):
+        assert "no daemon has ever run" in failure(capsys, *words, *config)[1]
     assert not place.state.exists()
     assert main(["daemon", "--check", "--json", *config]) == 0
     assert json.loads(capsys.readouterr().out)["gpus"] == [BOARD]

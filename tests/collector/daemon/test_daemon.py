@@ -12,7 +12,6 @@ import pytest
 
 from collector.cli import main
 from collector.daemon.locks import locked, worker_lock_path
-from collector.daemon.log_file import job_log_path
 from collector.dataset.log import log_path, read_log
 from tests.collector.daemon.conftest import ATTEMPTS, BOARD, DEADLINE_S, ENDLESS, Place, row_ids, until, workers
 
@@ -155,7 +154,7 @@ def test_a_full_disk_makes_a_job_wait_until_there_is_room(place: Place) -> None:
         until(lambda: subprocess.run(["umount", str(small)], capture_output=True, check=False).returncode == 0, "the disk is nobody's")
 
 
-def test_status_and_stop_speak_of_what_is_and_a_second_daemon_is_refused(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_logs_and_stop_speak_of_what_is_and_a_second_daemon_is_refused(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     config = ["--config", str(place.config)]
     campaign = place.campaign(FEW)
     number = place.submit(campaign, "d.parquet")
@@ -166,8 +165,8 @@ def test_status_and_stop_speak_of_what_is_and_a_second_daemon_is_refused(place: 
     assert "no daemon runs" in shown.err
     assert "queued" in shown.out
     process = place.start()
-    until(lambda: place.job(number).ended, "the job ends")
-    lines = job_log_path(place.state, number).read_text().splitlines()
+    assert main(["logs", str(number), "--follow", *config]) == 0
+    lines = capsys.readouterr().out.splitlines()
     assert "softmax.softmax.fp32 900 MHz" in "".join(lines)
     assert f"done: {FEW} rows of {FEW} planned" in lines[-1]
     assert main(["status", "--json", *config]) == 0
@@ -188,7 +187,9 @@ def test_status_and_stop_speak_of_what_is_and_a_second_daemon_is_refused(place: 
     assert place.overview().daemon.pid == process.pid
     assert main(["stop", "--daemon", "--wait", *config]) == 0
     assert process.wait(DEADLINE_S) == 0
-    assert "daemon has ended" in (place.state / "daemon.log").read_text()
+    capsys.readouterr()
+    assert main(["logs", *config]) == 0
+    assert "daemon has ended" in capsys.readouterr().out
 
 
 def test_a_worker_that_hangs_or_dies_is_noticed_and_its_job_goes_on(place: Place) -> None:

@@ -15,7 +15,7 @@ import pytest
 from collector.boards import board_words, named_boards, several
 from collector.campaigns.running import Progress
 from collector.daemon.locks import LOCK_NAME, daemon_lock, daemon_runs, locked, signal_holder, worker_lock_path
-from collector.daemon.log_file import LARGEST_BYTES, LogFile, Notifier
+from collector.daemon.log_file import LARGEST_BYTES, LogFile, LogReader, Notifier
 from collector.daemon.reporting import StopRequest, Tally, cause_of
 from collector.devices.polling import HostClock
 from collector.errors import BoardBusyError, BoardLostError, ClockError, CollectorError, DaemonError, DatasetError, DeviceError, DriverError
@@ -158,17 +158,26 @@ def test_words_for_boards_name_each_once() -> None:
             board_words(text)
 
 
-def test_a_log_of_the_largest_size_is_set_aside_for_the_next_line(tmp_path: Path) -> None:
+def test_a_log_is_read_to_its_end_over_its_own_turning(tmp_path: Path) -> None:
     path = tmp_path / "daemon.log"
     heard: list[str] = []
-    log = LogFile(path, heard.append)
+    log, reader = LogFile(path, heard.append), LogReader(path)
+    assert list(reader.lines()) == []
     log.write("one")
-    with path.open("ab") as stream:
-        stream.truncate(LARGEST_BYTES + 1)
     log.write("two")
-    assert [line.split(" ", 1)[1] for line in path.read_text().splitlines()] == ["two"]
+    assert [line.split(" ", 1)[1] for line in reader.lines()] == ["one", "two"]
+    assert list(reader.lines()) == []
+    with path.open("ab") as stream:
+        stream.write(b"half")
+    assert list(reader.lines()) == []
+    with path.open("ab") as stream:
+        stream.write(b" whole\n")
+        stream.truncate(LARGEST_BYTES + 1)
+    assert next(iter(reader.lines())) == "half whole"
+    log.write("three")
+    assert [line.split(" ", 1)[1] for line in reader.lines()] == ["three"]
     assert (tmp_path / "daemon.log.1").stat().st_size > LARGEST_BYTES
-    assert len(heard) == 2
+    assert len(heard) == 3
 
 
 def test_a_log_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:

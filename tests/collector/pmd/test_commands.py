@@ -121,6 +121,7 @@ def test_a_known_clock_sets_the_time_and_an_unloaded_recording_the_zeros(recordi
         (1, "log no/such/port --out {r}.csv"),
         (1, "log no/such/port --out {r}"),
         (2, "log no/such/port --duration 5"),
+        (1, "emulate --fault earthquake@1"),
         (1, "emulate --power {r}"),
     ],
 )
