@@ -227,7 +227,7 @@ def test_an_interruption_loses_the_run_that_was_going_on_and_no_other(environmen
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
-    lost = "stopped in run 2 of 3: its energy is lost, the 1 before is reported"
+    lost = "stopped: the run that was going on is lost, 1 before it are reported"
     assert errors.split("\n") == [lost, "collect: interrupted", ""]
     document = json.loads(output)
     assert len(document["runs"]) == 1
