@@ -1,7 +1,5 @@
 """A campaign: the same seed gives the same file, nothing is measured twice or lost, and clocks come back."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +9,8 @@ import pytest
 
 from collector.bench import Bench, open_bench
 from collector.campaigns.files import CampaignSpec, campaign_from_document, campaign_names, load_campaign
-from collector.campaigns.plan import CampaignPlan, plan_campaign
-from collector.campaigns.running import Campaign, CampaignOutcome, Progress, campaign_key
+from collector.campaigns.plan import plan_campaign
+from collector.campaigns.running import Campaign
 from collector.campaigns.summary import kept_rows
 from collector.clocks import clocks_from_text
 from collector.dataset import DatasetError, operator_columns, operators_of, read_kernel_dataset, write_kernel_dataset
@@ -22,36 +20,7 @@ from collector.errors import CampaignError, ClockError, RunnerError
 from collector.sensing.calibration import SensorCalibration
 from estimator.vocabulary.workload import Operator, make_operator
 from microbench.shapes import Choice, Derived, KernelGroup, LogRange, draw_operators
-
-BOARD = "sim:a100-pcie-40gb"
-CLOCKS = (510.0, 1200.0)
-
-
-@contextmanager
-def planned(
-    spec: CampaignSpec, clocks: tuple[float | None, ...] = CLOCKS, seed: int = 7
-) -> Iterator[tuple[Bench, CampaignPlan, dict[str, Any]]]:
-    """An open board with the plan of a campaign on it."""
-    with open_bench(BOARD, seed=seed) as bench:
-        plan = plan_campaign(spec, clocks, (), seed, bench, sensor_known=True)
-        yield bench, plan, campaign_key(bench, spec, plan, (), seed)
-
-
-def collected(spec: CampaignSpec, output: Path, calibration: SensorCalibration, seed: int = 7, **options: Any) -> CampaignOutcome:
-    """A campaign from start to end, or to wherever it is stopped."""
-    with planned(spec, seed=seed) as (bench, plan, key):
-        kept = kept_rows(output, key) if options.pop("resume", False) else None
-        return Campaign(bench, spec, plan, key, output, kept=kept, calibration=calibration, **options).run()
-
-
-def stop_after(rows: int) -> Any:
-    """A progress function that is interrupted like a user's Ctrl-C."""
-
-    def report(progress: Progress) -> None:
-        if progress.row is not None and progress.done >= rows:
-            raise KeyboardInterrupt
-
-    return report
+from tests.collector.campaigns import BOARD, CLOCKS, collected, planned, stop_after
 
 
 @pytest.fixture(scope="module")

@@ -129,10 +129,13 @@ def test_devices_lists_what_each_board_supports(capsys: pytest.CaptureFixture[st
 
 
 def test_sensor_prints_the_fields_of_the_contract(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "sensor.json"
-    assert main(["sensor", "--gpu", BOARD, "--freq", "900", "--json", "--out", str(out)]) == 0
+    out, recording, played = (tmp_path / name for name in ("sensor.json", "run.recording", "played.json"))
+    assert main(["sensor", "--gpu", BOARD, "--freq", "900", "--json", "--out", str(out), "--record", str(recording)]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document == json.loads(out.read_text())
+    assert main(["sensor", "--gpu", f"replay:{recording}", "--freq", "900", "--out", str(played), "--quiet"]) == 0
+    assert played.read_bytes() == out.read_bytes()
+    capsys.readouterr()
     assert document["averaging"] == "low-pass"
     assert document["window_s"] == pytest.approx(2.0 * document["tau_s"])
     assert document["gain"] is None
@@ -141,15 +144,13 @@ def test_sensor_prints_the_fields_of_the_contract(tmp_path: Path, capsys: pytest
     assert json.loads(capsys.readouterr().out)["gain"] == pytest.approx(0.954, abs=0.01)
     for change, reason in (
         (["--freq", "510,900"], "2 clocks"), (["--out", "/nowhere/s.json"], "cannot be written"), (["--gpu", "x"], "x"),
+        (["--gpu", "replay:"], "names no file"),
         (["--pmd", "/dev/ttyUSB0"], "--pmd sim"),
     ):  # fmt: skip
         assert reason in failure(capsys, *changed(["sensor", "--gpu", BOARD], *change))[1]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_keeps_the_rows_and_says_how_to_go_on(
-    arguments: list[str], number: signal.Signals, tmp_path: Path, repository: Path
-) -> None:
+def test_a_signal_keeps_the_rows_and_says_how_to_go_on(arguments: list[str], tmp_path: Path, repository: Path) -> None:
     whole = changed(arguments, "-v", "--campaign", "quick")
     process = subprocess.Popen(
         [sys.executable, "-m", "collector.cli", *whole],
@@ -162,7 +163,7 @@ def test_a_signal_keeps_the_rows_and_says_how_to_go_on(
     assert process.stderr is not None
     for line in process.stderr:
         if line.startswith("5/"):
-            process.send_signal(number)
+            process.send_signal(signal.SIGTERM)
             break
     out, err = process.communicate(timeout=300)
     assert process.returncode == 130, err

@@ -20,6 +20,7 @@ from collector.sensing.calibration import SensorCalibration
 from estimator.vocabulary.workload import make_operator
 from microbench.errors import CompileError
 from microbench.toolchain.compile import find_toolchain
+from tests.collector.campaign_texts import SHORT_HEAD
 
 BOARD = "a100-pcie-40gb"
 GEMM = make_operator("gemm", "linear", "fp16", batch=1, m=256, n=256, k=256)
@@ -133,18 +134,7 @@ def test_simulated_boards_that_plant_no_kill_are_not_slowed_down(tmp_path: Path)
         assert same is bench
 
 
-CAMPAIGN = """
-description = "one of them kills"
-warmup_s = 0.5
-idle_settle_s = 0.5
-idle_window_s = 0.5
-kernels_per_block = 8
-anchor_every = 0
-[measurement]
-updates = 5
-window_s = 0.4
-settle_s = 0.2
-idle_s = 0.5
+CAMPAIGN = f"""{SHORT_HEAD}
 [[instructions]]
 kernels = ["ffma_k8_u64", "iadd3_k8_u64", "imad_k8_u64"]
 """

@@ -21,23 +21,11 @@ from fitter.rows.tables import Table
 from microbench.loads.copies import CopyLoad, copy_loads
 from microbench.loads.generated import COPIES, GeneratedLoad, LoadGroup, generated_loads
 from microbench.toolchain.compile import Toolchain
+from tests.collector.campaign_texts import SHORT_HEAD
 from tests.microbench_library.conftest import open_fake_board
 
 BOARD = "a100-pcie-40gb"
-CAMPAIGN = """
-description = "links"
-warmup_s = 1.0
-idle_settle_s = 1.0
-idle_window_s = 1.0
-kernels_per_block = 20
-anchor_every = 0
-
-[measurement]
-updates = 6
-window_s = 0.6
-settle_s = 0.3
-idle_s = 1.0
-
+CAMPAIGN = f"""{SHORT_HEAD}
 [[instructions]]
 kernels = ["host_*", "peer_read", "copy_*"]
 """
