@@ -1,14 +1,10 @@
-"""Running a campaign: sensor, idle power, then every point of the plan, each row on disk before the next starts.
-
-Rows with a passing doubt are measured again at the end.  Whether a point needs another trial follows only from its trials on disk, so
-that an interrupted campaign continues as if it had not been interrupted.
-"""
+"""Running a campaign: sensor, idle power, then every point of the plan, each row on disk before the next starts."""
 
 import hashlib
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -17,14 +13,13 @@ import pyarrow as pa
 from collector.bench import Bench
 from collector.campaigns.files import CampaignSpec
 from collector.campaigns.measurement import Point, measure_kernel, ranged_launch_s
+from collector.campaigns.metadata import KeptRows, anchor_drift, campaign_metadata, idle_drift, voltage_by_clock
 from collector.campaigns.outcome import idle_entry
 from collector.campaigns.plan import CLOCK_SETTLE_S, ROW_ID_DIGITS, CampaignPlan, check_budget, closing_clocks, closing_s, middle_clock
-from collector.campaigns.summary import KeptRows, anchor_drift, campaign_metadata, idle_drift, voltage_by_clock
 from collector.clocks import ClockHold, held_clock
 from collector.dataset.log import log_path
 from collector.dataset.schema import SCHEMA_VERSION, UNUSABLE, Metadata, Row, flag_counts, kernel_schema
 from collector.dataset.writer import KernelWriter, open_kernel_writer
-from collector.devices.protocols import THROTTLE_BITS, limiting_reasons
 from collector.errors import CampaignError, RunnerError
 from collector.sampling import Sampler
 from collector.sensing.calibration import SensorCalibration, calibration_from_document
@@ -34,14 +29,6 @@ from estimator import __version__
 from microbench.sizing import launches_for
 
 NS_PER_S: Final = 1e9
-
-PASSING_FLAGS: Final = frozenset(
-    {
-        "clock_varied", "unsettled", "drifting", "hot", "latency_unsteady", "range_mismatch", "power_missing", "sensor_stuck",
-        "shared_board", "counter_absurd",
-    }
-)  # fmt: skip
-"""Doubts that another run may not have.  A board at its power limit reaches it every time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,16 +45,14 @@ class Progress:
 class CampaignOutcome:
     """The result of a campaign.
 
-    `rows` in the dataset, `kept` of them from an earlier run, `repeated` of them further trials of a point; `planned` points, `missing` of
-    them not reached; `flags` and `rejected` count rows by doubt and points without a row by reason; `unusable` rows have no valid time or
-    power; `drift` is the largest relative spread of repeated anchors, and the change of power at rest from beginning to end; `elapsed_s` of
-    the board's time.
+    `rows` in the dataset, `kept` of them from an earlier run; `planned` points, `missing` of them not reached; `flags` and `rejected` count
+    rows by doubt and points without a row by reason; `unusable` rows have no valid time or power; `drift` is the largest relative spread of
+    repeated anchors, and the change of power at rest from beginning to end; `elapsed_s` of the board's time.
     """
 
     output: Path
     rows: int
     kept: int
-    repeated: int
     planned: int
     missing: int
     flags: dict[str, int]
@@ -94,54 +79,6 @@ def campaign_key(bench: Bench, spec: CampaignSpec, plan: CampaignPlan, families:
         "schema_version": SCHEMA_VERSION,
         "plan": hashlib.sha256("".join(point.row_id for point in plan.points).encode()).hexdigest()[:ROW_ID_DIGITS],
     }
-
-
-class Trials:
-    """The trials of all points so far by row id, and for each the doubts that justify another run."""
-
-    def __init__(self, *tables: pa.Table | None) -> None:
-        """Takes the rows that are on disk already."""
-        self._doubts: dict[str, tuple[str, ...]] = {}
-        for table in filter(None, tables):
-            for row in table.select(["row_id", "flags", "throttle_reasons"]).to_pylist():
-                self.add(row)
-
-    def __contains__(self, row_id: str) -> bool:
-        return row_id in self._doubts
-
-    def __len__(self) -> int:
-        return len(self._doubts)
-
-    def add(self, row: Row) -> None:
-        """Adds a row that is on disk."""
-        self._doubts[row["row_id"]] = passing_doubts(row["flags"], row["throttle_reasons"])
-
-    def pending(self, points: Sequence[Point], retries: int) -> bool:
-        """Whether anything is left to measure: points without a row, or with only spoilt rows."""
-        return any(point.row_id not in self or self.next_trial(point, retries) is not None for point in points)
-
-    def next_trial(self, point: Point, retries: int) -> Point | None:
-        """Another trial of a point whose trials all have passing doubts; None if another trial is not justified."""
-        number = 0
-        while (trial := repeated(point, number)).row_id in self:
-            if not self._doubts[trial.row_id]:
-                return None
-            number += 1
-        return trial if 0 < number <= retries and not point.anchor else None
-
-
-def passing_doubts(flags: Sequence[str], throttle_reasons: int) -> tuple[str, ...]:
-    """The flags that justify another run of a row; "throttled" counts if anything but the power limit slowed the board."""
-    others = limiting_reasons(throttle_reasons & ~THROTTLE_BITS["sw_power_cap"])
-    return tuple(flag for flag in flags if flag in PASSING_FLAGS or (flag == "throttled" and others))
-
-
-def repeated(point: Point, number: int) -> Point:
-    """Trial `number` of a planned point; 0 is the point itself."""
-    if number == 0:
-        return point
-    digest = hashlib.sha256(f"{point.row_id}/{number}".encode()).hexdigest()
-    return replace(point, row_id=digest[:ROW_ID_DIGITS], trial=point.trial + number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,13 +109,15 @@ class Campaign:
         """
         bench, spec, plan, kept = self.bench, self.spec, self.plan, self.kept
         start_ns, total = bench.clock.now_ns(), len(plan.points)
-        trials = Trials(self.elsewhere, kept.table if kept else None)
+        tables = filter(None, (self.elsewhere, kept.table if kept else None))
+        done = {row_id for table in tables for row_id in table.column("row_id").to_pylist()}
+        left = [point for point in plan.points if point.row_id not in done]
         if kept is None:
-            if len(trials) and all(point.row_id in trials for point in plan.points):
+            if not left:
                 return self._outcome(kernel_schema({}).empty_table())
             check_budget(spec, plan, self.budget_s)
         complete = kept is not None and kept.metadata.get("complete") is True and not log_path(self.output).is_file()
-        if kept is not None and complete and not trials.pending(plan.points, spec.retries):
+        if kept is not None and complete and not left:
             return self._outcome(kept.table, kept.metadata.get("rejected"), kept.metadata.get("drift"))
         with held_clock(bench.gpu) as hold:
             sampler = Sampler(bench.gpu, bench.sensors)
@@ -196,18 +135,18 @@ class Campaign:
                     plan=plan,
                     calibration=calibration,
                     writer=writer,
-                    trials=trials,
+                    done=done,
                     end_ns=start_ns + self.budget_s * NS_PER_S,
                 )
-                if kept is not None and session.time_left(spec.warmup_s) and trials.pending(plan.points, spec.retries):
-                    self.report(Progress(phase="warming up", done=len(trials), total=total))
+                if kept is not None and left and session.time_left(spec.warmup_s):
+                    self.report(Progress(phase="warming up", done=len(done), total=total))
                     hold.set(middle_clock(plan.clocks_mhz))
                     warm_up(bench, spec.warmup_s)
-                self.report(Progress(phase="measuring", done=len(trials), total=total))
-                for row in session.measured():
-                    self.report(Progress(phase="measuring", done=len(trials), total=max(total, len(trials)), row=row))
+                self.report(Progress(phase="measuring", done=len(done), total=total))
+                for row in session.measured(left):
+                    self.report(Progress(phase="measuring", done=len(done), total=total, row=row))
                 if session.any_measured or not (session.out_of_time or "idle_after" in metadata):
-                    self.report(Progress(phase="idle power again", done=len(trials), total=total))
+                    self.report(Progress(phase="idle power again", done=len(done), total=total))
                     metadata = {**metadata, "idle_after": session.idle_after()}
                 return self._finished(session, metadata, (bench.clock.now_ns() - start_ns) / NS_PER_S)
 
@@ -234,7 +173,7 @@ class Campaign:
         drift = anchor_drift(table) | idle_drift(metadata.get("idle"), metadata.get("idle_after") or [])
         closing = {"voltage": voltage_by_clock(table), "drift": drift, "rejected": rejected, "complete": not session.out_of_time}
         writer.finish({**metadata, **closing}, order=[point.row_id for point in points])
-        left = sum(point.row_id not in session.trials for point in points) - session.refused.total()
+        left = sum(point.row_id not in session.done for point in points) - session.refused.total()
         return self._outcome(table, rejected, drift, elapsed_s, missing=max(0, left) if session.out_of_time else 0)
 
     def _outcome(
@@ -251,7 +190,6 @@ class Campaign:
             output=self.output,
             rows=table.num_rows,
             kept=self.kept.table.num_rows if self.kept else 0,
-            repeated=len(set(table.column("row_id").to_pylist()) - {point.row_id for point in self.plan.points}),
             planned=len(self.plan.points),
             missing=missing,
             flags=flag_counts(flags),
@@ -273,7 +211,7 @@ class _Session:
     plan: CampaignPlan
     calibration: SensorCalibration
     writer: KernelWriter
-    trials: Trials
+    done: set[str]
     end_ns: float
     refused: Counter[str] = field(default_factory=Counter)
     any_measured: bool = False
@@ -284,25 +222,14 @@ class _Session:
         needed_s = before_s + closing_s(self.spec, self.plan.clocks_mhz) + self.spec.measurement.planned_total_s(self.calibration)
         return self.bench.clock.now_ns() + needed_s * NS_PER_S <= self.end_ns
 
-    def measured(self) -> Iterator[Row]:
-        """Measures the remaining points, row by row: the plan, then spoilt rows again.
-
-        Ends early at the end of the budget; `out_of_time` is then true.
-        """
-        for point in self._wanted():
+    def measured(self, points: Sequence[Point]) -> Iterator[Row]:
+        """Measures points, row by row; ends early at the end of the budget, and `out_of_time` is then true."""
+        for point in points:
             if not self.time_left():
                 self.out_of_time = True
                 return
             if (row := self._measure(point)) is not None:
                 yield row
-
-    def _wanted(self) -> Iterator[Point]:
-        """Points to measure next; they depend on the rows before them."""
-        yield from (point for point in self.plan.points if point.row_id not in self.trials)
-        for _ in range(self.spec.retries):
-            for point in self.plan.points:
-                if (again := self.trials.next_trial(point, self.spec.retries)) is not None:
-                    yield again
 
     def _measure(self, point: Point) -> Row | None:
         """The row of a point, on disk; None (and a reason counted) for a kernel that cannot run here."""
@@ -314,7 +241,7 @@ class _Session:
             self.refused[f"{point.operator.family}: {error}"] += 1
             return None
         self.writer.append(row)
-        self.trials.add(row)
+        self.done.add(row["row_id"])
         self.any_measured = True
         return row
 

@@ -157,8 +157,8 @@ def _measured(
     """Measures a plan into its file, or into a part of a dataset before it is published."""
     from collector.campaigns.context_guard import SUFFIX as KILLERS_SUFFIX
     from collector.campaigns.context_guard import guarded_bench
+    from collector.campaigns.metadata import kept_rows
     from collector.campaigns.running import Campaign, campaign_key
-    from collector.campaigns.summary import kept_rows
     from collector.daemon.reporting import reporting
     from collector.dataset.writer import claimed_dataset
     from estimator.vocabulary.whole_file import try_place

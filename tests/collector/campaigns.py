@@ -7,9 +7,9 @@ from typing import Any
 
 from collector.bench import Bench, open_bench
 from collector.campaigns.files import CampaignSpec
+from collector.campaigns.metadata import kept_rows
 from collector.campaigns.plan import CampaignPlan, plan_campaign
 from collector.campaigns.running import Campaign, CampaignOutcome, Progress, campaign_key
-from collector.campaigns.summary import kept_rows
 from collector.sensing.calibration import SensorCalibration
 from collector.simulated.profile import Faults
 

@@ -9,9 +9,9 @@ import pytest
 
 from collector.bench import Bench, open_bench
 from collector.campaigns.files import CampaignSpec, campaign_from_document, campaign_names, load_campaign
+from collector.campaigns.metadata import kept_rows
 from collector.campaigns.plan import plan_campaign
 from collector.campaigns.running import Campaign
-from collector.campaigns.summary import kept_rows
 from collector.clocks import clocks_from_text
 from collector.dataset import DatasetError, operator_columns, operators_of, read_kernel_dataset, write_kernel_dataset
 from collector.dataset.log import log_path

@@ -35,7 +35,7 @@ SOFTMAX: dict[str, Any] = {
 
 def document(*groups: dict[str, Any]) -> dict[str, Any]:
     return {
-        "name": "layouts", "warmup_s": 1.0, "idle_settle_s": 0.5, "idle_window_s": 0.5, "anchor_every": 0, "retries": 0,
+        "name": "layouts", "warmup_s": 1.0, "idle_settle_s": 0.5, "idle_window_s": 0.5, "anchor_every": 0,
         "measurement": {"updates": 5, "window_s": 0.5, "settle_s": 0.3, "idle_s": 0.5}, "kernels": list(groups),
     }  # fmt: skip
 

@@ -15,9 +15,9 @@ from typing import Any
 
 from collector.bench import Bench, open_bench, open_simulated
 from collector.campaigns.files import load_campaign
+from collector.campaigns.metadata import kept_rows
 from collector.campaigns.plan import CampaignPlan, plan_campaign
 from collector.campaigns.running import Campaign, Progress, campaign_key
-from collector.campaigns.summary import kept_rows
 from collector.commands.output import stoppable
 from collector.dataset import claimed_dataset
 from collector.devices.nvml import open_board
