@@ -64,8 +64,9 @@ class CampaignSpec:
     `warmup_s` of load at the start.  Idle power at each clock comes from `idle_window_s` after `idle_settle_s` of rest.
     `kernels_per_block` kernels run in a row at one clock before the next clock; all `anchors` run again after every `anchor_every` rows (0:
     never), to show drift.  `every_clock_share` of the kernels run at every clock, each of the others at one, evenly over the clocks: rows
-    cost time, and a new shape gives more information than a known one at another clock.  `instructions` are groups of generated kernels, each run at every clock.  `attention` is the backend of PyTorch that computes attention on a real board.  `digest` identifies
-    the content.
+    cost time, and a new shape gives more information than a known one at another clock.  `instructions` are
+    groups of generated kernels, each run at every clock.  `attention` is the backend of PyTorch that computes attention on a real board.
+    `digest` identifies the content.
     """
 
     name: Text

@@ -18,7 +18,7 @@ from collector.campaigns.selection import hastened, kind_of, point_costs
 from collector.cli import main
 from collector.dataset import read_kernel_dataset
 from collector.errors import CampaignError
-from tests.collector.campaign_texts import SHORT_HEAD, softmax_of_many_sizes
+from tests.collector.campaign_texts import ONE_SOFTMAX, SHORT_HEAD, softmax_of_many_sizes
 
 CLOCKS = (510.0, 900.0, 1410.0)
 BOARD = "sim:a100-pcie-40gb"
@@ -80,7 +80,7 @@ def test_a_budget_for_fewer_kernels_than_kinds_names_what_is_left_out(bench: Ben
         chosen_part(bench, plan, 60.0)
 
 
-CAMPAIGN = f"""{SHORT_HEAD}{softmax_of_many_sizes(30)}
+CAMPAIGN = f"""{SHORT_HEAD}{softmax_of_many_sizes(30)}{ONE_SOFTMAX.replace("fp32", "fp16")}
 [[kernels]]
 family = "norm"
 operator = "layernorm"
