@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
+from collector.boards import REPLAYED, SIMULATED
 from collector.devices.board_runner import open_board_runner
 from collector.devices.nvml import NvmlBoard, open_board
 from collector.devices.polling import HostClock
@@ -17,9 +17,6 @@ from collector.replay.recording import open_recording
 from collector.simulated.board import SimulatedBoard
 from collector.simulated.profile import Faults, board_names, load_board
 from estimator.vocabulary.specifications import is_named, load_gpu
-
-SIMULATED: Final = "sim:"
-REPLAYED: Final = "replay:"
 
 
 def bench_words() -> tuple[str, ...]:

@@ -15,8 +15,7 @@ from collector.simulated.profile import board_names, load_board
 ALL: Final = "all"
 SIMULATED: Final = "sim:"
 REPLAYED: Final = "replay:"
-"""Prefixes of words for `--gpu`, as in `collector.bench`: importing that module loads everything that measures, and nothing here measures.
-"""
+"""Prefixes of words for `--gpu`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,12 +7,15 @@ has one value in each n-th part of every range.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
 from estimator.vocabulary.errors import WorkloadError
-from estimator.vocabulary.quantities import Array
-from estimator.vocabulary.workload import FAMILY_FIELDS, Operator, make_operator
+from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, Array
+from estimator.vocabulary.reader import LEAST_ONE, FaultError, Span, Words, read
+from estimator.vocabulary.workload import FAMILY_FIELDS, FAMILY_OPERATORS, Operator, make_operator
+from microbench.layouts import LAYOUTS
 from microbench.sizing import operator_bytes, operator_flop
 
 
@@ -20,17 +23,22 @@ from microbench.sizing import operator_bytes, operator_flop
 class LogRange:
     """Values from `low` to `high`, uniform in the logarithm, rounded to `multiple` except for a share `ragged` of the draws."""
 
-    low: float
+    low: Annotated[float, Span(1e-9, 1e18)]
     high: float
-    multiple: int = 1
-    ragged: float = 0.0
+    multiple: Annotated[int, Span(1, 1e9)] = 1
+    ragged: Annotated[float, Span(0, 1)] = 0.0
+
+    def __post_init__(self) -> None:
+        """Raises FaultError for an empty range."""
+        if self.high < self.low:
+            raise FaultError("needs low <= high")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     """One of several values, equally often."""
 
-    values: tuple[float, ...]
+    values: Annotated[tuple[float, ...], LEAST_ONE]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +46,12 @@ class Derived:
     """Value of another field times one of `times`, divided by one of `divide`, rounded down, at least `least`."""
 
     of: str
-    times: tuple[float, ...] = (1.0,)
-    divide: tuple[float, ...] = (1.0,)
+    times: Annotated[tuple[float, ...], LEAST_ONE] = (1.0,)
+    divide: Annotated[tuple[Annotated[float, Span(1e-9, 1e18)], ...], LEAST_ONE] = (1.0,)
     least: float = 0.0
 
 
+Precision = Annotated[str, Words(tuple(BYTES_PER_ELEMENT))]
 ShapeRule = LogRange | Choice | Derived
 """Rule for the draws of a shape field."""
 
@@ -56,19 +65,32 @@ class KernelGroup:
     limit a kernel; `min_bytes` excludes kernels that launch time dominates.
     """
 
-    family: str
+    family: Annotated[str, Words(tuple(FAMILY_FIELDS))]
     operator: str
     precision: str
-    count: int
+    count: Annotated[int, Span(1, 100_000, "kernels")]
     shape: Mapping[str, ShapeRule]
-    l2_state: str = "warm"
+    l2_state: Annotated[str, Words(("warm", "cold"))] = "warm"
     cuda_cores: bool = False
     precision_out: str = ""
     precision_kv: str = ""
-    min_bytes: float = 0.0
-    max_bytes: float = 4e9
-    max_flop: float = 4e12
-    transpose: tuple[str, ...] = ()
+    min_bytes: Annotated[float, Span(0, 1e13, "byte")] = 0.0
+    max_bytes: Annotated[float, Span(1, 1e13, "byte")] = 4e9
+    max_flop: Annotated[float, Span(1, 1e17, "flop")] = 4e12
+    transpose: tuple[Annotated[str, Words(tuple(LAYOUTS))], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raises FaultError for fields that do not fit each other."""
+        read(Annotated[str, Words(tuple(FAMILY_OPERATORS[self.family]))], self.operator, "operator")
+        for precision in (*self.precisions, *filter(None, (self.precision_out, self.precision_kv))):
+            read(Precision, precision, "precision")
+        if set(self.shape) != set(FAMILY_FIELDS[self.family]):
+            raise FaultError(f"must give exactly {', '.join(FAMILY_FIELDS[self.family])}", "shape")
+        if self.transpose and self.family != "gemm":
+            raise FaultError(f"is for matrix products (family gemm); {self.family} has no layout, leave it out", "transpose")
+        for name, rule in self.shape.items():
+            if isinstance(rule, Derived) and rule.of not in self.shape:
+                raise FaultError(f"needs another field as `of`: {', '.join(self.shape)}", "shape", name)
 
     @property
     def precisions(self) -> tuple[str, ...]:

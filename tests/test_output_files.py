@@ -32,7 +32,6 @@ WORDS: dict[str, tuple[str, ...]] = {
     "collect export": ("{input}", "--to", "csv"),
     "collect pmd decode": ("{input}",),
     "collect pmd log": ("{input}",),
-    "collect reprocess": ("{input}",),
     "collect run": (*SIMULATED, "true"),
     "collect sensor": SIMULATED,
     "collect submit": ("quick", *SIMULATED),
@@ -116,16 +115,14 @@ def test_no_command_replaces_what_exists(
         pytest.skip("is added to")
     monkeypatch.setenv("WATTPRINT_CONFIG", "")
     (tmp_path / "input.csv").write_text("t_s,power_w\n0,1\n")
-    folder = isinstance(option.type, OutputFile) and option.type.kind == "folder"
-    kept = tmp_path / "kept" / "a.json" if folder else tmp_path / "kept.json"
-    kept.parent.mkdir(exist_ok=True)
+    kept = tmp_path / "kept.json"
     kept.write_text("mine")
     words = [word.replace("{input}", str(tmp_path / "input.csv")) for word in WORDS[name]]
     if name == "collect" and option.opts[-1] == "--out":
         words.remove("--dry-run")
-    if name == "collect reprocess" or name == "collect submit":
+    if name == "collect submit":
         words += [] if option.opts[-1] == "--out" else ["--out", str(tmp_path / "other")]
-    status = run(name, *words, option.opts[-1], str(kept.parent if folder else kept))
+    status = run(name, *words, option.opts[-1], str(kept))
     found = capsys.readouterr()
     assert status == 1
     assert found.err.count("\n") == 1

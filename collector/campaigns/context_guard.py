@@ -6,17 +6,18 @@ list at once; if the process just disappeared, the kernel is tried once more bef
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Final, TypeVar
+from typing import Final, TypeVar
 
-from collector.bench import REPLAYED, SIMULATED, Bench
+from collector.bench import Bench
+from collector.boards import REPLAYED, SIMULATED
 from collector.devices.protocols import KernelRunner, LaunchRecord, PreparedKernel
 from collector.errors import CampaignError, DeviceError, RunnerError
 from collector.simulated.profile import load_board
-from estimator.vocabulary.reader import Span, plain, read_file
+from estimator.vocabulary.reader import read_file
 from estimator.vocabulary.whole_file import write_whole
 from estimator.vocabulary.workload import Operator
 from microbench.layouts import other_layout
@@ -31,26 +32,15 @@ SILENT_ENDS: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Suspect:
-    """A kernel under suspicion: its name, how often a process ended in it, and the error message ("" without one)."""
-
-    name: str
-    ends: int = 0
-    said: str = ""
-
-    @property
-    def kills(self) -> bool:
-        """Whether the kernel is not tried again."""
-        return bool(self.said) or self.ends >= SILENT_ENDS
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Killers:
-    """The list beside a dataset: kernels under suspicion, and the kernel that is about to run ("" without one)."""
+    """The list beside a dataset: the kernel that is about to run ("" without one), and kernels under suspicion.
+
+    `ends` counts processes that ended in a kernel without a message, `broke` has the error messages of kernels.
+    """
 
     running: str
-    kernels: tuple[Suspect, ...]
-    format: Annotated[int, Span(1, 1)] = 1
+    ends: Mapping[str, int]
+    broke: Mapping[str, str]
 
 
 def killers_path(output: Path) -> Path:
@@ -92,14 +82,13 @@ class GuardedRunner:
         left = (
             read_file(Killers, path, "list of kernels that broke the context", CampaignError)
             if path.exists()
-            else Killers(running="", kernels=())
+            else Killers(running="", ends={}, broke={})
         )
-        self._known = {suspect.name: suspect for suspect in left.kernels}
+        self._ends, self._broke = dict(left.ends), dict(left.broke)
         self._finished: set[str] = set()
         self._running = ""
         if left.running:
-            before = self._known.get(left.running, Suspect(name=left.running))
-            self._known[left.running] = replace(before, ends=before.ends + 1)
+            self._ends[left.running] = self._ends.get(left.running, 0) + 1
             self._write("")
 
     def supports(self, operator: Operator, transpose: str = "") -> bool:
@@ -113,13 +102,11 @@ class GuardedRunner:
 
     def prepare_generated(self, load: GeneratedLoad | CopyLoad) -> PreparedKernel:
         """A generated kernel or a copy.  Raises RunnerError for one on the list, and the errors of the runner."""
-        name = load.host.name if isinstance(load, CopyLoad) else load.kernel.name
-        return self._guarded(name, lambda: self._runner.prepare_generated(load))
+        return self._guarded(load.operator.operator, lambda: self._runner.prepare_generated(load))
 
     def run(self, prepared: PreparedKernel, launches: int) -> LaunchRecord:
         """Launches a kernel.  Raises the errors of the runner."""
-        name = prepared.kernel_name if prepared.library in ("generated", "copy engine") else ""
-        name = name or _operator_name(prepared.operator, prepared.l2_state, prepared.transpose)
+        name = _operator_name(prepared.operator, prepared.l2_state, prepared.transpose)
         return self._guarded(name, lambda: self._runner.run(prepared, launches), ran=True)
 
     def clear(self) -> None:
@@ -129,9 +116,9 @@ class GuardedRunner:
 
     def _guarded(self, name: str, work: Callable[[], Result], *, ran: bool = False) -> Result:
         """Does work that may end the context, with its name on disk from its preparation to the end of its first run."""
-        known = self._known.get(name)
-        if known is not None and known.kills:
-            why = f"it broke the context before ({known.said})" if known.said else f"{known.ends} processes ended while it ran"
+        ends, said = self._ends.get(name, 0), self._broke.get(name, "")
+        if said or ends >= SILENT_ENDS:
+            why = f"it broke the context before ({said})" if said else f"{ends} processes ended while it ran"
             raise RunnerError(f"{name}: {why}; passed over (delete its entry in {self._path} to try again)")
         if name in self._finished:
             return work()
@@ -143,12 +130,12 @@ class GuardedRunner:
             self._write("")
             raise
         except DeviceError as error:
-            self._known[name] = Suspect(name=name, ends=1, said=str(error)[:300])
+            self._broke[name] = str(error)[:300]
             self._write("")
             raise
         if ran:
             self._finished.add(name)
-            self._known.pop(name, None)
+            self._ends.pop(name, None)
             self._write("")
         return result
 
@@ -156,17 +143,19 @@ class GuardedRunner:
         """Writes the list, and the kernel that is about to run, to disk; removes the file if both are empty."""
         self._running = running
         try:
-            if not running and not self._known:
+            if running or self._ends or self._broke:
+                document = {"running": running, "ends": self._ends, "broke": self._broke}
+                write_whole(self._path, json.dumps(document, indent=0).encode())
+            else:
                 self._path.unlink(missing_ok=True)
-                return
-            document = plain(Killers(running=running, kernels=tuple(self._known.values())))
-            write_whole(self._path, json.dumps(document, indent=0).encode())
         except OSError as error:
             raise CampaignError(str(error)) from error
 
 
 def _operator_name(operator: Operator, l2_state: str, transpose: str) -> str:
-    """A kernel's name on the list; it includes a layout other than the natural one."""
+    """A kernel's name on the list; it includes a layout other than the natural one.  Generated kernels have a name of their own."""
+    if not operator.shape:
+        return operator.operator
     shape = " ".join(f"{name}={value:g}" for name, value in operator.named_shape().items())
     parts = (f"{operator.family}.{operator.operator}", operator.precision, operator.precision_out, operator.precision_kv)
     words = [part for part in parts if part] + (["cuda-cores"] if operator.cuda_cores else [])

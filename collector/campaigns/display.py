@@ -79,7 +79,6 @@ def outcome_document(outcome: CampaignOutcome, part: str = "") -> dict[str, obje
         "dataset": part or str(outcome.output),
         "rows": outcome.rows,
         "rows_kept": outcome.kept,
-        "rows_repeated": outcome.repeated,
         "rows_planned": outcome.planned,
         "rows_missing": outcome.missing,
         "flags": outcome.flags,
@@ -95,10 +94,9 @@ def outcome_lines(outcome: CampaignOutcome, simulated: bool, part: str = "", roo
     if root and not part:
         return [f"{root}: all {outcome.planned} rows are there already", f"next: fit {root}"]
     notes = f", {outcome.kept} of them from before" if outcome.kept else ""
-    notes += f"; of these {outcome.repeated} measured a second time" if outcome.repeated else ""
     board = "simulated " if simulated else ""
     time = f"{duration_text(outcome.elapsed_s)} of {board}board time"
-    lines = [f"{part or outcome.output}: {outcome.rows - outcome.repeated} of {outcome.planned} rows{notes}, {time}"]
+    lines = [f"{part or outcome.output}: {outcome.rows} of {outcome.planned} rows{notes}, {time}"]
     lines += [f"  {count:5d} {flag}: {FLAGS[flag]}" for flag, count in outcome.flags.items()]
     lines += [f"  {count:5d} not run: {reason}" for reason, count in outcome.rejected.items()]
     if drift := {name: value for name, value in outcome.drift.items() if name != "idle"}:

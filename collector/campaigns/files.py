@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
@@ -11,28 +11,18 @@ from collector.errors import CampaignError
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.steady import settle_time_s, update_period_s
 from estimator.vocabulary.errors import WorkloadError
-from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
 from estimator.vocabulary.reader import LEAST_ONE, FaultError, Span, Text, Words, fields_of, plain, read, read_file
 from estimator.vocabulary.resources import resource_folder, resource_names
-from estimator.vocabulary.workload import FAMILY_FIELDS, FAMILY_OPERATORS, Operator, make_operator
+from estimator.vocabulary.workload import Operator, make_operator
 from microbench.errors import UnsupportedError
 from microbench.kernel import OPTIMISATION_LEVELS
-from microbench.layouts import LAYOUTS
 from microbench.loads.generated import MODES, PATTERNS, LoadGroup, check_group
 from microbench.runners.torch_kernels import BACKENDS
-from microbench.shapes import Derived, KernelGroup, LogRange
+from microbench.shapes import KernelGroup
 
 Built = TypeVar("Built")
 Table = Mapping[str, Any]
 """A table of a TOML file."""
-
-GROUP_SPANS: Final = {
-    "count": Span(1, 100_000, "kernels"),
-    "min_bytes": Span(0, 1e13, "byte"),
-    "max_bytes": Span(1, 1e13, "byte"),
-    "max_flop": Span(1, 1e17, "flop"),
-}
-"""Limits of a group of kernels."""
 
 Share = Annotated[float, Span(0, 1)]
 
@@ -74,10 +64,9 @@ class CampaignSpec:
     `warmup_s` of load at the start.  Idle power at each clock comes from `idle_window_s` after `idle_settle_s` of rest.
     `kernels_per_block` kernels run in a row at one clock before the next clock; all `anchors` run again after every `anchor_every` rows (0:
     never), to show drift.  `every_clock_share` of the kernels run at every clock, each of the others at one, evenly over the clocks: rows
-    cost time, and a new shape gives more information than a known one at another clock.  A kernel whose row has a passing doubt (a
-    throttled board, drift, another process) is measured again at the end, at most `retries` times.  `instructions` are groups of generated
-    kernels, each run at every clock.  `attention` is the backend of PyTorch that computes attention on a real board.  `digest` identifies
-    the content.
+    cost time, and a new shape gives more information than a known one at another clock.  `instructions` are
+    groups of generated kernels, each run at every clock.  `attention` is the backend of PyTorch that computes attention on a real board.
+    `digest` identifies the content.
     """
 
     name: Text
@@ -93,7 +82,6 @@ class CampaignSpec:
     anchor_every: Annotated[int, Span(0, 1_000_000, "rows")] = 60
     instructions: tuple[LoadGroup, ...] = ()
     every_clock_share: Share = 1.0
-    retries: Annotated[int, Span(0, 100, "times")] = 1
     attention: Annotated[str, Words(tuple(BACKENDS))] = "flash"
 
 
@@ -156,43 +144,12 @@ def _anchor(item: Table) -> Operator:
     return make_operator(family, operator, precision.split("|")[0], **details)
 
 
-def _word(item: Table, key: str, known: Any) -> str:
-    """One of some words at a key.  Raises FaultError."""
-    word: str = read(Annotated[str, Words(tuple(known))], item.get(key), key)
-    return word
-
-
 def _group(item: Table) -> KernelGroup:
-    """A group of kernels with its shape rules."""
-    family = _word(item, "family", FAMILY_FIELDS)
-    _word(item, "operator", FAMILY_OPERATORS[family])
-    shape = read(Table, item.get("shape"), "shape")
-    if set(shape) != set(FAMILY_FIELDS[family]):
-        raise FaultError(f"must give exactly {', '.join(FAMILY_FIELDS[family])}", "shape")
-    if "transpose" in item and family != "gemm":
-        raise FaultError(f"is for matrix products (family gemm); {family} has no layout, leave it out", "transpose")
+    """A group of kernels with its shape rules; one layout needs no list."""
     layouts = item.get("transpose", ())
-    rules = {name: _rule(rule) for name, rule in shape.items()}
-    group = read(KernelGroup, {**item, "shape": rules, "transpose": [layouts] if isinstance(layouts, str) else layouts})
-    group = replace(group, transpose=tuple(dict.fromkeys(group.transpose)))
-    for name, span in GROUP_SPANS.items():
-        read(Annotated[float, span], getattr(group, name), name)
-    precisions = (*group.precisions, *filter(None, (group.precision_out, group.precision_kv)))
-    for name, words, known in (
-        ("transpose", group.transpose, LAYOUTS),
-        ("precision", precisions, BYTES_PER_ELEMENT),
-        ("l2_state", [group.l2_state], ("warm", "cold")),
-    ):
-        for word in words:
-            _word({name: word}, name, known)
-    for name, rule in group.shape.items():
-        if any(getattr(rule, field, True) == () for field in ("values", "times", "divide")):
-            raise FaultError("must not have an empty list", "shape", name)
-        if isinstance(rule, Derived) and (rule.of not in shape or min(rule.divide) <= 0):
-            raise FaultError(f"needs another field as `of` ({', '.join(shape)}), and to `divide` by numbers above 0", "shape", name)
-        if isinstance(rule, LogRange) and not (0 < rule.low <= rule.high and rule.multiple >= 1 and 0 <= rule.ragged <= 1):
-            raise FaultError("needs 0 < low <= high, multiple >= 1 and ragged between 0 and 1", "shape", name)
-    return group
+    rules = {name: _rule(rule) for name, rule in read(Table, item.get("shape"), "shape").items()}
+    given = [layouts] if isinstance(layouts, str) else layouts
+    return read(KernelGroup, {**item, "shape": rules, "transpose": list(dict.fromkeys(given)) if given else ()})
 
 
 def _rule(value: Any) -> Any:
@@ -205,13 +162,9 @@ def _rule(value: Any) -> Any:
 def _loads(item: Table) -> LoadGroup:
     """A group of generated kernels."""
     group = read(LoadGroup, item)
-    for key, words, known in (
-        ("modes", group.modes, MODES),
-        ("pattern", [group.pattern], PATTERNS),
-        ("level", [group.level], OPTIMISATION_LEVELS),
-    ):
-        for word in words:
-            _word({key: word}, key, known)
+    ways = {"modes": (group.modes, MODES), "pattern": ([group.pattern], PATTERNS), "level": ([group.level], OPTIMISATION_LEVELS)}
+    for key, (words, known) in ways.items():
+        read(tuple[Annotated[str, Words(tuple(known))], ...], words, key)
     for key in ("kernels", "modes"):
         read(Annotated[tuple[str, ...], LEAST_ONE], getattr(group, key), key)
     check_group(group, "")

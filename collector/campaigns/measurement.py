@@ -2,17 +2,16 @@
 
 import json
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from collector.bench import Bench
 from collector.campaigns.files import MeasurementSettings
-from collector.campaigns.outcome import known, outcome_columns
+from collector.campaigns.outcome import Run, known, outcome_columns
 from collector.dataset.schema import Row, operator_columns
-from collector.dataset.traces import REST, RUN, TraceRecord
 from collector.devices.protocols import GpuState, PreparedKernel
-from collector.sampling import SECONDS_PER_NS, Sampler, Trace
+from collector.sampling import SECONDS_PER_NS, Sampler
 from collector.sensing.calibration import SensorCalibration
 from estimator.vocabulary.workload import Operator
 from microbench.loads.copies import COPY_ENGINE, CopyLoad
@@ -57,16 +56,16 @@ class Point:
     transpose: str = ""
 
 
-def measure_traced(
-    bench: Bench, sampler: Sampler, point: Point, settings: MeasurementSettings, calibration: SensorCalibration
-) -> tuple[Row, tuple[TraceRecord, ...]]:
-    """Row and traces of a kernel run at the current clock; the traces are the run, and the rest before it if its power was requested.
+def measure_kernel(bench: Bench, sampler: Sampler, point: Point, settings: MeasurementSettings, calibration: SensorCalibration) -> Row:
+    """Row of a kernel run at the current clock; doubts are in its flags, bad data raise no error.
 
-    Doubts are in the row's flags; bad data raise no error.  Raises RunnerError if the kernel cannot run, DeviceError if
-    the board fails.
+    Raises RunnerError if the kernel cannot run, DeviceError if the board fails.
     """
-    prepared, state, traces = _run(bench, sampler, point, settings, calibration)
-    run, rest = traces[0], traces[1] if len(traces) > 1 else None
+    if point.load is None:
+        prepared = bench.runner.prepare(point.operator, point.l2_state, point.transpose)
+    else:
+        prepared = bench.runner.prepare_generated(point.load)
+    started_unix_s, run, state = _run(bench, sampler, prepared, point, settings, calibration)
     doubts = {
         "kernel_untraced": prepared.untraced,
         "result_wrong": prepared.corrupted,
@@ -74,7 +73,7 @@ def measure_traced(
         "shared_board": bool(state.other_processes),
     }
     given = tuple(flag for flag, doubt in doubts.items() if doubt)
-    outcome = outcome_columns(run, rest, settings, calibration, generated=point.load is not None, doubts=given)
+    outcome = outcome_columns(run, settings, calibration, generated=point.load is not None, doubts=given)
     if point.timed_only:
         flags = ["short_window", *(flag for flag in outcome["flags"] if flag not in POWER_DOUBTS)]
         outcome |= {**dict.fromkeys(POWER_COLUMNS), "samples": 0, "flags": flags}
@@ -87,21 +86,17 @@ def measure_traced(
         "sm_clock_mhz": point.sm_clock_mhz,
         "memory_clock_mhz": state.memory_clock_mhz,
         **outcome,
-        "started_unix_s": run.started_unix_s,
+        "started_unix_s": started_unix_s,
         "trial": point.trial,
         "seed": point.seed,
     }
-    return {name: known(value) for name, value in row.items()}, traces
+    return {name: known(value) for name, value in row.items()}
 
 
 def _run(
-    bench: Bench, sampler: Sampler, point: Point, settings: MeasurementSettings, calibration: SensorCalibration
-) -> tuple[PreparedKernel, GpuState, tuple[TraceRecord, ...]]:
-    """Rest, range, run: the kernel that ran, the board after it, and the traces of run and rest."""
-    if point.load is None:
-        prepared = bench.runner.prepare(point.operator, point.l2_state, point.transpose)
-    else:
-        prepared = bench.runner.prepare_generated(point.load)
+    bench: Bench, sampler: Sampler, prepared: PreparedKernel, point: Point, settings: MeasurementSettings, calibration: SensorCalibration
+) -> tuple[float, Run, GpuState]:
+    """Rest, range, run: the time of day before [s since 1970], the run, and the board after it."""
     sampler.drain()
     gap_s = min(settings.gap_s, TIMED_GAP_S) if point.timed_only else settings.gap_s
     bench.clock.wait(settings.idle_s if point.idle_before else gap_s)
@@ -113,31 +108,16 @@ def _run(
     record = bench.runner.run(prepared, launches_for(run_s, launch_s))
     after = sampler.energy()
     state = bench.gpu.state()
-
-    common = {
-        "row_id": point.row_id,
-        "started_unix_s": started_unix_s,
-        "sm_clock_mhz": point.sm_clock_mhz,
-        "power_limit_w": state.power_limit_w,
-    }
-    run = trace_record(
-        RUN,
-        sampler.drain(),
-        **common,
-        start_ns=record.start_ns,
-        end_ns=record.end_ns,
-        launches=record.launches,
-        segment_s=record.segment_s,
+    run = Run(
+        trace=sampler.drain(),
+        record=record,
+        counter=(before, after),
         ranging_s=launch_s,
-        counter_before=before,
-        counter_after=after,
+        sm_clock_mhz=point.sm_clock_mhz,
+        power_limit_w=state.power_limit_w,
+        rest=rest if point.idle_before else None,
     )
-    return prepared, state, (run, trace_record(REST, rest, **common)) if point.idle_before else (run,)
-
-
-def trace_record(kind: str, trace: Trace, **details: Any) -> TraceRecord:
-    """A drained trace as a record; `details` are its other fields."""
-    return TraceRecord(kind=kind, power=trace.board, states=trace.states, reference=trace.reference, **details)
+    return started_unix_s, run, state
 
 
 def ranged_launch_s(bench: Bench, prepared: PreparedKernel, ranging_s: float) -> float:

@@ -1,19 +1,15 @@
-"""Power, time and energy of a run from its traces and a sensor's calibration, with every doubt flagged.
-
-This one function makes a row of a campaign and a row recomputed from kept traces.
-"""
+"""Power, time and energy of a run from its polls and a sensor's calibration, with every doubt flagged."""
 
 import math
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 import numpy as np
 
 from collector.campaigns.files import MeasurementSettings
 from collector.dataset.schema import Row
-from collector.dataset.traces import TraceRecord
-from collector.devices.protocols import StateReadings, limiting_reasons
-from collector.sampling import SECONDS_PER_NS, host_seconds
+from collector.devices.protocols import EnergyReading, LaunchRecord, StateReadings, limiting_reasons
+from collector.sampling import SECONDS_PER_NS, Trace, host_seconds
 from collector.sensing.baselines import sampled_energies_j
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.counter import counter_energy, launch_energy
@@ -36,38 +32,45 @@ SIGNIFICANCE: Final = 3.0
 """A change counts if it is larger than its share and than this many standard errors."""
 
 
-def outcome_columns(
-    run: TraceRecord,
-    rest: TraceRecord | None,
-    settings: MeasurementSettings,
-    calibration: SensorCalibration,
-    *,
-    generated: bool = False,
-    doubts: tuple[str, ...] = (),
-) -> Row:
-    """The columns of a row that follow from its traces; unknown numbers are nan.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A measured run of a kernel: its launches, the polls meanwhile, the counter before and after, and the launch time from ranging [s].
 
-    `rest` is the board at rest just before, if long enough to measure its power; `doubts` are flags that do not follow
-    from the traces.  Bad data raise no error.
+    `rest` are the polls at rest just before it, if it was long enough to measure the power; None otherwise.
     """
-    start_s, end_s = run.start_ns * SECONDS_PER_NS, run.end_ns * SECONDS_PER_NS
+
+    trace: Trace
+    record: LaunchRecord
+    counter: tuple[EnergyReading | None, EnergyReading | None]
+    ranging_s: float
+    sm_clock_mhz: float | None
+    power_limit_w: float
+    rest: Trace | None
+
+
+def outcome_columns(
+    run: Run, settings: MeasurementSettings, calibration: SensorCalibration, *, generated: bool, doubts: tuple[str, ...]
+) -> Row:
+    """The columns of a row that follow from its run; unknown numbers are nan.
+
+    `doubts` are flags that do not follow from the polls.  Bad data raise no error.
+    """
+    launches, readings = run.record.launches, run.trace.board
+    start_s, end_s = run.record.start_ns * SECONDS_PER_NS, run.record.end_ns * SECONDS_PER_NS
     settled_s = min(start_s + settle_time_s(calibration, settings.settle_s), end_s)
-    power = steady_power(run.power, settled_s, end_s, calibration, run.power_limit_w)
-    idle_w, idle_c = (math.nan, math.nan) if rest is None else _idle_before(rest, calibration)
-    latency_s, latency_std_s, spread = _latency(run, settled_s - start_s)
-    counter = counter_energy(
-        run.counter_before, run.counter_after, run.launches, end_s - start_s, power.raw_w, idle_w, update_period_s(calibration),
-        run.power_limit_w,
-    )  # fmt: skip
-    states = _within(run.states, settled_s, end_s)
+    power = steady_power(readings, settled_s, end_s, calibration, run.power_limit_w)
+    idle_w, idle_c = (math.nan, math.nan) if run.rest is None else _idle_before(run.rest, calibration, run.power_limit_w)
+    latency_s, latency_std_s, spread = _latency(run.record, settled_s - start_s)
+    counter = counter_energy(*run.counter, launches, end_s - start_s, power.raw_w, idle_w, update_period_s(calibration), run.power_limit_w)
+    states = _within(run.trace.states, settled_s, end_s)
     believed = power.samples > 0 and not power.stuck and power.absurd <= LIMITS["absurd"] * (power.absurd + power.samples)
     power_w, power_std_w = (power.power_w, power.std_w) if believed else (math.nan, math.nan)
     energy_j, energy_std_j = launch_energy(power_w, power_std_w, latency_s, latency_std_s)
-    sampled = sampled_energies_j(run.power, start_s, end_s) if generated else {}
+    sampled = sampled_energies_j(readings, start_s, end_s) if generated else {}
     flags = [
         *_state_flags(states, run.sm_clock_mhz, settings),
         *_power_flags(power, settings.planned_window_s(calibration)),
-        *_latency_flags(latency_s, spread, math.nan if run.ranging_s is None else run.ranging_s),
+        *_latency_flags(latency_s, spread, run.ranging_s),
         *doubts,
         *_true(counter_absurd=counter.absurd, counter_disagrees=counter.disagrees and believed),
     ]
@@ -77,7 +80,7 @@ def outcome_columns(
         "temperature_c": _mean(states.temperature_c),
         "power_limit_w": run.power_limit_w,
         "throttle_reasons": _union(states),
-        "launches": run.launches,
+        "launches": launches,
         "latency_s": latency_s,
         "latency_std_s": latency_std_s,
         "power_raw_w": power.raw_w if believed else math.nan,
@@ -91,7 +94,7 @@ def outcome_columns(
         "samples": power.samples,
         "window_s": power.window_s,
         "flags": flags,
-        **{f"energy_{name}_j": joule / run.launches for name, joule in sampled.items()},
+        **{f"energy_{name}_j": joule / launches for name, joule in sampled.items()},
     }
 
 
@@ -100,12 +103,12 @@ def _true(**doubts: bool) -> list[str]:
     return [flag for flag, doubt in doubts.items() if doubt]
 
 
-def idle_entry(idle: TraceRecord, calibration: SensorCalibration) -> dict[str, float | None]:
+def idle_entry(idle: Trace, sm_clock_mhz: float | None, calibration: SensorCalibration, power_limit_w: float) -> dict[str, float | None]:
     """Power at rest at one clock, with the temperature at which it was measured, as the file metadata hold it."""
-    host_s = host_seconds(idle.power.host_ns)
-    power = steady_power(idle.power, float(host_s[0]), float(host_s[-1]), calibration, idle.power_limit_w)
+    host_s = host_seconds(idle.board.host_ns)
+    power = steady_power(idle.board, float(host_s[0]), float(host_s[-1]), calibration, power_limit_w)
     entry = {
-        "sm_clock_mhz": idle.sm_clock_mhz,
+        "sm_clock_mhz": sm_clock_mhz,
         "sm_clock_measured_mhz": _mean(idle.states.sm_clock_mhz),
         "power_w": power.power_w,
         "std_w": power.std_w,
@@ -115,9 +118,9 @@ def idle_entry(idle: TraceRecord, calibration: SensorCalibration) -> dict[str, f
     return {name: known(value) for name, value in entry.items()}
 
 
-def _latency(run: TraceRecord, settle_s: float) -> tuple[float, float, float]:
+def _latency(run: LaunchRecord, settle_s: float) -> tuple[float, float, float]:
     """Mean time of a launch in the settled parts of a run, its standard error, and the parts' relative spread."""
-    parts = np.zeros(0) if run.segment_s is None else run.segment_s
+    parts = run.segment_s
     begins = (np.cumsum(parts) - parts) * run.launches / len(parts)
     settled = parts[begins >= settle_s]
     if len(settled) < 3:
@@ -129,13 +132,13 @@ def _latency(run: TraceRecord, settle_s: float) -> tuple[float, float, float]:
     return mean, spread / math.sqrt(len(settled)), spread / mean if mean > 0 else math.nan
 
 
-def _idle_before(rest: TraceRecord, calibration: SensorCalibration) -> tuple[float, float]:
+def _idle_before(rest: Trace, calibration: SensorCalibration, power_limit_w: float) -> tuple[float, float]:
     """Power at rest [W] in the later half of the rest before a run, and the temperature; nan where it fell by over 1 W."""
-    host_s = host_seconds(rest.power.host_ns)
+    host_s = host_seconds(rest.board.host_ns)
     if not len(host_s):
         return math.nan, math.nan
     start, end = float(host_s[-1] - 0.5 * (host_s[-1] - host_s[0])), float(host_s[-1])
-    idle = steady_power(rest.power, start, end, calibration, rest.power_limit_w)
+    idle = steady_power(rest.board, start, end, calibration, power_limit_w)
     falling = abs(idle.change_w) > 1.0 and abs(idle.change_w) > SIGNIFICANCE * np.nan_to_num(idle.change_std_w)
     if falling or idle.absurd or idle.stuck:
         return math.nan, math.nan

@@ -1,14 +1,10 @@
-"""Running a campaign: sensor, idle power, then every point of the plan, each row on disk before the next starts.
-
-Rows with a passing doubt are measured again at the end.  Whether a point needs another trial follows only from its trials on disk, so
-that an interrupted campaign continues as if it had not been interrupted.
-"""
+"""Running a campaign: sensor, idle power, then every point of the plan, each row on disk before the next starts."""
 
 import hashlib
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -16,16 +12,14 @@ import pyarrow as pa
 
 from collector.bench import Bench
 from collector.campaigns.files import CampaignSpec
-from collector.campaigns.measurement import Point, measure_traced, ranged_launch_s, trace_record
+from collector.campaigns.measurement import Point, measure_kernel, ranged_launch_s
+from collector.campaigns.metadata import KeptRows, anchor_drift, campaign_metadata, idle_drift, voltage_by_clock
 from collector.campaigns.outcome import idle_entry
 from collector.campaigns.plan import CLOCK_SETTLE_S, ROW_ID_DIGITS, CampaignPlan, check_budget, closing_clocks, closing_s, middle_clock
-from collector.campaigns.summary import KeptRows, anchor_drift, campaign_metadata, idle_drift, voltage_by_clock
 from collector.clocks import ClockHold, held_clock
 from collector.dataset.log import log_path
 from collector.dataset.schema import SCHEMA_VERSION, UNUSABLE, Metadata, Row, flag_counts, kernel_schema
-from collector.dataset.traces import IDLE, TraceRecord
 from collector.dataset.writer import KernelWriter, open_kernel_writer
-from collector.devices.protocols import THROTTLE_BITS, limiting_reasons
 from collector.errors import CampaignError, RunnerError
 from collector.sampling import Sampler
 from collector.sensing.calibration import SensorCalibration, calibration_from_document
@@ -35,14 +29,6 @@ from estimator import __version__
 from microbench.sizing import launches_for
 
 NS_PER_S: Final = 1e9
-
-PASSING_FLAGS: Final = frozenset(
-    {
-        "clock_varied", "unsettled", "drifting", "hot", "latency_unsteady", "range_mismatch", "power_missing", "sensor_stuck",
-        "shared_board", "counter_absurd",
-    }
-)  # fmt: skip
-"""Doubts that another run may not have.  A board at its power limit reaches it every time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,16 +45,14 @@ class Progress:
 class CampaignOutcome:
     """The result of a campaign.
 
-    `rows` in the dataset, `kept` of them from an earlier run, `repeated` of them further trials of a point; `planned` points, `missing` of
-    them not reached; `flags` and `rejected` count rows by doubt and points without a row by reason; `unusable` rows have no valid time or
-    power; `drift` is the largest relative spread of repeated anchors, and the change of power at rest from beginning to end; `elapsed_s` of
-    the board's time.
+    `rows` in the dataset, `kept` of them from an earlier run; `planned` points, `missing` of them not reached; `flags` and `rejected` count
+    rows by doubt and points without a row by reason; `unusable` rows have no valid time or power; `drift` is the largest relative spread of
+    repeated anchors, and the change of power at rest from beginning to end; `elapsed_s` of the board's time.
     """
 
     output: Path
     rows: int
     kept: int
-    repeated: int
     planned: int
     missing: int
     flags: dict[str, int]
@@ -97,62 +81,13 @@ def campaign_key(bench: Bench, spec: CampaignSpec, plan: CampaignPlan, families:
     }
 
 
-class Trials:
-    """The trials of all points so far by row id, and for each the doubts that justify another run."""
-
-    def __init__(self, *tables: pa.Table | None) -> None:
-        """Takes the rows that are on disk already."""
-        self._doubts: dict[str, tuple[str, ...]] = {}
-        for table in filter(None, tables):
-            for row in table.select(["row_id", "flags", "throttle_reasons"]).to_pylist():
-                self.add(row)
-
-    def __contains__(self, row_id: str) -> bool:
-        return row_id in self._doubts
-
-    def __len__(self) -> int:
-        return len(self._doubts)
-
-    def add(self, row: Row) -> None:
-        """Adds a row that is on disk."""
-        self._doubts[row["row_id"]] = passing_doubts(row["flags"], row["throttle_reasons"])
-
-    def pending(self, points: Sequence[Point], retries: int) -> bool:
-        """Whether anything is left to measure: points without a row, or with only spoilt rows."""
-        return any(point.row_id not in self or self.next_trial(point, retries) is not None for point in points)
-
-    def next_trial(self, point: Point, retries: int) -> Point | None:
-        """Another trial of a point whose trials all have passing doubts; None if another trial is not justified."""
-        number = 0
-        while (trial := repeated(point, number)).row_id in self:
-            if not self._doubts[trial.row_id]:
-                return None
-            number += 1
-        return trial if 0 < number <= retries and not point.anchor else None
-
-
-def passing_doubts(flags: Sequence[str], throttle_reasons: int) -> tuple[str, ...]:
-    """The flags that justify another run of a row; "throttled" counts if anything but the power limit slowed the board."""
-    others = limiting_reasons(throttle_reasons & ~THROTTLE_BITS["sw_power_cap"])
-    return tuple(flag for flag in flags if flag in PASSING_FLAGS or (flag == "throttled" and others))
-
-
-def repeated(point: Point, number: int) -> Point:
-    """Trial `number` of a planned point; 0 is the point itself."""
-    if number == 0:
-        return point
-    digest = hashlib.sha256(f"{point.row_id}/{number}".encode()).hexdigest()
-    return replace(point, row_id=digest[:ROW_ID_DIGITS], trial=point.trial + number)
-
-
 @dataclass(frozen=True, slots=True)
 class Campaign:
     """A plan to be measured into a dataset, by a process that has the right to write it (`claimed_dataset`).
 
     Points whose rows are in `kept` are not measured again, nor those whose rows are `elsewhere`, in other parts of the dataset; if
     all rows are there, nothing is written.  A `calibration` of this board's sensor replaces its characterisation.  `budget_s` limits the
-    board's time: no point begins that would end after it.  The dataset is then complete in itself and can be resumed.  `traces` keeps
-    every poll beside the dataset.
+    board's time: no point begins that would end after it.  The dataset is then complete in itself and can be resumed.
     """
 
     bench: Bench
@@ -164,7 +99,6 @@ class Campaign:
     elsewhere: pa.Table | None = None
     calibration: SensorCalibration | None = None
     budget_s: float = math.inf
-    traces: bool = False
     report: Callable[[Progress], None] = lambda _: None
 
     def run(self) -> CampaignOutcome:
@@ -175,23 +109,24 @@ class Campaign:
         """
         bench, spec, plan, kept = self.bench, self.spec, self.plan, self.kept
         start_ns, total = bench.clock.now_ns(), len(plan.points)
-        trials = Trials(self.elsewhere, kept.table if kept else None)
+        tables = filter(None, (self.elsewhere, kept.table if kept else None))
+        done = {row_id for table in tables for row_id in table.column("row_id").to_pylist()}
+        left = [point for point in plan.points if point.row_id not in done]
         if kept is None:
-            if len(trials) and all(point.row_id in trials for point in plan.points):
+            if not left:
                 return self._outcome(kernel_schema({}).empty_table())
             check_budget(spec, plan, self.budget_s)
         complete = kept is not None and kept.metadata.get("complete") is True and not log_path(self.output).is_file()
-        if kept is not None and complete and not trials.pending(plan.points, spec.retries):
+        if kept is not None and complete and not left:
             return self._outcome(kept.table, kept.metadata.get("rejected"), kept.metadata.get("drift"))
         with held_clock(bench.gpu) as hold:
             sampler = Sampler(bench.gpu, bench.sensors)
-            idle: tuple[TraceRecord, ...] = ()
             if kept is None:
-                metadata, calibration, idle = self._begun(sampler, hold)
+                metadata, calibration = self._begun(sampler, hold)
             else:
                 metadata = kept.metadata
                 calibration = calibration_from_document(metadata.get("sensor") or {}, f"{self.output}: sensor")
-            with open_kernel_writer(self.output, metadata, kept.table if kept else None, traces=self.traces, first_traces=idle) as writer:
+            with open_kernel_writer(self.output, metadata, kept.table if kept else None) as writer:
                 session = _Session(
                     bench=bench,
                     sampler=sampler,
@@ -200,23 +135,23 @@ class Campaign:
                     plan=plan,
                     calibration=calibration,
                     writer=writer,
-                    trials=trials,
+                    done=done,
                     end_ns=start_ns + self.budget_s * NS_PER_S,
                 )
-                if kept is not None and session.time_left(spec.warmup_s) and trials.pending(plan.points, spec.retries):
-                    self.report(Progress(phase="warming up", done=len(trials), total=total))
+                if kept is not None and left and session.time_left(spec.warmup_s):
+                    self.report(Progress(phase="warming up", done=len(done), total=total))
                     hold.set(middle_clock(plan.clocks_mhz))
                     warm_up(bench, spec.warmup_s)
-                self.report(Progress(phase="measuring", done=len(trials), total=total))
-                for row in session.measured():
-                    self.report(Progress(phase="measuring", done=len(trials), total=max(total, len(trials)), row=row))
+                self.report(Progress(phase="measuring", done=len(done), total=total))
+                for row in session.measured(left):
+                    self.report(Progress(phase="measuring", done=len(done), total=total, row=row))
                 if session.any_measured or not (session.out_of_time or "idle_after" in metadata):
-                    self.report(Progress(phase="idle power again", done=len(trials), total=total))
+                    self.report(Progress(phase="idle power again", done=len(done), total=total))
                     metadata = {**metadata, "idle_after": session.idle_after()}
                 return self._finished(session, metadata, (bench.clock.now_ns() - start_ns) / NS_PER_S)
 
-    def _begun(self, sampler: Sampler, hold: ClockHold) -> tuple[Metadata, SensorCalibration, tuple[TraceRecord, ...]]:
-        """The metadata of a new campaign, its sensor's calibration, and the board at rest at every clock."""
+    def _begun(self, sampler: Sampler, hold: ClockHold) -> tuple[Metadata, SensorCalibration]:
+        """The metadata of a new campaign, with the power at rest at every clock, and its sensor's calibration."""
         bench, spec, plan, calibration = self.bench, self.spec, self.plan, self.calibration
         hold.set(middle_clock(plan.clocks_mhz))
         if calibration is None:
@@ -224,9 +159,8 @@ class Campaign:
             calibration = characterise_sensor(bench, sampler).calibration
         self.report(Progress(phase="warming up, idle power", done=0, total=len(plan.points)))
         warm_c = warm_up(bench, spec.warmup_s)
-        idle = tuple(_idle_power(bench, sampler, hold, clock, spec) for clock in plan.clocks_mhz)
-        entries = [idle_entry(record, calibration) for record in idle]
-        return campaign_metadata(bench, spec, plan, self.key, calibration, entries, warm_c), calibration, idle
+        idle = [_idle_power(bench, sampler, hold, clock, spec, calibration) for clock in plan.clocks_mhz]
+        return campaign_metadata(bench, spec, plan, self.key, calibration, idle, warm_c), calibration
 
     def _finished(self, session: "_Session", metadata: Metadata, elapsed_s: float) -> CampaignOutcome:
         """Writes the Parquet file and sums up."""
@@ -239,7 +173,7 @@ class Campaign:
         drift = anchor_drift(table) | idle_drift(metadata.get("idle"), metadata.get("idle_after") or [])
         closing = {"voltage": voltage_by_clock(table), "drift": drift, "rejected": rejected, "complete": not session.out_of_time}
         writer.finish({**metadata, **closing}, order=[point.row_id for point in points])
-        left = sum(point.row_id not in session.trials for point in points) - session.refused.total()
+        left = sum(point.row_id not in session.done for point in points) - session.refused.total()
         return self._outcome(table, rejected, drift, elapsed_s, missing=max(0, left) if session.out_of_time else 0)
 
     def _outcome(
@@ -256,7 +190,6 @@ class Campaign:
             output=self.output,
             rows=table.num_rows,
             kept=self.kept.table.num_rows if self.kept else 0,
-            repeated=len(set(table.column("row_id").to_pylist()) - {point.row_id for point in self.plan.points}),
             planned=len(self.plan.points),
             missing=missing,
             flags=flag_counts(flags),
@@ -278,7 +211,7 @@ class _Session:
     plan: CampaignPlan
     calibration: SensorCalibration
     writer: KernelWriter
-    trials: Trials
+    done: set[str]
     end_ns: float
     refused: Counter[str] = field(default_factory=Counter)
     any_measured: bool = False
@@ -289,46 +222,33 @@ class _Session:
         needed_s = before_s + closing_s(self.spec, self.plan.clocks_mhz) + self.spec.measurement.planned_total_s(self.calibration)
         return self.bench.clock.now_ns() + needed_s * NS_PER_S <= self.end_ns
 
-    def measured(self) -> Iterator[Row]:
-        """Measures the remaining points, row by row: the plan, then spoilt rows again.
-
-        Ends early at the end of the budget; `out_of_time` is then true.
-        """
-        for point in self._wanted():
+    def measured(self, points: Sequence[Point]) -> Iterator[Row]:
+        """Measures points, row by row; ends early at the end of the budget, and `out_of_time` is then true."""
+        for point in points:
             if not self.time_left():
                 self.out_of_time = True
                 return
             if (row := self._measure(point)) is not None:
                 yield row
 
-    def _wanted(self) -> Iterator[Point]:
-        """Points to measure next; they depend on the rows before them."""
-        yield from (point for point in self.plan.points if point.row_id not in self.trials)
-        for _ in range(self.spec.retries):
-            for point in self.plan.points:
-                if (again := self.trials.next_trial(point, self.spec.retries)) is not None:
-                    yield again
-
     def _measure(self, point: Point) -> Row | None:
         """The row of a point, on disk; None (and a reason counted) for a kernel that cannot run here."""
         if self.hold.set(point.sm_clock_mhz):
             self.bench.clock.wait(CLOCK_SETTLE_S)
         try:
-            row, traces = measure_traced(self.bench, self.sampler, point, self.spec.measurement, self.calibration)
+            row = measure_kernel(self.bench, self.sampler, point, self.spec.measurement, self.calibration)
         except RunnerError as error:
             self.refused[f"{point.operator.family}: {error}"] += 1
             return None
-        self.writer.append(row, traces)
-        self.trials.add(row)
+        self.writer.append(row)
+        self.done.add(row["row_id"])
         self.any_measured = True
         return row
 
     def idle_after(self) -> list[dict[str, float | None]]:
         """Power at rest again, at a few of the clocks."""
         clocks = closing_clocks(self.plan.clocks_mhz)
-        records = tuple(_idle_power(self.bench, self.sampler, self.hold, clock, self.spec) for clock in clocks)
-        self.writer.append_traces(records)
-        return [idle_entry(record, self.calibration) for record in records]
+        return [_idle_power(self.bench, self.sampler, self.hold, clock, self.spec, self.calibration) for clock in clocks]
 
 
 def warm_up(bench: Bench, seconds: float) -> float:
@@ -339,15 +259,15 @@ def warm_up(bench: Bench, seconds: float) -> float:
     return bench.gpu.state().temperature_c
 
 
-def _idle_power(bench: Bench, sampler: Sampler, hold: ClockHold, clock: float | None, spec: CampaignSpec) -> TraceRecord:
+def _idle_power(
+    bench: Bench, sampler: Sampler, hold: ClockHold, clock: float | None, spec: CampaignSpec, calibration: SensorCalibration
+) -> dict[str, float | None]:
     """The board at rest at one clock.  Raises CampaignError if its sensor gives no reading."""
     hold.set(clock)
     bench.clock.wait(spec.idle_settle_s)
     sampler.drain()
-    started_unix_s = bench.clock.unix_s()
     bench.clock.wait(spec.idle_window_s)
     trace = sampler.drain()
     if not len(trace.board.host_ns):
         raise CampaignError("the power sensor gave no reading at rest; is another program using it?")
-    common = {"row_id": "", "started_unix_s": started_unix_s, "sm_clock_mhz": clock, "power_limit_w": bench.gpu.power_limit_w()}
-    return trace_record(IDLE, trace, **common)
+    return idle_entry(trace, clock, calibration, bench.gpu.power_limit_w())

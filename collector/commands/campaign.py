@@ -59,7 +59,6 @@ class CampaignOptions:
     gpu_spec: str
     sensor: str | None
     pmd: str
-    traces: bool
     resume: bool | None
     seed: int
     record: Path | None
@@ -88,13 +87,12 @@ def measure_campaign(options: CampaignOptions, speak: Speaker) -> int:
     from collector.daemon.reporting import told_errors
     from collector.dataset.log import log_path
     from collector.dataset.partition import partitioned_place
-    from collector.dataset.traces import traces_path
 
     if several(options.gpu):
         return measure_several(options, speak)
     spec, out, place = load_campaign(options.campaign), Path(options.out), partitioned_place(options.out)
     if place is None:
-        refuse_inputs((out, log_path(out), traces_path(out)))
+        refuse_inputs((out, log_path(out)))
         if options.record is not None and options.record.resolve() == out.resolve():
             raise CollectorError(f"{options.record}: is named for two outputs; name a file for each")
     meter = meter_arguments(options.pmd, options.gpu)
@@ -159,10 +157,9 @@ def _measured(
     """Measures a plan into its file, or into a part of a dataset before it is published."""
     from collector.campaigns.context_guard import SUFFIX as KILLERS_SUFFIX
     from collector.campaigns.context_guard import guarded_bench
+    from collector.campaigns.metadata import kept_rows
     from collector.campaigns.running import Campaign, campaign_key
-    from collector.campaigns.summary import kept_rows
     from collector.daemon.reporting import reporting
-    from collector.dataset.traces import traces_of
     from collector.dataset.writer import claimed_dataset
     from estimator.vocabulary.whole_file import try_place
 
@@ -184,7 +181,6 @@ def _measured(
             elsewhere=elsewhere,
             calibration=calibration,
             budget_s=options.budget_s(),
-            traces=options.traces or (kept is not None and traces_of(output) is not None),
             report=report,
         )
         return campaign.run()

@@ -13,7 +13,7 @@ from estimator.options.command_line import DONE, FAILED
 
 @click.group("clocks", context_settings=CONTEXT, no_args_is_help=False)
 def clocks_command() -> None:
-    """List held SM clocks, and restore those that a dead process left held."""
+    """SM clocks that a dead process left held."""
 
 
 @clocks_command.command("restore", context_settings=CONTEXT)
@@ -34,37 +34,6 @@ def restore_command(speak: Speaker) -> int:
     for uuid, reason in failed.items():
         note(f"collect clocks restore: {uuid}: {reason}")
     return FAILED if failed else DONE
-
-
-@clocks_command.command("status", context_settings=CONTEXT)
-@output_options
-def status_command(speak: Speaker) -> int:
-    """List the boards with held clocks, and the holders; clocks that the clock helper holds, too."""
-    from collector.devices.clock_helper import helper_boards, helper_there
-    from collector.devices.clock_record import board_lock, left_records, state_folder
-    from collector.errors import ClockHelperError
-
-    folder, nothing = state_folder(), "no clock is held"
-    held: list[dict[str, object]] = []
-    lines = []
-    for record in left_records(folder):
-        with board_lock(folder, record.gpu_uuid) as free:
-            held.append({"gpu_uuid": record.gpu_uuid, "pid": record.pid, "alive": not free})
-            lines.append(f"{record.gpu_uuid}: {'left held by dead' if free else 'held by'} process {record.pid}")
-    try:
-        leased = [(board.uuid, board.lease) for board in helper_boards() if board.lease] if helper_there() else []
-    except ClockHelperError as error:
-        leased, nothing = [], "no clock is held that this user may know of"
-        speak.warn(str(error))
-    for uuid, lease in leased:
-        document = {"user": lease.user, "sm_clock_mhz": lease.sm_clock_mhz, "ends_in_s": lease.ends_in_s}
-        held.append({"gpu_uuid": uuid, "pid": lease.pid, "alive": True, "lease": document})
-        lines.append(
-            f"{uuid}: {lease.sm_clock_mhz} MHz held by the clock helper for process {lease.pid} of {lease.user},"
-            f" at most {lease.ends_in_s:.0f} s longer"
-        )
-    speak.say(held, lines or [nothing])
-    return DONE
 
 
 @click.group("privileged", context_settings=CONTEXT, no_args_is_help=False)

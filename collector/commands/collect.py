@@ -15,7 +15,7 @@ from estimator.vocabulary.errors import EstimatorError
 
 COMMANDS: Final = {
     **dict.fromkeys(("clocks", "privileged"), "clocks"),
-    **dict.fromkeys(("export", "reprocess", "validate"), "datasets"),
+    **dict.fromkeys(("export", "validate"), "datasets"),
     **dict.fromkeys(("logs", "status", "stop"), "jobs"),
     **dict.fromkeys(("devices", "kernels", "sensors"), "listings"),
     **{name: name for name in ("correct", "daemon", "doctor", "pmd", "run", "sensor", "submit")},

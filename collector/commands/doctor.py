@@ -149,7 +149,7 @@ def _board(word: str) -> Iterator[Finding]:
     try:
         with open_nvml() as library, open_board(word) as board:
             yield from _looked_at(library, board)
-            yield from _readings(board)
+            yield _readings(board)
     except DeviceError as error:
         seen, _, remedy = str(error).partition("; ")
         yield Finding(f"board {word}", FAULT, seen, remedy or "take another board, or simulate one")
@@ -162,9 +162,6 @@ def _looked_at(library: "NvmlLibrary", board: "NvmlBoard") -> Iterator[Finding]:
     seen = f"{identity.name}, {identity.uuid}, VBIOS {identity.vbios or 'unknown'}, {spec}"
     yield _found(name, bool(identity.canonical_name), seen, "write its specification for --gpu-spec: docs/how-to/add-a-gpu.md", FAULT)
     yield _clocks(f"{name} clocks", board)
-    if library.persistence(library.handles()[board.index]) is False:
-        remedy = "nvidia-smi -pm 1, or run nvidia-persistenced"
-        yield Finding(f"{name} persistence", WARNING, "off: the driver unloads between runs", remedy)
     others = board.compute_processes
     if others is None:
         yield Finding(f"{name} users", WARNING, "the driver does not tell who uses it", "make sure that nobody does")
@@ -190,29 +187,17 @@ def _clocks(check: str, board: "NvmlBoard") -> Finding:
     return Finding(check, WARNING, f"{seen}, but this process may not lock them (CAP_SYS_ADMIN)", remedy)
 
 
-def _readings(board: "NvmlBoard") -> Iterator[Finding]:
-    from collector.devices.nvml import POWER_POLL_S
-
-    name, fields = f"GPU {board.index}", board.sensor.fields()
+def _readings(board: "NvmlBoard") -> Finding:
+    """Whether the power of a board is read, and changes while it is watched."""
+    check, fields = f"GPU {board.index} power", board.sensor.fields()
     if not fields:
-        yield Finding(f"{name} power", FAULT, "no power is reported", "only another board helps")
-        return
-    for line in board.sensor.notes:
-        yield Finding(f"{name} power fields", WARNING, line, "what is measured names its field; a newer driver may have others")
-    begun = time.perf_counter()
-    for _ in range(100):
-        board.sensor.poll_once()
-    cost_s = (time.perf_counter() - begun) / 100
-    seen = f"{', '.join(fields)}; a poll takes {1e6 * cost_s:.0f} µs"
-    yield _found(f"{name} power", cost_s <= 0.25 * POWER_POLL_S, seen, "the driver is slow: expect fewer readings")
+        return Finding(check, FAULT, "no power is reported", "only another board helps")
     board.sensor.read()
     time.sleep(WATCH_S)
     power_w = board.sensor.read()[0].power_w
     changes = int((power_w[1:] != power_w[:-1]).sum())
-    remedy = "a frozen sensor, or a very quiet board: try again under load"
-    yield _found(f"{name} updates", changes > 0, f"{power_w.size} readings in {WATCH_S:g} s, {changes} changes", remedy)
-    counter = board.sensor.read_energy() is not None
-    yield _found(f"{name} counter", counter, "there" if counter else "none", "energy has no second witness here")
+    seen = "; ".join((f"{', '.join(fields)}: {power_w.size} readings in {WATCH_S:g} s, {changes} changes", *board.sensor.notes))
+    return _found(check, changes > 0 and not board.sensor.notes, seen, "a frozen sensor, or a very quiet board: try again under load")
 
 
 def _version(distribution: str) -> str:

@@ -88,7 +88,6 @@ CAMPAIGN_OPTIONS: Final = (
     gpu_spec_option,
     sensor_option(),
     meter_option,
-    click.option("--traces", is_flag=True, help="Keep every poll beside the dataset, for `collect reprocess`: 5 to 20 kB a row."),
     click.option("--resume/--fresh", default=None, help="Go on with what is at --out, or replace it; without either nothing is replaced."),
     click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Chooses kernels and their order."),
     click.option("--dry-run", is_flag=True, help="Print the plan, its counts and its time; measure nothing."),

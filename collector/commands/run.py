@@ -119,7 +119,7 @@ def run_command(context: click.Context, /, speak: Speaker, **options: Any) -> in
             return error.exit_status
         except (ClockError, KeyboardInterrupt) as error:
             if isinstance(error, KeyboardInterrupt):
-                lost = _lost(asked, len(runs), len(clocks))
+                lost = f"stopped: the run that was going on is lost, {len(runs)} before it are reported"
                 note(lost)
             if not runs:
                 raise
@@ -156,16 +156,6 @@ def _runs(
         if speak.verbose:
             note(f"run {index + 1} of {asked.repeats}")
         yield measure_program(*common, index=index, asked_mhz=asked_mhz, stdout=stdout)
-
-
-def _lost(asked: RunOptions, finished: int, clocks: int) -> str:
-    """The runs that an interruption lost, in words."""
-    if asked.asked_std is None:
-        what, planned, lost = "run", asked.repeats * clocks, "its energy is lost"
-    else:
-        what, planned, lost = "clock", clocks, "its repeats so far are lost"
-    kept = f"the {finished} before {'is' if finished == 1 else 'are'} reported" if finished else "nothing is reported"
-    return f"stopped in {what} {finished + 1} of {planned}: {lost}, {kept}"
 
 
 def _unknown_sensor(instruments: "Instruments", sampler: "Sampler") -> "SensorCalibration":

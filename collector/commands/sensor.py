@@ -24,10 +24,11 @@ from collector.commands.options import (
     require_dataset_packages,
     seed_option,
 )
-from collector.commands.output import Speaker, stoppable, write_document, write_page
+from collector.commands.output import Speaker, stoppable, write_document
 from collector.errors import CollectorError
 from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, check_present
 from estimator.options.output_files import output_option
+from estimator.vocabulary.whole_file import write_whole
 
 if TYPE_CHECKING:
     from collector.sensing.calibration import SensorCalibration
@@ -53,7 +54,6 @@ class SensorOptions:
     column: str | None
     out: Path | None
     report: Path | None
-    pictures: Path | None
     record: Path | None
     seed: int
 
@@ -72,7 +72,6 @@ class SensorOptions:
 @click.option("--column", metavar="NAME", help="The log's power column, such as power.draw.instant.")
 @output_option("--out", metavar="SENSOR.json", help="Write the JSON document to a file as well.")
 @output_option("--report", metavar="R.html", help="Write a page with charts.")
-@output_option("--pictures", kind="folder", metavar="FOLDER", help="Write the charts as PNG files.")
 @record_option
 @seed_option
 @output_options
@@ -97,8 +96,8 @@ def sensor_command(context: click.Context, /, speak: Speaker, **options: Any) ->
         open_question, left_out = False, 0
         for run in runs if speak.verbose else ():
             speak.note(run)
-    if asked.report is not None or asked.pictures is not None:
-        write_page(asked.report, asked.pictures, page())
+    if asked.report is not None:
+        write_whole(asked.report, page().encode())
     from collector.sensing.figures import sensor_lines
 
     if asked.out is not None:

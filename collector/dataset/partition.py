@@ -24,7 +24,6 @@ import pyarrow.fs as pafs
 from collector.dataset.parquet import one_line
 from collector.dataset.reader import file_digest, read_kernel_dataset
 from collector.dataset.schema import Row
-from collector.dataset.traces import traces_path
 from collector.errors import DatasetError
 from estimator.vocabulary.resources import user_folder
 from estimator.vocabulary.whole_file import write_whole
@@ -74,7 +73,7 @@ class PartitionedPlace:
             raise DatasetError(f"{self.name}: parts cannot be written there ({one_line(error)}); name another place with --out") from error
 
     def publish(self, finished: Path) -> str:
-        """Move a finished part, its traces before it, to its unique name below the root; returns the name.
+        """Move a finished part to its unique name below the root; returns the name.
 
         Raises DatasetError, and then leaves the part in place.  A part whose publishing was interrupted is published again under the same
         name, complete: readers find it once.
@@ -83,14 +82,11 @@ class PartitionedPlace:
         board = metadata.get("gpu") or {}
         part = self.part_name(str(board.get("specification") or board.get("name") or "unknown"), str(board.get("uuid")), finished)
         try:
-            if traces_path(finished).is_file():
-                self._put(traces_path(finished), traces_path(Path(part)).as_posix())
             self._put(finished, part)
         except (OSError, pa.ArrowException) as error:
             safe = f"everything measured is safe in {finished}; the same command with --resume publishes it"
             raise DatasetError(f"{self.name}: the part cannot be written there ({one_line(error)}); {safe}") from error
-        for path in (traces_path(finished), finished):  # a remaining file is published again, under the same name
-            path.unlink(missing_ok=True)
+        finished.unlink(missing_ok=True)  # a remaining file is published again, under the same name
         return f"{self.name.rstrip('/')}/{part}"
 
     def measured(self, key: Row) -> pa.Table | None:

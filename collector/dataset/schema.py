@@ -39,18 +39,13 @@ TYPES: Final[dict[str, tuple[pa.DataType, Any]]] = {
     "count": (pa.int64(), int),
     "truth": (pa.bool_(), bool),
     "texts": (pa.list_(pa.string()), tuple[str, ...]),
-    "numbers": (pa.list_(pa.float64()), tuple[Number, ...]),
-    "counts": (pa.list_(pa.int64()), tuple[int, ...]),
 }
 """Types of columns: Arrow's, and the reader's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column: its type, unit ("1" for pure numbers, "" for texts), meaning and range; see columns.toml.
-
-    `of` is the field of a trace record in a trace column, if the names differ.
-    """
+    """A column: its type, unit ("1" for pure numbers, "" for texts), meaning and range; see columns.toml."""
 
     name: str
     kind: Annotated[str, Words(tuple(TYPES))]
@@ -59,7 +54,6 @@ class Column:
     required: bool = False
     outcome: bool = False
     range: tuple[float, float] | None = None
-    of: str = ""
 
     @property
     def type(self) -> pa.DataType:
@@ -70,7 +64,6 @@ class Column:
 @dataclass(frozen=True, slots=True)
 class _Declared:
     column: tuple[Column, ...]
-    trace: tuple[Column, ...]
     flags: Mapping[str, str]
 
 
@@ -78,9 +71,6 @@ _DECLARED: Final = read_file(_Declared, Path(__file__).parent / "columns.toml", 
 
 KERNEL_COLUMNS: Final = {column.name: column for column in _DECLARED.column}
 """Columns of a kernel dataset, in file order."""
-
-TRACE_COLUMNS: Final = {column.name: column for column in _DECLARED.trace}
-"""Columns of a trace file."""
 
 FLAGS: Final = _DECLARED.flags
 """Doubts that a row can carry."""
@@ -111,14 +101,9 @@ _PARTS: Final[Any] = {
 
 def kernel_schema(metadata: Metadata) -> pa.Schema:
     """The Arrow schema of a kernel dataset with its file metadata.  Raises DatasetError for metadata that JSON cannot hold."""
-    return arrow_schema(KERNEL_COLUMNS, metadata)
-
-
-def arrow_schema(columns: Mapping[str, Column], metadata: Metadata) -> pa.Schema:
-    """Columns with their units and meanings as an Arrow schema.  Raises DatasetError for metadata that JSON cannot hold."""
     fields = [
         pa.field(name, column.type, nullable=not column.required, metadata={"unit": column.unit, "meaning": column.meaning})
-        for name, column in columns.items()
+        for name, column in KERNEL_COLUMNS.items()
     ]
     return pa.schema(fields, metadata={METADATA_KEY: encode_metadata(metadata)})
 

@@ -18,7 +18,6 @@ from collector.dataset.log import LOG_SUFFIX, LogFile, continued_log, log_path, 
 from collector.dataset.parquet import one_line
 from collector.dataset.reader import read_kernel_dataset
 from collector.dataset.schema import METADATA_KEY, Metadata, Row, encode_metadata, rows_to_table
-from collector.dataset.traces import TraceRecord, TraceStream, running_traces_path, traces_of, traces_path
 from collector.devices.file_lock import locked_file
 from collector.errors import DatasetError
 from estimator.vocabulary.whole_file import open_whole, sync_folder, unfinished
@@ -41,8 +40,7 @@ def claimed_dataset(output: Path, beside: tuple[str, ...] = ()) -> Iterator[None
             for ending in ("", LOG_SUFFIX, *beside):
                 for left, _ in unfinished(output.with_name(output.name + ending)):
                     left.unlink(missing_ok=True)
-            for part in (_part(log_path(output)), _part(running_traces_path(output))):
-                part.unlink(missing_ok=True)
+            _part(log_path(output)).unlink(missing_ok=True)
             yield
         finally:
             with suppress(OSError):  # the disk fails now; the lock ends with the process
@@ -55,7 +53,7 @@ def claimed_dataset(output: Path, beside: tuple[str, ...] = ()) -> Iterator[None
 
 
 def _part(path: Path) -> Path:
-    """The name of a log or its traces until they are complete."""
+    """The name of a log until it is complete."""
     return path.with_name(f".{path.name}.part")
 
 
@@ -66,10 +64,9 @@ def _unwritten(path: Path, error: BaseException) -> DatasetError:
 class KernelWriter:
     """An open kernel dataset: `append` rows, then `finish`.  Made by `open_kernel_writer`."""
 
-    def __init__(self, output: Path, log: LogFile, traces: TraceStream | None) -> None:
+    def __init__(self, output: Path, log: LogFile) -> None:
         self._output = output
         self._log = log
-        self._traces = traces
 
     @property
     def rows(self) -> int:
@@ -84,31 +81,19 @@ class KernelWriter:
             raise DatasetError(f"{path}: {self.rows} rows were written, {table.num_rows} can be read; the disk is failing")
         return table
 
-    def append(self, row: Row, traces: tuple[TraceRecord, ...] = ()) -> None:
-        """Put one row on disk, its traces before it; both are synced when this returns.
+    def append(self, row: Row) -> None:
+        """Put one row on disk; it is synced when this returns.
 
         Raises DatasetError for a row that does not fit the schema, and if the disk rejects it.
         """
-        self.append_traces(traces)
         try:
             self._log.append(row)
         except OSError as error:
-            raise self._unsaved(log_path(self._output), error) from error
-
-    def append_traces(self, traces: tuple[TraceRecord, ...]) -> None:
-        """Put traces on disk if they are kept.  Raises DatasetError if the disk rejects them."""
-        if self._traces is not None and traces:
-            try:
-                self._traces.append(traces)
-            except (OSError, pa.ArrowException) as error:
-                raise self._unsaved(running_traces_path(self._output), error) from error
-
-    def _unsaved(self, path: Path, error: BaseException) -> DatasetError:
-        safe = f"{self.rows} rows are safe; when the disk works and has room, go on with --resume"
-        return DatasetError(f"{path}: cannot be written ({one_line(error)}); {safe}")
+            safe = f"{self.rows} rows are safe; when the disk works and has room, go on with --resume"
+            raise DatasetError(f"{log_path(self._output)}: cannot be written ({one_line(error)}); {safe}") from error
 
     def finish(self, metadata: Metadata, order: Sequence[str] = ()) -> None:
-        """Write the Parquet file with all rows, put the traces beside it and remove the log.
+        """Write the Parquet file with all rows and remove the log.
 
         `metadata` replace those given at the start; `order` lists row ids in their final order
         (rows not named keep theirs, at the end).  Raises DatasetError; the log then stays.
@@ -124,59 +109,38 @@ class KernelWriter:
             raise DatasetError(f"{error}; {safe}") from error
         self.close()
         try:
-            if self._traces is not None:
-                os.replace(running_traces_path(self._output), traces_path(self._output))
             log_path(self._output).unlink(missing_ok=True)
             sync_folder(self._output.parent)
         except OSError as error:
             raise DatasetError(f"{self._output}: is written, its log cannot be removed ({one_line(error)})") from error
 
     def discard(self) -> None:
-        """Close an empty log, and remove it and its traces: a later run has nothing to resume.  Raises DatasetError."""
+        """Close an empty log and remove it: a later run has nothing to resume.  Raises DatasetError."""
         self.close()
         try:
-            for path in (log_path(self._output), running_traces_path(self._output)):
-                path.unlink(missing_ok=True)
+            log_path(self._output).unlink(missing_ok=True)
         except OSError as error:
             raise DatasetError(f"{log_path(self._output)}: holds no row and cannot be removed ({one_line(error)})") from error
 
     def close(self) -> None:
         """Close the log; its rows stay for --resume."""
         self._log.close()
-        if self._traces is not None:
-            self._traces.close()
 
 
 @contextmanager
-def open_kernel_writer(
-    output: Path,
-    metadata: Metadata,
-    kept: pa.Table | None = None,
-    *,
-    traces: bool = False,
-    first_traces: tuple[TraceRecord, ...] = (),
-) -> Iterator[KernelWriter]:
+def open_kernel_writer(output: Path, metadata: Metadata, kept: pa.Table | None = None) -> Iterator[KernelWriter]:
     """A dataset open for writing, by a process that has the right to (`claimed_dataset`).
 
-    `kept` are rows of an earlier run that remain part of it, with `traces` their traces too.  `first_traces` are on disk before the
-    log.  The appended rows are on disk however the block ends.  Raises DatasetError if `output` cannot be written.
+    `kept` are rows of an earlier run that remain part of it.  The appended rows are on disk however the block ends.  Raises DatasetError
+    if `output` cannot be written.
     """
-    log, running = log_path(output), running_traces_path(output)
+    log = log_path(output)
     try:
-        if kept is None:
-            traces_path(output).unlink(missing_ok=True)  # of the dataset that is being replaced
-        if traces:
-            stream = TraceStream(running, metadata, None if kept is None else traces_of(output), _part(running))
-            if first_traces:
-                stream.append(first_traces)
-        else:
-            stream = None
-            running.unlink(missing_ok=True)
         opened = continued_log(log) if kept is not None and log.is_file() else new_log(log, metadata, kept, _part(log))
         sync_folder(output.parent)
     except (OSError, pa.ArrowException) as error:
         raise _unwritten(log, error) from error
-    writer = KernelWriter(output, opened, stream)
+    writer = KernelWriter(output, opened)
     try:
         yield writer
     finally:

@@ -126,11 +126,6 @@ class NvmlLibrary:
         """Virtualisation of the board: 0 not at all, 1 passed through, 2 a vGPU, above that a host of vGPUs."""
         return int(self._ask("nvmlDeviceGetVirtualizationMode", handle) or 0)
 
-    def persistence(self, handle: Any) -> bool | None:
-        """Whether the driver stays loaded without users."""
-        mode = self._ask("nvmlDeviceGetPersistenceMode", handle)
-        return None if mode is None else bool(mode)
-
     def compute_processes(self, handle: Any) -> tuple[int, ...] | None:
         """Process ids with a compute context on the board; None if unknown."""
         found = self._ask("nvmlDeviceGetComputeRunningProcesses", handle)

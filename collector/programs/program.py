@@ -32,9 +32,6 @@ LEAST_REST_S: Final = 1.0
 """Least rest before and after a program: power at rest is measured there."""
 
 
-DRIFT_SHARE: Final = 0.05
-"""Largest relative difference of power at rest before and after without a note: the board was not at rest, or has warmed up."""
-
 COUNTER_Z: Final = 3.0
 """Number of standard errors: least energy that the counter determines, and its largest difference from the readings."""
 
@@ -132,7 +129,7 @@ def _evaluated(span: _Span, exit_status: int, calibration: SensorCalibration, li
     settled_s = end + settle_time_s(calibration, 0.0)
     before = steady_power(readings, begun, start, calibration, limit_w)
     after = steady_power(readings, min(settled_s, span.ended_ns * SECONDS_PER_NS), span.ended_ns * SECONDS_PER_NS, calibration, limit_w)
-    rest, notes = _rest(before, after)
+    rest = _rest(before, after)
     whole = correct_recording(host_seconds(readings.host_ns), readings.power_w, calibration).whole
     padding_s = (whole.end_s - whole.start_s) - (end - start)
     back = inversion(calibration)
@@ -155,7 +152,7 @@ def _evaluated(span: _Span, exit_status: int, calibration: SensorCalibration, li
         counter_energy_std_j=counter_std_j,
         temperature_c=mean_known(states.temperature_c),
         throttled=limiting_reasons(int(np.bitwise_or.reduce(states.throttle_mask)) if states.throttle_mask.size else 0),
-        notes=(*notes, *([counter_note] if counter_note else [])),
+        notes=(counter_note,) if counter_note else (),
     )
 
 
@@ -165,39 +162,31 @@ def _scatter(std_j: float, energy_j: float, back: Inversion, duration_s: float) 
     return math.sqrt(max(std_j**2 - common**2, 0.0))
 
 
-def _rest(before: SteadyPower, after: SteadyPower) -> tuple[SteadyPower, tuple[str, ...]]:
+def _rest(before: SteadyPower, after: SteadyPower) -> SteadyPower:
     """The power at rest, from the better of the two rests.  Raises SensorError if neither is usable."""
     known = [rest for rest in (before, after) if rest.samples > 0 and math.isfinite(rest.power_w)]
     if not known:
         raise SensorError("no reading came while the board was at rest; is the sensor alive? `collect doctor` looks")
-    best = min(known, key=lambda rest: rest.raw_std_w if math.isfinite(rest.raw_std_w) else math.inf)
-    if len(known) == 2 and abs(before.power_w - after.power_w) > DRIFT_SHARE * best.power_w:
-        return best, (f"power at rest was {before.power_w:.1f} W before and {after.power_w:.1f} W after: warmed up, or not at rest",)
-    return best, ()
+    return min(known, key=lambda rest: rest.raw_std_w if math.isfinite(rest.raw_std_w) else math.inf)
 
 
 def _counter(span: _Span, rest: SteadyPower, calibration: SensorCalibration, energy_j: float, std_j: float) -> tuple[float, float, str]:
     """Energy by the board's counter [J], offset and gain corrected, its error from the counter's steps, and a note if it disagrees.
 
-    nan, and the reason, for a counter that did not move or went backwards, and for a program too short for it: a counter is updated
-    with the readings, so that the rests around the program are known to within an update at either end.
+    nan, and the reason, for a counter that moved too little: it is updated with the readings, so that the rests around the program are
+    known to within an update at either end.
     """
     first, last = span.counter
     if first is None or last is None:
         return math.nan, math.nan, ""
     back = inversion(calibration)
-    gain, offset_w = back.gain, back.offset_w
-    if last.energy_j < first.energy_j:
-        return math.nan, math.nan, "the energy counter went backwards; it is left out"
     counted_s = (last.host_ns - first.host_ns) * SECONDS_PER_NS
     padding_s = counted_s - (span.end_ns - span.start_ns) * SECONDS_PER_NS
-    counted = (last.energy_j - first.energy_j - offset_w * counted_s) / gain - rest.power_w * padding_s
-    if last.energy_j == first.energy_j:
-        return math.nan, math.nan, f"the energy counter did not move in {counted_s:.3g} s, it is frozen; it is left out"
+    counted = (last.energy_j - first.energy_j - back.offset_w * counted_s) / back.gain - rest.power_w * padding_s
     ends_j = rest.power_w * update_period_s(calibration) * math.sqrt(2.0 / 12.0)  # a time anywhere within an update, at either end
-    if not counted > COUNTER_Z * ends_j:
-        least = f"tells no less than {COUNTER_Z * ends_j:.2g} J"
-        return math.nan, math.nan, f"the program is too short for the energy counter, which {least}; it is left out"
+    if last.energy_j <= first.energy_j or not counted > COUNTER_Z * ends_j:
+        moved = f"{last.energy_j - first.energy_j:.3g} J in {counted_s:.3g} s"
+        return math.nan, math.nan, f"the energy counter moved by {moved}: too little to tell this program's energy"
     if abs(counted - energy_j) > COUNTER_Z * math.hypot(std_j, ends_j):
         says = f"{figure(counted, ends_j, 'J')}, the readings {figure(energy_j, std_j, 'J')}"
         return counted, ends_j, f"the energy counter says {says}"

@@ -9,7 +9,7 @@ import numpy as np
 
 from collector.devices.errors import DeviceError, RunnerError
 from collector.devices.protocols import THROTTLE_BITS, GpuIdentity, GpuState, LaunchRecord, PreparedKernel, StateReadings
-from collector.simulated.generated import require_link
+from collector.simulated.generated import link_of
 from collector.simulated.library_attention import attention_plan
 from collector.simulated.library_matrix import convolution_plan, product_plan
 from collector.simulated.library_stream import depthwise_plan, elementwise_plan, row_plan
@@ -174,7 +174,11 @@ class SimulatedRunner:
 
     def prepare_generated(self, load: GeneratedLoad | CopyLoad) -> PreparedKernel:
         """A generated kernel or a copy, ready to run.  Raises RunnerError if the board lacks the link."""
-        require_link(self._world.profile, load.link, load.operator.operator)
+        if load.link in ("host", "peer"):
+            try:
+                link_of(self._world.profile, load.link)
+            except RunnerError as error:
+                raise RunnerError(f"{load.operator.operator}: {error}") from error
         loaded = self._world.load_generated(load)
         prepared = prepared_copy(load) if isinstance(load, CopyLoad) else prepared_load(load, self._complaint(load))
         self._loaded[prepared] = loaded
@@ -200,7 +204,7 @@ class SimulatedRunner:
         return LaunchRecord(start_ns=outcome.start_ns, end_ns=outcome.end_ns, launches=launches, segment_s=outcome.segment_s)
 
     def loaded(self, prepared: PreparedKernel) -> LoadedKernel:
-        """The plan and the energies behind a prepared kernel: planted truth, for tests."""
+        """Time and power of a prepared kernel at a clock: planted truth, for tests."""
         return self._loaded[prepared]
 
 
@@ -259,7 +263,7 @@ class SimulatedBoard:
 
     def planted_latency_s(self, prepared: PreparedKernel, sm_clock_mhz: float) -> float:
         """Time from one launch to the next at a clock, without a run's random variation [s]."""
-        return self.world.operating_point(self.runner.loaded(prepared), sm_clock_mhz).period_s
+        return self.runner.loaded(prepared)(sm_clock_mhz).period_s
 
     def true_energy_j(self, start_ns: int, end_ns: int) -> float:
         """Energy that the board drew between two host times [J]."""

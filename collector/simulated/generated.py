@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from collector.devices.errors import BoardProfileError, RunnerError
 from collector.simulated.plan import steady_noise
-from collector.simulated.profile import BoardProfile, LinkProfile
+from collector.simulated.profile import BoardProfile, Link
 from collector.simulated.scheduler import KernelTiming, loaded_bytes_per_s
 from collector.simulated.silicon import JOULE_PER_PICOJOULE, LaunchEnergy
 from estimator.vocabulary.gpu import GpuSpec
@@ -213,7 +213,7 @@ def _turn_s(profile: BoardProfile, gpu: GpuSpec, load: GeneratedLoad, clock_hz: 
             limits.append(moved / rate * clock_hz)
     if load.link:
         crossed = load.kernel.work.bytes_moved[load.link] * lanes
-        limits.append(crossed / link_rate(profile, load.link) * clock_hz)
+        limits.append(crossed / link_of(profile, load.link).bytes_per_s * clock_hz)
     clocks = float(sum(limit**OVERLAP_NORM for limit in limits)) ** (1.0 / OVERLAP_NORM)
     return float(clocks) / clock_hz + 0.9e-3 * body.get("NANOSLEEP", 0)  # [s]
 
@@ -239,7 +239,7 @@ def _latency_clocks(profile: BoardProfile, load: GeneratedLoad, clock_hz: float)
         "dram": profile.memory.l2_latency_clocks + profile.memory.dram_latency_s * clock_hz,
     }
     if load.link:
-        waits[load.link] = link_latency_s(profile.link, load.link) * clock_hz
+        waits[load.link] = link_of(profile, load.link).latency_s * clock_hz
     dependent = "chase" in kernel.family or kernel.family == "stall_mix"
     for opcode, count in load.entry.body.items():
         if moves_data(opcode):
@@ -271,38 +271,16 @@ def _energy(profile: BoardProfile, load: GeneratedLoad, slots: float) -> LaunchE
     core["shared"] += counts["shared"] * each["shared"] + counts["l1"] * each["l1"]
     core["l2"] += counts["l2"] * each["l2"]
     if load.link:
-        core["link"] = link_energy_j(profile.link, load.link, load.link_bytes())
+        core["link"] = link_of(profile, load.link).pj_per_byte * JOULE_PER_PICOJOULE * load.link_bytes()
     return LaunchEnergy(core_j=core, dram_j=counts["dram"] * each["dram"], hidden_j=0.0)
 
 
-def link_rate(profile: BoardProfile, name: str) -> float:
-    """Rate of a link in one direction [byte/s].  Raises RunnerError for a peer that the board does not have."""
-    link = profile.link
-    if name == "host":
-        return link.host_bytes_per_s
-    if link.peers < 1:
-        raise RunnerError("needs the memory of another GPU; this simulated board reaches none ([link] peers = 0)")
-    return link.peer_bytes_per_s
-
-
-def link_latency_s(link: LinkProfile, name: str) -> float:
-    """Time from a request for a word beyond the board to its arrival [s]."""
-    return link.host_latency_s if name == "host" else link.peer_latency_s
-
-
-def link_energy_j(link: LinkProfile, name: str, moved_bytes: float) -> float:
-    """Energy of this board for bytes that cross a link [J]; without the other end's share."""
-    each = link.host_pj_per_byte if name == "host" else link.peer_pj_per_byte
-    return each * JOULE_PER_PICOJOULE * moved_bytes
-
-
-def require_link(profile: BoardProfile, name: str, who: str) -> None:
-    """Raises RunnerError, naming `who`, if a board has no such link."""
-    if name in ("host", "peer"):
-        try:
-            link_rate(profile, name)
-        except RunnerError as error:
-            raise RunnerError(f"{who}: {error}") from error
+def link_of(profile: BoardProfile, name: str) -> Link:
+    """The link to the "host" or to a "peer".  Raises RunnerError for a peer that the board does not have."""
+    link = profile.link.host if name == "host" else profile.link.peer
+    if link is None:
+        raise RunnerError("needs the memory of another GPU; this simulated board reaches none ([link.peer])")
+    return link
 
 
 def copy_point(profile: BoardProfile, gpu: GpuSpec, load: CopyLoad) -> tuple[KernelTiming, LaunchEnergy]:
@@ -310,9 +288,9 @@ def copy_point(profile: BoardProfile, gpu: GpuSpec, load: CopyLoad) -> tuple[Ker
     moved = float(load.host.bytes_moved)
     inside = load.link == "device"
     # share of the DRAM's bandwidth that a copy within the board reaches: each byte is read and written
-    rate = 0.45 * gpu.dram_bytes_per_s if inside else link_rate(profile, load.link)
+    rate = 0.45 * gpu.dram_bytes_per_s if inside else link_of(profile, load.link).bytes_per_s
     through_dram = 2.0 * moved if inside else moved
-    crossed = 0.0 if inside else link_energy_j(profile.link, load.link, moved)
+    crossed = 0.0 if inside else link_of(profile, load.link).pj_per_byte * JOULE_PER_PICOJOULE * moved
     core = {
         "link": crossed + 6.0 * JOULE_PER_PICOJOULE * moved,  # a copy engine's own work [pJ/byte]
         "l2": through_dram * profile.energy.l2_pj_per_byte * JOULE_PER_PICOJOULE,

@@ -88,6 +88,10 @@ class Traffic:
     cold_read: float
     cold_write: float
 
+    def moved(self, l2_state: str) -> float:
+        """All bytes, with operands "warm" or cold."""
+        return self.warm_read + self.warm_write if l2_state == "warm" else self.cold_read + self.cold_write
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchEvents:
@@ -141,6 +145,10 @@ class KernelPlan:
     def warps(self) -> int:
         """Warps of a block."""
         return -(-self.threads // THREADS_PER_WARP)
+
+    def has_pitch(self, pitch_bytes: float) -> bool:
+        """Whether neighbouring rows are a multiple of `pitch_bytes` apart."""
+        return self.row_pitch_bytes > 0 and self.row_pitch_bytes % pitch_bytes == 0
 
 
 def resident_blocks(gpu: GpuSpec, threads: int, registers: int, shared_bytes: int) -> int:

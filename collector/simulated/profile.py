@@ -215,19 +215,20 @@ class SensorProfile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """A link beyond the board: rate of payload in one direction, latency of a word, and this board's energy for each byte."""
+
+    bytes_per_s: Positive
+    latency_s: Seconds
+    pj_per_byte: Figure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LinkProfile:
-    """Links beyond the board: to the host over PCI Express, to `peers` other boards.
+    """Links to the host over PCI Express, and to another board if there is one."""
 
-    Rates hold in one direction, payload only; latencies are those of one word; energies are this board's energy for each byte.
-    """
-
-    host_bytes_per_s: Positive = 24e9
-    host_latency_s: Seconds = 1.3e-6
-    host_pj_per_byte: Figure = 60.0
-    peers: Annotated[int, Span(0, 1000)] = 0
-    peer_bytes_per_s: Positive = 230e9
-    peer_latency_s: Seconds = 1.6e-6
-    peer_pj_per_byte: Figure = 28.0
+    host: Link = Link(bytes_per_s=24e9, latency_s=1.3e-6, pj_per_byte=60.0)
+    peer: Link | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

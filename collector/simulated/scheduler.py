@@ -59,9 +59,7 @@ def loaded_bytes_per_s(
 
 def dram_share_of(plan: KernelPlan, l2_state: str) -> float:
     """DRAM bytes per byte that the blocks load and store."""
-    traffic = plan.traffic
-    moved = traffic.warm_read + traffic.warm_write if l2_state == "warm" else traffic.cold_read + traffic.cold_write
-    return moved / max(1.0, plan.blocks * (plan.demand.load_bytes + plan.demand.store_bytes))
+    return plan.traffic.moved(l2_state) / max(1.0, plan.blocks * (plan.demand.load_bytes + plan.demand.store_bytes))
 
 
 def start_seconds(profile: BoardProfile, plan: KernelPlan, dram_share: float, clock_hz: float) -> float:
@@ -133,7 +131,7 @@ def kernel_timing(profile: BoardProfile, gpu: GpuSpec, plan: KernelPlan, l2_stat
     if plan.follow_up_bytes:
         after += plan.follow_up_bytes / (profile.memory.path_bytes_per_clock * STORE_PATH_SHARE * gpu.num_sms * clock_hz)
     total = placed + hidden_start + after
-    if profile.faults.hidden_slowdown and plan.row_pitch_bytes > 0 and plan.row_pitch_bytes % profile.faults.hidden_pitch_bytes == 0:
+    if profile.faults.hidden_slowdown and plan.has_pitch(profile.faults.hidden_pitch_bytes):
         total *= 1.0 + profile.faults.hidden_slowdown
     return KernelTiming(gpu_s=total, busy_share=busy * placed / total)
 

@@ -84,7 +84,7 @@ def switching_factor(profile: BoardProfile, plan: KernelPlan) -> float:
 def launch_energy(profile: BoardProfile, plan: KernelPlan, l2_state: str) -> LaunchEnergy:
     """Energy of one launch, data-dependent switching included."""
     per_event = planted_event_energy_j(profile)
-    events, traffic = plan.events, plan.traffic
+    events = plan.events
     factor = switching_factor(profile, plan)
     precision = profile.energy.tensor_precision_factor.get(plan.precision, 1.0)
     flop = (events.tensor_flop + profile.energy.padding_share * events.padded_flop) * precision
@@ -95,13 +95,7 @@ def launch_energy(profile: BoardProfile, plan: KernelPlan, l2_state: str) -> Lau
         "cuda": events.cuda_ops * per_event["cuda"] * factor,
         "sfu": events.sfu_ops * per_event["sfu"] * factor,
     }
-    moved = traffic.warm_read + traffic.warm_write if l2_state == "warm" else traffic.cold_read + traffic.cold_write
     hidden = 0.0
-    if profile.faults.hidden_pj_per_byte > 0 and touches_hidden_module(profile, plan):
+    if profile.faults.hidden_pj_per_byte > 0 and plan.has_pitch(profile.faults.hidden_pitch_bytes):
         hidden = events.l2_bytes * profile.faults.hidden_pj_per_byte * JOULE_PER_PICOJOULE
-    return LaunchEnergy(core_j=core, dram_j=moved * per_event["dram"], hidden_j=hidden)
-
-
-def touches_hidden_module(profile: BoardProfile, plan: KernelPlan) -> bool:
-    """Whether the planted, hidden module works on the kernel's row pitch."""
-    return plan.row_pitch_bytes > 0 and plan.row_pitch_bytes % profile.faults.hidden_pitch_bytes == 0
+    return LaunchEnergy(core_j=core, dram_j=plan.traffic.moved(l2_state) * per_event["dram"], hidden_j=hidden)

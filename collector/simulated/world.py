@@ -3,7 +3,8 @@
 import math
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -41,6 +42,9 @@ CLOCK_TOLERANCE_MHZ: Final = 0.51
 """Largest difference from a supported clock [MHz]: drivers report half steps rounded."""
 
 
+Launch = Callable[[float], tuple[KernelTiming, LaunchEnergy]]
+"""Time and energy of one launch at a clock [MHz], without the sag of voltage and clock."""
+
 LEDGER: Final = ("board", "clock_tree", "leakage", "active", "busy_sms", "dram", "l2", "shared", "tensor", "cuda", "sfu", "link", "hidden")
 """Entries of the energy ledger."""
 
@@ -60,12 +64,8 @@ class OperatingPoint:
         return sum(self.parts_w.values())
 
 
-@dataclass(slots=True, kw_only=True)
-class LoadedKernel:
-    """A kernel that can run: `at` gives time and energy of a launch at a clock [MHz]; `points` are those computed so far."""
-
-    at: Callable[[float], tuple[KernelTiming, LaunchEnergy]]
-    points: dict[float, OperatingPoint] = field(default_factory=dict)
+LoadedKernel = Callable[[float], OperatingPoint]
+"""A kernel that can run: its operating point at a clock [MHz], computed once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +91,7 @@ class World:
         self._speeds = sm_speeds(profile.schedule, gpu.num_sms, seed)
         self._clocks = gpu.clocks_mhz()
         self._clock_list: list[float] = self._clocks.tolist()
-        self._voltages: dict[float, float] = {}
+        self._voltage_v = cache(lambda clock: voltage_v(profile, clock))
         self._steps = np.arange(64 + 1, dtype=np.float64)  # parts of a run that can be timed separately
         self.locked_mhz: float | None = None
         self.now_ns = int(5.0 / NS)  # time for which the board has been at rest and polled when a session begins
@@ -150,15 +150,17 @@ class World:
 
     def load(self, plan: KernelPlan, l2_state: str) -> LoadedKernel:
         """A plan prepared to run."""
-        profile, gpu, speeds = self.profile, self.gpu, self._speeds
-        energy = launch_energy(profile, plan, l2_state)
-        return LoadedKernel(at=lambda clock: (kernel_timing(profile, gpu, plan, l2_state, clock, speeds), energy))
+        energy = launch_energy(self.profile, plan, l2_state)
+        return self._loaded(lambda clock: (kernel_timing(self.profile, self.gpu, plan, l2_state, clock, self._speeds), energy))
 
     def load_generated(self, load: GeneratedLoad | CopyLoad) -> LoadedKernel:
         """A generated kernel or a copy prepared to run."""
         if isinstance(load, CopyLoad):
-            return LoadedKernel(at=lambda _clock: copy_point(self.profile, self.gpu, load))
-        return LoadedKernel(at=lambda clock: generated_point(self.profile, self.gpu, load, clock, self._speeds))
+            return self._loaded(lambda _clock: copy_point(self.profile, self.gpu, load))
+        return self._loaded(lambda clock: generated_point(self.profile, self.gpu, load, clock, self._speeds))
+
+    def _loaded(self, launch: Launch) -> LoadedKernel:
+        return cache(lambda clock: self._work_out(launch, clock))
 
     def run(self, kernel: LoadedKernel, launches: int, segments: int) -> RunOutcome:
         """Launch a kernel back to back and advance time by its duration; at most 64 `segments`."""
@@ -178,7 +180,7 @@ class World:
         governed = False
         while done < launches:
             clock, mask = self._governed_clock(kernel, governed, speed, faults.throttle_factor if throttle else 1.0)
-            point = self.operating_point(kernel, clock)
+            point = kernel(clock)
             period = self._period_s(point, speed) * slow_down
             part = min(launches - done, step_s / period)
             step_ns = max(1, round(part * period / NS))
@@ -199,22 +201,14 @@ class World:
         edges = np.interp(ends, counts, times)
         return RunOutcome(start_ns=start_ns, end_ns=self.now_ns, segment_s=np.diff(edges) / (launches / segments) * reported)
 
-    def operating_point(self, kernel: LoadedKernel, sm_clock_mhz: float) -> OperatingPoint:
-        """A kernel at a clock; computed once."""
-        point = kernel.points.get(sm_clock_mhz)
-        if point is None:
-            point = self._work_out(kernel, sm_clock_mhz)
-            kernel.points[sm_clock_mhz] = point
-        return point
-
-    def _work_out(self, kernel: LoadedKernel, sm_clock_mhz: float) -> OperatingPoint:
+    def _work_out(self, launch: Launch, sm_clock_mhz: float) -> OperatingPoint:
         """Time and power of a launch, with the sag of voltage and clock that its own current causes."""
         profile = self.profile
         at_rest = next_volt = self._voltage_v(sm_clock_mhz)
         next_clock = sm_clock_mhz
         for _ in range(3):
             volt, clock = next_volt, next_clock
-            timing, energy = kernel.at(clock)
+            timing, energy = launch(clock)
             period = max(timing.gpu_s + profile.schedule.launch_gap_s, profile.schedule.host_launch_s)
             duty = timing.gpu_s / period
             over = relative_voltage(profile, volt) ** 2
@@ -258,15 +252,8 @@ class World:
 
     def _power_at(self, kernel: LoadedKernel, index: int, speed: float) -> float:
         clock = self._clock_list[index]
-        point = self.operating_point(kernel, clock)
+        point = kernel(clock)
         return point.added_w / speed + sum(self._rest_parts_w(clock, point.voltage_v).values())
-
-    def _voltage_v(self, clock: float) -> float:
-        """Supply at rest for a clock; computed once [V]."""
-        volt = self._voltages.get(clock)
-        if volt is None:
-            volt = self._voltages[clock] = voltage_v(self.profile, clock)
-        return volt
 
     def _rest_parts_w(self, clock: float, volt: float) -> dict[str, float]:
         profile = self.profile

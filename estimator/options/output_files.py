@@ -15,7 +15,7 @@ from estimator.options.command_line import named_file
 from estimator.vocabulary.whole_file import try_place
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-Kind = Literal["file", "log", "folder"]
+Kind = Literal["file", "log"]
 
 FORCE: Final = "force"
 GIVEN: Final = "wattprint.force"
@@ -26,7 +26,7 @@ INPUT_PREFIXES: Final = ("sim:", "replay:")
 
 
 class OutputFile(click.Path):
-    """A file to write (`file`) or to append to (`log`), or a folder for files that the command names (`folder`)."""
+    """A file to write (`file`) or to append to (`log`)."""
 
     def __init__(self, kind: Kind = "file") -> None:
         super().__init__(path_type=Path)
@@ -95,17 +95,10 @@ def check_output(path: Path, option: str = "--out", kind: Kind = "file") -> None
     without `--force`; both end the command with status 1.
     """
     refuse_inputs([path])
-    other = f"{option} names another {'folder' if kind == 'folder' else 'file'}"
-    if kind == "folder":
-        if path.exists() and not path.is_dir():
-            raise click.ClickException(f"{path}: cannot be written, it is no folder; {other}")
-        if path.is_dir() and os.listdir(path) and not _forced():
-            raise click.ClickException(f"{path} holds files; --force replaces those of the same names, {other}")
-        return
     try_place(path)
     if kind == "file" and os.path.lexists(path) and not _forced():
         takes_force = any(parameter.name == FORCE for parameter in click.get_current_context().command.params)
-        raise click.ClickException(f"{path} exists; {'--force replaces it, ' if takes_force else ''}{other}")
+        raise click.ClickException(f"{path} exists; {'--force replaces it, ' if takes_force else ''}{option} names another file")
 
 
 def _forced() -> bool:

@@ -19,7 +19,6 @@ idle_s = 1.0
 ANCHORED_HEAD = """
 description = "a dozen kernels"
 warmup_s = 2.0
-retries = 0
 idle_settle_s = 1.0
 idle_window_s = 1.0
 kernels_per_block = 4

@@ -1,7 +1,5 @@
 """A campaign: the same seed gives the same file, nothing is measured twice or lost, and clocks come back."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,9 +9,9 @@ import pytest
 
 from collector.bench import Bench, open_bench
 from collector.campaigns.files import CampaignSpec, campaign_from_document, campaign_names, load_campaign
-from collector.campaigns.plan import CampaignPlan, plan_campaign
-from collector.campaigns.running import Campaign, CampaignOutcome, Progress, campaign_key
-from collector.campaigns.summary import kept_rows
+from collector.campaigns.metadata import kept_rows
+from collector.campaigns.plan import plan_campaign
+from collector.campaigns.running import Campaign
 from collector.clocks import clocks_from_text
 from collector.dataset import DatasetError, operator_columns, operators_of, read_kernel_dataset, write_kernel_dataset
 from collector.dataset.log import log_path
@@ -22,36 +20,7 @@ from collector.errors import CampaignError, ClockError, RunnerError
 from collector.sensing.calibration import SensorCalibration
 from estimator.vocabulary.workload import Operator, make_operator
 from microbench.shapes import Choice, Derived, KernelGroup, LogRange, draw_operators
-
-BOARD = "sim:a100-pcie-40gb"
-CLOCKS = (510.0, 1200.0)
-
-
-@contextmanager
-def planned(
-    spec: CampaignSpec, clocks: tuple[float | None, ...] = CLOCKS, seed: int = 7
-) -> Iterator[tuple[Bench, CampaignPlan, dict[str, Any]]]:
-    """An open board with the plan of a campaign on it."""
-    with open_bench(BOARD, seed=seed) as bench:
-        plan = plan_campaign(spec, clocks, (), seed, bench, sensor_known=True)
-        yield bench, plan, campaign_key(bench, spec, plan, (), seed)
-
-
-def collected(spec: CampaignSpec, output: Path, calibration: SensorCalibration, seed: int = 7, **options: Any) -> CampaignOutcome:
-    """A campaign from start to end, or to wherever it is stopped."""
-    with planned(spec, seed=seed) as (bench, plan, key):
-        kept = kept_rows(output, key) if options.pop("resume", False) else None
-        return Campaign(bench, spec, plan, key, output, kept=kept, calibration=calibration, **options).run()
-
-
-def stop_after(rows: int) -> Any:
-    """A progress function that is interrupted like a user's Ctrl-C."""
-
-    def report(progress: Progress) -> None:
-        if progress.row is not None and progress.done >= rows:
-            raise KeyboardInterrupt
-
-    return report
+from tests.collector.campaigns import BOARD, CLOCKS, collected, planned, stop_after
 
 
 @pytest.fixture(scope="module")
@@ -63,34 +32,27 @@ def finished(tiny: CampaignSpec, calibration: SensorCalibration, tmp_path_factor
     return output
 
 
-def test_every_kernel_is_measured_at_every_clock(finished: Path, tiny: CampaignSpec) -> None:
+def test_every_kernel_is_measured_at_every_clock_and_the_file_says_what_measured_it(finished: Path, tiny: CampaignSpec) -> None:
     dataset = read_kernel_dataset(finished)
-    table = dataset.table
-    ordinary = [op for op, anchor in zip(operators_of(table), table.column("operator").to_pylist(), strict=True) if anchor != "add"]
-    assert len(set(ordinary)) == 10
-    assert len(ordinary) == 20
-    assert sorted(set(table.column("sm_clock_mhz").to_pylist())) == list(CLOCKS)
-    anchors = [row for row in table.to_pylist() if row["operator"] == "add"]
+    rows, metadata = dataset.table.to_pylist(), dataset.metadata
+    ordinary = [(op, row["sm_clock_mhz"]) for op, row in zip(operators_of(dataset.table), rows, strict=True) if row["operator"] != "add"]
+    operators = {operator for operator, _ in ordinary}
+    assert len(operators) == 10
+    assert sorted(ordinary, key=repr) == sorted(((operator, clock) for operator in operators for clock in CLOCKS), key=repr)
+    anchors = [row for row in rows if row["operator"] == "add"]
     for clock in CLOCKS:
         trials = [row["trial"] for row in anchors if row["sm_clock_mhz"] == clock]
         assert trials == list(range(len(trials)))
     assert len(anchors) >= 3
     assert all(row["idle_before_w"] is not None for row in anchors)
-    assert dataset.metadata["complete"]
-    assert dataset.metadata["simulated"]
-    assert dataset.metadata["campaign"]["digest"] == tiny.digest
-
-
-def test_the_file_says_what_measured_it(finished: Path) -> None:
-    metadata = read_kernel_dataset(finished).metadata
-    assert metadata["gpu"]["specification"] == "a100-pcie-40gb"
+    assert metadata["complete"]
+    assert metadata["simulated"]
+    assert metadata["campaign"]["digest"] == tiny.digest
     assert metadata["sensor"]["averaging"] == "low-pass"
-    assert [entry["sm_clock_mhz"] for entry in metadata["idle"]] == list(CLOCKS)
+    assert [entry["sm_clock_mhz"] for entry in metadata["idle"]] == [entry["sm_clock_mhz"] for entry in metadata["voltage"]] == list(CLOCKS)
     assert all(30.0 < entry["power_w"] < 80.0 and entry["std_w"] < 2.0 for entry in metadata["idle"])
-    assert [entry["sm_clock_mhz"] for entry in metadata["voltage"]] == list(CLOCKS)
-    assert metadata["voltage"][0]["voltage_v"] <= metadata["voltage"][1]["voltage_v"]
     assert set(metadata["drift"]) == {"latency", "power", "idle"}
-    assert {"schema_version", "driver", "seed", "versions", "key"} <= metadata.keys()
+    assert {"gpu", "schema_version", "driver", "seed", "versions", "key"} <= metadata.keys()
 
 
 def test_the_same_seed_gives_the_same_bytes(finished: Path, tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path) -> None:
@@ -125,34 +87,21 @@ def test_a_budget_ends_a_campaign_that_can_be_resumed(tiny: CampaignSpec, calibr
     assert 0 < short.rows < short.planned
     assert short.elapsed_s <= 20.0 + 5.0
     assert not read_kernel_dataset(output).metadata["complete"]
+    none = collected(tiny, output, calibration, resume=True, budget_s=1.0)
+    assert (none.rows, none.missing, none.elapsed_s) == (short.rows, none.planned - short.rows, 0.0)
     assert collected(tiny, output, calibration, resume=True).rows == short.planned
     assert read_kernel_dataset(output).metadata["complete"]
 
 
-def test_with_a_budget_too_small_for_any_row_nothing_is_begun(tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path) -> None:
-    with planned(tiny) as (bench, plan, key):
-        before_ns = bench.clock.now_ns()
-        with pytest.raises(CampaignError, match=r"a budget of 8 s leaves no time for a kernel: .* give at least \d+ s"):
-            Campaign(bench, tiny, plan, key, tmp_path / "d.parquet", calibration=calibration, budget_s=8.0).run()
-        assert bench.clock.now_ns() == before_ns
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_budget_that_is_named_as_enough_measures_a_kernel(tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path) -> None:
-    with pytest.raises(CampaignError) as refused:
-        collected(tiny, tmp_path / "d.parquet", calibration, budget_s=1.0)
-    enough_s = float(str(refused.value).rsplit("at least ", 1)[1].removesuffix(" s"))
-    assert collected(tiny, tmp_path / "d.parquet", calibration, budget_s=enough_s).rows > 0
-
-
-def test_going_on_with_a_budget_too_small_for_a_row_leaves_the_board_at_rest(
+def test_with_a_budget_too_small_for_any_row_nothing_is_begun_and_enough_is_named(
     tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path
 ) -> None:
     output = tmp_path / "d.parquet"
-    with pytest.raises(KeyboardInterrupt):
-        collected(tiny, output, calibration, report=stop_after(5))
-    outcome = collected(tiny, output, calibration, resume=True, budget_s=1.0)
-    assert (outcome.rows, outcome.missing, outcome.elapsed_s) == (5, outcome.planned - 5, 0.0)
+    with pytest.raises(CampaignError, match=r"a budget of 8 s leaves no time for a kernel: .* give at least \d+ s") as refused:
+        collected(tiny, output, calibration, budget_s=8.0)
+    assert list(tmp_path.iterdir()) == []
+    enough_s = float(str(refused.value).rsplit("at least ", 1)[1].removesuffix(" s"))
+    assert collected(tiny, output, calibration, budget_s=enough_s).rows > 0
 
 
 def test_resuming_something_else_is_refused_with_the_difference(finished: Path, tiny: CampaignSpec, calibration: SensorCalibration) -> None:
@@ -164,31 +113,31 @@ def test_resuming_something_else_is_refused_with_the_difference(finished: Path, 
     assert finished.read_bytes() == before
 
 
-def test_clocks_are_given_back_however_it_ends(tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path) -> None:
-    class Failing:
-        def __init__(self, bench: Bench) -> None:
-            self._bench, self.supports = bench, bench.runner.supports
+class Refusing:
+    """A runner that raises an error for one family."""
 
-        def prepare(self, operator: Operator, l2_state: str = "warm", transpose: str = "") -> PreparedKernel:
-            if operator.family == "softmax":
-                raise ZeroDivisionError
-            return self._bench.runner.prepare(operator, l2_state, transpose)
+    def __init__(self, bench: Bench, error: Exception) -> None:
+        self._prepare, self._error = bench.runner.prepare, error
+        self.supports, self.run = bench.runner.supports, bench.runner.run
 
-        def run(self, prepared: PreparedKernel, launches: int) -> Any:
-            return self._bench.runner.run(prepared, launches)
+    def prepare(self, operator: Operator, l2_state: str = "warm", transpose: str = "") -> PreparedKernel:
+        if operator.family == "softmax":
+            raise self._error
+        return self._prepare(operator, l2_state, transpose)
 
-    for number, ending in enumerate(("finished", "interrupted", "failed")):
-        with planned(tiny) as (bench, plan, key):
-            at_rest = bench.gpu.state().sm_clock_mhz
-            used = replace(bench, runner=Failing(bench)) if ending == "failed" else bench
-            report = stop_after(3) if ending == "interrupted" else (lambda _: None)
-            output = tmp_path / f"{number}.parquet"
-            try:
-                Campaign(used, tiny, plan, key, output, calibration=calibration, report=report).run()
-            except (KeyboardInterrupt, ZeroDivisionError):
-                assert ending != "finished"
-            bench.clock.wait(0.1)
-            assert bench.gpu.state().sm_clock_mhz == at_rest
+
+@pytest.mark.parametrize("ending", ["finished", "interrupted", "failed"])
+def test_clocks_are_given_back_however_it_ends(ending: str, tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path) -> None:
+    with planned(tiny) as (bench, plan, key):
+        at_rest = bench.gpu.state().sm_clock_mhz
+        used = replace(bench, runner=Refusing(bench, ZeroDivisionError())) if ending == "failed" else bench
+        report = stop_after(3) if ending == "interrupted" else (lambda _: None)
+        try:
+            Campaign(used, tiny, plan, key, tmp_path / "d.parquet", calibration=calibration, report=report).run()
+        except (KeyboardInterrupt, ZeroDivisionError):
+            assert ending != "finished"
+        bench.clock.wait(0.1)
+        assert bench.gpu.state().sm_clock_mhz == at_rest
 
 
 def test_current_never_touches_the_clocks(tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path) -> None:
@@ -209,17 +158,8 @@ def test_current_never_touches_the_clocks(tiny: CampaignSpec, calibration: Senso
 
 
 def test_a_kernel_that_cannot_run_is_counted_not_fatal(tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path) -> None:
-    class Picky:
-        def __init__(self, bench: Bench) -> None:
-            self._bench, self.supports, self.run = bench, bench.runner.supports, bench.runner.run
-
-        def prepare(self, operator: Operator, l2_state: str = "warm", transpose: str = "") -> PreparedKernel:
-            if operator.family == "softmax":
-                raise RunnerError("too large")
-            return self._bench.runner.prepare(operator, l2_state, transpose)
-
     with planned(tiny) as (bench, plan, key):
-        picky = replace(bench, runner=Picky(bench))
+        picky = replace(bench, runner=Refusing(bench, RunnerError("too large")))
         outcome = Campaign(picky, tiny, plan, key, tmp_path / "d.parquet", calibration=calibration).run()
     assert outcome.rejected == {"softmax: too large": 8}
     assert outcome.rows == outcome.planned - 8

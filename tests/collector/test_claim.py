@@ -34,7 +34,7 @@ def test_one_process_at_a_time_writes_a_dataset_and_a_killed_one_bars_nobody(tmp
 
 
 def test_what_a_killed_writer_had_not_finished_is_removed_by_the_next_one(tmp_path: Path) -> None:
-    left = [".d.parquet.4711.0a1b2c3d.part", ".d.parquet.log.jsonl.part", ".d.parquet.log.jsonl.traces.arrows.part"]
+    left = [".d.parquet.4711.0a1b2c3d.part", ".d.parquet.log.jsonl.part"]
     left.append(".d.parquet.killers.json.4711.0a1b2c3d.part")
     others = [".e.parquet.4711.0a1b2c3d.part", "d.parquet.part", ".d.parquet.part"]
     for name in (*left, *others):

@@ -87,23 +87,17 @@ def test_nothing_is_replaced_unasked(arguments: list[str], tmp_path: Path, capsy
     ("change", "status", "reason"),
     [
         (["--freqs", ""], 2, "no clock is named"),
-        (["--freqs", "nan"], 2, "no clock"),
         (["--freqs", "511"], 1, "nearest 510"),
-        (["--freqs", "900:510:15"], 2, "empty"),
         (["--gpu", "sim:a900"], 1, "unknown simulated board"),
-        (["--gpu", "sim:"], 1, "board"),
         (["--gpu", "sim:a100-pcie-40gb,"], 1, "names no board"),
-        (["--gpu", "nonsense"], 1, "nonsense"),
         (["--campaign", "quik"], 1, "known: "),
         (["--campaign", "none.toml"], 1, "cannot be read"),
         (["--families", "gem"], 1, "it has: gemm, softmax"),
         (["--families", " , "], 2, "names no family"),
         (["--out", "/proc/self/no.parquet"], 1, "cannot be written"),
         (["--out", "/nowhere/no.parquet"], 1, "no folder"),
-        (["--out", "/"], 1, "folder"),
         (["--sensor", "none.json"], 1, "cannot be read"),
         (["--budget", "30"], 2, "unit"),
-        (["--budget", "0s"], 2, "no time"),
         (["--seed", "-1"], 2, "seed"),
         (["--colour"], 2, "colour"),
         (["mystery"], 2, "mystery"),
@@ -129,10 +123,13 @@ def test_devices_lists_what_each_board_supports(capsys: pytest.CaptureFixture[st
 
 
 def test_sensor_prints_the_fields_of_the_contract(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "sensor.json"
-    assert main(["sensor", "--gpu", BOARD, "--freq", "900", "--json", "--out", str(out)]) == 0
+    out, recording, played = (tmp_path / name for name in ("sensor.json", "run.recording", "played.json"))
+    assert main(["sensor", "--gpu", BOARD, "--freq", "900", "--json", "--out", str(out), "--record", str(recording)]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document == json.loads(out.read_text())
+    assert main(["sensor", "--gpu", f"replay:{recording}", "--freq", "900", "--out", str(played), "--quiet"]) == 0
+    assert played.read_bytes() == out.read_bytes()
+    capsys.readouterr()
     assert document["averaging"] == "low-pass"
     assert document["window_s"] == pytest.approx(2.0 * document["tau_s"])
     assert document["gain"] is None
@@ -141,15 +138,13 @@ def test_sensor_prints_the_fields_of_the_contract(tmp_path: Path, capsys: pytest
     assert json.loads(capsys.readouterr().out)["gain"] == pytest.approx(0.954, abs=0.01)
     for change, reason in (
         (["--freq", "510,900"], "2 clocks"), (["--out", "/nowhere/s.json"], "cannot be written"), (["--gpu", "x"], "x"),
+        (["--gpu", "replay:"], "names no file"),
         (["--pmd", "/dev/ttyUSB0"], "--pmd sim"),
     ):  # fmt: skip
         assert reason in failure(capsys, *changed(["sensor", "--gpu", BOARD], *change))[1]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_keeps_the_rows_and_says_how_to_go_on(
-    arguments: list[str], number: signal.Signals, tmp_path: Path, repository: Path
-) -> None:
+def test_a_signal_keeps_the_rows_and_says_how_to_go_on(arguments: list[str], tmp_path: Path, repository: Path) -> None:
     whole = changed(arguments, "-v", "--campaign", "quick")
     process = subprocess.Popen(
         [sys.executable, "-m", "collector.cli", *whole],
@@ -162,7 +157,7 @@ def test_a_signal_keeps_the_rows_and_says_how_to_go_on(
     assert process.stderr is not None
     for line in process.stderr:
         if line.startswith("5/"):
-            process.send_signal(number)
+            process.send_signal(signal.SIGTERM)
             break
     out, err = process.communicate(timeout=300)
     assert process.returncode == 130, err

@@ -20,6 +20,7 @@ from collector.sensing.calibration import SensorCalibration
 from estimator.vocabulary.workload import make_operator
 from microbench.errors import CompileError
 from microbench.toolchain.compile import find_toolchain
+from tests.collector.campaign_texts import SHORT_HEAD
 
 BOARD = "a100-pcie-40gb"
 GEMM = make_operator("gemm", "linear", "fp16", batch=1, m=256, n=256, k=256)
@@ -65,8 +66,8 @@ def test_a_kernel_that_broke_the_context_is_passed_over_and_others_are_not(tmp_p
         attempt(path, nothing)
     attempt(path, nothing, ADD)
     document = json.loads(path.read_text())
-    assert [suspect["name"] for suspect in document.pop("kernels")] == ["gemm.linear fp16 batch=1 m=256 n=256 k=256 warm"]
-    document["kernels"] = []
+    assert document.pop("broke") == {"gemm.linear fp16 batch=1 m=256 n=256 k=256 warm": "illegal address"}
+    document["broke"] = {}
     path.write_text(json.dumps(document))
     attempt(path, nothing)
     assert not path.exists()
@@ -91,7 +92,7 @@ def test_a_process_that_vanishes_twice_in_a_kernel_is_believed(tmp_path: Path) -
 def test_a_kernel_that_finishes_after_one_silent_end_is_cleared(tmp_path: Path) -> None:
     path = tmp_path / "x.killers.json"
     name = "gemm.linear fp16 batch=1 m=256 n=256 k=256 warm"
-    path.write_text(json.dumps({"format": 1, "running": name, "kernels": []}))
+    path.write_text(json.dumps({"running": name, "ends": {}, "broke": {}}))
     attempt(path, nothing)
     assert not path.exists()
 
@@ -119,7 +120,7 @@ def test_a_refusal_is_no_kill(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@given(st.binary(max_size=80) | st.sampled_from([b"{}", b"[]", b'{"format":1}', b'{"format":2,"running":"","kernels":[]}']))
+@given(st.binary(max_size=80) | st.sampled_from([b"{}", b"[]", b'{"running":""}', b'{"running":"","ends":{"x":-1},"broke":[]}']))
 def test_a_damaged_list_is_refused_in_one_line(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     path = tmp_path_factory.mktemp("list") / "x.killers.json"
     path.write_bytes(content)
@@ -133,18 +134,7 @@ def test_simulated_boards_that_plant_no_kill_are_not_slowed_down(tmp_path: Path)
         assert same is bench
 
 
-CAMPAIGN = """
-description = "one of them kills"
-warmup_s = 0.5
-idle_settle_s = 0.5
-idle_window_s = 0.5
-kernels_per_block = 8
-anchor_every = 0
-[measurement]
-updates = 5
-window_s = 0.4
-settle_s = 0.2
-idle_s = 0.5
+CAMPAIGN = f"""{SHORT_HEAD}
 [[instructions]]
 kernels = ["ffma_k8_u64", "iadd3_k8_u64", "imad_k8_u64"]
 """
@@ -173,4 +163,4 @@ def test_a_campaign_goes_on_without_the_kernel_that_killed_it_and_names_it(
     assert sorted(dataset.table.column("operator").to_pylist()) == ["ffma_k8_u64", "imad_k8_u64"]
     assert any("iadd3_k8_u64: it broke the context before" in reason for reason in dataset.metadata["rejected"])
     assert main([*words, "--resume"]) == 3
-    assert json.loads(killers_path(out).read_text())["kernels"][0]["name"] == "iadd3_k8_u64"
+    assert json.loads(killers_path(out).read_text())["broke"].keys() == {"iadd3_k8_u64"}

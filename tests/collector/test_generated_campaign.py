@@ -63,7 +63,7 @@ def test_data_pass_every_level_on_their_way_to_the_registers(loads: dict[tuple[s
 def points(loads: Sequence[GeneratedLoad]) -> list[Any]:
     """What the simulated board does under each load, at its highest clock."""
     with open_simulated(BOARD) as board:
-        return [board.world.operating_point(board.world.load_generated(load), 1410.0) for load in loads]
+        return [board.world.load_generated(load)(1410.0) for load in loads]
 
 
 def test_the_simulated_board_tells_loads_apart_as_silicon_does(loads: dict[tuple[str | int, ...], GeneratedLoad]) -> None:

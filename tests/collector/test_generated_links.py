@@ -12,6 +12,7 @@ from collector.cli import main
 from collector.dataset import read_kernel_dataset
 from collector.errors import RunnerError
 from collector.sensing.calibration import SensorCalibration
+from collector.simulated.generated import link_of
 from collector.simulated.profile import load_board
 from estimator.vocabulary.specifications import load_gpu
 from fitter.instructions.section import link_energies
@@ -20,23 +21,11 @@ from fitter.rows.tables import Table
 from microbench.loads.copies import CopyLoad, copy_loads
 from microbench.loads.generated import COPIES, GeneratedLoad, LoadGroup, generated_loads
 from microbench.toolchain.compile import Toolchain
+from tests.collector.campaign_texts import SHORT_HEAD
 from tests.microbench_library.conftest import open_fake_board
 
 BOARD = "a100-pcie-40gb"
-CAMPAIGN = """
-description = "links"
-warmup_s = 1.0
-idle_settle_s = 1.0
-idle_window_s = 1.0
-kernels_per_block = 20
-anchor_every = 0
-
-[measurement]
-updates = 6
-window_s = 0.6
-settle_s = 0.3
-idle_s = 1.0
-
+CAMPAIGN = f"""{SHORT_HEAD}
 [[instructions]]
 kernels = ["host_*", "peer_read", "copy_*"]
 """
@@ -53,7 +42,9 @@ def peered(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Path:
     """A simulated board with another one beside it."""
     path = tmp_path_factory.mktemp("boards") / "peered.toml"
     shipped = (repository / "configs" / "boards" / f"{BOARD}.toml").read_text(encoding="utf-8")
-    path.write_text(f'name = "{BOARD}"\n{shipped}\n[link]\npeers = 1\n', encoding="utf-8")
+    path.write_text(
+        f'name = "{BOARD}"\n{shipped}\n[link.peer]\nbytes_per_s = 230e9\nlatency_s = 1.6e-6\npj_per_byte = 28.0\n', encoding="utf-8"
+    )
     return path
 
 
@@ -72,15 +63,15 @@ WAYS = ("host_to_device", "device_to_host", "device_to_device", "peer")
 
 def test_data_over_a_link_go_at_most_at_its_rate(loads: dict[str, GeneratedLoad], peered: Path) -> None:
     with open_simulated(str(peered)) as board:
-        link = board.world.profile.link
+        link, peer = board.world.profile.link, link_of(board.world.profile, "peer")
         for name, load in (loads | copies()).items():
-            point = board.world.operating_point(board.world.load_generated(load), 1410.0)
+            point = board.world.load_generated(load)(1410.0)
             if isinstance(load, CopyLoad):
                 moved = float(load.host.bytes_moved)
                 assert point.parts_w.get("cuda", 0.0) == 0.0  # no SM works
             else:
                 moved = load.link_bytes()
-            most = {"host": link.host_bytes_per_s, "peer": link.peer_bytes_per_s, "device": load_gpu(BOARD).dram_bytes_per_s}[load.link]
+            most = {"host": link.host.bytes_per_s, "peer": peer.bytes_per_s, "device": load_gpu(BOARD).dram_bytes_per_s}[load.link]
             rate = moved / point.gpu_s
             assert rate <= most, name
             assert rate >= 0.3 * most or name == "peer_chase", name
@@ -88,7 +79,6 @@ def test_data_over_a_link_go_at_most_at_its_rate(loads: dict[str, GeneratedLoad]
 
 
 def test_a_board_alone_refuses_a_peer_by_name(loads: dict[str, GeneratedLoad]) -> None:
-    assert load_board(BOARD).link.peers == 0
     with open_simulated(BOARD) as simulated, open_fake_board(kernel_s=20e-6, computes=False) as real:
         for runner in (simulated.runner, real.runner):
             for load in (loads["peer_read"], loads["peer_chase"], copies()["copy_peer"]):
@@ -140,14 +130,14 @@ def test_rows_of_links_have_a_rate_and_an_energy_a_byte(dataset: Path, peered: P
     assert rows is not None
     found = link_energies(rows)
     assert set(found) == {"host_read.O3", "host_write.O3", "peer_read.O3", *(f"copy_{way}" for way in WAYS)}
-    planted = load_board(str(peered)).link
+    planted = {name: link_of(load_board(str(peered)), name) for name in ("host", "peer")}
     for name, one in found.items():
         assert one.runs == 1
         assert 0.0 < one.std_j < 0.2 * one.j_per_byte
         if one.link != "device":
-            each = (planted.host_pj_per_byte if one.link == "host" else planted.peer_pj_per_byte) * 1e-12
+            each = planted[one.link].pj_per_byte * 1e-12
             assert one.j_per_byte > 0.95 * each, name  # what holds the board awake comes on top
-    assert found["copy_host_to_device"].bytes_per_s == pytest.approx(planted.host_bytes_per_s, rel=0.02)
-    assert found["copy_peer"].bytes_per_s == pytest.approx(planted.peer_bytes_per_s, rel=0.02)
+    assert found["copy_host_to_device"].bytes_per_s == pytest.approx(planted["host"].bytes_per_s, rel=0.02)
+    assert found["copy_peer"].bytes_per_s == pytest.approx(planted["peer"].bytes_per_s, rel=0.02)
     assert found["copy_device_to_device"].link == "device"
     assert np.isfinite([one.bytes_per_s for one in found.values()]).all()

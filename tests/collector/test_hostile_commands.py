@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from collector.cli import main
-from collector.errors import SensorError
 from collector.sensing.calibration import SensorCalibration, load_calibration
 from estimator.vocabulary.resources import resource_folder
 
@@ -27,7 +26,7 @@ def table(path: Path, header: str, *columns: Any) -> Path:
 
 
 def polls(path: Path, *, scale: float = 1.0, missing: int = 0, gap_s: float = 0.0) -> Path:
-    """20 s of a reading that takes a new value every 100 ms; `missing` rows have no power, for `gap_s` in the middle there are none."""
+    """20 s of a reading that takes a new value every 100 ms; `missing` rows have no power, and there is a gap in the middle."""
     time_s = 0.01 * np.arange(2000)
     power = [f"{scale * (100 + 0.2 * (index // 10 * 83 % 211)):g}" for index in range(2000)]
     power[:missing] = ["nan"] * missing
@@ -101,17 +100,6 @@ def test_a_sensor_file_from_a_recording_says_what_it_lacks_for_a_board(tmp_path:
     refused(capsys, 1, "names no board", "run", "--gpu", A100, "--sensor", known, "--", "true")
 
 
-@pytest.mark.parametrize("content", ["root:x:0:0\n", "[1]", "{}", '{"gain": 1.0, "colour": "blue"}'])
-def test_nobody_is_told_to_write_over_a_file_that_is_no_sensor(content: str, tmp_path: Path) -> None:
-    path = tmp_path / "passwd"
-    path.write_text(content)
-    with pytest.raises(SensorError) as caught:
-        load_calibration(path)
-    assert f"--out {path}" not in str(caught.value)
-    with pytest.raises(SensorError, match="none.json: cannot be read"):
-        load_calibration(tmp_path / "none.json")
-
-
 def test_readings_that_are_no_power_or_in_no_order_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shuffled = table(tmp_path / "mixed.csv", "t_s,power_w", np.random.default_rng(0).permutation(500) * 0.01, np.full(500, 100.0))
     doubled = table(tmp_path / "double.csv", "t_s,power_w,power_w", [0, 1], [2, 3], [4, 5])
@@ -162,23 +150,6 @@ def test_a_long_recording_costs_no_more_than_its_load(tmp_path: Path, capsys: py
     assert times[-1] == pytest.approx(1312.0, abs=2.0)
 
 
-def test_a_sensor_for_people_has_no_empty_names_and_says_each_reason_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["sensor", "--readings", str(polls(tmp_path / "r.csv"))]) == 0
-    said = capsys.readouterr().out
-    assert said.splitlines()[0] == "sensor log, field power_w"
-    assert said.count("readings alone do not tell the board's power") == 1
-    assert said.count("needs an external meter") == 1
-
-
-def test_a_recorded_characterisation_replays_to_the_byte(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    recording, live, played = tmp_path / "run.recording", tmp_path / "live.json", tmp_path / "played.json"
-    assert main(["sensor", "--gpu", A100, "--record", str(recording), "--out", str(live)]) == 0
-    assert main(["sensor", "--gpu", f"replay:{recording}", "--out", str(played)]) == 0
-    assert live.read_bytes() == played.read_bytes()
-    capsys.readouterr()
-    refused(capsys, 1, "names no file", "sensor", "--gpu", "replay:")
-
-
 def test_a_file_that_cannot_be_run_is_named_in_plain_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     refused(capsys, 126, "cannot be run (Permission denied)", "run", "--gpu", A100, "--", tmp_path)
 
@@ -211,7 +182,6 @@ def test_sigterm_ends_every_command_like_an_interruption(tmp_path: Path) -> None
     [
         ("validate", "{}"),
         ("export", "{}", "--to", "csv"),
-        ("reprocess", "{}", "--out", "new.parquet"),
         ("pmd", "decode", "{}"),
         ("sensor", "--gpu", "replay:{}"),
     ],

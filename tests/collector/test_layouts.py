@@ -19,7 +19,6 @@ from collector.errors import CampaignError, DeviceError, RunnerError
 from collector.sensing.calibration import SensorCalibration
 from estimator.vocabulary.workload import make_operator
 from microbench.layouts import LAYOUTS, natural_layout
-from tests.collector.campaign_texts import ONE_SOFTMAX
 
 BOARD = "sim:a100-pcie-40gb"
 SHAPE = {"batch": 1, "m": {"low": 16, "high": 8192, "multiple": 8}, "n": {"low": 64, "high": 8192, "multiple": 64}, "k": [512, 1024]}
@@ -36,7 +35,7 @@ SOFTMAX: dict[str, Any] = {
 
 def document(*groups: dict[str, Any]) -> dict[str, Any]:
     return {
-        "name": "layouts", "warmup_s": 1.0, "idle_settle_s": 0.5, "idle_window_s": 0.5, "anchor_every": 0, "retries": 0,
+        "name": "layouts", "warmup_s": 1.0, "idle_settle_s": 0.5, "idle_window_s": 0.5, "anchor_every": 0,
         "measurement": {"updates": 5, "window_s": 0.5, "settle_s": 0.3, "idle_s": 0.5}, "kernels": list(groups),
     }  # fmt: skip
 
@@ -92,7 +91,7 @@ def test_a_layout_that_a_precision_lacks_is_skipped_by_name_and_another_precisio
     ("group", "reason"),
     [
         ({**SOFTMAX, "transpose": "nn"}, r"kernels\[0\].transpose is for matrix products \(family gemm\); softmax has no layout"),
-        ({**LINEAR, "transpose": "nx"}, r"kernels\[0\].transpose = 'nx' is unknown; known: nn, nt, tn, tt"),
+        ({**LINEAR, "transpose": "nx"}, r"kernels\[0\].transpose\[0\] = 'nx' is unknown; known: nn, nt, tn, tt"),
         ({**LINEAR, "transpose": ["nn", 1]}, r"kernels\[0\].transpose"),
         ({**LINEAR, "transpose": "n" * 100_000}, "known: nn, nt, tn, tt"),
     ],
@@ -104,60 +103,17 @@ def test_layouts_that_cannot_be_are_refused_in_one_short_line(group: dict[str, A
     assert len(str(caught.value)) < 300
 
 
-@pytest.fixture(scope="module")
-def measured(calibration: SensorCalibration, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, list[str]]:
-    """A dataset with products in all layouts, the recording of its run, and the options that both were made with."""
-    folder = tmp_path_factory.mktemp("layouts")
-    (folder / "sensor.json").write_text(json.dumps(calibration.document()))
-    (folder / "layouts.toml").write_text(LAYOUTS_FILE + ONE_SOFTMAX)
-    options = ["--freqs", "900", "--campaign", str(folder / "layouts.toml"), "--sensor", str(folder / "sensor.json"), "--quiet"]
-    assert main(["--gpu", BOARD, *options, "--out", str(folder / "d.parquet"), "--record", str(folder / "run.recording")]) == 0
-    return folder / "d.parquet", folder / "run.recording", options
-
-
-LAYOUTS_FILE = """
-warmup_s = 1.0
-idle_settle_s = 0.5
-idle_window_s = 0.5
-anchor_every = 0
-retries = 0
-[measurement]
-updates = 5
-window_s = 0.5
-settle_s = 0.3
-idle_s = 0.5
-[[kernels]]
-family = "gemm"
-operator = "linear"
-precision = "bf16"
-transpose = ["nn", "nt", "tn", "tt"]
-count = 2
-[kernels.shape]
-batch = 1
-m = { low = 64, high = 4096, multiple = 8 }
-n = { low = 64, high = 4096, multiple = 64 }
-k = [512, 1024]
-[[kernels]]
-family = "gemm"
-operator = "bmm"
-precision = "fp16"
-transpose = "nt"
-l2_state = "cold"
-count = 1
-[kernels.shape]
-batch = 8
-m = 512
-n = 512
-k = 512
-"""
-
-
-def test_a_dataset_says_in_which_layout_each_product_ran(measured: tuple[Path, Path, list[str]]) -> None:
-    rows = read_kernel_dataset(measured[0]).table.to_pylist()
+def test_a_dataset_says_in_which_layout_each_product_ran(calibration: SensorCalibration, tmp_path: Path) -> None:
+    sensor, campaign, out = (tmp_path / name for name in ("sensor.json", "layouts.json", "d.parquet"))
+    sensor.write_text(json.dumps(calibration.document()))
+    campaign.write_text(json.dumps(document({**LINEAR, "transpose": list(LAYOUTS)}, {**BMM, "transpose": "nt", "count": 1}, SOFTMAX)))
+    words = ["--gpu", BOARD, "--freqs", "900", "--campaign", str(campaign), "--sensor", str(sensor), "--quiet", "--out", str(out)]
+    assert main(words) == 0
+    rows = read_kernel_dataset(out).table.to_pylist()
     linear = [row for row in rows if row["operator"] == "linear"]
     assert sorted(row["transpose"] for row in linear) == sorted(2 * LAYOUTS)
     assert [(row["transpose"], row["l2_state"]) for row in rows if row["operator"] == "bmm"] == [("nt", "cold")]
-    assert [row["transpose"] for row in rows if row["family"] == "softmax"] == [None]
+    assert [row["transpose"] for row in rows if row["family"] == "softmax"] == [None, None]
     for row in rows:
         if row["family"] == "gemm":
             assert f"_{row['transpose']}" in row["kernel_name"].lower()

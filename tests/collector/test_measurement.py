@@ -10,7 +10,7 @@ import pytest
 
 from collector.bench import Bench, open_bench, open_simulated
 from collector.campaigns.files import MeasurementSettings
-from collector.campaigns.measurement import Point, measure_traced
+from collector.campaigns.measurement import Point, measure_kernel
 from collector.dataset import rows_to_table
 from collector.devices.protocols import LaunchRecord, PowerReadings, PowerSensor, PreparedKernel
 from collector.sampling import Sampler
@@ -64,7 +64,7 @@ def measured(
     with open_bench(f"sim:{BOARD}", seed=3) as bench:
         bench.gpu.lock_clock_mhz(locked)
         sensors = bench.sensors if change is None else (Distorting(bench.sensors[0], change),)
-        return measure_traced(bench, Sampler(bench.gpu, sensors), point, settings, calibration)[0]
+        return measure_kernel(bench, Sampler(bench.gpu, sensors), point, settings, calibration)
 
 
 def test_power_energy_and_time_are_true_within_their_errors(calibration: SensorCalibration) -> None:
@@ -78,7 +78,7 @@ def test_power_energy_and_time_are_true_within_their_errors(calibration: SensorC
             for clock in (510.0, 900.0, 1410.0):
                 board.gpu.lock_clock_mhz(clock)
                 operator = make_operator("gemm", "linear", "fp16", batch=1, m=size, n=size, k=size)
-                row = measure_traced(bench, sampler, a_point(operator, clock), SETTINGS, calibration)[0]
+                row = measure_kernel(bench, sampler, a_point(operator, clock), SETTINGS, calibration)
                 assert runner.last is not None
                 start = runner.last.start_ns + round(settle_time_s(calibration, SETTINGS.settle_s) * 1e9)
                 true_w = board.true_energy_j(start, runner.last.end_ns) / (runner.last.end_ns - start) * 1e9

@@ -85,11 +85,10 @@ def test_an_object_store_takes_whole_parts_that_resuming_does_not_measure_again(
 ) -> None:
     words = [*arguments, "--out", store.url("fleet")]
     assert main([*words, "--budget", "12s", "--select", "all"]) == 0
-    assert main([*words, "--resume", "--traces"]) == 0
+    assert main([*words, "--resume"]) == 0
     assert main([*words, "--resume"]) == 0
     assert "are there already" in capsys.readouterr().out
     assert len(store.names(".parquet")) == 2
-    assert len(store.names(".traces.arrows")) == 1
     assert store.uploads == {}
     assert not [key for key in store.names() if not key.startswith("lab/fleet/board=a100-pcie-40gb/host=")]
     ids = read_kernel_dataset(fetched(store, tmp_path / "copy")).table.column("row_id").to_pylist()

@@ -8,8 +8,8 @@ import pytest
 
 from collector.bench import open_bench
 from collector.campaigns.files import CampaignSpec
-from collector.campaigns.plan import characterisation_s, plan_campaign
-from collector.campaigns.running import Campaign, campaign_key
+from collector.campaigns.plan import characterisation_s
+from collector.campaigns.running import Campaign
 from collector.cli import main
 from collector.dataset import read_kernel_dataset
 from collector.errors import CampaignError
@@ -17,8 +17,7 @@ from collector.sampling import Sampler
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.live import characterise_sensor
 from microbench.toolchain.compile import Toolchain
-
-BOARD = "sim:a100-pcie-40gb"
+from tests.collector.campaigns import BOARD, planned
 
 
 @pytest.mark.parametrize("meter", [False, True])
@@ -55,13 +54,10 @@ def test_a_budget_that_ends_before_the_first_row_leaves_nothing_and_a_larger_one
     tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path
 ) -> None:
     output = tmp_path / "d.parquet"
-    with open_bench(BOARD, seed=7) as bench:
-        whole = plan_campaign(tiny, (900.0,), (), 7, bench)
+    with planned(tiny, (900.0,)) as (bench, whole, key):
         plan = replace(whole, fixed_s=0.0)  # the sensor takes longer than anybody could know
-        key = campaign_key(bench, tiny, plan, (), 7)
-        for traces in (False, True):
-            with pytest.raises(CampaignError, match="nothing was measured: the budget ended before the first row"):
-                Campaign(bench, tiny, plan, key, output, budget_s=25.0, traces=traces).run()
-            assert list(tmp_path.iterdir()) == []
+        with pytest.raises(CampaignError, match="nothing was measured: the budget ended before the first row"):
+            Campaign(bench, tiny, plan, key, output, budget_s=25.0).run()
+        assert list(tmp_path.iterdir()) == []
         outcome = Campaign(bench, tiny, plan, key, output, calibration=calibration, budget_s=25.0).run()
     assert 0 < outcome.rows == read_kernel_dataset(output).table.num_rows

@@ -1,5 +1,6 @@
 """What `--fresh` and `--record` may replace, what a flipped byte of a Parquet file is worth, and kernels that do not exist."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from collector.cli import main
 from collector.dataset.reader import check_replaceable, read_kernel_dataset
 from collector.errors import DatasetError
+from collector.sensing.calibration import SensorCalibration
 from estimator.vocabulary.errors import WorkloadError
 from fitter.rows.tables import open_table
 from microbench.shapes import Choice, KernelGroup, LogRange, draw_operators
@@ -29,17 +31,25 @@ settle_s = 0.1
 """
 
 
-def collect(folder: Path, *words: str) -> int:
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory, calibration: SensorCalibration) -> list[str]:
+    """Options with a campaign's file and a sensor's."""
+    folder = tmp_path_factory.mktemp("files")
     (folder / "tiny.toml").write_text(CAMPAIGN)
-    return main(["--gpu", "sim:a100-pcie-40gb", "--freqs", "900", "--campaign", str(folder / "tiny.toml"), "--quiet", *words])
+    (folder / "sensor.json").write_text(json.dumps(calibration.document()))
+    return ["--campaign", str(folder / "tiny.toml"), "--sensor", str(folder / "sensor.json")]
+
+
+def collect(files: list[str], *words: str) -> int:
+    return main(["--gpu", "sim:a100-pcie-40gb", "--freqs", "900", "--quiet", *files, *words])
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def measured(tmp_path_factory: pytest.TempPathFactory, files: list[str]) -> tuple[Path, Path]:
     """A dataset and the recording of its run."""
     folder = tmp_path_factory.mktemp("measured")
     out, recording = folder / "d.parquet", folder / "run.rec"
-    assert collect(folder, "--out", str(out), "--record", str(recording)) in (0, 3)
+    assert collect(files, "--out", str(out), "--record", str(recording)) in (0, 3)
     return out, recording
 
 
@@ -52,32 +62,36 @@ def notes(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [notes, foreign_parquet])
-def test_what_is_none_of_ours_is_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str], make: Callable[[Path], None]) -> None:
+def test_what_is_none_of_ours_is_not_replaced(
+    make: Callable[[Path], None], files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "mine"
     make(file)
     before = file.read_bytes()
-    assert collect(tmp_path, "--fresh", "--out", str(file)) == 1
+    assert collect(files, "--fresh", "--out", str(file)) == 1
     err = capsys.readouterr().err
     assert err.count("\n") == 1
     assert "name another file with --out" in err
     assert file.read_bytes() == before
-    assert {path.name for path in tmp_path.iterdir()} == {"mine", "tiny.toml"}
+    assert {path.name for path in tmp_path.iterdir()} == {"mine"}
 
 
-def test_datasets_and_recordings_are_replaced_also_cut_ones_and_empty_files(measured: tuple[Path, Path], tmp_path: Path) -> None:
+def test_datasets_and_recordings_are_replaced_also_cut_ones_and_empty_files(
+    measured: tuple[Path, Path], files: list[str], tmp_path: Path
+) -> None:
     out, recording = tmp_path / "d.parquet", tmp_path / "run.rec"
     for keep in (None, 0, 500):
         out.write_bytes(measured[0].read_bytes()[:keep])
         check_replaceable(out)
     recording.write_bytes(measured[1].read_bytes())
-    assert collect(tmp_path, "--fresh", "--force", "--out", str(out), "--record", str(recording)) in (0, 3)
+    assert collect(files, "--fresh", "--force", "--out", str(out), "--record", str(recording)) in (0, 3)
     assert read_kernel_dataset(out).table.num_rows == 2
 
 
-def test_a_refused_run_leaves_no_recording(measured: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_refused_run_leaves_no_recording(measured: tuple[Path, Path], files: list[str], tmp_path: Path) -> None:
     for words in (("--out", str(measured[0])), ("--dry-run",)):
-        collect(tmp_path, *words, "--record", str(tmp_path / "run.rec"))
-        assert [file.name for file in tmp_path.iterdir()] == ["tiny.toml"]
+        collect(files, *words, "--record", str(tmp_path / "run.rec"))
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_a_flipped_byte_in_a_page_is_noticed_by_every_reader(measured: tuple[Path, Path], tmp_path: Path) -> None:

@@ -1,48 +1,22 @@
-"""What a campaign measures again: planted faults on the simulated board show it."""
+"""What disturbs a campaign: faults planted in the simulated board are flagged or reported."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from collector.bench import Bench, open_bench
 from collector.campaigns.files import CampaignSpec
-from collector.campaigns.plan import closing_clocks, plan_campaign
-from collector.campaigns.running import Campaign, CampaignOutcome, Trials, campaign_key, passing_doubts, repeated, warm_up
+from collector.campaigns.plan import closing_clocks
+from collector.campaigns.running import Campaign, warm_up
 from collector.dataset import read_kernel_dataset
 from collector.dataset.log import log_path
 from collector.dataset.rules import validate_dataset
 from collector.devices.protocols import PowerReadings, PowerSensor
 from collector.sensing.calibration import SensorCalibration
 from collector.simulated.profile import Faults
+from tests.collector.campaigns import collected, planned
 
-BOARD = "sim:a100-pcie-40gb"
-
-
-@contextmanager
-def faulty(faults: Faults | None = None, seed: int = 7) -> Iterator[Bench]:
-    with open_bench(BOARD, seed=seed, faults=faults) as bench:
-        yield bench
-
-
-def collected(
-    spec: CampaignSpec, output: Path, calibration: SensorCalibration, faults: Faults | None = None, **options: Any
-) -> CampaignOutcome:
-    with faulty(faults) as bench:
-        plan = plan_campaign(spec, (900.0,), (), 7, bench)
-        key = campaign_key(bench, spec, plan, (), 7)
-        return Campaign(bench, spec, plan, key, output, calibration=calibration, **options).run()
-
-
-def rows_by_kernel(output: Path) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
-    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for row in read_kernel_dataset(output).table.to_pylist():
-        if row["operator"] != "add":
-            groups.setdefault((row["operator"], row["m"], row["n"], row["k"], row["rows"], row["dim"]), []).append(row)
-    return groups
+CLOCKS = (900.0,)
 
 
 @pytest.mark.parametrize(
@@ -50,59 +24,22 @@ def rows_by_kernel(output: Path) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
     [(Faults(throttle_share=0.3), "throttled"), (Faults(foreign_share=0.15), "shared_board"), (Faults(stale_share=0.15), "sensor_stuck")],
     ids=["throttle", "foreign process", "frozen sensor"],
 )
-def test_what_something_passing_spoilt_is_flagged_and_measured_again(
+def test_what_something_passing_spoilt_is_flagged(
     faults: Faults, flag: str, tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path
 ) -> None:
-    outcome = collected(replace(tiny, retries=3), tmp_path / "d.parquet", calibration, faults)
-    assert outcome.flags.get(flag, 0) > 0
-    assert outcome.repeated > 0
-    for rows in rows_by_kernel(tmp_path / "d.parquet").values():
-        spoilt = [row for row in rows if passing_doubts(row["flags"], row["throttle_reasons"])]
-        last = max(rows, key=lambda row: row["started_unix_s"])
-        assert flag not in last["flags"] or len(rows) == 4
-        assert len(spoilt) < len(rows) or len(rows) == 4, "a clean trial, or all four were used up"
-        assert len(rows) == len(spoilt) + (len(rows) > len(spoilt)), "no trial more than the first clean one"
-        assert [row["trial"] for row in sorted(rows, key=lambda row: row["started_unix_s"])] == list(range(len(rows)))
+    outcome = collected(tiny, tmp_path / "d.parquet", calibration, clocks=CLOCKS, faults=faults)
+    assert 0 < outcome.flags.get(flag, 0) < outcome.rows == outcome.planned
 
 
-def test_a_foreign_process_is_seen_for_as_long_as_it_computes() -> None:
-    with faulty(Faults(foreign_share=1.0)) as bench:
+def test_a_foreign_process_is_seen_for_as_long_as_it_computes(tiny: CampaignSpec) -> None:
+    with planned(tiny, CLOCKS, faults=Faults(foreign_share=1.0)) as (bench, _, _):
         assert bench.gpu.state().other_processes == ()
         warm_up(bench, 1.0)
         assert bench.gpu.state().other_processes == (4242,)
 
 
-def test_a_campaign_that_is_done_has_nothing_pending_and_an_interrupted_one_repeats_what_it_would_have(
-    tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path
-) -> None:
-    spec = replace(tiny, retries=2)
-    collected(spec, tmp_path / "whole.parquet", calibration, Faults(foreign_share=0.3))
-    rows = read_kernel_dataset(tmp_path / "whole.parquet").table.to_pylist()
-    with faulty() as bench:
-        points = plan_campaign(spec, (900.0,), (), 7, bench).points
-    trials = Trials()
-    for number, row in enumerate(sorted(rows, key=lambda row: row["started_unix_s"])):
-        assert len(trials) == number
-        assert trials.pending(points, spec.retries)
-        trials.add(row)
-    assert not trials.pending(points, spec.retries)
-    assert max(row["trial"] for row in rows if row["operator"] != "add") == 2
-
-
-def test_repeated_points_have_ids_of_their_own(tiny: CampaignSpec) -> None:
-    with faulty() as bench:
-        points = plan_campaign(tiny, (900.0,), (), 7, bench).points
-    ids = [repeated(point, number).row_id for point in points for number in range(4)]
-    assert len(set(ids)) == len(ids)
-
-
-@pytest.mark.parametrize(("mask", "passing"), [(0x04, False), (0x20, True), (0x24, True), (0x80, True)])
-def test_a_board_at_its_power_limit_is_at_it_every_time(mask: int, *, passing: bool) -> None:
-    assert bool(passing_doubts(["throttled"], mask)) == passing
-
-
 def test_power_at_rest_is_read_again_at_the_end(tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path) -> None:
-    outcome = collected(tiny, tmp_path / "d.parquet", calibration)
+    outcome = collected(tiny, tmp_path / "d.parquet", calibration, clocks=CLOCKS)
     metadata = read_kernel_dataset(tmp_path / "d.parquet").metadata
     before, after = metadata["idle"][0]["power_w"], metadata["idle_after"][0]["power_w"]
     assert outcome.drift["idle"] == pytest.approx(abs(after - before) / before)
@@ -126,10 +63,8 @@ def test_a_planted_drift_is_found_in_the_anchors(
     share_per_s: float, tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path
 ) -> None:
     spec = replace(tiny, anchor_every=1, kernels_per_block=2)
-    with faulty() as plain:
+    with planned(spec, CLOCKS) as (plain, plan, key):
         bench = replace(plain, sensors=(Creeping(plain.sensors[0], share_per_s),))
-        plan = plan_campaign(spec, (900.0,), (), 7, bench)
-        key = campaign_key(bench, spec, plan, (), 7)
         outcome = Campaign(bench, spec, plan, key, tmp_path / "d.parquet", calibration=calibration).run()
     assert (outcome.drift["power"] > 0.05) == (share_per_s > 0.0)
     broken = validate_dataset(tmp_path / "d.parquet").broken

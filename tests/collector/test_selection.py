@@ -18,6 +18,7 @@ from collector.campaigns.selection import hastened, kind_of, point_costs
 from collector.cli import main
 from collector.dataset import read_kernel_dataset
 from collector.errors import CampaignError
+from tests.collector.campaign_texts import ONE_SOFTMAX, SHORT_HEAD, softmax_of_many_sizes
 
 CLOCKS = (510.0, 900.0, 1410.0)
 BOARD = "sim:a100-pcie-40gb"
@@ -79,36 +80,15 @@ def test_a_budget_for_fewer_kernels_than_kinds_names_what_is_left_out(bench: Ben
         chosen_part(bench, plan, 60.0)
 
 
-CAMPAIGN = """
-description = "two kinds of kernel"
-warmup_s = 1.0
-idle_settle_s = 0.5
-idle_window_s = 1.0
-kernels_per_block = 8
-anchor_every = 0
-[measurement]
-updates = 4
-window_s = 0.5
-settle_s = 0.5
-gap_s = 0.1
-idle_s = 0.5
-ranging_s = 0.01
-[[kernels]]
-family = "softmax"
-operator = "softmax"
-precision = "fp32"
-count = 30
-[kernels.shape]
-rows = { low = 256, high = 65536 }
-dim = { low = 64, high = 4096 }
+CAMPAIGN = f"""{SHORT_HEAD}{softmax_of_many_sizes(30)}{ONE_SOFTMAX.replace("fp32", "fp16")}
 [[kernels]]
 family = "norm"
 operator = "layernorm"
 precision = "fp32"
 count = 10
 [kernels.shape]
-rows = { low = 256, high = 65536 }
-dim = { low = 64, high = 4096 }
+rows = {{ low = 256, high = 65536 }}
+dim = {{ low = 64, high = 4096 }}
 """
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from collector.errors import RunnerError
 from collector.simulated.board import plan_kernel
 from collector.simulated.cache import usable_l2_bytes
-from collector.simulated.plan import resident_blocks, sm_speeds
+from collector.simulated.plan import sm_speeds
 from collector.simulated.profile import BoardProfile, board_names, load_board
 from collector.simulated.scheduler import kernel_timing
 from collector.simulated.silicon import launch_energy
@@ -160,14 +160,6 @@ def test_a_wave_more_costs_a_step(name: str) -> None:
     within, beyond = time_of(4 * slots), time_of(4 * slots + 1)
     assert beyond > 1.1 * within
     assert 0.95 * within < time_of(4 * slots - 1) <= within
-
-
-@boards
-def test_occupancy_is_what_registers_shared_memory_and_warps_allow(name: str) -> None:
-    _, gpu = board_of(name)
-    assert resident_blocks(gpu, 128, 32, 0) == min(gpu.warps_per_sm // 4, gpu.blocks_per_sm)
-    assert resident_blocks(gpu, 256, 255, 0) == 1
-    assert resident_blocks(gpu, 128, 32, int(gpu.shared_bytes_per_sm)) == 0
 
 
 @pytest.mark.parametrize(("slow", "fast"), [(1540, 1536), (2044, 2048), (3588, 3584)])

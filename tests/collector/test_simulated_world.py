@@ -72,7 +72,7 @@ def test_event_energy_in_the_ledger_is_events_times_planted_energy() -> None:
         moved = 1000 * 4 * 3 * (1 << 26)
         dram = board.world.ledger_j["dram"] - before["dram"]
         assert dram == pytest.approx(moved * planted_event_energy_j(board.world.profile)["dram"], rel=1e-6)
-        volt = board.world.operating_point(board.runner.loaded(prepared), 900.0).voltage_v
+        volt = board.runner.loaded(prepared)(900.0).voltage_v
         over = (volt / board.world.profile.energy.reference_voltage_v) ** 2
         l2 = board.world.ledger_j["l2"] - before["l2"]
         assert l2 == pytest.approx(moved * planted_event_energy_j(board.world.profile)["l2"] * over, rel=1e-6)
@@ -145,7 +145,7 @@ def test_faults_are_off_unless_asked_for_and_then_show() -> None:
     def latency_and_power(faults: Faults | None) -> tuple[float, float]:
         with open_simulated("a100-pcie-40gb", faults=faults) as board:
             prepared = board.runner.prepare(make_operator("gemm", "linear", "bf16", batch=1, m=2048, n=2048, k=2048))
-            point = board.world.operating_point(board.runner.loaded(prepared), 900.0)
+            point = board.runner.loaded(prepared)(900.0)
             return point.gpu_s, point.added_w
 
     plain_s, plain_w = latency_and_power(None)

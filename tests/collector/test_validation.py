@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from collector.campaigns.files import CampaignSpec
-from collector.campaigns.summary import anchor_drift
+from collector.campaigns.metadata import anchor_drift
 from collector.cli import main
 from collector.dataset import read_kernel_dataset, rows_to_table, write_kernel_dataset
 from collector.dataset.rules import RULES, validate_dataset

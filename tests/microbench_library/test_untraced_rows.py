@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from collector.bench import open_bench
 from collector.campaigns.files import MeasurementSettings
-from collector.campaigns.measurement import Point, measure_traced
+from collector.campaigns.measurement import Point, measure_kernel
 from collector.dataset import rows_to_table
 from collector.devices.protocols import KernelRunner, LaunchRecord, PreparedKernel
 from collector.sampling import Sampler
@@ -46,8 +46,8 @@ def test_a_row_of_an_untraced_kernel_has_nulls_and_the_reason() -> None:
         calibration: SensorCalibration = characterise_sensor(bench, sampler).calibration
         point = Point(row_id="0" * 16, operator=PRODUCT, l2_state="warm", sm_clock_mhz=900.0, trial=0, seed=3)
         settings = MeasurementSettings(updates=8, window_s=0.5, settle_s=0.3)
-        row = measure_traced(replace(bench, runner=WithoutTracer(bench.runner)), sampler, point, settings, calibration)[0]
-        traced = measure_traced(bench, sampler, point, settings, calibration)[0]
+        row = measure_kernel(replace(bench, runner=WithoutTracer(bench.runner)), sampler, point, settings, calibration)
+        traced = measure_kernel(bench, sampler, point, settings, calibration)
     unknown = ("kernel_name", *SIZES, *(f"{edge}_{axis}" for edge in ("grid", "block") for axis in "xyz"))
     assert {row[name] for name in unknown} == {None}
     assert "kernel_untraced" in row["flags"]

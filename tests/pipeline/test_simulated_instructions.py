@@ -4,14 +4,14 @@ Simulated figures show plumbing and statistics, not physics.
 """
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from collector.cli import main as collect
-from collector.dataset import read_kernel_dataset
+from collector.dataset import read_kernel_dataset, write_kernel_dataset
 from collector.simulated.generated import (
     CHANGE_PJ,
     changes_of_unit,
@@ -49,7 +49,6 @@ from microbench.toolchain.compile import find_toolchain, user_cache
 from microbench.toolchain.inspect import InspectedEntry
 
 BOARD = "a100-pcie-40gb"
-SEEDS = (1, 2)
 CAMPAIGN = """
 description = "some instructions, and a few kernels of a library beside them"
 warmup_s = 10.0
@@ -107,50 +106,37 @@ BOARD_ERROR = 0.08
 """Stalls and issue come back to this share: changes of unit are in no term, and go into both."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """Datasets of one campaign by seed; the first holds kernels of a library too."""
-
-    files: tuple[Path, ...]
-
-
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The dataset of the campaign."""
     try:
         find_toolchain()
     except CompileError as error:
         pytest.skip(str(error))
     folder = tmp_path_factory.mktemp("instructions")
-    campaign = folder / "campaign.toml"
+    campaign, path = folder / "campaign.toml", folder / "d.parquet"
     campaign.write_text(CAMPAIGN, encoding="utf-8")
-    sensor = folder / "sensor.json"
-    files: list[Path] = []
-    for seed in SEEDS:
-        path = folder / f"{seed}.parquet"
-        words = ["--campaign", str(campaign), "--gpu", f"sim:{BOARD}", "--freqs", "current", "--pmd", "sim"]
-        if files:
-            words += ["--families", "instruction", "--sensor", str(sensor)]
-        assert collect([*words, "--seed", str(seed), "--out", str(path), "--quiet"]) == 0
-        files.append(path)
-        sensor.write_text(json.dumps(read_kernel_dataset(path).metadata["sensor"]), encoding="utf-8")
-    return Measured(files=tuple(files))
-
-
-def rows_of(path: Path) -> InstructionRows:
-    rows = read_selection([path]).instructions
-    assert rows is not None
-    return rows
+    words = ["--campaign", str(campaign), "--gpu", f"sim:{BOARD}", "--freqs", "current", "--pmd", "sim", "--seed", "1"]
+    assert collect([*words, "--out", str(path), "--quiet"]) == 0
+    return path
 
 
 @pytest.fixture(scope="module")
-def fitted(measured: Measured) -> tuple[InstructionEnergies, ...]:
-    return tuple(fit_instructions(rows_of(path), load_gpu(BOARD)) for path in measured.files)
+def rows(measured: Path) -> InstructionRows:
+    found = read_selection([measured]).instructions
+    assert found is not None
+    return found
 
 
 @pytest.fixture(scope="module")
-def loads(measured: Measured) -> tuple[GeneratedLoad, ...]:
+def fitted(rows: InstructionRows) -> InstructionEnergies:
+    return fit_instructions(rows, load_gpu(BOARD))
+
+
+@pytest.fixture(scope="module")
+def loads(rows: InstructionRows) -> tuple[GeneratedLoad, ...]:
     """The measured kernels on registers as they were assembled, one launch of each at each level."""
-    names = {(row.kernel, row.level) for row in rows_of(measured.files[0]).rows}
+    names = {(row.kernel, row.level) for row in rows.rows}
     groups = [LoadGroup(kernels=tuple(sorted(name for name, own in names if own == level)), level=level) for level in ("O3", "O0")]
     found, _ = generated_loads(groups, load_gpu(BOARD), find_toolchain(), 0, user_cache())
     return tuple(load for load in found if not any(load.transactions().values()))
@@ -195,19 +181,16 @@ def test_what_is_planted_is_no_sum_over_classes() -> None:
     assert changes_of_unit(replace(same, body={"FFMA": 64, "IADD3": 64})) == pytest.approx(64.0)
 
 
-def test_energies_of_whole_loops_come_back_to_what_classes_can_say(
-    fitted: tuple[InstructionEnergies, ...], loads: tuple[GeneratedLoad, ...]
-) -> None:
+def test_energies_of_whole_loops_come_back_to_what_classes_can_say(fitted: InstructionEnergies, loads: tuple[GeneratedLoad, ...]) -> None:
     """What is planted depends on operands and neighbours, which no class knows: errors are small, and most within what is stated."""
-    errors = np.concatenate([errors_of_turns(energies, loads) for energies in fitted])
+    errors = errors_of_turns(fitted, loads)
     assert {load.level for load in loads} == {"O0", "O3"}
     assert np.abs(errors[:, 0]).mean() < 0.025
     assert np.mean(np.abs(errors[:, 1]) < 2.0) > 0.8
 
 
-def test_energies_of_loops_that_the_fit_has_not_seen_come_near(measured: Measured, loads: tuple[GeneratedLoad, ...]) -> None:
+def test_energies_of_loops_that_the_fit_has_not_seen_come_near(rows: InstructionRows, loads: tuple[GeneratedLoad, ...]) -> None:
     """Each kernel in turn is left out of the fit, all its launches of that level."""
-    rows = rows_of(measured.files[0])
     errors = {}
     for load in loads:
         others = np.array([(row.kernel, row.level) != (load.kernel.name, load.level) for row in rows.rows])
@@ -218,38 +201,35 @@ def test_energies_of_loops_that_the_fit_has_not_seen_come_near(measured: Measure
     assert errors["imad_k8_u64", "O0"] < 0.05  # IMAD.U32 of three registers, told by the IMAD of O3
 
 
-def test_what_is_no_class_comes_back(fitted: tuple[InstructionEnergies, ...]) -> None:
+def test_what_is_no_class_comes_back(fitted: InstructionEnergies) -> None:
     profile, gpu = load_board(BOARD), load_gpu(BOARD)
-    for energies in fitted:
-        volt = (energies.reference_voltage_v / profile.energy.reference_voltage_v) ** 2
-        for level, joule in planted_transaction_energy_j(profile).items():
-            value, std = energies.term(TRANSACTION + level)
-            assert abs(value - joule * (1.0 if level == "dram" else volt)) < TRANSACTIONS_Z * std
-            assert std < 0.05 * value
-        for term, joule in ((STALL, planted_stall_energy_j(profile, gpu)), (ISSUE, planted_issue_energy_j(profile, gpu))):
-            assert energies.term(term)[0] == pytest.approx(volt * joule, rel=BOARD_ERROR)
+    volt = (fitted.reference_voltage_v / profile.energy.reference_voltage_v) ** 2
+    for level, joule in planted_transaction_energy_j(profile).items():
+        value, std = fitted.term(TRANSACTION + level)
+        assert abs(value - joule * (1.0 if level == "dram" else volt)) < TRANSACTIONS_Z * std
+        assert std < 0.05 * value
+    for term, joule in ((STALL, planted_stall_energy_j(profile, gpu)), (ISSUE, planted_issue_energy_j(profile, gpu))):
+        assert fitted.term(term)[0] == pytest.approx(volt * joule, rel=BOARD_ERROR)
 
 
-def test_an_unknown_gain_of_the_sensor_is_in_every_stated_error(measured: Measured) -> None:
-    known = fit_instructions(rows_of(measured.files[0]), load_gpu(BOARD))
-    unknown = fit_instructions(rows_of(measured.files[0]), load_gpu(BOARD), gain_std=0.05)
-    assert np.array_equal(known.values, unknown.values)
+def test_an_unknown_gain_of_the_sensor_is_in_every_stated_error(rows: InstructionRows, fitted: InstructionEnergies) -> None:
+    unknown = fit_instructions(rows, load_gpu(BOARD), gain_std=0.05)
+    assert np.array_equal(fitted.values, unknown.values)
     for name in (INSTRUCTION + "FFMA", STALL, TRANSACTION + "dram"):
         value, std = unknown.term(name)
-        assert std == pytest.approx(np.hypot(known.term(name)[1], 0.05 * value))
+        assert std == pytest.approx(np.hypot(fitted.term(name)[1], 0.05 * value))
 
 
-def test_the_published_formula_leaves_static_power_in(measured: Measured, fitted: tuple[InstructionEnergies, ...]) -> None:
+def test_the_published_formula_leaves_static_power_in(rows: InstructionRows, fitted: InstructionEnergies) -> None:
     """What it gives for one thread is the power of the awake board times the time of an instruction: thousands of times too much."""
-    energies = fitted[0]
-    rows = {row.build: row for row in rows_of(measured.files[0]).rows if row.mode == "single"}
+    single = {row.build: row for row in rows.rows if row.mode == "single"}
     for name, kernel in (
         ("ffma.O3", "ffma_k8_u64.O3"),
         ("dfma.O3", "dfma_k8_u64.O3"),
         ("iadd3.O3", "iadd3_k8_u64.O3"),
         ("imad.O0", "imad_k8_u64.O0"),
     ):
-        one, row, empty = energies.ptx[name], rows[kernel], rows[f"empty_loop.{name[-2:]}"]
+        one, row, empty = fitted.ptx[name], single[kernel], single[f"empty_loop.{name[-2:]}"]
         operations = sum(row.operations.values())
         longer_s = (row.latency_s / row.turns - empty.latency_s / empty.turns) / operations
         assert one.published_j["single.mtsm"] == pytest.approx(row.power_w * longer_s, rel=0.1)
@@ -257,38 +237,42 @@ def test_the_published_formula_leaves_static_power_in(measured: Measured, fitted
         assert one.published_j["full.mtsm"] > 1.5 * one.energy_j
 
 
-def test_the_ways_of_sampling_err_in_their_own_direction(measured: Measured) -> None:
+def test_the_ways_of_sampling_err_in_their_own_direction(rows: InstructionRows) -> None:
     """Of steady kernels the highest of many polls is above their mean, and none of the three knows of the sensor's gain."""
-    rows = rows_of(measured.files[0]).rows
     gain = load_board(BOARD).sensor.gain
-    for row in rows:
+    for row in rows.rows:
         truth = row.power_w * row.latency_s
         assert row.published["sma"] >= row.published["mtsm"]
         assert row.published["mtsm"] / truth == pytest.approx(gain, abs=0.04)
         assert row.published["papi"] / truth == pytest.approx(gain, abs=0.06)
 
 
-def test_energy_of_a_measured_run_is_the_sum_of_its_terms(measured: Measured, fitted: tuple[InstructionEnergies, ...]) -> None:
-    """The energies of one run, applied to what the kernels of another did, give what these drew beyond the board at rest."""
-    energies = fitted[1]
-    rows = rows_of(measured.files[0])
+def test_energy_of_a_measured_run_is_the_sum_of_its_terms(rows: InstructionRows) -> None:
+    """The energies from every second row of each kernel give what the others drew beyond the board at rest."""
     excess, _ = excess_power_w(rows)
+    turn = np.arange(len(rows.rows)) % 2 == 0
+    first = {(row.kernel, row.level): index for index, row in reversed(list(enumerate(rows.rows)))}
+    turn[list(first.values())] = True
+    energies = fit_instructions(rows.select(turn), load_gpu(BOARD))
     errors = []
-    for row, watt in zip(rows.rows, excess, strict=True):
+    for index in np.flatnonzero(~turn).tolist():
+        row = rows.rows[index]
         activity = row_activity(row, load_gpu(BOARD), row.temperature_c - energies.temperature_c)
         own = replace(activity, voltage_v=row.voltage_v, sm_clock_mhz=row.sm_clock_mhz)
-        errors.append(energies.energy_j(own)[0] / (watt * row.latency_s) - 1.0)
+        errors.append(energies.energy_j(own)[0] / (excess[index] * row.latency_s) - 1.0)
     assert np.abs(errors).max() < 0.05
     assert abs(float(np.mean(errors))) < 0.01
 
 
 def test_a_bundle_keeps_the_energies_to_the_last_digit(
-    measured: Measured, tmp_path: Path, capsys: pytest.CaptureFixture[str], fitted: tuple[InstructionEnergies, ...]
+    measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], fitted: InstructionEnergies
 ) -> None:
     """Alone, generated kernels make a bundle with energies and priors; beside a library's kernels, with both."""
-    alone, both = tmp_path / "alone.json", tmp_path / "both.json"
-    assert fit([str(measured.files[1]), "-o", str(alone), "--quiet"]) == 0
-    assert fit([str(measured.files[0]), "-o", str(both), "--report", str(tmp_path / "report.html"), "--holdout", "0", "--quiet"]) in (0, 3)
+    alone, both, content = tmp_path / "alone.json", tmp_path / "both.json", read_kernel_dataset(measured)
+    generated = [row for row in content.table.to_pylist() if row["family"] == "instruction"]
+    write_kernel_dataset(generated, content.metadata, tmp_path / "generated.parquet")
+    assert fit([str(tmp_path / "generated.parquet"), "-o", str(alone), "--quiet"]) == 0
+    assert fit([str(measured), "-o", str(both), "--report", str(tmp_path / "report.html"), "--holdout", "0", "--quiet"]) in (0, 3)
     assert "beside them the published difference formula" in (tmp_path / "report.html").read_text(encoding="utf-8")
     sections = [load_bundle(path).instruction_energies for path in (alone, both)]
     assert load_bundle(both).groups["elementwise"].rows > 0
@@ -299,9 +283,9 @@ def test_a_bundle_keeps_the_energies_to_the_last_digit(
         assert json.loads(json.dumps(section_of(energies))) == json.loads(json.dumps(plain(section)))
     again = energies_from_section(sections[1])
     assert again is not None
-    assert np.array_equal(again.values, fitted[0].values)
+    assert np.array_equal(again.values, fitted.values)
     capsys.readouterr()
-    assert fit(["check", str(alone), str(measured.files[0]), "--json"]) in (0, 3)
+    assert fit(["check", str(alone), str(measured), "--json"]) in (0, 3)
     errors = {row["operator"]: row["power"] for row in json.loads(capsys.readouterr().out)["errors"] if row["family"] == "instruction"}
     assert set(errors) == {"full.O3", "sm_sweep.O3", "lane_sweep.O3", "single.O3", "full.O0", "single.O0"}
     assert all(error["mape"] < 1.0 for error in errors.values())
@@ -309,11 +293,3 @@ def test_a_bundle_keeps_the_energies_to_the_last_digit(
     shown = capsys.readouterr().out
     assert "FFMA" in shown
     assert "static power left in" in shown
-
-
-def test_two_boards_with_one_seed_are_one(measured: Measured, fitted: tuple[InstructionEnergies, ...]) -> None:
-    """The fit has no chance in it, and another seed is another run."""
-    again = fit_instructions(rows_of(measured.files[0]), load_gpu(BOARD))
-    assert np.array_equal(again.values, fitted[0].values)
-    values: list[Array] = [energies.values for energies in fitted]
-    assert not np.array_equal(values[0], values[1])

@@ -15,9 +15,9 @@ from typing import Any
 
 from collector.bench import Bench, open_bench, open_simulated
 from collector.campaigns.files import load_campaign
+from collector.campaigns.metadata import kept_rows
 from collector.campaigns.plan import CampaignPlan, plan_campaign
 from collector.campaigns.running import Campaign, Progress, campaign_key
-from collector.campaigns.summary import kept_rows
 from collector.commands.output import stoppable
 from collector.dataset import claimed_dataset
 from collector.devices.nvml import open_board
@@ -52,7 +52,6 @@ class Order:
     sensor: Path | None
     stub: Path
     state: Path
-    traces: bool = False
     meter_port: str = ""
     file_limit_bytes: int | None = None
     budget_s: float = math.inf
@@ -167,6 +166,5 @@ def _measure(order: Order, report: Any) -> None:
             kept=kept_rows(order.output, key),
             calibration=load_calibration(order.sensor) if order.sensor else None,
             budget_s=order.budget_s,
-            traces=order.traces,
             report=report,
         ).run()

@@ -17,7 +17,6 @@ from typing import Any
 from collector.bench import open_bench
 from collector.dataset import read_kernel_dataset
 from collector.dataset.log import log_path, read_log
-from collector.dataset.traces import read_traces, running_traces_path, traces_path
 from collector.devices.clock_record import left_records
 from collector.sampling import Sampler
 from collector.sensing.live import characterise_sensor
@@ -175,8 +174,8 @@ def clock_back_s(arena: Arena, since_s: float) -> float:
     return time.monotonic() - since_s
 
 
-def check_left(arena: Arena, output: Path, told: set[str], *, traces: bool) -> None:
-    """What lies on disk after a blow: every row that was told of, once, with its trace; at most one more, the one in hand."""
+def check_left(arena: Arena, output: Path, told: set[str]) -> None:
+    """What lies on disk after a blow: every row that was told of, once; at most one more, the one in hand."""
     tally = arena.tally
     log = log_path(output)
     if log.is_file():
@@ -193,19 +192,14 @@ def check_left(arena: Arena, output: Path, told: set[str], *, traces: bool) -> N
     assert len(ids) == len(set(ids)), "a row is there twice"
     assert told <= set(ids), f"rows are lost: {told - set(ids)}"
     assert len(set(ids) - told) <= 1, "more rows than were measured"
-    if traces and ids:
-        path = running_traces_path(output) if running_traces_path(output).is_file() else traces_path(output)
-        traced = {record.row_id for record in read_traces(path)}
-        assert set(ids) <= traced, f"rows without a trace: {set(ids) - traced}"
 
 
-def check_finished(arena: Arena, output: Path, *, traces: bool = False) -> None:
+def check_finished(arena: Arena, output: Path) -> None:
     """A campaign that came to its end has the rows of an undisturbed one, and left nothing else."""
     dataset = read_kernel_dataset(output)
     assert dataset.table.column("row_id").to_pylist() == arena.planned
     assert dataset.metadata["complete"]
-    wanted = {output.name, traces_path(output).name} if traces else {output.name}
-    left = {path.name for path in output.parent.iterdir()} - wanted
+    left = {path.name for path in output.parent.iterdir()} - {output.name}
     assert not left, f"left behind: {left}"
     arena.tally.finished += 1
 
@@ -218,14 +212,14 @@ def told_rows(output: Path) -> set[str]:
     return set()
 
 
-def bring_to_end(arena: Arena, output: Path, told: set[str], *, traces: bool = False) -> None:
+def bring_to_end(arena: Arena, output: Path, told: set[str]) -> None:
     """Resume without a blow."""
-    contestant = Contestant(arena, arena.order(output, traces=traces))
+    contestant = Contestant(arena, arena.order(output))
     status = contestant.end()
     assert status == 0, contestant.message
     arena.tally.doubled += len(told & set(contestant.rows))
     assert not told & set(contestant.rows), "a finished row was measured again"
-    check_finished(arena, output, traces=traces)
+    check_finished(arena, output)
 
 
 def bout(arena: Arena, number: int, chance: random.Random, *, ending: int = signal.SIGKILL, blows: int, characterise: float = 0.1) -> int:
@@ -233,11 +227,10 @@ def bout(arena: Arena, number: int, chance: random.Random, *, ending: int = sign
     folder = arena.folder / f"bout-{number}"
     folder.mkdir()
     output, told, fallen = folder / "d.parquet", set[str](), 0
-    traces = chance.random() < 0.5
     events = len(arena.planned) + PHASES
     while fallen < blows:
         sensor = None if chance.random() < characterise else arena.sensor
-        contestant = Contestant(arena, arena.order(output, sensor=sensor, traces=traces))
+        contestant = Contestant(arena, arena.order(output, sensor=sensor))
         struck: list[float] = []
 
         def blow(contestant: Contestant = contestant, struck: list[float] = struck) -> None:
@@ -253,13 +246,13 @@ def bout(arena: Arena, number: int, chance: random.Random, *, ending: int = sign
         assert not told & set(contestant.rows), "a finished row was measured again"
         told |= set(contestant.rows)
         arena.tally.rows += len(contestant.rows)
-        check_left(arena, output, told, traces=traces)
+        check_left(arena, output, told)
         told = told_rows(output)
         if status == 0:
-            check_finished(arena, output, traces=traces)
+            check_finished(arena, output)
             return fallen
         assert status in ended_by(ending, contestant), f"exit status {status}: {contestant.message}"
-    bring_to_end(arena, output, told, traces=traces)
+    bring_to_end(arena, output, told)
     return fallen
 
 
@@ -292,7 +285,7 @@ def lose_board(arena: Arena, number: int, chance: random.Random) -> None:
     assert status == 1, f"exit status {status}"
     assert "\n" not in contestant.message
     told = set(contestant.rows)
-    check_left(arena, output, told, traces=False)
+    check_left(arena, output, told)
     arena.boards.set(fail_all=0)
     arena.tally.clocks_back_s.append(clock_back_s(arena, time.monotonic()))
     arena.tally.rows += len(told)
@@ -324,7 +317,7 @@ def fill_disk(arena: Arena, number: int, chance: random.Random, folder: Path | N
         assert status == 1, f"exit status {status}"
         assert "cannot be written" in contestant.message, contestant.message
         assert "\n" not in contestant.message
-        check_left(arena, output, told, traces=False)
+        check_left(arena, output, told)
         bring_to_end(arena, output, told_rows(output))
     output.unlink()  # a small disk is for the next one
 
@@ -347,5 +340,5 @@ def unplug_meter(arena: Arena, number: int, chance: random.Random) -> None:
     assert status == 1, f"exit status {status}"
     assert "\n" not in contestant.message
     assert port.path in contestant.message, contestant.message
-    check_left(arena, output, told, traces=False)
+    check_left(arena, output, told)
     bring_to_end(arena, output, told_rows(output))

@@ -8,13 +8,13 @@ import multiprocessing
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import pytest
 
 from collector.dataset import read_kernel_dataset
-from collector.dataset.traces import IDLE, RUN, read_traces, traces_path
 from collector.sensing.calibration import SensorCalibration
 from tests.collector.campaign_texts import ONE_SOFTMAX, SHORT_HEAD
 from tests.collector.interruption.fatal_step import Task, measure, measure_until
@@ -71,20 +71,13 @@ def check_whole(task: Task) -> None:
     assert dataset.table.num_rows == 1
     assert dataset.metadata["complete"]
     (file,) = (Path(file.path) for file in dataset.files)
-    traced = traces_path(file)
-    assert traced.is_file() or not task.traces
-    if traced.is_file():
-        records = list(read_traces(traced))
-        assert records[0].kind == IDLE
-        (started_unix_s,) = dataset.table.column("started_unix_s").to_pylist()
-        assert [record.started_unix_s for record in records if record.kind == RUN] == [started_unix_s]
-    assert files_in(folder) - {str(traced.relative_to(folder))} == {str(file.relative_to(folder))}
+    assert files_in(folder) == {str(file.relative_to(folder))}
 
 
 KINDS: dict[str, dict[str, bool]] = {
-    "a file and its traces": {"traces": True},
-    "a file without traces in the place of another with traces": {"fresh": True},
-    "a part": {"parts": True, "traces": True},
+    "a file": {},
+    "a file in the place of another": {"fresh": True},
+    "a part": {"parts": True},
 }
 
 
@@ -93,10 +86,10 @@ def test_a_kill_before_any_step_leaves_nothing_behind(kind: str, context: ForkSe
     how = KINDS[kind]
     for step in range(MOST_STEPS):
         task = new_task(f"step-{step}", **how)
-        if how.get("fresh"):
-            measure(Task(output=task.output, campaign=task.campaign, sensor=task.sensor, traces=True))
+        again = replace(task, fresh=False)
+        if task.fresh:
+            measure(again)
         killed = killed_before(context, task, step)
-        again = Task(output=task.output, campaign=task.campaign, sensor=task.sensor, traces=task.traces, parts=task.parts)
         measure(again)
         check_whole(again)
         if not killed:

@@ -160,7 +160,7 @@ def test_a_program_too_short_for_the_energy_counter_has_no_energy_by_it(
     short = collected(environment, "--gpu", "sim:h200-sxm", "--sensor", str(slow), "--json", "--", "true")
     (run,) = json.loads(short.stdout)["runs"]
     assert run["counter_energy_j"] is None
-    assert [line for line in run["notes"] if "too short for the energy counter" in line]
+    assert [line for line in run["notes"] if "too little to tell this program" in line]
 
 
 def test_a_command_that_fails_gives_a_shells_status(environment: dict[str, str]) -> None:
@@ -194,7 +194,7 @@ def test_an_interruption_loses_the_run_that_was_going_on_and_no_other(environmen
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 130
-    lost = "stopped in run 2 of 3: its energy is lost, the 1 before is reported"
+    lost = "stopped: the run that was going on is lost, 1 before it are reported"
     assert errors.split("\n") == [lost, "collect: interrupted", ""]
     document = json.loads(output)
     assert len(document["runs"]) == 1

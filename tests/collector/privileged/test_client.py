@@ -91,8 +91,6 @@ def test_a_process_without_the_right_holds_a_clock_through_the_helper(place: Pla
     assert left_records(place.folder / "own") == [], "the clock is not this process's to give back"
     assert holder.tell("lock 1200") == "done"
     assert place.boards.get("lock_high") == 1200
-    listed = command_output(place, "clocks", "status")
-    assert [(item["gpu_uuid"], item["pid"], item["lease"]["sm_clock_mhz"]) for item in listed] == [(UUID, holder.process.pid, 1200)]
     assert "is outside of 510 to 1410 MHz" in holder.tell("lock 1800")
     assert holder.tell("unlock") == "done"
     assert place.boards.get("lock_high") == 0

@@ -77,7 +77,7 @@ def test_a_lease_that_is_lost_in_the_middle_of_a_sweep_loses_no_row(
         assert "\n" not in sweeping.message
     until(lambda: back(place))
     told = set(sweeping.rows)
-    check_left(arena, output, told, traces=False)
+    check_left(arena, output, told)
     place.write_config()
     stopped(place.processes[-1])
     place.start()

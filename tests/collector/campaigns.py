@@ -1,0 +1,45 @@
+"""Campaigns on the simulated A100 that several tests run, whole or interrupted."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from collector.bench import Bench, open_bench
+from collector.campaigns.files import CampaignSpec
+from collector.campaigns.metadata import kept_rows
+from collector.campaigns.plan import CampaignPlan, plan_campaign
+from collector.campaigns.running import Campaign, CampaignOutcome, Progress, campaign_key
+from collector.sensing.calibration import SensorCalibration
+from collector.simulated.profile import Faults
+
+BOARD = "sim:a100-pcie-40gb"
+CLOCKS = (510.0, 1200.0)
+
+
+@contextmanager
+def planned(
+    spec: CampaignSpec, clocks: tuple[float | None, ...] = CLOCKS, seed: int = 7, faults: Faults | None = None
+) -> Iterator[tuple[Bench, CampaignPlan, dict[str, Any]]]:
+    """An open board with the plan of a campaign on it."""
+    with open_bench(BOARD, seed=seed, faults=faults) as bench:
+        plan = plan_campaign(spec, clocks, (), seed, bench, sensor_known=True)
+        yield bench, plan, campaign_key(bench, spec, plan, (), seed)
+
+
+def collected(spec: CampaignSpec, output: Path, calibration: SensorCalibration, *, resume: bool = False, **options: Any) -> CampaignOutcome:
+    """A campaign from start to end, or to wherever it is stopped; `options` are those of `planned` and of Campaign."""
+    board = {name: options.pop(name) for name in ("clocks", "seed", "faults") if name in options}
+    with planned(spec, **board) as (bench, plan, key):
+        kept = kept_rows(output, key) if resume else None
+        return Campaign(bench, spec, plan, key, output, kept=kept, calibration=calibration, **options).run()
+
+
+def stop_after(rows: int) -> Any:
+    """A progress function that is interrupted like a user's Ctrl-C."""
+
+    def report(progress: Progress) -> None:
+        if progress.row is not None and progress.done >= rows:
+            raise KeyboardInterrupt
+
+    return report
