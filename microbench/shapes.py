@@ -12,8 +12,8 @@ import numpy as np
 
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.quantities import Array
+from estimator.vocabulary.work import operator_work
 from estimator.vocabulary.workload import FAMILY_FIELDS, Operator, make_operator
-from microbench.sizing import operator_bytes, operator_flop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,9 +127,8 @@ def _operator(group: KernelGroup, precision: str, place: Array) -> Operator | No
         operator = make_operator(group.family, group.operator, precision, where="", **details)
     except WorkloadError:
         return None
-    size = operator_bytes(operator)
-    flop = operator_flop(operator)
-    return operator if group.min_bytes <= size <= group.max_bytes and 0.0 < flop <= group.max_flop else None
+    flop, *moved = operator_work(operator)
+    return operator if group.min_bytes <= sum(moved) <= group.max_bytes and flop <= group.max_flop else None
 
 
 def _value(rule: ShapeRule, place: float, fine: float, values: Mapping[str, float]) -> float:

@@ -64,7 +64,6 @@ ALLOWED = Counter(
         ("collector/dataset/parquet.py", "ParquetFile"): 1,  # a stream
         ("collector/dataset/parquet.py", "read_text"): 1,  # /proc
         ("collector/dataset/reader.py", "open"): 1,  # the first bytes of a file that was looked at
-        ("collector/dataset/partition.py", "read_bytes"): 1,  # the part that this process has written
         ("collector/devices/board_claim.py", "read_text"): 1,  # /proc
         ("collector/devices/clock_helper.py", "read_text"): 1,  # /proc
         ("collector/devices/file_lock.py", "open"): 2,  # a lock, opened to write
@@ -75,7 +74,7 @@ ALLOWED = Counter(
         ("collector/replay/recording.py", "open"): 1,  # gzip, of a stream
         ("fitter/instructions/published.py", "read_text"): 1,  # data of the package
         ("fitter/rows/tables.py", "read_csv"): 1,  # bytes
-        ("microbench/families/rows.py", "read_text"): 1,  # data of the package
+        ("microbench/families/build.py", "read_text"): 1,  # data of the package
         ("microbench/families/templates.py", "read_text"): 1,  # data of the package
         ("microbench/toolchain/compile.py", "read_bytes"): 1,  # what the assembler wrote into a folder of ours
         ("microbench/runners/cupy_device.py", "read_text"): 1,  # /proc

@@ -40,7 +40,6 @@ def test_both_of_a_pair_are_refused_in_either_order_and_each_alone_is_not(comman
 @pytest.mark.parametrize(
     ("command", "words", "said"),
     [
-        (collect, ["validate", "x.parquet", "--rules"], "not both"),
         (collect, ["pmd", "emulate", "--power", "P.csv", "--low", "3"], "--power gives the power to measure"),
         (estimate, ["trace", "gpt2", "--list"], "or ask for --list"),
         (estimate, ["bundles", BUNDLE, "--card", "--remove", "x"], "--card only shows"),
@@ -55,7 +54,7 @@ def test_options_of_two_ways_of_working_are_not_mixed(command, words, said, tmp_
     table.write_text("operator,gpu,precision,rows,dim,latency_s\nsoftmax,a10,fp32,4096,512,1e-4\n", encoding="utf-8")
     recording = tmp_path / "P.csv"
     recording.write_text("t_s,power_w\n0,1\n1,2\n", encoding="utf-8")
-    names = {"DATA": str(table), "P.csv": str(recording), "x.parquet": str(table), "x.csv": str(table)}
+    names = {"DATA": str(table), "P.csv": str(recording), "x.csv": str(table)}
     assert command([names.get(word, word) for word in words]) == 2
     err = capsys.readouterr().err
     assert said in err

@@ -113,7 +113,7 @@ class GuardedRunner:
 
     def prepare_generated(self, load: GeneratedLoad | CopyLoad) -> PreparedKernel:
         """A generated kernel or a copy.  Raises RunnerError for one on the list, and the errors of the runner."""
-        name = load.host.name if isinstance(load, CopyLoad) else load.kernel.name
+        name = load.operator.operator
         return self._guarded(name, lambda: self._runner.prepare_generated(load))
 
     def run(self, prepared: PreparedKernel, launches: int) -> LaunchRecord:

@@ -16,9 +16,9 @@ from estimator.vocabulary.reader import LEAST_ONE, FaultError, Span, Text, Words
 from estimator.vocabulary.resources import resource_folder, resource_names
 from estimator.vocabulary.workload import FAMILY_FIELDS, FAMILY_OPERATORS, Operator, make_operator
 from microbench.errors import UnsupportedError
-from microbench.kernel import OPTIMISATION_LEVELS
+from microbench.kernel import MODES, OPTIMISATION_LEVELS, PATTERNS
 from microbench.layouts import LAYOUTS
-from microbench.loads.generated import MODES, PATTERNS, LoadGroup, check_group
+from microbench.loads.groups import LoadGroup, check_group
 from microbench.runners.torch_kernels import BACKENDS
 from microbench.shapes import Derived, KernelGroup, LogRange
 

@@ -153,10 +153,11 @@ def listed_kernels(families: Sequence[str] = (), architecture: str = "") -> tupl
     Also returns the reasons why it does not run others.  Raises CollectorError for a family that the catalogue does not have.
     """
     from microbench.families import KERNELS, SWEEP
-    from microbench.kernel import ARCHITECTURES, HostLoad, Kernel
-    from microbench.loads.generated import COPIES
+    from microbench.kernel import ARCHITECTURES
+    from microbench.loads.copies import COPIES
+    from microbench.loads.groups import Named
 
-    groups: tuple[Sequence[Kernel | HostLoad], ...] = (KERNELS, SWEEP, COPIES)
+    groups: tuple[Sequence[Named], ...] = (KERNELS, SWEEP, COPIES)
     every = [(kind, one) for kind, group in zip(KINDS, groups, strict=True) for one in group]
     for pattern in families:
         if not any(fnmatchcase(one.family, pattern) for _, one in every):

@@ -29,7 +29,7 @@ def plan_launches(
     entry: InspectedEntry,
     mode: Mode,
     *,
-    iterations: int,
+    iterations: int = 1,
     pattern: Pattern = "random",
     seed: int = 0,
 ) -> tuple[Launch, ...]:

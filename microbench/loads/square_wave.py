@@ -18,7 +18,7 @@ from microbench.kernel import Kernel, Launch
 from microbench.loads.generated import GeneratedLoad, architecture_of, module_load
 from microbench.loads.launch import MOST_ITERATIONS, check_iterations
 from microbench.toolchain.compile import CompiledModule, Toolchain, compile_kernels
-from microbench.toolchain.inspect import InspectedEntry, check_body
+from microbench.toolchain.inspect import check_body
 
 CHAIN: Final = "ffma_k8_u64"
 """The kernel of the high level: multiply-adds on all lanes, no memory."""
@@ -104,11 +104,6 @@ class WaveCode:
     kernel: Kernel
     module: CompiledModule
 
-    @property
-    def entry(self) -> InspectedEntry:
-        """Contents and resources of the machine code."""
-        return self.module.entries[self.kernel.name]
-
     def load(self, iterations: int, sm_share: float = 1.0) -> GeneratedLoad:
         """The high level for a number of turns of the chain's loop.  Raises LaunchError for an impossible launch."""
         load = module_load(self.kernel, wave_launch(self.gpu, iterations, sm_share), self.module, self.gpu)
@@ -127,12 +122,3 @@ def wave_code(gpu: GpuSpec, toolchain: Toolchain) -> WaveCode:
     module = compile_kernels([kernel], architecture_of(gpu), LEVEL, toolchain)
     check_body(kernel, module.entries[kernel.name], LEVEL)
     return WaveCode(gpu=gpu, kernel=kernel, module=module)
-
-
-def duty_cycle(period_s: float, duty: float) -> tuple[float, float]:
-    """Times of the high and of the low level [s].  Raises LaunchError for a period that is not positive or a duty outside (0, 1)."""
-    if not (math.isfinite(period_s) and period_s > 0.0 and 0.0 < duty < 1.0):
-        raise LaunchError(
-            f"a wave of period {period_s!r} s and duty {duty!r} cannot be made; give a positive period and a duty between 0 and 1"
-        )
-    return period_s * duty, period_s * (1.0 - duty)

@@ -71,14 +71,12 @@ class InspectedEntry:
     """Machine code of an entry in numbers.
 
     `body` counts opcodes in one turn of the loop (without slow paths), `reads` the registers that a thread reads for each of them.
-    Registers are per thread, shared bytes per block; spills are bytes that the compiler stores and loads for lack of registers.
+    Registers are per thread, shared bytes per block; `spilled_bytes` are stored and loaded for lack of registers.
     """
 
     name: str
     registers: int
-    spill_store_bytes: int
-    spill_load_bytes: int
-    stack_bytes: int
+    spilled_bytes: int
     shared_bytes: int
     body: Mapping[str, int]
     reads: Mapping[str, int]
@@ -190,9 +188,8 @@ def body_complaint(expected: Expectation, entry: InspectedEntry, level: str) -> 
     """The fault in a loop; "" without a fault."""
     if not entry.body:
         return "it has no loop"
-    spilled = entry.spill_store_bytes + entry.spill_load_bytes
-    if spilled and not expected.local:
-        return f"{spilled} bytes of registers are spilled to local memory"
+    if entry.spilled_bytes and not expected.local:
+        return f"{entry.spilled_bytes} bytes of registers are spilled to local memory"
     companions = expected.companions + (UNOPTIMISED if level == "O0" else ())
     work, others = _split(entry.body, expected, companions)
     most = expected.most if level == "O3" else 4 * expected.most

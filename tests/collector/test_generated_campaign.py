@@ -19,7 +19,8 @@ from collector.errors import RunnerError
 from collector.sensing.baselines import sampled_energies_j
 from collector.sensing.calibration import SensorCalibration
 from estimator.vocabulary.specifications import load_gpu
-from microbench.loads.generated import GeneratedLoad, LoadGroup, generated_loads
+from microbench.loads.generated import GeneratedLoad, generated_loads
+from microbench.loads.groups import LoadGroup
 from microbench.toolchain.compile import Toolchain
 from tests.collector.campaign_texts import SHORT_HEAD
 from tests.microbench_library.conftest import open_fake_board

@@ -17,8 +17,9 @@ from estimator.vocabulary.specifications import load_gpu
 from fitter.instructions.section import link_energies
 from fitter.rows.instruction_dataset import read_instruction_rows
 from fitter.rows.tables import Table
-from microbench.loads.copies import CopyLoad, copy_loads
-from microbench.loads.generated import COPIES, GeneratedLoad, LoadGroup, generated_loads
+from microbench.loads.copies import COPIES, CopyLoad
+from microbench.loads.generated import GeneratedLoad, generated_loads
+from microbench.loads.groups import LoadGroup, copy_loads
 from microbench.toolchain.compile import Toolchain
 from tests.microbench_library.conftest import open_fake_board
 
@@ -58,12 +59,12 @@ def peered(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Path:
 
 
 def copies() -> dict[str, CopyLoad]:
-    return {load.host.name: load for load in copy_loads([LoadGroup(kernels=("copy_*",))])}
+    return {load.name: load for load in copy_loads([LoadGroup(kernels=("copy_*",))])}
 
 
 def test_copies_are_named_like_kernels_and_idleness_is_none() -> None:
     assert set(copies()) == {load.name for load in COPIES} == {f"copy_{way}" for way in WAYS}
-    assert [load.host.name for load in copy_loads([LoadGroup(kernels=("*",), without=("copy_d*", "copy_peer"))])] == ["copy_host_to_device"]
+    assert [load.name for load in copy_loads([LoadGroup(kernels=("*",), without=("copy_d*", "copy_peer"))])] == ["copy_host_to_device"]
     assert copy_loads([LoadGroup(kernels=("ffma_*", "idle"))]) == ()
 
 
@@ -76,7 +77,7 @@ def test_data_over_a_link_go_at_most_at_its_rate(loads: dict[str, GeneratedLoad]
         for name, load in (loads | copies()).items():
             point = board.world.operating_point(board.world.load_generated(load), 1410.0)
             if isinstance(load, CopyLoad):
-                moved = float(load.host.bytes_moved)
+                moved = float(load.bytes_moved)
                 assert point.parts_w.get("cuda", 0.0) == 0.0  # no SM works
             else:
                 moved = load.link_bytes()
@@ -99,7 +100,7 @@ def test_a_board_alone_refuses_a_peer_by_name(loads: dict[str, GeneratedLoad]) -
 @pytest.mark.parametrize("way", WAYS)
 def test_a_copy_arrives_on_the_runner_over_cupy(way: str) -> None:
     load = copies()[f"copy_{way}"]
-    small = CopyLoad(host=replace(load.host, bytes_moved=1 << 16))
+    small = replace(load, bytes_moved=1 << 16)
     with open_fake_board(kernel_s=20e-6, boards=2) as board:
         prepared = board.runner.prepare_generated(small)
         assert (prepared.corrupted, prepared.library, prepared.kernel_name) == ("", "copy engine", f"copy_{way}")
@@ -112,7 +113,7 @@ def test_a_copy_arrives_on_the_runner_over_cupy(way: str) -> None:
 
 def test_a_copy_that_arrives_changed_is_noticed() -> None:
     load = copies()["copy_host_to_device"]
-    small = CopyLoad(host=replace(load.host, bytes_moved=1 << 16))
+    small = replace(load, bytes_moved=1 << 16)
     with open_fake_board(kernel_s=20e-6) as board:
         board.world.damages_copies = True
         prepared = board.runner.prepare_generated(small)

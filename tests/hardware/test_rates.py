@@ -6,8 +6,7 @@ import pytest
 
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.specifications import gpu_names, load_gpu
-from microbench.kernel import ARCHITECTURES
-from microbench.loads.generated import ARCHITECTURE_FEATURES
+from microbench.loads.generated import architecture_of
 from tests.hardware.rates import PRODUCTS, SATURATING, reachable_share
 
 LANES = 128
@@ -33,13 +32,10 @@ def test_no_arithmetic_is_held_to_more_than_its_schedulers_can_issue(gpu: GpuSpe
 
 
 def test_every_matrix_unit_that_can_be_filled_is_filled_by_some_kernel(gpu: GpuSpec) -> None:
-    plain = f"sm_{gpu.compute_capability.replace('.', '')}"
-    architecture = ARCHITECTURE_FEATURES.get(plain, plain)
     names = PRODUCTS.get(gpu.compute_capability, ())
     filling = [kernel for kernel in SATURATING if kernel.name in names]
     assert {kernel.name for kernel in filling} == set(names)
     for kernel in filling:
-        assert architecture in ARCHITECTURES
-        assert kernel.refusal(architecture) == ""
+        assert kernel.refusal(architecture_of(gpu)) == ""
         assert reachable_share(kernel, gpu) == 1.0
         assert math.isfinite(gpu.matrix_flop_per_clock(next(iter(kernel.work.flop)), cuda_cores=False))

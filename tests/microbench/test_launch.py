@@ -21,8 +21,7 @@ MISSING = 8.0
 
 
 def entry(kernel: Kernel, registers: int = 32, shared_bytes: int = 0) -> InspectedEntry:
-    nothing = {"spill_store_bytes": 0, "spill_load_bytes": 0, "stack_bytes": 0}
-    return InspectedEntry(name=kernel.name, registers=registers, shared_bytes=shared_bytes, body={}, reads={}, **nothing)
+    return InspectedEntry(name=kernel.name, registers=registers, spilled_bytes=0, shared_bytes=shared_bytes, body={}, reads={})
 
 
 @pytest.fixture(scope="module", params=GPUS)
