@@ -131,7 +131,7 @@ class Launch:
 
     `active_lanes` of every warp do the work, the others exit at once.  `region_bytes` is the size of the data that each block walks, or
     that all blocks share, a power of two (0: no data).  Blocks of a kernel with a `region_mask` use `regions` of them in turn, a power of
-    two (0: each block has its own).  `low_confidence` marks the published single-thread mode, whose signal is below a sensor's error.
+    two (0: each block has its own).
     """
 
     mode: Mode
@@ -143,7 +143,11 @@ class Launch:
     regions: int = 0
     pattern: Pattern = "random"
     seed: int = 0
-    low_confidence: bool = False
+
+    @property
+    def low_confidence(self) -> bool:
+        """Whether it is the published single-thread mode, whose signal is below a sensor's error."""
+        return self.mode == "single"
 
     @property
     def blocks(self) -> int:

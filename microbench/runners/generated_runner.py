@@ -12,7 +12,6 @@ import numpy as np
 from microbench.errors import DeviceMemoryError
 from microbench.kernel import Buffer, Buffers, Kernel, Launch
 from microbench.loads.copies import CopyLoad
-from microbench.loads.launch import check_iterations
 from microbench.operands import argument_value, buffer_bytes, buffer_records, contents, record_type
 from microbench.runners.cupy_device import CupyDevice, Placed
 from microbench.runners.runner import Launcher, LaunchRecord
@@ -45,9 +44,8 @@ def load_generated(device: CupyDevice, kernel: Kernel, launch: Launch, cubin: by
     """A generated kernel on the device with filled buffers; `cubin` is the inspected code.
 
     Raises UnsupportedError for buffers on another board if none is accessible, DeviceMemoryError if they do not fit,
-    KernelFailedError for code that the driver refuses, LaunchError for turns of its loop that its counter does not hold.
+    KernelFailedError for code that the driver refuses.
     """
-    check_iterations(kernel.name, launch.iterations)  # a loop with 0 turns would run 2**32 turns
     needed, free = buffer_bytes(kernel, launch, "device"), device.free_bytes()
     if needed > free:
         raise DeviceMemoryError(f"{kernel.name}: needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free; take a smaller footprint")

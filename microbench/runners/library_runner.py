@@ -78,7 +78,7 @@ class LibraryRunner:
         self._now_ns = now_ns
         self._seed = seed
         self._prepared: dict[Request, PreparedKernel] = {}
-        self._resident: dict[Request, tuple[BoundKernel, Launcher]] = {}
+        self._resident: tuple[Request, BoundKernel, Launcher] | None = None
 
     def supports(self, operator: Operator, transpose: str = "") -> bool:
         """Whether `prepare` accepts the operator in a layout, checked without running it."""
@@ -117,28 +117,26 @@ class LibraryRunner:
 
     def close(self) -> None:
         """Release all memory."""
-        self._resident.clear()
+        self._resident = None
         self._catalogue.trim()
 
     def _load(self, key: Request) -> tuple[BoundKernel, Launcher]:
-        """A kernel in memory, loaded and warmed up if necessary."""
-        if key in self._resident:
-            self._resident[key] = self._resident.pop(key)  # the most recently used is dropped last
-            return self._resident[key]
+        """A kernel in memory, loaded and warmed up if necessary; another one is dropped before."""
+        if self._resident is not None and self._resident[0] == key:
+            return self._resident[1:]
         operator, l2_state, layout = key
         what = f"preparing {operator.family}.{operator.operator}"
         with self._catalogue.errors(what):
             kernel = self._catalogue.kernel(operator, layout)
             sets = self._buffer_sets(kernel, l2_state, what)
-            self._make_room(sets * kernel.working_set_bytes + kernel.scratch_bytes, what)
-            try:
-                bound = kernel.bind(sets, self._seed)
-                launcher = Launcher(self.device, bound.launches, bound.capture, self._now_ns)
-                launcher.warm_up()
-            except DeviceMemoryError:
-                self.close()
-                raise
-        self._resident[key] = (bound, launcher)
+            self.close()
+            needed, free = sets * kernel.working_set_bytes + kernel.scratch_bytes, self.device.free_bytes()
+            if needed > USABLE_SHARE * free:
+                raise DeviceMemoryError(f"{what}: needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free")
+            bound = kernel.bind(sets, self._seed)
+            launcher = Launcher(self.device, bound.launches, bound.capture, self._now_ns)
+            launcher.warm_up()
+        self._resident = key, bound, launcher
         return bound, launcher
 
     def _buffer_sets(self, kernel: LibraryKernel, l2_state: str, what: str) -> int:
@@ -149,18 +147,6 @@ class LibraryRunner:
                 f"{what} cold: operands of {kernel.working_set_bytes} byte are too small to displace the L2; measure it warm"
             )
         return sets
-
-    def _make_room(self, needed: int, what: str) -> None:
-        """Drop the least recently used kernels until `needed` bytes are free.  Raises DeviceMemoryError if that is not enough."""
-        while len(self._resident) >= 4:  # most kernels with operands in memory
-            del self._resident[next(iter(self._resident))]
-        if needed > USABLE_SHARE * self.device.free_bytes():
-            self._catalogue.trim()
-        while needed > USABLE_SHARE * (free := self.device.free_bytes()):
-            if not self._resident:
-                raise DeviceMemoryError(f"{what}: needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free")
-            del self._resident[next(iter(self._resident))]
-            self._catalogue.trim()
 
     def _describe(self, key: Request, bound: BoundKernel) -> PreparedKernel:
         """Description of the traced kernel; of several kernels, the longest."""

@@ -176,11 +176,6 @@ def _elementwise(operator: Operator, device: TorchDevice, where: str) -> TorchCa
             call=binary[name],
             prepare=lambda inputs: [inputs[0].abs(), inputs[1]] if name == "pow" else inputs,
         )
-    if name == "pool":  # maximum of adjacent square windows
-        edge = math.isqrt(reads // elements)
-        refuse(edge * edge * elements != reads, where, "windows must be square")
-        height, width = _rectangle(elements)
-        return TorchCall(shapes=(((1, 1, height * edge, width * edge), precision),), call=lambda x: functional.max_pool2d(x, edge, edge))
     refuse(name not in unary or reads != elements, where, "PyTorch has no single kernel for it")
     shapes = (((elements,), precision),)
     if name != "where":

@@ -19,7 +19,7 @@ from typing import Final
 
 from estimator.vocabulary.frozen import FrozenMapping
 from microbench.errors import CompileError
-from microbench.kernel import OPTIMISATION_LEVELS, Kernel
+from microbench.kernel import Kernel
 from microbench.toolchain.inspect import InspectedEntry, Instruction, histogram, loop_body, read_listings, register_reads
 from microbench.toolchain.ptx import module_text
 
@@ -82,8 +82,6 @@ def compile_kernels(kernels: Sequence[Kernel], architecture: str, level: str, to
     Raises UnsupportedError for a kernel that the architecture cannot run, CompileError if the assembler fails or a kernel is missing in
     the result.
     """
-    if level not in OPTIMISATION_LEVELS:
-        raise CompileError(f"optimisation level {level!r} is unknown; take {' or '.join(OPTIMISATION_LEVELS)}")
     cubin, verbose = _assembled(module_text(kernels, architecture), architecture, level, toolchain)
     entries = _inspect(cubin, verbose, toolchain)
     if missing := [kernel.name for kernel in kernels if kernel.name not in entries]:

@@ -25,11 +25,6 @@ from tests.microbench.interpreter.program import parse
 from tests.microbench_library.conftest import open_fake_board
 
 BOARD = "a100-pcie-40gb"
-CAMPAIGN: dict[str, Any] = {
-    "name": "few", "description": "a few instructions", "warmup_s": 1.0, "idle_settle_s": 1.0, "idle_window_s": 1.0,
-    "kernels_per_block": 8, "anchor_every": 0,
-    "instructions": [{"kernels": ["ffma_k8_u64", "iadd3_k8_u64"], "modes": ["full", "single"]}],
-}  # fmt: skip
 CAMPAIGN_FILE = f"""{SHORT_HEAD}
 [[instructions]]
 kernels = ["ffma_k8_u64", "iadd3_k8_u64"]

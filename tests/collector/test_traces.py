@@ -52,8 +52,8 @@ def test_another_gain_divides_power(traced: Path, calibration: SensorCalibration
     assert calibration.gain is not None
     other = replace(calibration, gain=1.1 * calibration.gain)
     (tmp_path / "sensor.json").write_text(json.dumps(other.document()))
-    status = main(["reprocess", str(traced), "--sensor", str(tmp_path / "sensor.json"), "--out", str(tmp_path / "new.parquet"), "--json"])
-    assert status == 0
+    words = ["reprocess", str(traced), "--sensor", str(tmp_path / "sensor.json"), "--out", str(tmp_path / "new.parquet")]
+    assert main(words) == 0
     before, after = read_kernel_dataset(traced), read_kernel_dataset(tmp_path / "new.parquet")
     for name in ("power_w", "energy_j"):
         ratio = np.array(after.table.column(name).to_pylist()) / np.array(before.table.column(name).to_pylist())
@@ -104,15 +104,12 @@ def test_a_resume_with_nothing_to_do_leaves_every_file_as_it_is(tiny: CampaignSp
     assert (again.rows, again.kept, again.missing, again.flags, again.drift) == (first.rows, first.rows, 0, first.flags, first.drift)
 
 
-def test_what_has_no_traces_says_how_to_get_them(tiny: CampaignSpec, calibration: SensorCalibration, traced: Path, tmp_path: Path) -> None:
+def test_what_has_no_traces_says_how_to_get_them(tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path) -> None:
     output = tmp_path / "d.parquet"
     collected(tiny, output, calibration)
-    with pytest.raises(DatasetError, match="--traces"):
-        reprocess_dataset(output, None, tmp_path / "again.parquet")
-    traces_path(output).write_bytes(b"no traces")
-    with pytest.raises(DatasetError, match="no trace file"):
-        reprocess_dataset(output, None, tmp_path / "again.parquet")
-    traces_path(output).write_bytes(traces_path(traced).read_bytes()[:3000])
-    with pytest.raises(DatasetError):
-        reprocess_dataset(output, None, tmp_path / "again.parquet")
+    for content, complaint in ((None, "--traces"), (b"no traces", "no trace file")):
+        if content:
+            traces_path(output).write_bytes(content)
+        with pytest.raises(DatasetError, match=complaint):
+            reprocess_dataset(output, None, tmp_path / "again.parquet")
     assert not (tmp_path / "again.parquet").exists()

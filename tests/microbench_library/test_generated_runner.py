@@ -74,11 +74,6 @@ def test_a_run_launches_as_often_as_it_was_told(loaded: GeneratedRun, world: Wor
 def test_what_cannot_be_launched_is_refused(loaded: GeneratedRun, device: CupyDevice, world: World) -> None:
     with pytest.raises(LaunchError, match="0 launches"):
         loaded.run(0)
-    world.launched.clear()
-    for turns in (2**32, 0, -1):  # a loop that is told to turn 0 times turns 2**32 times
-        with pytest.raises(LaunchError, match=f"^{turns} iterations of add_turns do not fit"):
-            load_generated(device, KERNEL, replace(LAUNCH, iterations=turns), CUBIN, world.now_ns)
-    assert world.launched == []
     world.total_bytes = 100
     with pytest.raises(DeviceMemoryError, match="smaller footprint"):
         load_generated(device, KERNEL, LAUNCH, CUBIN, world.now_ns)

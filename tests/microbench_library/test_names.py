@@ -67,13 +67,6 @@ def test_no_text_upsets_the_reader(name: str) -> None:
     tile_from_name(name, 1, 128, 128, (1, 1, 1))
 
 
-@pytest.mark.parametrize("word", WORDS)
-def test_a_name_without_end_is_read_as_its_beginning(word: str) -> None:
-    """A million letters, most of them the beginning of some form."""
-    name = "gemm_" + word * (1_000_000 // len(word))
-    assert named_tile(name) == named_tile(name[: 1 << 14])
-
-
 @pytest.mark.parametrize("size", [0.0, -1.0, math.nan, math.inf])
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_a_product_that_cannot_be_has_no_tile(size: float, place: int) -> None:

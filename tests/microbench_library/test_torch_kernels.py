@@ -80,7 +80,6 @@ CASES: list[tuple[Operator, Callable[..., Any]]] = [
     (flat("scalar_pow", 360), lambda x: x**3),
     (flat("typecast", 360, precision_out="fp64"), lambda x: x),
     (flat("where", 360), lambda x: np.where(x > 0, x, 0)),
-    (flat("pool", 1440), lambda x: x.reshape(18, 2, 20, 2).max((1, 3)).reshape(1, 1, 18, 20)),
     (flat("transpose", 360, family="copy"), lambda x: x.T),
     (flat("contiguous", 384, 384, family="copy"), lambda x: np.swapaxes(x, 0, 1)),
     (flat("contiguous", 315, 315, family="copy"), lambda x: np.swapaxes(x, 0, 1)),
@@ -138,7 +137,6 @@ def attention(precision: str = "bf16", queries: int = 8, context: int = 8, causa
         (attention(head_dim=512), "512"),
         (flat("add", 500), "divide"),
         (flat("other", 360), "no single kernel"),
-        (flat("pool", 1080), "square"),
         (flat("cat", 700, family="copy"), "reads what it writes"),
         (flat("transpose", 359, 359, family="copy"), "cannot be laid out"),  # a prime: one row, whose transpose is a view
         (flat("contiguous", 359, 359, family="copy"), "cannot be laid out"),
