@@ -17,9 +17,7 @@ PAIRS = [
     (collect, ["submit", "quick", "--dry-run"], ["--resume", "--fresh"]),
     (estimate, [WORKLOAD, "--bundle", BUNDLE], ["--completion", "--no-completion"]),
     (estimate, [WORKLOAD, "--bundle", BUNDLE], ["--quiet", "-v"]),
-    (estimate, ["sweep", WORKLOAD, "--bundle", BUNDLE], ["--completion", "--no-completion"]),
     (estimate, ["trace", "gpt2"], ["--head", "--no-head"]),
-    (estimate, ["trace", "gpt2"], ["--quiet", "-v"]),
     (fit, ["rows.csv"], ["--quiet", "-v"]),
 ]
 
@@ -59,13 +57,3 @@ def test_options_of_two_ways_of_working_are_not_mixed(command, words, said, tmp_
     err = capsys.readouterr().err
     assert said in err
     assert err.count("\n") == 1
-
-
-def test_a_switch_has_its_default_and_the_value_that_is_asked_for(capsys, repository, monkeypatch) -> None:
-    monkeypatch.chdir(repository)
-    said = []
-    for words in ([], ["--completion"], ["--no-completion"]):
-        estimate([WORKLOAD, "--bundle", BUNDLE, "--quiet", "--csv", *words])
-        said.append(capsys.readouterr().out)
-    assert said[0] == said[1]
-    assert len(said[2]) > 0

@@ -18,7 +18,6 @@ DTYPES: Final[dict[str, str]] = {
     "fp16": "float16",
     "bf16": "bfloat16",
     "fp8": "float8_e4m3fn",
-    "int8": "int8",
 }
 """PyTorch's type for a precision."""
 
@@ -75,18 +74,17 @@ class TorchDevice:
         return getattr(self.torch, DTYPES[precision])
 
     def normal(self, shape: Sequence[int], precision: str, seed: int) -> Any:
-        """Standard normal random numbers; small whole numbers for int8."""
+        """Standard normal random numbers."""
         torch = self.torch
         dtype = self.dtype(precision)
         generator = torch.Generator(device=self.device).manual_seed(seed)
-        if precision not in ("fp8", "int8"):
+        if precision != "fp8":
             return torch.randn(tuple(shape), dtype=dtype, device=self.device, generator=generator)
         values = torch.empty(tuple(shape), dtype=dtype, device=self.device)
         flat = values.view(-1)
         for start in range(0, flat.numel(), CHUNK_ELEMENTS):
             part = flat[start : start + CHUNK_ELEMENTS]
-            drawn = torch.randn(part.shape, device=self.device, generator=generator)
-            part.copy_(drawn if precision == "fp8" else (16.0 * drawn).round().clamp(-127.0, 127.0))
+            part.copy_(torch.randn(part.shape, device=self.device, generator=generator))
         return values
 
     def capture(self, work: Launch) -> Launch:
