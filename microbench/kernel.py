@@ -236,11 +236,6 @@ class Kernel:
         reason = self.support.refusal(architecture)
         return f"{self.name} cannot run on {architecture}: {reason}" if reason else ""
 
-    def require(self, architecture: str) -> None:
-        """Raise UnsupportedError if the architecture cannot run this kernel."""
-        if reason := self.refusal(architecture):
-            raise UnsupportedError(reason)
-
     def digest(self) -> str:
         """SHA-256 of the text, as hexadecimal digits."""
         return hashlib.sha256(f"{self.declarations}\n{self.text}".encode()).hexdigest()

@@ -154,26 +154,20 @@ def _elementwise(operator: Operator, device: TorchDevice, where: str) -> TorchCa
         "scalar_mul": lambda x: x * SCALAR,
         "scalar_div": lambda x: x / SCALAR,
         "scalar_pow": lambda x: torch.pow(x, 3.0),  # a general exponent for the library, finite for normal numbers
-        "relu": torch.relu,
-        "gelu": functional.gelu,
-        "silu": functional.silu,
-        "tanh": torch.tanh,
-        "sigmoid": torch.sigmoid,
-        "exp": torch.exp,
+        **{name: getattr(torch, name) for name in ("relu", "tanh", "sigmoid", "exp", "where")},
+        **{name: getattr(functional, name) for name in ("gelu", "silu")},
         "dropout": lambda x: functional.dropout(x, 0.1, True),
         "typecast": lambda x: x.to(device.dtype(out)),
-        "where": torch.where,
     }
-    binary: dict[str, Call] = {"add": torch.add, "mul": torch.mul, "div": torch.div, "pow": torch.pow}
     where = f"{where} with {reads} reads for {elements} elements"
     refuse(name == "typecast" and device.dtype(out) == device.dtype(precision), where, "a conversion to itself moves nothing")
-    if name in binary:
+    if name in ("add", "mul", "div", "pow"):
         second = reads - elements
         refuse(not 0 <= second <= elements or bool(elements % max(second, 1)), where, "the second input must divide the first")
         first = (elements // second, second) if 0 < second < elements else (elements,)
         return TorchCall(
             shapes=((first, precision), ((max(second, 1),), precision)),
-            call=binary[name],
+            call=getattr(torch, name),
             prepare=lambda inputs: [inputs[0].abs(), inputs[1]] if name == "pow" else inputs,
         )
     refuse(name not in unary or reads != elements, where, "PyTorch has no single kernel for it")
@@ -181,7 +175,7 @@ def _elementwise(operator: Operator, device: TorchDevice, where: str) -> TorchCa
     if name != "where":
         return TorchCall(shapes=shapes, call=unary[name])
     nothing = torch.zeros((), dtype=device.dtype(precision), device=device.device)
-    return TorchCall(shapes=shapes, call=torch.where, prepare=lambda inputs: [inputs[0] > 0, *inputs, nothing], scratch_bytes=elements)
+    return TorchCall(shapes=shapes, call=unary[name], prepare=lambda inputs: [inputs[0] > 0, *inputs, nothing], scratch_bytes=elements)
 
 
 def _copy(operator: Operator, device: TorchDevice, where: str) -> TorchCall:
