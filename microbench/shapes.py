@@ -117,14 +117,9 @@ def _operator(group: KernelGroup, precision: str, place: Array) -> Operator | No
         for item in ready:
             values[item[0]] = _value(item[1], float(item[2]), float(item[3]), values)
         pending = [item for item in pending if item[0] not in values]
-    details: dict[str, float | str | bool] = {
-        **values,
-        "precision_out": group.precision_out,
-        "precision_kv": group.precision_kv,
-        "cuda_cores": group.cuda_cores,
-    }
+    details = {name: getattr(group, name) for name in ("precision_out", "precision_kv", "cuda_cores")}
     try:
-        operator = make_operator(group.family, group.operator, precision, where="", **details)
+        operator = make_operator(group.family, group.operator, precision, where="", **values, **details)
     except WorkloadError:
         return None
     flop, *moved = operator_work(operator)
@@ -140,8 +135,12 @@ def _value(rule: ShapeRule, place: float, fine: float, values: Mapping[str, floa
             rounded = multiple * max(1, round(raw / multiple))
             return float(min(max(rounded, math.ceil(rule.low)), math.floor(rule.high)))
         case Choice():
-            return float(rule.values[min(int(place * len(rule.values)), len(rule.values) - 1)])
+            return _picked(rule.values, place)
         case Derived():
-            times = rule.times[min(int(place * len(rule.times)), len(rule.times) - 1)]
-            divide = rule.divide[min(int(fine * len(rule.divide)), len(rule.divide) - 1)]
-            return float(max(rule.least, math.floor(values[rule.of] * times / divide)))
+            value = values[rule.of] * _picked(rule.times, place) / _picked(rule.divide, fine)
+            return float(max(rule.least, math.floor(value)))
+
+
+def _picked(values: tuple[float, ...], place: float) -> float:
+    """The value at a place from 0 to 1."""
+    return float(values[min(int(place * len(values)), len(values) - 1)])
