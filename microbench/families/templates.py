@@ -2,8 +2,8 @@
 
 Strings are Jinja templates: `<expression>`, and lines that begin with `#` are statements (`# for load in range(4)`).  A string with a
 single expression becomes its value, a number or a list.  A table `[[kernel]]` is rendered once for each combination of the values in each
-table of `each`; missing fields come from `[defaults]`, and `let` names values.  Templates see the [constants], the values of
-`each` and `let`, the earlier fields, and the functions below.
+table of `each`; missing fields come from `[defaults]`, and `let` names values.  Templates see the [constants], what
+`instructions.toml` has for all, the values of `each` and `let`, the earlier fields, and the functions below.
 
 Fields are those of `microbench.families.build`, and `macros` before each text.  A slot with `times` = n becomes n numbered slots.
 """
@@ -19,7 +19,7 @@ from typing import Any, Final
 from jinja2 import Environment, Template
 from jinja2.nativetypes import NativeEnvironment
 
-from microbench.families.build import Table, build_kernel, load_record, record_bytes, store_record
+from microbench.families.build import INSTRUCTIONS, Table, build_kernel, load_record, record_bytes, store_record
 from microbench.kernel import Buffer, Kernel, Slot
 
 Fields = dict[str, Any]
@@ -27,19 +27,6 @@ Fields = dict[str, Any]
 
 TEXTS: Final = ("before", "body", "after")
 BETWEEN_TEXTS: Final = "----"
-
-STORE_WORD: Final = """
-# macro store_word(register)
-mad.wide.u32 target, thread, 4, results;
-st.global.b32 [target], <register>;
-# endmacro
-"""
-"""A macro for all files: stores the thread's result, one word."""
-
-SHARED_VALUES: Final[Table] = {
-    "any_word": {"name": "word", "kind": "u32", "high": 2**32 - 1},
-    "words": {"name": "results", "slots": [{"name": "word", "kind": "u32"}], "written": True},
-}
 
 
 def numbered(prefix: str, *counts: int) -> str:
@@ -82,7 +69,7 @@ def _template(environment: Environment, text: str) -> Template:
 def written_kernels(file: str) -> tuple[Kernel, ...]:
     """The kernels of a file in this folder, in the file's order."""
     table = tomllib.loads(Path(__file__).with_name(file).read_text(encoding="utf-8"))
-    constants = SHARED_VALUES | table.get("constants", {})
+    constants = {**INSTRUCTIONS["shared"], **table.get("constants", {})}
     return tuple(
         build_kernel(_rendered(entry, table["defaults"], constants | variant)) for entry in table["kernel"] for variant in _variants(entry)
     )
@@ -106,7 +93,7 @@ def _rendered(entry: Table, defaults: Table, context: Fields) -> Fields:
     for name in sorted(fields, key=lambda name: name not in entry):
         value = _value(fields[name], found)
         found[name] = tuple(map(_buffer, value)) if name == "buffers" else value
-    texts = [STORE_WORD + defaults.get("macros", "") + entry.get("macros", "")]
+    texts = [INSTRUCTIONS["macros"] + defaults.get("macros", "") + entry.get("macros", "")]
     texts += [(entry.get(name) or defaults.get(name, "")) + f"\n{BETWEEN_TEXTS}\n" for name in TEXTS]
     filled = _template(_TEXT, "".join(texts)).render(found).split(BETWEEN_TEXTS)
     found["registers"] = {kind: names.replace(",", " ").split() for kind, names in found["registers"].items()}
