@@ -72,7 +72,7 @@ def validate_command(dataset: Path, speak: Speaker) -> int:
     from collector.dataset.rules import RULES, findings_document, findings_lines, validate_dataset
 
     findings = validate_dataset(dataset)
-    speak.say(findings_document(findings), findings_lines(findings, verbose=speak.verbose))
+    speak.say(findings_document(findings), findings_lines(findings))
     if not findings.broken:
         return DONE
     speak.warn(f"{len(findings.broken)} of {len(RULES)} rules are broken")

@@ -230,18 +230,15 @@ def findings_document(findings: Findings) -> dict[str, object]:
     return {"dataset": findings.dataset, "rows": len(findings.row_ids), "valid": not findings.broken, "rules": rules}
 
 
-def findings_lines(findings: Findings, *, verbose: bool) -> list[str]:
-    """Findings for people: at most three breaches and three rows of each; all rules, breaches and rows with `verbose`."""
+def findings_lines(findings: Findings) -> list[str]:
+    """Findings for people: at most three breaches of each broken rule, and three rows of each; the document has all."""
     lines = [f"{findings.dataset}: {len(findings.row_ids)} rows, {len(RULES)} rules, {len(findings.broken)} broken"]
-    most = None if verbose else 3
     for rule in RULES:
         breaches = findings.broken.get(rule.id, [])
-        if verbose and not breaches:
-            lines.append(f"  {rule.id} kept    {rule.what} ({rule.limit})")
-        for breach in breaches[:most]:
-            named = ", ".join(findings.row_ids[row] for row in breach.rows[:most])
-            rows = f" ({len(breach.rows)} rows: {named}{'' if breach.rows == breach.rows[:most] else ', …'})" if breach.rows else ""
-            lines.append(f"  {rule.id} broken  {rule.what} ({rule.limit}): {breach.what}{rows}")
-        if breaches != breaches[:most]:
-            lines.append(f"  {rule.id}         and {len(breaches) - 3} more; -v names them")
+        for breach in breaches[:3]:
+            named = ", ".join(findings.row_ids[row] for row in breach.rows[:3]) + (", …" if breach.rows[3:] else "")
+            rows = f" ({len(breach.rows)} rows: {named})" if breach.rows else ""
+            lines.append(f"  {rule.id}  {rule.what} ({rule.limit}): {breach.what}{rows}")
+        if breaches[3:]:
+            lines.append(f"  {rule.id}  and {len(breaches) - 3} more; --json names them")
     return lines
