@@ -11,7 +11,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from estimator.vocabulary.quantities import Array
 from microbench.errors import ResultError
 from microbench.kernel import Buffers, Kernel, Launch, Pattern
 from microbench.numbers import decode
@@ -77,25 +76,18 @@ def _unpacked(kernel: Kernel, launch: Launch, packed: NDArray[np.uint8]) -> Buff
 
 
 def compare(kernel: Kernel, results: Buffers, wanted: Buffers) -> None:
-    """Raise ResultError with place and difference if a written buffer differs from the expected one."""
+    """Raise ResultError with place and difference if a written buffer differs from the expected one by more than the tolerance."""
     for buffer in kernel.buffers:
         for slot in buffer.slots if buffer.written else ():
             got, right = (np.ascontiguousarray(held[buffer.name][slot.name]) for held in (results, wanted))
-            if got.size != right.size:
-                raise ResultError(f"{kernel.name}: buffer {buffer.name} holds {got.size} records, {right.size} were expected")
-            if kernel.tolerance == 0.0:
-                wrong = got.view(f"u{got.itemsize}") != right.view(f"u{got.itemsize}")
-            else:
-                wrong = _beyond(decode(got, slot.kind), decode(right, slot.kind), kernel.tolerance).reshape(got.size, -1).any(axis=1)
+            numbers, expected = decode(got, slot.kind), decode(right, slot.kind)
+            scale = float(np.max(np.abs(expected), initial=0.0, where=np.isfinite(expected))) or 1.0
+            with np.errstate(invalid="ignore"):
+                near = np.abs(numbers - expected) <= kernel.tolerance * scale
+            wrong = ~(near | (np.isnan(numbers) & np.isnan(expected))).reshape(got.size, -1).all(axis=1)
             if wrong.any():
                 first = int(np.argmax(wrong))
                 raise ResultError(
                     f"{kernel.name}: {int(wrong.sum())} of {got.size} values of {buffer.name}.{slot.name} are wrong; "
                     f"record {first} holds {got[first]}, {right[first]} is right; the launch or the board corrupts results"
                 )
-
-
-def _beyond(got: Array, right: Array, tolerance: float) -> NDArray[np.bool_]:
-    scale = float(np.max(np.abs(right), initial=0.0, where=np.isfinite(right))) or 1.0
-    with np.errstate(invalid="ignore"):
-        return ~((np.abs(got - right) <= tolerance * scale) | (np.isnan(got) & np.isnan(right)))

@@ -12,7 +12,7 @@ launches the kernel, and passes the results to `microbench.check`.
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal, get_args
 
 from numpy.typing import NDArray
 
@@ -35,6 +35,15 @@ Mode = Literal["full", "sm_sweep", "lane_sweep", "single", "block_sweep"]
 Level = Literal["register", "shared", "l1", "l2", "dram", "constant", "local", "peer", "host"]
 Module = Literal["cuda", "sfu", "tensor", "shared", "l2", "dram", "none"]
 Buffers = Mapping[str, NDArray[Any]]
+
+MODES: Final[tuple[Mode, ...]] = get_args(Mode)
+"""Launch modes (`microbench.loads.launch`)."""
+
+PATTERNS: Final[tuple[Pattern, ...]] = get_args(Pattern)
+"""Patterns of operands."""
+
+FAMILY: Final = "instruction"
+"""Family of generated kernels and copies in datasets; operators of workloads have other families."""
 
 SCALARS: Final = ("iterations", "active_lanes", "region_bytes", "region_mask")
 """Arguments that are not buffers: 32-bit numbers of the launch."""
@@ -122,7 +131,7 @@ class Launch:
 
     `active_lanes` of every warp do the work, the others exit at once.  `region_bytes` is the size of the data that each block walks, or
     that all blocks share, a power of two (0: no data).  Blocks of a kernel with a `region_mask` use `regions` of them in turn, a power of
-    two (0: each block has its own).  `low_confidence` marks the published single-thread mode, whose signal is below a sensor's error.
+    two (0: each block has its own).
     """
 
     mode: Mode
@@ -134,7 +143,11 @@ class Launch:
     regions: int = 0
     pattern: Pattern = "random"
     seed: int = 0
-    low_confidence: bool = False
+
+    @property
+    def low_confidence(self) -> bool:
+        """Whether it is the published single-thread mode, whose signal is below a sensor's error."""
+        return self.mode == "single"
 
     @property
     def blocks(self) -> int:
@@ -183,10 +196,6 @@ class Support:
         return ""
 
 
-EVERYWHERE: Final = Support()
-"""Support by all architectures of the catalogue."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
     """One generated kernel.
@@ -210,7 +219,7 @@ class Kernel:
     work: Work
     expectation: Expectation
     tolerance: float = 0.0
-    support: Support = EVERYWHERE
+    support: Support = Support()
     modes: tuple[Mode, ...] = ("full", "sm_sweep", "lane_sweep", "single")
     patterns: tuple[Pattern, ...] = ("zero", "constant", "random")
     chains: int = 1
@@ -227,11 +236,6 @@ class Kernel:
         reason = self.support.refusal(architecture)
         return f"{self.name} cannot run on {architecture}: {reason}" if reason else ""
 
-    def require(self, architecture: str) -> None:
-        """Raise UnsupportedError if the architecture cannot run this kernel."""
-        if reason := self.refusal(architecture):
-            raise UnsupportedError(reason)
-
     def digest(self) -> str:
         """SHA-256 of the text, as hexadecimal digits."""
         return hashlib.sha256(f"{self.declarations}\n{self.text}".encode()).hexdigest()
@@ -247,38 +251,6 @@ class Kernel:
             pattern=pattern,
             seed=seed,
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostLoad:
-    """A load without a kernel: idle, or copies by the copy engines between two places.
-
-    `origin` and `target` are "device", "peer" or "host" ("" for idle); `bytes_moved` is the size of one copy.  Groups and listings treat
-    copies like kernels.
-    """
-
-    name: str
-    family: str
-    origin: str = ""
-    target: str = ""
-    bytes_moved: int = 0
-    instruction: ClassVar[str] = "copy engine"
-    module: ClassVar[Module] = "none"
-    chains: ClassVar[int] = 1
-    unroll: ClassVar[int] = 1
-    modes: ClassVar[tuple[Mode, ...]] = ("full",)
-    patterns: ClassVar[tuple[Pattern, ...]] = ("random",)
-    levels: ClassVar[tuple[str, ...]] = ("O3",)
-
-    @property
-    def level(self) -> str:
-        """Link of the data: "host", "peer", or "device" if they stay on the board."""
-        ends = {self.origin, self.target} - {"device"}
-        return ends.pop() if ends else "device"
-
-    def refusal(self, _: str) -> str:
-        """Reason why an architecture cannot run the load: always ""."""
-        return ""
 
 
 def compute_capability(architecture: str) -> int:
@@ -304,12 +276,12 @@ class PreparedKernel:
     operator: Operator
     l2_state: str
     library: str
-    kernel_name: str
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    registers_per_thread: int
-    shared_bytes_per_block: int
-    blocks_per_sm: int
+    kernel_name: str = ""
+    grid: tuple[int, int, int] = (0, 0, 0)
+    block: tuple[int, int, int] = (0, 0, 0)
+    registers_per_thread: int = 0
+    shared_bytes_per_block: int = 0
+    blocks_per_sm: int = 0
     tile_m: int = 0
     tile_n: int = 0
     tile_k: int = 0

@@ -21,6 +21,9 @@ STORAGE: Final[dict[str, type[np.generic]]] = {
 VIEWED: Final[dict[str, Any]] = {"f16": np.float16, "f16x2": np.float16, "s8x4": np.int8, "u8x4": np.uint8}
 """Kinds that are arrays of a NumPy type."""
 
+BITS: Final[dict[str, int]] = {"s4x8": 4, "b1x32": 1}
+"""Kinds whose whole numbers are narrower than a byte, with their width; those of 4 bits have a sign."""
+
 
 def _widened(words: NDArray[Any]) -> Array:
     """The numbers as float64, with quiet NaNs for signalling ones."""
@@ -53,12 +56,9 @@ def decode(words: NDArray[Any], kind: str) -> Array:
         storage, table = CODED[kind]
         codes = packed.view(storage)
         return np.asarray(np.where(codes >= len(table), -1.0, 1.0) * table[codes % len(table)])
-    if kind == "s4x8":
-        pairs = packed.view(np.uint8)
-        both = np.stack([pairs << np.uint8(4), pairs & np.uint8(0xF0)], axis=1).view(np.int8) >> 4
-        return np.asarray(both.astype(np.float64).ravel())
-    if kind == "b1x32":
-        return np.unpackbits(packed.view(np.uint8), bitorder="little").astype(np.float64)
+    if kind in BITS:
+        numbers = np.unpackbits(packed.view(np.uint8), bitorder="little").reshape(-1, BITS[kind]) @ (1 << np.arange(BITS[kind]))
+        return np.asarray((numbers - 16 * (numbers > 7)).astype(np.float64))
     return _widened(words)
 
 
@@ -69,11 +69,9 @@ def encode(values: Array, kind: str) -> NDArray[Any]:
         return np.ascontiguousarray(rounded.astype(VIEWED[kind])).view(STORAGE[kind])
     if kind in CODED:
         return np.ascontiguousarray(nearest_codes(values, kind)).view(np.uint32)
-    if kind == "s4x8":
-        low, high = np.rint(values).astype(np.int8).view(np.uint8).reshape(-1, 2).T & np.uint8(15)
-        return np.ascontiguousarray(low | high << np.uint8(4)).view(np.uint32)
-    if kind == "b1x32":
-        return np.packbits(np.rint(values) != 0, bitorder="little").view(np.uint32)
+    if kind in BITS:
+        bits = np.rint(values).astype(np.int64)[:, None] >> np.arange(BITS[kind]) & 1
+        return np.packbits(bits.astype(np.uint8), bitorder="little").view(np.uint32)
     return values.astype(STORAGE[kind])
 
 

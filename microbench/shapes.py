@@ -14,9 +14,9 @@ import numpy as np
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, Array
 from estimator.vocabulary.reader import LEAST_ONE, FaultError, Span, Words, read
+from estimator.vocabulary.work import operator_work
 from estimator.vocabulary.workload import FAMILY_FIELDS, FAMILY_OPERATORS, Operator, make_operator
 from microbench.layouts import LAYOUTS
-from microbench.sizing import operator_bytes, operator_flop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,19 +139,13 @@ def _operator(group: KernelGroup, precision: str, place: Array) -> Operator | No
         for item in ready:
             values[item[0]] = _value(item[1], float(item[2]), float(item[3]), values)
         pending = [item for item in pending if item[0] not in values]
-    details: dict[str, float | str | bool] = {
-        **values,
-        "precision_out": group.precision_out,
-        "precision_kv": group.precision_kv,
-        "cuda_cores": group.cuda_cores,
-    }
+    details = {name: getattr(group, name) for name in ("precision_out", "precision_kv", "cuda_cores")}
     try:
-        operator = make_operator(group.family, group.operator, precision, where="", **details)
+        operator = make_operator(group.family, group.operator, precision, where="", **values, **details)
     except WorkloadError:
         return None
-    size = operator_bytes(operator)
-    flop = operator_flop(operator)
-    return operator if group.min_bytes <= size <= group.max_bytes and 0.0 < flop <= group.max_flop else None
+    flop, *moved = operator_work(operator)
+    return operator if group.min_bytes <= sum(moved) <= group.max_bytes and flop <= group.max_flop else None
 
 
 def _value(rule: ShapeRule, place: float, fine: float, values: Mapping[str, float]) -> float:
@@ -163,8 +157,12 @@ def _value(rule: ShapeRule, place: float, fine: float, values: Mapping[str, floa
             rounded = multiple * max(1, round(raw / multiple))
             return float(min(max(rounded, math.ceil(rule.low)), math.floor(rule.high)))
         case Choice():
-            return float(rule.values[min(int(place * len(rule.values)), len(rule.values) - 1)])
+            return _picked(rule.values, place)
         case Derived():
-            times = rule.times[min(int(place * len(rule.times)), len(rule.times) - 1)]
-            divide = rule.divide[min(int(fine * len(rule.divide)), len(rule.divide) - 1)]
-            return float(max(rule.least, math.floor(values[rule.of] * times / divide)))
+            value = values[rule.of] * _picked(rule.times, place) / _picked(rule.divide, fine)
+            return float(max(rule.least, math.floor(value)))
+
+
+def _picked(values: tuple[float, ...], place: float) -> float:
+    """The value at a place from 0 to 1."""
+    return float(values[min(int(place * len(values)), len(values) - 1)])

@@ -1,11 +1,9 @@
-"""Sizes of runs: launches in a window, launches in a graph, copies of operands, resident blocks, and the work of an operator."""
+"""Sizes of runs: launches in a window, launches in a graph, copies of operands, and resident blocks."""
 
 import math
 from typing import Final
 
 from estimator.vocabulary.gpu import GpuSpec
-from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
-from estimator.vocabulary.workload import Operator, conv_output_size
 from microbench.kernel import WARP_LANES
 
 GRAPH_S: Final = 2e-3
@@ -83,67 +81,6 @@ def segment_launches(launches: int, segments: int, buffer_sets: int = 1) -> tupl
 def displacing_sets(working_set_bytes: float, l2_bytes: float) -> int:
     """Copies of the operands that displace the L2 between two uses; MOST_BUFFER_SETS + 1 or more: too many."""
     return 1 + math.ceil(DISPLACING_L2_SIZES * l2_bytes / max(working_set_bytes, 1.0))
-
-
-def operator_flop(operator: Operator) -> float:
-    """Arithmetic of one launch [flop], from the shape; one operation per number if none is defined."""
-    match operator.family:
-        case "gemm":
-            return 2.0 * operator["batch"] * operator["m"] * operator["n"] * operator["k"]
-        case "conv":
-            positions = _output_positions(operator)
-            per_output = operator["channels"] / operator["groups"] * operator["kernel_h"] * operator["kernel_w"]
-            return 2.0 * operator["batch"] * operator["filters"] * positions * per_output
-        case "attention":
-            pairs = operator["queries"] * operator["context"] * (0.5 if operator["causal"] and operator["queries"] > 1 else 1.0)
-            return 4.0 * operator["batch"] * operator["heads"] * operator["head_dim"] * pairs
-        case "softmax" | "norm" | "reduction":
-            return operator["rows"] * operator["dim"]
-        case _:
-            return max(operator["elements"], operator["reads"])
-
-
-def operator_bytes(operator: Operator) -> float:
-    """Inputs and outputs of one launch, each counted once [byte]."""
-    width = BYTES_PER_ELEMENT[operator.precision]
-    width_kv = BYTES_PER_ELEMENT[operator.precision_kv or operator.precision]
-    match operator.family:
-        case "gemm":
-            read = operator["batch"] * (operator["m"] + operator["n"]) * operator["k"] * width
-        case "conv":
-            image = operator["batch"] * operator["channels"] * operator["height"] * operator["width"]
-            weights = operator["filters"] * operator["channels"] / operator["groups"] * operator["kernel_h"] * operator["kernel_w"]
-            read = (image + weights) * width
-        case "attention":
-            cached = 2.0 * operator["context"] * operator["kv_heads"] * width_kv
-            read = operator["batch"] * operator["head_dim"] * (operator["queries"] * operator["heads"] * width + cached)
-        case "softmax" | "norm" | "reduction":
-            read = operator["rows"] * operator["dim"] * width
-        case _:
-            read = operator["reads"] * width
-    return read + output_elements(operator) * BYTES_PER_ELEMENT[operator.precision_out or operator.precision]
-
-
-def output_elements(operator: Operator) -> float:
-    """Numbers that a launch writes."""
-    match operator.family:
-        case "gemm":
-            return operator["batch"] * operator["m"] * operator["n"]
-        case "conv":
-            return operator["batch"] * operator["filters"] * _output_positions(operator)
-        case "attention":
-            return operator["batch"] * operator["queries"] * operator["heads"] * operator["head_dim"]
-        case "softmax" | "norm":
-            return operator["rows"] * operator["dim"]
-        case "reduction":
-            return operator["rows"]
-        case _:
-            return operator["elements"]
-
-
-def _output_positions(operator: Operator) -> float:
-    height, width = conv_output_size(operator)
-    return height * width
 
 
 def resident_blocks(gpu: GpuSpec, threads: int, registers_per_thread: int, shared_bytes: int) -> int:

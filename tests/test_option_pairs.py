@@ -17,9 +17,7 @@ PAIRS = [
     (collect, ["submit", "quick", "--dry-run"], ["--resume", "--fresh"]),
     (estimate, [WORKLOAD, "--bundle", BUNDLE], ["--completion", "--no-completion"]),
     (estimate, [WORKLOAD, "--bundle", BUNDLE], ["--quiet", "-v"]),
-    (estimate, ["sweep", WORKLOAD, "--bundle", BUNDLE], ["--completion", "--no-completion"]),
     (estimate, ["trace", "gpt2"], ["--head", "--no-head"]),
-    (estimate, ["trace", "gpt2"], ["--quiet", "-v"]),
     (fit, ["rows.csv"], ["--quiet", "-v"]),
 ]
 
@@ -40,7 +38,6 @@ def test_both_of_a_pair_are_refused_in_either_order_and_each_alone_is_not(comman
 @pytest.mark.parametrize(
     ("command", "words", "said"),
     [
-        (collect, ["validate", "x.parquet", "--rules"], "not both"),
         (estimate, ["trace", "gpt2", "--list"], "or ask for --list"),
         (estimate, ["bundles", BUNDLE, "--card", "--remove", "x"], "--card only shows"),
         (estimate, ["counts", "x.csv", "--metrics"], "not both"),
@@ -52,18 +49,8 @@ def test_both_of_a_pair_are_refused_in_either_order_and_each_alone_is_not(comman
 def test_options_of_two_ways_of_working_are_not_mixed(command, words, said, tmp_path, capsys) -> None:
     table = tmp_path / "rows.csv"
     table.write_text("operator,gpu,precision,rows,dim,latency_s\nsoftmax,a10,fp32,4096,512,1e-4\n", encoding="utf-8")
-    names = {"DATA": str(table), "x.parquet": str(table), "x.csv": str(table)}
+    names = {"DATA": str(table), "x.csv": str(table)}
     assert command([names.get(word, word) for word in words]) == 2
     err = capsys.readouterr().err
     assert said in err
     assert err.count("\n") == 1
-
-
-def test_a_switch_has_its_default_and_the_value_that_is_asked_for(capsys, repository, monkeypatch) -> None:
-    monkeypatch.chdir(repository)
-    said = []
-    for words in ([], ["--completion"], ["--no-completion"]):
-        estimate([WORKLOAD, "--bundle", BUNDLE, "--quiet", "--csv", *words])
-        said.append(capsys.readouterr().out)
-    assert said[0] == said[1]
-    assert len(said[2]) > 0

@@ -15,8 +15,8 @@ from estimator.vocabulary.reader import LEAST_ONE, FaultError, Span, Text, Words
 from estimator.vocabulary.resources import resource_folder, resource_names
 from estimator.vocabulary.workload import Operator, make_operator
 from microbench.errors import UnsupportedError
-from microbench.kernel import OPTIMISATION_LEVELS
-from microbench.loads.generated import MODES, PATTERNS, LoadGroup, check_group
+from microbench.kernel import MODES, OPTIMISATION_LEVELS, PATTERNS
+from microbench.loads.groups import LoadGroup, check_group
 from microbench.runners.torch_kernels import BACKENDS
 from microbench.shapes import KernelGroup
 

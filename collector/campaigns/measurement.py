@@ -14,7 +14,7 @@ from collector.devices.protocols import GpuState, PreparedKernel
 from collector.sampling import SECONDS_PER_NS, Sampler
 from collector.sensing.calibration import SensorCalibration
 from estimator.vocabulary.workload import Operator
-from microbench.loads.copies import COPY_ENGINE, CopyLoad
+from microbench.loads.copies import CopyLoad
 from microbench.loads.generated import LEVELS, GeneratedLoad
 from microbench.sizing import launches_for
 
@@ -157,7 +157,7 @@ def load_columns(load: Load) -> Row:
         "link": load.link or None,
     }
     if isinstance(load, CopyLoad):
-        return {**named, "instruction": COPY_ENGINE, "data_pattern": "random", "link_bytes": float(load.host.bytes_moved)}
+        return {**named, "instruction": load.instruction, "data_pattern": "random", "link_bytes": float(load.bytes_moved)}
     kernel, launch = load.kernel, load.launch
     counts = load.transactions()
     return {
@@ -173,8 +173,8 @@ def load_columns(load: Load) -> Row:
         "loop_opcodes": json.dumps(dict(load.entry.body), separators=(",", ":")),
         "loop_operations": json.dumps(dict(kernel.work.operations), separators=(",", ":")),
         **{f"{level}_transactions": counts[level] for level in LEVELS},
-        "assembler": f"{load.compiler} -{load.level} {load.architecture}",
-        "cubin_sha256": load.cubin_sha256,
+        "assembler": f"{load.module.compiler} -{load.module.level} {load.module.architecture}",
+        "cubin_sha256": load.module.digest,
         "ptx_sha256": kernel.digest(),
         "link_bytes": load.link_bytes() if load.link else None,
     }

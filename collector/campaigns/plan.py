@@ -24,11 +24,11 @@ from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import IntArray
 from estimator.vocabulary.workload import Operator
 from microbench.errors import MicrobenchError
+from microbench.kernel import FAMILY
 from microbench.layouts import other_layout
-from microbench.loads.copies import copy_loads
-from microbench.loads.generated import FAMILY, LAUNCH_S, generated_loads
+from microbench.loads.generated import LAUNCH_S, generated_loads
+from microbench.loads.groups import copy_loads
 from microbench.shapes import KernelGroup, draw_operators
-from microbench.toolchain.compile import user_cache
 
 ROW_ID_DIGITS: Final = 16
 LEARNING_S: Final = (WARM_RUNS * CALIBRATION[-1] + sum(CALIBRATION)) * LAUNCH_S * 2
@@ -157,11 +157,10 @@ def check_budget(spec: CampaignSpec, plan: CampaignPlan, budget_s: float) -> Non
 def campaign_loads(spec: CampaignSpec, gpu: GpuSpec, seed: int) -> tuple[tuple[Load, ...], dict[str, int]]:
     """The generated kernels of a campaign, assembled, and its copies; and those that cannot run here.
 
-    Machine code is kept from one campaign to the next (`user_cache`).  Raises CampaignError if the assembler is missing; the message names
-    the package to install.
+    Raises CampaignError if the assembler is missing; the message names the package to install.
     """
     try:
-        loads, refused = generated_loads(spec.instructions, gpu, None, seed, user_cache())
+        loads, refused = generated_loads(spec.instructions, gpu, seed=seed)
     except MicrobenchError as error:
         raise CampaignError(f"campaign {spec.name}: {error}") from error
     return (*loads, *copy_loads(spec.instructions)), refused

@@ -190,7 +190,6 @@ def _published(place: "PartitionedPlace", running: Path, key: "Metadata", resume
     """Rows of this campaign in published parts, on resume; an unpublished part is published first."""
     from collector.dataset.log import log_path
 
-    place.check(running)
     if running.is_file() and not log_path(running).is_file():
         speak.note(f"published what an earlier run had finished: {place.publish(running)}")
     return place.measured(key) if resume else None
@@ -249,9 +248,7 @@ def check_unused(out: Path, resume: bool | None) -> None:
 
 
 def common_root(out: str) -> str:
-    """The folder or URL of a dataset in which each board has its own parts.  Raises CollectorError if a file has that name."""
-    if "://" in out:
-        return out
+    """The folder of a dataset in which each board has its own parts.  Raises CollectorError if a file has that name."""
     if Path(out).exists() and not Path(out).is_dir():
         raise CollectorError(f"{out}: is a file; several boards write into a folder, each its own parts: name another with --out")
     return f"{out.rstrip('/')}/"

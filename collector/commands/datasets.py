@@ -29,24 +29,18 @@ def export_command(dataset: Path, kind: str, out: Path | None, speak: Speaker) -
 
 
 @click.command("validate", context_settings=CONTEXT)
-@click.argument("dataset", type=click.Path(path_type=Path), required=False)
-@click.option("--rules", "list_rules", is_flag=True, help="Print the rules and their limits; read nothing.")
+@click.argument("dataset", type=click.Path(path_type=Path))
 @output_options
-def validate_command(dataset: Path | None, list_rules: bool, speak: Speaker) -> int:
+def validate_command(dataset: Path, speak: Speaker) -> int:
     """Check DATASET (a Parquet file, a folder or the log of an unfinished campaign) against physics, its plan and itself.
 
     Exit status 3 if a rule is broken; a row that has its own doubt as a flag does not break the rule for it.
     """
     require_dataset_packages()
-    from collector.dataset.rules import RULES, findings_document, findings_lines, rule_lines, validate_dataset
+    from collector.dataset.rules import RULES, findings_document, findings_lines, validate_dataset
 
-    if list_rules is (dataset is not None):
-        raise click.UsageError("name the dataset to check, or give --rules, not both")
-    if dataset is None:
-        speak.say([{"rule": rule.id, "what": rule.what, "limit": rule.limit} for rule in RULES], rule_lines())
-        return DONE
     findings = validate_dataset(dataset)
-    speak.say(findings_document(findings), findings_lines(findings, verbose=speak.verbose))
+    speak.say(findings_document(findings), findings_lines(findings))
     if not findings.broken:
         return DONE
     speak.warn(f"{len(findings.broken)} of {len(RULES)} rules are broken")

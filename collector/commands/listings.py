@@ -132,10 +132,11 @@ def kernels_command(families: str, speak: Speaker) -> int:
 def listed_kernels(families: Sequence[str]) -> list[dict[str, Any]]:
     """The kernels and copies of some families (wildcards allowed) as plain data.  Raises UsageError for a family without one."""
     from microbench.families import KERNELS, SWEEP
-    from microbench.kernel import ARCHITECTURES, HostLoad, Kernel
-    from microbench.loads.generated import COPIES
+    from microbench.kernel import ARCHITECTURES
+    from microbench.loads.copies import COPIES
+    from microbench.loads.groups import Named
 
-    groups: tuple[Sequence[Kernel | HostLoad], ...] = (KERNELS, SWEEP, COPIES)
+    groups: tuple[Sequence[Named], ...] = (KERNELS, SWEEP, COPIES)
     every = [(kind, one) for kind, group in zip(KINDS, groups, strict=True) for one in group]
     for pattern in families:
         if not any(fnmatchcase(one.family, pattern) for _, one in every):

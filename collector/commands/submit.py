@@ -166,5 +166,5 @@ def _place(out: str, boards: int, resume: bool | None) -> str:
         try_place(Path(out))
         return str(Path(out).absolute())
     if resume is False:
-        raise CollectorError(f"{out}: in a folder or URL nothing is replaced, what is missing is added; leave --fresh out")
-    return root if "://" in root else f"{Path(root).absolute()}/"
+        raise CollectorError(f"{out}: in a folder nothing is replaced, what is missing is added; leave --fresh out")
+    return f"{Path(root).absolute()}/"

@@ -46,7 +46,7 @@ class Job:
     board         key of the board: its UUID, or sim:PROFILE; gpu_word is the user's word for it
     campaign      a campaign's name, or the file with its copy; title is its name for people
     arguments     of `collect`, beyond board, campaign, output and budget
-    out           dataset to write: an absolute file; a folder, with a slash at its end, or a URL that takes parts
+    out           dataset to write: an absolute file, or a folder, with a slash at its end, that takes parts
     budget_s      of the board's time, all attempts together; None: no limit
     fresh         replaces an existing output at `out`
     priority      the higher goes first; equals go in the order of submission
@@ -96,8 +96,8 @@ class Job:
 
     @property
     def shared(self) -> bool:
-        """Whether its output is a folder or URL, in which every run has parts of its own."""
-        return self.out.endswith("/") or "://" in self.out
+        """Whether its output is a folder, in which every run has parts of its own."""
+        return self.out.endswith("/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

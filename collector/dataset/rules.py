@@ -15,14 +15,11 @@ import pyarrow.compute as pc
 from collector.dataset.reader import KernelDataset, measured_twice, read_parts
 from collector.dataset.schema import KERNEL_COLUMNS, UNUSABLE, Metadata, operators_or_reasons
 from estimator.vocabulary.gpu import GpuSpec
-from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, HZ_PER_MHZ, Array, BoolArray
+from estimator.vocabulary.quantities import HZ_PER_MHZ, Array, BoolArray
 from estimator.vocabulary.specifications import gpu_names, load_gpu
+from estimator.vocabulary.work import operator_work
 from estimator.vocabulary.workload import Operator
-
-GENERATED: Final = "instruction"
-"""Family of generated kernels and copies, which are not operators of a workload."""
-
-UNFINISHED: Final = "its campaign did not finish; `collect --resume` goes on with it"
+from microbench.kernel import FAMILY
 
 
 class Checked:
@@ -89,18 +86,13 @@ class Rule(NamedTuple):
 
 def least_s(operator: Operator, gpu: GpuSpec, sm_clock_mhz: float) -> float:
     """The least time of a kernel by a GPU's peak rates [s]: useful arithmetic, and compulsory traffic beyond the L2; 0 if unknown."""
+    if operator.family in ("conv", "attention"):  # their libraries do less than the definition
+        return 0.0
     clock_hz = (sm_clock_mhz if 0.0 < sm_clock_mhz < np.inf else gpu.sm_clock_limit_mhz) * HZ_PER_MHZ
-    flop = byte = 0.0
-    if operator.family == "gemm":
-        batch, m, n, k = (operator[name] for name in ("batch", "m", "n", "k"))
-        flop, byte = 2.0 * batch * m * n * k, batch * (m * k + k * n)
-    elif operator.family in ("elementwise", "copy"):
-        byte = operator["reads"]
-    elif operator.family in ("softmax", "norm", "reduction"):
-        byte = operator["rows"] * operator["dim"]
-    rate = gpu.matrix_flop_per_clock(operator.precision, operator.cuda_cores) if flop else 0.0
-    compute_s = flop / (rate * gpu.num_sms * clock_hz) if rate > 0 else 0.0
-    return max(compute_s, (byte * BYTES_PER_ELEMENT[operator.precision] - gpu.l2_bytes) / gpu.dram_bytes_per_s, 0.0)
+    work = operator_work(operator)
+    rate = gpu.matrix_flop_per_clock(operator.precision, operator.cuda_cores) if work.flop else 0.0
+    compute_s = work.flop / (rate * gpu.num_sms * clock_hz) if rate > 0 else 0.0
+    return max(compute_s, (work.read_byte - gpu.l2_bytes) / gpu.dram_bytes_per_s, 0.0)
 
 
 def _marked(data: Checked, broken: BoolArray | list[bool], example: str) -> list[Breach]:
@@ -166,7 +158,7 @@ def _drift(metadata: Metadata) -> str:
 
 def _no_operator(data: Checked) -> list[bool]:
     families = data.texts("family")
-    return [isinstance(one, str) and family != GENERATED for one, family in zip(data.operators, families, strict=True)]
+    return [isinstance(one, str) and family != FAMILY for one, family in zip(data.operators, families, strict=True)]
 
 
 RULES: Final[tuple[Rule, ...]] = (
@@ -176,7 +168,7 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "D02", "a campaign ran to its end", "metadata say complete",
-        _files(lambda found: "" if found.get("complete") is True else UNFINISHED),
+        _files(lambda found: "" if found.get("complete") is True else "its campaign did not finish; `collect --resume` goes on with it"),
     ),
     Rule("D04", "the sensor is known", "board, field, update period and averaging in the metadata", _files(_sensor)),
     Rule("D05", "most rows are usable", "5% without time or power at most", _unusable),
@@ -238,25 +230,15 @@ def findings_document(findings: Findings) -> dict[str, object]:
     return {"dataset": findings.dataset, "rows": len(findings.row_ids), "valid": not findings.broken, "rules": rules}
 
 
-def findings_lines(findings: Findings, *, verbose: bool) -> list[str]:
-    """Findings for people: at most three breaches and three rows of each; all rules, breaches and rows with `verbose`."""
+def findings_lines(findings: Findings) -> list[str]:
+    """Findings for people: at most three breaches of each broken rule, and three rows of each; the document has all."""
     lines = [f"{findings.dataset}: {len(findings.row_ids)} rows, {len(RULES)} rules, {len(findings.broken)} broken"]
-    most = None if verbose else 3
     for rule in RULES:
         breaches = findings.broken.get(rule.id, [])
-        if verbose and not breaches:
-            lines.append(f"  {rule.id} kept    {rule.what} ({rule.limit})")
-        for breach in breaches[:most]:
-            named = ", ".join(findings.row_ids[row] for row in breach.rows[:most])
-            rows = f" ({len(breach.rows)} rows: {named}{'' if breach.rows == breach.rows[:most] else ', …'})" if breach.rows else ""
-            lines.append(f"  {rule.id} broken  {rule.what} ({rule.limit}): {breach.what}{rows}")
-        if breaches != breaches[:most]:
-            lines.append(f"  {rule.id}         and {len(breaches) - 3} more; -v names them")
+        for breach in breaches[:3]:
+            named = ", ".join(findings.row_ids[row] for row in breach.rows[:3]) + (", …" if breach.rows[3:] else "")
+            rows = f" ({len(breach.rows)} rows: {named})" if breach.rows else ""
+            lines.append(f"  {rule.id}  {rule.what} ({rule.limit}): {breach.what}{rows}")
+        if breaches[3:]:
+            lines.append(f"  {rule.id}  and {len(breaches) - 3} more; --json names them")
     return lines
-
-
-def rule_lines() -> list[str]:
-    """All rules with their limits, for people."""
-    lines = [f"{rule.id}  {rule.what}: {rule.limit}" for rule in RULES]
-    ranged = [(name, column, column.range) for name, column in KERNEL_COLUMNS.items() if column.range]
-    return [*lines, *(f"R01  {name}: {low:g} to {high:g} {column.unit}" for name, column, (low, high) in ranged)]

@@ -10,10 +10,10 @@ from estimator.vocabulary.workload import Operator
 from microbench.check import verify
 from microbench.errors import DeviceLostError, MicrobenchError, ResultError
 from microbench.kernel import Kernel, Launch, PreparedKernel
-from microbench.loads.copies import CopyLoad, prepared_copy
-from microbench.loads.generated import GeneratedLoad, prepared_load
+from microbench.loads.copies import CopyLoad
+from microbench.loads.generated import GeneratedLoad
 from microbench.runners.generated_runner import GeneratedRun, load_copy, load_generated
-from microbench.runners.library_runner import Libraries, OpenBoard, open_library_runner
+from microbench.runners.library_runner import Libraries, LibraryRunner, open_library_runner
 from microbench.runners.runner import BoundKernel, KernelTracer, LaunchRecord
 
 
@@ -24,9 +24,8 @@ class BoardRunner:
     broken, is a DeviceError: the campaign stops, its rows are on disk, and a new process resumes it.
     """
 
-    def __init__(self, board: OpenBoard, now_ns: Callable[[], int]) -> None:
-        self._board = board
-        self._runner = board.library
+    def __init__(self, runner: LibraryRunner, now_ns: Callable[[], int]) -> None:
+        self._runner = runner
         self._now_ns = now_ns
         self._generated: tuple[PreparedKernel, Callable[[int], LaunchRecord]] | None = None
         self._complaints: dict[tuple[str, ...], str] = {}
@@ -47,35 +46,30 @@ class BoardRunner:
         The results are checked before, once for each kernel, code and kind of operands.  Raises RunnerError, DeviceError.
         """
         self._generated = None
-        if isinstance(load, CopyLoad):
-            with collector_errors():
-                copy = load_copy(self._board.device, load.host, self._now_ns)
-                key = (load.host.name,)
+        with collector_errors():
+            if isinstance(load, CopyLoad):
+                copy = load_copy(self._runner.device, load, self._now_ns)
+                key: tuple[str, ...] = (load.name,)
                 if key not in self._complaints:
                     self._complaints[key] = copy.complaint()
-            prepared = prepared_copy(load, self._complaints[key])
-            self._generated = (prepared, copy.run)
-            return prepared
-        complaint = self._complaint(load)
-        loaded = self.load_generated(load.kernel, load.launch, load.cubin)
-        prepared = prepared_load(load, complaint)
-
-        self._generated = (prepared, loaded.run)
+                run = copy.run
+            else:
+                key = (load.kernel.name, load.module.digest, load.launch.pattern)
+                if key not in self._complaints:
+                    self._complaints[key] = self._complaint(load)
+                run = self.load_generated(load.kernel, load.launch, load.module.cubin).run
+        prepared = load.prepared(self._complaints[key])
+        self._generated = (prepared, run)
         return prepared
 
     def _complaint(self, load: GeneratedLoad) -> str:
         """The fault in the results of a small launch of a kernel on this board; "" for right results."""
-        key = (load.kernel.name, load.cubin_sha256, load.launch.pattern)
-        if key not in self._complaints:
-            kernel, pattern = load.kernel, load.launch.pattern
-            small = self.load_generated(kernel, kernel.check_launch(pattern), load.cubin)
-            with collector_errors():
-                try:
-                    verify(kernel, pattern, small.results())
-                    self._complaints[key] = ""
-                except ResultError as error:
-                    self._complaints[key] = str(error)
-        return self._complaints[key]
+        kernel, pattern = load.kernel, load.launch.pattern
+        try:
+            verify(kernel, pattern, self.load_generated(kernel, kernel.check_launch(pattern), load.module.cubin).results())
+        except ResultError as error:
+            return str(error)
+        return ""
 
     def run(self, prepared: PreparedKernel, launches: int) -> LaunchRecord:
         """Launches a kernel back to back and waits for the end.  Raises RunnerError, DeviceError."""
@@ -95,7 +89,7 @@ class BoardRunner:
         Its methods raise the load's errors: call them within `collector_errors`.
         """
         with collector_errors():
-            return load_generated(self._board.device, kernel, launch, cubin, self._now_ns)
+            return load_generated(self._runner.device, kernel, launch, cubin, self._now_ns)
 
 
 @contextmanager
@@ -117,9 +111,9 @@ def open_board_runner(
         collector_errors(opening=True),
         open_library_runner(
             pci_address, gpu, open_tracer() if tracer is None else tracer, now_ns, seed=seed, attention=attention, libraries=libraries
-        ) as board,
+        ) as runner,
     ):
-        yield BoardRunner(board, now_ns)
+        yield BoardRunner(runner, now_ns)
 
 
 @contextmanager

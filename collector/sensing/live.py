@@ -23,7 +23,6 @@ from collector.sensing.decision import informative_ratio
 from collector.sensing.identify import Identification, SensorName, SensorRecord, identify_sensor
 from collector.sensing.live_load import open_live_load
 from estimator.vocabulary.frozen import FrozenMapping
-from microbench.loads.square_wave import duty_cycle
 
 REST_S: Final = 1.5
 """Rest before the loads; the tail of an earlier load decays within 0.5 to 2 s."""
@@ -88,7 +87,7 @@ class _Session:
 
     def square_wave(self, period_s: float, duration_s: float) -> None:
         """Runs of half a period with rests between them, cycles slightly different."""
-        high_s, _ = duty_cycle(period_s, 0.5)
+        high_s = 0.5 * period_s
         ready = self.load.ready(high_s)
         if ready is None:
             raise SensorError(f"the board runs no load of {high_s * 1e3:.1f} ms")

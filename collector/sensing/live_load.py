@@ -16,8 +16,7 @@ from collector.errors import RunnerError, SensorError
 from collector.sampling import Sampler
 from estimator.vocabulary.workload import Operator, make_operator
 from microbench.errors import MicrobenchError
-from microbench.loads.generated import sized_launch
-from microbench.loads.square_wave import DurationLine, WaveCode, fit_duration, wave_code, wave_launch
+from microbench.loads.square_wave import DurationLine, WaveCode, fit_duration, wave_code
 from microbench.toolchain.compile import find_toolchain
 
 CALIBRATION: Final = (1, 2, 4, 8)
@@ -95,7 +94,7 @@ class ChainLoad:
     def _line(self, share: float) -> DurationLine:
         """Duration over turns on a share of the SMs, fitted if not known yet."""
         if share not in self._lines:
-            rough = sized_launch(self._code.kernel, wave_launch(self._code.gpu, 1, share), self._code.entry, self._code.gpu).iterations
+            rough = self._code.load(1, share).sized(self._code.gpu).launch.iterations
             counts = [length * rough for length in CALIBRATION]
             warm = self._prepared(counts[-1], share)
             for _ in range(WARM_RUNS):

@@ -23,8 +23,8 @@ from estimator.vocabulary.gpu import GpuSpec, simulated_uuid
 from estimator.vocabulary.workload import Operator
 from microbench.errors import UnsupportedError
 from microbench.layouts import layout_of
-from microbench.loads.copies import CopyLoad, prepared_copy
-from microbench.loads.generated import GeneratedLoad, prepared_load
+from microbench.loads.copies import CopyLoad
+from microbench.loads.generated import GeneratedLoad
 
 STATE_POLL_S: Final = 0.02
 ALIKE: Final = (
@@ -180,7 +180,7 @@ class SimulatedRunner:
             except RunnerError as error:
                 raise RunnerError(f"{load.operator.operator}: {error}") from error
         loaded = self._world.load_generated(load)
-        prepared = prepared_copy(load) if isinstance(load, CopyLoad) else prepared_load(load, self._complaint(load))
+        prepared = load.prepared("" if isinstance(load, CopyLoad) else self._complaint(load))
         self._loaded[prepared] = loaded
         self._world.rest(SETUP_S)
         return prepared

@@ -246,7 +246,7 @@ def _latency_clocks(profile: BoardProfile, load: GeneratedLoad, clock_hz: float)
             chained += waits.get(kernel.level, L1_LATENCY_CLOCKS) * (count if dependent else count / IN_FLIGHT_LOADS)
         elif not works_once(opcode):
             chained += kind_of(opcode).latency * count / kernel.chains
-    if load.level == "O0":
+    if load.module.level == "O0":
         # clocks that a warp waits after every instruction of code assembled at O0, as its control words say (seen
         # with ptxas 13.0 for sm_90)
         return max(chained, 15.0 * sum(load.entry.body.values()))
@@ -285,7 +285,7 @@ def link_of(profile: BoardProfile, name: str) -> Link:
 
 def copy_point(profile: BoardProfile, gpu: GpuSpec, load: CopyLoad) -> tuple[KernelTiming, LaunchEnergy]:
     """Time and energy of one copy: no SM works, the memory of this board is read or written, or both."""
-    moved = float(load.host.bytes_moved)
+    moved = float(load.bytes_moved)
     inside = load.link == "device"
     # share of the DRAM's bandwidth that a copy within the board reaches: each byte is read and written
     rate = 0.45 * gpu.dram_bytes_per_s if inside else link_of(profile, load.link).bytes_per_s

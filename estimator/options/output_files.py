@@ -39,7 +39,7 @@ class OutputFile(click.Path):
 
 
 class OutputPlace(click.types.StringParamType):
-    """A dataset to write, as a file, a folder or a URL; a campaign, which can continue one (`--resume`), checks it itself."""
+    """A dataset to write, as a file or a folder; a campaign, which can continue one (`--resume`), checks it itself."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The text.  Raises BadParameter like OutputFile."""

@@ -1,5 +1,5 @@
 """All kernels, one file a family."""
 
-from microbench.families.catalogue import HOST_LOADS, KERNELS, SWEEP, kernel_named, kernels_for
+from microbench.families.catalogue import KERNELS, SWEEP, kernel_named
 
-__all__ = ["HOST_LOADS", "KERNELS", "SWEEP", "kernel_named", "kernels_for"]
+__all__ = ["KERNELS", "SWEEP", "kernel_named"]

@@ -2,19 +2,15 @@
 
 Strings are Jinja templates: `<expression>`, and lines that begin with `#` are statements (`# for load in range(4)`).  A string with a
 single expression becomes its value, a number or a list.  A table `[[kernel]]` is rendered once for each combination of the values in each
-table of `each`; missing fields come from `[defaults]`, and `let` names values.  Templates see the [constants], the values of
-`each` and `let`, the earlier fields, and the functions below.
+table of `each`; missing fields come from `[defaults]`, and `let` names values.  Templates see the [constants], what
+`instructions.toml` has for all, the values of `each` and `let`, the earlier fields, and the functions below.
 
-Fields are those of `Kernel`, `Work` and `Expectation`, and: `scalars` (arguments in addition to the buffers), `registers` by type, `shared`
-variables, the text `before`, in (`body`) and `after` the loop (`microbench.toolchain.ptx.entry_text`), `macros` before each text, `count`
-of the opcodes (`fewest` and `most` if it varies), `share` of the threads that reach the loop, `guarded` (average number of instructions
-that only some threads execute), `fixed` = false if the block may change.  A slot with `times` = n becomes n numbered slots.
+Fields are those of `microbench.families.build`, and `macros` before each text.  A slot with `times` = n becomes n numbered slots.
 """
 
 import struct
 import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from collections.abc import Iterator
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -23,30 +19,14 @@ from typing import Any, Final
 from jinja2 import Environment, Template
 from jinja2.nativetypes import NativeEnvironment
 
-from estimator.vocabulary.reader import read
-from microbench.families.rows import load_record, opcodes, record_bytes, slot_registers, store_record
-from microbench.kernel import Buffer, Expectation, Kernel, Slot, Work
-from microbench.toolchain.ptx import Texts, entry_text, loop_operations
+from microbench.families.build import INSTRUCTIONS, Table, build_kernel, load_record, record_bytes, store_record
+from microbench.kernel import Buffer, Kernel, Slot
 
-Table = Mapping[str, Any]
 Fields = dict[str, Any]
-"""A table of TOML as in the file, and a table that is being filled."""
+"""A table that is being filled."""
 
 TEXTS: Final = ("before", "body", "after")
 BETWEEN_TEXTS: Final = "----"
-
-STORE_WORD: Final = """
-# macro store_word(register)
-mad.wide.u32 target, thread, 4, results;
-st.global.b32 [target], <register>;
-# endmacro
-"""
-"""A macro for all files: stores the thread's result, one word."""
-
-SHARED_VALUES: Final[Table] = {
-    "any_word": {"name": "word", "kind": "u32", "high": 2**32 - 1},
-    "words": {"name": "results", "slots": [{"name": "word", "kind": "u32"}], "written": True},
-}
 
 
 def numbered(prefix: str, *counts: int) -> str:
@@ -89,9 +69,9 @@ def _template(environment: Environment, text: str) -> Template:
 def written_kernels(file: str) -> tuple[Kernel, ...]:
     """The kernels of a file in this folder, in the file's order."""
     table = tomllib.loads(Path(__file__).with_name(file).read_text(encoding="utf-8"))
-    constants = SHARED_VALUES | table.get("constants", {})
+    constants = {**INSTRUCTIONS["shared"], **table.get("constants", {})}
     return tuple(
-        _kernel(_rendered(entry, table["defaults"], constants | variant)) for entry in table["kernel"] for variant in _variants(entry)
+        build_kernel(_rendered(entry, table["defaults"], constants | variant)) for entry in table["kernel"] for variant in _variants(entry)
     )
 
 
@@ -113,9 +93,10 @@ def _rendered(entry: Table, defaults: Table, context: Fields) -> Fields:
     for name in sorted(fields, key=lambda name: name not in entry):
         value = _value(fields[name], found)
         found[name] = tuple(map(_buffer, value)) if name == "buffers" else value
-    texts = [STORE_WORD + defaults.get("macros", "") + entry.get("macros", "")]
+    texts = [INSTRUCTIONS["macros"] + defaults.get("macros", "") + entry.get("macros", "")]
     texts += [(entry.get(name) or defaults.get(name, "")) + f"\n{BETWEEN_TEXTS}\n" for name in TEXTS]
     filled = _template(_TEXT, "".join(texts)).render(found).split(BETWEEN_TEXTS)
+    found["registers"] = {kind: names.replace(",", " ").split() for kind, names in found["registers"].items()}
     return found | {name: [line for line in text.splitlines() if line.strip()] for name, text in zip(TEXTS, filled, strict=False)}
 
 
@@ -138,42 +119,3 @@ def _slots(*, name: str, times: int = 0, negates: str = "", **fields: Any) -> li
     if not times:
         return [Slot(name=name, **fields)]
     return [Slot(name=f"{name}{place}", negates=negates and f"{negates}{place}", **fields) for place in range(times)]
-
-
-def _kernel(given: Table) -> Kernel:
-    """The kernel of a rendered table, with its text and its counted operations."""
-    arguments = (*(buffer.name for buffer in given["buffers"]), *given["scalars"])
-    threads = given.get("max_threads", 256)
-    registers = {kind: names.replace(",", " ").split() for kind, names in given["registers"].items()}
-    if given["buffers"][0].name == "operands":
-        registers = slot_registers(given["buffers"][0], registers)
-    text = entry_text(
-        name=given["name"],
-        arguments=arguments,
-        registers=registers,
-        shared=given.get("shared", ""),
-        texts=Texts(**{name: given[name] for name in TEXTS}),
-        max_threads=threads,
-        lanes_may_idle=given.get("lanes_may_idle", True),
-    )
-    operations, guarded = loop_operations(text, given.get("share", 1.0)), given.get("guarded", {})
-    counted = {name: operations.get(name, 0.0) + guarded.get(name, 0.0) for name in sorted({*operations, *guarded})}
-    count, fixed = given.get("count", 0), given.get("fixed", True)
-    lists = {name: opcodes(*given.get(name, ())) for name in ("opcodes", "companions", "uniform")}
-    whole = {
-        "family": given["name"],
-        "unroll": count,
-        "text": text,
-        "arguments": arguments,
-        **_own(Kernel, given),
-        "work": {**_own(Work, given), "operations": counted},
-        "expectation": {"fewest": count, "most": count, **_own(Expectation, given), **lists},
-        "block_threads": threads if fixed else min(threads, 256),
-        "fixed_block": (threads, 1, 1) if fixed else None,
-    }
-    return read(Kernel, whole)
-
-
-def _own(kind: type[Kernel] | type[Work] | type[Expectation], given: Table) -> Fields:
-    """The fields of a table that belong to a kind of value; an empty list counts as missing."""
-    return {one.name: given[one.name] for one in fields(kind) if one.name in given and given[one.name] != []}

@@ -1,62 +1,70 @@
-"""Copies by the copy engines, ready for measurement: no kernel runs, the SMs are idle."""
+"""Copies by the copy engines: no kernel runs, the SMs are idle."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from estimator.vocabulary.workload import Operator
-from microbench.kernel import HostLoad, PreparedKernel
-from microbench.loads.generated import COPIES, FAMILY, LoadGroup, lacks, named
+from microbench.kernel import FAMILY, Mode, Module, Pattern, PreparedKernel
 
-COPY_ENGINE: Final = HostLoad.instruction
-"""Name of a copy in place of a kernel's PTX instruction."""
-
-NOT_ON_SMS: Final = (0, 0, 0)
+COPY_BYTES: Final = 1 << 30
+"""Size of one copy: 1 GiB, 20 ms over a 50 GB/s link, so that its launch time is negligible."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyLoad:
-    """One copy of `host.bytes_moved` bytes from `host.origin` to `host.target`, back to back."""
+    """One copy of `bytes_moved` bytes between "device", "peer" or "host", back to back.  Groups and listings treat copies like kernels."""
 
-    host: HostLoad
+    name: str
+    origin: str
+    target: str
+    bytes_moved: int = COPY_BYTES
+    family: ClassVar[str] = "copy"
+    instruction: ClassVar[str] = "copy engine"
+    module: ClassVar[Module] = "none"
+    chains: ClassVar[int] = 1
+    unroll: ClassVar[int] = 1
+    modes: ClassVar[tuple[Mode, ...]] = ("full",)
+    patterns: ClassVar[tuple[Pattern, ...]] = ("random",)
+    levels: ClassVar[tuple[str, ...]] = ("O3",)
 
     @property
     def operator(self) -> Operator:
         """The copy with the names of a dataset."""
-        return Operator(family=FAMILY, operator=self.host.name, precision="none", shape=())
+        return Operator(family=FAMILY, operator=self.name, precision="none", shape=())
 
     @property
     def link(self) -> str:
         """Link of the data: "host", "peer", or "device" if they stay on the board."""
-        return self.host.level
+        return next((end for end in (self.origin, self.target) if end != "device"), "device")
+
+    level = link
+
+    def refusal(self, _: str) -> str:
+        """Reason why an architecture cannot run the load: always ""."""
+        return ""
 
     def identity(self) -> tuple[str | int, ...]:
         """Values that identify this load in a campaign."""
-        return (self.host.name, COPY_ENGINE, self.host.bytes_moved)
+        return (self.name, self.instruction, self.bytes_moved)
 
-    def told(self) -> tuple[str | int, ...]:
-        """Values that are equal for the same load."""
-        return self.identity()
+    told = identity
+
+    def prepared(self, corrupted: str = "") -> PreparedKernel:
+        """The copy as a prepared kernel; `corrupted` is the fault in its results."""
+        return PreparedKernel(
+            operator=self.operator,
+            l2_state="warm",
+            library=self.instruction,
+            kernel_name=self.name,
+            working_set_bytes=2 * self.bytes_moved,
+            corrupted=corrupted,
+        )
 
 
-def copy_loads(groups: Sequence[LoadGroup]) -> tuple[CopyLoad, ...]:
-    """The copies that groups name among their kernels and that run as requested, each once, in the catalogue's order."""
-    wanted = {copy.name for group in groups for copy in named(group, COPIES) if not lacks(copy, group)}
-    return tuple(CopyLoad(host=copy) for copy in COPIES if copy.name in wanted)
-
-
-def prepared_copy(load: CopyLoad, corrupted: str = "") -> PreparedKernel:
-    """A copy as a prepared kernel."""
-    return PreparedKernel(
-        operator=load.operator,
-        l2_state="warm",
-        library=COPY_ENGINE,
-        kernel_name=load.host.name,
-        grid=NOT_ON_SMS,
-        block=NOT_ON_SMS,
-        registers_per_thread=0,
-        shared_bytes_per_block=0,
-        blocks_per_sm=0,
-        working_set_bytes=2 * load.host.bytes_moved,
-        corrupted=corrupted,
-    )
+COPIES: Final = (
+    CopyLoad(name="copy_host_to_device", origin="host", target="device"),
+    CopyLoad(name="copy_device_to_host", origin="device", target="host"),
+    CopyLoad(name="copy_device_to_device", origin="device", target="device"),
+    CopyLoad(name="copy_peer", origin="device", target="peer"),
+)
+"""All copies."""

@@ -24,25 +24,12 @@ MAX_REGION_BYTES: Final = 1 << 31
 
 
 def plan_launches(
-    kernel: Kernel,
-    gpu: GpuSpec,
-    entry: InspectedEntry,
-    mode: Mode,
-    *,
-    iterations: int,
-    pattern: Pattern = "random",
-    seed: int = 0,
+    kernel: Kernel, gpu: GpuSpec, entry: InspectedEntry, mode: Mode, pattern: Pattern = "random", seed: int = 0
 ) -> tuple[Launch, ...]:
-    """The launches of a mode: one for "full" and "single", several for the sweeps, in ascending order.
+    """The launches of a mode: one for "full" and "single", several for the sweeps, in ascending order; each of one turn.
 
-    Raises LaunchError for a mode or pattern that the kernel does not have, a block that does not fit an SM, or iterations that its counter
-    does not hold.
+    Raises LaunchError for a block that does not fit an SM, and for a region that does not fit its cache.
     """
-    if mode not in kernel.modes:
-        raise LaunchError(f"{kernel.name} cannot run as {mode}; it has {', '.join(kernel.modes)}")
-    if pattern not in kernel.patterns:
-        raise LaunchError(f"{kernel.name} cannot take {pattern} data; it has {', '.join(kernel.patterns)}")
-    check_iterations(kernel.name, iterations)
     threads = math.prod(kernel.fixed_block) if kernel.fixed_block else kernel.block_threads
     resident = resident_blocks(gpu, threads, entry.registers, entry.shared_bytes)
     if not resident:
@@ -56,13 +43,12 @@ def plan_launches(
             mode=mode,
             grid=(blocks, 1, 1),
             block=kernel.fixed_block or (block, 1, 1),
-            iterations=iterations,
+            iterations=1,
             active_lanes=lanes,
             region_bytes=region or region_bytes(kernel, gpu, blocks, resident),
             regions=regions,
             pattern=pattern,
             seed=seed,
-            low_confidence=mode == "single",
         )
 
     full = gpu.num_sms * _blocks_an_sm(kernel, gpu, resident)
@@ -70,38 +56,23 @@ def plan_launches(
         case "full":
             return (launch(full),)
         case "sm_sweep":
-            return tuple(launch(count) for count in swept_sms(gpu.num_sms))
+            # AccelWattch's idle-SM benchmarks use these shares, and a single one.
+            shares = (max(1, round(share * gpu.num_sms)) for share in (0.25, 0.5, 0.75, 1.0))
+            return tuple(launch(count) for count in sorted({1, *shares}))
         case "lane_sweep":
             # AccelWattch's static-power benchmarks use the same steps.
             return tuple(launch(full, lanes=lanes) for lanes in (1, 8, 16, 24, 32))
         case "block_sweep":
             region, regions = swept_region_bytes(kernel, gpu), _power_of_two(gpu.num_sms * resident, upwards=True)
-            return tuple(launch(count, region=region, regions=regions) for count in swept_grids(gpu.num_sms, resident))
+            rounds = {round(share * gpu.num_sms * resident) for share in GRID_SHARES}
+            grids = sorted({gpu.num_sms, *rounds} - {round(0.5 * gpu.num_sms)})
+            return tuple(launch(count, region=region, regions=regions) for count in grids)
         case _:
             return (launch(1, lanes=1, block=1),)
 
 
-def check_iterations(name: str, iterations: int) -> None:
-    """Raise LaunchError for turns of a kernel's loop that its 32-bit counter does not hold."""
-    if not 1 <= iterations <= MOST_ITERATIONS:
-        raise LaunchError(f"{iterations} iterations of {name} do not fit its 32-bit counter; give 1 to {MOST_ITERATIONS}")
-
-
-def swept_sms(num_sms: int) -> tuple[int, ...]:
-    """Numbers of SMs of the sweep: one, and shares of all.  A grid of as many blocks puts one on each."""
-    # AccelWattch's idle-SM benchmarks use these shares, and a single one.
-    return tuple(sorted({1, *(max(1, round(share * num_sms)) for share in (0.25, 0.5, 0.75, 1.0))}))
-
-
-def swept_grids(num_sms: int, resident: int) -> tuple[int, ...]:
-    """Grids of a sweep over blocks, in ascending order: one block an SM, and multiples of all that are resident at once."""
-    return tuple(sorted({num_sms, *(round(share * num_sms * resident) for share in GRID_SHARES)} - {round(0.5 * num_sms)}))
-
-
 def swept_region_bytes(kernel: Kernel, gpu: GpuSpec) -> int:
-    """The region of a block in every grid of a sweep [byte]; 0 for kernels that walk no memory."""
-    if not kernel.min_region_bytes:
-        return 0
+    """The region of a block in every grid of a sweep [byte]."""
     # One block an SM walks twice L2, rounded down to a power of two: the smallest grid must miss it as the largest does.
     region = _power_of_two(gpu.l2_bytes * 2.0 / gpu.num_sms, upwards=False)
     return min(max(region, kernel.min_region_bytes), MAX_REGION_BYTES)

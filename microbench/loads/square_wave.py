@@ -16,21 +16,15 @@ from microbench.errors import LaunchError
 from microbench.families import kernel_named
 from microbench.kernel import Kernel, Launch
 from microbench.loads.generated import GeneratedLoad, architecture_of, module_load
-from microbench.loads.launch import MOST_ITERATIONS, check_iterations
+from microbench.loads.launch import MOST_ITERATIONS
 from microbench.toolchain.compile import CompiledModule, Toolchain, compile_kernels
-from microbench.toolchain.inspect import InspectedEntry, check_body
+from microbench.toolchain.inspect import check_body
 
 CHAIN: Final = "ffma_k8_u64"
 """The kernel of the high level: multiply-adds on all lanes, no memory."""
 
 BLOCKS_PER_SM: Final = 4
 """Blocks of 256 threads that saturate the fp32 pipes: 8 warps a scheduler."""
-
-LEVEL: Final = "O3"
-"""Optimisation level of the chain."""
-
-MIN_RUNS: Final = 3
-"""Least runs of different lengths for the error of a line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,28 +37,18 @@ class DurationLine:
 
     def iterations(self, duration_s: float) -> int:
         """Iterations with this duration, at least 1.  Raises LaunchError for a duration that the kernel's counter cannot hold."""
-        if not (math.isfinite(duration_s) and duration_s > 0.0):
-            raise LaunchError(f"a load of {duration_s!r} s cannot be made; give a positive, finite duration")
         count = max(1, round((duration_s - self.intercept_s) / self.slope_s))
         if count > MOST_ITERATIONS:
             raise LaunchError(f"a load of {duration_s} s needs {count} iterations, more than a 32-bit counter holds; repeat a shorter one")
         return count
 
-    def duration_s(self, iterations: int) -> float:
-        """Duration of a number of iterations [s]."""
-        return self.intercept_s + self.slope_s * iterations
-
 
 def fit_duration(iterations: Sequence[int], duration_s: Sequence[float]) -> DurationLine:
     """The least-squares line through measured runs, each weighted by 1/duration: the sensor needs relative accuracy.
 
-    Raises LaunchError for fewer than three different lengths, or runs that do not get longer with more iterations.
+    Raises LaunchError for runs that do not get longer with more iterations.
     """
     count, time = np.asarray(iterations, dtype=np.float64), np.asarray(duration_s, dtype=np.float64)
-    if count.shape != time.shape or np.unique(count).size < MIN_RUNS:
-        raise LaunchError(f"{np.unique(count).size} different lengths cannot be fitted; measure at least {MIN_RUNS}")
-    if not (np.all(np.isfinite(time)) and np.all(time > 0.0)):
-        raise LaunchError("a measured duration is not positive and finite; measure again")
     design = np.stack([np.ones_like(count), count], axis=1) / time[:, None]
     (intercept, slope), *_ = np.linalg.lstsq(design, np.ones_like(time), rcond=None)
     if not slope > 0.0:
@@ -76,23 +60,12 @@ def fit_duration(iterations: Sequence[int], duration_s: Sequence[float]) -> Dura
     return DurationLine(intercept_s=float(intercept), slope_s=float(slope), residual_s=spread)
 
 
-def wave_kernel() -> Kernel:
-    """The kernel of the wave's high level."""
-    return kernel_named(CHAIN)
-
-
-def wave_launch(gpu: GpuSpec, iterations: int, sm_share: float = 1.0) -> Launch:
-    """The high level on a share of the SMs, at least one.
-
-    Raises LaunchError for a share outside (0, 1], and for iterations that the kernel's counter does not hold.
-    """
-    check_iterations(CHAIN, iterations)
-    if not 0.0 < sm_share <= 1.0:
-        raise LaunchError(f"a share of {sm_share!r} of the SMs cannot work; give more than 0 and at most 1")
+def wave_launch(gpu: GpuSpec, iterations: int, sm_share: float) -> Launch:
+    """The high level on a share of the SMs, at least one."""
     sms = max(1, round(sm_share * gpu.num_sms))
     whole = sms == gpu.num_sms
     blocks = sms * BLOCKS_PER_SM if whole else sms
-    threads = wave_kernel().block_threads if whole else wave_kernel().block_threads * BLOCKS_PER_SM
+    threads = 256 if whole else 256 * BLOCKS_PER_SM
     return Launch(mode="full" if whole else "sm_sweep", grid=(blocks, 1, 1), block=(threads, 1, 1), iterations=iterations)
 
 
@@ -104,12 +77,7 @@ class WaveCode:
     kernel: Kernel
     module: CompiledModule
 
-    @property
-    def entry(self) -> InspectedEntry:
-        """Contents and resources of the machine code."""
-        return self.module.entries[self.kernel.name]
-
-    def load(self, iterations: int, sm_share: float = 1.0) -> GeneratedLoad:
+    def load(self, iterations: int, sm_share: float) -> GeneratedLoad:
         """The high level for a number of turns of the chain's loop.  Raises LaunchError for an impossible launch."""
         load = module_load(self.kernel, wave_launch(self.gpu, iterations, sm_share), self.module, self.gpu)
         if not load.blocks_per_sm:
@@ -123,16 +91,7 @@ def wave_code(gpu: GpuSpec, toolchain: Toolchain) -> WaveCode:
     Raises UnsupportedError for a GPU without a target, CompileError if the assembler fails, InspectionError
     if the machine code is not a chain of multiply-adds.
     """
-    kernel = wave_kernel()
-    module = compile_kernels([kernel], architecture_of(gpu), LEVEL, toolchain)
-    check_body(kernel, module.entries[kernel.name], LEVEL)
+    kernel = kernel_named(CHAIN)
+    module = compile_kernels([kernel], architecture_of(gpu), "O3", toolchain)
+    check_body(kernel, module.entries[kernel.name], "O3")
     return WaveCode(gpu=gpu, kernel=kernel, module=module)
-
-
-def duty_cycle(period_s: float, duty: float) -> tuple[float, float]:
-    """Times of the high and of the low level [s].  Raises LaunchError for a period that is not positive or a duty outside (0, 1)."""
-    if not (math.isfinite(period_s) and period_s > 0.0 and 0.0 < duty < 1.0):
-        raise LaunchError(
-            f"a wave of period {period_s!r} s and duty {duty!r} cannot be made; give a positive period and a duty between 0 and 1"
-        )
-    return period_s * duty, period_s * (1.0 - duty)

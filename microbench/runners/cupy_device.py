@@ -4,6 +4,7 @@ Only this file imports CuPy.  cuBLAS is called in the library that CuPy loads (`
 CuPy's own binding cannot be captured into a graph (cupy/cupy issue 6290).
 """
 
+import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,11 +15,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from estimator.vocabulary.quantities import Array
 from microbench.errors import DeviceLostError, DeviceMemoryError, KernelFailedError, UnsupportedError
 from microbench.runners.runner import Launch
 
-OUT_OF_MEMORY: Final = frozenset({2})
+OUT_OF_MEMORY: Final = 2
 """cudaErrorMemoryAllocation.  Source for all codes: CUDA runtime API, cudaError_t; the driver's share them from 2 on."""
 
 CONTEXT_LOST: Final = frozenset({700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721})
@@ -26,7 +26,6 @@ CONTEXT_LOST: Final = frozenset({700, 702, 709, 710, 714, 715, 716, 717, 718, 71
 
 DEVICE_LOST: Final = frozenset({4, 46, 100, 101, 214, 220, 226, 802, 803, 999})
 """Errors of the board or its driver: unavailable, uncorrectable memory or link, too old a driver, unknown."""
-
 
 ALIGNED_ELEMENTS: Final = 256
 """Operands begin at a multiple of this many numbers: at least on the 256 bytes of cudaMalloc."""
@@ -51,23 +50,31 @@ def load_cupy() -> Any:
         import cupy
     except ImportError as error:
         raise UnsupportedError(
-            f"CuPy cannot be loaded ({_first_line(error)}); pip install 'wattprint[cuda13]' or 'wattprint[cuda12]'"
+            f"CuPy cannot be loaded ({first_line(error)}); pip install 'wattprint[cuda13]' or 'wattprint[cuda12]'"
         ) from error
     return cupy
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """Bytes of the host (`ordinal` -1) or of a board; `argument` is the launch argument of their address, `memory` holds them."""
+
+    ordinal: int
+    address: int
+    argument: Any
+    memory: Any
+
+
 class CupyDevice:
-    """One context on one board; implements microbench.runners.runner.Device.  `open_cupy_device` makes it."""
+    """One context on one board, its memory, stream and timer; `open_cupy_device` makes it.
+
+    Methods raise DeviceMemoryError, KernelFailedError and DeviceLostError, as `errors` maps them.
+    """
 
     def __init__(self, cupy: Any, ordinal: int, stream: Any) -> None:
         self._cupy = cupy
         self.ordinal = ordinal
         self._stream = stream
-
-    @property
-    def module(self) -> Any:
-        """The CuPy module."""
-        return self._cupy
 
     @property
     def stream_pointer(self) -> int:
@@ -81,9 +88,9 @@ class CupyDevice:
         try:
             yield
         except cuda.memory.OutOfMemoryError as error:
-            raise DeviceMemoryError(f"{what}: {_first_line(error)}") from error
+            raise DeviceMemoryError(f"{what}: {first_line(error)}") from error
         except (cuda.runtime.CUDARuntimeError, cuda.driver.CUDADriverError) as error:
-            raise cuda_failure(int(getattr(error, "status", -1)), what, _first_line(error)) from error
+            raise cuda_failure(_status(error), what, first_line(error)) from error
 
     def free_bytes(self, ordinal: int | None = None) -> int:
         """Memory for new operands on this board, including CuPy's reserve, or on another board [byte]."""
@@ -131,82 +138,86 @@ class CupyDevice:
         """Uninitialised memory for a number of elements."""
         return self._cupy.empty(elements, dtype=DTYPES[precision])
 
-    def empty_sets(self, sets: int, elements: int, precision: str) -> list[Any]:
-        """Several pieces of one allocation, each aligned for libraries."""
+    def empty_sets(self, sets: int, shape: Sequence[int], precision: str) -> list[Any]:
+        """Several arrays of a shape in one allocation, each aligned for libraries."""
+        elements = math.prod(shape)
         stride = -(-elements // ALIGNED_ELEMENTS) * ALIGNED_ELEMENTS
         whole = self.empty(sets * stride, precision)
-        return [whole[i * stride : i * stride + elements] for i in range(sets)]
+        return [whole[i * stride : i * stride + elements].reshape(shape) for i in range(sets)]
 
-    def normal_sets(self, sets: int, elements: int, precision: str, seed: int) -> list[Any]:
-        """Several pieces of one allocation with standard normal random numbers."""
-        pieces = self.empty_sets(sets, elements, precision)
+    def normal_sets(self, sets: int, shape: Sequence[int], precision: str, seed: int) -> list[Any]:
+        """Several arrays of a shape in one allocation with standard normal random numbers."""
+        arrays = self.empty_sets(sets, shape, precision)
         random = self._cupy.random.RandomState(seed)
-        for target in pieces:
-            for start in range(0, elements, CHUNK_ELEMENTS):
-                stop = min(start + CHUNK_ELEMENTS, elements)
+        for array in arrays:
+            target = array.reshape(-1)
+            for start in range(0, target.size, CHUNK_ELEMENTS):
+                stop = min(start + CHUNK_ELEMENTS, target.size)
                 drawn = random.standard_normal(stop - start, dtype="float64" if precision == "fp64" else "float32")
                 if precision == "bf16":
                     drawn = ((drawn.view("uint32") + np.uint32(0x8000)) >> np.uint32(16)).astype("uint16")
                 target[start:stop] = drawn
-        return pieces
+        return arrays
 
-    def to_host(self, values: Any, precision: str) -> Array:
-        """Numbers of the device as float64 on the host."""
-        host = self._cupy.asnumpy(values)
-        if precision == "bf16":
-            host = (host.astype(np.uint32) << np.uint32(16)).view(np.float32)
-        return np.asarray(host, dtype=np.float64)
+    def place(self, where: str, size: int, who: str) -> Placed:
+        """`size` bytes at "device", "peer" (another board) or "host" (pinned); `who` is their user, for messages.
 
-    def pinned(self, size: int, who: str) -> Any:
-        """Host memory that the board accesses directly, `size` in bytes.  Raises DeviceMemoryError if the host has too little."""
-        try:
-            return self._cupy.cuda.alloc_pinned_memory(size)
-        except self._cupy.cuda.runtime.CUDARuntimeError as error:
-            if int(getattr(error, "status", -1)) in OUT_OF_MEMORY:
-                raise DeviceMemoryError(f"{who}: the host has no {size / 1e9:.1f} GB of memory to pin") from error
-            raise
+        Raises UnsupportedError if no other board is accessible, DeviceMemoryError if there is too little.
+        """
+        if where == "host":
+            try:
+                pinned = self._cupy.cuda.alloc_pinned_memory(size)
+            except self._cupy.cuda.runtime.CUDARuntimeError as error:
+                if _status(error) == OUT_OF_MEMORY:
+                    raise DeviceMemoryError(f"{who}: the host has no {size / 1e9:.1f} GB of memory to pin") from error
+                raise
+            address = int(pinned.ptr)
+            return Placed(ordinal=-1, address=address, argument=np.uint64(address), memory=np.frombuffer(pinned, np.uint8, size))
+        ordinal = self.ordinal if where == "device" else self._peer()
+        if ordinal is None:
+            raise UnsupportedError(f"{who}: needs the memory of another GPU; this board reaches none (NVLink or PCIe peer access)")
+        free = self.free_bytes(ordinal)
+        if size > free:
+            raise DeviceMemoryError(f"{who}: needs {size / 1e9:.1f} GB, {free / 1e9:.1f} GB are free; take a smaller footprint")
+        with self._cupy.cuda.Device(ordinal):
+            array = self._cupy.empty(size, dtype="uint8")
+        address = int(array.data.ptr)
+        return Placed(ordinal=ordinal, address=address, argument=array if where == "device" else np.uint64(address), memory=array)
 
-    def pinned_view(self, memory: Any, size: int) -> NDArray[np.uint8]:
-        """The bytes of pinned memory, readable and writable."""
-        return np.frombuffer(memory, dtype=np.uint8, count=size)
-
-    def peer(self) -> int | None:
+    def _peer(self) -> int | None:
         """The first other board whose memory this one can access directly, with access enabled; None without one."""
         runtime = self._cupy.cuda.runtime
-        with self.errors("looking for another GPU"):
-            for other in range(int(runtime.getDeviceCount())):
-                if other == self.ordinal or not runtime.deviceCanAccessPeer(self.ordinal, other):
-                    continue
-                try:
-                    runtime.deviceEnablePeerAccess(other)
-                except runtime.CUDARuntimeError as error:
-                    if int(getattr(error, "status", -1)) != 704:  # cudaErrorPeerAccessAlreadyEnabled
-                        raise
-                return other
+        for other in range(int(runtime.getDeviceCount())):
+            if other == self.ordinal or not runtime.deviceCanAccessPeer(self.ordinal, other):
+                continue
+            try:
+                runtime.deviceEnablePeerAccess(other)
+            except runtime.CUDARuntimeError as error:
+                if _status(error) != 704:  # cudaErrorPeerAccessAlreadyEnabled
+                    raise
+            return other
         return None
 
-    def empty_on(self, ordinal: int, size: int) -> Any:
-        """Uninitialised bytes on a board."""
-        with self._cupy.cuda.Device(ordinal):
-            return self.empty(size, "int8")
-
-    def fill_on(self, ordinal: int, target: Any, values: NDArray[Any]) -> None:
-        """Copy host memory into memory of a board, of the same type and length."""
-        with self._cupy.cuda.Device(ordinal):
-            target.set(values)
+    def fill(self, placed: Placed, values: NDArray[np.uint8]) -> None:
+        """Write bytes, shape (n,), from the host."""
+        if placed.ordinal < 0:
+            placed.memory[:] = values
+            return
+        with self._cupy.cuda.Device(placed.ordinal):
+            placed.memory.set(values)
             self._cupy.cuda.runtime.deviceSynchronize()
 
-    def copy(self, target: int, target_ordinal: int, origin: int, origin_ordinal: int, size: int) -> None:
-        """Put a copy between two addresses on the stream; an ordinal below 0 is the host's."""
-        runtime, stream = self._cupy.cuda.runtime, self.stream_pointer
-        if target_ordinal >= 0 and origin_ordinal >= 0 and target_ordinal != origin_ordinal:
-            runtime.memcpyPeerAsync(target, target_ordinal, origin, origin_ordinal, size, stream)
-        else:
-            runtime.memcpyAsync(target, origin, size, 4, stream)  # cudaMemcpyDefault: addresses determine the places of both ends
+    def contents(self, placed: Placed) -> NDArray[np.uint8]:
+        """A copy of the bytes on the host, shape (n,)."""
+        return np.array(placed.memory if placed.ordinal < 0 else self._cupy.asnumpy(placed.memory))
 
-    def raw_to_host(self, values: Any) -> NDArray[Any]:
-        """A copy of device memory on the host, without conversion."""
-        return np.asarray(self._cupy.asnumpy(values))
+    def copy(self, target: Placed, origin: Placed) -> None:
+        """Put a copy of all bytes of `origin` on the stream."""
+        runtime, size = self._cupy.cuda.runtime, int(origin.memory.size)
+        if min(target.ordinal, origin.ordinal) >= 0 and target.ordinal != origin.ordinal:
+            runtime.memcpyPeerAsync(target.address, target.ordinal, origin.address, origin.ordinal, size, self.stream_pointer)
+        else:  # cudaMemcpyDefault: addresses determine the places of both ends
+            runtime.memcpyAsync(target.address, origin.address, size, 4, self.stream_pointer)
 
     def library_file(self, stem: str) -> Path:
         """The file of a CUDA library that CuPy has loaded ("libcublas.so").  Raises UnsupportedError if it has none."""
@@ -218,26 +229,13 @@ class CupyDevice:
                 return path
         raise UnsupportedError(f"CuPy has loaded no {stem}; install the CUDA libraries (pip install 'cupy-cuda13x[ctk]')")
 
-    def load_cubin(self, cubin: bytes, entry: str) -> "LoadedCubin":
-        """An entry of compiled machine code."""
-        with self.errors(f"loading {entry}"), tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+    def load_cubin(self, cubin: bytes, entry: str) -> Callable[[Sequence[int], Sequence[int], Sequence[Any]], None]:
+        """An entry of compiled machine code: a function of grid, block and arguments that launches it."""
+        with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
             file.write(cubin)
             file.flush()
             kernel = self._cupy.RawModule(path=file.name).get_function(entry)
-            return LoadedCubin(
-                launch=lambda grid, block, arguments: kernel(tuple(grid), tuple(block), tuple(arguments)),
-                registers_per_thread=int(kernel.num_regs),
-                shared_bytes_per_block=int(kernel.shared_size_bytes),
-            )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedCubin:
-    """Machine code on the device: `launch(grid, block, arguments)`, with its resources on an SM."""
-
-    launch: Callable[[Sequence[int], Sequence[int], Sequence[Any]], None]
-    registers_per_thread: int
-    shared_bytes_per_block: int
+        return lambda grid, block, arguments: kernel(tuple(grid), tuple(block), tuple(arguments))
 
 
 @contextmanager
@@ -252,7 +250,7 @@ def open_cupy_device(pci_address: str, cupy: Any = None) -> Iterator[CupyDevice]
         ordinal = int(runtime.deviceGetByPCIBusId(short_pci_address(pci_address)))
     except runtime.CUDARuntimeError as error:
         raise DeviceLostError(
-            f"CUDA sees no board at {pci_address} ({_first_line(error)}); check CUDA_VISIBLE_DEVICES and the driver"
+            f"CUDA sees no board at {pci_address} ({first_line(error)}); check CUDA_VISIBLE_DEVICES and the driver"
         ) from error
     try:
         with module.cuda.Device(ordinal):
@@ -261,7 +259,7 @@ def open_cupy_device(pci_address: str, cupy: Any = None) -> Iterator[CupyDevice]
                 yield CupyDevice(module, ordinal, stream)
             module.get_default_memory_pool().free_all_blocks()
     except (runtime.CUDARuntimeError, module.cuda.driver.CUDADriverError) as error:
-        raise cuda_failure(int(getattr(error, "status", -1)), f"board {pci_address}", _first_line(error)) from error
+        raise cuda_failure(_status(error), f"board {pci_address}", first_line(error)) from error
 
 
 def short_pci_address(pci_address: str) -> str:
@@ -272,7 +270,7 @@ def short_pci_address(pci_address: str) -> str:
 
 def cuda_failure(status: int, what: str, message: str) -> DeviceMemoryError | KernelFailedError | DeviceLostError:
     """The error for a CUDA status."""
-    if status in OUT_OF_MEMORY:
+    if status == OUT_OF_MEMORY:
         return DeviceMemoryError(f"{what}: {message}")
     if status in CONTEXT_LOST:
         return DeviceLostError(f"{what}: {message}; this process cannot use the board any more")
@@ -281,7 +279,12 @@ def cuda_failure(status: int, what: str, message: str) -> DeviceMemoryError | Ke
     return KernelFailedError(f"{what}: {message}")
 
 
-def _first_line(error: BaseException) -> str:
+def _status(error: BaseException) -> int:
+    """The CUDA status of an error of CuPy."""
+    return int(getattr(error, "status", -1))
+
+
+def first_line(error: BaseException) -> str:
     """The first line of an error's message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip(" =\t")]
     return lines[0] if lines else type(error).__name__

@@ -1,5 +1,6 @@
 """The runner of library kernels on a real board: CuPy's context, with cuBLAS and PyTorch on its stream."""
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -11,9 +12,9 @@ from estimator.vocabulary.workload import Operator
 from microbench.errors import DeviceMemoryError, UnsupportedError
 from microbench.kernel import PreparedKernel
 from microbench.layouts import layout_of
-from microbench.runners.cublas import DATA_TYPES, Cublas, load_cublas, open_cublas
+from microbench.runners.cublas import TYPES, Cublas, open_cublas
 from microbench.runners.cupy_device import CupyDevice, open_cupy_device
-from microbench.runners.runner import BoundKernel, KernelTracer, Launcher, LaunchRecord, LibraryKernel, TracedKernel
+from microbench.runners.runner import BoundKernel, KernelTracer, Launcher, LaunchRecord, LibraryKernel
 from microbench.runners.torch_device import TorchDevice, load_torch, open_torch_device
 from microbench.runners.torch_kernels import torch_kernel
 from microbench.sizing import MOST_BUFFER_SETS, displacing_sets, resident_blocks
@@ -45,7 +46,7 @@ class Catalogue:
         """The kernel for an operator, a product's in a layout ("": the natural one).  Raises UnsupportedError if no library has one."""
         capability = float(self.gpu.compute_capability)
         layout_of(operator, transpose)  # an impossible layout is reported before a missing library
-        if operator.family == "gemm" and operator.precision in DATA_TYPES:
+        if operator.family == "gemm" and operator.precision in TYPES:
             return self.cublas.kernel(operator, capability, transpose)
         if isinstance(self.torch, str):
             raise UnsupportedError(f"{operator.family}.{operator.operator} in {operator.precision}: needs PyTorch: {self.torch}")
@@ -68,16 +69,16 @@ class Catalogue:
 
 
 class LibraryRunner:
-    """Runner of operators through libraries on one device; implements microbench.runners.runner.KernelRunner.  `seed` sets the operands."""
+    """Runner of operators through libraries on `device`; `seed` sets the operands."""
 
     def __init__(self, catalogue: Catalogue, tracer: KernelTracer, now_ns: Callable[[], int], seed: int = 0) -> None:
         self._catalogue = catalogue
-        self._device = catalogue.cupy
+        self.device = catalogue.cupy
         self._tracer = tracer
         self._now_ns = now_ns
         self._seed = seed
         self._prepared: dict[Request, PreparedKernel] = {}
-        self._resident: dict[Request, tuple[BoundKernel, Launcher]] = {}
+        self._resident: tuple[Request, BoundKernel, Launcher] | None = None
 
     def supports(self, operator: Operator, transpose: str = "") -> bool:
         """Whether `prepare` accepts the operator in a layout, checked without running it."""
@@ -85,7 +86,7 @@ class LibraryRunner:
             kernel = self._catalogue.kernel(operator, transpose)
         except UnsupportedError:
             return False
-        return kernel.working_set_bytes + kernel.scratch_bytes <= USABLE_SHARE * self._device.total_bytes()
+        return kernel.working_set_bytes + kernel.scratch_bytes <= USABLE_SHARE * self.device.total_bytes()
 
     def prepare(self, operator: Operator, l2_state: str = "warm", transpose: str = "") -> PreparedKernel:
         """The kernel for an operator with its operands in place, those of a product in a layout ("": the natural one).
@@ -116,28 +117,26 @@ class LibraryRunner:
 
     def close(self) -> None:
         """Release all memory."""
-        self._resident.clear()
+        self._resident = None
         self._catalogue.trim()
 
     def _load(self, key: Request) -> tuple[BoundKernel, Launcher]:
-        """A kernel in memory, loaded and warmed up if necessary."""
-        if key in self._resident:
-            self._resident[key] = self._resident.pop(key)  # the most recently used is dropped last
-            return self._resident[key]
+        """A kernel in memory, loaded and warmed up if necessary; another one is dropped before."""
+        if self._resident is not None and self._resident[0] == key:
+            return self._resident[1:]
         operator, l2_state, layout = key
         what = f"preparing {operator.family}.{operator.operator}"
         with self._catalogue.errors(what):
             kernel = self._catalogue.kernel(operator, layout)
             sets = self._buffer_sets(kernel, l2_state, what)
-            self._make_room(sets * kernel.working_set_bytes + kernel.scratch_bytes, what)
-            try:
-                bound = kernel.bind(sets, self._seed)
-                launcher = Launcher(self._device, bound.launches, bound.capture, self._now_ns)
-                launcher.warm_up()
-            except DeviceMemoryError:
-                self.close()
-                raise
-        self._resident[key] = (bound, launcher)
+            self.close()
+            needed, free = sets * kernel.working_set_bytes + kernel.scratch_bytes, self.device.free_bytes()
+            if needed > USABLE_SHARE * free:
+                raise DeviceMemoryError(f"{what}: needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free")
+            bound = kernel.bind(sets, self._seed)
+            launcher = Launcher(self.device, bound.launches, bound.capture, self._now_ns)
+            launcher.warm_up()
+        self._resident = key, bound, launcher
         return bound, launcher
 
     def _buffer_sets(self, kernel: LibraryKernel, l2_state: str, what: str) -> int:
@@ -149,50 +148,41 @@ class LibraryRunner:
             )
         return sets
 
-    def _make_room(self, needed: int, what: str) -> None:
-        """Drop the least recently used kernels until `needed` bytes are free.  Raises DeviceMemoryError if that is not enough."""
-        while len(self._resident) >= 4:  # most kernels with operands in memory
-            del self._resident[next(iter(self._resident))]
-        if needed > USABLE_SHARE * self._device.free_bytes():
-            self._catalogue.trim()
-        while needed > USABLE_SHARE * (free := self._device.free_bytes()):
-            if not self._resident:
-                raise DeviceMemoryError(f"{what}: needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free")
-            del self._resident[next(iter(self._resident))]
-            self._catalogue.trim()
-
     def _describe(self, key: Request, bound: BoundKernel) -> PreparedKernel:
         """Description of the traced kernel; of several kernels, the longest."""
         operator, l2_state, layout = key
 
         def once() -> None:
             bound.launches[0]()
-            self._device.synchronize()
+            self.device.synchronize()
 
         with self._catalogue.errors(f"tracing {operator.family}.{operator.operator}"):
             kernel = self._catalogue.kernel(operator, layout)
             ran = self._tracer.trace(once)
-        missing = "" if ran else self._tracer.missing() or "the tracer saw no kernel"
-        nothing = TracedKernel(name="", grid=(0, 0, 0), block=(0, 0, 0), registers_per_thread=0, shared_bytes_per_block=0, duration_s=0.0)
-        main = max(ran, key=lambda one: one.duration_s, default=nothing)
-        threads = main.block[0] * main.block[1] * main.block[2]
         prepared = PreparedKernel(
             operator=operator,
             l2_state=l2_state,
             library=kernel.library,
+            split_k=1,
+            transpose=kernel.transpose,
+            working_set_bytes=kernel.working_set_bytes,
+            buffer_sets=len(bound.launches),
+            untraced="" if ran else self._tracer.missing() or "the tracer saw no kernel",
+        )
+        if not ran:
+            return prepared
+        main = max(ran, key=lambda one: one.duration_s)
+        threads = math.prod(main.block)
+        traced = replace(
+            prepared,
             kernel_name=main.name,
             grid=main.grid,
             block=main.block,
             registers_per_thread=main.registers_per_thread,
             shared_bytes_per_block=main.shared_bytes_per_block,
             blocks_per_sm=resident_blocks(self._catalogue.gpu, threads, main.registers_per_thread, main.shared_bytes_per_block),
-            split_k=1,
-            transpose=kernel.transpose,
-            working_set_bytes=kernel.working_set_bytes,
-            buffer_sets=len(bound.launches),
-            untraced=missing,
         )
-        return _with_tile(prepared) if ran and operator.family == "gemm" else prepared
+        return _with_tile(traced) if operator.family == "gemm" else traced
 
 
 def _request(prepared: PreparedKernel) -> Request:
@@ -208,14 +198,6 @@ def _with_tile(prepared: PreparedKernel) -> PreparedKernel:
         return prepared
     split_k = int(tile.split_k) if tile.split_k >= 1 else 0
     return replace(prepared, tile_m=int(tile.tile_m), tile_n=int(tile.tile_n), tile_k=tile.tile_k, stages=tile.stages, split_k=split_k)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenBoard:
-    """The one context on a board: the runner of library kernels, and the device for generated ones (`load_generated`)."""
-
-    library: LibraryRunner
-    device: CupyDevice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,28 +219,27 @@ def open_library_runner(
     seed: int = 0,
     attention: str = "flash",
     libraries: Libraries | None = None,
-) -> Iterator[OpenBoard]:
+) -> Iterator[LibraryRunner]:
     """The runner on the board at a PCI address; all memory is released at the end.
 
     `now_ns` is the host clock of the sensors' stamps.  Without PyTorch the runner has only cuBLAS's kernels.
     Raises UnsupportedError without CuPy or cuBLAS, DeviceLostError if the board does not answer.
     """
     given = libraries or Libraries()
-    torch, pytorch = given.torch, ""
-    try:
-        torch = torch or load_torch()  # first: its CUDA libraries match each other, and CuPy uses loaded libraries
-    except UnsupportedError as error:
-        pytorch = str(error)
+    opened: TorchDevice | str = ""
     with ExitStack() as stack:
+        try:
+            torch = given.torch or load_torch()  # first: its CUDA libraries match each other, and CuPy uses loaded libraries
+        except UnsupportedError as error:
+            torch, opened = None, str(error)
         device = stack.enter_context(open_cupy_device(pci_address, given.cupy))
-        products = stack.enter_context(open_cublas(given.cublas or load_cublas(str(device.library_file("libcublas.so"))), device))
-        opened: TorchDevice | str = pytorch
+        products = stack.enter_context(open_cublas(given.cublas or str(device.library_file("libcublas.so")), device))
         try:
             if torch:
-                opened = stack.enter_context(open_torch_device(device.ordinal, device.stream_pointer, torch))
+                opened = stack.enter_context(open_torch_device(torch, device.ordinal, device.stream_pointer))
         except UnsupportedError as error:
             opened = str(error)
         catalogue = Catalogue(gpu=gpu, cublas=products, cupy=device, torch=opened, attention=attention)
         runner = LibraryRunner(catalogue, tracer, now_ns, seed)
-        yield OpenBoard(library=runner, device=device)
+        yield runner
         runner.close()  # not after an error: a lost board does not answer

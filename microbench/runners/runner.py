@@ -1,26 +1,26 @@
 """The runner's side of the hardware edge: its protocols and values.
 
 A runner turns an operator into one kernel with its operands in place (`prepare`) and launches it repeatedly (`run`).
-It uses a device (memory, streams, graphs), a library of kernels and, if available, a tracer that reports
-the kernel of a launch.
+It uses a device, a library of kernels and, if available, a tracer that reports the kernel of a launch.
 """
 
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
 from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.workload import Operator
-from microbench.errors import LaunchError
+from microbench.errors import LaunchError, UnsupportedError
 from microbench.kernel import PreparedKernel
 from microbench.sizing import graph_ladder, graph_launches, segment_launches
 
 if TYPE_CHECKING:
     from microbench.loads.copies import CopyLoad
     from microbench.loads.generated import GeneratedLoad
+    from microbench.runners.cupy_device import CupyDevice
 
 
 PROBE_LAUNCHES: Final = 5
@@ -96,50 +96,17 @@ Launch = Callable[[], None]
 """Function that puts work on the device's stream and returns at once."""
 
 
-class Device(Protocol):
-    """The one context on a board: its memory, its one stream, its timer.
-
-    Methods raise DeviceMemoryError, KernelFailedError and DeviceLostError, as `errors` maps them.
-    """
-
-    def free_bytes(self) -> int:
-        """Memory available for new operands [byte]."""
-
-    def total_bytes(self) -> int:
-        """Memory of the board [byte]."""
-
-    def trim(self) -> None:
-        """Return cached memory to the board."""
-
-    def mark(self) -> object:
-        """A point in the stream's time."""
-
-    def elapsed_s(self, earlier: object, later: object) -> float:
-        """Device time between two points that the stream has passed [s]."""
-
-    def synchronize(self) -> None:
-        """Wait until the stream is finished."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostValues:
-    """Operands and result of a launch on the host, as float64 arrays, for checking against a reference."""
-
-    inputs: tuple[Array, ...]
-    output: Array
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundKernel:
     """A kernel with its operands in place.
 
     `launches` has an entry for each buffer set.  `capture` records the launches of a function into a graph and returns a
-    function that launches the graph.  `host_values` reads operands and result of a buffer set back.
+    function that launches the graph.  `arrays` gives operands and result of a buffer set on the device, for tests.
     """
 
     launches: tuple[Launch, ...]
     capture: Callable[[Launch], Launch]
-    host_values: Callable[[int], HostValues]
+    arrays: Callable[[int], tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +124,12 @@ class LibraryKernel:
     bind: Callable[[int, int], BoundKernel]
 
 
+def refuse(broken: bool, where: str, reason: str) -> None:
+    """Raise UnsupportedError with the reason if a condition is broken."""
+    if broken:
+        raise UnsupportedError(f"{where}: {reason}")
+
+
 class Launcher:
     """A kernel in memory; `launches` has an entry for each buffer set.  Graphs launch it if single launches cost the host too much.
 
@@ -164,7 +137,7 @@ class Launcher:
     """
 
     def __init__(
-        self, device: Device, launches: tuple[Launch, ...], capture: Callable[[Launch], Launch], now_ns: Callable[[], int]
+        self, device: "CupyDevice", launches: tuple[Launch, ...], capture: Callable[[Launch], Launch], now_ns: Callable[[], int]
     ) -> None:
         self._device = device
         self._launches = launches

@@ -7,10 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-import numpy as np
-
-from estimator.vocabulary.quantities import Array
 from microbench.errors import DeviceLostError, DeviceMemoryError, KernelFailedError, MicrobenchError, UnsupportedError
+from microbench.runners.cupy_device import CHUNK_ELEMENTS, first_line
 from microbench.runners.runner import Launch
 
 DTYPES: Final[dict[str, str]] = {
@@ -20,12 +18,8 @@ DTYPES: Final[dict[str, str]] = {
     "fp16": "float16",
     "bf16": "bfloat16",
     "fp8": "float8_e4m3fn",
-    "int8": "int8",
 }
 """PyTorch's type for a precision."""
-
-CHUNK_ELEMENTS: Final = 1 << 24
-"""Numbers converted at a time: 64 MiB of fp32."""
 
 LOST_WORDS: Final = (
     "illegal memory access",
@@ -67,11 +61,11 @@ class TorchDevice:
         try:
             yield
         except self.torch.OutOfMemoryError as error:
-            raise DeviceMemoryError(f"{what}: out of memory ({_first_line(error)})") from error
+            raise DeviceMemoryError(f"{what}: out of memory ({first_line(error)})") from error
         except NotImplementedError as error:
-            raise UnsupportedError(f"{what}: {_first_line(error)}") from error
+            raise UnsupportedError(f"{what}: {first_line(error)}") from error
         except RuntimeError as error:
-            raise torch_failure(what, _first_line(error)) from error
+            raise torch_failure(what, first_line(error)) from error
 
     def dtype(self, precision: str) -> Any:
         """PyTorch's type for a precision.  Raises UnsupportedError if it has none."""
@@ -80,25 +74,18 @@ class TorchDevice:
         return getattr(self.torch, DTYPES[precision])
 
     def normal(self, shape: Sequence[int], precision: str, seed: int) -> Any:
-        """Standard normal random numbers; small whole numbers for int8."""
+        """Standard normal random numbers."""
         torch = self.torch
         dtype = self.dtype(precision)
         generator = torch.Generator(device=self.device).manual_seed(seed)
-        if precision not in ("fp8", "int8"):
+        if precision != "fp8":
             return torch.randn(tuple(shape), dtype=dtype, device=self.device, generator=generator)
         values = torch.empty(tuple(shape), dtype=dtype, device=self.device)
         flat = values.view(-1)
         for start in range(0, flat.numel(), CHUNK_ELEMENTS):
             part = flat[start : start + CHUNK_ELEMENTS]
-            drawn = torch.randn(part.shape, device=self.device, generator=generator)
-            part.copy_(drawn if precision == "fp8" else (16.0 * drawn).round().clamp(-127.0, 127.0))
+            part.copy_(torch.randn(part.shape, device=self.device, generator=generator))
         return values
-
-    def to_host(self, values: Any) -> Array:
-        """Numbers of the device as float64 on the host."""
-        return np.asarray(
-            values.detach().to(self.torch.float32 if values.dtype != self.torch.float64 else values.dtype).cpu().double().numpy()
-        )
 
     def capture(self, work: Launch) -> Launch:
         """The launches of `work` as one graph; its results keep their memory while the graph exists."""
@@ -111,24 +98,22 @@ class TorchDevice:
 
     def trim(self) -> None:
         """Return cached memory to the board."""
-        if self.device != "cpu":
-            self.torch.cuda.empty_cache()
+        self.torch.cuda.empty_cache()
 
 
 @contextmanager
-def open_torch_device(ordinal: int, stream_pointer: int, torch: Any = None) -> Iterator[TorchDevice]:
+def open_torch_device(torch: Any, ordinal: int, stream_pointer: int) -> Iterator[TorchDevice]:
     """PyTorch on a board and a stream that another library opened, current for this thread.
 
-    `torch` is the module (None: import it).  Raises UnsupportedError without PyTorch or without its CUDA part.
+    `torch` is the module.  Raises UnsupportedError without its CUDA part.
     """
-    module = load_torch() if torch is None else torch
-    if not module.cuda.is_available():
+    if not torch.cuda.is_available():
         raise UnsupportedError("this PyTorch does not see the board (built without CUDA, or for another driver)")
     device = f"cuda:{ordinal}"
-    with _as_failures(f"opening PyTorch on {device}", module):
-        stream = module.cuda.ExternalStream(stream_pointer, device=device)
-    with module.cuda.device(ordinal), module.cuda.stream(stream), module.no_grad():
-        opened = TorchDevice(module, device, stream)
+    with TorchDevice(torch, device).errors(f"opening PyTorch on {device}"):
+        stream = torch.cuda.ExternalStream(stream_pointer, device=device)
+    with torch.cuda.device(ordinal), torch.cuda.stream(stream), torch.no_grad():
+        opened = TorchDevice(torch, device, stream)
         yield opened
     opened.trim()
 
@@ -143,14 +128,3 @@ def torch_failure(what: str, message: str) -> MicrobenchError:
     if "not implemented" in lowered or "not supported" in lowered or "no available kernel" in lowered or "only supported" in lowered:
         return UnsupportedError(f"{what}: {message}")
     return KernelFailedError(f"{what}: {message}")
-
-
-@contextmanager
-def _as_failures(what: str, torch: Any) -> Iterator[None]:
-    with TorchDevice(torch, "cpu").errors(what):
-        yield
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

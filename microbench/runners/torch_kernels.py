@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
+from estimator.vocabulary.work import operator_work
 from estimator.vocabulary.workload import Operator
-from microbench.errors import UnsupportedError
-from microbench.runners.runner import BoundKernel, HostValues, Launch, LibraryKernel
+from microbench.runners.runner import BoundKernel, Launch, LibraryKernel, refuse
 from microbench.runners.torch_device import TorchDevice
-from microbench.sizing import operator_bytes, output_elements
 
 Call = Callable[..., Any]
 Shapes = tuple[tuple[tuple[int, ...], str], ...]
@@ -27,10 +26,6 @@ NORM_EPSILON: Final = 1e-5
 
 SCALAR: Final = 1.5
 """Second operand of operators with a number."""
-
-
-SCALED_PRODUCT_GRANULE: Final = 16
-"""Multiple that inputs and outputs of an fp8 product must be.  Source: PyTorch, torch._scaled_mm."""
 
 FP8_CAPABILITY: Final = 8.9
 """Least compute capability with fp8 matrix units."""
@@ -74,11 +69,10 @@ def torch_kernel(operator: Operator, device: TorchDevice, compute_capability: fl
 
     Raises UnsupportedError for an operator, a precision or a shape that PyTorch does not have here.
     """
-    described = _describe(operator, device, compute_capability, attention)
-    result_bytes = int(output_elements(operator) * BYTES_PER_ELEMENT[operator.precision_out or operator.precision])
+    called = _call(operator, device, compute_capability, attention)
+    work, shapes = operator_work(operator), called.shapes
 
     def bind(buffer_sets: int, seed: int) -> BoundKernel:
-        shapes = described.shapes
         drawn = [
             [device.normal(shape, precision, seed + index * len(shapes) + i) for i, (shape, precision) in enumerate(shapes)]
             for index in range(buffer_sets)
@@ -86,34 +80,33 @@ def torch_kernel(operator: Operator, device: TorchDevice, compute_capability: fl
         results: list[Any] = [None] * buffer_sets
 
         def launch_of(index: int) -> Launch:
-            inputs = described.prepare(drawn[index])
+            inputs = called.prepare(drawn[index])
 
             def launch() -> None:
-                results[index] = described.call(*inputs)
+                results[index] = called.call(*inputs)
 
             return launch
 
-        def host_values(index: int) -> HostValues:
-            return HostValues(inputs=tuple(device.to_host(values) for values in drawn[index]), output=device.to_host(results[index]))
-
-        return BoundKernel(launches=tuple(map(launch_of, range(buffer_sets))), capture=device.capture, host_values=host_values)
+        return BoundKernel(
+            launches=tuple(map(launch_of, range(buffer_sets))),
+            capture=device.capture,
+            arrays=lambda index: (*drawn[index], results[index]),
+        )
 
     return LibraryKernel(
-        library=described.library,
-        transpose=described.transpose,
-        working_set_bytes=max(1, int(operator_bytes(operator))),
-        scratch_bytes=result_bytes + described.scratch_bytes,
+        library=called.library,
+        transpose=called.transpose,
+        working_set_bytes=max(1, int(work.read_byte + work.write_byte)),
+        scratch_bytes=int(work.write_byte) + called.scratch_bytes,
         bind=bind,
     )
 
 
-def _describe(operator: Operator, device: TorchDevice, compute_capability: float, attention: str) -> TorchCall:
+def _call(operator: Operator, device: TorchDevice, compute_capability: float, attention: str) -> TorchCall:
     family, precision = operator.family, operator.precision
     where = f"{family}.{operator.operator} in {precision}"
-    if precision not in CALLED_IN:
-        raise UnsupportedError(f"{where}: PyTorch computes in {', '.join(CALLED_IN)}")
-    if precision == "fp8" and family not in ("gemm", "copy"):
-        raise UnsupportedError(f"{where}: PyTorch has fp8 for products and copies alone")
+    refuse(precision not in CALLED_IN, where, f"PyTorch computes in {', '.join(CALLED_IN)}")
+    refuse(precision == "fp8" and family not in ("gemm", "copy"), where, "PyTorch has fp8 for products and copies alone")
     match family:
         case "gemm":
             return _scaled_product(operator, device, compute_capability, where)
@@ -148,79 +141,58 @@ def _rowwise(operator: Operator, device: TorchDevice) -> TorchCall:
     def prepare(inputs: list[Any]) -> list[Any]:
         return [*inputs[:2], inputs[2].square() + 1.0, *inputs[3:]] if operator.operator == "batchnorm" else inputs
 
-    shapes = (((rows, dim), operator.precision), *([((dim,), operator.precision)] * vectors))
-    return TorchCall(shapes=shapes, prepare=prepare, call=call)
+    return TorchCall(shapes=tuple((shape, operator.precision) for shape in ((rows, dim), *[(dim,)] * vectors)), prepare=prepare, call=call)
 
 
 def _elementwise(operator: Operator, device: TorchDevice, where: str) -> TorchCall:
     """Element-wise operators; a smaller second input is broadcast along the leading dimension."""
     torch, functional = device.torch, device.torch.nn.functional
-    elements, reads = int(operator["elements"]), int(operator["reads"])
+    elements, reads = (int(size) for size in operator.shape)
     name, precision, out = operator.operator, operator.precision, operator.precision_out or "fp32"
     unary: dict[str, Call] = {
         "scalar_add": lambda x: x + SCALAR,
         "scalar_mul": lambda x: x * SCALAR,
         "scalar_div": lambda x: x / SCALAR,
         "scalar_pow": lambda x: torch.pow(x, 3.0),  # a general exponent for the library, finite for normal numbers
-        "relu": torch.relu,
-        "gelu": functional.gelu,
-        "silu": functional.silu,
-        "tanh": torch.tanh,
-        "sigmoid": torch.sigmoid,
-        "exp": torch.exp,
+        **{name: getattr(torch, name) for name in ("relu", "tanh", "sigmoid", "exp", "where")},
+        **{name: getattr(functional, name) for name in ("gelu", "silu")},
         "dropout": lambda x: functional.dropout(x, 0.1, True),
         "typecast": lambda x: x.to(device.dtype(out)),
     }
-    binary: dict[str, Call] = {"add": torch.add, "mul": torch.mul, "div": torch.div, "pow": torch.pow}
     where = f"{where} with {reads} reads for {elements} elements"
-    if name == "typecast" and device.dtype(out) == device.dtype(precision):
-        raise UnsupportedError(f"{where}: a conversion to itself moves nothing")
-    if name in unary and reads == elements:
-        return TorchCall(shapes=(((elements,), precision),), call=unary[name])
-    if name in binary:
+    refuse(name == "typecast" and device.dtype(out) == device.dtype(precision), where, "a conversion to itself moves nothing")
+    if name in ("add", "mul", "div", "pow"):
         second = reads - elements
-        if not 0 <= second <= elements or elements % max(second, 1):
-            raise UnsupportedError(f"{where}: the second input must divide the first")
+        refuse(not 0 <= second <= elements or bool(elements % max(second, 1)), where, "the second input must divide the first")
         first = (elements // second, second) if 0 < second < elements else (elements,)
-        positive = name == "pow"
         return TorchCall(
             shapes=((first, precision), ((max(second, 1),), precision)),
-            call=binary[name],
-            prepare=lambda inputs: [inputs[0].abs() if positive else inputs[0], *inputs[1:]],
+            call=getattr(torch, name),
+            prepare=lambda inputs: [inputs[0].abs(), inputs[1]] if name == "pow" else inputs,
         )
-    if name == "where" and reads == elements:
-        return TorchCall(
-            shapes=(((elements,), precision),),
-            prepare=lambda inputs: [inputs[0] > 0, inputs[0], torch.zeros((), dtype=inputs[0].dtype, device=device.device)],
-            call=torch.where,
-            scratch_bytes=elements,
-        )
-    edge = math.isqrt(max(reads, 0) // elements)
-    if name == "pool":  # maximum of adjacent square windows
-        height, width = _rectangle(elements)
-        if edge < 1 or edge * edge * elements != reads:
-            raise UnsupportedError(f"{where}: windows must be square")
-        return TorchCall(shapes=(((1, 1, height * edge, width * edge), precision),), call=lambda x: functional.max_pool2d(x, edge, edge))
-    raise UnsupportedError(f"{where}: PyTorch has no single kernel for it")
+    refuse(name not in unary or reads != elements, where, "PyTorch has no single kernel for it")
+    shapes = (((elements,), precision),)
+    if name != "where":
+        return TorchCall(shapes=shapes, call=unary[name])
+    nothing = torch.zeros((), dtype=device.dtype(precision), device=device.device)
+    return TorchCall(shapes=shapes, call=unary[name], prepare=lambda inputs: [inputs[0] > 0, *inputs, nothing], scratch_bytes=elements)
 
 
 def _copy(operator: Operator, device: TorchDevice, where: str) -> TorchCall:
     """Copies without arithmetic: permuted heads, transposition, channels last, gathered rows, concatenation."""
     torch, name, precision = device.torch, operator.operator, operator.precision
-    elements, reads = int(operator["elements"]), int(operator["reads"])
-    if reads != elements:
-        raise UnsupportedError(f"{where} with {reads} reads for {elements} elements: a copy reads what it writes")
+    elements, reads = (int(size) for size in operator.shape)
+    refuse(reads != elements, f"{where} with {reads} reads for {elements} elements", "a copy reads what it writes")
     rows, columns = _rectangle(elements)
     tokens, heads, head_dim = _heads(elements)
-    if (name in ("transpose", "layout", "cat") and rows < 2) or (name == "contiguous" and min(tokens, heads) < 2):
-        raise UnsupportedError(f"{where} of {elements} elements: they cannot be laid out so that a copy moves them")
+    still = rows < 2 if name in ("transpose", "layout", "cat") else name == "contiguous" and min(tokens, heads) < 2
+    refuse(still, f"{where} of {elements} elements", "they cannot be laid out so that a copy moves them")
 
     def permuted(inputs: list[Any]) -> list[Any]:
         generator = torch.Generator(device=device.device).manual_seed(rows)
         return [inputs[0], torch.randperm(rows, device=device.device, generator=generator)]
 
     values = (((rows, columns), precision),)
-    parts = (((rows // 2, columns), precision), ((rows - rows // 2, columns), precision))
     match name:
         case "transpose":
             return TorchCall(shapes=values, call=lambda x: x.t().contiguous())
@@ -232,6 +204,7 @@ def _copy(operator: Operator, device: TorchDevice, where: str) -> TorchCall:
         case "gather":
             return TorchCall(shapes=values, prepare=permuted, call=lambda x, index: x.index_select(0, index), scratch_bytes=8 * rows)
         case _:
+            parts = (((rows // 2, columns), precision), ((rows - rows // 2, columns), precision))
             return TorchCall(shapes=parts, call=lambda x, y: torch.cat((x, y), 0))
 
 
@@ -241,8 +214,7 @@ def _convolution(operator: Operator, device: TorchDevice, where: str) -> TorchCa
     batch, channels, height, width, filters, kernel_h, kernel_w, stride, padding, groups = (int(size) for size in operator.shape)
     precision = operator.precision
     on_tensor_cores = precision in ("fp16", "bf16", "tf32")
-    if operator.cuda_cores and on_tensor_cores:
-        raise UnsupportedError(f"{where}: cuDNN runs it on tensor cores; cuda_cores cannot be had")
+    refuse(operator.cuda_cores and on_tensor_cores, where, "cuDNN runs it on tensor cores; cuda_cores cannot be had")
     memory = torch.channels_last if on_tensor_cores else torch.contiguous_format
 
     def call(x: Any, weight: Any) -> Any:
@@ -267,15 +239,11 @@ def _set_tf32(torch: Any, allowed: bool) -> None:
 
 
 def _scaled_product(operator: Operator, device: TorchDevice, compute_capability: float, where: str) -> TorchCall:
-    """A linear layer in fp8 with one scale for each operand: cuBLASLt through torch._scaled_mm, output in bf16."""
+    """A linear layer in fp8 with one scale for each operand: cuBLASLt through torch._scaled_mm, output in bf16, sizes multiples of 16."""
     torch = device.torch
     batch, m, n, k = (int(size) for size in operator.shape)
-    if operator.precision != "fp8":
-        raise UnsupportedError(f"{where}: PyTorch is used for fp8 products alone; the others are cuBLAS's")
-    if compute_capability < FP8_CAPABILITY:
-        raise UnsupportedError(f"{where}: needs compute capability {FP8_CAPABILITY:g}, this board has {compute_capability:g}")
-    if batch != 1 or n % SCALED_PRODUCT_GRANULE or k % SCALED_PRODUCT_GRANULE:
-        raise UnsupportedError(f"{where}: one product with n and k multiples of {SCALED_PRODUCT_GRANULE}; got {batch} of {m}x{n}x{k}")
+    refuse(compute_capability < FP8_CAPABILITY, where, f"needs compute capability {FP8_CAPABILITY}, this board has {compute_capability:g}")
+    refuse(batch != 1 or bool(n % 16 or k % 16), where, f"one product with n and k multiples of 16; got {batch} of {m}x{n}x{k}")
     dtype_out = device.dtype(operator.precision_out or "bf16")
     return TorchCall(
         shapes=(((m, k), "fp8"), ((n, k), "fp8")),
@@ -289,20 +257,18 @@ def _scaled_product(operator: Operator, device: TorchDevice, compute_capability:
 
 def _attention(operator: Operator, device: TorchDevice, attention: str, where: str) -> TorchCall:
     """scaled_dot_product_attention by one backend; operands have the layout of models, [batch, token, head, number]."""
-    if attention not in BACKENDS:
-        raise UnsupportedError(f"attention by {attention!r}: known are {', '.join(BACKENDS)}")
+    refuse(attention not in BACKENDS, f"attention by {attention!r}", f"known are {', '.join(BACKENDS)}")
     torch, functional = device.torch, device.torch.nn.functional
     batch, queries, context, heads, kv_heads, head_dim, window, causal = (int(size) for size in operator.shape)
     precision = operator.precision
-    if 0 < window < context:
-        raise UnsupportedError(f"{where}: a window of {window} tokens; PyTorch's kernels see all {context}")
-    if operator.precision_kv and operator.precision_kv != precision:
-        raise UnsupportedError(f"{where}: keys and values in {operator.precision_kv}; PyTorch wants one precision")
-    if causal and queries > 1 and queries != context:
-        raise UnsupportedError(f"{where}: causal with {queries} queries on {context} tokens; PyTorch aligns the mask at the first token")
+    other = operator.precision_kv or precision
+    shifted = bool(causal) and 1 < queries != context
+    refuse(0 < window < context, where, f"a window of {window} tokens; PyTorch's kernels see all {context}")
+    refuse(other != precision, where, f"keys and values in {other}; PyTorch wants one precision")
+    refuse(shifted, where, f"causal with {queries} queries on {context} tokens; PyTorch aligns the mask at the first token")
     chosen = attention if precision in ("fp16", "bf16") or attention not in HALVES_ALONE else "math"
-    if chosen in HALVES_ALONE and head_dim > WIDEST_HEAD:
-        raise UnsupportedError(f"{where}: heads of {head_dim} numbers; {chosen} takes up to {WIDEST_HEAD}")
+    too_wide = chosen in HALVES_ALONE and head_dim > WIDEST_HEAD
+    refuse(too_wide, where, f"heads of {head_dim} numbers; {chosen} takes up to {WIDEST_HEAD}")
     backend, library = BACKENDS[chosen]
     options = {"is_causal": bool(causal) and queries > 1} | ({"enable_gqa": True} if kv_heads != heads else {})
 

@@ -6,25 +6,20 @@ One call handles all kernels of an architecture, because the disassembler's star
 
 import hashlib
 import importlib.util
-import json
 import os
 import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from estimator.vocabulary.documents import parse_json
 from estimator.vocabulary.frozen import FrozenMapping
-from estimator.vocabulary.reader import plain, read
-from estimator.vocabulary.regular_files import read_regular
-from estimator.vocabulary.whole_file import write_whole
 from microbench.errors import CompileError
-from microbench.kernel import OPTIMISATION_LEVELS, Kernel
+from microbench.kernel import Kernel
 from microbench.toolchain.inspect import InspectedEntry, Instruction, histogram, loop_body, read_listings, register_reads
 from microbench.toolchain.ptx import module_text
 
@@ -39,11 +34,8 @@ TOOLKIT: Final = "/usr/local/cuda"
 TOOL_TIMEOUT_S: Final = 300.0
 """Longest time of one call [s]; the whole catalogue of one architecture takes a few seconds."""
 
-SEAL_BYTES: Final = hashlib.sha256().digest_size
-
-
 _ENTRY: Final = re.compile(r"Compiling entry function '([^']+)'")
-_FRAME: Final = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_FRAME: Final = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 _USED: Final = re.compile(r"Used (\d+) registers(?:.*?(\d+) bytes smem)?")
 
 
@@ -59,18 +51,13 @@ class Toolchain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledModule:
-    """A cubin and its entries by kernel name.
-
-    `digest` is the cubin's SHA-256, `source_digest` that of the PTX text.
-    """
+    """A cubin with its SHA-256, and its entries by kernel name."""
 
     architecture: str
     level: str
     compiler: str
-    disassembler: str
-    source_digest: str
     digest: str
-    cubin: bytes
+    cubin: bytes = field(repr=False)
     entries: Mapping[str, InspectedEntry]
 
 
@@ -89,68 +76,27 @@ def find_toolchain(ptxas: Path | None = None, nvdisasm: Path | None = None) -> T
     )
 
 
-def user_cache() -> Path | None:
-    """The folder that keeps machine code between runs; None without a writable one.
-
-    `wattprint/cubins` in XDG_CACHE_HOME, else in ~/.cache (XDG Base Directory Specification: a relative path does not count).
-    """
-    try:
-        named = Path(os.environ.get("XDG_CACHE_HOME", ""))
-        folder = (named if named.is_absolute() else Path.home() / ".cache") / "wattprint" / "cubins"
-        folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, RuntimeError, ValueError):
-        return None
-    return folder if os.access(folder, os.W_OK | os.X_OK) else None
-
-
-def compile_kernels(
-    kernels: Sequence[Kernel],
-    architecture: str,
-    level: str,
-    toolchain: Toolchain,
-    cache: Path | None = None,
-    remark: Callable[[str], None] = lambda text: None,
-) -> CompiledModule:
+def compile_kernels(kernels: Sequence[Kernel], architecture: str, level: str, toolchain: Toolchain) -> CompiledModule:
     """Compile and inspect several kernels as one cubin.
 
-    The folder `cache` keeps results for the same text and programs; an entry that is incomplete, changed, from another recipe or not a
-    file is compiled again.  `remark` is called if the folder cannot be written.  Raises UnsupportedError for a kernel that the
-    architecture cannot run, CompileError if the assembler fails or a kernel is missing in the result.
+    Raises UnsupportedError for a kernel that the architecture cannot run, CompileError if the assembler fails or a kernel is missing in
+    the result.
     """
-    if level not in OPTIMISATION_LEVELS:
-        raise CompileError(f"optimisation level {level!r} is unknown; take {' or '.join(OPTIMISATION_LEVELS)}")
-    if not kernels:
-        raise CompileError(f"no kernel to compile for {architecture}; name at least one")
-    text = module_text(kernels, architecture)
-    source_digest = hashlib.sha256(text.encode()).hexdigest()
-    recipe = f"5 {source_digest} {architecture} {level} {toolchain.ptxas_version} {toolchain.nvdisasm_version}"
-    kept = cache / f"{hashlib.sha256(recipe.encode()).hexdigest()}.module" if cache is not None else None
-    known = _read_cache(kept) if kept is not None else None
-    cubin, entries = known or _assembled(text, architecture, level, toolchain)
+    cubin, verbose = _assembled(module_text(kernels, architecture), architecture, level, toolchain)
+    entries = _inspect(cubin, verbose, toolchain)
     if missing := [kernel.name for kernel in kernels if kernel.name not in entries]:
         raise CompileError(
             f"{missing[0]} is not in what nvdisasm {toolchain.nvdisasm_version} and ptxas {toolchain.ptxas_version} say of the cubin for "
             f"{architecture}; take both programs from the wheels: {INSTALL}"
         )
-    module = CompiledModule(
+    return CompiledModule(
         architecture=architecture,
         level=level,
         compiler=f"ptxas {toolchain.ptxas_version}",
-        disassembler=f"nvdisasm {toolchain.nvdisasm_version}",
-        source_digest=source_digest,
         digest=hashlib.sha256(cubin).hexdigest(),
         cubin=cubin,
         entries=entries,
     )
-    if kept is not None and known is None:
-        try:
-            _write_cache(kept, cubin, entries)
-        except OSError:
-            remark(
-                f"machine code is not kept for the next time, {cache} cannot be written; "
-                f"make room, remove what is in the way, or name another folder (XDG_CACHE_HOME)"
-            )
-    return module
 
 
 def disassemble(cubin: bytes, toolchain: Toolchain) -> str:
@@ -187,8 +133,8 @@ def _version(program: Path) -> str:
     return found[1]
 
 
-def _assembled(text: str, architecture: str, level: str, toolchain: Toolchain) -> tuple[bytes, Mapping[str, InspectedEntry]]:
-    """The cubin, and its entries."""
+def _assembled(text: str, architecture: str, level: str, toolchain: Toolchain) -> tuple[bytes, str]:
+    """The cubin, and what the assembler prints about its entries."""
     with _scratch() as folder:
         source, target = folder / "module.ptx", folder / "module.cubin"
         source.write_text(text, encoding="utf-8")
@@ -196,8 +142,7 @@ def _assembled(text: str, architecture: str, level: str, toolchain: Toolchain) -
         done = _run(command, f"ptxas {toolchain.ptxas_version} refuses the kernels for {architecture}")
         if not target.is_file():
             raise CompileError(f"ptxas {toolchain.ptxas_version} ({toolchain.ptxas}) writes no cubin for {architecture}; {INSTALL}")
-        cubin = target.read_bytes()
-    return cubin, _inspect(cubin, done.stderr, toolchain)
+        return target.read_bytes(), done.stderr
 
 
 @contextmanager
@@ -227,10 +172,10 @@ def _read_resources(verbose: str) -> dict[str, dict[str, int]]:
     current: dict[str, int] = {}
     for line in verbose.splitlines():
         if entry := _ENTRY.search(line):
-            current = dict.fromkeys(("registers", "spill_store_bytes", "spill_load_bytes", "stack_bytes", "shared_bytes"), 0)
+            current = dict.fromkeys(("registers", "spilled_bytes", "shared_bytes"), 0)
             resources[entry[1]] = current
         elif frame := _FRAME.search(line):
-            current |= {"stack_bytes": int(frame[1]), "spill_store_bytes": int(frame[2]), "spill_load_bytes": int(frame[3])}
+            current["spilled_bytes"] = int(frame[1]) + int(frame[2])
         elif used := _USED.search(line):
             current |= {"registers": int(used[1]), "shared_bytes": int(used[2] or 0)}
     return resources
@@ -251,27 +196,3 @@ def _run(command: list[str], failure: str) -> subprocess.CompletedProcess[str]:
         plain = "".join(letter if letter.isprintable() else "?" for letter in re.sub(r"^ptxas .*?, (?=line)", "", reason))
         raise CompileError(f"{failure}: {plain[:300]}")
     return done
-
-
-def _read_cache(file: Path) -> tuple[bytes, Mapping[str, InspectedEntry]] | None:
-    """The stored cubin and its entries; None if it is missing, incomplete or changed."""
-    try:
-        stored = read_regular(file, 64 << 20)
-        if stored[:SEAL_BYTES] != _seal(file, stored[SEAL_BYTES:]):
-            return None
-        entries, _, cubin = stored[SEAL_BYTES:].partition(b"\n")
-        return cubin, read(Mapping[str, InspectedEntry], parse_json(entries))
-    except (OSError, ValueError):
-        return None
-
-
-def _write_cache(file: Path, cubin: bytes, entries: Mapping[str, InspectedEntry]) -> None:
-    """Store a cubin and its entries.  Raises OSError if the folder cannot be written, or something else has the name of an entry."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    stored = json.dumps(plain(entries)).encode() + b"\n" + cubin
-    write_whole(file, _seal(file, stored) + stored)
-
-
-def _seal(file: Path, stored: bytes) -> bytes:
-    """Digest of stored bytes with their name; it does not match a changed or renamed entry."""
-    return hashlib.sha256(file.name.encode() + stored).digest()

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from estimator.vocabulary.frozen import FrozenMapping
-from microbench.kernel import SCALARS, Kernel, compute_capability
+from microbench.errors import UnsupportedError
+from microbench.kernel import SCALARS, Kernel
 
 PTX_VERSION: Final = "8.7"
 """PTX ISA of every module: the oldest with sm_120 (PTX ISA, release notes)."""
@@ -27,9 +28,9 @@ INDENT: Final = "    "
 def module_text(kernels: Iterable[Kernel], architecture: str) -> str:
     """One PTX module with the entries of several kernels.  Raises UnsupportedError for a kernel that the architecture cannot run."""
     chosen = list(kernels)
-    for kernel in chosen:
-        kernel.require(architecture)
-    compute_capability(architecture)
+    for reason in (kernel.refusal(architecture) for kernel in chosen):
+        if reason:
+            raise UnsupportedError(reason)
     header = f".version {PTX_VERSION}\n.target {architecture}\n.address_size 64\n"
     declarations = "\n".join(dict.fromkeys(kernel.declarations for kernel in chosen if kernel.declarations))
     return "\n".join([header, declarations, *(kernel.text for kernel in chosen)])

@@ -15,7 +15,6 @@ from collector.dataset import (
     KERNEL_COLUMNS,
     SCHEMA_VERSION,
     DatasetError,
-    kernel_schema,
     open_kernel_writer,
     operators_of,
     read_kernel_dataset,
@@ -59,41 +58,27 @@ def test_operators_survive_the_round_trip_through_a_table(wanted: list[Operator]
     assert operators_of(table) == wanted
 
 
-def test_every_column_states_unit_and_meaning() -> None:
-    for field in kernel_schema(METADATA):
-        assert field.metadata[b"meaning"], field.name
-        assert field.metadata[b"unit"] or pa.types.is_string(field.type) or pa.types.is_boolean(field.type) or field.name == "flags"
-        assert field.metadata[b"unit"].decode() == KERNEL_COLUMNS[field.name].unit
-
-
 def test_a_file_holds_units_and_metadata_and_null_for_what_is_not_known(tmp_path: Path) -> None:
     path = tmp_path / "d.parquet"
     write_kernel_dataset([a_row(power_w=None, voltage_v=None)], METADATA, path)
     schema = pq.read_schema(path)
-    assert schema.field("latency_s").metadata == {b"unit": b"s", b"meaning": KERNEL_COLUMNS["latency_s"].meaning.encode()}
+    for name, column in KERNEL_COLUMNS.items():
+        assert schema.field(name).metadata == {b"unit": column.unit.encode(), b"meaning": column.meaning.encode()}
+        assert column.meaning
+        assert column.unit or column.kind in ("text", "truth", "texts")
     assert json.loads(schema.metadata[b"wattprint"]) == {**METADATA, "schema_version": SCHEMA_VERSION}
     table = read_kernel_dataset(path).table
     assert table.column("power_w").null_count == table.column("voltage_v").null_count == table.column("rows").null_count == 1
 
 
-def test_each_row_is_on_disk_when_append_returns(tmp_path: Path) -> None:
-    output = tmp_path / "dataset.parquet"
-    with open_kernel_writer(output, METADATA) as writer:
-        for index in range(3):
-            writer.append(a_row(f"r{index}"))
-            assert read_log(log_path(output)).table.num_rows == index + 1
-        writer.finish(METADATA)
-    assert not log_path(output).exists()
-    assert read_kernel_dataset(output).table.num_rows == 3
-
-
-def test_kept_rows_stay_first_and_new_ones_follow(tmp_path: Path) -> None:
+def test_each_row_is_on_disk_when_append_returns_and_kept_rows_stay_first(tmp_path: Path) -> None:
     kept = read_log(write_log(tmp_path, 2)).table
     output = tmp_path / "dataset.parquet"
     with open_kernel_writer(output, METADATA, kept) as writer:
         writer.append(a_row("r9"))
-        assert writer.rows == 3
+        assert read_log(log_path(output)).table.num_rows == writer.rows == 3
         writer.finish(METADATA, order=["r9", "r1", "r0"])
+    assert not log_path(output).exists()
     assert read_kernel_dataset(output).table.column("row_id").to_pylist() == ["r9", "r1", "r0"]
 
 
@@ -101,6 +86,8 @@ def test_a_folder_is_one_dataset(tmp_path: Path) -> None:
     write_kernel_dataset([a_row("a")], METADATA, tmp_path / "1.parquet")
     write_kernel_dataset([a_row("b"), a_row("c")], {"gpu": {"name": "another"}}, tmp_path / "2.parquet")
     dataset = read_kernel_dataset(tmp_path)
+    with pytest.raises(DatasetError, match="did not finish.*--resume"):
+        read_kernel_dataset(write_log(tmp_path, 2).with_name("dataset.parquet"))
     assert dataset.table.column("row_id").to_pylist() == ["a", "b", "c"]
     assert [file.rows for file in dataset.files] == [1, 2]
     assert dataset.metadata["gpu"] == {"name": "a board"}
@@ -113,13 +100,6 @@ def test_a_campaign_run_again_is_more_data_a_copied_file_is_not(tmp_path: Path) 
     (tmp_path / "copy.parquet").write_bytes((tmp_path / "2.parquet").read_bytes())
     with pytest.raises(DatasetError, match="more than once"):
         read_kernel_dataset(tmp_path)
-
-
-def test_the_log_of_an_unfinished_campaign_can_be_read(tmp_path: Path) -> None:
-    log = write_log(tmp_path, 2)
-    assert read_kernel_dataset(log).table.num_rows == 2
-    with pytest.raises(DatasetError, match="did not finish.*--resume"):
-        read_kernel_dataset(tmp_path / "dataset.parquet")
 
 
 def test_what_cannot_be_read_is_told_in_one_line(tmp_path: Path) -> None:

@@ -11,18 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collector.bench import open_bench, open_simulated
+from collector.bench import open_simulated
 from collector.cli import main
 from collector.dataset import read_kernel_dataset
 from collector.devices.protocols import PowerReadings
-from collector.errors import RunnerError
 from collector.sensing.baselines import sampled_energies_j
 from collector.sensing.calibration import SensorCalibration
 from estimator.vocabulary.specifications import load_gpu
-from microbench.loads.generated import GeneratedLoad, LoadGroup, generated_loads
+from microbench.loads.generated import GeneratedLoad, generated_loads
+from microbench.loads.groups import LoadGroup
 from microbench.toolchain.compile import Toolchain
 from tests.collector.campaign_texts import SHORT_HEAD
-from tests.microbench_library.conftest import open_fake_board
 
 BOARD = "a100-pcie-40gb"
 CAMPAIGN = f"""{SHORT_HEAD}
@@ -86,33 +85,6 @@ def test_the_simulated_board_tells_loads_apart_as_silicon_does(loads: dict[tuple
     assert chained > 1.05 * parallel, "few warps do not hide the latency of a dependent chain"
 
 
-@pytest.mark.parametrize("kind", ["simulated", "stand-in"])
-def test_runners_run_a_generated_kernel_as_often_as_they_are_told(
-    kind: str, loads: dict[tuple[str | int, ...], GeneratedLoad], toolchain: Toolchain
-) -> None:
-    (load,) = one(loads, "ffma_k8_u64", "full", "random")
-    if kind == "simulated":
-        with open_bench(f"sim:{BOARD}") as bench:
-            prepared = bench.runner.prepare_generated(load)
-            record = bench.runner.run(prepared, 7)
-    else:
-        with open_fake_board(kernel_s=40e-6, computes=False) as board:
-            prepared = board.runner.prepare_generated(load)
-            board.world.launched.clear()
-            record = board.runner.run(prepared, 7)
-            assert board.world.launched.count("ffma_k8_u64") >= 7
-            with pytest.raises(RunnerError, match="peer_read: needs the memory of another GPU"):
-                board.runner.prepare_generated(_elsewhere(toolchain))
-    assert record.launches == 7
-    assert (prepared.operator.family, prepared.operator.operator, prepared.operator.precision) == ("instruction", "ffma_k8_u64", "f32")
-    assert prepared.grid == load.launch.grid
-
-
-def _elsewhere(toolchain: Toolchain) -> GeneratedLoad:
-    found, _ = generated_loads([LoadGroup(kernels=("peer_read",))], load_gpu("h200-sxm"), toolchain)
-    return found[0]
-
-
 @pytest.fixture(scope="module")
 def campaign_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("generated") / "few.toml"
@@ -123,12 +95,10 @@ def campaign_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def dataset(campaign_file: Path, toolchain: Toolchain, calibration: SensorCalibration) -> Path:
     path = campaign_file.parent / "few.parquet"
-    record = campaign_file.parent / "few.rec"
     sensor = campaign_file.parent / "sensor.json"
     sensor.write_text(json.dumps(calibration.document()), encoding="utf-8")
     words = ["--campaign", str(campaign_file), "--freqs", "current", "--quiet", "--sensor", str(sensor), "--out"]
-    assert main([*words, str(path), "--gpu", f"sim:{BOARD}", "--record", str(record)]) == 0
-    assert main([*words, str(path.with_name("played.parquet")), "--gpu", f"replay:{record}"]) == 0
+    assert main([*words, str(path), "--gpu", f"sim:{BOARD}"]) == 0
     return path
 
 
@@ -146,22 +116,6 @@ def test_a_row_says_what_ran_to_the_digest_of_its_machine_code(dataset: Path) ->
     assert row["energy_sma_j"] >= row["energy_mtsm_j"] > 0
     assert (rows["ffma_k8_u64", "single"]["active_threads"], rows["ffma_k8_u64", "single"]["active_warps"]) == (1, 1)
     assert rows["l2_stream", "full"]["l2_transactions"] > 0
-
-
-@pytest.mark.parametrize(
-    ("group", "reason"),
-    [
-        ('kernels = ["wgmma_*"]', r"wgmma_f16_n64 cannot run on sm_80: wgmma is there on sm_90a alone"),
-        ('kernels = ["mma_e4m3"]', "mma_e4m3 cannot run on sm_80: mma.sync of fp8 without emulation is there on sm_89, sm_120 alone"),
-    ],
-)
-def test_a_campaign_of_which_nothing_runs_says_why(
-    group: str, reason: str, toolchain: Toolchain, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    campaign = tmp_path / "none.toml"
-    campaign.write_text(SHORT_HEAD + "[[instructions]]\n" + group, encoding="utf-8")
-    assert main(["--campaign", str(campaign), "--gpu", f"sim:{BOARD}", "--freqs", "current", "--dry-run"]) == 1
-    assert f"has no kernel that this board runs ({reason})" in capsys.readouterr().err
 
 
 WITHOUT_ASSEMBLER = """

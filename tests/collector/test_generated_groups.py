@@ -10,8 +10,9 @@ from collector.campaigns.files import campaign_from_document
 from collector.cli import main
 from collector.errors import CampaignError
 from estimator.vocabulary.specifications import load_gpu
-from microbench.loads.copies import copy_loads
-from microbench.loads.generated import COPIES, LoadGroup, generated_loads
+from microbench.loads.copies import COPIES
+from microbench.loads.generated import generated_loads
+from microbench.loads.groups import LoadGroup, copy_loads
 from microbench.toolchain.compile import Toolchain
 from tests.collector.campaign_texts import ONE_SOFTMAX, SHORT_HEAD
 
@@ -71,29 +72,10 @@ def test_a_gpu_that_nothing_is_assembled_for_runs_the_rest_of_a_campaign(tmp_pat
     assert "has no kernel that this board runs (ffma_k8_u64: v100-pcie-32gb is sm_70" in capsys.readouterr().err
 
 
-def test_a_cache_in_disorder_costs_no_campaign(
-    toolchain: Toolchain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    campaign = tmp_path / "two.toml"
-    groups = "".join(f'[[instructions]]\nkernels = ["ffma_k8_u64"]\nlevel = "{level}"\n' for level in ("O3", "O0"))
-    campaign.write_text(SHORT_HEAD + groups, encoding="utf-8")
-    for _ in range(2):
-        assert main(["--campaign", str(campaign), "--gpu", f"sim:{BOARD}", "--freqs", "current", "--dry-run"]) == 0
-        assert "instruction 2" in capsys.readouterr().out
-        for file in (tmp_path / "cache" / "wattprint" / "cubins").iterdir():
-            if file.is_file():
-                file.unlink()
-                file.mkdir()
-
-
 def test_the_list_names_what_a_campaign_takes_and_how(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["kernels", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert len({one["name"] for one in listed}) == len(listed)
-    assert {one["name"]: (one["modes"], one["patterns"]) for one in listed if one["family"] == "copy"} == {
-        copy.name: (["full"], ["random"]) for copy in COPIES
-    }
     for one in listed:  # each name by itself, in each of its ways, is a group that is not refused
         group = {"kernels": [one["name"]], "modes": one["modes"], "pattern": one["patterns"][0], "level": one["levels"][-1]}
         campaign_from_document({"name": "x", "instructions": [group]}, "test")

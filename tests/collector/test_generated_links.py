@@ -18,8 +18,9 @@ from estimator.vocabulary.specifications import load_gpu
 from fitter.instructions.section import link_energies
 from fitter.rows.instruction_dataset import read_instruction_rows
 from fitter.rows.tables import Table
-from microbench.loads.copies import CopyLoad, copy_loads
-from microbench.loads.generated import COPIES, GeneratedLoad, LoadGroup, generated_loads
+from microbench.loads.copies import COPIES, CopyLoad
+from microbench.loads.generated import GeneratedLoad, generated_loads
+from microbench.loads.groups import LoadGroup, copy_loads
 from microbench.toolchain.compile import Toolchain
 from tests.collector.campaign_texts import SHORT_HEAD
 from tests.microbench_library.conftest import open_fake_board
@@ -48,26 +49,22 @@ def peered(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Path:
     return path
 
 
-def copies() -> dict[str, CopyLoad]:
-    return {load.host.name: load for load in copy_loads([LoadGroup(kernels=("copy_*",))])}
+COPY = {load.name: load for load in COPIES}
 
 
 def test_copies_are_named_like_kernels_and_idleness_is_none() -> None:
-    assert set(copies()) == {load.name for load in COPIES} == {f"copy_{way}" for way in WAYS}
-    assert [load.host.name for load in copy_loads([LoadGroup(kernels=("*",), without=("copy_d*", "copy_peer"))])] == ["copy_host_to_device"]
+    assert copy_loads([LoadGroup(kernels=("copy_*",))]) == COPIES
+    assert [load.name for load in copy_loads([LoadGroup(kernels=("*",), without=("copy_d*", "copy_peer"))])] == ["copy_host_to_device"]
     assert copy_loads([LoadGroup(kernels=("ffma_*", "idle"))]) == ()
-
-
-WAYS = ("host_to_device", "device_to_host", "device_to_device", "peer")
 
 
 def test_data_over_a_link_go_at_most_at_its_rate(loads: dict[str, GeneratedLoad], peered: Path) -> None:
     with open_simulated(str(peered)) as board:
         link, peer = board.world.profile.link, link_of(board.world.profile, "peer")
-        for name, load in (loads | copies()).items():
+        for name, load in (loads | COPY).items():
             point = board.world.load_generated(load)(1410.0)
             if isinstance(load, CopyLoad):
-                moved = float(load.host.bytes_moved)
+                moved = float(load.bytes_moved)
                 assert point.parts_w.get("cuda", 0.0) == 0.0  # no SM works
             else:
                 moved = load.link_bytes()
@@ -81,32 +78,23 @@ def test_data_over_a_link_go_at_most_at_its_rate(loads: dict[str, GeneratedLoad]
 def test_a_board_alone_refuses_a_peer_by_name(loads: dict[str, GeneratedLoad]) -> None:
     with open_simulated(BOARD) as simulated, open_fake_board(kernel_s=20e-6, computes=False) as real:
         for runner in (simulated.runner, real.runner):
-            for load in (loads["peer_read"], loads["peer_chase"], copies()["copy_peer"]):
+            for load in (loads["peer_read"], loads["peer_chase"], COPY["copy_peer"]):
                 with pytest.raises(RunnerError, match=f"{load.operator.operator}: needs the memory of another GPU"):
                     runner.prepare_generated(load)
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_copy_arrives_on_the_runner_over_cupy(way: str) -> None:
-    load = copies()[f"copy_{way}"]
-    small = CopyLoad(host=replace(load.host, bytes_moved=1 << 16))
+@pytest.mark.parametrize("load", COPIES, ids=lambda load: load.name)
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_copy_arrives_on_the_runner_over_cupy_or_is_noticed(load: CopyLoad, damaged: bool) -> None:
     with open_fake_board(kernel_s=20e-6, boards=2) as board:
-        prepared = board.runner.prepare_generated(small)
-        assert (prepared.corrupted, prepared.library, prepared.kernel_name) == ("", "copy engine", f"copy_{way}")
+        board.world.damages_copies = damaged
+        prepared = board.runner.prepare_generated(replace(load, bytes_moved=1 << 16))
+        assert prepared.corrupted == (f"{load.name}: 1 of 65536 bytes compared arrived changed" if damaged else "")
+        assert (prepared.library, prepared.kernel_name) == ("copy engine", load.name)
         board.runner.run(prepared, 2)  # warms up
         board.world.launched.clear()
         assert board.runner.run(prepared, 9).launches == 9
-        assert board.world.launched == ["memcpyPeer" if way == "peer" else "memcpy"] * 9
-        assert board.runner.run(prepared, 1).launches == 1
-
-
-def test_a_copy_that_arrives_changed_is_noticed() -> None:
-    load = copies()["copy_host_to_device"]
-    small = CopyLoad(host=replace(load.host, bytes_moved=1 << 16))
-    with open_fake_board(kernel_s=20e-6) as board:
-        board.world.damages_copies = True
-        prepared = board.runner.prepare_generated(small)
-    assert prepared.corrupted == "copy_host_to_device: 1 of 65536 bytes compared arrived changed"
+        assert board.world.launched == ["memcpyPeer" if load.link == "peer" else "memcpy"] * 9
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +117,7 @@ def test_rows_of_links_have_a_rate_and_an_energy_a_byte(dataset: Path, peered: P
     assert rejected == []
     assert rows is not None
     found = link_energies(rows)
-    assert set(found) == {"host_read.O3", "host_write.O3", "peer_read.O3", *(f"copy_{way}" for way in WAYS)}
+    assert set(found) == {"host_read.O3", "host_write.O3", "peer_read.O3", *COPY}
     planted = {name: link_of(load_board(str(peered)), name) for name in ("host", "peer")}
     for name, one in found.items():
         assert one.runs == 1

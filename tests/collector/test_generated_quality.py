@@ -8,31 +8,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
-from collector.campaigns.files import campaign_from_document
-from collector.campaigns.plan import campaign_loads
 from collector.cli import main
 from collector.dataset import read_kernel_dataset
 from collector.sensing.calibration import SensorCalibration
 from estimator.vocabulary.specifications import load_gpu
 from fitter.rows.instruction_dataset import read_instruction_rows
 from fitter.rows.tables import Table
-from microbench.errors import CompileError
 from microbench.kernel import SCALARS, Kernel
-from microbench.loads.generated import GeneratedLoad, LoadGroup, generated_loads
-from microbench.toolchain.compile import Toolchain, user_cache
+from microbench.loads.generated import GeneratedLoad, generated_loads
+from microbench.loads.groups import LoadGroup
+from microbench.toolchain.compile import Toolchain
 from tests.collector.campaign_texts import SHORT_HEAD
 from tests.microbench.interpreter import execute
 from tests.microbench.interpreter.program import parse
 from tests.microbench_library.conftest import open_fake_board
 
 BOARD = "a100-pcie-40gb"
-CAMPAIGN: dict[str, Any] = {
-    "name": "few", "description": "a few instructions", "warmup_s": 1.0, "idle_settle_s": 1.0, "idle_window_s": 1.0,
-    "kernels_per_block": 8, "anchor_every": 0,
-    "instructions": [{"kernels": ["ffma_k8_u64", "iadd3_k8_u64"], "modes": ["full", "single"]}],
-}  # fmt: skip
 CAMPAIGN_FILE = f"""{SHORT_HEAD}
 [[instructions]]
 kernels = ["ffma_k8_u64", "iadd3_k8_u64"]
@@ -100,32 +92,5 @@ def test_a_real_board_is_checked_once_for_each_kernel_and_code(toolchain: Toolch
         again = [board.runner.prepare_generated(load).corrupted for load in small.values()]
         assert board.world.launched == []
         assert sum(map(bool, again)) == 1
-        board.runner.prepare_generated(replace(small["ffma_k8_u64"], cubin_sha256="0" * 64))
+        board.runner.prepare_generated(replace(small["ffma_k8_u64"], module=replace(small["ffma_k8_u64"].module, digest="0" * 64)))
         assert board.world.launched == ["ffma_k8_u64"]
-
-
-def test_machine_code_is_kept_from_one_campaign_to_the_next(toolchain: Toolchain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    spec = campaign_from_document(CAMPAIGN, "test")
-    first, _ = campaign_loads(spec, load_gpu(BOARD), 0)
-    folder = tmp_path / "wattprint" / "cubins"
-    (file,) = folder.iterdir()
-    gone = replace(toolchain, ptxas=tmp_path / "none", nvdisasm=tmp_path / "none")  # nothing can be assembled any more
-    again, _ = generated_loads(spec.instructions, load_gpu(BOARD), gone, 0, user_cache())
-    assert again == first
-    file.write_bytes(file.read_bytes()[:-1] + b"\0\0")
-    with pytest.raises(CompileError):
-        generated_loads(spec.instructions, load_gpu(BOARD), gone, 0, user_cache())
-    campaign_loads(spec, load_gpu(BOARD), 0)
-    assert generated_loads(spec.instructions, load_gpu(BOARD), gone, 0, user_cache())[0] == first
-
-
-def test_a_cache_is_where_the_user_says_or_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for named, folder in ((str(tmp_path / "x"), tmp_path / "x"), ("relative", tmp_path / ".cache"), ("", tmp_path / ".cache")):
-        monkeypatch.setenv("XDG_CACHE_HOME", named)
-        assert user_cache() == folder / "wattprint" / "cubins"
-    (tmp_path / "file").write_text("")
-    for hostile in (tmp_path / "file", Path("/proc/nowhere"), tmp_path / ("n" * 5000)):
-        monkeypatch.setenv("XDG_CACHE_HOME", str(hostile))
-        assert user_cache() is None

@@ -1,12 +1,11 @@
 """`collect validate`: a sound dataset breaks no rule, and each rule notices what it is there for."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from collector.campaigns.files import CampaignSpec
@@ -17,8 +16,6 @@ from collector.dataset.rules import RULES, validate_dataset
 from collector.dataset.schema import IDENTITY_COLUMNS, KERNEL_COLUMNS, SHAPE_COLUMNS
 from collector.sensing.calibration import SensorCalibration
 from tests.collector.test_campaign import collected
-
-OUTCOME_COLUMNS = frozenset(name for name, column in KERNEL_COLUMNS.items() if column.outcome)
 
 Change = Callable[[list[dict[str, Any]], dict[str, Any]], None]
 
@@ -88,13 +85,15 @@ SPOILERS: dict[str, Change] = {
 }
 
 
-def test_every_rule_has_a_spoiler() -> None:
+def test_a_sound_dataset_breaks_no_rule_nor_does_what_is_not_known(sound: Path, tmp_path: Path) -> None:
     assert list(SPOILERS) == [rule.id for rule in RULES]
 
+    def unknown(rows: list[dict[str, Any]], _metadata: dict[str, Any]) -> None:
+        for row in rows:
+            row.update({"voltage_v": None, "energy_counter_j": None, "idle_before_w": None, "memory_clock_mhz": None})
 
-def test_a_sound_dataset_breaks_no_rule(sound: Path) -> None:
     findings = validate_dataset(sound)
-    assert findings.broken == {}
+    assert findings.broken == validate_dataset(spoilt(sound, tmp_path, unknown)).broken == {}
     assert len(findings.row_ids) == read_kernel_dataset(sound).table.num_rows
 
 
@@ -114,27 +113,21 @@ def test_a_doubt_that_a_row_states_breaks_no_rule(rule: str, flag: str, sound: P
     assert rule not in validate_dataset(spoilt(sound, tmp_path, change)).broken
 
 
-def distinct(name: str, index: int) -> Any:
-    """A value of a column that the rows with other numbers do not have."""
-    column = KERNEL_COLUMNS[name]
-    return {pa.bool_(): index % 2 == 0, pa.string(): f"other{index}", pa.int64(): 7 + index, pa.float64(): 7.5 + index}[column.type]
-
-
-def drift_of(sound: Path, changed: Sequence[str]) -> float:
+def drift_of(sound: Path, **changed: float) -> float:
     """Drift of the power of four anchors that each draw 2 % more than the one before, and differ in some columns."""
     anchor = next(row for row in read_kernel_dataset(sound).table.to_pylist() if row["operator"] == "add")
-    rows = [{**anchor, **{name: distinct(name, i) for name in changed}, "power_w": 150.0 * (1.0 + 0.02 * i), "trial": i} for i in range(4)]
+    rows = [
+        {**anchor, **{name: value + i for name, value in changed.items()}, "power_w": 150.0 * (1.0 + 0.02 * i), "trial": i}
+        for i in range(4)
+    ]
     return anchor_drift(rows_to_table(rows, {})).get("power", 0.0)
 
 
-@pytest.mark.parametrize("name", IDENTITY_COLUMNS[::9])
-def test_only_rows_that_are_equal_in_all_that_ran_are_compared(name: str, sound: Path) -> None:
-    assert drift_of(sound, [name]) < 0.05
-
-
-def test_nothing_that_came_out_hides_a_drift(sound: Path) -> None:
+def test_rows_that_are_equal_in_all_that_ran_are_compared_and_no_outcome_hides_a_drift(sound: Path) -> None:
     assert {*SHAPE_COLUMNS, "precision", "grid_x", "tile_m", "l2_state", "sm_clock_mhz"} <= set(IDENTITY_COLUMNS)
-    assert drift_of(sound, sorted(OUTCOME_COLUMNS - {"flags", "power_w", "trial"})) > 0.05
+    assert drift_of(sound, tile_m=7) == drift_of(sound, sm_clock_mhz=7.5) == 0.0
+    outcomes = {name for name, column in KERNEL_COLUMNS.items() if column.outcome and column.kind == "number"} - {"power_w"}
+    assert drift_of(sound, **dict.fromkeys(outcomes, 7.5)) > 0.05
 
 
 def test_a_dataset_without_rows_is_not_valid(sound: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,24 +142,6 @@ def test_nan_stands_for_nothing(sound: Path, tmp_path: Path) -> None:
     assert [breach.what.split()[0] for breach in breaches if "NaN" in breach.what] == names
 
 
-@pytest.mark.parametrize("value", [float("inf"), 1e308, 5e-324])
-def test_absurd_numbers_break_a_rule_and_warn_of_nothing(value: float, sound: Path, tmp_path: Path) -> None:
-    columns = dict.fromkeys(("power_w", "power_raw_w", "latency_s", "energy_j", "energy_counter_j"), value)
-    table = pq.read_table(sound)
-    for name, number in columns.items():
-        table = table.set_column(table.schema.get_field_index(name), name, pa.array([number] * len(table)))
-    pq.write_table(table, tmp_path / "absurd.parquet")
-    assert main(["validate", str(tmp_path / "absurd.parquet")]) in (1, 3)
-
-
-def test_unknown_numbers_break_no_rule(sound: Path, tmp_path: Path) -> None:
-    def change(rows: list[dict[str, Any]], _metadata: dict[str, Any]) -> None:
-        for row in rows:
-            row.update({"voltage_v": None, "energy_counter_j": None, "idle_before_w": None, "memory_clock_mhz": None})
-
-    assert validate_dataset(spoilt(sound, tmp_path, change)).broken == {}
-
-
 def test_the_command_tells_by_its_status(sound: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["validate", str(sound)]) == 0
     bad = spoilt(sound, tmp_path, SPOILERS["P01"])
@@ -177,9 +152,6 @@ def test_the_command_tells_by_its_status(sound: Path, tmp_path: Path, capsys: py
     assert [rule["rule"] for rule in document["rules"] if rule["broken"]] == ["P01"]
     assert "1 of 15 rules" in captured.err
     assert main(["validate", str(tmp_path / "none.parquet")]) == 1
-    assert main(["validate"]) == 2
-    (tmp_path / "cut.parquet").write_bytes(bad.read_bytes()[:-7])
-    assert main(["validate", str(tmp_path / "cut.parquet")]) == 1
 
 
 def test_rules_and_ranges_stand_in_the_documentation(repository: Path) -> None:

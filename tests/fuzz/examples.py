@@ -87,49 +87,26 @@ def bundle(_: Path) -> Example:
     return Example(content=BUNDLE.read_bytes(), suffix=".json", run=run, changed=changed)
 
 
-def workload(_: Path) -> Example:
-    return Example(
-        content=(ROOT / "examples" / "gpt2-prefill.json").read_bytes(), suffix=".json",
-        run=lambda path: estimate([str(path), "--bundle", "a10-eager", "--freqs", "885,1695"]),
-    )  # fmt: skip
+def plain(content: str | bytes, suffix: str, run: Callable[[Path], int]) -> Callable[[Path], Example]:
+    """A maker of an example that needs no other file."""
+    return lambda _: Example(content=content.encode() if isinstance(content, str) else content, suffix=suffix, run=run)
 
 
-def pairs(_: Path) -> Example:
-    product = {"batch": 1, "dimM": 1024, "dimN": 2048, "dimK": 1024, "precM": "bf16", "precA": "bf16", "useTensorCore": True}
-    rows = {"batch": 2048, "dim": 1024, "prec": "bf16"}
-    content = json.dumps([[product, ["gemm", "tc", "bf16_bf16"]], [rows, ["layernorm", "bf16"]], [product, ["gemm", "tc", "bf16_bf16"]]])
-    return Example(content=content.encode(), suffix=".json", run=lambda path: estimate([str(path), "--bundle", "a10-eager"]))
-
-
-def gpu(_: Path) -> Example:
-    return Example(
-        content=(ROOT / "configs" / "gpus" / "a10.toml").read_bytes(), suffix=".toml",
-        run=lambda path: estimate([str(WORKLOAD), "--bundle", "a10-eager", "--gpu-spec", str(path), "--freqs", "all"]),
-    )  # fmt: skip
-
-
-def energies(_: Path) -> Example:
-    content = (ROOT / "configs" / "energies" / "tesla-k40.toml").read_bytes()
-    return Example(content=content, suffix=".toml", run=called(lambda path: load_energy_table(str(path)).with_dram(21.1)))
-
-
-def counts(_: Path) -> Example:
-    kernels = [{"name": "a", "launches": 2, "time_s": 1e-3, "issued": 1e6, "opcodes": {"FFMA": 3e7}, "transactions": {"dram": 1e5}}]
-    content = json.dumps({"format": "wattprint-activity", "format_version": 1, "kernels": kernels}).encode()
-    return Example(content=content, suffix=".json", run=called(lambda path: read_activities(path, "sass")))
-
-
-def profile(_: Path) -> Example:
-    rows = [(name, "inst", "1,000") for name in ("smsp__inst_issued.sum", "smsp__warps_active.sum")]
-    rows.append(("gpu__time_duration.sum", "usecond", "12.5"))
-    lines = ['"ID","Kernel Name","Grid Size","Metric Name","Metric Unit","Metric Value"']
-    lines += [f'"0","k","(8, 1, 1)","{name}","{unit}","{value}"' for name, unit, value in rows]
-    return Example(content="\n".join(lines).encode(), suffix=".csv", run=called(lambda path: read_activities(path, "sass")))
-
-
-def model(_: Path) -> Example:
-    content = json.dumps({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 768, "n_layer": 12})
-    return Example(content=content.encode(), suffix=".json", run=called(lambda path: load_model_config(str(path))))
+PRODUCT = {"batch": 1, "dimM": 1024, "dimN": 2048, "dimK": 1024, "precM": "bf16", "precA": "bf16", "useTensorCore": True}
+PAIRS = [
+    [PRODUCT, ["gemm", "tc", "bf16_bf16"]],
+    [{"batch": 2048, "dim": 1024, "prec": "bf16"}, ["layernorm", "bf16"]],
+    [PRODUCT, ["gemm", "tc", "bf16_bf16"]],
+]
+ACTIVITY = {"name": "a", "launches": 2, "time_s": 1e-3, "issued": 1e6, "opcodes": {"FFMA": 3e7}, "transactions": {"dram": 1e5}}
+PROFILE = """"ID","Kernel Name","Grid Size","Metric Name","Metric Unit","Metric Value"
+"0","k","(8, 1, 1)","smsp__inst_issued.sum","inst","1,000"
+"0","k","(8, 1, 1)","smsp__warps_active.sum","inst","1,000"
+"0","k","(8, 1, 1)","gpu__time_duration.sum","usecond","12.5"
+"""
+MODEL = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_embd": 768, "n_layer": 12}
+KEY = "untrusted comment: minisign public key 0\nRWQf6LRCGA9i53mlYecO4IzT51TGPpvWucNSCh1CBM0QTaLn73Y7GFO3\n"
+GPU_WORDS = [str(WORKLOAD), "--bundle", "a10-eager", "--freqs", "all", "--gpu-spec"]
 
 
 CAMPAIGN = """
@@ -177,14 +154,10 @@ def one_run(bench: Bench) -> None:
     bench.gpu.unlock_clock()
 
 
-def board(_: Path) -> Example:
+def on_board(path: Path) -> None:
     """A simulated board, on which one kernel runs."""
-
-    def run(path: Path) -> None:
-        with open_bench(f"sim:{path}", seed=1) as bench:
-            one_run(bench)
-
-    return Example(content=(ROOT / "configs" / "boards" / "a100-pcie-40gb.toml").read_bytes(), suffix=".toml", run=called(run))
+    with open_bench(f"sim:{path}", seed=1) as bench:
+        one_run(bench)
 
 
 def dataset_rows() -> list[dict[str, Any]]:
@@ -275,10 +248,6 @@ KERNELS = "operator,family,gpu,precision,batch,m,n,k,latency_s,power_w,power_lim
 )
 
 
-def kernel_table(_: Path) -> Example:
-    return Example(content=KERNELS.encode(), suffix=".csv", run=called(lambda path: read_selection([path])))
-
-
 def kernel_parquet(_: Path) -> Example:
     rows = [line.split(",") for line in KERNELS.splitlines()]
     numbers = {"batch", "m", "n", "k", "latency_s", "power_w", "power_limit_w", "sm_clock_mhz", "grid_x", "block_x"}
@@ -289,13 +258,9 @@ def kernel_parquet(_: Path) -> Example:
     return parquet_of(table, called(lambda path: read_selection([path])))
 
 
-def runs(_: Path) -> Example:
-    lines = ["workload,gpu,precision,sm_clock_mhz,sm_clock_measured_mhz,iterations,latency_s,energy_j,temperature_c"]
-    lines += [
-        f"{WORKLOAD},a10,bf16,{clock},{clock},{300 - i},{0.03 + 0.001 * i},{3.1 + i / 9},60"
-        for i, clock in enumerate((885, 1290, 1695) * 2)
-    ]
-    return Example(content=("\n".join(lines) + "\n").encode(), suffix=".csv", run=called(lambda path: read_selection([path])))
+RUNS = "workload,gpu,precision,sm_clock_mhz,sm_clock_measured_mhz,iterations,latency_s,energy_j,temperature_c\n" + "".join(
+    f"{WORKLOAD},a10,bf16,{clock},{clock},{300 - i},{0.03 + 0.001 * i},{3.1 + i / 9},60\n" for i, clock in enumerate((885, 1290, 1695) * 2)
+)
 
 
 TIMES = np.arange(300) * 0.02
@@ -320,24 +285,21 @@ def beside(folder: Path, name: str, content: str) -> Path:
     return path
 
 
-def readings(folder: Path) -> Example:
+def correcting(folder: Path) -> Callable[[Path], int]:
     sensor = beside(folder, "sensor.json", json.dumps(SENSOR))
-    return Example(
-        content=READINGS.encode(), suffix=".csv", run=lambda path: collect(["correct", "--readings", str(path), "--sensor", str(sensor)])
-    )
+    return lambda path: collect(["correct", "--readings", str(path), "--sensor", str(sensor)])
+
+
+def readings(folder: Path) -> Example:
+    return Example(content=READINGS.encode(), suffix=".csv", run=correcting(folder))
 
 
 def smi(folder: Path) -> Example:
-    sensor = beside(folder, "sensor.json", json.dumps(SENSOR))
-    return Example(
-        content=SMI.encode(), suffix=".csv", run=lambda path: collect(["correct", "--readings", str(path), "--sensor", str(sensor)])
-    )
+    return Example(content=SMI.encode(), suffix=".csv", run=correcting(folder))
 
 
 def readings_parquet(folder: Path) -> Example:
-    sensor = beside(folder, "sensor.json", json.dumps(SENSOR))
-    run = lambda path: collect(["correct", "--readings", str(path), "--sensor", str(sensor)])  # noqa: E731
-    return parquet_of(pa.table({"t_s": TIMES, "power_w": POWERS}), run)
+    return parquet_of(pa.table({"t_s": TIMES, "power_w": POWERS}), correcting(folder))
 
 
 def load(folder: Path) -> Example:
@@ -375,13 +337,15 @@ def stamps(folder: Path) -> Example:
     return Example(content=f"# {json.dumps(header)}\nbytes,host_ns\n{lines}".encode(), suffix=".csv", run=run)
 
 
+def played(path: Path) -> None:
+    """A recorded run, played back."""
+    with open_bench(f"replay:{path}") as bench:
+        one_run(bench)
+
+
 def recording(folder: Path) -> Example:
     """A recorded run, whose lines are changed before it is packed again."""
     whole = folder / "recorded.gz"
-
-    def run(path: Path) -> None:
-        with open_bench(f"replay:{path}") as bench:
-            one_run(bench)
 
     with open_bench("sim:rtx-3090", seed=1) as bench, recorded_bench(bench, whole) as recorded:
         one_run(recorded)
@@ -390,23 +354,13 @@ def recording(folder: Path) -> Example:
     def changed(chance: random.Random, _: Any, text: Callable[[str, random.Random], bytes]) -> bytes:
         return gzip.compress(text(lines, chance), 1)
 
-    return Example(content=whole.read_bytes(), suffix=".gz", run=called(run), changed=changed, binary=True)
+    return Example(content=whole.read_bytes(), suffix=".gz", run=called(played), changed=changed, binary=True)
 
 
 def daemon(folder: Path) -> Example:
     """A daemon's settings: what a command that speaks to one makes of them."""
     content = (ROOT / "packaging" / "daemon.toml").read_text().replace("/var/lib/wattprint", str(folder / "state"))
     return Example(content=content.encode(), suffix=".toml", run=lambda path: collect(["status", "--config", str(path), "--json"]))
-
-
-def helper(_: Path) -> Example:
-    content = (
-        (ROOT / "packaging" / "clocks.toml")
-        .read_text()
-        .replace('groups = ["wattprint-clocks"]', 'users = ["root"]')
-        .replace("wattprint-clocks", "root")
-    )
-    return Example(content=content.encode(), suffix=".toml", run=called(read_helper_settings))
 
 
 def queue(folder: Path) -> Example:
@@ -416,20 +370,10 @@ def queue(folder: Path) -> Example:
     file = folder / "jobs" / "queue.sqlite"
     for left in (folder / "jobs").iterdir():
         left.unlink()
-    request = {
-        "board": "sim:rtx-3090",
-        "gpu_word": "sim:rtx-3090",
-        "campaign": "quick",
-        "title": "quick",
-        "arguments": ("--seed", "1"),
-        "out": "x.parquet",
-        "budget_s": 60.0,
-        "fresh": False,
-        "priority": 0,
-    }
+    job: dict[str, Any] = {"board": "sim:rtx-3090", "gpu_word": "sim:rtx-3090", "campaign": "quick", "title": "quick", "budget_s": 60.0}
     with open_store(folder / "jobs") as store:
-        for _ in range(3):
-            store.submit(Job(**{**request, "out": f"/tmp/{len(store.overview().jobs)}.parquet"}))
+        for number in range(3):
+            store.submit(Job(**job, arguments=("--seed", "1"), out=f"/tmp/{number}.parquet", fresh=False, priority=0))
     file = next(path for path in (folder / "jobs").iterdir() if path.suffix not in ("-wal", "-shm") and path.stat().st_size > 4096)
 
     def changed(chance: random.Random, _: Any, __: Any) -> bytes:
@@ -455,16 +399,40 @@ def queue(folder: Path) -> Example:
     return Example(content=file.read_bytes(), suffix=".sqlite", run=run, changed=changed, binary=True)
 
 
-def key(_: Path) -> Example:
-    content = b"untrusted comment: minisign public key 0\nRWQf6LRCGA9i53mlYecO4IzT51TGPpvWucNSCh1CBM0QTaLn73Y7GFO3\n"
-    return Example(content=content, suffix=".pub", run=lambda path: fit(["verify", str(BUNDLE), "--key", str(path)]))
+HELPER = (ROOT / "packaging" / "clocks.toml").read_text().replace('groups = ["wattprint-clocks"]', 'users = ["root"]')
 
 
 EXAMPLES: dict[str, Callable[[Path], Example]] = {
-    make.__name__: make
-    for make in (
-        bundle, workload, pairs, gpu, energies, counts, profile, model, campaign, board, dataset, campaign_log, kernel_table,
-        kernel_parquet,
-        runs, readings, smi, readings_parquet, load, sensor, reference, meter, stamps, recording, daemon, helper, queue, key,
-    )
+    **{
+        make.__name__: make
+        for make in (
+            bundle, campaign, dataset, campaign_log, kernel_parquet, readings, smi, readings_parquet, load, sensor, reference, meter,
+            stamps,
+            recording, daemon, queue,
+        )
+    },
+    "workload": plain(
+        (ROOT / "examples" / "gpt2-prefill.json").read_bytes(),
+        ".json",
+        lambda path: estimate([str(path), "--bundle", "a10-eager", "--freqs", "885,1695"]),
+    ),
+    "pairs": plain(json.dumps(PAIRS), ".json", lambda path: estimate([str(path), "--bundle", "a10-eager"])),
+    "gpu": plain((ROOT / "configs" / "gpus" / "a10.toml").read_bytes(), ".toml", lambda path: estimate([*GPU_WORDS, str(path)])),
+    "energies": plain(
+        (ROOT / "configs" / "energies" / "tesla-k40.toml").read_bytes(),
+        ".toml",
+        called(lambda path: load_energy_table(str(path)).with_dram(21.1)),
+    ),
+    "counts": plain(
+        json.dumps({"format": "wattprint-activity", "format_version": 1, "kernels": [ACTIVITY]}),
+        ".json",
+        called(lambda path: read_activities(path, "sass")),
+    ),
+    "profile": plain(PROFILE, ".csv", called(lambda path: read_activities(path, "sass"))),
+    "model": plain(json.dumps(MODEL), ".json", called(lambda path: load_model_config(str(path)))),
+    "board": plain((ROOT / "configs" / "boards" / "a100-pcie-40gb.toml").read_bytes(), ".toml", called(on_board)),
+    "kernel_table": plain(KERNELS, ".csv", called(lambda path: read_selection([path]))),
+    "runs": plain(RUNS, ".csv", called(lambda path: read_selection([path]))),
+    "helper": plain(HELPER.replace("wattprint-clocks", "root"), ".toml", called(read_helper_settings)),
+    "key": plain(KEY, ".pub", lambda path: fit(["verify", str(BUNDLE), "--key", str(path)])),
 }  # fmt: skip

@@ -14,12 +14,12 @@ from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import HZ_PER_MHZ
 from microbench.check import verify
 from microbench.errors import CompileError, UnsupportedError
-from microbench.families.catalogue import KERNELS, kernels_for
+from microbench.families import KERNELS
 from microbench.kernel import Kernel, Launch
-from microbench.loads.copies import CopyLoad, copy_loads
-from microbench.loads.generated import LoadGroup, architecture_of
+from microbench.loads.copies import COPIES, CopyLoad
+from microbench.loads.generated import architecture_of
 from microbench.sizing import resident_blocks
-from microbench.toolchain.compile import CompiledModule, compile_kernels, find_toolchain, user_cache
+from microbench.toolchain.compile import CompiledModule, compile_kernels, find_toolchain
 from tests.hardware.board import BOARD, open_real_runner, real_specification
 from tests.hardware.rates import SATURATING, reachable_share
 
@@ -48,7 +48,7 @@ def module(spec: GpuSpec) -> CompiledModule:
     """All that this board runs, its own instructions included, assembled at once: the disassembler's start takes longer than its work."""
     try:
         architecture = architecture_of(spec)
-        return compile_kernels(kernels_for(architecture)[0], architecture, "O3", find_toolchain(), user_cache())
+        return compile_kernels([one for one in KERNELS if not one.refusal(architecture)], architecture, "O3", find_toolchain())
     except (CompileError, UnsupportedError) as error:
         pytest.skip(str(error))
 
@@ -67,7 +67,7 @@ def test_a_kernels_result_is_right(kernel: Kernel, runner: BoardRunner, module: 
     verify(kernel, launch.pattern, loaded.results())
 
 
-@pytest.mark.parametrize("load", copy_loads([LoadGroup(kernels=("copy_*",))]), ids=lambda load: load.host.name)
+@pytest.mark.parametrize("load", COPIES, ids=lambda load: load.name)
 def test_what_is_copied_arrives_as_it_was_sent(load: CopyLoad, runner: BoardRunner) -> None:
     try:
         prepared = runner.prepare_generated(load)
@@ -77,7 +77,7 @@ def test_what_is_copied_arrives_as_it_was_sent(load: CopyLoad, runner: BoardRunn
         raise
     assert prepared.corrupted == ""
     record = runner.run(prepared, 20)
-    assert load.host.bytes_moved / float(record.segment_s.mean()) > LEAST_COPY_BYTES_PER_S
+    assert load.bytes_moved / float(record.segment_s.mean()) > LEAST_COPY_BYTES_PER_S
 
 
 @pytest.mark.parametrize("kernel", SATURATING, ids=lambda kernel: kernel.name)

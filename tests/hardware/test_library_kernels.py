@@ -10,11 +10,11 @@ import pytest
 from collector.devices.board_runner import BoardRunner
 from estimator.model.kernel_names import named_tile
 from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.work import operator_work
 from estimator.vocabulary.workload import Operator, make_operator
 from microbench.layouts import LAYOUTS
-from microbench.runners.cublas import reference_product
-from microbench.sizing import operator_bytes, operator_flop
 from tests.hardware.board import open_real_runner, real_specification
+from tests.microbench_library.host_values import host_values, reference_product
 
 pytestmark = pytest.mark.gpu
 
@@ -58,7 +58,7 @@ def attended(q: Any, k: Any, v: Any) -> Any:
 def result(runner: BoardRunner, operator: Operator, l2_state: str = "warm", transpose: str = "") -> Any:
     prepared = runner.prepare(operator, l2_state, transpose)
     runner.run(prepared, 7 * prepared.buffer_sets)
-    return runner.bound(prepared).host_values(prepared.buffer_sets - 1)
+    return host_values(runner.bound(prepared), prepared.buffer_sets - 1)
 
 
 def assert_near(found: Any, wanted: Any, precision: str) -> None:
@@ -78,8 +78,8 @@ def test_products_are_right_in_every_layout(runner: BoardRunner, precision: str,
     operator = make_operator("gemm", name, precision, batch=1 if name == "linear" else 3, m=208, n=336, k=528)
     if not runner.supports(operator, layout):
         pytest.skip(f"no {precision} products on this board")
-    values = result(runner, operator, l2_state, layout)
-    assert_near(values.output, reference_product(values, layout or ("tn" if name == "linear" else "nn")), precision)
+    inputs, output = result(runner, operator, l2_state, layout)
+    assert_near(output, reference_product(inputs, layout or ("tn" if name == "linear" else "nn")), precision)
 
 
 @pytest.mark.parametrize(
@@ -97,8 +97,8 @@ def test_products_are_right_in_every_layout(runner: BoardRunner, precision: str,
 def test_memory_kernels_are_right(runner: BoardRunner, operator: Operator, reference: Callable[..., Any]) -> None:
     if not runner.supports(operator):
         pytest.skip("PyTorch is not installed")
-    values = result(runner, operator)
-    assert_near(values.output, reference(*values.inputs), operator.precision)
+    inputs, output = result(runner, operator)
+    assert_near(output, reference(*inputs), operator.precision)
 
 
 @pytest.mark.parametrize("attention", ["flash", "cudnn", "efficient", "math"])
@@ -109,8 +109,8 @@ def test_attention_is_right_by_every_backend(attention: str) -> None:
     with open_real_runner(attention) as runner:
         if not runner.supports(operator):
             pytest.skip("PyTorch is not installed")
-        values = result(runner, operator)
-    assert_near(values.output, attended(*values.inputs), "bf16")
+        inputs, output = result(runner, operator)
+    assert_near(output, attended(*inputs), "bf16")
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "bf16", "fp8", "memory"])
@@ -124,7 +124,8 @@ def test_large_products_and_copies_reach_a_rate_that_the_board_can_have(runner: 
     )
     if not runner.supports(operator):
         pytest.skip(f"no such kernel on this board: {operator.family} in {operator.precision}")
-    rate = (operator_bytes if copies else operator_flop)(operator) / seconds(runner, operator)
+    flop, *moved = operator_work(operator)
+    rate = (sum(moved) if copies else flop) / seconds(runner, operator)
     share = rate / (spec.dram_bytes_per_s if copies else spec.peak_flop_per_s(precision, cuda_cores=precision == "fp32"))
     assert LEAST_SHARE.get(precision, 0.65) <= share <= 1.05  # the margin is for clocks above the one that the rate is published for
 

@@ -1,7 +1,5 @@
 """The assembler and the disassembler, where they are installed."""
 
-from pathlib import Path
-
 import pytest
 
 from microbench.errors import CompileError
@@ -15,9 +13,3 @@ def toolchain() -> Toolchain:
         return find_toolchain()
     except CompileError as error:
         pytest.skip(str(error))
-
-
-@pytest.fixture(scope="session")
-def cubin_cache(repository: Path) -> Path:
-    """Compiled modules by digest, kept from run to run; `make clean` removes them."""
-    return repository / "build" / "cubins"

@@ -29,9 +29,9 @@ def kernels_at(architecture: str, level: str) -> list[Kernel]:
     return [kernel for kernel in candidates if not kernel.refusal(architecture)]
 
 
-def compiled(architecture: str, level: str, toolchain: Toolchain, cache: Path | None) -> CompiledModule:
+def compiled(architecture: str, level: str, toolchain: Toolchain) -> CompiledModule:
     """All kernels of an architecture in one module."""
-    return compile_kernels(kernels_at(architecture, level), architecture, level, toolchain, cache)
+    return compile_kernels(kernels_at(architecture, level), architecture, level, toolchain)
 
 
 def line(entry: InspectedEntry) -> str:
@@ -87,7 +87,7 @@ def main() -> None:
     """Write the golden file of the assembler that is installed, or of the one that is named."""
     toolchain = find_toolchain(ptxas=Path(sys.argv[1]) if len(sys.argv) > 1 else None)
     content = {
-        level: lines_by_architecture({architecture: compiled(architecture, level, toolchain, None) for architecture in ARCHITECTURES})
+        level: lines_by_architecture({architecture: compiled(architecture, level, toolchain) for architecture in ARCHITECTURES})
         for level in OPTIMISATION_LEVELS
     }
     path = golden_file(toolchain)

@@ -9,7 +9,8 @@ from collector.campaigns.files import load_campaign
 from estimator.vocabulary.specifications import load_gpu
 from microbench.families import kernel_named
 from microbench.kernel import Mode
-from microbench.loads.generated import LoadGroup, generated_loads
+from microbench.loads.generated import generated_loads
+from microbench.loads.groups import LoadGroup
 from microbench.toolchain.compile import Toolchain
 
 GPU = load_gpu("a100-pcie-40gb")
@@ -31,8 +32,8 @@ def test_a_mode_beside_another_is_launched_or_named(mode: str, toolchain: Toolch
     assert [skipped[reason] for reason in reasons] == [len(lacking)] * len(reasons)
 
 
-def test_the_shipped_sweep_over_blocks_is_as_long_as_its_page_says(toolchain: Toolchain, repository: Path, cubin_cache: Path) -> None:
-    loads, skipped = generated_loads(load_campaign("blocks").instructions, GPU, toolchain, cache=cubin_cache)
+def test_the_shipped_sweep_over_blocks_is_as_long_as_its_page_says(toolchain: Toolchain, repository: Path) -> None:
+    loads, skipped = generated_loads(load_campaign("blocks").instructions, GPU, toolchain)
     assert skipped == {}
     assert {load.launch.mode for load in loads} == {"block_sweep"}
     for text in ("docs/how-to/block-count.md", "configs/campaigns/blocks.toml"):

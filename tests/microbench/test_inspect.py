@@ -6,8 +6,8 @@ import pytest
 
 from microbench.errors import InspectionError
 from microbench.families import kernel_named
-from microbench.families.rows import Row, instruction_kernel
-from microbench.kernel import Expectation, Slot, Support
+from microbench.families.rows import instruction_kernel
+from microbench.kernel import Expectation, Kernel, Support
 from microbench.toolchain.compile import Toolchain, compile_kernels
 from microbench.toolchain.inspect import InspectedEntry, body_complaint, histogram, loop_body, read_listings
 
@@ -35,19 +35,13 @@ $__slow:
         /*0000*/                   FADD R2, R2, R2 ;
 """
 
-START = Slot(name="d", kind="u32", high=9)
-
 
 def entry(**body: int) -> InspectedEntry:
-    return InspectedEntry(
-        name="k", registers=8, spill_store_bytes=0, spill_load_bytes=0, stack_bytes=0, shared_bytes=0, body=body, reads=body
-    )
+    return InspectedEntry(name="k", registers=8, spilled_bytes=0, shared_bytes=0, body=body, reads=body)
 
 
-def complaint_about(row: Row, toolchain: Toolchain, architecture: str = "sm_90") -> str:
-    kernel = instruction_kernel(row)
-    module = compile_kernels([kernel], architecture, "O3", toolchain)
-    return body_complaint(kernel.expectation, module.entries[kernel.name], "O3")
+def complaint_about(kernel: Kernel, toolchain: Toolchain) -> str:
+    return body_complaint(kernel.expectation, compile_kernels([kernel], "sm_90", "O3", toolchain).entries[kernel.name], "O3")
 
 
 def test_the_loop_ends_at_its_branch_and_leaves_callees_out() -> None:
@@ -91,21 +85,19 @@ def test_copies_are_let_pass_without_optimisation_and_the_work_is_still_counted(
 
 
 def test_work_on_values_that_are_one_for_all_threads_escapes_to_the_uniform_datapath(toolchain: Toolchain) -> None:
-    row = Row(
-        name="uniform",
-        ptx="mad.lo.u32",
-        templates=("mad.lo.u32 u, u, active_lanes, left;",),
-        breaker="add.u32 {d}, {d}, u;",
-        every=8,
-        start=START,
-        temporaries={"u": "b32"},
-        sass=("IMAD",),
-        companions=("IADD3", "VIADD", "IMAD.IADD", "IMAD.MOV", "MOV"),
-    )
-    assert complaint_about(row, toolchain)
+    row = {
+        "name": "uniform",
+        "ptx": "mad.lo.u32",
+        "templates": ["mad.lo.u32 u, u, active_lanes, left;"],
+        "breaker": "add.u32 {d}, {d}, u;",
+        "every": 8,
+        "start": {"kind": "u32", "high": 9},
+        "temporaries": {"u": "b32"},
+        "sass": ["IMAD"],
+        "companions": ["adders", "MOV"],
+    }
+    assert complaint_about(instruction_kernel(row), toolchain)
 
 
 def test_emulated_fp8_products_of_a_warp_are_noticed_on_hopper(toolchain: Toolchain) -> None:
-    kernel = replace(kernel_named("mma_e4m3"), support=Support())
-    module = compile_kernels([kernel], "sm_90", "O3", toolchain)
-    assert body_complaint(kernel.expectation, module.entries["mma_e4m3"], "O3")
+    assert complaint_about(replace(kernel_named("mma_e4m3"), support=Support()), toolchain)

@@ -1,9 +1,12 @@
-"""The interpreter against arithmetic done in another way: whole numbers, fractions, NumPy's own functions."""
+"""The interpreter against arithmetic done in another way: whole numbers and fractions."""
 
 import struct
+from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -11,16 +14,14 @@ from numpy.typing import NDArray
 from tests.microbench.interpreter.arithmetic import compute
 
 WORDS = st.integers(0, 2**32 - 1)
-SINGLES = st.floats(width=32, allow_nan=False, allow_infinity=False, allow_subnormal=False, min_value=-(2.0**60), max_value=2.0**60)
-DOUBLES = st.floats(allow_nan=False, allow_infinity=False, allow_subnormal=False, min_value=-(2.0**200), max_value=2.0**200)
 MASK = 2**32 - 1
 
 
-def one(opcode: str, *sources: NDArray[np.generic] | int | float, carry: int = 0) -> int:
+def one(opcode: str, *sources: Any) -> int:
     """The result of an instruction for one thread."""
     words = [word if isinstance(word, np.ndarray) else np.array([word], dtype=np.uint32) for word in sources]
     with np.errstate(all="ignore"):
-        result, _ = compute(tuple(opcode.split(".")), words, np.array([carry], dtype=np.uint64))
+        result, _ = compute(tuple(opcode.split(".")), words, np.array([0], dtype=np.uint64))
     return int(result[0])
 
 
@@ -28,70 +29,59 @@ def signed(word: int) -> int:
     return word - 2**32 if word >> 31 else word
 
 
-def single(number: float) -> NDArray[np.uint32]:
-    return np.array([number], dtype=np.float32).view(np.uint32)
+def parts(word: int, kind: str) -> tuple[int, ...]:
+    return struct.unpack(kind, struct.pack("<I", word))
 
 
-def double(number: float) -> NDArray[np.uint64]:
-    return np.array([number], dtype=np.float64).view(np.uint64)
-
-
-@given(WORDS, WORDS, WORDS)
-def test_integer_arithmetic_is_that_of_whole_numbers_modulo_the_width(a: int, b: int, c: int) -> None:
-    assert one("add.u32", a, b) == (a + b) & MASK
-    assert one("sub.s32", a, b) == (a - b) & MASK
-    assert one("mul.lo.u32", a, b) == a * b & MASK
-    assert one("mul.hi.u32", a, b) == a * b >> 32
-    assert one("mul.hi.s32", a, b) == (signed(a) * signed(b) >> 32) & MASK
-    assert one("mad.hi.u32", a, b, c) == ((a * b >> 32) + c) & MASK
-    assert one("mul.wide.u32", a, b) == a * b
-    assert one("mul24.lo.u32", a, b) == (a & 0xFFFFFF) * (b & 0xFFFFFF) & MASK
-    assert one("mul24.hi.u32", a, b) == (a & 0xFFFFFF) * (b & 0xFFFFFF) >> 16
-    assert one("min.s32", a, b) == min(signed(a), signed(b)) & MASK
-    assert one("max.u32", a, b) == max(a, b)
-    assert one("sad.s32", a, b, c) == (abs(signed(a) - signed(b)) + c) & MASK
-    assert one("abs.s32", a) == abs(signed(a)) & MASK
-
-
-@given(WORDS, st.integers(1, 2**32 - 1))
-def test_quotient_and_remainder_make_up_the_dividend(a: int, b: int) -> None:
-    assert (one("div.u32", a, b), one("rem.u32", a, b)) == divmod(a, b)
-    quotient, rest = signed(one("div.s32", a, b)), signed(one("rem.s32", a, b))
-    if (signed(a), signed(b)) != (-(2**31), -1):
-        assert quotient * signed(b) + rest == signed(a)
-        assert abs(rest) < abs(signed(b))
-        assert rest == 0 or (rest < 0) == (signed(a) < 0)
-
-
-@given(WORDS, WORDS, WORDS, st.integers(0, 255))
-def test_a_truth_table_decides_each_bit(a: int, b: int, c: int, table: int) -> None:
-    expected = sum((table >> ((a >> bit & 1) << 2 | (b >> bit & 1) << 1 | (c >> bit & 1)) & 1) << bit for bit in range(32))
-    assert one("lop3.b32", a, b, c, table) == expected
-
-
-@given(WORDS, WORDS, st.integers(0, 80))
-def test_shifts_are_those_of_whole_numbers(a: int, b: int, by: int) -> None:
-    assert one("shl.b32", a, by) == a << by & MASK
-    assert one("shr.u32", a, by) == a >> by
-    assert one("shr.s32", a, by) == signed(a) >> by & MASK
-    both = b << 32 | a
-    assert one("shf.l.wrap.b32", a, b, by) == both << by % 32 >> 32 & MASK
-    assert one("shf.r.wrap.b32", a, b, by) == both >> by % 32 & MASK
-
-
-@given(WORDS, WORDS, WORDS)
-def test_bytes_are_chosen_and_multiplied_one_by_one(a: int, b: int, selector: int) -> None:
+def chosen_bytes(a: int, b: int, selector: int) -> int:
     both = (b << 32 | a).to_bytes(8, "little")
-    chosen = []
-    for place in range(4):
-        choice = selector >> 4 * place & 15
-        byte = both[choice & 7]
-        chosen.append((255 if byte & 128 else 0) if choice & 8 else byte)
-    assert one("prmt.b32", a, b, selector) == int.from_bytes(bytes(chosen), "little")
-    left, right = struct.unpack("4b", struct.pack("<I", a)), struct.unpack("4b", struct.pack("<I", b))
-    assert one("dp4a.s32.s32", a, b, selector) == (sum(x * y for x, y in zip(left, right, strict=True)) + selector) & MASK
-    halves = struct.unpack("2h", struct.pack("<I", a))
-    assert one("dp2a.lo.s32.s32", a, b, selector) == (halves[0] * right[0] + halves[1] * right[1] + selector) & MASK
+    found = [(both[selector >> 4 * place & 7], selector >> 4 * place & 8) for place in range(4)]
+    return int.from_bytes(bytes((255 if byte & 128 else 0) if spread else byte for byte, spread in found), "little")
+
+
+def by_table(a: int, b: int, c: int) -> int:
+    return sum((0xCA >> ((a >> bit & 1) << 2 | (b >> bit & 1) << 1 | (c >> bit & 1)) & 1) << bit for bit in range(32))
+
+
+WHOLE: dict[str, Callable[..., int]] = {
+    "add.u32": lambda a, b: a + b,
+    "sub.s32": lambda a, b: a - b,
+    "mul.lo.u32": lambda a, b: a * b,
+    "mul.hi.u32": lambda a, b: a * b >> 32,
+    "mul.hi.s32": lambda a, b: signed(a) * signed(b) >> 32,
+    "mad.hi.u32": lambda a, b, c: (a * b >> 32) + c,
+    "mul24.lo.u32": lambda a, b: (a & 0xFFFFFF) * (b & 0xFFFFFF),
+    "mul24.hi.u32": lambda a, b: (a & 0xFFFFFF) * (b & 0xFFFFFF) >> 16,
+    "min.s32": lambda a, b: min(signed(a), signed(b)),
+    "max.u32": max,
+    "sad.s32": lambda a, b, c: abs(signed(a) - signed(b)) + c,
+    "abs.s32": lambda a: abs(signed(a)),
+    "div.u32": lambda a, b: a // (b or 1),
+    "rem.u32": lambda a, b: a % (b or 1),
+    "div.s32": lambda a, b: int(Fraction(signed(a), signed(b) or 1)),
+    "rem.s32": lambda a, b: signed(a) - int(Fraction(signed(a), signed(b) or 1)) * (signed(b) or 1),
+    "shl.b32": lambda a, by: a << by,
+    "shr.u32": lambda a, by: a >> by,
+    "shr.s32": lambda a, by: signed(a) >> by,
+    "shf.l.wrap.b32": lambda a, b, by: (b << 32 | a) << by % 32 >> 32,
+    "shf.r.wrap.b32": lambda a, b, by: (b << 32 | a) >> by % 32,
+    "prmt.b32": chosen_bytes,
+    "dp4a.s32.s32": lambda a, b, c: sum(x * y for x, y in zip(parts(a, "4b"), parts(b, "4b"), strict=True)) + c,
+    "dp2a.lo.s32.s32": lambda a, b, c: sum(x * y for x, y in zip(parts(a, "2h"), parts(b, "4b")[:2], strict=True)) + c,
+    "lop3.b32": by_table,
+}
+
+
+@pytest.mark.parametrize("opcode", WHOLE)
+@given(a=WORDS, b=WORDS, c=WORDS, by=st.integers(0, 80))
+def test_integer_instructions_are_those_of_whole_numbers_modulo_the_width(opcode: str, a: int, b: int, c: int, by: int) -> None:
+    names = WHOLE[opcode].__code__.co_varnames if opcode != "max.u32" else ("a", "b")
+    count = WHOLE[opcode].__code__.co_argcount if opcode != "max.u32" else 2
+    sources = [{"a": a, "b": b, "c": c, "by": by, "selector": c}[name] for name in names[:count]]
+    if opcode[:3] in ("div", "rem"):
+        sources[1] = b or 1
+    table = [0xCA] if opcode == "lop3.b32" else []
+    assert one(opcode, *sources, *table) == WHOLE[opcode](*sources) & MASK
 
 
 @given(st.lists(WORDS, min_size=4, max_size=4), st.lists(WORDS, min_size=4, max_size=4))
@@ -99,45 +89,46 @@ def test_a_carry_chain_adds_and_subtracts_long_numbers(a: list[int], b: list[int
     def number(words: list[int]) -> int:
         return sum(word << 32 * place for place, word in enumerate(words))
 
-    for first, rest, expected in (
-        ("add.cc.u32", "addc.cc.u32", number(a) + number(b)),
-        ("sub.cc.u32", "subc.cc.u32", number(a) - number(b)),
-    ):
+    for root, expected in (("add", number(a) + number(b)), ("sub", number(a) - number(b))):
         carry, words = np.zeros(1, dtype=np.uint64), []
         for place in range(4):
             operands = [np.array([side[place]], dtype=np.uint32) for side in (a, b)]
-            word, carry = compute(tuple((rest if place else first).split(".")), operands, carry)
+            word, carry = compute((f"{root}c" if place else root, "cc", "u32"), operands, carry)
             words.append(int(word[0]))
         assert number(words) == expected % 2**128
 
 
-def rounded(exact: Fraction, kind: str) -> float:
+def rounded(exact: Fraction, kind: type[np.floating[Any]]) -> float:
     """A fraction rounded to nearest, ties to even, by comparison with the neighbours of an approximation."""
-    dtype = {"f16": np.float16, "f32": np.float32, "f64": np.float64}[kind]
-    near = dtype(float(exact))
-    candidates = [near, np.nextafter(near, dtype(np.inf)), np.nextafter(near, dtype(-np.inf))]
-    finite = [value for value in candidates if np.isfinite(value)]
-    distance = [abs(Fraction(float(value)) - exact) for value in finite]
-    best = [value for value, gap in zip(finite, distance, strict=True) if gap == min(distance)]
-    even = [value for value in best if not int(np.array([value]).view(f"u{value.itemsize}")[0]) & 1]
-    return float((even or best)[0])
+    near = kind(float(exact))
+    candidates = [near, np.nextafter(near, kind(np.inf)), np.nextafter(near, kind(-np.inf))]
+    distance = [(abs(Fraction(float(value)) - exact), int(np.array([value]).view(f"u{value.itemsize}")[0]) & 1) for value in candidates]
+    return float(candidates[distance.index(min(distance))])
+
+
+def numbers(width: int, largest: float) -> st.SearchStrategy[float]:
+    return st.floats(width=width, allow_subnormal=False, min_value=-largest, max_value=largest)  # type: ignore[call-overload,no-any-return]
+
+
+def fused(kind: str, *values: float) -> float:
+    real = {"f32": np.float32, "f64": np.float64}[kind]
+    words: list[NDArray[Any]] = [np.array([value], dtype=real).view(f"u{np.dtype(real).itemsize}") for value in values]
+    return float(np.array([one(f"fma.rn.{kind}", *words)], dtype=words[0].dtype).view(real)[0])
 
 
 # Just below the middle of two neighbours: rounding to float64 first would land on the middle, and go the wrong way.
 @example(2.0**-24 * (1 + 2.0**-23), 1 - 2.0**-23, 1 + 2.0**-23)
-@given(SINGLES, SINGLES, SINGLES)
+@given(*[numbers(32, 2.0**60)] * 3)
 def test_a_single_multiply_add_is_rounded_once(a: float, b: float, c: float) -> None:
     exact = Fraction(a) * Fraction(b) + Fraction(c)
-    got = np.array([one("fma.rn.f32", single(a), single(b), single(c))], dtype=np.uint32).view(np.float32)[0]
-    if exact and abs(exact) < Fraction(2) ** 127 and abs(exact) > Fraction(2) ** -126:
-        assert float(got) == rounded(exact, "f32")
+    if exact and Fraction(2) ** -126 < abs(exact) < Fraction(2) ** 127:
+        assert fused("f32", a, b, c) == rounded(exact, np.float32)
 
 
 @example(2.0**-53 * (1 + 2.0**-52), 1 - 2.0**-52, 1 + 2.0**-52)
-@given(DOUBLES, DOUBLES, DOUBLES)
+@given(*[numbers(64, 2.0**200)] * 3)
 def test_a_double_multiply_add_is_rounded_once(a: float, b: float, c: float) -> None:
     exact = Fraction(a) * Fraction(b) + Fraction(c)
-    got = np.array([one("fma.rn.f64", double(a), double(b), double(c))], dtype=np.uint64).view(np.float64)[0]
     smallest = min((abs(Fraction(x)) for x in (a, b) if x), default=Fraction(1))
     if exact and smallest > Fraction(2) ** -400 and abs(exact) > Fraction(2) ** -700:
-        assert float(got) == rounded(exact, "f64")
+        assert fused("f64", a, b, c) == rounded(exact, np.float64)

@@ -1,7 +1,5 @@
 """Launches fill the GPU, stay in the cache that they are for, and say what does not fit."""
 
-from typing import Any
-
 import pytest
 
 from estimator.vocabulary.gpu import GpuSpec
@@ -10,7 +8,7 @@ from microbench.errors import LaunchError
 from microbench.families import KERNELS, kernel_named
 from microbench.kernel import Kernel
 from microbench.loads.launch import plan_launches, shares_region
-from microbench.loads.square_wave import fit_duration, wave_kernel, wave_launch
+from microbench.loads.square_wave import fit_duration, wave_launch
 from microbench.operands import buffer_bytes
 from microbench.sizing import resident_blocks
 from microbench.toolchain.inspect import InspectedEntry
@@ -21,8 +19,7 @@ MISSING = 8.0
 
 
 def entry(kernel: Kernel, registers: int = 32, shared_bytes: int = 0) -> InspectedEntry:
-    nothing = {"spill_store_bytes": 0, "spill_load_bytes": 0, "stack_bytes": 0}
-    return InspectedEntry(name=kernel.name, registers=registers, shared_bytes=shared_bytes, body={}, reads={}, **nothing)
+    return InspectedEntry(name=kernel.name, registers=registers, spilled_bytes=0, shared_bytes=shared_bytes, body={}, reads={})
 
 
 @pytest.fixture(scope="module", params=GPUS)
@@ -33,18 +30,17 @@ def gpu(request: pytest.FixtureRequest) -> GpuSpec:
 def test_every_kernel_has_its_launches_on_every_gpu(gpu: GpuSpec) -> None:
     for kernel in KERNELS:
         for mode in kernel.modes:
-            launches = plan_launches(kernel, gpu, entry(kernel), mode, iterations=10)
+            launches = plan_launches(kernel, gpu, entry(kernel), mode)
             assert all(launch.threads_per_block == kernel.block_threads or mode == "single" for launch in launches)
             assert all(launch.blocks >= 1 and launch.region_bytes >= kernel.min_region_bytes for launch in launches)
             assert [launch.active_threads for launch in launches] == sorted({launch.active_threads for launch in launches})
-            assert all(launch.low_confidence == (mode == "single") for launch in launches)
 
 
 def test_what_is_for_a_cache_fits_it_and_what_is_for_memory_does_not(gpu: GpuSpec) -> None:
     for kernel in KERNELS:
         if kernel.residence is None:
             continue
-        launch = plan_launches(kernel, gpu, entry(kernel), "full", iterations=10)[0]
+        launch = plan_launches(kernel, gpu, entry(kernel), "full")[0]
         walked = launch.region_bytes * (1 if shares_region(kernel) else launch.blocks)
         if kernel.residence[0] == "l1":
             assert walked / gpu.num_sms <= FITTING * gpu.shared_bytes_per_sm
@@ -55,53 +51,23 @@ def test_what_is_for_a_cache_fits_it_and_what_is_for_memory_does_not(gpu: GpuSpe
         assert buffer_bytes(kernel, launch) < gpu.dram_bytes
 
 
-@pytest.mark.parametrize(
-    ("name", "mode", "pattern", "iterations", "complaint"),
-    [
-        ("mma_f16", "lane_sweep", "random", 1, "cannot run as lane_sweep; it has full, sm_sweep"),
-        ("fdiv_rn_k8_u16", "full", "zero", 1, "cannot take zero data; it has constant, random"),
-        ("ffma_k8_u64", "full", "random", 0, "do not fit its 32-bit counter"),
-        (
-            "ffma_k8_u64",
-            "full",
-            "random",
-            2**32,
-            "4294967296 iterations of ffma_k8_u64 do not fit its 32-bit counter",
-        ),
-    ],
-)
-def test_launches_that_cannot_be_are_refused(name: str, mode: str, pattern: str, iterations: Any, complaint: str) -> None:
-    kernel = kernel_named(name)
-    with pytest.raises(LaunchError, match=complaint) as refused:
-        plan_launches(kernel, load_gpu(GPUS[0]), entry(kernel), mode, iterations=iterations, pattern=pattern)  # type: ignore[arg-type]
-    assert "\n" not in str(refused.value)
-
-
 def test_the_duration_line_recovers_what_made_it() -> None:
     counts = [1000, 2000, 5000, 20_000]
     line = fit_duration(counts, [1e-5 + 3e-7 * count for count in counts])
     assert (line.intercept_s, line.slope_s) == (pytest.approx(1e-5), pytest.approx(3e-7))
     assert line.residual_s == pytest.approx(0.0, abs=1e-12)
-    assert line.duration_s(line.iterations(0.25)) == pytest.approx(0.25, rel=1e-5)
+    assert line.iterations(0.25) == pytest.approx((0.25 - 1e-5) / 3e-7, rel=1e-5)
+    with pytest.raises(LaunchError, match="more than a 32-bit counter holds"):
+        line.iterations(1e9)
 
 
-@pytest.mark.parametrize(
-    ("counts", "times", "complaint"),
-    [
-        ([1, 2], [1.0, 2.0], "2 different lengths"),
-        ([1, 1, 1], [1.0, 1.0, 1.0], "1 different lengths"),
-        ([1, 2, 3], [3.0, 2.0, 1.0], "do not last longer"),
-        ([1, 2, 3], [1.0, float("nan"), 3.0], "not positive and finite"),
-        ([1, 2, 3], [1.0, 0.0, 3.0], "not positive and finite"),
-    ],
-)
-def test_runs_that_make_no_line_are_refused(counts: list[int], times: list[float], complaint: str) -> None:
-    with pytest.raises(LaunchError, match=complaint):
-        fit_duration(counts, times)
+def test_runs_that_do_not_get_longer_are_refused() -> None:
+    with pytest.raises(LaunchError, match="do not last longer"):
+        fit_duration([1, 2, 3], [3.0, 2.0, 1.0])
 
 
 def test_a_wave_uses_the_share_of_sms_that_was_asked_for(gpu: GpuSpec) -> None:
-    assert wave_launch(gpu, 10).threads == gpu.num_sms * 4 * wave_kernel().block_threads
+    assert wave_launch(gpu, 10, 1.0).threads == gpu.num_sms * 4 * kernel_named("ffma_k8_u64").block_threads
     half = wave_launch(gpu, 10, 0.5)
     assert half.blocks == round(gpu.num_sms / 2)
     assert half.threads_per_block == 1024
@@ -112,7 +78,7 @@ def test_a_sweep_over_blocks_changes_nothing_but_the_grid(gpu: GpuSpec) -> None:
     swept = [kernel for kernel in KERNELS if "block_sweep" in kernel.modes]
     assert len(swept) >= 9, "the kernels of the block-count model"
     for kernel in swept:
-        launches = plan_launches(kernel, gpu, entry(kernel), "block_sweep", iterations=10)
+        launches = plan_launches(kernel, gpu, entry(kernel), "block_sweep")
         assert len({(launch.block, launch.iterations, launch.region_bytes) for launch in launches}) == 1
         grids = [launch.blocks for launch in launches]
         assert grids[0] <= gpu.num_sms, "one block an SM"

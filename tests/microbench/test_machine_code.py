@@ -1,25 +1,21 @@
 """The whole catalogue, assembled and disassembled for every architecture: each loop is what its kernel promises."""
 
 import json
-from pathlib import Path
 
 import pytest
 
 from microbench.errors import UnsupportedError
-from microbench.families import KERNELS, kernels_for
-from microbench.kernel import ARCHITECTURES, OPTIMISATION_LEVELS
+from microbench.families import kernel_named
+from microbench.kernel import ARCHITECTURES
 from microbench.toolchain.compile import Toolchain
 from microbench.toolchain.inspect import body_complaint
 from microbench.toolchain.ptx import module_text
 from tests.microbench.golden import FOLDER, compiled, expected_line, golden_file, kernels_at, line
 
 
-@pytest.mark.parametrize("level", OPTIMISATION_LEVELS)
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_every_supported_kernel_assembles_to_the_loop_that_it_promises(
-    architecture: str, level: str, toolchain: Toolchain, cubin_cache: Path
-) -> None:
-    module = compiled(architecture, level, toolchain, cubin_cache)
+@pytest.mark.parametrize(("level", "architecture"), [*(("O3", one) for one in ARCHITECTURES), ("O0", "sm_80"), ("O0", "sm_120")])
+def test_every_supported_kernel_assembles_to_the_loop_that_it_promises(architecture: str, level: str, toolchain: Toolchain) -> None:
+    module = compiled(architecture, level, toolchain)
     kernels = kernels_at(architecture, level)
     assert set(module.entries) == {kernel.name for kernel in kernels}
     complaints = {kernel.name: body_complaint(kernel.expectation, module.entries[kernel.name], level) for kernel in kernels}
@@ -33,13 +29,6 @@ def test_every_supported_kernel_assembles_to_the_loop_that_it_promises(
     assert {name: line(module.entries[name]) for name in known} == known
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_every_kernel_runs_on_an_architecture_or_is_refused_by_name(architecture: str) -> None:
-    runs, refusals = kernels_for(architecture)
-    assert len(runs) + len(refusals) == len(KERNELS)
-    assert all(architecture in refusal and refusal.split()[0] in {kernel.name for kernel in KERNELS} for refusal in refusals)
-
-
 @pytest.mark.parametrize(
     ("name", "architecture"),
     [
@@ -51,7 +40,6 @@ def test_every_kernel_runs_on_an_architecture_or_is_refused_by_name(architecture
     ],
 )
 def test_what_an_architecture_lacks_is_refused_in_one_line_that_names_both(name: str, architecture: str) -> None:
-    kernel = next(kernel for kernel in KERNELS if kernel.name == name)
     with pytest.raises(UnsupportedError, match=f"{name} cannot run on {architecture}: ") as refused:
-        module_text([kernel], architecture)
+        module_text([kernel_named(name)], architecture)
     assert "\n" not in str(refused.value)

@@ -23,23 +23,6 @@ def blocks_of(values: np.ndarray, launch: Launch) -> np.ndarray:
     return values.reshape(launch.blocks, -1, launch.threads_per_block)
 
 
-def test_multiply_adds_in_double_precision() -> None:
-    kernel, launch = prepared("dfma_k8_u64")
-    inputs = filled_buffers(kernel, launch)["operands"]
-    d = np.stack([inputs[f"d{chain}"] for chain in range(8)])
-    for _ in range(TURNS):
-        for factor, summand in [(0, 1), (0, 3), (2, 3), (2, 1)] * 2:
-            d = d * inputs[f"x{factor}"] + inputs[f"x{summand}"]
-    results = executed_results(kernel, launch)["results"]
-    assert all(np.allclose(results[f"d{chain}"], d[chain], rtol=1e-13) for chain in range(8))
-
-
-def test_a_chase_through_shared_memory_goes_down_its_bank() -> None:
-    kernel, launch = prepared("lds_chase")
-    thread = np.arange(launch.threads) % launch.threads_per_block
-    assert np.array_equal(executed_results(kernel, launch)["results"]["word"], (4 * thread + 128 * 16 * TURNS) % 16384)
-
-
 def test_tensor_products_add_one_product() -> None:
     kernel, launch = prepared("mma_bf16")
     inputs = filled_buffers(kernel, launch)["operands"]
@@ -108,13 +91,3 @@ def test_heat_spreads_on_the_plate() -> None:
         around = padded[:, :-2, 1:-1] + padded[:, 2:, 1:-1] + padded[:, 1:-1, :-2] + padded[:, 1:-1, 2:]
         heat = heat + 0.1 * (around - 4 * heat) + 0.01 * (80.0 - heat) + power[:, turn]
     assert np.allclose(executed_results(kernel, launch)["result"]["heat"].reshape(heat.shape), heat, rtol=1e-5)
-
-
-def test_weights_move_along_the_gradient_with_momentum() -> None:
-    kernel, launch = prepared("backprop_adjust_16")
-    inputs = filled_buffers(kernel, launch)
-    weights, earlier, delta, layer = (blocks_of(inputs[name]["value"], launch) for name in ("weights", "earlier", "delta", "layer"))
-    change = 0.3 * delta[:, :1] * layer[:, :1] + 0.3 * earlier[:, :TURNS]
-    results = executed_results(kernel, launch)
-    assert np.allclose(blocks_of(results["weights"]["value"], launch)[:, :TURNS], weights[:, :TURNS] + change, atol=1e-6)
-    assert np.allclose(blocks_of(results["earlier"]["value"], launch)[:, :TURNS], change, atol=1e-6)

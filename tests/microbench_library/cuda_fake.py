@@ -57,38 +57,38 @@ class World:
         self.busy_until_s = 100.0
         self.kernel_s = kernel_s
         self.total_bytes = total_bytes
-        self.allocated = 0
         self.largest_allocation = 0
         self.launched: list[str] = []
         self.graphs_launched = 0
-        self.framework_s = 0.0
         self.captured: list[tuple[str, Callable[[], None], int]] | None = None
         self.fail_launch: BaseException | None = None
         self.fail_sync: BaseException | None = None
         self.addresses: list[int] = []
+        self.seen: Callable[[str], None] = lambda name: None
 
     def now_ns(self) -> int:
         return round(self.host_s * 1e9)
 
-    def launch(self, name: str, work: Callable[[], None], seconds: float | None = None, address: int = 0) -> None:
+    def launch(self, name: str, work: Callable[[], None], address: int = 0) -> None:
         if self.fail_launch is not None:
             raise self.fail_launch
         if self.captured is not None:
             self.captured.append((name, work, address))
             return
-        self.host_s += HOST_LAUNCH_S + self.framework_s
-        self._start(name, work, self.kernel_s if seconds is None else seconds, address)
+        self.host_s += HOST_LAUNCH_S
+        self._start(name, work, address)
 
     def replay(self, nodes: list[tuple[str, Callable[[], None], int]]) -> None:
         self.host_s += GRAPH_LAUNCH_S
         self.graphs_launched += 1
         for name, work, address in nodes:
-            self._start(name, work, self.kernel_s, address)
+            self._start(name, work, address)
 
-    def _start(self, name: str, work: Callable[[], None], seconds: float, address: int = 0) -> None:
-        self.busy_until_s = max(self.busy_until_s, self.host_s) + seconds
+    def _start(self, name: str, work: Callable[[], None], address: int = 0) -> None:
+        self.busy_until_s = max(self.busy_until_s, self.host_s) + self.kernel_s
         self.launched.append(name)
         self.addresses.append(address)
+        self.seen(name)
         if self.computes:
             work()
 
@@ -98,7 +98,7 @@ class World:
         self.host_s = max(self.host_s, self.busy_until_s)
 
     def allocate(self, count: int) -> None:
-        if self.allocated + count > self.total_bytes:
+        if count > self.total_bytes:
             raise OutOfMemoryError(f"Out of memory allocating {count:,} bytes")
         self.largest_allocation = max(self.largest_allocation, count)
 
@@ -149,18 +149,14 @@ def fake_cupy(world: World, raw_kernels: dict[str, Callable[..., None]] | None =
     def normal(count: int, dtype: str) -> Array:
         return generator.standard_normal(count, dtype=np.dtype(dtype)).view(Array)
 
-    class RawKernel:
-        def __init__(self, code: str, name: str) -> None:
-            self.name, self.num_regs, self.shared_size_bytes, self.max_dynamic_shared_size_bytes = name, 32, 1024, 0
-
-        def __call__(self, grid: Any, block: Any, arguments: Any, shared_mem: int = 0) -> None:
-            work = (raw_kernels or {}).get(self.name, lambda *_: None)
-            world.launch(self.name, lambda: work(grid, block, arguments), 1e-6 if self.name == "nothing" else None)
-
     def raw_module(path: str) -> Any:
         with open(path, "rb") as file:
             assert file.read(), "an empty cubin"
-        return SimpleNamespace(get_function=lambda name: RawKernel("", name))
+        return SimpleNamespace(get_function=raw_kernel)
+
+    def raw_kernel(name: str) -> Callable[..., None]:
+        work = (raw_kernels or {}).get(name, lambda *_: None)
+        return lambda grid, block, arguments: world.launch(name, lambda: work(grid, block, arguments))
 
     @contextmanager
     def device(ordinal: int) -> Any:
@@ -191,7 +187,7 @@ def fake_cupy(world: World, raw_kernels: dict[str, Callable[..., None]] | None =
             memory=SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
             runtime=SimpleNamespace(
                 CUDARuntimeError=CudaRuntimeError,
-                memGetInfo=lambda: (world.total_bytes - world.allocated, world.total_bytes),
+                memGetInfo=lambda: (world.total_bytes, world.total_bytes),
                 deviceGetByPCIBusId=by_pci,
                 getDeviceCount=lambda: world.boards,
                 deviceCanAccessPeer=lambda own, other: 1,
@@ -229,11 +225,9 @@ class FakeCublas:
         self.compute_types: list[int] = []
         self.operations: list[tuple[int, int, int, int]] = []
 
-    def cublasCreate_v2(self, handle: Any) -> int:
-        return 0
-
-    def cublasDestroy_v2(self, handle: Any) -> int:
-        return 0
+    def __getattr__(self, name: str) -> Any:
+        assert name in ("cublasCreate_v2", "cublasDestroy_v2")
+        return lambda handle: 0
 
     def cublasSetStream_v2(self, handle: Any, stream: Any) -> int:
         assert stream.value == 0x5000
@@ -243,23 +237,16 @@ class FakeCublas:
         self.workspace_bytes = size.value
         return 0
 
-    def cublasGetVersion_v2(self, handle: Any, version: Any) -> int:
-        version._obj.value = 130100
-        return 0
-
     def cublasGemmEx(self, handle: Any, opa: int, opb: int, m: int, n: int, k: int, alpha: Any, *rest: Any) -> int:
-        a, kind_a, lda, b, kind_b, ldb, beta, c, kind_c, ldc, compute, _ = rest
-        product = (opa, opb, m, n, k, alpha, (a, kind_a, lda, 0), (b, kind_b, ldb, 0), beta, (c, kind_c, ldc, 0), 1, compute)
-        return self._product(*product)
+        return self._product((opa, opb, m, n, k), alpha, ((*rest[:3], 0), (*rest[3:6], 0), (*rest[7:10], 0)), rest[6], 1, rest[10])
 
     def cublasGemmStridedBatchedEx(self, handle: Any, opa: int, opb: int, m: int, n: int, k: int, alpha: Any, *rest: Any) -> int:
-        a, kind_a, lda, stride_a, b, kind_b, ldb, stride_b, beta, c, kind_c, ldc, stride_c, batch, compute, _ = rest
-        operands = ((a, kind_a, lda, stride_a.value), (b, kind_b, ldb, stride_b.value), (c, kind_c, ldc, stride_c.value))
-        return self._product(opa, opb, m, n, k, alpha, operands[0], operands[1], beta, operands[2], batch, compute)
+        operands = tuple((*rest[place : place + 3], rest[place + 3].value) for place in (0, 4, 9))
+        return self._product((opa, opb, m, n, k), alpha, operands, rest[8], rest[13], rest[14])
 
-    def _product(
-        self, opa: int, opb: int, m: int, n: int, k: int, alpha: Any, a: Any, b: Any, beta: Any, c: Any, batch: int, compute: int
-    ) -> int:
+    def _product(self, sizes: tuple[int, ...], alpha: Any, operands: Any, beta: Any, batch: int, compute: int) -> int:
+        opa, opb, m, n, k = sizes
+        a, b, c = operands
         if self.status:
             return self.status
         self.compute_types.append(compute)

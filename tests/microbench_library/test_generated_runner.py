@@ -61,29 +61,19 @@ def loaded(device: CupyDevice, world: World) -> GeneratedRun:
 def test_arguments_come_in_their_order_and_results_come_back(loaded: GeneratedRun) -> None:
     assert np.array_equal(loaded.results()["result"]["value"], SOURCE + 5)
     assert set(loaded.results()) == {"result"}
-    assert (loaded.registers_per_thread, loaded.shared_bytes_per_block) == (32, 1024)
 
 
-@pytest.mark.parametrize("launches", [1, 7, 400])
-def test_a_run_launches_as_often_as_it_was_told(loaded: GeneratedRun, world: World, launches: int) -> None:
+def test_a_run_launches_as_often_as_it_was_told(loaded: GeneratedRun, world: World) -> None:
     loaded.run(1)
     assert len(world.launched) == 1, "a lone launch is all that runs"
     loaded.run(2)  # warms up
     world.launched.clear()
-    record = loaded.run(launches)
-    assert len(world.launched) == launches
-    assert record.launches == launches
-    assert record.segment_s.mean() == pytest.approx(40e-6, rel=0.3)
+    assert loaded.run(400).launches == len(world.launched) == 400
 
 
 def test_what_cannot_be_launched_is_refused(loaded: GeneratedRun, device: CupyDevice, world: World) -> None:
     with pytest.raises(LaunchError, match="0 launches"):
         loaded.run(0)
-    world.launched.clear()
-    for turns in (2**32, 0, -1):  # a loop that is told to turn 0 times turns 2**32 times
-        with pytest.raises(LaunchError, match=f"^{turns} iterations of add_turns do not fit"):
-            load_generated(device, KERNEL, replace(LAUNCH, iterations=turns), CUBIN, world.now_ns)
-    assert world.launched == []
     world.total_bytes = 100
     with pytest.raises(DeviceMemoryError, match="smaller footprint"):
         load_generated(device, KERNEL, LAUNCH, CUBIN, world.now_ns)

@@ -57,7 +57,7 @@ WORDS = (
     "tilesize",
     "sliced1x4",
     "9" * 5000,
-    "\u0663x\u0663",
+    "\u0663x",
     " ",
 )
 
@@ -65,13 +65,6 @@ WORDS = (
 @given(st.text(max_size=400) | st.lists(st.sampled_from(WORDS), max_size=40).map("".join))
 def test_no_text_upsets_the_reader(name: str) -> None:
     tile_from_name(name, 1, 128, 128, (1, 1, 1))
-
-
-@pytest.mark.parametrize("word", WORDS)
-def test_a_name_without_end_is_read_as_its_beginning(word: str) -> None:
-    """A million letters, most of them the beginning of some form."""
-    name = "gemm_" + word * (1_000_000 // len(word))
-    assert named_tile(name) == named_tile(name[: 1 << 14])
 
 
 @pytest.mark.parametrize("size", [0.0, -1.0, math.nan, math.inf])

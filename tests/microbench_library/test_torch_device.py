@@ -1,6 +1,6 @@
 """PyTorch on another library's stream: which stream and graph it is given; a stand-in for the module."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -43,28 +43,21 @@ def fake_torch(calls: list[Any], fault: Exception | None = None) -> Any:
     )
 
 
-def test_work_goes_on_the_stream_that_was_given_and_memory_comes_back() -> None:
+def test_work_goes_on_the_stream_that_was_given_is_captured_once_and_memory_comes_back() -> None:
     calls: list[Any] = []
-    with open_torch_device(1, 0x5000, fake_torch(calls)) as device:
+    with open_torch_device(fake_torch(calls), 1, 0x5000) as device:
         assert device.device == "cuda:1"
         assert ("enter stream", "stream 0x5000 on cuda:1") in calls
-    assert calls[-1] == ("empty_cache",)
-
-
-def test_a_graph_is_captured_on_that_stream_and_replayed_without_capturing_again() -> None:
-    calls: list[Any] = []
-    with open_torch_device(0, 0x5000, fake_torch(calls)) as device:
-        work: Callable[[], None] = lambda: calls.append(("work",))  # noqa: E731
-        replay = device.capture(work)
-        start = calls.index(("enter graph", "stream 0x5000 on cuda:0", "thread_local"))
+        replay = device.capture(lambda: calls.append(("work",)))
+        start = calls.index(("enter graph", "stream 0x5000 on cuda:1", "thread_local"))
         assert calls[start + 1 : start + 3] == [("work",), ("leave graph",)]
         replay()
         replay()
-    assert calls.count(("work",)) == 1
-    assert calls.count(("replay",)) == 2
+    assert (calls.count(("work",)), calls.count(("replay",))) == (1, 2)
+    assert calls[-1] == ("empty_cache",)
 
 
 def test_a_lost_board_is_said_to_be_lost() -> None:
     fault = RuntimeError("CUDA error: an illegal memory access was encountered\nmore")
-    with pytest.raises(DeviceLostError, match="opening PyTorch"), open_torch_device(0, 1, fake_torch([], fault)):
+    with pytest.raises(DeviceLostError, match="opening PyTorch"), open_torch_device(fake_torch([], fault), 0, 1):
         pass

@@ -46,11 +46,12 @@ def test_where_cupti_refuses_the_work_is_done_and_the_reason_kept() -> None:
 
 
 def test_a_cupti_that_cannot_start_is_no_tracer() -> None:
-    class Refusing(FakeCupti):
-        def activity_register_callbacks(self, requested: object, completed: object) -> None:
-            raise CuptiError("CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED")
+    def refuse(*_: object) -> None:
+        raise CuptiError("CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED")
 
-    assert "MULTIPLE_SUBSCRIBERS" in open_tracer(Refusing()).missing()
+    cupti = FakeCupti()
+    cupti.activity_register_callbacks = refuse  # type: ignore[method-assign]
+    assert "MULTIPLE_SUBSCRIBERS" in open_tracer(cupti).missing()
 
 
 @pytest.mark.parametrize("name", ["ampere_sgemm_128x64_tn", "", "_Znot_a_symbol", "_Z"])

@@ -1,6 +1,7 @@
 """A campaign without CUPTI: rows say what was measured, and that nothing told which kernel ran."""
 
 from dataclasses import replace
+from typing import Any
 
 from collector.bench import open_bench
 from collector.campaigns.files import MeasurementSettings
@@ -10,7 +11,7 @@ from collector.devices.protocols import KernelRunner, LaunchRecord, PreparedKern
 from collector.sampling import Sampler
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.live import characterise_sensor
-from estimator.vocabulary.workload import Operator, make_operator
+from estimator.vocabulary.workload import make_operator
 
 PRODUCT = make_operator("gemm", "linear", "fp16", batch=1, m=512, n=512, k=512)
 SIZES = ("registers_per_thread", "shared_bytes_per_block", "blocks_per_sm", "tile_m", "tile_n", "tile_k", "stages", "split_k")
@@ -23,15 +24,11 @@ class WithoutTracer:
         self._runner = runner
         self._known: dict[PreparedKernel, PreparedKernel] = {}
 
-    def supports(self, operator: Operator, transpose: str = "") -> bool:
-        return self._runner.supports(operator, transpose)
-
-    def prepare(self, operator: Operator, l2_state: str = "warm", transpose: str = "") -> PreparedKernel:
-        known = self._runner.prepare(operator, l2_state, transpose)
-        nothing = dict.fromkeys(
-            ("registers_per_thread", "shared_bytes_per_block", "blocks_per_sm", "tile_m", "tile_n", "tile_k", "stages"), 0
+    def prepare(self, *request: Any) -> PreparedKernel:
+        known = self._runner.prepare(*request)
+        untraced = PreparedKernel(
+            operator=PRODUCT, l2_state="warm", library="cublas", working_set_bytes=1, untraced="CUPTI is not installed"
         )
-        untraced = replace(known, kernel_name="", grid=(0, 0, 0), block=(0, 0, 0), untraced="CUPTI is not installed", **nothing)
         self._known[untraced] = known
         return untraced
 

@@ -44,8 +44,9 @@ from fitter.rows.instruction_dataset import InstructionRows
 from fitter.rows.selection import read_selection
 from microbench.errors import CompileError
 from microbench.kernel import WARP_LANES
-from microbench.loads.generated import GeneratedLoad, LoadGroup, generated_loads
-from microbench.toolchain.compile import find_toolchain, user_cache
+from microbench.loads.generated import GeneratedLoad, generated_loads
+from microbench.loads.groups import LoadGroup
+from microbench.toolchain.compile import find_toolchain
 from microbench.toolchain.inspect import InspectedEntry
 
 BOARD = "a100-pcie-40gb"
@@ -138,7 +139,7 @@ def loads(rows: InstructionRows) -> tuple[GeneratedLoad, ...]:
     """The measured kernels on registers as they were assembled, one launch of each at each level."""
     names = {(row.kernel, row.level) for row in rows.rows}
     groups = [LoadGroup(kernels=tuple(sorted(name for name, own in names if own == level)), level=level) for level in ("O3", "O0")]
-    found, _ = generated_loads(groups, load_gpu(BOARD), find_toolchain(), 0, user_cache())
+    found, _ = generated_loads(groups, load_gpu(BOARD))
     return tuple(load for load in found if not any(load.transactions().values()))
 
 
@@ -170,9 +171,7 @@ def test_what_is_planted_is_no_sum_over_classes() -> None:
     same = InspectedEntry(
         name="k",
         registers=8,
-        spill_store_bytes=0,
-        spill_load_bytes=0,
-        stack_bytes=0,
+        spilled_bytes=0,
         shared_bytes=0,
         body={"FFMA": 64, "FADD": 64},
         reads={},
@@ -184,7 +183,7 @@ def test_what_is_planted_is_no_sum_over_classes() -> None:
 def test_energies_of_whole_loops_come_back_to_what_classes_can_say(fitted: InstructionEnergies, loads: tuple[GeneratedLoad, ...]) -> None:
     """What is planted depends on operands and neighbours, which no class knows: errors are small, and most within what is stated."""
     errors = errors_of_turns(fitted, loads)
-    assert {load.level for load in loads} == {"O0", "O3"}
+    assert {load.module.level for load in loads} == {"O0", "O3"}
     assert np.abs(errors[:, 0]).mean() < 0.025
     assert np.mean(np.abs(errors[:, 1]) < 2.0) > 0.8
 
@@ -193,9 +192,9 @@ def test_energies_of_loops_that_the_fit_has_not_seen_come_near(rows: Instruction
     """Each kernel in turn is left out of the fit, all its launches of that level."""
     errors = {}
     for load in loads:
-        others = np.array([(row.kernel, row.level) != (load.kernel.name, load.level) for row in rows.rows])
+        others = np.array([(row.kernel, row.level) != (load.kernel.name, load.module.level) for row in rows.rows])
         error = errors_of_turns(fit_instructions(rows.select(others), load_gpu(BOARD)), (load,))[0, 0]
-        errors[load.kernel.name, load.level] = abs(error)
+        errors[load.kernel.name, load.module.level] = abs(error)
     assert np.median(list(errors.values())) < 0.02
     assert np.mean(list(errors.values())) < 0.08
     assert errors["imad_k8_u64", "O0"] < 0.05  # IMAD.U32 of three registers, told by the IMAD of O3

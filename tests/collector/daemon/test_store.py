@@ -73,8 +73,6 @@ def test_two_open_jobs_never_write_to_one_file_but_may_to_one_folder(tmp_path: P
         queued(store, "/x/d.parquet")
         queued(store, "/x/folder/")
         queued(store, "/x/folder/")
-        queued(store, "s3://x/y")
-        queued(store, "s3://x/y")
 
 
 def test_stop_cancels_what_waits_and_asks_what_runs_and_leaves_what_has_ended(tmp_path: Path) -> None:

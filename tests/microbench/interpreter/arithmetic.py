@@ -73,7 +73,7 @@ def fused(kind: str, x: Array, y: Array, z: Array) -> Array:
 
 
 FUNCTIONS: Final[dict[str, Callable[..., Array]]] = {
-    "mul": np.multiply, "min": np.fmin, "max": np.fmax, "neg": np.negative, "abs": np.abs, "sqrt": np.sqrt,
+    "mul": np.multiply, "min": np.fmin, "max": np.fmax, "abs": np.abs, "sqrt": np.sqrt,
     "div": np.divide, "rcp": lambda x: 1.0 / x, "rsqrt": lambda x: 1.0 / np.sqrt(x),
     "sin": np.sin, "cos": np.cos, "lg2": np.log2, "ex2": np.exp2, "tanh": np.tanh,
 }  # fmt: skip
