@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NotRequired, T
 
 from estimator.blocks.model import BlockModel
 from estimator.counts.energies import Section
-from estimator.model.coefficients import COEFFICIENTS, MEANING, TIED_COEFFICIENTS, CoefficientTable, coefficient_table, longest_prefix
+from estimator.model.coefficients import COEFFICIENTS, MEANING, TIED_COEFFICIENTS, CoefficientTable, longest_prefix
 from estimator.model.power import POWER_TERMS
 from estimator.model.tier_records import Field, Share, Tier
 from estimator.model.tile_choice import PredictorRecord
@@ -376,7 +376,7 @@ class Bundle(Content):
 
 def group_table(bundle: Bundle) -> CoefficientTable:
     """Coefficients of the bundle's groups, ready for lookup; call through `Bundle.once`."""
-    return coefficient_table({name: group.coefficients for name, group in bundle.groups.items()})
+    return CoefficientTable({name: group.coefficients for name, group in bundle.groups.items()})
 
 
 def measured_tables(bundle: Bundle) -> tuple[ClockTable | None, ClockTable | None]:

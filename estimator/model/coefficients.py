@@ -113,34 +113,27 @@ def longest_prefix(key: str, known: Iterable[str]) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CoefficientTable:
-    """Coefficients of groups, ready for lookup: the row of each group, and rows (g + 1, len(COEFFICIENTS)), the last DEFAULTS."""
+    """Coefficients of groups, ready for lookup."""
 
-    number: dict[str, int]
-    vectors: Array
+    def __init__(self, groups: Mapping[str, Mapping[str, float]]) -> None:
+        self.number = {name: i for i, name in enumerate(groups)}
+        self.vectors = np.array([coefficient_vector(own) for own in (*groups.values(), {})])
 
     def rows(self, keys: Iterable[str]) -> tuple[Array, list[str | None]]:
-        """Same result as `coefficient_rows`."""
+        """Coefficients of kernels, shape (n, len(COEFFICIENTS)), and the group that they come from (None: no group).
+
+        A kernel without a group gets DEFAULTS, which is no prediction; the caller must report it.
+        """
         found: dict[str, str | None] = {}
         served = [found[key] if key in found else found.setdefault(key, longest_prefix(key, self.number)) for key in keys]
         none = len(self.number)
         return self.vectors[np.array([none if name is None else self.number[name] for name in served], dtype=np.int64)], served
 
 
-def coefficient_table(groups: Mapping[str, Mapping[str, float]]) -> CoefficientTable:
-    """The table of groups."""
-    return CoefficientTable(
-        number={name: i for i, name in enumerate(groups)}, vectors=np.array([coefficient_vector(own) for own in (*groups.values(), {})])
-    )
-
-
 def coefficient_rows(groups: Mapping[str, Mapping[str, float]], keys: Iterable[str]) -> tuple[Array, list[str | None]]:
-    """Coefficients of kernels, shape (n, len(COEFFICIENTS)), and the group that they come from (None: no group).
-
-    A kernel without a group gets DEFAULTS, which is no prediction; the caller must report it.
-    """
-    return coefficient_table(groups).rows(keys)
+    """`CoefficientTable.rows` of a table that is used once."""
+    return CoefficientTable(groups).rows(keys)
 
 
 _DEFAULT_VECTOR: Final = np.array([DEFAULTS.get(name, 0.0) for name in COEFFICIENTS])

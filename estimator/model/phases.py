@@ -61,18 +61,17 @@ class Phases:
     ideal_math_s: Array
     occupied: Array
 
+    def select(self, index: IntArray | tuple[IntArray | slice | None, ...]) -> "Phases":
+        """The entries `index` of every column: rows (repeats allowed), or rows and candidates."""
+        return Phases(**{name: getattr(self, name)[index] for name in self.__slots__})
+
     def take(self, choice: IntArray) -> "Phases":
         """The chosen candidate of each row of (n, c, …): phases of shape (n, …)."""
-        row = np.arange(len(choice))
-        return Phases(**{name: getattr(self, name)[row, choice] for name in self.__slots__})
+        return self.select((np.arange(len(choice)), choice))
 
     def lifted(self) -> "Phases":
         """The same kernels with one candidate each: phases of shape (n, 1, …)."""
-        return Phases(**{name: getattr(self, name)[:, None] for name in self.__slots__})
-
-    def select(self, index: IntArray) -> "Phases":
-        """The rows `index`, repeats allowed."""
-        return Phases(**{name: getattr(self, name)[index] for name in self.__slots__})
+        return self.select((slice(None), None))
 
 
 def make_phases(

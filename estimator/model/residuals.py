@@ -24,6 +24,7 @@ from estimator.model.tier_records import ErrorRecord, KrigingRecord, PowerTier, 
 from estimator.vocabulary.errors import BundleError
 from estimator.vocabulary.frozen import remembered
 from estimator.vocabulary.quantities import HZ_PER_MHZ, NORMAL_90, TINY, Array, BoolArray
+from estimator.vocabulary.work import operator_work
 from estimator.vocabulary.workload import FAMILY_FIELDS, ZERO_ALLOWED, Operator
 
 NEIGHBOURS: Final = 8
@@ -129,22 +130,10 @@ def _weighted_log(shapes: Array, fields: Sequence[tuple[str, float]]) -> Array:
     return points
 
 
-def operator_work(operators: Sequence[Operator]) -> Array:
-    """A measure of each operator's work that grows with every size, shape (n,); comparable within a group."""
-    return np.array([_work(operator) for operator in operators], dtype=np.float64)
-
-
-def _work(operator: Operator) -> float:
-    shape = operator.shape
-    if operator.family == "attention":
-        batch, queries, context, heads, _, head_dim, window, _ = shape
-        return batch * queries * (min(context, window) if window else context) * heads * head_dim
-    if operator.family == "conv":
-        batch, channels, height, width, filters, kernel_h, kernel_w, stride, _, groups = shape
-        return batch * channels * height * width * filters * kernel_h * kernel_w / (stride * stride * groups)
-    if operator.family in ("elementwise", "copy"):
-        return shape[0] + shape[1]
-    return math.prod(shape)
+def work_of(operators: Sequence[Operator]) -> Array:
+    """A measure of each operator's work that grows with every size, shape (n,): flop, or bytes of memory kernels."""
+    works = map(operator_work, operators)
+    return np.array([work.flop or work.read_byte + work.write_byte for work in works], dtype=np.float64)
 
 
 @remembered
@@ -283,7 +272,7 @@ def log_corrections(
         tier = tier_from_document(residuals[group])
         own = None if named is None else named[index]
         parts = None if features is None else features.select(np.array(index, dtype=np.int64))
-        correction[index], deviation[index] = corrections(tier, tier_points(tier, chosen), operator_work(chosen), own, parts)
+        correction[index], deviation[index] = corrections(tier, tier_points(tier, chosen), work_of(chosen), own, parts)
     return correction, deviation
 
 
