@@ -91,7 +91,6 @@ class ResidualTier:
 
     fields       shape fields, each with its weight
     points       (n, f) weighted log2 of these fields
-    squared      (n,) sum of their squares
     largest      (f,) largest value of every size; infinite for fields that are no sizes, and if few shapes span no range
     largest_work the largest work of these kernels
     predicted    errors with predicted tiles
@@ -100,7 +99,6 @@ class ResidualTier:
 
     fields: tuple[tuple[str, float], ...]
     points: Array
-    squared: Array
     largest: Array
     largest_work: float
     predicted: TierErrors
@@ -148,7 +146,6 @@ def tier_from_document(document: TierRecord) -> ResidualTier:
     return ResidualTier(
         fields=fields,
         points=points,
-        squared=(points**2).sum(axis=1),
         largest=np.where([name in ZERO_ALLOWED or count <= SPREAD_NEIGHBOURS for name, _ in fields], np.inf, points.max(axis=0)),
         largest_work=max(document["largest_work"], TINY),
         predicted=_errors(document, points),
@@ -197,7 +194,7 @@ def corrections(
     held-out test covers a row longer than all measured ones, even with few rows: beyond the edge its error grows like the error of work
     beyond the largest.
     """
-    distance, index = nearest(tier.points, points, SPREAD_NEIGHBOURS, tier.squared)
+    distance, index = nearest(tier.points, points, SPREAD_NEIGHBOURS)
     excess = np.log2(work) - np.log2(tier.largest_work)
     longer = np.maximum((points - tier.largest).max(axis=1), 0.0)
     own = np.zeros(len(points), dtype=np.bool_) if named is None or tier.named is None else named
@@ -238,14 +235,10 @@ def faded(error: Array, distance: Array, excess: Array, fading: Fading) -> Array
     return result
 
 
-def nearest(points: Array, queries: Array, count: int, squares: Array | None = None) -> tuple[Array, Any]:
-    """Distances to and indices of the `count` nearest points of each query, nearest first, shapes (q, count).
-
-    squares: the points' own squares, shape (n,), if already computed.
-    """
+def nearest(points: Array, queries: Array, count: int) -> tuple[Array, Any]:
+    """Distances to and indices of the `count` nearest points of each query, nearest first, shapes (q, count)."""
     count = min(count, len(points))
-    own = (points**2).sum(axis=1) if squares is None else squares
-    squared = own[None, :] + (queries**2).sum(axis=1)[:, None] - 2.0 * queries @ points.T
+    squared = (points**2).sum(axis=1)[None, :] + (queries**2).sum(axis=1)[:, None] - 2.0 * queries @ points.T
     near = np.argpartition(squared, count - 1, axis=1)[:, :count]
     distance = np.sqrt(((points[near] - queries[:, None, :]) ** 2).sum(axis=2))
     order = np.argsort(distance, axis=1, kind="stable")

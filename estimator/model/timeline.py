@@ -124,18 +124,10 @@ def kernel_seconds(phases: Phases, coefficients: Array, sm_clock_hz: Array | flo
 
 def p_norm(values: Array, exponent: Array) -> Array:
     """(Σ v^p)^(1/p) over the last axis, scaled by the largest value so that no power overflows or vanishes."""
-    top = _largest(values)
+    top = values.max(axis=-1)
     ratio = values / np.maximum(top, TINY)[..., None]
     total: Array = top * (ratio ** exponent[..., None] @ np.ones(values.shape[-1])) ** (1.0 / exponent)
     return total
-
-
-def _largest(values: Array) -> Array:
-    """Maximum over the last, short axis: column by column, which is several times faster than `max`."""
-    top: Array = values[..., 0].copy()
-    for i in range(1, values.shape[-1]):
-        np.maximum(top, values[..., i], out=top)
-    return top
 
 
 def measured_seconds(gpu_s: Array, coefficients: Array) -> Array:
@@ -170,7 +162,7 @@ class SweepParts(NamedTuple):
 def sweep_parts(phases: Phases, coefficients: Array) -> SweepParts:
     """Parts of the times of kernels with cold operands, from (n, ·) phases and coefficients, for `sweep_seconds`."""
     clocks, constant_s, exponent, serial_clocks, serial_s = norm_parts(phases, coefficients)
-    top = np.maximum(_largest(clocks / REFERENCE_HZ + constant_s), TINY)
+    top = np.maximum((clocks / REFERENCE_HZ + constant_s).max(axis=-1), TINY)
     parts, constant, power = clocks / (REFERENCE_HZ * top[:, None]), constant_s / top[:, None], exponent[:, None]
     return SweepParts(
         exponent=exponent,

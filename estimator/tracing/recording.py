@@ -243,13 +243,6 @@ def _attention(torch: Any, calls: list[Call], tensors: tuple[Any, ...], numbers:
     return fused.apply(*tensors)
 
 
-def fused_step(parameters: list[Any]) -> Call:
-    """An AdamW step in one operation, which the meta device does not have: parameters, gradients and both moments."""
-    members = [_plain(parameter) for parameter in parameters if parameter.grad is not None]
-    lists = ("self", "grads", "exp_avgs", "exp_avg_sqs")
-    return Call(name="aten._fused_adamw_", inputs=tuple((name, member) for name in lists for member in members), outputs=())
-
-
 # Memory ---------------------------------------------------------------------------------------------------------------
 
 

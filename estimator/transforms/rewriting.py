@@ -48,12 +48,12 @@ class Block(NamedTuple):
 # Attention ------------------------------------------------------------------------------------------------------------
 
 
-def with_attention(workload: Workload, form: str, causal: bool | None = None) -> Workload:
+def with_attention(workload: Workload, form: str) -> Workload:
     """The workload with its attention as separate kernels ("eager") or as one kernel ("flash").
 
     Fusing removes the products, the scaling, masking, softmax and conversions of the scores, and the copies that
-    separate products need.  `causal`: whether a fused kernel skips masked scores; None decides by the mask (a note
-    reports the decision).  Attention that already has the form does not change.
+    separate products need.  The mask decides whether a fused kernel skips masked scores (a note reports it).
+    Attention that already has the form does not change.
 
     Raises WorkloadError for an unknown form, and if there is no attention to fuse.
     """
@@ -65,7 +65,7 @@ def with_attention(workload: Workload, form: str, causal: bool | None = None) ->
     blocks = _blocks(workload)
     if not fused and not blocks:
         raise WorkloadError(f"{workload.name}: no attention to fuse: no softmax stands between two batched products of its shape")
-    return _fused(workload, blocks, causal) if blocks else workload
+    return _fused(workload, blocks) if blocks else workload
 
 
 def _blocks(workload: Workload) -> list[Block]:
@@ -86,7 +86,7 @@ def _blocks(workload: Workload) -> list[Block]:
     return blocks
 
 
-def _fused(workload: Workload, blocks: list[Block], causal: bool | None) -> Workload:
+def _fused(workload: Workload, blocks: list[Block]) -> Workload:
     counts = list(workload.counts)
     added: dict[Operator, float] = {}
     notes: dict[str, None] = {}
@@ -96,9 +96,9 @@ def _fused(workload: Workload, blocks: list[Block], causal: bool | None) -> Work
         if block.times <= 0.0:
             continue
         mask = _mask_kind(workload, block)
-        if causal is None and mask:
+        if mask:
             notes[f"attention fused, its mask taken as {mask}"] = None
-        kernel = _fused_operator(workload, block, mask == "causal" if causal is None else causal)
+        kernel = _fused_operator(workload, block, mask == "causal")
         added[kernel] = added.get(kernel, 0.0) + block.times
         for number, times in _parts(workload, block, counts):
             counts[number] -= times

@@ -151,11 +151,10 @@ def test_a_changed_figure_is_a_forecast_that_says_what_it_was_and_is() -> None:
         assert ln_std(answer, quantity) == pytest.approx(math.hypot(ln_std(own, quantity), added), rel=0.1)
 
 
-def test_limits_are_noted_and_make_no_forecast() -> None:
+def test_limits_make_no_forecast() -> None:
     bundle = bundle_of_rows(*SEEN)
     answer = estimate(mixed("bf16"), bundle, gpu=override_gpu(bundle.gpu, {"power_limit_w": "300"}), sm_clock_mhz=900)[0]
     assert answer.validity == "inside"
-    assert "a100-pcie-40gb with power_limit_w 250 → 300" in answer.notes
 
 
 def test_an_efficiency_says_what_it_replaces_and_widens_the_interval() -> None:
