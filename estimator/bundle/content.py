@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NotRequired, T
 
 from estimator.blocks.model import BlockModel
 from estimator.counts.energies import Section
-from estimator.model.coefficients import COEFFICIENTS, MEANING, TIED_COEFFICIENTS, CoefficientTable, longest_prefix
+from estimator.model.coefficients import COEFFICIENTS, MEANING, TIED_COEFFICIENTS, CoefficientTable
 from estimator.model.power import POWER_TERMS
 from estimator.model.tier_records import Field, Share, Tier
 from estimator.model.tile_choice import PredictorRecord
@@ -367,11 +367,6 @@ class Bundle(Content):
     def simulated(self) -> bool:
         """Whether a simulated board was measured: such numbers test the program and do not describe a GPU."""
         return self.environment.get("simulated") == "true"
-
-    def group(self, key: str) -> GroupCoefficients | None:
-        """Coefficients of the longest dotted prefix of `key` that the bundle knows, or None."""
-        name = longest_prefix(key, self.groups.keys())
-        return None if name is None else self.groups[name]
 
 
 def group_table(bundle: Bundle) -> CoefficientTable:

@@ -19,7 +19,7 @@ from estimator.vocabulary.documents import parse_json
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, canonical_precision
 from estimator.vocabulary.reader import FaultError, Span, fields_of, read
-from estimator.vocabulary.workload import Listing, Operator, UnknownOperator, index_array, make_operator
+from estimator.vocabulary.workload import Listing, Operator, UnknownOperator, make_operator
 
 BETWEEN_PAIRS: Final = "]], ["
 """Text between two pairs of a list in Python's JSON, where the second item of a pair is a list."""
@@ -144,7 +144,7 @@ def read_energaizer(values: Sequence[Any], order: Sequence[int], where: str) -> 
     if not order:
         raise WorkloadError(f"{where}: the list is empty; a workload needs at least one operator")
     entries = [_entry(value, f"{where}: entry {place}") for value, place in zip(values, _first_places(order), strict=True)]
-    counts: list[int] = np.bincount(index_array(order), minlength=len(entries)).tolist()
+    counts: list[int] = np.bincount(order, minlength=len(entries)).tolist()
     known = [i for i, entry in enumerate(entries) if entry.kind in READERS]
     place = {i: number for number, i in enumerate(known)}
     if not known:

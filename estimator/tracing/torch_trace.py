@@ -84,7 +84,7 @@ def trace_calls(request: TraceRequest) -> Traced:
             run()
     footprint = Footprint(weights_byte=kept[0], optimizer_byte=kept[1], cache_byte=kept[2], passing_byte=held.most_byte - sum(kept))
     request = replace(request, attention=request.attention or ("flash" if met.fused else "eager"))
-    workload = _workload(torch, request, job, calls, footprint, met)
+    workload = _workload(torch, request, job, calls, footprint)
     return Traced(workload=workload, sizes=job.sizes, attention=request.attention)
 
 
@@ -92,7 +92,7 @@ def _weights(model: Any) -> list[Any]:
     return [*model.parameters(), *model.buffers()]
 
 
-def _workload(torch: Any, request: TraceRequest, job: Job, calls: list[Call], footprint: Footprint, met: AttentionCalls) -> Workload:
+def _workload(torch: Any, request: TraceRequest, job: Job, calls: list[Call], footprint: Footprint) -> Workload:
     lowered = lower_calls(calls, tf32=request.precision == "tf32")
     if not lowered.operators:
         raise WorkloadError(f"{request.model}: nothing was launched that is known; the model must work on tensors")
@@ -104,7 +104,7 @@ def _workload(torch: Any, request: TraceRequest, job: Job, calls: list[Call], fo
         model_family=job.family,
         unknown=lowered.unknown,
         warnings=lowered.warnings,
-        notes=(source, *met.notes(), *lowered.notes),
+        notes=(source,),
         footprint=footprint,
     )
     if request.attention == "flash" and not any(operator.family == "attention" for operator in workload.operators):
@@ -113,17 +113,16 @@ def _workload(torch: Any, request: TraceRequest, job: Job, calls: list[Call], fo
 
 
 def _fused_afterwards(workload: Workload, request: TraceRequest) -> Workload:
-    """The workload with the model's separate attention kernels fused by their shapes; a model without attention is unchanged.
+    """The workload with the model's separate attention kernels fused by their shapes.
 
-    A training step is unchanged too: the shapes alone do not identify the products of its gradients.
+    A training step is unchanged: the shapes alone do not identify the products of its gradients.
     """
-    if request.phase == "train":
-        return replace(workload, notes=(*workload.notes, "no attention was fused: the model has none or writes it out"))
     try:
-        fused = with_attention(workload, "flash")
+        if request.phase != "train":
+            return with_attention(workload, "flash")
     except WorkloadError:
-        return replace(workload, notes=(*workload.notes, "no attention to fuse"))
-    return replace(fused, notes=(*fused.notes, "the model writes its attention out; it was fused afterwards"))
+        pass
+    return replace(workload, notes=(*workload.notes, "no attention was fused: the model has none or writes it out"))
 
 
 # Environment ----------------------------------------------------------------------------------------------------------

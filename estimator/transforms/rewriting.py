@@ -32,10 +32,6 @@ NARROW: Final = frozenset({"fp8", "int8", "nvfp4"})
 """Precisions that only linear layers, convolutions and stored keys and values support."""
 
 
-WRITTEN_OUT: Final = "attention written out in one precision; models that convert scores to fp32 and back (Llama, OPT) take longer"
-"""Note of a workload whose fused attention is written out: the original form of the model is unknown."""
-
-
 class Block(NamedTuple):
     """Attention written out in a merged workload: indices of its operators, and the number of such blocks."""
 
@@ -199,7 +195,7 @@ def _written_out(workload: Workload) -> Workload:
         for part, times in _eager_parts(operator) if operator.family == "attention" else [(operator, 1.0)]:
             operators.append(part)
             counts.append(count * times)
-    return _in_other_form(workload, operators, counts, (WRITTEN_OUT,))
+    return _in_other_form(workload, operators, counts, ())
 
 
 def _in_other_form(workload: Workload, operators: Sequence[Operator], counts: Sequence[float], notes: tuple[str, ...]) -> Workload:
@@ -269,9 +265,8 @@ def with_precision(workload: Workload, precision: str) -> Workload:
             operators.append(changed)
             counts.append(count)
     merged, totals = merge_counts(operators, counts)
-    notes = (*workload.notes, f"computed in {new} instead of {old}")
     footprint = None if workload.footprint is None else _recast_footprint(workload.footprint, old, new)
-    return replace(workload, operators=merged, counts=totals, notes=notes, footprint=footprint)
+    return replace(workload, operators=merged, counts=totals, footprint=footprint)
 
 
 def _recast_footprint(held: Footprint, old: str, new: str) -> Footprint:

@@ -5,7 +5,6 @@ is a list of them with counts.  `estimator.formats` reads files, `estimator.comp
 that a list leaves out.
 """
 
-from array import array
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -232,11 +231,6 @@ def merge_counts(operators: Iterable[Operator], counts: Iterable[float]) -> tupl
     return tuple(totals), tuple(totals.values())
 
 
-def index_array(order: Sequence[int]) -> IntArray:
-    """Small integers as an array, shape (n,); made with the standard library's arrays, which is several times faster."""
-    return np.frombuffer(array("q", order), dtype=np.int64)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Listing:
     """Operators in execution order, before they are merged into a Workload: neighbours give more information than a single operator.
@@ -262,7 +256,7 @@ class Listing:
 
     @cached_property
     def _order(self) -> IntArray:
-        return index_array(self.order)
+        return np.array(self.order, dtype=np.int64)
 
 
 def main_precision(operators: Sequence[Operator], counts: Sequence[float]) -> str:

@@ -110,20 +110,6 @@ def test_bundle_cannot_be_changed_and_can_be_pickled():
     assert document_of(pickle.loads(pickle.dumps(bundle))) == document_of(bundle)
 
 
-@pytest.mark.parametrize(
-    ("key", "coefficient"),
-    [
-        ("gemm.linear.bf16", 0.94),
-        ("gemm.linear.fp16", 1.05),
-        ("gemm.bmm", 1.05),
-        ("gemms", None),
-    ],
-)
-def test_group_is_found_by_its_longest_known_prefix(key, coefficient):
-    group = bundle_from_document(example()).group(key)
-    assert (group and group.coefficients["math"]) == coefficient
-
-
 def test_digest_follows_the_content_and_not_the_layout(tmp_path):
     document = signed(example())
     assert re.fullmatch(r"sha256:[0-9a-f]{64}", document["digest"])
