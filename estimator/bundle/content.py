@@ -82,8 +82,6 @@ _LIMITS: Final[dict[str, Span]] = {
     "exponent": Span(0.1, 64.0),
     "wave_exponent": Span(0.0, 10.0),
     "small_tile_exponent": Span(0.0, 10.0),
-    "boost_drop": Span(0.0, 10.0),
-    "boost_time_s": Span(1e-9, 10.0, "s"),
     "strided": Span(1e-3, 1e6, "times"),
     "widest_split": Span(0.0, 65536.0),
     "l2_knee": Span(0.0, 1e3, "L2 sizes"),

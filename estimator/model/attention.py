@@ -17,7 +17,7 @@ from estimator.model.gemm import SHARING_ARCHITECTURES, Gemm
 from estimator.model.phases import Phases, make_phases
 from estimator.model.streams import Stream
 from estimator.vocabulary.gpu import GpuSpec
-from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, HZ_PER_MHZ, Array
+from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, Array
 from estimator.vocabulary.workload import FAMILY_FIELDS, Operator
 
 
@@ -142,7 +142,6 @@ def prefill_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
         occupied=np.minimum(even / math, 1.0),
         even_math=math,
         ideal_math=even,
-        peak_hz=gpu.sm_clock_max_mhz * HZ_PER_MHZ,
     )
 
 
@@ -189,7 +188,6 @@ def decode_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
         occupied=np.minimum(heads * key_tiles / gpu.num_sms, 1.0),
         even_math=busiest_math,
         ideal_math=even,
-        peak_hz=gpu.sm_clock_max_mhz * HZ_PER_MHZ,
     )
 
 

@@ -18,7 +18,7 @@ from estimator.vocabulary.workload import Operator
 
 DEFAULTS: Final[dict[str, float]] = {
     "epsilon_s": 3.0e-6, "floor_s": 0.0, "offset_s": 0.0, "exponent": 2.0, "wave_exponent": 1.0, "small_tile_exponent": 0.0,
-    "boost_drop": 0.0, "boost_time_s": 2.0e-4, "strided": 1.0, "widest_split": 0.0, "l2_knee": 0.0, "l2_knee_exponent": 4.0,
+    "strided": 1.0, "widest_split": 0.0, "l2_knee": 0.0, "l2_knee_exponent": 4.0,
 }  # fmt: skip
 """Coefficients that are not a phase's lambda, with their values for groups that do not name them; a lambda that is not named is 0: its
 phase does not exist."""
@@ -52,8 +52,6 @@ MEANING: Final[dict[str, str]] = {
     "exponent": "p of the norm that joins the overlapped phases [1]",
     "wave_exponent": "1: a partly filled wave costs a whole one; 0: work spreads evenly [1]",
     "small_tile_exponent": "loss of small tiles: (area / 16,384)^-x [1]",
-    "boost_drop": "largest loss of clock under sustained full load where clocks are not locked [1]",
-    "boost_time_s": "work after which that loss is reached [s]",
     "strided": "slowdown of copies that change the order of elements [1]",
     "widest_split": "largest split-K factor that the library offers; 0: the usual ones of the architecture [1]",
     "l2_knee": "working set, in L2 sizes, up to which repeated launches find their data in L2 [1]",

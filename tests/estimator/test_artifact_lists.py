@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from estimator.formats import read_workload
@@ -83,14 +83,10 @@ def test_unknown_entries_are_counted_with_their_share(tmp_path):
     )
 
 
-def test_what_is_taken_for_something_else_is_said(tmp_path):
-    fused = artifact.elementwise("relu", 64)
-    fused[0]["fusion"] = True
-    workload = read_workload(save(tmp_path, [artifact.elementwise("softsign", 64)] * 2 + [fused]))
+def test_an_unknown_elementwise_operator_is_taken_for_a_simple_one_and_said(tmp_path):
+    workload = read_workload(save(tmp_path, [artifact.elementwise("softsign", 64)] * 2))
     assert workload.unknown == ()
-    assert [line.split(" ×2")[0].split(" are")[0] for line in workload_warnings(workload)] == [
-        "element-wise operator 'softsign'", "1 operators",
-    ]  # fmt: skip
+    assert workload_warnings(workload)[0].startswith("element-wise operator 'softsign' ×2")
 
 
 def with_field(entry: artifact.Entry, **fields: object) -> artifact.Entry:
@@ -140,6 +136,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
         read_workload("\0")
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.lists(st.one_of(st.integers(), st.text(max_size=4), st.lists(st.text(max_size=6), max_size=2)), max_size=3), max_size=6))
 def test_cutting_a_list_between_its_pairs_never_changes_it(document):
     items = distinct_items(json.dumps(document))
@@ -201,13 +198,6 @@ def test_a_damaged_file_is_a_workload_or_a_named_fault(tmp_path_factory, data):
 
 
 def test_fp32_on_tensor_cores_is_tf32(tmp_path):
-    entry = {"batch": 1, "dimM": 64, "dimN": 32, "dimK": 16, "precM": "fp32", "precA": "fp32"}
-    listed = [
-        [entry | {"useTensorCore": True}, ["gemm", "tc", "fp32_fp32"]],
-        [entry | {"useTensorCore": False}, ["gemm", "cuda", "fp32_fp32"]],
-    ]
-    path = tmp_path / "list.json"
-    path.write_text(json.dumps(listed))
-    first, second = read_workload(path).operators
-    assert (first.precision, first.cuda_cores) == ("tf32", False)
-    assert (second.precision, second.cuda_cores) == ("fp32", True)
+    listed = [artifact.gemm(1, 64, 32, 16, precision="fp32", tensor=tensor) for tensor in (True, False)]
+    found = read_workload(save(tmp_path, listed)).operators
+    assert [(one.precision, one.cuda_cores) for one in found] == [("tf32", False), ("fp32", True)]

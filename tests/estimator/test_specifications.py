@@ -67,29 +67,16 @@ def test_peak_rate_is_the_published_one(gpu, precision, cuda_cores, tflop_per_s,
 
 
 @pytest.mark.parametrize("name", gpu_names())
-def test_every_figure_has_a_source(name):
+def test_a_specification_is_whole_consistent_and_survives_its_plain_form(name):
     spec = load_gpu(name)
     assert set(spec.sources) == {*FIGURES, *RATE_TABLES}
-    for table in ("voltage_v", "idle_w"):
-        assert getattr(spec, table) is None or getattr(spec, table).source
-
-
-@pytest.mark.parametrize("name", gpu_names())
-def test_lockable_clocks_are_a_whole_grid_up_to_the_limit(name):
-    spec = load_gpu(name)
-    clocks = spec.clocks_mhz()
-    assert clocks[0] == spec.sm_clock_min_mhz
-    assert clocks[-1] == spec.sm_clock_limit_mhz
-    assert spec.sm_clock_min_mhz <= spec.sm_clock_max_mhz <= spec.sm_clock_limit_mhz
-
-
-@pytest.mark.parametrize("name", gpu_names())
-def test_memory_bandwidth_is_a_whole_bus_times_the_memory_clock(name):
-    spec = load_gpu(name)
+    assert all(getattr(spec, table) is None or getattr(spec, table).source for table in ("voltage_v", "idle_w"))
+    assert (spec.clocks_mhz()[0], spec.clocks_mhz()[-1]) == (spec.sm_clock_min_mhz, spec.sm_clock_limit_mhz)
     transfers = 2.0  # a clock, on HBM and on GDDR5/6(X) by the clock that NVML reports
     bus_bits = spec.dram_bytes_per_s * 8.0 / (spec.memory_clock_mhz * 1e6 * transfers)
-    nearest = 64.0 * round(bus_bits / 64.0)
-    assert bus_bits == pytest.approx(nearest, rel=0.03)  # data sheets round 4.92 TB/s to 4.8
+    assert bus_bits == pytest.approx(64.0 * round(bus_bits / 64.0), rel=0.03)  # data sheets round 4.92 TB/s to 4.8
+    assert gpu_from_document(document_of_gpu(spec), "test") == spec
+    assert pickle.loads(pickle.dumps(spec)) == spec
 
 
 def test_clock_tables_agree_with_the_recorded_ones(shared_data):
@@ -104,13 +91,6 @@ def test_clock_tables_agree_with_the_recorded_ones(shared_data):
             assert len(recorded) - len(table.value) <= 1
             for clock, value in zip(table.sm_clock_mhz, table.value, strict=True):
                 assert value == pytest.approx(recorded[clock], abs=1e-6)
-
-
-@pytest.mark.parametrize("name", gpu_names())
-def test_specification_survives_its_plain_form_and_pickling(name):
-    spec = load_gpu(name)
-    assert gpu_from_document(document_of_gpu(spec), "test") == spec
-    assert pickle.loads(pickle.dumps(spec)) == spec
 
 
 @pytest.mark.parametrize(

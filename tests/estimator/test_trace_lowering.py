@@ -120,9 +120,7 @@ def test_tokens_are_spread_over_as_many_experts_as_there_are_rows():
     assert grouped(20).shape == (8, 3, 32, 64)
     gradient = call("aten._grouped_mm", {"self": tensor(64, 20), "mat2": tensor(20, 32)}, tensor(8, 64, 32))
     assert only(lower_calls([gradient])).shape == (8, 64, 32, 3)
-    lowered = lower_calls([call("aten._grouped_mm", {"self": tensor(8, 4), "mat2": tensor(2, 4, 4)}, tensor(8, 4))])
-    assert "evenly" in lowered.notes[0]
-    assert only(lowered).operator == "linear", "experts are layers with weights, not products of activations"
+    assert only(lower_calls([gradient])).operator == "linear", "experts are layers with weights, not products of activations"
 
 
 def test_a_recurrent_layer_that_was_taken_apart_is_warned_about():
@@ -208,9 +206,6 @@ def test_an_optimizer_step_writes_every_parameter_in_as_few_launches_as_the_list
     assert only(lowered).operator == "add"
     assert lowered.counts == (5.0,)  # 100 tensors of 16 chunks, 320 chunks a launch
     assert lowered.counts[0] * only(lowered).shape[0] == 1e8
-    fused = {name: [tensor(1000)] * 10 for name in ("self", "grads", "exp_avgs", "exp_avg_sqs")}
-    operator = only(lower_calls([call("aten._fused_adamw_", fused)]))
-    assert operator.shape == (30_000, 40_000)
 
 
 def test_what_no_rule_knows_is_named_and_counted():

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from estimator.bundle.files import load_bundle
-from estimator.cli import main
 from estimator.formats import read_workload
 from estimator.questions.estimates import estimate
 from estimator.tracing.models import load_model_config, model_names
@@ -103,7 +102,7 @@ def test_flop_equal_those_that_pytorch_counts(family, phase):
 
     counter = FlopCounterMode(display=False)
     with counter:
-        workload = trace_workload(tiny(family, phase=phase, optimizer="none"))
+        workload = trace_workload(tiny(family, phase=phase))
     assert flop(workload) == counter.get_total_flops() > 0.0
 
 
@@ -132,9 +131,6 @@ def test_a_training_step_has_three_times_the_products_and_an_optimizer():
     step = trace_workload(tiny("gpt2", phase="train"))
     assert flop(step) == 3.0 * flop(forward)
     assert tally(step, "dropout")["dropout"] > 0
-    parameters = sum(p.numel() for p in transformers.GPT2LMHeadModel(transformers.GPT2Config(**TINY["gpt2"])).parameters())
-    fused = trace_workload(tiny("gpt2", phase="train", optimizer="adamw-fused"))
-    assert 3 * parameters in {operator.shape[0] for operator in fused.operators if operator.operator == "other"}
 
 
 @pytest.mark.parametrize(
@@ -162,8 +158,7 @@ def test_every_shipped_model_is_built_and_traced(name):
     assert flop(workload) > 0.0
 
 
-@pytest.mark.parametrize("phase", ["prefill", "decode", "train"])
-@pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16"])
+@pytest.mark.parametrize(("phase", "precision"), [("prefill", "fp32"), ("decode", "tf32"), ("train", "fp16")])
 def test_experts_are_traced_in_every_precision_as_in_bf16(phase, precision):
     sizes = {"num_local_experts": 4, **TINY["qwen2"]}
     wide, usual = (
@@ -249,24 +244,11 @@ def test_what_passes_through_memory_is_what_the_allocator_holds(model, batch, se
 def test_weights_moments_and_caches_are_those_of_the_model():
     model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**TINY["gpt2"]))
     weights = sum(p.numel() for p in model.parameters())
-    optimizers = {"adamw": 2, "adamw-fused": 2, "sgd": 1, "none": 0}
-    for optimizer, moments in optimizers.items():
-        held = trace_workload(tiny("gpt2", phase="train", precision="fp32", optimizer=optimizer)).footprint
-        assert (held.weights_byte, held.optimizer_byte, held.cache_byte) == (4 * weights, 4 * weights * moments, 0)
+    held = trace_workload(tiny("gpt2", phase="train", precision="fp32")).footprint
+    assert (held.weights_byte, held.optimizer_byte, held.cache_byte) == (4 * weights, 2 * 4 * weights, 0)
     held = trace_workload(tiny("gpt2", phase="decode")).footprint
     assert (held.weights_byte, held.optimizer_byte, held.cache_byte) == (2 * weights, 0, 2 * 2 * 2 * 2 * 15 * 64)
     assert trace_workload(tiny("gpt2", precision="fp8")).footprint.weights_byte == weights
-
-
-def test_a_batch_whose_cache_does_not_fit_is_not_the_best_one(capsys):
-    """4096 sequences of 1024 tokens: 144 GiB of keys and values of GPT-2, written-out attention."""
-    words = ["best", "--model", "gpt2", "--phase", "decode", "--bundle", "a100-pcie-40gb-eager", "--freqs", "900", "--sequence", "1024"]
-    assert main([*words, "--batch", "64,4096", "--json"]) in (0, 3)
-    out, err = capsys.readouterr()
-    answer = json.loads(out)
-    assert answer["best"]["batch"] == 64
-    assert [(item["batch"], "does not fit" in item["reason"]) for item in answer["left_out"]] == [(4096, True)]
-    assert ": left out: the model needs at least 1" in err
 
 
 # State, user code, faults ---------------------------------------------------------------------------------------------
