@@ -76,10 +76,10 @@ def test_the_launch_of_a_tile_gives_it_back(tile: tuple[int, int], m: int, n: in
 
 
 def test_published_names_and_grids_agree(shared_data) -> None:  # type: ignore[no-untyped-def]
-    """Every fp32 kernel of the published tables: its tile, times its grid, covers the product exactly."""
+    """Every fourth fp32 kernel of the published tables: its tile, times its grid, covers the product exactly."""
     for file in ("bmm_train", "linear_train", "linear_larger_shapes"):
         table = pd.read_csv(shared_data / "neusight" / f"{file}.csv")
-        for row in table.itertuples():
+        for row in table[::4].itertuples():
             tile = tile_from_name(row.kernel_name, row.batch, row.m, row.n, (row.grid_x, row.grid_y, row.grid_z))
             assert math.ceil(row.m / tile.tile_m) * math.ceil(row.n / tile.tile_n) == row.grid_x * row.grid_y
             assert tile.split_k >= 1

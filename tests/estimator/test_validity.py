@@ -24,6 +24,7 @@ from estimator.uncertainty.unseen import ALIKE_STD, PRIOR_STD
 from estimator.uncertainty.validity import why_no_time
 from estimator.vocabulary.specifications import load_gpu, override_gpu
 from estimator.vocabulary.workload import Workload, make_operator
+from tests.estimator.synthetic import attention
 from tests.fitter.measured import planted_bundle
 
 BUNDLE = "a100-pcie-40gb-eager"
@@ -45,19 +46,7 @@ def mixed(precision: str) -> Workload:
         name="mixed",
         operators=(
             make_operator("gemm", "linear", "bf16", batch=1, m=4096, n=4096, k=4096),
-            make_operator(
-                "attention",
-                "prefill",
-                precision,
-                batch=8,
-                queries=1024,
-                context=1024,
-                heads=16,
-                kv_heads=16,
-                head_dim=64,
-                window=0,
-                causal=1,
-            ),
+            attention(1024, precision, batch=8, heads=16, kv_heads=16),
             make_operator("norm", "layernorm", precision, rows=8192, dim=1024),
             make_operator("elementwise", "add", precision, elements=2**24, reads=2**25),
         ),
