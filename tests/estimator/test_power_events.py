@@ -16,6 +16,8 @@ from estimator.model.power import (
     busy_share,
     leakage_power_w,
     power_events,
+    static_power_w,
+    term_scale,
     warm_dram_share,
 )
 from estimator.model.timeline import warm_ratio
@@ -113,18 +115,31 @@ def test_busy_power_falls_with_idle_sms_with_the_gaps_between_short_kernels_and_
     assert (busy_share(seconds, whole, 0.8 * whole, clock) < full).all()
 
 
-def test_leakage_feeds_back_on_itself_and_follows_a_given_temperature() -> None:
-    leakage = Leakage(w_per_k=0.2, idle_c=38.0, operating_c=38.0, operating_k_per_w=0.1)
-    model = PowerModel(
-        event_energy_j=np.zeros(len(POWER_TERMS)), busy_w=0.0, active_w=0.0, voltage_exponent=2.0, l2_credit=0.0,
+TABLES = BoardTables(voltage_v=A100.voltage_v, idle_w=A100.idle_w, reference_clock_mhz=900.0, power_limit_w=250.0)
+
+
+def model_of(leakage: Leakage | None = None) -> PowerModel:
+    return PowerModel(
+        event_energy_j=np.zeros(len(POWER_TERMS)), busy_w=20.0, active_w=5.0, voltage_exponent=2.5, l2_credit=0.0,
         reference_clock_mhz=900.0, warm_knee=WARM_KNEE, warm_sharpness=WARM_SHARPNESS, leakage=leakage,
     )  # fmt: skip
-    tables = BoardTables(voltage_v=A100.voltage_v, idle_w=A100.idle_w, reference_clock_mhz=900.0, power_limit_w=250.0)
-    point, other = tables.at(np.array([900.0, 1410.0])), np.array([150.0, 150.0])
+
+
+def test_events_in_the_core_follow_its_voltage_and_running_sms_its_clock_too() -> None:
+    point = TABLES.at(np.array([900.0, 1410.0]))
+    core = point.voltage_ratio**2.5
+    assert core[1] > 1.3
+    assert_allclose(term_scale(model_of(), point).T, [np.ones(2), *[core] * (len(POWER_TERMS) - 1)])
+    rest, busy = (static_power_w(model_of(), point, np.full(2, share)) for share in (0.0, 1.0))
+    assert_allclose(rest, point.idle_w + 5.0 * point.idle_ratio)
+    assert_allclose(busy - rest, 20.0 * core * [1.0, 1410.0 / 900.0])
+
+
+def test_leakage_feeds_back_on_itself_and_follows_a_given_temperature() -> None:
+    model = model_of(Leakage(w_per_k=0.2, idle_c=38.0, operating_c=38.0, operating_k_per_w=0.1))
+    point, other = TABLES.at(np.array([900.0, 1410.0])), np.array([150.0, 150.0])
     own = leakage_power_w(model, point, other)
-    total = other + own
-    told = leakage_power_w(model, point, other, 38.0 + 0.1 * total)
-    assert_allclose(own, told)
+    assert_allclose(own, leakage_power_w(model, point, other, 38.0 + 0.1 * (other + own)))
     assert own[1] > own[0] > 0.0
     assert_allclose(leakage_power_w(model, point, other, np.array([38.0, np.nan])), [0.0, own[1]])
 
