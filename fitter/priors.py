@@ -120,8 +120,11 @@ PERSISTENT_ARCHITECTURES: Final = frozenset({"hopper", "blackwell"})
 LISTED_ALONE: Final[dict[str, Prior]] = table(wave_exponent=(0.95, 0.7), dram=(1.15, 0.15), l2=(0.8, 0.7))
 """Different priors of matrix products that are launched alone, with cold operands; the overlap of phases is the same."""
 
-BLOCK_ENDS: Final[dict[str, Prior]] = table(waves=(0.5, 0.7))
-"""Prior of starts and ends of the blocks of a product that is launched alone."""
+BLOCK_ENDS: Final[dict[str, Prior]] = table(waves=(0.5, 0.7), store=(0.5, 0.7))
+"""Priors of starts and ends of the blocks of a product that is launched alone."""
+
+REDUCE_START: Final = Prior(centre=1.0, width=0.7)
+"""Prior of the part of a split reduction's fixed cost that scales with the SM clock."""
 
 CUDA_CORES: Final[dict[str, Prior]] = table(
     math=(1.0, 0.1),
@@ -191,7 +194,7 @@ def kernel_priors(key: str, gpu: GpuSpec, *, cuda_cores: bool, warm: bool, one_c
         priors["epsilon_s"] = Prior(centre=epsilon.centre + start_s, width=epsilon.width)
     matrix = "math" in priors and not key.startswith("attention")
     if matrix:
-        priors |= BLOCK_ENDS
+        priors |= BLOCK_ENDS if one_clock else BLOCK_ENDS | {"reduce_start": REDUCE_START}
         persistent = gpu.architecture in PERSISTENT_ARCHITECTURES
         priors |= LISTED_ALONE | (CUDA_CORES if cuda_cores else PERSISTENT if persistent else {})
         if not key.endswith(QUANTISED):

@@ -12,7 +12,8 @@ Phases of one candidate tile (units as in `estimator.model.phases`):
     prologue  waves · PIPELINE_FILL · 2·tile_m·tile_n / R      filling and draining the pipeline, waves counted as for math
     quantise  √(bytes² / BW² + l²) − l                         8-bit activations, l = QUANTISE_LATENCY_S
     epilogue  output / BW, of persistent blocks in part among dram_activations,
-              reduce, reduce_launch   output and split-K reduction
+              reduce, reduce_launch, reduce_start   output and split-K reduction
+    store     output transfer from an SM that no other block on it hides
     waves     rounds · ROUND_CLOCKS / resident blocks, and once more for the last round
 
 Without tensor cores the count of waves assumes one block an SM, and K is padded to 8.  `padded_k` of a convolution includes the
@@ -54,6 +55,9 @@ class Gemm:
     CUDA_STEP_CLOCKS = 300.0
     """Without tensor cores: ideal latency of one step of a block's reduction, which loads one step from L2 while it computes the previous
     one [SM clock] (assumed: about 200 clocks of an L2 hit, the transfer into shared memory and a barrier)."""
+
+    REDUCE_START_CLOCKS = 1000.0
+    """Ideal cost of the pass that adds the shares of a split reduction: the part that follows the SM clock [SM clock] (assumed)."""
 
     PIPELINE_FILL, CUDA_PIPELINE_FILL = 80.0, 8.0
     """Filling and draining a block's pipeline, in reduction steps of its tile, with and without tensor cores."""
@@ -178,6 +182,8 @@ def matrix_phases(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec) -> Ph
         hidden = np.where(on_tensor & ~is_split, 1.0 - even**Gemm.OUTPUT_IN_THE_OPEN, 0.0)
     own_share = np.where((tiles.tile_m == Gemm.TWO_WARP_EDGE) & (tiles.tile_n == Gemm.TWO_WARP_EDGE), Gemm.TWO_WARP_SHARE, 1.0)
     cuda_loop = np.ceil(blocks / (sms * Gemm.MOST_SHARING)) * np.maximum(block_clocks / own_share, steps * Gemm.CUDA_STEP_CLOCKS)
+    beside = np.where(on_tensor, sharing, Gemm.MOST_SHARING)
+    stored_byte = outputs * np.where(is_split, Gemm.PARTIAL_BYTES, c.output_byte / outputs) * tiles.split / blocks
     partial_byte = np.where(is_split, 2.0 * Gemm.PARTIAL_BYTES * tiles.split * outputs, 0.0)
     converted_s = c.quantised * Gemm.QUANTISE_BYTES * c.batch * c.m * c.k * dram
     useful_flop = 2.0 * outputs * c.k
@@ -192,8 +198,10 @@ def matrix_phases(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec) -> Ph
             "prologue": waves * np.where(on_tensor, Gemm.PIPELINE_FILL, Gemm.CUDA_PIPELINE_FILL) * 2.0 * area / c.flop_per_clock,
             "epilogue": (1.0 - hidden) * output_s,
             "waves": Gemm.ROUND_CLOCKS * ((rounds - 1.0) / sharing + (rounds > 1.0)),
+            "store": np.maximum(busiest / beside, 1.0) * stored_byte / Gemm.PORT_BYTES,
             "reduce": partial_byte / gpu.l2_bytes_per_clock,
             "reduce_launch": np.where(is_split, 1e-6, 0.0),
+            "reduce_start": np.where(is_split, Gemm.REDUCE_START_CLOCKS, 0.0),
             "quantise": np.hypot(converted_s, Gemm.QUANTISE_LATENCY_S) - Gemm.QUANTISE_LATENCY_S,
         },
         _events(c, tiles, gpu, blocks, reduction, partial_byte),

@@ -32,8 +32,8 @@ LIMITS: Final = (
 LIMIT_OF_PHASE: Final[dict[str, str]] = {
     "l2": "L2", "dram": "DRAM", "dram_activations": "DRAM", "issue": "CUDA cores", "loop": "latency", "sfu": "special functions",
     "wait": "latency", "prologue": "latency", "epilogue": "DRAM", "reduce": "L2", "reduce_launch": "launch",
-    "quantise": "DRAM",
-    "waves": "latency", "rows": "latency", "row_length": "latency", "start": "launch", "epsilon": "launch",
+    "reduce_start": "launch", "quantise": "DRAM",
+    "waves": "latency", "rows": "latency", "row_length": "latency", "start": "launch", "store": "L2", "epsilon": "launch",
 }  # fmt: skip
 """Limits of all phases but math.  Latency: dependent steps, independent of the rates; launch: a kernel's fixed cost."""
 

@@ -21,7 +21,7 @@ HOST_NAMES: Final = ("floor_s", "offset_s")
 HOST_WIDTH: Final = 0.3
 """Spread of launch costs between hosts [ln]: 54 and 65 µs, 31 and 40 µs on two machines of one table."""
 
-SCHEDULED: Final = ("wave_exponent", "waves")
+SCHEDULED: Final = ("wave_exponent", "waves", "store")
 """Coefficients of the sequence of blocks and of their output.  A persistent block writes its output while it multiplies the next tile, so
 these values do not apply to blocks that run one tile each."""
 

@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose
 
 from estimator.model.coefficients import coefficient_rows, coefficient_vector
 from estimator.model.lowering import lower, matrix_columns
-from estimator.model.phases import EVENTS, OVERLAPPED, Phases
+from estimator.model.phases import EVENTS, OVERLAPPED, SERIAL, Phases
 from estimator.model.timeline import kernel_seconds, launch_bound_share, p_norm, sweep_parts, sweep_seconds, wave_share, workload_seconds
 from estimator.vocabulary.quantities import HZ_PER_MHZ
 from estimator.vocabulary.specifications import load_gpu
@@ -83,6 +83,11 @@ def test_tensor_cores_work_through_the_channels_that_a_library_adds(channels: in
     assert (columns.k[0], columns.padded_k[0], columns.weight_byte[0]) == (channels * 49, padded * 49, 64 * channels * 49 * 2)
 
 
+def test_blocks_that_share_an_sm_hide_each_others_stores() -> None:
+    alone, beside, crowded = (product_phases(128, 128 * blocks, 64).serial[0, SERIAL.index("store")] for blocks in (1, 2 * 108, 4 * 108))
+    assert_allclose([beside, crowded], [alone, 2 * alone])
+
+
 def test_the_pipeline_is_filled_as_often_as_waves_count() -> None:
     phases = product_phases(128, 128, 1024)
     shares = [wave_share(phases, coefficient_vector({"wave_exponent": eta})[None, :])[0] for eta in (0.0, 0.5, 1.0)]
@@ -93,6 +98,12 @@ def test_the_pipeline_is_filled_as_often_as_waves_count() -> None:
 def test_without_tensor_cores_a_small_tile_waits_for_its_loads() -> None:
     small, large = (product_phases(32, 32, 4096, "fp32", tile=tile).overlapped[0, OVERLAPPED.index("loop")] for tile in (32.0, 128.0))
     assert_allclose([small, large], [4096 / 8 * 300.0, 2 * 128 * 128 * 4096 / A100.cuda_flop_per_clock["fp32"]])
+
+
+def test_starting_the_reduction_of_a_split_follows_the_clock() -> None:
+    whole, split = (product_phases(128, 128, 4096, split=split) for split in (1.0, 4.0))
+    assert seconds_of(whole, reduce_start=1.0) == 0.0
+    assert_allclose(seconds_of(split, 5e8, reduce_start=1.0), 2 * seconds_of(split, 1e9, reduce_start=1.0))
 
 
 @pytest.mark.parametrize("queries", [1, 7, 64, 300, 4096])

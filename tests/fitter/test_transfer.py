@@ -132,7 +132,7 @@ def test_architectures_differ_by_known_factors_both_ways() -> None:
 
 
 def test_how_blocks_follow_one_another_does_not_travel_where_blocks_persist_on_one_side_only() -> None:
-    names = ("wave_exponent", "waves")
+    names = ("wave_exponent", "waves", "store")
     groups = {"gemm.linear.bf16": {"math": 1.1, **dict.fromkeys(names, 3.0)}, "gemm.linear.fp32": dict.fromkeys(names, 3.0)}
     for target, source in ((A100, H100), (H100, A100)):
         moved = moved_values(groups, source, target)
