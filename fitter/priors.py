@@ -165,9 +165,6 @@ TAPS: Final[dict[str, Prior]] = table(issue=(0.6, 0.7))
 KNEE: Final[dict[str, Prior]] = table(l2_knee=(0.7, 0.4), l2_knee_exponent=(3.0, 0.5))
 """Priors of repeated launches that find their operands in L2."""
 
-FREE_CLOCK: Final[dict[str, Prior]] = table(boost_drop=(0.15, 0.2), boost_time_s=(6.0e-5, 0.3))
-"""Clocks that were neither locked nor recorded fall under load."""
-
 FLOOR_WIDTH: Final = 0.1
 """A host's launch floor is seen directly [ln]."""
 
@@ -177,8 +174,6 @@ LIMITS: Final[dict[str, tuple[float, float]]] = {
     "small_tile_exponent": (0.001, 1.0),
     "l2_knee": (0.1, 3.0),
     "l2_knee_exponent": (1.0, 12.0),
-    "boost_drop": (0.01, 0.5),
-    "boost_time_s": (1.0e-5, 1.0e-2),
 }
 """Limits of coefficients; beyond them a coefficient would change its meaning."""
 
@@ -186,12 +181,11 @@ WIDEST_SHIFT: Final = 4.0
 """Other coefficients stay within this many prior widths of their centre, so that fits of few rows do not diverge."""
 
 
-def kernel_priors(key: str, gpu: GpuSpec, *, cuda_cores: bool, warm: bool, free_clock: bool, one_clock: bool) -> dict[str, Prior]:
+def kernel_priors(key: str, gpu: GpuSpec, *, cuda_cores: bool, warm: bool, one_clock: bool) -> dict[str, Prior]:
     """Priors of the group `key` for kernels that were measured alone.
 
-    cuda_cores: matrix products without tensor cores; warm: some rows found their operands in L2; free_clock: some rows
-    ran at a clock that was neither locked nor recorded; one_clock: all ran at one clock, which cannot separate the two
-    parts of a kernel's fixed cost.
+    cuda_cores: matrix products without tensor cores; warm: some rows found their operands in L2; one_clock: all rows ran
+    at one clock, which cannot separate the two parts of a kernel's fixed cost.
     """
     priors = dict(GROUP_PRIORS[longest_prefix(key, GROUP_PRIORS) or "elementwise"])
     if one_clock:
@@ -214,8 +208,6 @@ def kernel_priors(key: str, gpu: GpuSpec, *, cuda_cores: bool, warm: bool, free_
         priors |= TAPS
     if warm:
         priors |= KNEE
-    if free_clock and matrix and not cuda_cores:
-        priors |= FREE_CLOCK
     return priors
 
 

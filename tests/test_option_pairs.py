@@ -39,7 +39,6 @@ def test_both_of_a_pair_are_refused_in_either_order_and_each_alone_is_not(comman
     ("command", "words", "said"),
     [
         (estimate, ["trace", "gpt2", "--list"], "or ask for --list"),
-        (estimate, ["bundles", BUNDLE, "--card", "--remove", "x"], "--card only shows"),
         (estimate, ["counts", "x.csv", "--metrics"], "not both"),
         (estimate, ["blocks", "--bundle", BUNDLE, "--off-w", "3"], "--simgrid"),
         (estimate, ["sweep", "--model", "gpt2", "--at", "batch=8", "--bundle", BUNDLE], "--at says for which sizes files are written"),

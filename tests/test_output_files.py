@@ -49,11 +49,11 @@ WORDS: dict[str, tuple[str, ...]] = {
 """What each command that writes files is asked for; a command with an output option that is not here fails the test."""
 
 READ = [
-    "--add", "--against", "--arch", "--at", "--attention", "--batch", "--blocks", "--budget", "--bundle", "--campaign", "--column",
+    "--against", "--arch", "--at", "--attention", "--batch", "--blocks", "--budget", "--bundle", "--campaign", "--column",
     "--compare", "--config", "--duration", "--efficiency", "--energies", "--families", "--fault", "--freq", "--freqs", "--gpu",
     "--gpu-spec", "--host", "--kernels", "--key", "--load", "--longest", "--model", "--name", "--note", "--planned-budget", "--pmd",
     "--power", "--precision", "--prior", "--published", "--rails", "--readings",
-    "--reference", "--remove", "--require", "--scheduler", "--sensor",
+    "--reference", "--require", "--scheduler", "--sensor",
     "--sequence", "--set", "--signature", "--version", "--workload", "--zero",
 ]  # fmt: skip
 """Options with a text that name no file to write; another one is an output, or is added here."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NotRequired, T
 
 from estimator.blocks.model import BlockModel
 from estimator.counts.energies import Section
-from estimator.model.coefficients import COEFFICIENTS, MEANING, TIED_COEFFICIENTS, CoefficientTable, coefficient_table, longest_prefix
+from estimator.model.coefficients import COEFFICIENTS, MEANING, TIED_COEFFICIENTS, CoefficientTable
 from estimator.model.power import POWER_TERMS
 from estimator.model.tier_records import Field, Share, Tier
 from estimator.model.tile_choice import PredictorRecord
@@ -82,8 +82,6 @@ _LIMITS: Final[dict[str, Span]] = {
     "exponent": Span(0.1, 64.0),
     "wave_exponent": Span(0.0, 10.0),
     "small_tile_exponent": Span(0.0, 10.0),
-    "boost_drop": Span(0.0, 10.0),
-    "boost_time_s": Span(1e-9, 10.0, "s"),
     "strided": Span(1e-3, 1e6, "times"),
     "widest_split": Span(0.0, 65536.0),
     "l2_knee": Span(0.0, 1e3, "L2 sizes"),
@@ -368,15 +366,10 @@ class Bundle(Content):
         """Whether a simulated board was measured: such numbers test the program and do not describe a GPU."""
         return self.environment.get("simulated") == "true"
 
-    def group(self, key: str) -> GroupCoefficients | None:
-        """Coefficients of the longest dotted prefix of `key` that the bundle knows, or None."""
-        name = longest_prefix(key, self.groups.keys())
-        return None if name is None else self.groups[name]
-
 
 def group_table(bundle: Bundle) -> CoefficientTable:
     """Coefficients of the bundle's groups, ready for lookup; call through `Bundle.once`."""
-    return coefficient_table({name: group.coefficients for name, group in bundle.groups.items()})
+    return CoefficientTable({name: group.coefficients for name, group in bundle.groups.items()})
 
 
 def measured_tables(bundle: Bundle) -> tuple[ClockTable | None, ClockTable | None]:

@@ -9,7 +9,7 @@ shortest decimal that reproduces a float.  It leaves out the field `digest` and 
 import hashlib
 import json
 import os
-import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -29,9 +29,6 @@ VARIABLE: Final = "WATTPRINT_BUNDLES"
 `wattprint/bundles` in the user's data folder (XDG Base Directory Specification)."""
 
 SUFFIX: Final = ".json"
-NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-"""Names that are valid file names on every system."""
-
 MAX_FILE_BYTES: Final = 256 << 20
 """Largest size of a bundle file [byte]; bundles are far smaller, so a larger file is a mistake or an attack on memory."""
 
@@ -49,17 +46,11 @@ def store_folder() -> Path:
 
 
 def stored_names() -> tuple[str, ...]:
-    """Names of the bundles in the store, sorted; empty if the store cannot be read."""
+    """Names of the bundles in the store, which are the names of their files; empty if the store cannot be read."""
     try:
-        found = [path.name.removesuffix(SUFFIX) for path in store_folder().glob(f"*{SUFFIX}") if path.is_file()]
+        return tuple(path.name.removesuffix(SUFFIX) for path in store_folder().glob(f"*{SUFFIX}") if path.is_file())
     except (OSError, EstimatorError):
         return ()
-    return tuple(sorted(name for name in found if NAME.fullmatch(name)))
-
-
-def stored_path(name: str) -> Path:
-    """The path of a bundle of this name in the store; the file need not exist."""
-    return store_folder() / f"{name}{SUFFIX}"
 
 
 def bundle_names() -> tuple[str, ...]:
@@ -78,7 +69,7 @@ def bundle_path(name_or_path: str | Path) -> Path:
     names = bundle_names()
     if text in names:
         shipped = resource_folder("bundles") / f"{text}.json"
-        return shipped if shipped.is_file() else stored_path(text)
+        return shipped if shipped.is_file() else store_folder() / f"{text}{SUFFIX}"
     if text and "\0" not in text and Path(text).is_file():
         return Path(text)
     installed = f"installed: {', '.join(names)}" if names else "none is installed"
@@ -194,55 +185,15 @@ def _layout(value: Any, indent: int = 0) -> str:
     return json.dumps(value, allow_nan=False)
 
 
-def keep_bundle(path: Path, *, replace: bool = False) -> Bundle:
-    """Check a bundle's file and copy it into the store under the bundle's name; afterwards `load_bundle` finds it by that name.
-
-    replace: whether another bundle of that name may be replaced.  Raises BundleError for a file that is no valid bundle, a name that is no
-    valid file name, belongs to a shipped bundle or is in use, and a folder that cannot be written.
-    """
-    bundle = load_bundle(path)
-    name = bundle.name
-    if not NAME.fullmatch(name) or name.endswith(SUFFIX):  # commands take such a name as a path
-        raise BundleError(f"bundle {path}: its name {name[:40]!r} cannot be that of a file; fit or release it under another --name")
-    if name in resource_names("bundles", ".json"):
-        raise BundleError(f"bundle {path}: {name!r} comes with the package; fit or release it under another --name")
-    if name in stored_names() and not replace and load_bundle(stored_path(name)).digest != bundle.digest:
-        raise BundleError(f"the store already holds another bundle {name!r}; --replace it, or remove it first (estimate bundles --remove)")
-    try:
-        store_folder().mkdir(parents=True, exist_ok=True)
-        content = read_regular(bundle_path(path), MAX_FILE_BYTES)
-    except (OSError, ValueError) as error:
-        raise BundleError(f"{stored_path(name)}: cannot be written ({getattr(error, 'strerror', None) or error})") from error
-    write_whole(stored_path(name), content)
-    return bundle
-
-
-def drop_bundle(name: str) -> Path:
-    """Remove a bundle from the store; returns its former path.  Raises BundleError for a name that the store does not hold."""
-    if name not in stored_names():
-        held = ", ".join(stored_names()) or "nothing"
-        raise BundleError(f"the store {store_folder()} holds no bundle {name!r}; it holds {held}")
-    try:
-        stored_path(name).unlink()
-    except OSError as error:
-        raise BundleError(f"{stored_path(name)}: cannot be removed ({error.strerror or error})") from error
-    return stored_path(name)
-
-
-SHOWN_DIGITS: Final = 8
-"""Characters of a digest that are shown."""
-
-
 def told_apart(bundles: Sequence[Bundle], given: Sequence[str] = ()) -> list[Bundle]:
-    """The bundles with unique names: where different ones share a name and version, the entry of `given`, else the digest, is appended.
+    """The bundles; where different ones share a name and version, the entry of `given`, else the digest, is appended to the version.
 
     given: the requested names or files, one for each bundle, or empty.
     """
-    digests: dict[tuple[str, str], set[str]] = {}
-    for bundle in bundles:
-        digests.setdefault((bundle.name, bundle.version), set()).add(bundle.digest)
-    words = given or [bundle.digest.removeprefix("sha256:")[:SHOWN_DIGITS] for bundle in bundles]
+    digests = {(bundle.name, bundle.version, bundle.digest) for bundle in bundles}
+    shared = Counter((name, version) for name, version, _ in digests)
+    words = given or [bundle.digest.removeprefix("sha256:")[:8] for bundle in bundles]
     return [
-        replace(bundle, version=f"{bundle.version} ({word})") if word and len(digests[bundle.name, bundle.version]) > 1 else bundle
+        replace(bundle, version=f"{bundle.version} ({word})") if word and shared[bundle.name, bundle.version] > 1 else bundle
         for bundle, word in zip(bundles, words, strict=True)
     ]

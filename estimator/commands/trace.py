@@ -10,7 +10,7 @@ from click.core import ParameterSource
 from estimator.commands.options import key_values, precision_word
 from estimator.options.command_line import DONE, QUIET_OR_VERBOSE, excludes, named_file
 from estimator.options.output_files import output_option
-from estimator.tracing.request import ATTENTION_FORMS, LARGEST_SIZE, LOGITS, OPTIMIZERS, PHASES, SIZES, TraceRequest, refuse_unused_sizes
+from estimator.tracing.request import ATTENTION_FORMS, LARGEST_SIZE, LOGITS, PHASES, SIZES, TraceRequest, refuse_unused_sizes
 
 if TYPE_CHECKING:
     from estimator.display.text import Document
@@ -38,7 +38,7 @@ def configuration(context: click.Context, parameter: click.Parameter, values: tu
 @click.option("--list", "list_models", is_flag=True, help="Names of the models that are shipped.")
 @click.option("--batch", type=SIZE, default=1, show_default=True, help="Sequences or images.")
 @click.option("--sequence", type=SIZE, default=512, show_default=True, help="Tokens; decode: all attended to.")
-@click.option("--phase", type=click.Choice(PHASES), default="prefill", show_default=True, help="train: forward, backward, optimizer.")
+@click.option("--phase", type=click.Choice(PHASES), default="prefill", show_default=True, help="train: forward, backward, AdamW.")
 @click.option(
     "--precision", default="bf16", callback=precision_word, show_default=True, metavar="NAME", help="fp32, tf32, bf16, fp16, fp8, …"
 )
@@ -49,7 +49,6 @@ def configuration(context: click.Context, parameter: click.Parameter, values: tu
 )
 @click.option("--head/--no-head", default=True, help="With the head of the task (default), or the bare model.")
 @click.option("--logits", type=click.Choice(LOGITS), default="last", show_default=True, help="Of the last token, or of all.")
-@click.option("--optimizer", type=click.Choice(OPTIMIZERS), default="adamw", show_default=True, help="Of a training step.")
 @click.option("--image-size", type=SIZE, metavar="PIXELS", help="Height and width instead of the model's own.")
 @click.option("--set", "settings", multiple=True, callback=configuration, metavar="KEY=VALUE", help="Change the configuration.")
 @output_option("-o", "--out", metavar="FILE", help="Write the workload there and a summary to stdout.")

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from estimator.completion.patterns import AttentionBlock, Change, Patterns, kernel, with_reads
+from estimator.completion.patterns import AttentionBlock, Change, Patterns, added, with_reads
 from estimator.transforms import INNER, LAYER
 from estimator.vocabulary.workload import Operator
 
@@ -29,17 +29,17 @@ def operand_copies(patterns: Patterns) -> Iterator[Change]:
         if block.sequences < 2:
             continue
         keys, queries, precision = block.key_elements, block.query_elements, block.precision
-        yield Change(kernel("copy.contiguous", precision, queries, queries, INNER), block.count)
+        yield added(block.count, "copy.contiguous", precision, queries, queries, INNER)
         if block.kv_heads == block.heads:
-            yield Change(kernel("copy.transpose", precision, keys, keys, INNER), block.count)
-            yield Change(kernel("copy.contiguous", precision, keys, keys, INNER), block.count)
+            yield added(block.count, "copy.transpose", precision, keys, keys, INNER)
+            yield added(block.count, "copy.contiguous", precision, keys, keys, INNER)
 
 
 def context_copy(patterns: Patterns) -> Iterator[Change]:
     """The result of scores·V is transposed from [head, token] back to [token, head] order."""
     for block in _written_out(patterns):
         size = block.query_elements
-        yield Change(kernel("copy.contiguous", block.precision, size, size, INNER), block.count)
+        yield added(block.count, "copy.contiguous", block.precision, size, size, INNER)
 
 
 def causal_where(patterns: Patterns) -> Iterator[Change]:
@@ -50,7 +50,7 @@ def causal_where(patterns: Patterns) -> Iterator[Change]:
         if len(divisors) == 1 and not _of_full_size(patterns, block, "add"):
             divisor = patterns.operators[divisors[0]]
             yield Change(with_reads(divisor, size, "scalar_div"), block.count, divisors[0])
-            yield Change(kernel("elementwise.where", divisor.precision, size, size, LAYER), block.count)
+            yield added(block.count, "elementwise.where", divisor.precision, size, size, LAYER)
 
 
 def broadcast_mask(patterns: Patterns) -> Iterator[Change]:
@@ -65,7 +65,7 @@ def repeat_kv(patterns: Patterns) -> Iterator[Change]:
     for block in patterns.attention:
         if block.kv_heads != block.heads:
             reads = block.key_elements * block.kv_heads / block.heads
-            yield Change(kernel("copy.contiguous", block.precision, block.key_elements, reads, INNER), 2.0 * block.count)
+            yield added(2.0 * block.count, "copy.contiguous", block.precision, block.key_elements, reads, INNER)
 
 
 def rotary(patterns: Patterns) -> Iterator[Change]:
@@ -82,8 +82,8 @@ def rotary(patterns: Patterns) -> Iterator[Change]:
                 continue
             for number, factor in zip(numbers, factors, strict=False):
                 yield Change(with_reads(factor, size + shared), block.count, number)
-            yield Change(kernel("elementwise.scalar_mul", precision, size / 2.0, size / 2.0, INNER), block.count)
-            yield Change(kernel("copy.cat", precision, size, size, INNER), block.count)
+            yield added(block.count, "elementwise.scalar_mul", precision, size / 2.0, size / 2.0, INNER)
+            yield added(block.count, "copy.cat", precision, size, size, INNER)
 
 
 def _written_out(patterns: Patterns) -> Iterator[AttentionBlock]:
@@ -117,9 +117,9 @@ def embeddings(patterns: Patterns) -> Iterator[Change]:
         additions += operator.operator == "add" and operator.shape[0] == size and operator.precision == precision
     encoder = patterns.operators[patterns.order[-1]].operator == "tanh"
     tables = ENCODER_TABLES if encoder else min(1 + additions, ENCODER_TABLES)
-    yield Change(kernel("copy.gather", precision, size, size, LAYER), tables)
+    yield added(tables, "copy.gather", precision, size, size, LAYER)
     if tables - 1 > additions:
-        yield Change(kernel("elementwise.add", precision, size, 2.0 * size), tables - 1 - additions)
+        yield added(tables - 1 - additions, "elementwise.add", precision, size, 2.0 * size)
 
 
 class RmsNorm(NamedTuple):
@@ -140,12 +140,12 @@ def rms_norm(patterns: Patterns) -> Iterator[Change]:
     """
     narrow = patterns.precision
     for (scale, rows, size, cast_in, cast_out), count in _rms_norms(patterns).items():
-        yield Change(kernel("reduction.mean", WIDE, rows, size / rows, INNER), count)
+        yield added(count, "reduction.mean", WIDE, rows, size / rows, INNER)
         yield Change(with_reads(patterns.operators[scale], size + rows), count, scale)
         if cast_in:
-            yield Change(kernel("elementwise.typecast", narrow, size, size, INNER, WIDE), count)
+            yield added(count, "elementwise.typecast", narrow, size, size, INNER, WIDE)
         if cast_out:
-            yield Change(kernel("elementwise.typecast", WIDE, size, size, INNER, narrow), count)
+            yield added(count, "elementwise.typecast", WIDE, size, size, INNER, narrow)
 
 
 def _rms_norms(patterns: Patterns) -> Counter[RmsNorm]:

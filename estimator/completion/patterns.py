@@ -27,10 +27,11 @@ class Change(NamedTuple):
     replaces: int = NOTHING
 
 
-def kernel(kind: str, precision: str, first: float, second: float, share: float = LIGHT, out: str = "") -> Operator:
-    """A kernel such as "copy.cat" with numbers of elements written and read, or "norm.batchnorm" with rows and their length."""
+def added(times: float, kind: str, precision: str, written: float, read: float, share: float = LIGHT, out: str = "") -> Change:
+    """A kernel such as "copy.cat", added with the elements that it writes and reads, or "norm.batchnorm" with rows and their length."""
     family, _, name = kind.partition(".")
-    return Operator(family=family, operator=name, precision=precision, shape=(first, second), host_share=share, precision_out=out)
+    shape = (written, read)
+    return Change(Operator(family=family, operator=name, precision=precision, shape=shape, host_share=share, precision_out=out), times)
 
 
 def with_reads(operator: Operator, reads: float, new_name: str = "") -> Operator:

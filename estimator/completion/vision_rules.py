@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from estimator.completion.patterns import NOTHING, Change, Patterns, kernel
+from estimator.completion.patterns import NOTHING, Change, Patterns, added
 from estimator.transforms import INNER, INTERNAL
 from estimator.vocabulary.workload import Operator, conv_output_size
 
@@ -60,7 +60,7 @@ def batch_norm(patterns: Patterns) -> Iterator[Change]:
             continue
         out = conv_output(operator)
         rows = out.elements / out.channels
-        yield Change(kernel("norm.batchnorm", operator.precision, rows, out.channels), site.times)
+        yield added(site.times, "norm.batchnorm", operator.precision, rows, out.channels)
 
 
 def layout_conversion(patterns: Patterns) -> Iterator[Change]:
@@ -71,7 +71,7 @@ def layout_conversion(patterns: Patterns) -> Iterator[Change]:
             continue
         for image in (conv_input(operator), conv_output(operator)):
             size = image.elements
-            yield Change(kernel("copy.layout", operator.precision, size, size, INTERNAL), site.times)
+            yield added(site.times, "copy.layout", operator.precision, size, size, INTERNAL)
 
 
 def pooling(patterns: Patterns) -> Iterator[Change]:
@@ -85,8 +85,7 @@ def pooling(patterns: Patterns) -> Iterator[Change]:
         if site.following != NOTHING:
             taken = conv_input(patterns.operators[site.following])
             if taken.channels == out.channels and taken.height < out.height:
-                pool = kernel("elementwise.pool", operator.precision, taken.elements, out.elements)
-                yield Change(pool, site.times)
+                yield added(site.times, "elementwise.pool", operator.precision, taken.elements, out.elements)
     if patterns.conv_order:
         yield from _global_pooling(patterns)
 
@@ -96,7 +95,7 @@ def _global_pooling(patterns: Patterns) -> Iterator[Change]:
     out = conv_output(conv)
     if last.operator == "linear" and (last["m"], last["k"]) == (conv["batch"], out.channels):
         rows = conv["batch"] * out.channels
-        yield Change(kernel("reduction.mean", conv.precision, rows, out.height * out.width), 1.0)
+        yield added(1.0, "reduction.mean", conv.precision, rows, out.height * out.width)
 
 
 def residual_add(patterns: Patterns) -> Iterator[Change]:
@@ -118,7 +117,7 @@ def residual_add(patterns: Patterns) -> Iterator[Change]:
         has_shortcut = patterns.conv_order[end - 1 : end + 1] in shortcuts
         out = conv_output(convs[min(end, len(convs)) - 1])
         if depth and end <= len(convs) and (has_shortcut or conv_input(convs[position]) == out):
-            yield Change(kernel("elementwise.add", convs[position].precision, out.elements, 2.0 * out.elements), 1.0)
+            yield added(1.0, "elementwise.add", convs[position].precision, out.elements, 2.0 * out.elements)
             position = end + has_shortcut
         else:
             position += 1
@@ -151,7 +150,7 @@ def concatenation(patterns: Patterns) -> Iterator[Change]:
         taken, written = conv_input(patterns.operators[site.conv]), conv_output(patterns.operators[site.previous])
         if taken.channels == 2.0 * written.channels and taken.height == written.height and taken.width == written.width:
             precision, size = patterns.operators[site.conv].precision, taken.elements
-            yield Change(kernel("copy.cat", precision, size, size), site.times)
+            yield added(site.times, "copy.cat", precision, size, size)
 
 
 def patch_tokens(patterns: Patterns) -> Iterator[Change]:
@@ -166,6 +165,6 @@ def patch_tokens(patterns: Patterns) -> Iterator[Change]:
         operator, norm = patterns.operators[site.conv], patterns.operators[site.norm]
         tokens, written = norm.shape[0] * norm.shape[1], conv_output(operator).elements
         if tokens > written and is_patch_embedding(operator):
-            yield Change(kernel("copy.cat", operator.precision, tokens, written), site.times)
+            yield added(site.times, "copy.cat", operator.precision, tokens, written)
         elif tokens == written and site.following != NOTHING:
-            yield Change(kernel("copy.transpose", operator.precision, tokens, tokens, INNER), 4.0 * site.times)
+            yield added(4.0 * site.times, "copy.transpose", operator.precision, tokens, tokens, INNER)

@@ -19,7 +19,7 @@ from estimator.vocabulary.documents import parse_json
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, canonical_precision
 from estimator.vocabulary.reader import FaultError, Span, fields_of, read
-from estimator.vocabulary.workload import Listing, Operator, UnknownOperator, index_array, make_operator
+from estimator.vocabulary.workload import Listing, Operator, UnknownOperator, make_operator
 
 BETWEEN_PAIRS: Final = "]], ["
 """Text between two pairs of a list in Python's JSON, where the second item of a pair is a list."""
@@ -103,11 +103,10 @@ class _Attention:
 
 
 class Entry(NamedTuple):
-    """One distinct entry of a list, read by the declaration of its kind (None: unknown kind), and whether other work is fused into it."""
+    """One distinct entry of a list, read by the declaration of its kind (None: unknown kind)."""
 
     kind: str
     query: Any
-    fused: bool
 
 
 def distinct_items(text: str) -> tuple[list[Any], list[int]] | None:
@@ -145,7 +144,7 @@ def read_energaizer(values: Sequence[Any], order: Sequence[int], where: str) -> 
     if not order:
         raise WorkloadError(f"{where}: the list is empty; a workload needs at least one operator")
     entries = [_entry(value, f"{where}: entry {place}") for value, place in zip(values, _first_places(order), strict=True)]
-    counts: list[int] = np.bincount(index_array(order), minlength=len(entries)).tolist()
+    counts: list[int] = np.bincount(order, minlength=len(entries)).tolist()
     known = [i for i, entry in enumerate(entries) if entry.kind in READERS]
     place = {i: number for number, i in enumerate(known)}
     if not known:
@@ -173,7 +172,7 @@ def _entry(raw: Any, place: str) -> Entry:
         raise WorkloadError(f"{place}: the types must be a list of names such as ['softmax', 'bf16'], got {types!r:.60}")
     kind = kind.lower()
     if kind not in READERS:
-        return Entry(kind, None, False)
+        return Entry(kind, None)
     declared, _ = READERS[kind]
     named = {SPELLINGS.get(name, name): value for name, value in query.items()} | query if declared is _Attention else query
     try:
@@ -181,7 +180,7 @@ def _entry(raw: Any, place: str) -> Entry:
         _check(found)
     except FaultError as fault:
         raise WorkloadError(f"{place} ({kind}): {fault}; correct it or trace the model again") from None
-    return Entry(kind, found, query.get("fusion") is True)
+    return Entry(kind, found)
 
 
 def _check(query: Any) -> None:
@@ -202,14 +201,10 @@ def _assumptions(entries: list[tuple[Entry, int]]) -> list[str]:
     for entry, count in entries:
         if isinstance(entry.query, _Elementwise) and _elementwise_meaning(entry.query.op) is None:
             plain[entry.query.op] += count
-    lines = [
+    return [
         f"element-wise operator {name!r} ×{count} is unknown and taken as one that reads and writes one tensor"
         for name, count in plain.items()
     ]
-    fused = sum(count for entry, count in entries if entry.fused)
-    if fused:
-        lines.append(f"{fused} operators are marked as fused; they are taken as separate kernels, which overstates their traffic")
-    return lines
 
 
 # Which side of a product holds the tokens, and which products are batched ----------------------------------------

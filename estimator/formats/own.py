@@ -40,7 +40,6 @@ def _known_precision(name: str) -> None:
 
 
 Count = Annotated[float, Span(1e-12, 1e12), "how often it runs in one iteration"]
-Byte = Annotated[float, Span(0.0, 1e24, "byte")]
 Precision = Annotated[str, _known_precision]
 
 Origin = Annotated[str, Pattern(f"({'|'.join(ORIGINS)})(:.*)?", f"{', '.join(ORIGINS)}, or one of them with what did it after a colon")]
@@ -87,16 +86,6 @@ class _Unknown:
 
 
 @dataclass(kw_only=True)
-class _Memory:
-    """Least memory of the model while it runs [byte]"""
-
-    weights_byte: Annotated[Byte, "parameters and buffers"] = 0.0
-    optimizer_byte: Annotated[Byte, "what an optimizer keeps for them"] = 0.0
-    cache_byte: Annotated[Byte, "keys and values of the tokens before a decoding step"] = 0.0
-    passing_byte: Annotated[Byte, "the most at a time beside these: inputs, activations, gradients, the cache that a prefill writes"] = 0.0
-
-
-@dataclass(kw_only=True)
 class Head:
     """Operators of a model with their counts"""
 
@@ -105,7 +94,7 @@ class Head:
     name: Annotated[str, "shown in results; the file's name where it is missing"] = ""
     model_family: Annotated[str, "a free word that groups workloads; it never enters the equations"] = ""
     completion: Annotated[str, "completion rule set that made the list whole, if one did"] = ""
-    memory: _Memory | None = None
+    memory: Footprint | None = None
     unknown: Annotated[tuple[_Unknown, ...], "operators of the source that no kernel family describes"] = ()
     warnings: Annotated[tuple[str, ...], "what was modelled by assumption"] = ()
     notes: tuple[str, ...] = ()
@@ -138,7 +127,7 @@ def read_own(document: Mapping[str, object], where: str, default_name: str) -> W
         completion=head.completion,
         warnings=head.warnings,
         notes=head.notes,
-        footprint=None if head.memory is None else Footprint(**asdict(head.memory)),
+        footprint=head.memory,
     )
 
 

@@ -17,7 +17,7 @@ from estimator.model.gemm import SHARING_ARCHITECTURES, Gemm
 from estimator.model.phases import Phases, make_phases
 from estimator.model.streams import Stream
 from estimator.vocabulary.gpu import GpuSpec
-from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, HZ_PER_MHZ, Array
+from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, Array
 from estimator.vocabulary.workload import FAMILY_FIELDS, Operator
 
 
@@ -45,16 +45,6 @@ class Flash:
     """Blocks that share an SM, limited by registers (128 threads of up to 255).  Blocks of larger heads do not share one, limited by
     shared memory: kernel_traits.h (kSmemSize: 64 KiB for heads of 128, 96 and 128 KiB for 192 and 256, of an A100's 164) and
     flash_api.cpp (set_params_splitkv plans for two blocks an SM, for every head)."""
-
-    LARGEST_QUANTISATION = 1.3
-    """Largest factor by which a partly filled last wave slows down persistent blocks, which distribute the work (assumed)."""
-
-    UNEQUAL_TAIL = 0.5
-    """Delay of the last block of a triangle after the even share of the work, as a share of the longest block (assumed).  FlashAttention-3
-    starts the longest first (tile_scheduler.hpp, DynamicPersistentTileScheduler), FlashAttention-2 starts them in the order of rows."""
-
-    EQUAL_LENGTHS = 1.01
-    """Largest ratio of the longest block to the mean for which blocks count as equal."""
 
     COMBINE_CLOCKS = 2000.0
     """Decode: ideal cost of the kernel that joins the shares of a split cache, kept in fp32 (set_params_splitkv, out_accum) [SM clock]
@@ -124,10 +114,7 @@ def prefill_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
     resident = np.where(large | sharing, 1.0, Flash.RESIDENT_BLOCKS)
     tiles = seen / query_tiles
     rounds = blocks / (resident * gpu.num_sms)
-    unequal = np.maximum(longest, rounds * tiles + Flash.UNEQUAL_TAIL * longest * (rounds > 1.0))
-    chain = np.where(longest > tiles * Flash.EQUAL_LENGTHS, unequal, np.ceil(rounds) * tiles)
-    if sharing:
-        chain = np.maximum(longest, np.minimum(np.ceil(rounds), rounds * Flash.LARGEST_QUANTISATION) * tiles)
+    chain = np.maximum(longest, np.ceil(rounds) * tiles)
     even = heads * seen * tile_flop / (c.flop_per_clock * gpu.num_sms)
     busiest = chain * np.minimum(resident, np.ceil(blocks / gpu.num_sms))
     math = busiest * tile_flop / c.flop_per_clock
@@ -155,7 +142,6 @@ def prefill_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
         occupied=np.minimum(even / math, 1.0),
         even_math=math,
         ideal_math=even,
-        peak_hz=gpu.sm_clock_max_mhz * HZ_PER_MHZ,
     )
 
 
@@ -202,7 +188,6 @@ def decode_phases(operators: Sequence[Operator], gpu: GpuSpec) -> Phases:
         occupied=np.minimum(heads * key_tiles / gpu.num_sms, 1.0),
         even_math=busiest_math,
         ideal_math=even,
-        peak_hz=gpu.sm_clock_max_mhz * HZ_PER_MHZ,
     )
 
 

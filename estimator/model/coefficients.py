@@ -18,7 +18,7 @@ from estimator.vocabulary.workload import Operator
 
 DEFAULTS: Final[dict[str, float]] = {
     "epsilon_s": 3.0e-6, "floor_s": 0.0, "offset_s": 0.0, "exponent": 2.0, "wave_exponent": 1.0, "small_tile_exponent": 0.0,
-    "boost_drop": 0.0, "boost_time_s": 2.0e-4, "strided": 1.0, "widest_split": 0.0, "l2_knee": 0.0, "l2_knee_exponent": 4.0,
+    "strided": 1.0, "widest_split": 0.0, "l2_knee": 0.0, "l2_knee_exponent": 4.0,
 }  # fmt: skip
 """Coefficients that are not a phase's lambda, with their values for groups that do not name them; a lambda that is not named is 0: its
 phase does not exist."""
@@ -52,8 +52,6 @@ MEANING: Final[dict[str, str]] = {
     "exponent": "p of the norm that joins the overlapped phases [1]",
     "wave_exponent": "1: a partly filled wave costs a whole one; 0: work spreads evenly [1]",
     "small_tile_exponent": "loss of small tiles: (area / 16,384)^-x [1]",
-    "boost_drop": "largest loss of clock under sustained full load where clocks are not locked [1]",
-    "boost_time_s": "work after which that loss is reached [s]",
     "strided": "slowdown of copies that change the order of elements [1]",
     "widest_split": "largest split-K factor that the library offers; 0: the usual ones of the architecture [1]",
     "l2_knee": "working set, in L2 sizes, up to which repeated launches find their data in L2 [1]",
@@ -113,34 +111,27 @@ def longest_prefix(key: str, known: Iterable[str]) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CoefficientTable:
-    """Coefficients of groups, ready for lookup: the row of each group, and rows (g + 1, len(COEFFICIENTS)), the last DEFAULTS."""
+    """Coefficients of groups, ready for lookup."""
 
-    number: dict[str, int]
-    vectors: Array
+    def __init__(self, groups: Mapping[str, Mapping[str, float]]) -> None:
+        self.number = {name: i for i, name in enumerate(groups)}
+        self.vectors = np.array([coefficient_vector(own) for own in (*groups.values(), {})])
 
     def rows(self, keys: Iterable[str]) -> tuple[Array, list[str | None]]:
-        """Same result as `coefficient_rows`."""
+        """Coefficients of kernels, shape (n, len(COEFFICIENTS)), and the group that they come from (None: no group).
+
+        A kernel without a group gets DEFAULTS, which is no prediction; the caller must report it.
+        """
         found: dict[str, str | None] = {}
         served = [found[key] if key in found else found.setdefault(key, longest_prefix(key, self.number)) for key in keys]
         none = len(self.number)
         return self.vectors[np.array([none if name is None else self.number[name] for name in served], dtype=np.int64)], served
 
 
-def coefficient_table(groups: Mapping[str, Mapping[str, float]]) -> CoefficientTable:
-    """The table of groups."""
-    return CoefficientTable(
-        number={name: i for i, name in enumerate(groups)}, vectors=np.array([coefficient_vector(own) for own in (*groups.values(), {})])
-    )
-
-
 def coefficient_rows(groups: Mapping[str, Mapping[str, float]], keys: Iterable[str]) -> tuple[Array, list[str | None]]:
-    """Coefficients of kernels, shape (n, len(COEFFICIENTS)), and the group that they come from (None: no group).
-
-    A kernel without a group gets DEFAULTS, which is no prediction; the caller must report it.
-    """
-    return coefficient_table(groups).rows(keys)
+    """`CoefficientTable.rows` of a table that is used once."""
+    return CoefficientTable(groups).rows(keys)
 
 
 _DEFAULT_VECTOR: Final = np.array([DEFAULTS.get(name, 0.0) for name in COEFFICIENTS])

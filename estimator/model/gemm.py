@@ -33,7 +33,7 @@ from estimator.model.phases import OVERLAPPED, Phases, make_phases
 from estimator.model.power import tensor_rate
 from estimator.model.tiling import Candidates
 from estimator.vocabulary.gpu import GpuSpec
-from estimator.vocabulary.quantities import HZ_PER_MHZ, Array, IntArray
+from estimator.vocabulary.quantities import Array, IntArray
 
 
 class Gemm:
@@ -209,7 +209,6 @@ def matrix_phases(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec) -> Ph
         even_math=even * block_clocks,
         tile_area=area,
         ideal_math=useful_flop / (c.flop_per_clock * sms),
-        peak_hz=gpu.sm_clock_max_mhz * HZ_PER_MHZ,
         occupied=np.where(blocks <= slots, np.minimum(blocks / sms, 1.0), blocks / (slots * np.ceil(blocks / slots))),
     )
 

@@ -32,8 +32,8 @@ def mixture_limits(mean: Array, std: Array) -> Array:
 
     The error is a few 1e-9 of the narrowest part's width, in addition to the error of `normal_cdf`.
     """
-    width = _widths(mean, std)
-    inverse = 1.0 / width
+    change = np.gradient(mean, axis=1)  # over one step
+    width = np.maximum(np.hypot(change, std[:, None]), LEAST_STD)
     lowest, highest = mean - NORMAL_90 * width, mean + NORMAL_90 * width
     low = np.array([lowest.min(axis=1), highest.min(axis=1)])
     high = np.array([lowest.max(axis=1), highest.max(axis=1)])
@@ -43,20 +43,15 @@ def mixture_limits(mean: Array, std: Array) -> Array:
     # Convergence is at least quadratic: after a step of a hundredth of the narrowest part's width the next one is below 1e-4 of it.
     last, moves = 1e-2 * width.min(axis=1), np.full(found.shape, True)
     for _ in range(40):  # Halley's steps, at most twice Newton's; bisection if these leave the interval
-        score = found[..., None] - mean
-        score *= inverse
+        score = (found[..., None] - mean) / width
         below, bell = _below_and_bell(score)
         excess = below @ NODE_WEIGHTS - TAILS
         over = excess >= 0.0
         low, high = np.where(over, low, found), np.where(over, found, high)
-        bell *= inverse
-        density = np.maximum(bell @ NODE_WEIGHTS * _DENSITY, LEAST_STD)
-        bell *= score
-        bell *= inverse
-        fall = bell @ NODE_WEIGHTS * _DENSITY  # of the density
+        density = np.maximum((bell / width) @ NODE_WEIGHTS * _DENSITY, LEAST_STD)
+        fall = (bell * score / width**2) @ NODE_WEIGHTS * _DENSITY  # of the density
         step = excess / density
-        step /= np.maximum(1.0 + 0.5 * step * fall / density, 0.5)
-        tried = found - step
+        tried = found - step / np.maximum(1.0 + 0.5 * step * fall / density, 0.5)
         tried = np.where((tried >= low) & (tried <= high), tried, 0.5 * (low + high))
         long = moves & (np.abs(tried - found) > last)  # False for unknown quantities
         found = np.where(moves, tried, found)
@@ -66,29 +61,9 @@ def mixture_limits(mean: Array, std: Array) -> Array:
     return found
 
 
-def _widths(mean: Array, std: Array) -> Array:
-    """Widths of the parts: the slope of the quantity at each node times the node's width, and the additional error."""
-    change = np.empty_like(mean)  # over one step
-    change[:, 1:-1] = 0.5 * (mean[:, 2:] - mean[:, :-2])
-    change[:, 0], change[:, -1] = mean[:, 1] - mean[:, 0], mean[:, -1] - mean[:, -2]
-    width: Array = np.maximum(np.sqrt(change * change + (std * std)[:, None]), LEAST_STD)
-    return width
-
-
 def _below_and_bell(score: Array) -> tuple[Array, Array]:
     """Share of a standard normal distribution below scores, to 1e-7, and exp(−score²/2).  Source: Abramowitz and Stegun, 7.1.26."""
-    t = np.abs(score)
-    t *= 0.3275911 / math.sqrt(2.0)
-    t += 1.0
-    np.reciprocal(t, out=t)
-    tail = 0.5 * 1.061405429 * t
-    for coefficient in (-1.453152027, 1.421413741, -0.284496736, 0.254829592):
-        tail += 0.5 * coefficient
-        tail *= t
-    bell = np.multiply(score, score, out=t)
-    bell *= -0.5
-    np.exp(bell, out=bell)
-    tail *= bell
-    np.copysign(tail, score, out=tail)
-    below: Array = np.subtract(score >= 0.0, tail, out=tail)
-    return below, bell
+    t = 1.0 / (1.0 + 0.3275911 / math.sqrt(2.0) * np.abs(score))
+    bell = np.exp(-0.5 * score * score)
+    tail = np.polyval([0.5 * a for a in (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592, 0.0)], t) * bell
+    return (score >= 0.0) - np.copysign(tail, score), bell

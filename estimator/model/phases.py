@@ -48,7 +48,6 @@ class Phases:
     tile_area    (...,)    elements of an output tile; 0 without a tile
     events       (..., 6)  EVENTS counted
     ideal_math   (...,)    useful work at the peak rate [SM clock]
-    ideal_math_s (...,)    the same at the clock for which the vendor quotes it [s]; drives the clock state
     occupied     (...,)    share of the SMs that have a block, mean over the kernel's time; affects only power
     """
 
@@ -58,21 +57,19 @@ class Phases:
     tile_area: Array
     events: Array
     ideal_math: Array
-    ideal_math_s: Array
     occupied: Array
+
+    def select(self, index: IntArray | tuple[IntArray | slice | None, ...]) -> "Phases":
+        """The entries `index` of every column: rows (repeats allowed), or rows and candidates."""
+        return Phases(**{name: getattr(self, name)[index] for name in self.__slots__})
 
     def take(self, choice: IntArray) -> "Phases":
         """The chosen candidate of each row of (n, c, …): phases of shape (n, …)."""
-        row = np.arange(len(choice))
-        return Phases(**{name: getattr(self, name)[row, choice] for name in self.__slots__})
+        return self.select((np.arange(len(choice)), choice))
 
     def lifted(self) -> "Phases":
         """The same kernels with one candidate each: phases of shape (n, 1, …)."""
-        return Phases(**{name: getattr(self, name)[:, None] for name in self.__slots__})
-
-    def select(self, index: IntArray) -> "Phases":
-        """The rows `index`, repeats allowed."""
-        return Phases(**{name: getattr(self, name)[index] for name in self.__slots__})
+        return self.select((slice(None), None))
 
 
 def make_phases(
@@ -84,12 +81,8 @@ def make_phases(
     even_math: Array | float = 0.0,
     tile_area: Array | float = 0.0,
     ideal_math: Array | float = 0.0,
-    peak_hz: float = 1.0,
 ) -> Phases:
-    """Phases of this shape from columns by name: times of OVERLAPPED and SERIAL, EVENTS; absent columns are 0.
-
-    peak_hz: the clock for which the vendor quotes the rate of `ideal_math`.
-    """
+    """Phases of this shape from columns by name: times of OVERLAPPED and SERIAL, EVENTS; absent columns are 0."""
     return Phases(
         overlapped=_table(OVERLAPPED, times, shape),
         serial=_table(SERIAL, {"start": START_CLOCKS, **times}, shape),
@@ -97,7 +90,6 @@ def make_phases(
         even_math=np.full(shape, even_math),
         tile_area=np.full(shape, tile_area),
         ideal_math=np.full(shape, ideal_math),
-        ideal_math_s=np.full(shape, ideal_math / peak_hz),
         occupied=np.full(shape, occupied),
     )
 

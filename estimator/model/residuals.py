@@ -24,6 +24,7 @@ from estimator.model.tier_records import ErrorRecord, KrigingRecord, PowerTier, 
 from estimator.vocabulary.errors import BundleError
 from estimator.vocabulary.frozen import remembered
 from estimator.vocabulary.quantities import HZ_PER_MHZ, NORMAL_90, TINY, Array, BoolArray
+from estimator.vocabulary.work import operator_work
 from estimator.vocabulary.workload import FAMILY_FIELDS, ZERO_ALLOWED, Operator
 
 NEIGHBOURS: Final = 8
@@ -90,7 +91,6 @@ class ResidualTier:
 
     fields       shape fields, each with its weight
     points       (n, f) weighted log2 of these fields
-    squared      (n,) sum of their squares
     largest      (f,) largest value of every size; infinite for fields that are no sizes, and if few shapes span no range
     largest_work the largest work of these kernels
     predicted    errors with predicted tiles
@@ -99,7 +99,6 @@ class ResidualTier:
 
     fields: tuple[tuple[str, float], ...]
     points: Array
-    squared: Array
     largest: Array
     largest_work: float
     predicted: TierErrors
@@ -129,22 +128,10 @@ def _weighted_log(shapes: Array, fields: Sequence[tuple[str, float]]) -> Array:
     return points
 
 
-def operator_work(operators: Sequence[Operator]) -> Array:
-    """A measure of each operator's work that grows with every size, shape (n,); comparable within a group."""
-    return np.array([_work(operator) for operator in operators], dtype=np.float64)
-
-
-def _work(operator: Operator) -> float:
-    shape = operator.shape
-    if operator.family == "attention":
-        batch, queries, context, heads, _, head_dim, window, _ = shape
-        return batch * queries * (min(context, window) if window else context) * heads * head_dim
-    if operator.family == "conv":
-        batch, channels, height, width, filters, kernel_h, kernel_w, stride, _, groups = shape
-        return batch * channels * height * width * filters * kernel_h * kernel_w / (stride * stride * groups)
-    if operator.family in ("elementwise", "copy"):
-        return shape[0] + shape[1]
-    return math.prod(shape)
+def work_of(operators: Sequence[Operator]) -> Array:
+    """A measure of each operator's work that grows with every size, shape (n,): flop, or bytes of memory kernels."""
+    works = map(operator_work, operators)
+    return np.array([work.flop or work.read_byte + work.write_byte for work in works], dtype=np.float64)
 
 
 @remembered
@@ -159,7 +146,6 @@ def tier_from_document(document: TierRecord) -> ResidualTier:
     return ResidualTier(
         fields=fields,
         points=points,
-        squared=(points**2).sum(axis=1),
         largest=np.where([name in ZERO_ALLOWED or count <= SPREAD_NEIGHBOURS for name, _ in fields], np.inf, points.max(axis=0)),
         largest_work=max(document["largest_work"], TINY),
         predicted=_errors(document, points),
@@ -208,7 +194,7 @@ def corrections(
     held-out test covers a row longer than all measured ones, even with few rows: beyond the edge its error grows like the error of work
     beyond the largest.
     """
-    distance, index = nearest(tier.points, points, SPREAD_NEIGHBOURS, tier.squared)
+    distance, index = nearest(tier.points, points, SPREAD_NEIGHBOURS)
     excess = np.log2(work) - np.log2(tier.largest_work)
     longer = np.maximum((points - tier.largest).max(axis=1), 0.0)
     own = np.zeros(len(points), dtype=np.bool_) if named is None or tier.named is None else named
@@ -249,14 +235,10 @@ def faded(error: Array, distance: Array, excess: Array, fading: Fading) -> Array
     return result
 
 
-def nearest(points: Array, queries: Array, count: int, squares: Array | None = None) -> tuple[Array, Any]:
-    """Distances to and indices of the `count` nearest points of each query, nearest first, shapes (q, count).
-
-    squares: the points' own squares, shape (n,), if already computed.
-    """
+def nearest(points: Array, queries: Array, count: int) -> tuple[Array, Any]:
+    """Distances to and indices of the `count` nearest points of each query, nearest first, shapes (q, count)."""
     count = min(count, len(points))
-    own = (points**2).sum(axis=1) if squares is None else squares
-    squared = own[None, :] + (queries**2).sum(axis=1)[:, None] - 2.0 * queries @ points.T
+    squared = (points**2).sum(axis=1)[None, :] + (queries**2).sum(axis=1)[:, None] - 2.0 * queries @ points.T
     near = np.argpartition(squared, count - 1, axis=1)[:, :count]
     distance = np.sqrt(((points[near] - queries[:, None, :]) ** 2).sum(axis=2))
     order = np.argsort(distance, axis=1, kind="stable")
@@ -283,7 +265,7 @@ def log_corrections(
         tier = tier_from_document(residuals[group])
         own = None if named is None else named[index]
         parts = None if features is None else features.select(np.array(index, dtype=np.int64))
-        correction[index], deviation[index] = corrections(tier, tier_points(tier, chosen), operator_work(chosen), own, parts)
+        correction[index], deviation[index] = corrections(tier, tier_points(tier, chosen), work_of(chosen), own, parts)
     return correction, deviation
 
 

@@ -10,7 +10,6 @@ name of its tile: the prediction is the candidate at the weighted median of the 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict
 
 import numpy as np
@@ -21,7 +20,6 @@ from estimator.model.lowering import PRODUCTS_AT_ONCE, KnownTiles, is_matrix, ma
 from estimator.model.phases import OVERLAPPED, START_CLOCKS
 from estimator.model.tiling import Candidates
 from estimator.model.timeline import kernel_seconds
-from estimator.vocabulary.frozen import remembered
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import HZ_PER_MHZ, Array, BoolArray
 from estimator.vocabulary.reader import LEAST_ONE, Span, check_lengths
@@ -57,22 +55,9 @@ else:
     PredictorRecord = Annotated[ChoiceRecord, _check_choice]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TileChoice:
-    """Candidates that the library selected in measurements, its preference for each, shape (c,), and the sharpness of its comparison."""
-
-    candidates: Candidates
-    liking: Array
-    sharpness: float
-
-
-@remembered
-def choice_from_document(document: ChoiceRecord) -> TileChoice:
-    """The choice in a bundle; its arrays are built once."""
-    tile_m, tile_n, split, liking = (np.array(document[name], dtype=np.float64) for name in ("tile_m", "tile_n", "split", "liking"))
-    return TileChoice(
-        candidates=Candidates(tile_m=tile_m, tile_n=tile_n, split=split), liking=liking, sharpness=float(document["sharpness"])
-    )
+def choice_candidates(document: PredictorRecord) -> Candidates:
+    """Candidates that the library selected in measurements, columns of shape (c,)."""
+    return Candidates(**{name: np.array(document[name], dtype=np.float64) for name in ("tile_m", "tile_n", "split")})
 
 
 def candidate_seconds(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec, coefficients: Array) -> tuple[Array, BoolArray]:
@@ -88,19 +73,6 @@ def candidate_seconds(columns: MatrixColumns, tiles: Candidates, gpu: GpuSpec, c
     clock_hz = gpu.sm_clock_max_mhz * HZ_PER_MHZ
     fixed_s = rows[..., COLUMN["epsilon_s"]] + rows[..., COLUMN["start"]] * START_CLOCKS / clock_hz
     return kernel_seconds(phases, rows, clock_hz) - fixed_s, possible
-
-
-def chosen_tiles(columns: MatrixColumns, choice: TileChoice, gpu: GpuSpec, coefficients: Array) -> KnownTiles:
-    """The candidate at the weighted median of the times of every product, columns of shape (n,)."""
-    seconds, possible = candidate_seconds(columns, choice.candidates, gpu, coefficients)
-    score = np.where(possible, choice.liking - choice.sharpness * np.log(seconds), -np.inf)
-    weight = np.exp(score - score.max(axis=1, keepdims=True))
-    order = np.argsort(seconds, axis=1)
-    share = np.cumsum(np.take_along_axis(weight, order, axis=1), axis=1)
-    place = (share >= 0.5 * share[:, -1:]).argmax(axis=1)
-    taken = np.take_along_axis(order, place[:, None], axis=1)[:, 0]
-    tiles = choice.candidates
-    return KnownTiles(tile_m=tiles.tile_m[taken], tile_n=tiles.tile_n[taken], split=tiles.split[taken])
 
 
 def predicted_tiles(
@@ -129,5 +101,16 @@ def predicted_tiles(
 
 
 def group_tiles(operators: Sequence[Operator], gpu: GpuSpec, predictor: PredictorRecord, coefficients: Array) -> KnownTiles:
-    """Tiles of matrix products by the predictor of their group, columns of shape (n,).  coefficients: (n, ·) rows, or one for all."""
-    return chosen_tiles(matrix_columns(operators, gpu), choice_from_document(predictor), gpu, coefficients)
+    """Tiles of matrix products by the predictor of their group: the candidates at the weighted median of times, columns of shape (n,).
+
+    coefficients: (n, ·) rows, or one for all.
+    """
+    tiles = choice_candidates(predictor)
+    seconds, possible = candidate_seconds(matrix_columns(operators, gpu), tiles, gpu, coefficients)
+    score = np.where(possible, np.array(predictor["liking"]) - predictor["sharpness"] * np.log(seconds), -np.inf)
+    weight = np.exp(score - score.max(axis=1, keepdims=True))
+    order = np.argsort(seconds, axis=1)
+    share = np.cumsum(np.take_along_axis(weight, order, axis=1), axis=1)
+    place = (share >= 0.5 * share[:, -1:]).argmax(axis=1)
+    taken = np.take_along_axis(order, place[:, None], axis=1)[:, 0]
+    return KnownTiles(tile_m=tiles.tile_m[taken], tile_n=tiles.tile_n[taken], split=tiles.split[taken])

@@ -30,33 +30,23 @@ _PURE: Final = [t for t in range(_TERMS) if t != _MIXED]
 _CLOCKED_SERIAL: Final = np.array(SERIAL_CLOCKED, dtype=np.float64)
 _CONSTANT_SERIAL: Final = 1.0 - _CLOCKED_SERIAL
 _MATH: Final = OVERLAPPED.index("math")
-_DRAM: Final = OVERLAPPED.index("dram")
 _DRAM_COLUMNS: Final = [OVERLAPPED.index(name) for name in ("dram", "dram_activations", "wait")]
 _EPILOGUE: Final = SERIAL.index("epilogue")
 _PROLOGUE: Final = SERIAL.index("prologue")
 
 
 def effective_math_clocks(phases: Phases, coefficients: Array, waves: Array | None = None) -> Array:
-    """Math clocks with wave quantisation, small-tile loss and the clock lost under sustained load, shape (...,).
+    """Math clocks with wave quantisation and small-tile loss, shape (...,).
 
-    The result is a weighted geometric mean of quantised and evenly spread work (persistent kernels lie between the two); the
-    boost term is bounded, so that it stays small for long kernels.  waves: as from `wave_share`, if already computed.
+    The result is a weighted geometric mean of quantised and evenly spread work (persistent kernels lie between the two).
+    waves: as from `wave_share`, if already computed.
     """
-    joined = phases.overlapped[..., _MATH] * (wave_share(phases, coefficients) if waves is None else waves)
+    joined: Array = phases.overlapped[..., _MATH] * (wave_share(phases, coefficients) if waves is None else waves)
     loss = coefficients[..., COLUMN["small_tile_exponent"]]
     if loss.any():
         area = np.where(phases.tile_area > 0, np.minimum(phases.tile_area, REFERENCE_TILE_AREA), REFERENCE_TILE_AREA)
         joined = joined * (area / REFERENCE_TILE_AREA) ** -loss
-    drop = coefficients[..., COLUMN["boost_drop"]]
-    result: Array = joined
-    if not drop.any():
-        return result
-    math_s = coefficients[..., COLUMN["math"]] * joined * phases.ideal_math_s / np.maximum(phases.ideal_math, TINY)
-    stream_s = phases.overlapped[..., _DRAM]
-    busy = np.minimum(1.0, phases.ideal_math_s / np.maximum(np.maximum(math_s, stream_s), TINY))
-    settled = 1.0 - np.exp(-phases.ideal_math_s / coefficients[..., COLUMN["boost_time_s"]])
-    result = joined * (1.0 + drop * busy**2 * settled)
-    return result
+    return joined
 
 
 def wave_share(phases: Phases, coefficients: Array) -> Array:
@@ -124,18 +114,10 @@ def kernel_seconds(phases: Phases, coefficients: Array, sm_clock_hz: Array | flo
 
 def p_norm(values: Array, exponent: Array) -> Array:
     """(Σ v^p)^(1/p) over the last axis, scaled by the largest value so that no power overflows or vanishes."""
-    top = _largest(values)
+    top = values.max(axis=-1)
     ratio = values / np.maximum(top, TINY)[..., None]
     total: Array = top * (ratio ** exponent[..., None] @ np.ones(values.shape[-1])) ** (1.0 / exponent)
     return total
-
-
-def _largest(values: Array) -> Array:
-    """Maximum over the last, short axis: column by column, which is several times faster than `max`."""
-    top: Array = values[..., 0].copy()
-    for i in range(1, values.shape[-1]):
-        np.maximum(top, values[..., i], out=top)
-    return top
 
 
 def measured_seconds(gpu_s: Array, coefficients: Array) -> Array:
@@ -170,7 +152,7 @@ class SweepParts(NamedTuple):
 def sweep_parts(phases: Phases, coefficients: Array) -> SweepParts:
     """Parts of the times of kernels with cold operands, from (n, ·) phases and coefficients, for `sweep_seconds`."""
     clocks, constant_s, exponent, serial_clocks, serial_s = norm_parts(phases, coefficients)
-    top = np.maximum(_largest(clocks / REFERENCE_HZ + constant_s), TINY)
+    top = np.maximum((clocks / REFERENCE_HZ + constant_s).max(axis=-1), TINY)
     parts, constant, power = clocks / (REFERENCE_HZ * top[:, None]), constant_s / top[:, None], exponent[:, None]
     return SweepParts(
         exponent=exponent,

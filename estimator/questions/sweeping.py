@@ -13,7 +13,7 @@ from estimator.engine.prediction import MOST_NUMBERS, Prediction, predict
 from estimator.model.power_limit import Ranges, std_of
 from estimator.questions.points import VALUES, Case, Sweep, joined_sweeps
 from estimator.transforms.variation import Variant
-from estimator.uncertainty.forecast import forecast_lines, limit_notes
+from estimator.uncertainty.forecast import forecast_lines
 from estimator.uncertainty.unseen import unseen_lines
 from estimator.uncertainty.validity import memory_warnings, no_rate_warning, step_warning, unlockable_line, validity_of
 from estimator.vocabulary.errors import require
@@ -146,7 +146,7 @@ def case_of(variant: Variant, prediction: Prediction, i: int) -> Case:
         fitted_clocks_mhz=bundle.clocks_mhz,
         validity=validity_of(prepared.forecast, outside),
         warnings=(*workload_warnings(workload), *forecast_lines(prepared.forecast), *outside),
-        notes=(*limit_notes(bundle.gpu, gpu), *workload.notes),
+        notes=workload.notes,
         too_large=too_large,
     )
 

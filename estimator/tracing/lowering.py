@@ -8,19 +8,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from estimator.tracing.calls import ATTENTION_BACKWARD, RECURRENT, Call, Part
+from estimator.tracing.calls import RECURRENT, Call, Part
 from estimator.tracing.rules import rule_of
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.workload import Operator, UnknownOperator, merge_counts
 
 WIDENED: Final = "float16"
 """Type whose conversion to float32 before a softmax PyTorch does in the softmax kernel.  Source: ATen, SoftMax.cpp."""
-
-ASSUMPTIONS: Final[dict[str, str]] = {
-    ATTENTION_BACKWARD: "the backward pass of fused attention is taken as 2.5 forward passes: five products instead of two",
-    "aten._grouped_mm": "tokens are taken as spread evenly over the experts",
-}
-"""Assumptions about workloads that contain such a call."""
 
 OVERSTATED: Final[dict[str, str]] = {
     RECURRENT: "recurrent layers are taken step by step; cuDNN runs their steps in few kernels, so that time and energy are overstated",
@@ -30,12 +24,11 @@ OVERSTATED: Final[dict[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lowered:
-    """Operators with their counts, merged, in first-seen order; operations without a family; assumptions; known errors."""
+    """Operators with their counts, merged, in first-seen order; operations without a family; known errors."""
 
     operators: tuple[Operator, ...]
     counts: tuple[float, ...]
     unknown: tuple[UnknownOperator, ...]
-    notes: tuple[str, ...]
     warnings: tuple[str, ...]
 
 
@@ -61,7 +54,6 @@ def lower_calls(calls: Iterable[Call], *, tf32: bool = False) -> Lowered:
         operators=merged,
         counts=totals,
         unknown=tuple(UnknownOperator(name=name, count=count, elements=elements) for (name, elements), count in unknown.items()),
-        notes=tuple(text for name, text in ASSUMPTIONS.items() if name in names),
         warnings=tuple(text for name, text in OVERSTATED.items() if name in names),
     )
 

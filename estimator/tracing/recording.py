@@ -40,7 +40,7 @@ FUSED_TYPES: Final = frozenset({"bfloat16", "float16", "float32"})
 
 @dataclass(slots=True)
 class AttentionCalls:
-    """Treatment of scaled_dot_product_attention calls in a trace, and their number.
+    """Treatment of scaled_dot_product_attention calls in a trace, and whether any is fused.
 
     form      "flash": all fused; "eager": none fused; "": fused if a GPU fuses such tensors
     window    window of sliding attention [token], 0 without one
@@ -48,27 +48,15 @@ class AttentionCalls:
 
     form: str
     window: int = 0
-    fused: int = 0
-    apart: int = 0
+    fused: bool = False
 
     def fuses(self, tensors: tuple[Tensor, ...]) -> bool:
         """Whether to record a call on query, key and value as one kernel."""
         # Its tensors have four axes: [batch, head, token, element].
         taken = all(tensor.dtype in FUSED_TYPES and len(tensor.shape) == 4 for tensor in tensors)
         fused = self.form == "flash" or (taken and not self.form)
-        self.fused += fused
-        self.apart += not fused
+        self.fused |= fused
         return fused
-
-    def notes(self) -> tuple[str, ...]:
-        """Notes of a trace about these calls, if no form was requested or no call is fused."""
-        lines = (
-            ["scaled_dot_product_attention was traced as one fused kernel, as PyTorch runs it on a GPU"]
-            if self.fused and not self.form
-            else []
-        )
-        apart = "scaled_dot_product_attention was traced as separate kernels; --attention flash fuses it"
-        return (*lines, apart) if self.apart else tuple(lines)
 
 
 @contextmanager
@@ -241,13 +229,6 @@ def _attention(torch: Any, calls: list[Call], tensors: tuple[Any, ...], numbers:
     methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     fused: Any = type("FusedAttention", (torch.autograd.Function,), methods)
     return fused.apply(*tensors)
-
-
-def fused_step(parameters: list[Any]) -> Call:
-    """An AdamW step in one operation, which the meta device does not have: parameters, gradients and both moments."""
-    members = [_plain(parameter) for parameter in parameters if parameter.grad is not None]
-    lists = ("self", "grads", "exp_avgs", "exp_avg_sqs")
-    return Call(name="aten._fused_adamw_", inputs=tuple((name, member) for name in lists for member in members), outputs=())
 
 
 # Memory ---------------------------------------------------------------------------------------------------------------

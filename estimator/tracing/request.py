@@ -9,11 +9,10 @@ from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, canonical_precisi
 from estimator.vocabulary.reader import FaultError, Span, Words, read
 
 PHASES: Final = ("prefill", "decode", "train")
-"""One forward pass over all tokens; one new token for each sequence, with a cache; forward, backward and optimizer."""
+"""One forward pass over all tokens; one new token for each sequence, with a cache; forward, backward and a step of AdamW."""
 
 ATTENTION_FORMS: Final = ("eager", "flash")
 LOGITS: Final = ("last", "all")
-OPTIMIZERS: Final = ("adamw", "adamw-fused", "sgd", "none")
 
 TENSOR_TYPES: Final[dict[str, str]] = {"fp64": "float64", "fp32": "float32", "tf32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 """Type of the weights by precision; narrower precisions are traced in 16 bits and then applied to the layers that support them."""
@@ -43,7 +42,6 @@ class TraceRequest:
     attention   "eager": separate kernels; "flash": one fused kernel; "": own code with scaled_dot_product_attention, else "eager"
     head        with the task's head (a language model's vocabulary, a classifier), or the bare model
     logits      "last": of the last token only, as generation needs; "all"; a training step uses all
-    optimizer   optimizer of a training step
     image_size  height and width of images [pixel]; 0: from the configuration
     settings    fields of the configuration to change
     """
@@ -56,7 +54,6 @@ class TraceRequest:
     attention: Annotated[str, Words((*ATTENTION_FORMS, ""))] = ""
     head: bool = True
     logits: Annotated[str, Words(LOGITS)] = "last"
-    optimizer: Annotated[str, Words(OPTIMIZERS)] = "adamw"
     image_size: Annotated[int, Span(0, LARGEST_SIZE)] = 0
     settings: Mapping[str, object] = field(default_factory=dict)
 

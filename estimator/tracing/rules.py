@@ -21,9 +21,6 @@ LAUNCH_TENSORS: Final = {1: 110, 2: 64, 3: 48, 4: 36, 5: 30}
 """Limits of one launch over a list of tensors: elements of a chunk, chunks, tensors by the number of joint lists.
 Source: PyTorch, MultiTensorApply.cuh."""
 
-FUSED_WRITES: Final = frozenset({"exp_avgs", "exp_avg_sqs", "momentum_buffer_list", "max_exp_avg_sqs"})
-"""Lists that a fused optimizer writes in addition to the parameters."""
-
 
 def _name(call: Call, tensors: int) -> str:
     """Our name of an element-wise operation that reads `tensors` tensors."""
@@ -201,22 +198,18 @@ def _pool(call: Call) -> list[Part]:
 
 
 def over_lists(call: Call) -> list[Part]:
-    """One operation on every tensor of a list (an optimizer's step), in as few launches as the framework needs.
-
-    The result is the list `self` if the operation works in place; a fused optimizer writes its moments too.
-    """
+    """One operation on every tensor of a list (an optimizer's step), in as few launches as the framework needs."""
     lists = list(dict.fromkeys(name for name, _ in call.inputs))
     members = [tensor for tensor in call.tensors(lists[0]) if tensor.elements]
     total = sum(tensor.elements for tensor in members)
     if not total:
         return []
     precision = members[0].precision
-    written = total + sum(member.elements for name, member in call.inputs if name in FUSED_WRITES)
     chunks = sum(math.ceil(tensor.elements / CHUNK_ELEMENTS) for tensor in members)
     most = LAUNCH_TENSORS[min(len(lists), max(LAUNCH_TENSORS))]
     launches = max(math.ceil(chunks / LAUNCH_CHUNKS), math.ceil(len(members) / most))
-    elements = max(round(written / launches), 1)
-    return [moved(_name(call, len(lists)), precision, elements, read_elements(call, precision) * elements / written, times=float(launches))]
+    elements = max(round(total / launches), 1)
+    return [moved(_name(call, len(lists)), precision, elements, read_elements(call, precision) * elements / total, times=float(launches))]
 
 
 RULES: Final[dict[str, Rule]] = {
@@ -260,7 +253,7 @@ RULE_OF: Final[dict[str, Rule]] = {
 
 def rule_of(call: Call) -> Rule | None:
     """The rule for a call, None without a rule."""
-    if "._foreach_" in call.name or ("._fused_" in call.name and call.name.endswith("_")):
+    if "._foreach_" in call.name:
         return over_lists
     found = RULE_OF.get(base_name(call))
     return found or (pointwise if call.inputs and (call.pointwise or base_name(call) in OPERATIONS["pointwise"]) else None)

@@ -20,7 +20,7 @@ from estimator.tracing.building import CACHE, Job, configured_job, user_job
 from estimator.tracing.calls import Call
 from estimator.tracing.lowering import lower_calls
 from estimator.tracing.models import load_model_config
-from estimator.tracing.recording import AttentionCalls, Held, fused_step, recording, tensors_in, tensors_within
+from estimator.tracing.recording import AttentionCalls, Held, recording, tensors_in, tensors_within
 from estimator.tracing.request import TENSOR_TYPES, TraceRequest, checked_request
 from estimator.transforms.rewriting import with_attention, with_precision
 from estimator.vocabulary.errors import EstimatorError, WorkloadError
@@ -75,20 +75,16 @@ def trace_calls(request: TraceRequest) -> Traced:
     calls: list[Call] = []
     with redirect_stdout(sys.stderr), _quiet(), _as_workload_errors(request.model):  # output of a model is not part of the result
         job = user_job(torch, request) if config is None else configured_job(torch, transformers, request, config)
-        run, moments = _runner(torch, request, job, calls)
+        run, moments = _runner(torch, request, job)
         held = Held()
         kept = [held.add(tensors) for tensors in (_weights(job.model), moments, tensors_within(torch, job.named.get(CACHE)))]
         held.add(tensors_within(torch, [job.placed, job.named]))
         met = AttentionCalls(form=request.attention, window=job.window)
         with recording(torch, calls, met, held):
             run()
-    if request.optimizer == "adamw-fused" and request.phase == "train":
-        # Two moments of each parameter, which the meta device does not create.
-        kept[1] = 2 * Held().add(parameter for parameter in job.model.parameters() if parameter.requires_grad)
-        held.most_byte += kept[1]
     footprint = Footprint(weights_byte=kept[0], optimizer_byte=kept[1], cache_byte=kept[2], passing_byte=held.most_byte - sum(kept))
     request = replace(request, attention=request.attention or ("flash" if met.fused else "eager"))
-    workload = _workload(torch, request, job, calls, footprint, met)
+    workload = _workload(torch, request, job, calls, footprint)
     return Traced(workload=workload, sizes=job.sizes, attention=request.attention)
 
 
@@ -96,7 +92,7 @@ def _weights(model: Any) -> list[Any]:
     return [*model.parameters(), *model.buffers()]
 
 
-def _workload(torch: Any, request: TraceRequest, job: Job, calls: list[Call], footprint: Footprint, met: AttentionCalls) -> Workload:
+def _workload(torch: Any, request: TraceRequest, job: Job, calls: list[Call], footprint: Footprint) -> Workload:
     lowered = lower_calls(calls, tf32=request.precision == "tf32")
     if not lowered.operators:
         raise WorkloadError(f"{request.model}: nothing was launched that is known; the model must work on tensors")
@@ -108,7 +104,7 @@ def _workload(torch: Any, request: TraceRequest, job: Job, calls: list[Call], fo
         model_family=job.family,
         unknown=lowered.unknown,
         warnings=lowered.warnings,
-        notes=(source, *met.notes(), *lowered.notes),
+        notes=(source,),
         footprint=footprint,
     )
     if request.attention == "flash" and not any(operator.family == "attention" for operator in workload.operators):
@@ -117,17 +113,16 @@ def _workload(torch: Any, request: TraceRequest, job: Job, calls: list[Call], fo
 
 
 def _fused_afterwards(workload: Workload, request: TraceRequest) -> Workload:
-    """The workload with the model's separate attention kernels fused by their shapes; a model without attention is unchanged.
+    """The workload with the model's separate attention kernels fused by their shapes.
 
-    A training step is unchanged too: the shapes alone do not identify the products of its gradients.
+    A training step is unchanged: the shapes alone do not identify the products of its gradients.
     """
-    if request.phase == "train":
-        return replace(workload, notes=(*workload.notes, "no attention was fused: the model has none or writes it out"))
     try:
-        fused = with_attention(workload, "flash")
+        if request.phase != "train":
+            return with_attention(workload, "flash")
     except WorkloadError:
-        return replace(workload, notes=(*workload.notes, "no attention to fuse"))
-    return replace(fused, notes=(*fused.notes, "the model writes its attention out; it was fused afterwards"))
+        pass
+    return replace(workload, notes=(*workload.notes, "no attention was fused: the model has none or writes it out"))
 
 
 # Environment ----------------------------------------------------------------------------------------------------------
@@ -182,8 +177,8 @@ def _as_workload_errors(model: str) -> Iterator[None]:
 # Running --------------------------------------------------------------------------------------------------------------
 
 
-def _runner(torch: Any, request: TraceRequest, job: Job, calls: list[Call]) -> tuple[Callable[[], Any], list[Any]]:
-    """The function to record, and the tensors of its optimizer; a fused optimizer writes its step into `calls` itself."""
+def _runner(torch: Any, request: TraceRequest, job: Job) -> tuple[Callable[[], Any], list[Any]]:
+    """The function to record, and the tensors of its optimizer."""
     model = job.model
     if request.phase != "train":
         model.eval()
@@ -195,32 +190,20 @@ def _runner(torch: Any, request: TraceRequest, job: Job, calls: list[Call]) -> t
         return forward, []
     model.train()
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = _optimizer(torch, request, parameters)
+    if not parameters:
+        raise WorkloadError(f"{request.model}: has no weights to train; choose --phase prefill")
+    optimizer = torch.optim.AdamW(parameters, foreach=True)
+    for parameter in parameters:  # one step, so that its moments exist
+        parameter.grad = torch.empty_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
 
     def step() -> None:
         with torch.enable_grad():
             _loss(torch, model(*job.placed, **job.named)).backward()
-        if request.optimizer == "adamw-fused":
-            calls.append(fused_step(parameters))
-        elif optimizer is not None:
-            optimizer.step()
+        optimizer.step()
 
-    return step, [] if optimizer is None else tensors_within(torch, list(optimizer.state.values()))
-
-
-def _optimizer(torch: Any, request: TraceRequest, parameters: list[Any]) -> Any:
-    """An optimizer after one step, so that its moments exist; None if no such step is needed."""
-    if request.optimizer not in ("adamw", "sgd") or not parameters:
-        return None
-    if request.optimizer == "sgd":
-        optimizer = torch.optim.SGD(parameters, momentum=0.9, foreach=True)
-    else:
-        optimizer = torch.optim.AdamW(parameters, foreach=True)
-    for parameter in parameters:
-        parameter.grad = torch.empty_like(parameter)
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
-    return optimizer
+    return step, tensors_within(torch, list(optimizer.state.values()))
 
 
 def _loss(torch: Any, result: Any) -> Any:

@@ -87,8 +87,7 @@ def with_sizes(workload: Workload, at: Sizes, to: Sizes) -> Workload:
             "trace the model at the sizes wanted, or write one file for each"
         )
     merged, counts = merge_counts(operators, workload.counts)
-    notes = (*workload.notes, f"rescaled from {at} to {to}")
-    return replace(workload, operators=merged, counts=counts, notes=notes, footprint=_resized_footprint(workload, at, to))
+    return replace(workload, operators=merged, counts=counts, footprint=_resized_footprint(workload, at, to))
 
 
 def _check_sizes(workload: Workload, at: Sizes, to: Sizes) -> None:

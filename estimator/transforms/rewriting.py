@@ -32,10 +32,6 @@ NARROW: Final = frozenset({"fp8", "int8", "nvfp4"})
 """Precisions that only linear layers, convolutions and stored keys and values support."""
 
 
-WRITTEN_OUT: Final = "attention written out in one precision; models that convert scores to fp32 and back (Llama, OPT) take longer"
-"""Note of a workload whose fused attention is written out: the original form of the model is unknown."""
-
-
 class Block(NamedTuple):
     """Attention written out in a merged workload: indices of its operators, and the number of such blocks."""
 
@@ -48,12 +44,12 @@ class Block(NamedTuple):
 # Attention ------------------------------------------------------------------------------------------------------------
 
 
-def with_attention(workload: Workload, form: str, causal: bool | None = None) -> Workload:
+def with_attention(workload: Workload, form: str) -> Workload:
     """The workload with its attention as separate kernels ("eager") or as one kernel ("flash").
 
     Fusing removes the products, the scaling, masking, softmax and conversions of the scores, and the copies that
-    separate products need.  `causal`: whether a fused kernel skips masked scores; None decides by the mask (a note
-    reports the decision).  Attention that already has the form does not change.
+    separate products need.  The mask decides whether a fused kernel skips masked scores (a note reports it).
+    Attention that already has the form does not change.
 
     Raises WorkloadError for an unknown form, and if there is no attention to fuse.
     """
@@ -65,7 +61,7 @@ def with_attention(workload: Workload, form: str, causal: bool | None = None) ->
     blocks = _blocks(workload)
     if not fused and not blocks:
         raise WorkloadError(f"{workload.name}: no attention to fuse: no softmax stands between two batched products of its shape")
-    return _fused(workload, blocks, causal) if blocks else workload
+    return _fused(workload, blocks) if blocks else workload
 
 
 def _blocks(workload: Workload) -> list[Block]:
@@ -86,7 +82,7 @@ def _blocks(workload: Workload) -> list[Block]:
     return blocks
 
 
-def _fused(workload: Workload, blocks: list[Block], causal: bool | None) -> Workload:
+def _fused(workload: Workload, blocks: list[Block]) -> Workload:
     counts = list(workload.counts)
     added: dict[Operator, float] = {}
     notes: dict[str, None] = {}
@@ -96,9 +92,9 @@ def _fused(workload: Workload, blocks: list[Block], causal: bool | None) -> Work
         if block.times <= 0.0:
             continue
         mask = _mask_kind(workload, block)
-        if causal is None and mask:
+        if mask:
             notes[f"attention fused, its mask taken as {mask}"] = None
-        kernel = _fused_operator(workload, block, mask == "causal" if causal is None else causal)
+        kernel = _fused_operator(workload, block, mask == "causal")
         added[kernel] = added.get(kernel, 0.0) + block.times
         for number, times in _parts(workload, block, counts):
             counts[number] -= times
@@ -199,7 +195,7 @@ def _written_out(workload: Workload) -> Workload:
         for part, times in _eager_parts(operator) if operator.family == "attention" else [(operator, 1.0)]:
             operators.append(part)
             counts.append(count * times)
-    return _in_other_form(workload, operators, counts, (WRITTEN_OUT,))
+    return _in_other_form(workload, operators, counts, ())
 
 
 def _in_other_form(workload: Workload, operators: Sequence[Operator], counts: Sequence[float], notes: tuple[str, ...]) -> Workload:
@@ -269,9 +265,8 @@ def with_precision(workload: Workload, precision: str) -> Workload:
             operators.append(changed)
             counts.append(count)
     merged, totals = merge_counts(operators, counts)
-    notes = (*workload.notes, f"computed in {new} instead of {old}")
     footprint = None if workload.footprint is None else _recast_footprint(workload.footprint, old, new)
-    return replace(workload, operators=merged, counts=totals, notes=notes, footprint=footprint)
+    return replace(workload, operators=merged, counts=totals, footprint=footprint)
 
 
 def _recast_footprint(held: Footprint, old: str, new: str) -> Footprint:

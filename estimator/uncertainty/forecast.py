@@ -1,11 +1,12 @@
 """Forecasts: estimates for a board that was not fitted (another GPU, a changed one, other efficiencies), and their uncertainty."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from estimator.vocabulary.gpu import GpuSpec
-from estimator.vocabulary.specifications import FIGURES, RATE_TABLES, SET_BY_USER
+from estimator.vocabulary.specifications import FIGURES, RATE_TABLES
 
 FORECAST_STD: Final[dict[str, tuple[float, float]]] = {"alike": (0.05, 0.2), "other": (0.2, 0.35)}
 """Uncertainty of ln(time) and ln(power) on another GPU than the fitted one, of the same architecture or of another.  Between A100-PCIe
@@ -35,23 +36,17 @@ class Forecast:
 
 def forecast_of(fitted: GpuSpec, asked: GpuSpec, efficiency: Mapping[str, float]) -> Forecast | None:
     """The forecast of a request; None for the fitted board with any limits."""
-    other = asked.name != fitted.name
-    if not efficiency and (asked is fitted or not (other or gpu_changes(fitted, asked, limits=False))):
-        return None
-    changes = _set_by_user(asked) if other else gpu_changes(fitted, asked, limits=False)
+    other, changes = asked.name != fitted.name, changed_figures(fitted, asked)
     shares = tuple(f"efficiency of {module} → {value:g}" for module, value in efficiency.items())
-    if other or changes:
-        spread = FORECAST_STD["alike" if asked.architecture == fitted.architecture else "other"]
-    else:
-        spread = EFFICIENCY_STD
-    what = f"the bundle was fitted on {fitted.name}, not on {asked.name}" if other else ""
-    if changes or shares:
-        settings = ", ".join((*changes, *shares))
-        what = f"{what}, with {settings}" if what else f"{asked.name} with {settings}, which the fit has not seen"
+    if not (other or changes or shares):
+        return None
+    known = "alike" if asked.architecture == fitted.architecture else "other"
+    settings = ", ".join(shares if other else (*changes, *shares))
+    what = f"the bundle was fitted on {fitted.name}, not on {asked.name}" if other else f"{asked.name}"
     return Forecast(
-        name=f"forecast:{asked.name} {' '.join((*changes, *shares))}".rstrip(),
-        ln_std=spread,
-        text=f"forecast: {what}; the interval is wider for it",
+        name=f"forecast:{asked.name} {' '.join((*changes, *shares))}",
+        ln_std=FORECAST_STD[known] if other or changes else EFFICIENCY_STD,
+        text=f"forecast: {what}{settings and ' with '}{settings}; the fit has not seen it, so the interval is wider",
     )
 
 
@@ -60,31 +55,16 @@ def forecast_lines(forecast: Forecast | None) -> tuple[str, ...]:
     return () if forecast is None else (forecast.text,)
 
 
-def limit_notes(fitted: GpuSpec, asked: GpuSpec) -> tuple[str, ...]:
-    """A line if a board has other limits than the fitted one, which make no forecast."""
-    changes = gpu_changes(fitted, asked, limits=True) if asked.name == fitted.name else ()
-    return (f"{asked.name} with {', '.join(changes)}",) if changes else ()
-
-
-def gpu_changes(fitted: GpuSpec, asked: GpuSpec, *, limits: bool) -> tuple[str, ...]:
-    """Figures in which two specifications differ, "num_sms 108 → 132": only LIMITS, or all others."""
+def changed_figures(fitted: GpuSpec, asked: GpuSpec) -> tuple[str, ...]:
+    """Figures other than LIMITS in which two specifications differ, "num_sms 108 → 132"."""
     if asked is fitted:
         return ()
     before, after = _figures(fitted), _figures(asked)
-    names = [name for name in dict.fromkeys((*before, *after)) if (name in LIMITS) == limits and before.get(name) != after.get(name)]
-    return tuple(f"{name} {_number(before.get(name))} → {_number(after.get(name))}" for name in names)
+    names = [name for name in (before | after) if name not in LIMITS and before.get(name) != after.get(name)]
+    return tuple(f"{name} {before.get(name, math.nan):.6g} → {after.get(name, math.nan):.6g}" for name in names)
 
 
 def _figures(gpu: GpuSpec) -> dict[str, float]:
     """Every number of a specification except its tables over the clock."""
     figures = {name: getattr(gpu, name) for name in FIGURES}
     return figures | {f"{table}.{precision}": rate for table in RATE_TABLES for precision, rate in getattr(gpu, table).items()}
-
-
-def _set_by_user(gpu: GpuSpec) -> tuple[str, ...]:
-    """Figures of another GPU that the user set; their source holds the former values."""
-    return tuple(f"{name} {text}" for name, text in gpu.sources.items() if text.startswith(SET_BY_USER))
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.6g}"

@@ -28,8 +28,6 @@ from estimator.model.power import BoardTables
 from estimator.uncertainty.unseen import PRIOR_STD, Loading
 from estimator.vocabulary.quantities import Array
 
-NEAR: Final[Mapping[str, Loading]] = {}
-
 ENOUGH_FAMILIES: Final = 2
 """Number of fitted model families with which a group counts as tested: one family uses a group in only one way."""
 
@@ -53,7 +51,7 @@ def error_sources(
     model_family: str,
     launch_share: Loading,
     shares: Mapping[str, Loading],
-    outside: Mapping[str, Loading] = NEAR,
+    outside: Mapping[str, Loading] | None = None,
 ) -> dict[str, Loading]:
     """Independent sources of error of ln(latency), or of ln(power), with their loadings in a prediction.
 
@@ -72,7 +70,7 @@ def error_sources(
         own = np.sqrt(1.0 - weight)
         sources = dict[str, Loading]({name: own * loading for name, loading in sources.items()}, launch=np.sqrt(weight) * launch)
     known = model_family in stated.get("families", ())
-    unseen = dict(outside)
+    unseen = dict(outside or {})
     if quantity == "latency":
         unseen |= _untested_sources(stated, shares, unfitted_groups(bundle, shares), known=known)
         own_share = np.sqrt(1.0 - launch_share)
@@ -124,20 +122,6 @@ def _prior_groups(bundle: Bundle) -> frozenset[str]:
     return frozenset(name for name, group in bundle.groups.items() if group.rows == 0 or (of_runs and not group.ln_std))
 
 
-class _GroupErrors(NamedTuple):
-    """Stated held-out errors by group, their largest, and the groups with fitted rows."""
-
-    known: Mapping[str, float]
-    usual: float
-    seen: frozenset[str]
-
-
-def _group_errors(bundle: Bundle, quantity: str) -> _GroupErrors:
-    known = bundle.uncertainty[quantity]["groups"]
-    seen = frozenset(name for name, group in bundle.groups.items() if group.rows > 0)
-    return _GroupErrors(known=known, usual=max(known.values()), seen=seen)
-
-
 def _kernel_sources(bundle: Bundle, quantity: str, shares: Mapping[str, Loading]) -> dict[str, Loading]:
     """The stated error of GPU-bound runs, divided among the groups by their time; else time share times held-out error of each group."""
     stated = bundle.uncertainty.get(quantity, {})
@@ -147,7 +131,8 @@ def _kernel_sources(bundle: Bundle, quantity: str, shares: Mapping[str, Loading]
         return {f"kernels:{group}": error * (share / norm) for group, share in shares.items()} if np.all(norm > 0.0) else {"kernels": error}
     if not stated.get("groups"):
         return {"unknown": np.nan}
-    known, usual, seen = bundle.once(_group_errors, quantity)
+    known, seen = stated["groups"], {name for name, group in bundle.groups.items() if group.rows > 0}
+    usual = max(known.values())
     unseen = max(usual, PRIOR_STD)
     return {f"kernels:{group}": share * known.get(group, usual if group in seen else unseen) for group, share in shares.items()}
 

@@ -149,13 +149,10 @@ def unseen_lines(
     if not sum(shares.values()) >= LEAST_SHARE:
         return ()
     found: list[tuple[float, str]] = []
-    unmodelled = sum(share for kind, share in shares.items() if kind.group is None)
-    if unmodelled:
-        count = sum(count for group, count in zip(groups, workload.counts, strict=True) if group is None)
-        total = sum(workload.counts) + sum(unknown.count for unknown in workload.unknown)
+    bare = sum(share for kind, share in shares.items() if kind.group is None)
+    if bare:
         names = ", ".join(sorted({o.family for o, group in zip(workload.operators, groups, strict=True) if group is None}))
-        what = f"{count:g} of {total:g} operators ({unmodelled:.0%} of the GPU time)"
-        found.append((unmodelled, f"no coefficients for {names}: {what} are estimated without any fit"))
+        found.append((bare, f"no coefficients for {names} ({bare:.0%} of the GPU time): they are estimated without any fit"))
     guessed = _sums((kind.group, share) for kind, share in shares.items() if kind.group in priors)
     if guessed:
         listed = ", ".join(f"{group} ({share:.0%} of the GPU time)" for group, share in guessed.items())

@@ -15,7 +15,6 @@ line on stderr and exit with 1.
 Arguments of the Python interface are checked on entry, by `require`, `real` and `reals`.
 """
 
-from collections.abc import Mapping
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
@@ -72,14 +71,9 @@ def reals(value: Any, name: str, unit: str) -> "Array":
     """A number or numbers as an array of one axis.  Raises ArgumentError for other types, and for tables."""
     import numpy as np  # most commands that fail have no arrays
 
-    try:
-        found = np.atleast_1d(np.asarray(value if isinstance(value, np.ndarray) or np.isscalar(value) else list(value)))
-    except (TypeError, ValueError):
-        found = np.array(value, dtype=object)
-    if found.size and (found.dtype.kind not in "iuf" or isinstance(value, Mapping | set | frozenset)):
+    found = np.atleast_1d(np.asarray(value))
+    if found.size and (found.dtype.kind not in "iuf" or found.ndim > 1):
         raise ArgumentError(f"{name} must be a number or a list of numbers in {unit}, got {_shown(value)}")
-    if found.ndim > 1:
-        raise ArgumentError(f"{name} must be a number or a list of numbers in {unit}, got a table of shape {found.shape}")
     return found.astype(np.float64)
 
 

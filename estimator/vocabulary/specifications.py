@@ -1,7 +1,6 @@
 """GPU specifications: GpuSpec from TOML files, names of GPUs, overrides and lists of clocks from the command line."""
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Final, get_args
@@ -16,9 +15,6 @@ FIGURES: Final = tuple(name for name, (hint, _) in fields_of(GpuSpec).items() if
 """Fields that hold one number."""
 
 RATE_TABLES: Final = ("tensor_flop_per_clock", "cuda_flop_per_clock")
-
-SET_BY_USER: Final = "set by the user"
-"""Start of the source of a figure that `override_gpu` has replaced; the old and the new value follow."""
 
 
 def gpu_names() -> tuple[str, ...]:
@@ -62,7 +58,6 @@ def override_gpu(spec: GpuSpec, settings: Mapping[str, str | float]) -> GpuSpec:
     number and an impossible figure.
     """
     document: Document = plain(spec)
-    said: dict[str, list[str]] = {}
     for key, value in settings.items():
         table, _, precision = key.partition(".")
         part, name = (document[table], precision) if table in RATE_TABLES and precision else (document, key)
@@ -70,12 +65,10 @@ def override_gpu(spec: GpuSpec, settings: Mapping[str, str | float]) -> GpuSpec:
             known = (*FIGURES, *(f"{name}.PRECISION" for name in RATE_TABLES))
             raise SpecificationError(f"setting {key}: no such figure of a GPU; known: {', '.join(known)}")
         try:
-            number = float("" if isinstance(value, bool) else value)
+            part[name] = float("" if isinstance(value, bool) else value)
         except (TypeError, ValueError) as error:
             raise SpecificationError(f"setting {key} = {value!r:.40} is no number") from error
-        said.setdefault(table, []).append(f"{precision} {part.get(name, math.nan):.6g} → {number:.15g}".lstrip())
-        part[name] = number
-    document["sources"] |= {name: f"{SET_BY_USER}: {', '.join(lines)}" for name, lines in said.items()}
+        document["sources"][table] = "set by the user"
     return gpu_from_document(document, "settings")
 
 
@@ -90,14 +83,6 @@ def gpu_from_document(document: Document, where: str) -> GpuSpec:
 def document_of_gpu(spec: GpuSpec) -> Document:
     """The plain data of a specification without the names of products; `gpu_from_document` is its inverse."""
     return {name: value for name, value in plain(spec).items() if name != "product_names"}
-
-
-def near_match(word: str, known: Iterable[str]) -> str:
-    """A question with the closest known word, empty if no word is close."""
-    from difflib import get_close_matches  # only on the way to an error; costs milliseconds
-
-    close = get_close_matches(word, list(known), n=1)
-    return f", did you mean {close[0]!r}?" if close else ""
 
 
 def _plain_name(text: str) -> str:

@@ -5,18 +5,18 @@ is a list of them with counts.  `estimator.formats` reads files, `estimator.comp
 that a list leaves out.
 """
 
-from array import array
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Annotated, Final
 
 import numpy as np
 
 from estimator.vocabulary.documents import shown
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, IntArray
+from estimator.vocabulary.reader import Span
 
 FAMILY_FIELDS: Final[dict[str, tuple[str, ...]]] = {
     # C[m, n] = A[m, k] · B[k, n], `batch` of them; linear layers: m tokens, n outputs, k inputs.
@@ -170,20 +170,17 @@ class UnknownOperator:
     elements: float = 0.0
 
 
+Byte = Annotated[float, Span(0.0, 1e24, "byte")]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
-    """Memory of a model while it runs [byte]; 0 if unknown, so that the sum is a least value.
+    """Least memory of the model while it runs [byte]"""
 
-    weights_byte    parameters and buffers
-    optimizer_byte  state of an optimizer
-    cache_byte      keys and values of the tokens before a decoding step
-    passing_byte    peak of all other memory: inputs, activations, gradients, the cache that a prefill writes
-    """
-
-    weights_byte: float = 0.0
-    optimizer_byte: float = 0.0
-    cache_byte: float = 0.0
-    passing_byte: float = 0.0
+    weights_byte: Annotated[Byte, "parameters and buffers"] = 0.0
+    optimizer_byte: Annotated[Byte, "what an optimizer keeps for them"] = 0.0
+    cache_byte: Annotated[Byte, "keys and values of the tokens before a decoding step"] = 0.0
+    passing_byte: Annotated[Byte, "the most at a time beside these: inputs, activations, gradients, the cache that a prefill writes"] = 0.0
 
     @property
     def total_byte(self) -> float:
@@ -234,11 +231,6 @@ def merge_counts(operators: Iterable[Operator], counts: Iterable[float]) -> tupl
     return tuple(totals), tuple(totals.values())
 
 
-def index_array(order: Sequence[int]) -> IntArray:
-    """Small integers as an array, shape (n,); made with the standard library's arrays, which is several times faster."""
-    return np.frombuffer(array("q", order), dtype=np.int64)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Listing:
     """Operators in execution order, before they are merged into a Workload: neighbours give more information than a single operator.
@@ -264,7 +256,7 @@ class Listing:
 
     @cached_property
     def _order(self) -> IntArray:
-        return index_array(self.order)
+        return np.array(self.order, dtype=np.int64)
 
 
 def main_precision(operators: Sequence[Operator], counts: Sequence[float]) -> str:

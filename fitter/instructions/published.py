@@ -16,7 +16,6 @@ from estimator.counts.energies import InstructionEnergies
 from estimator.vocabulary.errors import CountsError
 from estimator.vocabulary.reader import plain
 from estimator.vocabulary.resources import resource_folder
-from estimator.vocabulary.specifications import near_match
 from fitter.power.solver import PICO
 from fitter.rows.instruction_dataset import at_level
 from fitter.validate.tables import Shown
@@ -37,7 +36,7 @@ def compared_with_table(energies: InstructionEnergies, board: str) -> tuple[str,
     table: dict[str, Any] = tomllib.loads((resource_folder("energies") / TABLE).read_text(encoding="utf-8"))
     boards = tuple(table["boards"])
     if board not in boards:
-        raise CountsError(f"{table['title']} has no {board!r}{near_match(board, boards)}; it has {', '.join(boards)}")
+        raise CountsError(f"{table['title']} has no {board!r}; it has {', '.join(boards)}")
     place = boards.index(board)
     rows = pd.DataFrame(
         {"name": row["name"], "level": level, "published_j": row[level][place][1] * 1e-6, **_means(energies, row["kernels"], level)}

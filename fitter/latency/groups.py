@@ -118,7 +118,6 @@ class _Part:
         own = rows.select(index)
         self.key = key
         self.index = index
-        self.free_clock = bool(np.any(~np.isfinite(own.sm_clock_mhz) & ~np.isfinite(own.sm_clock_asked_mhz)))
         chosen = tuple(operators[i] for i in index)
         self.rows = SectionRows(
             operators=chosen,
@@ -220,7 +219,6 @@ def _section(part: _Part, gpu: GpuSpec, seed: int, tiles: TileSource, siblings: 
         gpu,
         cuda_cores=on_cuda,
         warm=bool(part.rows.warm.any()),
-        free_clock=part.free_clock,
         one_clock=len(distinct_clocks(part.rows.sm_clock_hz)) < 2,
     )
     known = longest_prefix(part.key, siblings.values)

@@ -18,8 +18,8 @@ from estimator.model.residuals import (
     Fading,
     faded,
     neighbour_error,
-    operator_work,
     shape_points,
+    work_of,
 )
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.quantities import Array, BoolArray, IntArray
@@ -69,7 +69,7 @@ def shape_errors(operators: Sequence[Operator]) -> ShapeErrors:
     index = np.array([known.setdefault(operator.shape, len(known)) for operator in operators], dtype=np.int64)
     first = np.unique(index, return_index=True)[1]
     unique = tuple(operators[i] for i in first)
-    return ShapeErrors(operators=unique, index=index, points=shape_points(unique), work=operator_work(unique))
+    return ShapeErrors(operators=unique, index=index, points=shape_points(unique), work=work_of(unique))
 
 
 def neighbours(points: Array, queries: Array, count: int) -> tuple[Array, IntArray]:

@@ -20,7 +20,6 @@ _TERM_MATRIX: Final = (_TERM[:, None] == np.arange(_TERM.max() + 1)).astype(np.f
 _CLOCKED: Final = np.array(OVERLAPPED_CLOCKED)
 _SERIAL_CLOCKED: Final = np.array(SERIAL_CLOCKED)
 _MATH: Final = OVERLAPPED.index("math")
-_DRAM: Final = OVERLAPPED.index("dram")
 _DRAM_COLUMNS: Final = [OVERLAPPED.index(name) for name in ("dram", "dram_activations", "wait")]
 _EPILOGUE: Final = SERIAL.index("epilogue")
 _PROLOGUE: Final = SERIAL.index("prologue")
@@ -35,10 +34,9 @@ def log_measured(phases: Phases, coefficients: Array, sm_clock_hz: Array, ratio:
     """
     c = coefficients
     clock = sm_clock_hz[:, None]
-    math_clocks = effective_math_clocks(phases, c)
     share = dram_share(c, ratio)
     weighted = c[_OVERLAPPED_COLUMNS] * phases.overlapped
-    weighted[:, _MATH] = c[_MATH] * math_clocks
+    weighted[:, _MATH] = c[_MATH] * effective_math_clocks(phases, c)
     weighted[:, _DRAM_COLUMNS] *= share[:, None]
     seconds = np.where(_CLOCKED, weighted / clock, weighted)
     terms = seconds @ _TERM_MATRIX
@@ -63,7 +61,7 @@ def log_measured(phases: Phases, coefficients: Array, sm_clock_hz: Array, ratio:
     slope[:, COLUMN["strided"]] = joined
     log_relative = np.log(np.maximum(relative, _TINY))
     slope[:, COLUMN["exponent"]] = joined * ((powers * log_relative).sum(axis=1) / total - np.log(total) / exponent)
-    _add_math_slopes(slope, column_slope[:, _MATH], serial[:, _PROLOGUE], phases, c, math_clocks)
+    _add_math_slopes(slope, column_slope[:, _MATH], serial[:, _PROLOGUE], phases, c)
     _add_knee_slopes(slope, column_slope[:, _DRAM_COLUMNS].sum(axis=1) + serial[:, _EPILOGUE], c, ratio, share)
 
     measured = c[COLUMN["offset_s"]] + gpu_s
@@ -75,47 +73,16 @@ def log_measured(phases: Phases, coefficients: Array, sm_clock_hz: Array, ratio:
     return np.log(np.maximum(measured, c[COLUMN["floor_s"]])), slope
 
 
-def _add_math_slopes(slope: Array, math_slope: Array, prologue: Array, phases: Phases, c: Array, math_clocks: Array) -> None:
-    """Add slopes of coefficients that change the math clocks: waves (with the prologue), small tiles, clock state."""
-    loss, feedback, settling = _clock_state(phases, c, math_clocks)
-    direct = math_slope * feedback
-    slope[:, COLUMN["math"]] = direct
+def _add_math_slopes(slope: Array, math_slope: Array, prologue: Array, phases: Phases, c: Array) -> None:
+    """Add slopes of coefficients that change the math clocks: waves (with the prologue), small tiles."""
+    slope[:, COLUMN["math"]] = math_slope
     even, quantised = phases.even_math, phases.overlapped[:, _MATH]
     eta = c[COLUMN["wave_exponent"]]
     if eta < 1.0:
         mixed = (even > 0) & (quantised > 0)
-        slope[mixed, COLUMN["wave_exponent"]] = (direct + prologue)[mixed] * eta * np.log(quantised[mixed] / even[mixed])
+        slope[mixed, COLUMN["wave_exponent"]] = (math_slope + prologue)[mixed] * eta * np.log(quantised[mixed] / even[mixed])
     area = np.where(phases.tile_area > 0, np.minimum(phases.tile_area, REFERENCE_TILE_AREA), REFERENCE_TILE_AREA)
-    slope[:, COLUMN["small_tile_exponent"]] = -direct * c[COLUMN["small_tile_exponent"]] * np.log(area / REFERENCE_TILE_AREA)
-    slope[:, COLUMN["boost_drop"]] = math_slope * loss
-    slope[:, COLUMN["boost_time_s"]] = math_slope * loss * settling
-
-
-def _clock_state(phases: Phases, c: Array, math_clocks: Array) -> tuple[Array, Array, Array]:
-    """Derivatives of the clock loss under load: ∂ ln(math) / ∂ ln(drop), damping of changes of math, ∂ ln(settled) / ∂ ln(time)."""
-    drop = c[COLUMN["boost_drop"]]
-    none = np.zeros_like(math_clocks)
-    if not drop:
-        return none, np.ones_like(math_clocks), none
-    ideal_s = phases.ideal_math_s
-    stretched = ideal_s / c[COLUMN["boost_time_s"]]
-    settled = -np.expm1(-stretched)
-    # The loss itself depends on math through the utilisation: solve for the clocks before the loss.
-    undropped = _undropped(phases, c)
-    math_s = c[_MATH] * undropped * ideal_s / np.maximum(phases.ideal_math, _TINY)
-    paced = np.maximum(math_s, phases.overlapped[:, _DRAM])
-    busy = np.minimum(1.0, ideal_s / np.maximum(paced, _TINY))
-    extra = drop * busy**2 * settled
-    loss = extra / (1.0 + extra)
-    follows = (math_s >= phases.overlapped[:, _DRAM]) & (busy < 1.0)
-    settling = -stretched * np.exp(-stretched) / np.maximum(settled, _TINY)
-    return loss, np.where(follows, 1.0 - 2.0 * loss, 1.0), settling
-
-
-def _undropped(phases: Phases, c: Array) -> Array:
-    without = c.copy()
-    without[COLUMN["boost_drop"]] = 0.0
-    return effective_math_clocks(phases, without)
+    slope[:, COLUMN["small_tile_exponent"]] = -math_slope * c[COLUMN["small_tile_exponent"]] * np.log(area / REFERENCE_TILE_AREA)
 
 
 def _add_knee_slopes(slope: Array, dram_slope: Array, c: Array, ratio: Array, share: Array) -> None:

@@ -100,6 +100,6 @@ def _priors(first: Operator, gpu: GpuSpec, values: Mapping[str, Mapping[str, flo
     key = section_key(first)
     matrix = bool(is_matrix([first])[0])
     on_cuda = matrix and (first.cuda_cores or first.precision not in gpu.tensor_flop_per_clock)
-    priors = kernel_priors(key, gpu, cuda_cores=on_cuda, warm=warm, free_clock=False, one_clock=True)
+    priors = kernel_priors(key, gpu, cuda_cores=on_cuda, warm=warm, one_clock=True)
     known = longest_prefix(key, values)
     return priors if known is None else transferred_priors(values[known], priors, 1.0, gpu)

@@ -5,9 +5,6 @@ For models whose recorded lists are not at hand: their order and their fields fo
 
 from typing import Any
 
-from estimator.vocabulary.work import operator_work
-from estimator.vocabulary.workload import COMPLETED, Workload
-
 Entry = list[Any]
 
 
@@ -136,15 +133,3 @@ def fused_decoder(batch: int, length: int, *, layers: int = 12) -> list[Entry]:
         elementwise("pointwise_add", tokens * hidden),
     ]
     return [elementwise("pointwise_add", tokens * hidden), *layer * layers, layernorm(tokens, hidden)]
-
-
-def completed_byte_share(workload: Workload) -> float:
-    """Share of the workload's compulsory bytes that belongs to operators added by completion, 0 to 1."""
-    added = total = 0.0
-    for operator, count in zip(workload.operators, workload.counts, strict=True):
-        work = operator_work(operator)
-        moved = count * (work.read_byte + work.write_byte)
-        total += moved
-        if operator.origin.startswith(COMPLETED):
-            added += moved
-    return added / total if total else 0.0

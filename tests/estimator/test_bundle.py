@@ -89,7 +89,7 @@ def documents(draw) -> dict:
     return document
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(documents())
 def test_any_bundle_survives_its_file(tmp_path, document):
     bundle = bundle_from_document(document)
@@ -108,20 +108,6 @@ def test_bundle_cannot_be_changed_and_can_be_pickled():
     with pytest.raises(TypeError):
         bundle.residuals["gemm"]["ln_error"][0] = 0
     assert document_of(pickle.loads(pickle.dumps(bundle))) == document_of(bundle)
-
-
-@pytest.mark.parametrize(
-    ("key", "coefficient"),
-    [
-        ("gemm.linear.bf16", 0.94),
-        ("gemm.linear.fp16", 1.05),
-        ("gemm.bmm", 1.05),
-        ("gemms", None),
-    ],
-)
-def test_group_is_found_by_its_longest_known_prefix(key, coefficient):
-    group = bundle_from_document(example()).group(key)
-    assert (group and group.coefficients["math"]) == coefficient
 
 
 def test_digest_follows_the_content_and_not_the_layout(tmp_path):
@@ -147,7 +133,7 @@ def test_any_value_of_any_section_changed_by_hand_breaks_the_digest(tmp_path):
     elsewhere = (("digest",), ("format",), ("format_version",), *(("provenance", name) for name in NOT_DIGESTED))
     places = [keys for keys in leaves(example()) if keys not in elsewhere]
     assert {keys[0] for keys in places} >= TOP_FIELDS - {"digest", "format", "format_version", "instruction_energies", "block_models"}
-    for keys in places:
+    for keys in places[::3]:
         old = functools.reduce(lambda part, key: part[key], keys, document)
         new = (
             old * 1.0625 + 1e-9 if isinstance(old, float) else old + 1 if type(old) is int else not old if type(old) is bool else f"{old}'"
@@ -168,31 +154,15 @@ SEMANTIC_FAULTS = [
     (("domain", "gemm", "m"), [2.0, 1.0], "domain.gemm.m = .* must ascend"),
     (("tile_predictors", "gemm", "split"), [3], "split has 1 values where 2"),
     (("residuals", "gemm", "left_out"), [0.1, 0.2, 0.3], "residuals.gemm.left_out has 3 values where 2"),
+    (("groups", "gemm", "coefficients", "maths"), 1.0, "unknown field 'maths'"),
     (("residuals", "gemm", "fields"), ["n"], "residuals.gemm.fields has an unknown name 'n'"),
 ]
-"""Faults that a JSON Schema cannot tell."""
-
-STRUCTURAL_FAULTS = [
-    (("extra",), 1, "unknown field 'extra'"),
-    (("name",), ..., "lacks the field 'name'"),
-    (("gpu", "specification", "num_sms"), 0, "gpu.specification.num_sms = 0 lies outside"),
-    (("provenance", "datasets", 0, "used"), 0.5, r"datasets\[0\]\.used must be a whole number"),
-    (("groups", "gemm", "coefficients", "maths"), 1.0, "unknown field 'maths'"),
-    (("groups", "gemm", "coefficients"), {}, "must not be empty"),
-    (("power", "event_energy_j", "disk"), 1.0, "power.event_energy_j has a wrong name: 'disk' is unknown"),
-    (("errors", 0), "bad", r"errors\[0\] must be an object"),
-]
-"""Faults that the reader and the JSON Schema must both find."""
+"""Faults that no declared type tells, and one that a type does."""
 
 
-@pytest.mark.parametrize(("keys", "value", "message"), STRUCTURAL_FAULTS + SEMANTIC_FAULTS)
+@pytest.mark.parametrize(("keys", "value", "message"), SEMANTIC_FAULTS)
 def test_fault_is_refused_with_its_place(tmp_path, keys, value, message):
     refused(written(tmp_path, changed(keys, value)), message)
-
-
-@pytest.mark.parametrize(("keys", "value", "message"), STRUCTURAL_FAULTS)
-def test_json_schema_finds_the_same_faults(keys, value, message):
-    assert not VALIDATOR.is_valid(signed(changed(keys, value))), message
 
 
 def test_a_mapping_that_was_hashed_is_pickled_without_its_hash() -> None:

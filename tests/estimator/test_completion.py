@@ -1,19 +1,16 @@
 """Completion: each rule adds what its pattern asks for, on recorded lists and on models it was not made for."""
 
-import csv
-import importlib.util
 import json
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from estimator.completion import RULE_SET, RULES, complete
-from estimator.completion.patterns import Patterns
 from estimator.formats import read_workload
 from estimator.formats.energaizer import distinct_items, read_energaizer
-from estimator.vocabulary.workload import Listing, Workload, main_precision
+from estimator.vocabulary.workload import Listing, Workload
+from examples.gpt2_prefill import gpt2_prefill
 from tests.estimator import artifact_lists as artifact
 
 
@@ -40,24 +37,6 @@ def by_rule(workload: Workload) -> dict[str, dict[str, float]]:
         if rule:
             found.setdefault(rule, Counter())[f"{kind} {operator.operator}"] += count
     return {rule: dict(tally) for rule, tally in found.items()}
-
-
-# Language models ------------------------------------------------------------------------------------------------------
-
-
-def test_copies_of_operands_change_the_host_s_pace_as_little_as_they_were_measured_to(shared_data):
-    """Runs of 128 tokens that the host paces, of one sequence and of several, whose operands are copied; A100, at the quick pace."""
-    runs = {"bertmodel_large": 8, "gpt2model_gpt2": 8, "optmodel_opt-1p3b": 2}
-    with (shared_data / "energaizer" / "a100_900mhz.csv").open() as file:
-        rows = [(Path(row["workload"]).stem, float(row["latency_s"])) for row in csv.DictReader(file)]
-    measured, stated = [], []
-    for model, batch in runs.items():
-        names = [f"{model}_pbf16_b{size}_s128_modeprefill" for size in (1, batch)]
-        alone, several = (min(latency for name, latency in rows if name == asked) for asked in names)
-        one, many = (recorded(shared_data, name) for name in names)
-        measured.append(np.log(several / alone))
-        stated.append(np.log(launches(many) / launches(one)))
-    assert np.mean(stated) == pytest.approx(np.mean(measured), abs=0.015)
 
 
 COPIES = {"completed contiguous": 2, "completed transpose": 1}
@@ -154,11 +133,6 @@ def test_rules_find_their_patterns_in_other_models(model):
     assert shapes <= {(4 * 256 * 1536, 4 * 256 * 256)}
 
 
-def launches(workload: Workload) -> float:
-    """Host shares of one iteration."""
-    return sum(count * operator.host_share for operator, count in zip(workload.operators, workload.counts, strict=True))
-
-
 def test_conversions_of_an_rms_norm_that_are_listed_are_not_added_again():
     size = 256 * 64
     norm = artifact.rms_norm(256, 64)
@@ -230,28 +204,13 @@ def test_completion_never_loses_or_doubles_a_listed_operator(shared_data):
         assert len(set(workload.operators)) == len(workload.operators)
 
 
-def test_every_rule_is_used_by_some_model(shared_data):
-    used = {rule for entries in recorded_and_built(shared_data) for rule in by_rule(completed(entries))}
-    assert used == {rule.__name__ for rule in RULES}
-
-
-def test_batch_and_heads_come_from_shapes_whatever_the_file_is_called(shared_data):
-    path = shared_data / "energaizer" / "workloads" / "bertmodel_large_pbf16_b16_s128_modeprefill.json"
-    (block,) = Patterns(listing_of(json.loads(path.read_text()))).attention
-    assert (block.sequences, block.heads, block.kv_heads, block.queries, block.head_dim, block.count) == (16, 16, 16, 128, 64, 24)
-    listing = listing_of(artifact.qwen2(4, 128))
-    (block,) = Patterns(listing).attention
-    assert (block.sequences, block.heads, block.kv_heads, block.queries, block.head_dim, block.count) == (4, 12, 2, 128, 128, 28)
-    assert main_precision(listing.operators, listing.counts) == "bf16"
+def test_every_rule_is_used_by_some_model():
+    expected = [*RECORDED.values(), *(found for _, found in BUILT.values())]
+    assert {rule for found in expected for rule in found} == {rule.__name__ for rule in RULES}
 
 
 def test_the_example_is_what_the_completed_list_of_the_same_model_holds(repository, shared_data):
     """Two independent ways to the same operators: a configuration written down, a trace completed."""
-    spec = importlib.util.spec_from_file_location("gpt2_prefill", repository / "examples" / "gpt2_prefill.py")
-    assert spec is not None
-    assert spec.loader is not None
-    example = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(example)
 
     def tally(workload: Workload) -> Counter[tuple[object, ...]]:
         counts: Counter[tuple[object, ...]] = Counter()
@@ -263,10 +222,10 @@ def test_the_example_is_what_the_completed_list_of_the_same_model_holds(reposito
 
     for batch, length in [(1, 128), (8, 512)]:
         traced = tally(recorded(shared_data, f"gpt2model_gpt2_pbf16_b{batch}_s{length}_modeprefill"))
-        written = tally(example.gpt2_prefill(batch, length))
+        written = tally(gpt2_prefill(batch, length))
         residual = batch * length * 768
         position = ("elementwise", "add", (residual, residual + length * 768), 0.6)  # read once for all sequences
         if position in written and batch > 1:
             written["elementwise", "add", (residual, 2 * residual), 0.6] += written.pop(position)
         assert written == traced
-    assert read_workload(repository / "examples" / "gpt2-prefill.json") == example.gpt2_prefill(8, 512)
+    assert read_workload(repository / "examples" / "gpt2-prefill.json") == gpt2_prefill(8, 512)

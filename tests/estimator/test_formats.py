@@ -4,7 +4,7 @@ import json
 
 import jsonschema
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from estimator.formats import read_workload
@@ -43,6 +43,7 @@ FOOTPRINT_FIELDS = ("weights_byte", "optimizer_byte", "cache_byte", "passing_byt
 # Own format -----------------------------------------------------------------------------------------------------------
 
 
+@settings(max_examples=40, deadline=None)
 @given(workloads())
 def test_the_own_format_gives_back_what_was_written(workload):
     assert read_own(json.loads(own_text(workload)), "here", "nameless") == workload
@@ -82,28 +83,18 @@ def test_kinds_from_the_future_are_kept_as_unknown(tmp_path):
         (own(LINEAR, format_version="1.1"), "format_version = '1.1' is unknown; known: 1.0"),
         (own(LINEAR, memory={"weights": 5}), "memory has an unknown field 'weights'; known: weights_byte, optimizer_byte,"),
         (own(LINEAR, memory={"weights_byte": -1}), "memory.weights_byte = -1 lies outside 0 to"),
-        (own(LINEAR, memory={"cache_byte": True}), "memory.cache_byte must be a number"),
         (own(LINEAR | {"origin": "hacked"}), "origin = 'hacked' must read listed, traced, completed, corrected, rewritten"),
         (own(LINEAR | {"precision_kv": "fp8"}), "unknown field 'precision_kv'"),
-        (own(LINEAR | {"host_share": 1e9}), "host_share = 1000000000 lies outside 0 to 1000"),
         (own(LINEAR, format="wattprint-bundle"), "this is a bundle, not a workload"),
         ({"operators": [LINEAR]}, "format = null; a workload file has format 'wattprint-workload'"),
-        (own(LINEAR, colour="red"), "unknown field 'colour'"),
         (own(), "'operators' must be a list of at least one"),
         (own("gemm"), r"operators\[0\] must be an object"),
         (own(LINEAR, LINEAR | {"m": -1}), r"operators\[1\].m = -1 lies outside 1 to"),
-        (own(LINEAR | {"m": 1.5}), "m must be a whole number"),
-        (own({key: value for key, value in LINEAR.items() if key != "k"}), "lacks the field 'k'"),
-        (own(LINEAR | {"where": 1}), "unknown field 'where'"),
         (own(LINEAR | {"count": 0}), r"operators\[0\].count = 0 lies outside"),
         (own(LINEAR | {"precision": "fp12"}), "precision = 'fp12' is not a known precision"),
-        (own(LINEAR | {"cuda_cores": 1}), "cuda_cores must be true or false"),
         (own(LINEAR | {"family": 3}), "family must be a text"),
-        (own(LINEAR, notes="x"), "notes must be a list"),
-        (own(LINEAR, unknown=[{"name": "x"}]), r"unknown\[0\] lacks the field 'count'"),
         (own({"family": "magic", "operator": "x", "count": 1}), "no operator of a known kind, only magic.x; known families: gemm, conv"),
         ("5", "holds an object or a list of"),
-        ('{"format": NaN}', "holds NaN, which is no JSON number"),
     ],
 )
 def test_a_wrong_own_file_is_one_line_that_names_the_fault(tmp_path, document, message):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from estimator.model.coefficients import coefficient_vector
@@ -21,6 +21,7 @@ known_tiles = st.tuples(st.sampled_from(TILES), st.sampled_from(TILES), st.sampl
 
 
 @pytest.mark.parametrize("name", ["a100-pcie-40gb", "h100-sxm"])
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(products, known_tiles), min_size=1, max_size=5))
 def test_a_product_keeps_what_is_known_of_its_tile_and_is_lowered_as_if_alone(
     name: str, drawn: list[tuple[tuple[str, int, int, int], tuple[float, float, float]]]

@@ -1,15 +1,12 @@
 """Operators that no board can hold are said to be so, and nothing else is."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from estimator.bundle.files import load_bundle
-from estimator.cli import main
-from estimator.formats import read_workload
 from estimator.questions.choosing import best
 from estimator.questions.estimates import estimate
 from estimator.questions.judging import Asked
@@ -76,11 +73,6 @@ def test_what_the_largest_operator_reads_and_writes_must_fit_beside_the_weights(
     assert f"{(half + 1.1 * half) / GIB:.3g}" in line
 
 
-@pytest.mark.parametrize("name", ["gpt2-prefill", "llama-8b-decode"])
-def test_the_examples_fit(repository: Path, name: str) -> None:
-    assert told(read_workload(repository / "examples" / f"{name}.json")) == []
-
-
 def test_the_best_batch_is_one_that_fits_where_any_does() -> None:
     def least(*batches: int) -> tuple[int, list[bool]]:
         asked = [Asked(variant=Variant(workload=decoding(batch), batch=batch), bundle=A100, sm_clock_mhz=(900.0,)) for batch in batches]
@@ -137,15 +129,3 @@ def test_a_rescaled_workload_keeps_its_weights_and_grows_its_caches(before: int,
     more, longer = after / before, (length - 1) / 2047
     assert rescaled.cache_byte == pytest.approx(1e9 * more * (min(longer, 1.0) if window else longer))
     assert rescaled.passing_byte <= 2e9
-
-
-def test_the_command_says_what_was_left_out(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["best", str(repository / "examples" / "llama-8b-decode.json"), "--bundle", "a100-pcie-40gb-eager", "--freqs", "900"]
-    words += ["--at", "batch=16,sequence=2048"]
-    assert main([*words, "--batch", "64,256"]) == 3
-    said = capsys.readouterr()
-    assert "@b64s2048 on" in said.out.splitlines()[0]
-    (line,) = [line for line in said.err.splitlines() if "GiB" in line]
-    assert line.startswith("note: llama-8b-decode-b16-s2048@b256s2048: left out: the model needs at least")
-    main([*words, "--batch", "256,1024"])
-    assert [line.split(":")[0] for line in capsys.readouterr().err.splitlines() if "GiB" in line] == ["warning"]

@@ -38,13 +38,6 @@ def test_limits_are_those_of_plain_bisection(seed: int) -> None:
     assert_allclose(found, expected, atol=3e-6)
 
 
-def test_what_a_quantity_comes_to_is_no_matter_of_those_beside_it() -> None:
-    mean, std = bent(9, 40)
-    together = mixture_limits(mean, std)
-    for i in range(len(std)):
-        assert_allclose(mixture_limits(mean[i : i + 1], std[i : i + 1])[:, 0], together[:, i], rtol=1e-13, atol=1e-14)
-
-
 def test_an_unknown_error_makes_its_own_limits_unknown_and_no_others() -> None:
     mean, std = bent(3, 5)
     unknown = std.copy()

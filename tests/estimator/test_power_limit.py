@@ -89,14 +89,14 @@ def test_stated_intervals_hold_nine_of_ten_boards_whose_equations_err_as_stated(
             assert min(below, above) > 0.025, (name, below, above)
 
 
-@settings(deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10**6), steep=st.floats(0.2, 3.0))
 def test_a_clock_settles_where_a_board_does_that_tries_the_asked_one_and_then_its_own_below(seed: int, steep: float) -> None:
     random = np.random.default_rng(seed)
     asked = np.concatenate([random.choice(GRID, 5), random.uniform(GRID[0], GRID[-1], 5)])
     watt = 60.0 + 200.0 * (GRID / 1410.0) ** steep + np.cumsum(random.uniform(0.0, 3.0, len(GRID)))
     curve, asked_w = BoardCurve(clock_mhz=GRID, latency_s=1.0 / GRID, power_w=watt), np.interp(asked, GRID, watt)
-    limits_w = random.uniform(20.0, 500.0, (30, 1))
+    limits_w = random.uniform(20.0, 500.0, (10, 1))
     found = curve.settled_mhz(limits_w, asked, asked_w)
     for (limit,), row in zip(limits_w, found, strict=True):
         for clock, clock_w, settled in zip(asked, asked_w, row, strict=True):
@@ -133,10 +133,16 @@ def test_far_from_the_limit_intervals_are_those_of_the_equations(time_std: float
     assert all(np.array_equal(getattr(found, name), getattr(without, name)) for name in NAMES)
 
 
-def test_a_board_far_above_its_limit_holds_it_and_doubts_its_clock() -> None:
-    answer = estimate(HUNGRY, A100, sm_clock_mhz=1410, power_cap_w=180.0)[0]
+@pytest.mark.parametrize("step_mhz", [15.0, 300.0])
+@pytest.mark.parametrize("cap_w", [120.0, 180.0])
+def test_a_board_far_above_its_limit_holds_it_and_doubts_its_clock_however_coarse_its_clocks(step_mhz: float, cap_w: float) -> None:
+    gpu = override_gpu(A100.gpu, {"sm_clock_step_mhz": step_mhz})
+    answer = estimate(HUNGRY, A100, gpu=gpu, sm_clock_mhz=1410, power_cap_w=cap_w)[0]
+    swept = sweep(HUNGRY, A100, gpu=gpu, sm_clock_mhz=1410, power_cap_w=cap_w)
     free = estimate(HUNGRY, unlimited(A100), sm_clock_mhz=answer.sm_clock_mhz)[0]
-    assert answer.power_w_std == pytest.approx(180.0 * LIMIT_LN_STD, rel=0.02)
+    assert answer.power_w == swept.power_w[0] == cap_w
+    assert not swept.above_limit.any()
+    assert answer.power_w_std == pytest.approx(cap_w * LIMIT_LN_STD, rel=0.02)
     assert answer.power_w_std < 0.3 * free.power_w_std
     assert answer.latency_s_std > free.latency_s_std
     assert answer.sm_clock_mhz_low < answer.sm_clock_mhz < answer.sm_clock_mhz_high < 1410
@@ -225,18 +231,3 @@ def test_throttled_runs_lie_in_the_stated_intervals_of_power_and_clock(shared_da
         ]
         assert np.mean(inside) >= 0.7, name
     assert len(answers) == 15
-
-
-@pytest.mark.parametrize("step_mhz", [15.0, 300.0])
-@pytest.mark.parametrize("cap_w", [120.0, 200.0])
-def test_a_board_whose_clock_is_lowered_draws_its_limit_however_coarse_its_clocks(step_mhz: float, cap_w: float) -> None:
-    bundle = load_bundle("a100-pcie-40gb-eager")
-    coarse = override_gpu(bundle.gpu, {"sm_clock_step_mhz": str(step_mhz)})
-    work = gpt2_prefill(32, 1024)
-    answer = estimate(work, bundle, gpu=coarse, power_cap_w=cap_w)[0]
-    swept = sweep(work, bundle, gpu=coarse, power_cap_w=cap_w)
-    assert answer.sm_clock_mhz < answer.asked_clock_mhz
-    assert answer.power_w == swept.power_w[0] == cap_w
-    assert answer.power_w_low < answer.power_w < answer.power_w_high
-    assert not any("stays above" in line for line in answer.warnings)
-    assert not swept.above_limit.any()

@@ -5,60 +5,24 @@ import pickle
 from collections import Counter
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.testing import assert_allclose
 
 from estimator import Workload, estimate, load_bundle
 from estimator.bundle.content import Bundle
-from estimator.model.coefficients import coefficient_rows, group_key
-from estimator.model.lowering import KnownTiles, lower
-from estimator.model.phases import Phases
 from estimator.uncertainty.sources import unfitted_groups
 from estimator.uncertainty.unseen import fitted_precisions
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.frozen import FrozenMapping
-from estimator.vocabulary.workload import Listing, Operator, make_operator
+from estimator.vocabulary.workload import Listing, make_operator
 from examples.gpt2_prefill import gpt2_prefill
-from fitter.latency.runs import prior_groups
 from tests.estimator.synthetic import transformer
 
 
 @pytest.fixture(scope="module")
 def bundle() -> Bundle:
     return load_bundle("a100-pcie-40gb-eager")
-
-
-def products() -> tuple[Operator, ...]:
-    """Products with and without tensor cores, with streams between them."""
-    shapes = ((1, 512, 1536, 1536), (12, 512, 512, 128), (1, 17, 4096, 9000), (3, 2048, 64, 640))
-    tensor = [make_operator("gemm", "linear", "bf16", batch=b, m=m, n=n, k=k) for b, m, n, k in shapes]
-    cuda = [make_operator("gemm", "bmm", "fp32", batch=b, m=m, n=n, k=k, cuda_cores=True) for b, m, n, k in shapes]
-    stream = make_operator("softmax", "softmax", "fp32", rows=6144, dim=512)
-    return (tensor[0], cuda[0], stream, *tensor[1:], *cuda[1:])
-
-
-def assert_rows_equal(all_of_them: Phases, row: int, alone: Phases) -> None:
-    for name in Phases.__slots__:
-        assert_allclose(getattr(all_of_them, name)[row], getattr(alone, name)[0], rtol=1e-13, err_msg=name)
-
-
-def test_a_tile_that_was_searched_for_and_the_same_tile_told_make_the_same_kernel(bundle: Bundle) -> None:
-    operators = products()
-    coefficients, _ = coefficient_rows(prior_groups(), [group_key(o) for o in operators])
-    searched = lower(operators, bundle.gpu, coefficients)
-    known = {name: getattr(searched, name).copy() for name in KnownTiles.__slots__}
-    for column in known.values():
-        column[3:5] = np.nan  # some are told, some are searched for
-    known["split"][5] = np.nan  # and of one the tile alone is told
-    told = lower(operators, bundle.gpu, coefficients, KnownTiles(**known))
-    for i in range(len(operators)):
-        assert_rows_equal(searched.phases, i, Phases(**{name: getattr(told.phases, name)[i : i + 1] for name in Phases.__slots__}))
-
-
-pieces = st.sampled_from(['{"a": 1}, ["x"', '{"a": 2}, ["x"', '{}, ["y", "z"', '{"b": [1, [2]]}, ["x"', '["[[", "]]"], ["x"'])
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=60), st.sets(st.integers(0, 5)))

@@ -32,20 +32,6 @@ def test_a_pipe_without_a_writer_is_refused_at_once(pipe: str, place: int, capsy
     assert "it is a pipe, not a file" in said
 
 
-def test_a_device_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["/dev/zero", "--bundle", BUNDLE]) == 1
-    assert "it is a device, not a file" in capsys.readouterr().err
-
-
-def test_an_open_pipe_is_read_as_a_file(capsys: pytest.CaptureFixture[str]) -> None:
-    reader, writer = os.pipe()
-    os.write(writer, Path(WORKLOAD).read_bytes())
-    os.close(writer)
-    assert main([f"/dev/fd/{reader}", "--bundle", BUNDLE, "--freq", "900", "--json"]) in (0, 3)
-    os.close(reader)
-    assert '"latency_s"' in capsys.readouterr().out
-
-
 def test_a_bundle_that_cannot_be_read_is_refused_with_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "bundle.json"
     folder.mkdir()

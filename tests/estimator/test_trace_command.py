@@ -122,7 +122,7 @@ def test_every_shipped_configuration_is_whole(name):
     "changes",
     [
         {"batch": 0}, {"batch": True}, {"sequence": 10**9}, {"phase": "decode", "sequence": 1}, {"precision": "fp7"}, {"attention": "x"},
-        {"phase": "train", "precision": "fp8"}, {"optimizer": "lion"}, {"logits": "none"}, {"image_size": -1},
+        {"phase": "train", "precision": "fp8"}, {"logits": "none"}, {"image_size": -1},
     ],
 )  # fmt: skip
 def test_an_impossible_request_is_refused_by_its_field(changes):

@@ -13,7 +13,6 @@ from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.work import operator_work
 
 MODELS = ("gpt2", "qwen2-flash", "gpt2-train-fp16", "opt-fp16", "resnet", "resnet-train", "mixtral", "qwen2-decode")
-SIZES = st.integers(1, 4096)
 
 
 @pytest.fixture(scope="module")
@@ -98,13 +97,6 @@ def test_a_long_row_is_sorted_in_a_pass_for_each_byte_of_a_key(length, passes):
 # Rules ----------------------------------------------------------------------------------------------------------------
 
 
-@given(SIZES, SIZES, SIZES)
-def test_a_linear_layer_keeps_tokens_outputs_and_inputs_apart(m, n, k):
-    inputs = {"self": tensor(n), "mat1": tensor(m, k), "mat2": tensor(k, n, strides=(1, k))}
-    operator = only(lower_calls([call("aten.addmm", inputs, tensor(m, n))]))
-    assert (operator.operator, operator.shape, operator.precision) == ("linear", (1, m, n, k), "bf16")
-
-
 def test_products_of_fp32_run_on_cuda_cores_unless_tf32_is_allowed():
     product = call("aten.mm", {"self": tensor(8, 4, dtype="float32"), "mat2": tensor(4, 2, dtype="float32")}, tensor(8, 2, dtype="float32"))
     plain, narrow = only(lower_calls([product])), only(lower_calls([product], tf32=True))
@@ -120,9 +112,7 @@ def test_tokens_are_spread_over_as_many_experts_as_there_are_rows():
     assert grouped(20).shape == (8, 3, 32, 64)
     gradient = call("aten._grouped_mm", {"self": tensor(64, 20), "mat2": tensor(20, 32)}, tensor(8, 64, 32))
     assert only(lower_calls([gradient])).shape == (8, 64, 32, 3)
-    lowered = lower_calls([call("aten._grouped_mm", {"self": tensor(8, 4), "mat2": tensor(2, 4, 4)}, tensor(8, 4))])
-    assert "evenly" in lowered.notes[0]
-    assert only(lowered).operator == "linear", "experts are layers with weights, not products of activations"
+    assert only(lower_calls([gradient])).operator == "linear", "experts are layers with weights, not products of activations"
 
 
 def test_a_recurrent_layer_that_was_taken_apart_is_warned_about():
@@ -143,18 +133,12 @@ def test_a_convolution_has_the_multiplications_of_the_product_it_amounts_to(batc
     assert operator_work(conv).flop == operator_work(product).flop
 
 
-def test_16_bit_dense_convolutions_are_turned_and_others_are_not():
-    def layouts(**changes):
-        return sum(o.operator == "layout" for o in lower_calls([convolution(**changes)]).operators)
-
-    assert layouts() == 2
-    assert layouts(dtype="float32") == 0
-    assert layouts(channels=8, filters=8, groups=8) == 0
+def test_images_that_are_channels_last_are_not_turned():
     plain = convolution()
     batch, channels, height, width = plain.tensor("input").shape
     turned = tensor(batch, channels, height, width, strides=(channels * height * width, 1, width * channels, channels))
-    lowered = lower_calls([replace(plain, inputs=(("input", turned), ("weight", plain.tensor("weight"))))])
-    assert sum(o.operator == "layout" for o in lowered.operators) == 1
+    lowered = [lower_calls([one]) for one in (plain, replace(plain, inputs=(("input", turned), ("weight", plain.tensor("weight")))))]
+    assert [sum(o.operator == "layout" for o in one.operators) for one in lowered] == [2, 1]
 
 
 def test_the_gradient_of_a_strided_convolution_has_the_multiplications_of_the_forward_pass_for_each_side():
@@ -192,25 +176,12 @@ def test_broadcast_operands_are_read_once_and_in_their_own_width():
     assert (operator.operator, operator.shape) == ("add", (4096, 4096 + 2 * 512))
 
 
-def test_a_copy_that_turns_the_innermost_axis_is_a_transposing_one():
-    rows, turned = tensor(32, 64), tensor(64, 32, strides=(1, 64))
-    assert only(lower_calls([call("aten.clone", {"self": turned}, tensor(64, 32))])).operator == "transpose"
-    assert only(lower_calls([call("aten.clone", {"self": rows}, rows)])).operator == "contiguous"
-    repeated = only(lower_calls([call("aten.clone", {"self": tensor(2, 4, 8, strides=(8, 0, 1))}, tensor(2, 4, 8))]))
-    assert (repeated.operator, repeated.shape) == ("contiguous", (64, 16))
-    cast = only(lower_calls([call("aten._to_copy", {"self": rows}, tensor(32, 64, dtype="float32"))]))
-    assert (cast.operator, cast.precision, cast.precision_out) == ("typecast", "bf16", "fp32")
-
-
 def test_an_optimizer_step_writes_every_parameter_in_as_few_launches_as_the_lists_allow():
     lists = {name: [tensor(1_000_000)] * 100 for name in ("self", "other")}
     lowered = lower_calls([call("aten._foreach_add_", lists)])
     assert only(lowered).operator == "add"
     assert lowered.counts == (5.0,)  # 100 tensors of 16 chunks, 320 chunks a launch
     assert lowered.counts[0] * only(lowered).shape[0] == 1e8
-    fused = {name: [tensor(1000)] * 10 for name in ("self", "grads", "exp_avgs", "exp_avg_sqs")}
-    operator = only(lower_calls([call("aten._fused_adamw_", fused)]))
-    assert operator.shape == (30_000, 40_000)
 
 
 def test_what_no_rule_knows_is_named_and_counted():

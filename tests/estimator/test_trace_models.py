@@ -7,10 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from estimator.bundle.files import load_bundle
-from estimator.cli import main
 from estimator.formats import read_workload
-from estimator.questions.estimates import estimate
 from estimator.tracing.models import load_model_config, model_names
 from estimator.tracing.request import TraceRequest
 from estimator.tracing.torch_trace import trace_calls, trace_workload
@@ -33,11 +30,8 @@ TINY = {
 }  # fmt: skip
 
 LISTS = {
-    "gpt2model_gpt2_pbf16_b2_s128_modeprefill": ("gpt2", False),
     "gpt2model_gpt2_pbf16_b1_s1024_modeprefill": ("gpt2", False),
     "bertmodel_large_pbf16_b16_s128_modeprefill": ("bert-large", False),
-    "bertmodel_large_pbf16_b2_s512_modeprefill": ("bert-large", False),
-    "optmodel_opt-1p3b_pbf16_b4_s512_modeprefill": ("opt-1.3b", False),
     "optmodel_opt-1p3b_pbf16_b1_s2048_modeprefill": ("opt-1.3b", False),
     "resnet101__pbf16_b8_freq900": ("resnet-101", True),
     "mobilevitmodel_small_pbf16_b16_freq900": ("mobilevit-small", False),
@@ -85,17 +79,6 @@ def test_traced_products_equal_those_of_the_published_list(shared_data, name):
     assert traced.unknown == ()
 
 
-@pytest.mark.parametrize("name", ["resnet101__pbf16_b8_freq900", "mobilevitmodel_small_pbf16_b16_freq900"])
-def test_completion_adds_to_a_vision_list_what_a_trace_sees(shared_data, name):
-    model, head = LISTS[name]
-    completed = read_workload(shared_data / "energaizer" / "workloads" / f"{name}.json")
-    traced = trace_workload(TraceRequest(model=model, head=head, batch=int(re.search(r"_b(\d+)", name)[1])))
-    kinds = ("conv2d", "depthwise", "batchnorm", "layout", "relu", "silu", "linear", "bmm", "softmax", "layernorm")
-    assert tally(traced, *kinds) == tally(completed, *kinds)
-    moved = [sum(w.read_byte + w.write_byte for w in work_by_family(item).values()) for item in (traced, completed)]
-    assert moved[0] == pytest.approx(moved[1], rel=0.01)
-
-
 @pytest.mark.parametrize("family", TINY)
 @pytest.mark.parametrize("phase", ["prefill", "train"])
 def test_flop_equal_those_that_pytorch_counts(family, phase):
@@ -103,7 +86,7 @@ def test_flop_equal_those_that_pytorch_counts(family, phase):
 
     counter = FlopCounterMode(display=False)
     with counter:
-        workload = trace_workload(tiny(family, phase=phase, optimizer="none"))
+        workload = trace_workload(tiny(family, phase=phase))
     assert flop(workload) == counter.get_total_flops() > 0.0
 
 
@@ -132,25 +115,6 @@ def test_a_training_step_has_three_times_the_products_and_an_optimizer():
     step = trace_workload(tiny("gpt2", phase="train"))
     assert flop(step) == 3.0 * flop(forward)
     assert tally(step, "dropout")["dropout"] > 0
-    parameters = sum(p.numel() for p in transformers.GPT2LMHeadModel(transformers.GPT2Config(**TINY["gpt2"])).parameters())
-    fused = trace_workload(tiny("gpt2", phase="train", optimizer="adamw-fused"))
-    assert 3 * parameters in {operator.shape[0] for operator in fused.operators if operator.operator == "other"}
-
-
-@pytest.mark.parametrize(
-    ("precision", "products", "others"),
-    [
-        ("fp32", ("fp32", True), "fp32"),
-        ("tf32", ("tf32", False), "fp32"),
-        ("fp16", ("fp16", False), "fp16"),
-        ("fp8", ("fp8", False), "bf16"),
-    ],
-)
-def test_each_precision_reaches_the_layers_that_have_it(precision, products, others):
-    workload = trace_workload(tiny("gpt2", precision=precision))
-    linear = next(operator for operator in workload.operators if operator.operator == "linear")
-    assert (linear.precision, linear.cuda_cores) == products
-    assert next(operator for operator in workload.operators if operator.operator == "layernorm").precision == others
 
 
 @pytest.mark.parametrize("name", model_names())
@@ -162,8 +126,7 @@ def test_every_shipped_model_is_built_and_traced(name):
     assert flop(workload) > 0.0
 
 
-@pytest.mark.parametrize("phase", ["prefill", "decode", "train"])
-@pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16"])
+@pytest.mark.parametrize(("phase", "precision"), [("prefill", "fp32"), ("decode", "tf32"), ("train", "fp16")])
 def test_experts_are_traced_in_every_precision_as_in_bf16(phase, precision):
     sizes = {"num_local_experts": 4, **TINY["qwen2"]}
     wide, usual = (
@@ -249,38 +212,14 @@ def test_what_passes_through_memory_is_what_the_allocator_holds(model, batch, se
 def test_weights_moments_and_caches_are_those_of_the_model():
     model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**TINY["gpt2"]))
     weights = sum(p.numel() for p in model.parameters())
-    optimizers = {"adamw": 2, "adamw-fused": 2, "sgd": 1, "none": 0}
-    for optimizer, moments in optimizers.items():
-        held = trace_workload(tiny("gpt2", phase="train", precision="fp32", optimizer=optimizer)).footprint
-        assert (held.weights_byte, held.optimizer_byte, held.cache_byte) == (4 * weights, 4 * weights * moments, 0)
+    held = trace_workload(tiny("gpt2", phase="train", precision="fp32")).footprint
+    assert (held.weights_byte, held.optimizer_byte, held.cache_byte) == (4 * weights, 2 * 4 * weights, 0)
     held = trace_workload(tiny("gpt2", phase="decode")).footprint
     assert (held.weights_byte, held.optimizer_byte, held.cache_byte) == (2 * weights, 0, 2 * 2 * 2 * 2 * 15 * 64)
     assert trace_workload(tiny("gpt2", precision="fp8")).footprint.weights_byte == weights
 
 
-def test_a_batch_whose_cache_does_not_fit_is_not_the_best_one(capsys):
-    """4096 sequences of 1024 tokens: 144 GiB of keys and values of GPT-2, written-out attention."""
-    words = ["best", "--model", "gpt2", "--phase", "decode", "--bundle", "a100-pcie-40gb-eager", "--freqs", "900", "--sequence", "1024"]
-    assert main([*words, "--batch", "64,4096", "--json"]) in (0, 3)
-    out, err = capsys.readouterr()
-    answer = json.loads(out)
-    assert answer["best"]["batch"] == 64
-    assert [(item["batch"], "does not fit" in item["reason"]) for item in answer["left_out"]] == [(4096, True)]
-    assert ": left out: the model needs at least 1" in err
-
-
 # State, user code, faults ---------------------------------------------------------------------------------------------
-
-
-def test_the_host_paces_a_model_that_no_fit_has_seen_as_published():
-    """Qwen2-1.5B, one sequence of 128 tokens, at the quick one of the host's two paces."""
-    workload = trace_workload(TraceRequest(model="qwen2-1.5b", batch=1, sequence=128, precision="bf16", head=False))
-    latency_s = estimate(workload, load_bundle("a100-pcie-40gb-eager"), sm_clock_mhz=900.0)[0].latency_s
-    assert latency_s == pytest.approx(np.mean(QWEN2_QUICK_PACE_S), rel=0.06)
-
-
-QWEN2_QUICK_PACE_S = (26.4e-3, 27.0e-3)
-"""Range over the clocks of an A100-PCIe-40GB, as recorded.  Source: measured runs of the EnergAIzer artifact."""
 
 
 def test_tracing_leaves_no_trace():

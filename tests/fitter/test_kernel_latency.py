@@ -50,7 +50,7 @@ def problem_of(
 
 
 def fitted(problem: KernelProblem, key: str, *, warm: bool = False, one_clock: bool = True) -> GroupFit:
-    return fit_group(problem, kernel_priors(key, GPU, cuda_cores=False, warm=warm, free_clock=False, one_clock=one_clock))
+    return fit_group(problem, kernel_priors(key, GPU, cuda_cores=False, warm=warm, one_clock=one_clock))
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def lowered() -> tuple[Phases, Array, Array]:
 
 
 ALL_SET = PLANTED | {
-    "quantise": 1.0, "offset_s": 2e-6, "floor_s": 9e-6, "boost_drop": 0.15, "boost_time_s": 2e-5, "l2_knee": 0.7,
+    "quantise": 1.0, "offset_s": 2e-6, "floor_s": 9e-6, "l2_knee": 0.7,
     "l2_knee_exponent": 3.0, "strided": 1.3, "sfu": 0.4, "issue": 0.2, "start": 1.3,
 }  # fmt: skip
 
@@ -150,7 +150,7 @@ def test_a_known_tile_is_taken_whatever_would_be_faster() -> None:
 
 def test_a_fit_started_from_a_similar_one_ends_where_it_would_have() -> None:
     problem = problem_of(products(300), PLANTED, noise=0.02)
-    priors = kernel_priors("gemm.linear.bf16", GPU, cuda_cores=False, warm=False, free_clock=False, one_clock=True)
+    priors = kernel_priors("gemm.linear.bf16", GPU, cuda_cores=False, warm=False, one_clock=True)
     first = fit_group(problem, priors)
     again = fit_group(problem, priors, start=first.coefficients, rounds=2)
     np.testing.assert_allclose(predicted_seconds(problem, again.coefficients), predicted_seconds(problem, first.coefficients), rtol=0.01)

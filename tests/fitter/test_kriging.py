@@ -88,7 +88,7 @@ def test_long_lists_are_answered_as_short_ones() -> None:
 
 def test_shares_of_a_kernels_time_add_up_unless_phases_overlap(a100: GpuSpec) -> None:
     operators = products(20, 0)
-    priors = kernel_priors(GROUP, a100, cuda_cores=False, warm=False, free_clock=False, one_clock=False)
+    priors = kernel_priors(GROUP, a100, cuda_cores=False, warm=False, one_clock=False)
     values = {name: prior.centre for name, prior in priors.items()}
     clock = np.full(20, 900e6)
     found = predicted_features(kernel_problem(operators, a100, sm_clock_hz=clock, warm=np.zeros(20, dtype=np.bool_)), values)

@@ -40,7 +40,7 @@ def seconds(operator: Operator, coefficients: dict[str, float], clock_mhz: float
 def alone(operator: Operator) -> dict[str, Prior]:
     """Priors of an operator that was measured alone, at several locked clocks."""
     gpu = load_gpu("a100-pcie-40gb")
-    return kernel_priors(group_key(operator), gpu, cuda_cores=False, warm=False, free_clock=False, one_clock=False)
+    return kernel_priors(group_key(operator), gpu, cuda_cores=False, warm=False, one_clock=False)
 
 
 @pytest.mark.parametrize("elements", [1e4, 1e6, 1e8])

@@ -6,7 +6,7 @@ import numpy as np
 
 from estimator.model.coefficients import coefficient_vector
 from estimator.model.lowering import KnownTiles, matrix_columns
-from estimator.model.tile_choice import candidate_seconds, choice_from_document, chosen_tiles, group_tiles
+from estimator.model.tile_choice import candidate_seconds, choice_candidates, group_tiles
 from estimator.model.tiling import Candidates, tile_candidates
 from estimator.vocabulary.reader import plain as plain_of
 from estimator.vocabulary.specifications import load_gpu
@@ -57,9 +57,8 @@ def test_a_library_with_a_liking_is_found_again_where_the_fastest_tile_misleads(
 def test_a_choice_takes_only_tiles_that_were_seen_and_can_be() -> None:
     document = fit_choice(products(80), GPU, liking_library(products(80))[0], VALUES)
     assert document is not None
-    choice = choice_from_document(document)
-    tiles = chosen_tiles(matrix_columns(products(50, seed=2), GPU), choice, GPU, VECTOR)
-    seen = set(zip(choice.candidates.tile_m, choice.candidates.tile_n, strict=True))
+    known, tiles = choice_candidates(document), group_tiles(products(50, seed=2), GPU, document, VECTOR)
+    seen = set(zip(known.tile_m, known.tile_n, strict=True))
     assert set(zip(tiles.tile_m, tiles.tile_n, strict=True)) <= seen
     assert np.all(tiles.split == 1)
 
@@ -87,7 +86,7 @@ def test_few_names_leave_tiles_possible_that_they_do_not_show() -> None:
     operators = products(FEWEST_SHAPES - 1) * 5  # rows of one shape count once
     document = fit_choice(operators, GPU, liking_library(operators)[0], VALUES)
     assert document is not None
-    known = choice_from_document(document).candidates
+    known = choice_candidates(document)
     usual = tile_candidates(GPU, cuda_cores=True)
     assert {*zip(usual.tile_m, usual.tile_n, usual.split, strict=True)} <= {*zip(known.tile_m, known.tile_n, known.split, strict=True)}
 
@@ -97,9 +96,8 @@ def test_one_name_of_a_fastest_kernel_leaves_the_fastest() -> None:
     own = candidate_seconds(matrix_columns(products(1), GPU), usual, GPU, VECTOR)[0].argmin(axis=1)
     document = fit_choice(products(1), GPU, KnownTiles(tile_m=usual.tile_m[own], tile_n=usual.tile_n[own], split=usual.split[own]), VALUES)
     assert document is not None
-    columns = matrix_columns(asked, GPU)
-    taken = chosen_tiles(columns, choice_from_document(document), GPU, VECTOR)
-    seconds, possible = candidate_seconds(columns, usual, GPU, VECTOR)
+    taken = group_tiles(asked, GPU, document, VECTOR)
+    seconds, possible = candidate_seconds(matrix_columns(asked, GPU), usual, GPU, VECTOR)
     place = [
         np.flatnonzero((usual.tile_m == m) & (usual.tile_n == n) & (usual.split == s))[0]
         for m, n, s in zip(taken.tile_m, taken.tile_n, taken.split, strict=True)

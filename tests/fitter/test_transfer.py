@@ -136,7 +136,7 @@ def test_how_blocks_follow_one_another_does_not_travel_where_blocks_persist_on_o
     groups = {"gemm.linear.bf16": {"math": 1.1, **dict.fromkeys(names, 3.0)}, "gemm.linear.fp32": dict.fromkeys(names, 3.0)}
     for target, source in ((A100, H100), (H100, A100)):
         moved = moved_values(groups, source, target)
-        general = kernel_priors("gemm.linear.bf16", target, cuda_cores=False, warm=False, free_clock=False, one_clock=False)
+        general = kernel_priors("gemm.linear.bf16", target, cuda_cores=False, warm=False, one_clock=False)
         assert {name: moved["gemm.linear.bf16"][name] for name in names} == {name: general[name].centre for name in names}
         assert moved["gemm.linear.bf16"]["math"] == 1.1
         assert moved["gemm.linear.fp32"] == groups["gemm.linear.fp32"]
