@@ -7,7 +7,7 @@ from typing import Any, Final
 import click
 
 from collector.commands.options import CONTEXT, output_options, require_dataset_packages, sensor_option
-from collector.commands.output import Speaker, write_page
+from collector.commands.output import Speaker
 from collector.errors import SensorError
 from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, InputFile
 from estimator.options.output_files import output_option
@@ -33,7 +33,6 @@ class CorrectOptions:
     fold: bool
     out: Path | None
     report: Path | None
-    pictures: Path | None
 
 
 @click.command("correct", context_settings=CONTEXT)
@@ -45,7 +44,6 @@ class CorrectOptions:
 @click.option("--fold", is_flag=True, help="Add the power profile within an execution; needs --load.")
 @output_option("--out", metavar="C.csv", help="Write corrected power over time: t_s,power_w,power_std_w.")
 @output_option("--report", metavar="R.html", help="Write a page with charts.")
-@output_option("--pictures", kind="folder", metavar="FOLDER", help="Write the charts as PNG files.")
 @output_options
 def correct_command(speak: Speaker, **options: Any) -> int:
     """Correct recorded power readings: power and energy with their uncertainty, the naive value beside them.
@@ -64,19 +62,19 @@ def correct_command(speak: Speaker, **options: Any) -> int:
     if asked.fold and asked.load is None:
         raise click.UsageError("--fold needs --load")
     run = read_run(asked.readings, asked.load, column=asked.column, board=asked.board)
-    calibration = given_sensor(asked.sensor, field=run.column)
+    record, calibration = run.record, given_sensor(asked.sensor, field=run.column)
     check_board(calibration, run.board, str(asked.readings))
     try:
-        found = correct_recording(run.time_s, run.power_w, calibration, run.load, fold=asked.fold)
+        found = correct_recording(record.time_s, record.power_w, calibration, record.load, fold=asked.fold)
     except SensorError as error:
         raise SensorError(f"{asked.readings}: {error}") from error
     doubts = {"field": field_doubt(calibration, run.column), CATALOGUE: not_characterised(calibration)}
     found = replace(found, notes=FrozenMapping({**found.notes, **{key: text for key, text in doubts.items() if text}}))
     if asked.out is not None:
         write_whole(asked.out, trace_csv(found, run.origin_s).encode())
-    if asked.report is not None or asked.pictures is not None:
+    if asked.report is not None:
         title = f"{asked.readings.name}: power and energy corrected"
-        write_page(asked.report, asked.pictures, correction_html(title, found, run.time_s, run.power_w, run.remarks))
+        write_whole(asked.report, correction_html(title, found, record.time_s, record.power_w, run.remarks).encode())
     of_recording = {f"recording.{key}": text for key, text in run.remarks.items()}
     document = {**found.document(run.origin_s), "notes": {**of_recording, **found.notes}}
     speak.say(document, correction_lines(found, asked.out, asked.report, run.remarks))

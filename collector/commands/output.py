@@ -1,26 +1,18 @@
 """Behaviour of every command of `collect`: results on stdout, everything else on stderr, SIGTERM handled like Ctrl-C."""
 
 import json
-import re
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from html import unescape
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import click
 
-from collector.errors import CollectorError
-from estimator.vocabulary.errors import EstimatorError
 from estimator.vocabulary.whole_file import write_whole
-
-CHART: Final = re.compile(r"<svg\b.*?</svg>", re.DOTALL)
-TITLE: Final = re.compile(r"<title[^>]*>(.*?)</title>", re.DOTALL)
-LONGEST_NAME: Final = 60
 
 Tell = Callable[[str, str, int, int], None]
 """Takes a board's word ("" for a single board), its activity, and the finished and total amounts."""
@@ -73,7 +65,7 @@ class Speaker:
             def show(board: str, text: str, done: int, total: int) -> None:
                 if board not in tasks:
                     tasks[board] = bars.add_task(board, total=total, completed=done)
-                bars.update(tasks[board], completed=done, total=total, description=f"{board} {text}"[:LONGEST_NAME].strip())
+                bars.update(tasks[board], completed=done, total=total, description=f"{board} {text}"[:60].strip())
 
             yield show
 
@@ -97,29 +89,6 @@ def note(line: str) -> None:
 def write_document(path: Path, document: Any) -> None:
     """Writes a JSON document as a file, completely or not at all.  Raises UnwrittenError."""
     write_whole(path, (json.dumps(document, indent=2, allow_nan=False) + "\n").encode())
-
-
-def write_page(report: Path | None, pictures: Path | None, page: str) -> None:
-    """Writes a page as a file, and its charts as PNG files in a folder, numbered and named by their titles, if these paths are given.
-
-    Raises UnwrittenError, and CollectorError if the renderer is not installed or finds no font.
-    """
-    if report is not None:
-        write_whole(report, page.encode())
-    if pictures is None:
-        return
-    from estimator.display.pages import picture_png
-
-    try:
-        pictures.mkdir(parents=True, exist_ok=True)
-        for number, chart in enumerate(CHART.findall(page), start=1):
-            title = TITLE.search(chart)
-            words = re.sub(r"[^a-z0-9]+", "-", unescape(title[1]).lower() if title else "chart").strip("-")
-            write_whole(pictures / f"{number:02d}-{words[:LONGEST_NAME] or 'chart'}.png", picture_png(chart))
-    except EstimatorError as error:
-        raise CollectorError(str(error)) from error
-    except OSError as error:
-        raise CollectorError(f"{pictures}: cannot be written ({error.strerror}); name a folder of your own") from error
 
 
 @contextmanager

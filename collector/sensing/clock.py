@@ -50,15 +50,14 @@ class Updates:
 class UpdateClock:
     """Mean period over the record with its standard error, jitter of an update [s].
 
-    The card's own period lies within `card_period_68_s` of it in 68 of 100 cases, within `card_period_95_s` in 95: a short record
-    cannot separate slow wander from another period.  `n_updates` counts the updates that polls could see; `poll_s`
-    is the median distance of two polls.  `rigid`: the updates keep to a grid.
+    `card_period_std_s` is the error as the card's own period: a short record cannot separate slow wander from another period.
+    `n_updates` counts the updates that polls could see; `poll_s` is the median distance of two polls.  `rigid`: the updates keep to a
+    grid.
     """
 
     period_s: float
     period_std_s: float
-    card_period_68_s: float
-    card_period_95_s: float
+    card_period_std_s: float
     jitter_s: float
     rigid: bool
     n_updates: int
@@ -129,8 +128,7 @@ def fit_update_clock(time_s: Array, value: Array) -> tuple[UpdateClock, Updates]
     clock = UpdateClock(
         period_s=track.period,
         period_std_s=track.period_std,
-        card_period_68_s=float(np.hypot(track.period_std, wander)),
-        card_period_95_s=2.0 * float(np.hypot(track.period_std, wander)),
+        card_period_std_s=float(np.hypot(track.period_std, wander)),
         jitter_s=float(np.hypot(track.jitter, track.walk)),
         rigid=track.walk < FREE_WALK_SHARE * track.period,
         n_updates=visible,

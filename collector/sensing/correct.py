@@ -158,7 +158,7 @@ def correct_recording(
     found = _integrated(read)
     if load is not None:
         found = _regressed(read, found, load)
-    profile = fold_profile(updates, load, calibration) if fold and load is not None else None
+    profile = fold_profile(found.repeated, load, calibration) if fold and load is not None and found.repeated is not None else None
     notes |= {**found.notes, **(profile.notes if profile is not None else {})}
     return replace(
         found,

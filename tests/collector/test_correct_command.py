@@ -19,9 +19,8 @@ from collector.commands.correct import correct_command
 from collector.errors import CollectorError
 from collector.sensing.board_power import LoadStamps
 from collector.sensing.calibration import SensorCalibration
-from collector.sensing.clock import fit_update_clock
 from collector.sensing.correct import correct_recording
-from collector.sensing.identify import SensorRecord
+from collector.sensing.identify import SensorRecord, identify_sensor
 from collector.sensing.reports import sensor_html
 from estimator.options.command_line import run_command
 from estimator.vocabulary.errors import EstimatorError
@@ -262,14 +261,11 @@ def test_no_readings_and_no_sensor_crash_it(
 
 
 def test_the_page_of_a_sensor_shows_clock_and_model(record: Made) -> None:
-    updates = fit_update_clock(record.time_s, record.power_w)[1]
     seen = SensorRecord(time_s=record.time_s, power_w=record.power_w, load=record.load, meter_s=record.grid_s, meter_w=record.true_w)
-    page = sensor_html("sensor <b>", record.calibration, seen, updates)
+    page = sensor_html("sensor <b>", identify_sensor(seen, record.calibration), seen)
     for word in ("Reading and model", "Residuals", "Update periods"):
         assert word in page
     assert "<b>" not in page
-    bare = replace(record.calibration, update_period_s=None, window_s=None, averaging="undetermined", gain=None)
-    assert "nothing to emulate" in sensor_html("s", bare, SensorRecord(time_s=record.time_s, power_w=record.power_w), None)
 
 
 def pmd_samples(folder: Path) -> tuple[np.ndarray, np.ndarray]:

