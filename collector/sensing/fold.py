@@ -52,7 +52,7 @@ def fold_profile(found: RepeatedEnergy, load: LoadStamps, calibration: SensorCal
         raise SensorError("the executions differ in length or level: they have no common profile to fold")
     fit, back, duration = found.fit, inversion(calibration), found.duration_s
     bins = len(fit.profile_w)
-    std = back.power_std_w(fit.profile_w, np.hypot(fit.profile_std_w, 0.02 * abs(float(fit.profile_w.mean()))))
+    true_w, std_w = back.energy(fit.profile_w, np.hypot(fit.profile_std_w, 0.02 * abs(float(fit.profile_w.mean()))), 1.0)
     smeared = fit.profile_resolution > UNSEEN_BINS
     unseen = smeared & (fit.profile_std_w > UNSEEN_SHARE * fit.profile_size_w) & (fit.profile_size_w > fit.noise_w)
     notes = {}
@@ -64,8 +64,8 @@ def fold_profile(found: RepeatedEnergy, load: LoadStamps, calibration: SensorCal
     resolution = fit.profile_resolution * duration / bins
     return Profile(
         place_s=LAUNCH_RISE_S + (np.arange(bins) + 0.5) * duration / bins,
-        power_w=np.where(unseen, np.nan, back.power_w(fit.profile_w)),
-        std_w=np.where(unseen, np.nan, std),
+        power_w=np.where(unseen, np.nan, true_w),
+        std_w=np.where(unseen, np.nan, std_w),
         resolution_s=np.where(unseen, np.inf, resolution),
         duration_s=duration,
         executions=fit.executions,

@@ -181,21 +181,6 @@ def test_what_cannot_be_used_is_refused_in_one_line(tmp_path: Path, content: str
     assert "log.csv" in str(caught.value)
 
 
-@pytest.mark.parametrize(("unit", "scale"), [("W", 1.0), ("mW", 1e3), ("kW", 1e-3), ("MW", 1e-6)])
-def test_power_is_in_watts_whatever_unit_a_log_names(tmp_path: Path, unit: str, scale: float) -> None:
-    header = f"timestamp, power.draw [{unit}]"
-    log = written(tmp_path, smi_text(header, lambda i: f"{stamp(i * POLL_S)}, {POWER[i] * scale:.9f} {unit}"))
-    assert read_readings(log).power_w == pytest.approx(POWER, rel=1e-3)
-
-
-@pytest.mark.parametrize("column", ["utilization.gpu [%]", "power.limit"])
-def test_a_column_that_is_no_power_is_refused_with_those_that_are(tmp_path: Path, column: str) -> None:
-    header = "timestamp, temperature.gpu, utilization.gpu [%], clocks.current.sm [MHz], power.limit [W], power.draw [W]"
-    log = written(tmp_path, smi_text(header, lambda i: f"{stamp(i * POLL_S)}, 40, 0, 1410, 250, {POWER[i]}"))
-    with pytest.raises(SensorError, match="is no power; its columns: "):
-        read_readings(log, column)
-
-
 def test_two_columns_of_a_name_are_refused(tmp_path: Path) -> None:
     log = written(tmp_path, smi_text("timestamp, power.draw [W], power.draw [W]", lambda i: f"{stamp(i * POLL_S)}, 1, {POWER[i]}"))
     for column in (None, "power.draw"):
