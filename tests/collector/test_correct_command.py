@@ -211,19 +211,6 @@ def test_readings_of_another_board_than_the_sensors_are_refused(record: Made, fi
         assert ("readings of board GPU-def, the sensor is that of board GPU-abc" in found.stderr) == bool(status)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"gain": 1e-9}, {"update_period_s": 1e-300}, {"update_period_s": 1e300}, {"window_s": 1e12}, {"window_s": -1.0}, {"delay_s": 1e9}],
-)
-def test_a_sensor_that_cannot_be_is_refused_by_key(files: dict[str, Path], change: dict[str, float]) -> None:
-    document = json.loads(files["sensor"].read_text()) | change
-    files["sensor"].write_text(json.dumps(document))
-    code, found = run("--readings", files["readings"], "--sensor", files["sensor"])
-    assert code == 1
-    assert "sensor.json: " in found.stderr
-    assert len(found.stderr.splitlines()) == 1
-
-
 @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(st.tuples(st.floats(1e-4, 0.5), st.floats(allow_nan=True, allow_infinity=True)), max_size=60),

@@ -111,14 +111,6 @@ def test_a_log_without_a_clock_ends_with_a_warning(tmp_path: Path, capsys: pytes
     assert "0 changes" in found["notes"]["update_period_s"]
 
 
-def test_stamps_coarser_than_polls_are_refused(recording: Recording, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    log = tmp_path / "coarse.csv"
-    table = np.stack([np.floor(recording.time_s / 0.5), recording.reading_w + np.arange(len(recording.time_s)) % 7], axis=1)
-    np.savetxt(log, table, fmt="%.6f", delimiter=",", header="t_s,power_w", comments="")
-    assert main(["sensor", "--readings", str(log)]) == 1
-    assert "stamps are too coarse" in capsys.readouterr().err
-
-
 def test_rows_left_out_and_readings_that_are_no_power_are_both_counted(
     recording: Recording, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -131,16 +123,3 @@ def test_rows_left_out_and_readings_that_are_no_power_are_both_counted(
     _, found = run(capsys, "--readings", str(log))
     assert "1 line(s) are no row" in found["notes"]["readings"]
     assert "4 of " in found["notes"]["readings"]
-
-
-def test_a_doubt_about_a_period_is_in_the_text_as_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    random = np.random.default_rng(4)
-    update_s = np.cumsum(0.02 + random.normal(0.0, 1e-3, 1500))
-    time_s = np.arange(0.1, float(update_s[-1]), 0.005)
-    power = np.round(100.0 + random.normal(0.0, 20.0, 1500), 2)[np.searchsorted(update_s, time_s, side="right") - 1]
-    log = tmp_path / "free.csv"
-    np.savetxt(log, np.stack([time_s, power], axis=1), fmt="%.6f", delimiter=",", header="t_s,power_w", comments="")
-    _, found = run(capsys, "--readings", str(log))
-    assert found["update_period_s"] is not None
-    main(["sensor", "--readings", str(log)])
-    assert f"note: update period: {found['notes']['update_period_s']}" in capsys.readouterr().out

@@ -22,7 +22,6 @@ from collector.sensing.board_power import LoadStamps
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.clock import fit_update_clock
 from collector.sensing.identify import SensorRecord, identify_sensor
-from collector.sensing.reference import tie_meter
 
 SAMPLE = range(5000, 5004)
 lone_step, locked = KINDS["lone step"], KINDS["load locked at two periods"]
@@ -159,16 +158,6 @@ def test_a_meter_on_another_clock_gives_nothing_but_the_reason() -> None:
     assert "one time base" in found.notes["averaging"]
 
 
-@pytest.mark.parametrize("late_s", [0.0, 1.5e-3, -2e-3])
-def test_a_meter_is_tied_to_the_loads_launches(late_s: float) -> None:
-    recording = recorded(A100_LIKE)
-    load = sensor_record(recording, "meter").load
-    assert load is not None
-    tie = tie_meter(recording.meter_s + late_s, recording.meter_w, load)
-    assert tie is not None
-    assert np.median(tie.host_s(recording.meter_s + late_s) - recording.meter_s) == pytest.approx(0.0, abs=6e-4)
-
-
 def test_a_meter_too_slow_for_the_averaging_says_how_fast_it_should_be() -> None:
     recording = recorded(A100_LIKE)
     every = slice(None, None, 50)
@@ -194,27 +183,6 @@ def test_a_slow_board_is_told_from_a_slow_sensor() -> None:
     found = identify_sensor(sensor_record(recording, "meter"), NAME).calibration
     assert found.transient == "lagged"
     assert (found.board_rise_s or 0.0) > 0.04
-
-
-@pytest.mark.parametrize("wander_s", [0.0, 6e-3])
-def test_a_wandering_clock_keeps_its_mean_period(wander_s: float) -> None:
-    random = np.random.default_rng(5)
-    update_s = 0.1012 * np.arange(1990) + wander_s * np.sin(2.0 * np.pi * 0.1012 * np.arange(1990) / 100.0) + random.normal(0, 4e-4, 1990)
-    value = np.round(random.normal(80.0, 3.0, 1990), 2)
-    time_s = np.cumsum(0.013 * (1.0 + np.abs(random.normal(0.0, 0.05, 15000))))
-    time_s = time_s[(time_s > update_s[0]) & (time_s < update_s[-1])]
-    clock, _ = fit_update_clock(time_s, value[np.searchsorted(update_s, time_s, side="right") - 1])
-    assert clock.period_s == pytest.approx(0.1012, abs=5e-5)
-    assert clock.rigid
-
-
-@pytest.mark.parametrize("hole_s", [0.0, 1e8])
-def test_holes_do_not_move_the_period(hole_s: float) -> None:
-    recording = recorded(replace(A100_LIKE, poll_s=0.013, period_s=0.02))
-    kept = (recording.time_s % 3.0) > 1.0
-    time_s = recording.time_s[kept] + np.where(recording.time_s[kept] > 2.0, hole_s, 0.0)
-    clock, _ = fit_update_clock(time_s, recording.reading_w[kept])
-    assert clock.period_s == pytest.approx(0.02, abs=1e-4)
 
 
 @pytest.mark.parametrize(
