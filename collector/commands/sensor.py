@@ -124,7 +124,7 @@ def _recorded(asked: SensorOptions, readings: Path, board: str | None) -> "tuple
     uuid = run.board if run.board.upper().startswith("GPU-") else ""
     sensor = SensorCalibration(gpu_uuid=uuid, driver="", sensor="log", field=run.column)
     found = identify_sensor(run.record, sensor, run.remarks)
-    return found.calibration, run.left_out, lambda: sensor_html(f"{readings.name}: power sensor", found, run.record)
+    return found.calibration, run.left_out, lambda: sensor_html(f"{readings.name}: power sensor", found)
 
 
 def _measured(asked: SensorOptions) -> "tuple[SensorCalibration, tuple[str, ...], Callable[[], str]]":
@@ -150,4 +150,4 @@ def _measured(asked: SensorOptions) -> "tuple[SensorCalibration, tuple[str, ...]
         hold.set(clocks[0])
         found = characterise_sensor(bench, Sampler(bench.gpu, bench.sensors))
         title = f"{bench.gpu.identity().name}: power sensor{' (simulated)' if bench.simulated else ''}"
-    return found.found.calibration, found.runs, lambda: sensor_html(title, found.found, found.record)
+    return found.found.calibration, found.runs, lambda: sensor_html(title, found.found)

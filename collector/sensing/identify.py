@@ -32,6 +32,8 @@ CLOCKS_STD_S: Final = {"stamps": 6e-4, "tied": 2e-4, "untied": 8e-3}
 "stamps": the launches' uncertainty of when power follows (0.2 to 0.45 ms, rise immediate or in 1.1 ms on published
 boards); "untied": the uncertainty of a meter's clock without launches, within the searched delays.
 """
+LATE_SHARE: Final = 0.2
+"""Error of a width that was told with delayed parts of a board's power, without a meter (48 simulated sensors)."""
 STEADY_SHARE, MIN_STEADY = 0.01, 15
 KEYS_OF_AVERAGING: Final = ("averaging", "window_s", "tau_s", "delay_s", "sampled_fraction")
 NO_LOAD: Final = (
@@ -208,7 +210,16 @@ def _decision(posed: Problem, clock: UpdateClock, reference: _Reference) -> Deci
         late = replace(posed, late=True)
         others = late.best(starts)
         if max(fit.evidence for fit in others) > max(fit.evidence for fit in fits) + posed.late_cost():
-            posed, fits = late, others
+            # A board's delayed rise and a low-pass are nearly the same: the width without delayed parts and a share of it are errors.
+            posed, fits = (
+                late,
+                tuple(
+                    replace(
+                        one, width_std_s=float(np.linalg.norm([one.width_std_s, one.width_s - other.width_s, LATE_SHARE * one.width_s]))
+                    )
+                    for one, other in zip(others, fits, strict=True)
+                ),
+            )
     fits = tuple(_with_clock(fit, clock, reference) for fit in fits)
     decision = decided(posed, fits, clock, reference.load, reference.spacing_s)
     return replace(decision, best=plain_width(posed, decision.best)) if decision.kind == "trailing-mean" else decision

@@ -40,10 +40,9 @@ LOAD_ELEMENTS: Final = 2**25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Characterisation:
-    """What was found, the record that it was found in, and the loads that ran, in order."""
+    """What was found, and the loads that ran, in order."""
 
     found: Identification
-    record: SensorRecord
     runs: tuple[str, ...]
 
 
@@ -145,4 +144,4 @@ def _finished(session: _Session, found: Identification, board: str) -> Character
     if published := compared(found.calibration, board):
         notes = FrozenMapping({**found.calibration.notes, "catalogue": published})
         found = replace(found, calibration=replace(found.calibration, notes=notes))
-    return Characterisation(found=found, record=session.record(), runs=tuple(session.runs))
+    return Characterisation(found=found, runs=tuple(session.runs))

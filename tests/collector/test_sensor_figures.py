@@ -5,14 +5,13 @@ calibration is shown, and no key of a program's in it.
 import re
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from collector.sensing.calibration import NO_METER, SensorCalibration
 from collector.sensing.figures import figure, rounded_like, sensor_lines, time_text
-from collector.sensing.identify import Identification, SensorRecord
+from collector.sensing.identify import Identification
 from collector.sensing.reports import sensor_html
 from estimator.vocabulary.frozen import FrozenMapping
 
@@ -32,7 +31,6 @@ READINGS_ALONE = replace(
         **dict.fromkeys(("rise_time_s", "transient"), "give the load's stamps"), **dict.fromkeys(("gain", "offset_w"), NO_METER),
     }),
 )  # fmt: skip
-NO_POLLS = SensorRecord(time_s=np.zeros(0), power_w=np.zeros(0))
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-7, 1e5))
@@ -72,7 +70,7 @@ def test_figures_read_like_a_lab_book(value: float, std: float | None, text: str
 
 @pytest.mark.parametrize("calibration", [KNOWN, READINGS_ALONE])
 def test_no_key_of_a_program_is_shown_to_people(calibration: SensorCalibration) -> None:
-    page = sensor_html("s", Identification(calibration=calibration), NO_POLLS)
+    page = sensor_html("s", Identification(calibration=calibration))
     page = re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)
     for text in (re.sub(r"<[^>]*>", " ", page), "\n".join(sensor_lines(calibration))):
         assert not re.findall(r"\b[a-z]+(?:_[a-z]+)+\b", text.replace("&#x27;", "'"))
