@@ -30,7 +30,7 @@ USUAL_JITTER_S, JITTER_LN_STD = 6e-4, 1.2
 SLOW_SHARE: Final = 0.1
 """Prior of a board's slow parts for the errors, as a share of the step: it includes the parts that the fit leaves out."""
 LEAST_VARIANCE: Final = 1e-6
-ERRORS: Final = {True: (1.0, 1.0e-4), False: (1.5, 3.0e-4)}
+ERRORS: Final = {True: (1.0, 1.0e-4), False: (1.2, 2.5e-4)}
 """Factor on the formal standard error of a width and an added error [s], with a meter and without.
 
 Chosen on 60 simulated sensors (seeds 900 on), on which the rms of error over stated error is 1.

@@ -53,7 +53,7 @@ def test_a_hole_outside_of_the_span_costs_nothing() -> None:
 
 @pytest.mark.parametrize("kernel", ["boxcar", "low-pass"])
 @pytest.mark.parametrize("rest_first", [True, False])
-@pytest.mark.parametrize("hole_s", [0.6, 3.0])
+@pytest.mark.parametrize("hole_s", [3.0])
 def test_stated_errors_hold_what_a_board_did_in_a_hole(kernel: str, rest_first: bool, hole_s: float) -> None:
     """A board that does in the hole what it did not do on either side."""
     random = np.random.default_rng(4)
