@@ -54,8 +54,8 @@ def sensor_lines(calibration: SensorCalibration) -> list[str]:
         lines.append(f"  {_base(key).replace('_', ' '):<18}{text}")
     subjects: dict[str, list[str]] = {}
     for key, text in calibration.notes.items():
-        subjects.setdefault(text, []).append(_base(key).replace("_", " "))
-    return lines + [f"  note: {', '.join(keys)}: {text}" for text, keys in subjects.items()]
+        subjects.setdefault(text, []).extend([_base(key).replace("_", " ")] if hasattr(calibration, key) else [])
+    return lines + [": ".join(part for part in ("  note", ", ".join(keys), text) if part) for text, keys in subjects.items()]
 
 
 def _base(key: str) -> str:
