@@ -32,7 +32,7 @@ CLOCKS_STD_S: Final = {"stamps": 6e-4, "tied": 2e-4, "untied": 8e-3}
 "stamps": the launches' uncertainty of when power follows (0.2 to 0.45 ms, rise immediate or in 1.1 ms on published
 boards); "untied": the uncertainty of a meter's clock without launches, within the searched delays.
 """
-LATE_SHARE: Final = 0.2
+LATE_SHARE: Final = 0.15
 """Error of a width that was told with delayed parts of a board's power, without a meter (48 simulated sensors)."""
 STEADY_SHARE, MIN_STEADY = 0.01, 15
 KEYS_OF_AVERAGING: Final = ("averaging", "window_s", "tau_s", "delay_s", "sampled_fraction")
@@ -210,19 +210,20 @@ def _decision(posed: Problem, clock: UpdateClock, reference: _Reference) -> Deci
         late = replace(posed, late=True)
         others = late.best(starts)
         if max(fit.evidence for fit in others) > max(fit.evidence for fit in fits) + posed.late_cost():
-            # A board's delayed rise and a low-pass are nearly the same: the width without delayed parts and a share of it are errors.
-            posed, fits = (
-                late,
-                tuple(
-                    replace(
-                        one, width_std_s=float(np.linalg.norm([one.width_std_s, one.width_s - other.width_s, LATE_SHARE * one.width_s]))
-                    )
-                    for one, other in zip(others, fits, strict=True)
-                ),
-            )
+            posed, fits = late, tuple(_with_late(one, one.width_s - plain.width_s) for one, plain in zip(others, fits, strict=True))
     fits = tuple(_with_clock(fit, clock, reference) for fit in fits)
     decision = decided(posed, fits, clock, reference.load, reference.spacing_s)
     return replace(decision, best=plain_width(posed, decision.best)) if decision.kind == "trailing-mean" else decision
+
+
+def _with_late(fit: Fit, away_s: float) -> Fit:
+    """A fit with delayed parts whose width without them is `away_s` off: both rise like a low-pass, and the mean lag stays."""
+    width_std = float(np.hypot(away_s, LATE_SHARE * fit.width_s))
+    return replace(
+        fit,
+        width_std_s=float(np.hypot(fit.width_std_s, width_std)),
+        delay_std_s=float(np.hypot(fit.delay_std_s, 0.5 * width_std)),
+    )
 
 
 def _with_clock(fit: Fit, clock: UpdateClock, reference: _Reference) -> Fit:

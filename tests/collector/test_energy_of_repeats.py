@@ -54,6 +54,7 @@ def evaluated(record: Made, discard_s: float) -> tuple[RepeatedEnergy, float]:
     updates = board_updates(record.time_s, record.power_w, record.calibration)
     found = repeated_energy((record.time_s, record.power_w), updates, record.load, record.calibration, discard_s=discard_s)
     kept = record.load.start_s >= record.load.start_s[0] + discard_s
+    assert found.executions == np.count_nonzero(kept)
     return found, float(record.energy_j(record.load.start_s[kept], record.load.end_s[kept]).mean())
 
 
@@ -65,6 +66,7 @@ def test_energy_is_true_within_its_error_on_every_class_of_sensor() -> None:
             errors.append(found.energy_j / true - 1.0)
             z.append((found.energy_j - true) / found.energy_std_j)
             assert found.energy_std_j < 0.02 * true
+            assert found.timing_std_j == pytest.approx(found.energy_std_j), "gain and offset have no error here"
             assert abs(errors[-1]) < 0.015, (name, length_s)
     assert abs(np.mean(errors)) < 0.003
     assert 0.3 < math.sqrt(np.mean(np.square(z))) < 1.7
