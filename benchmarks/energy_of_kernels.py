@@ -4,9 +4,9 @@
 
 Errors are in percent of the true energy, after correction of gain and offset in every column with the planted figures:
 errors of time remain.  `naive` integrates the readings over one execution after a rest, `published` is the published
-baseline on 5 s of repeats, with 8 pauses of 25 ms if the sensor samples only part of the time, `ours` plans its own repeats,
-`counter` is the energy counter over the same run as ours.  `z` is the rms of error over stated standard error, `95 %` the
-share of runs within two of them; `s` the mean time of ours on the board, and the number of executions that it kept.
+baseline on 5 s of repeats, with 8 pauses of 25 ms if the sensor samples only part of the time, `ours` plans its own repeats.
+`z` is the rms of error over stated standard error, `95 %` the share of runs within two of them; `s` the mean time of ours on
+the board, and the number of executions that it kept.
 """
 
 import math
@@ -27,7 +27,6 @@ from collector.sampling import Sampler, host_seconds
 from collector.sensing.baselines import naive_energy, practice_for, published_energy
 from collector.sensing.board_power import LoadStamps
 from collector.sensing.calibration import SensorCalibration
-from collector.sensing.known_sensor import inversion
 from collector.sensing.repeated_measurement import Execution, RepeatedMeasurement, measure_repeated
 from collector.simulated.board import SimulatedBoard
 from collector.simulated.profile import load_board
@@ -205,7 +204,7 @@ def beyond_gain(energy_j: float, duration_s: float, calibration: SensorCalibrati
 
 
 Errors = dict[str, float]
-"""Relative errors of one run by method, nan without a result; `stated` errors of ours and of the counter, time [s] and executions."""
+"""Relative errors of one run by method, nan without a result; `stated` errors of ours, time [s] and executions."""
 
 
 def one_run(kind: SensorClass, length_s: float, seed: int, asked: float) -> Errors:
@@ -222,14 +221,10 @@ def one_run(kind: SensorClass, length_s: float, seed: int, asked: float) -> Erro
         except SensorError as error:
             print(f"{kind.name}, {length_s * 1e3:g} ms, seed {seed}: {error}", file=sys.stderr)
             return errors
-        true, last = _true_of(here, found), found.runs[-1]
-        true_last = true_energy_j(here.board, last.load, last.plan.discard_s)
-        counted = inversion(here.calibration).energy(last.counter.energy_j, last.counter.energy_std_j, float(np.mean(last.load.length_s)))
+        true = _true_of(here, found)
         return errors | {
             "ours": found.energy_j / true - 1.0,
             "ours stated": found.energy_std_j / true,
-            "counter": counted[0] / true_last - 1.0,
-            "counter stated": counted[1] / true_last,
             "s": found.elapsed_s,
             "kept": found.executions,
         }
@@ -283,12 +278,11 @@ def figures(rows: list[Errors]) -> dict[str, float]:
     """Mean and scatter of each method's errors [%], and the calibration of stated errors."""
     runs = pd.DataFrame(rows)
     found = {}
-    for name in ("naive", "published", "ours", "counter"):
+    for name in ("naive", "published", "ours"):
         found |= {f"{name} %": 100.0 * runs[name].mean(), f"{name} sd": 100.0 * runs[name].std(ddof=0)} if name in runs else {}
-    for name in ("ours", "counter"):
-        if name in runs:
-            z = (runs[name] / runs[f"{name} stated"]).dropna()
-            found |= {f"{name} z": float((z**2).mean() ** 0.5), f"{name} 95 %": float((z.abs() <= 2.0).mean())}
+    if "ours" in runs:
+        z = (runs["ours"] / runs["ours stated"]).dropna()
+        found |= {"ours z": float((z**2).mean() ** 0.5), "ours 95 %": float((z.abs() <= 2.0).mean())}
     return found | {name: float(runs[name].mean()) for name in ("s", "kept") if name in runs}
 
 

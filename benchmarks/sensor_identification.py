@@ -27,9 +27,10 @@ from random_sensors import PlantedSensor, Recording, draw_sensor, record
 
 from collector.recordings.loads import stamps_of_levels
 from collector.recordings.run import read_run
-from collector.sensing.identify import SensorName, SensorRecord, identify_sensor
+from collector.sensing.calibration import SensorCalibration
+from collector.sensing.identify import SensorRecord, identify_sensor
 
-NAME = SensorName(gpu_uuid="", driver="", sensor="simulated", field="instant")
+NAME = SensorCalibration(gpu_uuid="", driver="", sensor="simulated", field="instant")
 KINDS: dict[str, Callable[[PlantedSensor], PlantedSensor]] = {
     "random": lambda planted: planted,
     "lone step": lambda planted: replace(planted, load_period_s=float("inf")),
@@ -76,9 +77,9 @@ def long_log(rows: int) -> dict[str, object]:
         csv.write_csv(table, path)
         del table, poll_s
         begun = time.perf_counter()
-        read = read_run(path)
+        read = read_run(path).record
         middle = time.perf_counter()
-        found = identify_sensor(SensorRecord(time_s=read.time_s, power_w=read.power_w), NAME).calibration
+        found = identify_sensor(read, NAME).calibration
     return {
         "rows": rows,
         "read_s": middle - begun,

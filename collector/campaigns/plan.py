@@ -16,9 +16,7 @@ from collector.campaigns.measurement import Load, Point
 from collector.campaigns.selection import Choice, choose_points, no_time_text, point_costs
 from collector.devices.protocols import KernelRunner
 from collector.errors import CampaignError
-from collector.sensing.known_sensor import DEFAULT_PERIOD_S
-from collector.sensing.live import FIRST_LOAD_S, LEVEL_S, LEVELS, MAX_CYCLES, REST_S, SQUARE_WAVES, STEP_S
-from collector.sensing.live_load import CALIBRATION, WARM_RUNS
+from collector.sensing.live import characterisation_s
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import IntArray
@@ -26,16 +24,11 @@ from estimator.vocabulary.workload import Operator
 from microbench.errors import MicrobenchError
 from microbench.kernel import FAMILY
 from microbench.layouts import other_layout
-from microbench.loads.generated import LAUNCH_S, generated_loads
+from microbench.loads.generated import generated_loads
 from microbench.loads.groups import copy_loads
 from microbench.shapes import KernelGroup, draw_operators
 
 ROW_ID_DIGITS: Final = 16
-LEARNING_S: Final = (WARM_RUNS * CALIBRATION[-1] + sum(CALIBRATION)) * LAUNCH_S * 2
-"""Time of the launches for the regression of a load's duration, repeated for every share of the SMs, at the highest clock [s].
-
-A multiply-add of a warp of 32 lanes takes 2 clocks on the 16 of an A100's scheduler.  LAUNCH_S counts one; later GPUs have 32 lanes.
-"""
 CLOCK_SETTLE_S: Final = 0.2
 """Rest after a change of the clock."""
 
@@ -105,9 +98,7 @@ def plan_campaign(
         raise CampaignError(f"campaign {spec.name} has no kernel that this board runs{why}; choose other families or another campaign")
     anchors = [operator for operator in spec.anchors if bench.runner.supports(operator)]
     points = _ordered(spec, list(kernels), anchors, loads, clocks_mhz, _Names(bench.gpu.identity().uuid, spec.digest, seed))
-    clock = middle_clock(clocks_mhz)
-    clock_share = clock / bench.gpu_spec.sm_clock_limit_mhz if clock else 1.0
-    sensor_s = 0.0 if sensor_known else characterisation_s(meter=len(bench.sensors) > 1, clock_share=clock_share)
+    sensor_s = 0.0 if sensor_known else characterisation_s()
     changes = sum(one.sm_clock_mhz != other.sm_clock_mhz for one, other in pairwise(points))
     rests = len(clocks_mhz) + len(closing_clocks(clocks_mhz))
     plan = CampaignPlan(
@@ -164,21 +155,6 @@ def campaign_loads(spec: CampaignSpec, gpu: GpuSpec, seed: int) -> tuple[tuple[L
     except MicrobenchError as error:
         raise CampaignError(f"campaign {spec.name}: {error}") from error
     return (*loads, *copy_loads(spec.instructions)), refused
-
-
-def characterisation_s(*, meter: bool, clock_share: float = 1.0, period_s: float = DEFAULT_PERIOD_S) -> float:
-    """The board's time for the loads that every characterisation of its sensor runs [s].
-
-    With an external `meter` levels of power follow the square waves.  `clock_share` is the SM clock as a share of the highest, `period_s`
-    the sensor's update period, by default that of a slow one.  A response that stays undecided takes longer, which is not known before.
-    """
-    waves_s = sum(0.5 * ratio * period_s + min(longest_s, MAX_CYCLES * ratio * period_s) for ratio, longest_s in SQUARE_WAVES)
-    learning_s = LEARNING_S / clock_share
-    total_s = learning_s + REST_S + FIRST_LOAD_S + waves_s + REST_S + 2.0 * STEP_S
-    if meter:
-        one_sm = 1  # a level of its own below the shares; the whole board's duration is known from the square waves
-        total_s += (one_sm + len(LEVELS)) * (REST_S + LEVEL_S + REST_S) + len(LEVELS) * learning_s
-    return total_s
 
 
 def _drawn(group: KernelGroup, seed: np.random.SeedSequence, runner: KernelRunner) -> tuple[list[Operator], list[str]]:

@@ -23,8 +23,7 @@ from collector.dataset.writer import KernelWriter, open_kernel_writer
 from collector.errors import CampaignError, RunnerError
 from collector.sampling import Sampler
 from collector.sensing.calibration import SensorCalibration, calibration_from_document
-from collector.sensing.live import characterise_sensor
-from collector.sensing.live_load import load_operator
+from collector.sensing.live import characterise_sensor, load_operator
 from estimator import __version__
 from microbench.sizing import launches_for
 
@@ -156,7 +155,7 @@ class Campaign:
         hold.set(middle_clock(plan.clocks_mhz))
         if calibration is None:
             self.report(Progress(phase="characterising the power sensor", done=0, total=len(plan.points)))
-            calibration = characterise_sensor(bench, sampler).calibration
+            calibration = characterise_sensor(bench, sampler).found.calibration
         self.report(Progress(phase="warming up, idle power", done=0, total=len(plan.points)))
         warm_c = warm_up(bench, spec.warmup_s)
         idle = [_idle_power(bench, sampler, hold, clock, spec, calibration) for clock in plan.clocks_mhz]

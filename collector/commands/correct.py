@@ -62,10 +62,10 @@ def correct_command(speak: Speaker, **options: Any) -> int:
     if asked.fold and asked.load is None:
         raise click.UsageError("--fold needs --load")
     run = read_run(asked.readings, asked.load, column=asked.column, board=asked.board)
-    calibration = given_sensor(asked.sensor, field=run.column)
+    record, calibration = run.record, given_sensor(asked.sensor, field=run.column)
     check_board(calibration, run.board, str(asked.readings))
     try:
-        found = correct_recording(run.time_s, run.power_w, calibration, run.load, fold=asked.fold)
+        found = correct_recording(record.time_s, record.power_w, calibration, record.load, fold=asked.fold)
     except SensorError as error:
         raise SensorError(f"{asked.readings}: {error}") from error
     doubts = {"field": field_doubt(calibration, run.column), CATALOGUE: not_characterised(calibration)}
@@ -74,7 +74,7 @@ def correct_command(speak: Speaker, **options: Any) -> int:
         write_whole(asked.out, trace_csv(found, run.origin_s).encode())
     if asked.report is not None:
         title = f"{asked.readings.name}: power and energy corrected"
-        write_whole(asked.report, correction_html(title, found, run.time_s, run.power_w, run.remarks).encode())
+        write_whole(asked.report, correction_html(title, found, record.time_s, record.power_w, run.remarks).encode())
     of_recording = {f"recording.{key}": text for key, text in run.remarks.items()}
     document = {**found.document(run.origin_s), "notes": {**of_recording, **found.notes}}
     speak.say(document, correction_lines(found, asked.out, asked.report, run.remarks))

@@ -10,9 +10,7 @@ from click.core import ParameterSource
 
 from collector.commands.options import (
     CONTEXT,
-    FiniteRange,
     asked_clocks,
-    duration_s,
     gpu_option,
     gpu_spec_option,
     meter_arguments,
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
     from collector.sensing.calibration import SensorCalibration
 
 RECORDED_ONLY: Final = ("load", "reference", "column")
-LIVE_ONLY: Final = ("freq", "gpu_spec", "pmd", "seed", "window_std_ms", "gain_std", "longest", "record")
+LIVE_ONLY: Final = ("freq", "gpu_spec", "pmd", "seed", "record")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +43,6 @@ class SensorOptions:
     freq: str
     gpu_spec: str
     pmd: str
-    window_std_ms: float | None
-    gain_std: float | None
-    longest: str
     readings: Path | None
     load: Path | None
     reference: Path | None
@@ -63,9 +58,6 @@ class SensorOptions:
 @click.option("--freq", default="current", show_default=True, metavar="MHZ", help="SM clock during the characterisation, or current.")
 @gpu_spec_option
 @meter_option
-@click.option("--window-std-ms", type=FiniteRange(min=0, min_open=True), help="Run loads until the window's standard error is this.")
-@click.option("--gain-std", type=FiniteRange(min=0, min_open=True), help="Run loads until the gain's standard error is this.")
-@click.option("--longest", default="3m", show_default=True, metavar="TIME", help="Stop after loads of this length: 90s, 3m.")
 @click.option("--readings", type=click.Path(path_type=Path), metavar="R.csv", help="Recorded polls: t_s,power_w or an nvidia-smi log.")
 @click.option("--load", type=click.Path(path_type=Path), metavar="L.csv", help="When the load ran beside them: t_s,level.")
 @click.option("--reference", type=click.Path(path_type=Path), metavar="P.csv", help="An external meter: t_s,power_w, or a PMD's raw bytes.")
@@ -79,9 +71,9 @@ class SensorOptions:
 def sensor_command(context: click.Context, /, speak: Speaker, **options: Any) -> int:
     """Characterise a board's power sensor: update clock, averaging, delay, rise; with a meter also gain.
 
-    On a board it runs loads of its own, for half a minute or until the requested standard errors are reached.  With
-    --readings it works from a recording, with fewer results; --gpu then names the board of a log that holds
-    several.  An undetermined value is null; notes give the reason and the run that would determine it.
+    On a board it runs loads of its own for half a minute.  With --readings it works from a recording, with fewer results; --gpu then
+    names the board of a log that holds several.  An undetermined value is null; notes give the reason and the run that would
+    determine it.
     """
     _check_options(context, recorded=options["readings"] is not None)
     asked = SensorOptions(**options)
@@ -124,22 +116,15 @@ def _recorded(asked: SensorOptions, readings: Path, board: str | None) -> "tuple
     """The sensor behind a recording, the number of its rows that were left out, and a function that makes its page."""
     require_dataset_packages()
     from collector.recordings.run import read_run
-    from collector.sensing.identify import SensorName, SensorRecord, identify_sensor
+    from collector.sensing.calibration import SensorCalibration
+    from collector.sensing.identify import identify_sensor
     from collector.sensing.reports import sensor_html
 
     run = read_run(readings, asked.load, asked.reference, asked.column, board)
-    polled = SensorRecord(
-        time_s=run.time_s,
-        power_w=run.power_w,
-        load=run.load,
-        meter_s=run.meter_s,
-        meter_w=run.meter_w,
-        meter_rate_std=run.meter_rate_std,
-    )
     uuid = run.board if run.board.upper().startswith("GPU-") else ""
-    found = identify_sensor(polled, SensorName(gpu_uuid=uuid, driver="", sensor="log", field=run.column), run.remarks)
-    title = f"{readings.name}: power sensor"
-    return found.calibration, run.left_out, lambda: sensor_html(title, found.calibration, polled, found.updates)
+    sensor = SensorCalibration(gpu_uuid=uuid, driver="", sensor="log", field=run.column)
+    found = identify_sensor(run.record, sensor, run.remarks)
+    return found.calibration, run.left_out, lambda: sensor_html(f"{readings.name}: power sensor", found)
 
 
 def _measured(asked: SensorOptions) -> "tuple[SensorCalibration, tuple[str, ...], Callable[[], str]]":
@@ -148,14 +133,9 @@ def _measured(asked: SensorOptions) -> "tuple[SensorCalibration, tuple[str, ...]
     from collector.boards import sole_use
     from collector.clocks import held_clock
     from collector.sampling import Sampler
-    from collector.sensing.live import CharacterisationGoal, characterise_sensor
+    from collector.sensing.live import characterise_sensor
     from collector.sensing.reports import sensor_html
 
-    if asked.gain_std is not None and not asked.pmd and not asked.gpu.strip().startswith("replay:"):
-        raise click.UsageError("--gain-std needs --pmd: without a meter the gain cannot be told")
-    window_std_s = None if asked.window_std_ms is None else asked.window_std_ms * 1e-3
-    longest_s = duration_s(asked.longest, "--longest")
-    goal = CharacterisationGoal(window_std_s=window_std_s, gain_std=asked.gain_std, longest_s=longest_s)
     board = one_board(asked.gpu)
     with (
         stoppable(),
@@ -168,6 +148,6 @@ def _measured(asked: SensorOptions) -> "tuple[SensorCalibration, tuple[str, ...]
         if len(clocks) != 1:
             raise CollectorError(f"--freq {asked.freq!r} names {len(clocks)} clocks; give one, or current")
         hold.set(clocks[0])
-        found = characterise_sensor(bench, Sampler(bench.gpu, bench.sensors), goal=goal)
+        found = characterise_sensor(bench, Sampler(bench.gpu, bench.sensors))
         title = f"{bench.gpu.identity().name}: power sensor{' (simulated)' if bench.simulated else ''}"
-    return found.calibration, found.runs, lambda: sensor_html(title, found.calibration, found.record, found.updates)
+    return found.found.calibration, found.runs, lambda: sensor_html(title, found.found)

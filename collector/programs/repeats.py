@@ -4,6 +4,7 @@ A sensor that updates every 100 ms cannot resolve a program of some milliseconds
 the runs from locking to the sensor's updates, can determine its energy.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,6 @@ from collector.devices.protocols import limiting_reasons
 from collector.programs.program import ProgramRun, clock_doubts, mean_known, program_environment, run_command
 from collector.sampling import Sampler
 from collector.sensing.calibration import SensorCalibration
-from collector.sensing.known_sensor import inversion
 from collector.sensing.repeated_measurement import measure_repeated
 
 
@@ -53,10 +53,6 @@ def measure_program_repeats(
     clock, temperature = (np.concatenate([getattr(run.states, name) for run in found.runs]) for name in ("sm_clock_mhz", "temperature_c"))
     masks = np.concatenate([run.states.throttle_mask for run in found.runs])
     notes = dict.fromkeys(text for run in found.runs for text in run.energy.notes.values())
-    counter, back = found.runs[-1].counter, inversion(calibration)
-    counted_j = back.energy(counter.energy_j, 0.0, float(durations.mean()))[0]
-    if counter.doubt and sampler.energy() is not None:
-        notes[f"energy counter: {counter.doubt}"] = None
     doubts = clock_doubts(instruments, clock, asked_mhz)
     notes.update(dict.fromkeys(doubts))
     if not found.reached:
@@ -71,8 +67,8 @@ def measure_program_repeats(
         scatter_std_j=found.timing_std_j,
         rest_w=found.rest_w,
         naive_energy_j=found.runs[-1].energy.naive_j,
-        counter_energy_j=counted_j,
-        counter_energy_std_j=counter.energy_std_j / back.gain,
+        counter_energy_j=math.nan,
+        counter_energy_std_j=math.nan,
         temperature_c=mean_known(temperature),
         throttled=limiting_reasons(int(np.bitwise_or.reduce(masks)) if masks.size else 0),
         notes=tuple(notes),

@@ -21,12 +21,8 @@ NAME: Final = "name"
 BOARD_COLUMNS: Final = ("index", "uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id", "serial", "gpu_serial")
 """Columns that name a board, best first."""
 UUID_MARK: Final = "gpu-"
-POWER_UNITS: Final = {"": 1.0, "W": 1.0, "mW": 1e-3, "kW": 1e3, "MW": 1e6}
+POWER_UNITS: Final = {"": 1.0, "W": 1.0, "mW": 1e-3}
 """Factors from a unit to watts; a column without a unit is in watts, like nvidia-smi's."""
-NO_POWER: Final = (
-    "limit", "management", "cap", "temperature", "utilization", "clocks", "memory", "fan", "pstate", "energy", "voltage", "current",
-)  # fmt: skip
-"""Words in the names of columns that are not the power of a board."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,11 +102,7 @@ def _power_places(log: LogFile, bare: Sequence[str], column: str | None, local: 
         if not found:
             raise SensorError(f"{log.path}: no power column; log with --query-gpu=timestamp,power.draw, or name one with --column")
         return found
-    asked = bare_name(column)
-    place = log.place(asked, list(bare))
-    if asked == TIME or any(word in asked for word in NO_POWER):
-        raise SensorError(f"{log.path}: column {asked!r} is no power; its columns: {shown_names(bare)}")
-    return [place]
+    return [log.place(bare_name(column), list(bare))]
 
 
 def _watts(cells: Any, name: str, log: LogFile) -> Array:

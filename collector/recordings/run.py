@@ -11,6 +11,7 @@ from collector.recordings.loads import read_load
 from collector.recordings.readings import RecordedReadings, read_readings
 from collector.recordings.reference import RecordedReference, read_reference
 from collector.sensing.board_power import LoadStamps
+from collector.sensing.identify import SensorRecord
 from estimator.vocabulary.quantities import Array
 
 MIN_OVERLAP_S: Final = 1.0
@@ -20,21 +21,16 @@ ZONE_STEP_S: Final = 900.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRun:
-    """Polls `time_s`, `power_w` (n,) [s after the first poll, W]; load and meter if given, in the same time.
+    """`record` counts from the first poll [s], whose own stamp is `origin_s`, its zone corrected.
 
-    `origin_s` is the first poll's own stamp, its zone corrected [s].  `column` and `board` identify the readings;
-    `remarks` list the corrections by their subject; `left_out` of the readings' rows could not be used.
+    `column` and `board` identify the readings; `remarks` list the corrections by their subject; `left_out` of the readings' rows could
+    not be used.
     """
 
-    time_s: Array
-    power_w: Array
+    record: SensorRecord
     origin_s: float
     column: str
     board: str
-    load: LoadStamps | None
-    meter_s: Array | None
-    meter_w: Array | None
-    meter_rate_std: float
     remarks: dict[str, str]
     left_out: int
 
@@ -53,31 +49,23 @@ def read_run(
     time_s = polled.time_s - zone_s
     if stamps is not None:
         _check_overlap(time_s, float(stamps.start_s[0]), float(stamps.end_s[-1]), "load", load)
-    meter_s = meter_w = None
-    rate_std = 0.0
     if meter is not None:
-        meter_s, meter_w = meter.time_s, meter.power_w
-        # Relative error of a PMD's nominal rate: seven recordings lie between 2933.2 and 2936.1 ticks per millisecond.
-        rate_std = 5e-4 if meter.own_clock else 0.0
-        _check_overlap(time_s, float(meter_s[0]), float(meter_s[-1]), "reference", reference)
+        _check_overlap(time_s, float(meter.time_s[0]), float(meter.time_s[-1]), "reference", reference)
         if meter.remarks:
             remarks["reference"] = "; ".join(meter.remarks)
     if polled.remarks:
         remarks["readings"] = "; ".join(polled.remarks)
     origin = float(time_s[0])
-    return RecordedRun(
+    record = SensorRecord(
         time_s=time_s - origin,
         power_w=polled.power_w,
-        origin_s=origin,
-        column=polled.column,
-        board=polled.board,
         load=None if stamps is None else stamps.moved(-origin),
-        meter_s=None if meter_s is None else meter_s - origin,
-        meter_w=meter_w,
-        meter_rate_std=rate_std,
-        remarks=remarks,
-        left_out=polled.left_out,
+        meter_s=None if meter is None else meter.time_s - origin,
+        meter_w=None if meter is None else meter.power_w,
+        # Relative error of a PMD's nominal rate: seven recordings lie between 2933.2 and 2936.1 ticks per millisecond.
+        meter_rate_std=5e-4 if meter is not None and meter.own_clock else 0.0,
     )
+    return RecordedRun(record=record, origin_s=origin, column=polled.column, board=polled.board, remarks=remarks, left_out=polled.left_out)
 
 
 def _zone(polled: RecordedReadings, load: LoadStamps | None, meter: RecordedReference | None) -> float:

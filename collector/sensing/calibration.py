@@ -35,25 +35,23 @@ class SensorCalibration:
     """How one sensor of one board turns power into readings; None is "not known", with the reason under `notes`.
 
     `gpu_uuid`, `driver`, `sensor` and `field` identify the sensor.  Updates come every `update_period_s`, on average over the record, with
-    the error `update_period_std_s`; the card's own period lies within `card_period_68_s` of it in 68 of 100 cases, within
-    `card_period_95_s` in 95.  Each update averages by `averaging` over `window_s` (boxcar width, or 2τ with τ = `tau_s`) and ends
-    `delay_s` before its host stamp; `sampled_fraction` is the share of time that readings see.  `rise_time_s` is the time from a
-    load's start to 90 % of its level, `settle_s` to within one per cent, without creep; the board's power alone takes `board_rise_s`,
-    the sensor `sensor_rise_s`; `transient` is the class.  A reading is `gain` · power + `offset_w`, with noise `reading_noise_w` in
-    steps of `resolution_w`; `residual_w` is the rms distance of readings from the fit.  `_std` are standard errors, those of gain
-    and offset correlated by `gain_offset_correlation`; `candidates` the parameters of the compared responses, best first.
+    the error `update_period_std_s`, and `card_period_std_s` as the card's own period.  Each update averages by `averaging` over `window_s`
+    (boxcar width, or 2τ with τ = `tau_s`) and ends `delay_s` before its host stamp; `sampled_fraction` is the share of time that readings
+    see.  `rise_time_s` is the time from a load's start to 90 % of its level, `settle_s` to within one per cent, without creep; the
+    board's power alone takes `board_rise_s`; `transient` is the class.  A reading is `gain` · power + `offset_w`, with noise
+    `reading_noise_w` in steps of `resolution_w`; `residual_w` is the rms distance of readings from the fit.  `_std` are standard errors,
+    those of gain and offset correlated by `gain_offset_correlation`; `candidates` the parameters of the compared responses, best first.
     """
 
     gpu_uuid: str
     driver: str
     sensor: str
     field: str
-    averaging: Averaging
-    n_updates: Count
+    averaging: Averaging = "undetermined"
+    n_updates: Count = 0
     update_period_s: Annotated[float | None, Span(1e-3, 10.0, "s")] = None
     update_period_std_s: Annotated[float | None, Span(0.0, 10.0, "s")] = None
-    card_period_68_s: Annotated[float | None, Span(0.0, 10.0, "s")] = None
-    card_period_95_s: Annotated[float | None, Span(0.0, 10.0, "s")] = None
+    card_period_std_s: Annotated[float | None, Span(0.0, 10.0, "s")] = None
     update_jitter_s: Annotated[float | None, Span(0.0, 10.0, "s")] = None
     window_s: Annotated[float | None, Span(0.0, 10.0, "s")] = None
     window_std_s: Annotated[float | None, Span(0.0, 10.0, "s")] = None
@@ -63,7 +61,6 @@ class SensorCalibration:
     rise_time_s: Annotated[float | None, Span(0.0, 600.0, "s")] = None
     settle_s: Annotated[float | None, Span(0.0, 600.0, "s")] = None
     board_rise_s: Annotated[float | None, Span(0.0, 600.0, "s")] = None
-    sensor_rise_s: Annotated[float | None, Span(0.0, 600.0, "s")] = None
     transient: Transient | None = None
     gain: Annotated[float | None, Span(0.1, 10.0)] = None
     gain_std: Annotated[float | None, Span(0.0, 10.0)] = None

@@ -91,7 +91,7 @@ class PublishedSensor:
             averaging=averaging,
             n_updates=0,
             update_period_s=self.update_period_s,
-            card_period_68_s=self.update_period_s and PERIOD_STD_SHARE * self.update_period_s,
+            card_period_std_s=self.update_period_s and PERIOD_STD_SHARE * self.update_period_s,
             transient=self.transient,
             rise_time_s=self.rise_time_s,
             tau_s=0.5 * width_s if width_s and self.averaging == "low-pass" else None,

@@ -6,6 +6,7 @@ of T can be mistaken for the clock (sensor-method.md 1.2).  A banded smoother th
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -50,15 +51,14 @@ class Updates:
 class UpdateClock:
     """Mean period over the record with its standard error, jitter of an update [s].
 
-    The card's own period lies within `card_period_68_s` of it in 68 of 100 cases, within `card_period_95_s` in 95: a short record
-    cannot separate slow wander from another period.  `n_updates` counts the updates that polls could see; `poll_s`
-    is the median distance of two polls.  `rigid`: the updates keep to a grid.
+    `card_period_std_s` is the error as the card's own period: a short record cannot separate slow wander from another period.
+    `n_updates` counts the updates that polls could see; `poll_s` is the median distance of two polls.  `rigid`: the updates keep to a
+    grid.
     """
 
     period_s: float
     period_std_s: float
-    card_period_68_s: float
-    card_period_95_s: float
+    card_period_std_s: float
     jitter_s: float
     rigid: bool
     n_updates: int
@@ -129,8 +129,7 @@ def fit_update_clock(time_s: Array, value: Array) -> tuple[UpdateClock, Updates]
     clock = UpdateClock(
         period_s=track.period,
         period_std_s=track.period_std,
-        card_period_68_s=float(np.hypot(track.period_std, wander)),
-        card_period_95_s=2.0 * float(np.hypot(track.period_std, wander)),
+        card_period_std_s=float(np.hypot(track.period_std, wander)),
         jitter_s=float(np.hypot(track.jitter, track.walk)),
         rigid=track.walk < FREE_WALK_SHARE * track.period,
         n_updates=visible,
@@ -254,20 +253,20 @@ def _walked(middle: Array, tick: Array, noise: Array, walk: float, period: float
 
 
 def _in_all_stretches(changes: _Changes, cuts: IntArray, longest: int, track: _Track) -> Updates:
-    """The updates of every stretch: the other stretches keep the clock's period, and their phases are fitted anew."""
+    """The updates of every stretch: the other stretches keep the clock's period and are counted anew."""
     times, ticks = [], []
     origin = float(track.time[0] - track.tick[0] * track.period)
-    for index in range(len(cuts) - 1):
+    for index, (first, last) in enumerate(pairwise(cuts.tolist())):
         if index == longest:
             times.append(track.time)
             ticks.append(track.tick)
             continue
-        part = changes.part(int(cuts[index]), int(cuts[index + 1]))
-        turn = np.angle(np.exp(2j * np.pi * (part.middle - part.middle[0]) / track.period).mean()) / (2.0 * np.pi)
-        phase = float(part.middle[0] + turn * track.period)
-        number = np.maximum.accumulate(np.round((part.middle - phase) / track.period))
-        times.append(np.clip(phase + number * track.period, part.low, part.high))
-        ticks.append(number + round((phase - origin) / track.period))
+        part = changes.part(first, last)
+        tick = _counted(part, track.period)
+        grid = tick * track.period
+        phase = float(np.median(part.middle - grid))
+        times.append(np.clip(phase + grid, part.low, part.high))
+        ticks.append(tick + round((phase - origin) / track.period))
     time, tick = np.concatenate(times), np.concatenate(ticks)
     tick = np.maximum.accumulate(tick - tick[0] - np.arange(len(tick))) + np.arange(len(tick))
     return Updates(time_s=np.maximum.accumulate(time), value=changes.value, number=tick.astype(np.int64))

@@ -32,10 +32,6 @@ UNSEEN: Final = (
     "the sensor averages over {width:.3g} ms of every {period:.3g} ms and sees nothing of the rest: a load that repeats near that period "
     "may be hidden; --load tells when the load ran"
 )
-UNEVEN: Final = (
-    "a one-second mean weighs its parts unevenly, which is in no error: energies of single executions between pauses were up to 7 % off "
-    "on simulated boards, that of the load in all was not"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,12 +154,13 @@ def correct_recording(
     found = _integrated(read)
     if load is not None:
         found = _regressed(read, found, load)
-    profile = fold_profile(updates, load, calibration) if fold and load is not None else None
+    profile = fold_profile(found.repeated, load, calibration) if fold and load is not None and found.repeated is not None else None
     notes |= {**found.notes, **(profile.notes if profile is not None else {})}
+    true_w, std_w = back.energy(found.power_w, found.power_std_w, 1.0)
     return replace(
         found,
-        power_w=back.power_w(found.power_w),
-        power_std_w=back.power_std_w(found.power_w, found.power_std_w),
+        power_w=true_w,
+        power_std_w=std_w,
         profile=profile,
         notes=FrozenMapping(notes),
     )
@@ -209,8 +206,6 @@ def _regressed(read: _Readings, whole: CorrectedRecording, load: LoadStamps) -> 
     calibration = read.calibration
     found = repeated_energy((read.time_s, read.power_w), read.updates, load, calibration, trace_edge_s=whole.edge_s)
     notes = contradictions(read.updates, load, calibration, found)
-    if calibration.averaging == "trailing-mean":
-        notes["executions"] = UNEVEN
     if refusal := practice_refusal(load, practice_for(calibration)):
         notes["published_energy_j"] = refusal
     begin, end = float(load.start_s[0]), float(load.end_s[-1])

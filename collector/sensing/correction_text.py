@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from collector.sensing.correct import CorrectedRecording, EnergySpan
-from collector.sensing.figures import figure, plain_notes, rounded_like, rounded_pair, significant
+from collector.sensing.figures import figure, plain_notes, rounded_like, significant
 from collector.sensing.fold import Profile
 from collector.sensing.repeated import RepeatedEnergy
 
@@ -46,19 +46,18 @@ def trace_csv(found: CorrectedRecording, origin_s: float) -> str:
 def _span_lines(name: str, span: EnergySpan) -> list[str]:
     length = span.end_s - span.start_s
     share = span.naive_energy_j / span.energy_j - 1.0 if span.energy_j else float("nan")
-    power, naive = rounded_pair(span.energy_j / length, span.energy_std_j / length, span.naive_energy_j / length, "W")
-    energy, naive_j = rounded_pair(span.energy_j, span.energy_std_j, span.naive_energy_j, "J")
-    return [f"  {name:<11}{length:.4g} s, {power}, {energy}", f"  {'naive':<11}{naive}, {naive_j} ({share:+.1%})"]
+    power, energy = figure(span.energy_j / length, span.energy_std_j / length, "W"), figure(span.energy_j, span.energy_std_j, "J")
+    naive = rounded_like(span.naive_energy_j, span.energy_std_j)
+    return [f"  {name:<11}{length:.4g} s, {power}, {energy}", f"  {'naive':<11}{naive} J ({share:+.1%})"]
 
 
 def _execution_lines(found: RepeatedEnergy) -> list[str]:
-    energy, naive = rounded_pair(found.energy_j, found.energy_std_j, found.naive_j, "J")
-    known = math.isfinite(found.published_j)
+    naive, known = rounded_like(found.naive_j, found.energy_std_j), math.isfinite(found.published_j)
     published = f"published practice {rounded_like(found.published_j, found.energy_std_j)} J" if known else "no published practice"
     return [
-        f"  {'execution':<11}{energy} ({significant(found.timing_std_j, 2)} J without gain and offset), "
-        f"{found.executions} of {found.duration_s * 1e3:.5g} ms",
-        f"  {'':<11}naive {naive}, {published}",
+        f"  {'execution':<11}{figure(found.energy_j, found.energy_std_j, 'J')} ({significant(found.timing_std_j, 2)} J without gain and "
+        f"offset), {found.executions} of {found.duration_s * 1e3:.5g} ms",
+        f"  {'':<11}naive {naive} J, {published}",
     ]
 
 

@@ -41,7 +41,7 @@ METER_SAMPLES: Final = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """`kind` of averaging with its fit; where undetermined, `reason` and `remedy`.  `fits`: all, likeliest first.
+    """`kind` of averaging with its fit; where undetermined, the `reason` with a remedy.  `fits`: all, likeliest first.
 
     `locked`: updates never fall in most of the load's period, so that the readings show one phase of it.
     """
@@ -50,7 +50,6 @@ class Decision:
     best: Fit
     fits: tuple[Fit, ...]
     reason: str = ""
-    remedy: str = ""
     locked: bool = False
 
 
@@ -82,7 +81,7 @@ def decided(problem: Problem, fits: tuple[Fit, ...], clock: UpdateClock, load: L
         reason, remedy = _doubt(ranked, widest, at_edges=few_edges), informative(best, period_s)
     if not reason:
         return Decision(kind="trailing-mean" if trailing else best.kernel, best=best, fits=ranked)
-    return Decision(kind="undetermined", best=best, fits=ranked, reason=reason, remedy=remedy, locked=locked)
+    return Decision(kind="undetermined", best=best, fits=ranked, reason=f"{reason}; {remedy}", locked=locked)
 
 
 def _blind(best: Fit, clock: UpdateClock, spacing_s: float) -> tuple[str, str] | None:
@@ -122,7 +121,7 @@ def _doubt(ranked: tuple[Fit, ...], widest_s: float, *, at_edges: bool) -> str:
     ahead, agreed = _lead(ranked)
     if best.kernel == "none":
         return f"no averaging and an average over up to {widest_s * 1e3:.2g} ms explain the readings about equally well"
-    if at_edges and best.evidence - second.evidence >= LEAD:
+    if at_edges:
         return ""
     averaging = {best.kernel, second.kernel} == {"boxcar", "low-pass"} and second.evidence - third.evidence > 20.0
     if ahead < LEAD or agreed < (SAME_SIGN if averaging else SAME_SIGN_POINT):

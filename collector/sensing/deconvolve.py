@@ -97,28 +97,15 @@ def deconvolve(
 
 
 def unread_std_j(time_s: Array, value: Array, response: SensorResponse, period_s: float, begin_s: float, end_s: float) -> float:
-    """Standard error of an energy from power that no update saw: in holes of the polls and after the last update [J].
+    """Standard error of an energy from power that no update saw, in holes of the polls [J].
 
-    In a hole the power may be any of the readings' values, each as likely; the same holds after the last update, and before the first,
-    for the time in which the load is likely to change.
+    In a hole the power may be any of the readings' values: taken for one bound while any is as likely, it is off by range / √3.
     """
-    until, low, high = time_s - response.delay_s, float(value.min()), float(value.max())
-    if high <= low:
-        return 0.0
-    above = value > 0.5 * (low + high)
-    changes_hz = (1.0 + np.count_nonzero(above[1:] != above[:-1])) / max(float(time_s[-1] - time_s[0]), period_s)
+    until = time_s - response.delay_s
     apart = np.diff(until)
     hole = np.where(apart - max(response.width_s, period_s) > 0.5 * period_s, apart - response.width_s, 0.0)
     inside = np.clip(until[:-1] + hole, begin_s, end_s) - np.clip(until[:-1], begin_s, end_s)
-    variance = float(np.sum(inside**2 * _uniform_w2(0.5 * (value[1:] + value[:-1]), low, high)))
-    outer = np.array([max(end_s - max(float(until[-1]), begin_s), 0.0), max(min(float(until[0]) - response.width_s, end_s) - begin_s, 0.0)])
-    variance += float(np.sum(-np.expm1(-changes_hz * outer) * outer**2 * _uniform_w2(value[[-1, 0]], low, high)))
-    return math.sqrt(variance)
-
-
-def _uniform_w2(estimate_w: Array, low_w: float, high_w: float) -> Array:
-    """Mean square distance of powers between two equally likely bounds from estimates (n,) [W²]."""
-    return np.asarray(((high_w - estimate_w) ** 3 + (estimate_w - low_w) ** 3) / (3.0 * (high_w - low_w)))
+    return float(np.linalg.norm(inside) * np.ptp(value)) / math.sqrt(3.0)
 
 
 def _means(value: Array, together: int) -> Array:

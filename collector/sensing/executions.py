@@ -47,14 +47,13 @@ ENERGIES: Final = 2
 class FitSettings:
     """`bins` of an execution (1: no profile); executions and readings in the first `discard_s` are left out.
 
-    `noise_w` from the calibration, None where unknown; with `any_size` a large profile is as likely as one of SIZE.
+    `noise_w` from the calibration, None where unknown.
     """
 
     bins: int
     discard_s: float = 0.0
     noise_w: float | None = None
     jitter_s: float = DEFAULT_JITTER_S
-    any_size: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -332,8 +331,7 @@ def _solved(problem: _Problem, size: float, weight: Array) -> _Solution:
     volume = float(np.linalg.slogdet(posterior)[1] + 2.0 * np.log(scale).sum())
     steps = problem.model.bins.stop - problem.model.bins.start - 1
     evidence = 0.5 * float(np.log(weight).sum()) - 0.5 * misfit - 0.5 * volume - steps * float(np.log(size))
-    if size < SIZE or not problem.settings.any_size:
-        evidence -= 0.5 * (np.log(size / SIZE) / SIZE_LN_STD) ** 2
+    evidence -= 0.5 * (min(np.log(size / SIZE), 0.0) / SIZE_LN_STD) ** 2
     return _Solution(level=level, covariance=covariance, evidence=evidence, weight=weight, size=size)
 
 

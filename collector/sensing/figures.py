@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from collector.sensing.calibration import SensorCalibration
@@ -31,110 +30,39 @@ def rounded_like(value: float, std: float) -> str:
     return figure(value, std, "").partition(" ± ")[0]
 
 
-def rounded_pair(value: float, std: float, other: float, unit: str) -> tuple[str, str]:
-    """A figure with its error, and another figure of the same kind with the same digits."""
-    return figure(value, std, unit), f"{rounded_like(other, std)} {unit}"
-
-
 def time_text(seconds: float) -> str:
     """A time in the unit that fits it: "52 µs", "12.3 ms", "7.9 s"."""
     scale, unit = next((one for one in TIME_UNITS if abs(seconds) >= one[0]), TIME_UNITS[-1] if seconds else TIME_UNITS[0])
     return f"{significant(seconds / scale)} {unit}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    """A figure of a calibration as displayed: its key and its error's, its name, its scale and unit."""
-
-    key: str
-    std_key: str | None
-    name: str
-    scale: float = 1.0
-    unit: str = ""
+SHOWN: Final = {
+    "update_period_s": (1e3, "ms"), "window_s": (1e3, "ms"), "tau_s": (1e3, "ms"), "delay_s": (1e3, "ms"), "rise_time_s": (1e3, "ms"),
+    "gain": (1.0, ""), "offset_w": (1.0, "W"), "reading_noise_w": (1.0, "W"), "residual_w": (1.0, "W"), "sampled_fraction": (100.0, "%"),
+}  # fmt: skip
+"""Figures of a calibration that people are shown, with scale and unit."""
 
 
-SHOWN: Final = (
-    Shown(key="update_period_s", std_key="update_period_std_s", name="update period", scale=1e3, unit="ms"),
-    Shown(key="window_s", std_key="window_std_s", name="window", scale=1e3, unit="ms"),
-    Shown(key="tau_s", std_key=None, name="time constant", scale=1e3, unit="ms"),
-    Shown(key="delay_s", std_key="delay_std_s", name="delay", scale=1e3, unit="ms"),
-    Shown(key="rise_time_s", std_key=None, name="rise time", scale=1e3, unit="ms"),
-    Shown(key="gain", std_key="gain_std", name="gain"),
-    Shown(key="offset_w", std_key="offset_std_w", name="offset", unit="W"),
-    Shown(key="reading_noise_w", std_key=None, name="noise", unit="W"),
-    Shown(key="residual_w", std_key=None, name="residual", unit="W"),
-    Shown(key="sampled_fraction", std_key=None, name="sampled", scale=100.0, unit="%"),
-)
-ONLY_LOW_PASS: Final = "tau_s"
-FOLLOWS: Final = {"reading_noise_w": "window_s", "residual_w": "window_s", "tau_s": "window_s", "transient": "rise_time_s"}
-"""Figures that take the reason for being unknown from another figure, on which they depend."""
-NOT_TOLD: Final = "not told by this record"
+def sensor_lines(calibration: SensorCalibration) -> list[str]:
+    """A calibration for people: what it belongs to, its figures, and the notes with the figures that they are on."""
+    named = (("sensor", calibration.sensor, "field", calibration.field), ("board", calibration.gpu_uuid, "driver", calibration.driver))
+    lines = [", ".join(f"{name} {text}" for name, text in (four[:2], four[2:]) if text) for four in named if four[1] or four[3]]
+    lines += [f"  {name:<18}{getattr(calibration, name) or 'unknown'}" for name in ("averaging", "transient")]
+    for key, (scale, unit) in SHOWN.items():
+        value, std = getattr(calibration, key), getattr(calibration, f"{_base(key)}_std{key[len(_base(key)) :]}", None)
+        text = "unknown" if value is None else figure(value * scale, None if std is None else std * scale, unit)
+        lines.append(f"  {_base(key).replace('_', ' '):<18}{text}")
+    subjects: dict[str, list[str]] = {}
+    for key, text in calibration.notes.items():
+        subjects.setdefault(text, []).extend([_base(key).replace("_", " ")] if hasattr(calibration, key) else [])
+    return lines + [": ".join(part for part in ("  note", ", ".join(keys), text) if part) for text, keys in subjects.items()]
 
 
-def shown_figures(calibration: SensorCalibration) -> dict[str, str | None]:
-    """Name and text of each figure that such a sensor has; None for an unknown figure."""
-    found = {}
-    for one in SHOWN:
-        value = getattr(calibration, one.key)
-        if one.key == ONLY_LOW_PASS and value is None:
-            continue  # the other averagings have no such figure
-        std = _std_of(calibration, one)
-        found[one.name] = None if value is None else figure(value * one.scale, None if std is None else std * one.scale, one.unit)
-    return found
-
-
-def why_unknown(calibration: SensorCalibration, name: str) -> str:
-    """Reason why a figure, by its displayed name, or the transient, is not known."""
-    key = next((one.key for one in SHOWN if one.name == name), name)
-    notes = calibration.notes
-    undetermined = notes.get("averaging") if calibration.averaging == "undetermined" else None
-    return notes.get(key) or notes.get(FOLLOWS.get(key, "")) or undetermined or NOT_TOLD
-
-
-def remarks(calibration: SensorCalibration) -> tuple[str, ...]:
-    """Notes on known figures and on the record, without the reasons for unknown figures."""
-    document = calibration.document()
-    named = {"averaging": "averaging"} if calibration.averaging != "undetermined" else {}
-    named |= {one.key: one.name for one in SHOWN if document[one.key] is not None}
-    said = tuple(f"{name}: {calibration.notes[key]}" for key, name in named.items() if key in calibration.notes)
-    return said + tuple(plain_notes({key: text for key, text in calibration.notes.items() if key not in document}))
+def _base(key: str) -> str:
+    """A figure's key without its unit."""
+    return key.removesuffix("_s").removesuffix("_w")
 
 
 def plain_notes(notes: Mapping[str, str]) -> tuple[str, ...]:
     """Notes without their keys, each text once: the keys are for programs."""
     return tuple(dict.fromkeys(notes.values()))
-
-
-def _std_of(calibration: SensorCalibration, one: Shown) -> float | None:
-    """A figure's error, stated or derived from the window."""
-    if one.std_key is not None:
-        std: float | None = getattr(calibration, one.std_key)
-        return std
-    window_std_s = calibration.window_std_s
-    if window_std_s is None:
-        return None
-    if one.key == ONLY_LOW_PASS:
-        return 0.5 * window_std_s
-    if one.key == "sampled_fraction" and calibration.update_period_s and (calibration.sampled_fraction or 1.0) < 1.0:
-        return window_std_s / calibration.update_period_s
-    return None
-
-
-def sensor_lines(calibration: SensorCalibration) -> list[str]:
-    """A calibration for people."""
-    source = (("sensor", calibration.sensor), ("field", calibration.field))
-    board = (("board", calibration.gpu_uuid), ("driver", calibration.driver))
-    lines = [line for of in (source, board) if (line := ", ".join(f"{name} {text}" for name, text in of if text))]
-    reasons: list[str] = []
-    facts = {"averaging": calibration.averaging, "transient": calibration.transient, **shown_figures(calibration)}
-    for name, text in facts.items():
-        lines.append(f"  {name:<14}{text or _unknown(why_unknown(calibration, name), reasons)}")
-    lines += [f"  ({number}) {reason}" for number, reason in enumerate(reasons, start=1)]
-    return lines + [f"  note: {text}" for text in remarks(calibration)]
-
-
-def _unknown(reason: str, reasons: list[str]) -> str:
-    """The word unknown with the number of its reason, which is added to `reasons` if it is new; several figures share one."""
-    if reason not in reasons:
-        reasons.append(reason)
-    return f"unknown ({reasons.index(reason) + 1})"

@@ -7,23 +7,17 @@ averaged by the sensor.  Each place has an error and a resolution; places that n
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
 from collector.errors import SensorError
 from collector.sensing.board_power import LAUNCH_RISE_S, LoadStamps
 from collector.sensing.calibration import SensorCalibration
-from collector.sensing.executions import FitSettings, fit_executions
-from collector.sensing.known_sensor import NO_GAIN, inversion, possible_responses
-from collector.sensing.repeated import response_probabilities
-from collector.sensing.updates import BoardUpdates
+from collector.sensing.known_sensor import inversion
+from collector.sensing.repeated import RepeatedEnergy
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.quantities import Array
 
-BINS: Final = (12, 200)
-BINS_PER_WINDOW: Final = 5.0
-"""Number of profile parts in a window of the sensor, within limits, and at most the number of readings (simulated boards)."""
 UNSEEN_SHARE, UNSEEN_BINS = 0.8, 4.0
 """A place is undetermined if its error exceeds this share of the profile's size and its value smears over more parts than this."""
 
@@ -47,51 +41,31 @@ class Profile:
     notes: Mapping[str, str]
 
 
-def fold_profile(updates: BoardUpdates, load: LoadStamps, calibration: SensorCalibration, *, discard_s: float = 0.0) -> Profile:
-    """The profile within the executions of a load, without those that start in the first `discard_s`.
+def fold_profile(found: RepeatedEnergy, load: LoadStamps, calibration: SensorCalibration) -> Profile:
+    """The profile within the executions of a load whose energy was found.
 
     Raises SensorError if there are too few executions, or they differ in length or level.
     """
-    kept = load.start_s >= load.start_s[0] + discard_s
-    if np.count_nonzero(kept) < 4:
-        raise SensorError(f"{np.count_nonzero(kept)} executions after the rise; at least 4 are needed to fold them")
+    if found.executions < 4:
+        raise SensorError(f"{found.executions} executions after the rise; at least 4 are needed to fold them")
     if not load.alike:
         raise SensorError("the executions differ in length or level: they have no common profile to fold")
-    duration = float(np.mean(load.length_s[kept]))
-    possible = possible_responses(calibration, updates.period_s)
-    inside = np.count_nonzero((updates.time_s > load.start_s[0]) & (updates.time_s < load.end_s[-1]))
-    fits = [
-        fit_executions(
-            updates.time_s,
-            updates.value,
-            response,
-            load,
-            FitSettings(
-                bins=int(np.clip(round(min(BINS_PER_WINDOW * duration / response.width_s, float(inside))), *BINS)),
-                discard_s=discard_s,
-                noise_w=calibration.reading_noise_w,
-                jitter_s=updates.time_std_s,
-                any_size=True,
-            ),
-        )
-        for response in possible.responses
-    ]
-    fit = fits[int(np.argmax(response_probabilities(possible, fits)))]
-    bins, back = len(fit.profile_w), inversion(calibration)
-    std = back.power_std_w(fit.profile_w, np.hypot(fit.profile_std_w, 0.02 * abs(float(fit.profile_w.mean()))))
+    fit, back, duration = found.fit, inversion(calibration), found.duration_s
+    bins = len(fit.profile_w)
+    true_w, std_w = back.energy(fit.profile_w, np.hypot(fit.profile_std_w, 0.02 * abs(float(fit.profile_w.mean()))), 1.0)
     smeared = fit.profile_resolution > UNSEEN_BINS
     unseen = smeared & (fit.profile_std_w > UNSEEN_SHARE * fit.profile_size_w) & (fit.profile_size_w > fit.noise_w)
-    notes = {**updates.notes, **possible.notes, **({} if back.known else {"gain": NO_GAIN})}
+    notes = {}
     if np.any(unseen):
         notes["profile"] = (
             f"{np.count_nonzero(unseen)} of {bins} places were not seen by any update: executions of {duration * 1e3:.4g} ms keep the same "
-            f"phase to updates of {updates.period_s * 1e3:.4g} ms; put pauses of changing length between them"
+            "phase to the updates; put pauses of changing length between them"
         )
     resolution = fit.profile_resolution * duration / bins
     return Profile(
         place_s=LAUNCH_RISE_S + (np.arange(bins) + 0.5) * duration / bins,
-        power_w=np.where(unseen, np.nan, back.power_w(fit.profile_w)),
-        std_w=np.where(unseen, np.nan, std),
+        power_w=np.where(unseen, np.nan, true_w),
+        std_w=np.where(unseen, np.nan, std_w),
         resolution_s=np.where(unseen, np.inf, resolution),
         duration_s=duration,
         executions=fit.executions,

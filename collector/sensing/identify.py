@@ -3,18 +3,18 @@
 The response's parameters θ are unknown, p is known: the clock gives the update times, every response is fitted, the evidence decides.
 """
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
 from collector.devices.possible_power import possible_power
 from collector.errors import SensorError
-from collector.sensing.board_power import GRID_S, LoadStamps, Signal, load_signals, meter_signal
+from collector.sensing.board_power import GRID_S, LEAD_S, LoadStamps, Signal, load_signals, meter_signal
 from collector.sensing.calibration import NO_METER, Candidate, SensorCalibration
 from collector.sensing.clock import UpdateClock, Updates, fit_update_clock
 from collector.sensing.decision import EXPLAINED, Decision, decided
-from collector.sensing.reference import Gain, Rise, joint_gain, load_of_meter, rise_of, tie_meter
+from collector.sensing.reference import MIN_SPAN_W, Rise, load_of_meter, rise_of, tie_meter
 from collector.sensing.regression import Fit, Problem, plain_width
 from collector.sensing.response import KERNELS
 from estimator.vocabulary.frozen import FrozenMapping
@@ -32,16 +32,15 @@ CLOCKS_STD_S: Final = {"stamps": 6e-4, "tied": 2e-4, "untied": 8e-3}
 "stamps": the launches' uncertainty of when power follows (0.2 to 0.45 ms, rise immediate or in 1.1 ms on published
 boards); "untied": the uncertainty of a meter's clock without launches, within the searched delays.
 """
+LATE_SHARE: Final = 0.15
+"""Error of a width that was told with delayed parts of a board's power, without a meter (48 simulated sensors)."""
 STEADY_SHARE, MIN_STEADY = 0.01, 15
 KEYS_OF_AVERAGING: Final = ("averaging", "window_s", "tau_s", "delay_s", "sampled_fraction")
-NO_LOAD: Final = "readings alone do not tell the board's power; give the load's stamps or an external meter's power beside them: "
-SUGGESTED: Final = (
-    "a square wave of {period:.0f} ms (1.27 update periods) for 10 s with --load tells averaging and delay, with --reference the gain too"
+NO_LOAD: Final = (
+    "readings alone do not tell the board's power; give the load's stamps or an external meter's power beside them: a square wave of "
+    "{period:.0f} ms (1.27 update periods) for 10 s with --load tells averaging and delay, with --reference the gain too"
 )
-NO_METER_RISE: Final = (
-    "without a meter the board's own rise cannot be told from the sensor's: errors of window and delay hold other forms of it"
-)
-NO_METER_AVERAGING: Final = (
+STAMPS_ALONE: Final = (
     "told from the load's stamps, for boards whose power follows by half a step or more at once (60 to 100 % on published ones): a board "
     "whose whole power follows like this would look the same; an external meter tells"
 )
@@ -66,58 +65,48 @@ class SensorRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SensorName:
-    """Identity of a sensor: board, driver, source and field; "" where not known."""
-
-    gpu_uuid: str
-    driver: str
-    sensor: str
-    field: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Identification:
-    """A calibration and its intermediate results; None for steps that were not reached."""
+    """A calibration and the decision between responses behind it, None if the record allowed no fit."""
 
     calibration: SensorCalibration
-    clock: UpdateClock | None
-    updates: Updates | None
-    decision: Decision | None
+    decision: Decision | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reference:
-    """The board's power: a meter's samples, or the load's stamps.
+    """The board's power: a meter's samples, or the load's stamps (`stamped`).
 
-    `ties` launches tie the meter to the load.
+    `ties` launches tie the meter to the load; its samples are `spacing_s` apart.
     """
 
-    meter: Signal | None
+    meter: Signal | None = None
     load: LoadStamps | None
     stamped: bool
-    ties: int
-    spacing_s: float
-    rate_std: float
+    ties: int = 0
+    spacing_s: float = 0.0
+    rate_std: float = 0.0
 
 
-def identify_sensor(record: SensorRecord, name: SensorName, remarks: dict[str, str] | None = None) -> Identification:
-    """The calibration that a record determines; unknown figures are None, with the reason under `notes`, as are `remarks` on the record."""
+def identify_sensor(record: SensorRecord, sensor: SensorCalibration, remarks: dict[str, str] | None = None) -> Identification:
+    """The calibration that a record determines; unknown figures are None, with the reason under `notes`, as are `remarks` on the record.
+
+    `sensor` names the board and the field.
+    """
     notes = dict(remarks or {})
     record = _possible(record, notes)
     try:
         clock, updates = fit_update_clock(record.time_s, record.power_w)
     except SensorError as error:
         notes |= dict.fromkeys(("update_period_s", *KEYS_OF_AVERAGING, "gain", "offset_w", "rise_time_s", "transient"), str(error))
-        return Identification(calibration=_calibration(name, notes), clock=None, updates=None, decision=None)
+        return Identification(calibration=replace(sensor, notes=FrozenMapping(notes)))
     if remark := "; ".join(text for text in (FREE_CLOCK if not clock.rigid else "", clock.remark) if text):
         notes["update_period_s"] = remark
     reference = _reference(record, notes)
     decision = _averaging(updates, clock, reference, notes)
-    gain = _gain(reference, decision, notes)
     rise = _rise(updates, reference, decision)
-    transient = _transient(decision, rise, clock, reference, notes)
-    found = _figures(updates, clock, decision, rise) | {"transient": transient} | (asdict(gain) if gain is not None else {})
-    return Identification(calibration=_calibration(name, notes, **found), clock=clock, updates=updates, decision=decision)
+    found = _figures(updates, clock, decision, rise) | _gain(reference, decision, notes)
+    found["transient"] = _transient(decision, rise, clock, reference, notes)
+    return Identification(calibration=replace(sensor, notes=FrozenMapping(notes), **found), decision=decision)
 
 
 def _possible(record: SensorRecord, notes: dict[str, str]) -> SensorRecord:
@@ -132,39 +121,35 @@ def _possible(record: SensorRecord, notes: dict[str, str]) -> SensorRecord:
 
 def _reference(record: SensorRecord, notes: dict[str, str]) -> _Reference:
     """Meter and load on one clock; if the meter cannot be used, the reason goes into the notes."""
-    none = _Reference(meter=None, load=record.load, stamped=record.load is not None, ties=0, spacing_s=0.0, rate_std=0.0)
-    reason = NO_METER
-    if record.meter_s is not None and record.meter_w is not None:
-        good = np.isfinite(record.meter_s) & np.isfinite(record.meter_w)
-        meter_s, meter_w = record.meter_s[good], record.meter_w[good]
-        try:
-            meter_signal(meter_s, meter_w)
-            tie = tie_meter(meter_s, meter_w, record.load) if record.load is not None else None
-            if tie is not None and record.load is not None:
-                notes["reference_time"] = (
-                    f"meter's stamps moved by {-tie.lag_s * 1e3:+.2f} ms, its rate is off by {tie.rate * 1e6:+.0f} ± "
-                    f"{tie.rate_std * 1e6:.0f} ppm: {tie.launches} launches of the load show in its power"
-                )
-                meter_s = tie.host_s(meter_s)
-                kept = meter_s > float(record.load.start_s[0]) - 5.0
-                meter_s, meter_w = meter_s[kept], meter_w[kept]
-            power = meter_signal(meter_s, meter_w)
-            load = record.load if record.load is not None else load_of_meter(power)
-            spacing = float(np.median(np.diff(meter_s)))
-            rate = 0.0 if tie is not None else record.meter_rate_std
-            return _Reference(
-                meter=power,
-                load=load,
-                stamped=record.load is not None,
-                ties=tie.launches if tie is not None else 0,
-                spacing_s=spacing,
-                rate_std=rate,
+    load = record.load
+    if record.meter_s is None or record.meter_w is None:
+        notes["gain"] = notes["offset_w"] = NO_METER
+        return _Reference(load=load, stamped=load is not None)
+    good = np.isfinite(record.meter_s) & np.isfinite(record.meter_w)
+    meter_s, meter_w = record.meter_s[good], record.meter_w[good]
+    try:
+        tie = tie_meter(meter_s, meter_w, load) if load is not None and len(meter_s) else None
+        if tie is not None and load is not None:
+            notes["reference_time"] = (
+                f"meter's stamps moved by {-tie.lag_s * 1e3:+.2f} ms, its rate is off by {tie.rate * 1e6:+.0f} ± "
+                f"{tie.rate_std * 1e6:.0f} ppm: {tie.launches} launches of the load show in its power"
             )
-        except SensorError as error:
-            reason = str(error)
-            notes["time_base"] = f"the reference was not used: {reason}"
-    notes["gain"] = notes["offset_w"] = reason
-    return none
+            meter_s = tie.host_s(meter_s)
+            kept = meter_s > float(load.start_s[0]) - 5.0
+            meter_s, meter_w = meter_s[kept], meter_w[kept]
+        power = meter_signal(meter_s, meter_w)
+    except SensorError as error:
+        notes["gain"] = notes["offset_w"] = str(error)
+        notes["time_base"] = f"the reference was not used: {error}"
+        return _Reference(load=load, stamped=load is not None)
+    return _Reference(
+        meter=power,
+        load=load if load is not None else load_of_meter(power),
+        stamped=load is not None,
+        ties=0 if tie is None else tie.launches,
+        spacing_s=float(np.median(np.diff(meter_s))),
+        rate_std=record.meter_rate_std if tie is None else 0.0,
+    )
 
 
 def _problem(updates: Updates, reference: _Reference) -> Problem:
@@ -176,11 +161,9 @@ def _problem(updates: Updates, reference: _Reference) -> Problem:
     if reference.meter is not None:
         power = reference.meter
         signals: tuple[Signal, ...] = (power,)
-        cells = len(power.value) - int(3.0 / GRID_S)
-        end = power.start_s + GRID_S * len(power.value)
-        begin = end - GRID_S * cells
-        first = max(first, begin + _settling(updates, begin, GRID_S * cells))
-        last = min(last, end - 0.03)
+        span = GRID_S * len(power.value) - LEAD_S
+        first = max(first, power.start_s + LEAD_S + _settling(updates, power.start_s + LEAD_S, span))
+        last = min(last, power.start_s + LEAD_S + span - 0.03)
     else:
         assert load is not None
         last = min(last, float(load.end_s[-1]) + AFTER_LOAD_S, load.known_until_s, first + 240.0)
@@ -191,48 +174,56 @@ def _problem(updates: Updates, reference: _Reference) -> Problem:
 
 def _settling(updates: Updates, begin_s: float, span_s: float) -> float:
     """Time after a meter's first sample in which readings remember power before it [s]; short if the readings rest."""
-    after = updates.time_s > begin_s
-    value = updates.value[after]
-    moved = np.flatnonzero(np.abs(value - value[:1]) > 0.02 * np.ptp(updates.value))
-    rest_s = float(updates.time_s[after][moved[0]]) - begin_s if len(moved) else span_s
-    return 0.1 if rest_s > 0.5 else min(SETTLING_S, SETTLING_SHARE * span_s)
+    after = (updates.time_s > begin_s) & (updates.time_s < begin_s + 0.5)
+    if np.any(after) and np.ptp(updates.value[after]) < 0.02 * np.ptp(updates.value):
+        return 0.1
+    return min(SETTLING_S, SETTLING_SHARE * span_s)
 
 
 def _averaging(updates: Updates, clock: UpdateClock, reference: _Reference, notes: dict[str, str]) -> Decision | None:
     """The decision; reasons go into the notes."""
-    reason = NO_LOAD + SUGGESTED.format(period=1.27e3 * clock.period_s)
-    decision = None
+    reason, decision = NO_LOAD.format(period=1.27e3 * clock.period_s), None
     if reference.meter is not None or reference.stamped:
         posed = _problem(updates, reference)
         if len(posed.time_s) < MIN_UPDATES:
             reason = f"only {len(posed.time_s)} updates lie within the {'reference' if reference.meter is not None else 'load'}'s record"
         else:
-            starts = {kernel: posed.starts(kernel, clock.period_s) for kernel in KERNELS}
-            fits = posed.best(starts)
-            if not posed.metered:  # delayed parts that the readings do not need would take their share of the averaging
-                late = replace(posed, late=True)
-                others = late.best(starts)
-                if max(fit.evidence for fit in others) > max(fit.evidence for fit in fits) + posed.late_cost():
-                    posed, fits = late, others
-            likeliest = max(fits, key=lambda fit: fit.evidence)
-            fits = tuple(_with_clock(posed.with_profile(fit) if fit is likeliest else fit, clock, reference) for fit in fits)
-            decision = decided(posed, fits, clock, reference.load, reference.spacing_s)
-            if decision.kind == "trailing-mean":
-                decision = replace(decision, best=plain_width(posed, decision.best))
-    if decision is not None and decision.kind != "undetermined":
-        stamped = reference.meter is None
-        notes["delay_s"] = EARLY if stamped or reference.ties else EARLY + UNTIED
-        if stamped:
-            notes["board_rise_s"] = NO_METER_RISE
-        if stamped and decision.kind in ("boxcar", "low-pass"):
-            notes["averaging"] = NO_METER_AVERAGING
-        if decision.kind != "low-pass":
-            notes["tau_s"] = f"a time constant belongs to a low-pass; this is {decision.kind}"
+            decision = _decision(posed, clock, reference)
+            reason = f"{decision.reason}; likeliest so far: {_described(decision.best)}"
+    if decision is None or decision.kind == "undetermined":
+        notes |= dict.fromkeys(KEYS_OF_AVERAGING, reason)
         return decision
-    if decision is not None:
-        reason = f"{decision.reason}; {decision.remedy}; likeliest so far: {_described(decision.best)}"
-    notes |= dict.fromkeys(KEYS_OF_AVERAGING, reason)
+    stamped = reference.meter is None
+    notes["delay_s"] = EARLY if stamped or reference.ties else EARLY + UNTIED
+    if stamped and decision.kind in ("boxcar", "low-pass"):
+        notes["averaging"] = STAMPS_ALONE
+    if decision.kind != "low-pass":
+        notes["tau_s"] = f"a time constant belongs to a low-pass; this is {decision.kind}"
     return decision
+
+
+def _decision(posed: Problem, clock: UpdateClock, reference: _Reference) -> Decision:
+    """The decision between the fits of all responses."""
+    starts = {kernel: posed.starts(kernel, clock.period_s) for kernel in KERNELS}
+    fits = posed.best(starts)
+    if not posed.metered:  # delayed parts that the readings do not need would take their share of the averaging
+        late = replace(posed, late=True)
+        others = late.best(starts)
+        if max(fit.evidence for fit in others) > max(fit.evidence for fit in fits) + posed.late_cost():
+            posed, fits = late, tuple(_with_late(one, one.width_s - plain.width_s) for one, plain in zip(others, fits, strict=True))
+    fits = tuple(_with_clock(fit, clock, reference) for fit in fits)
+    decision = decided(posed, fits, clock, reference.load, reference.spacing_s)
+    return replace(decision, best=plain_width(posed, decision.best)) if decision.kind == "trailing-mean" else decision
+
+
+def _with_late(fit: Fit, away_s: float) -> Fit:
+    """A fit with delayed parts whose width without them is `away_s` off: both rise like a low-pass, and the mean lag stays."""
+    width_std = float(np.hypot(away_s, LATE_SHARE * fit.width_s))
+    return replace(
+        fit,
+        width_std_s=float(np.hypot(fit.width_std_s, width_std)),
+        delay_std_s=float(np.hypot(fit.delay_std_s, 0.5 * width_std)),
+    )
 
 
 def _with_clock(fit: Fit, clock: UpdateClock, reference: _Reference) -> Fit:
@@ -257,18 +248,25 @@ def _described(fit: Fit) -> str:
     return f"{fit.kernel}, {'2τ' if fit.kernel == 'low-pass' else 'width'} {fit.width_s * 1e3:.1f} ms"
 
 
-def _gain(reference: _Reference, decision: Decision | None, notes: dict[str, str]) -> Gain | None:
+def _gain(reference: _Reference, decision: Decision | None, notes: dict[str, str]) -> dict[str, Any]:
     """Gain and offset against the meter, by the likeliest response's fit if that explains the readings."""
     if reference.meter is None:
-        return None
-    if decision is not None and not decision.locked and decision.best.explained >= EXPLAINED:
-        try:
-            return joint_gain(decision.best)
-        except SensorError as error:
-            notes["gain"] = notes["offset_w"] = str(error)
-            return None
-    notes["gain"] = notes["offset_w"] = notes["averaging"]
-    return None
+        return {}
+    if decision is None or decision.locked or decision.best.explained < EXPLAINED:
+        notes["gain"] = notes["offset_w"] = notes["averaging"]
+        return {}
+    fit = decision.best
+    gain = float(fit.level[1])
+    if gain <= 0.0 or float(np.ptp(fit.predicted)) < MIN_SPAN_W * gain:
+        notes["gain"] = notes["offset_w"] = f"the readings do not rise with the meter's power by {MIN_SPAN_W:g} W or more"
+        return {}
+    return {
+        "gain": gain,
+        "gain_std": float(fit.level_std[1]),
+        "offset_w": float(fit.level[0]),
+        "offset_std_w": float(fit.level_std[0]),
+        "gain_offset_correlation": fit.level_correlation,
+    }
 
 
 def _rise(updates: Updates, reference: _Reference, decision: Decision | None) -> Rise | None:
@@ -279,7 +277,7 @@ def _rise(updates: Updates, reference: _Reference, decision: Decision | None) ->
     posed = _problem(updates, replace(reference, meter=None, stamped=True))
     fits = [replace(posed, late=late).at(best.kernel, best.width_s, best.delay_s) for late in (False, True)]
     level = fits[1 if fits[1].score > fits[0].score + posed.late_cost() else 0].level
-    return rise_of(decision.fits, best, level, reference.meter, reference.load)
+    return rise_of(decision.fits, best, level)
 
 
 def _transient(
@@ -290,14 +288,15 @@ def _transient(
         known = notes["averaging"] if decision is None or decision.locked else "no rise of a load is seen in the readings"
         notes |= dict.fromkeys(("rise_time_s", "settle_s", "transient"), known)
         return None
+    best = decision.best
     if decision.kind == "trailing-mean":
         return "ramp"
-    if decision.kind == "low-pass" and decision.best.width_s > clock.period_s:
+    if decision.kind == "low-pass" and best.width_s > clock.period_s:
         return "logarithmic"
     if reference.meter is not None and rise.late_share > 0.2:
         return "lagged"
     undetermined = decision.kind == "undetermined"
-    by, known_s = ("an update", clock.period_s) if undetermined else ("the sensor's averaging", rise.sensor_s + 0.02)
+    by, known_s = ("an update", clock.period_s) if undetermined else ("the sensor's averaging", 1.2 * best.width_s + best.delay_s + 0.02)
     if (undetermined or reference.meter is None) and rise.readings_s > known_s + clock.poll_s:
         what = decision.reason if undetermined else "without a meter the board's own rise and the sensor's cannot be told apart"
         notes["transient"] = f"readings rise in {rise.readings_s * 1e3:.3g} ms, later than {by} explains: {what}"
@@ -305,15 +304,14 @@ def _transient(
     return "instant"
 
 
-def _figures(updates: Updates, clock: UpdateClock, decision: Decision | None, rise: Rise | None) -> dict[str, object]:
+def _figures(updates: Updates, clock: UpdateClock, decision: Decision | None, rise: Rise | None) -> dict[str, Any]:
     """The calibration's figures of clock, averaging and rise."""
     steps = np.diff(np.unique(np.round(updates.value, 4)))
-    found: dict[str, object] = {
+    found: dict[str, Any] = {
         "n_updates": clock.n_updates,
         "update_period_s": clock.period_s,
         "update_period_std_s": clock.period_std_s,
-        "card_period_68_s": clock.card_period_68_s,
-        "card_period_95_s": clock.card_period_95_s,
+        "card_period_std_s": clock.card_period_std_s,
         "update_jitter_s": clock.jitter_s,
         "resolution_w": float(np.round(steps.min(), 4)) if len(steps) else None,
         "poll_period_s": clock.poll_s,
@@ -330,15 +328,13 @@ def _figures(updates: Updates, clock: UpdateClock, decision: Decision | None, ri
     }
     if decision.kind == "undetermined":
         return found
-    point = best.kernel == "none"
     return found | {
         "averaging": decision.kind,
         "window_s": best.width_s,
-        "window_std_s": 1e-3 if point else best.width_std_s,
+        "window_std_s": 1e-3 if best.kernel == "none" else best.width_std_s,
         "tau_s": 0.5 * best.width_s if decision.kind == "low-pass" else None,
         "delay_s": best.delay_s,
         "delay_std_s": best.delay_std_s,
-        "sensor_rise_s": rise.sensor_s if rise is not None else None,
         "sampled_fraction": min(1.0, best.width_s / clock.period_s),
     }
 
@@ -354,21 +350,12 @@ def _steady_noise(fit: Fit) -> float:
 
 def _candidate(fit: Fit) -> Candidate:
     """A compared response as part of the calibration."""
-    width_std, delay_std = (value if np.isfinite(value) else None for value in (fit.width_std_s, fit.delay_std_s))
     return Candidate(
         kernel=fit.kernel,
         window_s=fit.width_s,
-        window_std_s=width_std,
+        window_std_s=fit.width_std_s if np.isfinite(fit.width_std_s) else None,
         delay_s=fit.delay_s,
-        delay_std_s=delay_std,
+        delay_std_s=fit.delay_std_s,
         score=fit.evidence,
         r2=fit.explained,
-    )
-
-
-def _calibration(name: SensorName, notes: dict[str, str], **found: Any) -> SensorCalibration:
-    """The figures found as one value; without figures, a calibration whose figures are all unknown."""
-    known: dict[str, Any] = {"averaging": "undetermined", "n_updates": 0} | found
-    return SensorCalibration(
-        gpu_uuid=name.gpu_uuid, driver=name.driver, sensor=name.sensor, field=name.field, notes=FrozenMapping(notes), **known
     )

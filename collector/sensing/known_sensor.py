@@ -1,8 +1,8 @@
 """A sensor that was characterised before: its possible responses, and the inversion from readings to power."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -10,6 +10,8 @@ from collector.sensing.calibration import Kernel, SensorCalibration
 from collector.sensing.response import POINT_S, SensorResponse
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.quantities import Array
+
+Figure = TypeVar("Figure", float, Array)
 
 DEFAULT_PERIOD_S: Final = 0.1
 """Default update period if unknown [s]; the longest common one (`configs/sensors`)."""
@@ -50,28 +52,15 @@ class Inversion:
     correlation: float
     known: bool
 
-    def power_w(self, reading_w: Array) -> Array:
-        """Power of readings [W], shape (n,)."""
-        result: Array = (reading_w - self.offset_w) / self.gain
-        return result
+    def energy(self, reading_j: Figure, std_j: Figure, duration_s: float) -> tuple[Figure, Figure]:
+        """Energy and its standard error [J] of integrated readings with error `std_j`, over `duration_s`; power [W] for one second.
 
-    def power_std_w(self, reading_w: Array, std_w: Array) -> Array:
-        """Standard errors of powers from readings with errors `std_w` [W], shape (n,); the share of gain and offset is common to all."""
-        of_gain = self.power_w(reading_w) * self.gain_std
-        both = of_gain**2 + self.offset_std_w**2 + 2.0 * of_gain * self.offset_std_w * self.correlation
-        result: Array = np.sqrt(std_w**2 + np.maximum(both, 0.0)) / self.gain
-        return result
-
-    def with_stds(self, gain_std: float, offset_std_w: float) -> "Inversion":
-        """The same inversion with other standard errors."""
-        return replace(self, gain_std=gain_std, offset_std_w=offset_std_w)
-
-    def energy(self, reading_j: float, std_j: float, duration_s: float) -> tuple[float, float]:
-        """Energy and its standard error [J] of integrated readings with error `std_j`, over `duration_s`."""
+        The share of gain and offset is common to all of several energies.
+        """
         energy = (reading_j - self.offset_w * duration_s) / self.gain
         of_gain, of_offset = energy * self.gain_std, duration_s * self.offset_std_w
         both = of_gain**2 + of_offset**2 + 2.0 * of_gain * of_offset * self.correlation
-        return energy, float(np.sqrt(std_j**2 + max(both, 0.0))) / self.gain
+        return energy, np.sqrt(std_j**2 + np.maximum(both, 0.0)) / self.gain
 
 
 def inversion(calibration: SensorCalibration) -> Inversion:

@@ -7,7 +7,6 @@ from typing import Final
 import numpy as np
 from scipy.stats import theilslopes
 
-from collector.errors import SensorError
 from collector.sensing.board_power import GRID_S, LAUNCH_LAG_S, LoadStamps, Signal, load_signals, signal_of
 from collector.sensing.regression import Fit
 from collector.sensing.response import seen
@@ -24,7 +23,6 @@ MIN_SPAN_W: Final = 10.0
 SMOOTH_S: Final = 2e-3
 STEP_S: Final = 4.0
 RISEN, SETTLED = 0.9, 0.01
-SHORTEST_RUN_S: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,26 +41,15 @@ class MeterTie:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gain:
-    """reading = gain · power + offset, with standard errors and the correlation of the two errors."""
-
-    gain: float
-    gain_std: float
-    offset_w: float
-    offset_std_w: float
-    gain_offset_correlation: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Rise:
-    """Times from a load's start [s]: readings to 90 % of their level after a second and to within 1 %; the power, and the sensor
-    alone, to 90 %.  `late_share` of the power is still missing after 20 ms.
+    """Times from a load's start [s]: readings to 90 % of their level after a second and to within 1 %, the board's power to 90 %.
+
+    `late_share` of the power is still missing after 20 ms.
     """
 
     readings_s: float
     settle_s: float
     board_s: float
-    sensor_s: float
     late_share: float
 
 
@@ -139,44 +126,23 @@ def load_of_meter(power: Signal) -> LoadStamps | None:
     return LoadStamps(start_s=ups[:runs], end_s=downs[:runs])
 
 
-def joint_gain(fit: Fit) -> Gain:
-    """Gain and offset from the fit of a response against a meter.  Raises SensorError if the meter's power hardly changes."""
-    assert fit.level_std is not None
-    gain = float(fit.level[1])
-    if gain <= 0.0:
-        raise SensorError("readings do not rise with the meter's power; is it the same board's?")
-    if (span := float(np.ptp(fit.predicted)) / gain) < MIN_SPAN_W:
-        raise SensorError(f"the meter's power changed by {span:.1f} W only; at least {MIN_SPAN_W:g} W tell a gain")
-    return Gain(
-        gain=gain,
-        gain_std=float(fit.level_std[1]),
-        offset_w=float(fit.level[0]),
-        offset_std_w=float(fit.level_std[0]),
-        gain_offset_correlation=fit.level_correlation,
-    )
-
-
-def rise_of(fits: Sequence[Fit], best: Fit, level: Array, power: Signal | None, load: LoadStamps) -> Rise | None:
+def rise_of(fits: Sequence[Fit], best: Fit, level: Array) -> Rise | None:
     """Rise of the readings after a load's start; None if no launch is visible.
 
-    `level` is the readings' offset with the levels of the load's signals.  With a meter's `power` the board's own time is the mean over
-    its longest runs.  If another of the `fits` explains as much, the settling time is the longer one.
+    `level` is the readings' offset with the levels of the load's signals.  If another of the `fits` explains as much, the settling time
+    is the longer one.
     """
-    board = step = _fitted_step(level)
-    if power is not None and (metered := _metered_step(power, load)) is not None:
-        board = metered
+    step = _fitted_step(level)
     time_s = GRID_S * np.arange(int(STEP_S / GRID_S), dtype=np.float64)
-    risen, place = board.mean(time_s + GRID_S, GRID_S), int(1.0 / GRID_S)
-    if risen[place] <= 0.0 or level[1:-1].sum() <= 0.0:
+    risen, place = step.mean(time_s + GRID_S, GRID_S), int(1.0 / GRID_S)
+    if risen[place] <= 0.0:
         return None
     close = [best, *(fit for fit in fits if fit.kernel != best.kernel and fit.explained > best.explained - 1e-3)]
     shown = [seen(step, fit.kernel, fit.width_s, time_s - fit.delay_s) for fit in close]
-    sensor = {"none": 0.0, "boxcar": RISEN, "low-pass": 0.5 * float(np.log(10.0))}[best.kernel] * best.width_s
     return Rise(
         readings_s=float(GRID_S * np.argmax(shown[0] >= RISEN * shown[0][place])),
         settle_s=max(_settled(one) for one in shown),
         board_s=float(GRID_S * np.argmax(risen >= RISEN * risen[place])),
-        sensor_s=max(sensor + best.delay_s, 0.0),
         late_share=float(np.clip(1.0 - risen[int(0.02 / GRID_S)] / risen[place], 0.0, 1.0)),
     )
 
@@ -192,20 +158,3 @@ def _fitted_step(level: Array) -> Signal:
     stamps = LoadStamps(start_s=np.array([-LAUNCH_LAG_S]), end_s=np.array([STEP_S + 1.0]))
     signals = load_signals(stamps, 0.0, STEP_S + 0.5)[:-1]
     return signal_of(signals[0].start_s, np.sum([one.value * part for one, part in zip(signals, level[1:-1], strict=True)], axis=0))
-
-
-def _metered_step(power: Signal, load: LoadStamps) -> Signal | None:
-    """The meter's mean rise after launches, over the longest runs (held at its end), above the rest before them."""
-    begin, end = power.start_s, power.start_s + GRID_S * len(power.value)
-    rest = load.start_s - np.append(-np.inf, load.end_s[:-1])
-    fits = (load.start_s > begin + 0.1) & (load.end_s < end - 0.01) & (load.length_s > SHORTEST_RUN_S) & (rest > 0.5 * SHORTEST_RUN_S)
-    if not np.any(fits):
-        return None
-    span = min(float(load.length_s[fits].max()), 1.1)
-    start = load.start_s[fits & (load.length_s >= 0.95 * span)]
-    time = np.arange(GRID_S, 0.95 * span, GRID_S)
-    mean = power.mean(start[:, None] + LAUNCH_LAG_S + time, GRID_S).mean(axis=0) - power.mean(start, 0.5 * SHORTEST_RUN_S).mean()
-    tail = float(mean[int(0.8 * len(mean)) :].mean())
-    cells = int((STEP_S + 1.0) / GRID_S)
-    value = np.concatenate([np.zeros(cells), mean, np.full(cells, tail)])
-    return signal_of(-cells * GRID_S, value)

@@ -27,10 +27,6 @@ FREEDOM: Final = 4.0
 """Degrees of freedom of the residuals' t distribution: single updates may deviate strongly."""
 USUAL_JITTER_S, JITTER_LN_STD = 6e-4, 1.2
 """Prior of the jitter of an averaging's end (0.3 to 0.5 ms on published boards)."""
-WANDER_STD_S: Final = 5e-4
-WANDER_SPAN_S, WANDER_TERMS = 5.0, (2, 12)
-"""Prior of the first term of the clock's wander [s]; seconds of record per term, and the least and greatest number of terms."""
-PROFILE_STD, PROFILE_OWN_STD, PROFILE_POINTS = 6.0, 2.0, 15
 SLOW_SHARE: Final = 0.1
 """Prior of a board's slow parts for the errors, as a share of the step: it includes the parts that the fit leaves out."""
 LEAST_VARIANCE: Final = 1e-6
@@ -47,11 +43,12 @@ GAIN_FLOOR, OFFSET_FLOOR_W = 7e-4, 0.12
 class Fit:
     """The best fit of one response.
 
-    `width_s` is W or 2τ, `rivals` are the fits from other starts, `score` is the log-likelihood and `each` (n,) its parts, `level` the
+    `width_s` is W or 2τ, `score` is the log-likelihood and `each` (n,) its parts, `level` the
     offset and the level of each signal, `residual` and `predicted` (n,) in watts, `explained` R².
     """
 
     kernel: Kernel
+    time_s: Array
     width_s: float
     delay_s: float
     score: float
@@ -62,11 +59,10 @@ class Fit:
     noise_w: float
     jitter_s: float
     explained: float
+    level_std: Array
     width_std_s: float = np.nan
     delay_std_s: float = np.nan
-    level_std: Array | None = None
     level_correlation: float = 0.0
-    rivals: tuple["Fit", ...] = ()
 
     @property
     def evidence(self) -> float:
@@ -89,12 +85,7 @@ class Problem:
 
     def best(self, starts: dict[Kernel, list[tuple[float, float]]]) -> tuple[Fit, ...]:
         """The likeliest fit of every response, from its starts."""
-        fits = []
-        for kernel in KERNELS:
-            tried = [self._fitted(kernel, *start) for start in starts[kernel]]
-            best = max(tried, key=lambda fit: fit.score)
-            fits.append(replace(best, rivals=tuple(fit for fit in tried if fit is not best)))
-        return tuple(fits)
+        return tuple(max((self._fitted(kernel, *start) for start in starts[kernel]), key=lambda fit: fit.score) for kernel in KERNELS)
 
     def late_cost(self) -> float:
         """Log-likelihood that a board's delayed parts must add; readings that do not need these parts leave them out."""
@@ -102,9 +93,7 @@ class Problem:
 
     def at(self, kernel: Kernel, width_s: float, delay_s: float) -> Fit:
         """The fit of levels at a fixed width and delay."""
-        basis, precision = self._wander()
-        x = np.concatenate([[np.log(max(width_s, SMALLEST_S)), delay_s], np.zeros(basis.shape[1] - 1)])
-        return self._at(kernel, x, basis, precision, None)[0]
+        return self._at(kernel, np.array([np.log(max(width_s, SMALLEST_S)), delay_s]), None)[0]
 
     def _levels(self, design: Array, weight: Array) -> Array:
         """Levels (k,) of a design (n, k), those of slow parts not below 0."""
@@ -152,69 +141,23 @@ class Problem:
         best = [band[misfit[band].min(axis=1).argmin()] for band in bands if len(band)]
         return [(float(widths[i]), float(delays[misfit[i].argmin()])) for i in best]
 
-    def _wander(self) -> tuple[Array, Array]:
-        """Basis of the delay over the record, a constant first, shape (n, 1 + m), and the terms' precisions [1/s²], shape (1 + m,).
-
-        A sensor's clock wanders by up to some milliseconds over 30 to 100 s (sensor.md 6), more than a slow poll can follow.
-        """
-        span = float(self.time_s[-1] - self.time_s[0]) + 1e-9
-        number = np.arange(1, int(np.clip(round(span / WANDER_SPAN_S), *WANDER_TERMS)) + 1)
-        turn = np.pi * (self.time_s - self.time_s[0]) / span
-        basis = np.column_stack([np.ones(len(turn)), *(np.cos(k * turn) for k in number)])
-        return basis, np.concatenate([[0.0], (number / WANDER_STD_S) ** 2])
-
-    def with_profile(self, fit: Fit) -> Fit:
-        """The fit at the mean of its width's posterior, whose spread is the standard error if it is larger than the formal one.
-
-        Under a load with few distinct phases the likelihood has narrow peaks: other widths, each with its own delay, are about as likely;
-        another peak may be as well, at any distance.
-        """
-        std = fit.width_std_s
-        if fit.kernel == "none" or not np.isfinite(std):
-            return fit
-        reach = float(np.clip(PROFILE_STD * std / fit.width_s, 0.12, 0.3))
-        width = fit.width_s * np.exp(np.linspace(-reach, reach, PROFILE_POINTS))
-        far = width[np.abs(width - fit.width_s) > PROFILE_OWN_STD * std]
-        later = 0.5 if fit.kernel == "boxcar" else 0.0
-        others = [self._fitted(fit.kernel, one, fit.delay_s - later * (one - fit.width_s), held=True) for one in far.tolist()]
-        peaks = [fit, *(one for one in fit.rivals if abs(one.width_s - fit.width_s) > PROFILE_OWN_STD * std)]
-        found = [*peaks, *others]
-        wide = np.append([np.sqrt(2.0 * np.pi) * one.width_std_s for one in peaks], 2.0 * reach / PROFILE_POINTS * far)
-        mass = np.exp([one.score - fit.score for one in found]) * wide
-        share = mass / mass.sum()
-        widths, delays = np.array([(one.width_s, one.delay_s) for one in found]).T
-        centre, delay = float(share @ widths), float(share @ delays)
-        return replace(
-            fit,
-            width_s=centre,
-            delay_s=delay,
-            width_std_s=float(np.sqrt(std**2 + share @ (widths - centre) ** 2)),
-            delay_std_s=float(np.sqrt(fit.delay_std_s**2 + share @ (delays - delay) ** 2)),
-        )
-
-    def _fitted(self, kernel: Kernel, width_s: float, delay_s: float, *, held: bool = False) -> Fit:
-        """The maximum near a start: damped Gauss-Newton in the log of the width (unless `held`), the delay and its wander."""
-        basis, precision = self._wander()
-        terms = basis.shape[1]
-        x = np.concatenate([[np.log(width_s), delay_s], np.zeros(terms - 1)])
-        low, high = np.full(len(x), -2.0 * DELAY_S), np.full(len(x), 2.0 * DELAY_S)
-        low[0], high[0] = np.log(SMALLEST_S), np.log(LARGEST_S[kernel])
-        most = np.concatenate([[0.3], np.full(terms, 4e-3)])
-        best, slopes = self._at(kernel, x, basis, precision, None)
-        first, damping = (1 if held or kernel == "none" else 0), 1e-2
+    def _fitted(self, kernel: Kernel, width_s: float, delay_s: float) -> Fit:
+        """The maximum near a start: damped Gauss-Newton in the log of the width and the delay."""
+        low = np.array([np.log(SMALLEST_S), -2.0 * DELAY_S])
+        high = np.array([np.log(LARGEST_S[kernel]), 2.0 * DELAY_S])
+        x, most = np.array([np.log(width_s), delay_s]), np.array([0.3, 4e-3])
+        best, slopes = self._at(kernel, x, None)
+        first, damping = (1 if kernel == "none" else 0), 1e-2
         for turn in range(24):
             matrix, weight = slopes
             part = matrix[:, first:] * np.sqrt(weight)[:, None]
-            prior = np.concatenate([[0.0], precision, np.zeros(matrix.shape[1] - len(x))])[first:]
-            scale = np.sqrt((part**2).sum(0) + prior) + 1e-12
-            normal = part.T @ part + np.diag(prior)
-            normal = normal / np.outer(scale, scale) + np.diag([damping] * (len(x) - first) + [1e-9] * (len(prior) - len(x) + first))
-            toward = part.T @ (best.residual * np.sqrt(weight))
-            toward[: len(x) - first] -= prior[: len(x) - first] * x[first:]
-            step = np.zeros(len(x))
-            step[first:] = (np.linalg.solve(normal, toward / scale) / scale)[: len(x) - first]
+            scale = np.sqrt((part**2).sum(0)) + 1e-12
+            part = part / scale
+            normal = part.T @ part + np.diag(np.where(np.arange(part.shape[1]) < 2 - first, damping, 1e-9))
+            step = np.zeros(2)
+            step[first:] = (np.linalg.solve(normal, part.T @ (best.residual * np.sqrt(weight))) / scale)[: 2 - first]
             there = np.clip(x + np.clip(step, -most, most), low, high)
-            new, parts = self._at(kernel, there, basis, precision, best if turn > 5 else None)
+            new, parts = self._at(kernel, there, best if turn > 5 else None)
             gain = new.score - best.score
             if gain > 0.0:
                 best, slopes, x, damping = new, parts, there, damping / 4.0
@@ -222,11 +165,11 @@ class Problem:
                 damping *= 6.0
             if damping > 1e4 or (turn > 5 and 0.0 < gain < 1e-3):
                 break
-        return self._with_errors(best, *slopes, precision)
+        return self._with_errors(best, *slopes)
 
-    def _at(self, kernel: Kernel, x: Array, basis: Array, precision: Array, like: Fit | None) -> tuple[Fit, tuple[Array, Array]]:
-        """The fit at a width and delay, with derivatives (n, x + levels) of the readings and weights (n,); noise as in `like`."""
-        end_s = self.time_s - basis @ x[1:]
+    def _at(self, kernel: Kernel, x: Array, like: Fit | None) -> tuple[Fit, tuple[Array, Array]]:
+        """The fit at a width and delay, with derivatives (n, 2 + levels) of the readings and weights (n,); noise as in `like`."""
+        end_s = self.time_s - x[1]
         parts = [seen_and_slopes(one, kernel, float(np.exp(x[0])), end_s) for one in self.signals]
         design = np.stack([np.ones_like(end_s), *(one[0] for one in parts)], axis=1)
         weight = np.ones(len(end_s))
@@ -241,45 +184,45 @@ class Problem:
             weight = (FREEDOM + 1.0) / (FREEDOM + residual**2 / spread) / spread
         each = -0.5 * np.log(spread) - 0.5 * (FREEDOM + 1.0) * np.log1p(residual**2 / spread / FREEDOM) - 0.9808
         prior = 0.5 * (x[1] / SOFT_DELAY_S) ** 4 + 0.5 * (np.log(jitter / USUAL_JITTER_S) / JITTER_LN_STD) ** 2
-        prior += 0.5 * float(precision @ x[1:] ** 2)
         wider = np.sum([b * one[1] for b, one in zip(level[1:], parts, strict=True)], axis=0)
         fit = Fit(
             kernel=kernel,
+            time_s=self.time_s,
             width_s=0.0 if kernel == "none" else float(np.exp(x[0])),
             delay_s=float(x[1]),
             score=float(each.sum()) - float(prior),
             each=each,
             level=level,
+            level_std=np.full(2, np.nan),
             residual=residual,
             predicted=design @ level,
             noise_w=noise,
             jitter_s=jitter,
             explained=1.0 - float(np.var(residual)) / max(float(np.var(self.value_w)), 1e-9),
         )
-        return fit, (np.column_stack([wider, -slope[:, None] * basis, design]), weight)
+        return fit, (np.column_stack([wider, -slope, design]), weight)
 
-    def _with_errors(self, fit: Fit, matrix: Array, weight: Array, precision: Array) -> Fit:
+    def _with_errors(self, fit: Fit, matrix: Array, weight: Array) -> Fit:
         """Standard errors from curvature, or from the scatter of the scores over blocks if that is larger."""
-        offset = 1 + len(precision)
-        used = np.arange(1 if fit.kernel == "none" else 0, matrix.shape[1])
-        part, slope = matrix[:, used], matrix[:, 1]
-        spread = fit.noise_w**2 + (fit.jitter_s * slope) ** 2 + LEAST_VARIANCE
-        slow = np.full(len(fit.level) - 2, 1.0 / (SLOW_SHARE * max(float(np.ptp(fit.predicted)), 1.0)) ** 2)
-        prior = np.concatenate([[0.0], precision, [0.0, 0.0], slow])[used]
-        curvature = part.T @ (part * ((FREEDOM + 1.0) / (FREEDOM + 3.0) / spread)[:, None]) + np.diag(prior)
+        if fit.kernel == "none":
+            matrix = matrix * (np.arange(matrix.shape[1]) > 0)
+        spread = fit.noise_w**2 + (fit.jitter_s * matrix[:, 1]) ** 2 + LEAST_VARIANCE
+        curvature = matrix.T @ (matrix * ((FREEDOM + 1.0) / (FREEDOM + 3.0) / spread)[:, None])
+        curvature[np.diag_indices(len(curvature))] += np.where(
+            np.arange(len(curvature)) < 4, 0.0, (SLOW_SHARE * max(float(np.ptp(fit.predicted)), 1.0)) ** -2.0
+        )
         scale = np.sqrt(np.diag(curvature)) + 1e-12
         inverse = np.linalg.pinv(curvature / np.outer(scale, scale), hermitian=True) / np.outer(scale, scale)
-        sandwich = block_covariance(inverse, part * (weight * fit.residual)[:, None], 16)
-        std = dict(zip(used.tolist(), np.sqrt(np.maximum(np.diag(inverse), np.diag(sandwich))).tolist(), strict=True))
+        sandwich = block_covariance(inverse, matrix * (weight * fit.residual)[:, None], 16)
         factor, floor = ERRORS[self.metered]
-        place = used.tolist().index(offset)
-        both = inverse[place : place + 2, place : place + 2]
+        std = factor * np.sqrt(np.maximum(np.diag(inverse), np.diag(sandwich)))
+        correlation = inverse[2, 3] / np.sqrt(max(inverse[2, 2] * inverse[3, 3], 1e-300))
         return replace(
             fit,
-            width_std_s=np.nan if fit.kernel == "none" else float(np.hypot(factor * std[0] * fit.width_s, floor)),
-            delay_std_s=float(np.hypot(factor * std[1], floor)),
-            level_std=np.hypot([factor * std[offset], factor * std[offset + 1]], [OFFSET_FLOOR_W, GAIN_FLOOR * abs(fit.level[1])]),
-            level_correlation=float(np.clip(both[0, 1] / np.sqrt(max(both[0, 0] * both[1, 1], 1e-300)), -1.0, 1.0)),
+            width_std_s=np.nan if fit.kernel == "none" else float(np.hypot(std[0] * fit.width_s, floor)),
+            delay_std_s=float(np.hypot(std[1], floor)),
+            level_std=np.hypot(std[2:4], [OFFSET_FLOOR_W, GAIN_FLOOR * abs(fit.level[1])]),
+            level_correlation=float(np.clip(correlation, -1.0, 1.0)),
         )
 
 

@@ -1,9 +1,9 @@
 """Plan of repeats and their shifts, from the sensor, before any run.
 
-The error that the fit would state is computed for the coming updates, at several phases and lengths; the
-shortest plan with an error below the requested one is used.  If updates would fall on the same places of every execution
-(a length near a simple fraction of the update period), pauses are inserted between blocks of executions: they move
-the phase by golden parts of the smaller of the two periods, because every such lock is a fraction of it.
+The error that the fit would state is computed for the coming updates, at several phases; the shortest plan with an error below the
+requested one is used.  If the sensor sees part of the time only, updates could fall on the same places of every execution (a length near a
+simple fraction of the update period): pauses between blocks of executions then move the phase by golden parts of the smaller of the two
+periods, because every such lock is a fraction of it.
 """
 
 import math
@@ -18,12 +18,11 @@ from collector.sensing.executions import DEFAULT_JITTER_S, FitSettings, expected
 from collector.sensing.known_sensor import possible_responses
 from collector.sensing.repeated import bins_for
 from collector.sensing.response import SensorResponse
-from estimator.vocabulary.quantities import Array
 
 GOLDEN: Final = 0.3819660112501051
 """1 − 1/φ: its multiples fill a circle more evenly than those of any other number."""
-SHIFTS: Final = (0, 5, 8, 13, 21, 34)
-"""Tried numbers of pauses (Fibonacci: after this many golden steps the circle is filled evenly)."""
+SHIFTS: Final = 13
+"""Number of pauses (Fibonacci: after this many golden steps the circle is filled evenly)."""
 TYPICAL_REST_W: Final = 60.0
 """Power of load and rest if unknown: they set the scale of noise and profile."""
 FULL_PERIODS: Final = {"boxcar": 0.98, "low-pass": 3.0}
@@ -78,42 +77,24 @@ def plan_repeats(
     period = calibration.update_period_s or max(response.width_s for response in responses)
     reach = max(response.reach_s for response in responses)
     full = all(response.width_s >= FULL_PERIODS[response.kernel] * period for response in responses)
-    shifts = SHIFTS[:1] if full else SHIFTS
-    discard = settle_s + reach
-    best: RepeatPlan | None = None
-    span = max(0.3, 3 * duration_s, 2.0 * reach, 6.0 * period)
-    # noise and profile are not known before: the plan aims at 0.7 of the requested error
-    while best is None or (best.expected_std > 0.7 * asked_std and span < 1.5 * longest_s):
-        for count in shifts:
-            plan = _plan(duration_s, min(span, longest_s), count, period, discard, reach)
-            if plan is None or (best is not None and plan.executions <= best.executions and plan.block == best.block):
-                continue
-            plan = replace(plan, expected_std=_expected_share(plan, duration_s, responses, calibration, power_w, rest_w))
-            if best is None or plan.expected_std < best.expected_std:
-                best = plan
-            if plan.expected_std <= 0.7 * asked_std:
-                break
-        span *= 1.5
-    return best
-
-
-def _plan(duration_s: float, span_s: float, shifts: int, period_s: float, discard_s: float, reach_s: float) -> RepeatPlan | None:
-    """A run of settled executions over `span_s` with this many pauses; None if they do not fit."""
-    settled = max(3, math.ceil(span_s / duration_s))
-    rising = math.ceil(discard_s / duration_s)
-    pause = min(GOLDEN * min(period_s, duration_s), 0.1) if shifts else 0.0
-    block = max(1, settled // (shifts + 1)) if shifts else settled
-    if shifts and (settled <= shifts or pause > 0.5 * block * duration_s):
-        return None
-    return RepeatPlan(
-        executions=settled + rising,
-        block=block,
-        pause_s=pause,
-        discard_s=discard_s,
-        padding_s=reach_s + 2.0 * period_s,
-        update_period_s=period_s,
-        expected_std=math.inf,
-    )
+    discard_s = settle_s + reach
+    span_s = max(0.3, 3 * duration_s, 2.0 * reach, 6.0 * period)
+    while True:
+        settled = max(3, math.ceil(min(span_s, longest_s) / duration_s))
+        plan = RepeatPlan(
+            executions=settled + math.ceil(discard_s / duration_s),
+            block=settled if full else max(1, settled // (SHIFTS + 1)),
+            pause_s=0.0 if full else min(GOLDEN * min(period, duration_s), 0.1),
+            discard_s=discard_s,
+            padding_s=reach + 2.0 * period,
+            update_period_s=period,
+            expected_std=math.inf,
+        )
+        plan = replace(plan, expected_std=_expected_share(plan, duration_s, responses, calibration, power_w, rest_w))
+        # Noise and profile are not known before: the plan aims at 0.7 of the requested error.
+        if plan.expected_std <= 0.7 * asked_std or span_s >= longest_s:
+            return plan
+        span_s *= 1.5
 
 
 def _expected_share(
@@ -124,27 +105,20 @@ def _expected_share(
     power_w: float,
     rest_w: float,
 ) -> float:
-    """The largest error over phases, lengths and responses, as a share of the energy."""
-    worst = 0.0
-    # Factors on the length for which the error is computed: a plan must not depend on a length known to some tenths of a per cent.
-    for factor in (1.0, 1.002):
-        load = plan.stamps(duration_s * factor)
-        for response in responses:
-            settings = FitSettings(
-                bins=bins_for(response, duration_s),
-                discard_s=plan.discard_s,
-                noise_w=calibration.reading_noise_w,
-                jitter_s=DEFAULT_JITTER_S if calibration.update_jitter_s is None else calibration.update_jitter_s,
-            )
-            # Phases of the updates against the load for which the error is computed; the largest error counts.
-            for phase in (0.0, 0.37, 0.71):
-                time_s = _update_times(load, plan.update_period_s, phase, plan.padding_s)
-                std = expected_energy_std(time_s, response, load, settings, max(power_w - rest_w, 1.0))
-                worst = max(worst, std / (max(power_w, 1.0) * duration_s))
+    """The largest error over phases and responses, as a share of the energy."""
+    load, worst = plan.stamps(duration_s), 0.0
+    first, last = float(load.start_s[0]) - plan.padding_s, float(load.end_s[-1]) + plan.padding_s
+    number = np.arange(int((last - first) / plan.update_period_s) + 1, dtype=np.float64)
+    for response in responses:
+        settings = FitSettings(
+            bins=bins_for(response, duration_s),
+            discard_s=plan.discard_s,
+            noise_w=calibration.reading_noise_w,
+            jitter_s=DEFAULT_JITTER_S if calibration.update_jitter_s is None else calibration.update_jitter_s,
+        )
+        # Phases of the updates against the load for which the error is computed; the largest error counts.
+        for phase in (0.0, 0.37, 0.71):
+            time_s = first + plan.update_period_s * (phase + number)
+            std = expected_energy_std(time_s, response, load, settings, max(power_w - rest_w, 1.0))
+            worst = max(worst, std / (max(power_w, 1.0) * duration_s))
     return worst
-
-
-def _update_times(load: LoadStamps, period_s: float, phase: float, padding_s: float) -> Array:
-    """Updates from before a load until after it [s]."""
-    first, last = float(load.start_s[0]) - padding_s, float(load.end_s[-1]) + padding_s
-    return first + period_s * (phase + np.arange(int((last - first) / period_s) + 1, dtype=np.float64))

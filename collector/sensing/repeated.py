@@ -18,7 +18,7 @@ from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.quantities import Array
 
 BINS_PER_WINDOW: Final = 8.0
-BINS: Final = (8, 96)
+BINS: Final = (12, 96)
 """Least and greatest number of parts of an execution; sixteen give simulated boards the same errors."""
 MISFIT_SHARE, MISFIT_NOISES = 0.05, 4.0
 """Largest root mean square residual of a fit, as a share of the readings' swing, and in multiples of the calibration's own scatter."""

@@ -8,12 +8,11 @@ from typing import Final
 import numpy as np
 
 from collector.devices.possible_power import possible_power
-from collector.devices.protocols import Bench, EnergyReading, Instruments, StateReadings
+from collector.devices.protocols import Bench, Instruments, StateReadings
 from collector.errors import SensorError
 from collector.sampling import SECONDS_PER_NS, Sampler, host_seconds
 from collector.sensing.board_power import LoadStamps
 from collector.sensing.calibration import SensorCalibration
-from collector.sensing.counter import CounterEstimate, counter_estimate
 from collector.sensing.known_sensor import possible_responses
 from collector.sensing.repeat_plan import RepeatPlan, plan_repeats
 from collector.sensing.repeated import RepeatedEnergy, repeated_energy
@@ -31,12 +30,11 @@ LEAST_LENGTH_S: Final = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One batch: the plan, the executions' stamps, the energy found, the counter's, and the board's states meanwhile."""
+    """One batch: the plan, the executions' stamps, the energy found, and the board's states meanwhile."""
 
     plan: RepeatPlan
     load: LoadStamps
     energy: RepeatedEnergy
-    counter: CounterEstimate
     states: StateReadings
 
 
@@ -86,7 +84,7 @@ def measure_repeated(
         )
     runs: list[Run] = []
     while len(runs) < 3:
-        runs.append(_batch(bench, sampler, execute, plan, calibration, rest_w))
+        runs.append(_batch(bench, sampler, execute, plan, calibration))
         energy, timing_std = _combined(runs)
         elapsed = (bench.clock.now_ns() - begun_ns) * SECONDS_PER_NS
         if timing_std <= asked_std * energy or elapsed > longest_s:
@@ -132,9 +130,7 @@ def _ranged(sampler: Sampler, execute: Execution, calibration: SensorCalibration
     return duration, power if power > 1.5 * base else 2.0 * base  # a short load has not reached the readings yet
 
 
-def _batch(
-    bench: Bench | Instruments, sampler: Sampler, execute: Execution, plan: RepeatPlan, calibration: SensorCalibration, rest_w: float
-) -> Run:
+def _batch(bench: Bench | Instruments, sampler: Sampler, execute: Execution, plan: RepeatPlan, calibration: SensorCalibration) -> Run:
     """Rest, run, rest; then the fit.
 
     No column of the fit describes loads before the rest: readings that remember them would count as noise.
@@ -142,7 +138,6 @@ def _batch(
     reach_s = possible_responses(calibration, plan.update_period_s).reach_s
     clean_s = bench.clock.now_ns() * SECONDS_PER_NS + reach_s
     bench.clock.wait(max(plan.padding_s, LEAST_SETTLE_S, reach_s + 3.0 * plan.update_period_s))
-    polls: list[EnergyReading] = []
     stamps: list[tuple[int, int]] = []
     # Executions shorter than during ranging continue until enough updates follow the rise.
     least_ns = (plan.discard_s + 6.0 * plan.update_period_s) / SECONDS_PER_NS
@@ -150,9 +145,6 @@ def _batch(
     while len(stamps) < plan.executions or (len(stamps) < most and stamps[-1][1] - stamps[0][0] < least_ns):
         index = len(stamps)
         stamps.append(execute())
-        reading = sampler.energy()
-        if reading is not None:
-            polls.append(reading)
         pause = plan.pause_after(index)
         if pause > 0.0:
             bench.clock.wait(pause)
@@ -163,12 +155,9 @@ def _batch(
     load = LoadStamps(start_s=table[:, 0], end_s=table[:, 1])
     poll_s = host_seconds(readings.host_ns)
     updates = _since(board_updates(poll_s, readings.power_w, calibration), clean_s)
-    limit = bench.gpu.power_limit_w()
-    lag = 0.0 if calibration.delay_s is None else calibration.delay_s
-    counter = counter_estimate(polls, load, plan.discard_s, lag, rest_w, updates.period_s, limit)
     sane = possible_power(readings.power_w)
     energy = repeated_energy((poll_s[sane], readings.power_w[sane]), updates, load, calibration, discard_s=plan.discard_s)
-    return Run(plan=plan, load=load, energy=energy, counter=counter, states=trace.states)
+    return Run(plan=plan, load=load, energy=energy, states=trace.states)
 
 
 def _since(updates: BoardUpdates, from_s: float) -> BoardUpdates:

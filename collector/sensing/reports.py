@@ -7,32 +7,26 @@ from typing import Final
 
 import numpy as np
 
-from collector.errors import SensorError
-from collector.sensing.board_power import GRID_S, Signal, load_signals, meter_signal
-from collector.sensing.calibration import SensorCalibration
-from collector.sensing.clock import Updates
 from collector.sensing.correct import CorrectedRecording
 from collector.sensing.correction_text import correction_lines
 from collector.sensing.figures import figure, sensor_lines
 from collector.sensing.fold import Profile
-from collector.sensing.identify import SensorRecord
-from collector.sensing.known_sensor import possible_responses
-from collector.sensing.response import columns
-from estimator.display.charts import Axis, Band, Series, axis_over, bars_svg, line_svg, scatter_svg
-from estimator.display.pages import figure_html, page_html, section_html, table_html
+from collector.sensing.identify import Identification
+from estimator.display.charts import Band, Series, axis_over, line_svg
+from estimator.display.pages import figure_html, page_html, section_html
 from estimator.vocabulary.quantities import Array
 
 VIEW_UPDATES: Final = 40
 """Number of updates in a closer view."""
-HISTOGRAM_PERIODS, HISTOGRAM_BINS = 2.5, 60
-"""Longest interval between changes in the histogram, in update periods, and number of bins."""
 
 
-def sensor_html(title: str, calibration: SensorCalibration, record: SensorRecord, updates: Updates | None) -> str:
-    """The page of a sensor: `record` are the polls with load and meter, if recorded, `updates` those found in them."""
-    clock = _period_chart(record.time_s, record.power_w, calibration.update_period_s)
-    sections = {"Sensor": _text(sensor_lines(calibration)), "Reading and model": _model(calibration, record, updates)}
-    sections |= {"Update clock": clock, "Candidates": _candidates(calibration)}
+def sensor_html(title: str, found: Identification) -> str:
+    """The page of a sensor that was found in a record."""
+    fit = found.decision.best if found.decision is not None else None
+    sections = {
+        "Sensor": _text(sensor_lines(found.calibration)),
+        "Reading and model": _emulated(fit.time_s, fit.predicted + fit.residual, fit.predicted) if fit is not None else "",
+    }
     return page_html(title, [section_html(name, body) for name, body in sections.items()])
 
 
@@ -46,7 +40,6 @@ def correction_html(title: str, found: CorrectedRecording, time_s: Array, power_
     if found.repeated is not None:
         fit, updates = found.repeated.fit, found.updates
         sections["Reading and model"] = _emulated(updates.time_s[fit.used], updates.value[fit.used], fit.predicted_w[fit.used])
-    sections["Update clock"] = _period_chart(time_s, power_w, found.updates.period_s)
     return page_html(title, [section_html(name, body) for name, body in sections.items()])
 
 
@@ -74,69 +67,15 @@ def _band(series: Series, std: Array) -> Band:
 
 
 def _emulated(time_s: Array, value: Array, predicted: Array) -> str:
-    """The updates with the model's predicted readings, enlarged where they change most, and the residuals."""
+    """The updates with the model's predicted readings, enlarged where they change most."""
     moved = np.concatenate([[0.0], np.cumsum(np.abs(np.diff(predicted)))])
     count = min(VIEW_UPDATES, len(moved) - 1)
     first = int(np.argmax(moved[count:] - moved[: len(moved) - count]))
     view = slice(first, first + count + 1)
     series = [Series(name="read", x=time_s[view], y=value[view]), Series(name="emulated", x=time_s[view], y=predicted[view])]
-    residual = value - predicted
-    away = f"Read less emulated: {figure(float(np.sqrt(np.mean(residual**2))), None, 'W')} rms."
-    x, y = (axis_over(name, [one], logarithmic=False) for name, one in (("time [s]", time_s), ("read − emulated [W]", residual)))
-    points = scatter_svg("Residuals", away, [Series(name="residual", x=time_s, y=residual)], x, y, diagonal=False)
-    text = "Updates as they were read, and the readings that the model predicts."
-    return _charts([_lines("Emulated reading", text, series, ("time [s]", "reading [W]")), figure_html(points, away)])
-
-
-def _period_chart(poll_s: Array, poll_w: Array, period_s: float | None) -> str:
-    """Histogram of the intervals between changes of the reading; nothing without a period."""
-    interval = np.diff(poll_s[1:][np.diff(poll_w) != 0.0]) * 1e3
-    if period_s is None or not len(interval):
-        return ""
-    most = HISTOGRAM_PERIODS * period_s * 1e3
-    counts, edges = np.histogram(interval, bins=HISTOGRAM_BINS, range=(0.0, most))
-    x = Axis(label="time between changes [ms]", low=0.0, high=most, logarithmic=False)
-    y = Axis(label="changes", low=0.0, high=1.05 * float(counts.max()) + 0.1, logarithmic=False)
-    text = f"Time between {len(interval)} changes of the reading, to within a poll; the clock ticks every {period_s * 1e3:.5g} ms."
-    return _charts([figure_html(bars_svg("Update periods", text, edges, counts.astype(np.float64), x, y), text)])
-
-
-def _model(calibration: SensorCalibration, record: SensorRecord, updates: Updates | None) -> str:
-    """Readings predicted by the sensor's likeliest response from the meter's power or the load, levels by least squares."""
-    if updates is None or (record.load is None and record.meter_s is None):
-        return "<p>Neither a load nor a meter was recorded: there is nothing to emulate the reading from.</p>"
-    response, time_s, value = possible_responses(calibration).responses[0], updates.time_s, updates.value
-    if record.meter_s is not None and record.meter_w is not None:
-        try:
-            power = meter_signal(record.meter_s, record.meter_w)
-        except SensorError:
-            return ""
-        signals: tuple[Signal, ...] = (power,)
-        start, end = float(record.meter_s[0]), power.start_s + GRID_S * len(power.value)
-    else:
-        assert record.load is not None
-        start = float(record.load.start_s[0]) - 2.0
-        end = min(float(record.load.end_s[-1]) + 2.0, float(time_s[-1]), record.load.known_until_s)
-        signals = load_signals(record.load, start, end)
-    inside = (time_s - response.reach_s > start) & (time_s - response.delay_s < end)
-    if np.count_nonzero(inside) < 2:
-        return ""
-    design = columns(signals, response.kernel, response.width_s, time_s[inside] - response.delay_s)
-    design /= np.maximum(np.abs(design).max(axis=0), 1e-12)
-    return _emulated(time_s[inside], value[inside], design @ np.linalg.lstsq(design, value[inside], rcond=None)[0])
-
-
-def _candidates(calibration: SensorCalibration) -> str:
-    rows = [
-        (
-            one.kernel,
-            figure(1e3 * one.window_s, 1e3 * (one.window_std_s or 0.0), ""),
-            figure(1e3 * (one.delay_s or 0.0), 1e3 * (one.delay_std_s or 0.0), ""),
-            f"{one.score:.1f}",
-        )
-        for one in calibration.candidates
-    ]
-    return table_html("Kernels that were compared, best first", ("kernel", "window [ms]", "delay [ms]", "log-likelihood"), rows)
+    rms_w = float(np.sqrt(np.mean((value - predicted) ** 2)))
+    text = f"Updates as they were read, and the readings that the model predicts; they differ by {figure(rms_w, None, 'W')} rms."
+    return _charts([_lines("Emulated reading", text, series, ("time [s]", "reading [W]"))])
 
 
 def _traces(found: CorrectedRecording, time_s: Array, power_w: Array) -> str:

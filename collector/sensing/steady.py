@@ -96,9 +96,7 @@ def corrected_power(raw_w: float, raw_std_w: float, calibration: SensorCalibrati
     back = inversion(calibration)
     if not back.known:
         return raw_w, raw_std_w
-    value = np.array([raw_w])
-    stated = back.with_stds(calibration.gain_std or 0.0, calibration.offset_std_w or 0.0)
-    return float(stated.power_w(value)[0]), float(stated.power_std_w(value, np.array([raw_std_w]))[0])
+    return back.energy(raw_w, raw_std_w, 1.0)
 
 
 def _trend(value: Array, least_noise_w: float) -> tuple[float, float, float]:

@@ -59,8 +59,8 @@ def board_updates(time_s: Array, power_w: Array, calibration: SensorCalibration)
         held = _held_in_stretches(time_s, power_w, period)
         std = min(0.29 * period, float(np.median(np.diff(time_s))))  # of a uniform distribution over a period
         return BoardUpdates(time_s=held.time_s, value=held.value, period_s=period, time_std_s=std, notes=FrozenMapping(notes))
-    stated = max(calibration.update_period_std_s or 0.0, calibration.card_period_68_s or 0.0)
-    period_std = float(np.hypot(clock.card_period_68_s, stated))
+    stated = max(calibration.update_period_std_s or 0.0, calibration.card_period_std_s or 0.0)
+    period_std = float(np.hypot(clock.card_period_std_s, stated))
     if known is not None and abs(clock.period_s - known) > max(PERIOD_TOLERANCE * known, 5.0 * period_std):
         notes["update_period_s"] = (
             f"the recording's updates come every {clock.period_s * 1e3:.5g} ms, the sensor's every {known * 1e3:.5g} ms: "

@@ -41,7 +41,7 @@ def test_the_period_is_the_sensors_not_the_polls(period_ms: float, poll_ms: floa
     for seed in range(3):
         clock, updates = fit_update_clock(*polls(period_ms * 1e-3, poll_ms * 1e-3, seed, wander_s=wander_s))
         assert clock.period_s == pytest.approx(period_ms * 1e-3, abs=1e-4)
-        assert abs(clock.period_s - period_ms * 1e-3) < 2.0 * clock.card_period_95_s
+        assert abs(clock.period_s - period_ms * 1e-3) < 4.0 * clock.card_period_std_s
         assert clock.rigid
         assert np.all(np.diff(updates.number) >= 1)
 
@@ -69,7 +69,7 @@ def test_a_period_is_right_within_its_errors_or_refused_with_what_would_tell(kin
         except SensorError as error:
             reasons.append(str(error))
             continue
-        right += abs(clock.period_s - made.period_s) <= max(ERRORS * clock.period_std_s, clock.card_period_95_s)
+        right += abs(clock.period_s - made.period_s) <= max(ERRORS * clock.period_std_s, 2.0 * clock.card_period_std_s)
     assert right >= told if told else right == 0
     assert right + len(reasons) >= 11
     assert all("poll" in reason for reason in reasons)

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from collector.devices.protocols import EnergyReading, PowerReadings
 from collector.sensing.calibration import SensorCalibration
-from collector.sensing.clock import held_updates
 from collector.sensing.counter import counter_energy, launch_energy
 from collector.sensing.steady import corrected_power, inversion, settle_time_s, steady_power
 from estimator.vocabulary.quantities import Array
@@ -32,10 +31,6 @@ def polled(values: Array, period_s: float = PERIOD_S, poll_s: float = 0.007, sta
     return PowerReadings(field="instant", host_ns=np.round(time_s * 1e9).astype(np.int64), power_w=values[index])
 
 
-def mean_of(values: Array, **changes: float) -> float:
-    return steady_power(polled(values), 100.0, 1e6, a_calibration(**changes), LIMIT_W).power_w
-
-
 @settings(max_examples=30)
 @given(st.lists(st.integers(1000, 20000), min_size=6, max_size=40), st.sampled_from([0.005, 0.007, 0.013]))
 def test_the_mean_weighs_updates_not_polls(centiwatts: list[int], poll_s: float) -> None:
@@ -45,15 +40,6 @@ def test_the_mean_weighs_updates_not_polls(centiwatts: list[int], poll_s: float)
     assert inner.min() - 0.6 * np.ptp(values) <= power.raw_w <= inner.max() + 0.6 * np.ptp(values)
     assert abs(power.samples - len(values)) <= 1
     assert power.raw_w == pytest.approx(values.mean(), abs=1.01 * np.ptp(values) / len(values) + 1e-9)
-
-
-def test_updates_that_repeat_their_value_count() -> None:
-    values = np.array([100.0, 100.0, 100.0, 130.0, 130.0, 100.0, 100.0])
-    readings = polled(values)
-    updates = held_updates(readings.host_ns * 1e-9, readings.power_w, PERIOD_S)
-    assert updates.value[:5].tolist() in ([100.0, 100.0, 100.0, 130.0, 130.0], [100.0, 100.0, 130.0, 130.0, 100.0])
-    assert abs(len(updates.value) - len(values)) <= 1
-    assert np.diff(updates.time_s) == pytest.approx(PERIOD_S, abs=0.02)
 
 
 def test_standard_errors_hold_for_white_and_for_correlated_noise() -> None:
@@ -76,19 +62,6 @@ def test_a_slow_rise_is_power_not_noise() -> None:
     assert rising.change_w > 3.0 * rising.change_std_w
 
 
-def test_gain_and_offset_are_taken_out_and_their_errors_added() -> None:
-    true = 200.0
-    gain, offset = 0.955, -1.5
-    assert mean_of(np.full(20, gain * true + offset), gain=gain, offset_w=offset) == pytest.approx(true)
-    power, std = corrected_power(189.5, 0.2, a_calibration(gain=gain, gain_std=0.005, offset_w=offset, offset_std_w=0.1))
-    assert power == pytest.approx(true)
-    assert std == pytest.approx(math.sqrt(0.2**2 + (true * 0.005) ** 2 + 0.1**2) / gain)
-
-
-def test_without_a_known_gain_the_reading_is_left_as_it_is() -> None:
-    assert corrected_power(189.5, 0.2, a_calibration()) == (189.5, 0.2)
-
-
 @pytest.mark.parametrize("absurd", [math.nan, math.inf, -5.0, 0.0, 1e9])
 def test_absurd_readings_are_counted_and_left_out(absurd: float) -> None:
     values = np.full(20, 150.0) + np.arange(20) % 2
@@ -98,16 +71,12 @@ def test_absurd_readings_are_counted_and_left_out(absurd: float) -> None:
     assert power.power_w == pytest.approx(150.5, abs=0.2)
 
 
-def test_a_sensor_that_stands_still_is_noticed() -> None:
-    assert steady_power(polled(np.full(20, 150.0)), 100.0, 1e6, a_calibration(), LIMIT_W).stuck
-    assert not steady_power(polled(np.full(20, 150.0)), 100.0, 1e6, a_calibration(reading_noise_w=0.005), LIMIT_W).stuck
-
-
-def test_nothing_read_is_nan_not_zero() -> None:
-    power = steady_power(polled(np.full(20, 150.0)), 500.0, 600.0, a_calibration(), LIMIT_W)
-    assert power.samples == 0
-    assert math.isnan(power.power_w)
-    assert math.isnan(power.std_w)
+def test_a_sensor_that_stands_still_or_says_nothing_is_noticed() -> None:
+    still = polled(np.full(20, 150.0))
+    for noise_w, stuck in ((0.5, True), (0.005, False)):
+        assert steady_power(still, 100.0, 1e6, a_calibration(reading_noise_w=noise_w), LIMIT_W).stuck is stuck
+    nothing = steady_power(still, 500.0, 600.0, a_calibration(), LIMIT_W)
+    assert (nothing.samples, math.isnan(nothing.power_w), math.isnan(nothing.std_w)) == (0, True, True)
 
 
 def test_an_unknown_sensor_is_given_more_time() -> None:
@@ -122,34 +91,15 @@ def test_energy_is_power_times_time_and_errors_add_in_squares(power: float, late
     assert std == pytest.approx(energy * math.hypot(a, b))
 
 
-def test_energy_of_an_unknown_power_is_unknown() -> None:
-    assert all(math.isnan(value) for value in launch_energy(math.nan, math.nan, 1e-3, 1e-6))
-
-
-def counter(joule: float, raw_w: float = 200.0) -> tuple[bool, bool]:
-    before, after = EnergyReading(host_ns=0, energy_j=1000.0), EnergyReading(host_ns=3_000_000_000, energy_j=1000.0 + joule)
-    found = counter_energy(before, after, 100, 3.0, raw_w, 50.0, PERIOD_S, LIMIT_W)
-    return found.absurd, found.disagrees
-
-
-def test_counter_hygiene() -> None:
-    assert counter(600.0) == (False, False)
-    assert counter(-1.0) == (True, False)
-    assert counter(1e6) == (True, False)
-    assert counter(300.0) == (False, True)
-    nothing = counter_energy(None, None, 100, 3.0, 200.0, 50.0, PERIOD_S, LIMIT_W)
-    assert math.isnan(nothing.energy_j)
-    assert not nothing.disagrees
-
-
 @given(st.floats(0.8, 1.2), st.floats(-20.0, 20.0), st.floats(10.0, 500.0), st.floats(0.01, 100.0))
 def test_energy_goes_back_as_power_does(gain: float, offset: float, power: float, span_s: float) -> None:
     back = inversion(a_calibration(gain=gain, offset_w=offset, gain_std=0.01, offset_std_w=0.5, gain_offset_correlation=-0.5))
     reading = gain * power + offset
     energy, std = back.energy(reading * span_s, 0.0, span_s)
-    assert back.power_w(np.array([reading]))[0] == pytest.approx(power)
+    power_w, power_std_w = back.energy(np.array([reading]), np.zeros(1), 1.0)
+    assert power_w[0] == pytest.approx(power)
     assert energy == pytest.approx(power * span_s)
-    assert std == pytest.approx(span_s * back.power_std_w(np.array([reading]), np.zeros(1))[0])
+    assert std == pytest.approx(span_s * power_std_w[0])
     assert corrected_power(
         reading, 0.0, a_calibration(gain=gain, offset_w=offset, gain_std=0.01, offset_std_w=0.5, gain_offset_correlation=-0.5)
     )[1] == pytest.approx(std / span_s)
@@ -167,3 +117,16 @@ def test_a_board_without_a_gain_has_the_spread_of_boards() -> None:
     energy, std = back.energy(150.0, 0.0, 1.0)
     assert energy == 150.0
     assert 0.03 < std / energy < 0.08
+    assert corrected_power(150.0, 0.2, a_calibration()) == (150.0, 0.2), "a reading is left as it is"
+
+
+@pytest.mark.parametrize(
+    ("joule", "flags", "launch_j"),
+    [(600.0, (False, False), 6.0), (-1.0, (True, False), None), (1e6, (True, False), None), (300.0, (False, True), 3.0)],
+)
+def test_a_counter_is_taken_for_what_it_can_be(joule: float, flags: tuple[bool, bool], launch_j: float | None) -> None:
+    before, after = EnergyReading(host_ns=0, energy_j=1000.0), EnergyReading(host_ns=3_000_000_000, energy_j=1000.0 + joule)
+    found = counter_energy(before, after, 100, 3.0, 200.0, 50.0, PERIOD_S, LIMIT_W)
+    assert (found.absurd, found.disagrees) == flags
+    assert found.energy_j == pytest.approx(math.nan if launch_j is None else launch_j, nan_ok=True)
+    assert math.isnan(counter_energy(None, after, 100, 3.0, 200.0, 50.0, PERIOD_S, LIMIT_W).energy_j)

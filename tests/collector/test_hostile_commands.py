@@ -84,8 +84,6 @@ def test_a_path_that_cannot_be_written_is_found_before_a_program_runs(tmp_path: 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["sensor", "--gpu", A100, "--window-std-ms", "nan"], "no finite number"),
-        (["sensor", "--gpu", A100, "--gain-std", "0.01"], "--gain-std needs --pmd"),
         (["sensor", "--readings", "r.csv", "--record", "x"], "--record has no meaning with --readings"),
         (["clocks"], "Missing command"),
     ],

@@ -1,7 +1,6 @@
 """Recorded logs: whatever their form, the same readings; what cannot be used is refused in one line."""
 
-import os
-import subprocess
+import gzip
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -18,6 +17,7 @@ from collector.errors import CollectorError, SensorError
 from collector.recordings.loads import read_load, stamps_of_levels
 from collector.recordings.readings import read_readings
 from collector.recordings.reference import read_reference
+from collector.recordings.rows import MOST_LATE, ordered
 from collector.recordings.run import read_run
 from collector.sensing.board_power import LoadStamps
 from collector.sensing.reference import tie_meter
@@ -63,23 +63,30 @@ def written(folder: Path, content: str | bytes, name: str = "log.csv") -> Path:
         "t_s,power_w\n" + "".join(f"{i * POLL_S:.3f},{POWER[i]:.2f}\n" for i in range(COUNT)),
         '"power_w","t_s","note"\n' + "".join(f"{POWER[i]:.2f},{i * POLL_S:.3f},x\n" for i in range(COUNT)),
         smi_text() + stamp(9.0) + ", 0, 1",
+        smi_text(row=lambda i: "\n".join([f"{stamp(i * POLL_S)}, 0, {POWER[i]:.2f}"] * 3)),
+        smi_text(row=lambda i: f"{stamp(i * POLL_S).replace('/', '-').replace(' ', 'T')}, 0, {POWER[i]:.2f}"),
     ],
-    ids=["plain", "order", "units", "crlf", "bom", "utf-16", "milliwatts", "instant", "fallback", "seconds", "quoted", "truncated"],
+    ids=[
+        "plain",
+        "order",
+        "units",
+        "crlf",
+        "bom",
+        "utf-16",
+        "milliwatts",
+        "instant",
+        "fallback",
+        "seconds",
+        "quoted",
+        "truncated",
+        "thrice",
+        "iso",
+    ],
 )
 def test_a_log_reads_the_same_in_every_form(tmp_path: Path, content: str | bytes) -> None:
     found = read_readings(written(tmp_path, content))
     assert found.power_w == pytest.approx(POWER)
     assert found.time_s - found.time_s[0] == pytest.approx(np.arange(COUNT) * POLL_S, abs=1e-3)
-
-
-def test_rows_out_of_order_are_no_clock_that_was_set_back(tmp_path: Path) -> None:
-    def row(i: int) -> str:
-        return f"{stamp(i * POLL_S - (0.1 if i in (200, 201) else 0.0))}, 0, {POWER[i]:.2f}"
-
-    found = read_readings(written(tmp_path, smi_text(row=row)))
-    assert np.all(np.diff(found.time_s) > 0)
-    assert found.left_out == 2
-    assert any("before that of an earlier row" in remark for remark in found.remarks)
 
 
 def boards_text(index: bool) -> str:
@@ -129,17 +136,6 @@ def test_lines_that_are_no_row_are_counted(tmp_path: Path) -> None:
     assert read_readings(written(tmp_path, smi_text() + stamp(9.0), "cut.csv")).left_out == 0, "a last line that is cut is none of them"
 
 
-def test_a_pipe_reads_as_its_file_does(tmp_path: Path) -> None:
-    path = tmp_path / "pipe"
-    os.mkfifo(path)
-    with subprocess.Popen(["cat", str(written(tmp_path, smi_text()))], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        found = read_readings(Path(f"/dev/fd/{process.stdout.fileno()}"))
-    assert found.power_w == pytest.approx(POWER)
-    with pytest.raises(SensorError, match="it is a pipe, not a file"):
-        read_readings(path)
-
-
 def test_the_named_column_is_read_with_or_without_its_unit(tmp_path: Path) -> None:
     header = "timestamp, power.draw [W], power.draw.average [W]"
     path = written(tmp_path, smi_text(header, lambda i: f"{stamp(i * POLL_S)}, {POWER[i]:.2f}, {POWER[i] + 7.0:.2f}"))
@@ -172,6 +168,14 @@ def test_the_named_column_is_read_with_or_without_its_unit(tmp_path: Path) -> No
         (b"PAR1" + b"\x00" * 100, "Parquet"),
         (b"x" * 300_000, "header"),
         (smi_text("timestamp, utilization.gpu [%], power.draw [hp]"), "is none of power"),
+        (smi_text("timestamp, power.draw [W], power.draw [W]"), r"2 columns are named power\.draw; keep one"),
+        ("t_s,power_w\n" + "".join(f"{i // 100},{50 + i % 7}\n" for i in range(COUNT)), "stamps are too coarse"),
+        ("#Date Time gpu pwr\n#YYYYMMDD HH:MM:SS Idx W\n" + " 20240310 09:00:00 0 55\n" * 9, "with its header"),
+        (smi_text("timestamp, power.draw [W]", lambda i: f"{stamp(i * POLL_S)}, ERR!"), r"no cell of power\.draw .* 'ERR!'"),
+        (gzip.compress(smi_text().encode(), mtime=0), "is packed; unpack it first"),
+        ("t_s;power_w\n1,0;50,5\n2,0;60,5\n", "needs the columns t_s,power_w"),
+        (smi_text() * 2, "lies before that of an earlier row"),
+        ("t_s,power_w\n" + "".join(f"{i * POLL_S:.3f},{0.001 * POWER[i]:.5f}\n" for i in range(COUNT)), "less than any board draws"),
     ],
 )
 def test_what_cannot_be_used_is_refused_in_one_line(tmp_path: Path, content: str | bytes, reason: str) -> None:
@@ -181,42 +185,12 @@ def test_what_cannot_be_used_is_refused_in_one_line(tmp_path: Path, content: str
     assert "log.csv" in str(caught.value)
 
 
-@pytest.mark.parametrize(("unit", "scale"), [("W", 1.0), ("mW", 1e3), ("kW", 1e-3), ("MW", 1e-6)])
-def test_power_is_in_watts_whatever_unit_a_log_names(tmp_path: Path, unit: str, scale: float) -> None:
-    header = f"timestamp, power.draw [{unit}]"
-    log = written(tmp_path, smi_text(header, lambda i: f"{stamp(i * POLL_S)}, {POWER[i] * scale:.9f} {unit}"))
-    assert read_readings(log).power_w == pytest.approx(POWER, rel=1e-3)
-
-
-@pytest.mark.parametrize("column", ["utilization.gpu [%]", "power.limit"])
-def test_a_column_that_is_no_power_is_refused_with_those_that_are(tmp_path: Path, column: str) -> None:
-    header = "timestamp, temperature.gpu, utilization.gpu [%], clocks.current.sm [MHz], power.limit [W], power.draw [W]"
-    log = written(tmp_path, smi_text(header, lambda i: f"{stamp(i * POLL_S)}, 40, 0, 1410, 250, {POWER[i]}"))
-    with pytest.raises(SensorError, match="is no power; its columns: "):
-        read_readings(log, column)
-
-
-def test_two_columns_of_a_name_are_refused(tmp_path: Path) -> None:
-    log = written(tmp_path, smi_text("timestamp, power.draw [W], power.draw [W]", lambda i: f"{stamp(i * POLL_S)}, 1, {POWER[i]}"))
-    for column in (None, "power.draw"):
-        with pytest.raises(SensorError, match=r"2 columns are named power\.draw; keep one"):
-            read_readings(log, column)
-
-
 @pytest.mark.parametrize("slip", ["1e308", "99999"])
 def test_a_power_that_nothing_draws_is_left_out_and_counted(tmp_path: Path, slip: str) -> None:
     log = written(tmp_path, smi_text(row=lambda i: f"{stamp(i * POLL_S)}, 0, {slip if i == 7 else POWER[i]}"))
     read = read_readings(log)
     assert (len(read.time_s), read.left_out) == (COUNT - 1, 1)
     assert "1 of 400 rows have" in " ".join(read.remarks)
-
-
-@pytest.mark.parametrize("missing", [1, 4, 8])
-def test_a_last_line_that_may_be_cut_is_left_out_and_said(tmp_path: Path, missing: int) -> None:
-    text = smi_text(row=lambda i: f"{stamp(i * POLL_S)}, 0, {POWER[i]:.2f}")
-    read = read_readings(written(tmp_path, text[:-missing]))
-    assert read.power_w == pytest.approx(POWER[:-1])
-    assert "last line has no end" in " ".join(read.remarks)
 
 
 def test_files_that_are_not_there_are_refused(tmp_path: Path) -> None:
@@ -288,6 +262,8 @@ def test_a_load_that_stays_on_is_unknown_after_its_last_edge() -> None:
         ("2,1\n1,0\n", "goes back at row"),
         ("1,100\n2,0\n", "no share"),
         ("1,1\n", "end that is known"),
+        ("1,1\n1,0\n2,1\n2,0\n", "no run has a length"),
+        ("1.0,1\n1e90,0\n", r"row 3 is 1e\+90: no time in seconds"),
     ],
 )
 def test_a_load_that_says_nothing_is_refused(tmp_path: Path, rows: str, reason: str) -> None:
@@ -307,8 +283,8 @@ def test_a_local_log_is_moved_to_its_loads_zone(tmp_path: Path) -> None:
     edge = (BEGIN - timedelta(hours=5, minutes=30)).timestamp()
     load = written(tmp_path, f"t_s,level\n{edge + 0.5:.6f},1\n{edge + 2.0:.6f},0\n", "l.csv")
     run = read_run(readings, load)
-    assert run.load is not None
-    assert run.load.start_s[0] == pytest.approx(0.5, abs=1e-3)
+    assert run.record.load is not None
+    assert run.record.load.start_s[0] == pytest.approx(0.5, abs=1e-3)
     assert "-5.5 h" in run.remarks["time_zone"]
 
 
@@ -329,12 +305,12 @@ def test_published_traces_are_read(shared_data: Path) -> None:
     folder = shared_data / "sensors" / "a100_square_wave"
     run = read_run(folder / "gpudata.csv", folder / "timestamps.csv", folder / "PMD_data.bin")
     assert run.column == "power.draw.instant"
-    assert run.load is not None
-    assert run.meter_s is not None
-    assert run.meter_w is not None
-    assert len(run.load.start_s) == 76
+    assert run.record.load is not None
+    assert run.record.meter_s is not None
+    assert run.record.meter_w is not None
+    assert len(run.record.load.start_s) == 76
     assert "-1 h" in run.remarks["time_zone"]
-    tie = tie_meter(run.meter_s, run.meter_w, run.load)
+    tie = tie_meter(run.record.meter_s, run.record.meter_w, run.record.load)
     assert tie is not None
     assert tie.rate == pytest.approx(-591e-6, abs=10e-6)
 
@@ -347,3 +323,53 @@ def test_a_gh200s_own_power_is_read_and_its_modules_only_when_asked_for(tmp_path
     assert own.column == "power.draw.average"
     assert own.power_w.max() < 210.0
     assert any("power of the whole module" in remark for remark in module.remarks)
+
+
+@pytest.mark.parametrize(("burst", "every"), [(1, 1), (1, 2), (1, 10), (2, 2), (3, 3)])
+def test_one_board_is_not_taken_for_several_however_often_it_is_polled_and_updates(tmp_path: Path, burst: int, every: int) -> None:
+    power_w = np.random.default_rng(every).integers(6000, 20000, COUNT) / 100.0
+    rows = "".join(f"{(i // burst) * 0.05 + (i % burst) * 0.002:.3f},{power_w[i // every]:.2f}\n" for i in range(COUNT))
+    assert len(read_readings(written(tmp_path, "t_s,power_w\n" + rows)).time_s) == COUNT
+
+
+def test_parquet_is_read_whatever_its_types(tmp_path: Path) -> None:
+    time_s, path = np.arange(COUNT) * POLL_S, tmp_path / "r.parquet"
+    for times, powers in (
+        (pa.array((1e9 * time_s).astype("int64") + 10**18).cast(pa.timestamp("ns")), pa.array(POWER)),
+        (pa.array([f"{x:.3f}" for x in time_s], pa.large_string()), pa.array([f"{x:.2f} W" for x in POWER]).dictionary_encode()),
+    ):
+        pq.write_table(pa.table({"t_s": times, "power_w": powers}), path)
+        found = read_readings(path)
+        assert found.power_w == pytest.approx(POWER, rel=1e-6)
+        assert found.time_s - found.time_s[0] == pytest.approx(time_s, abs=2e-6)
+
+
+def test_of_a_meter_with_a_hole_the_longest_stretch_is_taken(tmp_path: Path) -> None:
+    time_s = np.arange(COUNT) * POLL_S
+    held_s = np.where(np.arange(COUNT) < 150, time_s, time_s + 2.0)
+    found = read_reference(written(tmp_path, "t_s,power_w\n" + "".join(f"{t:.6f},90\n" for t in held_s)))
+    assert found.time_s == pytest.approx(held_s[150:])
+    assert "its longest stretch without a hole was taken" in " ".join(found.remarks)
+
+
+@given(place=st.integers(1, COUNT - 1), rows=st.integers(1, COUNT), by_s=st.floats(0.05, 3e4))
+def test_late_rows_are_left_out_or_refused_and_no_row_is_moved(place: int, rows: int, by_s: float) -> None:
+    time_s = 1000.0 + POLL_S * np.arange(COUNT)
+    time_s[place : place + rows] -= by_s
+    late = int(np.count_nonzero(time_s < np.maximum.accumulate(time_s)))
+    if late > MOST_LATE * COUNT:
+        with pytest.raises(SensorError, match="the clock was set, or rows are in no order"):
+            ordered(time_s, POWER, "log.csv")
+        return
+    found = ordered(time_s, POWER, "log.csv")
+    assert set(found.time_s) <= set(time_s)
+    assert found.left_out == late
+
+
+@pytest.mark.parametrize("stamp_s", [1e12, 1e99])
+@pytest.mark.parametrize("place", [0, COUNT - 1])
+def test_a_stamp_that_is_no_time_is_refused(stamp_s: float, place: int) -> None:
+    time_s = 1000.0 + POLL_S * np.arange(COUNT)
+    time_s[place] = stamp_s
+    with pytest.raises(SensorError, match="are no seconds|the clock was set"):
+        ordered(time_s, POWER, "log.csv")

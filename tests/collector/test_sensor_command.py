@@ -93,9 +93,7 @@ def test_readings_alone_leave_nulls_with_their_reasons(files: Path, capsys: pyte
         (["--load", "l.csv"], 2, "--load needs --readings"),
         (["--column", "x"], 2, "--column needs --readings"),
         (["--readings", "r.csv", "--seed", "1"], 2, "--seed has no meaning with --readings"),
-        (["--readings", "r.csv", "--window-std-ms", "1"], 2, "--window-std-ms has no meaning"),
         (["--readings", "none.csv"], 1, "none.csv: cannot be read"),
-        (["--gpu", "sim:a100-pcie-40gb", "--window-std-ms", "0"], 2, "window-std-ms"),
     ],
 )
 def test_wrong_use_is_one_line(arguments: list[str], status: int, words: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,14 +111,6 @@ def test_a_log_without_a_clock_ends_with_a_warning(tmp_path: Path, capsys: pytes
     assert "0 changes" in found["notes"]["update_period_s"]
 
 
-def test_stamps_coarser_than_polls_are_refused(recording: Recording, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    log = tmp_path / "coarse.csv"
-    table = np.stack([np.floor(recording.time_s / 0.5), recording.reading_w + np.arange(len(recording.time_s)) % 7], axis=1)
-    np.savetxt(log, table, fmt="%.6f", delimiter=",", header="t_s,power_w", comments="")
-    assert main(["sensor", "--readings", str(log)]) == 1
-    assert "stamps are too coarse" in capsys.readouterr().err
-
-
 def test_rows_left_out_and_readings_that_are_no_power_are_both_counted(
     recording: Recording, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -133,16 +123,3 @@ def test_rows_left_out_and_readings_that_are_no_power_are_both_counted(
     _, found = run(capsys, "--readings", str(log))
     assert "1 line(s) are no row" in found["notes"]["readings"]
     assert "4 of " in found["notes"]["readings"]
-
-
-def test_a_doubt_about_a_period_is_in_the_text_as_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    random = np.random.default_rng(4)
-    update_s = np.cumsum(0.02 + random.normal(0.0, 1e-3, 1500))
-    time_s = np.arange(0.1, float(update_s[-1]), 0.005)
-    power = np.round(100.0 + random.normal(0.0, 20.0, 1500), 2)[np.searchsorted(update_s, time_s, side="right") - 1]
-    log = tmp_path / "free.csv"
-    np.savetxt(log, np.stack([time_s, power], axis=1), fmt="%.6f", delimiter=",", header="t_s,power_w", comments="")
-    _, found = run(capsys, "--readings", str(log))
-    assert found["update_period_s"] is not None
-    main(["sensor", "--readings", str(log)])
-    assert f"note: update period: {found['notes']['update_period_s']}" in capsys.readouterr().out

@@ -103,7 +103,7 @@ def test_recorded_boards_have_their_own_sensor_and_not_the_other(
     shared_data: Path, folder: str, calibration: SensorCalibration, expected: set[str]
 ) -> None:
     place = shared_data / "sensors" / folder
-    run_read = read_run(place / "gpudata.csv", place / "timestamps.csv", column="power.draw.instant", board=None)
+    run_read = read_run(place / "gpudata.csv", place / "timestamps.csv", column="power.draw.instant").record
     found = correct_recording(run_read.time_s, run_read.power_w, calibration, run_read.load)
     assert set(found.notes) & set(AGAINST) == expected
 

@@ -5,14 +5,13 @@ calibration is shown, and no key of a program's in it.
 import re
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from collector.sensing.calibration import NO_METER, SensorCalibration
-from collector.sensing.figures import NOT_TOLD, figure, rounded_like, sensor_lines, time_text
-from collector.sensing.identify import SensorRecord
+from collector.sensing.figures import figure, rounded_like, sensor_lines, time_text
+from collector.sensing.identify import Identification
 from collector.sensing.reports import sensor_html
 from estimator.vocabulary.frozen import FrozenMapping
 
@@ -32,7 +31,6 @@ READINGS_ALONE = replace(
         **dict.fromkeys(("rise_time_s", "transient"), "give the load's stamps"), **dict.fromkeys(("gain", "offset_w"), NO_METER),
     }),
 )  # fmt: skip
-NO_POLLS = SensorRecord(time_s=np.zeros(0), power_w=np.zeros(0))
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-7, 1e5))
@@ -72,21 +70,17 @@ def test_figures_read_like_a_lab_book(value: float, std: float | None, text: str
 
 @pytest.mark.parametrize("calibration", [KNOWN, READINGS_ALONE])
 def test_no_key_of_a_program_is_shown_to_people(calibration: SensorCalibration) -> None:
-    page = re.sub(r"<style>.*?</style>", "", sensor_html("s", calibration, NO_POLLS, None), flags=re.DOTALL)
+    page = sensor_html("s", Identification(calibration=calibration))
+    page = re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)
     for text in (re.sub(r"<[^>]*>", " ", page), "\n".join(sensor_lines(calibration))):
         assert not re.findall(r"\b[a-z]+(?:_[a-z]+)+\b", text.replace("&#x27;", "'"))
 
 
-def test_whatever_is_unknown_has_a_reason() -> None:
-    lines = sensor_lines(READINGS_ALONE)
-    numbers = {int(number) for line in lines for number in re.findall(r"unknown \((\d+)\)", line)}
-    reasons = {int(found[1]): found[2] for line in lines if (found := re.match(r"  \((\d+)\) (.+)", line))}
-    assert numbers == reasons.keys()
-    assert NOT_TOLD not in reasons.values()
-    assert reasons[int(re.findall(r"noise +unknown \((\d+)\)", "\n".join(lines))[0])] == "give --load"
+def test_a_reason_stands_once_with_all_figures_that_it_is_for() -> None:
+    assert "  note: averaging, window, delay, sampled fraction: give --load" in sensor_lines(READINGS_ALONE)
 
 
 def test_a_terminal_of_80_columns_holds_the_figures() -> None:
     for calibration in (KNOWN, READINGS_ALONE):
-        table = [line for line in sensor_lines(calibration) if not re.match(r"  (note:|\(\d)", line)]
+        table = [line for line in sensor_lines(calibration) if not re.match("  note:", line)]
         assert max(map(len, table)) <= 80

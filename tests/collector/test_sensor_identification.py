@@ -22,7 +22,6 @@ from collector.sensing.board_power import LoadStamps
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.clock import fit_update_clock
 from collector.sensing.identify import SensorRecord, identify_sensor
-from collector.sensing.reference import tie_meter
 
 SAMPLE = range(5000, 5004)
 lone_step, locked = KINDS["lone step"], KINDS["load locked at two periods"]
@@ -138,7 +137,7 @@ def test_a_meter_alone_is_enough_and_says_that_its_clock_is_not_tied() -> None:
     assert found.averaging == "low-pass"
     assert found.tau_s == pytest.approx(0.0125, abs=5e-4)
     assert found.gain == pytest.approx(0.955, abs=0.01)
-    assert found.transient is not None
+    assert found.rise_time_s == pytest.approx(2.3 * 0.0125 + 3e-3, abs=6e-3)
     assert "its error holds" in found.notes["delay_s"]
     assert "its error holds" not in identify_sensor(sensor_record(recording, "meter"), NAME).calibration.notes["delay_s"]
 
@@ -157,16 +156,6 @@ def test_a_meter_on_another_clock_gives_nothing_but_the_reason() -> None:
     found = identify_sensor(given, NAME).calibration
     assert (found.averaging, found.gain) == ("undetermined", None)
     assert "one time base" in found.notes["averaging"]
-
-
-@pytest.mark.parametrize("late_s", [0.0, 1.5e-3, -2e-3])
-def test_a_meter_is_tied_to_the_loads_launches(late_s: float) -> None:
-    recording = recorded(A100_LIKE)
-    load = sensor_record(recording, "meter").load
-    assert load is not None
-    tie = tie_meter(recording.meter_s + late_s, recording.meter_w, load)
-    assert tie is not None
-    assert np.median(tie.host_s(recording.meter_s + late_s) - recording.meter_s) == pytest.approx(0.0, abs=6e-4)
 
 
 def test_a_meter_too_slow_for_the_averaging_says_how_fast_it_should_be() -> None:
@@ -194,28 +183,6 @@ def test_a_slow_board_is_told_from_a_slow_sensor() -> None:
     found = identify_sensor(sensor_record(recording, "meter"), NAME).calibration
     assert found.transient == "lagged"
     assert (found.board_rise_s or 0.0) > 0.04
-    assert found.sensor_rise_s is None or found.sensor_rise_s < 0.03
-
-
-@pytest.mark.parametrize("wander_s", [0.0, 6e-3])
-def test_a_wandering_clock_keeps_its_mean_period(wander_s: float) -> None:
-    random = np.random.default_rng(5)
-    update_s = 0.1012 * np.arange(1990) + wander_s * np.sin(2.0 * np.pi * 0.1012 * np.arange(1990) / 100.0) + random.normal(0, 4e-4, 1990)
-    value = np.round(random.normal(80.0, 3.0, 1990), 2)
-    time_s = np.cumsum(0.013 * (1.0 + np.abs(random.normal(0.0, 0.05, 15000))))
-    time_s = time_s[(time_s > update_s[0]) & (time_s < update_s[-1])]
-    clock, _ = fit_update_clock(time_s, value[np.searchsorted(update_s, time_s, side="right") - 1])
-    assert clock.period_s == pytest.approx(0.1012, abs=5e-5)
-    assert clock.rigid
-
-
-@pytest.mark.parametrize("hole_s", [0.0, 1e8])
-def test_holes_do_not_move_the_period(hole_s: float) -> None:
-    recording = recorded(replace(A100_LIKE, poll_s=0.013, period_s=0.02))
-    kept = (recording.time_s % 3.0) > 1.0
-    time_s = recording.time_s[kept] + np.where(recording.time_s[kept] > 2.0, hole_s, 0.0)
-    clock, _ = fit_update_clock(time_s, recording.reading_w[kept])
-    assert clock.period_s == pytest.approx(0.02, abs=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -240,15 +207,7 @@ def test_records_that_say_nothing_end_in_reasons(time_s: np.ndarray, power_w: np
 def published(shared_data: Path, run: str, column: str, *, meter: bool) -> SensorCalibration:
     folder = shared_data / "sensors" / run
     read = read_run(folder / "gpudata.csv", folder / "timestamps.csv", folder / "PMD_data.bin" if meter else None, column)
-    given = SensorRecord(
-        time_s=read.time_s,
-        power_w=read.power_w,
-        load=read.load,
-        meter_s=read.meter_s,
-        meter_w=read.meter_w,
-        meter_rate_std=read.meter_rate_std,
-    )
-    return identify_sensor(given, NAME).calibration
+    return identify_sensor(read.record, NAME).calibration
 
 
 @pytest.mark.parametrize("meter", [True, False])
@@ -307,7 +266,7 @@ def test_a_ramp_over_a_second_is_not_called_instant_without_the_meter(shared_dat
 
 @pytest.mark.parametrize(("log", "period_s"), [("a100_10ms_load", 0.101148), ("rtx3090_10ms_load", 0.099970)])
 def test_the_long_logs_give_the_published_periods(shared_data: Path, log: str, period_s: float) -> None:
-    read = read_run(shared_data / "sensors" / "logs" / f"{log}.csv")
+    read = read_run(shared_data / "sensors" / "logs" / f"{log}.csv").record
     clock, _ = fit_update_clock(read.time_s, read.power_w)
     assert clock.period_s == pytest.approx(period_s, abs=1e-4)
-    assert abs(clock.period_s - period_s) < 1.05 * clock.card_period_95_s
+    assert abs(clock.period_s - period_s) < 2.1 * clock.card_period_std_s

@@ -8,14 +8,16 @@ import pytest
 from collector.errors import SensorError
 from collector.sensing.board_power import LoadStamps
 from collector.sensing.fold import Profile, fold_profile
+from collector.sensing.repeated import repeated_energy
 from collector.sensing.updates import board_updates
 from tests.collector import made_readings
 from tests.collector.made_readings import LEVEL_W, REST_W, Made, made, shape_of
 
 
-def folded(record: Made) -> Profile:
+def folded(record: Made, discard_s: float = 0.2) -> Profile:
     updates = board_updates(record.time_s, record.power_w, record.calibration)
-    return fold_profile(updates, record.load, record.calibration, discard_s=0.2)
+    found = repeated_energy((record.time_s, record.power_w), updates, record.load, record.calibration, discard_s=discard_s)
+    return fold_profile(found, record.load, record.calibration)
 
 
 def true_profile(profile: Profile) -> np.ndarray:
@@ -66,7 +68,7 @@ def test_errors_hold_where_the_sensor_averages_for_longer_than_an_execution(
 ) -> None:
     monkeypatch.setattr(made_readings, "shape_of", lambda place: np.select([place < 0.3, place < 0.6, place < 0.8], [0.9, 1.6, 0.5], 1.3))
     record = made(averaging, width_s, period_s, dithered(150, length_s), length_s, seed=21, after_s=3.0)
-    profile = fold_profile(board_updates(record.time_s, record.power_w, record.calibration), record.load, record.calibration)
+    profile = folded(record, 0.0)
     half_s = 0.5 * length_s / len(profile.place_s)
     true = [
         record.energy_j(record.load.start_s + place - half_s, record.load.start_s + place + half_s).mean() / (2.0 * half_s)
@@ -82,7 +84,7 @@ def test_what_a_lock_hides_is_in_the_errors_or_undetermined(monkeypatch: pytest.
     """An average over two executions sees their mean alone, whatever the profile is."""
     monkeypatch.setattr(made_readings, "shape_of", lambda place: np.where(place < 0.5, 1.4, 0.6))
     record = made("boxcar", 0.1, 0.1, 1.5 + 0.05 * np.arange(200), 0.05, seed=22)
-    profile = fold_profile(board_updates(record.time_s, record.power_w, record.calibration), record.load, record.calibration, discard_s=0.2)
+    profile = folded(record)
     known = np.isfinite(profile.power_w)
     true = REST_W + LEVEL_W * np.where(profile.place_s / profile.duration_s < 0.5, 1.4, 0.6)
     assert np.all(np.abs(profile.power_w - true)[known] < 2.5 * profile.std_w[known])

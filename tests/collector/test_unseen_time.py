@@ -51,16 +51,9 @@ def test_a_hole_outside_of_the_span_costs_nothing() -> None:
     assert unseen([(4.001, 6.001)], begin_s=7.0, end_s=11.0) == pytest.approx(unseen([], begin_s=7.0, end_s=11.0), abs=1e-6)
 
 
-def test_a_log_that_ends_long_after_its_last_update_says_so() -> None:
-    time_s, value = updates([], 8.0)
-    late = [unseen_std_j(time_s, value, BOXCAR, PERIOD_S, 0.0, end_s) for end_s in (8.0, 8.1, 10.0)]
-    assert late[0] == pytest.approx(0.0, abs=1e-6)
-    assert late[0] < late[1] < 0.1 * late[2]
-
-
 @pytest.mark.parametrize("kernel", ["boxcar", "low-pass"])
 @pytest.mark.parametrize("rest_first", [True, False])
-@pytest.mark.parametrize("hole_s", [0.6, 3.0])
+@pytest.mark.parametrize("hole_s", [3.0])
 def test_stated_errors_hold_what_a_board_did_in_a_hole(kernel: str, rest_first: bool, hole_s: float) -> None:
     """A board that does in the hole what it did not do on either side."""
     random = np.random.default_rng(4)

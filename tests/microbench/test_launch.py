@@ -8,7 +8,6 @@ from microbench.errors import LaunchError
 from microbench.families import KERNELS, kernel_named
 from microbench.kernel import Kernel
 from microbench.loads.launch import plan_launches, shares_region
-from microbench.loads.square_wave import fit_duration, wave_launch
 from microbench.operands import buffer_bytes
 from microbench.sizing import resident_blocks
 from microbench.toolchain.inspect import InspectedEntry
@@ -51,27 +50,6 @@ def test_what_is_for_a_cache_fits_it_and_what_is_for_memory_does_not(gpu: GpuSpe
         assert buffer_bytes(kernel, launch) < gpu.dram_bytes
 
 
-def test_the_duration_line_recovers_what_made_it() -> None:
-    counts = [1000, 2000, 5000, 20_000]
-    line = fit_duration(counts, [1e-5 + 3e-7 * count for count in counts])
-    assert (line.intercept_s, line.slope_s) == (pytest.approx(1e-5), pytest.approx(3e-7))
-    assert line.residual_s == pytest.approx(0.0, abs=1e-12)
-    assert line.iterations(0.25) == pytest.approx((0.25 - 1e-5) / 3e-7, rel=1e-5)
-    with pytest.raises(LaunchError, match="more than a 32-bit counter holds"):
-        line.iterations(1e9)
-
-
-def test_runs_that_do_not_get_longer_are_refused() -> None:
-    with pytest.raises(LaunchError, match="do not last longer"):
-        fit_duration([1, 2, 3], [3.0, 2.0, 1.0])
-
-
-def test_a_wave_uses_the_share_of_sms_that_was_asked_for(gpu: GpuSpec) -> None:
-    assert wave_launch(gpu, 10, 1.0).threads == gpu.num_sms * 4 * kernel_named("ffma_k8_u64").block_threads
-    half = wave_launch(gpu, 10, 0.5)
-    assert half.blocks == round(gpu.num_sms / 2)
-    assert half.threads_per_block == 1024
-    assert wave_launch(gpu, 10, 1e-6).blocks == 1
 
 
 def test_a_sweep_over_blocks_changes_nothing_but_the_grid(gpu: GpuSpec) -> None:
