@@ -4,8 +4,8 @@
 
 All models are tested on the same held-out rows: ours and AccelWattch's form are fitted on the other half of the workloads (on the other
 model families, on only 900 MHz); the roofline has no fit.  AccelWattch does not predict time.  The refitted model gets the measured time,
-as from counters of a run, so that its error is only of power; the row with our time and our component energies is the result of
-`estimate compare --baselines`.  All figures are mean absolute percentage errors; a bias is the mean of predicted over measured, less one.
+as from counters of a run, so that its error is only of power.  All figures are mean absolute percentage errors; a bias is the mean of
+predicted over measured, less one.
 """
 
 from collections.abc import Iterable
@@ -21,8 +21,9 @@ from whole_models import REFERENCE_CLOCK_MHZ, Case, other_clocks, read_case
 from estimator import Asked, Variant, baseline_estimates, estimate
 from estimator.bundle.content import Bundle
 from estimator.engine.board import open_board
-from estimator.engine.prediction import prepare
-from estimator.questions.baselines import component_rates, rest_curve_w
+from estimator.engine.prediction import Prepared, prepare
+from estimator.model.power import POWER_TERMS, OperatingPoint, power_events
+from estimator.vocabulary.gpu import ClockTable
 from estimator.vocabulary.quantities import Array, BoolArray
 from fitter.bundle.runs import fit_runs
 from fitter.rows.columns import WorkloadRows
@@ -51,6 +52,38 @@ class Row:
     power: float
     power_bias: float
     energy: float
+
+
+SHAPES = ((0, 1, 2), (0, 2), (0, 1), (0,))
+"""Sets of the terms f⁰, f¹, f³ of an idle-power curve: all, or fewer if one would be negative."""
+
+
+def rest_curve_w(idle: ClockTable, sm_clock_mhz: Array) -> Array:
+    """C + τ·f + β·f³ through an idle table [W], none of them negative, shape of `sm_clock_mhz`."""
+    clocks = np.array(idle.sm_clock_mhz)
+    scale = float(clocks.max())
+    powers, values = _powers(clocks / scale), np.array(idle.value)
+    fits = [(shape, np.linalg.lstsq(powers[:, shape], values, rcond=None)[0]) for shape in SHAPES]
+    allowed = [(float(np.sum((powers[:, shape] @ found - values) ** 2)), shape, found) for shape, found in fits if np.all(found >= 0.0)]
+    _, shape, found = min(allowed, key=lambda fit: fit[0])
+    result: Array = _powers(sm_clock_mhz / scale)[:, shape] @ found
+    return result
+
+
+def _powers(relative: Array) -> Array:
+    return np.stack([np.ones_like(relative), relative, relative**3], axis=-1)
+
+
+def component_rates(prepared: Prepared, latency_s: Array, point: OperatingPoint) -> Array:
+    """Events of POWER_TERMS a second, core terms times (V/V₀)², shape (c, 7): the linear terms of power in AccelWattch's form.
+
+    latency_s (c,) of the iteration of a single workload.
+    """
+    totals = prepared.counts @ power_events(prepared.phases, prepared.board.gpu, credit=0.0)
+    core = np.array([term != "dram" for term in POWER_TERMS])
+    scale = np.where(core[None, :], (point.voltage_ratio**2)[:, None], 1.0)
+    result: Array = totals[None, :] * scale / latency_s[:, None]
+    return result
 
 
 def component_columns(rows: WorkloadRows, bundle: Bundle, case: Case) -> tuple[Array, Array]:

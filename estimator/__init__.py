@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from estimator.formats import read_workload, write_workload
     from estimator.questions.baselines import BaselineEstimate, baseline_estimates
     from estimator.questions.choosing import Best, Comparison, Gain, best, compare, pareto_front
-    from estimator.questions.costs import Tariff, cost_columns
     from estimator.questions.estimates import Estimate, KernelEstimate, estimate
     from estimator.questions.explanation import Explanation, explain
     from estimator.questions.judging import Asked
@@ -50,7 +49,6 @@ _HOMES = {
     "formats": "read_workload write_workload",
     "questions.baselines": "BaselineEstimate baseline_estimates",
     "questions.choosing": "Best Comparison Gain best compare pareto_front",
-    "questions.costs": "Tariff cost_columns",
     "questions.estimates": "Estimate KernelEstimate estimate",
     "questions.explanation": "Explanation explain",
     "questions.judging": "Asked",
@@ -70,8 +68,8 @@ __all__ = [
     "ArgumentError", "Asked", "BaselineEstimate", "Best", "Bundle", "BundleError", "Case", "Comparison", "Estimate", "EstimatorError",
     "Explanation",
     "Footprint", "Gain", "GpuSpec", "KernelEstimate", "KernelTable", "OperatingPointError", "Operator", "Sizes", "SpecificationError",
-    "Sweep", "Tariff", "Variant", "Workload", "WorkloadError", "__version__", "baseline_estimates", "best", "bundle_names", "compare",
-    "cost_columns", "estimate", "explain", "load_bundle", "load_gpu", "make_operator", "merge_operators", "override_gpu", "pareto_front",
+    "Sweep", "Variant", "Workload", "WorkloadError", "__version__", "baseline_estimates", "best", "bundle_names", "compare",
+    "estimate", "explain", "load_bundle", "load_gpu", "make_operator", "merge_operators", "override_gpu", "pareto_front",
     "predict_kernels", "read_workload", "sweep", "sweep_chunks", "variants", "with_attention", "with_precision", "with_sizes",
     "write_workload",
 ]  # fmt: skip

@@ -194,41 +194,6 @@ def _layout(value: Any, indent: int = 0) -> str:
     return json.dumps(value, allow_nan=False)
 
 
-def keep_bundle(path: Path, *, replace: bool = False) -> Bundle:
-    """Check a bundle's file and copy it into the store under the bundle's name; afterwards `load_bundle` finds it by that name.
-
-    replace: whether another bundle of that name may be replaced.  Raises BundleError for a file that is no valid bundle, a name that is no
-    valid file name, belongs to a shipped bundle or is in use, and a folder that cannot be written.
-    """
-    bundle = load_bundle(path)
-    name = bundle.name
-    if not NAME.fullmatch(name) or name.endswith(SUFFIX):  # commands take such a name as a path
-        raise BundleError(f"bundle {path}: its name {name[:40]!r} cannot be that of a file; fit or release it under another --name")
-    if name in resource_names("bundles", ".json"):
-        raise BundleError(f"bundle {path}: {name!r} comes with the package; fit or release it under another --name")
-    if name in stored_names() and not replace and load_bundle(stored_path(name)).digest != bundle.digest:
-        raise BundleError(f"the store already holds another bundle {name!r}; --replace it, or remove it first (estimate bundles --remove)")
-    try:
-        store_folder().mkdir(parents=True, exist_ok=True)
-        content = read_regular(bundle_path(path), MAX_FILE_BYTES)
-    except (OSError, ValueError) as error:
-        raise BundleError(f"{stored_path(name)}: cannot be written ({getattr(error, 'strerror', None) or error})") from error
-    write_whole(stored_path(name), content)
-    return bundle
-
-
-def drop_bundle(name: str) -> Path:
-    """Remove a bundle from the store; returns its former path.  Raises BundleError for a name that the store does not hold."""
-    if name not in stored_names():
-        held = ", ".join(stored_names()) or "nothing"
-        raise BundleError(f"the store {store_folder()} holds no bundle {name!r}; it holds {held}")
-    try:
-        stored_path(name).unlink()
-    except OSError as error:
-        raise BundleError(f"{stored_path(name)}: cannot be removed ({error.strerror or error})") from error
-    return stored_path(name)
-
-
 SHOWN_DIGITS: Final = 8
 """Characters of a digest that are shown."""
 

@@ -1,52 +1,36 @@
-"""The command `estimate bundles`: lists of bundles, their cards, and the local store."""
+"""The command `estimate bundles`: lists of bundles, and their cards."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import click
 
 from estimator.commands.options import JSON, QUIET, SETTINGS, with_options
 from estimator.commands.reporting import say
-from estimator.options.command_line import DONE, named_file, named_files
+from estimator.options.command_line import DONE, named_files
 
 
 @click.command(
-    context_settings=SETTINGS, epilog="The store is the folder that WATTPRINT_BUNDLES names, else ~/.local/share/wattprint/bundles."
+    context_settings=SETTINGS,
+    epilog="A bundle is installed by its name in the folder that WATTPRINT_BUNDLES names, else ~/.local/share/wattprint/bundles.",
 )
 @with_options(
     click.argument("bundles", metavar="[BUNDLE]...", nargs=-1, callback=named_files),
     click.option("--card", is_flag=True, help="What each BUNDLE was fitted on, how well, and for what it holds."),
-    click.option("--add", metavar="FILE", callback=named_file, help="Keep this bundle in the local store, to be used by its name."),
-    click.option("--replace", is_flag=True, help="With --add: another bundle of that name gives way."),
-    click.option("--remove", metavar="NAME", callback=named_file, help="Remove this bundle from the local store."),
     click.option("-v", "--verbose", is_flag=True, help="Digests and files too."),
     QUIET,
     JSON,
 )
 def bundles_command(bundles: Sequence[str], **options: Any) -> int:
     """List the bundles that come with the package, those of the local store, and those given by FILE."""
-    if options["replace"] and options["add"] is None:
-        raise click.UsageError("--replace belongs to --add")
-    if options["add"] is not None and options["remove"] is not None:
-        raise click.UsageError("--add and --remove exclude each other")
-    if options["card"] and (options["add"] is not None or options["remove"] is not None):
-        raise click.UsageError("--card only shows BUNDLEs; leave --add and --remove out")
     if options["card"]:
         return _cards(bundles, as_json=options["as_json"])
-    from estimator.bundle.files import drop_bundle, keep_bundle
     from estimator.display.bundles import bundle_table, listed_bundles
     from estimator.display.text import json_text
 
-    if options["add"] is not None:
-        keep_bundle(Path(options["add"]), replace=options["replace"])
-    if options["remove"] is not None:
-        drop_bundle(options["remove"])
-    rows = listed_bundles(bundles)
-    click.echo(
-        json_text([row.document() for row in rows]) if options["as_json"] else bundle_table(rows, verbose=options["verbose"]), nl=False
-    )
-    return say([row.error for row in rows if row.error is not None], quiet=options["quiet"])
+    rows, verbose = listed_bundles(bundles), options["verbose"]
+    click.echo(json_text(rows) if options["as_json"] else bundle_table(rows, verbose=verbose), nl=False)
+    return say([str(row["error"]) for row in rows if row["error"] is not None], quiet=options["quiet"])
 
 
 def _cards(names: Sequence[str], *, as_json: bool) -> int:

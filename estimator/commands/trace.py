@@ -8,7 +8,7 @@ import click
 from click.core import ParameterSource
 
 from estimator.commands.options import key_values, precision_word
-from estimator.options.command_line import DONE, QUIET_OR_VERBOSE, excludes, named_file
+from estimator.options.command_line import DONE, named_file
 from estimator.options.output_files import output_option
 from estimator.tracing.request import ATTENTION_FORMS, LARGEST_SIZE, LOGITS, OPTIMIZERS, PHASES, SIZES, TraceRequest, refuse_unused_sizes
 
@@ -54,8 +54,8 @@ def configuration(context: click.Context, parameter: click.Parameter, values: tu
 @click.option("--set", "settings", multiple=True, callback=configuration, metavar="KEY=VALUE", help="Change the configuration.")
 @output_option("-o", "--out", metavar="FILE", help="Write the workload there and a summary to stdout.")
 @click.option("--json", "as_json", is_flag=True, help="The summary as one JSON document; the workload itself is always JSON.")
-@click.option("-q", "--quiet", is_flag=True, callback=excludes("verbose", QUIET_OR_VERBOSE), help="No warnings or notes on stderr.")
-@click.option("-v", "--verbose", is_flag=True, callback=excludes("quiet", QUIET_OR_VERBOSE), help="The summary on stderr.")
+@click.option("-q", "--quiet", is_flag=True, help="No warnings or notes on stderr.")
+@click.option("-v", "--verbose", is_flag=True, help="The summary on stderr.")
 def trace_command(*, list_models: bool, out: Any, as_json: bool, quiet: bool, verbose: bool, model: str | None, **request: Any) -> int:
     """Operators of MODEL, a PyTorch model built without weights on the meta device, as a workload file.
 

@@ -3,21 +3,21 @@
 Each is one inline SVG; a page holds several.
 """
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
 import numpy as np
 
 from estimator.display.charts import Band, Series, axis_over, line_svg, scatter_svg
-from estimator.display.explanations import outside_text
+from estimator.display.estimates import EXPLAINED_HEADS, explained_cells
 from estimator.display.pages import figure_html, page_html, section_html, table_html
 from estimator.display.stacks import HIDDEN, Bar, Piece, stack_svg
-from estimator.display.sweeps import sweep_columns
+from estimator.display.sweeps import sweep_cells
+from estimator.display.text import quantity_texts, values_of
 from estimator.questions.choosing import energy_per_request_j, pareto_front
 from estimator.questions.explanation import LIMITS, Explanation
-from estimator.questions.points import LABELS, VALUES, Sweep
+from estimator.questions.points import LABELS, Sweep
 
 MOST_LINES: Final = 6
 """Most cases in one chart; more are left out, and the caption states it."""
@@ -28,9 +28,6 @@ CLOCK_CHARTS: Final = {
     "latency": ("latency_s", "latency [s]"),
     "power": ("power_w", "power [W]"),
 }
-RESULT_FIELDS: Final = (
-    "latency_s", "latency_s_std", "power_w", "power_w_std", "energy_j", "energy_j_std", "gpu_s", "launch_bound_share",
-)  # fmt: skip
 
 
 def clock_svg(points: Sweep, quantity: str, chosen_mhz: float | None = None) -> str:
@@ -146,14 +143,12 @@ def sweep_page(points: Sweep) -> str:
         for name, chart in SWEEP_CHARTS.items()
         if drawable(points, name)
     )
-    columns = sweep_columns(points.select(np.arange(min(len(points), 500))))
-    names = [name for name in (*LABELS, *VALUES) if any(value not in ("", 0, None) for value in columns[name])]
-    title = f"{points.cases[shown[0]].workload} on {points.cases[shown[0]].gpu}{_origin(any(case.simulated for case in points.cases))}"
+    head, *rows = sweep_cells(points, 500)
     return page_html(
-        title,
+        f"{points.cases[shown[0]].workload} on {points.cases[shown[0]].gpu}{_origin(any(case.simulated for case in points.cases))}",
         [
             section_html("Charts", f'<div class="charts">{figures}</div>'),
-            section_html("Points", table_html(f"{len(points)} points", names, zip(*(columns[name] for name in names), strict=True))),
+            section_html("Points", table_html(f"{len(points)} points", head, rows)),
             section_html("Warnings", table_html("warnings", ["workload", "warning"], points.warnings)),
         ],
     )
@@ -167,26 +162,13 @@ def explanation_page(answer: Explanation, simulated: bool) -> str:
     """All charts of an explanation and its kernels as one HTML page."""
     result = answer.result
     remarks = [(kind[:-1], text) for kind in ("warnings", "notes") for text in getattr(result, kind)]
-    numbers = [(name, getattr(result, name)) for name in RESULT_FIELDS]
+    kernels = map(explained_cells, answer.kernels)
     return page_html(
         f"{result.workload} on {result.gpu} at {result.sm_clock_mhz:g} MHz{_origin(simulated)}",
         [
-            section_html("Result", table_html("result, SI units", ["field", "value"], numbers)),
+            section_html("Result", table_html("one iteration", ["latency", "power", "energy"], [quantity_texts(values_of(result))])),
             section_html("Where time and energy go", "".join(figure_html(svg, name) for name, svg in explanation_charts(answer).items())),
-            section_html("Kernels", table_html("kernels, the longest first", KERNEL_HEADS, _kernel_rows(answer))),
+            section_html("Kernels", table_html("kernels, the longest first", EXPLAINED_HEADS, kernels)),
             section_html("Warnings", table_html("warnings and notes", ["", "text"], remarks)),
         ],
     )
-
-
-KERNEL_HEADS: Final = ("kernel", "count", "time [s]", "share", "energy [J]", "limited by", "ideal / time", "of roof", "outside")
-
-
-def _kernel_rows(answer: Explanation) -> list[Sequence[object]]:
-    return [
-        (
-            k.operator, k.count, k.time_s, k.time_share, k.energy_j, k.limit, k.ideal_s / k.time_s if k.time_s else math.nan, k.roof_share,
-            outside_text(k),
-        )
-        for k in answer.kernels
-    ]  # fmt: skip

@@ -3,13 +3,12 @@
 import math
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Annotated, Final, TypeVar, cast
+from typing import Annotated, Final, cast
 
 import numpy as np
 
 from estimator.display.answers import CLOCK_CHARTS, clock_svg, drawable, explanation_charts
-from estimator.display.estimates import result_document
-from estimator.display.explanations import explanation_document
+from estimator.display.estimates import explanation_document, result_document
 from estimator.display.text import QUANTITIES, Document, with_uncertainty
 from estimator.questions.choosing import answered
 from estimator.questions.estimates import Estimate
@@ -31,7 +30,6 @@ EXPLAINED: Final = ("limits_s", "energy_parts_j", "waiting_s")
 """Fields of the explanation that the page shows, in addition to its kernels."""
 
 
-T = TypeVar("T")
 Size = Annotated[int, Span(1, LARGEST_SIZE)]
 Positive = Annotated[float, Span(1e-9, 1e9)]
 
@@ -52,6 +50,8 @@ class At:
 class Question:
     """One operating point: keys of a workload and a bundle, and settings; None and "" leave a setting unchanged.
 
+    A request for the choices of a workload has only `workload` and `at`.
+
     gpu                 name of another GPU than the bundle's, "" for its own
     precision           "" as written
     attention           "eager", "flash", "" as written
@@ -63,7 +63,7 @@ class Question:
     """
 
     workload: str
-    bundle: str
+    bundle: str = ""
     gpu: str | None = None
     precision: str | None = None
     attention: str | None = None
@@ -75,20 +75,13 @@ class Question:
     host_launch_us: Annotated[float, Span(0.0, 1e9)] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Described:
-    """A workload whose choices are requested."""
-
-    workload: str
-    at: At | None = None
-
-
-def parse_request(kind: type[T], content: bytes) -> T:
+def parse_request(content: bytes) -> Question:
     """Content of a request's body, as declared.  Raises RequestError, naming the field."""
     try:
-        return read(kind, parse_json(content))
+        found: Question = read(Question, parse_json(content))
     except ValueError as error:
         raise RequestError(f"the request: {error}") from error
+    return found
 
 
 def answer_document(question: Question, catalogue: Catalogue) -> Document:

@@ -2,7 +2,6 @@
 
 import inspect
 import pickle
-import pkgutil
 import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -23,16 +22,16 @@ LIMITS = "sm_clock_mhz_low, sm_clock_mhz_high, latency_s_low, latency_s_high, po
 
 SIGNATURES = {
     "Asked": f"variant, bundle, {SETTINGS}",
-    "BaselineEstimate": "method, basis, workload, bundle, gpu, sm_clock_mhz, latency_s, power_w, energy_j, ratios, missing",
+    "BaselineEstimate": "method, sm_clock_mhz, latency_s, power_w, energy_j, ratios",
     "Best": "points, fits, index, goal, alike, clocks_mhz, usual_clock_mhz, gains, within_limits, front",
     "Case": (
         "workload, model_family, bundle, gpu, simulated, batch, sequence, tokens, precision, attention, power_limit_w, "
         "fitted_clocks_mhz, validity, warnings, notes, too_large"
     ),
-    "Comparison": "left, right, ratios, differences",
+    "Comparison": "left, right, ratios",
     "Estimate": (
         "workload, bundle, gpu, asked_clock_mhz, sm_clock_mhz, latency_s, latency_s_std, power_w, power_w_std, energy_j, energy_j_std, "
-        f"{LIMITS}, gpu_s, host_s, launch_bound_share, completed_share, validity, warnings, notes, _kernels"
+        f"{LIMITS}, gpu_s, host_s, launch_bound_share, validity, warnings, notes, _kernels"
     ),
     "Explanation": "result, kernels, limits_s, energy_parts_j, waiting_s, waiting_j, capped_s",
     "Footprint": "weights_byte, optimizer_byte, cache_byte, passing_byte",
@@ -45,14 +44,12 @@ SIGNATURES = {
         "cases, case, asked_clock_mhz, sm_clock_mhz, latency_s, latency_s_std, power_w, power_w_std, energy_j, energy_j_std, gpu_s, "
         f"launch_bound_share, {LIMITS}, above_limit"
     ),
-    "Tariff": "price_per_kwh, carbon_g_per_kwh, overhead",
     "Variant": "workload, batch, sequence, tokens, precision, attention",
     "Workload": "name, operators, counts, model_family, unknown, completion, warnings, notes, footprint",
     "baseline_estimates": "asked",
     "best": "asked, goal, power_limit_w, latency_limit_s, confidence",
     "bundle_names": "",
     "compare": "left, right",
-    "cost_columns": "points, tariff, requests, tokens",
     "estimate": "workload, bundle, settings",
     "explain": "asked",
     "load_bundle": "name_or_path",
@@ -92,16 +89,6 @@ def test_the_settings_of_an_estimate_are_these() -> None:
     assert set(Settings.__annotations__) == set(SETTINGS.split(", "))
 
 
-def test_no_name_is_that_of_a_module() -> None:
-    modules = {module.name for module in pkgutil.iter_modules(estimator.__path__)}
-    assert not modules & set(estimator.__all__)
-
-
-def test_a_name_that_is_not_there_is_no_attribute() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'beauty'"):
-        _ = estimator.beauty  # type: ignore[attr-defined]
-
-
 BUNDLE = load_bundle("a100-pcie-40gb-eager")
 ASKED = Asked(variant=Variant(workload=gpt2_prefill(8, 512), batch=8), bundle=BUNDLE, sm_clock_mhz=(900.0, 1020.0))
 
@@ -136,11 +123,6 @@ def content_of(value: object) -> object:
     if isinstance(value, list | tuple):
         return [content_of(item) for item in value]
     return repr(value.tolist() if isinstance(value, np.ndarray) else value)  # two nan are the same here
-
-
-def test_a_bundle_is_printed_as_a_line() -> None:
-    assert "'a100-pcie-40gb-eager'" in repr(BUNDLE)
-    assert len(repr(BUNDLE)) < 300
 
 
 def test_threads_get_what_one_caller_gets() -> None:

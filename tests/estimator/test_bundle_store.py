@@ -8,11 +8,10 @@ import pytest
 
 from estimator import bundle_names, load_bundle
 from estimator.bundle.content import Bundle
-from estimator.bundle.files import VARIABLE, drop_bundle, keep_bundle, save_bundle, store_folder, stored_names, stored_path
+from estimator.bundle.files import VARIABLE, save_bundle, store_folder, stored_names
 from estimator.cli import main
 from estimator.display.bundles import card_document
 from estimator.display.text import document_text, known
-from estimator.vocabulary.errors import BundleError
 from tests.fitter.measured import planted_bundle
 
 
@@ -29,58 +28,26 @@ def written(folder: Path, **changes: object) -> Path:
     return path
 
 
-def test_a_kept_bundle_is_known_by_its_name_until_it_is_dropped(store: Path, tmp_path: Path) -> None:
-    path = written(tmp_path, name="lab-7")
-    before = bundle_names()
-    assert "lab-7" not in before
-    assert keep_bundle(path).name == "lab-7"
-    assert load_bundle("lab-7") == load_bundle(path)
-    assert set(bundle_names()) == {*before, "lab-7"}
-    assert stored_path("lab-7").read_bytes() == path.read_bytes()
-    assert drop_bundle("lab-7") == store / "lab-7.json"
-    assert bundle_names() == before
-
-
-def test_another_bundle_of_a_kept_name_needs_leave_and_the_same_one_none(store: Path, tmp_path: Path) -> None:
-    keep_bundle(written(tmp_path, name="lab"))
-    keep_bundle(written(tmp_path, name="lab"))
-    newer = written(tmp_path, name="lab", version="0.2.0")
-    with pytest.raises(BundleError, match="already holds another bundle 'lab'"):
-        keep_bundle(newer)
-    assert load_bundle("lab").version == "0.1.0"
-    keep_bundle(newer, replace=True)
-    assert load_bundle("lab").version == "0.2.0"
-    assert [file.name for file in store.iterdir()] == ["lab.json"]
-
-
-@pytest.mark.parametrize("name", ["../up", "a/b", ".hidden", "with space", "x" * 200, "ü", "mine.json"])
-def test_a_name_that_is_no_file_s_is_not_kept(store: Path, tmp_path: Path, name: str) -> None:
-    with pytest.raises(BundleError, match="cannot be that of a file"):
-        keep_bundle(written(tmp_path, name=name))
-    assert not store.exists()
-
-
-def test_a_shipped_bundle_gives_its_name_to_no_other(store: Path, tmp_path: Path) -> None:
-    with pytest.raises(BundleError, match="comes with the package"):
-        keep_bundle(written(tmp_path, name="a10-eager"), replace=True)
-    store.mkdir(parents=True)
-    written(tmp_path, name="x").rename(store / "a10-eager.json")  # laid there by hand
-    assert load_bundle("a10-eager").gpu.name == "a10"
-
-
-def test_damaged_files_are_not_kept_and_one_in_the_store_is_listed_with_its_fault(
+def test_a_bundle_in_the_store_is_known_by_its_name_unless_it_is_a_shipped_one(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = written(tmp_path)
-    path.write_bytes(path.read_bytes()[:-40])
-    with pytest.raises(BundleError, match="not valid JSON"):
-        keep_bundle(path)
+    assert "lab-7" not in bundle_names()
     store.mkdir(parents=True)
-    path.rename(store / "broken.json")
-    assert main(["bundles"]) == 3
+    for name in ("lab-7", "a10-eager", "broken"):
+        written(store, name="lab").rename(store / f"{name}.json")
+    (store / "broken.json").write_bytes((store / "broken.json").read_bytes()[:-40])
+    assert load_bundle("lab-7").name == "lab"
+    assert load_bundle("a10-eager").gpu.name == "a10"
+    assert main(["bundles", str(written(tmp_path, name="lab")), "--json"]) == 3
     printed = capsys.readouterr()
-    assert "a10-eager" in printed.out
+    rows = json.loads(printed.out)
+    assert {(row["name"], row["kept"]) for row in rows} == {
+        ("a10-eager", "shipped"), ("a100-pcie-40gb-eager", "shipped"), ("broken", "store"), ("lab-7", "store"), ("lab", "file"),
+    }  # fmt: skip
     assert "broken.json: not valid JSON" in printed.err
+    assert main(["bundles"]) == 3
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["name", "a10-eager", "a100-pcie-40gb-eager", "lab-7"]
+    assert main(["bundles", "--card"]) == 2
 
 
 def test_the_store_is_the_user_s_data_folder_unless_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -91,19 +58,6 @@ def test_the_store_is_the_user_s_data_folder_unless_named(monkeypatch: pytest.Mo
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert store_folder() == tmp_path / "home" / ".local" / "share" / "wattprint" / "bundles"
     assert stored_names() == ()
-
-
-def test_the_command_adds_lists_and_removes(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = written(tmp_path, name="lab")
-    assert main(["bundles", "--add", str(path), "--json"]) == 0
-    kept = {row["name"]: row["kept"] for row in json.loads(capsys.readouterr().out)}
-    assert kept == {"a10-eager": "shipped", "a100-pcie-40gb-eager": "shipped", "lab": "store"}
-    assert main(["bundles", "--remove", "lab", str(path)]) == 0
-    assert capsys.readouterr().out.splitlines()[-1].split()[:3] == ["lab", "0.1.0", "file"]
-    for words, status in ((("--remove", "lab"), 1), (("--replace",), 2), (("--add", "a.json", "--remove", "b"), 2), (("--card",), 2)):
-        assert main(["bundles", *words]) == status
-        assert capsys.readouterr().err.count("\n") == 1
-    assert not list(store.iterdir())
 
 
 @pytest.mark.parametrize("bundle", [*map(load_bundle, ("a10-eager", "a100-pcie-40gb-eager")), planted_bundle()], ids=lambda one: one.name)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from estimator.cli import main
-from estimator.commands.options import FILE_FORMATS
+from estimator.commands.options import PAGE_FORMATS
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "gpt2-prefill.json"
 ASKED = {
@@ -29,9 +29,9 @@ def test_the_forms_that_help_names_are_those_that_are_written(capsys: pytest.Cap
     named = re.search(r"ending (?:names|says): ([a-z, ]+)\.", words_of_help(capsys, command))
     assert named
     offered = named[1].split(", ")
-    for form in FILE_FORMATS:
-        for module in {"parquet": ("pyarrow",), "png": ("resvg_py",)}.get(form, ()) if form in offered else ():
-            pytest.importorskip(module)
+    for form in (*PAGE_FORMATS, "parquet"):
+        if form == "png":
+            pytest.importorskip("resvg_py")
         out = tmp_path / f"answer.{form}"
         status = main([*command.split(), str(EXAMPLE), "--bundle", "a100-pcie-40gb-eager", *ASKED[command], "-q", "--out", str(out)])
         assert (status in (0, 3), out.exists()) == (form in offered,) * 2, (form, capsys.readouterr().err)
