@@ -15,8 +15,7 @@ from estimator.questions.estimates import Estimate
 from estimator.questions.explanation import explain
 from estimator.questions.judging import Asked, at_clocks
 from estimator.questions.points import VALUES
-from estimator.serve.catalogue import Catalogue
-from estimator.serve.choices import MICROSECONDS, clocks_of
+from estimator.serve.catalogue import MICROSECONDS, Catalogue, clocks_of
 from estimator.serve.local_site import RequestError
 from estimator.transforms.rescaling import LARGEST_SIZE, Sizes
 from estimator.transforms.variation import variants
@@ -116,12 +115,12 @@ def answer_document(question: Question, catalogue: Catalogue) -> Document:
 
 
 def _asked(question: Question, catalogue: Catalogue) -> Asked:
-    entry, bundle = catalogue.workload(question.workload), catalogue.bundle(question.bundle)
+    workload, bundle = catalogue.workload(question.workload), catalogue.bundle(question.bundle)
     if question.gpu and question.gpu not in catalogue.gpus:  # a name from the page is never used as a file
         raise SpecificationError(f"unknown GPU {question.gpu!r:.60}; known: {', '.join(catalogue.gpus)}")
     settings = ("batch", "sequence", "precision", "attention")
     varied = {name: getattr(question, name) for name in settings if getattr(question, name)}
-    (variant,) = variants(entry.workload, at=question.at.sizes() if question.at else entry.at, **varied)
+    (variant,) = variants(workload, at=question.at.sizes() if question.at else None, **varied)
     return Asked(
         variant=variant,
         bundle=bundle,

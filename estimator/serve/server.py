@@ -12,7 +12,6 @@ from estimator.display.pages import STYLE
 from estimator.display.text import known
 from estimator.serve.answers import answer_document, parse_request
 from estimator.serve.catalogue import Catalogue
-from estimator.serve.choices import choices_document, entry_document, workload_document
 from estimator.serve.local_site import JSON_TYPE, Computed, Line, Reply, RequestError, local_site
 
 MOST_REQUEST_BYTES: Final = 16 << 10
@@ -39,14 +38,14 @@ def page_server(port: int, catalogue: Catalogue, *, complain: Line) -> Iterator[
 
     def describe(body: bytes, _query: str) -> Any:
         asked = parse_request(body)
-        return workload_document(catalogue.workload(asked.workload), asked.at.sizes() if asked.at else None)
+        return catalogue.described(asked.workload, asked.at.sizes() if asked.at else None)
 
     pages: dict[str, Reply | Computed] = {
         **_static_files(),
-        "/api/choices": computed(lambda _body, _query: choices_document(catalogue, MOST_FILE_BYTES)),
+        "/api/choices": computed(lambda _body, _query: catalogue.choices(MOST_FILE_BYTES)),
         "/api/answer": computed(lambda body, _query: answer_document(parse_request(body), catalogue), MOST_REQUEST_BYTES),
         "/api/workload": computed(describe, MOST_REQUEST_BYTES),
-        "/api/load": computed(lambda body, query: entry_document(catalogue.add(_file_name(query), body)), MOST_FILE_BYTES),
+        "/api/load": computed(lambda body, query: catalogue.add(_file_name(query), body), MOST_FILE_BYTES),
     }
     with local_site("127.0.0.1", port, pages, token=secrets.token_urlsafe(), headers=HEADERS, complain=complain) as address:
         yield address

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from estimator.bundle.files import save_bundle
 from estimator.commands.counts import counts_command
 from estimator.counts.activities import METRICS, CountedKernel, read_activities
-from estimator.counts.counted_energy import PARTS, Integration, counted_energies, scaling_efficiency, shared_constant_w
+from estimator.counts.counted_energy import INTEGRATIONS, PARTS, CountedEnergy, counted_energies, scaling
 from estimator.counts.energies import Activity, section_of
 from estimator.counts.tables import load_energy_table
 from estimator.uncertainty.validity import SIMULATED
@@ -52,33 +52,42 @@ def test_errors_of_kernels_with_the_same_energies_add_up_whole() -> None:
 # Several modules -----------------------------------------------------------------------------------------------------------------
 
 
+def efficiency(one: tuple[float, float], several: tuple[float, float], modules: int, exponent: float = 1.0) -> float:
+    """EDⁱPSE of (energy [J], time [s])."""
+    runs = [
+        CountedEnergy(name="", launches=1.0, time_s=time, energy_j=energy, energy_std_j=0.0, parts_j={}) for energy, time in (one, several)
+    ]
+    return scaling(*runs, modules, exponent)["scaling_efficiency_percent"]
+
+
 @given(energy=POSITIVE, time=POSITIVE, modules=st.integers(1, 64), exponent=st.floats(0, 3))
 def test_a_linear_speed_up_at_constant_energy_is_100_percent(energy: float, time: float, modules: int, exponent: float) -> None:
-    assert scaling_efficiency((energy, time), (energy, time / modules), modules, exponent) == pytest.approx(100.0, rel=1e-9)
+    assert efficiency((energy, time), (energy, time / modules), modules, exponent) == pytest.approx(100.0, rel=1e-9)
 
 
 def test_published_steps_give_the_published_efficiencies() -> None:
     """From 16 to 32 modules 47 % faster with 15.7 % more energy (section V.B): of the 36 % there, that leaves more than 50 % at 16 modules
     and less than the largest, 94 %, as the paper says of both.
     """
-    step = scaling_efficiency((1.0, 1.0), (1.157, 1 / 1.47), 2) / 100.0
+    step = efficiency((1.0, 1.0), (1.157, 1 / 1.47), 2) / 100.0
     assert 50.0 < 36.0 / step < 94.0
 
 
-def test_shared_constant_energy_is_counted_once() -> None:
-    """With half of it shared 32 modules save 22.3 %, with a quarter 10.4 %; efficiency rises by 8.1 and 3.5 points (section V.C).
+@pytest.mark.parametrize(("shared", "saving"), [(0.5, 0.223), (0.25, 0.104)])
+def test_shared_constant_energy_is_counted_once(shared: float, saving: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With half of it shared 32 modules save 22.3 %, with a quarter 10.4 % (section V.C); the 22.3 % gives the share of constant energy."""
+    share = 0.223 / (0.5 * 31 / 32)
+    work = kernel(instructions={"f32.fma": (1 - share) / (0.05 * NANO)}, transactions={}, time_s=1.0)
 
-    The 22.3 % gives the share of constant energy; the other saving, and the ratio of the two rises, are what is checked.
-    """
-    constant = 0.223 / (0.5 * 31 / 32)
+    def energy(domain: str) -> float:
+        return counted_energies([work], K40, constant_w=share / 32, modules=32, integration=domain)[1].energy_j
 
-    def energy(shared: float) -> float:
-        integration = Integration(link_pj_per_bit=0.0, shared_constant=shared)
-        return 1 - constant + shared_constant_w(integration, 32, constant / 32)
-
-    assert 1 - energy(0.25) / energy(0.0) == pytest.approx(0.104, abs=0.01)
-    none, quarter, half = (scaling_efficiency((1.0, 1.0), (energy(shared), 1.0), 32) for shared in (0.0, 0.25, 0.5))
-    assert (half - none) / (quarter - none) == pytest.approx(8.1 / 3.5, rel=0.03)
+    domains = {
+        "apart": replace(INTEGRATIONS["on-board"], shared_constant=0.0),
+        "together": replace(INTEGRATIONS["on-board"], shared_constant=shared),
+    }
+    monkeypatch.setattr("estimator.counts.counted_energy.INTEGRATIONS", domains)
+    assert 1 - energy("together") / energy("apart") == pytest.approx(saving, abs=0.01)
 
 
 def test_another_dram_takes_the_place_of_the_published_one() -> None:
@@ -202,10 +211,8 @@ def test_the_command_prints_parts_and_scaling(tmp_path: Path) -> None:
     assert document["parts_j"]["constant"] == pytest.approx(25.0 * 1.5 * 0.55)
     expected = 100 * alone["energy_j"] * 1.0 / (2 * document["energy_j"] * 0.55)
     assert document["scaling_efficiency_percent"] == pytest.approx(expected)
-    assert (
-        "scaling_efficiency_percent: "
-        in run(str(two), *words[:-1], "--modules", "2", "--integration", "on-package", "--against", str(one)).stdout
-    )
+    text = run(str(two), *words[:-1], "--modules", "2", "--integration", "on-package", "--against", str(one)).stdout
+    assert "scaling_efficiency_percent: " in text
 
 
 def test_the_command_refuses_what_it_cannot_do(tmp_path: Path) -> None:

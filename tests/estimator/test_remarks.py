@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from estimator.commands.reporting import MOST_LINES, remark_lines
 
 
-@pytest.mark.parametrize(    ("concerned", "names"),
+@pytest.mark.parametrize(
+    ("concerned", "names"),
     [(["w"], "w"), (["w", "w", "v"], "w, v"), ([f"w{i}" for i in range(50)], "w0, w1, w2, w3, w4, w5 and 44 more")],
 )
 def test_a_remark_is_said_once_with_whom_it_concerns(concerned: list[str], names: str) -> None:

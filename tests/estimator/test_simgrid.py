@@ -60,7 +60,7 @@ def test_the_published_example_is_ten_rounds_of_153_65_w() -> None:
 
 
 def test_the_published_platform_is_written() -> None:
-    root = ET.fromstring(platform_xml([FERMI], off_w=10.0))
+    root = ET.fromstring(platform_xml([FERMI]))
     host = root.find("./zone/host")
     assert root.tag == "platform"
     assert host is not None
@@ -68,7 +68,7 @@ def test_the_published_platform_is_written() -> None:
     assert host.get("speed") == "3413f"
     properties = {one.get("id"): one.get("value") for one in host}
     assert [float(word) for word in properties["wattage_per_state"].split(":")] == pytest.approx([29.4, 153.65], rel=1e-12)
-    assert properties["wattage_off"] == "10"
+    assert properties["wattage_off"] == "0"
 
 
 def test_clocks_are_states_of_one_host_fastest_first_and_names_are_quoted() -> None:
@@ -94,18 +94,16 @@ def test_work_takes_the_models_time(blocks: int, times: tuple[float, float, floa
 
 
 @pytest.mark.parametrize(
-    ("models", "off_w", "message"),
+    ("models", "message"),
     [
-        ([], 0.0, "no block-count model"),
-        ([FERMI], -1.0, "watts from 0 up"),
-        ([FERMI], math.nan, "watts from 0 up"),
-        ([FERMI, FERMI], 0.0, "two models at one clock"),
-        ([replace(FERMI, energies=np.full(2, np.nan))], 0.0, "without power"),
+        ([], "no block-count model"),
+        ([FERMI, FERMI], "two models at one clock"),
+        ([replace(FERMI, energies=np.full(2, np.nan))], "without power"),
     ],
 )
-def test_a_platform_that_makes_no_sense_is_refused(models: list[BlockModel], off_w: float, message: str) -> None:
+def test_a_platform_that_makes_no_sense_is_refused(models: list[BlockModel], message: str) -> None:
     with pytest.raises(EstimatorError, match=message):
-        platform_xml(models, off_w)
+        platform_xml(models)
 
 
 def simulated(*words: str) -> list[tuple[float, float]]:
@@ -127,7 +125,7 @@ def test_simgrid_finds_the_sum_of_power_times_time(tmp_path: Path) -> None:
     cases = [(0, 140), (0, 149), (1, 1), (1, 123), (2, 1000)]
     runs = [simulated_run(models[number], blocks, models) for number, blocks in cases]
     platform, work = tmp_path / "platform.xml", tmp_path / "work.json"
-    platform.write_text(platform_xml(models, off_w=10.0))
+    platform.write_text(platform_xml(models))
     work.write_text(json.dumps([{**asdict(run), "blocks": blocks} for run, (_, blocks) in zip(runs, cases, strict=True)]))
     found = simulated(str(platform), str(work))
     assert found == [pytest.approx((run.latency_s, run.energy_j), rel=1e-8) for run in runs]

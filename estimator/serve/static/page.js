@@ -45,12 +45,8 @@ function post(path, body, signal) {
 
 function fill(select, options) {
   const before = select.value;
-  select.replaceChildren(...options.map(({ value, label, disabled }) => {
-    const option = new Option(label, value);
-    option.disabled = Boolean(disabled);
-    return option;
-  }));
-  const kept = options.find((option) => option.value === before && !option.disabled);
+  select.replaceChildren(...options.map(({ value, label }) => new Option(label, value)));
+  const kept = options.find((option) => option.value === before);
   select.value = kept ? before : options.length ? options[0].value : "";
 }
 
@@ -61,7 +57,7 @@ function setScale(name, values, value, reason) {
   slider.value = nearest(values, value);
   slider.disabled = values.length < 2;
   const about = get(`${name}-reason`);
-  if (about) about.textContent = reason && values.length < 2 ? reason : reason ? `Some sizes cannot be reached: ${reason}` : "";
+  if (about) about.textContent = reason;
   showScale(name);
 }
 
@@ -124,15 +120,9 @@ async function showWorkload(at) {
     get("at-sequence").value = workload.at?.sequence ?? "";
   }
   for (const name of ["batch", "sequence"]) setScale(name, workload[name].values, workload[name].value, workload[name].reason);
-  const reasons = new Set();
   for (const name of ["precision", "attention"]) {
-    const forms = Object.entries(workload[name]).map(([value, fault]) => {
-      if (fault) reasons.add(fault);
-      return { value, label: fault ? `${value} (not for this workload)` : value, disabled: fault };
-    });
-    fill(get(name), [{ value: "", label: "as written" }, ...forms]);
+    fill(get(name), [{ value: "", label: "as written" }, ...workload[name].map((value) => ({ value, label: value }))]);
   }
-  get("form-reason").textContent = [...reasons].slice(0, 2).join("; ");
   return true;
 }
 

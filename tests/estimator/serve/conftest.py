@@ -63,5 +63,5 @@ class Served:
 def served() -> Iterator[Served]:
     """A server with the shipped examples and bundles."""
     complaints: list[str] = []
-    with page_server("127.0.0.1", 0, open_catalogue([], []), log=lambda line: None, complain=complaints.append) as url:
+    with page_server(0, open_catalogue([], []), complain=complaints.append) as url:
         yield Served(url=url, complaints=complaints)

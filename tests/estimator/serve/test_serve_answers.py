@@ -92,18 +92,15 @@ def test_a_file_from_the_page_is_read_as_the_command_reads_it(
     assert document["estimate"] == printed(capsys, path, "--bundle", BUNDLE, "--freq", 900, "--json")
 
 
-def test_sizes_that_cannot_be_reached_are_left_out_with_the_reason(served: Served) -> None:
+def test_sizes_of_a_file_that_states_none_can_be_stated(served: Served) -> None:
     _, known = served.ask("/api/workload", workload=served.workload_key("gpt2-prefill"))
     assert known["at"] == {"batch": 8, "sequence": 512}
     assert 16 in known["batch"]["values"]
-    assert 1 not in known["batch"]["values"]
-    assert "several sequences and not for one" in known["batch"]["reason"]
     served.request("POST", "/api/load?name=plain.json", json.dumps(OWN).encode())
     key = served.workload_key("two layers")
     _, unknown = served.ask("/api/workload", workload=key)
     assert (unknown["at"], unknown["batch"]["values"], unknown["sequence"]["values"]) == (None, [], [])
     assert "does not tell" in unknown["batch"]["reason"]
-    assert "no attention to fuse" in unknown["attention"]["flash"]
     _, stated = served.ask("/api/workload", workload=key, at={"batch": 4, "sequence": 128})
     assert 8 in stated["batch"]["values"]
     status, document = served.ask("/api/answer", workload=key, bundle=served.bundle_key(), at={"batch": 4, "sequence": 128}, batch=8)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.serve.answers import Question, parse_request
+from estimator.serve.answers import parse_request
 from estimator.serve.local_site import RequestError
 from tests.estimator.serve.conftest import Served
 
@@ -93,4 +93,4 @@ def test_every_answer_forbids_what_the_page_does_not_need(served: Served, path: 
 )
 def test_any_json_is_a_question_or_refused(document: object) -> None:
     with suppress(RequestError):
-        assert isinstance(parse_request(Question, json.dumps(document).encode()).workload, str)
+        assert isinstance(parse_request(json.dumps(document).encode()).workload, str)
