@@ -16,7 +16,6 @@ BUNDLE = "a100-pcie-40gb-eager"
         (collect, ["pmd", "emulate", "--power", "P.csv", "--low", "3"], "--power gives the power to measure"),
         (estimate, ["trace", "gpt2", "--list"], "or ask for --list"),
         (estimate, ["counts", "x.csv", "--metrics"], "not both"),
-        (estimate, ["sweep", "--model", "gpt2", "--at", "batch=8", "--bundle", BUNDLE], "--at says for which sizes files are written"),
         (fit, ["DATA", "--probes", "2", "--holdout", "0.3"], "leave --holdout out"),
     ],
 )

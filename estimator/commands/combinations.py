@@ -58,10 +58,6 @@ def _check_something_asked(options: Options) -> None:
     """Refuse a command without a workload, and with both files and a model.  Raises UsageError."""
     if bool(options["workloads"]) == bool(options["model"]):
         raise click.UsageError("name workload files, or a --model to trace" + (", not both" if options["model"] else ""))
-    if options["model"] and options["at"] is not None:
-        raise click.UsageError("--at says for which sizes files are written; a --model is traced at --batch and --sequence")
-    if not options["model"] and options["phase"] != "prefill":
-        raise click.UsageError("--phase belongs to --model")
 
 
 def _variants(options: Options) -> "list[Variant]":

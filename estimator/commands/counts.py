@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from estimator.counts.activities import CountedKernel
     from estimator.counts.counted_energy import CountedEnergy
     from estimator.counts.tables import EnergyTable
+    from estimator.vocabulary.gpu import ClockTable
 
 DOMAINS: Final = ("on-package", "on-board", "switched")
 Row = dict[str, object]
@@ -134,6 +135,7 @@ def _table(bundle: "Bundle | None", options: Options) -> "EnergyTable":
     """The requested energies.  Raises CountsError if a bundle has no energies."""
     from estimator.counts.energies import energies_from_section
     from estimator.counts.tables import EnergyTable, load_energy_table
+    from estimator.engine.board import board_tables
 
     if bundle is None:
         table = load_energy_table(options["energies"])
@@ -148,28 +150,27 @@ def _table(bundle: "Bundle | None", options: Options) -> "EnergyTable":
             source=f"fitted, {bundle.provenance.created_utc[:10]}",
             vocabulary="sass",
             energies=energies,
-            constant_w=_at_clock(bundle.idle or bundle.gpu.idle_w, "power_w", clock),
+            constant_w=_at_clock(board_tables(bundle, bundle.gpu).idle_w, clock),
             power_limit_w=bundle.gpu.power_limit_w,
         )
     dram = options["dram_pj_per_bit"]
     return table if dram is None else table.with_dram(dram)
 
 
-def _at_clock(found: Any, values: str, clock_mhz: float) -> float:
+def _at_clock(table: "ClockTable | None", clock_mhz: float) -> float:
     """The value of a table over clocks at one clock; nan without a table."""
     import numpy as np
 
-    if found is None:
-        return math.nan
-    column = getattr(found, values) if hasattr(found, values) else found.value
-    return float(np.interp(clock_mhz, found.sm_clock_mhz, column))
+    return math.nan if table is None else float(np.interp(clock_mhz, table.sm_clock_mhz, table.value))
 
 
 def _clocked(kernels: "list[CountedKernel]", bundle: "Bundle | None", clock_mhz: float | None) -> "list[CountedKernel]":
     """The kernels at the requested clock and the bundle's voltage there."""
     if clock_mhz is None or bundle is None:
         return kernels
-    volt = _at_clock(bundle.voltage or bundle.gpu.voltage_v, "voltage_v", clock_mhz)
+    from estimator.engine.board import board_tables
+
+    volt = _at_clock(board_tables(bundle, bundle.gpu).voltage_v, clock_mhz)
     return [replace(kernel, activity=replace(kernel.activity, voltage_v=volt, sm_clock_mhz=clock_mhz)) for kernel in kernels]
 
 

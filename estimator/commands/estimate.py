@@ -7,12 +7,12 @@ import click
 
 from estimator import __version__
 from estimator.commands.combinations import MICROSECONDS, check_finite, questions
-from estimator.commands.options import KERNELS, PAGE_FORMATS, QUESTION, SETTINGS, TEXT_FORMATS, answer_form, answer_options, with_options
+from estimator.commands.options import CHART_FORMATS, KERNELS, QUESTION, SETTINGS, TEXT_FORMATS, answer_form, answer_options, with_options
 from estimator.commands.reporting import deliver, report
 from estimator.options.command_line import run_command
 from estimator.vocabulary.errors import EstimatorError
 
-CHARTS: Final = ("timeline", "time", "modules")
+CHARTS: Final = ("time", "modules")
 
 
 @click.command(
@@ -57,29 +57,28 @@ def estimate_command(**options: Any) -> int:
     context_settings=SETTINGS,
     epilog="Limits: DRAM, L2, tensor and CUDA cores, latency of dependent steps, launch, tile quantisation, load imbalance.",
 )
-@with_options(*QUESTION, KERNELS, *answer_options(PAGE_FORMATS, CHARTS))
+@with_options(*QUESTION, KERNELS, *answer_options(CHART_FORMATS, CHARTS))
 def explain_command(**options: Any) -> int:
     """Parts of the time and the energy of one WORKLOAD: by kernel, by limit, by module."""
-    form = answer_form(options, PAGE_FORMATS)
+    form = answer_form(options, CHART_FORMATS)
     asked = questions(options)
     if len(asked) != 1 or len(asked[0].sm_clock_mhz or (0.0,)) != 1:
         raise click.UsageError("one workload, bundle, GPU and clock at a time are explained; `estimate compare` sets several side by side")
     import numpy as np
 
-    from estimator.display.answers import EXPLANATION_CHARTS, explanation_page
+    from estimator.display.answers import EXPLANATION_CHARTS
     from estimator.display.estimates import explanation_csv, explanation_document, explanation_text
     from estimator.display.text import json_text
     from estimator.questions.explanation import explain
 
     with np.errstate(all="ignore"):  # results that are not finite are refused below
-        answer, simulated = explain(asked[0]), asked[0].bundle.simulated
+        answer = explain(asked[0])
     result = answer.result
     check_finite(result, result.latency_s)
     forms = {
-        "txt": lambda: explanation_text(answer, options["kernels"], simulated),
+        "txt": lambda: explanation_text(answer, options["kernels"], asked[0].bundle.simulated),
         "json": lambda: json_text(explanation_document(answer)),
         "csv": lambda: explanation_csv(answer),
-        "html": lambda: explanation_page(answer, simulated),
         "chart": lambda: EXPLANATION_CHARTS[options["chart"] or CHARTS[0]](answer),
     }
     deliver(form, forms, options["out"])

@@ -1,6 +1,7 @@
 """Options of `estimate` and its commands, each declared once: their words, their types, and their meaning."""
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,12 +18,12 @@ if TYPE_CHECKING:
 
 TEXT_FORMATS: Final = ("csv", "json", "txt")
 PICTURES: Final = ("svg", "png")
-PAGE_FORMATS: Final = (*TEXT_FORMATS, "html", *PICTURES)
+CHART_FORMATS: Final = (*TEXT_FORMATS, *PICTURES)
 
 ATTENTION_FORMS: Final = ("eager", "flash")
 SETTINGS: Final = {"help_option_names": ["-h", "--help"]}
-MOST_DIGITS: Final = 9
-"""Most digits of a whole number: a longer one is a mistake."""
+SIZE: Final = "([1-9][0-9]{0,8})"
+"""Pattern of a size, at most nine digits: a longer one is a mistake."""
 
 Options = Mapping[str, Any]
 """The arguments that click passes to a command: the value of each option by its name, of the type declared here."""
@@ -129,18 +130,17 @@ def _sizes(context: click.Context, parameter: click.Parameter, text: str | None)
 
     if text is None:
         return None
-    values = key_values(context, parameter, tuple(part.strip() for part in text.split(",")))
-    whole = all(value.isascii() and value.isdecimal() and len(value) < MOST_DIGITS and int(value) for value in values.values())
-    if not whole or "batch" not in values or set(values) - {"batch", "sequence"}:
+    found = re.fullmatch(rf"batch={SIZE}(?:,sequence={SIZE})?", text.replace(" ", ""))
+    if found is None:
         raise click.BadParameter(f"{text!r} must read batch=8,sequence=512 or batch=8, whole numbers of at least 1", context, parameter)
-    return Sizes(**{name: int(value) for name, value in values.items()})
+    return Sizes(batch=int(found[1]), sequence=int(found[2] or 0))
 
 
 def kernel_count(context: click.Context, parameter: click.Parameter, value: str) -> int | None:
     """A number of kernels; None for "all"."""
     if value == "all":
         return None
-    if not (value.isascii() and value.isdecimal() and len(value) <= MOST_DIGITS):
+    if not re.fullmatch(f"0|{SIZE}", value):
         raise click.BadParameter(f"{value!r} is neither a whole number nor 'all'", context, parameter)
     return int(value)
 

@@ -7,7 +7,7 @@ import click
 
 from estimator.commands.combinations import check_finite, questions
 from estimator.commands.options import (
-    PAGE_FORMATS,
+    CHART_FORMATS,
     POSITIVE,
     QUESTION,
     SETTINGS,
@@ -35,10 +35,10 @@ CHARTS: Final = ("energy", "latency", "power", "front")
     context_settings=SETTINGS,
     epilog="A point each for every bundle, GPU, workload, batch, sequence, precision, form of attention and clock.",
 )
-@with_options(*QUESTION, *answer_options(PAGE_FORMATS, CHARTS))
+@with_options(*QUESTION, *answer_options(CHART_FORMATS, CHARTS))
 def sweep_command(**options: Any) -> int:
     """Latency, power and energy of WORKLOADs over clocks, batches, sequences, precisions and GPUs, each with its uncertainty."""
-    form = answer_form(options, PAGE_FORMATS)
+    form = answer_form(options, CHART_FORMATS)
     asked = questions(options)
     from estimator.display.sweeps import csv_pieces, json_pieces, sweep_table
     from estimator.questions.choosing import answered
@@ -59,16 +59,15 @@ def sweep_command(**options: Any) -> int:
     }
     if form not in forms:
         points = joined_sweeps(list(pieces()))
-        forms = {"txt": lambda: sweep_table(points), **_drawn(points, options)}
+        forms = {"txt": lambda: sweep_table(points), "chart": lambda: _chart(points, options)}
     deliver(form, forms, options["out"])
     return report(warnings, notes, options)
 
 
-def _drawn(points: "Sweep", options: Options) -> dict[str, Callable[[], str]]:
-    """A sweep as a page and as a chart."""
-    from estimator.display.answers import SWEEP_CHARTS, sweep_page
+def _chart(points: "Sweep", options: Options) -> str:
+    from estimator.display.answers import SWEEP_CHARTS
 
-    return {"html": lambda: sweep_page(points), "chart": lambda: SWEEP_CHARTS[options["chart"] or CHARTS[0]](points)}
+    return SWEEP_CHARTS[options["chart"] or CHARTS[0]](points)
 
 
 @click.command(
@@ -90,11 +89,11 @@ def _drawn(points: "Sweep", options: Options) -> dict[str, Callable[[], str]]:
         metavar="P",
         help="Probability with which limits are kept.",
     ),
-    *answer_options(PAGE_FORMATS, CHARTS),
+    *answer_options(CHART_FORMATS, CHARTS),
 )
 def best_command(**options: Any) -> int:
     """The clock, batch, precision or GPU of least energy (or latency, …) under limits, and the clocks that do not differ from it."""
-    form = answer_form(options, PAGE_FORMATS)
+    form = answer_form(options, CHART_FORMATS)
     asked = questions(options)
     _check_power(asked, options)
     import numpy as np
@@ -111,7 +110,7 @@ def best_command(**options: Any) -> int:
         "txt": lambda: best_text(answer),
         "json": lambda: json_text(best_document(answer)),
         "csv": lambda: csv_pieces([points.select(chosen)]),
-        **_drawn(points, options),
+        "chart": lambda: _chart(points, options),
     }
     deliver(form, forms, options["out"])
     stated = points.select(chosen | ~np.isfinite(points.latency_s))  # why a GPU cannot run a precision

@@ -1,6 +1,6 @@
 """Bundles for people and programs: a list of bundles, and the card of one: its data, its errors and its range."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from estimator.bundle.content import Bundle
@@ -59,8 +59,6 @@ def card_document(bundle: Bundle) -> Document:
     """The card as JSON data; errors in percent, ranges of shapes in the units of the workload file."""
     origin, gpu, power = bundle.provenance, bundle.gpu, bundle.power
     priors = set(unfitted_groups(bundle, bundle.groups))
-    stated = bundle.uncertainty.get("latency", {})
-    families = stated.get("families", ()) if isinstance(stated, Mapping) else ()
     fields = ("rows", "reference_clock_mhz", "voltage_exponent", "capacitance_f", "capacitance_std_f", "busy_w", "active_w")
     return {
         "name": bundle.name,
@@ -78,7 +76,6 @@ def card_document(bundle: Bundle) -> Document:
         "host_launch_s": bundle.host.launch_s,
         "host_source": bundle.host.source,
         "errors": bundle.errors,
-        "model_families": sorted({name for name in families if isinstance(name, str)}),
         "groups": {
             name: {"rows": group.rows, "from": "prior" if name in priors else "data", "seen": _seen(bundle, name)}
             for name, group in bundle.groups.items()

@@ -4,7 +4,7 @@ Colours come from the page's CSS (classes `p0`, `p1`, … for points, `l0`, … 
 drawing serves light and dark.  Every chart has a title and a description for screen readers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import count
@@ -218,3 +218,29 @@ def _legend(names: Sequence[str], kind: str) -> tuple[str, float]:
         legend += f'<text x="{left + 20.0:g}" y="{at:g}">{escape(name)}</text>'
         left += width
     return legend, LEGEND_LINE * (line + 1)
+
+
+SHARES_WIDTH: Final = 760.0
+BAR_HEIGHT: Final = 30.0
+"""Size of a bar of shares [SVG unit]."""
+
+
+def shares_svg(title: str, description: str, parts: Mapping[str, float], unit: str) -> str:
+    """One horizontal bar of parts as shares of their sum, each with its value as a tooltip, above a legend."""
+    total = sum(parts.values()) or 1.0
+    known = {name: (i % 10, value) for i, (name, value) in enumerate(parts.items()) if value > 0.0}
+    body, legend, start = "", "", 0.0
+    for place, (name, (colour, value)) in enumerate(known.items()):
+        width = SHARES_WIDTH * value / total
+        tip = escape(f"{name}: {value:.4g} {unit}, {value / total:.1%}")
+        body += f'<rect class="s s{colour}" x="{start:.2f}" y="0" width="{width:.2f}" height="{BAR_HEIGHT:g}"><title>{tip}</title></rect>'
+        start += width
+        left, top = SHARES_WIDTH / 4 * (place % 4), BAR_HEIGHT + 10.0 + LEGEND_LINE * (place // 4)
+        legend += f'<rect class="s s{colour}" x="{left:g}" y="{top:g}" width="12" height="12"/>'
+        legend += f'<text x="{left + 18:g}" y="{top + 11:g}">{escape(name)}, {value / total:.1%}</text>'
+    number, height = next(_numbers), BAR_HEIGHT + 14.0 + LEGEND_LINE * -(-len(known) // 4)
+    return (
+        f'<svg viewBox="0 0 {SHARES_WIDTH:g} {height:g}" role="img" aria-labelledby="c{number}t c{number}d">'
+        f'<title id="c{number}t">{escape(title)}</title><desc id="c{number}d">{escape(description)}</desc>'
+        f'<g class="data">{body}</g><g class="text">{legend}</g></svg>'
+    )

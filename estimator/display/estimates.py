@@ -123,12 +123,12 @@ def _more_kernels(rest: int, share: float) -> str:
 # Explanations ---------------------------------------------------------------------------------------------------------
 
 EXPLAINED_FIELDS: Final = (
-    "operator", "family", "count", "time_s", "time_share", "energy_j", "energy_share", "limit", "ideal_s", "fixed_s", "intensity",
-    "roof_share", "group", "excess", "excess_field", "origin",
+    "operator", "family", "count", "time_s", "time_share", "energy_j", "energy_share", "limit", "ideal_s", "group", "excess",
+    "excess_field", "origin",
 )  # fmt: skip
 """Plain fields of an explained kernel; `limits` and `phases_s` are mappings."""
 
-EXPLAINED_HEADS: Final = ("time", "energy", "count", "all launches", "limited by", "ideal", "fixed", "of roof", "outside", "kernel")
+EXPLAINED_HEADS: Final = ("time", "energy", "count", "all launches", "limited by", "ideal", "outside", "kernel")
 
 LEAST_SHARE: Final = 5e-4
 """Least share of a part that gets a line."""
@@ -136,15 +136,12 @@ LEAST_SHARE: Final = 5e-4
 
 def explanation_document(answer: "Explanation") -> Document:
     """The explanation as JSON data."""
-    from estimator.questions.explanation import by_family
-
     result, summary = answer.result, result_document(answer.result)
     del summary["kernels"]
     return {
         **summary,
         **{name: getattr(result, name) for name in ("gpu", "gpu_s", "host_s", "launch_bound_share")},
-        **{name: getattr(answer, name) for name in ("waiting_s", "waiting_j", "capped_s", "limits_s", "energy_parts_j")},
-        "families": {name: {"time_s": t, "energy_j": e} for name, (t, e) in by_family(answer.kernels).items()},
+        **{name: getattr(answer, name) for name in ("waiting_s", "capped_s", "limits_s", "energy_parts_j")},
         "kernels": [{name: getattr(kernel, name) for name in (*EXPLAINED_FIELDS, "limits", "phases_s")} for kernel in answer.kernels],
     }
 
@@ -166,7 +163,7 @@ def explanation_text(answer: "Explanation", most: int | None, simulated: bool) -
     text += "time: what limits\n" + _parts(answer.limits_s, result.latency_s, "time", TIME_UNITS, more)
     if answer.energy_parts_j:
         text += "energy: what draws\n" + _parts(answer.energy_parts_j, result.energy_j, "energy", ENERGY_UNITS, {})
-    table = aligned([EXPLAINED_HEADS, *map(explained_cells, shown)], left_columns={4, len(EXPLAINED_HEADS) - 1})
+    table = aligned([EXPLAINED_HEADS, *map(_explained_cells, shown)], left_columns={4, len(EXPLAINED_HEADS) - 1})
     rest = answer.kernels[len(shown) :]
     return f"{text}kernels, the longest first\n{table}" + _more_kernels(len(rest), sum(kernel.time_share for kernel in rest))
 
@@ -180,7 +177,7 @@ def _parts(parts: Mapping[str, float], total: float, head: str, units: Units, mo
     return aligned([["share", head, ""], *rows], left_columns=(2,))
 
 
-def explained_cells(kernel: "KernelExplanation") -> list[str]:
+def _explained_cells(kernel: "KernelExplanation") -> list[str]:
     """Texts of an explained kernel under EXPLAINED_HEADS."""
     outside = f"{kernel.excess:.1f}× {kernel.excess_field}" if kernel.excess > TOLERATED_FACTOR else ""
     return [
@@ -189,8 +186,7 @@ def explained_cells(kernel: "KernelExplanation") -> list[str]:
         f"{kernel.count:g}",
         seconds(kernel.time_s),
         f"{kernel.limit} {kernel.limits[kernel.limit]:.0%}",
-        *(f"{part / kernel.time_s:.0%}" if kernel.time_s else UNKNOWN for part in (kernel.ideal_s, kernel.fixed_s)),
-        f"{kernel.roof_share:.0%}" if math.isfinite(kernel.roof_share) else UNKNOWN,
+        f"{kernel.ideal_s / kernel.time_s:.0%}" if kernel.time_s else UNKNOWN,
         outside if kernel.group is not None else "no coefficients",
         kernel.operator,
     ]

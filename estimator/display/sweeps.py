@@ -86,22 +86,16 @@ def json_pieces(pieces: Iterable[Sweep]) -> Iterator[str]:
 def sweep_table(points: Sweep, most: int = MOST_ROWS) -> str:
     """A table with a line for each of the first `most` points; columns with one value for all points are listed above it."""
     simulated = ", fitted on a simulated board" if any(case.simulated for case in points.cases) else ""
-    shown, fixed = _differing(points)
-    rest = [f"… {len(points) - most} more points (--csv or --json for all)"] if len(points) > most else []
-    validity = set(points.validity())
-    remarks = [*rest, *_unknown(points), *(text for kind, text in VALIDITY.items() if kind in validity)]
-    return f"{fixed}{simulated}\n" + aligned(sweep_cells(points, most), range(len(shown))) + lines(remarks)
-
-
-def sweep_cells(points: Sweep, most: int) -> list[list[str]]:
-    """The head of a table and a row of texts for each of the first `most` points."""
-    rows, (shown, _) = sweep_rows(points.select(np.arange(len(points))[:most])), _differing(points)
+    rows, (shown, fixed) = sweep_rows(points.select(np.arange(len(points))[:most])), _differing(points)
     tokens = any(row["tokens_per_j"] is not None for row in rows)
     table = [[*shown, "asked", "SM clock", "latency", "power", "energy", *["tokens/J"] * tokens]]
     for row in rows:
         per_joule = UNKNOWN if row["tokens_per_j"] is None else f"{row['tokens_per_j']:.4g}"
         table.append([*_texts(row, shown), f"{row['asked_clock_mhz']:g}", *_numbers(row), *[per_joule] * tokens])
-    return table
+    rest = [f"… {len(points) - most} more points (--csv or --json for all)"] if len(points) > most else []
+    validity = set(points.validity())
+    remarks = [*rest, *_unknown(points), *(text for kind, text in VALIDITY.items() if kind in validity)]
+    return f"{fixed}{simulated}\n" + aligned(table, range(len(shown))) + lines(remarks)
 
 
 def _texts(row: Mapping[str, Any], names: Iterable[str]) -> list[str]:

@@ -7,11 +7,10 @@ from typing import Annotated, Final, cast
 
 import numpy as np
 
-from estimator.display.answers import CLOCK_CHARTS, clock_svg, drawable, explanation_charts
+from estimator.display.answers import clock_charts, explanation_charts
 from estimator.display.estimates import explanation_document, result_document
-from estimator.display.text import QUANTITIES, Document, with_uncertainty
+from estimator.display.text import Document
 from estimator.questions.choosing import answered
-from estimator.questions.estimates import Estimate
 from estimator.questions.explanation import explain
 from estimator.questions.judging import Asked, at_clocks
 from estimator.questions.points import VALUES
@@ -99,14 +98,13 @@ def answer_document(question: Question, catalogue: Catalogue) -> Document:
                 HTTPStatus.UNPROCESSABLE_ENTITY,
             )
         (points,) = answered([at_clocks(asked, tuple(clocks_of(asked.gpu or asked.bundle.gpu)))])
-        charts = {name: clock_svg(points, name, result.asked_clock_mhz) for name in CLOCK_CHARTS if drawable(points, name)}
+        charts = clock_charts(points, result.asked_clock_mhz)
     document = explanation_document(explanation)
     kernels = cast(list[Document], document["kernels"])
     return {
         "estimate": result_document(result),
         "gpu": result.gpu,
         "simulated": asked.bundle.simulated,
-        "numbers": [_number_row(name, result) for name in QUANTITIES],
         "explanation": {**{name: document[name] for name in EXPLAINED}, "kernels": kernels[:200]},
         "kernels": len(kernels),
         "sweep": {name: getattr(points, name).tolist() for name in VALUES},
@@ -129,16 +127,3 @@ def _asked(question: Question, catalogue: Catalogue) -> Asked:
         power_cap_w=question.power_cap_w,
         host_launch_s=None if question.host_launch_us is None else question.host_launch_us * MICROSECONDS,
     )
-
-
-def _number_row(field: str, result: Estimate) -> Document:
-    """A quantity with its standard deviation and 90 % interval as text, and its number in SI units."""
-    units = QUANTITIES[field]
-    value, low, high = (getattr(result, name) for name in (field, f"{field}_low", f"{field}_high"))
-    ends = (with_uncertainty(end, math.nan, units) for end in (low, high))
-    return {
-        "name": field.rpartition("_")[0],
-        "value": value,
-        "text": with_uncertainty(value, getattr(result, f"{field}_std"), units),
-        "interval": " to ".join(ends) if math.isfinite(low) else "unknown",
-    }

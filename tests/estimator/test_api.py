@@ -33,7 +33,7 @@ SIGNATURES = {
         "workload, bundle, gpu, asked_clock_mhz, sm_clock_mhz, latency_s, latency_s_std, power_w, power_w_std, energy_j, energy_j_std, "
         f"{LIMITS}, gpu_s, host_s, launch_bound_share, validity, warnings, notes, _kernels"
     ),
-    "Explanation": "result, kernels, limits_s, energy_parts_j, waiting_s, waiting_j, capped_s",
+    "Explanation": "result, kernels, limits_s, energy_parts_j, waiting_s, capped_s",
     "Footprint": "weights_byte, optimizer_byte, cache_byte, passing_byte",
     "Gain": "ratio, low, high",
     "KernelEstimate": "operator, family, count, latency_s, power_w, energy_j, utilization, group, origin, outside_validity",

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from estimator.cli import main
-from estimator.commands.options import PAGE_FORMATS
+from estimator.commands.options import CHART_FORMATS
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "gpt2-prefill.json"
 ASKED = {
@@ -29,7 +29,7 @@ def test_the_forms_that_help_names_are_those_that_are_written(capsys: pytest.Cap
     named = re.search(r"ending (?:names|says): ([a-z, ]+)\.", words_of_help(capsys, command))
     assert named
     offered = named[1].split(", ")
-    for form in (*PAGE_FORMATS, "parquet"):
+    for form in (*CHART_FORMATS, "html"):
         if form == "png":
             pytest.importorskip("resvg_py")
         out = tmp_path / f"answer.{form}"
