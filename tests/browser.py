@@ -4,7 +4,6 @@ Chromium is found by name on the PATH, or by WATTPRINT_CHROMIUM.  It talks throu
 port is opened.  Waiting is done in the page: `Page.wait_for` returns when a condition holds there.
 """
 
-import base64
 import fcntl
 import json
 import os
@@ -28,7 +27,7 @@ DEADLINE_S = 60.0
 """Longest wait for one answer, or for one condition: far beyond what a busy machine needs."""
 OPENING_S = 20.0
 """Longest wait for an empty page, which no file of ours can delay."""
-KEY_CODES = {"Tab": 9, "Enter": 13, " ": 32, "End": 35, "Home": 36, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
+KEY_CODES = {"Tab": 9, "Home": 36, "ArrowLeft": 37, "ArrowRight": 39}
 
 
 def find_chromium() -> str | None:
@@ -127,24 +126,11 @@ class Page:
         result = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in result, f"never held: {condition}"
 
-    def click(self, selector: str) -> None:
-        """Press and release the mouse in the middle of an element, scrolled into view."""
-        place = json.dumps(selector)
-        box = self.evaluate(
-            f"(() => {{ const e = document.querySelector({place}); e.scrollIntoView({{block: 'center', behavior: 'instant'}});"
-            " const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; })()"
-        )
-        for kind in ("mousePressed", "mouseReleased"):
-            self.call("Input.dispatchMouseEvent", type=kind, x=box[0], y=box[1], button="left", clickCount=1)
-
-    def press(self, key: str, times: int = 1, *, shift: bool = False) -> None:
+    def press(self, key: str, times: int = 1) -> None:
         """Press a key of KEY_CODES where the focus is."""
-        code = KEY_CODES[key]
-        text = {"text": "\r" if key == "Enter" else key} if key in ("Enter", " ") else {}
         for _ in range(times):
             for kind in ("keyDown", "keyUp"):
-                details = {"key": key, "windowsVirtualKeyCode": code, "modifiers": 8 if shift else 0}
-                self.call("Input.dispatchKeyEvent", type=kind, **details, **(text if kind == "keyDown" else {}))
+                self.call("Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=KEY_CODES[key])
 
     def type_text(self, text: str) -> None:
         """Text into the element that has the focus."""
@@ -163,15 +149,9 @@ class Page:
         node = self.call("DOM.querySelector", nodeId=root, selector=selector)["nodeId"]
         self.call("DOM.setFileInputFiles", nodeId=node, files=[str(file) for file in files])
 
-    def emulate(self, *, width: int = 1200, height: int = 900, mobile: bool = False, dark: bool = False) -> None:
-        """A window's size, and light or dark."""
+    def emulate(self, *, width: int = 1200, height: int = 900, mobile: bool = False) -> None:
+        """A window's size."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile)
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.call("Emulation.setEmulatedMedia", features=[scheme])
-
-    def screenshot(self) -> bytes:
-        """The whole page as a PNG."""
-        return base64.b64decode(self.call("Page.captureScreenshot", captureBeyondViewport=True)["data"])
 
     def requested_urls(self) -> list[str]:
         """Everything that the page has asked the network for."""
@@ -187,11 +167,6 @@ class Page:
             if event["params"]["entry"]["level"] in ("error", "warning"):
                 found.append(event["params"]["entry"]["text"])
         return found
-
-    def accessible(self) -> list[dict[str, Any]]:
-        """Nodes of the accessibility tree that are not ignored: role, name, properties."""
-        nodes = self.call("Accessibility.getFullAXTree")["nodes"]
-        return [node for node in nodes if not node.get("ignored")]
 
     def _events(self, method: str) -> list[dict[str, Any]]:
         own = self._browser.events

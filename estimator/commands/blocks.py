@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 FORM_NAMES: Final = ("occupancy", "rounds", "linear")
 SIMGRID: Final = "simgrid"
 """Form of output: SimGrid's results on the platform of the chosen models, and the work to execute there."""
-
-RUN_COLUMNS: Final = ("host", "pstate", "speed", "launch", "whole", "rounds", "rest", "latency_s", "energy_j")
 
 FILTERS: Final = {"kernel": "kernel", "block_threads": "block_threads", "sm_clock_mhz": "freq_mhz"}
 """Fields of a model and the options that select models by them."""
@@ -90,12 +89,12 @@ def blocks_command(**options: Any) -> int:
 
 
 def _chosen(models: "list[BlockModel]", options: Options) -> "list[BlockModel]":
-    """The models that the options select.  Raises EstimatorError if no model matches."""
+    """The models that the options select; clocks agree to half a MHz.  Raises EstimatorError if no model matches."""
     for field, option in FILTERS.items():
         wanted, there = options[option], sorted({getattr(model, field) for model in models})
         if wanted is not None:
-            near = 0.5 if field == "sm_clock_mhz" else 0
-            models = [model for model in models if (one := getattr(model, field)) == wanted or (near and abs(one - wanted) <= near)]
+            near = [model for model in models if option == "freq_mhz" and abs(model.sm_clock_mhz - wanted) <= 0.5]
+            models = near or [model for model in models if getattr(model, field) == wanted]
         if not models:
             raise EstimatorError(f"no block-count model with {field} {wanted}; there are {', '.join(map(str, there))}")
     return models
@@ -122,18 +121,12 @@ def _simulated(model: "BlockModel", count: int, models: "Sequence[BlockModel]") 
     """The host, the amounts of work in its units, and the time and energy that the host-energy plugin computes."""
     from estimator.blocks.simgrid import simulated_run
 
-    run = simulated_run(model, count, models)
-    found = {name: getattr(run, name) for name in RUN_COLUMNS}
-    return _head(model) | {"blocks": count} | found | {"inside": bool(model.inside(count))}
+    return _head(model) | {"blocks": count} | asdict(simulated_run(model, count, models)) | {"inside": bool(model.inside(count))}
 
 
 def _listed(model: "BlockModel") -> Row:
     """The row of a model; `time_error_…` and `energy_error_…` are relative errors of the forms on held-out grids [1]."""
-    errors = {
-        f"{quantity}_error_{form}": model.scatter.get(form, {}).get(quantity, math.nan)
-        for quantity in ("time", "energy")
-        for form in FORM_NAMES
-    }
+    pairs = [(quantity, form) for quantity in ("time", "energy") for form in FORM_NAMES]
     return {
         **_head(model),
         "blocks_per_sm": model.blocks_per_sm,
@@ -143,5 +136,5 @@ def _listed(model: "BlockModel") -> Row:
         "round_s": model.round_s(),
         "round_power_w": model.round_power_w(),
         "static_w": model.static_w,
-        **errors,
+        **{f"{quantity}_error_{form}": model.scatter.get(form, {}).get(quantity, math.nan) for quantity, form in pairs},
     }

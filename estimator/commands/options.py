@@ -49,8 +49,6 @@ class Number(click.FloatRange):
 
 
 POSITIVE = Number(0.0, min_open=True)
-NOT_NEGATIVE = Number(0.0)
-"""The usual two types of numbers."""
 
 EFFICIENCY = Number(1e-3, 1.5)
 """Share of a published rate (`estimator.engine.board.LEAST_EFFICIENCY`, `MOST_EFFICIENCY`)."""

@@ -57,32 +57,21 @@ def bundle_table(rows: Sequence[Document], *, verbose: bool) -> str:
 
 def card_document(bundle: Bundle) -> Document:
     """The card as JSON data; errors in percent, ranges of shapes in the units of the workload file."""
-    origin, gpu, power = bundle.provenance, bundle.gpu, bundle.power
     priors = set(unfitted_groups(bundle, bundle.groups))
-    fields = ("rows", "reference_clock_mhz", "voltage_exponent", "capacitance_f", "capacitance_std_f", "busy_w", "active_w")
+    fields = ("name", "kind", "sha256", "rows", "used", "rejected")
     return {
         "name": bundle.name,
         "version": bundle.version,
         "digest": bundle.digest,
-        "gpu": {name: getattr(gpu, name) for name in ("name", "architecture", "num_sms", "power_limit_w")},
+        "gpu": bundle.gpu.name,
         "simulated": bundle.simulated,
-        "created_utc": origin.created_utc,
-        "wattprint_version": origin.wattprint_version,
-        "commit": origin.commit,
-        "datasets": [
-            {name: getattr(one, name) for name in ("name", "kind", "sha256", "rows", "used", "rejected")} for one in origin.datasets
-        ],
+        "datasets": [{name: getattr(one, name) for name in fields} for one in bundle.provenance.datasets],
         "clocks_mhz": bundle.clocks_mhz,
-        "host_launch_s": bundle.host.launch_s,
-        "host_source": bundle.host.source,
         "errors": bundle.errors,
         "groups": {
             name: {"rows": group.rows, "from": "prior" if name in priors else "data", "seen": _seen(bundle, name)}
             for name, group in bundle.groups.items()
         },
-        "power": None if power is None else {name: getattr(power, name) for name in fields},
-        "instruction_energies": len(bundle.instruction_energies.get("terms", ())),
-        "block_models": sorted(bundle.block_models),
         "notes": bundle.notes,
     }
 

@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import math
-import os
 import signal
 import subprocess
 import sys
@@ -154,15 +153,6 @@ def test_interruption_ends_with_130_and_one_line(bundle):
     _, err = process.communicate(timeout=300)
     assert process.returncode == 130
     assert err.strip() == "estimate: interrupted"
-
-
-def test_terminal_without_the_characters_is_no_failure(bundle, workload):
-    process = estimate_process(
-        workload, "--bundle", bundle, "--freq", "900", env={**os.environ, "PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
-    )
-    out, err = process.communicate(timeout=300)
-    assert (process.returncode, err) == (0, f"note: layers: {SIMULATED.format('test')}\n")
-    assert "gemm.linear" in out
 
 
 def test_a_cold_start_loads_nothing_heavy(bundle, workload):

@@ -90,12 +90,6 @@ def test_shared_constant_energy_is_counted_once(shared: float, saving: float, mo
     assert 1 - energy("together") / energy("apart") == pytest.approx(saving, abs=0.01)
 
 
-def test_another_dram_takes_the_place_of_the_published_one() -> None:
-    hbm = K40.with_dram(21.1)
-    assert hbm.energies.term("transaction:dram")[0] == pytest.approx(21.1e-12 * 256)
-    assert hbm.energies.term("transaction:l2") == K40.energies.term("transaction:l2")
-
-
 # Counts --------------------------------------------------------------------------------------------------------------------------
 
 LONG = """==PROF== Connected to process 12
@@ -207,6 +201,7 @@ def test_the_command_prints_parts_and_scaling(tmp_path: Path) -> None:
     assert found.exception is None
     document = json.loads(found.stdout)
     alone = json.loads(run(str(one), *words).stdout)
+    assert alone["parts_j"]["dram"] == pytest.approx(1e9 * 256 * 21.1e-12)
     assert document["parts_j"]["link"] == pytest.approx(8e9 * 0.54e-12)
     assert document["parts_j"]["constant"] == pytest.approx(25.0 * 1.5 * 0.55)
     expected = 100 * alone["energy_j"] * 1.0 / (2 * document["energy_j"] * 0.55)

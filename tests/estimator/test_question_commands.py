@@ -75,16 +75,6 @@ def test_the_ending_of_the_output_names_its_form_and_pictures_stand_alone(
     assert "nan" not in re.sub(r"<title.*?</title>", "", text)
 
 
-def test_best_says_the_clock_and_the_range_that_cannot_be_told_from_it(capsys: pytest.CaptureFixture[str], workload: str) -> None:
-    status, out, _ = run(capsys, "best", workload, "--bundle", BUNDLE, "--json")
-    answer = json.loads(out)
-    low, high = answer["indistinguishable"]["low_clock_mhz"], answer["indistinguishable"]["high_clock_mhz"]
-    assert low <= answer["best"]["asked_clock_mhz"] <= high
-    assert answer["over_usual_clock"]["energy"]["high"] < 1.0
-    assert status == 0
-    assert f"cannot be told from it: {low:g} to {high:g} MHz" in run(capsys, "best", workload, "--bundle", BUNDLE)[1]
-
-
 def test_compare_states_ratios_with_intervals(capsys: pytest.CaptureFixture[str], workload: str) -> None:
     words = ("compare", workload, "--bundle", BUNDLE, "--bundle", "a10-eager", "--freqs", "900")
     status, out, _ = run(capsys, *words, "--json")
@@ -95,29 +85,18 @@ def test_compare_states_ratios_with_intervals(capsys: pytest.CaptureFixture[str]
     assert "ratio" in run(capsys, *words)[1]
 
 
-def test_explain_puts_all_time_and_energy_down_to_something(capsys: pytest.CaptureFixture[str], workload: str) -> None:
-    status, out, _ = run(capsys, "explain", workload, "--bundle", BUNDLE, "--freqs", "900", "--json")
+def test_best_keeps_its_limits_or_says_what_is_possible(capsys: pytest.CaptureFixture[str], workload: str) -> None:
+    words = ("best", workload, "--bundle", BUNDLE, "--latency-limit", 19.5, "--power-limit", 200, "--confidence", 0.8)
+    status, out, _ = run(capsys, *words, "--json")
     answer = json.loads(out)
-    assert sum(answer["limits_s"].values()) + answer["waiting_s"] == pytest.approx(answer["latency_s"])
-    assert sum(answer["energy_parts_j"].values()) == pytest.approx(answer["energy_j"])
-    assert status == 0
-    text = run(capsys, "explain", workload, "--bundle", BUNDLE, "--freqs", "900", "--kernels", "3")[1]
-    assert "time: what limits" in text
-    assert "more kernels" in text
-
-
-def test_best_under_limits_keeps_them_or_says_what_is_possible(capsys: pytest.CaptureFixture[str], workload: str) -> None:
-    words = ("best", workload, "--bundle", BUNDLE, "--latency-limit", 19.5, "--power-limit", 200, "--confidence", 0.8, "--json")
-    answer = json.loads(run(capsys, *words)[1])
+    low, high = answer["indistinguishable"]["low_clock_mhz"], answer["indistinguishable"]["high_clock_mhz"]
+    assert (status, low <= answer["best"]["asked_clock_mhz"] <= high) == (0, True)
     assert answer["best"]["latency_s"] < 0.0195
     assert answer["best"]["power_w"] < 200
+    assert f"cannot be told from it: {low:g} to {high:g} MHz" in run(capsys, *words)[1]
     status, out, err = run(capsys, "best", workload, "--bundle", BUNDLE, "--latency-limit", 1)
     assert (status, out) == (1, "")
-    least = re.search(r"no point keeps 1 ms \(least: ([0-9.]+) ms\); allow more", err)
-    assert least is not None
-    assert 10.0 < float(least[1]) < 20.0
-    err = run(capsys, "best", workload, "--bundle", BUNDLE, "--latency-limit", 0.00001, "--power-limit", 20)[2]
-    assert re.search(r"no point keeps 20 W \(least: [0-9.]+ W\) and 1e-05 ms \(least: [0-9.]+ ms\)", err)
+    assert "no point keeps 1 ms (least: 1" in err
 
 
 @pytest.fixture(scope="module")
@@ -166,26 +145,15 @@ def test_a_sweep_and_the_best_point_answer_what_can_run_and_name_what_cannot(cap
     assert "a100-pcie-40gb cannot run gemm" in err
 
 
-@pytest.mark.parametrize(
-    ("words", "better"),
-    [(["--set", "dram_bytes_per_s=3.11e12"], "latency"), (["--efficiency", "dram=0.5"], "")],
-)
-def test_a_changed_board_alone_is_compared_with_the_board_as_it_is(
-    capsys: pytest.CaptureFixture[str], workload: str, words: list[str], better: str
-) -> None:
-    plain = ("--bundle", BUNDLE, "--freqs", "900", "--json")
-    status, out, err = run(capsys, "compare", workload, *plain, *words)
+def test_a_changed_board_alone_is_compared_with_the_board_as_it_is(capsys: pytest.CaptureFixture[str], workload: str) -> None:
+    words = ("compare", workload, "--bundle", BUNDLE, "--freqs", "900", "--set", "dram_bytes_per_s=3.11e12")
+    status, out, err = run(capsys, *words, "--json")
     answer = json.loads(out)
     (other,) = answer["others"]
-    assert status == 3
+    assert (status, answer["reference"]["validity"], other["validity"]) == (3, "inside", "forecast")
     assert "forecast: " in err
-    assert answer["reference"] == json.loads(run(capsys, "compare", workload, *plain, "--precision", "bf16,fp16")[1])["reference"] | {
-        "precision": ""
-    }
-    assert (answer["reference"]["validity"], other["validity"]) == ("inside", "forecast")
-    assert (other["ratios"]["latency"]["ratio"] < 1.0) == (better == "latency")
-    text = run(capsys, "compare", workload, *plain[:-1], *words)[1]
-    assert [line.split()[0] for line in text.splitlines()[1:]] == ["validity", "inside", "forecast", "ratio"]
+    assert other["ratios"]["latency"]["high"] < 1.0
+    assert [line.split()[0] for line in run(capsys, *words)[1].splitlines()[1:]] == ["validity", "inside", "forecast", "ratio"]
 
 
 @pytest.mark.parametrize(
@@ -193,7 +161,6 @@ def test_a_changed_board_alone_is_compared_with_the_board_as_it_is(
     [
         ("sweep", 2, "name workload files, or a --model"),
         ("sweep W --model gpt2", 2, "not both"),
-        ("sweep W --batch two", 2, "--batch"),
         ("sweep W --batch 2:9000:1 --sequence 2:9000:1", 2, "combinations of batch"),
         ("sweep W --batch 4", 1, "--at batch=8,sequence=512"),
         ("sweep W --at batch=0", 2, "whole numbers of at least 1"),
@@ -204,10 +171,6 @@ def test_a_changed_board_alone_is_compared_with_the_board_as_it_is(
         ("best W --precision fp8", 1, "a100-pcie-40gb cannot run gemm"),
         ("compare W --precision fp8,bf16", 1, "has no finite time on a100-pcie-40gb"),
         ("best W -o x.parquet", 2, "known: csv, json, txt, svg, png"),
-        ("sweep missing.json", 1, "missing.json: cannot be read"),
-        ("sweep W --at batch=8,sequence=512 --batch 1", 1, "cannot be rescaled to 1"),
-        ("sweep W --precision fp3", 2, "unknown precision 'fp3'"),
-        ("sweep W --set num_sms=nan", 1, "num_sms"),
         ("compare W", 2, "1 thing to compare; name 2 to 50"),
         ("explain W --freqs 600,900", 2, "one workload"),
     ],

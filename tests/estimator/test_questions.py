@@ -55,11 +55,6 @@ def test_limits_that_nothing_keeps_are_refused_with_what_is_possible() -> None:
         best(ASKED, power_limit_w=20.0, latency_limit_s=0.001)
 
 
-def test_an_unknown_goal_is_refused() -> None:
-    with pytest.raises(OperatingPointError, match="unknown goal"):
-        best(ASKED, "beauty")
-
-
 def test_energies_of_several_batches_are_compared_per_request() -> None:
     chosen = variants(gpt2_prefill(8, 333), batch=(2, 8, 32))
     answer = best([Asked(variant=one, bundle=BUNDLE, sm_clock_mhz=(900.0, 1020.0)) for one in chosen])

@@ -61,9 +61,7 @@ def test_a_port_in_use_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["nothing.json"], 1, "nothing.json: cannot be read"),
         (["--bundle", "nothing"], 1, "unknown bundle 'nothing'"),
-        (["--bundle", ""], 2, "an empty text names no file"),
         (["--port", "70000"], 2, "not in the range"),
-        (["--port", "http"], 2, "not a valid integer"),
     ],
 )
 def test_what_cannot_be_served_is_one_line(capsys: pytest.CaptureFixture[str], words: list[str], status: int, message: str) -> None:
