@@ -18,13 +18,16 @@ from scipy.optimize import nnls
 from showing import DATA, published, show
 from whole_models import REFERENCE_CLOCK_MHZ, Case, other_clocks, read_case
 
-from estimator import Asked, Variant, baseline_estimates, estimate
+from estimator import Asked, Variant, estimate, roofline_latency_s
 from estimator.bundle.content import Bundle
 from estimator.engine.board import open_board
 from estimator.engine.prediction import Prepared, prepare
-from estimator.model.power import POWER_TERMS, OperatingPoint, power_events
-from estimator.vocabulary.gpu import ClockTable
+from estimator.model.power import POWER_TERMS, BoardTables, OperatingPoint, power_events
+from estimator.questions.roofline import roofline_seconds
+from estimator.vocabulary.gpu import ClockTable, GpuSpec
 from estimator.vocabulary.quantities import Array, BoolArray
+from estimator.vocabulary.work import operator_work
+from estimator.vocabulary.workload import Workload
 from fitter.bundle.runs import fit_runs
 from fitter.rows.columns import WorkloadRows
 
@@ -52,6 +55,24 @@ class Row:
     power: float
     power_bias: float
     energy: float
+
+
+def roofline_power_w(workload: Workload, gpu: GpuSpec, board: BoardTables, limit_w: float, sm_clock_mhz: Array) -> Array:
+    """Mean power over the roofline's time [W], shape (c,); `board` holds voltage and idle power."""
+    peak_clock = np.array([gpu.sm_clock_max_mhz])
+    spare_w = max(limit_w - float(board.at(peak_clock).idle_w[0]), 0.0)
+    point, at_peak = board.at(sm_clock_mhz), board.at(peak_clock)
+    scale = (point.voltage_ratio / at_peak.voltage_ratio) ** 2
+    counts = np.array(workload.counts)
+    busy_s, busy_byte_s = 0.0, 0.0
+    for operator, count in zip(workload.operators, counts.tolist(), strict=True):
+        work = operator_work(operator)
+        busy_byte_s += count * (work.read_byte + work.write_byte) / gpu.dram_bytes_per_s
+        if work.flop:
+            busy_s += count * work.flop / gpu.peak_flop_per_s(operator.precision, operator.cuda_cores)
+    time_s = counts @ roofline_seconds(workload, gpu, sm_clock_mhz)
+    result: Array = np.minimum(point.idle_w + spare_w * (scale * busy_s + busy_byte_s) / time_s, limit_w)
+    return result
 
 
 SHAPES = ((0, 1, 2), (0, 2), (0, 1), (0,))
@@ -116,8 +137,9 @@ def by_bundle(test: WorkloadRows, bundle: Bundle, case: Case) -> dict[str, Point
         own = estimate(workload, bundle, sm_clock_mhz=float(clock), gpu=case.gpu)[0]
         found.setdefault("wattprint", []).append((own.latency_s, own.power_w))
         asked = Asked(variant=Variant(workload=workload), bundle=bundle, sm_clock_mhz=(float(clock),), gpu=case.gpu)
-        for other in baseline_estimates(asked):
-            found.setdefault(other.method, []).append((other.latency_s, other.power_w))
+        board = asked.board()
+        power_w = roofline_power_w(workload, board.gpu, board.tables, board.limit_w, np.array([own.sm_clock_mhz]))
+        found.setdefault("roofline", []).append((float(roofline_latency_s(asked)[0]), float(power_w[0])))
     return {name: np.array(values).T for name, values in found.items()}
 
 

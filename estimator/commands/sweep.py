@@ -133,7 +133,7 @@ def _check_power(asked: "Sequence[Asked]", options: Options) -> None:
 )
 @with_options(
     *QUESTION,
-    click.option("--baselines", is_flag=True, help="Beside each what a roofline says of it."),
+    click.option("--baselines", is_flag=True, help="Beside each the time of a roofline."),
     *answer_options(TEXT_FORMATS),
 )
 def compare_command(**options: Any) -> int:
@@ -144,10 +144,10 @@ def compare_command(**options: Any) -> int:
     form = answer_form(options, TEXT_FORMATS)
     from estimator.display.sweeps import comparison_csv, comparison_document, comparison_text
     from estimator.display.text import json_text
-    from estimator.questions.baselines import baseline_estimates
     from estimator.questions.choosing import compare
     from estimator.questions.judging import at_clocks, judged
     from estimator.questions.points import joined_sweeps
+    from estimator.questions.roofline import roofline_latency_s
 
     asked = [at_clocks(one, (clock,)) if clock else one for one in questions(options) for clock in one.sm_clock_mhz or (0.0,)]
     if len(asked) == 1 and (options["figures"] or options["efficiency"]):
@@ -162,11 +162,11 @@ def compare_command(**options: Any) -> int:
     sides = joined_sweeps([comparisons[0].left if comparisons else judged(asked[0]).points, *(one.right for one in comparisons)])
     for case, latency_s in zip(sides.cases, sides.latency_s.tolist(), strict=True):
         check_finite(case, latency_s)
-    baselines = [baseline_estimates(one)[0] for one in asked] if options["baselines"] else []
+    rooflines_s = [float(roofline_latency_s(one)[0]) for one in asked] if options["baselines"] else []
     forms = {
-        "txt": lambda: comparison_text(sides, comparisons, baselines),
-        "json": lambda: json_text(comparison_document(sides, comparisons, baselines)),
-        "csv": lambda: comparison_csv(sides, baselines),
+        "txt": lambda: comparison_text(sides, comparisons, rooflines_s),
+        "json": lambda: json_text(comparison_document(sides, comparisons, rooflines_s)),
+        "csv": lambda: comparison_csv(sides, rooflines_s),
     }
     deliver(form, forms, options["out"])
     return report(sides.warnings, sides.notes, options)

@@ -10,7 +10,6 @@ import numpy as np
 
 from estimator.display.text import (
     PREDICTED,
-    QUANTITIES,
     UNKNOWN,
     VALIDITY,
     Document,
@@ -18,16 +17,17 @@ from estimator.display.text import (
     csv_lines,
     known,
     lines,
+    percent,
     printable,
     quantity_texts,
     rows_csv,
+    seconds,
     unknown_values,
 )
 from estimator.questions.points import LABELS, VALUES, Sweep
 from estimator.uncertainty.validity import no_rate_lines
 
 if TYPE_CHECKING:
-    from estimator.questions.baselines import BaselineEstimate
     from estimator.questions.choosing import Best, Comparison, Gain
 
 MOST_ROWS: Final = 60
@@ -170,36 +170,31 @@ def _change(gain: "Gain") -> str:
 
 # Comparisons ----------------------------------------------------------------------------------------------------------
 
-Baselines = Sequence["BaselineEstimate"]
-"""Another model's estimate for each side; empty if not requested."""
 
-
-def comparison_document(sides: Sweep, comparisons: Sequence["Comparison"], baselines: Baselines) -> Document:
-    """The first side, all others with their ratios to it, and each side's `baselines`, as JSON data."""
-    documents = sweep_rows(sides)
+def comparison_document(sides: Sweep, comparisons: Sequence["Comparison"], rooflines_s: Sequence[float]) -> Document:
+    """The first side, all others with their ratios to it, and each side's `roofline_s`, if there are any, as JSON data."""
+    documents = _with_rooflines(sides, rooflines_s)
     for document, one in zip(documents[1:], comparisons, strict=True):
         document["ratios"] = {name: asdict(gain) for name, gain in one.ratios.items()}
-    for document, baseline in zip(documents, baselines, strict=False):
-        document["baselines"] = [asdict(baseline)]
     return {"reference": documents[0], "others": documents[1:]}
 
 
-def comparison_csv(sides: Sweep, baselines: Baselines) -> str:
-    """Every side as a line, with its baseline below it; then the last column, `method`, names the model of a line."""
+def comparison_csv(sides: Sweep, rooflines_s: Sequence[float]) -> str:
+    """A line for every side."""
+    return rows_csv(_with_rooflines(sides, rooflines_s))
+
+
+def _with_rooflines(sides: Sweep, rooflines_s: Sequence[float]) -> list[Document]:
     rows = sweep_rows(sides)
-    if baselines:
-        rows = [row | {"method": "wattprint"} for row in rows]
-        same = [{name: row[name] for name in (*LABELS, "asked_clock_mhz")} for row in rows]
-        others = [{name: getattr(one, name) for name in ("sm_clock_mhz", *QUANTITIES, "method")} for one in baselines]
-        below = [dict.fromkeys(rows[0]) | row | other for row, other in zip(same, others, strict=True)]
-        rows = [row for pair in zip(rows, below, strict=True) for row in pair]
-    return rows_csv(rows)
+    for row, roofline_s in zip(rows, rooflines_s, strict=False):
+        row["roofline_s"] = roofline_s
+    return rows
 
 
-def comparison_text(sides: Sweep, comparisons: Sequence["Comparison"], baselines: Baselines) -> str:
+def comparison_text(sides: Sweep, comparisons: Sequence["Comparison"], rooflines_s: Sequence[float]) -> str:
     """A table with a line for the reference and two for every other side: its numbers, and its ratios with 90 % intervals.
 
-    A baseline has two lines below its side: its numbers, and their ratios to those of the side.
+    A roofline has a line below its side, with its share in the latency.
     """
     shown, fixed = _differing(sides)
     shown = shown or ["validity"] * (len(set(sides.validity())) > 1)  # a changed board keeps its name
@@ -209,7 +204,6 @@ def comparison_text(sides: Sweep, comparisons: Sequence["Comparison"], baselines
         table.append([*_texts(point, shown), *_numbers(point)])
         if number:
             table.append([*blank, "ratio", *map(gain_text, comparisons[number - 1].ratios.values())])
-        for one in baselines[number : number + 1]:
-            ratios = [f"{ratio:.3g}" if math.isfinite(ratio) else UNKNOWN for ratio in one.ratios.values()]
-            table += [[*blank, one.method, *_numbers(asdict(one))[1:]], [*blank, "over wattprint", *ratios]]
+        for roofline_s in rooflines_s[number : number + 1]:
+            table.append([*blank, "roofline", seconds(roofline_s), percent(roofline_s / sides.latency_s[number]), ""])
     return f"{fixed}\n" + aligned(table, range(len(blank))) + lines(_unknown(sides))

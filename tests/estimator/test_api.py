@@ -12,17 +12,16 @@ import numpy as np
 import pytest
 
 import estimator
-from estimator import Asked, Sizes, Variant, baseline_estimates, best, compare, estimate, explain, load_bundle, sweep, variants
+from estimator import Asked, Sizes, Variant, best, compare, estimate, explain, load_bundle, sweep, variants
 from estimator.engine.board import Settings
 from examples.gpt2_prefill import gpt2_prefill
 
 SETTINGS = {"sm_clock_mhz", "gpu", "power_cap_w", "host_launch_s", "efficiency"}
 CLASSES = {
-    "Asked", "BaselineEstimate", "Best", "Bundle", "Case", "Comparison", "Estimate", "Explanation", "Footprint", "Gain", "GpuSpec",
+    "Asked", "Best", "Bundle", "Case", "Comparison", "Estimate", "Explanation", "Footprint", "Gain", "GpuSpec",
     "KernelEstimate", "KernelTable", "Operator", "Sizes", "Sweep", "Variant", "Workload",
 }  # fmt: skip
 SIGNATURES = {
-    "baseline_estimates": "asked",
     "best": "asked, goal, power_limit_w, latency_limit_s, confidence",
     "bundle_names": "",
     "compare": "left, right",
@@ -36,6 +35,7 @@ SIGNATURES = {
     "pareto_front": "points",
     "predict_kernels": "operators, bundle, gpu, sm_clock_mhz, warm, known, temperature_c",
     "read_workload": "path, completion, attention",
+    "roofline_latency_s": "asked",
     "sweep": "workloads, bundle, gpu, settings",
     "sweep_chunks": "workloads, bundle, gpu, most_numbers, settings",
     "variants": "workload, at, batch, sequence, precision, attention",
@@ -71,7 +71,6 @@ ASKED = Asked(variant=Variant(workload=gpt2_prefill(8, 512), batch=8), bundle=BU
         best(ASKED),
         compare(ASKED, ASKED),
         explain(ASKED),
-        baseline_estimates(ASKED)[0],
     ],
     ids=lambda value: type(value).__name__,
 )
