@@ -4,12 +4,12 @@ Chromium is found by name on the PATH, or by WATTPRINT_CHROMIUM.  It talks throu
 port is opened.  Waiting is done in the page: `Page.wait_for` returns when a condition holds there.
 """
 
-import fcntl
 import json
 import os
 import select
 import shutil
 import signal
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -177,24 +177,18 @@ class Page:
 def open_browser(program: str, folder: Path) -> Iterator[Browser]:
     """A browser with a new profile in `folder`, ended at the end with all its processes; its log is `folder`/chromium.log."""
     folder.mkdir(parents=True, exist_ok=True)
-    to_child, from_us = (_out_of_the_way(end) for end in os.pipe())
-    to_us, from_child = (_out_of_the_way(end) for end in os.pipe())
-    log = str(folder / "chromium.log")
-    actions = [
-        (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600),
-        (os.POSIX_SPAWN_DUP2, 1, 2),
-        (os.POSIX_SPAWN_DUP2, to_child, 3),
-        (os.POSIX_SPAWN_DUP2, from_child, 4),
-    ]
-    arguments = [program, *FLAGS, f"--user-data-dir={folder / 'profile'}", "about:blank"]
-    process = os.posix_spawn(program, arguments, dict(os.environ), file_actions=actions, setpgroup=0)
+    (to_child, from_us), (to_us, from_child) = os.pipe(), os.pipe()
+    command = [program, *FLAGS, f"--user-data-dir={folder / 'profile'}", "about:blank"]
+    placed = ["bash", "-c", f'exec "$@" 3<&{to_child} 4>&{from_child}', "bash", *command]
+    with (folder / "chromium.log").open("w") as log:
+        process = subprocess.Popen(placed, stdout=log, stderr=log, pass_fds=(to_child, from_child), start_new_session=True)
     os.close(to_child)
     os.close(from_child)
     try:
         yield Browser(from_us, to_us)
     finally:
-        os.killpg(process, signal.SIGKILL)
-        os.waitpid(process, 0)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
         os.close(from_us)
         os.close(to_us)
 
@@ -216,13 +210,6 @@ def open_pages(program: str, folder: Path) -> Iterator[Callable[[], Page]]:
             raise NoAnswerError("three browsers in a row did not open an empty page")
 
         yield open_page
-
-
-def _out_of_the_way(number: int) -> int:
-    """The same pipe under a number that is not 3 or 4."""
-    moved = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 10)
-    os.close(number)
-    return moved
 
 
 def _write_all(number: int, content: bytes) -> None:

@@ -65,12 +65,7 @@ def test_bundles_and_gpus_nest_around_workloads_and_clocks() -> None:
 
 def test_variants_are_labelled_and_selected_points_keep_their_case() -> None:
     chosen = variants(gpt2_prefill(4, 333), batch=(4, 8), precision=("bf16", "fp32"))
-    assert [(v.batch, v.precision, v.tokens) for v in chosen] == [
-        (4, "bf16", 1332),
-        (4, "fp32", 1332),
-        (8, "bf16", 2664),
-        (8, "fp32", 2664),
-    ]
+    assert [(v.batch, v.precision, v.tokens) for v in chosen] == [(b, p, 333 * b) for b in (4, 8) for p in ("bf16", "fp32")]
     points = sweep(chosen, BUNDLE, sm_clock_mhz=CLOCKS)
     assert points.select(points.sm_clock_mhz == 510.0).label("batch") == [4, 4, 8, 8]
     assert {name: len(points.label(name)) for name in LABELS} == dict.fromkeys(LABELS, 12)

@@ -56,13 +56,6 @@ def test_names_are_unique_and_what_is_pointed_at_is_there(page: Markup) -> None:
             assert attributes["href"][1:] in names
 
 
-def test_the_script_touches_only_what_is_there(page: Markup) -> None:
-    script = (STATIC / "page.js").read_text(encoding="utf-8")
-    names = {attributes["id"] for _, attributes, _ in page.elements if "id" in attributes}
-    assert set(re.findall(r'get\("([^"]+)"\)', script)) <= names
-    assert set(re.findall(r'(?:fillTable|setScale|chosen|stated)\("([^"]+)"', script)) <= names
-
-
 def test_nothing_comes_from_elsewhere_and_nothing_is_inline(page: Markup, served: Served) -> None:
     for tag, attributes, _ in page.elements:
         for name in ("src", "href", "action", "srcset"):
