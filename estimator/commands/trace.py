@@ -67,7 +67,7 @@ def trace_command(*, list_models: bool, out: Any, as_json: bool, quiet: bool, ve
     if model is None:
         return _list_models(as_json)
     from estimator.commands.reporting import say, stdout_on_stderr
-    from estimator.display.text import document_text
+    from estimator.display.text import document_text, json_text
     from estimator.formats import write_workload
     from estimator.formats.own import own_text
     from estimator.tracing.torch_trace import trace_calls
@@ -78,7 +78,7 @@ def trace_command(*, list_models: bool, out: Any, as_json: bool, quiet: bool, ve
     refuse_unused_sizes(model, [size for size in SIZES if source(size) is not ParameterSource.DEFAULT], traced.sizes)
     workload = traced.workload
     summary = _summary(workload)
-    text = json.dumps(summary, indent=2) + "\n" if as_json else document_text(summary)
+    text = json_text(summary) if as_json else document_text(summary)
     if out is not None:
         write_workload(workload, out)
         click.echo(text, nl=False)
@@ -92,12 +92,11 @@ def trace_command(*, list_models: bool, out: Any, as_json: bool, quiet: bool, ve
 
 
 def _list_models(as_json: bool) -> int:
+    from estimator.display.text import rows_text
     from estimator.tracing.models import load_model_config, model_names
 
-    titles = {name: load_model_config(name).title for name in model_names()}
-    table = "".join(f"{name:<18}{title}\n" for name, title in titles.items())
-    rows = [{"name": name, "title": title} for name, title in titles.items()]
-    click.echo(json.dumps(rows, indent=2) + "\n" if as_json else table, nl=False)
+    rows = [{"name": name, "title": load_model_config(name).title} for name in model_names()]
+    click.echo(rows_text(rows, "json" if as_json else "txt"), nl=False)
     return DONE
 
 

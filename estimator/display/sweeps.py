@@ -154,18 +154,11 @@ def best_text(answer: "Best") -> str:
         sweep_table(answer.points.select(np.array([answer.index]))).rstrip("\n"),
         *([f"keeps the limits with a probability of {answer.within_limits:.0%}"] if answer.within_limits < 1.0 else []),
         f"cannot be told from it: {low:g} to {high:g} MHz ({len(answer.alike)} of the clocks asked)",
-        f"against {answer.usual_clock_mhz:g} MHz: " + ", ".join(f"{name} {_change(gain)}" for name, gain in answer.gains.items()),
+        f"against {answer.usual_clock_mhz:g} MHz: " + ", ".join(f"{name} × {gain_text(gain)}" for name, gain in answer.gains.items()),
         f"front between latency and energy: {len(answer.front)} of {int(answer.fits.sum())} points",
         sweep_table(answer.points.select(answer.front), 12).partition("\n")[2] if len(answer.front) else "",
     ]
     return "\n".join(texts)
-
-
-def _change(gain: "Gain") -> str:
-    if not math.isfinite(gain.ratio):
-        return "unknown"
-    text = f"{gain.ratio - 1.0:+.1%}"
-    return text + (f" ({gain.low - 1.0:+.1%} to {gain.high - 1.0:+.1%})" if math.isfinite(gain.low) else "")
 
 
 # Comparisons ----------------------------------------------------------------------------------------------------------
