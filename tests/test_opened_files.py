@@ -52,7 +52,6 @@ ALLOWED = Counter(
     {
         ("estimator/vocabulary/regular_files.py", "open"): 2,  # the one place
         ("estimator/tracing/calls.py", "read_text"): 1,  # data of the package
-        ("estimator/serve/command.py", "open"): 1,  # a browser
         ("estimator/serve/server.py", "read_bytes"): 3,  # the page's own files
         ("estimator/vocabulary/whole_file.py", "open"): 1,  # a folder, to sync it
         ("collector/daemon/log_file.py", "open"): 1,  # its own log, opened to write
