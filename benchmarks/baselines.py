@@ -4,8 +4,8 @@
 
 All models are tested on the same held-out rows: ours and AccelWattch's form are fitted on the other half of the workloads (on the other
 model families, on only 900 MHz); the roofline has no fit.  AccelWattch does not predict time.  The refitted model gets the measured time,
-as from counters of a run, so that its error is only of power.  All figures are mean absolute percentage errors; a bias is the mean of
-predicted over measured, less one.
+as from counters of a run, so that its error is only of power; "accelwattch-style" has our time and component energies.  All figures are
+mean absolute percentage errors; a bias is the mean of predicted over measured, less one.
 """
 
 from collections.abc import Iterable
@@ -21,11 +21,11 @@ from whole_models import REFERENCE_CLOCK_MHZ, Case, other_clocks, read_case
 from estimator import Asked, Variant, estimate, roofline_latency_s
 from estimator.bundle.content import Bundle
 from estimator.engine.board import open_board
-from estimator.engine.prediction import Prepared, prepare
-from estimator.model.power import POWER_TERMS, BoardTables, OperatingPoint, power_events
+from estimator.engine.prediction import Prediction, Prepared, predict, prepare
+from estimator.model.power import POWER_TERMS, BoardTables, OperatingPoint, PowerModel, power_events
 from estimator.questions.roofline import roofline_seconds
 from estimator.vocabulary.gpu import ClockTable, GpuSpec
-from estimator.vocabulary.quantities import Array, BoolArray
+from estimator.vocabulary.quantities import HZ_PER_MHZ, Array, BoolArray
 from estimator.vocabulary.work import operator_work
 from estimator.vocabulary.workload import Workload
 from fitter.bundle.runs import fit_runs
@@ -107,6 +107,17 @@ def component_rates(prepared: Prepared, latency_s: Array, point: OperatingPoint)
     return result
 
 
+def component_power_w(prediction: Prediction, model: PowerModel) -> Array:
+    """Mean power over an iteration of a single workload at its clocks and times [W], shape (c,)."""
+    board, clock_mhz, latency_s = prediction.prepared.board, prediction.sm_clock_mhz[0], prediction.latency_s[0]
+    point = board.tables.at(clock_mhz)
+    rest_w = point.idle_w if board.tables.idle_w is None else rest_curve_w(board.tables.idle_w, clock_mhz)
+    clocked = point.voltage_ratio**2 * point.sm_clock_hz / (model.reference_clock_mhz * HZ_PER_MHZ)
+    dynamic_w = component_rates(prediction.prepared, latency_s, point) @ model.event_energy_j
+    result: Array = rest_w + model.active_w + model.busy_w * clocked * np.minimum(prediction.gpu_s[0] / latency_s, 1.0) + dynamic_w
+    return result
+
+
 def component_columns(rows: WorkloadRows, bundle: Bundle, case: Case) -> tuple[Array, Array]:
     """Linear terms of power in AccelWattch's form, at the measured times and clocks, shape (n, 9), and its power at rest (n,)."""
     columns, rest = [], []
@@ -139,6 +150,10 @@ def by_bundle(test: WorkloadRows, bundle: Bundle, case: Case) -> dict[str, Point
         asked = Asked(variant=Variant(workload=workload), bundle=bundle, sm_clock_mhz=(float(clock),), gpu=case.gpu)
         board = asked.board()
         power_w = roofline_power_w(workload, board.gpu, board.tables, board.limit_w, np.array([own.sm_clock_mhz]))
+        prediction = predict([workload], board)
+        if prediction.prepared.board.model is not None:
+            power = float(component_power_w(prediction, prediction.prepared.board.model)[0])
+            found.setdefault("accelwattch-style", []).append((own.latency_s, power))
         found.setdefault("roofline", []).append((float(roofline_latency_s(asked)[0]), float(power_w[0])))
     return {name: np.array(values).T for name, values in found.items()}
 

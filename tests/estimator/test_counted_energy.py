@@ -31,7 +31,8 @@ def kernel(**changes: Any) -> CountedKernel:
     return CountedKernel(name="saxpy", launches=1.0, activity=Activity(**values))
 
 
-def test_energy_is_equation_4() -> None:
+def test_energy_is_equation_4_and_errors_of_kernels_with_the_same_energies_add_up_whole() -> None:
+    """The error of an energy is the same in every kernel, so that it does not average out."""
     one = kernel(instructions={"f32.fma": 2e9, "i32.add": 1e9}, transactions={"l2": 3e6, "dram": 1e6})
     (row,), total, warnings = counted_energies([one], K40, constant_w=25.0)
     expected = (2e9 * 0.05 + 1e9 * 0.07 + 3e6 * 3.96 + 1e6 * 7.82) * NANO + 25.0 * 0.01
@@ -40,13 +41,8 @@ def test_energy_is_equation_4() -> None:
     assert sum(row.parts_j[part] for part in PARTS) == pytest.approx(row.energy_j, rel=1e-12)
     assert row.parts_j["constant"] == pytest.approx(0.25)
     assert warnings == ()
-
-
-def test_errors_of_kernels_with_the_same_energies_add_up_whole() -> None:
-    """The error of an energy is the same in every kernel, so that it does not average out."""
-    _, one, _ = counted_energies([kernel()], K40, constant_w=0.0)
-    _, four, _ = counted_energies([kernel()] * 4, K40, constant_w=0.0)
-    assert four.energy_std_j == pytest.approx(4 * one.energy_std_j, rel=1e-12)
+    _, four, _ = counted_energies([one] * 4, K40, constant_w=25.0)
+    assert four.energy_std_j == pytest.approx(4 * total.energy_std_j, rel=1e-12)
 
 
 # Several modules -----------------------------------------------------------------------------------------------------------------
