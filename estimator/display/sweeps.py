@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 MOST_ROWS: Final = 60
 
 Columns = dict[str, list[Any]]
+Point = Mapping[str, Any]
+"""A point in JSON data."""
 
 
 def sweep_columns(points: Sweep) -> Columns:
@@ -98,11 +100,11 @@ def sweep_table(points: Sweep, most: int = MOST_ROWS) -> str:
     return f"{fixed}{simulated}\n" + aligned(table, range(len(shown))) + lines(remarks)
 
 
-def _texts(row: Mapping[str, Any], names: Iterable[str]) -> list[str]:
+def _texts(row: Point, names: Iterable[str]) -> list[str]:
     return [printable(str(row[name] or "")) for name in names]
 
 
-def _numbers(row: Mapping[str, Any]) -> list[str]:
+def _numbers(row: Point) -> list[str]:
     """Texts of the clock, latency, power and energy of a point in JSON data."""
     values = {name: math.nan if row[name] is None else row[name] for name in PREDICTED if name in row}
     return [UNKNOWN if row["sm_clock_mhz"] is None else f"{row['sm_clock_mhz']:.0f} MHz", *quantity_texts(values)]
