@@ -4,8 +4,8 @@
 
 All models are tested on the same held-out rows: ours and AccelWattch's form are fitted on the other half of the workloads (on the other
 model families, on only 900 MHz); the roofline has no fit.  AccelWattch does not predict time.  The refitted model gets the measured time,
-as from counters of a run, so that its error is only of power; the row with our time and our component energies is the result of
-`estimate compare --baselines`.  All figures are mean absolute percentage errors; a bias is the mean of predicted over measured, less one.
+as from counters of a run, so that its error is only of power; "accelwattch-style" has our time and component energies.  All figures are
+mean absolute percentage errors; a bias is the mean of predicted over measured, less one.
 """
 
 from collections.abc import Iterable
@@ -18,12 +18,16 @@ from scipy.optimize import nnls
 from showing import DATA, published, show
 from whole_models import REFERENCE_CLOCK_MHZ, Case, other_clocks, read_case
 
-from estimator import Asked, Variant, baseline_estimates, estimate
+from estimator import Asked, Variant, estimate, roofline_latency_s
 from estimator.bundle.content import Bundle
 from estimator.engine.board import open_board
-from estimator.engine.prediction import prepare
-from estimator.questions.baselines import component_rates, rest_curve_w
-from estimator.vocabulary.quantities import Array, BoolArray
+from estimator.engine.prediction import Prediction, Prepared, predict, prepare
+from estimator.model.power import POWER_TERMS, BoardTables, OperatingPoint, PowerModel, power_events
+from estimator.questions.roofline import roofline_seconds
+from estimator.vocabulary.gpu import ClockTable, GpuSpec
+from estimator.vocabulary.quantities import HZ_PER_MHZ, Array, BoolArray
+from estimator.vocabulary.work import operator_work
+from estimator.vocabulary.workload import Workload
 from fitter.bundle.runs import fit_runs
 from fitter.rows.columns import WorkloadRows
 
@@ -51,6 +55,67 @@ class Row:
     power: float
     power_bias: float
     energy: float
+
+
+def roofline_power_w(workload: Workload, gpu: GpuSpec, board: BoardTables, limit_w: float, sm_clock_mhz: Array) -> Array:
+    """Mean power over the roofline's time [W], shape (c,); `board` holds voltage and idle power."""
+    peak_clock = np.array([gpu.sm_clock_max_mhz])
+    spare_w = max(limit_w - float(board.at(peak_clock).idle_w[0]), 0.0)
+    point, at_peak = board.at(sm_clock_mhz), board.at(peak_clock)
+    scale = (point.voltage_ratio / at_peak.voltage_ratio) ** 2
+    counts = np.array(workload.counts)
+    busy_s, busy_byte_s = 0.0, 0.0
+    for operator, count in zip(workload.operators, counts.tolist(), strict=True):
+        work = operator_work(operator)
+        busy_byte_s += count * (work.read_byte + work.write_byte) / gpu.dram_bytes_per_s
+        if work.flop:
+            busy_s += count * work.flop / gpu.peak_flop_per_s(operator.precision, operator.cuda_cores)
+    time_s = counts @ roofline_seconds(workload, gpu, sm_clock_mhz)
+    result: Array = np.minimum(point.idle_w + spare_w * (scale * busy_s + busy_byte_s) / time_s, limit_w)
+    return result
+
+
+SHAPES = ((0, 1, 2), (0, 2), (0, 1), (0,))
+"""Sets of the terms f⁰, f¹, f³ of an idle-power curve: all, or fewer if one would be negative."""
+
+
+def rest_curve_w(idle: ClockTable, sm_clock_mhz: Array) -> Array:
+    """C + τ·f + β·f³ through an idle table [W], none of them negative, shape of `sm_clock_mhz`."""
+    clocks = np.array(idle.sm_clock_mhz)
+    scale = float(clocks.max())
+    powers, values = _powers(clocks / scale), np.array(idle.value)
+    fits = [(shape, np.linalg.lstsq(powers[:, shape], values, rcond=None)[0]) for shape in SHAPES]
+    allowed = [(float(np.sum((powers[:, shape] @ found - values) ** 2)), shape, found) for shape, found in fits if np.all(found >= 0.0)]
+    _, shape, found = min(allowed, key=lambda fit: fit[0])
+    result: Array = _powers(sm_clock_mhz / scale)[:, shape] @ found
+    return result
+
+
+def _powers(relative: Array) -> Array:
+    return np.stack([np.ones_like(relative), relative, relative**3], axis=-1)
+
+
+def component_rates(prepared: Prepared, latency_s: Array, point: OperatingPoint) -> Array:
+    """Events of POWER_TERMS a second, core terms times (V/V₀)², shape (c, 7): the linear terms of power in AccelWattch's form.
+
+    latency_s (c,) of the iteration of a single workload.
+    """
+    totals = prepared.counts @ power_events(prepared.phases, prepared.board.gpu, credit=0.0)
+    core = np.array([term != "dram" for term in POWER_TERMS])
+    scale = np.where(core[None, :], (point.voltage_ratio**2)[:, None], 1.0)
+    result: Array = totals[None, :] * scale / latency_s[:, None]
+    return result
+
+
+def component_power_w(prediction: Prediction, model: PowerModel) -> Array:
+    """Mean power over an iteration of a single workload at its clocks and times [W], shape (c,)."""
+    board, clock_mhz, latency_s = prediction.prepared.board, prediction.sm_clock_mhz[0], prediction.latency_s[0]
+    point = board.tables.at(clock_mhz)
+    rest_w = point.idle_w if board.tables.idle_w is None else rest_curve_w(board.tables.idle_w, clock_mhz)
+    clocked = point.voltage_ratio**2 * point.sm_clock_hz / (model.reference_clock_mhz * HZ_PER_MHZ)
+    dynamic_w = component_rates(prediction.prepared, latency_s, point) @ model.event_energy_j
+    result: Array = rest_w + model.active_w + model.busy_w * clocked * np.minimum(prediction.gpu_s[0] / latency_s, 1.0) + dynamic_w
+    return result
 
 
 def component_columns(rows: WorkloadRows, bundle: Bundle, case: Case) -> tuple[Array, Array]:
@@ -83,8 +148,13 @@ def by_bundle(test: WorkloadRows, bundle: Bundle, case: Case) -> dict[str, Point
         own = estimate(workload, bundle, sm_clock_mhz=float(clock), gpu=case.gpu)[0]
         found.setdefault("wattprint", []).append((own.latency_s, own.power_w))
         asked = Asked(variant=Variant(workload=workload), bundle=bundle, sm_clock_mhz=(float(clock),), gpu=case.gpu)
-        for other in baseline_estimates(asked):
-            found.setdefault(other.method, []).append((other.latency_s, other.power_w))
+        board = asked.board()
+        power_w = roofline_power_w(workload, board.gpu, board.tables, board.limit_w, np.array([own.sm_clock_mhz]))
+        prediction = predict([workload], board)
+        if prediction.prepared.board.model is not None:
+            power = float(component_power_w(prediction, prediction.prepared.board.model)[0])
+            found.setdefault("accelwattch-style", []).append((own.latency_s, power))
+        found.setdefault("roofline", []).append((float(roofline_latency_s(asked)[0]), float(power_w[0])))
     return {name: np.array(values).T for name, values in found.items()}
 
 

@@ -18,13 +18,12 @@ if TYPE_CHECKING:
     from estimator.bundle.files import bundle_names, load_bundle
     from estimator.engine.kernel_table import KernelTable, predict_kernels
     from estimator.formats import read_workload, write_workload
-    from estimator.questions.baselines import BaselineEstimate, baseline_estimates
     from estimator.questions.choosing import Best, Comparison, Gain, best, compare, pareto_front
-    from estimator.questions.costs import Tariff, cost_columns
     from estimator.questions.estimates import Estimate, KernelEstimate, estimate
     from estimator.questions.explanation import Explanation, explain
     from estimator.questions.judging import Asked
     from estimator.questions.points import Case, Sweep
+    from estimator.questions.roofline import roofline_latency_s
     from estimator.questions.sweeping import sweep, sweep_chunks
     from estimator.transforms.rescaling import Sizes, with_sizes
     from estimator.transforms.rewriting import with_attention, with_precision
@@ -48,9 +47,8 @@ _HOMES = {
     "bundle.files": "bundle_names load_bundle",
     "engine.kernel_table": "KernelTable predict_kernels",
     "formats": "read_workload write_workload",
-    "questions.baselines": "BaselineEstimate baseline_estimates",
+    "questions.roofline": "roofline_latency_s",
     "questions.choosing": "Best Comparison Gain best compare pareto_front",
-    "questions.costs": "Tariff cost_columns",
     "questions.estimates": "Estimate KernelEstimate estimate",
     "questions.explanation": "Explanation explain",
     "questions.judging": "Asked",
@@ -67,12 +65,13 @@ _HOMES = {
 """Modules and the names that are loaded from them."""
 
 __all__ = [
-    "ArgumentError", "Asked", "BaselineEstimate", "Best", "Bundle", "BundleError", "Case", "Comparison", "Estimate", "EstimatorError",
+    "ArgumentError", "Asked", "Best", "Bundle", "BundleError", "Case", "Comparison", "Estimate", "EstimatorError",
     "Explanation",
     "Footprint", "Gain", "GpuSpec", "KernelEstimate", "KernelTable", "OperatingPointError", "Operator", "Sizes", "SpecificationError",
-    "Sweep", "Tariff", "Variant", "Workload", "WorkloadError", "__version__", "baseline_estimates", "best", "bundle_names", "compare",
-    "cost_columns", "estimate", "explain", "load_bundle", "load_gpu", "make_operator", "merge_operators", "override_gpu", "pareto_front",
-    "predict_kernels", "read_workload", "sweep", "sweep_chunks", "variants", "with_attention", "with_precision", "with_sizes",
+    "Sweep", "Variant", "Workload", "WorkloadError", "__version__", "best", "bundle_names", "compare",
+    "estimate", "explain", "load_bundle", "load_gpu", "make_operator", "merge_operators", "override_gpu", "pareto_front",
+    "predict_kernels", "read_workload", "roofline_latency_s", "sweep", "sweep_chunks", "variants", "with_attention", "with_precision",
+    "with_sizes",
     "write_workload",
 ]  # fmt: skip
 

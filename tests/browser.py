@@ -4,13 +4,12 @@ Chromium is found by name on the PATH, or by WATTPRINT_CHROMIUM.  It talks throu
 port is opened.  Waiting is done in the page: `Page.wait_for` returns when a condition holds there.
 """
 
-import base64
-import fcntl
 import json
 import os
 import select
 import shutil
 import signal
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -28,7 +27,7 @@ DEADLINE_S = 60.0
 """Longest wait for one answer, or for one condition: far beyond what a busy machine needs."""
 OPENING_S = 20.0
 """Longest wait for an empty page, which no file of ours can delay."""
-KEY_CODES = {"Tab": 9, "Enter": 13, " ": 32, "End": 35, "Home": 36, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
+KEY_CODES = {"Tab": 9, "Home": 36, "ArrowLeft": 37, "ArrowRight": 39}
 
 
 def find_chromium() -> str | None:
@@ -127,24 +126,11 @@ class Page:
         result = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in result, f"never held: {condition}"
 
-    def click(self, selector: str) -> None:
-        """Press and release the mouse in the middle of an element, scrolled into view."""
-        place = json.dumps(selector)
-        box = self.evaluate(
-            f"(() => {{ const e = document.querySelector({place}); e.scrollIntoView({{block: 'center', behavior: 'instant'}});"
-            " const r = e.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2]; })()"
-        )
-        for kind in ("mousePressed", "mouseReleased"):
-            self.call("Input.dispatchMouseEvent", type=kind, x=box[0], y=box[1], button="left", clickCount=1)
-
-    def press(self, key: str, times: int = 1, *, shift: bool = False) -> None:
+    def press(self, key: str, times: int = 1) -> None:
         """Press a key of KEY_CODES where the focus is."""
-        code = KEY_CODES[key]
-        text = {"text": "\r" if key == "Enter" else key} if key in ("Enter", " ") else {}
         for _ in range(times):
             for kind in ("keyDown", "keyUp"):
-                details = {"key": key, "windowsVirtualKeyCode": code, "modifiers": 8 if shift else 0}
-                self.call("Input.dispatchKeyEvent", type=kind, **details, **(text if kind == "keyDown" else {}))
+                self.call("Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=KEY_CODES[key])
 
     def type_text(self, text: str) -> None:
         """Text into the element that has the focus."""
@@ -163,15 +149,9 @@ class Page:
         node = self.call("DOM.querySelector", nodeId=root, selector=selector)["nodeId"]
         self.call("DOM.setFileInputFiles", nodeId=node, files=[str(file) for file in files])
 
-    def emulate(self, *, width: int = 1200, height: int = 900, mobile: bool = False, dark: bool = False) -> None:
-        """A window's size, and light or dark."""
+    def emulate(self, *, width: int = 1200, height: int = 900, mobile: bool = False) -> None:
+        """A window's size."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile)
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.call("Emulation.setEmulatedMedia", features=[scheme])
-
-    def screenshot(self) -> bytes:
-        """The whole page as a PNG."""
-        return base64.b64decode(self.call("Page.captureScreenshot", captureBeyondViewport=True)["data"])
 
     def requested_urls(self) -> list[str]:
         """Everything that the page has asked the network for."""
@@ -188,11 +168,6 @@ class Page:
                 found.append(event["params"]["entry"]["text"])
         return found
 
-    def accessible(self) -> list[dict[str, Any]]:
-        """Nodes of the accessibility tree that are not ignored: role, name, properties."""
-        nodes = self.call("Accessibility.getFullAXTree")["nodes"]
-        return [node for node in nodes if not node.get("ignored")]
-
     def _events(self, method: str) -> list[dict[str, Any]]:
         own = self._browser.events
         return [event for event in own if event.get("method") == method and event.get("sessionId") == self._session]
@@ -202,24 +177,18 @@ class Page:
 def open_browser(program: str, folder: Path) -> Iterator[Browser]:
     """A browser with a new profile in `folder`, ended at the end with all its processes; its log is `folder`/chromium.log."""
     folder.mkdir(parents=True, exist_ok=True)
-    to_child, from_us = (_out_of_the_way(end) for end in os.pipe())
-    to_us, from_child = (_out_of_the_way(end) for end in os.pipe())
-    log = str(folder / "chromium.log")
-    actions = [
-        (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600),
-        (os.POSIX_SPAWN_DUP2, 1, 2),
-        (os.POSIX_SPAWN_DUP2, to_child, 3),
-        (os.POSIX_SPAWN_DUP2, from_child, 4),
-    ]
-    arguments = [program, *FLAGS, f"--user-data-dir={folder / 'profile'}", "about:blank"]
-    process = os.posix_spawn(program, arguments, dict(os.environ), file_actions=actions, setpgroup=0)
+    (to_child, from_us), (to_us, from_child) = os.pipe(), os.pipe()
+    command = [program, *FLAGS, f"--user-data-dir={folder / 'profile'}", "about:blank"]
+    placed = ["bash", "-c", f'exec "$@" 3<&{to_child} 4>&{from_child}', "bash", *command]
+    with (folder / "chromium.log").open("w") as log:
+        process = subprocess.Popen(placed, stdout=log, stderr=log, pass_fds=(to_child, from_child), start_new_session=True)
     os.close(to_child)
     os.close(from_child)
     try:
         yield Browser(from_us, to_us)
     finally:
-        os.killpg(process, signal.SIGKILL)
-        os.waitpid(process, 0)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
         os.close(from_us)
         os.close(to_us)
 
@@ -241,13 +210,6 @@ def open_pages(program: str, folder: Path) -> Iterator[Callable[[], Page]]:
             raise NoAnswerError("three browsers in a row did not open an empty page")
 
         yield open_page
-
-
-def _out_of_the_way(number: int) -> int:
-    """The same pipe under a number that is not 3 or 4."""
-    moved = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 10)
-    os.close(number)
-    return moved
 
 
 def _write_all(number: int, content: bytes) -> None:

@@ -32,7 +32,6 @@ OPENERS = {
 ALLOWED = {
     "estimator/vocabulary/regular_files.py",  # the one place
     "estimator/tracing/calls.py",  # data of the package
-    "estimator/serve/command.py",  # a browser
     "estimator/serve/server.py",  # the page's own files
     "estimator/vocabulary/whole_file.py",  # a folder, to sync it
     "collector/daemon/log_file.py",  # its own log, opened to write

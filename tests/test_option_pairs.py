@@ -1,6 +1,4 @@
-"""Options that contradict each other are wrong usage in every command, whatever their order."""
-
-from itertools import permutations
+"""Options that contradict each other are wrong usage in every command."""
 
 import pytest
 
@@ -9,30 +7,6 @@ from estimator.cli import main as estimate
 from fitter.cli import main as fit
 
 BUNDLE = "a100-pcie-40gb-eager"
-WORKLOAD = "examples/gpt2-prefill.json"
-
-PAIRS = [
-    (collect, ["--gpu", "sim:a100-pcie-40gb", "--dry-run"], ["--resume", "--fresh"]),
-    (collect, ["--gpu", "sim:a100-pcie-40gb", "--dry-run"], ["--quiet", "-v"]),
-    (collect, ["submit", "quick", "--dry-run"], ["--resume", "--fresh"]),
-    (estimate, [WORKLOAD, "--bundle", BUNDLE], ["--completion", "--no-completion"]),
-    (estimate, [WORKLOAD, "--bundle", BUNDLE], ["--quiet", "-v"]),
-    (estimate, ["trace", "gpt2"], ["--head", "--no-head"]),
-    (fit, ["rows.csv"], ["--quiet", "-v"]),
-]
-
-
-@pytest.mark.parametrize(("command", "words", "pair"), PAIRS)
-def test_both_of_a_pair_are_refused_in_either_order_and_each_alone_is_not(command, words, pair, repository, monkeypatch, capsys) -> None:
-    monkeypatch.chdir(repository)
-    for first, second in permutations(pair):
-        assert command([*words, first, second]) == 2
-        err = capsys.readouterr().err
-        assert f"{pair[0]} and {pair[1]} exclude each other" in err or f"{pair[0]} or {pair[1]} is given 2 times" in err
-        assert err.count("\n") == 1
-    for one in pair:
-        command([*words, one, one])
-        assert "exclude" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -40,8 +14,6 @@ def test_both_of_a_pair_are_refused_in_either_order_and_each_alone_is_not(comman
     [
         (estimate, ["trace", "gpt2", "--list"], "or ask for --list"),
         (estimate, ["counts", "x.csv", "--metrics"], "not both"),
-        (estimate, ["blocks", "--bundle", BUNDLE, "--off-w", "3"], "--simgrid"),
-        (estimate, ["sweep", "--model", "gpt2", "--at", "batch=8", "--bundle", BUNDLE], "--at says for which sizes files are written"),
         (fit, ["DATA", "--probes", "2", "--holdout", "0.3"], "leave --holdout out"),
     ],
 )

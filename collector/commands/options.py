@@ -14,7 +14,6 @@ from click.core import ParameterSource
 
 from collector.commands.output import Speaker
 from collector.errors import ClockListError, CollectorError, DeviceError
-from estimator.options.command_line import QUIET_OR_VERBOSE, excludes
 from estimator.options.output_files import OutputPlace, output_option
 
 if TYPE_CHECKING:
@@ -110,10 +109,8 @@ def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(*arguments, speak=Speaker(as_json=as_json, quiet=quiet, verbose=verbose), **options)
 
     for option in (
-        click.option("-v", "--verbose", is_flag=True, callback=excludes("quiet", QUIET_OR_VERBOSE), help="More on stderr of what is done."),
-        click.option(
-            "-q", "--quiet", is_flag=True, callback=excludes("verbose", QUIET_OR_VERBOSE), help="No progress and no warnings on stderr."
-        ),
+        click.option("-v", "--verbose", is_flag=True, help="More on stderr of what is done."),
+        click.option("-q", "--quiet", is_flag=True, help="No progress and no warnings on stderr."),
         click.option("--json", "as_json", is_flag=True, help="The result as one JSON document."),
     ):
         speaking = option(speaking)

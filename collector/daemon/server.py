@@ -74,7 +74,7 @@ def status_site(folder: Path, address: ListenAddress | None, complain: Line) -> 
     token, headers = _token(folder), {"Content-Security-Policy": POLICY}
     with ExitStack() as stack:
         try:
-            site = local_site(address.host, address.port, pages, token=token, headers=headers, log=lambda _line: None, complain=complain)
+            site = local_site(address.host, address.port, pages, token=token, headers=headers, complain=complain)
             place = stack.enter_context(site)
         except OSError as error:
             raise DaemonError(

@@ -41,13 +41,8 @@ class SimulatedRun:
     energy_j: float
 
 
-def platform_xml(models: Iterable[BlockModel], off_w: float = 0.0) -> str:
-    """The platform file.  `off_w` is the power of a host that is switched off [W].
-
-    Raises EstimatorError for models without power, two models of a kernel at one clock, no models, or an impossible `off_w`.
-    """
-    if not (math.isfinite(off_w) and off_w >= 0):
-        raise EstimatorError(f"the power of a host that is off is a number of watts from 0 up, not {off_w}")
+def platform_xml(models: Iterable[BlockModel]) -> str:
+    """The platform file.  Raises EstimatorError for models without power, two models of a kernel at one clock, or no models."""
     hosts = _hosts(models)
     lines = []
     for name, states in hosts.items():
@@ -56,7 +51,7 @@ def platform_xml(models: Iterable[BlockModel], off_w: float = 0.0) -> str:
         lines += [
             f'    <host id={quoteattr(name)} speed={quoteattr(speeds)} core="1">',
             f'      <prop id="wattage_per_state" value={quoteattr(watts)}/>',
-            f'      <prop id="wattage_off" value={quoteattr(_number(off_w))}/>',
+            '      <prop id="wattage_off" value="0"/>',
             "    </host>",
         ]
     return HEAD + f'  <zone id="{ZONE}" routing="Full">\n' + "\n".join(lines) + "\n  </zone>\n</platform>\n"

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -9,7 +10,6 @@ import click
 from estimator.commands.options import (
     CSV,
     JSON,
-    NOT_NEGATIVE,
     POSITIVE,
     QUIET,
     SETTINGS,
@@ -30,16 +30,6 @@ if TYPE_CHECKING:
 FORM_NAMES: Final = ("occupancy", "rounds", "linear")
 SIMGRID: Final = "simgrid"
 """Form of output: SimGrid's results on the platform of the chosen models, and the work to execute there."""
-
-POOR_ERROR: Final = 0.25
-"""Largest relative error on held-out grids of a form that describes a kernel [1]; published forms reach 0.14 on simulated boards."""
-
-RUN_COLUMNS: Final = ("host", "pstate", "speed", "launch", "whole", "rounds", "rest", "latency_s", "energy_j")
-
-ERROR: Final = "_error_"
-"""Between quantity and form in the name of a column that holds a relative error."""
-
-ERRORS: Final = "  time_error_…, energy_error_… %: how far each form is off on grids left out of its fit, relative to what was measured\n"
 
 FILTERS: Final = {"kernel": "kernel", "block_threads": "block_threads", "sm_clock_mhz": "freq_mhz"}
 """Fields of a model and the options that select models by them."""
@@ -62,9 +52,6 @@ Row = dict[str, object]
         help="rounds, linear: as published; simgrid: as SimGrid finds it, with the work to execute.",
     ),
     output_option("--simgrid", metavar="FILE", help="Write a SimGrid platform of the chosen models."),
-    click.option(
-        "--off-w", type=NOT_NEGATIVE, default=0.0, show_default=True, metavar="W", help="Power of a host that is off, in that platform."
-    ),
     CSV,
     JSON,
     QUIET,
@@ -72,12 +59,11 @@ Row = dict[str, object]
 def blocks_command(**options: Any) -> int:
     """Time and energy of KERNEL by its number of blocks; without KERNEL the models that the bundle has."""
     answer = answer_form({**options, "out": None}, TEXT_FORMATS)
-    if options["off_w"] and options["simgrid"] is None:
-        raise click.UsageError("--off-w belongs to the platform that --simgrid writes")
     if options["blocks"] and options["kernel"] is None:
         raise click.UsageError("--blocks needs a KERNEL")
     from estimator.blocks.model import models_from_section
     from estimator.bundle.files import load_bundle
+    from estimator.display.text import rows_text
     from estimator.uncertainty.validity import simulated_notes
 
     bundle = load_bundle(options["bundle_name"])
@@ -89,30 +75,26 @@ def blocks_command(**options: Any) -> int:
         from estimator.blocks.simgrid import platform_xml
         from estimator.vocabulary.whole_file import write_whole
 
-        write_whole(options["simgrid"], platform_xml(chosen, options["off_w"]).encode())
+        write_whole(options["simgrid"], platform_xml(chosen).encode())
     outside = sorted({count for model in chosen for count in grids if not model.inside(count)})
     if not grids:
         rows = [_listed(model) for model in sorted(chosen, key=lambda model: (model.sm_clock_mhz, model.kernel, model.block_threads))]
     elif form == SIMGRID:
         rows = [_simulated(model, count, chosen) for model in chosen for count in grids]
-        form = "occupancy"
     else:
         rows = [_estimated(model, count, form) for model in chosen for count in grids]
-    click.echo(_text(rows, answer), nl=False)
+    click.echo(rows_text(rows, answer), nl=False)
     warnings = [f"{', '.join(map(str, outside))} blocks lie outside the measured grids"] if outside else []
-    poor = sorted({model.kernel for model in chosen if max(model.scatter.get(form, {}).values(), default=0.0) > POOR_ERROR})
-    if poor and grids:
-        warnings.append(f"form {form} is off by more than {POOR_ERROR:.0%} on grids left out of its fit: {', '.join(poor)}")
     return say(warnings, simulated_notes(bundle), quiet=options["quiet"])
 
 
 def _chosen(models: "list[BlockModel]", options: Options) -> "list[BlockModel]":
-    """The models that the options select.  Raises EstimatorError if no model matches."""
+    """The models that the options select; clocks agree to half a MHz.  Raises EstimatorError if no model matches."""
     for field, option in FILTERS.items():
         wanted, there = options[option], sorted({getattr(model, field) for model in models})
         if wanted is not None:
-            near = 0.5 if field == "sm_clock_mhz" else 0
-            models = [model for model in models if (one := getattr(model, field)) == wanted or (near and abs(one - wanted) <= near)]
+            near = [model for model in models if option == "freq_mhz" and abs(model.sm_clock_mhz - wanted) <= 0.5]
+            models = near or [model for model in models if getattr(model, field) == wanted]
         if not models:
             raise EstimatorError(f"no block-count model with {field} {wanted}; there are {', '.join(map(str, there))}")
     return models
@@ -139,18 +121,12 @@ def _simulated(model: "BlockModel", count: int, models: "Sequence[BlockModel]") 
     """The host, the amounts of work in its units, and the time and energy that the host-energy plugin computes."""
     from estimator.blocks.simgrid import simulated_run
 
-    run = simulated_run(model, count, models)
-    found = {name: getattr(run, name) for name in RUN_COLUMNS}
-    return _head(model) | {"blocks": count} | found | {"inside": bool(model.inside(count))}
+    return _head(model) | {"blocks": count} | asdict(simulated_run(model, count, models)) | {"inside": bool(model.inside(count))}
 
 
 def _listed(model: "BlockModel") -> Row:
     """The row of a model; `time_error_…` and `energy_error_…` are relative errors of the forms on held-out grids [1]."""
-    errors = {
-        f"{quantity}{ERROR}{form}": model.scatter.get(form, {}).get(quantity, math.nan)
-        for quantity in ("time", "energy")
-        for form in FORM_NAMES
-    }
+    pairs = [(quantity, form) for quantity in ("time", "energy") for form in FORM_NAMES]
     return {
         **_head(model),
         "blocks_per_sm": model.blocks_per_sm,
@@ -160,16 +136,5 @@ def _listed(model: "BlockModel") -> Row:
         "round_s": model.round_s(),
         "round_power_w": model.round_power_w(),
         "static_w": model.static_w,
-        **errors,
+        **{f"{quantity}_error_{form}": model.scatter.get(form, {}).get(quantity, math.nan) for quantity, form in pairs},
     }
-
-
-def _text(rows: Sequence[Row], form: str) -> str:
-    from estimator.display.text import aligned, cell_text, json_text, rows_csv
-
-    if form != "txt":
-        return json_text(rows) if form == "json" else rows_csv(rows)
-    table = [[f"{name} %" if ERROR in name else name for name in rows[0]]]
-    for row in rows:
-        table.append([f"{100.0 * value:.2f}" if ERROR in name and value == value else cell_text(value) for name, value in row.items()])  # type: ignore[operator]
-    return aligned(table, left_columns=(0,)) + ERRORS * any(ERROR in name for name in rows[0])

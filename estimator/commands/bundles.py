@@ -12,7 +12,7 @@ from estimator.options.command_line import DONE, named_files
 
 @click.command(
     context_settings=SETTINGS,
-    epilog="Files in the folder WATTPRINT_BUNDLES, else ~/.local/share/wattprint/bundles, are installed bundles, under their own names.",
+    epilog="A bundle is installed by its name in the folder that WATTPRINT_BUNDLES names, else ~/.local/share/wattprint/bundles.",
 )
 @with_options(
     click.argument("bundles", metavar="[BUNDLE]...", nargs=-1, callback=named_files),
@@ -28,11 +28,9 @@ def bundles_command(bundles: Sequence[str], **options: Any) -> int:
     from estimator.display.bundles import bundle_table, listed_bundles
     from estimator.display.text import json_text
 
-    rows = listed_bundles(bundles)
-    click.echo(
-        json_text([row.document() for row in rows]) if options["as_json"] else bundle_table(rows, verbose=options["verbose"]), nl=False
-    )
-    return say([row.error for row in rows if row.error is not None], quiet=options["quiet"])
+    rows, verbose = listed_bundles(bundles), options["verbose"]
+    click.echo(json_text(rows) if options["as_json"] else bundle_table(rows, verbose=verbose), nl=False)
+    return say([str(row["error"]) for row in rows if row["error"] is not None], quiet=options["quiet"])
 
 
 def _cards(names: Sequence[str], *, as_json: bool) -> int:

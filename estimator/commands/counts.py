@@ -11,7 +11,6 @@ import click
 from estimator.commands.options import (
     CSV,
     JSON,
-    NOT_NEGATIVE,
     POSITIVE,
     QUIET,
     SETTINGS,
@@ -28,8 +27,9 @@ from estimator.vocabulary.errors import CountsError
 if TYPE_CHECKING:
     from estimator.bundle.content import Bundle
     from estimator.counts.activities import CountedKernel
-    from estimator.counts.counted_energy import CountedEnergy, Integration
+    from estimator.counts.counted_energy import CountedEnergy
     from estimator.counts.tables import EnergyTable
+    from estimator.vocabulary.gpu import ClockTable
 
 DOMAINS: Final = ("on-package", "on-board", "switched")
 Row = dict[str, object]
@@ -50,8 +50,6 @@ DELAY: Final = "  energy_delay: energy · time^i [J·s^i], i = delay_exponent\n"
     click.option("--dram-pj-per-bit", type=POSITIVE, metavar="PJ", help="Another DRAM: 21.1 for HBM."),
     click.option("--modules", type=click.IntRange(1, 4096), default=1, show_default=True, metavar="N", help="Modules of the run."),
     click.option("--integration", type=click.Choice(DOMAINS), help="How they hang together."),
-    click.option("--link-pj-per-bit", type=NOT_NEGATIVE, metavar="PJ", help="Energy of a bit on a link instead of the domain's."),
-    click.option("--shared-constant", type=Number(0.0, 1.0), metavar="SHARE", help="Share of constant power that modules have in common."),
     click.option("--against", metavar="COUNTS", callback=named_file, help="The same work on one module: prints the scaling efficiency."),
     click.option("--delay-exponent", type=Number(0.0, 10.0), default=1.0, show_default=True, help="i of EDⁱP and EDⁱPSE."),
     CSV,
@@ -64,8 +62,8 @@ def counts_command(**options: Any) -> int:
     E = Σ EPI N + Σ EPT N + EPStall N + P T, after GPUJoule, for one or several modules.
     """
     from estimator.counts.activities import METRICS, read_activities
-    from estimator.counts.counted_energy import counted_energies, power_warnings
-    from estimator.display.text import aligned, document_text, json_text, printable, rows_csv
+    from estimator.counts.counted_energy import counted_energies, power_warnings, scaling
+    from estimator.display.text import document_text, json_text, rows_csv, rows_table
     from estimator.uncertainty.validity import clock_warning, simulated_notes, step_warning, validity_of
 
     if options["metrics"] == bool(options["counts"]):
@@ -73,55 +71,52 @@ def counts_command(**options: Any) -> int:
     if options["metrics"]:
         click.echo(",".join(METRICS))
         return DONE
-    form = _checked_form(options)
-    bundle = _bundle(options)
+    _check(options)
+    form = answer_form({**options, "out": None}, TEXT_FORMATS)
+    bundle, modules, exponent = _bundle(options), options["modules"], options["delay_exponent"]
     table = _table(bundle, options)
     clock = table.energies.reference_clock_mhz if options["freq_mhz"] is None else options["freq_mhz"]
 
     def kernels_of(names: Sequence[str]) -> "list[CountedKernel]":
         return _clocked([kernel for name in names for kernel in read_activities(Path(name), table.vocabulary)], bundle, options["freq_mhz"])
 
-    kernels, modules = kernels_of(options["counts"]), options["modules"]
+    kernels = kernels_of(options["counts"])
     constant = math.nan if options["constant_w"] is None else options["constant_w"]
-    rows, total, warnings = counted_energies(kernels, table, constant_w=constant, modules=modules, integration=_integration(options))
+    rows, total, warnings = counted_energies(kernels, table, constant_w=constant, modules=modules, integration=options["integration"])
     outside = [*(clock_warning(bundle.clocks_mhz, clock) if bundle else ()), *power_warnings(rows, table, modules)]
-    scaling: dict[str, float] = {}
+    others: dict[str, object] = {}
     if options["against"] is not None:
         alone_rows, alone, _ = counted_energies(kernels_of([options["against"]]), table, constant_w=constant)
         outside += power_warnings(alone_rows, table)
-        scaling = _scaling(alone, total, modules, options["delay_exponent"])
+        others |= scaling(alone, total, modules, exponent)
     foreign = [name for kernel in kernels for name in table.energies.spread_j(kernel.activity)]
     warnings = (*outside, *(step_warning(bundle.gpu, [clock]) if bundle else ()), *warnings)
-    *listed, whole = (_row(row, options["delay_exponent"]) for row in (*rows, total))
-    others = {
-        **scaling,
+    *listed, whole = (_row(row, exponent) for row in (*rows, total))
+    others |= {
         "sm_clock_mhz": clock,
         "simulated": bundle is not None and bundle.simulated,
         "validity": validity_of(None, [*outside, *foreign]),
     }
-    head = {"energies": table.name, "source": table.source, "modules": modules, "delay_exponent": options["delay_exponent"]}
+    head = {"energies": table.name, "source": table.source, "modules": modules, "delay_exponent": exponent}
     if form == "json":
         named = {name: value for name, value in whole.items() if name != "name"}
         text = json_text({**head, **named, "kernels": listed, **others, "warnings": list(warnings)})
     elif form == "csv":
         text = rows_csv([_flat(row) for row in listed])
     else:
-        shown = [_flat(row) for row in (*listed, {**whole, "name": "total"})]
-        cells = [[printable(str(name))[:40], *(_number_text(value) for value in values)] for name, *values in map(dict.values, shown)]
-        text = aligned([list(shown[0]), *cells], left_columns=(0,)) + DELAY + document_text(head | others)
+        text = rows_table([_flat(row) for row in (*listed, whole)]) + DELAY + document_text(head | others)
     click.echo(text, nl=False)
     return say(warnings, simulated_notes(bundle) if bundle else (), quiet=options["quiet"])
 
 
-def _checked_form(options: Options) -> str:
-    """The form of the answer.  Raises UsageError for options that exclude each other."""
+def _check(options: Options) -> None:
+    """Raise UsageError for options that exclude each other."""
     if (options["bundle_name"] is None) == (options["energies"] is None):
         raise click.UsageError("give either --bundle or --energies")
     if options["freq_mhz"] is not None and options["bundle_name"] is None:
         raise click.UsageError("--freq is for --bundle: published energies hold at one clock")
-    if options["modules"] == 1 and (options["integration"] or options["against"] or options["link_pj_per_bit"] is not None):
-        raise click.UsageError("--integration, --link-pj-per-bit and --against are for --modules of 2 and more")
-    return answer_form({**options, "out": None}, TEXT_FORMATS)
+    if options["modules"] == 1 and (options["integration"] or options["against"]):
+        raise click.UsageError("--integration and --against are for --modules of 2 and more")
 
 
 def _bundle(options: Options) -> "Bundle | None":
@@ -140,6 +135,7 @@ def _table(bundle: "Bundle | None", options: Options) -> "EnergyTable":
     """The requested energies.  Raises CountsError if a bundle has no energies."""
     from estimator.counts.energies import energies_from_section
     from estimator.counts.tables import EnergyTable, load_energy_table
+    from estimator.engine.board import board_tables
 
     if bundle is None:
         table = load_energy_table(options["energies"])
@@ -154,60 +150,35 @@ def _table(bundle: "Bundle | None", options: Options) -> "EnergyTable":
             source=f"fitted, {bundle.provenance.created_utc[:10]}",
             vocabulary="sass",
             energies=energies,
-            constant_w=_at_clock(bundle.idle or bundle.gpu.idle_w, "power_w", clock),
+            constant_w=_at_clock(board_tables(bundle, bundle.gpu).idle_w, clock),
             power_limit_w=bundle.gpu.power_limit_w,
         )
     dram = options["dram_pj_per_bit"]
     return table if dram is None else table.with_dram(dram)
 
 
-def _at_clock(found: Any, values: str, clock_mhz: float) -> float:
+def _at_clock(table: "ClockTable | None", clock_mhz: float) -> float:
     """The value of a table over clocks at one clock; nan without a table."""
     import numpy as np
 
-    if found is None:
-        return math.nan
-    column = getattr(found, values) if hasattr(found, values) else found.value
-    return float(np.interp(clock_mhz, found.sm_clock_mhz, column))
+    return math.nan if table is None else float(np.interp(clock_mhz, table.sm_clock_mhz, table.value))
 
 
 def _clocked(kernels: "list[CountedKernel]", bundle: "Bundle | None", clock_mhz: float | None) -> "list[CountedKernel]":
     """The kernels at the requested clock and the bundle's voltage there."""
     if clock_mhz is None or bundle is None:
         return kernels
-    volt = _at_clock(bundle.voltage or bundle.gpu.voltage_v, "voltage_v", clock_mhz)
+    from estimator.engine.board import board_tables
+
+    volt = _at_clock(board_tables(bundle, bundle.gpu).voltage_v, clock_mhz)
     return [replace(kernel, activity=replace(kernel.activity, voltage_v=volt, sm_clock_mhz=clock_mhz)) for kernel in kernels]
 
 
-def _integration(options: Options) -> "Integration | None":
-    from estimator.counts.counted_energy import INTEGRATIONS, Integration
-
-    given = {name: options[name] for name in ("link_pj_per_bit", "shared_constant") if options[name] is not None}
-    if options["integration"] is not None:
-        return replace(INTEGRATIONS[options["integration"]], **given)
-    if set(given) == {"shared_constant"}:
-        raise click.UsageError("--shared-constant needs --integration or --link-pj-per-bit")
-    return Integration(**given) if given else None
-
-
-def _scaling(alone: "CountedEnergy", total: "CountedEnergy", modules: int, exponent: float) -> dict[str, float]:
-    from estimator.counts.counted_energy import scaling_efficiency
-
-    efficiency = scaling_efficiency((alone.energy_j, alone.time_s), (total.energy_j, total.time_s), modules, exponent)
-    return {
-        "speedup": alone.time_s / total.time_s,
-        "energy_ratio": total.energy_j / alone.energy_j,
-        "scaling_efficiency_percent": efficiency,
-    }
-
-
 def _row(row: "CountedEnergy", delay_exponent: float) -> Row:
-    from estimator.counts.counted_energy import energy_delay
-
+    fields = ("name", "launches", "time_s", "power_w", "energy_j", "energy_std_j")
     return {
-        **{name: getattr(row, name) for name in ("name", "launches", "time_s", "power_w", "energy_j")},
-        "energy_std_j": row.energy_std_j,
-        "energy_delay": energy_delay(row.energy_j, row.time_s, delay_exponent),
+        **{name: getattr(row, name) for name in fields},
+        "energy_delay": row.energy_delay(delay_exponent),
         "parts_j": dict(row.parts_j),
     }
 
@@ -216,9 +187,3 @@ def _flat(row: Row) -> Row:
     """A row of a table, with one column for each part of the energy."""
     *fields, parts = row.items()
     return dict(fields) | {f"{part}_j": joule for part, joule in cast(dict[str, float], parts[1]).items()}
-
-
-def _number_text(value: object) -> str:
-    from estimator.display.text import UNKNOWN, known
-
-    return UNKNOWN if known(value) is None else f"{value:.4g}"

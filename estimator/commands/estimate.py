@@ -1,4 +1,4 @@
-"""The command `estimate`, and the words that select sub-commands."""
+"""The commands `estimate` and `estimate explain`, and the words that select sub-commands."""
 
 from importlib import import_module
 from typing import Any, Final
@@ -6,11 +6,13 @@ from typing import Any, Final
 import click
 
 from estimator import __version__
-from estimator.commands.options import KERNELS, QUESTION, SETTINGS, TEXT_FORMATS, answer_form, answer_options, with_options
-from estimator.commands.queries import MICROSECONDS, check_finite, questions
-from estimator.commands.reporting import Remarks, deliver_form
+from estimator.commands.combinations import MICROSECONDS, check_finite, questions
+from estimator.commands.options import CHART_FORMATS, KERNELS, QUESTION, SETTINGS, TEXT_FORMATS, answer_form, answer_options, with_options
+from estimator.commands.reporting import deliver, report
 from estimator.options.command_line import run_command
 from estimator.vocabulary.errors import EstimatorError
+
+CHARTS: Final = ("time", "modules")
 
 
 @click.command(
@@ -35,7 +37,7 @@ def estimate_command(**options: Any) -> int:
 
     results = [result for one in asked for result in estimates_of(predict([one.variant.workload], one.board()))]
     for result in results:
-        check_finite(result, [result.latency_s])
+        check_finite(result, result.latency_s)
     chosen = click.get_current_context().get_parameter_source("kernels") is not click.core.ParameterSource.DEFAULT
     kernels = options["kernels"] if chosen or len(results) == len(asked) else 0
     forms = {
@@ -43,25 +45,55 @@ def estimate_command(**options: Any) -> int:
         "csv": lambda: results_csv(results),
         "txt": lambda: results_table(results, kernels, bundle.simulated),
     }
-    deliver_form(form, forms, options["out"])
+    deliver(form, forms, options["out"])
     if options["verbose"]:
         click.echo(f"bundle {bundle.name} {bundle.version}, {bundle.digest}, fitted {bundle.provenance.created_utc}", err=True)
         click.echo(f"launch cost of the host: {bundle.host.launch_s / MICROSECONDS:.1f} µs ({bundle.host.source})", err=True)
-    remarks = Remarks()
-    for result in results:
-        remarks.add_result(result)
-    return remarks.report(options)
+    warnings, notes = ([(one.workload, line) for one in results for line in getattr(one, kind)] for kind in ("warnings", "notes"))
+    return report(warnings, notes, options)
+
+
+@click.command(
+    context_settings=SETTINGS,
+    epilog="Limits: DRAM, L2, tensor and CUDA cores, latency of dependent steps, launch, tile quantisation, load imbalance.",
+)
+@with_options(*QUESTION, KERNELS, *answer_options(CHART_FORMATS, CHARTS))
+def explain_command(**options: Any) -> int:
+    """Parts of the time and the energy of one WORKLOAD: by kernel, by limit, by module."""
+    form = answer_form(options, CHART_FORMATS)
+    asked = questions(options)
+    if len(asked) != 1 or len(asked[0].sm_clock_mhz or (0.0,)) != 1:
+        raise click.UsageError("one workload, bundle, GPU and clock at a time are explained; `estimate compare` sets several side by side")
+    import numpy as np
+
+    from estimator.display.answers import EXPLANATION_CHARTS
+    from estimator.display.estimates import explanation_csv, explanation_document, explanation_text
+    from estimator.display.text import json_text
+    from estimator.questions.explanation import explain
+
+    with np.errstate(all="ignore"):  # results that are not finite are refused below
+        answer = explain(asked[0])
+    result = answer.result
+    check_finite(result, result.latency_s)
+    forms = {
+        "txt": lambda: explanation_text(answer, options["kernels"], asked[0].bundle.simulated),
+        "json": lambda: json_text(explanation_document(answer)),
+        "csv": lambda: explanation_csv(answer),
+        "chart": lambda: EXPLANATION_CHARTS[options["chart"] or CHARTS[0]](answer),
+    }
+    deliver(form, forms, options["out"])
+    return report([(result.workload, line) for line in result.warnings], [(result.workload, line) for line in result.notes], options)
 
 
 COMMANDS: Final = {
-    "best": "estimator.commands.questions:best_command",
+    "best": "estimator.commands.sweep:best_command",
     "blocks": "estimator.commands.blocks:blocks_command",
     "bundles": "estimator.commands.bundles:bundles_command",
-    "compare": "estimator.commands.questions:compare_command",
+    "compare": "estimator.commands.sweep:compare_command",
     "counts": "estimator.commands.counts:counts_command",
-    "explain": "estimator.commands.questions:explain_command",
+    "explain": "estimator.commands.estimate:explain_command",
     "serve": "estimator.serve.command:serve_command",
-    "sweep": "estimator.commands.questions:sweep_command",
+    "sweep": "estimator.commands.sweep:sweep_command",
     "trace": "estimator.commands.trace:trace_command",
 }
 """Sub-commands by the first argument, and their location; any other argument is a workload (./sweep: a file of that name)."""

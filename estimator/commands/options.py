@@ -1,8 +1,7 @@
 """Options of `estimate` and its commands, each declared once: their words, their types, and their meaning."""
 
 import math
-import os
-import stat
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,22 +9,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from estimator.options.command_line import QUIET_OR_VERBOSE, excludes, named_file, named_files
+from estimator.options.command_line import named_file, named_files
 from estimator.options.output_files import output_option
-from estimator.vocabulary.errors import OperatingPointError, WorkloadError
+from estimator.vocabulary.errors import OperatingPointError
 
 if TYPE_CHECKING:
     from estimator.transforms.rescaling import Sizes
 
 TEXT_FORMATS: Final = ("csv", "json", "txt")
 PICTURES: Final = ("svg", "png")
-PAGE_FORMATS: Final = (*TEXT_FORMATS, "html", *PICTURES)
-FILE_FORMATS: Final = (*TEXT_FORMATS, "parquet", "html", *PICTURES)
+CHART_FORMATS: Final = (*TEXT_FORMATS, *PICTURES)
 
 ATTENTION_FORMS: Final = ("eager", "flash")
 SETTINGS: Final = {"help_option_names": ["-h", "--help"]}
-MOST_DIGITS: Final = 9
-"""Most digits of a whole number: a longer one is a mistake."""
+SIZE: Final = "([1-9][0-9]{0,8})"
+"""Pattern of a size, at most nine digits: a longer one is a mistake."""
 
 Options = Mapping[str, Any]
 """The arguments that click passes to a command: the value of each option by its name, of the type declared here."""
@@ -51,8 +49,6 @@ class Number(click.FloatRange):
 
 
 POSITIVE = Number(0.0, min_open=True)
-NOT_NEGATIVE = Number(0.0)
-"""The usual two types of numbers."""
 
 EFFICIENCY = Number(1e-3, 1.5)
 """Share of a published rate (`estimator.engine.board.LEAST_EFFICIENCY`, `MOST_EFFICIENCY`)."""
@@ -132,49 +128,28 @@ def _sizes(context: click.Context, parameter: click.Parameter, text: str | None)
 
     if text is None:
         return None
-    values = key_values(context, parameter, tuple(part.strip() for part in text.split(",")))
-    whole = all(value.isascii() and value.isdecimal() and len(value) < MOST_DIGITS and int(value) for value in values.values())
-    if not whole or "batch" not in values or set(values) - {"batch", "sequence"}:
+    found = re.fullmatch(rf"batch={SIZE}(?:,sequence={SIZE})?", text.replace(" ", ""))
+    if found is None:
         raise click.BadParameter(f"{text!r} must read batch=8,sequence=512 or batch=8, whole numbers of at least 1", context, parameter)
-    return Sizes(**{name: int(value) for name, value in values.items()})
+    return Sizes(batch=int(found[1]), sequence=int(found[2] or 0))
 
 
 def kernel_count(context: click.Context, parameter: click.Parameter, value: str) -> int | None:
     """A number of kernels; None for "all"."""
     if value == "all":
         return None
-    if not (value.isascii() and value.isdecimal() and len(value) <= MOST_DIGITS):
+    if not re.fullmatch(f"0|{SIZE}", value):
         raise click.BadParameter(f"{value!r} is neither a whole number nor 'all'", context, parameter)
     return int(value)
 
 
-def workload_files(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
-    """Names of existing files, checked before other options.  Raises WorkloadError."""
-    for text in named_files(context, parameter, texts):
-        try:
-            if stat.S_ISDIR(os.stat(text).st_mode):
-                raise WorkloadError(f"{text}: is a folder; name the workload files in it")
-        except FileNotFoundError:
-            raise WorkloadError(f"{text}: no such workload file; a command comes first: estimate COMMAND …") from None
-        except OSError:
-            continue  # the reader reports it with its reason
-    return texts
-
-
 def answer_form(options: Options, known: Sequence[str]) -> str:
     """The form of the answer: from a flag, from the suffix of the output file, or "txt".  Raises UsageError."""
-    if options["as_json"] and options["as_csv"]:
-        raise click.UsageError("--json and --csv exclude each other")
-    flag = "json" if options["as_json"] else "csv" if options["as_csv"] else ""
     out: Path | None = options["out"]
     ending = out.suffix.lower().removeprefix(".") if out is not None else ""
-    if flag and ending in FILE_FORMATS and ending != flag:
-        raise click.UsageError(f"--{flag} and --out {out} contradict each other")
-    form = flag or ending or "txt"
+    form = "json" if options["as_json"] else "csv" if options["as_csv"] else ending or "txt"
     if form not in known:
         raise click.UsageError(f"--out: .{form} is no form of this answer; known: {', '.join(known)}")
-    if options.get("chart") and form not in (*PICTURES, "html"):
-        raise click.UsageError("--chart chooses what a picture shows; name one with --out, such as chart.svg or chart.png")
     return form
 
 
@@ -183,7 +158,7 @@ def answer_form(options: Options, known: Sequence[str]) -> str:
 POWER_CAP_HELP: Final = "Limit below the board's own, as nvidia-smi sets it: its clock falls. Another board: --set power_limit_w."
 
 QUESTION: Final = (
-    click.argument("workloads", metavar="[WORKLOAD]...", nargs=-1, callback=workload_files),
+    click.argument("workloads", metavar="[WORKLOAD]...", nargs=-1, callback=named_files),
     click.option(
         "--bundle",
         "bundle_names",
@@ -216,15 +191,6 @@ QUESTION: Final = (
 )
 """Options of every query: workloads, bundles, GPUs, clocks, sizes, precisions."""
 
-COSTS: Final = (
-    click.option("--price", type=NOT_NEGATIVE, metavar="PER_KWH", help="Price of a kilowatt-hour, in any currency."),
-    click.option("--carbon", type=NOT_NEGATIVE, metavar="G_PER_KWH", help="Emissions of the grid [g CO2e/kWh]."),
-    click.option("--overhead", type=Number(1.0), default=1.0, metavar="FACTOR", help="Energy of the site over that of the GPU (PUE): 1.2."),
-    click.option("--requests", type=POSITIVE, metavar="N", help="Requests that an iteration serves; else its batch."),
-    click.option("--tokens", type=POSITIVE, metavar="N", help="Tokens that an iteration computes; else batch · sequence."),
-)
-"""Options for the cost of energy, and for the requests and tokens of an iteration."""
-
 KERNELS: Final = click.option(
     "--kernels", callback=kernel_count, default="10", show_default=True, metavar="N|all", help="Kernels in the table."
 )
@@ -235,8 +201,8 @@ QUIET: Final = click.option("-q", "--quiet", is_flag=True, help="No warnings on 
 
 OUTPUT: Final = (
     JSON,
-    click.option("-q", "--quiet", is_flag=True, callback=excludes("verbose", QUIET_OR_VERBOSE), help="No warnings or notes on stderr."),
-    click.option("-v", "--verbose", is_flag=True, callback=excludes("quiet", QUIET_OR_VERBOSE), help="Say on stderr what is used."),
+    click.option("-q", "--quiet", is_flag=True, help="No warnings or notes on stderr."),
+    click.option("-v", "--verbose", is_flag=True, help="Say on stderr what is used."),
 )
 
 

@@ -8,7 +8,7 @@ import click
 from click.core import ParameterSource
 
 from estimator.commands.options import key_values, precision_word
-from estimator.options.command_line import DONE, QUIET_OR_VERBOSE, excludes, named_file
+from estimator.options.command_line import DONE, named_file
 from estimator.options.output_files import output_option
 from estimator.tracing.request import ATTENTION_FORMS, LARGEST_SIZE, LOGITS, PHASES, SIZES, TraceRequest, refuse_unused_sizes
 
@@ -53,8 +53,8 @@ def configuration(context: click.Context, parameter: click.Parameter, values: tu
 @click.option("--set", "settings", multiple=True, callback=configuration, metavar="KEY=VALUE", help="Change the configuration.")
 @output_option("-o", "--out", metavar="FILE", help="Write the workload there and a summary to stdout.")
 @click.option("--json", "as_json", is_flag=True, help="The summary as one JSON document; the workload itself is always JSON.")
-@click.option("-q", "--quiet", is_flag=True, callback=excludes("verbose", QUIET_OR_VERBOSE), help="No warnings or notes on stderr.")
-@click.option("-v", "--verbose", is_flag=True, callback=excludes("quiet", QUIET_OR_VERBOSE), help="The summary on stderr.")
+@click.option("-q", "--quiet", is_flag=True, help="No warnings or notes on stderr.")
+@click.option("-v", "--verbose", is_flag=True, help="The summary on stderr.")
 def trace_command(*, list_models: bool, out: Any, as_json: bool, quiet: bool, verbose: bool, model: str | None, **request: Any) -> int:
     """Operators of MODEL, a PyTorch model built without weights on the meta device, as a workload file.
 
@@ -66,7 +66,7 @@ def trace_command(*, list_models: bool, out: Any, as_json: bool, quiet: bool, ve
     if model is None:
         return _list_models(as_json)
     from estimator.commands.reporting import say, stdout_on_stderr
-    from estimator.display.text import document_text
+    from estimator.display.text import document_text, json_text
     from estimator.formats import write_workload
     from estimator.formats.own import own_text
     from estimator.tracing.torch_trace import trace_calls
@@ -77,7 +77,7 @@ def trace_command(*, list_models: bool, out: Any, as_json: bool, quiet: bool, ve
     refuse_unused_sizes(model, [size for size in SIZES if source(size) is not ParameterSource.DEFAULT], traced.sizes)
     workload = traced.workload
     summary = _summary(workload)
-    text = json.dumps(summary, indent=2) + "\n" if as_json else document_text(summary)
+    text = json_text(summary) if as_json else document_text(summary)
     if out is not None:
         write_workload(workload, out)
         click.echo(text, nl=False)
@@ -91,12 +91,11 @@ def trace_command(*, list_models: bool, out: Any, as_json: bool, quiet: bool, ve
 
 
 def _list_models(as_json: bool) -> int:
+    from estimator.display.text import rows_text
     from estimator.tracing.models import load_model_config, model_names
 
-    titles = {name: load_model_config(name).title for name in model_names()}
-    table = "".join(f"{name:<18}{title}\n" for name, title in titles.items())
-    rows = [{"name": name, "title": title} for name, title in titles.items()]
-    click.echo(json.dumps(rows, indent=2) + "\n" if as_json else table, nl=False)
+    rows = [{"name": name, "title": load_model_config(name).title} for name in model_names()]
+    click.echo(rows_text(rows, "json" if as_json else "txt"), nl=False)
     return DONE
 
 

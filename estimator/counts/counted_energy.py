@@ -34,12 +34,6 @@ class Integration:
     link_pj_per_bit: float
     shared_constant: float = 0.0
 
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.link_pj_per_bit) and self.link_pj_per_bit >= 0):
-            raise CountsError(f"an energy on a link of {self.link_pj_per_bit} pJ/bit cannot be")
-        if not 0 <= self.shared_constant <= 1:
-            raise CountsError(f"the share of constant power that modules have in common is 0 to 1, not {self.shared_constant}")
-
 
 INTEGRATIONS: Final[Mapping[str, Integration]] = {
     "on-package": Integration(link_pj_per_bit=0.54, shared_constant=0.5),
@@ -47,27 +41,6 @@ INTEGRATIONS: Final[Mapping[str, Integration]] = {
     "switched": Integration(link_pj_per_bit=20.0),
 }
 """The published domains; a switch adds 10 pJ/bit to links on a board (section V.A.2 and V.C)."""
-
-
-def link_j(integration: Integration, modules: int, link_bytes: float) -> float:
-    """Energy of traffic over links, each hop counted [J]; 0 for one module."""
-    return link_bytes * 8 * integration.link_pj_per_bit * 1e-12 if modules > 1 else 0.0
-
-
-def shared_constant_w(integration: Integration, modules: int, constant_w: float) -> float:
-    """Constant power of all modules from the power of a single one [W]."""
-    shared = integration.shared_constant
-    return constant_w * ((1.0 - shared) * modules + shared)
-
-
-def energy_delay(energy_j: float, time_s: float, exponent: float = 1.0) -> float:
-    """EDⁱP: energy times the i-th power of time [J sⁱ]."""
-    return energy_j * math.pow(time_s, exponent)
-
-
-def scaling_efficiency(one: tuple[float, float], several: tuple[float, float], modules: int, exponent: float = 1.0) -> float:
-    """EDⁱPSE of `modules` modules relative to one, each as (energy [J], time [s]) [%]."""
-    return 100.0 * energy_delay(*one, exponent) / (math.pow(modules, exponent) * energy_delay(*several, exponent))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +59,20 @@ class CountedEnergy:
         """Mean power [W]."""
         return self.energy_j / self.time_s
 
+    def energy_delay(self, exponent: float) -> float:
+        """EDⁱP: energy times the i-th power of time [J sⁱ]."""
+        return self.energy_j * math.pow(self.time_s, exponent)
+
+
+def scaling(one: CountedEnergy, several: CountedEnergy, modules: int, exponent: float) -> dict[str, float]:
+    """Speed-up, energy ratio and EDⁱPSE [%] of `modules` modules relative to one."""
+    efficiency = 100.0 * one.energy_delay(exponent) / (math.pow(modules, exponent) * several.energy_delay(exponent))
+    return {
+        "speedup": one.time_s / several.time_s,
+        "energy_ratio": several.energy_j / one.energy_j,
+        "scaling_efficiency_percent": efficiency,
+    }
+
 
 def counted_energies(
     kernels: Sequence[CountedKernel],
@@ -93,35 +80,35 @@ def counted_energies(
     *,
     constant_w: float = math.nan,
     modules: int = 1,
-    integration: Integration | None = None,
+    integration: str | None = None,
 ) -> tuple[tuple[CountedEnergy, ...], CountedEnergy, tuple[str, ...]]:
     """Energy of each kernel, their total, and warnings.
 
-    constant_w: power of one module at rest [W], replaces the table's; modules, integration: for a run on several modules.
+    constant_w: power of one module at rest [W], replaces the table's; modules, and integration (of INTEGRATIONS): for a run on several.
     Raises CountsError without that power, for classes of unknown energy, and for several modules without an integration.
     """
     constant_w = constant_w if math.isfinite(constant_w) else table.constant_w
-    if not (math.isfinite(constant_w) and constant_w >= 0):
+    if not math.isfinite(constant_w):
         raise CountsError(f"{table.name} has no constant power; give that of the board at rest with --constant-w")
     if modules > 1 and integration is None:
         raise CountsError(f"{modules} modules: say with --integration how they hang together")
+    together = INTEGRATIONS[integration] if modules > 1 and integration else Integration(link_pj_per_bit=0.0)
     warnings = _foreign(kernels, table)
     rows, weights = [], []
     spread: dict[str, float] = {}
     for kernel in kernels:
-        row, weight = _energy(kernel, table, constant_w, modules, integration or Integration(link_pj_per_bit=0.0))
+        row, weight = _energy(kernel, table, constant_w, modules, together)
         rows.append(row)
         weights.append(weight)
         for name, std in table.energies.spread_j(kernel.activity).items():
             spread[name] = spread.get(name, 0.0) + std * kernel.launches
-    together = np.sum(weights, axis=0)
     time_s = math.fsum(row.time_s for row in rows)
     total = CountedEnergy(
         name="total",
         launches=math.fsum(row.launches for row in rows),
         time_s=time_s,
         energy_j=math.fsum(row.energy_j for row in rows),
-        energy_std_j=_std(table.energies, together, spread.values()),
+        energy_std_j=_std(table.energies, np.sum(weights, axis=0), spread.values()),
         parts_j={part: math.fsum(row.parts_j[part] for row in rows) for part in PARTS},
     )
     missing = sorted({name for kernel in kernels for name in kernel.missing})
@@ -155,8 +142,8 @@ def _energy(
     time_s = kernel.activity.time_s * launches
     dynamic_j = sum(joule for term, joule in own.items() if term not in (CONSTANT, HEAT))
     working_w = constant_w + (own.get(CONSTANT, 0.0) + own.get(HEAT, 0.0)) / time_s
-    parts["link"] = link_j(integration, modules, kernel.link_bytes * launches)
-    parts["constant"] = shared_constant_w(integration, modules, working_w) * time_s
+    parts["link"] = kernel.link_bytes * launches * 8 * integration.link_pj_per_bit * 1e-12
+    parts["constant"] = working_w * ((1.0 - integration.shared_constant) * modules + integration.shared_constant) * time_s
     row = CountedEnergy(
         name=kernel.name,
         launches=launches,

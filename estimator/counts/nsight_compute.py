@@ -1,9 +1,9 @@
-"""Nsight Compute's CSV, printed with --csv (one line a metric) or with --csv --page raw (one line a kernel)."""
+"""Nsight Compute's CSV, printed with --csv: one line a metric."""
 
 import csv
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -56,18 +56,15 @@ def read_ncu(path: Path) -> list[ProfiledKernel]:
     except csv.Error as error:
         raise CountsError(f"{path}: no table of Nsight Compute ({error})") from error
     header, body = rows[0], [row for row in rows[1:] if row and not row[0].startswith("==")]
-    if "Kernel Name" not in header:
-        raise CountsError(f"{path}: the table has no column 'Kernel Name'; print it with ncu --csv")
-    read = _long if "Metric Name" in header else _wide
     try:
-        return list(read(header, body))
+        return _kernels(header, body)
     except (ValueError, IndexError) as error:
         raise CountsError(
             f"{path}: a damaged table of Nsight Compute, a line or a column is not whole; print it again with ncu --csv"
         ) from error
 
 
-def _long(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[ProfiledKernel]:
+def _kernels(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[ProfiledKernel]:
     """The kernels of a table with one line a metric."""
     place = {name: header.index(name) for name in ("ID", "Kernel Name", "Metric Name", "Metric Unit", "Metric Value")}
     found: dict[int, ProfiledKernel] = {}
@@ -75,18 +72,7 @@ def _long(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[Prof
         number = int(row[place["ID"]])
         kernel = found.setdefault(number, ProfiledKernel(number=number, name=row[place["Kernel Name"]], grid=_grid(header, row)))
         kernel.metrics[row[place["Metric Name"]]] = _value(row[place["Metric Value"]], row[place["Metric Unit"]])
-    yield from (found[number] for number in sorted(found))
-
-
-def _wide(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[ProfiledKernel]:
-    """The kernels of a table with one line a kernel; the line below the header holds the units."""
-    if not rows:
-        return
-    identity, name = header.index("ID"), header.index("Kernel Name")
-    units = rows[0] if not rows[0][identity].strip() else [""] * len(header)
-    for row in rows[1:] if units is rows[0] else rows:
-        metrics = {metric: _value(row[i], units[i]) for i, metric in enumerate(header) if "__" in metric}
-        yield ProfiledKernel(number=int(row[identity]), name=row[name], grid=_grid(header, row), metrics=metrics)
+    return [found[number] for number in sorted(found)]
 
 
 def _grid(header: Sequence[str], row: Sequence[str]) -> tuple[float, float, float]:

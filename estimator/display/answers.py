@@ -1,26 +1,21 @@
 """Charts of answers: a quantity over the clock with its band, the front between latency and energy, shares of time and energy.
 
-Each is one inline SVG; a page holds several.
+Each is one inline SVG.
 """
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 import numpy as np
 
-from estimator.display.charts import Band, Series, axis_over, line_svg, scatter_svg
-from estimator.display.explanations import outside_text
-from estimator.display.pages import figure_html, page_html, section_html, table_html
-from estimator.display.stacks import HIDDEN, Bar, Piece, stack_svg
-from estimator.display.sweeps import sweep_columns
+from estimator.display.charts import Band, Series, axis_over, line_svg, scatter_svg, shares_svg
 from estimator.questions.choosing import energy_per_request_j, pareto_front
-from estimator.questions.explanation import LIMITS, Explanation
-from estimator.questions.points import LABELS, VALUES, Sweep
+from estimator.questions.explanation import Explanation
+from estimator.questions.points import LABELS, Sweep
 
 MOST_LINES: Final = 6
-"""Most cases in one chart; more are left out, and the caption states it."""
+"""Most cases in one chart; more are left out."""
 
 
 CLOCK_CHARTS: Final = {
@@ -28,9 +23,6 @@ CLOCK_CHARTS: Final = {
     "latency": ("latency_s", "latency [s]"),
     "power": ("power_w", "power [W]"),
 }
-RESULT_FIELDS: Final = (
-    "latency_s", "latency_s_std", "power_w", "power_w_std", "energy_j", "energy_j_std", "gpu_s", "launch_bound_share",
-)  # fmt: skip
 
 
 def clock_svg(points: Sweep, quantity: str, chosen_mhz: float | None = None) -> str:
@@ -78,115 +70,30 @@ def case_name(points: Sweep, number: int) -> str:
     return " ".join(word for word in words if word) or case.workload
 
 
-def _shares_svg(title: str, description: str, parts: Mapping[str, float], quantity: str, unit: str) -> str:
-    """One bar of parts as shares of their sum."""
-    total = sum(parts.values()) or 1.0
-    pieces = [
-        Piece(length=max(value, 0.0) / total, part=i, tip=f"{name}: {value:.4g} {unit}, {value / total:.1%}")
-        for i, (name, value) in enumerate(parts.items())
-    ]
-    return stack_svg(title, description, [Bar(label=quantity, pieces=pieces)], list(parts), f"share of the {quantity}")
-
-
 def time_svg(answer: Explanation) -> str:
     """A bar of time by limit."""
     parts = {**answer.limits_s, "waiting for the host": answer.waiting_s}
-    return _shares_svg("time by what limits", "share of the latency by what limits it", parts, "time", "s")
+    return shares_svg("time by what limits", "share of the latency by what limits it", parts, "s")
 
 
 def module_svg(answer: Explanation) -> str:
     """A bar of the iteration's energy by module."""
-    parts = {name: max(value, 0.0) for name, value in answer.energy_parts_j.items()}
-    return _shares_svg("energy by module", "share of the energy by what draws it", parts, "energy", "J")
-
-
-def timeline_svg(answer: Explanation) -> str:
-    """Kernels side by side in the order of the workload, as wide as the time of all their launches, coloured by limit."""
-    order = {kernel.operator: place for place, kernel in enumerate(answer.result.kernels)}
-    kernels = sorted(answer.kernels, key=lambda kernel: order[kernel.operator])
-    bars = []
-    for family in dict.fromkeys(["all", *(kernel.family for kernel in kernels)]):
-        pieces = [
-            Piece(
-                length=max(kernel.time_s, 0.0) / 1e-3,
-                part=LIMITS.index(kernel.limit) if family in ("all", kernel.family) else HIDDEN,
-                tip=f"{kernel.operator} ×{kernel.count:g}: {kernel.time_s:.4g} s, {kernel.limit}",
-            )
-            for kernel in kernels
-        ]
-        bars.append(Bar(label=family, pieces=pieces))
-    description = "kernels in the order of the workload, all launches of each together, by what limits them"
-    return stack_svg("timeline", description, bars, LIMITS, "GPU time [ms]")
+    return shares_svg("energy by module", "share of the energy by what draws it", answer.energy_parts_j, "J")
 
 
 SWEEP_CHARTS: Final[dict[str, Callable[[Sweep], str]]] = {
     **{name: partial(clock_svg, quantity=name) for name in CLOCK_CHARTS},
     "front": front_svg,
 }
-EXPLANATION_CHARTS: Final[dict[str, Callable[[Explanation], str]]] = {"timeline": timeline_svg, "time": time_svg, "modules": module_svg}
+EXPLANATION_CHARTS: Final[dict[str, Callable[[Explanation], str]]] = {"time": time_svg, "modules": module_svg}
 
 
-def drawable(points: Sweep, chart: str) -> bool:
-    """Whether a chart of a sweep has a finite number to draw."""
-    column, _ = CLOCK_CHARTS.get(chart, CLOCK_CHARTS["energy"])
-    return bool(np.isfinite(getattr(points, column)).any())
+def clock_charts(points: Sweep, chosen_mhz: float) -> dict[str, str]:
+    """Charts over the clock by name that have a finite number to draw."""
+    drawn = [name for name, (column, _) in CLOCK_CHARTS.items() if np.isfinite(getattr(points, column)).any()]
+    return {name: clock_svg(points, name, chosen_mhz) for name in drawn}
 
 
 def explanation_charts(answer: Explanation) -> dict[str, str]:
     """Charts of an explanation by name; modules only if the bundle has power."""
     return {name: chart(answer) for name, chart in EXPLANATION_CHARTS.items() if name != "modules" or answer.energy_parts_j}
-
-
-def sweep_page(points: Sweep) -> str:
-    """All charts of a sweep and its points as one HTML page."""
-    shown = points.present()
-    about = f", the first {MOST_LINES} of {len(shown)} cases" if len(shown) > MOST_LINES else ""
-    figures = "".join(
-        figure_html(chart(points), f"{name}{about if name != 'front' else ''}")
-        for name, chart in SWEEP_CHARTS.items()
-        if drawable(points, name)
-    )
-    columns = sweep_columns(points.select(np.arange(min(len(points), 500))))
-    names = [name for name in (*LABELS, *VALUES) if any(value not in ("", 0, None) for value in columns[name])]
-    title = f"{points.cases[shown[0]].workload} on {points.cases[shown[0]].gpu}{_origin(any(case.simulated for case in points.cases))}"
-    return page_html(
-        title,
-        [
-            section_html("Charts", f'<div class="charts">{figures}</div>'),
-            section_html("Points", table_html(f"{len(points)} points", names, zip(*(columns[name] for name in names), strict=True))),
-            section_html("Warnings", table_html("warnings", ["workload", "warning"], points.warnings)),
-        ],
-    )
-
-
-def _origin(simulated: bool) -> str:
-    return " (fitted on a simulated board)" if simulated else ""
-
-
-def explanation_page(answer: Explanation, simulated: bool) -> str:
-    """All charts of an explanation and its kernels as one HTML page."""
-    result = answer.result
-    remarks = [(kind[:-1], text) for kind in ("warnings", "notes") for text in getattr(result, kind)]
-    numbers = [(name, getattr(result, name)) for name in RESULT_FIELDS]
-    return page_html(
-        f"{result.workload} on {result.gpu} at {result.sm_clock_mhz:g} MHz{_origin(simulated)}",
-        [
-            section_html("Result", table_html("result, SI units", ["field", "value"], numbers)),
-            section_html("Where time and energy go", "".join(figure_html(svg, name) for name, svg in explanation_charts(answer).items())),
-            section_html("Kernels", table_html("kernels, the longest first", KERNEL_HEADS, _kernel_rows(answer))),
-            section_html("Warnings", table_html("warnings and notes", ["", "text"], remarks)),
-        ],
-    )
-
-
-KERNEL_HEADS: Final = ("kernel", "count", "time [s]", "share", "energy [J]", "limited by", "ideal / time", "of roof", "outside")
-
-
-def _kernel_rows(answer: Explanation) -> list[Sequence[object]]:
-    return [
-        (
-            k.operator, k.count, k.time_s, k.time_share, k.energy_j, k.limit, k.ideal_s / k.time_s if k.time_s else math.nan, k.roof_share,
-            outside_text(k),
-        )
-        for k in answer.kernels
-    ]  # fmt: skip

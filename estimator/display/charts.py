@@ -4,7 +4,7 @@ Colours come from the page's CSS (classes `p0`, `p1`, … for points, `l0`, … 
 drawing serves light and dark.  Every chart has a title and a description for screen readers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import count
@@ -96,10 +96,14 @@ def axis_over(label: str, values: Sequence[Array], *, logarithmic: bool) -> Axis
 
 def scatter_svg(title: str, description: str, series: Sequence[Series], x: Axis, y: Axis, *, diagonal: bool) -> str:
     """A chart of points, at most MOST_POINTS a series; with the line y = x if both axes show the same quantity."""
-    body = _diagonal(x, y) if diagonal else ""
+    body = ""
+    ends = np.array([max(x.low, y.low), min(x.high, y.high)])
+    if diagonal and ends[0] < ends[1]:
+        (x1, x2), (y1, y2) = _left(x, ends), _top(y, ends)
+        body += f'<line class="diagonal" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
     for number, part in enumerate(series):
-        left, top = pixel_places(_thinned(part), x, y)
-        points = "".join(f"M{a:.1f} {b:.1f}h0" for a, b in zip(left, top, strict=True))
+        kept = _thinned(part)
+        points = "".join(f"M{a:.1f} {b:.1f}h0" for a, b in zip(_left(x, part.x[kept]), _top(y, part.y[kept]), strict=True))
         body += f'<path class="p{number}" d="{points}"/>'
     return frame_svg(title, description, body, x, y, [part.name for part in series], "p")
 
@@ -111,24 +115,21 @@ def line_svg(title: str, description: str, series: Sequence[Series], x: Axis, y:
         step = -(-len(band.x) // MOST_POINTS)
         places, low, high = band.x[::step], band.low[::step], band.high[::step]
         for part in _stretches(np.isfinite(low) & np.isfinite(high)):
-            lower, upper = (Series(name="", x=places[part], y=edge[part]) for edge in (low, high))
-            corners = [*_corners(upper, x, y), *reversed(_corners(lower, x, y))]
+            corners = [*_corners(x, y, places[part], high[part]), *reversed(_corners(x, y, places[part], low[part]))]
             body += f'<polygon class="b{number}" points="{" ".join(corners)}"/>'
     for number, line in enumerate(series):
         for part in _stretches(np.isfinite(line.x) & np.isfinite(line.y)):
-            kept = _decimated(Series(name="", x=line.x[part], y=line.y[part]))
-            body += f'<polyline class="l{number}" points="{" ".join(_corners(kept, x, y))}"/>'
+            kept = part[_decimated(line.y[part])]
+            body += f'<polyline class="l{number}" points="{" ".join(_corners(x, y, line.x[kept], line.y[kept]))}"/>'
     return frame_svg(title, description, body, x, y, [part.name for part in series], "l")
 
 
 def bars_svg(title: str, description: str, edges: Array, heights: Array, x: Axis, y: Axis) -> str:
     """A chart of bars of `heights` (n,) between `edges` (n + 1,)."""
-    body = ""
-    left, top = pixel_places(Series(name="", x=edges, y=np.append(heights, y.low)), x, y)
-    bottom = HEIGHT - BOTTOM
-    for start, end, height in zip(left[:-1], left[1:], top[:-1], strict=True):
+    body, left, bottom = "", _left(x, edges), HEIGHT - BOTTOM
+    for start, end, top in zip(left[:-1], left[1:], _top(y, heights), strict=True):
         width = max(end - start - 1.0, 0.5)
-        body += f'<rect class="b0" x="{start:.1f}" y="{height:.1f}" width="{width:.1f}" height="{bottom - height:.1f}"/>'
+        body += f'<rect class="b0" x="{start:.1f}" y="{top:.1f}" width="{width:.1f}" height="{bottom - top:.1f}"/>'
     return frame_svg(title, description, body, x, y, [], "l")
 
 
@@ -138,44 +139,39 @@ def _stretches(finite: BoolArray) -> list[IntArray]:
     return [part for part in np.split(np.arange(len(finite)), breaks) if len(part) and finite[part[0]]]
 
 
-def _decimated(series: Series) -> Series:
-    """A line of at most MOST_POINTS points that keeps the lowest and the highest point of every interval."""
-    if len(series.x) <= MOST_POINTS:
-        return series
-    keep: set[int] = {0, len(series.x) - 1}
-    for part in np.array_split(np.arange(len(series.x)), MOST_POINTS // 2):
-        keep.update((int(part[np.argmin(series.y[part])]), int(part[np.argmax(series.y[part])])))
-    index = np.array(sorted(keep))
-    return Series(name=series.name, x=series.x[index], y=series.y[index])
+def _decimated(values: Array) -> IntArray:
+    """Indices of at most MOST_POINTS points of a line that keep the lowest and the highest point of every interval."""
+    index = np.arange(len(values))
+    if len(values) <= MOST_POINTS:
+        return index
+    keep = {0, len(values) - 1}
+    for part in np.array_split(index, MOST_POINTS // 2):
+        keep.update((int(part[np.argmin(values[part])]), int(part[np.argmax(values[part])])))
+    return np.array(sorted(keep))
 
 
-def _thinned(series: Series) -> Series:
-    known = np.isfinite(series.x) & np.isfinite(series.y)
-    x, y = series.x[known], series.y[known]
-    if len(x) > MOST_POINTS:
-        order = np.argsort(x / np.maximum(y, 1e-300), kind="stable")  # by error, so that the worst stay
-        keep = order[np.linspace(0, len(x) - 1, MOST_POINTS).round().astype(np.int64)]
-        x, y = x[keep], y[keep]
-    return Series(name=series.name, x=x, y=y)
+def _thinned(series: Series) -> IntArray:
+    """Indices of at most MOST_POINTS finite points, evenly over their error, so that the worst stay."""
+    known = np.flatnonzero(np.isfinite(series.x) & np.isfinite(series.y))
+    if len(known) <= MOST_POINTS:
+        return known
+    order = np.argsort(series.x[known] / np.maximum(series.y[known], 1e-300), kind="stable")
+    kept: IntArray = known[order[np.linspace(0, len(known) - 1, MOST_POINTS).round().astype(np.int64)]]
+    return kept
 
 
-def pixel_places(series: Series, x: Axis, y: Axis) -> tuple[Array, Array]:
-    """Positions of points in the drawing, from its left and from its top [SVG unit]."""
-    left = LEFT + x.place(series.x) * (WIDTH - LEFT - RIGHT)
-    top = HEIGHT - BOTTOM - y.place(series.y) * (HEIGHT - TOP - BOTTOM)
-    return left, top
+def _left(x: Axis, values: Array) -> Array:
+    """Distances from the left of the drawing [SVG unit]."""
+    return LEFT + x.place(values) * (WIDTH - LEFT - RIGHT)
 
 
-def _corners(series: Series, x: Axis, y: Axis) -> list[str]:
-    return [f"{left:.1f},{top:.1f}" for left, top in zip(*pixel_places(series, x, y), strict=True)]
+def _top(y: Axis, values: Array) -> Array:
+    """Distances from the top of the drawing [SVG unit]."""
+    return HEIGHT - BOTTOM - y.place(values) * (HEIGHT - TOP - BOTTOM)
 
 
-def _diagonal(x: Axis, y: Axis) -> str:
-    ends = np.array([max(x.low, y.low), min(x.high, y.high)])
-    if ends[0] >= ends[1]:
-        return ""
-    left, top = pixel_places(Series(name="", x=ends, y=ends), x, y)
-    return f'<line class="diagonal" x1="{left[0]:.1f}" y1="{top[0]:.1f}" x2="{left[1]:.1f}" y2="{top[1]:.1f}"/>'
+def _corners(x: Axis, y: Axis, across: Array, up: Array) -> list[str]:
+    return [f"{left:.1f},{top:.1f}" for left, top in zip(_left(x, across), _top(y, up), strict=True)]
 
 
 def frame_svg(title: str, description: str, body: str, x: Axis, y: Axis, names: Sequence[str], kind: str) -> str:
@@ -183,13 +179,11 @@ def frame_svg(title: str, description: str, body: str, x: Axis, y: Axis, names: 
     number = next(_numbers)
     right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
     grid, texts = "", ""
-    for tick in x.ticks():
-        at = LEFT + float(x.place(np.array([tick]))[0]) * (right - LEFT)
+    for tick, at in zip(x.ticks(), _left(x, np.array(x.ticks())), strict=True):
         grid += f'<line x1="{at:.1f}" y1="{TOP:g}" x2="{at:.1f}" y2="{bottom:g}"/>'
         anchor = "end" if at > right - EDGE_SPACE else "middle"
         texts += f'<text x="{at:.1f}" y="{bottom + 16:g}" text-anchor="{anchor}">{tick:.5g}</text>'
-    for tick in y.ticks():
-        at = bottom - float(y.place(np.array([tick]))[0]) * (bottom - TOP)
+    for tick, at in zip(y.ticks(), _top(y, np.array(y.ticks())), strict=True):
         grid += f'<line x1="{LEFT:g}" y1="{at:.1f}" x2="{right:g}" y2="{at:.1f}"/>'
         texts += f'<text x="{LEFT - 6:g}" y="{at + 4:.1f}" text-anchor="end">{tick:.5g}</text>'
     texts += f'<text x="{(LEFT + right) / 2:g}" y="{HEIGHT - 10:g}" text-anchor="middle">{escape(x.label)}</text>'
@@ -218,3 +212,29 @@ def _legend(names: Sequence[str], kind: str) -> tuple[str, float]:
         legend += f'<text x="{left + 20.0:g}" y="{at:g}">{escape(name)}</text>'
         left += width
     return legend, LEGEND_LINE * (line + 1)
+
+
+SHARES_WIDTH: Final = 760.0
+BAR_HEIGHT: Final = 30.0
+"""Size of a bar of shares [SVG unit]."""
+
+
+def shares_svg(title: str, description: str, parts: Mapping[str, float], unit: str) -> str:
+    """One horizontal bar of parts as shares of their sum, each with its value as a tooltip, above a legend."""
+    total = sum(parts.values()) or 1.0
+    known = {name: (i % 10, value) for i, (name, value) in enumerate(parts.items()) if value > 0.0}
+    body, legend, start = "", "", 0.0
+    for place, (name, (colour, value)) in enumerate(known.items()):
+        width = SHARES_WIDTH * value / total
+        tip = escape(f"{name}: {value:.4g} {unit}, {value / total:.1%}")
+        body += f'<rect class="s s{colour}" x="{start:.2f}" y="0" width="{width:.2f}" height="{BAR_HEIGHT:g}"><title>{tip}</title></rect>'
+        start += width
+        left, top = SHARES_WIDTH / 4 * (place % 4), BAR_HEIGHT + 10.0 + LEGEND_LINE * (place // 4)
+        legend += f'<rect class="s s{colour}" x="{left:g}" y="{top:g}" width="12" height="12"/>'
+        legend += f'<text x="{left + 18:g}" y="{top + 11:g}">{escape(name)}, {value / total:.1%}</text>'
+    number, height = next(_numbers), BAR_HEIGHT + 14.0 + LEGEND_LINE * -(-len(known) // 4)
+    return (
+        f'<svg viewBox="0 0 {SHARES_WIDTH:g} {height:g}" role="img" aria-labelledby="c{number}t c{number}d">'
+        f'<title id="c{number}t">{escape(title)}</title><desc id="c{number}d">{escape(description)}</desc>'
+        f'<g class="data">{body}</g><g class="text">{legend}</g></svg>'
+    )

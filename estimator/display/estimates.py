@@ -1,24 +1,32 @@
-"""Estimates as text: tables for people, JSON and CSV for programs."""
+"""Estimates and their explanations: tables for people, JSON and CSV for programs."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from estimator.display.text import (
+    ENERGY_UNITS,
+    TIME_UNITS,
+    UNKNOWN,
     Document,
+    Units,
     aligned,
     csv_lines,
     json_text,
+    percent,
     printable,
     quantity_texts,
     reason_lines,
     seconds,
     unknown_values,
     values_of,
+    with_uncertainty,
 )
+from estimator.uncertainty.validity import TOLERATED_FACTOR
 
 if TYPE_CHECKING:
     from estimator.questions.estimates import Estimate
+    from estimator.questions.explanation import Explanation, KernelExplanation
 
 SUMMARY_FIELDS: Final = (
     "workload", "bundle", "sm_clock_mhz", "latency_s", "latency_s_std", "power_w", "power_w_std", "energy_j", "energy_j_std",
@@ -64,17 +72,16 @@ def results_table(results: Sequence["Estimate"], kernels: int | None, simulated:
     blocks = []
     for workload in dict.fromkeys(result.workload for result in results):
         own = [result for result in results if result.workload == workload]
-        blocks.append(f"{printable(workload)} on {own[0].gpu} ({bundle_text(own[0], simulated)})\n" + _summary(own))
+        blocks.append(f"{printable(workload)} on {own[0].gpu} ({_bundle(own[0], simulated)})\n" + _summary(own))
         blocks.extend(_kernel_table(result, kernels) for result in own if kernels != 0)
     return "\n".join(blocks)
 
 
-def bundle_text(result: "Estimate", simulated: bool) -> str:
-    """A line that names the bundle of a result."""
+def _bundle(result: "Estimate", simulated: bool) -> str:
     return f"bundle {result.bundle}{', fitted on a simulated board' if simulated else ''}"
 
 
-def clock_text(clock_mhz: float) -> str:
+def _clock(clock_mhz: float) -> str:
     """A clock for people: a locked clock exactly, the mean of a changing clock to a tenth of a MHz."""
     return f"{round(clock_mhz, 1):g} MHz"
 
@@ -82,7 +89,7 @@ def clock_text(clock_mhz: float) -> str:
 def _summary(results: Sequence["Estimate"]) -> str:
     rows = [["asked", "SM clock", "latency", "power", "energy", "GPU time"]]
     for one in results:
-        rows.append([f"{one.asked_clock_mhz:g}", clock_text(one.sm_clock_mhz), *quantity_texts(values_of(one)), seconds(one.gpu_s)])
+        rows.append([f"{one.asked_clock_mhz:g}", _clock(one.sm_clock_mhz), *quantity_texts(values_of(one)), seconds(one.gpu_s)])
     return aligned(rows) + reason_lines(map(values_of, results), (result.validity for result in results))
 
 
@@ -105,10 +112,81 @@ def _kernel_table(result: "Estimate", most: int | None) -> str:
         )
     left = sum(kernel.count * kernel.latency_s for kernel in ranked[len(shown) :]) / total
     marked = f"  {MARK.strip()} the fit has seen no kernel like it\n" if any(kernel.outside_validity for kernel in shown) else ""
-    table = aligned(rows, left_columns={len(rows[0]) - 1}) + more_kernels(len(ranked) - len(shown), left)
-    return f"kernels at {clock_text(result.sm_clock_mhz)}\n{table}{marked}"
+    table = aligned(rows, left_columns={len(rows[0]) - 1}) + _more_kernels(len(ranked) - len(shown), left)
+    return f"kernels at {_clock(result.sm_clock_mhz)}\n{table}{marked}"
 
 
-def more_kernels(rest: int, share: float) -> str:
-    """A line about the kernels that a table leaves out."""
+def _more_kernels(rest: int, share: float) -> str:
     return f"  … {rest} more kernels with {share:.1%} of the time (--kernels all)\n" if rest else ""
+
+
+# Explanations ---------------------------------------------------------------------------------------------------------
+
+EXPLAINED_FIELDS: Final = (
+    "operator", "family", "count", "time_s", "time_share", "energy_j", "energy_share", "limit", "ideal_s", "group", "excess",
+    "excess_field", "origin",
+)  # fmt: skip
+"""Plain fields of an explained kernel; `limits` and `phases_s` are mappings."""
+
+EXPLAINED_HEADS: Final = ("time", "energy", "count", "all launches", "limited by", "ideal", "outside", "kernel")
+
+LEAST_SHARE: Final = 5e-4
+"""Least share of a part that gets a line."""
+
+
+def explanation_document(answer: "Explanation") -> Document:
+    """The explanation as JSON data."""
+    result, summary = answer.result, result_document(answer.result)
+    del summary["kernels"]
+    return {
+        **summary,
+        **{name: getattr(result, name) for name in ("gpu", "gpu_s", "host_s", "launch_bound_share")},
+        **{name: getattr(answer, name) for name in ("waiting_s", "capped_s", "limits_s", "energy_parts_j")},
+        "kernels": [{name: getattr(kernel, name) for name in (*EXPLAINED_FIELDS, "limits", "phases_s")} for kernel in answer.kernels],
+    }
+
+
+def explanation_csv(answer: "Explanation") -> str:
+    """CSV with a line for every kernel: its fields, then the share of its time by limit."""
+    limits = list(answer.limits_s)
+    rows = ([*(getattr(kernel, name) for name in EXPLAINED_FIELDS), *(kernel.limits[name] for name in limits)] for kernel in answer.kernels)
+    return csv_lines(rows, header=[*EXPLAINED_FIELDS, *(f"share {name}" for name in limits)])
+
+
+def explanation_text(answer: "Explanation", most: int | None, simulated: bool) -> str:
+    """Tables of the result, the limits, the parts of energy, and the longest kernels (`most`; None: all)."""
+    result, shown = answer.result, answer.kernels[:most]
+    text = f"{printable(result.workload)} on {result.gpu} at {result.sm_clock_mhz:g} MHz ({_bundle(result, simulated)})\n"
+    text += f"  {', '.join(quantity_texts(values_of(result)))}\n" + reason_lines([values_of(result)])
+    clocks = f"{result.sm_clock_mhz:.0f} instead of {result.asked_clock_mhz:g} MHz"
+    more = {"waiting for the host's launches": answer.waiting_s, f"of these by the power limit: {clocks}": answer.capped_s}
+    text += "time: what limits\n" + _parts(answer.limits_s, result.latency_s, "time", TIME_UNITS, more)
+    if answer.energy_parts_j:
+        text += "energy: what draws\n" + _parts(answer.energy_parts_j, result.energy_j, "energy", ENERGY_UNITS, {})
+    table = aligned([EXPLAINED_HEADS, *map(_explained_cells, shown)], left_columns={4, len(EXPLAINED_HEADS) - 1})
+    rest = answer.kernels[len(shown) :]
+    return f"{text}kernels, the longest first\n{table}" + _more_kernels(len(rest), sum(kernel.time_share for kernel in rest))
+
+
+def _parts(parts: Mapping[str, float], total: float, head: str, units: Units, more: Mapping[str, float]) -> str:
+    """A table of parts above LEAST_SHARE, the largest first, then `more`."""
+    own = sum(parts.values())
+    ranked = sorted((item for item in parts.items() if item[1] > LEAST_SHARE * own), key=lambda item: -item[1])
+    ranked += [item for item in more.items() if item[1] > LEAST_SHARE * total]
+    rows = [[percent(value / total), with_uncertainty(value, math.nan, units), name] for name, value in ranked]
+    return aligned([["share", head, ""], *rows], left_columns=(2,))
+
+
+def _explained_cells(kernel: "KernelExplanation") -> list[str]:
+    """Texts of an explained kernel under EXPLAINED_HEADS."""
+    outside = f"{kernel.excess:.1f}× {kernel.excess_field}" if kernel.excess > TOLERATED_FACTOR else ""
+    return [
+        percent(kernel.time_share),
+        percent(kernel.energy_share),
+        f"{kernel.count:g}",
+        seconds(kernel.time_s),
+        f"{kernel.limit} {kernel.limits[kernel.limit]:.0%}",
+        f"{kernel.ideal_s / kernel.time_s:.0%}" if kernel.time_s else UNKNOWN,
+        outside if kernel.group is not None else "no coefficients",
+        kernel.operator,
+    ]

@@ -26,7 +26,6 @@ LEAST_PLAIN, MOST_PLAIN = 0.01, 1e9
 UNKNOWN: Final = "–"
 
 NO_ERRORS: Final = "the bundle states no uncertainty: it holds no errors of rows outside its fit"
-NO_ERRORS_OF: Final = "the bundle states no uncertainty of {0}: it holds no errors of {0} of rows outside its fit"
 NO_POWER: Final = "the bundle has no power coefficients"
 
 VALIDITY: Final = {
@@ -95,9 +94,7 @@ def unknown_values(values: Mapping[str, float]) -> dict[str, str]:
     """Reasons of unknown numbers among PREDICTED: field → reason; empty if all are known."""
     unknown = [name for name, value in values.items() if not math.isfinite(value)]
     powerless = "power_w" in unknown
-    latency, power = (math.isfinite(values.get(name, math.nan)) for name in ("latency_s_std", "power_w_std"))
-    errors = NO_ERRORS if latency == power or powerless else NO_ERRORS_OF.format("power" if latency else "latency")
-    return {name: NO_POWER if powerless and not name.startswith("latency") else errors for name in unknown}
+    return {name: NO_POWER if powerless and not name.startswith("latency") else NO_ERRORS for name in unknown}
 
 
 def reason_lines(rows: Iterable[Mapping[str, float]], validity: Iterable[str] = ()) -> str:
@@ -149,6 +146,17 @@ def rows_csv(rows: Sequence[Mapping[str, object]]) -> str:
     return csv_lines((row.values() for row in rows), header=list(rows[0]))
 
 
+def rows_table(rows: Sequence[Mapping[str, object]]) -> str:
+    """Rows as a table for people, with a column for every field."""
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    return aligned([columns, *([cell_text(row.get(column)) for column in columns] for row in rows)], range(len(columns)))
+
+
+def rows_text(rows: Sequence[Mapping[str, object]], form: str) -> str:
+    """Rows of the same fields in a form: "json", "csv" or "txt"."""
+    return {"json": json_text, "csv": rows_csv, "txt": rows_table}[form](rows)
+
+
 def document_text(document: Mapping[str, object]) -> str:
     """JSON data for people: a line for every field, a table for a list or an object of objects."""
     text = ""
@@ -156,9 +164,7 @@ def document_text(document: Mapping[str, object]) -> str:
         if isinstance(value, Mapping) and value and all(isinstance(one, Mapping) for one in value.values()):
             value = [{"": key, **one} for key, one in value.items()]
         if isinstance(value, list | tuple) and value and isinstance(value[0], Mapping):
-            columns = list(dict.fromkeys(column for row in value for column in row))
-            table = aligned([columns, *([cell_text(row.get(column)) for column in columns] for row in value)], range(len(columns)))
-            text += f"{name}\n{table}"
+            text += f"{name}\n{rows_table(value)}"
         else:
             text += f"{name}: {cell_text(value)}\n"
     return text

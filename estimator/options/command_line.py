@@ -5,7 +5,6 @@
 
 import os
 import sys
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -23,8 +22,6 @@ LONGEST_LINE: Final = 2000
 
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-
-QUIET_OR_VERBOSE: Final = "--quiet and -v"
 
 
 class InputFile(click.Path):
@@ -69,17 +66,6 @@ def named_files(context: click.Context, parameter: click.Parameter, texts: tuple
     return texts
 
 
-def excludes(other: str, words: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    """A callback for both options of a pair that exclude each other, with the message `words`; other: the name of the other option."""
-
-    def check(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
-        if value and context.params.get(other):
-            raise click.UsageError(f"{words} exclude each other", context)
-        return value
-
-    return check
-
-
 def run_command(command: click.Command, arguments: Sequence[str] | None, name: str, errors: tuple[type[Exception], ...]) -> int:
     """Run a click command and return its exit status; the command's own return value, if it is a number, is that status.
 
@@ -91,7 +77,6 @@ def run_command(command: click.Command, arguments: Sequence[str] | None, name: s
             stream.reconfigure(errors="replace")  # a terminal that lacks a character shows "?" for it
     try:
         given = list(sys.argv[1:] if arguments is None else arguments)
-        _check_once(command, name, list(given))  # reading options empties the list
         status = _invoked(command, name, given)
         return status if isinstance(status, int) else DONE
     except click.UsageError as error:
@@ -128,24 +113,6 @@ def _invoked(command: click.Command, name: str, arguments: list[str]) -> Any:
             return command.invoke(context)
     except click.exceptions.Exit as ended:
         return ended.exit_code
-
-
-def _check_once(command: click.Command, name: str, arguments: list[str], parent: click.Context | None = None) -> None:
-    """Raise UsageError for an option with one value, or a switch, that is given several times: click would silently use the last."""
-    context = click.Context(command, info_name=name, parent=parent, resilient_parsing=True, **command.context_settings)
-    try:
-        _, left, order = command.make_parser(context).parse_args(arguments)
-    except click.UsageError:
-        return  # reported when the command itself reads its words
-    for parameter, count in Counter(order).items():
-        if not isinstance(parameter, click.Option) or parameter.multiple or parameter.count:
-            continue
-        if count > 1 and (parameter.secondary_opts or not parameter.is_flag):
-            name = " or ".join((parameter.opts[0], *parameter.secondary_opts))
-            raise click.UsageError(f"{name} is given {count} times; give it once", context)
-    below = command.get_command(context, left[0]) if isinstance(command, click.Group) and left else None
-    if below is not None:
-        _check_once(below, left[0], left[1:], context)
 
 
 def _complain(line: str) -> None:

@@ -3,23 +3,28 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Final
 
 import numpy as np
 
-from estimator.questions.judging import QUANTITIES, Asked, Judged, at_clocks, difference_std, judged, log_ratio_std, log_ratio_stds
+from estimator.questions.judging import QUANTITIES, Asked, Judged, at_clocks, judged, log_ratio_std
 from estimator.questions.points import Sweep, joined_sweeps
 from estimator.questions.sweeping import pieces_of
+from estimator.uncertainty.validity import why_no_time
 from estimator.vocabulary.errors import OperatingPointError
 from estimator.vocabulary.quantities import NORMAL_90, Array, BoolArray, IntArray
 
 MILLISECONDS: Final = 1e-3
 """Unit of latencies for people [s]."""
 
+COMPARED: Final = ("latency", "power", "energy")
+"""Compared quantities."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gain:
-    """Ratio of one quantity at the best point to another point, with the limits of its 90 % interval (nan: unknown)."""
+    """Ratio of one quantity at a point to another point, with the limits of its 90 % interval (nan: unknown)."""
 
     ratio: float
     low: float
@@ -69,27 +74,29 @@ def best(
     latency of an iteration [s], each met with a probability of at least `confidence`.  Points that do not fit into a board's memory are
     left out, unless no other point is within the limits.
 
-    Raises OperatingPointError for an unknown goal, for impossible limits, and if no point is within the limits.
+    Raises OperatingPointError for an unknown goal, and if no point is within the limits.
     """
-    _check(goal, power_limit_w, latency_limit_s, confidence)
+    if goal not in QUANTITIES:
+        raise OperatingPointError(f"unknown goal {goal!r}; known: {', '.join(QUANTITIES)}")
     questions = [_over_all_clocks(question) for question in ([asked] if isinstance(asked, Asked) else asked)]
     points = joined_sweeps(list(answered(questions)))
     of_power = _chance(points.power_w, points.power_w_low, points.power_w_high, power_limit_w)
     of_latency = _chance(points.latency_s, points.latency_s_low, points.latency_s_high, latency_limit_s)
-    fits = (of_power >= confidence) & (of_latency >= confidence)
-    if not fits.any():
-        raise OperatingPointError(_nothing_fits(points, power_limit_w, latency_limit_s, confidence))
-    in_memory = fits & np.array([not case.too_large for case in points.cases])[points.case]
-    fits = in_memory if np.isfinite(points.latency_s[in_memory]).any() else fits
     value = _value(points, goal)
-    if not np.isfinite(value[fits]).any():
-        timed = np.isfinite(points.latency_s[fits]).any()
-        reason = "the bundle has no power coefficients" if timed else "the GPU has no rate for a precision"
+    if not np.isfinite(value).any():
+        timed = np.isfinite(points.latency_s).any()
+        reason = "the bundle has no power coefficients" if timed else why_no_time(points.cases[0].warnings, "precision or GPU")
         raise OperatingPointError(f"no point has a finite {goal}: {reason}")
-    index = int(np.where(fits & np.isfinite(value), value, np.inf).argmin())
+    fits = (of_power >= confidence) & (of_latency >= confidence) & np.isfinite(value)
+    if not fits.any():
+        raise OperatingPointError(_nothing_fits(points, power_limit_w, latency_limit_s))
+    in_memory = fits & ~np.array([bool(lines) for lines in points.label("too_large")])
+    fits = in_memory if in_memory.any() else fits
+    index = int(np.where(fits, value, np.inf).argmin())
     number = int(points.case[index])
-    answer, first = judged(questions[number]), int(np.flatnonzero(points.case == number)[0])
-    alike = first + _alike(answer, index - first, goal, fits[points.case == number])
+    own = points.case == number
+    answer, first = judged(questions[number]), int(np.flatnonzero(own)[0])
+    alike = first + _alike(answer, index - first, goal, fits[own])
     usual = judged(at_clocks(questions[number], None))
     return Best(
         points=points,
@@ -99,7 +106,7 @@ def best(
         alike=alike,
         clocks_mhz=(float(points.asked_clock_mhz[alike].min()), float(points.asked_clock_mhz[alike].max())),
         usual_clock_mhz=float(usual.points.asked_clock_mhz[0]),
-        gains={name: gain(answer, index - first, usual, 0, name) for name in ("latency", "power", "energy")},
+        gains={name: gain(answer, index - first, usual, 0, name) for name in COMPARED},
         within_limits=float(of_power[index] * of_latency[index]),
         front=np.flatnonzero(fits)[pareto_front(points.select(fits))],
     )
@@ -107,22 +114,9 @@ def best(
 
 def answered(asked: Sequence[Asked]) -> Iterator[Sweep]:
     """Points of all queries in their order, many at a time: neighbours that differ only in the workload are swept together."""
-    start = 0
-    while start < len(asked):
-        one = asked[start]
-        stop = start + 1
-        while stop < len(asked) and _same_board(asked[stop], one):
-            stop += 1
-        yield from pieces_of([question.variant for question in asked[start:stop]], one.board())
-        start = stop
-
-
-def _same_board(left: Asked, right: Asked) -> bool:
-    """Whether two queries differ only in their workload."""
-    same = left.bundle is right.bundle and left.gpu is right.gpu
-    return same and all(
-        getattr(left, name) == getattr(right, name) for name in ("sm_clock_mhz", "power_cap_w", "host_launch_s", "efficiency")
-    )
+    for _, same in groupby(asked, key=lambda one: (id(one.bundle), id(one.gpu), one.settings())):
+        together = list(same)
+        yield from pieces_of([one.variant for one in together], together[0].board())
 
 
 def pareto_front(points: Sweep) -> IntArray:
@@ -141,18 +135,8 @@ def pareto_front(points: Sweep) -> IntArray:
 def gain(left: Judged, i: int, right: Judged, j: int, quantity: str) -> Gain:
     """left[i] / right[j] of a quantity with its 90 % interval; shared errors cancel."""
     ratio = float(left.value(quantity)[i] / right.value(quantity)[j])
-    spread = math.exp(NORMAL_90 * log_ratio_std(left, i, right, j, quantity))
+    spread = math.exp(NORMAL_90 * float(log_ratio_std(left, i, right, j, quantity)))
     return Gain(ratio=ratio, low=ratio / spread, high=ratio * spread)
-
-
-def _check(goal: str, power_limit_w: float, latency_limit_s: float, confidence: float) -> None:
-    if goal not in QUANTITIES:
-        raise OperatingPointError(f"unknown goal {goal!r}; known: {', '.join(QUANTITIES)}")
-    for name, limit, unit in (("power limit", power_limit_w, "W"), ("latency limit", latency_limit_s, "s")):
-        if not limit > 0.0:
-            raise OperatingPointError(f"{name} {limit!r} {unit} must be a positive number")
-    if not 0.0 < confidence < 1.0:
-        raise OperatingPointError(f"confidence {confidence!r} must lie between 0 and 1")
 
 
 def _over_all_clocks(question: Asked) -> Asked:
@@ -167,8 +151,7 @@ def _over_all_clocks(question: Asked) -> Asked:
 
 def energy_per_request_j(points: Sweep) -> Array:
     """Energy per request of each point [J], shape (n,); energy per iteration for all points if one case's batch is unknown."""
-    batches = np.array([case.batch for case in points.cases], dtype=np.float64)
-    return points.energy_j / batches[points.case] if batches.all() else points.energy_j
+    return points.per_request()["energy_per_request_j"] if all(points.label("batch")) else points.energy_j
 
 
 def _value(points: Sweep, goal: str) -> Array:
@@ -194,41 +177,32 @@ def _alike(answer: Judged, best_point: int, goal: str, fits: BoolArray) -> IntAr
     """Points within the limits whose ratio to the best one may be 1; all of them if its uncertainty is unknown."""
     value = answer.value(goal)
     distance = np.log(value / value[best_point])
-    apart = distance > NORMAL_90 * log_ratio_stds(answer, best_point, goal)  # false if a bundle states no errors: no point differs then
+    # False if a bundle states no errors: no point differs then.
+    apart = distance > NORMAL_90 * log_ratio_std(answer, slice(None), answer, slice(best_point, best_point + 1), goal)
     apart[best_point] = False
-    return np.flatnonzero(~apart & fits & np.isfinite(value))
+    return np.flatnonzero(~apart & fits)
 
 
-def _nothing_fits(points: Sweep, power_limit_w: float, latency_limit_s: float, confidence: float) -> str:
+def _nothing_fits(points: Sweep, power_limit_w: float, latency_limit_s: float) -> str:
     limits = []
     if math.isfinite(power_limit_w):
         limits.append(f"{power_limit_w:g} W (least: {np.nanmin(points.power_w, initial=math.inf):.4g} W)")
     if math.isfinite(latency_limit_s):
         least_ms = float(np.nanmin(points.latency_s, initial=math.inf)) / MILLISECONDS
         limits.append(f"{latency_limit_s / MILLISECONDS:g} ms (least: {least_ms:.4g} ms)")
-    sure = f" with a probability of {confidence:g}" if confidence != 0.5 else ""
-    return f"no point keeps {' and '.join(limits)}{sure}; allow more, or other clocks, batches and GPUs"
+    return f"no point keeps {' and '.join(limits)}; allow more, or other clocks, batches and GPUs"
 
-
-COMPARED: Final[dict[str, str]] = {"latency": "latency_s", "power": "power_w", "energy": "energy_j"}
-"""Compared quantities and their columns."""
 
 _FIRST: Final = np.zeros(1, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Two predictions at one clock each.
-
-    left, right        one point each
-    ratios             by quantity (latency, power, energy): right over left with its 90 % interval
-    differences        by quantity: right minus left and its standard deviation [s, W, J]
-    """
+    """Two predictions at one clock each: one point of each, and right over left with its 90 % interval by COMPARED."""
 
     left: Sweep
     right: Sweep
     ratios: dict[str, Gain]
-    differences: dict[str, tuple[float, float]]
 
 
 def compare(left: Asked, right: Asked) -> Comparison:
@@ -238,7 +212,4 @@ def compare(left: Asked, right: Asked) -> Comparison:
         left=first.points.select(_FIRST),
         right=second.points.select(_FIRST),
         ratios={name: gain(second, 0, first, 0, name) for name in COMPARED},
-        differences={
-            name: (float(second.value(name)[0] - first.value(name)[0]), difference_std(second, 0, first, 0, name)) for name in COMPARED
-        },
     )

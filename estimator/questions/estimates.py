@@ -71,7 +71,6 @@ class Estimate:
     gpu_s: float
     host_s: float
     launch_bound_share: float
-    completed_share: float
     validity: Validity
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
@@ -120,15 +119,14 @@ def estimates_of(prediction: Prediction) -> list[Estimate]:
     case = case_of(Variant(workload=workload), prediction, 0)
     columns = columns_of(prediction)
     rows = zip(*(columns[name].tolist() for name in VALUES), strict=True)
-    completed = prediction.shares[[prepared.kinds[kind].completed for kind in prepared.block_kind.tolist()]].sum(axis=0)
     locked = not board.chosen or bool(lockable(board.gpu, board.asked_mhz).all())
     found = []
     for i, row in enumerate(rows):
         values = dict(zip(VALUES, row, strict=True))
-        asked_mhz, over = values["asked_clock_mhz"], bool(prediction.above_limit[0, i])
+        asked_mhz = values["asked_clock_mhz"]
         outside = clock_warning(fitted_mhz, asked_mhz, values["sm_clock_mhz"])
         between = () if locked else step_warning(board.gpu, [asked_mhz])
-        above = (STAYS_ABOVE.format(board.limit_w),) if over else ()
+        above = (STAYS_ABOVE.format(board.limit_w),) if prediction.above_limit[0, i] else ()
         found.append(
             Estimate(
                 workload=case.workload,
@@ -136,27 +134,18 @@ def estimates_of(prediction: Prediction) -> list[Estimate]:
                 gpu=case.gpu,
                 **values,
                 host_s=float(prepared.host_s[0]),
-                completed_share=float(completed[i]),
                 validity="outside" if outside and case.validity == "inside" else case.validity,
                 warnings=(*case.warnings, *outside, *between, *above),
-                notes=(*simulated_notes(board.bundle), *case.notes, *_notes(workload, values, float(completed[i]), over, board.limit_w)),
+                notes=(*simulated_notes(board.bundle), *case.notes, *_launch_bound(values)),
                 _kernels=(prediction, i),
             )
         )
     return found
 
 
-def _notes(workload: Workload, values: Mapping[str, float], completed: float, over: bool, limit_w: float) -> list[str]:
-    """Remarks that depend on the operating point."""
-    found = []
-    asked_mhz, settled_mhz = values["asked_clock_mhz"], values["sm_clock_mhz"]
-    # The host limits the latency, not the GPU.
-    if values["launch_bound_share"] > 0.3:
-        waits = max(1.0 - values["gpu_s"] / values["latency_s"], 0.0)
-        found.append(f"launch-bound: the GPU waits {waits:.0%} of the time for the host's launches; give --host-launch-us for another host")
-    if completed > 0.25:
-        by = f" (completed by {workload.completion})" if workload.completion else ""
-        found.append(f"{completed:.0%} of the GPU time lies in operators that the workload file leaves out{by}")
-    if settled_mhz < asked_mhz and not over:
-        found.append(f"the power limit of {limit_w:g} W lowers the SM clock from {asked_mhz:g} to {settled_mhz:.0f} MHz")
-    return found
+def _launch_bound(values: Mapping[str, float]) -> tuple[str, ...]:
+    """A line if the host limits the latency, not the GPU."""
+    if values["launch_bound_share"] <= 0.3:
+        return ()
+    waits = max(1.0 - values["gpu_s"] / values["latency_s"], 0.0)
+    return (f"launch-bound: the GPU waits {waits:.0%} of the time for the host's launches; give --host-launch-us for another host",)

@@ -6,7 +6,7 @@ Math has further parts: useful work at the fitted rate, SMs without a block (loa
 compute beyond the useful ones (tile quantisation).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,10 +19,7 @@ from estimator.model.timeline import kernel_seconds
 from estimator.questions.estimates import Estimate, estimates_of
 from estimator.questions.judging import Asked, at_clocks
 from estimator.uncertainty.validity import shape_excess
-from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import HZ_PER_MHZ, TINY, Array
-from estimator.vocabulary.work import operator_work
-from estimator.vocabulary.workload import Operator
 
 LIMITS: Final = (
     "DRAM", "L2", "tensor cores", "CUDA cores", "special functions", "latency", "launch", "tile quantisation", "load imbalance",
@@ -46,9 +43,6 @@ class KernelExplanation:
     phases_s      time by phase, "epsilon" among them; their sum is time_s
     limits        share of its time by LIMITS; `limit` the largest
     ideal_s       time at the published rates: the longest of math, DRAM and L2
-    fixed_s       ε and the part of a kernel's start that follows the clock
-    intensity     useful multiply-add flop for each compulsory byte [flop/byte]
-    roof_share    reached share of the roofline at this intensity and clock, nan for kernels without multiply-adds
     group         group of its coefficients, None: no group
     excess        factor by which a shape field lies outside the fitted range, 1 inside; `excess_field` is its name
     """
@@ -64,9 +58,6 @@ class KernelExplanation:
     limits: Mapping[str, float]
     phases_s: Mapping[str, float]
     ideal_s: float
-    fixed_s: float
-    intensity: float
-    roof_share: float
     group: str | None
     excess: float
     excess_field: str
@@ -82,7 +73,6 @@ class Explanation:
     limits_s       GPU time by LIMITS
     energy_parts_j energy of the iteration by PARTS
     waiting_s      latency beyond the GPU's own time: the GPU waits for the host's launches
-    waiting_j      energy beyond the kernels' energy
     capped_s       latency added by the power limit
     """
 
@@ -91,7 +81,6 @@ class Explanation:
     limits_s: Mapping[str, float]
     energy_parts_j: Mapping[str, float]
     waiting_s: float
-    waiting_j: float
     capped_s: float
 
 
@@ -116,7 +105,6 @@ def explain(asked: Asked) -> Explanation:
         limits_s=dict(zip(LIMITS, limits.sum(axis=0).tolist(), strict=True)),
         energy_parts_j={name: energy * held for name, energy in parts_j.items()},
         waiting_s=result.latency_s - result.gpu_s,
-        waiting_j=result.energy_j - float(energy_j.sum()),
         capped_s=result.latency_s - float(prediction.free_latency_s[0, 0]),
     )
 
@@ -174,8 +162,6 @@ def _kernel(
     operator, gpu, count = prepared.operators[i], prepared.board.gpu, float(prepared.counts[i])
     time_s = float(seconds[i])
     shares = dict(zip(LIMITS, (limits[i] / max(time_s, TINY)).tolist(), strict=True))
-    fixed = [PHASES.index(name) for name in ("epsilon", "start")]
-    intensity, roof_share = _roofline(operator, gpu, clock_mhz, time_s / count)
     phases, clock_hz = prepared.phases, clock_mhz * HZ_PER_MHZ
     dram_s = phases.events[i, EVENTS.index("dram")] / gpu.dram_bytes_per_s
     l2_clocks = phases.overlapped[i, OVERLAPPED.index("l2")]
@@ -192,9 +178,6 @@ def _kernel(
         limits=shares,
         phases_s={name: value for name, value in zip(PHASES, phases_s[i].tolist(), strict=True) if value},
         ideal_s=count * float(max(phases.ideal_math[i] / clock_hz, dram_s, l2_clocks / clock_hz)),
-        fixed_s=float(phases_s[i, fixed].sum()),
-        intensity=intensity,
-        roof_share=roof_share,
         group=prepared.groups[i],
         excess=excess,
         excess_field=field,
@@ -202,27 +185,7 @@ def _kernel(
     )
 
 
-def _roofline(operator: Operator, gpu: GpuSpec, clock_mhz: float, time_s: float) -> tuple[float, float]:
-    """Intensity [flop/byte] and the achieved share of min(peak, intensity · bandwidth); nan for kernels without multiply-adds."""
-    work = operator_work(operator)
-    moved = work.read_byte + work.write_byte
-    if work.flop == 0.0 or moved == 0.0:
-        return 0.0, float("nan")
-    peak = gpu.matrix_flop_per_clock(operator.precision, operator.cuda_cores) * gpu.num_sms * clock_mhz * HZ_PER_MHZ
-    intensity = work.flop / moved
-    return intensity, work.flop / time_s / min(peak, intensity * gpu.dram_bytes_per_s)
-
-
 def _held_share(parts_j: Mapping[str, float], result: Estimate) -> float:
     """Energy of the estimate over the sum of its parts; a board at its limit alternates between two clocks, the parts use their mean."""
     total = sum(parts_j.values())
     return result.energy_j / total if total > 0.0 and np.isfinite(total) else 1.0
-
-
-def by_family(kernels: Sequence[KernelExplanation]) -> dict[str, tuple[float, float]]:
-    """Time and energy by kernel family [s], [J], the longest first."""
-    totals: dict[str, tuple[float, float]] = {}
-    for kernel in kernels:
-        time_s, energy_j = totals.get(kernel.family, (0.0, 0.0))
-        totals[kernel.family] = (time_s + kernel.time_s, energy_j + kernel.energy_j)
-    return dict(sorted(totals.items(), key=lambda item: -item[1][0]))

@@ -18,12 +18,12 @@ from typing import Final
 import numpy as np
 
 from estimator.bundle.content import Bundle
-from estimator.engine.board import Board, open_board
+from estimator.engine.board import Board, BoardSettings, open_board
 from estimator.engine.prediction import Prepared, predict
 from estimator.model.coefficients import COLUMN, HOST_LAUNCH, parameter_targets
 from estimator.model.power import POWER_TERMS, term_scale
 from estimator.model.timeline import sweep_parts, sweep_seconds
-from estimator.questions.points import Case, Sweep
+from estimator.questions.points import Sweep
 from estimator.questions.sweeping import table
 from estimator.transforms.variation import Variant
 from estimator.uncertainty.sources import CLOCK_SLOPE_STD, joined, nearest_fitted_mhz
@@ -58,8 +58,11 @@ class Asked:
 
     def board(self) -> Board:
         """The board under these settings.  Raises the errors of `estimate`."""
-        settings = {name: getattr(self, name) for name in ("sm_clock_mhz", "gpu", "power_cap_w", "host_launch_s", "efficiency")}
-        return open_board(self.bundle, **settings)
+        return open_board(self.bundle, gpu=self.gpu, **self.settings())
+
+    def settings(self) -> BoardSettings:
+        """The settings of the board."""
+        return {name: getattr(self, name) for name in BoardSettings.__annotations__}  # type: ignore[return-value]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,11 +76,6 @@ class Judged:
     points: Sweep
     latency: Mapping[str, Array]
     power: Mapping[str, Array]
-
-    @property
-    def case(self) -> Case:
-        """The workload and the board."""
-        return self.points.cases[0]
 
     def value(self, quantity: str) -> Array:
         """A quantity of QUANTITIES, shape (c,), in SI units."""
@@ -132,30 +130,12 @@ NO_DELAY: Final = 1e-6
 """Share below which a value is a rounding error."""
 
 
-def log_ratio_std(left: Judged, i: int, right: Judged, j: int, quantity: str) -> float:
-    """Standard deviation of ln(left[i] / right[j]) of a quantity; nan if a bundle states no errors."""
+def log_ratio_std(left: Judged, i: int | slice, right: Judged, j: int | slice, quantity: str) -> Array:
+    """Standard deviation of ln(left[i] / right[j]) of a quantity, a number or (c,); nan if a bundle states no errors."""
     a, b = left.loadings(quantity), right.loadings(quantity)
-    total = sum((_at(a, name, i) - _at(b, name, j)) ** 2 for name in a.keys() | b.keys())
-    return float(np.sqrt(total))
-
-
-def difference_std(left: Judged, i: int, right: Judged, j: int, quantity: str) -> float:
-    """Standard deviation of left[i] − right[j] of a quantity, in its unit."""
-    a, b = left.loadings(quantity), right.loadings(quantity)
-    x, y = left.value(quantity)[i], right.value(quantity)[j]
-    return float(np.sqrt(sum((x * _at(a, name, i) - y * _at(b, name, j)) ** 2 for name in a.keys() | b.keys())))
-
-
-def log_ratio_stds(judged_points: Judged, best: int, quantity: str) -> Array:
-    """Standard deviation of ln(point / point `best`) for every clock, shape (c,)."""
-    total = np.zeros(len(judged_points.points))
-    for loading in judged_points.loadings(quantity).values():
-        total += (loading - loading[best]) ** 2
-    return np.sqrt(total)
-
-
-def _at(loadings: Mapping[str, Array], name: str, i: int) -> float:
-    return float(loadings[name][i]) if name in loadings else 0.0
+    none, empty = np.zeros(len(left.points)), np.zeros(len(right.points))
+    result: Array = np.sqrt(sum((a.get(name, none)[i] - b.get(name, empty)[j]) ** 2 for name in a.keys() | b.keys()))
+    return result
 
 
 def _named(owner: str, asked: Asked, sources: Mapping[str, Array], slope: Array) -> dict[str, Array]:

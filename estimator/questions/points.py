@@ -91,27 +91,24 @@ class Sweep:
         return Sweep(cases=self.cases, **arrays)
 
     def label(self, name: str) -> list[Any]:
-        """One of LABELS for every point."""
+        """A field of every point's case."""
         values = [getattr(case, name) for case in self.cases]
         return [values[i] for i in self.case.tolist()]
 
     @property
-    def warnings(self) -> tuple[tuple[str, str], ...]:
-        """(workload, line) for every difference between a point, or its case, and the fitted data of its bundle."""
-        return tuple((case.workload, line) for case, line in self.case_warnings())
+    def warnings(self) -> list[tuple[str, str]]:
+        """(workload, line) for every difference between a point, or its case, and the fitted data of its bundle.
 
-    def case_warnings(self) -> list[tuple[Case, str]]:
-        """The warnings with their cases; cases without a point have none."""
-        lines = [(self.cases[i], line) for i in self.present() for line in self.cases[i].warnings]
-        outside = self.outside_clock()
-        for kind, mask in (("clock", outside), ("limit", self.above_limit)):
-            for i in np.unique(self.case[mask]).tolist():
-                case = self.cases[i]
-                own = mask & (self.case == i)
-                clocks = self.asked_clock_mhz[own], self.sm_clock_mhz[own]
-                found = [STAYS_ABOVE.format(case.power_limit_w)] if kind == "limit" else _outside_lines(case, *clocks)
-                lines += [(case, line) for line in found]
-        return lines
+        Of several clocks outside the fitted range the first one is named.
+        """
+        lines = self._case_lines("warnings")
+        outside = np.flatnonzero(self.outside_clock())
+        for first in outside[np.unique(self.case[outside], return_index=True)[1]].tolist():
+            case = self.cases[self.case[first]]
+            clocks = float(self.asked_clock_mhz[first]), float(self.sm_clock_mhz[first])
+            lines += [(case.workload, line) for line in clock_warning(case.fitted_clocks_mhz, *clocks)]
+        above = [self.cases[i] for i in np.unique(self.case[self.above_limit]).tolist()]
+        return lines + [(case.workload, STAYS_ABOVE.format(case.power_limit_w)) for case in above]
 
     def present(self) -> list[int]:
         """Indices of the cases that have a point, in their order."""
@@ -120,8 +117,7 @@ class Sweep:
 
     def warning_texts(self) -> list[str]:
         """Warnings of every point's case, joined by "; "."""
-        texts = ["; ".join(case.warnings) for case in self.cases]
-        return [texts[i] for i in self.case.tolist()]
+        return ["; ".join(lines) for lines in self.label("warnings")]
 
     def outside_clock(self) -> BoolArray:
         """Whether the requested or the lowered clock of a point is outside the fitted range, shape (n,)."""
@@ -130,18 +126,28 @@ class Sweep:
 
     def validity(self) -> list[Validity]:
         """Validity of every point, as in `estimator.questions.estimates.Estimate.validity`."""
-        found: list[Validity] = [self.cases[i].validity for i in self.case.tolist()]
-        outside = self.outside_clock().tolist()
-        return ["outside" if beyond and one == "inside" else one for one, beyond in zip(found, outside, strict=True)]
+        found = zip(self.label("validity"), self.outside_clock().tolist(), strict=True)
+        return ["outside" if beyond and one == "inside" else one for one, beyond in found]
 
     @property
-    def notes(self) -> tuple[tuple[str, str], ...]:
+    def notes(self) -> list[tuple[str, str]]:
         """(workload, line) for every note."""
-        return tuple((case.workload, line) for case, line in self.case_notes())
+        return self._case_lines("notes")
 
-    def case_notes(self) -> list[tuple[Case, str]]:
-        """The notes with their cases; cases without a point have none."""
-        return [(self.cases[i], line) for i in self.present() for line in self.cases[i].notes]
+    def _case_lines(self, kind: str) -> list[tuple[str, str]]:
+        return [(self.cases[i].workload, line) for i in self.present() for line in getattr(self.cases[i], kind)]
+
+    def per_request(self) -> dict[str, Array]:
+        """Requests and tokens of an iteration, and costs of each, shape (n,); nan where the batch or the tokens are unknown."""
+        served, computed = (np.array([value or np.nan for value in self.label(name)], dtype=np.float64) for name in ("batch", "tokens"))
+        return {
+            "requests": served,
+            "tokens": computed,
+            "latency_per_request_s": self.latency_s / served,
+            "energy_per_request_j": self.energy_j / served,
+            "tokens_per_s": computed / self.latency_s,
+            "tokens_per_j": computed / self.energy_j,
+        }
 
 
 VALUES: Final = tuple(one.name for one in fields(Sweep))[2:-1]
@@ -156,9 +162,3 @@ def joined_sweeps(pieces: Sequence[Sweep]) -> Sweep:
     arrays = {name: np.concatenate([getattr(piece, name) for piece in pieces]) for name in Sweep.__slots__ if name not in ("cases", "case")}
     case = np.concatenate([piece.case + offset for piece, offset in zip(pieces, offsets, strict=True)])
     return Sweep(cases=tuple(case for piece in pieces for case in piece.cases), case=case, **arrays)
-
-
-def _outside_lines(case: Case, asked_mhz: Array, settled_mhz: Array) -> list[str]:
-    """A line about the lowest and the highest requested or settled clock outside the fitted range."""
-    ends = dict.fromkeys((int(np.argmin(settled_mhz)), int(np.argmax(settled_mhz))))
-    return [line for i in ends for line in clock_warning(case.fitted_clocks_mhz, float(asked_mhz[i]), float(settled_mhz[i]))]

@@ -11,11 +11,11 @@ from estimator.bundle.files import told_apart
 from estimator.engine.board import Board, BoardSettings, open_board
 from estimator.engine.prediction import MOST_NUMBERS, Prediction, predict
 from estimator.model.power_limit import Ranges, std_of
-from estimator.questions.points import VALUES, Case, Sweep, joined_sweeps
+from estimator.questions.points import Case, Sweep, joined_sweeps
 from estimator.transforms.variation import Variant
 from estimator.uncertainty.forecast import forecast_lines
 from estimator.uncertainty.unseen import unseen_lines
-from estimator.uncertainty.validity import memory_warnings, no_rate_warning, step_warning, unlockable_line, validity_of
+from estimator.uncertainty.validity import memory_warnings, no_rate_warning, step_warning, validity_of
 from estimator.vocabulary.errors import require
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array
@@ -107,6 +107,7 @@ def columns_of(prediction: Prediction) -> dict[str, Array]:
     """VALUES of a prediction's points, each of shape (v · c,)."""
     found = {name: getattr(prediction, name).flatten() for name in ("sm_clock_mhz", "latency_s", "power_w", "gpu_s")}
     found["asked_clock_mhz"] = np.tile(prediction.prepared.board.asked_mhz, len(prediction.latency_s))
+    found["sm_clock_mhz"] = np.where(np.isfinite(found["latency_s"]), found["sm_clock_mhz"], found["asked_clock_mhz"])
     found["energy_j"] = found["power_w"] * found["latency_s"]
     found["launch_bound_share"] = prediction.launch_share.flatten()
     for name in Ranges.__slots__:
@@ -149,13 +150,3 @@ def case_of(variant: Variant, prediction: Prediction, i: int) -> Case:
         notes=workload.notes,
         too_large=too_large,
     )
-
-
-def unanswerable(variant: Variant, bundle: Bundle, gpu: GpuSpec, clocks_mhz: Sequence[float]) -> Sweep:
-    """A point for each of the ascending clocks outside the board's range [MHz]; all numbers except the clock are nan."""
-    (case,) = sweep(variant, bundle, gpu=gpu).cases
-    lines = tuple(dict.fromkeys(unlockable_line(clock, gpu) for clock in (clocks_mhz[0], clocks_mhz[-1])))
-    nothing = np.zeros(len(clocks_mhz), dtype=np.int64)
-    columns = {name: np.full(len(clocks_mhz), np.nan) for name in VALUES} | {"asked_clock_mhz": np.array(clocks_mhz, dtype=np.float64)}
-    case = replace(case, warnings=(*case.warnings, *lines), too_large=())
-    return Sweep(cases=(case,), case=nothing, above_limit=nothing > 0, **columns)

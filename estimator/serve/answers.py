@@ -3,21 +3,18 @@
 import math
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Annotated, Final, TypeVar, cast
+from typing import Annotated, Final, cast
 
 import numpy as np
 
-from estimator.display.answers import CLOCK_CHARTS, clock_svg, drawable, explanation_charts
-from estimator.display.estimates import result_document
-from estimator.display.explanations import explanation_document
-from estimator.display.text import QUANTITIES, Document, with_uncertainty
+from estimator.display.answers import clock_charts, explanation_charts
+from estimator.display.estimates import explanation_document, result_document
+from estimator.display.text import Document
 from estimator.questions.choosing import answered
-from estimator.questions.estimates import Estimate
 from estimator.questions.explanation import explain
 from estimator.questions.judging import Asked, at_clocks
 from estimator.questions.points import VALUES
-from estimator.serve.catalogue import Catalogue
-from estimator.serve.choices import MICROSECONDS, clocks_of
+from estimator.serve.catalogue import MICROSECONDS, Catalogue, clocks_of
 from estimator.serve.local_site import RequestError
 from estimator.transforms.rescaling import LARGEST_SIZE, Sizes
 from estimator.transforms.variation import variants
@@ -31,7 +28,6 @@ EXPLAINED: Final = ("limits_s", "energy_parts_j", "waiting_s")
 """Fields of the explanation that the page shows, in addition to its kernels."""
 
 
-T = TypeVar("T")
 Size = Annotated[int, Span(1, LARGEST_SIZE)]
 Positive = Annotated[float, Span(1e-9, 1e9)]
 
@@ -52,6 +48,8 @@ class At:
 class Question:
     """One operating point: keys of a workload and a bundle, and settings; None and "" leave a setting unchanged.
 
+    A request for the choices of a workload has only `workload` and `at`.
+
     gpu                 name of another GPU than the bundle's, "" for its own
     precision           "" as written
     attention           "eager", "flash", "" as written
@@ -63,7 +61,7 @@ class Question:
     """
 
     workload: str
-    bundle: str
+    bundle: str = ""
     gpu: str | None = None
     precision: str | None = None
     attention: str | None = None
@@ -75,20 +73,13 @@ class Question:
     host_launch_us: Annotated[float, Span(0.0, 1e9)] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Described:
-    """A workload whose choices are requested."""
-
-    workload: str
-    at: At | None = None
-
-
-def parse_request(kind: type[T], content: bytes) -> T:
+def parse_request(content: bytes) -> Question:
     """Content of a request's body, as declared.  Raises RequestError, naming the field."""
     try:
-        return read(kind, parse_json(content))
+        found: Question = read(Question, parse_json(content))
     except ValueError as error:
         raise RequestError(f"the request: {error}") from error
+    return found
 
 
 def answer_document(question: Question, catalogue: Catalogue) -> Document:
@@ -107,14 +98,13 @@ def answer_document(question: Question, catalogue: Catalogue) -> Document:
                 HTTPStatus.UNPROCESSABLE_ENTITY,
             )
         (points,) = answered([at_clocks(asked, tuple(clocks_of(asked.gpu or asked.bundle.gpu)))])
-        charts = {name: clock_svg(points, name, result.asked_clock_mhz) for name in CLOCK_CHARTS if drawable(points, name)}
+        charts = clock_charts(points, result.asked_clock_mhz)
     document = explanation_document(explanation)
     kernels = cast(list[Document], document["kernels"])
     return {
         "estimate": result_document(result),
         "gpu": result.gpu,
         "simulated": asked.bundle.simulated,
-        "numbers": [_number_row(name, result) for name in QUANTITIES],
         "explanation": {**{name: document[name] for name in EXPLAINED}, "kernels": kernels[:200]},
         "kernels": len(kernels),
         "sweep": {name: getattr(points, name).tolist() for name in VALUES},
@@ -123,12 +113,12 @@ def answer_document(question: Question, catalogue: Catalogue) -> Document:
 
 
 def _asked(question: Question, catalogue: Catalogue) -> Asked:
-    entry, bundle = catalogue.workload(question.workload), catalogue.bundle(question.bundle)
+    workload, bundle = catalogue.workload(question.workload), catalogue.bundle(question.bundle)
     if question.gpu and question.gpu not in catalogue.gpus:  # a name from the page is never used as a file
         raise SpecificationError(f"unknown GPU {question.gpu!r:.60}; known: {', '.join(catalogue.gpus)}")
     settings = ("batch", "sequence", "precision", "attention")
     varied = {name: getattr(question, name) for name in settings if getattr(question, name)}
-    (variant,) = variants(entry.workload, at=question.at.sizes() if question.at else entry.at, **varied)
+    (variant,) = variants(workload, at=question.at.sizes() if question.at else None, **varied)
     return Asked(
         variant=variant,
         bundle=bundle,
@@ -137,16 +127,3 @@ def _asked(question: Question, catalogue: Catalogue) -> Asked:
         power_cap_w=question.power_cap_w,
         host_launch_s=None if question.host_launch_us is None else question.host_launch_us * MICROSECONDS,
     )
-
-
-def _number_row(field: str, result: Estimate) -> Document:
-    """A quantity with its standard deviation and 90 % interval as text, and its number in SI units."""
-    units = QUANTITIES[field]
-    value, low, high = (getattr(result, name) for name in (field, f"{field}_low", f"{field}_high"))
-    ends = (with_uncertainty(end, math.nan, units) for end in (low, high))
-    return {
-        "name": field.rpartition("_")[0],
-        "value": value,
-        "text": with_uncertainty(value, getattr(result, f"{field}_std"), units),
-        "interval": " to ".join(ends) if math.isfinite(low) else "unknown",
-    }

@@ -1,4 +1,4 @@
-"""Choices of the page: workloads, bundles and GPUs.
+"""Choices of the page, also as JSON data: workloads, bundles and GPUs, and the sizes and forms of a workload.
 
 Every entry has a key that this program assigns.  A browser names keys, never files, so that no path from it reaches the file system.
 """
@@ -9,58 +9,121 @@ from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from itertools import count
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
+
+import numpy as np
 
 from estimator.bundle.content import Bundle
 from estimator.bundle.files import bundle_names, load_bundle
+from estimator.display.text import Document
 from estimator.formats import read_workload, workload_from_bytes
 from estimator.serve.local_site import RequestError
 from estimator.transforms.rescaling import Sizes, sizes_in_name
+from estimator.transforms.rewriting import ATTENTION_FORMS
 from estimator.vocabulary.errors import BundleError
+from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
 from estimator.vocabulary.resources import resource_folder
-from estimator.vocabulary.specifications import gpu_names
+from estimator.vocabulary.specifications import gpu_names, load_gpu
 from estimator.vocabulary.workload import Workload
 
 T = TypeVar("T")
 
+MICROSECONDS: Final = 1e-6
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """A workload that can be chosen; `source` is "given" at the start, "example", or "loaded" from the page."""
+CANDIDATES: Final = {
+    "batch": (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256),
+    "sequence": (16, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192),
+}
+"""Values of the sliders, in addition to the workload's own."""
 
-    key: str
-    source: str
-    workload: Workload
-
-    @property
-    def at(self) -> Sizes | None:
-        """The sizes for which the workload was written, None if unknown."""
-        return sizes_in_name(self.workload.name)
+SIZES_UNKNOWN: Final = (
+    "The file does not tell for which batch and sequence it was written; say it under “Written for”, or name the file so (…_b8_s512.json)."
+)
+NO_SEQUENCE: Final = "The workload has no sequence, or it is not stated under “Written for”."
 
 
 @dataclass(kw_only=True)
 class Catalogue:
-    """Workloads, bundles and GPUs by key.  Several threads may use it at once: entries are only ever added."""
+    """Workloads, bundles and GPUs by key.  Several threads may use it at once: workloads are only ever added.
 
-    workloads: dict[str, Entry]
+    The key of a workload begins with its source: "given" at the start, "example", or "loaded" from the page.
+    """
+
+    workloads: dict[str, Workload]
     bundles: Mapping[str, Bundle]
     gpus: tuple[str, ...]
     numbers: "count[int]" = field(default_factory=count)
 
-    def workload(self, key: str) -> Entry:
-        """The entry of a key.  Raises RequestError for an unknown one."""
+    def workload(self, key: str) -> Workload:
+        """The workload of a key.  Raises RequestError for an unknown one."""
         return _found(self.workloads, key, "workload")
 
     def bundle(self, key: str) -> Bundle:
         """The bundle of a key.  Raises RequestError for an unknown one."""
         return _found(self.bundles, key, "bundle")
 
-    def add(self, name: str, content: bytes) -> Entry:
+    def add(self, name: str, content: bytes) -> Document:
         """Keep a workload from file content that the page sent; `name` is only a label.  Raises WorkloadError."""
         label = Path(name.replace("\\", "/")).name or "workload.json"
-        entry = _entry("loaded", next(self.numbers), workload_from_bytes(content, Path(label)))
-        self.workloads[entry.key] = entry
-        return entry
+        key = f"loaded-{next(self.numbers)}"
+        self.workloads[key] = workload_from_bytes(content, Path(label))
+        return _entry(key, self.workloads[key])
+
+    def choices(self, most_bytes: int) -> Document:
+        """Workloads, bundles with the clocks of their GPUs, other GPUs with theirs; most_bytes: the largest file that may be loaded."""
+        return {
+            "workloads": [_entry(key, workload) for key, workload in list(self.workloads.items())],
+            "bundles": [
+                {
+                    "key": key,
+                    "name": f"{bundle.name} {bundle.version}",
+                    "simulated": bundle.simulated,
+                    "host_launch_us": round(bundle.host.launch_s / MICROSECONDS, 1),
+                    **_board(bundle.gpu),
+                }
+                for key, bundle in self.bundles.items()
+            ],
+            "gpus": [_board(load_gpu(name)) for name in self.gpus],
+            "most_bytes": most_bytes,
+        }
+
+    def described(self, key: str, stated: Sizes | None) -> Document:
+        """Content of a workload, and the sizes and forms that can be asked for; stated: its sizes by the user, None for the known ones."""
+        workload = self.workload(key)
+        at = stated or sizes_in_name(workload.name)
+        return {
+            **_entry(key, workload),
+            "kernels": len(workload.operators),
+            "launches": sum(workload.counts),
+            "at": None if at is None else {"batch": at.batch, "sequence": at.sequence or None},
+            **{name: _slider(at, name) for name in CANDIDATES},
+            "attention": ATTENTION_FORMS,
+            "precision": list(BYTES_PER_ELEMENT),
+            "notes": list(workload.notes),
+        }
+
+
+def _entry(key: str, workload: Workload) -> Document:
+    return {"key": key, "name": workload.name, "source": key.partition("-")[0]}
+
+
+def _slider(at: Sizes | None, name: str) -> Document:
+    """Values of a size, the workload's own, and the reason why there are none."""
+    own: int = getattr(at, name, 0)
+    if not own:
+        return {"values": [], "value": None, "reason": NO_SEQUENCE if at else SIZES_UNKNOWN}
+    return {"values": sorted({own, *CANDIDATES[name]}), "value": own, "reason": ""}
+
+
+def clocks_of(gpu: GpuSpec) -> list[float]:
+    """The clocks of the slider: all that the GPU can lock, and the one of its published peak rates [MHz]."""
+    clocks: list[float] = np.union1d(gpu.clocks_mhz(), [gpu.sm_clock_max_mhz]).tolist()
+    return clocks
+
+
+def _board(gpu: GpuSpec) -> Document:
+    return {"gpu": gpu.name, "clocks_mhz": clocks_of(gpu), "usual_clock_mhz": gpu.sm_clock_max_mhz, "power_limit_w": gpu.power_limit_w}
 
 
 def _found(entries: Mapping[str, T], key: str, what: str) -> T:
@@ -89,13 +152,8 @@ def open_catalogue(files: Sequence[str], bundles: Sequence[str]) -> Catalogue:
     if not found:
         raise BundleError("no bundle is installed; give one with --bundle FILE (`fit` makes one from a dataset)")
     sources = {"given": given.values(), "example": examples}
-    entries = [_entry(source, number, one) for source, workloads in sources.items() for number, one in enumerate(workloads)]
     return Catalogue(
-        workloads={entry.key: entry for entry in entries},
+        workloads={f"{source}-{number}": one for source, workloads in sources.items() for number, one in enumerate(workloads)},
         bundles={f"bundle-{number}": bundle for number, bundle in enumerate(found.values())},
         gpus=gpu_names(),
     )
-
-
-def _entry(source: str, number: int, workload: Workload) -> Entry:
-    return Entry(key=f"{source}-{number}", source=source, workload=workload)

@@ -13,7 +13,7 @@ import socket
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http import HTTPStatus
 from threading import Thread
 from typing import Any, Final
@@ -55,7 +55,6 @@ class Reply:
     content: bytes
     media_type: str
     status: HTTPStatus = HTTPStatus.OK
-    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,32 +72,29 @@ class Computed:
 class Site:
     """Pages by path below the token, as an ASGI application.
 
-    log gets a line for each request, complain one for each internal error; lines do not contain the token.
+    complain gets a line for each internal error.
     """
 
     pages: Mapping[str, Reply | Computed]
     token: str
     headers: Mapping[str, str]
-    log: Line
     complain: Line
     pool: ThreadPoolExecutor
 
     async def __call__(self, scope: Message, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]) -> None:
         """Answer one request."""
         token, slash, rest = scope["path"][1:].partition("/")
-        path = slash + rest
         try:
             if not secrets.compare_digest(token.encode(), self.token.encode()):
-                path = "(no token)"
                 raise RequestError("the address of this page holds a token; take the one that its program printed", HTTPStatus.FORBIDDEN)
-            reply = await self._reply(scope, path, receive)
+            reply = await self._reply(scope, slash + rest, receive)
         except RequestError as error:
-            reply = refusal(str(error), error.status)
+            content = json.dumps({"error": one_line(str(error))}).encode() + b"\n"
+            reply = Reply(content=content, media_type=JSON_TYPE, status=error.status)
         own = {"Content-Type": reply.media_type, "Content-Length": str(len(reply.content))}
-        headers = [(name.encode(), value.encode()) for name, value in {**HEADERS, **self.headers, **reply.headers, **own}.items()]
+        headers = [(name.encode(), value.encode()) for name, value in {**HEADERS, **self.headers, **own}.items()]
         await send({"type": "http.response.start", "status": reply.status, "headers": headers})
         await send({"type": "http.response.body", "body": reply.content})
-        self.log(one_line(f"{scope['method']} {path} {reply.status:d}"))
 
     async def _reply(self, scope: Message, path: str, receive: Callable[[], Awaitable[Message]]) -> Reply:
         """Raises RequestError."""
@@ -107,8 +103,7 @@ class Site:
             raise RequestError("there is nothing here", HTTPStatus.NOT_FOUND)
         methods = ("POST",) if isinstance(page, Computed) and page.most_bytes else ("GET", "HEAD")
         if scope["method"] not in methods:
-            allowed = " and ".join(methods)
-            return refusal(f"{path} takes {allowed}", HTTPStatus.METHOD_NOT_ALLOWED, Allow=", ".join(methods))
+            raise RequestError(f"{path} takes {' and '.join(methods)}", HTTPStatus.METHOD_NOT_ALLOWED)
         if isinstance(page, Reply):
             return page
         body = await _body(receive, page.most_bytes)
@@ -130,7 +125,7 @@ class Site:
 
 @contextmanager
 def local_site(
-    host: str, port: int, pages: Mapping[str, Reply | Computed], *, token: str, headers: Mapping[str, str], log: Line, complain: Line
+    host: str, port: int, pages: Mapping[str, Reply | Computed], *, token: str, headers: Mapping[str, str], complain: Line
 ) -> Iterator[str]:
     """Serve pages within the block; yields the address, which contains the token.
 
@@ -142,7 +137,7 @@ def local_site(
         raise EstimatorError("uvicorn is not installed; install wattprint[serve]: pip install 'wattprint[serve]'") from None
     listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     pool = ThreadPoolExecutor(MOST_COMPUTED)
-    site = Site(pages=pages, token=token, headers=headers, log=log, complain=complain, pool=pool)
+    site = Site(pages=pages, token=token, headers=headers, complain=complain, pool=pool)
     config = uvicorn.Config(
         site,
         http="h11",
@@ -166,12 +161,6 @@ def local_site(
         pool.shutdown(wait=False, cancel_futures=True)
         thread.join()
         listener.close()
-
-
-def refusal(message: str, status: HTTPStatus, **headers: str) -> Reply:
-    """A reply with one JSON line that states the reason."""
-    content = json.dumps({"error": one_line(message)}).encode() + b"\n"
-    return Reply(content=content, media_type=JSON_TYPE, status=status, headers=headers)
 
 
 async def _body(receive: Callable[[], Awaitable[Message]], most_bytes: int) -> bytes:

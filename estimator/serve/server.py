@@ -10,9 +10,8 @@ from urllib.parse import parse_qs
 
 from estimator.display.pages import STYLE
 from estimator.display.text import known
-from estimator.serve.answers import Described, Question, answer_document, parse_request
+from estimator.serve.answers import answer_document, parse_request
 from estimator.serve.catalogue import Catalogue
-from estimator.serve.choices import choices_document, entry_document, workload_document
 from estimator.serve.local_site import JSON_TYPE, Computed, Line, Reply, RequestError, local_site
 
 MOST_REQUEST_BYTES: Final = 16 << 10
@@ -28,8 +27,8 @@ HEADERS: Final = {
 
 
 @contextmanager
-def page_server(host: str, port: int, catalogue: Catalogue, *, log: Line, complain: Line) -> Iterator[str]:
-    """Serve the page within the block; yields its address.  Arguments and errors are those of `local_site`."""
+def page_server(port: int, catalogue: Catalogue, *, complain: Line) -> Iterator[str]:
+    """Serve the page on this machine within the block; yields its address.  Arguments and errors are those of `local_site`."""
 
     def computed(document: Callable[[bytes, str], Any], most_bytes: int = 0) -> Computed:
         def answer(body: bytes, query: str) -> Reply:
@@ -38,17 +37,17 @@ def page_server(host: str, port: int, catalogue: Catalogue, *, log: Line, compla
         return Computed(answer=answer, most_bytes=most_bytes)
 
     def describe(body: bytes, _query: str) -> Any:
-        asked = parse_request(Described, body)
-        return workload_document(catalogue.workload(asked.workload), asked.at.sizes() if asked.at else None)
+        asked = parse_request(body)
+        return catalogue.described(asked.workload, asked.at.sizes() if asked.at else None)
 
     pages: dict[str, Reply | Computed] = {
         **_static_files(),
-        "/api/choices": computed(lambda _body, _query: choices_document(catalogue, MOST_FILE_BYTES)),
-        "/api/answer": computed(lambda body, _query: answer_document(parse_request(Question, body), catalogue), MOST_REQUEST_BYTES),
+        "/api/choices": computed(lambda _body, _query: catalogue.choices(MOST_FILE_BYTES)),
+        "/api/answer": computed(lambda body, _query: answer_document(parse_request(body), catalogue), MOST_REQUEST_BYTES),
         "/api/workload": computed(describe, MOST_REQUEST_BYTES),
-        "/api/load": computed(lambda body, query: entry_document(catalogue.add(_file_name(query), body)), MOST_FILE_BYTES),
+        "/api/load": computed(lambda body, query: catalogue.add(_file_name(query), body), MOST_FILE_BYTES),
     }
-    with local_site(host, port, pages, token=secrets.token_urlsafe(), headers=HEADERS, log=log, complain=complain) as address:
+    with local_site("127.0.0.1", port, pages, token=secrets.token_urlsafe(), headers=HEADERS, complain=complain) as address:
         yield address
 
 

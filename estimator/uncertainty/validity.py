@@ -89,29 +89,15 @@ def kept_byte(operator: Operator) -> float:
     return 0.0
 
 
-CANNOT_LOCK: Final = "MHz is outside what"
-"""Text that occurs only in the line about a clock at which a board cannot be locked."""
-
-
-def in_clock_range(sm_clock_mhz: float, gpu: GpuSpec) -> bool:
-    """Whether a clock lies within a board's lockable range."""
-    return gpu.sm_clock_min_mhz <= sm_clock_mhz <= gpu.sm_clock_limit_mhz
-
-
 def unlockable_line(sm_clock_mhz: float, gpu: GpuSpec) -> str:
     """The line about a clock at which a board cannot be locked [MHz]."""
     low, high = gpu.sm_clock_min_mhz, gpu.sm_clock_limit_mhz
-    return f"SM clock {sm_clock_mhz:g} {CANNOT_LOCK} {gpu.name} can lock: {low:g} to {high:g} MHz"
+    return f"SM clock {sm_clock_mhz:g} MHz is outside what {gpu.name} can lock: {low:g} to {high:g} MHz"
 
 
 def no_rate_lines(warnings: Sequence[str]) -> list[str]:
     """The warnings that come from `no_rate_warning`."""
     return [line for line in warnings if line.endswith(NO_RATE)]
-
-
-def cannot_run_lines(warnings: Sequence[str]) -> list[str]:
-    """The warnings about operators that a board cannot run, or clocks that it does not support."""
-    return [line for line in warnings if line.endswith(NO_RATE) or CANNOT_LOCK in line]
 
 
 def why_no_time(warnings: Sequence[str], choices: str) -> str:

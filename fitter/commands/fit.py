@@ -12,16 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from estimator import __version__
-from estimator.options.command_line import (
-    DONE,
-    DONE_WITH_WARNINGS,
-    QUIET_OR_VERBOSE,
-    check_present,
-    excludes,
-    named_file,
-    named_files,
-    run_command,
-)
+from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, check_present, named_file, named_files, run_command
 from estimator.options.output_files import output_option
 from estimator.vocabulary.errors import EstimatorError
 from estimator.vocabulary.regular_files import special_kind
@@ -55,10 +46,8 @@ CLUSTER_PACKAGES: Final = frozenset({"dask", "distributed"})
 def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """--json, --quiet and -v, on every command."""
     for option in (
-        click.option(
-            "-v", "--verbose", is_flag=True, callback=excludes("quiet", QUIET_OR_VERBOSE), help="Name every rejected row on stderr."
-        ),
-        click.option("-q", "--quiet", is_flag=True, callback=excludes("verbose", QUIET_OR_VERBOSE), help="No warnings on stderr."),
+        click.option("-v", "--verbose", is_flag=True, help="Name every rejected row on stderr."),
+        click.option("-q", "--quiet", is_flag=True, help="No warnings on stderr."),
         click.option("--json", "as_json", is_flag=True, help="One JSON document, SI units; errors in percent."),
     ):
         command = option(command)

@@ -34,6 +34,9 @@ def test_files_of_the_store_are_bundles_by_their_names_but_none_replaces_a_shipp
     kept = {row["name"]: row["kept"] for row in json.loads(printed.out)}
     assert kept == {**dict.fromkeys(shipped, "shipped"), "lab-7": "store", "broken": "store"}
     assert "broken.json: not valid JSON" in printed.err
+    assert main(["bundles"]) == 3
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["name", "a10-eager", "a100-pcie-40gb-eager", "lab-7"]
+    assert main(["bundles", "--card"]) == 2
 
 
 def test_the_store_is_the_user_s_data_folder_unless_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from estimator.bundle.files import save_bundle
 from estimator.commands.counts import counts_command
 from estimator.counts.activities import METRICS, CountedKernel, read_activities
-from estimator.counts.counted_energy import PARTS, Integration, counted_energies, scaling_efficiency, shared_constant_w
+from estimator.counts.counted_energy import INTEGRATIONS, PARTS, CountedEnergy, counted_energies, scaling
 from estimator.counts.energies import Activity, section_of
 from estimator.counts.tables import load_energy_table
 from estimator.uncertainty.validity import SIMULATED
@@ -31,7 +31,8 @@ def kernel(**changes: Any) -> CountedKernel:
     return CountedKernel(name="saxpy", launches=1.0, activity=Activity(**values))
 
 
-def test_energy_is_equation_4() -> None:
+def test_energy_is_equation_4_and_errors_of_kernels_with_the_same_energies_add_up_whole() -> None:
+    """The error of an energy is the same in every kernel, so that it does not average out."""
     one = kernel(instructions={"f32.fma": 2e9, "i32.add": 1e9}, transactions={"l2": 3e6, "dram": 1e6})
     (row,), total, warnings = counted_energies([one], K40, constant_w=25.0)
     expected = (2e9 * 0.05 + 1e9 * 0.07 + 3e6 * 3.96 + 1e6 * 7.82) * NANO + 25.0 * 0.01
@@ -40,51 +41,49 @@ def test_energy_is_equation_4() -> None:
     assert sum(row.parts_j[part] for part in PARTS) == pytest.approx(row.energy_j, rel=1e-12)
     assert row.parts_j["constant"] == pytest.approx(0.25)
     assert warnings == ()
-
-
-def test_errors_of_kernels_with_the_same_energies_add_up_whole() -> None:
-    """The error of an energy is the same in every kernel, so that it does not average out."""
-    _, one, _ = counted_energies([kernel()], K40, constant_w=0.0)
-    _, four, _ = counted_energies([kernel()] * 4, K40, constant_w=0.0)
-    assert four.energy_std_j == pytest.approx(4 * one.energy_std_j, rel=1e-12)
+    _, four, _ = counted_energies([one] * 4, K40, constant_w=25.0)
+    assert four.energy_std_j == pytest.approx(4 * total.energy_std_j, rel=1e-12)
 
 
 # Several modules -----------------------------------------------------------------------------------------------------------------
 
 
+def efficiency(one: tuple[float, float], several: tuple[float, float], modules: int, exponent: float = 1.0) -> float:
+    """EDⁱPSE of (energy [J], time [s])."""
+    runs = [
+        CountedEnergy(name="", launches=1.0, time_s=time, energy_j=energy, energy_std_j=0.0, parts_j={}) for energy, time in (one, several)
+    ]
+    return scaling(*runs, modules, exponent)["scaling_efficiency_percent"]
+
+
 @given(energy=POSITIVE, time=POSITIVE, modules=st.integers(1, 64), exponent=st.floats(0, 3))
 def test_a_linear_speed_up_at_constant_energy_is_100_percent(energy: float, time: float, modules: int, exponent: float) -> None:
-    assert scaling_efficiency((energy, time), (energy, time / modules), modules, exponent) == pytest.approx(100.0, rel=1e-9)
+    assert efficiency((energy, time), (energy, time / modules), modules, exponent) == pytest.approx(100.0, rel=1e-9)
 
 
 def test_published_steps_give_the_published_efficiencies() -> None:
     """From 16 to 32 modules 47 % faster with 15.7 % more energy (section V.B): of the 36 % there, that leaves more than 50 % at 16 modules
     and less than the largest, 94 %, as the paper says of both.
     """
-    step = scaling_efficiency((1.0, 1.0), (1.157, 1 / 1.47), 2) / 100.0
+    step = efficiency((1.0, 1.0), (1.157, 1 / 1.47), 2) / 100.0
     assert 50.0 < 36.0 / step < 94.0
 
 
-def test_shared_constant_energy_is_counted_once() -> None:
-    """With half of it shared 32 modules save 22.3 %, with a quarter 10.4 %; efficiency rises by 8.1 and 3.5 points (section V.C).
+@pytest.mark.parametrize(("shared", "saving"), [(0.5, 0.223), (0.25, 0.104)])
+def test_shared_constant_energy_is_counted_once(shared: float, saving: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With half of it shared 32 modules save 22.3 %, with a quarter 10.4 % (section V.C); the 22.3 % gives the share of constant energy."""
+    share = 0.223 / (0.5 * 31 / 32)
+    work = kernel(instructions={"f32.fma": (1 - share) / (0.05 * NANO)}, transactions={}, time_s=1.0)
 
-    The 22.3 % gives the share of constant energy; the other saving, and the ratio of the two rises, are what is checked.
-    """
-    constant = 0.223 / (0.5 * 31 / 32)
+    def energy(domain: str) -> float:
+        return counted_energies([work], K40, constant_w=share / 32, modules=32, integration=domain)[1].energy_j
 
-    def energy(shared: float) -> float:
-        integration = Integration(link_pj_per_bit=0.0, shared_constant=shared)
-        return 1 - constant + shared_constant_w(integration, 32, constant / 32)
-
-    assert 1 - energy(0.25) / energy(0.0) == pytest.approx(0.104, abs=0.01)
-    none, quarter, half = (scaling_efficiency((1.0, 1.0), (energy(shared), 1.0), 32) for shared in (0.0, 0.25, 0.5))
-    assert (half - none) / (quarter - none) == pytest.approx(8.1 / 3.5, rel=0.03)
-
-
-def test_another_dram_takes_the_place_of_the_published_one() -> None:
-    hbm = K40.with_dram(21.1)
-    assert hbm.energies.term("transaction:dram")[0] == pytest.approx(21.1e-12 * 256)
-    assert hbm.energies.term("transaction:l2") == K40.energies.term("transaction:l2")
+    domains = {
+        "apart": replace(INTEGRATIONS["on-board"], shared_constant=0.0),
+        "together": replace(INTEGRATIONS["on-board"], shared_constant=shared),
+    }
+    monkeypatch.setattr("estimator.counts.counted_energy.INTEGRATIONS", domains)
+    assert 1 - energy("together") / energy("apart") == pytest.approx(saving, abs=0.01)
 
 
 # Counts --------------------------------------------------------------------------------------------------------------------------
@@ -198,29 +197,26 @@ def test_the_command_prints_parts_and_scaling(tmp_path: Path) -> None:
     assert found.exception is None
     document = json.loads(found.stdout)
     alone = json.loads(run(str(one), *words).stdout)
+    assert alone["parts_j"]["dram"] == pytest.approx(1e9 * 256 * 21.1e-12)
     assert document["parts_j"]["link"] == pytest.approx(8e9 * 0.54e-12)
     assert document["parts_j"]["constant"] == pytest.approx(25.0 * 1.5 * 0.55)
     expected = 100 * alone["energy_j"] * 1.0 / (2 * document["energy_j"] * 0.55)
     assert document["scaling_efficiency_percent"] == pytest.approx(expected)
-    assert (
-        "scaling_efficiency_percent: "
-        in run(str(two), *words[:-1], "--modules", "2", "--integration", "on-package", "--against", str(one)).stdout
-    )
+    text = run(str(two), *words[:-1], "--modules", "2", "--integration", "on-package", "--against", str(one)).stdout
+    assert "scaling_efficiency_percent: " in text
 
 
-def test_the_command_refuses_what_it_cannot_do(tmp_path: Path) -> None:
-    path = tmp_path / "counts.json"
-    path.write_text(json.dumps(JSON))
-    for words, message in (
-        ((), "name files of COUNTS"),
-        ((str(path),), "either --bundle or --energies"),
-        ((str(path), "--energies", "tesla-k41"), "there are tesla-k40"),
-        ((str(path), "--energies", "tesla-k40", "--freq", "900"), "--freq is for --bundle"),
-        ((str(path), "--energies", "tesla-k40", "--constant-w", "nan"), "'nan' is not a finite number"),
-    ):
-        found = run(*words)
-        assert found.exception is not None
-        assert message in str(found.exception)
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("", "name files of COUNTS"),
+        ("x.json", "either --bundle or --energies"),
+        ("x.json --energies tesla-k41", "there are tesla-k40"),
+        ("x.json --energies tesla-k40 --freq 900", "--freq is for --bundle"),
+    ],
+)
+def test_the_command_refuses_what_it_cannot_do(words: str, message: str) -> None:
+    assert message in str(run(*words.split()).exception)
     assert run("--metrics").stdout.strip() == ",".join(METRICS)
 
 
@@ -237,16 +233,8 @@ def bundle(tmp_path: Path) -> str:
 
 def counts_file(folder: Path, time_s: float) -> str:
     path = folder / f"counts-{time_s:g}.json"
-    path.write_text(
-        json.dumps(
-            {
-                **JSON,
-                "kernels": [
-                    {"name": "axpy", "instructions": {"f32.fma": 1e9}, "transactions": {"dram": 1e6}, "stalls": 0, "time_s": time_s}
-                ],
-            }
-        )
-    )
+    one = {"name": "axpy", "instructions": {"f32.fma": 1e9}, "transactions": {"dram": 1e6}, "stalls": 0, "time_s": time_s}
+    path.write_text(json.dumps({**JSON, "kernels": [one]}))
     return str(path)
 
 

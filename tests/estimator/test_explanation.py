@@ -1,13 +1,12 @@
 """Explanations add up, and name what limits."""
 
-import numpy as np
 import pytest
 
 from estimator.bundle.content import Bundle
 from estimator.bundle.files import load_bundle
 from estimator.model.coefficients import COEFFICIENTS, DEFAULTS
 from estimator.model.power import PARTS
-from estimator.questions.explanation import LIMIT_OF_PHASE, LIMITS, by_family, explain
+from estimator.questions.explanation import LIMIT_OF_PHASE, LIMITS, explain
 from estimator.questions.judging import Asked
 from estimator.transforms.variation import Variant
 from estimator.vocabulary.specifications import load_gpu
@@ -33,15 +32,12 @@ def alone(operator: Operator, count: float = 1000.0) -> Workload:
 def test_parts_of_time_and_energy_add_up(workload: Workload, bundle: Bundle) -> None:
     answer = explained(workload, bundle)
     result = answer.result
-    assert sum(answer.limits_s.values()) == pytest.approx(result.gpu_s)
     assert sum(answer.limits_s.values()) + answer.waiting_s == pytest.approx(result.latency_s)
     assert sum(answer.energy_parts_j.values()) == pytest.approx(result.energy_j)
-    assert sum(kernel.energy_j for kernel in answer.kernels) + answer.waiting_j == pytest.approx(result.energy_j)
-    assert sum(time_s for time_s, _ in by_family(answer.kernels).values()) == pytest.approx(result.gpu_s)
+    assert sum(kernel.time_s for kernel in answer.kernels) == pytest.approx(result.gpu_s)
     for kernel in answer.kernels:
         assert sum(kernel.phases_s.values()) == pytest.approx(kernel.time_s)
         assert sum(kernel.limits.values()) == pytest.approx(1.0)
-        assert kernel.fixed_s <= kernel.time_s
         assert min(kernel.limits.values()) >= 0.0
 
 
@@ -51,7 +47,8 @@ def test_energy_adds_up_at_a_power_limit_too(workload: Workload, cap_w: float) -
     answer = explain(Asked(variant=Variant(workload=workload), bundle=A100, sm_clock_mhz=(1410.0,), power_cap_w=cap_w))
     assert answer.result.sm_clock_mhz < answer.result.asked_clock_mhz
     assert sum(answer.energy_parts_j.values()) == pytest.approx(answer.result.energy_j, rel=1e-9)
-    assert -1e-9 <= answer.waiting_j / answer.result.energy_j < 1e-3, "the host is far ahead"
+    of_kernels = sum(kernel.energy_j for kernel in answer.kernels)
+    assert -1e-9 <= 1.0 - of_kernels / answer.result.energy_j < 1e-3, "the host is far ahead"
 
 
 def test_every_phase_has_a_limit() -> None:
@@ -73,14 +70,7 @@ def test_every_phase_has_a_limit() -> None:
 def test_what_limits_a_kernel_is_named(operator: Operator, limit: str) -> None:
     kernel = explained(alone(operator)).kernels[0]
     assert kernel.limit == limit
-
-
-def test_the_roofline_is_not_exceeded_by_large_products_and_nearly_reached() -> None:
-    kernel = explained(alone(make_operator("gemm", "linear", "bf16", batch=1, m=8192, n=8192, k=8192))).kernels[0]
-    assert kernel.intensity == pytest.approx(8192 / 3)
-    assert 0.6 < kernel.roof_share < 1.05
-    stream = explained(alone(make_operator("elementwise", "add", "bf16", elements=2**20, reads=2**21))).kernels[0]
-    assert np.isnan(stream.roof_share)
+    assert (kernel.ideal_s > 0.6 * kernel.time_s) == (limit in ("tensor cores", "CUDA cores", "DRAM")), kernel
 
 
 def test_the_power_limit_and_the_host_show_in_the_time() -> None:

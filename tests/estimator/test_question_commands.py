@@ -41,81 +41,52 @@ def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, s
 
 def test_a_sweep_is_a_row_for_every_combination(capsys: pytest.CaptureFixture[str], workload: str) -> None:
     words = ("--bundle", BUNDLE, "--freqs", "600,900", "--at", "batch=8,sequence=512", "--batch", "4,8", "--precision", "bf16,fp32")
-    status, out, err = run(capsys, "sweep", workload, *words, "--csv", "--price", 0.3)
+    status, out, err = run(capsys, "sweep", workload, *words, "--csv")
     rows = list(csv.DictReader(io.StringIO(out)))
     assert [(row["batch"], row["precision"], row["asked_clock_mhz"]) for row in rows] == [
         (b, p, c) for b in ("4", "8") for p in ("bf16", "fp32") for c in ("600.0", "900.0")
     ]
-    assert float(rows[0]["cost_per_1000"]) == pytest.approx(0.3 * float(rows[0]["kwh_per_1000"]))
-    assert rows[0]["carbon_kg_per_1000"] == ""
+    assert float(rows[0]["tokens_per_j"]) == pytest.approx(4 * 512 / float(rows[0]["energy_j"]))
     assert status == 3
     assert "no kernels in fp32 of gemm" in err
 
 
-@pytest.mark.parametrize("ending", ["csv", "json", "parquet", "html", "svg", "txt"])
-def test_the_ending_of_the_output_names_its_form(capsys: pytest.CaptureFixture[str], workload: str, tmp_path: Path, ending: str) -> None:
-    out = tmp_path / f"points.{ending}"
-    status, printed, _ = run(capsys, "sweep", workload, "--bundle", BUNDLE, "--freqs", "510:1410:90", "--out", out)
-    assert (status, printed) == (0, "")
-    start = {"csv": b"workload,", "json": b"[", "parquet": b"PAR1", "html": b"<!doctype html>", "svg": b"<svg xmlns=", "txt": b"workload"}
-    assert out.read_bytes().startswith(start[ending])
-    assert [path.name for path in tmp_path.iterdir()] == [out.name]
-
-
 @pytest.mark.parametrize("command", ["sweep", "best", "explain"])
-def test_pages_and_pictures_stand_alone(capsys: pytest.CaptureFixture[str], workload: str, tmp_path: Path, command: str) -> None:
-    page, picture = tmp_path / "page.html", tmp_path / "picture.svg"
-    for out in (page, picture):
-        assert run(capsys, command, workload, "--bundle", BUNDLE, *(["--freqs", "900"] if command == "explain" else []), "-o", out)[0] == 0
-    text = page.read_text(encoding="utf-8") + picture.read_text(encoding="utf-8")
+def test_the_ending_of_the_output_names_its_form_and_pictures_stand_alone(
+    capsys: pytest.CaptureFixture[str], workload: str, tmp_path: Path, command: str
+) -> None:
+    start = {
+        "csv": b"workload,",
+        "json": (b"[", b"{"),
+        "svg": b"<svg xmlns=",
+        "txt": (b"workload", b"least", b"gpt2"),
+    }
+    if command == "explain":
+        start["csv"] = b"operator,"
+    outs = [tmp_path / f"points.{ending}" for ending in start]
+    for out, begin in zip(outs, start.values(), strict=True):
+        words = ("--freqs", "900" if command == "explain" else "510:1410:90")
+        assert run(capsys, command, workload, "--bundle", BUNDLE, *words, "--out", out)[:2] == (0, "")
+        assert out.read_bytes().startswith(begin)
+    assert sorted(tmp_path.iterdir()) == sorted(outs)
+    text = outs[2].read_text(encoding="utf-8")
     assert not re.search(r"<script|<link|src=|url\(|https?://(?!www\.w3\.org/2000/svg)", text)
-    assert "var(--" not in picture.read_text(encoding="utf-8")
+    assert "var(--" not in text
     assert "nan" not in re.sub(r"<title.*?</title>", "", text)
 
 
-def test_best_says_the_clock_and_the_range_that_cannot_be_told_from_it(capsys: pytest.CaptureFixture[str], workload: str) -> None:
-    status, out, _ = run(capsys, "best", workload, "--bundle", BUNDLE, "--json")
-    answer = json.loads(out)
-    low, high = answer["indistinguishable"]["low_clock_mhz"], answer["indistinguishable"]["high_clock_mhz"]
-    assert low <= answer["best"]["asked_clock_mhz"] <= high
-    assert answer["over_usual_clock"]["energy"]["high"] < 1.0
-    assert status == 0
-    assert f"cannot be told from it: {low:g} to {high:g} MHz" in run(capsys, "best", workload, "--bundle", BUNDLE)[1]
-
-
-def test_compare_states_ratios_with_intervals(capsys: pytest.CaptureFixture[str], workload: str) -> None:
-    words = ("compare", workload, "--bundle", BUNDLE, "--bundle", "a10-eager", "--freqs", "900")
+def test_best_keeps_its_limits_or_says_what_is_possible(capsys: pytest.CaptureFixture[str], workload: str) -> None:
+    words = ("best", workload, "--bundle", BUNDLE, "--latency-limit", 19.5, "--power-limit", 200, "--confidence", 0.8)
     status, out, _ = run(capsys, *words, "--json")
     answer = json.loads(out)
-    ratio = answer["others"][0]["ratios"]["latency"]
-    assert ratio["low"] < ratio["ratio"] == pytest.approx(answer["others"][0]["latency_s"] / answer["reference"]["latency_s"])
-    assert status == 0
-    assert "ratio" in run(capsys, *words)[1]
-
-
-def test_explain_puts_all_time_and_energy_down_to_something(capsys: pytest.CaptureFixture[str], workload: str) -> None:
-    status, out, _ = run(capsys, "explain", workload, "--bundle", BUNDLE, "--freqs", "900", "--json")
-    answer = json.loads(out)
-    assert sum(answer["limits_s"].values()) + answer["waiting_s"] == pytest.approx(answer["latency_s"])
-    assert sum(answer["energy_parts_j"].values()) == pytest.approx(answer["energy_j"])
-    assert status == 0
-    text = run(capsys, "explain", workload, "--bundle", BUNDLE, "--freqs", "900", "--kernels", "3")[1]
-    assert "time: what limits" in text
-    assert "more kernels" in text
-
-
-def test_best_under_limits_keeps_them_or_says_what_is_possible(capsys: pytest.CaptureFixture[str], workload: str) -> None:
-    words = ("best", workload, "--bundle", BUNDLE, "--latency-limit", 19.5, "--power-limit", 200, "--confidence", 0.8, "--json")
-    answer = json.loads(run(capsys, *words)[1])
+    low, high = answer["indistinguishable"]["low_clock_mhz"], answer["indistinguishable"]["high_clock_mhz"]
+    assert (status, low <= answer["best"]["asked_clock_mhz"] <= high) == (0, True)
     assert answer["best"]["latency_s"] < 0.0195
     assert answer["best"]["power_w"] < 200
+    assert f"cannot be told from it: {low:g} to {high:g} MHz" in run(capsys, *words)[1]
     status, out, err = run(capsys, "best", workload, "--bundle", BUNDLE, "--latency-limit", 1)
     assert (status, out) == (1, "")
-    least = re.search(r"no point keeps 1 ms \(least: ([0-9.]+) ms\); allow more", err)
-    assert least is not None
-    assert 10.0 < float(least[1]) < 20.0
-    err = run(capsys, "best", workload, "--bundle", BUNDLE, "--latency-limit", 0.00001, "--power-limit", 20)[2]
-    assert re.search(r"no point keeps 20 W \(least: [0-9.]+ W\) and 1e-05 ms \(least: [0-9.]+ ms\)", err)
+    assert "no point keeps 1 ms (least: 1" in err
 
 
 @pytest.fixture(scope="module")
@@ -128,11 +99,10 @@ def without_power(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_best_without_power_coefficients_says_so_and_answers_for_latency(
     capsys: pytest.CaptureFixture[str], workload: str, without_power: str
 ) -> None:
-    for words in (("--goal", "energy"), ("--goal", "edp"), ("--goal", "power"), ("--goal", "latency", "--power-limit", "200")):
+    for words in (("--goal", "edp"), ("--goal", "latency", "--power-limit", "200")):
         status, out, err = run(capsys, "best", workload, "--bundle", without_power, *words)
         assert (status, out) == (1, "")
         assert "bundle latency has no power coefficients" in err
-        assert "rate" not in err
         assert ("--goal latency" in err) == ("latency" not in words)
     assert run(capsys, "best", workload, "--bundle", without_power, "--goal", "latency")[0] in (0, 3)
 
@@ -145,49 +115,34 @@ def test_sizes_that_are_unknown_are_empty_or_null(capsys: pytest.CaptureFixture[
     found = [(row["batch"], row["sequence"]) for row in csv.DictReader(io.StringIO(run(capsys, *words, "--csv")[1]))]
     assert found == [("", ""), ("8", "512")]
     assert [(point["batch"], point["sequence"]) for point in json.loads(run(capsys, *words, "--json")[1])] == [(None, None), (8, 512)]
-    table = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed (pip install 'wattprint[collect]')")
-    run(capsys, *words, "-o", tmp_path / "points.parquet")
-    assert table.read_table(tmp_path / "points.parquet")["batch"].to_pylist() == [None, 8]
     assert "None" not in run(capsys, *words)[1]
     assert "None" not in run(capsys, "compare", bare, named, "--bundle", BUNDLE)[1]
 
 
-def test_a_sweep_answers_what_can_run_and_names_what_cannot(capsys: pytest.CaptureFixture[str], workload: str) -> None:
-    words = ("sweep", workload, "--bundle", BUNDLE, "--freqs", "510,1410")
-    status, out, err = run(capsys, *words, "--precision", "nvfp4,bf16,fp8", "--json")
-    points, alone = json.loads(out), json.loads(run(capsys, *words, "--precision", "bf16", "--json")[1])
-    assert (status, points[:2]) == (3, alone)
-    assert [row["precision"] for row in points[2:]] == ["nvfp4", "nvfp4", "fp8", "fp8"]
+def test_a_sweep_and_the_best_point_answer_what_can_run_and_name_what_cannot(capsys: pytest.CaptureFixture[str], workload: str) -> None:
+    words = (workload, "--bundle", BUNDLE, "--freqs", "510,1410", "--json", "--precision")
+    status, out, err = run(capsys, "sweep", *words, "bf16,fp8")
+    points, alone = json.loads(out), json.loads(run(capsys, "sweep", *words, "bf16")[1])
+    assert status == 3
+    assert [row["energy_j"] for row in points[:2]] == pytest.approx([row["energy_j"] for row in alone], rel=1e-12)
     for row in points[2:]:
-        assert row["unknown"] == row["left_out"]
-        assert "a100-pcie-40gb cannot run gemm" in row["left_out"]
-        assert row["latency_s"] is None
-    lines = run(capsys, *words, "--csv", "--precision", "nvfp4,bf16,fp8")
-    assert [line.split(",")[5] for line in lines[1].splitlines()[1:]] == ["bf16", "bf16"]
-    assert lines[2] == err
-    assert [line.split(":")[1].split()[-1] for line in err.splitlines() if "left out" in line] == ["nvfp4", "fp8"]
+        assert (row["precision"], row["latency_s"], row["sm_clock_mhz"]) == ("fp8", None, row["asked_clock_mhz"])
+        assert row["unknown"].startswith("a100-pcie-40gb cannot run gemm")
+    assert err.count("a100-pcie-40gb cannot run gemm") == 1
+    status, out, err = run(capsys, "best", *words, "bf16,fp8")
+    assert (status, json.loads(out)["points_within_limits"]) == (3, 2)
+    assert "a100-pcie-40gb cannot run gemm" in err
 
 
-@pytest.mark.parametrize(
-    ("words", "better"),
-    [(["--set", "dram_bytes_per_s=3.11e12"], "latency"), (["--efficiency", "dram=0.5"], "")],
-)
-def test_a_changed_board_alone_is_compared_with_the_board_as_it_is(
-    capsys: pytest.CaptureFixture[str], workload: str, words: list[str], better: str
-) -> None:
-    plain = ("--bundle", BUNDLE, "--freqs", "900", "--json")
-    status, out, err = run(capsys, "compare", workload, *plain, *words)
+def test_a_changed_board_alone_is_compared_with_the_board_as_it_is(capsys: pytest.CaptureFixture[str], workload: str) -> None:
+    words = ("compare", workload, "--bundle", BUNDLE, "--freqs", "900", "--set", "dram_bytes_per_s=3.11e12")
+    status, out, err = run(capsys, *words, "--json")
     answer = json.loads(out)
     (other,) = answer["others"]
-    assert status == 3
+    assert (status, answer["reference"]["validity"], other["validity"]) == (3, "inside", "forecast")
     assert "forecast: " in err
-    assert answer["reference"] == json.loads(run(capsys, "compare", workload, *plain, "--precision", "bf16,fp16")[1])["reference"] | {
-        "precision": ""
-    }
-    assert (answer["reference"]["validity"], other["validity"]) == ("inside", "forecast")
-    assert (other["ratios"]["latency"]["ratio"] < 1.0) == (better == "latency")
-    text = run(capsys, "compare", workload, *plain[:-1], *words)[1]
-    assert [line.split()[0] for line in text.splitlines()[1:]] == ["validity", "inside", "forecast", "ratio"]
+    assert other["ratios"]["latency"]["high"] < 1.0
+    assert [line.split()[0] for line in run(capsys, *words)[1].splitlines()[1:]] == ["validity", "inside", "forecast", "ratio"]
 
 
 @pytest.mark.parametrize(
@@ -195,25 +150,16 @@ def test_a_changed_board_alone_is_compared_with_the_board_as_it_is(
     [
         ("sweep", 2, "name workload files, or a --model"),
         ("sweep W --model gpt2", 2, "not both"),
-        ("sweep W --batch two", 2, "--batch"),
         ("sweep W --batch 2:9000:1 --sequence 2:9000:1", 2, "combinations of batch"),
         ("sweep W --batch 4", 1, "--at batch=8,sequence=512"),
         ("sweep W --at batch=0", 2, "whole numbers of at least 1"),
-        ("sweep W --precision nvfp4", 1, "in nvfp4 has no finite time on a100-pcie-40gb"),
-        ("sweep W --overhead 0.1", 2, "'--overhead': 0.1 is not in the range"),
-        ("sweep W --price nan", 2, "'--price': 'nan' is not a finite number"),
-        ("sweep W --requests 0", 2, "'--requests': 0.0 is not in the range x>0"),
         ("sweep W -o W", 1, "is what this command reads"),
-        ("sweep W --chart front", 2, "--chart chooses what a picture shows"),
         ("sweep W --gpu-spec own,h100-sxm --freqs 5000", 1, "can lock: 210 to 1410 MHz"),
         ("sweep W --gpu-spec own,h100-sxm --power-cap 300 --csv", 1, "power cap 300 W is above"),
         ("best W --confidence 2", 2, "0.0<x<1.0"),
-        ("best W -o x.parquet", 2, "known: csv, json, txt, html, svg, png"),
-        ("sweep missing.json", 1, "no such workload file"),
-        ("sweep W --at batch=8,sequence=512 --batch 1", 1, "cannot be rescaled to 1"),
-        ("sweep W --precision fp3", 2, "unknown precision 'fp3'"),
-        ("sweep W --set num_sms=nan", 1, "num_sms"),
-        ("sweep W --json --csv", 2, "exclude each other"),
+        ("best W --precision fp8", 1, "a100-pcie-40gb cannot run gemm"),
+        ("compare W --precision fp8,bf16", 1, "has no finite time on a100-pcie-40gb"),
+        ("best W -o x.parquet", 2, "known: csv, json, txt, svg, png"),
         ("compare W", 2, "1 thing to compare; name 2 to 50"),
         ("explain W --freqs 600,900", 2, "one workload"),
     ],
@@ -229,16 +175,3 @@ def test_bad_input_is_one_line_and_writes_nothing(
     assert reason in err
     assert err.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["prefill.json"]
-
-
-def test_a_clock_that_one_of_several_boards_cannot_lock_is_left_out_there(capsys: pytest.CaptureFixture[str], workload: str) -> None:
-    boards = ("--bundle", BUNDLE, "--gpu-spec", "own,h100-sxm", "--freqs")
-    status, out, err = run(capsys, "sweep", workload, *boards, "900,1800,1905", "--json")
-    rows = [(row["gpu"], row["asked_clock_mhz"], row["latency_s"] is None) for row in json.loads(out)]
-    assert "left out: SM clock 1800 MHz is outside what a100-pcie-40gb can lock: 210 to 1410 MHz (and 1 more" in err
-    assert (status, rows) == (3, [
-        ("a100-pcie-40gb", 900.0, False), ("h100-sxm", 900.0, False), ("h100-sxm", 1800.0, False), ("h100-sxm", 1905.0, False),
-        ("a100-pcie-40gb", 1800.0, True), ("a100-pcie-40gb", 1905.0, True),
-    ])  # fmt: skip
-    status, out, _ = run(capsys, "best", workload, *boards, "1800", "--json")
-    assert (status, json.loads(out)["left_out"][0]["gpu"]) == (3, "a100-pcie-40gb")

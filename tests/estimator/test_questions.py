@@ -1,21 +1,29 @@
-"""Best points, what cannot be told from them, limits, and what energy costs."""
+"""Best points, what cannot be told from them, and limits; what two predictions share falls out of their difference, and no more."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from estimator.bundle.content import Bundle, Covariance
 from estimator.bundle.files import load_bundle
 from estimator.formats import read_workload
+from estimator.model.coefficients import TIED_COEFFICIENTS, parameter_targets
 from estimator.questions.choosing import best, compare
-from estimator.questions.costs import Tariff, cost_columns
-from estimator.questions.judging import Asked
+from estimator.questions.estimates import estimate
+from estimator.questions.judging import QUANTITIES, STEP, Asked, judged, log_ratio_std
 from estimator.questions.sweeping import sweep
 from estimator.transforms.variation import Variant, variants
 from estimator.vocabulary.errors import OperatingPointError
 from estimator.vocabulary.specifications import load_gpu
+from estimator.vocabulary.workload import Workload
 from examples.gpt2_prefill import gpt2_prefill
+from fitter.latency.runs import TIED, affected_groups
+from tests.estimator.synthetic import transformer
 
 BUNDLE = load_bundle("a100-pcie-40gb-eager")
 ASKED = Asked(variant=Variant(workload=gpt2_prefill(8, 512), batch=8, sequence=512, tokens=4096), bundle=BUNDLE)
@@ -47,41 +55,12 @@ def test_limits_that_nothing_keeps_are_refused_with_what_is_possible() -> None:
         best(ASKED, power_limit_w=20.0, latency_limit_s=0.001)
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [({"goal": "beauty"}, "unknown goal"), ({"power_limit_w": -1.0}, "power limit"), ({"latency_limit_s": math.nan}, "latency limit"),
-     ({"confidence": 1.0}, "confidence")],
-)  # fmt: skip
-def test_questions_that_make_no_sense_are_refused(change: dict[str, float], reason: str) -> None:
-    with pytest.raises(OperatingPointError, match=reason):
-        best(ASKED, **change)  # type: ignore[arg-type]
-
-
 def test_energies_of_several_batches_are_compared_per_request() -> None:
     chosen = variants(gpt2_prefill(8, 333), batch=(2, 8, 32))
     answer = best([Asked(variant=one, bundle=BUNDLE, sm_clock_mhz=(900.0, 1020.0)) for one in chosen])
     per_request = answer.points.energy_j / np.array(answer.points.label("batch"))
     assert per_request[answer.index] == per_request.min()
     assert answer.points.label("batch")[answer.index] != 2  # a small batch leaves the board idle
-
-
-def test_a_thousand_requests_cost_energy_times_price() -> None:
-    points = sweep(ASKED.variant, BUNDLE, sm_clock_mhz=900.0)
-    costs = cost_columns(points, Tariff(price_per_kwh=0.5, carbon_g_per_kwh=400.0, overhead=1.2))
-    kwh = float(points.energy_j[0]) / 8 * 1000 * 1.2 / 3.6e6
-    assert costs["kwh_per_1000"][0] == pytest.approx(kwh)
-    assert costs["cost_per_1000"][0] == pytest.approx(0.5 * kwh)
-    assert costs["carbon_kg_per_1000"][0] == pytest.approx(0.4 * kwh)
-    assert costs["tokens_per_j"][0] == pytest.approx(4096 / float(points.energy_j[0]))
-    unknown = cost_columns(sweep(gpt2_prefill(8, 512), BUNDLE, sm_clock_mhz=900.0))
-    assert np.isnan(unknown["kwh_per_1000"]).all()
-    assert np.isfinite(cost_columns(points, requests=4.0, tokens=100.0)["tokens_per_s"]).all()
-
-
-@pytest.mark.parametrize("values", [{"overhead": 0.5}, {"price_per_kwh": -1.0}, {"carbon_g_per_kwh": math.inf}, {"overhead": math.nan}])
-def test_impossible_tariffs_are_refused(values: dict[str, float]) -> None:
-    with pytest.raises(OperatingPointError):
-        Tariff(**values)
 
 
 def test_a_forecast_is_less_certain_than_a_prediction_and_a_new_architecture_less_than_a_sister_board() -> None:
@@ -95,31 +74,90 @@ def test_a_forecast_is_less_certain_than_a_prediction_and_a_new_architecture_les
     assert relative[2] > 2 * relative[0]
 
 
-MODELS = ("optmodel_opt-1p3b_pbf16_b8_s1024", "optmodel_opt-1p3b_pbf16_b8_s2048")
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_bf16_is_four_to_five_times_as_fast_as_fp32_and_draws_more(name: str, shared_data: Path) -> None:
-    """Published speed-up on A100-PCIe-40GB: 4 to 5 (EnergAIzer, section VI-D)."""
-    narrow, wide = pair(name, shared_data, precision=("bf16", "fp32"))
-    one = compare(narrow, wide)
-    assert one.ratios["latency"].low < 5.0
-    assert one.ratios["latency"].high > 4.0
-    assert 3.5 < one.ratios["latency"].ratio < 6.5
-    assert one.ratios["power"].ratio < 1.0
-
-
-@pytest.mark.parametrize("name", MODELS[:2])
-def test_fused_attention_is_another_two_to_three_times_as_fast_for_long_sequences_and_draws_more(name: str, shared_data: Path) -> None:
-    """Published speed-up on A100-PCIe-40GB: 2 to 3, power rising (EnergAIzer, section VI-D)."""
-    fused, eager = pair(name, shared_data, attention=("flash", "eager"))
-    one = compare(fused, eager)
-    assert one.ratios["latency"].low < 3.0
-    assert one.ratios["latency"].high > 2.0
-    assert one.ratios["power"].ratio < 1.0
-
-
-def pair(name: str, shared_data: Path, **change: tuple[str, str]) -> list[Asked]:
-    """A recorded workload in two forms at 900 MHz, where no power limit acts."""
+@pytest.mark.parametrize("name", ["optmodel_opt-1p3b_pbf16_b8_s1024", "optmodel_opt-1p3b_pbf16_b8_s2048"])
+@pytest.mark.parametrize(
+    ("change", "published"), [({"precision": ("bf16", "fp32")}, (4.0, 5.0)), ({"attention": ("flash", "eager")}, (2.0, 3.0))]
+)
+def test_bf16_and_fused_attention_are_as_much_faster_as_published_and_draw_more(
+    name: str, change: dict[str, tuple[str, str]], published: tuple[float, float], shared_data: Path
+) -> None:
+    """Published speed-ups on A100-PCIe-40GB (EnergAIzer, section VI-D), at 900 MHz, where no power limit acts."""
     workload = read_workload(shared_data / "energaizer" / "workloads" / f"{name}_modeprefill.json")
-    return [Asked(variant=one, bundle=BUNDLE, sm_clock_mhz=(900.0,)) for one in variants(workload, **change)]
+    one = compare(*(Asked(variant=one, bundle=BUNDLE, sm_clock_mhz=(900.0,)) for one in variants(workload, **change)))
+    assert one.ratios["latency"].low < published[1]
+    assert one.ratios["latency"].high > published[0]
+    assert one.ratios["power"].ratio < 1.0
+
+
+# What two predictions share ---------------------------------------------------------------------------------------------
+
+A10 = load_bundle("a10-eager")
+WORKLOAD = gpt2_prefill(8, 512)
+CLOCKS = (510.0, 900.0, 1020.0)
+
+
+def asked(workload: Workload = WORKLOAD, bundle: Bundle = BUNDLE, clocks: tuple[float, ...] = CLOCKS) -> Asked:
+    return Asked(variant=Variant(workload=workload), bundle=bundle, sm_clock_mhz=clocks)
+
+
+def of_all_but_the_clock(loadings: dict[str, np.ndarray]) -> np.ndarray:
+    return np.sqrt(sum(loading**2 for name, loading in loadings.items() if ":clock:" not in name))
+
+
+@pytest.mark.parametrize("workload", [WORKLOAD, gpt2_prefill(1, 64), transformer(512, 768, 4, family="unseen")])
+@pytest.mark.parametrize("bundle", [BUNDLE, A10])
+def test_sources_sum_up_to_the_stated_uncertainty(workload: Workload, bundle: Bundle) -> None:
+    answer = judged(asked(workload, bundle))
+    points = answer.points
+    np.testing.assert_allclose(of_all_but_the_clock(answer.loadings("latency")), points.latency_s_std / points.latency_s, rtol=1e-9)
+    np.testing.assert_allclose(of_all_but_the_clock(answer.loadings("power")), points.power_w_std / points.power_w, rtol=1e-9)
+
+
+def test_a_prediction_differs_from_itself_by_nothing() -> None:
+    answer = judged(asked())
+    for quantity in QUANTITIES:
+        assert log_ratio_std(answer, 1, answer, 1, quantity) == 0.0
+
+
+def test_two_bundles_share_nothing() -> None:
+    left, right = judged(asked(clocks=(1410.0,))), judged(asked(bundle=A10, clocks=(1695.0,)))
+    alone = [np.sqrt(sum(v[0] ** 2 for v in one.loadings("latency").values())) for one in (left, right)]
+    assert log_ratio_std(left, 0, right, 0, "latency") == pytest.approx(np.hypot(*alone))
+
+
+def test_neighbouring_clocks_can_be_told_apart_far_better_than_each_is_known() -> None:
+    answer = judged(asked(clocks=(1005.0, 1020.0)))
+    stated = np.hypot(answer.points.latency_s_std / answer.points.latency_s, answer.points.power_w_std / answer.points.power_w)
+    apart = log_ratio_std(answer, slice(None), answer, slice(1, 2), "energy")
+    assert apart[0] < 0.05 * stated[0]
+    assert apart[1] == 0.0
+
+
+@given(st.sampled_from(["math.gemm", "dram", "epsilon", "issue"]))
+def test_a_coefficient_moves_a_ratio_by_the_difference_of_its_loadings(name: str) -> None:
+    spread = 0.01
+    known = {group: replace(section, ln_std={}) for group, section in BUNDLE.groups.items()}  # nothing but that coefficient is uncertain
+    bundle = replace(BUNDLE, groups=known, latency_parameters=Covariance(names=(name,), covariance=((spread**2,),)))
+    workloads = gpt2_prefill(8, 512), gpt2_prefill(32, 96)
+    left, right = (judged(replace(asked(workload, bundle, (900.0,)), host_launch_s=0.0)) for workload in workloads)
+    targets = parameter_targets(name, bundle.groups)
+    groups = dict(bundle.groups)
+    for group, coefficient in targets:
+        values = dict(groups[group].coefficients)
+        values[coefficient] = values.get(coefficient, 0.0) * np.exp(STEP)
+        groups[group] = replace(groups[group], coefficients=values)
+    moved = [
+        estimate(gpt2_prefill(*size), replace(bundle, groups=groups), sm_clock_mhz=900.0, host_launch_s=0.0)[0].latency_s
+        for size in ((8, 512), (32, 96))
+    ]
+    before = [float(one.points.latency_s[0]) for one in (left, right)]
+    slope = (np.log(moved[0] / moved[1]) - np.log(before[0] / before[1])) / STEP * spread
+    loading = [next(v[0] for k, v in one.loadings("latency").items() if k.endswith("coefficient 0")) for one in (left, right)]
+    assert abs(loading[0] - loading[1]) == pytest.approx(abs(slope), rel=0.02, abs=1e-7)
+
+
+def test_tied_parameters_mean_what_the_fit_means() -> None:
+    assert {p.name: (p.groups, p.coefficients) for p in TIED} == TIED_COEFFICIENTS
+    for parameter in TIED:
+        pairs = parameter_targets(parameter.name, BUNDLE.groups)
+        assert list(dict.fromkeys(group for group, _ in pairs)) == affected_groups(parameter, BUNDLE.groups)

@@ -59,27 +59,17 @@ def test_the_published_example_is_ten_rounds_of_153_65_w() -> None:
     assert FERMI.energy_j(140, "rounds") == pytest.approx(1536.5, rel=1e-12)
 
 
-def test_the_published_platform_is_written() -> None:
-    root = ET.fromstring(platform_xml([FERMI], off_w=10.0))
-    host = root.find("./zone/host")
-    assert root.tag == "platform"
-    assert host is not None
-    assert host.get("core") == "1"
-    assert host.get("speed") == "3413f"
-    properties = {one.get("id"): one.get("value") for one in host}
-    assert [float(word) for word in properties["wattage_per_state"].split(":")] == pytest.approx([29.4, 153.65], rel=1e-12)
-    assert properties["wattage_off"] == "10"
-
-
 def test_clocks_are_states_of_one_host_fastest_first_and_names_are_quoted() -> None:
     root = ET.fromstring(platform_xml([SLOWER, OTHER, FERMI]))
     hosts = {host.get("id"): host for host in root.iter("host")}
     assert set(hosts) == {host_name(FERMI), host_name(OTHER)}
+    assert {host.get("core") for host in hosts.values()} == {"1"}
     speeds = [float(word.removesuffix("f")) for word in hosts[host_name(FERMI)].get("speed", "").split(",")]
-    watts = hosts[host_name(FERMI)][0].get("value", "").split(",")
-    assert len(speeds) == len(watts) == 2
+    watts = [[float(word) for word in pair.split(":")] for pair in hosts[host_name(FERMI)][0].get("value", "").split(",")]
+    assert len(speeds) == 2
     assert speeds[0] == pytest.approx(3413.0, rel=1e-12)
-    assert float(watts[1].split(":")[0]) == pytest.approx(25.1)
+    assert watts[0] == pytest.approx([29.4, 153.65], rel=1e-12)
+    assert watts[1][0] == pytest.approx(25.1)
     assert simulated_run(SLOWER, 14, [FERMI, SLOWER]).pstate == 1
 
 
@@ -94,18 +84,16 @@ def test_work_takes_the_models_time(blocks: int, times: tuple[float, float, floa
 
 
 @pytest.mark.parametrize(
-    ("models", "off_w", "message"),
+    ("models", "message"),
     [
-        ([], 0.0, "no block-count model"),
-        ([FERMI], -1.0, "watts from 0 up"),
-        ([FERMI], math.nan, "watts from 0 up"),
-        ([FERMI, FERMI], 0.0, "two models at one clock"),
-        ([replace(FERMI, energies=np.full(2, np.nan))], 0.0, "without power"),
+        ([], "no block-count model"),
+        ([FERMI, FERMI], "two models at one clock"),
+        ([replace(FERMI, energies=np.full(2, np.nan))], "without power"),
     ],
 )
-def test_a_platform_that_makes_no_sense_is_refused(models: list[BlockModel], off_w: float, message: str) -> None:
+def test_a_platform_that_makes_no_sense_is_refused(models: list[BlockModel], message: str) -> None:
     with pytest.raises(EstimatorError, match=message):
-        platform_xml(models, off_w)
+        platform_xml(models)
 
 
 def simulated(*words: str) -> list[tuple[float, float]]:
@@ -127,7 +115,7 @@ def test_simgrid_finds_the_sum_of_power_times_time(tmp_path: Path) -> None:
     cases = [(0, 140), (0, 149), (1, 1), (1, 123), (2, 1000)]
     runs = [simulated_run(models[number], blocks, models) for number, blocks in cases]
     platform, work = tmp_path / "platform.xml", tmp_path / "work.json"
-    platform.write_text(platform_xml(models, off_w=10.0))
+    platform.write_text(platform_xml(models))
     work.write_text(json.dumps([{**asdict(run), "blocks": blocks} for run, (_, blocks) in zip(runs, cases, strict=True)]))
     found = simulated(str(platform), str(work))
     assert found == [pytest.approx((run.latency_s, run.energy_j), rel=1e-8) for run in runs]

@@ -39,7 +39,7 @@ def lines(text: str) -> int:
 def test_the_list_names_every_shipped_model(capsys):
     status, out, _ = run(capsys, "--list")
     assert status == 0
-    assert [line.split()[0] for line in out.splitlines()] == list(model_names())
+    assert [line.split()[0] for line in out.splitlines()[1:]] == list(model_names())
     _, out, _ = run(capsys, "--list", "--json")
     assert [row["name"] for row in json.loads(out)] == list(model_names())
 

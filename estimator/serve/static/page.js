@@ -10,6 +10,7 @@ const FIGURES = 4; // digits of a number in a table
 const TIME_UNITS = [[1, "s"], [1e-3, "ms"], [1e-6, "µs"], [1e-9, "ns"]];
 const ENERGY_UNITS = [[1e3, "kJ"], [1, "J"], [1e-3, "mJ"], [1e-6, "µJ"], [1e-9, "nJ"]];
 const POWER_UNITS = [[1, "W"]];
+const NUMBERS = { latency_s: TIME_UNITS, power_w: POWER_UNITS, energy_j: ENERGY_UNITS };
 
 const get = (id) => document.getElementById(id);
 const scales = { clock: [], batch: [], sequence: [] };
@@ -45,12 +46,8 @@ function post(path, body, signal) {
 
 function fill(select, options) {
   const before = select.value;
-  select.replaceChildren(...options.map(({ value, label, disabled }) => {
-    const option = new Option(label, value);
-    option.disabled = Boolean(disabled);
-    return option;
-  }));
-  const kept = options.find((option) => option.value === before && !option.disabled);
+  select.replaceChildren(...options.map(({ value, label }) => new Option(label, value)));
+  const kept = options.find((option) => option.value === before);
   select.value = kept ? before : options.length ? options[0].value : "";
 }
 
@@ -61,7 +58,7 @@ function setScale(name, values, value, reason) {
   slider.value = nearest(values, value);
   slider.disabled = values.length < 2;
   const about = get(`${name}-reason`);
-  if (about) about.textContent = reason && values.length < 2 ? reason : reason ? `Some sizes cannot be reached: ${reason}` : "";
+  if (about) about.textContent = reason;
   showScale(name);
 }
 
@@ -124,15 +121,9 @@ async function showWorkload(at) {
     get("at-sequence").value = workload.at?.sequence ?? "";
   }
   for (const name of ["batch", "sequence"]) setScale(name, workload[name].values, workload[name].value, workload[name].reason);
-  const reasons = new Set();
   for (const name of ["precision", "attention"]) {
-    const forms = Object.entries(workload[name]).map(([value, fault]) => {
-      if (fault) reasons.add(fault);
-      return { value, label: fault ? `${value} (not for this workload)` : value, disabled: fault };
-    });
-    fill(get(name), [{ value: "", label: "as written" }, ...forms]);
+    fill(get(name), [{ value: "", label: "as written" }, ...workload[name].map((value) => ({ value, label: value }))]);
   }
-  get("form-reason").textContent = [...reasons].slice(0, 2).join("; ");
   return true;
 }
 
@@ -245,6 +236,15 @@ function figures(value) {
   return value.toFixed(Math.max(0, FIGURES - whole));
 }
 
+function spoken(estimate, field) {
+  return withSpread(estimate[field], estimate[`${field}_std`], NUMBERS[field]);
+}
+
+function interval(estimate, field, units) {
+  const ends = [estimate[`${field}_low`], estimate[`${field}_high`]];
+  return ends[0] === null ? "unknown" : ends.map((end) => inUnits(end, units)).join(" to ");
+}
+
 function withSpread(value, std, units) {
   if (value === null || std === null) return inUnits(value, units);
   const [scale, unit] = units.find(([size]) => Math.abs(value) >= size) ?? units[0];
@@ -284,9 +284,9 @@ function show(answer) {
   get("results").dataset.clock = estimate.asked_clock_mhz;
   const simulated = answer.simulated ? " (fitted on a simulated board)" : "";
   get("results-title").textContent = `${estimate.workload} on ${answer.gpu}${simulated}`;
-  fillTable("numbers", answer.numbers.map((row) => [row.name, row.text, row.interval, String(row.value ?? "unknown")]));
+  fillTable("numbers", Object.entries(NUMBERS).map(([field, units]) => [field.split("_")[0], spoken(estimate, field), interval(estimate, field, units), String(estimate[field] ?? "unknown")]));
   showRemarks(estimate);
-  for (const name of ["energy", "latency", "power", "time", "modules", "timeline"]) showChart(name, answer.charts[name]);
+  for (const name of ["energy", "latency", "power", "time", "modules"]) showChart(name, answer.charts[name]);
   showSweep(sweep, estimate.asked_clock_mhz);
   showShares(estimate, explanation);
   showKernels(explanation.kernels, answer.kernels);
@@ -328,7 +328,7 @@ function showKernels(kernels, all) {
     share(kernel.time_share),
     inUnits(kernel.energy_j, ENERGY_UNITS),
     `${kernel.limit} ${share(kernel.limits[kernel.limit])}`,
-    share(kernel.roof_share),
+    share(kernel.ideal_s / kernel.time_s),
     kernel.group === null ? "no coefficients" : kernel.excess > 2 ? `${kernel.excess.toFixed(1)}× ${kernel.excess_field}` : "",
   ]));
   const caption = get("kernels").caption;
@@ -336,7 +336,7 @@ function showKernels(kernels, all) {
 }
 
 function speak(answer) {
-  const numbers = answer.numbers.map((row) => `${row.name} ${row.text}`).join(", ");
+  const numbers = Object.keys(NUMBERS).map((field) => `${field.split("_")[0]} ${spoken(answer.estimate, field)}`).join(", ");
   const asked = answer.estimate.asked_clock_mhz;
   const runs = Math.round(answer.estimate.sm_clock_mhz);
   const lowered = answer.estimate.sm_clock_mhz < asked ? `, lowered to ${runs} MHz by the power limit` : "";

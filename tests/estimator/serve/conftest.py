@@ -29,12 +29,11 @@ class Served:
         parts = urlsplit(self.url)
         return parts.hostname or "", parts.port or 0
 
-    def fetch(self, method: str, target: str, body: bytes | None = None, **headers: str) -> tuple[int, dict[str, str], bytes]:
-        """Status, headers and content of an answer, whose token the target holds or not; header names with _ for -."""
+    def fetch(self, method: str, target: str, body: bytes | None = None) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers and content of an answer, whose token the target holds or not."""
         connection = http.client.HTTPConnection(*self.address, timeout=PATIENCE_S)
         try:
-            given = {"Content-Type": "application/json"} | {name.replace("_", "-"): value for name, value in headers.items()}
-            connection.request(method, target, body=body, headers=given)
+            connection.request(method, target, body=body, headers={"Content-Type": "application/json"})
             answer = connection.getresponse()
             return answer.status, dict(answer.getheaders()), answer.read()
         finally:
@@ -63,5 +62,5 @@ class Served:
 def served() -> Iterator[Served]:
     """A server with the shipped examples and bundles."""
     complaints: list[str] = []
-    with page_server("127.0.0.1", 0, open_catalogue([], []), log=lambda line: None, complain=complaints.append) as url:
+    with page_server(0, open_catalogue([], []), complain=complaints.append) as url:
         yield Served(url=url, complaints=complaints)

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -72,20 +71,10 @@ def test_keys_move_the_clock_and_the_numbers_are_those_of_the_command(
     assert page.evaluate("document.querySelector('#sweep tr[aria-current] th').textContent") == "210 MHz"
 
 
-def test_another_host_s_launch_time_changes_a_launch_bound_result(page: Page, capsys: pytest.CaptureFixture[str], repository: Path) -> None:
-    quick = shown(page)
-    page.evaluate("document.getElementById('host-launch').focus()")
-    page.type_text("200")
-    page.wait_for("document.getElementById('remarks').textContent.includes('launch-bound')")
-    assert shown(page) == printed(capsys, repository, "--host-launch-us", 200)
-    assert shown(page)[0] > quick[0]
-
-
 def test_batch_sequence_precision_and_attention_change_the_result(page: Page) -> None:
     page.evaluate("document.getElementById('batch').focus()")
     page.press("ArrowRight")
     page.wait_for("document.getElementById('results-title').textContent.startsWith('gpt2-prefill-b8-s512@b12s512')")
-    assert "cannot be reached" in page.evaluate("document.getElementById('batch-reason').textContent")
     page.evaluate("document.getElementById('sequence').focus()")
     page.press("ArrowLeft")
     page.wait_for("document.getElementById('results-title').textContent.startsWith('gpt2-prefill-b8-s512@b12s384')")
@@ -107,7 +96,6 @@ def test_a_file_is_loaded_and_its_sliders_say_why_they_rest(page: Page, tmp_path
     page.wait_for("document.getElementById('results-title').textContent === 'mine <b>& co on a100-pcie-40gb'")
     assert page.evaluate("document.getElementById('batch').disabled && document.getElementById('sequence').disabled")
     assert "does not tell" in page.evaluate("document.getElementById('batch-reason').textContent")
-    assert page.evaluate("document.querySelector('#attention option[value=flash]').disabled")
     page.evaluate("document.getElementById('at-batch').focus()")
     page.type_text("4")
     page.press("Tab")
@@ -188,15 +176,15 @@ def test_a_setting_that_cannot_be_is_said_and_taken_back(page: Page) -> None:
 
 def test_every_chart_has_a_title_and_a_table(page: Page) -> None:
     titles = page.evaluate("[...document.querySelectorAll('figure svg')].map((svg) => svg.querySelector('title').textContent)")
-    assert len(titles) == 6
+    assert len(titles) == 5
     for table, rows in {"sweep": 81, "limits": 10, "parts": 10, "kernels": 22}.items():
         assert page.evaluate(f"document.querySelectorAll('#{table} tbody tr').length") == rows, table
-    page.click("details summary")
+    page.evaluate("document.querySelector('details summary').click()")
     assert page.evaluate("document.querySelector('#sweep').checkVisibility()")
 
 
 def test_what_a_screen_reader_meets_has_a_name(page: Page) -> None:
-    nodes = page.accessible()
+    nodes = [node for node in page.call("Accessibility.getFullAXTree")["nodes"] if not node.get("ignored")]
     controls = [node for node in nodes if node["role"]["value"] in ("slider", "combobox", "spinbutton", "button", "image", "img", "table")]
     assert {node["role"]["value"] for node in controls} >= {"slider", "combobox", "spinbutton", "table"}
     unnamed = [node["role"]["value"] for node in controls if not node.get("name", {}).get("value")]
@@ -204,8 +192,7 @@ def test_what_a_screen_reader_meets_has_a_name(page: Page) -> None:
     assert "status" in {node["role"]["value"] for node in nodes}
 
 
-@pytest.mark.parametrize("width", [320, 390, 768, 1600])
-def test_no_width_makes_the_page_scroll_sideways(page: Page, width: int) -> None:
-    page.emulate(width=width, mobile=width < 600)
-    widths: dict[str, Any] = page.evaluate("({page: document.documentElement.scrollWidth, window: document.documentElement.clientWidth})")
-    assert widths["page"] <= widths["window"]
+def test_no_width_makes_the_page_scroll_sideways(page: Page) -> None:
+    for width in (320, 390, 768, 1600):
+        page.emulate(width=width, mobile=width < 600)
+        assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth"), width

@@ -1,21 +1,21 @@
-"""From a command's options to queries: every combination of the listed values, and those that a board cannot answer."""
+"""From a command's options to queries: every combination of the listed workloads, boards, sizes, precisions and forms."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from estimator.commands.options import Options, as_wrong_usage
-from estimator.vocabulary.errors import EstimatorError, OperatingPointError
+from estimator.vocabulary.errors import EstimatorError
 
 if TYPE_CHECKING:
     from estimator.bundle.content import Bundle
-    from estimator.questions.choosing import Best
+    from estimator.questions.estimates import Estimate
     from estimator.questions.judging import Asked
-    from estimator.questions.points import Case, Sweep
+    from estimator.questions.points import Case
     from estimator.transforms.variation import Variant
     from estimator.vocabulary.gpu import GpuSpec
 
@@ -58,10 +58,6 @@ def _check_something_asked(options: Options) -> None:
     """Refuse a command without a workload, and with both files and a model.  Raises UsageError."""
     if bool(options["workloads"]) == bool(options["model"]):
         raise click.UsageError("name workload files, or a --model to trace" + (", not both" if options["model"] else ""))
-    if options["model"] and options["at"] is not None:
-        raise click.UsageError("--at says for which sizes files are written; a --model is traced at --batch and --sequence")
-    if not options["model"] and options["phase"] != "prefill":
-        raise click.UsageError("--phase belongs to --model")
 
 
 def _variants(options: Options) -> "list[Variant]":
@@ -125,78 +121,10 @@ def _clocks(gpu: "GpuSpec", text: str | None) -> tuple[float, ...] | None:
         return parse_clocks(text, gpu)
 
 
-def check_finite(case: Any, latencies_s: Sequence[float]) -> None:
-    """Refuse an answer without a time: the GPU has no rate for a precision, or a number overflowed.
-
-    case: an estimate, or a case of a sweep.
-    """
+def check_finite(case: "Estimate | Case", latency_s: float) -> None:
+    """Refuse an answer without a time: the GPU has no rate for a precision, or a number overflowed.  Raises EstimatorError."""
     from estimator.uncertainty.validity import why_no_time
 
-    if not all(map(math.isfinite, latencies_s)):
-        precision = getattr(case, "precision", "")
-        form = f" in {precision}" if precision else ""
-        raise EstimatorError(
-            f"{case.workload}{form} has no finite time on {case.gpu}: {why_no_time(case.warnings, '--precision or --gpu-spec')}"
-        )
-
-
-def answerable(asked: "Sequence[Asked]") -> "tuple[list[Asked], list[Sweep]]":
-    """The queries that their boards can answer, and points without a time for the others.
-
-    Leaves out precisions for which a GPU has no rate and, for several boards, clocks that one of them cannot lock.
-    Raises EstimatorError if no query is left.
-    """
-    from estimator.questions.choosing import answered
-    from estimator.questions.judging import at_clocks
-    from estimator.questions.points import joined_sweeps
-    from estimator.questions.sweeping import unanswerable
-    from estimator.uncertainty.validity import cannot_run_lines, in_clock_range
-
-    kept, lost = list(asked), []
-    if len({one.gpu or one.bundle.gpu for one in asked}) > 1:
-        kept = []
-        for one in asked:
-            gpu, clocks = one.gpu or one.bundle.gpu, one.sm_clock_mhz
-            inside = clocks and tuple(clock for clock in clocks if in_clock_range(clock, gpu))
-            if inside != clocks:
-                lost.append(unanswerable(one.variant, one.bundle, gpu, [clock for clock in clocks or () if clock not in (inside or ())]))
-            kept += [at_clocks(one, inside)] if inside or clocks is None else []
-        kept = kept or list(asked)  # none of the boards can be locked to any of the clocks: refused below
-    tried = joined_sweeps(list(answered([at_clocks(one, one.sm_clock_mhz and one.sm_clock_mhz[:1]) for one in kept])))
-    possible = []
-    for one, latency_s, case in zip(kept, tried.latency_s.tolist(), tried.cases, strict=True):
-        if math.isfinite(latency_s):
-            possible.append(one)
-        elif cannot_run_lines(case.warnings):
-            lost += answered([one])
-        else:
-            check_finite(case, [latency_s])
-    if not possible:
-        check_finite(tried.cases[0], [math.nan])
-    return possible, lost
-
-
-def reasons_of(lost: "Sequence[Sweep]") -> "list[tuple[Case, str]]":
-    """Cases of points without a time, each with the reason why it is left out."""
-    from estimator.uncertainty.validity import cannot_run_lines
-
-    return [(case, line) for points in lost for case in points.cases for line in cannot_run_lines(case.warnings)]
-
-
-def best_point(asked: "Sequence[Asked]", options: Options) -> "Best":
-    """The point of least --goal under --power-limit and --latency-limit [ms].
-
-    Raises EstimatorError if the query needs power and no bundle has it, and if no point is within the limits.
-    """
-    from estimator.questions.choosing import MILLISECONDS, best
-
-    limit_w, limit_ms, goal = options["power_limit"], options["latency_limit"], options["goal"]
-    if (goal != "latency" or limit_w is not None) and all(question.bundle.power is None for question in asked):
-        names = ", ".join(dict.fromkeys(question.bundle.name for question in asked))
-        instead = "ask for --goal latency" if goal != "latency" else "leave --power-limit out"
-        raise OperatingPointError(f"bundle {names} has no power coefficients; {instead}, or fit rows that have an energy or power")
-    limits = {
-        "power_limit_w": math.inf if limit_w is None else limit_w,
-        "latency_limit_s": math.inf if limit_ms is None else limit_ms * MILLISECONDS,
-    }
-    return best(asked, goal, confidence=options["confidence"], **limits)
+    if not math.isfinite(latency_s):
+        reason = why_no_time(case.warnings, "--precision or --gpu-spec")
+        raise EstimatorError(f"{case.workload} has no finite time on {case.gpu}: {reason}")

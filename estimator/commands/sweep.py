@@ -1,0 +1,172 @@
+"""The commands `estimate sweep`, `best` and `compare`: answers of many points."""
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from estimator.commands.combinations import check_finite, questions
+from estimator.commands.options import (
+    CHART_FORMATS,
+    POSITIVE,
+    QUESTION,
+    SETTINGS,
+    TEXT_FORMATS,
+    Number,
+    Options,
+    answer_form,
+    answer_options,
+    with_options,
+)
+from estimator.commands.reporting import deliver, report
+from estimator.vocabulary.errors import OperatingPointError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from estimator.questions.judging import Asked
+    from estimator.questions.points import Sweep
+
+GOALS: Final = ("energy", "latency", "power", "edp", "ed2p")
+CHARTS: Final = ("energy", "latency", "power", "front")
+
+
+@click.command(
+    context_settings=SETTINGS,
+    epilog="A point each for every bundle, GPU, workload, batch, sequence, precision, form of attention and clock.",
+)
+@with_options(*QUESTION, *answer_options(CHART_FORMATS, CHARTS))
+def sweep_command(**options: Any) -> int:
+    """Latency, power and energy of WORKLOADs over clocks, batches, sequences, precisions and GPUs, each with its uncertainty."""
+    form = answer_form(options, CHART_FORMATS)
+    asked = questions(options)
+    from estimator.display.sweeps import csv_pieces, json_pieces, sweep_table
+    from estimator.questions.choosing import answered
+    from estimator.questions.points import joined_sweeps
+
+    warnings: list[tuple[str, str]] = []
+    notes: list[tuple[str, str]] = []
+
+    def pieces() -> "Iterator[Sweep]":
+        for points in answered(asked):
+            warnings.extend(points.warnings)
+            notes.extend(points.notes)
+            yield points
+
+    forms: dict[str, Callable[[], str | Iterable[str]]] = {
+        "csv": lambda: csv_pieces(pieces()),  # piece by piece, so that only one is in memory
+        "json": lambda: json_pieces(pieces()),
+    }
+    if form not in forms:
+        points = joined_sweeps(list(pieces()))
+        forms = {"txt": lambda: sweep_table(points), "chart": lambda: _chart(points, options)}
+    deliver(form, forms, options["out"])
+    return report(warnings, notes, options)
+
+
+def _chart(points: "Sweep", options: Options) -> str:
+    from estimator.display.answers import SWEEP_CHARTS
+
+    return SWEEP_CHARTS[options["chart"] or CHARTS[0]](points)
+
+
+@click.command(
+    context_settings=SETTINGS,
+    epilog="Without --freqs every clock that the GPU can lock and the bundle's fit has seen is looked at; all where it has seen one.",
+)
+@with_options(
+    *QUESTION,
+    click.option(
+        "--goal", type=click.Choice(GOALS), default="energy", show_default=True, help="What is to be least; edp: energy · latency."
+    ),
+    click.option("--power-limit", type=POSITIVE, metavar="W", help="Only points of at most this mean power; the board stays as it is."),
+    click.option("--latency-limit", type=POSITIVE, metavar="MS", help="Latency of an iteration that must be kept [ms]."),
+    click.option(
+        "--confidence",
+        type=Number(0.0, 1.0, min_open=True, max_open=True),
+        default=0.5,
+        show_default=True,
+        metavar="P",
+        help="Probability with which limits are kept.",
+    ),
+    *answer_options(CHART_FORMATS, CHARTS),
+)
+def best_command(**options: Any) -> int:
+    """The clock, batch, precision or GPU of least energy (or latency, …) under limits, and the clocks that do not differ from it."""
+    form = answer_form(options, CHART_FORMATS)
+    asked = questions(options)
+    _check_power(asked, options)
+    import numpy as np
+
+    from estimator.display.sweeps import best_document, best_text, csv_pieces
+    from estimator.display.text import json_text
+    from estimator.questions.choosing import MILLISECONDS, best
+
+    limits = {"power_limit_w": (options["power_limit"], 1.0), "latency_limit_s": (options["latency_limit"], MILLISECONDS)}
+    given = {name: value * unit for name, (value, unit) in limits.items() if value is not None}
+    answer = best(asked, options["goal"], confidence=options["confidence"], **given)
+    points, chosen = answer.points, np.arange(len(answer.points)) == answer.index
+    forms = {
+        "txt": lambda: best_text(answer),
+        "json": lambda: json_text(best_document(answer)),
+        "csv": lambda: csv_pieces([points.select(chosen)]),
+        "chart": lambda: _chart(points, options),
+    }
+    deliver(form, forms, options["out"])
+    stated = points.select(chosen | ~np.isfinite(points.latency_s))  # why a GPU cannot run a precision
+    skipped = [case for case in points.cases if case.too_large and not points.cases[points.case[answer.index]].too_large]
+    notes = [(case.workload, f"left out: {line}") for case in skipped for line in case.too_large]
+    return report(stated.warnings, [*stated.notes, *notes], options)
+
+
+def _check_power(asked: "Sequence[Asked]", options: Options) -> None:
+    """Raise OperatingPointError if the query needs power and no bundle has it."""
+    goal = options["goal"]
+    if (goal != "latency" or options["power_limit"] is not None) and all(question.bundle.power is None for question in asked):
+        names = ", ".join(dict.fromkeys(question.bundle.name for question in asked))
+        instead = "ask for --goal latency" if goal != "latency" else "leave --power-limit out"
+        raise OperatingPointError(f"bundle {names} has no power coefficients; {instead}, or fit rows that have an energy or power")
+
+
+@click.command(
+    context_settings=SETTINGS, epilog="Ratios are against the first; errors that both share (board, coefficients, host) fall out of them."
+)
+@with_options(
+    *QUESTION,
+    click.option("--baselines", is_flag=True, help="Beside each the time of a roofline."),
+    *answer_options(TEXT_FORMATS),
+)
+def compare_command(**options: Any) -> int:
+    """Two or more WORKLOADs, bundles, GPUs, precisions, forms of attention, sizes or clocks side by side, with ratios and intervals.
+
+    One alone with --set or --efficiency is compared with the board as it is.
+    """
+    form = answer_form(options, TEXT_FORMATS)
+    from estimator.display.sweeps import comparison_csv, comparison_document, comparison_text
+    from estimator.display.text import json_text
+    from estimator.questions.choosing import compare
+    from estimator.questions.judging import at_clocks, judged
+    from estimator.questions.points import joined_sweeps
+    from estimator.questions.roofline import roofline_latency_s
+
+    asked = [at_clocks(one, (clock,)) if clock else one for one in questions(options) for clock in one.sm_clock_mhz or (0.0,)]
+    if len(asked) == 1 and (options["figures"] or options["efficiency"]):
+        asked = [*questions({**options, "figures": {}, "efficiency": {}}), *asked]
+    least = 1 if options["baselines"] else 2
+    if not least <= len(asked) <= 50:
+        raise click.UsageError(
+            f"{len(asked)} {'thing' if len(asked) == 1 else 'things'} to compare; name {least} to {50}: "
+            "workloads, --bundle, --gpu-spec own,NAME, --precision fp32,bf16, …; or change the board with --set"
+        )
+    comparisons = [compare(asked[0], other) for other in asked[1:]]
+    sides = joined_sweeps([comparisons[0].left if comparisons else judged(asked[0]).points, *(one.right for one in comparisons)])
+    for case, latency_s in zip(sides.cases, sides.latency_s.tolist(), strict=True):
+        check_finite(case, latency_s)
+    rooflines_s = [float(roofline_latency_s(one)[0]) for one in asked] if options["baselines"] else []
+    forms = {
+        "txt": lambda: comparison_text(sides, comparisons, rooflines_s),
+        "json": lambda: json_text(comparison_document(sides, comparisons, rooflines_s)),
+        "csv": lambda: comparison_csv(sides, rooflines_s),
+    }
+    deliver(form, forms, options["out"])
+    return report(sides.warnings, sides.notes, options)

@@ -1,0 +1,81 @@
+"""A roofline beside our model: its laws, on made and on published workloads."""
+
+import csv
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from estimator import (
+    Asked,
+    Operator,
+    Variant,
+    Workload,
+    estimate,
+    load_bundle,
+    make_operator,
+    read_workload,
+)
+from estimator.cli import main
+from estimator.formats import write_workload
+from estimator.questions.roofline import roofline_latency_s, roofline_seconds
+from estimator.vocabulary.specifications import load_gpu
+from tests.estimator.estimating import unlimited
+from tests.estimator.synthetic import transformer
+
+BUNDLE = load_bundle("a100-pcie-40gb-eager")
+FREE = unlimited(BUNDLE)
+A100 = BUNDLE.gpu
+CLOCKS = (510.0, 900.0, 1410.0)
+
+
+def one(*operators: Operator, count: float = 1.0) -> Workload:
+    return Workload(name="made", operators=operators, counts=(count,) * len(operators))
+
+
+def published(shared_data: Path) -> list[Path]:
+    return sorted((shared_data / "energaizer" / "workloads").glob("*.json"))
+
+
+def test_no_published_workload_is_faster_than_its_roofline_kernel_by_kernel(shared_data: Path) -> None:
+    for path in published(shared_data):
+        workload = read_workload(path)
+        ideal = roofline_seconds(workload, A100, np.array(CLOCKS))
+        for i, own in enumerate(estimate(workload, FREE, sm_clock_mhz=CLOCKS)):
+            assert (np.array([kernel.latency_s for kernel in own.kernels]) > ideal[:, i]).all(), (path.name, CLOCKS[i])
+            assert own.latency_s > np.array(workload.counts) @ ideal[:, i]
+
+
+def test_a_large_product_takes_its_flop_over_the_peak_and_a_copy_its_bytes_over_the_bandwidth() -> None:
+    product = make_operator("gemm", "linear", "bf16", batch=1, m=8192, n=8192, k=8192)
+    copy = make_operator("copy", "contiguous", "bf16", elements=1e8, reads=1e8)
+    seconds = roofline_seconds(one(product, copy), A100, np.array([A100.sm_clock_max_mhz, A100.sm_clock_max_mhz / 2.0]))
+    assert seconds[0] == pytest.approx([2 * 8192.0**3 / 312e12, 4 * 8192.0**3 / 312e12], rel=2e-3)  # 312 TFLOP/s, A100 data sheet
+    assert seconds[1] == pytest.approx([2e8 * 2 / 1.555e12] * 2, rel=1e-3)  # 1555 GB/s
+
+
+def test_it_runs_at_the_clock_that_the_power_limit_leaves() -> None:
+    workload = transformer(4096, 2048, 12)
+    own = estimate(workload, BUNDLE, sm_clock_mhz=CLOCKS)
+    assert own[-1].sm_clock_mhz < 1410.0
+    at_those = np.array(workload.counts) @ roofline_seconds(workload, A100, np.array([one.sm_clock_mhz for one in own]))
+    found = roofline_latency_s(Asked(variant=Variant(workload=workload), bundle=BUNDLE, sm_clock_mhz=CLOCKS))
+    assert found == pytest.approx(at_those)
+    foreign = one(make_operator("gemm", "linear", "fp8", batch=1, m=64, n=64, k=64))
+    assert np.isnan(roofline_latency_s(Asked(variant=Variant(workload=foreign), bundle=BUNDLE, gpu=load_gpu("v100-pcie-32gb"))))
+
+
+def test_a_comparison_with_a_roofline_needs_no_second_thing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "made_b2_s128.json"
+    write_workload(replace(transformer(256, 512, 2), name="made_b2_s128"), file)
+    words = ["compare", str(file), "--bundle", "a100-pcie-40gb-eager", "--freqs", "900", "--baselines", "--quiet"]
+    main(words)
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:4]] == ["900", "roofline"]
+    main([*words, "--json"])
+    point = json.loads(capsys.readouterr().out)["reference"]
+    main([*words, "--csv"])
+    (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    assert point["latency_s"] > point["roofline_s"] == float(row["roofline_s"]) > 0.0
