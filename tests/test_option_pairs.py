@@ -2,7 +2,6 @@
 
 import pytest
 
-from collector.cli import main as collect
 from estimator.cli import main as estimate
 from fitter.cli import main as fit
 

@@ -4,8 +4,7 @@ import pytest
 
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.specifications import gpu_names, load_gpu
-from microbench.errors import LaunchError
-from microbench.families import KERNELS, kernel_named
+from microbench.families import KERNELS
 from microbench.kernel import Kernel
 from microbench.loads.launch import plan_launches, shares_region
 from microbench.operands import buffer_bytes
@@ -48,8 +47,6 @@ def test_what_is_for_a_cache_fits_it_and_what_is_for_memory_does_not(gpu: GpuSpe
         elif kernel.level in ("dram", "peer"):
             assert MISSING * gpu.l2_bytes <= walked <= gpu.dram_bytes
         assert buffer_bytes(kernel, launch) < gpu.dram_bytes
-
-
 
 
 def test_a_sweep_over_blocks_changes_nothing_but_the_grid(gpu: GpuSpec) -> None:
