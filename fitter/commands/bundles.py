@@ -1,14 +1,19 @@
 """The commands `fit show`, `fit diff`, `fit release` and `fit verify`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
 
+from estimator.display.text import json_text, printable
 from estimator.options.command_line import DONE, named_file
 from estimator.options.output_files import output_option
-from fitter.commands.lines import say
 from fitter.errors import FitterError
+
+
+def say(result: Mapping[str, object] | Sequence[str]) -> None:
+    """Write a document as JSON, or lines, to stdout."""
+    click.echo(json_text(result) if isinstance(result, Mapping) else "\n".join([*map(printable, result), ""]), nl=False)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -137,7 +142,6 @@ def probes_command(bundle_name: str, gpu_name: str, count: int, out: Path | None
     from estimator.bundle.files import load_bundle
     from estimator.vocabulary.specifications import load_gpu
     from estimator.vocabulary.whole_file import write_whole
-    from estimator.vocabulary.workload import FAMILY_FIELDS
     from fitter.transfer.probe_plan import campaign_text, plan_probes, probe_lines
 
     bundle, gpu = load_bundle(bundle_name), load_gpu(gpu_name)
@@ -145,17 +149,9 @@ def probes_command(bundle_name: str, gpu_name: str, count: int, out: Path | None
     if out is not None:
         write_whole(out, campaign_text(probes, bundle, gpu).encode())
     if as_json:
-        kernels = [
-            {
-                "family": p.family,
-                "operator": p.operator,
-                "precision": p.precision,
-                **dict(zip(FAMILY_FIELDS[p.family], p.shape, strict=True)),
-            }
-            for p in probes
-        ]
-        document = {"bundle": bundle.name, "gpu": gpu.name, "campaign": None if out is None else str(out), "probes": kernels}
-        say(document)
+        names = ("family", "operator", "precision")
+        kernels = [{**{name: getattr(one, name) for name in names}, **one.named_shape()} for one in probes]
+        say({"bundle": bundle.name, "gpu": gpu.name, "campaign": None if out is None else str(out), "probes": kernels})
         return DONE
     written = [] if out is None else [f"campaign written to {out}", f"next: collect --campaign {out} --out probes.parquet"]
     say([*probe_lines(probes), *written])

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from estimator import __version__
+from estimator.display.text import printable
 from estimator.options.command_line import (
     DONE,
     DONE_WITH_WARNINGS,
@@ -25,8 +26,7 @@ from estimator.options.command_line import (
 from estimator.options.output_files import output_option
 from estimator.vocabulary.errors import EstimatorError
 from estimator.vocabulary.regular_files import special_kind
-from fitter.commands.bundles import diff_command, probes_command, release_command, show_command, verify_command
-from fitter.commands.lines import plain, say, tell
+from fitter.commands.bundles import diff_command, probes_command, release_command, say, show_command, verify_command
 from fitter.errors import FitterError
 from fitter.validate.requirements import judge, missed_line, require_option
 
@@ -235,9 +235,14 @@ def _progress(quiet: bool) -> Callable[[str], None]:
 
     def say(text: str) -> None:
         if shown:
-            click.echo(f"\r\x1b[K{plain(text)}", err=True, nl=False)
+            click.echo(f"\r\x1b[K{printable(text)}", err=True, nl=False)
 
     return say
+
+
+def tell(line: str) -> None:
+    """Write a line to stderr."""
+    click.echo(printable(line), err=True)
 
 
 def _write_report(
@@ -303,7 +308,6 @@ def _finish(
         rejected = [f"{refused} rows, or their power alone, were rejected; -v names them"] if refused else []
         for line in [*(f"note: {note}" for note in notes), *(f"warning: {warning}" for warning in (*warnings, *rejected))]:
             tell(line)
-    missed = missed_line(verdicts)
-    if missed:
+    if missed := missed_line(verdicts):
         tell(missed)
     return DONE_WITH_WARNINGS if refused or warnings or missed else DONE
