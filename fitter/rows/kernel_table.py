@@ -40,12 +40,6 @@ COLUMNS: Final = frozenset((*SHAPE_COLUMNS, *NAME_COLUMNS, *VALUE_COLUMNS, *TEXT
 NEEDED: Final = ("operator", "precision", "latency_s")
 """Columns that every kernel table needs; `gpu` may be given on the command line instead."""
 
-OPERATOR_ALIASES: Final[dict[str, str]] = {
-    "ln": "layernorm", "layer_norm": "layernorm", "rms_norm": "rmsnorm", "batch_norm": "batchnorm", "matmul": "bmm", "gemm": "linear",
-    "context": "prefill", "generation": "decode",
-}  # fmt: skip
-"""Other spellings of operators."""
-
 TWO_INPUTS: Final = frozenset({"add", "mul", "div", "pow", "where"})
 """Element-wise operators that read two tensors as large as the result."""
 
@@ -56,9 +50,8 @@ CUDA_CORE_NAME: Final = ("sgemm", "simt")
 """Parts of the names of matrix kernels that use no tensor cores."""
 
 REASON_CODE: Final = re.compile(r"[A-Z][A-Z0-9_]{0,39}")
-GOOD: Final = ("", "OK", "NONE", "GOOD")
 POWER_REASONS: Final = frozenset({"SINGLE_SAMPLE", "SHORT_WINDOW", "HISTORY", "SEQUENCE", "COLD_START", "NO_NEIGHBOUR", "ABOVE_LIMIT"})
-"""Row verdicts in a user's table: good ones, and those that concern only the power."""
+"""Verdicts in a user's table that concern only the power."""
 
 REJECTS_ROW: Final = frozenset({"latency_absurd", "shared_board"})
 """Flags that make a row unusable: with two processes on a board, each row contains time and power of both."""
@@ -199,7 +192,7 @@ def _kind(family: str, operator: str, row: Mapping[str, Any]) -> tuple[str | Non
     """Family and operator in our names; the operator decides, since the family may be missing or differ."""
     if operator in ("attention", "") and family == "attention":
         operator = "decode" if row.get("is_decode", 0.0) > 0 else "prefill"
-    operator = OPERATOR_ALIASES.get(operator, operator)
+    operator = {"ln": "layernorm"}.get(operator, operator)  # as in published tables
     for known, operators in FAMILY_OPERATORS.items():
         if operator in operators and (known == family or family not in FAMILY_OPERATORS):
             return known, operator
@@ -229,7 +222,7 @@ def _read_verdicts(screen: Screen, powered: BoolArray) -> None:
     codes, texts = screen.table.coded("reason")
     for number, text in enumerate(texts):
         code = text.upper()
-        if code not in GOOD:
+        if code not in ("", "OK"):
             rows = (codes % len(texts) == number) & (powered | (code not in POWER_REASONS))
             known = code if REASON_CODE.fullmatch(code) else "MARKED"
             screen.reject(rows, known, "so marked in the data set", power=code in POWER_REASONS)

@@ -126,11 +126,7 @@ def _collected(table: Table, metadata: Mapping[str, object], gpu: GpuSpec | None
     if swept.any():
         blocks = _blocks(table.select(swept), gpu)
         rows = replace(rows, blocks=blocks.blocks, rejected=(*rows.rejected, *blocks.rejected))
-    selection = _selection(table, "kernel dataset", rows, metadata)
-    if metadata.get("complete") is False:
-        unfinished = f"{table.name}: the campaign did not finish; `collect --resume` goes on with it"
-        return replace(selection, notes=(*selection.notes, unfinished))
-    return selection
+    return _selection(table, "kernel dataset", rows, metadata)
 
 
 def _selection(table: Table, kind: str, rows: Selection, metadata: Mapping[str, object] | None = None) -> Selection:

@@ -1,10 +1,8 @@
 """Data sets and bundles made to harm: refused in one line, or read for what they are; nothing in them is ever executed."""
 
-import copy
 import io
-import json
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from collector.errors import DatasetError
-from estimator.bundle.files import digest_of, load_bundle
-from estimator.formats import write_workload
-from estimator.options.command_line import LONGEST_LINE
 from estimator.vocabulary.errors import EstimatorError
 from fitter.cli import main
 from fitter.errors import FitterError
-from fitter.release.differences import diff_lines, differences_document, workload_differences
-from fitter.report.text import show_document, show_lines
 from fitter.rows.partitions import open_partitioned
 from fitter.rows.selection import read_selection
 from fitter.scale.kernel_sample import SampleTask, sample_partition
-from tests.estimator.synthetic import transformer
-from tests.estimator.test_bundle_schema import full
 
 REFUSALS = (FitterError, EstimatorError, DatasetError)
 ROWS = 40
@@ -128,68 +119,3 @@ def test_a_name_that_is_a_trick_is_refused_in_one_line(name: str, tmp_path: Path
         assert "Traceback" not in capsys.readouterr().err
     assert not out.exists()
     assert not sprung.exists()
-
-
-HOSTILE: tuple[Any, ...] = (
-    None, True, -1, 0, 1e308, -1e308, 5e-324, 10**18, 10**400, "", "\0", "../../etc/passwd", "<script>", "\ud800", GIANT, [], {}, [[]],
-    [[[[[]]]]], {"": {}}, [None], ["x"], [1e308, -1e308], {"__class__": "os"}, {"py/reduce": ["os.system", "id"]}, float("nan"),
-    float("inf"),
-)  # fmt: skip
-
-
-def leaves(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Every place in a document, whole sections among them."""
-    if at:
-        yield at
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from leaves(item, (*at, key))
-    elif isinstance(value, list):
-        for i, item in enumerate(value[:2]):
-            yield from leaves(item, (*at, i))
-
-
-PLACES = sorted(leaves(full()), key=str)
-
-
-def use(path: Path) -> None:
-    """Everything that one does with a bundle."""
-    bundle = load_bundle(path)
-    whole = load_bundle(path.with_name("whole.json"))
-    show_lines(bundle)
-    json.dumps(show_document(bundle), allow_nan=False)
-    changes = workload_differences(whole, bundle, [str(path.with_name("workload.json"))])
-    diff_lines(whole, bundle, changes)
-    json.dumps(differences_document(bundle, whole, changes), allow_nan=False)
-
-
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(st.sampled_from(PLACES), st.sampled_from(range(len(HOSTILE))))
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # figures at the end of all ranges overflow
-def test_a_bundle_with_any_value_in_any_place_is_used_or_refused_in_one_line(tmp_path: Path, place: tuple[Any, ...], which: int) -> None:
-    document = copy.deepcopy(full())
-    target: Any = document
-    for key in place[:-1]:
-        target = target[key]
-    target[place[-1]] = HOSTILE[which]
-    try:
-        document["digest"] = digest_of(document)
-    except (EstimatorError, ValueError):
-        document["digest"] = "sha256:0"
-    path = tmp_path / "b.json"
-    path.write_text(json.dumps(document), encoding="utf-8")
-    if not (tmp_path / "whole.json").exists():
-        (tmp_path / "whole.json").write_text(json.dumps(full()), encoding="utf-8")
-        write_workload(transformer(128, 512, 1, name="small", family="bert"), tmp_path / "workload.json")
-    assert "\n" not in refusal(lambda: use(path))
-
-
-def test_a_giant_string_does_not_fill_the_screen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    document = full()
-    document["residuals"]["gemm"]["near"] = GIANT
-    (tmp_path / "b.json").write_text(json.dumps({**document, "digest": digest_of(document)}))
-    (tmp_path / "whole.json").write_text(json.dumps(full()))
-    assert main(["diff", str(tmp_path / "whole.json"), str(tmp_path / "b.json")]) == 1
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert len(said) < LONGEST_LINE + 100
