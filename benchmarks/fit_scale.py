@@ -1,4 +1,4 @@
-"""Speed and memory of reading kernel rows in pieces: screening, counting and sampling, on threads and on Dask workers.
+"""Speed and memory of reading kernel rows in pieces: screening, counting and sampling, alone and on Dask workers.
 
 Rows are generated: matrix products, every row with another shape.  Every method runs in its own process, one after the other; its
 rate is also given relative to the rate of only reading the same columns, which other load on the machine affects equally.
@@ -25,12 +25,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fitter.rows.partitions import Partition, open_partitioned, read_batches
-from fitter.scale.kernel_sample import SampleTask, merge_samples, sample_partition
-from fitter.scale.streamed import LocalWorkers, Workers, run_pass
+from fitter.scale.kernel_sample import Results, SampleTask, sample_of
 
 FILE_ROWS: Final = 50_000
 TASK: Final = SampleTask(collected=None, gpu=None, seed=0)
-WAYS: Final = ("read", "1 thread", "2 threads", "Dask, 1 worker", "Dask, 2 workers")
+WAYS: Final = ("read", "alone", "Dask, 1 worker", "Dask, 2 workers")
 
 
 def main() -> None:
@@ -76,31 +75,29 @@ def child(way: str, data: Path) -> dict[str, Any]:
 
 def run(way: str, data: Path) -> dict[str, Any]:
     """Work of a child process; imports and the start of a cluster are not timed."""
-    parts = open_partitioned(data).partitions()
+    parts = open_partitioned(data).parts
 
-    def timed(workers: Workers) -> dict[str, Any]:
+    def timed(results: Results) -> dict[str, Any]:
         start, spent = time.perf_counter(), time.process_time()
-        if way == "read":
-            rows = sum(workers.results(read_alone, parts))
-        else:
-            rows = run_pass(workers, partial(sample_partition, task=TASK), parts, partial(merge_samples, TASK)).read
+        rows = sum(map(read_alone, parts)) if way == "read" else sample_of(parts, TASK, results).read
         seconds, cpu = time.perf_counter() - start, time.process_time() - spent
         peak = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) / 1e3
         return {"rows": rows, "seconds": seconds, "cpu_s": cpu, "peak_mb": peak}
 
-    count = 2 if "2" in way else 1
     if not way.startswith("Dask"):
-        return timed(LocalWorkers(count))
+        return timed(map)
     from distributed import Client, LocalCluster
 
-    from fitter.scale.cluster import DaskWorkers
+    from fitter.scale.cluster import in_order
+
+    count = 2 if "2" in way else 1
 
     with (
         LocalCluster(n_workers=count, threads_per_worker=1, processes=True, dashboard_address=None, memory_limit=None) as cluster,
         Client(cluster) as client,
     ):
-        list(DaskWorkers(client).results(read_alone, parts[:1] * count))  # workers import what they need
-        return timed(DaskWorkers(client))
+        list(in_order(client, read_alone, parts[:1] * count))  # workers import what they need
+        return timed(partial(in_order, client))
 
 
 def read_alone(partition: Partition) -> int:

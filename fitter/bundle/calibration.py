@@ -49,11 +49,11 @@ from fitter.validate.predictions import (
     error_rows,
     fit_warnings,
     grouped_folds,
-    held_out_notes,
     kind_of,
     predict_rows,
     same_numbers,
     served_groups,
+    single_kinds,
     summary_row,
 )
 
@@ -130,7 +130,7 @@ def calibrate(
     )
     held_out = {kind: _with_stated(rows, predict_rows(bundle, getattr(selection, kind))) for kind, rows in held_out.items()}
     errors = tuple(row for rows in held_out.values() for row in error_rows(compared(rows)))
-    alone = held_out_notes(selection, held_out)  # a kind with a single kernel is extrapolated, so its error does not test the model
+    alone = single_kinds(selection)
     few = few_power_warnings(selection, bundle) if selection.tables and source is None else ()
     warnings = (*fit_warnings([row for row in errors if row.label not in alone]), *few, *remarks, *unfit)
     notes = (*transfer_notes(source, found.bundle), *_prior_notes(bundle, source), *selection.notes, *warnings)

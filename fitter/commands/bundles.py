@@ -1,14 +1,19 @@
 """The commands `fit show`, `fit diff`, `fit release` and `fit verify`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
 
+from estimator.display.text import json_text, printable
 from estimator.options.command_line import DONE, named_file
 from estimator.options.output_files import output_option
-from fitter.commands.lines import say
 from fitter.errors import FitterError
+
+
+def say(result: Mapping[str, object] | Sequence[str]) -> None:
+    """Write a document as JSON, or lines, to stdout."""
+    click.echo(json_text(result) if isinstance(result, Mapping) else "\n".join([*map(printable, result), ""]), nl=False)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -57,11 +62,9 @@ def diff_command(old_name: str, new_name: str, workloads: Sequence[str], as_json
     from estimator.bundle.files import load_bundle
 
     old, new = load_bundle(old_name), load_bundle(new_name)
-    from fitter.release.release import differences_document
-    from fitter.release.workload_changes import workload_changes, workloads_of
-    from fitter.report.text import diff_lines
+    from fitter.release.differences import diff_lines, differences_document, workload_differences
 
-    changes = workload_changes(old, new, workloads_of(workloads))
+    changes = workload_differences(old, new, workloads)
     say(differences_document(old, new, changes) if as_json else diff_lines(old, new, changes))
     return DONE
 
@@ -94,14 +97,11 @@ def verify_command(bundle_name: str, key: str, signature: str | None, as_json: b
 @click.argument("bundle_name", metavar="BUNDLE", callback=named_file)
 @click.option("--version", "version", required=True, metavar="X.Y.Z", help="Semantic version, above the bundle's.")
 @output_option("-o", "--out", force=False, metavar="FILE", help="Without it NAME-X.Y.Z.json beside BUNDLE.")
-@output_option("--changelog", kind="log", force=False, metavar="FILE", help="Without it NAME.changelog.md beside the release.")
 @click.option("--against", metavar="BUNDLE", callback=named_file, help="The release before; without it the newest one beside the release.")
 @click.option("--note", default="", metavar="TEXT", help="A sentence for the changelog entry.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
-def release_command(
-    bundle_name: str, version: str, out: Path | None, changelog: Path | None, against: str | None, note: str, as_json: bool
-) -> int:
-    """Give a bundle a version, a new digest and an entry in its changelog.
+def release_command(bundle_name: str, version: str, out: Path | None, against: str | None, note: str, as_json: bool) -> int:
+    """Give a bundle a version, a new digest and an entry in NAME.changelog.md beside it.
 
     The version must be a large enough step from the previous release: major if answers change their meaning or are removed, minor
     if they change, patch if only descriptions change.  `fit diff` shows the step.
@@ -109,26 +109,19 @@ def release_command(
     from datetime import UTC, datetime
 
     from estimator.bundle.files import bundle_path, load_bundle
-    from fitter.release.release import release, release_before
+    from fitter.release.release import file_name, release, release_before
     from fitter.release.version_rule import version_key
 
     version_key(version)
     bundle = load_bundle(bundle_name)
-    target = out or bundle_path(bundle_name).parent / f"{_file_name(bundle.name)}-{version}.json"
-    log = changelog or target.parent / f"{_file_name(bundle.name)}.changelog.md"
-    before = against or release_before(target.absolute().parent, _file_name(bundle.name), version)
+    name = file_name(bundle.name)
+    target = out or bundle_path(bundle_name).parent / f"{name}-{version}.json"
+    before = against or release_before(target.absolute().parent, name, version)
     previous = None if before is None else load_bundle(before)
-    if log.absolute() == target.absolute() or (log.exists() and log.samefile(bundle_path(bundle_name))):
-        raise FitterError(f"{log}: is a bundle; the changelog needs a file of its own, name it with --changelog")
-    released = release(bundle, version, target, log, previous, note, datetime.now(UTC).strftime("%Y-%m-%d"))
+    released, log = release(bundle, version, target, previous, note, datetime.now(UTC).strftime("%Y-%m-%d"))
     document = {"bundle": str(target), "name": released.name, "version": version, "digest": released.digest, "changelog": str(log)}
     say(document if as_json else [f"{released.name} {version}  {released.digest}", f"written to {target}, entry in {log}"])
     return DONE
-
-
-def _file_name(name: str) -> str:
-    """A bundle's name as part of a file name."""
-    return "".join(c if c.isalnum() or c in "-_." else "-" for c in name).strip(".") or "bundle"
 
 
 @click.command(
@@ -149,7 +142,6 @@ def probes_command(bundle_name: str, gpu_name: str, count: int, out: Path | None
     from estimator.bundle.files import load_bundle
     from estimator.vocabulary.specifications import load_gpu
     from estimator.vocabulary.whole_file import write_whole
-    from estimator.vocabulary.workload import FAMILY_FIELDS
     from fitter.transfer.probe_plan import campaign_text, plan_probes, probe_lines
 
     bundle, gpu = load_bundle(bundle_name), load_gpu(gpu_name)
@@ -157,17 +149,9 @@ def probes_command(bundle_name: str, gpu_name: str, count: int, out: Path | None
     if out is not None:
         write_whole(out, campaign_text(probes, bundle, gpu).encode())
     if as_json:
-        kernels = [
-            {
-                "family": p.family,
-                "operator": p.operator,
-                "precision": p.precision,
-                **dict(zip(FAMILY_FIELDS[p.family], p.shape, strict=True)),
-            }
-            for p in probes
-        ]
-        document = {"bundle": bundle.name, "gpu": gpu.name, "campaign": None if out is None else str(out), "probes": kernels}
-        say(document)
+        names = ("family", "operator", "precision")
+        kernels = [{**{name: getattr(one, name) for name in names}, **one.named_shape()} for one in probes]
+        say({"bundle": bundle.name, "gpu": gpu.name, "campaign": None if out is None else str(out), "probes": kernels})
         return DONE
     written = [] if out is None else [f"campaign written to {out}", f"next: collect --campaign {out} --out probes.parquet"]
     say([*probe_lines(probes), *written])

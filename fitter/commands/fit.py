@@ -12,22 +12,19 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from estimator import __version__
+from estimator.display.text import printable
 from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, check_present, named_file, named_files, run_command
 from estimator.options.output_files import output_option
 from estimator.vocabulary.errors import EstimatorError
 from estimator.vocabulary.regular_files import special_kind
-from fitter.commands.bundles import diff_command, probes_command, release_command, show_command, verify_command
-from fitter.commands.lines import plain, say, tell
+from fitter.commands.bundles import diff_command, probes_command, release_command, say, show_command, verify_command
 from fitter.errors import FitterError
-from fitter.validate.requirements import judge, missed_line, require_option, verdict_documents
+from fitter.validate.requirements import judge, missed_line, require_option
 
 if TYPE_CHECKING:
     from estimator.bundle.content import Bundle
     from fitter.bundle.calibration import Calibration
-    from fitter.report.left_out import LeftOut
     from fitter.rows.columns import Selection
-    from fitter.rows.rejected import RejectedRow
-    from fitter.validate.predictions import ErrorRow
     from fitter.validate.requirements import Verdict
 
 DEFAULT_BUNDLE: Final = "bundle.json"
@@ -93,8 +90,7 @@ def a_line(context: click.Context, parameter: click.Parameter, text: str | None)
 )
 @click.option("--probes", type=click.IntRange(1), metavar="N", help="Fit only the N most telling kernels; errors are those of all others.")
 @require_option
-@click.option("--stream", is_flag=True, help="Read in pieces, in bounded memory; large data sets are read so anyway.")
-@click.option("--scheduler", metavar="ADDRESS", help="Read in pieces on the workers of this Dask cluster, e.g. tcp://10.0.0.1:8786.")
+@click.option("--scheduler", metavar="ADDRESS", help="Read on the workers of this Dask cluster, e.g. tcp://10.0.0.1:8786.")
 @output_options
 @click.version_option(__version__, prog_name="fit")
 def fit_command(**options: Any) -> int:
@@ -104,20 +100,19 @@ def fit_command(**options: Any) -> int:
     Parquet); several kinds together are one fit.
     """
     _check_datasets(options["datasets"])
+    chosen = click.get_current_context().get_parameter_source("holdout") is not click.core.ParameterSource.DEFAULT
+    if options["probes"] is not None and chosen:
+        raise click.UsageError("--probes leaves all other kernels out of the fit; leave --holdout out")
     from estimator.bundle.files import load_bundle, save_bundle
     from estimator.vocabulary.specifications import load_gpu
-    from estimator.vocabulary.whole_file import write_whole
     from fitter.bundle.calibration import calibrate
-    from fitter.bundle.export import board_knowledge
     from fitter.bundle.probe_fit import calibrate_probes
-    from fitter.report.left_out import leave_out
     from fitter.rows.screening import asked_gpu
     from fitter.rows.selection import read_selection, require_one_gpu, require_one_world
     from fitter.scale.streamed import is_streamed, read_streamed
 
     progress = _progress(options["quiet"])
-    _check_ways(options)
-    if is_streamed(options["datasets"], options["stream"], options["scheduler"]):
+    if is_streamed(options["datasets"], options["scheduler"]):
         selection = read_streamed(options["datasets"], options["gpu"], options["seed"], options["scheduler"], progress)
     else:
         selection = read_selection(options["datasets"], options["gpu"])
@@ -127,26 +122,16 @@ def fit_command(**options: Any) -> int:
     how = partial(calibrate, name=options["name"] or "", version=FIRST_VERSION, prior=prior, progress=progress)
     how = partial(how, seed=options["seed"], holdout=options["holdout"])
     calibration = how(selection, gpu) if options["probes"] is None else calibrate_probes(selection, gpu, options["probes"], prior, how)
-    progress("")
-    selection = calibration.selection
     bundle = save_bundle(calibration.bundle, options["out"])
-    left_out: tuple[LeftOut, ...] = ()
+    document = _fit_document(bundle, calibration, options)
     if options["report"] is not None:
-        left_out = leave_out(selection, gpu, board_knowledge(selection, gpu).tables, seed=options["seed"], prior=prior, progress=progress)
-        progress("")
-        from fitter.report.page import report_html
-
-        page = report_html(bundle, selection, calibration.held_out, left_out)
-        write_whole(options["report"], page.encode("utf-8", errors="replace"))
-    told = _fit_document if options["as_json"] else _fit_lines
+        document["held_out"] = _write_report(bundle, calibration, prior, options, progress)
+    progress("")
     verdicts = judge(options["require"], calibration.summary())
-    document = told(bundle, selection, calibration, options, verdicts)
-    if isinstance(document, dict) and left_out:
-        from estimator.vocabulary.reader import plain as plain_data
-
-        document["left_out"] = plain_data(left_out)
-    say(document)
-    return _finish(selection, _notes(bundle, calibration), calibration.warnings, options, verdicts)
+    notes = [note for note in bundle.notes if note not in calibration.warnings]
+    document |= {"notes": notes, "requirements": list(verdicts), "warnings": list(calibration.warnings)}
+    say(document if options["as_json"] else _fit_lines(bundle, calibration, options))
+    return _finish(calibration.selection, notes, calibration.warnings, options, verdicts)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -174,7 +159,7 @@ def check_command(bundle_name: str, datasets: Sequence[str], gpu: str | None, **
     found = check_bundle(bundle, selection)
     verdicts = judge(options["require"], found.summary)
     if options["as_json"]:
-        say({**found.document(bundle, selection), "requirements": verdict_documents(verdicts)})
+        say({**found.document(bundle, selection), "requirements": list(verdicts)})
     else:
         say([*selection_lines(selection), "", *found.lines()])
     return _finish(selection, selection.notes, found.warnings, options, verdicts)
@@ -209,44 +194,28 @@ def run(given: list[str]) -> int:
         return 1
 
 
-def _check_ways(options: Mapping[str, object]) -> None:
-    """Refuse options that contradict each other, or the data.  Raises UsageError."""
-    chosen = click.get_current_context().get_parameter_source("holdout") is not click.core.ParameterSource.DEFAULT
-    if options["probes"] is not None and chosen:
-        raise click.UsageError("--probes leaves all other kernels out of the fit; leave --holdout out")
-
-
 def _check_datasets(names: Sequence[str]) -> None:
-    """Check that data sets exist before scientific packages are loaded, which takes a second; object stores are checked later."""
+    """Check that data sets on this machine exist before scientific packages are loaded, which takes a second.
+
+    Raises FitterError for a pipe or a device, and for the log of an unfinished campaign beside a data set or in a folder.  Folders whose
+    names begin with a point hold running measurements of other hosts and are skipped.
+    """
     local = [name for name in names if "://" not in name]
     for name in local:
-        _refuse_unfinished(name)
-    check_present(local, "{}: no such file or folder")
-    for name in local:
-        with suppress(PermissionError):  # no permission to look
+        with suppress(OSError):  # missing, or no permission to look
             kind = special_kind(Path(name))
             if kind is not None:
                 raise FitterError(f"{name}: is {kind}, not a file; write what it holds to a file and name that")
         if os.path.realpath(name) == os.sep:  # a walk through the whole file system would not end
             raise FitterError(f"{name}: the root of all files; name a data set or a folder of them")
-
-
-def _refuse_unfinished(name: str) -> None:
-    """Refuse the log of an unfinished campaign, given by name, beside a given data set or in a given folder.
-
-    Raises FitterError.  Folders whose names begin with a point hold running measurements of other hosts and are skipped.
-    """
-    if name.endswith(LOG_SUFFIX):
-        found = [name]
-    else:
-        found = [f"{name.rstrip(os.sep)}{LOG_SUFFIX}"]
-        for folder, below, files in os.walk(name) if os.path.realpath(name) != os.sep else ():
+        logs = [name if name.endswith(LOG_SUFFIX) else f"{name.rstrip(os.sep)}{LOG_SUFFIX}"]
+        for folder, below, files in os.walk(name):
             below[:] = [word for word in below if not word.startswith(".")]
-            found += [os.path.join(folder, file) for file in files if file.endswith(LOG_SUFFIX)]
-    for log in found:
-        if os.path.isfile(log):
+            logs += [os.path.join(folder, file) for file in files if file.endswith(LOG_SUFFIX)]
+        for log in filter(os.path.isfile, logs):
             so_far = f"`collect export {log} --to parquet` gives the rows so far"
             raise FitterError(f"{log}: its campaign did not finish; the same `collect` command with --resume goes on with it, or {so_far}")
+    check_present(local, "{}: no such file or folder")
 
 
 def _progress(quiet: bool) -> Callable[[str], None]:
@@ -255,72 +224,60 @@ def _progress(quiet: bool) -> Callable[[str], None]:
 
     def say(text: str) -> None:
         if shown:
-            click.echo(f"\r\x1b[K{plain(text)}", err=True, nl=False)
+            click.echo(f"\r\x1b[K{printable(text)}", err=True, nl=False)
 
     return say
 
 
-def _fit_lines(
-    bundle: "Bundle", selection: "Selection", calibration: "Calibration", options: Mapping[str, object], verdicts: "Sequence[Verdict]"
-) -> list[str]:
+def tell(line: str) -> None:
+    """Write a line to stderr."""
+    click.echo(printable(line), err=True)
+
+
+def _write_report(
+    bundle: "Bundle", calibration: "Calibration", prior: "Bundle | None", options: Mapping[str, Any], progress: Callable[[str], None]
+) -> list[dict[str, object]]:
+    """Write the page about the fit; returns the errors of fits without whole families and clocks."""
+    from estimator.vocabulary.whole_file import write_whole
+    from fitter.bundle.export import board_knowledge
+    from fitter.report.held_out import hold_out
+    from fitter.report.page import report_html
+
+    selection = calibration.selection
+    tables = board_knowledge(selection, bundle.gpu).tables
+    wholes = hold_out(selection, bundle.gpu, tables, seed=options["seed"], prior=prior, progress=progress)
+    page = report_html(bundle, selection, calibration.held_out, wholes)
+    write_whole(options["report"], page.encode("utf-8", errors="replace"))
+    return [{"by": one.by, "name": one.errors.operator, **one.errors.document()} for one in wholes]
+
+
+def _fit_lines(bundle: "Bundle", calibration: "Calibration", options: Mapping[str, Any]) -> list[str]:
     from fitter.report.text import next_lines, selection_lines
-    from fitter.validate.predictions import held_out_notes
     from fitter.validate.tables import error_table
 
-    errors: Sequence[ErrorRow] = calibration.errors
-    notes = held_out_notes(calibration.selection, calibration.held_out)
-    lines = [*selection_lines(selection), ""]
-    if errors:
-        left_out = f"{options['holdout']:.0%} at a time" if options["probes"] is None else "all but the probes"
-        title = f"errors in percent on rows left out of the fit ({left_out}):"
-        lines += [*error_table(title, [*errors, *calibration.summary().values()], notes), ""]
-    elif notes:
-        lines += [f"errors are not known: {', '.join(dict.fromkeys(notes.values()))}", ""]
-    lines.append(f"bundle {bundle.name} {bundle.version} for {bundle.gpu.name} written to {options['out']}")
-    lines.append(f"  {bundle.digest}")
-    if options["report"] is not None:
-        lines.append(f"report written to {options['report']}")
+    lines = [*selection_lines(calibration.selection), ""]
+    if calibration.errors:
+        held_out = f"{options['holdout']:.0%} at a time" if options["probes"] is None else "all but the probes"
+        rows = [*calibration.errors, *calibration.summary().values()]
+        lines += [*error_table(f"errors in percent on held-out rows ({held_out}):", rows).lines(), ""]
+    lines += [f"bundle {bundle.name} {bundle.version} for {bundle.gpu.name} written to {options['out']}", f"  {bundle.digest}"]
+    lines += [] if options["report"] is None else [f"report written to {options['report']}"]
     return [*lines, *next_lines(bundle, str(options["out"]))]
 
 
-def _fit_document(
-    bundle: "Bundle", selection: "Selection", calibration: "Calibration", options: Mapping[str, object], verdicts: "Sequence[Verdict]"
-) -> dict[str, object]:
+def _fit_document(bundle: "Bundle", calibration: "Calibration", options: Mapping[str, Any]) -> dict[str, object]:
     from fitter.report.text import selection_document
-    from fitter.validate.predictions import held_out_notes, note_documents
 
-    notes = held_out_notes(calibration.selection, calibration.held_out)
     return {
         "bundle": str(options["out"]),
         "name": bundle.name,
         "version": bundle.version,
         "digest": bundle.digest,
         "gpu": bundle.gpu.name,
-        **selection_document(selection),
-        "notes": _notes(bundle, calibration),
+        **selection_document(calibration.selection),
         "errors": [row.document() for row in calibration.errors],
-        "error_notes": note_documents(notes),
         "summary": {kind: row.document() for kind, row in calibration.summary().items()},
-        "requirements": verdict_documents(verdicts),
-        "warnings": list(calibration.warnings),
     }
-
-
-def _notes(bundle: "Bundle", calibration: "Calibration") -> list[str]:
-    """Notes of the bundle without its warnings, which are printed separately."""
-    return [note for note in bundle.notes if note not in calibration.warnings]
-
-
-def _rejected_text(rejected: "Sequence[RejectedRow]") -> str:
-    """Number of rejected rows, and of rows with a rejected power only."""
-    whole, power = (sum(row.count for row in rejected if row.power_only == alone) for alone in (False, True))
-    parts = [f"{whole} {'rows were' if whole > 1 else 'row was'} rejected"] if whole else []
-    parts += (
-        [f"the power of {power} {'rows' if power > 1 else 'row'} was rejected, {'their' if power > 1 else 'its'} latency used"]
-        if power
-        else []
-    )
-    return f"{', '.join(parts)}; -v names {'them' if whole + power > 1 else 'it'}"
 
 
 def _finish(
@@ -332,20 +289,14 @@ def _finish(
     """
     from fitter.rows.rejected import OTHER_GPU
 
-    refused = [row for row in selection.rejected if row.reason != OTHER_GPU]
+    refused = sum(row.count for row in selection.rejected if row.reason != OTHER_GPU)
     if options["verbose"]:
         for row in selection.rejected:
             tell(f"{row.source} row {row.row}: {row.reason}{' (power)' if row.power_only else ''}: {row.detail}")
     if not options["quiet"]:
-        from fitter.report.text import missing_workload_lines
-
-        for line in notes:
-            tell(f"note: {line}")
-        for line in [*([] if options["verbose"] else missing_workload_lines(selection)), *warnings]:
-            tell(f"warning: {line}")
-        if refused:
-            tell(f"warning: {_rejected_text(refused)}")
-    missed = missed_line(verdicts)
-    if missed:
+        rejected = [f"{refused} rows, or their power alone, were rejected; -v names them"] if refused else []
+        for line in [*(f"note: {note}" for note in notes), *(f"warning: {warning}" for warning in (*warnings, *rejected))]:
+            tell(line)
+    if missed := missed_line(verdicts):
         tell(missed)
     return DONE_WITH_WARNINGS if refused or warnings or missed else DONE

@@ -1,8 +1,8 @@
 """Detached signatures of bundles in minisign's format, verified offline; the only file that imports cryptography.
 
 A signature states who guarantees a file's bytes; the digest inside a bundle only shows that it is complete.  Keys and signatures are
-those of `minisign` (https://jedisct1.github.io/minisign/): Ed25519 over the file's BLAKE2b-512 ("ED"), or over the file itself ("Ed"),
-and a second signature over the first and its trusted comment.  The user chooses the trusted key; no key is built in.
+those of `minisign` (https://jedisct1.github.io/minisign/): Ed25519 over the file's BLAKE2b-512 ("ED"), and a second signature over the
+first and its trusted comment.  The user chooses the trusted key; no key is built in.
 """
 
 import base64
@@ -17,9 +17,9 @@ from estimator.bundle.files import MAX_FILE_BYTES
 from estimator.vocabulary.regular_files import read_regular
 from fitter.errors import SignatureError
 
-PLAIN: Final = b"Ed"
+KEY_KIND: Final = b"Ed"
 HASHED: Final = b"ED"
-"""Algorithms: over the file, over its hash.  Public keys always contain PLAIN."""
+"""First bytes of a public key, and of a signature over a file's hash."""
 
 SUFFIX: Final = ".minisig"
 TRUSTED: Final = "trusted comment: "
@@ -49,12 +49,11 @@ def verify(bundle: Path, signature: Path, key: str) -> Signed:
         raise SignatureError(f"{signature}: is no minisign signature")
     first, second = _decoded(lines[1], 74, str(signature)), _decoded(lines[3], 64, str(signature))
     kind, own, sealed = first[:2], first[2:10], first[10:]  # algorithm, number of the key, signature
-    if kind not in (PLAIN, HASHED):
-        raise SignatureError(f"{signature}: is signed in a way that is not known")
+    if kind != HASHED:
+        raise SignatureError(f"{signature}: is not over the hash of a file; sign with minisign 0.10 or later")
     if own != number:
         raise SignatureError(f"{signature}: was made with key {_printed(own)}, not with {_printed(number)}")
-    content = _content(bundle, MAX_FILE_BYTES, "bundle")
-    message = hashlib.blake2b(content).digest() if kind == HASHED else content
+    message = hashlib.blake2b(_content(bundle, MAX_FILE_BYTES, "bundle")).digest()
     comment = lines[2].removeprefix(TRUSTED)
     if not _good(public, sealed, message):
         raise SignatureError(f"{bundle}: is not what {signature} was made for: it was changed after signing, or the signature is forged")
@@ -95,7 +94,7 @@ def _key(text: str) -> tuple[bytes, bytes]:
         lines = _lines(Path(text), "key")
         line, at = next((one for one in lines if one and not one.startswith(UNTRUSTED)), ""), text
     decoded = _decoded(line, 42, at)
-    if decoded[:2] != PLAIN:
+    if decoded[:2] != KEY_KIND:
         raise SignatureError(f"{at}: is no minisign public key")
     return decoded[2:10], decoded[10:]
 

@@ -11,7 +11,6 @@ Below 1.0.0 a minor step suffices for a major change (https://semver.org, sectio
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, Literal
 
 from estimator.bundle.content import Bundle
@@ -31,18 +30,6 @@ ANSWERS: Final = (
 """Sections that determine answers and their intervals."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Needed:
-    """The smallest step from one bundle to another, and why."""
-
-    step: Step
-    reasons: tuple[str, ...]
-
-    def text(self) -> str:
-        """For people."""
-        return f"a {self.step} step ({'; '.join(self.reasons)})"
-
-
 def version_key(text: str) -> tuple[int, int, int]:
     """A key that orders semantic versions.  Raises ReleaseError for any other text."""
     match = VERSION.fullmatch(text)
@@ -51,16 +38,13 @@ def version_key(text: str) -> tuple[int, int, int]:
     return int(match[1]), int(match[2]), int(match[3])
 
 
-def needed_step(old: Bundle, new: Bundle) -> Needed:
-    """The step that the rule requires."""
+def needed_step(old: Bundle, new: Bundle) -> tuple[Step, tuple[str, ...]]:
+    """The step that the rule requires, and why."""
     if reasons := _major(old, new):
-        return Needed(step="major", reasons=reasons)
+        return "major", reasons
     before, after = document_of(old), document_of(new)
     changed = tuple(f"{name} changed" for name in ANSWERS if before[name] != after[name])
-    if changed:
-        return Needed(step="minor", reasons=changed)
-    described = tuple(f"{name} changed" for name in before if name not in ("version", "digest") and before[name] != after[name])
-    return Needed(step="patch", reasons=described or ("nothing but the version changed",))
+    return ("minor", changed) if changed else ("patch", ("answers are the same",))
 
 
 def least_version(old: str, step: Step) -> str:
@@ -75,10 +59,11 @@ def require_step(old: Bundle, new: Bundle, version: str) -> None:
     """Raise ReleaseError if `version` is not above the old one, or too small a step above it."""
     if version_key(version) <= version_key(old.version):
         raise ReleaseError(f"version {version} must be above {old.version}, the release before")
-    needed = needed_step(old, new)
-    least = least_version(old.version, needed.step)
+    step, reasons = needed_step(old, new)
+    least = least_version(old.version, step)
     if version_key(version) < version_key(least):
-        raise ReleaseError(f"version {version} is too small a step from {old.version}: it is {needed.text()}; the least is {least}")
+        why = "; ".join(reasons)
+        raise ReleaseError(f"version {version} is too small a step from {old.version}: it is a {step} step ({why}); the least is {least}")
 
 
 def _major(old: Bundle, new: Bundle) -> tuple[str, ...]:

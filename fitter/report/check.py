@@ -1,29 +1,22 @@
 """`fit check`: comparison of a bundle with unseen data."""
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
-import numpy as np
 import pandas as pd
 
 from estimator.bundle.content import Bundle
 from fitter.blocks.section import block_errors
 from fitter.instructions.section import instruction_errors
 from fitter.report.text import selection_document
-from fitter.rows.columns import KernelRows, Selection
-from fitter.validate.drift import INSIDE, Drift, drift_lines, drift_warnings, drifts, outside_reasons
-from fitter.validate.predictions import (
-    ErrorRow,
-    by_label,
-    compared,
-    error_rows,
-    gpu_of,
-    kind_of,
-    predict_rows,
-    summary_row,
-)
+from fitter.rows.columns import Selection
+from fitter.validate.drift import Drift, drift_lines, drifts, outside_range
+from fitter.validate.predictions import ErrorRow, compared, error_rows, kind_of, predict_rows, summary_row
 from fitter.validate.tables import error_table
+
+LEAST_COVERAGE: Final = 0.7
+"""Least share of rows inside the stated 90 % intervals for which a bundle describes the data [1]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,13 +24,13 @@ class Check:
     """Errors by kind of kernel, and warnings.
 
     `summary` holds the errors of all kernels and of all workloads together.  `drift` is the drift of the board, from rows inside the
-    fitted range; `outside` holds the errors of all other rows of its GPU, with the number of rows by reason.
+    fitted range; `outside` holds the errors of all other rows of its GPU.
     """
 
     rows: tuple[ErrorRow, ...]
     summary: Mapping[str, ErrorRow]
     drift: tuple[Drift, ...]
-    outside: tuple[tuple[ErrorRow, Mapping[str, int]], ...]
+    outside: tuple[ErrorRow, ...]
     warnings: tuple[str, ...]
 
     def document(self, bundle: Bundle, selection: Selection) -> dict[str, object]:
@@ -48,16 +41,15 @@ class Check:
             "errors": [row.document() for row in self.rows],
             "summary": {kind: row.document() for kind, row in self.summary.items()},
             "drift": [one.document() for one in self.drift],
-            "outside_range": [{**row.document(), "reasons": reasons} for row, reasons in self.outside],
+            "outside_range": [row.document() for row in self.outside],
             "warnings": list(self.warnings),
         }
 
     def lines(self) -> list[str]:
         """Text output of `fit check`."""
-        title = "outside the range fitted, which says nothing about drift (errors in percent):"
-        reasons = {row.label: _counted(reasons) for row, reasons in self.outside}
-        outside = error_table(title, [row for row, _ in self.outside], reasons)
-        return [*error_table("errors in percent:", [*self.rows, *self.summary.values()]), *outside, *drift_lines(self.drift)]
+        inside = error_table("errors in percent:", [*self.rows, *self.summary.values()])
+        outside = error_table("outside the range fitted, which says nothing about drift (errors in percent):", self.outside)
+        return [*inside.lines(), *outside.lines(), *drift_lines(self.drift)]
 
 
 def check_bundle(bundle: Bundle, selection: Selection) -> Check:
@@ -66,12 +58,10 @@ def check_bundle(bundle: Bundle, selection: Selection) -> Check:
     warnings = [forecast.format(name, bundle.gpu.name) for name in selection.gpus if name != bundle.gpu.name]
     found: dict[str, pd.DataFrame] = {}
     for table in selection.tables:
-        part = found[kind_of(table)] = predict_rows(bundle, table).assign(outside=outside_reasons(bundle, table))
+        part = found[kind_of(table)] = predict_rows(bundle, table).assign(outside=outside_range(bundle, table))
         unserved = int(part["predicted_latency"].isna().sum())
         if unserved:
             warnings.append(f"no coefficients for {unserved} of {len(part)} kernel rows; they are not compared")
-    if selection.kernels is not None:
-        warnings += limit_warnings(bundle, selection.kernels, found["kernels"])
     rows = [row for part in found.values() for row in error_rows(part)]
     for more, remarks in (
         ([], ()) if selection.instructions is None else instruction_errors(bundle, selection.instructions),
@@ -79,41 +69,24 @@ def check_bundle(bundle: Bundle, selection: Selection) -> Check:
     ):
         rows += more
         warnings += remarks
-    outside = []
-    for part in found.values():
-        beyond = compared(part[part["outside"] != INSIDE])
-        outside += [(row, Counter(own["outside"])) for row, (_, own) in zip(error_rows(beyond), by_label(beyond), strict=True)]
-    if outside:
-        total = sum((reasons for _, reasons in outside), Counter[str]())
-        where = f"{total.total()} of {sum(map(len, found.values()))} rows lie outside the range fitted ({_counted(total)})"
-        warnings.append(f"{where}; their errors are listed apart and count for no drift")
+    beyond = sum(int(part["outside"].sum()) for part in found.values())
+    if beyond:
+        where = f"{beyond} of {sum(map(len, found.values()))} rows lie outside the range fitted"
+        warnings.append(f"{where} (kind, precision, shape or clock); their errors are listed apart and count for no drift")
     for kind, part in found.items():
-        covered = summary_row(compared(part[part["outside"] == INSIDE]), kind).coverage
-        # Share of rows inside the stated 90 % intervals below which a bundle is said not to describe the data.
-        if covered < 0.7:
+        covered = summary_row(compared(part[~part["outside"]]), kind).coverage
+        if covered < LEAST_COVERAGE:
             warnings.append(f"the stated 90 % intervals hold {covered:.0%} of the {kind}: the bundle does not describe these data")
     moved = drifts(bundle, list(found.values()))
-    warnings += drift_warnings(moved)
+    drifted = ", ".join(one.text() for one in moved if one.drifted)
+    warnings += [f"drift: {drifted}; the board, its cooling or its sensor changed: measure again, or fit anew"] if drifted else []
     seen = {record.sha256 for record in bundle.provenance.datasets}
     known = [dataset.name for dataset in selection.datasets if dataset.sha256 in seen]
     warnings += [f"{name}: the bundle was fitted on this very data; its errors here say little" for name in known]
-    summary = {kind: summary_row(compared(part), kind) for kind, part in found.items()}
-    return Check(rows=tuple(rows), summary=summary, drift=moved, outside=tuple(outside), warnings=tuple(warnings))
-
-
-def _counted(reasons: Mapping[str, int]) -> str:
-    return ", ".join(f"{reason} {number}" for reason, number in reasons.items())
-
-
-def limit_warnings(bundle: Bundle, rows: KernelRows, found: pd.DataFrame) -> list[str]:
-    """Warnings for each GPU whose limit caps the predicted power of kernels that did not reach it when measured."""
-    lines = []
-    for number, name in enumerate(rows.gpus):
-        limit_w = gpu_of(bundle, name).power_limit_w
-        count = int(np.sum((rows.gpu_index == number) & (found["predicted_power"] >= limit_w) & ~rows.at_limit))
-        if count:
-            lines.append(
-                f"{name}: the predicted power of {count} kernel rows is bounded by the limit of {limit_w:g} W, which they did not "
-                "hold when measured; a board at its limit lowers its clock, which their predicted latency leaves out"
-            )
-    return lines
+    return Check(
+        rows=tuple(rows),
+        summary={kind: summary_row(compared(part), kind) for kind, part in found.items()},
+        drift=moved,
+        outside=tuple(row for part in found.values() for row in error_rows(compared(part[part["outside"]]))),
+        warnings=tuple(warnings),
+    )

@@ -1,22 +1,19 @@
 """Output of the command `fit`: tables and sentences for people, documents for programs."""
 
-from collections.abc import Sequence
-from math import isfinite, nan
-from typing import Any
+from collections.abc import Mapping, Sequence
+from math import nan
+from typing import Any, Final
 
 from estimator.bundle.content import Bundle, GroupCoefficients
+from estimator.bundle.files import document_of
 from estimator.counts.energies import LINKS
 from estimator.model.coefficients import MEANING
 from estimator.vocabulary.reader import plain
 from fitter.blocks.section import block_table
-from fitter.errors import FitterError
 from fitter.instructions.display import instruction_tables
-from fitter.release.release import differences
-from fitter.release.version_rule import needed_step
-from fitter.release.workload_changes import WorkloadChange, change_table
 from fitter.rows.columns import Selection
 from fitter.rows.rejected import count_reasons, reason_meaning
-from fitter.validate.predictions import LABEL, QUANTITIES, ErrorRow, Errors
+from fitter.validate.predictions import LABEL, ErrorRow, Errors
 from fitter.validate.tables import Shown, error_table
 
 
@@ -34,17 +31,6 @@ def selection_lines(selection: Selection) -> list[str]:
         lines += [title] if counts else []
         lines += [f"  {count:6,}  {reason}: {reason_meaning(reason)}" for reason, count in counts.items()]
     return lines
-
-
-def missing_workload_lines(selection: Selection) -> list[str]:
-    """A line for each unreadable workload file, with the rows that name it."""
-    rows: dict[tuple[str, str], list[str]] = {}
-    for row in selection.rejected:
-        if row.reason == "MISSING_WORKLOAD":
-            rows.setdefault((row.source, row.detail), []).append(str(row.row))
-    lines = [f"{source} row {', '.join(numbers[:5])}: {detail}" for (source, detail), numbers in rows.items()]
-    more = [f"{len(rows) - 5} further workload files could not be read; -v names their rows"] if len(rows) > 5 else []
-    return lines[:5] + more
 
 
 def next_lines(bundle: Bundle, path: str) -> list[str]:
@@ -68,7 +54,7 @@ def show_lines(bundle: Bundle) -> list[str]:
     ]
     lines += [f"data: {d.name}, {d.kind}, {d.used:,} of {d.rows:,} rows, sha256 {d.sha256[:12]}…" for d in origin.datasets]
     lines += [f"note: {note}" for note in bundle.notes]
-    lines += ["", *error_table("held-out errors in percent:", stored_errors(bundle)), ""]
+    lines += ["", *error_table("held-out errors in percent:", stored_errors(bundle)).lines(), ""]
     fitted = [key for key, group in bundle.groups.items() if _has_data(group)]
     tables = [*coefficient_tables(bundle, fitted), *instruction_tables(bundle), block_table(bundle)]
     lines += [line for table in tables for line in table.lines()]
@@ -107,67 +93,26 @@ def _has_data(group: GroupCoefficients) -> bool:
 
 
 def stored_errors(bundle: Bundle) -> list[ErrorRow]:
-    """The held-out errors of a bundle.  Raises FitterError if they are damaged."""
-    rows: list[Any] = list(bundle.errors)
-    try:
-        return [
-            ErrorRow(**{**{name: row[name] for name in (*LABEL, "n")}, **{name: _stored(row[name]) for name in QUANTITIES}}) for row in rows
-        ]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise FitterError(f"bundle {bundle.name}: its held-out errors are damaged ({error}); fit again") from error
+    """The held-out errors of a bundle."""
+    kept = (*LABEL, "n")
+    return [
+        ErrorRow(**{name: row[name] for name in kept}, latency=_figures(row["latency"]), power=_figures(row["power"]))
+        for row in bundle.errors
+    ]
 
 
-def _stored(errors: Any) -> Errors | None:
-    known: dict[str, Any] = {name: nan if value is None else value for name, value in (errors or {}).items()}
-    return Errors(**known) if known else None
+def _figures(errors: Mapping[str, Any] | None) -> Errors | None:
+    values: dict[str, Any] = {name: nan if value is None else value for name, value in (errors or {}).items()}
+    return Errors(**values) if values else None
+
+
+LARGE: Final = ("latency_parameters", "tile_predictors", "residuals", "domain")
+"""Sections of a bundle with large tables."""
 
 
 def show_document(bundle: Bundle) -> dict[str, object]:
-    """Output of `fit show --json`: the bundle's description without large tables."""
-    return {
-        "name": bundle.name,
-        "version": bundle.version,
-        "digest": bundle.digest,
-        "gpu": bundle.gpu.name,
-        "gpu_uuid": bundle.gpu_uuid,
-        "simulated": bundle.simulated,
-        "clocks_mhz": list(bundle.clocks_mhz),
-        "host_launch_s": bundle.host.launch_s,
-        "provenance": plain(bundle.provenance),
-        "groups": {
-            key: {name: _with_std(value, value * group.ln_std.get(name, nan)) for name, value in group.coefficients.items()}
-            for key, group in bundle.groups.items()
-        },
-        "capacitance_f": {}
-        if bundle.power is None
-        else {name: _with_std(value, bundle.power.capacitance_std_f.get(name, nan)) for name, value in bundle.power.capacitance_f.items()},
-        "instruction_energies": plain(bundle.instruction_energies),
-        "block_models": plain(bundle.block_models),
-        "errors": plain(bundle.errors),
-        "notes": list(bundle.notes),
-    }
-
-
-def _with_std(value: float, std: float) -> dict[str, float | None]:
-    return {"value": value, "std": std if isfinite(std) else None}
-
-
-def diff_lines(old: Bundle, new: Bundle, changes: Sequence[WorkloadChange] = ()) -> list[str]:
-    """Lines on the differences between two bundles, and on their effect on workloads."""
-    return [*_coefficient_lines(old, new), "", *change_table(changes), "", f"as a release: {needed_step(old, new).text()}"]
-
-
-def _coefficient_lines(old: Bundle, new: Bundle) -> list[str]:
-    lines = [f"{old.name} {old.version} → {new.name} {new.version}"]
-    if old.gpu.name != new.gpu.name:
-        lines.append(f"another GPU: {old.gpu.name} → {new.gpu.name}")
-    elif old.gpu != new.gpu:
-        lines.append(f"the specification of {new.gpu.name} changed")
-    changes = differences(old, new)
-    if not changes:
-        return [*lines, "no coefficient changed"]
-    rows = [[change.place, change.old, change.new, change.factor, change.sigmas] for change in changes]
-    return [*lines, *Shown(title="coefficients", head=("coefficient", "old", "new", "factor", "std deviations"), rows=rows).lines()]
+    """Output of `fit show --json`: the fields of the bundle's file without large tables."""
+    return {name: value for name, value in document_of(bundle).items() if name not in LARGE}
 
 
 def selection_document(selection: Selection) -> dict[str, object]:

@@ -4,8 +4,7 @@ A table has a row for each launch of a kernel with a number of blocks.  `kernel`
 `gpu`, `blocks_per_sm`, `power_w` or `energy_j`, `power_std_w`, `idle_w`, `sm_clock_mhz` and `flop_per_block` are optional.
 """
 
-from collections.abc import Collection
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -75,18 +74,6 @@ class BlockRows:
     def select(self, chosen: BoolArray | IntArray) -> "BlockRows":
         """Some of the rows."""
         return taken(self, chosen)
-
-
-def join_block_rows(parts: list[BlockRows]) -> BlockRows | None:
-    """All rows of several parts, None without parts."""
-    if not parts:
-        return None
-    return BlockRows(**{one.name: np.concatenate([getattr(part, one.name) for part in parts]) for one in fields(BlockRows)})
-
-
-def is_block_table(header: Collection[str]) -> bool:
-    """Whether a table has the columns of grids of kernels."""
-    return set(NEEDED) <= set(header)
 
 
 def is_block_sweep(table: Table) -> BoolArray:

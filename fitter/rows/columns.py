@@ -4,7 +4,8 @@ A row keeps its file and row number, so that a residual can be traced to its mea
 Values are as measured; unknown values are nan.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, TypeVar
 
@@ -67,6 +68,11 @@ class KernelRows:
 
     def __len__(self) -> int:
         return len(self.latency_s)
+
+    @property
+    def row_gpus(self) -> list[str]:
+        """The GPU of each row."""
+        return [self.gpus[i] for i in self.gpu_index]
 
     def row_operators(self) -> list[Operator]:
         """The operator of each row."""
@@ -144,6 +150,11 @@ class WorkloadRows:
         asked = first_known(self.sm_clock_asked_mhz, self.sm_clock_measured_mhz, gpu.sm_clock_max_mhz)
         return np.clip(asked, gpu.sm_clock_min_mhz, gpu.sm_clock_limit_mhz)
 
+    @property
+    def row_gpus(self) -> list[str]:
+        """The GPU of each row."""
+        return [self.gpus[i] for i in self.gpu_index]
+
     def row_workloads(self) -> list[Workload]:
         """The workload of each row."""
         return [self.workloads[i] for i in self.workload_index]
@@ -153,61 +164,52 @@ class WorkloadRows:
         return taken(self, index, ("workloads", "gpus", "sources"))
 
 
-Rows = TypeVar("Rows", KernelRows, WorkloadRows)
+UNIQUE_COLUMNS: Final = {
+    "operators": "operator_index",
+    "workloads": "workload_index",
+    "gpus": "gpu_index",
+    "sources": "source_index",
+}
+"""Fields of unique values, and the columns that index them."""
+
+Rows = TypeVar("Rows", KernelRows, WorkloadRows, InstructionRows, BlockRows)
 
 
-def join_rows(parts: list[Rows]) -> Rows | None:
-    """Rows of several files as one, None without files; unique values are merged and renumbered."""
-    filled = [part for part in parts if len(part)]
+def join_rows(parts: Iterable[Rows | None]) -> Rows | None:
+    """Rows of several files as one, None without any; unique values are merged and renumbered."""
+    filled = [part for part in parts if part is not None and len(part)]
     if len(filled) < 2:
         return filled[0] if filled else None
     changes: dict[str, Any] = {}
-    for unique, index in UNIQUE_COLUMNS:
-        if unique in filled[0].__slots__:
-            own: list[Any] = [getattr(part, unique) for part in filled]
-            values, number = numbered([value for part in own for value in part])
-            starts = np.cumsum([0, *map(len, own)])
-            changes[unique] = values
-            changes[index] = np.concatenate([number[start + getattr(part, index)] for start, part in zip(starts, filled, strict=False)])
     for column in fields(filled[0]):
-        if column.name not in changes:
-            parts_of = [getattr(part, column.name) for part in filled]
-            changes[column.name] = sum(parts_of, ()) if isinstance(parts_of[0], tuple) else np.concatenate(parts_of)
+        own: list[Any] = [getattr(part, column.name) for part in filled]
+        if column.name in UNIQUE_COLUMNS:
+            changes[column.name], number = numbered([value for part in own for value in part])
+            index, starts = UNIQUE_COLUMNS[column.name], np.cumsum([0, *map(len, own)])
+            changes[index] = np.concatenate([number[start + getattr(part, index)] for start, part in zip(starts, filled, strict=False)])
+        elif column.name not in changes:
+            changes[column.name] = sum(own, ()) if isinstance(own[0], tuple) else np.concatenate(own)
     return replace(filled[0], **changes)
 
 
-UNIQUE_COLUMNS: Final[tuple[tuple[str, str], ...]] = (
-    ("operators", "operator_index"),
-    ("workloads", "workload_index"),
-    ("gpus", "gpu_index"),
-    ("sources", "source_index"),
-)
-"""Fields of unique values, and the columns that index them."""
-
-
-def compacted(rows: Rows, index: IntArray) -> Rows:
-    """The rows `index`; unused unique values are dropped, the others renumbered in order of first use."""
+def compacted(rows: Rows, index: IntArray) -> Rows | None:
+    """The rows `index`, None without any; unused unique values are dropped, the others renumbered in order of first use."""
     chosen = rows.select(index)
     changes: dict[str, Any] = {}
-    for unique, number in UNIQUE_COLUMNS:
+    for unique, number in UNIQUE_COLUMNS.items():
         if unique in rows.__slots__:
             used, changes[number] = numbered(getattr(chosen, number).tolist())
             changes[unique] = tuple(getattr(rows, unique)[i] for i in used)
-    return replace(chosen, **changes)
+    return replace(chosen, **changes) if len(index) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Startup:
-    """Start-up of the runs of one host: `target_s` is the target duration, `startup_s` the time before it.
+    """Start-up of the runs of one host: `target_s` is the target duration, `startup_s` the time before it, from `runs` runs."""
 
-    `quartiles_s` are the 25th and 75th percentile over the GPU-bound runs; `runs` is their number.
-    """
-
-    source: str
     gpu: str
     target_s: float
     startup_s: float
-    quartiles_s: tuple[float, float]
     runs: int
 
 
@@ -264,14 +266,9 @@ class Selection:
         return [*self.tables, *(rows for rows in (self.instructions, self.blocks) if rows is not None)]
 
     @property
-    def rows_by_gpu(self) -> dict[str, int]:
+    def rows_by_gpu(self) -> Mapping[str, int]:
         """Accepted rows of each GPU, in first-seen order."""
-        counts: dict[str, int] = {}
-        for part in self.parts:
-            names = [part.gpus[i] for i in part.gpu_index] if isinstance(part, KernelRows | WorkloadRows) else part.row_gpus
-            for name in names:
-                counts[name] = counts.get(name, 0) + 1
-        return counts
+        return Counter(name for part in self.parts for name in part.row_gpus)
 
     @property
     def gpus(self) -> tuple[str, ...]:

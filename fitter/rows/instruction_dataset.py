@@ -1,18 +1,17 @@
 """Screened rows of generated kernels from `collect --campaign instructions`."""
 
 import json
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from estimator.counts.energies import TRANSACTION_BYTES
 from estimator.vocabulary.gpu import GpuSpec
-from estimator.vocabulary.quantities import Array, BoolArray
+from estimator.vocabulary.quantities import Array, BoolArray, IntArray
 from fitter.rows.rejected import RejectedRow
-from fitter.rows.screening import Screen
+from fitter.rows.screening import Screen, taken
 from fitter.rows.tables import Table
 
 FAMILY: Final = "instruction"
@@ -125,19 +124,13 @@ class InstructionRows:
         """The GPU of each row."""
         return [row.gpu for row in self.rows]
 
-    def select(self, keep: BoolArray) -> "InstructionRows":
+    def select(self, index: BoolArray | IntArray) -> "InstructionRows":
         """Some of the rows."""
-        return replace(self, rows=tuple(row for row, kept in zip(self.rows, keep, strict=True) if kept))
+        return taken(self, index)
 
     def column(self, name: str) -> Array:
         """A number of every row, shape (n,)."""
         return np.array([float(getattr(row, name)) for row in self.rows])
-
-
-def join_instruction_rows(parts: list[InstructionRows]) -> InstructionRows | None:
-    """Rows of several data sets as one; None without data sets."""
-    rows = tuple(row for part in parts for row in part.rows)
-    return InstructionRows(rows=rows) if rows else None
 
 
 def is_instruction(table: Table) -> BoolArray:
@@ -152,46 +145,40 @@ def read_instruction_rows(table: Table, gpu: GpuSpec | None = None) -> tuple[Ins
     screen.reject_flags(REJECTS)
     throttled = table.flagged("throttled")
     texts = {field: table.texts(column) for field, column in TEXTS.items()}
-    nothing = np.asarray(frame["loop_opcodes"].isna() & frame["iterations"].isna())
     linked = np.array([bool(link) for link in texts["link"]], dtype=np.bool_)
-    copied = linked & nothing
-    counts = [{} if copied[i] else _counts(screen, i, name) for name in ("loop_opcodes", "loop_operations") for i in range(len(table))]
+    copied = linked & np.asarray(frame["loop_opcodes"].isna() & frame["iterations"].isna())
+    body, operations = (
+        [{} if copied[i] else _counts(screen, i, name) for i in range(len(table))] for name in ("loop_opcodes", "loop_operations")
+    )
     values = {name: table.numbers(name) for name in (*NUMBERS.values(), *OTHERS)}
     screen.reject_limits(values)
     for name in (*NEEDED, "link_bytes"):
         needed = linked if name == "link_bytes" else ~copied | (name in MEASURED)
         screen.reject(needed & np.isnan(values[name]), MISSING.get(name, "NO_COUNT"), f"{name} is null")
         screen.reject(needed & (values[name] <= 0), "BAD_COUNT", f"{name} must be above 0")
-    random, blocks = table.texts("data_pattern"), table.products("grid")
-
-    def declared(i: int) -> dict[str, Any]:
-        """The fields that are columns."""
-        known: dict[str, Any] = {field: column[i] for field, column in texts.items()}
-        known |= {field: float(values[column][i]) for field, column in NUMBERS.items()}
-        return known | {field: _or_zero(values[column][i]) for field, column in COUNTS.items()}
-
-    found = tuple(
-        InstructionRow(
-            **declared(i),
-            source=table.name,
-            row=int(table.row[i]),
-            gpu=screen.specs[screen.gpu_index[i]].name,
-            random=random[i] == "random",
-            body=counts[i],
-            operations=counts[len(table) + i],
-            blocks=_or_zero(blocks[i]) or 1.0,
-            transactions={level: _or_zero(values[f"{level}_transactions"][i]) for level in TRANSACTION_BYTES},
-            throttled=bool(throttled[i]),
-            published={name: float(values[f"energy_{name}_j"][i]) for name in SAMPLING},
+    counts = {name: np.nan_to_num(column) for name, column in values.items()}
+    random, blocks = table.texts("data_pattern"), np.nan_to_num(table.products("grid"))
+    found = []
+    for i in screen.kept().tolist():
+        columns: dict[str, Any] = {field: column[i] for field, column in texts.items()}
+        columns |= {field: float(values[column][i]) for field, column in NUMBERS.items()}
+        columns |= {field: float(counts[column][i]) for field, column in COUNTS.items()}
+        found.append(
+            InstructionRow(
+                **columns,
+                source=table.name,
+                row=int(table.row[i]),
+                gpu=screen.specs[screen.gpu_index[i]].name,
+                random=random[i] == "random",
+                body=body[i],
+                operations=operations[i],
+                blocks=float(blocks[i]) or 1.0,
+                transactions={level: float(counts[f"{level}_transactions"][i]) for level in TRANSACTION_BYTES},
+                throttled=bool(throttled[i]),
+                published={name: float(values[f"energy_{name}_j"][i]) for name in SAMPLING},
+            )
         )
-        for i in screen.kept().tolist()
-    )
-    return (InstructionRows(rows=found) if found else None), screen.rejected()
-
-
-def _or_zero(value: float) -> float:
-    """The number, or 0 if it is unknown."""
-    return float(value) if math.isfinite(value) else 0.0
+    return (InstructionRows(rows=tuple(found)) if found else None), screen.rejected()
 
 
 def _counts(screen: Screen, i: int, name: str) -> dict[str, float]:
@@ -202,14 +189,10 @@ def _counts(screen: Screen, i: int, name: str) -> dict[str, float]:
         return {}
     try:
         found: Any = json.loads(text)
-        good = (
-            isinstance(found, Mapping)
-            and len(found) > 0
-            and all(type(one) in (int, float) and 0 < one <= MOST_COUNT for one in found.values())
-        )
     except (ValueError, RecursionError):
-        good = False
-    if not good:
+        found = None
+    numbers = found.values() if isinstance(found, Mapping) else ()
+    if not numbers or not all(type(one) in (int, float) and 0 < one <= MOST_COUNT for one in numbers):
         screen.reject([i], "BAD_HISTOGRAM", f"{name} is no object of names and positive counts: {text[:60]!r}")
         return {}
     return {key: float(count) for key, count in found.items()}

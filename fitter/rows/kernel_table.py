@@ -24,8 +24,7 @@ from fitter.errors import InputError
 from fitter.priors import GROUP_PRIORS
 from fitter.rows.columns import KernelRows, compacted
 from fitter.rows.rejected import RejectedRow
-from fitter.rows.roofline import ROOF_TOLERANCE, minimal_work, roof_seconds
-from fitter.rows.screening import Screen, first_known, need_columns, numbered
+from fitter.rows.screening import ROOF_TOLERANCE, Screen, first_known, numbered, roof_seconds
 from fitter.rows.tables import Table
 
 SHAPE_COLUMNS: Final = (*COLLECTED_SHAPES, "sequence", "is_decode")
@@ -41,12 +40,6 @@ COLUMNS: Final = frozenset((*SHAPE_COLUMNS, *NAME_COLUMNS, *VALUE_COLUMNS, *TEXT
 NEEDED: Final = ("operator", "precision", "latency_s")
 """Columns that every kernel table needs; `gpu` may be given on the command line instead."""
 
-OPERATOR_ALIASES: Final[dict[str, str]] = {
-    "ln": "layernorm", "layer_norm": "layernorm", "rms_norm": "rmsnorm", "batch_norm": "batchnorm", "matmul": "bmm", "gemm": "linear",
-    "context": "prefill", "generation": "decode",
-}  # fmt: skip
-"""Other spellings of operators."""
-
 TWO_INPUTS: Final = frozenset({"add", "mul", "div", "pow", "where"})
 """Element-wise operators that read two tensors as large as the result."""
 
@@ -57,9 +50,8 @@ CUDA_CORE_NAME: Final = ("sgemm", "simt")
 """Parts of the names of matrix kernels that use no tensor cores."""
 
 REASON_CODE: Final = re.compile(r"[A-Z][A-Z0-9_]{0,39}")
-GOOD: Final = ("", "OK", "NONE", "GOOD")
 POWER_REASONS: Final = frozenset({"SINGLE_SAMPLE", "SHORT_WINDOW", "HISTORY", "SEQUENCE", "COLD_START", "NO_NEIGHBOUR", "ABOVE_LIMIT"})
-"""Row verdicts in a user's table: good ones, and those that concern only the power."""
+"""Verdicts in a user's table that concern only the power."""
 
 REJECTS_ROW: Final = frozenset({"latency_absurd", "shared_board"})
 """Flags that make a row unusable: with two processes on a board, each row contains time and power of both."""
@@ -88,39 +80,34 @@ IMPLAUSIBLE_RATIO: Final = 100.0
 """A file whose kernels are all this many times slower than the hardware allows has another unit than seconds [1]."""
 
 
-def is_kernel_table(header: Sequence[str]) -> bool:
-    """Whether a file with these columns is a kernel table."""
-    return all(name in header for name in NEEDED)
-
-
 def from_simulated_board(table: Table) -> bool:
     """Whether a board's UUID marks a simulation, the only mark in a dataset of `collect` in another format."""
     return any(is_simulated_uuid(uuid) for uuid in set(table.texts("gpu_uuid")))
 
 
-def read_kernel_table(table: Table, gpu: GpuSpec | None = None, *, counted: bool = False) -> tuple[KernelRows | None, list[RejectedRow]]:
-    """Accepted rows (None without any) and rejected rows, listed or counted.
+def read_kernel_table(table: Table, gpu: GpuSpec | None = None) -> tuple[KernelRows | None, list[RejectedRow]]:
+    """Accepted rows (None without any) and rejected rows.
 
     gpu: the GPU to keep, possibly a user's specification, and the GPU of all rows if the table has no such column.
-    Raises InputError for a table without the needed columns or with another unit than seconds.
+    Raises InputError for a table with another unit than seconds.
     """
-    need_columns(table, NEEDED, "kernel table")
-    screen = Screen(table, gpu, repeated="flags" not in table, counted=counted)
+    screen = Screen(table, gpu, repeated="flags" not in table)
     if not len(screen.table):
         return None, screen.rejected()
     kernels, kernel_index = _operators(screen)
     table = screen.table
     value = {name: table.numbers(name) for name in VALUE_COLUMNS}
-    latency, power, asked = value["latency_s"], value["power_w"], value["sm_clock_mhz"]
+    latency, power = value["latency_s"], value["power_w"]
     _read_verdicts(screen, np.isfinite(power) | table.garbled("power_w"))
     screen.reject_limits(("latency_s", "temperature_c", "power_w"), ("latency_s",), power=("power_w",))
-    measured = value["sm_clock_measured_mhz"] if "sm_clock_measured_mhz" in table else asked
-    screen.reject_clocks(sm_clock_mhz=asked, sm_clock_measured_mhz=measured)
+    asked = screen.clocks("sm_clock_mhz")
+    measured = screen.clocks("sm_clock_measured_mhz") if "sm_clock_measured_mhz" in table else asked
+    clock = first_known(measured, asked)
     sources = [source.partition("#")[0] for source in table.texts("source")]
     library = np.array([source or own for source, own in zip(sources, table.texts("library"), strict=True)], dtype=object)
     warm = _warm(table, library)
-    _reject_by_roof(screen, kernels, kernel_index, latency, first_known(measured, asked), warm)
-    _reject_other_kernels(screen, library, kernels, kernel_index, latency, first_known(measured, asked))
+    _reject_by_roof(screen, kernels, kernel_index, latency, clock)
+    _reject_other_kernels(screen, library, kernels, kernel_index, latency, clock)
     limit = np.where(value["power_limit_w"] > 0, value["power_limit_w"], screen.of_gpu(lambda spec: spec.power_limit_w))
     screen.reject_power(power, limit)
     keep = screen.whole < 0
@@ -131,8 +118,6 @@ def read_kernel_table(table: Table, gpu: GpuSpec | None = None, *, counted: bool
     rows = KernelRows(
         operators=tuple(kernels),
         operator_index=kernel_index,
-        gpus=tuple(spec.name for spec in screen.specs),
-        gpu_index=screen.gpu_index,
         sm_clock_mhz=measured,
         sm_clock_asked_mhz=asked,
         latency_s=latency,
@@ -149,11 +134,9 @@ def read_kernel_table(table: Table, gpu: GpuSpec | None = None, *, counted: bool
         trial=np.nan_to_num(value["trial"]).astype(np.int64),
         started_s=value["started_unix_s"],
         weight=shared_weight(np.where(doubted, FLAGGED_WEIGHT, 1.0) * keep, _repeats(table, kernel_index)),
-        sources=(table.name,),
-        source_index=np.zeros(len(table), dtype=np.int64),
-        row=table.row,
+        **screen.places(),
     )
-    return (compacted(rows, np.flatnonzero(keep)) if keep.any() else None), screen.rejected()
+    return compacted(rows, screen.kept()), screen.rejected()
 
 
 def _operators(screen: Screen) -> tuple[list[Operator], IntArray]:
@@ -190,7 +173,7 @@ def _operator(row: Mapping[str, Any]) -> Operator | tuple[str, str]:
     unknown = next((name for name, found in formats.items() if found is None), None)
     if unknown is not None or not formats["precision"]:
         return ("UNKNOWN_PRECISION", repr(written[unknown or "precision"][:40]))
-    shape = {name: value for name, value in _shape(family, operator, row).items() if not np.isnan(value)}
+    shape = _shape(family, operator, row)
     broken = next((name for name, value in shape.items() if value % 1.0 != 0.0), None)
     if broken is not None:
         return ("BAD_SHAPE", f"{broken} = {shape[broken]:g} must be a whole number")
@@ -209,7 +192,7 @@ def _kind(family: str, operator: str, row: Mapping[str, Any]) -> tuple[str | Non
     """Family and operator in our names; the operator decides, since the family may be missing or differ."""
     if operator in ("attention", "") and family == "attention":
         operator = "decode" if row.get("is_decode", 0.0) > 0 else "prefill"
-    operator = OPERATOR_ALIASES.get(operator, operator)
+    operator = {"ln": "layernorm"}.get(operator, operator)  # as in published tables
     for known, operators in FAMILY_OPERATORS.items():
         if operator in operators and (known == family or family not in FAMILY_OPERATORS):
             return known, operator
@@ -217,23 +200,21 @@ def _kind(family: str, operator: str, row: Mapping[str, Any]) -> tuple[str | Non
 
 
 def _shape(family: str, operator: str, row: Mapping[str, Any]) -> dict[str, float]:
-    """Shape fields of a family from the columns of a table; nan where a column is missing."""
-
-    def of(name: str, default: float = np.nan) -> float:
-        value = float(row.get(name, np.nan))
-        return default if np.isnan(value) else value
-
-    defaults: dict[str, float] = {}
+    """Shape fields of a family from the columns of a table; those of a missing column are left out."""
+    known = {name: float(row[name]) for name in SHAPE_COLUMNS if name in row and not np.isnan(row[name])}
+    defaults: dict[str, float | None] = {}
     if family == "gemm":
         defaults = {"batch": 1.0}
     elif family == "attention":
         decode = operator == "decode"
-        defaults = {"queries": 1.0 if decode else of("sequence"), "context": of("sequence"), "kv_heads": of("heads")}
+        defaults = {"queries": 1.0 if decode else known.get("sequence"), "context": known.get("sequence"), "kv_heads": known.get("heads")}
         defaults |= {"window": 0.0, "causal": 0.0 if decode else 1.0}
     elif family in ("elementwise", "copy"):
-        elements = of("elements", of("rows") * of("dim"))
-        defaults = {"elements": elements, "reads": elements * (2.0 if operator in TWO_INPUTS else 1.0)}
-    return {name: of(name, defaults.get(name, np.nan)) for name in FAMILY_FIELDS[family]}
+        size = known.get("rows", np.nan) * known.get("dim", np.nan)
+        elements = known.get("elements", None if np.isnan(size) else size)
+        defaults = {"elements": elements, "reads": None if elements is None else elements * (2.0 if operator in TWO_INPUTS else 1.0)}
+    found = {name: known.get(name, defaults.get(name)) for name in FAMILY_FIELDS[family]}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _read_verdicts(screen: Screen, powered: BoolArray) -> None:
@@ -241,7 +222,7 @@ def _read_verdicts(screen: Screen, powered: BoolArray) -> None:
     codes, texts = screen.table.coded("reason")
     for number, text in enumerate(texts):
         code = text.upper()
-        if code not in GOOD:
+        if code not in ("", "OK"):
             rows = (codes % len(texts) == number) & (powered | (code not in POWER_REASONS))
             known = code if REASON_CODE.fullmatch(code) else "MARKED"
             screen.reject(rows, known, "so marked in the data set", power=code in POWER_REASONS)
@@ -257,39 +238,30 @@ def _warm(table: Table, library: Array) -> BoolArray:
     return ~np.array(cold, dtype=np.bool_)
 
 
-def _reject_by_roof(
-    screen: Screen, kernels: Sequence[Operator], kernel_index: IntArray, latency_s: Array, clock_mhz: Array, warm: BoolArray
-) -> None:
+def _reject_by_roof(screen: Screen, kernels: Sequence[Operator], kernel_index: IntArray, latency_s: Array, clock_mhz: Array) -> None:
     """Reject rows faster than their hardware allows, or in a number format without hardware support.
 
     Raises InputError if every kernel is far slower than the hardware: the file holds milli- or microseconds.
     """
-    good = screen.kept()
+    good, roof = screen.kept(), np.full(len(latency_s), np.inf)
     for number, spec in enumerate(screen.specs):
         index = good[screen.gpu_index[good] == number]
         if not len(index):
             continue
         used, position = np.unique(kernel_index[index], return_inverse=True)
-        work = minimal_work([kernels[i] for i in used.tolist()], spec).take(position)
-        roof = np.full(len(latency_s), np.nan)
-        roof[index] = roof_seconds(work, spec, clock_mhz[index], ~warm[index])
+        roof[index] = roof_seconds([kernels[i] for i in used.tolist()], spec, position, clock_mhz[index])
         # Kernels of less than 10 µs are ruled by launch costs, not by their work.
-        ratio = latency_s[index] / np.maximum(roof[index], 10e-6)
+        ratio = latency_s[index] / np.fmax(roof[index], 10e-6)
         # Fewer rows tell nothing about a file's unit.
         if len(index) >= 8 and float(ratio.min()) > IMPLAUSIBLE_RATIO:
             raise InputError(
                 f"{screen.table.name}: all {len(index)} {spec.name} rows take over {IMPLAUSIBLE_RATIO:g} times what the hardware needs; "
                 "latency_s must be in seconds"
             )
-
-        def rate(i: int, name: str = spec.name) -> str:
-            return f"{kernels[kernel_index[i]].precision} on {name}"
-
-        def least(i: int, name: str = spec.name, roof: Array = roof) -> str:
-            return f"latency_s = {latency_s[i]:.4g}; {name} needs at least {roof[i]:.4g} s"
-
-        screen.reject(index[~np.isfinite(work.flop_per_clock)].tolist(), "NO_RATE", rate)
-        screen.reject(latency_s * ROOF_TOLERANCE < roof, "ABOVE_ROOF", least)
+    screen.reject(np.isnan(roof), "NO_RATE", lambda i: f"no rate of {kernels[kernel_index[i]].precision} on its GPU")
+    with np.errstate(invalid="ignore"):
+        fast = latency_s * ROOF_TOLERANCE < np.where(np.isfinite(roof), roof, 0.0)
+    screen.reject(fast, "ABOVE_ROOF", lambda i: f"latency_s = {latency_s[i]:.4g}; its GPU needs at least {roof[i]:.4g} s")
 
 
 DECODE_GROUP: Final = "attention.decode"

@@ -1,17 +1,15 @@
 """Partitioned Parquet: the files of a data set, their schema, and their rows batch by batch.
 
-A data set is a file or a folder of files, on this machine or in an object store (`s3://…`, `gs://…`), hive folders
-(`family=gemm/…`) included.  The partitions depend on the files only, not on the number of workers, so results in the order
-of the partitions are the same on any number of workers.
+A data set is a file or a folder of files, on this machine or in an object store (`s3://…`, `gs://…`).  The partitions depend on the
+files only, not on the number of workers, so results in the order of the partitions are the same on any number of workers.
 """
 
 import hashlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -26,8 +24,6 @@ FOOTER_TAIL: Final = 8
 
 REMOTE: Final = "://"
 
-HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
@@ -35,7 +31,6 @@ class Partition:
 
     root          address of the data set;  path: of the file in its store
     rows, first   rows of the partition, and those of the file before them
-    constants     columns that the file's hive folders name
     """
 
     root: str
@@ -43,7 +38,6 @@ class Partition:
     row_groups: tuple[int, ...]
     rows: int
     first: int
-    constants: tuple[tuple[str, str], ...]
 
     @property
     def name(self) -> str:
@@ -74,15 +68,6 @@ class PartitionedTable:
     def rows(self) -> int:
         """Number of rows."""
         return sum(part.rows for part in self.parts)
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Names of the columns in the files and in the folders' names."""
-        return (*self.schema.names, *(name for part in self.parts[:1] for name, _ in part.constants))
-
-    def partitions(self) -> tuple[Partition, ...]:
-        """The partitions in the order of the files."""
-        return self.parts
 
 
 def open_partitioned(address: str | Path) -> PartitionedTable:
@@ -175,19 +160,14 @@ def _file(system: Any, info: Any, base: str, root: str) -> tuple[list[Partition]
         length = int.from_bytes(stream.read(4), "little")
         stream.seek(max(info.size - FOOTER_TAIL - length, 0))
         footer = hashlib.sha256(stream.read(length)).hexdigest()
-    pairs = (folder.partition("=") for folder in _relative(info.path, base).split("/")[:-1])
-    constants = tuple((name, "" if value == HIVE_NULL else unquote(value)) for name, sign, value in pairs if sign)
     found: list[Partition] = []
     first = 0
     for number, rows in enumerate(groups):
         last = found[-1] if found else None
         # Row groups of a file are read together: a fraction of a second of work, enough to share out evenly.
         if last is not None and last.rows + rows <= 1_000_000:
-            together = (*last.row_groups, number)
-            found[-1] = Partition(
-                root=root, path=info.path, row_groups=together, rows=last.rows + rows, first=last.first, constants=constants
-            )
+            found[-1] = replace(last, row_groups=(*last.row_groups, number), rows=last.rows + rows)
         elif rows:
-            found.append(Partition(root=root, path=info.path, row_groups=(number,), rows=rows, first=first, constants=constants))
+            found.append(Partition(root=root, path=info.path, row_groups=(number,), rows=rows, first=first))
         first += rows
     return found, file.schema_arrow, f"{_relative(info.path, base)}\0{info.size}\0{footer}\n"

@@ -11,8 +11,10 @@ import numpy as np
 
 from collector.dataset import FLAGS
 from estimator.vocabulary.gpu import GpuSpec
-from estimator.vocabulary.quantities import Array, BoolArray, IntArray
+from estimator.vocabulary.quantities import HZ_PER_MHZ, Array, BoolArray, IntArray
 from estimator.vocabulary.specifications import canonical_gpu_name, gpu_names, is_named, load_gpu
+from estimator.vocabulary.work import operator_work
+from estimator.vocabulary.workload import Operator
 from fitter.errors import InputError
 from fitter.rows.rejected import OTHER_GPU, RejectedRow
 from fitter.rows.tables import LONGEST_TEXT, Table
@@ -51,8 +53,7 @@ class Limit:
 
     def text(self) -> str:
         """The limits for people."""
-        low = f"{'from' if self.closed else 'above'} {self.low:g}"
-        return f"must be a {'whole ' if self.whole else ''}number {low}{f' to {self.high:g}' if np.isfinite(self.high) else ''}"
+        return f"must be a {'whole ' if self.whole else ''}number {'from' if self.closed else 'above'} {self.low:g} to {self.high:g}"
 
 
 LIMITS: Final[Mapping[str, Limit]] = {
@@ -86,13 +87,11 @@ class Screen:
     specs, gpu_index  GPUs of the rows, and the one of each row
     """
 
-    def __init__(self, table: Table, gpu: GpuSpec | None, *, repeated: bool = True, counted: bool = False) -> None:
+    def __init__(self, table: Table, gpu: GpuSpec | None, *, repeated: bool = True) -> None:
         """Apply the checks of all tables; raises InputError for a table without a GPU if `gpu` is None.
 
         gpu: the GPU to keep, also the GPU of a table without such a column.  repeated: rows equal to an earlier one are rejected.
-        counted: rejections are counted, not listed.
         """
-        self.counted = counted
         self.told: list[RejectedRow] = []
         self.specs: list[GpuSpec] = []
         self.gpu_index: IntArray = np.zeros(len(table), dtype=np.int64)
@@ -159,55 +158,57 @@ class Screen:
         if asked is not None:
             self.reject(self.gpu_index != number.get(asked, -1), OTHER_GPU, lambda i: texts[codes[i]][:80])
 
-    def reject_clocks(self, **columns: Array) -> None:
-        """Reject rows with a clock outside the range of their GPU."""
+    def clocks(self, name: str) -> Array:
+        """A column of SM clocks [MHz]; rows with a clock outside the range of their GPU are rejected."""
+        values = self.table.numbers(name)
         low = self.of_gpu(lambda spec: spec.sm_clock_min_mhz) / CLOCK_MARGIN
         high = self.of_gpu(lambda spec: spec.sm_clock_limit_mhz) * CLOCK_MARGIN
-        for name, values in columns.items():
 
-            def detail(i: int, name: str = name, values: Array = values) -> str:
-                return f"{name} = {values[i]:g}; {self.specs[self.gpu_index[i]].name} runs {low[i]:.0f} to {high[i]:.0f} MHz"
+        def detail(i: int) -> str:
+            return f"{name} = {values[i]:g}; {self.specs[self.gpu_index[i]].name} runs {low[i]:.0f} to {high[i]:.0f} MHz"
 
-            with np.errstate(invalid="ignore"):
-                self.reject((values < low) | (values > high), "BAD_CLOCK", detail)
+        with np.errstate(invalid="ignore"):
+            self.reject((values < low) | (values > high), "BAD_CLOCK", detail)
+        return values
 
     def reject_power(self, power_w: Array, limit_w: Array) -> None:
         """Reject powers below the board's power at rest, and above its power limit."""
-
-        def low(i: int) -> str:
-            return f"{power_w[i]:.4g} W, less than the board draws at rest; is it in watts, joules per iteration?"
-
+        least_w = self.of_gpu(least_power_w)
         with np.errstate(invalid="ignore"):
-            self.reject(power_w < self.of_gpu(least_power_w), "BAD_POWER", low, power=True)
             # Boards overshoot their limit by less than 3 %; more is another unit or another limit.
-            above = power_w > 1.03 * limit_w
-        self.reject(above, "ABOVE_LIMIT", lambda i: f"{power_w[i]:.4g} W; limit {limit_w[i]:g} W", power=True)
+            low, high = power_w < least_w, power_w > 1.03 * limit_w
+        self.reject(low, "BAD_POWER", lambda i: f"{power_w[i]:.4g} W; at rest the board draws over {least_w[i]:.3g} W", power=True)
+        self.reject(high, "ABOVE_LIMIT", lambda i: f"{power_w[i]:.4g} W; limit {limit_w[i]:g} W", power=True)
 
     def kept(self) -> IntArray:
         """Places of the accepted rows."""
         return np.flatnonzero(self.whole < 0)
+
+    def places(self) -> dict[str, Any]:
+        """GPU and place of each row, as the columns of rows name them."""
+        return {
+            "gpus": tuple(spec.name for spec in self.specs),
+            "gpu_index": self.gpu_index,
+            "sources": (self.table.name,),
+            "source_index": np.zeros(len(self.table), dtype=np.int64),
+            "row": self.table.row,
+        }
 
     def powerless(self) -> BoolArray:
         """Rows whose power is rejected, shape (n,)."""
         return self.power >= 0
 
     def rejected(self) -> list[RejectedRow]:
-        """Every rejection in the order of the rows, or one of each verdict if they are counted.
+        """Every rejection in the order of the rows.
 
         A fully rejected row has no second entry for its power.
         """
         found = list(self.told)
         for power, verdicts in ((False, self.whole), (True, np.where(self.whole < 0, self.power, -1))):
-            if self.counted:
-                _, places, counts = np.unique(verdicts, return_index=True, return_counts=True)
-            else:
-                places, counts = np.arange(len(verdicts)), np.ones(len(verdicts), dtype=np.int64)
-            told = verdicts[places] >= 0
-            for i, count in zip(places[told].tolist(), counts[told].tolist(), strict=True):
+            for i in np.flatnonzero(verdicts >= 0).tolist():
                 reason, detail = self.verdicts[verdicts[i]]
-                text = detail if isinstance(detail, str) else detail(i)
-                row = int(self.table.row[i])
-                found.append(RejectedRow(source=self.table.name, row=row, reason=reason, detail=text, power_only=power, count=count))
+                text, row = detail if isinstance(detail, str) else detail(i), int(self.table.row[i])
+                found.append(RejectedRow(source=self.table.name, row=row, reason=reason, detail=text, power_only=power))
         return sorted(found, key=lambda one: one.row)
 
 
@@ -230,11 +231,32 @@ def least_power_w(spec: GpuSpec) -> float:
     return LEAST_LIMIT_SHARE * spec.power_limit_w if spec.idle_w is None else AT_REST_SHARE * min(spec.idle_w.value)
 
 
-def need_columns(table: Table, needed: Iterable[str], kind: str) -> None:
-    """Raise InputError for a table that lacks a column."""
-    missing = next((name for name in needed if name not in table), None)
-    if missing is not None:
-        raise InputError(f"{table.path}: no column {missing!r}; a {kind} needs {', '.join(needed)}")
+ROOF_TOLERANCE: Final = 1.05
+"""Largest ratio of the roof to a valid time [1]; published rates and timers have errors of some per cent."""
+
+
+def least_clocks(operators: Sequence[Operator], gpu: GpuSpec) -> Array:
+    """SM clocks that the multiply-adds of each operator take at the peak rate, shape (n,); nan without a rate for its number format."""
+    flop = np.array([operator_work(operator).flop for operator in operators])
+    rate = np.array([gpu.matrix_flop_per_clock(operator.precision, operator.cuda_cores) for operator in operators])
+    clocks: Array = np.where(flop > 0.0, flop / (rate * gpu.num_sms), 0.0)
+    return clocks
+
+
+def roof_seconds(operators: Sequence[Operator], gpu: GpuSpec, index: IntArray, sm_clock_mhz: Array) -> Array:
+    """The shortest time that a GPU's peak rates allow for the operator of each row [s], shape (n,); nan without a rate.
+
+    Only limits that hold for any state of the caches count: arithmetic at the peak rate, the compulsory traffic beyond the size of L2 at
+    the published DRAM bandwidth, and all of it at twice the assumed L2 bandwidth, since no vendor publishes it.
+    index: the operator of each row.  sm_clock_mhz: nan where unknown, then the highest clock of the GPU.
+    """
+    clock_hz = first_known(sm_clock_mhz, gpu.sm_clock_limit_mhz) * HZ_PER_MHZ
+    byte = np.array([work.read_byte + work.write_byte for work in map(operator_work, operators)])[index]
+    dram = np.maximum(byte - gpu.l2_bytes, 0.0) / gpu.dram_bytes_per_s
+    # The L2 bandwidths of specifications are estimates; real ones were found up to twice as high.
+    l2 = byte / (2.0 * gpu.l2_bytes_per_clock * clock_hz)
+    roof: Array = np.maximum(np.maximum(least_clocks(operators, gpu)[index] / clock_hz, dram), l2)
+    return roof
 
 
 Columns = TypeVar("Columns")

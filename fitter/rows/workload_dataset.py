@@ -2,6 +2,11 @@
 
 Columns: workload (path, relative to the file), gpu, precision, attention, sm_clock_mhz (requested), sm_clock_measured_mhz,
 iterations, latency_s and energy_j (per iteration), temperature_c, host.
+
+A benchmark times one iteration, runs as many iterations as should fill a target duration, and divides the whole window by their number.
+For GPU-bound runs, duration − target − half an iteration (the count is rounded up) is therefore one constant of the host, its start-up
+inside the measured window; the median over them is removed from every run of that host.
+Source: measured on the public runs of EnergAIzer (arXiv 2604.20105), see docs/model.md.
 """
 
 from collections.abc import Sequence
@@ -16,12 +21,10 @@ from estimator.transforms.rewriting import ATTENTION_FORMS, with_precision
 from estimator.vocabulary.errors import EstimatorError
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, HZ_PER_MHZ, Array, BoolArray, canonical_precision
-from estimator.vocabulary.workload import COMPLETED, Operator, Workload
+from estimator.vocabulary.workload import COMPLETED, Workload
 from fitter.rows.columns import Startup, WorkloadRows, compacted
 from fitter.rows.rejected import RejectedRow
-from fitter.rows.roofline import ROOF_TOLERANCE, minimal_work
-from fitter.rows.screening import LONGEST_RUN_S, Screen, first_known, need_columns, numbered
-from fitter.rows.startup import TRUNCATED_SHARE, estimate_startup, is_perturbed, target_duration_s
+from fitter.rows.screening import LONGEST_RUN_S, ROOF_TOLERANCE, Screen, first_known, least_clocks, numbered
 from fitter.rows.tables import Table
 
 COLUMNS: Final = frozenset(
@@ -37,54 +40,56 @@ NEEDED: Final = ("workload", "latency_s")
 LAUNCH_S: Final = 30e-6
 """Usual host cost of one framework operator [s]; only used to find GPU-bound runs."""
 
+ROUND_TARGETS_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 90.0, 120.0, 180.0, 240.0, 300.0, 600.0)
+"""Usual target durations of a run [s]."""
+
+TRUNCATED_SHARE: Final = 0.8
+"""Least duration of a complete run as a share of the target [1]."""
+
+FEWEST_RUNS: Final = 5
+"""Fewer runs show no common target."""
+
 Read = tuple[WorkloadRows | None, list[RejectedRow], tuple[Startup, ...]]
-
-
-def is_workload_dataset(header: Sequence[str]) -> bool:
-    """Whether a file with these columns is a workload dataset."""
-    return all(name in header for name in NEEDED)
 
 
 def read_workload_dataset(table: Table, gpu: GpuSpec | None = None) -> Read:
     """Accepted rows with start-up removed, rejected rows, and the start-up of each host.
 
-    gpu: the GPU to keep, also the GPU of all rows if the table has no such column.  Raises InputError for a table without the
-    required columns.
+    gpu: the GPU to keep, also the GPU of all rows if the table has no such column.
     """
-    need_columns(table, NEEDED, "workload dataset")
     screen = Screen(table, gpu)
     workloads = _workloads(screen)
     table = screen.table
     screen.reject_limits(("latency_s", "iterations", "temperature_c", "sm_clock_mhz", "sm_clock_measured_mhz"), ("latency_s",))
-    asked, measured = table.numbers("sm_clock_mhz"), table.numbers("sm_clock_measured_mhz")
-    screen.reject_clocks(sm_clock_mhz=asked, sm_clock_measured_mhz=measured)
+    asked, measured = screen.clocks("sm_clock_mhz"), screen.clocks("sm_clock_measured_mhz")
     iterations, raw_latency, raw_energy = (table.numbers(name) for name in ("iterations", "latency_s", "energy_j"))
     duration = iterations * raw_latency
     screen.reject(duration > LONGEST_RUN_S, "BAD_ITERATIONS", lambda i: f"iterations = {iterations[i]:g} of {raw_latency[i]:g} s")
-    launches = np.array([_launch_s(workload) for workload in workloads])
+    # A run this much slower than its host's launches is paced by the GPU.
+    gpu_bound = raw_latency > 1.5 * np.array([_launch_s(workload) for workload in workloads])
     specs = [screen.specs[i] for i in screen.gpu_index.tolist()]
     hosts = list(zip([spec.name for spec in specs], table.texts("host"), strict=True))
-    # A run this much slower than its host's launches is paced by the GPU.
-    found = _startups(screen, hosts, duration, raw_latency, raw_latency > 1.5 * launches)
-    _reject_by_roof(screen, specs, workloads, raw_latency, first_known(measured, asked))
+    found = _startups(screen, hosts, duration, raw_latency, gpu_bound)
+    clock = first_known(measured, asked)
+    _reject_by_roof(screen, specs, workloads, raw_latency, clock)
     known = [found.get(host) for host in hosts]
     startup = np.array([one.startup_s if one else 0.0 for one in known])
     target = np.array([one.target_s if one else np.nan for one in known])
     with np.errstate(divide="ignore", invalid="ignore"):  # from rejected rows
         share = np.where(startup > 0, startup / iterations, 0.0)
         latency = raw_latency - share
-        energy = raw_energy - share * np.array([_startup_w(*state) for state in zip(specs, first_known(measured, asked), strict=True)])
+        energy = raw_energy - share * np.array([_startup_w(*state) for state in zip(specs, clock, strict=True)])
         power, planned = energy / latency, target / iterations
+        # The count of iterations came from one trial iteration; a run at the same pace lasts target + start-up + at most one iteration.
+        # A duration so far from the expected one: the pace changed during the run (2 s of 30).
+        perturbed = np.abs(duration - target - startup - raw_latency / 2.0) > target / 15.0 + raw_latency / 2.0
     screen.reject_limits(("energy_j",), power=("energy_j",))
     screen.reject_power(power, screen.of_gpu(lambda spec: spec.power_limit_w))
-    keep, bad = screen.kept(), screen.powerless()
-    perturbed = is_perturbed(duration, raw_latency, target, startup)
+    bad = screen.powerless()
     unique, workload_index = numbered(workloads)
     rows = WorkloadRows(
         workloads=unique,
         workload_index=workload_index,
-        gpus=tuple(spec.name for spec in screen.specs),
-        gpu_index=screen.gpu_index,
         sm_clock_asked_mhz=asked,
         sm_clock_measured_mhz=measured,
         latency_s=latency,
@@ -97,11 +102,9 @@ def read_workload_dataset(table: Table, gpu: GpuSpec | None = None) -> Read:
         planned_latency_s=planned,
         perturbed=perturbed,
         weight=np.where(perturbed, 0.25, 1.0),
-        sources=(table.name,),
-        source_index=np.zeros(len(table), dtype=np.int64),
-        row=table.row,
+        **screen.places(),
     )
-    return (compacted(rows, keep) if len(keep) else None), screen.rejected(), tuple(found.values())
+    return compacted(rows, screen.kept()), screen.rejected(), tuple(found.values())
 
 
 def _workloads(screen: Screen) -> list[Workload]:
@@ -135,29 +138,46 @@ def _workload(folder: Path, text: str, attention: str, precision: str) -> Worklo
     return workload if workload.operators else ("WORKLOAD_WITHOUT_OPERATORS", text[:200])
 
 
+def target_duration_s(duration_s: Array) -> float:
+    """Target duration of runs [s]; nan without a common one.
+
+    It is the largest of ROUND_TARGETS_S below the median, if most runs lie close to that median.
+    """
+    valid = duration_s[np.isfinite(duration_s) & (duration_s > 0)]
+    if len(valid) < FEWEST_RUNS:
+        return float("nan")
+    middle = float(np.median(valid))
+    below = max((target for target in ROUND_TARGETS_S if target <= middle), default=0.0)
+    # Runs aimed at one target where 60 % of them lie within 10 % of the median duration.
+    alike = float(np.mean(np.abs(valid / middle - 1.0) < 0.1)) >= 0.6
+    # A start-up above 15 % of the target says that the target was another one.
+    return below if alike and middle <= below * (1.0 + 0.15) else float("nan")
+
+
 def _startups(
     screen: Screen, hosts: list[tuple[str, str]], duration_s: Array, latency_s: Array, gpu_bound: BoolArray
 ) -> dict[tuple[str, str], Startup]:
-    """Start-up of each host; rejects truncated runs, and runs whose start-up cannot be subtracted."""
+    """Start-up of each host; rejects truncated runs, and runs whose start-up cannot be subtracted.
+
+    gpu_bound: rows limited by the GPU, not by the host's launches; with fewer than FEWEST_RUNS of them, all complete runs are used.
+    """
     result = {}
-    good = set(screen.kept().tolist())
+    good = screen.whole < 0
     for host in dict.fromkeys(hosts):
-        rows = np.array([i for i, own in enumerate(hosts) if own == host and i in good], dtype=np.int64)
+        rows = np.flatnonzero([own == host for own in hosts] & good)
         target = target_duration_s(duration_s[rows])
         if np.isnan(target):
             continue
-        found = estimate_startup(duration_s[rows], latency_s[rows], gpu_bound[rows], target)
-        result[host] = Startup(
-            source=screen.table.name,
-            gpu=" on ".join(filter(None, host)),
-            target_s=target,
-            startup_s=found.startup_s,
-            quartiles_s=found.quartiles_s,
-            runs=found.runs,
-        )
+        complete = rows[duration_s[rows] >= TRUNCATED_SHARE * target]
+        bound = complete[gpu_bound[complete]]
+        chosen = bound if len(bound) >= FEWEST_RUNS else complete
+        excess = duration_s[chosen] - target - latency_s[chosen] / 2.0
+        middle = float(np.quantile(excess, 0.5))
+        gpu = " on ".join(filter(None, host))
+        result[host] = Startup(gpu=gpu, target_s=target, startup_s=max(middle, 0.0), runs=len(chosen))
         short = rows[duration_s[rows] < TRUNCATED_SHARE * target].tolist()
         screen.reject(short, "TRUNCATED_RUN", lambda i, t=target: f"took {duration_s[i]:.3g} s where the other runs aim at {t:g} s")  # type: ignore[misc]
-        if found.startup_s > 0:
+        if middle > 0:
             uncounted = rows[~np.isfinite(duration_s[rows])].tolist()
             screen.reject(uncounted, "BAD_ITERATIONS", "missing, so the start-up within latency_s cannot be removed")
     return result
@@ -174,26 +194,17 @@ def _reject_by_roof(screen: Screen, specs: Sequence[GpuSpec], workloads: Sequenc
     Convolutions are left out, because lists may declare depthwise ones as dense.
     """
     for i in screen.kept().tolist():
-        spec = specs[i]
-        clock = clock_mhz[i] if np.isfinite(clock_mhz[i]) else spec.sm_clock_limit_mhz
-        least = _product_clocks(workloads[i], spec) / (float(clock) * HZ_PER_MHZ)
+        spec, workload = specs[i], workloads[i]
+        products = [place for place, operator in enumerate(workload.operators) if operator.family in ("gemm", "attention")]
+        clocks = np.nan_to_num(least_clocks([workload.operators[place] for place in products], spec))
+        clock_hz = first_known(clock_mhz[i], spec.sm_clock_limit_mhz) * HZ_PER_MHZ
+        least = float(clocks @ np.array([workload.counts[place] for place in products]) / clock_hz)
         if latency_s[i] * ROOF_TOLERANCE < least:
             screen.reject([i], "ABOVE_ROOF", f"latency_s = {latency_s[i]:.4g}; {spec.name} needs at least {least:.4g} s")
 
 
-def _product_clocks(workload: Workload, spec: GpuSpec) -> float:
-    """SM clocks that the matrix products of an iteration take at the peak rate."""
-    pairs = zip(workload.operators, workload.counts, strict=True)
-    chosen: dict[Operator, float] = {operator: count for operator, count in pairs if operator.family in ("gemm", "attention")}
-    if not chosen:
-        return 0.0
-    work = minimal_work(tuple(chosen), spec)
-    clocks = work.flop / (work.flop_per_clock * spec.num_sms)
-    return float(np.nan_to_num(clocks) @ np.array(list(chosen.values())))
-
-
 def _startup_w(spec: GpuSpec, clock_mhz: float) -> float:
-    """Power during start-up [W]: idle at the locked clock, plus STARTUP_ACTIVE_W."""
+    """Power during start-up [W]: idle at the locked clock, plus that of a board in use."""
     known = spec.idle_w is not None and np.isfinite(clock_mhz)
     idle = float(spec.idle_w.at(np.array([clock_mhz]))[0]) if known and spec.idle_w else ASSUMED_IDLE_SHARE * spec.power_limit_w
     # Power of a board in use beyond idle while a run starts up; the prior of the power fit's `active` term.

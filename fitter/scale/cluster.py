@@ -6,6 +6,7 @@ Tasks are pure: Dask repeats the task of a lost worker elsewhere, with the same 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import version
 from typing import Any, Final, TypeVar
 
@@ -21,39 +22,34 @@ Result = TypeVar("Result")
 DISTRIBUTION: Final = "wattprint"
 
 
-class DaskWorkers:
-    """The workers of a connected cluster."""
+def in_order(client: Any, task: Callable[[Partition], Result], partitions: Sequence[Partition]) -> Iterator[Result]:
+    """The task's result for every partition, in their order, from the workers of a connected cluster.
 
-    def __init__(self, client: Any) -> None:
-        self.client = client
-
-    def results(self, task: Callable[[Partition], Result], partitions: Sequence[Partition]) -> Iterator[Result]:
-        """Results as in `fitter.scale.streamed.Workers`.  Raises ClusterError if a task fails repeatedly, or the scheduler is lost."""
-        waiting: deque[Any] = deque()
-        # Partitions submitted for each thread of the cluster beyond those whose result was taken: bounds what waits in memory.
-        ahead = 4 * max(sum(self.client.nthreads().values()), 1)
-        try:
-            for partition in partitions:
-                # How often a task that failed for want of its worker or store is tried again.
-                waiting.append(self.client.submit(task, partition, pure=False, retries=3))
-                if len(waiting) >= ahead:
-                    yield waiting.popleft().result()
-            while waiting:
+    Raises ClusterError if a task fails repeatedly, or the scheduler is lost.
+    """
+    waiting: deque[Any] = deque()
+    # Partitions submitted for each thread of the cluster beyond those whose result was taken: bounds what waits in memory.
+    ahead = 4 * max(sum(client.nthreads().values()), 1)
+    try:
+        for partition in partitions:
+            # How often a task that failed for want of its worker or store is tried again.
+            waiting.append(client.submit(task, partition, pure=False, retries=3))
+            if len(waiting) >= ahead:
                 yield waiting.popleft().result()
-        except KilledWorker as error:
-            raise ClusterError(
-                f"workers of the cluster died over and over on one partition ({_line(error)}); give them more memory"
-            ) from error
-        except (CommClosedError, FutureCancelledError, TimeoutError) as error:
-            raise ClusterError(f"the cluster was lost ({_line(error)}); fit again") from error
-        finally:
-            for future in waiting:
-                future.cancel()
+        while waiting:
+            yield waiting.popleft().result()
+    except KilledWorker as error:
+        raise ClusterError(f"workers of the cluster died over and over on one partition ({_line(error)}); give them more memory") from error
+    except (CommClosedError, FutureCancelledError, TimeoutError) as error:
+        raise ClusterError(f"the cluster was lost ({_line(error)}); fit again") from error
+    finally:
+        for future in waiting:
+            future.cancel()
 
 
 @contextmanager
-def open_cluster(address: str, connect_s: float = 10.0) -> Iterator[DaskWorkers]:
-    """Workers of the cluster whose scheduler has this address, such as tcp://10.0.0.1:8786.
+def open_cluster(address: str, connect_s: float = 10.0) -> Iterator[Callable[..., Iterator[Any]]]:
+    """`in_order` of the cluster whose scheduler has this address, such as tcp://10.0.0.1:8786.
 
     Raises ClusterError if no scheduler answers, it has no workers, or these run another version of wattprint.
     """
@@ -69,7 +65,7 @@ def open_cluster(address: str, connect_s: float = 10.0) -> Iterator[DaskWorkers]
         except (OSError, TimeoutError) as error:
             raise ClusterError(f"--scheduler {address}: the scheduler has no workers; start some with `dask worker {address}`") from error
         check_versions(found, version(DISTRIBUTION), address)
-        yield DaskWorkers(client)
+        yield partial(in_order, client)
 
 
 def check_versions(found: Mapping[str, object], own: str, address: str) -> None:

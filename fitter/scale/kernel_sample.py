@@ -7,8 +7,9 @@ only, not on files, order or workers, so samples of parts join into the sample o
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -65,31 +66,40 @@ class KernelSample:
     rejected: Mapping[RejectedKind, RejectedRow]
 
 
+Results = Callable[[Callable[[Partition], KernelSample], Sequence[Partition]], Iterator[KernelSample]]
+"""Applies a task to every partition and yields the results in their order, as `map` does."""
+
+
+def sample_of(
+    partitions: Sequence[Partition], task: SampleTask, results: Results = map, progress: Callable[[str], None] = lambda text: None
+) -> KernelSample:
+    """The sample of all partitions."""
+    total = KernelSample(rejected={})
+    for done, found in enumerate(results(partial(sample_partition, task=task), partitions), start=1):
+        total = _pruned(_joined(total, found), task)
+        progress(f"reading: partition {done:,} of {len(partitions):,}")
+    return total
+
+
 def sample_partition(partition: Partition, task: SampleTask) -> KernelSample:
     """The sample of one partition.  Raises InputError and DatasetError with the file's name."""
     columns = sorted(COLUMNS) if task.collected is None else list(KERNEL_COLUMNS)
     total = KernelSample(rejected={})
     pruned = 0
     for batch in read_batches(partition, columns):
-        table = pa.Table.from_batches([batch])
-        for name, value in partition.constants:
-            if name in columns and name not in table.column_names:
-                table = table.append_column(name, pa.array([value] * table.num_rows, pa.string()))
-        total = _joined(total, _screened(table, partition, task, partition.first + total.read))
+        total = _joined(total, _screened(pa.Table.from_batches([batch]), partition, task, partition.first + total.read))
         # A sample is pruned when it has grown to twice its size after the last time, and to this.
         if total.rows is not None and len(total.rows) > max(2 * pruned, 200_000):
-            total = replace(total, rows=pruned_rows(total.rows, task))
+            total = _pruned(total, task)
             pruned = 0 if total.rows is None else len(total.rows)
-    return total if total.rows is None else replace(total, rows=pruned_rows(total.rows, task))
+    return _pruned(total, task)
 
 
-def merge_samples(task: SampleTask, left: KernelSample, right: KernelSample) -> KernelSample:
-    """The sample of both parts together."""
-    total = _joined(left, right)
-    return total if total.rows is None else replace(total, rows=pruned_rows(total.rows, task))
+def _pruned(sample: KernelSample, task: SampleTask) -> KernelSample:
+    return sample if sample.rows is None else replace(sample, rows=pruned_rows(sample.rows, task))
 
 
-def pruned_rows(rows: KernelRows, task: SampleTask) -> KernelRows:
+def pruned_rows(rows: KernelRows, task: SampleTask) -> KernelRows | None:
     """The remaining rows, sorted by section names and then by hashes; equal rows are merged."""
     sections = np.array([section_key(operator) for operator in rows.operators])
     kernels = np.array([_hash(repr(operator), task.seed) for operator in rows.operators], dtype=np.uint64)
@@ -127,24 +137,24 @@ def _screened(content: pa.Table, partition: Partition, task: SampleTask, first: 
     table = Table.of(content, Path(partition.path), first=first)
     if task.collected is not None:
         table = table.select(~is_instruction(table))
-    rows, rejected = read_kernel_table(table, task.gpu, counted=True)
-    counts: dict[RejectedKind, RejectedRow] = {}
-    for row in rejected:
-        _count(counts, row)
-    return KernelSample(rows=rows, read=content.num_rows, used=0 if rows is None else len(rows), rejected=counts)
-
-
-def _count(counts: dict[RejectedKind, RejectedRow], row: RejectedRow) -> None:
-    kind = (row.reason, row.power_only)
-    counts[kind] = replace(counts[kind], count=counts[kind].count + row.count) if kind in counts else row
+    rows, rejected = read_kernel_table(table, task.gpu)
+    return KernelSample(rows=rows, read=content.num_rows, used=0 if rows is None else len(rows), rejected=_counted(rejected))
 
 
 def _joined(left: KernelSample, right: KernelSample) -> KernelSample:
-    counts = dict(left.rejected)
-    for row in right.rejected.values():
-        _count(counts, row)
-    rows = join_rows([part for part in (left.rows, right.rows) if part is not None])
-    return KernelSample(rows=rows, read=left.read + right.read, used=left.used + right.used, rejected=counts)
+    rejected = _counted((*left.rejected.values(), *right.rejected.values()))
+    return KernelSample(
+        rows=join_rows((left.rows, right.rows)), read=left.read + right.read, used=left.used + right.used, rejected=rejected
+    )
+
+
+def _counted(rejected: Iterable[RejectedRow]) -> dict[RejectedKind, RejectedRow]:
+    """The first rejected row of each kind with the count of all."""
+    counts: dict[RejectedKind, RejectedRow] = {}
+    for row in rejected:
+        kind = (row.reason, row.power_only)
+        counts[kind] = replace(counts[kind], count=counts[kind].count + row.count) if kind in counts else row
+    return counts
 
 
 def _hash(text: str, seed: int) -> int:

@@ -4,7 +4,7 @@ Probes are a greedy I-optimal design (`estimator.engine.design`).  Its columns a
 by the coefficients, times the widths of the transferred priors.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,6 +22,7 @@ from fitter.latency.groups import section_key
 from fitter.latency.lent_priors import transferred_priors
 from fitter.latency.sensitivities import log_measured
 from fitter.priors import kernel_priors
+from fitter.rows.screening import numbered
 
 MOST_CANDIDATES: Final = 1500
 """Most candidates of a section; of more kernels, a random sample is used."""
@@ -55,45 +56,32 @@ def choose_probes(
     if count >= len(candidates):
         return everything
     rng = np.random.default_rng(seed)
-    sections = []
-    for index in _by_section(candidates.operators).values():
+    keys, section_of = numbered(map(section_key, candidates.operators))
+    sections: list[tuple[IntArray, Design]] = []
+    for number in range(len(keys)):
+        index = np.flatnonzero(section_of == number)
         pool = index if len(index) <= MOST_CANDIDATES else np.sort(rng.choice(index, MOST_CANDIDATES, replace=False))
-        sections.append(_Section(candidates, pool, gpu, values))
-    chosen: list[int] = []
-    taken: set[Operator] = set()
-    for section, place in greedy_choices([one.design for one in sections]):
-        number = int(sections[section].index[place])
-        operator = candidates.operators[number]
-        if operator not in taken:  # a kernel at a second clock follows after all kernels of its kind
-            chosen.append(number)
-            taken.add(operator)
+        sections.append((pool, _design(candidates, pool, gpu, values)))
+    chosen: dict[Operator, int] = {}
+    for section, place in greedy_choices([design for _, design in sections]):
+        candidate = int(sections[section][0][place])
+        chosen.setdefault(candidates.operators[candidate], candidate)  # a kernel at a second clock follows after all kernels of its kind
         if len(chosen) == count:
             break
-    return np.array(chosen, dtype=np.int64)
+    return np.array(list(chosen.values()), dtype=np.int64)
 
 
-def _by_section(operators: Sequence[Operator]) -> dict[str, IntArray]:
-    found: dict[str, list[int]] = {}
-    for i, operator in enumerate(operators):
-        found.setdefault(section_key(operator), []).append(i)
-    return {key: np.array(index, dtype=np.int64) for key, index in found.items()}
-
-
-class _Section:
-    """Candidates of one section with the current information on its coefficients."""
-
-    def __init__(self, candidates: Candidates, index: IntArray, gpu: GpuSpec, values: Mapping[str, Mapping[str, float]]) -> None:
-        self.index = index
-        operators = [candidates.operators[i] for i in index.tolist()]
-        warm, clock = candidates.warm[index], candidates.sm_clock_mhz[index]
-        priors = _priors(operators[0], gpu, values, bool(warm.any()))
-        names = [name for name, prior in priors.items() if prior.width >= FIXED_WIDTH]
-        vector = coefficient_vector({name: prior.centre for name, prior in priors.items()})
-        problem = kernel_problem(operators, gpu, sm_clock_hz=clock * HZ_PER_MHZ, warm=warm)
-        _, slope = log_measured(chosen_phases(problem, vector), vector, problem.sm_clock_hz, problem.ratio)
-        width = np.array([priors[name].width for name in names])
-        moved = slope[:, column_index(names)] * width
-        self.design = Design(moved, error_covariance(shape_points(operators)))
+def _design(candidates: Candidates, index: IntArray, gpu: GpuSpec, values: Mapping[str, Mapping[str, float]]) -> Design:
+    """The design of the candidates of one section: sensitivities in widths of the priors."""
+    operators = [candidates.operators[i] for i in index.tolist()]
+    warm, clock_hz = candidates.warm[index], candidates.sm_clock_mhz[index] * HZ_PER_MHZ
+    priors = _priors(operators[0], gpu, values, bool(warm.any()))
+    names = [name for name, prior in priors.items() if prior.width >= FIXED_WIDTH]
+    vector = coefficient_vector({name: prior.centre for name, prior in priors.items()})
+    problem = kernel_problem(operators, gpu, sm_clock_hz=clock_hz, warm=warm)
+    _, slope = log_measured(chosen_phases(problem, vector), vector, problem.sm_clock_hz, problem.ratio)
+    moved = slope[:, column_index(names)] * np.array([priors[name].width for name in names])
+    return Design(moved, error_covariance(shape_points(operators)))
 
 
 def _priors(first: Operator, gpu: GpuSpec, values: Mapping[str, Mapping[str, float]], warm: bool) -> dict[str, Prior]:

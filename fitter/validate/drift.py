@@ -14,14 +14,13 @@ k, n  distinct kernels among the new rows, and among the held-out rows
 τ     standard deviation of the means of kinds beyond s/√n, from the held-out errors of all kinds (random effects): kernels of a kind
       share part of their error, which does not average out
 
-Kinds are combined with weights 1/variance.  A shift counts as drift if it exceeds LEAST_SHIFT and its two-sided normal probability is
-below 1 − (1 − FALSE_ALARM)^(1/m) over all m statements (Šidák): at most about 1 in 100 checks of an unchanged board raises an alarm.
+Kinds are combined with weights 1/variance.  A shift counts as drift if it exceeds LEAST_SHIFT and MOST_SIGMAS standard deviations.
 Source: R. DerSimonian, N. Laird, Controlled Clinical Trials 7 (1986) 177 (τ by moments); Z. Šidák, JASA 62 (1967) 626.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Final
 
@@ -32,14 +31,18 @@ from estimator.bundle.content import Bundle
 from estimator.model.coefficients import group_key, longest_prefix
 from estimator.uncertainty.sources import unfitted_groups
 from estimator.uncertainty.unseen import unseen_precisions
-from estimator.uncertainty.validity import TOLERATED_FACTOR, clock_warning, shape_excess
+from estimator.uncertainty.validity import TOLERATED_FACTOR, outside_clock, shape_excess
+from estimator.vocabulary.quantities import BoolArray
+from estimator.vocabulary.reader import plain
 from estimator.vocabulary.workload import Operator
 from fitter.rows.columns import KernelRows, WorkloadRows
 from fitter.validate.predictions import LABEL, PERCENT, QUANTITIES
-from fitter.validate.tables import kind_text
 
 FALSE_ALARM: Final = 0.01
 """Probability that a check of an unchanged board reports drift [1]."""
+
+MOST_SIGMAS: Final = NormalDist().inv_cdf(0.5 + 0.5 * math.sqrt(1.0 - FALSE_ALARM))
+"""Standard deviations beyond which one of two shifts, of latency and of power, counts (Šidák)."""
 
 LEAST_SHIFT: Final = 1.0
 """Least shift that counts as drift [percent]."""
@@ -50,88 +53,76 @@ FEWEST: Final = 3
 SHARED: Final = 0.5
 """Common error as a share of the stated standard deviation if there are fewer kinds (assumed) [1]."""
 
-TOGETHER: Final = "all"
-
 DIRECTIONS: Final = {"latency": ("slower", "faster"), "power": ("more power", "less power")}
 """Words for a measured value above the stated one, and below it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """The shift of one quantity for one kind of kernel, or for all together.
+    """The shift of latency or power over all kinds of kernels in a check.
 
-    shift, std   predicted over measured of held-out rows, less that of new rows, and its standard deviation [percent]
-    limit        standard deviations beyond which it counts
+    shift_percent, std_percent   how far measured values lie above the stated ones, and its standard deviation [% of the measured value]
     """
 
     quantity: str
-    kind: str
     kernels: int
     rows: int
-    shift: float
-    std: float
-    limit: float = np.inf
+    shift_percent: float
+    std_percent: float
 
     @property
     def sigmas(self) -> float:
         """The shift in standard deviations."""
-        return abs(self.shift) / self.std
+        return abs(self.shift_percent) / self.std_percent
 
     @property
     def drifted(self) -> bool:
         """Whether the board has drifted beyond its stated error."""
-        return self.sigmas > self.limit and abs(self.shift) > LEAST_SHIFT
+        return self.sigmas > MOST_SIGMAS and abs(self.shift_percent) > LEAST_SHIFT
 
     def document(self) -> dict[str, object]:
-        """The drift as plain data; shift_percent is measured over predicted, less 1: positive means slower, or more power."""
-        stretch = 1.0 / max(1.0 - self.shift / PERCENT, 0.01)  # from shares of the measured value to shares of the stated one
-        return {
-            **{name: getattr(self, name) for name in ("quantity", "kind", "kernels", "rows", "limit", "sigmas", "drifted")},
-            "shift_percent": self.shift * stretch,
-            "std_percent": self.std * stretch,
-            "direction": DIRECTIONS[self.quantity][self.shift < 0.0],
-        }
+        """The drift as plain data."""
+        return {**plain(self), "sigmas": self.sigmas, "drifted": self.drifted}
 
     def text(self) -> str:
         """For people."""
-        d = self.document()
-        what = "all kernels" if self.kind == TOGETHER else self.kind
-        verb = "measured" if self.quantity == "latency" else "drawing"
-        figure = f"{abs(d['shift_percent']):.1f} ± {d['std_percent']:.1f} %"  # type: ignore[arg-type]
-        return f"{what} {verb} {figure} {d['direction']} than the bundle says ({self.sigmas:.1f} standard deviations)"
+        direction = DIRECTIONS[self.quantity][self.shift_percent < 0.0]
+        figure = f"{abs(self.shift_percent):.1f} ± {self.std_percent:.1f} % {direction}"
+        return f"{self.kernels} kernels: {figure} than stated ({self.sigmas:.1f} standard deviations)"
 
 
 def drifts(bundle: Bundle, found: Sequence[pd.DataFrame]) -> tuple[Drift, ...]:
-    """Shifts of the bundle's own GPU by kind and together, for latency and for power; empty without stated errors.
+    """Shifts of latency and of power on the bundle's own GPU; empty without stated errors.
 
-    found: as from `predict_kernel_rows`, with the reasons of `outside_reasons` as the column "outside"; such rows are left out.
+    found: as from `predict_kernel_rows`, with `outside_range` as the column "outside"; such rows are left out.
     """
-    shifts: list[Drift] = []
+    shifts = []
     for quantity in QUANTITIES:
         stated = {(row["family"], row["operator"], row["precision"]): row[quantity] for row in bundle.errors if row[quantity]}
-        tau, kinds = _tau(list(stated.values())), []
+        tau = _tau(list(stated.values()))
+        kinds = []
         for rows in found:
             error = (rows[f"predicted_{quantity}"] / rows[f"measured_{quantity}"] - 1.0) * PERCENT
             own = rows.assign(error=error, std=rows[f"std_{quantity}"] * PERCENT)
-            own = own[(own["outside"] == INSIDE) & (own["gpu"] == bundle.gpu.name)].dropna(subset=["error", "std"])
-            for label, members in own.groupby(LABEL[1:], sort=False):
-                one = _shift(quantity, kind_text(label), members, stated[label], tau) if label in stated else None
-                kinds += [] if one is None else [one]
-        shifts += kinds if len(kinds) < 2 else [_together(kinds), *kinds]
-    each = 1.0 - (1.0 - FALSE_ALARM) ** (1.0 / max(len(shifts), 1))
-    return tuple(replace(one, limit=NormalDist().inv_cdf(1.0 - each / 2.0)) for one in shifts)
+            own = own[~own["outside"] & (own["gpu"] == bundle.gpu.name)].dropna(subset=["error", "std"])
+            kinds += [_shift(members, stated[kind], tau) for kind, members in own.groupby(LABEL[1:], sort=False) if kind in stated]
+        shift, variance, kernels, count = np.array([one for one in kinds if np.isfinite(one).all()]).reshape(-1, 4).T
+        if len(shift):
+            total = float((1.0 / variance).sum())
+            size = {"kernels": int(kernels.sum()), "rows": int(count.sum())}
+            shifts.append(Drift(quantity=quantity, **size, shift_percent=float((shift / variance).sum()) / total, std_percent=total**-0.5))
+    return tuple(shifts)
 
 
-def _shift(quantity: str, kind: str, own: pd.DataFrame, then: Mapping[str, float], tau: float | None) -> Drift | None:
-    """The shift of one kind; None for too few kernels, and without a stated error."""
+def _shift(own: pd.DataFrame, then: Mapping[str, float], tau: float | None) -> tuple[float, float, int, int]:
+    """Shift of one kind [percent], its variance (nan for too few kernels, and without a stated error), kernels, and rows."""
     means = own.groupby("same")["error"].mean()
     std, kernels = float(np.sqrt((own["std"] ** 2).mean())), len(means)
     if kernels < FEWEST or not std > 0.0:
-        return None
+        return math.nan, math.nan, kernels, len(own)
     before = max(float(then["n"]) * kernels / len(own), 1.0)
     shared = SHARED * std if tau is None else tau
-    spread = float(np.sqrt(std**2 / kernels + std**2 / before + shared**2))
-    return Drift(quantity=quantity, kind=kind, kernels=kernels, rows=len(own), shift=float(then["bias"]) - float(means.mean()), std=spread)
+    return float(then["bias"]) - float(means.mean()), std**2 / kernels + std**2 / before + shared**2, kernels, len(own)
 
 
 def _tau(stated: Sequence[Mapping[str, float]]) -> float | None:
@@ -143,64 +134,29 @@ def _tau(stated: Sequence[Mapping[str, float]]) -> float | None:
     return float(np.sqrt(max(float(np.mean(own)), 0.0)))
 
 
-def _together(kinds: list[Drift]) -> Drift:
-    """Kinds combined with weights 1/variance."""
-    weight = np.array([one.std**-2.0 for one in kinds])
-    shift = float(weight @ np.array([one.shift for one in kinds]) / weight.sum())
-    counts = {name: sum(getattr(one, name) for one in kinds) for name in ("kernels", "rows")}
-    return Drift(quantity=kinds[0].quantity, kind=TOGETHER, shift=shift, std=float(weight.sum() ** -0.5), **counts)
-
-
 def drift_lines(found: Sequence[Drift]) -> list[str]:
     """Text of `fit check` on drift."""
-    if not found:
-        return []
-    shown = [one for one in found if one.kind == TOGETHER or one.drifted] or list(found)
-    limit = f"drift counts beyond {found[0].limit:.1f} standard deviations and {LEAST_SHIFT:g} %"
-    return [f"drift, rows inside the range fitted ({limit}):", *(f"  {one.text()}{'  DRIFT' if one.drifted else ''}" for one in shown)]
+    title = f"drift, rows inside the range fitted (counts beyond {MOST_SIGMAS:.1f} standard deviations and {LEAST_SHIFT:g} %):"
+    return [title, *(f"  {one.text()}{'  DRIFT' if one.drifted else ''}" for one in found)] if found else []
 
 
-def drift_warnings(found: Sequence[Drift]) -> list[str]:
-    """One warning if the board has drifted; it names kinds only if there is no common shift."""
-    drifted = [one for one in found if one.drifted]
-    together = [one for one in drifted if one.kind == TOGETHER]
-    if not drifted:
-        return []
-    listed = ", ".join(one.text() for one in (together or drifted))
-    return [f"drift: {listed}; the board, its cooling or its sensor changed: measure again, or fit anew"]
-
-
-INSIDE: Final = ""
-REASONS: Final = ("kind", "precision", "shape", "clock")
-"""Unseen properties of a row, the most serious first."""
-
-
-def outside_reasons(bundle: Bundle, rows: KernelRows | WorkloadRows) -> list[str]:
-    """Reason why each row lies outside the range of the fit, INSIDE for other rows.
-
-    Rows of another GPU than the bundle's are always forecasts and have no such reason.
-    """
+def outside_range(bundle: Bundle, rows: KernelRows | WorkloadRows) -> BoolArray:
+    """Mask of the rows outside the range of the fit, shape (n,); rows of another GPU than the bundle's are always forecasts."""
     if isinstance(rows, KernelRows):
-        own, index = _of_operators(bundle, rows.operators), rows.operator_index
+        unseen = _unseen(bundle, rows.operators)[rows.operator_index]
     else:
-        sets = [_of_operators(bundle, workload.operators) for workload in rows.workloads]
-        own, index = [min(filter(None, found), key=REASONS.index, default=INSIDE) for found in sets], rows.workload_index
-    reasons = []
-    for i, gpu, clock in zip(index.tolist(), rows.gpu_index.tolist(), rows.clock_mhz(bundle.gpu).tolist(), strict=True):
-        beyond = "clock" if clock_warning(bundle.clocks_mhz, clock) else INSIDE
-        reasons.append((own[i] or beyond) if rows.gpus[gpu] == bundle.gpu.name else INSIDE)
-    return reasons
+        unseen = np.array([_unseen(bundle, workload.operators).any() for workload in rows.workloads], dtype=np.bool_)[rows.workload_index]
+    beyond = unseen | outside_clock(*bundle.clocks_mhz, rows.clock_mhz(bundle.gpu))
+    result: BoolArray = beyond & (np.array(rows.gpus) == bundle.gpu.name)[rows.gpu_index]
+    return result
 
 
-def _of_operators(bundle: Bundle, operators: Sequence[Operator]) -> list[str]:
+def _unseen(bundle: Bundle, operators: Sequence[Operator]) -> BoolArray:
+    """Mask of the operators of a kind, precision or shape that the fit has not seen."""
     groups = [longest_prefix(group_key(operator), bundle.groups) for operator in operators]
     unfitted = set(unfitted_groups(bundle, groups))
-    reasons = []
-    for operator, group, unseen in zip(operators, groups, unseen_precisions(bundle, operators, groups), strict=True):
-        if group is None or group in unfitted:
-            reasons.append("kind")
-        elif unseen is not None:
-            reasons.append("precision")
-        else:
-            reasons.append("shape" if shape_excess(operator, group, bundle.domain)[0] > TOLERATED_FACTOR else INSIDE)
-    return reasons
+    found = [
+        group is None or group in unfitted or precision is not None or shape_excess(operator, group, bundle.domain)[0] > TOLERATED_FACTOR
+        for operator, group, precision in zip(operators, groups, unseen_precisions(bundle, operators, groups), strict=True)
+    ]
+    return np.array(found, dtype=np.bool_)

@@ -1,9 +1,9 @@
 """Validation: predictions of rows, their errors, limits of held-out errors, and kinds that the fit describes poorly."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -98,12 +98,7 @@ def errors_of(measured: Array, predicted: Array, ln_std: Array) -> Errors | None
 
 def error_rows(found: pd.DataFrame) -> list[ErrorRow]:
     """Errors by GPU, family, operator and precision in first-seen order; found: as from `predict_kernel_rows`."""
-    return [_error_row(label, rows) for label, rows in by_label(found)]
-
-
-def by_label(found: pd.DataFrame) -> Iterator[tuple[Label, pd.DataFrame]]:
-    """The rows of each kind, in first-seen order."""
-    return cast(Iterator[tuple[Label, pd.DataFrame]], iter(found.groupby(LABEL, sort=False)))
+    return [_error_row(label, rows) for label, rows in found.groupby(LABEL, sort=False)]  # type: ignore[arg-type]
 
 
 def summary_row(found: pd.DataFrame, family: str) -> ErrorRow:
@@ -137,9 +132,9 @@ def compared(found: pd.DataFrame) -> pd.DataFrame:
 def predict_kernel_rows(bundle: Bundle, rows: KernelRows) -> pd.DataFrame:
     """Predictions of kernels at their own clocks, each on its own GPU, a line for each row; known tiles from kernel names are used.
 
-    Columns: LABEL, `origin` (file and row number), `what` ran, `same` (the number of the kernel), `clock` [MHz], `temperature` [°C],
-    `started_s`, for Q latency [s] and power [W]: measured_Q, predicted_Q, std_Q, the stated standard deviation of its logarithm.  Kernels
-    that the bundle does not cover get nan.  Power of rows at the power limit is left out, because the measurement is a lower bound.
+    Columns: LABEL, `origin` (file and row number), `what` ran, `same` (the number of the kernel), `clock` [MHz]; for Q latency [s] and
+    power [W]: measured_Q, predicted_Q, std_Q, the stated standard deviation of its logarithm.  Kernels that the bundle does not cover get
+    nan.  Power of rows at the power limit is left out, because the measurement is a lower bound.
     """
     columns = {f"{column}_{quantity}": np.full(len(rows), np.nan) for quantity in QUANTITIES for column in ("predicted", "std")}
     for number, name in enumerate(rows.gpus):
@@ -188,17 +183,15 @@ def _frame(rows: KernelRows | WorkloadRows, columns: Mapping[str, Array]) -> pd.
     if isinstance(rows, KernelRows):
         shapes = [", ".join(f"{name} {size:g}" for name, size in one.named_shape().items()) for one in rows.operators]
         what = [f"{shapes[i]} {name}".strip() for i, name in zip(rows.operator_index.tolist(), rows.kernel_name, strict=True)]
-        measured_mhz, started_s = rows.sm_clock_mhz, rows.started_s
+        measured_mhz = rows.sm_clock_mhz
     else:
         what = [workload.name for workload in rows.row_workloads()]
-        measured_mhz, started_s = rows.sm_clock_measured_mhz, np.full(len(rows), np.nan)
+        measured_mhz = rows.sm_clock_measured_mhz
     return pd.DataFrame(row_labels(rows), columns=LABEL).assign(
         origin=[f"{rows.sources[s]} row {n}" for s, n in zip(rows.source_index.tolist(), rows.row.tolist(), strict=True)],
         what=what,
         same=same_numbers(rows),
         clock=first_known(rows.sm_clock_asked_mhz, measured_mhz),
-        temperature=rows.temperature_c,
-        started_s=started_s,
         **columns,
     )
 
@@ -259,27 +252,12 @@ def grouped_folds(labels: IntArray, share: float, seed: int) -> list[BoolArray]:
     return [np.isin(labels, part) for part in np.array_split(shuffled, count)]
 
 
-SINGLE: Final = "a single {}: left out, the fit has none of its kind, and the figures are those of a forecast from other kinds"
-NONE_LEFT_OUT: Final = "no {} was left out of a fit: nothing to compare"
-
-
-def held_out_notes(selection: Selection, held_out: Mapping[str, pd.DataFrame]) -> dict[Label, str]:
-    """Reasons why held-out errors of some kinds of rows are not representative, or are missing, by kind."""
-    found: dict[Label, str] = {}
-    for rows in selection.tables:
-        kind = kind_of(rows)
-        known = {row.label for row in error_rows(compared(held_out[kind]))} if kind in held_out else set()
-        members = Counter(label for label, _ in set(zip(row_labels(rows), same_numbers(rows).tolist(), strict=True)))
-        reasons = {
-            label: SINGLE if label in known else NONE_LEFT_OUT for label, count in members.items() if count == 1 or label not in known
-        }
-        found |= {label: reason.format(kind[:-1]) for label, reason in reasons.items()}
-    return found
-
-
-def note_documents(notes: Mapping[Label, str]) -> list[dict[str, str]]:
-    """The notes as plain data."""
-    return [{**dict(zip(LABEL, label, strict=True)), "note": note} for label, note in notes.items()]
+def single_kinds(selection: Selection) -> set[Label]:
+    """Kinds of rows with a single kernel or workload: held out, it is extrapolated from other kinds, which does not test the model."""
+    members = Counter(
+        label for rows in selection.tables for label, _ in set(zip(row_labels(rows), same_numbers(rows).tolist(), strict=True))
+    )
+    return {label for label, count in members.items() if count == 1}
 
 
 LARGEST_ERROR: Final = {"latency": 15.0, "power": 10.0}

@@ -54,11 +54,6 @@ def judge(limits: Mapping[str, float], summary: "Mapping[str, ErrorRow]") -> tup
     return tuple(verdicts)
 
 
-def verdict_documents(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """The verdicts as plain data."""
-    return list(verdicts)
-
-
 def missed_line(verdicts: Sequence[Verdict]) -> str:
     """One line that names every missed requirement; "" if all are met."""
     missed = [

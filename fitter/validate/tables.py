@@ -1,14 +1,11 @@
 """Tables that both commands print and reports show."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import isnan, nan
-from typing import Final
+from math import nan
 
-from estimator.display.pages import table_html
-from fitter.validate.predictions import PERCENT, QUANTITIES, ErrorRow, Label
-
-FIGURES: Final = ("mape", "median", "p95", "bias")
+from estimator.display.pages import number_html, table_html
+from fitter.validate.predictions import PERCENT, QUANTITIES, ErrorRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +20,7 @@ class Shown:
         """Lines for a terminal; empty without rows."""
         if not self.rows:
             return []
-        cells = [self.head, *([_text(cell) for cell in row] for row in self.rows)]
+        cells = [self.head, *([number_html(cell) if isinstance(cell, float) else str(cell) for cell in row] for row in self.rows)]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         numbers = [all(isinstance(row[i], int | float) for row in self.rows) for i in range(len(self.head))]
         lines = [self.title]
@@ -37,25 +34,17 @@ class Shown:
         return table_html(self.title, self.head, self.rows)
 
 
-def _text(cell: object) -> str:
-    if not isinstance(cell, float):
-        return str(cell)
-    return "–" if cell != cell else f"{cell:.4g}"
-
-
 def kind_text(label: Iterable[object]) -> str:
     """A kind of rows as text."""
     return " ".join(str(word) for word in label if word)
 
 
-def error_table(title: str, rows: Sequence[ErrorRow], notes: Mapping[Label, str] | None = None) -> list[str]:
-    """Errors in percent, a line per kind of kernel; below them the notes on kinds, as from `held_out_notes`."""
-    head = ("rows of", "rows", *(name for quantity in QUANTITIES for name in (quantity, *FIGURES[1:])), "coverage")
+def error_table(title: str, rows: Sequence[ErrorRow]) -> Shown:
+    """Errors in percent, a line per kind of kernel."""
+    figures = ("mape", "median", "p95", "bias")
+    head = ("rows of", "rows", *(name for quantity in QUANTITIES for name in (quantity, *figures[1:])), "coverage")
     cells: list[list[object]] = []
     for row in rows:
-        figures = [nan if errors is None else round(getattr(errors, name), 2) for errors in (row.latency, row.power) for name in FIGURES]
-        cells.append([kind_text(row.label), row.n, *figures, row.coverage if isnan(row.coverage) else round(PERCENT * row.coverage)])
-    reasons: dict[str, list[str]] = {}
-    for label, note in (notes or {}).items():
-        reasons.setdefault(note, []).append(kind_text(label))
-    return [*Shown(title=title, head=head, rows=cells).lines(), *(f"    {', '.join(kinds)}: {note}" for note, kinds in reasons.items())]
+        errors = [nan if own is None else round(getattr(own, name), 2) for own in (row.latency, row.power) for name in figures]
+        cells.append([kind_text(row.label), row.n, *errors, round(PERCENT * row.coverage, 0)])
+    return Shown(title=title, head=head, rows=cells)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -45,37 +46,34 @@ def various_operators(count: int, seed: int = 0) -> list[Operator]:
     return found
 
 
+def places(bundle: Bundle, source: str, count: int) -> dict[str, Any]:
+    """GPU and place of the rows of one file."""
+    zeros = np.zeros(count, dtype=np.int64)
+    return {"gpus": (bundle.gpu.name,), "gpu_index": zeros, "sources": (source,), "source_index": zeros, "row": np.arange(1, count + 1)}
+
+
 def kernel_rows(bundle: Bundle, operators: Sequence[Operator], noise: float = 0.0, seed: int = 0) -> KernelRows:
     """Rows that the bundle predicts for operators at 900 MHz, with relative noise."""
     count, rng = len(operators), np.random.default_rng(seed)
     clock = np.full(count, 900.0)
     unique = list(dict.fromkeys(operators))
     table = predict_kernels(operators, bundle, bundle.gpu, sm_clock_mhz=clock, warm=np.ones(count, dtype=bool))
-    unknown = np.full(count, np.nan)
+    unknown = ("power_std_w", "temperature_c", "tile_m", "tile_n", "split_k", "started_s")
     return KernelRows(
         operators=tuple(unique),
         operator_index=np.array([unique.index(o) for o in operators], dtype=np.int64),
-        gpus=(bundle.gpu.name,),
-        gpu_index=np.zeros(count, dtype=np.int64),
         sm_clock_mhz=clock,
         sm_clock_asked_mhz=clock,
         latency_s=table.latency_s * np.exp(noise * rng.standard_normal(count)),
         power_w=table.power_w * np.exp(noise * rng.standard_normal(count)),
-        power_std_w=unknown,
-        temperature_c=unknown,
         at_limit=np.zeros(count, dtype=bool),
         l2_warm=np.ones(count, dtype=bool),
         library=("",) * count,
         kernel_name=("",) * count,
-        tile_m=unknown,
-        tile_n=unknown,
-        split_k=unknown,
         trial=np.zeros(count, dtype=np.int64),
-        started_s=unknown,
         weight=np.ones(count),
-        sources=("planted.csv",),
-        source_index=np.zeros(count, dtype=np.int64),
-        row=np.arange(1, count + 1, dtype=np.int64),
+        **places(bundle, "planted.csv", count),
+        **dict.fromkeys(unknown, np.full(count, np.nan)),
     )
 
 
@@ -98,8 +96,6 @@ def workload_rows(bundle: Bundle, workloads: Sequence[Workload], noise: float = 
     return WorkloadRows(
         workloads=tuple(workloads),
         workload_index=np.arange(count, dtype=np.int64),
-        gpus=(bundle.gpu.name,),
-        gpu_index=np.zeros(count, dtype=np.int64),
         sm_clock_asked_mhz=clock,
         sm_clock_measured_mhz=clock,
         latency_s=latency,
@@ -112,9 +108,7 @@ def workload_rows(bundle: Bundle, workloads: Sequence[Workload], noise: float = 
         planned_latency_s=np.full(count, np.nan),
         perturbed=np.zeros(count, dtype=bool),
         weight=np.ones(count),
-        sources=("runs.csv",),
-        source_index=np.zeros(count, dtype=np.int64),
-        row=np.arange(1, count + 1, dtype=np.int64),
+        **places(bundle, "runs.csv", count),
     )
 
 

@@ -12,8 +12,7 @@ from fitter.bundle.export import board_knowledge, default_name, domain_of, envir
 from fitter.errors import CalibrationError
 from fitter.rows.columns import UNKNOWN_GAIN_STD, with_rejected
 from fitter.rows.rejected import RejectedRow
-from fitter.validate.predictions import NONE_LEFT_OUT, SINGLE, ErrorRow, Errors, fit_warnings, held_out_notes, note_documents
-from fitter.validate.tables import error_table
+from fitter.validate.predictions import ErrorRow, Errors, fit_warnings, single_kinds
 from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, spec, various_operators, various_workloads, workload_rows
 
 NOISE = 0.02
@@ -224,17 +223,14 @@ def test_memory_kernels_that_were_not_measured_learn_from_those_that_were() -> N
     assert groups["copy"].rows == 0
 
 
-def test_kinds_of_one_kernel_and_kinds_that_no_fold_holds_are_noted() -> None:
-    operators = various_operators(30)
-    alone = [make_operator("gemm", "bmm", "bf16", batch=8, m=512, n=512, k=512)]
-    rows = kernel_rows(planted_bundle(), [*operators, *alone], noise=NOISE)
-    found = calibrate(selection_of(rows), spec(), seed=0)
-    notes = held_out_notes(found.selection, found.held_out)
-    assert {label[2]: note for label, note in notes.items()} == {"bmm": SINGLE.format("kernel")}
-    assert note_documents(notes)[0]["operator"] == "bmm"
-    none = calibrate(selection_of(rows), spec(), holdout=0.0)
-    assert set(held_out_notes(none.selection, none.held_out).values()) == {NONE_LEFT_OUT.format("kernel")}
-    assert any("bmm" in line and "a single kernel" in line for line in error_table("errors", list(found.errors), notes))
+def test_a_kind_with_one_kernel_is_held_out_and_causes_no_warning() -> None:
+    alone = make_operator("gemm", "bmm", "bf16", batch=8, m=512, n=512, k=512)
+    rows = kernel_rows(planted_bundle(), [*various_operators(30), *[alone] * 6], noise=NOISE)
+    slower = np.array([5.0 if operator == alone else 1.0 for operator in rows.row_operators()])
+    found = calibrate(selection_of(replace(rows, latency_s=slower * rows.latency_s)), spec(), seed=0)
+    assert {label[2] for label in single_kinds(found.selection)} == {"bmm"}
+    assert any(row.operator == "bmm" and row.latency is not None and row.latency.mape > 50.0 for row in found.errors)
+    assert not any("bmm" in warning for warning in found.warnings)
 
 
 def test_rows_that_the_fit_rejects_are_counted() -> None:

@@ -10,9 +10,12 @@ from hypothesis import strategies as st
 
 from estimator.bundle.content import Bundle, VoltageTable
 from estimator.bundle.files import load_bundle
+from estimator.formats import write_workload
 from fitter.errors import ReleaseError
-from fitter.release.release import differences, differences_document, release, release_before
+from fitter.release.differences import coefficient_differences, diff_lines, differences_document, workload_differences
+from fitter.release.release import release, release_before
 from fitter.release.version_rule import least_version, needed_step, require_step, version_key
+from tests.estimator.synthetic import transformer
 from tests.fitter.measured import planted_bundle
 
 VOLTAGE = VoltageTable(sm_clock_mhz=(510.0, 1410.0), voltage_v=(0.7, 0.9), std_v=None, source="")
@@ -25,9 +28,8 @@ def test_what_is_no_version_is_refused(text: str) -> None:
 
 
 def test_a_release_has_a_new_digest_and_an_entry_on_top_and_never_goes_back_or_overwrites(tmp_path: Path) -> None:
-    bundle, log = planted_bundle(), tmp_path / "log.md"
-    first = release(bundle, "0.2.0", tmp_path / "a.json", log, None, "First.", "2026-01-02")
-    second = release(first, "0.10.0", tmp_path / "b.json", log, first, "", "2026-02-03")
+    first, log = release(planted_bundle(), "0.2.0", tmp_path / "a.json", None, "First.", "2026-01-02")
+    second, _ = release(first, "0.10.0", tmp_path / "b.json", first, "", "2026-02-03")
     assert load_bundle(tmp_path / "b.json") == second
     assert first.digest != second.digest
     text = log.read_text()
@@ -37,23 +39,23 @@ def test_a_release_has_a_new_digest_and_an_entry_on_top_and_never_goes_back_or_o
     assert text.count("# Changelog") == 1
     for version, message in (("0.9.0", "above"), ("0.11.0", "exists")):
         with pytest.raises(ReleaseError, match=message):
-            release(second, version, tmp_path / "a.json", log, None, "", "2026-01-02")
+            release(second, version, tmp_path / "a.json", None, "", "2026-01-02")
     assert load_bundle(tmp_path / "a.json").version == "0.2.0"
 
 
 @given(st.floats(0.5, 2.0).filter(lambda x: abs(x - 1) > 1e-3))
 def test_a_difference_counts_standard_deviations_of_both(factor: float) -> None:
     old = planted_bundle()
-    (change,) = differences(old, scaled(old, factor))
+    (change,) = coefficient_differences(old, scaled(old, factor))
     assert change.place == "gemm.math"
     assert change.factor == pytest.approx(factor)
-    (back,) = differences(scaled(old, factor), old)
+    (back,) = coefficient_differences(scaled(old, factor), old)
     assert 0 < back.sigmas == pytest.approx(change.sigmas)
 
 
-def test_a_bundle_does_not_differ_from_itself_and_lacks_are_shown() -> None:
+def test_a_bundle_does_not_differ_from_itself_and_what_one_lacks_is_shown() -> None:
     bundle = planted_bundle()
-    assert differences(bundle, bundle) == []
+    assert coefficient_differences(bundle, bundle) == []
     poorer = replace(bundle, power=None, groups={key: group for key, group in bundle.groups.items() if key != "softmax"})
     places = {change["place"]: change for change in differences_document(bundle, poorer)["changes"]}
     assert places["softmax.dram"]["new"] is places["power.busy_w"]["new"] is None
@@ -64,6 +66,41 @@ def scaled(bundle: Bundle, factor: float = 1 + 1e-15) -> Bundle:
     group = bundle.groups["gemm"]
     nudged = replace(group, coefficients={**group.coefficients, "math": group.coefficients["math"] * factor})
     return replace(bundle, groups={**bundle.groups, "gemm": nudged})
+
+
+def slower(bundle: Bundle, factor: float) -> Bundle:
+    """All times of all groups longer by a factor."""
+    groups = {
+        key: replace(group, coefficients={name: v if name.endswith("exponent") else factor * v for name, v in group.coefficients.items()})
+        for key, group in bundle.groups.items()
+    }
+    return replace(bundle, groups=groups, host=replace(bundle.host, launch_s=factor * bundle.host.launch_s))
+
+
+@pytest.mark.parametrize(("factor", "counts"), [(1.0, 0), (1.019, 0), (1.05, 3), (0.9, 3)])
+def test_a_prediction_counts_beyond_two_percent_at_three_clocks(workload: str, factor: float, counts: int) -> None:
+    bundle = planted_bundle()
+    found = workload_differences(bundle, slower(bundle, factor), [workload])
+    latency = [one for one in found if one.place.endswith("latency_s")]
+    assert len(latency) == len({one.place for one in latency}) == counts
+    assert all(one.factor == pytest.approx(factor, abs=0.004) for one in latency)
+
+
+def test_power_that_one_bundle_lacks_counts(workload: str) -> None:
+    bundle, poorer = planted_bundle(), replace(planted_bundle(), power=None)
+    found = workload_differences(bundle, poorer, [workload])
+    assert [one.place.partition(": ")[2] for one in found] == ["power_w", "energy_j"] * 3
+    document = differences_document(bundle, poorer, found)
+    assert document["step"] == "major"
+    assert {row["new"] for row in document["workloads"]} == {None}
+    assert any("power_w" in line and "–" in line for line in diff_lines(bundle, poorer, found))
+
+
+@pytest.fixture
+def workload(tmp_path: Path) -> str:
+    path = tmp_path / "model.json"
+    write_workload(transformer(512, 1024, 4, name="model", family="large"), path)
+    return str(path)
 
 
 CHANGES: dict[str, tuple[str, Callable[[Bundle], Bundle]]] = {
@@ -79,8 +116,7 @@ CHANGES: dict[str, tuple[str, Callable[[Bundle], Bundle]]] = {
     "more clocks": ("minor", lambda b: replace(b, clocks_mhz=(b.clocks_mhz[0], b.clocks_mhz[1] + 100))),
     "new table": ("minor", lambda b: replace(b, voltage=VOLTAGE)),
     "uncertainty": ("minor", lambda b: replace(b, uncertainty={"latency": {"gpu": 0.5}, "power": {}})),
-    "notes": ("patch", lambda b: replace(b, notes=("new",))),
-    "driver": ("patch", lambda b: replace(b, environment={"driver": "1"})),
+    "notes": ("patch", lambda b: replace(b, notes=("new",), environment={"driver": "1"})),
     "nothing": ("patch", lambda b: b),
 }
 
@@ -89,9 +125,7 @@ CHANGES: dict[str, tuple[str, Callable[[Bundle], Bundle]]] = {
 def test_a_change_needs_the_step_that_the_rule_states(name: str) -> None:
     step, change = CHANGES[name]
     bundle = replace(planted_bundle(), version="1.2.3", voltage=None)
-    needed = needed_step(bundle, change(bundle))
-    assert needed.step == step
-    assert needed.reasons
+    assert needed_step(bundle, change(bundle))[0] == step
 
 
 def test_the_least_version_follows_from_the_step_and_a_version_must_reach_it() -> None:
@@ -105,15 +139,15 @@ def test_the_least_version_follows_from_the_step_and_a_version_must_reach_it() -
             require_step(old, scaled(old), version)
 
 
-def test_a_release_is_held_to_the_newest_one_beside_it(tmp_path: Path) -> None:
-    bundle, log = replace(planted_bundle(), version="0.9.0"), tmp_path / "log.md"
+def test_a_release_is_compared_with_the_newest_one_beside_it(tmp_path: Path) -> None:
+    bundle = replace(planted_bundle(), version="0.9.0")
     for version in ("1.0.0", "1.10.0", "1.9.0", "2.0.0"):
-        release(bundle, version, tmp_path / f"planted-{version}.json", log, None, "", "2026-01-02")
+        release(bundle, version, tmp_path / f"planted-{version}.json", None, "", "2026-01-02")
     for name in ("planted-notes.json", "planted-extra-1.11.0.json"):
         (tmp_path / name).write_text("{}")
     assert release_before(tmp_path, "planted", "1.11.0") == tmp_path / "planted-1.10.0.json"
     assert release_before(tmp_path, "planted", "1.0.0") is None
     first = replace(bundle, version="1.10.0")
     with pytest.raises(ReleaseError, match=r"1\.10\.1 is too small a step from 1\.10\.0.*group softmax removed.*least is 2\.0\.0"):
-        release(CHANGES["fewer groups"][1](bundle), "1.10.1", tmp_path / "x.json", log, first, "", "2026-01-02")
+        release(CHANGES["fewer groups"][1](bundle), "1.10.1", tmp_path / "x.json", first, "", "2026-01-02")
     assert not (tmp_path / "x.json").exists()

@@ -22,12 +22,11 @@ class Signer(NamedTuple):
     public: str
     private: object
 
-    def signature(self, content: bytes, *, hashed: bool = True, comment: str = COMMENT, number: bytes = KEY_NUMBER) -> str:
+    def signature(self, content: bytes, *, comment: str = COMMENT, number: bytes = KEY_NUMBER) -> str:
         """A signature file."""
-        message = hashlib.blake2b(content).digest() if hashed else content
-        sealed = self.private.sign(message)  # type: ignore[attr-defined]
+        sealed = self.private.sign(hashlib.blake2b(content).digest())  # type: ignore[attr-defined]
         second = self.private.sign(sealed + comment.encode())  # type: ignore[attr-defined]
-        first = base64.b64encode((b"ED" if hashed else b"Ed") + number + sealed).decode()
+        first = base64.b64encode(b"ED" + number + sealed).decode()
         return f"untrusted comment: made by a test\n{first}\ntrusted comment: {comment}\n{base64.b64encode(second).decode()}\n"
 
 
@@ -38,11 +37,10 @@ def signer() -> Signer:
     return Signer(base64.b64encode(b"Ed" + KEY_NUMBER + private.public_key().public_bytes_raw()).decode(), private)
 
 
-@pytest.mark.parametrize("hashed", [True, False])
-def test_a_signature_is_good_for_the_bytes_that_were_signed_and_no_others(tmp_path: Path, hashed: bool) -> None:
+def test_a_signature_is_good_for_the_bytes_that_were_signed_and_no_others(tmp_path: Path) -> None:
     own, bundle = signer(), saved(planted_bundle(), tmp_path)
     signature = tmp_path / "planted.json.minisig"
-    signature.write_text(own.signature(bundle.read_bytes(), hashed=hashed))
+    signature.write_text(own.signature(bundle.read_bytes()))
     key = tmp_path / "key.pub"
     key.write_text(f"untrusted comment: minisign public key 0706050403020100\n{own.public}\n")
     for given in (str(key), own.public):
@@ -79,8 +77,8 @@ DAMAGED = {
     "not base64": (f"untrusted comment: \n???\ntrusted comment: \n{SECOND}\n", "base64"),
     "too short": (f"untrusted comment: \n{SECOND}\ntrusted comment: \n{SECOND}\n", "holds 64 bytes where 74"),
     "other algorithm": (
-        f"untrusted comment: \n{base64.b64encode(b'RS' + KEY_NUMBER + bytes(64)).decode()}\ntrusted comment: \n{SECOND}\n",
-        "not known",
+        f"untrusted comment: \n{base64.b64encode(b'Ed' + KEY_NUMBER + bytes(64)).decode()}\ntrusted comment: \n{SECOND}\n",
+        "is not over the hash",
     ),
     "giant": ("untrusted comment: " + "x" * 100_000, "larger than"),
 }
@@ -104,27 +102,14 @@ def test_a_key_that_is_none_is_refused_in_one_line(tmp_path: Path, key: str) -> 
     assert "\n" not in str(caught.value)
 
 
-def test_the_command_says_who_signed_and_ends_with_one_where_nobody_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    own, bundle = signer(), saved(planted_bundle(), tmp_path)
-    assert main(["verify", str(bundle), "--key", own.public]) == 1
-    assert capsys.readouterr().err.count("\n") == 1
-    Path(f"{bundle}.minisig").write_text(own.signature(bundle.read_bytes()))
-    assert main(["verify", str(bundle), "--key", own.public]) == 0
-    assert "signed with key 0706050403020100" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("name", "comment", "status"),
     [
         ("planted.json", COMMENT, 0),
         ("planted-{version}.json", "no file is stated", 0),
-        ("mine.json", COMMENT.replace("planted.json", "mine.json"), 0),
-        ("planted-{version}.json", COMMENT, 0),
         ("planted.json", COMMENT.replace("planted", "planted-{version}"), 1),
         ("planted.json", "no file is stated", 1),
         ("planted-9.9.9.json", COMMENT, 1),
-        ("other.json", COMMENT, 1),
-        ("mine.json", "no file is stated", 1),
     ],
 )
 def test_a_signed_bundle_does_not_pass_for_another_one_or_for_a_newer_release(
@@ -133,6 +118,10 @@ def test_a_signed_bundle_does_not_pass_for_another_one_or_for_a_newer_release(
     own, bundle = signer(), planted_bundle()
     path = saved(bundle, tmp_path)
     path = path.rename(path.with_name(name.format(version=bundle.version)))
+    assert main(["verify", str(path), "--key", own.public]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
     Path(f"{path}.minisig").write_text(own.signature(path.read_bytes(), comment=comment.format(version=bundle.version)))
     assert main(["verify", str(path), "--key", own.public]) == status
-    assert ("under another name" in capsys.readouterr().err) == bool(status)
+    captured = capsys.readouterr()
+    assert ("under another name" in captured.err) == bool(status)
+    assert ("signed with key 0706050403020100" in captured.out) != bool(status)

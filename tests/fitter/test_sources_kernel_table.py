@@ -1,34 +1,29 @@
+"""Tables of labs: any CSV or Parquet file is read for what it is, or refused in one line."""
+
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from collector.errors import DatasetError
 from estimator.model.kernel_names import tile_from_name
-from estimator.vocabulary.specifications import load_gpu
-from fitter.errors import InputError
-from fitter.rows.columns import KernelRows
+from estimator.vocabulary.errors import SpecificationError
+from fitter.errors import InputError, SelectionError
+from fitter.rows.columns import KernelRows, join_rows, with_rejected
 from fitter.rows.kernel_table import COLUMNS, read_kernel_table
 from fitter.rows.rejected import RejectedRow, count_reasons
-from fitter.rows.roofline import minimal_work, roof_seconds
-from fitter.rows.tables import open_table
+from fitter.rows.selection import in_own_order, read_selection, require_one_gpu
+from fitter.rows.tables import LONGEST_TEXT, open_table
 
 GEMM = "gemm,linear,a100-sxm-80gb,bf16,1,1024,1024,1024"
 HEADER = "family,operator,gpu,precision,batch,m,n,k,latency_s,power_w,power_limit_w,reason"
 
-Reader = Callable[[str], tuple[KernelRows | None, list[RejectedRow]]]
-
-
-@pytest.fixture
-def read(tmp_path: Path) -> Reader:
-    """Reads a table given as text."""
-
-    def reader(content: str) -> tuple[KernelRows | None, list[RejectedRow]]:
-        path = tmp_path / "table.csv"
-        path.write_text(content)
-        return read_kernel_table(open_table(path, COLUMNS))
-
-    return reader
+Reader = Callable[..., tuple[KernelRows, list[RejectedRow]]]
 
 
 def read_file(path: Path) -> tuple[KernelRows, list[RejectedRow]]:
@@ -37,23 +32,35 @@ def read_file(path: Path) -> tuple[KernelRows, list[RejectedRow]]:
     return rows, rejected
 
 
+@pytest.fixture
+def read(tmp_path: Path) -> Reader:
+    """Reads a table given as lines."""
+
+    def reader(*lines: str, header: str = HEADER) -> tuple[KernelRows, list[RejectedRow]]:
+        path = tmp_path / "table.csv"
+        path.write_text("\n".join([header, *lines]) + "\n")
+        return read_file(path)
+
+    return reader
+
+
 @pytest.mark.parametrize("name", ["bmm_train", "linear_train", "linear_larger_shapes", "vector_train"])
 def test_every_row_of_the_fp32_tables_is_accepted(shared_data: Path, name: str) -> None:
     rows, rejected = read_file(shared_data / "neusight" / f"{name}.csv")
     assert rejected == []
     assert rows.l2_warm.all()
-    if "train" in name and name != "vector_train":
+    if name in ("bmm_train", "linear_train"):
         assert np.isfinite(rows.tile_m).all()
 
 
-def test_rows_of_the_burst_tables_are_cold_and_accepted_but_for_heads_that_no_fused_kernel_takes(shared_data: Path) -> None:
-    for name in ("gemm_latency", "attention_latency", "repeatability_pairs"):
-        path = shared_data / "aiconfigurator" / f"{name}.csv"
-        rows, rejected = read_file(path)
-        heads = open_table(path, COLUMNS).numbers("head_dim")
-        assert {(row.reason, heads[row.row - 1]) for row in rejected} <= {("OTHER_KERNEL", 512.0)}
-        assert len(rejected) < 0.005 * len(rows)
-        assert not rows.l2_warm.any()
+@pytest.mark.parametrize("name", ["gemm_latency", "attention_latency", "repeatability_pairs"])
+def test_rows_of_the_burst_tables_are_cold_and_accepted_but_for_heads_that_no_fused_kernel_takes(shared_data: Path, name: str) -> None:
+    path = shared_data / "aiconfigurator" / f"{name}.csv"
+    rows, rejected = read_file(path)
+    heads = open_table(path, COLUMNS).numbers("head_dim")
+    assert {(row.reason, heads[row.row - 1]) for row in rejected} <= {("OTHER_KERNEL", 512.0)}
+    assert len(rejected) < 0.005 * len(rows)
+    assert not rows.l2_warm.any()
 
 
 def test_marks_of_the_power_table_reject_power_or_row_as_they_say(shared_data: Path) -> None:
@@ -62,9 +69,8 @@ def test_marks_of_the_power_table_reject_power_or_row_as_they_say(shared_data: P
     stated = {"SINGLE_SAMPLE": 1424, "SHORT_WINDOW": 1503, "HISTORY": 193, "UNSET_OPERANDS": 190, "SEQUENCE": 162, "COLD_START": 13}
     assert all(0.95 * count <= counts[reason] <= count for reason, count in stated.items()), "but for rows that are rejected as wholes"
     assert {row.reason for row in rejected if not row.power_only} == {"UNSET_OPERANDS", "HOST_BOUND", "ABOVE_ROOF", "OTHER_KERNEL"}
-    powered = int(np.isfinite(rows.power_w).sum())
     assert len(rows) == 10716 - sum(not row.power_only for row in rejected)
-    assert 0.3 < rows.at_limit.sum() / powered < 0.5
+    assert 0.3 < rows.at_limit.sum() / np.isfinite(rows.power_w).sum() < 0.5
 
 
 @pytest.mark.parametrize(
@@ -82,70 +88,40 @@ def test_marks_of_the_power_table_reject_power_or_row_as_they_say(shared_data: P
         ("gemm,linear,a100-sxm-80gb,bf16,1,,8,8,1e-5,,,", "BAD_SHAPE"),
         ("gemm,linear,a100-sxm-80gb,bf16,1,1e300,8,8,1e-5,,,", "BAD_SHAPE"),
         (f"{GEMM},1e-6,,,", "ABOVE_ROOF"),
+        ("gemm,linear,a100-sxm-80gb,bf16,1,1,65536,4096,1e-4,,,", "ABOVE_ROOF"),  # 537 MB of weights, an L2 of 40 MB
+        (f"{GEMM},1e-4,,,", "DUPLICATE"),
         (f"{GEMM},1e-4,,,MADE_UP_MARK", "MADE_UP_MARK"),
         (f"{GEMM},1e-4,,,=cmd|' /C calc'!A0", "MARKED"),
         ("x" * 5000 + ",linear,a100-sxm-80gb,bf16,1,8,8,8,1e-5,,,", "BAD_TEXT"),
+        (f"{GEMM},1e-4,-5,400,", "BAD_POWER (power)"),
+        (f"{GEMM},1e-4,inf,400,", "BAD_POWER (power)"),
+        (f"{GEMM},1e-4,word,400,", "BAD_POWER (power)"),
+        (f"{GEMM},1e-4,2,400,", "BAD_POWER (power)"),
+        (f"{GEMM},1e-4,300000,400,", "ABOVE_LIMIT (power)"),
     ],
 )
-def test_a_bad_row_is_left_out_with_its_reason(read: Reader, row: str, reason: str) -> None:
-    good = f"{GEMM},1e-4,,,"
-    rows, rejected = read(f"{HEADER}\n{good}\n{row}\n")
-    assert rows is not None
-    assert len(rows) == 1
-    assert [(r.row, r.reason, r.power_only) for r in rejected] == [(2, reason, False)]
+def test_a_bad_row_or_its_power_is_rejected_with_its_reason(read: Reader, row: str, reason: str) -> None:
+    rows, rejected = read(f"{GEMM},1e-4,,,", f"{GEMM},1.01e-4,390,400,OK", row)
+    assert [(r.row, f"{r.reason}{' (power)' * r.power_only}") for r in rejected] == [(3, reason)]
     assert len(rejected[0].detail) < 500
+    assert len(rows) == 2 + rejected[0].power_only
+    assert rows.at_limit.tolist()[:2] == [False, True]
+    np.testing.assert_array_equal(rows.power_w, [np.nan, 390.0, np.nan][: len(rows)])
 
 
-@pytest.mark.parametrize(
-    ("power", "reason"),
-    [
-        ("-5", "BAD_POWER"),
-        ("inf", "BAD_POWER"),
-        ("word", "BAD_POWER"),
-        ("300000", "ABOVE_LIMIT"),
-        ("2", "BAD_POWER"),
-    ],
-)
-def test_a_bad_power_is_left_out_and_the_latency_kept(read: Reader, power: str, reason: str) -> None:
-    rows, rejected = read(f"{HEADER}\n{GEMM},1e-4,{power},400,\n")
-    assert rows is not None
-    assert np.isnan(rows.power_w[0])
-    assert [(r.reason, r.power_only) for r in rejected] == [(reason, True)]
-
-
-def test_power_at_the_limit_is_kept_as_a_lower_bound(read: Reader) -> None:
-    rows, rejected = read(f"{HEADER}\n{GEMM},1e-4,390,400,OK\n{GEMM},1.1e-4,300,400,OK\n")
-    assert rows is not None
-    assert rejected == []
-    assert rows.at_limit.tolist() == [True, False]
-
-
-def test_equal_rows_count_once_and_repeated_measurements_stay(read: Reader) -> None:
-    rows, rejected = read(f"{HEADER}\n{GEMM},1e-4,,,\n{GEMM},1e-4,,,\n{GEMM},1.01e-4,,,\n")
-    assert rows is not None
-    assert len(rows) == 2
-    assert count_reasons(rejected) == {"DUPLICATE": 1}
-
-
-def test_milliseconds_in_a_column_of_seconds_are_refused(read: Reader) -> None:
-    lines = "\n".join(f"gemm,linear,a100-sxm-80gb,bf16,1,{128 * i},4096,4096,{0.05 * i},,," for i in range(1, 12))
+def test_milliseconds_in_a_column_of_seconds_and_a_table_without_a_gpu_are_refused(read: Reader) -> None:
     with pytest.raises(InputError, match="seconds"):
-        read(f"{HEADER}\n{lines}\n")
-
-
-def test_a_table_without_a_needed_column_is_refused(read: Reader) -> None:
-    with pytest.raises(InputError, match="'latency_s'"):
-        read("family,operator,gpu,precision\ngemm,linear,a10,bf16\n")
+        read(*(f"gemm,linear,a100-sxm-80gb,bf16,1,{128 * i},4096,4096,{0.05 * i},,," for i in range(1, 12)))
     with pytest.raises(InputError, match="--gpu"):
-        read("operator,precision,latency_s,m,n,k\nlinear,bf16,1e-3,8,8,8\n")
+        read("linear,bf16,1e-3,8,8,8", header="operator,precision,latency_s,m,n,k")
 
 
 def test_attention_rows_become_prefill_and_decode(read: Reader) -> None:
-    header = "family,operator,gpu,precision,kv_precision,batch,sequence,heads,kv_heads,head_dim,window,is_decode,latency_s"
-    prefill_line = "attention,prefill,h200-sxm,bfloat16,fp8,4,128,32,8,64,0,0,1e-3"
-    decode_line = "attention,attention,h200-sxm,bfloat16,,4,128,32,,64,,1,1e-3"
-    rows, rejected = read(f"{header}\n{prefill_line}\n{decode_line}\n")
-    assert rows is not None
+    rows, rejected = read(
+        "attention,prefill,h200-sxm,bfloat16,fp8,4,128,32,8,64,0,0,1e-3",
+        "attention,attention,h200-sxm,bfloat16,,4,128,32,,64,,1,1e-3",
+        header="family,operator,gpu,precision,kv_precision,batch,sequence,heads,kv_heads,head_dim,window,is_decode,latency_s",
+    )
     assert rejected == []
     prefill, decode = rows.row_operators()
     assert (prefill["queries"], prefill["context"], prefill["causal"], prefill.precision_kv) == (128, 128, 1, "fp8")
@@ -154,10 +130,8 @@ def test_attention_rows_become_prefill_and_decode(read: Reader) -> None:
 
 
 def test_vector_rows_count_the_tensors_they_read(read: Reader) -> None:
-    header = "family,operator,gpu,precision,rows,dim,latency_s"
     kinds = ("elementwise,add", "elementwise,gelu", "layernorm,ln")
-    rows, _ = read("\n".join([header, *(f"{kind},a10,fp32,10,20,1e-3" for kind in kinds)]) + "\n")
-    assert rows is not None
+    rows, _ = read(*(f"{kind},a10,fp32,10,20,1e-3" for kind in kinds), header="family,operator,gpu,precision,rows,dim,latency_s")
     add, gelu, norm = rows.row_operators()
     assert (add["elements"], add["reads"], gelu["reads"]) == (200, 400, 200)
     assert (norm.family, norm.operator, norm["rows"], norm["dim"]) == ("norm", "layernorm", 10, 20)
@@ -171,25 +145,138 @@ def test_vector_rows_count_the_tensors_they_read(read: Reader) -> None:
         ("volta_sgemm_128x64_tn", (1, 64, 128), (1, 1, 5), (64, 128, 5)),
         ("ampere_sgemm_128x128_nn", (154, 391, 340), (3, 4, 154), (128, 128, 1)),
         ("sm90_xmma_gemm_f32f32_128x64x8_stage3", (1, 1024, 1024), (8, 16, 1), (128, 64, 1)),
+        ("void gemv2T_kernel_val<int>", (1, 8, 8), (1, 1, 1), (np.nan, np.nan, np.nan)),
     ],
 )
 def test_tiles_come_from_kernel_names_and_agree_with_the_grid(
     name: str, shape: tuple[float, float, float], grid: tuple[float, float, float], expected: tuple[float, float, float]
 ) -> None:
     tile = tile_from_name(name, *shape, grid)
-    assert (tile.tile_m, tile.tile_n, tile.split_k) == expected
+    np.testing.assert_array_equal((tile.tile_m, tile.tile_n, tile.split_k), expected)
 
 
-def test_names_without_a_tile_say_nothing() -> None:
-    assert np.isnan(tile_from_name("void gemv2T_kernel_val<int>", 1, 8, 8, (1, 1, 1)).tile_m)
+# Selections -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_roof_counts_only_what_binds_whatever_the_cache_holds(read: Reader) -> None:
-    rows, _ = read(f"{HEADER}\ngemm,linear,a100-sxm-80gb,bf16,1,1,4096,4096,1e-4,,,\n")
-    assert rows is not None
-    gpu = load_gpu("a100-sxm-80gb")
-    work = minimal_work(rows.operators, gpu)
-    weights_s = 4096 * 4096 * 2 / gpu.dram_bytes_per_s
-    cold, warm = (float(roof_seconds(work, gpu, np.array([np.nan]), np.array([state]))[0]) for state in (True, False))
-    assert cold == pytest.approx(weights_s)
-    assert warm < cold / 2
+def test_kinds_of_files_are_found_by_content_and_join_in_order(shared_data: Path, tmp_path: Path) -> None:
+    large, vector = shared_data / "neusight" / "linear_larger_shapes.csv", shared_data / "neusight" / "vector_train.csv"
+    selection = read_selection([shared_data / "energaizer" / "a100_900mhz.csv", large])
+    assert [dataset.kind for dataset in selection.datasets] == ["workload dataset", "kernel table"]
+    assert require_one_gpu(selection) == "a100-pcie-40gb"
+    assert [len(rows) for rows in selection.tables] == [1040, 57]
+    both, one = read_selection([large, vector]).kernels, read_selection([vector]).kernels
+    assert both is not None
+    assert one is not None
+    assert both.select(np.arange(len(both) - len(one), len(both))).row_operators() == one.row_operators()
+    assert both.sources == ("linear_larger_shapes.csv", "vector_train.csv")
+    assert join_rows([one, None]) is one
+    (tmp_path / "copy.csv").write_bytes(large.read_bytes())
+    with pytest.raises(InputError, match="same data"):
+        read_selection([large, tmp_path / "copy.csv"])
+
+
+def test_one_gpu_is_chosen_among_several_or_given_to_a_table_without_one(shared_data: Path, tmp_path: Path) -> None:
+    path = shared_data / "neusight" / "bmm_train.csv"
+    with pytest.raises(SelectionError, match=r"a100-pcie-40gb \(3332 rows\), v100-pcie-32gb \(3539 rows\).*--gpu"):
+        require_one_gpu(read_selection([path]))
+    selection = read_selection([path], gpu="v100-pcie-32gb")
+    assert require_one_gpu(selection) == "v100-pcie-32gb"
+    assert (selection.datasets[0].rejected, selection.datasets[0].used) == ({"OTHER_GPU": 3332}, 3539)
+    with pytest.raises(SelectionError, match="no usable row for t4"):
+        read_selection([path], gpu="t4")
+    with pytest.raises(SpecificationError, match="known: a10, .*or give a TOML file"):
+        read_selection([path], gpu="a1o")
+    (tmp_path / "t.csv").write_text("operator,precision,m,n,k,latency_s\nlinear,bf16,512,512,512,2e-5\n")
+    assert read_selection([tmp_path / "t.csv"], gpu="NVIDIA A10").gpus == ("a10",)
+
+
+def test_rows_in_any_order_are_the_same_rows_in_their_own_order(shared_data: Path) -> None:
+    selection = read_selection([shared_data / "neusight" / "bmm_train.csv"])
+    assert selection.kernels is not None
+    mixed = selection.kernels.select(np.random.default_rng(0).permutation(len(selection.kernels)))
+    one, other = (in_own_order(replace(selection, kernels=rows)).kernels for rows in (selection.kernels, mixed))
+    assert one is not None
+    assert other is not None
+    assert one.row_operators() == other.row_operators()
+    assert one.row_gpus == other.row_gpus
+    np.testing.assert_array_equal(one.latency_s, other.latency_s)
+
+
+def test_rows_that_the_fit_rejects_are_used_for_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    rows = [f"softmax,softmax,a100-pcie-40gb,fp32,{1000 + i},512,1e-4,{'' if i < 4 else 150}" for i in range(10)]
+    path.write_text("family,operator,gpu,precision,rows,dim,latency_s,power_w\n" + "\n".join(rows) + "\n")
+    selection = read_selection([path])
+    assert selection.latency_only == 4
+    outliers = tuple(RejectedRow(source="t.csv", row=row, reason="OUTLIER") for row in (1, 2, 9))
+    bad_power = RejectedRow(source="t.csv", row=3, reason="HISTORY", power_only=True)
+    found = with_rejected(selection, (*outliers, bad_power))
+    assert (found.datasets[0].used, found.latency_only) == (7, 2)
+
+
+# Files ----------------------------------------------------------------------------------------------------------------
+
+ABC = frozenset({"a", "b", "name"})
+
+
+def test_csv_in_any_spelling_and_parquet_read_alike(tmp_path: Path) -> None:
+    plain = "a,b,name\n1,2.5,x\n3,,y\n"
+    pq.write_table(pa.table({"a": [1, 3], "b": [2.5, None], "name": ["x", "y"]}), tmp_path / "t.parquet")
+    tables = [open_table(tmp_path / "t.parquet", ABC)]
+    for content in (plain, "\ufeff" + plain, plain.replace("\n", "\r\n"), plain.replace("\n", "\r")):
+        (tmp_path / "t.csv").write_bytes(content.encode())
+        tables.append(open_table(tmp_path / "t.csv", ABC))
+    for table in tables:
+        np.testing.assert_array_equal(table.numbers("a"), [1.0, 3.0])
+        np.testing.assert_array_equal(table.numbers("b"), [2.5, np.nan])
+        assert table.texts("name") == ["x", "y"]
+        assert math.isnan(table.numbers("c")[0])
+        assert table.texts("c") == ["", ""]
+
+
+def test_a_blank_number_is_missing_and_a_word_or_a_giant_is_garbled(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("a,b\n1, \n2,word\n3,nan\n4,inf\n5,1e400\n6,0x10\n7,1_000\n8," + "9" * 10_000_000 + "\n")
+    table = open_table(path, ABC)
+    assert table.garbled("b").tolist()[:7] == [False, True, True, True, True, True, True]
+    assert not np.isfinite(table.numbers("b")).any()
+    assert table.long.tolist() == [False] * 7 + [True]
+    assert len("9" * 10_000_000) > LONGEST_TEXT
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "empty"),
+        (b"\n\n  \n", "empty"),
+        (b"a,b\n", "no rows"),
+        (b"\x00\x01\x02\x03" * 100, "binary"),
+        (b"\xff\xfe\xfd a,b\n1,2\n", "UTF-8"),
+        (b"a,b,a\n1,2,3\n", "twice"),
+        (b"a,b\n1,2\n3,4,5,6\n", "CSV"),
+        (b"PAR1" + b"\x00" * 64, "Parquet"),
+        ("a,b,name\n1,2,x\n".encode("utf-16"), "UTF-8"),
+        (b"a,b\n1,2,3\n4,5,6\n", "another number of fields"),
+    ],
+)
+def test_a_file_that_is_no_table_is_refused_in_one_line(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "bad"
+    path.write_bytes(content)
+    with pytest.raises((InputError, DatasetError), match=message) as caught:
+        open_table(path, ABC)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (pa.table({"a": [[1.0], [2.0]]}), "plain numbers or text"),
+        (pa.table({"a": [{"x": 1.0}]}), "plain numbers or text"),
+        (pa.table([pa.array([1.0]), pa.array([1.0])], ["a", "a"]), "column 'a' stands twice in the header"),
+    ],
+)
+def test_columns_of_lists_and_doubled_columns_are_refused(tmp_path: Path, table: pa.Table, message: str) -> None:
+    pq.write_table(table, tmp_path / "t.parquet")
+    with pytest.raises((InputError, DatasetError), match=message):
+        open_table(tmp_path / "t.parquet", ABC)

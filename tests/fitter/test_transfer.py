@@ -1,6 +1,7 @@
 """Another GPU's bundle as the prior: few probes suffice, the strength follows the data, and the probes are told apart."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,12 +12,13 @@ from collector.cli import main as collect
 from estimator.bundle.content import Bundle
 from estimator.bundle.files import load_bundle
 from estimator.model.coefficients import Prior
+from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.workload import Operator
 from fitter.bundle.calibration import calibrate
 from fitter.bundle.probe_fit import probe_rows
 from fitter.cli import main
-from fitter.latency.groups import fit_kernel_groups
+from fitter.latency.groups import KernelFit, fit_kernel_groups
 from fitter.latency.lent_priors import moved_values, transferred_priors
 from fitter.priors import kernel_priors
 from fitter.rows.columns import KernelRows
@@ -31,31 +33,49 @@ A100, V100, H100 = load_gpu("a100-pcie-40gb"), load_gpu("v100-pcie-32gb"), load_
 
 STREAMS = ("softmax", "elementwise")
 LAMBDAS = ("dram", "l2", "issue", "loop", "wait")
+PLANTED = planted_bundle()
 
 
 def stream_rows(count: int, seed: int) -> KernelRows:
     """Planted kernels without tiles."""
     operators = [o for o in various_operators(2 * count, seed=seed) if o.family in STREAMS][:count]
-    return kernel_rows(planted_bundle(), operators, noise=0.02, seed=seed)
+    return kernel_rows(PLANTED, operators, noise=0.02, seed=seed)
+
+
+def bundle_with(values: Mapping[str, Mapping[str, float]], gpu: GpuSpec = A100, rows: int = 100) -> Bundle:
+    """A bundle with these coefficients only."""
+    groups = {key: replace(PLANTED.groups["softmax"], coefficients=dict(own), rows=rows) for key, own in values.items()}
+    return replace(PLANTED, gpu=gpu, groups=groups)
+
+
+def coefficients(fit: KernelFit) -> dict[str, Mapping[str, float]]:
+    return {key: one.coefficients for key, one in fit.groups.items()}
+
+
+def fitted(rows: KernelRows, gpu: GpuSpec) -> Bundle:
+    """The equations of a GPU's rows as a bundle."""
+    return bundle_with(coefficients(fit_kernel_groups(rows, gpu, seed=0, refine=False)), gpu)
+
+
+def error(bundle: Bundle, rows: KernelRows) -> float:
+    """Mean error of the predicted latencies [1]."""
+    found = predict_kernel_rows(bundle, rows)
+    return float((found["predicted_latency"] / found["measured_latency"] - 1.0).abs().mean())
 
 
 @pytest.fixture(scope="module")
 def twin() -> Bundle:
     """What many planted kernels teach."""
+    return fitted(stream_rows(90, 5), A100)
+
+
+def distorted(bundle: Bundle, factor: float, family: str = "") -> Bundle:
+    """The bundle with every lambda of a family times a factor."""
     return bundle_with(
-        {key: dict(one.coefficients) for key, one in fit_kernel_groups(stream_rows(90, 5), A100, seed=0, refine=False).groups.items()}
-    )
-
-
-def bundle_with(values: dict[str, dict[str, float]]) -> Bundle:
-    bundle = planted_bundle()
-    return replace(bundle, groups={key: replace(bundle.groups["softmax"], coefficients=own, rows=100) for key, own in values.items()})
-
-
-def distorted(bundle: Bundle, factor: float) -> Bundle:
-    """The bundle with every lambda times a factor."""
-    return bundle_with(
-        {key: {n: v * factor if n in LAMBDAS else v for n, v in group.coefficients.items()} for key, group in bundle.groups.items()}
+        {
+            key: {n: v * factor if n in LAMBDAS and key.startswith(family) else v for n, v in group.coefficients.items()}
+            for key, group in bundle.groups.items()
+        }
     )
 
 
@@ -77,11 +97,7 @@ def test_a_few_kernels_of_one_kind_leave_a_wrong_prior_though_all_others_confirm
     rows = stream_rows(60, 1)
     soft = np.array([operator.family == "softmax" for operator in rows.row_operators()])
     kept = rows.select(np.sort(np.concatenate([np.flatnonzero(soft)[:8], np.flatnonzero(~soft)])))
-    values = {
-        key: {name: value / 3.0 if name in LAMBDAS and key.startswith("softmax") else value for name, value in group.coefficients.items()}
-        for key, group in twin.groups.items()
-    }
-    source = with_strengths(transfer_source(bundle_with(values), A100), kept, A100, seed=0)
+    source = with_strengths(transfer_source(distorted(twin, 1.0 / 3.0, "softmax"), A100), kept, A100, seed=0)
     assert source.narrowing["softmax.softmax.bf16"] > 0.7
     assert source.narrowing["elementwise.add.bf16"] < 0.4
 
@@ -143,22 +159,15 @@ def test_how_blocks_follow_one_another_does_not_travel_where_blocks_persist_on_o
     assert moved_values(groups, A100, V100) == groups
 
 
-def test_probes_are_different_kernels_of_every_kind_and_sizes_far_apart() -> None:
+def test_probes_are_different_kernels_of_every_kind_and_the_choice_is_reproducible() -> None:
     operators = various_operators(300)
     chosen = choose_probes(candidates(operators), A100, {}, 15)
     picked = [operators[i] for i in chosen]
     assert len(set(picked)) == 15
     assert {o.family for o in picked} == {"gemm", "softmax", "elementwise"}
-    sizes = np.log2([np.prod(o.shape) for o in picked if o.family == "gemm"])
-    assert np.ptp(sizes) > 3.0
-
-
-def test_the_choice_of_probes_repeats_and_its_start_is_the_shorter_choice() -> None:
-    few = candidates(various_operators(120))
-    longer = choose_probes(few, A100, {}, 12)
-    assert np.array_equal(longer, choose_probes(few, A100, {}, 12))
-    assert np.array_equal(longer[:5], choose_probes(few, A100, {}, 5))
-    assert len(choose_probes(few, A100, {}, 1000)) == len(few)
+    assert np.ptp(np.log2([np.prod(o.shape) for o in picked if o.family == "gemm"])) > 3.0
+    assert np.array_equal(chosen[:5], choose_probes(candidates(operators), A100, {}, 5))
+    assert len(choose_probes(candidates(operators), A100, {}, 1000)) == len(operators)
 
 
 @pytest.fixture(scope="module")
@@ -167,60 +176,39 @@ def tables(shared_data: Path) -> dict[str, KernelRows]:
     rows = read_selection([shared_data / "neusight" / "vector_train.csv"]).kernels
     assert rows is not None
     kept = np.array([o.family == "elementwise" for o in rows.row_operators()])
-    return {name: rows.select(kept & (np.array(rows.gpus)[rows.gpu_index] == name)) for name in (A100.name, V100.name)}
+    return {name: rows.select(kept & (np.array(rows.row_gpus) == name)) for name in (A100.name, V100.name)}
 
 
-def test_twenty_probes_carry_real_kernels_to_another_gpu(tables: dict[str, KernelRows]) -> None:
-    source, target = A100, V100
-    fit = fit_kernel_groups(tables[source.name], source, seed=0, refine=False)
-    bundle = planted_bundle()
-    groups = {key: replace(bundle.groups["elementwise"], coefficients=one.coefficients, rows=one.rows) for key, one in fit.groups.items()}
-    prior = replace(bundle, gpu=source, groups=groups)
-    rows = tables[target.name]
-    probes = probe_rows(rows, target, 20, prior)
+def test_twenty_probes_carry_real_kernels_to_another_gpu_and_a_forecast_states_wide_intervals(tables: dict[str, KernelRows]) -> None:
+    own, rows = tables[A100.name], tables[V100.name]
+    fit = fit_kernel_groups(own, A100, seed=0)
+    prior = replace(bundle_with(coefficients(fit)), residuals=fit.residuals)
+    forecast = predict_kernel_rows(prior, rows)
+    assert forecast["std_latency"].median() > 3.0 * predict_kernel_rows(prior, own)["std_latency"].median()
+    inside = np.abs(np.log(forecast["predicted_latency"] / forecast["measured_latency"])) < 1.645 * forecast["std_latency"]
+    assert inside.mean() > 0.88
+    prior = fitted(own, A100)
+    probes = probe_rows(rows, V100, 20, prior)
     assert probes.sum() == 20
-    strong = with_strengths(transfer_source(prior, target), rows.select(probes), target, seed=0)
-    found = fit_transferred(rows.select(probes), target, strong, 0, refine=False)
-    there = {key: replace(groups["elementwise"], coefficients=one.coefficients) for key, one in found.groups.items()}
-    after = predict_kernel_rows(replace(prior, gpu=target, groups=there), rows.select(~probes))
-    before = predict_kernel_rows(prior, rows.select(~probes))
-    error = [float(np.mean(np.abs(p["predicted_latency"] / p["measured_latency"] - 1.0))) for p in (before, after)]
-    assert error[1] < 0.08
-    assert error[1] < 0.5 * error[0]
+    strong = with_strengths(transfer_source(prior, V100), rows.select(probes), V100, seed=0)
+    found = bundle_with(coefficients(fit_transferred(rows.select(probes), V100, strong, 0, refine=False)), V100)
+    others = rows.select(~probes)
+    assert error(found, others) < min(0.08, 0.5 * error(prior, others))
 
 
-def test_a_few_names_tell_the_tile_that_another_gpus_library_takes(shared_data: Path) -> None:
+def test_a_few_names_show_the_tile_that_another_gpus_library_takes(shared_data: Path) -> None:
     """V100's batched products come with several tiles, A100's with one that is seldom the fastest."""
     rows = read_selection([shared_data / "neusight" / "bmm_train.csv"]).kernels
     assert rows is not None
-    board = np.array(rows.gpus)[rows.gpu_index]
-    fit = fit_kernel_groups(rows.select(np.flatnonzero(board == V100.name)[::4]), V100, seed=0, refine=False)
-    bundle = planted_bundle()
-    groups = {key: replace(bundle.groups["softmax"], coefficients=one.coefficients, rows=one.rows) for key, one in fit.groups.items()}
-    prior = replace(bundle, gpu=V100, groups=groups)
+    board = np.array(rows.row_gpus)
+    prior = fitted(rows.select(np.flatnonzero(board == V100.name)[::4]), V100)
     there = rows.select(board == A100.name)
     probes = probe_rows(there, A100, 8, prior)
-    asked = there.select(~probes)
-    unknown = np.full(len(asked), np.nan)
-    asked = replace(asked, tile_m=unknown, tile_n=unknown, split_k=unknown)
+    unknown = np.full(int((~probes).sum()), np.nan)
+    others = replace(there.select(~probes), tile_m=unknown, tile_n=unknown, split_k=unknown)
     found = fit_transferred(there.select(probes), A100, transfer_source(prior, A100), 0, refine=False)
-    groups = {key: replace(bundle.groups["softmax"], coefficients=one.coefficients) for key, one in found.groups.items()}
-    without = predict_kernel_rows(replace(prior, gpu=A100, groups=groups), asked)
-    after = predict_kernel_rows(replace(prior, gpu=A100, groups=groups, tile_predictors=found.tile_predictors), asked)
-    error = [float(np.mean(np.abs(p["predicted_latency"] / p["measured_latency"] - 1.0))) for p in (without, after)]
-    assert error[1] < 0.2 < error[0]
-
-
-def test_forecasts_of_another_gpu_state_wider_intervals(tables: dict[str, KernelRows]) -> None:
-    rows = tables[A100.name]
-    fit = fit_kernel_groups(rows, A100, seed=0)
-    bundle = planted_bundle()
-    groups = {key: replace(bundle.groups["elementwise"], coefficients=one.coefficients, rows=one.rows) for key, one in fit.groups.items()}
-    bundle = replace(bundle, groups=groups, residuals=fit.residuals)
-    own, other = predict_kernel_rows(bundle, rows), predict_kernel_rows(bundle, tables[V100.name])
-    assert other["std_latency"].median() > 3.0 * own["std_latency"].median()
-    inside = np.abs(np.log(other["predicted_latency"] / other["measured_latency"])) < 1.645 * other["std_latency"]
-    assert inside.mean() > 0.88
+    without = bundle_with(coefficients(found))
+    assert error(replace(without, tile_predictors=found.tile_predictors), others) < 0.2 < error(without, others)
 
 
 def written(path: Path, gpu: str, count: int, data: Path) -> Path:

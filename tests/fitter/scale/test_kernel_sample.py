@@ -1,7 +1,8 @@
 """Kernels read in pieces: all rows are screened and counted, and the sample does not depend on how they are cut."""
 
+import itertools
+import json
 from dataclasses import fields
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,14 +10,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from collector.errors import DatasetError
+from estimator.bundle.files import load_bundle
 from estimator.vocabulary.specifications import load_gpu
-from fitter.rows.columns import KernelRows
-from fitter.rows.partitions import open_partitioned
+from fitter.cli import main
+from fitter.errors import InputError
+from fitter.rows.partitions import open_partitioned, read_batches, shown
 from fitter.rows.rejected import count_reasons
 from fitter.rows.selection import read_selection
-from fitter.scale.kernel_sample import KernelSample, SampleTask, merge_samples, pruned_rows, row_hashes, sample_partition
-from fitter.scale.streamed import LocalWorkers, run_pass
-from tests.fitter.scale.generated import write_parts
+from fitter.scale.kernel_sample import KernelSample, SampleTask, pruned_rows, row_hashes, sample_of
 
 TASK = SampleTask(collected=None, gpu=None, seed=0)
 
@@ -47,41 +49,38 @@ def kernel_table(rows: int, seed: int = 0) -> pa.Table:
     )
 
 
-def sampled(folder: Path, task: SampleTask = TASK, workers: int = 1) -> KernelSample:
+def write_parts(table: pa.Table, folder: Path, cuts: list[int], row_group: int = 1000) -> Path:
+    """The table cut at these rows into files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, (start, stop) in enumerate(itertools.pairwise([0, *cuts, table.num_rows])):
+        pq.write_table(table.slice(start, stop - start), folder / f"part-{number:03d}.parquet", row_group_size=row_group)
+    return folder
+
+
+def sampled(folder: Path, task: SampleTask = TASK) -> KernelSample:
     """The sample of a folder."""
-    parts = open_partitioned(folder).partitions()
-    return run_pass(LocalWorkers(workers), partial(sample_partition, task=task), parts, partial(merge_samples, task))
+    return sample_of(open_partitioned(folder).parts, task)
 
 
-def contents(rows: KernelRows | None) -> list[object]:
-    """All that a sample says but where its rows were read."""
-    assert rows is not None
-    places = ("sources", "source_index", "row")
-    return [
-        np.asarray(getattr(rows, f.name)).tolist() if f.name != "operators" else rows.operators
-        for f in fields(rows)
-        if f.name not in places
-    ]
+def said(sample: KernelSample) -> str:
+    """All of a sample except where its rows were read; nan equals nan."""
+    assert sample.rows is not None
+    columns = [np.asarray(getattr(sample.rows, f.name), dtype=object).tolist() for f in fields(sample.rows) if f.name not in PLACES]
+    return repr((columns, sample.read, sample.used, count_reasons(sample.rejected.values())))
 
 
-def same(left: list[object], right: list[object]) -> bool:
-    """Equality in which nan equals nan."""
-    return repr(left) == repr(right)
+PLACES = ("sources", "source_index", "row")
 
 
 @pytest.mark.parametrize("limits", [(4000, 24), (30, 2)])
-def test_the_sample_does_not_depend_on_files_row_groups_or_workers(tmp_path: Path, limits: tuple[int, int]) -> None:
+def test_the_sample_does_not_depend_on_files_row_groups_or_order(tmp_path: Path, limits: tuple[int, int]) -> None:
     task = SampleTask(collected=None, gpu=None, seed=3, section_kernels=limits[0], kernel_rows=limits[1])
     table = kernel_table(1500)
     whole = sampled(write_parts(table, tmp_path / "whole", []), task)
-    cut = sampled(write_parts(table, tmp_path / "cut", [100, 101, 900], row_group=70), task, workers=2)
+    cut = sampled(write_parts(table, tmp_path / "cut", [100, 101, 900], row_group=70), task)
     mixed = table.take(pa.array(np.random.default_rng(1).permutation(1500)))
     moved = sampled(write_parts(mixed, tmp_path / "moved", [700]), task)
-    assert same(contents(whole.rows), contents(cut.rows))
-    assert same(contents(whole.rows), contents(moved.rows))
-    for other in (cut, moved):
-        assert (other.read, other.used) == (whole.read, whole.used) == (1500, whole.used)
-        assert count_reasons(other.rejected.values()) == count_reasons(whole.rejected.values())
+    assert said(whole) == said(cut) == said(moved)
 
 
 def test_counts_and_rows_are_those_of_reading_in_memory(tmp_path: Path) -> None:
@@ -93,44 +92,127 @@ def test_counts_and_rows_are_those_of_reading_in_memory(tmp_path: Path) -> None:
     assert found.rows is not None
     assert count_reasons(found.rejected.values()) == count_reasons(selection.rejected)
     assert set(count_reasons(found.rejected.values())) == {"BAD_LATENCY", "ABOVE_ROOF", "UNKNOWN_PRECISION"}
-    assert same(contents(found.rows), contents(pruned_rows(selection.kernels, TASK)))
+    again = KernelSample(rows=pruned_rows(selection.kernels, TASK), read=found.read, used=found.used, rejected=found.rejected)
+    assert said(found) == said(again)
     assert sorted(row_hashes(found.rows, 0).tolist()) == sorted(row_hashes(selection.kernels, 0).tolist())
 
 
 def test_limits_hold_and_another_seed_chooses_others(tmp_path: Path) -> None:
     folder = write_parts(kernel_table(2000), tmp_path, [500])
     tasks = [SampleTask(collected=None, gpu=None, seed=seed, section_kernels=20, kernel_rows=1) for seed in (0, 1)]
-    one, other = (sampled(folder, task).rows for task in tasks)
-    assert one is not None
-    assert other is not None
-    for rows in (one, other):
-        assert len(rows) == len(rows.operators) == 40
-    assert set(one.operators) != set(other.operators)
+    chosen = [rows for task in tasks if (rows := sampled(folder, task).rows) is not None]
+    assert [len(rows) for rows in chosen] == [len(rows.operators) for rows in chosen] == [40, 40]
+    assert set(chosen[0].operators) != set(chosen[1].operators)
 
 
-def test_a_row_given_twice_counts_once(tmp_path: Path) -> None:
+def test_doubled_rows_count_once_and_rows_of_other_gpus_are_counted(tmp_path: Path) -> None:
     table = kernel_table(300)
-    once = sampled(write_parts(table, tmp_path / "once", []))
-    twice = sampled(write_parts(pa.concat_tables([table, table]), tmp_path / "twice", [300]))
-    assert same(contents(once.rows), contents(twice.rows))
-
-
-def test_rows_of_other_gpus_are_counted(tmp_path: Path) -> None:
-    table = kernel_table(200)
-    other = table.set_column(2, "gpu", pa.array(["h100-sxm"] * 200))
-    folder = write_parts(pa.concat_tables([table, other]), tmp_path, [200])
+    once = sampled(write_parts(table, tmp_path / "once", [])).rows
+    twice = sampled(write_parts(pa.concat_tables([table, table]), tmp_path / "twice", [300])).rows
+    assert once is not None
+    assert twice is not None
+    assert once.operators == twice.operators
+    np.testing.assert_array_equal(once.latency_s, twice.latency_s)
+    other = table.set_column(2, "gpu", pa.array(["h100-sxm"] * 300))
+    folder = write_parts(pa.concat_tables([table, other]), tmp_path / "two", [300])
     found = sampled(folder, SampleTask(collected=None, gpu=load_gpu("a100-pcie-40gb"), seed=0))
     assert found.rows is not None
     assert found.rows.gpus == ("a100-pcie-40gb",)
-    assert found.rejected[("OTHER_GPU", False)].count > 100
+    assert found.rejected[("OTHER_GPU", False)].count > 200
 
 
 def test_a_row_is_named_by_its_place_in_its_file(tmp_path: Path) -> None:
     table = kernel_table(400)
-    found = sampled(write_parts(table, tmp_path, [150], row_group=40))
-    rows = found.rows
+    rows = sampled(write_parts(table, tmp_path, [150], row_group=40)).rows
     assert rows is not None
-    latency = np.array([value.as_py() for value in table.column("latency_s")])
-    first = {"part-000.parquet": 0, "part-001.parquet": 150}
-    for source, row, value in zip(rows.source_index, rows.row, rows.latency_s, strict=True):
-        assert latency[first[rows.sources[source]] + row - 1] == value
+    latency = table.column("latency_s").to_numpy()
+    first = np.array([{"part-000.parquet": 0, "part-001.parquet": 150}[name] for name in rows.sources])
+    np.testing.assert_array_equal(latency[first[rows.source_index] + rows.row - 1], rows.latency_s)
+
+
+# Files of a data set --------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_and_its_uri_hold_every_row_once_in_order_beside_files_of_other_programs(tmp_path: Path) -> None:
+    table = kernel_table(300)
+    write_parts(table, tmp_path, [10, 250], row_group=30)
+    for name in ("_SUCCESS", "notes.txt"):
+        (tmp_path / name).write_text("x")
+    for name in (".cache", "_delta_log"):
+        write_parts(table, tmp_path / name, [])
+    local, remote = open_partitioned(tmp_path), open_partitioned(tmp_path.as_uri())
+    assert (local.rows, local.sha256, local.name) == (remote.rows, remote.sha256, remote.name) == (300, local.sha256, tmp_path.name)
+    for found in (local, remote):
+        batches = [batch for part in found.parts for batch in read_batches(part, table.column_names)]
+        assert pa.Table.from_batches(batches).to_pandas().equals(table.to_pandas())
+
+
+def test_the_digest_changes_with_a_value_and_not_with_the_folder(tmp_path: Path) -> None:
+    table = kernel_table(300)
+    other = table.set_column(9, "latency_s", pa.array(1.5 * table.column("latency_s").to_numpy()))
+    one, two, three = (
+        open_partitioned(write_parts(own, tmp_path / name, [])).sha256 for own, name in ((table, "a"), (table, "b"), (other, "c"))
+    )
+    assert one == two != three
+
+
+def test_damage_within_a_file_is_found_when_it_is_read(tmp_path: Path) -> None:
+    path = write_parts(kernel_table(300), tmp_path, []) / "part-000.parquet"
+    content = bytearray(path.read_bytes())
+    content[4:2000] = b"\xff" * 1996
+    path.write_bytes(content)
+    (only,) = open_partitioned(tmp_path).parts
+    with pytest.raises(DatasetError, match=r"part-000.parquet: truncated, damaged or no Parquet file"):
+        list(read_batches(only, ["family", "operator"]))
+
+
+def test_an_address_without_rows_is_refused_and_its_keys_are_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "bare").mkdir()
+    write_parts(kernel_table(3).slice(0, 0), tmp_path / "empty", [])
+    for address, message in (
+        (str(tmp_path / "nowhere"), "cannot be read"),
+        ("no-such-scheme://bucket/data", "cannot be read"),
+        (str(tmp_path / "bare"), "no Parquet file here"),
+        (str(tmp_path / "empty"), "holds no rows"),
+    ):
+        with pytest.raises(InputError, match=message):
+            open_partitioned(address)
+    assert shown("s3://key:secret@bucket/data/x?endpoint_override=host") == "s3://bucket/data/x"
+    assert shown("/a/b@c?d") == "/a/b@c?d"
+
+
+# The command ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_command_fits_the_same_bundle_whatever_the_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    table, documents, bundles = kernel_table(130), [], []
+    for number, cuts in enumerate(([], [40, 100])):
+        folder, out = write_parts(table, tmp_path / str(number) / "k", cuts), tmp_path / f"{number}.json"
+        assert main([folder.as_uri(), "--json", "--holdout", "0", "-o", str(out)]) == 3
+        documents.append(json.loads(capsys.readouterr().out))
+        bundles.append(load_bundle(str(out)))
+    assert documents[0]["rejected"] == documents[1]["rejected"]
+    assert documents[0]["rows"] == 130
+    assert set(documents[0]["rejected"]) == {"ABOVE_ROOF", "BAD_LATENCY", "UNKNOWN_PRECISION"}
+    assert bundles[0].groups == bundles[1].groups
+    assert bundles[0].residuals == bundles[1].residuals
+    assert any("130 rows of 3 files streamed in 3 partitions" in note for note in bundles[1].notes)
+
+
+def test_what_cannot_be_read_in_pieces_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kernels, other, out = write_parts(kernel_table(130), tmp_path / "k", []), tmp_path / "x.parquet", tmp_path / "b.json"
+    pq.write_table(pa.table({"a": [1], "b": [2]}), other)
+    for arguments, message in (
+        ([kernels.as_uri(), "--gpu", "abacus"], "unknown GPU 'abacus'; known: "),
+        ([str(kernels), "--scheduler", "foo://127.0.0.1:9"], "--scheduler foo://127.0.0.1:9: no Dask scheduler answers there"),
+        ([str(other), kernels.as_uri()], "neither a kernel dataset of `collect`, nor a workload dataset"),
+        ([other.as_uri()], "only these are streamed"),
+    ):
+        assert main([*arguments, "-o", str(out)]) == 1
+        captured = capsys.readouterr()
+        assert message in captured.err
+        assert captured.err.count("\n") == 1
+        assert not out.exists()
