@@ -20,7 +20,7 @@ from estimator.uncertainty.sources import ENOUGH_FAMILIES
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import NORMAL_90, Array
 from fitter.blocks.section import block_section
-from fitter.bundle.drafts import Draft, draft_from_rows, prior_bundle
+from fitter.bundle.drafts import Draft, draft_from_rows
 from fitter.bundle.export import (
     BoardKnowledge,
     board_knowledge,
@@ -34,7 +34,7 @@ from fitter.bundle.export import (
     sensor_of,
 )
 from fitter.bundle.runs import stated_uncertainty
-from fitter.bundle.sections import idle_section, voltage_section, with_gain_std
+from fitter.bundle.sections import idle_section, prior_bundle, voltage_section, with_gain_std
 from fitter.errors import CalibrationError
 from fitter.instructions.section import instruction_notes, instruction_section
 from fitter.latency.intervals import FEWEST_LOCAL, few_errors_half

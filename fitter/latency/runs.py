@@ -16,7 +16,7 @@ from estimator.model.coefficients import COEFFICIENTS, COLUMN, coefficient_rows,
 from estimator.model.coefficients import HOST_LAUNCH as LAUNCH_NAME
 from estimator.model.coefficients import HOST_OVERLAP as OVERLAP_NAME
 from estimator.model.lowering import lower
-from estimator.model.phases import Phases, join_phases
+from estimator.model.phases import Phases
 from estimator.model.power import tensor_rate
 from estimator.model.timeline import kernel_seconds, launch_bound_share, workload_seconds
 from estimator.vocabulary.gpu import GpuSpec
@@ -44,6 +44,10 @@ class TiedParameter:
     groups: tuple[str, ...]
     coefficients: tuple[str, ...]
     width: float
+
+    def is_identified(self, std: float) -> bool:
+        """Whether the data determine it, not the prior: they shrink its prior's width to this standard deviation."""
+        return std < IDENTIFIED_SHRINKAGE * self.width
 
 
 TIED: Final = (
@@ -88,18 +92,15 @@ class Host(NamedTuple):
 class LatencyFit:
     """Coefficients by group, with their covariance and the pace of each run.
 
-    names, log_shift, covariance   fitted parameters: ln of the factor on their start, shape (p,), and its covariance
-    identified                     whether the data determine it, not the prior
-    slow                           probability of each run to have had its host's slow pace, shape (r,)
+    parameters, log_shift, covariance   fitted parameters, ln of the factor on their start, shape (p,), and its covariance
+    slow                                probability of each run to have had its host's slow pace, shape (r,)
     """
 
     groups: Mapping[str, Mapping[str, float]]
     host: Host
-    names: tuple[str, ...]
     parameters: tuple[TiedParameter, ...]
     log_shift: Array
     covariance: Array
-    identified: Mapping[str, bool]
     slow: Array
 
     def paced_launch_s(self) -> Array:
@@ -133,15 +134,12 @@ def fit_latency(rows: WorkloadRows, gpu: GpuSpec, measured_groups: Mapping[str, 
     runs = run_kernels(rows.workloads, rows.workload_index, rows.clock_mhz(gpu) * HZ_PER_MHZ, gpu, start)
     solution, slow = _solve(rows, _problem(runs, start, parameters), widths)
     fitted, host = shifted(start, parameters, solution.log_shift)
-    spread = np.sqrt(np.diag(solution.covariance))
     return LatencyFit(
         groups=fitted,
         host=host,
-        names=tuple(parameter.name for parameter in parameters),
         parameters=parameters,
         log_shift=solution.log_shift,
         covariance=solution.covariance,
-        identified={p.name: bool(s < IDENTIFIED_SHRINKAGE * p.width) for p, s in zip(parameters, spread, strict=True)},
         slow=slow,
     )
 
@@ -158,34 +156,23 @@ def run_kernels(
     workloads: Sequence[Workload], index: IntArray, clock_hz: Array, gpu: GpuSpec, groups: Mapping[str, Mapping[str, float]]
 ) -> RunKernels:
     """Kernels of runs: run i executes workloads[index[i]] at clock_hz[i]."""
-    names = list(groups)
-    parts: list[Phases] = []
-    group, run, count, clock, shares = [], [], [], [], []
-    lowered: dict[int, tuple[Phases, IntArray, Array, float]] = {}
-    for i, which in enumerate(index):
-        if which not in lowered:
-            workload = workloads[which]
-            coefficients, served = coefficient_rows(groups, [group_key(o) for o in workload.operators])
-            numbers = np.array([names.index(name) if name else -1 for name in served], dtype=np.int64)
-            counts = np.array(workload.counts)
-            share = float(counts @ np.array([o.host_share for o in workload.operators]))
-            lowered[which] = (lower(workload.operators, gpu, coefficients).phases, numbers, counts, share)
-        phases, numbers, counts, share = lowered[which]
-        parts.append(phases)
-        group.append(numbers)
-        run.append(np.full(len(counts), i))
-        count.append(counts)
-        clock.append(np.full(len(counts), clock_hz[i]))
-        shares.append(share)
-    ends = np.cumsum([len(own) for own in count], dtype=np.int64)
-    places = [np.arange(end - len(own), end) for end, own in zip(ends.tolist(), count, strict=True)]
+    used = np.unique(index)
+    operators = [operator for i in used for operator in workloads[i].operators]
+    coefficients, served = coefficient_rows(groups, [group_key(operator) for operator in operators])
+    numbers = {name: number for number, name in enumerate(groups)}
+    ends = np.cumsum([len(workloads[i].operators) for i in used])
+    starts = dict(zip(used.tolist(), np.array([0, *ends[:-1]]), strict=True))
+    places = [np.arange(len(workloads[i].operators)) + starts[i] for i in index.tolist()]
+    place, run = np.concatenate(places), np.repeat(np.arange(len(places)), [len(own) for own in places])
+    count = np.concatenate([workloads[i].counts for i in used])[place]
+    share = np.array([operator.host_share for operator in operators])[place]
     return RunKernels(
-        phases=join_phases(parts, places, int(ends[-1])),
-        group=np.concatenate(group),
-        run=np.concatenate(run),
-        count=np.concatenate(count),
-        clock_hz=np.concatenate(clock),
-        host_share=np.array(shares),
+        phases=lower(operators, gpu, coefficients).phases.select(place),
+        group=np.array([numbers[name] if name else -1 for name in served], dtype=np.int64)[place],
+        run=run,
+        count=count,
+        clock_hz=clock_hz[run],
+        host_share=np.bincount(run, share * count, len(places)).astype(np.float64),
     )
 
 

@@ -3,14 +3,14 @@
 import numpy as np
 
 from estimator.bundle.content import Bundle
-from estimator.model.power import BoardTables
+from estimator.model.power import WARM_KNEE, WARM_SHARPNESS, BoardTables
 from estimator.model.timeline import LAUNCH_OVERLAP_EXPONENT
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.workload import Operator, Workload, make_operator, merge_operators
-from fitter.bundle.sections import draft_bundle
+from fitter.bundle.sections import runs_bundle
 from fitter.latency.runs import TIED, Host, LatencyFit, prior_groups
 from fitter.power.coefficients import PowerFit
-from fitter.power.solver import PRIOR, TERMS
+from fitter.power.solver import PRIOR, TERMS, PowerShape
 
 REFERENCE_CLOCK_MHZ = 900.0
 HOST_LAUNCH_S = 30e-6
@@ -43,25 +43,20 @@ def known_bundle(
     tables = BoardTables(
         voltage_v=gpu.voltage_v, idle_w=gpu.idle_w, reference_clock_mhz=REFERENCE_CLOCK_MHZ, power_limit_w=gpu.power_limit_w
     )
-    count = len(TIED)
     latency = LatencyFit(
         groups=groups or prior_groups(),
         host=host or Host(HOST_LAUNCH_S, LAUNCH_OVERLAP_EXPONENT),
-        names=tuple(parameter.name for parameter in TIED),
         parameters=TIED,
-        log_shift=np.zeros(count),
-        covariance=np.eye(count) * 0.01,
-        identified={parameter.name: True for parameter in TIED},
+        log_shift=np.zeros(len(TIED)),
+        covariance=np.eye(len(TIED)) * 0.01,
         slow=np.zeros(1),
     )
+    values = np.array([PRIOR[term][0] for term in TERMS]) if energies is None else energies
     power = PowerFit(
-        values=np.array([PRIOR[term][0] for term in TERMS]) if energies is None else energies,
-        covariance=np.eye(len(TERMS)),
-        identified=dict.fromkeys(TERMS, True),
-        voltage_exponent=3.0,
-        reference_clock_mhz=REFERENCE_CLOCK_MHZ,
+        values=np.append(values, 0.0),
+        covariance=np.diag(np.append(np.ones(len(TERMS)), 0.0)),
+        shape=PowerShape(exponent=3.0, warm_knee=WARM_KNEE, warm_sharpness=WARM_SHARPNESS),
         tables=tables,
-        relative_residuals=np.zeros(1),
         rows=1,
     )
-    return draft_bundle(gpu, latency, power, clocks_mhz=(gpu.sm_clock_min_mhz, gpu.sm_clock_limit_mhz), rows=1)
+    return runs_bundle(gpu, latency, power, clocks_mhz=(gpu.sm_clock_min_mhz, gpu.sm_clock_limit_mhz), rows=1)

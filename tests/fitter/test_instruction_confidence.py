@@ -13,7 +13,7 @@ from estimator.counts.opcodes import RARE
 from estimator.counts.prices import LIKE_SPREAD
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.specifications import load_gpu
-from fitter.bundle.drafts import prior_bundle
+from fitter.bundle.sections import prior_bundle
 from fitter.instructions.display import instruction_tables
 from fitter.instructions.energies import fit_instructions
 from fitter.instructions.section import link_energies

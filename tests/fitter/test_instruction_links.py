@@ -15,7 +15,7 @@ from estimator.counts.energies import LinkEnergy, energies_from_section, links_d
 from estimator.vocabulary.errors import BundleError
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.specifications import load_gpu
-from fitter.bundle.drafts import prior_bundle
+from fitter.bundle.sections import prior_bundle
 from fitter.errors import CalibrationError
 from fitter.instructions.display import bundle_energies, instruction_tables
 from fitter.instructions.energies import fitted_rows

@@ -77,7 +77,7 @@ def test_power_never_exceeds_the_limit_and_throttling_is_found_where_it_happened
     case, target = cases["a100_900mhz"], cases["a100_clocks"]
     fit = fit_runs(case.rows, case.gpu, case.tables)
     asked = zip(target.rows.row_workloads(), target.rows.asked_clock_mhz(target.gpu).tolist(), strict=True)
-    power = np.array([estimate(workload, fit.bundle, sm_clock_mhz=clock)[0].power_w for workload, clock in asked])
+    power = np.array([estimate(workload, fit, sm_clock_mhz=clock)[0].power_w for workload, clock in asked])
     assert (power <= target.gpu.power_limit_w * 1.0001).all()
     throttled = target.rows.asked_clock_mhz(target.gpu) - target.rows.clock_mhz(target.gpu) > 5.0
     assert throttled.sum() >= 10
@@ -120,4 +120,4 @@ def test_lambdas_are_physical(cases: dict[str, Case]) -> None:
     fit = fit_runs(cases["a100_900mhz"].rows, cases["a100_900mhz"].gpu, cases["a100_900mhz"].tables)
     for group, names in {"gemm": ("math", "dram"), "elementwise": ("dram", "l2", "issue"), "conv": ("math",)}.items():
         for name in names:
-            assert 0.7 <= fit.latency.groups[group][name] <= 2.0, (group, name)
+            assert 0.7 <= fit.groups[group].coefficients[name] <= 2.0, (group, name)
