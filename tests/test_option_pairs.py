@@ -47,7 +47,6 @@ def test_both_of_a_pair_are_refused_in_either_order_and_each_alone_is_not(comman
         (estimate, ["counts", "x.csv", "--metrics"], "not both"),
         (estimate, ["blocks", "--bundle", BUNDLE, "--off-w", "3"], "--simgrid"),
         (estimate, ["sweep", "--model", "gpt2", "--at", "batch=8", "--bundle", BUNDLE], "--at says for which sizes files are written"),
-        (fit, ["DATA", "--probes", "2", "--holdout", "0.3"], "leave --holdout out"),
     ],
 )
 def test_options_of_two_ways_of_working_are_not_mixed(command, words, said, tmp_path, capsys) -> None:

@@ -5,7 +5,6 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -102,7 +101,6 @@ def a_line(context: click.Context, parameter: click.Parameter, text: str | None)
 @click.option(
     "--prior", metavar="BUNDLE", callback=named_file, help="Start from this bundle, usually of another GPU: few kernels then suffice."
 )
-@click.option("--probes", type=click.IntRange(1), metavar="N", help="Fit only the N most telling kernels; errors are those of all others.")
 @require_option
 @click.option("--stream", is_flag=True, help="Read in pieces, in bounded memory; large data sets are read so anyway.")
 @click.option("--scheduler", metavar="ADDRESS", help="Read in pieces on the workers of this Dask cluster, e.g. tcp://10.0.0.1:8786.")
@@ -120,14 +118,12 @@ def fit_command(**options: Any) -> int:
     from estimator.vocabulary.whole_file import write_whole
     from fitter.bundle.calibration import calibrate
     from fitter.bundle.export import board_knowledge
-    from fitter.bundle.probe_fit import calibrate_probes
     from fitter.report.left_out import leave_out
     from fitter.rows.screening import asked_gpu
     from fitter.rows.selection import read_selection, require_one_gpu, require_one_world
     from fitter.scale.streamed import is_streamed, read_streamed
 
     progress = _progress(options["quiet"])
-    _check_ways(options)
     if is_streamed(options["datasets"], options["stream"], options["scheduler"]):
         selection = read_streamed(options["datasets"], options["gpu"], options["seed"], options["scheduler"], progress)
     else:
@@ -135,9 +131,16 @@ def fit_command(**options: Any) -> int:
     gpu = asked_gpu(options["gpu"]) or load_gpu(require_one_gpu(selection))
     require_one_world(selection)
     prior = None if options["prior"] is None else load_bundle(options["prior"])
-    how = partial(calibrate, name=options["name"] or "", version=FIRST_VERSION, prior=prior, progress=progress)
-    how = partial(how, seed=options["seed"], holdout=options["holdout"])
-    calibration = how(selection, gpu) if options["probes"] is None else calibrate_probes(selection, gpu, options["probes"], prior, how)
+    calibration = calibrate(
+        selection,
+        gpu,
+        name=options["name"] or "",
+        version=FIRST_VERSION,
+        seed=options["seed"],
+        holdout=options["holdout"],
+        prior=prior,
+        progress=progress,
+    )
     progress("")
     selection = calibration.selection
     bundle = save_bundle(calibration.bundle, options["out"])
@@ -220,13 +223,6 @@ def run(given: list[str]) -> int:
         return 1
 
 
-def _check_ways(options: Mapping[str, object]) -> None:
-    """Refuse options that contradict each other, or the data.  Raises UsageError."""
-    chosen = click.get_current_context().get_parameter_source("holdout") is not click.core.ParameterSource.DEFAULT
-    if options["probes"] is not None and chosen:
-        raise click.UsageError("--probes leaves all other kernels out of the fit; leave --holdout out")
-
-
 def _check_datasets(names: Sequence[str]) -> None:
     """Check that data sets exist before scientific packages are loaded, which takes a second; object stores are checked later."""
     local = [name for name in names if "://" not in name]
@@ -282,8 +278,7 @@ def _fit_lines(
     notes = held_out_notes(calibration.selection, calibration.held_out)
     lines = [*selection_lines(selection), ""]
     if errors:
-        left_out = f"{options['holdout']:.0%} at a time" if options["probes"] is None else "all but the probes"
-        title = f"errors in percent on rows left out of the fit ({left_out}):"
+        title = f"errors in percent on rows left out of the fit ({options['holdout']:.0%} at a time):"
         lines += [*error_table(title, [*errors, *calibration.summary().values()], notes), ""]
     elif notes:
         lines += [f"errors are not known: {', '.join(dict.fromkeys(notes.values()))}", ""]
