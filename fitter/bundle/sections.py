@@ -97,7 +97,7 @@ def power_section(fit: PowerFit, gpu: GpuSpec) -> PowerCoefficients:
     return PowerCoefficients(
         reference_clock_mhz=fit.tables.reference_clock_mhz,
         reference_voltage_v=voltage,
-        voltage_exponent=fit.shape.exponent,
+        voltage_exponent=fit.exponent,
         concavity=1.0,
         capacitance_f=_named(capacitance_f(fit.values[:count] * PICO, rates, voltage)),
         capacitance_std_f=_named(capacitance_f(spread[:count] * PICO, rates, voltage)),
@@ -110,8 +110,6 @@ def power_section(fit: PowerFit, gpu: GpuSpec) -> PowerCoefficients:
         covariance=as_rows(fit.covariance[:static, :static]),
         l2_credit=L2_CREDIT,
         rows=fit.rows,
-        warm_knee=fit.shape.warm_knee,
-        warm_sharpness=fit.shape.warm_sharpness,
         **(warm if line is None else warm | {"operating_c": line[0], "operating_k_per_w": line[1]}),
     )
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from estimator.engine.kernel_table import warm_events
-from estimator.model.power import LEAKAGE_EXPONENT, POWER_TERMS, BoardTables
+from estimator.model.power import LEAKAGE_EXPONENT, POWER_TERMS, WARM_KNEE, WARM_SHARPNESS, BoardTables
 from estimator.vocabulary.quantities import Array, BoolArray
 from fitter.rows.screening import taken
 
@@ -73,15 +73,6 @@ class PowerRows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PowerShape:
-    """Nonlinear parameters: exponent n of the voltage, and the edge beyond which warm operands leave L2."""
-
-    exponent: float
-    warm_knee: float
-    warm_sharpness: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PowerSolution:
     """Coefficients (10,) in the order of the design's columns, final row weights (n,), relative residuals (P̂ − P) / P (n,) and the cost."""
 
@@ -93,7 +84,7 @@ class PowerSolution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerProblem:
-    """Rows of one board, for any shape.
+    """Rows of one board, for any exponent of the voltage.
 
     warmer_k (n,): temperature above that of the board at rest, 0 if leakage is not a separate term.  priors: as PRIOR.
     """
@@ -107,21 +98,21 @@ class PowerProblem:
         """The rows `keep`."""
         return replace(self, rows=self.rows.select(keep), warmer_k=self.warmer_k[keep])
 
-    def design(self, shape: PowerShape) -> Array:
+    def design(self, exponent: float) -> Array:
         """Columns of TERMS and of leakage [10¹² events/s, 1 or K], shape (n, 10): coefficients are then pJ per event, W and W/K."""
         rows, point = self.rows, self.tables.at(self.rows.clock_mhz)
-        core = point.voltage_ratio**shape.exponent
-        rate = warm_events(rows.event_rate, rows.warm_ratio, shape.warm_knee, shape.warm_sharpness) * PICO
+        core = point.voltage_ratio**exponent
+        rate = warm_events(rows.event_rate, rows.warm_ratio, WARM_KNEE, WARM_SHARPNESS) * PICO
         columns = rate * core[:, None]
         columns[:, POWER_TERMS.index("dram")] = rate[:, POWER_TERMS.index("dram")]
         clock_ratio = rows.clock_mhz / self.tables.reference_clock_mhz
         leaking = self.warmer_k * point.voltage_ratio**LEAKAGE_EXPONENT
         return np.column_stack([columns, rows.busy * core * clock_ratio, point.idle_ratio, leaking])
 
-    def solve(self, shape: PowerShape) -> PowerSolution:
+    def solve(self, exponent: float) -> PowerSolution:
         """Fit coefficients that are not negative to power beyond idle by relative errors, with the priors as further rows."""
         rows = self.rows
-        relative = self.design(shape) / rows.power_w[:, None]
+        relative = self.design(exponent) / rows.power_w[:, None]
         target = (rows.power_w - self.tables.at(rows.clock_mhz).idle_w) / rows.power_w
         # The weight of a row falls from a relative measuring error of 20 % on.
         weight = rows.weight / (1.0 + (rows.relative_std / 0.2) ** 2)

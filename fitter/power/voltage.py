@@ -14,10 +14,9 @@ from typing import Final
 
 import numpy as np
 
-from estimator.model.power import WARM_KNEE, WARM_SHARPNESS
 from estimator.vocabulary.gpu import ClockTable
 from estimator.vocabulary.quantities import Array
-from fitter.power.solver import PowerProblem, PowerShape
+from fitter.power.solver import PowerProblem
 from fitter.rows.columns import distinct_clocks
 
 SWITCHING_EXPONENT: Final = 2.0
@@ -90,5 +89,4 @@ def _table(grid_mhz: Array, rise: Array) -> ClockTable:
 
 
 def _cost(problem: PowerProblem, grid_mhz: Array, rise: Array) -> float:
-    shape = PowerShape(exponent=SWITCHING_EXPONENT, warm_knee=WARM_KNEE, warm_sharpness=WARM_SHARPNESS)
-    return replace(problem, tables=replace(problem.tables, voltage_v=_table(grid_mhz, rise))).solve(shape).cost
+    return replace(problem, tables=replace(problem.tables, voltage_v=_table(grid_mhz, rise))).solve(SWITCHING_EXPONENT).cost

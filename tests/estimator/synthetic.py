@@ -3,14 +3,14 @@
 import numpy as np
 
 from estimator.bundle.content import Bundle
-from estimator.model.power import WARM_KNEE, WARM_SHARPNESS, BoardTables
+from estimator.model.power import BoardTables
 from estimator.model.timeline import LAUNCH_OVERLAP_EXPONENT
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.workload import Operator, Workload, make_operator, merge_operators
 from fitter.bundle.sections import runs_bundle
 from fitter.latency.runs import TIED, Host, LatencyFit, prior_groups
 from fitter.power.coefficients import PowerFit
-from fitter.power.solver import PRIOR, TERMS, PowerShape
+from fitter.power.solver import PRIOR, TERMS
 
 REFERENCE_CLOCK_MHZ = 900.0
 HOST_LAUNCH_S = 30e-6
@@ -54,7 +54,7 @@ def known_bundle(
     power = PowerFit(
         values=np.append(values, 0.0),
         covariance=np.diag(np.append(np.ones(len(TERMS)), 0.0)),
-        shape=PowerShape(exponent=3.0, warm_knee=WARM_KNEE, warm_sharpness=WARM_SHARPNESS),
+        exponent=3.0,
         tables=tables,
         rows=1,
     )

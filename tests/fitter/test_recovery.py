@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from estimator.model.power import POWER_TERMS, WARM_SHARPNESS, BoardTables
+from estimator.model.power import POWER_TERMS, WARM_KNEE, WARM_SHARPNESS, BoardTables, warm_dram_share
 from estimator.questions.estimates import estimate
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.specifications import load_gpu
@@ -13,7 +13,7 @@ from fitter.bundle.runs import MOST_FOLDS, fit_runs, stated_uncertainty, workloa
 from fitter.latency.runs import TIED, fit_latency, prior_groups, shifted
 from fitter.power.coefficients import PowerFit, fit_power
 from fitter.power.rows import workload_power_rows
-from fitter.power.solver import PRIOR, TERMS, PowerProblem, PowerRows, PowerShape
+from fitter.power.solver import PRIOR, TERMS, PowerProblem, PowerRows
 from fitter.rows.columns import WorkloadRows
 from tests.estimator.estimating import unlimited
 from tests.estimator.synthetic import known_bundle, transformer
@@ -67,7 +67,7 @@ def test_identified_lambdas_come_back_within_their_stated_uncertainty(a100: GpuS
 def test_planted_energies_come_back_within_their_stated_uncertainty(a100: GpuSpec) -> None:
     fit = power_of_runs(runs(a100), a100, tables(a100))
     assert_energies_come_back(fit, 0.05)
-    assert fit.shape.exponent == 3.0
+    assert fit.exponent == 3.0
 
 
 def test_predictions_of_unseen_runs_are_as_good_as_the_noise(a100: GpuSpec) -> None:
@@ -126,7 +126,7 @@ def test_covariances_are_symmetric_however_few_the_rows(a100: GpuSpec) -> None:
 
 
 def kernels(gpu: GpuSpec, seed: int = 0) -> PowerRows:
-    """Kernels of twelve kinds at three clocks that obey the equations with planted energies, leakage and edge of L2."""
+    """Kernels of twelve kinds at three clocks that obey the equations with planted energies and leakage."""
     rng = np.random.default_rng(seed)
     kind = np.repeat(np.arange(12), 30)
     count = len(kind)
@@ -144,7 +144,7 @@ def kernels(gpu: GpuSpec, seed: int = 0) -> PowerRows:
         kind=np.array([f"kind {i}" for i in kind]),
     )
     problem = PowerProblem(rows=rows, tables=tables(gpu), warmer_k=np.ones(count), priors=PRIOR)
-    design = problem.design(PowerShape(exponent=2.0, warm_knee=0.65, warm_sharpness=WARM_SHARPNESS))
+    design = problem.design(2.0)
     watt = tables(gpu).at(rows.clock_mhz).idle_w + design[:, :-1] @ ENERGIES
     temperature = IDLE_C + 0.08 * watt + rng.normal(0.0, 3.0, count)
     watt += LEAKAGE_W_PER_K * design[:, -1] * (temperature - IDLE_C)
@@ -159,26 +159,24 @@ def test_columns_are_watts_by_the_power_equation(a100: GpuSpec) -> None:
     """DRAM's own energy does not follow the core's voltage; traffic falls where operands stay in L2."""
     rows = kernels(a100).select(np.arange(360) < 30)
     problem = PowerProblem(rows=rows, tables=tables(a100), warmer_k=np.full(30, 7.0), priors=PRIOR)
-    found, cold = (problem.design(PowerShape(exponent=2.0, warm_knee=knee, warm_sharpness=4.0)) for knee in (0.65, 1e-9))
-    point = tables(a100).at(rows.clock_mhz)
+    found, point = problem.design(2.0), tables(a100).at(rows.clock_mhz)
     core = point.voltage_ratio**2
-    np.testing.assert_allclose(cold[:, 0], rows.event_rate[:, 0] * 1e-12)
-    np.testing.assert_allclose(cold[:, 1:7], rows.event_rate[:, 1:] * 1e-12 * core[:, None])
-    np.testing.assert_allclose(
-        found[:, 7:], np.column_stack([rows.busy * core * rows.clock_mhz / 900.0, point.idle_ratio, 7.0 * point.voltage_ratio**3])
-    )
-    np.testing.assert_allclose(found[:, :2] / cold[:, :2], np.tile(1.0 / (1.0 + (0.65 / rows.warm_ratio) ** 4), (2, 1)).T)
+    share = warm_dram_share(rows.warm_ratio, WARM_KNEE, WARM_SHARPNESS)
+    np.testing.assert_allclose(found[:, 0], rows.event_rate[:, 0] * share * 1e-12)
+    np.testing.assert_allclose(found[:, 1], rows.event_rate[:, 1] * share * core * 1e-12)
+    np.testing.assert_allclose(found[:, 3:7], rows.event_rate[:, 3:] * 1e-12 * core[:, None])
+    static = np.column_stack([rows.busy * core * rows.clock_mhz / 900.0, point.idle_ratio, 7.0 * point.voltage_ratio**3])
+    np.testing.assert_allclose(found[:, 7:], static)
 
 
-def test_leakage_and_the_edge_of_l2_come_back_from_kernels_at_known_temperatures(a100: GpuSpec) -> None:
+def test_leakage_comes_back_from_kernels_at_known_temperatures(a100: GpuSpec) -> None:
     fit = fit_power(kernels(a100), warm_tables(a100))
     assert fit.operating_line is not None
     leakage, std = fit.values[-1], np.sqrt(fit.covariance[-1, -1])
     assert abs(leakage - LEAKAGE_W_PER_K) < 3.0 * std
     assert std < 0.5 * LEAKAGE_W_PER_K
     assert fit.operating_line[1] == pytest.approx(0.08, rel=0.2)
-    assert fit.shape.warm_knee == pytest.approx(0.65, abs=0.06)
-    assert fit.shape.exponent == pytest.approx(2.0, abs=0.3)
+    assert fit.exponent == pytest.approx(2.0, abs=0.3)
     assert_energies_come_back(fit, 0.0, TERMS[2:])
 
 

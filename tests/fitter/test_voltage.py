@@ -5,12 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from estimator.model.power import WARM_KNEE, WARM_SHARPNESS, BoardTables
+from estimator.model.power import BoardTables
 from estimator.vocabulary.gpu import ClockTable
-from fitter.power.solver import PRIOR, TERMS, PowerProblem, PowerRows, PowerShape
+from fitter.power.solver import PRIOR, TERMS, PowerProblem, PowerRows
 from fitter.power.voltage import SWITCHING_EXPONENT, infer_voltage
 
-SHAPE = PowerShape(exponent=SWITCHING_EXPONENT, warm_knee=WARM_KNEE, warm_sharpness=WARM_SHARPNESS)
 KERNELS = 24
 NOISE = 0.02
 
@@ -51,7 +50,7 @@ def sweep_rows(clocks: tuple[float, ...], voltage: ClockTable, seed: int, kernel
     )
     tables = board(voltage, clocks[0])
     problem = PowerProblem(rows=rows, tables=tables, warmer_k=np.zeros(count), priors=PRIOR)
-    watt = tables.at(clock).idle_w + problem.design(SHAPE)[:, : len(TERMS)] @ centres
+    watt = tables.at(clock).idle_w + problem.design(SWITCHING_EXPONENT)[:, : len(TERMS)] @ centres
     return replace(rows, power_w=watt * np.exp(NOISE * rng.standard_normal(count)))
 
 
