@@ -25,8 +25,8 @@ from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import NORMAL_90, BoolArray
 from estimator.vocabulary.specifications import load_gpu
 from fitter.bundle.calibration import calibrate
+from fitter.bundle.data_facts import board_knowledge
 from fitter.bundle.drafts import draft_from_rows
-from fitter.bundle.export import board_knowledge
 from fitter.latency.groups import fit_kernel_groups
 from fitter.rows.columns import Dataset, KernelRows, Selection, join_rows
 from fitter.rows.selection import read_selection

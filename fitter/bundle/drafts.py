@@ -16,7 +16,7 @@ from fitter.bundle.sections import as_rows, power_sections, prior_bundle, prior_
 from fitter.errors import CalibrationError
 from fitter.latency.group_fit import GroupFit
 from fitter.latency.groups import KernelFit, fit_kernel_groups
-from fitter.latency.runs import prior_groups
+from fitter.latency.runs import MATRIX_GROUPS, STREAM_GROUPS, prior_groups
 from fitter.power.coefficients import fit_power
 from fitter.power.rows import kernel_power_rows
 from fitter.power.solver import PRIOR, PowerPriors, PowerRows
@@ -32,8 +32,6 @@ DONOR: Final = "elementwise"
 LENT: Final = ("dram", "l2", "issue", "exponent", "epsilon_s")
 """Coefficients that all memory kernels share."""
 
-MEMORY_GROUPS: Final = ("conv.depthwise", "softmax", "norm", "reduction", "copy", "copy.transpose", "copy.layout")
-
 Values = Mapping[str, Mapping[str, float]]
 
 
@@ -43,16 +41,6 @@ class Draft:
 
     bundle: Bundle
     kernel_fit: KernelFit | None
-
-    @property
-    def group_std(self) -> Mapping[str, float]:
-        """Standard deviations of ln(time) of held-out kernels, by group."""
-        return self.kernel_fit.group_std if self.kernel_fit is not None else {}
-
-    @property
-    def rejected(self) -> tuple[RejectedRow, ...]:
-        """Rows that disagree with all other rows of their kind and are not in the fit."""
-        return self.kernel_fit.rejected if self.kernel_fit is not None else ()
 
 
 def draft_from_rows(
@@ -96,7 +84,7 @@ def _kernel_fit(kernels: KernelRows, gpu: GpuSpec, source: TransferSource | None
 
 
 def _with_source(bundle: Bundle, source: TransferSource | None) -> Bundle:
-    """Add the other GPU's power coefficients if no power was measured; a row count of 0 marks extrapolated groups."""
+    """Add the other GPU's power coefficients if no power was measured."""
     return bundle if source is None or bundle.power is not None else replace(bundle, power=source.power)
 
 
@@ -113,7 +101,7 @@ def _lent(measured: Values) -> dict[str, dict[str, float]]:
         return {}
     lent = {name: value for name, value in measured[DONOR].items() if name in LENT}
     priors = prior_groups()
-    return {group: priors[group] | lent for group in MEMORY_GROUPS if group not in measured}
+    return {group: priors[group] | lent for group in STREAM_GROUPS if group not in measured}
 
 
 def _serving(start: Values, fit: KernelFit, workloads: WorkloadRows) -> dict[str, dict[str, float]]:
@@ -127,16 +115,12 @@ def _serving(start: Values, fit: KernelFit, workloads: WorkloadRows) -> dict[str
     usable = {}
     for group, values in start.items():
         leaf = next((key for key, one in fit.groups.items() if key != group and one is fit.groups.get(group)), group)
-        foreign = group in MATRIX_ROOTS and leaf != group and (group, leaf.split(".")[2]) not in formats
+        foreign = group in MATRIX_GROUPS and leaf != group and (group, leaf.split(".")[2]) not in formats
         if not foreign:
             usable[group] = dict(values)
     known = {*prior_groups(), *usable}
     serving = {longest_prefix(group_key(operator), known) for operator in operators}
     return {group: values for group, values in usable.items() if group in serving}
-
-
-MATRIX_ROOTS: Final = ("gemm", "gemm.bmm", "conv")
-"""Groups whose kernels differ from one number format to another."""
 
 
 def _kernel_power(kernels: KernelRows, gpu: GpuSpec, groups: Values) -> PowerRows | None:

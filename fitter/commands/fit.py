@@ -117,7 +117,7 @@ def fit_command(**options: Any) -> int:
     from estimator.vocabulary.specifications import load_gpu
     from estimator.vocabulary.whole_file import write_whole
     from fitter.bundle.calibration import calibrate
-    from fitter.bundle.export import board_knowledge
+    from fitter.bundle.data_facts import board_knowledge
     from fitter.report.left_out import leave_out
     from fitter.rows.screening import asked_gpu
     from fitter.rows.selection import read_selection, require_one_gpu, require_one_world

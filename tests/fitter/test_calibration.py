@@ -7,8 +7,8 @@ from estimator.bundle.files import bundle_from_document, document_of
 from estimator.questions.estimates import estimate
 from estimator.vocabulary.workload import make_operator
 from fitter.bundle.calibration import Calibration, calibrate
+from fitter.bundle.data_facts import board_knowledge, default_name, domain_of, environment_of
 from fitter.bundle.drafts import draft_from_rows
-from fitter.bundle.export import board_knowledge, default_name, domain_of, environment_of
 from fitter.errors import CalibrationError
 from fitter.rows.columns import UNKNOWN_GAIN_STD, Selection
 from fitter.validate.predictions import NONE_LEFT_OUT, SINGLE, ErrorRow, held_out_notes, note_documents
