@@ -109,7 +109,7 @@ def cell_rows(cell: Cell, folder: Path) -> KernelRows:
     operators = rows.row_operators()
     keep = [rows.gpus[g] == cell.gpu and cell.accepts(o) for g, o in zip(rows.gpu_index, operators, strict=True)]
     own = rows.select(np.array(keep, dtype=np.bool_))
-    return own if cell.named else replace(own, tile_m=np.full(len(own), np.nan))
+    return own if cell.named else replace(own, **dict.fromkeys(("tile_m", "tile_n", "split_k"), np.full(len(own), np.nan)))
 
 
 def random_rows(rows: KernelRows) -> BoolArray:

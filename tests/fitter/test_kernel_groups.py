@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from estimator.engine.kernel_table import kernel_times
-from estimator.model.coefficients import group_key
 from estimator.model.lowering import KnownTiles
-from estimator.vocabulary.workload import Operator, make_operator
+from estimator.vocabulary.workload import make_operator
 from fitter.latency.groups import KernelFit, fit_kernel_groups
 from fitter.latency.intervals import folds_of
 from fitter.latency.residual_tier import shape_errors
@@ -56,14 +55,6 @@ def test_one_kernel_is_enough_for_a_fit(rows: KernelRows) -> None:
     found = fit_kernel_groups(rows.select(np.array([0])), BUNDLE.gpu, seed=0)
     assert found.residuals == {}
     assert all(np.isfinite(value) for group in found.groups.values() for value in group.coefficients.values())
-
-
-def test_normalisations_of_long_and_short_rows_are_classes() -> None:
-    def norm(dim: float) -> Operator:
-        return make_operator("norm", "layernorm", "bf16", rows=64.0, dim=dim)
-
-    assert group_key(norm(1024.0)) == "norm.layernorm.bf16.short"
-    assert group_key(norm(1025.0)) == "norm.layernorm.bf16.long"
 
 
 def test_rows_of_one_shape_are_left_out_together() -> None:

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from estimator.model.coefficients import COLUMN, coefficient_vector
-from estimator.model.lowering import KnownTiles
 from estimator.model.phases import Phases
 from estimator.model.timeline import kernel_seconds, measured_seconds
 from estimator.vocabulary.quantities import Array
@@ -127,16 +126,6 @@ def test_warm_launches_show_how_much_fits_into_l2() -> None:
     planted = STREAM | {"l2_knee": 0.6, "l2_knee_exponent": 5.0}
     fit = fitted(problem_of(additions(500), planted, noise=0.01, warm=True), "elementwise.add.fp32", warm=True)
     assert fit.coefficients["l2_knee"] == pytest.approx(0.6, rel=0.1)
-
-
-def test_a_known_tile_is_taken_whatever_would_be_faster() -> None:
-    operators = products(40)
-    tiles = KnownTiles(tile_m=np.full(40, 64.0), tile_n=np.full(40, 64.0), split=np.full(40, 3.0))
-    arguments = {"sm_clock_hz": np.full(40, CLOCK_HZ), "warm": np.zeros(40, dtype=np.bool_)}
-    known = predicted_seconds(kernel_problem(operators, GPU, known=tiles, **arguments), PLANTED)
-    free = predicted_seconds(kernel_problem(operators, GPU, **arguments), PLANTED)
-    assert np.all(known >= free * (1 - 1e-12) * 0.9)
-    assert np.any(known > free * 1.2)
 
 
 def test_a_fit_started_from_a_similar_one_ends_where_it_would_have() -> None:

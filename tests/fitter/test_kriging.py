@@ -4,7 +4,6 @@ import json
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -64,13 +63,6 @@ def test_covariances_are_symmetric_and_positive(seed: int) -> None:
     matrix = covariance(points, features, points, features)
     np.testing.assert_allclose(matrix, matrix.T, atol=1e-9)
     assert np.linalg.eigvalsh(matrix + NOISE**2 * np.eye(40)).min() > 0.0
-
-
-def test_a_kernel_measured_many_times_takes_its_own_mean_error() -> None:
-    one = features_of(1, 0).select(np.zeros(200, dtype=np.int64))
-    error = np.random.default_rng(0).normal(0.1, 0.02, 200)
-    found = kriged(fit_kriging(np.ones((200, 2)), one, error), np.ones((1, 2)), one.select(np.array([0])))
-    assert found[0] == pytest.approx(error.mean(), abs=0.001)
 
 
 def test_shares_of_a_kernels_time_add_up_unless_phases_overlap() -> None:

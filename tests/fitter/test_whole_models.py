@@ -23,7 +23,7 @@ from benchmarks.whole_models import (
 from estimator.questions.estimates import estimate
 from fitter.bundle.runs import fit_runs
 
-SPLITS = 10
+SPLITS = 4
 
 
 @pytest.fixture(scope="module")
@@ -63,14 +63,6 @@ def test_a_language_family_can_be_left_out(cases: dict[str, Case]) -> None:
     assert np.mean([one["power"] for one in scores]) <= 4.6
 
 
-def test_one_clock_predicts_the_others_with_the_power_limit_solved(cases: dict[str, Case]) -> None:
-    case, target = cases["a100_900mhz"], cases["a100_clocks"]
-    one = summary(outcome(case.rows, other_clocks(target), case))
-    assert one["latency"] <= 4.5
-    assert one["power"] <= 4.3
-    assert one["energy"] <= 4.7
-
-
 def test_power_never_exceeds_the_limit_and_throttling_is_found_where_it_happened(cases: dict[str, Case]) -> None:
     case, target = cases["a100_900mhz"], cases["a100_clocks"]
     fit = fit_runs(case.rows, case.gpu, case.tables)
@@ -98,13 +90,14 @@ def test_stated_intervals_cover_families_that_the_fit_has_not_seen(cases: dict[s
     assert 0.3 <= one["power_square"] <= 2.0
 
 
-def test_stated_intervals_cover_other_clocks(cases: dict[str, Case]) -> None:
+def test_one_clock_predicts_the_others_with_the_power_limit_solved_and_intervals_hold(cases: dict[str, Case]) -> None:
     case, target = cases["a100_900mhz"], cases["a100_clocks"]
     one = summary(outcome(case.rows, other_clocks(target), case, intervals=True))
-    assert 0.85 <= one["latency_coverage"] <= 0.97
-    assert 0.85 <= one["power_coverage"] <= 0.97  # eight models at eleven clocks each: one model that errs at six of them is seven points
-    assert 0.5 <= one["latency_square"] <= 1.5
-    assert 0.5 <= one["power_square"] <= 1.5
+    for name, most in (("latency", 4.5), ("power", 4.3), ("energy", 4.7)):
+        assert one[name] <= most  # type: ignore[literal-required]
+    for quantity in ("latency", "power"):
+        assert 0.85 <= one[f"{quantity}_coverage"] <= 0.97  # type: ignore[literal-required]  # one model that errs at six clocks is seven points
+        assert 0.5 <= one[f"{quantity}_square"] <= 1.5  # type: ignore[literal-required]
 
 
 def test_lambdas_are_physical(cases: dict[str, Case]) -> None:

@@ -215,28 +215,6 @@ def test_what_is_no_class_comes_back(fitted: tuple[InstructionEnergies, ...]) ->
             assert energies.term(term)[0] == pytest.approx(volt * joule, rel=BOARD_ERROR)
 
 
-def test_the_published_formula_leaves_static_power_in(measured: list[Path], fitted: tuple[InstructionEnergies, ...]) -> None:
-    """What it gives for one thread is the power of the awake board times the time of an instruction: thousands of times too much."""
-    rows = {row.build: row for row in rows_of(measured[0]).rows if row.mode == "single"}
-    for name, level in (("ffma", "O3"), ("dfma", "O3"), ("iadd3", "O3"), ("imad", "O0")):
-        one, row, empty = fitted[0].ptx[f"{name}.{level}"], rows[f"{name}_k8_u64.{level}"], rows[f"empty_loop.{level}"]
-        longer_s = (row.latency_s / row.turns - empty.latency_s / empty.turns) / sum(row.operations.values())
-        assert one.published_j["single.mtsm"] == pytest.approx(row.power_w * longer_s, rel=0.1)
-        assert one.published_j["single.mtsm"] > 1e3 * one.energy_j
-        assert one.published_j["full.mtsm"] > 1.5 * one.energy_j
-
-
-def test_the_ways_of_sampling_err_in_their_own_direction(measured: list[Path]) -> None:
-    """Of steady kernels the highest of many polls is above their mean, and none of the three knows of the sensor's gain."""
-    rows = rows_of(measured[0]).rows
-    gain = load_board(BOARD).sensor.gain
-    for row in rows:
-        truth = row.power_w * row.latency_s
-        assert row.published["sma"] >= row.published["mtsm"]
-        assert row.published["mtsm"] / truth == pytest.approx(gain, abs=0.04)
-        assert row.published["papi"] / truth == pytest.approx(gain, abs=0.06)
-
-
 def test_a_bundle_keeps_the_energies_to_the_last_digit(
     measured: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], fitted: tuple[InstructionEnergies, ...]
 ) -> None:
