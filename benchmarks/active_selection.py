@@ -26,8 +26,8 @@ from collector.campaigns.running import Campaign, campaign_key
 from collector.campaigns.selection import hastened
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.specifications import load_gpu
+from fitter.bundle.data_facts import board_knowledge
 from fitter.bundle.drafts import draft_from_rows
-from fitter.bundle.export import board_knowledge
 from fitter.rows.columns import KernelRows
 from fitter.rows.selection import read_selection
 from fitter.validate.predictions import predict_kernel_rows

@@ -170,7 +170,7 @@ def errors(test: str, model: str, measured: WorkloadRows, predicted: Points) -> 
 def judged(test: str, train: WorkloadRows, held: WorkloadRows, case: Case, target: Case | None = None) -> list[Row]:
     """Every model's errors on held-out rows."""
     other = target or case
-    bundle = fit_runs(train, case.gpu, case.tables).bundle
+    bundle = fit_runs(train, case.gpu, case.tables)
     found = by_bundle(held, bundle, other) | {
         "accelwattch-style, refitted": fitted_components(train, held, bundle, replace(other, rows=held))
     }

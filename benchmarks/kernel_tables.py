@@ -11,7 +11,7 @@ with the residual tier.
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from estimator.model.residuals import operator_work
 from estimator.vocabulary.quantities import NORMAL_90, Array, BoolArray
 from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.workload import Operator
-from fitter.latency.groups import TileSource, fit_kernel_groups
+from fitter.latency.groups import fit_kernel_groups
 from fitter.rows.columns import KernelRows
 from fitter.rows.selection import read_selection
 
@@ -52,14 +52,14 @@ LENGTH = {"softmax": "dim", "norm": "dim", "gemm": "k", "attention": "context"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """Rows of one GPU that belong together; tiles: "named" uses kernel names for the predicted rows too."""
+    """Rows of one GPU that belong together; named: whether tiles come from kernel names, in the fit and for the predicted rows."""
 
     name: str
     file: str
     gpu: str
     operators: tuple[str, ...]
     precision: str = ""
-    tiles: TileSource = "auto"
+    named: bool = True
 
     def accepts(self, operator: Operator) -> bool:
         """Whether a row's operator belongs to the cell."""
@@ -80,9 +80,9 @@ def fp32_cells() -> list[Cell]:
     cells = []
     for gpu in ("a100-pcie-40gb", "v100-pcie-32gb"):
         for operator in ("bmm", "linear"):
-            for tiles, label in (("auto", "names"), ("free", "no names")):
+            for named, label in ((True, "names"), (False, "no names")):
                 file = f"neusight/{operator}_train.csv"
-                cells.append(Cell(name=f"{operator} {gpu} {label}", file=file, gpu=gpu, operators=(operator,), tiles=tiles))  # type: ignore[arg-type]
+                cells.append(Cell(name=f"{operator} {gpu} {label}", file=file, gpu=gpu, operators=(operator,), named=named))
         for name, operators in (("elementwise", ("add", "gelu")), ("layer norm", ("layernorm",)), ("softmax", ("softmax",))):
             cells.append(Cell(name=f"{name} {gpu}", file="neusight/vector_train.csv", gpu=gpu, operators=operators))
     return cells
@@ -108,7 +108,8 @@ def cell_rows(cell: Cell, folder: Path) -> KernelRows:
     rows = read_table(folder / cell.file)
     operators = rows.row_operators()
     keep = [rows.gpus[g] == cell.gpu and cell.accepts(o) for g, o in zip(rows.gpu_index, operators, strict=True)]
-    return rows.select(np.array(keep, dtype=np.bool_))
+    own = rows.select(np.array(keep, dtype=np.bool_))
+    return own if cell.named else replace(own, **dict.fromkeys(("tile_m", "tile_n", "split_k"), np.full(len(own), np.nan)))
 
 
 def random_rows(rows: KernelRows) -> BoolArray:
@@ -176,14 +177,10 @@ def evaluate(
     """Fit `train`, predict `test`; `sibling` are coefficients of a similar GPU to start from."""
     gpu = load_gpu(cell.gpu)
     started = time.perf_counter()
-    fit = fit_kernel_groups(train, gpu, seed=0, tiles=cell.tiles, refine=refine, sibling=sibling)
+    fit = fit_kernel_groups(train, gpu, seed=0, refine=refine, sibling=sibling)
     seconds = time.perf_counter() - started
     groups = {key: group.coefficients for key, group in fit.groups.items()}
-    known = (
-        KnownTiles(tile_m=test.tile_m, tile_n=test.tile_n, split=test.split_k)
-        if cell.name.endswith(" names") and cell.tiles == "auto"
-        else None
-    )
+    known = KnownTiles(tile_m=test.tile_m, tile_n=test.tile_n, split=test.split_k)
     arguments = {"sm_clock_mhz": test.clock_mhz(gpu), "warm": test.l2_warm}
     operators = test.row_operators()
     plain = kernel_times(operators, gpu, groups, known=known, tile_predictors=fit.tile_predictors, **arguments)

@@ -2,7 +2,7 @@
 
     python benchmarks/transfer.py [--data ../shared/data] [--draws 3] [--json]
 
-"chosen": the 20 probes of `fit --probes 20`; "random": 20 kernels drawn at random, mean over the draws.  Probes come from four
+"chosen": 20 kernels as from `fit probes`; "random": 20 kernels drawn at random, mean over the draws.  Probes come from four
 fifths of the rows, errors from the last fifth; a forecast is tested on all rows.  Errors are in percent, mean / median / 95th
 percentile; [target].  "in 90 %": share of the tested rows inside their stated intervals.
 """
@@ -21,15 +21,17 @@ from showing import DATA, published, show
 
 from estimator.bundle.content import Bundle, GroupCoefficients, HostCost, Provenance
 from estimator.model.residuals import POWER_TIER
+from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import NORMAL_90, BoolArray
 from estimator.vocabulary.specifications import load_gpu
 from fitter.bundle.calibration import calibrate
+from fitter.bundle.data_facts import board_knowledge
 from fitter.bundle.drafts import draft_from_rows
-from fitter.bundle.export import board_knowledge
-from fitter.bundle.probe_fit import probe_rows
 from fitter.latency.groups import fit_kernel_groups
 from fitter.rows.columns import Dataset, KernelRows, Selection, join_rows
 from fitter.rows.selection import read_selection
+from fitter.transfer.prior_bundle import transfer_source
+from fitter.transfer.probes import Candidates, choose_probes
 from fitter.validate.predictions import predict_kernel_rows
 
 PROBES = 20
@@ -141,6 +143,15 @@ def probed(
         seconds = (time.perf_counter() - started) / (1 if label == "chosen" else draws)
         for kind, predictions in found.items():
             yield scored(f"{case} {kind}".strip(), f"{PROBES} {label}", predictions, targets[kind], seconds)
+
+
+def probe_rows(rows: KernelRows, gpu: GpuSpec, count: int, prior: Bundle) -> BoolArray:
+    """Mask of the rows of the `count` most informative kernels, at all their measured clocks, shape (n,)."""
+    _, first = np.unique(rows.operator_index, return_index=True)
+    one_each = rows.select(first)
+    candidates = Candidates(operators=tuple(one_each.row_operators()), sm_clock_mhz=one_each.clock_mhz(gpu), warm=one_each.l2_warm)
+    chosen = choose_probes(candidates, gpu, transfer_source(prior, gpu).values, count)
+    return np.isin(rows.operator_index, one_each.operator_index[chosen])
 
 
 def random_choice(rows: KernelRows, draw: int) -> BoolArray:

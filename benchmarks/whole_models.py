@@ -63,7 +63,7 @@ def read_case(path: Path) -> Case:
 
 def outcome(train: WorkloadRows, test: WorkloadRows, case: Case, *, intervals: bool = False) -> pd.DataFrame:
     """Fit `train` on its GPU and predict `test` with `predict_workload_rows`; adds `raw_latency`, `raw_power`, `perturbed`."""
-    bundle = fit_runs(train, case.gpu, case.tables).bundle
+    bundle = fit_runs(train, case.gpu, case.tables)
     if intervals:
         bundle = replace(bundle, uncertainty=stated_uncertainty(train, case.gpu, case.tables, seed=0, bundle=bundle))
     found = predict_workload_rows(bundle, test)

@@ -3,7 +3,6 @@
 import pytest
 
 from estimator.cli import main as estimate
-from fitter.cli import main as fit
 
 BUNDLE = "a100-pcie-40gb-eager"
 
@@ -13,7 +12,6 @@ BUNDLE = "a100-pcie-40gb-eager"
     [
         (estimate, ["trace", "gpt2", "--list"], "or ask for --list"),
         (estimate, ["counts", "x.csv", "--metrics"], "not both"),
-        (fit, ["DATA", "--probes", "2", "--holdout", "0.3"], "leave --holdout out"),
     ],
 )
 def test_options_of_two_ways_of_working_are_not_mixed(command, words, said, tmp_path, capsys) -> None:

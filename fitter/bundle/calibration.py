@@ -20,8 +20,7 @@ from estimator.uncertainty.sources import ENOUGH_FAMILIES
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import NORMAL_90, Array
 from fitter.blocks.section import block_section
-from fitter.bundle.drafts import Draft, draft_from_rows, prior_bundle
-from fitter.bundle.export import (
+from fitter.bundle.data_facts import (
     BoardKnowledge,
     board_knowledge,
     board_uuid,
@@ -33,8 +32,9 @@ from fitter.bundle.export import (
     provenance_of,
     sensor_of,
 )
+from fitter.bundle.drafts import Draft, draft_from_rows
 from fitter.bundle.runs import stated_uncertainty
-from fitter.bundle.sections import idle_section, voltage_section, with_gain_std
+from fitter.bundle.sections import idle_section, prior_bundle, voltage_section, with_gain_std
 from fitter.errors import CalibrationError
 from fitter.instructions.section import instruction_notes, instruction_section
 from fitter.latency.intervals import FEWEST_LOCAL, few_errors_half
@@ -115,7 +115,8 @@ def calibrate(
     draft = partial(draft_from_rows, gpu=gpu, tables=board.tables, seed=seed, source=source)
     found = draft(selection.kernels, selection.workloads) if selection.tables else Draft(bundle=prior_bundle(gpu), kernel_fit=None)
     held_out = _held_out(selection, found, draft, seed, holdout, progress)
-    selection = with_rejected(selection, found.rejected)
+    if found.kernel_fit is not None:
+        selection = with_rejected(selection, found.kernel_fit.rejected)
     progress("stating uncertainty")
     stated = _uncertainty(selection, held_out, found, source)
     if "workloads" in held_out and selection.workloads is not None:
@@ -200,11 +201,10 @@ def _uncertainty(
     """The `uncertainty` section of groups of kernels, from held-out rows."""
     expected = {"latency": {} if source is None else source.error, "power": {}}
     stated: dict[str, dict[str, Any]] = {"latency": {}, "power": {}}
-    if draft.group_std:
-        other = expected["latency"]
+    if draft.kernel_fit is not None:
         stated["latency"]["groups"] = {
-            key: _of_few(std, _distinct(selection, key), other.get(longest_prefix(key, other) or "", EQUATION_ERROR))
-            for key, std in draft.group_std.items()
+            key: _of_few(std, _distinct(selection, key), _expected(key, expected["latency"], EQUATION_ERROR))
+            for key, std in draft.kernel_fit.group_std.items()
         }
     if selection.kernels is not None and "kernels" in held_out:
         rows = held_out["kernels"]
@@ -260,14 +260,18 @@ def _group_scale(group: str, seen: Array, usual: float, expected: Mapping[str, f
 
     seen: magnitudes of the errors of its rows [ln].  expected: by group, from another GPU's fit; `usual` for the other groups.
     """
-    known = longest_prefix(group, expected)
-    prior = usual if known is None else expected[known]
+    prior = _expected(group, expected, usual)
     root = float(np.sqrt((PRIOR_KERNELS * prior**2 + seen @ seen) / (PRIOR_KERNELS + len(seen))))
     if len(seen) < PRIOR_KERNELS:
-        return _of_few(root, len(seen), EQUATION_ERROR if known is None else prior)
+        return _of_few(root, len(seen), _expected(group, expected, EQUATION_ERROR))
     if len(seen) < FEWEST_LOCAL:
         return few_errors_half(seen, prior) / NORMAL_90
     return 0.5 * (root + float(np.quantile(seen, 0.9)) / NORMAL_90)
+
+
+def _expected(group: str, known: Mapping[str, float], usual: float) -> float:
+    """Expected error of a group [ln]: the known one of its longest prefix, else the usual one."""
+    return known.get(longest_prefix(group, known) or "", usual)
 
 
 def _distinct(selection: Selection, group: str) -> int:

@@ -7,21 +7,21 @@ from typing import Final
 import numpy as np
 from scipy.linalg import block_diag
 
-from estimator.bundle.content import Bundle, Covariance, GroupCoefficients, HostCost, Provenance
+from estimator.bundle.content import Bundle, Covariance, GroupCoefficients
 from estimator.model.coefficients import group_key, longest_prefix
 from estimator.model.power import BoardTables
 from estimator.vocabulary.gpu import GpuSpec
 from fitter.bundle.runs import fit_runs
-from fitter.bundle.sections import as_rows, power_sections
+from fitter.bundle.sections import as_rows, power_sections, prior_bundle, prior_section
 from fitter.errors import CalibrationError
 from fitter.latency.group_fit import GroupFit
 from fitter.latency.groups import KernelFit, fit_kernel_groups
-from fitter.latency.runs import prior_groups
+from fitter.latency.runs import MATRIX_GROUPS, STREAM_GROUPS, prior_groups
 from fitter.power.coefficients import fit_power
 from fitter.power.rows import kernel_power_rows
 from fitter.power.solver import PRIOR, PowerPriors, PowerRows
 from fitter.power.tier import with_power_tiers
-from fitter.priors import GROUP_PRIORS, HOST_LAUNCH
+from fitter.priors import GROUP_PRIORS
 from fitter.rows.columns import KernelRows, WorkloadRows
 from fitter.rows.rejected import RejectedRow
 from fitter.transfer.prior_bundle import TransferSource, fit_transferred, lent_groups, lent_section, power_priors
@@ -32,8 +32,6 @@ DONOR: Final = "elementwise"
 LENT: Final = ("dram", "l2", "issue", "exponent", "epsilon_s")
 """Coefficients that all memory kernels share."""
 
-MEMORY_GROUPS: Final = ("conv.depthwise", "softmax", "norm", "reduction", "copy", "copy.transpose", "copy.layout")
-
 Values = Mapping[str, Mapping[str, float]]
 
 
@@ -43,16 +41,6 @@ class Draft:
 
     bundle: Bundle
     kernel_fit: KernelFit | None
-
-    @property
-    def group_std(self) -> Mapping[str, float]:
-        """Standard deviations of ln(time) of held-out kernels, by group."""
-        return self.kernel_fit.group_std if self.kernel_fit is not None else {}
-
-    @property
-    def rejected(self) -> tuple[RejectedRow, ...]:
-        """Rows that disagree with all other rows of their kind and are not in the fit."""
-        return self.kernel_fit.rejected if self.kernel_fit is not None else ()
 
 
 def draft_from_rows(
@@ -75,7 +63,7 @@ def draft_from_rows(
             raise CalibrationError("no rows to fit")
         lent = None if source is None else lent_groups(source, {})
         runs = fit_runs(workloads, gpu, tables, measured_groups=lent, power_priors=priors)
-        return Draft(bundle=_with_source(runs.bundle, source), kernel_fit=None)
+        return Draft(bundle=_with_source(runs, source), kernel_fit=None)
     fit = kernel_fit or _kernel_fit(kernels, gpu, source, seed)
     measured = {group: one.coefficients for group, one in fit.groups.items()}
     lent = {} if source is None else lent_groups(source, measured)
@@ -86,7 +74,7 @@ def draft_from_rows(
     else:
         served = _serving(start, fit, workloads)
         runs = fit_runs(workloads, gpu, tables, kernel_power=power_rows, measured_groups=served or None, power_priors=priors)
-        bundle = _with_kernels(runs.bundle, fit, served)
+        bundle = _with_kernels(runs, fit, served)
     bundle = with_power_tiers(_with_source(bundle, source), kernels, seed)
     return Draft(bundle=bundle, kernel_fit=fit)
 
@@ -96,7 +84,7 @@ def _kernel_fit(kernels: KernelRows, gpu: GpuSpec, source: TransferSource | None
 
 
 def _with_source(bundle: Bundle, source: TransferSource | None) -> Bundle:
-    """Add the other GPU's power coefficients if no power was measured; a row count of 0 marks extrapolated groups."""
+    """Add the other GPU's power coefficients if no power was measured."""
     return bundle if source is None or bundle.power is not None else replace(bundle, power=source.power)
 
 
@@ -113,7 +101,7 @@ def _lent(measured: Values) -> dict[str, dict[str, float]]:
         return {}
     lent = {name: value for name, value in measured[DONOR].items() if name in LENT}
     priors = prior_groups()
-    return {group: priors[group] | lent for group in MEMORY_GROUPS if group not in measured}
+    return {group: priors[group] | lent for group in STREAM_GROUPS if group not in measured}
 
 
 def _serving(start: Values, fit: KernelFit, workloads: WorkloadRows) -> dict[str, dict[str, float]]:
@@ -127,16 +115,12 @@ def _serving(start: Values, fit: KernelFit, workloads: WorkloadRows) -> dict[str
     usable = {}
     for group, values in start.items():
         leaf = next((key for key, one in fit.groups.items() if key != group and one is fit.groups.get(group)), group)
-        foreign = group in MATRIX_ROOTS and leaf != group and (group, leaf.split(".")[2]) not in formats
+        foreign = group in MATRIX_GROUPS and leaf != group and (group, leaf.split(".")[2]) not in formats
         if not foreign:
             usable[group] = dict(values)
     known = {*prior_groups(), *usable}
     serving = {longest_prefix(group_key(operator), known) for operator in operators}
     return {group: values for group, values in usable.items() if group in serving}
-
-
-MATRIX_ROOTS: Final = ("gemm", "gemm.bmm", "conv")
-"""Groups whose kernels differ from one number format to another."""
 
 
 def _kernel_power(kernels: KernelRows, gpu: GpuSpec, groups: Values) -> PowerRows | None:
@@ -154,7 +138,7 @@ def _kernel_draft(
     source: TransferSource | None,
 ) -> Bundle:
     """A bundle from kernels alone: the host's launch cost is assumed."""
-    power = None if power_rows is None else fit_power(power_rows, tables, tables.reference_clock_mhz, priors)
+    power = None if power_rows is None else fit_power(power_rows, tables, priors)
     groups = prior_groups(gpu) | {group: dict(values) for group, values in start.items()}
     return replace(
         prior_bundle(gpu),
@@ -166,19 +150,6 @@ def _kernel_draft(
     )
 
 
-def prior_bundle(gpu: GpuSpec) -> Bundle:
-    """A bundle without measurements: latency from priors, no power."""
-    return Bundle(
-        name="draft",
-        version="0.0.0",
-        gpu=gpu,
-        provenance=Provenance(created_utc="", wattprint_version="", commit="", seed=0),
-        host=HostCost(launch_s=HOST_LAUNCH.centre, launch_ln_std=HOST_LAUNCH.width, source="assumed: no run of a whole workload shows it"),
-        groups={group: _section(group, values, None) for group, values in prior_groups(gpu).items()},
-        clocks_mhz=(gpu.sm_clock_max_mhz, gpu.sm_clock_max_mhz),
-    )
-
-
 def _section(group: str, values: Mapping[str, float], fit: GroupFit | None, source: TransferSource | None = None) -> GroupCoefficients:
     """One group's coefficients; without a fit their uncertainty is that of their priors."""
     if fit is not None:
@@ -187,8 +158,7 @@ def _section(group: str, values: Mapping[str, float], fit: GroupFit | None, sour
         return GroupCoefficients(coefficients=dict(values), ln_std=spread, identified=known, rows=fit.rows)
     if source is not None and group in source.values:
         return lent_section(group, values)
-    widths = {name: prior.width for name, prior in GROUP_PRIORS[group].items() if prior.width > 1e-3}  # narrower: constants
-    return GroupCoefficients(coefficients=dict(values), ln_std=widths, identified=dict.fromkeys(widths, False), rows=0)
+    return prior_section(group, values)
 
 
 def _with_kernels(bundle: Bundle, fit: KernelFit, served: Values) -> Bundle:

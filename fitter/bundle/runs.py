@@ -1,7 +1,6 @@
 """Runs of whole workloads: fit, prediction, and errors on held-out runs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -27,9 +26,9 @@ from fitter.bundle.run_spread import (
     family_spread,
     known_spread,
 )
-from fitter.bundle.sections import draft_bundle
-from fitter.latency.runs import STREAM_GROUPS, LatencyFit, fit_latency
-from fitter.power.coefficients import PowerFit, fit_power
+from fitter.bundle.sections import runs_bundle
+from fitter.latency.runs import STREAM_GROUPS, fit_latency
+from fitter.power.coefficients import fit_power
 from fitter.power.rows import join_power_rows, workload_power_rows
 from fitter.power.solver import PRIOR, PowerPriors, PowerRows
 from fitter.rows.columns import WorkloadRows
@@ -42,15 +41,6 @@ ONE_KIND: Final = frozenset(STREAM_GROUPS) - {"conv.depthwise"}
 reuse of neighbours depends on the library."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunsFit:
-    """Fitted coefficients and the bundle that predicts with them."""
-
-    latency: LatencyFit
-    power: PowerFit | None
-    bundle: Bundle
-
-
 def fit_runs(
     rows: WorkloadRows,
     gpu: GpuSpec,
@@ -59,16 +49,15 @@ def fit_runs(
     kernel_power: PowerRows | None = None,
     measured_groups: Mapping[str, Mapping[str, float]] | None = None,
     power_priors: PowerPriors = PRIOR,
-) -> RunsFit:
-    """Latency, then power at the predicted latency; `kernel_power` rows join the power fit."""
+) -> Bundle:
+    """A bundle from runs: latency, then power at the predicted latency; `kernel_power` rows join the power fit."""
     latency = fit_latency(rows, gpu, measured_groups)
     parts = [] if kernel_power is None else [kernel_power]
     if np.isfinite(rows.energy_j).any():
         parts.append(workload_power_rows(rows, gpu, latency))
-    power = fit_power(join_power_rows(parts), tables, tables.reference_clock_mhz, power_priors) if parts else None
+    power = fit_power(join_power_rows(parts), tables, power_priors) if parts else None
     clocks = rows.clock_mhz(gpu)
-    bundle = draft_bundle(gpu, latency, power, clocks_mhz=(float(clocks.min()), float(clocks.max())), rows=len(rows))
-    return RunsFit(latency=latency, power=power, bundle=bundle)
+    return runs_bundle(gpu, latency, power, clocks_mhz=(float(clocks.min()), float(clocks.max())), rows=len(rows))
 
 
 def _predict_unlimited(bundle: Bundle, rows: WorkloadRows, gpu: GpuSpec) -> tuple[Array, Array, Array]:
@@ -94,8 +83,7 @@ def held_out_errors(
     untested = np.zeros(len(rows))
     for held in folds:
         rest, test = rows.select(~held), rows.select(held)
-        fit = fit_runs(rest, gpu, tables)
-        predicted_s, predicted_w, bound = _predict_unlimited(fit.bundle, test, gpu)
+        predicted_s, predicted_w, bound = _predict_unlimited(fit_runs(rest, gpu, tables), test, gpu)
         latency[held] = np.log(test.latency_s / predicted_s)
         power[held] = np.log(test.power_w / predicted_w)
         share[held] = bound
@@ -171,7 +159,7 @@ def stated_uncertainty(
     else:
         spread = known_spread(held_out_errors(rows, gpu, tables, folds))
         if len(families) >= FEWEST_FAMILIES:
-            use = group_use(fit_runs(rows, gpu, tables).bundle, rows, gpu)
+            use = group_use(fit_runs(rows, gpu, tables), rows, gpu)
             between = family_spread(held_out_errors(rows, gpu, tables, family_folds(rows), use), names, spread)
     stated: dict[str, dict[str, object]] = {
         quantity: {"gpu": known.gpu, "launch": known.launch, "family": added, "families": families}

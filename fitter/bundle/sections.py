@@ -16,80 +16,102 @@ from estimator.bundle.content import (
     Provenance,
     VoltageTable,
 )
-from estimator.model.coefficients import HOST_LAUNCH
+from estimator.model.coefficients import HOST_LAUNCH as LAUNCH_NAME
 from estimator.model.power import L2_CREDIT, POWER_TERMS, BoardTables, capacitance_f, module_rates, tensor_rate
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array
-from fitter.latency.runs import LatencyFit, affected_groups
-from fitter.power.coefficients import LeakageFit, PowerFit
+from fitter.latency.runs import LatencyFit, affected_groups, prior_groups
+from fitter.power.coefficients import PowerFit
 from fitter.power.solver import PICO, TERMS
+from fitter.priors import GROUP_PRIORS, HOST_LAUNCH
 
 
-def group_sections(fit: LatencyFit, rows: int) -> dict[str, GroupCoefficients]:
-    """Coefficients of every group with the standard deviation of their logarithms."""
-    spread = np.sqrt(np.diag(fit.covariance))
-    sections = {}
-    for group, values in fit.groups.items():
-        ln_std: dict[str, float] = {}
-        identified: dict[str, bool] = {}
-        for parameter, std in zip(fit.parameters, spread, strict=True):
-            if group in affected_groups(parameter, fit.groups):
-                for name in parameter.coefficients:
-                    if name in values:
-                        ln_std[name] = float(std)
-                        identified[name] = fit.identified[parameter.name]
-        sections[group] = GroupCoefficients(coefficients=dict(values), ln_std=ln_std, identified=identified, rows=rows)
-    return sections
+def prior_bundle(gpu: GpuSpec) -> Bundle:
+    """A bundle without measurements: latency from priors, no power."""
+    return Bundle(
+        name="draft",
+        version="0.0.0",
+        gpu=gpu,
+        provenance=Provenance(created_utc="", wattprint_version="", commit="", seed=0),
+        host=HostCost(launch_s=HOST_LAUNCH.centre, launch_ln_std=HOST_LAUNCH.width, source="assumed: no run of a whole workload shows it"),
+        groups={group: prior_section(group, values) for group, values in prior_groups(gpu).items()},
+        clocks_mhz=(gpu.sm_clock_max_mhz, gpu.sm_clock_max_mhz),
+    )
 
 
-def host_section(fit: LatencyFit, source: str) -> HostCost:
-    """The host's launch cost, its uncertainty, and its overlap with the GPU."""
-    index = fit.names.index(HOST_LAUNCH)
-    return HostCost(
-        launch_s=fit.host.launch_s,
-        launch_ln_std=float(np.sqrt(fit.covariance[index, index])),
-        source=source,
-        overlap_exponent=fit.host.overlap_exponent,
+def prior_section(group: str, values: Mapping[str, float]) -> GroupCoefficients:
+    """A group without rows: the uncertainty of its coefficients is that of their priors."""
+    widths = {name: prior.width for name, prior in GROUP_PRIORS[group].items() if prior.width > 1e-3}  # narrower: constants
+    return GroupCoefficients(coefficients=dict(values), ln_std=widths, identified=dict.fromkeys(widths, False), rows=0)
+
+
+def runs_bundle(gpu: GpuSpec, latency: LatencyFit, power: PowerFit | None, *, clocks_mhz: tuple[float, float], rows: int) -> Bundle:
+    """A bundle from runs of whole workloads: it predicts, but has no provenance and no errors."""
+    spread = dict(zip((parameter.name for parameter in latency.parameters), np.sqrt(np.diag(latency.covariance)).tolist(), strict=True))
+    host = HostCost(
+        launch_s=latency.host.launch_s,
+        launch_ln_std=spread[LAUNCH_NAME],
+        source="fitted",
+        overlap_exponent=latency.host.overlap_exponent,
+    )
+    return replace(
+        prior_bundle(gpu),
+        host=host,
+        groups={group: _tied_section(group, latency, spread, rows) for group in latency.groups},
+        clocks_mhz=clocks_mhz,
+        latency_parameters=Covariance(names=tuple(spread), covariance=as_rows(latency.covariance)),
+        **power_sections(power, gpu),
+    )
+
+
+def _tied_section(group: str, fit: LatencyFit, spread: Mapping[str, float], rows: int) -> GroupCoefficients:
+    """One group's coefficients with the standard deviation of their logarithms; spread: of each parameter."""
+    values = fit.groups[group]
+    owner = {
+        name: parameter
+        for parameter in fit.parameters
+        if group in affected_groups(parameter, fit.groups)
+        for name in parameter.coefficients
+        if name in values
+    }
+    return GroupCoefficients(
+        coefficients=dict(values),
+        ln_std={name: spread[parameter.name] for name, parameter in owner.items()},
+        identified={name: parameter.is_identified(spread[parameter.name]) for name, parameter in owner.items()},
+        rows=rows,
     )
 
 
 def power_section(fit: PowerFit, gpu: GpuSpec) -> PowerCoefficients:
     """Energies per event, and the capacitances that they imply."""
-    voltage = _reference_voltage_v(fit.tables)
+    voltage = 1.0  # without a voltage a capacitance is an energy at 1 V
+    if fit.tables.voltage_v is not None:
+        voltage = float(fit.tables.voltage_v.at(np.array([fit.tables.reference_clock_mhz]))[0])
     rates = module_rates(gpu, tensor_rate(gpu))
+    count, static = len(POWER_TERMS), len(TERMS)
+    values = dict(zip((*TERMS, "leakage"), fit.values.tolist(), strict=True))
     spread = np.sqrt(np.diag(fit.covariance))
-    count = len(POWER_TERMS)
-    farad = capacitance_f(fit.values[:count] * PICO, rates, voltage)
-    farad_std = capacitance_f(spread[:count] * PICO, rates, voltage)
+    stds = dict(zip(values, spread.tolist(), strict=True))
+    line = fit.operating_line
+    warm = {"leakage_w_per_k": values["leakage"], "leakage_std_w_per_k": stds["leakage"]} if line is not None else {}
     return PowerCoefficients(
-        reference_clock_mhz=fit.reference_clock_mhz,
+        reference_clock_mhz=fit.tables.reference_clock_mhz,
         reference_voltage_v=voltage,
-        voltage_exponent=fit.voltage_exponent,
+        voltage_exponent=fit.exponent,
         concavity=1.0,
-        capacitance_f=_named(farad),
-        capacitance_std_f=_named(farad_std),
+        capacitance_f=_named(capacitance_f(fit.values[:count] * PICO, rates, voltage)),
+        capacitance_std_f=_named(capacitance_f(spread[:count] * PICO, rates, voltage)),
         event_energy_j=_named(fit.values[:count] * PICO),
-        busy_w=float(fit.values[TERMS.index("busy")]),
-        busy_std_w=float(spread[TERMS.index("busy")]),
-        active_w=float(fit.values[TERMS.index("active")]),
-        active_std_w=float(spread[TERMS.index("active")]),
+        busy_w=values["busy"],
+        busy_std_w=stds["busy"],
+        active_w=values["active"],
+        active_std_w=stds["active"],
         terms=TERMS,
-        covariance=as_rows(fit.covariance),
+        covariance=as_rows(fit.covariance[:static, :static]),
         l2_credit=L2_CREDIT,
         rows=fit.rows,
-        warm_knee=fit.warm_knee,
-        warm_sharpness=fit.warm_sharpness,
-        **({} if fit.leakage is None else _leakage(fit.leakage)),
+        **(warm if line is None else warm | {"operating_c": line[0], "operating_k_per_w": line[1]}),
     )
-
-
-def _leakage(fit: LeakageFit) -> dict[str, float]:
-    return {
-        "leakage_w_per_k": fit.w_per_k,
-        "leakage_std_w_per_k": fit.std_w_per_k,
-        "operating_c": fit.operating_c,
-        "operating_k_per_w": fit.operating_k_per_w,
-    }
 
 
 def with_gain_std(power: PowerCoefficients, gain_std: float) -> PowerCoefficients:
@@ -116,13 +138,7 @@ def with_gain_std(power: PowerCoefficients, gain_std: float) -> PowerCoefficient
 
 
 def _named(values: Array) -> Mapping[str, float]:
-    return {term: float(value) for term, value in zip(POWER_TERMS, values, strict=True)}
-
-
-def _reference_voltage_v(tables: BoardTables) -> float:
-    if tables.voltage_v is None:
-        return 1.0  # a capacitance is then an energy at 1 V
-    return float(tables.voltage_v.at(np.array([tables.reference_clock_mhz]))[0])
+    return dict(zip(POWER_TERMS, values.tolist(), strict=True))
 
 
 def voltage_section(tables: BoardTables, std_v: tuple[float, ...] | None = None) -> VoltageTable | None:
@@ -153,21 +169,6 @@ def power_sections(fit: PowerFit | None, gpu: GpuSpec) -> PowerSections:
         return {"power": None, "voltage": None, "idle": None}
     voltage = voltage_section(fit.tables, fit.voltage_std_v)
     return {"power": power_section(fit, gpu), "voltage": voltage, "idle": idle_section(fit.tables)}
-
-
-def draft_bundle(gpu: GpuSpec, latency: LatencyFit, power: PowerFit | None, *, clocks_mhz: tuple[float, float], rows: int) -> Bundle:
-    """A bundle for cross-validation: it predicts, but has no provenance and no errors."""
-    return Bundle(
-        name="draft",
-        version="0.0.0",
-        gpu=gpu,
-        provenance=Provenance(created_utc="", wattprint_version="", commit="", seed=0),
-        host=host_section(latency, "fitted"),
-        groups=group_sections(latency, rows),
-        clocks_mhz=clocks_mhz,
-        latency_parameters=Covariance(names=latency.names, covariance=as_rows(latency.covariance)),
-        **power_sections(power, gpu),
-    )
 
 
 def as_rows(matrix: Array) -> tuple[tuple[float, ...], ...]:

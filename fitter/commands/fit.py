@@ -5,7 +5,6 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -88,7 +87,6 @@ def a_line(context: click.Context, parameter: click.Parameter, text: str | None)
 @click.option(
     "--prior", metavar="BUNDLE", callback=named_file, help="Start from this bundle, usually of another GPU: few kernels then suffice."
 )
-@click.option("--probes", type=click.IntRange(1), metavar="N", help="Fit only the N most telling kernels; errors are those of all others.")
 @require_option
 @click.option("--scheduler", metavar="ADDRESS", help="Read on the workers of this Dask cluster, e.g. tcp://10.0.0.1:8786.")
 @output_options
@@ -100,13 +98,9 @@ def fit_command(**options: Any) -> int:
     Parquet); several kinds together are one fit.
     """
     _check_datasets(options["datasets"])
-    chosen = click.get_current_context().get_parameter_source("holdout") is not click.core.ParameterSource.DEFAULT
-    if options["probes"] is not None and chosen:
-        raise click.UsageError("--probes leaves all other kernels out of the fit; leave --holdout out")
     from estimator.bundle.files import load_bundle, save_bundle
     from estimator.vocabulary.specifications import load_gpu
     from fitter.bundle.calibration import calibrate
-    from fitter.bundle.probe_fit import calibrate_probes
     from fitter.rows.screening import asked_gpu
     from fitter.rows.selection import read_selection, require_one_gpu, require_one_world
     from fitter.scale.streamed import is_streamed, read_streamed
@@ -119,9 +113,16 @@ def fit_command(**options: Any) -> int:
     gpu = asked_gpu(options["gpu"]) or load_gpu(require_one_gpu(selection))
     require_one_world(selection)
     prior = None if options["prior"] is None else load_bundle(options["prior"])
-    how = partial(calibrate, name=options["name"] or "", version=FIRST_VERSION, prior=prior, progress=progress)
-    how = partial(how, seed=options["seed"], holdout=options["holdout"])
-    calibration = how(selection, gpu) if options["probes"] is None else calibrate_probes(selection, gpu, options["probes"], prior, how)
+    calibration = calibrate(
+        selection,
+        gpu,
+        name=options["name"] or "",
+        version=FIRST_VERSION,
+        seed=options["seed"],
+        holdout=options["holdout"],
+        prior=prior,
+        progress=progress,
+    )
     bundle = save_bundle(calibration.bundle, options["out"])
     document = _fit_document(bundle, calibration, options)
     if options["report"] is not None:
@@ -239,7 +240,7 @@ def _write_report(
 ) -> list[dict[str, object]]:
     """Write the page about the fit; returns the errors of fits without whole families and clocks."""
     from estimator.vocabulary.whole_file import write_whole
-    from fitter.bundle.export import board_knowledge
+    from fitter.bundle.data_facts import board_knowledge
     from fitter.report.held_out import hold_out
     from fitter.report.page import report_html
 
@@ -257,9 +258,8 @@ def _fit_lines(bundle: "Bundle", calibration: "Calibration", options: Mapping[st
 
     lines = [*selection_lines(calibration.selection), ""]
     if calibration.errors:
-        held_out = f"{options['holdout']:.0%} at a time" if options["probes"] is None else "all but the probes"
         rows = [*calibration.errors, *calibration.summary().values()]
-        lines += [*error_table(f"errors in percent on held-out rows ({held_out}):", rows).lines(), ""]
+        lines += [*error_table(f"errors in percent on held-out rows ({options['holdout']:.0%} at a time):", rows).lines(), ""]
     lines += [f"bundle {bundle.name} {bundle.version} for {bundle.gpu.name} written to {options['out']}", f"  {bundle.digest}"]
     lines += [] if options["report"] is None else [f"report written to {options['report']}"]
     return [*lines, *next_lines(bundle, str(options["out"]))]

@@ -41,18 +41,13 @@ def instruction_section(selection: Selection, gpu: GpuSpec) -> tuple[dict[str, o
 
 
 def instruction_notes(selection: Selection, gpu: GpuSpec) -> tuple[str, ...]:
-    """Notes with the number of runs that the regression leaves out, and of runs that lack optional columns."""
+    """A note with the number of runs that the regression leaves out, and why."""
     rows = selection.instructions
     if rows is None:
         return ()
-    taken = fitted_rows(rows, gpu)
-    left = Counter(_why_left(row) for row, fitted in zip(rows.rows, taken, strict=True) if not fitted)
+    left = Counter(_why_left(row) for row, fitted in zip(rows.rows, fitted_rows(rows, gpu), strict=True) if not fitted)
     named = ", ".join(f"{count} {reason}" for reason, count in left.items())
-    remarks = [f"{left.total()} of {len(rows)} runs of generated kernels are not in the regression: {named}"] if left else []
-    for column, meaning in LIKED.items():
-        missing = int(np.isnan(rows.select(taken).column(column)).sum())
-        remarks += [f"{missing} runs of generated kernels have no {meaning}"] if missing else []
-    return tuple(remarks)
+    return (f"{left.total()} of {len(rows)} runs of generated kernels are not in the regression: {named}",) if left else ()
 
 
 def _why_left(row: InstructionRow) -> str:
@@ -61,14 +56,6 @@ def _why_left(row: InstructionRow) -> str:
     if row.mode == "single":
         return "on one thread"
     return "throttled" if row.random else "on data that are not random"
-
-
-LIKED: Final = {
-    "idle_w": "power at rest before them (idle_before_w); that of the others at the same clock is taken",
-    "temperature_c": "temperature (temperature_c); that of the rests is taken",
-    "power_std_w": "standard error of their power (power_std_w); 1 W is taken",
-}
-"""Optional columns, and the substitutes for missing values."""
 
 
 ERROR_FAMILY: Final = "instruction"

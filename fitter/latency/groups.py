@@ -2,28 +2,25 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 
 from estimator.engine.design import EQUATION_ERROR
-from estimator.model.coefficients import Prior, group_key, longest_prefix
-from estimator.model.lowering import KnownTiles, is_matrix
+from estimator.model.coefficients import Prior, longest_prefix
+from estimator.model.lowering import is_matrix
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.gpu import GpuSpec
-from estimator.vocabulary.quantities import HZ_PER_MHZ, Array, IntArray
+from estimator.vocabulary.quantities import HZ_PER_MHZ, Array
 from estimator.vocabulary.workload import Operator
 from fitter.latency.group_fit import GroupFit
 from fitter.latency.lent_priors import transferred_priors, with_family_shift
 from fitter.latency.refinement import refine_section
 from fitter.latency.residual_tier import FEWEST_POINTS
-from fitter.latency.section import KernelSection, SectionFit, SectionRows, class_priors
+from fitter.latency.section import KernelSection, Tiles, class_priors, members
 from fitter.priors import GROUP_PRIORS, PERSISTENT_ARCHITECTURES, kernel_priors
 from fitter.rows.columns import KernelRows, distinct_clocks
 from fitter.rows.rejected import RejectedRow
-
-TileSource = Literal["auto", "free"]
-"""Tiles of matrix products: from kernel names where most rows have them, or the fastest candidate."""
 
 SIBLING_NARROWING: Final = 0.5
 """Widths of priors around a sibling's coefficients, in widths of the general priors."""
@@ -58,7 +55,6 @@ def fit_kernel_groups(
     gpu: GpuSpec,
     *,
     seed: int,
-    tiles: TileSource = "auto",
     sibling: Mapping[str, Mapping[str, float]] | None = None,
     narrowing: Mapping[str, float] | None = None,
     sibling_error: Mapping[str, float] | None = None,
@@ -72,24 +68,44 @@ def fit_kernel_groups(
     refine: whether to add residual tiers and intervals, which double the time.
     """
     operators = rows.row_operators()
-    parts = [_Part(key, index, rows, operators, gpu) for key, index in _sections(operators).items()]
     siblings = Siblings(values=sibling or {}, narrowing=narrowing or {}, error=sibling_error or {})
     pooled = _pooled(rows, operators, gpu, seed, siblings)
     families = {family: fit.coefficients for family, fit in pooled.items()}
     values = {**with_family_shift(siblings.values, families), **families}
     siblings = replace(siblings, values=values, common=_common(pooled))
-    results = [_fit_part(part, gpu, seed, tiles, siblings, refine) for part in parts]
-    groups = {key: fit for result in results for key, fit in result.fit.groups.items()}
-    for root, key in _roots(results).items():
+    groups: dict[str, GroupFit] = {}
+    choices: dict[str, FrozenMapping[Any]] = {}
+    tiers: dict[str, FrozenMapping[Any]] = {}
+    group_std: dict[str, float] = {}
+    rejected: list[RejectedRow] = []
+    evidence = {family: fit.log_evidence for family, fit in pooled.items()}
+    sections = members(map(section_key, operators))
+    for key, index in sections.items():
+        section = _section(key, rows.select(index), gpu, seed, siblings)
+        fit = section.fit(np.arange(len(index)))
+        equations_s = section.predict(fit)
+        error = np.log(section.rows.latency_s / equations_s)
+        failed = np.abs(error) > max(np.log(OUTLIER_FACTOR), OUTLIER_RATIO * float(np.median(np.abs(error))))
+        rejected += _rejected(section.rows.select(failed), equations_s[failed])
+        groups |= fit.groups
+        group_std |= dict.fromkeys(fit.groups, float(np.sqrt(np.mean(error[~failed] ** 2))))
+        evidence[key] = fit.groups[key].log_evidence
+        if fit.choice is not None:
+            choices[key] = FrozenMapping(fit.choice)
+        trusted = np.flatnonzero(~failed)
+        if refine and len({section.operators[i] for i in trusted}) >= FEWEST_POINTS:
+            found, std = refine_section(section, fit, trusted, seed, siblings.expected_error(key))
+            tiers |= found
+            group_std |= std
+    for root, key in _roots({key: len(index) for key, index in sections.items()}).items():
         groups.setdefault(root, groups[key])
     return KernelFit(
         groups=groups,
-        tile_predictors={result.key: FrozenMapping(result.fit.choice) for result in results if result.fit.choice is not None},
-        residuals={key: tier for result in results for key, tier in result.tiers.items()},
-        group_std={key: std for result in results for key, std in result.std.items()},
-        rejected=tuple(row for part, result in zip(parts, results, strict=True) for row in _rejected(rows, part, result)),
-        log_evidence={family: fit.log_evidence for family, fit in pooled.items()}
-        | {result.key: result.fit.groups[result.key].log_evidence for result in results},
+        tile_predictors=choices,
+        residuals=tiers,
+        group_std=group_std,
+        rejected=tuple(rejected),
+        log_evidence=evidence,
     )
 
 
@@ -111,47 +127,10 @@ class Siblings:
         return EQUATION_ERROR if group is None else self.error[group]
 
 
-class _Part:
-    """The rows of one section among all."""
-
-    def __init__(self, key: str, index: IntArray, rows: KernelRows, operators: list[Operator], gpu: GpuSpec) -> None:
-        own = rows.select(index)
-        self.key = key
-        self.index = index
-        chosen = tuple(operators[i] for i in index)
-        self.rows = SectionRows(
-            operators=chosen,
-            leaves=tuple(group_key(operator) for operator in chosen),
-            sm_clock_hz=own.clock_mhz(gpu) * HZ_PER_MHZ,
-            warm=own.l2_warm,
-            latency_s=own.latency_s,
-            weight=own.weight,
-            known=KnownTiles(tile_m=own.tile_m, tile_n=own.tile_n, split=own.split_k),
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Result:
-    key: str
-    fit: SectionFit
-    rows: int
-    tiers: Mapping[str, FrozenMapping[Any]]
-    std: Mapping[str, float]
-    equations_s: Array
-    outliers: IntArray
-
-
 def section_key(operator: Operator) -> str:
     """Family, operator and precision: kernels of one library function."""
     parts = [operator.family, operator.operator, operator.precision]
     return ".".join([*parts, "cuda"] if operator.cuda_cores else parts)
-
-
-def _sections(operators: list[Operator]) -> dict[str, IntArray]:
-    found: dict[str, list[int]] = {}
-    for i, operator in enumerate(operators):
-        found.setdefault(section_key(operator), []).append(i)
-    return {key: np.array(index, dtype=np.int64) for key, index in found.items()}
 
 
 POOLED_FAMILIES: Final = ("elementwise", "copy", "softmax", "norm", "reduction")
@@ -171,9 +150,8 @@ def _pooled(rows: KernelRows, operators: list[Operator], gpu: GpuSpec, seed: int
         index = np.flatnonzero([operator.family == family for operator in operators])
         if len({section_key(operators[i]) for i in index}) < 2:
             continue
-        part = _Part(family, index, rows, operators, gpu)
         own = replace(siblings, common=_common(found))
-        found[family] = _section(part, gpu, seed, "auto", own).fit(np.arange(len(index))).groups[family]
+        found[family] = _section(family, rows.select(index), gpu, seed, own).fit(np.arange(len(index))).groups[family]
     return found
 
 
@@ -192,70 +170,53 @@ def _common(pooled: Mapping[str, GroupFit]) -> dict[str, Prior]:
     return found
 
 
-def _fit_part(part: _Part, gpu: GpuSpec, seed: int, tiles: TileSource, siblings: Siblings, refine: bool) -> _Result:
-    section = _section(part, gpu, seed, tiles, siblings)
-    everything = np.arange(len(part.rows))
-    fit = section.fit(everything)
-    equations = section.predict(fit, everything)
-    error = np.log(part.rows.latency_s / equations)
-    usual = float(np.median(np.abs(error)))
-    outliers = np.flatnonzero(np.abs(error) > max(np.log(OUTLIER_FACTOR), OUTLIER_RATIO * usual))
-    trusted = np.setdiff1d(everything, outliers)
-    tiers: Mapping[str, FrozenMapping[Any]] = {}
-    std = {key: float(np.sqrt(np.mean(error[trusted] ** 2))) for key in fit.groups}
-    if refine and len({part.rows.operators[i] for i in trusted}) >= FEWEST_POINTS:
-        refined = refine_section(section, fit, trusted, seed, siblings.expected_error(part.key))
-        tiers, std = refined.tiers, std | dict(refined.std)
-    return _Result(key=part.key, fit=fit, rows=len(error), tiers=tiers, std=std, equations_s=equations, outliers=outliers)
-
-
-def _section(part: _Part, gpu: GpuSpec, seed: int, tiles: TileSource, siblings: Siblings) -> KernelSection:
-    """The section with its priors and the source of its tiles."""
-    first = part.rows.operators[0]
+def _section(key: str, rows: KernelRows, gpu: GpuSpec, seed: int, siblings: Siblings) -> KernelSection:
+    """The section of these rows with its priors and the source of its tiles."""
+    first = rows.operators[rows.operator_index[0]]
     matrix = bool(is_matrix([first])[0])
     on_cuda = matrix and (first.cuda_cores or first.precision not in gpu.tensor_flop_per_clock)
     priors = kernel_priors(
-        part.key,
+        key,
         gpu,
         cuda_cores=on_cuda,
-        warm=bool(part.rows.warm.any()),
-        one_clock=len(distinct_clocks(part.rows.sm_clock_hz)) < 2,
+        warm=bool(rows.l2_warm.any()),
+        one_clock=len(distinct_clocks(rows.clock_mhz(gpu) * HZ_PER_MHZ)) < 2,
     )
-    known = longest_prefix(part.key, siblings.values)
-    if known is not None and known in POOLED_FAMILIES and known != part.key:
-        pooled = 1.0 - (1.0 - POOL_NARROWING) * POOL_ROWS / (POOL_ROWS + len(part.rows))
+    known = longest_prefix(key, siblings.values)
+    if known is not None and known in POOLED_FAMILIES and known != key:
+        pooled = 1.0 - (1.0 - POOL_NARROWING) * POOL_ROWS / (POOL_ROWS + len(rows))
         priors = class_priors(siblings.values[known], priors, pooled)
     elif known is not None:
-        priors = transferred_priors(siblings.values[known], priors, siblings.narrowing.get(part.key, SIBLING_NARROWING), gpu)
+        priors = transferred_priors(siblings.values[known], priors, siblings.narrowing.get(key, SIBLING_NARROWING), gpu)
     priors |= {name: prior for name, prior in siblings.common.items() if name == "floor_s" or name in priors}
-    if not matrix:
-        return KernelSection(part.key, part.rows, gpu, priors, "none", seed=seed)
-    # Kernel names decide where at least half of a section's rows have them.
-    if tiles == "auto" and float(np.isfinite(part.rows.known.tile_m).mean()) >= 0.5:
-        return KernelSection(part.key, part.rows, gpu, priors, "chosen", seed=seed)
-    if gpu.architecture not in PERSISTENT_ARCHITECTURES and not on_cuda:
-        # With the architecture's usual limits of split-K products err by 7.3 %, not 6.6 % (A100).
-        priors["widest_split"] = Prior(centre=64.0, width=0.0)
-    return KernelSection(part.key, part.rows, gpu, priors, "free", seed=seed)
+    tiles: Tiles = "none"
+    if matrix:
+        # Kernel names decide where at least half of a section's rows have them.
+        tiles = "chosen" if float(np.isfinite(rows.tile_m).mean()) >= 0.5 else "free"
+        if tiles == "free" and gpu.architecture not in PERSISTENT_ARCHITECTURES and not on_cuda:
+            # With the architecture's usual limits of split-K products err by 7.3 %, not 6.6 % (A100).
+            priors["widest_split"] = Prior(centre=64.0, width=0.0)
+    return KernelSection(key, rows, gpu, priors, tiles, seed=seed)
 
 
-def _roots(results: list[_Result]) -> dict[str, str]:
-    """The largest section of every family, which replaces unmeasured operators and precisions."""
-    roots: dict[str, _Result] = {}
-    for result in results:
-        root = longest_prefix(result.key, GROUP_PRIORS)
-        if root is not None and (root not in roots or result.rows > roots[root].rows):
-            roots[root] = result
-    return {root: result.key for root, result in roots.items()}
+def _roots(sizes: Mapping[str, int]) -> dict[str, str]:
+    """The largest section of every family, which replaces unmeasured operators and precisions; sizes: rows of each section."""
+    roots: dict[str, str] = {}
+    for key, size in sizes.items():
+        root = longest_prefix(key, GROUP_PRIORS)
+        if root is not None and (root not in roots or size > sizes[roots[root]]):
+            roots[root] = key
+    return roots
 
 
-def _rejected(rows: KernelRows, part: _Part, result: _Result) -> list[RejectedRow]:
+def _rejected(rows: KernelRows, usual_s: Array) -> list[RejectedRow]:
+    """Failed measurements as rejected rows; usual_s: times by the equations [s]."""
     return [
         RejectedRow(
-            source=rows.sources[rows.source_index[i]],
-            row=int(rows.row[i]),
+            source=rows.sources[source],
+            row=row,
             reason="OUTLIER",
-            detail=f"latency_s = {rows.latency_s[i]:.4g} where kernels of its kind take about {predicted:.4g}",
+            detail=f"latency_s = {latency_s:.4g} where kernels of its kind take about {predicted:.4g}",
         )
-        for i, predicted in zip(part.index[result.outliers].tolist(), result.equations_s[result.outliers].tolist(), strict=True)
+        for source, row, latency_s, predicted in zip(rows.source_index.tolist(), rows.row.tolist(), rows.latency_s, usual_s, strict=True)
     ]

@@ -97,9 +97,19 @@ class Forecast:
         """The rows `index`."""
         return Forecast(**{name: getattr(self, name)[index] for name in Forecast.__slots__})
 
+    def set_rows(self, index: IntArray, found: "Forecast") -> None:
+        """Set the rows `index`."""
+        for name in Forecast.__slots__:
+            getattr(self, name)[index] = getattr(found, name)
+
     def errors(self, fading: Fading | None) -> Array:
         """ln(measured / prediction), shape (n,), with the correction by neighbours, or without (None)."""
         return self.bare if fading is None else self.bare - faded(self.neighbours, self.distance, self.excess, fading)
+
+
+def no_forecast(count: int) -> Forecast:
+    """Rows without a forecast."""
+    return Forecast(**{name: np.full(count, np.nan) for name in Forecast.__slots__})
 
 
 def forecast(shapes: ShapeErrors, ln_error: Array, train: IntArray, test: IntArray) -> Forecast:

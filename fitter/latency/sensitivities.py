@@ -1,16 +1,18 @@
 """Sensitivities of a kernel's predicted time to each coefficient: ∂ ln t / ∂ ln θ of the equations of `estimator.model.timeline`.
 
-They are analytic, because a fit of thousands of rows evaluates them tens of times; a test compares them with differences of
-`kernel_seconds`.
+The norm of the phases is differentiated analytically, because a fit of thousands of rows evaluates it tens of times; a test compares
+all with differences of `kernel_seconds`.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import numpy as np
 
 from estimator.model.coefficients import COEFFICIENTS, COLUMN, column_index
 from estimator.model.phases import OVERLAPPED, OVERLAPPED_CLOCKED, OVERLAPPED_TERM, SERIAL, SERIAL_CLOCKED, Phases
-from estimator.model.timeline import REFERENCE_TILE_AREA, dram_share, effective_math_clocks, wave_share
+from estimator.model.timeline import dram_share, effective_math_clocks, wave_share
 from estimator.vocabulary.quantities import Array
 
 _OVERLAPPED_COLUMNS: Final = column_index(OVERLAPPED)
@@ -34,15 +36,17 @@ def log_measured(phases: Phases, coefficients: Array, sm_clock_hz: Array, ratio:
     """
     c = coefficients
     clock = sm_clock_hz[:, None]
+    waves = wave_share(phases, c)
+    math_clocks = effective_math_clocks(phases, c, waves)
     share = dram_share(c, ratio)
     weighted = c[_OVERLAPPED_COLUMNS] * phases.overlapped
-    weighted[:, _MATH] = c[_MATH] * effective_math_clocks(phases, c)
+    weighted[:, _MATH] = c[_MATH] * math_clocks
     weighted[:, _DRAM_COLUMNS] *= share[:, None]
     seconds = np.where(_CLOCKED, weighted / clock, weighted)
     terms = seconds @ _TERM_MATRIX
     serial = np.where(_SERIAL_CLOCKED, phases.serial / clock, phases.serial) * c[_SERIAL_COLUMNS]
     serial[:, _EPILOGUE] *= share
-    serial[:, _PROLOGUE] *= wave_share(phases, c)
+    serial[:, _PROLOGUE] *= waves
 
     exponent = c[COLUMN["exponent"]]
     top = np.maximum(terms.max(axis=1), _TINY)
@@ -61,8 +65,14 @@ def log_measured(phases: Phases, coefficients: Array, sm_clock_hz: Array, ratio:
     slope[:, COLUMN["strided"]] = joined
     log_relative = np.log(np.maximum(relative, _TINY))
     slope[:, COLUMN["exponent"]] = joined * ((powers * log_relative).sum(axis=1) / total - np.log(total) / exponent)
-    _add_math_slopes(slope, column_slope[:, _MATH], serial[:, _PROLOGUE], phases, c)
-    _add_knee_slopes(slope, column_slope[:, _DRAM_COLUMNS].sum(axis=1) + serial[:, _EPILOGUE], c, ratio, share)
+    slope[:, COLUMN["math"]] = column_slope[:, _MATH]
+    clocks_of = partial(effective_math_clocks, phases)
+    for name in ("wave_exponent", "small_tile_exponent"):
+        slope[:, COLUMN[name]] += column_slope[:, _MATH] * _log_slope(clocks_of, c, name, math_clocks)
+    slope[:, COLUMN["wave_exponent"]] += serial[:, _PROLOGUE] * _log_slope(partial(wave_share, phases), c, "wave_exponent", waves)
+    memory = column_slope[:, _DRAM_COLUMNS].sum(axis=1) + serial[:, _EPILOGUE]
+    for name in ("l2_knee", "l2_knee_exponent"):
+        slope[:, COLUMN[name]] = memory * _log_slope(lambda moved: dram_share(moved, ratio), c, name, share)
 
     measured = c[COLUMN["offset_s"]] + gpu_s
     slope[:, COLUMN["offset_s"]] = c[COLUMN["offset_s"]]
@@ -73,24 +83,18 @@ def log_measured(phases: Phases, coefficients: Array, sm_clock_hz: Array, ratio:
     return np.log(np.maximum(measured, c[COLUMN["floor_s"]])), slope
 
 
-def _add_math_slopes(slope: Array, math_slope: Array, prologue: Array, phases: Phases, c: Array) -> None:
-    """Add slopes of coefficients that change the math clocks: waves (with the prologue), small tiles."""
-    slope[:, COLUMN["math"]] = math_slope
-    even, quantised = phases.even_math, phases.overlapped[:, _MATH]
-    eta = c[COLUMN["wave_exponent"]]
-    if eta < 1.0:
-        mixed = (even > 0) & (quantised > 0)
-        slope[mixed, COLUMN["wave_exponent"]] = (math_slope + prologue)[mixed] * eta * np.log(quantised[mixed] / even[mixed])
-    area = np.where(phases.tile_area > 0, np.minimum(phases.tile_area, REFERENCE_TILE_AREA), REFERENCE_TILE_AREA)
-    slope[:, COLUMN["small_tile_exponent"]] = -math_slope * c[COLUMN["small_tile_exponent"]] * np.log(area / REFERENCE_TILE_AREA)
+def _log_slope(part: Callable[[Array], Array], c: Array, name: str, value: Array) -> Array:
+    """∂ ln(part) / ∂ ln θ of one coefficient by a difference, shape (n,): these parts take little time and have long derivatives.
+
+    value: the part at `c`.  0 for a coefficient of 0, and beyond the largest wave exponent.
+    """
+    if not c[COLUMN[name]] or (name == "wave_exponent" and c[COLUMN[name]] >= 1.0):
+        return np.zeros_like(value)
+    moved = c.copy()
+    moved[COLUMN[name]] *= 1.0 + STEP
+    result: Array = np.log(np.maximum(part(moved), _TINY) / np.maximum(value, _TINY)) / STEP
+    return result
 
 
-def _add_knee_slopes(slope: Array, dram_slope: Array, c: Array, ratio: Array, share: Array) -> None:
-    """Add slopes of the knee of warm launches: share = 1 / (1 + (knee / ratio)^q)."""
-    knee, sharpness = c[COLUMN["l2_knee"]], c[COLUMN["l2_knee_exponent"]]
-    warm = np.isfinite(ratio) & (ratio > 0)
-    if not knee or not warm.any():
-        return
-    change = -(1.0 - share[warm]) * sharpness * dram_slope[warm]
-    slope[warm, COLUMN["l2_knee"]] = change
-    slope[warm, COLUMN["l2_knee_exponent"]] = change * np.log(knee / ratio[warm])
+STEP: Final = 1e-7
+"""Relative step of differences: rounding and curvature have similar errors, about 1e-8."""

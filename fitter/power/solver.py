@@ -1,7 +1,7 @@
 """The linear problem behind the power coefficients: columns, priors, robust non-negative least squares."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from estimator.engine.kernel_table import warm_events
-from estimator.model.power import LEAKAGE_EXPONENT, POWER_TERMS, OperatingPoint
+from estimator.model.power import LEAKAGE_EXPONENT, POWER_TERMS, WARM_KNEE, WARM_SHARPNESS, BoardTables
 from estimator.vocabulary.quantities import Array, BoolArray
 from fitter.rows.screening import taken
 
@@ -73,52 +73,58 @@ class PowerRows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PowerShape:
-    """Nonlinear parameters: exponent n of the voltage, and the edge beyond which warm operands leave L2."""
-
-    exponent: float
-    warm_knee: float
-    warm_sharpness: float
-
-
-def design_matrix(rows: PowerRows, point: OperatingPoint, shape: PowerShape, reference_clock_mhz: float, warmer_k: Array) -> Array:
-    """Columns of TERMS and of leakage [10¹² events/s, 1 or K], shape (n, 10): coefficients are then pJ per event, W and W/K.
-
-    warmer_k (n,): temperature above that of the board at rest, 0 if leakage is not a separate term.
-    """
-    core = point.voltage_ratio**shape.exponent
-    rate = warm_events(rows.event_rate, rows.warm_ratio, shape.warm_knee, shape.warm_sharpness) * PICO
-    columns = rate * core[:, None]
-    columns[:, POWER_TERMS.index("dram")] = rate[:, POWER_TERMS.index("dram")]
-    clock_ratio = rows.clock_mhz / reference_clock_mhz
-    leaking = warmer_k * point.voltage_ratio**LEAKAGE_EXPONENT
-    return np.column_stack([columns, rows.busy * core * clock_ratio, point.idle_ratio, leaking])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PowerSolution:
-    """Coefficients (10,) in the order of the design's columns, final row weights (n,) and the cost."""
+    """Coefficients (10,) in the order of the design's columns, final row weights (n,), relative residuals (P̂ − P) / P (n,) and the cost."""
 
     values: Array
     weight: Array
+    residual: Array
     cost: float
 
 
-def solve_power(rows: PowerRows, point: OperatingPoint, design: Array, priors: PowerPriors = PRIOR) -> PowerSolution:
-    """Fit coefficients to power beyond idle by relative errors; `design` as from `design_matrix`, `priors` as PRIOR."""
-    relative = design / rows.power_w[:, None]
-    target = (rows.power_w - point.idle_w) / rows.power_w
-    # The weight of a row falls from a relative measuring error of 20 % on.
-    weight = rows.weight / (1.0 + (rows.relative_std / 0.2) ** 2)
-    root = np.sqrt(weight)
-    prior, prior_target = prior_rows(len(target), priors)
-    values, _ = nnls(np.vstack([relative * root[:, None], prior]), np.concatenate([target * root, prior_target]))
-    error = relative @ values - target
-    prior_cost = float(np.sum((prior @ values - prior_target) ** 2)) / max(len(target), 1)
-    return PowerSolution(values=values, weight=weight, cost=float(np.mean(weight * error**2)) + prior_cost)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerProblem:
+    """Rows of one board, for any exponent of the voltage.
+
+    warmer_k (n,): temperature above that of the board at rest, 0 if leakage is not a separate term.  priors: as PRIOR.
+    """
+
+    rows: PowerRows
+    tables: BoardTables
+    warmer_k: Array
+    priors: PowerPriors
+
+    def select(self, keep: BoolArray) -> "PowerProblem":
+        """The rows `keep`."""
+        return replace(self, rows=self.rows.select(keep), warmer_k=self.warmer_k[keep])
+
+    def design(self, exponent: float) -> Array:
+        """Columns of TERMS and of leakage [10¹² events/s, 1 or K], shape (n, 10): coefficients are then pJ per event, W and W/K."""
+        rows, point = self.rows, self.tables.at(self.rows.clock_mhz)
+        core = point.voltage_ratio**exponent
+        rate = warm_events(rows.event_rate, rows.warm_ratio, WARM_KNEE, WARM_SHARPNESS) * PICO
+        columns = rate * core[:, None]
+        columns[:, POWER_TERMS.index("dram")] = rate[:, POWER_TERMS.index("dram")]
+        clock_ratio = rows.clock_mhz / self.tables.reference_clock_mhz
+        leaking = self.warmer_k * point.voltage_ratio**LEAKAGE_EXPONENT
+        return np.column_stack([columns, rows.busy * core * clock_ratio, point.idle_ratio, leaking])
+
+    def solve(self, exponent: float) -> PowerSolution:
+        """Fit coefficients that are not negative to power beyond idle by relative errors, with the priors as further rows."""
+        rows = self.rows
+        relative = self.design(exponent) / rows.power_w[:, None]
+        target = (rows.power_w - self.tables.at(rows.clock_mhz).idle_w) / rows.power_w
+        # The weight of a row falls from a relative measuring error of 20 % on.
+        weight = rows.weight / (1.0 + (rows.relative_std / 0.2) ** 2)
+        root = np.sqrt(weight)
+        prior, prior_target = prior_rows(len(target), self.priors)
+        values, _ = nnls(np.vstack([relative * root[:, None], prior]), np.concatenate([target * root, prior_target]))
+        error = relative @ values - target
+        prior_cost = float(np.sum((prior @ values - prior_target) ** 2)) / max(len(target), 1)
+        return PowerSolution(values=values, weight=weight, residual=error, cost=float(np.mean(weight * error**2)) + prior_cost)
 
 
-def prior_rows(count: int, priors: PowerPriors = PRIOR) -> tuple[Array, Array]:
+def prior_rows(count: int, priors: PowerPriors) -> tuple[Array, Array]:
     """Rows that add the priors to the problem; their share of influence is constant up to MOST_PRIOR_ROWS rows of data."""
     strength = PRIOR_WEIGHT * np.sqrt(min(count, MOST_PRIOR_ROWS) / PRIOR_ROWS)
     centres, widths = np.array([*(priors[term] for term in TERMS), LEAKAGE_PRIOR]).T

@@ -4,7 +4,7 @@ The equation has few coefficients for all kernels together, so leaving out a few
 therefore use the same equation, corrected by the other kernels only.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -23,9 +23,11 @@ from fitter.latency.residual_tier import (
     GroupErrors,
     best_fading,
     forecast,
+    no_forecast,
     shape_errors,
     tier_document,
 )
+from fitter.latency.section import members
 from fitter.rows.columns import KernelRows
 from fitter.validate.predictions import predict_kernel_rows, served_groups
 
@@ -46,12 +48,11 @@ def with_power_tiers(bundle: Bundle, rows: KernelRows, seed: int) -> Bundle:
     with np.errstate(invalid="ignore", divide="ignore"):
         error = np.log(measured_w / predicted_w)
     operators = rows.row_operators()
-    members: dict[str, list[int]] = {}
-    for i, group in enumerate(served_groups(bundle, rows)):
-        if group is not None and group in bundle.residuals and np.isfinite(error[i]):
-            members.setdefault(group, []).append(i)
+    served = [group if np.isfinite(one) else None for group, one in zip(served_groups(bundle, rows), error, strict=True)]
     tiers = dict(bare.residuals)
-    for group, index in members.items():
+    for group, index in members(served).items():
+        if group is None or group not in bundle.residuals:
+            continue
         chosen = [operators[i] for i in index]
         trend = _trend(chosen, np.log(predicted_w[index]), error[index], seed)
         document: Mapping[str, object] = _tier(chosen, trend.left_over, seed) or {}
@@ -151,25 +152,18 @@ def _tier(operators: list[Operator], error: Array, seed: int) -> FrozenMapping[A
     if len(shapes.operators) < FEWEST_POINTS:
         return None
     everything = np.arange(len(operators))
-    left_out = {name: np.zeros(len(operators)) for name in Forecast.__slots__}
+
+    def left_out(parts: Iterable[IntArray]) -> Forecast:
+        found = no_forecast(len(operators))
+        for test in parts:
+            if len(test):
+                found.set_rows(test, forecast(shapes, error, np.setdiff1d(everything, test), test))
+        return found.select(np.isfinite(found.bare))
+
     fold = folds_of(shapes, seed)
-    for number in range(FOLDS):
-        test = np.flatnonzero(fold == number)
-        if len(test):
-            one = forecast(shapes, error, np.flatnonzero(fold != number), test)
-            for name, column in left_out.items():
-                column[test] = getattr(one, name)
-    rows = Forecast(**left_out)
-    largest = [_largest(largest_rows(shapes, share), everything, operators, error) for share in EXTRAPOLATED_SHARES]
-    fading = best_fading([rows, *(part for part in largest if part is not None)])
-    quantiles = interval_quantiles(shapes, rows, [part for part in largest if part is not None], fading)
+    rows = left_out(np.flatnonzero(fold == number) for number in range(FOLDS))
+    largest = [left_out([largest_rows(shapes, share)]) for share in EXTRAPOLATED_SHARES]
+    fading = best_fading([rows, *largest])
+    quantiles = interval_quantiles(shapes, rows, largest, fading)
     errors = GroupErrors(ln_error=error, left_out=np.abs(rows.errors(fading)), fading=fading, quantiles=quantiles)
     return tier_document(shapes, errors, None, seed=seed)
-
-
-def _largest(beyond: IntArray, everything: IntArray, operators: list[Operator], error: Array) -> Forecast | None:
-    """Forecast of the largest kernels from the rest; None if there is no such test."""
-    rest = np.setdiff1d(everything, beyond)
-    if not len(beyond) or not len(rest):
-        return None
-    return forecast(shape_errors(operators), error, rest, beyond)

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from estimator.vocabulary.quantities import Array, BoolArray
-from fitter.power.solver import PRIOR, PRIOR_WEIGHT, TERMS, PowerPriors, prior_rows
+from fitter.power.solver import PRIOR_WEIGHT, TERMS, PowerPriors, prior_rows
 
 MOST_BLOCKS: Final = 40
 """Blocks of neighbouring rows for the sandwich covariance."""
@@ -20,7 +20,7 @@ padding and caching.  Traffic through L2 and shared memory, other instructions, 
 are taken from published kernels."""
 
 
-def block_covariance(design: Array, residual: Array, weight: Array, priors: PowerPriors = PRIOR) -> Array:
+def block_covariance(design: Array, residual: Array, weight: Array, priors: PowerPriors) -> Array:
     """Sandwich covariance of the coefficients, with the priors as further data, shape (c, c).
 
     design (n, c) and residual (n,) relative to power.  The scatter of the rows counts in blocks of neighbours: rows of one

@@ -9,15 +9,14 @@ with flat priors).  The scatter about that mean is the stated deviation: if the 
 between the clocks and narrow at them.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
-from estimator.model.power import WARM_KNEE, WARM_SHARPNESS, BoardTables
 from estimator.vocabulary.gpu import ClockTable
 from estimator.vocabulary.quantities import Array
-from fitter.power.solver import PowerRows, PowerShape, design_matrix, solve_power
+from fitter.power.solver import PowerProblem
 from fitter.rows.columns import distinct_clocks
 
 SWITCHING_EXPONENT: Final = 2.0
@@ -43,40 +42,33 @@ MOST_ROWS: Final = 1500
 """Most rows for the inference; of more rows, equidistant ones are used."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InferredVoltage:
-    """A voltage curve, UNIT_VOLTAGE_V below the knee, with the standard deviation of its values [V]."""
+def infer_voltage(problem: PowerProblem) -> tuple[ClockTable, tuple[float, ...]] | None:
+    """The voltage curve, UNIT_VOLTAGE_V below the knee, and the standard deviations of its values [V].
 
-    table: ClockTable
-    std_v: tuple[float, ...]
-
-
-def infer_voltage(rows: PowerRows, tables: BoardTables, reference_clock_mhz: float, warmer_k: Array) -> InferredVoltage | None:
-    """The voltage curve, or None where fewer than three clocks were measured or power shows no rise.
-
-    warmer_k (n,): temperature above that of the board at rest, 0 where unknown.
+    None where fewer than three clocks were measured or power shows no rise.
     """
-    clocks = distinct_clocks(rows.clock_mhz)
+    clocks = distinct_clocks(problem.rows.clock_mhz)
     if len(clocks) < 3:
         return None
-    if len(rows.power_w) > MOST_ROWS:
-        kept = np.zeros(len(rows.power_w), dtype=np.bool_)
-        kept[np.linspace(0, len(kept) - 1, MOST_ROWS).astype(np.int64)] = True
-        rows, warmer_k = rows.select(kept), warmer_k[kept]
+    count = len(problem.rows.power_w)
+    if count > MOST_ROWS:
+        kept = np.zeros(count, dtype=np.bool_)
+        kept[np.linspace(0, count - 1, MOST_ROWS).astype(np.int64)] = True
+        problem = problem.select(kept)
     grid = np.linspace(clocks[0], clocks[-1], TABLE_POINTS)
-    flat = _cost(rows, tables, reference_clock_mhz, warmer_k, grid, np.zeros(TABLE_POINTS))
+    flat = _cost(problem, grid, np.zeros(TABLE_POINTS))
     rises = np.stack([_rise(grid, knee, slope) for knee in KNEES for slope in SLOPES])
-    costs = np.array([_cost(rows, tables, reference_clock_mhz, warmer_k, grid, rise) for rise in rises])
+    costs = np.array([_cost(problem, grid, rise) for rise in rises])
     # A rising voltage that lowers the cost by less is not worth two parameters.
     if costs.min() > flat * (1.0 - 0.05):
         return None
-    kernels = max(len(rows.power_w) / len(clocks), 1.0)  # rows of one kernel at several clocks have similar errors
+    kernels = max(len(problem.rows.power_w) / len(clocks), 1.0)  # rows of one kernel at several clocks have similar errors
     variance = max(float(costs.min()), LEAST_ERROR**2)
     weight = np.exp(-0.5 * kernels * (costs - costs.min()) / variance)
     weight /= weight.sum()
     mean = weight @ rises
     spread = np.sqrt(np.maximum(weight @ (rises - mean) ** 2, 0.0))
-    return InferredVoltage(table=_table(grid, mean), std_v=tuple((UNIT_VOLTAGE_V * spread).tolist()))
+    return _table(grid, mean), tuple((UNIT_VOLTAGE_V * spread).tolist())
 
 
 def _rise(grid_mhz: Array, knee: float, slope: float) -> Array:
@@ -96,8 +88,5 @@ def _table(grid_mhz: Array, rise: Array) -> ClockTable:
     )
 
 
-def _cost(rows: PowerRows, tables: BoardTables, reference_clock_mhz: float, warmer_k: Array, grid_mhz: Array, rise: Array) -> float:
-    board = replace(tables, voltage_v=_table(grid_mhz, rise), reference_clock_mhz=reference_clock_mhz)
-    point = board.at(rows.clock_mhz)
-    shape = PowerShape(exponent=SWITCHING_EXPONENT, warm_knee=WARM_KNEE, warm_sharpness=WARM_SHARPNESS)
-    return solve_power(rows, point, design_matrix(rows, point, shape, reference_clock_mhz, warmer_k)).cost
+def _cost(problem: PowerProblem, grid_mhz: Array, rise: Array) -> float:
+    return replace(problem, tables=replace(problem.tables, voltage_v=_table(grid_mhz, rise))).solve(SWITCHING_EXPONENT).cost

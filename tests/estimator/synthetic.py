@@ -14,7 +14,7 @@ from estimator.model.timeline import LAUNCH_OVERLAP_EXPONENT
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.workload import Operator, Workload, make_operator, merge_operators
-from fitter.bundle.sections import draft_bundle
+from fitter.bundle.sections import runs_bundle
 from fitter.latency.runs import TIED, Host, LatencyFit, prior_groups
 from fitter.power.coefficients import PowerFit
 from fitter.power.solver import PRIOR, TERMS
@@ -50,28 +50,22 @@ def known_bundle(
     tables = BoardTables(
         voltage_v=gpu.voltage_v, idle_w=gpu.idle_w, reference_clock_mhz=REFERENCE_CLOCK_MHZ, power_limit_w=gpu.power_limit_w
     )
-    count = len(TIED)
     latency = LatencyFit(
         groups=groups or prior_groups(),
         host=host or Host(HOST_LAUNCH_S, LAUNCH_OVERLAP_EXPONENT),
-        names=tuple(parameter.name for parameter in TIED),
         parameters=TIED,
-        log_shift=np.zeros(count),
-        covariance=np.eye(count) * 0.01,
-        identified={parameter.name: True for parameter in TIED},
-        slow=np.zeros(1),
+        log_shift=np.zeros(len(TIED)),
+        covariance=np.eye(len(TIED)) * 0.01,
     )
+    values = np.array([PRIOR[term][0] for term in TERMS]) if energies is None else energies
     power = PowerFit(
-        values=np.array([PRIOR[term][0] for term in TERMS]) if energies is None else energies,
-        covariance=np.eye(len(TERMS)),
-        identified=dict.fromkeys(TERMS, True),
-        voltage_exponent=3.0,
-        reference_clock_mhz=REFERENCE_CLOCK_MHZ,
+        values=np.append(values, 0.0),
+        covariance=np.diag(np.append(np.ones(len(TERMS)), 0.0)),
+        exponent=3.0,
         tables=tables,
-        relative_residuals=np.zeros(1),
         rows=1,
     )
-    return draft_bundle(gpu, latency, power, clocks_mhz=(gpu.sm_clock_min_mhz, gpu.sm_clock_limit_mhz), rows=1)
+    return runs_bundle(gpu, latency, power, clocks_mhz=(gpu.sm_clock_min_mhz, gpu.sm_clock_limit_mhz), rows=1)
 
 
 def phases_of(operator: Operator, gpu: GpuSpec, tile_m: float = math.nan, tile_n: float = math.nan, split: float = math.nan) -> Phases:

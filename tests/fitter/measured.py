@@ -86,16 +86,18 @@ def various_workloads() -> list[Workload]:
     ]
 
 
-def workload_rows(bundle: Bundle, workloads: Sequence[Workload], noise: float = 0.0, seed: int = 0) -> WorkloadRows:
-    """Rows that the bundle predicts for workloads at 900 MHz, with relative noise."""
-    count, rng = len(workloads), np.random.default_rng(seed)
-    answers = [estimate(workload, bundle, sm_clock_mhz=900.0)[0] for workload in workloads]
+def workload_rows(
+    bundle: Bundle, workloads: Sequence[Workload], noise: float = 0.0, seed: int = 0, clocks_mhz: Sequence[float] = (900.0,)
+) -> WorkloadRows:
+    """Rows that the bundle predicts for workloads at each clock, with relative noise."""
+    answers = [estimate(workload, bundle, sm_clock_mhz=clock)[0] for workload in workloads for clock in clocks_mhz]
+    count, rng = len(answers), np.random.default_rng(seed)
     latency = np.array([a.latency_s for a in answers]) * np.exp(noise * rng.standard_normal(count))
     energy = latency * np.array([a.power_w for a in answers]) * np.exp(noise * rng.standard_normal(count))
-    clock = np.full(count, 900.0)
+    clock = np.tile(np.asarray(clocks_mhz), len(workloads))
     return WorkloadRows(
         workloads=tuple(workloads),
-        workload_index=np.arange(count, dtype=np.int64),
+        workload_index=np.repeat(np.arange(len(workloads)), len(clocks_mhz)),
         sm_clock_asked_mhz=clock,
         sm_clock_measured_mhz=clock,
         latency_s=latency,

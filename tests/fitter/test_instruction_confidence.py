@@ -13,7 +13,7 @@ from estimator.counts.opcodes import RARE
 from estimator.counts.prices import LIKE_SPREAD
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.specifications import load_gpu
-from fitter.bundle.drafts import prior_bundle
+from fitter.bundle.sections import prior_bundle
 from fitter.instructions.display import instruction_tables
 from fitter.instructions.energies import fit_instructions
 from fitter.instructions.section import link_energies
@@ -59,44 +59,44 @@ def line_of(name: str, energies: InstructionEnergies) -> str:
     return next(line for table in instruction_tables(bundle(energies)) for line in table.lines() if line.split()[0] == name)
 
 
-def test_a_class_of_one_run_is_marked_and_one_of_several_is_not() -> None:
-    few, several = fitted(*products(DENSE, "mma_f16", 1)), fitted(*products(DENSE, "mma_f16", 3))
-    assert "one run is made of it" in few.doubts[DENSE]
-    assert DENSE not in several.doubts
-    assert "FFMA" not in few.doubts
-    assert line_of(DENSE, few).endswith(few.doubts[DENSE])
-    assert line_of(DENSE, several).endswith("pJ")
-    assert few.ptx["mma_f16"].low_confidence.startswith(f"{DENSE}: one run is made of it")
-    assert several.ptx["mma_f16"].low_confidence == ""
+def ffma_with(*opcodes: tuple[str, float], speed: float = 0.7, **change: float) -> InstructionRow:
+    """A run of FFMA of which some instructions are others."""
+    row = made_row("c_k8_u64", {"FFMA": 64.0, **CONTROL}, {"x": 64.0}, blocks=864.0, lanes=32.0, speed=speed)
+    return replace(row, body={"FFMA": 64.0 - sum(count for _, count in opcodes), **dict(opcodes), **CONTROL}, **change)  # type: ignore[arg-type]
 
 
-def test_a_class_that_only_accompanies_others_in_noise_is_marked() -> None:
-    """A copy in two bodies, each of which could have any share of what it costs: its error is larger than itself."""
-    rows = []
-    for name, opcode, speed in (("a_k8_u64", "IMAD.MOV.U32", 0.8), ("b_k8_u64", "IMAD.MOV.U32", 0.6)):
-        row = made_row(name, {"FFMA": 64.0, **CONTROL}, {"x": 64.0}, blocks=864.0, lanes=32.0, speed=speed)
-        rows.append(replace(row, body={opcode: 10.0, "FFMA": 54.0, **CONTROL}, power_std_w=20.0))
+MOVES = [ffma_with(("IMAD.MOV.U32", 10.0), speed=speed, power_std_w=20.0) for speed in (0.8, 0.6)]
+"""A copy in two bodies, each of which could have any share of what it costs: its error is larger than itself."""
+
+
+@pytest.mark.parametrize(
+    ("rows", "name", "reason"),
+    [
+        (products(DENSE, "mma_f16", 1), DENSE, "one run is made of it, so that nothing checks it"),
+        (products(DENSE, "mma_f16", 3), DENSE, ""),
+        (MOVES, "IMAD.MOV", "its error is more than 25% of it"),
+        ([ffma_with(("BREV", 4.0))], RARE, "one figure for BREV, which no run is made of"),
+    ],
+)
+def test_a_class_of_low_confidence_is_marked_with_the_reason(rows: list[InstructionRow], name: str, reason: str) -> None:
     energies = fitted(*rows)
-    value, std = energies.epi_j("IMAD.MOV")
-    assert std > 0.25 * value
-    assert energies.doubts["IMAD.MOV"] == "its error is more than 25% of it"
-    assert line_of("IMAD.MOV", energies).endswith(energies.doubts["IMAD.MOV"])
+    assert energies.doubts.get(name, "") == reason
+    assert line_of(name, energies).endswith(reason or "pJ")
+    assert "FFMA" not in energies.doubts
+    if "mma_f16" in energies.ptx:
+        assert energies.ptx["mma_f16"].low_confidence == (f"{name}: {reason}" if reason else "")
 
 
-def test_what_rare_classes_share_is_always_marked_with_what_it_is_of() -> None:
-    row = made_row("c_k8_u64", {"FFMA": 64.0, **CONTROL}, {"x": 64.0}, blocks=864.0, lanes=32.0, speed=0.7)
-    energies = fitted(replace(row, body={"FFMA": 60.0, "BREV": 4.0, **CONTROL}))
-    assert energies.doubts[RARE] == "one figure for BREV, which no run is made of"
-    assert line_of(RARE, energies).endswith(energies.doubts[RARE])
+def throttled(*rows: InstructionRow, opcode: str, name: str) -> InstructionEnergies:
+    """A fit that leaves out the only run of an opcode: throttled at an unknown voltage."""
+    left_out = replace(products(opcode, name, 1)[0], throttled=True)
+    known = (*made_rows().rows, *rows, left_out)
+    return fit_instructions(InstructionRows(rows=tuple(replace(row, voltage_v=math.nan) for row in known)), replace(GPU, voltage_v=None))
 
 
 def test_a_sparse_product_that_the_regression_left_out_is_priced_as_a_dense_one_and_marked() -> None:
-    """Throttled at an unknown voltage it is in no regression, and what rare classes share would be a tenth of it."""
-    rare = made_row("c_k8_u64", {"FFMA": 60.0, "LOP3": 4.0, **CONTROL}, {"x": 60.0}, blocks=864.0, lanes=32.0, speed=0.7)
-    kept = (*made_rows().rows, *products(DENSE, "mma_f16"), replace(rare, body={"FFMA": 60.0, "BREV": 4.0, **CONTROL}))
-    left_out = replace(products(SPARSE, "mma_sparse_f16", 1)[0], throttled=True)
-    rows = InstructionRows(rows=tuple(replace(row, voltage_v=math.nan) for row in (*kept, left_out)))
-    energies = fit_instructions(rows, replace(GPU, voltage_v=None))
+    """What rare classes share would be a tenth of it."""
+    energies = throttled(*products(DENSE, "mma_f16"), ffma_with(("BREV", 4.0)), opcode=SPARSE, name="mma_sparse_f16")
     assert SPARSE not in energies.classes
     dense, sparse = energies.ptx["mma_f16"], energies.ptx["mma_sparse_f16"]
     assert sparse.energy_j == pytest.approx(dense.energy_j, rel=1e-6)
@@ -106,27 +106,22 @@ def test_a_sparse_product_that_the_regression_left_out_is_priced_as_a_dense_one_
 
 
 def test_a_product_that_nothing_stands_for_is_unknown_with_the_reason_and_null_in_the_bundle() -> None:
-    left_out = replace(products("IMMA.16832.S8.S8.SAT", "mma_s8", 1)[0], throttled=True)
-    rows = InstructionRows(rows=tuple(replace(row, voltage_v=math.nan) for row in (*made_rows().rows, left_out)))
-    energies = fit_instructions(rows, replace(GPU, voltage_v=None))
-    one = energies.ptx["mma_s8"]
+    energies = throttled(opcode="IMMA.16832.S8.S8.SAT", name="mma_s8")
+    one, line = energies.ptx["mma_s8"], line_of("mma_s8", energies)
     assert math.isnan(one.energy_j)
-    assert "nor of another IMMA.S8.S8 instruction" in one.low_confidence
     assert section_of(energies)["ptx"]["mma_s8"]["energy_j"] is None
-    line = line_of("mma_s8", energies)
     assert "unknown" in line
     assert line.endswith(one.low_confidence)
+    assert "nor of another IMMA.S8.S8 instruction" in one.low_confidence
 
 
 def test_a_figure_of_the_published_formula_that_is_missing_says_why() -> None:
-    energies = fitted()
-    assert {key.partition(".")[0] for key in energies.ptx["ffma"].published_j} == {"full"}
-    assert dict(energies.ptx["ffma"].unpublished) == {"single": "not run as single"}
-    assert "not run as single" in line_of("ffma", energies)
-    alone = replace(next(row for row in made_rows().rows if row.kernel == "ffma_k8_u256"), mode="single")
-    assert dict(fitted(alone).ptx["ffma"].unpublished) == {"single": "empty_loop not run as single"}
-    empty = next(row for row in made_rows().rows if row.kernel == "empty_loop")
-    assert dict(fitted(alone, replace(empty, mode="single")).ptx["ffma"].unpublished) == {}
+    alone, empty = (replace(row, mode="single") for row in made_rows().rows if row.kernel in ("ffma_k8_u256", "empty_loop"))
+    for rows, reason in (((), "not run as single"), ((alone,), "empty_loop not run as single"), ((alone, empty), "")):
+        energies = fitted(*rows)
+        assert dict(energies.ptx["ffma"].unpublished) == ({"single": reason} if reason else {})
+        assert ("single.mtsm" in energies.ptx["ffma"].published_j) == (not reason)
+        assert reason in line_of("ffma", energies)
 
 
 def test_a_copy_without_an_energy_says_why_and_takes_the_rest_of_others_where_there_is_one() -> None:
@@ -142,6 +137,5 @@ def test_a_copy_without_an_energy_says_why_and_takes_the_rest_of_others_where_th
     assert known.j_per_byte == pytest.approx((70.0 - 45.0) * 0.04 / 1e9)
     assert known.std_j >= np.std([44.0, 46.0]) * 0.04 / 1e9
     assert known.why_unknown == ""
-    elsewhere = rows_of({**ROW, "sm_clock_mhz": 900.0})
-    other_clock = rows_of({**COPY, "idle_before_w": None, "sm_clock_mhz": 510.0})
-    assert "at 510 MHz" in link_energies(InstructionRows(rows=(*other_clock, *elsewhere)))["copy_host_to_device"].why_unknown
+    elsewhere = rows_of({**COPY, "idle_before_w": None, "sm_clock_mhz": 510.0}, {**ROW, "sm_clock_mhz": 900.0})
+    assert "at 510 MHz" in link_energies(InstructionRows(rows=elsewhere))["copy_host_to_device"].why_unknown

@@ -15,7 +15,7 @@ from estimator.counts.energies import LinkEnergy, energies_from_section, links_d
 from estimator.vocabulary.errors import BundleError
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.specifications import load_gpu
-from fitter.bundle.drafts import prior_bundle
+from fitter.bundle.sections import prior_bundle
 from fitter.errors import CalibrationError
 from fitter.instructions.display import bundle_energies, instruction_tables
 from fitter.instructions.energies import fitted_rows
@@ -23,7 +23,7 @@ from fitter.instructions.section import instruction_notes, instruction_section, 
 from fitter.rows.columns import Selection
 from fitter.rows.instruction_dataset import InstructionRow, InstructionRows, read_instruction_rows
 from fitter.rows.tables import Table
-from tests.fitter.test_instruction_rows import ROW, made_row
+from tests.fitter.test_instruction_rows import CONTROL, ROW, made_row
 
 GPU = load_gpu("a100-pcie-40gb")
 OF_KERNELS = ("loop_", "active_", "grid_", "iterations", "launch_mode", "unroll")
@@ -60,12 +60,17 @@ def test_runs_are_averaged_and_scatter_shows() -> None:
 
 
 def fit_rows() -> tuple[InstructionRow, ...]:
-    rows = []
-    for blocks, lanes, speed in ((108.0, 32.0, 0.9), (54.0, 32.0, 0.8), (108.0, 16.0, 0.7), (1.0, 32.0, 0.5)):
-        for name, body in (("ffma_k8_u64", {"FFMA": 64.0}), ("lop3_k8_u64", {"LOP3": 64.0}), ("fadd_k8_u64", {"FADD": 64.0})):
-            loop = {"UIADD3": 1.0, "ISETP.NE.AND": 1.0, "BRA": 1.0}
-            rows.append(made_row(name, body | loop, {name[:4]: 64.0}, blocks=blocks, lanes=lanes, speed=speed))
-    return tuple(rows)
+    places = ((108.0, 32.0, 0.9), (54.0, 32.0, 0.8), (108.0, 16.0, 0.7), (1.0, 32.0, 0.5))
+    return tuple(
+        made_row(f"{name.lower()}_k8_u64", {name: 64.0, **CONTROL}, {name.lower(): 64.0}, blocks=blocks, lanes=lanes, speed=speed)
+        for blocks, lanes, speed in places
+        for name in ("FFMA", "LOP3", "FADD")
+    )
+
+
+def selected(*rows: InstructionRow) -> Selection:
+    instructions = InstructionRows(rows=rows)
+    return Selection(kernels=None, workloads=None, rejected=(), startups=(), datasets=(), notes=(), instructions=instructions)
 
 
 def test_the_section_has_the_links_and_the_regression_has_not() -> None:
@@ -75,24 +80,17 @@ def test_the_section_has_the_links_and_the_regression_has_not() -> None:
     unrested = replace(plain[1], idle_w=math.nan)
     rows = InstructionRows(rows=(*plain, *copies, single, unrested))
     assert np.flatnonzero(~fitted_rows(rows, GPU)).tolist() == [12, 13, 14]
-    nothing = Selection(kernels=None, workloads=None, rejected=(), startups=(), datasets=(), notes=(), instructions=rows)
-    section, warnings = instruction_section(nothing, GPU)
-    remarks = instruction_notes(nothing, GPU)
+    section, warnings = instruction_section(selected(*rows.rows), GPU)
     assert warnings == ()
     assert set(section["links"]) == {"copy_host_to_device", "host_read"}
-    assert remarks[0] == "3 of 16 runs of generated kernels are not in the regression: 2 over a link, 1 on one thread"
-    assert any(remark.startswith("1 runs of generated kernels have no power at rest") for remark in remarks)
-    without, _ = instruction_section(replace(nothing, instructions=InstructionRows(rows=(*plain, single, unrested))), GPU)
+    (note,) = instruction_notes(selected(*rows.rows), GPU)
+    assert note == "3 of 16 runs of generated kernels are not in the regression: 2 over a link, 1 on one thread"
+    without, _ = instruction_section(selected(*plain, single, unrested), GPU)
     assert "links" not in without
     assert without["values"] == section["values"]
     links = instruction_tables(replace(prior_bundle(GPU), instruction_energies=FrozenMapping(section)))[-1]
     shown = {row[0]: row[2:5] for row in links.rows}
     assert shown["copy_host_to_device"] == pytest.approx((25.0, 1000.0, 51.0), rel=0.01)
-
-
-def selected(*rows: InstructionRow) -> Selection:
-    instructions = InstructionRows(rows=rows)
-    return Selection(kernels=None, workloads=None, rejected=(), startups=(), datasets=(), notes=(), instructions=instructions)
 
 
 @pytest.mark.parametrize("beside", [0, 1, 11])

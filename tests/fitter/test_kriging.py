@@ -1,15 +1,14 @@
 """Kriging: kernels that spend their time alike correct one another, and hold back where nothing resembles them."""
 
 import json
+from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from estimator.model.kriging import NOISE, SHARES, PhaseFeatures, covariance, kriged
 from estimator.model.residuals import LARGEST_CORRECTION, Fading, log_corrections
-from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.reader import plain
 from estimator.vocabulary.specifications import load_gpu
@@ -41,11 +40,6 @@ def errors_of_phases(features: PhaseFeatures) -> Array:
     return 0.3 * features.shares[:, SHARES.index("loop")] - 0.2 * features.shares[:, SHARES.index("dram")]
 
 
-@pytest.fixture(scope="module")
-def a100() -> GpuSpec:
-    return load_gpu("a100-pcie-40gb")
-
-
 def test_errors_that_come_from_phases_are_corrected_at_shapes_far_from_all_measured() -> None:
     measured, asked = features_of(400, 0), features_of(200, 1)
     points = np.random.default_rng(2).uniform(0.0, 12.0, (400, 3))
@@ -71,63 +65,44 @@ def test_covariances_are_symmetric_and_positive(seed: int) -> None:
     assert np.linalg.eigvalsh(matrix + NOISE**2 * np.eye(40)).min() > 0.0
 
 
-def test_a_kernel_measured_many_times_takes_its_own_mean_error() -> None:
-    one = features_of(1, 0).select(np.zeros(200, dtype=np.int64))
-    error = np.random.default_rng(0).normal(0.1, 0.02, 200)
-    found = kriged(fit_kriging(np.ones((200, 2)), one, error), np.ones((1, 2)), one.select(np.array([0])))
-    assert found[0] == pytest.approx(error.mean(), abs=0.001)
-
-
-def test_long_lists_are_answered_as_short_ones() -> None:
-    measured, asked = features_of(50, 0), features_of(2000 + 3, 1)
-    known = fit_kriging(np.zeros((50, 1)), measured, errors_of_phases(measured))
-    whole = kriged(known, np.zeros((2000 + 3, 1)), asked)
-    last = np.array([2000 + 2])
-    np.testing.assert_allclose(whole[last], kriged(known, np.zeros((1, 1)), asked.select(last)), rtol=1e-9)
-
-
-def test_shares_of_a_kernels_time_add_up_unless_phases_overlap(a100: GpuSpec) -> None:
-    operators = products(20, 0)
+def test_shares_of_a_kernels_time_add_up_unless_phases_overlap() -> None:
+    a100 = load_gpu("a100-pcie-40gb")
     priors = kernel_priors(GROUP, a100, cuda_cores=False, warm=False, one_clock=False)
-    values = {name: prior.centre for name, prior in priors.items()}
-    clock = np.full(20, 900e6)
-    found = predicted_features(kernel_problem(operators, a100, sm_clock_hz=clock, warm=np.zeros(20, dtype=np.bool_)), values)
+    problem = kernel_problem(products(20, 0), a100, sm_clock_hz=np.full(20, 900e6), warm=np.zeros(20, dtype=np.bool_))
+    found = predicted_features(problem, {name: prior.centre for name, prior in priors.items()})
     assert np.all((found.shares >= 0.0) & (found.shares <= 1.0))
     assert np.all(found.shares.sum(axis=1) >= 0.999)
     assert np.all(found.tile_area > 0.0)
 
 
-def tier(operators: list[Operator], features: PhaseFeatures, error: Array, beyond_share: float = 1.0) -> dict[str, object]:
-    shapes = shape_errors(operators)
-    kriging = (fit_kriging(shapes.points[shapes.index], features, error), beyond_share)
+OPERATORS, FEATURES = products(ROWS, 0), features_of(ROWS, 0)
+
+
+def tier(error: Array, beyond_share: float = 1.0) -> dict[str, Any]:
+    """A tier of a bundle, through JSON."""
+    shapes = shape_errors(OPERATORS)
+    kriging = (fit_kriging(shapes.points[shapes.index], FEATURES, error), beyond_share)
     parts = GroupErrors(ln_error=error, left_out=np.abs(error), fading=Fading(), quantiles=(2.0, 3.0, 0.4, 2.0), kriging=kriging)
-    return dict(plain(tier_document(shapes, parts, None, seed=0)))
+    return dict(json.loads(json.dumps(plain(tier_document(shapes, parts, None, seed=0)))))
 
 
-def test_a_bundle_remembers_kriging_through_json() -> None:
-    operators, features = products(ROWS, 0), features_of(ROWS, 0)
-    error = errors_of_phases(features)
-    written = json.loads(json.dumps(tier(operators, features, error)))
-    correction, deviation = log_corrections(operators, [GROUP] * ROWS, {GROUP: written}, None, features)
-    shapes = shape_errors(operators)
-    direct = kriged(fit_kriging(shapes.points[shapes.index], features, error), shapes.points[shapes.index], features)
-    np.testing.assert_allclose(correction, direct, atol=2e-3)
+def corrections(tiers: dict[str, Any], features: PhaseFeatures | None, operators: list[Operator] = OPERATORS) -> tuple[Array, Array]:
+    return log_corrections(operators, [GROUP] * len(operators), {GROUP: tiers}, None, features)
+
+
+def test_a_bundle_remembers_kriging_and_without_phases_the_neighbours_answer() -> None:
+    error = errors_of_phases(FEATURES)
+    written = tier(error)
+    correction, deviation = corrections(written, FEATURES)
+    points = shape_errors(OPERATORS).points[shape_errors(OPERATORS).index]
+    np.testing.assert_allclose(correction, kriged(fit_kriging(points, FEATURES, error), points, FEATURES), atol=2e-3)
     assert np.all(deviation > 0.0)
-
-
-def test_without_phases_the_neighbours_answer() -> None:
-    operators, features = products(ROWS, 0), features_of(ROWS, 0)
-    document = tier(operators, features, errors_of_phases(features))
-    plain = {name: value for name, value in document.items() if name != "kriging"}
-    np.testing.assert_array_equal(
-        log_corrections(operators, [GROUP] * ROWS, {GROUP: document}), log_corrections(operators, [GROUP] * ROWS, {GROUP: plain})
-    )
+    bare = {name: value for name, value in written.items() if name != "kriging"}
+    np.testing.assert_array_equal(corrections(written, None), corrections(bare, None))
 
 
 def test_corrections_are_bounded_and_give_way_beyond_the_largest_work() -> None:
-    operators, features = products(ROWS, 0), features_of(ROWS, 0)
-    document = {GROUP: tier(operators, features, np.full(ROWS, 2.0), beyond_share=0.0)}
-    correction, _ = log_corrections(operators, [GROUP] * ROWS, document, None, features)
-    assert np.abs(correction).max() <= LARGEST_CORRECTION
+    document = tier(np.full(ROWS, 2.0), beyond_share=0.0)
+    assert np.abs(corrections(document, FEATURES)[0]).max() <= LARGEST_CORRECTION
     larger = [make_operator("gemm", "linear", "bf16", batch=1, m=1e5, n=1e5, k=1e5)]
-    assert log_corrections(larger, [GROUP], document, None, features.select(np.array([0])))[0] == 0.0
+    assert corrections(document, FEATURES.select(np.array([0])), larger)[0] == 0.0

@@ -36,3 +36,15 @@ def test_rows_near_the_prior_ask_for_a_narrow_one_and_rows_far_from_it_for_a_wid
     slopes = np.ones((6, 1))
     found = [log_evidence(slopes, np.full(6, distance), np.array([width]), 0.05) for width in (0.1, 0.7)]
     assert (found[1] > found[0]) is wider
+
+
+@pytest.mark.parametrize("noise", [0.01, 0.03])
+def test_stated_deviations_are_those_of_the_rows_scatter_whatever_the_usual_error(noise: float) -> None:
+    slopes = np.ones((400, 1))
+    found = solve(lambda shift: (slopes @ shift, slopes), noise * np.random.default_rng(1).normal(size=400), np.array([10.0]), scale=0.05)
+    assert np.sqrt(found.covariance[0, 0]) == pytest.approx(noise / 20.0, rel=0.25)
+
+
+def test_a_failed_row_bends_nothing() -> None:
+    slopes, target = np.ones((50, 1)), np.append(np.zeros(49), 5.0)
+    assert abs(solve(lambda shift: (slopes @ shift, slopes), target, np.array([10.0]), scale=0.05).log_shift[0]) < 0.01

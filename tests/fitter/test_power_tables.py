@@ -11,8 +11,8 @@ from estimator.bundle.content import Bundle
 from estimator.model.residuals import POWER_TIER
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.specifications import load_gpu
+from fitter.bundle.data_facts import board_knowledge
 from fitter.bundle.drafts import draft_from_rows
-from fitter.bundle.export import board_knowledge
 from fitter.rows.columns import KernelRows
 from fitter.rows.selection import read_selection
 from fitter.validate.predictions import predict_kernel_rows

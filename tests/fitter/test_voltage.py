@@ -1,14 +1,15 @@
 """The voltage curve inferred from power: planted curves come back within their stated deviations, from three clocks on."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from estimator.model.power import WARM_KNEE, WARM_SHARPNESS, BoardTables
+from estimator.model.power import BoardTables
 from estimator.vocabulary.gpu import ClockTable
-from fitter.power.solver import PRIOR, TERMS, PowerRows, PowerShape, design_matrix
-from fitter.power.voltage import SWITCHING_EXPONENT, InferredVoltage, infer_voltage
+from fitter.power.solver import PRIOR, TERMS, PowerProblem, PowerRows
+from fitter.power.voltage import SWITCHING_EXPONENT, infer_voltage
 
-SHAPE = PowerShape(exponent=SWITCHING_EXPONENT, warm_knee=WARM_KNEE, warm_sharpness=WARM_SHARPNESS)
 KERNELS = 24
 NOISE = 0.02
 
@@ -48,16 +49,14 @@ def sweep_rows(clocks: tuple[float, ...], voltage: ClockTable, seed: int, kernel
         kind=np.repeat(np.arange(kernels), len(clocks)).astype(str),
     )
     tables = board(voltage, clocks[0])
-    point = tables.at(clock)
-    design = design_matrix(rows, point, SHAPE, clocks[0], np.zeros(count))
-    watt = point.idle_w + design[:, : len(TERMS)] @ centres
-    noisy = watt * np.exp(NOISE * rng.standard_normal(count))
-    return PowerRows(**{name: noisy if name == "power_w" else getattr(rows, name) for name in PowerRows.__slots__})
+    problem = PowerProblem(rows=rows, tables=tables, warmer_k=np.zeros(count), priors=PRIOR)
+    watt = tables.at(clock).idle_w + problem.design(SWITCHING_EXPONENT)[:, : len(TERMS)] @ centres
+    return replace(rows, power_w=watt * np.exp(NOISE * rng.standard_normal(count)))
 
 
-def inferred(clocks: tuple[float, ...], voltage: ClockTable, seed: int = 0) -> InferredVoltage | None:
+def inferred(clocks: tuple[float, ...], voltage: ClockTable, seed: int = 0) -> tuple[ClockTable, tuple[float, ...]] | None:
     rows = sweep_rows(clocks, voltage, seed)
-    return infer_voltage(rows, board(None, clocks[0]), clocks[0], np.zeros(len(rows.power_w)))
+    return infer_voltage(PowerProblem(rows=rows, tables=board(None, clocks[0]), warmer_k=np.zeros(len(rows.power_w)), priors=PRIOR))
 
 
 @pytest.mark.parametrize("clocks", SWEEPS.values(), ids=SWEEPS)
@@ -68,9 +67,10 @@ def test_three_clocks_tell_the_rise_within_its_stated_deviation(clocks: tuple[fl
     for seed in range(4):
         found = inferred(clocks, true, seed)
         assert found is not None
-        low, high = found.table.at(ends)
+        table, std_v = found
+        low, high = table.at(ends)
         wanted = float(np.divide(*true.at(ends)[::-1]))
-        deviation = float(np.hypot(found.std_v[0], found.std_v[-1]))
+        deviation = float(np.hypot(std_v[0], std_v[-1]))
         assert 0.002 < deviation < 0.08
         pulls.append((high / low - wanted) / deviation)
     assert np.sqrt(np.mean(np.square(pulls))) < 2.0
@@ -80,7 +80,8 @@ def test_the_knee_between_two_clocks_is_less_certain_than_the_rise_at_them() -> 
     clocks = SWEEPS["510-1410"]
     found = inferred(clocks, planted(clocks, knee=0.8, slope=0.3))
     assert found is not None
-    at = dict(zip(found.table.sm_clock_mhz, found.std_v, strict=True))
+    table, std_v = found
+    at = dict(zip(table.sm_clock_mhz, std_v, strict=True))
     between = [std for clock, std in at.items() if 950.0 < clock < 1350.0]
     assert max(between) > 1.2 * at[clocks[-1]]
 
@@ -91,7 +92,7 @@ def test_more_clocks_narrow_the_curve() -> None:
     for clocks in (few, many):
         found = inferred(clocks, planted(few, knee=0.8, slope=0.3))
         assert found is not None
-        widths.append(np.mean(found.std_v))
+        widths.append(np.mean(found[1]))
     assert widths[1] < widths[0]
 
 

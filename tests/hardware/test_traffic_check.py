@@ -16,7 +16,7 @@ from estimator.bundle.files import load_bundle, save_bundle
 from estimator.counts.nsight_compute import read_ncu
 from estimator.vocabulary.errors import CountsError
 from estimator.vocabulary.specifications import load_gpu
-from fitter.bundle.drafts import prior_bundle
+from fitter.bundle.sections import prior_bundle
 from scripts.traffic_check import COUNTS, LEVELS, MARK, chosen_kernels, derived_bytes, main, operators_document
 
 HEADER = [

@@ -25,7 +25,6 @@ from collector.simulated.profile import load_board
 from collector.simulated.silicon import JOULE_PER_PICOJOULE
 from estimator.bundle.files import load_bundle
 from estimator.counts.energies import (
-    INSTRUCTION,
     ISSUE,
     STALL,
     TRANSACTION,
@@ -39,7 +38,7 @@ from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.reader import plain
 from estimator.vocabulary.specifications import load_gpu
 from fitter.cli import main as fit
-from fitter.instructions.energies import excess_power_w, fit_instructions, row_activity
+from fitter.instructions.energies import fit_instructions
 from fitter.rows.instruction_dataset import InstructionRows
 from fitter.rows.selection import read_selection
 from microbench.errors import CompileError
@@ -168,14 +167,8 @@ def test_what_is_planted_is_no_sum_over_classes() -> None:
     profile = load_board(BOARD)
     few, many = (planted_lane_energy_j(profile, "IADD3", reads) for reads in (1.0, 3.0))
     assert many > 1.1 * few
-    same = InspectedEntry(
-        name="k",
-        registers=8,
-        spilled_bytes=0,
-        shared_bytes=0,
-        body={"FFMA": 64, "FADD": 64},
-        reads={},
-    )
+    none = dict.fromkeys(("spill_store_bytes", "spill_load_bytes", "stack_bytes", "shared_bytes"), 0)
+    same = InspectedEntry(name="k", registers=8, body={"FFMA": 64, "FADD": 64}, reads={}, **none)
     assert changes_of_unit(same) == 0.0
     assert changes_of_unit(replace(same, body={"FFMA": 64, "IADD3": 64})) == pytest.approx(64.0)
 
@@ -209,58 +202,6 @@ def test_what_is_no_class_comes_back(fitted: InstructionEnergies) -> None:
         assert std < 0.05 * value
     for term, joule in ((STALL, planted_stall_energy_j(profile, gpu)), (ISSUE, planted_issue_energy_j(profile, gpu))):
         assert fitted.term(term)[0] == pytest.approx(volt * joule, rel=BOARD_ERROR)
-
-
-def test_an_unknown_gain_of_the_sensor_is_in_every_stated_error(rows: InstructionRows, fitted: InstructionEnergies) -> None:
-    unknown = fit_instructions(rows, load_gpu(BOARD), gain_std=0.05)
-    assert np.array_equal(fitted.values, unknown.values)
-    for name in (INSTRUCTION + "FFMA", STALL, TRANSACTION + "dram"):
-        value, std = unknown.term(name)
-        assert std == pytest.approx(np.hypot(fitted.term(name)[1], 0.05 * value))
-
-
-def test_the_published_formula_leaves_static_power_in(rows: InstructionRows, fitted: InstructionEnergies) -> None:
-    """What it gives for one thread is the power of the awake board times the time of an instruction: thousands of times too much."""
-    single = {row.build: row for row in rows.rows if row.mode == "single"}
-    for name, kernel in (
-        ("ffma.O3", "ffma_k8_u64.O3"),
-        ("dfma.O3", "dfma_k8_u64.O3"),
-        ("iadd3.O3", "iadd3_k8_u64.O3"),
-        ("imad.O0", "imad_k8_u64.O0"),
-    ):
-        one, row, empty = fitted.ptx[name], single[kernel], single[f"empty_loop.{name[-2:]}"]
-        operations = sum(row.operations.values())
-        longer_s = (row.latency_s / row.turns - empty.latency_s / empty.turns) / operations
-        assert one.published_j["single.mtsm"] == pytest.approx(row.power_w * longer_s, rel=0.1)
-        assert one.published_j["single.mtsm"] > 1e3 * one.energy_j
-        assert one.published_j["full.mtsm"] > 1.5 * one.energy_j
-
-
-def test_the_ways_of_sampling_err_in_their_own_direction(rows: InstructionRows) -> None:
-    """Of steady kernels the highest of many polls is above their mean, and none of the three knows of the sensor's gain."""
-    gain = load_board(BOARD).sensor.gain
-    for row in rows.rows:
-        truth = row.power_w * row.latency_s
-        assert row.published["sma"] >= row.published["mtsm"]
-        assert row.published["mtsm"] / truth == pytest.approx(gain, abs=0.04)
-        assert row.published["papi"] / truth == pytest.approx(gain, abs=0.06)
-
-
-def test_energy_of_a_measured_run_is_the_sum_of_its_terms(rows: InstructionRows) -> None:
-    """The energies from every second row of each kernel give what the others drew beyond the board at rest."""
-    excess, _ = excess_power_w(rows)
-    turn = np.arange(len(rows.rows)) % 2 == 0
-    first = {(row.kernel, row.level): index for index, row in reversed(list(enumerate(rows.rows)))}
-    turn[list(first.values())] = True
-    energies = fit_instructions(rows.select(turn), load_gpu(BOARD))
-    errors = []
-    for index in np.flatnonzero(~turn).tolist():
-        row = rows.rows[index]
-        activity = row_activity(row, load_gpu(BOARD), row.temperature_c - energies.temperature_c)
-        own = replace(activity, voltage_v=row.voltage_v, sm_clock_mhz=row.sm_clock_mhz)
-        errors.append(energies.energy_j(own)[0] / (excess[index] * row.latency_s) - 1.0)
-    assert np.abs(errors).max() < 0.05
-    assert abs(float(np.mean(errors))) < 0.01
 
 
 def test_a_bundle_keeps_the_energies_to_the_last_digit(

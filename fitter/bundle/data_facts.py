@@ -1,4 +1,4 @@
-"""Export: assembles fits and the metadata of their data into a bundle."""
+"""Facts about the data behind a bundle: board, sensor, environment, ranges, provenance."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ from estimator.vocabulary.workload import Operator
 from fitter.rows.columns import Dataset, Selection
 
 REFERENCE_CLOCK_MHZ: Final = 900.0
-"""Default clock at which power coefficients are stated [MHz]."""
+"""Power coefficients are stated at the measured clock nearest to this one [MHz]."""
 
 LONGEST_TEXT: Final = 200
 """Longest text about the environment [characters]; longer ones are cut."""
@@ -44,11 +44,12 @@ def board_knowledge(selection: Selection, gpu: GpuSpec) -> BoardKnowledge:
     voltage_std = None
     if voltage is not None and volts is not None and "std_v" in voltage and voltage["std_v"].notna().all():
         voltage_std = tuple(np.interp(volts.sm_clock_mhz, voltage.index, voltage["std_v"]).tolist())
+    clocks = measured_clocks(selection, gpu)
     means = {} if idle is None else idle.reindex(columns=["std_w", "temperature_c"]).mean().dropna().to_dict()
     tables = BoardTables(
         voltage_v=volts,
         idle_w=(gpu.idle_w or _idle_below(selection, gpu)) if idle is None else _shaped(idle, "power_w", gpu.idle_w),
-        reference_clock_mhz=reference_clock_mhz(selection, gpu),
+        reference_clock_mhz=float(clocks[np.argmin(np.abs(clocks - REFERENCE_CLOCK_MHZ))]),
         power_limit_w=gpu.power_limit_w,
         idle_temperature_c=means.get("temperature_c"),
     )
@@ -108,12 +109,6 @@ IDLE_BELOW: Final = 0.8
 """A board at rest draws at most this share of the least power at which it ran a kernel (assumed) [1]."""
 
 
-def reference_clock_mhz(selection: Selection, gpu: GpuSpec) -> float:
-    """The measured clock nearest to REFERENCE_CLOCK_MHZ; power coefficients are stated at it."""
-    clocks = measured_clocks(selection, gpu)
-    return float(clocks[np.argmin(np.abs(clocks - REFERENCE_CLOCK_MHZ))])
-
-
 def measured_clocks(selection: Selection, gpu: GpuSpec) -> Array:
     """Distinct SM clocks of all rows [MHz], ascending; the clock of the published rates if none was recorded."""
     parts = [rows.clock_mhz(gpu) for rows in selection.tables]
@@ -137,15 +132,10 @@ def domain_of(selection: Selection, groups: Iterable[str]) -> dict[str, dict[str
     Zero (an unlimited window, no padding) is not a size and is left out if other values occur.
     """
     known = set(groups)
-    operators: dict[Operator, None] = {}
-    if selection.kernels is not None:
-        operators.update(dict.fromkeys(selection.kernels.row_operators()))
-    if selection.workloads is not None:
-        operators.update(
-            dict.fromkeys(operator for workload in dict.fromkeys(selection.workloads.row_workloads()) for operator in workload.operators)
-        )
+    used: list[Sequence[Operator]] = [] if selection.kernels is None else [selection.kernels.row_operators()]
+    used += [] if selection.workloads is None else [workload.operators for workload in selection.workloads.row_workloads()]
     shapes: dict[str, list[dict[str, float]]] = {}
-    for operator in operators:
+    for operator in dict.fromkeys(operator for operators in used for operator in operators):
         group = longest_prefix(group_key(operator), known)
         if group is not None:
             shapes.setdefault(group, []).append(operator.named_shape())
@@ -163,8 +153,7 @@ def provenance_of(selection: Selection, seed: int) -> Provenance:
         DatasetRecord(name=d.name, sha256=d.sha256, kind=d.kind, rows=d.rows, used=d.used, rejected=dict(d.rejected))
         for d in selection.datasets
     )
-    version = estimator.__version__
-    return Provenance(created_utc=_now_utc(), wattprint_version=version, commit=source_commit(), seed=seed, datasets=records)
+    return Provenance(created_utc=_now_utc(), wattprint_version=estimator.__version__, commit=source_commit(), seed=seed, datasets=records)
 
 
 def environment_of(selection: Selection) -> dict[str, str]:
