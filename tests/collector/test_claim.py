@@ -21,7 +21,7 @@ def hold(told: Connection, output: Path) -> None:
 def test_one_process_at_a_time_writes_a_dataset_and_a_killed_one_bars_nobody(tmp_path: Path) -> None:
     output = tmp_path / "d.parquet"
     mine, its = multiprocessing.Pipe()
-    writer = multiprocessing.get_context("fork").Process(target=hold, args=(its, output))
+    writer = multiprocessing.get_context("fork").Process(target=hold, args=(its, output), daemon=True)
     writer.start()
     mine.recv()
     with pytest.raises(DatasetError, match="another campaign is writing there"), claimed_dataset(output):
