@@ -14,6 +14,7 @@ from estimator.model.power import (
     Leakage,
     PowerModel,
     busy_share,
+    capacitance_f,
     leakage_power_w,
     power_events,
     static_power_w,
@@ -133,6 +134,11 @@ def test_events_in_the_core_follow_its_voltage_and_running_sms_its_clock_too() -
     rest, busy = (static_power_w(model_of(), point, np.full(2, share)) for share in (0.0, 1.0))
     assert_allclose(rest, point.idle_w + 5.0 * point.idle_ratio)
     assert_allclose(busy - rest, 20.0 * core * [1.0, 1410.0 / 900.0])
+
+
+def test_a_capacitance_switched_at_the_reference_voltage_takes_the_energy_of_its_events() -> None:
+    energy_j, rates = np.array([1e-12, 5e-11]), np.array([2e5, 3e3])
+    assert_allclose(0.7**2 * capacitance_f(energy_j, rates, 0.7), energy_j * rates)
 
 
 def test_leakage_feeds_back_on_itself_and_follows_a_given_temperature() -> None:
