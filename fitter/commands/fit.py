@@ -126,7 +126,7 @@ def fit_command(**options: Any) -> int:
     bundle = save_bundle(calibration.bundle, options["out"])
     document = _fit_document(bundle, calibration, options)
     if options["report"] is not None:
-        document["held_out"] = _write_report(bundle, calibration, prior, options, progress)
+        document["held_out"] = _write_report(options["report"], bundle, calibration, prior, options["seed"], progress)
     progress("")
     verdicts = judge(options["require"], calibration.summary())
     notes = [note for note in bundle.notes if note not in calibration.warnings]
@@ -236,7 +236,7 @@ def tell(line: str) -> None:
 
 
 def _write_report(
-    bundle: "Bundle", calibration: "Calibration", prior: "Bundle | None", options: Mapping[str, Any], progress: Callable[[str], None]
+    report: Path, bundle: "Bundle", calibration: "Calibration", prior: "Bundle | None", seed: int, progress: Callable[[str], None]
 ) -> list[dict[str, object]]:
     """Write the page about the fit; returns the errors of fits without whole families and clocks."""
     from estimator.vocabulary.whole_file import write_whole
@@ -246,13 +246,13 @@ def _write_report(
 
     selection = calibration.selection
     tables = board_knowledge(selection, bundle.gpu).tables
-    wholes = hold_out(selection, bundle.gpu, tables, seed=options["seed"], prior=prior, progress=progress)
+    wholes = hold_out(selection, bundle.gpu, tables, seed=seed, prior=prior, progress=progress)
     page = report_html(bundle, selection, calibration.held_out, wholes)
-    write_whole(options["report"], page.encode("utf-8", errors="replace"))
+    write_whole(report, page.encode("utf-8", errors="replace"))
     return [{"by": one.by, "name": one.errors.operator, **one.errors.document()} for one in wholes]
 
 
-def _fit_lines(bundle: "Bundle", calibration: "Calibration", options: Mapping[str, Any]) -> list[str]:
+def _fit_lines(bundle: "Bundle", calibration: "Calibration", options: Mapping[str, object]) -> list[str]:
     from fitter.report.text import next_lines, selection_lines
     from fitter.validate.tables import error_table
 
@@ -265,7 +265,7 @@ def _fit_lines(bundle: "Bundle", calibration: "Calibration", options: Mapping[st
     return [*lines, *next_lines(bundle, str(options["out"]))]
 
 
-def _fit_document(bundle: "Bundle", calibration: "Calibration", options: Mapping[str, Any]) -> dict[str, object]:
+def _fit_document(bundle: "Bundle", calibration: "Calibration", options: Mapping[str, object]) -> dict[str, object]:
     from fitter.report.text import selection_document
 
     return {

@@ -153,6 +153,8 @@ def _selection(table: Table, kind: str, rows: Selection, metadata: Mapping[str, 
         unknown = [{entry.name for entry in workload.unknown} for workload in runs.workloads if workload.unknown]
         if unknown:
             notes.append(f"{len(unknown)} workloads hold operators that cannot be modelled: {', '.join(sorted(set.union(*unknown))[:5])}")
+    if record.metadata.get("complete") is False:
+        notes.append("the campaign did not finish; `collect --resume` goes on with it")
     return replace(rows, datasets=(record,), notes=tuple(f"{table.name}: {note}" for note in notes))
 
 
