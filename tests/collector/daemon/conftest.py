@@ -35,7 +35,6 @@ idle_settle_s = 0.5
 idle_window_s = 1.0
 kernels_per_block = 8
 anchor_every = 0
-retries = 0
 
 [measurement]
 updates = 4
