@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from collector.devices.protocols import EnergyReading, PowerReadings
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.counter import counter_energy, launch_energy
+from collector.sensing.regression import block_covariance
 from collector.sensing.steady import corrected_power, inversion, settle_time_s, steady_power
 from estimator.vocabulary.quantities import Array
 
@@ -130,3 +131,10 @@ def test_a_counter_is_taken_for_what_it_can_be(joule: float, flags: tuple[bool, 
     assert (found.absurd, found.disagrees) == flags
     assert found.energy_j == pytest.approx(math.nan if launch_j is None else launch_j, nan_ok=True)
     assert math.isnan(counter_energy(None, after, 100, 3.0, 200.0, 50.0, PERIOD_S, LIMIT_W).energy_j)
+
+
+@pytest.mark.parametrize("alike", [1, 10])
+def test_a_block_covariance_keeps_the_correlation_of_neighbours(alike: int) -> None:
+    random = np.random.default_rng(3)
+    found = [block_covariance(np.eye(1), np.repeat(random.normal(size=(1200 // alike, 1)), alike, axis=0), 12)[0, 0] for _ in range(50)]
+    assert np.mean(found) == pytest.approx(1200 * alike, rel=0.2)
