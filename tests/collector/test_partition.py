@@ -9,7 +9,6 @@ import pytest
 from collector.cli import main
 from collector.dataset import DatasetError, read_kernel_dataset, write_kernel_dataset
 from collector.dataset.partition import partitioned_place
-from collector.dataset.traces import traces_path
 from tests.collector.dataset_rows import a_row
 
 KEY = {"gpu_uuid": "GPU-1", "campaign": "c"}
@@ -57,7 +56,6 @@ def test_hosts_that_publish_at_once_lose_and_double_nothing(tmp_path: Path) -> N
     finished = [place.running_output(KEY).with_name(f"host{number}.parquet") for number in range(6)]
     for path in finished:
         write_kernel_dataset([a_row(path.stem)], METADATA, path)
-        traces_path(path).write_bytes(path.name.encode())
     (place.root / "board=a100-pcie-40gb").write_text("in the way")
     with pytest.raises(DatasetError, match="safe in") as caught:
         place.publish(finished[0])
@@ -66,7 +64,6 @@ def test_hosts_that_publish_at_once_lose_and_double_nothing(tmp_path: Path) -> N
     with ThreadPoolExecutor(len(finished)) as hosts:
         names = list(hosts.map(place.publish, finished))
     assert len(parts(place.root)) == len(set(names)) == len(finished)
-    assert all(traces_path(Path(name)).is_file() for name in names)
     measured = place.measured(KEY)
     assert measured is not None
     assert sorted(measured.column("row_id").to_pylist()) == sorted(path.stem for path in finished)
