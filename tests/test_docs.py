@@ -1,5 +1,6 @@
 """Reference pages say what the code says."""
 
+import csv
 import re
 import shlex
 import shutil
@@ -16,6 +17,7 @@ from estimator.cli import main as estimate
 from estimator.formats.own import FORMAT_VERSION as WORKLOAD_VERSION
 from estimator.vocabulary.quantities import MODULES
 from estimator.vocabulary.workload import FAMILY_FIELDS
+from scripts import constants
 
 
 def entries_of(page: Path, heading: str) -> dict[str, tuple[str, str]]:
@@ -88,3 +90,10 @@ def test_what_a_page_shows_of_a_command_is_what_it_prints(
         printed = iter([words_of(line) for line in capsys.readouterr().out.splitlines()])
         for line in output.splitlines():
             assert line.strip() == "…" or words_of(line) in printed, f"{command}: {line}"
+
+
+def test_the_table_of_constants_is_that_of_the_code_and_explains_each(repository: Path) -> None:
+    assert (repository / "docs" / "constants.csv").read_text(encoding="utf-8") == constants.table()
+    rows = list(csv.reader(constants.table().splitlines()))
+    assert len(rows) > 100
+    assert [row[:2] for row in rows if not row[3]] == []

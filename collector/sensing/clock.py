@@ -21,7 +21,9 @@ LONGEST_S: Final = 0.6
 FIRST_CHANGES: Final = (25, 260)
 """Least and greatest number of changes in the first seconds, which the search uses."""
 MIN_CHANGES: Final = 8
+"""Least number of changes of the reading for a clock."""
 COMB_S: Final = 5e-4
+"""Resolution of the comb of changes whose spectrum gives candidate periods [s]."""
 SLOW_POLL, MISCOUNTED = 0.5, 0.02
 """Polls farther apart than this share of the period miscount updates without a grid, by up to this share (sensor-method.md 2.1)."""
 JITTERS_S: Final = (5e-5, 2e-4, 4e-4, 8e-4, 1.6e-3, 3.2e-3)

@@ -22,6 +22,7 @@ One informative block gives 1, two give 1.41, so that a single step never decide
 responses is a point, and for widths below NARROW_S.
 """
 EXPLAINED: Final = 0.8
+"""Least share of the readings' variance that a determined response explains."""
 HOLE, METER_LEAD = 0.15, 40.0
 """Largest part of the load's period without updates; a meter gives the power there, and then this lead decides in any case."""
 EDGES, EDGE_LEAD, EDGE_REACH, EDGE_WIDTH = 8, 5.0, 1.5, 0.5
@@ -31,6 +32,7 @@ The best response must lead at each edge alone, within this many widths.  Its wi
 ones most edges fall between two averagings.
 """
 NARROW_S: Final = 3e-3
+"""Widths below this [s] are near the jitter of updates and need more evidence."""
 POINT_SHARE, POINT_EXPLAINED, POINT_LEAD = 0.05, 0.9, 6.0
 """Rules for no averaging: widths up to this share of the period fit, a point explains this much and is behind by at most this."""
 TRAILING_S, TRAILING_PERIODS, RAMP_UPDATES = 0.5, 2.5, 8

@@ -24,6 +24,7 @@ WELL_POSED_SHARE: Final = 0.9
 UNSEEN_SHARE: Final = 0.05
 """Share of energy that a load repeating near the update period may hide from a sensor with gaps: 5.2 % on the recorded A100."""
 CHUNK: Final = 240
+"""Updates that are solved together, besides margins; the result does not depend on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,7 @@ SIZES: Final = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
 SIZE, SIZE_LN_STD = 0.1, 1.2
 """Prior of these sizes: kernels are flat within some per cent, iterations of a model vary by tens of per cent."""
 DRIFT_SHARE: Final = 0.05
+"""Prior of the drift of power over a load, as a share of its power."""
 EDGE_S, EDGE_STD_S = 1e-3, 5e-4
 """Duration of the deviating power at starts after a pause and at ends before one, and the error of its time [s].
 
@@ -33,13 +34,21 @@ LINGER_S, LINGER_SHARE = 0.5, 0.05
 FEW_CYCLES: Final = 3.0
 """A window of at most this many cycles of execution and pause resolves pauses with much of its length, a longer one only with its ends."""
 FREEDOM, NOISE_FREEDOM = 4.0, 4.0
+"""Degrees of freedom of the residuals' t distribution, and of a noise that the calibration states."""
 DEFAULT_NOISE_W, LEAST_NOISE_W = 0.5, 1e-3
+"""Noise of readings if the calibration states none, and the least fitted one [W]."""
 DEFAULT_JITTER_S: Final = 3e-4
+"""Jitter of an averaging's end if the calibration states none [s]; 0.3 to 0.5 ms on published boards."""
 SLOPE_S: Final = 1e-3
+"""Step of the derivative by time that turns jitter into power [s]."""
 LEAST_STEP_SHARE, LEAST_SHOWN = 0.25, 0.1
+"""Least scale of the levels' prior, as a share of the largest reading, and the least share of a step that readings show."""
 ROUNDS, BLOCKS, MIN_READINGS = 3, 12, 4
+"""Rounds of reweighting, blocks of the robust covariance, and the least readings within a load."""
 LEAST_FREEDOM: Final = 3.0
+"""Least degrees of freedom in the factor from a t to a normal distribution."""
 BEFORE_S, TAIL_S = 1.0, 0.5
+"""Readings from this long before a load until this long after its last effect are fitted [s]."""
 ENERGIES: Final = 2
 
 

@@ -7,6 +7,7 @@ from typing import Final
 from collector.sensing.calibration import SensorCalibration
 
 TIME_UNITS: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
+"""Units of times as they are shown [s]."""
 
 
 def figure(value: float, std: float | None, unit: str) -> str:

@@ -35,6 +35,7 @@ boards); "untied": the uncertainty of a meter's clock without launches, within t
 LATE_SHARE: Final = 0.15
 """Error of a width that was told with delayed parts of a board's power, without a meter (48 simulated sensors)."""
 STEADY_SHARE, MIN_STEADY = 0.01, 15
+"""Readings that change by less than this share of the step are steady; fewer than this many steady ones give no scatter."""
 KEYS_OF_AVERAGING: Final = ("averaging", "window_s", "tau_s", "delay_s", "sampled_fraction")
 NO_LOAD: Final = (
     "readings alone do not tell the board's power; give the load's stamps or an external meter's power beside them: a square wave of "

@@ -32,6 +32,7 @@ SQUARE_WAVES: Final = ((1.27, 6.0), (2.3, 4.0), (4.7, 4.0))
 MORE_S, MORE_RUNS = 5.0, 2
 """Duration [s] and greatest number of further loads for an undecided averaging."""
 MAX_CYCLES: Final = 60
+"""Most cycles of a square wave: more do not narrow the width."""
 STEP_S: Final = 3.0
 """Duration of a step up and down [s]: for one-second averages and slow rises."""
 LOAD_ELEMENTS: Final = 2**25

@@ -13,16 +13,23 @@ from collector.sensing.response import seen
 from estimator.vocabulary.quantities import Array
 
 MIN_EDGES: Final = 6
+"""Fewest edges that two clocks must share to be tied."""
 MIN_SPAN_S: Final = 3.0
+"""Shortest time between the first and the last of them [s]."""
 REACH_S, MOST_RATE = 0.03, 1.2e-3
 """Largest searched offset of a meter's stamps [s] and of its rate: meters' clocks are up to 0.1 % off."""
 NEAR_S: Final = 3e-3
+"""Offsets within this of the best one are refined [s]."""
 RATE_CONFIDENCE, RATE_INTERVAL_STDS = 0.997, 5.9
+"""Confidence of the interval of the rate, and its width in standard deviations of a normal distribution."""
 MIN_SPAN_W: Final = 10.0
 """Least change of the meter's power for a gain."""
 SMOOTH_S: Final = 2e-3
+"""Average of the meter's power in which edges of the load are looked for [s]."""
 STEP_S: Final = 4.0
+"""Length of the simulated step from which rise times are read [s]."""
 RISEN, SETTLED = 0.9, 0.01
+"""Share of a step at which it has risen, and the deviation within which it has settled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

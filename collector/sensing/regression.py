@@ -19,8 +19,11 @@ from estimator.vocabulary.quantities import Array
 DELAY_S: Final = 0.014
 """The search covers delays between minus and plus this [s]; a fit may reach twice as far, but then its delay is not used."""
 SOFT_DELAY_S: Final = 0.012
+"""Scale of the fourth-power penalty on delays [s]."""
 LARGEST_S: Final = {"none": POINT_S, "boxcar": 1.4, "low-pass": 0.8}
+"""Largest width or time constant of each response [s]: trailing means of a second, and wider than any published low-pass."""
 SMALLEST_S: Final = 8e-4
+"""Smallest width [s]; narrower responses are points to readings."""
 BANDS: Final = (0.3, 1.2, 3.0)
 """A fit starts from the best width in each of the bands between these, in update periods."""
 FREEDOM: Final = 4.0
@@ -30,6 +33,7 @@ USUAL_JITTER_S, JITTER_LN_STD = 6e-4, 1.2
 SLOW_SHARE: Final = 0.1
 """Prior of a board's slow parts for the errors, as a share of the step: it includes the parts that the fit leaves out."""
 LEAST_VARIANCE: Final = 1e-6
+"""Least variance of a reading [W²]."""
 ERRORS: Final = {True: (1.0, 1.0e-4), False: (1.2, 2.5e-4)}
 """Factor on the formal standard error of a width and an added error [s], with a meter and without.
 

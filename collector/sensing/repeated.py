@@ -18,6 +18,7 @@ from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.quantities import Array
 
 BINS_PER_WINDOW: Final = 8.0
+"""Parts of an execution for each width of the response."""
 BINS: Final = (12, 96)
 """Least and greatest number of parts of an execution; sixteen give simulated boards the same errors."""
 MISFIT_SHARE, MISFIT_NOISES = 0.05, 4.0

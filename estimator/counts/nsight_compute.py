@@ -12,6 +12,7 @@ from estimator.vocabulary.errors import CountsError
 from estimator.vocabulary.regular_files import read_regular
 
 MOST_BYTES: Final = 256 << 20
+"""Largest report that is read [byte]."""
 SCALES: Final[dict[str, float]] = {
     "": 1.0, "inst": 1.0, "kinst": 1e3, "cycle": 1.0, "kcycle": 1e3, "request": 1.0, "warp": 1.0, "block": 1.0, "thread": 1.0,
     "wavefront": 1.0, "%": 1.0, "inst/cycle": 1.0, "byte": 1.0, "kbyte": 1e3, "mbyte": 1e6, "gbyte": 1e9, "tbyte": 1e12,

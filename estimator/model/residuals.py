@@ -28,7 +28,9 @@ from estimator.vocabulary.work import operator_work
 from estimator.vocabulary.workload import FAMILY_FIELDS, ZERO_ALLOWED, Operator
 
 NEIGHBOURS: Final = 8
+"""Nearest measured kernels whose errors correct a kernel."""
 SPREAD_NEIGHBOURS: Final = 25
+"""Nearest measured kernels whose errors give a kernel's spread."""
 
 USUAL_REACH: Final = 2.0
 """Distance of the nearest neighbour at which the correction decays to 1/e [octave], if a bundle states no other."""

@@ -42,6 +42,7 @@ def no_rate_warning(operators: Sequence[Operator], ideal_math: Array, gpu: GpuSp
 
 
 GIB: Final = 2.0**30
+"""Bytes of a GiB."""
 
 
 def memory_warnings(workload: Workload, gpu: GpuSpec) -> tuple[str, ...]:

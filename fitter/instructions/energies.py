@@ -39,6 +39,7 @@ PRIOR_STD: Final[dict[str, float]] = {INSTRUCTION: 300.0, ISSUE: 3e3, LOOP: 300.
 """Prior standard deviation of each term around 0 [pJ, W, W/K]: far above the values of any GPU."""
 
 MOST_SCATTER: Final = 0.3
+"""Largest relative scatter of powers that the fit considers."""
 LEAST_POWER_STD_W: Final = 0.1
 """Least standard error of a power, for any number of readings [W]."""
 

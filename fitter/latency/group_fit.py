@@ -61,6 +61,7 @@ LARGEST_EPSILON: Final = 0.8
 """The fixed cost of a kernel starts between these shares of its prior and of the shortest time."""
 
 EPSILON_WIDTH: Final = 0.7
+"""Least width of the prior of the fixed cost of a kernel [ln]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

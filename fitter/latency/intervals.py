@@ -27,6 +27,7 @@ from estimator.vocabulary.quantities import Array, IntArray
 from fitter.latency.residual_tier import Forecast, ShapeErrors, neighbours
 
 FOLDS: Final = 4
+"""Folds of the shapes: each is predicted from the others."""
 
 LEVEL: Final = 0.9
 """Share of kernels inside their interval."""

@@ -32,6 +32,7 @@ FEWEST_POINTS: Final = 12
 """Least shapes for a correction by neighbours."""
 
 ERROR_DIGITS: Final = 4
+"""Decimals of stored errors."""
 
 NOWHERE: Final = 1e3
 """Distance of the nearest shape if there are too few shapes [octave]."""

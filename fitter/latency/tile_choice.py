@@ -26,6 +26,7 @@ FIRST_SHARPNESS: Final = 15.0
 """Prior of the sharpness of the comparison of times: odds fall e-fold for 1/15 more time."""
 
 DIGITS: Final = 4
+"""Decimals of stored coefficients of the choice."""
 
 
 def fit_choice(

@@ -46,6 +46,7 @@ PRIOR_WEIGHT: Final = 0.02
 """Relative error of one row that sets the weight of the priors in a fit of `PRIOR_ROWS` rows."""
 
 PRIOR_ROWS: Final = 30.0
+"""Rows for which `PRIOR_WEIGHT` is stated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,7 @@ SLOPES: Final = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6)
 """Candidate rises of V / V₀ from the knee to the highest measured clock."""
 
 TABLE_POINTS: Final = 41
+"""Clocks of an inferred voltage table."""
 
 INFERRED: Final = "inferred from power"
 """Prefix of the source of an inferred table."""
