@@ -1,6 +1,7 @@
 """Parquet files from any source: opened as regular files, checked by their footer, and read within a stated memory."""
 
 import resource
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,10 @@ MOST_WORKING_BYTES: Final = 3 * MOST_BYTES
 
 MOST_COLUMNS: Final = 512
 """Greatest number of columns; no table of measurements has more."""
+
+
+ONE_AT_A_TIME: Final = threading.Lock()
+"""The limit of memory belongs to the process: a thread that reads while another one does would restore the other's limit."""
 
 
 @contextmanager
@@ -152,7 +157,7 @@ def read_batches(
         for group in range(file.metadata.num_row_groups) if groups is None else groups:
             batches = file.iter_batches(rows, row_groups=[group], columns=list(names), use_threads=False)
             while True:
-                with bounded_memory(where):
+                with ONE_AT_A_TIME, bounded_memory(where):
                     batch = next(batches, None)
                 if batch is None:
                     break

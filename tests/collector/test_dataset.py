@@ -2,6 +2,7 @@
 
 import json
 import resource
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,17 @@ def test_each_row_is_on_disk_when_append_returns_and_kept_rows_stay_first(tmp_pa
         writer.finish(METADATA, order=["r9", "r1", "r0"])
     assert not log_path(output).exists()
     assert read_kernel_dataset(output).table.column("row_id").to_pylist() == ["r9", "r1", "r0"]
+
+
+def test_threads_that_read_leave_the_limit_of_memory_as_it_was(tmp_path: Path) -> None:
+    limit, path = resource.getrlimit(resource.RLIMIT_DATA), tmp_path / "d.parquet"
+    write_kernel_dataset([a_row(f"r{number}") for number in range(40)], METADATA, path)
+    with ThreadPoolExecutor(4) as readers:
+        tables = list(readers.map(lambda _: read_kernel_dataset(path).table, range(80)))
+    found = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, limit)
+    assert found == limit
+    assert all(table.equals(tables[0]) for table in tables)
 
 
 def test_a_folder_is_one_dataset(tmp_path: Path) -> None:
