@@ -21,7 +21,7 @@ from showing import DATA, published, show
 
 from estimator.engine.kernel_table import kernel_times
 from estimator.model.lowering import KnownTiles
-from estimator.model.residuals import operator_work
+from estimator.model.residuals import work_of
 from estimator.vocabulary.quantities import NORMAL_90, Array, BoolArray
 from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.workload import Operator
@@ -119,7 +119,7 @@ def random_rows(rows: KernelRows) -> BoolArray:
 
 def smaller_rows(rows: KernelRows) -> BoolArray:
     """Rows to fit when the largest tenth is left out."""
-    work = operator_work(rows.row_operators())
+    work = work_of(rows.row_operators())
     return work < np.quantile(work, 1.0 - LARGEST)
 
 

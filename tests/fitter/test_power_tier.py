@@ -11,9 +11,8 @@ from estimator.model.residuals import POWER_TIER, log_power_corrections
 from estimator.vocabulary.specifications import load_gpu
 from fitter.latency.groups import fit_kernel_groups
 from fitter.power.tier import with_power_tiers
-from fitter.report.check import check_bundle
 from fitter.rows.columns import KernelRows
-from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, various_operators
+from tests.fitter.measured import kernel_rows, planted_bundle, various_operators
 
 A100 = load_gpu("a100-pcie-40gb")
 STREAMS = [o for o in various_operators(240, seed=3) if o.family == "softmax"]
@@ -59,20 +58,12 @@ def test_neighbours_remove_what_is_left_over_and_stated_deviations_hold_others(r
     assert np.median(deviation[stated]) < 0.05
 
 
-def test_power_that_the_limit_bounds_is_told_and_a_check_warns_of_it(rows: KernelRows, bundle: Bundle) -> None:
+def test_power_that_the_limit_bounds_is_the_limit_and_is_marked(rows: KernelRows, bundle: Bundle) -> None:
     lifted = with_power_tiers(bundle, replace(rows, power_w=rows.power_w * 3.0), seed=0)
     table = predict_kernels(rows.row_operators(), lifted, A100, sm_clock_mhz=rows.sm_clock_mhz, warm=rows.l2_warm)
     assert 0 < table.limited.sum() < len(rows)
     assert np.all(table.power_w[table.limited] == A100.power_limit_w)
     assert np.all(table.power_w[~table.limited] < A100.power_limit_w)
-
-    def lines(chosen: Bundle, measured: KernelRows) -> list[str]:
-        return [line for line in check_bundle(chosen, selection_of(measured)).warnings if "bounded by the limit" in line]
-
-    (line,) = lines(lifted, rows)
-    assert f" {table.limited.sum()} kernel rows" in line
-    assert lines(bundle, rows) == []
-    assert lines(lifted, replace(rows, at_limit=table.limited)) == []  # boards that held their limit are where the bundle says
 
 
 def test_power_that_grows_more_slowly_than_the_equation_is_found_and_stays_within_what_was_measured(

@@ -167,8 +167,7 @@ def test_what_is_planted_is_no_sum_over_classes() -> None:
     profile = load_board(BOARD)
     few, many = (planted_lane_energy_j(profile, "IADD3", reads) for reads in (1.0, 3.0))
     assert many > 1.1 * few
-    none = dict.fromkeys(("spill_store_bytes", "spill_load_bytes", "stack_bytes", "shared_bytes"), 0)
-    same = InspectedEntry(name="k", registers=8, body={"FFMA": 64, "FADD": 64}, reads={}, **none)
+    same = InspectedEntry(name="k", registers=8, spilled_bytes=0, shared_bytes=0, body={"FFMA": 64, "FADD": 64}, reads={})
     assert changes_of_unit(same) == 0.0
     assert changes_of_unit(replace(same, body={"FFMA": 64, "IADD3": 64})) == pytest.approx(64.0)
 
