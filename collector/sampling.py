@@ -47,11 +47,6 @@ class Sampler:
         """Name of the board's own sensor."""
         return self._board.name()
 
-    @property
-    def references(self) -> tuple[PowerSensor, ...]:
-        """The external meters beside the board's own sensor."""
-        return self._references
-
     def drain(self) -> Trace:
         """Everything polled since the last call."""
         board = next(part for part in self._board.read() if part.field == self.field)

@@ -14,7 +14,7 @@ from collector.daemon.log_file import LogFile, job_log_path
 from collector.daemon.settings import DaemonSettings
 from collector.daemon.store import Cells, Store
 from collector.daemon.worker import MESSAGE_START, Message, Worker
-from collector.devices.errors import DaemonError
+from collector.errors import DaemonError
 from estimator.options.command_line import DONE_WITH_WARNINGS, INTERRUPTED
 
 

@@ -11,8 +11,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from collector.devices.errors import DaemonError
 from collector.devices.file_lock import locked_file
+from collector.errors import DaemonError
 
 LOCK_NAME: Final = "daemon.lock"
 """File of the daemon's lock in a state folder."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from collector.campaigns.display import row_line
 from collector.daemon.worker import MEASURING, Message
-from collector.devices.errors import BoardBusyError, BoardLostError, CollectorError, DriverError
+from collector.errors import BoardBusyError, BoardLostError, CollectorError, DriverError
 from estimator.vocabulary.errors import EstimatorError
 from estimator.vocabulary.reader import plain
 

@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 from collector.daemon.jobs import RUNNING, Board, Job, Overview, left_text, note_text, time_text
 from collector.daemon.settings import ListenAddress
 from collector.daemon.store import open_store
-from collector.devices.errors import DaemonError
+from collector.errors import DaemonError
 from estimator.serve.local_site import Computed, Line, Reply, local_site
 from estimator.vocabulary.errors import EstimatorError
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Final
 
-from collector.devices.errors import DaemonError
+from collector.errors import DaemonError
 from estimator.vocabulary.reader import LEAST_ONE, Span, Text, read_file
 from estimator.vocabulary.resources import user_folder
 

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 from collector.daemon.jobs import AT_ONCE, CANCELLED, OPEN_STATES, QUEUED, RUNNING, STATES, Board, Daemon, Job, Overview
 from collector.daemon.locks import daemon_runs
-from collector.devices.errors import DaemonError
+from collector.errors import DaemonError
 from estimator.vocabulary.reader import read
 
 FILE_NAME: Final = "state.sqlite"

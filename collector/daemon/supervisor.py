@@ -17,7 +17,7 @@ from collector.daemon.server import status_site
 from collector.daemon.settings import DaemonSettings, listen_address
 from collector.daemon.store import Store, open_store, prepare_folder
 from collector.daemon.worker import COMMAND, counted_signals
-from collector.devices.errors import DaemonError
+from collector.errors import DaemonError
 from estimator import __version__
 
 BEAT_S: Final = 5.0

@@ -15,7 +15,7 @@ from tempfile import TemporaryFile
 from typing import IO, Any, Final, Literal
 
 from collector.boards import BoardName
-from collector.devices.errors import CollectorError, DaemonError
+from collector.errors import CollectorError, DaemonError
 from estimator.vocabulary.documents import parse_json
 from estimator.vocabulary.reader import read
 

@@ -12,8 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from collector.devices.errors import BoardBusyError, DeviceError
 from collector.devices.file_lock import group_of, locked_file, peer_of, user_name
+from collector.errors import BoardBusyError, DeviceError
 
 SHARED_FOLDER: Final = Path("/run/wattprint-boards")
 """Made by packaging/wattprint-boards.tmpfiles.conf."""

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from collector.devices.errors import DeviceError, RunnerError
 from collector.devices.tracer import open_tracer
+from collector.errors import DeviceError, RunnerError
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.workload import Operator
 from microbench.check import verify

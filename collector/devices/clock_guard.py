@@ -25,8 +25,8 @@ from collector.devices.clock_record import (
     state_folder,
     write_record,
 )
-from collector.devices.errors import ClockError, CollectorError
 from collector.devices.nvml_library import open_nvml
+from collector.errors import ClockError, CollectorError
 
 READY: Final = b"ready\n"
 FAREWELL: Final = b"done\n"

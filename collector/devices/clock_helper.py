@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from collector.devices.errors import ClockError, ClockHelperError
 from collector.devices.file_lock import group_of
+from collector.errors import ClockError, ClockHelperError
 from estimator.vocabulary.documents import parse_json
 from estimator.vocabulary.reader import FaultError, read
 

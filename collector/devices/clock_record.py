@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
-from collector.devices.errors import ClockError
 from collector.devices.file_lock import locked_file
+from collector.errors import ClockError
 from estimator.vocabulary.documents import parse_json
 from estimator.vocabulary.errors import UnwrittenError
 from estimator.vocabulary.reader import Pattern, read

@@ -14,7 +14,6 @@ import numpy as np
 
 from collector.devices.clock_guard import ClockGuard
 from collector.devices.clock_helper import LeasedClock, allowed_clocks, leased_clock, may_lock_clocks
-from collector.devices.errors import BoardLostError, ClockError, ClockRightError, DeviceError
 from collector.devices.nvml_library import (
     BOARD_SCOPE,
     LOST_CODES,
@@ -29,6 +28,7 @@ from collector.devices.polling import Poller, finite_or_nan, polling
 from collector.devices.possible_power import possible_power
 from collector.devices.protocols import EnergyReading, GpuIdentity, GpuState, PowerReadings, StateReadings
 from collector.devices.voltage import VoltageReader, open_voltage
+from collector.errors import BoardLostError, ClockError, ClockRightError, DeviceError
 from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.specifications import canonical_gpu_name
 
@@ -252,10 +252,6 @@ class NvmlPowerSensor:
         before = time.monotonic_ns()
         energy_j = self._library.number(self._handle, "energy_j")
         return None if energy_j is None else EnergyReading(host_ns=(before + time.monotonic_ns()) // 2, energy_j=energy_j)
-
-    def poll_once(self) -> None:
-        """One poll without using its values, to measure the cost of polling."""
-        self._read_power()
 
     def _watts(self, polls: list[Any]) -> Array:
         """Polls as power [W], shape (polls, fields); NaN for an impossible power."""

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final
 
-from collector.devices.errors import BoardLostError, ClockError, ClockRightError, DeviceError, DriverError
+from collector.errors import BoardLostError, ClockError, ClockRightError, DeviceError, DriverError
 
 NOT_SUPPORTED: Final = 3
 NO_PERMISSION: Final = 4

@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 
-from collector.devices.errors import DeviceError
+from collector.errors import DeviceError
 from estimator.vocabulary.quantities import Array, IntArray
 
 Value = TypeVar("Value")

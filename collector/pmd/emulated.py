@@ -20,7 +20,7 @@ from typing import Final
 
 import numpy as np
 
-from collector.devices.errors import DeviceError
+from collector.errors import DeviceError
 from collector.pmd.protocol import (
     NOMINAL_TICKS_PER_MS,
     NS_PER_S,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from time import monotonic_ns, sleep
 from typing import Final, Protocol
 
-from collector.devices.errors import DeviceError
+from collector.errors import DeviceError
 from collector.pmd.protocol import (
     ANSWER_LIMIT_NS,
     BLOCK,

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from collector.devices.errors import DeviceError
+from collector.errors import DeviceError
 from estimator.vocabulary.quantities import Array, BoolArray, IntArray
 
 NS_PER_S: Final = 1e9

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from collector.devices.errors import DatasetError
+from collector.errors import DatasetError
 from collector.pmd.clock_tie import ClockTie, fit_clock_tie, nominal_tie
 from collector.pmd.decoder import LOCK_BYTES, Tally
 from collector.pmd.protocol import NOMINAL_TICKS_PER_MS, NS_PER_S, PMD_USB, MeterModel, MeterSamples

@@ -17,7 +17,7 @@ from typing import Annotated, BinaryIO, Final, Literal, TextIO
 
 import numpy as np
 
-from collector.devices.errors import DatasetError, DeviceError
+from collector.errors import DatasetError, DeviceError
 from collector.pmd.meter import Meter, Received
 from collector.pmd.protocol import MODELS, NS_PER_S, PMD_USB, POWER_ON_BAUD, STREAM_BAUD, MeterModel
 from estimator.vocabulary.documents import parse_json

@@ -9,8 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from collector.devices.errors import DeviceError
 from collector.devices.protocols import EnergyReading, PowerReadings
+from collector.errors import DeviceError
 from collector.pmd.clock_tie import ClockTie, fit_clock_tie
 from collector.pmd.meter import Meter, Received, open_meter
 from collector.pmd.protocol import NS_PER_S, PMD_USB, STREAM_BAUD, MeterIdentity, MeterSamples

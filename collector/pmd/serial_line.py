@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
-from collector.devices.errors import CollectorError, DeviceError
+from collector.errors import CollectorError, DeviceError
 
 QUIET_S: Final = 0.03
 """Silence after which no more bytes are expected: six packets' time at the slowest line rate, and a USB frame."""

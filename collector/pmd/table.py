@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 
-from collector.devices.errors import DatasetError
+from collector.errors import DatasetError
 from collector.pmd.protocol import NS_PER_S
 from collector.pmd.recording import ScannedRecording, sample_blocks
 from estimator.vocabulary.quantities import Array

@@ -33,9 +33,9 @@ from collector.devices.clock_record import (
     state_folder,
     write_record,
 )
-from collector.devices.errors import ClockError, CollectorError
 from collector.devices.file_lock import peer_of, user_name
 from collector.devices.nvml_library import open_nvml
+from collector.errors import ClockError, CollectorError
 from collector.privileged.clients import LOCK_COST, REQUESTS_PER_S, Client, Reply, User, audit
 from collector.privileged.listening import listening
 from collector.privileged.settings import HelperSettings, read_settings

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from collector.devices.clock_helper import socket_path
-from collector.devices.errors import PrivilegedError
+from collector.errors import PrivilegedError
 from collector.privileged.settings import HelperSettings, check_folder
 
 

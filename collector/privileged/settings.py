@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from collector.devices.clock_record import BoardUuid
-from collector.devices.errors import PrivilegedError
+from collector.errors import PrivilegedError
 from estimator.vocabulary.documents import parse_toml
 from estimator.vocabulary.reader import LEAST_ONE, FaultError, Span, read
 from estimator.vocabulary.regular_files import open_regular

@@ -18,8 +18,8 @@ import numpy as np
 
 from collector.bench import Instruments
 from collector.campaigns.outcome import CLOCK_TOLERANCE, CLOCK_VARIATION
-from collector.devices.errors import ClockError, ProgramError, SensorError
 from collector.devices.protocols import EnergyReading, PowerReadings, StateReadings, limiting_reasons
+from collector.errors import ClockError, ProgramError, SensorError
 from collector.sampling import SECONDS_PER_NS, Sampler, Trace, host_seconds
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.correct import correct_recording

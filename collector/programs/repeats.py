@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from collector.bench import Instruments
-from collector.devices.errors import ProgramError
 from collector.devices.protocols import limiting_reasons
+from collector.errors import ProgramError
 from collector.programs.program import ProgramRun, clock_doubts, mean_known, program_environment, run_command
 from collector.sampling import Sampler
 from collector.sensing.calibration import SensorCalibration

@@ -17,7 +17,6 @@ from typing import IO, Any, Final
 
 import numpy as np
 
-from collector.devices.errors import BoardLostError, ClockError, DeviceError, RunnerError
 from collector.devices.protocols import (
     EnergyReading,
     GpuIdentity,
@@ -27,6 +26,7 @@ from collector.devices.protocols import (
     PreparedKernel,
     StateReadings,
 )
+from collector.errors import BoardLostError, ClockError, DeviceError, RunnerError
 from estimator.vocabulary.errors import EstimatorError
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.regular_files import open_regular

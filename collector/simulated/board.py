@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from collector.devices.errors import DeviceError, RunnerError
 from collector.devices.protocols import THROTTLE_BITS, GpuIdentity, GpuState, LaunchRecord, PreparedKernel, StateReadings
+from collector.errors import DeviceError, RunnerError
 from collector.simulated.generated import link_of
 from collector.simulated.library_attention import attention_plan
 from collector.simulated.library_matrix import convolution_plan, product_plan

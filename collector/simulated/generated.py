@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final
 
-from collector.devices.errors import BoardProfileError, RunnerError
+from collector.errors import BoardProfileError, RunnerError
 from collector.simulated.plan import steady_noise
 from collector.simulated.profile import BoardProfile, Link
 from collector.simulated.scheduler import KernelTiming, loaded_bytes_per_s

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from collector.devices.errors import RunnerError
+from collector.errors import RunnerError
 from collector.simulated.cache import replayed_blocks, replayed_traffic, streamed_traffic
 from collector.simulated.plan import BlockDemand, KernelPlan, LaunchEvents, Traffic, library, resident_blocks, rounds_of_unequal
 from collector.simulated.profile import BoardProfile

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from collector.devices.errors import RunnerError
+from collector.errors import RunnerError
 from collector.simulated.cache import replayed_blocks, replayed_traffic
 from collector.simulated.plan import BlockDemand, KernelPlan, LaunchEvents, Tile, Traffic, library, resident_blocks, stable_stream
 from collector.simulated.profile import BoardProfile

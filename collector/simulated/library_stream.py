@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Final
 
-from collector.devices.errors import RunnerError
+from collector.errors import RunnerError
 from collector.simulated.cache import resident_share, streamed_traffic
 from collector.simulated.plan import BlockDemand, KernelPlan, LaunchEvents, library, resident_blocks
 from collector.simulated.profile import BoardProfile

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from collector.devices.errors import BoardProfileError
+from collector.errors import BoardProfileError
 from collector.simulated.profile import ScheduleProfile
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
 
-from collector.devices.errors import BoardProfileError
+from collector.errors import BoardProfileError
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
 from estimator.vocabulary.reader import LEAST_ONE, Span, read_file
 from estimator.vocabulary.resources import resource_folder, resource_names

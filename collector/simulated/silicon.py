@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from collector.devices.errors import BoardProfileError
+from collector.errors import BoardProfileError
 from collector.simulated.plan import KernelPlan, steady_noise
 from collector.simulated.profile import BoardProfile
 from estimator.vocabulary.quantities import MODULES

@@ -9,8 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from collector.devices.errors import ClockError
 from collector.devices.protocols import THROTTLE_BITS
+from collector.errors import ClockError
 from collector.simulated.generated import copy_point, generated_point
 from collector.simulated.plan import KernelPlan, sm_speeds
 from collector.simulated.profile import BoardProfile

@@ -124,15 +124,6 @@ def line_svg(title: str, description: str, series: Sequence[Series], x: Axis, y:
     return frame_svg(title, description, body, x, y, [part.name for part in series], "l")
 
 
-def bars_svg(title: str, description: str, edges: Array, heights: Array, x: Axis, y: Axis) -> str:
-    """A chart of bars of `heights` (n,) between `edges` (n + 1,)."""
-    body, left, bottom = "", _left(x, edges), HEIGHT - BOTTOM
-    for start, end, top in zip(left[:-1], left[1:], _top(y, heights), strict=True):
-        width = max(end - start - 1.0, 0.5)
-        body += f'<rect class="b0" x="{start:.1f}" y="{top:.1f}" width="{width:.1f}" height="{bottom - top:.1f}"/>'
-    return frame_svg(title, description, body, x, y, [], "l")
-
-
 def _stretches(finite: BoolArray) -> list[IntArray]:
     """Indices of the stretches of a line between values that are not finite."""
     breaks = np.flatnonzero(np.diff(finite.astype(np.int8)) != 0) + 1

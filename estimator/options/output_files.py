@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable
 from functools import wraps
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -15,7 +15,6 @@ from estimator.options.command_line import named_file
 from estimator.vocabulary.whole_file import try_place
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-Kind = Literal["file", "log"]
 
 FORCE: Final = "force"
 GIVEN: Final = "wattprint.force"
@@ -26,11 +25,10 @@ INPUT_PREFIXES: Final = ("sim:", "replay:")
 
 
 class OutputFile(click.Path):
-    """A file to write (`file`) or to append to (`log`)."""
+    """A file to write."""
 
-    def __init__(self, kind: Kind = "file") -> None:
+    def __init__(self) -> None:
         super().__init__(path_type=Path)
-        self.kind = kind
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The path.  Raises BadParameter for an empty text, which would mean the present folder, and for a null byte."""
@@ -46,7 +44,7 @@ class OutputPlace(click.types.StringParamType):
         return named_file(ctx, param, super().convert(value, param, ctx))
 
 
-def output_option(*names: str, kind: Kind = "file", force: bool = True, **settings: Any) -> Callable[[Decorated], Decorated]:
+def output_option(*names: str, force: bool = True, **settings: Any) -> Callable[[Decorated], Decorated]:
     """An option that names an output of a command; the command starts only if `check_output` accepts it.
 
     force: whether the command has `--force`, which is declared beside its first output.
@@ -54,7 +52,7 @@ def output_option(*names: str, kind: Kind = "file", force: bool = True, **settin
 
     def decorate(function: Decorated) -> Decorated:
         declared = {parameter.name for parameter in getattr(function, "__click_params__", ())}
-        function = click.option(*names, type=OutputFile(kind), **settings)(function)
+        function = click.option(*names, type=OutputFile(), **settings)(function)
         if force and FORCE not in declared:
             text = "Replace output files that exist."
             function = click.option("--force", is_flag=True, expose_value=False, callback=_remember, help=text)(function)
@@ -77,7 +75,7 @@ def _checked(function: Decorated) -> Decorated:
         for parameter in context.command.params:
             path = context.params.get(parameter.name or "")
             if isinstance(parameter.type, OutputFile) and path is not None:
-                check_output(path, parameter.opts[-1], parameter.type.kind)
+                check_output(path, parameter.opts[-1])
                 place = os.path.realpath(path)
                 if place in named:
                     raise click.ClickException(f"{path}: is named for two outputs; name a file for each")
@@ -88,7 +86,7 @@ def _checked(function: Decorated) -> Decorated:
     return begin  # type: ignore[return-value]
 
 
-def check_output(path: Path, option: str = "--out", kind: Kind = "file") -> None:
+def check_output(path: Path, option: str = "--out") -> None:
     """Check an output of the present command.
 
     Raises UnwrittenError for a path that cannot be written, and ClickException for an input of the command and for an existing file
@@ -96,7 +94,7 @@ def check_output(path: Path, option: str = "--out", kind: Kind = "file") -> None
     """
     refuse_inputs([path])
     try_place(path)
-    if kind == "file" and os.path.lexists(path) and not _forced():
+    if os.path.lexists(path) and not _forced():
         takes_force = any(parameter.name == FORCE for parameter in click.get_current_context().command.params)
         raise click.ClickException(f"{path} exists; {'--force replaces it, ' if takes_force else ''}{option} names another file")
 

@@ -18,9 +18,6 @@ PICO: Final = 1e-12
 STATIC_TERMS: Final = ("busy", "active")
 TERMS: Final = (*POWER_TERMS, *STATIC_TERMS)
 
-LEAKAGE: Final = len(TERMS)
-"""Column of leakage, after those of TERMS."""
-
 PRIOR: Final[dict[str, tuple[float, float]]] = {
     "dram": (45.0, 0.15),
     "dram_path": (50.0, 0.5),
