@@ -12,7 +12,7 @@ from estimator.vocabulary.reader import MAX_FILE_BYTES, Count, FaultError, Span,
 from estimator.vocabulary.regular_files import read_regular
 
 Averaging = Literal["boxcar", "low-pass", "trailing-mean", "none", "undetermined"]
-Kernel = Literal["none", "boxcar", "low-pass"]
+ResponseKernel = Literal["none", "boxcar", "low-pass"]
 Transient = Literal["instant", "ramp", "lagged", "logarithmic"]
 NO_METER: Final = "needs an external meter: without one, gain and offset cannot be told from the load's own power"
 
@@ -21,7 +21,7 @@ NO_METER: Final = "needs an external meter: without one, gain and offset cannot 
 class Candidate:
     """A response that was compared: `score` is its log-likelihood, `r2` the share of the readings' variance that it explains."""
 
-    kernel: Kernel
+    kernel: ResponseKernel
     score: float
     window_s: Annotated[float, Span(0.0, 10.0, "s")] = 0.0
     window_std_s: Annotated[float | None, Span(0.0, unit="s")] = None

@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import Final, Literal
 
 from collector.errors import SensorError
-from collector.sensing.calibration import Averaging, Candidate, Kernel, SensorCalibration, Transient, load_calibration, read_calibration
+from collector.sensing.calibration import (
+    Averaging,
+    Candidate,
+    ResponseKernel,
+    SensorCalibration,
+    Transient,
+    load_calibration,
+    read_calibration,
+)
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.resources import resource_folder
 
@@ -81,7 +89,7 @@ class PublishedSensor:
         width_s = self.window_s or 0.0
         window = {"window_s": width_s, "window_std_s": max(self.window_std_s or 0.0, WIDTH_STD_SHARE * width_s)} if width_s else {}
         averaging: Averaging = "undetermined" if self.averaging == "window" or self.averaging == "estimated" else self.averaging
-        kernels: tuple[Kernel, ...] = ("boxcar", "low-pass") if self.averaging == "window" and window else ()
+        kernels: tuple[ResponseKernel, ...] = ("boxcar", "low-pass") if self.averaging == "window" and window else ()
         taken = f"taken from the catalogue ({self.source()}): this board was not characterised"
         return SensorCalibration(
             gpu_uuid=gpu_uuid,

@@ -6,7 +6,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from collector.sensing.calibration import Kernel, SensorCalibration
+from collector.sensing.calibration import ResponseKernel, SensorCalibration
 from collector.sensing.response import POINT_S, SensorResponse
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.quantities import Array
@@ -15,7 +15,7 @@ Figure = TypeVar("Figure", float, Array)
 
 DEFAULT_PERIOD_S: Final = 0.1
 """Default update period if unknown [s]; the longest common one (`configs/sensors`)."""
-GUESSES: Final[tuple[tuple[Kernel, float], ...]] = (("boxcar", 1.0), ("boxcar", 0.25), ("low-pass", 0.25))
+GUESSES: Final[tuple[tuple[ResponseKernel, float], ...]] = (("boxcar", 1.0), ("boxcar", 0.25), ("low-pass", 0.25))
 """Responses of an unknown sensor, widths in update periods: the classes of the catalogue."""
 GUESSED_WIDTH_SHARE: Final = 0.05
 GUESSED_DELAY_STD_S: Final = 3e-3

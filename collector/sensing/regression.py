@@ -12,7 +12,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from collector.sensing.board_power import Signal
-from collector.sensing.calibration import Kernel
+from collector.sensing.calibration import ResponseKernel
 from collector.sensing.response import KERNELS, POINT_S, columns, seen_and_slopes
 from estimator.vocabulary.quantities import Array
 
@@ -51,7 +51,7 @@ class Fit:
     offset and the level of each signal, `residual` and `predicted` (n,) in watts, `explained` R².
     """
 
-    kernel: Kernel
+    kernel: ResponseKernel
     time_s: Array
     width_s: float
     delay_s: float
@@ -87,7 +87,7 @@ class Problem:
     metered: bool
     late: bool = False
 
-    def best(self, starts: dict[Kernel, list[tuple[float, float]]]) -> tuple[Fit, ...]:
+    def best(self, starts: dict[ResponseKernel, list[tuple[float, float]]]) -> tuple[Fit, ...]:
         """The likeliest fit of every response, from its starts."""
         return tuple(max((self._fitted(kernel, *start) for start in starts[kernel]), key=lambda fit: fit.score) for kernel in KERNELS)
 
@@ -95,7 +95,7 @@ class Problem:
         """Log-likelihood that a board's delayed parts must add; readings that do not need these parts leave them out."""
         return 8.0 + 0.5 * (len(self.signals) - 2) * float(np.log(len(self.time_s)))
 
-    def at(self, kernel: Kernel, width_s: float, delay_s: float) -> Fit:
+    def at(self, kernel: ResponseKernel, width_s: float, delay_s: float) -> Fit:
         """The fit of levels at a fixed width and delay."""
         return self._at(kernel, np.array([np.log(max(width_s, SMALLEST_S)), delay_s]), None)[0]
 
@@ -112,7 +112,7 @@ class Problem:
         level[0] -= both[-1]
         return level
 
-    def _misfit(self, kernel: Kernel, width_s: float, delays: Array) -> Array:
+    def _misfit(self, kernel: ResponseKernel, width_s: float, delays: Array) -> Array:
         """Log of the clipped mean square residual at every delay (d,)."""
         design = columns(self.signals, kernel, width_s, self.time_s - delays[:, None])
         turned = design.swapaxes(1, 2)
@@ -123,7 +123,7 @@ class Problem:
         limit = 8.0 * np.median(left, axis=1, keepdims=True) + 0.4
         return np.asarray(np.log(np.mean(np.minimum(left, limit) ** 2, axis=1) + 1e-4))
 
-    def starts(self, kernel: Kernel, period_s: float) -> list[tuple[float, float]]:
+    def starts(self, kernel: ResponseKernel, period_s: float) -> list[tuple[float, float]]:
         """Widths and delays to start from: the least misfit in each band of a grid, which is fine where a width locks to the period.
 
         With W = T and a load near T the minimum of the misfit is only a millisecond wide (sensor-method.md 1.4).
@@ -145,7 +145,7 @@ class Problem:
         best = [band[misfit[band].min(axis=1).argmin()] for band in bands if len(band)]
         return [(float(widths[i]), float(delays[misfit[i].argmin()])) for i in best]
 
-    def _fitted(self, kernel: Kernel, width_s: float, delay_s: float) -> Fit:
+    def _fitted(self, kernel: ResponseKernel, width_s: float, delay_s: float) -> Fit:
         """The maximum near a start: damped Gauss-Newton in the log of the width and the delay."""
         low = np.array([np.log(SMALLEST_S), -2.0 * DELAY_S])
         high = np.array([np.log(LARGEST_S[kernel]), 2.0 * DELAY_S])
@@ -171,7 +171,7 @@ class Problem:
                 break
         return self._with_errors(best, *slopes)
 
-    def _at(self, kernel: Kernel, x: Array, like: Fit | None) -> tuple[Fit, tuple[Array, Array]]:
+    def _at(self, kernel: ResponseKernel, x: Array, like: Fit | None) -> tuple[Fit, tuple[Array, Array]]:
         """The fit at a width and delay, with derivatives (n, 2 + levels) of the readings and weights (n,); noise as in `like`."""
         end_s = self.time_s - x[1]
         parts = [seen_and_slopes(one, kernel, float(np.exp(x[0])), end_s) for one in self.signals]

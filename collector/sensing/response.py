@@ -11,10 +11,10 @@ from typing import Final
 import numpy as np
 
 from collector.sensing.board_power import GRID_S, LAUNCH_RISE_S, Signal, low_passed
-from collector.sensing.calibration import Kernel
+from collector.sensing.calibration import ResponseKernel
 from estimator.vocabulary.quantities import Array
 
-KERNELS: Final[tuple[Kernel, ...]] = ("none", "boxcar", "low-pass")
+KERNELS: Final[tuple[ResponseKernel, ...]] = ("none", "boxcar", "low-pass")
 POINT_S: Final = 1e-3
 """Width of the point response [s]: the response of a sensor that does not average."""
 SLOPE_S: Final = 4e-4
@@ -25,7 +25,7 @@ SLOPE_S: Final = 4e-4
 class SensorResponse:
     """A known response: kind, `width_s` (W or 2τ) and `delay_s` from the end of the averaging to the stamp, with standard errors [s]."""
 
-    kernel: Kernel
+    kernel: ResponseKernel
     width_s: float
     delay_s: float
     width_std_s: float = 0.0
@@ -47,7 +47,7 @@ class SensorResponse:
         return replace(self, width_s=max(self.width_s + width_s, POINT_S), delay_s=self.delay_s + delay_s)
 
 
-def seen(signal: Signal, kernel: Kernel, width_s: float, end_s: Array) -> Array:
+def seen(signal: Signal, kernel: ResponseKernel, width_s: float, end_s: Array) -> Array:
     """Readings with averaging ends `end_s` (any shape)."""
     if kernel == "low-pass":
         return _between(signal, low_passed(signal.value, 0.5 * width_s), 0.5 * width_s, end_s)
@@ -64,7 +64,7 @@ def _between(signal: Signal, state: Array, tau_s: float, end_s: Array) -> Array:
     return np.asarray(level + (state[cell - 1] - level) * np.exp(-(place - cell) * GRID_S / tau_s))
 
 
-def seen_and_slopes(signal: Signal, kernel: Kernel, width_s: float, end_s: Array) -> tuple[Array, Array, Array]:
+def seen_and_slopes(signal: Signal, kernel: ResponseKernel, width_s: float, end_s: Array) -> tuple[Array, Array, Array]:
     """Readings (n,), their derivatives in the log of the width, and in the averaging's end [1/s]."""
     if kernel == "low-pass":
         tau_s = 0.5 * width_s
@@ -81,7 +81,7 @@ def seen_and_slopes(signal: Signal, kernel: Kernel, width_s: float, end_s: Array
     return here, first - here, (last - first) / width_s
 
 
-def columns(signals: Sequence[Signal], kernel: Kernel, width_s: float, end_s: Array) -> Array:
+def columns(signals: Sequence[Signal], kernel: ResponseKernel, width_s: float, end_s: Array) -> Array:
     """Design matrix (..., n, 1 + signals): ones, then every signal through the operator."""
     return np.stack([np.ones_like(end_s), *(seen(one, kernel, width_s, end_s) for one in signals)], axis=-1)
 

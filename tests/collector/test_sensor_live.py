@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from collector.sensing.calibration import Kernel, SensorCalibration
+from collector.sensing.calibration import ResponseKernel, SensorCalibration
 from collector.sensing.catalogue import compared
 from collector.sensing.decision import informative_ratio
 from collector.sensing.regression import Fit
@@ -13,7 +13,7 @@ from collector.sensing.regression import Fit
 PERIOD_S = 0.1
 
 
-def fit(kernel: Kernel, width_s: float) -> Fit:
+def fit(kernel: ResponseKernel, width_s: float) -> Fit:
     step = np.array([60.0, 190.0])
     return Fit(
         kernel=kernel, time_s=step, width_s=width_s, delay_s=0.0, score=0.0, each=step, level=step, level_std=step, residual=step,
@@ -30,7 +30,9 @@ def fit(kernel: Kernel, width_s: float) -> Fit:
         ("low-pass", 0.680, (4.7, 12.3), 0.91),
     ],
 )
-def test_the_next_load_is_one_that_tells_the_kernels_apart(kernel: Kernel, width_s: float, good: tuple[float, float], blind: float) -> None:
+def test_the_next_load_is_one_that_tells_the_kernels_apart(
+    kernel: ResponseKernel, width_s: float, good: tuple[float, float], blind: float
+) -> None:
     """The informative periods of sensor-method.md 3: short ones for short windows, long ones for long windows."""
     chosen = informative_ratio(fit(kernel, width_s), PERIOD_S)
     assert good[0] <= chosen <= good[1]
