@@ -111,7 +111,14 @@ def interval_quantiles(
     if not tested:
         return near, max(far, near), half, 1.0
     walked = [rows.errors(fading) / np.sqrt(np.maximum(rows.excess / FIRST_OCTAVES, 1.0)) for rows in tested]
-    return near, max(far, near), NEXT_GROWTH * max(_quantile(np.abs(error)) for error in walked), FIRST_OCTAVES
+    beyond = NEXT_GROWTH * max(_quantile(np.abs(error)) for error in walked) + _drift(walked)
+    return near, max(far, near), beyond, FIRST_OCTAVES
+
+
+def _drift(errors: Sequence[Array]) -> float:
+    """Mean error if it has one sign in all of several test forecasts, shape (·,) each, since it grows beyond them [ln]; else 0."""
+    means = np.array([error.mean() for error in errors])
+    return float(np.abs(means).max()) if len(means) > 1 and abs(np.sign(means).sum()) == len(means) else 0.0
 
 
 def few_errors_half(error: Array, expected: float) -> float:

@@ -18,11 +18,11 @@ from estimator.model.coefficients import HOST_OVERLAP as OVERLAP_NAME
 from estimator.model.lowering import lower
 from estimator.model.phases import Phases
 from estimator.model.power import tensor_rate
-from estimator.model.timeline import kernel_seconds, workload_seconds
+from estimator.model.timeline import kernel_seconds, launch_bound_share, workload_seconds
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import HZ_PER_MHZ, Array, IntArray
 from estimator.vocabulary.workload import Workload
-from fitter.latency.objective import solve
+from fitter.latency.objective import Solution, robust_residual, solve
 from fitter.priors import FILL_FLOP_PER_CLOCK, GROUP_PRIORS, HOST_LAUNCH, HOST_OVERLAP, PERSISTENT, PERSISTENT_ARCHITECTURES
 from fitter.rows.columns import WorkloadRows
 
@@ -30,7 +30,7 @@ MATRIX_GROUPS: Final = ("gemm", "gemm.bmm", "conv")
 STREAM_GROUPS: Final = ("conv.depthwise", "softmax", "norm", "reduction", "elementwise", "copy", "copy.transpose", "copy.layout")
 
 RUN_SCALE: Final = 0.06
-"""Ordinary relative error of a run; errors well beyond it count linearly."""
+"""Ordinary relative error of a run at the pace of its host (`slow_probability`); errors well beyond it count linearly."""
 
 IDENTIFIED_SHRINKAGE: Final = 0.7
 """A coefficient is identified if the data shrink its prior's width to below this share."""
@@ -90,13 +90,23 @@ class Host(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyFit:
-    """Coefficients by group: fitted parameters, ln of the factor on their start, shape (p,), and its covariance."""
+    """Coefficients by group, with their covariance and the pace of each run.
+
+    parameters, log_shift, covariance   fitted parameters, ln of the factor on their start, shape (p,), and its covariance
+    slow                                probability of each run to have had its host's slow pace, shape (r,)
+    """
 
     groups: Mapping[str, Mapping[str, float]]
     host: Host
     parameters: tuple[TiedParameter, ...]
     log_shift: Array
     covariance: Array
+    slow: Array
+
+    def paced_launch_s(self) -> Array:
+        """Launch cost of one framework operator in each run at its expected pace [s], shape (r,)."""
+        result: Array = self.host.launch_s * SLOW_PACE**self.slow
+        return result
 
 
 def prior_groups(gpu: GpuSpec | None = None) -> dict[str, dict[str, float]]:
@@ -122,8 +132,7 @@ def fit_latency(rows: WorkloadRows, gpu: GpuSpec, measured_groups: Mapping[str, 
     parameters = _with_widths(TIED, measured_groups or {})
     widths = np.array([parameter.width for parameter in parameters])
     runs = run_kernels(rows.workloads, rows.workload_index, rows.clock_mhz(gpu) * HZ_PER_MHZ, gpu, start)
-    problem = _problem(runs, start, parameters)
-    solution = solve(lambda shift: (problem.log_seconds(shift), None), np.log(rows.latency_s), widths, scale=RUN_SCALE, weight=rows.weight)
+    solution, slow = _solve(rows, _problem(runs, start, parameters), widths)
     fitted, host = shifted(start, parameters, solution.log_shift)
     return LatencyFit(
         groups=fitted,
@@ -131,6 +140,7 @@ def fit_latency(rows: WorkloadRows, gpu: GpuSpec, measured_groups: Mapping[str, 
         parameters=parameters,
         log_shift=solution.log_shift,
         covariance=solution.covariance,
+        slow=slow,
     )
 
 
@@ -166,8 +176,8 @@ def run_kernels(
     )
 
 
-def run_seconds(runs: RunKernels, table: Array, host_launch_s: float) -> tuple[Array, Array]:
-    """GPU time and host launch time of each run [s], shapes (r,)."""
+def run_seconds(runs: RunKernels, table: Array, host_launch_s: Array | float) -> tuple[Array, Array]:
+    """GPU time and host launch time of each run [s], shapes (r,); host_launch_s: of all runs, or of each."""
     seconds = kernel_seconds(runs.phases, table[runs.group], runs.clock_hz)
     gpu_s: Array = np.bincount(runs.run, seconds * runs.count, len(runs.host_share)).astype(np.float64)
     return gpu_s, host_launch_s * runs.host_share
@@ -227,12 +237,24 @@ class _Problem:
     moves: Array
     parameters: Sequence[TiedParameter]
 
-    def log_seconds(self, shift: Array) -> Array:
-        """ln of the time of each run, shape (r,); shift (p,): ln of the factors."""
+    def seconds(self, shift: Array) -> tuple[Array, Array, float]:
+        """GPU time and host launch time of each run at the usual pace [s], shapes (r,), and the sharpness of their maximum.
+
+        shift (p,): ln of the factors.
+        """
         table = self.base * np.exp(np.tensordot(shift, self.moves, axes=1))
         host = host_of(self.parameters, shift)
-        result: Array = np.log(workload_seconds(*run_seconds(self.runs, table, host.launch_s), host.overlap_exponent))
+        return *run_seconds(self.runs, table, host.launch_s), host.overlap_exponent
+
+    def log_paces(self, shift: Array) -> Array:
+        """ln of the time of each run at its host's usual pace, then at the slow pace, shape (2 r,)."""
+        gpu_s, host_s, p = self.seconds(shift)
+        result: Array = np.log(np.concatenate([workload_seconds(gpu_s, pace * host_s, p) for pace in (1.0, SLOW_PACE)]))
         return result
+
+    def launch_bound(self, shift: Array) -> Array:
+        """Share of host launches in the latency of each run at the usual pace, shape (r,)."""
+        return launch_bound_share(*self.seconds(shift))
 
 
 def _problem(runs: RunKernels, start: Mapping[str, Mapping[str, float]], parameters: Sequence[TiedParameter]) -> _Problem:
@@ -243,3 +265,60 @@ def _problem(runs: RunKernels, start: Mapping[str, Mapping[str, float]], paramet
             for name in parameter.coefficients:
                 moves[i, names.index(group), COLUMN[name]] = 1.0
     return _Problem(runs=runs, base=group_table(start), moves=moves, parameters=parameters)
+
+
+def _solve(rows: WorkloadRows, problem: _Problem, widths: Array) -> tuple[Solution, Array]:
+    """Parameters for prior widths (p,), and the probability of each run to have its host's slow pace, shape (r,).
+
+    All runs start at the usual pace.
+    """
+    target, count = np.log(rows.latency_s), len(rows)
+    solution = solve(lambda x: (problem.log_paces(x)[:count], None), target, widths, scale=RUN_SCALE, weight=rows.weight)
+    shift, twice, share = solution.log_shift, np.tile(target, 2), SLOW_SHARE
+    for _ in range(8):
+        cost = robust_residual(problem.log_paces(shift) - twice, RUN_SCALE) ** 2
+        slow = slow_probability(cost.reshape(2, count), share)
+        share = slow_share(slow, problem.launch_bound(shift))
+        weight = np.concatenate([1.0 - slow, slow]) * np.tile(rows.weight, 2)
+        solution = solve(lambda x: (problem.log_paces(x), None), twice, widths, scale=RUN_SCALE, weight=weight, start=shift)
+        moved, shift = np.abs(solution.log_shift - shift).max(), solution.log_shift
+        if moved < SETTLED:
+            break
+    return solution, slow
+
+
+SETTLED: Final = 1e-3
+"""Largest change of a parameter in the last round of classifying paces and fitting [ln]."""
+
+
+SLOW_PACE: Final = 1.25
+"""Ratio of the slow pace's launch cost to the usual one [1]: runs that changed pace show 1.22 to 1.30 between two readings (three
+published sets, two boards); Qwen2 1 × 128, which is in no fit, took 26.4 to 27.0 or 33.9 to 34.7 ms."""
+
+SLOW_SHARE: Final = 0.25
+"""Prior share of runs at the slow pace [1]."""
+
+SHARE_RUNS: Final = 4.0
+"""Weight of this prior, as a number of launch-bound runs."""
+
+MOST_SLOW: Final = 0.5
+"""Largest share of slow runs [1]: the usual pace is that of at least half of the runs, so the two paces cannot be exchanged."""
+
+
+def slow_probability(cost: Array, share: float) -> Array:
+    """Probability of each run to have the slow pace, shape (n,).
+
+    A host launches operators at its usual pace or, for seconds or minutes, at a slower one; a run's time does not show which one.
+    Each run is a mixture of both (expectation and maximisation: Dempster, Laird, Rubin, J. R. Stat. Soc. B 39 (1977) 1).
+
+    cost (2, n): −2·ln(likelihood) of each run at the usual and at the slow pace; share of slow runs among all.
+    """
+    odds = np.log(share / (1.0 - share)) - 0.5 * (cost[1] - cost[0])
+    result: Array = 0.5 * (1.0 + np.tanh(0.5 * odds))
+    return result
+
+
+def slow_share(slow: Array, launch_bound: Array) -> float:
+    """Share of slow runs, weighted by the launch-bound share.  slow, launch_bound (n,): probability to be slow, share of launches."""
+    seen, slow_seen = float(launch_bound.sum()), float(slow @ launch_bound)
+    return min((slow_seen + SLOW_SHARE * SHARE_RUNS) / (seen + SHARE_RUNS), MOST_SLOW)

@@ -17,10 +17,11 @@ from fitter.rows.columns import KernelRows, WorkloadRows
 
 
 def workload_power_rows(rows: WorkloadRows, gpu: GpuSpec, latency: LatencyFit) -> PowerRows:
-    """Runs with an energy, at the latency predicted by the fit of these rows."""
-    keep = rows.select(np.isfinite(rows.energy_j))
+    """Runs with an energy, at the latency predicted by the fit of these rows for the pace of each run's host."""
+    measured = np.isfinite(rows.energy_j)
+    keep, host_launch_s = rows.select(measured), latency.paced_launch_s()[measured]
     runs = run_kernels(keep.workloads, keep.workload_index, keep.clock_mhz(gpu) * HZ_PER_MHZ, gpu, latency.groups)
-    gpu_s, host_s = run_seconds(runs, group_table(latency.groups), latency.host.launch_s)
+    gpu_s, host_s = run_seconds(runs, group_table(latency.groups), host_launch_s)
     latency_s = workload_seconds(gpu_s, host_s, latency.host.overlap_exponent)
     events = power_events(runs.phases, gpu, L2_CREDIT) * runs.count[:, None]
     totals = np.column_stack([np.bincount(runs.run, events[:, i], len(latency_s)) for i in range(events.shape[1])])

@@ -56,6 +56,7 @@ def known_bundle(
         parameters=TIED,
         log_shift=np.zeros(len(TIED)),
         covariance=np.eye(len(TIED)) * 0.01,
+        slow=np.zeros(1),
     )
     values = np.array([PRIOR[term][0] for term in TERMS]) if energies is None else energies
     power = PowerFit(

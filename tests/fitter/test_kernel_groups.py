@@ -9,8 +9,8 @@ from estimator.engine.kernel_table import kernel_times
 from estimator.model.lowering import KnownTiles
 from estimator.vocabulary.workload import make_operator
 from fitter.latency.groups import KernelFit, fit_kernel_groups
-from fitter.latency.intervals import folds_of
-from fitter.latency.residual_tier import shape_errors
+from fitter.latency.intervals import NEXT_GROWTH, folds_of, interval_quantiles
+from fitter.latency.residual_tier import Forecast, shape_errors
 from fitter.rows.columns import KernelRows
 from tests.fitter.measured import kernel_rows, planted_bundle, various_operators
 
@@ -66,6 +66,29 @@ def test_rows_of_one_shape_are_left_out_together() -> None:
         assert len(set(fold[shapes.index == shape].tolist())) == 1
 
 
+def test_interval_quantiles_hold_for_errors_of_any_size() -> None:
+    gemm = [operator for operator in various_operators(3000) if operator.family == "gemm"]
+    shapes = shape_errors(gemm)
+    scale = np.where(np.array([operator["m"] for operator in gemm]) > 2000, 0.2, 0.02)
+    error = np.abs(np.random.default_rng(0).normal(0, scale))
+    rows = Forecast(bare=error, neighbours=np.zeros(len(gemm)), distance=np.zeros(len(gemm)), excess=np.full(len(gemm), -1.0))
+    largest = replace(rows.select(np.arange(100)), excess=np.full(100, 1.5))
+    near, far, beyond, octaves = interval_quantiles(shapes, rows, [largest], None)
+    assert 1.5 < near < 3.0
+    assert far >= near
+    there = beyond * np.sqrt(1.5 / octaves)  # half width where the largest kernels were forecast
+    assert there == pytest.approx(NEXT_GROWTH * np.quantile(error[:100], 0.9), rel=0.3)
+
+
+def test_forecasts_that_go_farther_set_the_width_beyond_the_largest_work() -> None:
+    gemm = [operator for operator in various_operators(300) if operator.family == "gemm"]
+    count = len(gemm)
+    rows = Forecast(bare=np.full(count, 0.02), neighbours=np.zeros(count), distance=np.zeros(count), excess=np.full(count, -1.0))
+    small, wide = (Forecast(bare=np.full(50, e), neighbours=np.zeros(50), distance=np.ones(50), excess=np.ones(50)) for e in (0.05, -0.2))
+    narrow = interval_quantiles(shape_errors(gemm), rows, [small], None)
+    assert interval_quantiles(shape_errors(gemm), rows, [small, wide], None)[2] == pytest.approx(4.0 * narrow[2])
+
+
 def test_known_tiles_are_predicted_with_what_known_tiles_left_over() -> None:
     """Tiles that a tree cannot guess: the shape does not tell them, the kernel's name does."""
     rng = np.random.default_rng(0)
@@ -77,11 +100,13 @@ def test_known_tiles_are_predicted_with_what_known_tiles_left_over() -> None:
     planted = {key: group.coefficients for key, group in BUNDLE.groups.items()}
     drift = np.array([0.1 * np.sin(np.log2(operator["k"])) for operator in operators])
     seconds = kernel_times(operators, BUNDLE.gpu, planted, known=known, **arguments).equations_s * np.exp(drift)
-    found = fit_kernel_groups(replace(exact, latency_s=seconds, tile_m=tile, tile_n=tile, split_k=np.ones(300)), BUNDLE.gpu, seed=0)
+    named = replace(exact, latency_s=seconds, tile_m=tile, tile_n=tile, split_k=np.ones(300))
+    found = fit_kernel_groups(named, BUNDLE.gpu, seed=0)
     groups = {key: group.coefficients for key, group in found.groups.items()}
-    arguments |= {"tile_predictors": found.tile_predictors, "residuals": found.residuals}
-    told, guessed = (kernel_times(operators, BUNDLE.gpu, groups, known=tiles, **arguments) for tiles in (known, None))
-    error, bare, other = (np.abs(np.log(one / seconds)).mean() for one in (told.latency_s, told.equations_s, guessed.latency_s))
-    assert error < 0.5 * bare
-    assert error < other
+    told = kernel_times(
+        operators, BUNDLE.gpu, groups, known=known, tile_predictors=found.tile_predictors, residuals=found.residuals, **arguments
+    )
+    guessed = kernel_times(operators, BUNDLE.gpu, groups, tile_predictors=found.tile_predictors, residuals=found.residuals, **arguments)
+    assert np.abs(np.log(told.latency_s / seconds)).mean() < 0.5 * np.abs(np.log(told.equations_s / seconds)).mean()
+    assert np.abs(np.log(told.latency_s / seconds)).mean() < np.abs(np.log(guessed.latency_s / seconds)).mean()
     assert np.nanmedian(told.log_std) < np.nanmedian(guessed.log_std)

@@ -84,8 +84,8 @@ def test_stated_intervals_cover_families_that_the_fit_has_not_seen(cases: dict[s
     as within them, 95 % have a share inside of 0.82 to 0.98, though the intervals hold 92 % on average (`planted_spread`).
     """
     one = summary(*families(cases["a100_900mhz"]).values())
-    assert one["latency_coverage"] >= 0.82
-    assert one["power_coverage"] >= 0.82
+    assert 0.82 <= one["latency_coverage"] <= 0.983
+    assert 0.82 <= one["power_coverage"] <= 0.983
     assert 0.3 <= one["latency_square"] <= 2.0
     assert 0.3 <= one["power_square"] <= 2.0
 
