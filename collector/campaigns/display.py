@@ -51,7 +51,8 @@ def plan_lines(bench: Bench, spec: CampaignSpec, plan: CampaignPlan) -> list[str
 
 def choice_text(choice: Choice) -> str:
     """The part of a campaign that a budget covers."""
-    text = f"{choice.rows} of {choice.of} rows at random for {duration_text(choice.budget_s)}"
+    part = f"{choice.rows} of {choice.of} rows at random" if choice.rows < choice.of else f"all {choice.of} rows with shorter windows"
+    text = f"{part} for {duration_text(choice.budget_s)}"
     if choice.timed:
         text += f"; {choice.timed} are only timed, power is measured of {choice.rows - choice.timed}"
     if choice.left_out:

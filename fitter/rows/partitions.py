@@ -22,6 +22,10 @@ from fitter.errors import InputError
 FOOTER_TAIL: Final = 8
 """Length of the footer and the magic word at the end of a Parquet file [byte]."""
 
+MANY_ROWS: Final = 1_000_000
+ROW_BYTES: Final = 3
+"""A longer file with fewer bytes a row holds copies: measured times alone take 7 bytes a row and more."""
+
 REMOTE: Final = "://"
 
 
@@ -73,7 +77,7 @@ class PartitionedTable:
 def open_partitioned(address: str | Path) -> PartitionedTable:
     """Open the files of a data set and read their footers.
 
-    Raises InputError for an address without Parquet files or rows, a store that does not answer, DatasetError for a damaged file.
+    Raises InputError for an address without Parquet files or rows, copied rows, a silent store, DatasetError for a damaged file.
     """
     uri = str(address)
     try:
@@ -160,12 +164,14 @@ def _file(system: Any, info: Any, base: str, root: str) -> tuple[list[Partition]
         length = int.from_bytes(stream.read(4), "little")
         stream.seek(max(info.size - FOOTER_TAIL - length, 0))
         footer = hashlib.sha256(stream.read(length)).hexdigest()
+    if sum(groups) > max(MANY_ROWS, info.size / ROW_BYTES):
+        raise InputError(f"{info.path}: {sum(groups):,} rows in {info.size:,} bytes are copies of few; give every measurement once")
     found: list[Partition] = []
     first = 0
     for number, rows in enumerate(groups):
         last = found[-1] if found else None
         # Row groups of a file are read together: a fraction of a second of work, enough to share out evenly.
-        if last is not None and last.rows + rows <= 1_000_000:
+        if last is not None and last.rows + rows <= MANY_ROWS:
             found[-1] = replace(last, row_groups=(*last.row_groups, number), rows=last.rows + rows)
         elif rows:
             found.append(Partition(root=root, path=info.path, row_groups=(number,), rows=rows, first=first))

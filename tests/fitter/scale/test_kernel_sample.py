@@ -166,6 +166,13 @@ def test_damage_within_a_file_is_found_when_it_is_read(tmp_path: Path) -> None:
         list(read_batches(only, ["family", "operator"]))
 
 
+def test_copies_of_a_row_are_refused_before_they_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "copies.parquet"
+    pq.write_table(kernel_table(1).take(pa.array(np.zeros(1_000_001, dtype=np.int64))), path, compression="zstd")
+    with pytest.raises(InputError, match=r"copies\.parquet: 1,000,001 rows in [0-9,]+ bytes are copies of few"):
+        open_partitioned(path)
+
+
 def test_an_address_without_rows_is_refused_and_its_keys_are_not_shown(tmp_path: Path) -> None:
     (tmp_path / "bare").mkdir()
     write_parts(kernel_table(3).slice(0, 0), tmp_path / "empty", [])
