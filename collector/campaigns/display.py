@@ -107,7 +107,8 @@ def outcome_lines(outcome: CampaignOutcome, simulated: bool, part: str = "", roo
         lines.append(f"  power at rest changed by {outcome.drift['idle']:.1%}")
     if outcome.missing:
         lines.append(f"  {outcome.missing} rows of the plan are missing: the same command with --resume goes on")
-    return [*lines, f"next: fit {root or outcome.output}"]
+    of = part.partition("board=")[2].partition("/")[0]
+    return [*lines, f"next: fit {root} --gpu {of}" if of else f"next: fit {outcome.output}"]
 
 
 def duration_text(seconds: float) -> str:

@@ -281,9 +281,9 @@ def show_plans(plans: "dict[BoardName, str]", speak: Speaker) -> None:
 def _told_ends(ends: "dict[BoardName, End]", out: str, speak: Speaker) -> int:
     """Reports the end of each board's campaign, and the next command; the worst exit status: interrupted, failed, with warnings, done."""
     good = (DONE, DONE_WITH_WARNINGS)
-    lines = [f"{board.word}: {line}" for board, end in ends.items() for line in end.text.splitlines() if not line.startswith(NEXT)]
-    if any(end.status in good for end in ends.values()):
-        lines.append(f"{NEXT}fit {out}")
+    told = [(board.word, line) for board, end in ends.items() for line in end.text.splitlines()]
+    lines = [f"{word}: {line}" for word, line in told if not line.startswith(NEXT)]
+    lines += dict.fromkeys(line for _, line in told if line.startswith(NEXT))
     boards = [{"gpu": board.word, "exit_status": end.status, **(end.result or {"error": end.complaint})} for board, end in ends.items()]
     speak.say({"dataset": out, "boards": boards}, lines)
     for board, end in ends.items():

@@ -10,7 +10,7 @@ from collector.commands.options import CONTEXT, campaign_options, output_options
 from collector.commands.output import Speaker, stoppable
 from collector.errors import CollectorError
 from estimator import __version__
-from estimator.options.command_line import DONE, run_command
+from estimator.options.command_line import DONE, run_command, with_usual_options
 from estimator.vocabulary.errors import EstimatorError
 
 COMMANDS: Final = {
@@ -35,7 +35,7 @@ class CommandList(click.Group):
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = getattr(import_module(f"collector.commands.{COMMANDS[cmd_name]}"), f"{cmd_name}_command")
-        return command
+        return with_usual_options(command)
 
 
 @click.group(

@@ -106,10 +106,19 @@ def run_command(command: click.Command, arguments: Sequence[str] | None, name: s
         return FAILED
 
 
+def with_usual_options(command: click.Command) -> click.Command:
+    """The command with -q and -v, which every command takes; one that has nothing to hide or to add ignores them."""
+    known = {name for parameter in command.params for name in parameter.opts}
+    for short, long, text in (("-q", "--quiet", "No warnings on stderr."), ("-v", "--verbose", "More on stderr, if there is more.")):
+        if long not in known:
+            command.params.append(click.Option([short, long], is_flag=True, expose_value=False, help=text))
+    return command
+
+
 def _invoked(command: click.Command, name: str, arguments: list[str]) -> Any:
     """The return value of a command.  Avoids `command.main`, which writes an empty line when it is interrupted, even into a log."""
     try:
-        with command.make_context(name, arguments) as context:
+        with with_usual_options(command).make_context(name, arguments) as context:
             return command.invoke(context)
     except click.exceptions.Exit as ended:
         return ended.exit_code

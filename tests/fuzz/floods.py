@@ -49,12 +49,15 @@ def equal_rows(path: Path, rows: int = 3_400_000) -> None:
             writer.write_table(batch, row_group_size=100_000)
 
 
-def equal_table(path: Path) -> None:
-    """The same as a kernel table without metadata."""
+def equal_table(path: Path, times: int = 1) -> None:
+    """The same as a kernel table without metadata, so many times."""
     batch = pa.table({"operator": ["linear"], "precision": ["bf16"], "gpu": ["a100-pcie-40gb"], "latency_s": [1e-4]})
     for name in ("batch", "m", "n", "k"):
         batch = batch.append_column(name, pa.array([64]))
-    pq.write_table(batch.take(pa.array(np.zeros(3_400_000, dtype=np.int64))), path, compression="zstd")
+    rows = batch.take(pa.array(np.zeros(3_400_000, dtype=np.int64)))
+    with pq.ParquetWriter(path, rows.schema, compression="zstd") as writer:
+        for _ in range(times):
+            writer.write_table(rows)
 
 
 def long_texts(path: Path, encoding: str | None = None) -> None:
@@ -131,6 +134,7 @@ def with_false_sizes(path: Path, size: int) -> None:
 FLOODS: dict[str, Callable[[Path], None]] = {
     "equal rows": equal_rows,
     "equal table": equal_table,
+    "long table": lambda path: equal_table(path, 60),
     "long texts": long_texts,
     "prefixes": lambda path: long_texts(path, "DELTA_BYTE_ARRAY"),
     "long ids": long_identities,
