@@ -111,8 +111,6 @@ def test_no_command_replaces_what_exists(
     name: str, option: click.Parameter, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With words that are accepted otherwise, also in a dry run, and with words that are refused later."""
-    if isinstance(option.type, OutputFile) and option.type.kind == "log":
-        pytest.skip("is added to")
     monkeypatch.setenv("WATTPRINT_CONFIG", "")
     (tmp_path / "input.csv").write_text("t_s,power_w\n0,1\n")
     kept = tmp_path / "kept.json"
