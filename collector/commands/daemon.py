@@ -11,7 +11,7 @@ from estimator.options.command_line import DONE
 
 @click.command("daemon", context_settings=CONTEXT)
 @click.option("--config", type=click.Path(path_type=Path), required=True, metavar="FILE", help="Settings: docs/how-to/run-a-daemon.md.")
-@click.option("--check", is_flag=True, help="Only say what the settings are, and whether the boards are there.")
+@click.option("--check", is_flag=True, help="Print the settings and whether the boards are there; start nothing.")
 @output_options
 def daemon_command(config: Path, check: bool, speak: Speaker) -> int:
     """Run queued campaigns, one at a time on each board, until a request to end.

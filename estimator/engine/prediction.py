@@ -24,7 +24,7 @@ from estimator.uncertainty.forecast import Forecast, forecast_of
 from estimator.uncertainty.sources import error_sources, far_clock, group_shares, joined, unfitted_groups
 from estimator.uncertainty.unseen import Kind, Loading, precision_sources, shape_excesses, unseen_precisions
 from estimator.vocabulary.quantities import HZ_PER_MHZ, Array, BoolArray, IntArray
-from estimator.vocabulary.workload import COMPLETED, Operator, Workload
+from estimator.vocabulary.workload import Operator, Workload
 
 QUANTITIES: Final[tuple[Literal["latency", "power"], ...]] = ("latency", "power")
 
@@ -87,9 +87,8 @@ def prepare(workloads: Sequence[Workload], board: Board) -> Prepared:
     coefficients = with_efficiency(fitted, board.efficiency)
     phases = lower(operators, gpu, coefficients, predicted_tiles(operators, gpu, bundle.tile_predictors, coefficients)).phases
     excesses = shape_excesses(operators, served, bundle.domain)
-    added = [operator.origin.startswith(COMPLETED) for operator in operators]
     numbers: dict[tuple[object, ...], int] = {}
-    keys = zip(served, unseen_precisions(bundle, operators, served), [excess > 0.0 for excess in excesses], added, strict=True)
+    keys = zip(served, unseen_precisions(bundle, operators, served), [excess > 0.0 for excess in excesses], strict=True)
     kind = np.array([numbers.setdefault(key, len(numbers)) for key in keys])
     owner = np.repeat(np.arange(len(workloads)), lengths)
     key = owner * len(numbers) + kind

@@ -34,7 +34,7 @@ def serve_command(**options: Any) -> int:
         with page_server(options["port"], catalogue, complain=_complain) as url:
             click.echo(json.dumps({"url": url}) if options["as_json"] else url)
             if not options["quiet"]:
-                click.echo("serving to whoever knows this address; stop with Ctrl-C", err=True)
+                click.echo("serving; everybody with this address can use the page; Ctrl-C stops it", err=True)
             stopped.wait()
     except OSError as error:
         fault = error.strerror or str(error)

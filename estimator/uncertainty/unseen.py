@@ -56,15 +56,11 @@ class UnseenPrecision(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """Relation of a kernel to the fit: its group of coefficients, its precision if unseen, whether its shape is far outside the range.
-
-    completed: the workload file does not list it.
-    """
+    """Relation of a kernel to the fit: its group of coefficients, its precision if unseen, whether its shape is far outside the range."""
 
     group: str | None
     precision: UnseenPrecision | None
     far: bool
-    completed: bool
 
     def unseen(self, priors: frozenset[str]) -> bool:
         """Whether the fit has no such kernel; priors: groups without fitted kernels."""
