@@ -56,7 +56,7 @@ def read_case(path: Path) -> Case:
     assert selection.workloads is not None
     gpu = load_gpu(selection.gpus[0])
     tables = BoardTables(
-        voltage_v=gpu.voltage_v, idle_w=gpu.idle_w, reference_clock_mhz=REFERENCE_CLOCK_MHZ, power_limit_w=gpu.power_limit_w
+        gpu=gpu, voltage_v=gpu.voltage_v, idle_w=gpu.idle_w, reference_clock_mhz=REFERENCE_CLOCK_MHZ
     )
     return Case(rows=selection.workloads, gpu=gpu, tables=tables)
 

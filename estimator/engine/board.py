@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypedDict
 
 import numpy as np
 
 from estimator.bundle.content import Bundle, PowerCoefficients, measured_tables
 from estimator.model.coefficients import COLUMN, EFFICIENCY_COEFFICIENTS
-from estimator.model.power import POWER_TERMS, BoardTables, Leakage, PowerModel
+from estimator.model.power import POWER_TERMS, SWITCHING_EXPONENT, BoardTables, Leakage, PowerModel, carried_factors
 from estimator.model.power_limit import UNLIMITED_W
 from estimator.uncertainty.validity import unlockable_line
 from estimator.vocabulary.errors import OperatingPointError, real, reals, require
@@ -86,20 +86,24 @@ def open_board(
         limit_w=power_limit(power_cap_w, spec),
         launch_s=bundle.host.launch_s if host_launch_s is None else host_launch(host_launch_s),
         efficiency=efficiency or {},
-        model=power_model(bundle),
+        model=power_model(bundle, spec),
         tables=board_tables(bundle, spec),
     )
 
 
-def power_model(bundle: Bundle) -> PowerModel | None:
-    """The bundle's power coefficients, None if it has none."""
-    return bundle.once(_power_model)
+def power_model(bundle: Bundle, gpu: GpuSpec | None = None) -> PowerModel | None:
+    """The bundle's power coefficients, for another GPU carried to that one; None if it has none."""
+    own, power = bundle.once(_power_model), bundle.power
+    if power is None or gpu is None or gpu == bundle.gpu:
+        return own
+    return _model(bundle, carried_power(bundle, power, gpu))
 
 
 def _power_model(bundle: Bundle) -> PowerModel | None:
-    power = bundle.power
-    if power is None:
-        return None
+    return None if bundle.power is None else _model(bundle, bundle.power)
+
+
+def _model(bundle: Bundle, power: PowerCoefficients) -> PowerModel:
     return PowerModel(
         event_energy_j=np.array([power.event_energy_j.get(term, 0.0) for term in POWER_TERMS]),
         busy_w=power.busy_w,
@@ -110,6 +114,20 @@ def _power_model(bundle: Bundle) -> PowerModel | None:
         warm_knee=power.warm_knee,
         warm_sharpness=power.warm_sharpness,
         leakage=_leakage(bundle, power),
+    )
+
+
+def carried_power(bundle: Bundle, power: PowerCoefficients, gpu: GpuSpec) -> PowerCoefficients:
+    """The power coefficients of a bundle for another GPU (`estimator.model.silicon`)."""
+    asked = board_tables(bundle, gpu)
+    exponent = power.voltage_exponent if asked.voltage_v else SWITCHING_EXPONENT
+    factors = carried_factors(board_tables(bundle, bundle.gpu), power.voltage_exponent, asked, exponent)
+    return replace(
+        power,
+        event_energy_j={term: factors[term] * energy for term, energy in power.event_energy_j.items()},
+        capacitance_f={term: factors[term] * farad for term, farad in power.capacitance_f.items()},
+        busy_w=factors["busy"] * power.busy_w,
+        voltage_exponent=exponent,
     )
 
 
@@ -125,10 +143,10 @@ def board_tables(bundle: Bundle, gpu: GpuSpec) -> BoardTables:
     """Voltage and idle power: from the bundle, or for another GPU from that GPU."""
     voltage, idle = bundle.once(measured_tables) if gpu.name == bundle.gpu.name else (None, None)
     return BoardTables(
+        gpu=gpu,
         voltage_v=voltage or gpu.voltage_v,
         idle_w=idle or gpu.idle_w,
         reference_clock_mhz=bundle.power.reference_clock_mhz if bundle.power else gpu.sm_clock_max_mhz,
-        power_limit_w=gpu.power_limit_w,
     )
 
 

@@ -168,7 +168,7 @@ def alone_parts_w(
     times: KernelTimes, bundle: Bundle, gpu: GpuSpec, sm_clock_mhz: Array, warm: BoolArray, temperature_c: Array | None
 ) -> dict[str, Array]:
     """Power of kernels by `estimator.model.power.PARTS` without a limit [W], each of shape (n,); empty for a bundle without power."""
-    model = power_model(bundle)
+    model = power_model(bundle, gpu)
     if model is None:
         return {}
     load = kernel_load(times.phases, gpu, times.coefficients, sm_clock_mhz, warm, times.latency_s)

@@ -9,11 +9,13 @@ rest is a separate term.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
 
 from estimator.model.phases import EVENTS, START_CLOCKS, Phases
+from estimator.model.silicon import energy_factors, usual_rest_w, voltage_ratios
 from estimator.vocabulary.gpu import ClockTable, GpuSpec
 from estimator.vocabulary.quantities import HZ_PER_MHZ, MODULES, Array
 
@@ -76,17 +78,17 @@ class OperatingPoint:
     idle_ratio: Array
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class BoardTables:
-    """Voltage [V] and idle power [W] over the SM clock; None if unknown, then constant.
+    """Voltage [V] and idle power [W] of a GPU over the SM clock; None if unknown, then as `estimator.model.silicon` says.
 
     `idle_temperature_c` is the temperature at which idle power was measured, None if unknown.
     """
 
+    gpu: GpuSpec
     voltage_v: ClockTable | None
     idle_w: ClockTable | None
     reference_clock_mhz: float
-    power_limit_w: float
     idle_temperature_c: float | None = None
 
     def at(self, sm_clock_mhz: Array) -> OperatingPoint:
@@ -94,21 +96,46 @@ class BoardTables:
 
         Neither voltage nor idle power falls with the clock, so dips of measured tables are noise (`ClockTable.rising`).
         """
-        flat = np.ones_like(sm_clock_mhz)
         reference = np.array([self.reference_clock_mhz])
-        voltage = None if self.voltage_v is None else self.voltage_v.rising()
-        idle = None if self.idle_w is None else self.idle_w.rising()
-        idle_w = flat * ASSUMED_IDLE_SHARE * self.power_limit_w if idle is None else idle.at(sm_clock_mhz)
+        idle_w = self.rest_w(sm_clock_mhz)
         return OperatingPoint(
             sm_clock_hz=sm_clock_mhz * HZ_PER_MHZ,
-            voltage_ratio=flat if voltage is None else voltage.at(sm_clock_mhz) / voltage.at(reference),
+            voltage_ratio=self.voltage_ratios.at(sm_clock_mhz) / self.reference_ratio,
             idle_w=idle_w,
-            idle_ratio=flat if idle is None else idle_w / idle.at(reference),
+            idle_ratio=idle_w / self.rest_w(reference),
         )
 
+    @cached_property
+    def voltage_ratios(self) -> ClockTable:
+        """Voltage over its lowest value, over the clock [1]."""
+        return voltage_ratios(self.gpu, self.voltage_v, self.idle_w)
 
-ASSUMED_IDLE_SHARE: Final = 0.3
-"""Idle power over the power limit if no table is known; measured boards lie between 0.1 and 0.3, PCIe boards near 0.3."""
+    @cached_property
+    def reference_ratio(self) -> float:
+        """Voltage at the reference clock over its lowest value [1]."""
+        return float(self.voltage_ratios.at(np.array([self.reference_clock_mhz]))[0])
+
+    def rest_w(self, sm_clock_mhz: Array) -> Array:
+        """Power at rest [W], shape of the clocks."""
+        if self.idle_w is None:
+            return usual_rest_w(self.gpu, sm_clock_mhz, self.voltage_ratios.at(sm_clock_mhz))
+        return self.idle_w.rising().at(sm_clock_mhz)
+
+
+def carried_factors(fitted: BoardTables, fitted_exponent: float, asked: BoardTables, exponent: float) -> dict[str, float]:
+    """Factors that turn the energies per event and the static power of one board into those of another [1].
+
+    Exponents are of the voltage, on either board; energies hold at each board's reference clock.
+    """
+    core = asked.reference_ratio**exponent / fitted.reference_ratio**fitted_exponent
+    before, after = energy_factors(fitted.gpu), energy_factors(asked.gpu)
+    factors = {term: core * after.get(term, 1.0) / before.get(term, 1.0) for term in (*POWER_TERMS, "busy")}
+    factors["busy"] *= asked.reference_clock_mhz / fitted.reference_clock_mhz
+    return factors | {"dram": 1.0, "active": 1.0}
+
+
+SWITCHING_EXPONENT: Final = 2.0
+"""Exponent of s(V) if the voltage was not measured: switching alone, because an inferred voltage holds the rest."""
 
 
 def busy_share(latency_s: Array, occupied: Array, gpu_share: Array, sm_clock_hz: Array) -> Array:

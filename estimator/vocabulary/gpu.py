@@ -21,6 +21,9 @@ Precision = Annotated[str, Words(tuple(BYTES_PER_ELEMENT))]
 Rates = Mapping[Precision, Annotated[float, Span(0.1, 1e6, "flop per clock and SM")]]
 """Types of the fields; limits are wide enough for any GPU, narrow enough to catch a wrong unit."""
 
+PROCESSES: Final = ("", "tsmc-12n", "samsung-8n", "tsmc-7n", "tsmc-4n")
+MEMORIES: Final = ("", "hbm2", "hbm2e", "hbm3", "hbm3e", "gddr5", "gddr6", "gddr6x", "gddr7")
+
 UUID_DIGITS: Final = 32
 PROFILE_NAME: Final = re.compile(r"[A-Za-z0-9._ -]+")
 
@@ -101,6 +104,9 @@ class GpuSpec:
     tensor_flop_per_clock: Annotated[Rates, "dense peak rate of tensor cores by precision"]
     cuda_flop_per_clock: Annotated[Rates, "dense peak rate of CUDA cores by precision"]
     power_limit_w: Annotated[float, Span(1, 1e5, "W")]
+    process: Annotated[str, Words(PROCESSES), "manufacturing process; empty where unknown"] = ""
+    memory: Annotated[str, Words(MEMORIES), "kind of DRAM"] = ""
+    silicon_clock_mhz: Annotated[float, Span(0, 10_000, "MHz"), "highest SM clock of any board with this chip; 0 where unknown"] = 0.0
     voltage_v: Annotated[ClockTable | None, check_values(Volt), "core voltage over the SM clock; absent where unknown"] = None
     idle_w: Annotated[ClockTable | None, check_values(IdleWatt), "power at rest over the SM clock; absent where unknown"] = None
     sources: Annotated[Mapping[str, Text], "origin of each figure"] = field(default_factory=dict)

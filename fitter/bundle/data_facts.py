@@ -15,7 +15,7 @@ import pandas as pd
 import estimator
 from estimator.bundle.content import DatasetRecord, Provenance
 from estimator.model.coefficients import group_key, longest_prefix
-from estimator.model.power import ASSUMED_IDLE_SHARE, BoardTables
+from estimator.model.power import BoardTables
 from estimator.vocabulary.gpu import ClockTable, GpuSpec
 from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.workload import Operator
@@ -47,10 +47,10 @@ def board_knowledge(selection: Selection, gpu: GpuSpec) -> BoardKnowledge:
     clocks = measured_clocks(selection, gpu)
     means = {} if idle is None else idle.reindex(columns=["std_w", "temperature_c"]).mean().dropna().to_dict()
     tables = BoardTables(
+        gpu=gpu,
         voltage_v=volts,
         idle_w=(gpu.idle_w or _idle_below(selection, gpu)) if idle is None else _shaped(idle, "power_w", gpu.idle_w),
         reference_clock_mhz=float(clocks[np.argmin(np.abs(clocks - REFERENCE_CLOCK_MHZ))]),
-        power_limit_w=gpu.power_limit_w,
         idle_temperature_c=means.get("temperature_c"),
     )
     return BoardKnowledge(tables=tables, idle_std_w=means.get("std_w"), voltage_std_v=voltage_std)
@@ -98,7 +98,8 @@ def _idle_below(selection: Selection, gpu: GpuSpec) -> ClockTable | None:
     if rows is None:
         return None
     power = rows.power_w[np.isfinite(rows.power_w) & ~rows.at_limit]
-    if len(power) < 20 or IDLE_BELOW * power.min() >= ASSUMED_IDLE_SHARE * gpu.power_limit_w:
+    usual = BoardTables(gpu=gpu, voltage_v=gpu.voltage_v, idle_w=None, reference_clock_mhz=gpu.sm_clock_max_mhz)
+    if len(power) < 20 or IDLE_BELOW * power.min() >= usual.rest_w(np.array([gpu.sm_clock_min_mhz]))[0]:
         return None
     watt = float(f"{IDLE_BELOW * power.min():.4g}")
     source = f"assumed: {IDLE_BELOW:g} of the least power measured"

@@ -19,7 +19,7 @@ from fitter.latency.groups import KernelFit, fit_kernel_groups
 from fitter.latency.runs import MATRIX_GROUPS, STREAM_GROUPS, prior_groups
 from fitter.power.coefficients import fit_power
 from fitter.power.rows import kernel_power_rows
-from fitter.power.solver import PRIOR, PowerPriors, PowerRows
+from fitter.power.solver import PowerPriors, PowerRows
 from fitter.power.tier import with_power_tiers
 from fitter.priors import GROUP_PRIORS
 from fitter.rows.columns import KernelRows, WorkloadRows
@@ -57,7 +57,7 @@ def draft_from_rows(
     kernel_fit: the fit of exactly these kernels, if it exists already.  source: another GPU's bundle as prior.  Groups without rows take
     their priors, the coefficients of related kernels or those of the other GPU; their row count is 0.
     """
-    priors = PRIOR if source is None else power_priors(source, tables)
+    priors = None if source is None else power_priors(source, tables)
     if kernels is None:
         if workloads is None:
             raise CalibrationError("no rows to fit")

@@ -30,7 +30,7 @@ from fitter.bundle.sections import runs_bundle
 from fitter.latency.runs import STREAM_GROUPS, fit_latency
 from fitter.power.coefficients import fit_power
 from fitter.power.rows import join_power_rows, workload_power_rows
-from fitter.power.solver import PRIOR, PowerPriors, PowerRows
+from fitter.power.solver import PowerPriors, PowerRows
 from fitter.rows.columns import WorkloadRows
 
 MOST_FOLDS: Final = 20
@@ -48,7 +48,7 @@ def fit_runs(
     *,
     kernel_power: PowerRows | None = None,
     measured_groups: Mapping[str, Mapping[str, float]] | None = None,
-    power_priors: PowerPriors = PRIOR,
+    power_priors: PowerPriors | None = None,
 ) -> Bundle:
     """A bundle from runs: latency, then power at the predicted latency; `kernel_power` rows join the power fit."""
     latency = fit_latency(rows, gpu, measured_groups)

@@ -10,18 +10,18 @@ from typing import Final
 
 import numpy as np
 
-from estimator.model.power import BoardTables
+from estimator.model.power import SWITCHING_EXPONENT, BoardTables
 from estimator.uncertainty.sources import TELLING_VOLTAGE_RANGE, VOLTAGE_EXPONENT_STD
 from estimator.vocabulary.quantities import Array
-from fitter.power.solver import PRIOR, PRIOR_WEIGHT, PowerPriors, PowerProblem, PowerRows, PowerSolution
+from fitter.power.solver import PRIOR_WEIGHT, PowerPriors, PowerProblem, PowerRows, PowerSolution, usual_priors
 from fitter.power.uncertainty import block_covariance, count_covariance, kind_covariance
-from fitter.power.voltage import SWITCHING_EXPONENT, infer_voltage
+from fitter.power.voltage import infer_voltage
 
 EXPONENTS: Final = (2.0, 2.25, 2.5, 2.75, 3.0, 3.25, 3.5)
 """Candidates for the effective voltage exponent; 2 is pure switching."""
 
 DEFAULT_EXPONENT: Final = 3.0
-"""Default effective exponent, used with one clock or a flat voltage."""
+"""Default effective exponent, of a measured voltage, used with one clock or a flat voltage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class PowerFit:
     voltage_std_v: tuple[float, ...] | None = None
 
 
-def fit_power(rows: PowerRows, tables: BoardTables, priors: PowerPriors = PRIOR) -> PowerFit:
+def fit_power(rows: PowerRows, tables: BoardTables, priors: PowerPriors | None = None) -> PowerFit:
     """Non-negative relative least squares with priors.
 
     An unknown voltage is inferred if the rows show it.  For a known voltage the effective exponent is chosen if clocks with different
@@ -54,12 +54,12 @@ def fit_power(rows: PowerRows, tables: BoardTables, priors: PowerPriors = PRIOR)
     if line is not None and tables.idle_temperature_c is not None:
         usual_c = line[0] + line[1] * rows.power_w
         warmer_k = np.where(np.isfinite(rows.temperature_c), rows.temperature_c, usual_c) - tables.idle_temperature_c
-    problem = PowerProblem(rows=rows, tables=tables, warmer_k=warmer_k, priors=priors)
+    problem = PowerProblem(rows=rows, tables=tables, warmer_k=warmer_k, priors=priors or usual_priors(tables))
     inferred = infer_voltage(problem) if tables.voltage_v is None else None
     if inferred is not None:
         problem = replace(problem, tables=replace(tables, voltage_v=inferred[0]))
-    tellable = inferred is None and bool(np.ptp(problem.tables.at(rows.clock_mhz).voltage_ratio) > TELLING_VOLTAGE_RANGE)
-    exponent = DEFAULT_EXPONENT if inferred is None else SWITCHING_EXPONENT
+    tellable = tables.voltage_v is not None and bool(np.ptp(problem.tables.at(rows.clock_mhz).voltage_ratio) > TELLING_VOLTAGE_RANGE)
+    exponent = SWITCHING_EXPONENT if tables.voltage_v is None else DEFAULT_EXPONENT
     if tellable:
         exponent = min(EXPONENTS, key=lambda tried: problem.solve(tried).cost + _exponent_cost(tried, len(rows.power_w)))
     found = problem.solve(exponent)

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from estimator.engine.kernel_table import warm_events
-from estimator.model.power import LEAKAGE_EXPONENT, POWER_TERMS, WARM_KNEE, WARM_SHARPNESS, BoardTables
+from estimator.model.power import LEAKAGE_EXPONENT, POWER_TERMS, SWITCHING_EXPONENT, WARM_KNEE, WARM_SHARPNESS, BoardTables
+from estimator.model.silicon import energy_factors
 from estimator.vocabulary.quantities import Array, BoolArray
 from fitter.rows.screening import taken
 
@@ -20,21 +21,34 @@ TERMS: Final = (*POWER_TERMS, *STATIC_TERMS)
 
 PRIOR: Final[dict[str, tuple[float, float]]] = {
     "dram": (45.0, 0.15),
-    "dram_path": (50.0, 0.5),
-    "l2": (5.0, 0.6),
-    "shared": (2.0, 1.0),
-    "tensor": (0.7, 0.5),
-    "cuda": (5.0, 0.5),
-    "sfu": (20.0, 0.5),
-    "busy": (25.0, 0.6),
+    "dram_path": (45.0, 0.3),
+    "l2": (3.5, 0.4),
+    "shared": (3.0, 0.5),
+    "tensor": (0.66, 0.3),
+    "cuda": (18.0, 0.3),
+    "sfu": (40.0, 0.3),
+    "busy": (8.0, 1.0),
     "active": (4.0, 0.5),
 }
-"""Centre [pJ per event, W for static terms] and relative width of every coefficient, on A100 and A10 at about 0.7 V.
+"""Centre [pJ per event, W for static terms] and relative width of every coefficient of an A100 at PRIOR_CLOCK_MHZ.
 
-DRAM's is tight: one clock cannot tell its memory part from its core part.  docs/model.md names the sources.
+Centres: one fit of whole models on A100-PCIe, A10 and H100-SXM, their energies carried to the A100 (`estimator.model.silicon`); widths: the
+scatter of the three boards' own fits.  DRAM's is tight: one clock cannot tell its memory part from its core part.
 """
 
+PRIOR_CLOCK_MHZ: Final = 900.0
+"""Clock of an A100 at which the centres hold [MHz]."""
+
 PowerPriors = Mapping[str, tuple[float, float]]
+
+
+def usual_priors(tables: BoardTables) -> dict[str, tuple[float, float]]:
+    """PRIOR for a board at its reference clock (`estimator.model.silicon`)."""
+    core = tables.reference_ratio**SWITCHING_EXPONENT
+    own = energy_factors(tables.gpu)
+    factors = {term: core * own.get(term, 1.0) for term in TERMS} | {"dram": 1.0, "active": 1.0}
+    factors["busy"] *= tables.reference_clock_mhz / PRIOR_CLOCK_MHZ
+    return {term: (centre * factors[term], width) for term, (centre, width) in PRIOR.items()}
 
 LEAKAGE_PRIOR: Final = (0.15, 1.0)
 """Centre and relative width of leakage [W/K]: a sixth of the power at rest, which grows by a factor e in some 60 K (assumed)."""

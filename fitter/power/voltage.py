@@ -14,12 +14,11 @@ from typing import Final
 
 import numpy as np
 
+from estimator.model.power import SWITCHING_EXPONENT
 from estimator.vocabulary.gpu import ClockTable
 from estimator.vocabulary.quantities import Array
 from fitter.power.solver import PowerProblem
 from fitter.rows.columns import distinct_clocks
-
-SWITCHING_EXPONENT: Final = 2.0
 
 KNEES: Final = tuple(np.round(np.arange(0.4, 0.96, 0.05), 2).tolist())
 """Candidate knees over the highest measured clock."""

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from estimator.formats import read_workload
-from estimator.model.power import ASSUMED_IDLE_SHARE
+from estimator.model.power import BoardTables
 from estimator.transforms.rewriting import ATTENTION_FORMS, with_precision
 from estimator.vocabulary.errors import EstimatorError
 from estimator.vocabulary.gpu import GpuSpec
@@ -205,7 +205,8 @@ def _reject_by_roof(screen: Screen, specs: Sequence[GpuSpec], workloads: Sequenc
 
 def _startup_w(spec: GpuSpec, clock_mhz: float) -> float:
     """Power during start-up [W]: idle at the locked clock, plus that of a board in use."""
-    known = spec.idle_w is not None and np.isfinite(clock_mhz)
-    idle = float(spec.idle_w.at(np.array([clock_mhz]))[0]) if known and spec.idle_w else ASSUMED_IDLE_SHARE * spec.power_limit_w
+    clock = np.atleast_1d(first_known(clock_mhz, spec.sm_clock_max_mhz))
+    tables = BoardTables(gpu=spec, voltage_v=spec.voltage_v, idle_w=spec.idle_w, reference_clock_mhz=spec.sm_clock_max_mhz)
+    idle = float(tables.rest_w(clock)[0])
     # Power of a board in use beyond idle while a run starts up; the prior of the power fit's `active` term.
     return idle + 8.0

@@ -14,14 +14,14 @@ import numpy as np
 
 from estimator.bundle.content import Bundle, GroupCoefficients, PowerCoefficients
 from estimator.model.coefficients import Prior, longest_prefix
-from estimator.model.power import POWER_TERMS, BoardTables
+from estimator.engine.board import board_tables, carried_power
+from estimator.model.power import SWITCHING_EXPONENT, BoardTables, carried_factors
 from estimator.model.residuals import tier_from_document
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array
 from fitter.latency.groups import KernelFit, fit_kernel_groups, section_key
 from fitter.latency.lent_priors import moved_values
-from fitter.power.solver import PICO, PRIOR, TERMS
-from fitter.power.voltage import INFERRED
+from fitter.power.solver import PICO, usual_priors
 from fitter.priors import GROUP_PRIORS
 from fitter.rows.columns import KernelRows
 
@@ -42,8 +42,8 @@ class TransferSource:
     measured   rows of each group in the bundle
     error      standard deviation of the residuals of the equations on that GPU, by group [ln]
     narrowing  by section, the chosen widths of priors around the values in widths of the general ones
-    power      the bundle's power coefficients, None without them
-    knows_voltage  whether these are stated at a voltage in volts
+    power      the bundle's power coefficients, carried to the target, None without them
+    tables     voltage and rest power of the target
     """
 
     label: str
@@ -53,7 +53,7 @@ class TransferSource:
     error: Mapping[str, float]
     narrowing: Mapping[str, float]
     power: PowerCoefficients | None
-    knows_voltage: bool
+    tables: BoardTables
 
 
 def transfer_source(bundle: Bundle, target: GpuSpec) -> TransferSource:
@@ -67,8 +67,8 @@ def transfer_source(bundle: Bundle, target: GpuSpec) -> TransferSource:
         measured=measured,
         error=equation_errors(bundle, measured),
         narrowing={},
-        power=bundle.power,
-        knows_voltage=bundle.voltage is not None and not bundle.voltage.source.startswith(INFERRED),
+        power=None if bundle.power is None else carried_power(bundle, bundle.power, target),
+        tables=board_tables(bundle, target),
     )
 
 
@@ -150,28 +150,21 @@ def lent_section(group: str, values: Mapping[str, float]) -> GroupCoefficients:
 
 
 def power_priors(source: TransferSource, tables: BoardTables) -> dict[str, tuple[float, float]]:
-    """Centres [pJ per event, W for static terms] and relative widths of the power coefficients, from the other GPU's.
+    """Centres [pJ per event, W for static terms] and relative widths of the power coefficients, carried from the other GPU's.
 
-    Energies inside the core scale with the two voltages, static power with the power limits of the two boards.
     Terms that are zero in the other fit keep the general prior.
     """
-    power = source.power
+    found, power = usual_priors(tables), source.power
     if power is None:
-        return dict(PRIOR)
-    voltage = 1.0
-    if tables.voltage_v is not None and source.knows_voltage:
-        own_v = float(tables.voltage_v.at(np.array([tables.reference_clock_mhz]))[0])
-        voltage = (own_v / power.reference_voltage_v) ** power.voltage_exponent
-    static = tables.power_limit_w / source.gpu.power_limit_w
-    found = dict(PRIOR)
-    for term in TERMS:
-        if term in POWER_TERMS:
-            centre = power.event_energy_j.get(term, 0.0) / PICO * (1.0 if term == "dram" else voltage)
-        else:
-            centre = (power.busy_w if term == "busy" else power.active_w) * static
+        return found
+    exponent = power.voltage_exponent if tables.voltage_v else SWITCHING_EXPONENT
+    factors = carried_factors(source.tables, power.voltage_exponent, tables, exponent)
+    static = {"busy": power.busy_w, "active": power.active_w}
+    for term, (usual, width) in found.items():
+        centre = factors[term] * (static[term] if term in static else power.event_energy_j.get(term, 0.0) / PICO)
         # Of the general prior: what a fit drove to nothing is no statement about another GPU.
-        if centre > 0.05 * PRIOR[term][0]:
-            found[term] = (centre, PRIOR[term][1])
+        if centre > 0.05 * usual:
+            found[term] = (centre, width)
     return found
 
 

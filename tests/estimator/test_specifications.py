@@ -23,7 +23,7 @@ from estimator.vocabulary.specifications import (
 
 CONTRACT_NAMES = {
     "a100-pcie-40gb", "a100-pcie-80gb", "a100-sxm-80gb", "a10", "h100-sxm", "h100-pcie", "h200-sxm", "b200-sxm", "gb200", "l40s", "l4",
-    "v100-pcie-32gb", "t4", "rtx-3090", "rtx-4090",
+    "v100-pcie-32gb", "t4", "rtx-3090", "rtx-4090", "a40", "a100-sxm-40gb", "rtx-6000-ada", "h100-nvl", "h200-nvl", "b300-sxm", "rtx-5090",
 }  # fmt: skip
 
 # Dense peak rates as the vendor prints them [TFLOP/s] and, where it is not the quoted tensor clock, their clock [MHz].
@@ -47,7 +47,11 @@ PUBLISHED_RATES = [
     ("v100-pcie-32gb", "fp16", False, 112, None), ("v100-pcie-32gb", "fp32", True, 14, None), ("v100-pcie-32gb", "fp64", True, 7, None),
     ("t4", "fp16", False, 65, None), ("t4", "int8", False, 130, None), ("t4", "fp32", True, 8.1, None),
     ("rtx-3090", "bf16", False, 71, None), ("rtx-3090", "fp32", True, 35.6, None), ("rtx-3090", "int8", False, 284, None),
-    ("rtx-4090", "bf16", False, 165.2, None), ("rtx-4090", "fp8", False, 330.3, None), ("rtx-4090", "fp32", True, 82.6, None),
+    ("rtx-4090", "bf16", False, 165.2, None), ("a40", "bf16", False, 149.7, None), ("a40", "int8", False, 299.3, None),
+    ("rtx-6000-ada", "bf16", False, 364.2, None), ("rtx-6000-ada", "fp32", True, 91.1, None),
+    ("h100-nvl", "bf16", False, 835.5, None), ("h200-nvl", "fp8", False, 1671, None),
+    ("b300-sxm", "bf16", False, 2250, None), ("b300-sxm", "nvfp4", False, 13500, None),
+    ("rtx-5090", "bf16", False, 209.5, None), ("rtx-5090", "nvfp4", False, 1676, None), ("rtx-5090", "fp32", True, 104.8, None), ("rtx-4090", "fp8", False, 330.3, None), ("rtx-4090", "fp32", True, 82.6, None),
 ]  # fmt: skip
 
 RATE_TOLERANCE = 0.02  # published rates are rounded, and L40S is printed 1.2 % below its units times its clock
@@ -69,7 +73,7 @@ def test_peak_rate_is_the_published_one(gpu, precision, cuda_cores, tflop_per_s,
 @pytest.mark.parametrize("name", gpu_names())
 def test_a_specification_is_whole_consistent_and_survives_its_plain_form(name):
     spec = load_gpu(name)
-    assert set(spec.sources) == {*FIGURES, *RATE_TABLES}
+    assert set(spec.sources) == {*FIGURES, *RATE_TABLES, "process", "memory"}
     assert all(getattr(spec, table) is None or getattr(spec, table).source for table in ("voltage_v", "idle_w"))
     assert (spec.clocks_mhz()[0], spec.clocks_mhz()[-1]) == (spec.sm_clock_min_mhz, spec.sm_clock_limit_mhz)
     transfers = 2.0  # a clock, on HBM and on GDDR5/6(X) by the clock that NVML reports
@@ -102,7 +106,7 @@ def test_clock_tables_agree_with_the_recorded_ones(shared_data):
         ("NVIDIA H200", "h200-sxm"), ("NVIDIA B200", "b200-sxm"), ("NVIDIA GB200", "gb200"), ("NVIDIA L40S", "l40s"), ("NVIDIA L4", "l4"),
         ("Tesla V100-PCIE-32GB", "v100-pcie-32gb"), ("Tesla T4", "t4"), ("NVIDIA GeForce RTX 3090", "rtx-3090"),
         ("NVIDIA GeForce RTX 4090", "rtx-4090"), ("RTX_3090", "rtx-3090"),
-        ("NVIDIA A100-SXM4-40GB", None), ("NVIDIA A100-PCIE-40GB MIG 1g.5gb", None), ("", None),
+        ("NVIDIA A100-SXM4-40GB", "a100-sxm-40gb"), ("NVIDIA A30", None), ("NVIDIA A100-PCIE-40GB MIG 1g.5gb", None), ("", None),
     ],
 )  # fmt: skip
 def test_product_names_of_the_driver_lead_to_the_specification(reported, name):

@@ -1,0 +1,78 @@
+"""What a board's silicon says of power that was not measured: voltage and rest power over the clock, and energies of another board.
+
+At equal voltage, wires and DRAM cost per byte what they cost on another board.  Logic changes with the process, a tensor core's flop also
+with the width of the unit, and the power of busy SMs grows with their number.  Everything in the core grows with the voltage's square.
+Numbers without another source were chosen on measured powers of A100-PCIe, A10 and H100-SXM (EnergAIzer artifact); docs/model.md says how
+well each of these boards is forecast from the others.
+"""
+
+from typing import Final
+
+import numpy as np
+
+from estimator.vocabulary.gpu import ClockTable, GpuSpec
+from estimator.vocabulary.quantities import Array
+
+PROCESS_ENERGY: Final[dict[str, float]] = {"tsmc-12n": 1.8, "samsung-8n": 1.3, "tsmc-7n": 1.0, "tsmc-4n": 0.62}
+"""Energy of logic at equal voltage over that of TSMC's N7 [1]: the foundries' claims at equal speed, rounded."""
+
+USUAL_FLAT_SHARE: Final = 0.58
+USUAL_TOP_SHARE: Final = 0.95
+USUAL_RISE: Final = 0.45
+"""The usual voltage curve [1]: flat to a share of the highest clock that the silicon reaches, then a line that ends at a second share and is
+higher by the rise.  Source: rest power of an H100 over its clocks; measured curves of A100 and V100 lie within 3 % of it."""
+
+REFERENCE_SMS: Final = 108
+CORE_REST_W: Final = 11.0
+CORE_REST_W_PER_GHZ: Final = 4.95
+"""Rest power of an A100's SMs: leakage, which grows with V³, and the clock tree's, with f·V².  Source: measured idle table (within 0.3 W)."""
+
+MEMORY_REST_W: Final[dict[str, float]] = {"hbm": 18.5, "gddr": 55.0}
+"""Rest power of memory and board for each TB/s of bandwidth [W].  Source: idle tables of A100 and H100; an A10 at rest."""
+
+LEAKAGE_SHARE: Final = 0.26
+REST_W_PER_GHZ: Final = 4.75
+"""Share of leakage in an A100's rest power at low clocks [1], and its clock tree's power [W/GHz], which split other boards' idle tables."""
+
+REFERENCE_FLOP_PER_CLOCK: Final = 2048.0
+"""Width of the tensor core to which energies refer: an A100's [16-bit flop / (clock · SM)]."""
+
+
+def voltage_ratios(gpu: GpuSpec, voltage: ClockTable | None, idle: ClockTable | None) -> ClockTable:
+    """Voltage over its lowest value, over the clock [1]: as measured, else as rest power tells, else the usual curve."""
+    if voltage is not None:
+        known = voltage.rising()
+        return ClockTable(sm_clock_mhz=known.sm_clock_mhz, value=tuple((np.array(known.value) / known.value[0]).tolist()))
+    if idle is not None and np.ptp(idle.value) > 0.0:
+        return _rest_voltage(idle.rising())
+    top = gpu.silicon_clock_mhz or gpu.sm_clock_limit_mhz
+    return ClockTable(sm_clock_mhz=(USUAL_FLAT_SHARE * top, USUAL_TOP_SHARE * top), value=(1.0, 1.0 + USUAL_RISE))
+
+
+def _rest_voltage(idle: ClockTable) -> ClockTable:
+    """The voltage ratio v that explains rest power: I = I₀·(1 − L + L·v³) + c·f·v², with I₀ from the lower half of the clocks."""
+    clock, watt = np.array(idle.sm_clock_mhz), np.array(idle.value)
+    low = clock <= max(0.5 * clock[-1], clock[0])
+    tree_w = REST_W_PER_GHZ * clock / 1e3
+    base_w = float(np.mean((watt - tree_w)[low]))
+    ratio = np.ones_like(clock)
+    for _ in range(8):  # Newton's method: both terms are convex in v
+        rest = base_w * (1.0 - LEAKAGE_SHARE + LEAKAGE_SHARE * ratio**3) + tree_w * ratio**2
+        ratio -= (rest - watt) / (3.0 * base_w * LEAKAGE_SHARE * ratio**2 + 2.0 * tree_w * ratio)
+    return ClockTable(sm_clock_mhz=idle.sm_clock_mhz, value=tuple(np.maximum.accumulate(np.maximum(ratio, 1.0)).tolist()))
+
+
+def usual_rest_w(gpu: GpuSpec, sm_clock_mhz: Array, voltage_ratio: Array) -> Array:
+    """Rest power of a board without an idle table [W], shape of the clocks: memory by its bandwidth, the core by its SMs."""
+    memory = MEMORY_REST_W["hbm" if gpu.memory.startswith("hbm") else "gddr"] * gpu.dram_bytes_per_s / 1e12
+    core = CORE_REST_W * voltage_ratio**3 + CORE_REST_W_PER_GHZ * sm_clock_mhz / 1e3 * voltage_ratio**2
+    rest: Array = memory + gpu.num_sms / REFERENCE_SMS * core
+    return rest
+
+
+def energy_factors(gpu: GpuSpec) -> dict[str, float]:
+    """Energies by term, and the power of busy SMs, over those of an A100 at equal voltage [1]; terms that are not named cost the same."""
+    logic = PROCESS_ENERGY.get(gpu.process, 1.0)
+    flop_per_clock = max(gpu.tensor_flop_per_clock.get("fp16", 0.0), gpu.tensor_flop_per_clock.get("int8", 0.0) / 2.0)
+    width = 0.5 + 0.5 * REFERENCE_FLOP_PER_CLOCK / flop_per_clock if flop_per_clock else 1.0
+    return {"tensor": logic * width, "cuda": logic, "sfu": logic, "busy": gpu.num_sms / REFERENCE_SMS}
