@@ -20,7 +20,7 @@ USUAL_FLAT_SHARE: Final = 0.58
 USUAL_TOP_SHARE: Final = 0.95
 USUAL_RISE: Final = 0.45
 """The usual voltage curve [1]: flat to a share of the highest clock that the silicon reaches, then a line that ends at a second share and is
-higher by the rise.  Source: rest power of an H100 over its clocks; measured curves of A100 and V100 lie within 3 % of it."""
+higher by the rise.  Source: rest power of an H100 over its clocks; the measured curves of two A100 boards lie within 7 % of it."""
 
 REFERENCE_SMS: Final = 108
 CORE_REST_W: Final = 11.0

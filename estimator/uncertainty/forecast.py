@@ -8,12 +8,18 @@ from typing import Final
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.specifications import FIGURES, RATE_TABLES
 
-FORECAST_STD: Final[dict[str, tuple[float, float]]] = {"alike": (0.05, 0.2), "other": (0.2, 0.35)}
-"""Uncertainty of ln(time) and ln(power) on another GPU than the fitted one, of the same architecture or of another.  Between A100-PCIe
-and A10, GPU-bound runs of the EnergAIzer artifact deviate by 5 to 6 % in time (the change of board adds 3 to 4 %) and by 12 to 24 % in
-power; the values for other architectures are assumed."""
+FORECAST_TIME_STD: Final[dict[str, float]] = {"alike": 0.05, "other": 0.2}
+"""Uncertainty of ln(time) on another GPU than the fitted one, of the same architecture or of another.  Between A100-PCIe and A10, GPU-bound
+runs of the EnergAIzer artifact deviate by 5 to 6 % (the change of board adds 3 to 4 %); the value for other architectures is assumed."""
 
-EFFICIENCY_STD: Final = (FORECAST_STD["alike"][0],) * 2
+FORECAST_POWER_STD: Final[dict[str, float]] = {"table": 0.10, "usual": 0.15, "new": 0.20}
+"""Uncertainty of ln(power) on another GPU: voltage or rest power from a table, from the usual rules, or a process that no fit has seen.
+Between A100, A10 and H100 the rules err by 3 to 6 %; their inputs (rise of the voltage and process ±15 %) make 9 %."""
+
+SEEN_PROCESSES: Final = ("samsung-8n", "tsmc-7n", "tsmc-4n")
+"""Processes of the boards on which the rules were chosen."""
+
+EFFICIENCY_STD: Final = (FORECAST_TIME_STD["alike"],) * 2
 """Uncertainty of ln(time) and ln(power) if only an efficiency is set: event energies stay, so that power errs like time (assumed)."""
 
 LIMITS: Final = frozenset({"power_limit_w", "sm_clock_limit_mhz", "sm_clock_min_mhz", "sm_clock_step_mhz", "dram_bytes"})
@@ -45,9 +51,15 @@ def forecast_of(fitted: GpuSpec, asked: GpuSpec, efficiency: Mapping[str, float]
     what = f"the bundle was fitted on {fitted.name}, not on {asked.name}" if other else f"{asked.name}"
     return Forecast(
         name=f"forecast:{asked.name} {' '.join((*changes, *shares))}",
-        ln_std=FORECAST_STD[known] if other or changes else EFFICIENCY_STD,
+        ln_std=(FORECAST_TIME_STD[known], _power_std(asked)) if other or changes else EFFICIENCY_STD,
         text=f"forecast: {what}{settings and ' with '}{settings}; the fit has not seen it, so the interval is wider",
     )
+
+
+def _power_std(gpu: GpuSpec) -> float:
+    if gpu.process not in SEEN_PROCESSES:
+        return FORECAST_POWER_STD["new"]
+    return FORECAST_POWER_STD["table" if gpu.voltage_v or gpu.idle_w else "usual"]
 
 
 def forecast_lines(forecast: Forecast | None) -> tuple[str, ...]:

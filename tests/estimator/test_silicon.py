@@ -1,0 +1,80 @@
+"""Power that was not measured: what a board's silicon says agrees with boards that were measured."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from estimator.model.power import POWER_TERMS, BoardTables, carried_factors
+from estimator.model.silicon import MEMORY_REST_W, usual_rest_w, voltage_ratios
+from estimator.vocabulary.gpu import ClockTable
+from estimator.vocabulary.specifications import gpu_names, load_gpu
+
+A100, H100 = load_gpu("a100-pcie-40gb"), load_gpu("h100-sxm")
+
+AWAKE_W = {"a100-pcie-80gb": 46, "h200-sxm": 121, "b200-sxm": 190, "l40s": 101, "l4": 27.5, "t4": 25.5, "a40": 74, "v100-pcie-32gb": 38}
+"""Rest power of boards with a context [W]: medians of published nvidia-smi tables and logs, clocks high or unknown."""
+
+
+def tables(gpu, clock_mhz=900.0):
+    return BoardTables(gpu=gpu, voltage_v=gpu.voltage_v, idle_w=gpu.idle_w, reference_clock_mhz=clock_mhz)
+
+
+def test_the_usual_curve_lies_near_the_voltage_of_measured_boards():
+    for name in ("a100-pcie-40gb", "a100-sxm-80gb"):
+        gpu = load_gpu(name)
+        clock = gpu.clocks_mhz()
+        measured, usual = (voltage_ratios(gpu, table, None).at(clock) for table in (gpu.voltage_v, None))
+        assert np.abs(usual / measured - 1.0).max() < 0.08
+
+
+def test_rest_power_tells_the_voltage():
+    assert voltage_ratios(A100, None, A100.idle_w).at(np.array([1410.0]))[0] == pytest.approx(
+        voltage_ratios(A100, A100.voltage_v, None).at(np.array([1410.0]))[0], rel=0.04
+    )
+    ratio = voltage_ratios(H100, None, H100.idle_w).at(np.array([500.0, 1830.0]))
+    assert ratio == pytest.approx([1.0, 1.4], abs=0.06)
+    flat = ClockTable(sm_clock_mhz=(300.0, 1000.0), value=(50.0, 50.0))  # a table that does not rise tells nothing: the usual curve
+    assert voltage_ratios(H100, None, flat).value[-1] > 1.3
+
+
+@pytest.mark.parametrize("name", gpu_names())
+def test_voltage_and_rest_power_never_fall_with_the_clock(name):
+    gpu = load_gpu(name)
+    clock = gpu.clocks_mhz()
+    bare = BoardTables(gpu=gpu, voltage_v=None, idle_w=None, reference_clock_mhz=900.0)
+    for own in (tables(gpu), bare):
+        point = own.at(clock)
+        assert (np.diff(point.voltage_ratio) >= 0.0).all() and (np.diff(point.idle_w) >= 0.0).all()
+        assert 0.05 < point.idle_w.max() / gpu.power_limit_w < 0.5
+
+
+def test_the_rule_for_rest_power_lies_near_boards_that_were_read():
+    for gpu in (A100, H100):
+        clock = np.array(gpu.idle_w.sm_clock_mhz)
+        ratio = tables(gpu).voltage_ratios.at(clock)
+        assert np.abs(usual_rest_w(gpu, clock, ratio) / gpu.idle_w.at(clock) - 1.0).max() < 0.22
+    for name, awake in AWAKE_W.items():
+        rest = tables(load_gpu(name)).rest_w(load_gpu(name).clocks_mhz())
+        assert 0.8 * rest.min() < awake < 1.25 * rest.max(), name
+    assert MEMORY_REST_W["gddr"] > MEMORY_REST_W["hbm"]
+
+
+def test_energies_carried_to_another_board_and_back_are_the_same():
+    for name in gpu_names():
+        one, other = tables(A100, 1410.0), tables(load_gpu(name), 900.0)
+        there, back = carried_factors(one, 3.0, other, 2.0), carried_factors(other, 2.0, one, 3.0)
+        assert {term: there[term] * back[term] for term in there} == pytest.approx(dict.fromkeys((*POWER_TERMS, "busy", "active"), 1.0))
+    own = carried_factors(tables(A100), 3.0, tables(A100), 3.0)
+    assert set(own.values()) == {1.0}
+
+
+def test_each_difference_between_boards_moves_the_energies_that_it_concerns():
+    def changed(**figures):
+        return carried_factors(tables(A100), 3.0, tables(replace(A100, **figures)), 3.0)
+
+    assert changed(process="tsmc-4n") == pytest.approx(dict.fromkeys((*POWER_TERMS, "busy", "active"), 1.0) | dict.fromkeys(("tensor", "cuda", "sfu"), 0.62))
+    assert {term for term, value in changed(num_sms=216).items() if value != 1.0} == {"busy"}
+    wide = changed(tensor_flop_per_clock={**A100.tensor_flop_per_clock, "fp16": 4096.0})
+    assert {term for term, value in wide.items() if value != 1.0} == {"tensor"} and wide["tensor"] == pytest.approx(0.75)
