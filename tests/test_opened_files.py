@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from collector.cli import main as collect
 from estimator.vocabulary.regular_files import open_regular, read_regular
-from fitter.rows.selection import read_selection
-from tests.fuzz.examples import EXAMPLES, called
+from tests.fuzz.examples import EXAMPLES
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("estimator", "collector", "fitter", "microbench")
@@ -80,11 +78,6 @@ COPIED = {"stamps", "queue"}
 """Kinds whose file the example itself copies or moves."""
 
 
-def in_a_folder(path: Path) -> int:
-    status = collect(["validate", str(path.parent)])
-    return min(status, called(lambda folder: read_selection([folder]))(path.parent))
-
-
 @pytest.mark.parametrize("reader", sorted({*EXAMPLES, "folder"} - COPIED))
 @pytest.mark.parametrize("kind", ["pipe", "socket", "device", "folder"])
 def test_what_is_no_file_is_refused_at_once_in_one_line(
@@ -104,8 +97,8 @@ def test_what_is_no_file_is_refused_at_once_in_one_line(
         else:
             path.mkdir()
         capsys.readouterr()
-        assert (in_a_folder if reader == "folder" else example.run)(path) == 1
-    assert capsys.readouterr().err.count("\n") == (2 if reader == "folder" else 1)
+        assert example.run(path.parent if reader == "folder" else path) == 1
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_a_file_is_read_up_to_its_limit_and_no_further(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from collector.bench import Bench
 from collector.campaigns.files import CampaignSpec
 from collector.campaigns.measurement import Load, Point
-from collector.campaigns.selection import Choice, choose_points, no_time_text, point_costs
+from collector.campaigns.selection import Choice, choose_points, point_costs
 from collector.devices.protocols import KernelRunner
 from collector.errors import CampaignError
 from collector.sensing.live import characterisation_s
@@ -100,12 +100,11 @@ def plan_campaign(
     points = _ordered(spec, list(kernels), anchors, loads, clocks_mhz, _Names(bench.gpu.identity().uuid, spec.digest, seed))
     sensor_s = 0.0 if sensor_known else characterisation_s()
     changes = sum(one.sm_clock_mhz != other.sm_clock_mhz for one, other in pairwise(points))
-    rests = len(clocks_mhz) + len(closing_clocks(clocks_mhz))
     plan = CampaignPlan(
         points=points,
         clocks_mhz=clocks_mhz,
         skipped=dict(skipped),
-        fixed_s=sensor_s + spec.warmup_s + rests * (spec.idle_settle_s + spec.idle_window_s) + changes * CLOCK_SETTLE_S,
+        fixed_s=sensor_s + spec.warmup_s + len(clocks_mhz) * (spec.idle_settle_s + spec.idle_window_s) + changes * CLOCK_SETTLE_S,
     )
     return _counted(plan, spec, bench.gpu_spec)
 
@@ -136,13 +135,6 @@ def chosen_plan(spec: CampaignSpec, plan: CampaignPlan, budget_s: float, seed: i
     """
     points, choice = choose_points(plan.points, budget_s, plan.fixed_s, point_costs(spec), seed)
     return _counted(replace(plan, points=points, choice=choice), spec, gpu)
-
-
-def check_budget(spec: CampaignSpec, plan: CampaignPlan, budget_s: float) -> None:
-    """Raises CampaignError if a campaign that begins anew could not measure a single kernel within a budget [s]."""
-    kernel_s = point_costs(spec).full_s
-    if budget_s < plan.fixed_s + kernel_s:
-        raise CampaignError(no_time_text(budget_s, plan.fixed_s, kernel_s))
 
 
 def campaign_loads(spec: CampaignSpec, gpu: GpuSpec, seed: int) -> tuple[tuple[Load, ...], dict[str, int]]:
@@ -282,16 +274,6 @@ def _point(kernel: Kernel, clock: float | None, trial: int, names: _Names, *, an
     )
 
 
-def closing_clocks(clocks_mhz: tuple[float | None, ...]) -> tuple[float | None, ...]:
-    """The clocks of the second measurement of power at rest at the end: the lowest, the middle and the highest."""
-    return tuple(dict.fromkeys((clocks_mhz[0], middle_clock(clocks_mhz), clocks_mhz[-1])))
-
-
 def middle_clock(clocks_mhz: tuple[float | None, ...]) -> float | None:
     """The clock for sensor and warm-up: in the middle, clear of the power limit."""
     return clocks_mhz[(len(clocks_mhz) - 1) // 2]
-
-
-def closing_s(spec: CampaignSpec, clocks_mhz: tuple[float | None, ...]) -> float:
-    """The board's time for power at rest at the end [s]."""
-    return len(closing_clocks(clocks_mhz)) * (spec.idle_settle_s + spec.idle_window_s)

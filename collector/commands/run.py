@@ -132,7 +132,7 @@ def run_command(context: click.Context, /, speak: Speaker, **options: Any) -> in
     if end is not None:
         raise end
     failed = next((run.exit_status for _, run in runs if run.exit_status), DONE)
-    return failed or (DONE if all(run.clock_held for _, run in runs) else DONE_WITH_WARNINGS)
+    return failed or (DONE if not any(run.doubts for _, run in runs) else DONE_WITH_WARNINGS)
 
 
 def _runs(
@@ -145,8 +145,7 @@ def _runs(
     speak: Speaker,
 ) -> "Iterator[ProgramRun]":
     """The runs at one clock, each at its end.  Raises the errors of `measure_program` and `measure_program_repeats`."""
-    from collector.programs.program import measure_program
-    from collector.programs.repeats import measure_program_repeats
+    from collector.programs.program import measure_program, measure_program_repeats
 
     common, stdout = (instruments, sampler, asked.command, calibration), sys.stderr if speak.as_json else None
     if asked.asked_std is not None:

@@ -158,13 +158,11 @@ def _board_words(gpu: str, served: tuple[str, ...]) -> tuple[str, ...]:
 
 def _place(out: str, boards: int, resume: bool | None) -> str:
     """The output path for a job, if free or explicitly resumed or replaced.  Raises CollectorError."""
-    from collector.dataset.partition import partitioned_place
+    from collector.dataset.writer import is_folder
 
     root = common_root(out) if boards > 1 else out
-    if partitioned_place(root) is None:
-        check_unused(Path(out), resume)
-        try_place(Path(out))
-        return str(Path(out).absolute())
-    if resume is False:
-        raise CollectorError(f"{out}: in a folder nothing is replaced, what is missing is added; leave --fresh out")
-    return f"{Path(root).absolute()}/"
+    if is_folder(root):
+        return f"{Path(root).absolute()}/"
+    check_unused(Path(out), resume)
+    try_place(Path(out))
+    return str(Path(out).absolute())

@@ -4,7 +4,11 @@ No finished row is lost and no incomplete file is left: rows go to the log, sync
 written beside its place, synced and renamed; only then is the log removed.  One process at a time writes a dataset.
 """
 
+import hashlib
+import json
 import os
+import socket
+import urllib.parse
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -50,6 +54,28 @@ def claimed_dataset(output: Path, beside: tuple[str, ...] = ()) -> Iterator[None
     finally:
         if lock is not None:
             os.close(lock)
+
+
+def is_folder(out: str) -> bool:
+    """Whether `--out` names a folder of parts: an existing folder, or a name with a slash at its end.  Raises DatasetError for a URL."""
+    if "://" in out:
+        raise DatasetError(f"{out}: is a URL; name a file or folder of this machine, and copy it")
+    return out.endswith("/") or Path(out).is_dir()
+
+
+def part_path(folder: str, gpu: str, key: Row) -> Path:
+    """Path of this host's part of a dataset in a folder; the same for the same campaign on the same board.
+
+    Hosts do not coordinate: no two of them write the same path.  Raises DatasetError if its folder cannot be made.
+    """
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()[:12]
+    board, host, uuid = (urllib.parse.quote(text, safe="-_.") for text in (gpu, socket.gethostname(), str(key["gpu_uuid"])))
+    path = Path(folder) / f"board={board}" / f"host={host}" / f"{uuid}-{digest}.parquet"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritten(path, error) from error
+    return path
 
 
 def _part(path: Path) -> Path:

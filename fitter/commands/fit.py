@@ -198,8 +198,8 @@ def run(given: list[str]) -> int:
 def _check_datasets(names: Sequence[str]) -> None:
     """Check that data sets on this machine exist before scientific packages are loaded, which takes a second.
 
-    Raises FitterError for a pipe or a device, and for the log of an unfinished campaign beside a data set or in a folder.  Folders whose
-    names begin with a point hold running measurements of other hosts and are skipped.
+    Raises FitterError for a pipe or a device, and for the log of an unfinished campaign beside a data set or in a folder.  Hosts may
+    still measure into parts of a folder: their folders (`host=`) are skipped.
     """
     local = [name for name in names if "://" not in name]
     for name in local:
@@ -211,7 +211,7 @@ def _check_datasets(names: Sequence[str]) -> None:
             raise FitterError(f"{name}: the root of all files; name a data set or a folder of them")
         logs = [name if name.endswith(LOG_SUFFIX) else f"{name.rstrip(os.sep)}{LOG_SUFFIX}"]
         for folder, below, files in os.walk(name):
-            below[:] = [word for word in below if not word.startswith(".")]
+            below[:] = [word for word in below if not word.startswith((".", "host="))]
             logs += [os.path.join(folder, file) for file in files if file.endswith(LOG_SUFFIX)]
         for log in filter(os.path.isfile, logs):
             so_far = f"`collect export {log} --to parquet` gives the rows so far"

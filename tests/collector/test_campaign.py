@@ -51,7 +51,7 @@ def test_every_kernel_is_measured_at_every_clock_and_the_file_says_what_measured
     assert metadata["sensor"]["averaging"] == "low-pass"
     assert [entry["sm_clock_mhz"] for entry in metadata["idle"]] == [entry["sm_clock_mhz"] for entry in metadata["voltage"]] == list(CLOCKS)
     assert all(30.0 < entry["power_w"] < 80.0 and entry["std_w"] < 2.0 for entry in metadata["idle"])
-    assert set(metadata["drift"]) == {"latency", "power", "idle"}
+    assert set(metadata["drift"]) == {"latency", "power"}
     assert {"gpu", "schema_version", "driver", "seed", "versions", "key"} <= metadata.keys()
 
 
@@ -91,17 +91,6 @@ def test_a_budget_ends_a_campaign_that_can_be_resumed(tiny: CampaignSpec, calibr
     assert (none.rows, none.missing, none.elapsed_s) == (short.rows, none.planned - short.rows, 0.0)
     assert collected(tiny, output, calibration, resume=True).rows == short.planned
     assert read_kernel_dataset(output).metadata["complete"]
-
-
-def test_with_a_budget_too_small_for_any_row_nothing_is_begun_and_enough_is_named(
-    tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path
-) -> None:
-    output = tmp_path / "d.parquet"
-    with pytest.raises(CampaignError, match=r"a budget of 8 s leaves no time for a kernel: .* give at least \d+ s") as refused:
-        collected(tiny, output, calibration, budget_s=8.0)
-    assert list(tmp_path.iterdir()) == []
-    enough_s = float(str(refused.value).rsplit("at least ", 1)[1].removesuffix(" s"))
-    assert collected(tiny, output, calibration, budget_s=enough_s).rows > 0
 
 
 def test_resuming_something_else_is_refused_with_the_difference(finished: Path, tiny: CampaignSpec, calibration: SensorCalibration) -> None:

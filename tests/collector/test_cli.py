@@ -69,18 +69,36 @@ def test_a_dry_run_measures_nothing(arguments: list[str], tmp_path: Path, capsys
 
 
 def test_nothing_is_replaced_unasked(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*arguments, "--budget", "20s", "--select", "all"]) == 0
-    assert "--resume goes on" in capsys.readouterr().out
+    assert main([*arguments, "--budget", "30s"]) == 0
+    capsys.readouterr()
     before = (tmp_path / "d.parquet").read_bytes()
     status, line = failure(capsys, *arguments)
     assert status == 1
     assert "--fresh" in line
     assert (tmp_path / "d.parquet").read_bytes() == before
-    assert main([*arguments, "--resume"]) == 0
-    whole = read_kernel_dataset(tmp_path / "d.parquet").table.num_rows
-    assert main([*arguments, "--fresh", "--budget", "20s", "-q"]) == 0
-    assert read_kernel_dataset(tmp_path / "d.parquet").table.num_rows < whole
+    assert main([*arguments, "--resume", "--budget", "30s"]) == 0
+    part = read_kernel_dataset(tmp_path / "d.parquet").table.num_rows
+    assert main([*arguments, "--fresh", "-q"]) == 0
+    assert read_kernel_dataset(tmp_path / "d.parquet").table.num_rows > part
     capsys.readouterr()
+
+
+def test_in_a_folder_each_board_and_campaign_has_a_part_of_its_own(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*changed(arguments, "--out", f"{tmp_path / 'fleet'}/"), "--families", "softmax", "-q"]
+    assert main(words) == main([*words, "--seed", "5"]) == main([*words, "--resume"]) == 0
+    capsys.readouterr()
+    parts = read_kernel_dataset(tmp_path / "fleet").files
+    status, line = failure(capsys, *words)
+    assert (len(parts), status) == (2, 1)
+    assert f"{parts[0].path} exists" in line or f"{parts[1].path} exists" in line
+    for part in parts:
+        board, host, name = Path(part.path).relative_to(tmp_path / "fleet").parts
+        assert (board, host.partition("=")[0], name.partition("-")[0]) == ("board=a100-pcie-40gb", "host", "GPU")
+    (tmp_path / "file").touch()
+    for url_or_file in ("s3://x/y/", f"{tmp_path / 'file'}/"):
+        assert failure(capsys, *changed(arguments, "--out", url_or_file))[0] == 1
 
 
 @pytest.mark.parametrize(

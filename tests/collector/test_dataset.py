@@ -23,6 +23,7 @@ from collector.dataset import (
     write_kernel_dataset,
 )
 from collector.dataset.log import log_path, read_log
+from collector.dataset.schema import repeated_rows
 from collector.dataset.writer import export_dataset
 from estimator.vocabulary.errors import UnwrittenError
 from estimator.vocabulary.workload import FAMILY_FIELDS, FAMILY_OPERATORS, ZERO_ALLOWED, Operator, make_operator
@@ -50,6 +51,14 @@ def operators() -> st.SearchStrategy[Operator]:
         )
 
     return st.sampled_from(sorted(FAMILY_FIELDS)).flatmap(of_family)
+
+
+def test_rows_equal_in_all_that_ran_are_repetitions_whatever_came_out() -> None:
+    numbers = [name for name, column in KERNEL_COLUMNS.items() if column.kind == "number"]
+    for name in numbers:
+        table = rows_to_table([a_row("a"), a_row("b", **{name: 7.5}), a_row("c", tile_m=7), a_row("d", flags=["throttled"])], METADATA)
+        same = [[0, 1], [2]] if KERNEL_COLUMNS[name].outcome else [[0], [1], [2]]
+        assert repeated_rows(table, frozenset({"throttled"})) == same, name
 
 
 @settings(max_examples=40)

@@ -178,7 +178,6 @@ def test_sigterm_ends_every_command_like_an_interruption(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("validate", "{}"),
         ("export", "{}", "--to", "csv"),
         ("pmd", "decode", "{}"),
         ("sensor", "--gpu", "replay:{}"),

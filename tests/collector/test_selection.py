@@ -115,7 +115,7 @@ def test_a_chosen_campaign_is_measured_within_its_budget_and_resumed(
     assert dataset.metadata["campaign"]["selection"]["timed"] >= len(timed)
     assert main([*words, "--budget", "60s", "--resume", "-q"]) == 0
     capsys.readouterr()
-    assert main([*words, "--budget", "60s", "--select", "all", "--resume", "-q"]) == 1
+    assert main([*words, "--resume", "-q"]) == 1
     assert "selection was '60 s', is 'all'" in capsys.readouterr().err
 
 
@@ -127,7 +127,6 @@ def test_what_is_chosen_and_what_cannot_be_is_said(words: list[str], capsys: pyt
     enough = capsys.readouterr().err.strip().rpartition("at least ")[2].replace(" ", "")
     assert main([*words, "--budget", enough, "--dry-run"]) == 0
     assert "too small for one kernel of every kind" in capsys.readouterr().err
-    assert main([*words, "--budget", "60s", "--select", "best"]) == 2
 
 
 def test_a_choice_of_all_rows_is_not_called_random() -> None:

@@ -7,7 +7,6 @@ import random
 import sqlite3
 import sys
 from collections.abc import Callable
-from contextlib import redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,8 @@ from collector.bench import Bench, open_bench
 from collector.commands.collect import run as collect
 from collector.daemon.jobs import Job
 from collector.daemon.store import open_store
-from collector.dataset import write_kernel_dataset
-from collector.dataset.log import log_path
+from collector.dataset import read_kernel_dataset, write_kernel_dataset
+from collector.dataset.log import log_path, read_log
 from collector.errors import CollectorError
 from collector.privileged.settings import read_settings as read_helper_settings
 from collector.recordings.run import read_run
@@ -227,19 +226,14 @@ def dataset(folder: Path) -> Example:
     path.unlink(missing_ok=True)
     write_kernel_dataset(dataset_rows(), BOARD_METADATA, path)
 
-    def run(path: Path) -> int:
-        with redirect_stderr(io.StringIO()):
-            collect(["validate", str(path), "-v"])
-        return called(lambda path: read_selection([path]))(path)
-
-    return parquet_of(pq.read_table(path), run)
+    return parquet_of(pq.read_table(path), called(lambda path: (read_kernel_dataset(path), read_selection([path]))))
 
 
 def campaign_log(folder: Path) -> Example:
     log = log_path(folder / "dataset.parquet")
     if not log.exists():
         write_log(folder, 6)
-    return Example(content=log.read_bytes(), suffix=".log.jsonl", run=lambda path: collect(["validate", str(path)]))
+    return Example(content=log.read_bytes(), suffix=".log.jsonl", run=called(read_log))
 
 
 KERNELS = "operator,family,gpu,precision,batch,m,n,k,latency_s,power_w,power_limit_w,sm_clock_mhz,kernel_name,grid_x,block_x\n" + "".join(

@@ -146,7 +146,6 @@ FLOODS: dict[str, Callable[[Path], None]] = {
     "false footer": false_footer,
 }
 COMMANDS: dict[str, tuple[str, ...]] = {
-    "validate": ("collect", "validate", "{}"),
     "export": ("collect", "export", "{}", "--to", "csv", "--out", "{}.csv"),
     "fit": ("fit", "{}", "--gpu", "a100-pcie-40gb", "-o", "{}.json"),
     "sensor": ("collect", "sensor", "--readings", "{}"),
