@@ -79,6 +79,11 @@ def sole_use(word: str) -> Iterator[None]:
         yield
 
 
+def no_gpu(word: str, error: DriverError) -> DriverError:
+    """The error for a real board without a driver, which names the simulated boards."""
+    return DriverError(f"no GPU {word!r} here: {error}; simulated boards: {', '.join(f'{SIMULATED}{name}' for name in board_names())}")
+
+
 def _board(word: str) -> BoardName:
     if word.startswith(REPLAYED):
         raise DeviceError(f"{word}: a recording answers only what it was asked, and alone; replay it with `collect --gpu {word}`")
@@ -91,9 +96,7 @@ def _board(word: str) -> BoardName:
             boards = board_addresses(library, library.handles())
             address = boards[choose_board(word, boards)]
     except DriverError as error:
-        raise DriverError(
-            f"no GPU {word!r} here: {error}; simulated boards: {', '.join(f'{SIMULATED}{name}' for name in board_names())}"
-        ) from error
+        raise no_gpu(word, error) from error
     return BoardName(word=address.uuid, key=address.uuid, name=address.name)
 
 

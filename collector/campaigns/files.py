@@ -24,8 +24,6 @@ Built = TypeVar("Built")
 Table = Mapping[str, Any]
 """A table of a TOML file."""
 
-Share = Annotated[float, Span(0, 1)]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasurementSettings:
@@ -81,7 +79,7 @@ class CampaignSpec:
     kernels_per_block: Annotated[int, Span(1, 100_000, "kernels")] = 50
     anchor_every: Annotated[int, Span(0, 1_000_000, "rows")] = 60
     instructions: tuple[LoadGroup, ...] = ()
-    every_clock_share: Share = 1.0
+    every_clock_share: Annotated[float, Span(0, 1)] = 1.0
     attention: Annotated[str, Words(tuple(BACKENDS))] = "flash"
 
 

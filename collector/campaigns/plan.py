@@ -35,6 +35,9 @@ CLOCK_SETTLE_S: Final = 0.2
 Kernel = tuple[Operator, str, str]
 """An operator, its L2 state and the layout of its inputs, "" for the natural one."""
 
+RunName = tuple[str, str, int]
+"""A board's UUID, a campaign's digest and a seed."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CampaignPlan:
@@ -97,7 +100,7 @@ def plan_campaign(
         why = f" ({next(iter(skipped))})" if skipped else ""
         raise CampaignError(f"campaign {spec.name} has no kernel that this board runs{why}; choose other families or another campaign")
     anchors = [operator for operator in spec.anchors if bench.runner.supports(operator)]
-    points = _ordered(spec, list(kernels), anchors, loads, clocks_mhz, _Names(bench.gpu.identity().uuid, spec.digest, seed))
+    points = _ordered(spec, list(kernels), anchors, loads, clocks_mhz, (bench.gpu.identity().uuid, spec.digest, seed))
     sensor_s = 0.0 if sensor_known else characterisation_s()
     changes = sum(one.sm_clock_mhz != other.sm_clock_mhz for one, other in pairwise(points))
     plan = CampaignPlan(
@@ -183,18 +186,10 @@ def clock_numbers(kernels: int, clocks: int, every_clock_share: float) -> list[t
     return numbers
 
 
-@dataclass(frozen=True, slots=True)
-class _Names:
-    """Row ids: the digest of every property that distinguishes a point from others."""
-
-    gpu_uuid: str
-    digest: str
-    seed: int
-
-    def of(self, *described: Any) -> str:
-        """The id of a point with this description."""
-        text = json.dumps([self.gpu_uuid, self.digest, self.seed, *described], separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()[:ROW_ID_DIGITS]
+def _row_id(run: RunName, *described: Any) -> str:
+    """The id of a point with this description in a run: the digest of every property that distinguishes it from others."""
+    text = json.dumps([*run, *described], separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:ROW_ID_DIGITS]
 
 
 def _ordered(
@@ -203,14 +198,14 @@ def _ordered(
     anchors: Sequence[Operator],
     loads: Sequence[Load],
     clocks_mhz: tuple[float | None, ...],
-    names: _Names,
+    run: RunName,
 ) -> tuple[Point, ...]:
     """Points in random order: blocks of kernels, within a block the clocks, within a clock the block's kernels.
 
     Neither the clock nor the family then correlates with time: drift cannot look like an effect of either.  Before each generated kernel
     the board rests: the kernel's energy is the energy above rest, so rest and run must share the temperature.
     """
-    random = np.random.default_rng(np.random.SeedSequence([names.seed, len(spec.kernels), 0]))
+    random = np.random.default_rng(np.random.SeedSequence([run[2], len(spec.kernels), 0]))
     numbers = clock_numbers(len(kernels), len(clocks_mhz), spec.every_clock_share)
     points: list[Point] = []
     trials: Counter[tuple[Operator, float | None]] = Counter()
@@ -219,26 +214,26 @@ def _ordered(
         clock = clocks_mhz[clock_index]
         if spec.anchor_every and since_anchor >= spec.anchor_every:
             for anchor in anchors:
-                points.append(_point((anchor, "warm", ""), clock, trials[anchor, clock], names, anchor=True))
+                points.append(_point((anchor, "warm", ""), clock, trials[anchor, clock], run, anchor=True))
                 trials[anchor, clock] += 1
             since_anchor = 0
         chosen = [index for index in random.permutation(block) if clock_index in numbers[index]]
         for place, index in enumerate(chosen):
-            points.append(replace(_point(kernels[index], clock, 0, names), idle_before=place == 0))
+            points.append(replace(_point(kernels[index], clock, 0, run), idle_before=place == 0))
         since_anchor += len(chosen)
     points = list({point.row_id: point for point in points}.values())
-    random = np.random.default_rng(np.random.SeedSequence([names.seed, len(loads), 1]))
+    random = np.random.default_rng(np.random.SeedSequence([run[2], len(loads), 1]))
     for clock_index, block in _blocks(len(loads), len(clocks_mhz), spec.kernels_per_block, random):
         clock = clocks_mhz[clock_index]
         for load in (loads[index] for index in random.permutation(block)):
             points.append(
                 Point(
-                    row_id=names.of(FAMILY, *load.identity(), clock),
+                    row_id=_row_id(run, FAMILY, *load.identity(), clock),
                     operator=load.operator,
                     l2_state="warm",
                     sm_clock_mhz=clock,
                     trial=0,
-                    seed=names.seed,
+                    seed=run[2],
                     idle_before=True,
                     load=load,
                 )
@@ -254,7 +249,7 @@ def _blocks(count: int, clocks: int, length: int, random: np.random.Generator) -
             yield clock_index, order[start : start + length]
 
 
-def _point(kernel: Kernel, clock: float | None, trial: int, names: _Names, *, anchor: bool = False) -> Point:
+def _point(kernel: Kernel, clock: float | None, trial: int, run: RunName, *, anchor: bool = False) -> Point:
     """A library's kernel at a clock."""
     operator, l2_state, transpose = kernel
     described = (
@@ -262,12 +257,12 @@ def _point(kernel: Kernel, clock: float | None, trial: int, names: _Names, *, an
         operator.shape, l2_state, clock, trial, *([transpose] if transpose else []),
     )  # fmt: skip
     return Point(
-        row_id=names.of(*described),
+        row_id=_row_id(run, *described),
         operator=operator,
         l2_state=l2_state,
         sm_clock_mhz=clock,
         trial=trial,
-        seed=names.seed,
+        seed=run[2],
         idle_before=anchor,
         anchor=anchor,
         transpose=transpose,

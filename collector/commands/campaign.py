@@ -122,8 +122,7 @@ def _planned(
     from collector.campaigns.plan import chosen_plan, plan_campaign
     from collector.campaigns.selection import hastened
 
-    planned = options.planned_budget or options.budget
-    planned_s = duration_s(planned, "--planned-budget" if options.planned_budget else "--budget") if planned else math.inf
+    planned_s = duration_s(options.planned_budget, "--planned-budget") if options.planned_budget else options.budget_s()
     clocks = asked_clocks(options.freqs, bench.gpu, "--freqs")
     calibration = known_sensor(options.sensor, bench, speak)
     plan = plan_campaign(spec, clocks, options.chosen_families(), options.seed, bench, sensor_known=calibration is not None)

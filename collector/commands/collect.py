@@ -15,7 +15,7 @@ from estimator.vocabulary.errors import EstimatorError
 
 COMMANDS: Final = {
     **dict.fromkeys(("clocks", "privileged"), "clocks"),
-    **dict.fromkeys(("logs", "status", "stop"), "jobs"),
+    **dict.fromkeys(("status", "stop"), "jobs"),
     **dict.fromkeys(("devices", "kernels", "sensors"), "listings"),
     **{name: name for name in ("correct", "daemon", "doctor", "export", "pmd", "run", "sensor", "submit")},
 }

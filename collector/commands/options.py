@@ -1,9 +1,8 @@
 """Options that several commands of `collect` share, and the meaning of their words."""
 
-import math
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial, wraps
 from importlib import import_module
 from pathlib import Path
@@ -22,20 +21,7 @@ if TYPE_CHECKING:
     from collector.sensing.calibration import SensorCalibration
 
 CONTEXT: Final = {"help_option_names": ["-h", "--help"]}
-MOST_JOBS: Final = 2**31 - 1
-"""Largest job number."""
 SIMULATED_METER: Final = "sim"
-
-
-class FiniteRange(click.FloatRange):
-    """A number within limits; unlike click's own range it rejects nan and infinity."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The number.  Raises BadParameter."""
-        number = super().convert(value, param, ctx)
-        if not math.isfinite(number):
-            self.fail(f"{value!r} is no finite number", param, ctx)
-        return number
 
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -161,18 +147,17 @@ def known_sensor(text: str | None, bench: "Bench | Instruments", speak: Speaker)
 @contextmanager
 def perhaps_recorded(bench: "Bench", path: Path | None) -> Iterator["Bench"]:
     """The bench, recorded into a file if one is given."""
-    if path is None:
-        yield bench
-        return
     from collector.replay.recording import recorded_bench
 
-    with recorded_bench(bench, path) as recorded:
+    with nullcontext(bench) if path is None else recorded_bench(bench, path) as recorded:
         yield recorded
 
 
 def one_board(word: str) -> str:
     """The word for one board.  Raises CollectorError for several."""
-    if "," in word or word.strip().lower() == "all":
+    from collector.boards import several
+
+    if several(word):
         raise CollectorError(f"--gpu {word!r} names several boards; they are measured one at a time: run one command for each")
     return word.strip()
 

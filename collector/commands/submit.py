@@ -2,6 +2,7 @@
 
 import json
 import os
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +20,7 @@ from collector.commands.options import (
     require_dataset_packages,
 )
 from collector.commands.output import Speaker
-from collector.errors import CampaignError, CollectorError, DaemonError
+from collector.errors import CollectorError, DaemonError
 from estimator.options.command_line import DONE
 from estimator.options.output_files import refuse_inputs
 from estimator.vocabulary.reader import MAX_FILE_BYTES
@@ -101,27 +102,25 @@ def submit_command(campaign: str, priority: int, config: Path | None, speak: Spe
 def frozen_campaign(folder: Path, name_or_path: str) -> tuple[str, str]:
     """Name and title of a job's campaign: a shipped one by its name, a file by a copy of it.
 
-    The copy lies in the state folder, under the digest of its content.  Raises CampaignError if it cannot be used, DaemonError if
+    The copy lies in the state folder, under the digest of its bytes.  Raises CampaignError if it cannot be used, DaemonError if
     it cannot be copied and if the folder is another user's, also for root.
     """
     from collector.campaigns.files import campaign_names, load_campaign
     from collector.daemon.store import prepare_folder
 
-    spec = load_campaign(name_or_path)
     prepare_folder(folder, own=True)  # another user's daemon cannot read root's files there
     if name_or_path in campaign_names():
-        return name_or_path, spec.name
+        return name_or_path, load_campaign(name_or_path).name
     source = Path(name_or_path)
     try:
-        place = folder / "campaigns" / spec.digest
+        content = read_regular(source, MAX_FILE_BYTES)
+        place = folder / "campaigns" / sha256(content).hexdigest()
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         copy = place / f"{source.stem}.toml"  # a campaign without a name of its own takes its file's name
-        write_whole(copy, read_regular(source, MAX_FILE_BYTES))
+        write_whole(copy, content)
     except OSError as error:
         raise DaemonError(f"{source}: cannot be copied to {folder} ({error}); see that the disk has room") from error
-    if load_campaign(str(copy)).digest != spec.digest:
-        raise CampaignError(f"{source}: has changed while it was read; submit it again")
-    return str(copy), spec.name
+    return str(copy), load_campaign(str(copy)).name
 
 
 def _notice(overview: "Overview", boards: "Sequence[BoardName]", free: "Collection[BoardName]", speak: Speaker) -> None:

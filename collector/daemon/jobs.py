@@ -151,7 +151,7 @@ class Overview:
         if daemon.pid and self.running and silence_s > STALE_S:
             return (
                 f"the daemon, process {daemon.pid}, has said nothing for {age}: it hangs, is stopped or cannot write; look at "
-                f"`collect logs`, then end it with `kill -KILL {daemon.pid}` and start it again: its jobs go on"
+                f"its log, then end it with `kill -KILL {daemon.pid}` and start it again: its jobs go on"
             )
         if daemon.pid and not self.running and not daemon.draining:
             return (

@@ -14,6 +14,8 @@ from collector.sensing.calibration import SensorCalibration
 from collector.sensing.figures import figure, rounded_like
 from estimator.vocabulary.quantities import Array
 
+Document = dict[str, Any]
+
 RUN_FIELDS: Final = (
     "exit_status", "executions", "sm_clock_mhz", "latency_s", "power_w", "energy_j", "energy_std_j", "above_rest_j", "rest_w",
     "naive_energy_j", "counter_energy_j", "counter_energy_std_j", "temperature_c",
@@ -31,7 +33,7 @@ COLUMNS: Final = ("MHz", "runs", "time [{}]", "power [W]", "energy [J]", "above 
 
 def run_document(
     command: Sequence[str], instruments: Instruments, calibration: SensorCalibration, runs: Sequence[tuple[float | None, ProgramRun]]
-) -> dict[str, Any]:
+) -> Document:
     """All runs and, for each requested clock, their means, as plain data; unknown values are null."""
     identity = instruments.gpu.identity()
     asked = list(dict.fromkeys(clock for clock, _ in runs))
@@ -49,7 +51,7 @@ def run_document(
     }
 
 
-def run_lines(document: dict[str, Any]) -> list[str]:
+def run_lines(document: Document) -> list[str]:
     """The means as a table, and notes."""
     short = all(item["latency_s"] < 1.0 for item in document["clocks"])
     scale, unit = (1e3, "ms") if short else (1.0, "s")
@@ -82,7 +84,7 @@ def run_lines(document: dict[str, Any]) -> list[str]:
     ]
 
 
-def _clock_document(asked: float | None, runs: Sequence[ProgramRun]) -> dict[str, Any]:
+def _clock_document(asked: float | None, runs: Sequence[ProgramRun]) -> Document:
     """Means over the runs at one clock.  Gain and offset are common to them, the rest averages out."""
     figures = {name: np.array([getattr(run, name) for run in runs], dtype=np.float64) for name in MEANS}
     mean = {name: float(values.mean()) for name, values in figures.items()}

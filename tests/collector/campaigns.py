@@ -1,5 +1,6 @@
 """Campaigns on the simulated A100 that several tests run, whole or interrupted."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,9 +13,23 @@ from collector.campaigns.plan import CampaignPlan, plan_campaign
 from collector.campaigns.running import Campaign, CampaignOutcome, Progress, campaign_key
 from collector.sensing.calibration import SensorCalibration
 from collector.simulated.profile import Faults
+from estimator.vocabulary.resources import resource_folder
 
 BOARD = "sim:a100-pcie-40gb"
 CLOCKS = (510.0, 1200.0)
+
+
+def campaign_words(folder: Path, calibration: SensorCalibration, campaign: str, *, more: str = "", freqs: str = "current") -> list[str]:
+    """Words of `collect` for a campaign's text with a known sensor on the simulated A100; `more` is added to the board's profile."""
+    files = {"few.toml": campaign, "sensor.json": json.dumps(calibration.document())}
+    if more:
+        shipped = (resource_folder("boards") / "a100-pcie-40gb.toml").read_text(encoding="utf-8")
+        files["board.toml"] = f'name = "a100-pcie-40gb"\n{shipped}\n{more}'
+    for name, content in files.items():
+        (folder / name).write_text(content, encoding="utf-8")
+    board = f"sim:{folder / 'board.toml'}" if more else BOARD
+    known = ["--campaign", str(folder / "few.toml"), "--sensor", str(folder / "sensor.json")]
+    return ["--gpu", board, "--freqs", freqs, "--quiet", *known]
 
 
 @contextmanager

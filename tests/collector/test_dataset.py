@@ -25,7 +25,6 @@ from collector.dataset import (
 from collector.dataset.log import log_path, read_log
 from collector.dataset.schema import repeated_rows
 from collector.dataset.writer import export_dataset
-from estimator.vocabulary.errors import UnwrittenError
 from estimator.vocabulary.workload import FAMILY_FIELDS, FAMILY_OPERATORS, ZERO_ALLOWED, Operator, make_operator
 from tests.collector.dataset_rows import METADATA, a_row, write_log
 
@@ -161,19 +160,6 @@ def test_a_row_that_is_no_operator_is_named(changes: dict[str, Any], reason: str
     table = rows_to_table([a_row(), a_row("odd", **changes)], METADATA)
     with pytest.raises(DatasetError, match=f"odd.*{reason}"):
         operators_of(table)
-
-
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
-    output = tmp_path / "d.parquet"
-    write_kernel_dataset([a_row()], METADATA, output)
-    before = output.read_bytes()
-    with pytest.raises(DatasetError):
-        write_kernel_dataset([a_row("x", latency_s="fast")], METADATA, output)
-    (tmp_path / "folder.parquet").mkdir()
-    with pytest.raises(UnwrittenError, match="cannot be written"):
-        write_kernel_dataset([a_row()], METADATA, tmp_path / "folder.parquet")
-    assert output.read_bytes() == before
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["d.parquet", "folder.parquet"]
 
 
 def test_a_full_disk_keeps_the_rows_and_says_how_to_go_on(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """The log of a campaign cut off or damaged at any byte: whole rows are read, and what cannot be is told."""
 
-import errno
-import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector.dataset import DatasetError, claimed_dataset, open_kernel_writer, read_kernel_dataset
+from collector.dataset import DatasetError, open_kernel_writer, read_kernel_dataset
 from collector.dataset.log import log_path, read_log
 from tests.collector.dataset_rows import METADATA, a_row, write_log
 
@@ -92,25 +90,6 @@ def test_a_log_that_somebody_removed_costs_no_row(tmp_path: Path) -> None:
         writer.finish(METADATA)
     assert read_kernel_dataset(output).table.num_rows == 2
     assert list(tmp_path.iterdir()) == [output]
-
-
-def test_a_disk_that_takes_nothing_more_is_told_with_what_is_safe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    output = tmp_path / "d.parquet"
-
-    def read_only(*_: object, **__: object) -> None:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-    def fails() -> None:
-        with claimed_dataset(output), open_kernel_writer(output, METADATA) as writer:
-            writer.append(a_row("r0"))
-            for name in ("fsync", "unlink"):  # a server that takes nothing any more
-                monkeypatch.setattr(os, name, read_only)
-            writer.append(a_row("r1"))
-
-    with pytest.raises(DatasetError, match=r"1 rows are safe.*--resume"):
-        fails()
-    monkeypatch.undo()
-    assert read_log(log_path(output)).table.column("row_id").to_pylist() == ["r0"]
 
 
 def test_metadata_are_json_or_are_refused(tmp_path: Path) -> None:

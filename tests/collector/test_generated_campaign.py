@@ -1,6 +1,5 @@
 """Generated kernels in a campaign: planned, run on every kind of runner, sampled as published, and kept in a dataset."""
 
-import json
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from microbench.loads.generated import GeneratedLoad, generated_loads
 from microbench.loads.groups import LoadGroup
 from microbench.toolchain.compile import Toolchain
 from tests.collector.campaign_texts import SHORT_HEAD
+from tests.collector.campaigns import campaign_words
 
 BOARD = "a100-pcie-40gb"
 CAMPAIGN = f"""{SHORT_HEAD}
@@ -86,19 +86,9 @@ def test_the_simulated_board_tells_loads_apart_as_silicon_does(loads: dict[tuple
 
 
 @pytest.fixture(scope="module")
-def campaign_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("generated") / "few.toml"
-    path.write_text(CAMPAIGN, encoding="utf-8")
-    return path
-
-
-@pytest.fixture(scope="module")
-def dataset(campaign_file: Path, toolchain: Toolchain, calibration: SensorCalibration) -> Path:
-    path = campaign_file.parent / "few.parquet"
-    sensor = campaign_file.parent / "sensor.json"
-    sensor.write_text(json.dumps(calibration.document()), encoding="utf-8")
-    words = ["--campaign", str(campaign_file), "--freqs", "current", "--quiet", "--sensor", str(sensor), "--out"]
-    assert main([*words, str(path), "--gpu", f"sim:{BOARD}"]) == 0
+def dataset(tmp_path_factory: pytest.TempPathFactory, toolchain: Toolchain, calibration: SensorCalibration) -> Path:
+    path = tmp_path_factory.mktemp("generated") / "few.parquet"
+    assert main([*campaign_words(path.parent, calibration, CAMPAIGN), "--out", str(path)]) == 0
     return path
 
 
@@ -134,8 +124,8 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_without_an_assembler_one_line_says_what_to_install(campaign_file: Path, repository: Path, tmp_path: Path) -> None:
-    words = ["--campaign", str(campaign_file), "--gpu", f"sim:{BOARD}", "--freqs", "current", "--out", str(tmp_path / "x.parquet")]
+def test_without_an_assembler_one_line_says_what_to_install(dataset: Path, repository: Path, tmp_path: Path) -> None:
+    words = ["--campaign", str(dataset.with_name("few.toml")), "--gpu", f"sim:{BOARD}", "--out", str(tmp_path / "x.parquet")]
     command = [sys.executable, "-c", WITHOUT_ASSEMBLER, *words]
     done = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False, env={"PATH": "", "PYTHONPATH": "."})
     assert done.returncode == 1, done.stderr

@@ -1,6 +1,5 @@
 """Data that cross a link: kernels on memory of the host and of another board, and the copy engines, on every kind of runner."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from microbench.loads.generated import GeneratedLoad, generated_loads
 from microbench.loads.groups import LoadGroup, copy_loads
 from microbench.toolchain.compile import Toolchain
 from tests.collector.campaign_texts import SHORT_HEAD
+from tests.collector.campaigns import campaign_words
 from tests.microbench_library.conftest import open_fake_board
 
 BOARD = "a100-pcie-40gb"
@@ -39,14 +39,15 @@ def loads(toolchain: Toolchain) -> dict[str, GeneratedLoad]:
 
 
 @pytest.fixture(scope="module")
-def peered(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Path:
-    """A simulated board with another one beside it."""
-    path = tmp_path_factory.mktemp("boards") / "peered.toml"
-    shipped = (repository / "configs" / "boards" / f"{BOARD}.toml").read_text(encoding="utf-8")
-    path.write_text(
-        f'name = "{BOARD}"\n{shipped}\n[link.peer]\nbytes_per_s = 230e9\nlatency_s = 1.6e-6\npj_per_byte = 28.0\n', encoding="utf-8"
-    )
-    return path
+def words(tmp_path_factory: pytest.TempPathFactory, calibration: SensorCalibration) -> list[str]:
+    """A campaign on a simulated board with another one beside it."""
+    link = "[link.peer]\nbytes_per_s = 230e9\nlatency_s = 1.6e-6\npj_per_byte = 28.0\n"
+    return campaign_words(tmp_path_factory.mktemp("links"), calibration, CAMPAIGN, more=link)
+
+
+@pytest.fixture(scope="module")
+def peered(words: list[str]) -> Path:
+    return Path(words[1].removeprefix("sim:"))
 
 
 COPY = {load.name: load for load in COPIES}
@@ -98,16 +99,11 @@ def test_a_copy_arrives_on_the_runner_over_cupy_or_is_noticed(load: CopyLoad, da
 
 
 @pytest.fixture(scope="module")
-def dataset(peered: Path, toolchain: Toolchain, calibration: SensorCalibration, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("links")
-    (folder / "links.toml").write_text(CAMPAIGN, encoding="utf-8")
-    (folder / "sensor.json").write_text(json.dumps(calibration.document()), encoding="utf-8")
-    known = ["--sensor", str(folder / "sensor.json")]
-    words = ["--campaign", str(folder / "links.toml"), *known, "--freqs", "current", "--quiet", "--out"]
-    record = folder / "links.rec"
-    assert main([*words, str(folder / "links.parquet"), "--gpu", f"sim:{peered}", "--record", str(record)]) == 0
-    assert main([*words, str(folder / "played.parquet"), "--gpu", f"replay:{record}"]) == 0
-    return folder / "links.parquet"
+def dataset(words: list[str], peered: Path, toolchain: Toolchain) -> Path:
+    found, played, record = (peered.with_name(name) for name in ("links.parquet", "played.parquet", "links.rec"))
+    assert main([*words, "--out", str(found), "--record", str(record)]) == 0
+    assert main([*words, "--out", str(played), "--gpu", f"replay:{record}"]) == 0
+    return found
 
 
 def test_rows_of_links_have_a_rate_and_an_energy_a_byte(dataset: Path, peered: Path) -> None:

@@ -1,7 +1,6 @@
 """Generated kernels in a campaign: results are checked before anything is measured, machine code is kept, doubtful rows are marked."""
 
 import ctypes
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,11 +19,11 @@ from microbench.loads.generated import GeneratedLoad, generated_loads
 from microbench.loads.groups import LoadGroup
 from microbench.toolchain.compile import Toolchain
 from tests.collector.campaign_texts import SHORT_HEAD
+from tests.collector.campaigns import campaign_words
 from tests.microbench.interpreter import execute
 from tests.microbench.interpreter.program import parse
 from tests.microbench_library.conftest import open_fake_board
 
-BOARD = "a100-pcie-40gb"
 CAMPAIGN_FILE = f"""{SHORT_HEAD}
 [[instructions]]
 kernels = ["ffma_k8_u64", "iadd3_k8_u64"]
@@ -38,16 +37,11 @@ def loads_of(toolchain: Toolchain, gpu: str, *names: str) -> dict[str, Generated
 
 
 def test_a_corrupted_kernel_is_marked_in_its_rows_and_not_fitted(
-    toolchain: Toolchain, calibration: SensorCalibration, tmp_path: Path, repository: Path
+    toolchain: Toolchain, calibration: SensorCalibration, tmp_path: Path
 ) -> None:
-    shipped = (repository / "configs" / "boards" / f"{BOARD}.toml").read_text(encoding="utf-8")
-    board = tmp_path / "corrupting.toml"
-    board.write_text(f'name = "{BOARD}"\n{shipped}\n[faults]\ncorrupted = "ffma_k8_u64"\n', encoding="utf-8")
-    (tmp_path / "few.toml").write_text(CAMPAIGN_FILE, encoding="utf-8")
-    (tmp_path / "sensor.json").write_text(json.dumps(calibration.document()), encoding="utf-8")
     out = tmp_path / "few.parquet"
-    words = ["--campaign", str(tmp_path / "few.toml"), "--sensor", str(tmp_path / "sensor.json"), "--freqs", "current", "--quiet"]
-    assert main([*words, "--gpu", f"sim:{board}", "--out", str(out)]) == 3  # done, with rows that are no good
+    words = campaign_words(tmp_path, calibration, CAMPAIGN_FILE, more='[faults]\ncorrupted = "ffma_k8_u64"\n')
+    assert main([*words, "--out", str(out)]) == 3  # done, with rows that are no good
     table = read_kernel_dataset(out).table
     flags = {(row["operator"], row["launch_mode"]): set(row["flags"]) for row in table.to_pylist()}
     assert {key for key, own in flags.items() if "result_wrong" in own} == {("ffma_k8_u64", "full"), ("ffma_k8_u64", "single")}

@@ -1,7 +1,6 @@
 """Commands of `collect` against bad files and contradictory options: one line, the contract's exit status, nothing lost."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -98,15 +97,6 @@ def test_a_sensor_file_from_a_recording_says_what_it_lacks_for_a_board(tmp_path:
     refused(capsys, 1, "names no board", "run", "--gpu", A100, "--sensor", known, "--", "true")
 
 
-def test_readings_that_are_no_power_or_in_no_order_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shuffled = table(tmp_path / "mixed.csv", "t_s,power_w", np.random.default_rng(0).permutation(500) * 0.01, np.full(500, 100.0))
-    doubled = table(tmp_path / "double.csv", "t_s,power_w,power_w", [0, 1], [2, 3], [4, 5])
-    refused(capsys, 1, "less than any board draws", "sensor", "--readings", polls(tmp_path / "negative.csv", scale=-1.0))
-    refused(capsys, 1, "rows are in no order", "sensor", "--readings", shuffled)
-    refused(capsys, 1, "2 columns are named power_w", "sensor", "--readings", doubled)
-    refused(capsys, 1, "names no boards", "sensor", "--readings", polls(tmp_path / "r.csv"), "--gpu", "7")
-
-
 def test_rows_left_out_and_gaps_are_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     known, holes = sensor(tmp_path / "s.json"), polls(tmp_path / "holes.csv", missing=3)
     for command in (["sensor"], ["correct", "--sensor", str(known)]):
@@ -122,6 +112,7 @@ def test_rows_left_out_and_gaps_are_a_warning(tmp_path: Path, capsys: pytest.Cap
 
 def test_a_load_that_lacks_an_edge_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     readings = polls(tmp_path / "r.csv")
+    refused(capsys, 1, "names no boards", "sensor", "--readings", readings, "--gpu", "7")
     holes = table(tmp_path / "holes.csv", "t_s,level", [1, 2, "nan", 4], [1, 0, 1, 0])
     single = table(tmp_path / "single.csv", "timestamp", [1_000_000, 2_000_000, 3_000_000, 4_000_000])
     paired = table(tmp_path / "paired.csv", "timestamp", [1_000_000, 1_000_000, 3_000_000, 3_000_000])
@@ -148,10 +139,6 @@ def test_a_long_recording_costs_no_more_than_its_load(tmp_path: Path, capsys: py
     assert times[-1] == pytest.approx(1312.0, abs=2.0)
 
 
-def test_a_file_that_cannot_be_run_is_named_in_plain_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    refused(capsys, 126, "cannot be run (Permission denied)", "run", "--gpu", A100, "--", tmp_path)
-
-
 def test_sigterm_ends_every_command_like_an_interruption(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "import sys; from collector.cli import main; sys.exit(main())"]
     words = ["sensor", "--readings", "/dev/stdin", "--out", str(tmp_path / "s.json")]
@@ -173,20 +160,3 @@ def test_sigterm_ends_every_command_like_an_interruption(tmp_path: Path) -> None
     assert waiting.returncode == 130
     assert said.strip() == "collect: interrupted"
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("export", "{}", "--to", "csv"),
-        ("pmd", "decode", "{}"),
-        ("sensor", "--gpu", "replay:{}"),
-    ],
-)
-@pytest.mark.parametrize("device", ["", "/dev/zero"])
-def test_a_pipe_and_a_device_are_no_file(
-    arguments: tuple[str, ...], device: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    refused(capsys, 1, "is a device" if device else "is a pipe", *(word.format(device or pipe) for word in arguments))

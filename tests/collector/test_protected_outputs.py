@@ -1,6 +1,5 @@
 """What `--fresh` and `--record` may replace, what a flipped byte of a Parquet file is worth, and kernels that do not exist."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from collector.sensing.calibration import SensorCalibration
 from estimator.vocabulary.errors import WorkloadError
 from fitter.rows.tables import open_table
 from microbench.shapes import Choice, KernelGroup, LogRange, draw_operators
+from tests.collector.campaigns import campaign_words
 
 CAMPAIGN = """
 [[kernels]]
@@ -34,14 +34,11 @@ settle_s = 0.1
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory, calibration: SensorCalibration) -> list[str]:
     """Options with a campaign's file and a sensor's."""
-    folder = tmp_path_factory.mktemp("files")
-    (folder / "tiny.toml").write_text(CAMPAIGN)
-    (folder / "sensor.json").write_text(json.dumps(calibration.document()))
-    return ["--campaign", str(folder / "tiny.toml"), "--sensor", str(folder / "sensor.json")]
+    return campaign_words(tmp_path_factory.mktemp("files"), calibration, CAMPAIGN, freqs="900")
 
 
 def collect(files: list[str], *words: str) -> int:
-    return main(["--gpu", "sim:a100-pcie-40gb", "--freqs", "900", "--quiet", *files, *words])
+    return main([*files, *words])
 
 
 @pytest.fixture(scope="module")

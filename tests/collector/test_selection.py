@@ -3,7 +3,6 @@
 import json
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,12 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collector.bench import Bench, open_bench
-from collector.campaigns.display import choice_text
 from collector.campaigns.files import load_campaign
 from collector.campaigns.measurement import POWER_COLUMNS
 from collector.campaigns.plan import CampaignPlan, chosen_plan, plan_campaign
 from collector.campaigns.running import campaign_key
-from collector.campaigns.selection import Choice, hastened, kind_of, point_costs
+from collector.campaigns.selection import hastened, kind_of, point_costs
 from collector.cli import main
 from collector.dataset import read_kernel_dataset
 from collector.errors import CampaignError
@@ -127,9 +125,3 @@ def test_what_is_chosen_and_what_cannot_be_is_said(words: list[str], capsys: pyt
     enough = capsys.readouterr().err.strip().rpartition("at least ")[2].replace(" ", "")
     assert main([*words, "--budget", enough, "--dry-run"]) == 0
     assert "too small for one kernel of every kind" in capsys.readouterr().err
-
-
-def test_a_choice_of_all_rows_is_not_called_random() -> None:
-    part = Choice(budget_s=60.0, rows=3, of=4, timed=0, left_out=())
-    assert choice_text(part) == "3 of 4 rows at random for 60 s"
-    assert choice_text(replace(part, rows=4)) == "all 4 rows with shorter windows for 60 s"

@@ -163,12 +163,6 @@ def test_a_program_too_short_for_the_energy_counter_has_no_energy_by_it(
     assert [line for line in run["notes"] if "too little to tell this program" in line]
 
 
-def test_a_command_that_fails_gives_a_shells_status(environment: dict[str, str]) -> None:
-    ended = collected(environment, "--", "no-such-command")
-    assert ended.returncode == 127
-    assert "Traceback" not in ended.stderr
-
-
 def test_an_interruption_stops_the_program_and_gives_the_clock_back(environment: dict[str, str], boards: Boards, tmp_path: Path) -> None:
     marker = tmp_path / "running"
     script = f"import pathlib, time; pathlib.Path({str(marker)!r}).write_text(str(__import__('os').getpid())); time.sleep(600)"
