@@ -123,12 +123,15 @@ def test_command_without_its_extra_says_which_to_install(
     assert list(tmp_path.iterdir()) == [rows]
 
 
-@pytest.mark.parametrize("module", ["collector.cli", "fitter.cli", "estimator.cli"])
-def test_help_of_every_command_needs_no_extra(module: str, repository: Path) -> None:
+@pytest.mark.parametrize(
+    ("module", "word"),
+    [("collector.cli", "--help"), ("fitter.cli", "--help"), ("estimator.cli", "--help"), ("collector.cli", "devices")],
+)
+def test_help_and_the_list_of_boards_need_no_extra(module: str, word: str, repository: Path) -> None:
     code = HIDE % (ALL_OPTIONAL,) + f"import {module} as cli\nsys.argv[0] = {module!r}\nsys.exit(cli.main())\n"
-    done = python(code, repository, "--help")
+    done = python(code, repository, word)
     assert done.returncode == 0, done.stderr
-    assert "Usage:" in done.stdout
+    assert ("Usage:" if word == "--help" else "sim:") in done.stdout
 
 
 def test_promised_extras_and_commands_exist(project: dict[str, Any]) -> None:

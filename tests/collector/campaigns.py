@@ -29,7 +29,7 @@ def campaign_words(folder: Path, calibration: SensorCalibration, campaign: str, 
         (folder / name).write_text(content, encoding="utf-8")
     board = f"sim:{folder / 'board.toml'}" if more else BOARD
     known = ["--campaign", str(folder / "few.toml"), "--sensor", str(folder / "sensor.json")]
-    return ["--gpu", board, "--freqs", freqs, "--quiet", *known]
+    return ["--gpu", board, "--freqs", freqs, *known]
 
 
 @contextmanager

@@ -15,33 +15,18 @@ from collector.commands.output import stoppable
 from collector.dataset import read_kernel_dataset
 from collector.dataset.log import log_path
 from collector.sensing.calibration import SensorCalibration
-from tests.words import changed
+from tests.collector.campaigns import campaign_words
+from tests.collector.conftest import TINY_CAMPAIGN
+from tests.words import changed, failure
 
 BOARD = "sim:a100-pcie-40gb"
 
 
-@pytest.fixture(scope="module")
-def sensor_file(calibration: SensorCalibration, tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("sensor") / "sensor.json"
-    path.write_text(json.dumps(calibration.document()))
-    return str(path)
-
-
 @pytest.fixture
-def arguments(tiny_file: Path, sensor_file: str, tmp_path: Path) -> list[str]:
+def arguments(calibration: SensorCalibration, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """A small campaign into `d.parquet`."""
-    out = str(tmp_path / "d.parquet")
-    return ["--gpu", BOARD, "--freqs", "510,900", "--campaign", str(tiny_file), "--sensor", sensor_file, "--out", out, "--seed", "1"]
-
-
-def failure(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
-    """Exit status and the one line on stderr of a command that must fail."""
-    status = main(arguments)
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1, captured.err
-    assert "Traceback" not in captured.err
-    return status, captured.err
+    words = campaign_words(tmp_path_factory.mktemp("words"), calibration, TINY_CAMPAIGN, freqs="510,900")
+    return [*words, "--out", str(tmp_path / "d.parquet"), "--seed", "1"]
 
 
 def test_a_campaign_prints_what_was_measured_and_the_next_command(
@@ -198,22 +183,3 @@ def test_ctrl_c_before_the_first_row_says_that_there_is_nothing_to_resume(
         assert line.count("\n") == 1
         assert "--resume" not in line
         output.touch()
-
-
-def test_help_and_version_need_no_extra(repository: Path) -> None:
-    blocked = (
-        "import sys\n"
-        "class Block:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name.split('.')[0] in {'pyarrow', 'pynvml', 'serial', 'tqdm'}:\n"
-        "            raise ModuleNotFoundError(name)\n"
-        "sys.meta_path.insert(0, Block())\n"
-        "from collector.cli import main\n"
-        "sys.exit(main(sys.argv[1:]))\n"
-    )
-    for arguments, status in ((["--help"], 0), (["--version"], 0), (["devices"], 0), (["--gpu", BOARD], 1)):
-        done = subprocess.run([sys.executable, "-c", blocked, *arguments], cwd=repository, capture_output=True, text=True, check=False)
-        assert done.returncode == status, done.stderr
-        assert "Traceback" not in done.stderr
-        if status:
-            assert "wattprint[collect]" in done.stderr

@@ -14,6 +14,7 @@ import pytest
 from collector.cli import main
 from collector.sensing.calibration import SensorCalibration, load_calibration
 from estimator.vocabulary.resources import resource_folder
+from tests.words import failure
 
 A100 = "sim:a100-pcie-40gb"
 
@@ -44,12 +45,9 @@ def sensor(path: Path, **changed: Any) -> Path:
 
 def refused(capsys: pytest.CaptureFixture[str], status: int, words: str, *arguments: object) -> None:
     """The command ends with that status, one line on stderr that has the words, and no result."""
-    assert main([str(argument) for argument in arguments]) == status
-    said = capsys.readouterr()
-    assert words in said.err
-    assert len(said.err.strip().splitlines()) == 1
-    assert len(said.err) < 600
-    assert said.out == ""
+    found, line = failure(capsys, *map(str, arguments))
+    assert (found, words in line) == (status, True), line
+    assert len(line) < 600
 
 
 def test_no_output_replaces_an_input_or_another_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""`collect submit`, `status`, `stop`, `logs` and several boards at once: what is asked wrongly is one line, and nothing is queued."""
+"""`collect submit`, `status`, `stop` and several boards at once: what is asked wrongly is one line, and nothing is queued."""
 
 import json
 import os
@@ -34,7 +34,6 @@ def test_a_submission_that_cannot_be_is_one_line_and_queues_nothing(
 ) -> None:
     monkeypatch.chdir(place.folder)
     Path("there.parquet").touch()
-    Path("folder").mkdir()
     words = ["submit", place.campaign(2), "--gpu", BOARD, "--freqs", "900", "--config", str(place.config)]
     found, line = failure(capsys, *changed(words, *change))
     assert (found, reason in line) == (status, True), line
