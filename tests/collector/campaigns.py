@@ -1,8 +1,9 @@
 """Campaigns on the simulated A100 that several tests run, whole or interrupted."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,25 @@ from collector.campaigns.files import CampaignSpec
 from collector.campaigns.metadata import kept_rows
 from collector.campaigns.plan import CampaignPlan, plan_campaign
 from collector.campaigns.running import Campaign, CampaignOutcome, Progress, campaign_key
+from collector.devices.protocols import PowerReadings, PowerSensor
 from collector.sensing.calibration import SensorCalibration
 from collector.simulated.profile import Faults
+from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.resources import resource_folder
 
 BOARD = "sim:a100-pcie-40gb"
 CLOCKS = (510.0, 1200.0)
+
+
+class Distorting:
+    """A sensor whose readings are changed on their way; all else is the sensor's own."""
+
+    def __init__(self, sensor: PowerSensor, change: Callable[[PowerReadings], Array]) -> None:
+        self._sensor, self._change = sensor, change
+        self.name, self.fields, self.read_energy = sensor.name, sensor.fields, sensor.read_energy
+
+    def read(self) -> tuple[PowerReadings, ...]:
+        return tuple(replace(part, power_w=self._change(part)) for part in self._sensor.read())
 
 
 def campaign_words(folder: Path, calibration: SensorCalibration, campaign: str, *, more: str = "", freqs: str = "current") -> list[str]:

@@ -12,29 +12,19 @@ from collector.bench import Bench, open_bench, open_simulated
 from collector.campaigns.files import MeasurementSettings
 from collector.campaigns.measurement import Point, measure_kernel
 from collector.dataset import rows_to_table
-from collector.devices.protocols import LaunchRecord, PowerReadings, PowerSensor, PreparedKernel
+from collector.devices.protocols import LaunchRecord, PreparedKernel
 from collector.sampling import Sampler
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.steady import settle_time_s
 from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.workload import Operator, make_operator
 from microbench.sizing import launches_for
+from tests.collector.campaigns import Distorting
 
 BOARD = "a100-pcie-40gb"
 SETTINGS = MeasurementSettings()
 LINEAR = make_operator("gemm", "linear", "fp16", batch=1, m=2048, n=2048, k=2048)
 ADD = make_operator("elementwise", "add", "fp16", elements=2**24, reads=2**25)
-
-
-class Distorting:
-    """A sensor whose readings are changed on their way; all else is the sensor's own."""
-
-    def __init__(self, sensor: PowerSensor, change: Callable[[Array], Array]) -> None:
-        self._sensor, self._change = sensor, change
-        self.name, self.fields, self.read_energy = sensor.name, sensor.fields, sensor.read_energy
-
-    def read(self) -> tuple[PowerReadings, ...]:
-        return tuple(replace(part, power_w=self._change(part.power_w.copy())) for part in self._sensor.read())
 
 
 class Recording:
@@ -63,7 +53,7 @@ def measured(
     """A row of the simulated A100, its readings changed on their way."""
     with open_bench(f"sim:{BOARD}", seed=3) as bench:
         bench.gpu.lock_clock_mhz(locked)
-        sensors = bench.sensors if change is None else (Distorting(bench.sensors[0], change),)
+        sensors = bench.sensors if change is None else (Distorting(bench.sensors[0], lambda part: change(part.power_w.copy())),)
         return measure_kernel(bench, Sampler(bench.gpu, sensors), point, settings, calibration)
 
 

@@ -7,10 +7,9 @@ import pytest
 
 from collector.campaigns.files import CampaignSpec
 from collector.campaigns.running import Campaign, warm_up
-from collector.devices.protocols import PowerReadings, PowerSensor
 from collector.sensing.calibration import SensorCalibration
 from collector.simulated.profile import Faults
-from tests.collector.campaigns import collected, planned
+from tests.collector.campaigns import Distorting, collected, planned
 
 CLOCKS = (900.0,)
 
@@ -34,23 +33,14 @@ def test_a_foreign_process_is_seen_for_as_long_as_it_computes(tiny: CampaignSpec
         assert bench.gpu.state().other_processes == (4242,)
 
 
-class Creeping:
-    """A sensor whose gain grows with time, as a shunt's does that warms; all else is the sensor's own."""
-
-    def __init__(self, sensor: PowerSensor, share_per_s: float) -> None:
-        self._sensor, self._share_per_s = sensor, share_per_s
-        self.name, self.fields, self.read_energy = sensor.name, sensor.fields, sensor.read_energy
-
-    def read(self) -> tuple[PowerReadings, ...]:
-        return tuple(replace(part, power_w=part.power_w * (1.0 + self._share_per_s * part.host_ns * 1e-9)) for part in self._sensor.read())
-
-
 @pytest.mark.parametrize("share_per_s", [0.0, 0.003])
 def test_a_planted_drift_is_found_in_the_anchors(
     share_per_s: float, tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path
 ) -> None:
     spec = replace(tiny, anchor_every=1, kernels_per_block=2)
     with planned(spec, CLOCKS) as (plain, plan, key):
-        bench = replace(plain, sensors=(Creeping(plain.sensors[0], share_per_s),))
+        # A gain that grows with time, as a shunt's does that warms.
+        creeping = Distorting(plain.sensors[0], lambda part: part.power_w * (1.0 + share_per_s * part.host_ns * 1e-9))
+        bench = replace(plain, sensors=(creeping,))
         outcome = Campaign(bench, spec, plan, key, tmp_path / "d.parquet", calibration=calibration).run()
     assert (outcome.drift["power"] > 0.05) == (share_per_s > 0.0)
