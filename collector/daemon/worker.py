@@ -126,8 +126,8 @@ class Worker:
             self._kill_at_s = time.monotonic() + patience_s
 
     def messages(self) -> Iterator[Message]:
-        """Waiting messages."""
-        while not self._inbox.empty():
+        """The messages that wait now; a worker that writes faster than they are read does not keep the reader."""
+        for _ in range(self._inbox.qsize()):
             yield self._inbox.get()
 
     @property
