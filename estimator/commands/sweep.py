@@ -12,7 +12,6 @@ from estimator.commands.options import (
     QUESTION,
     SETTINGS,
     TEXT_FORMATS,
-    Number,
     Options,
     answer_form,
     answer_options,
@@ -81,14 +80,6 @@ def _chart(points: "Sweep", options: Options) -> str:
     ),
     click.option("--power-limit", type=POSITIVE, metavar="W", help="Only points of at most this mean power; the board stays as it is."),
     click.option("--latency-limit", type=POSITIVE, metavar="MS", help="Latency of an iteration that must be kept [ms]."),
-    click.option(
-        "--confidence",
-        type=Number(0.0, 1.0, min_open=True, max_open=True),
-        default=0.5,
-        show_default=True,
-        metavar="P",
-        help="Probability with which limits are kept.",
-    ),
     *answer_options(CHART_FORMATS, CHARTS),
 )
 def best_command(**options: Any) -> int:
@@ -104,7 +95,7 @@ def best_command(**options: Any) -> int:
 
     limits = {"power_limit_w": (options["power_limit"], 1.0), "latency_limit_s": (options["latency_limit"], MILLISECONDS)}
     given = {name: value * unit for name, (value, unit) in limits.items() if value is not None}
-    answer = best(asked, options["goal"], confidence=options["confidence"], **given)
+    answer = best(asked, options["goal"], **given)
     points, chosen = answer.points, np.arange(len(answer.points)) == answer.index
     forms = {
         "txt": lambda: best_text(answer),

@@ -8,21 +8,20 @@ from estimator.display.text import (
     ENERGY_UNITS,
     TIME_UNITS,
     UNKNOWN,
+    VALIDITY,
     Document,
     Units,
     aligned,
     csv_lines,
     json_text,
+    lines,
     percent,
     printable,
     quantity_texts,
-    reason_lines,
     seconds,
-    unknown_values,
     values_of,
     with_uncertainty,
 )
-from estimator.uncertainty.validity import TOLERATED_FACTOR
 
 if TYPE_CHECKING:
     from estimator.questions.estimates import Estimate
@@ -41,13 +40,12 @@ MARK: Final = " *"
 
 
 def result_document(result: "Estimate") -> Document:
-    """One result as JSON data; `unknown` holds the reasons of unknown numbers."""
+    """One result as JSON data."""
     return {
         **{name: getattr(result, name) for name in SUMMARY_FIELDS},
         "kernels": [{name: getattr(kernel, name) for name in (*KERNEL_FIELDS, *KERNEL_DETAILS)} for kernel in result.kernels],
         "warnings": result.warnings,
         "notes": result.notes,
-        "unknown": unknown_values(values_of(result)),
         "validity": result.validity,
     }
 
@@ -90,7 +88,7 @@ def _summary(results: Sequence["Estimate"]) -> str:
     rows = [["asked", "SM clock", "latency", "power", "energy", "GPU time"]]
     for one in results:
         rows.append([f"{one.asked_clock_mhz:g}", _clock(one.sm_clock_mhz), *quantity_texts(values_of(one)), seconds(one.gpu_s)])
-    return aligned(rows) + reason_lines(map(values_of, results), (result.validity for result in results))
+    return aligned(rows) + lines(VALIDITY.get(one.validity, "") for one in results)
 
 
 def _kernel_table(result: "Estimate", most: int | None) -> str:
@@ -122,13 +120,10 @@ def _more_kernels(rest: int, share: float) -> str:
 
 # Explanations ---------------------------------------------------------------------------------------------------------
 
-EXPLAINED_FIELDS: Final = (
-    "operator", "family", "count", "time_s", "time_share", "energy_j", "energy_share", "limit", "ideal_s", "group", "excess",
-    "excess_field", "origin",
-)  # fmt: skip
+EXPLAINED_FIELDS: Final = ("operator", "count", "time_s", "time_share", "energy_j", "limit", "ideal_s")
 """Plain fields of an explained kernel; `limits` and `phases_s` are mappings."""
 
-EXPLAINED_HEADS: Final = ("time", "energy", "count", "all launches", "limited by", "ideal", "outside", "kernel")
+EXPLAINED_HEADS: Final = ("time", "energy", "count", "all launches", "limited by", "ideal", "kernel")
 
 LEAST_SHARE: Final = 5e-4
 """Least share of a part that gets a line."""
@@ -157,13 +152,14 @@ def explanation_text(answer: "Explanation", most: int | None, simulated: bool) -
     """Tables of the result, the limits, the parts of energy, and the longest kernels (`most`; None: all)."""
     result, shown = answer.result, answer.kernels[:most]
     text = f"{printable(result.workload)} on {result.gpu} at {result.sm_clock_mhz:g} MHz ({_bundle(result, simulated)})\n"
-    text += f"  {', '.join(quantity_texts(values_of(result)))}\n" + reason_lines([values_of(result)])
+    text += f"  {', '.join(quantity_texts(values_of(result)))}\n"
     clocks = f"{result.sm_clock_mhz:.0f} instead of {result.asked_clock_mhz:g} MHz"
     more = {"waiting for the host's launches": answer.waiting_s, f"of these by the power limit: {clocks}": answer.capped_s}
     text += "time: what limits\n" + _parts(answer.limits_s, result.latency_s, "time", TIME_UNITS, more)
     if answer.energy_parts_j:
         text += "energy: what draws\n" + _parts(answer.energy_parts_j, result.energy_j, "energy", ENERGY_UNITS, {})
-    table = aligned([EXPLAINED_HEADS, *map(_explained_cells, shown)], left_columns={4, len(EXPLAINED_HEADS) - 1})
+    joule = sum(kernel.energy_j for kernel in answer.kernels) or math.nan
+    table = aligned([EXPLAINED_HEADS, *(_explained_cells(kernel, joule) for kernel in shown)], left_columns={4, len(EXPLAINED_HEADS) - 1})
     rest = answer.kernels[len(shown) :]
     return f"{text}kernels, the longest first\n{table}" + _more_kernels(len(rest), sum(kernel.time_share for kernel in rest))
 
@@ -177,16 +173,14 @@ def _parts(parts: Mapping[str, float], total: float, head: str, units: Units, mo
     return aligned([["share", head, ""], *rows], left_columns=(2,))
 
 
-def _explained_cells(kernel: "KernelExplanation") -> list[str]:
-    """Texts of an explained kernel under EXPLAINED_HEADS."""
-    outside = f"{kernel.excess:.1f}× {kernel.excess_field}" if kernel.excess > TOLERATED_FACTOR else ""
+def _explained_cells(kernel: "KernelExplanation", total_j: float) -> list[str]:
+    """Texts of an explained kernel under EXPLAINED_HEADS; total_j: energy of all kernels."""
     return [
         percent(kernel.time_share),
-        percent(kernel.energy_share),
+        percent(kernel.energy_j / total_j),
         f"{kernel.count:g}",
         seconds(kernel.time_s),
         f"{kernel.limit} {kernel.limits[kernel.limit]:.0%}",
         f"{kernel.ideal_s / kernel.time_s:.0%}" if kernel.time_s else UNKNOWN,
-        outside if kernel.group is not None else "no coefficients",
         kernel.operator,
     ]

@@ -13,7 +13,7 @@ from estimator.model.power_limit import STAYS_ABOVE
 from estimator.questions.points import VALUES
 from estimator.questions.sweeping import case_of, columns_of
 from estimator.transforms.variation import Variant
-from estimator.uncertainty.validity import Validity, clock_warning, lockable, simulated_notes, step_warning
+from estimator.uncertainty.validity import Validity, clock_warning, lockable, step_warning
 from estimator.vocabulary.errors import require
 from estimator.vocabulary.quantities import HZ_PER_MHZ, MODULES
 from estimator.vocabulary.workload import Workload
@@ -136,7 +136,7 @@ def estimates_of(prediction: Prediction) -> list[Estimate]:
                 host_s=float(prepared.host_s[0]),
                 validity="outside" if outside and case.validity == "inside" else case.validity,
                 warnings=(*case.warnings, *outside, *between, *above),
-                notes=(*simulated_notes(board.bundle), *case.notes, *_launch_bound(values)),
+                notes=(*case.notes, *_launch_bound(values)),
                 _kernels=(prediction, i),
             )
         )

@@ -115,10 +115,6 @@ class Sweep:
         found: list[int] = np.unique(self.case).tolist()
         return found
 
-    def warning_texts(self) -> list[str]:
-        """Warnings of every point's case, joined by "; "."""
-        return ["; ".join(lines) for lines in self.label("warnings")]
-
     def outside_clock(self) -> BoolArray:
         """Whether the requested or the lowered clock of a point is outside the fitted range, shape (n,)."""
         low, high = np.array([case.fitted_clocks_mhz for case in self.cases]).reshape(-1, 2)[self.case].T

@@ -116,6 +116,12 @@ def simulated_notes(bundle: Bundle) -> tuple[str, ...]:
     return (SIMULATED.format(bundle.name),) if bundle.simulated else ()
 
 
+def bundle_notes(bundle: Bundle) -> tuple[str, ...]:
+    """Lines for every estimate from a bundle: fitted on a simulated board, without power, without errors of rows outside its fit."""
+    lacking = {"the bundle has no power coefficients": bundle.power is None, "the bundle states no uncertainty": not bundle.uncertainty}
+    return (*simulated_notes(bundle), *(text for text, holds in lacking.items() if holds))
+
+
 def validity_of(forecast: Forecast | None, outside: Sequence[str]) -> Validity:
     """The validity of an answer; outside: lines about differences between its request and the fitted data."""
     return "forecast" if forecast is not None else "outside" if outside else "inside"

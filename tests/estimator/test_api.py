@@ -22,7 +22,7 @@ CLASSES = {
     "KernelEstimate", "KernelTable", "Operator", "Sizes", "Sweep", "Variant", "Workload",
 }  # fmt: skip
 SIGNATURES = {
-    "best": "asked, goal, power_limit_w, latency_limit_s, confidence",
+    "best": "asked, goal, power_limit_w, latency_limit_s",
     "bundle_names": "",
     "compare": "left, right",
     "estimate": "workload, bundle, settings",

@@ -25,7 +25,7 @@ def test_json_holds_exactly_the_promised_fields_in_si_units(capsys, bundle, work
     result = json.loads(out)
     assert (status, err) == (0, f"note: layers: {SIMULATED.format('test')}\n")
     assert result["notes"] == [SIMULATED.format("test")]
-    assert list(result) == [*SUMMARY_FIELDS, "kernels", "warnings", "notes", "unknown", "validity"]
+    assert list(result) == [*SUMMARY_FIELDS, "kernels", "warnings", "notes", "validity"]
     assert result["validity"] == "inside"
     assert (result["workload"], result["bundle"], result["sm_clock_mhz"]) == ("layers", "test 0.1.0", 900.0)
     assert result["energy_j"] == pytest.approx(result["power_w"] * result["latency_s"])

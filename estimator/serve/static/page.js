@@ -329,7 +329,6 @@ function showKernels(kernels, all) {
     inUnits(kernel.energy_j, ENERGY_UNITS),
     `${kernel.limit} ${share(kernel.limits[kernel.limit])}`,
     share(kernel.ideal_s / kernel.time_s),
-    kernel.group === null ? "no coefficients" : kernel.excess > 2 ? `${kernel.excess.toFixed(1)}× ${kernel.excess_field}` : "",
   ]));
   const caption = get("kernels").caption;
   caption.textContent = "Kernels, the longest first" + (all > kernels.length ? `; ${kernels.length} of ${all}` : "");
