@@ -151,8 +151,7 @@ def compare_command(**options: Any) -> int:
         )
     comparisons = [compare(asked[0], other) for other in asked[1:]]
     sides = joined_sweeps([comparisons[0].left if comparisons else judged(asked[0]).points, *(one.right for one in comparisons)])
-    for case, latency_s in zip(sides.cases, sides.latency_s.tolist(), strict=True):
-        check_finite(case, latency_s)
+    check_finite(sides)
     rooflines_s = [float(roofline_latency_s(one)[0]) for one in asked] if options["baselines"] else []
     forms = {
         "txt": lambda: comparison_text(sides, comparisons, rooflines_s),

@@ -82,11 +82,6 @@ def quantity_texts(values: Mapping[str, float]) -> list[str]:
     return [with_uncertainty(values[name], values.get(f"{name}_std", math.nan), units) for name, units in QUANTITIES.items()]
 
 
-def values_of(answer: Any) -> dict[str, float]:
-    """PREDICTED of an estimate."""
-    return {name: getattr(answer, name) for name in PREDICTED}
-
-
 def lines(texts: Iterable[str]) -> str:
     """Remark lines below a table, without duplicates."""
     return "".join(f"  {text}\n" for text in dict.fromkeys(texts) if text)

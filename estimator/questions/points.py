@@ -15,6 +15,9 @@ LABELS: Final = ("workload", "bundle", "gpu", "batch", "sequence", "precision", 
 """Columns that identify the case of a point."""
 
 
+LAUNCH_BOUND: Final = "launch-bound: the GPU waits {:.0%} of the time for the host's launches; give --host-launch-us for another host"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """Common data of the points of one workload on one GPU.
@@ -127,8 +130,11 @@ class Sweep:
 
     @property
     def notes(self) -> list[tuple[str, str]]:
-        """(workload, line) for every note."""
-        return self._case_lines("notes")
+        """(workload, line) for every note; of several points that wait for the host the first one is named."""
+        waits = 1.0 - self.gpu_s / self.latency_s
+        bound = np.flatnonzero(self.launch_bound_share > 0.3)
+        first = bound[np.unique(self.case[bound], return_index=True)[1]].tolist()
+        return self._case_lines("notes") + [(self.cases[self.case[i]].workload, LAUNCH_BOUND.format(max(waits[i], 0.0))) for i in first]
 
     def _case_lines(self, kind: str) -> list[tuple[str, str]]:
         return [(self.cases[i].workload, line) for i in self.present() for line in getattr(self.cases[i], kind)]
