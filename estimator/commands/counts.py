@@ -62,7 +62,7 @@ def counts_command(**options: Any) -> int:
     E = Σ EPI N + Σ EPT N + EPStall N + P T, after GPUJoule, for one or several modules.
     """
     from estimator.counts.activities import METRICS, read_activities
-    from estimator.counts.counted_energy import counted_energies, power_warnings, scaling
+    from estimator.counts.counted_energy import counted_energies, scaling
     from estimator.display.text import document_text, json_text, rows_csv, rows_table
     from estimator.uncertainty.validity import clock_warning, simulated_notes, step_warning, validity_of
 
@@ -83,11 +83,10 @@ def counts_command(**options: Any) -> int:
     kernels = kernels_of(options["counts"])
     constant = math.nan if options["constant_w"] is None else options["constant_w"]
     rows, total, warnings = counted_energies(kernels, table, constant_w=constant, modules=modules, integration=options["integration"])
-    outside = [*(clock_warning(bundle.clocks_mhz, clock) if bundle else ()), *power_warnings(rows, table, modules)]
+    outside = clock_warning(bundle.clocks_mhz, clock) if bundle else ()
     others: dict[str, object] = {}
     if options["against"] is not None:
-        alone_rows, alone, _ = counted_energies(kernels_of([options["against"]]), table, constant_w=constant)
-        outside += power_warnings(alone_rows, table)
+        _, alone, _ = counted_energies(kernels_of([options["against"]]), table, constant_w=constant)
         others |= scaling(alone, total, modules, exponent)
     foreign = [name for kernel in kernels for name in table.energies.spread_j(kernel.activity)]
     warnings = (*outside, *(step_warning(bundle.gpu, [clock]) if bundle else ()), *warnings)
@@ -151,7 +150,6 @@ def _table(bundle: "Bundle | None", options: Options) -> "EnergyTable":
             vocabulary="sass",
             energies=energies,
             constant_w=_at_clock(board_tables(bundle, bundle.gpu).idle_w, clock),
-            power_limit_w=bundle.gpu.power_limit_w,
         )
     dram = options["dram_pj_per_bit"]
     return table if dram is None else table.with_dram(dram)

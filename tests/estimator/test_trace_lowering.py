@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.tracing.calls import ATTENTION, ATTENTION_BACKWARD, RECURRENT, Call, Tensor
+from estimator.tracing.calls import ATTENTION, ATTENTION_BACKWARD, Call, Tensor
 from estimator.tracing.lowering import Lowered, lower_calls
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.work import operator_work
@@ -113,14 +113,6 @@ def test_tokens_are_spread_over_as_many_experts_as_there_are_rows():
     gradient = call("aten._grouped_mm", {"self": tensor(64, 20), "mat2": tensor(20, 32)}, tensor(8, 64, 32))
     assert only(lower_calls([gradient])).shape == (8, 64, 32, 3)
     assert only(lower_calls([gradient])).operator == "linear", "experts are layers with weights, not products of activations"
-
-
-def test_a_recurrent_layer_that_was_taken_apart_is_warned_about():
-    steps = [call("aten.addmm", {"self": tensor(8), "mat1": tensor(2, 4), "mat2": tensor(4, 8)}, tensor(2, 8))] * 3
-    marked = lower_calls([call(RECURRENT, {}), *steps])
-    assert (marked.counts, marked.unknown) == ((3.0,), ())
-    assert "cuDNN" in marked.warnings[0]
-    assert lower_calls(steps).warnings == ()
 
 
 @given(st.integers(1, 4), st.integers(1, 4), st.sampled_from([1, 3, 5, 7]), st.integers(1, 3), st.integers(0, 2))
