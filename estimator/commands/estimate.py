@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from estimator import __version__
-from estimator.commands.combinations import MICROSECONDS, check_finite, questions
+from estimator.commands.combinations import check_finite, questions
 from estimator.commands.options import CHART_FORMATS, KERNELS, QUESTION, SETTINGS, TEXT_FORMATS, answer_form, answer_options, with_options
 from estimator.commands.reporting import deliver, report
 from estimator.options.command_line import run_command
@@ -32,7 +32,6 @@ def estimate_command(**options: Any) -> int:
     """
     form = answer_form(options, TEXT_FORMATS)
     asked = questions(options)
-    bundle = asked[0].bundle
     if len({(id(one.bundle), one.gpu, one.variant.precision, one.variant.attention) for one in asked}) > 1:
         raise click.UsageError("one bundle, GPU, precision and form of attention at a time; `estimate sweep` takes several")
     from estimator.display.estimates import results_json, results_table
@@ -57,9 +56,6 @@ def estimate_command(**options: Any) -> int:
         "txt": lambda: results_table(points, [] if most == 0 else results(), most),
     }
     deliver(form, forms, options["out"])
-    if options["verbose"]:
-        click.echo(f"bundle {bundle.name} {bundle.version}, {bundle.digest}, fitted {bundle.provenance.created_utc}", err=True)
-        click.echo(f"launch cost of the host: {bundle.host.launch_s / MICROSECONDS:.1f} µs ({bundle.host.source})", err=True)
     return report(points.warnings, points.notes, options)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.core import ParameterSource
 
-from estimator.commands.options import key_values, precision_word
+from estimator.commands.options import QUIET, key_values, precision_word
 from estimator.options.command_line import DONE, named_file
 from estimator.options.output_files import output_option
 from estimator.tracing.request import ATTENTION_FORMS, LARGEST_SIZE, LOGITS, PHASES, SIZES, TraceRequest, refuse_unused_sizes
@@ -53,9 +53,8 @@ def configuration(context: click.Context, parameter: click.Parameter, values: tu
 @click.option("--set", "settings", multiple=True, callback=configuration, metavar="KEY=VALUE", help="Change the configuration.")
 @output_option("-o", "--out", metavar="FILE", help="Write the workload there and a summary to stdout.")
 @click.option("--json", "as_json", is_flag=True, help="The summary as one JSON document; the workload itself is always JSON.")
-@click.option("-q", "--quiet", is_flag=True, help="No warnings or notes on stderr.")
-@click.option("-v", "--verbose", is_flag=True, help="The summary on stderr.")
-def trace_command(*, list_models: bool, out: Any, as_json: bool, quiet: bool, verbose: bool, model: str | None, **request: Any) -> int:
+@QUIET
+def trace_command(*, list_models: bool, out: Any, as_json: bool, quiet: bool, model: str | None, **request: Any) -> int:
     """Operators of MODEL, a PyTorch model built without weights on the meta device, as a workload file.
 
     MODEL is a name (--list), a config.json of Transformers or its folder, or your own MODULE:CALLABLE or
@@ -76,15 +75,12 @@ def trace_command(*, list_models: bool, out: Any, as_json: bool, quiet: bool, ve
     source = click.get_current_context().get_parameter_source
     refuse_unused_sizes(model, [size for size in SIZES if source(size) is not ParameterSource.DEFAULT], traced.sizes)
     workload = traced.workload
-    summary = _summary(workload)
-    text = json_text(summary) if as_json else document_text(summary)
-    if out is not None:
-        write_workload(workload, out)
-        click.echo(text, nl=False)
-    else:
+    if out is None:
         click.echo(own_text(workload), nl=False)
-        if verbose:
-            click.echo(text, nl=False, err=True)
+    else:
+        write_workload(workload, out)
+        summary = _summary(workload)
+        click.echo(json_text(summary) if as_json else document_text(summary), nl=False)
     warnings = [f"{item.name} ×{item.count} is of no known kind; it is left out of estimates" for item in workload.unknown]
     warnings += workload.warnings
     return say(warnings, workload.notes, quiet=quiet)

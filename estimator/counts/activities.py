@@ -60,10 +60,16 @@ class ActivityFile:
 THREAD_METRIC: Final = "sm__sass_thread_inst_executed_op_{}_pred_on.sum"
 """Metric of instructions of a kind executed by threads; older and newer versions write smsp instead of sm."""
 
-THREAD_KINDS: Final[Mapping[str, str]] = {
-    "fadd": "FADD", "fmul": "FMUL", "ffma": "FFMA", "dadd": "DADD", "dmul": "DMUL", "dfma": "DFMA",
-    "hadd": "HADD2", "hmul": "HMUL2", "hfma": "HFMA2", "integer": "IADD3", "bit": "LOP3", "conversion": "F2F",
-    "inter_thread_communication": "SHFL.BFLY",
+THREAD_KINDS: Final[Mapping[str, Mapping[str, str]]] = {
+    "sass": {
+        "fadd": "FADD", "fmul": "FMUL", "ffma": "FFMA", "dadd": "DADD", "dmul": "DMUL", "dfma": "DFMA",
+        "hadd": "HADD2", "hmul": "HMUL2", "hfma": "HFMA2", "integer": "IADD3", "bit": "LOP3", "conversion": "F2F",
+        "inter_thread_communication": "SHFL.BFLY",
+    },
+    "joule": {
+        "fadd": "f32.add", "fmul": "f32.mul", "ffma": "f32.fma", "dadd": "f64.add", "dmul": "f64.mul", "dfma": "f64.fma",
+        "integer": "i32.add", "bit": "b32.and",
+    },
 }  # fmt: skip
 """Class of energy by kind of instruction; for a metric that sums several classes, the most frequent one."""
 
@@ -86,11 +92,9 @@ TRANSACTION_METRICS: Final[Mapping[str, tuple[tuple[str, ...], float]]] = {
 
 LINK_METRICS: Final = ("nvlrx__bytes.sum", "nvltx__bytes.sum")
 
-OTHER_VOCABULARY: Final = "these energies are of PTX types; give instructions by type, as JSON"
-
 METRICS: Final = (
     TIME, ISSUED, ACTIVE, BUSY,
-    *(THREAD_METRIC.format(kind) for kind in THREAD_KINDS),
+    *(THREAD_METRIC.format(kind) for kind in THREAD_KINDS["sass"]),
     *(TENSOR_METRIC.format(kind) for kind in TENSOR_KINDS),
     *(name for names, _ in TRANSACTION_METRICS.values() for name in names),
     *LINK_METRICS,
@@ -123,15 +127,13 @@ def read_activities(path: Path, vocabulary: Vocabulary) -> tuple[CountedKernel, 
         raise CountsError(f"{path}: cannot be read ({error.strerror}); `estimate counts --metrics` names what to profile") from error
     except ValueError as error:
         raise CountsError(f"{path}: {error}") from error
-    if vocabulary != "sass":
-        raise CountsError(f"{path}: {OTHER_VOCABULARY}")
-    kernels = tuple(profiled_activity(kernel, str(path)) for kernel in read_ncu(path))
+    kernels = tuple(profiled_activity(kernel, vocabulary, str(path)) for kernel in read_ncu(path))
     if not kernels:
         raise CountsError(f"{path}: no kernel was profiled")
     return kernels
 
 
-def profiled_activity(kernel: ProfiledKernel, at: str = "") -> CountedKernel:
+def profiled_activity(kernel: ProfiledKernel, vocabulary: Vocabulary, at: str = "") -> CountedKernel:
     """The activity of a profiled kernel.  Raises CountsError for a kernel without its time."""
     missing: list[str] = []
 
@@ -148,8 +150,9 @@ def profiled_activity(kernel: ProfiledKernel, at: str = "") -> CountedKernel:
         if TIME in kernel.metrics:
             fault = f"has a {TIME} that is no time above 0, or in an unknown unit; print it again with ncu --csv"
         raise CountsError(f"{at}: kernel {kernel.number} ({kernel.name[:60]}) {fault}")
-    counted = {name: metric(THREAD_METRIC.format(kind)) for kind, name in THREAD_KINDS.items()}
-    counted |= {name: metric(TENSOR_METRIC.format(kind)) * LANES for kind, name in TENSOR_KINDS.items()}
+    counted = {name: metric(THREAD_METRIC.format(kind)) for kind, name in THREAD_KINDS[vocabulary].items()}
+    if vocabulary == "sass":
+        counted |= {name: metric(TENSOR_METRIC.format(kind)) * LANES for kind, name in TENSOR_KINDS.items()}
     transactions = {level: factor * sum(metric(name) for name in names) for level, (names, factor) in TRANSACTION_METRICS.items()}
     activity = Activity(
         instructions={name: count for name, count in counted.items() if count > 0},
@@ -172,7 +175,7 @@ def profiled_activity(kernel: ProfiledKernel, at: str = "") -> CountedKernel:
 def _counted(entry: KernelEntry, at: str, vocabulary: Vocabulary) -> CountedKernel:
     instructions = dict(entry.instructions or {})
     if entry.opcodes is not None and vocabulary != "sass":
-        raise CountsError(f"{at}.opcodes: {OTHER_VOCABULARY}")
+        raise CountsError(f"{at}.opcodes: these energies are of PTX types; give instructions by type instead")
     for opcode, count in (entry.opcodes or {}).items():
         if name := sass_class(opcode):
             instructions[name] = instructions.get(name, 0.0) + count * entry.lanes

@@ -80,11 +80,6 @@ class Sweep:
     energy_j_high: Array
     above_limit: BoolArray
 
-    def __post_init__(self) -> None:
-        """Make the columns read-only: a change would invalidate cached results."""
-        for name in self.__slots__[1:]:
-            getattr(self, name).flags.writeable = False
-
     def __len__(self) -> int:
         return len(self.case)
 

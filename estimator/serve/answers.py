@@ -33,18 +33,6 @@ Positive = Annotated[float, Span(1e-9, 1e9)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class At:
-    """The sizes for which a workload was written."""
-
-    batch: Size
-    sequence: Size | None = None
-
-    def sizes(self) -> Sizes:
-        """These sizes as the sizes of a workload."""
-        return Sizes(batch=self.batch, sequence=self.sequence or 0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """One operating point: keys of a workload and a bundle, and settings; None and "" leave a setting unchanged.
 
@@ -65,7 +53,7 @@ class Question:
     gpu: str | None = None
     precision: str | None = None
     attention: str | None = None
-    at: At | None = None
+    at: Sizes | None = None
     batch: Size | None = None
     sequence: Size | None = None
     clock_mhz: Positive | None = None
@@ -118,7 +106,7 @@ def _asked(question: Question, catalogue: Catalogue) -> Asked:
         raise SpecificationError(f"unknown GPU {question.gpu!r:.60}; known: {', '.join(catalogue.gpus)}")
     settings = ("batch", "sequence", "precision", "attention")
     varied = {name: getattr(question, name) for name in settings if getattr(question, name)}
-    (variant,) = variants(workload, at=question.at.sizes() if question.at else None, **varied)
+    (variant,) = variants(workload, at=question.at, **varied)
     return Asked(
         variant=variant,
         bundle=bundle,

@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
+from unittest.mock import patch
 
 from estimator.tracing.calls import ATTENTION, ATTENTION_BACKWARD, Call, Number, Tensor
 from estimator.vocabulary.errors import WorkloadError
@@ -183,24 +184,11 @@ def _function_mode(torch: Any, calls: list[Call], met: AttentionCalls) -> Any:
         if function in stand_ins:
             return stand_ins[function](*arguments, **keywords)
         if inspect.isfunction(function):  # its own calls do not reach this mode
-            with _replaced(functional, inside):
+            with patch.multiple(functional, **inside):
                 return function(*arguments, **keywords)
         return function(*arguments, **keywords)
 
     return type("Interceptor", (torch.overrides.TorchFunctionMode,), {"__torch_function__": intercept})()
-
-
-@contextmanager
-def _replaced(module: Any, stand_ins: Named) -> Iterator[None]:
-    """Replace functions of a module while the block runs."""
-    usual = {name: getattr(module, name) for name in stand_ins}
-    try:
-        for name, stand_in in stand_ins.items():
-            setattr(module, name, stand_in)
-        yield
-    finally:
-        for name, function in usual.items():
-            setattr(module, name, function)
 
 
 def _attention(torch: Any, calls: list[Call], tensors: tuple[Any, ...], numbers: tuple[tuple[str, Number], ...]) -> Any:

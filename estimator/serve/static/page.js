@@ -96,7 +96,7 @@ function checkFields() {
 
 function statedSizes() {
   const batch = stated("at-batch");
-  return batch === null ? null : { batch, sequence: stated("at-sequence") };
+  return batch === null ? null : { batch, sequence: stated("at-sequence") ?? 0 };
 }
 
 function showClocks() {
