@@ -96,22 +96,15 @@ def _list_models(as_json: bool) -> int:
 
 
 def _summary(workload: "Workload") -> "Document":
-    """Kernels, flop and bytes of a workload, in total and by family, and the parts that are not modelled."""
+    """Kernels, flop and bytes of a workload, and the memory that it needs."""
     from estimator.vocabulary.work import work_by_family
 
-    works, families = work_by_family(workload), []
-    for family, work in works.items():
-        counts = [count for operator, count in zip(workload.operators, workload.counts, strict=True) if operator.family == family]
-        moved = work.read_byte + work.write_byte
-        families.append({"family": family, "kernels": sum(counts), "kinds": len(counts), "flop": work.flop, "moved_byte": moved})
+    works = work_by_family(workload).values()
     return {
         "workload": workload.name,
         "kernels": sum(workload.counts),
         "kinds": len(workload.operators),
-        "flop": sum(work.flop for work in works.values()),
-        "moved_byte": sum(work.read_byte + work.write_byte for work in works.values()),
-        "families": families,
+        "flop": sum(work.flop for work in works),
+        "moved_byte": sum(work.read_byte + work.write_byte for work in works),
         "memory": None if workload.footprint is None else asdict(workload.footprint) | {"total_byte": workload.footprint.total_byte},
-        "unknown": [asdict(item) for item in workload.unknown],
-        "notes": list(workload.notes),
     }

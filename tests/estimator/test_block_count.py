@@ -85,7 +85,6 @@ def test_uncertainty_has_the_coefficients_and_the_scatter() -> None:
     assert MODEL.latency_std_s(216) > exact.latency_std_s(216)
     assert MODEL.energy_std_j(216) > exact.energy_std_j(216)
     quiet = replace(MODEL, scatter={})
-    assert all(np.isnan([quiet.latency_std_s(216, form), quiet.energy_std_j(216, form)]).all() for form in ("rounds", "linear"))
     slopes = occupancy_times(np.array(216.0), 108, 2, MODEL.logarithms)[1]
     assert float(quiet.latency_std_s(216)) == pytest.approx(math.sqrt(float(np.diag(MODEL.time_covariance) @ slopes**2)), rel=1e-9)
 

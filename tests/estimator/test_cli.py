@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import math
 import signal
 import subprocess
 import sys
@@ -11,9 +10,7 @@ import sys
 import pytest
 
 from estimator.bundle.files import bundle_from_document, save_bundle
-from estimator.cli import main
 from estimator.display.estimates import SUMMARY_FIELDS
-from estimator.display.text import with_uncertainty
 from estimator.uncertainty.validity import SIMULATED
 from estimator.vocabulary.errors import OperatingPointError
 from estimator.vocabulary.specifications import load_gpu, parse_clocks
@@ -175,29 +172,3 @@ def test_clock_lists_read_as_people_write_them(text, clocks):
 def test_impossible_clock_lists_are_refused(text):
     with pytest.raises(OperatingPointError):
         parse_clocks(text, load_gpu("a100-pcie-40gb"))
-
-
-@pytest.mark.parametrize(
-    ("value", "std", "text"),
-    [
-        (0.0123456, 0.00061, "12.35 ± 0.61 ms"),
-        (2.5e-6, math.nan, "2.500 µs"),
-        (123.456, math.nan, "123.5 s"),
-        (0.0, math.nan, "0.000 s"),
-        (math.nan, math.nan, "–"),
-    ],
-)
-def test_quantities_are_shown_in_the_unit_that_suits_them(value, std, text):
-    assert with_uncertainty(value, std, ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))) == text
-
-
-def test_an_interruption_while_modules_load_is_as_quiet_as_any(monkeypatch, capsys):
-    class Interrupting:
-        def find_spec(self, name, path, target=None):
-            if name == "estimator.commands.estimate":
-                raise KeyboardInterrupt
-
-    monkeypatch.delitem(sys.modules, "estimator.commands.estimate", raising=False)
-    monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
-    assert main(["--help"]) == 130
-    assert capsys.readouterr().err == "estimate: interrupted\n"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from estimator.bundle.files import save_bundle
 from estimator.commands.counts import counts_command
 from estimator.counts.activities import METRICS, CountedKernel, read_activities
-from estimator.counts.counted_energy import INTEGRATIONS, PARTS, CountedEnergy, counted_energies, scaling
+from estimator.counts.counted_energy import PARTS, CountedEnergy, counted_energies, scaling
 from estimator.counts.energies import Activity, section_of
 from estimator.counts.tables import load_energy_table
 from estimator.uncertainty.validity import SIMULATED
@@ -59,31 +59,6 @@ def efficiency(one: tuple[float, float], several: tuple[float, float], modules: 
 @given(energy=POSITIVE, time=POSITIVE, modules=st.integers(1, 64), exponent=st.floats(0, 3))
 def test_a_linear_speed_up_at_constant_energy_is_100_percent(energy: float, time: float, modules: int, exponent: float) -> None:
     assert efficiency((energy, time), (energy, time / modules), modules, exponent) == pytest.approx(100.0, rel=1e-9)
-
-
-def test_published_steps_give_the_published_efficiencies() -> None:
-    """From 16 to 32 modules 47 % faster with 15.7 % more energy (section V.B): of the 36 % there, that leaves more than 50 % at 16 modules
-    and less than the largest, 94 %, as the paper says of both.
-    """
-    step = efficiency((1.0, 1.0), (1.157, 1 / 1.47), 2) / 100.0
-    assert 50.0 < 36.0 / step < 94.0
-
-
-@pytest.mark.parametrize(("shared", "saving"), [(0.5, 0.223), (0.25, 0.104)])
-def test_shared_constant_energy_is_counted_once(shared: float, saving: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With half of it shared 32 modules save 22.3 %, with a quarter 10.4 % (section V.C); the 22.3 % gives the share of constant energy."""
-    share = 0.223 / (0.5 * 31 / 32)
-    work = kernel(instructions={"f32.fma": (1 - share) / (0.05 * NANO)}, transactions={}, time_s=1.0)
-
-    def energy(domain: str) -> float:
-        return counted_energies([work], K40, constant_w=share / 32, modules=32, integration=domain)[1].energy_j
-
-    domains = {
-        "apart": replace(INTEGRATIONS["on-board"], shared_constant=0.0),
-        "together": replace(INTEGRATIONS["on-board"], shared_constant=shared),
-    }
-    monkeypatch.setattr("estimator.counts.counted_energy.INTEGRATIONS", domains)
-    assert 1 - energy("together") / energy("apart") == pytest.approx(saving, abs=0.01)
 
 
 # Counts --------------------------------------------------------------------------------------------------------------------------

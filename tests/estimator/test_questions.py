@@ -10,7 +10,7 @@ from estimator.bundle.content import Bundle
 from estimator.bundle.files import load_bundle
 from estimator.formats import read_workload
 from estimator.questions.choosing import best, compare
-from estimator.questions.judging import QUANTITIES, Asked, judged, log_ratio_std
+from estimator.questions.judging import Asked, judged, log_ratio_std
 from estimator.questions.sweeping import sweep
 from estimator.transforms.variation import Variant, variants
 from estimator.vocabulary.errors import OperatingPointError
@@ -101,12 +101,6 @@ def test_sources_sum_up_to_the_stated_uncertainty(workload: Workload, bundle: Bu
     points = answer.points
     np.testing.assert_allclose(of_all_but_the_clock(answer.loadings("latency")), points.latency_s_std / points.latency_s, rtol=1e-9)
     np.testing.assert_allclose(of_all_but_the_clock(answer.loadings("power")), points.power_w_std / points.power_w, rtol=1e-9)
-
-
-def test_a_prediction_differs_from_itself_by_nothing() -> None:
-    answer = judged(asked())
-    for quantity in QUANTITIES:
-        assert log_ratio_std(answer, 1, answer, 1, quantity) == 0.0
 
 
 def test_two_bundles_share_nothing() -> None:

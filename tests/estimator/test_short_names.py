@@ -1,5 +1,6 @@
 """Numbers and names of any size make short lines."""
 
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -49,3 +50,5 @@ def test_a_quantity_of_any_size_shows_what_it_is(value: float, units: tuple[tupl
 def test_a_tiny_quantity_has_an_exponent() -> None:
     assert with_uncertainty(2.345e-14, 4e-15, TIME_UNITS) == "2.345e-05 ± 4.0e-06 ns"
     assert with_uncertainty(0.0, 0.0, TIME_UNITS) == "0.000 ± 0 s"
+    assert with_uncertainty(0.0123456, 0.00061, TIME_UNITS) == "12.35 ± 0.61 ms"
+    assert with_uncertainty(math.nan, 1.0, TIME_UNITS) == "–"

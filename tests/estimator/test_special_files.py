@@ -5,11 +5,10 @@ import os
 import sys
 from pathlib import Path
 
-import click
 import pytest
 
 from estimator.cli import main
-from estimator.options.command_line import INTERRUPTED, run_command
+from estimator.options.command_line import INTERRUPTED
 
 WORKLOAD = str(Path(__file__).parents[2] / "examples" / "gpt2-prefill.json")
 BUNDLE = "a100-pcie-40gb-eager"
@@ -41,19 +40,9 @@ def test_a_bundle_that_cannot_be_read_is_refused_with_what_to_do(tmp_path: Path,
     assert "estimate bundles" in said
 
 
-def test_an_interruption_leaves_one_line_where_stderr_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    @click.command()
-    def interrupted() -> None:
-        raise KeyboardInterrupt
-
-    assert run_command(interrupted, [], "task", ()) == INTERRUPTED
-    assert capsys.readouterr().err == "task: interrupted\n"
-
-
 @pytest.mark.parametrize(
     ("module", "name"),
     [("fitter.cli", "fit"), ("collector.cli", "collect")],
-    ids=["fit", "collect"],
 )
 def test_an_interruption_before_anything_is_loaded_leaves_one_line(
     module: str, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
