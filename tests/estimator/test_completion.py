@@ -112,34 +112,6 @@ def test_rules_find_their_patterns_in_a_model_that_no_rule_was_made_for():
 # Vision models --------------------------------------------------------------------------------------------------------
 
 
-def basic_block(channels: int, size: int, *, stride: int = 1, before: int = 0) -> list[artifact.Entry]:
-    inputs = before or channels
-    out = size // stride
-    relu = artifact.elementwise("relu", channels * out * out)
-    shortcut = [artifact.conv(1, before, size, channels, 1, stride, 0)] if before else []
-    return [
-        artifact.conv(1, inputs, size, channels, 3, stride, 1),
-        relu,
-        artifact.conv(1, channels, out, channels, 3, 1, 1),
-        *shortcut,
-        relu,
-    ]
-
-
-def test_residuals_of_basic_blocks_are_found_and_those_of_a_plain_network_are_not():
-    stem = [artifact.conv(1, 3, 224, 64, 7, 2, 3), artifact.elementwise("relu", 64 * 112 * 112)]
-    small = [
-        *stem,
-        *basic_block(64, 56) * 2,
-        *basic_block(128, 56, stride=2, before=64),
-        *basic_block(128, 28),
-        artifact.linear(1, 10, 128),
-    ]
-    plain = [*stem, *basic_block(64, 56) * 4]
-    assert by_rule(completed(small))["residual_add"] == {"completed add": 4}
-    assert "residual_add" not in by_rule(completed(plain))
-
-
 def test_layout_conversions_belong_to_16_bit_convolutions():
     wide = artifact.conv(1, 8, 16, 8, 3, 1, 1)
     wide[0] |= {"precM": "fp32", "precA": "fp32"}
