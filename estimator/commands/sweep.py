@@ -18,12 +18,10 @@ from estimator.commands.options import (
     with_options,
 )
 from estimator.commands.reporting import deliver, report
-from estimator.vocabulary.errors import OperatingPointError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-    from estimator.questions.judging import Asked
     from estimator.questions.points import Sweep
 
 GOALS: Final = ("energy", "latency", "power", "edp", "ed2p")
@@ -86,7 +84,6 @@ def best_command(**options: Any) -> int:
     """The clock, batch, precision or GPU of least energy (or latency, …) under limits, and the clocks that do not differ from it."""
     form = answer_form(options, CHART_FORMATS)
     asked = questions(options)
-    _check_power(asked, options)
     import numpy as np
 
     from estimator.display.sweeps import best_document, best_text, csv_pieces
@@ -108,15 +105,6 @@ def best_command(**options: Any) -> int:
     skipped = [case for case in points.cases if case.too_large and not points.cases[points.case[answer.index]].too_large]
     notes = [(case.workload, f"left out: {line}") for case in skipped for line in case.too_large]
     return report(stated.warnings, [*stated.notes, *notes], options)
-
-
-def _check_power(asked: "Sequence[Asked]", options: Options) -> None:
-    """Raise OperatingPointError if the query needs power and no bundle has it."""
-    goal = options["goal"]
-    if (goal != "latency" or options["power_limit"] is not None) and all(question.bundle.power is None for question in asked):
-        names = ", ".join(dict.fromkeys(question.bundle.name for question in asked))
-        instead = "ask for --goal latency" if goal != "latency" else "leave --power-limit out"
-        raise OperatingPointError(f"bundle {names} has no power coefficients; {instead}, or fit rows that have an energy or power")
 
 
 @click.command(

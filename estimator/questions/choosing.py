@@ -68,8 +68,7 @@ def best(
     Default clocks: all that the GPU can lock within the fitted range, or all that it can lock if the fit has one clock or another GPU.
 
     Energies of workloads with known batches are compared per request.  power_limit_w, latency_limit_s: limits of the mean power [W] and the
-    latency of an iteration [s].  Points that do not fit into a board's memory are
-    left out, unless no other point is within the limits.
+    latency of an iteration [s].  Points that do not fit into a board's memory are left out, unless no other point is within the limits.
 
     Raises OperatingPointError for an unknown goal, and if no point is within the limits.
     """
@@ -77,11 +76,11 @@ def best(
         raise OperatingPointError(f"unknown goal {goal!r}; known: {', '.join(QUANTITIES)}")
     questions = [_over_all_clocks(question) for question in ([asked] if isinstance(asked, Asked) else asked)]
     points = joined_sweeps(list(answered(questions)))
-    value = _value(points, goal)
+    value = np.where(np.isfinite(points.power_w) | math.isinf(power_limit_w), _value(points, goal), np.nan)
     if not np.isfinite(value).any():
         timed = np.isfinite(points.latency_s).any()
         reason = "the bundle has no power coefficients" if timed else why_no_time(points.cases[0].warnings, "precision or GPU")
-        raise OperatingPointError(f"no point has a finite {goal}: {reason}")
+        raise OperatingPointError(f"no point can be chosen by {goal}: {reason}")
     fits = np.isfinite(value)
     for column, limit in ((points.power_w, power_limit_w), (points.latency_s, latency_limit_s)):
         fits &= (column <= limit) | math.isinf(limit)

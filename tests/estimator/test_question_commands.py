@@ -102,8 +102,7 @@ def test_best_without_power_coefficients_says_so_and_answers_for_latency(
     for words in (("--goal", "edp"), ("--goal", "latency", "--power-limit", "200")):
         status, out, err = run(capsys, "best", workload, "--bundle", without_power, *words)
         assert (status, out) == (1, "")
-        assert "bundle latency has no power coefficients" in err
-        assert ("--goal latency" in err) == ("latency" not in words)
+        assert "the bundle has no power coefficients" in err
     assert run(capsys, "best", workload, "--bundle", without_power, "--goal", "latency")[0] in (0, 3)
 
 
