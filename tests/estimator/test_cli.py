@@ -82,7 +82,7 @@ def test_warning_goes_to_stderr_and_into_the_result_and_makes_the_status_3(capsy
     assert (status, err) == (3, "")
 
 
-def result_of(capsys, *arguments) -> dict:
+def result_of(capsys, *arguments):
     status, out, _ = run(capsys, *arguments, "--json")
     assert status in (0, 3)
     return json.loads(out)
@@ -118,7 +118,7 @@ def test_the_ending_of_the_file_names_the_form_as_a_flag_does_and_csv_has_the_nu
 MORE_THAN_A_PIPE_HOLDS = 2**20
 
 
-def estimate_process(*arguments: str, **options) -> subprocess.Popen:
+def estimate_process(*arguments, **options):
     code = "import sys; from estimator.cli import main; sys.exit(main())"
     return subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
 

@@ -2,34 +2,33 @@
 
 import json
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from estimator.completion import RULE_SET, RULES, complete
 from estimator.formats import read_workload
 from estimator.formats.energaizer import distinct_items, read_energaizer
-from estimator.vocabulary.workload import Listing, Workload
+from estimator.vocabulary.workload import Workload
 from examples.gpt2_prefill import gpt2_prefill
 from tests.estimator import artifact_lists as artifact
 
 
-def listing_of(entries: list[artifact.Entry]) -> Listing:
+def listing_of(entries):
     items = distinct_items(json.dumps(entries))
     assert items is not None
     return read_energaizer(*items, "list")
 
 
-def recorded(folder: Path, name: str, completion: bool = True) -> Workload:
+def recorded(folder, name, completion=True):
     return read_workload(folder / "energaizer" / "workloads" / f"{name}.json", completion=completion)
 
 
-def completed(entries: list[artifact.Entry]) -> Workload:
+def completed(entries):
     operators, counts = complete(listing_of(entries))
     return Workload(name="list", operators=operators, counts=counts)
 
 
-def by_rule(workload: Workload) -> dict[str, dict[str, float]]:
+def by_rule(workload):
     """Counts of added and corrected operators: rule → operator → count."""
     found: dict[str, Counter[str]] = {}
     for operator, count in zip(workload.operators, workload.counts, strict=True):
@@ -43,7 +42,7 @@ COPIES = {"completed contiguous": 2, "completed transpose": 1}
 """Of operands of one layer, where there is more than one sequence."""
 
 
-def layers(count: int, operators: dict[str, int]) -> dict[str, int]:
+def layers(count, operators):
     return {name: count * each for name, each in operators.items()}
 
 
@@ -121,7 +120,7 @@ def test_layout_conversions_belong_to_16_bit_convolutions():
 # The step as a whole --------------------------------------------------------------------------------------------------
 
 
-def recorded_and_built(folder: Path) -> list[list[artifact.Entry]]:
+def recorded_and_built(folder):
     paths = sorted((folder / "energaizer" / "workloads").glob("*_b8_*.json"))
     return [*(json.loads(path.read_text()) for path in paths), artifact.vit_large(2)]
 
@@ -143,7 +142,7 @@ def test_every_rule_is_used_by_some_model():
 def test_the_example_is_what_the_completed_list_of_the_same_model_holds(repository, shared_data):
     """Two independent ways to the same operators: a configuration written down, a trace completed."""
 
-    def tally(workload: Workload) -> Counter[tuple[object, ...]]:
+    def tally(workload):
         counts: Counter[tuple[object, ...]] = Counter()
         for operator, count in zip(workload.operators, workload.counts, strict=True):
             head = operator.family == "gemm" and operator["n"] == 50257

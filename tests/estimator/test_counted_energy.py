@@ -3,8 +3,6 @@
 import json
 import re
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -26,12 +24,12 @@ NANO = 1e-9
 POSITIVE = st.floats(1e-6, 1e6)
 
 
-def kernel(**changes: Any) -> CountedKernel:
+def kernel(**changes):
     values = {"instructions": {"f32.fma": 1e9}, "issued": 0.0, "transactions": {"dram": 1e6}, "stalls": 0.0, "time_s": 0.01} | changes
     return CountedKernel(name="saxpy", launches=1.0, activity=Activity(**values))
 
 
-def test_energy_is_equation_4_and_errors_of_kernels_with_the_same_energies_add_up_whole() -> None:
+def test_energy_is_equation_4_and_errors_of_kernels_with_the_same_energies_add_up_whole():
     """The error of an energy is the same in every kernel, so that it does not average out."""
     one = kernel(instructions={"f32.fma": 2e9, "i32.add": 1e9}, transactions={"l2": 3e6, "dram": 1e6})
     (row,), total, warnings = counted_energies([one], K40, constant_w=25.0)
@@ -48,7 +46,7 @@ def test_energy_is_equation_4_and_errors_of_kernels_with_the_same_energies_add_u
 # Several modules -----------------------------------------------------------------------------------------------------------------
 
 
-def efficiency(one: tuple[float, float], several: tuple[float, float], modules: int, exponent: float = 1.0) -> float:
+def efficiency(one, several, modules, exponent=1.0):
     """EDⁱPSE of (energy [J], time [s])."""
     runs = [
         CountedEnergy(name="", launches=1.0, time_s=time, energy_j=energy, energy_std_j=0.0, parts_j={}) for energy, time in (one, several)
@@ -57,7 +55,7 @@ def efficiency(one: tuple[float, float], several: tuple[float, float], modules: 
 
 
 @given(energy=POSITIVE, time=POSITIVE, modules=st.integers(1, 64), exponent=st.floats(0, 3))
-def test_a_linear_speed_up_at_constant_energy_is_100_percent(energy: float, time: float, modules: int, exponent: float) -> None:
+def test_a_linear_speed_up_at_constant_energy_is_100_percent(energy, time, modules, exponent):
     assert efficiency((energy, time), (energy, time / modules), modules, exponent) == pytest.approx(100.0, rel=1e-9)
 
 
@@ -90,7 +88,7 @@ JSON = {
 }
 
 
-def test_a_profilers_table_is_an_activity(tmp_path: Path) -> None:
+def test_a_profilers_table_is_an_activity(tmp_path):
     path = tmp_path / "counts.csv"
     path.write_text(LONG)
     (found,) = read_activities(path, "sass")
@@ -103,7 +101,7 @@ def test_a_profilers_table_is_an_activity(tmp_path: Path) -> None:
     assert read_activities(path, "joule")[0].activity.instructions == {"f32.fma": 262144.0}
 
 
-def test_a_unit_that_is_not_known_and_a_negative_count_count_as_missing(tmp_path: Path) -> None:
+def test_a_unit_that_is_not_known_and_a_negative_count_count_as_missing(tmp_path):
     path = tmp_path / "counts.csv"
     path.write_text(LONG.replace('"sector","32,768"', '"furlong","32,768"').replace('"sector","65,536"', '"sector","-5"'))
     (found,) = read_activities(path, "sass")
@@ -114,7 +112,7 @@ def test_a_unit_that_is_not_known_and_a_negative_count_count_as_missing(tmp_path
         read_activities(path, "sass")
 
 
-def test_opcodes_are_classes_by_active_lane(tmp_path: Path) -> None:
+def test_opcodes_are_classes_by_active_lane(tmp_path):
     path = tmp_path / "counts.json"
     path.write_text(json.dumps(JSON))
     (found,) = read_activities(path, "sass")
@@ -125,8 +123,8 @@ def test_opcodes_are_classes_by_active_lane(tmp_path: Path) -> None:
         read_activities(path, "joule")
 
 
-def entry(**changes: Any) -> str:
-    one = {key: value for key, value in (JSON["kernels"][0] | changes).items() if value is not None}  # type: ignore[index]
+def entry(**changes):
+    one = {key: value for key, value in (JSON["kernels"][0] | changes).items() if value is not None}
     return json.dumps({**JSON, "kernels": [one]})
 
 
@@ -146,7 +144,7 @@ def entry(**changes: Any) -> str:
         ("==ERROR== ERR_NVGPUCTRPERM - no permission\n", "ERR_NVGPUCTRPERM"),
     ],
 )
-def test_counts_that_cannot_be_used_say_why(text: str, message: str, tmp_path: Path) -> None:
+def test_counts_that_cannot_be_used_say_why(text, message, tmp_path):
     path = tmp_path / "counts"
     path.write_text(text)
     with pytest.raises(CountsError, match=message) as caught:
@@ -158,11 +156,11 @@ def test_counts_that_cannot_be_used_say_why(text: str, message: str, tmp_path: P
 # The command ---------------------------------------------------------------------------------------------------------------------
 
 
-def run(*words: str) -> Any:
+def run(*words):
     return CliRunner().invoke(counts_command, list(words), standalone_mode=False, catch_exceptions=True)
 
 
-def test_the_command_prints_parts_and_scaling(tmp_path: Path) -> None:
+def test_the_command_prints_parts_and_scaling(tmp_path):
     one, two = tmp_path / "one.json", tmp_path / "two.json"
     base = {"name": "stencil", "instructions": {"f32.fma": 1e12}, "transactions": {"dram": 1e9}, "stalls": 0}
     one.write_text(json.dumps({**JSON, "kernels": [{**base, "time_s": 1.0}]}))
@@ -190,13 +188,13 @@ def test_the_command_prints_parts_and_scaling(tmp_path: Path) -> None:
         ("x.json --energies tesla-k40 --freq 900", "--freq is for --bundle"),
     ],
 )
-def test_the_command_refuses_what_it_cannot_do(words: str, message: str) -> None:
+def test_the_command_refuses_what_it_cannot_do(words, message):
     assert message in str(run(*words.split()).exception)
     assert run("--metrics").stdout.strip() == ",".join(METRICS)
 
 
 @pytest.fixture
-def bundle(tmp_path: Path) -> str:
+def bundle(tmp_path):
     """Energies that were fitted at 1200 to 1410 MHz on a simulated A100, 250 W."""
     path = tmp_path / "bundle.json"
     energies = replace(K40.energies, reference_clock_mhz=1410.0)
@@ -214,9 +212,7 @@ def bundle(tmp_path: Path) -> str:
         (("--freq", "900"), "outside", "SM clock 900 MHz is outside the fitted range 1200 to 1410 MHz"),
     ],
 )
-def test_the_answer_says_its_clock_and_whether_it_holds(
-    words: tuple[str, ...], validity: str, warning: str, bundle: str, tmp_path: Path
-) -> None:
+def test_the_answer_says_its_clock_and_whether_it_holds(words, validity, warning, bundle, tmp_path):
     path = tmp_path / "counts.json"
     one = {"name": "axpy", "instructions": {"f32.fma": 1e9}, "transactions": {"dram": 1e6}, "stalls": 0, "time_s": 1.0}
     path.write_text(json.dumps({**JSON, "kernels": [one]}))
@@ -230,7 +226,7 @@ def test_the_answer_says_its_clock_and_whether_it_holds(
     assert f"note: {SIMULATED.format('planted')}" in found.stderr, "as estimate and estimate blocks say"
 
 
-def test_constant_power_must_be_known_and_classes_too() -> None:
+def test_constant_power_must_be_known_and_classes_too():
     with pytest.raises(CountsError, match="--constant-w"):
         counted_energies([kernel()], K40)
     with pytest.raises(CountsError, match="has no energy of f32.fmaa; it knows"):

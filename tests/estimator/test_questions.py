@@ -1,12 +1,10 @@
 """Best points, what cannot be told from them, and limits; what two predictions share falls out of their difference, and no more."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from estimator.bundle.content import Bundle
 from estimator.bundle.files import load_bundle
 from estimator.formats import read_workload
 from estimator.questions.choosing import best, compare
@@ -15,7 +13,6 @@ from estimator.questions.sweeping import sweep
 from estimator.transforms.variation import Variant, variants
 from estimator.vocabulary.errors import OperatingPointError
 from estimator.vocabulary.specifications import load_gpu
-from estimator.vocabulary.workload import Workload
 from examples.gpt2_prefill import gpt2_prefill
 from tests.estimator.synthetic import transformer
 
@@ -23,7 +20,7 @@ BUNDLE = load_bundle("a100-pcie-40gb-eager")
 ASKED = Asked(variant=Variant(workload=gpt2_prefill(8, 512), batch=8, sequence=512, tokens=4096), bundle=BUNDLE)
 
 
-def test_the_best_clock_needs_the_least_energy_of_all_clocks() -> None:
+def test_the_best_clock_needs_the_least_energy_of_all_clocks():
     answer = best(ASKED)
     assert answer.index == int(answer.points.energy_j.argmin())
     assert answer.points.asked_clock_mhz.min() >= BUNDLE.clocks_mhz[0]
@@ -32,7 +29,7 @@ def test_the_best_clock_needs_the_least_energy_of_all_clocks() -> None:
 
 
 @pytest.mark.parametrize(("power_w", "latency_s"), [(150.0, math.inf), (math.inf, 0.0205), (220.0, 0.02)])
-def test_the_best_point_keeps_its_limits(power_w: float, latency_s: float) -> None:
+def test_the_best_point_keeps_its_limits(power_w, latency_s):
     answer = best(ASKED, power_limit_w=power_w, latency_limit_s=latency_s)
     within = (answer.points.power_w <= power_w) & (answer.points.latency_s <= latency_s)
     assert (answer.fits == within).all()
@@ -40,12 +37,12 @@ def test_the_best_point_keeps_its_limits(power_w: float, latency_s: float) -> No
     assert answer.fits[answer.alike].all()
 
 
-def test_limits_that_nothing_keeps_are_refused_with_what_is_possible() -> None:
+def test_limits_that_nothing_keeps_are_refused_with_what_is_possible():
     with pytest.raises(OperatingPointError, match=r"no point keeps 20 W \(least: .* W\) and 1 ms \(least: .* ms\); allow more"):
         best(ASKED, power_limit_w=20.0, latency_limit_s=0.001)
 
 
-def test_energies_of_several_batches_are_compared_per_request() -> None:
+def test_energies_of_several_batches_are_compared_per_request():
     chosen = variants(gpt2_prefill(8, 333), batch=(2, 8, 32))
     answer = best([Asked(variant=one, bundle=BUNDLE, sm_clock_mhz=(900.0, 1020.0)) for one in chosen])
     per_request = answer.points.energy_j / np.array(answer.points.label("batch"))
@@ -53,7 +50,7 @@ def test_energies_of_several_batches_are_compared_per_request() -> None:
     assert answer.points.label("batch")[answer.index] != 2  # a small batch leaves the board idle
 
 
-def test_a_forecast_is_less_certain_than_a_prediction_and_a_new_architecture_less_than_a_sister_board() -> None:
+def test_a_forecast_is_less_certain_than_a_prediction_and_a_new_architecture_less_than_a_sister_board():
     own, sister, other = (
         sweep(gpt2_prefill(8, 512), BUNDLE, gpu=gpu, sm_clock_mhz=1200.0) for gpu in (None, load_gpu("a100-sxm-80gb"), load_gpu("h100-sxm"))
     )
@@ -68,9 +65,7 @@ def test_a_forecast_is_less_certain_than_a_prediction_and_a_new_architecture_les
 @pytest.mark.parametrize(
     ("change", "published"), [({"precision": ("bf16", "fp32")}, (4.0, 5.0)), ({"attention": ("flash", "eager")}, (2.0, 3.0))]
 )
-def test_bf16_and_fused_attention_are_as_much_faster_as_published_and_draw_more(
-    name: str, change: dict[str, tuple[str, str]], published: tuple[float, float], shared_data: Path
-) -> None:
+def test_bf16_and_fused_attention_are_as_much_faster_as_published_and_draw_more(name, change, published, shared_data):
     """Published speed-ups on A100-PCIe-40GB (EnergAIzer, section VI-D), at 900 MHz, where no power limit acts."""
     workload = read_workload(shared_data / "energaizer" / "workloads" / f"{name}_modeprefill.json")
     one = compare(*(Asked(variant=one, bundle=BUNDLE, sm_clock_mhz=(900.0,)) for one in variants(workload, **change)))
@@ -86,30 +81,30 @@ WORKLOAD = gpt2_prefill(8, 512)
 CLOCKS = (510.0, 900.0, 1020.0)
 
 
-def asked(workload: Workload = WORKLOAD, bundle: Bundle = BUNDLE, clocks: tuple[float, ...] = CLOCKS) -> Asked:
+def asked(workload=WORKLOAD, bundle=BUNDLE, clocks=CLOCKS):
     return Asked(variant=Variant(workload=workload), bundle=bundle, sm_clock_mhz=clocks)
 
 
-def of_all_but_the_clock(loadings: dict[str, np.ndarray]) -> np.ndarray:
+def of_all_but_the_clock(loadings):
     return np.sqrt(sum(loading**2 for name, loading in loadings.items() if not name.endswith(":clock")))
 
 
 @pytest.mark.parametrize("workload", [WORKLOAD, gpt2_prefill(1, 64), transformer(512, 768, 4, family="unseen")])
 @pytest.mark.parametrize("bundle", [BUNDLE, A10])
-def test_sources_sum_up_to_the_stated_uncertainty(workload: Workload, bundle: Bundle) -> None:
+def test_sources_sum_up_to_the_stated_uncertainty(workload, bundle):
     answer = judged(asked(workload, bundle))
     points = answer.points
     np.testing.assert_allclose(of_all_but_the_clock(answer.loadings("latency")), points.latency_s_std / points.latency_s, rtol=1e-9)
     np.testing.assert_allclose(of_all_but_the_clock(answer.loadings("power")), points.power_w_std / points.power_w, rtol=1e-9)
 
 
-def test_two_bundles_share_nothing() -> None:
+def test_two_bundles_share_nothing():
     left, right = judged(asked(clocks=(1410.0,))), judged(asked(bundle=A10, clocks=(1695.0,)))
     alone = [np.sqrt(sum(v[0] ** 2 for v in one.loadings("latency").values())) for one in (left, right)]
     assert log_ratio_std(left, 0, right, 0, "latency") == pytest.approx(np.hypot(*alone))
 
 
-def test_neighbouring_clocks_can_be_told_apart_far_better_than_each_is_known() -> None:
+def test_neighbouring_clocks_can_be_told_apart_far_better_than_each_is_known():
     answer = judged(asked(clocks=(1005.0, 1020.0)))
     stated = np.hypot(answer.points.latency_s_std / answer.points.latency_s, answer.points.power_w_std / answer.points.power_w)
     apart = log_ratio_std(answer, slice(None), answer, slice(1, 2), "energy")

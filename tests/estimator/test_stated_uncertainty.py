@@ -16,7 +16,7 @@ KNOWN = "a100-pcie-40gb-eager"
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def files(tmp_path_factory):
     """A workload, a bundle that holds no errors of rows outside its fit, and one without power."""
     folder = tmp_path_factory.mktemp("silent")
     write_workload(replace(transformer(1024, 512, 4), name="made_b2_s512"), folder / "w.json")
@@ -25,7 +25,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {name: str(folder / f"{name}.json") for name in ("w", "silent", "powerless")}
 
 
-def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def shown(capsys, *words):
     assert main([*words, "--quiet"]) in (0, 3)
     return capsys.readouterr().out
 
@@ -34,9 +34,7 @@ def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 @pytest.mark.parametrize(
     ("bundle", "reason"), [("silent", "states no uncertainty"), ("powerless", "has no power coefficients"), (KNOWN, "")]
 )
-def test_a_note_says_why_numbers_are_unknown(
-    capsys: pytest.CaptureFixture[str], files: dict[str, str], command: list[str], bundle: str, reason: str
-) -> None:
+def test_a_note_says_why_numbers_are_unknown(capsys, files, command, bundle, reason):
     command = [*command, "--goal", "latency"] if "best" in command else command
     assert main([*command[:1], files["w"], *command[1:], "--bundle", files.get(bundle, bundle), "--freqs", "900"]) in (0, 3)
     out, err = capsys.readouterr()
@@ -46,7 +44,7 @@ def test_a_note_says_why_numbers_are_unknown(
     assert ("±" in out) == (bundle != "silent")
 
 
-def test_json_has_null_for_unknown_numbers(capsys: pytest.CaptureFixture[str], files: dict[str, str]) -> None:
+def test_json_has_null_for_unknown_numbers(capsys, files):
     words = (files["w"], "--freqs", "900", "--json", "--bundle")
     silent, powerless = (json.loads(shown(capsys, *words, files[name])) for name in ("silent", "powerless"))
     assert silent["latency_s"] > 0
@@ -55,7 +53,7 @@ def test_json_has_null_for_unknown_numbers(capsys: pytest.CaptureFixture[str], f
     assert powerless["power_w"] is None
 
 
-def test_without_stated_errors_no_clock_can_be_told_from_the_best() -> None:
+def test_without_stated_errors_no_clock_can_be_told_from_the_best():
     clocks = (600.0, 900.0, 1200.0, 1410.0)
     asked = Asked(variant=Variant(workload=transformer(1024, 512, 4)), bundle=planted_bundle(), sm_clock_mhz=clocks)
     assert best(asked).clocks_mhz == (600.0, 1410.0)
