@@ -120,12 +120,12 @@ def _clocks(gpu: "GpuSpec", text: str | None) -> tuple[float, ...] | None:
         return parse_clocks(text, gpu)
 
 
-def check_finite(points: "Sweep") -> None:
+def check_finite(points: "Sweep", choices: str = "--precision or --gpu-spec") -> None:
     """Refuse an answer without a time: the GPU has no rate for a precision, or a number overflowed.  Raises EstimatorError."""
     from estimator.uncertainty.validity import why_no_time
 
     for number, latency_s in zip(points.case.tolist(), points.latency_s.tolist(), strict=True):
         case = points.cases[number]
         if not math.isfinite(latency_s):
-            reason = why_no_time(case.warnings, "--precision or --gpu-spec")
+            reason = why_no_time(case.warnings, choices)
             raise EstimatorError(f"{case.workload} has no finite time on {case.gpu}: {reason}")

@@ -1,5 +1,6 @@
 """The commands `estimate sweep`, `best` and `compare`: answers of many points."""
 
+import math
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -90,9 +91,8 @@ def best_command(**options: Any) -> int:
     from estimator.display.text import json_text
     from estimator.questions.choosing import MILLISECONDS, best
 
-    limits = {"power_limit_w": (options["power_limit"], 1.0), "latency_limit_s": (options["latency_limit"], MILLISECONDS)}
-    given = {name: value * unit for name, (value, unit) in limits.items() if value is not None}
-    answer = best(asked, options["goal"], **given)
+    power_w, latency_ms = (options[name] or math.inf for name in ("power_limit", "latency_limit"))
+    answer = best(asked, options["goal"], power_limit_w=power_w, latency_limit_s=latency_ms * MILLISECONDS)
     points, chosen = answer.points, np.arange(len(answer.points)) == answer.index
     forms = {
         "txt": lambda: best_text(answer),

@@ -5,7 +5,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import click
-from click.core import ParameterSource
 
 from estimator.commands.options import QUIET, key_values, precision_word
 from estimator.options.command_line import DONE, named_file
@@ -36,8 +35,8 @@ def configuration(context: click.Context, parameter: click.Parameter, values: tu
 )
 @click.argument("model", metavar="MODEL", required=False, callback=named_file)
 @click.option("--list", "list_models", is_flag=True, help="Names of the models that are shipped.")
-@click.option("--batch", type=SIZE, default=1, show_default=True, help="Sequences or images.")
-@click.option("--sequence", type=SIZE, default=512, show_default=True, help="Tokens; decode: all attended to.")
+@click.option("--batch", type=SIZE, help="Sequences or images; else 1.")
+@click.option("--sequence", type=SIZE, help="Tokens; decode: all attended to; else 512.")
 @click.option("--phase", type=click.Choice(PHASES), default="prefill", show_default=True, help="train: forward, backward, AdamW.")
 @click.option(
     "--precision", default="bf16", callback=precision_word, show_default=True, metavar="NAME", help="fp32, tf32, bf16, fp16, fp8, …"
@@ -72,8 +71,7 @@ def trace_command(*, list_models: bool, out: Any, as_json: bool, quiet: bool, mo
 
     with stdout_on_stderr():
         traced = trace_calls(TraceRequest(model=model, **{name: value for name, value in request.items() if value is not None}))
-    source = click.get_current_context().get_parameter_source
-    refuse_unused_sizes(model, [size for size in SIZES if source(size) is not ParameterSource.DEFAULT], traced.sizes)
+    refuse_unused_sizes(model, [size for size in SIZES if request[size] is not None], traced.sizes)
     workload = traced.workload
     if out is None:
         click.echo(own_text(workload), nl=False)
