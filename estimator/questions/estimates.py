@@ -34,8 +34,6 @@ class KernelEstimate:
     power_w: float
     energy_j: float
     utilization: Mapping[str, float]
-    group: str | None
-    origin: str
     outside_validity: bool
 
 
@@ -94,8 +92,6 @@ class Estimate:
                 power_w=power,
                 energy_j=latency * power,
                 utilization=dict(zip(MODULES, activity, strict=True)),
-                group=prepared.kinds[kind].group,
-                origin=operator.origin,
                 outside_validity=prepared.kinds[kind].unseen(prepared.priors),
             )
             for operator, count, kind, latency, power, activity in zip(*columns, strict=True)
