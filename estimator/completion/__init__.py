@@ -1,5 +1,6 @@
 """Completion: kernels that a model launches and that a traced operator list leaves out.
 
+The name of a rule set never changes its meaning; new findings get a new name.
 Each rule is a small function from `Patterns` to `Change`s and reads the list as it was traced, so that the order of
 rules does not matter.  Added operators have the origin "completed:RULE", corrected ones "corrected:RULE".
 """
@@ -20,7 +21,10 @@ RULES: Final[tuple[Rule, ...]] = (
     language.context_copy,
     language.causal_where,
     language.broadcast_mask,
+    language.repeat_kv,
+    language.rotary,
     language.embeddings,
+    language.rms_norm,
     vision.depthwise,
     vision.batch_norm,
     vision.layout_conversion,

@@ -41,16 +41,20 @@ def with_reads(operator: Operator, reads: float, new_name: str = "") -> Operator
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionBlock:
-    """Attention as scores = Q·Kᵀ, softmax, scores·V, as `batch` products at once; `count` blocks of the same operators.
+    """Attention as scores = Q·Kᵀ, softmax, scores·V; `count` blocks of the same operators.
 
-    `projections` and `between` are indices of operators: the linear layers that make Q, K and V, and the element-wise work between the
-    scores and the softmax.  `sequences` divides `batch` into heads.
+    `projections`, `before`, `between` are indices of operators: the linear layers that make Q, K and V, the
+    element-wise work on them, and that between the scores and the softmax.  `sequences` · `heads` products run
+    at once.  A fused attention kernel is not `written_out`.
     """
 
     projections: tuple[int, ...]
+    before: tuple[int, ...]
     between: tuple[int, ...]
+    written_out: bool
     sequences: int
-    batch: int
+    heads: int
+    kv_heads: int
     queries: int
     context: int
     head_dim: int
@@ -60,17 +64,17 @@ class AttentionBlock:
     @property
     def query_elements(self) -> float:
         """Elements of Q, and of the result."""
-        return float(self.batch * self.queries * self.head_dim)
+        return float(self.sequences * self.heads * self.queries * self.head_dim)
 
     @property
     def key_elements(self) -> float:
-        """Elements of K or of V."""
-        return float(self.batch * self.context * self.head_dim)
+        """Elements of K or of V at the full number of heads."""
+        return float(self.sequences * self.heads * self.context * self.head_dim)
 
     @property
     def score_elements(self) -> float:
         """Elements of the score matrices."""
-        return float(self.batch * self.queries * self.context)
+        return float(self.sequences * self.heads * self.queries * self.context)
 
 
 class ConvSite(NamedTuple):
@@ -106,7 +110,7 @@ class Patterns:
 
     @cached_property
     def attention(self) -> tuple[AttentionBlock, ...]:
-        """Attention blocks."""
+        """Attention blocks, fused ones included."""
         return tuple(replace(block, count=count) for block, count in _attention_blocks(self.listing).items())
 
     @cached_property
@@ -145,10 +149,10 @@ class Patterns:
 def _attention_blocks(listing: Listing) -> Counter[AttentionBlock]:
     """Attention blocks and how often each runs.
 
-    Each softmax has a window that contains its block; each distinct window is searched once.
+    Each softmax or fused attention has a window that contains its block; each distinct window is searched once.
     """
     heavy = {number for number, operator in enumerate(listing.operators) if operator.family != "elementwise"}
-    centres = {number for number in heavy if listing.operators[number].family == "softmax"}
+    centres = {number for number in heavy if listing.operators[number].family in ("softmax", "attention")}
     found: Counter[AttentionBlock] = Counter()
     if not centres:
         return found
@@ -167,40 +171,61 @@ def _attention_blocks(listing: Listing) -> Counter[AttentionBlock]:
 
 
 def _block(operators: Sequence[Operator], window: tuple[int, ...], marks: list[int], centre: int) -> AttentionBlock | None:
-    """The block around a softmax between two products; None if there is no block.
+    """The block around a softmax between two products, or around a fused kernel; None if there is no block.
 
-    marks: positions of all operators in the window that are not element-wise; centre: index of the softmax in `marks`.
+    marks: positions of all operators in the window that are not element-wise; centre: index of the central one in `marks`.
     """
-    if centre == 0 or centre + 1 == len(marks):
-        return None
-    score, softmax, product = (operators[window[marks[place]]] for place in (centre - 1, centre, centre + 1))
-    if score.family != "gemm" or product.family != "gemm":
-        return None
-    batch, queries, context, head_dim = (int(size) for size in score.shape)
-    if softmax.shape != (batch * queries, context) or product.shape[:2] != (batch, queries) or product.shape[3] != context:
-        return None
-    projections = _projections(operators, [window[mark] for mark in marks[: centre - 1]])
+    middle = operators[window[marks[centre]]]
+    written_out = middle.family == "softmax"
+    between: tuple[int, ...] = ()
+    start = centre
+    if written_out:
+        if centre == 0 or centre + 1 == len(marks):
+            return None
+        score, product = operators[window[marks[centre - 1]]], operators[window[marks[centre + 1]]]
+        start = centre - 1
+        between = window[marks[start] + 1 : marks[centre]]
+        if score.family != "gemm" or product.family != "gemm":
+            return None
+        batch, queries, context, head_dim = (int(size) for size in score.shape)
+        if middle.shape != (batch * queries, context) or product.shape[:2] != (batch, queries) or product.shape[3] != context:
+            return None
+    projections, before = _projections(operators, window, marks, start)
+    if written_out:
+        sequences = _sequences(operators, projections, batch, queries, context)
+        heads = most = batch // sequences
+    else:
+        sequences, queries, context, heads, most, head_dim = (int(size) for size in middle.shape[:6])
     return AttentionBlock(
         projections=projections,
-        between=window[marks[centre - 1] + 1 : marks[centre]],
-        sequences=_sequences(operators, projections, batch, queries, context),
-        batch=batch,
+        before=before,
+        between=between,
+        written_out=written_out,
+        sequences=sequences,
+        heads=heads,
+        kv_heads=min(most, _kv_heads(operators, projections, heads, head_dim)),
         queries=queries,
         context=context,
         head_dim=head_dim,
-        precision=score.precision,
+        precision=(score if written_out else middle).precision,
     )
 
 
-def _projections(operators: Sequence[Operator], before: Sequence[int]) -> tuple[int, ...]:
-    """The last linear layers with one common input among the operators before attention."""
-    found: list[int] = []
-    for number in reversed(before[-PROJECTIONS:]):
-        operator = operators[number]
-        if operator.operator != "linear" or (found and any(operator[name] != operators[found[0]][name] for name in "mk")):
+def _projections(
+    operators: Sequence[Operator], window: tuple[int, ...], marks: Sequence[int], attention: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Linear layers with one common input that lead to attention, and the element-wise work after the first of them."""
+    inputs: tuple[float, ...] = ()
+    first = attention
+    while first > 0 and attention - first < PROJECTIONS:
+        operator = operators[window[marks[first - 1]]]
+        if operator.operator != "linear" or (inputs and inputs != (operator.shape[1], operator.shape[3])):
             break
-        found.insert(0, number)
-    return tuple(found)
+        inputs = (operator.shape[1], operator.shape[3])
+        first -= 1
+    linears = tuple(window[mark] for mark in marks[first:attention])
+    start = marks[first] + 1
+    return linears, tuple(window[place] for place in range(start, marks[attention]) if place not in marks)
 
 
 def _sequences(operators: Sequence[Operator], projections: tuple[int, ...], batch: int, queries: int, context: int) -> int:
@@ -210,6 +235,14 @@ def _sequences(operators: Sequence[Operator], projections: tuple[int, ...], batc
         if tokens and tokens % length == 0 and batch % (tokens // length) == 0:
             return tokens // length
     return 1
+
+
+def _kv_heads(operators: Sequence[Operator], projections: tuple[int, ...], heads: int, head_dim: int) -> int:
+    """Heads of keys and values, from the width of the last projection; `heads` if the width does not determine them."""
+    count, rest = divmod(int(operators[projections[-1]]["n"]), head_dim) if projections else (0, 0)
+    if len(projections) == 1:  # Q, K and V in one layer
+        count, rest = divmod(count - heads, 2) if not rest else (0, 0)
+    return count if not rest and 0 < count < heads and heads % count == 0 else heads
 
 
 # Convolutions ---------------------------------------------------------------------------------------------------------

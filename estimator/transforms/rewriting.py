@@ -18,7 +18,7 @@ ATTENTION_FORMS: Final = ("eager", "flash")
 REWRITTEN: Final = "rewritten:attention"
 """`Operator.origin` of operators that replace attention by its other form."""
 
-COPY_RULES: Final = frozenset(f"{COMPLETED}{rule}" for rule in ("operand_copies", "context_copy"))
+COPY_RULES: Final = frozenset(f"{COMPLETED}{rule}" for rule in ("operand_copies", "context_copy", "repeat_kv"))
 """Copies that separate products need and a fused kernel does not."""
 
 SCORE_RULES: Final = frozenset({f"{COMPLETED}causal_where", f"{CORRECTED}causal_where", f"{CORRECTED}broadcast_mask"})
@@ -105,7 +105,9 @@ def _fused(workload: Workload, blocks: list[Block]) -> Workload:
 def _fused_operator(workload: Workload, block: Block, causal: bool) -> Operator:
     score = workload.operators[block.score]
     batch, queries, context, head_dim = score.shape
-    sequences = _sequences(workload, score)
+    sequences, keys = _sequences(workload, score), batch * context * head_dim
+    heads = batch / sequences
+    repeats = (o.shape for o in workload.operators if o.origin == f"{COMPLETED}repeat_kv" and o.shape[0] == keys)
     return make_operator(
         "attention",
         "prefill" if queries > 1 else "decode",
@@ -113,8 +115,8 @@ def _fused_operator(workload: Workload, block: Block, causal: bool) -> Operator:
         batch=sequences,
         queries=queries,
         context=context,
-        heads=batch / sequences,
-        kv_heads=batch / sequences,
+        heads=heads,
+        kv_heads=heads * next(repeats, (keys, keys))[1] / keys,
         head_dim=head_dim,
         window=0,
         causal=float(causal and queries > 1),

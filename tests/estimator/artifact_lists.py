@@ -51,6 +51,53 @@ def wide_softmax(rows, dim):
     return [*casts, softmax(rows, dim, "fp32")]
 
 
+def rms_norm(tokens, hidden):
+    size = tokens * hidden
+    return [
+        elementwise("unspecified_scalar", size, "fp32"),
+        elementwise("scalar_add", tokens, "fp32"),
+        elementwise("unspecified_scalar", tokens, "fp32"),
+        elementwise("pointwise_mul", size, "fp32"),
+        elementwise("scalar_mul", size),
+    ]
+
+
+def rotary(size):
+    return [elementwise("pointwise_mul", size), elementwise("pointwise_mul", size), elementwise("pointwise_add", size)]
+
+
+def qwen2(batch, length, *, layers=28):
+    """Qwen2-1.5B: 1,536 wide, 12 heads of 128 with 2 for keys and values, 8,960 inside."""
+    hidden, heads, kv_heads, head_dim, inner = 1536, 12, 2, 128, 8960
+    tokens, products = batch * length, batch * heads
+    scores = products * length * length
+    entries = [gemm(batch, head_dim // 2, length, 1, precision="fp32", tensor=False)]
+    entries += [elementwise("scalar_mul", tokens * head_dim, "fp32")] * 2
+    layer = [
+        *rms_norm(tokens, hidden),
+        linear(tokens, hidden, hidden),
+        linear(tokens, kv_heads * head_dim, hidden),
+        linear(tokens, kv_heads * head_dim, hidden),
+        *rotary(tokens * hidden),
+        *rotary(tokens * kv_heads * head_dim),
+        gemm(products, length, length, head_dim),
+        elementwise("scalar_mul", scores),
+        elementwise("pointwise_add", scores),
+        *wide_softmax(products * length, length),
+        gemm(products, length, head_dim, length),
+        linear(tokens, hidden, hidden),
+        elementwise("pointwise_add", tokens * hidden),
+        *rms_norm(tokens, hidden),
+        linear(tokens, inner, hidden),
+        elementwise("silu", tokens * inner),
+        linear(tokens, inner, hidden),
+        elementwise("pointwise_mul", tokens * inner),
+        linear(tokens, hidden, inner),
+        elementwise("pointwise_add", tokens * hidden),
+    ]
+    return [*entries, *layer * layers, *rms_norm(tokens, hidden)]
+
+
 def vit_large(batch, *, layers=24):
     """ViT-large/16 at 224 pixels: a patch convolution, a class token, 24 layers of 1,024 with 16 heads, a pooler."""
     hidden, heads, head_dim, inner, length = 1024, 16, 64, 4096, 197

@@ -96,16 +96,57 @@ def test_rules_add_to_a_recorded_list_what_its_model_launches(shared_data, name)
     assert recorded(shared_data, name, completion=False).completion == ""
 
 
-VIT = {
-    "patch_tokens": {"completed cat": 1},
-    "layout_conversion": {"completed layout": 2},
-    "context_copy": {"completed contiguous": 24},
-    "operand_copies": layers(24, COPIES),
+BUILT = {
+    "qwen2": (
+        artifact.qwen2(4, 256),
+        {
+            "repeat_kv": {"completed contiguous": 2 * 28},
+            "rotary": {"corrected mul": 4 * 28, "completed scalar_mul": 2 * 28, "completed cat": 2 * 28},
+            "rms_norm": {"corrected mul": 57, "completed mean": 57, "completed typecast": 2 * 57},
+            "context_copy": {"completed contiguous": 28},
+            "broadcast_mask": {"corrected add": 28},
+            "operand_copies": {"completed contiguous": 28},
+            "embeddings": {"completed gather": 1},
+        },
+    ),
+    "vit": (
+        artifact.vit_large(32),
+        {
+            "patch_tokens": {"completed cat": 1},
+            "layout_conversion": {"completed layout": 2},
+            "context_copy": {"completed contiguous": 24},
+            "operand_copies": layers(24, COPIES),
+        },
+    ),
+    "fused": (artifact.fused_decoder(4, 128), {"embeddings": {"completed gather": 2}}),
 }
+"""Lists of models that no rule was made for."""
 
 
-def test_rules_find_their_patterns_in_a_model_that_no_rule_was_made_for():
-    assert by_rule(completed(artifact.vit_large(32))) == VIT
+@pytest.mark.parametrize("model", BUILT)
+def test_rules_find_their_patterns_in_other_models(model):
+    entries, expected = BUILT[model]
+    workload = completed(entries)
+    assert by_rule(workload) == expected
+    shapes = {operator.shape for operator in workload.operators if operator.origin == "completed:repeat_kv"}
+    assert shapes <= {(4 * 256 * 1536, 4 * 256 * 256)}
+
+
+def test_conversions_of_an_rms_norm_that_are_listed_are_not_added_again():
+    size = 256 * 64
+    norm = artifact.rms_norm(256, 64)
+    wide = [artifact.elementwise("typecast_to_fp32", size), *norm[:4], artifact.elementwise("typecast_to_bf16", size, "fp32"), norm[4]]
+    rules = by_rule(completed([*wide, artifact.linear(256, 64, 64)]))
+    assert rules["rms_norm"] == {"corrected mul": 1, "completed mean": 1}
+
+
+def test_as_many_key_value_heads_as_query_heads_are_not_repeated():
+    block = [artifact.gemm(8, 64, 64, 32), artifact.softmax(8 * 64, 64), artifact.gemm(8, 64, 32, 64)]
+    fused = completed([artifact.layernorm(128, 128), artifact.linear(128, 3 * 128, 128), *block])
+    grouped = completed([artifact.layernorm(128, 128), artifact.linear(128, 128 + 2 * 64, 128), *block])
+    assert "repeat_kv" not in by_rule(fused)
+    assert by_rule(grouped)["repeat_kv"] == {"completed contiguous": 2}
+    assert by_rule(grouped)["operand_copies"] == {"completed contiguous": 1}
 
 
 # Vision models --------------------------------------------------------------------------------------------------------
@@ -122,7 +163,7 @@ def test_layout_conversions_belong_to_16_bit_convolutions():
 
 def recorded_and_built(folder):
     paths = sorted((folder / "energaizer" / "workloads").glob("*_b8_*.json"))
-    return [*(json.loads(path.read_text()) for path in paths), artifact.vit_large(2)]
+    return [*(json.loads(path.read_text()) for path in paths), artifact.qwen2(2, 128), artifact.vit_large(2), artifact.fused_decoder(1, 64)]
 
 
 def test_completion_never_loses_or_doubles_a_listed_operator(shared_data):
@@ -135,7 +176,7 @@ def test_completion_never_loses_or_doubles_a_listed_operator(shared_data):
 
 
 def test_every_rule_is_used_by_some_model():
-    expected = [*RECORDED.values(), VIT]
+    expected = [*RECORDED.values(), *(found for _, found in BUILT.values())]
     assert {rule for found in expected for rule in found} == {rule.__name__ for rule in RULES}
 
 

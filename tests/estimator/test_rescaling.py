@@ -1,5 +1,6 @@
 """A workload at other sizes: exact where its growth can be told, refused by name where it cannot."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -106,8 +107,11 @@ def test_what_no_family_describes_is_not_rescaled() -> None:
 
 
 @pytest.mark.parametrize(("at", "to"), [((4, 333), (8, 500)), ((3, 200), (2, 96)), ((4, 128), (8, 256)), ((12, 1000), (5, 77))])
-def test_a_built_list_is_rescaled_right_or_not_at_all(tmp_path: Path, at: tuple[int, int], to: tuple[int, int]) -> None:
+@pytest.mark.parametrize("model", [artifact.qwen2, artifact.fused_decoder])
+def test_a_built_list_is_rescaled_right_or_not_at_all(
+    tmp_path: Path, model: Callable[[int, int], list[artifact.Entry]], at: tuple[int, int], to: tuple[int, int]
+) -> None:
     sizes = [Sizes(batch=batch, sequence=sequence) for batch, sequence in (at, to)]
-    source, target = (read_workload(save(tmp_path, artifact.fused_decoder(*pair))) for pair in (at, to))
+    source, target = (read_workload(save(tmp_path, model(*pair))) for pair in (at, to))
     rescaled = rescaled_or_none(source, *sizes)
     assert rescaled is None or contents(rescaled) == contents(target)

@@ -79,6 +79,13 @@ def test_operators_of_the_scores_size_that_belong_to_other_layers_stay(tmp_path)
         assert sum(count for operator, count in pairs(fused, "elementwise") if operator.operator == "add") == 3
 
 
+def test_fused_attention_keeps_few_key_value_heads(tmp_path):
+    fused = with_attention(built(tmp_path, artifact.qwen2(2, 128)), "flash")
+    ((operator, count),) = pairs(fused, "attention")
+    assert (count, operator["heads"], operator["kv_heads"], operator["batch"], operator["causal"]) == (28, 12, 2, 2, 1)
+    assert any(operator.origin == "completed:rotary" for operator in fused.operators)
+
+
 def test_vision_attention_is_not_causal(shared_data, tmp_path):
     mobile = with_attention(recorded(shared_data, "mobilevitmodel_small_pbf16_b8_freq900"), "flash")
     assert [(o["heads"], o["causal"], n) for o, n in pairs(mobile, "attention")] == [(4, 0, 2), (4, 0, 4), (4, 0, 3)]
