@@ -15,7 +15,7 @@ from estimator.questions.points import Case, Sweep, joined_sweeps
 from estimator.transforms.variation import Variant
 from estimator.uncertainty.forecast import forecast_lines
 from estimator.uncertainty.unseen import unseen_lines
-from estimator.uncertainty.validity import memory_warnings, no_rate_warning, step_warning, validity_of
+from estimator.uncertainty.validity import bundle_notes, memory_warnings, no_rate_warning, step_warning, validity_of
 from estimator.vocabulary.errors import require
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array
@@ -147,6 +147,6 @@ def case_of(variant: Variant, prediction: Prediction, i: int) -> Case:
         fitted_clocks_mhz=bundle.clocks_mhz,
         validity=validity_of(prepared.forecast, outside),
         warnings=(*workload_warnings(workload), *forecast_lines(prepared.forecast), *outside),
-        notes=workload.notes,
+        notes=(*bundle_notes(bundle), *workload.notes),
         too_large=too_large,
     )

@@ -96,15 +96,11 @@ def unlockable_line(sm_clock_mhz: float, gpu: GpuSpec) -> str:
     return f"SM clock {sm_clock_mhz:g} MHz is outside what {gpu.name} can lock: {low:g} to {high:g} MHz"
 
 
-def no_rate_lines(warnings: Sequence[str]) -> list[str]:
-    """The warnings that come from `no_rate_warning`."""
-    return [line for line in warnings if line.endswith(NO_RATE)]
-
-
 def why_no_time(warnings: Sequence[str], choices: str) -> str:
     """The reason why an answer with these warnings has no finite time, and the remedy; choices: options for a precision and a GPU."""
-    for line in no_rate_lines(warnings):
-        return f"{line}; choose another {choices}"
+    for line in warnings:
+        if line.endswith(NO_RATE):
+            return f"{line}; choose another {choices}"
     return "a setting is beyond reason; check the host's launch time, the changed figures and the bundle"
 
 
@@ -114,6 +110,12 @@ SIMULATED: Final = "bundle {} was fitted on a simulated board: its numbers say n
 def simulated_notes(bundle: Bundle) -> tuple[str, ...]:
     """A line for every answer from a bundle fitted on a simulated board; empty for a measured one."""
     return (SIMULATED.format(bundle.name),) if bundle.simulated else ()
+
+
+def bundle_notes(bundle: Bundle) -> tuple[str, ...]:
+    """Lines for every estimate from a bundle: fitted on a simulated board, without power, without errors of rows outside its fit."""
+    lacking = {"the bundle has no power coefficients": bundle.power is None, "the bundle states no uncertainty": not bundle.uncertainty}
+    return (*simulated_notes(bundle), *(text for text, holds in lacking.items() if holds))
 
 
 def validity_of(forecast: Forecast | None, outside: Sequence[str]) -> Validity:

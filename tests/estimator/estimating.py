@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from estimator.bundle.content import Bundle
 from estimator.cli import main
 from estimator.model.power_limit import UNLIMITED_W
 from tests.estimator.bundle_example import example
@@ -22,7 +21,7 @@ OPERATORS = [
 ]
 
 
-def bundle_document(**changes) -> dict:
+def bundle_document(**changes):
     """Plain data of a bundle of a simulated board with rounded coefficients, for answers of the commands."""
     document = example()
     power = document["power"] | {
@@ -47,19 +46,19 @@ def bundle_document(**changes) -> dict:
     }  # fmt: skip
 
 
-def unlimited(bundle: Bundle) -> Bundle:
+def unlimited(bundle):
     """The bundle for a board like its own that meets no power limit."""
     return replace(bundle, gpu=replace(bundle.gpu, power_limit_w=UNLIMITED_W))
 
 
-def run(capsys, *arguments) -> tuple[int, str, str]:
+def run(capsys, *arguments):
     status = main([str(argument) for argument in arguments])
     printed = capsys.readouterr()
     assert "Traceback" not in printed.err
     return status, printed.out, printed.err
 
 
-def fails(capsys, *arguments, status: int = 1) -> str:
+def fails(capsys, *arguments, status=1):
     """The command fails with one line on stderr, nothing on stdout."""
     found, out, err = run(capsys, *arguments)
     assert (found, out) == (status, "")

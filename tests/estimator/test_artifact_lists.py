@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +12,6 @@ from estimator.formats.energaizer import distinct_items
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.work import work_by_family, workload_warnings
 from estimator.vocabulary.workload import (
-    Operator,
     UnknownOperator,
 )
 from tests.estimator import artifact_lists as artifact
@@ -22,7 +20,7 @@ from tests.estimator.workload_files import LINEAR, own, save
 # EnergAIzer lists -----------------------------------------------------------------------------------------------------
 
 
-def first(folder: Path, *entries: artifact.Entry) -> Operator:
+def first(folder, *entries):
     return read_workload(save(folder, list(entries)), completion=False).operators[0]
 
 
@@ -89,7 +87,7 @@ def test_an_unknown_elementwise_operator_is_taken_for_a_simple_one_and_said(tmp_
     assert workload_warnings(workload)[0].startswith("element-wise operator 'softsign' ×2")
 
 
-def with_field(entry: artifact.Entry, **fields: object) -> artifact.Entry:
+def with_field(entry, **fields):
     return [{**entry[0], **fields}, entry[1]]
 
 

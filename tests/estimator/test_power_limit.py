@@ -22,7 +22,6 @@ from estimator.model.power_limit import (
     ranges,
     std_of,
 )
-from estimator.questions.choosing import best
 from estimator.questions.estimates import estimate
 from estimator.questions.judging import Asked, judged
 from estimator.questions.sweeping import sweep
@@ -171,15 +170,10 @@ def test_no_answer_depends_on_which_other_clocks_are_asked(own: float, others: l
 def test_sources_sum_up_to_the_stated_uncertainty_at_the_limit() -> None:
     answer = judged(Asked(variant=Variant(workload=HUNGRY), bundle=A100, sm_clock_mhz=(900.0, 1150.0, 1410.0)))
     for quantity, column in (("latency", "latency_s"), ("power", "power_w")):
-        sources = {name: loading for name, loading in answer.loadings(quantity).items() if ":clock:" not in name}
+        sources = {name: loading for name, loading in answer.loadings(quantity).items() if not name.endswith(":clock")}
         std = getattr(answer.points, f"{column}_std") / getattr(answer.points, column)
         assert_allclose(np.sqrt(sum(loading**2 for loading in sources.values())), std, rtol=1e-9)
     assert answer.points.power_w_std[2] < 0.5 * answer.points.power_w_std[0]
-
-
-def test_a_board_that_holds_a_limit_is_not_feared_to_exceed_a_higher_one() -> None:
-    asked = Asked(variant=Variant(workload=HUNGRY), bundle=A100, sm_clock_mhz=(1410.0,), power_cap_w=200.0)
-    assert best(asked, "latency", power_limit_w=205.0).within_limits > 0.99
 
 
 @given(st.integers(2, 200), st.floats(0.0, 1.0), st.floats(1.0, 8.0))

@@ -106,14 +106,14 @@ def test_an_answer_is_the_same_whatever_other_clocks_and_workloads_are_asked(
     asked = [with_shares(int8=0.015, fp64=0.02), with_shares(**shares)]
     points = sweep(asked, BUNDLE, sm_clock_mhz=clocks, power_cap_w=cap_w)
     together = [one for workload in asked for one in estimate(workload, BUNDLE, sm_clock_mhz=clocks, power_cap_w=cap_w)]
-    validity, texts = points.validity(), points.warning_texts()
+    validity, texts = points.validity(), points.label("warnings")
     for i, one in enumerate(together):
         workload, clock = asked[i // len(clocks)], clocks[i % len(clocks)]
         (alone,) = estimate(workload, BUNDLE, sm_clock_mhz=clock, power_cap_w=cap_w)
         assert (one.warnings, one.validity) == (alone.warnings, alone.validity)
         assert validity[i] == alone.validity
-        assert texts[i] == "; ".join(line for line in alone.warnings if "GPU time" in line)
-        (only,) = sweep(workload, BUNDLE, sm_clock_mhz=clock, power_cap_w=cap_w).warning_texts()
+        assert texts[i] == tuple(line for line in alone.warnings if "GPU time" in line)
+        (only,) = sweep(workload, BUNDLE, sm_clock_mhz=clock, power_cap_w=cap_w).label("warnings")
         assert texts[i] == only
         told = explain(Asked(variant=Variant(workload=workload), bundle=BUNDLE, sm_clock_mhz=(clock,), power_cap_w=cap_w)).result
         assert told.warnings == alone.warnings
