@@ -126,7 +126,11 @@ def fit_command(**options: Any) -> int:
     bundle = save_bundle(calibration.bundle, options["out"])
     document = _fit_document(bundle, calibration, options)
     if options["report"] is not None:
-        document["held_out"] = _write_report(options["report"], bundle, calibration, prior, options["seed"], progress)
+        from estimator.vocabulary.whole_file import write_whole
+        from fitter.report.page import report_html
+
+        page = report_html(bundle, calibration.selection, calibration.held_out)
+        write_whole(options["report"], page.encode("utf-8", errors="replace"))
     progress("")
     verdicts = judge(options["require"], calibration.summary())
     notes = [note for note in bundle.notes if note not in calibration.warnings]
@@ -235,23 +239,6 @@ def tell(line: str) -> None:
     click.echo(printable(line), err=True)
 
 
-def _write_report(
-    report: Path, bundle: "Bundle", calibration: "Calibration", prior: "Bundle | None", seed: int, progress: Callable[[str], None]
-) -> list[dict[str, object]]:
-    """Write the page about the fit; returns the errors of fits without whole families and clocks."""
-    from estimator.vocabulary.whole_file import write_whole
-    from fitter.bundle.data_facts import board_knowledge
-    from fitter.report.held_out import hold_out
-    from fitter.report.page import report_html
-
-    selection = calibration.selection
-    tables = board_knowledge(selection, bundle.gpu).tables
-    wholes = hold_out(selection, bundle.gpu, tables, seed=seed, prior=prior, progress=progress)
-    page = report_html(bundle, selection, calibration.held_out, wholes)
-    write_whole(report, page.encode("utf-8", errors="replace"))
-    return [{"by": one.by, "name": one.errors.operator, **one.errors.document()} for one in wholes]
-
-
 def _fit_lines(bundle: "Bundle", calibration: "Calibration", options: Mapping[str, object]) -> list[str]:
     from fitter.report.text import next_lines, selection_lines
     from fitter.validate.tables import error_table
@@ -275,8 +262,8 @@ def _fit_document(bundle: "Bundle", calibration: "Calibration", options: Mapping
         "digest": bundle.digest,
         "gpu": bundle.gpu.name,
         **selection_document(calibration.selection),
-        "errors": [row.document() for row in calibration.errors],
-        "summary": {kind: row.document() for kind, row in calibration.summary().items()},
+        "errors": list(bundle.errors),
+        "summary": calibration.summary(),
     }
 
 

@@ -71,9 +71,7 @@ def _ptx_table(energies: InstructionEnergies) -> Shown:
     rows: list[list[Any]] = []
     for name, one in energies.ptx.items():
         figures = [one.published_j.get(f"{mode}.mtsm", math.nan) / PICO for mode in PUBLISHED_MODES]
-        published = [
-            one.unpublished.get(mode, "–") if math.isnan(j) else f"{j:.4g}" for mode, j in zip(PUBLISHED_MODES, figures, strict=True)
-        ]
+        published = ["–" if math.isnan(j) else f"{j:.4g}" for j in figures]
         known = math.isfinite(one.energy_j)
         energy = [f"{j / PICO:.4g}" if known else "unknown" for j in (one.energy_j, one.std_j)]
         companions = "with companions" if one.companions else ""

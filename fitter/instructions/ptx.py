@@ -44,7 +44,7 @@ def ptx_rows(energies: InstructionEnergies, rows: InstructionRows) -> Instructio
         if len(row.operations) == 1:
             name, count = next(iter(row.operations.items()))
             pure.setdefault((_plain(name), row.level), _divided(row.body, count))
-    published, missing = published_differences(rows), unpublished(rows)
+    published = published_differences(rows)
     found: dict[str, Expansion] = {}
     for build, row in sorted(builds.items(), key=lambda item: (len(published.get(item[0], {})), item[1].unroll)):
         classes, issued, companions = _own_share(row, pure)
@@ -60,7 +60,6 @@ def ptx_rows(energies: InstructionEnergies, rows: InstructionRows) -> Instructio
             low_confidence=doubt,
             published_j=FrozenMapping(published.get(build, {})),
             published_flag=PUBLISHED_FLAG if published.get(build) else "",
-            unpublished=FrozenMapping(missing.get(build, {})),
         )
     return replace(energies, ptx=FrozenMapping(dict(sorted(found.items()))))
 
@@ -128,24 +127,6 @@ def _own_share(row: InstructionRow, pure: Mapping[tuple[str, str], tuple[Parts, 
         whole, slots = _divided(row.body, count)
         return whole, slots, True
     return left, issued / count, companions
-
-
-def unpublished(rows: InstructionRows) -> dict[str, dict[str, str]]:
-    """Reasons for a missing figure of the published formula, by kernel with its level, then by launch mode."""
-    ran = {(row.build, row.mode) for row in rows.rows}
-    known = published_differences(rows)
-    found: dict[str, dict[str, str]] = {}
-    for build, level in dict.fromkeys((row.build, row.level) for row in rows.rows):
-        for mode in PUBLISHED_MODES:
-            if f"{mode}.{SAMPLING[0]}" in known.get(build, {}):
-                continue
-            reason = "no readings while it ran"
-            if (build, mode) not in ran:
-                reason = f"not run as {mode}"
-            elif (at_level(OVERHEAD, level), mode) not in ran:
-                reason = f"{at_level(OVERHEAD, level)} not run as {mode}"
-            found.setdefault(build, {})[mode] = reason
-    return found
 
 
 def published_differences(rows: InstructionRows) -> dict[str, Parts]:

@@ -1,21 +1,19 @@
 """The report of a fit: one self-contained HTML page, no network, no script."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from html import escape
 from typing import Final
 
-import numpy as np
 import pandas as pd
 
 from estimator.bundle.content import Bundle
 from estimator.display.pages import page_html, section_html, table_html, text_html
 from fitter.instructions.display import instruction_tables
-from fitter.report.errors import dependences_html, held_frame, scatters_html, worst_html
-from fitter.report.held_out import HeldOut
-from fitter.report.text import coefficient_tables, stored_errors
+from fitter.report.errors import held_frame, scatters_html, worst_html
+from fitter.report.text import coefficient_tables
 from fitter.rows.columns import Selection
 from fitter.rows.rejected import count_reasons, reason_meaning
-from fitter.validate.predictions import compared, summary_row
+from fitter.validate.predictions import QUANTITIES, compared, summary_row
 from fitter.validate.tables import error_table
 
 REPORT_STYLE: Final = """
@@ -34,20 +32,14 @@ LISTED_ROWS: Final = 200
 """Most rejected rows that the page lists."""
 
 
-def report_html(bundle: Bundle, selection: Selection, held_out: Mapping[str, pd.DataFrame], wholes: Sequence[HeldOut] = ()) -> str:
-    """The page.
-
-    held_out: predictions of held-out rows by kind ("kernels", "workloads").  wholes: errors of fits without whole families
-    and clocks.
-    """
+def report_html(bundle: Bundle, selection: Selection, held_out: Mapping[str, pd.DataFrame]) -> str:
+    """The page; held_out: predictions of held-out rows by kind ("kernels", "workloads")."""
     held = {kind: held_frame(compared(found)) for kind, found in held_out.items()}
-    errors = error_table("Errors in percent; coverage of stated 90 % intervals", stored_errors(bundle)).html()
+    errors = error_table("Errors in percent; coverage of stated 90 % intervals", bundle.errors).html()
     parts = (
         ("card", "Model card", _model_card(bundle, selection, held_out)),
         ("errors", "Errors on held-out rows", errors or "<p>No rows were held out: the errors of this bundle are unknown.</p>"),
-        ("held-out", "Families and clocks held out whole", _wholes(wholes)),
         ("predicted", "Predicted and measured", scatters_html(held)),
-        ("dependence", "Error by size and clock", dependences_html(held)),
         ("worst", "Largest errors", worst_html(held)),
         ("coefficients", "Coefficients", "".join(table.html() for table in coefficient_tables(bundle, list(bundle.groups)))),
         ("instructions", "Instruction energies", "".join(table.html() for table in instruction_tables(bundle))),
@@ -85,20 +77,12 @@ def _headlines(held_out: Mapping[str, pd.DataFrame]) -> dict[str, str]:
     lines = {}
     for kind, found in held_out.items():
         row = summary_row(compared(found), kind)
-        for quantity, errors in (("Latency", row.latency), ("Power", row.power)):
-            if errors is not None:
-                inside = "" if np.isnan(errors.coverage) else f"; 90 % intervals hold {errors.coverage:.0%}"
-                figures = f"mean error {errors.mape:.2f} %, median {errors.median:.2f} %, bias {errors.bias:+.2f} %"
-                lines[f"{quantity} of {kind}"] = f"{figures} on {errors.n:,} rows{inside}"
+        for quantity in QUANTITIES:
+            if (errors := row[quantity]) is not None:
+                inside = "" if errors["coverage"] is None else f"; 90 % intervals hold {errors['coverage']:.0%}"
+                figures = f"mean error {errors['mape']:.2f} %, median {errors['median']:.2f} %, bias {errors['bias']:+.2f} %"
+                lines[f"{quantity.capitalize()} of {kind}"] = f"{figures} on {errors['n']:,} rows{inside}"
     return lines
-
-
-def _wholes(found: Sequence[HeldOut]) -> str:
-    """A table of families and one of clocks; "" if nothing could be held out."""
-    title = "A {} held out whole: errors in percent on its rows, by a fit of all others"
-    parts = [error_table(title.format(by), [one.errors for one in found if one.by == by]).html() for by in ("family", "clock")]
-    lead = "<p>Rows held out at random have neighbours in the fit; these have none. Fits without residual tiers.</p>"
-    return lead + "".join(parts) if found else ""
 
 
 def _rejected(selection: Selection) -> str:

@@ -1,6 +1,6 @@
 """Output of the command `fit`: tables and sentences for people, documents for programs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import nan
 from typing import Any, Final
 
@@ -13,7 +13,6 @@ from fitter.blocks.section import block_table
 from fitter.instructions.display import instruction_tables
 from fitter.rows.columns import Selection
 from fitter.rows.rejected import count_reasons, reason_meaning
-from fitter.validate.predictions import LABEL, ErrorRow, Errors
 from fitter.validate.tables import Shown, error_table
 
 
@@ -54,7 +53,7 @@ def show_lines(bundle: Bundle) -> list[str]:
     ]
     lines += [f"data: {d.name}, {d.kind}, {d.used:,} of {d.rows:,} rows, sha256 {d.sha256[:12]}…" for d in origin.datasets]
     lines += [f"note: {note}" for note in bundle.notes]
-    lines += ["", *error_table("held-out errors in percent:", stored_errors(bundle)).lines(), ""]
+    lines += ["", *error_table("held-out errors in percent:", bundle.errors).lines(), ""]
     fitted = [key for key, group in bundle.groups.items() if _has_data(group)]
     tables = [*coefficient_tables(bundle, fitted), *instruction_tables(bundle), block_table(bundle)]
     lines += [line for table in tables for line in table.lines()]
@@ -90,20 +89,6 @@ def coefficient_tables(bundle: Bundle, groups: Sequence[str]) -> list[Shown]:
 def _has_data(group: GroupCoefficients) -> bool:
     """Whether rows, or another bundle, determine any coefficient of a group; a fit of whole models counts its runs for all groups."""
     return (group.rows > 0 and bool(group.ln_std)) or any(group.identified.values())
-
-
-def stored_errors(bundle: Bundle) -> list[ErrorRow]:
-    """The held-out errors of a bundle."""
-    kept = (*LABEL, "n")
-    return [
-        ErrorRow(**{name: row[name] for name in kept}, latency=_figures(row["latency"]), power=_figures(row["power"]))
-        for row in bundle.errors
-    ]
-
-
-def _figures(errors: Mapping[str, Any] | None) -> Errors | None:
-    values: dict[str, Any] = {name: nan if value is None else value for name, value in (errors or {}).items()}
-    return Errors(**values) if values else None
 
 
 LARGE: Final = ("latency_parameters", "tile_predictors", "residuals", "domain")

@@ -11,7 +11,8 @@ from estimator.vocabulary.workload import FAMILY_FIELDS, Operator, make_operator
 from fitter.errors import CalibrationError
 from fitter.transfer.prior_bundle import transfer_source
 from fitter.transfer.probes import Candidates, choose_probes
-from fitter.validate.tables import Shown, kind_text
+from fitter.validate.predictions import kind_text
+from fitter.validate.tables import Shown
 
 
 def bundle_kernels(bundle: Bundle) -> tuple[Operator, ...]:

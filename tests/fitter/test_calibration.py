@@ -3,6 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from estimator.bundle.content import HeldOut
 from estimator.bundle.files import bundle_from_document, document_of
 from estimator.questions.estimates import estimate
 from estimator.vocabulary.workload import make_operator
@@ -12,7 +13,7 @@ from fitter.bundle.drafts import draft_from_rows
 from fitter.errors import CalibrationError
 from fitter.rows.columns import UNKNOWN_GAIN_STD, Selection, with_rejected
 from fitter.rows.rejected import RejectedRow
-from fitter.validate.predictions import ErrorRow, single_kinds
+from fitter.validate.predictions import single_kinds
 from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, spec, various_operators, various_workloads, workload_rows
 
 NOISE = 0.02
@@ -25,9 +26,8 @@ def kernels_and_runs() -> Calibration:
     return calibrate(selection_of(kernels, workload_rows(bundle, various_workloads(), noise=NOISE)), spec(), seed=1)
 
 
-def mape(rows: tuple[ErrorRow, ...], family: str, quantity: str) -> float:
-    errors = [getattr(row, quantity) for row in rows if row.family == family]
-    return float(np.mean([e.mape for e in errors]))
+def mape(rows: tuple[HeldOut, ...], family: str, quantity: str) -> float:
+    return float(np.mean([row[quantity]["mape"] for row in rows if row["family"] == family]))
 
 
 def test_kernels_and_runs_together_predict_runs_they_have_not_seen(kernels_and_runs: Calibration) -> None:
@@ -47,7 +47,7 @@ def test_the_bundle_is_whole_and_says_where_it_came_from(kernels_and_runs: Calib
     assert [dataset.name for dataset in bundle.provenance.datasets] == ["planted.csv", "runs.csv"]
     assert bundle.name == "a100-pcie-40gb"
     assert bundle.clocks_mhz == (900.0, 900.0)
-    assert bundle.errors == tuple(row.document() for row in kernels_and_runs.errors)
+    assert bundle.errors == kernels_and_runs.errors
     low, high = bundle.domain["softmax.softmax.bf16.long"]["rows"] if "softmax.softmax.bf16.long" in bundle.domain else (1.0, 2.0)
     assert 0 < low < high
 
@@ -66,7 +66,7 @@ def test_groups_without_rows_stand_at_their_priors_and_say_so() -> None:
 def test_every_run_is_held_out_once() -> None:
     rows = workload_rows(planted_bundle(), various_workloads(), noise=NOISE)
     found = calibrate(selection_of(None, rows), spec(), holdout=0.3)
-    assert found.errors[0].n == len(rows)
+    assert found.errors[0]["n"] == len(rows)
     assert found.selection.workloads is not None
     np.testing.assert_array_equal(found.held_out["workloads"]["measured_latency"], found.selection.workloads.latency_s)
 
@@ -191,7 +191,7 @@ def test_a_kind_with_one_kernel_is_held_out_and_causes_no_warning() -> None:
     slower = np.array([5.0 if operator == alone else 1.0 for operator in rows.row_operators()])
     found = calibrate(selection_of(replace(rows, latency_s=slower * rows.latency_s)), spec(), seed=0)
     assert {label[2] for label in single_kinds(found.selection)} == {"bmm"}
-    assert any(row.operator == "bmm" and row.latency is not None and row.latency.mape > 50.0 for row in found.errors)
+    assert any(row["operator"] == "bmm" and row["latency"] is not None and row["latency"]["mape"] > 50.0 for row in found.errors)
     assert not any("bmm" in warning for warning in found.warnings)
 
 

@@ -1,6 +1,7 @@
 """Errors of a bundle on data: how they are counted, what must hold of them, and when a board has drifted."""
 
 from dataclasses import replace
+from typing import Any
 
 import click
 import numpy as np
@@ -8,14 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.bundle.content import Bundle
+from estimator.bundle.content import Bundle, ErrorFigures, HeldOut
 from estimator.vocabulary.quantities import NORMAL_90
 from fitter.report.check import check_bundle
 from fitter.rows.columns import KernelRows
 from fitter.validate.drift import LEAST_SHIFT, Drift, drifts, outside_range
 from fitter.validate.predictions import (
-    ErrorRow,
-    Errors,
     error_rows,
     errors_of,
     facing_std,
@@ -34,10 +33,10 @@ def test_a_constant_factor_shows_as_bias_on_the_rows_with_both_values(factor: fl
     predicted[-1] = measured[-2] = np.nan
     errors = errors_of(measured, predicted, np.full(count + 2, np.nan))
     assert errors is not None
-    assert errors.n == count
-    assert errors.bias == pytest.approx(100 * (factor - 1), abs=1e-6)
-    assert errors.mape == pytest.approx(abs(errors.bias), abs=1e-6)
-    assert np.isnan(errors.coverage)
+    assert errors["n"] == count
+    assert errors["bias"] == pytest.approx(100 * (factor - 1), abs=1e-6)
+    assert errors["mape"] == pytest.approx(abs(errors["bias"]), abs=1e-6)
+    assert errors["coverage"] is None
     assert errors_of(measured[-2:], predicted[-2:], np.ones(2)) is None
 
 
@@ -46,7 +45,7 @@ def test_ninety_percent_of_normal_errors_lie_inside_their_interval() -> None:
     std = rng.uniform(0.01, 0.2, 20_000)
     errors = errors_of(np.exp(std * rng.standard_normal(20_000)), np.ones(20_000), std)
     assert errors is not None
-    assert errors.coverage == pytest.approx(0.9, abs=0.01)
+    assert errors["coverage"] == pytest.approx(0.9, abs=0.01)
 
 
 @given(st.floats(-1.0, 1.0), st.floats(0.001, 0.5), st.floats(0.001, 0.5), st.floats(-1.0, 1.0))
@@ -76,23 +75,23 @@ def test_a_bundle_predicts_the_rows_that_it_made_and_power_at_the_limit_is_not_c
     rows = kernel_rows(bundle, various_operators(30))
     found = error_rows(predict_kernel_rows(bundle, rows))
     runs = error_rows(predict_workload_rows(bundle, workload_rows(bundle, various_workloads())))
-    assert [row.family for row in (*found, *runs)] == ["gemm", "softmax", "elementwise", "workload"]
+    assert [row["family"] for row in (*found, *runs)] == ["gemm", "softmax", "elementwise", "workload"]
     for row in (*found, *runs):
-        assert row.latency is not None
-        assert row.power is not None
-        assert max(row.latency.p95, row.power.p95) < 1e-6
+        assert row["latency"] is not None
+        assert row["power"] is not None
+        assert max(row["latency"]["p95"], row["power"]["p95"]) < 1e-6
     capped = predict_kernel_rows(bundle, replace(rows, at_limit=np.ones(30, dtype=bool)))
-    assert all(row.power is None for row in error_rows(capped))
+    assert all(row["power"] is None for row in error_rows(capped))
 
 
 def test_a_check_names_unknown_kernels_and_forecasts_of_another_gpu() -> None:
     bundle = planted_bundle()
     rows = kernel_rows(bundle, various_operators(9))
     poorer = check_bundle(replace(bundle, groups={"gemm": bundle.groups["gemm"]}), selection_of(rows))
-    assert [row.family for row in poorer.rows if row.latency is not None] == ["gemm"]
+    assert [row["family"] for row in poorer.rows if row["latency"] is not None] == ["gemm"]
     assert any("no coefficients for 6 of 9" in warning for warning in poorer.warnings)
     forecast = check_bundle(bundle, selection_of(replace(rows, gpus=("a10",))))
-    assert {row.gpu for row in forecast.rows} == {"a10"}
+    assert {row["gpu"] for row in forecast.rows} == {"a10"}
     assert any(warning.startswith("forecast") for warning in forecast.warnings)
 
 
@@ -116,9 +115,13 @@ def parsed(text: str | None) -> dict[str, float]:
     return a_requirement(click.Context(click.Command("fit")), click.Option(["--require"]), text)
 
 
-def row(kind: str, latency: float | None, power: float | None) -> ErrorRow:
-    errors = [None if mape is None else Errors(n=10, mape=mape, median=1.0, p95=1.0, bias=0.0, coverage=0.9) for mape in (latency, power)]
-    return ErrorRow(gpu="a10", family=kind, operator="all", precision="", n=10, latency=errors[0], power=errors[1])
+def figures(mape: float | None) -> ErrorFigures | None:
+    return None if mape is None else {"n": 10, "mape": mape, "median": 1.0, "p95": 1.0, "bias": 0.0, "coverage": 0.9}
+
+
+def row(kind: str, latency: float | None, power: float | None) -> HeldOut:
+    kind_of: dict[str, Any] = {"gpu": "a10", "family": kind, "operator": "all", "precision": "", "n": 10, "coverage": 0.9}
+    return {**kind_of, "latency": figures(latency), "power": figures(power)}  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize(
@@ -170,7 +173,7 @@ def stated() -> Bundle:
     bundle = planted_bundle()
     deviations = {"groups": dict.fromkeys(bundle.groups, ERROR)}
     errors = error_rows(predict_kernel_rows(bundle, measured(bundle, 7, kernels=150)))
-    return replace(bundle, errors=tuple(row.document() for row in errors), uncertainty={"latency": deviations, "power": deviations})
+    return replace(bundle, errors=tuple(errors), uncertainty={"latency": deviations, "power": deviations})
 
 
 def found(bundle: Bundle, rows: KernelRows) -> tuple[Drift, ...]:
@@ -222,7 +225,7 @@ def test_rows_outside_the_range_fitted_are_no_drift_and_are_listed_apart(stated:
     check = check_bundle(narrow, selection)
     assert not any(line.startswith(("drift: ", "the stated 90 %")) for line in check.warnings)
     assert any(f"{len(wide)} of {len(wide)} rows lie outside the range fitted" in line for line in check.warnings)
-    assert sum(one.n for one in check.outside) == len(wide)
+    assert sum(one["n"] for one in check.outside) == len(wide)
     assert {one["family"] for one in check.document(narrow, selection)["outside_range"]} == {"gemm", "softmax", "elementwise"}
     assert any(line.startswith("outside the range fitted") for line in check.lines())
 

@@ -115,15 +115,6 @@ def test_a_product_that_nothing_stands_for_is_unknown_with_the_reason_and_null_i
     assert "nor of another IMMA.S8.S8 instruction" in one.low_confidence
 
 
-def test_a_figure_of_the_published_formula_that_is_missing_says_why() -> None:
-    alone, empty = (replace(row, mode="single") for row in made_rows().rows if row.kernel in ("ffma_k8_u256", "empty_loop"))
-    for rows, reason in (((), "not run as single"), ((alone,), "empty_loop not run as single"), ((alone, empty), "")):
-        energies = fitted(*rows)
-        assert dict(energies.ptx["ffma"].unpublished) == ({"single": reason} if reason else {})
-        assert ("single.mtsm" in energies.ptx["ffma"].published_j) == (not reason)
-        assert reason in line_of("ffma", energies)
-
-
 def test_a_copy_without_an_energy_says_why_and_takes_the_rest_of_others_where_there_is_one() -> None:
     unrested = rows_of({**COPY, "idle_before_w": None})
     alone = link_energies(InstructionRows(rows=unrested))["copy_host_to_device"]

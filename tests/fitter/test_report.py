@@ -6,11 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 
-from fitter.report.errors import QUANTILES, binned
 from fitter.report.page import report_html
 from fitter.rows.rejected import RejectedRow
 from fitter.validate.predictions import error_rows, predict_kernel_rows, predict_workload_rows
@@ -29,7 +25,7 @@ def whole_page() -> str:
     kernels = replace(kernels, sm_clock_asked_mhz=clock, sources=(HOSTILE,))
     runs = workload_rows(bundle, various_workloads(), noise=NOISE)
     held_out = {"kernels": predict_kernel_rows(bundle, kernels), "workloads": predict_workload_rows(bundle, runs)}
-    rows = [row.document() for part in held_out.values() for row in error_rows(part)]
+    rows = [row for part in held_out.values() for row in error_rows(part)]
     rejected = tuple(RejectedRow(source=HOSTILE, row=i, reason="BAD_LATENCY", detail=HOSTILE * 100) for i in range(300))
     bundle = replace(bundle, errors=tuple(rows), notes=(HOSTILE,), name="planted <b>")
     return report_html(bundle, replace(selection_of(kernels, runs), rejected=rejected), held_out)
@@ -98,21 +94,6 @@ def test_a_page_grows_with_kinds_of_kernels_and_not_with_rows() -> None:
     bare = Page(report_html(replace(bundle, power=None, voltage=None, idle=None), selection_of(), {}))
     assert bare.open == []
     assert {link[1:] for link in bare.having("href")} <= set(bare.having("id"))
-
-
-columns = arrays(np.float64, st.integers(1, 200), elements=st.floats(-1e6, 1e6, allow_subnormal=False) | st.just(float("nan")))
-
-
-@given(columns, st.booleans())
-def test_bins_hold_every_row_once_and_their_quantiles_ascend(values: np.ndarray, logarithmic: bool) -> None:
-    errors = np.cos(np.arange(len(values)))
-    found = binned(values, errors, logarithmic=logarithmic)
-    known = values[np.isfinite(values) & ((values > 0) | (not logarithmic))]
-    assert found["count"].sum() == len(known)
-    assert (np.diff(found[list(map(str, QUANTILES))].to_numpy(), axis=1) >= 0).all()
-    assert found["place"].is_monotonic_increasing
-    slack = 1e-9 * (1.0 + found["place"].abs())
-    assert ((found["place"] >= known.min(initial=np.inf) - slack) & (found["place"] <= known.max(initial=-np.inf) + slack)).all()
 
 
 def test_the_worst_row_stands_first_with_what_is_known_of_it() -> None:
