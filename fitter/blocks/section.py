@@ -25,10 +25,10 @@ def block_section(selection: Selection, gpu: GpuSpec) -> tuple[dict[str, Any], t
     """
     if selection.blocks is None:
         return {}, ()
-    fit = fit_block_models(selection.blocks, gpu.num_sms)
-    if not fit.models and not selection.tables and selection.instructions is None:
-        raise CalibrationError(fit.refused[0])
-    return section_of(fit.models), tuple(f"no block-count model: {reason}" for reason in fit.refused)
+    models, refused = fit_block_models(selection.blocks, gpu.num_sms)
+    if not models and not selection.tables and selection.instructions is None:
+        raise CalibrationError(refused[0])
+    return section_of(models), tuple(f"no block-count model: {reason}" for reason in refused)
 
 
 def block_table(bundle: Bundle) -> Shown:

@@ -133,7 +133,7 @@ def calibrate(
     alone = single_kinds(selection)
     few = few_power_warnings(selection, bundle) if selection.tables and source is None else ()
     warnings = (*fit_warnings([row for row in errors if label_of(row) not in alone]), *few, *remarks, *unfit)
-    notes = (*transfer_notes(source, found.bundle), *_prior_notes(bundle, source), *selection.notes, *warnings)
+    notes = (*transfer_notes(source, found.bundle), *selection.notes, *warnings)
     return Calibration(
         bundle=replace(bundle, errors=errors, notes=notes),
         selection=selection,
@@ -289,10 +289,3 @@ def _of_few(std: float, count: int, expected: float) -> float:
     # equations EQUATION_ERROR.  Where equations are known to leave over less, or more, so do few kernels.
     open_std = 0.35 * expected / EQUATION_ERROR / np.sqrt(max(count, 1))
     return float(np.hypot(std, open_std)) if count < FEWEST_POINTS else std
-
-
-def _prior_notes(bundle: Bundle, source: TransferSource | None) -> tuple[str, ...]:
-    """Notes that list groups of kernels without measurements on this GPU or another."""
-    lent = {} if source is None else source.values
-    missing = [key for key, group in bundle.groups.items() if group.rows == 0 and key not in lent]
-    return (f"from priors, not from data: {', '.join(missing)}",) if missing else ()

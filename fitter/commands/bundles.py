@@ -71,16 +71,15 @@ def diff_command(old_name: str, new_name: str, workloads: Sequence[str], as_json
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("bundle_name", metavar="BUNDLE", callback=named_file)
-@click.option("--key", required=True, metavar="KEY", help="Public key to trust: a file as minisign writes it, or its line of base64.")
-@click.option("--signature", metavar="FILE", help="Without it BUNDLE.json.minisig beside BUNDLE.")
+@click.option("--key", required=True, metavar="KEY", help="Public key to trust: a file as minisign writes it.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
-def verify_command(bundle_name: str, key: str, signature: str | None, as_json: bool) -> int:
-    """Check offline that BUNDLE is complete, signed with KEY and has the signed name; exit status 1 if not."""
+def verify_command(bundle_name: str, key: str, as_json: bool) -> int:
+    """Check offline that BUNDLE is complete, signed with KEY (in BUNDLE.json.minisig) and has the signed name; exit status 1 if not."""
     from estimator.bundle.files import bundle_path, load_bundle
-    from fitter.release.signatures import SUFFIX, check_name, verify
+    from fitter.release.signatures import check_name, verify
 
     path = bundle_path(bundle_name)
-    signed = verify(path, Path(signature or f"{path}{SUFFIX}"), key)
+    signed = verify(path, Path(key))
     bundle = load_bundle(path)
     check_name(path, bundle, signed)
     document = {"bundle": str(path), "name": bundle.name, "version": bundle.version, "digest": bundle.digest}

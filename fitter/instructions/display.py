@@ -1,7 +1,6 @@
 """Tables of instruction energies in `fit show` and in the report."""
 
 import math
-from collections.abc import Mapping
 from typing import Any, Final
 
 from estimator.bundle.content import Bundle
@@ -51,7 +50,8 @@ def instruction_tables(bundle: Bundle) -> list[Shown]:
         if math.isfinite(value):
             decided = energies.identified[energies.terms.index(term)]
             rows.append((name, value / scale, std / scale, unit, "" if decided else UNDECIDED))
-    rows += [(name, one["epi_j"] / PICO, one["std_j"] / PICO, "pJ", _doubt(one)) for name, one in section["instructions"].items()]
+    for name, one in section["instructions"].items():
+        rows.append((name, one["epi_j"] / PICO, one["std_j"] / PICO, "pJ", one.get("low_confidence", "")))
     hops = section["transactions"].items()
     rows += [(f"{level}, a transaction of {one['bytes']} byte", one["ept_j"] / PICO, one["std_j"] / PICO, "pJ", "") for level, one in hops]
     volt = "unknown voltage" if math.isnan(energies.reference_voltage_v) else f"{energies.reference_voltage_v:.4g} V"
@@ -59,11 +59,6 @@ def instruction_tables(bundle: Bundle) -> list[Shown]:
     point = f"{energies.reference_clock_mhz:g} MHz, {volt}{warm}"
     title = f"Instruction energies at {point} from {energies.rows} runs ({energies.assembler}); per thread of a full warp, issue included"
     return [Shown(title=title, head=("what", "energy", "± std", "unit", "of low confidence"), rows=rows), _ptx_table(energies), links]
-
-
-def _doubt(entry: Mapping[str, object]) -> str:
-    """Reason for low confidence of a class's energy; bundles of old releases only state whether the data determine it."""
-    return str(entry.get("low_confidence", "" if entry["identified"] else UNDECIDED))
 
 
 def _ptx_table(energies: InstructionEnergies) -> Shown:
