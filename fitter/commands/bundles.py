@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from estimator.display.text import json_text, printable
+from estimator.display.text import document_text, json_text, printable
 from estimator.options.command_line import DONE, named_file
 from estimator.options.output_files import output_option
 from fitter.errors import FitterError
@@ -14,6 +14,11 @@ from fitter.errors import FitterError
 def say(result: Mapping[str, object] | Sequence[str]) -> None:
     """Write a document as JSON, or lines, to stdout."""
     click.echo(json_text(result) if isinstance(result, Mapping) else "\n".join([*map(printable, result), ""]), nl=False)
+
+
+def answer(document: Mapping[str, object], as_json: bool) -> None:
+    """Write a document to stdout, as JSON or for people."""
+    click.echo(json_text(document) if as_json else document_text(document), nl=False)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -62,10 +67,9 @@ def diff_command(old_name: str, new_name: str, workloads: Sequence[str], as_json
     from estimator.bundle.files import load_bundle
 
     old, new = load_bundle(old_name), load_bundle(new_name)
-    from fitter.release.differences import diff_lines, differences_document, workload_differences
+    from fitter.release.differences import differences_document, workload_differences
 
-    changes = workload_differences(old, new, workloads)
-    say(differences_document(old, new, changes) if as_json else diff_lines(old, new, changes))
+    answer(differences_document(old, new, workload_differences(old, new, workloads)), as_json)
     return DONE
 
 
@@ -76,19 +80,14 @@ def diff_command(old_name: str, new_name: str, workloads: Sequence[str], as_json
 def verify_command(bundle_name: str, key: str, as_json: bool) -> int:
     """Check offline that BUNDLE is complete, signed with KEY (in BUNDLE.json.minisig) and has the signed name; exit status 1 if not."""
     from estimator.bundle.files import bundle_path, load_bundle
+    from fitter.release.differences import identity
     from fitter.release.signatures import check_name, verify
 
     path = bundle_path(bundle_name)
     signed = verify(path, Path(key))
     bundle = load_bundle(path)
     check_name(path, bundle, signed)
-    document = {"bundle": str(path), "name": bundle.name, "version": bundle.version, "digest": bundle.digest}
-    document |= {"key": signed.key, "comment": signed.comment}
-    say(
-        document
-        if as_json
-        else [f"{bundle.name} {bundle.version}: signed with key {signed.key}", f"  {bundle.digest}", f"  {signed.comment}"]
-    )
+    answer({"bundle": str(path), **identity(bundle), "key": signed.key, "comment": signed.comment}, as_json)
     return DONE
 
 
@@ -108,6 +107,7 @@ def release_command(bundle_name: str, version: str, out: Path | None, against: s
     from datetime import UTC, datetime
 
     from estimator.bundle.files import bundle_path, load_bundle
+    from fitter.release.differences import identity
     from fitter.release.release import file_name, release, release_before
     from fitter.release.version_rule import version_key
 
@@ -118,8 +118,7 @@ def release_command(bundle_name: str, version: str, out: Path | None, against: s
     before = against or release_before(target.absolute().parent, name, version)
     previous = None if before is None else load_bundle(before)
     released, log = release(bundle, version, target, previous, note, datetime.now(UTC).strftime("%Y-%m-%d"))
-    document = {"bundle": str(target), "name": released.name, "version": version, "digest": released.digest, "changelog": str(log)}
-    say(document if as_json else [f"{released.name} {version}  {released.digest}", f"written to {target}, entry in {log}"])
+    answer({"bundle": str(target), **identity(released), "changelog": str(log)}, as_json)
     return DONE
 
 
@@ -141,17 +140,13 @@ def probes_command(bundle_name: str, gpu_name: str, count: int, out: Path | None
     from estimator.bundle.files import load_bundle
     from estimator.vocabulary.specifications import load_gpu
     from estimator.vocabulary.whole_file import write_whole
-    from fitter.transfer.probe_plan import campaign_text, plan_probes, probe_lines
+    from fitter.transfer.probe_plan import campaign_text, plan_probes
 
     bundle, gpu = load_bundle(bundle_name), load_gpu(gpu_name)
     probes = plan_probes(bundle, gpu, count, seed)
     if out is not None:
         write_whole(out, campaign_text(probes, bundle, gpu).encode())
-    if as_json:
-        names = ("family", "operator", "precision")
-        kernels = [{**{name: getattr(one, name) for name in names}, **one.named_shape()} for one in probes]
-        say({"bundle": bundle.name, "gpu": gpu.name, "campaign": None if out is None else str(out), "probes": kernels})
-        return DONE
-    written = [] if out is None else [f"campaign written to {out}", f"next: collect --campaign {out} --out probes.parquet"]
-    say([*probe_lines(probes), *written])
+    names = ("family", "operator", "precision")
+    kernels = [{**{name: getattr(one, name) for name in names}, **one.named_shape()} for one in probes]
+    answer({"bundle": bundle.name, "gpu": gpu.name, "campaign": None if out is None else str(out), "probes": kernels}, as_json)
     return DONE

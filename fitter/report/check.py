@@ -9,6 +9,7 @@ import pandas as pd
 from estimator.bundle.content import Bundle, HeldOut
 from fitter.blocks.section import block_errors
 from fitter.instructions.section import instruction_errors
+from fitter.release.differences import identity
 from fitter.report.text import selection_document
 from fitter.rows.columns import Selection
 from fitter.validate.drift import Drift, drift_lines, drifts, outside_range
@@ -36,7 +37,7 @@ class Check:
     def document(self, bundle: Bundle, selection: Selection) -> dict[str, object]:
         """Output of `fit check --json`."""
         return {
-            "bundle": {"name": bundle.name, "version": bundle.version, "digest": bundle.digest, "gpu": bundle.gpu.name},
+            "bundle": identity(bundle),
             **selection_document(selection),
             "errors": list(self.rows),
             "summary": dict(self.summary),

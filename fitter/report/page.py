@@ -10,7 +10,7 @@ from estimator.bundle.content import Bundle
 from estimator.display.pages import page_html, section_html, table_html, text_html
 from fitter.instructions.display import instruction_tables
 from fitter.report.errors import held_frame, scatters_html, worst_html
-from fitter.report.text import coefficient_tables
+from fitter.report.text import bundle_facts, coefficient_tables, dataset_table
 from fitter.rows.columns import Selection
 from fitter.rows.rejected import count_reasons, reason_meaning
 from fitter.validate.predictions import QUANTITIES, compared, summary_row
@@ -44,7 +44,7 @@ def report_html(bundle: Bundle, selection: Selection, held_out: Mapping[str, pd.
         ("coefficients", "Coefficients", "".join(table.html() for table in coefficient_tables(bundle, list(bundle.groups)))),
         ("instructions", "Instruction energies", "".join(table.html() for table in instruction_tables(bundle))),
         ("rejected", "Rejected rows", _rejected(selection)),
-        ("data", "Data sets", _datasets(bundle)),
+        ("data", "Data sets", dataset_table(bundle).html()),
     )
     shown = [(identity, title, body) for identity, title, body in parts if body]
     links = "".join(f'<li><a href="#{identity}">{escape(title)}</a></li>' for identity, title, _ in shown)
@@ -54,18 +54,8 @@ def report_html(bundle: Bundle, selection: Selection, held_out: Mapping[str, pd.
 
 
 def _model_card(bundle: Bundle, selection: Selection, held_out: Mapping[str, pd.DataFrame]) -> str:
-    origin, used = bundle.provenance, sum(dataset.used for dataset in selection.datasets)
-    facts = {
-        "GPU": f"{bundle.gpu.name} {bundle.gpu_uuid}".strip(),
-        "Rows": f"{used:,} used of {selection.row_count:,} read",
-        **_headlines(held_out),
-        "SM clocks": f"{bundle.clocks_mhz[0]:g} to {bundle.clocks_mhz[1]:g} MHz",
-        "Host launch cost": f"{bundle.host.launch_s * 1e6:.2f} µs per framework operator ({bundle.host.source})",
-        "Power": "no power in the data" if bundle.power is None else f"voltage exponent {bundle.power.voltage_exponent:.2f}",
-        "Completion of operator lists": bundle.completion or "none",
-        "Made": f"{origin.created_utc}, wattprint {origin.wattprint_version}, commit {origin.commit or 'unknown'}, seed {origin.seed}",
-        "Digest": bundle.digest,
-    }
+    used = sum(dataset.used for dataset in selection.datasets)
+    facts = {"Rows": f"{used:,} used of {selection.row_count:,} read", **_headlines(held_out), **bundle_facts(bundle)}
     simulated = '<p class="bad">Fitted on a simulated board: these numbers test the program, they say nothing about a GPU.</p>'
     notes = "".join(f"<li>{escape(note[:4000])}</li>" for note in dict.fromkeys((*bundle.notes, *selection.notes)))
     pairs = "".join(f"<dt>{escape(name)}</dt><dd>{text_html(value)}</dd>" for name, value in facts.items())
@@ -94,8 +84,3 @@ def _rejected(selection: Selection) -> str:
     rows = table_html(f"The first {LISTED_ROWS} rejected rows", ("data set", "row", "reason", "rejected", "value"), listed)
     summary = table_html("Rejected rows by reason", ("reason", "rows", "meaning"), counts)
     return f"{summary}<details><summary>The rows</summary>{rows}</details>"
-
-
-def _datasets(bundle: Bundle) -> str:
-    rows = [[d.name, d.kind, d.rows, d.used, d.sha256] for d in bundle.provenance.datasets]
-    return table_html("What the fit was made from", ("data set", "kind", "rows", "used", "SHA-256"), rows)

@@ -7,6 +7,7 @@ from typing import Literal
 
 from estimator.bundle.content import HeldOut
 from estimator.display.pages import number_html, table_html
+from estimator.display.text import aligned, printable
 from fitter.validate.predictions import PERCENT, QUANTITIES, kind_text, label_of
 
 
@@ -22,14 +23,9 @@ class Shown:
         """Lines for a terminal; empty without rows."""
         if not self.rows:
             return []
-        cells = [self.head, *([number_html(cell) if isinstance(cell, float) else str(cell) for cell in row] for row in self.rows)]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        numbers = [all(isinstance(row[i], int | float) for row in self.rows) for i in range(len(self.head))]
-        lines = [self.title]
-        for row in cells:
-            parts = [f"{c:>{w}}" if right else f"{c:{w}}" for c, w, right in zip(row, widths, numbers, strict=True)]
-            lines.append(f"    {'  '.join(parts)}".rstrip())
-        return lines
+        body = [[number_html(cell) if isinstance(cell, float) else printable(str(cell)) for cell in row] for row in self.rows]
+        texts = [i for i in range(len(self.head)) if not all(isinstance(row[i], int | float) for row in self.rows)]
+        return [self.title, *aligned([self.head, *body], texts).splitlines()]
 
     def html(self) -> str:
         """HTML for a page; "" without rows."""
