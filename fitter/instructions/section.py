@@ -103,9 +103,7 @@ def _energy(rows: list[InstructionRow], rests: Mapping[float, list[float]], gain
             known.append(np.array([row.power_w - np.mean(idle), math.hypot(power_std, np.std(idle))]) * row.latency_s / row.link_bytes)
     found = LinkEnergy(link=rows[0].link, bytes_per_s=rate, j_per_byte=math.nan, std_j=math.nan, runs=len(rows))
     if not known:
-        clocks = ", ".join(dict.fromkeys(f"{_clock(row):g} MHz" if _clock(row) else "the current clock" for row in rows))
-        why = f"no power at rest at {clocks} (idle_before_w of this run or of another); measure with idle_s above 0"
-        return replace(found, why_unknown=why)
+        return replace(found, why_unknown="no power at rest (idle_before_w) of these runs or of others at their clocks; set idle_s above 0")
     values, stds = np.array(known).T
     scatter = float(values.std(ddof=1)) if len(values) > 1 else 0.0
     std = math.hypot(max(scatter, float(stds.mean())) / math.sqrt(len(values)), gain_std * abs(float(values.mean())))

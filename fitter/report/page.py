@@ -28,9 +28,6 @@ nav ul{columns:14rem;padding-left:1.2rem;margin:.5rem 0}
 """
 """Style rules of the report in addition to those of all pages."""
 
-LISTED_ROWS: Final = 200
-"""Most rejected rows that the page lists."""
-
 
 def report_html(bundle: Bundle, selection: Selection, held_out: Mapping[str, pd.DataFrame]) -> str:
     """The page; held_out: predictions of held-out rows by kind ("kernels", "workloads")."""
@@ -76,11 +73,5 @@ def _headlines(held_out: Mapping[str, pd.DataFrame]) -> dict[str, str]:
 
 
 def _rejected(selection: Selection) -> str:
-    if not selection.rejected:
-        return "<p>None.</p>"
     counts = [[reason, count, reason_meaning(reason)] for reason, count in count_reasons(selection.rejected).items()]
-    rejected = selection.rejected[:LISTED_ROWS]
-    listed = [[row.source, row.row, row.reason, "power" if row.power_only else "row", row.detail] for row in rejected]
-    rows = table_html(f"The first {LISTED_ROWS} rejected rows", ("data set", "row", "reason", "rejected", "value"), listed)
-    summary = table_html("Rejected rows by reason", ("reason", "rows", "meaning"), counts)
-    return f"{summary}<details><summary>The rows</summary>{rows}</details>"
+    return table_html("Rejected rows by reason; fit -v names them", ("reason", "rows", "meaning"), counts) or "<p>None.</p>"
