@@ -11,7 +11,7 @@ from fitter.report.page import report_html
 from fitter.rows.rejected import RejectedRow
 from fitter.validate.predictions import error_rows, predict_kernel_rows, predict_workload_rows
 from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, various_operators, various_workloads, workload_rows
-from tests.fitter.page import Page, colours, contrast, over, style_of
+from tests.fitter.page import Page
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
 NOISE = 0.05
@@ -65,19 +65,6 @@ def test_keyboard_and_screen_reader_find_their_way(page: str, read: Page) -> Non
     for chart in read.all("svg"):
         assert chart["role"] == "img"
         assert all(len(read.words[identity]) > 5 for identity in str(chart["aria-labelledby"]).split())
-
-
-@pytest.mark.parametrize("dark", [False, True])
-def test_text_and_marks_stand_out_from_the_ground(page: str, dark: bool) -> None:
-    style = style_of(page)
-    found = colours(style, dark=dark)
-    for name in ("fg", "dim", "bad", "p0"):  # WCAG 2.2, 1.4.3: text
-        assert contrast(found[name], found["bg"]) >= 4.5, name
-    for number in range(10):  # 1.4.11: what is needed to understand a chart
-        assert contrast(found[f"p{number}"], found["bg"]) >= 3.0, number
-    opacity = float(re.findall(r"\.p0,\.p1,\.p2\{stroke-opacity:([0-9.]+)\}", style)[-1])
-    for number in range(3):
-        assert contrast(over(found[f"p{number}"], found["bg"], opacity), found["bg"]) >= 3.0, number
 
 
 def test_a_page_grows_with_kinds_of_kernels_and_not_with_rows() -> None:
