@@ -1,10 +1,14 @@
+import json
 from dataclasses import replace
+from pathlib import Path
 
+import jsonschema
 import numpy as np
 import pytest
 
+import estimator.schema
 from estimator.bundle.content import HeldOut
-from estimator.bundle.files import bundle_from_document, document_of
+from estimator.bundle.files import bundle_from_document, save_bundle
 from estimator.questions.estimates import estimate
 from estimator.vocabulary.workload import make_operator
 from fitter.bundle.calibration import Calibration, calibrate
@@ -40,9 +44,16 @@ def test_kernels_and_runs_together_predict_runs_they_have_not_seen(kernels_and_r
     assert found.latency_s_std > 0
 
 
-def test_the_bundle_is_whole_and_says_where_it_came_from(kernels_and_runs: Calibration) -> None:
+SCHEMA = json.loads((Path(estimator.schema.__path__[0]) / "bundle-1.json").read_text(encoding="utf-8"))
+
+
+def test_the_bundle_obeys_the_schema_and_says_where_it_came_from(kernels_and_runs: Calibration, tmp_path: Path) -> None:
     bundle = kernels_and_runs.bundle
-    document = document_of(bundle)
+    save_bundle(bundle, tmp_path / "b.json")
+    document = json.loads((tmp_path / "b.json").read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator(SCHEMA).validate(document)
+    assert any("power" in tier for tier in document["residuals"].values())
+    assert document["errors"]
     assert bundle_from_document({**document, "digest": "sha256:x"}).groups == bundle.groups
     assert [dataset.name for dataset in bundle.provenance.datasets] == ["planted.csv", "runs.csv"]
     assert bundle.name == "a100-pcie-40gb"

@@ -67,6 +67,21 @@ def test_keyboard_and_screen_reader_find_their_way(page: str, read: Page) -> Non
         assert all(len(read.words[identity]) > 5 for identity in str(chart["aria-labelledby"]).split())
 
 
+@pytest.mark.parametrize("block", [r"^:root\{(.*?)\}", r"prefers-color-scheme:dark\)\{:root\{(.*?)\}"])
+def test_text_and_marks_stand_out_from_the_ground(page: str, block: str) -> None:
+    """By day and by night.  Source: WCAG 2.2, 1.4.3 (text), 1.4.11 (charts), definitions of contrast and relative luminance."""
+    style = page.split("<style>")[1].strip()
+    day, own = (dict(re.findall(r"--(\w+):#(\w+)", re.findall(kind, style, re.DOTALL)[0])) for kind in (r"^:root\{(.*?)\}", block))
+    light = {}
+    for name, digits in (day | own).items():
+        whole = digits if len(digits) == 6 else "".join(2 * digit for digit in digits)
+        parts = np.array([int(whole[i : i + 2], 16) / 255 for i in (0, 2, 4)])
+        light[name] = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4) @ [0.2126, 0.7152, 0.0722]
+    wanted = {f"p{number}": 3.0 for number in range(10)} | dict.fromkeys(("fg", "dim", "bad", "p0"), 4.5)
+    for name, least in wanted.items():
+        assert np.divide(*sorted([light[name] + 0.05, light["bg"] + 0.05], reverse=True)) >= least, name
+
+
 def test_a_page_grows_with_kinds_of_kernels_and_not_with_rows() -> None:
     bundle = planted_bundle()
     rows = kernel_rows(bundle, various_operators(100), noise=NOISE)
