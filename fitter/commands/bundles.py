@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -9,6 +10,9 @@ from estimator.display.text import document_text, json_text, printable
 from estimator.options.command_line import DONE, named_file
 from estimator.options.output_files import output_option
 from fitter.errors import FitterError
+
+HELP: Final = {"help_option_names": ["-h", "--help"]}
+json_option: Final = click.option("--json", "as_json", is_flag=True, help="One JSON document, SI units; errors in percent.")
 
 
 def say(result: Mapping[str, object] | Sequence[str]) -> None:
@@ -21,12 +25,12 @@ def answer(document: Mapping[str, object], as_json: bool) -> None:
     click.echo(json_text(document) if as_json else document_text(document), nl=False)
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(context_settings=HELP)
 @click.argument("bundle_name", metavar="BUNDLE", callback=named_file)
 @click.option(
     "--published", metavar="GENERATION", help="Compare energies of instructions with a published table: maxwell, pascal, volta or turing."
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@json_option
 def show_command(bundle_name: str, published: str | None, as_json: bool) -> int:
     """Show origin, errors and coefficients of a bundle; with --published, compare its instructions with a published table."""
     from estimator.bundle.files import load_bundle
@@ -34,13 +38,12 @@ def show_command(bundle_name: str, published: str | None, as_json: bool) -> int:
     bundle = load_bundle(bundle_name)
     if published is not None:
         from fitter.instructions.display import bundle_energies
-        from fitter.instructions.published import compared_with_table, published_tables, table_document
+        from fitter.instructions.published import compared_with_table, table_document
 
         energies = bundle_energies(bundle)
         if energies is None:
             raise FitterError(f"{bundle.name} has no energies of instructions; measure them with `collect --campaign ptx-levels`")
-        title, rows = compared_with_table(energies, published)
-        say(table_document(title, rows) if as_json else [line for one in published_tables(title, rows) for line in one.lines()])
+        answer(table_document(*compared_with_table(energies, published)), as_json)
         return DONE
     from fitter.report.text import show_document, show_lines
 
@@ -48,7 +51,7 @@ def show_command(bundle_name: str, published: str | None, as_json: bool) -> int:
     return DONE
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(context_settings=HELP)
 @click.argument("old_name", metavar="OLD", callback=named_file)
 @click.argument("new_name", metavar="NEW", callback=named_file)
 @click.option(
@@ -58,7 +61,7 @@ def show_command(bundle_name: str, published: str | None, as_json: bool) -> int:
     metavar="FILE",
     help="Compare predictions of this workload; may be repeated. Else the examples.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@json_option
 def diff_command(old_name: str, new_name: str, workloads: Sequence[str], as_json: bool) -> int:
     """Show changed coefficients from bundle OLD to NEW in standard deviations, and their effect on predictions of workloads.
 
@@ -73,10 +76,10 @@ def diff_command(old_name: str, new_name: str, workloads: Sequence[str], as_json
     return DONE
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(context_settings=HELP)
 @click.argument("bundle_name", metavar="BUNDLE", callback=named_file)
 @click.option("--key", required=True, metavar="KEY", help="Public key to trust: a file as minisign writes it.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@json_option
 def verify_command(bundle_name: str, key: str, as_json: bool) -> int:
     """Check offline that BUNDLE is complete, signed with KEY (in BUNDLE.json.minisig) and has the signed name; exit status 1 if not."""
     from estimator.bundle.files import bundle_path, load_bundle
@@ -91,13 +94,13 @@ def verify_command(bundle_name: str, key: str, as_json: bool) -> int:
     return DONE
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(context_settings=HELP)
 @click.argument("bundle_name", metavar="BUNDLE", callback=named_file)
 @click.option("--version", "version", required=True, metavar="X.Y.Z", help="Semantic version, above the bundle's.")
 @output_option("-o", "--out", force=False, metavar="FILE", help="Without it NAME-X.Y.Z.json beside BUNDLE.")
 @click.option("--against", metavar="BUNDLE", callback=named_file, help="The release before; without it the newest one beside the release.")
 @click.option("--note", default="", metavar="TEXT", help="A sentence for the changelog entry.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@json_option
 def release_command(bundle_name: str, version: str, out: Path | None, against: str | None, note: str, as_json: bool) -> int:
     """Give a bundle a version, a new digest and an entry in NAME.changelog.md beside it.
 
@@ -123,7 +126,7 @@ def release_command(bundle_name: str, version: str, out: Path | None, against: s
 
 
 @click.command(
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=HELP,
     epilog="Then: collect --campaign probes.toml --out probes.parquet; fit probes.parquet --prior BUNDLE.",
 )
 @click.argument("bundle_name", metavar="BUNDLE", callback=named_file)
@@ -131,7 +134,7 @@ def release_command(bundle_name: str, version: str, out: Path | None, against: s
 @click.option("-n", "--count", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many kernels.")
 @output_option("-o", "--out", metavar="PROBES.toml", help="Write a campaign for `collect --campaign`.")
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Seed of every random choice.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@json_option
 def probes_command(bundle_name: str, gpu_name: str, count: int, out: Path | None, seed: int, as_json: bool) -> int:
     """Select the kernels of BUNDLE that are most informative about another GPU, the most informative first.
 

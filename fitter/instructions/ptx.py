@@ -21,9 +21,6 @@ OVERHEAD: Final = "empty_loop"
 PUBLISHED_MODES: Final = ("full", "single")
 """Launch modes in which the published formula is evaluated: the whole GPU, and one thread as published."""
 
-MEASURED: Final = "measured"
-"""Name of corrected power times time, the reference for the published ways of sampling."""
-
 VARIANT: Final = re.compile(r"_k\d+_u\d+$")
 """Chains and unroll in a kernel's name; the best measured variant represents an instruction."""
 
@@ -133,7 +130,6 @@ def published_differences(rows: InstructionRows) -> dict[str, Parts]:
     """(E_total − E_overhead) / n by kernel with its level, then by launch mode and way of sampling [J a thread's instruction].
 
     Both energies are power times time without power at rest.  Their times differ, so the static energy of the time difference remains.
-    MEASURED is the same difference of corrected energies.
     Source: Arafa et al. (arXiv 2002.07795), eq. 1.
     """
     empty = {(row.mode, row.level): row for row in reversed(rows.rows) if row.kernel == OVERHEAD}
@@ -143,14 +139,8 @@ def published_differences(rows: InstructionRows) -> dict[str, Parts]:
         if row.mode not in PUBLISHED_MODES or overhead is None or row.kernel == OVERHEAD or not _on_registers(row):
             continue
         _, count = priced_operations(row)
-        whole, rest = _energies_j(row), _energies_j(overhead)
-        for method in (*SAMPLING, MEASURED):
-            if np.isfinite(whole[method]) and np.isfinite(rest[method]):
-                per_turn = whole[method] / row.turns / row.threads - rest[method] / overhead.turns / overhead.threads
+        for method in SAMPLING:
+            per_turn = row.published[method] / row.turns / row.threads - overhead.published[method] / overhead.turns / overhead.threads
+            if np.isfinite(per_turn):
                 found.setdefault(row.build, {})[f"{row.mode}.{method}"] = per_turn / count
     return found
-
-
-def _energies_j(row: InstructionRow) -> Parts:
-    """Energy of a launch by way of sampling, and the corrected energy [J]."""
-    return {**row.published, MEASURED: row.power_w * row.latency_s}

@@ -1,13 +1,18 @@
 """The check of derived traffic: agreement and bias come out as they went in."""
 
 import json
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from estimator.bundle.files import load_bundle, save_bundle
+from estimator.counts.nsight_compute import read_ncu
+from estimator.vocabulary.errors import CountsError
 from estimator.vocabulary.specifications import load_gpu
 from fitter.bundle.sections import prior_bundle
 from scripts.traffic_check import COUNTS, LEVELS, MARK, chosen_kernels, derived_bytes, main, operators_document
@@ -25,7 +30,7 @@ def counters(traffic: dict[str, float], scale: float = 1.0) -> dict[str, float]:
     return found
 
 
-METRICS = '"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"\n'
+METRICS = '"ID","Process Name","Kernel Name","Grid Size","Metric Name","Metric Unit","Metric Value"\n'
 
 
 def long_table(launches: list[tuple[str, dict[str, float]]]) -> str:
@@ -34,7 +39,7 @@ def long_table(launches: list[tuple[str, dict[str, float]]]) -> str:
     for number, (name, values) in enumerate(launches):
         for metric, value in values.items():
             unit, shown = ("Mbyte", f"{value / 1e6:,.9f}") if "bytes" in metric else ("sector", f"{value:,.3f}")
-            lines.append(f'"{number}","{name}","{metric}","{unit}","{shown}"\n')
+            lines.append(f'"{number}","python3","{name}","(16, 32, 1)","{metric}","{unit}","{shown}"\n')
     return "".join(lines)
 
 
@@ -88,7 +93,7 @@ def test_agreement_and_bias_come_out_as_they_went_in(bundle: Path, tmp_path: Pat
 NO_PROFILES = {
     "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission\n": "ncu said: ==ERROR== ERR_NVGPUCTRPERM",
     METRICS + '"0","k"\n': "damaged table",
-    METRICS + '"0","k","m","","1"\n': "profile `launch`",
+    METRICS + '"0","p","k","(1, 1, 1)","m","","1"\n': "profile `launch`",
 }
 
 
@@ -101,3 +106,12 @@ def test_what_is_no_profile_is_refused_in_one_line(content: str, bundle: Path, t
     assert NO_PROFILES[content] in told
     assert told.count("\n") == 1
     assert not (tmp_path / "t.json").exists()
+
+
+@settings(max_examples=60)
+@given(st.binary(max_size=200))
+def test_no_text_is_more_than_refused(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+    path = tmp_path_factory.getbasetemp() / "x.csv"
+    path.write_bytes(b'"ID","Kernel Name"\n' + content)
+    with suppress(CountsError):
+        read_ncu(path)
