@@ -108,12 +108,12 @@ def _fitted(rows: BlockRows, num_sms: int) -> BlockModel:
     blocks_per_sm = int(first.blocks_per_sm[0])
     logarithms, time_covariance, tied = _times(rows, num_sms, blocks_per_sm)
     slope_s, intercept_s = np.polyfit(rows.blocks, rows.latency_s, 1)
-    energy = _energies(rows)
-    static_w = float(np.mean(rows.idle_w))
-    static_std = float(np.std(rows.idle_w, ddof=1) / math.sqrt(len(rows))) if math.isfinite(static_w) else math.nan
-    excess_j = (rows.power_w - rows.idle_w) * rows.latency_s
-    slope_j = float(np.polyfit(rows.blocks, excess_j, 1)[0]) if energy is not None else math.nan
-    values, covariance = energy or (np.full(2, np.nan), np.full((2, 2), np.nan))
+    static_w = static_std = slope_j = math.nan
+    values, covariance = np.full(2, np.nan), np.full((2, 2), np.nan)
+    if np.all(np.isfinite(rows.power_w) & np.isfinite(rows.idle_w)):
+        values, covariance = _energies(rows)
+        static_w, static_std = float(np.mean(rows.idle_w)), float(np.std(rows.idle_w, ddof=1) / math.sqrt(len(rows)))
+        slope_j = float(np.polyfit(rows.blocks, (rows.power_w - rows.idle_w) * rows.latency_s, 1)[0])
     return BlockModel(
         kernel=str(first.kernel[0]),
         block_threads=int(first.block_threads[0]),
@@ -125,8 +125,8 @@ def _fitted(rows: BlockRows, num_sms: int) -> BlockModel:
         time_covariance=time_covariance,
         energies=values,
         energy_covariance=covariance,
-        static_w=static_w if energy else math.nan,
-        static_std_w=static_std if energy else math.nan,
+        static_w=static_w,
+        static_std_w=static_std,
         slope_s=float(slope_s),
         intercept_s=float(intercept_s),
         slope_j=slope_j,
@@ -170,10 +170,8 @@ def _posterior(scaled: Array, misfit: Array) -> Array:
     return np.asarray(np.linalg.inv(scaled.T @ scaled / inflation + np.eye(terms)), dtype=np.float64)
 
 
-def _energies(rows: BlockRows) -> tuple[Array, Array] | None:
-    """Energy of a block and power beyond rest, and their covariance; None where a power is missing."""
-    if not np.all(np.isfinite(rows.power_w) & np.isfinite(rows.idle_w)):
-        return None
+def _energies(rows: BlockRows) -> tuple[Array, Array]:
+    """Energy of a block and power beyond rest, and their covariance."""
     energy = rows.power_w * rows.latency_s
     dynamic = energy - rows.idle_w * rows.latency_s
     # Relative error of a power without a standard error of its own.

@@ -1,11 +1,11 @@
 """The bundle of a board with measured instructions: the section, and the other parts of a bundle that has no other measurements."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
 import numpy as np
+import pandas as pd
 
 from estimator.bundle.content import Bundle, HeldOut
 from estimator.counts.energies import LINKS, LinkEnergy, energies_from_section, links_document, section_of
@@ -14,7 +14,7 @@ from estimator.vocabulary.gpu import GpuSpec
 from fitter.errors import CalibrationError
 from fitter.instructions.energies import LEAST_POWER_STD_W, excess_power_w, fit_instructions, row_activity
 from fitter.rows.columns import Selection
-from fitter.rows.instruction_dataset import InstructionRow, InstructionRows, at_level
+from fitter.rows.instruction_dataset import InstructionRows, at_level
 from fitter.validate.predictions import error_rows, unmeasured_rows
 
 
@@ -71,40 +71,33 @@ def instruction_errors(bundle: Bundle, rows: InstructionRows) -> tuple[list[Held
 
 
 def link_energies(rows: InstructionRows, gain_std: float = 0.0) -> dict[str, LinkEnergy]:
-    """Link energies by kernel at a level, or by copy.
+    """Mean link energies by kernel at a level, or by copy; a single run keeps the error of its power.
 
     A run without its power at rest takes that of other runs at its clock; if no run has it, there is no energy.
 
     gain_std: relative standard deviation of the sensor's gain.
     """
-    rests: dict[float, list[float]] = {}
-    found: dict[str, list[InstructionRow]] = {}
-    for row in rows.rows:
-        if math.isfinite(row.idle_w):
-            rests.setdefault(_clock(row), []).append(row.idle_w)
-        if row.link and row.random:
-            found.setdefault(row.build, []).append(row)
-    return {name: _energy(own, rests, gain_std) for name, own in sorted(found.items())}
-
-
-def _clock(row: InstructionRow) -> float:
-    """The requested SM clock [MHz]; 0 without a request."""
-    return 0.0 if math.isnan(row.asked_mhz) else row.asked_mhz
-
-
-def _energy(rows: list[InstructionRow], rests: Mapping[float, list[float]], gain_std: float) -> LinkEnergy:
-    """Mean energy over runs; a single run keeps the error of its power."""
-    rate = float(np.mean([row.link_bytes / row.latency_s for row in rows]))
-    known = []
-    for row in rows:
-        idle = [row.idle_w] if math.isfinite(row.idle_w) else rests.get(_clock(row), [])
-        if idle:
-            power_std = max(LEAST_POWER_STD_W, 0.0 if math.isnan(row.power_std_w) else row.power_std_w)
-            known.append(np.array([row.power_w - np.mean(idle), math.hypot(power_std, np.std(idle))]) * row.latency_s / row.link_bytes)
-    found = LinkEnergy(link=rows[0].link, bytes_per_s=rate, j_per_byte=math.nan, std_j=math.nan, runs=len(rows))
-    if not known:
-        return replace(found, why_unknown="no power at rest (idle_before_w) of these runs or of others at their clocks; set idle_s above 0")
-    values, stds = np.array(known).T
-    scatter = float(values.std(ddof=1)) if len(values) > 1 else 0.0
-    std = math.hypot(max(scatter, float(stds.mean())) / math.sqrt(len(values)), gain_std * abs(float(values.mean())))
-    return replace(found, j_per_byte=float(values.mean()), std_j=std)
+    names = ["build", "link", "random", "link_bytes", "latency_s", "power_w", "power_std_w", "idle_w", "asked_mhz"]
+    frame = pd.DataFrame([[getattr(row, name) for name in names] for row in rows.rows], columns=names)
+    rests, alone = frame.groupby(frame["asked_mhz"].fillna(0.0))["idle_w"], frame["idle_w"].isna()
+    frame["idle_std_w"] = rests.transform("std", ddof=0).where(alone, 0.0)
+    frame["idle_w"] = frame["idle_w"].fillna(rests.transform("mean"))
+    frame = frame[frame["random"] & (frame["link"] != "")]
+    frame["byte_s"] = frame["latency_s"] / frame["link_bytes"]
+    frame["joule"] = (frame["power_w"] - frame["idle_w"]) * frame["byte_s"]
+    power_std = frame["power_std_w"].fillna(0.0).clip(lower=LEAST_POWER_STD_W)
+    frame["std"] = np.hypot(power_std, frame["idle_std_w"]) * frame["byte_s"]
+    found = {}
+    for name, own in frame.groupby("build"):
+        known = own.dropna(subset="joule")
+        mean, scatter = float(known["joule"].mean()), float(known["joule"].std()) if len(known) > 1 else 0.0
+        std = max(scatter, float(known["std"].mean())) / math.sqrt(max(len(known), 1))
+        found[str(name)] = LinkEnergy(
+            link=own["link"].iloc[0],
+            bytes_per_s=float((1.0 / own["byte_s"]).mean()),
+            j_per_byte=mean,
+            std_j=math.hypot(std, gain_std * mean) if len(known) else math.nan,
+            runs=len(own),
+            why_unknown="" if len(known) else "no power at rest (idle_before_w) of these runs or of others at their clocks",
+        )
+    return found

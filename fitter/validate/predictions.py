@@ -12,7 +12,7 @@ from estimator.engine.kernel_table import predict_kernels
 from estimator.model.coefficients import group_key, longest_prefix
 from estimator.model.lowering import KnownTiles
 from estimator.questions.estimates import estimate
-from estimator.uncertainty.forecast import FORECAST_STD
+from estimator.uncertainty.forecast import forecast_of
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import NORMAL_90, Array, BoolArray, IntArray
 from estimator.vocabulary.specifications import load_gpu
@@ -120,11 +120,10 @@ def predict_kernel_rows(bundle: Bundle, rows: KernelRows) -> pd.DataFrame:
             temperature_c=part.temperature_c,
         )
         served = np.array([group is not None for group in table.groups])
-        forecast = (
-            FORECAST_STD["alike" if gpu.architecture == bundle.gpu.architecture else "other"] if gpu.name != bundle.gpu.name else (0, 0)
-        )
+        forecast = forecast_of(bundle.gpu, gpu, {})
+        further_std = (0.0, 0.0) if forecast is None else forecast.ln_std
         values = ((table.latency_s, table.latency_ln_std), (table.power_w, table.power_ln_std))
-        for quantity, (value, std), further in zip(QUANTITIES, values, forecast, strict=True):
+        for quantity, (value, std), further in zip(QUANTITIES, values, further_std, strict=True):
             groups = bundle.uncertainty.get(quantity, {}).get("groups", {})
             common = np.array([float(groups.get(group, np.nan)) for group in table.groups])
             columns[f"predicted_{quantity}"][own] = np.where(served, value, np.nan)
