@@ -279,9 +279,8 @@ class HeldOut(TypedDict):
 
 if TYPE_CHECKING:
     Stated = Mapping[str, Any]
-    ErrorTable = Mapping[str, Any]
 else:
-    Stated, ErrorTable = Uncertainty, HeldOut
+    Stated = Uncertainty
 
 Ranges = Mapping[Field, Annotated[tuple[Annotated[float, Span(0.0, 1e18)], Annotated[float, Span(0.0, 1e18)]], check_range]]
 
@@ -312,7 +311,7 @@ class Content:
     residuals: Annotated[Mapping[GroupName, Tier], "by kernel group, measured points and their remaining error"] = EMPTY
     uncertainty: Annotated[Stated, "parameters of the prediction intervals, from rows left out of fits"] = EMPTY
     domain: Annotated[Mapping[GroupName, Ranges], "range of every shape field that the fit has seen, by kernel group"] = EMPTY
-    errors: Annotated[tuple[ErrorTable, ...], "errors on held-out data"] = ()
+    errors: Annotated[tuple[HeldOut, ...], "errors on held-out data"] = ()
     instruction_energies: Annotated[Section, "energy per instruction, transaction and byte across a link"] = EMPTY
     block_models: Annotated[Mapping[str, BlockModel], "time and energy from the number of blocks, by kernel/threads@clock"] = EMPTY
     notes: Annotated[tuple[Text, ...], "remarks for the reader"] = ()

@@ -159,31 +159,29 @@ def provenance_of(selection: Selection, seed: int) -> Provenance:
 def environment_of(selection: Selection) -> dict[str, str]:
     """Driver, board and programs from the data sets' metadata, and whether a board was simulated."""
     found: dict[str, str] = {}
-    for dataset in selection.datasets:
-        metadata = dataset.metadata
-        board, campaign, versions = (_object(metadata.get(key)) for key in ("gpu", "campaign", "versions"))
-        facts = {"driver": metadata.get("driver"), "vbios": board.get("vbios"), "campaign": campaign.get("name")}
-        facts |= {f"version of {name}": version for name, version in versions.items()}
+    for metadata in (dataset.metadata for dataset in selection.datasets):
+        facts = {"driver": metadata.get("driver"), "vbios": _part(metadata, "gpu").get("vbios")}
+        facts |= {"campaign": _part(metadata, "campaign").get("name")}
+        facts |= {f"version of {name}": version for name, version in _part(metadata, "versions").items()}
         found |= {key: str(value)[:LONGEST_TEXT] for key, value in facts.items() if isinstance(value, str | int | float) and value != ""}
-        if metadata.get("simulated") is True:
-            found["simulated"] = "true"
+        found |= {"simulated": "true"} if metadata.get("simulated") is True else {}
     return found
 
 
 def sensor_of(selection: Selection) -> Mapping[str, Any] | None:
     """The power sensor's characterisation from the first data set that has one."""
-    return next((sensor for dataset in selection.datasets if (sensor := _object(dataset.metadata.get("sensor")))), None)
+    return next((sensor for dataset in selection.datasets if (sensor := _part(dataset.metadata, "sensor"))), None)
 
 
 def board_uuid(selection: Selection) -> str:
-    """The identity of the board if all data sets name the same one, else ""."""
-    found = {_object(dataset.metadata.get("gpu")).get("uuid") for dataset in selection.datasets} - {None}
-    only = found.pop() if len(found) == 1 else ""
-    return only[:LONGEST_TEXT] if isinstance(only, str) else ""
+    """The identity of the board if all data sets that name one name the same, else ""."""
+    found = {str(uuid)[:LONGEST_TEXT] for dataset in selection.datasets if (uuid := _part(dataset.metadata, "gpu").get("uuid"))}
+    return found.pop() if len(found) == 1 else ""
 
 
-def _object(value: Any) -> Mapping[str, Any]:
-    """The value if it is a JSON object, else an empty object."""
+def _part(metadata: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """An object in a data set's metadata; empty if it is none."""
+    value = metadata.get(name)
     return value if isinstance(value, Mapping) else {}
 
 

@@ -1,8 +1,8 @@
 """Fits → sections of a bundle."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TypedDict
 
 import numpy as np
 
@@ -54,14 +54,14 @@ def runs_bundle(gpu: GpuSpec, latency: LatencyFit, power: PowerFit | None, *, cl
         source="fitted",
         overlap_exponent=latency.host.overlap_exponent,
     )
-    return replace(
+    bundle = replace(
         prior_bundle(gpu),
         host=host,
         groups={group: _tied_section(group, latency, spread, rows) for group in latency.groups},
         clocks_mhz=clocks_mhz,
         latency_parameters=Covariance(names=tuple(spread), covariance=as_rows(latency.covariance)),
-        **power_sections(power, gpu),
     )
+    return with_power(bundle, power)
 
 
 def _tied_section(group: str, fit: LatencyFit, spread: Mapping[str, float], rows: int) -> GroupCoefficients:
@@ -120,20 +120,17 @@ def with_gain_std(power: PowerCoefficients, gain_std: float) -> PowerCoefficient
     gain_std: relative standard deviation of the gain of the power readings or of their correction.
     """
     values = np.array([*(power.event_energy_j[term] / PICO for term in POWER_TERMS), power.busy_w, power.active_w])
-    covariance = np.array(power.covariance) + gain_std**2 * np.outer(values, values)
-    spread = np.sqrt(np.diag(covariance))
-    energy, farad = power.event_energy_j, power.capacitance_f
-    per_pico = {term: farad[term] * PICO / energy[term] for term in POWER_TERMS if energy[term] > 0}
+
+    def widened(std: float, value: float) -> float:
+        return math.hypot(std, gain_std * value)
+
     return replace(
         power,
-        capacitance_std_f={
-            term: float(spread[i]) * per_pico[term] if term in per_pico else power.capacitance_std_f[term]
-            for i, term in enumerate(POWER_TERMS)
-        },
-        busy_std_w=float(spread[TERMS.index("busy")]),
-        active_std_w=float(spread[TERMS.index("active")]),
-        leakage_std_w_per_k=float(np.hypot(power.leakage_std_w_per_k, gain_std * power.leakage_w_per_k)),
-        covariance=as_rows(covariance),
+        capacitance_std_f={term: widened(std, power.capacitance_f[term]) for term, std in power.capacitance_std_f.items()},
+        busy_std_w=widened(power.busy_std_w, power.busy_w),
+        active_std_w=widened(power.active_std_w, power.active_w),
+        leakage_std_w_per_k=widened(power.leakage_std_w_per_k, power.leakage_w_per_k),
+        covariance=as_rows(np.array(power.covariance) + gain_std**2 * np.outer(values, values)),
     )
 
 
@@ -155,20 +152,12 @@ def idle_section(tables: BoardTables, std_w: float | None = None) -> IdleTable |
     return IdleTable(sm_clock_mhz=table.sm_clock_mhz, power_w=table.value, std_w=std_w, source=table.source, temperature_c=warm)
 
 
-class PowerSections(TypedDict):
-    """The sections of a bundle that power needs, None without power."""
-
-    power: PowerCoefficients | None
-    voltage: VoltageTable | None
-    idle: IdleTable | None
-
-
-def power_sections(fit: PowerFit | None, gpu: GpuSpec) -> PowerSections:
-    """Power coefficients with the tables of their fit."""
+def with_power(bundle: Bundle, fit: PowerFit | None) -> Bundle:
+    """The bundle with power coefficients and the tables of their fit; unchanged without a fit."""
     if fit is None:
-        return {"power": None, "voltage": None, "idle": None}
+        return bundle
     voltage = voltage_section(fit.tables, fit.voltage_std_v)
-    return {"power": power_section(fit, gpu), "voltage": voltage, "idle": idle_section(fit.tables)}
+    return replace(bundle, power=power_section(fit, bundle.gpu), voltage=voltage, idle=idle_section(fit.tables))
 
 
 def as_rows(matrix: Array) -> tuple[tuple[float, ...], ...]:

@@ -11,7 +11,6 @@ from estimator.vocabulary.workload import FAMILY_FIELDS, Operator, make_operator
 from fitter.errors import CalibrationError
 from fitter.transfer.prior_bundle import transfer_source
 from fitter.transfer.probes import Candidates, choose_probes
-from fitter.validate.tables import Shown, kind_text
 
 
 def bundle_kernels(bundle: Bundle) -> tuple[Operator, ...]:
@@ -53,12 +52,3 @@ def campaign_text(probes: Sequence[Operator], bundle: Bundle, gpu: GpuSpec) -> s
         lines += ["cuda_cores = true"] if probe.cuda_cores else []
         lines += ["[kernels.shape]", *(f"{name} = {size:.0f}" for name, size in probe.named_shape().items())]
     return "\n".join([*lines, ""])
-
-
-def probe_lines(probes: Sequence[Operator]) -> list[str]:
-    """The probes as text, a line each."""
-    rows = [
-        [i, kind_text((p.family, p.operator, p.precision)), ", ".join(f"{name} {size:g}" for name, size in p.named_shape().items())]
-        for i, p in enumerate(probes, start=1)
-    ]
-    return Shown(title="probes, the most telling first", head=("", "kernel", "shape"), rows=rows).lines()

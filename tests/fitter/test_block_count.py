@@ -71,9 +71,13 @@ def test_planted_coefficients_come_back() -> None:
     assert model.times_s[1:] == pytest.approx(TIMES[1:], rel=0.05), "two kinds of rounds leave the norm to its prior"
     assert model.energies == pytest.approx([BLOCK_J, AWAKE_W], rel=0.02)
     assert model.static_w == IDLE_W
+    alone = fit_block_model(replace(planted(), power_w=np.full(len(GRIDS), np.nan)), GPU.num_sms)
+    assert not alone.has_power
+    assert alone.latency_s(500) == pytest.approx(model.latency_s(500))
+    assert math.isnan(float(alone.energy_j(500)))
     rows = planted()
     rows.idle_w[2] = np.nan  # takes the power at rest of the others
-    (same,) = fit_block_models(rows, GPU.num_sms).models
+    (same,), _ = fit_block_models(rows, GPU.num_sms)
     assert same.energies == pytest.approx(model.energies)
 
 
@@ -90,10 +94,10 @@ def test_two_grids_do_not() -> None:
         fit_block_model(planted(np.array([54, 54, 2160])), GPU.num_sms)
     both = join_rows([planted(), planted(np.array([54, 108]), kernel="short")])
     assert both is not None
-    fit = fit_block_models(both, GPU.num_sms)
-    assert [model.kernel for model in fit.models] == ["vector_add"]
-    assert len(fit.refused) == 1
-    assert "short" in fit.refused[0]
+    models, refused = fit_block_models(both, GPU.num_sms)
+    assert [model.kernel for model in models] == ["vector_add"]
+    assert len(refused) == 1
+    assert "short" in refused[0]
 
 
 @pytest.mark.parametrize(
@@ -129,13 +133,6 @@ def test_stated_errors_hold() -> None:
     assert np.mean(z < 2) > 0.88
 
 
-def test_without_power_there_is_time_alone() -> None:
-    model = fit_block_model(replace(planted(), power_w=np.full(len(GRIDS), np.nan)), GPU.num_sms)
-    assert not model.has_power
-    assert np.isfinite(model.latency_s(500))
-    assert math.isnan(float(model.energy_j(500)))
-
-
 HEADER = "kernel,gpu,block_threads,blocks_per_sm,blocks,latency_s,power_w,idle_w,sm_clock_mhz"
 
 
@@ -143,15 +140,6 @@ def table(tmp_path: Path, *lines: str, header: str = HEADER) -> Any:
     path = tmp_path / "grids.csv"
     path.write_text("\n".join([header, *lines]) + "\n")
     return open_table(path, block_table.COLUMNS)
-
-
-def test_a_table_of_grids_is_read(tmp_path: Path) -> None:
-    rows, rejected = read_block_table(
-        table(tmp_path, f"add,{GPU.name},1024,2,54,1e-3,80,40,900", f"add,{GPU.name},1024,,108,1e-3,90,40,"), None
-    )
-    assert rows is not None
-    assert not rejected
-    assert rows.blocks_per_sm.tolist() == [2.0, 2.0], "64 warps of an SM hold two blocks of 1,024 threads"
 
 
 @pytest.mark.parametrize(
@@ -170,26 +158,35 @@ def test_a_table_of_grids_is_read(tmp_path: Path) -> None:
     ],
 )
 def test_a_row_that_cannot_be_is_rejected_with_its_reason(line: str, reason: str, tmp_path: Path) -> None:
-    rows, rejected = read_block_table(table(tmp_path, line), None)
-    assert rows is None
+    good = f"add,{GPU.name},1024,,108,1e-3,90,40,"
+    rows, rejected = read_block_table(table(tmp_path, line, good), None)
+    assert rows is not None
+    assert rows.blocks_per_sm.tolist() == [2.0], "64 warps of an SM hold two blocks of 1,024 threads"
     assert [row.reason for row in rejected] == [reason]
 
 
-@pytest.mark.parametrize("column", ["gpu", None])
-def test_a_gpu_of_ones_own_is_fitted_from_its_file(
-    column: str | None, repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("name", [",Tesla M2075", ""])
+def test_a_gpu_of_ones_own_is_fitted_from_its_file_and_checked(
+    name: str, repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The published M2075: rounds of 14 blocks, one an SM, at the published powers, with the GPU named in the table or not."""
     spec, out = tmp_path / "own.toml", tmp_path / "m2075.json"
     spec.write_text((repository / "examples" / "m2075.toml").read_text())
-    lines = [f"vectorAdd,1024,1,{14 * n},{n * ROUND_S},{ROUND_W},{REST_W}" + (",Tesla M2075" if column else "") for n in (1, 2, 3, 10)]
-    header = "kernel,block_threads,blocks_per_sm,blocks,latency_s,power_w,idle_w" + (",gpu" if column else "")
+    lines = [f"vectorAdd,1024,1,{14 * n},{n * ROUND_S},{ROUND_W},{REST_W}{name}" for n in (1, 2, 3, 10)]
+    header = "kernel,block_threads,blocks_per_sm,blocks,latency_s,power_w,idle_w" + (",gpu" if name else "")
     (tmp_path / "grids.csv").write_text("\n".join([header, *lines]))
     assert fit([str(tmp_path / "grids.csv"), "--gpu", str(spec), "-o", str(out), "--quiet"]) == 0
-    spec.unlink()  # the bundle holds it
     bundle = load_bundle(out)
     assert (bundle.gpu.name, bundle.gpu.num_sms) == ("m2075", 14)
     capsys.readouterr()
+    other = f"sgemm,1024,1,14,{ROUND_S},{ROUND_W},{REST_W}{name}"
+    (tmp_path / "again.csv").write_text("\n".join([header, *lines, other]))
+    assert fit(["check", str(out), str(tmp_path / "again.csv"), "--gpu", str(spec), "--json", "--quiet"]) == 3
+    checked = json.loads(capsys.readouterr().out)
+    assert [(row["operator"], row["n"]) for row in checked["errors"]] == [("vectorAdd/1024", 4)]
+    assert max(checked["errors"][0][quantity]["p95"] for quantity in ("latency", "power")) < 1.0
+    assert any("no block-count model of sgemm" in line for line in checked["warnings"])
+    spec.unlink()  # the bundle holds it
     assert estimate(["blocks", "vectorAdd", "--bundle", str(out), "--blocks", "14,15,140", "--form", "rounds", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [row["latency_s"] / ROUND_S for row in found] == pytest.approx([1.0, 2.0, 10.0])

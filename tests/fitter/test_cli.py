@@ -79,7 +79,9 @@ def small_table(folder: Path, rows: int = 60, gpu: str = "a100-pcie-40gb") -> Pa
     return path
 
 
-def test_a_fit_writes_a_bundle_and_one_json_document(fitted: tuple[Path, dict[str, Any]]) -> None:
+def test_a_fit_writes_a_bundle_and_one_json_document_and_a_check_knows_its_data(
+    fitted: tuple[Path, dict[str, Any]], run: Run, runs_csv: Path
+) -> None:
     folder, document = fitted
     bundle = load_bundle(folder / "b.json")
     assert (document["digest"], document["name"], document["gpu"]) == (bundle.digest, "a10", "a10")
@@ -94,6 +96,12 @@ def test_a_fit_writes_a_bundle_and_one_json_document(fitted: tuple[Path, dict[st
     assert bundle.errors[0]["family"] == "workload"
     assert bundle.domain["gemm"]["m"][0] >= 1
     assert sorted(path.name for path in folder.iterdir()) == ["b.json", "said.json"]
+    found = run("check", folder / "b.json", runs_csv, "-v")
+    assert found.status == 3
+    assert "48 of 49 rows used" in found.out
+    assert "a10 workload model bf16" in found.out
+    assert "this very data" in found.err
+    assert "a10_900mhz.csv row 44: TRUNCATED_RUN" in found.err
 
 
 def test_two_fits_of_the_same_data_have_one_digest_whenever_and_wherever_they_ran(run: Run, tmp_path: Path) -> None:
@@ -128,10 +136,8 @@ def test_a_clean_table_ends_with_status_zero_and_a_rejected_row_with_three(run: 
     assert found.status == 0
     document = json.loads(found.out)
     assert (tmp_path / "r.html").read_text().startswith("<!doctype html>")
-    assert document["held_out"] == []
     assert found.err == "".join(f"note: {note}\n" for note in document["notes"])
-    assert document["notes"][0].startswith("from priors, not from data: gemm, ")
-    assert document["notes"][1:] == ["table.csv: no clocks recorded; the clock for which the vendor quotes peak rates is assumed"]
+    assert document["notes"] == ["table.csv: no clocks recorded; the clock for which the vendor quotes peak rates is assumed"]
     assert document["notes"] == json.loads(run("show", out, "--json").out)["notes"]
     assert document["name"] == "mine"
     assert (document["rows"], document["used"], document["rejected"]) == (120, 60, {"OTHER_GPU": 60})
@@ -168,38 +174,39 @@ def test_names_with_control_characters_take_over_no_terminal(run: Run, tmp_path:
         assert all(character.isprintable() for character in text.replace("\n", ""))
 
 
-def test_check_compares_a_bundle_with_data(fitted: tuple[Path, dict[str, Any]], run: Run, runs_csv: Path) -> None:
-    folder, _ = fitted
-    found = run("check", folder / "b.json", runs_csv, "--json")
-    document = json.loads(found.out)
-    assert found.status == 3
-    assert (document["rows"], document["rejected"]) == (49, {"TRUNCATED_RUN": 1})
-    assert any("this very data" in warning for warning in document["warnings"])
-    text = run("check", folder / "b.json", runs_csv, "-v")
-    assert "48 of 49 rows used" in text.out
-    assert "a10 workload model bf16" in text.out
-    assert "a10_900mhz.csv row 44: TRUNCATED_RUN" in text.err
-
-
-def test_show_and_diff_describe_bundles(fitted: tuple[Path, dict[str, Any]], run: Run, tmp_path: Path) -> None:
+def test_show_diff_and_release_take_whole_bundles_alone(fitted: tuple[Path, dict[str, Any]], run: Run, tmp_path: Path) -> None:
     """Runs of whole models hold eager attention: the coefficients of fused kernels are constants, set by no row."""
     folder, document = fitted
     other = saved(planted_bundle(), tmp_path)
     lines = run("show", folder / "b.json").out.splitlines()
-    assert document["digest"] in lines[0]
+    assert f"Digest: {document['digest']}" in lines
     groups = {line.split()[0] for line in lines if " constant " in line or " data " in line}
     assert "gemm" in groups
     assert "attention.prefill" not in groups
     assert lines[-1].startswith("at their priors, no row in the data")
     assert "attention.prefill" in lines[-1]
-    assert any(line.endswith("µs (fitted)") for line in lines)
+    assert any("µs per framework operator (fitted)" in line for line in lines)
     shown = json.loads(run("show", folder / "b.json", "--json").out)
     assert shown["digest"] == document["digest"]
     assert shown["groups"]["gemm"]["ln_std"]["math"] > 0
     assert "residuals" not in shown
-    assert "coefficients: none" in run("diff", other, other).out
+    assert "changes: –" in run("diff", other, other).out
     assert "another GPU" in run("diff", other, folder / "b.json").out
     assert json.loads(run("diff", other, folder / "b.json", "--json").out)["changes"]
+    released = json.loads(run("release", other, "--version", "1.0.0", "--note", "First release.", "--json").out)
+    assert load_bundle(released["bundle"]).version == "1.0.0"
+    assert "First release." in Path(released["changelog"]).read_text()
+    edited = tmp_path / "edited.json"
+    edited.write_text(other.read_text().replace('"busy_w"', '"busy_W"'))
+    for refused in (
+        ("release", other, "--version", "1.0"),
+        ("release", other, "--version", "1.0.0"),
+        ("check", edited, small_table(tmp_path)),
+        ("show", tmp_path / "none.json"),
+        ("diff", other, edited),
+    ):
+        found = run(*refused)
+        assert (found.status, found.err.count("\n")) == (1, 1)
 
 
 def test_groups_without_rows_are_one_last_line_of_a_bundle_and_the_next_step_fits_its_data() -> None:
@@ -214,19 +221,6 @@ def test_groups_without_rows_are_one_last_line_of_a_bundle_and_the_next_step_fit
     assert next_lines(replace(bare, instruction_energies={"terms": []}), "b.json") == ["next: estimate counts COUNTS --bundle b.json"]
     assert next_lines(replace(bare, block_models={"stencil": {}}), "b.json") == ["next: estimate blocks --bundle b.json"]
     assert next_lines(replace(bare, instruction_energies={"links": {}}), "b.json") == ["next: fit show b.json"]
-
-
-def test_release_writes_a_new_file_and_leaves_the_old(run: Run, tmp_path: Path) -> None:
-    source = saved(planted_bundle(), tmp_path)
-    before = source.read_bytes()
-    found = run("release", source, "--version", "1.0.0", "--note", "First release.", "--json")
-    document = json.loads(found.out)
-    assert found.status == 0
-    assert load_bundle(document["bundle"]).version == "1.0.0"
-    assert "First release." in Path(document["changelog"]).read_text()
-    assert source.read_bytes() == before
-    assert run("release", source, "--version", "1.0").status == 1
-    assert run("release", source, "--version", "1.0.0").status == 1
 
 
 BAD = {
@@ -265,15 +259,6 @@ def test_outputs_that_cannot_be_written_are_refused_before_the_work(run: Run, tm
     assert run(table, "-o", tmp_path / "x", "--report", tmp_path / "x").status == 1
 
 
-def test_damaged_bundles_are_refused(run: Run, tmp_path: Path) -> None:
-    bundle, table = saved(planted_bundle(), tmp_path), small_table(tmp_path)
-    edited = tmp_path / "edited.json"
-    edited.write_text(bundle.read_text().replace('"busy_w"', '"busy_W"'))
-    for arguments in (("check", edited, table), ("show", tmp_path / "none.json"), ("diff", bundle, edited)):
-        found = run(*arguments)
-        assert (found.status, found.err.count("\n")) == (1, 1)
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -291,15 +276,6 @@ def test_wrong_usage_is_status_two(run: Run, arguments: tuple[str, ...]) -> None
     found = run(*arguments)
     assert found.status == 2
     assert "--help" in found.err
-
-
-def test_a_missing_package_names_the_extra(tmp_path: Path) -> None:
-    table = small_table(tmp_path)
-    program = f"import sys; sys.modules['pyarrow'] = None; from fitter.cli import main; sys.exit(main([{str(table)!r}]))"
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert found.returncode == 1
-    assert "install wattprint[fit]" in found.stderr
-    assert found.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(("asked", "given"), [({}, "1"), ({"OPENBLAS_NUM_THREADS": "2"}, "2")])

@@ -23,16 +23,16 @@ from estimator.counts.energies import (
 from estimator.counts.opcodes import loop_classes, sass_class
 from estimator.vocabulary.errors import CountsError
 from estimator.vocabulary.specifications import load_gpu
+from fitter.bundle.sections import prior_bundle
 from fitter.errors import CalibrationError
 from fitter.instructions.energies import FEWEST_ROWS, fit_instructions
 from fitter.instructions.ptx import published_differences
 from fitter.instructions.published import (
     compared_with_table,
-    published_tables,
     table_document,
     table_errors,
 )
-from fitter.instructions.section import link_energies
+from fitter.instructions.section import instruction_errors, link_energies
 from fitter.rows.instruction_dataset import InstructionRow, InstructionRows, read_instruction_rows
 from fitter.rows.rejected import RejectedRow
 from fitter.rows.tables import Table
@@ -110,7 +110,7 @@ def made_rows() -> InstructionRows:
     return InstructionRows(rows=tuple(rows))
 
 
-def test_without_noise_the_truth_comes_back() -> None:
+def test_without_noise_the_truth_comes_back_in_terms_and_in_ptx_rows() -> None:
     energies = fit_instructions(made_rows(), GPU)
     for name, joule in TRUTH.items():
         value, _ = energies.term(name if name in (CONSTANT, STALL, ISSUE, LOOP) else INSTRUCTION + name)
@@ -118,6 +118,17 @@ def test_without_noise_the_truth_comes_back() -> None:
     assert all(known for term, known in zip(energies.terms, energies.identified, strict=True) if "rare" not in term)
     assert np.allclose(energies.covariance, energies.covariance.T)
     assert np.linalg.eigvalsh(energies.covariance / np.outer(*[np.sqrt(np.diag(energies.covariance))] * 2)).min() > -1e-9
+    mix, ffma = energies.ptx["mix"], energies.ptx["ffma"]  # companions are taken out of a PTX row at their own price
+    assert (dict(mix.classes), mix.companions) == (pytest.approx({"FFMA": 1.0}), False)
+    assert mix.energy_j == pytest.approx(ffma.energy_j)
+    row, empty = (next(row for row in reversed(made_rows().rows) if row.kernel == name) for name in ("ffma_k8_u64", "empty_loop"))
+    expected = (row.power_w * row.latency_s / row.threads - empty.power_w * empty.latency_s / empty.threads) / row.turns / 64.0
+    assert published_differences(made_rows())["ffma_k8_u64"]["full.mtsm"] == pytest.approx(expected)
+    bundle = replace(prior_bundle(GPU), instruction_energies=section_of(energies))
+    (errors,), remarks = instruction_errors(bundle, made_rows())
+    assert (errors["operator"], errors["n"], remarks) == ("full", len(made_rows()), ())
+    assert errors["power"] is not None
+    assert errors["power"]["p95"] < 1.0
 
 
 def test_stated_errors_grow_with_those_of_the_readings_and_hold_the_sensors_gain() -> None:
@@ -183,20 +194,11 @@ def test_the_published_table_stands_beside_both_levels_with_errors_as_the_paper_
     for errors, row in zip(table_errors(rows).itertuples(), (o3, o0), strict=True):
         off = row.own_j - row.published_j
         assert (errors.n, errors.mape, errors.rmse_j) == pytest.approx((1, 100 * abs(off) / row.published_j, abs(off)))
-    assert [len(shown.rows) for shown in published_tables(title, rows)] == [2 * 32, 2]
-    assert len(json.loads(json.dumps(table_document(title, rows)))["rows"]) == 2 * 32
+    document = json.loads(json.dumps(table_document(title, rows)))
+    assert [len(document[name]) for name in ("rows", "errors")] == [2 * 32, 2]
     with pytest.raises(CountsError, match="has no 'vlta'; it has"):
         compared_with_table(energies, "vlta")
     assert (compared_with_table(energies, "maxwell")[1]["published_j"] > 0).all()  # which has no half precision
-
-
-def test_the_published_difference_is_power_times_the_time_that_differs() -> None:
-    rows = made_rows()
-    found = published_differences(rows)["ffma_k8_u64"]["full.mtsm"]
-    row = next(row for row in reversed(rows.rows) if row.kernel == "ffma_k8_u64")
-    empty = rows.rows[-1]
-    expected = (row.power_w * row.latency_s / row.threads - empty.power_w * empty.latency_s / empty.threads) / row.turns / 64.0
-    assert found == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("volt", [0.0, math.nan])
@@ -220,15 +222,6 @@ def test_runs_without_an_answer_are_refused_in_one_line(change: dict[str, Any], 
     rows = InstructionRows(rows=tuple(replace(row, **change) for row in made_rows().rows[:count]))
     with pytest.raises(CalibrationError, match=complaint):
         fit_instructions(rows, GPU)
-
-
-def test_a_row_is_read_with_its_counts() -> None:
-    row = read_one()
-    assert isinstance(row, InstructionRow)
-    assert row.body == {"FFMA": 64.0, "UIADD3": 1.0, "ISETP.NE.AND": 1.0, "BRA": 1.0}
-    assert (row.threads, row.turns, row.blocks, row.random) == (27648.0, 1000.0, 108.0, True)
-    assert row.transactions == {"shared": 0.0, "l1": 0.0, "l2": 0.0, "dram": 0.0}
-    assert math.isnan(row.asked_mhz)
 
 
 @pytest.mark.parametrize(
@@ -259,14 +252,10 @@ def test_a_row_is_read_with_its_counts() -> None:
     ],
 )
 def test_a_row_that_cannot_be_is_rejected_with_its_reason(change: dict[str, Any], reason: str) -> None:
-    row = read_one(**change)
+    good, row = read_one(), read_one(**change)
+    assert isinstance(good, InstructionRow)
+    assert good.body == {"FFMA": 64.0, "UIADD3": 1.0, "ISETP.NE.AND": 1.0, "BRA": 1.0}
+    assert (good.threads, good.turns, good.blocks, good.random) == (27648.0, 1000.0, 108.0, True)
     assert isinstance(row, RejectedRow)
     assert (row.reason, row.source, row.row) == (reason, "x.parquet", 1)
     assert "\n" not in row.detail
-
-
-def test_companions_are_taken_out_of_a_ptx_row_at_their_own_price() -> None:
-    energies = fit_instructions(made_rows(), GPU)
-    assert energies.ptx["mix"].classes == pytest.approx({"FFMA": 1.0})
-    assert energies.ptx["mix"].energy_j == pytest.approx(energies.ptx["ffma"].energy_j)
-    assert not energies.ptx["mix"].companions

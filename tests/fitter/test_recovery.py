@@ -9,7 +9,7 @@ from estimator.model.power import POWER_TERMS, WARM_KNEE, WARM_SHARPNESS, BoardT
 from estimator.questions.estimates import estimate
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.specifications import load_gpu
-from fitter.bundle.runs import MOST_FOLDS, fit_runs, stated_uncertainty, workload_folds
+from fitter.bundle.runs import fit_runs, stated_uncertainty
 from fitter.latency.runs import TIED, fit_latency, prior_groups, shifted
 from fitter.power.coefficients import PowerFit, fit_power
 from fitter.power.rows import workload_power_rows
@@ -85,24 +85,13 @@ def test_a_failed_run_cannot_bend_the_fit(a100: GpuSpec) -> None:
     assert np.abs(fit_latency(rows, a100).log_shift - clean.log_shift).max() < 0.05
 
 
-@pytest.mark.parametrize("workloads", [1, 7, MOST_FOLDS, 3 * MOST_FOLDS + 1])
-def test_every_workload_is_left_out_once_and_alone_while_they_are_few(workloads: int, a100: GpuSpec) -> None:
-    one = runs(a100)
-    index = np.repeat(np.arange(workloads), 2)
-    rows = replace(one.select(np.zeros(len(index), dtype=np.int64)), workload_index=index, workloads=one.workloads[:1] * workloads)
-    folds = np.array(workload_folds(rows, seed=3))
-    assert folds.sum(axis=0).tolist() == [1] * len(index)
-    assert (folds[:, ::2] == folds[:, 1::2]).all()  # both runs of a workload
-    assert len(folds) == min(workloads, MOST_FOLDS)
-    assert folds.sum(axis=1).max() <= 2 * -(-workloads // MOST_FOLDS)
-
-
 def test_an_effect_that_the_model_lacks_widens_the_stated_intervals(a100: GpuSpec) -> None:
     rows = runs(a100)
     rows = rows.select((rows.sm_clock_asked_mhz <= 900.0) & (rows.workload_index < 12))  # planted runs know no power limit
-    honest = stated_uncertainty(rows, a100, tables(a100), seed=0)
+    bundle = fit_runs(rows, a100, tables(a100))
+    honest = stated_uncertainty(rows, a100, tables(a100), 0, bundle)
     rows.energy_j[:] *= 1.0 + np.where(rows.workload_index % 4 == 0, 0.35, 0.0)  # a module that works in every fourth model
-    surprised = stated_uncertainty(rows, a100, tables(a100), seed=0)
+    surprised = stated_uncertainty(rows, a100, tables(a100), 0, bundle)
     assert float(str(surprised["power"]["gpu"])) > 2.0 * float(str(honest["power"]["gpu"]))
 
 

@@ -60,8 +60,8 @@ def faulty(fault: str, folder: Path, *words: str) -> Calibration:
 
 def latency_mape(calibration: Calibration, family: str = "") -> float:
     """Mean held-out error of latency, weighted by rows, of one family or of all [percent]."""
-    rows = [row.latency for row in calibration.errors if row.latency is not None and row.family and family in ("", row.family)]
-    return sum(errors.mape * errors.n for errors in rows) / sum(errors.n for errors in rows)
+    rows = [row["latency"] for row in calibration.errors if row["latency"] is not None and family in ("", row["family"])]
+    return sum(errors["mape"] * errors["n"] for errors in rows) / sum(errors["n"] for errors in rows)
 
 
 def power_errors(calibration: Calibration) -> tuple[Array, Array]:
