@@ -155,7 +155,7 @@ class Campaign:
         hold.set(middle_clock(plan.clocks_mhz))
         if calibration is None:
             self.report(Progress(phase="characterising the power sensor", done=0, total=len(plan.points)))
-            calibration = characterise_sensor(bench, sampler).found.calibration
+            calibration = characterise_sensor(bench, sampler)
         self.report(Progress(phase="warming up, idle power", done=0, total=len(plan.points)))
         warm_c = warm_up(bench, spec.warmup_s)
         idle = [_idle_power(bench, sampler, hold, clock, spec, calibration) for clock in plan.clocks_mhz]
