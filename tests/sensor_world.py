@@ -66,15 +66,11 @@ class Recording:
         return paths
 
 
-def draw(seed: int, meter: bool = False, plan: str | None = None) -> Recording:
-    """Draw the board, sensor, load and read path of `seed`; the same ones with and without a meter.
-
-    `plan` names the load's: "set" (three square waves and a step), "square", "locked", "blocks", or "repeats" (an
-    execution that repeats after equal pauses), which is drawn by asking alone.
-    """
+def draw(seed: int, meter: bool = False) -> Recording:
+    """Draw the board, sensor, load and read path of `seed`; the same ones with and without a meter."""
     sensor_rng, board_rng, load_rng, read_rng, meter_rng = (np.random.default_rng([seed, stream]) for stream in range(5))
     sensor = _Sensor.drawn(sensor_rng)
-    starts, ends, plan = _plan(load_rng, sensor.period_s, plan)
+    starts, ends, plan = _plan(load_rng, sensor.period_s)
     last = ends[-1] + load_rng.uniform(0.3, 2.0)
     time, power, board = _board_power(board_rng, starts, ends, last)
     slots, updates = sensor.updates(sensor_rng, last)
@@ -106,19 +102,14 @@ def draw(seed: int, meter: bool = False, plan: str | None = None) -> Recording:
 # --------------------------------------------------------------------------------------------------------- the load
 
 
-def _plan(rng: np.random.Generator, period_s: float, asked: str | None) -> tuple[Array, Array, str]:
-    """Return starts and ends of the load's executions (s) by the plan that is asked for, or one of four, and its name."""
-    plan = asked or str(rng.choice(["set", "square", "locked", "blocks"], p=[0.45, 0.3, 0.1, 0.15]))
+def _plan(rng: np.random.Generator, period_s: float) -> tuple[Array, Array, str]:
+    """Return starts and ends of the load's executions (s) by one of four plans, and its name."""
+    plan = str(rng.choice(["set", "square", "locked", "blocks"], p=[0.45, 0.3, 0.1, 0.15]))
     if plan == "set":
         cycles = [(1.27 * period_s, 6.0), (2.3 * period_s, 4.0), (4.7 * period_s, 4.0), (6.0, 6.0)]
     elif plan == "blocks":
         length = rng.uniform(1.0, 4.0)
         cycles = [(length, length * rng.integers(1, 5))]
-    elif plan == "repeats":
-        length, pause = np.exp(rng.uniform(np.log(0.02), np.log(0.6))), rng.uniform(0.02, 0.1)
-        lengths = np.tile([length, pause], int(8 / (length + pause)) + 2)[:-1] * 1.0
-        edges = rng.uniform(0.5, 1.5) + np.concatenate([[0.0], np.cumsum(lengths)])
-        return edges[0::2], edges[1::2], plan
     elif plan == "square":
         cycles = [(period_s * rng.uniform(0.6, 5.3), rng.uniform(8.0, 12.0))]
     else:

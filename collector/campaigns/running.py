@@ -144,7 +144,7 @@ class Campaign:
         hold.set(middle_clock(plan.clocks_mhz))
         if calibration is None:
             self._tell("characterising the power sensor")
-            calibration = characterise_sensor(bench, sampler).found.calibration
+            calibration = characterise_sensor(bench, sampler)
         self._tell("warming up, idle power")
         warm_up(bench, spec.warmup_s)
         idle = [_idle_power(bench, sampler, hold, clock, spec, calibration) for clock in plan.clocks_mhz]

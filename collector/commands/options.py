@@ -138,7 +138,7 @@ def known_sensor(text: str | None, bench: "Bench | Instruments", speak: Speaker)
     from collector.sensing.catalogue import given_sensor, not_characterised
 
     identity = bench.gpu.identity()
-    found = given_sensor(text, identity.uuid, identity.driver, Sampler(bench.gpu, bench.sensors).field, identity.name)
+    found = given_sensor(text, identity.uuid, identity.driver, Sampler(bench.gpu, bench.sensors).field)
     if doubt := not_characterised(found):
         speak.warn(f"sensor {doubt}")
     return found

@@ -55,4 +55,4 @@ def calibration() -> SensorCalibration:
     """The simulated A100's sensor as it was found, with an external meter's gain and offset."""
     with open_bench(BOARD, seed=11, meter=True) as bench:
         bench.gpu.lock_clock_mhz(900)
-        return characterise_sensor(bench, Sampler(bench.gpu, bench.sensors)).found.calibration
+        return characterise_sensor(bench, Sampler(bench.gpu, bench.sensors))

@@ -58,7 +58,7 @@ def test_no_output_replaces_an_input_or_another_output(tmp_path: Path, capsys: p
     (tmp_path / "link").symlink_to(readings)
     before = {path: path.read_bytes() for path in (readings, known, own, board)}
     for words in (
-        ("sensor", "--readings", readings, "--report", tmp_path / "link"),
+        ("sensor", "--readings", readings, "--out", tmp_path / "link"),
         ("correct", "--readings", readings, "--sensor", known, "--out", known),
         ("run", "--gpu", f"sim:{board}", "--out", board, "--", "true"),
         ("--gpu", A100, "--sensor", known, "--record", known, "--dry-run"),
@@ -66,7 +66,7 @@ def test_no_output_replaces_an_input_or_another_output(tmp_path: Path, capsys: p
         ("submit", own, "--gpu", A100, "--out", own, "--fresh"),
     ):
         refused(capsys, 1, "is what this command reads", *words)
-    refused(capsys, 1, "two outputs", "sensor", "--readings", readings, "--out", tmp_path / "x", "--report", tmp_path / "x")
+    refused(capsys, 1, "two outputs", "sensor", "--gpu", A100, "--out", tmp_path / "x", "--record", tmp_path / "x")
     assert before == {path: path.read_bytes() for path in before}
 
 
@@ -130,8 +130,7 @@ def test_a_long_recording_costs_no_more_than_its_load(tmp_path: Path, capsys: py
         0,
         3,
     )
-    found = json.loads(capsys.readouterr().out)
-    assert "300 s before or after" in found["notes"]["trace"]
+    capsys.readouterr()
     times = np.loadtxt(out, delimiter=",", skiprows=1)[:, 0]
     assert times[0] == pytest.approx(700.0, abs=2.0)
     assert times[-1] == pytest.approx(1312.0, abs=2.0)

@@ -40,7 +40,7 @@ def test_a_row_of_an_untraced_kernel_has_nulls_and_the_reason() -> None:
     with open_bench("sim:a100-pcie-40gb", seed=3) as bench:
         bench.gpu.lock_clock_mhz(900)
         sampler = Sampler(bench.gpu, bench.sensors)
-        calibration: SensorCalibration = characterise_sensor(bench, sampler).found.calibration
+        calibration: SensorCalibration = characterise_sensor(bench, sampler)
         point = Point(row_id="0" * 16, operator=PRODUCT, l2_state="warm", sm_clock_mhz=900.0, trial=0, seed=3)
         settings = MeasurementSettings(updates=8, window_s=0.5, settle_s=0.3)
         row = measure_kernel(replace(bench, runner=WithoutTracer(bench.runner)), sampler, point, settings, calibration)

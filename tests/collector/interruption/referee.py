@@ -89,7 +89,7 @@ def open_arena(folder: Path) -> Iterator[Arena]:
     sensor = folder / "sensor.json"
     with open_bench(f"sim:{BOARD}", seed=1) as bench:
         bench.gpu.lock_clock_mhz(900)
-        sensor.write_text(json.dumps(characterise_sensor(bench, Sampler(bench.gpu, bench.sensors)).found.calibration.document()))
+        sensor.write_text(json.dumps(characterise_sensor(bench, Sampler(bench.gpu, bench.sensors)).document()))
     planned = [point.row_id for point in the_plan(campaign).points]
     context = multiprocessing.get_context("forkserver")
     os.environ.update(changes)  # a server of processes takes its environment when it starts
