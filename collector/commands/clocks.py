@@ -48,7 +48,7 @@ def privileged_command() -> None:
 @click.option("--check", is_flag=True, help="Only read the settings and say what they are.")
 @output_options
 def serve_command(config: Path, check: bool, speak: Speaker) -> int:
-    """Lock clocks for allowed users, on a Unix socket, until SIGTERM; every clock is given back.
+    """Lock clocks for allowed users, on systemd's socket, until SIGTERM; every clock is given back.
 
     The settings name the group that may reach the socket, users, boards and clocks.  This process becomes
     `python -I -m collector.privileged.helper`, which loads only the modules of the collector that it needs.
@@ -63,7 +63,7 @@ def serve_command(config: Path, check: bool, speak: Speaker) -> int:
     documents = {
         "group": settings.group_id,
         "lease_s": settings.lease_s,
-        "silence_s": settings.silence_s,
+        "look_s": settings.look_s,
         "shared_boards": settings.shared_boards,
     }
     ranges = [f"board         {uuid}: {low} to {high} MHz" for uuid, (low, high) in boards.items()]

@@ -165,7 +165,7 @@ def test_a_real_board_is_left_alone_while_another_measures_and_its_clock_comes_b
     place.environment |= {"LD_LIBRARY_PATH": str(built(tmp_path)), "WATTPRINT_NVML_STUB": str(boards.path)}
     clocks = tmp_path / "clocks"
     clocks.mkdir(mode=0o700)
-    record = {"gpu_uuid": UUID, "pid": 1, "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip(), "token": "x"}
+    record = {"gpu_uuid": UUID, "pid": 1, "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip()}
     (clocks / f"{UUID}.clock.json").write_text(json.dumps(record))
     boards.set(lock_low=900, lock_high=900)
     place.configure("0")

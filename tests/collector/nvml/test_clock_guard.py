@@ -97,7 +97,7 @@ def test_restore_gives_back_what_a_dead_process_left_and_nothing_else(
     assert held is not None
     if not alive:
         os.close(held)
-    write_record(folder, ClockRecord(gpu_uuid=UUID, pid=1, boot_id=boot or boot_id(), token="x"))
+    write_record(folder, ClockRecord(gpu_uuid=UUID, pid=1, boot_id=boot or boot_id()))
     boards.set(may_lock=may_lock, lock_high=900)
     ended = restore(environment, "--json")
     document = json.loads(ended.stdout)
@@ -114,7 +114,7 @@ def test_a_lost_board_keeps_no_other_from_getting_its_clock_back(environment: di
     folder.mkdir(mode=0o700)
     second = UUID.replace("abc00000", "abc00001")
     for uuid in (UUID, second):
-        write_record(folder, ClockRecord(gpu_uuid=uuid, pid=1, boot_id=boot_id(), token="x"))
+        write_record(folder, ClockRecord(gpu_uuid=uuid, pid=1, boot_id=boot_id()))
     boards.set(0, fail_all=GPU_LOST, lock_high=900)
     boards.set(1, lock_high=900)
     ended = restore(environment, "--json")
@@ -125,7 +125,7 @@ def test_a_lost_board_keeps_no_other_from_getting_its_clock_back(environment: di
     assert [record.gpu_uuid for record in left_records(folder)] == [UUID]
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"gpu_uuid": "../../etc", "pid": 1, "boot_id": "", "token": ""}', b"\xff\xfe"])
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"gpu_uuid": "../../etc", "pid": 1, "boot_id": ""}', b"\xff\xfe"])
 def test_a_record_that_nobody_wrote_whole_is_none(content: bytes, tmp_path: Path) -> None:
     record_path(tmp_path, UUID).write_bytes(content)
     assert left_records(tmp_path) == []
