@@ -4,7 +4,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -23,10 +23,10 @@ from collector.devices.nvml_library import (
     NvmlLibrary,
     open_nvml,
 )
-from collector.devices.polling import Poller, finite_or_nan, polling
+from collector.devices.polling import Poller, polling
 from collector.devices.possible_power import possible_power
 from collector.devices.protocols import EnergyReading, GpuIdentity, GpuState, PowerReadings, StateReadings
-from collector.devices.voltage import VoltageReader, open_voltage
+from collector.devices.voltage import open_voltage
 from collector.errors import BoardLostError, ClockError, ClockRightError, DeviceError
 from estimator.vocabulary.specifications import canonical_gpu_name
 
@@ -79,7 +79,7 @@ class BoardAddress:
 class NvmlGpu:
     """A board through its driver; implements Gpu.  States are polled while `open_board` is open."""
 
-    def __init__(self, library: NvmlLibrary, handle: Any, voltage: VoltageReader | None) -> None:
+    def __init__(self, library: NvmlLibrary, handle: Any, voltage: Callable[[], float] | None) -> None:
         self._library = library
         self._handle = handle
         self._voltage = voltage
@@ -102,7 +102,7 @@ class NvmlGpu:
         return GpuState(
             host_ns=time.monotonic_ns(),
             sm_clock_mhz=clock,
-            memory_clock_mhz=finite_or_nan(self._library.number(self._handle, "memory_clock_mhz")),
+            memory_clock_mhz=self._library.number(self._handle, "memory_clock_mhz"),
             temperature_c=temperature,
             voltage_v=volt,
             power_limit_w=self.power_limit_w(),
@@ -161,7 +161,7 @@ class NvmlGpu:
 
     def power_limit_w(self) -> float:
         """The enforced power limit [W]; nan if the driver does not report it."""
-        return finite_or_nan(self._library.number(self._handle, "power_limit_w"))
+        return self._library.number(self._handle, "power_limit_w")
 
     def voltage_readable(self) -> bool:
         """Whether `state` contains the core voltage."""
@@ -182,12 +182,8 @@ class NvmlGpu:
 
     def _read_state(self) -> tuple[float, float, float, float]:
         """SM clock [MHz], temperature [°C], voltage [V] and throttle bits."""
-        return (
-            finite_or_nan(self._library.number(self._handle, "sm_clock_mhz")),
-            finite_or_nan(self._library.number(self._handle, "temperature_c")),
-            math.nan if self._voltage is None else self._voltage.latest_v(),
-            float(self._library.number(self._handle, "throttle_mask") or 0),
-        )
+        clock, temperature, mask = (self._library.number(self._handle, name) for name in ("sm_clock_mhz", "temperature_c", "throttle_mask"))
+        return clock, temperature, math.nan if self._voltage is None else self._voltage(), 0.0 if math.isnan(mask) else mask
 
 
 class NvmlPowerSensor:
@@ -226,7 +222,7 @@ class NvmlPowerSensor:
             return None
         before = time.monotonic_ns()
         energy_j = self._library.number(self._handle, "energy_j")
-        return None if energy_j is None else EnergyReading(host_ns=(before + time.monotonic_ns()) // 2, energy_j=energy_j)
+        return None if math.isnan(energy_j) else EnergyReading(host_ns=(before + time.monotonic_ns()) // 2, energy_j=energy_j)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,8 +327,7 @@ def _identity(library: NvmlLibrary, handle: Any) -> GpuIdentity:
 def read_power_w(library: NvmlLibrary, handle: Any, fields: Sequence[str]) -> tuple[float, ...] | None:
     """The power in these fields now [W], nan for a missing one; None if the driver has none of them."""
     if USAGE in fields:
-        usage_w = library.number(handle, "power_usage_w")
-        return None if usage_w is None else (usage_w,)
+        return (library.number(handle, "power_usage_w"),)
     found = library.fields(handle, [POWER_FIELDS[field] for field in fields]) if fields else None
     return None if found is None else tuple(1e-3 * value for value in found)
 
@@ -348,7 +343,7 @@ def _power_fields(library: NvmlLibrary, handle: Any) -> tuple[tuple[str, ...], t
     if shared:
         found = tuple(name for name in found if name != BEST_FIELD)
     if not any(not name.startswith(MODULE) for name in found):
-        (read[USAGE],) = read_power_w(library, handle, (USAGE,)) or (math.nan,)
+        read[USAGE] = library.number(handle, "power_usage_w")
         found = (USAGE,) if possible_power(read[USAGE]) else ()
     absurd = [f"{name} reads {watt:g} W" for name, watt in read.items() if not (math.isnan(watt) or possible_power(watt))]
     if absurd and not found:

@@ -132,14 +132,14 @@ class NvmlLibrary:
         found = self._ask("nvmlDeviceGetComputeRunningProcesses", handle)
         return None if found is None else tuple(int(process.pid) for process in found)
 
-    def number(self, handle: Any, name: str) -> float | None:
-        """One of NUMBERS; None if neither driver nor board reports it."""
+    def number(self, handle: Any, name: str) -> float:
+        """One of NUMBERS; nan if neither driver nor board reports it."""
         unit, calls = NUMBERS[name]
         for call, *arguments in calls:
             value = self._ask(call, handle, *arguments)
             if value not in (None, VALUE_NOT_AVAILABLE):
                 return float(value) * unit
-        return None
+        return math.nan
 
     def fields(self, handle: Any, wanted: Sequence[tuple[int, int]]) -> tuple[float, ...] | None:
         """Values of fields (number, scope), each in its own unit, nan without one; None if the driver has no fields."""

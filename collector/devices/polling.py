@@ -117,8 +117,3 @@ def polling(*pollers: Poller) -> Iterator[None]:
     finally:
         for poller in pollers:
             poller.stop()
-
-
-def finite_or_nan(value: float | None) -> float:
-    """A number for a column; nan for "not known"."""
-    return math.nan if value is None else value
