@@ -20,12 +20,12 @@ from estimator.options.command_line import DONE_WITH_WARNINGS, INTERRUPTED
 
 @dataclass(slots=True, kw_only=True)
 class Run:
-    """A job in its worker, and its new rows so far; `silence_s` is the longest time to the next message [s]."""
+    """A job in its worker, and its rows so far; `silence_s` is the longest time to the next message [s]."""
 
     job: Job
     worker: Worker
     log: LogFile
-    rows: int = 0
+    rows: int | None = None
     silence_s: float = 300.0  # until the plan exists: modules are loaded, kernels assembled
     cause: str = ""
     last_text: str = ""
@@ -131,10 +131,10 @@ class Lane:
     def _progressed(self, run: Run, told: Message) -> None:
         job: Cells = {"phase": told.phase, "total": told.total, "used_s": run.job.used_s + told.elapsed_s}
         board: Cells = {"updated_unix_s": time.time()}
-        if told.kept is not None:
+        if told.rows is not None:
             flagged = run.job.flagged + told.flagged
-            job |= {"done": told.done, "rows": told.kept + told.rows, "refused": told.refused, "flagged": flagged, "eta_s": told.eta_s}
-        if told.rows > run.rows:
+            job |= {"done": told.done, "rows": told.rows, "refused": told.refused, "flagged": flagged, "eta_s": told.eta_s}
+        if run.rows is not None and run.rows != told.rows:
             job |= {"attempts": 1}
             board |= {"sm_clock_mhz": told.sm_clock_mhz, "power_w": told.power_w, "temperature_c": told.temperature_c}
         self._store.record(run.job.id, self.board.key, job, board)

@@ -61,14 +61,14 @@ GAUGES: Final[dict[str, tuple[str, Callable[[Board, Job | None], float | None]]]
 
 @contextmanager
 def status_site(folder: Path, address: ListenAddress | None, complain: Line) -> Iterator[str]:
-    """Serves `/`, `/metrics` and `/health` within the block; yields the page's address, "" without an address to listen at.
+    """Serves `/` and `/metrics` within the block; yields the page's address, "" without an address to listen at.
 
     Raises DaemonError if the address or the token is not available, and if the package of [serve] is missing.
     """
     if address is None:
         yield ""
         return
-    shown = {"/": _page, "/metrics": _metrics, "/health": _health}
+    shown = {"/": _page, "/metrics": _metrics}
     pages: dict[str, Reply | Computed] = {path: Computed(answer=partial(_answer, folder, show)) for path, show in shown.items()}
     pages["/style.css"] = Reply(content=STYLE.read_bytes(), media_type="text/css")
     token, headers = _token(folder), {"Content-Security-Policy": POLICY}
@@ -104,25 +104,16 @@ def _answer(folder: Path, show: Callable[[Overview], Reply], _body: bytes, _quer
         with open_store(folder) as store:
             found = store.overview(limit=50)
     except DaemonError as error:
-        return _text(f"{error}\n", status=HTTPStatus.SERVICE_UNAVAILABLE)
+        return Reply(content=f"{error}\n".encode("utf-8", "replace"), media_type=PLAIN, status=HTTPStatus.SERVICE_UNAVAILABLE)
     return show(replace(found, running=True))  # this is a thread of it
 
 
 def _page(overview: Overview) -> Reply:
-    return _text(status_page(overview, time.time()), HTML)
+    return Reply(content=status_page(overview, time.time()).encode("utf-8", "replace"), media_type=HTML)
 
 
 def _metrics(overview: Overview) -> Reply:
     return Reply(content=exposition(overview), media_type=METRICS)
-
-
-def _health(overview: Overview) -> Reply:
-    complaint = overview.complaint(time.time())
-    return _text(f"{complaint or 'ok'}\n", status=HTTPStatus.SERVICE_UNAVAILABLE if complaint else HTTPStatus.OK)
-
-
-def _text(text: str, media_type: str = PLAIN, status: HTTPStatus = HTTPStatus.OK) -> Reply:
-    return Reply(content=text.encode("utf-8", "replace"), media_type=media_type, status=status)
 
 
 def status_page(overview: Overview, now_unix_s: float) -> str:

@@ -203,16 +203,16 @@ class Store:
 
     def requeue(self, number: int, cause: str, message: str, not_before_unix_s: float, *, forget_attempt: bool) -> None:
         """Queues a job again, to continue later."""
-        with self._writing():
-            attempts = max(0, self.job(number).attempts - forget_attempt)
-            waiting = {"cause": cause, "message": message, "not_before_unix_s": not_before_unix_s, "attempts": attempts}
-            self._set(number, state=QUEUED, phase="", eta_s=None, pid=0, **waiting)
+        attempts = max(0, self.job(number).attempts - forget_attempt)
+        self._leave(number, QUEUED, cause, message, not_before_unix_s=not_before_unix_s, attempts=attempts)
 
     def end(self, number: int, state: str, exit_status: int | None, cause: str, message: str) -> None:
         """Records a job's end."""
+        self._leave(number, state, cause, message, exit_status=exit_status, ended_unix_s=time.time())
+
+    def _leave(self, number: int, state: str, cause: str, message: str, **more: float | None) -> None:
         with self._writing():
-            how = {"exit_status": exit_status, "cause": cause, "message": message}
-            self._set(number, state=state, phase="", ended_unix_s=time.time(), eta_s=None, pid=0, **how)
+            self._set(number, state=state, cause=cause, message=message, phase="", eta_s=None, pid=0, **more)
 
     def ask_stop(self, number: int) -> Job:
         """Cancels a queued job, requests a running one to stop (a second time: at once); returns the job before the change.

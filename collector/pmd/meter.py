@@ -27,7 +27,7 @@ from collector.pmd.protocol import (
     identity_from_bytes,
     uart_command,
 )
-from collector.pmd.serial_line import CDC_USB_ID, SerialLine, open_line
+from collector.pmd.serial_line import SerialLine, open_line
 
 ANSWER_LIMIT_S: Final = ANSWER_LIMIT_NS / NS_PER_S
 
@@ -156,10 +156,8 @@ def find_meter(line: SerialLine) -> MeterIdentity:
     for baud in 2 * PROBED_BAUDS:
         line.set_baud(baud)
         unasked = line.drain()
-        # No welcome has more unasked bytes: the meter is still streaming for a session that died.
-        if unasked > 64:
-            if line.usb_id == CDC_USB_ID:  # to a PMD2 the PMD-USB's stop command is a write to its configuration
-                raise DeviceError(f"{line.port}: the meter sends without being asked; unplug it and plug it in again")
+        # No PMD2, to which the stop command is a write to its configuration: that has one late answer at most.
+        if unasked > 4 * BLOCK.itemsize:
             line.write(STOP_STREAM)
             line.drain()
         identity = _asked(line)

@@ -19,7 +19,17 @@ import numpy as np
 
 from collector.errors import DatasetError, DeviceError
 from collector.pmd.meter import Meter, Received
-from collector.pmd.protocol import MODELS, NS_PER_S, PMD_USB, POWER_ON_BAUD, STREAM_BAUD, MeterModel
+from collector.pmd.protocol import (
+    ANSWER_LIMIT_NS,
+    MODELS,
+    NOMINAL_TICKS_PER_MS,
+    NS_PER_S,
+    PMD_USB,
+    POWER_ON_BAUD,
+    STEP_TICKS,
+    STREAM_BAUD,
+    MeterModel,
+)
 from estimator.vocabulary.documents import parse_json
 from estimator.vocabulary.quantities import IntArray
 from estimator.vocabulary.reader import Span, read
@@ -56,6 +66,12 @@ class Recording:
     header: RecordingHeader | None
     arrival_bytes: IntArray
     arrival_ns: IntArray
+
+    @property
+    def longest_step_s(self) -> float:
+        """Longest time between samples without a hole [s]."""
+        usb_s = STEP_TICKS[2] / NOMINAL_TICKS_PER_MS * STREAM_BAUD / self.baud / 1e3
+        return usb_s if self.model is PMD_USB else 0.99 * ANSWER_LIMIT_NS / NS_PER_S
 
 
 def stamps_path(path: Path) -> Path:

@@ -327,7 +327,7 @@ def unplug_meter(arena: Arena, number: int, chance: random.Random) -> None:
     folder = arena.folder / f"unplugged-{number}"
     folder.mkdir()
     output = folder / "d.parquet"
-    with emulated_port(faults=(f"unplug@{chance.uniform(0.3, LONGEST_PLUGGED_S):.2f}",)) as port:
+    with emulated_port(unplug_s=chance.uniform(0.3, LONGEST_PLUGGED_S)) as port:
         contestant = Contestant(arena, arena.order(output, meter_port=port.path))
         status = contestant.end()
     arena.tally.blows += 1
