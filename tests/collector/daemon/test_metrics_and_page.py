@@ -97,13 +97,12 @@ def test_reading_is_answered_and_nothing_else(served: Served) -> None:
     status, headers, content = served.request("GET", "/metrics?x=1")
     assert (status, headers["Content-Type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
     assert parsed(content.decode())
-    assert served.request("GET", "/health")[0] == 200
     assert served.request("GET", "/../../etc/passwd")[0] == 404
     for method in ("POST", "PUT", "DELETE", "OPTIONS", "PATCH"):
         assert served.request(method, "/")[0] == 405
 
 
-@pytest.mark.parametrize("path", ["/", "/metrics", "/health"])
+@pytest.mark.parametrize("path", ["/", "/metrics"])
 def test_without_the_token_nothing_is_told(path: str, served: Served) -> None:
     assert served.fetch("GET", path)[0] == 403
 
@@ -120,18 +119,12 @@ def test_the_token_is_its_owners_alone_and_survives_a_restart(tmp_path: Path) ->
 def test_a_damaged_state_is_said_and_the_server_lives_on(served: Served, tmp_path: Path) -> None:
     for path in tmp_path.glob("state.sqlite*"):
         path.write_bytes(b"x" * 5000)
-    for name in ("/", "/metrics", "/health"):
+    for name in ("/", "/metrics"):
         status, _, content = served.request("GET", name)
         assert (status, content.count(b"\n")) == (503, 1)
     for path in tmp_path.glob("state.sqlite*"):
         path.unlink()
     assert served.request("GET", "/")[0] == 200
-
-
-def test_a_silent_daemon_is_not_healthy(served: Served, tmp_path: Path) -> None:
-    with open_store(tmp_path) as store:
-        store._connection.execute("UPDATE daemon SET beat_unix_s = 0")
-    assert served.request("GET", "/health")[0] == 503
 
 
 def test_what_cannot_be_served_is_one_line(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

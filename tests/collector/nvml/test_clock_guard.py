@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -44,16 +43,6 @@ def finish(process: "subprocess.Popen[str]") -> None:
 def restore(environment: dict[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "collector.cli", "clocks", "restore", *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=DEADLINE_S)
-
-
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGHUP])
-def test_the_clock_comes_back_from_a_kill(how: signal.Signals, environment: dict[str, str], boards: Boards, tmp_path: Path) -> None:
-    holder = started(environment, HOLDER, "600")
-    until(lambda: boards.get("lock_high") > 0)
-    holder.send_signal(how)
-    finish(holder)
-    until(lambda: boards.get("lock_high") == 0, f"clock still held after {how.name}")
-    until(lambda: left_records(tmp_path / "state") == [])
 
 
 def test_the_clock_comes_back_from_kills_at_random_moments(environment: dict[str, str], boards: Boards, tmp_path: Path) -> None:
