@@ -190,7 +190,7 @@ class Lane:
 
 def _arguments(job: Job) -> list[str]:
     """The words of `collect`; an existing output is replaced until the job has a row of its own there."""
-    words = ["--worker", "--json", "--gpu", job.gpu_word, "--campaign", job.campaign, "--out", job.out]
+    words = ["--worker", "--json", "--gpu", job.board, "--campaign", job.campaign, "--out", job.out]
     if job.budget_s is not None:
         words += ["--budget", f"{max(job.budget_s - job.used_s, 0.001):.3f}s"]
         words += ["--planned-budget", f"{job.budget_s:.3f}s"]  # the measured points were chosen for the whole budget
@@ -198,12 +198,6 @@ def _arguments(job: Job) -> list[str]:
 
 
 def _outcome_text(result: dict[str, Any], rows: int) -> str:
-    refused = sum(result.get("rejected", {}).values())
-    notes = [f"{result.get('rows', rows)} rows of {result.get('rows_planned', rows)} planned"]
-    if refused:
-        notes.append(f"{refused} kernels could not run")
-    if result.get("unusable_rows"):
-        notes.append(f"{result['unusable_rows']} rows are unusable")
-    if result.get("rows_missing"):
-        notes.append(f"the budget ended {result['rows_missing']} rows before the plan did")
-    return ", ".join(notes)
+    text = f"{result.get('rows', rows)} rows of {result.get('rows_planned', rows)} planned"
+    missing = result.get("rows_missing")
+    return f"{text}, the budget ended {missing} rows before the plan did" if missing else text

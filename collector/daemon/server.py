@@ -16,7 +16,7 @@ from typing import Final
 
 import jinja2
 from prometheus_client import generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from collector.daemon.jobs import RUNNING, Board, Job, Overview, left_text, note_text, time_text
@@ -38,13 +38,6 @@ TEMPLATE: Final = "status.html"
 NUMBERS: Final = ("Job", "SM clock", "Power", "Temperature", "Rows", "Left")
 """Columns of the page that hold numbers."""
 
-COUNTERS: Final[dict[str, str]] = {
-    "rows_written": "Rows measured and on disk.",
-    "rows_flagged": "Rows measured that carry a doubt.",
-    "rows_refused": "Kernels that could not run.",
-}
-"""Counters by board, and their meaning, in the order of the overview's totals."""
-
 GAUGES: Final[dict[str, tuple[str, Callable[[Board, Job | None], float | None]]]] = {
     "board_busy": ("1 while a worker measures on the board.", lambda _, job: float(job is not None)),
     "board_power_watts": ("Power of the last row.", lambda board, _: board.power_w),
@@ -54,6 +47,7 @@ GAUGES: Final[dict[str, tuple[str, Callable[[Board, Job | None], float | None]]]
     "job_progress_ratio": (
         "Share of the running job's points that are finished.", lambda _, job: job.done / job.total if job and job.total else None,
     ),
+    "job_rows": ("Rows of the running job on disk.", lambda _, job: float(job.rows) if job else None),
     "job_remaining_seconds": ("Time to the running job's end at its pace so far.", lambda _, job: job.eta_s if job else None),
 }  # fmt: skip
 """Gauges by board, of the board and its running job; unknown values have no sample."""
@@ -152,13 +146,6 @@ class _Families(Collector):
                 if (figure := value(board, running.get(board.board))) is not None:
                     gauge.add_metric([board.board, board.name], figure)
             yield gauge
-        for place, (name, text) in enumerate(COUNTERS.items()):
-            counter = CounterMetricFamily(f"wattprint_{name}_total", text, labels=labels)
-            for board in overview.boards:
-                counter.add_metric(
-                    [board.board, board.name], overview.totals[board.board][place] if board.board in overview.totals else 0.0
-                )
-            yield counter
 
 
 def exposition(overview: Overview) -> bytes:

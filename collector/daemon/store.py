@@ -20,7 +20,7 @@ from collector.errors import DaemonError
 from estimator.vocabulary.reader import read
 
 FILE_NAME: Final = "state.sqlite"
-FORMAT: Final = 0x57415404
+FORMAT: Final = 0x57415405
 """SQLite's application id: "WAT", and the version of the tables."""
 
 KEYS: Final = {Job: "id", Board: "board", Daemon: ""}
@@ -227,10 +227,10 @@ class Store:
                 self._set(number, stop=min(AT_ONCE, job.stop + 1))
             return job
 
-    def set_boards(self, boards: dict[str, tuple[str, str]]) -> None:
-        """Sets the daemon's boards: key to word and name."""
+    def set_boards(self, names: dict[str, str]) -> None:
+        """Sets the daemon's boards: key to name."""
         with self._writing():
-            self._replace("board", [Board(board=key, gpu_word=word, name=name) for key, (word, name) in boards.items()])
+            self._replace("board", [Board(board=key, name=name) for key, name in names.items()])
 
     def daemon_started(self, pid: int, version: str, listen: str) -> None:
         """Records that a daemon has started."""
@@ -259,14 +259,12 @@ class Store:
         with _failures(self._path), _transaction(self._connection, "DEFERRED"):
             newest = "state IN (?, ?) OR id IN (SELECT id FROM job ORDER BY id DESC LIMIT ?) ORDER BY id DESC"
             counts = dict(self._connection.execute("SELECT state, count(*) FROM job GROUP BY state").fetchall())
-            sums = "SELECT board, total(rows), total(flagged), total(refused) FROM job GROUP BY board"
             return Overview(
                 daemon=next(iter(self._all(Daemon)), Daemon()),
                 running=daemon_runs(self.folder),
                 boards=tuple(sorted(self._all(Board), key=lambda board: board.board)),
                 jobs=tuple(self._find(newest, *OPEN_STATES, limit)),
                 counts={state: counts.get(state, 0) for state in STATES},
-                totals={board: totals for board, *totals in self._connection.execute(sums).fetchall()},
             )
 
     @contextmanager

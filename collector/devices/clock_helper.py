@@ -47,23 +47,13 @@ REMEDIES: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldLease:
-    """Holder of a clock, the clock [MHz], and the longest remaining time [s]."""
-
-    user: str
-    pid: int
-    sm_clock_mhz: int
-    ends_in_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HeldBoard:
-    """A board that the helper may change: its clocks [MHz], and its lease while one is held."""
+    """A board that the helper may change: its clocks [MHz], and process and user that hold it, "" without one."""
 
     uuid: str
     lowest_mhz: int
     highest_mhz: int
-    lease: HeldLease | None
+    holder: str
 
 
 class RefusedError(Exception):

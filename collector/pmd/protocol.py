@@ -119,15 +119,6 @@ class MeterIdentity:
     firmware: int
 
 
-def identity_from_bytes(answer: bytes, where: str) -> MeterIdentity:
-    """Identity from the three bytes of the answer to READ_ID.  Raises DeviceError for anything but a PMD-USB or a PMD2."""
-    vendor, product, firmware = answer
-    for model in MODELS.values():
-        if (vendor, product) == (VENDOR, model.product):
-            return MeterIdentity(model=model, firmware=firmware)
-    raise DeviceError(f"{where}: the device names itself {vendor:02X} {product:02X}; a PMD-USB (EE 0A) or a PMD2 (EE 15) is needed")
-
-
 # A packet of the PMD-USB, little endian: u16 time stamp, eight int16 words, each a signed 12-bit value above four bits of 0.
 PACKET_BYTES: Final = 18
 STAMP_TURN: Final = 1 << 16

@@ -21,7 +21,7 @@ from typing import Final
 
 from collector.daemon.log_file import Notifier
 from collector.devices.clock_guard import reset_clock
-from collector.devices.clock_helper import LONGEST_REQUEST, HeldBoard, HeldLease, OddMessageError, RefusedError, Request, request
+from collector.devices.clock_helper import LONGEST_REQUEST, HeldBoard, OddMessageError, RefusedError, Request, request
 from collector.devices.clock_record import give_back, left_records, remove_record, state_folder, take_board
 from collector.devices.file_lock import peer_of, user_name
 from collector.devices.nvml_library import open_nvml
@@ -46,7 +46,6 @@ class Lease:
     client: Client
     uuid: str
     lock: int
-    sm_clock_mhz: int
     begun_s: float
     looked_s: float
 
@@ -175,13 +174,9 @@ class Helper:
         return {"ok": True}
 
     def _board(self, uuid: str) -> HeldBoard:
-        """A board, its allowed clocks and its lease."""
-        allowed, lease, held = self._boards[uuid], self._leases.get(uuid), None
-        if lease is not None:
-            left_s = round(self._settings.lease_s - (time.monotonic() - lease.begun_s), 1)
-            client = lease.client
-            held = HeldLease(user=client.user.name, pid=client.pid, sm_clock_mhz=lease.sm_clock_mhz, ends_in_s=left_s)
-        return HeldBoard(uuid=uuid, lowest_mhz=allowed.lowest_mhz, highest_mhz=allowed.highest_mhz, lease=held)
+        """A board, its allowed clocks and who holds it."""
+        allowed, lease = self._boards[uuid], self._leases.get(uuid)
+        return HeldBoard(uuid=uuid, lowest_mhz=allowed.lowest_mhz, highest_mhz=allowed.highest_mhz, holder=_name(lease) if lease else "")
 
     def _lock(self, client: Client, held: Lease | None, uuid: str, sm_clock_mhz: int) -> None:
         """Holds a clock: the rules, the audit log, the record, the driver, in this order.  Raises RefusedError."""
@@ -195,7 +190,7 @@ class Helper:
             raise RefusedError("second_board", f"this connection holds the clock of {held.uuid}; open another for {uuid}")
         other = self._leases.get(uuid)
         if other is not None and other is not held:
-            raise RefusedError("board_held", f"user {other.client.user.name} (process {other.client.pid}) holds the clock of {uuid}")
+            raise RefusedError("board_held", f"{_name(other)} holds the clock of {uuid}")
         try:
             with open_nvml() as library:
                 handle = library.handle_of(uuid)
@@ -210,14 +205,13 @@ class Helper:
                     if held is None:
                         self._end(lease, "not locked", changed=not isinstance(error, ClockError))
                     raise
-                lease.sm_clock_mhz = sm_clock_mhz
         except (CollectorError, OSError) as error:
             raise RefusedError("not_locked", str(error)) from error
 
     def _begin(self, client: Client, uuid: str) -> Lease:
         """A lease whose record is on disk.  Raises ClockError."""
         lock, now_s = take_board(self._folder, uuid, reset_clock), time.monotonic()
-        lease = self._leases[uuid] = Lease(client=client, uuid=uuid, lock=lock, sm_clock_mhz=0, begun_s=now_s, looked_s=now_s)
+        lease = self._leases[uuid] = Lease(client=client, uuid=uuid, lock=lock, begun_s=now_s, looked_s=now_s)
         return lease
 
     def _look_again(self, lease: Lease) -> None:
@@ -288,6 +282,10 @@ class Helper:
             self._clients.remove(client)
             self._selector.unregister(client.end)
         client.end.close()
+
+
+def _name(lease: Lease) -> str:
+    return f"process {lease.client.pid} of user {lease.client.user.name}"
 
 
 def _refusal(error: RefusedError) -> Reply:

@@ -92,7 +92,6 @@ class Place:
         sensor = ("--sensor", str(self._sensor_of(board))) if board.startswith("sim:") else ()
         request = Job(
             board=board,
-            gpu_word=board,
             campaign=campaign,
             title=Path(campaign).stem,
             arguments=("--freqs", "900", *sensor),

@@ -30,17 +30,16 @@ def parsed(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
 
 
 JOB = Job(
-    board="GPU-1", gpu_word="0", campaign="quick", title="quick", arguments=(), out="/x", id=3, state="running",
+    board="GPU-1", campaign="quick", title="quick", arguments=(), out="/x", id=3, state="running",
     phase="measuring", done=5, total=20, rows=4, refused=1, flagged=2, used_s=12.5, attempts=1, started_unix_s=1e9, eta_s=75.0, pid=7,
 )  # fmt: skip
-BOARD = Board(board="GPU-1", gpu_word="0", name="NVIDIA H200", job=3, sm_clock_mhz=1410.0, power_w=321.5, updated_unix_s=1e9)
+BOARD = Board(board="GPU-1", name="NVIDIA H200", job=3, sm_clock_mhz=1410.0, power_w=321.5, updated_unix_s=1e9)
 OVERVIEW = Overview(
     daemon=Daemon(pid=9, version="1.2.3", started_unix_s=1e9, beat_unix_s=1e9),
     running=True,
     boards=(BOARD,),
     jobs=(JOB,),
     counts={"queued": 0, "running": 1, "done": 0, "failed": 0, "cancelled": 0},
-    totals={"GPU-1": (4.0, 2.0, 1.0)},
 )
 
 
@@ -51,8 +50,7 @@ def test_metrics_are_in_base_units_and_unknown_figures_have_no_sample() -> None:
     assert samples["wattprint_board_power_watts", board] == 321.5
     assert samples["wattprint_job_progress_ratio", board] == 0.25
     assert samples["wattprint_job_remaining_seconds", board] == 75.0
-    assert samples["wattprint_rows_written_total", board] == 4
-    assert samples["wattprint_rows_refused_total", board] == 1
+    assert samples["wattprint_job_rows", board] == 4
     assert samples["wattprint_jobs", (("state", "running"),)] == 1
     assert ("wattprint_board_temperature_celsius", board) not in samples
 
