@@ -21,13 +21,13 @@ import numpy as np
 
 from collector.pmd.protocol import (
     NOMINAL_TICKS_PER_MS,
+    NS_PER_BYTE,
     NS_PER_S,
     PACKET_BYTES,
     PMD2,
     PMD_USB,
     POWER_ON_BAUD,
     STAMP_TURN,
-    STREAM_BAUD,
     VENDOR,
     MeterModel,
     Opcode,
@@ -35,7 +35,6 @@ from collector.pmd.protocol import (
     baud_of_uart_command,
     encode_block,
     encode_packets,
-    line_ns_per_byte,
 )
 from estimator.vocabulary.quantities import Array, IntArray
 
@@ -139,12 +138,12 @@ class EmulatedMeter:
 
     def _packets_until(self, begin_ns: int, now_ns: int) -> bytes:
         """Complete packets on the line by now, without those in a hole."""
-        until = int((now_ns - begin_ns - PACKET_BYTES * line_ns_per_byte(self._baud)) * self._ticks_per_ns)
+        until = int((now_ns - begin_ns - PACKET_BYTES * NS_PER_BYTE) * self._ticks_per_ns)
         while self._due[-1] <= until:
             # as in the published recordings: 601 to 603 ticks between packets, one interval in eleven stretched
             intervals = 602 + self._random.integers(-1, 2, 704)
             intervals[::11] = 739
-            more = self._due[-1] + np.cumsum(np.round(intervals * STREAM_BAUD / self._baud).astype(np.int64))
+            more = self._due[-1] + np.cumsum(intervals)
             self._due = np.concatenate([self._due, more])
         count = int(np.searchsorted(self._due, until, side="right"))
         ticks, self._due = self._due[:count], self._due[count:]

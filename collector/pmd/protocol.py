@@ -119,6 +119,8 @@ class MeterIdentity:
     firmware: int
 
 
+NS_PER_BYTE: Final = 10 * NS_PER_S / STREAM_BAUD
+"""Time of a byte on the streaming line [ns]: start bit, eight bits, stop bit."""
 # A packet of the PMD-USB, little endian: u16 time stamp, eight int16 words, each a signed 12-bit value above four bits of 0.
 PACKET_BYTES: Final = 18
 STAMP_TURN: Final = 1 << 16
@@ -130,11 +132,6 @@ STEP_TICKS: Final = (560.0, 614.0, 1100.0)
 LIVE_VOLTS, DEAD_VOLTS = (1300, 600), 64
 """Raw voltages of a rail with supply: from 9.8 V on, over 4.5 V; and the largest of either sign without a plug: 0.5 V."""
 _LOW_NIBBLES: Final = np.uint64(0x000F_000F_000F_000F)
-
-
-def line_ns_per_byte(baud: int) -> float:
-    """Time of a byte on the line [ns]: start bit, eight bits, stop bit."""
-    return 10 * NS_PER_S / baud
 
 
 def plausible(content: bytes, first: int, count: int, stride: int) -> BoolArray:

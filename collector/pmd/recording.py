@@ -33,7 +33,7 @@ class ScannedRecording:
 
 def scan_recording(recording: Recording) -> ScannedRecording:
     """Find the samples and the clock of a recording.  Raises DatasetError if it contains no sample."""
-    stream = open_stream(recording.model, recording.baud)
+    stream = open_stream(recording.model)
     columns, first, last = [(NOTHING,) * 2], 0, 0
     for part in _parts(recording, stream):
         first = first if len(columns) > 1 else int(part.ticks[0])
@@ -43,7 +43,7 @@ def scan_recording(recording: Recording) -> ScannedRecording:
     tally = stream.tally
     if not tally.packets:
         raise DatasetError(
-            f"{recording.path}: no sample of a {recording.model.name} in its {tally.bytes} bytes at {recording.baud} baud; a PMD-USB "
+            f"{recording.path}: no sample of a {recording.model.name} in its {tally.bytes} bytes; a PMD-USB "
             f"needs three packets in a row, {LOCK_BYTES} bytes, a PMD2 a block with its stamp; record for longer"
         )
     tie = None
@@ -66,7 +66,7 @@ def _host_ns(tie: ClockTie | None, ticks: IntArray) -> IntArray:
 def sample_blocks(scanned: ScannedRecording, zero_a: Array) -> Iterator[MeterSamples]:
     """All samples, a few thousand at a time; `zero_a` are the channels' zeros [A].  Raises DatasetError."""
     recording, tie, last_ns = scanned.recording, scanned.tie, scanned.first_ns
-    for part in _parts(recording, open_stream(recording.model, recording.baud)):
+    for part in _parts(recording, open_stream(recording.model)):
         host_ns = np.maximum(np.maximum.accumulate(_host_ns(tie, part.ticks)), last_ns)  # bytes that came twice would run backwards
         last_ns = int(host_ns[-1])
         yield recording.model.samples(host_ns, part.raw, zero_a)

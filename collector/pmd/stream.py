@@ -10,12 +10,12 @@ from collector.pmd.clock_tie import TurnWatch
 from collector.pmd.decoder import PacketDecoder, Tally
 from collector.pmd.protocol import (
     BLOCK,
+    NS_PER_BYTE,
     PACKET_BYTES,
     PMD2,
     STAMP_TURN,
     MeterModel,
     block_values,
-    line_ns_per_byte,
 )
 from estimator.vocabulary.quantities import IntArray
 
@@ -39,9 +39,8 @@ class Part:
 class UsbStream:
     """Packets of a PMD-USB."""
 
-    def __init__(self, baud: int) -> None:
-        self._decoder = PacketDecoder(baud)
-        self._ns_per_byte = line_ns_per_byte(baud)
+    def __init__(self) -> None:
+        self._decoder = PacketDecoder()
         self._watch = TurnWatch()
         self._turned = 0
         self._broken = False
@@ -58,7 +57,7 @@ class UsbStream:
         last, first = np.unique(last, return_index=True)  # of arrivals without a new packet only the first gives information
         last, first = last[last >= 0], first[last >= 0]
         behind = arrival_bytes[first] - packets.end_byte[last] + PACKET_BYTES
-        began_ns = arrival_ns[first] - np.round(behind * self._ns_per_byte).astype(np.int64)
+        began_ns = arrival_ns[first] - np.round(behind * NS_PER_BYTE).astype(np.int64)
         seen = passed = 0
         breaks = np.searchsorted(packets.breaks, last, side="right").tolist()
         for i, until, host_ns in zip(last.tolist(), breaks, began_ns.tolist(), strict=True):
@@ -90,6 +89,6 @@ class BlockStream:
         return Part(ticks=ticks, raw=block_values(whole), seen_ticks=NOTHING, seen_ns=NOTHING)
 
 
-def open_stream(model: MeterModel, baud: int) -> UsbStream | BlockStream:
-    """The stream of a model at a line rate."""
-    return BlockStream() if model is PMD2 else UsbStream(baud)
+def open_stream(model: MeterModel) -> UsbStream | BlockStream:
+    """The stream of a model."""
+    return BlockStream() if model is PMD2 else UsbStream()

@@ -12,7 +12,7 @@ import pytest
 
 from collector.devices.clock_record import ClockRecord, acquire_board, boot_id, left_records, record_path, write_record
 from collector.errors import ClockError
-from tests.collector.nvml.stub import GPU_LOST, Boards, board_uuid
+from tests.collector.nvml.stub import GPU_LOST, Boards, board_uuid, collect
 from tests.collector.steady import DEADLINE_S, until
 
 UUID = board_uuid()
@@ -38,11 +38,6 @@ def started(environment: dict[str, str], script: str, *arguments: str) -> "subpr
 
 def finish(process: "subprocess.Popen[str]") -> None:
     process.communicate(timeout=DEADLINE_S)
-
-
-def restore(environment: dict[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "collector.cli", "clocks", "restore", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=DEADLINE_S)
 
 
 def test_the_clock_comes_back_from_kills_at_random_moments(environment: dict[str, str], boards: Boards, tmp_path: Path) -> None:
@@ -88,7 +83,7 @@ def test_restore_gives_back_what_a_dead_process_left_and_nothing_else(
         os.close(held)
     write_record(folder, ClockRecord(gpu_uuid=UUID, pid=1, boot_id=boot or boot_id()))
     boards.set(may_lock=may_lock, lock_high=900)
-    ended = restore(environment, "--json")
+    ended = collect(environment, "clocks", "restore", "--json")
     document = json.loads(ended.stdout)
     assert (ended.returncode, list(document["failed"])) == ((0, []) if may_lock else (1, [UUID]))
     assert (document["restored"] == [UUID]) == (boot == "another" or bool(resets))
@@ -106,7 +101,7 @@ def test_a_lost_board_keeps_no_other_from_getting_its_clock_back(environment: di
         write_record(folder, ClockRecord(gpu_uuid=uuid, pid=1, boot_id=boot_id()))
     boards.set(0, fail_all=GPU_LOST, lock_high=900)
     boards.set(1, lock_high=900)
-    ended = restore(environment, "--json")
+    ended = collect(environment, "clocks", "restore", "--json")
     assert ended.returncode == 1
     document = json.loads(ended.stdout)
     assert (document["restored"], list(document["failed"])) == ([second], [UUID])
