@@ -199,7 +199,7 @@ def measure_several(options: CampaignOptions, speak: Speaker) -> int:
     boards = named_boards(board_texts)
     root = common_root(options.out)
     passed = [word for words in given_words(OWN_OPTIONS).values() for word in words]
-    words = {board: [*passed, "--gpu", board.word, "--out", root] for board in boards}
+    words = {board: [*passed, "--gpu", board.key, "--out", root] for board in boards}
     plans = checked_plans(words, speak)
     if options.dry_run:
         show_plans(plans, speak)
@@ -207,7 +207,7 @@ def measure_several(options: CampaignOptions, speak: Speaker) -> int:
     flags = ["--json"] * speak.as_json + ["--quiet"] * speak.quiet
     with speak.progress() as tell:
         ends = measure_side_by_side(
-            {board: [*line, *flags] for board, line in words.items()}, lambda board, text, done, total: tell(board.word, text, done, total)
+            {board: [*line, *flags] for board, line in words.items()}, lambda board, text, done, total: tell(board.key, text, done, total)
         )
     return _told_ends(ends, root, speak)
 
@@ -249,7 +249,7 @@ def checked_plans(words: "dict[BoardName, list[str]]", speak: Speaker) -> "dict[
         if plan.status == WRONG_USAGE:
             raise click.UsageError(plan.complaint)
         if plan.status != DONE:
-            raise CollectorError(f"{board.word}: {plan.complaint}" if len(words) > 1 else plan.complaint)
+            raise CollectorError(f"{board.key}: {plan.complaint}" if len(words) > 1 else plan.complaint)
         plans[board] = plan.text
     return plans
 
@@ -263,13 +263,13 @@ def show_plans(plans: "dict[BoardName, str]", speak: Speaker) -> None:
 def _told_ends(ends: "dict[BoardName, End]", out: str, speak: Speaker) -> int:
     """Reports the end of each board's campaign, and the next command; the worst exit status: interrupted, failed, with warnings, done."""
     good = (DONE, DONE_WITH_WARNINGS)
-    told = [(board.word, line) for board, end in ends.items() for line in end.text.splitlines()]
+    told = [(board.key, line) for board, end in ends.items() for line in end.text.splitlines()]
     lines = [f"{word}: {line}" for word, line in told if not line.startswith(NEXT)]
     lines += dict.fromkeys(line for _, line in told if line.startswith(NEXT))
-    boards = [{"gpu": board.word, "exit_status": end.status, **(end.result or {"error": end.complaint})} for board, end in ends.items()]
+    boards = [{"gpu": board.key, "exit_status": end.status, **(end.result or {"error": end.complaint})} for board, end in ends.items()]
     speak.say({"dataset": out, "boards": boards}, lines)
     for board, end in ends.items():
         if end.status not in good:
-            note(f"collect: {board.word}: {end.complaint}")
+            note(f"collect: {board.key}: {end.complaint}")
     statuses = {end.status if end.status in (*good, INTERRUPTED) else FAILED for end in ends.values()}
     return next(status for status in (INTERRUPTED, FAILED, DONE_WITH_WARNINGS, DONE) if status in statuses)

@@ -49,7 +49,7 @@ def privileged_command() -> None:
 @click.option("--check", is_flag=True, help="Only read the settings and say what they are.")
 @output_options
 def serve_command(config: Path, check: bool, speak: Speaker) -> int:
-    """Lock clocks for allowed users, on a Unix socket, until SIGTERM; every clock is given back.
+    """Lock clocks for allowed users, on systemd's socket, until SIGTERM; every clock is given back.
 
     The settings name the group that may reach the socket, users, boards and clocks.  This process becomes
     `python -I -m collector.privileged.helper`, which loads only the modules of the collector that it needs.

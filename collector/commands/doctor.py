@@ -130,7 +130,7 @@ def _helper() -> Iterator[Finding]:
     try:
         ranges = []
         for board in helper_boards():
-            holder = f" (held for process {board.lease.pid} of {board.lease.user})" if board.lease else ""
+            holder = f" (held for {board.holder})" if board.holder else ""
             ranges.append(f"{board.uuid} {board.lowest_mhz} to {board.highest_mhz} MHz{holder}")
         yield Finding("clock helper", OK, f"locks {', '.join(ranges)}")
     except ClockHelperError as error:

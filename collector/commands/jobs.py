@@ -136,19 +136,10 @@ def _stop_job(store: "Store", number: int) -> str:
 def _stop_daemon(store: "Store") -> str:
     """Requests the daemon to end; one that has already ended is no failure.  Raises DaemonError if there never was one."""
     from collector.daemon.jobs import AT_ONCE
-    from collector.daemon.locks import signal_daemon
 
     overview = store.overview(limit=0)
-    daemon = overview.daemon
     if not overview.running:
-        if not daemon.pid:
+        if not overview.daemon.pid:
             raise DaemonError(f"{store.folder}: no daemon has run there; name the config of the one that is meant with --config")
         return "has ended before"
-    try:
-        how = store.ask_daemon_stop()
-    except DaemonError:  # mostly a full disk: a signal needs none
-        how = AT_ONCE
-    if how == AT_ONCE:  # a signal wakes a waiting daemon, and reaches one that cannot read its orders
-        signal_daemon(store.folder, daemon.pid)
-        return "ends at once"
-    return "is draining; once more ends it at once"
+    return "ends at once" if store.ask_daemon_stop() == AT_ONCE else "is draining; once more ends it at once"

@@ -64,7 +64,7 @@ def submit_command(campaign: str, priority: int, config: Path | None, speak: Spe
     refuse_inputs([Path(options["out"])])
     place = _place(options["out"], len(boards), options["resume"])
     spent = ["--budget", budget] if budget else []
-    words = {board: [*arguments, *spent, "--campaign", campaign, "--gpu", board.word, "--out", place] for board in boards}
+    words = {board: [*arguments, *spent, "--campaign", campaign, "--gpu", board.key, "--out", place] for board in boards}
     # A board in use is not opened for a plan: this would be visible in its power.
     free = {board: line for board, line in words.items() if board.simulated or not board_is_claimed(board.key)}
     plans = checked_plans(free, speak)
@@ -78,7 +78,6 @@ def submit_command(campaign: str, priority: int, config: Path | None, speak: Spe
             jobs[board] = store.submit(
                 Job(
                     board=board.key,
-                    gpu_word=board.word,
                     campaign=source,
                     title=title,
                     arguments=arguments,
@@ -89,7 +88,7 @@ def submit_command(campaign: str, priority: int, config: Path | None, speak: Spe
                 )
             )
         overview = store.overview(limit=0)
-    queued = [f"job {number} queued: {title} on {board.word} into {place}" for board, number in jobs.items()]
+    queued = [f"job {number} queued: {title} on {board.key} into {place}" for board, number in jobs.items()]
     documents = [
         {"job": number, "gpu": board.key, "out": place, "plan": json.loads(plans[board]) if speak.as_json and board in plans else None}
         for board, number in jobs.items()
@@ -128,9 +127,9 @@ def _notice(overview: "Overview", boards: "Sequence[BoardName]", free: "Collecti
     served = {board.board for board in overview.boards}
     for board in boards:
         if board not in free:
-            speak.note(f"{board.word}: is being measured on; its plan is made when its turn comes")
+            speak.note(f"{board.key}: is being measured on; its plan is made when its turn comes")
         if overview.running and board.key not in served:
-            speak.warn(f"the daemon does not serve {board.word}: add it to `gpus` in its config and start it again")
+            speak.warn(f"the daemon does not serve {board.key}: add it to `gpus` in its config and start it again")
     if not overview.running:
         speak.note("no daemon runs: the job waits until `collect daemon --config FILE` is started")
 

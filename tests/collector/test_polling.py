@@ -18,19 +18,19 @@ def polled(monkeypatch: pytest.MonkeyPatch, reading_ns: dict[int, int]) -> tuple
     """When each poll began, the stamps, the values and how many were not kept; the poll of a number takes `reading_ns`, others no time."""
     now_ns, began, done = [0], list[int](), threading.Event()
 
-    def read() -> float:
+    def read() -> tuple[float]:
         number = len(began)
         if number == POLLS:
             done.set()
             raise DeviceError("the end")
         began.append(now_ns[0])
         now_ns[0] += reading_ns.get(number, 0)
-        return float(number)
+        return (float(number),)
 
     def sleep(seconds: float) -> None:
         now_ns[0] += round(seconds * 1e9)
 
-    poller = Poller("test", read, lambda values: np.array(values)[:, None], PERIOD_NS * 1e-9)
+    poller = Poller("test", read, 1, PERIOD_NS * 1e-9)
     with monkeypatch.context() as patched:
         patched.setattr(time, "monotonic_ns", lambda: now_ns[0])
         patched.setattr(time, "sleep", sleep)

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -92,7 +92,6 @@ class Place:
         sensor = ("--sensor", str(self._sensor_of(board))) if board.startswith("sim:") else ()
         request = Job(
             board=board,
-            gpu_word=board,
             campaign=campaign,
             title=Path(campaign).stem,
             arguments=("--freqs", "900", *sensor),
@@ -147,37 +146,28 @@ class Place:
         with open_store(self.state) as store:
             return store.job(number)
 
+    def wait_until(self, number: int, there: Callable[[Job], object], what: str) -> Job:
+        """A job, queued or running, once something holds of it, which may pass at any time."""
+
+        def seen() -> Job | None:
+            job = self.job(number)
+            assert there(job) or job.state in ("queued", "running"), f"{job.state}: {job.message}"
+            return job if there(job) else None
+
+        job: Job = until(seen, f"job {number} {what}")
+        return job
+
     def wait_for(self, number: int, state: str) -> Job:
         """A job once it is in a state."""
-
-        def there() -> Job | None:
-            job = self.job(number)
-            assert job.state in (state, "queued", "running"), f"{job.state}: {job.message}"
-            return job if job.state == state else None
-
-        job: Job = until(there, f"job {number} {state}")
-        return job
+        return self.wait_until(number, lambda job: job.state == state, state)
 
     def worker_of(self, number: int, *, other_than: int = 0) -> int:
         """The process of a job's worker, once there is one: a number that may be signalled."""
-
-        def there() -> int:
-            pid = self.job(number).pid
-            return 0 if pid == other_than else pid
-
-        pid: int = until(there, f"a worker measures job {number}")
-        return pid
+        return self.wait_until(number, lambda job: job.pid not in (0, other_than), "is measured").pid
 
     def waiting(self, number: int, cause: str) -> Job:
         """A job as it was while it waited for a cause: it is begun again at any time."""
-
-        def there() -> Job | None:
-            job = self.job(number)
-            assert job.state in ("queued", "running"), f"{job.state}: {job.message}"
-            return job if job.cause == cause else None
-
-        job: Job = until(there, f"job {number} waits: {cause}")
-        return job
+        return self.wait_until(number, lambda job: job.cause == cause, f"waits: {cause}")
 
     def end(self, process: "subprocess.Popen[str]") -> str:
         """End a daemon in order; its stderr."""

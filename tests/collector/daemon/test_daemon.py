@@ -65,7 +65,6 @@ def test_a_daemon_killed_in_the_middle_goes_on_with_the_same_rows(place: Place, 
     rows = row_ids(out)
     assert len(set(rows)) == len(rows)
     assert rows == undisturbed(place, str(place.folder / "tiny.toml"))
-    assert place.overview().totals[BOARD][0] >= MANY
     place.end(second)
 
 

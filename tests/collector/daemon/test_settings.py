@@ -64,12 +64,6 @@ def test_other_addresses_are_taken_where_that_is_allowed(tmp_path: Path) -> None
         assert listen_address(settings) is not None
 
 
-def test_a_config_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    for path in (tmp_path / "none.toml", tmp_path, Path("\0")):
-        with pytest.raises(DaemonError, match="cannot be read"):
-            read_settings(path)
-
-
 def test_clients_find_the_state_by_option_then_environment_then_default(tmp_path: Path) -> None:
     one = written(tmp_path, GPUS + 'state_folder = "one"\n')
     two = tmp_path / "two.toml"

@@ -17,7 +17,7 @@ from collector.daemon.store import FILE_NAME, FORMAT, Store, has_database, open_
 from collector.errors import DaemonError
 
 REQUEST = Job(
-    board="sim:a", gpu_word="sim:a", campaign="quick", title="quick", arguments=("--freqs", "900"), out="/x/d.parquet",
+    board="sim:a", campaign="quick", title="quick", arguments=("--freqs", "900"), out="/x/d.parquet",
     budget_s=None, fresh=False, priority=0,
 )  # fmt: skip
 

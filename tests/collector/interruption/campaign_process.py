@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from collector.bench import Bench, open_bench, open_simulated
 from collector.campaigns.files import load_campaign
@@ -21,7 +21,7 @@ from collector.campaigns.running import Campaign, Progress, campaign_key
 from collector.commands.output import stoppable
 from collector.dataset import claimed_dataset
 from collector.devices.nvml import open_board
-from collector.devices.protocols import Gpu, GpuIdentity, GpuState, StateReadings
+from collector.devices.protocols import Gpu, GpuState
 from collector.errors import CollectorError
 from collector.pmd.sensor import open_pmd
 from collector.sensing.calibration import load_calibration
@@ -61,23 +61,17 @@ class Order:
 
 
 class ClockedBoard:
-    """A simulated board whose clock the driver's stand-in holds too; implements Gpu."""
+    """A simulated board whose clock the driver's stand-in holds too; everything else of Gpu is the simulated one's."""
 
     def __init__(self, simulated: Gpu, driver: Gpu) -> None:
         self._simulated, self._driver = simulated, driver
 
-    def identity(self) -> GpuIdentity:
-        return self._simulated.identity()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._simulated, name)
 
     def state(self) -> GpuState:
         self._driver.state()  # raises where the board has gone, or the clock helper has taken its clock back
         return self._simulated.state()
-
-    def read_states(self) -> StateReadings:
-        return self._simulated.read_states()
-
-    def supported_clocks_mhz(self) -> tuple[float, ...]:
-        return self._simulated.supported_clocks_mhz()
 
     def lock_clock_mhz(self, sm_clock_mhz: float) -> None:
         self._driver.lock_clock_mhz(sm_clock_mhz)
@@ -86,12 +80,6 @@ class ClockedBoard:
     def unlock_clock(self) -> None:
         self._simulated.unlock_clock()
         self._driver.unlock_clock()
-
-    def power_limit_w(self) -> float:
-        return self._simulated.power_limit_w()
-
-    def voltage_readable(self) -> bool:
-        return self._simulated.voltage_readable()
 
 
 def the_plan(campaign: Path) -> CampaignPlan:
@@ -143,7 +131,7 @@ def _measure(order: Order, report: Any) -> None:
         meters = (stack.enter_context(open_pmd(order.meter_port)),) if order.meter_port else ()
         bench = Bench(
             word="0",
-            gpu=ClockedBoard(board.gpu, driver.gpu),
+            gpu=cast(Gpu, ClockedBoard(board.gpu, driver.gpu)),
             sensors=(board.sensor, *meters),
             runner=board.runner,
             clock=board.clock,

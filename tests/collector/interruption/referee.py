@@ -268,6 +268,23 @@ def ended_by(ending: int, contestant: Contestant) -> set[int]:
     return {130, -ending, *unborn} if outside else {130}
 
 
+def check_failure(arena: Arena, contestant: Contestant, output: Path, reason: str, repair: Callable[[], None] = lambda: None) -> None:
+    """A campaign that something befell says so in one line or was over; its clock is back, no row is lost, the rest follows."""
+    status = contestant.end()
+    repair()
+    arena.tally.clocks_back_s.append(clock_back_s(arena, time.monotonic()))
+    told = set(contestant.rows)
+    arena.tally.rows += len(told)
+    if status == 0:
+        check_finished(arena, output)
+        return
+    assert status == 1, f"exit status {status}"
+    assert reason in contestant.message, contestant.message
+    assert "\n" not in contestant.message
+    check_left(arena, output, told)
+    bring_to_end(arena, output, told_rows(output))
+
+
 def lose_board(arena: Arena, number: int, chance: random.Random) -> None:
     """The board falls off the bus in the middle and comes back: the campaign ends with one line, the clock comes back with the board."""
     folder = arena.folder / f"lost-{number}"
@@ -281,15 +298,7 @@ def lose_board(arena: Arena, number: int, chance: random.Random) -> None:
         contestant.go_on()
 
     strike(arena, contestant, chance, blow, hold_after, hold_after)
-    status = contestant.end()
-    assert status == 1, f"exit status {status}"
-    assert "\n" not in contestant.message
-    told = set(contestant.rows)
-    check_left(arena, output, told)
-    arena.boards.set(fail_all=0)
-    arena.tally.clocks_back_s.append(clock_back_s(arena, time.monotonic()))
-    arena.tally.rows += len(told)
-    bring_to_end(arena, output, told_rows(output))
+    check_failure(arena, contestant, output, "", lambda: arena.boards.set(fail_all=0))
 
 
 def fill_disk(arena: Arena, number: int, chance: random.Random, folder: Path | None = None) -> None:
@@ -305,20 +314,8 @@ def fill_disk(arena: Arena, number: int, chance: random.Random, folder: Path | N
         free = os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize
         filler.write_bytes(bytes(max(0, free - limit)))
     contestant = Contestant(arena, arena.order(output, file_limit_bytes=None if folder else limit))
-    status = contestant.end()
     arena.tally.blows += 1
-    arena.tally.clocks_back_s.append(clock_back_s(arena, time.monotonic()))
-    told = set(contestant.rows)
-    arena.tally.rows += len(told)
-    filler.unlink(missing_ok=True)
-    if status == 0:
-        check_finished(arena, output)
-    else:
-        assert status == 1, f"exit status {status}"
-        assert "cannot be written" in contestant.message, contestant.message
-        assert "\n" not in contestant.message
-        check_left(arena, output, told)
-        bring_to_end(arena, output, told_rows(output))
+    check_failure(arena, contestant, output, "cannot be written", lambda: filler.unlink(missing_ok=True))
     output.unlink()  # a small disk is for the next one
 
 
@@ -327,18 +324,8 @@ def unplug_meter(arena: Arena, number: int, chance: random.Random) -> None:
     folder = arena.folder / f"unplugged-{number}"
     folder.mkdir()
     output = folder / "d.parquet"
-    with emulated_port(faults=(f"unplug@{chance.uniform(0.3, LONGEST_PLUGGED_S):.2f}",)) as port:
+    with emulated_port(unplug_s=chance.uniform(0.3, LONGEST_PLUGGED_S)) as port:
         contestant = Contestant(arena, arena.order(output, meter_port=port.path))
-        status = contestant.end()
+        contestant.listen(1 << 30)
     arena.tally.blows += 1
-    arena.tally.clocks_back_s.append(clock_back_s(arena, time.monotonic()))
-    told = set(contestant.rows)
-    arena.tally.rows += len(told)
-    if status == 0:
-        check_finished(arena, output)
-        return
-    assert status == 1, f"exit status {status}"
-    assert "\n" not in contestant.message
-    assert port.path in contestant.message, contestant.message
-    check_left(arena, output, told)
-    bring_to_end(arena, output, told_rows(output))
+    check_failure(arena, contestant, output, port.path)

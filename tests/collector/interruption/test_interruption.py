@@ -25,13 +25,11 @@ from tests.collector.interruption.referee import (
     Arena,
     Contestant,
     bout,
-    bring_to_end,
-    check_left,
+    check_failure,
     clock_back_s,
     fill_disk,
     lose_board,
     open_arena,
-    told_rows,
     unplug_meter,
 )
 from tests.collector.nvml.stub import INVALID_ARGUMENT
@@ -104,13 +102,18 @@ def by_exception(phase: str) -> Callable[[Arena, Path], tuple[Contestant, int]]:
     return way_out
 
 
-def guard_killed_too(arena: Arena, output: Path) -> tuple[Contestant, int]:
-    """Neither the campaign nor its guard lives on: the clock comes back with the next command that looks for it."""
+def killed_with_its_guard(arena: Arena, output: Path) -> Contestant:
     contestant = began(arena, output)
     for guard in guards(arena):
         os.kill(guard, signal.SIGKILL)
     contestant.process.kill()
     contestant.end()
+    return contestant
+
+
+def guard_killed_too(arena: Arena, output: Path) -> tuple[Contestant, int]:
+    """Neither the campaign nor its guard lives on: the clock comes back with the next command that looks for it."""
+    contestant = killed_with_its_guard(arena, output)
     assert arena.boards.get("lock_high") > 0, "the clock was not held when both were killed"
     restored = restore(arena)
     assert len(restored) == 1
@@ -119,11 +122,7 @@ def guard_killed_too(arena: Arena, output: Path) -> tuple[Contestant, int]:
 
 def by_power_off(arena: Arena, output: Path) -> tuple[Contestant, int]:
     """The machine goes off: nobody gives anything back; after its start the driver has its clocks, and the record is forgotten."""
-    contestant = began(arena, output)
-    for guard in guards(arena):
-        os.kill(guard, signal.SIGKILL)
-    contestant.process.kill()
-    contestant.end()
+    contestant = killed_with_its_guard(arena, output)
     (record,) = left_records(arena.state)
     write_record(arena.state, replace(record, boot_id="the start before"))
     arena.boards.set(lock_low=0, lock_high=0)
@@ -135,11 +134,7 @@ def by_power_off(arena: Arena, output: Path) -> tuple[Contestant, int]:
 
 def by_next_campaign(arena: Arena, output: Path) -> tuple[Contestant, int]:
     """Campaign and guard are killed, and nobody restores: the next campaign on the board does, before it locks a clock of its own."""
-    first = began(arena, output)
-    for guard in guards(arena):
-        os.kill(guard, signal.SIGKILL)
-    first.process.kill()
-    first.end()
+    killed_with_its_guard(arena, output)
     return Contestant(arena, arena.order(output)), 0
 
 
@@ -203,13 +198,6 @@ def test_a_clock_that_is_refused_in_the_middle_of_a_sweep_loses_no_row(arena: Ar
     contestant = began(arena, output)
     arena.boards.set(**refusal)
     contestant.go_on()
-    status = contestant.end()
-    arena.boards.set(fail_lock=0, may_lock=1)
-    clock_back_s(arena, time.monotonic())
-    assert (status, found(arena)) == (1, before)
-    assert "clock" in contestant.message
-    assert "\n" not in contestant.message
-    told = set(contestant.rows)
-    assert 0 < len(told) < len(arena.planned)
-    check_left(arena, output, told)
-    bring_to_end(arena, output, told_rows(output))
+    check_failure(arena, contestant, output, "clock", lambda: arena.boards.set(fail_lock=0, may_lock=1))
+    assert 0 < len(contestant.rows) < len(arena.planned)
+    assert found(arena) == before

@@ -3,10 +3,13 @@
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from tests.collector.steady import DEADLINE_S
 
 SLOTS = [
     "boards",
@@ -80,6 +83,12 @@ def built(folder: Path, *, old_driver: bool = False) -> Path:
     source = str(Path(__file__).with_name("stub.c"))
     subprocess.run([*command, *define, "-o", str(target / "libnvidia-ml.so.1"), source], check=True)
     return target
+
+
+def collect(environment: dict[str, str], *words: str) -> "subprocess.CompletedProcess[str]":
+    """A `collect` on the stand-in."""
+    command = [sys.executable, "-m", "collector.cli", *words]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=DEADLINE_S)
 
 
 class Boards:

@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -13,7 +12,7 @@ import pytest
 
 from collector.devices.clock_record import ClockRecord, acquire_board, boot_id, left_records, record_path, write_record
 from collector.errors import ClockError
-from tests.collector.nvml.stub import GPU_LOST, Boards, board_uuid
+from tests.collector.nvml.stub import GPU_LOST, Boards, board_uuid, collect
 from tests.collector.steady import DEADLINE_S, until
 
 UUID = board_uuid()
@@ -39,21 +38,6 @@ def started(environment: dict[str, str], script: str, *arguments: str) -> "subpr
 
 def finish(process: "subprocess.Popen[str]") -> None:
     process.communicate(timeout=DEADLINE_S)
-
-
-def restore(environment: dict[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "collector.cli", "clocks", "restore", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=DEADLINE_S)
-
-
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGHUP])
-def test_the_clock_comes_back_from_a_kill(how: signal.Signals, environment: dict[str, str], boards: Boards, tmp_path: Path) -> None:
-    holder = started(environment, HOLDER, "600")
-    until(lambda: boards.get("lock_high") > 0)
-    holder.send_signal(how)
-    finish(holder)
-    until(lambda: boards.get("lock_high") == 0, f"clock still held after {how.name}")
-    until(lambda: left_records(tmp_path / "state") == [])
 
 
 def test_the_clock_comes_back_from_kills_at_random_moments(environment: dict[str, str], boards: Boards, tmp_path: Path) -> None:
@@ -97,9 +81,9 @@ def test_restore_gives_back_what_a_dead_process_left_and_nothing_else(
     assert held is not None
     if not alive:
         os.close(held)
-    write_record(folder, ClockRecord(gpu_uuid=UUID, pid=1, boot_id=boot or boot_id(), token="x"))
+    write_record(folder, ClockRecord(gpu_uuid=UUID, pid=1, boot_id=boot or boot_id()))
     boards.set(may_lock=may_lock, lock_high=900)
-    ended = restore(environment, "--json")
+    ended = collect(environment, "clocks", "restore", "--json")
     document = json.loads(ended.stdout)
     assert (ended.returncode, list(document["failed"])) == ((0, []) if may_lock else (1, [UUID]))
     assert (document["restored"] == [UUID]) == (boot == "another" or bool(resets))
@@ -114,10 +98,10 @@ def test_a_lost_board_keeps_no_other_from_getting_its_clock_back(environment: di
     folder.mkdir(mode=0o700)
     second = UUID.replace("abc00000", "abc00001")
     for uuid in (UUID, second):
-        write_record(folder, ClockRecord(gpu_uuid=uuid, pid=1, boot_id=boot_id(), token="x"))
+        write_record(folder, ClockRecord(gpu_uuid=uuid, pid=1, boot_id=boot_id()))
     boards.set(0, fail_all=GPU_LOST, lock_high=900)
     boards.set(1, lock_high=900)
-    ended = restore(environment, "--json")
+    ended = collect(environment, "clocks", "restore", "--json")
     assert ended.returncode == 1
     document = json.loads(ended.stdout)
     assert (document["restored"], list(document["failed"])) == ([second], [UUID])
@@ -125,7 +109,7 @@ def test_a_lost_board_keeps_no_other_from_getting_its_clock_back(environment: di
     assert [record.gpu_uuid for record in left_records(folder)] == [UUID]
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"gpu_uuid": "../../etc", "pid": 1, "boot_id": "", "token": ""}', b"\xff\xfe"])
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"gpu_uuid": "../../etc", "pid": 1, "boot_id": ""}', b"\xff\xfe"])
 def test_a_record_that_nobody_wrote_whole_is_none(content: bytes, tmp_path: Path) -> None:
     record_path(tmp_path, UUID).write_bytes(content)
     assert left_records(tmp_path) == []

@@ -2,20 +2,17 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.collector.nvml.stub import GPU_LOST, NOT_SUPPORTED, Boards
+from tests.collector.nvml.stub import GPU_LOST, NOT_SUPPORTED, Boards, collect
 
 
 def examined(environment: dict[str, str], *arguments: str) -> tuple[int, dict[str, dict[str, Any]]]:
     """Exit status and findings by check."""
-    command = [sys.executable, "-m", "collector.cli", "doctor", "--json", *arguments]
-    ended = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=300)
+    ended = collect(environment, "doctor", "--json", *arguments)
     assert ended.stderr == ""
     return ended.returncode, {finding["check"]: finding for finding in json.loads(ended.stdout)}
 

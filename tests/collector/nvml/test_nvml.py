@@ -70,6 +70,14 @@ def test_states_and_readings_are_what_the_driver_says(boards: Boards, board: Nvm
     until(heard)
 
 
+@pytest.mark.parametrize("kind", [0, 1, 2, 3, 4, 5, 99])
+def test_a_power_is_read_in_the_type_that_the_driver_names_and_of_an_unknown_type_not_at_all(boards: Boards, kind: int) -> None:
+    boards.set(power_mw=345_678, value_type=kind)
+    with open_board("0") as opened:
+        assert opened.sensor.fields() == (("usage",) if kind == 99 else ("instant", "average"))
+        until(lambda: kind == 99 or 345.678 in opened.sensor.read()[0].power_w)
+
+
 @pytest.mark.parametrize(
     ("settings", "fields"),
     [

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from collector.bench import open_bench
-from tests.collector.nvml.stub import SLOTS, Boards, board_uuid
+from tests.collector.nvml.stub import SLOTS, Boards, board_uuid, collect
 from tests.collector.steady import DEADLINE_S, until
 
 REST_W, BUSY_W, BUSY_S = 80.0, 320.0, 1.5
@@ -69,13 +69,8 @@ def known_sensor(tmp_path: Path) -> Path:
     return path
 
 
-def collected(environment: dict[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "collector.cli", "run", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=DEADLINE_S)
-
-
 def test_energy_and_exit_status_of_a_program(environment: dict[str, str], boards: Boards, known_sensor: Path) -> None:
-    ended = collected(environment, "--sensor", str(known_sensor), "--json", "--", sys.executable, "-c", PROGRAM, "7")
+    ended = collect(environment, "run", "--sensor", str(known_sensor), "--json", "--", sys.executable, "-c", PROGRAM, "7")
     assert ended.returncode == 7, ended.stderr
     seen, stamps = ended.stderr.splitlines()
     assert seen == UUID, "the program's own output goes to stderr, and it sees the measured board alone"
@@ -95,7 +90,7 @@ def test_energy_and_exit_status_of_a_program(environment: dict[str, str], boards
 
 def test_an_unknown_sensor_widens_the_error_and_a_frozen_counter_gives_no_energy(environment: dict[str, str], boards: Boards) -> None:
     boards.set(fail_energy=0)
-    ended = collected(environment, "--json", "--", sys.executable, "-c", PROGRAM, "0")
+    ended = collect(environment, "run", "--json", "--", sys.executable, "-c", PROGRAM, "0")
     assert ended.returncode == 0, ended.stderr
     document = json.loads(ended.stdout)
     assert document["runs"][0]["energy_std_j"] > 0.04 * document["runs"][0]["energy_j"]
@@ -105,7 +100,7 @@ def test_an_unknown_sensor_widens_the_error_and_a_frozen_counter_gives_no_energy
 
 
 def test_clocks_are_held_for_the_program_and_given_back(environment: dict[str, str], boards: Boards, known_sensor: Path) -> None:
-    ended = collected(environment, "--freqs", "900,1500", "--sensor", str(known_sensor), "--json", "--", "true")
+    ended = collect(environment, "run", "--freqs", "900,1500", "--sensor", str(known_sensor), "--json", "--", "true")
     assert ended.returncode == 0, ended.stderr
     assert [clock["asked_sm_clock_mhz"] for clock in json.loads(ended.stdout)["clocks"]] == [900.0, 1500.0]
     assert (boards.get("lock_calls"), boards.get("lock_high"), boards.get("reset_calls")) == (2, 0, 1)
@@ -130,7 +125,9 @@ def put(**slots: int) -> str:
 
 
 def test_a_clock_that_is_lost_while_the_program_runs_is_said(environment: dict[str, str], known_sensor: Path) -> None:
-    ended = collected(environment, "--freqs", "900", "--sensor", str(known_sensor), "--json", "--", sys.executable, "-c", put(sm_mhz=1830))
+    ended = collect(
+        environment, "run", "--freqs", "900", "--sensor", str(known_sensor), "--json", "--", sys.executable, "-c", put(sm_mhz=1830)
+    )
     assert ended.returncode == 3, ended.stderr
     document = json.loads(ended.stdout)
     assert [line for line in document["notes"] if "was not the 900 MHz asked for: 900 to 1830 MHz" in line]
@@ -138,13 +135,13 @@ def test_a_clock_that_is_lost_while_the_program_runs_is_said(environment: dict[s
 
 def test_a_power_field_that_reads_nothing_possible_is_left_out_and_said(environment: dict[str, str], boards: Boards) -> None:
     boards.set(power_mw=0, average_mw=119_000)
-    ended = collected(environment, "--json", "--", "sleep", "0.3")
+    ended = collect(environment, "run", "--json", "--", "sleep", "0.3")
     document = json.loads(ended.stdout)
     assert document["clocks"][0]["power_w"] == pytest.approx(119.0, abs=0.5)
     assert [line for line in document["notes"] if "instant reads 0 W, which no board draws" in line]
     assert "warning: power field instant reads 0 W" in ended.stderr
     boards.set(power_mw=0, average_mw=0)
-    ended = collected(environment, "--", "true")
+    ended = collect(environment, "run", "--", "true")
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr.count("\n") == 1
     assert "power is not known to its driver" in ended.stderr
@@ -157,7 +154,7 @@ def test_a_program_too_short_for_the_energy_counter_has_no_energy_by_it(
         document = {**json.loads(known_sensor.read_text()), "gpu_uuid": bench.gpu.identity().uuid, "driver": bench.gpu.identity().driver}
     slow = tmp_path / "slow.json"
     slow.write_text(json.dumps({**document, "update_period_s": 10.0}))  # next to it a program is short on a slow machine, too
-    short = collected(environment, "--gpu", "sim:h200-sxm", "--sensor", str(slow), "--json", "--", "true")
+    short = collect(environment, "run", "--gpu", "sim:h200-sxm", "--sensor", str(slow), "--json", "--", "true")
     (run,) = json.loads(short.stdout)["runs"]
     assert run["counter_energy_j"] is None
     assert [line for line in run["notes"] if "too little to tell this program" in line]

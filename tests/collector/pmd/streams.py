@@ -3,7 +3,7 @@
 import numpy as np
 
 from collector.pmd.decoder import PacketDecoder, Packets, Tally
-from collector.pmd.protocol import PACKET_BYTES, STREAM_BAUD, RawWords, encode_packets
+from collector.pmd.protocol import PACKET_BYTES, RawWords, encode_packets
 from estimator.vocabulary.quantities import IntArray
 
 
@@ -31,9 +31,9 @@ def stream(count: int, seed: int = 0) -> tuple[bytes, IntArray, RawWords]:
     return encode_packets(ticks + 60_000, raw), ticks - ticks[0], raw
 
 
-def decoded(pieces: list[bytes], baud: int = STREAM_BAUD) -> tuple[Packets, Tally]:
+def decoded(pieces: list[bytes]) -> tuple[Packets, Tally]:
     """All that a decoder makes of pieces, as one."""
-    decoder = PacketDecoder(baud)
+    decoder = PacketDecoder()
     parts = [*(decoder.feed(piece) for piece in pieces), decoder.feed(b"", final=True)]
     begins = np.cumsum([0, *(len(part) for part in parts)])
     whole = Packets(

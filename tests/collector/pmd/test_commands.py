@@ -86,7 +86,6 @@ def test_missing_samples_are_a_warning_and_part_energy_from_mean_power(recording
         (1, "log no/such/port --out {r}.csv"),
         (1, "log no/such/port --out {r}"),
         (2, "log no/such/port --duration 5"),
-        (1, "emulate --fault earthquake@1"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(status: int, words: str, recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,7 +119,7 @@ def test_a_meter_unplugged_under_a_log_leaves_what_it_sent(
     tmp_path = fresh(tmp_path)
     capsys.readouterr()
     out = tmp_path / "p.csv"
-    with port_of(faults=("unplug@0.3",)) as port:
+    with port_of(unplug_s=0.3) as port:
         status, line = failure(capsys, "pmd", "log", port.path, "--out", str(out), "--quiet")
     assert status == 1
     rows = len(out.read_text().splitlines()) - 1

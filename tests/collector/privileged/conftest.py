@@ -15,12 +15,21 @@ from typing import Any
 
 import pytest
 
+from collector.privileged.settings import read_settings
 from tests.collector.nvml.stub import Boards, board_uuid, built
 from tests.collector.steady import DEADLINE_S, until
 
 UUID, SECOND, UNLISTED = board_uuid(0), board_uuid(1), board_uuid(2)
 NAMES = {UUID: "first board", SECOND: "second board", UNLISTED: "unlisted board"}
 """For the names of tests, which must be the same in every process."""
+
+ACTIVATE = """
+import os, sys
+os.dup2(int(sys.argv[1]), 3)
+os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1")
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+"""What systemd does with a socket."""
 
 
 class Place:
@@ -44,6 +53,7 @@ class Place:
         for name in ("LISTEN_PID", "LISTEN_FDS", "WATCHDOG_USEC"):
             self.environment.pop(name, None)
         self.processes: list[subprocess.Popen[str]] = []
+        self.listener = socket.socket(socket.AF_UNIX)
         self.write_config()
 
     def write_config(self, *, head: str = "", group: str = "") -> None:
@@ -57,8 +67,18 @@ class Place:
     def command(self) -> list[str]:
         return [sys.executable, "-I", "-m", "collector.privileged.helper", str(self.config)]
 
-    def start(self, *command: str, pass_fds: tuple[int, ...] = (), preexec_fn: Callable[[], None] | None = None) -> "subprocess.Popen[str]":
+    def listen(self) -> int:
+        """The number of the socket that systemd would pass, for the config's group; it outlives the helper."""
+        if not self.socket.exists():
+            self.listener.bind(str(self.socket))
+            self.listener.listen(128)
+            self.socket.chmod(0o660)
+        os.chown(self.socket, -1, read_settings(self.config).group_id)
+        return self.listener.fileno()
+
+    def start(self, *command: str, preexec_fn: Callable[[], None] | None = None) -> "subprocess.Popen[str]":
         """A helper that has told systemd that it is ready."""
+        number = self.listen()
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
             notify = self.folder / "notify"
             notify.unlink(missing_ok=True)
@@ -66,11 +86,11 @@ class Place:
             environment = {**self.environment, "NOTIFY_SOCKET": str(notify)}
             with self.audit.open("a") as stderr:
                 process = subprocess.Popen(
-                    list(command) or self.command(),
+                    [sys.executable, "-I", "-c", ACTIVATE, str(number), *(command or self.command())],
                     stderr=stderr,
                     text=True,
                     env=environment,
-                    pass_fds=pass_fds,
+                    pass_fds=(number,),
                     preexec_fn=preexec_fn,
                 )
             self.processes.append(process)
@@ -94,6 +114,7 @@ class Place:
         for process in self.processes:
             process.kill()
             process.communicate(timeout=DEADLINE_S)
+        self.listener.close()
 
 
 def _ready(told: socket.socket) -> bool:

@@ -1,7 +1,6 @@
 """A helper's settings are its owner's alone, and nothing in them is guessed."""
 
 import os
-import socket
 
 import pytest
 
@@ -68,20 +67,5 @@ def test_what_is_no_config_is_refused(content: bytes, place: Place) -> None:
     assert refusal(place)
 
 
-def test_a_sockets_path_that_is_too_long_is_refused(place: Place) -> None:
-    place.environment["WATTPRINT_CLOCKS_SOCKET"] = str(place.folder / ("s" * 107))
-    assert "too long" in place.refused()
-
-
-def test_what_is_no_socket_is_left_where_it_is(place: Place) -> None:
-    place.socket.write_text("precious")
-    assert "no socket" in place.refused()
-    assert place.socket.read_text() == "precious"
-
-
-def test_a_living_helper_keeps_its_socket(place: Place) -> None:
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(place.socket))
-        listener.listen()
-        assert "another helper serves" in place.refused()
-    assert place.socket.exists()
+def test_without_a_socket_of_the_service_manager_it_does_not_start(place: Place) -> None:
+    assert "systemctl start" in place.refused()
