@@ -53,13 +53,14 @@ def test_a_seed_repeats_to_the_bit_and_another_does_not(name: str) -> None:
 def test_board_energy_is_the_sum_of_where_it_went(name: str) -> None:
     with open_simulated(name) as board:
         world, begin_ns = board.world, board.clock.now_ns()
-        before, stored = sum(world.ledger_j.values()), world.trace.stored_j()
+        before = sum(world.ledger_j.values())
         for clock in board.gpu.supported_clocks_mhz()[::25]:
             run_for(board, PRODUCT, 0.4, clock)
             board.clock.wait(0.2)
+        board.gpu.unlock_clock()
+        board.clock.wait(30.0)  # all that the silicon drew has come through
         spent = sum(world.ledger_j.values()) - before
-        shown = board.true_energy_j(begin_ns, board.clock.now_ns())
-        assert shown + world.trace.stored_j() - stored == pytest.approx(spent, rel=1e-9)
+        assert board.true_energy_j(begin_ns, board.clock.now_ns()) == pytest.approx(spent, rel=1e-4)
 
 
 def test_event_energy_in_the_ledger_is_events_times_planted_energy() -> None:
@@ -101,7 +102,7 @@ def test_the_power_limit_lowers_the_clock_and_is_kept(name: str) -> None:
 @boards
 def test_voltage_rises_with_the_clock_in_the_regulators_steps(name: str) -> None:
     profile = load_board(name)
-    volts = np.array([voltage_v(profile, clock) for clock in load_gpu(profile.gpu).clocks_mhz()])
+    volts = np.array([voltage_v(profile, clock) for clock in profile.spec.clocks_mhz()])
     steps = volts / profile.clock.voltage_step_v
     assert np.all(np.diff(volts) >= 0.0)
     assert np.abs(steps - np.round(steps)).max() < 1e-4
@@ -153,17 +154,3 @@ def test_faults_are_off_unless_asked_for_and_then_show() -> None:
     assert latency_and_power(Faults()) == (plain_s, plain_w)
     assert hidden_s == pytest.approx(1.2 * plain_s, rel=1e-3)
     assert hidden_w > plain_w + 3.0
-
-
-def test_what_is_given_up_changes_nothing_that_is_kept() -> None:
-    with open_simulated("a100-pcie-40gb", seed=1) as board:
-        for number in range(100):
-            board.clock.wait(1.3)
-            board.gpu.lock_clock_mhz(510.0 if number % 2 else 1200.0)
-        trace, time_s = board.world.trace, np.linspace(80.0, board.world.now_s, 300)
-        before = [look(time_s) for look in (trace.energy_j, trace.filtered_w, trace.power_w)]
-        trace.forget(70.0)
-        after = [look(time_s) for look in (trace.energy_j, trace.filtered_w, trace.power_w)]
-        assert all(np.array_equal(one, other) for one, other in zip(before, after, strict=True))
-        with pytest.raises(ValueError, match="was given up"):
-            trace.energy_j(np.array([60.0]))
