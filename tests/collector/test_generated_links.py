@@ -54,7 +54,7 @@ COPY = {load.name: load for load in COPIES}
 def test_copies_are_named_like_kernels_and_idleness_is_none() -> None:
     assert copy_loads([LoadGroup(kernels=("copy_*",))]) == COPIES
     assert [load.name for load in copy_loads([LoadGroup(kernels=("*",), without=("copy_d*", "copy_peer"))])] == ["copy_host_to_device"]
-    assert copy_loads([LoadGroup(kernels=("ffma_*", "idle"))]) == ()
+    assert copy_loads([LoadGroup(kernels=("ffma_*",))]) == ()
 
 
 def test_data_over_a_link_go_at_most_at_its_rate(loads: dict[str, GeneratedLoad], peered: Path) -> None:

@@ -68,7 +68,7 @@ def test_event_energy_in_the_ledger_is_events_times_planted_energy() -> None:
         operator = make_operator("elementwise", "add", "fp32", elements=1 << 26, reads=1 << 27)
         prepared = board.runner.prepare(operator, "cold")
         board.gpu.lock_clock_mhz(900.0)
-        before = dict(board.world.ledger_j)
+        before = board.world.ledger_j.copy()
         board.runner.run(prepared, 1000)
         moved = 1000 * 4 * 3 * (1 << 26)
         dram = board.world.ledger_j["dram"] - before["dram"]
