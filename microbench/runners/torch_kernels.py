@@ -117,7 +117,7 @@ class Case:
     def refuse(self, broken: bool, reason: str) -> None:
         """Raise UnsupportedError with the reason if a condition is broken."""
         one = self.operator
-        refuse(broken, f"{one.family}.{one.operator} in {one.precision} {'x'.join(map(str, self.sizes))}", reason)
+        refuse(broken, f"{one.family}.{one.operator} in {one.precision}", reason)
 
 
 def _call(operator: Operator, device: TorchDevice, compute_capability: float, attention: str) -> TorchCall:
@@ -181,14 +181,16 @@ def _elementwise(case: Case) -> TorchCall:
     case.refuse(name == "typecast" and device.dtype(out) == device.dtype(precision), "a conversion to itself moves nothing")
     if name in ("add", "mul", "div", "pow"):
         second = reads - elements
-        case.refuse(not 0 <= second <= elements or bool(elements % max(second, 1)), "the second input must divide the first")
+        case.refuse(
+            not 0 <= second <= elements or bool(elements % max(second, 1)), f"the second input must divide the first; sizes {case.sizes}"
+        )
         first = (elements // second, second) if 0 < second < elements else (elements,)
         return TorchCall(
             shapes=((first, precision), ((max(second, 1),), precision)),
             call=getattr(torch, name),
             prepare=lambda inputs: [inputs[0].abs(), inputs[1]] if name == "pow" else inputs,
         )
-    case.refuse(name not in unary or reads != elements, "PyTorch has no single kernel for it")
+    case.refuse(name not in unary or reads != elements, f"PyTorch has no single kernel for it; sizes {case.sizes}")
     shapes = (((elements,), precision),)
     if name != "where":
         return TorchCall(shapes=shapes, call=unary[name])
@@ -200,11 +202,11 @@ def _copy(case: Case) -> TorchCall:
     """Copies without arithmetic: permuted heads, transposition, channels last, gathered rows, concatenation."""
     device, torch, (elements, reads) = case.device, case.device.torch, case.sizes
     name, precision = case.operator.operator, case.operator.precision
-    case.refuse(reads != elements, "a copy reads what it writes")
+    case.refuse(reads != elements, f"a copy reads what it writes; sizes {case.sizes}")
     rows, columns = _rectangle(elements)
     tokens, heads, head_dim = _heads(elements)
     still = rows < 2 if name in ("transpose", "layout", "cat") else name == "contiguous" and min(tokens, heads) < 2
-    case.refuse(still, "they cannot be laid out so that a copy moves them")
+    case.refuse(still, f"{elements} elements cannot be laid out so that a copy moves them")
 
     def permuted(inputs: list[Any]) -> list[Any]:
         generator = torch.Generator(device=device.device).manual_seed(rows)
@@ -258,7 +260,7 @@ def _set_tf32(torch: Any, allowed: bool) -> None:
 def _scaled_product(case: Case) -> TorchCall:
     """A linear layer in fp8 with one scale for each operand: cuBLASLt through torch._scaled_mm, output in bf16, sizes multiples of 16."""
     device, torch, (batch, m, n, k) = case.device, case.device.torch, case.sizes
-    case.refuse(batch != 1 or bool(n % 16 or k % 16), "one product with n and k multiples of 16")
+    case.refuse(batch != 1 or bool(n % 16 or k % 16), f"one product with n and k multiples of 16; sizes {case.sizes}")
     dtype_out = device.dtype(case.operator.precision_out or "bf16")
     return TorchCall(
         shapes=(((m, k), "fp8"), ((n, k), "fp8")),
@@ -277,6 +279,7 @@ def _attention(case: Case, attention: str) -> TorchCall:
     batch, queries, context, heads, kv_heads, head_dim, window, causal = case.sizes
     shifted = bool(causal) and 1 < queries != context
     case.refuse(0 < window < context, f"a window of {window} tokens; PyTorch's kernels see all {context}")
+    case.refuse(case.operator.precision_kv not in ("", precision), "PyTorch wants one precision for queries, keys and values")
     case.refuse(shifted, "causal with fewer queries than tokens; PyTorch aligns the mask at the first token")
     chosen = attention if precision in ("fp16", "bf16") or attention not in HALVES_ALONE else "math"
     too_wide = chosen in HALVES_ALONE and head_dim > WIDEST_HEAD
