@@ -44,18 +44,10 @@ def clock_tree_w(profile: BoardProfile, full_w: float, volt: float, sm_clock_mhz
     return full_w * relative_voltage(profile, volt) ** 2 * sm_clock_mhz / profile.power.reference_clock_mhz
 
 
-def rest_parts_w(profile: BoardProfile, sm_clock_mhz: float, volt: float, temperature_c: float) -> dict[str, float]:
-    """Power of the board at rest by part [W]."""
-    return {
-        "board": profile.power.board_w,
-        "clock_tree": clock_tree_w(profile, profile.power.idle_clock_w, volt, sm_clock_mhz),
-        "leakage": leakage_w(profile, volt, temperature_c),
-    }
-
-
-def rest_power_w(profile: BoardProfile, sm_clock_mhz: float, temperature_c: float) -> float:
+def rest_power_w(profile: BoardProfile, sm_clock_mhz: float, volt: float, temperature_c: float) -> float:
     """Power of the board at rest [W]."""
-    return sum(rest_parts_w(profile, sm_clock_mhz, voltage_v(profile, sm_clock_mhz), temperature_c).values())
+    tree = clock_tree_w(profile, profile.power.idle_clock_w, volt, sm_clock_mhz)
+    return profile.power.board_w + tree + leakage_w(profile, volt, temperature_c)
 
 
 def planted_event_energy_j(profile: BoardProfile) -> dict[str, float]:

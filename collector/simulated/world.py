@@ -2,7 +2,6 @@
 
 import math
 from bisect import bisect_right
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -19,7 +18,6 @@ from collector.simulated.silicon import (
     clock_tree_w,
     launch_energy,
     relative_voltage,
-    rest_parts_w,
     rest_power_w,
     voltage_v,
 )
@@ -75,7 +73,6 @@ class World:
         self._voltage_v = cache(lambda clock: voltage_v(profile, clock))
         self.locked_mhz: float | None = None
         self.now_ns = int(5.0 / NS)  # time for which the board has been at rest and polled when a session begins
-        self.ledger_j: defaultdict[str, float] = defaultdict(float)
         self.frozen_s: list[tuple[float, float]] = []
         rest_w = self._settled_rest_w()
         thermal = profile.thermal
@@ -106,7 +103,7 @@ class World:
         step_s = 0.01
         while left_ns > 0:
             step_ns = min(left_ns, round(step_s / NS))
-            self._pass(step_ns, clock, volt, THROTTLE_BITS["gpu_idle"], self._rest_parts_w(clock, volt))
+            self._pass(step_ns, clock, volt, THROTTLE_BITS["gpu_idle"], self._rest_w(clock, volt))
             left_ns -= step_ns
             step_s = min(2.0 * step_s, LONGEST_STEP_S)
 
@@ -149,9 +146,8 @@ class World:
             part = min(launches - done, step_s / period)
             step_ns = max(1, round(part * period / NS))
             share = point.period_s / period
-            rest = self._rest_parts_w(clock, point.voltage_v)
-            parts = {name: watt * share for name, watt in point.parts_w.items()}
-            self._pass(step_ns, clock, point.voltage_v, mask, rest | parts | {"foreign": foreign_w})
+            power = self._rest_w(clock, point.voltage_v) + point.added_w * share + foreign_w
+            self._pass(step_ns, clock, point.voltage_v, mask, power)
             done = launches if launches - done - part < 1e-6 else done + part
             times.append(times[-1] + step_ns * NS)
             counts.append(done)
@@ -201,26 +197,24 @@ class World:
     def _power_at(self, kernel: LoadedKernel, index: int, speed: float) -> float:
         clock = self.clocks_mhz[index]
         point = kernel(clock)
-        return point.added_w / speed + sum(self._rest_parts_w(clock, point.voltage_v).values())
+        return point.added_w / speed + self._rest_w(clock, point.voltage_v)
 
-    def _rest_parts_w(self, clock: float, volt: float) -> dict[str, float]:
-        return rest_parts_w(self.profile, clock, volt, self.temperature_c)
+    def _rest_w(self, clock: float, volt: float) -> float:
+        return rest_power_w(self.profile, clock, volt, self.temperature_c)
 
     def _settled_rest_w(self) -> float:
         """Power of the board after a long rest, warmed by itself [W]."""
         thermal, clock = self.profile.thermal, self.rest_clock_mhz()
+        volt = self._voltage_v(clock)
         power = self.profile.power.board_w
         for _ in range(20):
             temperature = thermal.ambient_c + (thermal.die_k_per_w + thermal.sink_k_per_w) * power
-            power = rest_power_w(self.profile, clock, temperature)
+            power = rest_power_w(self.profile, clock, volt, temperature)
         return power
 
-    def _pass(self, step_ns: int, clock: float, volt: float, mask: int, parts_w: dict[str, float]) -> None:
+    def _pass(self, step_ns: int, clock: float, volt: float, mask: int, power: float) -> None:
         """Advances time with the silicon at constant power."""
-        seconds, ledger_j = step_ns * NS, self.ledger_j
-        for name, watt in parts_w.items():
-            ledger_j[name] += watt * seconds
-        power = sum(parts_w.values())
+        seconds = step_ns * NS
         self._extend(self.now_ns + step_ns, power, clock, volt, mask)
         thermal = self.profile.thermal
         self._die_k += (thermal.die_k_per_w * power - self._die_k) * -math.expm1(-seconds / thermal.die_time_s)

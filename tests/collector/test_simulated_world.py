@@ -7,7 +7,8 @@ from collector.bench import open_simulated
 from collector.devices.protocols import PreparedKernel, limiting_reasons
 from collector.simulated.board import SimulatedBoard
 from collector.simulated.profile import Faults, board_names, load_board
-from collector.simulated.silicon import planted_event_energy_j, rest_power_w, voltage_v
+from collector.simulated.silicon import rest_power_w, voltage_v
+from collector.simulated.trace import PowerTrace
 from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.workload import Operator, make_operator
 
@@ -49,35 +50,13 @@ def test_a_seed_repeats_to_the_bit_and_another_does_not(name: str) -> None:
     assert first != transcript(name, 8)
 
 
-@boards
-def test_board_energy_is_the_sum_of_where_it_went(name: str) -> None:
-    with open_simulated(name) as board:
-        world, begin_ns = board.world, board.clock.now_ns()
-        before = sum(world.ledger_j.values())
-        for clock in board.gpu.supported_clocks_mhz()[::25]:
-            run_for(board, PRODUCT, 0.4, clock)
-            board.clock.wait(0.2)
-        board.gpu.unlock_clock()
-        board.clock.wait(30.0)  # all that the silicon drew has come through
-        spent = sum(world.ledger_j.values()) - before
-        assert board.true_energy_j(begin_ns, board.clock.now_ns()) == pytest.approx(spent, rel=1e-4)
-
-
-def test_event_energy_in_the_ledger_is_events_times_planted_energy() -> None:
-    with open_simulated("a100-pcie-40gb") as board:
-        operator = make_operator("elementwise", "add", "fp32", elements=1 << 26, reads=1 << 27)
-        prepared = board.runner.prepare(operator, "cold")
-        board.gpu.lock_clock_mhz(900.0)
-        before = board.world.ledger_j.copy()
-        board.runner.run(prepared, 1000)
-        moved = 1000 * 4 * 3 * (1 << 26)
-        dram = board.world.ledger_j["dram"] - before["dram"]
-        assert dram == pytest.approx(moved * planted_event_energy_j(board.world.profile)["dram"], rel=1e-6)
-        volt = board.runner.loaded(prepared)(900.0).voltage_v
-        over = (volt / board.world.profile.energy.reference_voltage_v) ** 2
-        l2 = board.world.ledger_j["l2"] - before["l2"]
-        assert l2 == pytest.approx(moved * planted_event_energy_j(board.world.profile)["l2"] * over, rel=1e-6)
-        assert board.world.ledger_j["tensor"] == before["tensor"]
+def test_board_energy_is_in_the_end_what_the_silicon_drew() -> None:
+    profile = load_board("a100-pcie-40gb")
+    trace, drawn, now_s = PowerTrace(profile.transient, 0.01, 0.0, 40.0), 0.0, 0.0
+    for seconds, watt in ((0.3, 250.0), (0.0004, 90.0), (1.7, 180.0), (60.0, 40.0)):
+        now_s, drawn = now_s + seconds, drawn + seconds * watt
+        trace.extend(now_s, watt)
+    assert trace.energy_j(np.array([now_s]))[0] == pytest.approx(drawn, rel=1e-9)
 
 
 @boards
@@ -113,7 +92,7 @@ def test_power_at_rest_follows_the_published_table_of_the_a100() -> None:
     profile, table = load_board("a100-pcie-40gb"), load_gpu("a100-pcie-40gb").idle_w
     assert table is not None
     for clock in (210.0, 510.0, 900.0, 1200.0, 1410.0):
-        assert rest_power_w(profile, clock, 33.0) == pytest.approx(float(table.at(np.array(clock))), rel=0.05)
+        assert rest_power_w(profile, clock, voltage_v(profile, clock), 33.0) == pytest.approx(float(table.at(np.array(clock))), rel=0.05)
 
 
 @boards
@@ -125,8 +104,8 @@ def test_a_board_warms_under_load_and_cools_at_rest(name: str) -> None:
         warm = board.world.temperature_c
         board.clock.wait(300.0)
         assert warm > cool + 3.0
-        rest_w = sum(board.world._rest_parts_w(clock, voltage_v(board.world.profile, clock)).values())
-        thermal = board.world.profile.thermal
+        profile, thermal = board.world.profile, board.world.profile.thermal
+        rest_w = rest_power_w(profile, clock, voltage_v(profile, clock), board.world.temperature_c)
         settled = thermal.ambient_c + (thermal.die_k_per_w + thermal.sink_k_per_w) * rest_w
         assert board.world.temperature_c == pytest.approx(settled, abs=0.3)
 

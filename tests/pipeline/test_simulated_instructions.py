@@ -4,7 +4,6 @@ Simulated figures show plumbing and statistics, not physics.
 """
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,6 @@ from collector.simulated.generated import (
     STALL_PJ,
     changes_of_unit,
     planted_body_energy_j,
-    planted_lane_energy_j,
     planted_slot_energy_j,
     planted_transaction_energy_j,
 )
@@ -47,7 +45,6 @@ from microbench.kernel import WARP_LANES
 from microbench.loads.generated import GeneratedLoad, generated_loads
 from microbench.loads.groups import LoadGroup
 from microbench.toolchain.compile import find_toolchain
-from microbench.toolchain.inspect import InspectedEntry
 
 BOARD = "a100-pcie-40gb"
 CAMPAIGN = """
@@ -161,16 +158,6 @@ def errors_of_turns(energies: InstructionEnergies, loads: tuple[GeneratedLoad, .
         (joule, std), planted = energies.energy_j(activity), planted_turn_j(load, energies.reference_voltage_v)
         found.append((joule / planted - 1.0, (joule - planted) / std))
     return np.array(found)
-
-
-def test_what_is_planted_is_no_sum_over_classes() -> None:
-    """An opcode costs more with more registers, and two kinds of instructions in one loop more than each in a loop of its own."""
-    profile = load_board(BOARD)
-    few, many = (planted_lane_energy_j(profile, "IADD3", reads) for reads in (1.0, 3.0))
-    assert many > 1.1 * few
-    same = InspectedEntry(name="k", registers=8, spilled_bytes=0, shared_bytes=0, body={"FFMA": 64, "FADD": 64}, reads={})
-    assert changes_of_unit(same) == 0.0
-    assert changes_of_unit(replace(same, body={"FFMA": 64, "IADD3": 64})) == pytest.approx(64.0)
 
 
 def test_energies_of_whole_loops_come_back_to_what_classes_can_say(fitted: InstructionEnergies, loads: tuple[GeneratedLoad, ...]) -> None:
