@@ -143,7 +143,7 @@ def planted_transaction_energy_j(profile: BoardProfile) -> dict[str, float]:
 
 def generated_point(
     profile: BoardProfile, load: GeneratedLoad, sm_clock_mhz: float, speeds: Array
-) -> tuple[KernelTiming, dict[str, float]]:
+) -> tuple[KernelTiming, tuple[float, float]]:
     """Time and energy of one launch at a clock; `speeds` are the SMs' relative times, shape (num_sms,)."""
     gpu, clock_hz = profile.spec, sm_clock_mhz * HZ_PER_MHZ
     # equal blocks that start together end together: blocks of each round, and the number of such rounds
@@ -231,40 +231,31 @@ def _latency_clocks(profile: BoardProfile, load: GeneratedLoad, clock_hz: float)
     return chained
 
 
-def _energy(profile: BoardProfile, load: GeneratedLoad, slots: float) -> dict[str, float]:
+def _energy(profile: BoardProfile, load: GeneratedLoad, slots: float) -> tuple[float, float]:
     """Energy of a launch with `slots` issue slots on working SMs; the power of an awake SM belongs to the board."""
-    launch = load.launch
-    core: dict[str, float] = dict.fromkeys(("cuda", "sfu", "tensor", "shared", "l2"), 0.0)
+    launch, turns = load.launch, load.active_warps * load.launch.iterations
     # Energy of lanes relative to random data: fewer bits toggle.
     factor = {"random": 1.0, "constant": 0.78, "zero": 0.62}[launch.pattern]
-    for opcode, joule in planted_body_energy_j(profile, load.entry).items():
-        module = {"tensor": "tensor", "xu": "sfu"}.get(kind_of(opcode).pipe, "cuda")
-        core[module] += joule * factor * launch.active_threads * launch.iterations
-    turns = load.active_warps * launch.iterations
+    core_j = sum(planted_body_energy_j(profile, load.entry).values()) * factor * launch.active_threads * launch.iterations
     issued = float(sum(load.entry.body.values())) * turns
     stalls = max(0.0, slots - issued)
-    core["cuda"] += (ISSUE_PJ * issued + CHANGE_PJ * changes_of_unit(load.entry) * turns + STALL_PJ * stalls) * JOULE_PER_PICOJOULE
-    counts: Mapping[str, float] = load.transactions()
-    each = planted_transaction_energy_j(profile)
-    core["shared"] += counts["shared"] * each["shared"] + counts["l1"] * each["l1"]
-    core["l2"] += counts["l2"] * each["l2"]
+    core_j += (ISSUE_PJ * issued + CHANGE_PJ * changes_of_unit(load.entry) * turns + STALL_PJ * stalls) * JOULE_PER_PICOJOULE
+    counts, each = load.transactions(), planted_transaction_energy_j(profile)
+    core_j += sum(counts[level] * each[level] for level in ("shared", "l1", "l2"))
     if load.link:
-        core["link"] = profile.link[load.link].pj_per_byte * JOULE_PER_PICOJOULE * load.link_bytes()
-    return core | {"dram": counts["dram"] * each["dram"]}
+        core_j += profile.link[load.link].pj_per_byte * JOULE_PER_PICOJOULE * load.link_bytes()
+    return core_j, counts["dram"] * each["dram"]
 
 
-def copy_point(profile: BoardProfile, load: CopyLoad) -> tuple[KernelTiming, dict[str, float]]:
+def copy_point(profile: BoardProfile, load: CopyLoad) -> tuple[KernelTiming, tuple[float, float]]:
     """Time and energy of one copy: no SM works, the memory of this board is read or written, or both."""
     moved = float(load.bytes_moved)
-    inside = load.link == "device"
     # share of the DRAM's bandwidth that a copy within the board reaches: each byte is read and written
-    rate = 0.45 * profile.spec.dram_bytes_per_s if inside else profile.link[load.link].bytes_per_s
-    through_dram = 2.0 * moved if inside else moved
-    crossed = 0.0 if inside else profile.link[load.link].pj_per_byte * JOULE_PER_PICOJOULE * moved
-    energy = {
-        "link": crossed + 6.0 * JOULE_PER_PICOJOULE * moved,  # a copy engine's own work [pJ/byte]
-        "l2": through_dram * profile.energy.l2_pj_per_byte * JOULE_PER_PICOJOULE,
-        "dram": through_dram * profile.energy.dram_pj_per_byte * JOULE_PER_PICOJOULE,
-    }
+    passes, rate, crossed_pj = 2.0, 0.45 * profile.spec.dram_bytes_per_s, 0.0
+    if load.link != "device":
+        link = profile.link[load.link]
+        passes, rate, crossed_pj = 1.0, link.bytes_per_s, link.pj_per_byte
+    core_pj = crossed_pj + 6.0 + passes * profile.energy.l2_pj_per_byte  # with a copy engine's own work
+    energy = tuple(each * moved * JOULE_PER_PICOJOULE for each in (core_pj, passes * profile.energy.dram_pj_per_byte))
     # start time of a copy engine for one copy [s]
-    return KernelTiming(gpu_s=moved / rate + 4e-6, busy_share=0.0), energy
+    return KernelTiming(gpu_s=moved / rate + 4e-6, busy_share=0.0), (energy[0], energy[1])

@@ -64,22 +64,18 @@ def planted_event_energy_j(profile: BoardProfile) -> dict[str, float]:
     return {module: each * JOULE_PER_PICOJOULE for module, each in picojoules.items()}
 
 
-def launch_energy(profile: BoardProfile, plan: KernelPlan, l2_state: str) -> dict[str, float]:
-    """Energy of one launch at the reference voltage by part [J], with the switching of its kernel and data."""
-    per_event, energy, kernel = planted_event_energy_j(profile), profile.energy, plan.kernel
+def launch_energy(profile: BoardProfile, plan: KernelPlan, l2_state: str) -> tuple[float, float]:
+    """Energy of one launch, with the switching of its kernel and data: of the core at the reference voltage, and of memory [J]."""
+    each, energy, kernel = planted_event_energy_j(profile), profile.energy, plan.kernel
     noise = steady_noise("switching", kernel.kernel_name, kernel.grid, float(kernel.working_set_bytes))
-    factor = max(0.5, 1.0 + energy.switching_spread * noise)
-    flop = (plan.product_flop + energy.padding_share * plan.padded_flop) * energy.tensor_precision_factor.get(
-        kernel.operator.precision, 1.0
-    )
-    parts = {
-        "l2": plan.l2_bytes * per_event["l2"],
-        "shared": plan.shared_bytes * per_event["shared"],
-        "tensor": 0.0 if plan.on_cuda_cores else flop * per_event["tensor"] * factor,
-        "cuda": (plan.lane_ops + (plan.product_flop / 2.0 if plan.on_cuda_cores else 0.0)) * per_event["cuda"] * factor,
-        "sfu": plan.sfu_ops * per_event["sfu"] * factor,
-        "dram": plan.traffic.moved(l2_state) * per_event["dram"],
-    }
-    if profile.faults.hidden_pj_per_byte > 0 and plan.has_pitch(profile.faults.hidden_pitch_bytes):
-        parts["hidden"] = plan.l2_bytes * profile.faults.hidden_pj_per_byte * JOULE_PER_PICOJOULE
-    return parts
+    switched = plan.lane_ops * each["cuda"] + plan.sfu_ops * each["sfu"]
+    if plan.on_cuda_cores:
+        switched += plan.product_flop / 2.0 * each["cuda"]
+    else:
+        precision = energy.tensor_precision_factor.get(kernel.operator.precision, 1.0)
+        switched += (plan.product_flop + energy.padding_share * plan.padded_flop) * precision * each["tensor"]
+    core_j = switched * max(0.5, 1.0 + energy.switching_spread * noise)
+    core_j += plan.l2_bytes * each["l2"] + plan.shared_bytes * each["shared"]
+    if plan.has_pitch(profile.faults.hidden_pitch_bytes):
+        core_j += plan.l2_bytes * profile.faults.hidden_pj_per_byte * JOULE_PER_PICOJOULE
+    return core_j, plan.traffic.moved(l2_state) * each["dram"]

@@ -34,8 +34,8 @@ LONGEST_STEP_S: Final = 0.5
 CLOCK_TOLERANCE_MHZ: Final = 0.51
 """Largest difference from a supported clock [MHz]: drivers report half steps rounded."""
 
-Launch = Callable[[float], tuple[KernelTiming, dict[str, float]]]
-"""Time, and energy by part at the reference voltage [J], of one launch at a clock [MHz], without the sag of voltage and clock."""
+Launch = Callable[[float], tuple[KernelTiming, tuple[float, float]]]
+"""Time of one launch at a clock [MHz], without the sag of voltage and clock; its energy in the core and in memory [J]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +45,7 @@ class OperatingPoint:
     gpu_s: float
     period_s: float
     voltage_v: float
-    parts_w: dict[str, float]
-
-    @property
-    def added_w(self) -> float:
-        """All power beyond the board at rest [W]."""
-        return sum(self.parts_w.values())
+    added_w: float
 
 
 LoadedKernel = Callable[[float], OperatingPoint]
@@ -111,7 +106,7 @@ class World:
         """A plan prepared to run."""
         energy = launch_energy(self.profile, plan, l2_state)
 
-        def launch(sm_clock_mhz: float) -> tuple[KernelTiming, dict[str, float]]:
+        def launch(sm_clock_mhz: float) -> tuple[KernelTiming, tuple[float, float]]:
             return kernel_timing(self.profile, plan, l2_state, sm_clock_mhz, self._speeds), energy
 
         return cache(lambda clock: self._work_out(launch, clock))
@@ -166,18 +161,16 @@ class World:
         next_clock = sm_clock_mhz
         for _ in range(3):
             volt, clock = next_volt, next_clock
-            timing, energy = launch(clock)
+            timing, (core_j, dram_j) = launch(clock)
             period = max(timing.gpu_s + profile.schedule.launch_gap_s, profile.schedule.host_launch_s)
             duty = timing.gpu_s / period
-            over = relative_voltage(profile, volt) ** 2
-            parts = {name: joule * (1.0 if name == "dram" else over) / period for name, joule in energy.items()}
-            parts["active"] = profile.power.active_w * duty
             running = profile.power.ungated_share + (1.0 - profile.power.ungated_share) * timing.busy_share
-            parts["busy_sms"] = clock_tree_w(profile, profile.power.sm_clock_w, volt, clock) * running * duty
-            core_w = sum(parts.values()) - parts["dram"] - parts["active"]
+            core_w = clock_tree_w(profile, profile.power.sm_clock_w, volt, clock) * running * duty
+            core_w += core_j * relative_voltage(profile, volt) ** 2 / period
+            added_w = core_w + dram_j / period + profile.power.active_w * duty
             next_volt = at_rest - profile.clock.load_line_ohm * core_w / at_rest
             next_clock = sm_clock_mhz * (1.0 - profile.clock.droop_share * min(1.0, core_w / self.gpu.power_limit_w))
-        return OperatingPoint(gpu_s=timing.gpu_s, period_s=period, voltage_v=volt, parts_w=parts)
+        return OperatingPoint(gpu_s=timing.gpu_s, period_s=period, voltage_v=volt, added_w=added_w)
 
     def _governed_clock(self, kernel: LoadedKernel, governed: bool, speed: float, factor: float) -> tuple[float, int]:
         """The clock under the limits of heat and power, and the reasons for it; a slow run (`speed` > 1) draws less."""
