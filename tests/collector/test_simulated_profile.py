@@ -6,9 +6,8 @@ import pytest
 
 from collector.bench import open_bench
 from collector.errors import BoardProfileError
-from collector.simulated.profile import board_names, load_board
+from collector.simulated.profile import load_board
 from estimator.vocabulary.resources import resource_folder
-from estimator.vocabulary.specifications import gpu_names
 from tests.collector.dataset_rows import LINEAR
 
 
@@ -21,18 +20,6 @@ def written(folder: Path, text: str) -> str:
     path = folder / "board.toml"
     path.write_text(text, encoding="utf-8")
     return str(path)
-
-
-@pytest.mark.parametrize("name", board_names())
-def test_a_shipped_profile_names_a_known_gpu(name: str) -> None:
-    profile = load_board(name)
-    assert profile.name == name
-    assert profile.gpu in gpu_names()
-
-
-def test_a_profile_of_ones_own_opens_a_bench(tmp_path: Path, profile_text: str) -> None:
-    with open_bench(f"sim:{written(tmp_path, profile_text)}") as bench:
-        assert bench.gpu.identity().canonical_name == "a100-pcie-40gb"
 
 
 @pytest.mark.parametrize(

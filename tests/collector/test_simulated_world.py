@@ -9,7 +9,6 @@ from collector.simulated.board import SimulatedBoard
 from collector.simulated.profile import Faults, board_names, load_board
 from collector.simulated.silicon import rest_power_w, voltage_v
 from collector.simulated.trace import PowerTrace
-from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.workload import Operator, make_operator
 
 PRODUCT = make_operator("gemm", "linear", "fp16", batch=1, m=4096, n=4096, k=4096)
@@ -86,13 +85,6 @@ def test_voltage_rises_with_the_clock_in_the_regulators_steps(name: str) -> None
     assert np.all(np.diff(volts) >= 0.0)
     assert np.abs(steps - np.round(steps)).max() < 1e-4
     assert volts[-1] > volts[0]
-
-
-def test_power_at_rest_follows_the_published_table_of_the_a100() -> None:
-    profile, table = load_board("a100-pcie-40gb"), load_gpu("a100-pcie-40gb").idle_w
-    assert table is not None
-    for clock in (210.0, 510.0, 900.0, 1200.0, 1410.0):
-        assert rest_power_w(profile, clock, voltage_v(profile, clock), 33.0) == pytest.approx(float(table.at(np.array(clock))), rel=0.05)
 
 
 @boards
