@@ -4,7 +4,7 @@ The type of a field states its range: positive, not negative, a share of at most
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
@@ -268,7 +268,7 @@ class BoardProfile:
     library: LibraryProfile
     transient: TransientProfile
     sensor: SensorProfile
-    link: Mapping[str, Link]
+    link: Mapping[str, Link] = field(default_factory=dict)
     faults: Faults = Faults()
 
     @property

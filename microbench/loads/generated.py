@@ -206,17 +206,12 @@ def _launched(
         except LaunchError as error:
             skipped[str(error)] = 1
             continue
-        planned = [module_load(kernel, launch, module, gpu) for launch in launches]
+        threads, entry = launches[0].threads_per_block, module.entries[kernel.name]
+        resident = resident_blocks(gpu, threads, entry.registers, entry.shared_bytes)
+        planned = [GeneratedLoad(kernel=kernel, launch=launch, module=module, blocks_per_sm=resident) for launch in launches]
         if mode == "block_sweep":  # the grids differ in nothing else: all have the turns of the smallest
             turns = planned[0].sized(gpu, SWEPT_LAUNCH_S).launch.iterations
             loads += [replace(load, launch=replace(load.launch, iterations=turns)) for load in planned]
         else:
             loads += [load.sized(gpu) for load in planned]
     return loads
-
-
-def module_load(kernel: Kernel, launch: Launch, module: CompiledModule, gpu: GpuSpec) -> GeneratedLoad:
-    """A launch of a kernel of a module."""
-    entry = module.entries[kernel.name]
-    blocks = resident_blocks(gpu, launch.threads_per_block, entry.registers, entry.shared_bytes)
-    return GeneratedLoad(kernel=kernel, launch=launch, module=module, blocks_per_sm=blocks)
