@@ -31,7 +31,6 @@ from collector.sensing.repeated_measurement import Execution, RepeatedMeasuremen
 from collector.simulated.board import SimulatedBoard
 from collector.simulated.profile import load_board
 from estimator.vocabulary.quantities import Array
-from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.workload import make_operator
 
 LENGTHS_MS = (10.0, 50.0, 100.0, 325.0, 1000.0)
@@ -120,7 +119,7 @@ def stand(kind: SensorClass, length_s: float, seed: int) -> Iterator[Stand]:
         jitter_s=kind.jitter_s,
         poll_period_s=min(profile.sensor.poll_period_s, 0.3 * kind.period_s),
     )
-    board = SimulatedBoard(replace(profile, sensor=sensor), load_gpu(profile.gpu), seed)
+    board = SimulatedBoard(replace(profile, sensor=sensor), seed)
     board.gpu.lock_clock_mhz(min(board.gpu.supported_clocks_mhz(), key=lambda clock: abs(clock - SM_CLOCK_MHZ)))
     source = OneField(board.sensor, "average") if kind.average else OneField(board.sensor, "instant")
     bench = Bench(

@@ -128,7 +128,7 @@ def open_simulated(profile: str, *, seed: int = 0, faults: Faults | None = None)
     Raises BoardProfileError for a profile that cannot be used.
     """
     planted = load_board(profile)
-    board = SimulatedBoard(planted if faults is None else replace(planted, faults=faults), load_gpu(planted.gpu), seed)
+    board = SimulatedBoard(planted if faults is None else replace(planted, faults=faults), seed)
     try:
         yield board
     finally:

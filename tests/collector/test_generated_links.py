@@ -11,7 +11,6 @@ from collector.cli import main
 from collector.dataset import read_kernel_dataset
 from collector.errors import RunnerError
 from collector.sensing.calibration import SensorCalibration
-from collector.simulated.generated import link_of
 from collector.simulated.profile import load_board
 from estimator.vocabulary.specifications import load_gpu
 from fitter.instructions.section import link_energies
@@ -56,24 +55,23 @@ COPY = {load.name: load for load in COPIES}
 def test_copies_are_named_like_kernels_and_idleness_is_none() -> None:
     assert copy_loads([LoadGroup(kernels=("copy_*",))]) == COPIES
     assert [load.name for load in copy_loads([LoadGroup(kernels=("*",), without=("copy_d*", "copy_peer"))])] == ["copy_host_to_device"]
-    assert copy_loads([LoadGroup(kernels=("ffma_*", "idle"))]) == ()
+    assert copy_loads([LoadGroup(kernels=("ffma_*",))]) == ()
 
 
 def test_data_over_a_link_go_at_most_at_its_rate(loads: dict[str, GeneratedLoad], peered: Path) -> None:
     with open_simulated(str(peered)) as board:
-        link, peer = board.world.profile.link, link_of(board.world.profile, "peer")
+        links = board.world.profile.link
         for name, load in (loads | COPY).items():
             point = board.world.load_generated(load)(1410.0)
             if isinstance(load, CopyLoad):
                 moved = float(load.bytes_moved)
-                assert point.parts_w.get("cuda", 0.0) == 0.0  # no SM works
             else:
                 moved = load.link_bytes()
-            most = {"host": link.host.bytes_per_s, "peer": peer.bytes_per_s, "device": load_gpu(BOARD).dram_bytes_per_s}[load.link]
+            most = load_gpu(BOARD).dram_bytes_per_s if load.link == "device" else links[load.link].bytes_per_s
             rate = moved / point.gpu_s
             assert rate <= most, name
             assert rate >= 0.3 * most or name == "peer_chase", name
-            assert point.parts_w["link"] > 0.0
+            assert point.added_w > 0.0
 
 
 def test_a_board_alone_refuses_a_peer_by_name(loads: dict[str, GeneratedLoad]) -> None:
@@ -114,7 +112,7 @@ def test_rows_of_links_have_a_rate_and_an_energy_a_byte(dataset: Path, peered: P
     assert rows is not None
     found = link_energies(rows)
     assert set(found) == {"host_read.O3", "host_write.O3", "peer_read.O3", *COPY}
-    planted = {name: link_of(load_board(str(peered)), name) for name in ("host", "peer")}
+    planted = load_board(str(peered)).link
     for name, one in found.items():
         assert one.runs == 1
         assert 0.0 < one.std_j < 0.2 * one.j_per_byte

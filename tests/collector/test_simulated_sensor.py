@@ -9,7 +9,6 @@ from collector.bench import open_simulated
 from collector.simulated.board import SimulatedBoard
 from collector.simulated.profile import BoardProfile, board_names, load_board
 from estimator.vocabulary.quantities import Array
-from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.workload import make_operator
 
 PRODUCT = make_operator("gemm", "linear", "fp16", batch=1, m=4096, n=4096, k=4096)
@@ -23,7 +22,7 @@ def quiet_board(name: str, **changes: float | str | int) -> SimulatedBoard:
     still = {"jitter_s": 0.0, "wander_s": 0.0, "noise_w": 0.0, "skip_share": 0.0, "quantum_w": 1e-6, "clock": "rigid"}
     sensor = replace(profile.sensor, **(still | changes))
     transient = replace(profile.transient, fast_time_s=1e-5, slow_share=0.0, creep_share=0.0)
-    return SimulatedBoard(replace(profile, sensor=sensor, transient=transient), load_gpu(profile.gpu), 0)
+    return SimulatedBoard(replace(profile, sensor=sensor, transient=transient), 0)
 
 
 def drive(board: SimulatedBoard, high_s: float, low_s: float, cycles: int) -> None:
@@ -43,27 +42,24 @@ def changes_s(stamps: Array, values: Array) -> Array:
 
 def true_power(board: SimulatedBoard, end_s: Array, profile: BoardProfile) -> Array:
     """The window's mean of the true power, by direct summation over a fine grid."""
-    if profile.sensor.kind == "boxcar":
-        offsets = np.arange(0.0, profile.sensor.window_s, 1e-4) + 0.5e-4
-        weights = np.ones(len(offsets))
-    else:
-        tau = profile.sensor.window_s / 2.0
-        offsets = np.arange(0.0, 12.0 * tau, 1e-4) + 0.5e-4
-        weights = np.exp(-offsets / tau)
-    samples = board.world.trace.power_w((end_s[:, None] - offsets[None, :]).ravel()).reshape(len(end_s), -1)
-    result: Array = samples @ (weights / weights.sum())
+    window_s, boxcar = profile.sensor.window_s, profile.sensor.kind == "boxcar"
+    edges = np.arange(0.0, (window_s if boxcar else 6.0 * window_s) + 5e-5, 1e-4)
+    energy = board.world.trace.energy_j((end_s[:, None] - edges).ravel()).reshape(len(end_s), -1)
+    weights = np.ones(len(edges) - 1) if boxcar else np.exp(-2.0 * edges[1:] / window_s)
+    result: Array = np.diff(-energy, axis=1) / 1e-4 @ (weights / weights.sum())
     return result
 
 
 @boards
-def test_a_value_is_gain_times_the_windowed_power_plus_offset(name: str) -> None:
-    board = quiet_board(name)
+@pytest.mark.parametrize("change", [{}, {"delay_s": 0.02}], ids=["", "delayed"])
+def test_a_value_is_gain_times_the_windowed_power_plus_offset(name: str, change: dict[str, float]) -> None:
+    board = quiet_board(name, **change)
     board.sensor.read()
     drive(board, 0.137, 0.091, 12)
     sensor = board.world.profile.sensor
     reading = board.sensor.read()[0]
-    updates = board.sensor._update_s[-60:]
-    values = board.sensor._instant_w[-60:]
+    updates = board.sensor._seen[0, -60:]
+    values = board.sensor._seen[1, -60:]
     expected = sensor.gain * true_power(board, updates - sensor.delay_s, board.world.profile) + sensor.offset_w
     assert np.ptp(values) > 20.0
     assert values == pytest.approx(expected, abs=0.3)

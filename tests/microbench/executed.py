@@ -14,7 +14,7 @@ from microbench.kernel import SCALARS, Buffers, Kernel, Launch
 from microbench.numbers import decode
 from microbench.operands import argument_value, contents, record_type
 from tests.microbench.interpreter import Execution, execute
-from tests.microbench.interpreter.memory import buffer_address
+from tests.microbench.interpreter.machine import buffer_address
 from tests.microbench.interpreter.program import parse
 
 SHARE_OF_TOLERANCE = 1.0 / 16.0

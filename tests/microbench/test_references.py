@@ -57,15 +57,6 @@ def test_warpgroup_products_are_those_of_the_tiles_in_memory() -> None:
     assert np.isclose(got, TURNS * turn + products[0], rtol=1e-5)
 
 
-def test_matrix_products() -> None:
-    for side in (16, 32):
-        kernel, launch = prepared(f"matrix_mul_{side}")
-        inputs = filled_buffers(kernel, launch)
-        a, b = (blocks_of(inputs[name]["value"], launch)[:, :TURNS].reshape(-1, TURNS, side, side) for name in ("a", "b"))
-        want = np.einsum("gtij,gtjk->gik", a.astype(np.float64), b.astype(np.float64))
-        assert np.allclose(executed_results(kernel, launch)["c"]["sum"].reshape(want.shape), want, atol=1e-4)
-
-
 def test_option_prices_are_those_of_black_and_scholes() -> None:
     kernel, launch = prepared("black_scholes_128")
     inputs = filled_buffers(kernel, launch)

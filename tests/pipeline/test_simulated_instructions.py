@@ -4,7 +4,6 @@ Simulated figures show plumbing and statistics, not physics.
 """
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +13,11 @@ from collector.cli import main as collect
 from collector.dataset import read_kernel_dataset, write_kernel_dataset
 from collector.simulated.generated import (
     CHANGE_PJ,
+    ISSUE_PJ,
+    STALL_PJ,
     changes_of_unit,
     planted_body_energy_j,
-    planted_issue_energy_j,
-    planted_lane_energy_j,
-    planted_stall_energy_j,
+    planted_slot_energy_j,
     planted_transaction_energy_j,
 )
 from collector.simulated.profile import load_board
@@ -46,7 +45,6 @@ from microbench.kernel import WARP_LANES
 from microbench.loads.generated import GeneratedLoad, generated_loads
 from microbench.loads.groups import LoadGroup
 from microbench.toolchain.compile import find_toolchain
-from microbench.toolchain.inspect import InspectedEntry
 
 BOARD = "a100-pcie-40gb"
 CAMPAIGN = """
@@ -144,8 +142,8 @@ def loads(rows: InstructionRows) -> tuple[GeneratedLoad, ...]:
 
 def planted_turn_j(load: GeneratedLoad, reference_voltage_v: float) -> float:
     """What one turn of a loop costs a thread of a full warp, as planted [J]."""
-    profile, gpu = load_board(BOARD), load_gpu(BOARD)
-    issued = sum(load.entry.body.values()) * planted_issue_energy_j(profile, gpu)
+    profile = load_board(BOARD)
+    issued = sum(load.entry.body.values()) * planted_slot_energy_j(profile, ISSUE_PJ)
     issued += changes_of_unit(load.entry) * CHANGE_PJ * JOULE_PER_PICOJOULE
     lanes = sum(planted_body_energy_j(profile, load.entry).values())
     return (lanes + issued / WARP_LANES) * (reference_voltage_v / profile.energy.reference_voltage_v) ** 2
@@ -160,16 +158,6 @@ def errors_of_turns(energies: InstructionEnergies, loads: tuple[GeneratedLoad, .
         (joule, std), planted = energies.energy_j(activity), planted_turn_j(load, energies.reference_voltage_v)
         found.append((joule / planted - 1.0, (joule - planted) / std))
     return np.array(found)
-
-
-def test_what_is_planted_is_no_sum_over_classes() -> None:
-    """An opcode costs more with more registers, and two kinds of instructions in one loop more than each in a loop of its own."""
-    profile = load_board(BOARD)
-    few, many = (planted_lane_energy_j(profile, "IADD3", reads) for reads in (1.0, 3.0))
-    assert many > 1.1 * few
-    same = InspectedEntry(name="k", registers=8, spilled_bytes=0, shared_bytes=0, body={"FFMA": 64, "FADD": 64}, reads={})
-    assert changes_of_unit(same) == 0.0
-    assert changes_of_unit(replace(same, body={"FFMA": 64, "IADD3": 64})) == pytest.approx(64.0)
 
 
 def test_energies_of_whole_loops_come_back_to_what_classes_can_say(fitted: InstructionEnergies, loads: tuple[GeneratedLoad, ...]) -> None:
@@ -193,14 +181,14 @@ def test_energies_of_loops_that_the_fit_has_not_seen_come_near(rows: Instruction
 
 
 def test_what_is_no_class_comes_back(fitted: InstructionEnergies) -> None:
-    profile, gpu = load_board(BOARD), load_gpu(BOARD)
+    profile = load_board(BOARD)
     volt = (fitted.reference_voltage_v / profile.energy.reference_voltage_v) ** 2
     for level, joule in planted_transaction_energy_j(profile).items():
         value, std = fitted.term(TRANSACTION + level)
         assert abs(value - joule * (1.0 if level == "dram" else volt)) < TRANSACTIONS_Z * std
         assert std < 0.05 * value
-    for term, joule in ((STALL, planted_stall_energy_j(profile, gpu)), (ISSUE, planted_issue_energy_j(profile, gpu))):
-        assert fitted.term(term)[0] == pytest.approx(volt * joule, rel=BOARD_ERROR)
+    for term, own_pj in ((STALL, STALL_PJ), (ISSUE, ISSUE_PJ)):
+        assert fitted.term(term)[0] == pytest.approx(volt * planted_slot_energy_j(profile, own_pj), rel=BOARD_ERROR)
 
 
 def test_a_bundle_keeps_the_energies_to_the_last_digit(

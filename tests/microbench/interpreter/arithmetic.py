@@ -266,21 +266,15 @@ def _carried(opcode: Opcode, sources: list[Word], carry: Word) -> tuple[Word, Wo
 
 def _converted(origin: str, target: str, sources: list[Word]) -> Word:
     """cvt of one number, or of two into one packed word (the first goes to the upper half)."""
-    codes: dict[str, Callable[[Array], Word]] = {
-        "f16x2": lambda x: raw(x.astype(np.float16)),
-        "bf16x2": lambda x: nearest_codes(x, "bf16x2"), "e4m3x2": lambda x: nearest_codes(x, "e4m3x4"),
-    }  # fmt: skip
-    if target in codes:
-        bits = 8 if target == "e4m3x2" else 16
-        high, low = (codes[target](values(source, origin)).astype(UNSIGNED[2 * bits]) for source in sources)
-        return high << high.dtype.type(bits) | low
     whole = origin not in FLOATING
-    number = view(sources[0], origin) if whole else values(sources[0], origin)
-    if target in FLOATING:
-        return raw(number.astype(np.float32)) if target == "f32" else words(number.astype(np.float64), target)
+    numbers = [view(source, origin) if whole else values(source, origin) for source in sources]
+    if len(numbers) > 1:
+        pairs = np.stack(numbers[::-1], axis=1).ravel()
+        return encode(pairs, target) if target != "e4m3x2" else nearest_codes(pairs, "e4m3x4").view(np.uint16)
     bits = int(target[1:])
+    if target in FLOATING:
+        return raw(numbers[0].astype(f"f{bits // 8}"))
     if whole:
-        return number.astype(UNSIGNED[bits])
-    low, top = (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1) - 1) if target[0] == "s" else (0.0, 2.0**bits - 1)
-    clamped = np.clip(np.trunc(np.nan_to_num(number, nan=0.0)), low, top)
-    return clamped.astype(np.int64 if target[0] == "s" else np.uint64).astype(UNSIGNED[bits])
+        return numbers[0].astype(UNSIGNED[bits])
+    largest = 2.0 ** (bits - 1)
+    return raw(np.clip(np.trunc(np.nan_to_num(numbers[0], nan=0.0)), -largest, largest - 1).astype(f"i{bits // 8}"))
