@@ -196,7 +196,7 @@ class Prediction:
                     for workloads with kernels of unseen kinds
     latency, power  by workload: independent sources of error of ln(latency) and of ln(power) at that clock without a limit, each a number
                     or (c,)
-    limits          of 90 % intervals, columns (2, v · c)
+    limits          of 90 % intervals, columns (2, v, c)
     """
 
     prepared: Prepared
@@ -264,14 +264,13 @@ def predict(workloads: Sequence[Workload], board: Board) -> Prediction:
         board_curves = curves(prepared)
     power_w, above = held_power_w(points.power_w, settled, asked, board.gpu.sm_clock_min_mhz, board.limit_w)
     point = Settled(
-        asked_mhz=np.broadcast_to(asked, settled.shape).ravel(),
-        free_s=free.latency_s.ravel(),
-        free_w=free.power_w.ravel(),
-        clock_mhz=settled.ravel(),
-        latency_s=points.latency_s.ravel(),
-        power_w=power_w.ravel(),
+        asked_mhz=np.broadcast_to(asked, settled.shape),
+        free_s=free.latency_s,
+        free_w=free.power_w,
+        clock_mhz=settled,
+        latency_s=points.latency_s,
+        power_w=power_w,
     )
-    limits = ranges(point, board_curves, board.limit_w, latency_ln.ravel(), power_ln.ravel())
     return Prediction(
         prepared=prepared,
         sm_clock_mhz=settled,
@@ -285,7 +284,7 @@ def predict(workloads: Sequence[Workload], board: Board) -> Prediction:
         usual_shares=_shares(prepared, usual_s)[:, 0],
         latency=latency,
         power=power,
-        limits=limits,
+        limits=ranges(point, board_curves, board.limit_w, latency_ln, power_ln),
     )
 
 

@@ -111,8 +111,8 @@ def columns_of(prediction: Prediction) -> dict[str, Array]:
     found["energy_j"] = found["power_w"] * found["latency_s"]
     found["launch_bound_share"] = prediction.launch_share.flatten()
     for name in Ranges.__slots__:
-        ends = getattr(prediction.limits, name)
-        found[f"{name}_low"], found[f"{name}_high"] = ends.copy()
+        ends = getattr(prediction.limits, name).reshape(2, -1)
+        found[f"{name}_low"], found[f"{name}_high"] = ends
         if name != "sm_clock_mhz":
             found[f"{name}_std"] = std_of(found[name], ends)
     return found
