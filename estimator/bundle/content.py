@@ -152,7 +152,6 @@ class PowerCoefficients:
     reference_clock_mhz: Annotated[ClockMhz, "SM clock at which busy_w holds"]
     reference_voltage_v: Annotated[Volt, "core voltage at which the energies hold"]
     voltage_exponent: Annotated[float, Span(0.0, 10.0), "n of (V/V0)^n"]
-    concavity: Annotated[float, Span(1.0, 1.0), "always 1"]
     capacitance_f: Annotated[Farads, "switched capacitance by term"]
     capacitance_std_f: Annotated[Farads, "its standard deviation"]
     event_energy_j: Annotated[Mapping[PowerTerm, Annotated[float, Span(0.0, 1e-8, "J per event")]], "at the reference voltage"]
@@ -164,10 +163,7 @@ class PowerCoefficients:
     covariance: Annotated[
         tuple[tuple[Annotated[float, Span(-1e12, 1e12)], ...], ...], "covariance of the fitted terms in their own units, pJ or W"
     ]
-    l2_credit: Annotated[float, Span(0.0, 100.0), "share of L2 in which a result waits for the next kernel [1]"]
     rows: Annotated[Count, "measurements behind the fit"]
-    warm_knee: Annotated[float, Span(1e-3, 1e3, "L2 sizes"), "edge beyond which operands of a repeated kernel fall out of L2"] = 0.8
-    warm_sharpness: Annotated[float, Span(1e-2, 64.0), "sharpness of that edge [1]"] = 4.0
     leakage_w_per_k: Annotated[float, Span(0.0, 100.0, "W/K"), "leakage above the board at rest; 0 where not measured"] = 0.0
     leakage_std_w_per_k: Annotated[float, Span(0.0, 100.0, "W/K"), "its standard deviation"] = 0.0
     operating_c: Annotated[Celsius, "temperature of a working board, without its power"] = 0.0

@@ -105,10 +105,7 @@ def _power_model(bundle: Bundle) -> PowerModel | None:
         busy_w=power.busy_w,
         active_w=power.active_w,
         voltage_exponent=power.voltage_exponent,
-        l2_credit=power.l2_credit,
         reference_clock_mhz=power.reference_clock_mhz,
-        warm_knee=power.warm_knee,
-        warm_sharpness=power.warm_sharpness,
         leakage=_leakage(bundle, power),
     )
 

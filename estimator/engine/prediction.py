@@ -15,7 +15,7 @@ from estimator.engine.board import Board, with_efficiency
 from estimator.model.coefficients import group_key
 from estimator.model.lowering import lower
 from estimator.model.phases import Phases
-from estimator.model.power import leakage_power_w, power_events, power_parts_w, static_power_w, term_scale, workload_power_w
+from estimator.model.power import L2_CREDIT, leakage_power_w, power_events, power_parts_w, static_power_w, term_scale, workload_power_w
 from estimator.model.power_limit import BoardCurve, Ranges, Settled, curve_nodes, held_power_w, near_limit, ranges
 from estimator.model.residuals import log_corrections
 from estimator.model.tile_choice import predicted_tiles
@@ -95,7 +95,6 @@ def prepare(workloads: Sequence[Workload], board: Board) -> Prepared:
     order = np.argsort(key, kind="stable")
     blocks = np.flatnonzero(np.diff(key[order], prepend=-1))
     starts = edges[:-1]
-    credit = 0.0 if board.model is None else board.model.l2_credit
     return Prepared(
         workloads=workloads,
         board=board,
@@ -114,7 +113,7 @@ def prepare(workloads: Sequence[Workload], board: Board) -> Prepared:
         edges=edges,
         block_edges=np.searchsorted(blocks, edges),
         host_s=board.launch_s * np.add.reduceat(counts * np.array([operator.host_share for operator in operators]), starts),
-        events=np.add.reduceat(counts[:, None] * power_events(phases, gpu, credit), starts),
+        events=np.add.reduceat(counts[:, None] * power_events(phases, gpu, L2_CREDIT), starts),
         order=order,
         blocks=blocks,
         block_kind=kind[order][blocks],
@@ -221,7 +220,7 @@ class Prediction:
         if model is None:
             return seconds, np.full_like(seconds, np.nan)
         point = prepared.board.tables.at(clock)
-        own_w = power_events(prepared.phases, prepared.board.gpu, model.l2_credit) @ (model.event_energy_j * term_scale(model, point))[0]
+        own_w = power_events(prepared.phases, prepared.board.gpu, L2_CREDIT) @ (model.event_energy_j * term_scale(model, point))[0]
         own_w /= seconds
         waiting_w = static_power_w(model, point, np.minimum(self.gpu_s[0, i : i + 1] / self.latency_s[0, i], 1.0))
         leakage_w = leakage_power_w(model, point, waiting_w + prepared.counts @ (own_w * seconds) / self.latency_s[0, i])

@@ -28,6 +28,7 @@ start-up removed) drew 0.996 to 1.012 of it, 0.6 % from 1 in root mean square; w
 
 STAYS_ABOVE: Final = "power stays above the limit of {:g} W even at the lowest clock"
 
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Settled:
     """Operating points of v workloads at c clocks under a power limit, columns of shape (v, c).
@@ -115,7 +116,7 @@ def near_limit(free_w: Array, limit_w: float, power_ln_std: Array) -> BoolArray:
 def ranges(point: Settled, curves: Sequence[BoardCurve] | None, limit_w: float, latency_ln_std: Array, power_ln_std: Array) -> Ranges:
     """90 % intervals of clock, latency, power and energy.
 
-    curves: of the v workloads; None if no point is `near_limit`.  The deviations are those of the equations at the actual clock, shape (v, c).
+    curves: of the v workloads; None if no point is `near_limit`.  The deviations are those of the equations at the actual clock (v, c).
     """
     energy_ln_std = np.hypot(latency_ln_std, power_ln_std)
     found = Ranges(

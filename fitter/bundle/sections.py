@@ -17,7 +17,7 @@ from estimator.bundle.content import (
     VoltageTable,
 )
 from estimator.model.coefficients import HOST_LAUNCH as LAUNCH_NAME
-from estimator.model.power import L2_CREDIT, POWER_TERMS, BoardTables, capacitance_f, module_rates, tensor_rate
+from estimator.model.power import POWER_TERMS, BoardTables, capacitance_f, module_rates, tensor_rate
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array
 from fitter.latency.runs import LatencyFit, affected_groups, prior_groups
@@ -98,7 +98,6 @@ def power_section(fit: PowerFit, gpu: GpuSpec) -> PowerCoefficients:
         reference_clock_mhz=fit.tables.reference_clock_mhz,
         reference_voltage_v=voltage,
         voltage_exponent=fit.exponent,
-        concavity=1.0,
         capacitance_f=_named(capacitance_f(fit.values[:count] * PICO, rates, voltage)),
         capacitance_std_f=_named(capacitance_f(spread[:count] * PICO, rates, voltage)),
         event_energy_j=_named(fit.values[:count] * PICO),
@@ -108,7 +107,6 @@ def power_section(fit: PowerFit, gpu: GpuSpec) -> PowerCoefficients:
         active_std_w=stds["active"],
         terms=TERMS,
         covariance=as_rows(fit.covariance[:static, :static]),
-        l2_credit=L2_CREDIT,
         rows=fit.rows,
         **(warm if line is None else warm | {"operating_c": line[0], "operating_k_per_w": line[1]}),
     )

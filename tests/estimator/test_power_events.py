@@ -9,7 +9,6 @@ from estimator.model.phases import EVENTS
 from estimator.model.power import (
     POWER_TERMS,
     WARM_KNEE,
-    WARM_SHARPNESS,
     BoardTables,
     Leakage,
     PowerModel,
@@ -77,19 +76,16 @@ def test_warm_operands_that_fit_into_the_l2_do_not_cross_dram() -> None:
         operator = linear(m, n=16384 if m > 512 else 1024)
         phases = phases_of(operator, A100, 128.0, 128.0, 1.0)
         counted = power_events(phases, A100, 0.0)
-        warm, cold = (warm_events(counted, warm_ratio(phases, A100, np.array([w])), WARM_KNEE, WARM_SHARPNESS)[0] for w in (True, False))
+        warm, cold = (warm_events(counted, warm_ratio(phases, A100, np.array([w])))[0] for w in (True, False))
         dram, l2 = POWER_TERMS.index("dram"), POWER_TERMS.index("l2")
         assert low <= warm[dram] / cold[dram] <= high
         assert warm[l2] == cold[l2]
 
 
 def test_the_edge_of_l2_lies_at_the_knee_and_cold_operands_cross_whole() -> None:
-    ratio = np.array([0.0, 0.4, 0.7, 1.4, np.inf])
-    soft, sharp = warm_dram_share(ratio, 0.7, 3.0), warm_dram_share(ratio, 0.7, 6.0)
-    assert_allclose(soft[[2, 4]], [0.5, 1.0])
-    assert soft[0] == pytest.approx(0.0, abs=1e-12)
-    assert sharp[1] < soft[1]
-    assert sharp[3] > soft[3]
+    share = warm_dram_share(np.array([0.0, 0.5, 1.0, 2.0, np.inf]) * WARM_KNEE)
+    assert_allclose(share[[0, 2, 4]], [0.0, 0.5, 1.0], atol=1e-12)
+    assert share[1] < 0.1 < 0.9 < share[3]
 
 
 def test_rows_that_leave_l2_before_their_second_look_cross_dram_again() -> None:
@@ -121,8 +117,8 @@ TABLES = BoardTables(voltage_v=A100.voltage_v, idle_w=A100.idle_w, reference_clo
 
 def model_of(leakage: Leakage | None = None) -> PowerModel:
     return PowerModel(
-        event_energy_j=np.zeros(len(POWER_TERMS)), busy_w=20.0, active_w=5.0, voltage_exponent=2.5, l2_credit=0.0,
-        reference_clock_mhz=900.0, warm_knee=WARM_KNEE, warm_sharpness=WARM_SHARPNESS, leakage=leakage,
+        event_energy_j=np.zeros(len(POWER_TERMS)), busy_w=20.0, active_w=5.0, voltage_exponent=2.5,
+        reference_clock_mhz=900.0, leakage=leakage,
     )  # fmt: skip
 
 

@@ -61,10 +61,12 @@ def without_neighbours(bundle: Bundle) -> Bundle:
     """The bundle with what kinds of kernels have in common, and nothing of shapes near by."""
     tiers = {}
     for group, tier in bundle.residuals.items():
-        own = {
-            name: value for name, value in tier.get(POWER_TIER, {}).items() if name in ("common", "slope", "low_w", "high_w", "middle_w")
-        }
-        tiers[group] = FrozenMapping({**tier, POWER_TIER: FrozenMapping(own)})
+        own = (
+            {POWER_TIER: FrozenMapping({**tier[POWER_TIER], "ln_error": (0.0,) * len(tier[POWER_TIER]["ln_error"])})}
+            if POWER_TIER in tier
+            else {}
+        )
+        tiers[group] = FrozenMapping({**tier, **own})
     return replace(bundle, residuals=FrozenMapping(tiers))
 
 
