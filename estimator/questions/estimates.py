@@ -13,7 +13,7 @@ from estimator.model.power_limit import STAYS_ABOVE
 from estimator.questions.points import VALUES
 from estimator.questions.sweeping import case_of, columns_of
 from estimator.transforms.variation import Variant
-from estimator.uncertainty.validity import Validity, clock_warning, lockable, simulated_notes, step_warning
+from estimator.uncertainty.validity import Validity, clock_warning, simulated_notes
 from estimator.vocabulary.errors import require
 from estimator.vocabulary.quantities import HZ_PER_MHZ, MODULES
 from estimator.vocabulary.workload import Workload
@@ -119,13 +119,11 @@ def estimates_of(prediction: Prediction) -> list[Estimate]:
     case = case_of(Variant(workload=workload), prediction, 0)
     columns = columns_of(prediction)
     rows = zip(*(columns[name].tolist() for name in VALUES), strict=True)
-    locked = not board.chosen or bool(lockable(board.gpu, board.asked_mhz).all())
     found = []
     for i, row in enumerate(rows):
         values = dict(zip(VALUES, row, strict=True))
         asked_mhz = values["asked_clock_mhz"]
         outside = clock_warning(fitted_mhz, asked_mhz, values["sm_clock_mhz"])
-        between = () if locked else step_warning(board.gpu, [asked_mhz])
         above = (STAYS_ABOVE.format(board.limit_w),) if prediction.above_limit[0, i] else ()
         found.append(
             Estimate(
@@ -135,7 +133,7 @@ def estimates_of(prediction: Prediction) -> list[Estimate]:
                 **values,
                 host_s=float(prepared.host_s[0]),
                 validity="outside" if outside and case.validity == "inside" else case.validity,
-                warnings=(*case.warnings, *outside, *between, *above),
+                warnings=(*case.warnings, *outside, *above),
                 notes=(*simulated_notes(board.bundle), *case.notes, *_launch_bound(values)),
                 _kernels=(prediction, i),
             )

@@ -1,7 +1,6 @@
 """Many operating points at once: workloads × bundles × GPUs × clocks as arrays, in pieces of bounded memory."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, Unpack
 
 import numpy as np
@@ -15,7 +14,7 @@ from estimator.questions.points import Case, Sweep, joined_sweeps
 from estimator.transforms.variation import Variant
 from estimator.uncertainty.forecast import forecast_lines
 from estimator.uncertainty.unseen import unseen_lines
-from estimator.uncertainty.validity import memory_warnings, no_rate_warning, step_warning, validity_of
+from estimator.uncertainty.validity import memory_warnings, no_rate_warning, validity_of
 from estimator.vocabulary.errors import require
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array
@@ -91,11 +90,9 @@ def _parts(chosen: Sequence[Variant], clocks: int, most: int) -> Iterator[list[V
 
 def table(variants: Sequence[Variant], prediction: Prediction) -> Sweep:
     """The points of a prediction; variants: its workloads."""
-    board, shape = prediction.prepared.board, prediction.latency_s.shape
-    cases = [case_of(variant, prediction, i) for i, variant in enumerate(variants)]
-    between = step_warning(board.gpu, board.asked_mhz.tolist()) if board.chosen else ()
+    shape = prediction.latency_s.shape
     return Sweep(
-        cases=tuple(replace(case, warnings=(*case.warnings, *between)) for case in cases),
+        cases=tuple(case_of(variant, prediction, i) for i, variant in enumerate(variants)),
         case=np.repeat(np.arange(shape[0]), shape[1]),
         above_limit=prediction.above_limit.flatten(),
         **columns_of(prediction),

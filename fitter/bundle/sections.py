@@ -11,14 +11,12 @@ from estimator.bundle.content import (
     Covariance,
     GroupCoefficients,
     HostCost,
-    IdleTable,
     PowerCoefficients,
     Provenance,
-    VoltageTable,
 )
 from estimator.model.coefficients import HOST_LAUNCH as LAUNCH_NAME
-from estimator.model.power import POWER_TERMS, BoardTables, capacitance_f, module_rates, tensor_rate
-from estimator.vocabulary.gpu import GpuSpec
+from estimator.model.power import POWER_TERMS, capacitance_f, module_rates, tensor_rate
+from estimator.vocabulary.gpu import ClockTable, GpuSpec
 from estimator.vocabulary.quantities import Array
 from fitter.latency.runs import LatencyFit, affected_groups, prior_groups
 from fitter.power.coefficients import PowerFit
@@ -93,7 +91,8 @@ def power_section(fit: PowerFit, gpu: GpuSpec) -> PowerCoefficients:
     spread = np.sqrt(np.diag(fit.covariance))
     stds = dict(zip(values, spread.tolist(), strict=True))
     line = fit.operating_line
-    warm = {"leakage_w_per_k": values["leakage"], "leakage_std_w_per_k": stds["leakage"]} if line is not None else {}
+    rest_c = fit.tables.idle_temperature_c or 0.0
+    warm = {"leakage_w_per_k": values["leakage"], "leakage_std_w_per_k": stds["leakage"], "rest_c": rest_c}
     return PowerCoefficients(
         reference_clock_mhz=fit.tables.reference_clock_mhz,
         reference_voltage_v=voltage,
@@ -108,7 +107,7 @@ def power_section(fit: PowerFit, gpu: GpuSpec) -> PowerCoefficients:
         terms=TERMS,
         covariance=as_rows(fit.covariance[:static, :static]),
         rows=fit.rows,
-        **(warm if line is None else warm | {"operating_c": line[0], "operating_k_per_w": line[1]}),
+        **({} if line is None else warm | {"operating_c": line[0], "operating_k_per_w": line[1]}),
     )
 
 
@@ -139,34 +138,19 @@ def _named(values: Array) -> Mapping[str, float]:
     return dict(zip(POWER_TERMS, values.tolist(), strict=True))
 
 
-def voltage_section(tables: BoardTables, std_v: tuple[float, ...] | None = None) -> VoltageTable | None:
-    """The voltage table in use."""
-    table = tables.voltage_v
-    return None if table is None else VoltageTable(sm_clock_mhz=table.sm_clock_mhz, voltage_v=table.value, std_v=std_v, source=table.source)
-
-
-def idle_section(tables: BoardTables, std_w: float | None = None) -> IdleTable | None:
-    """The idle table in use."""
-    table, warm = tables.idle_w, tables.idle_temperature_c
-    if table is None:
-        return None
-    return IdleTable(sm_clock_mhz=table.sm_clock_mhz, power_w=table.value, std_w=std_w, source=table.source, temperature_c=warm)
-
-
 class PowerSections(TypedDict):
     """The sections of a bundle that power needs, None without power."""
 
     power: PowerCoefficients | None
-    voltage: VoltageTable | None
-    idle: IdleTable | None
+    voltage: ClockTable | None
+    idle: ClockTable | None
 
 
 def power_sections(fit: PowerFit | None, gpu: GpuSpec) -> PowerSections:
     """Power coefficients with the tables of their fit."""
     if fit is None:
         return {"power": None, "voltage": None, "idle": None}
-    voltage = voltage_section(fit.tables, fit.voltage_std_v)
-    return {"power": power_section(fit, gpu), "voltage": voltage, "idle": idle_section(fit.tables)}
+    return {"power": power_section(fit, gpu), "voltage": fit.tables.voltage_v, "idle": fit.tables.idle_w}
 
 
 def as_rows(matrix: Array) -> tuple[tuple[float, ...], ...]:

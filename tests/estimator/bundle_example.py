@@ -63,8 +63,8 @@ def example() -> dict:
             "operating_c": 38.5,
             "operating_k_per_w": 0.08,
         },
-        "voltage": {"sm_clock_mhz": [210.0, 1410.0], "voltage_v": [0.69375, 0.89375], "std_v": None, "source": "table"},
-        "idle": {"sm_clock_mhz": [210.0, 1410.0], "power_w": [44.5, 67.3], "std_w": 0.3, "source": "table", "temperature_c": None},
+        "voltage": {"sm_clock_mhz": [210.0, 1410.0], "value": [0.69375, 0.89375], "source": "table"},
+        "idle": {"sm_clock_mhz": [210.0, 1410.0], "value": [44.5, 67.3], "source": "table"},
         "tile_predictors": {
             "gemm": {"kind": "choice", "tile_m": [64, 128], "tile_n": [64, 128], "split": [1, 1], "liking": [0.0, 0.5], "sharpness": 15.0}
         },

@@ -94,7 +94,6 @@ def with_field(entry: artifact.Entry, **fields: object) -> artifact.Entry:
 
 
 GEMM = artifact.gemm(1, 64, 32, 16)
-CONV = artifact.conv(2, 8, 16, 8, 3, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +105,6 @@ CONV = artifact.conv(2, 8, 16, 8, 3, 1, 1)
         ([GEMM, with_field(GEMM, dimM=-5)], r"entry 1 \(gemm\): dimM = -5 lies outside 1 to 1e\+15; correct it"),
         ([[{key: value for key, value in GEMM[0].items() if key != "dimN"}, GEMM[1]]], "lacks the field 'dimN'"),
         ([with_field(GEMM, precM="fp5")], "precM = 'fp5' must be a known precision"),
-        ([with_field(CONV, dimK=7)], "dimK = 7 must be 72 for b, c, hw"),
         ([artifact.sdpa(1, 12, 64, 64, 5)], "multi_query_ratio = 5 must be a divisor of num_heads = 12"),
         ([[{"x": 1}, ["nccl"]]], "no operator of a known kind, only nccl"),
         ("[[{\"dim\": 1e400, \"op\": \"relu\", \"prec\": \"bf16\"}, [\"elementwise\"]]]", "holds the number 1e400"),

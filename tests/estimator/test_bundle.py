@@ -149,7 +149,7 @@ SEMANTIC_FAULTS = [
     (("groups", "gemm", "ln_std"), {"dram": 0.1}, "groups.gemm.ln_std has an unknown name 'dram'"),
     (("groups", "gemm.linear.bf17"), {}, "'gemm.linear.bf17' names no group of kernels: 'bf17' is none of"),
     (("power", "reference_clock_mhz"), 3000.0, "lies outside the clocks of a100"),
-    (("voltage", "voltage_v"), [0.7], "voltage.voltage_v has 1 values where 2"),
+    (("voltage", "value"), [0.7], "voltage.value has 1 values where 2"),
     (("name",), "two\nlines", "name holds a character that cannot be printed"),
     (("domain", "gemm", "m"), [2.0, 1.0], "domain.gemm.m = .* must ascend"),
     (("tile_predictors", "gemm", "split"), [3], "split has 1 values where 2"),

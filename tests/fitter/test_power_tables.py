@@ -94,4 +94,4 @@ def test_rows_that_the_screening_rejects_are_four_times_worse(
 def test_idle_power_that_no_table_knows_lies_below_every_kernel(trusted: KernelRows, bundle: Bundle) -> None:
     assert bundle.idle is not None
     assert bundle.idle.source.startswith("assumed")
-    assert max(bundle.idle.power_w) < trusted.power_w.min()
+    assert max(bundle.idle.value) < trusted.power_w.min()
