@@ -85,7 +85,7 @@ def prepare(workloads: Sequence[Workload], board: Board) -> Prepared:
     edges = np.concatenate([[0], np.cumsum(lengths)])
     fitted, served = bundle.once(group_table).rows([group_key(o) for o in operators])
     coefficients = with_efficiency(fitted, board.efficiency)
-    phases = lower(operators, gpu, coefficients, predicted_tiles(operators, gpu, bundle.tile_predictors, coefficients)).phases
+    phases = lower(operators, gpu, coefficients, predicted_tiles(operators, gpu, bundle.tile_predictors, coefficients))
     excesses = shape_excesses(operators, served, bundle.domain)
     numbers: dict[tuple[object, ...], int] = {}
     keys = zip(served, unseen_precisions(bundle, operators, served), [excess > 0.0 for excess in excesses], strict=True)

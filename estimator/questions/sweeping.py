@@ -12,7 +12,6 @@ from estimator.engine.prediction import MOST_NUMBERS, Prediction, predict
 from estimator.model.power_limit import Ranges, std_of
 from estimator.questions.points import Case, Sweep, joined_sweeps
 from estimator.transforms.variation import Variant
-from estimator.uncertainty.forecast import forecast_lines
 from estimator.uncertainty.unseen import unseen_lines
 from estimator.uncertainty.validity import memory_warnings, no_rate_warning, validity_of
 from estimator.vocabulary.errors import require
@@ -143,7 +142,7 @@ def case_of(variant: Variant, prediction: Prediction, i: int) -> Case:
         power_limit_w=prepared.board.limit_w,
         fitted_clocks_mhz=bundle.clocks_mhz,
         validity=validity_of(prepared.forecast, outside),
-        warnings=(*workload_warnings(workload), *forecast_lines(prepared.forecast), *outside),
+        warnings=(*workload_warnings(workload), *(() if prepared.forecast is None else (prepared.forecast.text,)), *outside),
         notes=workload.notes,
         too_large=too_large,
     )

@@ -187,9 +187,3 @@ def test_a_damaged_file_is_a_workload_or_a_named_fault(tmp_path_factory, data):
         assert workload.operators
         assert min(workload.counts) > 0
         assert all(0 <= size < float("inf") for operator in workload.operators for size in operator.shape)
-
-
-def test_fp32_on_tensor_cores_is_tf32(tmp_path):
-    listed = [artifact.gemm(1, 64, 32, 16, precision="fp32", tensor=tensor) for tensor in (True, False)]
-    found = read_workload(save(tmp_path, listed)).operators
-    assert [(one.precision, one.cuda_cores) for one in found] == [("tf32", False), ("fp32", True)]

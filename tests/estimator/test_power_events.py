@@ -23,7 +23,7 @@ from estimator.model.power import (
 from estimator.model.timeline import warm_ratio
 from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.workload import Operator, make_operator
-from tests.estimator.synthetic import attention, phases_of
+from tests.estimator.synthetic import phases_of
 
 A100 = load_gpu("a100-pcie-40gb")
 
@@ -59,11 +59,6 @@ def test_a_split_writes_and_reads_its_partial_results() -> None:
     assert four["shared"] == one["shared"]
 
 
-def test_smaller_tiles_pass_more_through_shared_memory() -> None:
-    small, large = (events_of(linear(1024), tile_m=edge, tile_n=edge)["shared"] for edge in (64.0, 128.0))
-    assert_allclose(small, 2 * large)
-
-
 def test_a_long_softmax_row_passes_through_shared_memory_and_a_short_one_does_not() -> None:
     short, long, longest = (make_operator("softmax", "softmax", "bf16", rows=4096, dim=dim) for dim in (1024, 4096, 65536))
     assert events_of(short)["shared"] == 0
@@ -92,14 +87,6 @@ def test_rows_that_leave_l2_before_their_second_look_cross_dram_again() -> None:
     for dim, low, high in ((768, 1.0, 1.001), (16384, 1.3, 1.5)):
         row = make_operator("norm", "layernorm", "bf16", rows=8192, dim=dim)
         assert low <= events_of(row)["dram"] / (8192 * dim * 4) <= high
-
-
-def test_padded_query_rows_are_exponentiated_like_all_others() -> None:
-    def prefill(queries: int) -> dict[str, float]:
-        return events_of(attention(queries, context=1024, causal=0))
-
-    assert prefill(65)["sfu"] == prefill(128)["sfu"]
-    assert prefill(65)["tensor"] < prefill(128)["tensor"]
 
 
 def test_busy_power_falls_with_idle_sms_with_the_gaps_between_short_kernels_and_with_waiting_for_the_host() -> None:

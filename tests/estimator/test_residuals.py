@@ -13,7 +13,6 @@ from estimator.model.residuals import (
     bounded,
     log_corrections,
     nearest,
-    neighbour_error,
 )
 from estimator.vocabulary.errors import BundleError
 from estimator.vocabulary.frozen import FrozenMapping
@@ -64,12 +63,6 @@ def test_corrections_are_bounded_and_never_larger_than_the_neighbours_error(erro
     assert found * error >= 0.0
 
 
-@given(st.lists(st.floats(-1.0, 1.0), min_size=8, max_size=8), st.lists(st.floats(0.0, 5.0), min_size=8, max_size=8))
-def test_the_neighbours_error_lies_among_theirs_and_0(errors: list[float], distances: list[float]) -> None:
-    mean = neighbour_error(np.sort(np.array([distances])), np.array([errors]))[0]
-    assert min(*errors, 0.0) - 1e-12 <= mean <= max(*errors, 0.0) + 1e-12
-
-
 def forecast_of(bare: Array, neighbour: Array, distance: float, excess: float) -> Forecast:
     count = len(bare)
     return Forecast(bare=bare, neighbours=neighbour, distance=np.full(count, distance), excess=np.full(count, excess))
@@ -95,16 +88,6 @@ def test_named_tiles_have_errors_of_their_own() -> None:
     correction, deviation = log_corrections(asked, [GROUP] * 2, residuals, np.array([False, True]))
     assert correction == pytest.approx([0.2, -0.05])
     assert deviation[1] < deviation[0]
-
-
-def test_intervals_widen_with_the_distance_beyond_the_largest_work() -> None:
-    operators = various(300)
-    largest = max(operators, key=lambda o: o["m"] * o["n"] * o["k"])
-    residuals = {GROUP: document(operators, np.zeros(300), np.full(300, 0.02))}
-    farther = [product(largest["m"] * 2.0**i, largest["n"], largest["k"]) for i in range(12)]
-    _, std = log_corrections(farther, [GROUP] * 12, residuals)
-    assert np.all(np.diff(std[1:]) >= -1e-12)
-    assert std[-1] > 2.0 * std[1]
 
 
 def test_intervals_widen_where_one_size_leaves_what_was_measured_though_the_work_does_not() -> None:

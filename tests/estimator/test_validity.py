@@ -120,12 +120,6 @@ def test_a_changed_figure_is_a_forecast_that_says_what_it_was_and_is() -> None:
         assert ln_std(answer, quantity) == pytest.approx(math.hypot(ln_std(own, quantity), added), rel=0.1)
 
 
-def test_limits_make_no_forecast() -> None:
-    bundle = bundle_of_rows(*SEEN)
-    answer = estimate(mixed("bf16"), bundle, gpu=override_gpu(bundle.gpu, {"power_limit_w": "300"}), sm_clock_mhz=900)[0]
-    assert answer.validity == "inside"
-
-
 def test_an_efficiency_says_what_it_replaces_and_widens_the_interval() -> None:
     bundle = bundle_of_rows(*SEEN)
     own, answer = estimate(mixed("bf16"), bundle)[0], estimate(mixed("bf16"), bundle, efficiency={"dram": 0.5})[0]
