@@ -91,8 +91,8 @@ class BoardTables:
         """
         flat = np.ones_like(sm_clock_mhz)
         reference = np.array([self.reference_clock_mhz])
-        voltage = None if self.voltage_v is None else self.voltage_v.rising()
-        idle = None if self.idle_w is None else self.idle_w.rising()
+        voltage = None if self.voltage_v is None else self.voltage_v.rising
+        idle = None if self.idle_w is None else self.idle_w.rising
         idle_w = flat * ASSUMED_IDLE_SHARE * self.power_limit_w if idle is None else idle.at(sm_clock_mhz)
         return OperatingPoint(
             sm_clock_hz=sm_clock_mhz * HZ_PER_MHZ,

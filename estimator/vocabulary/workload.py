@@ -216,10 +216,8 @@ class Workload:
 
 def merge_operators(sequence: Iterable[Operator]) -> tuple[tuple[Operator, ...], tuple[float, ...]]:
     """Equal operators of a sequence merged: unique operators in first-seen order, and their counts."""
-    counts: dict[Operator, float] = {}
-    for operator in sequence:
-        counts[operator] = counts.get(operator, 0.0) + 1.0
-    return tuple(counts), tuple(counts.values())
+    operators = tuple(sequence)
+    return merge_counts(operators, [1.0] * len(operators))
 
 
 def merge_counts(operators: Iterable[Operator], counts: Iterable[float]) -> tuple[tuple[Operator, ...], tuple[float, ...]]:

@@ -187,11 +187,11 @@ def test_power_never_falls_with_a_higher_clock(workload: Workload, bundle: Bundl
 @given(st.lists(st.floats(0.1, 100.0), min_size=1, max_size=30))
 def test_a_table_without_dips_is_kept_and_dips_are_halved(values: list[float]) -> None:
     clocks = tuple(200.0 + 15.0 * i for i in range(len(values)))
-    table = ClockTable(sm_clock_mhz=clocks, value=tuple(values)).rising()
+    table = ClockTable(sm_clock_mhz=clocks, value=tuple(values)).rising
     assert all(np.diff(table.value) >= 0.0)
     deepest = float(np.max(np.maximum.accumulate(values) - np.array(values)))
     assert np.abs(np.array(table.value) - np.array(values)).max() <= deepest + 1e-12
-    assert table.rising().value == table.value
+    assert table.rising.value == table.value
 
 
 def test_throttled_runs_lie_in_the_stated_intervals_of_power_and_clock(shared_data: Path) -> None:

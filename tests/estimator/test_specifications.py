@@ -96,12 +96,8 @@ def test_clock_tables_agree_with_the_recorded_ones(shared_data):
 @pytest.mark.parametrize(
     ("reported", "name"),
     [
-        ("NVIDIA A100-PCIE-40GB", "a100-pcie-40gb"), ("A100-PCIE-40GB", "a100-pcie-40gb"), ("NVIDIA A100 80GB PCIe", "a100-pcie-80gb"),
-        ("NVIDIA A100-SXM4-80GB", "a100-sxm-80gb"), ("NVIDIA A10", "a10"), ("NVIDIA H100 80GB HBM3", "h100-sxm"),
-        ("NVIDIA H100 PCIe", "h100-pcie"),
-        ("NVIDIA H200", "h200-sxm"), ("NVIDIA B200", "b200-sxm"), ("NVIDIA GB200", "gb200"), ("NVIDIA L40S", "l40s"), ("NVIDIA L4", "l4"),
-        ("Tesla V100-PCIE-32GB", "v100-pcie-32gb"), ("Tesla T4", "t4"), ("NVIDIA GeForce RTX 3090", "rtx-3090"),
-        ("NVIDIA GeForce RTX 4090", "rtx-4090"), ("RTX_3090", "rtx-3090"),
+        ("NVIDIA A100 80GB PCIe", "a100-pcie-80gb"), ("NVIDIA A100-SXM4-80GB", "a100-sxm-80gb"), ("NVIDIA H100 80GB HBM3", "h100-sxm"),
+        ("Tesla V100-PCIE-32GB", "v100-pcie-32gb"), ("NVIDIA GeForce RTX 4090", "rtx-4090"), ("RTX_3090", "rtx-3090"),
         ("NVIDIA A100-SXM4-40GB", None), ("NVIDIA A100-PCIE-40GB MIG 1g.5gb", None), ("", None),
     ],
 )  # fmt: skip
