@@ -129,13 +129,6 @@ class Points:
     power_w: Array
     block_s: Array
 
-    def with_columns(self, where: BoolArray, other: "Points") -> "Points":
-        """These points, replaced by `other` at the clocks `where`."""
-        found = {name: getattr(self, name).copy() for name in self.__slots__}
-        for name, column in found.items():
-            column[:, where] = getattr(other, name)
-        return Points(**found)
-
 
 def evaluate(prepared: Prepared, clock_mhz: Array) -> Points:
     """Evaluate workloads at clocks of shape (1, c), the same for all, or (v, c), a few at a time."""
@@ -251,8 +244,7 @@ def predict(workloads: Sequence[Workload], board: Board) -> Prediction:
         settled = np.array(
             [curve.settled_mhz(board.limit_w, asked, own_w) for curve, own_w in zip(board_curves, free.power_w, strict=True)]
         )
-        lowered = np.any(settled != asked, axis=0)
-        points = free.with_columns(lowered, evaluate(prepared, settled[:, lowered])) if lowered.any() else free
+        points = evaluate(prepared, settled)
     launch_share = launch_bound_share(points.gpu_s, prepared.host_s[:, None], board.bundle.host.overlap_exponent)
     shares = _shares(prepared, points.block_s)
     unseen = any(kind.unseen(prepared.priors) for kind in prepared.kinds)  # most workloads have none, and need no other clock
