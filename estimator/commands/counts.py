@@ -63,7 +63,7 @@ def counts_command(**options: Any) -> int:
     from estimator.counts.activities import METRICS, read_activities
     from estimator.counts.counted_energy import counted_energies, scaling
     from estimator.display.text import document_text, json_text, rows_csv, rows_table
-    from estimator.uncertainty.validity import clock_warning, simulated_notes, step_warning, validity_of
+    from estimator.uncertainty.validity import clock_warning, simulated_notes, validity_of
 
     if options["metrics"] == bool(options["counts"]):
         raise click.UsageError("name files of COUNTS or ask for --metrics, not both")
@@ -90,7 +90,7 @@ def counts_command(**options: Any) -> int:
         _, alone, _ = counted_energies(kernels_of([options["against"]]), table, constant_w=constant)
         others |= scaling(alone, total, modules, exponent)
     foreign = [name for kernel in kernels for name in table.energies.spread_j(kernel.activity)]
-    warnings = (*outside, *(step_warning(bundle.gpu, [clock]) if bundle else ()), *warnings)
+    warnings = (*outside, *warnings)
     *listed, whole = (_row(row, exponent) for row in (*rows, total))
     others |= {
         "sm_clock_mhz": clock,

@@ -42,7 +42,6 @@ class Design:
         """moved: J · σ (n, p); errors: E (n, n) [ln²]."""
         self.covariance: Array = moved @ moved.T + errors
         self.free: BoolArray = np.ones(len(errors), dtype=np.bool_)
-        self._squares: Array = (self.covariance**2).sum(axis=0)
 
     @property
     def variance(self) -> float:
@@ -51,16 +50,13 @@ class Design:
 
     def gains(self) -> Array:
         """Decrease of the variance by a measurement of each candidate, shape (n,); −∞ for taken candidates."""
-        gain = self._squares / (MEASURING_ERROR**2 + np.diag(self.covariance))
+        gain = (self.covariance**2).sum(axis=0) / (MEASURING_ERROR**2 + np.diag(self.covariance))
         return np.where(self.free, gain, -np.inf)
 
     def take(self, place: int) -> None:
         """Note that a candidate will be measured."""
         row = self.covariance[place].copy()
-        scale = MEASURING_ERROR**2 + row[place]
-        change = row / scale
-        self._squares += change**2 * (row @ row) - 2.0 * change * (self.covariance @ row)
-        self.covariance -= np.outer(change, row)
+        self.covariance -= np.outer(row / (MEASURING_ERROR**2 + row[place]), row)
         self.free[place] = False
 
 

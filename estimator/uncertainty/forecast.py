@@ -50,11 +50,6 @@ def forecast_of(fitted: GpuSpec, asked: GpuSpec, efficiency: Mapping[str, float]
     )
 
 
-def forecast_lines(forecast: Forecast | None) -> tuple[str, ...]:
-    """Lines of an answer about its forecast; empty without one."""
-    return () if forecast is None else (forecast.text,)
-
-
 def changed_figures(fitted: GpuSpec, asked: GpuSpec) -> tuple[str, ...]:
     """Figures other than LIMITS in which two specifications differ, "num_sms 108 → 132"."""
     if asked is fitted:

@@ -143,29 +143,6 @@ def outside_clock(low_mhz: float | Array, high_mhz: float | Array, sm_clock_mhz:
     return result
 
 
-def step_warning(gpu: GpuSpec, asked_mhz: Sequence[float]) -> tuple[str, ...]:
-    """A line if requested clocks lie between the lockable clocks of a board; empty if all can be locked."""
-    clocks = np.asarray(asked_mhz, dtype=np.float64)
-    odd = clocks[~lockable(gpu, clocks)]
-    if not len(odd):
-        return ()
-    step = gpu.sm_clock_step_mhz
-    lower = gpu.sm_clock_min_mhz + step * np.floor((odd[0] - gpu.sm_clock_min_mhz) / step)
-    upper = min(lower + step, gpu.sm_clock_limit_mhz)
-    others = f" (nor {len(odd) - 1} more of the clocks asked)" if len(odd) > 1 else ""
-    return (
-        f"{gpu.name} cannot be locked at {odd[0]:g} MHz{others}, only in steps of {step:g} MHz: nearest are {lower:g} and {upper:g} MHz",
-    )
-
-
-def lockable(gpu: GpuSpec, clocks_mhz: Array) -> BoolArray:
-    """Whether a board can lock each SM clock, shape (n,)."""
-    steps = (clocks_mhz - gpu.sm_clock_min_mhz) / gpu.sm_clock_step_mhz
-    # Drivers round halves, and step by 7 and 8 MHz if boards step by 7.5.
-    result: BoolArray = np.abs(steps - np.round(steps)) * gpu.sm_clock_step_mhz <= 1.0
-    return result
-
-
 def shape_excess(operator: Operator, group: str | None, domain: Mapping[str, Mapping[str, tuple[float, float]]]) -> tuple[float, str]:
     """The largest factor by which a shape field lies outside the fitted range, and that field; 1 and "" inside."""
     worst, field = 1.0, ""

@@ -34,7 +34,7 @@ from fitter.bundle.data_facts import (
 )
 from fitter.bundle.drafts import Draft, draft_from_rows
 from fitter.bundle.runs import stated_uncertainty
-from fitter.bundle.sections import idle_section, prior_bundle, voltage_section, with_gain_std
+from fitter.bundle.sections import prior_bundle, with_gain_std
 from fitter.errors import CalibrationError
 from fitter.instructions.section import instruction_section
 from fitter.latency.intervals import FEWEST_LOCAL, few_errors_half
@@ -153,8 +153,8 @@ def _with_origin(draft: Bundle, selection: Selection, board: BoardKnowledge, see
         completion=completion_of(selection),
         power=None if draft.power is None else with_gain_std(draft.power, selection.gain_std),
         provenance=provenance_of(selection, seed),
-        voltage=voltage_section(board.tables, board.voltage_std_v) or draft.voltage,
-        idle=idle_section(board.tables, board.idle_std_w) or draft.idle,
+        voltage=board.tables.voltage_v or draft.voltage,
+        idle=board.tables.idle_w or draft.idle,
         domain=domain_of(selection, draft.groups),
         clocks_mhz=clock_range_mhz(selection, draft.gpu),
     )

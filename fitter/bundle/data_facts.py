@@ -1,5 +1,6 @@
 """Facts about the data behind a bundle: board, sensor, environment, ranges, provenance."""
 
+import math
 import os
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,30 +31,25 @@ LONGEST_TEXT: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoardKnowledge:
-    """Tables of the measured board, and the uncertainty of its idle power."""
+    """Tables of the measured board."""
 
     tables: BoardTables
-    idle_std_w: float | None
-    voltage_std_v: tuple[float, ...] | None
 
 
 def board_knowledge(selection: Selection, gpu: GpuSpec) -> BoardKnowledge:
     """Voltage and idle power over the clock: as measured with the kernels, else from the GPU's specification."""
     idle, voltage = (_merged(selection.datasets, *names) for names in (("idle", "power_w"), ("voltage", "voltage_v")))
     volts = gpu.voltage_v if voltage is None else _shaped(voltage, "voltage_v", gpu.voltage_v)
-    voltage_std = None
-    if voltage is not None and volts is not None and "std_v" in voltage and voltage["std_v"].notna().all():
-        voltage_std = tuple(np.interp(volts.sm_clock_mhz, voltage.index, voltage["std_v"]).tolist())
     clocks = measured_clocks(selection, gpu)
-    means = {} if idle is None else idle.reindex(columns=["std_w", "temperature_c"]).mean().dropna().to_dict()
+    rest_c = math.nan if idle is None else float(idle["temperature_c"].mean())
     tables = BoardTables(
         voltage_v=volts,
         idle_w=(gpu.idle_w or _idle_below(selection, gpu)) if idle is None else _shaped(idle, "power_w", gpu.idle_w),
         reference_clock_mhz=float(clocks[np.argmin(np.abs(clocks - REFERENCE_CLOCK_MHZ))]),
         power_limit_w=gpu.power_limit_w,
-        idle_temperature_c=means.get("temperature_c"),
+        idle_temperature_c=rest_c if math.isfinite(rest_c) else None,
     )
-    return BoardKnowledge(tables=tables, idle_std_w=means.get("std_w"), voltage_std_v=voltage_std)
+    return BoardKnowledge(tables=tables)
 
 
 def _merged(datasets: Sequence[Dataset], table: str, column: str) -> pd.DataFrame | None:
@@ -62,7 +58,7 @@ def _merged(datasets: Sequence[Dataset], table: str, column: str) -> pd.DataFram
     Data sets that share a clock have equal weights: boards differ more from day to day than within a measurement.
     """
     rows = [{"name": one.name} | row for one in datasets for row in _rows(one.metadata.get(table))]
-    found = pd.DataFrame(rows).reindex(columns=["sm_clock_mhz", column, "std_w", "std_v", "temperature_c", "name"])
+    found = pd.DataFrame(rows).reindex(columns=["sm_clock_mhz", column, "temperature_c", "name"])
     numbers = found.drop(columns="name").apply(pd.to_numeric, errors="coerce").replace([np.inf, -np.inf], np.nan)
     known = (numbers["sm_clock_mhz"] > 0) & (numbers[column] > 0)
     if not known.any():

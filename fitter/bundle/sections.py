@@ -11,13 +11,11 @@ from estimator.bundle.content import (
     Covariance,
     GroupCoefficients,
     HostCost,
-    IdleTable,
     PowerCoefficients,
     Provenance,
-    VoltageTable,
 )
 from estimator.model.coefficients import HOST_LAUNCH as LAUNCH_NAME
-from estimator.model.power import L2_CREDIT, POWER_TERMS, BoardTables, capacitance_f, module_rates, tensor_rate
+from estimator.model.power import POWER_TERMS, capacitance_f, module_rates, tensor_rate
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array
 from fitter.latency.runs import LatencyFit, affected_groups, prior_groups
@@ -93,12 +91,12 @@ def power_section(fit: PowerFit, gpu: GpuSpec) -> PowerCoefficients:
     spread = np.sqrt(np.diag(fit.covariance))
     stds = dict(zip(values, spread.tolist(), strict=True))
     line = fit.operating_line
-    warm = {"leakage_w_per_k": values["leakage"], "leakage_std_w_per_k": stds["leakage"]} if line is not None else {}
+    rest_c = fit.tables.idle_temperature_c or 0.0
+    warm = {"leakage_w_per_k": values["leakage"], "leakage_std_w_per_k": stds["leakage"], "rest_c": rest_c}
     return PowerCoefficients(
         reference_clock_mhz=fit.tables.reference_clock_mhz,
         reference_voltage_v=voltage,
         voltage_exponent=fit.exponent,
-        concavity=1.0,
         capacitance_f=_named(capacitance_f(fit.values[:count] * PICO, rates, voltage)),
         capacitance_std_f=_named(capacitance_f(spread[:count] * PICO, rates, voltage)),
         event_energy_j=_named(fit.values[:count] * PICO),
@@ -108,9 +106,8 @@ def power_section(fit: PowerFit, gpu: GpuSpec) -> PowerCoefficients:
         active_std_w=stds["active"],
         terms=TERMS,
         covariance=as_rows(fit.covariance[:static, :static]),
-        l2_credit=L2_CREDIT,
         rows=fit.rows,
-        **(warm if line is None else warm | {"operating_c": line[0], "operating_k_per_w": line[1]}),
+        **({} if line is None else warm | {"operating_c": line[0], "operating_k_per_w": line[1]}),
     )
 
 
@@ -138,26 +135,11 @@ def _named(values: Array) -> Mapping[str, float]:
     return dict(zip(POWER_TERMS, values.tolist(), strict=True))
 
 
-def voltage_section(tables: BoardTables, std_v: tuple[float, ...] | None = None) -> VoltageTable | None:
-    """The voltage table in use."""
-    table = tables.voltage_v
-    return None if table is None else VoltageTable(sm_clock_mhz=table.sm_clock_mhz, voltage_v=table.value, std_v=std_v, source=table.source)
-
-
-def idle_section(tables: BoardTables, std_w: float | None = None) -> IdleTable | None:
-    """The idle table in use."""
-    table, warm = tables.idle_w, tables.idle_temperature_c
-    if table is None:
-        return None
-    return IdleTable(sm_clock_mhz=table.sm_clock_mhz, power_w=table.value, std_w=std_w, source=table.source, temperature_c=warm)
-
-
 def with_power(bundle: Bundle, fit: PowerFit | None) -> Bundle:
     """The bundle with power coefficients and the tables of their fit; unchanged without a fit."""
     if fit is None:
         return bundle
-    voltage = voltage_section(fit.tables, fit.voltage_std_v)
-    return replace(bundle, power=power_section(fit, bundle.gpu), voltage=voltage, idle=idle_section(fit.tables))
+    return replace(bundle, power=power_section(fit, bundle.gpu), voltage=fit.tables.voltage_v, idle=fit.tables.idle_w)
 
 
 def as_rows(matrix: Array) -> tuple[tuple[float, ...], ...]:

@@ -7,18 +7,16 @@ import numpy as np
 
 from estimator.engine.design import EQUATION_ERROR
 from estimator.model.kriging import PhaseFeatures
-from estimator.model.residuals import Fading
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.quantities import Array, IntArray
 from fitter.latency.intervals import EXTRAPOLATED_SHARES, FOLDS, folds_of, interval_quantiles, largest_rows, longest_rows
 from fitter.latency.residual_tier import (
     FEWEST_POINTS,
     MOST_KRIGED,
-    UNFADED,
     Forecast,
     GroupErrors,
     ShapeErrors,
-    best_fading,
+    best_share,
     fit_kriging,
     forecast,
     kriged_forecast,
@@ -85,15 +83,15 @@ def _group_errors(
     the rest, which set the width of intervals beyond the measured range, not the reach of neighbours.  features: of all rows by the fit,
     for groups small enough for kriging, which is used if its forecasts are better.  expected: as for `refine_section`.
     """
-    fading = used = best_fading(tested[NEAR][:-1])
+    share = used = best_share(tested[NEAR][:-1])
     chosen, kriging = tested[NEAR], None
     if features is not None:
-        unfaded = best_fading(tested[KRIGED][:-1], UNFADED)
-        if unfaded is not None and _loss(tested[KRIGED][:-1], unfaded) < _loss(tested[NEAR][:-1], fading):
-            chosen, used = tested[KRIGED], unfaded
-            kriging = (fit_kriging(shapes.points[shapes.index], features, error), unfaded.beyond_share)
+        smooth = best_share(tested[KRIGED][:-1])
+        if smooth is not None and _loss(tested[KRIGED][:-1], smooth) < _loss(tested[NEAR][:-1], share):
+            chosen, used = tested[KRIGED], smooth
+            kriging = (fit_kriging(shapes.points[shapes.index], features, error), smooth)
     quantiles = interval_quantiles(shapes, chosen[0], chosen[1:], used, expected)
-    return GroupErrors(ln_error=error, left_out=np.abs(chosen[0].errors(used)), fading=fading, quantiles=quantiles, kriging=kriging)
+    return GroupErrors(ln_error=error, left_out=np.abs(chosen[0].errors(used)), beyond_share=share, quantiles=quantiles, kriging=kriging)
 
 
 def _small(shapes: ShapeErrors, rows: IntArray) -> bool:
@@ -101,9 +99,9 @@ def _small(shapes: ShapeErrors, rows: IntArray) -> bool:
     return len(rows) <= MOST_KRIGED and len(shapes.operators) >= FEWEST_POINTS
 
 
-def _loss(sets: Sequence[Forecast], fading: Fading | None) -> float:
+def _loss(sets: Sequence[Forecast], share: float | None) -> float:
     """Mean absolute error of forecasts, with equal weights for all sets."""
-    return float(np.mean([np.abs(rows.errors(fading)).mean() for rows in sets if len(rows.bare)]))
+    return float(np.mean([np.abs(rows.errors(share)).mean() for rows in sets if len(rows.bare)]))
 
 
 def _tested(found: Forecast, index: IntArray) -> Forecast:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Any, Final
 
 import numpy as np
@@ -14,9 +13,7 @@ from estimator.model.residuals import (
     FIELD_WEIGHT,
     LARGEST_CORRECTION,
     NEIGHBOURS,
-    USUAL_REACH,
-    Fading,
-    faded,
+    bounded,
     neighbour_error,
     shape_points,
     work_of,
@@ -37,12 +34,8 @@ ERROR_DIGITS: Final = 4
 NOWHERE: Final = 1e3
 """Distance of the nearest shape if there are too few shapes [octave]."""
 
-REACHES: Final = (1.0, 1.5, USUAL_REACH, 3.0, 4.0)
 BEYOND_SHARES: Final = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Candidate fadings: reaches [octave], and shares beyond the largest work [1]."""
-
-UNFADED: Final = (1e6,)
-"""Reach for kriging, which fades by itself with distance [octave]."""
+"""Candidate shares of a correction that hold beyond the largest work [1]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +77,7 @@ class Forecast:
     """Rows forecast by a fit of other rows, columns of shape (n,).
 
     bare        ln(measured / equations)
-    neighbours  the mean of that error over the nearest shapes in the fit
+    neighbours  that error by the nearest shapes in the fit
     distance    distance of the nearest of them [octave]
     excess      how far the work lies beyond the largest in the fit [octave]
     """
@@ -103,9 +96,9 @@ class Forecast:
         for name in Forecast.__slots__:
             getattr(self, name)[index] = getattr(found, name)
 
-    def errors(self, fading: Fading | None) -> Array:
+    def errors(self, beyond_share: float | None) -> Array:
         """ln(measured / prediction), shape (n,), with the correction by neighbours, or without (None)."""
-        return self.bare if fading is None else self.bare - faded(self.neighbours, self.distance, self.excess, fading)
+        return self.bare if beyond_share is None else self.bare - bounded(self.neighbours, self.excess, beyond_share)
 
 
 def no_forecast(count: int) -> Forecast:
@@ -143,24 +136,21 @@ def kriged_forecast(
     return replace(near, neighbours=kriged(known, points[test], features.select(test)))
 
 
-def best_fading(sets: Sequence[Forecast], reaches: Sequence[float] = REACHES) -> Fading | None:
-    """The fading with the best forecasts; None if neighbours make the forecasts of the first set worse.
+def best_share(sets: Sequence[Forecast]) -> float | None:
+    """The share of the correction beyond the largest work with the best forecasts; None if neighbours make those of the first set worse.
 
     sets: rows left out at random first, then the largest forecast from the rest; all sets have equal weights.  The common error of the
     largest rows of a set does not count: it comes from a fit to smaller kernels, and a fit to all kernels removes it.  Otherwise neighbours
     would be credited with a correction that is wrong where the equations are right.
     """
     filled = [rows for rows in sets if len(rows.bare)]
-    best, least = Fading(), np.inf
-    usual = USUAL_REACH if USUAL_REACH in reaches else reaches[0]
-    for reach, share in product(reaches, BEYOND_SHARES):
-        tried = Fading(reach=reach, beyond_share=share)
-        found = [rows.errors(tried) for rows in filled]
-        loss = float(np.mean([np.abs(found[0]).mean(), *(np.abs(error - np.median(error)).mean() for error in found[1:])]))
-        # Relative penalty on the forecast error for an octave from the usual reach, and for giving up the full share.
-        loss *= 1.0 + 0.05 * (np.log2(reach / usual) ** 2 + (1.0 - share) ** 2)
-        if loss < least:
-            best, least = tried, loss
+
+    def loss(share: float) -> float:
+        found = [rows.errors(share) for rows in filled]
+        own = float(np.mean([np.abs(found[0]).mean(), *(np.abs(error - np.median(error)).mean() for error in found[1:])]))
+        return own * (1.0 + 0.05 * (1.0 - share) ** 2)  # relative penalty for giving up the full share
+
+    best = min(BEYOND_SHARES, key=loss)
     useful = np.abs(filled[0].errors(best)).mean() < np.abs(filled[0].bare).mean()
     return best if useful else None
 
@@ -171,15 +161,15 @@ class GroupErrors:
 
     ln_error   ln(measured / equations) of the fit
     left_out   |ln(measured / prediction)| when left out of it
-    fading     reach of neighbours' errors; None: no correction
-    quantiles  near, far, beyond, and the reach of beyond [octave], as in `estimator.model.residuals.TierErrors`
+    beyond_share    share of the correction that holds beyond the largest work; None: no correction
+    quantiles  near, far, beyond, as in `estimator.model.residuals.TierErrors`
     kriging    kriging in place of neighbours where phases are known, and its share beyond the largest work; None: neighbours only
     """
 
     ln_error: Array
     left_out: Array
-    fading: Fading | None
-    quantiles: tuple[float, float, float, float]
+    beyond_share: float | None
+    quantiles: tuple[float, float, float]
     kriging: tuple[Kriging, float] | None = None
 
 
@@ -205,16 +195,14 @@ def tier_document(shapes: ShapeErrors, predicted: GroupErrors, named: GroupError
 
 
 def _error_document(shapes: ShapeErrors, errors: GroupErrors, keep: IntArray) -> dict[str, object]:
-    used = Fading() if errors.fading is None else errors.fading
-    ln_error = shapes.mean(errors.ln_error)[keep] * (errors.fading is not None)
-    names = ("near", "far", "beyond", "beyond_octaves")
+    ln_error = shapes.mean(errors.ln_error)[keep] * (errors.beyond_share is not None)
+    names = ("near", "far", "beyond")
     known = {} if errors.kriging is None else {"kriging": kriging_document(errors.kriging[0], shapes.index, errors.kriging[1])}
     return {
         **known,
         "ln_error": tuple(np.round(ln_error, ERROR_DIGITS).tolist()),
         "left_out": tuple(np.round(shapes.mean(errors.left_out)[keep], ERROR_DIGITS).tolist()),
-        "reach": used.reach,
-        "beyond_share": used.beyond_share,
+        "beyond_share": 1.0 if errors.beyond_share is None else errors.beyond_share,
         **{name: round(value, ERROR_DIGITS) for name, value in zip(names, errors.quantiles, strict=True)},
     }
 

@@ -167,7 +167,7 @@ def run_kernels(
     count = np.concatenate([workloads[i].counts for i in used])[place]
     share = np.array([operator.host_share for operator in operators])[place]
     return RunKernels(
-        phases=lower(operators, gpu, coefficients).phases.select(place),
+        phases=lower(operators, gpu, coefficients).select(place),
         group=np.array([numbers[name] if name else -1 for name in served], dtype=np.int64)[place],
         run=run,
         count=count,

@@ -48,7 +48,7 @@ def kernel_power_rows(rows: KernelRows, gpu: GpuSpec, groups: Mapping[str, Mappi
     operators = keep.row_operators()
     coefficients, _ = coefficient_rows(groups, [group_key(o) for o in operators])
     known = KnownTiles(tile_m=keep.tile_m, tile_n=keep.tile_n, split=keep.split_k)
-    phases = lower(operators, gpu, coefficients, known).phases
+    phases = lower(operators, gpu, coefficients, known)
     load = kernel_load(phases, gpu, coefficients, keep.clock_mhz(gpu), keep.l2_warm, keep.latency_s)
     return PowerRows(
         power_w=keep.power_w,

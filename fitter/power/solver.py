@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from estimator.engine.kernel_table import warm_events
-from estimator.model.power import LEAKAGE_EXPONENT, POWER_TERMS, WARM_KNEE, WARM_SHARPNESS, BoardTables
+from estimator.model.power import LEAKAGE_EXPONENT, POWER_TERMS, BoardTables
 from estimator.vocabulary.quantities import Array, BoolArray
 from fitter.rows.screening import taken
 
@@ -100,7 +100,7 @@ class PowerProblem:
         """Columns of TERMS and of leakage [10¹² events/s, 1 or K], shape (n, 10): coefficients are then pJ per event, W and W/K."""
         rows, point = self.rows, self.tables.at(self.rows.clock_mhz)
         core = point.voltage_ratio**exponent
-        rate = warm_events(rows.event_rate, rows.warm_ratio, WARM_KNEE, WARM_SHARPNESS) * PICO
+        rate = warm_events(rows.event_rate, rows.warm_ratio) * PICO
         columns = rate * core[:, None]
         columns[:, POWER_TERMS.index("dram")] = rate[:, POWER_TERMS.index("dram")]
         clock_ratio = rows.clock_mhz / self.tables.reference_clock_mhz

@@ -26,7 +26,7 @@ def bundle_document(**changes):
     document = example()
     power = document["power"] | {
         "reference_voltage_v": 0.69375, "event_energy_j": {"tensor": 6.8e-13, "dram": 4.6e-11, "cuda": 5e-11},
-        "active_std_w": None, "warm_knee": 0.8, "warm_sharpness": 4.0, "leakage_w_per_k": 0.0,
+        "active_std_w": None, "leakage_w_per_k": 0.0,
     }  # fmt: skip
     nothing = {
         "voltage": None,

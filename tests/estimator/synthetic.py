@@ -72,7 +72,7 @@ def known_bundle(
 def phases_of(operator: Operator, gpu: GpuSpec, tile_m: float = math.nan, tile_n: float = math.nan, split: float = math.nan) -> Phases:
     """Phases of one kernel at the priors' coefficients, with a given tile or the fastest one."""
     known = KnownTiles(tile_m=np.array([tile_m]), tile_n=np.array([tile_n]), split=np.array([split]))
-    return lower([operator], gpu, prior_rows([operator]), known).phases
+    return lower([operator], gpu, prior_rows([operator]), known)
 
 
 def prior_rows(operators: Sequence[Operator]) -> Array:

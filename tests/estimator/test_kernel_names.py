@@ -35,14 +35,6 @@ def test_a_name_without_a_tile_says_nothing(name: str) -> None:
     assert math.isnan(tile_from_name(name, 1, 64, 64, (1, 1, 1)).tile_m)
 
 
-def test_the_grid_decides_between_the_two_orders() -> None:
-    # 32 x 128: 5 blocks of 32 along the 141 outputs, or 2 of 128
-    along_n = tile_from_name("ampere_sgemm_32x128_tn", 1, 58, 141, (5, 1, 1))
-    assert (along_n.tile_m, along_n.tile_n) == (128, 32)
-    swapped = tile_from_name("ampere_sgemm_32x128_tn", 1, 58, 141, (2, 2, 1))
-    assert (swapped.tile_m, swapped.tile_n) == (32, 128)
-
-
 def test_a_grid_that_cannot_cover_the_product_is_another_kernels() -> None:
     assert math.isnan(tile_from_name("ampere_sgemm_128x128_nn", 1, 4096, 4096, (2, 2, 1)).tile_m)
 

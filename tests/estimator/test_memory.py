@@ -59,20 +59,6 @@ def test_weights_and_caches_of_all_layers_must_fit_together(batch: int, window: 
     assert all(f"at least {least / GIB:.4g} GiB" in line and "does not fit" in line for line in lines)
 
 
-def test_what_the_largest_operator_reads_and_writes_must_fit_beside_the_weights() -> None:
-    half = A100.gpu.dram_bytes / 2
-    weights = make_operator("gemm", "linear", "bf16", batch=1, m=1, n=2**14, k=2**14)
-    layers = half / (2**28 * 2)
-
-    def beside(share: float) -> list[str]:
-        stream = make_operator("elementwise", "add", "bf16", elements=share * half // 6, reads=share * half // 3)
-        return told(Workload(name="beside", operators=(weights, stream), counts=(layers, 100.0)))
-
-    assert beside(0.9) == []
-    (line,) = beside(1.1)
-    assert f"{(half + 1.1 * half) / GIB:.3g}" in line
-
-
 def test_the_best_batch_is_one_that_fits_where_any_does() -> None:
     def least(*batches: int) -> tuple[int, list[bool]]:
         asked = [Asked(variant=Variant(workload=decoding(batch), batch=batch), bundle=A100, sm_clock_mhz=(900.0,)) for batch in batches]
@@ -97,14 +83,6 @@ def test_a_known_footprint_decides_alone_what_fits(weights: float, optimizer: fl
     lines = told(traced(known))
     assert len(lines) == (total > A100.gpu.dram_bytes)
     assert all(f"at least {total / GIB:.4g} GiB" in line for line in lines)
-
-
-def test_gradients_of_a_trace_are_not_taken_for_weights() -> None:
-    """The gradient of a weight [768, 3072] over four million tokens, 12 times."""
-    gradient = make_operator("gemm", "linear", "bf16", batch=1, m=768, n=3072, k=2**20)
-    small = Workload(name="step", operators=(gradient,), counts=(12.0,), footprint=replace(GIVEN, optimizer_byte=0.0))
-    assert told(replace(small, footprint=None)) != []
-    assert told(small) == []
 
 
 @pytest.mark.parametrize(

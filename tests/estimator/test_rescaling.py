@@ -1,7 +1,6 @@
 """A workload at other sizes: exact where its growth can be told, refused by name where it cannot."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 from estimator.formats import read_workload
 from estimator.transforms.rescaling import Sizes, sizes_in_name, with_sizes
 from estimator.vocabulary.errors import WorkloadError
-from estimator.vocabulary.workload import UnknownOperator, Workload
+from estimator.vocabulary.workload import Workload
 from examples.gpt2_prefill import gpt2_prefill
 from tests.estimator import artifact_lists as artifact
 from tests.estimator.workload_files import save
@@ -98,12 +97,6 @@ def test_names_state_sizes() -> None:
 def test_sizes_that_cannot_be_are_refused_in_words(at: Sizes, to: Sizes, reason: str) -> None:
     with pytest.raises(WorkloadError, match=reason):
         with_sizes(gpt2_prefill(8, 333), at, to)
-
-
-def test_what_no_family_describes_is_not_rescaled() -> None:
-    workload = replace(gpt2_prefill(8, 333), unknown=(UnknownOperator(name="fft", count=1),))
-    with pytest.raises(WorkloadError, match="fft is of no known kind"):
-        with_sizes(workload, Sizes(batch=8, sequence=333), Sizes(batch=4, sequence=333))
 
 
 @pytest.mark.parametrize(("at", "to"), [((4, 333), (8, 500)), ((3, 200), (2, 96)), ((4, 128), (8, 256)), ((12, 1000), (5, 77))])

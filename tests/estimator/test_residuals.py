@@ -8,19 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from estimator.model.residuals import (
+    BEYOND_OCTAVES,
     LARGEST_CORRECTION,
-    Fading,
-    faded,
+    bounded,
     log_corrections,
     nearest,
-    neighbour_error,
 )
 from estimator.vocabulary.errors import BundleError
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.quantities import NORMAL_90, Array
 from estimator.vocabulary.reader import plain as plain_of
 from estimator.vocabulary.workload import Operator, make_operator
-from fitter.latency.residual_tier import Forecast, GroupErrors, best_fading, neighbours, shape_errors, tier_document
+from fitter.latency.residual_tier import Forecast, GroupErrors, best_share, neighbours, shape_errors, tier_document
 
 GROUP = "gemm.linear.bf16"
 
@@ -34,11 +33,8 @@ def various(count: int, seed: int = 0) -> list[Operator]:
     return [product(*(float(v) for v in row)) for row in sizes]
 
 
-BEYOND_OCTAVES = 2.0
-
-
 def group_errors(ln_error: Array, left_out: Array) -> GroupErrors:
-    return GroupErrors(ln_error=ln_error, left_out=left_out, fading=Fading(), quantiles=(2.0, 3.0, 0.4, BEYOND_OCTAVES))
+    return GroupErrors(ln_error=ln_error, left_out=left_out, beyond_share=1.0, quantiles=(2.0, 3.0, 0.4))
 
 
 def document(operators: list[Operator], ln_error: Array, left_out: Array, named: Array | None = None) -> FrozenMapping[object]:
@@ -60,22 +56,11 @@ def test_far_from_all_measured_shapes_the_equations_stand_alone() -> None:
     assert abs(correction[0]) < 1e-6
 
 
-@given(st.floats(-3.0, 3.0), st.floats(0.0, 9.0), st.floats(-9.0, 9.0), st.sampled_from([0.0, 0.25, 1.0]))
-def test_corrections_are_bounded_and_never_larger_than_the_neighbours_error(
-    error: float, distance: float, excess: float, share: float
-) -> None:
-    found = faded(np.array([error]), np.array([distance]), np.array([excess]), Fading(reach=1.5, beyond_share=share))[0]
-    assert abs(found) <= min(LARGEST_CORRECTION, abs(error))
+@given(st.floats(-3.0, 3.0), st.floats(-9.0, 9.0), st.sampled_from([0.0, 0.25, 1.0]))
+def test_corrections_are_bounded_and_never_larger_than_the_neighbours_error(error: float, excess: float, share: float) -> None:
+    found = bounded(np.array([error]), np.array([excess]), share)[0]
+    assert abs(found) <= min(LARGEST_CORRECTION, abs(error) * (share if excess > 0.0 else 1.0))
     assert found * error >= 0.0
-    if excess > 0.0:
-        inside = faded(np.array([error]), np.array([distance]), np.array([-1.0]), Fading(reach=1.5))[0]
-        assert abs(found) <= abs(inside)
-
-
-@given(st.lists(st.floats(-1.0, 1.0), min_size=8, max_size=8), st.lists(st.floats(0.0, 5.0), min_size=8, max_size=8))
-def test_the_neighbours_error_lies_among_theirs(errors: list[float], distances: list[float]) -> None:
-    mean = neighbour_error(np.sort(np.array([distances])), np.array([errors]))[0]
-    assert min(errors) - 1e-12 <= mean <= max(errors) + 1e-12
 
 
 def forecast_of(bare: Array, neighbour: Array, distance: float, excess: float) -> Forecast:
@@ -86,17 +71,14 @@ def forecast_of(bare: Array, neighbour: Array, distance: float, excess: float) -
 def test_the_share_beyond_the_largest_work_is_what_forecasts_of_the_largest_bear_out() -> None:
     error = np.random.default_rng(0).normal(0.05, 0.03, 400)
     inside = forecast_of(error, error, 0.3, -3.0)
-    carries = best_fading([inside, forecast_of(error, error, 0.8, 1.0)])
-    reverses = best_fading([inside, forecast_of(-error, error, 0.8, 1.0)])
-    assert carries is not None
-    assert reverses is not None
-    assert carries.beyond_share == 1.0
-    assert reverses.beyond_share == 0.0
+    carries = best_share([inside, forecast_of(error, error, 0.8, 1.0)])
+    reverses = best_share([inside, forecast_of(-error, error, 0.8, 1.0)])
+    assert (carries, reverses) == (1.0, 0.0)
 
 
 def test_neighbours_that_know_nothing_are_not_asked() -> None:
     rng = np.random.default_rng(0)
-    assert best_fading([forecast_of(rng.normal(0, 0.02, 500), rng.normal(0, 0.2, 500), 0.3, -1.0)]) is None
+    assert best_share([forecast_of(rng.normal(0, 0.02, 500), rng.normal(0, 0.2, 500), 0.3, -1.0)]) is None
 
 
 def test_named_tiles_have_errors_of_their_own() -> None:
@@ -106,16 +88,6 @@ def test_named_tiles_have_errors_of_their_own() -> None:
     correction, deviation = log_corrections(asked, [GROUP] * 2, residuals, np.array([False, True]))
     assert correction == pytest.approx([0.2, -0.05])
     assert deviation[1] < deviation[0]
-
-
-def test_intervals_widen_with_the_distance_beyond_the_largest_work() -> None:
-    operators = various(300)
-    largest = max(operators, key=lambda o: o["m"] * o["n"] * o["k"])
-    residuals = {GROUP: document(operators, np.zeros(300), np.full(300, 0.02))}
-    farther = [product(largest["m"] * 2.0**i, largest["n"], largest["k"]) for i in range(12)]
-    _, std = log_corrections(farther, [GROUP] * 12, residuals)
-    assert np.all(np.diff(std[1:]) >= -1e-12)
-    assert std[-1] > 2.0 * std[1]
 
 
 def test_intervals_widen_where_one_size_leaves_what_was_measured_though_the_work_does_not() -> None:

@@ -93,11 +93,6 @@ def test_vision_attention_is_not_causal(shared_data, tmp_path):
     assert [(o["heads"], o["batch"], o["causal"], n) for o, n in pairs(image, "attention")] == [(16, 4, 0, 24)]
 
 
-def test_the_guess_of_the_mask_is_noted(shared_data):
-    workload = recorded(shared_data, "bertmodel_large_pbf16_b8_s256_modeprefill")
-    assert with_attention(workload, "flash").notes == ("attention fused, its mask taken as padding",)
-
-
 def test_writing_out_and_fusing_again_gives_the_same_attention(tmp_path):
     for entries in (artifact.fused_decoder(4, 128), artifact.fused_decoder(1, 256)):
         workload = built(tmp_path, entries)
@@ -155,9 +150,3 @@ def test_narrow_precisions_are_for_layers_alone(shared_data):
     kinds = {(o.operator, o.precision, o.precision_out) for o, _ in pairs(workload, "gemm")}
     assert kinds == {("linear", "fp8", "bf16"), ("bmm", "bf16", "")}
     assert {o.precision for o, _ in pairs(workload, "elementwise")} == {"bf16"}
-
-
-def test_layout_conversions_go_with_16_bit_convolutions(shared_data):
-    workload = recorded(shared_data, "resnet101__pbf16_b8_freq900")
-    assert any(o.operator == "layout" for o in with_precision(workload, "fp16").operators)
-    assert not any(o.operator == "layout" for o in with_precision(workload, "fp32").operators)

@@ -7,7 +7,7 @@ import pytest
 
 from estimator.bundle.content import Bundle
 from estimator.model.timeline import launch_bound_share
-from estimator.uncertainty.sources import PRIOR_STD, UNTESTED_STD, error_sources, group_shares, joined, launch_weight
+from estimator.uncertainty.sources import UNTESTED_STD, error_sources, group_shares, joined, launch_weight
 from tests.fitter.measured import planted_bundle
 
 GROUPS = ("conv", "gemm")
@@ -20,12 +20,6 @@ def stating(**latency: object) -> Bundle:
 
 def latency_std(bundle: Bundle, family: str, launch_share: float) -> float:
     return float(joined(error_sources(bundle, "latency", family, launch_share, group_shares(GROUPS, SHARES)).values()))
-
-
-def test_shares_at_several_clocks_are_those_at_each() -> None:
-    both = group_shares(("conv", None, "conv"), np.array([[0.2, 0.1], [0.5, 0.3], [0.3, 0.6]]))
-    assert both["conv"] == pytest.approx([0.5, 0.7])
-    assert both[""] == pytest.approx([0.5, 0.3])
 
 
 def of_runs(family: str, **more: object) -> float:
@@ -44,12 +38,6 @@ def test_what_only_the_host_decides_does_not_depend_on_untested_kernels() -> Non
     bundle = stating(gpu=0.04, launch=0.1, family=0.05, families=("bert",), families_by_group={})
     assert latency_std(bundle, "bert", 1.0) == pytest.approx(0.1)
     assert latency_std(bundle, "resnet", 1.0) == pytest.approx(np.hypot(0.1, 0.05))
-
-
-def test_groups_at_their_priors_are_less_certain_than_measured_ones() -> None:
-    bundle = stating(groups={"gemm": 0.02})
-    bundle = replace(bundle, groups={key: replace(group, rows=0 if key == "conv" else 100) for key, group in bundle.groups.items()})
-    assert latency_std(bundle, "", 0.0) == pytest.approx(np.hypot(0.5 * PRIOR_STD, 0.5 * 0.02))
 
 
 @pytest.mark.parametrize("ratio", [0.0, 0.1, 0.5, 0.9, 1.0, 2.0, 100.0])

@@ -86,14 +86,6 @@ def test_small_reasons_are_named_where_they_are_much_together() -> None:
     assert answer(with_shares(**dict.fromkeys(ODD, 0.0018))).warnings == ()
 
 
-def test_a_kernel_with_two_reasons_counts_once() -> None:
-    both = make_operator("copy", "contiguous", "fp64", elements=2, reads=2)
-    many = 0.007 / 0.993 * 1e3 * time_s(PRODUCT) / time_s(both)
-    one = answer(Workload(name="w", operators=(PRODUCT, both), counts=(1e3, many)))
-    assert share_unseen(one) == pytest.approx(0.007, rel=1e-3)
-    assert one.warnings == ()
-
-
 @settings(max_examples=8, deadline=None)
 @given(
     shares=st.dictionaries(st.sampled_from(list(ODD)), st.sampled_from([0.001, 0.004, 0.008, 0.012, 0.02, 0.1]), max_size=5),

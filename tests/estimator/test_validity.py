@@ -1,4 +1,4 @@
-"""What the fit has not seen – precisions, changed boards, clocks that cannot be locked – is said, marked, and widens the interval."""
+"""What the fit has not seen – precisions, changed boards – is said, marked, and widens the interval."""
 
 import csv
 import io
@@ -7,7 +7,6 @@ import math
 from dataclasses import replace
 
 import pytest
-from numpy.testing import assert_allclose
 
 from estimator.bundle.content import Bundle
 from estimator.bundle.files import load_bundle
@@ -97,11 +96,9 @@ def test_every_family_is_held_against_its_own_rows(family: str) -> None:
 
 def test_an_alike_precision_widens_less_than_a_strange_one() -> None:
     bundle = bundle_of_rows(*SEEN)
-    alike, strange = (estimate(mixed(name), bundle)[0] for name in ("fp16", "fp64"))
-    share = share_of(alike, "attention", "norm", "elementwise")
-    assert_allclose(
-        ln_std(alike, "latency_s") ** 2 - ln_std(estimate(mixed("bf16"), bundle)[0], "latency_s") ** 2, (share * ALIKE_STD) ** 2, rtol=0.2
-    )
+    usual, alike, strange = (estimate(mixed(name), bundle, sm_clock_mhz=600)[0] for name in ("bf16", "fp16", "fp64"))
+    added = ln_std(alike, "latency_s") ** 2 - ln_std(usual, "latency_s") ** 2
+    assert added == pytest.approx((share_of(alike, "attention", "norm", "elementwise") * ALIKE_STD) ** 2, rel=0.2)
     assert ln_std(strange, "latency_s") > 3 * ln_std(alike, "latency_s")
 
 
@@ -123,12 +120,6 @@ def test_a_changed_figure_is_a_forecast_that_says_what_it_was_and_is() -> None:
         assert ln_std(answer, quantity) == pytest.approx(math.hypot(ln_std(own, quantity), added), rel=0.1)
 
 
-def test_limits_make_no_forecast() -> None:
-    bundle = bundle_of_rows(*SEEN)
-    answer = estimate(mixed("bf16"), bundle, gpu=override_gpu(bundle.gpu, {"power_limit_w": "300"}), sm_clock_mhz=900)[0]
-    assert answer.validity == "inside"
-
-
 def test_an_efficiency_says_what_it_replaces_and_widens_the_interval() -> None:
     bundle = bundle_of_rows(*SEEN)
     own, answer = estimate(mixed("bf16"), bundle)[0], estimate(mixed("bf16"), bundle, efficiency={"dram": 0.5})[0]
@@ -147,15 +138,6 @@ def test_errors_of_two_changed_boards_do_not_fall_out_of_their_ratio() -> None:
     changed, same = compare(asked("108"), asked("132")).ratios["latency"], compare(asked("132"), asked("132")).ratios["latency"]
     assert changed.high / changed.ratio > math.exp(FORECAST_STD["alike"][0])
     assert same.high == pytest.approx(same.ratio)
-
-
-@pytest.mark.parametrize(("clock", "nearest"), [(903.0, "900 and 915"), (217.0, "210 and 225"), (1409.9, ""), (900.4, ""), (1410.0, "")])
-def test_a_clock_between_steps_is_told_with_its_neighbours(clock: float, nearest: str) -> None:
-    (answer,) = estimate(mixed("bf16"), bundle_of_rows(*SEEN), sm_clock_mhz=clock)
-    told = [line for line in answer.warnings if "cannot be locked" in line]
-    assert len(told) == bool(nearest)
-    assert all(f"{nearest} MHz" in line for line in told)
-    assert answer.sm_clock_mhz <= clock
 
 
 @pytest.mark.parametrize(

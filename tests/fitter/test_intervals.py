@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from estimator.model.residuals import Fading
-from fitter.latency.intervals import FEWEST_LOCAL, FIRST_OCTAVES, NEXT_GROWTH, few_errors_half, interval_quantiles
+from estimator.model.residuals import BEYOND_OCTAVES
+from fitter.latency.intervals import FEWEST_LOCAL, NEXT_GROWTH, few_errors_half, interval_quantiles
 from fitter.latency.residual_tier import Forecast, ShapeErrors, shape_errors
 from tests.fitter.measured import various_operators
 
@@ -17,15 +17,14 @@ def forecast_with(error: np.ndarray, excess: float = 0.0) -> Forecast:
     return Forecast(bare=error, neighbours=nothing, distance=nothing, excess=np.full(len(error), excess))
 
 
-def quantiles(*rehearsed: np.ndarray, scatter: float = 0.03) -> tuple[float, float, float, float]:
+def quantiles(*rehearsed: np.ndarray, scatter: float = 0.03) -> tuple[float, float, float]:
     inside = forecast_with(scatter * np.random.default_rng(0).standard_normal(COUNT))
-    return interval_quantiles(SHAPES, inside, [forecast_with(error, 1.0) for error in rehearsed], Fading())
+    return interval_quantiles(SHAPES, inside, [forecast_with(error, 1.0) for error in rehearsed], 1.0)
 
 
 def beyond(*rehearsed: np.ndarray) -> float:
     """Half width one octave beyond the largest work, where the rehearsals were."""
-    edge, octaves = quantiles(*rehearsed)[2:]
-    return edge * float(np.sqrt(1.0 / octaves))
+    return quantiles(*rehearsed)[2] * float(np.sqrt(1.0 / BEYOND_OCTAVES))
 
 
 def scattered(mean: float, seed: int, count: int = 200) -> np.ndarray:
@@ -46,9 +45,7 @@ def test_work_beyond_is_less_certain_than_the_worst_rehearsal() -> None:
 def test_one_rehearsal_shows_no_drift_and_none_leaves_the_error_inside() -> None:
     one = beyond(scattered(0.05, 1))
     assert one == pytest.approx(NEXT_GROWTH * np.quantile(np.abs(scattered(0.05, 1)), 0.905), rel=0.02)
-    edge, octaves = quantiles()[2:]
-    assert edge == pytest.approx(1.645 * 0.03, rel=0.2)
-    assert octaves == 1.0
+    assert quantiles()[2] == pytest.approx(1.645 * 0.03, rel=0.2)
 
 
 def test_errors_that_grow_with_the_root_of_the_distance_are_covered_near_and_far() -> None:
@@ -57,12 +54,12 @@ def test_errors_that_grow_with_the_root_of_the_distance_are_covered_near_and_far
     nothing = np.zeros(len(distance))
 
     def walk() -> Forecast:
-        error = 0.04 * np.sqrt(np.maximum(distance, FIRST_OCTAVES)) * rng.standard_normal(len(distance))
+        error = 0.04 * np.sqrt(np.maximum(distance, BEYOND_OCTAVES)) * rng.standard_normal(len(distance))
         return Forecast(bare=error, neighbours=nothing, distance=nothing, excess=distance)
 
     inside = forecast_with(0.02 * rng.standard_normal(COUNT))
-    edge, octaves = interval_quantiles(SHAPES, inside, [walk(), walk()], Fading())[2:]
-    half = edge / NEXT_GROWTH * np.sqrt(np.maximum(distance / octaves, 1.0))  # of rehearsals themselves
+    edge = interval_quantiles(SHAPES, inside, [walk(), walk()], 1.0)[2]
+    half = edge / NEXT_GROWTH * np.sqrt(np.maximum(distance / BEYOND_OCTAVES, 1.0))  # of rehearsals themselves
     held = np.abs(walk().bare) <= half
     for low, high in ((0.0, 0.5), (0.5, 1.0), (1.0, 2.0), (2.0, 3.0)):
         assert 0.85 <= held[(distance >= low) & (distance < high)].mean() <= 0.96, (low, high)
@@ -72,7 +69,7 @@ def test_errors_that_grow_with_the_root_of_the_distance_are_covered_near_and_far
 def test_nine_of_ten_kernels_lie_inside_whatever_the_scatter(scatter: float) -> None:
     rng = np.random.default_rng(1)
     error = scatter * rng.standard_normal(COUNT)
-    near, far, _, _ = interval_quantiles(SHAPES, forecast_with(error), [], Fading())
+    near, far, _ = interval_quantiles(SHAPES, forecast_with(error), [], 1.0)
     assert far >= near
     sigma = 0.01 + np.abs(error).mean()  # the scale of neighbours that all err alike
     assert 0.8 <= np.mean(np.abs(scatter * rng.standard_normal(10_000)) <= near * sigma) <= 0.97
@@ -85,7 +82,7 @@ def test_kernels_chosen_to_differ_are_as_uncertain_as_all_of_them_were() -> None
     distance = np.full(20, 2.0)
     error[0], distance[0] = 0.001, 0.5  # the only one with a neighbour happened to be forecast well
     nothing = np.zeros(20)
-    near, far, _, _ = interval_quantiles(shapes, Forecast(bare=error, neighbours=nothing, distance=distance, excess=nothing), [], Fading())
+    near, far, _ = interval_quantiles(shapes, Forecast(bare=error, neighbours=nothing, distance=distance, excess=nothing), [], 1.0)
     sigma = 0.01 + np.abs(error).mean()
     held = np.mean(np.abs(0.1 * rng.standard_normal(10_000)) <= near * sigma)
     assert far == near
@@ -131,8 +128,8 @@ def test_many_errors_outvote_what_was_expected_and_none_leaves_it() -> None:
 def test_few_shapes_have_one_width_that_the_bundle_states_as_it_was_found() -> None:
     shapes = shape_errors(list(SHAPES.operators[:20]))
     error = 0.1 * np.random.default_rng(4).standard_normal(20)
-    near, far, _, _ = interval_quantiles(shapes, forecast_with(error), [], Fading(), 0.06)
+    near, far, _ = interval_quantiles(shapes, forecast_with(error), [], 1.0, 0.06)
     assert near == far
     assert near * (0.01 + np.abs(error).mean()) == pytest.approx(few_errors_half(np.abs(error), 0.06))
-    wide = interval_quantiles(shapes, forecast_with(error), [], Fading(), 0.3)[0]
+    wide = interval_quantiles(shapes, forecast_with(error), [], 1.0, 0.3)[0]
     assert 1.5 * near < wide < 4.0 * near

@@ -7,6 +7,7 @@ import pytest
 
 from estimator.engine.kernel_table import kernel_times
 from estimator.model.lowering import KnownTiles
+from estimator.model.residuals import BEYOND_OCTAVES
 from estimator.vocabulary.workload import make_operator
 from fitter.latency.groups import KernelFit, fit_kernel_groups
 from fitter.latency.intervals import NEXT_GROWTH, folds_of, interval_quantiles
@@ -73,10 +74,10 @@ def test_interval_quantiles_hold_for_errors_of_any_size() -> None:
     error = np.abs(np.random.default_rng(0).normal(0, scale))
     rows = Forecast(bare=error, neighbours=np.zeros(len(gemm)), distance=np.zeros(len(gemm)), excess=np.full(len(gemm), -1.0))
     largest = replace(rows.select(np.arange(100)), excess=np.full(100, 1.5))
-    near, far, beyond, octaves = interval_quantiles(shapes, rows, [largest], None)
+    near, far, beyond = interval_quantiles(shapes, rows, [largest], None)
     assert 1.5 < near < 3.0
     assert far >= near
-    there = beyond * np.sqrt(1.5 / octaves)  # half width where the largest kernels were forecast
+    there = beyond * np.sqrt(1.5 / BEYOND_OCTAVES)  # half width where the largest kernels were forecast
     assert there == pytest.approx(NEXT_GROWTH * np.quantile(error[:100], 0.9), rel=0.3)
 
 

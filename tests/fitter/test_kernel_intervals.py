@@ -31,7 +31,7 @@ def test_a_less_certain_latency_makes_power_less_certain_but_never_more_than_its
         return predict_kernels(rows.row_operators(), changed, A100, sm_clock_mhz=rows.sm_clock_mhz, warm=rows.l2_warm)
 
     narrow, loose = predicted(bundle.residuals), predicted(FrozenMapping(wide))
-    own = log_power_corrections(rows.row_operators(), narrow.groups, bundle.residuals)[1]
+    own = log_power_corrections(rows.row_operators(), narrow.groups, bundle.residuals, narrow.power_w)[1]
     known = np.isfinite(narrow.power_ln_std)
     assert known.mean() > 0.5
     assert np.all(narrow.power_ln_std[known] >= own[known])

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from estimator.model.kriging import NOISE, SHARES, PhaseFeatures, covariance, kriged
-from estimator.model.residuals import LARGEST_CORRECTION, Fading, log_corrections
+from estimator.model.residuals import LARGEST_CORRECTION, log_corrections
 from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.reader import plain
 from estimator.vocabulary.specifications import load_gpu
@@ -82,7 +82,7 @@ def tier(error: Array, beyond_share: float = 1.0) -> dict[str, Any]:
     """A tier of a bundle, through JSON."""
     shapes = shape_errors(OPERATORS)
     kriging = (fit_kriging(shapes.points[shapes.index], FEATURES, error), beyond_share)
-    parts = GroupErrors(ln_error=error, left_out=np.abs(error), fading=Fading(), quantiles=(2.0, 3.0, 0.4, 2.0), kriging=kriging)
+    parts = GroupErrors(ln_error=error, left_out=np.abs(error), beyond_share=1.0, quantiles=(2.0, 3.0, 0.4), kriging=kriging)
     return dict(json.loads(json.dumps(plain(tier_document(shapes, parts, None, seed=0)))))
 
 

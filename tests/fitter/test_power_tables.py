@@ -61,10 +61,12 @@ def without_neighbours(bundle: Bundle) -> Bundle:
     """The bundle with what kinds of kernels have in common, and nothing of shapes near by."""
     tiers = {}
     for group, tier in bundle.residuals.items():
-        own = {
-            name: value for name, value in tier.get(POWER_TIER, {}).items() if name in ("common", "slope", "low_w", "high_w", "middle_w")
-        }
-        tiers[group] = FrozenMapping({**tier, POWER_TIER: FrozenMapping(own)})
+        own = (
+            {POWER_TIER: FrozenMapping({**tier[POWER_TIER], "ln_error": (0.0,) * len(tier[POWER_TIER]["ln_error"])})}
+            if POWER_TIER in tier
+            else {}
+        )
+        tiers[group] = FrozenMapping({**tier, **own})
     return replace(bundle, residuals=FrozenMapping(tiers))
 
 
@@ -92,4 +94,4 @@ def test_rows_that_the_screening_rejects_are_four_times_worse(
 def test_idle_power_that_no_table_knows_lies_below_every_kernel(trusted: KernelRows, bundle: Bundle) -> None:
     assert bundle.idle is not None
     assert bundle.idle.source.startswith("assumed")
-    assert max(bundle.idle.power_w) < trusted.power_w.min()
+    assert max(bundle.idle.value) < trusted.power_w.min()

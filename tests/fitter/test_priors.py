@@ -33,7 +33,7 @@ def test_persistent_blocks_keep_a_pipeline_filled_whatever_the_rate() -> None:
 def seconds(operator: Operator, coefficients: dict[str, float], clock_mhz: float = 900.0) -> float:
     """GPU time of an operator on an A100."""
     table = np.array([coefficient_vector(coefficients)])
-    phases = lower([operator], load_gpu("a100-pcie-40gb"), table).phases
+    phases = lower([operator], load_gpu("a100-pcie-40gb"), table)
     return float(kernel_seconds(phases, table, clock_mhz * HZ_PER_MHZ)[0])
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from estimator.model.power import POWER_TERMS, WARM_KNEE, WARM_SHARPNESS, BoardTables, warm_dram_share
+from estimator.model.power import POWER_TERMS, BoardTables, warm_dram_share
 from estimator.questions.estimates import estimate
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.specifications import load_gpu
@@ -150,7 +150,7 @@ def test_columns_are_watts_by_the_power_equation(a100: GpuSpec) -> None:
     problem = PowerProblem(rows=rows, tables=tables(a100), warmer_k=np.full(30, 7.0), priors=PRIOR)
     found, point = problem.design(2.0), tables(a100).at(rows.clock_mhz)
     core = point.voltage_ratio**2
-    share = warm_dram_share(rows.warm_ratio, WARM_KNEE, WARM_SHARPNESS)
+    share = warm_dram_share(rows.warm_ratio)
     np.testing.assert_allclose(found[:, 0], rows.event_rate[:, 0] * share * 1e-12)
     np.testing.assert_allclose(found[:, 1], rows.event_rate[:, 1] * share * core * 1e-12)
     np.testing.assert_allclose(found[:, 3:7], rows.event_rate[:, 3:] * 1e-12 * core[:, None])

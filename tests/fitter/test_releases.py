@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.bundle.content import Bundle, VoltageTable
+from estimator.bundle.content import Bundle
 from estimator.bundle.files import load_bundle
 from estimator.formats import write_workload
+from estimator.vocabulary.gpu import ClockTable
 from fitter.errors import ReleaseError
 from fitter.release.differences import coefficient_differences, differences_document, workload_differences
 from fitter.release.release import release, release_before
@@ -18,7 +19,7 @@ from fitter.release.version_rule import least_version, needed_step, require_step
 from tests.estimator.synthetic import transformer
 from tests.fitter.measured import planted_bundle
 
-VOLTAGE = VoltageTable(sm_clock_mhz=(510.0, 1410.0), voltage_v=(0.7, 0.9), std_v=None, source="")
+VOLTAGE = ClockTable(sm_clock_mhz=(510.0, 1410.0), value=(0.7, 0.9))
 
 
 def test_a_release_has_a_new_digest_and_an_entry_on_top_and_never_goes_back_or_overwrites(tmp_path: Path) -> None:

@@ -54,46 +54,18 @@ def sweep_rows(clocks: tuple[float, ...], voltage: ClockTable, seed: int, kernel
     return replace(rows, power_w=watt * np.exp(NOISE * rng.standard_normal(count)))
 
 
-def inferred(clocks: tuple[float, ...], voltage: ClockTable, seed: int = 0) -> tuple[ClockTable, tuple[float, ...]] | None:
+def inferred(clocks: tuple[float, ...], voltage: ClockTable, seed: int = 0) -> ClockTable | None:
     rows = sweep_rows(clocks, voltage, seed)
     return infer_voltage(PowerProblem(rows=rows, tables=board(None, clocks[0]), warmer_k=np.zeros(len(rows.power_w)), priors=PRIOR))
 
 
 @pytest.mark.parametrize("clocks", SWEEPS.values(), ids=SWEEPS)
-def test_three_clocks_tell_the_rise_within_its_stated_deviation(clocks: tuple[float, ...]) -> None:
+def test_three_clocks_tell_the_rise(clocks: tuple[float, ...]) -> None:
     true = planted(clocks, knee=0.7, slope=0.25)
     ends = np.array([clocks[0], clocks[-1]])
-    pulls = []
-    for seed in range(4):
-        found = inferred(clocks, true, seed)
-        assert found is not None
-        table, std_v = found
-        low, high = table.at(ends)
-        wanted = float(np.divide(*true.at(ends)[::-1]))
-        deviation = float(np.hypot(std_v[0], std_v[-1]))
-        assert 0.002 < deviation < 0.08
-        pulls.append((high / low - wanted) / deviation)
-    assert np.sqrt(np.mean(np.square(pulls))) < 2.0
-
-
-def test_the_knee_between_two_clocks_is_less_certain_than_the_rise_at_them() -> None:
-    clocks = SWEEPS["510-1410"]
-    found = inferred(clocks, planted(clocks, knee=0.8, slope=0.3))
-    assert found is not None
-    table, std_v = found
-    at = dict(zip(table.sm_clock_mhz, std_v, strict=True))
-    between = [std for clock, std in at.items() if 950.0 < clock < 1350.0]
-    assert max(between) > 1.2 * at[clocks[-1]]
-
-
-def test_more_clocks_narrow_the_curve() -> None:
-    few, many = SWEEPS["510-1410"], tuple(np.linspace(510.0, 1410.0, 9).tolist())
-    widths = []
-    for clocks in (few, many):
-        found = inferred(clocks, planted(few, knee=0.8, slope=0.3))
-        assert found is not None
-        widths.append(np.mean(found[1]))
-    assert widths[1] < widths[0]
+    wanted = float(np.divide(*true.at(ends)[::-1]))
+    found = [table.at(ends) for seed in range(4) if (table := inferred(clocks, true, seed)) is not None]
+    assert [high / low for low, high in found] == pytest.approx([wanted] * 4, abs=0.08)
 
 
 @pytest.mark.parametrize("clocks", [(900.0, 1410.0), (1400.0, 1405.0, 1410.0)])

@@ -129,10 +129,10 @@ def planted_static_power_leakage_and_the_edge_of_l2_come_back(honest: Calibratio
     assert abs(power.busy_w - profile.power.sm_clock_w * scale) < 3.0 * power.busy_std_w
     assert abs(power.active_w - profile.power.active_w) < 3.0 * power.active_std_w
     assert idle is not None
-    assert idle.temperature_c is not None
+    assert power.rest_c is not None
     warm_c = power.operating_c + power.operating_k_per_w * TYPICAL_POWER_W
-    at_work, at_rest = (leakage_w(profile, power.reference_voltage_v, one) for one in (warm_c, idle.temperature_c))
-    assert abs(power.leakage_w_per_k - (at_work - at_rest) / (warm_c - idle.temperature_c)) < 3.0 * power.leakage_std_w_per_k
+    at_work, at_rest = (leakage_w(profile, power.reference_voltage_v, one) for one in (warm_c, power.rest_c))
+    assert abs(power.leakage_w_per_k - (at_work - at_rest) / (warm_c - power.rest_c)) < 3.0 * power.leakage_std_w_per_k
 
 
 def a_told_temperature_predicts_power_better_than_the_usual_one(honest: Calibration, _folder: Path) -> None:
