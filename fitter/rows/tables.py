@@ -18,8 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from collector.dataset import file_digest as digest_of_file
-from collector.dataset.parquet import MOST_BYTES, MOST_COLUMNS, decoded_bytes, read_columns, read_footer
-from collector.errors import DatasetError
+from collector.dataset.parquet import MOST_COLUMNS, read_columns, read_footer
 from estimator.vocabulary.documents import LARGEST
 from estimator.vocabulary.quantities import Array, BoolArray, IntArray
 from estimator.vocabulary.regular_files import open_regular, read_regular
@@ -167,18 +166,6 @@ def read_header(path: Path) -> tuple[str, ...]:
     """Column names of a CSV or Parquet file.  Raises InputError as `open_table`."""
     head = read_head(path)
     return tuple(read_footer(path)[0].names) if head.startswith(PARQUET_MAGIC) else _csv_header(path, head)
-
-
-def fits_memory(address: str, most_rows: int) -> bool:
-    """Whether the footers show that a Parquet file or folder fits into memory; True for other files and for rejected ones."""
-    path = Path(address)
-    files = sorted(path.rglob("*.parquet")) if path.is_dir() else [path] if path.is_file() else []
-    try:
-        footers = [read_footer(file) for file in files if read_head(file).startswith(PARQUET_MAGIC)]
-    except (InputError, DatasetError):
-        return True
-    size = sum(decoded_bytes(metadata, schema, schema.names) for schema, metadata in footers)
-    return size <= MOST_BYTES and sum(metadata.num_rows for _, metadata in footers) <= most_rows
 
 
 def read_head(path: Path) -> bytes:

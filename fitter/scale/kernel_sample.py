@@ -10,7 +10,6 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -132,9 +131,9 @@ def _screened(content: pa.Table, partition: Partition, task: SampleTask, first: 
     if task.collected is not None:
         twice = measured_twice(content)
         if twice:
-            raise DatasetError(f"{partition.name}: row {twice[0][:80]} occurs more than once; give every measurement once")
+            raise DatasetError(f"{partition.path.name}: row {twice[0][:80]} occurs more than once; give every measurement once")
         content = conforming(content, dict(task.collected), partition.path).select([name for name in KERNEL_COLUMNS if name in COLUMNS])
-    table = Table.of(content, Path(partition.path), first=first)
+    table = Table.of(content, partition.path, first=first)
     if task.collected is not None:
         table = table.select(~is_instruction(table))
     rows, rejected = read_kernel_table(table, task.gpu)
