@@ -146,9 +146,7 @@ def _selection(table: Table, kind: str, rows: Selection, metadata: Mapping[str, 
                 "their power says only that the kernel would draw at least as much"
             )
     if runs is not None:
-        if runs.perturbed.any():
-            notes.append(f"{int(runs.perturbed.sum())} runs changed their pace; they count less in the fit")
-        if not (runs.startup_s > 0).any():
+        if not rows.startups:
             notes.append("the runs aim at no common duration; start-up stays in them")
         unknown = [{entry.name for entry in workload.unknown} for workload in runs.workloads if workload.unknown]
         if unknown:

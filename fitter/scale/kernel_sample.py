@@ -119,10 +119,7 @@ def row_hashes(rows: KernelRows, seed: int) -> NDArray[np.uint64]:
     return found
 
 
-HASHED: Final = (
-    "latency_s", "sm_clock_mhz", "sm_clock_asked_mhz", "power_w", "temperature_c", "l2_warm", "tile_m", "tile_n", "split_k", "trial",
-    "started_s",
-)  # fmt: skip
+HASHED: Final = ("latency_s", "sm_clock_mhz", "sm_clock_asked_mhz", "power_w", "temperature_c", "l2_warm", "tile_m", "tile_n", "split_k")
 """Columns that identify a row together with its kernel."""
 
 
