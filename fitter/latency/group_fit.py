@@ -20,7 +20,7 @@ from estimator.vocabulary.quantities import HZ_PER_MHZ, Array, BoolArray, IntArr
 from estimator.vocabulary.workload import Operator
 from fitter.latency.objective import Solution, robust_residual, solve
 from fitter.latency.sensitivities import log_measured
-from fitter.priors import FLOOR_WIDTH, LIMITS, WIDEST_SHIFT
+from fitter.priors import FLOOR_WIDTH, IDENTIFIED_SHRINKAGE, LIMITS, WIDEST_SHIFT
 from fitter.rows.screening import taken
 
 ERROR_SCALE: Final = 0.05
@@ -43,9 +43,6 @@ than the library, each round corrects only some.  400 fp32 batched products on A
 
 FIXED_WIDTH: Final = 1e-3
 """A coefficient with a narrower prior is a constant."""
-
-IDENTIFIED_SHRINKAGE: Final = 0.7
-"""A coefficient is identified when the data shrink its prior's width to below this share."""
 
 FLOOR_QUANTILE: Final = 0.02
 """The shortest times of a group are this quantile of all."""

@@ -183,10 +183,7 @@ def transfer_notes(source: TransferSource | None, bundle: Bundle) -> tuple[str, 
     """Notes on the parts of a bundle that come from another GPU."""
     if source is None:
         return ()
-    strengths = sorted({f"{value:.2g}" for key, value in source.narrowing.items() if key in bundle.groups}, key=float)
-    ends = strengths if len(strengths) < 2 else [strengths[0], strengths[-1]]
-    held = f", held to {' to '.join(ends)} of the usual widths" if ends else ""
-    notes = [f"prior: {source.label}{held}"]
+    notes = [f"prior: {source.label}"]
     lent = [key for key, group in bundle.groups.items() if group.rows == 0 and key in source.values]
     if lent:
         notes.append(f"as on {source.gpu.name}, not measured on {bundle.gpu.name}: {', '.join(lent)}")
