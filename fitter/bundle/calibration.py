@@ -199,7 +199,7 @@ def _uncertainty(
     selection: Selection, held_out: Mapping[str, pd.DataFrame], draft: Draft, source: TransferSource | None
 ) -> dict[str, dict[str, Any]]:
     """The `uncertainty` section of groups of kernels, from held-out rows."""
-    expected = {"latency": {} if source is None else source.error, "power": {}}
+    expected = {"latency": {} if source is None else source.siblings.error, "power": {}}
     stated: dict[str, dict[str, Any]] = {"latency": {}, "power": {}}
     if draft.kernel_fit is not None:
         stated["latency"]["groups"] = {
@@ -294,6 +294,6 @@ def _of_few(std: float, count: int, expected: float) -> float:
 
 def _prior_notes(bundle: Bundle, source: TransferSource | None) -> tuple[str, ...]:
     """Notes that list groups of kernels without measurements on this GPU or another."""
-    lent = {} if source is None else source.values
+    lent = {} if source is None else source.siblings.values
     missing = [key for key, group in bundle.groups.items() if group.rows == 0 and key not in lent]
     return (f"from priors, not from data: {', '.join(missing)}",) if missing else ()

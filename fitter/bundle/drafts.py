@@ -15,7 +15,7 @@ from fitter.bundle.runs import fit_runs
 from fitter.bundle.sections import as_rows, power_sections, prior_bundle, prior_section
 from fitter.errors import CalibrationError
 from fitter.latency.group_fit import GroupFit
-from fitter.latency.groups import KernelFit, fit_kernel_groups
+from fitter.latency.groups import NO_SIBLINGS, KernelFit, fit_kernel_groups
 from fitter.latency.runs import MATRIX_GROUPS, STREAM_GROUPS, prior_groups
 from fitter.power.coefficients import fit_power
 from fitter.power.rows import kernel_power_rows
@@ -24,7 +24,7 @@ from fitter.power.tier import with_power_tiers
 from fitter.priors import GROUP_PRIORS
 from fitter.rows.columns import KernelRows, WorkloadRows
 from fitter.rows.rejected import RejectedRow
-from fitter.transfer.prior_bundle import TransferSource, fit_transferred, lent_groups, lent_section, power_priors
+from fitter.transfer.prior_bundle import TransferSource, lent_groups, lent_section, power_priors
 
 DONOR: Final = "elementwise"
 """Group whose measured coefficients are used for unmeasured memory kernels."""
@@ -80,7 +80,7 @@ def draft_from_rows(
 
 
 def _kernel_fit(kernels: KernelRows, gpu: GpuSpec, source: TransferSource | None, seed: int) -> KernelFit:
-    return fit_kernel_groups(kernels, gpu, seed=seed) if source is None else fit_transferred(kernels, gpu, source, seed)
+    return fit_kernel_groups(kernels, gpu, seed=seed, siblings=NO_SIBLINGS if source is None else source.siblings)
 
 
 def _with_source(bundle: Bundle, source: TransferSource | None) -> Bundle:
@@ -156,7 +156,7 @@ def _section(group: str, values: Mapping[str, float], fit: GroupFit | None, sour
         spread = {name: std for name, std in fit.ln_std.items() if name in values}
         known = {name: decided for name, decided in fit.identified.items() if name in values}
         return GroupCoefficients(coefficients=dict(values), ln_std=spread, identified=known, rows=fit.rows)
-    if source is not None and group in source.values:
+    if source is not None and group in source.siblings.values:
         return lent_section(group, values)
     return prior_section(group, values)
 

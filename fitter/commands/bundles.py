@@ -145,7 +145,7 @@ def probes_command(bundle_name: str, gpu_name: str, count: int, out: Path | None
     from fitter.transfer.probe_plan import campaign_text, plan_probes, probe_lines
 
     bundle, gpu = load_bundle(bundle_name), load_gpu(gpu_name)
-    probes = plan_probes(bundle, gpu, count, seed)
+    probes = plan_probes(bundle, count, seed)
     if out is not None:
         write_whole(out, campaign_text(probes, bundle, gpu).encode())
     if as_json:

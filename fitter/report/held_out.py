@@ -15,7 +15,7 @@ from estimator.bundle.content import Bundle
 from estimator.model.power import BoardTables
 from estimator.vocabulary.gpu import GpuSpec
 from fitter.bundle.drafts import draft_from_rows
-from fitter.latency.groups import fit_kernel_groups
+from fitter.latency.groups import NO_SIBLINGS, Siblings, fit_kernel_groups
 from fitter.rows.columns import KernelRows, Selection, WorkloadRows
 from fitter.rows.screening import first_known
 from fitter.transfer.prior_bundle import transfer_source
@@ -50,7 +50,7 @@ def hold_out(
     if kernels is not None and len(kernels) > MOST_ROWS:
         kernels = kernels.select(np.sort(np.random.default_rng(seed).choice(len(kernels), MOST_ROWS, replace=False)))
     source = None if prior is None else transfer_source(prior, gpu)
-    sibling = None if source is None else source.values
+    siblings = NO_SIBLINGS if source is None else Siblings(values=source.siblings.values)
     found = []
     for rows in replace(selection, kernels=kernels).tables:
         for by, names in _divisions(rows).items():
@@ -58,7 +58,7 @@ def hold_out(
                 progress(f"holding out {by} {name}")
                 own = np.array([one == name for one in names], dtype=np.bool_)
                 rest, runs = (rows.select(~own), None) if isinstance(rows, KernelRows) else (kernels, rows.select(~own))
-                fit = None if rest is None else fit_kernel_groups(rest, gpu, seed=seed, sibling=sibling, refine=False)
+                fit = None if rest is None else fit_kernel_groups(rest, gpu, seed=seed, siblings=siblings, refine=False)
                 bundle = draft_from_rows(rest, runs, gpu, tables, seed, fit, source).bundle
                 errors = summary_row(predict_rows(bundle, rows.select(own)), kind_of(rows))
                 found.append(HeldOut(by=by, errors=replace(errors, operator=name)))

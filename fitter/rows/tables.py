@@ -6,7 +6,6 @@ invalid numbers become nan and are marked, metadata are never executed.
 
 import csv
 import hashlib
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
@@ -36,7 +35,7 @@ LONGEST_TEXT: Final = 4096
 TEXTS: Final = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
 
 FLAGS_BETWEEN: Final = ";"
-"""Separator of the flags of a row in one text, as in a data set exported to CSV."""
+"""Separator of the texts of a list in one text, such as the flags of a row, as in a data set exported to CSV."""
 
 BLANKS: Final = frozenset({"nan", "none", "null", "na", "n/a", ""})
 """Spellings of a missing value."""
@@ -65,13 +64,12 @@ class Table:
         """A table that begins after `first` rows of its file; metadata of an Arrow table are ignored."""
         plain = pa.Table.from_pandas(content, preserve_index=False) if isinstance(content, pd.DataFrame) else content
         plain = plain.replace_schema_metadata(None)
-        if "flags" in plain.column_names and pa.types.is_list(plain.schema.field("flags").type):
-            flags = pc.binary_join(plain["flags"].combine_chunks(), FLAGS_BETWEEN)
-            plain = plain.set_column(plain.column_names.index("flags"), "flags", flags)
         long = np.zeros(len(plain), dtype=np.bool_)
         for place, field in enumerate(plain.schema):
-            if any(kind(field.type) for kind in TEXTS):
-                column = plain.column(place)
+            column = plain.column(place)
+            if pa.types.is_list(field.type):
+                column = pc.binary_join(column.combine_chunks().cast(pa.list_(pa.string())), FLAGS_BETWEEN)
+            if any(kind(column.type) for kind in TEXTS):
                 beyond = pc.fill_null(pc.greater(pc.binary_length(column), LONGEST_TEXT), False)
                 if pc.any(beyond).as_py():
                     long |= beyond.to_numpy()
@@ -156,7 +154,7 @@ def open_table(path: Path, columns: frozenset[str]) -> Table:
     Raises InputError or DatasetError for a file that is missing, empty, neither CSV nor Parquet, truncated, too large, or without a header.
     """
     head = read_head(path)
-    content = _read_parquet(path, columns) if head.startswith(PARQUET_MAGIC) else _read_csv(path, head)
+    content = read_columns(path, columns) if head.startswith(PARQUET_MAGIC) else _read_csv(path, head)
     if not len(content):
         raise InputError(f"{path}: holds no rows")
     return Table.of(content, path, file_digest(path))
@@ -188,16 +186,6 @@ def file_digest(path: Path) -> str:
     for part in sorted(item for item in path.rglob("*") if item.is_file()):
         digest.update(f"{part.relative_to(path).as_posix()}\0{digest_of_file(part)}\n".encode())
     return digest.hexdigest()
-
-
-def _read_parquet(path: Path, columns: Iterable[str]) -> pa.Table:
-    schema = read_footer(path)[0]
-    nested = next(
-        (schema.field(name) for name in set(columns) & set(schema.names) - {"flags"} if pa.types.is_nested(schema.field(name).type)), None
-    )
-    if nested is not None:
-        raise InputError(f"{path}: column {nested.name!r} holds {nested.type}; expected plain numbers or text")
-    return read_columns(path, columns)
 
 
 def _csv_header(path: Path, head: bytes) -> tuple[str, ...]:
