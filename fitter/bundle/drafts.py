@@ -24,7 +24,7 @@ from fitter.power.tier import with_power_tiers
 from fitter.priors import GROUP_PRIORS
 from fitter.rows.columns import KernelRows, WorkloadRows
 from fitter.rows.rejected import RejectedRow
-from fitter.transfer.prior_bundle import TransferSource, lent_groups, lent_section, power_priors
+from fitter.transfer.prior_bundle import TransferSource, lent_groups, power_priors
 
 DONOR: Final = "elementwise"
 """Group whose measured coefficients are used for unmeasured memory kernels."""
@@ -70,7 +70,7 @@ def draft_from_rows(
     start = _lent(measured) | lent | measured
     power_rows = _kernel_power(_without(kernels, fit.rejected), gpu, prior_groups(gpu) | start)
     if workloads is None:
-        bundle = _kernel_draft(fit, start, gpu, tables, power_rows, priors, source)
+        bundle = _kernel_draft(fit, start, gpu, tables, power_rows, priors)
     else:
         served = _serving(start, fit, workloads)
         runs = fit_runs(workloads, gpu, tables, kernel_power=power_rows, measured_groups=served or None, power_priors=priors)
@@ -135,14 +135,13 @@ def _kernel_draft(
     tables: BoardTables,
     power_rows: PowerRows | None,
     priors: PowerPriors,
-    source: TransferSource | None,
 ) -> Bundle:
     """A bundle from kernels alone: the host's launch cost is assumed."""
     power = None if power_rows is None else fit_power(power_rows, tables, priors)
     groups = prior_groups(gpu) | {group: dict(values) for group, values in start.items()}
     return replace(
         prior_bundle(gpu),
-        groups={group: _section(group, values, fit.groups.get(group), source) for group, values in groups.items()},
+        groups={group: _section(group, values, fit.groups.get(group)) for group, values in groups.items()},
         latency_parameters=_covariance(fit.groups),
         **power_sections(power, gpu),
         tile_predictors=fit.tile_predictors,
@@ -150,14 +149,12 @@ def _kernel_draft(
     )
 
 
-def _section(group: str, values: Mapping[str, float], fit: GroupFit | None, source: TransferSource | None = None) -> GroupCoefficients:
+def _section(group: str, values: Mapping[str, float], fit: GroupFit | None) -> GroupCoefficients:
     """One group's coefficients; without a fit their uncertainty is that of their priors."""
     if fit is not None:
         spread = {name: std for name, std in fit.ln_std.items() if name in values}
         known = {name: decided for name, decided in fit.identified.items() if name in values}
         return GroupCoefficients(coefficients=dict(values), ln_std=spread, identified=known, rows=fit.rows)
-    if source is not None and group in source.siblings.values:
-        return lent_section(group, values)
     return prior_section(group, values)
 
 

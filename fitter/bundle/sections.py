@@ -17,7 +17,7 @@ from estimator.bundle.content import (
     VoltageTable,
 )
 from estimator.model.coefficients import HOST_LAUNCH as LAUNCH_NAME
-from estimator.model.coefficients import parameter_targets
+from estimator.model.coefficients import longest_prefix, parameter_targets
 from estimator.model.power import L2_CREDIT, POWER_TERMS, BoardTables, capacitance_f, module_rates, tensor_rate
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array
@@ -41,8 +41,9 @@ def prior_bundle(gpu: GpuSpec) -> Bundle:
 
 
 def prior_section(group: str, values: Mapping[str, float]) -> GroupCoefficients:
-    """A group without rows: the uncertainty of its coefficients is that of their priors."""
-    widths = {name: prior.width for name, prior in GROUP_PRIORS[group].items() if prior.width > 1e-3}  # narrower: constants
+    """A group without rows, known from priors or another GPU: the uncertainty of its coefficients is that of their priors."""
+    priors = GROUP_PRIORS[longest_prefix(group, GROUP_PRIORS) or "elementwise"]
+    widths = {name: prior.width for name, prior in priors.items() if name in values and prior.width > 1e-3}  # narrower: constants
     return GroupCoefficients(coefficients=dict(values), ln_std=widths, identified=dict.fromkeys(widths, False), rows=0)
 
 

@@ -5,7 +5,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from estimator.engine.design import EQUATION_ERROR
 from estimator.model.kriging import PhaseFeatures
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.quantities import Array, IntArray
@@ -25,6 +24,7 @@ from fitter.latency.residual_tier import (
     tier_document,
 )
 from fitter.latency.section import KernelSection, SectionFit
+from fitter.priors import EQUATION_ERROR
 
 PREDICTED: Final = False
 NAMED: Final = True

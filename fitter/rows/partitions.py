@@ -49,11 +49,6 @@ class PartitionedTable:
     sha256: str
     parts: tuple[Partition, ...]
 
-    @property
-    def rows(self) -> int:
-        """Number of rows."""
-        return sum(part.rows for part in self.parts)
-
 
 def parquet_files(path: Path) -> list[Path]:
     """The Parquet files of a data set, sorted, without hidden files and folders; none in a file of another kind."""

@@ -12,8 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from estimator.bundle.content import Bundle, GroupCoefficients, PowerCoefficients
-from estimator.model.coefficients import Prior, longest_prefix
+from estimator.bundle.content import Bundle, PowerCoefficients
+from estimator.model.coefficients import longest_prefix
 from estimator.model.power import POWER_TERMS, BoardTables
 from estimator.model.residuals import tier_from_document
 from estimator.vocabulary.gpu import GpuSpec
@@ -126,13 +126,6 @@ def lent_groups(source: TransferSource, fitted: Mapping[str, object]) -> dict[st
         for key, values in source.siblings.values.items()
         if key not in fitted and longest_prefix(key, fitted.keys()) in (None, *GROUP_PRIORS)
     }
-
-
-def lent_section(group: str, values: Mapping[str, float]) -> GroupCoefficients:
-    """A group of the other GPU: its uncertainty is the spread between GPUs, its row count is 0."""
-    priors: Mapping[str, Prior] = GROUP_PRIORS[longest_prefix(group, GROUP_PRIORS) or "elementwise"]
-    widths = {name: priors[name].width for name in values if name in priors}
-    return GroupCoefficients(coefficients=dict(values), ln_std=widths, identified=dict.fromkeys(widths, False), rows=0)
 
 
 def power_priors(source: TransferSource, tables: BoardTables) -> dict[str, tuple[float, float]]:

@@ -12,7 +12,6 @@ from estimator.bundle.files import load_bundle, save_bundle
 from estimator.questions.estimates import estimate
 from estimator.vocabulary.specifications import load_gpu
 from fitter.bundle.calibration import calibrate, few_power_warnings
-from fitter.errors import SelectionError
 from fitter.report.check import check_bundle
 from fitter.rows.columns import KernelRows, Selection, join_rows
 from fitter.rows.selection import read_selection
@@ -68,13 +67,6 @@ def test_one_kernel_measured_often_is_one_kernel(tmp_path: Path) -> None:
     once = bundle_of(selection_of(kernel_rows(planted_bundle(), product)), tmp_path)
     often = bundle_of(selection_of(kernel_rows(planted_bundle(), product * 30, noise=0.001)), tmp_path)
     assert often == pytest.approx(once, rel=0.2)
-
-
-def test_no_usable_row_is_one_line(tmp_path: Path) -> None:
-    table = tmp_path / "rows.csv"
-    table.write_text("family,operator,gpu,precision,rows,dim,latency_s\nsoftmax,softmax,a10,fp32,8,8,-1\n", encoding="utf-8")
-    with pytest.raises(SelectionError, match=r"^no usable row among 1 \(1 BAD_LATENCY\); first: rows.csv row 1"):
-        read_selection([table])
 
 
 def test_fewer_energies_never_give_a_narrower_power(tmp_path: Path, shared_data: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.kernel_tables import SPLITS, cell_rows, evaluate, fp32_cells, gemm_cells, read_table, shorter_rows
+from benchmarks.kernel_tables import SPLITS, cell_rows, evaluate, fp32_cells, gemm_cells, shorter_rows
 from estimator.vocabulary.specifications import load_gpu
 from fitter.latency.groups import Siblings, fit_kernel_groups
 
@@ -61,12 +61,6 @@ def test_rows_longer_than_all_that_were_fitted_are_forecast_with_intervals_that_
     found = evaluate(cell, "longer", rows.select(train), rows.select(~train))
     assert found.equations[0] <= target + ROUNDING  # without what a norm reads again: 3.4
     assert found.coverage >= 0.88
-
-
-def test_larger_products_follow_from_smaller_ones(shared_data: Path) -> None:
-    cell = CELLS["linear a100-pcie-40gb names"]
-    larger = read_table(shared_data / "neusight/linear_larger_shapes.csv")
-    assert evaluate(cell, "larger", cell_rows(cell, shared_data), larger, refine=False).equations[0] <= LARGER_TARGET + ROUNDING
 
 
 def test_a_hundred_rows_suffice_and_twenty_beside_a_sibling(shared_data: Path) -> None:

@@ -179,12 +179,6 @@ def test_leakage_comes_back_from_kernels_at_known_temperatures(a100: GpuSpec) ->
     assert_energies_come_back(fit, 0.0, TERMS[2:])
 
 
-def test_no_leakage_is_told_apart_where_a_temperature_is_unknown(a100: GpuSpec) -> None:
-    rows = kernels(a100)
-    assert fit_power(rows, tables(a100)).operating_line is None
-    assert fit_power(replace(rows, temperature_c=np.full(len(rows.power_w), np.nan)), warm_tables(a100)).operating_line is None
-
-
 def test_a_kind_of_kernel_that_is_counted_wrongly_widens_the_stated_deviations(a100: GpuSpec) -> None:
     rows, tensor = kernels(a100), TERMS.index("tensor")
     rate = rows.event_rate.copy()

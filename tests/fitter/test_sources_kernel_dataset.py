@@ -100,20 +100,6 @@ def test_flags_reject_lower_the_weight_or_pass(write: Write, flag: str) -> None:
         assert rows.weight[1] == (FLAGGED_WEIGHT if flag in LOWERS_WEIGHT else 1.0)
 
 
-@pytest.mark.parametrize(
-    ("change", "reason", "power_only"),
-    [
-        ({"latency_s": None}, "BAD_LATENCY", False),
-        ({"power_w": 4000.0}, "ABOVE_LIMIT", True),
-        ({"sm_clock_measured_mhz": 9e8}, "BAD_CLOCK", False),
-    ],
-)
-def test_a_bad_row_is_rejected_with_its_reason(write: Write, change: dict[str, Any], reason: str, power_only: bool) -> None:
-    rows, rejected = read(write({}, change))
-    assert [(r.row, r.reason, r.power_only) for r in rejected] == [(2, reason, power_only)]
-    assert len(rows) == (2 if power_only else 1)
-
-
 def test_a_kernel_that_was_only_timed_is_no_rejected_row(write: Write) -> None:
     rows, rejected = read(write({}, {"flags": ["short_window"], "power_w": None, "power_std_w": None, "m": 512}))
     assert rejected == []
