@@ -208,7 +208,7 @@ def _sorted(rows: Rows, unique: str) -> Rows:
     used = sorted(np.unique(number).tolist(), key=lambda place: repr(values[place]))
     rank = np.full(len(values), -1, dtype=np.int64)
     rank[used] = np.arange(len(used))
-    ranked: dict[str, Any] = {unique: tuple(values[place] for place in used), UNIQUE_COLUMNS[unique]: rank[number]}
     columns: list[Any] = [getattr(rows, column.name) for column in fields(rows) if column.name not in UNORDERED]
     keys: list[Any] = [np.unique(np.asarray(column), return_inverse=True)[1].reshape(-1) for column in [*columns, rows.row_gpus]]
-    return replace(rows, **ranked).select(np.lexsort((*keys, rank[number])))
+    ranked = replace(rows, **{unique: tuple(values[place] for place in used), UNIQUE_COLUMNS[unique]: rank[number]})
+    return ranked.select(np.lexsort((*keys, rank[number])))
