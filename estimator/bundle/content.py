@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NotRequired, T
 
 from estimator.blocks.model import BlockModel
 from estimator.counts.energies import Section
-from estimator.model.coefficients import COEFFICIENTS, MEANING, TIED_PARAMETERS, CoefficientTable
+from estimator.model.coefficients import COEFFICIENTS, MEANING, TIED_COEFFICIENTS, CoefficientTable
 from estimator.model.power import POWER_TERMS
 from estimator.model.tier_records import Field, Share, Tier
 from estimator.model.tile_choice import PredictorRecord
@@ -126,8 +126,8 @@ def check_parameters(found: Covariance) -> None:
     """Refuse parameters that are not coefficients, and matrices that are not their covariance."""
     for i, name in enumerate(found.names):
         group, _, coefficient = name.rpartition(".")
-        if name not in TIED_PARAMETERS and (not group or coefficient not in COEFFICIENTS):
-            raise FaultError(f"= {name[:60]!r} is neither GROUP.COEFFICIENT nor one of {', '.join(TIED_PARAMETERS)}", "names", i)
+        if name not in TIED_COEFFICIENTS and (not group or coefficient not in COEFFICIENTS):
+            raise FaultError(f"= {name[:60]!r} is neither GROUP.COEFFICIENT nor one of {', '.join(TIED_COEFFICIENTS)}", "names", i)
     check_lengths({"covariance": found.covariance}, len(found.names))
     check_covariance(found.covariance, "covariance")
 

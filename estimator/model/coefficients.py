@@ -154,7 +154,37 @@ HOST_LAUNCH: Final = "host_launch"
 HOST_OVERLAP: Final = "host_overlap"
 """Parameters of the host, which do not belong to a kernel."""
 
-TIED_PARAMETERS: Final = (
-    HOST_LAUNCH, HOST_OVERLAP, "math.gemm", "math.bmm", "math.conv", "dram", "stream", "issue", "epsilon", "prologue",
-)  # fmt: skip
-"""Fitted parameters that are no single coefficient of a group: of the host, and of coefficients that change together."""
+_MATRIX: Final = ("gemm", "gemm.bmm", "conv")
+_STREAM: Final = ("conv.depthwise", "softmax", "norm", "reduction", "elementwise", "copy", "copy.transpose", "copy.layout")
+
+TIED_COEFFICIENTS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    HOST_LAUNCH: ((), ()),
+    HOST_OVERLAP: ((), ()),
+    "math.gemm": (("gemm",), ("math",)),
+    "math.bmm": (("gemm.bmm",), ("math",)),
+    "math.conv": (("conv",), ("math",)),
+    "dram": (_MATRIX + _STREAM, ("dram", "dram_activations", "epilogue")),
+    "stream": (_STREAM, ("l2",)),
+    "issue": (_STREAM, ("issue",)),
+    "epsilon": (_MATRIX + _STREAM, ("epsilon_s", "start")),
+    "prologue": (_MATRIX, ("prologue",)),
+}
+"""Groups and coefficients that a tied parameter multiplies; refinements of a group ("gemm.linear") follow it unless they are named."""
+
+
+def parameter_targets(name: str, groups: Iterable[str]) -> list[tuple[str, str]]:
+    """(group, coefficient) pairs among `groups` that a parameter multiplies; empty for host parameters and unknown names."""
+    if name in TIED_COEFFICIENTS:
+        roots, coefficients = TIED_COEFFICIENTS[name]
+        served = [group for group in groups if _root(group) in roots]
+        return [(group, coefficient) for group in served for coefficient in coefficients]
+    group, _, coefficient = name.rpartition(".")
+    return [(group, coefficient)] if coefficient in COLUMN and group in groups else []
+
+
+def _root(group: str) -> str:
+    """The tied group whose parameters apply to a group: its longest prefix among the tied groups."""
+    known = (*_MATRIX, *_STREAM)
+    while group and group not in known:
+        group = group.rpartition(".")[0]
+    return group

@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 
 from estimator.bundle.content import Bundle, HeldOut
-from estimator.engine.design import EQUATION_ERROR
 from estimator.model.coefficients import group_key, longest_prefix
 from estimator.uncertainty.sources import ENOUGH_FAMILIES
 from estimator.vocabulary.gpu import GpuSpec
@@ -39,6 +38,7 @@ from fitter.errors import CalibrationError
 from fitter.instructions.section import instruction_section
 from fitter.latency.intervals import FEWEST_LOCAL, few_errors_half
 from fitter.latency.residual_tier import FEWEST_POINTS
+from fitter.priors import EQUATION_ERROR
 from fitter.rows.columns import Selection, with_rejected
 from fitter.rows.selection import in_own_order
 from fitter.transfer.prior_bundle import LENT_POWER_STD, TransferSource, transfer_notes, transfer_source, with_strengths
@@ -198,7 +198,7 @@ def _uncertainty(
     selection: Selection, held_out: Mapping[str, pd.DataFrame], draft: Draft, source: TransferSource | None
 ) -> dict[str, dict[str, Any]]:
     """The `uncertainty` section of groups of kernels, from held-out rows."""
-    expected = {"latency": {} if source is None else source.error, "power": {}}
+    expected = {"latency": {} if source is None else source.siblings.error, "power": {}}
     stated: dict[str, dict[str, Any]] = {"latency": {}, "power": {}}
     if draft.kernel_fit is not None:
         stated["latency"]["groups"] = {

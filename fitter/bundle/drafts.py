@@ -15,7 +15,7 @@ from fitter.bundle.runs import fit_runs
 from fitter.bundle.sections import as_rows, prior_bundle, prior_section, with_power
 from fitter.errors import CalibrationError
 from fitter.latency.group_fit import GroupFit
-from fitter.latency.groups import KernelFit, fit_kernel_groups
+from fitter.latency.groups import NO_SIBLINGS, KernelFit, fit_kernel_groups
 from fitter.latency.runs import MATRIX_GROUPS, STREAM_GROUPS, prior_groups
 from fitter.power.coefficients import fit_power
 from fitter.power.rows import kernel_power_rows
@@ -24,7 +24,7 @@ from fitter.power.tier import with_power_tiers
 from fitter.priors import GROUP_PRIORS
 from fitter.rows.columns import KernelRows, WorkloadRows
 from fitter.rows.rejected import RejectedRow
-from fitter.transfer.prior_bundle import TransferSource, fit_transferred, lent_groups, lent_section, power_priors
+from fitter.transfer.prior_bundle import TransferSource, lent_groups, power_priors
 
 DONOR: Final = "elementwise"
 """Group whose measured coefficients are used for unmeasured memory kernels."""
@@ -66,7 +66,7 @@ def draft_from_rows(
         return Draft(bundle=_with_source(runs, source), kernel_fit=None)
     fit = kernel_fit
     if fit is None:
-        fit = fit_kernel_groups(kernels, gpu, seed=seed) if source is None else fit_transferred(kernels, gpu, source, seed)
+        fit = fit_kernel_groups(kernels, gpu, seed=seed, siblings=NO_SIBLINGS if source is None else source.siblings)
     measured = {group: one.coefficients for group, one in fit.groups.items()}
     lent = {} if source is None else lent_groups(source, measured)
     start = _lent(measured) | lent | measured
@@ -74,7 +74,7 @@ def draft_from_rows(
     power_rows = _kernel_power(_without(kernels, fit.rejected), gpu, groups)
     if workloads is None:
         power = None if power_rows is None else fit_power(power_rows, tables, priors)
-        sections = {group: _section(group, values, fit.groups.get(group), source) for group, values in groups.items()}
+        sections = {group: _section(group, values, fit.groups.get(group)) for group, values in groups.items()}
         bundle = with_power(replace(prior_bundle(gpu), groups=sections, latency_parameters=_covariance(fit.groups)), power)
     else:
         served = _serving(start, fit, workloads)
@@ -129,14 +129,12 @@ def _kernel_power(kernels: KernelRows, gpu: GpuSpec, groups: Values) -> PowerRow
     return kernel_power_rows(kernels, gpu, groups) if usable.any() else None
 
 
-def _section(group: str, values: Mapping[str, float], fit: GroupFit | None, source: TransferSource | None = None) -> GroupCoefficients:
+def _section(group: str, values: Mapping[str, float], fit: GroupFit | None) -> GroupCoefficients:
     """One group's coefficients; without a fit their uncertainty is that of their priors."""
     if fit is not None:
         spread = {name: std for name, std in fit.ln_std.items() if name in values}
         known = {name: decided for name, decided in fit.identified.items() if name in values}
         return GroupCoefficients(coefficients=dict(values), ln_std=spread, identified=known, rows=fit.rows)
-    if source is not None and group in source.values:
-        return lent_section(group, values)
     return prior_section(group, values)
 
 

@@ -15,10 +15,11 @@ from estimator.bundle.content import (
     Provenance,
 )
 from estimator.model.coefficients import HOST_LAUNCH as LAUNCH_NAME
+from estimator.model.coefficients import longest_prefix, parameter_targets
 from estimator.model.power import POWER_TERMS, capacitance_f, module_rates, tensor_rate
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array
-from fitter.latency.runs import LatencyFit, affected_groups, prior_groups
+from fitter.latency.runs import LatencyFit, prior_groups
 from fitter.power.coefficients import PowerFit
 from fitter.power.solver import PICO, TERMS
 from fitter.priors import GROUP_PRIORS, HOST_LAUNCH
@@ -38,44 +39,38 @@ def prior_bundle(gpu: GpuSpec) -> Bundle:
 
 
 def prior_section(group: str, values: Mapping[str, float]) -> GroupCoefficients:
-    """A group without rows: the uncertainty of its coefficients is that of their priors."""
-    widths = {name: prior.width for name, prior in GROUP_PRIORS[group].items() if prior.width > 1e-3}  # narrower: constants
+    """A group without rows, known from priors or another GPU: the uncertainty of its coefficients is that of their priors."""
+    priors = GROUP_PRIORS[longest_prefix(group, GROUP_PRIORS) or "elementwise"]
+    widths = {name: prior.width for name, prior in priors.items() if name in values and prior.width > 1e-3}  # narrower: constants
     return GroupCoefficients(coefficients=dict(values), ln_std=widths, identified=dict.fromkeys(widths, False), rows=0)
 
 
 def runs_bundle(gpu: GpuSpec, latency: LatencyFit, power: PowerFit | None, *, clocks_mhz: tuple[float, float], rows: int) -> Bundle:
     """A bundle from runs of whole workloads: it predicts, but has no provenance and no errors."""
-    spread = dict(zip((parameter.name for parameter in latency.parameters), np.sqrt(np.diag(latency.covariance)).tolist(), strict=True))
     host = HostCost(
         launch_s=latency.host.launch_s,
-        launch_ln_std=spread[LAUNCH_NAME],
+        launch_ln_std=latency.ln_std[LAUNCH_NAME],
         source="fitted",
         overlap_exponent=latency.host.overlap_exponent,
     )
     bundle = replace(
         prior_bundle(gpu),
         host=host,
-        groups={group: _tied_section(group, latency, spread, rows) for group in latency.groups},
+        groups={group: _tied_section(group, latency, rows) for group in latency.groups},
         clocks_mhz=clocks_mhz,
-        latency_parameters=Covariance(names=tuple(spread), covariance=as_rows(latency.covariance)),
+        latency_parameters=Covariance(names=tuple(latency.widths), covariance=as_rows(latency.covariance)),
     )
     return with_power(bundle, power)
 
 
-def _tied_section(group: str, fit: LatencyFit, spread: Mapping[str, float], rows: int) -> GroupCoefficients:
-    """One group's coefficients with the standard deviation of their logarithms; spread: of each parameter."""
+def _tied_section(group: str, fit: LatencyFit, rows: int) -> GroupCoefficients:
+    """One group's coefficients with the standard deviation of their logarithms."""
     values = fit.groups[group]
-    owner = {
-        name: parameter
-        for parameter in fit.parameters
-        if group in affected_groups(parameter, fit.groups)
-        for name in parameter.coefficients
-        if name in values
-    }
+    owner = {name: parameter for parameter in fit.widths for _, name in parameter_targets(parameter, (group,)) if name in values}
     return GroupCoefficients(
         coefficients=dict(values),
-        ln_std={name: spread[parameter.name] for name, parameter in owner.items()},
-        identified={name: parameter.is_identified(spread[parameter.name]) for name, parameter in owner.items()},
+        ln_std={name: fit.ln_std[parameter] for name, parameter in owner.items()},
+        identified={name: fit.identified[parameter] for name, parameter in owner.items()},
         rows=rows,
     )
 

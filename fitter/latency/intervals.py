@@ -21,10 +21,10 @@ from typing import Final
 
 import numpy as np
 
-from estimator.engine.design import EQUATION_ERROR
 from estimator.model.residuals import BEYOND_OCTAVES, FAR, SPREAD_NEIGHBOURS, SPREAD_OFFSET
 from estimator.vocabulary.quantities import Array, IntArray
 from fitter.latency.residual_tier import Forecast, ShapeErrors, neighbours
+from fitter.priors import EQUATION_ERROR
 
 FOLDS: Final = 4
 """Folds of the shapes: each is predicted from the others."""

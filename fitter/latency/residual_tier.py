@@ -21,6 +21,7 @@ from estimator.model.residuals import (
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.quantities import Array, BoolArray, IntArray
 from estimator.vocabulary.workload import FAMILY_FIELDS, Operator
+from fitter.rows.screening import taken
 
 MOST_POINTS: Final = 4000
 """Most shapes of a group; more would enlarge a bundle without a similar gain."""
@@ -80,21 +81,27 @@ class Forecast:
     neighbours  that error by the nearest shapes in the fit
     distance    distance of the nearest of them [octave]
     excess      how far the work lies beyond the largest in the fit [octave]
+    kriging     the error by kriging over the rows in the fit, or `neighbours`
     """
 
     bare: Array
     neighbours: Array
     distance: Array
     excess: Array
+    kriging: Array
 
     def select(self, index: IntArray | BoolArray) -> "Forecast":
         """The rows `index`."""
-        return Forecast(**{name: getattr(self, name)[index] for name in Forecast.__slots__})
+        return taken(self, index)
 
     def set_rows(self, index: IntArray, found: "Forecast") -> None:
         """Set the rows `index`."""
         for name in Forecast.__slots__:
             getattr(self, name)[index] = getattr(found, name)
+
+    def kriged(self) -> "Forecast":
+        """The same rows with kriging in place of neighbours."""
+        return replace(self, neighbours=self.kriging)
 
     def errors(self, beyond_share: float | None) -> Array:
         """ln(measured / prediction), shape (n,), with the correction by neighbours, or without (None)."""
@@ -106,34 +113,26 @@ def no_forecast(count: int) -> Forecast:
     return Forecast(**{name: np.full(count, np.nan) for name in Forecast.__slots__})
 
 
-def forecast(shapes: ShapeErrors, ln_error: Array, train: IntArray, test: IntArray) -> Forecast:
-    """The rows `test` of a group, forecast from its rows `train`; ln_error (rows,) by equations fitted to `train`."""
+def forecast(shapes: ShapeErrors, ln_error: Array, train: IntArray, test: IntArray, features: PhaseFeatures | None = None) -> Forecast:
+    """The rows `test` of a group, forecast from its rows `train`.
+
+    ln_error (rows,): by equations fitted to `train`.  features: of all rows by the same equations, for kriging.
+    """
     own = np.unique(shapes.index[train])
     asked, where = np.unique(shapes.index[test], return_inverse=True)
-    if len(own) < FEWEST_POINTS:
-        nothing = np.zeros(len(test))
-        return Forecast(bare=ln_error[test], neighbours=nothing, distance=np.full(len(test), NOWHERE), excess=nothing)
-    counts = np.bincount(shapes.index[train], minlength=len(shapes.operators))
-    mean = np.bincount(shapes.index[train], ln_error[train], len(shapes.operators)) / np.maximum(counts, 1)
-    distance, near = neighbours(shapes.points[own], shapes.points[asked], NEIGHBOURS)
-    return Forecast(
-        bare=ln_error[test],
-        neighbours=neighbour_error(distance, mean[own][near])[where],
-        distance=distance[where, 0],
-        excess=np.log2(shapes.work[asked] / shapes.work[own].max())[where],
-    )
-
-
-def kriged_forecast(
-    near: Forecast, shapes: ShapeErrors, features: PhaseFeatures, ln_error: Array, train: IntArray, test: IntArray
-) -> Forecast:
-    """The forecast `near` of the rows `test`, with kriging over the rows `train` in place of neighbours.
-
-    features: of all rows, by equations fitted to `train`.
-    """
-    points = shapes.points[shapes.index]
-    known = fit_kriging(points[train], features.select(train), ln_error[train])
-    return replace(near, neighbours=kriged(known, points[test], features.select(test)))
+    near, distance, excess = np.zeros(len(test)), np.full(len(test), NOWHERE), np.zeros(len(test))
+    if len(own) >= FEWEST_POINTS:
+        counts = np.bincount(shapes.index[train], minlength=len(shapes.operators))
+        mean = np.bincount(shapes.index[train], ln_error[train], len(shapes.operators)) / np.maximum(counts, 1)
+        apart, place = neighbours(shapes.points[own], shapes.points[asked], NEIGHBOURS)
+        near, distance = neighbour_error(apart, mean[own][place])[where], apart[where, 0]
+        excess = np.log2(shapes.work[asked] / shapes.work[own].max())[where]
+    kriging = near
+    if features is not None and len(train):
+        points = shapes.points[shapes.index]
+        known = fit_kriging(points[train], features.select(train), ln_error[train])
+        kriging = kriged(known, points[test], features.select(test))
+    return Forecast(bare=ln_error[test], neighbours=near, distance=distance, excess=excess, kriging=kriging)
 
 
 def best_share(sets: Sequence[Forecast]) -> float | None:

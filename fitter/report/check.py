@@ -56,7 +56,7 @@ class Check:
 def check_bundle(bundle: Bundle, selection: Selection) -> Check:
     """Errors of a bundle on a selection's rows, whatever their GPU."""
     forecast = "forecast: rows of {} are predicted from its specification, the bundle was fitted on {}"
-    warnings = [forecast.format(name, bundle.gpu.name) for name in selection.gpus if name != bundle.gpu.name]
+    warnings = [forecast.format(name, bundle.gpu.name) for name in selection.rows_by_gpu if name != bundle.gpu.name]
     found: dict[str, pd.DataFrame] = {}
     for table in selection.tables:
         part = found[kind_of(table)] = predict_rows(bundle, table).assign(outside=outside_range(bundle, table))

@@ -20,8 +20,7 @@ from fitter.validate.tables import Shown, error_table
 def selection_lines(selection: Selection) -> list[str]:
     """Lines on the rows that were read and left out."""
     used = sum(dataset.used for dataset in selection.datasets)
-    alone = selection.latency_only
-    lines = [f"{used:,} of {selection.row_count:,} rows used" + (f", {alone:,} of them for their latency alone" if alone else "")]
+    lines = [f"{used:,} of {selection.row_count:,} rows used"]
     lines += [f"  {d.name}: {d.kind}, {d.used:,} of {d.rows:,} rows" for d in selection.datasets]
     lines += [
         f"  start-up removed: {s.startup_s:.2f} s of runs that aim at {s.target_s:g} s ({s.gpu}, {s.runs} runs)" for s in selection.startups
@@ -111,13 +110,12 @@ def selection_document(selection: Selection) -> dict[str, object]:
     """Rows read, used and rejected, for programs.
 
     `rejected` counts fully rejected rows by reason, so that rows = used + Σ rejected.  `rejected_power_only` counts rows that lose only
-    their power; `used_latency_only` adds the rows without a power.
+    their power.
     """
     return {
         "rows": selection.row_count,
         "used": sum(dataset.used for dataset in selection.datasets),
         "rejected": count_reasons(selection.rejected, power_only=False),
-        "used_latency_only": selection.latency_only,
         "rejected_power_only": count_reasons(selection.rejected, power_only=True),
         "startup": plain(selection.startups),
         "notes": list(selection.notes),

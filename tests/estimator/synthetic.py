@@ -15,7 +15,7 @@ from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.workload import Operator, Workload, make_operator, merge_operators
 from fitter.bundle.sections import runs_bundle
-from fitter.latency.runs import TIED, Host, LatencyFit, prior_groups
+from fitter.latency.runs import WIDTHS, Host, LatencyFit, prior_groups
 from fitter.power.coefficients import PowerFit
 from fitter.power.solver import PRIOR, TERMS
 
@@ -53,9 +53,9 @@ def known_bundle(
     latency = LatencyFit(
         groups=groups or prior_groups(),
         host=host or Host(HOST_LAUNCH_S, LAUNCH_OVERLAP_EXPONENT),
-        parameters=TIED,
-        log_shift=np.zeros(len(TIED)),
-        covariance=np.eye(len(TIED)) * 0.01,
+        widths=WIDTHS,
+        log_shift=np.zeros(len(WIDTHS)),
+        covariance=np.eye(len(WIDTHS)) * 0.01,
         slow=np.zeros(1),
     )
     values = np.array([PRIOR[term][0] for term in TERMS]) if energies is None else energies

@@ -7,6 +7,7 @@ import pytest
 
 from estimator.bundle.files import load_bundle
 from estimator.formats import read_workload
+from estimator.model.coefficients import TIED_COEFFICIENTS
 from estimator.questions.choosing import best, compare
 from estimator.questions.judging import Asked, judged, log_ratio_std
 from estimator.questions.sweeping import sweep
@@ -14,6 +15,7 @@ from estimator.transforms.variation import Variant, variants
 from estimator.vocabulary.errors import OperatingPointError
 from estimator.vocabulary.specifications import load_gpu
 from examples.gpt2_prefill import gpt2_prefill
+from fitter.latency.runs import WIDTHS
 from tests.estimator.synthetic import transformer
 
 BUNDLE = load_bundle("a100-pcie-40gb-eager")
@@ -110,3 +112,7 @@ def test_neighbouring_clocks_can_be_told_apart_far_better_than_each_is_known():
     apart = log_ratio_std(answer, slice(None), answer, slice(1, 2), "energy")
     assert apart[0] < 0.05 * stated[0]
     assert apart[1] == 0.0
+
+
+def test_the_fit_moves_all_tied_parameters():
+    assert list(WIDTHS) == list(TIED_COEFFICIENTS)

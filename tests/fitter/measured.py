@@ -58,7 +58,7 @@ def kernel_rows(bundle: Bundle, operators: Sequence[Operator], noise: float = 0.
     clock = np.full(count, 900.0)
     unique = list(dict.fromkeys(operators))
     table = predict_kernels(operators, bundle, bundle.gpu, sm_clock_mhz=clock, warm=np.ones(count, dtype=bool))
-    unknown = ("power_std_w", "temperature_c", "tile_m", "tile_n", "split_k", "started_s")
+    unknown = ("power_std_w", "temperature_c", "tile_m", "tile_n", "split_k")
     return KernelRows(
         operators=tuple(unique),
         operator_index=np.array([unique.index(o) for o in operators], dtype=np.int64),
@@ -70,7 +70,6 @@ def kernel_rows(bundle: Bundle, operators: Sequence[Operator], noise: float = 0.
         l2_warm=np.ones(count, dtype=bool),
         library=("",) * count,
         kernel_name=("",) * count,
-        trial=np.zeros(count, dtype=np.int64),
         weight=np.ones(count),
         **places(bundle, "planted.csv", count),
         **dict.fromkeys(unknown, np.full(count, np.nan)),
@@ -102,13 +101,7 @@ def workload_rows(
         sm_clock_measured_mhz=clock,
         latency_s=latency,
         energy_j=energy,
-        raw_latency_s=latency,
-        raw_energy_j=energy,
-        iterations=np.full(count, 1000.0),
         temperature_c=np.full(count, 60.0),
-        startup_s=np.zeros(count),
-        planned_latency_s=np.full(count, np.nan),
-        perturbed=np.zeros(count, dtype=bool),
         weight=np.ones(count),
         **places(bundle, "runs.csv", count),
     )

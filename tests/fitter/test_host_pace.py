@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from estimator.model.coefficients import CoefficientTable
 from estimator.model.timeline import workload_seconds
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import HZ_PER_MHZ, Array
@@ -14,9 +15,7 @@ from fitter.latency.runs import (
     SHARE_RUNS,
     SLOW_PACE,
     SLOW_SHARE,
-    TIED,
     fit_latency,
-    group_table,
     prior_groups,
     run_kernels,
     run_seconds,
@@ -40,9 +39,9 @@ def planted_rows() -> WorkloadRows:
 def paced(rows: WorkloadRows, host_launch_s: float, slow_runs: float, ratio: float = SLOW_PACE, seed: int = 0) -> tuple[GpuSpec, float]:
     """Latencies of `rows` become those of a host at `host_launch_s`, a share of them `ratio` times slower.  Share of runs it paces."""
     gpu = load_gpu(rows.gpus[0])
-    groups, host = shifted(prior_groups(), TIED, PLANTED_SHIFT)
+    groups, host = shifted(prior_groups(), PLANTED_SHIFT)
     kernels = run_kernels(rows.workloads, rows.workload_index, rows.clock_mhz(gpu) * HZ_PER_MHZ, gpu, groups)
-    gpu_s, host_s = run_seconds(kernels, group_table(groups), host_launch_s)
+    gpu_s, host_s = run_seconds(kernels, CoefficientTable(groups).vectors, host_launch_s)
     rng = np.random.default_rng(seed)
     pace = np.where(rng.random(len(rows)) < slow_runs, ratio, 1.0)
     rows.latency_s[:] = workload_seconds(gpu_s, host_s * pace, host.overlap_exponent) * np.exp(NOISE * rng.standard_normal(len(rows)))

@@ -12,9 +12,9 @@ SHAPES: ShapeErrors = shape_errors([o for o in various_operators(300) if o.famil
 COUNT = len(SHAPES.operators)
 
 
-def forecast_with(error: np.ndarray, excess: float = 0.0) -> Forecast:
+def forecast_with(error: np.ndarray, excess: float | np.ndarray = 0.0, distance: float | np.ndarray = 0.0) -> Forecast:
     nothing = np.zeros(len(error))
-    return Forecast(bare=error, neighbours=nothing, distance=nothing, excess=np.full(len(error), excess))
+    return Forecast(bare=error, neighbours=nothing, distance=nothing + distance, excess=nothing + excess, kriging=nothing)
 
 
 def quantiles(*rehearsed: np.ndarray, scatter: float = 0.03) -> tuple[float, float, float]:
@@ -51,11 +51,10 @@ def test_one_rehearsal_shows_no_drift_and_none_leaves_the_error_inside() -> None
 def test_errors_that_grow_with_the_root_of_the_distance_are_covered_near_and_far() -> None:
     rng = np.random.default_rng(5)
     distance = rng.uniform(0.0, 3.0, 4000)
-    nothing = np.zeros(len(distance))
 
     def walk() -> Forecast:
         error = 0.04 * np.sqrt(np.maximum(distance, BEYOND_OCTAVES)) * rng.standard_normal(len(distance))
-        return Forecast(bare=error, neighbours=nothing, distance=nothing, excess=distance)
+        return forecast_with(error, distance)
 
     inside = forecast_with(0.02 * rng.standard_normal(COUNT))
     edge = interval_quantiles(SHAPES, inside, [walk(), walk()], 1.0)[2]
@@ -81,8 +80,7 @@ def test_kernels_chosen_to_differ_are_as_uncertain_as_all_of_them_were() -> None
     error = 0.1 * rng.standard_normal(20)
     distance = np.full(20, 2.0)
     error[0], distance[0] = 0.001, 0.5  # the only one with a neighbour happened to be forecast well
-    nothing = np.zeros(20)
-    near, far, _ = interval_quantiles(shapes, Forecast(bare=error, neighbours=nothing, distance=distance, excess=nothing), [], 1.0)
+    near, far, _ = interval_quantiles(shapes, forecast_with(error, distance=distance), [], 1.0)
     sigma = 0.01 + np.abs(error).mean()
     held = np.mean(np.abs(0.1 * rng.standard_normal(10_000)) <= near * sigma)
     assert far == near

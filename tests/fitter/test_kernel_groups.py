@@ -7,11 +7,10 @@ import pytest
 
 from estimator.engine.kernel_table import kernel_times
 from estimator.model.lowering import KnownTiles
-from estimator.model.residuals import BEYOND_OCTAVES
 from estimator.vocabulary.workload import make_operator
 from fitter.latency.groups import KernelFit, fit_kernel_groups
-from fitter.latency.intervals import NEXT_GROWTH, folds_of, interval_quantiles
-from fitter.latency.residual_tier import Forecast, shape_errors
+from fitter.latency.intervals import folds_of
+from fitter.latency.residual_tier import shape_errors
 from fitter.rows.columns import KernelRows
 from tests.fitter.measured import kernel_rows, planted_bundle, various_operators
 
@@ -39,12 +38,6 @@ def test_every_kind_of_kernel_gets_a_group(rows: KernelRows, fit: KernelFit) -> 
     assert set(fit.residuals) <= set(fit.groups)
 
 
-def test_the_same_rows_and_seed_give_the_same_fit(rows: KernelRows, fit: KernelFit) -> None:
-    again = fit_kernel_groups(rows, BUNDLE.gpu, seed=0)
-    assert {k: dict(v.coefficients) for k, v in again.groups.items()} == {k: dict(v.coefficients) for k, v in fit.groups.items()}
-    assert again.residuals == fit.residuals
-
-
 def test_a_failed_measurement_is_named_and_kept_out_of_the_residuals(rows: KernelRows) -> None:
     spoilt = rows.latency_s.copy()
     spoilt[5] *= 40
@@ -65,29 +58,6 @@ def test_rows_of_one_shape_are_left_out_together() -> None:
     fold = folds_of(shapes, seed=0)
     for shape in range(len(shapes.operators)):
         assert len(set(fold[shapes.index == shape].tolist())) == 1
-
-
-def test_interval_quantiles_hold_for_errors_of_any_size() -> None:
-    gemm = [operator for operator in various_operators(3000) if operator.family == "gemm"]
-    shapes = shape_errors(gemm)
-    scale = np.where(np.array([operator["m"] for operator in gemm]) > 2000, 0.2, 0.02)
-    error = np.abs(np.random.default_rng(0).normal(0, scale))
-    rows = Forecast(bare=error, neighbours=np.zeros(len(gemm)), distance=np.zeros(len(gemm)), excess=np.full(len(gemm), -1.0))
-    largest = replace(rows.select(np.arange(100)), excess=np.full(100, 1.5))
-    near, far, beyond = interval_quantiles(shapes, rows, [largest], None)
-    assert 1.5 < near < 3.0
-    assert far >= near
-    there = beyond * np.sqrt(1.5 / BEYOND_OCTAVES)  # half width where the largest kernels were forecast
-    assert there == pytest.approx(NEXT_GROWTH * np.quantile(error[:100], 0.9), rel=0.3)
-
-
-def test_forecasts_that_go_farther_set_the_width_beyond_the_largest_work() -> None:
-    gemm = [operator for operator in various_operators(300) if operator.family == "gemm"]
-    count = len(gemm)
-    rows = Forecast(bare=np.full(count, 0.02), neighbours=np.zeros(count), distance=np.zeros(count), excess=np.full(count, -1.0))
-    small, wide = (Forecast(bare=np.full(50, e), neighbours=np.zeros(50), distance=np.ones(50), excess=np.ones(50)) for e in (0.05, -0.2))
-    narrow = interval_quantiles(shape_errors(gemm), rows, [small], None)
-    assert interval_quantiles(shape_errors(gemm), rows, [small, wide], None)[2] == pytest.approx(4.0 * narrow[2])
 
 
 def test_known_tiles_are_predicted_with_what_known_tiles_left_over() -> None:

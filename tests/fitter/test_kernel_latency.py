@@ -92,12 +92,6 @@ def test_planted_coefficients_come_back_with_free_tiles_and_predict_again() -> N
         assert fit.identified[name], name
 
 
-def test_few_rows_leave_a_coefficient_at_its_prior_and_say_so() -> None:
-    fit = fitted(problem_of(products(12), PLANTED), "gemm.linear.bf16")
-    assert not fit.identified["small_tile_exponent"]
-    assert all(np.isfinite(value) and value >= 0 for value in fit.coefficients.values())
-
-
 def test_failed_runs_do_not_bend_a_fit() -> None:
     problem = problem_of(additions(300), STREAM)
     planted_s = problem.latency_s.copy()

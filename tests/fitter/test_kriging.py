@@ -4,10 +4,8 @@ import json
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from estimator.model.kriging import NOISE, SHARES, PhaseFeatures, covariance, kriged
+from estimator.model.kriging import SHARES, PhaseFeatures, kriged
 from estimator.model.residuals import LARGEST_CORRECTION, log_corrections
 from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.reader import plain
@@ -53,16 +51,6 @@ def test_where_nothing_resembles_a_kernel_the_equations_stand_alone() -> None:
     known = fit_kriging(np.zeros((60, 3)), measured, np.full(60, 0.3))
     strange = PhaseFeatures(log_clock=np.array([30.0]), tile_area=np.array([1.0]), shares=np.full((1, len(SHARES)), 9.0))
     assert abs(kriged(known, np.full((1, 3), 99.0), strange)[0]) < 1e-6
-
-
-@given(st.integers(0, 2**31))
-@settings(max_examples=20)
-def test_covariances_are_symmetric_and_positive(seed: int) -> None:
-    features = features_of(40, seed)
-    points = np.random.default_rng(seed).uniform(0.0, 12.0, (40, 3))
-    matrix = covariance(points, features, points, features)
-    np.testing.assert_allclose(matrix, matrix.T, atol=1e-9)
-    assert np.linalg.eigvalsh(matrix + NOISE**2 * np.eye(40)).min() > 0.0
 
 
 def test_shares_of_a_kernels_time_add_up_unless_phases_overlap() -> None:

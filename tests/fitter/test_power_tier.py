@@ -82,14 +82,6 @@ def test_power_that_grows_more_slowly_than_the_equation_is_found_and_stays_withi
     assert np.abs(np.log(powers(tiered, others)[0] / others.power_w)).mean() < 0.02
 
 
-def test_kinds_whose_power_follows_the_equation_have_no_slope(rows: KernelRows, bundle: Bundle) -> None:
-    scatter = 1.0 + 0.03 * np.random.default_rng(1).standard_normal(len(rows))
-    tiered = with_power_tiers(bundle, replace(rows, power_w=powers(bundle, rows)[0] * scatter), seed=0)
-    tiers = [tier[POWER_TIER] for tier in tiered.residuals.values() if POWER_TIER in tier]
-    assert tiers
-    assert all(tier["slope"] == 0.0 for tier in tiers)
-
-
 def test_latency_does_not_change_and_few_rows_tell_only_what_they_have_in_common(rows: KernelRows, bundle: Bundle) -> None:
     tiered = with_power_tiers(bundle, rows, seed=0)
     assert with_power_tiers(tiered, rows, seed=0).residuals == tiered.residuals

@@ -82,17 +82,6 @@ def test_few_names_leave_tiles_possible_that_they_do_not_show() -> None:
     assert set(triples(tile_candidates(GPU, cuda_cores=True))) <= set(triples(known))
 
 
-def test_one_name_of_a_fastest_kernel_leaves_the_fastest() -> None:
-    usual, asked = tile_candidates(GPU, cuda_cores=True), products(200, seed=1)
-    own = candidate_seconds(matrix_columns(products(1), GPU), usual, GPU, VECTOR)[0].argmin()
-    document = fitted(products(1), same(1, *triples(usual)[own]))
-    columns = matrix_columns(asked, GPU)
-    seconds, possible = candidate_seconds(columns, usual, GPU, VECTOR)
-    place = [triples(usual).index(tile) for tile in triples(group_tiles(asked, GPU, document, VECTOR))]
-    slower = seconds[np.arange(len(asked)), place] / np.where(possible, seconds, np.inf).min(axis=1)
-    assert np.median(slower) < 1.1
-
-
 def test_few_names_offer_no_split_where_libraries_limit_splits_by_the_sms_they_fill() -> None:
     operators = [make_operator("gemm", "linear", "bf16", batch=1, m=64, n=512.0 * n, k=4096) for n in range(1, 6)]
     document = fitted(operators, same(len(operators), 64.0, 64.0, 1.0))

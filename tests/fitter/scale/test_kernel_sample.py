@@ -1,7 +1,6 @@
 """Kernels read in pieces: all rows are screened and counted, and the sample does not depend on how they are cut."""
 
 import itertools
-import json
 from dataclasses import fields
 from pathlib import Path
 
@@ -11,14 +10,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from collector.errors import DatasetError
-from estimator.bundle.files import load_bundle
 from estimator.vocabulary.specifications import load_gpu
+from fitter.bundle.calibration import calibrate
 from fitter.cli import main
 from fitter.errors import InputError
-from fitter.rows.partitions import open_partitioned, read_batches, shown
+from fitter.rows.partitions import open_partitioned, read_batches
 from fitter.rows.rejected import count_reasons
 from fitter.rows.selection import read_selection
 from fitter.scale.kernel_sample import KernelSample, SampleTask, pruned_rows, row_hashes, sample_of
+from fitter.scale.streamed import is_streamed, read_streamed
 
 TASK = SampleTask(collected=None, gpu=None, seed=0)
 
@@ -133,18 +133,17 @@ def test_a_row_is_named_by_its_place_in_its_file(tmp_path: Path) -> None:
 # Files of a data set --------------------------------------------------------------------------------------------------
 
 
-def test_a_folder_and_its_uri_hold_every_row_once_in_order_beside_files_of_other_programs(tmp_path: Path) -> None:
+def test_a_folder_holds_every_row_once_in_order_beside_files_of_other_programs(tmp_path: Path) -> None:
     table = kernel_table(300)
     write_parts(table, tmp_path, [10, 250], row_group=30)
     for name in ("_SUCCESS", "notes.txt"):
         (tmp_path / name).write_text("x")
     for name in (".cache", "_delta_log"):
         write_parts(table, tmp_path / name, [])
-    local, remote = open_partitioned(tmp_path), open_partitioned(tmp_path.as_uri())
-    assert (local.rows, local.sha256, local.name) == (remote.rows, remote.sha256, remote.name) == (300, local.sha256, tmp_path.name)
-    for found in (local, remote):
-        batches = [batch for part in found.parts for batch in read_batches(part, table.column_names)]
-        assert pa.Table.from_batches(batches).to_pandas().equals(table.to_pandas())
+    found = open_partitioned(tmp_path)
+    assert (sum(part.rows for part in found.parts), found.files) == (300, 3)
+    batches = [batch for part in found.parts for batch in read_batches(part, table.column_names)]
+    assert pa.Table.from_batches(batches).to_pandas().equals(table.to_pandas())
 
 
 def test_the_digest_changes_with_a_value_and_not_with_the_folder(tmp_path: Path) -> None:
@@ -173,53 +172,36 @@ def test_copies_of_a_row_are_refused_before_they_are_read(tmp_path: Path) -> Non
         open_partitioned(path)
 
 
-def test_an_address_without_rows_is_refused_and_its_keys_are_not_shown(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "message"), [("nowhere", "no Parquet file here"), ("bare", "no Parquet file here"), ("empty", "no rows")])
+def test_a_folder_without_rows_is_refused(tmp_path: Path, name: str, message: str) -> None:
     (tmp_path / "bare").mkdir()
     write_parts(kernel_table(3).slice(0, 0), tmp_path / "empty", [])
-    for address, message in (
-        (str(tmp_path / "nowhere"), "cannot be read"),
-        ("no-such-scheme://bucket/data", "cannot be read"),
-        (str(tmp_path / "bare"), "no Parquet file here"),
-        (str(tmp_path / "empty"), "holds no rows"),
-    ):
-        with pytest.raises(InputError, match=message):
-            open_partitioned(address)
-    assert shown("s3://key:secret@bucket/data/x?endpoint_override=host") == "s3://bucket/data/x"
-    assert shown("/a/b@c?d") == "/a/b@c?d"
+    with pytest.raises(InputError, match=message):
+        open_partitioned(tmp_path / name)
 
 
-# The command ----------------------------------------------------------------------------------------------------------
+# The fit --------------------------------------------------------------------------------------------------------------
 
 
-def test_the_command_fits_the_same_bundle_whatever_the_files(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
-    table, documents, bundles = kernel_table(130), [], []
+def test_the_fit_gives_the_same_bundle_whatever_the_files(tmp_path: Path) -> None:
+    table, found = kernel_table(130), []
     for number, cuts in enumerate(([], [40, 100])):
-        folder, out = write_parts(table, tmp_path / str(number) / "k", cuts), tmp_path / f"{number}.json"
-        assert main([folder.as_uri(), "--json", "--holdout", "0", "-o", str(out)]) == 3
-        documents.append(json.loads(capsys.readouterr().out))
-        bundles.append(load_bundle(str(out)))
-    assert documents[0]["rejected"] == documents[1]["rejected"]
-    assert documents[0]["rows"] == 130
-    assert set(documents[0]["rejected"]) == {"ABOVE_ROOF", "BAD_LATENCY", "UNKNOWN_PRECISION"}
-    assert bundles[0].groups == bundles[1].groups
-    assert bundles[0].residuals == bundles[1].residuals
-    assert any("130 rows of 3 files streamed in 3 partitions" in note for note in bundles[1].notes)
+        folder = write_parts(table, tmp_path / str(number) / "k", cuts)
+        selection = read_streamed([str(folder)], None, 0, None, lambda text: None)
+        found.append((selection, calibrate(selection, load_gpu("a100-pcie-40gb"), holdout=0.0).bundle))
+    (whole, one), (cut, two) = found
+    assert whole.row_count == cut.row_count == 130
+    assert (one.groups, one.residuals) == (two.groups, two.residuals)
+    assert count_reasons(whole.rejected) == count_reasons(cut.rejected)
+    assert set(count_reasons(cut.rejected)) == {"ABOVE_ROOF", "BAD_LATENCY", "UNKNOWN_PRECISION"}
+    assert any("130 rows of 3 files streamed in 3 partitions" in note for note in two.notes)
 
 
-def test_what_cannot_be_read_in_pieces_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    kernels, other, out = write_parts(kernel_table(130), tmp_path / "k", []), tmp_path / "x.parquet", tmp_path / "b.json"
-    pq.write_table(pa.table({"a": [1], "b": [2]}), other)
-    for arguments, message in (
-        ([kernels.as_uri(), "--gpu", "abacus"], "unknown GPU 'abacus'; known: "),
-        ([str(kernels), "--scheduler", "foo://127.0.0.1:9"], "--scheduler foo://127.0.0.1:9: no Dask scheduler answers there"),
-        ([str(other), kernels.as_uri()], "neither a kernel dataset of `collect`, nor a workload dataset"),
-        ([other.as_uri()], "only these are streamed"),
-    ):
-        assert main([*arguments, "-o", str(out)]) == 1
-        captured = capsys.readouterr()
-        assert message in captured.err
-        assert captured.err.count("\n") == 1
-        assert not out.exists()
+def test_more_rows_than_memory_holds_and_a_cluster_are_read_in_pieces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    few, many, text = tmp_path / "few.parquet", tmp_path / "many.parquet", tmp_path / "t.csv"
+    pq.write_table(kernel_table(3), few)
+    pq.write_table(pa.table({"latency_s": np.arange(500_001.0)}), many)
+    text.write_text("a,b\n1,2\n")
+    assert [is_streamed([str(few), str(path)], None) for path in (few, many, text)] == [False, True, False]
+    assert main([str(few), "--scheduler", "foo://127.0.0.1:9", "-o", str(tmp_path / "b.json")]) == 1
+    assert capsys.readouterr().err.splitlines()[-1].startswith("fit: --scheduler foo://127.0.0.1:9: no Dask scheduler answers there")
