@@ -93,15 +93,6 @@ def attention_plan(operator: Operator, profile: BoardProfile) -> KernelPlan:
 
 def _lay_out(tiling: Tiling, shape: Shape, operator: Operator, profile: BoardProfile) -> KernelPlan:
     gpu, generation, blocks = profile.spec, profile.library.generation, math.prod(tiling.grid)
-    names = library().attention_names
-    name = names.get(f"{operator.operator} {generation}", names[operator.operator]).format(
-        head_dim=shape.head_dim,
-        rows=tiling.rows,
-        keys=tiling.keys,
-        warps=tiling.threads // WARP_LANES,
-        causal=shape.causal,
-        kind=library().cutlass_types[operator.precision],
-    )
     shared_size = _shared_size(shape, tiling.rows, tiling.keys)
     resident = max(1, resident_blocks(gpu, tiling.threads, tiling.registers, shared_size))
     tiles, slots, cache_bytes = float(tiling.lengths.mean()), resident * gpu.num_sms, shape.cache_bytes(tiling.tokens)
@@ -115,7 +106,7 @@ def _lay_out(tiling: Tiling, shape: Shape, operator: Operator, profile: BoardPro
             operator=operator,
             l2_state="warm",
             library="flash-attention",
-            kernel_name=name,
+            kernel_name=_kernel_name(tiling, shape, operator, generation),
             grid=tiling.grid,
             block=(tiling.threads, 1, 1),
             registers_per_thread=tiling.registers,
@@ -156,6 +147,18 @@ def _lay_out(tiling: Tiling, shape: Shape, operator: Operator, profile: BoardPro
         follow_up_bytes=tiling.store_bytes * blocks + shape.query_bytes if tiling.splits > 1 else 0.0,
         longest_block=float(relative.max()) if uneven else 0.0,
         placed_rounds=rounds_of_unequal(relative, blocks, slots) if uneven else 0.0,
+    )
+
+
+def _kernel_name(tiling: Tiling, shape: Shape, operator: Operator, generation: str) -> str:
+    names = library().attention_names
+    return names.get(f"{operator.operator} {generation}", names[operator.operator]).format(
+        head_dim=shape.head_dim,
+        rows=tiling.rows,
+        keys=tiling.keys,
+        warps=tiling.threads // WARP_LANES,
+        causal=shape.causal,
+        kind=library().cutlass_types[operator.precision],
     )
 
 

@@ -14,7 +14,6 @@ from collector.cli import main
 from collector.commands.output import stoppable
 from collector.dataset import read_kernel_dataset
 from collector.dataset.log import log_path
-from collector.sensing.calibration import SensorCalibration
 from tests.collector.campaigns import campaign_words
 from tests.collector.conftest import TINY_CAMPAIGN
 from tests.words import changed, failure
@@ -23,15 +22,13 @@ BOARD = "sim:a100-pcie-40gb"
 
 
 @pytest.fixture
-def arguments(calibration: SensorCalibration, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def arguments(calibration, tmp_path, tmp_path_factory):
     """A small campaign into `d.parquet`."""
     words = campaign_words(tmp_path_factory.mktemp("words"), calibration, TINY_CAMPAIGN, freqs="510,900")
     return [*words, "--out", str(tmp_path / "d.parquet"), "--seed", "1"]
 
 
-def test_a_campaign_prints_what_was_measured_and_the_next_command(
-    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_campaign_prints_what_was_measured_and_the_next_command(arguments, tmp_path, capsys):
     assert main([*arguments, "-v"]) == 0
     captured = capsys.readouterr()
     assert sum("softmax.softmax.fp32" in line for line in captured.err.splitlines()) == 8
@@ -42,7 +39,7 @@ def test_a_campaign_prints_what_was_measured_and_the_next_command(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d.parquet"]
 
 
-def test_a_dry_run_measures_nothing(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_measures_nothing(arguments, tmp_path, capsys):
     assert main([*arguments, "--dry-run"]) == 0
     assert "10 kernels (gemm 6, softmax 4)" in capsys.readouterr().out
     assert main([*arguments, "--dry-run", "--json"]) == 0
@@ -53,7 +50,7 @@ def test_a_dry_run_measures_nothing(arguments: list[str], tmp_path: Path, capsys
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nothing_is_replaced_unasked(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_replaced_unasked(arguments, tmp_path, capsys):
     assert main([*arguments, "--budget", "30s"]) == 0
     capsys.readouterr()
     before = (tmp_path / "d.parquet").read_bytes()
@@ -68,9 +65,7 @@ def test_nothing_is_replaced_unasked(arguments: list[str], tmp_path: Path, capsy
     capsys.readouterr()
 
 
-def test_in_a_folder_each_board_and_campaign_has_a_part_of_its_own(
-    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_in_a_folder_each_board_and_campaign_has_a_part_of_its_own(arguments, tmp_path, capsys):
     words = [*changed(arguments, "--out", f"{tmp_path / 'fleet'}/"), "--families", "softmax", "-q"]
     assert main(words) == main([*words, "--seed", "5"]) == main([*words, "--resume"]) == 0
     capsys.readouterr()
@@ -106,16 +101,14 @@ def test_in_a_folder_each_board_and_campaign_has_a_part_of_its_own(
         (["mystery"], 2, "mystery"),
     ],
 )
-def test_bad_input_is_one_line(
-    arguments: list[str], change: list[str], status: int, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_input_is_one_line(arguments, change, status, reason, tmp_path, capsys):
     found, line = failure(capsys, *changed(arguments, *change))
     assert found == status
     assert reason in line
     assert list(tmp_path.iterdir()) == []
 
 
-def test_devices_lists_what_each_board_supports(capsys: pytest.CaptureFixture[str]) -> None:
+def test_devices_lists_what_each_board_supports(capsys):
     assert main(["devices", "--json"]) == 0
     devices: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
     assert {"sim:a100-pcie-40gb", "sim:h200-sxm", "sim:v100-pcie-32gb", "sim:rtx-3090"} <= {device["gpu"] for device in devices}
@@ -125,7 +118,7 @@ def test_devices_lists_what_each_board_supports(capsys: pytest.CaptureFixture[st
     assert (captured.err, len(captured.out.splitlines())) == ("", 1 + len(devices))
 
 
-def test_sensor_prints_the_fields_of_the_contract(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sensor_prints_the_fields_of_the_contract(tmp_path, capsys):
     out, recording, played = (tmp_path / name for name in ("sensor.json", "run.recording", "played.json"))
     assert main(["sensor", "--gpu", BOARD, "--freq", "900", "--json", "--out", str(out), "--record", str(recording)]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -147,7 +140,7 @@ def test_sensor_prints_the_fields_of_the_contract(tmp_path: Path, capsys: pytest
         assert reason in failure(capsys, *changed(["sensor", "--gpu", BOARD], *change))[1]
 
 
-def test_a_signal_keeps_the_rows_and_says_how_to_go_on(arguments: list[str], tmp_path: Path, repository: Path) -> None:
+def test_a_signal_keeps_the_rows_and_says_how_to_go_on(arguments, tmp_path, repository):
     whole = changed(arguments, "-v", "--campaign", "quick")
     process = subprocess.Popen(
         [sys.executable, "-m", "collector.cli", *whole],
@@ -171,9 +164,7 @@ def test_a_signal_keeps_the_rows_and_says_how_to_go_on(arguments: list[str], tmp
     assert not (tmp_path / "d.parquet").exists()
 
 
-def test_ctrl_c_before_the_first_row_says_that_there_is_nothing_to_resume(
-    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ctrl_c_before_the_first_row_says_that_there_is_nothing_to_resume(arguments, tmp_path, capsys):
     output = tmp_path / "d.parquet"
     for words in ("nothing is left behind", "is as it was"):
         with pytest.raises(KeyboardInterrupt), stoppable(output):

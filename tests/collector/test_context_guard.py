@@ -3,8 +3,6 @@
 import json
 import multiprocessing
 import os
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,11 +12,8 @@ from collector.bench import open_bench
 from collector.campaigns.context_guard import SILENT_ENDS, GuardedRunner, killers_path
 from collector.cli import main
 from collector.dataset import read_kernel_dataset
-from collector.devices.protocols import LaunchRecord, PreparedKernel
 from collector.errors import CampaignError, DeviceError, RunnerError
-from collector.sensing.calibration import SensorCalibration
 from estimator.vocabulary.workload import make_operator
-from microbench.toolchain.compile import Toolchain
 from tests.collector.campaign_texts import SHORT_HEAD
 from tests.collector.campaigns import campaign_words
 
@@ -30,33 +25,33 @@ ADD = make_operator("elementwise", "add", "fp16", elements=4096, reads=8192)
 class Scripted:
     """A runner that does what it is told to when a kernel runs."""
 
-    def __init__(self, runner: Any, deed: Any) -> None:
+    def __init__(self, runner, deed):
         self.runner, self.deed = runner, deed
 
-    def prepare(self, operator: Any, l2_state: str = "warm", transpose: str = "") -> PreparedKernel:
+    def prepare(self, operator, l2_state="warm", transpose=""):
         return self.runner.prepare(operator, l2_state, transpose)  # type: ignore[no-any-return]
 
-    def run(self, prepared: PreparedKernel, launches: int) -> LaunchRecord:
+    def run(self, prepared, launches):
         self.deed(prepared)
         return self.runner.run(prepared, launches)  # type: ignore[no-any-return]
 
 
-def attempt(path: Path, deed: Any, operator: Any = GEMM) -> GuardedRunner:
+def attempt(path, deed, operator=GEMM):
     with open_bench(f"sim:{BOARD}") as bench:
         runner = GuardedRunner(Scripted(bench.runner, deed), path)  # type: ignore[arg-type]
         runner.run(runner.prepare(operator), 3)
     return runner
 
 
-def nothing(_prepared: PreparedKernel) -> None:
+def nothing(_prepared):
     return None
 
 
-def breaks(_prepared: PreparedKernel) -> None:
+def breaks(_prepared):
     raise DeviceError("illegal address")
 
 
-def test_a_kernel_that_broke_the_context_is_passed_over_and_others_are_not(tmp_path: Path) -> None:
+def test_a_kernel_that_broke_the_context_is_passed_over_and_others_are_not(tmp_path):
     path = tmp_path / "x.killers.json"
     with pytest.raises(DeviceError, match="illegal address"):
         attempt(path, breaks)
@@ -76,11 +71,11 @@ def test_a_kernel_that_broke_the_context_is_passed_over_and_others_are_not(tmp_p
     assert not path.exists()
 
 
-def die(path: Path) -> None:
+def die(path):
     attempt(path, lambda _prepared: os._exit(9))
 
 
-def test_a_process_that_vanishes_twice_in_a_kernel_is_believed(tmp_path: Path) -> None:
+def test_a_process_that_vanishes_twice_in_a_kernel_is_believed(tmp_path):
     path = tmp_path / "x.killers.json"
     for _ in range(SILENT_ENDS):
         process = multiprocessing.get_context("spawn").Process(target=die, args=(path,))
@@ -92,7 +87,7 @@ def test_a_process_that_vanishes_twice_in_a_kernel_is_believed(tmp_path: Path) -
         attempt(path, nothing)
 
 
-def test_a_kernel_that_finishes_after_one_silent_end_is_cleared(tmp_path: Path) -> None:
+def test_a_kernel_that_finishes_after_one_silent_end_is_cleared(tmp_path):
     path = tmp_path / "x.killers.json"
     name = "gemm.linear fp16 batch=1 m=256 n=256 k=256 warm"
     path.write_text(json.dumps({"running": name, "ends": {}, "broke": {}}))
@@ -100,8 +95,8 @@ def test_a_kernel_that_finishes_after_one_silent_end_is_cleared(tmp_path: Path) 
     assert not path.exists()
 
 
-def test_what_the_user_stops_is_under_no_suspicion(tmp_path: Path) -> None:
-    def stopped(_prepared: PreparedKernel) -> None:
+def test_what_the_user_stops_is_under_no_suspicion(tmp_path):
+    def stopped(_prepared):
         raise KeyboardInterrupt
 
     path = killers_path(tmp_path / "x.parquet")
@@ -115,7 +110,7 @@ def test_what_the_user_stops_is_under_no_suspicion(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_a_refusal_is_no_kill(tmp_path: Path) -> None:
+def test_a_refusal_is_no_kill(tmp_path):
     impossible = make_operator("gemm", "linear", "fp16", batch=1, m=2**21, n=2**21, k=2**10)
     for _ in range(2):
         with pytest.raises(RunnerError, match="GB"):
@@ -124,7 +119,7 @@ def test_a_refusal_is_no_kill(tmp_path: Path) -> None:
 
 
 @given(st.binary(max_size=80) | st.sampled_from([b"{}", b"[]", b'{"running":""}', b'{"running":"","ends":{"x":-1},"broke":[]}']))
-def test_a_damaged_list_is_refused_in_one_line(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+def test_a_damaged_list_is_refused_in_one_line(tmp_path_factory, content):
     path = tmp_path_factory.mktemp("list") / "x.killers.json"
     path.write_bytes(content)
     with open_bench(f"sim:{BOARD}") as bench, pytest.raises(CampaignError, match="list of kernels") as refused:
@@ -138,9 +133,7 @@ kernels = ["ffma_k8_u64", "iadd3_k8_u64", "imad_k8_u64"]
 """
 
 
-def test_a_campaign_goes_on_without_the_kernel_that_killed_it_and_names_it(
-    tmp_path: Path, toolchain: Toolchain, calibration: SensorCalibration, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_campaign_goes_on_without_the_kernel_that_killed_it_and_names_it(tmp_path, toolchain, calibration, capsys):
     out = tmp_path / "few.parquet"
     words = campaign_words(tmp_path, calibration, CAMPAIGN, more='[faults]\nkills = "iadd3_k8_u64"\n')
     words += ["--out", str(out)]

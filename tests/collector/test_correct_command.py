@@ -3,7 +3,6 @@
 import json
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from collector.sensing.calibration import SensorCalibration
 from collector.sensing.correct import correct_recording
 from estimator.options.command_line import run_command
 from estimator.vocabulary.errors import EstimatorError
-from tests.collector.made_readings import Made, made
+from tests.collector.made_readings import made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +30,7 @@ class Printed:
     stderr: str
 
 
-def run(*arguments: object) -> tuple[int, Printed]:
+def run(*arguments):
     """Exit status as `collect` gives it, and what was printed."""
     words = [str(word) for word in arguments]
     with CliRunner().isolation() as streams:
@@ -39,7 +38,7 @@ def run(*arguments: object) -> tuple[int, Printed]:
         return status, Printed(stdout=streams[0].getvalue().decode(), stderr=streams[1].getvalue().decode())
 
 
-def written(record: Made, folder: Path, origin_s: float = 100.0) -> dict[str, Path]:
+def written(record, folder, origin_s=100.0):
     """A recording as the three files that the command takes."""
     paths = {"readings": folder / "R.csv", "load": folder / "L.csv", "sensor": folder / "sensor.json"}
     rows = zip(record.time_s + origin_s, record.power_w, strict=True)
@@ -51,16 +50,16 @@ def written(record: Made, folder: Path, origin_s: float = 100.0) -> dict[str, Pa
 
 
 @pytest.fixture(scope="module")
-def record() -> Made:
+def record():
     return made("boxcar", 0.1, 0.09997, 1.5 + 0.31 * np.arange(16), 0.2, seed=4)
 
 
 @pytest.fixture
-def files(record: Made, tmp_path: Path) -> dict[str, Path]:
+def files(record, tmp_path):
     return written(record, tmp_path)
 
 
-def test_energy_with_and_without_the_load_is_true_within_its_error(record: Made, files: dict[str, Path]) -> None:
+def test_energy_with_and_without_the_load_is_true_within_its_error(record, files):
     for load in ((), ("--load", files["load"])):
         status, found = run("--readings", files["readings"], "--sensor", files["sensor"], *load, "--json")
         assert status == 0, found.stderr
@@ -79,7 +78,7 @@ def test_energy_with_and_without_the_load_is_true_within_its_error(record: Made,
     assert document["recording"]["end_s"] > document["end_s"]
 
 
-def test_the_table_holds_the_power(record: Made, files: dict[str, Path], tmp_path: Path) -> None:
+def test_the_table_holds_the_power(record, files, tmp_path):
     out = tmp_path / "C.csv"
     status, found = run("--readings", files["readings"], "--sensor", files["sensor"], "--load", files["load"], "--out", out)
     assert status == 0, found.stderr
@@ -92,7 +91,7 @@ def test_the_table_holds_the_power(record: Made, files: dict[str, Path], tmp_pat
     assert np.abs(power[inside].mean() - true.mean()) < 0.02 * true.mean()
 
 
-def test_a_single_execution_and_unequal_ones_are_corrected_too(record: Made) -> None:
+def test_a_single_execution_and_unequal_ones_are_corrected_too(record):
     lone = made("boxcar", 0.1, 0.09997, np.array([1.5]), 2.0, seed=2)
     unlike = LoadStamps(start_s=record.load.start_s[[0, 2, 8]], end_s=record.load.end_s[[0, 6, 9]])
     for case in (lone, replace(record, load=unlike)):
@@ -103,7 +102,7 @@ def test_a_single_execution_and_unequal_ones_are_corrected_too(record: Made) -> 
 
 
 @pytest.mark.parametrize("unknown", ["gain", "averaging", "all"])
-def test_what_the_sensor_does_not_tell_widens_the_error_and_is_noted(record: Made, tmp_path: Path, unknown: str) -> None:
+def test_what_the_sensor_does_not_tell_widens_the_error_and_is_noted(record, tmp_path, unknown):
     nothing: dict[str, Any] = {}
     if unknown in ("gain", "all"):
         nothing |= {"gain": None, "gain_std": None, "offset_w": None, "offset_std_w": None}
@@ -131,7 +130,7 @@ def test_what_the_sensor_does_not_tell_widens_the_error_and_is_noted(record: Mad
         (("--column", "colour"), 1, "colour"),
     ],
 )
-def test_bad_input_gives_one_line_and_writes_nothing(files: dict[str, Path], change: tuple[str, ...], status: int, reason: str) -> None:
+def test_bad_input_gives_one_line_and_writes_nothing(files, change, status, reason):
     arguments = {"--readings": (files["readings"],), "--sensor": (files["sensor"],), change[0]: change[1:]}
     before = sorted(files["sensor"].parent.iterdir())
     code, found = run(*(word for name, values in arguments.items() for word in (name, *values)))
@@ -141,7 +140,7 @@ def test_bad_input_gives_one_line_and_writes_nothing(files: dict[str, Path], cha
     assert sorted(files["sensor"].parent.iterdir()) == before
 
 
-def logged(record: Made, path: Path, column: str, board: str) -> Path:
+def logged(record, path, column, board):
     """The readings as a log of nvidia-smi."""
     stamps = [datetime.fromtimestamp(1.7e9 + at, UTC).strftime("%Y/%m/%d %H:%M:%S.%f") for at in record.time_s.tolist()]
     rows = [f"{stamp}, {board}, {power:.2f} W" for stamp, power in zip(stamps, record.power_w.tolist(), strict=True)]
@@ -159,9 +158,7 @@ def logged(record: Made, path: Path, column: str, board: str) -> Path:
         ("recorded", "power.draw", 0),
     ],
 )
-def test_readings_of_another_field_than_the_sensors_are_a_warning(
-    record: Made, files: dict[str, Path], tmp_path: Path, field: str, column: str, status: int
-) -> None:
+def test_readings_of_another_field_than_the_sensors_are_a_warning(record, files, tmp_path, field, column, status):
     files["sensor"].write_text(json.dumps(json.loads(files["sensor"].read_text()) | {"field": field}))
     log = logged(record, tmp_path / "log.csv", column, "GPU-0")
     code, found = run("--readings", log, "--sensor", files["sensor"], "--json")
@@ -169,7 +166,7 @@ def test_readings_of_another_field_than_the_sensors_are_a_warning(
     assert ("field" in json.loads(found.stdout)["notes"]) == (status == 3)
 
 
-def test_readings_of_another_board_than_the_sensors_are_refused(record: Made, files: dict[str, Path], tmp_path: Path) -> None:
+def test_readings_of_another_board_than_the_sensors_are_refused(record, files, tmp_path):
     files["sensor"].write_text(json.dumps(json.loads(files["sensor"].read_text()) | {"gpu_uuid": "GPU-abc"}))
     for board, status in (("GPU-ABC", 0), ("GPU-def", 1)):
         code, found = run("--readings", logged(record, tmp_path / "log.csv", "power.draw.instant", board), "--sensor", files["sensor"])
@@ -186,12 +183,12 @@ def test_readings_of_another_board_than_the_sensors_are_refused(record: Made, fi
     st.one_of(st.none(), st.floats(-5.0, 5.0)),
 )
 def test_no_readings_and_no_sensor_crash_it(
-    polls: list[tuple[float, float]],
-    averaging: str,
-    window_s: float | None,
-    period_s: float | None,
-    delay_s: float | None,
-) -> None:
+    polls,
+    averaging,
+    window_s,
+    period_s,
+    delay_s,
+):
     calibration = SensorCalibration(
         gpu_uuid="",
         driver="",
@@ -213,7 +210,7 @@ def test_no_readings_and_no_sensor_crash_it(
     json.dumps(document, allow_nan=False)
 
 
-def test_the_recorded_a100_square_wave_agrees_with_its_meter(shared_data: Path, tmp_path: Path) -> None:
+def test_the_recorded_a100_square_wave_agrees_with_its_meter(shared_data, tmp_path):
     folder = shared_data / "sensors" / "a100_square_wave"
     published = SensorCalibration(
         gpu_uuid="", driver="535.54.03", sensor="nvidia-smi", field="instant", averaging="low-pass", n_updates=75, update_period_s=0.1012,

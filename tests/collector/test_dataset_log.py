@@ -2,7 +2,6 @@
 
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from tests.collector.dataset_rows import METADATA, a_row, write_log
 
 
 @pytest.mark.parametrize("behind", [b"", b"\0\0\0", b"damage\n\n"])
-def test_a_log_cut_anywhere_loses_the_torn_row_alone_and_goes_on(tmp_path: Path, behind: bytes) -> None:
+def test_a_log_cut_anywhere_loses_the_torn_row_alone_and_goes_on(tmp_path, behind):
     sizes = [len(write_log(tmp_path, count).read_bytes()) for count in range(3)]
     log = write_log(tmp_path, 2)
     whole = log.read_bytes()
@@ -32,7 +31,7 @@ def test_a_log_cut_anywhere_loses_the_torn_row_alone_and_goes_on(tmp_path: Path,
     assert read_log(log).torn_bytes == 0
 
 
-def test_whole_rows_behind_a_damaged_line_are_told_of(tmp_path: Path) -> None:
+def test_whole_rows_behind_a_damaged_line_are_told_of(tmp_path):
     log = write_log(tmp_path, 3)
     lines = log.read_bytes().splitlines(keepends=True)
     log.write_bytes(b"".join([lines[0], lines[1], lines[2][:100] + b"\n", lines[3]]))
@@ -41,7 +40,7 @@ def test_whole_rows_behind_a_damaged_line_are_told_of(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", [b"", b"x", b"00000000 {}\n", b"\xff\xfe", b"[" * 100_000, b'{"format": "other"}\n'])
-def test_a_log_without_a_whole_beginning_is_told(tmp_path: Path, line: bytes) -> None:
+def test_a_log_without_a_whole_beginning_is_told(tmp_path, line):
     log = log_path(tmp_path / "d.parquet")
     log.write_bytes(line)
     with pytest.raises(DatasetError, match="--fresh") as caught:
@@ -51,7 +50,7 @@ def test_a_log_without_a_whole_beginning_is_told(tmp_path: Path, line: bytes) ->
 
 @settings(max_examples=60)
 @given(st.integers(0, 5000), st.integers(0, 255))
-def test_any_flipped_byte_of_a_log_costs_rows_from_there_on_and_invents_none(place: int, byte: int) -> None:
+def test_any_flipped_byte_of_a_log_costs_rows_from_there_on_and_invents_none(place, byte):
     with tempfile.TemporaryDirectory() as name:
         log = write_log(Path(name), 4)
         content = bytearray(log.read_bytes())
@@ -71,7 +70,7 @@ def test_any_flipped_byte_of_a_log_costs_rows_from_there_on_and_invents_none(pla
     [{"latency_s": "fast"}, {"launches": 1.5}, {"launches": True}, {"family": 3}, {"flags": "hot"}, {"cuda_cores": 1},
      {"kernel_name": "\ud800"}, {"colour": "red"}, {"launches": None}],
 )  # fmt: skip
-def test_a_row_that_does_not_fit_is_refused_before_it_is_written(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_a_row_that_does_not_fit_is_refused_before_it_is_written(tmp_path, changes):
     output = tmp_path / "d.parquet"
     with open_kernel_writer(output, METADATA) as writer:
         writer.append(a_row("r0"))
@@ -81,7 +80,7 @@ def test_a_row_that_does_not_fit_is_refused_before_it_is_written(tmp_path: Path,
         assert writer.table().column("row_id").to_pylist() == ["r0", "r2"]
 
 
-def test_a_log_that_somebody_removed_costs_no_row(tmp_path: Path) -> None:
+def test_a_log_that_somebody_removed_costs_no_row(tmp_path):
     output = tmp_path / "d.parquet"
     with open_kernel_writer(output, METADATA) as writer:
         writer.append(a_row("r0"))
@@ -92,6 +91,6 @@ def test_a_log_that_somebody_removed_costs_no_row(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [output]
 
 
-def test_metadata_are_json_or_are_refused(tmp_path: Path) -> None:
+def test_metadata_are_json_or_are_refused(tmp_path):
     with pytest.raises(DatasetError, match="JSON"), open_kernel_writer(tmp_path / "e.parquet", {"power": float("nan")}):
         pass

@@ -18,10 +18,10 @@ from collector.sensing.calibration import SensorCalibration
 from collector.sensing.correct import correct_recording
 from collector.sensing.executions import fit_executions
 from collector.sensing.known_sensor import possible_responses
-from collector.sensing.repeated import RepeatedEnergy, repeated_energy
+from collector.sensing.repeated import repeated_energy
 from collector.sensing.repeated_measurement import measure_repeated, plan_repeats
 from collector.sensing.updates import board_updates
-from tests.collector.made_readings import Made, made
+from tests.collector.made_readings import made
 
 SENSORS = {
     "boxcar 100/100": ("boxcar", 0.1, 0.09997),
@@ -34,11 +34,11 @@ SENSORS = {
 DISCARD_S = 0.2
 
 
-def calibrated(name: str) -> SensorCalibration:
+def calibrated(name):
     return made(*SENSORS[name], np.array([1.0, 1.2]), 0.1).calibration
 
 
-def planned(name: str, length_s: float, seed: int) -> tuple[Made, float]:
+def planned(name, length_s, seed):
     """A recording of a batch that is planned for a sensor."""
     plan = plan_repeats(length_s, calibrated(name), 2.0)
     pauses = [plan.pause_after(index) for index in range(plan.executions - 1)]
@@ -46,7 +46,7 @@ def planned(name: str, length_s: float, seed: int) -> tuple[Made, float]:
     return made(*SENSORS[name], starts, length_s, seed=seed), plan.discard_s
 
 
-def evaluated(record: Made, discard_s: float) -> tuple[RepeatedEnergy, float]:
+def evaluated(record, discard_s):
     updates = board_updates(record.time_s, record.power_w, record.calibration)
     found = repeated_energy((record.time_s, record.power_w), updates, record.load, record.calibration, discard_s=discard_s)
     kept = record.load.start_s >= record.load.start_s[0] + discard_s
@@ -54,7 +54,7 @@ def evaluated(record: Made, discard_s: float) -> tuple[RepeatedEnergy, float]:
     return found, float(record.energy_j(record.load.start_s[kept], record.load.end_s[kept]).mean())
 
 
-def test_energy_is_true_within_its_error_on_every_class_of_sensor() -> None:
+def test_energy_is_true_within_its_error_on_every_class_of_sensor():
     errors, z = [], []
     for seed, length_s in enumerate((0.03, 0.1, 0.325)):
         for name in SENSORS:
@@ -69,7 +69,7 @@ def test_energy_is_true_within_its_error_on_every_class_of_sensor() -> None:
     assert np.mean(np.abs(z) < 2.0) >= 0.83
 
 
-def test_repeats_locked_to_the_updates_have_honestly_large_errors_and_pauses_break_the_lock() -> None:
+def test_repeats_locked_to_the_updates_have_honestly_large_errors_and_pauses_break_the_lock():
     locked, shifted = [], []
     for seed in range(3):
         starts = 2.5 + 0.017 * seed + 0.1 * np.arange(50)
@@ -86,14 +86,14 @@ def test_repeats_locked_to_the_updates_have_honestly_large_errors_and_pauses_bre
     assert np.array(shifted)[:, 1].max() < 0.015
 
 
-def test_pauses_are_planned_where_repeats_would_lock_and_nowhere_else() -> None:
+def test_pauses_are_planned_where_repeats_would_lock_and_nowhere_else():
     for name, (_, width_s, period_s) in SENSORS.items():
         plan = plan_repeats(2.0 * period_s, calibrated(name))
         partly = width_s < 0.9 * period_s
         assert plan.pause_s == pytest.approx(0.381966 * period_s if partly else 0.0, abs=1e-6), name
 
 
-def test_too_few_readings_and_too_short_loads_are_refused() -> None:
+def test_too_few_readings_and_too_short_loads_are_refused():
     record = made("boxcar", 0.1, 0.1, np.array([1.0, 1.2]), 0.1)
     response = possible_responses(record.calibration).responses[0]
     updates = board_updates(record.time_s, record.power_w, record.calibration)
@@ -103,7 +103,7 @@ def test_too_few_readings_and_too_short_loads_are_refused() -> None:
         fit_executions(updates, response, record.load, discard_s=5.0)
 
 
-def test_a_simulated_board_is_measured_to_the_error_that_was_asked_for() -> None:
+def test_a_simulated_board_is_measured_to_the_error_that_was_asked_for():
     z = []
     for kind in CLASSES:
         if kind.name in ("boxcar 25/100", "boxcar 10/20"):
@@ -114,7 +114,7 @@ def test_a_simulated_board_is_measured_to_the_error_that_was_asked_for() -> None
     assert np.max(np.abs(z)) < 3.5
 
 
-def test_what_the_board_did_before_it_rested_is_not_taken_for_noise() -> None:
+def test_what_the_board_did_before_it_rested_is_not_taken_for_noise():
     kind = next(kind for kind in CLASSES if kind.name == "trailing 1 s")
     with stand(kind, 0.05, 5) as here:
         found = measure_repeated(here.bench, here.sampler, here.execute, here.calibration)
@@ -123,11 +123,11 @@ def test_what_the_board_did_before_it_rested_is_not_taken_for_noise() -> None:
 
 
 @pytest.mark.parametrize(("length_s", "held_up_s"), [(1e-4, 1e-4), (0.015, 2.0)], ids=["too short", "held up while ranging"])
-def test_executions_too_short_are_refused_and_those_held_up_while_ranging_are_repeated(length_s: float, held_up_s: float) -> None:
+def test_executions_too_short_are_refused_and_those_held_up_while_ranging_are_repeated(length_s, held_up_s):
     with open_instruments("sim:a100-pcie-40gb", seed=1) as instruments:
         lengths = iter([held_up_s] * 3)
 
-        def execute() -> tuple[int, int]:
+        def execute():
             start = instruments.clock.now_ns()
             instruments.clock.wait(next(lengths, length_s))
             return start, instruments.clock.now_ns()
@@ -142,7 +142,7 @@ def test_executions_too_short_are_refused_and_those_held_up_while_ranging_are_re
     assert abs(found.energy_j - found.rest_w * length_s) < 5.0 * found.energy_std_j
 
 
-def test_a_one_second_mean_says_that_it_cannot_tell_what_lingers_in_pauses() -> None:
+def test_a_one_second_mean_says_that_it_cannot_tell_what_lingers_in_pauses():
     off = []
     for pause_s in (0.03, 0.05, 0.07):
         for seed in range(4):
@@ -155,7 +155,7 @@ def test_a_one_second_mean_says_that_it_cannot_tell_what_lingers_in_pauses() -> 
     assert np.count_nonzero(np.abs(off) < 2.0) >= 10
 
 
-def test_an_update_that_did_not_come_moves_no_energy_by_more_than_its_error() -> None:
+def test_an_update_that_did_not_come_moves_no_energy_by_more_than_its_error():
     """It gives the value before it once more."""
     record, discard_s = planned("low-pass 12.5/101", 0.325, 3)
     (response,) = possible_responses(record.calibration).responses

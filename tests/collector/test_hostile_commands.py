@@ -5,8 +5,6 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,13 +17,13 @@ from tests.words import failure
 A100 = "sim:a100-pcie-40gb"
 
 
-def table(path: Path, header: str, *columns: Any) -> Path:
+def table(path, header, *columns):
     rows = [",".join(str(cell) for cell in row) for row in zip(*columns, strict=True)]
     path.write_text("\n".join([header, *rows]) + "\n")
     return path
 
 
-def polls(path: Path, *, scale: float = 1.0, missing: int = 0, gap_s: float = 0.0) -> Path:
+def polls(path, *, scale=1.0, missing=0, gap_s=0.0):
     """20 s of a reading that takes a new value every 100 ms; `missing` rows have no power, and there is a gap in the middle."""
     time_s = 0.01 * np.arange(2000)
     power = [f"{scale * (100 + 0.2 * (index // 10 * 83 % 211)):g}" for index in range(2000)]
@@ -34,7 +32,7 @@ def polls(path: Path, *, scale: float = 1.0, missing: int = 0, gap_s: float = 0.
     return table(path, "t_s,power_w", [f"{value:.2f}" for value in time_s + late], power)
 
 
-def sensor(path: Path, **changed: Any) -> Path:
+def sensor(path, **changed):
     known = SensorCalibration(
         gpu_uuid="GPU-0", driver="1", sensor="log", field="power_w", averaging="boxcar", n_updates=200,
         update_period_s=0.1, window_s=0.1, window_std_s=1e-3, delay_s=0.0, gain=1.0, gain_std=0.01, offset_w=0.0, offset_std_w=1.0,
@@ -43,14 +41,14 @@ def sensor(path: Path, **changed: Any) -> Path:
     return path
 
 
-def refused(capsys: pytest.CaptureFixture[str], status: int, words: str, *arguments: object) -> None:
+def refused(capsys, status, words, *arguments):
     """The command ends with that status, one line on stderr that has the words, and no result."""
     found, line = failure(capsys, *map(str, arguments))
     assert (found, words in line) == (status, True), line
     assert len(line) < 600
 
 
-def test_no_output_replaces_an_input_or_another_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_output_replaces_an_input_or_another_output(tmp_path, capsys):
     readings, known, own = polls(tmp_path / "r.csv"), sensor(tmp_path / "s.json"), tmp_path / "my.toml"
     own.write_bytes((resource_folder("campaigns") / "quick.toml").read_bytes())
     board = tmp_path / "board.toml"
@@ -70,7 +68,7 @@ def test_no_output_replaces_an_input_or_another_output(tmp_path: Path, capsys: p
     assert before == {path: path.read_bytes() for path in before}
 
 
-def test_a_path_that_cannot_be_written_is_found_before_a_program_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_path_that_cannot_be_written_is_found_before_a_program_runs(tmp_path, capsys):
     ran = tmp_path / "ran"
     refused(capsys, 1, "cannot be written", "run", "--gpu", A100, "--out", tmp_path / "none" / "x", "--", "touch", ran)
     refused(capsys, 1, "cannot be written", "--gpu", A100, "--record", tmp_path, "--dry-run")
@@ -85,17 +83,17 @@ def test_a_path_that_cannot_be_written_is_found_before_a_program_runs(tmp_path: 
         (["clocks"], "Missing command"),
     ],
 )
-def test_contradictory_and_impossible_options_are_wrong_usage(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_contradictory_and_impossible_options_are_wrong_usage(arguments, words, capsys):
     refused(capsys, 2, words, *arguments)
 
 
-def test_a_sensor_file_from_a_recording_says_what_it_lacks_for_a_board(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sensor_file_from_a_recording_says_what_it_lacks_for_a_board(tmp_path, capsys):
     known = sensor(tmp_path / "s.json", gpu_uuid="", driver="")
     assert load_calibration(known).gain == 1.0
     refused(capsys, 1, "names no board", "run", "--gpu", A100, "--sensor", known, "--", "true")
 
 
-def test_rows_left_out_and_gaps_are_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_left_out_and_gaps_are_a_warning(tmp_path, capsys):
     known, holes = sensor(tmp_path / "s.json"), polls(tmp_path / "holes.csv", missing=3)
     for command in (["sensor"], ["correct", "--sensor", str(known)]):
         assert main([*command, "--readings", str(holes)]) == 3
@@ -108,7 +106,7 @@ def test_rows_left_out_and_gaps_are_a_warning(tmp_path: Path, capsys: pytest.Cap
     assert main(["correct", "--sensor", str(known), "--readings", str(polls(tmp_path / "whole.csv"))]) == 0
 
 
-def test_a_load_that_lacks_an_edge_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_load_that_lacks_an_edge_is_refused(tmp_path, capsys):
     readings = polls(tmp_path / "r.csv")
     refused(capsys, 1, "names no boards", "sensor", "--readings", readings, "--gpu", "7")
     holes = table(tmp_path / "holes.csv", "t_s,level", [1, 2, "nan", 4], [1, 0, 1, 0])
@@ -119,7 +117,7 @@ def test_a_load_that_lacks_an_edge_is_refused(tmp_path: Path, capsys: pytest.Cap
     assert main(["sensor", "--readings", str(readings), "--load", str(paired)]) in (0, 3)
 
 
-def test_a_long_recording_costs_no_more_than_its_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_long_recording_costs_no_more_than_its_load(tmp_path, capsys):
     time_s = 0.05 * np.arange(40_000)
     power = 100.0 + 50.0 * ((time_s > 1000.0) & (time_s < 1012.0) & (time_s % 0.6 < 0.3)) + np.arange(40_000) // 2 % 2
     readings = table(tmp_path / "r.csv", "t_s,power_w", [f"{value:.2f}" for value in time_s], power)
@@ -136,7 +134,7 @@ def test_a_long_recording_costs_no_more_than_its_load(tmp_path: Path, capsys: py
     assert times[-1] == pytest.approx(1312.0, abs=2.0)
 
 
-def test_sigterm_ends_every_command_like_an_interruption(tmp_path: Path) -> None:
+def test_sigterm_ends_every_command_like_an_interruption(tmp_path):
     command = [sys.executable, "-c", "import sys; from collector.cli import main; sys.exit(main())"]
     words = ["sensor", "--readings", "/dev/stdin", "--out", str(tmp_path / "s.json")]
     waiting = subprocess.Popen([*command, *words], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -1,18 +1,16 @@
 """Layouts of matrix products: what a campaign asks for reaches the dataset, and one that asks for none is the campaign that it was."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from collector.bench import open_bench
-from collector.campaigns.files import CampaignSpec, campaign_from_document
-from collector.campaigns.plan import CampaignPlan, chosen_plan, plan_campaign
+from collector.campaigns.files import campaign_from_document
+from collector.campaigns.plan import chosen_plan, plan_campaign
 from collector.campaigns.selection import hastened, kind_of
 from collector.dataset import read_kernel_dataset
 from collector.errors import CampaignError
-from collector.sensing.calibration import SensorCalibration
 from microbench.layouts import LAYOUTS, natural_layout
 from tests.collector.campaigns import collected
 
@@ -29,23 +27,23 @@ SOFTMAX: dict[str, Any] = {
 }
 
 
-def document(*groups: dict[str, Any]) -> dict[str, Any]:
+def document(*groups):
     return {
         "name": "layouts", "warmup_s": 1.0, "idle_settle_s": 0.5, "idle_window_s": 0.5, "anchor_every": 0,
         "measurement": {"updates": 5, "window_s": 0.5, "settle_s": 0.3, "idle_s": 0.5}, "kernels": list(groups),
     }  # fmt: skip
 
 
-def spec_of(*groups: dict[str, Any]) -> CampaignSpec:
+def spec_of(*groups):
     return campaign_from_document(document(*groups), "campaign x")
 
 
-def plan_of(*groups: dict[str, Any], board: str = BOARD) -> CampaignPlan:
+def plan_of(*groups, board=BOARD):
     with open_bench(board) as bench:
         return plan_campaign(spec_of(*groups), (900.0,), (), 3, bench)
 
 
-def test_every_product_runs_in_every_layout_asked_for() -> None:
+def test_every_product_runs_in_every_layout_asked_for():
     plan = plan_of({**LINEAR, "transpose": list(LAYOUTS)}, SOFTMAX)
     products = [point for point in plan.points if point.operator.family == "gemm"]
     found = {(point.operator, point.transpose or natural_layout(point.operator)) for point in products}
@@ -55,14 +53,14 @@ def test_every_product_runs_in_every_layout_asked_for() -> None:
 
 
 @pytest.mark.parametrize(("group", "natural"), [(LINEAR, "tn"), (BMM, "nn")])
-def test_the_natural_layout_by_name_is_the_kernel_that_has_none(group: dict[str, Any], natural: str) -> None:
+def test_the_natural_layout_by_name_is_the_kernel_that_has_none(group, natural):
     named, plain_group = {**group, "transpose": natural}, {**group, "transpose": [natural, natural]}
     assert {point.transpose for point in plan_of(named).points} == {""}
     assert [replace(one, row_id="") for one in plan_of(named).points] == [replace(one, row_id="") for one in plan_of(group).points]
     assert len(plan_of(plain_group).points) == 2
 
 
-def test_layouts_are_kinds_of_their_own_in_a_choice_and_the_natural_one_is_not_named() -> None:
+def test_layouts_are_kinds_of_their_own_in_a_choice_and_the_natural_one_is_not_named():
     spec = spec_of({**LINEAR, "transpose": list(LAYOUTS), "count": 30})
     with open_bench(BOARD) as bench:
         plan = plan_campaign(spec, (900.0,), (), 3, bench)
@@ -73,7 +71,7 @@ def test_layouts_are_kinds_of_their_own_in_a_choice_and_the_natural_one_is_not_n
     assert chosen.kernels["gemm"] == len(chosen.points) < 120
 
 
-def test_a_layout_that_a_precision_lacks_is_skipped_by_name_and_another_precision_goes_before() -> None:
+def test_a_layout_that_a_precision_lacks_is_skipped_by_name_and_another_precision_goes_before():
     fp8 = {**LINEAR, "precision": "fp8", "transpose": ["nn", "tn"], "count": 3}
     plan = plan_of(fp8, board="sim:h200-sxm")
     assert plan.skipped == {"gemm.linear.fp8 nn: not on this board": 3}
@@ -91,14 +89,14 @@ def test_a_layout_that_a_precision_lacks_is_skipped_by_name_and_another_precisio
         ({**LINEAR, "transpose": "n" * 100_000}, "known: nn, nt, tn, tt"),
     ],
 )
-def test_layouts_that_cannot_be_are_refused_in_one_short_line(group: dict[str, Any], reason: str) -> None:
+def test_layouts_that_cannot_be_are_refused_in_one_short_line(group, reason):
     with pytest.raises(CampaignError, match=reason) as caught:
         spec_of(group)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 300
 
 
-def test_a_dataset_says_in_which_layout_each_product_ran(calibration: SensorCalibration, tmp_path: Path) -> None:
+def test_a_dataset_says_in_which_layout_each_product_ran(calibration, tmp_path):
     spec = spec_of({**LINEAR, "transpose": list(LAYOUTS)}, {**BMM, "transpose": "nt", "count": 1}, SOFTMAX)
     rows = read_kernel_dataset(collected(spec, tmp_path / "d.parquet", calibration, clocks=(900.0,)).output).table.to_pylist()
     linear = [row for row in rows if row["operator"] == "linear"]

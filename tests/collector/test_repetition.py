@@ -1,13 +1,10 @@
 """What disturbs a campaign: faults planted in the simulated board are flagged or reported."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from collector.campaigns.files import CampaignSpec
 from collector.campaigns.running import Campaign, warm_up
-from collector.sensing.calibration import SensorCalibration
 from collector.simulated.profile import Faults
 from tests.collector.campaigns import Distorting, collected, planned
 
@@ -19,14 +16,12 @@ CLOCKS = (900.0,)
     [(Faults(throttle_share=0.3), "throttled"), (Faults(foreign_share=0.15), "shared_board"), (Faults(stale_share=0.15), "sensor_stuck")],
     ids=["throttle", "foreign process", "frozen sensor"],
 )
-def test_what_something_passing_spoilt_is_flagged(
-    faults: Faults, flag: str, tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path
-) -> None:
+def test_what_something_passing_spoilt_is_flagged(faults, flag, tiny, calibration, tmp_path):
     outcome = collected(tiny, tmp_path / "d.parquet", calibration, clocks=CLOCKS, faults=faults)
     assert 0 < outcome.flags.get(flag, 0) < outcome.rows == outcome.planned
 
 
-def test_a_foreign_process_is_seen_for_as_long_as_it_computes(tiny: CampaignSpec) -> None:
+def test_a_foreign_process_is_seen_for_as_long_as_it_computes(tiny):
     with planned(tiny, CLOCKS, faults=Faults(foreign_share=1.0)) as (bench, _, _):
         assert bench.gpu.state().other_processes == ()
         warm_up(bench, 1.0)
@@ -34,9 +29,7 @@ def test_a_foreign_process_is_seen_for_as_long_as_it_computes(tiny: CampaignSpec
 
 
 @pytest.mark.parametrize("share_per_s", [0.0, 0.003])
-def test_a_planted_drift_is_found_in_the_anchors(
-    share_per_s: float, tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path
-) -> None:
+def test_a_planted_drift_is_found_in_the_anchors(share_per_s, tiny, calibration, tmp_path):
     spec = replace(tiny, anchor_every=1, kernels_per_block=2)
     with planned(spec, CLOCKS) as (plain, plan, key):
         # A gain that grows with time, as a shunt's does that warms.

@@ -32,7 +32,7 @@ READINGS_ALONE = replace(
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-7, 1e5))
-def test_a_figure_is_as_exact_as_its_error(value: float, std: float) -> None:
+def test_a_figure_is_as_exact_as_its_error(value, std):
     text = figure(value, std, "")
     shown, error = (float(part) for part in text.split(" ± "))
     assert abs(shown - value) <= 0.051 * std + 1e-9 * abs(value)
@@ -56,21 +56,21 @@ def test_a_figure_is_as_exact_as_its_error(value: float, std: float) -> None:
         (123456.7, None, "123457 ms"),
     ],
 )
-def test_figures_read_like_a_lab_book(value: float, std: float | None, text: str) -> None:
+def test_figures_read_like_a_lab_book(value, std, text):
     assert figure(value, std, "ms") == text
 
 
 @pytest.mark.parametrize("calibration", [KNOWN, READINGS_ALONE])
-def test_no_key_of_a_program_is_shown_to_people(calibration: SensorCalibration) -> None:
+def test_no_key_of_a_program_is_shown_to_people(calibration):
     text = "\n".join(sensor_lines(calibration))
     assert not re.findall(r"\b[a-z]+(?:_[a-z]+)+\b", text)
 
 
-def test_a_reason_stands_once_with_all_figures_that_it_is_for() -> None:
+def test_a_reason_stands_once_with_all_figures_that_it_is_for():
     assert "  note: averaging, window, delay, sampled fraction: give --load" in sensor_lines(READINGS_ALONE)
 
 
-def test_a_terminal_of_80_columns_holds_the_figures() -> None:
+def test_a_terminal_of_80_columns_holds_the_figures():
     for calibration in (KNOWN, READINGS_ALONE):
         table = [line for line in sensor_lines(calibration) if not re.match("  note:", line)]
         assert max(map(len, table)) <= 80

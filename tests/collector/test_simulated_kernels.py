@@ -12,18 +12,18 @@ from collector.simulated.board import plan_kernel
 from collector.simulated.plan import sm_speeds
 from collector.simulated.profile import board_names, load_board
 from collector.simulated.scheduler import kernel_timing
-from estimator.vocabulary.workload import FAMILY_OPERATORS, Operator, make_operator
+from estimator.vocabulary.workload import FAMILY_OPERATORS, make_operator
 
 boards = pytest.mark.parametrize("name", board_names())
 
 
-def seconds(name: str, operator: Operator, l2_state: str = "cold", clock_mhz: float | None = None) -> float:
+def seconds(name, operator, l2_state="cold", clock_mhz=None):
     profile = load_board(name)
     speeds = sm_speeds(profile.schedule, profile.spec.num_sms, 0)
     return kernel_timing(profile, plan_kernel(operator, profile), l2_state, clock_mhz or profile.spec.sm_clock_max_mhz, speeds).gpu_s
 
 
-def examples(precision: str) -> list[Operator]:
+def examples(precision):
     """One operator of every kind."""
     shapes = {
         "gemm": {"batch": 2, "m": 512, "n": 768, "k": 1024},
@@ -47,7 +47,7 @@ def examples(precision: str) -> list[Operator]:
 
 @boards
 @pytest.mark.parametrize("precision", ["fp16", "fp32", "bf16"])
-def test_every_kind_of_operator_runs_or_is_refused(name: str, precision: str) -> None:
+def test_every_kind_of_operator_runs_or_is_refused(name, precision):
     profile = load_board(name)
     gpu = profile.spec
     for operator in examples(precision):
@@ -78,10 +78,8 @@ sizes = st.integers(min_value=1, max_value=6000)
     state=st.sampled_from(["warm", "cold"]),
     which=st.integers(0, 3),
 )
-def test_no_product_beats_its_roofline_and_twice_the_work_is_not_faster(
-    name: str, shape: tuple[int, int, int, int], state: str, which: int
-) -> None:
-    def product(factor: int) -> Operator:
+def test_no_product_beats_its_roofline_and_twice_the_work_is_not_faster(name, shape, state, which):
+    def product(factor):
         sides = [side * factor if number == which else side for number, side in enumerate(shape)]
         return make_operator("gemm", "bmm", "fp16", **dict(zip(("batch", "m", "n", "k"), sides, strict=True)))
 
@@ -96,13 +94,13 @@ def test_no_product_beats_its_roofline_and_twice_the_work_is_not_faster(
 
 @settings(max_examples=40)
 @given(name=st.sampled_from(board_names()), elements=st.integers(1, 1 << 28), inputs=st.integers(1, 3))
-def test_no_stream_beats_the_memory(name: str, elements: int, inputs: int) -> None:
+def test_no_stream_beats_the_memory(name, elements, inputs):
     operator = make_operator("elementwise", "other", "fp32", elements=elements, reads=inputs * elements)
     assert seconds(name, operator) > 4.0 * (1 + inputs) * elements / load_board(name).spec.dram_bytes_per_s
 
 
 @boards
-def test_a_higher_clock_is_never_slower(name: str) -> None:
+def test_a_higher_clock_is_never_slower(name):
     clocks = load_board(name).spec.clocks_mhz()[::12]
     for operator in examples("fp16"):
         times = np.array([seconds(name, operator, "cold", clock) for clock in clocks])
@@ -110,7 +108,7 @@ def test_a_higher_clock_is_never_slower(name: str) -> None:
 
 
 @boards
-def test_data_in_the_l2_are_faster_than_data_in_memory(name: str) -> None:
+def test_data_in_the_l2_are_faster_than_data_in_memory(name):
     profile = load_board(name)
     elements = int(profile.memory.l2_usable_share * profile.spec.l2_bytes / 4 / 3)
     operator = make_operator("elementwise", "add", "fp16", elements=elements / 2, reads=elements)
@@ -121,7 +119,7 @@ def test_data_in_the_l2_are_faster_than_data_in_memory(name: str) -> None:
 
 
 @boards
-def test_a_wave_more_costs_a_step(name: str) -> None:
+def test_a_wave_more_costs_a_step(name):
     profile = load_board(name)
     if profile.library.generation == "hopper":
         pytest.skip("persistent kernels share out their last wave")
@@ -129,7 +127,7 @@ def test_a_wave_more_costs_a_step(name: str) -> None:
     plan, slots = plan_kernel(operator, profile), profile.spec.num_sms
     speeds = sm_speeds(profile.schedule, slots, 0)
 
-    def time_of(blocks: int) -> float:
+    def time_of(blocks):
         wave = replace(plan, kernel=replace(plan.kernel, blocks_per_sm=1, grid=(blocks, 1, 1)))
         return kernel_timing(profile, wave, "warm", 900.0, speeds).gpu_s
 
@@ -139,7 +137,7 @@ def test_a_wave_more_costs_a_step(name: str) -> None:
 
 
 @pytest.mark.parametrize(("slow", "fast"), [(1540, 1536), (2044, 2048), (3588, 3584)])
-def test_a_norm_whose_warps_part_takes_longer_for_an_element(slow: int, fast: int) -> None:
+def test_a_norm_whose_warps_part_takes_longer_for_an_element(slow, fast):
     norms = [make_operator("norm", "layernorm", "fp32", rows=8192, dim=dim) for dim in (slow, fast)]
     slower, faster = (seconds("a100-pcie-40gb", norm) / norm["dim"] for norm in norms)
     assert slower > 1.01 * faster

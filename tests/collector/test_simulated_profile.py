@@ -1,7 +1,5 @@
 """Profiles of simulated boards: what is wrong is refused with its place."""
 
-from pathlib import Path
-
 import pytest
 
 from collector.bench import open_bench
@@ -12,11 +10,11 @@ from tests.collector.dataset_rows import LINEAR
 
 
 @pytest.fixture
-def profile_text() -> str:
+def profile_text():
     return (resource_folder("boards") / "a100-pcie-40gb.toml").read_text(encoding="utf-8")
 
 
-def written(folder: Path, text: str) -> str:
+def written(folder, text):
     path = folder / "board.toml"
     path.write_text(text, encoding="utf-8")
     return str(path)
@@ -34,14 +32,14 @@ def written(folder: Path, text: str) -> str:
         ("[power]", "[power", "not valid TOML"),
     ],
 )
-def test_a_wrong_key_or_figure_is_refused_with_its_path(tmp_path: Path, profile_text: str, old: str, new: str, place: str) -> None:
+def test_a_wrong_key_or_figure_is_refused_with_its_path(tmp_path, profile_text, old, new, place):
     assert old in profile_text
     with pytest.raises(BoardProfileError, match=place):
         load_board(written(tmp_path, profile_text.replace(old, new, 1)))
 
 
 @pytest.mark.parametrize(("old", "new"), [("load_line_ohm = 4e-5", "load_line_ohm = 1000"), ("sink_k_per_w = ", "sink_k_per_w = 1")])
-def test_a_board_that_runs_away_is_refused(tmp_path: Path, profile_text: str, old: str, new: str) -> None:
+def test_a_board_that_runs_away_is_refused(tmp_path, profile_text, old, new):
     assert old in profile_text
     with (
         pytest.raises(BoardProfileError, match="board profile board: its (voltage|die) comes to"),

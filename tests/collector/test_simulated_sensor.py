@@ -7,7 +7,7 @@ import pytest
 
 from collector.bench import open_simulated
 from collector.simulated.board import SimulatedBoard
-from collector.simulated.profile import BoardProfile, board_names, load_board
+from collector.simulated.profile import board_names, load_board
 from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.workload import make_operator
 
@@ -16,7 +16,7 @@ PRODUCT = make_operator("gemm", "linear", "fp16", batch=1, m=4096, n=4096, k=409
 boards = pytest.mark.parametrize("name", board_names())
 
 
-def quiet_board(name: str, **changes: float | str | int) -> SimulatedBoard:
+def quiet_board(name, **changes):
     """A board whose sensor has no noise and whose power follows the silicon at once."""
     profile = load_board(name)
     still = {"jitter_s": 0.0, "wander_s": 0.0, "noise_w": 0.0, "skip_share": 0.0, "quantum_w": 1e-6, "clock": "rigid"}
@@ -25,7 +25,7 @@ def quiet_board(name: str, **changes: float | str | int) -> SimulatedBoard:
     return SimulatedBoard(replace(profile, sensor=sensor, transient=transient), 0)
 
 
-def drive(board: SimulatedBoard, high_s: float, low_s: float, cycles: int) -> None:
+def drive(board, high_s, low_s, cycles):
     """A square wave of load."""
     board.gpu.lock_clock_mhz(board.gpu.supported_clocks_mhz()[20])
     prepared = board.runner.prepare(PRODUCT)
@@ -35,12 +35,12 @@ def drive(board: SimulatedBoard, high_s: float, low_s: float, cycles: int) -> No
         board.clock.wait(low_s)
 
 
-def changes_s(stamps: Array, values: Array) -> Array:
+def changes_s(stamps, values):
     """Times of the polls at which the value was seen to change."""
     return stamps[1:][np.diff(values) != 0.0] * 1e-9
 
 
-def true_power(board: SimulatedBoard, end_s: Array, profile: BoardProfile) -> Array:
+def true_power(board, end_s, profile):
     """The window's mean of the true power, by direct summation over a fine grid."""
     window_s, boxcar = profile.sensor.window_s, profile.sensor.kind == "boxcar"
     edges = np.arange(0.0, (window_s if boxcar else 6.0 * window_s) + 5e-5, 1e-4)
@@ -52,7 +52,7 @@ def true_power(board: SimulatedBoard, end_s: Array, profile: BoardProfile) -> Ar
 
 @boards
 @pytest.mark.parametrize("change", [{}, {"delay_s": 0.02}], ids=["", "delayed"])
-def test_a_value_is_gain_times_the_windowed_power_plus_offset(name: str, change: dict[str, float]) -> None:
+def test_a_value_is_gain_times_the_windowed_power_plus_offset(name, change):
     board = quiet_board(name, **change)
     board.sensor.read()
     drive(board, 0.137, 0.091, 12)
@@ -67,7 +67,7 @@ def test_a_value_is_gain_times_the_windowed_power_plus_offset(name: str, change:
 
 
 @boards
-def test_values_change_once_an_update_period(name: str) -> None:
+def test_values_change_once_an_update_period(name):
     with open_simulated(name) as board:
         board.sensor.read()
         drive(board, 0.11, 0.07, 200)
@@ -79,8 +79,8 @@ def test_values_change_once_an_update_period(name: str) -> None:
 
 
 @boards
-def test_readings_do_not_depend_on_how_often_they_are_fetched(name: str) -> None:
-    def readings(fetches: int) -> list[bytes]:
+def test_readings_do_not_depend_on_how_often_they_are_fetched(name):
+    def readings(fetches):
         with open_simulated(name, seed=5) as board:
             parts = []
             for number in range(8):
@@ -92,7 +92,7 @@ def test_readings_do_not_depend_on_how_often_they_are_fetched(name: str) -> None
     assert readings(8) == readings(1)
 
 
-def test_the_average_field_trails_the_instant_one_by_half_a_second() -> None:
+def test_the_average_field_trails_the_instant_one_by_half_a_second():
     with open_simulated("rtx-3090") as board:
         board.gpu.lock_clock_mhz(900.0)
         prepared = board.runner.prepare(PRODUCT)
@@ -109,7 +109,7 @@ def test_the_average_field_trails_the_instant_one_by_half_a_second() -> None:
 
 
 @boards
-def test_the_meter_sees_the_energy_that_the_board_drew(name: str) -> None:
+def test_the_meter_sees_the_energy_that_the_board_drew(name):
     with open_simulated(name) as board:
         board.meter.read()
         begin = board.clock.now_ns()

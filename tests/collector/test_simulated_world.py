@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 
 from collector.bench import open_simulated
-from collector.devices.protocols import PreparedKernel, limiting_reasons
-from collector.simulated.board import SimulatedBoard
+from collector.devices.protocols import limiting_reasons
 from collector.simulated.profile import Faults, board_names, load_board
 from collector.simulated.silicon import rest_power_w, voltage_v
 from collector.simulated.trace import PowerTrace
-from estimator.vocabulary.workload import Operator, make_operator
+from estimator.vocabulary.workload import make_operator
 
 PRODUCT = make_operator("gemm", "linear", "fp16", batch=1, m=4096, n=4096, k=4096)
 ADDITION = make_operator("elementwise", "add", "fp32", elements=1 << 22, reads=1 << 23)
@@ -17,7 +16,7 @@ ADDITION = make_operator("elementwise", "add", "fp32", elements=1 << 22, reads=1
 boards = pytest.mark.parametrize("name", board_names())
 
 
-def run_for(board: SimulatedBoard, operator: Operator, seconds: float, clock_mhz: float) -> PreparedKernel:
+def run_for(board, operator, seconds, clock_mhz):
     """Runs an operator for about so long at a locked clock."""
     board.gpu.lock_clock_mhz(clock_mhz)
     prepared = board.runner.prepare(operator)
@@ -25,7 +24,7 @@ def run_for(board: SimulatedBoard, operator: Operator, seconds: float, clock_mhz
     return prepared
 
 
-def transcript(name: str, seed: int) -> bytes:
+def transcript(name, seed):
     """Everything that a small session can see, as bytes."""
     parts: list[bytes] = []
     with open_simulated(name, seed=seed) as board:
@@ -43,13 +42,13 @@ def transcript(name: str, seed: int) -> bytes:
 
 
 @boards
-def test_a_seed_repeats_to_the_bit_and_another_does_not(name: str) -> None:
+def test_a_seed_repeats_to_the_bit_and_another_does_not(name):
     first = transcript(name, 7)
     assert first == transcript(name, 7)
     assert first != transcript(name, 8)
 
 
-def test_board_energy_is_in_the_end_what_the_silicon_drew() -> None:
+def test_board_energy_is_in_the_end_what_the_silicon_drew():
     profile = load_board("a100-pcie-40gb")
     trace, drawn, now_s = PowerTrace(profile.transient, 0.01, 0.0, 40.0), 0.0, 0.0
     for seconds, watt in ((0.3, 250.0), (0.0004, 90.0), (1.7, 180.0), (60.0, 40.0)):
@@ -59,7 +58,7 @@ def test_board_energy_is_in_the_end_what_the_silicon_drew() -> None:
 
 
 @boards
-def test_the_power_limit_lowers_the_clock_and_is_kept(name: str) -> None:
+def test_the_power_limit_lowers_the_clock_and_is_kept(name):
     with open_simulated(name) as board:
         top = board.gpu.supported_clocks_mhz()[-1]
         prepared = run_for(board, PRODUCT, 1.0, top)
@@ -78,7 +77,7 @@ def test_the_power_limit_lowers_the_clock_and_is_kept(name: str) -> None:
 
 
 @boards
-def test_voltage_rises_with_the_clock_in_the_regulators_steps(name: str) -> None:
+def test_voltage_rises_with_the_clock_in_the_regulators_steps(name):
     profile = load_board(name)
     volts = np.array([voltage_v(profile, clock) for clock in profile.spec.clocks_mhz()])
     steps = volts / profile.clock.voltage_step_v
@@ -88,7 +87,7 @@ def test_voltage_rises_with_the_clock_in_the_regulators_steps(name: str) -> None
 
 
 @boards
-def test_a_board_warms_under_load_and_cools_at_rest(name: str) -> None:
+def test_a_board_warms_under_load_and_cools_at_rest(name):
     with open_simulated(name) as board:
         clock = board.gpu.supported_clocks_mhz()[30]
         cool = board.world.temperature_c
@@ -103,7 +102,7 @@ def test_a_board_warms_under_load_and_cools_at_rest(name: str) -> None:
 
 
 @pytest.mark.parametrize(("sink_k", "faults", "clock"), [(62.0, None, None), (0.0, Faults(throttle_share=1.0), 720.0)])
-def test_a_hot_board_or_a_throttled_run_slows_down_and_says_so(sink_k: float, faults: Faults | None, clock: float | None) -> None:
+def test_a_hot_board_or_a_throttled_run_slows_down_and_says_so(sink_k, faults, clock):
     with open_simulated("a100-pcie-40gb", faults=faults) as board:
         board.world._sink_k += sink_k
         board.gpu.read_states()
@@ -113,8 +112,8 @@ def test_a_hot_board_or_a_throttled_run_slows_down_and_says_so(sink_k: float, fa
         assert limiting_reasons(int(states.throttle_mask[-1])) == ("sw_thermal_slowdown",)
 
 
-def test_faults_are_off_unless_asked_for_and_then_show() -> None:
-    def latency_and_power(faults: Faults | None) -> tuple[float, float]:
+def test_faults_are_off_unless_asked_for_and_then_show():
+    def latency_and_power(faults):
         with open_simulated("a100-pcie-40gb", faults=faults) as board:
             prepared = board.runner.prepare(make_operator("gemm", "linear", "bf16", batch=1, m=2048, n=2048, k=2048))
             point = board.runner.loaded(prepared)(900.0)

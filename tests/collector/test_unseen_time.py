@@ -8,27 +8,26 @@ from collector.sensing.correct import correct_recording
 from collector.sensing.deconvolve import unread_std_j as unseen_std_j
 from collector.sensing.response import SensorResponse
 from collector.sensing.updates import BoardUpdates
-from estimator.vocabulary.quantities import Array
 
 PERIOD_S, STEP_S = 0.1, 1e-3
 BOXCAR = SensorResponse(kernel="boxcar", width_s=PERIOD_S, delay_s=0.0)
 REST_W, LOAD_W, END_S = 60.0, 240.0, 20.0
 
 
-def updates(holes: list[tuple[float, float]], end_s: float = END_S) -> tuple[Array, Array]:
+def updates(holes, end_s=END_S):
     """Updates of a board that rests for a second and then works, but for those in the holes."""
     time_s = np.arange(PERIOD_S, end_s + 1e-9, PERIOD_S)
     kept = np.all([(time_s < start) | (time_s > end) for start, end in holes], axis=0) if holes else np.full(len(time_s), True)
     return time_s[kept], np.where(time_s > 1.0 + 1e-9, LOAD_W, REST_W)[kept]
 
 
-def unseen(holes: list[tuple[float, float]], response: SensorResponse = BOXCAR, begin_s: float = 0.0, end_s: float = END_S) -> float:
+def unseen(holes, response=BOXCAR, begin_s=0.0, end_s=END_S):
     time_s, value = updates(holes)
     seen = BoardUpdates(time_s=time_s, value=value, period_s=PERIOD_S, time_std_s=0.0, notes={})
     return unseen_std_j(seen, response, begin_s, end_s)
 
 
-def boxcar(width_s: float) -> SensorResponse:
+def boxcar(width_s):
     return SensorResponse(kernel="boxcar", width_s=width_s, delay_s=0.0)
 
 
@@ -44,18 +43,18 @@ def boxcar(width_s: float) -> SensorResponse:
     ],
     ids=["none", "a second", "four", "independent", "narrow window", "seen by a wide one"],
 )
-def test_a_hole_leaves_open_what_no_window_covers(holes: list[tuple[float, float]], width_s: float, open_s: float) -> None:
+def test_a_hole_leaves_open_what_no_window_covers(holes, width_s, open_s):
     """Power anywhere between two bounds, taken for one of them, is off by their distance over √3 (rms)."""
     expected = open_s * (LOAD_W - REST_W) / 3.0**0.5
     assert unseen(holes, boxcar(width_s)) == pytest.approx(expected, rel=0.01, abs=1e-3 * LOAD_W * END_S)
 
 
-def test_a_hole_outside_of_the_span_costs_nothing() -> None:
+def test_a_hole_outside_of_the_span_costs_nothing():
     assert unseen([(4.001, 6.001)], begin_s=7.0, end_s=11.0) == pytest.approx(unseen([], begin_s=7.0, end_s=11.0), abs=1e-6)
 
 
 @pytest.mark.parametrize("rest_first", [True, False])
-def test_stated_errors_hold_what_a_board_did_in_a_hole(rest_first: bool) -> None:
+def test_stated_errors_hold_what_a_board_did_in_a_hole(rest_first):
     """A board that does in the hole what it did not do on either side."""
     hole_s = 3.0
     random = np.random.default_rng(4)

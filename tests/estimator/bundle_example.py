@@ -19,7 +19,7 @@ SCHEMA = json.loads((Path(estimator.schema.__path__[0]) / "bundle-1.json").read_
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
 
-def example() -> dict:
+def example():
     """Plain data of a bundle with something in every field."""
     return {
         "format": "wattprint-bundle",
@@ -102,17 +102,17 @@ def example() -> dict:
     }
 
 
-def signed(document: dict) -> dict:
+def signed(document):
     return {**document, "digest": digest_of(document)}
 
 
-def written(tmp_path: Path, document: dict, name: str = "b.json") -> Path:
+def written(tmp_path, document, name="b.json"):
     path = tmp_path / name
     path.write_text(json.dumps(signed(document)), encoding="utf-8")
     return path
 
 
-def changed(keys: tuple, value) -> dict:
+def changed(keys, value):
     """The example with one place changed; `...` removes it."""
     document = copy.deepcopy(example())
     place = document
@@ -125,7 +125,7 @@ def changed(keys: tuple, value) -> dict:
     return document
 
 
-def refused(path: Path, message: str) -> None:
+def refused(path, message):
     """Loading fails in one line that names the file and says `message`."""
     with pytest.raises(BundleError, match=message) as caught:
         load_bundle(path)

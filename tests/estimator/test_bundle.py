@@ -46,7 +46,7 @@ def test_bundle_cannot_be_changed_and_can_be_pickled():
     assert document_of(pickle.loads(pickle.dumps(bundle))) == document_of(bundle)
 
 
-def leaves(value, at: tuple = ()) -> list[tuple]:
+def leaves(value, at=()):
     """Keys of every number, text and null in plain data."""
     if isinstance(value, dict | list):
         items = value.items() if isinstance(value, dict) else enumerate(value)
@@ -92,7 +92,7 @@ def test_fault_is_refused_with_its_place(tmp_path, keys, value, message):
     refused(written(tmp_path, changed(keys, value)), message)
 
 
-def test_a_mapping_that_was_hashed_is_pickled_without_its_hash() -> None:
+def test_a_mapping_that_was_hashed_is_pickled_without_its_hash():
     """Texts have other hashes in another process."""
     plain = {"b": 1.0, "a": ("x", 2)}
     hashed = FrozenMapping(plain)

@@ -21,7 +21,7 @@ from tests.estimator.workload_files import LINEAR, operators, own, save
 
 
 @st.composite
-def workloads(draw: st.DrawFn) -> Workload:
+def workloads(draw):
     chosen = draw(st.lists(operators(), min_size=1, max_size=6))
     merged, counts = merge_counts(chosen, draw(st.lists(st.floats(1e-3, 1e6), min_size=len(chosen), max_size=len(chosen))))
     return Workload(

@@ -1,7 +1,6 @@
 """Boards at their power limit: what is stated there is what a board does whose power equation errs as stated."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,13 +8,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from estimator.bundle.content import Bundle
 from estimator.bundle.files import load_bundle
 from estimator.model.power_limit import (
     CURVE_CLOCKS,
     LIMIT_LN_STD,
     BoardCurve,
-    Ranges,
     Settled,
     curve_nodes,
     near_limit,
@@ -28,7 +25,6 @@ from estimator.questions.sweeping import sweep
 from estimator.transforms.variation import Variant
 from estimator.vocabulary.gpu import ClockTable
 from estimator.vocabulary.specifications import override_gpu
-from estimator.vocabulary.workload import Workload
 from examples.gpt2_prefill import gpt2_prefill
 from fitter.rows.selection import read_selection
 from tests.estimator.estimating import unlimited
@@ -40,13 +36,13 @@ DRAWS = 20_000
 NAMES = ("sm_clock_mhz", "latency_s", "power_w", "energy_j")
 
 
-def curve_of(exponent: float, clocked: float) -> BoardCurve:
+def curve_of(exponent, clocked):
     """Power ∝ f^exponent over idle, latency with a share `clocked` that follows the clock."""
     relative = GRID / 1410.0
     return BoardCurve(clock_mhz=GRID, latency_s=0.02 * (clocked / relative + 1.0 - clocked), power_w=60.0 + 200.0 * relative**exponent)
 
 
-def stated(curve: BoardCurve, asked_mhz: float, limit_w: float, time_std: float, power_std: float) -> tuple[Settled, Ranges]:
+def stated(curve, asked_mhz, limit_w, time_std, power_std):
     asked = np.array([[asked_mhz]])
     free_s, free_w = np.interp(asked, GRID, curve.latency_s), np.interp(asked, GRID, curve.power_w)
     settled = curve.settled_mhz(limit_w, asked, free_w)
@@ -61,7 +57,7 @@ def stated(curve: BoardCurve, asked_mhz: float, limit_w: float, time_std: float,
     return point, ranges(point, [curve], limit_w, np.array([[time_std]]), np.array([[power_std]]))
 
 
-def drawn(curve: BoardCurve, asked_mhz: float, limit_w: float, time_std: float, power_std: float) -> dict[str, np.ndarray]:
+def drawn(curve, asked_mhz, limit_w, time_std, power_std):
     """What boards do whose equations err: each holds its own limit at the clock that its own power allows."""
     generator = np.random.default_rng(7)
     of_power, of_limit, of_time = (generator.normal(0.0, std, DRAWS) for std in (power_std, LIMIT_LN_STD, time_std))
@@ -76,7 +72,7 @@ def drawn(curve: BoardCurve, asked_mhz: float, limit_w: float, time_std: float, 
     "limit_w", [420.0, 290.0, 265.0, 255.0, 225.0, 150.0, 75.0, 30.0]
 )  # 260 W without a limit, 61 W at the lowest clock
 @pytest.mark.parametrize(("time_std", "power_std"), [(0.05, 0.04), (0.03, 0.1), (0.2, 0.2)])
-def test_stated_intervals_hold_nine_of_ten_boards_whose_equations_err_as_stated(limit_w: float, time_std: float, power_std: float) -> None:
+def test_stated_intervals_hold_nine_of_ten_boards_whose_equations_err_as_stated(limit_w, time_std, power_std):
     curve = curve_of(exponent=2.2, clocked=0.7)
     _, found = stated(curve, 1410.0, limit_w, time_std, power_std)
     truth = drawn(curve, 1410.0, limit_w, time_std, power_std)
@@ -90,7 +86,7 @@ def test_stated_intervals_hold_nine_of_ten_boards_whose_equations_err_as_stated(
 
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10**6), steep=st.floats(0.2, 3.0))
-def test_a_clock_settles_where_a_board_does_that_tries_the_asked_one_and_then_its_own_below(seed: int, steep: float) -> None:
+def test_a_clock_settles_where_a_board_does_that_tries_the_asked_one_and_then_its_own_below(seed, steep):
     random = np.random.default_rng(seed)
     asked = np.concatenate([random.choice(GRID, 5), random.uniform(GRID[0], GRID[-1], 5)])
     watt = 60.0 + 200.0 * (GRID / 1410.0) ** steep + np.cumsum(random.uniform(0.0, 3.0, len(GRID)))
@@ -107,7 +103,7 @@ def test_a_clock_settles_where_a_board_does_that_tries_the_asked_one_and_then_it
 
 
 @given(st.floats(0.0, 0.3), st.floats(0.0, 0.3))
-def test_far_from_the_limit_intervals_are_those_of_the_equations(time_std: float, power_std: float) -> None:
+def test_far_from_the_limit_intervals_are_those_of_the_equations(time_std, power_std):
     curve = curve_of(2.0, 0.5)
     point, found = stated(curve, 900.0, 400.0, time_std, power_std)
     assert not near_limit(point.free_w, 400.0, np.array([[power_std]]))
@@ -121,7 +117,7 @@ def test_far_from_the_limit_intervals_are_those_of_the_equations(time_std: float
 
 @pytest.mark.parametrize("step_mhz", [15.0, 300.0])
 @pytest.mark.parametrize("cap_w", [120.0, 180.0])
-def test_a_board_far_above_its_limit_holds_it_and_doubts_its_clock_however_coarse_its_clocks(step_mhz: float, cap_w: float) -> None:
+def test_a_board_far_above_its_limit_holds_it_and_doubts_its_clock_however_coarse_its_clocks(step_mhz, cap_w):
     gpu = override_gpu(A100.gpu, {"sm_clock_step_mhz": step_mhz})
     answer = estimate(HUNGRY, A100, gpu=gpu, sm_clock_mhz=1410, power_cap_w=cap_w)[0]
     swept = sweep(HUNGRY, A100, gpu=gpu, sm_clock_mhz=1410, power_cap_w=cap_w)
@@ -144,7 +140,7 @@ FIELDS = tuple(name + end for name in NAMES for end in ("", "_low", "_high"))
 @given(own=st.floats(210.0, 1410.0), others=OTHERS, cap=st.floats(20.0, 250.0), step=st.sampled_from([15.0, 170.0, 200.0]))
 @example(own=1410.0, others=[737.0], cap=150.0, step=15.0)
 @example(own=511.3, others=[510.9, 1400.1], cap=100.0, step=170.0)  # 8 clocks: with those asked for more than CURVE_CLOCKS
-def test_no_answer_depends_on_which_other_clocks_are_asked(own: float, others: list[float], cap: float, step: float) -> None:
+def test_no_answer_depends_on_which_other_clocks_are_asked(own, others, cap, step):
     gpu = override_gpu(A100.gpu, {"sm_clock_step_mhz": str(step)})
     alone = estimate(HUNGRY, A100, gpu=gpu, sm_clock_mhz=own, power_cap_w=cap)[0]
     clocks = [*others, own]
@@ -154,7 +150,7 @@ def test_no_answer_depends_on_which_other_clocks_are_asked(own: float, others: l
         assert_allclose([getattr(beside, name), getattr(points, name)[-1]], getattr(alone, name), rtol=1e-10, err_msg=name)
 
 
-def test_sources_sum_up_to_the_stated_uncertainty_at_the_limit() -> None:
+def test_sources_sum_up_to_the_stated_uncertainty_at_the_limit():
     answer = judged(Asked(variant=Variant(workload=HUNGRY), bundle=A100, sm_clock_mhz=(900.0, 1150.0, 1410.0)))
     for quantity, column in (("latency", "latency_s"), ("power", "power_w")):
         sources = {name: loading for name, loading in answer.loadings(quantity).items() if not name.endswith(":clock")}
@@ -164,12 +160,12 @@ def test_sources_sum_up_to_the_stated_uncertainty_at_the_limit() -> None:
 
 
 @given(st.integers(2, 200), st.floats(0.0, 1.0), st.floats(1.0, 8.0))
-def test_times_at_a_few_clocks_tell_those_at_all(count: int, clocked: float, p: float) -> None:
+def test_times_at_a_few_clocks_tell_those_at_all(count, clocked, p):
     clocks = np.linspace(210.0, 1410.0, count)
     nodes, weights = curve_nodes(clocks)
     assert len(nodes) <= CURVE_CLOCKS
 
-    def seconds(clocks: np.ndarray) -> np.ndarray:
+    def seconds(clocks):
         result: np.ndarray = ((clocked * 900.0 / clocks) ** p + (1.0 - clocked) ** p) ** (1.0 / p)
         return result
 
@@ -179,13 +175,13 @@ def test_times_at_a_few_clocks_tell_those_at_all(count: int, clocked: float, p: 
 @pytest.mark.parametrize("workload", [gpt2_prefill(1, 16), gpt2_prefill(1, 128), gpt2_prefill(8, 128), HUNGRY])
 @pytest.mark.parametrize("bundle", [A100, load_bundle("a10-eager")])
 @pytest.mark.parametrize("launch_s", [0.0, 3e-5, 1e-3])
-def test_power_never_falls_with_a_higher_clock(workload: Workload, bundle: Bundle, launch_s: float) -> None:
+def test_power_never_falls_with_a_higher_clock(workload, bundle, launch_s):
     points = sweep(workload, unlimited(bundle), sm_clock_mhz=bundle.gpu.clocks_mhz(), host_launch_s=launch_s)
     assert np.diff(points.power_w).min() >= -1e-9 * points.power_w.max()
 
 
 @given(st.lists(st.floats(0.1, 100.0), min_size=1, max_size=30))
-def test_a_table_without_dips_is_kept_and_dips_are_halved(values: list[float]) -> None:
+def test_a_table_without_dips_is_kept_and_dips_are_halved(values):
     clocks = tuple(200.0 + 15.0 * i for i in range(len(values)))
     table = ClockTable(sm_clock_mhz=clocks, value=tuple(values)).rising
     assert all(np.diff(table.value) >= 0.0)
@@ -194,7 +190,7 @@ def test_a_table_without_dips_is_kept_and_dips_are_halved(values: list[float]) -
     assert table.rising.value == table.value
 
 
-def test_throttled_runs_lie_in_the_stated_intervals_of_power_and_clock(shared_data: Path) -> None:
+def test_throttled_runs_lie_in_the_stated_intervals_of_power_and_clock(shared_data):
     selection = read_selection([shared_data / "energaizer" / "a100_clocks.csv"])
     rows = selection.workloads
     assert rows is not None

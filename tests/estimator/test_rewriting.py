@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -10,7 +9,7 @@ from estimator.formats import read_workload
 from estimator.transforms.rewriting import with_attention, with_precision
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.work import operator_work, work_by_family
-from estimator.vocabulary.workload import Operator, Workload, make_operator
+from estimator.vocabulary.workload import Workload, make_operator
 from tests.estimator import artifact_lists as artifact
 
 MODELS = {
@@ -21,20 +20,20 @@ MODELS = {
 }
 
 
-def recorded(folder: Path, name: str, completion: bool = True) -> Workload:
+def recorded(folder, name, completion=True):
     return read_workload(folder / "energaizer" / "workloads" / f"{name}.json", completion=completion)
 
 
-def built(folder: Path, entries: list[artifact.Entry], completion: bool = True) -> Workload:
+def built(folder, entries, completion=True):
     (folder / "built.json").write_text(json.dumps(entries))
     return read_workload(folder / "built.json", completion=completion)
 
 
-def pairs(workload: Workload, family: str) -> list[tuple[Operator, float]]:
+def pairs(workload, family):
     return [(o, n) for o, n in zip(workload.operators, workload.counts, strict=True) if o.family == family]
 
 
-def tally(workload: Workload) -> dict[Operator, float]:
+def tally(workload):
     return dict(zip(workload.operators, workload.counts, strict=True))
 
 

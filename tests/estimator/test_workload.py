@@ -9,7 +9,6 @@ from estimator.vocabulary.work import operator_work
 from estimator.vocabulary.workload import (
     FAMILY_FIELDS,
     FAMILY_OPERATORS,
-    Operator,
     conv_output_size,
     make_operator,
     merge_operators,
@@ -21,7 +20,7 @@ IMAGE = {
 HEADS = {"batch": 2, "queries": 64, "context": 64, "heads": 8, "kv_heads": 2, "head_dim": 32, "window": 0, "causal": 1}
 
 
-def make_matrix(**sizes: float) -> Operator:
+def make_matrix(**sizes):
     return make_operator("gemm", "linear", "bf16", **({"batch": 1, "m": 4, "n": 5, "k": 6} | sizes))
 
 

@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,7 +38,7 @@ ROUND_S = 14336 / 3413
 """A round of its figure 3: additions of 14 blocks of 1024 threads over the speed [s]."""
 
 
-def planted_s(grids: Array, resident: int = 2) -> Array:
+def planted_s(grids, resident=2):
     return occupancy_times(grids.astype(np.float64), GPU.num_sms, resident, np.log([*TIMES, OVERLAP]))[0]
 
 
@@ -47,7 +46,7 @@ BLOCK_J, AWAKE_W, IDLE_W = 2e-3, 14.0, 40.0
 GRIDS = np.array([54, 108, 216, 300, 432, 1000, 2160, 5000])
 
 
-def planted(grids: Array = GRIDS, noise: float = 0.0, seed: int = 0, kernel: str = "vector_add", resident: int = 2) -> BlockRows:
+def planted(grids=GRIDS, noise=0.0, seed=0, kernel="vector_add", resident=2):
     random = np.random.default_rng(seed)
     latency = planted_s(grids, resident)
     power = BLOCK_J * grids / latency + IDLE_W + AWAKE_W
@@ -64,7 +63,7 @@ def planted(grids: Array = GRIDS, noise: float = 0.0, seed: int = 0, kernel: str
     )
 
 
-def test_planted_coefficients_come_back() -> None:
+def test_planted_coefficients_come_back():
     model = fit_block_model(planted(), GPU.num_sms)
     whole, half = float(planted_s(np.array(216))) - TIMES[0], float(planted_s(np.array(108))) - TIMES[0]
     assert (model.round_s(), model.rest_s(108)) == pytest.approx((whole, half), rel=2e-3)
@@ -81,7 +80,7 @@ def test_planted_coefficients_come_back() -> None:
     assert same.energies == pytest.approx(model.energies)
 
 
-def test_three_grids_suffice() -> None:
+def test_three_grids_suffice():
     model = fit_block_model(planted(np.array([54, 216, 2160]), noise=0.002), GPU.num_sms)
     whole = planted()
     assert np.max(np.abs(model.latency_s(whole.blocks) / whole.latency_s - 1)) < 0.02
@@ -89,7 +88,7 @@ def test_three_grids_suffice() -> None:
     assert model.scatter == {}, "three grids leave none to be left out"
 
 
-def test_two_grids_do_not() -> None:
+def test_two_grids_do_not():
     with pytest.raises(CalibrationError, match="2 grids measured; a block-count model needs 3"):
         fit_block_model(planted(np.array([54, 54, 2160])), GPU.num_sms)
     both = join_rows([planted(), planted(np.array([54, 108]), kernel="short")])
@@ -103,7 +102,7 @@ def test_two_grids_do_not() -> None:
 @pytest.mark.parametrize(
     ("grids", "judged"), [(GRIDS, [432, 1000, 2160]), (np.array([54, 108, 216, 300, 432]), [108, 216, 300])], ids=["many rounds", "few"]
 )
-def test_forms_are_judged_on_grids_of_two_rounds_or_more_where_there_are_some(grids: Array, judged: list[int]) -> None:
+def test_forms_are_judged_on_grids_of_two_rounds_or_more_where_there_are_some(grids, judged):
     rows = planted(grids, noise=0.003)
     model, errors = fit_block_model(rows, GPU.num_sms), left_out_errors(rows, GPU.num_sms)
     for form in FORMS:
@@ -112,7 +111,7 @@ def test_forms_are_judged_on_grids_of_two_rounds_or_more_where_there_are_some(gr
             assert model.scatter[form][quantity] == pytest.approx(float(np.sqrt(np.mean(own**2))))
 
 
-def test_what_grids_leave_open_is_named() -> None:
+def test_what_grids_leave_open_is_named():
     whole_rounds = planted(np.array([216, 432, 2160, 4320]))
     model = fit_block_model(whole_rounds, GPU.num_sms)
     assert "overlap" in model.tied
@@ -120,7 +119,7 @@ def test_what_grids_leave_open_is_named() -> None:
     assert model.latency_s(8640) == pytest.approx(float(planted_s(np.array(8640))), rel=2e-3)
 
 
-def test_stated_errors_hold() -> None:
+def test_stated_errors_hold():
     """68 and 95 % of simulated runs within one and two standard deviations (24 draws of 5 unseen grids)."""
     unseen = np.array([80, 200, 500, 1500, 4000])
     scores: list[Array] = []
@@ -136,7 +135,7 @@ def test_stated_errors_hold() -> None:
 HEADER = "kernel,gpu,block_threads,blocks_per_sm,blocks,latency_s,power_w,idle_w,sm_clock_mhz"
 
 
-def table(tmp_path: Path, *lines: str, header: str = HEADER) -> Any:
+def table(tmp_path, *lines, header=HEADER):
     path = tmp_path / "grids.csv"
     path.write_text("\n".join([header, *lines]) + "\n")
     return open_table(path, block_table.COLUMNS)
@@ -157,7 +156,7 @@ def table(tmp_path: Path, *lines: str, header: str = HEADER) -> Any:
         (f"{'x' * 5000},{GPU.name},1024,2,54,1e-3,80,40,900", "BAD_TEXT"),
     ],
 )
-def test_a_row_that_cannot_be_is_rejected_with_its_reason(line: str, reason: str, tmp_path: Path) -> None:
+def test_a_row_that_cannot_be_is_rejected_with_its_reason(line, reason, tmp_path):
     good = f"add,{GPU.name},1024,,108,1e-3,90,40,"
     rows, rejected = read_block_table(table(tmp_path, line, good), None)
     assert rows is not None
@@ -166,9 +165,7 @@ def test_a_row_that_cannot_be_is_rejected_with_its_reason(line: str, reason: str
 
 
 @pytest.mark.parametrize("name", [",Tesla M2075", ""])
-def test_a_gpu_of_ones_own_is_fitted_from_its_file_and_checked(
-    name: str, repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_gpu_of_ones_own_is_fitted_from_its_file_and_checked(name, repository, tmp_path, capsys):
     """The published M2075: rounds of 14 blocks, one an SM, at the published powers, with the GPU named in the table or not."""
     spec, out = tmp_path / "own.toml", tmp_path / "m2075.json"
     spec.write_text((repository / "examples" / "m2075.toml").read_text())
@@ -196,7 +193,7 @@ def test_a_gpu_of_ones_own_is_fitted_from_its_file_and_checked(
 SWEPT = (108, 432, 864, 2160)
 
 
-def selected(slowed: Sequence[int]) -> Selection:
+def selected(slowed):
     """A sweep of two kernels at 1410 MHz, of which the hot one was slowed down on some grids."""
     rows: list[dict[str, Any]] = []
     for kernel in ("hotspot_16", "vector_add_256"):
@@ -213,7 +210,7 @@ def selected(slowed: Sequence[int]) -> Selection:
 
 
 @pytest.mark.parametrize("slowed", [(864,), (864, 2160)])
-def test_slowed_grids_are_in_no_model(slowed: tuple[int, ...]) -> None:
+def test_slowed_grids_are_in_no_model(slowed):
     selection = selected(slowed)
     section, remarks = block_section(selection, GPU)
     modelled = {entry["kernel"] for entry in section.values()}

@@ -7,15 +7,14 @@ import numpy as np
 import pytest
 
 import estimator.schema
-from estimator.bundle.content import HeldOut
 from estimator.bundle.files import bundle_from_document, save_bundle
 from estimator.questions.estimates import estimate
 from estimator.vocabulary.workload import make_operator
-from fitter.bundle.calibration import Calibration, calibrate
+from fitter.bundle.calibration import calibrate
 from fitter.bundle.data_facts import board_knowledge, default_name, domain_of, environment_of
 from fitter.bundle.drafts import draft_from_rows
 from fitter.errors import CalibrationError
-from fitter.rows.columns import UNKNOWN_GAIN_STD, Selection, with_rejected
+from fitter.rows.columns import UNKNOWN_GAIN_STD, with_rejected
 from fitter.rows.rejected import RejectedRow
 from fitter.validate.predictions import single_kinds
 from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, spec, various_operators, various_workloads, workload_rows
@@ -24,17 +23,17 @@ NOISE = 0.02
 
 
 @pytest.fixture(scope="module")
-def kernels_and_runs() -> Calibration:
+def kernels_and_runs():
     bundle = planted_bundle()
     kernels = kernel_rows(bundle, various_operators(90), noise=NOISE)
     return calibrate(selection_of(kernels, workload_rows(bundle, various_workloads(), noise=NOISE)), spec(), seed=1)
 
 
-def mape(rows: tuple[HeldOut, ...], family: str, quantity: str) -> float:
+def mape(rows, family, quantity):
     return float(np.mean([row[quantity]["mape"] for row in rows if row["family"] == family]))
 
 
-def test_kernels_and_runs_together_predict_runs_they_have_not_seen(kernels_and_runs: Calibration) -> None:
+def test_kernels_and_runs_together_predict_runs_they_have_not_seen(kernels_and_runs):
     assert mape(kernels_and_runs.errors, "workload", "latency") < 6
     assert mape(kernels_and_runs.errors, "workload", "power") < 6
     other = various_workloads()[3]
@@ -47,7 +46,7 @@ def test_kernels_and_runs_together_predict_runs_they_have_not_seen(kernels_and_r
 SCHEMA = json.loads((Path(estimator.schema.__path__[0]) / "bundle-1.json").read_text(encoding="utf-8"))
 
 
-def test_the_bundle_obeys_the_schema_and_says_where_it_came_from(kernels_and_runs: Calibration, tmp_path: Path) -> None:
+def test_the_bundle_obeys_the_schema_and_says_where_it_came_from(kernels_and_runs, tmp_path):
     bundle = kernels_and_runs.bundle
     save_bundle(bundle, tmp_path / "b.json")
     document = json.loads((tmp_path / "b.json").read_text(encoding="utf-8"))
@@ -66,7 +65,7 @@ def test_the_bundle_obeys_the_schema_and_says_where_it_came_from(kernels_and_run
         calibrate(selection_of(), spec())
 
 
-def test_groups_without_rows_stand_at_their_priors_and_memory_kernels_learn_from_each_other() -> None:
+def test_groups_without_rows_stand_at_their_priors_and_memory_kernels_learn_from_each_other():
     operators = various_operators(30)
     alone = calibrate(selection_of(kernel_rows(planted_bundle(), operators, noise=NOISE)), spec(), holdout=0.0)
     assert alone.errors == ()
@@ -85,7 +84,7 @@ def test_groups_without_rows_stand_at_their_priors_and_memory_kernels_learn_from
 
 
 @pytest.mark.parametrize("kind", ["kernels", "workloads"])
-def test_the_order_in_which_rows_were_written_changes_nothing(kind: str) -> None:
+def test_the_order_in_which_rows_were_written_changes_nothing(kind):
     bundle = planted_bundle()
     kernels, runs = kernel_rows(bundle, various_operators(40), noise=NOISE), workload_rows(bundle, various_workloads(), noise=NOISE)
     selection = selection_of(kernels) if kind == "kernels" else selection_of(None, runs)
@@ -100,7 +99,7 @@ def test_the_order_in_which_rows_were_written_changes_nothing(kind: str) -> None
     assert replace(first, provenance=second.provenance) == second
 
 
-def test_an_effect_that_the_model_lacks_raises_the_error_and_a_warning() -> None:
+def test_an_effect_that_the_model_lacks_raises_the_error_and_a_warning():
     bundle = planted_bundle()
     rows = workload_rows(bundle, various_workloads(), noise=0.01)
     rng = np.random.default_rng(5)
@@ -112,13 +111,13 @@ def test_an_effect_that_the_model_lacks_raises_the_error_and_a_warning() -> None
     assert mape(bad.errors, "workload", "latency") > 3 * mape(good.errors, "workload", "latency")
 
 
-def measured(*metadata: dict[str, object]) -> Selection:
+def measured(*metadata):
     """Some kernels, from data sets with this metadata."""
     selection = selection_of(kernel_rows(planted_bundle(), various_operators(6)))
     return replace(selection, datasets=tuple(replace(selection.datasets[0], metadata=one) for one in metadata))
 
 
-def test_measured_tables_of_the_board_come_before_its_specification_and_are_merged_in_any_order() -> None:
+def test_measured_tables_of_the_board_come_before_its_specification_and_are_merged_in_any_order():
     names = ("sm_clock_mhz", "power_w", "std_w", "temperature_c")
     wide = [(510.0, 45.0, 0.2, None), (900.0, 50.0, 0.2, 40.0), (1410.0, 60.0, 0.2, 40.0), (1200.0, None, None, None)]
     first = {"idle": [*(dict(zip(names, row, strict=True)) for row in wide), "noise"], "voltage": None, "simulated": True, "driver": "535"}
@@ -133,7 +132,7 @@ def test_measured_tables_of_the_board_come_before_its_specification_and_are_merg
     assert [default_name(measured(one), spec()) for one in (first, second)] == ["sim-a100-pcie-40gb", "a100-pcie-40gb"]
 
 
-def test_a_table_measured_at_a_few_clocks_keeps_the_knee_of_the_specification_between_them() -> None:
+def test_a_table_measured_at_a_few_clocks_keeps_the_knee_of_the_specification_between_them():
     voltage = [{"sm_clock_mhz": clock, "voltage_v": volt, "std_v": 0.001} for clock, volt in ((510.0, 0.70), (900.0, 0.70), (1410.0, 0.90))]
     board = board_knowledge(measured({"voltage": voltage}), spec())
     usual = spec().voltage_v
@@ -144,7 +143,7 @@ def test_a_table_measured_at_a_few_clocks_keeps_the_knee_of_the_specification_be
     assert board.tables.voltage_v.at(knee) == pytest.approx(usual.at(knee), rel=0.015)  # a straight line would lie 7 % above
 
 
-def test_an_unknown_gain_of_the_sensor_widens_all_coefficients_of_power_and_a_meter_narrows_them() -> None:
+def test_an_unknown_gain_of_the_sensor_widens_all_coefficients_of_power_and_a_meter_narrows_them():
     selection = selection_of(kernel_rows(planted_bundle(), various_operators(30), noise=0.02))
     metered = {"sensor": {"gain": 0.95, "gain_std": 0.0095, "offset_w": -1.0}}
     known = replace(selection, datasets=(replace(selection.datasets[0], metadata=metered),))
@@ -159,7 +158,7 @@ def test_an_unknown_gain_of_the_sensor_widens_all_coefficients_of_power_and_a_me
         assert added == pytest.approx(farad**2, rel=1e-6), term
 
 
-def test_runs_do_not_move_groups_that_they_do_not_use() -> None:
+def test_runs_do_not_move_groups_that_they_do_not_use():
     bundle = planted_bundle()
     fp32 = [replace(operator, precision="fp32") for operator in various_operators(60)]
     kernels = kernel_rows(bundle, fp32, noise=NOISE)
@@ -172,7 +171,7 @@ def test_runs_do_not_move_groups_that_they_do_not_use() -> None:
     assert both.bundle.groups["gemm"].coefficients["math"] == pytest.approx(bundle.groups["gemm"].coefficients["math"], rel=0.2)
 
 
-def test_a_kind_with_one_kernel_is_held_out_and_causes_no_warning() -> None:
+def test_a_kind_with_one_kernel_is_held_out_and_causes_no_warning():
     alone = make_operator("gemm", "bmm", "bf16", batch=8, m=512, n=512, k=512)
     rows = kernel_rows(planted_bundle(), [*various_operators(30), *[alone] * 6], noise=NOISE)
     slower = np.array([5.0 if operator == alone else 1.0 for operator in rows.row_operators()])

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -33,10 +33,10 @@ Run = Callable[..., Outcome]
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
+def run(capsys):
     """Runs `fit` with arguments."""
 
-    def runner(*arguments: object) -> Outcome:
+    def runner(*arguments):
         status = main([str(argument) for argument in arguments])
         captured = capsys.readouterr()
         assert "Traceback" not in captured.err
@@ -46,13 +46,13 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 @pytest.fixture(scope="module")
-def runs_csv(shared_data: Path) -> Path:
+def runs_csv(shared_data):
     """Whole-model runs of the A10: one of them failed."""
     return shared_data / "energaizer" / "a10_900mhz.csv"
 
 
 @pytest.fixture(scope="module")
-def fitted(runs_csv: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+def fitted(runs_csv, tmp_path_factory):
     """A folder with a bundle fitted from the runs, and what `--json` said."""
     folder = tmp_path_factory.mktemp("fit")
     out = folder / "said.json"
@@ -65,7 +65,7 @@ def fitted(runs_csv: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
     return folder, json.loads(out.read_text())
 
 
-def small_table(folder: Path, rows: int = 60, gpu: str = "a100-pcie-40gb") -> Path:
+def small_table(folder, rows=60, gpu="a100-pcie-40gb"):
     """A clean kernel table of softmax kernels at 80 % of the published bandwidth."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
@@ -79,9 +79,7 @@ def small_table(folder: Path, rows: int = 60, gpu: str = "a100-pcie-40gb") -> Pa
     return path
 
 
-def test_a_fit_writes_a_bundle_and_one_json_document_and_a_check_knows_its_data(
-    fitted: tuple[Path, dict[str, Any]], run: Run, runs_csv: Path
-) -> None:
+def test_a_fit_writes_a_bundle_and_one_json_document_and_a_check_knows_its_data(fitted, run, runs_csv):
     folder, document = fitted
     bundle = load_bundle(folder / "b.json")
     assert (document["digest"], document["name"], document["gpu"]) == (bundle.digest, "a10", "a10")
@@ -104,7 +102,7 @@ def test_a_fit_writes_a_bundle_and_one_json_document_and_a_check_knows_its_data(
     assert "a10_900mhz.csv row 44: TRUNCATED_RUN" in found.err
 
 
-def test_two_fits_of_the_same_data_have_one_digest_whenever_and_wherever_they_ran(run: Run, tmp_path: Path) -> None:
+def test_two_fits_of_the_same_data_have_one_digest_whenever_and_wherever_they_ran(run, tmp_path):
     digests = []
     for day, place in ((1_700_000_000, "one"), (1_800_000_000, "other")):
         with pytest.MonkeyPatch.context() as patch:
@@ -115,7 +113,7 @@ def test_two_fits_of_the_same_data_have_one_digest_whenever_and_wherever_they_ra
 
 
 @pytest.mark.parametrize("named", ["d.parquet", "d.parquet.log.jsonl", ".", "deep"])
-def test_the_log_of_an_unfinished_campaign_is_refused(run: Run, tmp_path: Path, named: str) -> None:
+def test_the_log_of_an_unfinished_campaign_is_refused(run, tmp_path, named):
     """Its log alone, named or not, beside a whole data set, in a folder."""
     place = tmp_path / "deep" / "deeper" if named == "deep" else tmp_path
     table = small_table(place)
@@ -128,7 +126,7 @@ def test_the_log_of_an_unfinished_campaign_is_refused(run: Run, tmp_path: Path, 
     assert not (tmp_path / "b.json").exists()
 
 
-def test_a_clean_table_ends_with_status_zero_and_a_rejected_row_with_three(run: Run, tmp_path: Path) -> None:
+def test_a_clean_table_ends_with_status_zero_and_a_rejected_row_with_three(run, tmp_path):
     table, out = small_table(tmp_path), tmp_path / "b.json"
     other = small_table(tmp_path / "v", gpu="a100-sxm-80gb").read_text().splitlines()[1:]
     table.write_text(table.read_text() + "\n".join(other) + "\n")
@@ -149,7 +147,7 @@ def test_a_clean_table_ends_with_status_zero_and_a_rejected_row_with_three(run: 
     assert "warning: 1 rows, or their power alone, were rejected; -v names them" in found.err
 
 
-def test_special_files_are_refused_before_anything_is_read(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_special_files_are_refused_before_anything_is_read(run, tmp_path, monkeypatch):
     monkeypatch.setattr("fitter.rows.selection.read_selection", lambda *_: pytest.fail("read"))
     os.mkfifo(tmp_path / "pipe")
     table = small_table(tmp_path)
@@ -165,7 +163,7 @@ def test_special_files_are_refused_before_anything_is_read(run: Run, tmp_path: P
         assert message in found.err
 
 
-def test_names_with_control_characters_take_over_no_terminal(run: Run, tmp_path: Path) -> None:
+def test_names_with_control_characters_take_over_no_terminal(run, tmp_path):
     table = small_table(tmp_path).rename(tmp_path / "\x1b[31mr\ned\u202e.csv")
     table.write_text(table.read_text().replace("fp32", "fp99", 1))
     found = run(table, "-o", tmp_path / "b.json", "-v")
@@ -174,7 +172,7 @@ def test_names_with_control_characters_take_over_no_terminal(run: Run, tmp_path:
         assert all(character.isprintable() for character in text.replace("\n", ""))
 
 
-def test_show_diff_and_release_take_whole_bundles_alone(fitted: tuple[Path, dict[str, Any]], run: Run, tmp_path: Path) -> None:
+def test_show_diff_and_release_take_whole_bundles_alone(fitted, run, tmp_path):
     """Runs of whole models hold eager attention: the coefficients of fused kernels are constants, set by no row."""
     folder, document = fitted
     other = saved(planted_bundle(), tmp_path)
@@ -209,7 +207,7 @@ def test_show_diff_and_release_take_whole_bundles_alone(fitted: tuple[Path, dict
         assert (found.status, found.err.count("\n")) == (1, 1)
 
 
-def test_groups_without_rows_are_one_last_line_of_a_bundle_and_the_next_step_fits_its_data() -> None:
+def test_groups_without_rows_are_one_last_line_of_a_bundle_and_the_next_step_fits_its_data():
     whole = planted_bundle()
     some = {key: replace(group, rows=rows, identified={}) for (key, group), rows in zip(whole.groups.items(), (5, 0, 0), strict=False)}
     lines = show_lines(replace(whole, groups=some))
@@ -236,7 +234,7 @@ BAD = {
 }
 
 
-def test_bad_input_is_one_clear_line_and_nothing_is_written(run: Run, tmp_path: Path) -> None:
+def test_bad_input_is_one_clear_line_and_nothing_is_written(run, tmp_path):
     for name, content in BAD.items():
         if content is not None:
             (tmp_path / name).write_text(content)
@@ -250,7 +248,7 @@ def test_bad_input_is_one_clear_line_and_nothing_is_written(run: Run, tmp_path: 
     assert sorted(tmp_path.iterdir()) == files
 
 
-def test_outputs_that_cannot_be_written_are_refused_before_the_work(run: Run, tmp_path: Path) -> None:
+def test_outputs_that_cannot_be_written_are_refused_before_the_work(run, tmp_path):
     table = small_table(tmp_path)
     for out in (tmp_path / "no" / "b.json", tmp_path, table):
         found = run(table, "-o", out)
@@ -272,14 +270,14 @@ def test_outputs_that_cannot_be_written_are_refused_before_the_work(run: Run, tm
         ("diff", "a"),
     ],
 )
-def test_wrong_usage_is_status_two(run: Run, arguments: tuple[str, ...]) -> None:
+def test_wrong_usage_is_status_two(run, arguments):
     found = run(*arguments)
     assert found.status == 2
     assert "--help" in found.err
 
 
 @pytest.mark.parametrize(("asked", "given"), [({}, "1"), ({"OPENBLAS_NUM_THREADS": "2"}, "2")])
-def test_linear_algebra_has_one_thread_unless_the_environment_says_otherwise(asked: dict[str, str], given: str) -> None:
+def test_linear_algebra_has_one_thread_unless_the_environment_says_otherwise(asked, given):
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     environment = {name: value for name, value in os.environ.items() if name not in names} | asked
     code = (

@@ -1,9 +1,7 @@
 """Fits of very few rows, and of runs of which few have an energy: a useful bundle with an honest width, or one clear line."""
 
 import csv
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +11,7 @@ from estimator.questions.estimates import estimate
 from estimator.vocabulary.specifications import load_gpu
 from fitter.bundle.calibration import calibrate, few_power_warnings
 from fitter.report.check import check_bundle
-from fitter.rows.columns import KernelRows, Selection, join_rows
+from fitter.rows.columns import join_rows
 from fitter.rows.selection import read_selection
 from tests.estimator.synthetic import transformer
 from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, various_operators
@@ -27,14 +25,14 @@ LEAST_STD = 0.05
 
 
 @pytest.fixture(scope="module")
-def measured(shared_data: Path) -> KernelRows:
+def measured(shared_data):
     tables = (read_selection([shared_data / "neusight" / f"{name}_train.csv"], GPU_NAME).kernels for name in ("vector", "bmm"))
     rows = join_rows([table for table in tables if table is not None])
     assert rows is not None
     return rows
 
 
-def random_subsets(rows: KernelRows, seed: int) -> Iterator[KernelRows]:
+def random_subsets(rows, seed):
     """Few rows of all families, of one family, and of one kernel measured over and over; some with power."""
     rng = np.random.default_rng(seed)
     families = np.array([rows.operators[i].family for i in rows.operator_index])
@@ -45,7 +43,7 @@ def random_subsets(rows: KernelRows, seed: int) -> Iterator[KernelRows]:
         yield rows.select(np.repeat(rng.integers(len(rows)), count))
 
 
-def bundle_of(selection: Selection, folder: Path) -> float:
+def bundle_of(selection, folder):
     """Fit, save, load, check and estimate; the relative standard deviation of the estimate."""
     calibration = calibrate(selection, load_gpu(GPU_NAME), seed=0)
     save_bundle(calibration.bundle, folder / "few.json")
@@ -57,19 +55,19 @@ def bundle_of(selection: Selection, folder: Path) -> float:
     return answer.latency_s_std / answer.latency_s
 
 
-def test_few_rows_of_any_kind_give_a_bundle_that_knows_how_little_it_knows(measured: KernelRows, tmp_path: Path) -> None:
+def test_few_rows_of_any_kind_give_a_bundle_that_knows_how_little_it_knows(measured, tmp_path):
     for rows in random_subsets(measured, seed=3):
         assert bundle_of(selection_of(rows), tmp_path) > LEAST_STD
 
 
-def test_one_kernel_measured_often_is_one_kernel(tmp_path: Path) -> None:
+def test_one_kernel_measured_often_is_one_kernel(tmp_path):
     product = various_operators(1)
     once = bundle_of(selection_of(kernel_rows(planted_bundle(), product)), tmp_path)
     often = bundle_of(selection_of(kernel_rows(planted_bundle(), product * 30, noise=0.001)), tmp_path)
     assert often == pytest.approx(once, rel=0.2)
 
 
-def test_fewer_energies_never_give_a_narrower_power(tmp_path: Path, shared_data: Path) -> None:
+def test_fewer_energies_never_give_a_narrower_power(tmp_path, shared_data):
     source, spreads, warnings = shared_data / "energaizer" / "a10_900mhz.csv", [], []
     with source.open(newline="") as stream:
         rows = [row | {"workload": str(source.parent / row["workload"])} for row in list(csv.DictReader(stream))[:12]]

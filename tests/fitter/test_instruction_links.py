@@ -3,7 +3,6 @@
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ from fitter.instructions.display import bundle_energies, instruction_tables
 from fitter.instructions.energies import fitted_rows
 from fitter.instructions.section import instruction_section, link_energies
 from fitter.rows.columns import Selection
-from fitter.rows.instruction_dataset import InstructionRow, InstructionRows, read_instruction_rows
+from fitter.rows.instruction_dataset import InstructionRows, read_instruction_rows
 from fitter.rows.tables import Table
 from tests.fitter.test_instruction_rows import CONTROL, ROW, made_row
 
@@ -32,7 +31,7 @@ COPY = {
 }  # fmt: skip
 
 
-def rows_of(*given_rows: dict[str, Any]) -> tuple[InstructionRow, ...]:
+def rows_of(*given_rows):
     table = rows_to_table([{**row, "row_id": str(number)} for number, row in enumerate(given_rows)], {})
     rows, rejected = read_instruction_rows(Table.of(table, Path("x.parquet")))
     assert rejected == []
@@ -41,7 +40,7 @@ def rows_of(*given_rows: dict[str, Any]) -> tuple[InstructionRow, ...]:
 
 
 @given(st.floats(1e6, 1e12), st.floats(1e-4, 1.0), st.floats(46.0, 400.0))
-def test_a_byte_costs_what_the_board_draws_beyond_rest_while_it_crosses(size: float, latency_s: float, power_w: float) -> None:
+def test_a_byte_costs_what_the_board_draws_beyond_rest_while_it_crosses(size, latency_s, power_w):
     rows = InstructionRows(rows=rows_of({**COPY, "link_bytes": size, "latency_s": latency_s, "power_w": power_w}))
     one = link_energies(rows)["copy_host_to_device"]
     assert one.bytes_per_s == pytest.approx(size / latency_s)
@@ -54,7 +53,7 @@ def test_a_byte_costs_what_the_board_draws_beyond_rest_while_it_crosses(size: fl
     assert mean.std_j == pytest.approx(2.0 * latency_s / size / math.sqrt(3))
 
 
-def fit_rows() -> tuple[InstructionRow, ...]:
+def fit_rows():
     places = ((108.0, 32.0, 0.9), (54.0, 32.0, 0.8), (108.0, 16.0, 0.7), (1.0, 32.0, 0.5))
     return tuple(
         made_row(f"{name.lower()}_k8_u64", {name: 64.0, **CONTROL}, {name.lower(): 64.0}, blocks=blocks, lanes=lanes, speed=speed)
@@ -63,12 +62,12 @@ def fit_rows() -> tuple[InstructionRow, ...]:
     )
 
 
-def selected(*rows: InstructionRow) -> Selection:
+def selected(*rows):
     instructions = InstructionRows(rows=rows)
     return Selection(kernels=None, workloads=None, rejected=(), startups=(), datasets=(), notes=(), instructions=instructions)
 
 
-def test_the_section_has_the_links_and_the_regression_has_not() -> None:
+def test_the_section_has_the_links_and_the_regression_has_not():
     plain = fit_rows()
     copies = rows_of(COPY, {**ROW, "operator": "host_read", "link": "host", "link_bytes": 1e8, "power_w": 90.0})
     single = replace(plain[0], mode="single")
@@ -87,7 +86,7 @@ def test_the_section_has_the_links_and_the_regression_has_not() -> None:
 
 
 @pytest.mark.parametrize("beside", [0, 1, 11])
-def test_links_need_no_regression(beside: int) -> None:
+def test_links_need_no_regression(beside):
     copies = rows_of(COPY, {**COPY, "operator": "copy_device_to_host"})
     section, remarks = instruction_section(selected(*fit_rows()[:beside], *copies), GPU)
     whole, _ = instruction_section(selected(*fit_rows(), *copies), GPU)

@@ -51,15 +51,13 @@ ROW: dict[str, Any] = {
 }  # fmt: skip
 
 
-def read_one(**change: Any) -> InstructionRow | RejectedRow:
+def read_one(**change):
     table = rows_to_table([{**ROW, **change}], {})
     rows, rejected = read_instruction_rows(Table.of(table, Path("x.parquet")))
     return rows.rows[0] if rows is not None else rejected[0]
 
 
-def made_row(
-    name: str, body: dict[str, float], operations: dict[str, float], *, blocks: float, lanes: float, speed: float, mode: str = "full"
-) -> InstructionRow:
+def made_row(name, body, operations, *, blocks, lanes, speed, mode="full"):
     """A run of which every count is known and whose energy is that of TRUTH."""
     known = read_one()
     assert isinstance(known, InstructionRow)
@@ -94,7 +92,7 @@ def made_row(
 CONTROL = {"UIADD3": 1.0, "ISETP.NE.AND": 1.0, "BRA": 1.0}
 
 
-def made_rows() -> InstructionRows:
+def made_rows():
     """Three instructions and the empty loop at several unroll factors, occupancies, lanes and speeds, without any noise."""
     rows = []
     for opcode, ptx in (("FFMA", "fma.rn.f32"), ("LOP3.LUT", "lop3.b32"), ("FADD", "add.rn.f32")):
@@ -110,7 +108,7 @@ def made_rows() -> InstructionRows:
     return InstructionRows(rows=tuple(rows))
 
 
-def test_without_noise_the_truth_comes_back_in_terms_and_in_ptx_rows() -> None:
+def test_without_noise_the_truth_comes_back_in_terms_and_in_ptx_rows():
     energies = fit_instructions(made_rows(), GPU)
     for name, joule in TRUTH.items():
         value, _ = energies.term(name if name in (CONSTANT, STALL, ISSUE, LOOP) else INSTRUCTION + name)
@@ -131,7 +129,7 @@ def test_without_noise_the_truth_comes_back_in_terms_and_in_ptx_rows() -> None:
     assert errors["power"]["p95"] < 1.0
 
 
-def test_stated_errors_grow_with_those_of_the_readings_and_hold_the_sensors_gain() -> None:
+def test_stated_errors_grow_with_those_of_the_readings_and_hold_the_sensors_gain():
     rows = made_rows()
     blurred = InstructionRows(rows=tuple(replace(row, power_std_w=5.0) for row in rows.rows))
     sharp, vague, unsure = fit_instructions(rows, GPU), fit_instructions(blurred, GPU), fit_instructions(rows, GPU, gain_std=0.05)
@@ -145,7 +143,7 @@ def test_stated_errors_grow_with_those_of_the_readings_and_hold_the_sensors_gain
 ASSEMBLED = "ptxas 12.9.86 -{} sm_80"
 
 
-def with_levels() -> InstructionRows:
+def with_levels():
     """Runs at O3, and ffma and the empty loop at O0 too, where a copy stands beside each multiply-add; both on one thread as well."""
     o3 = [replace(row, assembler=ASSEMBLED.format("O3")) for row in made_rows().rows]
     o0 = [
@@ -165,7 +163,7 @@ def with_levels() -> InstructionRows:
     return InstructionRows(rows=(*o3, *o0, *single))
 
 
-def test_one_level_of_the_assembler_never_replaces_the_other() -> None:
+def test_one_level_of_the_assembler_never_replaces_the_other():
     rows = with_levels()
     for order in (rows, InstructionRows(rows=rows.rows[::-1])):
         ptx = fit_instructions(order, GPU).ptx
@@ -182,7 +180,7 @@ def test_one_level_of_the_assembler_never_replaces_the_other() -> None:
     assert set(link_energies(both)) == {"empty_loop.O3", "empty_loop.O0"}
 
 
-def test_the_published_table_stands_beside_both_levels_with_errors_as_the_paper_states_them() -> None:
+def test_the_published_table_stands_beside_both_levels_with_errors_as_the_paper_states_them():
     energies = fit_instructions(with_levels(), GPU)
     title, rows = compared_with_table(energies, "volta")
     assert "TITAN V" in title
@@ -202,7 +200,7 @@ def test_the_published_table_stands_beside_both_levels_with_errors_as_the_paper_
 
 
 @pytest.mark.parametrize("volt", [0.0, math.nan])
-def test_a_throttled_run_at_a_voltage_that_was_not_read_is_left_out(volt: float) -> None:
+def test_a_throttled_run_at_a_voltage_that_was_not_read_is_left_out(volt):
     rows = tuple(replace(row, voltage_v=volt) for row in made_rows().rows)
     slowed = replace(rows[0], throttled=True, power_w=3.0 * rows[0].power_w)
     assert fit_instructions(InstructionRows(rows=(slowed, *rows)), replace(GPU, voltage_v=None)).rows == len(rows)
@@ -218,7 +216,7 @@ def test_a_throttled_run_at_a_voltage_that_was_not_read_is_left_out(volt: float)
         ({"idle_w": 1e9}, 99, "no run of generated kernels draws more than the board at rest; check power_w and idle_before_w"),
     ],
 )
-def test_runs_without_an_answer_are_refused_in_one_line(change: dict[str, Any], count: int, complaint: str) -> None:
+def test_runs_without_an_answer_are_refused_in_one_line(change, count, complaint):
     rows = InstructionRows(rows=tuple(replace(row, **change) for row in made_rows().rows[:count]))
     with pytest.raises(CalibrationError, match=complaint):
         fit_instructions(rows, GPU)
@@ -251,7 +249,7 @@ def test_runs_without_an_answer_are_refused_in_one_line(change: dict[str, Any], 
         ({"gpu": "abacus"}, "UNKNOWN_GPU"),
     ],
 )
-def test_a_row_that_cannot_be_is_rejected_with_its_reason(change: dict[str, Any], reason: str) -> None:
+def test_a_row_that_cannot_be_is_rejected_with_its_reason(change, reason):
     good, row = read_one(), read_one(**change)
     assert isinstance(good, InstructionRow)
     assert good.body == {"FFMA": 64.0, "UIADD3": 1.0, "ISETP.NE.AND": 1.0, "BRA": 1.0}

@@ -12,47 +12,47 @@ SHAPES: ShapeErrors = shape_errors([o for o in various_operators(300) if o.famil
 COUNT = len(SHAPES.operators)
 
 
-def forecast_with(error: np.ndarray, excess: float | np.ndarray = 0.0, distance: float | np.ndarray = 0.0) -> Forecast:
+def forecast_with(error, excess=0.0, distance=0.0):
     nothing = np.zeros(len(error))
     return Forecast(bare=error, neighbours=nothing, distance=nothing + distance, excess=nothing + excess, kriging=nothing)
 
 
-def quantiles(*rehearsed: np.ndarray, scatter: float = 0.03) -> tuple[float, float, float]:
+def quantiles(*rehearsed, scatter=0.03):
     inside = forecast_with(scatter * np.random.default_rng(0).standard_normal(COUNT))
     return interval_quantiles(SHAPES, inside, [forecast_with(error, 1.0) for error in rehearsed], 1.0)
 
 
-def beyond(*rehearsed: np.ndarray) -> float:
+def beyond(*rehearsed):
     """Half width one octave beyond the largest work, where the rehearsals were."""
     return quantiles(*rehearsed)[2] * float(np.sqrt(1.0 / BEYOND_OCTAVES))
 
 
-def scattered(mean: float, seed: int, count: int = 200) -> np.ndarray:
+def scattered(mean, seed, count=200):
     return mean + 0.02 * np.random.default_rng(seed).standard_normal(count)
 
 
-def test_an_error_of_one_sign_in_every_rehearsal_is_expected_to_grow() -> None:
+def test_an_error_of_one_sign_in_every_rehearsal_is_expected_to_grow():
     same = beyond(scattered(0.05, 1), scattered(0.06, 2))
     opposite = beyond(scattered(0.05, 1), scattered(-0.06, 2))
     assert same == pytest.approx(opposite + 0.06, abs=0.005)
 
 
-def test_work_beyond_is_less_certain_than_the_worst_rehearsal() -> None:
+def test_work_beyond_is_less_certain_than_the_worst_rehearsal():
     worst = np.quantile(np.abs(scattered(-0.06, 2)), 0.9)
     assert beyond(scattered(0.05, 1), scattered(-0.06, 2)) >= NEXT_GROWTH * worst
 
 
-def test_one_rehearsal_shows_no_drift_and_none_leaves_the_error_inside() -> None:
+def test_one_rehearsal_shows_no_drift_and_none_leaves_the_error_inside():
     one = beyond(scattered(0.05, 1))
     assert one == pytest.approx(NEXT_GROWTH * np.quantile(np.abs(scattered(0.05, 1)), 0.905), rel=0.02)
     assert quantiles()[2] == pytest.approx(1.645 * 0.03, rel=0.2)
 
 
-def test_errors_that_grow_with_the_root_of_the_distance_are_covered_near_and_far() -> None:
+def test_errors_that_grow_with_the_root_of_the_distance_are_covered_near_and_far():
     rng = np.random.default_rng(5)
     distance = rng.uniform(0.0, 3.0, 4000)
 
-    def walk() -> Forecast:
+    def walk():
         error = 0.04 * np.sqrt(np.maximum(distance, BEYOND_OCTAVES)) * rng.standard_normal(len(distance))
         return forecast_with(error, distance)
 
@@ -65,7 +65,7 @@ def test_errors_that_grow_with_the_root_of_the_distance_are_covered_near_and_far
 
 
 @pytest.mark.parametrize("scatter", [0.01, 0.1])
-def test_nine_of_ten_kernels_lie_inside_whatever_the_scatter(scatter: float) -> None:
+def test_nine_of_ten_kernels_lie_inside_whatever_the_scatter(scatter):
     rng = np.random.default_rng(1)
     error = scatter * rng.standard_normal(COUNT)
     near, far, _ = interval_quantiles(SHAPES, forecast_with(error), [], 1.0)
@@ -74,7 +74,7 @@ def test_nine_of_ten_kernels_lie_inside_whatever_the_scatter(scatter: float) -> 
     assert 0.8 <= np.mean(np.abs(scatter * rng.standard_normal(10_000)) <= near * sigma) <= 0.97
 
 
-def test_kernels_chosen_to_differ_are_as_uncertain_as_all_of_them_were() -> None:
+def test_kernels_chosen_to_differ_are_as_uncertain_as_all_of_them_were():
     rng = np.random.default_rng(2)
     shapes = shape_errors(list(SHAPES.operators[:20]))
     error = 0.1 * rng.standard_normal(20)
@@ -92,7 +92,7 @@ SPREAD_OF_GPUS = 0.38
 """By how much mean errors of a kind of kernel differ from GPU to GPU [ln]."""
 
 
-def drawn(rng: np.random.Generator, shape: str, size: tuple[int, ...]) -> np.ndarray:
+def drawn(rng, shape, size):
     """Magnitudes of errors with a mean of 1."""
     if shape == "exponential":
         return rng.exponential(1.0, size)
@@ -105,9 +105,7 @@ def drawn(rng: np.random.Generator, shape: str, size: tuple[int, ...]) -> np.nda
 
 @pytest.mark.parametrize("count", [12, 20, FEWEST_LOCAL - 1])
 @pytest.mark.parametrize(("shape", "low", "high"), [("exponential", 0.88, 0.92), ("normal", 0.91, 0.95), ("heavy", 0.88, 0.93)])
-def test_few_errors_are_covered_nine_times_in_ten_on_gpus_that_err_more_or_less_than_the_other(
-    count: int, shape: str, low: float, high: float
-) -> None:
+def test_few_errors_are_covered_nine_times_in_ten_on_gpus_that_err_more_or_less_than_the_other(count, shape, low, high):
     rng = np.random.default_rng(count)
     held = []
     for scale in 0.05 * np.exp(SPREAD_OF_GPUS * rng.standard_normal(COLLECTIONS)):
@@ -116,14 +114,14 @@ def test_few_errors_are_covered_nine_times_in_ten_on_gpus_that_err_more_or_less_
     assert low <= np.mean(held) <= high
 
 
-def test_many_errors_outvote_what_was_expected_and_none_leaves_it() -> None:
+def test_many_errors_outvote_what_was_expected_and_none_leaves_it():
     rng = np.random.default_rng(3)
     error = 0.02 * rng.exponential(1.0, 20_000)
     assert few_errors_half(error, 0.5) == pytest.approx(np.quantile(error, 0.9), rel=0.03)
     assert few_errors_half(np.zeros(0), 0.1) == pytest.approx(0.1 / np.sqrt(2.0) * 7.0 * (10.0 ** (1.0 / 7.0) - 1.0))
 
 
-def test_few_shapes_have_one_width_that_the_bundle_states_as_it_was_found() -> None:
+def test_few_shapes_have_one_width_that_the_bundle_states_as_it_was_found():
     shapes = shape_errors(list(SHAPES.operators[:20]))
     error = 0.1 * np.random.default_rng(4).standard_normal(20)
     near, far, _ = interval_quantiles(shapes, forecast_with(error), [], 1.0, 0.06)

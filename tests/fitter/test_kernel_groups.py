@@ -8,10 +8,9 @@ import pytest
 from estimator.engine.kernel_table import kernel_times
 from estimator.model.lowering import KnownTiles
 from estimator.vocabulary.workload import make_operator
-from fitter.latency.groups import KernelFit, fit_kernel_groups
+from fitter.latency.groups import fit_kernel_groups
 from fitter.latency.intervals import folds_of
 from fitter.latency.residual_tier import shape_errors
-from fitter.rows.columns import KernelRows
 from tests.fitter.measured import kernel_rows, planted_bundle, various_operators
 
 BUNDLE = planted_bundle()
@@ -19,7 +18,7 @@ COUNT = 240
 
 
 @pytest.fixture(scope="module")
-def rows() -> KernelRows:
+def rows():
     """Kernels of three families with an error that the equations lack: it drifts with the shape."""
     exact = kernel_rows(BUNDLE, various_operators(COUNT), noise=0.01)
     drift = np.array([0.15 * np.sin(np.log2(operator.shape[-1])) for operator in exact.row_operators()])
@@ -27,31 +26,31 @@ def rows() -> KernelRows:
 
 
 @pytest.fixture(scope="module")
-def fit(rows: KernelRows) -> KernelFit:
+def fit(rows):
     return fit_kernel_groups(rows, BUNDLE.gpu, seed=0)
 
 
-def test_every_kind_of_kernel_gets_a_group(rows: KernelRows, fit: KernelFit) -> None:
+def test_every_kind_of_kernel_gets_a_group(rows, fit):
     coefficients = {key: group.coefficients for key, group in fit.groups.items()}
     times = kernel_times(rows.row_operators(), BUNDLE.gpu, coefficients, sm_clock_mhz=rows.sm_clock_mhz, warm=rows.l2_warm)
     assert None not in times.groups
     assert set(fit.residuals) <= set(fit.groups)
 
 
-def test_a_failed_measurement_is_named_and_kept_out_of_the_residuals(rows: KernelRows) -> None:
+def test_a_failed_measurement_is_named_and_kept_out_of_the_residuals(rows):
     spoilt = rows.latency_s.copy()
     spoilt[5] *= 40
     found = fit_kernel_groups(replace(rows, latency_s=spoilt), BUNDLE.gpu, seed=0)
     assert [(item.row, item.reason) for item in found.rejected] == [(int(rows.row[5]), "OUTLIER")]
 
 
-def test_one_kernel_is_enough_for_a_fit(rows: KernelRows) -> None:
+def test_one_kernel_is_enough_for_a_fit(rows):
     found = fit_kernel_groups(rows.select(np.array([0])), BUNDLE.gpu, seed=0)
     assert found.residuals == {}
     assert all(np.isfinite(value) for group in found.groups.values() for value in group.coefficients.values())
 
 
-def test_rows_of_one_shape_are_left_out_together() -> None:
+def test_rows_of_one_shape_are_left_out_together():
     operators = various_operators(30) * 3
     gemm = [operator for operator in operators if operator.family == "gemm"]
     shapes = shape_errors(gemm)
@@ -60,7 +59,7 @@ def test_rows_of_one_shape_are_left_out_together() -> None:
         assert len(set(fold[shapes.index == shape].tolist())) == 1
 
 
-def test_known_tiles_are_predicted_with_what_known_tiles_left_over() -> None:
+def test_known_tiles_are_predicted_with_what_known_tiles_left_over():
     """Tiles that a tree cannot guess: the shape does not tell them, the kernel's name does."""
     rng = np.random.default_rng(0)
     operators = [make_operator("gemm", "linear", "fp32", batch=1, m=m, n=n, k=k) for m, n, k in 64.0 * rng.integers(4, 64, (300, 3))]

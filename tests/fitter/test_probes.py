@@ -10,7 +10,7 @@ from fitter.transfer.probes import MEASURING_ERROR, after_measuring, unknown_err
 
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**20), count=st.integers(1, 30))
-def test_measurements_lower_the_variance_by_their_gain_to_that_of_a_gaussian_process(seed: int, count: int) -> None:
+def test_measurements_lower_the_variance_by_their_gain_to_that_of_a_gaussian_process(seed, count):
     random = np.random.default_rng(seed)
     whole = unknown_errors(random.uniform(0.0, 10.0, (count, 2)))
     chosen = random.permutation(count)[:3]

@@ -7,14 +7,12 @@ import pytest
 
 from estimator.model.power import POWER_TERMS, BoardTables, warm_dram_share
 from estimator.questions.estimates import estimate
-from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.specifications import load_gpu
 from fitter.bundle.runs import fit_runs, stated_uncertainty
 from fitter.latency.runs import fit_latency, prior_groups, shifted
-from fitter.power.coefficients import PowerFit, fit_power
+from fitter.power.coefficients import fit_power
 from fitter.power.rows import workload_power_rows
 from fitter.power.solver import PRIOR, TERMS, PowerProblem, PowerRows
-from fitter.rows.columns import WorkloadRows
 from tests.estimator.estimating import unlimited
 from tests.estimator.synthetic import known_bundle, transformer
 from tests.fitter.measured import workload_rows
@@ -28,33 +26,33 @@ ENERGIES = np.array([PRIOR[term][0] for term in TERMS]) * np.array([1.05, 0.8, 1
 
 
 @pytest.fixture(scope="module")
-def a100() -> GpuSpec:
+def a100():
     return load_gpu("a100-pcie-40gb")
 
 
-def runs(gpu: GpuSpec, seed: int = 0, noise: float = NOISE) -> WorkloadRows:
+def runs(gpu, seed=0, noise=NOISE):
     """Runs that obey the equations with planted coefficients, with noise of 1 %."""
     groups, host = shifted(prior_groups(), PLANTED_SHIFT)
     workloads = [transformer(*shape, name=f"w{i}", family=f"f{i % 3}") for i, shape in enumerate(SHAPES)]
     return workload_rows(unlimited(known_bundle(gpu, groups, ENERGIES, host)), workloads, noise, seed, CLOCKS_MHZ)
 
 
-def tables(gpu: GpuSpec) -> BoardTables:
+def tables(gpu):
     return BoardTables(voltage_v=gpu.voltage_v, idle_w=gpu.idle_w, reference_clock_mhz=900.0, power_limit_w=gpu.power_limit_w)
 
 
-def power_of_runs(rows: WorkloadRows, gpu: GpuSpec, board: BoardTables) -> PowerFit:
+def power_of_runs(rows, gpu, board):
     return fit_power(workload_power_rows(rows, gpu, fit_latency(rows, gpu)), board)
 
 
-def assert_energies_come_back(fit: PowerFit, slack: float, terms: tuple[str, ...] = TERMS) -> None:
+def assert_energies_come_back(fit, slack, terms=TERMS):
     spread = np.sqrt(np.diag(fit.covariance))
     for term, found, planted, std in zip(TERMS, fit.values, ENERGIES, spread, strict=False):
         if term in terms:
             assert abs(found - planted) < 3.0 * std + slack * planted, (term, found, planted, std)
 
 
-def test_identified_lambdas_come_back_within_their_stated_uncertainty(a100: GpuSpec) -> None:
+def test_identified_lambdas_come_back_within_their_stated_uncertainty(a100):
     fit = fit_latency(runs(a100), a100)
     for (name, std), found, planted in zip(fit.ln_std.items(), fit.log_shift, PLANTED_SHIFT, strict=True):
         assert abs(found - planted) < 3.5 * std + 0.03, name
@@ -63,13 +61,13 @@ def test_identified_lambdas_come_back_within_their_stated_uncertainty(a100: GpuS
     assert "math.conv" not in known  # no run holds a convolution
 
 
-def test_planted_energies_come_back_within_their_stated_uncertainty(a100: GpuSpec) -> None:
+def test_planted_energies_come_back_within_their_stated_uncertainty(a100):
     fit = power_of_runs(runs(a100), a100, tables(a100))
     assert_energies_come_back(fit, 0.05)
     assert fit.exponent == 3.0
 
 
-def test_predictions_of_unseen_runs_are_as_good_as_the_noise(a100: GpuSpec) -> None:
+def test_predictions_of_unseen_runs_are_as_good_as_the_noise(a100):
     bundle = unlimited(fit_runs(runs(a100), a100, tables(a100)))
     fresh = runs(a100, seed=1, noise=0.0)
     for i in range(0, len(fresh), 5):
@@ -77,14 +75,14 @@ def test_predictions_of_unseen_runs_are_as_good_as_the_noise(a100: GpuSpec) -> N
         assert (answer.latency_s, answer.power_w) == pytest.approx((fresh.latency_s[i], fresh.power_w[i]), rel=0.03)
 
 
-def test_a_failed_run_cannot_bend_the_fit(a100: GpuSpec) -> None:
+def test_a_failed_run_cannot_bend_the_fit(a100):
     rows = runs(a100)
     clean = fit_latency(rows, a100)
     rows.latency_s[7] *= 10.0
     assert np.abs(fit_latency(rows, a100).log_shift - clean.log_shift).max() < 0.05
 
 
-def test_an_effect_that_the_model_lacks_widens_the_stated_intervals(a100: GpuSpec) -> None:
+def test_an_effect_that_the_model_lacks_widens_the_stated_intervals(a100):
     rows = runs(a100)
     rows = rows.select((rows.sm_clock_asked_mhz <= 900.0) & (rows.workload_index < 12))  # planted runs know no power limit
     bundle = fit_runs(rows, a100, tables(a100))
@@ -94,7 +92,7 @@ def test_an_effect_that_the_model_lacks_widens_the_stated_intervals(a100: GpuSpe
     assert float(str(surprised["power"]["gpu"])) > 2.0 * float(str(honest["power"]["gpu"]))
 
 
-def test_power_follows_an_inferred_voltage_where_the_board_reports_none(a100: GpuSpec) -> None:
+def test_power_follows_an_inferred_voltage_where_the_board_reports_none(a100):
     rows = runs(a100)
     fit = power_of_runs(rows.select(rows.sm_clock_asked_mhz != 1200.0), a100, replace(tables(a100), voltage_v=None))
     found, true, ends = fit.tables.voltage_v, a100.voltage_v, np.array([900.0, 1410.0])
@@ -104,7 +102,7 @@ def test_power_follows_an_inferred_voltage_where_the_board_reports_none(a100: Gp
     assert np.divide(*found.at(ends)) == pytest.approx(np.divide(*true.at(ends)) ** 1.5, rel=0.1)
 
 
-def test_covariances_are_symmetric_however_few_the_rows(a100: GpuSpec) -> None:
+def test_covariances_are_symmetric_however_few_the_rows(a100):
     for count in (1, 2, 3):
         bundle = fit_runs(runs(a100).select(np.arange(count)), a100, tables(a100))
         assert bundle.power is not None
@@ -113,7 +111,7 @@ def test_covariances_are_symmetric_however_few_the_rows(a100: GpuSpec) -> None:
             assert np.linalg.eigvalsh(covariance).min() > -1e-9
 
 
-def kernels(gpu: GpuSpec, seed: int = 0) -> PowerRows:
+def kernels(gpu, seed=0):
     """Kernels of twelve kinds at three clocks that obey the equations with planted energies and leakage."""
     rng = np.random.default_rng(seed)
     kind = np.repeat(np.arange(12), 30)
@@ -139,11 +137,11 @@ def kernels(gpu: GpuSpec, seed: int = 0) -> PowerRows:
     return replace(rows, power_w=watt * np.exp(0.5 * NOISE * rng.standard_normal(count)), temperature_c=temperature)
 
 
-def warm_tables(gpu: GpuSpec) -> BoardTables:
+def warm_tables(gpu):
     return replace(tables(gpu), idle_temperature_c=IDLE_C)
 
 
-def test_columns_are_watts_by_the_power_equation(a100: GpuSpec) -> None:
+def test_columns_are_watts_by_the_power_equation(a100):
     """DRAM's own energy does not follow the core's voltage; traffic falls where operands stay in L2."""
     rows = kernels(a100).select(np.arange(360) < 30)
     problem = PowerProblem(rows=rows, tables=tables(a100), warmer_k=np.full(30, 7.0), priors=PRIOR)
@@ -157,7 +155,7 @@ def test_columns_are_watts_by_the_power_equation(a100: GpuSpec) -> None:
     np.testing.assert_allclose(found[:, 7:], static)
 
 
-def test_leakage_comes_back_from_kernels_at_known_temperatures(a100: GpuSpec) -> None:
+def test_leakage_comes_back_from_kernels_at_known_temperatures(a100):
     fit = fit_power(kernels(a100), warm_tables(a100))
     assert fit.operating_line is not None
     leakage, std = fit.values[-1], np.sqrt(fit.covariance[-1, -1])
@@ -168,7 +166,7 @@ def test_leakage_comes_back_from_kernels_at_known_temperatures(a100: GpuSpec) ->
     assert_energies_come_back(fit, 0.0, TERMS[2:])
 
 
-def test_a_kind_of_kernel_that_is_counted_wrongly_widens_the_stated_deviations(a100: GpuSpec) -> None:
+def test_a_kind_of_kernel_that_is_counted_wrongly_widens_the_stated_deviations(a100):
     rows, tensor = kernels(a100), TERMS.index("tensor")
     rate = rows.event_rate.copy()
     rate[rows.kind == "kind 3", tensor] *= 2.0

@@ -17,7 +17,7 @@ HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
 NOISE = 0.05
 
 
-def whole_page() -> str:
+def whole_page():
     """A report with something in every section."""
     bundle = planted_bundle()
     kernels = kernel_rows(bundle, various_operators(60), noise=NOISE)
@@ -32,16 +32,16 @@ def whole_page() -> str:
 
 
 @pytest.fixture(scope="module")
-def page() -> str:
+def page():
     return whole_page()
 
 
 @pytest.fixture(scope="module")
-def read(page: str) -> Page:
+def read(page):
     return Page(page)
 
 
-def test_the_page_is_well_formed_self_contained_and_shows_text_from_data_as_text(page: str, read: Page) -> None:
+def test_the_page_is_well_formed_self_contained_and_shows_text_from_data_as_text(page, read):
     assert read.open == []
     assert not {tag for tag, _ in read.tags} & {"script", "link", "img", "iframe", "object", "form", "base", "use", "image"}
     assert not re.search(r"https?:|url\(|@import|javascript:|data:[a-z]", page)
@@ -50,7 +50,7 @@ def test_the_page_is_well_formed_self_contained_and_shows_text_from_data_as_text
     assert len(page) < 1_000_000
 
 
-def test_keyboard_and_screen_reader_find_their_way(page: str, read: Page) -> None:
+def test_keyboard_and_screen_reader_find_their_way(page, read):
     identities, links = read.having("id"), read.having("href")
     assert len(identities) == len(set(identities))
     assert {link[0] for link in links} == {"#"}
@@ -68,7 +68,7 @@ def test_keyboard_and_screen_reader_find_their_way(page: str, read: Page) -> Non
 
 
 @pytest.mark.parametrize("block", [r"^:root\{(.*?)\}", r"prefers-color-scheme:dark\)\{:root\{(.*?)\}"])
-def test_text_and_marks_stand_out_from_the_ground(page: str, block: str) -> None:
+def test_text_and_marks_stand_out_from_the_ground(page, block):
     """By day and by night.  Source: WCAG 2.2, 1.4.3 (text), 1.4.11 (charts), definitions of contrast and relative luminance."""
     style = page.split("<style>")[1].strip()
     day, own = (dict(re.findall(r"--(\w+):#(\w+)", re.findall(kind, style, re.DOTALL)[0])) for kind in (r"^:root\{(.*?)\}", block))
@@ -82,7 +82,7 @@ def test_text_and_marks_stand_out_from_the_ground(page: str, block: str) -> None
         assert np.divide(*sorted([light[name] + 0.05, light["bg"] + 0.05], reverse=True)) >= least, name
 
 
-def test_a_page_grows_with_kinds_of_kernels_and_not_with_rows() -> None:
+def test_a_page_grows_with_kinds_of_kernels_and_not_with_rows():
     bundle = planted_bundle()
     rows = kernel_rows(bundle, various_operators(100), noise=NOISE)
     few, sizes = predict_kernel_rows(bundle, rows), []
@@ -98,7 +98,7 @@ def test_a_page_grows_with_kinds_of_kernels_and_not_with_rows() -> None:
     assert {link[1:] for link in bare.having("href")} <= set(bare.having("id"))
 
 
-def test_the_worst_row_stands_first_with_what_is_known_of_it() -> None:
+def test_the_worst_row_stands_first_with_what_is_known_of_it():
     bundle = planted_bundle()
     rows = kernel_rows(bundle, various_operators(30))
     slow = rows.latency_s * np.where(np.arange(len(rows)) == 17, 3.0, 1.0)

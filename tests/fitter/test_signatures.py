@@ -22,7 +22,7 @@ class Signer(NamedTuple):
     public: Path
     private: object
 
-    def sign(self, bundle: Path, *, comment: str = COMMENT, number: bytes = KEY_NUMBER) -> Path:
+    def sign(self, bundle, *, comment=COMMENT, number=KEY_NUMBER):
         """The signature file beside a bundle."""
         sealed = self.private.sign(hashlib.blake2b(bundle.read_bytes()).digest())  # type: ignore[attr-defined]
         second = self.private.sign(sealed + comment.encode())  # type: ignore[attr-defined]
@@ -32,20 +32,20 @@ class Signer(NamedTuple):
         return path
 
 
-def key_file(folder: Path, content: bytes) -> Path:
+def key_file(folder, content):
     path = folder / f"{len(list(folder.iterdir()))}.pub"
     path.write_text(f"untrusted comment: minisign public key\n{base64.b64encode(content).decode()}\n")
     return path
 
 
-def signer(folder: Path) -> Signer:
+def signer(folder):
     """A new key pair."""
     ed25519 = pytest.importorskip("cryptography.hazmat.primitives.asymmetric.ed25519", reason="the extra [sign] is not installed")
     private = ed25519.Ed25519PrivateKey.generate()
     return Signer(key_file(folder, b"Ed" + KEY_NUMBER + private.public_key().public_bytes_raw()), private)
 
 
-def test_a_signature_is_good_for_its_key_its_comment_and_the_bytes_that_were_signed(tmp_path: Path) -> None:
+def test_a_signature_is_good_for_its_key_its_comment_and_the_bytes_that_were_signed(tmp_path):
     own, other, bundle = signer(tmp_path), signer(tmp_path), saved(planted_bundle(), tmp_path)
     signature = own.sign(bundle)
     signed = verify(bundle, own.public)
@@ -81,7 +81,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("name", DAMAGED)
-def test_a_damaged_signature_is_refused_in_one_line(tmp_path: Path, name: str) -> None:
+def test_a_damaged_signature_is_refused_in_one_line(tmp_path, name):
     bundle = saved(planted_bundle(), tmp_path)
     text, message = DAMAGED[name]
     Path(f"{bundle}.minisig").write_text(text, encoding="utf-8")
@@ -90,7 +90,7 @@ def test_a_damaged_signature_is_refused_in_one_line(tmp_path: Path, name: str) -
     assert "\n" not in str(caught.value)
 
 
-def test_a_key_that_is_none_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_key_that_is_none_is_refused_in_one_line(tmp_path):
     bundle = saved(planted_bundle(), tmp_path)
     for key in (tmp_path / "none.pub", Path("\0"), bundle, tmp_path, key_file(tmp_path, b"AA"), key_file(tmp_path, b"XX" + bytes(40))):
         with pytest.raises(SignatureError) as caught:
@@ -108,9 +108,7 @@ def test_a_key_that_is_none_is_refused_in_one_line(tmp_path: Path) -> None:
         ("planted-9.9.9.json", COMMENT, 1),
     ],
 )
-def test_a_signed_bundle_does_not_pass_for_another_one_or_for_a_newer_release(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, comment: str, status: int
-) -> None:
+def test_a_signed_bundle_does_not_pass_for_another_one_or_for_a_newer_release(tmp_path, capsys, name, comment, status):
     own, bundle = signer(tmp_path), planted_bundle()
     path = saved(bundle, tmp_path)
     path = path.rename(path.with_name(name.format(version=bundle.version)))

@@ -21,9 +21,8 @@ import traceback
 import warnings
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any
 
-from tests.fuzz.examples import EXAMPLES, Example
+from tests.fuzz.examples import EXAMPLES
 
 MOST_BYTES = 1 << 31
 """Data of a process; a fresh one that has imported everything has 300 MB."""
@@ -41,7 +40,7 @@ BYTES = (
 )  # fmt: skip
 
 
-def mutated_text(text: str, chance: random.Random) -> bytes:
+def mutated_text(text, chance):
     """A text with a few numbers, words, lines or bytes changed."""
     for _ in range(chance.choice((1, 1, 1, 2, 4))):
         change = chance.randrange(8)
@@ -68,7 +67,7 @@ def mutated_text(text: str, chance: random.Random) -> bytes:
     return mutated_bytes(content, chance) if chance.random() < 0.15 else content
 
 
-def mutated_bytes(content: bytes, chance: random.Random) -> bytes:
+def mutated_bytes(content, chance):
     """Bytes of which a few are changed, put in or taken out."""
     changed = bytearray(content)
     for _ in range(chance.choice((1, 1, 2, 8))):
@@ -85,7 +84,7 @@ def mutated_bytes(content: bytes, chance: random.Random) -> bytes:
     return bytes(changed)
 
 
-def mutated_value(document: Any, chance: random.Random) -> Any:
+def mutated_value(document, chance):
     """A JSON value with one of its values replaced by a foreign one; for files whose digest is counted anew."""
     value = document
     while True:
@@ -104,7 +103,7 @@ def mutated_value(document: Any, chance: random.Random) -> Any:
         return document
 
 
-def mutated(example: Example, chance: random.Random) -> bytes:
+def mutated(example, chance):
     """The example's content changed, in the way of its kind."""
     if example.changed is not None and chance.random() < 0.85:
         return example.changed(chance, mutated_value, mutated_text)
@@ -113,7 +112,7 @@ def mutated(example: Example, chance: random.Random) -> bytes:
     return mutated_text(example.content.decode(), chance)
 
 
-def run_case(kind: str, number: int, seed: int, folder: Path) -> str:
+def run_case(kind, number, seed, folder):
     """Run one case; what is wrong with it, "" for nothing."""
     chance = random.Random(f"{seed} {kind} {number}")
     example = EXAMPLES[kind](folder)
@@ -140,11 +139,11 @@ def run_case(kind: str, number: int, seed: int, folder: Path) -> str:
     return f"refused in {len(lines)} lines: {lines[:2]}" if status == 1 and len(lines) > 1 else ""
 
 
-def _alarm(*_: object) -> None:
+def _alarm(*_):
     raise TimeoutError
 
 
-def _place() -> str:
+def _place():
     """The error under way and the last of our own lines that it passed."""
     kind, error, trace = sys.exc_info()
     ours = [
@@ -154,7 +153,7 @@ def _place() -> str:
     return f"{kind.__name__ if kind else ''} at {where}: {' '.join(str(error).split())[:100]}"
 
 
-def _cases(cases: list[tuple[str, int]], seed: int, pipe: Any) -> None:
+def _cases(cases, seed, pipe):
     """Run cases in a process of its own and say after each what came of it."""
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, hard))
@@ -169,7 +168,7 @@ def _cases(cases: list[tuple[str, int]], seed: int, pipe: Any) -> None:
     pipe.send(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
 
-def fuzz(kinds: list[str], count: int, seed: int) -> tuple[list[str], int, int]:
+def fuzz(kinds, count, seed):
     """Run `count` cases, shared out among the kinds: what was found, how many ran, and the highest memory of a process [byte]."""
     cases = [(kinds[number % len(kinds)], number // len(kinds)) for number in range(count)]
     found: list[str] = []
@@ -198,7 +197,7 @@ def fuzz(kinds: list[str], count: int, seed: int) -> tuple[list[str], int, int]:
     return found, ran, peak
 
 
-def main() -> int:
+def main():
     """Run what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0)

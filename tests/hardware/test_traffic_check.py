@@ -3,7 +3,6 @@
 import json
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ from scripts.traffic_check import COUNTS, LEVELS, MARK, chosen_kernels, derived_
 OPERATORS = chosen_kernels()
 
 
-def counters(traffic: dict[str, float], scale: float = 1.0) -> dict[str, float]:
+def counters(traffic, scale=1.0):
     """What the counters of one kernel would read for so many bytes by level; DRAM's are shared out between reads and writes."""
     found = {}
     for level, parts in LEVELS.items():
@@ -33,7 +32,7 @@ def counters(traffic: dict[str, float], scale: float = 1.0) -> dict[str, float]:
 METRICS = '"ID","Process Name","Kernel Name","Grid Size","Metric Name","Metric Unit","Metric Value"\n'
 
 
-def long_table(launches: list[tuple[str, dict[str, float]]]) -> str:
+def long_table(launches):
     """As `ncu --csv` prints: a line a metric, numbers with commas, DRAM's bytes scaled."""
     lines = ['==PROF== Profiling "x": 0%....100% - 3 passes\n', METRICS]
     for number, (name, values) in enumerate(launches):
@@ -44,7 +43,7 @@ def long_table(launches: list[tuple[str, dict[str, float]]]) -> str:
 
 
 @pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def bundle(tmp_path_factory):
     path = tmp_path_factory.mktemp("bundle") / "h200.json"
     known = prior_bundle(load_gpu("h200-sxm"))
     made = replace(known.provenance, created_utc="2026-01-01T00:00:00Z", wattprint_version="0.0.0", commit="0" * 40)
@@ -52,7 +51,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def profiled(bundle: Path, *, noise: float, bias: float) -> list[tuple[str, dict[str, float]]]:
+def profiled(bundle, *, noise, bias):
     """What a profile of the chosen kernels would hold if the hardware moved what is derived, but for a bias and chance."""
     known = load_bundle(str(bundle))
     derived = derived_bytes(OPERATORS, known.gpu, known, [None] * len(OPERATORS))
@@ -66,12 +65,12 @@ def profiled(bundle: Path, *, noise: float, bias: float) -> list[tuple[str, dict
     return launches
 
 
-def comparing(folder: Path, bundle: Path, table: str) -> list[str]:
+def comparing(folder, bundle, table):
     files = [str(folder / name) for name in ("kernels.json", table)]
     return ["compare", *files, "--bundle", str(bundle), "-o", str(folder / "t.json")]
 
 
-def test_agreement_and_bias_come_out_as_they_went_in(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_agreement_and_bias_come_out_as_they_went_in(bundle, tmp_path, capsys):
     (tmp_path / "kernels.json").write_text(json.dumps(operators_document(OPERATORS)))
     (tmp_path / "counters.csv").write_text(long_table(profiled(bundle, noise=0.02, bias=1.25)))
     words = comparing(tmp_path, bundle, "counters.csv")
@@ -98,7 +97,7 @@ NO_PROFILES = {
 
 
 @pytest.mark.parametrize("content", NO_PROFILES)
-def test_what_is_no_profile_is_refused_in_one_line(content: str, bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_profile_is_refused_in_one_line(content, bundle, tmp_path, capsys):
     (tmp_path / "kernels.json").write_text(json.dumps(operators_document(OPERATORS[:3])))
     (tmp_path / "x.csv").write_text(content)
     assert main(comparing(tmp_path, bundle, "x.csv")) == 1
@@ -110,7 +109,7 @@ def test_what_is_no_profile_is_refused_in_one_line(content: str, bundle: Path, t
 
 @settings(max_examples=60)
 @given(st.binary(max_size=200))
-def test_no_text_is_more_than_refused(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+def test_no_text_is_more_than_refused(tmp_path_factory, content):
     path = tmp_path_factory.getbasetemp() / "x.csv"
     path.write_bytes(b'"ID","Kernel Name"\n' + content)
     with suppress(CountsError):

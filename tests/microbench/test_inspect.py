@@ -6,8 +6,8 @@ import pytest
 
 from microbench.families import kernel_named
 from microbench.families.rows import instruction_kernel
-from microbench.kernel import Expectation, Kernel, Support
-from microbench.toolchain.compile import Toolchain, compile_kernels
+from microbench.kernel import Expectation, Support
+from microbench.toolchain.compile import compile_kernels
 from microbench.toolchain.inspect import InspectedEntry, body_complaint, histogram, loop_body, read_listings
 
 LISTING = """
@@ -38,15 +38,15 @@ $__slow:
 CONTROL = {"ISETP": 1, "UIADD3": 1, "BRA": 1}
 
 
-def entry(**body: int) -> InspectedEntry:
+def entry(**body):
     return InspectedEntry(name="k", registers=8, spilled_bytes=0, shared_bytes=0, body=body, reads=body)
 
 
-def complaint_about(kernel: Kernel, toolchain: Toolchain) -> str:
+def complaint_about(kernel, toolchain):
     return body_complaint(kernel.expectation, compile_kernels([kernel], "sm_90", "O3", toolchain).entries[kernel.name], "O3")
 
 
-def test_the_loop_ends_at_its_branch_and_leaves_callees_out() -> None:
+def test_the_loop_ends_at_its_branch_and_leaves_callees_out():
     assert read_listings("Fatal: not a cubin\n .section .nv.info,x\n /*0000*/ FADD R1, R1, R1 ;") == {}
     body = loop_body(read_listings(LISTING)["twice"])
     assert dict(histogram(body)) == {"BRA": 2, "CALL.REL.NOINC": 1, "FFMA": 1, "ISETP.NE.U32.AND": 1, "UIADD3": 1}
@@ -70,16 +70,14 @@ def test_the_loop_ends_at_its_branch_and_leaves_callees_out() -> None:
         ("O0", {"FFMA": 16, "MOV": 40, **CONTROL}, {}, "16 of FFMA"),
     ],
 )
-def test_each_departure_from_the_promised_loop_has_its_complaint(
-    level: str, body: dict[str, int], expected: dict[str, object], complaint: str
-) -> None:
+def test_each_departure_from_the_promised_loop_has_its_complaint(level, body, expected, complaint):
     promise = Expectation(opcodes=("FFMA",), fewest=64, most=64, **expected)  # type: ignore[arg-type]
     said = body_complaint(promise, entry(**body), level)
     assert complaint in said
     assert bool(said) == bool(complaint)
 
 
-def test_work_on_values_that_are_one_for_all_threads_escapes_to_the_uniform_datapath(toolchain: Toolchain) -> None:
+def test_work_on_values_that_are_one_for_all_threads_escapes_to_the_uniform_datapath(toolchain):
     row = {
         "name": "uniform",
         "ptx": "mad.lo.u32",
@@ -94,5 +92,5 @@ def test_work_on_values_that_are_one_for_all_threads_escapes_to_the_uniform_data
     assert complaint_about(instruction_kernel(row), toolchain)
 
 
-def test_emulated_fp8_products_of_a_warp_are_noticed_on_hopper(toolchain: Toolchain) -> None:
+def test_emulated_fp8_products_of_a_warp_are_noticed_on_hopper(toolchain):
     assert complaint_about(replace(kernel_named("mma_e4m3"), support=Support()), toolchain)

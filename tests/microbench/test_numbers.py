@@ -11,7 +11,7 @@ WIDTHS = {"bf16x2": 1 << 16, "e4m3x4": 256, "e5m2x4": 256}
 
 
 @pytest.mark.parametrize("kind", CODED)
-def test_every_code_of_a_number_comes_back(kind: str) -> None:
+def test_every_code_of_a_number_comes_back(kind):
     every = np.arange(WIDTHS[kind], dtype=CODED[kind][0])
     values = decode(every, kind)
     kept = np.isfinite(values)
@@ -20,7 +20,7 @@ def test_every_code_of_a_number_comes_back(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", CODED)
 @given(number=st.floats(-400.0, 400.0) | st.floats(allow_nan=False))
-def test_a_number_goes_to_the_nearest(kind: str, number: float) -> None:
+def test_a_number_goes_to_the_nearest(kind, number):
     table = decode(np.arange(WIDTHS[kind], dtype=CODED[kind][0]), kind)
     finite = table[np.isfinite(table)]
     found = decode(nearest_codes(np.array([number]), kind), kind)[0]
@@ -30,7 +30,7 @@ def test_a_number_goes_to_the_nearest(kind: str, number: float) -> None:
 
 
 @given(st.lists(st.integers(-8, 7), min_size=8, max_size=8), st.integers(0, 2**32 - 1))
-def test_packed_numbers_come_back_lowest_first(numbers: list[int], word: int) -> None:
+def test_packed_numbers_come_back_lowest_first(numbers, word):
     words = encode(np.array(numbers, dtype=float), "s4x8")
     assert int(words[0]) == sum((number & 15) << 4 * place for place, number in enumerate(numbers))
     assert decode(words, "s4x8").tolist() == numbers

@@ -1,9 +1,7 @@
 """Generated kernels: arguments in their order, launches counted, results read back."""
 
 import ctypes
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +9,7 @@ import pytest
 from microbench.errors import DeviceMemoryError, LaunchError
 from microbench.kernel import Buffer, Expectation, Kernel, Launch, Slot, Work
 from microbench.operands import contents
-from microbench.runners.cupy_device import CupyDevice, open_cupy_device
+from microbench.runners.cupy_device import open_cupy_device
 from microbench.runners.generated_runner import load_generated
 from tests.microbench_library.cuda_fake import PCI_ADDRESS, World, fake_cupy
 
@@ -34,7 +32,7 @@ SOURCE = contents(KERNEL.buffers[0], LAUNCH)["value"]
 CUBIN = b"\x7fELF"
 
 
-def add_turns(grid: Any, block: Any, arguments: Any) -> None:
+def add_turns(grid, block, arguments):
     source, result, iterations, lanes = arguments
     assert (grid, block) == ((2, 1, 1), (32, 1, 1))
     assert all(isinstance(value, np.uint32) for value in (iterations, lanes))
@@ -43,17 +41,17 @@ def add_turns(grid: Any, block: Any, arguments: Any) -> None:
 
 
 @pytest.fixture
-def world() -> World:
+def world():
     return World(kernel_s=40e-6)
 
 
 @pytest.fixture
-def device(world: World) -> Iterator[CupyDevice]:
+def device(world):
     with open_cupy_device(PCI_ADDRESS, fake_cupy(world, {ENTRY: add_turns})) as opened:
         yield opened
 
 
-def test_arguments_come_in_their_order_and_results_come_back(device: CupyDevice, world: World) -> None:
+def test_arguments_come_in_their_order_and_results_come_back(device, world):
     loaded = load_generated(device, KERNEL, LAUNCH, CUBIN, world.now_ns)
     assert np.array_equal(loaded.results()["result"]["value"], SOURCE + 5)
     assert len(world.launched) == 1, "a lone launch is all that runs"
@@ -61,17 +59,17 @@ def test_arguments_come_in_their_order_and_results_come_back(device: CupyDevice,
         loaded.run(0)
 
 
-def test_what_does_not_fit_is_refused(device: CupyDevice, world: World) -> None:
+def test_what_does_not_fit_is_refused(device, world):
     world.total_bytes = 100
     with pytest.raises(DeviceMemoryError, match="smaller footprint"):
         load_generated(device, KERNEL, LAUNCH, CUBIN, world.now_ns)
 
 
 @pytest.mark.parametrize("location", ["host", "peer"])
-def test_a_buffer_elsewhere_is_filled_reached_by_its_address_and_read_back(location: Any) -> None:
+def test_a_buffer_elsewhere_is_filled_reached_by_its_address_and_read_back(location):
     seen: list[int] = []
 
-    def elsewhere(grid: Any, block: Any, arguments: Any) -> None:
+    def elsewhere(grid, block, arguments):
         source, result, iterations, _ = arguments
         assert isinstance(source, np.uint64)
         seen.append(int(source))

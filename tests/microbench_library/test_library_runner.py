@@ -13,17 +13,17 @@ from collector.devices.board_runner import open_board_runner
 from collector.devices.tracer import NoTracer
 from collector.errors import DeviceError, RunnerError
 from estimator.vocabulary.specifications import load_gpu
-from estimator.vocabulary.workload import Operator, make_operator
+from estimator.vocabulary.workload import make_operator
 from microbench.layouts import LAYOUTS
 from microbench.runners.library_runner import Libraries
 from microbench.sizing import DISPLACING_L2_SIZES
-from tests.microbench_library.conftest import OpenBoard, open_fake_board
+from tests.microbench_library.conftest import open_fake_board
 from tests.microbench_library.cuda_fake import CudaRuntimeError, OutOfMemoryError, World, fake_cupy
 
 H200_L2_BYTES = 50e6
 
 
-def product(size: int, precision: str = "fp16") -> Operator:
+def product(size, precision="fp16"):
     return make_operator("gemm", "linear", precision, batch=1, m=size, n=size, k=size)
 
 
@@ -32,14 +32,14 @@ SMALL = product(32)
 
 @pytest.mark.parametrize("kernel_s", [0.8e-6, 2e-6, 7e-6, 60e-6, 3e-3])
 @pytest.mark.parametrize("l2_state", ["warm", "cold"])
-def test_ranging_finds_the_time_of_a_launch_whatever_the_host_needs(open_board: OpenBoard, kernel_s: float, l2_state: str) -> None:
+def test_ranging_finds_the_time_of_a_launch_whatever_the_host_needs(open_board, kernel_s, l2_state):
     with open_board(kernel_s=kernel_s, computes=False) as board:
         prepared = board.runner.prepare(product(512), l2_state)
         assert ranged_launch_s(cast(Bench, board), prepared, 0.02) == pytest.approx(kernel_s, rel=0.5 * RANGE_TOLERANCE)
 
 
 @given(st.integers(1, 3000), st.sampled_from([0.7e-6, 30e-6, 1e-3]))
-def test_a_run_launches_as_often_as_it_was_told(launches: int, kernel_s: float) -> None:
+def test_a_run_launches_as_often_as_it_was_told(launches, kernel_s):
     with open_fake_board(kernel_s=kernel_s, computes=False) as board:
         prepared = board.runner.prepare(SMALL)
         board.world.launched.clear()
@@ -53,7 +53,7 @@ def test_a_run_launches_as_often_as_it_was_told(launches: int, kernel_s: float) 
         assert kernel_s > 1e-6 or launches < 2000 or board.world.graphs_launched, "the host is slower"
 
 
-def test_cold_operands_displace_the_cache_and_take_turns(open_board: OpenBoard) -> None:
+def test_cold_operands_displace_the_cache_and_take_turns(open_board):
     operator = product(1024)
     with open_board(kernel_s=10e-6, computes=False) as board:
         warm, cold = board.runner.prepare(operator, "warm"), board.runner.prepare(operator, "cold")
@@ -66,7 +66,7 @@ def test_cold_operands_displace_the_cache_and_take_turns(open_board: OpenBoard) 
     assert addresses[: cold.buffer_sets] == addresses[cold.buffer_sets : 2 * cold.buffer_sets]
 
 
-def test_what_the_tracer_saw_stands_in_the_prepared_kernel(open_board: OpenBoard) -> None:
+def test_what_the_tracer_saw_stands_in_the_prepared_kernel(open_board):
     with open_board(tracer=NoTracer("CUPTI is not installed")) as board:
         unknown = board.runner.prepare(SMALL)
         assert board.runner.run(unknown, 10).launches == 10
@@ -96,16 +96,14 @@ def test_what_the_tracer_saw_stands_in_the_prepared_kernel(open_board: OpenBoard
         (make_operator("softmax", "softmax", "fp32", rows=8, dim=8), "warm", "", "softmax.*needs PyTorch.*does not see the board"),
     ],
 )
-def test_what_no_library_here_runs_is_refused_by_name(
-    open_board: OpenBoard, operator: Operator, l2_state: str, layout: str, words: str
-) -> None:
+def test_what_no_library_here_runs_is_refused_by_name(open_board, operator, l2_state, layout, words):
     with open_board() as board:
         assert board.runner.supports(operator, layout) == (l2_state == "cold")
         with pytest.raises(RunnerError, match=words):
             board.runner.prepare(operator, l2_state, layout)
 
 
-def test_operands_beyond_the_memory_are_refused_before_any_is_taken(open_board: OpenBoard) -> None:
+def test_operands_beyond_the_memory_are_refused_before_any_is_taken(open_board):
     with open_board(total_bytes=10**9) as board:
         big = product(32_768)
         assert not board.runner.supports(big)
@@ -125,9 +123,7 @@ def test_operands_beyond_the_memory_are_refused_before_any_is_taken(open_board: 
     ],
 )
 @pytest.mark.parametrize("place", ["fail_launch", "fail_sync"])
-def test_cudas_errors_say_whether_a_campaign_goes_on(
-    open_board: OpenBoard, fault: Exception, error: type[Exception], words: str, place: str
-) -> None:
+def test_cudas_errors_say_whether_a_campaign_goes_on(open_board, fault, error, words, place):
     with open_board() as board:
         prepared = board.runner.prepare(SMALL)
         setattr(board.world, place, fault)
@@ -138,7 +134,7 @@ def test_cudas_errors_say_whether_a_campaign_goes_on(
         setattr(board.world, place, None)
 
 
-def test_a_failed_capture_ends_and_the_stream_works_on(open_board: OpenBoard) -> None:
+def test_a_failed_capture_ends_and_the_stream_works_on(open_board):
     with open_board(kernel_s=1e-6) as board:
         board.cublas.status = 15
         with pytest.raises(RunnerError, match="not supported"):
@@ -148,7 +144,7 @@ def test_a_failed_capture_ends_and_the_stream_works_on(open_board: OpenBoard) ->
         assert board.runner.run(board.runner.prepare(SMALL), 10).launches == 10
 
 
-def test_a_board_that_cuda_does_not_see_is_a_device_error() -> None:
+def test_a_board_that_cuda_does_not_see_is_a_device_error():
     world = World()
     with (
         pytest.raises(DeviceError, match="0000:01:00.0.*CUDA_VISIBLE_DEVICES"),

@@ -23,7 +23,7 @@ from estimator.model.kernel_names import NO_TILE, named_tile, tile_from_name
         ("nvjet_sm120_tst_mma_64x64x128_3_32x32x128_tmaAB_alignCD4_bz_TNNN", (64, 64, 128, 3)),
     ],
 )
-def test_a_public_name_is_read(name: str, tile: tuple[int, ...]) -> None:
+def test_a_public_name_is_read(name, tile):
     found = named_tile(name)
     assert found is not None
     assert (found.first, found.second, found.tile_k, found.stages) == tile
@@ -36,7 +36,7 @@ def test_a_public_name_is_read(name: str, tile: tuple[int, ...]) -> None:
         ("nvjet_sm90_hss_64x8_64x16_1x1_h_bz_splitK_NNT", (8, 64), False),
     ],
 )
-def test_a_persistent_kernels_tile_is_read_though_its_grid_is_the_machine(name: str, tile: tuple[int, int], split_is_known: bool) -> None:
+def test_a_persistent_kernels_tile_is_read_though_its_grid_is_the_machine(name, tile, split_is_known):
     found = tile_from_name(name, 1, 8192, 8192, (132, 1, 1))
     assert (found.tile_m, found.tile_n) == tile
     assert (found.split_k == 1.0) == split_is_known
@@ -47,13 +47,13 @@ def test_a_persistent_kernels_tile_is_read_though_its_grid_is_the_machine(name: 
         "".join
     )
 )
-def test_no_text_upsets_the_reader(name: str) -> None:
+def test_no_text_upsets_the_reader(name):
     tile_from_name(name, 1, 128, 128, (1, 1, 1))
 
 
 @pytest.mark.parametrize("size", [0.0, -1.0, math.nan, math.inf])
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_a_product_that_cannot_be_has_no_tile(size: float, place: int) -> None:
+def test_a_product_that_cannot_be_has_no_tile(size, place):
     sizes = [1.0, 128.0, 128.0]
     sizes[place] = size
     assert tile_from_name("ampere_sgemm_128x64_tn", *sizes, grid=(1, 2, 1)) is NO_TILE

@@ -11,7 +11,7 @@ from collector.cli import main
 from collector.daemon.store import open_store
 from collector.dataset import read_kernel_dataset
 from collector.devices.board_claim import claimed_board
-from tests.collector.daemon.conftest import ATTEMPTS, BOARD, OTHER_BOARD, Place, row_ids, workers
+from tests.collector.daemon.conftest import ATTEMPTS, BOARD, OTHER_BOARD, row_ids, workers
 from tests.collector.nvml.stub import Boards, board_uuid, built
 from tests.collector.steady import DEADLINE_S, until
 from tests.words import changed, failure
@@ -30,9 +30,7 @@ UUID = board_uuid()
         (["--sensor", "none.json", "--gpu", f"{BOARD},{OTHER_BOARD}"], 1, "belong to one board"),
     ],
 )
-def test_a_submission_that_cannot_be_is_one_line_and_queues_nothing(
-    change: list[str], status: int, reason: str, place: Place, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_submission_that_cannot_be_is_one_line_and_queues_nothing(change, status, reason, place, capsys, monkeypatch):
     monkeypatch.chdir(place.folder)
     Path("there.parquet").touch()
     if change[0].startswith("--"):
@@ -44,7 +42,7 @@ def test_a_submission_that_cannot_be_is_one_line_and_queues_nothing(
     assert not (place.state / "campaigns").exists()
 
 
-def test_a_campaign_with_a_strange_name_is_kept_inside_the_state_folder(place: Place) -> None:
+def test_a_campaign_with_a_strange_name_is_kept_inside_the_state_folder(place):
     folder = place.folder / "..x; rm -rf ~"
     folder.mkdir()
     campaign = place.campaign(2, "..x; rm -rf ~/$(id) ä.toml")
@@ -57,7 +55,7 @@ def test_a_campaign_with_a_strange_name_is_kept_inside_the_state_folder(place: P
     assert copy.read_text() == Path(campaign).read_text()
 
 
-def test_a_submission_prints_its_plan_and_waits_for_a_daemon(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_submission_prints_its_plan_and_waits_for_a_daemon(place, capsys):
     words = ["submit", place.campaign(3), "--freqs", "510,900", "--config", str(place.config)]
     assert main([*words, "--gpu", f"{BOARD},{OTHER_BOARD}", "--out", "both", "--dry-run", "--json"]) == 0
     assert [plan["rows"] for plan in json.loads(capsys.readouterr().out)] == [6, 6]
@@ -85,16 +83,14 @@ def test_a_submission_prints_its_plan_and_waits_for_a_daemon(place: Place, capsy
         (["daemon"], 2, "--config"),
     ],
 )
-def test_orders_that_cannot_be_are_one_line(
-    words: list[str], status: int, reason: str, place: Place, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_orders_that_cannot_be_are_one_line(words, status, reason, place, capsys):
     place.overview()
     config = [] if words == ["daemon"] else ["--config", str(place.config)]
     found, line = failure(capsys, *words, *config)
     assert (found, reason in line) == (status, True), line
 
 
-def test_without_any_state_there_are_no_jobs_and_nothing_is_made(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_any_state_there_are_no_jobs_and_nothing_is_made(place, capsys):
     config = ["--config", str(place.config)]
     assert main(["status", *config]) == 0
     captured = capsys.readouterr()
@@ -107,7 +103,7 @@ def test_without_any_state_there_are_no_jobs_and_nothing_is_made(place: Place, c
     assert not place.state.exists()
 
 
-def test_several_boards_measure_side_by_side_are_stopped_together_and_go_on(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_boards_measure_side_by_side_are_stopped_together_and_go_on(place, capsys):
     words = ["--gpu", f"{BOARD},{OTHER_BOARD}", "--freqs", "900", "--campaign", place.campaign(10)]
     for attempt in range(ATTEMPTS):
         out = place.folder / f"both-{attempt}"
@@ -141,9 +137,7 @@ def test_several_boards_measure_side_by_side_are_stopped_together_and_go_on(plac
         (["--out", "file.parquet"], 1, "is a file"),
     ],
 )
-def test_several_boards_are_all_checked_before_one_begins(
-    change: list[str], status: int, reason: str, place: Place, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_several_boards_are_all_checked_before_one_begins(change, status, reason, place, capsys, monkeypatch):
     monkeypatch.chdir(place.folder)
     Path("file.parquet").touch()
     before = sorted(place.folder.iterdir())
@@ -153,7 +147,7 @@ def test_several_boards_are_all_checked_before_one_begins(
     assert sorted(place.folder.iterdir()) == before
 
 
-def test_a_real_board_is_left_alone_while_another_measures_and_its_clock_comes_back(place: Place, tmp_path: Path) -> None:
+def test_a_real_board_is_left_alone_while_another_measures_and_its_clock_comes_back(place, tmp_path):
     boards = Boards(tmp_path / "boards")
     place.environment |= {"LD_LIBRARY_PATH": str(built(tmp_path)), "WATTPRINT_NVML_STUB": str(boards.path)}
     clocks = tmp_path / "clocks"

@@ -5,9 +5,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator
 from errno import ENOSPC
-from pathlib import Path
 
 import pytest
 
@@ -21,7 +19,7 @@ from collector.errors import BoardBusyError, BoardLostError, ClockError, Collect
 
 
 @pytest.fixture
-def manager(tmp_path: Path) -> Iterator[tuple[str, socket.socket]]:
+def manager(tmp_path):
     """A service manager's socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
         path = str(tmp_path / "notify")
@@ -30,7 +28,7 @@ def manager(tmp_path: Path) -> Iterator[tuple[str, socket.socket]]:
         yield path, end
 
 
-def test_the_service_manager_gets_fields_of_one_line_each(manager: tuple[str, socket.socket]) -> None:
+def test_the_service_manager_gets_fields_of_one_line_each(manager):
     path, end = manager
     notifier = Notifier({"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "5"}, 5)
     assert notifier.watchdog_s == 30.0
@@ -39,7 +37,7 @@ def test_the_service_manager_gets_fields_of_one_line_each(manager: tuple[str, so
     Notifier({"NOTIFY_SOCKET": "/nowhere/at/all"}, 1).send(READY=1)  # ends nothing
 
 
-def test_one_daemon_a_folder_and_who_only_asks_for_it_keeps_none_from_starting(tmp_path: Path) -> None:
+def test_one_daemon_a_folder_and_who_only_asks_for_it_keeps_none_from_starting(tmp_path):
     asking = locked(tmp_path / LOCK_NAME, fcntl.LOCK_SH)
     assert asking is not None
     assert not daemon_runs(tmp_path), "those who ask do not take each other for it"
@@ -51,7 +49,7 @@ def test_one_daemon_a_folder_and_who_only_asks_for_it_keeps_none_from_starting(t
     assert not daemon_runs(tmp_path)
 
 
-def test_boards_have_locks_of_their_own_whatever_they_are_called(tmp_path: Path) -> None:
+def test_boards_have_locks_of_their_own_whatever_they_are_called(tmp_path):
     names = ["GPU-1", "GPU-2", "sim:a", "sim-a", "sim:/x/a.toml", "sim:" + "x" * 300, "../../etc", "ä/\n"]
     paths = [worker_lock_path(tmp_path, name) for name in names]
     assert len(set(paths)) == len(names)
@@ -62,7 +60,7 @@ def test_boards_have_locks_of_their_own_whatever_they_are_called(tmp_path: Path)
         os.close(lock)
 
 
-def test_only_causes_that_may_pass_have_a_name() -> None:
+def test_only_causes_that_may_pass_have_a_name():
     full = DatasetError("cannot be written")
     full.__cause__ = OSError(ENOSPC, "No space left on device")
     named = {
@@ -77,7 +75,7 @@ def test_only_causes_that_may_pass_have_a_name() -> None:
     assert {error: cause_of(error) for error in named} == named
 
 
-def test_a_stop_waits_for_the_kernel_unless_none_runs_or_it_is_asked_twice() -> None:
+def test_a_stop_waits_for_the_kernel_unless_none_runs_or_it_is_asked_twice():
     stop = StopRequest()
     with pytest.raises(KeyboardInterrupt):
         stop.ask(signal.SIGTERM, None)
@@ -92,7 +90,7 @@ def test_a_stop_waits_for_the_kernel_unless_none_runs_or_it_is_asked_twice() -> 
         other.ask(signal.SIGINT, None)
 
 
-def test_words_for_boards_name_each_once() -> None:
+def test_words_for_boards_name_each_once():
     assert several("0,1")
     assert several(" ALL ")
     assert not several("sim:a100-pcie-40gb")
@@ -111,7 +109,7 @@ def test_words_for_boards_name_each_once() -> None:
             board_words(text)
 
 
-def test_a_log_is_set_aside_when_it_is_large_and_one_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
+def test_a_log_is_set_aside_when_it_is_large_and_one_that_cannot_be_written_stops_nothing(tmp_path):
     log = LogFile(tmp_path / "daemon.log")
     log.write("one\ntwo")
     with (tmp_path / "daemon.log").open("ab") as stream:
@@ -125,7 +123,7 @@ def test_a_log_is_set_aside_when_it_is_large_and_one_that_cannot_be_written_stop
     assert heard[0].endswith("still heard")
 
 
-def test_each_report_counts_from_the_beginning_so_that_a_lost_one_takes_nothing_with_it() -> None:
+def test_each_report_counts_from_the_beginning_so_that_a_lost_one_takes_nothing_with_it():
     row = {"family": "gemm", "operator": "linear", "precision": "fp16", "flags": ["throttled"], "power_w": 250.0}
     steps = [(3, None), (3, None), (4, row), (5, None), (6, {**row, "flags": []})]  # three rows were there; the fifth point could not run
     tally = Tally(HostClock())

@@ -12,7 +12,6 @@ from collector.cli import main
 from collector.daemon.jobs import AFTER_ROW, AT_ONCE, STALE_S, Daemon, Overview
 from collector.daemon.locks import daemon_lock
 from collector.daemon.store import FILE_NAME, open_store
-from tests.collector.daemon.conftest import Place
 
 PID = 4321
 NOW_S = 1_800_000_000.0
@@ -20,12 +19,12 @@ CLOCK_STEP_S = 1.0
 """The time of day may be set meanwhile by so much [s]."""
 
 
-def complaint(*, running: bool, silent_s: float, draining: bool) -> str:
+def complaint(*, running, silent_s, draining):
     daemon = Daemon(pid=PID, version="1", beat_unix_s=NOW_S - silent_s, draining=draining)
     return Overview(daemon=daemon, running=running).complaint(NOW_S)
 
 
-def daemon_was_there(place: Place, *, silent_s: float, draining: bool) -> None:
+def daemon_was_there(place, *, silent_s, draining):
     """What a daemon writes of itself, so long ago."""
     with open_store(place.state) as store:
         store.daemon_started(PID, "1", "")
@@ -36,7 +35,7 @@ def daemon_was_there(place: Place, *, silent_s: float, draining: bool) -> None:
 
 
 @given(silent_s=st.floats(-1e6, 1e9), running=st.booleans(), draining=st.booleans())
-def test_a_complaint_is_one_line_and_only_of_a_daemon_that_hangs_or_died(silent_s: float, running: bool, draining: bool) -> None:
+def test_a_complaint_is_one_line_and_only_of_a_daemon_that_hangs_or_died(silent_s, running, draining):
     line = complaint(running=running, silent_s=silent_s, draining=draining)
     wrong = NOW_S - (NOW_S - silent_s) > STALE_S if running else not draining
     assert bool(line) == wrong
@@ -52,9 +51,7 @@ def test_a_complaint_is_one_line_and_only_of_a_daemon_that_hangs_or_died(silent_
         (True, 0.0, False, ""),
     ],
 )
-def test_status_flags_a_dead_and_a_hung_daemon_in_one_line(
-    runs: bool, silent_s: float, draining: bool, words: str, place: Place, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_flags_a_dead_and_a_hung_daemon_in_one_line(runs, silent_s, draining, words, place, capsys):
     since_s = time.time() - silent_s
     daemon_was_there(place, silent_s=silent_s, draining=draining)
     config = ["--config", str(place.config)]
@@ -69,7 +66,7 @@ def test_status_flags_a_dead_and_a_hung_daemon_in_one_line(
     assert silent_s - CLOCK_STEP_S <= document["daemon"]["silent_s"] <= time.time() - since_s + CLOCK_STEP_S
 
 
-def test_the_second_stop_ends_it_at_once_and_the_third_finds_it_done(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_second_stop_ends_it_at_once_and_the_third_finds_it_done(place, capsys):
     words = ["stop", "--daemon", "--config", str(place.config)]
     place.overview()
     daemon_was_there(place, silent_s=0.0, draining=False)

@@ -1,13 +1,11 @@
 """An emulated meter behind a real terminal."""
 
 import os
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Event, Thread
 from time import monotonic_ns
-from typing import Any
 
 import pytest
 
@@ -24,12 +22,12 @@ class EmulatedPort:
 
 
 @contextmanager
-def emulated_port(**state: Any) -> Iterator[EmulatedPort]:
+def emulated_port(**state):
     """A meter that lives in a thread until the end of the block, or until it is unplugged."""
     ready: SimpleQueue[EmulatedPort] = SimpleQueue()
     stop = Event()
 
-    def live() -> None:
+    def live():
         with open_pseudo_terminal() as ends:
             begin = monotonic_ns()
             meter = EmulatedMeter(EmulatedState(start_ns=begin, **state))
@@ -46,6 +44,6 @@ def emulated_port(**state: Any) -> Iterator[EmulatedPort]:
 
 
 @pytest.fixture
-def port_of() -> Callable[..., Any]:
+def port_of():
     """`emulated_port`, for tests."""
     return emulated_port

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
@@ -21,7 +20,7 @@ from collector.devices.clock_record import left_records, record_path
 from collector.privileged.clients import LOCK_COST, REQUESTS_AT_ONCE, REQUESTS_PER_S
 from collector.privileged.helper import MOST_CLIENTS_OF_USER
 from collector.privileged.settings import HelperSettings, read_settings
-from tests.collector.privileged.conftest import NAMES, SECOND, UNLISTED, UUID, Line, Place, stopped
+from tests.collector.privileged.conftest import NAMES, SECOND, UNLISTED, UUID, Line, stopped
 from tests.collector.steady import until
 
 PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_SET_MDWE = 24, 38, 65
@@ -32,11 +31,11 @@ Connect = Callable[[], Line]
 LOCK_AND_UNLOCK = itertools.cycle([{"do": "lock", "uuid": UUID, "sm_clock_mhz": 900}, {"do": "unlock"}])
 
 
-def back(place: Place, index: int = 0) -> bool:
+def back(place, index=0):
     return place.boards.get("lock_high", index) == 0
 
 
-def test_a_clock_is_locked_and_given_back_and_both_are_written_down(place: Place, opened: Connect) -> None:
+def test_a_clock_is_locked_and_given_back_and_both_are_written_down(place, opened):
     helper = place.start()
     client = opened()
     assert client.lock(900)["ok"]
@@ -57,7 +56,7 @@ def test_a_clock_is_locked_and_given_back_and_both_are_written_down(place: Place
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGHUP])
-def test_the_clock_comes_back_when_the_helper_is_told_to_end(how: signal.Signals, place: Place, opened: Connect) -> None:
+def test_the_clock_comes_back_when_the_helper_is_told_to_end(how, place, opened):
     helper = place.start()
     first, second = opened(), opened()
     assert first.lock()["ok"]
@@ -69,7 +68,7 @@ def test_the_clock_comes_back_when_the_helper_is_told_to_end(how: signal.Signals
     assert first.receive() is None
 
 
-def test_a_clock_that_the_driver_does_not_take_back_is_tried_again(place: Place, opened: Connect) -> None:
+def test_a_clock_that_the_driver_does_not_take_back_is_tried_again(place, opened):
     helper = place.start()
     client = opened()
     assert client.lock()["ok"]
@@ -82,7 +81,7 @@ def test_a_clock_that_the_driver_does_not_take_back_is_tried_again(place: Place,
     assert stopped(helper) == 0
 
 
-def test_a_board_has_one_client_at_a_time(place: Place, opened: Connect) -> None:
+def test_a_board_has_one_client_at_a_time(place, opened):
     place.start()
     first, second = opened(), opened()
     assert first.lock()["ok"]
@@ -107,7 +106,7 @@ def test_a_board_has_one_client_at_a_time(place: Place, opened: Connect) -> None
     ],
     ids=NAMES.get,
 )
-def test_what_is_not_allowed_is_refused_and_changes_nothing(uuid: str, clock: int, code: str, place: Place, opened: Connect) -> None:
+def test_what_is_not_allowed_is_refused_and_changes_nothing(uuid, clock, code, place, opened):
     place.start()
     client = opened()
     assert client.lock(clock, uuid)["error"] == code
@@ -115,7 +114,7 @@ def test_what_is_not_allowed_is_refused_and_changes_nothing(uuid: str, clock: in
     assert client.lock()["ok"], "a refusal does not end the connection"
 
 
-def test_who_computes_on_a_board_is_not_slowed_down_by_others(place: Place, opened: Connect) -> None:
+def test_who_computes_on_a_board_is_not_slowed_down_by_others(place, opened):
     place.boards.set(processes=1)
     helper = place.start()
     assert opened().lock()["error"] == "board_shared"
@@ -125,7 +124,7 @@ def test_who_computes_on_a_board_is_not_slowed_down_by_others(place: Place, open
     assert opened().lock()["ok"]
 
 
-def test_without_a_record_no_clock_is_locked(place: Place, opened: Connect) -> None:
+def test_without_a_record_no_clock_is_locked(place, opened):
     place.start()
     place.state.mkdir(mode=0o700)
     record_path(place.state, UUID).mkdir()
@@ -133,7 +132,7 @@ def test_without_a_record_no_clock_is_locked(place: Place, opened: Connect) -> N
     assert place.boards.get("lock_calls") == 0
 
 
-def test_the_clock_comes_back_from_kills_of_the_helper_at_random_moments(place: Place) -> None:
+def test_the_clock_comes_back_from_kills_of_the_helper_at_random_moments(place):
     chance = random.Random(1)
     helper = place.start()
     for _ in range(6):
@@ -165,7 +164,7 @@ ODD = [
 ]
 
 
-def test_anything_odd_ends_the_connection_with_a_named_error_and_the_lease_with_it(place: Place, opened: Connect) -> None:
+def test_anything_odd_ends_the_connection_with_a_named_error_and_the_lease_with_it(place, opened):
     place.start()
     for sent, code in ODD:
         client = opened()
@@ -181,7 +180,7 @@ def test_anything_odd_ends_the_connection_with_a_named_error_and_the_lease_with_
         until(lambda: back(place), str(sent[:80]))
 
 
-def test_who_begins_to_compute_on_a_board_ends_the_lock_of_another(place: Place, opened: Connect) -> None:
+def test_who_begins_to_compute_on_a_board_ends_the_lock_of_another(place, opened):
     place.write_config(head="look_s = 0.3")
     place.start()
     client = opened()
@@ -194,7 +193,7 @@ def test_who_begins_to_compute_on_a_board_ends_the_lock_of_another(place: Place,
     assert client.receive() is None
 
 
-def test_a_flood_of_one_user_is_bounded_and_stops_no_other(place: Place, opened: Connect) -> None:
+def test_a_flood_of_one_user_is_bounded_and_stops_no_other(place, opened):
     """Connections and requests count by user, whatever the number of connections."""
     place.start()
     began_s = time.monotonic()
@@ -220,7 +219,7 @@ def test_a_flood_of_one_user_is_bounded_and_stops_no_other(place: Place, opened:
 CLIENTS = 24
 
 
-def connect_without_end(path: Path, told: int) -> None:
+def connect_without_end(path, told):
     """What a process does that wants to keep others out; as another member of the socket's group where this is root."""
     if os.geteuid() == 0:
         os.setgroups([path.stat().st_gid])
@@ -233,7 +232,7 @@ def connect_without_end(path: Path, told: int) -> None:
                     os.write(told, b"full")
 
 
-def test_a_helper_that_was_held_up_answers_all_whoever_fills_its_queue(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_helper_that_was_held_up_answers_all_whoever_fills_its_queue(place, monkeypatch):
     helper = place.start()
     monkeypatch.setenv("WATTPRINT_CLOCKS_SOCKET", str(place.socket))
     helper.send_signal(signal.SIGSTOP)
@@ -259,7 +258,7 @@ def test_a_helper_that_was_held_up_answers_all_whoever_fills_its_queue(place: Pl
         os.close(writing)
 
 
-def as_foreigner(path: Path, groups: list[int]) -> dict[str, object]:
+def as_foreigner(path, groups):
     """What a process of the user nobody, with these further groups, is told when it asks for a clock."""
     reading, writing = os.pipe()
     child = os.fork()
@@ -285,7 +284,7 @@ def as_foreigner(path: Path, groups: list[int]) -> dict[str, object]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_the_members_of_the_sockets_group_may_lock_and_nobody_else(place: Place) -> None:
+def test_the_members_of_the_sockets_group_may_lock_and_nobody_else(place):
     place.write_config(group="daemon")
     place.start()
     inside = place.socket.stat().st_gid
@@ -297,7 +296,7 @@ def test_the_members_of_the_sockets_group_may_lock_and_nobody_else(place: Place)
     assert (locked["uid"], locked["user"]) == (65534, pwd.getpwuid(65534).pw_name), "by the kernel's word"
 
 
-def confined() -> None:
+def confined():
     """Between fork and exec: one capability, no new privilege, no memory that is both written and executed (Linux 6.3)."""
     system = ctypes.CDLL(None)
     for capability in range(LAST_CAPABILITY + 1):
@@ -307,7 +306,7 @@ def confined() -> None:
     system.prctl(PR_SET_MDWE, 1, 0, 0, 0)
 
 
-def test_the_helper_works_as_confined_as_the_unit_makes_it(place: Place, opened: Callable[[], Line]) -> None:
+def test_the_helper_works_as_confined_as_the_unit_makes_it(place, opened):
     helper = place.start(preexec_fn=confined)
     client = opened()
     assert client.lock(900)["ok"]
@@ -316,7 +315,7 @@ def test_the_helper_works_as_confined_as_the_unit_makes_it(place: Place, opened:
     assert place.boards.get("lock_high") == 0
 
 
-def test_the_packaged_settings_are_the_defaults(repository: Path, place: Place) -> None:
+def test_the_packaged_settings_are_the_defaults(repository, place):
     text = (repository / "packaging" / "clocks.toml").read_text()
     place.config.write_text(text.replace('"wattprint-clocks"', '"root"'))
     settings = read_settings(place.config)

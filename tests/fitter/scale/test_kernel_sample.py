@@ -2,7 +2,6 @@
 
 import itertools
 from dataclasses import fields
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +22,7 @@ from fitter.scale.streamed import is_streamed, read_streamed
 TASK = SampleTask(collected=None, gpu=None, seed=0)
 
 
-def kernel_table(rows: int, seed: int = 0) -> pa.Table:
+def kernel_table(rows, seed=0):
     """Matrix products and additions, each a few times, some of them impossible."""
     rng = np.random.default_rng(seed)
     shape = 64 * rng.integers(2, 14, (rows, 3))
@@ -49,7 +48,7 @@ def kernel_table(rows: int, seed: int = 0) -> pa.Table:
     )
 
 
-def write_parts(table: pa.Table, folder: Path, cuts: list[int], row_group: int = 1000) -> Path:
+def write_parts(table, folder, cuts, row_group=1000):
     """The table cut at these rows into files."""
     folder.mkdir(parents=True, exist_ok=True)
     for number, (start, stop) in enumerate(itertools.pairwise([0, *cuts, table.num_rows])):
@@ -57,12 +56,12 @@ def write_parts(table: pa.Table, folder: Path, cuts: list[int], row_group: int =
     return folder
 
 
-def sampled(folder: Path, task: SampleTask = TASK) -> KernelSample:
+def sampled(folder, task=TASK):
     """The sample of a folder."""
     return sample_of(open_partitioned(folder).parts, task)
 
 
-def said(sample: KernelSample) -> str:
+def said(sample):
     """All of a sample except where its rows were read; nan equals nan."""
     assert sample.rows is not None
     columns = [np.asarray(getattr(sample.rows, f.name), dtype=object).tolist() for f in fields(sample.rows) if f.name not in PLACES]
@@ -73,7 +72,7 @@ PLACES = ("sources", "source_index", "row")
 
 
 @pytest.mark.parametrize("limits", [(4000, 24), (30, 2)])
-def test_the_sample_does_not_depend_on_files_row_groups_or_order(tmp_path: Path, limits: tuple[int, int]) -> None:
+def test_the_sample_does_not_depend_on_files_row_groups_or_order(tmp_path, limits):
     task = SampleTask(collected=None, gpu=None, seed=3, section_kernels=limits[0], kernel_rows=limits[1])
     table = kernel_table(1500)
     whole = sampled(write_parts(table, tmp_path / "whole", []), task)
@@ -83,7 +82,7 @@ def test_the_sample_does_not_depend_on_files_row_groups_or_order(tmp_path: Path,
     assert said(whole) == said(cut) == said(moved)
 
 
-def test_counts_and_rows_are_those_of_reading_in_memory(tmp_path: Path) -> None:
+def test_counts_and_rows_are_those_of_reading_in_memory(tmp_path):
     table = kernel_table(1200)
     pq.write_table(table, tmp_path / "k.parquet")
     selection = read_selection([tmp_path / "k.parquet"])
@@ -97,7 +96,7 @@ def test_counts_and_rows_are_those_of_reading_in_memory(tmp_path: Path) -> None:
     assert sorted(row_hashes(found.rows, 0).tolist()) == sorted(row_hashes(selection.kernels, 0).tolist())
 
 
-def test_limits_hold_and_another_seed_chooses_others(tmp_path: Path) -> None:
+def test_limits_hold_and_another_seed_chooses_others(tmp_path):
     folder = write_parts(kernel_table(2000), tmp_path, [500])
     tasks = [SampleTask(collected=None, gpu=None, seed=seed, section_kernels=20, kernel_rows=1) for seed in (0, 1)]
     chosen = [rows for task in tasks if (rows := sampled(folder, task).rows) is not None]
@@ -105,7 +104,7 @@ def test_limits_hold_and_another_seed_chooses_others(tmp_path: Path) -> None:
     assert set(chosen[0].operators) != set(chosen[1].operators)
 
 
-def test_doubled_rows_count_once_and_rows_of_other_gpus_are_counted(tmp_path: Path) -> None:
+def test_doubled_rows_count_once_and_rows_of_other_gpus_are_counted(tmp_path):
     table = kernel_table(300)
     once = sampled(write_parts(table, tmp_path / "once", [])).rows
     twice = sampled(write_parts(pa.concat_tables([table, table]), tmp_path / "twice", [300])).rows
@@ -121,7 +120,7 @@ def test_doubled_rows_count_once_and_rows_of_other_gpus_are_counted(tmp_path: Pa
     assert found.rejected[("OTHER_GPU", False)].count > 200
 
 
-def test_a_row_is_named_by_its_place_in_its_file(tmp_path: Path) -> None:
+def test_a_row_is_named_by_its_place_in_its_file(tmp_path):
     table = kernel_table(400)
     rows = sampled(write_parts(table, tmp_path, [150], row_group=40)).rows
     assert rows is not None
@@ -133,7 +132,7 @@ def test_a_row_is_named_by_its_place_in_its_file(tmp_path: Path) -> None:
 # Files of a data set --------------------------------------------------------------------------------------------------
 
 
-def test_a_folder_holds_every_row_once_in_order_beside_files_of_other_programs(tmp_path: Path) -> None:
+def test_a_folder_holds_every_row_once_in_order_beside_files_of_other_programs(tmp_path):
     table = kernel_table(300)
     write_parts(table, tmp_path, [10, 250], row_group=30)
     for name in ("_SUCCESS", "notes.txt"):
@@ -146,7 +145,7 @@ def test_a_folder_holds_every_row_once_in_order_beside_files_of_other_programs(t
     assert pa.Table.from_batches(batches).to_pandas().equals(table.to_pandas())
 
 
-def test_the_digest_changes_with_a_value_and_not_with_the_folder(tmp_path: Path) -> None:
+def test_the_digest_changes_with_a_value_and_not_with_the_folder(tmp_path):
     table = kernel_table(300)
     other = table.set_column(9, "latency_s", pa.array(1.5 * table.column("latency_s").to_numpy()))
     one, two, three = (
@@ -155,7 +154,7 @@ def test_the_digest_changes_with_a_value_and_not_with_the_folder(tmp_path: Path)
     assert one == two != three
 
 
-def test_damage_within_a_file_is_found_when_it_is_read(tmp_path: Path) -> None:
+def test_damage_within_a_file_is_found_when_it_is_read(tmp_path):
     path = write_parts(kernel_table(300), tmp_path, []) / "part-000.parquet"
     content = bytearray(path.read_bytes())
     content[4:2000] = b"\xff" * 1996
@@ -165,7 +164,7 @@ def test_damage_within_a_file_is_found_when_it_is_read(tmp_path: Path) -> None:
         list(read_batches(only, ["family", "operator"]))
 
 
-def test_copies_of_a_row_are_refused_before_they_are_read(tmp_path: Path) -> None:
+def test_copies_of_a_row_are_refused_before_they_are_read(tmp_path):
     path = tmp_path / "copies.parquet"
     pq.write_table(kernel_table(1).take(pa.array(np.zeros(1_000_001, dtype=np.int64))), path, compression="zstd")
     with pytest.raises(InputError, match=r"copies\.parquet: 1,000,001 rows in [0-9,]+ bytes are copies of few"):
@@ -173,7 +172,7 @@ def test_copies_of_a_row_are_refused_before_they_are_read(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("name", "message"), [("nowhere", "no Parquet file here"), ("bare", "no Parquet file here"), ("empty", "no rows")])
-def test_a_folder_without_rows_is_refused(tmp_path: Path, name: str, message: str) -> None:
+def test_a_folder_without_rows_is_refused(tmp_path, name, message):
     (tmp_path / "bare").mkdir()
     write_parts(kernel_table(3).slice(0, 0), tmp_path / "empty", [])
     with pytest.raises(InputError, match=message):
@@ -183,7 +182,7 @@ def test_a_folder_without_rows_is_refused(tmp_path: Path, name: str, message: st
 # The fit --------------------------------------------------------------------------------------------------------------
 
 
-def test_the_fit_gives_the_same_bundle_whatever_the_files(tmp_path: Path) -> None:
+def test_the_fit_gives_the_same_bundle_whatever_the_files(tmp_path):
     table, found = kernel_table(130), []
     for number, cuts in enumerate(([], [40, 100])):
         folder = write_parts(table, tmp_path / str(number) / "k", cuts)
@@ -197,7 +196,7 @@ def test_the_fit_gives_the_same_bundle_whatever_the_files(tmp_path: Path) -> Non
     assert any("130 rows of 3 files streamed in 3 partitions" in note for note in two.notes)
 
 
-def test_more_rows_than_memory_holds_and_a_cluster_are_read_in_pieces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_more_rows_than_memory_holds_and_a_cluster_are_read_in_pieces(tmp_path, capsys):
     few, many, text = tmp_path / "few.parquet", tmp_path / "many.parquet", tmp_path / "t.csv"
     pq.write_table(kernel_table(3), few)
     pq.write_table(pa.table({"latency_s": np.arange(500_001.0)}), many)

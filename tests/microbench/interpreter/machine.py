@@ -7,7 +7,7 @@ local memory of all threads, and the constants.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from microbench.kernel import WARP_LANES
 from tests.microbench.interpreter import warp
 from tests.microbench.interpreter.arithmetic import UNSIGNED, compute
-from tests.microbench.interpreter.program import InterpreterError, Program, Statement
+from tests.microbench.interpreter.program import InterpreterError
 
 Word = NDArray[Any]
 Mask = NDArray[np.bool_]
@@ -51,12 +51,12 @@ class Execution:
     flips: Mapping[str, int]
 
 
-def buffer_address(number: int) -> int:
+def buffer_address(number):
     """Where the buffer of this number begins."""
     return (number + 1) << SEGMENT_BITS
 
 
-def execute(program: Program, arguments: Sequence[int | NDArray[Any]], grid: int, block: int) -> Execution:
+def execute(program, arguments, grid, block):
     """Run a one-dimensional launch.  Arrays among the arguments become buffers, numbers are passed as they are.
 
     Raises InterpreterError for a stray address, a division by zero, or a program that does not end.
@@ -64,14 +64,14 @@ def execute(program: Program, arguments: Sequence[int | NDArray[Any]], grid: int
     return _Machine(program, arguments, grid, block).run()
 
 
-def _words(vector: str) -> list[str]:
+def _words(vector):
     return [word.strip() for word in vector.strip("{}").split(",")]
 
 
 class _Machine:
     """Everything that changes while a program runs."""
 
-    def __init__(self, program: Program, arguments: Sequence[int | NDArray[Any]], grid: int, block: int) -> None:
+    def __init__(self, program, arguments, grid, block):
         number = np.arange(grid * block)
         self.program = program
         self.names = [name for (name, _), one in zip(program.parameters, arguments, strict=True) if not isinstance(one, int)]
@@ -104,7 +104,7 @@ class _Machine:
         self.carry = np.zeros(number.shape, dtype=np.uint64)
         self.flips: Counter[str] = Counter()
 
-    def run(self) -> Execution:
+    def run(self):
         """Run until every thread has ended."""
         counts: Counter[str] = Counter()
         with np.errstate(all="ignore"):
@@ -126,7 +126,7 @@ class _Machine:
         buffers = {name.removesuffix("_parameter"): self.memory[start : start + size].copy() for name, start, size in starts}
         return Execution(buffers=buffers, counts=dict(counts), flips=dict(self.flips))
 
-    def _step(self, statement: Statement, mask: Mask) -> None:
+    def _step(self, statement, mask):
         opcode, operands = statement.opcode, statement.operands
         match opcode[0]:
             case "bra":
@@ -157,7 +157,7 @@ class _Machine:
                 result, self.carry = compute(opcode, sources, self.carry)
                 self._write(operands[0], result, mask)
 
-    def _read(self, word: str, bits: int) -> Word:
+    def _read(self, word, bits):
         """A register, a special register, a variable's place or a number."""
         for held in (self.registers, self.special):
             if word in held:
@@ -167,19 +167,19 @@ class _Machine:
         value = int(word[2:], 16) if word.startswith(("0f", "0d")) else int(word, 0)
         return np.full(self.counter.shape, value & ((1 << bits) - 1), dtype=UNSIGNED[bits])
 
-    def _write(self, register: str, words: Word, mask: Mask) -> None:
+    def _write(self, register, words, mask):
         held = self.registers[register]
         assert held.dtype == words.dtype
         if held.dtype != np.bool_:
             self.flips[register] += int(np.bitwise_count((held ^ words)[mask]).sum())
         held[mask] = words[mask]
 
-    def _address(self, operand: str) -> Word:
+    def _address(self, operand):
         """[register], [register+number] or [variable]."""
         base, _, offset = operand.strip("[]").partition("+")
         return self._read(base.strip(), 64).astype(np.uint64) + np.uint64(int(offset or 0))
 
-    def _places(self, space: str, addresses: Word, bits: int, mask: Mask) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _places(self, space, addresses, bits, mask):
         """The threads of a mask and the places of their words in memory, counted in words."""
         threads, width = np.flatnonzero(mask), bits // 8
         wanted = addresses[threads].astype(np.int64)
@@ -193,19 +193,19 @@ class _Machine:
             raise InterpreterError(f"an address lies outside every buffer or is not a multiple of {width} bytes")
         return threads, wanted // width
 
-    def _load(self, space: str, addresses: Word, bits: int, mask: Mask) -> Word:
+    def _load(self, space, addresses, bits, mask):
         """Words at each thread's address; 0 for threads outside the mask."""
         threads, places = self._places(space, addresses, bits, mask)
         result = np.zeros(addresses.shape, dtype=UNSIGNED[bits])
         result[threads] = self.memory.view(UNSIGNED[bits])[places]
         return result
 
-    def _store(self, space: str, addresses: Word, words: Word, mask: Mask) -> None:
+    def _store(self, space, addresses, words, mask):
         """Put each thread's word at its address."""
         threads, places = self._places(space, addresses, 8 * words.itemsize, mask)
         self.memory.view(words.dtype)[places] = words[threads]
 
-    def _move(self, statement: Statement, mask: Mask) -> None:
+    def _move(self, statement, mask):
         """Loads and stores of one or several words."""
         space = next(part for part in statement.opcode if part in ("global", "shared", "local", "const", "param"))
         bits, loads = int(statement.opcode[-1][1:]), statement.opcode[0] == "ld"
@@ -220,7 +220,7 @@ class _Machine:
             else:
                 self._store(space, address, self._read(register, bits), mask)
 
-    def _atomic(self, statement: Statement, mask: Mask) -> None:
+    def _atomic(self, statement, mask):
         """Each thread in turn, in the order of their numbers."""
         returns = statement.opcode[0] == "atom"
         address, *given = statement.operands[1:] if returns else statement.operands
@@ -232,7 +232,7 @@ class _Machine:
         if returns:
             self._write(statement.operands[0], before, mask)
 
-    def _pack(self, statement: Statement, mask: Mask) -> None:
+    def _pack(self, statement, mask):
         """mov between a wide register and its parts, lowest first."""
         target, source = statement.operands
         if target.startswith("{"):
@@ -244,7 +244,7 @@ class _Machine:
         words = np.stack([self._read(register, 32) for register in _words(source)], axis=1)
         self._write(target, words.view(UNSIGNED[8 * words.itemsize * words.shape[1]])[:, 0], mask)
 
-    def _whole_warp(self, statement: Statement, mask: Mask) -> Sequence[Word]:
+    def _whole_warp(self, statement, mask):
         """Results of instructions that need all lanes."""
         opcode, operands = statement.opcode, statement.operands
         match opcode[0]:
@@ -266,7 +266,7 @@ class _Machine:
                 return warp.multiply(opcode, c, a, b, metadata)
 
 
-def _width(opcode: tuple[str, ...], place: int) -> int:
+def _width(opcode, place):
     """Bits of an immediate among the sources: the instruction's width, except where one source is narrower."""
     if opcode[0] in ("shl", "shr") and place == 1:
         return 32

@@ -54,7 +54,7 @@ class Program:
     labels: dict[str, int]
 
 
-def parse(text: str, declarations: str = "") -> Program:
+def parse(text, declarations=""):
     """The entry of a PTX text of the generated subset."""
     plain = _COMMENT.sub(" ", text)
     entry = _ENTRY.search(plain)
@@ -96,7 +96,7 @@ def parse(text: str, declarations: str = "") -> Program:
     )
 
 
-def _statement(line: str, entry: str) -> Statement:
+def _statement(line, entry):
     found = _STATEMENT.match(line)
     assert found, f"{entry}: {line}"
     negated, guard, opcode, operands = found.groups()
