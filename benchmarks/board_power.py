@@ -7,15 +7,10 @@ Mean absolute errors in percent, with their bias.  "power": at the measured late
 runs inside the stated 90 % interval of power.  Rows "without …" switch off one idea of `estimator.model.silicon`.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from unittest.mock import patch
 
-import click
 import numpy as np
-from showing import DATA, published, show
 from whole_models import SHORT_S, Case, read_case
 
 from estimator.bundle.content import Bundle

@@ -24,13 +24,13 @@ from collector.bench import Bench
 from collector.devices.protocols import EnergyReading, PowerReadings, PowerSensor
 from collector.errors import SensorError
 from collector.sampling import Sampler, host_seconds
-from collector.sensing.baselines import naive_energy, practice_for, published_energy
+from collector.sensing.baselines import naive_energy
 from collector.sensing.board_power import LoadStamps
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.repeated_measurement import Execution, RepeatedMeasurement, measure_repeated
 from collector.simulated.board import SimulatedBoard
 from collector.simulated.profile import load_board
-from estimator.vocabulary.specifications import load_gpu
+from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.workload import make_operator
 
 LENGTHS_MS = (10.0, 50.0, 100.0, 325.0, 1000.0)
@@ -119,7 +119,7 @@ def stand(kind: SensorClass, length_s: float, seed: int) -> Iterator[Stand]:
         jitter_s=kind.jitter_s,
         poll_period_s=min(profile.sensor.poll_period_s, 0.3 * kind.period_s),
     )
-    board = SimulatedBoard(replace(profile, sensor=sensor), load_gpu(profile.gpu), seed)
+    board = SimulatedBoard(replace(profile, sensor=sensor), seed)
     board.gpu.lock_clock_mhz(min(board.gpu.supported_clocks_mhz(), key=lambda clock: abs(clock - SM_CLOCK_MHZ)))
     source = OneField(board.sensor, "average") if kind.average else OneField(board.sensor, "instant")
     bench = Bench(
@@ -196,6 +196,50 @@ def true_energy_j(board: SimulatedBoard, load: LoadStamps, discard_s: float) -> 
     energy = board.world.trace.energy_j(np.concatenate([load.start_s[kept], load.end_s[kept]]))
     count = int(np.count_nonzero(kept))
     return float((energy[count:] - energy[:count]).mean())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Practice:
+    """The good practice for a class of sensors: rise to discard and shift of the readings [s]."""
+
+    discard_s: float
+    shift_s: float
+
+
+FULL_WINDOW = Practice(discard_s=0.25, shift_s=0.1)
+TRAILING_SECOND = Practice(discard_s=1.25, shift_s=0.1)
+SHORT_WINDOW = Practice(discard_s=0.1, shift_s=0.0)
+"""Yang, Adamek and Armour, "Part-time Power Measurements": good practice, cases 1 to 3, and their scripts."""
+
+
+def practice_for(calibration: SensorCalibration) -> Practice:
+    """The published figures for a sensor's class; for an unknown class, the figures of a full window."""
+    period, window = calibration.update_period_s, calibration.window_s
+    if calibration.averaging == "trailing-mean":
+        return TRAILING_SECOND
+    if period is not None and window is not None and window < 0.9 * period:
+        return SHORT_WINDOW
+    return FULL_WINDOW
+
+
+def published_energy(time_s: Array, power_w: Array, load: LoadStamps, practice: Practice) -> float:
+    """Energy of an execution by the good practice [J]: the rise discarded, readings shifted, trapezoids, pauses excluded.
+
+    If the load ends within the rise, the function uses its last execution.
+    """
+    kept = load.start_s >= load.start_s[0] + practice.discard_s
+    kept[-1] = True
+    shifted = time_s - practice.shift_s
+    sums = np.concatenate([[0.0], np.cumsum(0.5 * (power_w[1:] + power_w[:-1]) * np.diff(shifted))])
+
+    def integral(until_s: Array) -> Array:
+        index = np.clip(np.searchsorted(shifted, until_s, side="right") - 1, 0, len(shifted) - 1)
+        beyond = until_s - shifted[index]
+        value = np.interp(until_s, shifted, power_w)
+        result: Array = sums[index] + 0.5 * (power_w[index] + value) * beyond
+        return result
+
+    return float((integral(load.end_s[kept]) - integral(load.start_s[kept])).mean())
 
 
 def beyond_gain(energy_j: float, duration_s: float, calibration: SensorCalibration) -> float:

@@ -10,7 +10,7 @@ with the residual tier.
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -25,7 +25,7 @@ from estimator.model.residuals import work_of
 from estimator.vocabulary.quantities import NORMAL_90, Array, BoolArray
 from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.workload import Operator
-from fitter.latency.groups import fit_kernel_groups
+from fitter.latency.groups import NO_SIBLINGS, Siblings, fit_kernel_groups
 from fitter.rows.columns import KernelRows
 from fitter.rows.selection import read_selection
 
@@ -172,12 +172,12 @@ def evaluate(
     test: KernelRows,
     *,
     refine: bool = True,
-    sibling: Mapping[str, Mapping[str, float]] | None = None,
+    siblings: Siblings = NO_SIBLINGS,
 ) -> Score:
-    """Fit `train`, predict `test`; `sibling` are coefficients of a similar GPU to start from."""
+    """Fit `train`, predict `test`; `siblings`: of a similar GPU to start from."""
     gpu = load_gpu(cell.gpu)
     started = time.perf_counter()
-    fit = fit_kernel_groups(train, gpu, seed=0, refine=refine, sibling=sibling)
+    fit = fit_kernel_groups(train, gpu, seed=0, refine=refine, siblings=siblings)
     seconds = time.perf_counter() - started
     groups = {key: group.coefficients for key, group in fit.groups.items()}
     known = KnownTiles(tile_m=test.tile_m, tile_n=test.tile_n, split=test.split_k)

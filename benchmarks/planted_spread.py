@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from estimator.vocabulary.quantities import NORMAL_90, Array
-from fitter.bundle.run_spread import PacedSpread, RunErrors, family_spread, known_spread
+from fitter.bundle.run_spread import EXPECTED, FAMILY_EXPECTED, Spread, family_spread, known_spread, spread_at
 
 RUNS: Final = (25, 12, 12, 4, 4)
 """Runs of each family, as in the published lists of the A100."""
@@ -20,7 +20,7 @@ RUNS: Final = (25, 12, 12, 4, 4)
 RATIOS: Final = (0.0, 0.5, 1.0, 2.0)
 """Planted spread between families over that of GPU-bound runs within them [1]."""
 
-WITHIN: Final = PacedSpread(gpu=0.035, launch=0.1)
+WITHIN: Final[Spread] = (0.035, 0.1)
 """Planted deviation of runs of one family; different from the fit's prior [ln]."""
 
 HOST_PACED: Final = 3
@@ -41,14 +41,12 @@ class PlantedCoverage:
     inside: Array
 
 
-def planted_coverage(
-    ratio: float, draws: int, *, seed: int = 0, runs: tuple[int, ...] = RUNS, within: PacedSpread = WITHIN
-) -> PlantedCoverage:
+def planted_coverage(ratio: float, draws: int, *, seed: int = 0, runs: tuple[int, ...] = RUNS, within: Spread = WITHIN) -> PlantedCoverage:
     """Draw all families `draws` times, leave out each, state intervals, and compute their coverage."""
     rng = np.random.default_rng(seed)
     family = np.repeat(np.arange(len(runs)), runs)
     share = np.where(np.arange(len(family)) % HOST_PACED == 0, rng.uniform(0.5, 1.0, len(family)), rng.uniform(0.0, 0.1, len(family)))
-    between, scatter = ratio * within.gpu, within.at(share)
+    between, scatter = ratio * within[0], spread_at(within, share)
     found = np.empty((draws, 3))
     for draw in range(draws):
         own = scatter * rng.standard_normal(len(family))
@@ -63,10 +61,7 @@ def planted_coverage(
 
 def _half_widths(own: Array, foreign: Array, share: Array, family: Array, at: Array) -> tuple[Array, Array]:
     """Half widths stated for runs of known and of unseen families at launch shares `at`, from errors of the others."""
-    nothing = np.zeros(len(own))
-    unmeasured = np.full(len(own), np.nan)
-    spread = known_spread(RunErrors(latency=own, power=unmeasured, launch_bound=share, untested=nothing))
-    left_out = RunErrors(latency=foreign, power=unmeasured, launch_bound=share, untested=nothing)
-    added, _ = family_spread(left_out, family, spread)
-    stated = spread.latency.at(at)
+    spread = known_spread(own, share, EXPECTED["latency"])
+    added = family_spread(foreign, spread_at(spread, share), family, FAMILY_EXPECTED["latency"])
+    stated = spread_at(spread, at)
     return NORMAL_90 * stated, NORMAL_90 * np.hypot(stated, added)

@@ -21,7 +21,6 @@ from showing import DATA, published, show
 
 from estimator.bundle.content import Bundle, GroupCoefficients, HostCost, Provenance
 from estimator.model.residuals import POWER_TIER
-from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import NORMAL_90, BoolArray
 from estimator.vocabulary.specifications import load_gpu
 from fitter.bundle.calibration import calibrate
@@ -30,8 +29,7 @@ from fitter.bundle.drafts import draft_from_rows
 from fitter.latency.groups import fit_kernel_groups
 from fitter.rows.columns import Dataset, KernelRows, Selection, join_rows
 from fitter.rows.selection import read_selection
-from fitter.transfer.prior_bundle import transfer_source
-from fitter.transfer.probes import Candidates, choose_probes
+from fitter.transfer.probes import choose_probes
 from fitter.validate.predictions import predict_kernel_rows
 
 PROBES = 20
@@ -135,7 +133,7 @@ def probed(
         found: dict[str, list[pd.DataFrame]] = {}
         started = time.perf_counter()
         for draw in range(1 if label == "chosen" else draws):
-            kept = probe_rows(pool, gpu, PROBES, prior) if label == "chosen" else random_choice(pool, draw)
+            kept = probe_rows(pool, PROBES) if label == "chosen" else random_choice(pool, draw)
             bundle = calibrate(selection_of(pool.select(kept)), gpu, prior=prior, seed=draw).bundle
             for kind, part in test.items():
                 blind = replace(part, tile_m=part.tile_m * np.nan, tile_n=part.tile_n * np.nan, split_k=part.split_k * np.nan)
@@ -145,12 +143,11 @@ def probed(
             yield scored(f"{case} {kind}".strip(), f"{PROBES} {label}", predictions, targets[kind], seconds)
 
 
-def probe_rows(rows: KernelRows, gpu: GpuSpec, count: int, prior: Bundle) -> BoolArray:
+def probe_rows(rows: KernelRows, count: int) -> BoolArray:
     """Mask of the rows of the `count` most informative kernels, at all their measured clocks, shape (n,)."""
     _, first = np.unique(rows.operator_index, return_index=True)
     one_each = rows.select(first)
-    candidates = Candidates(operators=tuple(one_each.row_operators()), sm_clock_mhz=one_each.clock_mhz(gpu), warm=one_each.l2_warm)
-    chosen = choose_probes(candidates, gpu, transfer_source(prior, gpu).values, count)
+    chosen = choose_probes(one_each.row_operators(), count)
     return np.isin(rows.operator_index, one_each.operator_index[chosen])
 
 

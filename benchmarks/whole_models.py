@@ -38,7 +38,7 @@ SHORT_S = 0.02
 """Length below which runs of the published lists are mostly launch-bound [s]."""
 
 Score = dict[str, float]
-"""Errors in percent: latency, power, energy, raw_latency, raw_power; of stated intervals of Q: Q_coverage, Q_square, Q_width [%]."""
+"""Errors in percent: latency, power, energy; of stated intervals of Q: Q_coverage, Q_square, Q_width [%]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,20 +54,17 @@ def read_case(path: Path) -> Case:
     """Accepted runs of a workload dataset."""
     selection = read_selection([path])
     assert selection.workloads is not None
-    gpu = load_gpu(selection.gpus[0])
-    tables = BoardTables(
-        gpu=gpu, voltage_v=gpu.voltage_v, idle_w=gpu.idle_w, reference_clock_mhz=REFERENCE_CLOCK_MHZ
-    )
+    gpu = load_gpu(selection.workloads.gpus[0])
+    tables = BoardTables(gpu=gpu, voltage_v=gpu.voltage_v, idle_w=gpu.idle_w, reference_clock_mhz=REFERENCE_CLOCK_MHZ)
     return Case(rows=selection.workloads, gpu=gpu, tables=tables)
 
 
 def outcome(train: WorkloadRows, test: WorkloadRows, case: Case, *, intervals: bool = False) -> pd.DataFrame:
-    """Fit `train` on its GPU and predict `test` with `predict_workload_rows`; adds `raw_latency`, `raw_power`, `perturbed`."""
+    """Fit `train` on its GPU and predict `test` with `predict_workload_rows`."""
     bundle = fit_runs(train, case.gpu, case.tables)
     if intervals:
         bundle = replace(bundle, uncertainty=stated_uncertainty(train, case.gpu, case.tables, seed=0, bundle=bundle))
-    found = predict_workload_rows(bundle, test)
-    return found.assign(raw_latency=test.raw_latency_s, raw_power=test.raw_power_w, perturbed=test.perturbed)
+    return predict_workload_rows(bundle, test)
 
 
 def summary(*parts: pd.DataFrame) -> Score:
@@ -76,7 +73,6 @@ def summary(*parts: pd.DataFrame) -> Score:
     energy = {f"{kind}_energy": runs[f"{kind}_latency"] * runs[f"{kind}_power"] for kind in ("measured", "predicted")}
     runs = runs.assign(**energy)
     pairs = {name: (name, f"measured_{name}") for name in (*QUANTITIES, "energy")}
-    pairs |= {f"raw_{name}": (name, f"raw_{name}") for name in QUANTITIES}
     found = {name: float(100.0 * (runs[f"predicted_{of}"] / runs[target] - 1.0).abs().mean()) for name, (of, target) in pairs.items()}
     for name in QUANTITIES:
         std = runs[f"std_{name}"]
@@ -104,21 +100,11 @@ def mean_score(parts: list[pd.DataFrame]) -> Score:
 
 
 def by_length(parts: list[pd.DataFrame]) -> dict[str, Score]:
-    """Scores of runs shorter and longer than SHORT_S, and of short ones whose speed did not change during the measurement."""
+    """Scores of runs shorter and longer than SHORT_S."""
     runs = pd.concat(parts)
     short = runs["measured_latency"] < SHORT_S
-    chosen = {"below 20 ms": short, "below 20 ms, at one pace": short & ~runs["perturbed"], "from 20 ms": ~short}
+    chosen = {"below 20 ms": short, "from 20 ms": ~short}
     return {name: summary(runs[own]) for name, own in chosen.items()}
-
-
-def repeatability(rows: WorkloadRows) -> tuple[float, float]:
-    """Difference of the two latency readings of each run, in percent: runs below SHORT_S, and the others.
-
-    The first reading is the one timed iteration that set the number of iterations.  The second is the mean over all iterations.
-    """
-    apart = np.abs(rows.planned_latency_s / rows.latency_s - 1.0) * 100.0
-    short = rows.latency_s < SHORT_S
-    return float(apart[short].mean()), float(apart[~short].mean())
 
 
 def families(case: Case) -> dict[str, pd.DataFrame]:
@@ -147,8 +133,6 @@ def _of_board(board: str, case: Case, divisions: int) -> Iterator[tuple[str, Sco
     yield f"{board} half", mean_score(parts)
     for name, one in by_length(parts).items():
         yield f"{board} half, {name}", one
-    short, longer = repeatability(case.rows)
-    yield f"{board}, two readings of one run apart", {"below 20 ms": short, "from 20 ms": longer}
     found = families(case)
     for name, left_out in found.items():
         yield f"{board} without {name}", summary(left_out)

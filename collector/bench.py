@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
-from collector.boards import REPLAYED, SIMULATED
+from collector.boards import REPLAYED, SIMULATED, no_gpu
 from collector.devices.board_runner import open_board_runner
-from collector.devices.nvml import NvmlBoard, open_board
+from collector.devices.nvml import open_board
 from collector.devices.polling import HostClock
 from collector.devices.protocols import Bench as Bench
 from collector.devices.protocols import Instruments as Instruments
@@ -54,20 +55,19 @@ def open_bench(
         with open_replay(Path(word.removeprefix(REPLAYED))) as bench:
             yield bench
         return
-    if not word.startswith(SIMULATED):
-        with open_real(word, seed=seed, meter_port=meter_port, attention=attention, gpu_spec=gpu_spec) as bench:
-            yield bench
-        return
-    with open_simulated(word.removeprefix(SIMULATED), seed=seed, faults=faults) as board:
-        yield Bench(
-            word=word,
-            gpu=board.gpu,
-            sensors=(board.sensor, board.meter) if meter else (board.sensor,),
-            runner=board.runner,
-            clock=board.clock,
-            gpu_spec=board.world.gpu,
-            simulated=True,
-        )
+    with _opened(word, seed, meter, meter_port, faults) as (instruments, simulated):
+        devices: dict[str, Any] = {one.name: getattr(instruments, one.name) for one in fields(Instruments)}
+        if simulated is not None:
+            yield Bench(runner=simulated.runner, gpu_spec=simulated.world.gpu, **devices)
+            return
+        identity = instruments.gpu.identity()
+        if not (gpu_spec or identity.canonical_name):
+            raise DeviceError(f"{identity.name} has no specification; write one, and name it: --gpu-spec FILE (docs/how-to/add-a-gpu.md)")
+        spec = load_gpu(gpu_spec or identity.canonical_name)
+        if not is_named(spec, identity.name):
+            raise DeviceError(f"--gpu-spec {gpu_spec} is of {', '.join((spec.name, *spec.product_names))}; this board is {identity.name}")
+        with open_board_runner(identity.pci_address, spec, instruments.clock.now_ns, seed=seed, attention=attention) as runner:
+            yield Bench(runner=runner, gpu_spec=spec, **devices)
 
 
 @contextmanager
@@ -78,55 +78,39 @@ def open_instruments(word: str, *, seed: int = 0, meter: bool = False, meter_por
     """
     if word.startswith(REPLAYED):
         raise DeviceError(f"--gpu {word}: a program cannot be run on a recording; name a board, or sim:PROFILE")
+    with _opened(word, seed, meter, meter_port, None) as (instruments, _):
+        yield instruments
+
+
+@contextmanager
+def _opened(
+    word: str, seed: int, meter: bool, meter_port: str, faults: Faults | None
+) -> Iterator[tuple[Instruments, SimulatedBoard | None]]:
+    """The instruments of a board, and the simulated board itself."""
     if word.startswith(SIMULATED):
-        with open_simulated(word.removeprefix(SIMULATED), seed=seed) as board:
+        with open_simulated(word.removeprefix(SIMULATED), seed=seed, faults=faults) as board:
             sensors = (board.sensor, board.meter) if meter else (board.sensor,)
-            yield Instruments(word=word, gpu=board.gpu, sensors=sensors, clock=board.clock, simulated=True)
+            yield Instruments(word=word, gpu=board.gpu, sensors=sensors, clock=board.clock, simulated=True), board
         return
     try:
         with ExitStack() as stack:
             real = stack.enter_context(open_board(word))
             meters = (stack.enter_context(open_pmd(meter_port)),) if meter_port else ()
-            yield Instruments(
-                word=word, gpu=real.gpu, sensors=(real.sensor, *meters), clock=HostClock(), simulated=False, notes=_spoilers(real)
+            others = ", ".join(map(str, real.compute_processes or ()))
+            notes = (f"other processes compute on this board ({others}); their power is measured too",) if others else ()
+            yield (
+                Instruments(
+                    word=word,
+                    gpu=real.gpu,
+                    sensors=(real.sensor, *meters),
+                    clock=HostClock(),
+                    simulated=False,
+                    notes=(*notes, *real.sensor.notes),
+                ),
+                None,
             )
     except DriverError as error:
-        raise DriverError(f"no GPU {word!r} here: {error}; simulated boards: {', '.join(bench_words())}") from error
-
-
-@contextmanager
-def open_real(word: str, *, seed: int = 0, meter_port: str = "", attention: str = "flash", gpu_spec: str = "") -> Iterator[Bench]:
-    """A real board, its own sensor polled, a meter if a port is given, CuPy's and PyTorch's kernels on it.
-
-    Raises DriverError without an NVIDIA driver, DeviceError for a word that names no board, a board without a
-    specification or with that of another, and if CuPy is missing or cannot reach the board.
-    """
-    with open_instruments(word, meter_port=meter_port) as instruments:
-        identity = instruments.gpu.identity()
-        if not (gpu_spec or identity.canonical_name):
-            raise DeviceError(f"{identity.name} has no specification; write one, and name it: --gpu-spec FILE (docs/how-to/add-a-gpu.md)")
-        spec = load_gpu(gpu_spec or identity.canonical_name)
-        if not is_named(spec, identity.name):
-            raise DeviceError(f"--gpu-spec {gpu_spec} is of {', '.join((spec.name, *spec.product_names))}; this board is {identity.name}")
-        with open_board_runner(identity.pci_address, spec, instruments.clock.now_ns, seed=seed, attention=attention) as runner:
-            yield Bench(
-                word=word,
-                gpu=instruments.gpu,
-                sensors=instruments.sensors,
-                runner=runner,
-                clock=instruments.clock,
-                gpu_spec=spec,
-                simulated=False,
-                notes=instruments.notes,
-            )
-
-
-def _spoilers(board: NvmlBoard) -> tuple[str, ...]:
-    """Possible disturbances of a measurement on a board."""
-    if not board.compute_processes:
-        return board.sensor.notes
-    others = ", ".join(map(str, board.compute_processes))
-    return (f"other processes compute on this board ({others}); their power is measured too", *board.sensor.notes)
+        raise no_gpu(word, error) from error
 
 
 @contextmanager
@@ -144,7 +128,7 @@ def open_simulated(profile: str, *, seed: int = 0, faults: Faults | None = None)
     Raises BoardProfileError for a profile that cannot be used.
     """
     planted = load_board(profile)
-    board = SimulatedBoard(planted if faults is None else replace(planted, faults=faults), load_gpu(planted.gpu), seed)
+    board = SimulatedBoard(planted if faults is None else replace(planted, faults=faults), seed)
     try:
         yield board
     finally:

@@ -20,9 +20,8 @@ REPLAYED: Final = "replay:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoardName:
-    """A board: the word that `--gpu` takes, its key (UUID, or the word of a simulated one) and its product name."""
+    """A board: its key, which `--gpu` takes (UUID, or sim:PROFILE), and its product name."""
 
-    word: str
     key: str
     name: str
 
@@ -52,7 +51,7 @@ def named_boards(words: Sequence[str]) -> tuple[BoardName, ...]:
     for number, board in enumerate(boards):
         for other in boards[:number]:
             if other.key == board.key:
-                raise DeviceError(f"board {board.word} is named twice; name each board once")
+                raise DeviceError(f"board {board.key} is named twice; name each board once")
     return tuple(boards)
 
 
@@ -79,22 +78,25 @@ def sole_use(word: str) -> Iterator[None]:
         yield
 
 
+def no_gpu(word: str, error: DriverError) -> DriverError:
+    """The error for a real board without a driver, which names the simulated boards."""
+    return DriverError(f"no GPU {word!r} here: {error}; simulated boards: {', '.join(f'{SIMULATED}{name}' for name in board_names())}")
+
+
 def _board(word: str) -> BoardName:
     if word.startswith(REPLAYED):
         raise DeviceError(f"{word}: a recording answers only what it was asked, and alone; replay it with `collect --gpu {word}`")
     if word.startswith(SIMULATED):
         profile = word.removeprefix(SIMULATED)
         key = f"{SIMULATED}{Path(profile).absolute()}" if profile.endswith(".toml") or "/" in profile else word
-        return BoardName(word=key, key=key, name=load_board(profile).identity.product_name)
+        return BoardName(key=key, name=load_board(profile).identity.product_name)
     try:
         with open_nvml() as library:
             boards = board_addresses(library, library.handles())
             address = boards[choose_board(word, boards)]
     except DriverError as error:
-        raise DriverError(
-            f"no GPU {word!r} here: {error}; simulated boards: {', '.join(f'{SIMULATED}{name}' for name in board_names())}"
-        ) from error
-    return BoardName(word=address.uuid, key=address.uuid, name=address.name)
+        raise no_gpu(word, error) from error
+    return BoardName(key=address.uuid, name=address.name)
 
 
 def _real_boards() -> list[BoardName]:
@@ -105,4 +107,4 @@ def _real_boards() -> list[BoardName]:
     for address in addresses:
         if address.trouble:
             raise BoardLostError(f"GPU {address.index}: {address.trouble}; or name the other boards one by one")
-    return [BoardName(word=address.uuid, key=address.uuid, name=address.name) for address in addresses]
+    return [BoardName(key=address.uuid, name=address.name) for address in addresses]

@@ -168,6 +168,12 @@ KNEE: Final[dict[str, Prior]] = table(l2_knee=(0.7, 0.4), l2_knee_exponent=(3.0,
 FLOOR_WIDTH: Final = 0.1
 """A host's launch floor is seen directly [ln]."""
 
+EQUATION_ERROR: Final = 0.08
+"""Standard deviation of the fitted equations' error from kernel to kernel [ln], from published tables."""
+
+IDENTIFIED_SHRINKAGE: Final = 0.7
+"""A coefficient is identified when the data shrink its prior's width to below this share."""
+
 LIMITS: Final[dict[str, tuple[float, float]]] = {
     "exponent": (1.0, 10.0),
     "wave_exponent": (0.01, 1.0),

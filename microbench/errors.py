@@ -3,7 +3,6 @@
 MicrobenchError                an operation failed; the message names the remedy
 ├── UnsupportedError           an architecture lacks a feature that a kernel needs
 ├── CompileError               no compiler, or one that refuses a text
-├── InspectionError            machine code that differs from the kernel's declaration
 ├── LaunchError                a launch that does not fit a kernel or a GPU
 ├── ResultError                a kernel's numerical result is wrong
 ├── DeviceMemoryError          operands that do not fit into the device's memory
@@ -24,10 +23,6 @@ class UnsupportedError(MicrobenchError):
 
 class CompileError(MicrobenchError):
     """No compiler, or one that refuses a text."""
-
-
-class InspectionError(MicrobenchError):
-    """Machine code that differs from the kernel's declaration."""
 
 
 class LaunchError(MicrobenchError):

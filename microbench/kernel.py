@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.workload import Operator
-from microbench.errors import UnsupportedError
 
 ARCHITECTURES: Final = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120")
 """Targets that the catalogue is compiled for."""
@@ -145,11 +144,6 @@ class Launch:
     seed: int = 0
 
     @property
-    def low_confidence(self) -> bool:
-        """Whether it is the published single-thread mode, whose signal is below a sensor's error."""
-        return self.mode == "single"
-
-    @property
     def blocks(self) -> int:
         """Blocks of the grid."""
         return self.grid[0] * self.grid[1] * self.grid[2]
@@ -254,11 +248,8 @@ class Kernel:
 
 
 def compute_capability(architecture: str) -> int:
-    """The number of an architecture name: 90 for sm_90 and sm_90a.  Raises UnsupportedError for an invalid name."""
-    digits = architecture.removeprefix("sm_").rstrip("af")
-    if not architecture.startswith("sm_") or not digits.isdecimal():
-        raise UnsupportedError(f"{architecture!r} is no architecture; known are {', '.join(ARCHITECTURES)}")
-    return int(digits)
+    """The number of an architecture name: 90 for sm_90 and sm_90a."""
+    return int(architecture.removeprefix("sm_").rstrip("af"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,9 +78,9 @@ def argument_value(name: str, launch: Launch) -> int:
 
 def _column(slot: Slot, count: int, launch: Launch, generator: np.random.Generator, earlier: NDArray[Any]) -> NDArray[Any]:
     if slot.negates:
-        return encode(-_numbers(earlier[slot.negates], slot.kind), slot.kind)
+        return encode(-decode(earlier[slot.negates], slot.kind), slot.kind)
     if slot.inverts:
-        return encode(1.0 / _numbers(earlier[slot.inverts], slot.kind), slot.kind)
+        return encode(1.0 / decode(earlier[slot.inverts], slot.kind), slot.kind)
     each = NUMBERS_OF_A_WORD.get(slot.kind, 1)
     match launch.pattern:
         case "zero":
@@ -103,7 +103,3 @@ def _whole(slot: Slot, numbers: Array, generator: np.random.Generator, random: b
     else:
         words = np.floor(numbers).astype(storage)
     return words | storage(1) if slot.odd else words
-
-
-def _numbers(words: NDArray[Any], kind: str) -> Array:
-    return decode(np.ascontiguousarray(words), kind)

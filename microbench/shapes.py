@@ -73,7 +73,6 @@ class KernelGroup:
     l2_state: Annotated[str, Words(("warm", "cold"))] = "warm"
     cuda_cores: bool = False
     precision_out: str = ""
-    precision_kv: str = ""
     min_bytes: Annotated[float, Span(0, 1e13, "byte")] = 0.0
     max_bytes: Annotated[float, Span(1, 1e13, "byte")] = 4e9
     max_flop: Annotated[float, Span(1, 1e17, "flop")] = 4e12
@@ -82,7 +81,7 @@ class KernelGroup:
     def __post_init__(self) -> None:
         """Raises FaultError for fields that do not fit each other."""
         read(Annotated[str, Words(tuple(FAMILY_OPERATORS[self.family]))], self.operator, "operator")
-        for precision in (*self.precisions, *filter(None, (self.precision_out, self.precision_kv))):
+        for precision in (*self.precisions, *filter(None, [self.precision_out])):
             read(Precision, precision, "precision")
         if set(self.shape) != set(FAMILY_FIELDS[self.family]):
             raise FaultError(f"must give exactly {', '.join(FAMILY_FIELDS[self.family])}", "shape")
@@ -139,7 +138,7 @@ def _operator(group: KernelGroup, precision: str, place: Array) -> Operator | No
         for item in ready:
             values[item[0]] = _value(item[1], float(item[2]), float(item[3]), values)
         pending = [item for item in pending if item[0] not in values]
-    details = {name: getattr(group, name) for name in ("precision_out", "precision_kv", "cuda_cores")}
+    details = {name: getattr(group, name) for name in ("precision_out", "cuda_cores")}
     try:
         operator = make_operator(group.family, group.operator, precision, where="", **values, **details)
     except WorkloadError:

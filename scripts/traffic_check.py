@@ -183,7 +183,7 @@ def derived_bytes(
     )
     groups = {name: group.coefficients for name, group in bundle.groups.items()}
     coefficients, _ = coefficient_rows(groups, [group_key(operator) for operator in operators])
-    events = lower(operators, gpu, coefficients, known).phases.events
+    events = lower(operators, gpu, coefficients, known).events
     return {level: events[:, EVENTS.index(level)] for level in LEVELS}
 
 

@@ -12,7 +12,6 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ OPENING_S = 20.0
 KEY_CODES = {"Tab": 9, "Home": 36, "ArrowLeft": 37, "ArrowRight": 39}
 
 
-def find_chromium() -> str | None:
+def find_chromium():
     """The browser's program; None where there is none."""
     named = os.environ.get("WATTPRINT_CHROMIUM")
     if named:
@@ -45,14 +44,14 @@ class NoAnswerError(Exception):
 class Browser:
     """A running browser: messages out, answers and events in."""
 
-    def __init__(self, write: int, read: int) -> None:
+    def __init__(self, write, read):
         self._write, self._read = write, read
         self._deadline_s = DEADLINE_S
         self._buffer = b""
         self._last = 0
         self.events: list[dict[str, Any]] = []
 
-    def call(self, method: str, session: str = "", **parameters: Any) -> dict[str, Any]:
+    def call(self, method, session="", **parameters):
         """The result of a DevTools method.  Events that come meanwhile are kept."""
         self._last += 1
         message: dict[str, Any] = {"id": self._last, "method": method, "params": parameters}
@@ -68,7 +67,7 @@ class Browser:
                 return result
             self.events.append(answer)
 
-    def _next(self, deadline: float) -> dict[str, Any]:
+    def _next(self, deadline):
         while b"\0" not in self._buffer:
             ready, _, _ = select.select([self._read], [], [], max(deadline - time.monotonic(), 0.0))
             if not ready or not (piece := os.read(self._read, 1 << 16)):
@@ -78,7 +77,7 @@ class Browser:
         message: dict[str, Any] = json.loads(line)
         return message
 
-    def open_page(self) -> "Page":
+    def open_page(self):
         """An empty page with its events switched on."""
         self._deadline_s = OPENING_S
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
@@ -92,29 +91,29 @@ class Browser:
 class Page:
     """One page of the browser."""
 
-    def __init__(self, browser: Browser, session: str) -> None:
+    def __init__(self, browser, session):
         self._browser, self._session = browser, session
 
-    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+    def call(self, method, **parameters):
         """A DevTools method on this page."""
         return self._browser.call(method, self._session, **parameters)
 
-    def close(self) -> None:
+    def close(self):
         """End the page."""
         self.call("Page.close")
 
-    def goto(self, url: str) -> None:
+    def goto(self, url):
         """Load a page; returns when it has loaded."""
         assert not self.call("Page.navigate", url=url).get("errorText")
         self.wait_for(f"location.href.startsWith({json.dumps(url)}) && document.readyState === 'complete'")
 
-    def evaluate(self, script: str) -> Any:
+    def evaluate(self, script):
         """The value of a JavaScript expression; of a promise, what it gives."""
         result = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in result, result["exceptionDetails"]
         return result["result"].get("value")
 
-    def wait_for(self, condition: str) -> None:
+    def wait_for(self, condition):
         """Return when an expression is true in the page."""
         timeout_ms = 1000.0 * DEADLINE_S / 2.0
         script = (
@@ -126,38 +125,38 @@ class Page:
         result = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in result, f"never held: {condition}"
 
-    def press(self, key: str, times: int = 1) -> None:
+    def press(self, key, times=1):
         """Press a key of KEY_CODES where the focus is."""
         for _ in range(times):
             for kind in ("keyDown", "keyUp"):
                 self.call("Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=KEY_CODES[key])
 
-    def type_text(self, text: str) -> None:
+    def type_text(self, text):
         """Text into the element that has the focus."""
         self.call("Input.insertText", text=text)
 
-    def choose(self, selector: str, value: str) -> None:
+    def choose(self, selector, value):
         """Choose an option of a select, as a user's choice would."""
         self.evaluate(
             f"(() => {{ const e = document.querySelector({json.dumps(selector)}); e.value = {json.dumps(value)};"
             " e.dispatchEvent(new Event('input', {bubbles: true})); e.dispatchEvent(new Event('change', {bubbles: true})); })()"
         )
 
-    def upload(self, selector: str, *files: Path) -> None:
+    def upload(self, selector, *files):
         """Put files into a file input."""
         root = self.call("DOM.getDocument")["root"]["nodeId"]
         node = self.call("DOM.querySelector", nodeId=root, selector=selector)["nodeId"]
         self.call("DOM.setFileInputFiles", nodeId=node, files=[str(file) for file in files])
 
-    def emulate(self, *, width: int = 1200, height: int = 900, mobile: bool = False) -> None:
+    def emulate(self, *, width=1200, height=900, mobile=False):
         """A window's size."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile)
 
-    def requested_urls(self) -> list[str]:
+    def requested_urls(self):
         """Everything that the page has asked the network for."""
         return [event["params"]["request"]["url"] for event in self._events("Network.requestWillBeSent")]
 
-    def complaints(self) -> list[str]:
+    def complaints(self):
         """Errors and warnings of its scripts, its console, and the browser about it."""
         found = [event["params"]["exceptionDetails"]["text"] for event in self._events("Runtime.exceptionThrown")]
         for event in self._events("Runtime.consoleAPICalled"):
@@ -168,13 +167,13 @@ class Page:
                 found.append(event["params"]["entry"]["text"])
         return found
 
-    def _events(self, method: str) -> list[dict[str, Any]]:
+    def _events(self, method):
         own = self._browser.events
         return [event for event in own if event.get("method") == method and event.get("sessionId") == self._session]
 
 
 @contextmanager
-def open_browser(program: str, folder: Path) -> Iterator[Browser]:
+def open_browser(program, folder):
     """A browser with a new profile in `folder`, ended at the end with all its processes; its log is `folder`/chromium.log."""
     folder.mkdir(parents=True, exist_ok=True)
     (to_child, from_us), (to_us, from_child) = os.pipe(), os.pipe()
@@ -194,12 +193,12 @@ def open_browser(program: str, folder: Path) -> Iterator[Browser]:
 
 
 @contextmanager
-def open_pages(program: str, folder: Path) -> Iterator[Callable[[], Page]]:
+def open_pages(program, folder):
     """What opens an empty page; a browser that does not answer is started again, twice.  Raises NoAnswerError when none answers."""
     with ExitStack() as running:
         browsers: list[Browser] = []
 
-        def open_page() -> Page:
+        def open_page():
             for _ in range(3):
                 try:
                     browsers[:] = browsers or [running.enter_context(open_browser(program, Path(tempfile.mkdtemp(dir=folder))))]
@@ -212,6 +211,6 @@ def open_pages(program: str, folder: Path) -> Iterator[Callable[[], Page]]:
         yield open_page
 
 
-def _write_all(number: int, content: bytes) -> None:
+def _write_all(number, content):
     while content:
         content = content[os.write(number, content) :]

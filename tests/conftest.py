@@ -3,13 +3,12 @@
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-from tests.browser import NoAnswerError, Page, find_chromium, open_pages
+from tests.browser import NoAnswerError, find_chromium, open_pages
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -29,13 +28,13 @@ if threading.current_thread() is threading.main_thread():
 
 
 @pytest.fixture(scope="session")
-def repository() -> Path:
+def repository():
     """Root of the repository."""
     return REPOSITORY
 
 
 @pytest.fixture(scope="session")
-def shared_data() -> Path:
+def shared_data():
     """Folder of recorded measurements: WATTPRINT_SHARED_DATA, or `shared/data` beside the repository."""
     named = os.environ.get("WATTPRINT_SHARED_DATA")
     folder = Path(named) if named else REPOSITORY.parent / "shared" / "data"
@@ -45,14 +44,14 @@ def shared_data() -> Path:
 
 
 @pytest.fixture(scope="session")
-def open_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Page]]:
+def open_page(tmp_path_factory):
     """Opens an empty page of a headless browser."""
     program = find_chromium()
     if program is None:
         pytest.skip("no Chromium on the PATH, and WATTPRINT_CHROMIUM names none (Debian: apt install chromium)")
     with open_pages(program, tmp_path_factory.mktemp("chromium")) as opened:
 
-        def open_or_skip() -> Page:
+        def open_or_skip():
             try:
                 return opened()
             except NoAnswerError as error:
@@ -61,7 +60,7 @@ def open_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[],
         yield open_or_skip
 
 
-def _why_no_gpu() -> str:
+def _why_no_gpu():
     """Why tests on a GPU cannot run here; empty where they can."""
     try:
         import pynvml
@@ -74,7 +73,7 @@ def _why_no_gpu() -> str:
     return "" if pynvml.nvmlDeviceGetCount() else "the driver sees no GPU"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items):
     """Tests marked gpu or pmd are skipped, with the reason, where their hardware is missing."""
     if any("gpu" in item.keywords for item in items) and (reason := _why_no_gpu()):
         for item in items:

@@ -10,7 +10,6 @@ Time is in seconds on the host's clock, power in watts, everything named `_ms` i
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,7 +53,7 @@ class Recording:
     meter: tuple[Array, Array] | None
     power: tuple[Array, Array]
 
-    def write(self, folder: Path) -> dict[str, Path]:
+    def write(self, folder):
         """Write the recording in the collector's formats; return the paths under `readings`, `load`, `reference`."""
         tables = {"readings": ("R.csv", "power_w", self.readings), "load": ("L.csv", "level", self.load)}
         if self.meter is not None:
@@ -66,15 +65,11 @@ class Recording:
         return paths
 
 
-def draw(seed: int, meter: bool = False, plan: str | None = None) -> Recording:
-    """Draw the board, sensor, load and read path of `seed`; the same ones with and without a meter.
-
-    `plan` names the load's: "set" (three square waves and a step), "square", "locked", "blocks", or "repeats" (an
-    execution that repeats after equal pauses), which is drawn by asking alone.
-    """
+def draw(seed, meter=False):
+    """Draw the board, sensor, load and read path of `seed`; the same ones with and without a meter."""
     sensor_rng, board_rng, load_rng, read_rng, meter_rng = (np.random.default_rng([seed, stream]) for stream in range(5))
     sensor = _Sensor.drawn(sensor_rng)
-    starts, ends, plan = _plan(load_rng, sensor.period_s, plan)
+    starts, ends, plan = _plan(load_rng, sensor.period_s)
     last = ends[-1] + load_rng.uniform(0.3, 2.0)
     time, power, board = _board_power(board_rng, starts, ends, last)
     slots, updates = sensor.updates(sensor_rng, last)
@@ -106,19 +101,14 @@ def draw(seed: int, meter: bool = False, plan: str | None = None) -> Recording:
 # --------------------------------------------------------------------------------------------------------- the load
 
 
-def _plan(rng: np.random.Generator, period_s: float, asked: str | None) -> tuple[Array, Array, str]:
-    """Return starts and ends of the load's executions (s) by the plan that is asked for, or one of four, and its name."""
-    plan = asked or str(rng.choice(["set", "square", "locked", "blocks"], p=[0.45, 0.3, 0.1, 0.15]))
+def _plan(rng, period_s):
+    """Return starts and ends of the load's executions (s) by one of four plans, and its name."""
+    plan = str(rng.choice(["set", "square", "locked", "blocks"], p=[0.45, 0.3, 0.1, 0.15]))
     if plan == "set":
         cycles = [(1.27 * period_s, 6.0), (2.3 * period_s, 4.0), (4.7 * period_s, 4.0), (6.0, 6.0)]
     elif plan == "blocks":
         length = rng.uniform(1.0, 4.0)
         cycles = [(length, length * rng.integers(1, 5))]
-    elif plan == "repeats":
-        length, pause = np.exp(rng.uniform(np.log(0.02), np.log(0.6))), rng.uniform(0.02, 0.1)
-        lengths = np.tile([length, pause], int(8 / (length + pause)) + 2)[:-1] * 1.0
-        edges = rng.uniform(0.5, 1.5) + np.concatenate([[0.0], np.cumsum(lengths)])
-        return edges[0::2], edges[1::2], plan
     elif plan == "square":
         cycles = [(period_s * rng.uniform(0.6, 5.3), rng.uniform(8.0, 12.0))]
     else:
@@ -134,7 +124,7 @@ def _plan(rng: np.random.Generator, period_s: float, asked: str | None) -> tuple
 # -------------------------------------------------------------------------------------------------------- the board
 
 
-def _board_power(rng: np.random.Generator, starts: Array, ends: Array, last: float) -> tuple[Array, Array, str]:
+def _board_power(rng, starts, ends, last):
     """Return the grid (s), the true power on it (W) and the board's kind for executions stamped `starts`, `ends`."""
     idle, step = rng.uniform(50, 135), rng.uniform(60, 280)
     board = str(rng.choice(["at once", "late boost"]))
@@ -174,7 +164,7 @@ def _board_power(rng: np.random.Generator, starts: Array, ends: Array, last: flo
     return time, power, board
 
 
-def _first_order(values: Array, constant_s: float) -> Array:
+def _first_order(values, constant_s):
     """Pass values on the grid through a first-order low-pass of `constant_s`; the past before the grid is flat."""
     decay = GRID_S / constant_s
     block = max(1, min(len(values), int(20 / decay)))
@@ -211,7 +201,7 @@ class _Sensor:
     skips: float
 
     @classmethod
-    def drawn(cls, rng: np.random.Generator) -> "_Sensor":
+    def drawn(cls, rng):
         nominal_ms = float(rng.choice([15.41, 20.04, 31.0, 99.97, 101.2], p=[0.12, 0.16, 0.12, 0.3, 0.3]))
         slow = nominal_ms > 90
         kinds = ["boxcar", "low-pass", "none", "trailing-mean"]
@@ -236,13 +226,13 @@ class _Sensor:
             skips=rng.uniform(0.001, 0.01),
         )
 
-    def width_s(self) -> float:
+    def width_s(self):
         """Return the width that the truth states."""
         if self.kernel == "trailing-mean":
             return 2 * self.period_s * float(np.sum(self.weights * (np.arange(len(self.weights)) + 0.5)))
         return {"boxcar": 1.0, "low-pass": 2.0, "none": 0.0}[self.kernel] * self.constant_s
 
-    def updates(self, rng: np.random.Generator, last: float) -> tuple[Array, Array]:
+    def updates(self, rng, last):
         """Number the updates from just before 0 to past `last`; return numbers and times (s) of those not skipped."""
         count = int((last + 2 * self.period_s) / self.period_s) + 2
         if self.clock == "free-running":
@@ -260,13 +250,13 @@ class _Sensor:
         kept[0] = True
         return np.flatnonzero(kept).astype(float), np.maximum.accumulate(times)[kept]
 
-    def values(self, rng: np.random.Generator, updates: Array, time: Array, power: Array) -> Array:
+    def values(self, rng, updates, time, power):
         """Return the value (W) that each update publishes."""
         ends = updates - self.lag_s
         total = np.concatenate([[0.0], np.cumsum(power) * GRID_S])
         edges = np.append(time, time[-1] + GRID_S) - GRID_S / 2
 
-        def boxed(end: Array, width: float) -> Array:
+        def boxed(end, width):
             mean: Array = (np.interp(end, edges, total) - np.interp(end - width, edges, total)) / width
             return mean
 
@@ -286,7 +276,7 @@ class _Sensor:
 # ------------------------------------------------------------------------------------------ the reader and the meter
 
 
-def _poll(rng: np.random.Generator, updates: Array, values: Array, last: float) -> tuple[Array, Array, float, float]:
+def _poll(rng, updates, values, last):
     """Return each poll's stamp (s) and value (W), the mean time (s) from stamp to read, and the poll period (ms)."""
     poll_ms = float(rng.choice([2.0, 5.0, 7.0, 8.0, 13.0]))
     gaps = poll_ms + rng.exponential(0.05 * poll_ms, int(last / poll_ms * 1e3) + 1)
@@ -304,7 +294,7 @@ def _poll(rng: np.random.Generator, updates: Array, values: Array, last: float) 
     return stamps[kept], values[current][kept], float(np.mean((reads - stamps)[kept])), poll_ms
 
 
-def _metered(rng: np.random.Generator, time: Array, power: Array, last: float) -> tuple[Array, Array]:
+def _metered(rng, time, power, last):
     """Return the meter's stamps (s) and power (W): its own clock, drifting rate, noise and one line of hum."""
     ticks = rng.choice([602, 637, 684, 739], int(4900 * last), p=[0.84, 0.08, 0.05, 0.03]).astype(float)
     ticks[703::704] = 953

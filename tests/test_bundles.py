@@ -10,12 +10,12 @@ from estimator.bundle.files import bundle_names
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "gpt2-prefill.json"
 
 
-def test_some_bundle_is_shipped() -> None:
+def test_some_bundle_is_shipped():
     assert {"a100-pcie-40gb-eager", "a10-eager"} <= set(bundle_names())
 
 
 @pytest.mark.parametrize("name", bundle_names())
-def test_a_shipped_bundle_says_what_it_was_fitted_on_and_how_wrong_it_is(name: str) -> None:
+def test_a_shipped_bundle_says_what_it_was_fitted_on_and_how_wrong_it_is(name):
     bundle = load_bundle(name)
     assert bundle.name == name
     assert not bundle.simulated
@@ -28,7 +28,7 @@ def test_a_shipped_bundle_says_what_it_was_fitted_on_and_how_wrong_it_is(name: s
 
 
 @pytest.mark.parametrize("name", bundle_names())
-def test_a_shipped_bundle_estimates_the_example(name: str) -> None:
+def test_a_shipped_bundle_estimates_the_example(name):
     bundle = load_bundle(name)
     answer = estimate(read_workload(EXAMPLE), bundle, sm_clock_mhz=900.0)[0]
     assert 0.01 < answer.latency_s < 0.1  # 4,096 tokens through GPT-2 small on a data-centre board

@@ -6,7 +6,6 @@ import shlex
 import shutil
 import tomllib
 from dataclasses import fields
-from pathlib import Path
 
 import pytest
 
@@ -20,37 +19,37 @@ from estimator.vocabulary.workload import FAMILY_FIELDS
 from scripts import constants
 
 
-def entries_of(page: Path, heading: str) -> dict[str, tuple[str, str]]:
+def entries_of(page, heading):
     """Unit and meaning of the entries of a list below a heading, by the code in front."""
     section = page.read_text(encoding="utf-8").split(f"\n{heading}\n")[1].split("\n## ")[0]
     entries = re.findall(r"- `(\w+)`(?: \[([^]]+)\])?: (.*?)(?= - `|$)", " ".join(section.split()))
     return {name: (unit, meaning) for name, unit, meaning in entries}
 
 
-def test_dataset_page_names_every_column_with_its_unit_and_meaning(repository: Path) -> None:
+def test_dataset_page_names_every_column_with_its_unit_and_meaning(repository):
     entries = entries_of(repository / "docs" / "dataset-format.md", "## Columns")
     assert list(entries.items()) == [(name, (column.unit, column.meaning)) for name, column in KERNEL_COLUMNS.items()]
 
 
-def test_dataset_page_names_every_flag(repository: Path) -> None:
+def test_dataset_page_names_every_flag(repository):
     entries = entries_of(repository / "docs" / "dataset-format.md", "## Flags")
     assert entries == {name: ("", meaning) for name, meaning in FLAGS.items()}
 
 
-def test_format_pages_name_the_version_that_is_written(repository: Path) -> None:
+def test_format_pages_name_the_version_that_is_written(repository):
     docs = repository / "docs"
     assert f"Schema version: {SCHEMA_VERSION};" in (docs / "dataset-format.md").read_text(encoding="utf-8")
     assert f'`"{BUNDLE_VERSION}"`' in (docs / "bundle-format.md").read_text(encoding="utf-8")
     assert f"version {WORKLOAD_VERSION}" in (docs / "workload-format.md").read_text(encoding="utf-8")
 
 
-def test_glossary_names_every_family_and_module(repository: Path) -> None:
+def test_glossary_names_every_family_and_module(repository):
     glossary = (repository / "docs" / "glossary.md").read_text(encoding="utf-8")
     missing = [name for name in (*FAMILY_FIELDS, *MODULES) if f"`{name}`" not in glossary]
     assert missing == []
 
 
-def test_the_campaign_on_its_page_is_one(repository: Path) -> None:
+def test_the_campaign_on_its_page_is_one(repository):
     page = (repository / "docs" / "campaign-files.md").read_text(encoding="utf-8")
     text = page.split("```toml\n")[1].split("```")[0]
     spec = campaign_from_document({"name": "mine", **tomllib.loads(text)}, "docs/campaign-files.md")
@@ -63,21 +62,21 @@ LISTS = {"gpt2_b8_s512.json": "gpt2model_gpt2_pbf16_b8_s512_modeprefill.json", "
 """Operator lists of the artifact under the names that pages give them."""
 
 
-def words_of(line: str) -> list[str]:
+def words_of(line):
     """The words of a line of output; numbers, which change with every fit, count alike."""
     return [re.sub(r"[-+]?\d[\d.,e+-]*", "#", word) for word in line.split()]
 
 
 @pytest.mark.parametrize(("page", "shown"), [("ask-questions.md", 4), ("explain.md", 1)])
 def test_what_a_page_shows_of_a_command_is_what_it_prints(
-    repository: Path,
-    shared_data: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    page: str,
-    shown: int,
-) -> None:
+    repository,
+    shared_data,
+    tmp_path,
+    monkeypatch,
+    capsys,
+    page,
+    shown,
+):
     for name, pattern in LISTS.items():
         shutil.copy(next((shared_data / "energaizer" / "workloads").glob(pattern)), tmp_path / name)
     monkeypatch.chdir(tmp_path)
@@ -92,7 +91,7 @@ def test_what_a_page_shows_of_a_command_is_what_it_prints(
             assert line.strip() == "…" or words_of(line) in printed, f"{command}: {line}"
 
 
-def test_the_table_of_constants_is_that_of_the_code_and_explains_each(repository: Path) -> None:
+def test_the_table_of_constants_is_that_of_the_code_and_explains_each(repository):
     assert (repository / "docs" / "constants.csv").read_text(encoding="utf-8") == constants.table()
     rows = list(csv.reader(constants.table().splitlines()))
     assert len(rows) > 100

@@ -1,7 +1,5 @@
 """The example workloads are what they say they are."""
 
-from pathlib import Path
-
 import pytest
 
 from estimator import read_workload
@@ -14,7 +12,7 @@ PUBLISHED_PARAMETERS = {"gpt2-prefill": 124.4e6, "llama-8b-decode": 8.03e9 - 409
 
 
 @pytest.mark.parametrize("name", sorted(PUBLISHED_PARAMETERS))
-def test_example_multiplies_by_every_weight_of_the_published_model(name: str, repository: Path) -> None:
+def test_example_multiplies_by_every_weight_of_the_published_model(name, repository):
     workload = read_workload(repository / "examples" / f"{name}.json")
     weights = sum(
         count * operator["n"] * operator["k"]
@@ -24,7 +22,7 @@ def test_example_multiplies_by_every_weight_of_the_published_model(name: str, re
     assert weights == pytest.approx(PUBLISHED_PARAMETERS[name], rel=0.01)
 
 
-def test_every_example_is_read_without_a_warning(repository: Path) -> None:
+def test_every_example_is_read_without_a_warning(repository):
     files = sorted((repository / "examples").glob("*.json"))
     assert {file.stem for file in files} == set(PUBLISHED_PARAMETERS)
     for file in files:

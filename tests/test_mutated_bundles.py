@@ -6,9 +6,7 @@ import json
 import math
 import random
 import re
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
@@ -39,7 +37,7 @@ NO_NUMBER = re.compile(r"(?<![\w\"])-?(nan|inf)(inity)?(?![\w\"])", re.IGNORECAS
 """A number that is none, as programs write it; texts of a bundle stand in quotes."""
 
 
-def run(command: Callable[[list[str]], int], *words: str) -> tuple[int, str]:
+def run(command, *words):
     """Exit status and stdout; a refusal is one line and nothing else."""
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
         status = command([*words])
@@ -49,7 +47,7 @@ def run(command: Callable[[list[str]], int], *words: str) -> tuple[int, str]:
     return status, out.getvalue()
 
 
-def numbers(value: Any) -> Iterator[float]:
+def numbers(value):
     if isinstance(value, dict | list):
         for item in value.values() if isinstance(value, dict) else value:
             yield from numbers(item)
@@ -57,7 +55,7 @@ def numbers(value: Any) -> Iterator[float]:
         yield value
 
 
-def check_answer(text: str) -> None:
+def check_answer(text):
     """An estimate is of positive, finite time, power and energy, with deviations that are known or null."""
     answer = json.loads(text)
     for quantity in ("latency_s", "power_w", "energy_j"):
@@ -67,7 +65,7 @@ def check_answer(text: str) -> None:
     assert all(math.isfinite(number) and number >= 0 for number in numbers(answer))
 
 
-def check_commands(path: Path, changed: Path, rows: Path) -> None:
+def check_commands(path, changed, rows):
     name = str(changed)
     status, out = run(estimator.commands.estimate.run, str(WORKLOAD), "--bundle", name, "--json", "--kernels", "all")
     if status != 1:
@@ -80,7 +78,7 @@ def check_commands(path: Path, changed: Path, rows: Path) -> None:
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_a_changed_bundle_is_refused_in_one_line_or_answers_sanely(part: int, tmp_path: Path) -> None:
+def test_a_changed_bundle_is_refused_in_one_line_or_answers_sanely(part, tmp_path):
     (rows := tmp_path / "rows.csv").write_text(ROWS, encoding="utf-8")
     chance, changed = random.Random(part), tmp_path / "changed.json"
     for _ in range(SAMPLE // 4):

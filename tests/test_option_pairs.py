@@ -20,7 +20,7 @@ BUNDLE = "a100-pcie-40gb-eager"
         (estimate, ["counts", "x.csv", "--metrics"], "not both"),
     ],
 )
-def test_options_of_two_ways_of_working_are_not_mixed(command, words, said, tmp_path, capsys) -> None:
+def test_options_of_two_ways_of_working_are_not_mixed(command, words, said, tmp_path, capsys):
     table = tmp_path / "rows.csv"
     table.write_text("operator,gpu,precision,rows,dim,latency_s\nsoftmax,a10,fp32,4096,512,1e-4\n", encoding="utf-8")
     names = {"DATA": str(table), "x.csv": str(table)}
@@ -31,7 +31,7 @@ def test_options_of_two_ways_of_working_are_not_mixed(command, words, said, tmp_
 
 
 @pytest.mark.parametrize(("command", "name"), [(main, name) for main, names in COMMANDS for name in names])
-def test_every_command_takes_quiet_and_verbose(command, name, capsys) -> None:
+def test_every_command_takes_quiet_and_verbose(command, name, capsys):
     assert command([name, "--help"]) == 0
     told = capsys.readouterr().out
     assert "--quiet" in told

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -59,10 +58,10 @@ READ = [
 """Options with a text that name no file to write; another one is an output, or is added here."""
 
 
-def commands() -> Iterator[tuple[str, click.Command]]:
+def commands():
     """Every command of the three programs."""
 
-    def below(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    def below(name, command):
         yield name, command
         if isinstance(command, click.Group):
             for word in command.list_commands(click.Context(command)):
@@ -87,12 +86,12 @@ OUTPUTS = [
 ]
 
 
-def run(name: str, *words: str) -> int:
+def run(name, *words):
     program, *command = name.split()
     return {"collect": collect, "estimate": estimate, "fit": fit}[program]([*command, *words])
 
 
-def test_every_option_that_may_name_a_file_to_write_is_declared_as_one() -> None:
+def test_every_option_that_may_name_a_file_to_write_is_declared_as_one():
     texts = [
         (name, parameter.opts[-1])
         for name, command in commands()
@@ -107,9 +106,7 @@ def test_every_option_that_may_name_a_file_to_write_is_declared_as_one() -> None
 
 
 @pytest.mark.parametrize(("name", "option"), [pytest.param(n, p, id=f"{n} {p.opts[-1]}") for n, p in OUTPUTS])
-def test_no_command_replaces_what_exists(
-    name: str, option: click.Parameter, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_command_replaces_what_exists(name, option, tmp_path, capsys, monkeypatch):
     """With words that are accepted otherwise, also in a dry run, and with words that are refused later."""
     monkeypatch.setenv("WATTPRINT_CONFIG", "")
     (tmp_path / "input.csv").write_text("t_s,power_w\n0,1\n")
@@ -129,7 +126,7 @@ def test_no_command_replaces_what_exists(
     assert found.out == ""
 
 
-def test_force_replaces_a_file_but_never_what_the_command_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_force_replaces_a_file_but_never_what_the_command_reads(tmp_path, capsys):
     workload, out = tmp_path / "w.json", tmp_path / "out.json"
     workload.write_bytes(Path(WORKLOAD).read_bytes())
     out.write_text("mine")
@@ -145,7 +142,7 @@ def test_force_replaces_a_file_but_never_what_the_command_reads(tmp_path: Path, 
     assert "no folder" in capsys.readouterr().err
 
 
-def test_a_recording_stays_where_the_run_is_refused_before_its_first_kernel(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_recording_stays_where_the_run_is_refused_before_its_first_kernel(tmp_path, capsys):
     record = tmp_path / "run.rec"
     record.write_text("mine")
     words = (*SIMULATED, "--freqs", "17", "--out", str(tmp_path / "d.parquet"), "--record", str(record), "--force")
@@ -155,7 +152,7 @@ def test_a_recording_stays_where_the_run_is_refused_before_its_first_kernel(tmp_
     assert os.listdir(tmp_path) == ["run.rec"]
 
 
-def test_a_killed_writer_leaves_nothing_that_the_next_one_does_not_clear(tmp_path: Path) -> None:
+def test_a_killed_writer_leaves_nothing_that_the_next_one_does_not_clear(tmp_path):
     target = tmp_path / "a.json"
     write_whole(target, b"old")
     kill = (
@@ -173,7 +170,7 @@ def test_a_killed_writer_leaves_nothing_that_the_next_one_does_not_clear(tmp_pat
     assert target.read_bytes() == b"new"
 
 
-def test_what_cannot_be_written_is_known_before_the_work(tmp_path: Path) -> None:
+def test_what_cannot_be_written_is_known_before_the_work(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to("loop")
     unwritable = [Path("/proc/d.parquet")] if Path("/proc/self").exists() else []
@@ -185,10 +182,10 @@ def test_what_cannot_be_written_is_known_before_the_work(tmp_path: Path) -> None
     assert sorted(os.listdir(tmp_path)) == ["loop", "pipe"]
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_says_which(tmp_path: Path) -> None:
+def test_a_write_that_fails_leaves_the_old_file_and_says_which(tmp_path):
     write_whole(tmp_path / "a", b"old")
 
-    def fill() -> None:
+    def fill():
         with open_whole(tmp_path / "a") as stream:
             stream.write(b"half")
             raise OSError(28, os.strerror(28))

@@ -6,7 +6,6 @@ import sys
 import textwrap
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -46,7 +45,7 @@ sys.meta_path[:] = [Hiding(list(sys.meta_path), %r)]
 """Code that makes packages look as if they were not installed."""
 
 
-def python(code: str, repository: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def python(code, repository, *arguments):
     """Runs code in a fresh interpreter at the root of the repository."""
     return subprocess.run(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(code), *arguments],
@@ -59,13 +58,13 @@ def python(code: str, repository: Path, *arguments: str) -> subprocess.Completed
 
 
 @pytest.fixture(scope="module")
-def project(repository: Path) -> dict[str, Any]:
+def project(repository):
     """The `project` and `tool` tables of pyproject.toml."""
     return tomllib.loads((repository / "pyproject.toml").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")
-def tracked_files(repository: Path) -> list[Path]:
+def tracked_files(repository):
     """Text files under version control, or that would be."""
     listing = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=repository, capture_output=True, text=True, check=False
@@ -76,21 +75,21 @@ def tracked_files(repository: Path) -> list[Path]:
     return [file for file in files if file.is_file() and b"\0" not in file.read_bytes()[:8192]]
 
 
-def modules_of(package: str, repository: Path) -> list[str]:
+def modules_of(package, repository):
     """Dotted names of all modules of a package."""
     files = sorted((repository / package).rglob("*.py"))
     names = [".".join(file.relative_to(repository).with_suffix("").parts) for file in files]
     return [name.removesuffix(".__init__") for name in names if not name.endswith("__main__")]
 
 
-def test_estimator_imports_with_everything_but_numpy_and_click_hidden(repository: Path) -> None:
+def test_estimator_imports_with_everything_but_numpy_and_click_hidden(repository):
     modules = [name for name in modules_of("estimator", repository) if name != "estimator.tracing.torch_trace"]
     code = HIDE % (ALL_OPTIONAL,) + "\n".join(f"import {name}" for name in modules)
     done = python(code + "\nfrom estimator import estimate, load_bundle, read_workload\n", repository)
     assert done.returncode == 0, done.stderr
 
 
-def test_using_the_estimator_loads_no_optional_package(repository: Path) -> None:
+def test_using_the_estimator_loads_no_optional_package(repository):
     code = f"""
         import sys
         from estimator import estimate, load_bundle, read_workload
@@ -109,9 +108,7 @@ def test_using_the_estimator_loads_no_optional_package(repository: Path) -> None
         ("fitter.cli", "fit", ["rows.csv", "-o", "unwritten.json"]),
     ],
 )
-def test_command_without_its_extra_says_which_to_install(
-    module: str, extra: str, arguments: list[str], repository: Path, tmp_path: Path
-) -> None:
+def test_command_without_its_extra_says_which_to_install(module, extra, arguments, repository, tmp_path):
     rows = tmp_path / "rows.csv"
     rows.write_text("family,operator,gpu,precision,rows,dim,latency_s\nsoftmax,softmax,a10,fp32,128,128,1e-5\n", encoding="utf-8")
     arguments = [str(tmp_path / word) if word.endswith((".csv", ".parquet", ".json")) else word for word in arguments]
@@ -123,15 +120,18 @@ def test_command_without_its_extra_says_which_to_install(
     assert list(tmp_path.iterdir()) == [rows]
 
 
-@pytest.mark.parametrize("module", ["collector.cli", "fitter.cli", "estimator.cli"])
-def test_help_of_every_command_needs_no_extra(module: str, repository: Path) -> None:
+@pytest.mark.parametrize(
+    ("module", "word"),
+    [("collector.cli", "--help"), ("fitter.cli", "--help"), ("estimator.cli", "--help"), ("collector.cli", "devices")],
+)
+def test_help_and_the_list_of_boards_need_no_extra(module, word, repository):
     code = HIDE % (ALL_OPTIONAL,) + f"import {module} as cli\nsys.argv[0] = {module!r}\nsys.exit(cli.main())\n"
-    done = python(code, repository, "--help")
+    done = python(code, repository, word)
     assert done.returncode == 0, done.stderr
-    assert "Usage:" in done.stdout
+    assert ("Usage:" if word == "--help" else "sim:") in done.stdout
 
 
-def test_promised_extras_and_commands_exist(project: dict[str, Any]) -> None:
+def test_promised_extras_and_commands_exist(project):
     assert set(project["project"]["optional-dependencies"]) >= EXTRAS
     assert project["project"]["scripts"] == {
         "collect": "collector.cli:main",
@@ -140,15 +140,15 @@ def test_promised_extras_and_commands_exist(project: dict[str, Any]) -> None:
     }
 
 
-def test_the_bare_distribution_needs_three_small_packages_alone(project: dict[str, Any]) -> None:
+def test_the_bare_distribution_needs_three_small_packages_alone(project):
     names = {re.split(r"[<>=!~\[; ]", requirement)[0] for requirement in project["project"]["dependencies"]}
     assert names == {"numpy", "click"}
 
 
-def test_extra_all_needs_neither_gpu_nor_pytorch(project: dict[str, Any]) -> None:
+def test_extra_all_needs_neither_gpu_nor_pytorch(project):
     extras = project["project"]["optional-dependencies"]
 
-    def expand(extra: str) -> set[str]:
+    def expand(extra):
         names: set[str] = set()
         for requirement in extras[extra]:
             inner = re.fullmatch(r"wattprint\[(.+)\]", requirement)
@@ -160,7 +160,7 @@ def test_extra_all_needs_neither_gpu_nor_pytorch(project: dict[str, Any]) -> Non
     assert not [name for name in everything if re.match(r"cupy|cupti|torch", name)]
 
 
-def test_every_data_folder_is_shipped_inside_the_estimator(project: dict[str, Any], repository: Path) -> None:
+def test_every_data_folder_is_shipped_inside_the_estimator(project, repository):
     wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert tuple(wheel["packages"]) == PACKAGES
     assert wheel["force-include"] == {
@@ -172,7 +172,7 @@ def test_every_data_folder_is_shipped_inside_the_estimator(project: dict[str, An
         assert any((repository / folder).rglob("*")), f"{folder} is empty: a clone would lack it and could not be built"
 
 
-def test_version_has_an_entry_in_the_changelog(repository: Path) -> None:
+def test_version_has_an_entry_in_the_changelog(repository):
     import estimator
 
     assert re.fullmatch(r"\d+\.\d+\.\d+([.-]?(a|b|rc|dev)\d+)?", estimator.__version__)
@@ -182,7 +182,7 @@ def test_version_has_an_entry_in_the_changelog(repository: Path) -> None:
     assert not released or released[0] == estimator.__version__
 
 
-def test_no_tracked_file_names_a_path_of_one_machine(tracked_files: list[Path], repository: Path) -> None:
+def test_no_tracked_file_names_a_path_of_one_machine(tracked_files, repository):
     home = re.compile(r"(?<![\w.~-])/(?:root|work|home/\w+|Users/\w+|farm|opt/\w+|tmp/\w+)(?=/|\b)")
     found = [
         f"{file.relative_to(repository)}:{number}: {line.strip()[:100]}"
@@ -193,12 +193,12 @@ def test_no_tracked_file_names_a_path_of_one_machine(tracked_files: list[Path], 
     assert found == []
 
 
-def test_tracked_files_are_utf8_with_unix_line_ends(tracked_files: list[Path], repository: Path) -> None:
+def test_tracked_files_are_utf8_with_unix_line_ends(tracked_files, repository):
     wrong = [file for file in tracked_files if b"\r\n" in file.read_bytes()]
     assert [str(file.relative_to(repository)) for file in wrong] == []
 
 
-def test_links_between_pages_lead_somewhere(tracked_files: list[Path], repository: Path) -> None:
+def test_links_between_pages_lead_somewhere(tracked_files, repository):
     broken = []
     for page in (file for file in tracked_files if file.suffix == ".md"):
         for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):

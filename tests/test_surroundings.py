@@ -20,7 +20,7 @@ HEAVY = ("scipy", "pandas", "pyarrow", "sklearn")
 @pytest.mark.parametrize(
     "words", [(*ESTIMATE, "examples/llama-8b-decode.json", "--bundle", "a10-eager"), (*FIT, "show", "a10-eager"), (*COLLECT, "devices")]
 )
-def test_a_command_without_a_stdout_fails_in_one_line(words: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_command_without_a_stdout_fails_in_one_line(words, tmp_path):
     script = f'"$@" >&- 2> "{tmp_path}/err"'
     assert subprocess.run(["bash", "-c", script, "bash", *words], cwd=REPOSITORY, timeout=300, check=False).returncode == 1
     err = (tmp_path / "err").read_text()
@@ -28,7 +28,7 @@ def test_a_command_without_a_stdout_fails_in_one_line(words: tuple[str, ...], tm
     assert "stdout is closed" in err
 
 
-def test_a_reader_that_has_gone_ends_a_command_with_1_and_silence(tmp_path: Path) -> None:
+def test_a_reader_that_has_gone_ends_a_command_with_1_and_silence(tmp_path):
     words = (*ESTIMATE, "bundles", "--json")
     read, write = os.pipe()
     os.close(read)
@@ -38,7 +38,7 @@ def test_a_reader_that_has_gone_ends_a_command_with_1_and_silence(tmp_path: Path
 
 
 @pytest.mark.parametrize("home", ["", None])
-def test_without_a_home_folder_that_of_the_system_counts(home: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_home_folder_that_of_the_system_counts(home, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     for name in ("XDG_DATA_HOME", "WATTPRINT_BUNDLES"):
         monkeypatch.delenv(name, raising=False)
@@ -63,9 +63,7 @@ MISSING = [
 
 
 @pytest.mark.parametrize(("command", "words"), MISSING, ids=[" ".join(words) for _, words in MISSING])
-def test_a_missing_file_is_told_before_scientific_packages_are_loaded(
-    command: tuple[str, ...], words: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_a_missing_file_is_told_before_scientific_packages_are_loaded(command, words, tmp_path):
     module, loaded = command[-1], tmp_path / "loaded"
     code = (
         f"import sys, pathlib; from {module} import main; status = main({list(words)!r}); "

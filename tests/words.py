@@ -1,18 +1,16 @@
 """Words of a command with other values for some of its options, and the one line of a `collect` that fails."""
 
-import pytest
-
 from collector.cli import main
 
 
-def changed(words: list[str], *change: str) -> list[str]:
+def changed(words, *change):
     """`words` with `change` behind them, less the options, and their values, that it gives anew: an option may be given once."""
     given = [word for word in change if word.startswith("--")]
     dropped = {place + step for place, word in enumerate(words) if word in given for step in (0, 1)}
     return [*(word for place, word in enumerate(words) if place not in dropped), *change]
 
 
-def failure(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+def failure(capsys, *words):
     """Exit status and the one line on stderr of a `collect` that must fail."""
     capsys.readouterr()
     status = main(words)

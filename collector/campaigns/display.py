@@ -74,10 +74,10 @@ def row_line(row: Row) -> str:
     return " ".join(parts)
 
 
-def outcome_document(outcome: CampaignOutcome, part: str = "") -> dict[str, object]:
-    """An outcome as plain data; `part` names the written part of a larger dataset."""
+def outcome_document(outcome: CampaignOutcome) -> dict[str, object]:
+    """An outcome as plain data."""
     return {
-        "dataset": part or str(outcome.output),
+        "dataset": str(outcome.output),
         "rows": outcome.rows,
         "rows_kept": outcome.kept,
         "rows_planned": outcome.planned,
@@ -90,25 +90,18 @@ def outcome_document(outcome: CampaignOutcome, part: str = "") -> dict[str, obje
     }
 
 
-def outcome_lines(outcome: CampaignOutcome, simulated: bool, part: str = "", root: str = "") -> list[str]:
-    """An outcome for people, with the next command; `part` names a part of a larger dataset at `root`."""
-    if root and not part:
-        return [f"{root}: all {outcome.planned} rows are there already", f"next: fit {root}"]
+def outcome_lines(outcome: CampaignOutcome, simulated: bool, fit: str) -> list[str]:
+    """An outcome for people, with the next command, `fit`."""
     notes = f", {outcome.kept} of them from before" if outcome.kept else ""
-    board = "simulated " if simulated else ""
-    time = f"{duration_text(outcome.elapsed_s)} of {board}board time"
-    lines = [f"{part or outcome.output}: {outcome.rows} of {outcome.planned} rows{notes}, {time}"]
+    time = f"{duration_text(outcome.elapsed_s)} of {'simulated ' if simulated else ''}board time"
+    lines = [f"{outcome.output}: {outcome.rows} of {outcome.planned} rows{notes}, {time}"]
     lines += [f"  {count:5d} {flag}: {FLAGS[flag]}" for flag, count in outcome.flags.items()]
     lines += [f"  {count:5d} not run: {reason}" for reason, count in outcome.rejected.items()]
-    if drift := {name: value for name, value in outcome.drift.items() if name != "idle"}:
-        spread = ", ".join(f"{name} {value:.1%}" for name, value in drift.items())
-        lines.append(f"  repeated kernels agree within {spread}")
-    if "idle" in outcome.drift:
-        lines.append(f"  power at rest changed by {outcome.drift['idle']:.1%}")
+    if outcome.drift:
+        lines.append(f"  repeated kernels agree within {', '.join(f'{name} {value:.1%}' for name, value in outcome.drift.items())}")
     if outcome.missing:
         lines.append(f"  {outcome.missing} rows of the plan are missing: the same command with --resume goes on")
-    of = part.partition("board=")[2].partition("/")[0]
-    return [*lines, f"next: fit {root} --gpu {of}" if of else f"next: fit {outcome.output}"]
+    return [*lines, f"next: {fit}"]
 
 
 def duration_text(seconds: float) -> str:

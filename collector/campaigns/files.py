@@ -11,20 +11,16 @@ from collector.errors import CampaignError
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.steady import settle_time_s, update_period_s
 from estimator.vocabulary.errors import WorkloadError
-from estimator.vocabulary.reader import LEAST_ONE, FaultError, Span, Text, Words, fields_of, plain, read, read_file
+from estimator.vocabulary.reader import FaultError, Span, Text, Words, fields_of, plain, read, read_file
 from estimator.vocabulary.resources import resource_folder, resource_names
 from estimator.vocabulary.workload import Operator, make_operator
-from microbench.errors import UnsupportedError
-from microbench.kernel import MODES, OPTIMISATION_LEVELS, PATTERNS
-from microbench.loads.groups import LoadGroup, check_group
+from microbench.loads.groups import LoadGroup
 from microbench.runners.torch_kernels import BACKENDS
 from microbench.shapes import KernelGroup
 
 Built = TypeVar("Built")
 Table = Mapping[str, Any]
 """A table of a TOML file."""
-
-Share = Annotated[float, Span(0, 1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +77,7 @@ class CampaignSpec:
     kernels_per_block: Annotated[int, Span(1, 100_000, "kernels")] = 50
     anchor_every: Annotated[int, Span(0, 1_000_000, "rows")] = 60
     instructions: tuple[LoadGroup, ...] = ()
-    every_clock_share: Share = 1.0
+    every_clock_share: Annotated[float, Span(0, 1)] = 1.0
     attention: Annotated[str, Words(tuple(BACKENDS))] = "flash"
 
 
@@ -130,8 +126,6 @@ def _each(values: Table, key: str, build: Callable[[Table], Built]) -> tuple[Bui
             found.append(build(item))
         except FaultError as fault:
             raise FaultError(fault.what, key, index, *fault.place) from fault
-        except UnsupportedError as error:  # begins with the key
-            raise CampaignError(f"{key}[{index}]{error}") from error
         except (WorkloadError, TypeError) as error:
             raise CampaignError(f"{key}[{index}]: {error}") from error
     return tuple(found)
@@ -161,14 +155,7 @@ def _rule(value: Any) -> Any:
 
 def _loads(item: Table) -> LoadGroup:
     """A group of generated kernels."""
-    group = read(LoadGroup, item)
-    ways = {"modes": (group.modes, MODES), "pattern": ([group.pattern], PATTERNS), "level": ([group.level], OPTIMISATION_LEVELS)}
-    for key, (words, known) in ways.items():
-        read(tuple[Annotated[str, Words(tuple(known))], ...], words, key)
-    for key in ("kernels", "modes"):
-        read(Annotated[tuple[str, ...], LEAST_ONE], getattr(group, key), key)
-    check_group(group, "")
-    return group
+    return read(LoadGroup, item)
 
 
 LISTS: Final[dict[str, Callable[[Table], Any]]] = {"anchors": _anchor, "kernels": _group, "instructions": _loads}

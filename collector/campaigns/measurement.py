@@ -69,7 +69,7 @@ def measure_kernel(bench: Bench, sampler: Sampler, point: Point, settings: Measu
     doubts = {
         "kernel_untraced": prepared.untraced,
         "result_wrong": prepared.corrupted,
-        "low_confidence": isinstance(point.load, GeneratedLoad) and point.load.launch.low_confidence,
+        "low_confidence": isinstance(point.load, GeneratedLoad) and point.load.launch.mode == "single",
         "shared_board": bool(state.other_processes),
     }
     given = tuple(flag for flag, doubt in doubts.items() if doubt)

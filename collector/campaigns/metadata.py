@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +29,6 @@ def campaign_metadata(
     key: Metadata,
     calibration: SensorCalibration,
     idle: list[dict[str, float | None]],
-    warm_c: float,
 ) -> Metadata:
     """File metadata that are known before the first row."""
     identity = bench.gpu.identity()
@@ -60,7 +59,6 @@ def campaign_metadata(
         "key": key,
         "seed": key["seed"],
         "idle": idle,
-        "warm_c": known(warm_c),
         "versions": {"wattprint": __version__, "numpy": np.__version__, "pyarrow": pa.__version__},
         "started_unix_s": bench.clock.unix_s(),
         "complete": False,
@@ -96,17 +94,6 @@ def anchor_drift(table: pa.Table) -> dict[str, float]:
             if trial[rows].any() and len(told) > 1:
                 drift[name] = max(drift.get(name, 0.0), float(np.ptp(told) / told.mean()))
     return drift
-
-
-def idle_drift(before: Any, after: list[dict[str, float | None]]) -> dict[str, float]:
-    """Largest relative change of power at rest from the beginning to the end, clock by clock; empty if it is unknown."""
-    first = {entry.get("sm_clock_mhz"): entry.get("power_w") for entry in before or ()}
-    changes = [
-        abs(power - start) / start
-        for entry in after
-        if (power := entry["power_w"]) is not None and (start := first.get(entry["sm_clock_mhz"]))
-    ]
-    return {"idle": max(changes)} if changes else {}
 
 
 KeptRows = RecoveredLog | KernelDataset

@@ -62,7 +62,7 @@ def outcome_columns(
     idle_w, idle_c = (math.nan, math.nan) if run.rest is None else _idle_before(run.rest, calibration, run.power_limit_w)
     latency_s, latency_std_s, spread = _latency(run.record, settled_s - start_s)
     counter = counter_energy(*run.counter, launches, end_s - start_s, power.raw_w, idle_w, update_period_s(calibration), run.power_limit_w)
-    states = _within(run.trace.states, settled_s, end_s)
+    states = states_within(run.trace.states, settled_s, end_s)
     believed = power.samples > 0 and not power.stuck and power.absurd <= LIMITS["absurd"] * (power.absurd + power.samples)
     power_w, power_std_w = (power.power_w, power.std_w) if believed else (math.nan, math.nan)
     energy_j, energy_std_j = launch_energy(power_w, power_std_w, latency_s, latency_std_s)
@@ -75,11 +75,11 @@ def outcome_columns(
         *_true(counter_absurd=counter.absurd, counter_disagrees=counter.disagrees and believed),
     ]
     return {
-        "sm_clock_measured_mhz": _mean(states.sm_clock_mhz),
-        "voltage_v": _mean(states.voltage_v),
-        "temperature_c": _mean(states.temperature_c),
+        "sm_clock_measured_mhz": mean_known(states.sm_clock_mhz),
+        "voltage_v": mean_known(states.voltage_v),
+        "temperature_c": mean_known(states.temperature_c),
         "power_limit_w": run.power_limit_w,
-        "throttle_reasons": _union(states),
+        "throttle_reasons": throttle_union(states),
         "launches": launches,
         "latency_s": latency_s,
         "latency_std_s": latency_std_s,
@@ -109,10 +109,10 @@ def idle_entry(idle: Trace, sm_clock_mhz: float | None, calibration: SensorCalib
     power = steady_power(idle.board, float(host_s[0]), float(host_s[-1]), calibration, power_limit_w)
     entry = {
         "sm_clock_mhz": sm_clock_mhz,
-        "sm_clock_measured_mhz": _mean(idle.states.sm_clock_mhz),
+        "sm_clock_measured_mhz": mean_known(idle.states.sm_clock_mhz),
         "power_w": power.power_w,
         "std_w": power.std_w,
-        "temperature_c": _mean(idle.states.temperature_c),
+        "temperature_c": mean_known(idle.states.temperature_c),
         "samples": float(power.samples),
     }
     return {name: known(value) for name, value in entry.items()}
@@ -142,10 +142,10 @@ def _idle_before(rest: Trace, calibration: SensorCalibration, power_limit_w: flo
     falling = abs(idle.change_w) > 1.0 and abs(idle.change_w) > SIGNIFICANCE * np.nan_to_num(idle.change_std_w)
     if falling or idle.absurd or idle.stuck:
         return math.nan, math.nan
-    return idle.power_w, _mean(_within(rest.states, start, end).temperature_c)
+    return idle.power_w, mean_known(states_within(rest.states, start, end).temperature_c)
 
 
-def _within(states: StateReadings, start_s: float, end_s: float) -> StateReadings:
+def states_within(states: StateReadings, start_s: float, end_s: float) -> StateReadings:
     """States polled between two host times; the nearest state if none lies between them."""
     host_s = host_seconds(states.host_ns)
     inside = np.flatnonzero((host_s >= start_s) & (host_s <= end_s))
@@ -156,12 +156,12 @@ def _within(states: StateReadings, start_s: float, end_s: float) -> StateReading
 
 def _state_flags(states: StateReadings, asked_mhz: float | None, settings: MeasurementSettings) -> list[str]:
     """Doubts about the operating point."""
-    clock = _mean(states.sm_clock_mhz)
+    clock = mean_known(states.sm_clock_mhz)
     return _true(
-        throttled=bool(limiting_reasons(_union(states))),
+        throttled=bool(limiting_reasons(throttle_union(states))),
         clock_off_target=asked_mhz is not None and not abs(clock - asked_mhz) <= CLOCK_TOLERANCE * asked_mhz,
         clock_varied=len(states.sm_clock_mhz) > 1 and bool(np.std(states.sm_clock_mhz) > CLOCK_VARIATION * clock),
-        hot=_mean(states.temperature_c) > settings.max_temperature_c,
+        hot=mean_known(states.temperature_c) > settings.max_temperature_c,
     )
 
 
@@ -192,15 +192,15 @@ def _latency_flags(latency_s: float, spread: float, ranging_s: float) -> list[st
     )
 
 
-def _union(states: StateReadings) -> int:
+def throttle_union(states: StateReadings) -> int:
     """All throttle reasons seen."""
     return int(np.bitwise_or.reduce(states.throttle_mask)) if len(states.throttle_mask) else 0
 
 
-def _mean(values: Array) -> float:
+def mean_known(values: Array) -> float:
     """Mean of the known values; nan without any."""
-    known = values[np.isfinite(values)]
-    return float(known.mean()) if len(known) else math.nan
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if len(finite) else math.nan
 
 
 def known(value: Any) -> Any:

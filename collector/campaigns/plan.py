@@ -13,7 +13,7 @@ import numpy as np
 from collector.bench import Bench
 from collector.campaigns.files import CampaignSpec
 from collector.campaigns.measurement import Load, Point
-from collector.campaigns.selection import Choice, choose_points, no_time_text, point_costs
+from collector.campaigns.selection import Choice, choose_points, point_costs
 from collector.devices.protocols import KernelRunner
 from collector.errors import CampaignError
 from collector.sensing.live import characterisation_s
@@ -34,6 +34,9 @@ CLOCK_SETTLE_S: Final = 0.2
 
 Kernel = tuple[Operator, str, str]
 """An operator, its L2 state and the layout of its inputs, "" for the natural one."""
+
+RunName = tuple[str, str, int]
+"""A board's UUID, a campaign's digest and a seed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,15 +100,14 @@ def plan_campaign(
         why = f" ({next(iter(skipped))})" if skipped else ""
         raise CampaignError(f"campaign {spec.name} has no kernel that this board runs{why}; choose other families or another campaign")
     anchors = [operator for operator in spec.anchors if bench.runner.supports(operator)]
-    points = _ordered(spec, list(kernels), anchors, loads, clocks_mhz, _Names(bench.gpu.identity().uuid, spec.digest, seed))
+    points = _ordered(spec, list(kernels), anchors, loads, clocks_mhz, (bench.gpu.identity().uuid, spec.digest, seed))
     sensor_s = 0.0 if sensor_known else characterisation_s()
     changes = sum(one.sm_clock_mhz != other.sm_clock_mhz for one, other in pairwise(points))
-    rests = len(clocks_mhz) + len(closing_clocks(clocks_mhz))
     plan = CampaignPlan(
         points=points,
         clocks_mhz=clocks_mhz,
         skipped=dict(skipped),
-        fixed_s=sensor_s + spec.warmup_s + rests * (spec.idle_settle_s + spec.idle_window_s) + changes * CLOCK_SETTLE_S,
+        fixed_s=sensor_s + spec.warmup_s + len(clocks_mhz) * (spec.idle_settle_s + spec.idle_window_s) + changes * CLOCK_SETTLE_S,
     )
     return _counted(plan, spec, bench.gpu_spec)
 
@@ -136,13 +138,6 @@ def chosen_plan(spec: CampaignSpec, plan: CampaignPlan, budget_s: float, seed: i
     """
     points, choice = choose_points(plan.points, budget_s, plan.fixed_s, point_costs(spec), seed)
     return _counted(replace(plan, points=points, choice=choice), spec, gpu)
-
-
-def check_budget(spec: CampaignSpec, plan: CampaignPlan, budget_s: float) -> None:
-    """Raises CampaignError if a campaign that begins anew could not measure a single kernel within a budget [s]."""
-    kernel_s = point_costs(spec).full_s
-    if budget_s < plan.fixed_s + kernel_s:
-        raise CampaignError(no_time_text(budget_s, plan.fixed_s, kernel_s))
 
 
 def campaign_loads(spec: CampaignSpec, gpu: GpuSpec, seed: int) -> tuple[tuple[Load, ...], dict[str, int]]:
@@ -191,18 +186,10 @@ def clock_numbers(kernels: int, clocks: int, every_clock_share: float) -> list[t
     return numbers
 
 
-@dataclass(frozen=True, slots=True)
-class _Names:
-    """Row ids: the digest of every property that distinguishes a point from others."""
-
-    gpu_uuid: str
-    digest: str
-    seed: int
-
-    def of(self, *described: Any) -> str:
-        """The id of a point with this description."""
-        text = json.dumps([self.gpu_uuid, self.digest, self.seed, *described], separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()[:ROW_ID_DIGITS]
+def _row_id(run: RunName, *described: Any) -> str:
+    """The id of a point with this description in a run: the digest of every property that distinguishes it from others."""
+    text = json.dumps([*run, *described], separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:ROW_ID_DIGITS]
 
 
 def _ordered(
@@ -211,14 +198,14 @@ def _ordered(
     anchors: Sequence[Operator],
     loads: Sequence[Load],
     clocks_mhz: tuple[float | None, ...],
-    names: _Names,
+    run: RunName,
 ) -> tuple[Point, ...]:
     """Points in random order: blocks of kernels, within a block the clocks, within a clock the block's kernels.
 
     Neither the clock nor the family then correlates with time: drift cannot look like an effect of either.  Before each generated kernel
     the board rests: the kernel's energy is the energy above rest, so rest and run must share the temperature.
     """
-    random = np.random.default_rng(np.random.SeedSequence([names.seed, len(spec.kernels), 0]))
+    random = np.random.default_rng(np.random.SeedSequence([run[2], len(spec.kernels), 0]))
     numbers = clock_numbers(len(kernels), len(clocks_mhz), spec.every_clock_share)
     points: list[Point] = []
     trials: Counter[tuple[Operator, float | None]] = Counter()
@@ -227,26 +214,26 @@ def _ordered(
         clock = clocks_mhz[clock_index]
         if spec.anchor_every and since_anchor >= spec.anchor_every:
             for anchor in anchors:
-                points.append(_point((anchor, "warm", ""), clock, trials[anchor, clock], names, anchor=True))
+                points.append(_point((anchor, "warm", ""), clock, trials[anchor, clock], run, anchor=True))
                 trials[anchor, clock] += 1
             since_anchor = 0
         chosen = [index for index in random.permutation(block) if clock_index in numbers[index]]
         for place, index in enumerate(chosen):
-            points.append(replace(_point(kernels[index], clock, 0, names), idle_before=place == 0))
+            points.append(replace(_point(kernels[index], clock, 0, run), idle_before=place == 0))
         since_anchor += len(chosen)
     points = list({point.row_id: point for point in points}.values())
-    random = np.random.default_rng(np.random.SeedSequence([names.seed, len(loads), 1]))
+    random = np.random.default_rng(np.random.SeedSequence([run[2], len(loads), 1]))
     for clock_index, block in _blocks(len(loads), len(clocks_mhz), spec.kernels_per_block, random):
         clock = clocks_mhz[clock_index]
         for load in (loads[index] for index in random.permutation(block)):
             points.append(
                 Point(
-                    row_id=names.of(FAMILY, *load.identity(), clock),
+                    row_id=_row_id(run, FAMILY, *load.identity(), clock),
                     operator=load.operator,
                     l2_state="warm",
                     sm_clock_mhz=clock,
                     trial=0,
-                    seed=names.seed,
+                    seed=run[2],
                     idle_before=True,
                     load=load,
                 )
@@ -262,7 +249,7 @@ def _blocks(count: int, clocks: int, length: int, random: np.random.Generator) -
             yield clock_index, order[start : start + length]
 
 
-def _point(kernel: Kernel, clock: float | None, trial: int, names: _Names, *, anchor: bool = False) -> Point:
+def _point(kernel: Kernel, clock: float | None, trial: int, run: RunName, *, anchor: bool = False) -> Point:
     """A library's kernel at a clock."""
     operator, l2_state, transpose = kernel
     described = (
@@ -270,28 +257,18 @@ def _point(kernel: Kernel, clock: float | None, trial: int, names: _Names, *, an
         operator.shape, l2_state, clock, trial, *([transpose] if transpose else []),
     )  # fmt: skip
     return Point(
-        row_id=names.of(*described),
+        row_id=_row_id(run, *described),
         operator=operator,
         l2_state=l2_state,
         sm_clock_mhz=clock,
         trial=trial,
-        seed=names.seed,
+        seed=run[2],
         idle_before=anchor,
         anchor=anchor,
         transpose=transpose,
     )
 
 
-def closing_clocks(clocks_mhz: tuple[float | None, ...]) -> tuple[float | None, ...]:
-    """The clocks of the second measurement of power at rest at the end: the lowest, the middle and the highest."""
-    return tuple(dict.fromkeys((clocks_mhz[0], middle_clock(clocks_mhz), clocks_mhz[-1])))
-
-
 def middle_clock(clocks_mhz: tuple[float | None, ...]) -> float | None:
     """The clock for sensor and warm-up: in the middle, clear of the power limit."""
     return clocks_mhz[(len(clocks_mhz) - 1) // 2]
-
-
-def closing_s(spec: CampaignSpec, clocks_mhz: tuple[float | None, ...]) -> float:
-    """The board's time for power at rest at the end [s]."""
-    return len(closing_clocks(clocks_mhz)) * (spec.idle_settle_s + spec.idle_window_s)

@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -13,12 +13,12 @@ import pyarrow as pa
 from collector.bench import Bench
 from collector.campaigns.files import CampaignSpec
 from collector.campaigns.measurement import Point, measure_kernel, ranged_launch_s
-from collector.campaigns.metadata import KeptRows, anchor_drift, campaign_metadata, idle_drift, voltage_by_clock
+from collector.campaigns.metadata import KeptRows, anchor_drift, campaign_metadata, voltage_by_clock
 from collector.campaigns.outcome import idle_entry
-from collector.campaigns.plan import CLOCK_SETTLE_S, ROW_ID_DIGITS, CampaignPlan, check_budget, closing_clocks, closing_s, middle_clock
+from collector.campaigns.plan import CLOCK_SETTLE_S, ROW_ID_DIGITS, CampaignPlan, middle_clock
 from collector.clocks import ClockHold, held_clock
 from collector.dataset.log import log_path
-from collector.dataset.schema import SCHEMA_VERSION, UNUSABLE, Metadata, Row, flag_counts, kernel_schema
+from collector.dataset.schema import SCHEMA_VERSION, UNUSABLE, Metadata, Row, flag_counts
 from collector.dataset.writer import KernelWriter, open_kernel_writer
 from collector.errors import CampaignError, RunnerError
 from collector.sampling import Sampler
@@ -46,7 +46,7 @@ class CampaignOutcome:
 
     `rows` in the dataset, `kept` of them from an earlier run; `planned` points, `missing` of them not reached; `flags` and `rejected` count
     rows by doubt and points without a row by reason; `unusable` rows have no valid time or power; `drift` is the largest relative spread of
-    repeated anchors, and the change of power at rest from beginning to end; `elapsed_s` of the board's time.
+    repeated anchors; `elapsed_s` of the board's time.
     """
 
     output: Path
@@ -80,13 +80,13 @@ def campaign_key(bench: Bench, spec: CampaignSpec, plan: CampaignPlan, families:
     }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Campaign:
     """A plan to be measured into a dataset, by a process that has the right to write it (`claimed_dataset`).
 
-    Points whose rows are in `kept` are not measured again, nor those whose rows are `elsewhere`, in other parts of the dataset; if
-    all rows are there, nothing is written.  A `calibration` of this board's sensor replaces its characterisation.  `budget_s` limits the
-    board's time: no point begins that would end after it.  The dataset is then complete in itself and can be resumed.
+    Points whose rows are in `kept` are not measured again.  A `calibration` of this board's sensor replaces its characterisation.
+    `budget_s` limits the board's time: no point begins that would end after it.  The dataset is then complete in itself and can be
+    resumed.  `run` counts in `refused` the points that cannot run here, by reason.
     """
 
     bench: Bench
@@ -95,29 +95,24 @@ class Campaign:
     key: Metadata
     output: Path
     kept: KeptRows | None = None
-    elsewhere: pa.Table | None = None
     calibration: SensorCalibration | None = None
     budget_s: float = math.inf
     report: Callable[[Progress], None] = lambda _: None
+    done: set[str] = field(default_factory=set, init=False)
+    refused: Counter[str] = field(default_factory=Counter, init=False)
 
     def run(self) -> CampaignOutcome:
         """Measure the remaining points.
 
-        Raises CampaignError if the budget has no time for a kernel, or nothing was measured, DeviceError and DatasetError; finished
-        rows are then on disk, in the log beside the output, as after an interruption.
+        Raises CampaignError if nothing was measured, DeviceError and DatasetError; finished rows are then on disk, in the log beside the
+        output, as after an interruption.
         """
-        bench, spec, plan, kept = self.bench, self.spec, self.plan, self.kept
-        start_ns, total = bench.clock.now_ns(), len(plan.points)
-        tables = filter(None, (self.elsewhere, kept.table if kept else None))
-        done = {row_id for table in tables for row_id in table.column("row_id").to_pylist()}
-        left = [point for point in plan.points if point.row_id not in done]
-        if kept is None:
-            if not left:
-                return self._outcome(kernel_schema({}).empty_table())
-            check_budget(spec, plan, self.budget_s)
-        complete = kept is not None and kept.metadata.get("complete") is True and not log_path(self.output).is_file()
-        if kept is not None and complete and not left:
-            return self._outcome(kept.table, kept.metadata.get("rejected"), kept.metadata.get("drift"))
+        bench, kept, start_ns = self.bench, self.kept, self.bench.clock.now_ns()
+        if kept is not None:
+            self.done.update(kept.table.column("row_id").to_pylist())
+        left = [point for point in self.plan.points if point.row_id not in self.done]
+        if kept is not None and not left and kept.metadata.get("complete") is True and not log_path(self.output).is_file():
+            return self._outcome(kept.table, kept.metadata)
         with held_clock(bench.gpu) as hold:
             sampler = Sampler(bench.gpu, bench.sensors)
             if kept is None:
@@ -125,65 +120,62 @@ class Campaign:
             else:
                 metadata = kept.metadata
                 calibration = calibration_from_document(metadata.get("sensor") or {}, f"{self.output}: sensor")
+            last_ns = start_ns + (self.budget_s - self.spec.measurement.planned_total_s(calibration)) * NS_PER_S
             with open_kernel_writer(self.output, metadata, kept.table if kept else None) as writer:
-                session = _Session(
-                    bench=bench,
-                    sampler=sampler,
-                    hold=hold,
-                    spec=spec,
-                    plan=plan,
-                    calibration=calibration,
-                    writer=writer,
-                    done=done,
-                    end_ns=start_ns + self.budget_s * NS_PER_S,
-                )
-                if kept is not None and left and session.time_left(spec.warmup_s):
-                    self.report(Progress(phase="warming up", done=len(done), total=total))
-                    hold.set(middle_clock(plan.clocks_mhz))
-                    warm_up(bench, spec.warmup_s)
-                self.report(Progress(phase="measuring", done=len(done), total=total))
-                for row in session.measured(left):
-                    self.report(Progress(phase="measuring", done=len(done), total=total, row=row))
-                if session.any_measured or not (session.out_of_time or "idle_after" in metadata):
-                    self.report(Progress(phase="idle power again", done=len(done), total=total))
-                    metadata = {**metadata, "idle_after": session.idle_after()}
-                return self._finished(session, metadata, (bench.clock.now_ns() - start_ns) / NS_PER_S)
+                if kept is not None and left and bench.clock.now_ns() + self.spec.warmup_s * NS_PER_S <= last_ns:
+                    self._tell("warming up")
+                    hold.set(middle_clock(self.plan.clocks_mhz))
+                    warm_up(bench, self.spec.warmup_s)
+                self._tell("measuring")
+                missing = 0
+                for number, point in enumerate(left):
+                    if bench.clock.now_ns() > last_ns:
+                        missing = len(left) - number
+                        break
+                    self._measure(point, sampler, hold, calibration, writer)
+                return self._finished(writer, metadata, missing, (bench.clock.now_ns() - start_ns) / NS_PER_S)
+
+    def _tell(self, phase: str, row: Row | None = None) -> None:
+        self.report(Progress(phase=phase, done=len(self.done), total=len(self.plan.points), row=row))
 
     def _begun(self, sampler: Sampler, hold: ClockHold) -> tuple[Metadata, SensorCalibration]:
         """The metadata of a new campaign, with the power at rest at every clock, and its sensor's calibration."""
         bench, spec, plan, calibration = self.bench, self.spec, self.plan, self.calibration
         hold.set(middle_clock(plan.clocks_mhz))
         if calibration is None:
-            self.report(Progress(phase="characterising the power sensor", done=0, total=len(plan.points)))
-            calibration = characterise_sensor(bench, sampler).found.calibration
-        self.report(Progress(phase="warming up, idle power", done=0, total=len(plan.points)))
-        warm_c = warm_up(bench, spec.warmup_s)
+            self._tell("characterising the power sensor")
+            calibration = characterise_sensor(bench, sampler)
+        self._tell("warming up, idle power")
+        warm_up(bench, spec.warmup_s)
         idle = [_idle_power(bench, sampler, hold, clock, spec, calibration) for clock in plan.clocks_mhz]
-        return campaign_metadata(bench, spec, plan, self.key, calibration, idle, warm_c), calibration
+        return campaign_metadata(bench, spec, plan, self.key, calibration, idle), calibration
 
-    def _finished(self, session: "_Session", metadata: Metadata, elapsed_s: float) -> CampaignOutcome:
+    def _measure(self, point: Point, sampler: Sampler, hold: ClockHold, calibration: SensorCalibration, writer: KernelWriter) -> None:
+        """Puts the row of a point on disk and reports it; a kernel that cannot run here is counted with its reason."""
+        if hold.set(point.sm_clock_mhz):
+            self.bench.clock.wait(CLOCK_SETTLE_S)
+        try:
+            row = measure_kernel(self.bench, sampler, point, self.spec.measurement, calibration)
+        except RunnerError as error:
+            self.refused[f"{point.operator.family}: {error}"] += 1
+            return
+        writer.append(row)
+        self.done.add(row["row_id"])
+        self._tell("measuring", row)
+
+    def _finished(self, writer: KernelWriter, metadata: Metadata, missing: int, elapsed_s: float) -> CampaignOutcome:
         """Writes the Parquet file and sums up."""
-        writer, points = session.writer, self.plan.points
-        rejected = {**self.plan.skipped, **session.refused}
+        rejected = {**self.plan.skipped, **self.refused}
         if not writer.rows:
             writer.discard()
             raise CampaignError(f"nothing was measured: {'; '.join(rejected) or 'the budget ended before the first row'}")
         table = writer.table()
-        drift = anchor_drift(table) | idle_drift(metadata.get("idle"), metadata.get("idle_after") or [])
-        closing = {"voltage": voltage_by_clock(table), "drift": drift, "rejected": rejected, "complete": not session.out_of_time}
-        writer.finish({**metadata, **closing}, order=[point.row_id for point in points])
-        left = sum(point.row_id not in session.done for point in points) - session.refused.total()
-        return self._outcome(table, rejected, drift, elapsed_s, missing=max(0, left) if session.out_of_time else 0)
+        closing = {"voltage": voltage_by_clock(table), "drift": anchor_drift(table), "rejected": rejected, "complete": not missing}
+        writer.finish({**metadata, **closing}, order=[point.row_id for point in self.plan.points])
+        return self._outcome(table, closing, elapsed_s, missing)
 
-    def _outcome(
-        self,
-        table: pa.Table,
-        rejected: dict[str, int] | None = None,
-        drift: dict[str, float] | None = None,
-        elapsed_s: float = 0.0,
-        missing: int = 0,
-    ) -> CampaignOutcome:
-        """The outcome of a campaign, from its rows."""
+    def _outcome(self, table: pa.Table, closing: Metadata, elapsed_s: float = 0.0, missing: int = 0) -> CampaignOutcome:
+        """The outcome of a campaign, from its rows and its last metadata."""
         flags = table.column("flags").to_pylist()
         return CampaignOutcome(
             output=self.output,
@@ -192,70 +184,18 @@ class Campaign:
             planned=len(self.plan.points),
             missing=missing,
             flags=flag_counts(flags),
-            rejected=rejected or {},
+            rejected=closing.get("rejected") or {},
             unusable=sum(1 for row in flags if UNUSABLE.intersection(row)),
-            drift=drift or {},
+            drift=closing.get("drift") or {},
             elapsed_s=elapsed_s,
         )
 
 
-@dataclass(slots=True, kw_only=True)
-class _Session:
-    """A campaign during measurement; `refused` counts points that cannot run here, by reason."""
-
-    bench: Bench
-    sampler: Sampler
-    hold: ClockHold
-    spec: CampaignSpec
-    plan: CampaignPlan
-    calibration: SensorCalibration
-    writer: KernelWriter
-    done: set[str]
-    end_ns: float
-    refused: Counter[str] = field(default_factory=Counter)
-    any_measured: bool = False
-    out_of_time: bool = False
-
-    def time_left(self, before_s: float = 0.0) -> bool:
-        """Whether the budget has time for a point after `before_s`, and for power at rest at the end."""
-        needed_s = before_s + closing_s(self.spec, self.plan.clocks_mhz) + self.spec.measurement.planned_total_s(self.calibration)
-        return self.bench.clock.now_ns() + needed_s * NS_PER_S <= self.end_ns
-
-    def measured(self, points: Sequence[Point]) -> Iterator[Row]:
-        """Measures points, row by row; ends early at the end of the budget, and `out_of_time` is then true."""
-        for point in points:
-            if not self.time_left():
-                self.out_of_time = True
-                return
-            if (row := self._measure(point)) is not None:
-                yield row
-
-    def _measure(self, point: Point) -> Row | None:
-        """The row of a point, on disk; None (and a reason counted) for a kernel that cannot run here."""
-        if self.hold.set(point.sm_clock_mhz):
-            self.bench.clock.wait(CLOCK_SETTLE_S)
-        try:
-            row = measure_kernel(self.bench, self.sampler, point, self.spec.measurement, self.calibration)
-        except RunnerError as error:
-            self.refused[f"{point.operator.family}: {error}"] += 1
-            return None
-        self.writer.append(row)
-        self.done.add(row["row_id"])
-        self.any_measured = True
-        return row
-
-    def idle_after(self) -> list[dict[str, float | None]]:
-        """Power at rest again, at a few of the clocks."""
-        clocks = closing_clocks(self.plan.clocks_mhz)
-        return [_idle_power(self.bench, self.sampler, self.hold, clock, self.spec, self.calibration) for clock in clocks]
-
-
-def warm_up(bench: Bench, seconds: float) -> float:
-    """Applies a load for this long; returns the final temperature, nan if it cannot be read [°C]."""
+def warm_up(bench: Bench, seconds: float) -> None:
+    """Applies a load for this long."""
     if seconds > 0.0:
         prepared = bench.runner.prepare(load_operator(bench))
         bench.runner.run(prepared, launches_for(seconds, ranged_launch_s(bench, prepared, 0.05)))
-    return bench.gpu.state().temperature_c
 
 
 def _idle_power(

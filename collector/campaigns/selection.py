@@ -112,7 +112,10 @@ def choose_points(
             chosen[i] = candidates[i]
             left_s -= more_s
     if not chosen:
-        raise CampaignError(no_time_text(budget_s, fixed_s, costs.full_s))
+        raise CampaignError(
+            f"a budget of {budget_s:.0f} s leaves no time for a kernel: about {fixed_s:.0f} s go to the sensor, warming up and idle power; "
+            f"give at least {ceil(fixed_s + costs.full_s)} s"
+        )
     there = {kind_of(point) for point in chosen.values()}
     choice = Choice(
         budget_s=budget_s,
@@ -122,14 +125,6 @@ def choose_points(
         left_out=tuple(dict.fromkeys(kind for point in candidates if (kind := kind_of(point)) not in there)),
     )
     return tuple(chosen[i] for i in sorted(chosen)), choice
-
-
-def no_time_text(budget_s: float, fixed_s: float, kernel_s: float) -> str:
-    """Reason why a budget is too small for any kernel, and the least sufficient budget."""
-    return (
-        f"a budget of {budget_s:.0f} s leaves no time for a kernel: about {fixed_s:.0f} s go to the sensor, warming up and idle power; "
-        f"give at least {ceil(fixed_s + kernel_s)} s"
-    )
 
 
 def kind_of(point: Point) -> str:

@@ -27,16 +27,12 @@ from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, FAILED, INT
 from estimator.options.output_files import refuse_inputs
 
 if TYPE_CHECKING:
-    from pyarrow import Table
-
     from collector.bench import Bench
     from collector.boards import BoardName
     from collector.campaigns.files import CampaignSpec
     from collector.campaigns.plan import CampaignPlan
     from collector.campaigns.running import CampaignOutcome, Progress
     from collector.daemon.worker import End
-    from collector.dataset.partition import PartitionedPlace
-    from collector.dataset.schema import Metadata
     from collector.sensing.calibration import SensorCalibration
 
 OWN_OPTIONS: Final = frozenset({"gpu", "out", "dry_run", "as_json", "quiet", "verbose", "worker", "record"})
@@ -54,7 +50,6 @@ class CampaignOptions:
     campaign: str
     families: str | None
     budget: str
-    select: str | None
     planned_budget: str
     gpu_spec: str
     sensor: str | None
@@ -86,12 +81,12 @@ def measure_campaign(options: CampaignOptions, speak: Speaker) -> int:
     from collector.campaigns.files import load_campaign
     from collector.daemon.reporting import told_errors
     from collector.dataset.log import log_path
-    from collector.dataset.partition import partitioned_place
+    from collector.dataset.writer import is_folder
 
     if several(options.gpu):
         return measure_several(options, speak)
-    spec, out, place = load_campaign(options.campaign), Path(options.out), partitioned_place(options.out)
-    if place is None:
+    spec, out, folder = load_campaign(options.campaign), Path(options.out), is_folder(options.out)
+    if not folder:
         refuse_inputs((out, log_path(out)))
         if options.record is not None and options.record.resolve() == out.resolve():
             raise CollectorError(f"{options.record}: is named for two outputs; name a file for each")
@@ -106,9 +101,9 @@ def measure_campaign(options: CampaignOptions, speak: Speaker) -> int:
         if options.dry_run:
             speak.say(plan_document(bench, spec, plan), plan_lines(bench, spec, plan))
             return DONE
-        outcome = _measured(bench, spec, plan, calibration, place, options, speak)
-    part, root = ("", "") if place is None else (place.publish(outcome.output) if outcome.rows else "", options.out)
-    speak.say(outcome_document(outcome, part), outcome_lines(outcome, bench.simulated, part, root))
+        outcome = _measured(bench, spec, plan, calibration, options, speak)
+    fit = f"fit {options.out} --gpu {bench.gpu_spec.name}" if folder else f"fit {outcome.output}"
+    speak.say(outcome_document(outcome), outcome_lines(outcome, bench.simulated, fit))
     refused = sum(outcome.rejected.values())
     if not refused and not outcome.unusable:
         return DONE
@@ -121,27 +116,26 @@ def _planned(
 ) -> "tuple[CampaignSpec, CampaignPlan, SensorCalibration | None]":
     """The campaign to measure, its plan, and the sensor's calibration if known.
 
-    If the whole plan takes longer than the budget, the plan is the part that fits it, unless --select says all.
+    If the whole plan takes longer than the budget, the plan is the part that fits it.
     """
     from collector.campaigns.display import choice_text
     from collector.campaigns.plan import chosen_plan, plan_campaign
     from collector.campaigns.selection import hastened
 
-    planned = options.planned_budget or options.budget
-    planned_s = duration_s(planned, "--planned-budget" if options.planned_budget else "--budget") if planned else math.inf
+    planned_s = duration_s(options.planned_budget, "--planned-budget") if options.planned_budget else options.budget_s()
     clocks = asked_clocks(options.freqs, bench.gpu, "--freqs")
     calibration = known_sensor(options.sensor, bench, speak)
     plan = plan_campaign(spec, clocks, options.chosen_families(), options.seed, bench, sensor_known=calibration is not None)
     for line in bench.notes:
         speak.warn(line)
-    if options.select != "all" and plan.estimated_s > planned_s:
+    if plan.estimated_s > planned_s:
         spec = hastened(spec)
         plan = chosen_plan(spec, plan, planned_s, options.seed, bench.gpu_spec)
     if plan.choice is not None:
         if plan.choice.left_out:
             speak.warn(f"the budget is too small for one kernel of every kind: {len(plan.choice.left_out)} kinds are left out")
         if not options.dry_run:
-            speak.note(f"note: measures {choice_text(plan.choice)} (--select all: the plan from its start)")
+            speak.note(f"note: measures {choice_text(plan.choice)}")
     return spec, plan, calibration
 
 
@@ -150,22 +144,20 @@ def _measured(
     spec: "CampaignSpec",
     plan: "CampaignPlan",
     calibration: "SensorCalibration | None",
-    place: "PartitionedPlace | None",
     options: CampaignOptions,
     speak: Speaker,
 ) -> "CampaignOutcome":
-    """Measures a plan into its file, or into a part of a dataset before it is published."""
+    """Measures a plan into its file, or into its part of a folder."""
     from collector.campaigns.context_guard import SUFFIX as KILLERS_SUFFIX
     from collector.campaigns.context_guard import guarded_bench
     from collector.campaigns.metadata import kept_rows
     from collector.campaigns.running import Campaign, campaign_key
     from collector.daemon.reporting import reporting
-    from collector.dataset.writer import claimed_dataset
+    from collector.dataset.writer import claimed_dataset, is_folder, part_path
     from estimator.vocabulary.whole_file import try_place
 
     key = campaign_key(bench, spec, plan, options.chosen_families(), options.seed)
-    output = Path(options.out) if place is None else place.running_output(key)
-    elsewhere = None if place is None else _published(place, output, key, options.resume, speak)
+    output = Path(part_path(options.out, bench.gpu_spec.name, key) if is_folder(options.out) else options.out)
     try_place(output)
     watched = reporting(bench, spec, plan) if options.worker else _watched(output, speak)
     with claimed_dataset(output, (KILLERS_SUFFIX,)), guarded_bench(bench, output) as guarded, watched as report:
@@ -178,21 +170,11 @@ def _measured(
             key,
             output,
             kept=kept,
-            elsewhere=elsewhere,
             calibration=calibration,
             budget_s=options.budget_s(),
             report=report,
         )
         return campaign.run()
-
-
-def _published(place: "PartitionedPlace", running: Path, key: "Metadata", resume: bool | None, speak: Speaker) -> "Table | None":
-    """Rows of this campaign in published parts, on resume; an unpublished part is published first."""
-    from collector.dataset.log import log_path
-
-    if running.is_file() and not log_path(running).is_file():
-        speak.note(f"published what an earlier run had finished: {place.publish(running)}")
-    return place.measured(key) if resume else None
 
 
 @contextmanager
@@ -217,7 +199,7 @@ def measure_several(options: CampaignOptions, speak: Speaker) -> int:
     boards = named_boards(board_texts)
     root = common_root(options.out)
     passed = [word for words in given_words(OWN_OPTIONS).values() for word in words]
-    words = {board: [*passed, "--gpu", board.word, "--out", root] for board in boards}
+    words = {board: [*passed, "--gpu", board.key, "--out", root] for board in boards}
     plans = checked_plans(words, speak)
     if options.dry_run:
         show_plans(plans, speak)
@@ -225,7 +207,7 @@ def measure_several(options: CampaignOptions, speak: Speaker) -> int:
     flags = ["--json"] * speak.as_json + ["--quiet"] * speak.quiet
     with speak.progress() as tell:
         ends = measure_side_by_side(
-            {board: [*line, *flags] for board, line in words.items()}, lambda board, text, done, total: tell(board.word, text, done, total)
+            {board: [*line, *flags] for board, line in words.items()}, lambda board, text, done, total: tell(board.key, text, done, total)
         )
     return _told_ends(ends, root, speak)
 
@@ -267,7 +249,7 @@ def checked_plans(words: "dict[BoardName, list[str]]", speak: Speaker) -> "dict[
         if plan.status == WRONG_USAGE:
             raise click.UsageError(plan.complaint)
         if plan.status != DONE:
-            raise CollectorError(f"{board.word}: {plan.complaint}" if len(words) > 1 else plan.complaint)
+            raise CollectorError(f"{board.key}: {plan.complaint}" if len(words) > 1 else plan.complaint)
         plans[board] = plan.text
     return plans
 
@@ -281,13 +263,13 @@ def show_plans(plans: "dict[BoardName, str]", speak: Speaker) -> None:
 def _told_ends(ends: "dict[BoardName, End]", out: str, speak: Speaker) -> int:
     """Reports the end of each board's campaign, and the next command; the worst exit status: interrupted, failed, with warnings, done."""
     good = (DONE, DONE_WITH_WARNINGS)
-    told = [(board.word, line) for board, end in ends.items() for line in end.text.splitlines()]
+    told = [(board.key, line) for board, end in ends.items() for line in end.text.splitlines()]
     lines = [f"{word}: {line}" for word, line in told if not line.startswith(NEXT)]
     lines += dict.fromkeys(line for _, line in told if line.startswith(NEXT))
-    boards = [{"gpu": board.word, "exit_status": end.status, **(end.result or {"error": end.complaint})} for board, end in ends.items()]
+    boards = [{"gpu": board.key, "exit_status": end.status, **(end.result or {"error": end.complaint})} for board, end in ends.items()]
     speak.say({"dataset": out, "boards": boards}, lines)
     for board, end in ends.items():
         if end.status not in good:
-            note(f"collect: {board.word}: {end.complaint}")
+            note(f"collect: {board.key}: {end.complaint}")
     statuses = {end.status if end.status in (*good, INTERRUPTED) else FAILED for end in ends.values()}
     return next(status for status in (INTERRUPTED, FAILED, DONE_WITH_WARNINGS, DONE) if status in statuses)

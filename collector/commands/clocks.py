@@ -9,6 +9,7 @@ import click
 from collector.commands.options import CONTEXT, output_options
 from collector.commands.output import Speaker, note, settings_lines
 from estimator.options.command_line import DONE, FAILED
+from estimator.vocabulary.reader import plain
 
 
 @click.group("clocks", context_settings=CONTEXT, no_args_is_help=False)
@@ -48,7 +49,7 @@ def privileged_command() -> None:
 @click.option("--check", is_flag=True, help="Only read the settings and say what they are.")
 @output_options
 def serve_command(config: Path, check: bool, speak: Speaker) -> int:
-    """Lock clocks for allowed users, on a Unix socket, until SIGTERM; every clock is given back.
+    """Lock clocks for allowed users, on systemd's socket, until SIGTERM; every clock is given back.
 
     The settings name the group that may reach the socket, users, boards and clocks.  This process becomes
     `python -I -m collector.privileged.helper`, which loads only the modules of the collector that it needs.
@@ -59,13 +60,6 @@ def serve_command(config: Path, check: bool, speak: Speaker) -> int:
     if not check:
         sys.stdout.flush()
         os.execv(sys.executable, [sys.executable, "-I", "-m", "collector.privileged.helper", str(config)])
-    boards = {board.uuid: [board.lowest_mhz, board.highest_mhz] for board in settings.boards}
-    documents = {
-        "group": settings.group_id,
-        "lease_s": settings.lease_s,
-        "silence_s": settings.silence_s,
-        "shared_boards": settings.shared_boards,
-    }
-    ranges = [f"board         {uuid}: {low} to {high} MHz" for uuid, (low, high) in boards.items()]
-    speak.say({**documents, "boards_mhz": boards}, settings_lines(documents) + ranges)
+    boards = [f"{board.uuid}: {board.lowest_mhz} to {board.highest_mhz} MHz" for board in settings.boards]
+    speak.say(plain(settings), settings_lines({**plain(settings), "boards": boards}))
     return DONE

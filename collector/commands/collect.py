@@ -15,10 +15,9 @@ from estimator.vocabulary.errors import EstimatorError
 
 COMMANDS: Final = {
     **dict.fromkeys(("clocks", "privileged"), "clocks"),
-    **dict.fromkeys(("export", "validate"), "datasets"),
-    **dict.fromkeys(("logs", "status", "stop"), "jobs"),
+    **dict.fromkeys(("status", "stop"), "jobs"),
     **dict.fromkeys(("devices", "kernels", "sensors"), "listings"),
-    **{name: name for name in ("correct", "daemon", "doctor", "pmd", "run", "sensor", "submit")},
+    **{name: name for name in ("correct", "daemon", "doctor", "export", "pmd", "run", "sensor", "submit")},
 }
 """Commands, and the files in collector/commands that contain them: `name` is `name_command` there."""
 

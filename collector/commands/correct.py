@@ -15,8 +15,7 @@ from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.whole_file import write_whole
 
 DOUBTS: Final = (
-    "catalogue", "field", "sensor", "execution_energy", "averaging", "update_period_s", "profile", "readings", "gaps",
-    "load",
+    "catalogue", "field", "sensor", "averaging", "update_period_s", "readings", "gaps", "load",
 )  # fmt: skip
 """Notes that turn the result into one with a warning."""
 
@@ -30,9 +29,7 @@ class CorrectOptions:
     load: Path | None
     column: str | None
     board: str | None
-    fold: bool
     out: Path | None
-    report: Path | None
 
 
 @click.command("correct", context_settings=CONTEXT)
@@ -41,9 +38,7 @@ class CorrectOptions:
 @click.option("--load", type=InputFile(), metavar="L.csv", help="When the load ran: t_s,level.")
 @click.option("--column", metavar="NAME", help="Power column of a log that has several.")
 @click.option("--gpu", "board", metavar="WORD", help="Board in a log of several: index, UUID or PCI address.")
-@click.option("--fold", is_flag=True, help="Add the power profile within an execution; needs --load.")
 @output_option("--out", metavar="C.csv", help="Write corrected power over time: t_s,power_w,power_std_w.")
-@output_option("--report", metavar="R.html", help="Write a page with charts.")
 @output_options
 def correct_command(speak: Speaker, **options: Any) -> int:
     """Correct recorded power readings: power and energy with their uncertainty, the naive value beside them.
@@ -56,28 +51,22 @@ def correct_command(speak: Speaker, **options: Any) -> int:
     from collector.sensing.catalogue import CATALOGUE, check_board, field_doubt, given_sensor, not_characterised
     from collector.sensing.correct import correct_recording
     from collector.sensing.correction_text import correction_lines, trace_csv
-    from collector.sensing.reports import correction_html
 
     asked = CorrectOptions(**options)
-    if asked.fold and asked.load is None:
-        raise click.UsageError("--fold needs --load")
     run = read_run(asked.readings, asked.load, column=asked.column, board=asked.board)
     record, calibration = run.record, given_sensor(asked.sensor, field=run.column)
     check_board(calibration, run.board, str(asked.readings))
     try:
-        found = correct_recording(record.time_s, record.power_w, calibration, record.load, fold=asked.fold)
+        found = correct_recording(record.time_s, record.power_w, calibration, record.load)
     except SensorError as error:
         raise SensorError(f"{asked.readings}: {error}") from error
     doubts = {"field": field_doubt(calibration, run.column), CATALOGUE: not_characterised(calibration)}
     found = replace(found, notes=FrozenMapping({**found.notes, **{key: text for key, text in doubts.items() if text}}))
     if asked.out is not None:
         write_whole(asked.out, trace_csv(found, run.origin_s).encode())
-    if asked.report is not None:
-        title = f"{asked.readings.name}: power and energy corrected"
-        write_whole(asked.report, correction_html(title, found, record.time_s, record.power_w, run.remarks).encode())
     of_recording = {f"recording.{key}": text for key, text in run.remarks.items()}
     document = {**found.document(run.origin_s), "notes": {**of_recording, **found.notes}}
-    speak.say(document, correction_lines(found, asked.out, asked.report, run.remarks))
+    speak.say(document, correction_lines(found, asked.out, run.remarks))
     of_rows = run.remarks["readings"] if run.left_out else ""
     warnings = [text for text in (of_rows, *(found.notes.get(key, "") for key in DOUBTS)) if text]
     for text in warnings:

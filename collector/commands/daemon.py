@@ -7,6 +7,7 @@ import click
 from collector.commands.options import CONTEXT, output_options, require_dataset_packages
 from collector.commands.output import Speaker, settings_lines
 from estimator.options.command_line import DONE
+from estimator.vocabulary.reader import plain
 
 
 @click.command("daemon", context_settings=CONTEXT)
@@ -27,15 +28,7 @@ def daemon_command(config: Path, check: bool, speak: Speaker) -> int:
     settings = read_settings(config)
     if check:
         named_boards(settings.gpus)
-        documents = {
-            "state_folder": str(settings.folder),
-            "gpus": list(settings.gpus),
-            "listen": settings.listen,
-            "hang_s": settings.hang_s,
-            "drain_s": settings.drain_s,
-            "retries": settings.retries,
-            "retry_s": settings.retry_s,
-        }
+        documents = {**plain(settings), "state_folder": str(settings.folder)}
         speak.say(documents, settings_lines(documents))
         return DONE
     serve(settings, speak.note)

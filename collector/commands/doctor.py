@@ -5,7 +5,6 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
@@ -58,7 +57,7 @@ def _found(check: str, good: bool, seen: str, remedy: str, state: str = WARNING)
 def doctor_command(gpu: str | None, speak: Speaker) -> int:
     """Look for obstacles to measuring here, and report their remedies.
 
-    Packages, driver, boards, clocks, other users of a board, its power readings, serial ports.  Nothing is changed.
+    Packages, driver, boards, clocks, other users of a board, its power readings.  Nothing is changed.
     Exit status 3 if anything is wrong.
     """
     findings = list(examine(gpu))
@@ -90,10 +89,6 @@ def examine(word: str | None = None) -> Iterator[Finding]:
         return
     yield _state()
     yield from _helper()
-    for path in sorted(port for pattern in ("ttyUSB*", "ttyACM*") for port in Path("/dev").glob(pattern)):
-        remedy = "add yourself to the group that owns it (often: sudo usermod -aG dialout $USER) and log in again"
-        free = os.access(path, os.R_OK | os.W_OK)
-        yield _found(f"serial port {path}", free, "can be opened; --pmd takes it" if free else "may not be opened by this user", remedy)
     try:
         with open_nvml() as library:
             yield Finding("driver", OK, f"NVIDIA driver {library.driver()}")
@@ -135,7 +130,7 @@ def _helper() -> Iterator[Finding]:
     try:
         ranges = []
         for board in helper_boards():
-            holder = f" (held for process {board.lease.pid} of {board.lease.user})" if board.lease else ""
+            holder = f" (held for {board.holder})" if board.holder else ""
             ranges.append(f"{board.uuid} {board.lowest_mhz} to {board.highest_mhz} MHz{holder}")
         yield Finding("clock helper", OK, f"locks {', '.join(ranges)}")
     except ClockHelperError as error:

@@ -1,23 +1,20 @@
-"""`collect status`, `collect stop` and `collect logs`: the daemon and its jobs."""
+"""`collect status` and `collect stop`: the daemon and its jobs."""
 
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from collector.commands.options import CONTEXT, MOST_JOBS, config_option, output_options
+from collector.commands.options import CONTEXT, config_option, output_options
 from collector.commands.output import Speaker, columns, note
 from collector.errors import DaemonError
 from estimator.options.command_line import DONE
 
 if TYPE_CHECKING:
     from collector.daemon.jobs import Board, Job, Overview
-    from collector.daemon.settings import DaemonSettings
     from collector.daemon.store import Store
 
 JOB_HEADS: Final = ("job", "state", "campaign", "board", "progress", "rows", "refused", "left", "note")
@@ -101,21 +98,8 @@ def _job_cells(job: "Job") -> tuple[str, ...]:
     )
 
 
-@contextmanager
-def _opened(config: Path | None) -> "Iterator[tuple[Store, DaemonSettings]]":
-    """The jobs of the daemon that a config names, and its settings.  Raises DaemonError without any."""
-    from collector.daemon.settings import client_settings
-    from collector.daemon.store import has_database, open_store
-
-    settings = client_settings(config, os.environ)
-    if not has_database(settings.folder):
-        raise DaemonError(f"{settings.folder}: no daemon has ever run there and no job is queued; name its --config")
-    with open_store(settings.folder) as store:
-        yield store, settings
-
-
 @click.command("stop", context_settings=CONTEXT)
-@click.argument("job", type=click.IntRange(1, MOST_JOBS), required=False)
+@click.argument("job", type=click.IntRange(1, 2**31 - 1), required=False)
 @click.option("--daemon", "daemon_too", is_flag=True, help="The daemon itself; its jobs go on when it is started again.")
 @config_option
 @output_options
@@ -124,9 +108,15 @@ def stop_command(job: int | None, daemon_too: bool, config: Path | None, speak: 
 
     Finished rows are safe; `collect submit … --resume` continues a stopped job.
     """
+    from collector.daemon.settings import client_settings
+    from collector.daemon.store import has_database, open_store
+
     if (job is not None) + daemon_too != 1:
         raise click.UsageError("name a job, or give --daemon")
-    with _opened(config) as (store, _):
+    folder = client_settings(config, os.environ).folder
+    if not has_database(folder):
+        raise DaemonError(f"{folder}: no daemon has ever run there and no job is queued; name its --config")
+    with open_store(folder) as store:
         state = _stop_daemon(store) if daemon_too else _stop_job(store, job or 0)
     speak.say({"daemon": daemon_too, "job": job, "state": state}, [f"the daemon {state}" if daemon_too else f"job {job}: {state}"])
     return DONE
@@ -146,36 +136,10 @@ def _stop_job(store: "Store", number: int) -> str:
 def _stop_daemon(store: "Store") -> str:
     """Requests the daemon to end; one that has already ended is no failure.  Raises DaemonError if there never was one."""
     from collector.daemon.jobs import AT_ONCE
-    from collector.daemon.locks import signal_daemon
 
     overview = store.overview(limit=0)
-    daemon = overview.daemon
     if not overview.running:
-        if not daemon.pid:
+        if not overview.daemon.pid:
             raise DaemonError(f"{store.folder}: no daemon has run there; name the config of the one that is meant with --config")
         return "has ended before"
-    try:
-        how = store.ask_daemon_stop()
-    except DaemonError:  # mostly a full disk: a signal needs none
-        how = AT_ONCE
-    if how == AT_ONCE:  # a signal wakes a waiting daemon, and reaches one that cannot read its orders
-        signal_daemon(store.folder, daemon.pid)
-        return "ends at once"
-    return "is draining; once more ends it at once"
-
-
-@click.command("logs", context_settings=CONTEXT)
-@click.argument("job", type=click.IntRange(1, MOST_JOBS), required=False)
-@config_option
-def logs_command(job: int | None, config: Path | None) -> int:
-    """The log of a job, or of the daemon."""
-    from collector.daemon.log_file import LARGEST_BYTES, job_log_path
-    from estimator.vocabulary.regular_files import read_regular
-
-    with _opened(config) as (store, settings):
-        path = settings.log if job is None else job_log_path(settings.folder, store.job(job).id)
-        try:
-            click.echo(read_regular(path, 2 * LARGEST_BYTES).decode("utf-8", "replace"), nl=False)
-        except OSError as error:
-            raise DaemonError(f"{path}: cannot be read ({error.strerror}); nothing was begun yet") from error
-    return DONE
+    return "ends at once" if store.ask_daemon_stop() == AT_ONCE else "is draining; once more ends it at once"

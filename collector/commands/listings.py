@@ -16,7 +16,7 @@ from estimator.options.command_line import DONE
 if TYPE_CHECKING:
     from collector.devices.protocols import Gpu, PowerSensor
 
-KINDS: Final = {"catalogue": "of the catalogue", "variant": "variants in chains and unrolling (for the regression)", "copy": "copies"}
+KINDS: Final = ("catalogue", "variant", "copy")
 """Kind of a listed name: a kernel with an energy of its own, the same with other chains or unrolling, or a copy."""
 
 FIELDS: Final = ("name", "family", "instruction", "module", "level", "chains", "unroll", "modes", "patterns", "levels")
@@ -124,8 +124,6 @@ def kernels_command(families: str, speak: Speaker) -> int:
     """
     kernels = listed_kernels([name.strip() for name in families.split(",")])
     speak.say(kernels, columns([HEADS, *map(_cells, kernels)]))
-    numbers = {text: sum(one["kind"] == kind for one in kernels) for kind, text in KINDS.items()}
-    speak.note(f"{len(kernels)} names: {', '.join(f'{number} {text}' for text, number in numbers.items() if number)}")
     return DONE
 
 

@@ -1,9 +1,8 @@
 """Options that several commands of `collect` share, and the meaning of their words."""
 
-import math
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial, wraps
 from importlib import import_module
 from pathlib import Path
@@ -22,20 +21,7 @@ if TYPE_CHECKING:
     from collector.sensing.calibration import SensorCalibration
 
 CONTEXT: Final = {"help_option_names": ["-h", "--help"]}
-MOST_JOBS: Final = 2**31 - 1
-"""Largest job number."""
 SIMULATED_METER: Final = "sim"
-
-
-class FiniteRange(click.FloatRange):
-    """A number within limits; unlike click's own range it rejects nan and infinity."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The number.  Raises BadParameter."""
-        number = super().convert(value, param, ctx)
-        if not math.isfinite(number):
-            self.fail(f"{value!r} is no finite number", param, ctx)
-        return number
 
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -76,14 +62,7 @@ CAMPAIGN_OPTIONS: Final = (
         help="Dataset to write; in a folder, a part of one.",
     ),
     click.option("--families", metavar="LIST", help="Only these kernel families: gemm,conv,attention,softmax,…"),
-    click.option("--budget", default="", metavar="TIME", help="Limit of the board's time, whole campaign: 90s, 30m, 2h."),
-    click.option(
-        "--select",
-        type=click.Choice(("spread", "all")),
-        default="spread",
-        show_default=True,
-        help="If the plan takes longer than --budget: a random part of it with every kind of kernel, or all from its start.",
-    ),
+    click.option("--budget", default="", metavar="TIME", help="Limit of the board's time: 90s, 30m, 2h; of a longer plan, a random part."),
     gpu_spec_option,
     sensor_option(),
     meter_option,
@@ -159,7 +138,7 @@ def known_sensor(text: str | None, bench: "Bench | Instruments", speak: Speaker)
     from collector.sensing.catalogue import given_sensor, not_characterised
 
     identity = bench.gpu.identity()
-    found = given_sensor(text, identity.uuid, identity.driver, Sampler(bench.gpu, bench.sensors).field, identity.name)
+    found = given_sensor(text, identity.uuid, identity.driver, Sampler(bench.gpu, bench.sensors).field)
     if doubt := not_characterised(found):
         speak.warn(f"sensor {doubt}")
     return found
@@ -168,18 +147,17 @@ def known_sensor(text: str | None, bench: "Bench | Instruments", speak: Speaker)
 @contextmanager
 def perhaps_recorded(bench: "Bench", path: Path | None) -> Iterator["Bench"]:
     """The bench, recorded into a file if one is given."""
-    if path is None:
-        yield bench
-        return
     from collector.replay.recording import recorded_bench
 
-    with recorded_bench(bench, path) as recorded:
+    with nullcontext(bench) if path is None else recorded_bench(bench, path) as recorded:
         yield recorded
 
 
 def one_board(word: str) -> str:
     """The word for one board.  Raises CollectorError for several."""
-    if "," in word or word.strip().lower() == "all":
+    from collector.boards import several
+
+    if several(word):
         raise CollectorError(f"--gpu {word!r} names several boards; they are measured one at a time: run one command for each")
     return word.strip()
 

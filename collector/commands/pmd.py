@@ -19,7 +19,6 @@ from estimator.options.output_files import check_output, output_option
 
 if TYPE_CHECKING:
     from collector.pmd.protocol import MeterModel
-    from collector.pmd.recording import ScannedRecording
     from collector.pmd.table import TableForm
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -84,7 +83,7 @@ def decode_command(file: Path, out: Path | None, rails: str, zero: Path | None, 
             speak.note(line)
     else:
         speak.say(document, [*lines, f"written: {out}"])
-    return _status(scanned, speak)
+    return _status(document, speak)
 
 
 @pmd_command.command("log", context_settings=CONTEXT)
@@ -123,15 +122,14 @@ def log_command(port: str, out: Path, duration: str, speak: Speaker, **table: An
     if logged.failure is not None:
         raise DeviceError(f"{logged.failure}; {scanned.tally.packets} samples until then are in {out}") from logged.failure
     speak.say({**document, "output": str(out)}, [*recording_lines(document), f"written: {out}"])
-    return INTERRUPTED if interrupted else _status(scanned, speak)
+    return INTERRUPTED if interrupted else _status(document, speak)
 
 
 @pmd_command.command("emulate", context_settings=CONTEXT)
 @click.option("--model", type=click.Choice(["pmd-usb", "pmd2"]), default="pmd-usb", show_default=True, help="Which meter.")
-@click.option("--fault", "faults", multiple=True, metavar="TEXT", help="hole@SECONDS:LENGTH or unplug@SECONDS, after the first data.")
 @click.option("--duration", default="", metavar="TIME", help="Vanish after this long: 90s, 30m; without it at Ctrl-C or SIGTERM.")
 @output_options
-def emulate_command(model: str, faults: tuple[str, ...], duration: str, speak: Speaker) -> int:
+def emulate_command(model: str, duration: str, speak: Speaker) -> int:
     """Behave like a PMD on a pseudo-terminal, in real time, and print the terminal's path.
 
     The simulated power is a square wave of 60 and 250 W, 10 times a second.
@@ -139,13 +137,12 @@ def emulate_command(model: str, faults: tuple[str, ...], duration: str, speak: S
     import os
     from time import monotonic_ns
 
-    from collector.pmd.emulated import EmulatedMeter, EmulatedState, faults_from_texts, open_pseudo_terminal, serve_meter
+    from collector.pmd.emulated import EmulatedMeter, EmulatedState, open_pseudo_terminal, serve_meter
     from collector.pmd.protocol import MODELS
 
     limit_s = duration_s(duration, "--duration") if duration else math.inf
-    planned = faults_from_texts(faults)
     with _stop_request() as stop, open_pseudo_terminal() as ends:
-        state = EmulatedState(start_ns=monotonic_ns(), model=MODELS[model.upper()], faults=planned)
+        state = EmulatedState(start_ns=monotonic_ns(), model=MODELS[model.upper()])
         meter, path = EmulatedMeter(state), os.ttyname(ends[1])
         speak.say({"port": path, "model": model, "simulated": True, "started_host_ns": state.start_ns}, [path])
         serve_meter(ends, meter, stop, until_ns=state.start_ns + 1e9 * limit_s)
@@ -153,10 +150,9 @@ def emulate_command(model: str, faults: tuple[str, ...], duration: str, speak: S
     return DONE
 
 
-def _status(scanned: "ScannedRecording", speak: Speaker) -> int:
+def _status(document: dict[str, Any], speak: Speaker) -> int:
     """Exit status of a decoded recording, and a warning if it has holes."""
-    lost, discarded = scanned.holes.lost.sum(), scanned.tally.discarded_bytes
-    counts = (lost, "samples missing"), (discarded, "bytes left out, in no packet that can be trusted")
+    counts = (document["lost"], "samples missing"), (document["discarded_bytes"], "bytes left out, in no packet that can be trusted")
     said = [f"{count:,} {what}" for count, what in counts if count]
     if said:
         speak.warn("; ".join(said))

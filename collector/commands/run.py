@@ -11,7 +11,6 @@ from click.core import ParameterSource
 
 from collector.commands.options import (
     CONTEXT,
-    FiniteRange,
     asked_clocks,
     duration_s,
     freqs_option,
@@ -26,6 +25,7 @@ from collector.commands.options import (
 )
 from collector.commands.output import Speaker, note, stoppable, write_document
 from collector.errors import ClockError, ProgramError
+from estimator.commands.options import Number
 from estimator.options.command_line import DONE, DONE_WITH_WARNINGS
 from estimator.options.output_files import output_option
 
@@ -61,7 +61,7 @@ class RunOptions:
 @click.option(
     "--std",
     "asked_std",
-    type=FiniteRange(min=0, min_open=True, max=1),
+    type=Number(0.0, 1.0, min_open=True),
     metavar="SHARE",
     help="Run it as often as one run's energy takes to be known to this share: 0.01 is 1 %.",
 )
@@ -132,7 +132,7 @@ def run_command(context: click.Context, /, speak: Speaker, **options: Any) -> in
     if end is not None:
         raise end
     failed = next((run.exit_status for _, run in runs if run.exit_status), DONE)
-    return failed or (DONE if all(run.clock_held for _, run in runs) else DONE_WITH_WARNINGS)
+    return failed or (DONE if not any(run.doubts for _, run in runs) else DONE_WITH_WARNINGS)
 
 
 def _runs(
@@ -145,8 +145,7 @@ def _runs(
     speak: Speaker,
 ) -> "Iterator[ProgramRun]":
     """The runs at one clock, each at its end.  Raises the errors of `measure_program` and `measure_program_repeats`."""
-    from collector.programs.program import measure_program
-    from collector.programs.repeats import measure_program_repeats
+    from collector.programs.program import measure_program, measure_program_repeats
 
     common, stdout = (instruments, sampler, asked.command, calibration), sys.stderr if speak.as_json else None
     if asked.asked_std is not None:
@@ -163,11 +162,4 @@ def _unknown_sensor(instruments: "Instruments", sampler: "Sampler") -> "SensorCa
     from collector.sensing.calibration import SensorCalibration
 
     identity = instruments.gpu.identity()
-    return SensorCalibration(
-        gpu_uuid=identity.uuid,
-        driver=identity.driver,
-        sensor=sampler.sensor_name,
-        field=sampler.field,
-        averaging="undetermined",
-        n_updates=0,
-    )
+    return SensorCalibration(gpu_uuid=identity.uuid, driver=identity.driver, sensor=sampler.sensor_name, field=sampler.field)

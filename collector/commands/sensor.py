@@ -1,6 +1,5 @@
 """`collect sensor`: characterise a power sensor on a board, or from a recording."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -26,7 +25,6 @@ from collector.commands.output import Speaker, stoppable, write_document
 from collector.errors import CollectorError
 from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, check_present
 from estimator.options.output_files import output_option
-from estimator.vocabulary.whole_file import write_whole
 
 if TYPE_CHECKING:
     from collector.sensing.calibration import SensorCalibration
@@ -48,7 +46,6 @@ class SensorOptions:
     reference: Path | None
     column: str | None
     out: Path | None
-    report: Path | None
     record: Path | None
     seed: int
 
@@ -63,7 +60,6 @@ class SensorOptions:
 @click.option("--reference", type=click.Path(path_type=Path), metavar="P.csv", help="An external meter: t_s,power_w, or a PMD's raw bytes.")
 @click.option("--column", metavar="NAME", help="The log's power column, such as power.draw.instant.")
 @output_option("--out", metavar="SENSOR.json", help="Write the JSON document to a file as well.")
-@output_option("--report", metavar="R.html", help="Write a page with charts.")
 @record_option
 @seed_option
 @output_options
@@ -81,15 +77,11 @@ def sensor_command(context: click.Context, /, speak: Speaker, **options: Any) ->
         named = [str(path) for path in (asked.readings, asked.load, asked.reference) if path is not None]
         check_present(named, "{}: cannot be read (No such file or directory)")
         board = asked.gpu if context.get_parameter_source("gpu") is not ParameterSource.DEFAULT else None
-        calibration, left_out, page = _recorded(asked, asked.readings, board)
+        calibration, left_out = _recorded(asked, asked.readings, board)
         open_question = asked.load is None and asked.reference is None and calibration.update_period_s is not None
     else:
-        calibration, runs, page = _measured(asked)
+        calibration = _measured(asked)
         open_question, left_out = False, 0
-        for run in runs if speak.verbose else ():
-            speak.note(run)
-    if asked.report is not None:
-        write_whole(asked.report, page().encode())
     from collector.sensing.figures import sensor_lines
 
     if asked.out is not None:
@@ -112,29 +104,27 @@ def _check_options(context: click.Context, *, recorded: bool) -> None:
             raise click.UsageError(f"{word} has no meaning with --readings" if recorded else f"{word} needs --readings", context)
 
 
-def _recorded(asked: SensorOptions, readings: Path, board: str | None) -> "tuple[SensorCalibration, int, Callable[[], str]]":
-    """The sensor behind a recording, the number of its rows that were left out, and a function that makes its page."""
+def _recorded(asked: SensorOptions, readings: Path, board: str | None) -> "tuple[SensorCalibration, int]":
+    """The sensor behind a recording, and the number of its rows that were left out."""
     require_dataset_packages()
     from collector.recordings.run import read_run
     from collector.sensing.calibration import SensorCalibration
     from collector.sensing.identify import identify_sensor
-    from collector.sensing.reports import sensor_html
 
     run = read_run(readings, asked.load, asked.reference, asked.column, board)
     uuid = run.board if run.board.upper().startswith("GPU-") else ""
     sensor = SensorCalibration(gpu_uuid=uuid, driver="", sensor="log", field=run.column)
     found = identify_sensor(run.record, sensor, run.remarks)
-    return found.calibration, run.left_out, lambda: sensor_html(f"{readings.name}: power sensor", found)
+    return found.calibration, run.left_out
 
 
-def _measured(asked: SensorOptions) -> "tuple[SensorCalibration, tuple[str, ...], Callable[[], str]]":
-    """The sensor of a board, the loads of the measurement, and a function that makes its page."""
+def _measured(asked: SensorOptions) -> "SensorCalibration":
+    """The sensor of a board."""
     from collector.bench import open_bench
     from collector.boards import sole_use
     from collector.clocks import held_clock
     from collector.sampling import Sampler
     from collector.sensing.live import characterise_sensor
-    from collector.sensing.reports import sensor_html
 
     board = one_board(asked.gpu)
     with (
@@ -148,6 +138,4 @@ def _measured(asked: SensorOptions) -> "tuple[SensorCalibration, tuple[str, ...]
         if len(clocks) != 1:
             raise CollectorError(f"--freq {asked.freq!r} names {len(clocks)} clocks; give one, or current")
         hold.set(clocks[0])
-        found = characterise_sensor(bench, Sampler(bench.gpu, bench.sensors))
-        title = f"{bench.gpu.identity().name}: power sensor{' (simulated)' if bench.simulated else ''}"
-    return found.found.calibration, found.runs, lambda: sensor_html(title, found.found)
+        return characterise_sensor(bench, Sampler(bench.gpu, bench.sensors))

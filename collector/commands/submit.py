@@ -2,6 +2,7 @@
 
 import json
 import os
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +20,7 @@ from collector.commands.options import (
     require_dataset_packages,
 )
 from collector.commands.output import Speaker
-from collector.errors import CampaignError, CollectorError, DaemonError
+from collector.errors import CollectorError, DaemonError
 from estimator.options.command_line import DONE
 from estimator.options.output_files import refuse_inputs
 from estimator.vocabulary.reader import MAX_FILE_BYTES
@@ -63,7 +64,7 @@ def submit_command(campaign: str, priority: int, config: Path | None, speak: Spe
     refuse_inputs([Path(options["out"])])
     place = _place(options["out"], len(boards), options["resume"])
     spent = ["--budget", budget] if budget else []
-    words = {board: [*arguments, *spent, "--campaign", campaign, "--gpu", board.word, "--out", place] for board in boards}
+    words = {board: [*arguments, *spent, "--campaign", campaign, "--gpu", board.key, "--out", place] for board in boards}
     # A board in use is not opened for a plan: this would be visible in its power.
     free = {board: line for board, line in words.items() if board.simulated or not board_is_claimed(board.key)}
     plans = checked_plans(free, speak)
@@ -77,7 +78,6 @@ def submit_command(campaign: str, priority: int, config: Path | None, speak: Spe
             jobs[board] = store.submit(
                 Job(
                     board=board.key,
-                    gpu_word=board.word,
                     campaign=source,
                     title=title,
                     arguments=arguments,
@@ -88,7 +88,7 @@ def submit_command(campaign: str, priority: int, config: Path | None, speak: Spe
                 )
             )
         overview = store.overview(limit=0)
-    queued = [f"job {number} queued: {title} on {board.word} into {place}" for board, number in jobs.items()]
+    queued = [f"job {number} queued: {title} on {board.key} into {place}" for board, number in jobs.items()]
     documents = [
         {"job": number, "gpu": board.key, "out": place, "plan": json.loads(plans[board]) if speak.as_json and board in plans else None}
         for board, number in jobs.items()
@@ -101,27 +101,25 @@ def submit_command(campaign: str, priority: int, config: Path | None, speak: Spe
 def frozen_campaign(folder: Path, name_or_path: str) -> tuple[str, str]:
     """Name and title of a job's campaign: a shipped one by its name, a file by a copy of it.
 
-    The copy lies in the state folder, under the digest of its content.  Raises CampaignError if it cannot be used, DaemonError if
+    The copy lies in the state folder, under the digest of its bytes.  Raises CampaignError if it cannot be used, DaemonError if
     it cannot be copied and if the folder is another user's, also for root.
     """
     from collector.campaigns.files import campaign_names, load_campaign
     from collector.daemon.store import prepare_folder
 
-    spec = load_campaign(name_or_path)
     prepare_folder(folder, own=True)  # another user's daemon cannot read root's files there
     if name_or_path in campaign_names():
-        return name_or_path, spec.name
+        return name_or_path, load_campaign(name_or_path).name
     source = Path(name_or_path)
     try:
-        place = folder / "campaigns" / spec.digest
+        content = read_regular(source, MAX_FILE_BYTES)
+        place = folder / "campaigns" / sha256(content).hexdigest()
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         copy = place / f"{source.stem}.toml"  # a campaign without a name of its own takes its file's name
-        write_whole(copy, read_regular(source, MAX_FILE_BYTES))
+        write_whole(copy, content)
     except OSError as error:
         raise DaemonError(f"{source}: cannot be copied to {folder} ({error}); see that the disk has room") from error
-    if load_campaign(str(copy)).digest != spec.digest:
-        raise CampaignError(f"{source}: has changed while it was read; submit it again")
-    return str(copy), spec.name
+    return str(copy), load_campaign(str(copy)).name
 
 
 def _notice(overview: "Overview", boards: "Sequence[BoardName]", free: "Collection[BoardName]", speak: Speaker) -> None:
@@ -129,9 +127,9 @@ def _notice(overview: "Overview", boards: "Sequence[BoardName]", free: "Collecti
     served = {board.board for board in overview.boards}
     for board in boards:
         if board not in free:
-            speak.note(f"{board.word}: is being measured on; its plan is made when its turn comes")
+            speak.note(f"{board.key}: is being measured on; its plan is made when its turn comes")
         if overview.running and board.key not in served:
-            speak.warn(f"the daemon does not serve {board.word}: add it to `gpus` in its config and start it again")
+            speak.warn(f"the daemon does not serve {board.key}: add it to `gpus` in its config and start it again")
     if not overview.running:
         speak.note("no daemon runs: the job waits until `collect daemon --config FILE` is started")
 
@@ -158,13 +156,11 @@ def _board_words(gpu: str, served: tuple[str, ...]) -> tuple[str, ...]:
 
 def _place(out: str, boards: int, resume: bool | None) -> str:
     """The output path for a job, if free or explicitly resumed or replaced.  Raises CollectorError."""
-    from collector.dataset.partition import partitioned_place
+    from collector.dataset.writer import is_folder
 
     root = common_root(out) if boards > 1 else out
-    if partitioned_place(root) is None:
-        check_unused(Path(out), resume)
-        try_place(Path(out))
-        return str(Path(out).absolute())
-    if resume is False:
-        raise CollectorError(f"{out}: in a folder nothing is replaced, what is missing is added; leave --fresh out")
-    return f"{Path(root).absolute()}/"
+    if is_folder(root):
+        return f"{Path(root).absolute()}/"
+    check_unused(Path(out), resume)
+    try_place(Path(out))
+    return str(Path(out).absolute())

@@ -1,7 +1,7 @@
 """Vocabulary of the queue: a job, its states, why it waits, a board, the daemon.  The classes are the tables of the state database."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
@@ -43,7 +43,7 @@ STALE_S: Final = 60.0
 class Job:
     """A campaign in the queue.
 
-    board         key of the board: its UUID, or sim:PROFILE; gpu_word is the user's word for it
+    board         key of the board: its UUID, or sim:PROFILE
     campaign      a campaign's name, or the file with its copy; title is its name for people
     arguments     of `collect`, beyond board, campaign, output and budget
     out           dataset to write: an absolute file, or a folder, with a slash at its end, that takes parts
@@ -60,7 +60,6 @@ class Job:
     """
 
     board: str
-    gpu_word: str
     campaign: str
     title: str
     arguments: tuple[str, ...]
@@ -105,7 +104,6 @@ class Board:
     """A board of the daemon: its job (0: no job) and the figures of its last row."""
 
     board: str
-    gpu_word: str
     name: str = ""
     job: int = 0
     sm_clock_mhz: float | None = None
@@ -129,17 +127,13 @@ class Daemon:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """Contents of status, page and metrics: `jobs` newest first, `counts` of all jobs by state, `running` by the daemon's lock.
-
-    `totals`: rows, flagged rows and refused points of all jobs of a board.
-    """
+    """Contents of status, page and metrics: `jobs` newest first, `counts` of all jobs by state, `running` by the daemon's lock."""
 
     daemon: Daemon = Daemon()
     running: bool = False
     boards: tuple[Board, ...] = ()
     jobs: tuple[Job, ...] = ()
     counts: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(STATES, 0))
-    totals: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     def complaint(self, now_unix_s: float) -> str:
         """The fault of the daemon and its remedy, in one line; "" for one that works or that has ended as requested.
@@ -151,7 +145,7 @@ class Overview:
         if daemon.pid and self.running and silence_s > STALE_S:
             return (
                 f"the daemon, process {daemon.pid}, has said nothing for {age}: it hangs, is stopped or cannot write; look at "
-                f"`collect logs`, then end it with `kill -KILL {daemon.pid}` and start it again: its jobs go on"
+                f"its log, then end it with `kill -KILL {daemon.pid}` and start it again: its jobs go on"
             )
         if daemon.pid and not self.running and not daemon.draining:
             return (

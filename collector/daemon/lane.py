@@ -20,12 +20,12 @@ from estimator.options.command_line import DONE_WITH_WARNINGS, INTERRUPTED
 
 @dataclass(slots=True, kw_only=True)
 class Run:
-    """A job in its worker, and its new rows so far; `silence_s` is the longest time to the next message [s]."""
+    """A job in its worker, and its rows so far; `silence_s` is the longest time to the next message [s]."""
 
     job: Job
     worker: Worker
     log: LogFile
-    rows: int = 0
+    rows: int | None = None
     silence_s: float = 300.0  # until the plan exists: modules are loaded, kernels assembled
     cause: str = ""
     last_text: str = ""
@@ -131,10 +131,10 @@ class Lane:
     def _progressed(self, run: Run, told: Message) -> None:
         job: Cells = {"phase": told.phase, "total": told.total, "used_s": run.job.used_s + told.elapsed_s}
         board: Cells = {"updated_unix_s": time.time()}
-        if told.kept is not None:
+        if told.rows is not None:
             flagged = run.job.flagged + told.flagged
-            job |= {"done": told.done, "rows": told.kept + told.rows, "refused": told.refused, "flagged": flagged, "eta_s": told.eta_s}
-        if told.rows > run.rows:
+            job |= {"done": told.done, "rows": told.rows, "refused": told.refused, "flagged": flagged, "eta_s": told.eta_s}
+        if run.rows is not None and run.rows != told.rows:
             job |= {"attempts": 1}
             board |= {"sm_clock_mhz": told.sm_clock_mhz, "power_w": told.power_w, "temperature_c": told.temperature_c}
         self._store.record(run.job.id, self.board.key, job, board)
@@ -190,7 +190,7 @@ class Lane:
 
 def _arguments(job: Job) -> list[str]:
     """The words of `collect`; an existing output is replaced until the job has a row of its own there."""
-    words = ["--worker", "--json", "--gpu", job.gpu_word, "--campaign", job.campaign, "--out", job.out]
+    words = ["--worker", "--json", "--gpu", job.board, "--campaign", job.campaign, "--out", job.out]
     if job.budget_s is not None:
         words += ["--budget", f"{max(job.budget_s - job.used_s, 0.001):.3f}s"]
         words += ["--planned-budget", f"{job.budget_s:.3f}s"]  # the measured points were chosen for the whole budget
@@ -198,12 +198,6 @@ def _arguments(job: Job) -> list[str]:
 
 
 def _outcome_text(result: dict[str, Any], rows: int) -> str:
-    refused = sum(result.get("rejected", {}).values())
-    notes = [f"{result.get('rows', rows)} rows of {result.get('rows_planned', rows)} planned"]
-    if refused:
-        notes.append(f"{refused} kernels could not run")
-    if result.get("unusable_rows"):
-        notes.append(f"{result['unusable_rows']} rows are unusable")
-    if result.get("rows_missing"):
-        notes.append(f"the budget ended {result['rows_missing']} rows before the plan did")
-    return ", ".join(notes)
+    text = f"{result.get('rows', rows)} rows of {result.get('rows_planned', rows)} planned"
+    missing = result.get("rows_missing")
+    return f"{text}, the budget ended {missing} rows before the plan did" if missing else text

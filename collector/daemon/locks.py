@@ -3,10 +3,9 @@
 import fcntl
 import os
 import re
-import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
@@ -41,14 +40,6 @@ def daemon_runs(folder: Path) -> bool:
     if descriptor is not None:
         os.close(descriptor)
     return descriptor is None
-
-
-def signal_daemon(folder: Path, pid: int) -> None:
-    """Send SIGTERM to a daemon, unless the process of that number has not even opened its lock."""
-    with suppress(OSError):  # it has ended, or is another user's
-        lock = (folder / LOCK_NAME).stat()
-        if any(os.path.samestat(lock, link.stat()) for link in Path(f"/proc/{pid}/fd").iterdir()):
-            os.kill(pid, signal.SIGTERM)
 
 
 def locked(path: Path, how: int = fcntl.LOCK_EX) -> int | None:

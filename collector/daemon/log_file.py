@@ -20,8 +20,8 @@ class LogFile:
         self._path = path
         self._echo = echo
 
-    def write(self, text: str) -> bool:
-        """Write one line: control characters in the text do not start another.  Returns whether the write succeeded."""
+    def write(self, text: str) -> None:
+        """Write one line: control characters in the text do not start another."""
         text = "".join(character if character.isprintable() else "?" for character in text.strip().replace("\n", " | "))
         line = f"{datetime.now(UTC).strftime('%Y-%m-%dT%H:%M:%SZ')} {text}"
         self._echo(line)
@@ -31,8 +31,6 @@ class LogFile:
                 self._path.replace(self._path.with_name(f"{self._path.name}.1"))
             with open(self._path, "a", encoding="utf-8", errors="replace", opener=_private) as stream:
                 stream.write(f"{line}\n")
-            return True
-        return False
 
 
 def _private(path: str, flags: int) -> int:

@@ -49,19 +49,20 @@ class Tally:
 
     def __init__(self, clock: "Clock") -> None:
         self._clock, self._start_ns = clock, clock.now_ns()
-        self._kept: int | None = None
-        self._rows = self._flagged = self._refused = 0
+        self._rows: int | None = None
+        self._kept = self._flagged = self._refused = 0
 
     def message(self, progress: "Progress") -> Message:
         """A campaign's progress, and its results so far."""
         row, eta_s = progress.row or {}, None
         if progress.phase == MEASURING:
-            if self._kept is None:
-                self._kept, self._since_s = progress.done, time.monotonic()
+            if self._rows is None:
+                self._rows = self._kept = progress.done
+                self._since_s = time.monotonic()
             self._rows += bool(row)
             self._flagged += bool(row.get("flags"))
             new = progress.done - self._kept
-            self._refused = max(0, new - self._rows)
+            self._refused = max(0, progress.done - self._rows)
             eta_s = max(0, progress.total - progress.done) * (time.monotonic() - self._since_s) / new if new > 0 else None
         return Message(
             wattprint="progress",
@@ -71,7 +72,6 @@ class Tally:
             total=progress.total,
             elapsed_s=(self._clock.now_ns() - self._start_ns) * 1e-9,
             eta_s=eta_s,
-            kept=self._kept,
             rows=self._rows,
             flagged=self._flagged,
             refused=self._refused,

@@ -16,7 +16,7 @@ from typing import Final
 
 import jinja2
 from prometheus_client import generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from collector.daemon.jobs import RUNNING, Board, Job, Overview, left_text, note_text, time_text
@@ -38,13 +38,6 @@ TEMPLATE: Final = "status.html"
 NUMBERS: Final = ("Job", "SM clock", "Power", "Temperature", "Rows", "Left")
 """Columns of the page that hold numbers."""
 
-COUNTERS: Final[dict[str, str]] = {
-    "rows_written": "Rows measured and on disk.",
-    "rows_flagged": "Rows measured that carry a doubt.",
-    "rows_refused": "Kernels that could not run.",
-}
-"""Counters by board, and their meaning, in the order of the overview's totals."""
-
 GAUGES: Final[dict[str, tuple[str, Callable[[Board, Job | None], float | None]]]] = {
     "board_busy": ("1 while a worker measures on the board.", lambda _, job: float(job is not None)),
     "board_power_watts": ("Power of the last row.", lambda board, _: board.power_w),
@@ -54,6 +47,7 @@ GAUGES: Final[dict[str, tuple[str, Callable[[Board, Job | None], float | None]]]
     "job_progress_ratio": (
         "Share of the running job's points that are finished.", lambda _, job: job.done / job.total if job and job.total else None,
     ),
+    "job_rows": ("Rows of the running job on disk.", lambda _, job: float(job.rows) if job else None),
     "job_remaining_seconds": ("Time to the running job's end at its pace so far.", lambda _, job: job.eta_s if job else None),
 }  # fmt: skip
 """Gauges by board, of the board and its running job; unknown values have no sample."""
@@ -61,14 +55,14 @@ GAUGES: Final[dict[str, tuple[str, Callable[[Board, Job | None], float | None]]]
 
 @contextmanager
 def status_site(folder: Path, address: ListenAddress | None, complain: Line) -> Iterator[str]:
-    """Serves `/`, `/metrics` and `/health` within the block; yields the page's address, "" without an address to listen at.
+    """Serves `/` and `/metrics` within the block; yields the page's address, "" without an address to listen at.
 
     Raises DaemonError if the address or the token is not available, and if the package of [serve] is missing.
     """
     if address is None:
         yield ""
         return
-    shown = {"/": _page, "/metrics": _metrics, "/health": _health}
+    shown = {"/": _page, "/metrics": _metrics}
     pages: dict[str, Reply | Computed] = {path: Computed(answer=partial(_answer, folder, show)) for path, show in shown.items()}
     pages["/style.css"] = Reply(content=STYLE.read_bytes(), media_type="text/css")
     token, headers = _token(folder), {"Content-Security-Policy": POLICY}
@@ -104,25 +98,16 @@ def _answer(folder: Path, show: Callable[[Overview], Reply], _body: bytes, _quer
         with open_store(folder) as store:
             found = store.overview(limit=50)
     except DaemonError as error:
-        return _text(f"{error}\n", status=HTTPStatus.SERVICE_UNAVAILABLE)
+        return Reply(content=f"{error}\n".encode("utf-8", "replace"), media_type=PLAIN, status=HTTPStatus.SERVICE_UNAVAILABLE)
     return show(replace(found, running=True))  # this is a thread of it
 
 
 def _page(overview: Overview) -> Reply:
-    return _text(status_page(overview, time.time()), HTML)
+    return Reply(content=status_page(overview, time.time()).encode("utf-8", "replace"), media_type=HTML)
 
 
 def _metrics(overview: Overview) -> Reply:
     return Reply(content=exposition(overview), media_type=METRICS)
-
-
-def _health(overview: Overview) -> Reply:
-    complaint = overview.complaint(time.time())
-    return _text(f"{complaint or 'ok'}\n", status=HTTPStatus.SERVICE_UNAVAILABLE if complaint else HTTPStatus.OK)
-
-
-def _text(text: str, media_type: str = PLAIN, status: HTTPStatus = HTTPStatus.OK) -> Reply:
-    return Reply(content=text.encode("utf-8", "replace"), media_type=media_type, status=status)
 
 
 def status_page(overview: Overview, now_unix_s: float) -> str:
@@ -161,13 +146,6 @@ class _Families(Collector):
                 if (figure := value(board, running.get(board.board))) is not None:
                     gauge.add_metric([board.board, board.name], figure)
             yield gauge
-        for place, (name, text) in enumerate(COUNTERS.items()):
-            counter = CounterMetricFamily(f"wattprint_{name}_total", text, labels=labels)
-            for board in overview.boards:
-                counter.add_metric(
-                    [board.board, board.name], overview.totals[board.board][place] if board.board in overview.totals else 0.0
-                )
-            yield counter
 
 
 def exposition(overview: Overview) -> bytes:

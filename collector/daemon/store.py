@@ -20,7 +20,7 @@ from collector.errors import DaemonError
 from estimator.vocabulary.reader import read
 
 FILE_NAME: Final = "state.sqlite"
-FORMAT: Final = 0x57415404
+FORMAT: Final = 0x57415405
 """SQLite's application id: "WAT", and the version of the tables."""
 
 KEYS: Final = {Job: "id", Board: "board", Daemon: ""}
@@ -203,16 +203,16 @@ class Store:
 
     def requeue(self, number: int, cause: str, message: str, not_before_unix_s: float, *, forget_attempt: bool) -> None:
         """Queues a job again, to continue later."""
-        with self._writing():
-            attempts = max(0, self.job(number).attempts - forget_attempt)
-            waiting = {"cause": cause, "message": message, "not_before_unix_s": not_before_unix_s, "attempts": attempts}
-            self._set(number, state=QUEUED, phase="", eta_s=None, pid=0, **waiting)
+        attempts = max(0, self.job(number).attempts - forget_attempt)
+        self._leave(number, QUEUED, cause, message, not_before_unix_s=not_before_unix_s, attempts=attempts)
 
     def end(self, number: int, state: str, exit_status: int | None, cause: str, message: str) -> None:
         """Records a job's end."""
+        self._leave(number, state, cause, message, exit_status=exit_status, ended_unix_s=time.time())
+
+    def _leave(self, number: int, state: str, cause: str, message: str, **more: float | None) -> None:
         with self._writing():
-            how = {"exit_status": exit_status, "cause": cause, "message": message}
-            self._set(number, state=state, phase="", ended_unix_s=time.time(), eta_s=None, pid=0, **how)
+            self._set(number, state=state, cause=cause, message=message, phase="", eta_s=None, pid=0, **more)
 
     def ask_stop(self, number: int) -> Job:
         """Cancels a queued job, requests a running one to stop (a second time: at once); returns the job before the change.
@@ -227,10 +227,10 @@ class Store:
                 self._set(number, stop=min(AT_ONCE, job.stop + 1))
             return job
 
-    def set_boards(self, boards: dict[str, tuple[str, str]]) -> None:
-        """Sets the daemon's boards: key to word and name."""
+    def set_boards(self, names: dict[str, str]) -> None:
+        """Sets the daemon's boards: key to name."""
         with self._writing():
-            self._replace("board", [Board(board=key, gpu_word=word, name=name) for key, (word, name) in boards.items()])
+            self._replace("board", [Board(board=key, name=name) for key, name in names.items()])
 
     def daemon_started(self, pid: int, version: str, listen: str) -> None:
         """Records that a daemon has started."""
@@ -259,14 +259,12 @@ class Store:
         with _failures(self._path), _transaction(self._connection, "DEFERRED"):
             newest = "state IN (?, ?) OR id IN (SELECT id FROM job ORDER BY id DESC LIMIT ?) ORDER BY id DESC"
             counts = dict(self._connection.execute("SELECT state, count(*) FROM job GROUP BY state").fetchall())
-            sums = "SELECT board, total(rows), total(flagged), total(refused) FROM job GROUP BY board"
             return Overview(
                 daemon=next(iter(self._all(Daemon)), Daemon()),
                 running=daemon_runs(self.folder),
                 boards=tuple(sorted(self._all(Board), key=lambda board: board.board)),
                 jobs=tuple(self._find(newest, *OPEN_STATES, limit)),
                 counts={state: counts.get(state, 0) for state in STATES},
-                totals={board: totals for board, *totals in self._connection.execute(sums).fetchall()},
             )
 
     @contextmanager

@@ -43,7 +43,7 @@ class Supervisor:
         self._lanes = [Lane(store, settings, board, log, self.wake, self._want_restore) for board in boards]
         if any(not board.simulated for board in boards):
             self._want_restore()
-        store.set_boards({board.key: (board.word, board.name) for board in boards})
+        store.set_boards({board.key: board.name for board in boards})
 
     def run(self, signals: Callable[[], int]) -> None:
         """Runs the loop.  The running jobs are queued again when it ends."""

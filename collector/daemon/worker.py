@@ -36,8 +36,8 @@ class Message:
     total       points planned; `done` of them are finished
     silence_s   longest time without a message [s]
     elapsed_s   the board's time since the worker began [s]; `eta_s` is left
-    kept        rows from earlier runs; None until kernels are measured
-    rows        new rows, `flagged` of them doubtful; `refused` points could not run
+    rows        all rows, earlier runs included; None until kernels are measured
+    flagged     new rows in doubt; `refused` points could not run
     cause       of the worker's end, as a name (`collector.daemon.jobs`)
     The last three are figures of the row just finished; None without one.
     """
@@ -50,8 +50,7 @@ class Message:
     done: int = 0
     elapsed_s: float = 0.0
     eta_s: float | None = None
-    kept: int | None = None
-    rows: int = 0
+    rows: int | None = None
     flagged: int = 0
     refused: int = 0
     cause: str = ""
@@ -126,8 +125,8 @@ class Worker:
             self._kill_at_s = time.monotonic() + patience_s
 
     def messages(self) -> Iterator[Message]:
-        """Waiting messages."""
-        while not self._inbox.empty():
+        """The messages that wait now; a worker that writes faster than they are read does not keep the reader."""
+        for _ in range(self._inbox.qsize()):
             yield self._inbox.get()
 
     @property

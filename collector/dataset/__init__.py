@@ -1,7 +1,6 @@
 """The kernel dataset: its columns, a durable writer and a reader."""
 
 from collector.dataset.reader import (
-    DatasetFile,
     KernelDataset,
     conforming,
     file_digest,
@@ -29,7 +28,6 @@ __all__ = [
     "SCHEMA_VERSION",
     "SHAPE_COLUMNS",
     "DatasetError",
-    "DatasetFile",
     "KernelDataset",
     "claimed_dataset",
     "conforming",

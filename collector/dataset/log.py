@@ -10,16 +10,15 @@ import json
 import os
 import zlib
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Final
 
 import pyarrow as pa
 
-from collector.dataset.schema import Metadata, Row, checked_row, decode_metadata, encode_metadata, kernel_schema
+from collector.dataset.schema import Metadata, Row, decode_metadata, kernel_schema
 from collector.errors import DatasetError
 from estimator.vocabulary.regular_files import open_regular
 
@@ -53,13 +52,13 @@ def read_log(path: Path) -> RecoveredLog:
     """
     try:
         with open_regular(path) as stream:
-            return _recovered(stream, path)
+            return recovered_log(stream, path)
     except OSError as error:
         raise DatasetError(f"{path}: cannot be read ({error.strerror})") from error
 
 
-def _recovered(stream: IO[bytes], path: Path) -> RecoveredLog:
-    """Contents of a log.  Raises OSError, DatasetError."""
+def recovered_log(stream: IO[bytes], path: Path) -> RecoveredLog:
+    """Contents of an open log.  Raises OSError, DatasetError."""
     lines = iter(partial(stream.readline, 64 << 20), b"")  # every row and every campaign's metadata are far smaller
     whole = _whole_rows(lines)
     try:
@@ -99,71 +98,7 @@ def _is_whole(line: bytes) -> bool:
     return line.endswith(b"\n") and line[:9] == b"%08x " % zlib.crc32(line[9:-1])
 
 
-def _framed(document: Row) -> bytes:
+def framed(document: Row) -> bytes:
+    """A document as a line of a log."""
     text = json.dumps(document, separators=(",", ":")).encode()
     return b"%08x %s\n" % (zlib.crc32(text), text)
-
-
-class LogFile:
-    """A log open for writing; `append` returns when the row is on disk.  Used by `open_kernel_writer` alone."""
-
-    def __init__(self, path: Path, file: IO[bytes], rows: int) -> None:
-        self._path = path
-        self._file = file
-        self._end = os.fstat(file.fileno()).st_size
-        self.rows = rows
-
-    def append(self, row: Row) -> None:
-        """Write a row and wait until it is on disk; a failed write leaves no part behind.
-
-        Raises OSError, and DatasetError for a row that does not fit.
-        """
-        self.write(_framed(checked_row(row)))
-        self.rows += 1
-
-    def write(self, lines: bytes) -> None:
-        """Write whole lines and sync them.  Raises OSError."""
-        try:
-            self._to_end()
-            view = memoryview(lines)
-            while view:  # a disk that fills up first accepts a part
-                view = view[self._file.write(view) :]
-            os.fsync(self._file.fileno())
-        except OSError:
-            self._to_end()
-            raise
-        self._end += len(lines)
-
-    def _to_end(self) -> None:
-        """Go to the end of the last row, and cut off the rest of a failed write.  Raises OSError."""
-        self._file.truncate(self._end)
-        self._file.seek(self._end)
-
-    def table(self) -> pa.Table:
-        """All rows, read back from the open file, which no other process can remove.  Raises OSError, DatasetError."""
-        with open(os.dup(self._file.fileno()), "rb") as stream:
-            stream.seek(0)
-            return _recovered(stream, self._path).table
-
-    def close(self) -> None:
-        """Close the file; its rows stay."""
-        with suppress(OSError):  # a network file system may fail again here; the failed write was reported
-            self._file.close()
-
-
-def new_log(path: Path, metadata: Metadata, kept: pa.Table | None, beside: Path) -> LogFile:
-    """A log that begins with the rows to keep, synced, written `beside` and renamed to `path`.  Raises OSError, DatasetError."""
-    header = {"format": FORMAT, "version": FORMAT_VERSION, "metadata": json.loads(encode_metadata(metadata))}
-    rows = (row for batch in ([] if kept is None else kept.to_batches(max_chunksize=ROWS_PER_BATCH)) for row in batch.to_pylist())
-    log = LogFile(path, beside.open("w+b", buffering=0), 0 if kept is None else kept.num_rows)
-    log.write(b"".join(_framed(document) for document in chain([header], rows)))
-    os.replace(beside, path)
-    return log
-
-
-def continued_log(path: Path) -> LogFile:
-    """The log of a resumed campaign, its torn tail cut off.  Raises OSError, DatasetError."""
-    recovered = read_log(path)
-    file = path.open("r+b", buffering=0)
-    file.truncate(recovered.whole_bytes)
-    return LogFile(path, file, recovered.table.num_rows)

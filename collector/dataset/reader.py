@@ -61,18 +61,9 @@ def check_replaceable(output: Path) -> None:
 
 
 def read_kernel_dataset(path: str | Path) -> KernelDataset:
-    """`read_parts`, with every measurement only once.  Raises DatasetError for a duplicate."""
-    dataset = read_parts(path)
-    twice = measured_twice(dataset.table)
-    if twice:
-        raise DatasetError(f"{path}: row {twice[0]} occurs more than once ({len(twice)} such rows); give every measurement once")
-    return dataset
-
-
-def read_parts(path: str | Path) -> KernelDataset:
     """A kernel dataset from a Parquet file, a folder of Parquet files (including its subfolders) or the log of an unfinished campaign.
 
-    Raises DatasetError for a missing path, and a file that is truncated, damaged, foreign or of a newer schema.
+    Raises DatasetError for a missing path, a file that is truncated, damaged, foreign or of a newer schema, and a duplicate row.
     """
     path = Path(path)
     tables: list[pa.Table] = []
@@ -91,6 +82,8 @@ def read_parts(path: str | Path) -> KernelDataset:
     rows = pa.concat_tables(tables)
     if missing := rows.column("row_id").null_count:
         raise DatasetError(f"{path}: {missing} rows have no row_id; the file is damaged, collect it again")
+    if twice := measured_twice(rows):
+        raise DatasetError(f"{path}: row {twice[0]} occurs more than once ({len(twice)} such rows); give every measurement once")
     return KernelDataset(table=rows, metadata=found[0].metadata, files=tuple(found))
 
 

@@ -1,6 +1,6 @@
 """Schema of a kernel dataset: a row for each kernel configuration, clock and trial.
 
-`columns.toml` declares every column once: name, type, unit, range and meaning.  The file contains units and meanings, too.  A null
+`columns.toml` declares every column once: name, type, unit and meaning.  The file contains units and meanings, too.  A null
 means "not known" or "does not apply"; no number ever stands for that.
 """
 
@@ -45,7 +45,7 @@ TYPES: Final[dict[str, tuple[pa.DataType, Any]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column: its type, unit ("1" for pure numbers, "" for texts), meaning and range; see columns.toml."""
+    """A column: its type, unit ("1" for pure numbers, "" for texts) and meaning; see columns.toml."""
 
     name: str
     kind: Annotated[str, Words(tuple(TYPES))]
@@ -53,7 +53,6 @@ class Column:
     meaning: str
     required: bool = False
     outcome: bool = False
-    range: tuple[float, float] | None = None
 
     @property
     def type(self) -> pa.DataType:
@@ -94,7 +93,7 @@ _ROW: Final[Any] = TypedDict(  # type: ignore[misc]
 
 _PARTS: Final[Any] = {
     **dict.fromkeys(("gpu", "sensor", "drift", "campaign", "versions", "rejected", "key"), Mapping[str, Any] | None),
-    **dict.fromkeys(("idle", "idle_after"), tuple[Mapping[str, float | None], ...] | None),
+    "idle": tuple[Mapping[str, float | None], ...] | None,
 }
 """Parts of a file's metadata that this program reads."""
 
@@ -164,45 +163,29 @@ def operators_of(table: pa.Table) -> list[Operator]:
 
     Raises DatasetError, naming the row, for a family, precision or shape that is impossible.
     """
-    operators = []
-    for row_id, operator in zip(table.column("row_id").to_pylist(), operators_or_reasons(table), strict=True):
-        if isinstance(operator, str):
-            raise DatasetError(f"row {row_id}: {operator}")
-        operators.append(operator)
-    return operators
-
-
-def operators_or_reasons(table: pa.Table) -> list[Operator | str]:
-    """The operator of every row, or the reason if it has no operator."""
     names = ("family", "operator", "precision", "precision_out", "precision_kv", "cuda_cores", *SHAPE_COLUMNS)
-    seen: dict[tuple[Any, ...], Operator | str] = {}
+    seen: dict[tuple[Any, ...], Operator] = {}
     found = []
-    for values in zip(*(table.column(name).to_pylist() for name in names), strict=True):
-        if values not in seen:
-            seen[values] = _operator(dict(zip(names, values, strict=True)))
-        found.append(seen[values])
+    for row_id, *values in zip(*(table.column(name).to_pylist() for name in ("row_id", *names)), strict=True):
+        if (key := tuple(values)) not in seen:
+            seen[key] = _operator(row_id, dict(zip(names, values, strict=True)))
+        found.append(seen[key])
     return found
 
 
-def _operator(values: dict[str, Any]) -> Operator | str:
+def _operator(row_id: str, values: dict[str, Any]) -> Operator:
     """One operator from the columns that describe it."""
     family = values["family"]
     if family not in FAMILY_FIELDS:
-        return f"unknown kernel family {family!r}; known: {', '.join(FAMILY_FIELDS)}"
+        raise DatasetError(f"row {row_id}: unknown kernel family {family!r}; known: {', '.join(FAMILY_FIELDS)}")
     shape = {name: values[name] for name in FAMILY_FIELDS[family] if values[name] is not None}
+    texts = {name: values[name] or "" for name in ("precision_out", "precision_kv")}
     try:
         return make_operator(
-            family,
-            values["operator"],
-            values["precision"],
-            where="its operator",
-            precision_out=values["precision_out"] or "",
-            precision_kv=values["precision_kv"] or "",
-            cuda_cores=bool(values["cuda_cores"]),
-            **shape,
+            family, values["operator"], values["precision"], where="its operator", cuda_cores=bool(values["cuda_cores"]), **texts, **shape
         )
     except WorkloadError as error:
-        return str(error)
+        raise DatasetError(f"row {row_id}: {error}") from error
 
 
 def repeated_rows(table: pa.Table, spoilt: frozenset[str]) -> list[list[int]]:

@@ -5,7 +5,6 @@ in any way; without a farewell before that, the guard gives the clock back.
 """
 
 import os
-import secrets
 import subprocess
 import sys
 import time
@@ -13,18 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Final
 
-from collector.devices.clock_record import (
-    ClockRecord,
-    acquire_board,
-    boot_id,
-    give_back,
-    left_records,
-    read_record,
-    record_path,
-    remove_record,
-    state_folder,
-    write_record,
-)
+from collector.devices.clock_record import give_back, left_records, read_record, record_path, remove_record, state_folder, take_board
 from collector.devices.nvml_library import open_nvml
 from collector.errors import ClockError, CollectorError
 
@@ -39,7 +27,7 @@ class ClockGuard:
     def __init__(self, gpu_uuid: str) -> None:
         self._uuid = gpu_uuid
         self._folder = state_folder()
-        self._lock: int | None = None
+        self._lock = -1
         self._guard: subprocess.Popen[bytes] | None = None
 
     @property
@@ -54,39 +42,21 @@ class ClockGuard:
         """
         if self.armed:
             return
-        give_back(self._folder, self._uuid, reset_clock)
-        self._lock = acquire_board(self._folder, self._uuid)
-        if self._lock is None:
-            owner = read_record(record_path(self._folder, self._uuid))
-            who = f"process {owner.pid}" if owner else "another process"
-            raise ClockError(f"{who} holds the clock of {self._uuid}; wait until it has ended, or use --freqs current")
-        record = ClockRecord(gpu_uuid=self._uuid, pid=os.getpid(), boot_id=boot_id(), token=secrets.token_hex(8))
+        guard = _start_guard(self._folder, self._uuid)  # first: no record is ever without a guard
         try:
-            self._guard = _start_guard(self._folder, record)
-            write_record(self._folder, record)
-        except ClockError:
-            self._dismiss()
+            self._lock = take_board(self._folder, self._uuid, reset_clock)
+        except CollectorError:
+            _dismiss(guard)
             raise
+        self._guard = guard
 
     def disarm(self) -> None:
-        """Dismiss the guard and remove the record after the clock was given back; harmless when not armed."""
-        if self._guard is None:
-            return
-        remove_record(self._folder, self._uuid)
-        self._dismiss()
-
-    def _dismiss(self) -> None:
-        """Release the board and end the guard."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        """Remove the record and dismiss the guard after the clock was given back; harmless when not armed."""
         guard, self._guard = self._guard, None
-        if guard is None:
-            return
-        with suppress(BrokenPipeError), _pipe(guard.stdin) as pipe:  # broken: another process ended the guard
-            pipe.write(FAREWELL)
-        guard.wait(10.0)  # longest wait for a guard that was dismissed [s]
-        _pipe(guard.stdout).close()
+        if guard is not None:
+            remove_record(self._folder, self._uuid)
+            os.close(self._lock)
+            _dismiss(guard)
 
 
 def reset_clock(gpu_uuid: str) -> None:
@@ -112,28 +82,26 @@ def restore_left_clocks() -> list[tuple[str, str]]:
     return outcome
 
 
-def _start_guard(folder: Path, record: ClockRecord) -> "subprocess.Popen[bytes]":
+def _start_guard(folder: Path, gpu_uuid: str) -> "subprocess.Popen[bytes]":
     """A guard that is ready.  Raises ClockError if it cannot be started."""
-    command = [sys.executable, "-m", "collector.devices.clock_guard", str(folder), record.gpu_uuid, record.token]
+    command = [sys.executable, "-m", "collector.devices.clock_guard", str(folder), gpu_uuid, str(os.getpid())]
     try:
         guard = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, bufsize=0)
     except OSError as error:
         raise ClockError(f"no guard for the clock can be started ({error.strerror}); the clock is left alone") from error
-    if _pipe(guard.stdout).readline() != READY:
+    if guard.stdout is None or guard.stdout.readline() != READY:
         guard.kill()
         guard.wait()
         raise ClockError("the guard for the clock did not start; the clock is left alone")
     return guard
 
 
-def _pipe(end: IO[bytes] | None) -> IO[bytes]:
-    if end is None:
-        raise ClockError("the guard for the clock has no pipe")
-    return end
+def _dismiss(guard: "subprocess.Popen[bytes]") -> None:
+    guard.communicate(FAREWELL, timeout=10.0)  # longest wait for its end [s]
 
 
-def watch(folder: Path, gpu_uuid: str, token: str, incoming: IO[bytes], outgoing: IO[bytes]) -> int:
-    """Main function of the guard: wait for the owner's end, and give the clock back unless the owner reported that it did.
+def watch(folder: Path, gpu_uuid: str, owner: int, incoming: IO[bytes], outgoing: IO[bytes]) -> int:
+    """Main function of the guard: wait for the end of process `owner`, and give the clock back unless it reported that it did.
 
     The exit status: 0, or 1 if the clock could not be given back and its record stays.
     """
@@ -145,9 +113,10 @@ def watch(folder: Path, gpu_uuid: str, token: str, incoming: IO[bytes], outgoing
     if incoming.read().endswith(FAREWELL):
         return 0
     deadline = time.monotonic() + 60.0
-    while _still_held(folder, gpu_uuid, token):
+    # A later owner gives the clock back before it writes its own record.
+    while (record := read_record(record_path(folder, gpu_uuid))) is not None and record.pid == owner:
         try:
-            give_back(folder, gpu_uuid, reset_clock, token)
+            give_back(folder, gpu_uuid, reset_clock)
         except CollectorError:
             if time.monotonic() > deadline:
                 return 1
@@ -155,11 +124,5 @@ def watch(folder: Path, gpu_uuid: str, token: str, incoming: IO[bytes], outgoing
     return 0
 
 
-def _still_held(folder: Path, gpu_uuid: str, token: str) -> bool:
-    """Whether the owner's record still exists; a later owner gives the clock back before it writes its own."""
-    record = read_record(record_path(folder, gpu_uuid))
-    return record is not None and record.token == token
-
-
 if __name__ == "__main__":
-    sys.exit(watch(Path(sys.argv[1]), sys.argv[2], sys.argv[3], sys.stdin.buffer, sys.stdout.buffer))
+    sys.exit(watch(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.stdin.buffer, sys.stdout.buffer))

@@ -5,10 +5,10 @@ A message is one JSON object a line, versioned; anything else is rejected with a
 
 import json
 import os
+import select
 import socket
 import stat
 import struct
-import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,38 +47,32 @@ REMEDIES: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldLease:
-    """Holder of a clock, the clock [MHz], and the longest remaining time [s]."""
-
-    user: str
-    pid: int
-    sm_clock_mhz: int
-    ends_in_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HeldBoard:
-    """A board that the helper may change: its clocks [MHz], and its lease while one is held."""
+    """A board that the helper may change: its clocks [MHz], and process and user that hold it, "" without one."""
 
     uuid: str
     lowest_mhz: int
     highest_mhz: int
-    lease: HeldLease | None
+    holder: str
 
 
-class OddMessageError(Exception):
-    """A line that is no message of this protocol; `code` names the fault."""
+class RefusedError(Exception):
+    """A refused request; `code` names the reason.  The connection stays."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
         self.code = code
 
 
+class OddMessageError(RefusedError):
+    """A line that is no message of this protocol: the connection ends."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A client's request: report allowed and held boards, lock a clock [MHz] of a board, a sign of life, give the clock back."""
+    """A client's request: report allowed and held boards, lock a clock [MHz] of a board, give the clock back."""
 
-    do: Literal["status", "lock", "renew", "unlock"]
+    do: Literal["status", "lock", "unlock"]
     version: int
     uuid: str = ""
     sm_clock_mhz: int = 0
@@ -177,39 +171,32 @@ def leased_clock(gpu_uuid: str, sm_clock_mhz: float, refusal: ClockError) -> "Le
 
 
 class LeasedClock:
-    """A board's clock held by the helper while this object is open; a thread gives signs of life."""
+    """A board's clock held by the helper while this connection is open."""
 
     def __init__(self, gpu_uuid: str) -> None:
         self._uuid = gpu_uuid
         self._end = _connected()
-        self._turn = threading.Lock()
-        self._closed = threading.Event()
-        self._renewing: threading.Thread | None = None
+        self._held = False
         self._lost: ClockHelperError | None = None
 
     def lock(self, sm_clock_mhz: float) -> None:
         """Hold a clock.  Raises ClockHelperError."""
-        with self._turn:
-            self.check()
-            content = self._ask(do="lock", uuid=self._uuid, sm_clock_mhz=round(sm_clock_mhz))
-        if self._renewing is None:
-            silence_s = content.get("silence_s")
-            if not isinstance(silence_s, int | float) or not silence_s > 0.0:
-                raise _odd()
-            self._renewing = threading.Thread(target=self._renew, args=(silence_s / 4,), daemon=True, name="clock lease")
-            self._renewing.start()
+        self.check()
+        self._ask(do="lock", uuid=self._uuid, sm_clock_mhz=round(sm_clock_mhz))
+        self._held = True
 
     def check(self) -> None:
-        """Raises ClockHelperError if the helper has ended the lease: the clock is not held any more."""
+        """Raises ClockHelperError if the helper has ended the lease, which it says without being asked: the clock is not held any more."""
         if self._lost is not None:
             raise self._lost
+        if select.select([self._end], [], [], 0.0)[0]:
+            self._ask()
 
     def unlock(self) -> None:
         """Have the clock given back, and close.  Raises ClockHelperError if the driver refuses that now."""
         try:
-            with self._turn:
-                if self._lost is None:  # the helper gave the clock of a lost lease back
-                    self._ask(do="unlock")
+            if self._lost is None:  # the helper gave the clock of a lost lease back
+                self._ask(do="unlock")
         except ClockHelperError as error:
             if error.code == "not_given_back":
                 raise
@@ -218,26 +205,14 @@ class LeasedClock:
 
     def close(self) -> None:
         """End the connection, and with it the lease."""
-        self._closed.set()
         self._end.close()
 
-    def _renew(self, every_s: float) -> None:
-        while not self._closed.wait(every_s):
-            with self._turn:
-                if self._closed.is_set():
-                    return
-                try:
-                    self._ask(do="renew")
-                except ClockHelperError as error:  # the next check raises it
-                    self._lost = self._lost or error
-                    return
-
-    def _ask(self, **content: Any) -> dict[str, Any]:
-        """A reply.  Raises ClockHelperError, and remembers it if it ends the lease."""
+    def _ask(self, **content: Any) -> None:
+        """Waits for a reply.  Raises ClockHelperError, and remembers it if it ends the lease."""
         try:
-            return _asked(self._end, **content)
+            _asked(self._end, **content)
         except ClockHelperError as error:
-            if error.code in ("ended", "no_lease", "silent", "lease_over", "board_shared") and self._renewing is not None:
+            if error.code in ("ended", "no_lease", "lease_over", "board_shared") and self._held:
                 seen = f"the clock helper has given the clock of {self._uuid} back: {error.seen}"
                 self._lost = ClockHelperError(seen, code=error.code, remedy="finished rows are kept, --resume goes on")
                 raise self._lost from error
@@ -268,9 +243,10 @@ def _connected() -> socket.socket:
 
 
 def _asked(end: socket.socket, **content: Any) -> dict[str, Any]:
-    """The reply to a request.  Raises ClockHelperError."""
-    with suppress(OSError):  # a helper that has gone may have sent the reason before
-        end.sendall(line_of(**content))
+    """The reply to a request, without content the next message.  Raises ClockHelperError."""
+    if content:
+        with suppress(OSError):  # a helper that has gone may have sent the reason before
+            end.sendall(line_of(**content))
     came = b""
     try:
         while not came.endswith(b"\n"):

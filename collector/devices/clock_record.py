@@ -38,7 +38,6 @@ class ClockRecord:
     gpu_uuid: BoardUuid
     pid: int
     boot_id: str
-    token: str
 
 
 def state_folder() -> Path:
@@ -124,15 +123,33 @@ def acquire_board(folder: Path, gpu_uuid: str) -> int | None:
         raise ClockError(f"{path}: cannot be written ({error.strerror}); no clock is changed without a record of it") from error
 
 
-def give_back(folder: Path, gpu_uuid: str, reset: Callable[[str], None], token: str | None = None) -> bool:
+def take_board(folder: Path, gpu_uuid: str, reset: Callable[[str], None]) -> int:
+    """A descriptor that holds a board's lock, with this process's record on disk; a clock that was left held is given back first.
+
+    Raises ClockError if another process holds this board's clock or no record can be made, and the errors of `reset`.
+    """
+    give_back(folder, gpu_uuid, reset)
+    lock = acquire_board(folder, gpu_uuid)
+    if lock is None:
+        owner = read_record(record_path(folder, gpu_uuid))
+        who = f"process {owner.pid}" if owner else "another process"
+        raise ClockError(f"{who} holds the clock of {gpu_uuid}; wait until it has ended, or use --freqs current")
+    try:
+        write_record(folder, ClockRecord(gpu_uuid=gpu_uuid, pid=os.getpid(), boot_id=boot_id()))
+    except ClockError:
+        os.close(lock)
+        raise
+    return lock
+
+
+def give_back(folder: Path, gpu_uuid: str, reset: Callable[[str], None]) -> bool:
     """Give a dead writer's clock back by `reset(uuid)` and remove its record; True if that was done.
 
-    With a token only the record that carries it counts.  The function does nothing while another process holds the board.
-    Raises the errors of `reset`, and then keeps the record.
+    The function does nothing while another process holds the board.  Raises the errors of `reset`, and then keeps the record.
     """
     with board_lock(folder, gpu_uuid) as mine:
         record = read_record(record_path(folder, gpu_uuid)) if mine else None
-        if record is None or (token is not None and record.token != token):
+        if record is None:
             return False
         if record.boot_id == boot_id():  # a reboot has reset the clocks already
             reset(gpu_uuid)

@@ -20,16 +20,14 @@ from collector.devices.nvml_library import (
     MODULE_SCOPE,
     POWER_AVERAGE_FIELD,
     POWER_INSTANT_FIELD,
-    VALUE_NOT_AVAILABLE,
     NvmlLibrary,
     open_nvml,
 )
-from collector.devices.polling import Poller, finite_or_nan, polling
+from collector.devices.polling import Poller, polling
 from collector.devices.possible_power import possible_power
 from collector.devices.protocols import EnergyReading, GpuIdentity, GpuState, PowerReadings, StateReadings
-from collector.devices.voltage import VoltageReader, open_voltage
+from collector.devices.voltage import open_voltage
 from collector.errors import BoardLostError, ClockError, ClockRightError, DeviceError
-from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.specifications import canonical_gpu_name
 
 POWER_POLL_S: Final = 0.002
@@ -37,7 +35,6 @@ POWER_POLL_S: Final = 0.002
 
 STATE_POLL_S: Final = 0.02
 """Time between two reads of clock, temperature and throttle reasons."""
-
 
 USAGE: Final = "usage"
 """The field of drivers without power fields: nvmlDeviceGetPowerUsage."""
@@ -56,9 +53,6 @@ OF_MODULE: Final = (
     "power field in use is average, a mean over a second; the energy counter is the module's too and is left out"
 )
 BEST_FIELD: Final = "instant"
-LOOKS: Final = 3
-"""Number of reads of a field without a possible power before it is given up."""
-
 
 PROCESS_SPACE: Final = "/proc/self/ns/pid"
 
@@ -66,18 +60,6 @@ LOST: Final = f"the board does not answer any more: {LOST_CODES[15]}"
 
 FEWEST_UUID_CHARACTERS: Final = 8
 """Least length of the beginning of a UUID; a shorter one may match a board by accident."""
-
-
-FIELD_VALUE_BYTES: Final = 40
-"""Size of nvmlFieldValue_t (nvml.h): field, scope and two times take its first 24 bytes."""
-
-LAYOUT: Final = np.dtype(
-    {"names": ["type", "answer", "bits"], "formats": ["=u4", "=u4", "=u8"], "offsets": [24, 28, 32], "itemsize": FIELD_VALUE_BYTES}
-)
-"""Value type (nvmlValueType_t), return code (nvmlReturn_t) and the union that holds the value."""
-
-NUMBER_TYPES: Final = {0: "=f8", 1: "=u4", 2: "=u8", 3: "=u8", 4: "=i8", 5: "=i4", 6: "=u2"}
-"""Number format of the union for each value type (nvmlValueType_t).  Drivers differ in the type of the same field."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +79,7 @@ class BoardAddress:
 class NvmlGpu:
     """A board through its driver; implements Gpu.  States are polled while `open_board` is open."""
 
-    def __init__(self, library: NvmlLibrary, handle: Any, voltage: VoltageReader | None) -> None:
+    def __init__(self, library: NvmlLibrary, handle: Any, voltage: Callable[[], float] | None) -> None:
         self._library = library
         self._handle = handle
         self._voltage = voltage
@@ -106,7 +88,7 @@ class NvmlGpu:
         self._identity = _identity(library, handle)
         self._before_us = frozenset(library.compute_processes(handle) or ())
         self._ours: int | None = None
-        self.states = Poller("state", self._read_state, lambda rows: np.reshape(rows, (-1, 4)).astype(np.float64), STATE_POLL_S)
+        self.states = Poller("state", self._read_state, 4, STATE_POLL_S)
 
     def identity(self) -> GpuIdentity:
         """Identity of the board."""
@@ -120,7 +102,7 @@ class NvmlGpu:
         return GpuState(
             host_ns=time.monotonic_ns(),
             sm_clock_mhz=clock,
-            memory_clock_mhz=finite_or_nan(self._library.number(self._handle, "memory_clock_mhz")),
+            memory_clock_mhz=self._library.number(self._handle, "memory_clock_mhz"),
             temperature_c=temperature,
             voltage_v=volt,
             power_limit_w=self.power_limit_w(),
@@ -179,7 +161,7 @@ class NvmlGpu:
 
     def power_limit_w(self) -> float:
         """The enforced power limit [W]; nan if the driver does not report it."""
-        return finite_or_nan(self._library.number(self._handle, "power_limit_w"))
+        return self._library.number(self._handle, "power_limit_w")
 
     def voltage_readable(self) -> bool:
         """Whether `state` contains the core voltage."""
@@ -200,12 +182,8 @@ class NvmlGpu:
 
     def _read_state(self) -> tuple[float, float, float, float]:
         """SM clock [MHz], temperature [°C], voltage [V] and throttle bits."""
-        return (
-            finite_or_nan(self._library.number(self._handle, "sm_clock_mhz")),
-            finite_or_nan(self._library.number(self._handle, "temperature_c")),
-            math.nan if self._voltage is None else self._voltage.latest_v(),
-            float(self._library.number(self._handle, "throttle_mask") or 0),
-        )
+        clock, temperature, mask = (self._library.number(self._handle, name) for name in ("sm_clock_mhz", "temperature_c", "throttle_mask"))
+        return clock, temperature, math.nan if self._voltage is None else self._voltage(), 0.0 if math.isnan(mask) else mask
 
 
 class NvmlPowerSensor:
@@ -219,14 +197,7 @@ class NvmlPowerSensor:
         self._library = library
         self._handle = handle
         self._fields, self.notes = _power_fields(library, handle)
-        wanted = [POWER_FIELDS[field] for field in self._fields if field != USAGE]
-        self._by_fields = bool(wanted)
-        self._read_power: Callable[[], bytes | float | None] = lambda: None
-        if wanted:
-            self._read_power = library.field_reader(handle, wanted)
-        elif self._fields:
-            self._read_power = partial(library.number, handle, "power_usage_w")
-        self.readings = Poller("power", self._read_power, self._watts, poll_s)
+        self.readings = Poller("power", partial(read_power_w, library, handle, self._fields), len(self._fields), poll_s)
 
     def name(self) -> str:
         """Name of the source."""
@@ -239,7 +210,7 @@ class NvmlPowerSensor:
     def read(self) -> tuple[PowerReadings, ...]:
         """Everything polled since the last call; a poll without a value is left out.  Raises BoardLostError."""
         stamps, rows = self.readings.take()
-        kept = np.isfinite(rows)
+        kept = possible_power(rows)
         return tuple(
             PowerReadings(field=field, host_ns=stamps[kept[:, index]], power_w=rows[kept[:, index], index])
             for index, field in enumerate(self._fields)
@@ -251,13 +222,7 @@ class NvmlPowerSensor:
             return None
         before = time.monotonic_ns()
         energy_j = self._library.number(self._handle, "energy_j")
-        return None if energy_j is None else EnergyReading(host_ns=(before + time.monotonic_ns()) // 2, energy_j=energy_j)
-
-    def _watts(self, polls: list[Any]) -> Array:
-        """Polls as power [W], shape (polls, fields); NaN for an impossible power."""
-        columns = len(self._fields)
-        watts = field_numbers(polls, columns) * 1e-3 if self._by_fields else np.reshape(polls, (len(polls), columns))
-        return np.where(possible_power(watts), watts, np.nan)
+        return None if math.isnan(energy_j) else EnergyReading(host_ns=(before + time.monotonic_ns()) // 2, energy_j=energy_j)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -359,61 +324,39 @@ def _identity(library: NvmlLibrary, handle: Any) -> GpuIdentity:
     )
 
 
+def read_power_w(library: NvmlLibrary, handle: Any, fields: Sequence[str]) -> tuple[float, ...] | None:
+    """The power in these fields now [W], nan for a missing one; None if the driver has none of them."""
+    if USAGE in fields:
+        return (library.number(handle, "power_usage_w"),)
+    found = library.fields(handle, [POWER_FIELDS[field] for field in fields]) if fields else None
+    return None if found is None else tuple(1e-3 * value for value in found)
+
+
 def _power_fields(library: NvmlLibrary, handle: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Power fields that give a possible power now, and remarks on those that do not.
 
     Some drivers answer 0 W, or less, for a power that they do not know.  Raises DeviceError if every field is like that.
     """
-    read = library.field_reader(handle, list(POWER_FIELDS.values()))
-    last, ever = np.full(len(POWER_FIELDS), np.nan), np.zeros(len(POWER_FIELDS), dtype=np.bool_)
-    for _ in range(LOOKS):
-        content = read()
-        if content is not None:
-            watts = field_numbers([content], len(POWER_FIELDS))[0] * 1e-3
-            last, ever = np.where(np.isnan(watts), last, watts), ever | possible_power(watts)
-        if (possible_power(last) | np.isnan(last)).all():
-            break
-        time.sleep(STATE_POLL_S)
-    found = tuple(name for name, possible in zip(POWER_FIELDS, ever, strict=True) if possible)
-    seen = zip(POWER_FIELDS, last.tolist(), strict=True)
-    absurd = [f"{name} reads {watt:g} W" for name, watt in seen if not math.isnan(watt) and name not in found]
+    read = dict(zip(POWER_FIELDS, read_power_w(library, handle, tuple(POWER_FIELDS)) or (), strict=False))
+    found = tuple(name for name, watt in read.items() if possible_power(watt))
     shared = any(name.startswith(MODULE) for name in found) or SUPERCHIP in library.name(handle)
     if shared:
         found = tuple(name for name in found if name != BEST_FIELD)
     if not any(not name.startswith(MODULE) for name in found):
-        usage = library.number(handle, "power_usage_w")
-        found = (USAGE,) if usage is not None and possible_power(usage) else ()
-        if usage is not None and not found:
-            absurd.append(f"{USAGE} reads {usage:g} W")
-        if absurd and not found:
-            raise DeviceError(
-                f"this board's power is not known to its driver: {', '.join(absurd)}, which no board draws; see `collect doctor`, "
-                "or take an external meter's readings"
-            )
+        read[USAGE] = library.number(handle, "power_usage_w")
+        found = (USAGE,) if possible_power(read[USAGE]) else ()
+    absurd = [f"{name} reads {watt:g} W" for name, watt in read.items() if not (math.isnan(watt) or possible_power(watt))]
+    if absurd and not found:
+        raise DeviceError(
+            f"this board's power is not known to its driver: {', '.join(absurd)}, which no board draws; see `collect doctor`, "
+            "or take an external meter's readings"
+        )
     notes = [f"power field {text}, which no board draws: it is left out" for text in absurd]
     if shared:
         notes.append(OF_MODULE)
     elif found and found[0] != BEST_FIELD and (absurd or "average" in found):
         notes.append(f"the power field in use is {found[0]}; {BEST_FIELD}, which averages less, gives no power")
     return found, tuple(notes)
-
-
-def field_numbers(polls: Sequence[bytes], fields: int) -> Array:
-    """Numbers of arrays of this many field values, one array a poll, each in its field's own unit; shape (polls, fields).
-
-    NaN if the driver gave no value, or one of an unknown type.
-    """
-    content = b"".join(polls)
-    records = np.frombuffer(content, LAYOUT).reshape(len(polls), fields)
-    numbers = np.full(records.shape, np.nan)
-    for kind in np.unique(records["type"]).tolist():
-        layout = NUMBER_TYPES.get(kind)
-        if layout is None:
-            continue
-        union = np.dtype({"names": ["value"], "formats": [layout], "offsets": [32], "itemsize": FIELD_VALUE_BYTES})
-        found = np.frombuffer(content, union).reshape(records.shape)["value"].astype(np.float64)
-        numbers = np.where(records["type"] == kind, found, numbers)
-    return np.where((records["answer"] == 0) & (numbers != VALUE_NOT_AVAILABLE), numbers, np.nan)
 
 
 def _sees_all_processes() -> bool:

@@ -3,10 +3,9 @@
 A call that a driver or a board lacks gives None; a board or a driver that fails raises a named error.
 """
 
-import ctypes
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import Any, Final
 
 from collector.errors import BoardLostError, ClockError, ClockRightError, DeviceError, DriverError
@@ -45,8 +44,10 @@ BOARD_SCOPE: Final = 0
 MODULE_SCOPE: Final = 1
 """Scopes of a power field: the GPU, or the module that it shares with a CPU (Grace Hopper)."""
 
-CORE_TEMPERATURE: Final = 0
+FIELD_TYPES: Final = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
+"""Member of the union for each value type (nvmlValueType_t).  Drivers differ in the type of the same field."""
 
+CORE_TEMPERATURE: Final = 0
 
 NUMBERS: Final[dict[str, tuple[float, tuple[tuple[str, *tuple[int, ...]], ...]]]] = {
     "sm_clock_mhz": (1.0, (("nvmlDeviceGetClockInfo", 1),)),
@@ -131,42 +132,19 @@ class NvmlLibrary:
         found = self._ask("nvmlDeviceGetComputeRunningProcesses", handle)
         return None if found is None else tuple(int(process.pid) for process in found)
 
-    def number(self, handle: Any, name: str) -> float | None:
-        """One of NUMBERS; None if neither driver nor board reports it."""
+    def number(self, handle: Any, name: str) -> float:
+        """One of NUMBERS; nan if neither driver nor board reports it."""
         unit, calls = NUMBERS[name]
         for call, *arguments in calls:
             value = self._ask(call, handle, *arguments)
             if value not in (None, VALUE_NOT_AVAILABLE):
                 return float(value) * unit
-        return None
+        return math.nan
 
-    def field_reader(self, handle: Any, wanted: Sequence[tuple[int, int]]) -> Callable[[], bytes | None]:
-        """A function that reads fields (number, scope) for `collector.devices.nvml.field_numbers`; None without any.
-
-        For one thread at a time.  The buffer is built once, and turned into numbers later, many polls at once.  The function raises
-        BoardLostError, DeviceError.
-        """
-        call = "nvmlDeviceGetFieldValues"
-        try:
-            function = self._binding._nvmlGetFunctionPointer(call)
-        except self._binding.NVMLError:
-            return lambda: None
-        values = (self._binding.c_nvmlFieldValue_t * len(wanted))()
-        for place, (field, scope) in zip(values, wanted, strict=True):
-            place.fieldId, place.scopeId = field, scope
-        ask = partial(function, handle, ctypes.c_int32(len(wanted)), ctypes.byref(values))
-        content = memoryview(values).cast("B").tobytes
-
-        def read() -> bytes | None:
-            code = ask()
-            if not code:
-                return content()
-            if code in ABSENT_CODES:
-                return None
-            error = self._binding.NVMLError(code)
-            raise self._failure(call, error) from error
-
-        return read
+    def fields(self, handle: Any, wanted: Sequence[tuple[int, int]]) -> tuple[float, ...] | None:
+        """Values of fields (number, scope), each in its own unit, nan without one; None if the driver has no fields."""
+        found = self._ask("nvmlDeviceGetFieldValues", handle, wanted)
+        return None if found is None else tuple(_field(one) for one in found)
 
     def supported_sm_clocks_mhz(self, handle: Any) -> tuple[float, ...]:
         """SM clocks at the highest memory clock, ascending [MHz]; empty if the driver lists none."""
@@ -225,6 +203,12 @@ class NvmlLibrary:
         if error.value in LOST_CODES:
             return BoardLostError(f"the board does not answer any more: {LOST_CODES[error.value]}")
         return DeviceError(f"NVML {call} failed: {error}")
+
+
+def _field(found: Any) -> float:
+    member = FIELD_TYPES.get(found.valueType)
+    value = getattr(found.value, member) if member and not found.nvmlReturn else VALUE_NOT_AVAILABLE
+    return math.nan if value == VALUE_NOT_AVAILABLE else float(value)
 
 
 @contextmanager

@@ -4,17 +4,14 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, Generic, TypeVar
+from typing import Final
 
 import numpy as np
 
 from collector.errors import DeviceError
 from estimator.vocabulary.quantities import Array, IntArray
-
-Value = TypeVar("Value")
-
 
 LONGEST_BRACKET_NS: Final = 10_000_000
 """Longest duration of a kept reading [ns]: the time of a slower one is too uncertain."""
@@ -38,20 +35,19 @@ class HostClock:
         return time.time()
 
 
-class Poller(Generic[Value]):
-    """Calls `read` every `period_s` in a thread and keeps its values until `take`, which turns all into numbers at once.
+class Poller:
+    """Calls `read` every `period_s` in a thread and keeps its values, `width` of them a time, until `take`.
 
-    `numbers` makes an array of shape (n, width) of n values.  Each value is stamped with the middle of its call in
-    monotonic host time [ns].  None is "no value this time".
+    Each poll is stamped with the middle of its call in monotonic host time [ns].  None is "no values this time".
     """
 
-    def __init__(self, name: str, read: Callable[[], Value | None], numbers: Callable[[list[Value]], Array], period_s: float) -> None:
+    def __init__(self, name: str, read: Callable[[], Sequence[float] | None], width: int, period_s: float) -> None:
         self._read = read
-        self._numbers = numbers
+        self._width = width
         self._period_ns = round(period_s * 1e9)
         self._ended = False
-        # Twice the stamp and the value; one thread appends, another takes: both are atomic.
-        self._kept: deque[tuple[int, Value]] = deque(maxlen=3_000_000)
+        # Twice the stamp and the values; one thread appends, another takes: both are atomic.
+        self._kept: deque[tuple[int, Sequence[float]]] = deque(maxlen=3_000_000)
         self._failure: DeviceError | None = None
         self._slow = 0
         self._thread = threading.Thread(target=self._run, name=f"poll {name}", daemon=True)
@@ -80,7 +76,8 @@ class Poller(Generic[Value]):
         kept = [self._kept.popleft() for _ in range(len(self._kept))]
         if failure is not None and not kept:
             raise failure
-        return np.array([twice for twice, _ in kept], dtype=np.int64) // 2, self._numbers([value for _, value in kept])
+        rows = np.reshape(np.array([values for _, values in kept], dtype=np.float64), (len(kept), self._width))
+        return np.array([twice for twice, _ in kept], dtype=np.int64) // 2, rows
 
     def _run(self) -> None:
         """Poll until the end.
@@ -94,15 +91,15 @@ class Poller(Generic[Value]):
         while not self._ended:
             before = now_ns()
             try:
-                value = read()
+                values = read()
             except DeviceError as error:
                 self._failure = error
                 return
             after = now_ns()
             if after - before > longest_ns:
                 self._slow += 1
-            elif value is not None:
-                keep((before + after, value))
+            elif values is not None:
+                keep((before + after, values))
             due += period_ns
             if due > after:
                 sleep((due - after) * s_per_ns)
@@ -111,7 +108,7 @@ class Poller(Generic[Value]):
 
 
 @contextmanager
-def polling(*pollers: Poller[Any]) -> Iterator[None]:
+def polling(*pollers: Poller) -> Iterator[None]:
     """Pollers running within a block."""
     try:
         for poller in pollers:
@@ -120,8 +117,3 @@ def polling(*pollers: Poller[Any]) -> Iterator[None]:
     finally:
         for poller in pollers:
             poller.stop()
-
-
-def finite_or_nan(value: float | None) -> float:
-    """A number for a column; nan for "not known"."""
-    return math.nan if value is None else value

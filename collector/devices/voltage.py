@@ -1,10 +1,11 @@
 """The core voltage from `nvidia-smi`: NVML has no call for it."""
 
+import math
 import re
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -14,49 +15,30 @@ PATIENCE_S: Final = 10.0
 GRAPHICS_VOLTAGE: Final = re.compile(r"^\s*Graphics\s*:\s*([0-9]+(?:\.[0-9]+)?)\s*mV\s*$", re.MULTILINE)
 
 
-class VoltageReader:
-    """Reads the voltage periodically in a thread; `latest_v` is the last value [V]."""
-
-    def __init__(self, command: tuple[str, ...], first_v: float) -> None:
-        self._command = command
-        self._latest_v = first_v
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="poll voltage", daemon=True)
-
-    def latest_v(self) -> float:
-        """The last voltage seen [V]."""
-        return self._latest_v
-
-    def start(self) -> None:
-        """Begin to read."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop reading."""
-        self._stop.set()
-        self._thread.join(PATIENCE_S)
-
-    def _run(self) -> None:
-        while not self._stop.wait(2.0):  # between two readings: each starts a process, and the voltage under a held clock changes slowly
-            volt = _shown_voltage_v(self._command)
-            self._latest_v = float("nan") if volt is None else volt
-
-
 @contextmanager
-def open_voltage(uuid: str) -> Iterator[VoltageReader | None]:
-    """A reader for the board of that UUID; None if `nvidia-smi` is missing or shows no voltage for it."""
+def open_voltage(uuid: str) -> Iterator[Callable[[], float] | None]:
+    """The last voltage [V] of the board of that UUID, read in a thread; None if `nvidia-smi` is missing or shows none for it."""
     program = shutil.which("nvidia-smi")
     command = (program or "", "-q", "-d", "VOLTAGE", "-i", uuid)
-    first = _shown_voltage_v(command) if program else None
-    if first is None:
+    first_v = _shown_voltage_v(command) if program else None
+    if first_v is None:
         yield None
         return
-    reader = VoltageReader(command, first)
-    reader.start()
+    latest_v, stop = first_v, threading.Event()
+
+    def read() -> None:
+        nonlocal latest_v
+        while not stop.wait(2.0):  # each reading starts a process, and the voltage under a held clock changes slowly
+            shown_v = _shown_voltage_v(command)
+            latest_v = math.nan if shown_v is None else shown_v
+
+    thread = threading.Thread(target=read, name="poll voltage", daemon=True)
+    thread.start()
     try:
-        yield reader
+        yield lambda: latest_v
     finally:
-        reader.stop()
+        stop.set()
+        thread.join(PATIENCE_S)
 
 
 def voltage_in(text: str) -> float | None:

@@ -12,9 +12,10 @@ from typing import Final
 
 import numpy as np
 
-from collector.pmd.protocol import PACKET_BYTES, STAMP_TURN, STEP_TICKS, STREAM_BAUD, RawWords, plausible, raw_words, stamps
+from collector.pmd.protocol import PACKET_BYTES, STAMP_TURN, STEP_TICKS, RawWords, plausible, raw_words, stamps
 from estimator.vocabulary.quantities import BoolArray, IntArray
 
+SHORTEST_TICKS, MEAN_TICKS, LONGEST_TICKS = STEP_TICKS
 LOCK_BYTES: Final = 3 * PACKET_BYTES
 LOOK: Final = 1024
 """Number of packets tested, or places searched, at once: the time for a damaged stream stays proportional to its length."""
@@ -43,22 +44,19 @@ class Tally:
     """Counts of the bytes of a stream so far; waiting ones count among `bytes` alone.
 
     `discarded_bytes` made no reliable packet: damage, and the packets on both sides of it; `trailing_bytes`
-    are a packet that was cut off at the end.  `breaks` counts the places where packets do not follow each other.
+    are a packet that was cut off at the end.
     """
 
     bytes: int = 0
     packets: int = 0
     discarded_bytes: int = 0
     trailing_bytes: int = 0
-    breaks: int = 0
 
 
 class PacketDecoder:
     """Decodes a stream piece by piece; keeps less than four packets' bytes between pieces."""
 
-    def __init__(self, baud: int = STREAM_BAUD) -> None:
-        # the UART bounds the packet rate, so the times grow as the line slows
-        self.shortest, self.mean, self.longest = (ticks * STREAM_BAUD / baud for ticks in STEP_TICKS)
+    def __init__(self) -> None:
         self.tally = Tally()
         self._tail = b""
         self._locked = False  # if true, the tail begins with a packet that is consistent with its predecessor
@@ -124,7 +122,7 @@ class PacketDecoder:
         ahead = PACKET_BYTES // stride
         stamp, sound = stamps(content, first, count + ahead, stride), plausible(content, first, count + ahead, stride)
         step = stamp[ahead:] - stamp[:-ahead]
-        fits: BoolArray = (step >= self.shortest) & (step <= self.longest) & sound[:-ahead] & sound[ahead:]
+        fits: BoolArray = (step >= SHORTEST_TICKS) & (step <= LONGEST_TICKS) & sound[:-ahead] & sound[ahead:]
         return fits
 
     def _skip(self, count: int) -> None:
@@ -141,10 +139,9 @@ class PacketDecoder:
         if not self.tally.packets:
             steps[0] = 0
         elif self._skipped is not None:
-            expected = (self._skipped / PACKET_BYTES + 1.0) * self.mean
-            turns = max(int(steps[0] < self.shortest), round((expected - float(steps[0])) / STAMP_TURN))
+            expected = (self._skipped / PACKET_BYTES + 1.0) * MEAN_TICKS
+            turns = max(int(steps[0] < SHORTEST_TICKS), round((expected - float(steps[0])) / STAMP_TURN))
             steps[0] += turns * STAMP_TURN
-            self.tally.breaks += 1
             self._breaks.append(self.tally.packets - self._fed)
         self._skipped = None
         ticks = self._ticks + np.cumsum(steps)

@@ -7,11 +7,10 @@ exchanges noise with it.
 
 import math
 import os
-import re
 import select
 import termios
 import tty
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from threading import Event
@@ -20,16 +19,15 @@ from typing import Final
 
 import numpy as np
 
-from collector.errors import DeviceError
 from collector.pmd.protocol import (
     NOMINAL_TICKS_PER_MS,
+    NS_PER_BYTE,
     NS_PER_S,
     PACKET_BYTES,
     PMD2,
     PMD_USB,
     POWER_ON_BAUD,
     STAMP_TURN,
-    STREAM_BAUD,
     VENDOR,
     MeterModel,
     Opcode,
@@ -37,7 +35,6 @@ from collector.pmd.protocol import (
     baud_of_uart_command,
     encode_block,
     encode_packets,
-    line_ns_per_byte,
 )
 from estimator.vocabulary.quantities import Array, IntArray
 
@@ -53,7 +50,6 @@ ZERO_STEPS: Final = (1.7, -0.6, 2.1, 1.5)
 """Currents read without load, one a channel."""
 COMMAND_BYTES: Final[dict[int, int]] = {Opcode.CONTINUOUS: 4, Opcode.UART_CONFIG: 17}
 SPEEDS: Final = {termios.B115200: 115200, termios.B460800: 460800, termios.B921600: 921600}
-FAULT: Final = re.compile(r"hole@(\d+(?:\.\d+)?):(\d+(?:\.\d+)?)|unplug@(\d+(?:\.\d+)?)")
 
 
 def wave_w(time_s: Array) -> Array:
@@ -62,35 +58,16 @@ def wave_w(time_s: Array) -> Array:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Faults:
-    """Times without packets (begin and end), and the time at which the port vanishes [s after the first data]."""
-
-    holes: tuple[tuple[float, float], ...] = ()
-    unplug_s: float = math.inf
-
-
-def faults_from_texts(texts: Sequence[str]) -> Faults:
-    """Faults from hole@SECONDS:LENGTH and unplug@SECONDS.  Raises DeviceError."""
-    holes, unplug_s = [], math.inf
-    for text in texts:
-        parts = FAULT.fullmatch(text.strip())
-        if parts is None:
-            raise DeviceError(f"{text!r} is no fault; give hole@SECONDS:LENGTH or unplug@SECONDS")
-        if parts[3]:
-            unplug_s = min(unplug_s, float(parts[3]))
-        else:
-            holes.append((float(parts[1]), float(parts[1]) + float(parts[2])))
-    return Faults(holes=tuple(holes), unplug_s=unplug_s)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EmulatedState:
-    """A meter's model, faults and clock error; the host time at which its wave begins; its line rate and whether it streams then."""
+    """A meter's model and clock error; the host time at which its wave begins; its line rate and whether it streams then.
+
+    Faults: no packets in the `hole_s` from begin to end, and a port that vanishes at `unplug_s` [s after the first data].
+    """
 
     start_ns: int
     model: MeterModel = PMD_USB
-    product: int | None = None
-    faults: Faults = Faults()
+    hole_s: tuple[float, float] = (0.0, 0.0)
+    unplug_s: float = math.inf
     baud: int = POWER_ON_BAUD
     streaming: bool = False
     clock_error_ppm: float = 0.0
@@ -134,15 +111,15 @@ class EmulatedMeter:
 
     def unplugged(self, now_ns: int) -> bool:
         """Whether the port has vanished."""
-        return self._first_ns is not None and now_ns - self._first_ns >= self._state.faults.unplug_s * NS_PER_S
+        return self._first_ns is not None and now_ns - self._first_ns >= self._state.unplug_s * NS_PER_S
 
     def _deaf(self, host_baud: int) -> bool:
-        return self._state.model is PMD_USB and host_baud != self._baud
+        return self._state.model is not PMD2 and host_baud != self._baud
 
     def _obey(self, command: bytes, now_ns: int) -> None:
         opcode, model = command[0], self._state.model
         if opcode == Opcode.READ_ID:
-            self._answers += bytes((VENDOR, self._state.product or model.product, 6))
+            self._answers += bytes((VENDOR, model.product, 6))
         elif model is PMD2 and opcode == Opcode.PMD2_READ_SENSORS:
             self._first_ns = self._first_ns or now_ns
             self.packets_sent += 1
@@ -161,21 +138,20 @@ class EmulatedMeter:
 
     def _packets_until(self, begin_ns: int, now_ns: int) -> bytes:
         """Complete packets on the line by now, without those in a hole."""
-        until = int((now_ns - begin_ns - PACKET_BYTES * line_ns_per_byte(self._baud)) * self._ticks_per_ns)
+        until = int((now_ns - begin_ns - PACKET_BYTES * NS_PER_BYTE) * self._ticks_per_ns)
         while self._due[-1] <= until:
             # as in the published recordings: 601 to 603 ticks between packets, one interval in eleven stretched
             intervals = 602 + self._random.integers(-1, 2, 704)
             intervals[::11] = 739
-            more = self._due[-1] + np.cumsum(np.round(intervals * STREAM_BAUD / self._baud).astype(np.int64))
+            more = self._due[-1] + np.cumsum(intervals)
             self._due = np.concatenate([self._due, more])
         count = int(np.searchsorted(self._due, until, side="right"))
         ticks, self._due = self._due[:count], self._due[count:]
         self.packets_sent += count
         sampled_ns = begin_ns + np.round(ticks / self._ticks_per_ns).astype(np.int64)
         time_s = (sampled_ns - (self._first_ns or begin_ns)) / NS_PER_S
-        kept = np.ones(count, dtype=np.bool_)
-        for begin_s, end_s in self._state.faults.holes:
-            kept &= (time_s < begin_s) | (time_s >= end_s)
+        begin_s, end_s = self._state.hole_s
+        kept = (time_s < begin_s) | (time_s >= end_s)
         return encode_packets(ticks[kept] + self._first_tick, self._raw(sampled_ns[kept]))
 
     def _raw(self, sampled_ns: IntArray) -> RawWords:

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from time import monotonic_ns, sleep
-from typing import Final, Protocol
+from typing import Final
 
 from collector.errors import DeviceError
 from collector.pmd.protocol import (
     ANSWER_LIMIT_NS,
     BLOCK,
+    MODELS,
     NS_PER_S,
     PAUSE_NS,
     PMD_USB,
@@ -24,10 +25,9 @@ from collector.pmd.protocol import (
     VENDOR,
     MeterIdentity,
     Opcode,
-    identity_from_bytes,
     uart_command,
 )
-from collector.pmd.serial_line import CDC_USB_ID, SerialLine, open_line
+from collector.pmd.serial_line import SerialLine, open_line
 
 ANSWER_LIMIT_S: Final = ANSWER_LIMIT_NS / NS_PER_S
 
@@ -40,23 +40,8 @@ class Received:
     host_ns: int
 
 
-class Meter(Protocol):
-    """A meter at an open port, between `start` and `stop`."""
-
-    identity: MeterIdentity
-
-    def start(self) -> None:
-        """Start the data.  Raises DeviceError."""
-
-    def receive(self, limit_s: float) -> Received | None:
-        """The bytes received, or None after the time limit.  Raises DeviceError if the meter is gone or has stopped."""
-
-    def stop(self) -> None:
-        """Stop the data, and leave the meter at its power-on line rate.  Raises DeviceError."""
-
-
 class PmdUsb:
-    """The PMD-USB: 4780 packets a second at 921600 baud, each with a time stamp of its own; implements Meter."""
+    """The PMD-USB: 4780 packets a second at 921600 baud, each with a time stamp of its own; a Meter."""
 
     def __init__(self, line: SerialLine, identity: MeterIdentity) -> None:
         self.identity = identity
@@ -101,7 +86,7 @@ class PmdUsb:
 
 
 class Pmd2:
-    """The PMD2: no stamps and no line rate, one block of values for each request; implements Meter."""
+    """The PMD2: no stamps and no line rate, one block of values for each request; a Meter."""
 
     def __init__(self, line: SerialLine, identity: MeterIdentity) -> None:
         self.identity = identity
@@ -130,6 +115,10 @@ class Pmd2:
         """Does nothing: the meter sends only on request."""
 
 
+Meter = PmdUsb | Pmd2
+"""A meter at an open port, between `start` and `stop`; its methods raise DeviceError if it is gone."""
+
+
 @contextmanager
 def open_meter(port: str) -> Iterator[Meter]:
     """Find the meter at a port, start its data, and stop it at the end.
@@ -156,10 +145,8 @@ def find_meter(line: SerialLine) -> MeterIdentity:
     for baud in 2 * PROBED_BAUDS:
         line.set_baud(baud)
         unasked = line.drain()
-        # No welcome has more unasked bytes: the meter is still streaming for a session that died.
-        if unasked > 64:
-            if line.usb_id == CDC_USB_ID:  # to a PMD2 the PMD-USB's stop command is a write to its configuration
-                raise DeviceError(f"{line.port}: the meter sends without being asked; unplug it and plug it in again")
+        # No PMD2, to which the stop command is a write to its configuration: that has one late answer at most.
+        if unasked > 4 * BLOCK.itemsize:
             line.write(STOP_STREAM)
             line.drain()
         identity = _asked(line)
@@ -176,7 +163,11 @@ def _asked(line: SerialLine) -> MeterIdentity | None:
     answer = line.read_exactly(3, ANSWER_LIMIT_S)
     if line.drain() or len(answer) != 3 or answer[0] not in (VENDOR, 0xEF):
         return None
-    return identity_from_bytes(answer, line.port)
+    for model in MODELS.values():
+        if answer[:2] == bytes((VENDOR, model.product)):
+            return MeterIdentity(model=model, firmware=answer[2])
+    found = f"{answer[0]:02X} {answer[1]:02X}"
+    raise DeviceError(f"{line.port}: the device names itself {found}; a PMD-USB (EE 0A) or a PMD2 (EE 15) is needed")
 
 
 def _stopped(port: str) -> DeviceError:

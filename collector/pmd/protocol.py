@@ -119,15 +119,8 @@ class MeterIdentity:
     firmware: int
 
 
-def identity_from_bytes(answer: bytes, where: str) -> MeterIdentity:
-    """Identity from the three bytes of the answer to READ_ID.  Raises DeviceError for anything but a PMD-USB or a PMD2."""
-    vendor, product, firmware = answer
-    for model in MODELS.values():
-        if (vendor, product) == (VENDOR, model.product):
-            return MeterIdentity(model=model, firmware=firmware)
-    raise DeviceError(f"{where}: the device names itself {vendor:02X} {product:02X}; a PMD-USB (EE 0A) or a PMD2 (EE 15) is needed")
-
-
+NS_PER_BYTE: Final = 10 * NS_PER_S / STREAM_BAUD
+"""Time of a byte on the streaming line [ns]: start bit, eight bits, stop bit."""
 # A packet of the PMD-USB, little endian: u16 time stamp, eight int16 words, each a signed 12-bit value above four bits of 0.
 PACKET_BYTES: Final = 18
 STAMP_TURN: Final = 1 << 16
@@ -139,11 +132,6 @@ STEP_TICKS: Final = (560.0, 614.0, 1100.0)
 LIVE_VOLTS, DEAD_VOLTS = (1300, 600), 64
 """Raw voltages of a rail with supply: from 9.8 V on, over 4.5 V; and the largest of either sign without a plug: 0.5 V."""
 _LOW_NIBBLES: Final = np.uint64(0x000F_000F_000F_000F)
-
-
-def line_ns_per_byte(baud: int) -> float:
-    """Time of a byte on the line [ns]: start bit, eight bits, stop bit."""
-    return 10 * NS_PER_S / baud
 
 
 def plausible(content: bytes, first: int, count: int, stride: int) -> BoolArray:

@@ -1,4 +1,4 @@
-"""Decoding a recording: one pass for its clock and its holes, a second one for its samples, a few megabytes at a time."""
+"""Decoding a recording: one pass for its clock, a second one for its samples, a few megabytes at a time."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,15 +17,6 @@ from estimator.vocabulary.regular_files import open_regular
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holes:
-    """Times without samples: the first sample after each, its distance from the one before it, samples missing; shape (n,)."""
-
-    end_ns: IntArray
-    length_s: Array
-    lost: IntArray
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ScannedRecording:
     """A recording whose contents and times are known.
 
@@ -35,59 +26,47 @@ class ScannedRecording:
 
     recording: Recording
     tally: Tally
-    holes: Holes
     tie: ClockTie | None
     first_ns: int
     last_ns: int
 
 
 def scan_recording(recording: Recording) -> ScannedRecording:
-    """Find the samples, the holes and the clock of a recording.  Raises DatasetError if it contains no sample."""
-    stream = open_stream(recording.model, recording.baud)
-    columns, first, last = [(NOTHING,) * 4], 0, 0
+    """Find the samples and the clock of a recording.  Raises DatasetError if it contains no sample."""
+    stream = open_stream(recording.model)
+    columns, first, last = [(NOTHING,) * 2], 0, 0
     for part in _parts(recording, stream):
         first = first if len(columns) > 1 else int(part.ticks[0])
         last = int(part.ticks[-1])
-        columns.append((part.seen_ticks, part.seen_ns, part.hole_end, part.hole_ticks))
-    seen_ticks, seen_ns, hole_end, hole_ticks = (np.concatenate(column) for column in zip(*columns, strict=True))
+        columns.append((part.seen_ticks, part.seen_ns))
+    seen_ticks, seen_ns = (np.concatenate(column) for column in zip(*columns, strict=True))
     tally = stream.tally
     if not tally.packets:
         raise DatasetError(
-            f"{recording.path}: no sample of a {recording.model.name} in its {tally.bytes} bytes at {recording.baud} baud; a PMD-USB "
+            f"{recording.path}: no sample of a {recording.model.name} in its {tally.bytes} bytes; a PMD-USB "
             f"needs three packets in a row, {LOCK_BYTES} bytes, a PMD2 a block with its stamp; record for longer"
         )
-    tie = (_tie_to_stamps(recording, stream, seen_ticks, seen_ns) or nominal_tie()) if recording.model is PMD_USB else None
-    first_ns, last_ns, *ends = _host_ns(tie, np.array([first, last, *hole_end, *(hole_end - hole_ticks)], dtype=np.int64)).tolist()
-    end_ns, begin_ns = np.reshape(np.array(ends, dtype=np.int64), (2, -1))
-    usual = (last - first - int(hole_ticks.sum())) / max(tally.packets - 1 - len(hole_ticks), 1)
-    lost = np.maximum(np.round(hole_ticks / max(usual, stream.least_step)).astype(np.int64) - 1, 0)
-    holes = Holes(end_ns=end_ns, length_s=(end_ns - begin_ns) / NS_PER_S, lost=lost)
-    return ScannedRecording(recording=recording, tally=tally, holes=holes, tie=tie, first_ns=first_ns, last_ns=last_ns)
+    tie = None
+    if recording.model is PMD_USB:
+        tie = nominal_tie() if len(seen_ticks) < 2 else fit_clock_tie(seen_ticks, seen_ns)
+        # twenty times the error of any meter's clock; half a turn of the stamp
+        if abs(tie.ticks_per_ms / NOMINAL_TICKS_PER_MS - 1.0) > 0.02 or tie.residual_s > 0.01:
+            raise DatasetError(
+                f"{recording.path}: the meter's clock does not run with the host's ({tie.ticks_per_ms:.0f} ticks per ms); "
+                "its stamps belong to another recording, remove them"
+            )
+    first_ns, last_ns = _host_ns(tie, np.array([first, last], dtype=np.int64)).tolist()
+    return ScannedRecording(recording=recording, tally=tally, tie=tie, first_ns=first_ns, last_ns=last_ns)
 
 
 def _host_ns(tie: ClockTie | None, ticks: IntArray) -> IntArray:
     return ticks if tie is None else tie.host_ns(ticks)
 
 
-def _tie_to_stamps(recording: Recording, stream: UsbStream | BlockStream, seen_ticks: IntArray, seen_ns: IntArray) -> ClockTie | None:
-    """The clock from the stamps; None without stamps.  Raises DatasetError if they cannot be this recording's."""
-    if len(seen_ticks) < 2:
-        return None
-    tie = fit_clock_tie(seen_ticks, seen_ns)
-    # twenty times the error of any meter's clock; half a turn of the stamp; one hole in 120 longer than a turn is visible in no packet
-    same_rate = abs(tie.ticks_per_ms / NOMINAL_TICKS_PER_MS - 1.0) < 0.02 and not tie.residual_s > 0.01
-    if not same_rate or stream.unannounced > 3 + 0.05 * stream.tally.breaks:
-        raise DatasetError(
-            f"{recording.path}: the meter's clock does not run with the host's ({tie.ticks_per_ms:.0f} ticks per ms, "
-            f"{stream.unannounced} jumps with no packet amiss); its stamps belong to another recording, remove them"
-        )
-    return tie
-
-
 def sample_blocks(scanned: ScannedRecording, zero_a: Array) -> Iterator[MeterSamples]:
     """All samples, a few thousand at a time; `zero_a` are the channels' zeros [A].  Raises DatasetError."""
     recording, tie, last_ns = scanned.recording, scanned.tie, scanned.first_ns
-    for part in _parts(recording, open_stream(recording.model, recording.baud)):
+    for part in _parts(recording, open_stream(recording.model)):
         host_ns = np.maximum(np.maximum.accumulate(_host_ns(tie, part.ticks)), last_ns)  # bytes that came twice would run backwards
         last_ns = int(host_ns[-1])
         yield recording.model.samples(host_ns, part.raw, zero_a)

@@ -19,7 +19,17 @@ import numpy as np
 
 from collector.errors import DatasetError, DeviceError
 from collector.pmd.meter import Meter, Received
-from collector.pmd.protocol import MODELS, NS_PER_S, PMD_USB, POWER_ON_BAUD, STREAM_BAUD, MeterModel
+from collector.pmd.protocol import (
+    ANSWER_LIMIT_NS,
+    MODELS,
+    NOMINAL_TICKS_PER_MS,
+    NS_PER_S,
+    PMD_USB,
+    POWER_ON_BAUD,
+    STEP_TICKS,
+    STREAM_BAUD,
+    MeterModel,
+)
 from estimator.vocabulary.documents import parse_json
 from estimator.vocabulary.quantities import IntArray
 from estimator.vocabulary.reader import Span, read
@@ -52,10 +62,15 @@ class Recording:
     path: Path
     size: int
     model: MeterModel
-    baud: int
     header: RecordingHeader | None
     arrival_bytes: IntArray
     arrival_ns: IntArray
+
+    @property
+    def longest_step_s(self) -> float:
+        """Longest time between samples without a hole [s]."""
+        usb_s = STEP_TICKS[2] / NOMINAL_TICKS_PER_MS / 1e3
+        return usb_s if self.model is PMD_USB else 0.99 * ANSWER_LIMIT_NS / NS_PER_S
 
 
 def stamps_path(path: Path) -> Path:
@@ -75,14 +90,13 @@ def read_recording(path: Path) -> Recording:
     beside = stamps_path(path)
     if not beside.exists():
         nothing = np.zeros(0, dtype=np.int64)
-        return Recording(path=path, size=size, model=PMD_USB, baud=STREAM_BAUD, header=None, arrival_bytes=nothing, arrival_ns=nothing)
+        return Recording(path=path, size=size, model=PMD_USB, header=None, arrival_bytes=nothing, arrival_ns=nothing)
     header, arrival_bytes, arrival_ns = _read_stamps(beside)
     there = int(np.searchsorted(arrival_bytes, size, side="right"))  # after a crash stamps of lost bytes may remain
     return Recording(
         path=path,
         size=size,
         model=MODELS[header.model],
-        baud=header.baud,
         header=header,
         arrival_bytes=arrival_bytes[:there],
         arrival_ns=arrival_ns[:there],

@@ -13,7 +13,7 @@ from collector.devices.protocols import EnergyReading, PowerReadings
 from collector.errors import DeviceError
 from collector.pmd.clock_tie import ClockTie, fit_clock_tie
 from collector.pmd.meter import Meter, Received, open_meter
-from collector.pmd.protocol import NS_PER_S, PMD_USB, STREAM_BAUD, MeterIdentity, MeterSamples
+from collector.pmd.protocol import NS_PER_S, PMD_USB, MeterSamples
 from collector.pmd.stream import NOTHING, Part, open_stream
 
 TIE_WINDOW_NS: Final = 20 * NS_PER_S
@@ -28,7 +28,7 @@ class PmdSensor:
 
     def __init__(self, meter: Meter, rails: Sequence[int]) -> None:
         self._meter, self._rails, self._model = meter, rails, meter.identity.model
-        self._stream = open_stream(self._model, STREAM_BAUD)
+        self._stream = open_stream(self._model)
         self._bytes = 0
         self._seen: deque[tuple[int, int]] = deque()  # ticks and host time of the last packet of each arrival
         self._parts: list[Part] = []
@@ -37,11 +37,6 @@ class PmdSensor:
         self._changed = Condition()
         self.ended = False
         self._failure: DeviceError | None = None
-
-    @property
-    def identity(self) -> MeterIdentity:
-        """Identity of the meter."""
-        return self._meter.identity
 
     def name(self) -> str:
         """Name of the source."""

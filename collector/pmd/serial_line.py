@@ -16,16 +16,13 @@ OPEN_TROUBLE: Final[dict[int | None, str]] = {
     errno.EACCES: "not permitted; add the user to the port's group (dialout)",
     errno.EAGAIN: "in use by another program",
 }
-CDC_USB_ID: Final = (0x0483, 0x5740)
-"""USB identity of the PMD2 and its relatives."""
 
 
 class SerialLine:
     """An open port.  Everything raises DeviceError once the device is gone."""
 
-    def __init__(self, port: str, handle: Any, usb_id: tuple[int, int] | None) -> None:
+    def __init__(self, port: str, handle: Any) -> None:
         self.port = port
-        self.usb_id = usb_id
         self._handle = handle
 
     def set_baud(self, baud: int) -> None:
@@ -87,16 +84,14 @@ def open_line(port: str, baud: int) -> Iterator[SerialLine]:
         from serial.tools import list_ports
     except ImportError:
         raise CollectorError("pyserial is not installed; install wattprint[collect]: pip install 'wattprint[collect]'") from None
-    ports = list_ports.comports()
     try:
         handle = serial.Serial(port, baud, timeout=0.02, write_timeout=1.0, exclusive=True)
     except (OSError, ValueError, termios.error) as error:
         trouble = OPEN_TROUBLE.get(getattr(error, "errno", None), f"no serial port that can be used ({_reason(error)})")
-        there = ", ".join(sorted(found.device for found in ports)) or "none"
+        there = ", ".join(sorted(found.device for found in list_ports.comports())) or "none"
         raise DeviceError(f"{port or repr(port)}: {trouble}; serial ports here: {there}") from error
-    usb = next(((found.vid, found.pid) for found in ports if found.device == port and found.vid is not None), None)
     try:
-        yield SerialLine(port, handle, usb)
+        yield SerialLine(port, handle)
     finally:
         with suppress(OSError, termios.error):  # a missing port cannot be closed, and need not be
             handle.close()

@@ -9,15 +9,13 @@ from numpy.typing import NDArray
 from collector.pmd.clock_tie import TurnWatch
 from collector.pmd.decoder import PacketDecoder, Tally
 from collector.pmd.protocol import (
-    ANSWER_LIMIT_NS,
     BLOCK,
+    NS_PER_BYTE,
     PACKET_BYTES,
-    PAUSE_NS,
     PMD2,
     STAMP_TURN,
     MeterModel,
     block_values,
-    line_ns_per_byte,
 )
 from estimator.vocabulary.quantities import IntArray
 
@@ -29,29 +27,24 @@ class Part:
     """Samples in device time.
 
     `ticks`, shape (n,), is the clock of a PMD-USB, for a PMD2 the host's time [ns]; `raw` holds their values, (n, 2 rails).  `seen_ticks`
-    are packets with a known host time `seen_ns`, (k,); `hole_end` those after a hole, `hole_ticks` its duration, (m,).
+    are packets with a known host time `seen_ns`, (k,).
     """
 
     ticks: IntArray
     raw: NDArray[np.integer]
     seen_ticks: IntArray
     seen_ns: IntArray
-    hole_end: IntArray
-    hole_ticks: IntArray
 
 
 class UsbStream:
-    """Packets of a PMD-USB.  `unannounced` counts jumps of the meter's clock against the host's without a missing packet."""
+    """Packets of a PMD-USB."""
 
-    def __init__(self, baud: int) -> None:
-        self._decoder = PacketDecoder(baud)
-        self._ns_per_byte = line_ns_per_byte(baud)
+    def __init__(self) -> None:
+        self._decoder = PacketDecoder()
         self._watch = TurnWatch()
-        self._turned = self._last = 0
+        self._turned = 0
         self._broken = False
-        self.least_step = self._decoder.shortest
         self.tally = self._decoder.tally
-        self.unannounced = 0
 
     def add(self, data: bytes, arrival_bytes: IntArray, arrival_ns: IntArray, *, final: bool = False) -> Part:
         """The samples that are certain after `data`.
@@ -64,33 +57,25 @@ class UsbStream:
         last, first = np.unique(last, return_index=True)  # of arrivals without a new packet only the first gives information
         last, first = last[last >= 0], first[last >= 0]
         behind = arrival_bytes[first] - packets.end_byte[last] + PACKET_BYTES
-        began_ns = arrival_ns[first] - np.round(behind * self._ns_per_byte).astype(np.int64)
+        began_ns = arrival_ns[first] - np.round(behind * NS_PER_BYTE).astype(np.int64)
         seen = passed = 0
         breaks = np.searchsorted(packets.breaks, last, side="right").tolist()
         for i, until, host_ns in zip(last.tolist(), breaks, began_ns.tolist(), strict=True):
             turns = self._watch.turns(int(ticks[i]), host_ns, after_break=self._broken or until > passed)
             if turns:
-                self.unannounced += not (self._broken or until > passed)
                 ticks[packets.breaks[until - 1] if until > passed else seen :] += turns * STAMP_TURN
                 self._turned += turns * STAMP_TURN
             self._broken, seen, passed = False, i + 1, until
         self._broken |= len(packets.breaks) > passed
-        steps = np.diff(ticks, prepend=self._last)
-        self._last = int(ticks[-1]) if len(ticks) else self._last
-        hole = steps > self._decoder.longest
-        return Part(ticks=ticks, raw=packets.raw, seen_ticks=ticks[last], seen_ns=began_ns, hole_end=ticks[hole], hole_ticks=steps[hole])
+        return Part(ticks=ticks, raw=packets.raw, seen_ticks=ticks[last], seen_ns=began_ns)
 
 
 class BlockStream:
     """Blocks of a PMD2, an arrival each, in host time."""
 
-    least_step = float(PAUSE_NS)
-    unannounced = 0
-
     def __init__(self) -> None:
         self.tally = Tally()
         self._content = b""
-        self._last: int | None = None
 
     def add(self, data: bytes, arrival_bytes: IntArray, arrival_ns: IntArray, *, final: bool = False) -> Part:
         """The blocks with a known time; `arrival_bytes` and `arrival_ns` as for a PMD-USB."""
@@ -101,12 +86,9 @@ class BlockStream:
         whole, self._content = self._content[:size], self._content[size:]
         self.tally.packets += len(ticks)
         self.tally.trailing_bytes = len(self._content) if final else 0
-        steps = np.diff(ticks, prepend=ticks[:1] if self._last is None else self._last)
-        self._last = int(ticks[-1]) if len(ticks) else self._last
-        hole = steps >= ANSWER_LIMIT_NS
-        return Part(ticks=ticks, raw=block_values(whole), seen_ticks=NOTHING, seen_ns=NOTHING, hole_end=ticks[hole], hole_ticks=steps[hole])
+        return Part(ticks=ticks, raw=block_values(whole), seen_ticks=NOTHING, seen_ns=NOTHING)
 
 
-def open_stream(model: MeterModel, baud: int) -> UsbStream | BlockStream:
-    """The stream of a model at a line rate."""
-    return BlockStream() if model is PMD2 else UsbStream(baud)
+def open_stream(model: MeterModel) -> UsbStream | BlockStream:
+    """The stream of a model."""
+    return BlockStream() if model is PMD2 else UsbStream()

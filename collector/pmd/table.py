@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,9 @@ from collector.pmd.protocol import NS_PER_S
 from collector.pmd.recording import ScannedRecording, sample_blocks
 from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.whole_file import open_whole
+
+LEAST_STEP_S: Final = 1e-4
+"""Less than the time between samples of any meter [s]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,31 +47,34 @@ def write_table(scanned: ScannedRecording, out: Path | BinaryIO | None, form: Ta
     rails = scanned.recording.model.rails
     origin_ns = _origin_ns(scanned, form.time_base)
     sums, energy_j, last_w = np.zeros(1 + 2 * len(rails)), 0.0, 0.0
-    last_ns = scanned.first_ns
+    last_ns, holes_s, hole_s = scanned.first_ns, [np.zeros(0)], scanned.recording.longest_step_s
     names = ["t_s", "power_w", *(f"{name}_{unit}" for name in rails for unit in ("v", "a"))]
     with _sink(out, pa.schema([pa.field(name, pa.float64(), nullable=False) for name in names])) as write:
         for samples in sample_blocks(scanned, form.zero_a):
             power_w = samples.rail_power_w()[:, form.rails].sum(axis=1)
             values = np.column_stack([power_w, np.stack([samples.volts, samples.amperes], axis=2).reshape(len(samples), -1)])
             steps_s = np.diff(samples.host_ns, prepend=last_ns) / NS_PER_S
+            holes_s.append(steps_s[steps_s > hole_s])
             energy_j += float(np.sum(0.5 * steps_s * (power_w + np.concatenate([[last_w], power_w[:-1]]))))
             last_ns, last_w = int(samples.host_ns[-1]), float(power_w[-1])
             sums += values.sum(axis=0)
             # a tick is 0.34 µs; a millionth is a thousandth of the meter's step
             write([np.round((samples.host_ns - origin_ns) / NS_PER_S, 7), *np.round(values, 6).T])
     power_w, *means = (sums / scanned.tally.packets).tolist()
-    tally, holes, tie = scanned.tally, scanned.holes, scanned.tie
+    tally, tie, length_s = scanned.tally, scanned.tie, np.concatenate(holes_s)
+    duration_s = (last_ns - scanned.first_ns) / NS_PER_S
+    usual_s = (duration_s - float(length_s.sum())) / max(tally.packets - 1 - len(length_s), 1)
     return {
         "recording": str(scanned.recording.path),
         "model": scanned.recording.model.name,
         "samples": tally.packets,
-        "lost": int(holes.lost.sum()),
-        "holes": len(holes.lost),
-        "longest_hole_s": float(holes.length_s.max(initial=0.0)),
-        "bridged_s": float(holes.length_s.sum()),
+        "lost": int(np.maximum(np.round(length_s / max(usual_s, LEAST_STEP_S)) - 1.0, 0.0).sum()),
+        "holes": len(length_s),
+        "longest_hole_s": float(length_s.max(initial=0.0)),
+        "bridged_s": float(length_s.sum()),
         "discarded_bytes": tally.discarded_bytes,
         "trailing_bytes": tally.trailing_bytes,
-        "duration_s": (last_ns - scanned.first_ns) / NS_PER_S,
+        "duration_s": duration_s,
         "tick_rate_per_s": 1e3 * tie.ticks_per_ms if tie else None,
         "clock_residual_s": tie.residual_s if tie and math.isfinite(tie.residual_s) else None,
         "mean_power_w": power_w,

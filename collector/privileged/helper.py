@@ -1,14 +1,13 @@
 """The clock helper: locks SM clocks for local users without that right, and returns each of them.
 
 It listens on a Unix socket only; users who may open that socket may lock clocks.  The kernel identifies the clients (SO_PEERCRED).
-The helper changes nothing but the SM clocks in its settings.  It returns a clock when the client's connection ends, when the client is
-silent or the lease is over, when other users compute on the board, when the helper is requested to end, and at its next start after it
-was killed.  It has one thread and no child, and takes no path and no command from a client.  `collect privileged serve` starts it;
+The helper changes nothing but the SM clocks in its settings.  It returns a clock when the client's connection ends, when the lease is
+over, when other users compute on the board, when the helper is requested to end, and at its next start after it was killed.  It has
+one thread and no child, and takes no path and no command from a client.  `collect privileged serve` starts it;
 docs/how-to/lock-clocks-without-root.md.
 """
 
 import os
-import secrets
 import selectors
 import signal
 import socket
@@ -22,39 +21,19 @@ from typing import Final
 
 from collector.daemon.log_file import Notifier
 from collector.devices.clock_guard import reset_clock
-from collector.devices.clock_helper import LONGEST_REQUEST, HeldBoard, HeldLease, OddMessageError, Request, request
-from collector.devices.clock_record import (
-    ClockRecord,
-    acquire_board,
-    boot_id,
-    give_back,
-    left_records,
-    remove_record,
-    state_folder,
-    write_record,
-)
+from collector.devices.clock_helper import LONGEST_REQUEST, HeldBoard, OddMessageError, RefusedError, Request, request
+from collector.devices.clock_record import give_back, left_records, remove_record, state_folder, take_board
 from collector.devices.file_lock import peer_of, user_name
 from collector.devices.nvml_library import open_nvml
 from collector.errors import ClockError, CollectorError
-from collector.privileged.clients import LOCK_COST, REQUESTS_PER_S, Client, Reply, User, audit
-from collector.privileged.listening import listening
+from collector.privileged.clients import LOCK_COST, REQUESTS_PER_S, Client, Reply, User, audit, passed_socket
 from collector.privileged.settings import HelperSettings, read_settings
 from estimator.vocabulary.reader import plain
 
 MOST_CLIENTS_OF_USER: Final = 32
-
-
 TICK_S: Final = 0.1
 RETRY_S: Final = 1.0
 """Time between two attempts to give a clock back that the driver refuses [s]."""
-
-
-class RefusedError(Exception):
-    """A refused request; `code` names the reason.  The connection stays."""
-
-    def __init__(self, code: str, text: str) -> None:
-        super().__init__(text)
-        self.code = code
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,7 +48,6 @@ class Lease:
     lock: int
     begun_s: float
     looked_s: float
-    sm_clock_mhz: int = 0
 
 
 class Helper:
@@ -122,11 +100,13 @@ class Helper:
         if self._retry_at_s is not None and now_s >= self._retry_at_s:
             self._replay()
         for client in tuple(self._clients):
-            lease, silent_s = self._lease_of(client), now_s - client.heard_s
-            if lease and now_s - lease.begun_s > self._settings.lease_s:
-                self._dismiss(client, "lease_over", f"no lease is longer than {self._settings.lease_s:g} s")
-            elif silent_s > (self._settings.silence_s if lease else 30.0):
-                self._dismiss(client, "silent", "nothing was heard for too long")
+            lease = self._lease_of(client)
+            if lease is None and now_s - client.heard_s > 30.0:
+                self._dismiss(client, RefusedError("silent", "nothing was heard for too long"))
+            elif lease and now_s - lease.begun_s > self._settings.lease_s:
+                self._dismiss(client, RefusedError("lease_over", f"no lease is longer than {self._settings.lease_s:g} s"))
+            elif lease and now_s - lease.looked_s > self._settings.look_s:
+                self._look_again(lease)
 
     def _accept(self) -> None:
         """Accepts a new connection; closes it at once if there are too many."""
@@ -141,7 +121,7 @@ class Helper:
         user = self._users[uid]
         client = Client(end=end, pid=pid, user=user, heard_s=time.monotonic())
         if len(self._clients) >= 512 or sum(other.user is user for other in self._clients) >= MOST_CLIENTS_OF_USER:
-            self._dismiss(client, "too_many", "too many connections are open")
+            self._dismiss(client, RefusedError("too_many", "too many connections are open"))
         else:
             self._clients.add(client)
             self._selector.register(client.end, selectors.EVENT_READ, client)
@@ -167,7 +147,7 @@ class Helper:
             if len(client.incoming) >= LONGEST_REQUEST:
                 raise OddMessageError("too_long", f"a request has at most {LONGEST_REQUEST} bytes")
         except OddMessageError as error:
-            self._dismiss(client, error.code, str(error))
+            self._dismiss(client, error)
 
     def _answer(self, client: Client, asked: Request) -> None:
         if client not in self._clients:  # the client did not accept an earlier answer
@@ -176,33 +156,27 @@ class Helper:
         try:
             content = self._do(client, asked)
         except RefusedError as error:
-            content = {"ok": False, "error": error.code, "text": str(error)}
+            content = _refusal(error)
         if not client.send(content):
             self._part(client, "the client does not listen")
 
     def _do(self, client: Client, asked: Request) -> Reply:
         """The answer to a request.  Raises RefusedError."""
         lease = self._lease_of(client)
-        if lease is not None and asked.do != "unlock":
-            self._look_again(lease, 0.0 if asked.do == "lock" else 1.0)
         if asked.do == "status":
             return {"ok": True, "boards": [plain(self._board(uuid)) for uuid in sorted(self._boards)]}
         if asked.do == "lock":
             self._lock(client, lease, asked.uuid, asked.sm_clock_mhz)
         elif lease is None:
             raise RefusedError("no_lease", "this connection holds no clock")
-        elif asked.do == "unlock" and not self._end(lease, "asked for"):
+        elif not self._end(lease, "asked for"):
             raise RefusedError("not_given_back", "the driver refuses to give the clock back; the helper tries again every second")
-        return {"ok": True, "silence_s": self._settings.silence_s}
+        return {"ok": True}
 
     def _board(self, uuid: str) -> HeldBoard:
-        """A board, its allowed clocks and its lease."""
-        allowed, lease, held = self._boards[uuid], self._leases.get(uuid), None
-        if lease is not None:
-            left_s = round(self._settings.lease_s - (time.monotonic() - lease.begun_s), 1)
-            client = lease.client
-            held = HeldLease(user=client.user.name, pid=client.pid, sm_clock_mhz=lease.sm_clock_mhz, ends_in_s=left_s)
-        return HeldBoard(uuid=uuid, lowest_mhz=allowed.lowest_mhz, highest_mhz=allowed.highest_mhz, lease=held)
+        """A board, its allowed clocks and who holds it."""
+        allowed, lease = self._boards[uuid], self._leases.get(uuid)
+        return HeldBoard(uuid=uuid, lowest_mhz=allowed.lowest_mhz, highest_mhz=allowed.highest_mhz, holder=_name(lease) if lease else "")
 
     def _lock(self, client: Client, held: Lease | None, uuid: str, sm_clock_mhz: int) -> None:
         """Holds a clock: the rules, the audit log, the record, the driver, in this order.  Raises RefusedError."""
@@ -216,11 +190,8 @@ class Helper:
             raise RefusedError("second_board", f"this connection holds the clock of {held.uuid}; open another for {uuid}")
         other = self._leases.get(uuid)
         if other is not None and other is not held:
-            raise RefusedError("board_held", f"user {other.client.user.name} (process {other.client.pid}) holds the clock of {uuid}")
-        lease = held
+            raise RefusedError("board_held", f"{_name(other)} holds the clock of {uuid}")
         try:
-            if held is None:
-                give_back(self._folder, uuid, reset_clock)
             with open_nvml() as library:
                 handle = library.handle_of(uuid)
                 if handle is None:
@@ -228,28 +199,31 @@ class Helper:
                 self._refuse_others(client, library.compute_processes(handle))
                 audit("lock", client, uuid=uuid, sm_clock_mhz=sm_clock_mhz)
                 lease = held or self._begin(client, uuid)
-                library.lock_sm_clock(handle, sm_clock_mhz)
-                lease.sm_clock_mhz = sm_clock_mhz
+                try:
+                    library.lock_sm_clock(handle, sm_clock_mhz)
+                except CollectorError as error:
+                    if held is None:
+                        self._end(lease, "not locked", changed=not isinstance(error, ClockError))
+                    raise
         except (CollectorError, OSError) as error:
-            if held is None and lease is not None:
-                self._end(lease, "not locked", changed=not isinstance(error, ClockError))
             raise RefusedError("not_locked", str(error)) from error
 
-    def _look_again(self, lease: Lease, after_s: float) -> None:
-        """Raises OddMessageError if others compute on the board by now, because the lock would slow them down.
+    def _begin(self, client: Client, uuid: str) -> Lease:
+        """A lease whose record is on disk.  Raises ClockError."""
+        lock, now_s = take_board(self._folder, uuid, reset_clock), time.monotonic()
+        lease = self._leases[uuid] = Lease(client=client, uuid=uuid, lock=lock, begun_s=now_s, looked_s=now_s)
+        return lease
 
-        Looks only if the last look is `after_s` old.
-        """
-        if self._settings.shared_boards or time.monotonic() - lease.looked_s < after_s:
-            return
+    def _look_again(self, lease: Lease) -> None:
+        """Ends a lease if others compute on the board by now, because the lock would slow them down."""
+        lease.looked_s = time.monotonic()
         try:
             with suppress(CollectorError), open_nvml() as library:  # a driver that does not answer now is tried again
                 handle = library.handle_of(lease.uuid)
                 if handle is not None:
                     self._refuse_others(lease.client, library.compute_processes(handle))
         except RefusedError as error:
-            raise OddMessageError(error.code, str(error)) from error
-        lease.looked_s = time.monotonic()
+            self._dismiss(lease.client, error)
 
     def _refuse_others(self, client: Client, processes: tuple[int, ...] | None) -> None:
         """Raises RefusedError if others compute on the board, or may: their work would be slowed down."""
@@ -263,20 +237,6 @@ class Helper:
                 owner = os.stat(f"/proc/{pid}").st_uid
             if owner != client.user.uid:
                 raise RefusedError("board_shared", f"process {pid} of another user computes on the board; wait until it has ended")
-
-    def _begin(self, client: Client, uuid: str) -> Lease:
-        """A lease whose record is on disk.  Raises ClockError."""
-        lock = acquire_board(self._folder, uuid)
-        if lock is None:
-            raise ClockError(f"another process holds the clock of {uuid}")
-        try:
-            write_record(self._folder, ClockRecord(gpu_uuid=uuid, pid=os.getpid(), boot_id=boot_id(), token=secrets.token_hex(8)))
-        except ClockError:
-            os.close(lock)
-            raise
-        now_s = time.monotonic()
-        lease = self._leases[uuid] = Lease(client=client, uuid=uuid, lock=lock, begun_s=now_s, looked_s=now_s)
-        return lease
 
     def _end(self, lease: Lease, why: str, *, changed: bool = True) -> bool:
         """Gives a clock back, if it was changed; False if the driver refuses: the record then stays for another attempt."""
@@ -307,9 +267,9 @@ class Helper:
     def _lease_of(self, client: Client) -> Lease | None:
         return next((lease for lease in self._leases.values() if lease.client is client), None)
 
-    def _dismiss(self, client: Client, code: str, text: str) -> None:
+    def _dismiss(self, client: Client, error: RefusedError) -> None:
         """Reports the error to a client, and closes its connection."""
-        self._part(client, code, {"ok": False, "error": code, "text": text})
+        self._part(client, error.code, _refusal(error))
 
     def _part(self, client: Client, why: str, last: Reply | None = None) -> None:
         """Gives back a client's clocks, then closes: after the end of the connection the clock is back."""
@@ -322,6 +282,14 @@ class Helper:
             self._clients.remove(client)
             self._selector.unregister(client.end)
         client.end.close()
+
+
+def _name(lease: Lease) -> str:
+    return f"process {lease.client.pid} of user {lease.client.user.name}"
+
+
+def _refusal(error: RefusedError) -> Reply:
+    return {"ok": False, "error": error.code, "text": str(error)}
 
 
 @contextmanager
@@ -342,8 +310,7 @@ def _signals() -> Iterator[socket.socket]:
 def serve(config: Path) -> int:
     """Serve until a signal; the exit status.  Raises CollectorError if the helper cannot be started."""
     settings = read_settings(config)
-    where = f"clock helper's config {config}"
-    with _signals() as stopping, listening(settings, os.environ, where) as listener:
+    with _signals() as stopping, passed_socket(os.environ, settings.group_id) as listener:
         return Helper(settings, listener, stopping, Notifier(os.environ, os.getpid())).run()
 
 

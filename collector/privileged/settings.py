@@ -42,14 +42,14 @@ class HelperSettings:
     group          the group whose members may reach the socket, and so lock clocks
     boards         allowed boards, with their clocks
     lease_s        longest lease [s]
-    silence_s      a client that is silent for this long loses its lease [s]
+    look_s         time between two looks whether other users compute on a board with a lease [s]
     shared_boards  whether a clock may be locked while other users compute on the board
     """
 
     group: str
     boards: Annotated[tuple[BoardRange, ...], LEAST_ONE]
     lease_s: Annotated[float, Span(SHORTEST_S, 30 * 86_400.0, "s")] = 86_400.0
-    silence_s: Annotated[float, Span(SHORTEST_S, 3600.0, "s")] = 60.0
+    look_s: Annotated[float, Span(SHORTEST_S, 3600.0, "s")] = 15.0
     shared_boards: bool = False
 
     def __post_init__(self) -> None:

@@ -8,26 +8,36 @@ from typing import Any, Final
 import numpy as np
 
 from collector.bench import Instruments
+from collector.campaigns.outcome import known
 from collector.programs.program import ProgramRun
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.figures import figure, rounded_like
+from estimator.vocabulary.quantities import Array
+
+Document = dict[str, Any]
 
 RUN_FIELDS: Final = (
     "exit_status", "executions", "sm_clock_mhz", "latency_s", "power_w", "energy_j", "energy_std_j", "above_rest_j", "rest_w",
-    "naive_energy_j", "counter_energy_j", "counter_energy_std_j", "temperature_c", "throttled", "notes",
+    "naive_energy_j", "counter_energy_j", "counter_energy_std_j", "temperature_c",
 )  # fmt: skip
-"""Fields of a run in the document."""
+"""Numbers of a run in the document."""
+
+MEANS: Final = (
+    "sm_clock_mhz", "latency_s", "energy_j", "energy_std_j", "scatter_std_j", "above_rest_j", "rest_w", "naive_energy_j",
+    "counter_energy_j", "counter_energy_std_j",
+)  # fmt: skip
+"""Numbers of which the document has means over the runs at a clock."""
 
 COLUMNS: Final = ("MHz", "runs", "time [{}]", "power [W]", "energy [J]", "above rest", "naive", "counter [J]")
 
 
 def run_document(
     command: Sequence[str], instruments: Instruments, calibration: SensorCalibration, runs: Sequence[tuple[float | None, ProgramRun]]
-) -> dict[str, Any]:
+) -> Document:
     """All runs and, for each requested clock, their means, as plain data; unknown values are null."""
     identity = instruments.gpu.identity()
     asked = list(dict.fromkeys(clock for clock, _ in runs))
-    notes = dict.fromkeys([*instruments.notes, *(line for _, run in runs for line in run.notes)])
+    notes = dict.fromkeys([*instruments.notes, *(line for _, run in runs for line in (*run.notes, *run.doubts))])
     if calibration.averaging == "undetermined":
         notes["the sensor is not known: errors hold what sensors do; `collect sensor --out S.json` and --sensor S.json tell more"] = None
     return {
@@ -41,7 +51,7 @@ def run_document(
     }
 
 
-def run_lines(document: dict[str, Any]) -> list[str]:
+def run_lines(document: Document) -> list[str]:
     """The means as a table, and notes."""
     short = all(item["latency_s"] < 1.0 for item in document["clocks"])
     scale, unit = (1e3, "ms") if short else (1.0, "s")
@@ -74,45 +84,38 @@ def run_lines(document: dict[str, Any]) -> list[str]:
     ]
 
 
-def _clock_document(asked: float | None, runs: Sequence[ProgramRun]) -> dict[str, Any]:
+def _clock_document(asked: float | None, runs: Sequence[ProgramRun]) -> Document:
     """Means over the runs at one clock.  Gain and offset are common to them, the rest averages out."""
-    energy = np.array([run.energy_j for run in runs])
-    latency = np.array([run.latency_s for run in runs])
-    common = float(np.mean([math.sqrt(max(run.energy_std_j**2 - run.scatter_std_j**2, 0.0)) for run in runs]))
-    stated = float(np.sqrt(np.mean([run.scatter_std_j**2 for run in runs])))
-    seen = float(energy.std(ddof=1)) if len(runs) > 1 else 0.0
-    std = math.hypot(common, max(stated, seen) / math.sqrt(len(runs)))
-    counted = [run.counter_energy_j for run in runs]
-    latency_std = float(latency.std(ddof=1)) / math.sqrt(len(runs)) if len(runs) > 1 else math.nan
+    figures = {name: np.array([getattr(run, name) for run in runs], dtype=np.float64) for name in MEANS}
+    mean = {name: float(values.mean()) for name, values in figures.items()}
+    several, count = len(runs) > 1, math.sqrt(len(runs))
+    energy_std, scatter_std = figures["energy_std_j"], figures["scatter_std_j"]
+    common = float(np.mean(np.sqrt(np.maximum(energy_std**2 - scatter_std**2, 0.0))))
+    seen = float(figures["energy_j"].std(ddof=1)) if several else 0.0
+    std = math.hypot(common, max(_rms(scatter_std), seen) / count)
+    document = {
+        **{name: mean[name] for name in MEANS if name != "scatter_std_j"},
+        "latency_std_s": float(figures["latency_s"].std(ddof=1)) / count if several else math.nan,
+        "power_w": mean["energy_j"] / mean["latency_s"],
+        "power_std_w": std / mean["latency_s"],
+        "energy_std_j": std,
+        "counter_energy_std_j": _rms(figures["counter_energy_std_j"]) / count,
+    }
     return {
         "asked_sm_clock_mhz": asked,
-        "sm_clock_mhz": _known(float(np.mean([run.sm_clock_mhz for run in runs]))),
         "runs": sum(run.executions for run in runs),
-        "latency_s": float(latency.mean()),
-        "latency_std_s": _known(latency_std),
-        "power_w": float(energy.mean() / latency.mean()),
-        "power_std_w": _known(std / float(latency.mean())),
-        "energy_j": float(energy.mean()),
-        "energy_std_j": _known(std),
-        "above_rest_j": float(np.mean([run.above_rest_j for run in runs])),
-        "rest_w": float(np.mean([run.rest_w for run in runs])),
-        "naive_energy_j": _known(float(np.mean([run.naive_energy_j for run in runs]))),
-        "counter_energy_j": _known(float(np.mean(counted))),
-        "counter_energy_std_j": _known(float(np.sqrt(np.mean(np.square([run.counter_energy_std_j for run in runs])) / len(runs)))),
+        **{name: known(value) for name, value in document.items()},
         "throttled": sorted({reason for run in runs for reason in run.throttled}),
     }
 
 
+def _rms(values: Array) -> float:
+    return float(np.sqrt(np.mean(np.square(values))))
+
+
 def _run_document(run: ProgramRun) -> dict[str, object]:
-    found = {name: getattr(run, name) for name in RUN_FIELDS}
-    return {
-        name: _known(value) if isinstance(value, float) else list(value) if isinstance(value, tuple) else value
-        for name, value in found.items()
-    }
-
-
-def _known(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+    found = {name: known(getattr(run, name)) for name in RUN_FIELDS}
+    return {**found, "throttled": list(run.throttled), "notes": [*run.notes, *run.doubts]}
 
 
 def _text(value: float | None, std: float | None, scale: float = 1.0) -> str:

@@ -1,23 +1,26 @@
-"""The energy of any program: run it between two rests, and subtract the power at rest from the readings.
+"""The energy of any program: run it between two rests, and subtract the power at rest from the readings; or as often as it takes.
 
 A sensor with lag and averaging still shows all of the energy, only later: over a window that begins and ends at rest
 nothing is lost.  So the readings are integrated from the rest before to the rest after, deconvolved where that
 is well posed, and the power at rest is subtracted for the time outside the program.
+
+A sensor that updates every 100 ms cannot resolve a program of some milliseconds.  Many runs, with pauses that keep
+the runs from locking to the sensor's updates, can determine its energy.
 """
 
 import math
 import os
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 import numpy as np
 
 from collector.bench import Instruments
-from collector.campaigns.outcome import CLOCK_TOLERANCE, CLOCK_VARIATION
+from collector.campaigns.outcome import CLOCK_TOLERANCE, CLOCK_VARIATION, mean_known, states_within, throttle_union
 from collector.devices.protocols import EnergyReading, PowerReadings, StateReadings, limiting_reasons
 from collector.errors import ClockError, ProgramError, SensorError
 from collector.sampling import SECONDS_PER_NS, Sampler, Trace, host_seconds
@@ -25,8 +28,8 @@ from collector.sensing.calibration import SensorCalibration
 from collector.sensing.correct import correct_recording
 from collector.sensing.figures import figure
 from collector.sensing.known_sensor import Inversion, inversion
+from collector.sensing.repeated_measurement import measure_repeated
 from collector.sensing.steady import SteadyPower, settle_time_s, steady_power, update_period_s
-from estimator.vocabulary.quantities import Array
 
 LEAST_REST_S: Final = 1.0
 """Least rest before and after a program: power at rest is measured there."""
@@ -43,25 +46,39 @@ class ProgramRun:
     `energy_std_j` is the standard error, `scatter_std_j` its part without gain and offset.
     `rest_w` is the board's power before and after, `above_rest_j` the energy beyond it, `naive_energy_j` the energy of the uncorrected
     readings, `counter_energy_j` that of the board's counter (nan without one) and `counter_energy_std_j` its error from the
-    counter's steps.  `throttled` names the reasons for a slower board, `clock_held` is false if the SM clock was not the requested one.
-    `executions` counts the runs; the other fields are their means.
+    counter's steps.
+    `states` are the board's states meanwhile; `doubts` say why the SM clock was not the requested one.  `executions` counts the
+    runs; the other fields are their means.
     """
 
     exit_status: int
-    sm_clock_mhz: float
     latency_s: float
     energy_j: float
     energy_std_j: float
     scatter_std_j: float
     rest_w: float
     naive_energy_j: float
-    counter_energy_j: float
-    counter_energy_std_j: float
-    temperature_c: float
-    throttled: tuple[str, ...]
+    counter_energy_j: float = math.nan
+    counter_energy_std_j: float = math.nan
+    states: StateReadings
     notes: tuple[str, ...]
+    doubts: tuple[str, ...] = ()
     executions: int = 1
-    clock_held: bool = True
+
+    @property
+    def sm_clock_mhz(self) -> float:
+        """Mean SM clock [MHz]."""
+        return mean_known(self.states.sm_clock_mhz)
+
+    @property
+    def temperature_c(self) -> float:
+        """Mean temperature [°C]."""
+        return mean_known(self.states.temperature_c)
+
+    @property
+    def throttled(self) -> tuple[str, ...]:
+        """Reasons for a slower board."""
+        return limiting_reasons(throttle_union(self.states))
 
     @property
     def power_w(self) -> float:
@@ -109,17 +126,13 @@ def measure_program(
     begun_ns, first = instruments.clock.now_ns(), sampler.energy()
     instruments.clock.wait(rest_s + period_s * ((index + 1) * 0.6180339887498949 % 1.0))  # a new phase of the updates for each run
     start_ns = instruments.clock.now_ns()
-    exit_status, ran_s = run_command(command, stdout, program_environment(instruments))
-    if instruments.simulated:
-        instruments.clock.wait(ran_s)  # the simulated board's time does not advance while a program runs on the host
+    exit_status = _executed(command, instruments, stdout)
     end_ns = instruments.clock.now_ns()
     instruments.clock.wait(rest_s)
     ended_ns, last = instruments.clock.now_ns(), sampler.energy()
     span = _Span(begun_ns=begun_ns, start_ns=start_ns, end_ns=end_ns, ended_ns=ended_ns, trace=sampler.drain(), counter=(first, last))
     found = _evaluated(span, exit_status, calibration, instruments.gpu.power_limit_w())
-    states = _while_running(span.trace.states, start_ns * SECONDS_PER_NS, end_ns * SECONDS_PER_NS)
-    doubts = clock_doubts(instruments, states.sm_clock_mhz, asked_mhz)
-    return replace(found, clock_held=not doubts, notes=(*found.notes, *doubts))
+    return replace(found, doubts=_clock_doubts(instruments, found.states, asked_mhz))
 
 
 def _evaluated(span: _Span, exit_status: int, calibration: SensorCalibration, limit_w: float) -> ProgramRun:
@@ -138,10 +151,8 @@ def _evaluated(span: _Span, exit_status: int, calibration: SensorCalibration, li
     common = back.energy(energy_j * back.gain + back.offset_w * (end - start), 0.0, end - start)[1]
     scatter = math.hypot(_scatter(whole.energy_std_j, whole.energy_j, back, whole.end_s - whole.start_s), rest_scatter_j)
     counter_j, counter_std_j, counter_note = _counter(span, rest, calibration, energy_j, math.hypot(common, scatter))
-    states = _while_running(span.trace.states, start, end)
     return ProgramRun(
         exit_status=exit_status,
-        sm_clock_mhz=mean_known(states.sm_clock_mhz),
         latency_s=end - start,
         energy_j=energy_j,
         energy_std_j=math.hypot(common, scatter),
@@ -150,8 +161,7 @@ def _evaluated(span: _Span, exit_status: int, calibration: SensorCalibration, li
         naive_energy_j=_naive_j(readings, start, end),
         counter_energy_j=counter_j,
         counter_energy_std_j=counter_std_j,
-        temperature_c=mean_known(states.temperature_c),
-        throttled=limiting_reasons(int(np.bitwise_or.reduce(states.throttle_mask)) if states.throttle_mask.size else 0),
+        states=states_within(span.trace.states, start, end),
         notes=(counter_note,) if counter_note else (),
     )
 
@@ -193,15 +203,12 @@ def _counter(span: _Span, rest: SteadyPower, calibration: SensorCalibration, ene
     return counted, ends_j, ""
 
 
-def clock_doubts(instruments: Instruments, sm_clock_mhz: Array, asked_mhz: float | None) -> tuple[str, ...]:
-    """Reasons why the SM clock differed from the requested one during a program, from the polled clocks [MHz]; empty if it did not.
-
-    The tolerances are those of campaigns.
-    """
+def _clock_doubts(instruments: Instruments, states: StateReadings, asked_mhz: float | None) -> tuple[str, ...]:
+    """Reasons why the SM clock differed from the requested one during a program; empty if it did not.  Tolerances of campaigns."""
     if asked_mhz is None:
         return ()
     doubts = []
-    known = sm_clock_mhz[np.isfinite(sm_clock_mhz)]
+    known = states.sm_clock_mhz[np.isfinite(states.sm_clock_mhz)]
     mean = mean_known(known)
     if known.size and (abs(mean - asked_mhz) > CLOCK_TOLERANCE * asked_mhz or float(known.std()) > CLOCK_VARIATION * asked_mhz):
         spread = f"{known.min():.0f} to {known.max():.0f} MHz, {mean:.0f} MHz on average"
@@ -220,37 +227,21 @@ def _naive_j(readings: PowerReadings, start_s: float, end_s: float) -> float:
     return float(np.mean(readings.power_w[inside])) * (end_s - start_s) if np.count_nonzero(inside) > 1 else math.nan
 
 
-def _while_running(states: StateReadings, start_s: float, end_s: float) -> StateReadings:
-    """The states polled between two times."""
-    time_s = host_seconds(states.host_ns)
-    inside = (time_s >= start_s) & (time_s <= end_s)
-    return StateReadings(
-        host_ns=states.host_ns[inside],
-        sm_clock_mhz=states.sm_clock_mhz[inside],
-        temperature_c=states.temperature_c[inside],
-        voltage_v=states.voltage_v[inside],
-        throttle_mask=states.throttle_mask[inside],
-    )
-
-
-def mean_known(column: Any) -> float:
-    """The mean of a column's known values; nan without any."""
-    known = column[np.isfinite(column)]
-    return float(known.mean()) if known.size else math.nan
-
-
-def run_command(command: Sequence[str], stdout: Any, environment: Mapping[str, str]) -> tuple[int, float]:
-    """Exit status of a command, by shells' rule 128 + signal if one ended it, and its time [s].  Raises ProgramError."""
-    begun = time.monotonic()
+def _executed(command: Sequence[str], instruments: Instruments, stdout: Any) -> int:
+    """Exit status of a command, by shells' rule 128 + signal if one ended it.  It sees only the measured board.  Raises ProgramError."""
+    chosen = {} if instruments.simulated else {"CUDA_VISIBLE_DEVICES": instruments.gpu.identity().uuid}
+    begun_s = time.monotonic()
     try:
-        process = subprocess.Popen(list(command), stdout=stdout, env=environment)
+        process = subprocess.Popen(list(command), stdout=stdout, env={**chosen, **os.environ})
     except FileNotFoundError as error:
         raise ProgramError(f"{command[0]}: command not found", 127) from error
     except (OSError, ValueError) as error:
         raise ProgramError(f"{command[0]}: cannot be run ({getattr(error, 'strerror', None) or error})", 126) from error
     with _stopped_with_us(process):
         status = process.wait()
-    return (status if status >= 0 else 128 - status), time.monotonic() - begun
+    if instruments.simulated:
+        instruments.clock.wait(time.monotonic() - begun_s)  # a simulated board's time does not advance while a program runs on the host
+    return status if status >= 0 else 128 - status
 
 
 @contextmanager
@@ -268,7 +259,48 @@ def _stopped_with_us(process: "subprocess.Popen[bytes]") -> Iterator[None]:
         raise
 
 
-def program_environment(instruments: Instruments) -> dict[str, str]:
-    """A program's environment: it sees only the measured board, unless the variable is set already."""
-    chosen = {} if instruments.simulated else {"CUDA_VISIBLE_DEVICES": instruments.gpu.identity().uuid}
-    return {**chosen, **os.environ}
+def measure_program_repeats(
+    instruments: Instruments,
+    sampler: Sampler,
+    command: Sequence[str],
+    calibration: SensorCalibration,
+    *,
+    asked_std: float,
+    longest_s: float,
+    asked_mhz: float | None = None,
+    stdout: Any = None,
+) -> ProgramRun:
+    """The mean run of a command, with an energy error within `asked_std` (a share of it), without gain and offset.
+
+    `asked_mhz` is the held SM clock; None if none is held.
+
+    Raises ProgramError for a command that cannot be started or that fails, SensorError if runs are too short or too long for
+    `longest_s`, or too few readings came, DeviceError if the board fails.
+    """
+
+    def execute() -> tuple[int, int]:
+        start_ns = instruments.clock.now_ns()
+        if status := _executed(command, instruments, stdout):
+            raise ProgramError(f"{command[0]}: ended with status {status}; a command that fails is not repeated", status)
+        return start_ns, instruments.clock.now_ns()
+
+    found = measure_repeated(instruments, sampler, execute, calibration, asked_std=asked_std, longest_s=longest_s)
+    columns = {one.name: np.concatenate([getattr(run.states, one.name) for run in found.runs]) for one in fields(StateReadings)}
+    states = StateReadings(**columns)
+    notes = dict.fromkeys(text for run in found.runs for text in run.energy.notes.values())
+    if not found.reached:
+        share = found.timing_std_j / found.energy_j
+        notes[f"the asked error of {asked_std:.2%} was not reached in {found.elapsed_s:.0f} s: it is {share:.2%}"] = None
+    return ProgramRun(
+        exit_status=0,
+        latency_s=float(np.concatenate([run.load.end_s - run.load.start_s for run in found.runs]).mean()),
+        energy_j=found.energy_j,
+        energy_std_j=found.energy_std_j,
+        scatter_std_j=found.timing_std_j,
+        rest_w=found.rest_w,
+        naive_energy_j=found.runs[-1].energy.naive_j,
+        states=states,
+        notes=tuple(notes),
+        doubts=_clock_doubts(instruments, states, asked_mhz),
+        executions=found.executions,
+    )

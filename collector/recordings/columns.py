@@ -26,7 +26,6 @@ LONGEST_SHOWN, MOST_NAMES = 80, 12
 US_PER_S: Final = 1e6
 UTF_16: Final = (b"\xff\xfe", b"\xfe\xff")
 """Byte order marks of a log that PowerShell redirected; every other file counts as UTF-8."""
-PACKED: Final = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"PK\x03\x04", b"\x28\xb5\x2f\xfd")
 NUMBER: Final = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?$"
 STAMP: Final = r"^\d{4}[/-]\d{2}[/-]\d{2}[ T]\d{2}:\d{2}:\d{2}([.]\d{1,6})?$"
 NOTHING: Final = pa.scalar(None, pa.string())
@@ -72,8 +71,6 @@ def open_log(path: Path) -> LogFile:
         content = read_regular(path, MOST_BYTES)
     except OSError as error:
         raise SensorError(f"{path}: cannot be read ({error.strerror})") from error
-    if content.startswith(PACKED):
-        raise SensorError(f"{path}: is packed; unpack it first")
     if not content.strip():
         raise SensorError(f"{path}: is empty")
     if content.startswith(b"PAR1"):
@@ -142,12 +139,8 @@ def _text_columns(log: LogFile, wanted: Sequence[int], whole: bool) -> Columns:
 
 
 def numbers(column: Any, unit: str = "") -> Array:
-    """A column as numbers, shape (n,): texts with or without a trailing `unit`, seconds of Arrow's times; nan for all else."""
-    column = _plain(column)
-    if pa.types.is_timestamp(column.type) or pa.types.is_duration(column.type):
-        kind = pa.timestamp if pa.types.is_timestamp(column.type) else pa.duration
-        figures = pc.divide(column.cast(kind("us"), safe=False).cast(pa.int64()).cast(pa.float64()), US_PER_S)
-    elif is_text(column):
+    """A column as numbers, shape (n,): texts with or without a trailing `unit`; nan for all else."""
+    if is_text(column):
         bare = pc.utf8_rtrim(pc.utf8_trim_whitespace(column), f" {unit}")
         figures = pc.if_else(pc.match_substring_regex(bare, NUMBER), bare, NOTHING).cast(pa.float64())
     else:
@@ -162,7 +155,6 @@ def numbers(column: Any, unit: str = "") -> Array:
 
 def stamps_s(column: Any) -> Array:
     """Stamps `2024/03/10 09:00:00.123` as seconds since 1970, as if they were universal time, shape (n,); nan for other cells."""
-    column = _plain(column)
     if not is_text(column):
         return np.full(len(column), np.nan)
     text = pc.utf8_trim_whitespace(column)
@@ -175,12 +167,7 @@ def stamps_s(column: Any) -> Array:
 
 def texts(column: Any) -> Any:
     """A column as text, stripped."""
-    return pc.utf8_trim_whitespace(_plain(column).cast(pa.string(), safe=False))
-
-
-def _plain(column: Any) -> Any:
-    """A column without Arrow's dictionaries."""
-    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+    return pc.utf8_trim_whitespace(column.cast(pa.string(), safe=False))
 
 
 def is_text(column: Any) -> bool:

@@ -13,17 +13,10 @@ LAST_TIME_S: Final = 1e11
 """Latest possible stamp of a log: seconds since 1970 in the year 5138."""
 STEP_S: Final = (1e-6, 3.0)
 """Range of the median distance of stamps in seconds."""
-MOST_LATE, MOST_ABSURD, MOST_SHARED = 0.05, 0.2, 0.5
-"""Largest shares of late rows (more: the clock was set), absurd powers (more: another unit) and shared stamps (more: coarse stamps)."""
+MOST_LATE, MOST_ABSURD = 0.05, 0.2
+"""Largest shares of late rows (more: the clock was set) and absurd powers (more: another unit)."""
 HOLE_STEPS, LEAST_HOLE_S = 20.0, 1.0
 """Distances of stamps beyond this many usual ones, and of at least this many seconds, are holes."""
-MOST_BOARDS, LEAST_ROUNDS = 8, 20
-NEAR_SHARE, CLOSE, APART = 0.9, 0.5, 4.0
-"""Signs of boards polled in turn.
-
-This share of the rounds takes less than this part of the time to the next one, and power differs by this factor more within
-a round than at a place in it from one round to the next.
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +32,7 @@ class Rows:
 def ordered(time_s: Array, power_w: Array, where: str, *, meter: bool = False) -> Rows:
     """Rows in the order of time; of equal stamps the last row stays.
 
-    Raises SensorError for fewer than two rows, too many late rows, several boards' in turn, and stamps or powers in another unit.
+    Raises SensorError for fewer than two rows, too many late rows, and stamps or powers in another unit.
     A `meter` may have powers about 0.
     """
     finite = np.isfinite(time_s) & np.isfinite(power_w)
@@ -60,11 +53,8 @@ def ordered(time_s: Array, power_w: Array, where: str, *, meter: bool = False) -
     if np.any(late):
         parts.append(f"{np.count_nonzero(late)} rows left out: their time lies before that of an earlier row")
     time_s, power_w = time_s[~late], power_w[~late]
-    _check_one_board(time_s, power_w, where)
     last = np.append(time_s[1:] > time_s[:-1], True)
     left_out = len(finite) - len(time_s)
-    if len(np.unique(power_w)) > 1 and np.count_nonzero(~last & np.append(power_w[1:] != power_w[:-1], False)) > MOST_SHARED * len(last):
-        raise SensorError(f"{where}: stamps are too coarse: more than half of the rows share theirs; log stamps to the millisecond")
     time_s, power_w = time_s[last], power_w[last]
     _check_units(time_s, power_w, where, meter)
     return Rows(time_s=time_s, power_w=power_w, left_out=left_out, remarks=tuple(parts))
@@ -98,24 +88,3 @@ def _check_units(time_s: Array, power_w: Array, where: str, meter: bool) -> None
             f"{where}: the largest of {len(power_w)} readings is {power_w.max():.4g} W, less than any board draws: give power in watts, or "
             "read a field that this driver knows"
         )
-
-
-def _check_one_board(time_s: Array, power_w: Array, where: str) -> None:
-    """Raises SensorError for boards polled in turn, shortly after each other and again after a pause."""
-    step = np.diff(time_s)
-    for boards in range(2, MOST_BOARDS + 1):
-        rounds = len(step) // boards
-        if rounds < LEAST_ROUNDS:
-            return
-        steps = step[: rounds * boards].reshape(rounds, boards)
-        rest = int(np.bincount(steps.argmax(axis=1)).argmax())
-        if np.mean(steps.sum(axis=1) - steps[:, rest] < CLOSE * steps[:, rest]) < NEAR_SHARE:
-            continue
-        begin = (rest + 1) % boards
-        power = power_w[begin : begin + (len(power_w) - begin) // boards * boards].reshape(-1, boards)
-        within, between = (np.median(np.abs(np.diff(power, axis=axis))) for axis in (1, 0))
-        if np.mean(np.any(power != power[:, :1], axis=1)) >= NEAR_SHARE and within > APART * between:
-            raise SensorError(
-                f"{where}: rows come {boards} at a time, as of {boards} boards, and no column says whose they are; log with "
-                "--query-gpu=timestamp,index,power.draw and choose one with --gpu, or give the rows of one board"
-            )

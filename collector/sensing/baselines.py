@@ -1,6 +1,6 @@
 """Published ways to compute energy from the same readings; shown beside this package's own figure, never used for it.
 
-The naive integral; the published good practice (Yang, Adamek and Armour, "Part-time Power Measurements"); and three ways of sampling
+The naive integral, and three ways of sampling
 (Arafa et al., arXiv 2002.07795, section IV), which multiply a power by the time of the kernel:
 
     mtsm   multi-threaded synchronised monitoring: the mean of all polls while the kernel runs
@@ -8,54 +8,12 @@ The naive integral; the published good practice (Yang, Adamek and Armour, "Part-
     papi   PAPI's NVML component: one reading, taken when the kernel has ended
 """
 
-from dataclasses import dataclass
-from typing import Final
-
 import numpy as np
 
 from collector.devices.possible_power import possible_power
 from collector.devices.protocols import PowerReadings
 from collector.sampling import host_seconds
-from collector.sensing.board_power import LoadStamps
-from collector.sensing.calibration import SensorCalibration
 from estimator.vocabulary.quantities import Array
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Practice:
-    """The good practice for a class of sensors: rise to discard and shift of the readings [s]."""
-
-    discard_s: float
-    shift_s: float
-
-
-FULL_WINDOW: Final = Practice(discard_s=0.25, shift_s=0.1)
-TRAILING_SECOND: Final = Practice(discard_s=1.25, shift_s=0.1)
-SHORT_WINDOW: Final = Practice(discard_s=0.1, shift_s=0.0)
-"""Yang, Adamek and Armour, "Part-time Power Measurements": good practice, cases 1 to 3, and their scripts."""
-
-
-def practice_for(calibration: SensorCalibration) -> Practice:
-    """The published figures for a sensor's class; for an unknown class, the figures of a full window."""
-    period, window = calibration.update_period_s, calibration.window_s
-    if calibration.averaging == "trailing-mean":
-        return TRAILING_SECOND
-    if period is not None and window is not None and window < 0.9 * period:
-        return SHORT_WINDOW
-    return FULL_WINDOW
-
-
-def practice_refusal(load: LoadStamps, practice: Practice) -> str:
-    """Reason why the good practice does not apply to a load; empty where it applies."""
-    count = len(load.start_s)
-    pauses = np.count_nonzero(load.start_s[1:] - load.end_s[:-1] > 0.05 * float(np.mean(load.end_s - load.start_s)))
-    allowed = count // 4 if practice is SHORT_WINDOW else 0
-    if pauses > allowed:
-        most = f"at most {allowed} pauses" if allowed else "no pauses"
-        return f"the published practice does not apply: it is for consecutive executions, {most} among so many; the load has {pauses}"
-    if count < 32 and load.end_s[-1] - load.start_s[0] < 5.0:
-        return "the published practice does not apply: it is for 32 consecutive executions, or 5 s of them"
-    return ""
 
 
 def naive_energy(time_s: Array, power_w: Array, start_s: Array, end_s: Array) -> Array:
@@ -74,26 +32,6 @@ def naive_energy(time_s: Array, power_w: Array, start_s: Array, end_s: Array) ->
     return integral(end_s) - integral(start_s)
 
 
-def published_energy(time_s: Array, power_w: Array, load: LoadStamps, practice: Practice) -> float:
-    """Energy of an execution by the good practice [J]: the rise discarded, readings shifted, trapezoids, pauses excluded.
-
-    Only for a load without a `practice_refusal`.  If the load ends within the rise, the function uses its last execution.
-    """
-    kept = load.start_s >= load.start_s[0] + practice.discard_s
-    kept[-1] = True
-    shifted = time_s - practice.shift_s
-    sums = np.concatenate([[0.0], np.cumsum(0.5 * (power_w[1:] + power_w[:-1]) * np.diff(shifted))])
-
-    def integral(until_s: Array) -> Array:
-        index = np.clip(np.searchsorted(shifted, until_s, side="right") - 1, 0, len(shifted) - 1)
-        beyond = until_s - shifted[index]
-        value = np.interp(until_s, shifted, power_w)
-        result: Array = sums[index] + 0.5 * (power_w[index] + value) * beyond
-        return result
-
-    return float((integral(load.end_s[kept]) - integral(load.start_s[kept])).mean())
-
-
 def sampled_energies_j(readings: PowerReadings, start_s: float, end_s: float) -> dict[str, float]:
     """Energy of a run between two host times by method [J]; nan for a method without a reading.
 
@@ -107,19 +45,10 @@ def sampled_energies_j(readings: PowerReadings, start_s: float, end_s: float) ->
     before = np.flatnonzero(host_s < end_s)
     ended = power[after[0]] if len(after) else power[before[-1]] if len(before) else np.nan
     # Two polls of the sampling approach are 15 ms apart: 66.7 Hz (Arafa et al., section IV.A).
-    sampled = power[_every(host_s, 0.015)]
+    sampled = power[np.unique(np.floor((host_s - host_s[:1]) / 0.015), return_index=True)[1]]
     found = {
         "mtsm": float(power[inside].mean()) if inside.any() else np.nan,
         "sma": float(sampled.max()) if len(sampled) else np.nan,
         "papi": float(ended),
     }
     return {name: watt * (end_s - start_s) for name, watt in found.items()}
-
-
-def _every(host_s: Array, period_s: float) -> list[int]:
-    """Indices of the first reading in each period."""
-    if not len(host_s):
-        return []
-    slots = np.floor((host_s - host_s[0]) / period_s)
-    first: list[int] = np.unique(slots, return_index=True)[1].tolist()
-    return first

@@ -49,8 +49,6 @@ class LoadStamps:
     @property
     def edges(self) -> int:
         """Number of edges; adjoining runs share one."""
-        if not len(self.start_s):
-            return 0
         return 2 * len(self.start_s) - int(np.count_nonzero(self.start_s[1:] <= self.end_s[:-1]))
 
     @property
@@ -156,11 +154,10 @@ def _quiet(value: Array) -> Array:
 def load_signals(load: LoadStamps, start_s: float, end_s: float) -> tuple[Signal, ...]:
     """Parts of a board's power under a load: its fast rise, delayed parts of the known forms, and creep; 1 is the full load."""
     origin_s = start_s - LEAD_S
-    node = origin_s + GRID_S * np.arange(int(np.ceil((end_s - origin_s) / GRID_S)) + 1)
-    corner, area = load_integral(load)
-    level = np.asarray(np.diff(np.interp(node, corner + LAUNCH_LAG_S, area)) / GRID_S)
+    cells = int(np.ceil((end_s - origin_s) / GRID_S))
+    level = run_cells(load.start_s + LAUNCH_LAG_S, load.end_s + LAUNCH_LAG_S, load.levels, origin_s, cells)
     fast = smoothed(level, LAUNCH_RISE_S)
-    middle = node[:-1] + 0.5 * GRID_S - LAUNCH_LAG_S
+    middle = origin_s + GRID_S * (np.arange(cells) + 0.5) - LAUNCH_LAG_S
     run = np.searchsorted(load.start_s, middle, side="right") - 1
     age = np.where(run >= 0, middle - load.start_s[np.maximum(run, 0)], 0.0)
     # A clock boost begins evenly between 0.1 and 0.2 s after the launch, and ends with the load (sensor.md 3.2).
@@ -170,10 +167,9 @@ def load_signals(load: LoadStamps, start_s: float, end_s: float) -> tuple[Signal
     return tuple(signal_of(origin_s, part) for part in parts)
 
 
-def load_integral(load: LoadStamps) -> tuple[Array, Array]:
-    """Integral of the level at the load's corners: times [s] and values, ascending, shape (2 n,)."""
-    corner = np.column_stack([load.start_s, load.end_s]).ravel()
-    area = np.zeros(len(corner))
-    area[1::2] = np.cumsum(load.levels * load.length_s)
-    area[2::2] = area[1:-1:2]
-    return corner, area
+def run_cells(start_s: Array, end_s: Array, level: Array, origin_s: float, count: int) -> Array:
+    """Level of runs (j,), ascending and apart, in `count` cells from `origin_s`; 0 between them."""
+    until = np.cumsum(level * (end_s - start_s))
+    area = np.column_stack([until - level * (end_s - start_s), until])
+    node = origin_s + GRID_S * np.arange(count + 1)
+    return np.asarray(np.diff(np.interp(node, np.column_stack([start_s, end_s]).ravel(), area.ravel())) / GRID_S)

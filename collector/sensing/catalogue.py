@@ -7,7 +7,7 @@ the same.  Rows of boards come before rows of generations, so that a board witho
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -35,8 +35,6 @@ COLUMN_OF_FIELD: Final[Mapping[str, str]] = {
 POWER_COLUMNS: Final = tuple(COLUMN_OF_FIELD.values())
 ERAS: Final = ("post-530", "530", "pre-530")
 """Driver eras, newest first; drivers of one era average in the same way (Yang, Adamek, Armour, figure 14)."""
-PERIOD_TOLERANCE: Final = 0.05
-"""Largest relative difference between a measured period and a published one, which is a median of polls."""
 WIDTH_STD_SHARE: Final = 0.1
 """Relative standard error of a width from another board of the same name or generation: A100s have 17.6 to 25.8 ms, published 25."""
 PERIOD_STD_SHARE: Final = 0.03
@@ -144,12 +142,12 @@ def is_file_name(text: str) -> bool:
     return text.endswith(".json") or "/" in text or Path(text).is_file()
 
 
-def given_sensor(text: str, gpu_uuid: str = "", driver: str = "", field: str = "", board: str = "") -> SensorCalibration:
+def given_sensor(text: str, gpu_uuid: str = "", driver: str = "", field: str = "") -> SensorCalibration:
     """The calibration that `--sensor` names: a file, or an entry NAME[@DRIVER][:FIELD] of the catalogue.
 
-    `gpu_uuid`, `driver`, `field` and `board`, its name, belong to the measured board; for a recording they may be unknown, and
-    then a file may belong to any board.  Raises SensorError for a file that cannot be used or is another board's,
-    for an unknown name, and where nothing is published for that driver and field.
+    `gpu_uuid`, `driver` and `field` belong to the measured board; for a recording they may be unknown, and then a file may belong to
+    any board.  Raises SensorError for a file that cannot be used or is another board's, for an unknown name, and where nothing is
+    published for that driver and field.
     """
     if is_file_name(text):
         return read_calibration(Path(text), gpu_uuid, driver) if gpu_uuid else load_calibration(Path(text))
@@ -164,11 +162,7 @@ def given_sensor(text: str, gpu_uuid: str = "", driver: str = "", field: str = "
         wanted = f"driver {of_driver or 'any'}, field {of_field or 'any'}"
         known = ", ".join(dict.fromkeys(f"{sensor.name}@{sensor.driver}:{name}" for sensor in named for name in sensor.fields))
         raise SensorError(f"--sensor {text}: nothing is published for {wanted}; known: {known}")
-    taken = found.calibration(gpu_uuid, driver or found.driver, field_name(of_field) or found.fields[0])
-    if board and not found.names(board):
-        other = f"{taken.notes[CATALOGUE]}; the entry is of another board than {board}"
-        return replace(taken, notes=FrozenMapping({**taken.notes, CATALOGUE: other}))
-    return taken
+    return found.calibration(gpu_uuid, driver or found.driver, field_name(of_field) or found.fields[0])
 
 
 def not_characterised(calibration: SensorCalibration) -> str:
@@ -192,20 +186,6 @@ def field_doubt(calibration: SensorCalibration, column: str) -> str:
         f"the readings are {column}, the sensor was characterised by {known}: these may average differently, and errors do not hold that; "
         f"choose the column with --column, or characterise {column}"
     )
-
-
-def compared(calibration: SensorCalibration, board: str) -> str:
-    """Published figures beside the measured ones, in one line; empty if nothing is published."""
-    found = find_sensor(board, calibration.driver, calibration.field)
-    if found is None:
-        return ""
-    parts = [f"period {found.update_period_s * 1e3:.1f} ms"] if found.update_period_s else []
-    parts += [f"{found.averaging} {found.window_s * 1e3:.0f} ms"] if found.window_s else [found.averaging]
-    text = f"published for {found.source()}: {', '.join(parts)}" + (f", gain {found.gain:.3f}" if found.gain else "")
-    period = calibration.update_period_s
-    if period and found.update_period_s and abs(period / found.update_period_s - 1.0) > PERIOD_TOLERANCE:
-        text += f"; this period differs by {period / found.update_period_s - 1.0:+.0%}"
-    return f"{text}; doubts: {'; '.join(found.doubts)}" if found.doubts else text
 
 
 def field_name(text: str) -> str:

@@ -5,15 +5,14 @@ evidence for a clock of period T, phase, jitter and a share of updates without a
 of T can be mistaken for the clock (sensor-method.md 1.2).  A banded smoother then follows the phase over the record.  Times in seconds.
 """
 
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 from scipy.linalg import cho_solve_banded, cholesky_banded
 
 from collector.errors import SensorError
-from estimator.vocabulary.quantities import Array, IntArray
+from estimator.vocabulary.quantities import Array, BoolArray, IntArray
 
 SHORTEST_S: Final = 0.008
 LONGEST_S: Final = 0.6
@@ -36,8 +35,9 @@ WANDER, WANDER_S = 3.5e-4, 20.0
 
 Stretches of 20 s of the recorded A100 deviate by 7e-4 from the period of its 200 s.
 """
+FREE_CLOCK: Final = "updates do not keep to a grid; the period is their mean distance, and times within a poll are a guess; "
 HOLE_S, HOLE_POLLS = 1.0, 50.0
-"""Polls farther apart than this (and than this many polls) separate stretches; the clock comes from the longest one."""
+"""Polls farther apart than this (and than this many polls) separate stretches; the clock is searched in the longest one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,43 +60,38 @@ class UpdateClock:
 
     period_s: float
     period_std_s: float
-    card_period_std_s: float
     jitter_s: float
     rigid: bool
-    n_updates: int
     poll_s: float
-    remark: str
+    card_period_std_s: float = np.nan
+    n_updates: int = 0
+    remark: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Changes:
-    """Brackets (`low`, `high`] of updates and the values that they brought, shape (n,)."""
+    """Brackets (`low`, `high`] of updates and the values that they brought, and whether a hole lies before each, shape (n,)."""
 
     low: Array
     high: Array
     value: Array
+    after_hole: BoolArray
 
     def part(self, first: int, last: int) -> "_Changes":
-        return _Changes(low=self.low[first:last], high=self.high[first:last], value=self.value[first:last])
+        here = slice(first, last)
+        return _Changes(low=self.low[here], high=self.high[here], value=self.value[here], after_hole=self.after_hole[here])
 
     @property
     def middle(self) -> Array:
         return np.asarray(0.5 * (self.low + self.high))
 
+    @property
+    def noise(self) -> Array:
+        """Variance of a time that lies anywhere in its bracket [s²]."""
+        return np.asarray((self.high - self.low) ** 2 / 12.0 + 1e-12)
+
     def __len__(self) -> int:
         return len(self.value)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Track:
-    """A clock followed over changes: times and numbers of the updates (n,)."""
-
-    period: float
-    period_std: float
-    time: Array
-    tick: Array
-    jitter: float
-    walk: float
 
 
 def fit_update_clock(time_s: Array, value: Array) -> tuple[UpdateClock, Updates]:
@@ -111,34 +106,27 @@ def fit_update_clock(time_s: Array, value: Array) -> tuple[UpdateClock, Updates]
     stretch = np.concatenate([[0], np.cumsum(np.diff(time_s) > hole)])
     at = np.flatnonzero(np.diff(value) != 0.0) + 1
     at = at[stretch[at] == stretch[at - 1]]  # a change across a hole does not determine its time
-    changes = _Changes(low=time_s[at - 1], high=time_s[at], value=value[at])
+    changes = _Changes(low=time_s[at - 1], high=time_s[at], value=value[at], after_hole=np.diff(stretch[at], prepend=0) > 0)
     if len(changes) < MIN_CHANGES:
         raise SensorError(
             f"only {len(changes)} changes of the reading; at least {MIN_CHANGES} are needed: poll longer, or under a varying load"
         )
     if len(changes) > 0.97 * (len(time_s) - 1):
         raise SensorError(f"the reading changes with every poll ({poll * 1e3:.1f} ms): poll faster to see the update clock")
-    cuts = np.array([0, *(np.flatnonzero(np.diff(stretch[at])) + 1), len(changes)], dtype=np.int64)
+    cuts = np.array([0, *np.flatnonzero(changes.after_hole[1:]) + 1, len(changes)])
     longest = int(np.argmax(np.diff(cuts)))
     main = changes.part(int(cuts[longest]), int(cuts[longest + 1]))
     if len(main) < MIN_CHANGES:
         raise SensorError(f"the polls have holes of more than {hole:.3g} s, and no stretch between them has {MIN_CHANGES} changes")
-    track = _tracked(main, _searched(main, poll), poll)
-    updates = _in_all_stretches(changes, cuts, longest, track)
-    visible = _visible(time_s, updates)
-    span = float(main.middle[-1] - main.middle[0])
-    wander = WANDER * track.period * min(1.0, WANDER_S / span)
-    clock = UpdateClock(
-        period_s=track.period,
-        period_std_s=track.period_std,
-        card_period_std_s=float(np.hypot(track.period_std, wander)),
-        jitter_s=float(np.hypot(track.jitter, track.walk)),
-        rigid=track.walk < FREE_WALK_SHARE * track.period,
-        n_updates=visible,
-        poll_s=poll,
-        remark="" if len(cuts) == 2 else f"the polls have {len(cuts) - 2} hole(s); the period is that of the longest stretch, {span:.3g} s",
-    )
-    return clock, updates
+    clock, updates = _tracked(changes, _searched(main, poll), poll)
+    span = float(time_s[-1] - time_s[0])
+    wander = WANDER * clock.period_s * min(1.0, WANDER_S / span)
+    return replace(
+        clock,
+        card_period_std_s=float(np.hypot(clock.period_std_s, wander)),
+        n_updates=_visible(time_s, updates),
+        remark=("" if clock.rigid else FREE_CLOCK) + (f"the polls have {len(cuts) - 2} hole(s)" if len(cuts) > 2 else ""),
+    ), updates
 
 
 def _visible(time_s: Array, updates: Updates) -> int:
@@ -174,8 +162,7 @@ def _lead(changes: _Changes, period: float) -> tuple[float, float]:
     # fewer is a fraction of distances of two lengths, unless the readings take few values.
     if np.mean(np.diff(tick) == 1.0) < 0.2 * shown and len(np.unique(changes.value)) > 0.5 * seen:
         return 0.0, period
-    noise = (changes.high - changes.low) ** 2 / 12.0 + 1e-12
-    walked, slope = max(_walked(changes.middle, tick, noise, walk * walk, period)[:2] for walk in (1e-5, 3e-4, 1.2e-3))
+    walked, slope = max(_walked(changes, tick, 0.0, walk, period)[:2] for walk in (1e-5, 3e-4, 1.2e-3))
     told = walked - 0.5 * seen * np.log(2.0 * np.pi) + seen * np.log(shown) + (due - seen) * np.log(1.0 - shown)
     rate = seen / max(float(changes.high[-1] - changes.low[0]), 1e-9)
     return float(told / seen - np.log(rate) + 1.0), period + slope
@@ -190,53 +177,51 @@ def _candidates(changes: _Changes, few: int) -> Array:
     power[(frequency < 1.0 / LONGEST_S) | (frequency > 1.0 / SHORTEST_S)] = 0.0
     peak = np.flatnonzero((power[1:-1] > power[:-2]) & (power[1:-1] >= power[2:])) + 1
     found = list(1.0 / frequency[peak[np.argsort(-power[peak])][:40]])
-    interval = np.diff(changes.middle)
-    for share in (5, 25, 50, 75):
-        period = float(np.percentile(interval, share))
-        for _ in range(30):
-            period = float(interval.sum() / np.maximum(1.0, np.round(interval / max(period, COMB_S))).sum())
-        part = interval[: few - 1]
-        found += [period, float(part.sum() / np.maximum(1.0, np.round(part / period)).sum())]
     every = np.array(found)
     every = np.unique(np.concatenate([every, 2.0 * every[:12], 0.5 * every[:12], 3.0 * every[:6]]).round(7))
     return np.asarray(every[(every > SHORTEST_S) & (every < LONGEST_S)])
 
 
-def _tracked(changes: _Changes, period: float, poll: float) -> _Track:
-    """The clock over all changes: the ticks are counted, then a smoother follows the phase."""
-    middle, noise = changes.middle, (changes.high - changes.low) ** 2 / 12.0 + 1e-12
-    for _ in range(3):
-        tick = _counted(changes, period)
-        slope = float(np.polyfit(tick, middle, 1)[0])
-        if abs(slope / period - 1.0) < 0.005:
-            period = slope
-    fits = [(*_walked(middle, tick, noise + s * s, w * w, period), s, w) for s in JITTERS_S for w in WALKS_S]
+def _tracked(changes: _Changes, period: float, poll: float) -> tuple[UpdateClock, Updates]:
+    """The clock over all changes, and the updates: the ticks are counted, then a smoother follows the phase."""
+    tick = _counted(changes, period)
+    fits = [(*_walked(changes, tick, jitter, walk, period), jitter, walk) for jitter in JITTERS_S for walk in WALKS_S]
     _, slope, slope_std, time, jitter, walk = max(fits, key=lambda one: one[0])
-    smooth = period + slope
     if poll > SLOW_POLL * period and walk >= FREE_WALK_SHARE * period:
         slope_std = float(np.hypot(slope_std, MISCOUNTED * period))
     time = np.clip(time, changes.low, changes.high) if walk > 1e-4 else time
-    slope_std *= 1.1  # so that the rms of error over stated error is 1 on 60 simulated clocks
-    return _Track(period=smooth, period_std=float(slope_std), time=time, tick=tick, jitter=jitter, walk=walk)
+    clock = UpdateClock(
+        period_s=period + slope,
+        period_std_s=1.1 * slope_std,  # so that the rms of error over stated error is 1 on 60 simulated clocks
+        jitter_s=float(np.hypot(jitter, walk)),
+        rigid=walk < FREE_WALK_SHARE * (period + slope),
+        poll_s=poll,
+    )
+    return clock, Updates(time_s=np.maximum.accumulate(time), value=changes.value, number=(tick - tick[0]).astype(np.int64))
 
 
 def _counted(changes: _Changes, period: float) -> Array:
-    """The tick of every change (n,); the phase is corrected by the distance of the tick from its bracket."""
-    tick, last, phase = np.empty(len(changes)), -1e18, 0.5 * float(changes.low[0] + changes.high[0])
-    for i, (low, high) in enumerate(zip(changes.low.tolist(), changes.high.tolist(), strict=True)):
+    """The tick of every change (n,); the phase is corrected by the distance of the tick from its bracket, and anew after a hole."""
+    tick, last, phase = np.empty(len(changes)), -1e18, float(changes.middle[0])
+    brackets = zip(changes.low.tolist(), changes.high.tolist(), changes.after_hole.tolist(), strict=True)
+    for i, (low, high, after_hole) in enumerate(brackets):
         here = max(float(round((0.5 * (low + high) - phase) / period)), last + 1.0)
         time = phase + here * period
         away = low - time if time < low else high - time if time > high else 0.0
-        phase += 0.8 * max(-0.3 * period, min(0.3 * period, away))
+        phase += 0.5 * (low + high) - time if after_hole else 0.8 * max(-0.3 * period, min(0.3 * period, away))
         tick[i] = last = here
     return tick
 
 
-def _walked(middle: Array, tick: Array, noise: Array, walk: float, period: float) -> tuple[float, float, float, Array]:
-    """Log-likelihood, slope, its standard error and times (n,) of a phase that walks by a variance `walk` per tick."""
+def _walked(changes: _Changes, tick: Array, jitter: float, walk: float, period: float) -> tuple[float, float, float, Array]:
+    """Log-likelihood, slope, its standard error and times (n,) of a phase that walks by `walk` per tick, and freely in holes."""
+    middle, noise = changes.middle, changes.noise + jitter**2
     left = middle - tick * period
-    place, left = tick - tick.mean(), left - left.mean()
-    link = 1.0 / (walk * np.maximum(np.diff(tick), 1.0))
+    hole = changes.after_hole[1:]
+    gap = np.where(hole, 1.0, np.diff(tick))
+    place = np.append(0.0, np.cumsum(gap))
+    place, left = place - place.mean(), left - left.mean()
+    link = 1.0 / np.where(hole, period**2, walk**2 * gap)
     band = np.zeros((2, len(left)))
     band[1] = 1.0 / noise
     band[1, :-1] += link
@@ -252,26 +237,6 @@ def _walked(middle: Array, tick: Array, noise: Array, walk: float, period: float
         left = np.clip(left, fitted - 4.0 * np.sqrt(noise), fitted + 4.0 * np.sqrt(noise))
     time = fitted + tick * period + np.mean(middle - tick * period)
     return -0.5 * float(volume + yy - yt * yt / tt), float(yt / tt), float(1.0 / np.sqrt(tt)), np.asarray(time)
-
-
-def _in_all_stretches(changes: _Changes, cuts: IntArray, longest: int, track: _Track) -> Updates:
-    """The updates of every stretch: the other stretches keep the clock's period and are counted anew."""
-    times, ticks = [], []
-    origin = float(track.time[0] - track.tick[0] * track.period)
-    for index, (first, last) in enumerate(pairwise(cuts.tolist())):
-        if index == longest:
-            times.append(track.time)
-            ticks.append(track.tick)
-            continue
-        part = changes.part(first, last)
-        tick = _counted(part, track.period)
-        grid = tick * track.period
-        phase = float(np.median(part.middle - grid))
-        times.append(np.clip(phase + grid, part.low, part.high))
-        ticks.append(tick + round((phase - origin) / track.period))
-    time, tick = np.concatenate(times), np.concatenate(ticks)
-    tick = np.maximum.accumulate(tick - tick[0] - np.arange(len(tick))) + np.arange(len(tick))
-    return Updates(time_s=np.maximum.accumulate(time), value=changes.value, number=tick.astype(np.int64))
 
 
 def held_updates(time_s: Array, value: Array, period_s: float) -> Updates:

@@ -1,20 +1,16 @@
 """Output of `collect correct`: a corrected recording as lines, and as a table over time."""
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
-from collector.sensing.correct import CorrectedRecording, EnergySpan
-from collector.sensing.figures import figure, plain_notes, rounded_like, significant
-from collector.sensing.fold import Profile
-from collector.sensing.repeated import RepeatedEnergy
+from collector.sensing.correct import CorrectedRecording
+from collector.sensing.figures import figure, rounded_like, significant
+from collector.sensing.repeated import EnergySpan, RepeatedEnergy
 
 
-def correction_lines(
-    found: CorrectedRecording, out: Path | None = None, report: Path | None = None, remarks: Mapping[str, str] | None = None
-) -> list[str]:
+def correction_lines(found: CorrectedRecording, out: Path | None, remarks: Mapping[str, str]) -> list[str]:
     """A corrected recording for people; `remarks` are those on how it was read."""
     response = found.response
     width = f"{response.kernel} of {response.width_s * 1e3:.4g} ms"
@@ -25,13 +21,9 @@ def correction_lines(
     if found.repeated is not None:
         lines += _execution_lines(found.repeated)
         lines += _span_lines("recording", found.whole)
-    if found.profile is not None:
-        lines.append(_profile_line(found.profile))
-    lines += [f"  note: {text}" for text in plain_notes({**(remarks or {}), **found.notes})]
+    lines += [f"  note: {text}" for text in dict.fromkeys([*remarks.values(), *found.notes.values()])]
     if out is not None:
         lines.append(f"power over time in {out}")
-    if report is not None:
-        lines.append(f"charts in {report}")
     return lines
 
 
@@ -52,22 +44,8 @@ def _span_lines(name: str, span: EnergySpan) -> list[str]:
 
 
 def _execution_lines(found: RepeatedEnergy) -> list[str]:
-    naive, known = rounded_like(found.naive_j, found.energy_std_j), math.isfinite(found.published_j)
-    published = f"published practice {rounded_like(found.published_j, found.energy_std_j)} J" if known else "no published practice"
     return [
         f"  {'execution':<11}{figure(found.energy_j, found.energy_std_j, 'J')} ({significant(found.timing_std_j, 2)} J without gain and "
         f"offset), {found.executions} of {found.duration_s * 1e3:.5g} ms",
-        f"  {'':<11}naive {naive} J, {published}",
+        f"  {'':<11}naive {rounded_like(found.naive_j, found.energy_std_j)} J",
     ]
-
-
-def _profile_line(profile: Profile) -> str:
-    seen = np.isfinite(profile.power_w)
-    if not np.any(seen):
-        return "  profile    undetermined: no update saw the executions in more than one place"
-    lowest, highest = int(np.nanargmin(profile.power_w)), int(np.nanargmax(profile.power_w))
-    low, high = (figure(float(profile.power_w[place]), float(profile.std_w[place]), "W") for place in (lowest, highest))
-    return (
-        f"  profile    {low} to {high} within {profile.duration_s * 1e3:.5g} ms,\n"
-        f"  {'':<11}resolution {significant(profile.attained_s * 1e3)} ms, {seen.sum()} of {len(seen)} places seen"
-    )

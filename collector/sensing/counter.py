@@ -16,8 +16,8 @@ class CounterEnergy:
     """Energy of one launch by the counter [J], nan without one; whether it is possible, and agrees with the readings."""
 
     energy_j: float
-    absurd: bool
-    disagrees: bool
+    absurd: bool = False
+    disagrees: bool = False
 
 
 def launch_energy(power_w: float, power_std_w: float, latency_s: float, latency_std_s: float) -> tuple[float, float]:
@@ -47,13 +47,13 @@ def counter_energy(
     difference between `raw_power_w` and `rest_power_w`.
     """
     if before is None or after is None:
-        return CounterEnergy(energy_j=math.nan, absurd=False, disagrees=False)
+        return CounterEnergy(energy_j=math.nan)
     energy = after.energy_j - before.energy_j
     elapsed = (after.host_ns - before.host_ns) * SECONDS_PER_NS
     if not 0.0 <= energy <= ABSURD_LIMIT_FACTOR * power_limit_w * (elapsed + 2.0 * update_period_s):
-        return CounterEnergy(energy_j=math.nan, absurd=True, disagrees=False)
+        return CounterEnergy(energy_j=math.nan, absurd=True)
     expected = raw_power_w * duration_s
     ends = 2.0 * update_period_s * abs(raw_power_w - rest_power_w if math.isfinite(rest_power_w) else raw_power_w)
     # Largest relative difference between counter and readings: it allows for rise of the board and the counter's own updates.
     disagrees = math.isfinite(expected) and abs(energy - expected) > 0.06 * expected + ends
-    return CounterEnergy(energy_j=energy / launches, absurd=False, disagrees=disagrees)
+    return CounterEnergy(energy_j=energy / launches, disagrees=disagrees)

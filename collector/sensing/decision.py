@@ -15,11 +15,10 @@ from estimator.vocabulary.quantities import Array, BoolArray
 
 LEAD: Final = 8.0
 """Least lead of the best response over the next, in log-likelihood."""
-SAME_SIGN, SAME_SIGN_POINT, SAME_SIGN_NARROW = 1.6, 2.0, 3.0
+SAME_SIGN, SAME_SIGN_NARROW = 1.6, 3.0
 """Least lead over blocks of the record, as a multiple of its scatter.
 
-One informative block gives 1, two give 1.41, so that a single step never decides.  The higher values apply if one of the two
-responses is a point, and for widths below NARROW_S.
+One informative block gives 1, two give 1.41, so that a single step never decides.  The higher value applies to widths below NARROW_S.
 """
 EXPLAINED: Final = 0.8
 """Least share of the readings' variance that a determined response explains."""
@@ -96,12 +95,12 @@ def _blind(best: Fit, clock: UpdateClock, spacing_s: float) -> tuple[str, str] |
     if best.width_s < METER_SAMPLES * spacing_s and spacing_s > 1e-3:
         return (
             f"reference samples every {spacing_s * 1e3:.3g} ms determine no averaging below {METER_SAMPLES * spacing_s * 1e3:.3g} ms",
-            f"log it every {max(best.width_s, 0.01) / METER_SAMPLES * 1e3:.2g} ms or faster",
+            "log it faster",
         )
     if not clock.rigid and best.width_s < clock.poll_s:
         return (
             f"updates keep to no grid, so their times are known to a poll only, and the width of {best.width_s * 1e3:.1f} ms is less",
-            f"poll every {min(best.width_s / 3.0, clock.poll_s / 2.0) * 1e3:.1f} ms or faster",
+            "poll faster",
         )
     return None
 
@@ -119,14 +118,13 @@ def _lead(ranked: tuple[Fit, ...]) -> tuple[float, float]:
 
 def _doubt(ranked: tuple[Fit, ...], widest_s: float, *, at_edges: bool) -> str:
     """Reason why the leading response is not certain; "" if it is.  One that leads `at_edges` needs no agreement of blocks."""
-    best, second, third = ranked
+    best, second, _ = ranked
     ahead, agreed = _lead(ranked)
     if best.kernel == "none":
         return f"no averaging and an average over up to {widest_s * 1e3:.2g} ms explain the readings about equally well"
     if at_edges:
         return ""
-    averaging = {best.kernel, second.kernel} == {"boxcar", "low-pass"} and second.evidence - third.evidence > 20.0
-    if ahead < LEAD or agreed < (SAME_SIGN if averaging else SAME_SIGN_POINT):
+    if ahead < LEAD or agreed < SAME_SIGN:
         close = f"lead {ahead:.1f}, {agreed:.1f} standard deviations"
         return f"{best.kernel} and {second.kernel} explain the readings about equally well ({close})"
     if best.width_s < NARROW_S and agreed < SAME_SIGN_NARROW:

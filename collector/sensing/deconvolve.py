@@ -10,10 +10,11 @@ from typing import Final
 
 import numpy as np
 from scipy.linalg import cho_solve_banded, cholesky_banded
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, dia_array
 
 from collector.errors import SensorError
 from collector.sensing.response import SensorResponse
+from collector.sensing.updates import BoardUpdates
 from estimator.vocabulary.quantities import Array
 
 WALKS: Final = (0.02, 0.05, 0.11, 0.25, 0.57, 1.3, 3.0)
@@ -45,13 +46,12 @@ class Deconvolved:
     evidence: float
 
 
-def deconvolve(
-    time_s: Array, value: Array, response: SensorResponse, period_s: float, noise_w: float | None, start_s: float, end_s: float
-) -> Deconvolved:
-    """Power from updates at `time_s` (n,), ascending, with readings `value` (n,), and its energy from `start_s` to `end_s`.
+def deconvolve(updates: BoardUpdates, response: SensorResponse, noise_w: float | None, start_s: float, end_s: float) -> Deconvolved:
+    """Power from updates, and its energy from `start_s` to `end_s`.
 
     Raises SensorError for too few updates, and for a recording shorter than a third of the sensor's memory.
     """
+    time_s, value, period_s = updates.time_s, updates.value, updates.period_s
     if len(time_s) < 3:
         raise SensorError(f"only {len(time_s)} updates; at least 3 are needed to take an averaging out")
     if response.reach_s > 3.0 * (end_s - start_s):
@@ -84,7 +84,7 @@ def deconvolve(
     energy = float(span @ level) + centre * float(span.sum())
     walked = float(span @ cho_solve_banded((root, True), span))
     hidden = UNSEEN_SHARE * max(0.0, 1.0 - response.width_s / (WELL_POSED_SHARE * period_s)) * abs(energy)
-    unread = unread_std_j(time_s, value, response, period_s, start_s, end_s)
+    unread = unread_std_j(updates, response, start_s, end_s)
     return Deconvolved(
         edge_s=edge,
         power_w=level + centre,
@@ -97,16 +97,16 @@ def deconvolve(
     )
 
 
-def unread_std_j(time_s: Array, value: Array, response: SensorResponse, period_s: float, begin_s: float, end_s: float) -> float:
+def unread_std_j(updates: BoardUpdates, response: SensorResponse, begin_s: float, end_s: float) -> float:
     """Standard error of an energy from power that no update saw, in holes of the polls [J].
 
     In a hole the power may be any of the readings' values: taken for one bound while any is as likely, it is off by range / √3.
     """
-    until = time_s - response.delay_s
+    until, period_s = updates.time_s - response.delay_s, updates.period_s
     apart = np.diff(until)
     hole = np.where(apart - max(response.width_s, period_s) > 0.5 * period_s, apart - response.width_s, 0.0)
     inside = np.clip(until[:-1] + hole, begin_s, end_s) - np.clip(until[:-1], begin_s, end_s)
-    return float(np.linalg.norm(inside) * np.ptp(value)) / math.sqrt(3.0)
+    return float(np.linalg.norm(inside) * np.ptp(updates.value)) / math.sqrt(3.0)
 
 
 def _means(value: Array, together: int) -> Array:
@@ -138,13 +138,10 @@ def _weights(end_s: Array, response: SensorResponse, edge_s: Array) -> csr_array
 
 def _banded(weight: csr_array) -> Array:
     """weightᵀ · weight in lower banded form, shape (band, bins)."""
-    square = (weight.T @ weight).tocoo()
-    row, column = square.coords
-    lower = row >= column
-    reach = max(int((row - column)[lower].max(initial=0)), 1)
-    band = np.zeros((reach + 1, weight.shape[1]))
-    band[(row - column)[lower], column[lower]] = square.data[lower]
-    return band
+    square = csr_array(weight.T @ weight)
+    row, column = square.nonzero()
+    reach = max(int((row - column).max(initial=0)), 1)
+    return np.stack([np.pad(square.diagonal(-k), (0, k)) for k in range(reach + 1)])
 
 
 def _with_walk(data: Array, walk_w: float, anchor: float) -> Array:
@@ -175,7 +172,5 @@ def _diagonals(band: Array, data: Array) -> tuple[Array, float]:
 def _dense(band: Array) -> Array:
     """A lower banded matrix in full form."""
     count = band.shape[1]
-    whole = np.diag(band[0])
-    for k in range(1, min(band.shape[0], count)):
-        whole += np.diag(band[k, : count - k], -k) + np.diag(band[k, : count - k], k)
-    return whole
+    lower = dia_array((band, -np.arange(len(band))), shape=(count, count)).toarray()
+    return np.asarray(lower + lower.T - np.diag(band[0]))

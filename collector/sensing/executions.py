@@ -1,23 +1,38 @@
 """Power of a repeated execution: the response known, the levels unknown.
 
-The power is a sum of parts: rest, the execution's own levels bin by bin, delayed parts and creep, a drift through the run, the
-deviation in the first millisecond after a pause and after an end, and power that remains in pauses.  Each part gives its column
-of readings and its energy, so that the readings' columns and the energies' rows come from one list.  The model is linear except for
-the size of the profile and the noise: the result is averaged over sizes by evidence, and its error includes the unseen power.
+The power is a sum of signals: rest, the execution's own levels bin by bin, delayed parts and creep, a drift through the run, the
+deviation in the first millisecond after a pause and after an end, and power that remains in pauses.  Each signal gives its column
+of readings and its energy.  The model is linear except for the size of the profile and the noise: evidence
+decides between sizes, and the error includes the unseen power.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from collector.errors import SensorError
-from collector.sensing.board_power import GRID_S, LAUNCH_LAG_S, LAUNCH_RISE_S, LoadStamps, Signal, load_signals, signal_of
+from collector.sensing.board_power import (
+    GRID_S,
+    LAUNCH_LAG_S,
+    LAUNCH_RISE_S,
+    LoadStamps,
+    Signal,
+    load_signals,
+    run_cells,
+    signal_of,
+    smoothed,
+)
 from collector.sensing.regression import block_covariance
-from collector.sensing.response import SensorResponse, drawn_in_bins, run_shares, seen
+from collector.sensing.response import SensorResponse, seen
+from collector.sensing.updates import BoardUpdates
 from estimator.vocabulary.quantities import Array, BoolArray
 
+BINS_PER_WINDOW: Final = 8.0
+"""Parts of an execution for each width of the response."""
+BINS: Final = (12, 48)
+"""Least and greatest number of parts of an execution; sixteen give simulated boards the same errors."""
 SIZES: Final = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
 """Tried sizes of the profile within an execution, as shares of the load's power."""
 SIZE, SIZE_LN_STD = 0.1, 1.2
@@ -37,8 +52,6 @@ FREEDOM, NOISE_FREEDOM = 4.0, 4.0
 """Degrees of freedom of the residuals' t distribution, and of a noise that the calibration states."""
 DEFAULT_NOISE_W, LEAST_NOISE_W = 0.5, 1e-3
 """Noise of readings if the calibration states none, and the least fitted one [W]."""
-DEFAULT_JITTER_S: Final = 3e-4
-"""Jitter of an averaging's end if the calibration states none [s]; 0.3 to 0.5 ms on published boards."""
 SLOPE_S: Final = 1e-3
 """Step of the derivative by time that turns jitter into power [s]."""
 LEAST_STEP_SHARE, LEAST_SHOWN = 0.25, 0.1
@@ -53,24 +66,10 @@ ENERGIES: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FitSettings:
-    """`bins` of an execution (1: no profile); executions and readings in the first `discard_s` are left out.
-
-    `noise_w` from the calibration, None where unknown.
-    """
-
-    bins: int
-    discard_s: float = 0.0
-    noise_w: float | None = None
-    jitter_s: float = DEFAULT_JITTER_S
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionFit:
     """The fit in the sensor's domain, gain and offset not corrected.
 
-    `energy_j` is that of a mean kept execution, `total_j` that from the first kept start to the last end.  `profile_w` (bins,) is the
-    power by place, smeared over `profile_resolution` bins (inf where unseen), of size `profile_size_w`; `trace_w` the mean power
+    `energy_j` is that of a mean kept execution, `total_j` that from the first kept start to the last end; `trace_w` the mean power
     between the requested edges.  `predicted_w` and `used` (n,) belong to the readings; `evidence` is the log probability of one.
     """
 
@@ -78,11 +77,6 @@ class ExecutionFit:
     energy_std_j: float
     total_j: float
     total_std_j: float
-    executions: int
-    profile_w: Array
-    profile_std_w: Array
-    profile_resolution: Array
-    profile_size_w: float
     trace_w: Array
     trace_std_w: Array
     predicted_w: Array
@@ -91,104 +85,52 @@ class ExecutionFit:
     evidence: float
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A part of the power with k levels, per watt of each: `shown` in readings at times (n,), and `drawn` before times [s]; (n, k)."""
+def execution_signals(load: LoadStamps, bins: int, from_s: float, until_s: float) -> Iterator[Signal]:
+    """The parts of a load's power beside rest, for readings between two times: `bins` of the execution, then eight others."""
+    fast, *late, creep = load_signals(load, from_s, until_s)
 
-    shown: Callable[[SensorResponse, Array], Array]
-    drawn: Callable[[Array], Array]
+    def runs(start_s: Array, end_s: Array) -> Signal:
+        cells = run_cells(start_s, end_s, np.ones(len(start_s)), fast.start_s, len(fast.value))
+        return signal_of(fast.start_s, smoothed(cells, LAUNCH_RISE_S))
 
-
-def _rest() -> Part:
-    """Power that is always present."""
-    return Part(lambda _, time_s: np.ones((len(time_s), 1)), lambda time_s: time_s[:, None])
-
-
-def _runs(start_s: Array, end_s: Array, bins: int = 1) -> Part:
-    """Power in `bins` equal parts of runs."""
-    return Part(
-        lambda response, time_s: run_shares(response, start_s, end_s, bins, time_s),
-        lambda time_s: drawn_in_bins(start_s, end_s, bins, time_s),
-    )
-
-
-def _shape(signal: Signal) -> Part:
-    """Power in the form of a signal."""
-    return Part(
-        lambda response, time_s: seen(signal, response.kernel, response.width_s, time_s - response.delay_s)[:, None],
-        lambda time_s: signal.at(time_s)[:, None],
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
-    """The parts, the prior precision of their levels for a load's power of 1 W and a profile of size 1, and the profile's place."""
-
-    parts: tuple[Part, ...]
-    flat: Array
-    profile: Array
-    bins: slice
-
-    def columns(self, response: SensorResponse, time_s: Array) -> Array:
-        """Design matrix of readings, shape (n, levels)."""
-        return np.concatenate([part.shown(response, time_s) for part in self.parts], axis=1)
-
-    def drawn(self, from_s: Array, to_s: Array) -> Array:
-        """Integrals between times (m,) [s], shape (m, levels)."""
-        return np.concatenate([part.drawn(to_s) - part.drawn(from_s) for part in self.parts], axis=1)
-
-    def precision(self, amplitude_w: float, size: float) -> Array:
-        """Prior precision of the levels [1/W²], shape (levels, levels)."""
-        return np.asarray((np.diag(self.flat) + self.profile / size**2) / amplitude_w**2)
-
-
-def execution_model(load: LoadStamps, bins: int, from_s: float, until_s: float) -> Model:
-    """The model of a load's executions for readings between two times."""
     after = np.append(True, load.start_s[1:] - load.end_s[:-1] > 1e-3)
     before = np.append(after[1:], True)
-    lag = np.where(after, np.minimum(LAUNCH_LAG_S, 0.5 * load.length_s), 0.0)
-    fast, *late, creep = load_signals(load, from_s, until_s)
+    if bins == 1:
+        yield fast
+    else:
+        begin = load.start_s + np.where(after, np.minimum(LAUNCH_LAG_S, 0.5 * load.length_s), 0.0)
+        part = (load.end_s - begin) / bins
+        yield from (runs(begin + m * part, begin + (m + 1) * part) for m in range(bins))
+    yield from (*late, creep)
     span = max(float(load.end_s[-1] - load.start_s[0]), GRID_S)
     place = (fast.start_s + GRID_S * (np.arange(len(fast.value)) + 0.5) - load.start_s[0]) / span - 0.5
-    drift = signal_of(fast.start_s, fast.value * np.clip(place, -1.0, 1.0))
+    yield signal_of(fast.start_s, fast.value * np.clip(place, -1.0, 1.0))
     start, end = load.start_s[after], load.end_s[before]
-    following = np.append(start[1:], np.inf)
-    parts: list[Part] = [_rest(), _runs(load.start_s + lag, load.end_s, bins) if bins > 1 else _shape(fast)]
-    parts += [_shape(one) for one in (*late, creep, drift)]
-    parts += [_runs(start, np.minimum(start + EDGE_S, load.end_s[after])), _runs(end, np.minimum(end + EDGE_S, following))]
-    paused = len(start) > 1
-    parts.append(_runs(end[:-1], np.minimum(end[:-1] + LINGER_S, start[1:])) if paused else _runs(end[-1:], end[-1:]))
-    # Prior standard deviations as shares of the load's power; the first four are those of boost, late pole, late poles and creep (sensor.md
-    # 3.2).
-    stds = np.array([0.15, 0.15, 0.15, 0.1, DRIFT_SHARE, EDGE_STD_S / EDGE_S, EDGE_STD_S / EDGE_S, LINGER_SHARE])
-    flat = np.concatenate([np.full(1 + bins, 1e3**-2.0 / bins), stds**-2.0])
-    profile = np.zeros((len(flat), len(flat)))
-    step = np.diff(np.eye(bins), axis=0)
-    profile[1 : 1 + bins, 1 : 1 + bins] = step.T @ step * bins / 6.0  # so that a walk over the bins has the size as standard deviation
-    return Model(parts=tuple(parts), flat=flat, profile=profile, bins=slice(1, 1 + bins))
+    yield runs(start, np.minimum(start + EDGE_S, load.end_s[after]))
+    yield runs(end, np.minimum(end + EDGE_S, np.append(start[1:], np.inf)))
+    yield runs(end, np.append(np.minimum(end[:-1] + LINGER_S, start[1:]), end[-1]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Problem:
-    """Design (n, levels) now and SLOPE_S later, readings (n,), questions (q, levels), and knowledge of noise and load."""
+    """Design (n, levels), its slopes in time [1/s], the `moved` designs by the errors of width and delay; readings (n,); questions `ask`.
 
-    model: Model
+    `flat` and `profile` are the prior precision of the levels for a load's power of 1 W and a profile of size 1; `known` is the number of
+    degrees of freedom that `noise_w` is worth.
+    """
+
     design: Array
-    ahead: Array
+    slope: Array
+    moved: tuple[Array, ...]
     value: Array
     ask: Array
+    flat: Array
+    profile: Array
+    bins: int
     amplitude_w: float
-    settings: FitSettings
-
-    @property
-    def noise_w(self) -> float:
-        """Noise of a reading."""
-        return self.settings.noise_w or DEFAULT_NOISE_W
-
-    @property
-    def known(self) -> float:
-        """Degrees of freedom that the stated noise is worth."""
-        return NOISE_FREEDOM if self.settings.noise_w else 0.0
+    noise_w: float = DEFAULT_NOISE_W
+    known: float = 0.0
+    jitter_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,35 +145,38 @@ class _Solution:
 
 
 def fit_executions(
-    time_s: Array, value: Array, response: SensorResponse, load: LoadStamps, settings: FitSettings, trace_edge_s: Array | None = None
+    updates: BoardUpdates,
+    response: SensorResponse,
+    load: LoadStamps,
+    *,
+    noise_w: float | None = None,
+    discard_s: float = 0.0,
+    trace_edge_s: Array | None = None,
 ) -> ExecutionFit:
-    """Energy and profile of executions from updates at `time_s` (n,), ascending, with readings `value` (n,).
+    """Energy of executions; those that start in the first `discard_s`, and readings there, are left out.
 
-    The fit also gives the mean power between neighbouring times of `trace_edge_s` (t + 1,).  Raises SensorError for too few readings.
+    `noise_w` is the readings' noise, None where unknown.  The fit also gives the mean power between neighbouring times of `trace_edge_s`
+    (t + 1,).  Raises SensorError for too few readings.
     """
-    used = _usable(time_s, response, load, settings)
+    time_s, value = updates.time_s, updates.value
+    used = _usable(time_s, response, load, discard_s)
     repeats = used & np.append(False, value[1:] == value[:-1])
     if np.count_nonzero(repeats) <= 0.1 * np.count_nonzero(used):
         used &= ~repeats
     if np.count_nonzero(used) < MIN_READINGS:
         raise SensorError(f"only {np.count_nonzero(used)} readings lie within the load; at least {MIN_READINGS} are needed: repeat longer")
-    kept = load.start_s >= load.start_s[0] + settings.discard_s
+    kept = load.start_s >= load.start_s[0] + discard_s
     if not np.any(kept):
-        raise SensorError(f"the load ends within {settings.discard_s:.3g} s of its start, before readings have settled: repeat longer")
+        raise SensorError(f"the load ends within {discard_s:.3g} s of its start, before readings have settled: repeat longer")
     edges = np.zeros(0) if trace_edge_s is None else trace_edge_s
-    problem = _problem(time_s[used], value[used], response, load, kept, settings, edges)
-    solutions = _solutions(problem)
-    evidence = np.array([solution.evidence for solution in solutions])
-    share = np.exp(evidence - evidence.max())
-    share /= share.sum()
-    answers = np.array([problem.ask @ solution.level for solution in solutions])
-    mean = share @ answers
-    variance = share @ (np.array([_variance(problem, solution) for solution in solutions]) + (answers - mean) ** 2)
-    best = solutions[int(np.argmax(share))]
+    problem = _problem(time_s[used], value[used], response, load, kept, edges)
+    problem = replace(problem, noise_w=noise_w or DEFAULT_NOISE_W, known=NOISE_FREEDOM if noise_w else 0.0, jitter_s=updates.time_std_s)
+    best = _likeliest(problem)
+    mean = problem.ask @ best.level
     # Error of the parts' form, as a share of the energy: the scatter of simulated runs whose own errors are far smaller.
-    std2 = variance * _student(problem) + (5e-4 * mean) ** 2
-    for other in (response.moved(width_s=response.width_std_s), response.moved(delay_s=response.delay_std_s)):
-        moved = _solved(replace(problem, design=problem.model.columns(other, time_s[used])), best.size, best.weight)
+    std2 = _variance(problem, best) * _student(problem) + (5e-4 * mean) ** 2
+    for design in problem.moved:
+        moved = _solved(replace(problem, design=design), best.size, best.weight)
         std2 += (problem.ask @ (moved.level - best.level)) ** 2
     std = np.sqrt(std2)
     start, end = load.start_s[kept], load.end_s[kept]
@@ -241,22 +186,15 @@ def fit_executions(
     std[0] = np.hypot(std[0], 1.2e-4 * problem.amplitude_w * float(paused_j > 0.0))
     # Error of the parts' description of power in pauses, as a share of the load's power.
     std[1] = np.hypot(std[1], 0.01 * paused_j)
-    places = slice(ENERGIES, ENERGIES + settings.bins)
     predicted = np.full(len(time_s), np.nan)
     predicted[used] = problem.design @ best.level
-    sizes = np.array([solution.size for solution in solutions]) * problem.amplitude_w
     return ExecutionFit(
         energy_j=float(mean[0]),
         energy_std_j=float(std[0]),
         total_j=float(mean[1]),
         total_std_j=float(std[1]),
-        executions=len(start),
-        profile_w=mean[places],
-        profile_std_w=std[places],
-        profile_resolution=_resolution(problem, best),
-        profile_size_w=float(share @ sizes) if settings.bins > 1 else 0.0,
-        trace_w=mean[places.stop :],
-        trace_std_w=std[places.stop :],
+        trace_w=mean[ENERGIES:],
+        trace_std_w=std[ENERGIES:],
         predicted_w=predicted,
         used=used,
         noise_w=float(1.0 / np.sqrt(np.median(best.weight))),
@@ -264,71 +202,69 @@ def fit_executions(
     )
 
 
-def expected_energy_std(time_s: Array, response: SensorResponse, load: LoadStamps, settings: FitSettings, amplitude_w: float) -> float:
-    """Standard error that `fit_executions` would state for an execution's energy [J], before any run.
-
-    Updates are expected at `time_s`, the load's power over rest is `amplitude_w`; inf if too few readings would lie in the load.
-    """
-    used = _usable(time_s, response, load, settings)
-    kept = load.start_s >= load.start_s[0] + settings.discard_s
-    if np.count_nonzero(used) < MIN_READINGS or not np.any(kept):
-        return float("inf")
-    value = np.zeros(np.count_nonzero(used))
-    problem = replace(_problem(time_s[used], value, response, load, kept, settings, np.zeros(0)), amplitude_w=amplitude_w)
-    solution = _solved(problem, SIZE, np.full(len(value), 1.0 / problem.noise_w**2))
-    return float(np.sqrt(problem.ask[0] @ solution.covariance @ problem.ask[0]))
-
-
-def _usable(time_s: Array, response: SensorResponse, load: LoadStamps, settings: FitSettings) -> BoolArray:
+def _usable(time_s: Array, response: SensorResponse, load: LoadStamps, discard_s: float) -> BoolArray:
     """Readings from shortly before the load until it has left the window, without those of the discarded rise."""
     first, last = float(load.start_s[0]), float(load.end_s[-1])
     until = min(last + response.reach_s + TAIL_S, load.known_until_s + response.delay_s)
     inside = (time_s > max(first - BEFORE_S, load.known_from_s + response.reach_s)) & (time_s < until)
-    if settings.discard_s > 0.0:
-        rising = (time_s > first + response.delay_s) & (time_s - response.reach_s < first + settings.discard_s)
+    if discard_s > 0.0:
+        rising = (time_s > first + response.delay_s) & (time_s - response.reach_s < first + discard_s)
         inside &= ~rising & (time_s < last + response.delay_s)
     return np.asarray(inside)
 
 
-def _problem(
-    time_s: Array, value: Array, response: SensorResponse, load: LoadStamps, kept: BoolArray, settings: FitSettings, edges: Array
-) -> _Problem:
-    """The linear problem: columns and questions (energy of an execution, total, power by place, power between edges)."""
+def _problem(time_s: Array, value: Array, response: SensorResponse, load: LoadStamps, kept: BoolArray, edges: Array) -> _Problem:
+    """The linear problem: columns and questions (energy of an execution, total, power between edges)."""
+    bins = int(np.clip(round(BINS_PER_WINDOW * float(np.mean(load.length_s)) / response.width_s), *BINS)) if load.alike else 1
+    first = min(float(time_s[0]), float(load.start_s[0]))
     until = max(float(time_s[-1]), float(load.end_s[-1]), float(edges[-1]) if len(edges) else 0.0) + 0.1
-    model = execution_model(load, settings.bins, min(float(time_s[0]), float(load.start_s[0])), until)
+    views = [(response, time_s), (response, time_s + SLOPE_S)]
+    views += [(response.moved(width_s=response.width_std_s), time_s), (response.moved(delay_s=response.delay_std_s), time_s)]
     start, end = load.start_s[kept], load.end_s[kept]
-    ask = [model.drawn(start, end).mean(axis=0), model.drawn(start[:1], end[-1:])[0]]
-    begin, part = start + LAUNCH_RISE_S, (end - start) / settings.bins
-    ask += [model.drawn(begin + m * part, begin + (m + 1) * part).mean(axis=0) / float(np.mean(part)) for m in range(settings.bins)]
+    moments = np.concatenate([start, end, edges])
+    columns, drawn = [[np.ones(len(time_s)) for _ in views]], [moments]
+    for signal in execution_signals(load, bins, first, until):
+        columns.append([seen(signal, one.kernel, one.width_s, times - one.delay_s) for one, times in views])
+        drawn.append(signal.at(moments))
+    design, ahead, *moved = (np.column_stack(one) for one in zip(*columns, strict=True))
+    starts, ends, between = np.split(np.column_stack(drawn), [len(start), 2 * len(start)])
+    ask = [(ends - starts).mean(axis=0)[None], ends[-1:] - starts[:1]]
     if len(edges):
-        ask += list(model.drawn(edges[:-1], edges[1:]) / np.diff(edges)[:, None])
-    design = model.columns(response, time_s)
-    shown = max(float(np.ptp(design[:, model.bins].sum(axis=1))), LEAST_SHOWN)
-    amplitude = max(float(np.ptp(value)) / shown, LEAST_STEP_SHARE * float(np.abs(value).max()), 1.0)
+        ask.append(np.diff(between, axis=0) / np.diff(edges)[:, None])
+    shown = max(float(np.ptp(design[:, 1 : 1 + bins].sum(axis=1))), LEAST_SHOWN)
+    # Prior standard deviations as shares of the load's power; the first four are those of boost, late pole, late poles and creep (sensor.md
+    # 3.2).
+    stds = np.array([0.15, 0.15, 0.15, 0.1, DRIFT_SHARE, EDGE_STD_S / EDGE_S, EDGE_STD_S / EDGE_S, LINGER_SHARE])
+    flat = np.concatenate([np.full(1 + bins, 1e3**-2.0 / bins), stds**-2.0])
+    profile = np.zeros((len(flat), len(flat)))
+    step = np.diff(np.eye(bins), axis=0)
+    profile[1 : 1 + bins, 1 : 1 + bins] = step.T @ step * bins / 6.0  # so that a walk over the bins has the size as standard deviation
     return _Problem(
-        model=model,
         design=design,
-        ahead=model.columns(response, time_s + SLOPE_S),
+        slope=(ahead - design) / SLOPE_S,
+        moved=tuple(moved),
         value=value,
-        ask=np.array(ask),
-        amplitude_w=amplitude,
-        settings=settings,
+        ask=np.concatenate(ask),
+        flat=flat,
+        profile=profile,
+        bins=bins,
+        amplitude_w=max(float(np.ptp(value)) / shown, LEAST_STEP_SHARE * float(np.abs(value).max()), 1.0),
     )
 
 
-def _solutions(problem: _Problem) -> list[_Solution]:
-    """Posteriors for every size of the profile, with common weights of the readings."""
+def _likeliest(problem: _Problem) -> _Solution:
+    """The posterior for the likeliest size of the profile."""
     weight = np.full(len(problem.value), 1.0 / problem.noise_w**2)
-    sizes = SIZES if problem.model.bins.stop - problem.model.bins.start > 1 else (SIZE,)
-    for _ in range(ROUNDS):
+    sizes = SIZES if problem.bins > 1 else (SIZE,)
+    for _ in range(ROUNDS + 1):
         best = max((_solved(problem, size, weight) for size in sizes), key=lambda solution: solution.evidence)
         weight = _weights(problem, best)
-    return [_solved(problem, size, weight) for size in sizes]
+    return best
 
 
 def _solved(problem: _Problem, size: float, weight: Array) -> _Solution:
     """The posterior for one size of the profile and given precisions of the readings."""
-    prior = problem.model.precision(problem.amplitude_w, size)
+    prior = (np.diag(problem.flat) + problem.profile / size**2) / problem.amplitude_w**2
     weighted = problem.design * weight[:, None]
     posterior = weighted.T @ problem.design + prior
     scale = np.sqrt(np.diag(posterior))
@@ -338,8 +274,7 @@ def _solved(problem: _Problem, size: float, weight: Array) -> _Solution:
     residual = problem.value - problem.design @ level
     misfit = float(weight @ residual**2) + float(level @ prior @ level)
     volume = float(np.linalg.slogdet(posterior)[1] + 2.0 * np.log(scale).sum())
-    steps = problem.model.bins.stop - problem.model.bins.start - 1
-    evidence = 0.5 * float(np.log(weight).sum()) - 0.5 * misfit - 0.5 * volume - steps * float(np.log(size))
+    evidence = 0.5 * float(np.log(weight).sum()) - 0.5 * misfit - 0.5 * volume - (problem.bins - 1) * float(np.log(size))
     evidence -= 0.5 * (min(np.log(size / SIZE), 0.0) / SIZE_LN_STD) ** 2
     return _Solution(level=level, covariance=covariance, evidence=evidence, weight=weight, size=size)
 
@@ -347,7 +282,7 @@ def _solved(problem: _Problem, size: float, weight: Array) -> _Solution:
 def _weights(problem: _Problem, solution: _Solution) -> Array:
     """Precisions of the readings from a solution's residuals: noise, jitter where the prediction is steep, tails."""
     residual = problem.value - problem.design @ solution.level
-    of_jitter = (problem.settings.jitter_s * ((problem.ahead - problem.design) @ solution.level) / SLOPE_S) ** 2
+    of_jitter = (problem.jitter_s * (problem.slope @ solution.level)) ** 2
     taken = float(np.sum((problem.design @ solution.covariance) * (problem.design * solution.weight[:, None])))
     freedom = max(len(residual) - taken, 0.0)
     known = problem.known or 1.0
@@ -381,13 +316,5 @@ def _unresolved(load: LoadStamps, response: SensorResponse) -> float:
 
 def _student(problem: _Problem) -> float:
     """Variance of Student's distribution for the readings that remain to determine the noise."""
-    few = problem.design.shape[1] - (problem.model.bins.stop - problem.model.bins.start)
-    freedom = len(problem.value) - few + problem.known
-    return freedom / (freedom - 2.0) if freedom > LEAST_FREEDOM else LEAST_FREEDOM / (LEAST_FREEDOM - 2.0)
-
-
-def _resolution(problem: _Problem, solution: _Solution) -> Array:
-    """Number of bins over which each place's value is smeared: 1 / the diagonal of the resolution matrix, inf where that is 0."""
-    own = np.diag(solution.covariance @ (problem.design * solution.weight[:, None]).T @ problem.design)[problem.model.bins]
-    with np.errstate(divide="ignore"):
-        return np.maximum(np.where(own > 0.0, 1.0 / np.maximum(own, 1e-300), np.inf), 1.0)
+    freedom = max(float(len(problem.value) - (problem.design.shape[1] - problem.bins) + problem.known), LEAST_FREEDOM)
+    return freedom / (freedom - 2.0)

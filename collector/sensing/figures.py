@@ -1,13 +1,9 @@
 """Measured figures as text, with the digits that their errors justify; and the text of a calibration, for terminal and page."""
 
 import math
-from collections.abc import Mapping
 from typing import Final
 
 from collector.sensing.calibration import SensorCalibration
-
-TIME_UNITS: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
-"""Units of times as they are shown [s]."""
 
 
 def figure(value: float, std: float | None, unit: str) -> str:
@@ -29,12 +25,6 @@ def significant(value: float, digits: int = 3) -> str:
 def rounded_like(value: float, std: float) -> str:
     """A figure rounded to the digits that another figure's error justifies."""
     return figure(value, std, "").partition(" ± ")[0]
-
-
-def time_text(seconds: float) -> str:
-    """A time in the unit that fits it: "52 µs", "12.3 ms", "7.9 s"."""
-    scale, unit = next((one for one in TIME_UNITS if abs(seconds) >= one[0]), TIME_UNITS[-1] if seconds else TIME_UNITS[0])
-    return f"{significant(seconds / scale)} {unit}"
 
 
 SHOWN: Final = {
@@ -62,8 +52,3 @@ def sensor_lines(calibration: SensorCalibration) -> list[str]:
 def _base(key: str) -> str:
     """A figure's key without its unit."""
     return key.removesuffix("_s").removesuffix("_w")
-
-
-def plain_notes(notes: Mapping[str, str]) -> tuple[str, ...]:
-    """Notes without their keys, each text once: the keys are for programs."""
-    return tuple(dict.fromkeys(notes.values()))

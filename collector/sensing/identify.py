@@ -45,9 +45,6 @@ STAMPS_ALONE: Final = (
     "told from the load's stamps, for boards whose power follows by half a step or more at once (60 to 100 % on published ones): a board "
     "whose whole power follows like this would look the same; an external meter tells"
 )
-EARLY: Final = "includes how early or late the host stamps a reading"
-UNTIED: Final = "; no launches tie the reference's clock to that of the readings: its error holds that; --load ties it"
-FREE_CLOCK: Final = "updates do not keep to a grid; the period is their mean distance, and times within a poll are a guess"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,8 +97,8 @@ def identify_sensor(record: SensorRecord, sensor: SensorCalibration, remarks: di
     except SensorError as error:
         notes |= dict.fromkeys(("update_period_s", *KEYS_OF_AVERAGING, "gain", "offset_w", "rise_time_s", "transient"), str(error))
         return Identification(calibration=replace(sensor, notes=FrozenMapping(notes)))
-    if remark := "; ".join(text for text in (FREE_CLOCK if not clock.rigid else "", clock.remark) if text):
-        notes["update_period_s"] = remark
+    if clock.remark:
+        notes["update_period_s"] = clock.remark
     reference = _reference(record, notes)
     decision = _averaging(updates, clock, reference, notes)
     rise = _rise(updates, reference, decision)
@@ -116,7 +113,7 @@ def _possible(record: SensorRecord, notes: dict[str, str]) -> SensorRecord:
     if np.all(sane):
         return record
     none = f"{np.count_nonzero(~sane)} of {len(sane)} readings are no power and were left out"
-    notes["readings"] = f"{notes['readings']}; {none}" if "readings" in notes else none
+    notes["readings"] = "; ".join([*filter(None, [notes.get("readings")]), none])
     return replace(record, time_s=record.time_s[sane], power_w=record.power_w[sane])
 
 
@@ -131,10 +128,6 @@ def _reference(record: SensorRecord, notes: dict[str, str]) -> _Reference:
     try:
         tie = tie_meter(meter_s, meter_w, load) if load is not None and len(meter_s) else None
         if tie is not None and load is not None:
-            notes["reference_time"] = (
-                f"meter's stamps moved by {-tie.lag_s * 1e3:+.2f} ms, its rate is off by {tie.rate * 1e6:+.0f} ± "
-                f"{tie.rate_std * 1e6:.0f} ppm: {tie.launches} launches of the load show in its power"
-            )
             meter_s = tie.host_s(meter_s)
             kept = meter_s > float(load.start_s[0]) - 5.0
             meter_s, meter_w = meter_s[kept], meter_w[kept]
@@ -190,13 +183,11 @@ def _averaging(updates: Updates, clock: UpdateClock, reference: _Reference, note
             reason = f"only {len(posed.time_s)} updates lie within the {'reference' if reference.meter is not None else 'load'}'s record"
         else:
             decision = _decision(posed, clock, reference)
-            reason = f"{decision.reason}; likeliest so far: {_described(decision.best)}"
+            reason = decision.reason
     if decision is None or decision.kind == "undetermined":
         notes |= dict.fromkeys(KEYS_OF_AVERAGING, reason)
         return decision
-    stamped = reference.meter is None
-    notes["delay_s"] = EARLY if stamped or reference.ties else EARLY + UNTIED
-    if stamped and decision.kind in ("boxcar", "low-pass"):
+    if reference.meter is None and decision.kind in ("boxcar", "low-pass"):
         notes["averaging"] = STAMPS_ALONE
     if decision.kind != "low-pass":
         notes["tau_s"] = f"a time constant belongs to a low-pass; this is {decision.kind}"
@@ -240,13 +231,6 @@ def _with_clock(fit: Fit, clock: UpdateClock, reference: _Reference) -> Fit:
     blur = np.hypot(0.1 * poll, poll**2 / (4.0 * max(fit.width_s, clock.poll_s)))
     width_std, delay_std = np.linalg.norm([fit.width_std_s, rate, float(blur)]), np.hypot(fit.delay_std_s, CLOCKS_STD_S[tie])
     return replace(fit, width_std_s=float(width_std), delay_std_s=float(delay_std))
-
-
-def _described(fit: Fit) -> str:
-    """A fit in words."""
-    if fit.kernel == "none":
-        return "no averaging"
-    return f"{fit.kernel}, {'2τ' if fit.kernel == 'low-pass' else 'width'} {fit.width_s * 1e3:.1f} ms"
 
 
 def _gain(reference: _Reference, decision: Decision | None, notes: dict[str, str]) -> dict[str, Any]:
@@ -297,10 +281,9 @@ def _transient(
     if reference.meter is not None and rise.late_share > 0.2:
         return "lagged"
     undetermined = decision.kind == "undetermined"
-    by, known_s = ("an update", clock.period_s) if undetermined else ("the sensor's averaging", 1.2 * best.width_s + best.delay_s + 0.02)
+    known_s = clock.period_s if undetermined else 1.2 * best.width_s + best.delay_s + 0.02
     if (undetermined or reference.meter is None) and rise.readings_s > known_s + clock.poll_s:
-        what = decision.reason if undetermined else "without a meter the board's own rise and the sensor's cannot be told apart"
-        notes["transient"] = f"readings rise in {rise.readings_s * 1e3:.3g} ms, later than {by} explains: {what}"
+        notes["transient"] = f"readings rise in {rise.readings_s * 1e3:.3g} ms: board or sensor is late, an external meter tells which"
         return None
     return "instant"
 

@@ -86,19 +86,19 @@ def inversion(calibration: SensorCalibration) -> Inversion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PossibleResponses:
-    """Possible responses, likeliest first, with probabilities that add up to 1, and notes on unknown figures.
+    """Possible responses with their log-likelihoods so far, and notes on unknown figures.
 
     `guessed` responses are known too poorly for readings to decide between them.
     """
 
     responses: tuple[SensorResponse, ...]
-    probabilities: tuple[float, ...]
+    scores: tuple[float, ...]
     notes: Mapping[str, str]
     guessed: bool = False
 
     def weighed(self, evidence: Array) -> Array:
         """Probabilities after readings, by the log evidence of each response, shape (r,)."""
-        score = np.log(self.probabilities) + (0.0 if self.guessed else evidence)
+        score = np.array(self.scores) + (0.0 if self.guessed else evidence)
         weight = np.exp(score - score.max())
         return np.asarray(weight / weight.sum())
 
@@ -121,10 +121,9 @@ def possible_responses(calibration: SensorCalibration, period_s: float | None = 
         width = max(calibration.window_s or 0.0, POINT_S)
         width_std = calibration.window_std_s if calibration.window_std_s is not None else GUESSED_WIDTH_SHARE * width
         known = _response(calibration.averaging, width, width_std, delay, delay_std)
-        return PossibleResponses(responses=(known,), probabilities=(1.0,), notes=FrozenMapping({} if told else {"delay": NO_DELAY}))
+        return PossibleResponses(responses=(known,), scores=(0.0,), notes=FrozenMapping({} if told else {"delay": NO_DELAY}))
     best = max((one.score for one in calibration.candidates), default=0.0)
     if found := [one for one in calibration.candidates if one.score > best - 8.0]:
-        weight = np.exp([one.score - best for one in found])
         responses = tuple(
             _response(
                 one.kernel,
@@ -135,11 +134,10 @@ def possible_responses(calibration: SensorCalibration, period_s: float | None = 
             )
             for one in found
         )
-        shares = tuple((weight / weight.sum()).tolist())
-        return PossibleResponses(responses=responses, probabilities=shares, notes=FrozenMapping({"averaging": WEIGHED}))
+        scores = tuple(one.score for one in found)
+        return PossibleResponses(responses=responses, scores=scores, notes=FrozenMapping({"averaging": WEIGHED}))
     guesses = tuple(_response(kernel, share * period, GUESSED_WIDTH_SHARE * period, delay, delay_std) for kernel, share in GUESSES)
-    shares = (1.0 / len(guesses),) * len(guesses)
-    return PossibleResponses(responses=guesses, probabilities=shares, notes=FrozenMapping({"averaging": GUESSED}), guessed=True)
+    return PossibleResponses(responses=guesses, scores=(0.0,) * len(guesses), notes=FrozenMapping({"averaging": GUESSED}), guessed=True)
 
 
 def _response(kernel: str, width_s: float, width_std_s: float, delay_s: float, delay_std_s: float) -> SensorResponse:

@@ -5,7 +5,6 @@ rise.  If the averaging is still open, the most informative load is computed fro
 present, adds gain and offset.
 """
 
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -15,12 +14,10 @@ from collector.errors import SensorError
 from collector.sampling import SECONDS_PER_NS, Sampler, Trace, host_seconds, joined_readings
 from collector.sensing.board_power import LoadStamps
 from collector.sensing.calibration import SensorCalibration
-from collector.sensing.catalogue import compared
 from collector.sensing.clock import fit_update_clock
 from collector.sensing.decision import informative_ratio
-from collector.sensing.identify import Identification, SensorRecord, identify_sensor
+from collector.sensing.identify import SensorRecord, identify_sensor
 from collector.sensing.known_sensor import DEFAULT_PERIOD_S
-from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.workload import Operator, make_operator
 
 REST_S: Final = 1.5
@@ -39,14 +36,6 @@ LOAD_ELEMENTS: Final = 2**25
 """Size of the two tensors that the load adds: a large step in power that no power limit clips."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Characterisation:
-    """What was found, and the loads that ran, in order."""
-
-    found: Identification
-    runs: tuple[str, ...]
-
-
 class _Session:
     """Square waves run on a bench, and all polls meanwhile."""
 
@@ -57,7 +46,6 @@ class _Session:
         self.launch_s = _launch_time(bench, self.kernel)
         self.stamps: list[tuple[float, float]] = []
         self.traces: list[Trace] = []
-        self.runs: list[str] = []
         bench.clock.wait(REST_S)
         sampler.drain()
 
@@ -70,7 +58,6 @@ class _Session:
             start_s, end_s = record.start_ns * SECONDS_PER_NS, record.end_ns * SECONDS_PER_NS
             self.stamps.append((start_s, end_s))
             self.bench.clock.wait(max(0.0, cycle_s - (end_s - start_s)))
-        self.runs.append(f"square wave of {period_s * 1e3:.1f} ms for {duration_s:.1f} s")
         self.traces.append(self.sampler.drain())
 
     def record(self) -> SensorRecord:
@@ -88,7 +75,7 @@ class _Session:
         )
 
 
-def characterise_sensor(bench: Bench, sampler: Sampler) -> Characterisation:
+def characterise_sensor(bench: Bench, sampler: Sampler) -> SensorCalibration:
     """Run loads on a bench and determine its sensor.  Takes half a minute of the board's time.
 
     A sensor that cannot be characterised gives a calibration with nulls and notes.  Raises SensorError without a load that the board
@@ -101,7 +88,7 @@ def characterise_sensor(bench: Bench, sampler: Sampler) -> Characterisation:
     try:
         period_s = fit_update_clock(record.time_s, record.power_w)[0].period_s
     except SensorError:
-        return _finished(session, identify_sensor(record, sensor), identity.name)
+        return identify_sensor(record, sensor).calibration
     for ratio, longest_s in SQUARE_WAVES:
         bench.clock.wait(0.5 * ratio * period_s)
         session.square_wave(ratio * period_s, longest_s)
@@ -114,7 +101,7 @@ def characterise_sensor(bench: Bench, sampler: Sampler) -> Characterisation:
         bench.clock.wait(REST_S)
         session.square_wave(informative_ratio(found.decision.best, period_s) * period_s, MORE_S)
         found = identify_sensor(session.record(), sensor)
-    return _finished(session, found, identity.name)
+    return found.calibration
 
 
 def characterisation_s(period_s: float = DEFAULT_PERIOD_S) -> float:
@@ -138,11 +125,3 @@ def _launch_time(bench: Bench, prepared: PreparedKernel) -> float:
         launches = int(np.ceil(0.06 / launch_s)) if launch_s else 3
         launch_s = float(np.mean(bench.runner.run(prepared, launches).segment_s))
     return launch_s
-
-
-def _finished(session: _Session, found: Identification, board: str) -> Characterisation:
-    """The result, with published figures beside the measured ones."""
-    if published := compared(found.calibration, board):
-        notes = FrozenMapping({**found.calibration.notes, "catalogue": published})
-        found = replace(found, calibration=replace(found.calibration, notes=notes))
-    return Characterisation(found=found, runs=tuple(session.runs))

@@ -119,11 +119,10 @@ def load_of_meter(power: Signal) -> LoadStamps | None:
     if high - low < max(MIN_SPAN_W, 4.0 * float(np.median(np.abs(np.diff(smooth))))):
         return None
     share = (smooth - low) / (high - low)
-    state = np.where(share > 0.65, 1, np.where(share < 0.35, -1, 0))
-    known = np.flatnonzero(state)
-    turn = np.flatnonzero(state[known[1:]] != state[known[:-1]])
-    at = 0.5 * (end_s[known[turn]] + end_s[known[turn + 1]]) - 0.5 * SMOOTH_S - LAUNCH_LAG_S
-    ups, downs = at[state[known[turn + 1]] > 0], at[state[known[turn + 1]] < 0]
+    last_known = np.maximum.accumulate(np.where((share > 0.65) | (share < 0.35), np.arange(len(share)), 0))
+    on = share[last_known] > 0.5
+    at = end_s[1:] - 0.5 * SMOOTH_S - LAUNCH_LAG_S
+    ups, downs = at[on[1:] & ~on[:-1]], at[on[:-1] & ~on[1:]]
     if not len(ups):
         return None
     downs = downs[downs > ups[0]]

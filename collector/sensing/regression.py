@@ -52,7 +52,6 @@ class Fit:
     """
 
     kernel: ResponseKernel
-    time_s: Array
     width_s: float
     delay_s: float
     score: float
@@ -191,7 +190,6 @@ class Problem:
         wider = np.sum([b * one[1] for b, one in zip(level[1:], parts, strict=True)], axis=0)
         fit = Fit(
             kernel=kernel,
-            time_s=self.time_s,
             width_s=0.0 if kernel == "none" else float(np.exp(x[0])),
             delay_s=float(x[1]),
             score=float(each.sum()) - float(prior),

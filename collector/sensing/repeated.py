@@ -1,57 +1,80 @@
-"""Energy of a kernel, or of any load that repeats, from a recording of its executions, beside the naive and the published value."""
+"""Energy of a kernel, or of any load that repeats, from a recording of its executions, beside the naive value."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
-from collector.sensing.baselines import naive_energy, practice_for, practice_refusal, published_energy
+from collector.sensing.baselines import naive_energy
 from collector.sensing.board_power import LoadStamps
 from collector.sensing.calibration import SensorCalibration
-from collector.sensing.executions import ExecutionFit, FitSettings, fit_executions
-from collector.sensing.known_sensor import NO_GAIN, PossibleResponses, inversion, possible_responses
+from collector.sensing.executions import ExecutionFit, fit_executions
+from collector.sensing.known_sensor import NO_GAIN, inversion, possible_responses
 from collector.sensing.response import SensorResponse
 from collector.sensing.updates import BoardUpdates
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.quantities import Array
 
-BINS_PER_WINDOW: Final = 8.0
-"""Parts of an execution for each width of the response."""
-BINS: Final = (12, 96)
-"""Least and greatest number of parts of an execution; sixteen give simulated boards the same errors."""
 MISFIT_SHARE, MISFIT_NOISES = 0.05, 4.0
 """Largest root mean square residual of a fit, as a share of the readings' swing, and in multiples of the calibration's own scatter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EnergySpan:
+    """Energy of a span of time with its standard error, and the readings' own integral [J]."""
+
+    start_s: float
+    end_s: float
+    energy_j: float
+    energy_std_j: float
+    naive_energy_j: float
+
+    def document(self, origin_s: float) -> dict[str, float]:
+        """Plain data, times counted from `origin_s`."""
+        length = self.end_s - self.start_s
+        return {
+            "start_s": origin_s + self.start_s,
+            "end_s": origin_s + self.end_s,
+            "power_w": self.energy_j / length,
+            "power_std_w": self.energy_std_j / length,
+            "energy_j": self.energy_j,
+            "energy_std_j": self.energy_std_j,
+            "naive_power_w": self.naive_energy_j / length,
+            "naive_energy_j": self.naive_energy_j,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RepeatedEnergy:
-    """Energy of an execution, and of the whole load from its first kept start to its last end [J].
+    """Energy of an execution [J], and of the whole load from its first kept start to its last end.
 
     `energy_std_j` includes all errors, `timing_std_j` those left if gain and offset are exact.  `naive_j` is the readings' integral over
-    the mean execution, `published_j` the published good practice (nan where it does not apply), both without gain and offset.  `fit`
-    belongs to the likeliest response.
+    the mean execution.  `fit` belongs to the likeliest response; `notes` are on the sensor.
     """
 
     energy_j: float
     energy_std_j: float
     timing_std_j: float
+    naive_j: float
     duration_s: float
     executions: int
-    total_j: float
-    total_std_j: float
-    naive_j: float
-    naive_total_j: float
-    published_j: float
+    total: EnergySpan
     fit: ExecutionFit
     response: SensorResponse
     notes: Mapping[str, str]
 
-
-def bins_for(response: SensorResponse, duration_s: float) -> int:
-    """Number of parts in a profile of an execution."""
-    return int(np.clip(round(BINS_PER_WINDOW * duration_s / response.width_s), *BINS))
+    def document(self) -> dict[str, float]:
+        """Energy of an execution as plain data."""
+        return {
+            "count": self.executions,
+            "duration_s": self.duration_s,
+            "power_w": self.energy_j / self.duration_s,
+            "energy_j": self.energy_j,
+            "energy_std_j": self.energy_std_j,
+            "timing_std_j": self.timing_std_j,
+            "naive_energy_j": self.naive_j,
+        }
 
 
 def repeated_energy(
@@ -69,23 +92,13 @@ def repeated_energy(
     left out.  Raises SensorError if too few readings lie within the load.
     """
     possible, back = possible_responses(calibration, updates.period_s), inversion(calibration)
+    noise_w = calibration.reading_noise_w
     fits = [
-        fit_executions(
-            updates.time_s,
-            updates.value,
-            response,
-            load,
-            FitSettings(
-                bins=bins_for(response, float(np.mean(load.length_s))) if load.alike else 1,
-                discard_s=discard_s,
-                noise_w=calibration.reading_noise_w,
-                jitter_s=updates.time_std_s,
-            ),
-            trace_edge_s,
-        )
+        fit_executions(updates, response, load, noise_w=noise_w, discard_s=discard_s, trace_edge_s=trace_edge_s)
         for response in possible.responses
     ]
-    share = response_probabilities(possible, fits)
+    count = min(int(np.count_nonzero(fit.used)) for fit in fits)
+    share = possible.weighed(count * np.array([fit.evidence for fit in fits]))
     unlike = 0.0 if load.alike else 0.02
     energy, timing_std = mixed(share, [(fit.energy_j, math.hypot(fit.energy_std_j, unlike * fit.energy_j)) for fit in fits])
     total, total_std = mixed(share, [(fit.total_j, math.hypot(fit.total_std_j, unlike * fit.total_j)) for fit in fits])
@@ -94,28 +107,31 @@ def repeated_energy(
     duration = float(np.mean(end - start))
     true_j, true_std = back.energy(energy, timing_std, duration)
     whole_j, whole_std = back.energy(total, total_std, float(end[-1] - start[0]))
-    practice, likeliest = practice_for(calibration), int(np.argmax(share))
+    likeliest = int(np.argmax(share))
     return RepeatedEnergy(
         energy_j=true_j,
         energy_std_j=true_std,
         timing_std_j=timing_std / back.gain,
+        naive_j=float(naive_energy(*polls, start, end).mean()),
         duration_s=duration,
         executions=len(start),
-        total_j=whole_j,
-        total_std_j=whole_std,
-        naive_j=float(naive_energy(*polls, start, end).mean()),
-        naive_total_j=float(naive_energy(*polls, load.start_s[:1], load.end_s[-1:])[0]),
-        published_j=math.nan if practice_refusal(load, practice) else published_energy(*polls, load, practice),
+        total=EnergySpan(
+            start_s=float(start[0]),
+            end_s=float(end[-1]),
+            energy_j=whole_j,
+            energy_std_j=whole_std,
+            naive_energy_j=float(naive_energy(*polls, start[:1], end[-1:])[0]),
+        ),
         fit=fits[likeliest],
         response=possible.responses[likeliest],
-        notes=FrozenMapping({**updates.notes, **possible.notes, **({} if back.known else {"gain": NO_GAIN})}),
+        notes=sensor_notes(calibration, updates),
     )
 
 
-def response_probabilities(possible: PossibleResponses, fits: Sequence[ExecutionFit]) -> Array:
-    """Probabilities of the responses after the fit, shape (r,): 0 for one that cannot explain the readings."""
-    count = min(int(np.count_nonzero(fit.used)) for fit in fits)
-    return possible.weighed(count * np.array([fit.evidence for fit in fits]))
+def sensor_notes(calibration: SensorCalibration, updates: BoardUpdates) -> Mapping[str, str]:
+    """Notes on what a calibration does not know, and on updates that differ from it."""
+    of_gain = {} if inversion(calibration).known else {"gain": NO_GAIN}
+    return FrozenMapping({**updates.notes, **possible_responses(calibration, updates.period_s).notes, **of_gain})
 
 
 def mixed(share: Array, answers: list[tuple[float, float]]) -> tuple[float, float]:
@@ -125,26 +141,18 @@ def mixed(share: Array, answers: list[tuple[float, float]]) -> tuple[float, floa
     return centre, float(np.sqrt(share @ (std**2 + (mean - centre) ** 2)))
 
 
-def contradictions(updates: BoardUpdates, load: LoadStamps, calibration: SensorCalibration, found: RepeatedEnergy) -> dict[str, str]:
-    """Reasons why the readings contradict the stated sensor (`sensor`), or an energy is impossible (`execution_energy`); {} without any."""
-    notes: dict[str, str] = {}
-    sum_j, sum_std_j = found.executions * found.energy_j, found.executions * found.energy_std_j
-    if sum_j - found.total_j > 3.0 * math.hypot(sum_std_j, found.total_std_j):
-        notes["execution_energy"] = (
-            f"{found.executions} executions of {found.energy_j:.4g} J make {sum_j:.4g} J, more than the "
-            f"{found.total_j:.4g} J of the load that holds them: neither energy holds; characterise this sensor, check the load's stamps"
-        )
+def contradiction(updates: BoardUpdates, load: LoadStamps, calibration: SensorCalibration, found: RepeatedEnergy) -> dict[str, str]:
+    """A note, under `sensor`, if the readings contradict the stated sensor or the load's stamps; {} otherwise."""
     if not load.alike or len(load.start_s) < 2:
-        return notes
+        return {}
     fit, stated = found.fit, found.response
     value = updates.value[fit.used]
     misfit, swing = float(np.sqrt(np.mean((value - fit.predicted_w[fit.used]) ** 2))), float(np.ptp(value))
     scatter = max(calibration.reading_noise_w or 0.0, calibration.residual_w or 0.0)
     of_times = math.hypot(updates.time_std_s, stated.delay_std_s) / max(stated.width_s, 5e-3)
-    if misfit > max(MISFIT_SHARE * swing, of_times * swing, MISFIT_NOISES * scatter):
-        notes["sensor"] = (
-            f"the readings contradict the sensor ({stated.kernel} of {stated.width_s * 1e3:.3g} ms, delay {stated.delay_s * 1e3:.3g} ms): "
-            f"the fit leaves {misfit:.3g} W of a swing of {swing:.3g} W, the sensor's own scatter is {scatter:.2g} W; is it this board's, "
-            "driver's and field's sensor, and are the load's stamps on the readings' clock?"
-        )
-    return notes
+    if misfit <= max(MISFIT_SHARE * swing, of_times * swing, MISFIT_NOISES * scatter):
+        return {}
+    return {
+        "sensor": f"the readings contradict the sensor: the fit leaves {misfit:.3g} W of a swing of {swing:.3g} W; is it this "
+        "board's, driver's and field's sensor, and are the load's stamps on the readings' clock?"
+    }

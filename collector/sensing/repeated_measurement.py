@@ -1,4 +1,9 @@
-"""Measuring the energy of any load that can be repeated: plan, run, fit, and run again if the error is too large."""
+"""Measuring the energy of any load that can be repeated: run, fit, and run again for longer while the error is too large.
+
+If the sensor sees part of the time only, updates could fall on the same places of every execution (a length near a simple fraction of
+the update period): pauses between blocks of executions then move the phase by golden parts of the smaller of the two periods, because
+every such lock is a fraction of it.
+"""
 
 import math
 from collections.abc import Callable
@@ -14,7 +19,6 @@ from collector.sampling import SECONDS_PER_NS, Sampler, host_seconds
 from collector.sensing.board_power import LoadStamps
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.known_sensor import possible_responses
-from collector.sensing.repeat_plan import RepeatPlan, plan_repeats
 from collector.sensing.repeated import RepeatedEnergy, repeated_energy
 from collector.sensing.steady import corrected_power, settle_time_s
 from collector.sensing.updates import BoardUpdates, board_updates
@@ -26,6 +30,53 @@ LEAST_SETTLE_S: Final = 0.3
 """Least rise to discard: the boards' own takes 100 to 250 ms (published recordings)."""
 LEAST_LENGTH_S: Final = 1e-3
 """Least length of an execution: for shorter kernels the caller repeats the kernel within one execution."""
+
+
+GOLDEN: Final = 0.3819660112501051
+"""1 − 1/φ: its multiples fill a circle more evenly than those of any other number."""
+SHIFTS: Final = 13
+"""Number of pauses (Fibonacci: after this many golden steps the circle is filled evenly)."""
+FULL_PERIODS: Final = {"boxcar": 0.98, "low-pass": 3.0}
+"""Windows of this many update periods leave no part of an execution unseen, at any length: no pauses are needed."""
+MOST_BATCHES: Final = 4
+"""Most batches of one measurement."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepeatPlan:
+    """`executions` in a batch, a pause of `pause_s` after every `block` of them (0 for none), the first `discard_s` left out.
+
+    `padding_s` is the rest before, and the time polled after; `update_period_s` is the sensor's period, or its upper bound if unknown.
+    """
+
+    executions: int
+    block: int
+    pause_s: float
+    discard_s: float
+    padding_s: float
+    update_period_s: float
+
+    def pause_after(self, index: int) -> float:
+        """Pause after execution `index`, counted from 0 [s]."""
+        last = index + 1 >= self.executions
+        return self.pause_s if not last and (index + 1) % self.block == 0 else 0.0
+
+
+def plan_repeats(duration_s: float, calibration: SensorCalibration, span_s: float = 0.0) -> RepeatPlan:
+    """A batch of executions of `duration_s` that lasts `span_s` after the rise, or as long as a sensor needs at least."""
+    responses = possible_responses(calibration)
+    period = calibration.update_period_s or max(response.width_s for response in responses.responses)
+    full = all(response.width_s >= FULL_PERIODS[response.kernel] * period for response in responses.responses)
+    discard_s = settle_time_s(calibration, LEAST_SETTLE_S) + responses.reach_s
+    settled = max(3, math.ceil(max(span_s, 0.3, 2.0 * responses.reach_s, 6.0 * period) / duration_s))
+    return RepeatPlan(
+        executions=settled + math.ceil(discard_s / duration_s),
+        block=settled if full else max(1, settled // (SHIFTS + 1)),
+        pause_s=0.0 if full else min(GOLDEN * min(period, duration_s), 0.1),
+        discard_s=discard_s,
+        padding_s=responses.reach_s + 2.0 * period,
+        update_period_s=period,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,31 +123,30 @@ def measure_repeated(
     begun_ns = bench.clock.now_ns()
     sampler.drain()
     rest_w = _rest_w(bench, sampler, calibration)
-    duration_s, power_w = _ranged(sampler, execute, calibration, rest_w)
-    settle_s = settle_time_s(calibration, LEAST_SETTLE_S)
-    plan = plan_repeats(
-        duration_s, calibration, asked_std, settle_s=settle_s, longest_s=longest_s,
-        power_w=power_w, rest_w=rest_w,
-    )  # fmt: skip
+    duration_s = _ranged(execute)
+    plan = plan_repeats(duration_s, calibration)
     if plan.executions * duration_s > 1.5 * longest_s:
         raise SensorError(
             f"one execution takes {duration_s:.3g} s and {plan.executions} are needed, more than {longest_s:.3g} s allow; allow more time"
         )
     runs: list[Run] = []
-    while len(runs) < 3:
+    while len(runs) < MOST_BATCHES:
         runs.append(_batch(bench, sampler, execute, plan, calibration))
         energy, timing_std = _combined(runs)
-        elapsed = (bench.clock.now_ns() - begun_ns) * SECONDS_PER_NS
-        if timing_std <= asked_std * energy or elapsed > longest_s:
+        left_s = longest_s - (bench.clock.now_ns() - begun_ns) * SECONDS_PER_NS
+        if timing_std <= asked_std * energy or left_s < 0.0:
             break
-        plan = _longer(plan, timing_std / (asked_std * energy), duration_s, longest_s - elapsed)
+        # Errors fall with the root of the number of executions; a few of them tell their error too roughly for a much longer batch.
+        missing = min((timing_std / (asked_std * energy)) ** 2 - 1.0, 4.0)
+        span_s = missing * duration_s * sum(run.energy.executions for run in runs)
+        plan = plan_repeats(duration_s, calibration, min(span_s, left_s))
     common = max(runs[-1].energy.energy_std_j ** 2 - runs[-1].energy.timing_std_j ** 2, 0.0)
     return RepeatedMeasurement(
         energy_j=energy,
         energy_std_j=math.sqrt(timing_std**2 + common),
         timing_std_j=timing_std,
         executions=sum(run.energy.executions for run in runs),
-        elapsed_s=elapsed,
+        elapsed_s=longest_s - left_s,
         rest_w=corrected_power(rest_w, 0.0, calibration)[0],
         reached=timing_std <= asked_std * energy,
         runs=tuple(runs),
@@ -111,8 +161,8 @@ def _rest_w(bench: Bench | Instruments, sampler: Sampler, calibration: SensorCal
     return float(known[-1]) if len(known) else math.nan
 
 
-def _ranged(sampler: Sampler, execute: Execution, calibration: SensorCalibration, rest_w: float) -> tuple[float, float]:
-    """Length of an execution [s] and a rough power [W], from a few of them."""
+def _ranged(execute: Execution) -> float:
+    """Length of an execution [s], from a few of them."""
     stamps = [execute()]
     while len(stamps) < 3 and (stamps[0][1] - stamps[0][0]) * SECONDS_PER_NS < 2.0:
         stamps.append(execute())
@@ -122,12 +172,7 @@ def _ranged(sampler: Sampler, execute: Execution, calibration: SensorCalibration
             f"an execution takes {duration * 1e3:.3g} ms; stamps tell less than {LEAST_LENGTH_S * 1e3:g} ms badly: "
             "repeat the kernel within one"
         )
-    readings = sampler.drain().board
-    known = readings.power_w[possible_power(readings.power_w)]
-    highest = float(known.max()) if len(known) else math.nan
-    power, _ = corrected_power(highest, 0.0, calibration)
-    base = rest_w if math.isfinite(rest_w) else 0.0
-    return duration, power if power > 1.5 * base else 2.0 * base  # a short load has not reached the readings yet
+    return duration
 
 
 def _batch(bench: Bench | Instruments, sampler: Sampler, execute: Execution, plan: RepeatPlan, calibration: SensorCalibration) -> Run:
@@ -153,10 +198,10 @@ def _batch(bench: Bench | Instruments, sampler: Sampler, execute: Execution, pla
     readings = trace.board
     table = np.array(stamps, dtype=np.float64) * SECONDS_PER_NS
     load = LoadStamps(start_s=table[:, 0], end_s=table[:, 1])
-    poll_s = host_seconds(readings.host_ns)
-    updates = _since(board_updates(poll_s, readings.power_w, calibration), clean_s)
     sane = possible_power(readings.power_w)
-    energy = repeated_energy((poll_s[sane], readings.power_w[sane]), updates, load, calibration, discard_s=plan.discard_s)
+    polls = host_seconds(readings.host_ns)[sane], readings.power_w[sane]
+    updates = _since(board_updates(*polls, calibration), clean_s)
+    energy = repeated_energy(polls, updates, load, calibration, discard_s=plan.discard_s)
     return Run(plan=plan, load=load, energy=energy, states=trace.states)
 
 
@@ -171,9 +216,3 @@ def _combined(runs: list[Run]) -> tuple[float, float]:
     energy = np.array([run.energy.energy_j for run in runs])
     weight = 1.0 / np.maximum([run.energy.timing_std_j for run in runs], 1e-12) ** 2
     return float(weight @ energy / weight.sum()), float(1.0 / math.sqrt(weight.sum()))
-
-
-def _longer(plan: RepeatPlan, excess: float, duration_s: float, left_s: float) -> RepeatPlan:
-    """The same plan with more executions, in proportion to the excess of the error."""
-    wanted = math.ceil(plan.executions * min(max(excess**2 - 1.0, 1.0), 4.0))
-    return replace(plan, executions=max(plan.executions, min(wanted, int(left_s / duration_s))))

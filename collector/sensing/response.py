@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from collector.sensing.board_power import GRID_S, LAUNCH_RISE_S, Signal, low_passed
+from collector.sensing.board_power import GRID_S, Signal, low_passed
 from collector.sensing.calibration import ResponseKernel
 from estimator.vocabulary.quantities import Array
 
@@ -30,11 +30,6 @@ class SensorResponse:
     delay_s: float
     width_std_s: float = 0.0
     delay_std_s: float = 0.0
-
-    @property
-    def lag_s(self) -> float:
-        """Mean age of the power in a reading [s]."""
-        return 0.5 * self.width_s + self.delay_s
 
     @property
     def reach_s(self) -> float:
@@ -84,57 +79,3 @@ def seen_and_slopes(signal: Signal, kernel: ResponseKernel, width_s: float, end_
 def columns(signals: Sequence[Signal], kernel: ResponseKernel, width_s: float, end_s: Array) -> Array:
     """Design matrix (..., n, 1 + signals): ones, then every signal through the operator."""
     return np.stack([np.ones_like(end_s), *(seen(one, kernel, width_s, end_s) for one in signals)], axis=-1)
-
-
-def run_shares(response: SensorResponse, start_s: Array, end_s: Array, bins: int, time_s: Array) -> Array:
-    """Share of readings at `time_s` (n,) that bin m of any run fills, shape (n, bins).
-
-    Runs from `start_s` to `end_s` (j,), ascending and apart, have `bins` equal parts; in each part power follows immediately
-    through a rise of LAUNCH_RISE_S.  Rise and response together are two poles, or a pole's integral: exact either way.
-    """
-    until, rise = time_s - response.delay_s, LAUNCH_RISE_S
-    if response.kernel == "low-pass":
-        tau = 0.5 * response.width_s
-        if abs(tau / rise - 1.0) < 0.01:
-            tau = 1.01 * rise
-        slow, fast = (_faded(start_s, end_s, bins, until, constant) for constant in (tau, rise))
-        return np.asarray((tau * slow - rise * fast) / (tau - rise))
-    width = response.width_s
-    if response.kernel == "none":
-        width, until = POINT_S, until + 0.5 * POINT_S
-    both = np.concatenate([until, until - width])
-    drawn = time_in_bins(start_s, end_s, bins, both) - rise * _faded(start_s, end_s, bins, both, rise)
-    return np.asarray((drawn[: len(until)] - drawn[len(until) :]) / width)
-
-
-def drawn_in_bins(start_s: Array, end_s: Array, bins: int, time_s: Array) -> Array:
-    """Integral of each bin's power before `time_s` (n,) per watt of it [s], shape (n, bins); power follows through LAUNCH_RISE_S."""
-    spent = time_in_bins(start_s, end_s, bins, time_s)
-    return np.asarray(spent - LAUNCH_RISE_S * _faded(start_s, end_s, bins, time_s, LAUNCH_RISE_S))
-
-
-def time_in_bins(start_s: Array, end_s: Array, bins: int, time_s: Array) -> Array:
-    """Time spent in each bin of the runs before `time_s` (n,) [s], shape (n, bins)."""
-    length = np.maximum(end_s - start_s, 1e-9)
-    whole = np.concatenate([[0.0], np.cumsum(length)]) / bins
-    current = np.maximum(np.searchsorted(start_s, time_s, side="right") - 1, 0)
-    place = np.clip((time_s - start_s[current]) / length[current], 0.0, 1.0) * bins
-    within = np.clip(place[:, None] - np.arange(bins), 0.0, 1.0) * (length[current] / bins)[:, None]
-    return np.asarray(whole[current][:, None] + within)
-
-
-def _faded(start_s: Array, end_s: Array, bins: int, time_s: Array, tau_s: float) -> Array:
-    """Integral of e^(−(t − x)/τ)/τ over the part of each bin before t = `time_s` (n,), shape (n, bins)."""
-    edges = start_s[:, None] + (end_s - start_s)[:, None] * np.linspace(0.0, 1.0, bins + 1)
-    following = np.append(start_s[1:], end_s[-1])
-    added = np.diff(np.exp((edges - following[:, None]) / tau_s), axis=1)
-    keep = np.exp((start_s - following) / tau_s)
-    state = np.zeros((len(start_s), bins))
-    for j in range(len(start_s) - 1):
-        state[j + 1] = keep[j] * state[j] + added[j]
-    index = np.searchsorted(start_s, time_s, side="right") - 1
-    current = np.maximum(index, 0)
-    reached = np.minimum(edges[current], time_s[:, None])
-    now = np.diff(np.exp((reached - time_s[:, None]) / tau_s), axis=1)
-    faded = np.exp(np.minimum(start_s[current] - time_s, 0.0) / tau_s)[:, None] * state[current] + now
-    return np.where(index[:, None] >= 0, faded, 0.0)

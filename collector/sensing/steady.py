@@ -27,17 +27,17 @@ class SteadyPower:
     fifth.  `absurd` counts readings that no board gives, `stuck` is true if the sensor stood still.
     """
 
-    raw_w: float
-    raw_std_w: float
-    power_w: float
-    std_w: float
-    samples: int
-    window_s: float
-    change_w: float
-    change_std_w: float
-    first_w: float
-    absurd: int
-    stuck: bool
+    raw_w: float = np.nan
+    raw_std_w: float = np.nan
+    power_w: float = np.nan
+    std_w: float = np.nan
+    samples: int = 0
+    window_s: float = 0.0
+    change_w: float = np.nan
+    change_std_w: float = np.nan
+    first_w: float = np.nan
+    absurd: int = 0
+    stuck: bool = False
 
 
 def settle_time_s(calibration: SensorCalibration, least_s: float) -> float:
@@ -66,7 +66,7 @@ def steady_power(
     updates = held_updates(host_s[sane], value[sane], update_period_s(calibration))
     count = len(updates.value)
     if not count:
-        return _nothing(absurd)
+        return SteadyPower(absurd=absurd)
     resolution = calibration.resolution_w or 0.0
     noise = calibration.reading_noise_w or 0.0
     stuck = count >= 5 and noise > resolution and bool(np.all(updates.value == updates.value[0]))
@@ -118,11 +118,3 @@ def _trend(value: Array, least_noise_w: float) -> tuple[float, float, float]:
     correlation = min(max(seen + (1.0 + 3.0 * seen) / count, 0.0), 0.9)  # a short series shows too little of it
     inflation = np.sqrt((1.0 + correlation) / (1.0 - correlation))
     return slope, float(scatter * inflation / np.sqrt(x @ x)), float(scatter * inflation / np.sqrt(count))
-
-
-def _nothing(absurd: int) -> SteadyPower:
-    nan = float("nan")
-    return SteadyPower(
-        raw_w=nan, raw_std_w=nan, power_w=nan, std_w=nan, samples=0, window_s=0.0,
-        change_w=nan, change_std_w=nan, first_w=nan, absurd=absurd, stuck=False,
-    )  # fmt: skip

@@ -6,7 +6,6 @@ from typing import Final
 
 import numpy as np
 
-from collector.devices.possible_power import possible_power
 from collector.errors import SensorError
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.clock import Updates, fit_update_clock, held_updates
@@ -36,15 +35,13 @@ class BoardUpdates:
 
 
 def board_updates(time_s: Array, power_w: Array, calibration: SensorCalibration) -> BoardUpdates:
-    """The updates in polls at `time_s` (n,), ascending, values `power_w` (n,), repeats included.
+    """The updates in polls at `time_s` (n,), ascending, possible powers `power_w` (n,), repeats included.
 
     An update that repeats the value before it counts too: if updates were due, polls were taken and nothing
     changed, the value was the same again.
 
-    Raises SensorError if no reading is a possible power.
+    Raises SensorError for fewer than two readings.
     """
-    sane = possible_power(power_w) & np.isfinite(time_s)
-    time_s, power_w = time_s[sane], power_w[sane]
     if len(time_s) < 2:
         raise SensorError(f"{len(time_s)} readings that can be power; at least 2 are needed")
     known = calibration.update_period_s
@@ -56,9 +53,9 @@ def board_updates(time_s: Array, power_w: Array, calibration: SensorCalibration)
         notes["update_period_s"] = f"the recording shows no update clock ({error}); {period * 1e3:.4g} ms is taken from " + (
             "the sensor" if known else "the longest common one"
         )
-        held = _held_in_stretches(time_s, power_w, period)
+        held_s, held_w = _held_in_stretches(time_s, power_w, period)
         std = min(0.29 * period, float(np.median(np.diff(time_s))))  # of a uniform distribution over a period
-        return BoardUpdates(time_s=held.time_s, value=held.value, period_s=period, time_std_s=std, notes=FrozenMapping(notes))
+        return BoardUpdates(time_s=held_s, value=held_w, period_s=period, time_std_s=std, notes=FrozenMapping(notes))
     stated = max(calibration.update_period_std_s or 0.0, calibration.card_period_std_s or 0.0)
     period_std = float(np.hypot(clock.card_period_std_s, stated))
     if known is not None and abs(clock.period_s - known) > max(PERIOD_TOLERANCE * known, 5.0 * period_std):
@@ -73,12 +70,11 @@ def board_updates(time_s: Array, power_w: Array, calibration: SensorCalibration)
     )
 
 
-def _held_in_stretches(time_s: Array, power_w: Array, period_s: float) -> Updates:
-    """The updates of polls without a visible clock, stretch by stretch between holes; numbers continue."""
+def _held_in_stretches(time_s: Array, power_w: Array, period_s: float) -> tuple[Array, Array]:
+    """Times and values of the updates of polls without a visible clock, stretch by stretch between holes."""
     cuts = np.flatnonzero(np.diff(time_s) > 100.0 * period_s) + 1
     parts = [held_updates(*part, period_s) for part in zip(np.split(time_s, cuts), np.split(power_w, cuts), strict=True)]
-    held_s = np.concatenate([part.time_s for part in parts])
-    return Updates(time_s=held_s, value=np.concatenate([part.value for part in parts]), number=np.arange(len(held_s)))
+    return np.concatenate([part.time_s for part in parts]), np.concatenate([part.value for part in parts])
 
 
 def _due(changes: Updates, period_s: float, poll_s: Array, first_w: float) -> Updates:

@@ -1,56 +1,37 @@
 """A simulated board behind the protocols of real ones, and the planted truth beside it."""
 
 import math
-from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import Final
 
 import numpy as np
 
 from collector.devices.protocols import THROTTLE_BITS, GpuIdentity, GpuState, LaunchRecord, PreparedKernel, StateReadings
-from collector.errors import DeviceError, RunnerError
-from collector.simulated.generated import link_of
+from collector.errors import ClockError, DeviceError, RunnerError
 from collector.simulated.library_attention import attention_plan
-from collector.simulated.library_matrix import convolution_plan, product_plan
-from collector.simulated.library_stream import depthwise_plan, elementwise_plan, row_plan
+from collector.simulated.library_matrix import matrix_plan
+from collector.simulated.library_stream import stream_plan
 from collector.simulated.plan import KernelPlan
 from collector.simulated.profile import BoardProfile
 from collector.simulated.sensors import PollClock, SimulatedMeter, SimulatedSensor
 from collector.simulated.silicon import voltage_v
-from collector.simulated.world import LoadedKernel, World
+from collector.simulated.world import CLOCK_TOLERANCE_MHZ, LoadedKernel, World
 from estimator.vocabulary.errors import SpecificationError
 from estimator.vocabulary.gpu import GpuSpec, simulated_uuid
 from estimator.vocabulary.workload import Operator
 from microbench.errors import UnsupportedError
 from microbench.layouts import layout_of
 from microbench.loads.copies import CopyLoad
-from microbench.loads.generated import GeneratedLoad
+from microbench.loads.generated import LINKS, GeneratedLoad
+from microbench.sizing import displacing_sets
 
 STATE_POLL_S: Final = 0.02
-ALIKE: Final = (
-    "library", "kernel_name", "grid", "shared_bytes_per_block", "blocks_per_sm", "tile_m", "tile_n", "tile_k", "stages", "split_k",
-    "transpose",
-)  # fmt: skip
-"""Fields that plan and prepared kernel share."""
 SETUP_S: Final = 0.004
 """Time for allocating and filling the operands of a kernel."""
 
 
 L2_STATES: Final = ("warm", "cold")
-
-
-Planner = Callable[[Operator, BoardProfile, GpuSpec], KernelPlan]
-
-PLANNERS: Final[dict[str, Planner]] = {
-    "conv": convolution_plan,
-    "attention": attention_plan,
-    "softmax": row_plan,
-    "norm": row_plan,
-    "reduction": row_plan,
-    "elementwise": elementwise_plan,
-    "copy": elementwise_plan,
-}
-"""Planning functions by family; those of matrix products also take a layout."""
 
 
 class SimulatedClock:
@@ -125,15 +106,22 @@ class SimulatedGpu:
 
     def supported_clocks_mhz(self) -> tuple[float, ...]:
         """SM clocks that can be locked, ascending [MHz]."""
-        return self._world.supported_clocks_mhz()
+        return tuple(self._world.clocks_mhz)
 
     def lock_clock_mhz(self, sm_clock_mhz: float) -> None:
         """Hold the SM clock.  Raises ClockError for an unsupported one."""
-        self._world.lock(sm_clock_mhz)
+        clocks = self._world.clocks_mhz
+        nearest = min(clocks, key=lambda clock: abs(clock - sm_clock_mhz))
+        if not abs(nearest - sm_clock_mhz) <= CLOCK_TOLERANCE_MHZ:
+            step = self._world.gpu.sm_clock_step_mhz
+            raise ClockError(
+                f"SM clock {sm_clock_mhz:g} MHz is not supported; take {clocks[0]:g} to {clocks[-1]:g} MHz in steps of {step:g}"
+            )
+        self._world.locked_mhz = nearest
 
     def unlock_clock(self) -> None:
         """Give the SM clock back."""
-        self._world.unlock()
+        self._world.locked_mhz = None
 
     def power_limit_w(self) -> float:
         """The enforced power limit [W]."""
@@ -150,13 +138,13 @@ class SimulatedRunner:
     def __init__(self, world: World) -> None:
         self._world = world
         self._loaded: dict[PreparedKernel, LoadedKernel] = {}
-        self._planned = cache(lambda operator, transpose: plan_kernel(operator, world.profile, world.gpu, transpose))
+        self._planned = cache(lambda operator, transpose: plan_kernel(operator, world.profile, transpose))
         self._broken = False
 
     def supports(self, operator: Operator, transpose: str = "") -> bool:
         """Whether `prepare` would accept the operator, in a layout of its inputs."""
         try:
-            _buffer_sets(self._planned(operator, transpose), self._world.gpu, "warm")
+            _placed(self._planned(operator, transpose), self._world.gpu, "warm")
         except RunnerError:
             return False
         return True
@@ -166,7 +154,7 @@ class SimulatedRunner:
         if l2_state not in L2_STATES:
             raise RunnerError(f"L2 state {l2_state!r} is unknown; known: {', '.join(L2_STATES)}")
         plan = self._planned(operator, transpose)
-        prepared = _describe(operator, plan, l2_state, _buffer_sets(plan, self._world.gpu, l2_state))
+        prepared = _placed(plan, self._world.gpu, l2_state)
         if prepared not in self._loaded:
             self._loaded[prepared] = self._world.load(plan, l2_state)
         self._world.rest(SETUP_S)
@@ -174,21 +162,15 @@ class SimulatedRunner:
 
     def prepare_generated(self, load: GeneratedLoad | CopyLoad) -> PreparedKernel:
         """A generated kernel or a copy, ready to run.  Raises RunnerError if the board lacks the link."""
-        if load.link in ("host", "peer"):
-            try:
-                link_of(self._world.profile, load.link)
-            except RunnerError as error:
-                raise RunnerError(f"{load.operator.operator}: {error}") from error
-        loaded = self._world.load_generated(load)
-        prepared = load.prepared("" if isinstance(load, CopyLoad) else self._complaint(load))
-        self._loaded[prepared] = loaded
+        name, profile = load.operator.operator, self._world.profile
+        if load.link in LINKS and load.link not in profile.link:
+            raise RunnerError(f"{name}: needs the memory of another GPU; this simulated board has no [link.{load.link}]")
+        # nothing is computed here: a profile plants faults in the results
+        corrupted = name in profile.faults.corrupted.split()
+        prepared = load.prepared(f"{name}: results are wrong, a planted fault" if corrupted else "")
+        self._loaded[prepared] = self._world.load_generated(load)
         self._world.rest(SETUP_S)
         return prepared
-
-    def _complaint(self, load: GeneratedLoad) -> str:
-        """The fault in the results of a kernel: nothing is computed here, and a profile plants the faults."""
-        planted = self._world.profile.faults.corrupted.split()
-        return f"{load.kernel.name}: results are wrong, a planted fault" if load.kernel.name in planted else ""
 
     def run(self, prepared: PreparedKernel, launches: int) -> LaunchRecord:
         """Launch it back to back and wait for the end.  Raises RunnerError for a kernel prepared elsewhere."""
@@ -200,37 +182,24 @@ class SimulatedRunner:
         if self._broken or prepared.kernel_name in self._world.profile.faults.kills.split():
             self._broken = True
             raise DeviceError(f"running {prepared.kernel_name}: illegal address; this process cannot use the board any more")
-        outcome = self._world.run(loaded, launches, min(10, launches))  # parts of a run that are timed separately
-        return LaunchRecord(start_ns=outcome.start_ns, end_ns=outcome.end_ns, launches=launches, segment_s=outcome.segment_s)
+        return self._world.run(loaded, launches)
 
     def loaded(self, prepared: PreparedKernel) -> LoadedKernel:
         """Time and power of a prepared kernel at a clock: planted truth, for tests."""
         return self._loaded[prepared]
 
 
-def _buffer_sets(plan: KernelPlan, gpu: GpuSpec, l2_state: str) -> int:
-    """Copies of the operands that a run rotates through.  Raises RunnerError if they do not fit into memory."""
-    # cold operands rotate through this many times the L2
-    sets = 1 if l2_state == "warm" else 1 + math.ceil(2.0 * gpu.l2_bytes / plan.working_set_bytes)
-    needed = sets * plan.working_set_bytes
+def _placed(plan: KernelPlan, gpu: GpuSpec, l2_state: str) -> PreparedKernel:
+    """The kernel with enough copies of its operands to rotate through.  Raises RunnerError if they do not fit into memory."""
+    kernel = plan.kernel
+    sets = 1 if l2_state == "warm" else displacing_sets(kernel.working_set_bytes, gpu.l2_bytes)
+    needed = sets * kernel.working_set_bytes
     if needed > 0.95 * gpu.dram_bytes:  # the driver uses the rest
-        raise RunnerError(f"{plan.kernel_name} needs {needed / 1e9:.1f} GB; {gpu.name} has {gpu.dram_bytes / 1e9:.1f} GB")
-    return sets
+        raise RunnerError(f"{kernel.kernel_name} needs {needed / 1e9:.1f} GB; {gpu.name} has {gpu.dram_bytes / 1e9:.1f} GB")
+    return replace(kernel, l2_state=l2_state, buffer_sets=sets)
 
 
-def _describe(operator: Operator, plan: KernelPlan, l2_state: str, buffer_sets: int) -> PreparedKernel:
-    return PreparedKernel(
-        operator=operator,
-        l2_state=l2_state,
-        block=(plan.threads, 1, 1),
-        registers_per_thread=plan.registers,
-        working_set_bytes=int(plan.working_set_bytes),
-        buffer_sets=buffer_sets,
-        **{name: getattr(plan, name) for name in ALIKE},
-    )
-
-
-def plan_kernel(operator: Operator, profile: BoardProfile, gpu: GpuSpec, transpose: str = "") -> KernelPlan:
+def plan_kernel(operator: Operator, profile: BoardProfile, transpose: str = "") -> KernelPlan:
     """The simulated library's kernel for an operator, a product's in a layout ("": the natural one).
 
     Raises RunnerError without a kernel.
@@ -239,22 +208,21 @@ def plan_kernel(operator: Operator, profile: BoardProfile, gpu: GpuSpec, transpo
         layout = layout_of(operator, transpose)
     except UnsupportedError as error:
         raise RunnerError(str(error)) from error
-    if operator.family == "gemm":
-        return product_plan(operator, profile, gpu, layout)
-    if operator.family not in PLANNERS:
-        raise RunnerError(f"no kernel for the family {operator.family!r}; families: gemm, {', '.join(PLANNERS)}")
-    if operator.family == "conv" and operator.operator == "depthwise":
-        return depthwise_plan(operator, profile, gpu)
-    return PLANNERS[operator.family](operator, profile, gpu)
+    if operator.family == "gemm" or operator.operator == "conv2d":
+        return matrix_plan(operator, profile, layout)
+    if operator.family == "attention":
+        return attention_plan(operator, profile)
+    return stream_plan(operator, profile)
 
 
 class SimulatedBoard:
     """One world with its gpu, sensors and runner.  `planted_…` is the truth for comparison with a measurement."""
 
-    def __init__(self, profile: BoardProfile, gpu: GpuSpec, seed: int) -> None:
+    def __init__(self, profile: BoardProfile, seed: int) -> None:
+        gpu = profile.spec
         if profile.library.generation == "volta" and gpu.architecture != "volta":
             raise SpecificationError(f"board {profile.name}: kernels of volta on the {gpu.architecture} GPU {gpu.name}")
-        self.world = World(profile, gpu, seed)
+        self.world = World(profile, seed)
         self.clock = SimulatedClock(self.world)
         self.gpu = SimulatedGpu(self.world)
         self.sensor = SimulatedSensor(self.world)

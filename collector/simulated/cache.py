@@ -5,36 +5,24 @@ still in the L2 with a probability that falls with the bytes touched since its l
 perfect, so the edge is soft.
 """
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from collector.simulated.plan import Traffic
-from collector.simulated.profile import MemoryProfile
-from estimator.vocabulary.gpu import GpuSpec
+from collector.simulated.profile import BoardProfile
 from estimator.vocabulary.quantities import IntArray
 
 
-def usable_l2_bytes(memory: MemoryProfile, gpu: GpuSpec) -> float:
-    """Bytes that the L2 keeps for a kernel's operands."""
-    return memory.l2_usable_share * gpu.l2_bytes
-
-
-def resident_share(memory: MemoryProfile, gpu: GpuSpec, distance_bytes: float) -> float:
+def resident_share(profile: BoardProfile, distance_bytes: float) -> float:
     """Share of a panel that is still in the L2 after `distance_bytes` of other touches."""
-    edge: float = (distance_bytes / usable_l2_bytes(memory, gpu)) ** memory.l2_edge
+    edge: float = (distance_bytes / (profile.memory.l2_usable_share * profile.spec.l2_bytes)) ** profile.memory.l2_edge
     return 1.0 / (1.0 + edge)
 
 
-def replayed_blocks(blocks: int, slots: int) -> int:
-    """Number of blocks of a launch that are replayed one by one."""
-    return min(blocks, 40 * slots)  # waves replayed one by one; a longer launch repeats their pattern
-
-
-def streamed_traffic(memory: MemoryProfile, gpu: GpuSpec, read_bytes: float, write_bytes: float, reread_bytes: float = 0.0) -> Traffic:
+def streamed_traffic(profile: BoardProfile, read_bytes: float, write_bytes: float, reread_bytes: float = 0.0) -> Traffic:
     """DRAM bytes of a kernel with one pass over its operands; `reread_bytes` are second passes that left the L2."""
-    kept = resident_share(memory, gpu, read_bytes + write_bytes)
+    kept = resident_share(profile, read_bytes + write_bytes)
     return Traffic(
         warm_read=read_bytes * (1.0 - kept) + reread_bytes,
         warm_write=write_bytes * (1.0 - kept),
@@ -44,10 +32,9 @@ def streamed_traffic(memory: MemoryProfile, gpu: GpuSpec, read_bytes: float, wri
 
 
 def replayed_traffic(
-    memory: MemoryProfile,
-    gpu: GpuSpec,
+    profile: BoardProfile,
     *,
-    panels: Sequence[tuple[IntArray, float]],
+    panels: Sequence[tuple[Callable[[IntArray], IntArray], float]],
     compulsory_bytes: float,
     loaded_bytes: float,
     write_bytes: float,
@@ -56,29 +43,27 @@ def replayed_traffic(
 ) -> Traffic:
     """DRAM bytes of a kernel whose blocks share operand panels.
 
-    panels: for each operand, the panel that each block needs, in launch order, for at least the first
-    `replayed_blocks` of the `blocks`, and the size of a panel.
+    panels: for each operand, the panel that each block needs, as a function of its number in launch order, and the size of a panel.
     `compulsory_bytes` is the size of all operands, `loaded_bytes` the bytes that the blocks of a launch load from the L2.
     """
-    replayed = replayed_blocks(blocks, slots)
-    waves = math.ceil(replayed / slots)
+    replayed = min(blocks, 40 * slots)  # waves replayed one by one; a longer launch repeats their pattern
     position, touched, refetched = 0.0, 0.0, 0.0
     last_use: list[dict[int, float]] = [{} for _ in panels]
-    for wave in range(waves):
-        part = slice(wave * slots, (wave + 1) * slots)
-        for seen, (panel, size) in zip(last_use, panels, strict=True):
-            for key in np.unique(panel[:replayed][part]).tolist():
+    for first in range(0, replayed, slots):
+        wave = np.arange(first, min(first + slots, replayed))
+        for seen, (panel_of, size) in zip(last_use, panels, strict=True):
+            for key in np.unique(panel_of(wave)).tolist():
                 before = seen.get(key)
                 if before is not None:
-                    refetched += size * (1.0 - resident_share(memory, gpu, position - before))
+                    refetched += size * (1.0 - resident_share(profile, position - before))
                 position += size
                 seen[key] = position
                 touched += size
     repeats = blocks / replayed
     # share of the hits within a wave that are lost because blocks drift apart
-    drift = 0.01 * max(0.0, loaded_bytes - touched * repeats) * (1.0 - resident_share(memory, gpu, loaded_bytes))
+    drift = 0.01 * max(0.0, loaded_bytes - touched * repeats) * (1.0 - resident_share(profile, loaded_bytes))
     again = min(refetched * repeats + drift, max(0.0, loaded_bytes - compulsory_bytes))
-    kept = resident_share(memory, gpu, compulsory_bytes + again + write_bytes)
+    kept = resident_share(profile, compulsory_bytes + again + write_bytes)
     return Traffic(
         warm_read=compulsory_bytes * (1.0 - kept) + again,
         warm_write=write_bytes * (1.0 - kept),

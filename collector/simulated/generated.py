@@ -12,23 +12,20 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final
 
-from collector.errors import BoardProfileError, RunnerError
+from collector.errors import BoardProfileError
 from collector.simulated.plan import steady_noise
-from collector.simulated.profile import BoardProfile, Link
+from collector.simulated.profile import BoardProfile
 from collector.simulated.scheduler import KernelTiming, loaded_bytes_per_s
-from collector.simulated.silicon import JOULE_PER_PICOJOULE, LaunchEnergy
+from collector.simulated.silicon import JOULE_PER_PICOJOULE
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import HZ_PER_MHZ, Array
 from estimator.vocabulary.reader import read_file
 from estimator.vocabulary.resources import resource_folder
 from microbench.kernel import WARP_LANES
 from microbench.loads.copies import CopyLoad
-from microbench.loads.generated import GeneratedLoad
+from microbench.loads.generated import LINE_BYTES, SECTOR_BYTES, GeneratedLoad
+from microbench.sizing import SUB_PARTITIONS
 from microbench.toolchain.inspect import InspectedEntry
-
-SCHEDULERS: Final = 4
-LINE_BYTES: Final = 128.0
-SECTOR_BYTES: Final = 32.0
 
 ISSUE_PJ: Final = 24.0
 """Energy of fetching, decoding and scheduling one instruction of a warp, without lanes [pJ]."""
@@ -71,18 +68,13 @@ def kinds() -> Mapping[str, Kind]:
     return found
 
 
-MEMORY: Final = ("LD", "ST", "ATOM", "RED.", "UBLKCP")
-"""First letters of opcodes that move data: their energy is that of the transactions."""
-
 UNIFORM: Final = ("BRA", "BSSY", "BSYNC", "BAR", "CALL", "RET", "DEPBAR", "WARPSYNC", "NOP", "NANOSLEEP", "EXIT")
 """Opcodes that work once for a warp, like those of the uniform datapath."""
-
-MODULE_OF_PIPE: Final[dict[str, str]] = {"tensor": "tensor", "xu": "sfu"}
 
 
 def moves_data(opcode: str) -> bool:
     """Whether an opcode moves data between registers and memory."""
-    return opcode.startswith(MEMORY) and not opcode.startswith("LDGDEPBAR")
+    return opcode.startswith(("LD", "ST", "ATOM", "RED.", "UBLKCP")) and not opcode.startswith("LDGDEPBAR")
 
 
 def works_once(opcode: str) -> bool:
@@ -130,21 +122,11 @@ def changes_of_unit(entry: InspectedEntry) -> float:
     return total - sum(count**2 for count in units.values()) / total
 
 
-def planted_slot_energy_j(profile: BoardProfile, gpu: GpuSpec) -> float:
-    """Energy that an awake SM adds to each issue slot of its schedulers, used or not, at the reference voltage [J]."""
+def planted_slot_energy_j(profile: BoardProfile, own_pj: float) -> float:
+    """Energy of an issue slot of a working SM's scheduler, ISSUE_PJ or STALL_PJ its own, at the reference voltage [J]."""
     power = profile.power
-    slots_per_s = SCHEDULERS * gpu.num_sms * power.reference_clock_mhz * HZ_PER_MHZ
-    return power.sm_clock_w * (1.0 - power.ungated_share) / slots_per_s
-
-
-def planted_stall_energy_j(profile: BoardProfile, gpu: GpuSpec) -> float:
-    """Energy of a slot without an instruction on a working SM at the reference voltage [J]."""
-    return STALL_PJ * JOULE_PER_PICOJOULE + planted_slot_energy_j(profile, gpu)
-
-
-def planted_issue_energy_j(profile: BoardProfile, gpu: GpuSpec) -> float:
-    """Energy of issuing an instruction to a warp, without lanes, at the reference voltage [J]."""
-    return ISSUE_PJ * JOULE_PER_PICOJOULE + planted_slot_energy_j(profile, gpu)
+    slots_per_s = SUB_PARTITIONS * profile.spec.num_sms * power.reference_clock_mhz * HZ_PER_MHZ
+    return own_pj * JOULE_PER_PICOJOULE + power.sm_clock_w * (1.0 - power.ungated_share) / slots_per_s
 
 
 def planted_transaction_energy_j(profile: BoardProfile) -> dict[str, float]:
@@ -160,33 +142,30 @@ def planted_transaction_energy_j(profile: BoardProfile) -> dict[str, float]:
 
 
 def generated_point(
-    profile: BoardProfile, gpu: GpuSpec, load: GeneratedLoad, sm_clock_mhz: float, speeds: Array
-) -> tuple[KernelTiming, LaunchEnergy]:
+    profile: BoardProfile, load: GeneratedLoad, sm_clock_mhz: float, speeds: Array
+) -> tuple[KernelTiming, tuple[float, float]]:
     """Time and energy of one launch at a clock; `speeds` are the SMs' relative times, shape (num_sms,)."""
-    clock_hz = sm_clock_mhz * HZ_PER_MHZ
-    rounds = _rounds(load.launch.blocks, gpu.num_sms * max(1, load.blocks_per_sm))
+    gpu, clock_hz = profile.spec, sm_clock_mhz * HZ_PER_MHZ
+    # equal blocks that start together end together: blocks of each round, and the number of such rounds
+    resident = gpu.num_sms * max(1, load.blocks_per_sm)
+    whole, rest = divmod(load.launch.blocks, resident)
+    rounds = ({resident: whole} if whole else {}) | ({rest: 1} if rest else {})
     gpu_s, sm_seconds = START_CLOCKS / clock_hz, START_CLOCKS / clock_hz * min(load.launch.blocks, gpu.num_sms)
     for blocks, times in rounds.items():
         sms = min(blocks, gpu.num_sms)
-        round_s = _turn_s(profile, gpu, load, clock_hz, blocks) * load.launch.iterations * float(speeds[:sms].max())
+        round_s = _turn_s(profile, load, clock_hz, blocks) * load.launch.iterations * float(speeds[:sms].max())
         gpu_s += times * round_s
         sm_seconds += times * round_s * sms
     busy_share = sm_seconds / gpu_s / gpu.num_sms
-    return KernelTiming(gpu_s=gpu_s, busy_share=busy_share), _energy(profile, load, sm_seconds * clock_hz * SCHEDULERS)
+    return KernelTiming(gpu_s=gpu_s, busy_share=busy_share), _energy(profile, load, sm_seconds * clock_hz * SUB_PARTITIONS)
 
 
-def _rounds(blocks: int, resident: int) -> dict[int, int]:
-    """Blocks of each round, and the number of such rounds: equal blocks that start together end together."""
-    whole, rest = divmod(blocks, resident)
-    return ({resident: whole} if whole else {}) | ({rest: 1} if rest else {})
-
-
-def _turn_s(profile: BoardProfile, gpu: GpuSpec, load: GeneratedLoad, clock_hz: float, blocks: int) -> float:
+def _turn_s(profile: BoardProfile, load: GeneratedLoad, clock_hz: float, blocks: int) -> float:
     """Time of one turn of the loop for every warp on the fullest SM, with `blocks` resident blocks [s]."""
-    body = load.entry.body
+    gpu, body = profile.spec, load.entry.body
     sms = min(blocks, gpu.num_sms)
     warps = load.active_warps / load.launch.blocks * math.ceil(blocks / gpu.num_sms)
-    on_scheduler = math.ceil(warps / SCHEDULERS)
+    on_scheduler = math.ceil(warps / SUB_PARTITIONS)
     pipes: dict[str, float] = {}
     for opcode, count in body.items():
         if not works_once(opcode) and not moves_data(opcode):
@@ -201,8 +180,7 @@ def _turn_s(profile: BoardProfile, gpu: GpuSpec, load: GeneratedLoad, clock_hz: 
         moved = work.transactions.get(level, 0.0) * SECTOR_BYTES * lanes
         if moved:
             rate = loaded_bytes_per_s(
-                profile.memory,
-                gpu,
+                profile,
                 in_flight=min(moved * (IN_FLIGHT_LOADS / max(1, load.kernel.unroll)), sms * profile.memory.outstanding_bytes),
                 dram_share=1.0 if level == "dram" else 0.0,
                 clock_hz=clock_hz,
@@ -213,7 +191,7 @@ def _turn_s(profile: BoardProfile, gpu: GpuSpec, load: GeneratedLoad, clock_hz: 
             limits.append(moved / rate * clock_hz)
     if load.link:
         crossed = load.kernel.work.bytes_moved[load.link] * lanes
-        limits.append(crossed / link_of(profile, load.link).bytes_per_s * clock_hz)
+        limits.append(crossed / profile.link[load.link].bytes_per_s * clock_hz)
     clocks = float(sum(limit**OVERLAP_NORM for limit in limits)) ** (1.0 / OVERLAP_NORM)
     return float(clocks) / clock_hz + 0.9e-3 * body.get("NANOSLEEP", 0)  # [s]
 
@@ -221,10 +199,10 @@ def _turn_s(profile: BoardProfile, gpu: GpuSpec, load: GeneratedLoad, clock_hz: 
 def _interval(kind: Kind, gpu: GpuSpec) -> float:
     """Clocks between two instructions of a kind on one scheduler of this GPU."""
     if kind.pipe in ("fp32", "fp16"):
-        return kind.interval * WARP_LANES * SCHEDULERS / gpu.fp32_lanes
+        return kind.interval * WARP_LANES * SUB_PARTITIONS / gpu.fp32_lanes
     if kind.pipe == "fp64":
         rate = gpu.cuda_flop_per_clock.get("fp64", gpu.fp32_lanes / WARP_LANES)
-        return 2.0 * WARP_LANES * SCHEDULERS / rate
+        return 2.0 * WARP_LANES * SUB_PARTITIONS / rate
     return kind.interval
 
 
@@ -239,7 +217,7 @@ def _latency_clocks(profile: BoardProfile, load: GeneratedLoad, clock_hz: float)
         "dram": profile.memory.l2_latency_clocks + profile.memory.dram_latency_s * clock_hz,
     }
     if load.link:
-        waits[load.link] = link_of(profile, load.link).latency_s * clock_hz
+        waits[load.link] = profile.link[load.link].latency_s * clock_hz
     dependent = "chase" in kernel.family or kernel.family == "stall_mix"
     for opcode, count in load.entry.body.items():
         if moves_data(opcode):
@@ -253,48 +231,31 @@ def _latency_clocks(profile: BoardProfile, load: GeneratedLoad, clock_hz: float)
     return chained
 
 
-def _energy(profile: BoardProfile, load: GeneratedLoad, slots: float) -> LaunchEnergy:
+def _energy(profile: BoardProfile, load: GeneratedLoad, slots: float) -> tuple[float, float]:
     """Energy of a launch with `slots` issue slots on working SMs; the power of an awake SM belongs to the board."""
-    launch = load.launch
-    core: dict[str, float] = dict.fromkeys(("cuda", "sfu", "tensor", "shared", "l2"), 0.0)
+    launch, turns = load.launch, load.active_warps * load.launch.iterations
     # Energy of lanes relative to random data: fewer bits toggle.
     factor = {"random": 1.0, "constant": 0.78, "zero": 0.62}[launch.pattern]
-    for opcode, joule in planted_body_energy_j(profile, load.entry).items():
-        module = MODULE_OF_PIPE.get(kind_of(opcode).pipe, "cuda")
-        core[module] += joule * factor * launch.active_threads * launch.iterations
-    turns = load.active_warps * launch.iterations
+    core_j = sum(planted_body_energy_j(profile, load.entry).values()) * factor * launch.active_threads * launch.iterations
     issued = float(sum(load.entry.body.values())) * turns
     stalls = max(0.0, slots - issued)
-    core["cuda"] += (ISSUE_PJ * issued + CHANGE_PJ * changes_of_unit(load.entry) * turns + STALL_PJ * stalls) * JOULE_PER_PICOJOULE
-    counts: Mapping[str, float] = load.transactions()
-    each = planted_transaction_energy_j(profile)
-    core["shared"] += counts["shared"] * each["shared"] + counts["l1"] * each["l1"]
-    core["l2"] += counts["l2"] * each["l2"]
+    core_j += (ISSUE_PJ * issued + CHANGE_PJ * changes_of_unit(load.entry) * turns + STALL_PJ * stalls) * JOULE_PER_PICOJOULE
+    counts, each = load.transactions(), planted_transaction_energy_j(profile)
+    core_j += sum(counts[level] * each[level] for level in ("shared", "l1", "l2"))
     if load.link:
-        core["link"] = link_of(profile, load.link).pj_per_byte * JOULE_PER_PICOJOULE * load.link_bytes()
-    return LaunchEnergy(core_j=core, dram_j=counts["dram"] * each["dram"], hidden_j=0.0)
+        core_j += profile.link[load.link].pj_per_byte * JOULE_PER_PICOJOULE * load.link_bytes()
+    return core_j, counts["dram"] * each["dram"]
 
 
-def link_of(profile: BoardProfile, name: str) -> Link:
-    """The link to the "host" or to a "peer".  Raises RunnerError for a peer that the board does not have."""
-    link = profile.link.host if name == "host" else profile.link.peer
-    if link is None:
-        raise RunnerError("needs the memory of another GPU; this simulated board reaches none ([link.peer])")
-    return link
-
-
-def copy_point(profile: BoardProfile, gpu: GpuSpec, load: CopyLoad) -> tuple[KernelTiming, LaunchEnergy]:
+def copy_point(profile: BoardProfile, load: CopyLoad) -> tuple[KernelTiming, tuple[float, float]]:
     """Time and energy of one copy: no SM works, the memory of this board is read or written, or both."""
     moved = float(load.bytes_moved)
-    inside = load.link == "device"
     # share of the DRAM's bandwidth that a copy within the board reaches: each byte is read and written
-    rate = 0.45 * gpu.dram_bytes_per_s if inside else link_of(profile, load.link).bytes_per_s
-    through_dram = 2.0 * moved if inside else moved
-    crossed = 0.0 if inside else link_of(profile, load.link).pj_per_byte * JOULE_PER_PICOJOULE * moved
-    core = {
-        "link": crossed + 6.0 * JOULE_PER_PICOJOULE * moved,  # a copy engine's own work [pJ/byte]
-        "l2": through_dram * profile.energy.l2_pj_per_byte * JOULE_PER_PICOJOULE,
-    }
-    dram_j = through_dram * profile.energy.dram_pj_per_byte * JOULE_PER_PICOJOULE
+    passes, rate, crossed_pj = 2.0, 0.45 * profile.spec.dram_bytes_per_s, 0.0
+    if load.link != "device":
+        link = profile.link[load.link]
+        passes, rate, crossed_pj = 1.0, link.bytes_per_s, link.pj_per_byte
+    core_pj = crossed_pj + 6.0 + passes * profile.energy.l2_pj_per_byte  # with a copy engine's own work
+    energy = tuple(each * moved * JOULE_PER_PICOJOULE for each in (core_pj, passes * profile.energy.dram_pj_per_byte))
     # start time of a copy engine for one copy [s]
-    return KernelTiming(gpu_s=moved / rate + 4e-6, busy_share=0.0), LaunchEnergy(core_j=core, dram_j=dram_j, hidden_j=0.0)
+    return KernelTiming(gpu_s=moved / rate + 4e-6, busy_share=0.0), (energy[0], energy[1])

@@ -6,13 +6,15 @@ from typing import Final
 
 import numpy as np
 
+from collector.devices.protocols import PreparedKernel
 from collector.errors import RunnerError
-from collector.simulated.cache import replayed_blocks, replayed_traffic
-from collector.simulated.plan import BlockDemand, KernelPlan, LaunchEvents, Tile, Traffic, library, resident_blocks, stable_stream
+from collector.simulated.cache import replayed_traffic
+from collector.simulated.plan import KernelPlan, Tile, library, stable_stream
 from collector.simulated.profile import BoardProfile
-from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, IntArray
 from estimator.vocabulary.workload import Operator
+from microbench.kernel import WARP_LANES
+from microbench.sizing import resident_blocks
 
 SPLITS: Final = (1, 2, 3, 4, 6, 8, 16)
 
@@ -37,8 +39,10 @@ Convolutional Layers User's Guide).
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
-    """A matrix product for the library: `batch` of m × n × k, and the bytes of its operands."""
+    """A matrix product for the library of a board: `batch` of m × n × k, and the bytes of its operands."""
 
+    operator: Operator
+    profile: BoardProfile
     batch: int
     m: int
     n: int
@@ -46,42 +50,96 @@ class Product:
     useful_flop: float
     left_bytes: float
     right_bytes: float
-    output_bytes: float
-    element_bytes: float
     output_element_bytes: float
-    on_cuda_cores: bool
-    convolution: bool
-    transpose: str
+    transpose: str = ""
+
+    @property
+    def element_bytes(self) -> float:
+        """Bytes of an element of the operands."""
+        return BYTES_PER_ELEMENT[self.operator.precision]
+
+    @property
+    def outputs(self) -> int:
+        """Elements of the result."""
+        return self.batch * self.m * self.n
+
+    @property
+    def on_cuda_cores(self) -> bool:
+        """Whether lanes multiply, without matrix units."""
+        return _on_cuda_cores(self.operator)
+
+    @property
+    def kernels(self) -> str:
+        """The set of kernels in the library's tables."""
+        return "cuda" if self.on_cuda_cores else self.profile.library.generation
+
+    @property
+    def in_clusters(self) -> bool:
+        """Whether kernels are persistent, and clusters of their blocks load panels together."""
+        return self.kernels == "hopper"
+
+    @property
+    def multicast(self) -> float:
+        """Remaining share of the tile traffic: clusters load a panel once for two blocks."""
+        return 0.62 if self.in_clusters else 1.0
+
+    def step(self, tile: Tile) -> int:
+        """Reduction step of a kernel in elements: tensor kernels keep its bytes constant."""
+        return tile.tile_k if self.on_cuda_cores else max(8, int(tile.tile_k * 2 / self.element_bytes))
+
+    def step_clocks(self, tile: Tile) -> float:
+        """Least clocks of a reduction step."""
+        barrier, per_element = library().step_clocks[self.kernels]
+        return barrier + per_element * self.step(tile) * (1.0 if self.on_cuda_cores else self.element_bytes / 2.0)
+
+    def shared_bytes(self, tile: Tile) -> int:
+        """Shared memory of a block."""
+        return int(tile.stages * (tile.tile_m + tile.tile_n) * self.step(tile) * self.element_bytes)
+
+    def resident(self, tile: Tile) -> int:
+        """Blocks of a kernel that an SM holds."""
+        return resident_blocks(self.profile.spec, tile.warps * WARP_LANES, tile.registers, self.shared_bytes(tile))
+
+    def unit_clocks(self, tile: Tile) -> float:
+        """Clocks of an SM for one reduction element of the whole tile."""
+        kernels, area = self.profile.library, tile.tile_m * tile.tile_n
+        rate = self.profile.spec.matrix_flop_per_clock(self.operator.precision, self.on_cuda_cores)
+        # instructions beside the multiply-adds of a CUDA-core product; they take issue slots and almost no energy
+        efficiency = kernels.cuda_efficiency / (1.0 + 0.10) if self.on_cuda_cores else kernels.tensor_efficiency
+        # tiles of few elements lose throughput, on CUDA and on tensor cores
+        efficiency *= min(1.0, area / 16384.0) ** (0.10 if self.on_cuda_cores else 0.06)
+        # share of matrix throughput that index arithmetic of an implicit GEMM leaves
+        clocks: float = 2.0 * area / (rate * efficiency * (0.92 if self.operator.family == "conv" else 1.0))
+        return clocks
 
 
-def product_plan(operator: Operator, profile: BoardProfile, gpu: GpuSpec, layout: str) -> KernelPlan:
-    """The kernel for a GEMM in a layout of `microbench.layouts`.  Raises RunnerError for a precision without a kernel.
+def _on_cuda_cores(operator: Operator) -> bool:
+    return operator.cuda_cores or operator.precision == "fp32"
+
+
+def matrix_plan(operator: Operator, profile: BoardProfile, layout: str) -> KernelPlan:
+    """The kernel for a dense convolution, or a GEMM in a layout of `microbench.layouts`.
+
+    Raises RunnerError for a precision without a kernel.
 
     A layout has a kernel of its own, with its own name and so its own switching activity, but no time or traffic of its own: the
     layout of inputs changes the time of real kernels by amounts without a rule that could be planted.
     """
-    return _matrix_plan(_gemm(operator, layout), operator, profile, gpu)
-
-
-def convolution_plan(operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelPlan:
-    """The kernel for a dense convolution.  Raises RunnerError for a precision without a kernel."""
-    return _matrix_plan(_convolution(operator), operator, profile, gpu)
-
-
-def _matrix_plan(product: Product, operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> KernelPlan:
-    rates = gpu.cuda_flop_per_clock if product.on_cuda_cores else gpu.tensor_flop_per_clock
+    gpu = profile.spec
+    rates = gpu.cuda_flop_per_clock if _on_cuda_cores(operator) else gpu.tensor_flop_per_clock
     if operator.precision not in rates:
         known = ", ".join(sorted({*gpu.tensor_flop_per_clock, "fp32"}))
         raise RunnerError(f"{operator.family} in {operator.precision}: no such kernel on {gpu.name}; precisions: {known}")
-    tile, split = _choose(product, operator, profile, gpu)
-    return _lay_out(product, operator, profile, gpu, tile, split)
+    product = _gemm(operator, profile, layout) if operator.family == "gemm" else _convolution(operator, profile)
+    return _lay_out(product, *_choose(product))
 
 
-def _gemm(operator: Operator, layout: str) -> Product:
+def _gemm(operator: Operator, profile: BoardProfile, layout: str) -> Product:
     batch, m, n, k = (int(value) for value in operator.shape)
     width = BYTES_PER_ELEMENT[operator.precision]
-    out_width = BYTES_PER_ELEMENT[operator.precision_out] if operator.precision_out else max(width, 2.0)
     return Product(
+        operator=operator,
+        profile=profile,
         batch=batch,
         m=m,
         n=n,
@@ -89,98 +147,61 @@ def _gemm(operator: Operator, layout: str) -> Product:
         useful_flop=2.0 * batch * m * n * k,
         left_bytes=batch * m * k * width,
         right_bytes=batch * n * k * width,
-        output_bytes=batch * m * n * out_width,
-        element_bytes=width,
-        output_element_bytes=out_width,
-        on_cuda_cores=operator.cuda_cores or operator.precision == "fp32",
-        convolution=False,
+        output_element_bytes=BYTES_PER_ELEMENT[operator.precision_out] if operator.precision_out else max(width, 2.0),
         transpose=layout,
     )
 
 
-def _convolution(operator: Operator) -> Product:
+def _convolution(operator: Operator, profile: BoardProfile) -> Product:
     batch, channels, height, width_px, filters, kernel_h, kernel_w, stride, padding, groups = (int(value) for value in operator.shape)
     out_h = (height + 2 * padding - kernel_h) // stride + 1
     out_w = (width_px + 2 * padding - kernel_w) // stride + 1
-    on_cuda_cores = operator.cuda_cores or operator.precision == "fp32"
     own_channels = max(1, channels // groups)
     first_layer = own_channels <= FIRST_LAYER_GRANULE and stride == 2
-    granule = 1 if on_cuda_cores else FIRST_LAYER_GRANULE if first_layer else 8
-    padded = -(-own_channels // granule) * granule
-    width = BYTES_PER_ELEMENT[operator.precision]
+    granule = 1 if _on_cuda_cores(operator) else FIRST_LAYER_GRANULE if first_layer else 8
+    width, weights = BYTES_PER_ELEMENT[operator.precision], filters * own_channels * kernel_h * kernel_w
     return Product(
+        operator=operator,
+        profile=profile,
         batch=groups,
         m=batch * out_h * out_w,
         n=max(1, filters // groups),
-        k=padded * kernel_h * kernel_w,
-        useful_flop=2.0 * batch * out_h * out_w * filters * own_channels * kernel_h * kernel_w,
+        k=-(-own_channels // granule) * granule * kernel_h * kernel_w,
+        useful_flop=2.0 * batch * out_h * out_w * weights,
         left_bytes=batch * channels * height * width_px * width,
-        right_bytes=filters * own_channels * kernel_h * kernel_w * width,
-        output_bytes=batch * out_h * out_w * filters * width,
-        element_bytes=width,
+        right_bytes=weights * width,
         output_element_bytes=width,
-        on_cuda_cores=on_cuda_cores,
-        convolution=True,
-        transpose="",
     )
 
 
-def _step_length(tile: Tile, product: Product) -> int:
-    """Reduction step of a kernel in elements: tensor kernels keep its bytes constant."""
-    return tile.tile_k if product.on_cuda_cores else max(8, int(tile.tile_k * 2 / product.element_bytes))
-
-
-def _shared_bytes(tile: Tile, product: Product) -> int:
-    return int(tile.stages * (tile.tile_m + tile.tile_n) * _step_length(tile, product) * product.element_bytes)
-
-
-def _unit_clocks(tile: Tile, product: Product, operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> float:
-    """Clocks of an SM for one reduction element of the whole tile."""
-    library = profile.library
-    area = tile.tile_m * tile.tile_n
-    rate = gpu.matrix_flop_per_clock(operator.precision, product.on_cuda_cores)
-    # instructions beside the multiply-adds of a CUDA-core product; they take issue slots and almost no energy
-    efficiency = library.cuda_efficiency / (1.0 + 0.10) if product.on_cuda_cores else library.tensor_efficiency
-    # tiles of few elements lose throughput, on CUDA and on tensor cores
-    efficiency *= min(1.0, area / 16384.0) ** (0.10 if product.on_cuda_cores else 0.06)
-    # share of matrix throughput that index arithmetic of an implicit GEMM leaves
-    clocks: float = 2.0 * area / (rate * efficiency * (0.92 if product.convolution else 1.0))
-    return clocks
-
-
-def _choose(product: Product, operator: Operator, profile: BoardProfile, gpu: GpuSpec) -> tuple[Tile, int]:
-    """The library's choice: cheapest by its own rough costs, whose small errors are similar for similar shapes."""
-    family = "cuda" if product.on_cuda_cores else profile.library.generation
-    kernels, (barrier, per_element) = library().tiles[family], library().step_clocks[family]
+def _choose(product: Product) -> tuple[Tile, int]:
+    """The library's choice of kernel and split: cheapest by its own rough costs, whose small errors are similar for similar shapes."""
+    operator, profile, gpu = product.operator, product.profile, product.profile.spec
+    kernels = library().tiles[product.kernels]
     similar = tuple(int(2.0 * math.log2(value)) for value in (product.batch, product.m, product.n, product.k))
     errors = stable_stream("tile", profile.gpu, operator.precision, similar).standard_normal(len(kernels) * len(SPLITS)).tolist()
     liking = stable_stream("kernel", profile.gpu, operator.precision, operator.operator).standard_normal(len(kernels)).tolist()
-    splits = SPLITS if product.batch == 1 else SPLITS[:1]
     best, choice = math.inf, None
-    multicast = _multicast(product, profile)
     for i, tile in enumerate(kernels):
-        resident = resident_blocks(gpu, tile.warps * 32, tile.registers, _shared_bytes(tile, product))
+        resident = product.resident(tile)
         if not resident:
             continue
         tiles = product.batch * math.ceil(product.m / tile.tile_m) * math.ceil(product.n / tile.tile_n)
-        slots = resident * gpu.num_sms
-        unit = _unit_clocks(tile, product, operator, profile, gpu)
+        slots, unit, step = resident * gpu.num_sms, product.unit_clocks(tile), product.step(tile)
         loaded = min(tile.tile_m, product.m) + min(tile.tile_n, product.n)
         # share of an SM's port that the library assumes when it compares tiles
-        port = loaded * product.element_bytes * multicast / (0.72 * profile.memory.path_bytes_per_clock)
-        step = _step_length(tile, product)
-        for j, split in enumerate(splits):
+        port = loaded * product.element_bytes * product.multicast / (0.72 * profile.memory.path_bytes_per_clock)
+        for j, split in enumerate(SPLITS if product.batch == 1 else SPLITS[:1]):
             # reductions are not split below this length [element]
             if split > 1 and (product.k / split < 128 or tiles * split > 2 * slots):
                 continue
-            length = math.ceil(product.k / (split * step)) * step
+            steps = math.ceil(product.k / (split * step))
             side_by_side = min(resident, math.ceil(tiles * split / gpu.num_sms))
-            waves = math.ceil(tiles * split / slots)
-            work = side_by_side * length * (max(unit, port) + 0.2 * min(unit, port))
-            loop = max(work, length / step * (barrier + per_element * step))
-            cost = waves * (loop + profile.schedule.block_start_clocks + 1000.0)
+            work = side_by_side * steps * step * (max(unit, port) + 0.2 * min(unit, port))
+            loop = max(work, steps * product.step_clocks(tile))
+            cost = math.ceil(tiles * split / slots) * (loop + profile.schedule.block_start_clocks + 1000.0)
             if split > 1:
-                cost += SPLIT_CLOCKS + product.m * product.n * product.batch * split * 2 * PARTIAL_BYTES / gpu.l2_bytes_per_clock
+                cost += SPLIT_CLOCKS + product.outputs * split * 2 * PARTIAL_BYTES / gpu.l2_bytes_per_clock
             cost *= math.exp(profile.library.choice_spread * errors[i * len(SPLITS) + j] + profile.library.liking_spread * liking[i])
             if cost < best:
                 best, choice = cost, (tile, split)
@@ -189,164 +210,85 @@ def _choose(product: Product, operator: Operator, profile: BoardProfile, gpu: Gp
     return choice
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """A product cut into blocks: counts, and the bytes that one block loads, stores and passes through shared memory."""
-
-    rows: int
-    columns: int
-    blocks: int
-    split: int
-    step: int
-    steps: int
-    resident: int
-    load_bytes: float
-    store_bytes: float
-    shared_bytes: float
-    reduced_bytes: float
-
-    @property
-    def length(self) -> int:
-        """Reduction length of a block, padding included."""
-        return self.steps * self.step
-
-
-def _cut(product: Product, profile: BoardProfile, gpu: GpuSpec, tile: Tile, split: int) -> Layout:
-    """The product cut into tiles and shares of its reduction."""
+def _lay_out(product: Product, tile: Tile, split: int) -> KernelPlan:
+    """The plan of a kernel: the product cut into tiles and shares of its reduction."""
     rows, columns = math.ceil(product.m / tile.tile_m), math.ceil(product.n / tile.tile_n)
-    step = _step_length(tile, product)
+    step, width, area = product.step(tile), product.element_bytes, tile.tile_m * tile.tile_n
     steps = math.ceil(product.k / (split * step))
-    width = product.element_bytes
-    area = tile.tile_m * tile.tile_n
-    loaded = (product.m / rows + product.n / columns) * min(steps * step, product.k / split) * width
-    outputs = product.batch * product.m * product.n
+    blocks = product.batch * rows * columns * split
+    loaded = (product.m / rows + product.n / columns) * min(steps * step, product.k / split) * width * product.multicast
     fragments = area * (1.0 / tile.warp_m + 1.0 / tile.warp_n)
-    return Layout(
-        rows=rows,
-        columns=columns,
-        blocks=product.batch * rows * columns * split,
-        split=split,
-        step=step,
+    output_bytes = product.outputs * product.output_element_bytes
+    slots = product.resident(tile) * product.profile.spec.num_sms
+    parts = product.batch * split
+    return KernelPlan(
+        kernel=_described(product, tile, split, (rows, columns, parts), int(product.left_bytes + product.right_bytes + output_bytes)),
+        on_cuda_cores=product.on_cuda_cores,
+        product_flop=product.useful_flop,
+        padded_flop=max(0.0, 2.0 * blocks * area * steps * step - product.useful_flop),
+        lane_ops=OUTPUT_OPS * product.outputs * split,
+        shared_bytes=(tile.tile_m + tile.tile_n + fragments) * steps * step * width * blocks,
+        traffic=replayed_traffic(
+            product.profile,
+            panels=(
+                (lambda block: _panel(block, rows, columns)[0], product.left_bytes / (parts * rows)),
+                (lambda block: _panel(block, rows, columns)[1], product.right_bytes / (parts * columns)),
+            ),
+            compulsory_bytes=product.left_bytes + product.right_bytes,
+            loaded_bytes=loaded * blocks,
+            write_bytes=output_bytes,
+            blocks=blocks,
+            slots=slots,
+        ),
+        product_clocks=product.unit_clocks(tile) * steps * step,
         steps=steps,
-        resident=resident_blocks(gpu, tile.warps * 32, tile.registers, _shared_bytes(tile, product)),
-        load_bytes=loaded * _multicast(product, profile),
+        step_clocks=product.step_clocks(tile),
+        load_bytes=loaded,
         store_bytes=product.m * product.n / (rows * columns) * (product.output_element_bytes if split == 1 else PARTIAL_BYTES),
-        shared_bytes=(tile.tile_m + tile.tile_n + fragments) * steps * step * width,
-        reduced_bytes=outputs * (split * PARTIAL_BYTES + product.output_element_bytes) if split > 1 else 0.0,
+        in_flight_bytes=min(loaded, max(1, tile.stages - 1) * loaded / steps),
+        asynchronous=tile.stages > 2,
+        epilogue_clocks=250.0 + 2.0 * area / (tile.warps * WARP_LANES),
+        row_pitch_bytes=product.k * width,
+        spread_tail=product.in_clusters,
+        follow_up_clocks=SPLIT_CLOCKS if split > 1 else 0.0,
+        follow_up_bytes=product.outputs * split * PARTIAL_BYTES + output_bytes if split > 1 else 0.0,
     )
 
 
-def _multicast(product: Product, profile: BoardProfile) -> float:
-    """Remaining share of the tile traffic if clusters load panels together."""
-    # hopper clusters load a panel once for two blocks: the remaining share of the traffic from the L2
-    return 0.62 if profile.library.generation == "hopper" and not product.on_cuda_cores else 1.0
+def _panel(block: IntArray, rows: int, columns: int) -> tuple[IntArray, IntArray]:
+    """Left and right panel of each block: batch by batch, share by share, in strips of tile columns."""
+    part, inside = np.divmod(block, rows * columns)
+    strip, rest = np.divmod(inside, rows * SWIZZLE)
+    strip_width = np.minimum(SWIZZLE, columns - strip * SWIZZLE)
+    row, column = np.divmod(rest, strip_width)
+    return part * rows + row, part * columns + strip * SWIZZLE + column
 
 
-def _lay_out(product: Product, operator: Operator, profile: BoardProfile, gpu: GpuSpec, tile: Tile, split: int) -> KernelPlan:
-    """The plan of the chosen kernel."""
-    layout = _cut(product, profile, gpu, tile, split)
-    return KernelPlan(
-        kernel_name=_kernel_name(operator, product, profile, tile, layout.step),
-        library="cudnn" if product.convolution else "cublas",
-        grid=(layout.rows, layout.columns, product.batch * split),
-        threads=tile.warps * 32,
-        registers=tile.registers,
-        shared_bytes_per_block=_shared_bytes(tile, product),
-        blocks_per_sm=layout.resident,
-        blocks=layout.blocks,
-        demand=_demand(product, operator, profile, gpu, tile, layout),
-        events=_events(product, tile, layout),
-        traffic=_traffic(product, profile, gpu, layout),
-        working_set_bytes=product.left_bytes + product.right_bytes + product.output_bytes,
-        row_pitch_bytes=product.k * product.element_bytes,
+def _described(product: Product, tile: Tile, split: int, grid: tuple[int, int, int], working_set_bytes: int) -> PreparedKernel:
+    return PreparedKernel(
+        operator=product.operator,
+        l2_state="warm",
+        library="cudnn" if product.operator.family == "conv" else "cublas",
+        kernel_name=_kernel_name(product, tile),
+        grid=grid,
+        block=(tile.warps * WARP_LANES, 1, 1),
+        registers_per_thread=tile.registers,
+        shared_bytes_per_block=product.shared_bytes(tile),
+        blocks_per_sm=product.resident(tile),
         tile_m=tile.tile_m,
         tile_n=tile.tile_n,
-        tile_k=layout.step,
+        tile_k=product.step(tile),
         stages=tile.stages,
         split_k=split,
         transpose=product.transpose,
-        precision=operator.precision,
-        spread_tail=profile.library.generation == "hopper" and not product.on_cuda_cores,
-        follow_up_clocks=SPLIT_CLOCKS if split > 1 else 0.0,
-        follow_up_bytes=layout.reduced_bytes,
+        working_set_bytes=working_set_bytes,
     )
 
 
-def _demand(product: Product, operator: Operator, profile: BoardProfile, gpu: GpuSpec, tile: Tile, layout: Layout) -> BlockDemand:
-    """Demand of one block."""
-    area = tile.tile_m * tile.tile_n
-    unit = _unit_clocks(tile, product, operator, profile, gpu) * layout.length
-    barrier, per_element = library().step_clocks["cuda" if product.on_cuda_cores else profile.library.generation]
-    bytes_alike = layout.step * (1.0 if product.on_cuda_cores else product.element_bytes / 2.0)
-    return BlockDemand(
-        tensor_clocks=0.0 if product.on_cuda_cores else unit,
-        lane_clocks=(unit if product.on_cuda_cores else 0.0) + OUTPUT_OPS * area / gpu.fp32_lanes,
-        shared_clocks=layout.shared_bytes / gpu.shared_bytes_per_clock,
-        steps=layout.steps,
-        step_clocks=barrier + per_element * bytes_alike,
-        load_bytes=layout.load_bytes,
-        store_bytes=layout.store_bytes,
-        in_flight_bytes=min(layout.load_bytes, max(1, tile.stages - 1) * layout.load_bytes / layout.steps),
-        asynchronous=tile.stages > 2,
-        epilogue_clocks=250.0 + 2.0 * area / (tile.warps * 32),
-    )
-
-
-def _events(product: Product, tile: Tile, layout: Layout) -> LaunchEvents:
-    """Events of a launch in total."""
-    ops = OUTPUT_OPS * product.batch * product.m * product.n * layout.split
-    moved = (layout.load_bytes + layout.store_bytes) * layout.blocks + layout.reduced_bytes
-    shared = layout.shared_bytes * layout.blocks
-    if product.on_cuda_cores:
-        return LaunchEvents(cuda_ops=ops + product.useful_flop / 2.0, shared_bytes=shared, l2_bytes=moved)
-    issued = 2.0 * layout.blocks * tile.tile_m * tile.tile_n * layout.length
-    padded = max(0.0, issued - product.useful_flop)
-    return LaunchEvents(tensor_flop=product.useful_flop, padded_flop=padded, cuda_ops=ops, shared_bytes=shared, l2_bytes=moved)
-
-
-def _traffic(product: Product, profile: BoardProfile, gpu: GpuSpec, layout: Layout) -> Traffic:
-    """DRAM bytes of a launch, from a replay of its panels."""
-    slots = layout.resident * gpu.num_sms
-    parts = product.batch * layout.split
-    left, right = _panels(layout, replayed_blocks(layout.blocks, slots))
-    return replayed_traffic(
-        profile.memory,
-        gpu,
-        panels=(
-            (left, product.left_bytes / (parts * layout.rows)),
-            (right, product.right_bytes / (parts * layout.columns)),
-        ),
-        compulsory_bytes=product.left_bytes + product.right_bytes,
-        loaded_bytes=layout.load_bytes * layout.blocks,
-        write_bytes=product.output_bytes,
-        blocks=layout.blocks,
-        slots=slots,
-    )
-
-
-def _panels(layout: Layout, count: int) -> tuple[IntArray, IntArray]:
-    """Left and right panel of the first `count` blocks: batch by batch, share by share, in strips of tile columns."""
-    index = np.arange(count)
-    part, inside = np.divmod(index, layout.rows * layout.columns)
-    strip, rest = np.divmod(inside, layout.rows * SWIZZLE)
-    strip_width = np.minimum(SWIZZLE, layout.columns - strip * SWIZZLE)
-    row, column = np.divmod(rest, strip_width)
-    return part * layout.rows + row, part * layout.columns + strip * SWIZZLE + column
-
-
-def _kernel_name(operator: Operator, product: Product, profile: BoardProfile, tile: Tile, step: int) -> str:
+def _kernel_name(product: Product, tile: Tile) -> str:
     """A name in the style of the vendor's libraries."""
-    size = f"{tile.tile_m}x{tile.tile_n}"
-    generation = profile.library.generation
-    if product.convolution:
-        kind = "f32f32_f32f32_f32" if product.on_cuda_cores else f"{operator.precision}{operator.precision}_{operator.precision}f32_f32"
-        layout = f"tilesize{size}x{step}_stage{tile.stages}_warpsize2x2x1_g{product.batch}_tensor16x8x16_kernel"
-        return f"sm80_xmma_fprop_implicit_gemm_{kind}_nhwckrsc_nhwc_{layout}"
-    if product.on_cuda_cores:
-        return f"{'volta' if generation == 'volta' else 'ampere'}_sgemm_{size}_{product.transpose}"
-    if generation == "hopper":
-        return f"nvjet_{operator.precision}_{size}_{step}x{tile.stages}_{product.transpose}"
-    if generation == "volta":
-        return f"volta_{operator.precision}_s884gemm_{operator.precision}_{size}_ldg8_f2f_{product.transpose}"
-    shape = "1688" if operator.precision == "tf32" else "16816"
-    return f"ampere_{operator.precision}_s{shape}gemm_{operator.precision}_{size}_ldg8_f2f_stages_{step}x{tile.stages}_{product.transpose}"
+    names, kind = library().matrix_names, product.operator.precision
+    general = "conv" if product.operator.family == "conv" else product.profile.library.generation
+    pattern = names.get(f"{general} {'cuda' if product.on_cuda_cores else kind}", names[general])
+    size, layout = f"{tile.tile_m}x{tile.tile_n}", product.transpose
+    return pattern.format(kind=kind, size=size, step=product.step(tile), stages=tile.stages, layout=layout, batch=product.batch)

@@ -1,25 +1,21 @@
-"""A kernel for the simulated GPU: identical blocks, the demand of each, and the events of a launch."""
+"""A kernel for the simulated GPU: the work of a launch, and the demand of each block."""
 
 import heapq
+import math
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from collector.devices.protocols import PreparedKernel
 from collector.errors import BoardProfileError
 from collector.simulated.profile import ScheduleProfile
-from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.reader import read_file
 from estimator.vocabulary.resources import resource_folder
-
-THREADS_PER_WARP: Final = 32
-
-REGISTER_GRANULE: Final = 8
-"""Registers of a thread are allocated in multiples of this (CUDA occupancy calculator)."""
 
 
 class Tile(NamedTuple):
@@ -46,37 +42,14 @@ class Library:
     copy: Mapping[str, tuple[float, float, float]]
     pytorch_types: Mapping[str, str]
     cutlass_types: Mapping[str, str]
+    matrix_names: Mapping[str, str]
+    attention_names: Mapping[str, str]
 
 
 @cache
 def library() -> Library:
     """The library of all simulated boards."""
     return read_file(Library, resource_folder("simulated") / "library.toml", "simulated library", BoardProfileError)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockDemand:
-    """Demand of one block.
-
-    `*_clocks` of a unit are SM clocks at that unit's full rate for the whole block.  `steps` of a loop run one
-    after the other and take at least `step_clocks` each, even with little work.  `load_bytes` come from the L2,
-    at most `in_flight_bytes` of them at a time; `store_bytes` leave at the end.  `path_share` is the share of the
-    SM's port that this access pattern reaches; `asynchronous` copies into shared memory need no place in the SM's
-    queue of outstanding loads.
-    """
-
-    tensor_clocks: float = 0.0
-    lane_clocks: float = 0.0
-    special_clocks: float = 0.0
-    shared_clocks: float = 0.0
-    steps: float = 1.0
-    step_clocks: float = 0.0
-    load_bytes: float = 0.0
-    store_bytes: float = 0.0
-    in_flight_bytes: float = 0.0
-    path_share: float = 1.0
-    asynchronous: bool = False
-    epilogue_clocks: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,20 +67,14 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchEvents:
-    """Events of a launch that cost energy, without DRAM."""
-
-    tensor_flop: float = 0.0
-    padded_flop: float = 0.0
-    cuda_ops: float = 0.0
-    sfu_ops: float = 0.0
-    shared_bytes: float = 0.0
-    l2_bytes: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class KernelPlan:
-    """One kernel, chosen and laid out by the simulated library.
+    """One kernel, chosen and laid out by the simulated library; `kernel` is its description for the user.
+
+    Of a launch: flop of matrix products and of their padding, lane instructions, special functions, bytes through shared memory, and
+    `traffic` with DRAM.  Of each block: `product_clocks` of the matrix units at their full rate; `steps` of a loop run one after the other
+    and take at least `step_clocks` each, even with little work; `load_bytes` come from the L2, at most `in_flight_bytes` of them at a
+    time; `store_bytes` leave at the end.  `path_share` is the share of the SM's port that this access pattern reaches; `asynchronous`
+    copies into shared memory need no place in the SM's queue of outstanding loads.
 
     If blocks differ in length, `longest_block` is relative to their mean, and `placed_rounds` the rounds of mean
     blocks until all are placed (both 0: equal blocks).  `spread_tail`: the kernel is persistent and
@@ -115,26 +82,24 @@ class KernelPlan:
     blocks.  `row_pitch_bytes` is the distance of neighbouring rows, 0 without rows.
     """
 
-    kernel_name: str
-    library: str
-    grid: tuple[int, int, int]
-    threads: int
-    registers: int
-    shared_bytes_per_block: int
-    blocks_per_sm: int
-    blocks: int
-    demand: BlockDemand
-    events: LaunchEvents
+    kernel: PreparedKernel
+    on_cuda_cores: bool = False
+    product_flop: float = 0.0
+    padded_flop: float = 0.0
+    lane_ops: float
+    sfu_ops: float = 0.0
+    shared_bytes: float = 0.0
     traffic: Traffic
-    working_set_bytes: float
+    product_clocks: float = 0.0
+    steps: float = 1.0
+    step_clocks: float = 0.0
+    load_bytes: float
+    store_bytes: float = 0.0
+    in_flight_bytes: float
+    path_share: float = 1.0
+    asynchronous: bool = False
+    epilogue_clocks: float = 0.0
     row_pitch_bytes: float
-    tile_m: int = 0
-    tile_n: int = 0
-    tile_k: int = 0
-    stages: int = 0
-    split_k: int = 1
-    transpose: str = ""
-    precision: str = ""
     spread_tail: bool = False
     follow_up_clocks: float = 0.0
     follow_up_bytes: float = 0.0
@@ -142,23 +107,18 @@ class KernelPlan:
     placed_rounds: float = 0.0
 
     @property
-    def warps(self) -> int:
-        """Warps of a block."""
-        return -(-self.threads // THREADS_PER_WARP)
+    def blocks(self) -> int:
+        """Blocks of a launch."""
+        return math.prod(self.kernel.grid)
+
+    @property
+    def l2_bytes(self) -> float:
+        """Bytes that a launch moves between SMs and L2."""
+        return (self.load_bytes + self.store_bytes) * self.blocks + self.follow_up_bytes
 
     def has_pitch(self, pitch_bytes: float) -> bool:
         """Whether neighbouring rows are a multiple of `pitch_bytes` apart."""
         return self.row_pitch_bytes > 0 and self.row_pitch_bytes % pitch_bytes == 0
-
-
-def resident_blocks(gpu: GpuSpec, threads: int, registers: int, shared_bytes: int) -> int:
-    """Blocks that fit on an SM at once; 0 if not even one does."""
-    warps = -(-threads // THREADS_PER_WARP)
-    granted = -(-registers // REGISTER_GRANULE) * REGISTER_GRANULE
-    by_registers = gpu.registers_per_sm // (granted * THREADS_PER_WARP * warps)
-    # shared memory that the system keeps for each resident block (CUDA programming guide, compute capability 8.0)
-    by_shared = int(gpu.shared_bytes_per_sm // (shared_bytes + 1024))
-    return int(min(gpu.blocks_per_sm, gpu.warps_per_sm // warps, by_registers, by_shared))
 
 
 def rounds_of_unequal(relative_lengths: Array, blocks: int, slots: int) -> float:

@@ -4,15 +4,17 @@ The type of a field states its range: positive, not negative, a share of at most
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
 
 from collector.errors import BoardProfileError
+from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
 from estimator.vocabulary.reader import LEAST_ONE, Span, read_file
 from estimator.vocabulary.resources import resource_folder, resource_names
+from estimator.vocabulary.specifications import load_gpu
 
 Figure = Annotated[float, Span(0.0, 1e13)]
 Positive = Annotated[float, Span(1e-9, 1e13)]
@@ -224,14 +226,6 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LinkProfile:
-    """Links to the host over PCI Express, and to another board if there is one."""
-
-    host: Link = Link(bytes_per_s=24e9, latency_s=1.3e-6, pj_per_byte=60.0)
-    peer: Link | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
     """Effects that are switched on to test their detection.  All off by default.
 
@@ -257,7 +251,10 @@ class Faults:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoardProfile:
-    """A simulated board: the GPU's name in `configs/gpus` and its planted physics; `name` is the file's name by default."""
+    """A simulated board: the GPU's name in `configs/gpus` and its planted physics.
+
+    `name` is the file's name by default; `link` has the links to the "host" over PCI Express, and to a "peer" if there is another board.
+    """
 
     name: str = ""
     gpu: str
@@ -271,8 +268,16 @@ class BoardProfile:
     library: LibraryProfile
     transient: TransientProfile
     sensor: SensorProfile
-    link: LinkProfile = LinkProfile()
+    link: Mapping[str, Link] = field(default_factory=dict)
     faults: Faults = Faults()
+
+    @property
+    def spec(self) -> GpuSpec:
+        """The GPU."""
+        return _gpu(self.gpu)
+
+
+_gpu = cache(load_gpu)
 
 
 def board_names() -> tuple[str, ...]:

@@ -1,16 +1,15 @@
 """Duration of a launch: blocks placed on SMs, each limited by its SM and the loaded memory path."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from collector.simulated.plan import KernelPlan
-from collector.simulated.profile import BoardProfile, MemoryProfile
-from estimator.vocabulary.gpu import GpuSpec
+from collector.simulated.profile import BoardProfile
 from estimator.vocabulary.quantities import Array
+from microbench.kernel import WARP_LANES
 
 STORE_PATH_SHARE: Final = 0.5
 """Share of an SM's port that stores reach."""
@@ -25,8 +24,7 @@ class KernelTiming:
 
 
 def loaded_bytes_per_s(
-    memory: MemoryProfile,
-    gpu: GpuSpec,
+    profile: BoardProfile,
     *,
     in_flight: float,
     dram_share: float,
@@ -40,6 +38,7 @@ def loaded_bytes_per_s(
     Little's law with a latency that grows with the load of each stage by u / (1 − u): the reachable rate x solves
     x · latency(x) = in_flight.  `dram_share` of the bytes continue to DRAM; `fixed_s` passes without an outstanding request.
     """
+    memory, gpu = profile.memory, profile.spec
     path = memory.path_bytes_per_clock * path_share * sms * clock_hz
     l2 = memory.l2_share * gpu.l2_bytes_per_clock * clock_hz
     dram = memory.dram_share * gpu.dram_bytes_per_s / max(dram_share, 1e-9)
@@ -57,80 +56,75 @@ def loaded_bytes_per_s(
     return low
 
 
-def dram_share_of(plan: KernelPlan, l2_state: str) -> float:
-    """DRAM bytes per byte that the blocks load and store."""
-    return plan.traffic.moved(l2_state) / max(1.0, plan.blocks * (plan.demand.load_bytes + plan.demand.store_bytes))
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """A kernel at a clock; `dram_share` are DRAM bytes per byte that the blocks load and store."""
 
+    profile: BoardProfile
+    plan: KernelPlan
+    clock_hz: float
+    dram_share: float
 
-def start_seconds(profile: BoardProfile, plan: KernelPlan, dram_share: float, clock_hz: float) -> float:
-    """Time from a block's dispatch to its first operand [s]."""
-    memory = profile.memory
-    clocks = profile.schedule.block_start_clocks + (memory.l2_latency_clocks if plan.demand.load_bytes else 0.0)
-    return clocks / clock_hz + min(1.0, dram_share) * memory.dram_latency_s
+    @property
+    def start_s(self) -> float:
+        """Time from a block's dispatch to its first operand [s]."""
+        memory = self.profile.memory
+        clocks = self.profile.schedule.block_start_clocks + (memory.l2_latency_clocks if self.plan.load_bytes else 0.0)
+        return clocks / self.clock_hz + min(1.0, self.dram_share) * memory.dram_latency_s
 
-
-def round_seconds(profile: BoardProfile, gpu: GpuSpec, plan: KernelPlan, blocks: int, dram_share: float, clock_hz: float) -> float:
-    """Time for `blocks` resident blocks, spread over the SMs, to run side by side [s]."""
-    demand, memory = plan.demand, profile.memory
-    sms = min(blocks, gpu.num_sms)
-    resident = math.ceil(blocks / gpu.num_sms)
-    warps = resident * plan.warps
-    clocks = resident * np.array([demand.tensor_clocks, demand.lane_clocks, demand.special_clocks, demand.shared_clocks])
-    clocks = clocks / min(1.0, warps / 4)  # sub-partitions of an SM; fewer warps than these leave units idle
-    busiest = float(clocks.max())
-    compute_s = max(busiest + (float(clocks.sum()) - busiest) / (1.0 + warps), demand.steps * demand.step_clocks) / clock_hz
-    memory_s = 0.0
-    if demand.load_bytes:
-        in_flight = blocks * demand.in_flight_bytes
-        if not demand.asynchronous:
-            in_flight = min(in_flight, sms * memory.outstanding_bytes)
-        fixed_s = profile.schedule.block_start_clocks / clock_hz / max(1.0, demand.steps)
+    def round_s(self, blocks: int) -> float:
+        """Time for `blocks` resident blocks, spread over the SMs, to run side by side [s]."""
+        plan, gpu, memory = self.plan, self.profile.spec, self.profile.memory
+        sms = min(blocks, gpu.num_sms)
+        resident = math.ceil(blocks / gpu.num_sms)
+        warps = resident * -(-plan.kernel.block[0] // WARP_LANES)
+        lanes, special = plan.lane_ops / gpu.fp32_lanes, plan.sfu_ops / gpu.sfu_op_per_clock
+        shared = plan.shared_bytes / gpu.shared_bytes_per_clock
+        clocks = np.array([plan.product_clocks * plan.blocks, lanes, special, shared]) * resident / plan.blocks
+        if plan.on_cuda_cores:
+            clocks[:2] = 0.0, clocks[:2].sum()
+        clocks = clocks / min(1.0, warps / 4)  # sub-partitions of an SM; fewer warps than these leave units idle
+        busiest = float(clocks.max())
+        compute_s = max(busiest + (float(clocks.sum()) - busiest) / (1.0 + warps), plan.steps * plan.step_clocks) / self.clock_hz
+        in_flight = blocks * plan.in_flight_bytes
         rate = loaded_bytes_per_s(
-            memory,
-            gpu,
-            in_flight=in_flight,
-            dram_share=dram_share,
-            clock_hz=clock_hz,
+            self.profile,
+            in_flight=in_flight if plan.asynchronous else min(in_flight, sms * memory.outstanding_bytes),
+            dram_share=self.dram_share,
+            clock_hz=self.clock_hz,
             sms=sms,
-            path_share=demand.path_share,
-            fixed_s=fixed_s,
+            path_share=plan.path_share,
+            fixed_s=self.profile.schedule.block_start_clocks / self.clock_hz / max(1.0, plan.steps),
         )
-        memory_s = blocks * demand.load_bytes / rate
-    # number of independent pieces of work beyond which overlap does not improve: barriers and shared queues remain
-    depth = 1.0 + min(resident * demand.steps, 12.0)
-    work_s = max(compute_s, memory_s) + min(compute_s, memory_s) / depth
-    end_s = demand.epilogue_clocks / clock_hz
-    if demand.store_bytes:
-        port = memory.path_bytes_per_clock * STORE_PATH_SHARE * sms * clock_hz
-        to_dram = memory.dram_share * gpu.dram_bytes_per_s / max(min(1.0, dram_share), 1e-9)
-        end_s += blocks * demand.store_bytes * (1.0 / port + 1.0 / to_dram)
-    return work_s + (start_seconds(profile, plan, dram_share, clock_hz) + end_s) / resident
+        memory_s = blocks * plan.load_bytes / rate
+        # number of independent pieces of work beyond which overlap does not improve: barriers and shared queues remain
+        depth = 1.0 + min(resident * plan.steps, 12.0)
+        work_s = max(compute_s, memory_s) + min(compute_s, memory_s) / depth
+        port = memory.path_bytes_per_clock * STORE_PATH_SHARE * sms * self.clock_hz
+        to_dram = memory.dram_share * gpu.dram_bytes_per_s / max(min(1.0, self.dram_share), 1e-9)
+        end_s = plan.epilogue_clocks / self.clock_hz + blocks * plan.store_bytes * (1.0 / port + 1.0 / to_dram)
+        return work_s + (self.start_s + end_s) / resident
 
 
-def kernel_timing(profile: BoardProfile, gpu: GpuSpec, plan: KernelPlan, l2_state: str, sm_clock_mhz: float, speeds: Array) -> KernelTiming:
+def kernel_timing(profile: BoardProfile, plan: KernelPlan, l2_state: str, sm_clock_mhz: float, speeds: Array) -> KernelTiming:
     """GPU time of one launch at a clock; `speeds` are the SMs' relative block times, shape (num_sms,)."""
-    clock_hz = sm_clock_mhz * 1e6
-    dram_share = dram_share_of(plan, l2_state)
-    slots = gpu.num_sms * plan.blocks_per_sm
-
-    def round_of(blocks: int) -> float:
-        return round_seconds(profile, gpu, plan, blocks, dram_share, clock_hz)
-
+    clock_hz, gpu, memory = sm_clock_mhz * 1e6, profile.spec, profile.memory
+    moved = plan.traffic.moved(l2_state)
+    pace = Pace(profile, plan, clock_hz, moved / max(1.0, plan.blocks * (plan.load_bytes + plan.store_bytes)))
+    slots = gpu.num_sms * plan.kernel.blocks_per_sm
     if plan.longest_block:
-        placed, busy = _place_unequal(plan, gpu, slots, round_of)
+        placed, busy = _place_unequal(pace, slots)
     elif plan.blocks <= slots:
         busy = min(1.0, plan.blocks / gpu.num_sms)
-        placed = round_of(plan.blocks) * float(speeds[: max(1, min(plan.blocks, gpu.num_sms))].max())
+        placed = pace.round_s(plan.blocks) * float(speeds[: min(plan.blocks, gpu.num_sms)].max())
         placed *= 1.0 + profile.schedule.block_spread * _largest_of(plan.blocks)
     else:
-        placed, busy = _place_equal(profile, gpu, plan, slots, speeds, round_of)
+        placed, busy = _place_equal(pace, slots, speeds)
     placed = max(placed, plan.blocks * profile.schedule.dispatch_clocks / clock_hz)
-    side_by_side = min(plan.blocks_per_sm, math.ceil(plan.blocks / gpu.num_sms))
-    hidden_start = start_seconds(profile, plan, dram_share, clock_hz) * (1.0 - 1.0 / side_by_side)
-    after = plan.follow_up_clocks / clock_hz
-    if plan.follow_up_bytes:
-        after += plan.follow_up_bytes / (profile.memory.path_bytes_per_clock * STORE_PATH_SHARE * gpu.num_sms * clock_hz)
-    total = placed + hidden_start + after
+    side_by_side = min(plan.kernel.blocks_per_sm, math.ceil(plan.blocks / gpu.num_sms))
+    hidden_start = pace.start_s * (1.0 - 1.0 / side_by_side)
+    written = plan.follow_up_bytes / (memory.path_bytes_per_clock * STORE_PATH_SHARE * gpu.num_sms)
+    total = placed + hidden_start + (plan.follow_up_clocks + written) / clock_hz
     if profile.faults.hidden_slowdown and plan.has_pitch(profile.faults.hidden_pitch_bytes):
         total *= 1.0 + profile.faults.hidden_slowdown
     return KernelTiming(gpu_s=total, busy_share=busy * placed / total)
@@ -141,42 +135,41 @@ def _largest_of(count: int) -> float:
     return math.sqrt(2.0 * math.log(count)) * 0.9 if count > 1 else 0.0
 
 
-def _place_equal(
-    profile: BoardProfile, gpu: GpuSpec, plan: KernelPlan, slots: int, speeds: Array, round_of: Callable[[int], float]
-) -> tuple[float, float]:
+def _place_equal(pace: Pace, slots: int, speeds: Array) -> tuple[float, float]:
     """Makespan [s] and busy share of equal blocks: each free slot takes the next block."""
-    full_s = round_of(slots)
+    plan, num_sms, full_s = pace.plan, pace.profile.spec.num_sms, pace.round_s(slots)
     rounds, left = divmod(plan.blocks, slots)
     if plan.spread_tail and left:
         # a persistent kernel cannot divide its last wave more finely than this [wave]
         share = max(left / slots, 0.2) + 0.04  # cost of dividing the last wave, in waves
         total = (rounds + share) * full_s * float(speeds.mean())
         return total, 1.0
-    tail_s = round_of(left) if left else full_s
+    tail_s = pace.round_s(left) if left else full_s
     # greatest number of rounds with blocks placed one by one; beyond, starts have spread so far that work flows evenly
     if rounds > 30:
-        start = plan.blocks * full_s / (plan.blocks_per_sm * float((1.0 / speeds).sum()))
-        drain = 0.5 * round_of(max(1, slots // 2))
+        start = plan.blocks * full_s / (plan.kernel.blocks_per_sm * float((1.0 / speeds).sum()))
+        drain = 0.5 * pace.round_s(max(1, slots // 2))
         return start + drain, (start + 0.5 * drain) / (start + drain)
     own = full_s * speeds
     count = np.arange(max(0, rounds - 3), rounds + 4, dtype=np.float64)
     starts = own[:, None] * count[None, :]
     order = np.sort(starts, axis=None)
-    before = int(count[0]) * gpu.num_sms
-    last = order[max(0, math.ceil(plan.blocks / plan.blocks_per_sm) - before - 1)]
+    before = int(count[0]) * num_sms
+    last = order[max(0, math.ceil(plan.blocks / plan.kernel.blocks_per_sm) - before - 1)]
     begun = (starts <= last).sum(axis=1) + int(count[0])
     final = begun == begun.max()
     in_tail = final & (left > 0)
-    luck = profile.schedule.block_spread
+    luck = pace.profile.schedule.block_spread
     full_end = own * begun + full_s * luck * _largest_of(slots)
     tail_end = own * (begun - 1) + tail_s * (speeds + luck * _largest_of(left))
     makespan = float(np.where(in_tail, np.maximum(tail_end, full_end - own), full_end).max())
     worked = plan.blocks / slots * full_s * float(speeds.mean())
-    return makespan, min(1.0, (worked if not left else rounds * full_s + min(left, gpu.num_sms) / gpu.num_sms * tail_s) / makespan)
+    return makespan, min(1.0, (worked if not left else rounds * full_s + min(left, num_sms) / num_sms * tail_s) / makespan)
 
 
-def _place_unequal(plan: KernelPlan, gpu: GpuSpec, slots: int, round_of: Callable[[int], float]) -> tuple[float, float]:
+def _place_unequal(pace: Pace, slots: int) -> tuple[float, float]:
     """Makespan [s] and busy share of blocks of different lengths."""
+    plan = pace.plan
     if plan.blocks <= slots:
-        return round_of(plan.blocks) * plan.longest_block, min(1.0, plan.blocks / gpu.num_sms) / plan.longest_block
-    return round_of(slots) * plan.placed_rounds, plan.blocks / slots / plan.placed_rounds
+        return pace.round_s(plan.blocks) * plan.longest_block, min(1.0, plan.blocks / pace.profile.spec.num_sms) / plan.longest_block
+    return pace.round_s(slots) * plan.placed_rounds, plan.blocks / slots / plan.placed_rounds

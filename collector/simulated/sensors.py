@@ -50,7 +50,7 @@ class SimulatedSensor:
         self._drawn = 0
         self._polls = PollClock(polls, world.now_s, self._profile.poll_period_s, self._profile.poll_spread_s)
         self._pending = np.zeros((3, 0))  # times, noise, and whether the update is missing
-        self._update_s, self._instant_w, self._average_w = np.zeros(0), np.zeros(0), np.zeros(0)
+        self._seen = np.zeros((3, 0))  # update times and the values of both fields
 
     def name(self) -> str:
         """Name of the source."""
@@ -64,22 +64,18 @@ class SimulatedSensor:
         """Every poll since the last call, repeats included."""
         self._update(self._world.now_s)
         due = self._polls.until(self._world.now_s)
-        index = np.searchsorted(self._update_s, due, side="right") - 1
+        shown = self._seen[1:, np.searchsorted(self._seen[0], due, side="right") - 1]
         # the host stamps a poll this long before the driver answers
         host_ns = np.round((due - 5e-5) / NS).astype(np.int64)
-        values = {"instant": self._instant_w, "average": self._average_w}
-        readings = tuple(PowerReadings(field=name, host_ns=host_ns, power_w=values[name][index]) for name in self.fields())
-        self._update_s, self._instant_w, self._average_w = (  # no later reading can show the others
-            column[-64:] for column in (self._update_s, self._instant_w, self._average_w)
-        )
-        return readings
+        self._seen = self._seen[:, -64:]  # no later reading can show the others
+        return tuple(PowerReadings(field=name, host_ns=host_ns, power_w=power) for name, power in zip(self.fields(), shown, strict=False))
 
     def read_energy(self) -> EnergyReading | None:
         """The energy counter: the energy through the sensor, updated with its readings."""
         if not self._profile.energy_counter:
             return None
         self._update(self._world.now_s)
-        last = self._update_s[-1]
+        last = self._seen[0, -1]
         energy = self._profile.gain * float(self._world.trace.energy_j(np.array([last]))[0]) + self._profile.offset_w * last
         return EnergyReading(host_ns=self._world.now_ns, energy_j=np.floor(energy / 1e-3) * 1e-3)
 
@@ -120,17 +116,16 @@ class SimulatedSensor:
     def _append(self, times: Array, value: Array, held: BoolArray) -> None:
         """Appends new updates; a held update repeats the value before it."""
         quantum, slots, weight = self._profile.quantum_w, self._profile.average_slots, self._profile.average_weight
-        known = len(self._instant_w)
-        keep = np.concatenate([np.ones(known, dtype=np.bool_), ~held])
-        keep[0] = True
-        instant = np.concatenate([self._instant_w, np.round(value / quantum) * quantum])
-        instant = instant[np.maximum.accumulate(np.where(keep, np.arange(len(keep)), 0))]
-        if slots:
-            padded = np.concatenate([np.full(slots, instant[0]), instant])
-            sums = np.cumsum(padded)
-            trailing = (sums[slots:] - sums[:-slots]) * weight + padded[: len(instant)] * (1.0 - slots * weight)
-            self._average_w = np.concatenate([self._average_w, np.round(trailing[known:] / quantum) * quantum])
-        self._update_s, self._instant_w = np.concatenate([self._update_s, times]), instant
+        known = self._seen.shape[1]
+        fresh = np.concatenate([np.ones(known, dtype=np.bool_), ~held])
+        fresh[0] = True
+        instant = np.concatenate([self._seen[1], np.round(value / quantum) * quantum])
+        instant = instant[np.maximum.accumulate(np.where(fresh, np.arange(len(fresh)), 0))]
+        padded = np.concatenate([np.full(slots, instant[0]), instant])
+        sums = np.cumsum(padded)
+        trailing = (sums[slots:] - sums[:-slots]) * weight + padded[: len(instant)] * (1.0 - slots * weight) if slots else instant
+        average = np.concatenate([self._seen[2], np.round(trailing[known:] / quantum) * quantum])
+        self._seen = np.stack([np.concatenate([self._seen[0], times]), instant, average])
 
 
 METER_RATE_HZ: Final = 1000.0

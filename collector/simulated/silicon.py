@@ -1,7 +1,6 @@
 """Power of the simulated silicon: voltage, leakage, clock tree and the energy of events."""
 
 import math
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -9,18 +8,8 @@ import numpy as np
 from collector.errors import BoardProfileError
 from collector.simulated.plan import KernelPlan, steady_noise
 from collector.simulated.profile import BoardProfile
-from estimator.vocabulary.quantities import MODULES
 
 JOULE_PER_PICOJOULE: Final = 1e-12
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchEnergy:
-    """Energy of one launch [J]: core events by module at the reference voltage, memory, and the hidden module."""
-
-    core_j: dict[str, float]
-    dram_j: float
-    hidden_j: float
 
 
 def voltage_v(profile: BoardProfile, sm_clock_mhz: float) -> float:
@@ -55,9 +44,8 @@ def clock_tree_w(profile: BoardProfile, full_w: float, volt: float, sm_clock_mhz
     return full_w * relative_voltage(profile, volt) ** 2 * sm_clock_mhz / profile.power.reference_clock_mhz
 
 
-def rest_power_w(profile: BoardProfile, sm_clock_mhz: float, temperature_c: float) -> float:
+def rest_power_w(profile: BoardProfile, sm_clock_mhz: float, volt: float, temperature_c: float) -> float:
     """Power of the board at rest [W]."""
-    volt = voltage_v(profile, sm_clock_mhz)
     tree = clock_tree_w(profile, profile.power.idle_clock_w, volt, sm_clock_mhz)
     return profile.power.board_w + tree + leakage_w(profile, volt, temperature_c)
 
@@ -73,29 +61,21 @@ def planted_event_energy_j(profile: BoardProfile) -> dict[str, float]:
         "cuda": energy.cuda_pj_per_op,
         "sfu": energy.sfu_pj_per_op,
     }
-    return {module: picojoules[module] * JOULE_PER_PICOJOULE for module in MODULES}
+    return {module: each * JOULE_PER_PICOJOULE for module, each in picojoules.items()}
 
 
-def switching_factor(profile: BoardProfile, plan: KernelPlan) -> float:
-    """Toggle rate of the operands' bits, relative to random data; belongs to the kernel and its data."""
-    return max(0.5, 1.0 + profile.energy.switching_spread * steady_noise("switching", plan.kernel_name, plan.grid, plan.working_set_bytes))
-
-
-def launch_energy(profile: BoardProfile, plan: KernelPlan, l2_state: str) -> LaunchEnergy:
-    """Energy of one launch, data-dependent switching included."""
-    per_event = planted_event_energy_j(profile)
-    events = plan.events
-    factor = switching_factor(profile, plan)
-    precision = profile.energy.tensor_precision_factor.get(plan.precision, 1.0)
-    flop = (events.tensor_flop + profile.energy.padding_share * events.padded_flop) * precision
-    core = {
-        "l2": events.l2_bytes * per_event["l2"],
-        "shared": events.shared_bytes * per_event["shared"],
-        "tensor": flop * per_event["tensor"] * factor,
-        "cuda": events.cuda_ops * per_event["cuda"] * factor,
-        "sfu": events.sfu_ops * per_event["sfu"] * factor,
-    }
-    hidden = 0.0
-    if profile.faults.hidden_pj_per_byte > 0 and plan.has_pitch(profile.faults.hidden_pitch_bytes):
-        hidden = events.l2_bytes * profile.faults.hidden_pj_per_byte * JOULE_PER_PICOJOULE
-    return LaunchEnergy(core_j=core, dram_j=plan.traffic.moved(l2_state) * per_event["dram"], hidden_j=hidden)
+def launch_energy(profile: BoardProfile, plan: KernelPlan, l2_state: str) -> tuple[float, float]:
+    """Energy of one launch, with the switching of its kernel and data: of the core at the reference voltage, and of memory [J]."""
+    each, energy, kernel = planted_event_energy_j(profile), profile.energy, plan.kernel
+    noise = steady_noise("switching", kernel.kernel_name, kernel.grid, float(kernel.working_set_bytes))
+    switched = plan.lane_ops * each["cuda"] + plan.sfu_ops * each["sfu"]
+    if plan.on_cuda_cores:
+        switched += plan.product_flop / 2.0 * each["cuda"]
+    else:
+        precision = energy.tensor_precision_factor.get(kernel.operator.precision, 1.0)
+        switched += (plan.product_flop + energy.padding_share * plan.padded_flop) * precision * each["tensor"]
+    core_j = switched * max(0.5, 1.0 + energy.switching_spread * noise)
+    core_j += plan.l2_bytes * each["l2"] + plan.shared_bytes * each["shared"]
+    if plan.has_pitch(profile.faults.hidden_pitch_bytes):
+        core_j += plan.l2_bytes * profile.faults.hidden_pj_per_byte * JOULE_PER_PICOJOULE
+    return core_j, plan.traffic.moved(l2_state) * each["dram"]

@@ -5,23 +5,12 @@ The silicon's power is constant within a segment.  The board follows it through 
 state have closed forms, so no time steps are needed.
 """
 
-import math
-from typing import Final
-
 import numpy as np
 
 from collector.simulated.profile import TransientProfile
 from estimator.vocabulary.quantities import Array
 
-LAGS: Final = 3
-_START, _POWER, _ENERGY, _FILTERED = range(4)
-_LAG = slice(4, 4 + LAGS)
-
-
-def _decay(since_s: Array, times_s: Array | float) -> Array:
-    """Share of a lag that is left after a time; before the start of the trace all of it."""
-    result: Array = np.exp(-np.maximum(since_s, 0.0) / times_s)
-    return result
+_START, _POWER, _ENERGY, _FILTERED, _LAGS = range(5)
 
 
 class PowerTrace:
@@ -35,95 +24,41 @@ class PowerTrace:
         self._times = np.array([transient.fast_time_s, transient.slow_time_s, transient.creep_time_s])
         self._filter_time_s = filter_time_s
         self._response = self._weights / (1.0 - filter_time_s / self._times)
-        self._scalars = list(zip(self._weights.tolist(), self._times.tolist(), self._response.tolist(), strict=True))
-        self._rows = np.zeros((1024, 4 + LAGS))
-        self._last = [start_s, power_w, 0.0, power_w, *([power_w] * LAGS)]
-        self._rows[0] = self._last
+        self._rows = np.zeros((1024, _LAGS + len(self._times)))
+        self._rows[0] = start_s, power_w, 0.0, power_w, power_w, power_w, power_w
         self._count = 1
-        self._end_s = start_s
-        self._known_from_s = -math.inf
-
-    @property
-    def end_s(self) -> float:
+        self.end_s = start_s
         """The time up to which power is known [s]."""
-        return self._end_s
 
     def extend(self, until_s: float, power_w: float) -> None:
         """Extends the trace from its end to `until_s` with the silicon at `power_w`."""
-        last = self._last
-        elapsed = self._end_s - last[_START]
-        if elapsed > 0.0:
-            if last[_POWER] != power_w:
-                self._begin(last, elapsed, power_w)
-        else:
-            self._rows[self._count - 1, _POWER] = last[_POWER] = power_w
-        self._end_s = until_s
+        if self.end_s == self._rows[self._count - 1, _START]:
+            self._rows[self._count - 1, _POWER] = power_w
+        elif self._rows[self._count - 1, _POWER] != power_w:
+            if self._count == len(self._rows):
+                self._rows = np.concatenate([self._rows, np.zeros_like(self._rows)])
+            self._rows[self._count] = self._states(np.array([self.end_s]))
+            self._rows[self._count, :_ENERGY] = self.end_s, power_w
+            self._count += 1
+        self.end_s = until_s
 
-    def _begin(self, last: list[float], elapsed: float, power_w: float) -> None:
-        """Closes the last segment and opens the next with the current state of the lags and the filter."""
-        settled, energy = last[_POWER], last[_ENERGY] + last[_POWER] * elapsed
-        slow_filter = math.exp(-elapsed / self._filter_time_s)
-        filtered = settled + (last[_FILTERED] - settled) * slow_filter
-        lags = []
-        for state, (weight, time_s, response) in zip(last[_LAG], self._scalars, strict=True):
-            away = state - settled
-            decay = math.exp(-elapsed / time_s)
-            lags.append(settled + away * decay)
-            energy += weight * away * time_s * (1.0 - decay)
-            filtered += response * away * (decay - slow_filter)
-        if self._count == len(self._rows):
-            self._rows = np.concatenate([self._rows, np.zeros_like(self._rows)])
-        self._last = [self._end_s, power_w, energy, filtered, *lags]
-        self._rows[self._count] = self._last
-        self._count += 1
-
-    def forget(self, before_s: float) -> None:
-        """Forget the trace before a time; energy keeps its origin."""
+    def _states(self, time_s: Array) -> Array:
+        """State at each time: start and power of its segment, energy, filtered power and lags; shape (n, ·)."""
         known = self._rows[: self._count]
-        first = max(int(np.searchsorted(known[:, _START], before_s, side="right")) - 1, 0)
-        self._rows[: self._count - first] = known[first:].copy()
-        self._count -= first
-        self._known_from_s = before_s
-
-    def _segments(self, time_s: Array) -> tuple[Array, Array, Array]:
-        """Segment rows (n, ·), time since their start (n, 1), and the lags' distance from the settled power (n, LAGS).
-
-        Raises ValueError for a forgotten time.
-        """
-        if len(time_s) and time_s.min() < self._known_from_s:
-            raise ValueError(f"power at {time_s.min():g} s was given up; it is known from {self._known_from_s:g} s on")
-        known = self._rows[: self._count]
-        index = np.maximum(np.searchsorted(known[:, _START], time_s, side="right") - 1, 0)
-        rows = known[index]
-        return rows, (time_s - rows[:, _START])[:, None], rows[:, _LAG] - rows[:, _POWER, None]
-
-    def power_w(self, time_s: Array) -> Array:
-        """Board power [W], shape (n,)."""
-        rows, since, away = self._segments(time_s)
-        result: Array = rows[:, _POWER] + (self._weights * away * _decay(since, self._times)).sum(axis=1)
-        return result
+        states = known[np.maximum(np.searchsorted(known[:, _START], time_s, side="right") - 1, 0)]
+        power, since = states[:, _POWER, None], (time_s - states[:, _START])[:, None]
+        away, past = states[:, _LAGS:] - power, np.maximum(since, 0.0)  # before the trace the board was at rest
+        decay, slow_filter = np.exp(-past / self._times), np.exp(-past / self._filter_time_s)
+        lagged = (self._response * away * (decay - slow_filter)).sum(axis=1)
+        states[:, _ENERGY] += (power * since)[:, 0] + (self._weights * self._times * away * (1.0 - decay)).sum(axis=1)
+        states[:, _FILTERED] = power[:, 0] + (states[:, _FILTERED] - power[:, 0]) * slow_filter[:, 0] + lagged
+        states[:, _LAGS:] = power + away * decay
+        return states
 
     def energy_j(self, time_s: Array) -> Array:
         """Energy since the start of the trace [J], shape (n,); before it, the board at rest."""
-        rows, since, away = self._segments(time_s)
-        lagged = (self._weights * self._times * away * (1.0 - _decay(since, self._times))).sum(axis=1)
-        result: Array = rows[:, _ENERGY] + rows[:, _POWER] * since[:, 0] + lagged
-        return result
+        return self._states(time_s)[:, _ENERGY]
 
     def filtered_w(self, time_s: Array) -> Array:
         """Board power behind the sensor's first-order low-pass [W], shape (n,)."""
-        rows, since, away = self._segments(time_s)
-        slow_filter = _decay(since, self._filter_time_s)
-        lagged = (self._response * away * (_decay(since, self._times) - slow_filter)).sum(axis=1)
-        result: Array = rows[:, _POWER] + (rows[:, _FILTERED] - rows[:, _POWER]) * slow_filter[:, 0] + lagged
-        return result
-
-    def stored_j(self) -> float:
-        """Energy that the silicon has drawn and the board has not shown yet, at the end of the trace [J].
-
-        ∫(P − x_j) dt = τ_j Δx_j, so its change is the difference of the two integrals.
-        """
-        last = self._rows[self._count - 1]
-        decay = np.exp(-(self._end_s - last[_START]) / self._times)
-        lags = last[_POWER] + (last[_LAG] - last[_POWER]) * decay
-        return float((self._weights * self._times * lags).sum())
+        return self._states(time_s)[:, _FILTERED]

@@ -114,18 +114,20 @@ class BlockModel:
         """Blocks that a published form counts: those of the grid, or of its rounds."""
         return count if form == "linear" else self.num_sms * np.ceil(count / self.num_sms)
 
-    def latency_std_s(self, blocks: Any, form: Form = "occupancy") -> Array:
-        """Standard deviation of `latency_s` for one run of a grid: coefficients and scatter [s]; nan where neither is known."""
-        return np.asarray(np.hypot(self._own_std_s(blocks, form), self._scattered(form, "time") * self.latency_s(blocks, form)))
+    def latency_std_s(self, blocks: Any) -> Array:
+        """Standard deviation of `latency_s` for one run of a grid: coefficients and, if known, scatter [s]."""
+        return np.asarray(np.hypot(self._own_std_s(blocks), self._scatter("time") * self.latency_s(blocks)))
 
-    def energy_std_j(self, blocks: Any, form: Form = "occupancy") -> Array:
+    def energy_std_j(self, blocks: Any) -> Array:
         """Standard deviation of `energy_j` for one run of a grid [J]; nan where unknown."""
-        count, time = checked_blocks(blocks), self.latency_s(blocks, form)
-        parts = [self._scattered(form, "energy") * self.energy_j(blocks, form), self.static_std_w * time]
-        if form == "occupancy":
-            weights = np.stack([count, time], axis=-1)
-            parts.append(np.sqrt(np.einsum("...i,ij,...j->...", weights, self.energy_covariance, weights)))
-            parts.append((self.static_w + self.energies[1]) * self._own_std_s(blocks, form))
+        count, time = checked_blocks(blocks), self.latency_s(blocks)
+        weights = np.stack([count, time], axis=-1)
+        parts = [
+            self._scatter("energy") * self.energy_j(blocks),
+            self.static_std_w * time,
+            np.sqrt(np.einsum("...i,ij,...j->...", weights, self.energy_covariance, weights)),
+            (self.static_w + self.energies[1]) * self._own_std_s(blocks),
+        ]
         return np.asarray(np.sqrt(sum(np.square(part) for part in parts)))
 
     def round_power_w(self) -> float:
@@ -146,16 +148,13 @@ class BlockModel:
         count = checked_blocks(blocks)
         return (count >= self.blocks[0]) & (count <= self.blocks[1])
 
-    def _own_std_s(self, blocks: Any, form: Form) -> Array:
-        if form != "occupancy":
-            return np.zeros_like(checked_blocks(blocks))
+    def _own_std_s(self, blocks: Any) -> Array:
         _, slopes = occupancy_times(checked_blocks(blocks), self.num_sms, self.blocks_per_sm, self.logarithms)
         return np.asarray(np.sqrt(np.einsum("...i,ij,...j->...", slopes, self.time_covariance, slopes)))
 
-    def _scattered(self, form: Form, quantity: str) -> float:
-        """The scatter of a form, nan if unknown; "occupancy" then states only the uncertainty of its coefficients."""
-        found = float(self.scatter.get(form, {}).get(quantity, math.nan))
-        return 0.0 if form == "occupancy" and not math.isfinite(found) else found
+    def _scatter(self, quantity: str) -> float:
+        found = self.scatter.get("occupancy", {}).get(quantity, math.nan)
+        return found if math.isfinite(found) else 0.0
 
 
 def checked_blocks(blocks: Any) -> Array:

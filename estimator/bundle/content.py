@@ -16,7 +16,7 @@ from estimator.model.tier_records import Field, Share, Tier
 from estimator.model.tile_choice import PredictorRecord
 from estimator.model.timeline import LAUNCH_OVERLAP_EXPONENT
 from estimator.vocabulary.frozen import EMPTY
-from estimator.vocabulary.gpu import ClockMhz, ClockTable, GpuSpec, IdleWatt, Volt
+from estimator.vocabulary.gpu import ClockMhz, ClockTable, GpuSpec, IdleWatt, Volt, check_values
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
 from estimator.vocabulary.reader import (
     LEAST_ONE,
@@ -26,7 +26,6 @@ from estimator.vocabulary.reader import (
     Span,
     Text,
     Words,
-    check_ascending,
     check_covariance,
     check_known,
     check_lengths,
@@ -152,7 +151,6 @@ class PowerCoefficients:
     reference_clock_mhz: Annotated[ClockMhz, "SM clock at which busy_w holds"]
     reference_voltage_v: Annotated[Volt, "core voltage at which the energies hold"]
     voltage_exponent: Annotated[float, Span(0.0, 10.0), "n of (V/V0)^n"]
-    concavity: Annotated[float, Span(1.0, 1.0), "always 1"]
     capacitance_f: Annotated[Farads, "switched capacitance by term"]
     capacitance_std_f: Annotated[Farads, "its standard deviation"]
     event_energy_j: Annotated[Mapping[PowerTerm, Annotated[float, Span(0.0, 1e-8, "J per event")]], "at the reference voltage"]
@@ -164,12 +162,10 @@ class PowerCoefficients:
     covariance: Annotated[
         tuple[tuple[Annotated[float, Span(-1e12, 1e12)], ...], ...], "covariance of the fitted terms in their own units, pJ or W"
     ]
-    l2_credit: Annotated[float, Span(0.0, 100.0), "share of L2 in which a result waits for the next kernel [1]"]
     rows: Annotated[Count, "measurements behind the fit"]
-    warm_knee: Annotated[float, Span(1e-3, 1e3, "L2 sizes"), "edge beyond which operands of a repeated kernel fall out of L2"] = 0.8
-    warm_sharpness: Annotated[float, Span(1e-2, 64.0), "sharpness of that edge [1]"] = 4.0
     leakage_w_per_k: Annotated[float, Span(0.0, 100.0, "W/K"), "leakage above the board at rest; 0 where not measured"] = 0.0
     leakage_std_w_per_k: Annotated[float, Span(0.0, 100.0, "W/K"), "its standard deviation"] = 0.0
+    rest_c: Annotated[Celsius, "temperature of the board at rest"] = 0.0
     operating_c: Annotated[Celsius, "temperature of a working board, without its power"] = 0.0
     operating_k_per_w: Annotated[float, Span(0.0, 100.0, "K/W"), "what each watt adds to it"] = 0.0
 
@@ -178,38 +174,6 @@ def check_power(power: PowerCoefficients) -> None:
     """Refuse a matrix that is not a covariance of the terms."""
     check_lengths({"covariance": power.covariance}, len(power.terms))
     check_covariance(power.covariance, "covariance")
-
-
-Clocks = Annotated[tuple[ClockMhz, ...], LEAST_ONE, "ascending SM clocks [MHz]"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VoltageTable:
-    """Core voltage over the SM clock."""
-
-    sm_clock_mhz: Clocks
-    voltage_v: Annotated[tuple[Volt, ...], "core voltage [V]"]
-    std_v: Annotated[tuple[Annotated[float, Span(0.0, 2.0, "V")], ...] | None, "its standard deviation; null where unknown"]
-    source: Annotated[str, "where the table comes from"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IdleTable:
-    """Power at rest over the SM clock."""
-
-    sm_clock_mhz: Clocks
-    power_w: Annotated[tuple[IdleWatt, ...], "power at rest [W]"]
-    std_w: Annotated[Watt | None, "its standard deviation; null where unknown"]
-    source: Annotated[str, "where the table comes from"]
-    temperature_c: Annotated[Celsius | None, "temperature at which it was read; null where unknown"]
-
-
-def check_table(table: VoltageTable | IdleTable | None) -> None:
-    """Refuse clocks that do not ascend, and columns of unequal length."""
-    if table is not None:
-        check_ascending(table.sm_clock_mhz, "sm_clock_mhz")
-        columns = {name: getattr(table, name) for name in table.__slots__}
-        check_lengths({name: column for name, column in columns.items() if isinstance(column, tuple)}, len(table.sm_clock_mhz))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,9 +243,8 @@ class HeldOut(TypedDict):
 
 if TYPE_CHECKING:
     Stated = Mapping[str, Any]
-    ErrorTable = Mapping[str, Any]
 else:
-    Stated, ErrorTable = Uncertainty, HeldOut
+    Stated = Uncertainty
 
 Ranges = Mapping[Field, Annotated[tuple[Annotated[float, Span(0.0, 1e18)], Annotated[float, Span(0.0, 1e18)]], check_range]]
 
@@ -306,13 +269,13 @@ class Content:
     ]
     latency_parameters: Annotated[Covariance, check_parameters, "covariance of the logarithms of the fitted parameters"] = Covariance()
     power: Annotated[Annotated[PowerCoefficients, check_power] | None, "coefficients of power; null where nothing measured it"] = None
-    voltage: Annotated[VoltageTable | None, check_table, "core voltage over the SM clock"] = None
-    idle: Annotated[IdleTable | None, check_table, "power at rest over the SM clock"] = None
+    voltage: Annotated[ClockTable | None, check_values(Volt), "core voltage over the SM clock"] = None
+    idle: Annotated[ClockTable | None, check_values(IdleWatt), "power at rest over the SM clock"] = None
     tile_predictors: Annotated[Mapping[GroupName, PredictorRecord], "by kernel group, which tile a library takes"] = EMPTY
     residuals: Annotated[Mapping[GroupName, Tier], "by kernel group, measured points and their remaining error"] = EMPTY
     uncertainty: Annotated[Stated, "parameters of the prediction intervals, from rows left out of fits"] = EMPTY
     domain: Annotated[Mapping[GroupName, Ranges], "range of every shape field that the fit has seen, by kernel group"] = EMPTY
-    errors: Annotated[tuple[ErrorTable, ...], "errors on held-out data"] = ()
+    errors: Annotated[tuple[HeldOut, ...], "errors on held-out data"] = ()
     instruction_energies: Annotated[Section, "energy per instruction, transaction and byte across a link"] = EMPTY
     block_models: Annotated[Mapping[str, BlockModel], "time and energy from the number of blocks, by kernel/threads@clock"] = EMPTY
     notes: Annotated[tuple[Text, ...], "remarks for the reader"] = ()
@@ -370,12 +333,3 @@ class Bundle(Content):
 def group_table(bundle: Bundle) -> CoefficientTable:
     """Coefficients of the bundle's groups, ready for lookup; call through `Bundle.once`."""
     return CoefficientTable({name: group.coefficients for name, group in bundle.groups.items()})
-
-
-def measured_tables(bundle: Bundle) -> tuple[ClockTable | None, ClockTable | None]:
-    """Voltage [V] and idle power [W] of the bundle's own board, None if not measured; call through `Bundle.once`."""
-    volt, idle = bundle.voltage, bundle.idle
-    return (
-        None if volt is None else ClockTable(sm_clock_mhz=volt.sm_clock_mhz, value=volt.voltage_v, source=volt.source),
-        None if idle is None else ClockTable(sm_clock_mhz=idle.sm_clock_mhz, value=idle.power_w, source=idle.source),
-    )

@@ -105,14 +105,14 @@ def _head(model: "BlockModel") -> Row:
 
 
 def _estimated(model: "BlockModel", count: int, form: "Form") -> Row:
-    time_s, energy_j = float(model.latency_s(count, form)), float(model.energy_j(count, form))
+    time_s, energy_j, own = float(model.latency_s(count, form)), float(model.energy_j(count, form)), form == "occupancy"
     return _head(model) | {
         "blocks": count,
         "latency_s": time_s,
-        "latency_std_s": float(model.latency_std_s(count, form)),
+        "latency_std_s": float(model.latency_std_s(count)) if own else math.nan,
         "power_w": energy_j / time_s,
         "energy_j": energy_j,
-        "energy_std_j": float(model.energy_std_j(count, form)),
+        "energy_std_j": float(model.energy_std_j(count)) if own else math.nan,
         "inside": bool(model.inside(count)),
     }
 

@@ -17,7 +17,6 @@ from estimator.options.command_line import DONE, named_files
 @with_options(
     click.argument("bundles", metavar="[BUNDLE]...", nargs=-1, callback=named_files),
     click.option("--card", is_flag=True, help="What each BUNDLE was fitted on, how well, and for what it holds."),
-    click.option("-v", "--verbose", is_flag=True, help="Digests and files too."),
     QUIET,
     JSON,
 )
@@ -28,8 +27,8 @@ def bundles_command(bundles: Sequence[str], **options: Any) -> int:
     from estimator.display.bundles import bundle_table, listed_bundles
     from estimator.display.text import json_text
 
-    rows, verbose = listed_bundles(bundles), options["verbose"]
-    click.echo(json_text(rows) if options["as_json"] else bundle_table(rows, verbose=verbose), nl=False)
+    rows = listed_bundles(bundles)
+    click.echo(json_text(rows) if options["as_json"] else bundle_table(rows), nl=False)
     return say([str(row["error"]) for row in rows if row["error"] is not None], quiet=options["quiet"])
 
 

@@ -13,9 +13,8 @@ from estimator.vocabulary.errors import EstimatorError
 
 if TYPE_CHECKING:
     from estimator.bundle.content import Bundle
-    from estimator.questions.estimates import Estimate
     from estimator.questions.judging import Asked
-    from estimator.questions.points import Case
+    from estimator.questions.points import Sweep
     from estimator.transforms.variation import Variant
     from estimator.vocabulary.gpu import GpuSpec
 
@@ -121,10 +120,12 @@ def _clocks(gpu: "GpuSpec", text: str | None) -> tuple[float, ...] | None:
         return parse_clocks(text, gpu)
 
 
-def check_finite(case: "Estimate | Case", latency_s: float) -> None:
+def check_finite(points: "Sweep", choices: str = "--precision or --gpu-spec") -> None:
     """Refuse an answer without a time: the GPU has no rate for a precision, or a number overflowed.  Raises EstimatorError."""
     from estimator.uncertainty.validity import why_no_time
 
-    if not math.isfinite(latency_s):
-        reason = why_no_time(case.warnings, "--precision or --gpu-spec")
-        raise EstimatorError(f"{case.workload} has no finite time on {case.gpu}: {reason}")
+    for number, latency_s in zip(points.case.tolist(), points.latency_s.tolist(), strict=True):
+        case = points.cases[number]
+        if not math.isfinite(latency_s):
+            reason = why_no_time(case.warnings, choices)
+            raise EstimatorError(f"{case.workload} has no finite time on {case.gpu}: {reason}")

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from estimator.counts.activities import CountedKernel
     from estimator.counts.counted_energy import CountedEnergy
     from estimator.counts.tables import EnergyTable
-    from estimator.vocabulary.gpu import ClockTable
 
 DOMAINS: Final = ("on-package", "on-board", "switched")
 Row = dict[str, object]
@@ -62,9 +61,9 @@ def counts_command(**options: Any) -> int:
     E = Σ EPI N + Σ EPT N + EPStall N + P T, after GPUJoule, for one or several modules.
     """
     from estimator.counts.activities import METRICS, read_activities
-    from estimator.counts.counted_energy import counted_energies, power_warnings, scaling
+    from estimator.counts.counted_energy import counted_energies, scaling
     from estimator.display.text import document_text, json_text, rows_csv, rows_table
-    from estimator.uncertainty.validity import clock_warning, simulated_notes, step_warning, validity_of
+    from estimator.uncertainty.validity import clock_warning, simulated_notes, validity_of
 
     if options["metrics"] == bool(options["counts"]):
         raise click.UsageError("name files of COUNTS or ask for --metrics, not both")
@@ -73,24 +72,25 @@ def counts_command(**options: Any) -> int:
         return DONE
     _check(options)
     form = answer_form({**options, "out": None}, TEXT_FORMATS)
-    bundle, modules, exponent = _bundle(options), options["modules"], options["delay_exponent"]
-    table = _table(bundle, options)
-    clock = table.energies.reference_clock_mhz if options["freq_mhz"] is None else options["freq_mhz"]
+    modules, exponent = options["modules"], options["delay_exponent"]
+    table, bundle, volt, clock = _energies(options)
+    if options["dram_pj_per_bit"] is not None:
+        table = table.with_dram(options["dram_pj_per_bit"])
 
     def kernels_of(names: Sequence[str]) -> "list[CountedKernel]":
-        return _clocked([kernel for name in names for kernel in read_activities(Path(name), table.vocabulary)], bundle, options["freq_mhz"])
+        found = [kernel for name in names for kernel in read_activities(Path(name), table.vocabulary)]
+        return [replace(one, activity=replace(one.activity, voltage_v=volt, sm_clock_mhz=clock)) for one in found]
 
     kernels = kernels_of(options["counts"])
     constant = math.nan if options["constant_w"] is None else options["constant_w"]
     rows, total, warnings = counted_energies(kernels, table, constant_w=constant, modules=modules, integration=options["integration"])
-    outside = [*(clock_warning(bundle.clocks_mhz, clock) if bundle else ()), *power_warnings(rows, table, modules)]
+    outside = clock_warning(bundle.clocks_mhz, clock) if bundle else ()
     others: dict[str, object] = {}
     if options["against"] is not None:
-        alone_rows, alone, _ = counted_energies(kernels_of([options["against"]]), table, constant_w=constant)
-        outside += power_warnings(alone_rows, table)
+        _, alone, _ = counted_energies(kernels_of([options["against"]]), table, constant_w=constant)
         others |= scaling(alone, total, modules, exponent)
     foreign = [name for kernel in kernels for name in table.energies.spread_j(kernel.activity)]
-    warnings = (*outside, *(step_warning(bundle.gpu, [clock]) if bundle else ()), *warnings)
+    warnings = (*outside, *warnings)
     *listed, whole = (_row(row, exponent) for row in (*rows, total))
     others |= {
         "sm_clock_mhz": clock,
@@ -119,59 +119,40 @@ def _check(options: Options) -> None:
         raise click.UsageError("--integration and --against are for --modules of 2 and more")
 
 
-def _bundle(options: Options) -> "Bundle | None":
-    """The requested bundle, None for published energies.  Raises OperatingPointError for a clock that its GPU does not support."""
-    if options["bundle_name"] is None:
-        return None
-    from estimator.bundle.files import load_bundle
-    from estimator.engine.board import asked_clocks
+def _energies(options: Options) -> "tuple[EnergyTable, Bundle | None, float, float]":
+    """The requested energies, their bundle, and core voltage [V] and SM clock [MHz] of the run, those of the energies without --freq.
 
-    bundle = load_bundle(options["bundle_name"])
-    asked_clocks(options["freq_mhz"], bundle.gpu)
-    return bundle
-
-
-def _table(bundle: "Bundle | None", options: Options) -> "EnergyTable":
-    """The requested energies.  Raises CountsError if a bundle has no energies."""
+    Raises CountsError if a bundle has no energies, OperatingPointError for a clock that its GPU does not support.
+    """
     from estimator.counts.energies import energies_from_section
     from estimator.counts.tables import EnergyTable, load_energy_table
-    from estimator.engine.board import board_tables
 
-    if bundle is None:
-        table = load_energy_table(options["energies"])
-    else:
-        energies = energies_from_section(bundle.instruction_energies)
-        if energies is None:
-            raise CountsError(f"bundle {bundle.name} has no energies of instructions; `collect --campaign instructions` measures them")
-        clock = energies.reference_clock_mhz if options["freq_mhz"] is None else options["freq_mhz"]
-        table = EnergyTable(
-            name=bundle.name,
-            title=bundle.gpu.name,
-            source=f"fitted, {bundle.provenance.created_utc[:10]}",
-            vocabulary="sass",
-            energies=energies,
-            constant_w=_at_clock(board_tables(bundle, bundle.gpu).idle_w, clock),
-            power_limit_w=bundle.gpu.power_limit_w,
-        )
-    dram = options["dram_pj_per_bit"]
-    return table if dram is None else table.with_dram(dram)
-
-
-def _at_clock(table: "ClockTable | None", clock_mhz: float) -> float:
-    """The value of a table over clocks at one clock; nan without a table."""
+    if options["bundle_name"] is None:
+        return load_energy_table(options["energies"]), None, math.nan, math.nan
     import numpy as np
 
-    return math.nan if table is None else float(np.interp(clock_mhz, table.sm_clock_mhz, table.value))
+    from estimator.bundle.files import load_bundle
+    from estimator.engine.board import asked_clocks, board_tables
 
-
-def _clocked(kernels: "list[CountedKernel]", bundle: "Bundle | None", clock_mhz: float | None) -> "list[CountedKernel]":
-    """The kernels at the requested clock and the bundle's voltage there."""
-    if clock_mhz is None or bundle is None:
-        return kernels
-    from estimator.engine.board import board_tables
-
-    volt = _at_clock(board_tables(bundle, bundle.gpu).voltage_v, clock_mhz)
-    return [replace(kernel, activity=replace(kernel.activity, voltage_v=volt, sm_clock_mhz=clock_mhz)) for kernel in kernels]
+    bundle, clock = load_bundle(options["bundle_name"]), options["freq_mhz"]
+    asked_clocks(clock, bundle.gpu)
+    energies = energies_from_section(bundle.instruction_energies)
+    if energies is None:
+        raise CountsError(f"bundle {bundle.name} has no energies of instructions; `collect --campaign instructions` measures them")
+    at_mhz = energies.reference_clock_mhz if clock is None else clock
+    tables = board_tables(bundle, bundle.gpu)
+    volt, idle = (
+        math.nan if one is None else float(np.interp(at_mhz, one.sm_clock_mhz, one.value)) for one in (tables.voltage_v, tables.idle_w)
+    )
+    table = EnergyTable(
+        name=bundle.name,
+        title=bundle.gpu.name,
+        source=f"fitted, {bundle.provenance.created_utc[:10]}",
+        vocabulary="sass",
+        energies=energies,
+        constant_w=idle,
+    )
+    return table, bundle, math.nan if clock is None else volt, at_mhz
 
 
 def _row(row: "CountedEnergy", delay_exponent: float) -> Row:

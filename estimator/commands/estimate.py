@@ -1,16 +1,20 @@
 """The commands `estimate` and `estimate explain`, and the words that select sub-commands."""
 
+from collections.abc import Callable, Iterable
 from importlib import import_module
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from estimator import __version__
-from estimator.commands.combinations import MICROSECONDS, check_finite, questions
+from estimator.commands.combinations import check_finite, questions
 from estimator.commands.options import CHART_FORMATS, KERNELS, QUESTION, SETTINGS, TEXT_FORMATS, answer_form, answer_options, with_options
 from estimator.commands.reporting import deliver, report
 from estimator.options.command_line import run_command
 from estimator.vocabulary.errors import EstimatorError
+
+if TYPE_CHECKING:
+    from estimator.questions.estimates import Estimate
 
 CHARTS: Final = ("time", "modules")
 
@@ -28,29 +32,31 @@ def estimate_command(**options: Any) -> int:
     """
     form = answer_form(options, TEXT_FORMATS)
     asked = questions(options)
-    bundle = asked[0].bundle
     if len({(id(one.bundle), one.gpu, one.variant.precision, one.variant.attention) for one in asked}) > 1:
         raise click.UsageError("one bundle, GPU, precision and form of attention at a time; `estimate sweep` takes several")
-    from estimator.display.estimates import results_csv, results_json, results_table
+    from estimator.display.estimates import results_json, results_table
+    from estimator.display.sweeps import csv_pieces
     from estimator.engine.prediction import predict
     from estimator.questions.estimates import estimates_of
+    from estimator.questions.points import joined_sweeps
+    from estimator.questions.sweeping import table
 
-    results = [result for one in asked for result in estimates_of(predict([one.variant.workload], one.board()))]
-    for result in results:
-        check_finite(result, result.latency_s)
+    predictions = [predict([one.variant.workload], one.board()) for one in asked]
+    points = joined_sweeps([table([one.variant], prediction) for one, prediction in zip(asked, predictions, strict=True)])
+    check_finite(points)
     chosen = click.get_current_context().get_parameter_source("kernels") is not click.core.ParameterSource.DEFAULT
-    kernels = options["kernels"] if chosen or len(results) == len(asked) else 0
-    forms = {
-        "json": lambda: results_json(results),
-        "csv": lambda: results_csv(results),
-        "txt": lambda: results_table(results, kernels, bundle.simulated),
+    most = options["kernels"] if chosen or len(points) == len(asked) else 0
+
+    def results() -> "list[Estimate]":
+        return [result for prediction in predictions for result in estimates_of(prediction)]
+
+    forms: dict[str, Callable[[], str | Iterable[str]]] = {
+        "json": lambda: results_json(results()),
+        "csv": lambda: csv_pieces([points]),
+        "txt": lambda: results_table(points, [] if most == 0 else results(), most),
     }
     deliver(form, forms, options["out"])
-    if options["verbose"]:
-        click.echo(f"bundle {bundle.name} {bundle.version}, {bundle.digest}, fitted {bundle.provenance.created_utc}", err=True)
-        click.echo(f"launch cost of the host: {bundle.host.launch_s / MICROSECONDS:.1f} µs ({bundle.host.source})", err=True)
-    warnings, notes = ([(one.workload, line) for one in results for line in getattr(one, kind)] for kind in ("warnings", "notes"))
-    return report(warnings, notes, options)
+    return report(points.warnings, points.notes, options)
 
 
 @click.command(
@@ -64,17 +70,15 @@ def explain_command(**options: Any) -> int:
     asked = questions(options)
     if len(asked) != 1 or len(asked[0].sm_clock_mhz or (0.0,)) != 1:
         raise click.UsageError("one workload, bundle, GPU and clock at a time are explained; `estimate compare` sets several side by side")
-    import numpy as np
-
     from estimator.display.answers import EXPLANATION_CHARTS
     from estimator.display.estimates import explanation_csv, explanation_document, explanation_text
     from estimator.display.text import json_text
     from estimator.questions.explanation import explain
+    from estimator.questions.judging import judged
 
-    with np.errstate(all="ignore"):  # results that are not finite are refused below
-        answer = explain(asked[0])
+    check_finite(judged(asked[0]).points)
+    answer = explain(asked[0])
     result = answer.result
-    check_finite(result, result.latency_s)
     forms = {
         "txt": lambda: explanation_text(answer, options["kernels"], asked[0].bundle.simulated),
         "json": lambda: json_text(explanation_document(answer)),

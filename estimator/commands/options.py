@@ -155,8 +155,6 @@ def answer_form(options: Options, known: Sequence[str]) -> str:
 
 # Options --------------------------------------------------------------------------------------------------------------
 
-POWER_CAP_HELP: Final = "Limit below the board's own, as nvidia-smi sets it: its clock falls. Another board: --set power_limit_w."
-
 QUESTION: Final = (
     click.argument("workloads", metavar="[WORKLOAD]...", nargs=-1, callback=named_files),
     click.option(
@@ -184,7 +182,7 @@ QUESTION: Final = (
     click.option("--phase", type=click.Choice(["prefill", "decode", "train"]), default="prefill", help="Of a traced model."),
     click.option("--set", "figures", multiple=True, callback=key_values, metavar="KEY=VALUE", help="Change a figure: num_sms=132."),
     click.option("--efficiency", multiple=True, callback=_shares, metavar="MODULE=SHARE", help="Reached share of a rate: dram=0.8."),
-    click.option("--power-cap", type=POSITIVE, metavar="W", help=POWER_CAP_HELP),
+    click.option("--power-cap", type=POSITIVE, metavar="W", help="Limit below the board's own, as nvidia-smi sets it: its clock falls."),
     # A host that needed longer for one operator would run no model (`estimator.engine.board.LONGEST_LAUNCH_S`).
     click.option("--host-launch-us", type=Number(0.0, 1e6), metavar="US", help="Host time to launch one operator instead of the bundle's."),
     click.option("--completion/--no-completion", default=True, help="Add the operators that a traced list leaves out (default), or none."),
@@ -197,13 +195,7 @@ KERNELS: Final = click.option(
 
 JSON: Final = click.option("--json", "as_json", is_flag=True, help="One JSON document, SI units.")
 CSV: Final = click.option("--csv", "as_csv", is_flag=True, help="CSV lines, SI units.")
-QUIET: Final = click.option("-q", "--quiet", is_flag=True, help="No warnings on stderr.")
-
-OUTPUT: Final = (
-    JSON,
-    click.option("-q", "--quiet", is_flag=True, help="No warnings or notes on stderr."),
-    click.option("-v", "--verbose", is_flag=True, help="Say on stderr what is used."),
-)
+QUIET: Final = click.option("-q", "--quiet", is_flag=True, help="No warnings or notes on stderr.")
 
 
 def answer_options(forms: Sequence[str], charts: Sequence[str] = ()) -> tuple[Decorator, ...]:
@@ -212,7 +204,7 @@ def answer_options(forms: Sequence[str], charts: Sequence[str] = ()) -> tuple[De
         "-o", "--out", metavar="FILE", help=f"Write the answer there, in the form that its ending names: {', '.join(forms)}."
     )
     chart = click.option("--chart", type=click.Choice(charts), help=f"What an .svg or .png shows; else {', '.join(charts[:1])}.")
-    return (*([chart] if charts else []), out, CSV, *OUTPUT)
+    return (*([chart] if charts else []), out, CSV, JSON, QUIET)
 
 
 def with_options(*options: Decorator) -> Decorator:

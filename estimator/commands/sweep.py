@@ -1,5 +1,6 @@
 """The commands `estimate sweep`, `best` and `compare`: answers of many points."""
 
+import math
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,19 +13,16 @@ from estimator.commands.options import (
     QUESTION,
     SETTINGS,
     TEXT_FORMATS,
-    Number,
     Options,
     answer_form,
     answer_options,
     with_options,
 )
 from estimator.commands.reporting import deliver, report
-from estimator.vocabulary.errors import OperatingPointError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-    from estimator.questions.judging import Asked
     from estimator.questions.points import Sweep
 
 GOALS: Final = ("energy", "latency", "power", "edp", "ed2p")
@@ -81,30 +79,20 @@ def _chart(points: "Sweep", options: Options) -> str:
     ),
     click.option("--power-limit", type=POSITIVE, metavar="W", help="Only points of at most this mean power; the board stays as it is."),
     click.option("--latency-limit", type=POSITIVE, metavar="MS", help="Latency of an iteration that must be kept [ms]."),
-    click.option(
-        "--confidence",
-        type=Number(0.0, 1.0, min_open=True, max_open=True),
-        default=0.5,
-        show_default=True,
-        metavar="P",
-        help="Probability with which limits are kept.",
-    ),
     *answer_options(CHART_FORMATS, CHARTS),
 )
 def best_command(**options: Any) -> int:
     """The clock, batch, precision or GPU of least energy (or latency, …) under limits, and the clocks that do not differ from it."""
     form = answer_form(options, CHART_FORMATS)
     asked = questions(options)
-    _check_power(asked, options)
     import numpy as np
 
     from estimator.display.sweeps import best_document, best_text, csv_pieces
     from estimator.display.text import json_text
     from estimator.questions.choosing import MILLISECONDS, best
 
-    limits = {"power_limit_w": (options["power_limit"], 1.0), "latency_limit_s": (options["latency_limit"], MILLISECONDS)}
-    given = {name: value * unit for name, (value, unit) in limits.items() if value is not None}
-    answer = best(asked, options["goal"], confidence=options["confidence"], **given)
+    power_w, latency_ms = (options[name] or math.inf for name in ("power_limit", "latency_limit"))
+    answer = best(asked, options["goal"], power_limit_w=power_w, latency_limit_s=latency_ms * MILLISECONDS)
     points, chosen = answer.points, np.arange(len(answer.points)) == answer.index
     forms = {
         "txt": lambda: best_text(answer),
@@ -117,15 +105,6 @@ def best_command(**options: Any) -> int:
     skipped = [case for case in points.cases if case.too_large and not points.cases[points.case[answer.index]].too_large]
     notes = [(case.workload, f"left out: {line}") for case in skipped for line in case.too_large]
     return report(stated.warnings, [*stated.notes, *notes], options)
-
-
-def _check_power(asked: "Sequence[Asked]", options: Options) -> None:
-    """Raise OperatingPointError if the query needs power and no bundle has it."""
-    goal = options["goal"]
-    if (goal != "latency" or options["power_limit"] is not None) and all(question.bundle.power is None for question in asked):
-        names = ", ".join(dict.fromkeys(question.bundle.name for question in asked))
-        instead = "ask for --goal latency" if goal != "latency" else "leave --power-limit out"
-        raise OperatingPointError(f"bundle {names} has no power coefficients; {instead}, or fit rows that have an energy or power")
 
 
 @click.command(
@@ -160,8 +139,7 @@ def compare_command(**options: Any) -> int:
         )
     comparisons = [compare(asked[0], other) for other in asked[1:]]
     sides = joined_sweeps([comparisons[0].left if comparisons else judged(asked[0]).points, *(one.right for one in comparisons)])
-    for case, latency_s in zip(sides.cases, sides.latency_s.tolist(), strict=True):
-        check_finite(case, latency_s)
+    check_finite(sides)
     rooflines_s = [float(roofline_latency_s(one)[0]) for one in asked] if options["baselines"] else []
     forms = {
         "txt": lambda: comparison_text(sides, comparisons, rooflines_s),

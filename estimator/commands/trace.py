@@ -5,9 +5,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import click
-from click.core import ParameterSource
 
-from estimator.commands.options import key_values, precision_word
+from estimator.commands.options import QUIET, key_values, precision_word
 from estimator.options.command_line import DONE, named_file
 from estimator.options.output_files import output_option
 from estimator.tracing.request import ATTENTION_FORMS, LARGEST_SIZE, LOGITS, PHASES, SIZES, TraceRequest, refuse_unused_sizes
@@ -36,8 +35,8 @@ def configuration(context: click.Context, parameter: click.Parameter, values: tu
 )
 @click.argument("model", metavar="MODEL", required=False, callback=named_file)
 @click.option("--list", "list_models", is_flag=True, help="Names of the models that are shipped.")
-@click.option("--batch", type=SIZE, default=1, show_default=True, help="Sequences or images.")
-@click.option("--sequence", type=SIZE, default=512, show_default=True, help="Tokens; decode: all attended to.")
+@click.option("--batch", type=SIZE, help="Sequences or images; else 1.")
+@click.option("--sequence", type=SIZE, help="Tokens; decode: all attended to; else 512.")
 @click.option("--phase", type=click.Choice(PHASES), default="prefill", show_default=True, help="train: forward, backward, AdamW.")
 @click.option(
     "--precision", default="bf16", callback=precision_word, show_default=True, metavar="NAME", help="fp32, tf32, bf16, fp16, fp8, …"
@@ -53,9 +52,8 @@ def configuration(context: click.Context, parameter: click.Parameter, values: tu
 @click.option("--set", "settings", multiple=True, callback=configuration, metavar="KEY=VALUE", help="Change the configuration.")
 @output_option("-o", "--out", metavar="FILE", help="Write the workload there and a summary to stdout.")
 @click.option("--json", "as_json", is_flag=True, help="The summary as one JSON document; the workload itself is always JSON.")
-@click.option("-q", "--quiet", is_flag=True, help="No warnings or notes on stderr.")
-@click.option("-v", "--verbose", is_flag=True, help="The summary on stderr.")
-def trace_command(*, list_models: bool, out: Any, as_json: bool, quiet: bool, verbose: bool, model: str | None, **request: Any) -> int:
+@QUIET
+def trace_command(*, list_models: bool, out: Any, as_json: bool, quiet: bool, model: str | None, **request: Any) -> int:
     """Operators of MODEL, a PyTorch model built without weights on the meta device, as a workload file.
 
     MODEL is a name (--list), a config.json of Transformers or its folder, or your own MODULE:CALLABLE or
@@ -73,18 +71,14 @@ def trace_command(*, list_models: bool, out: Any, as_json: bool, quiet: bool, ve
 
     with stdout_on_stderr():
         traced = trace_calls(TraceRequest(model=model, **{name: value for name, value in request.items() if value is not None}))
-    source = click.get_current_context().get_parameter_source
-    refuse_unused_sizes(model, [size for size in SIZES if source(size) is not ParameterSource.DEFAULT], traced.sizes)
+    refuse_unused_sizes(model, [size for size in SIZES if request[size] is not None], traced.sizes)
     workload = traced.workload
-    summary = _summary(workload)
-    text = json_text(summary) if as_json else document_text(summary)
-    if out is not None:
-        write_workload(workload, out)
-        click.echo(text, nl=False)
-    else:
+    if out is None:
         click.echo(own_text(workload), nl=False)
-        if verbose:
-            click.echo(text, nl=False, err=True)
+    else:
+        write_workload(workload, out)
+        summary = _summary(workload)
+        click.echo(json_text(summary) if as_json else document_text(summary), nl=False)
     warnings = [f"{item.name} ×{item.count} is of no known kind; it is left out of estimates" for item in workload.unknown]
     warnings += workload.warnings
     return say(warnings, workload.notes, quiet=quiet)
@@ -100,22 +94,15 @@ def _list_models(as_json: bool) -> int:
 
 
 def _summary(workload: "Workload") -> "Document":
-    """Kernels, flop and bytes of a workload, in total and by family, and the parts that are not modelled."""
+    """Kernels, flop and bytes of a workload, and the memory that it needs."""
     from estimator.vocabulary.work import work_by_family
 
-    works, families = work_by_family(workload), []
-    for family, work in works.items():
-        counts = [count for operator, count in zip(workload.operators, workload.counts, strict=True) if operator.family == family]
-        moved = work.read_byte + work.write_byte
-        families.append({"family": family, "kernels": sum(counts), "kinds": len(counts), "flop": work.flop, "moved_byte": moved})
+    works = work_by_family(workload).values()
     return {
         "workload": workload.name,
         "kernels": sum(workload.counts),
         "kinds": len(workload.operators),
-        "flop": sum(work.flop for work in works.values()),
-        "moved_byte": sum(work.read_byte + work.write_byte for work in works.values()),
-        "families": families,
+        "flop": sum(work.flop for work in works),
+        "moved_byte": sum(work.read_byte + work.write_byte for work in works),
         "memory": None if workload.footprint is None else asdict(workload.footprint) | {"total_byte": workload.footprint.total_byte},
-        "unknown": [asdict(item) for item in workload.unknown],
-        "notes": list(workload.notes),
     }

@@ -102,7 +102,7 @@ def residual_add(patterns: Patterns) -> Iterator[Change]:
     """Residual networks add in place, which is not listed.
 
     Such a network has a shortcut: two convolutions in a row with one output shape, where the second does not read the
-    first.  Its blocks are 1×1, k×k, 1×1 or k×k, k×k.  If additions of images are listed, this rule adds nothing.
+    first.  Its blocks are 1×1, k×k, 1×1.  If additions of images are listed, this rule adds nothing.
     """
     if not patterns.conv_order or any(operator.operator in ("add", "other") for operator in patterns.operators):
         return
@@ -112,11 +112,12 @@ def residual_add(patterns: Patterns) -> Iterator[Change]:
         return
     position = 1
     while position < len(convs):
-        depth = _block_depth(convs, position)
-        end = position + depth
+        end = position + 3
+        kernels = [conv["kernel_h"] for conv in convs[position:end]]
         has_shortcut = patterns.conv_order[end - 1 : end + 1] in shortcuts
         out = conv_output(convs[min(end, len(convs)) - 1])
-        if depth and end <= len(convs) and (has_shortcut or conv_input(convs[position]) == out):
+        is_block = len(kernels) == 3 and kernels[0] == kernels[2] == 1.0 < kernels[1]
+        if is_block and (has_shortcut or conv_input(convs[position]) == out):
             yield added(1.0, "elementwise.add", convs[position].precision, out.elements, 2.0 * out.elements)
             position = end + has_shortcut
         else:
@@ -132,14 +133,6 @@ def _shortcuts(patterns: Patterns) -> set[tuple[int, ...]]:
             if conv_output(first) == conv_output(second) and conv_input(second) != conv_output(first):
                 pairs.add((site.conv, site.after))
     return pairs
-
-
-def _block_depth(convs: list[Operator], position: int) -> int:
-    """Number of convolutions in the residual block that starts at a position, 0 without a block."""
-    kernels = [conv["kernel_h"] for conv in convs[position : position + 3]]
-    if len(kernels) == 3 and kernels[0] == kernels[2] == 1.0 < kernels[1]:
-        return 3
-    return 2 if len(kernels) >= 2 and min(kernels[:2]) > 1.0 else 0
 
 
 def concatenation(patterns: Patterns) -> Iterator[Change]:

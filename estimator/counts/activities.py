@@ -150,36 +150,26 @@ def profiled_activity(kernel: ProfiledKernel, vocabulary: Vocabulary, at: str = 
         if TIME in kernel.metrics:
             fault = f"has a {TIME} that is no time above 0, or in an unknown unit; print it again with ncu --csv"
         raise CountsError(f"{at}: kernel {kernel.number} ({kernel.name[:60]}) {fault}")
-    instructions: dict[str, float] = {}
-    for kind, name in THREAD_KINDS[vocabulary].items():
-        _add(instructions, name, metric(THREAD_METRIC.format(kind)))
+    counted = {name: metric(THREAD_METRIC.format(kind)) for kind, name in THREAD_KINDS[vocabulary].items()}
     if vocabulary == "sass":
-        for kind, name in TENSOR_KINDS.items():
-            _add(instructions, name, metric(TENSOR_METRIC.format(kind)) * LANES)
+        counted |= {name: metric(TENSOR_METRIC.format(kind)) * LANES for kind, name in TENSOR_KINDS.items()}
     transactions = {level: factor * sum(metric(name) for name in names) for level, (names, factor) in TRANSACTION_METRICS.items()}
-    issued = metric(ISSUED)
     activity = Activity(
-        instructions=instructions,
-        issued=issued,
+        instructions={name: count for name, count in counted.items() if count > 0},
+        issued=metric(ISSUED),
         transactions={level: count for level, count in transactions.items() if count > 0},
         stalls=max(0.0, metric(ACTIVE) - metric(BUSY)),
         time_s=time_s,
     )
-    links = sum(metric(name) for name in LINK_METRICS)
     # Boards without links and pipes have no such metrics; all other absent metrics are reported as missing.
     silent = {*LINK_METRICS, *(TENSOR_METRIC.format(kind) for kind in TENSOR_KINDS)}
     return CountedKernel(
         name=kernel.name,
         launches=1.0,
         activity=activity,
-        link_bytes=links,
+        link_bytes=sum(metric(name) for name in LINK_METRICS),
         missing=tuple(dict.fromkeys(name for name in missing if name not in silent)),
     )
-
-
-def _add(counts: dict[str, float], name: str, count: float) -> None:
-    if count > 0:
-        counts[name] = counts.get(name, 0.0) + count
 
 
 def _counted(entry: KernelEntry, at: str, vocabulary: Vocabulary) -> CountedKernel:
@@ -188,7 +178,7 @@ def _counted(entry: KernelEntry, at: str, vocabulary: Vocabulary) -> CountedKern
         raise CountsError(f"{at}.opcodes: these energies are of PTX types; give instructions by type instead")
     for opcode, count in (entry.opcodes or {}).items():
         if name := sass_class(opcode):
-            _add(instructions, name, count * entry.lanes)
+            instructions[name] = instructions.get(name, 0.0) + count * entry.lanes
     activity = Activity(
         instructions=instructions,
         issued=entry.issued or sum((entry.opcodes or {}).values()),

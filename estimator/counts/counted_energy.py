@@ -20,7 +20,6 @@ from estimator.counts.activities import CountedKernel
 from estimator.counts.energies import CONSTANT, HEAT, STALL, TRANSACTION, InstructionEnergies
 from estimator.counts.opcodes import RARE
 from estimator.counts.tables import EnergyTable
-from estimator.model.power_limit import LIMIT_TOLERANCE
 from estimator.vocabulary.errors import CountsError
 
 PARTS: Final = ("instructions", "stalls", "shared", "l1", "l2", "dram", "link", "constant")
@@ -115,19 +114,6 @@ def counted_energies(
     if missing:
         warnings.append(f"not counted, taken as none: {', '.join(missing[:6])}" + (f" and {len(missing) - 6} more" if missing[6:] else ""))
     return tuple(rows), total, tuple(warnings)
-
-
-def power_warnings(rows: Sequence[CountedEnergy], table: EnergyTable, modules: int = 1) -> tuple[str, ...]:
-    """A warning for kernels with more power than the limit of the boards: time, counts or constant power must be wrong."""
-    limit_w = table.power_limit_w * modules
-    hungry = sorted((row for row in rows if row.power_w > limit_w * LIMIT_TOLERANCE), key=lambda row: -row.power_w)
-    if not hungry:
-        return ()
-    others = f" ({len(hungry) - 1} more kernels are above it too)" if len(hungry) > 1 else ""
-    return (
-        f"{hungry[0].name} would draw {hungry[0].power_w:.4g} W, above the limit of {table.title}, {limit_w:g} W{others}: "
-        "check its time, its counts and the clock",
-    )
 
 
 def _energy(

@@ -14,10 +14,13 @@ from estimator.vocabulary.regular_files import read_regular
 MOST_BYTES: Final = 256 << 20
 """Largest report that is read [byte]."""
 SCALES: Final[dict[str, float]] = {
-    "": 1.0, "inst": 1.0, "kinst": 1e3, "cycle": 1.0, "kcycle": 1e3, "request": 1.0, "warp": 1.0, "block": 1.0, "thread": 1.0,
-    "wavefront": 1.0, "%": 1.0, "inst/cycle": 1.0, "byte": 1.0, "kbyte": 1e3, "mbyte": 1e6, "gbyte": 1e9, "tbyte": 1e12,
-    "sector": 1.0, "ksector": 1e3, "msector": 1e6, "second": 1.0, "msecond": 1e-3, "usecond": 1e-6, "nsecond": 1e-9,
-    "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9,
+    "": 1.0, "%": 1.0, "inst/cycle": 1.0,
+    **{
+        prefix + unit: scale
+        for unit in ("inst", "cycle", "request", "warp", "block", "thread", "wavefront", "byte", "sector")
+        for prefix, scale in {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}.items()
+    },
+    **{prefix + unit: scale for unit in ("s", "second") for prefix, scale in {"": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}.items()},
 }  # fmt: skip
 """Printed units in base units; ncu prints base units with --print-units base, and scaled ones without.  A metric in another unit counts
 as not read."""

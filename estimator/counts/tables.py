@@ -32,12 +32,11 @@ class TableFile:
     transactions_nj: Annotated[Mapping[Annotated[str, Words(tuple(TRANSACTION_BYTES))], Positive], LEAST_ONE]
     stall_nj: Positive | None = None
     constant_w: Annotated[float, Span(1e-12, 1e9, nan=True)] = math.nan
-    power_limit_w: Annotated[float, Span(1e-12, 1e9, nan=True)] = math.nan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnergyTable:
-    """Energies with their names: `constant_w` is the power of the board at rest, `power_limit_w` its power limit, nan if unknown [W]."""
+    """Energies with their names: `constant_w` is the power of the board at rest, nan if unknown [W]."""
 
     name: str
     title: str
@@ -45,7 +44,6 @@ class EnergyTable:
     vocabulary: Vocabulary
     energies: InstructionEnergies
     constant_w: float = math.nan
-    power_limit_w: float = math.nan
 
     def with_dram(self, pj_per_bit: float) -> "EnergyTable":
         """The table with another DRAM: GPUJoule replaces GDDR5 by HBM with 21.1 pJ/bit.  Raises CountsError without an energy of DRAM."""
@@ -88,5 +86,5 @@ def load_energy_table(name_or_path: str) -> EnergyTable:
         scatter=0.0,
         rows=0,
     )
-    own = {name: getattr(file, name) for name in ("name", "title", "source", "vocabulary", "constant_w", "power_limit_w")}
+    own = {name: getattr(file, name) for name in ("name", "title", "source", "vocabulary", "constant_w")}
     return EnergyTable(**own, energies=energies)

@@ -4,8 +4,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from estimator.display.sweeps import sweep_table
 from estimator.display.text import (
     ENERGY_UNITS,
+    PREDICTED,
     TIME_UNITS,
     UNKNOWN,
     Document,
@@ -16,17 +18,14 @@ from estimator.display.text import (
     percent,
     printable,
     quantity_texts,
-    reason_lines,
     seconds,
-    unknown_values,
-    values_of,
     with_uncertainty,
 )
-from estimator.uncertainty.validity import TOLERATED_FACTOR
 
 if TYPE_CHECKING:
     from estimator.questions.estimates import Estimate
     from estimator.questions.explanation import Explanation, KernelExplanation
+    from estimator.questions.points import Sweep
 
 SUMMARY_FIELDS: Final = (
     "workload", "bundle", "sm_clock_mhz", "latency_s", "latency_s_std", "power_w", "power_w_std", "energy_j", "energy_j_std",
@@ -41,13 +40,12 @@ MARK: Final = " *"
 
 
 def result_document(result: "Estimate") -> Document:
-    """One result as JSON data; `unknown` holds the reasons of unknown numbers."""
+    """One result as JSON data."""
     return {
         **{name: getattr(result, name) for name in SUMMARY_FIELDS},
         "kernels": [{name: getattr(kernel, name) for name in (*KERNEL_FIELDS, *KERNEL_DETAILS)} for kernel in result.kernels],
         "warnings": result.warnings,
         "notes": result.notes,
-        "unknown": unknown_values(values_of(result)),
         "validity": result.validity,
     }
 
@@ -58,39 +56,9 @@ def results_json(results: Sequence["Estimate"]) -> str:
     return json_text(documents[0] if len(documents) == 1 else documents)
 
 
-def results_csv(results: Sequence["Estimate"]) -> str:
-    """CSV with a header and a line per result; unknown numbers are empty, warnings are joined by "; "."""
-    rows = ([*(getattr(result, name) for name in SUMMARY_FIELDS), "; ".join(result.warnings), result.validity] for result in results)
-    return csv_lines(rows, header=[*SUMMARY_FIELDS, "warnings", "validity"])
-
-
-def results_table(results: Sequence["Estimate"], kernels: int | None, simulated: bool) -> str:
-    """Tables for people: per workload a line for every clock and, if `kernels` is not 0, the kernels by time.
-
-    kernels: number to show, None for all.  simulated: whether the bundle was fitted on a simulated board.
-    """
-    blocks = []
-    for workload in dict.fromkeys(result.workload for result in results):
-        own = [result for result in results if result.workload == workload]
-        blocks.append(f"{printable(workload)} on {own[0].gpu} ({_bundle(own[0], simulated)})\n" + _summary(own))
-        blocks.extend(_kernel_table(result, kernels) for result in own if kernels != 0)
-    return "\n".join(blocks)
-
-
-def _bundle(result: "Estimate", simulated: bool) -> str:
-    return f"bundle {result.bundle}{', fitted on a simulated board' if simulated else ''}"
-
-
-def _clock(clock_mhz: float) -> str:
-    """A clock for people: a locked clock exactly, the mean of a changing clock to a tenth of a MHz."""
-    return f"{round(clock_mhz, 1):g} MHz"
-
-
-def _summary(results: Sequence["Estimate"]) -> str:
-    rows = [["asked", "SM clock", "latency", "power", "energy", "GPU time"]]
-    for one in results:
-        rows.append([f"{one.asked_clock_mhz:g}", _clock(one.sm_clock_mhz), *quantity_texts(values_of(one)), seconds(one.gpu_s)])
-    return aligned(rows) + reason_lines(map(values_of, results), (result.validity for result in results))
+def results_table(points: "Sweep", results: Sequence["Estimate"], kernels: int | None) -> str:
+    """For people: a line for every point, then the kernels of the results by time; kernels: number to show, None for all."""
+    return "\n".join([sweep_table(points), *(_kernel_table(result, kernels) for result in results)])
 
 
 def _kernel_table(result: "Estimate", most: int | None) -> str:
@@ -113,7 +81,7 @@ def _kernel_table(result: "Estimate", most: int | None) -> str:
     left = sum(kernel.count * kernel.latency_s for kernel in ranked[len(shown) :]) / total
     marked = f"  {MARK.strip()} the fit has seen no kernel like it\n" if any(kernel.outside_validity for kernel in shown) else ""
     table = aligned(rows, left_columns={len(rows[0]) - 1}) + _more_kernels(len(ranked) - len(shown), left)
-    return f"kernels at {_clock(result.sm_clock_mhz)}\n{table}{marked}"
+    return f"kernels of {printable(result.workload)} at {round(result.sm_clock_mhz, 1):g} MHz\n{table}{marked}"
 
 
 def _more_kernels(rest: int, share: float) -> str:
@@ -122,13 +90,10 @@ def _more_kernels(rest: int, share: float) -> str:
 
 # Explanations ---------------------------------------------------------------------------------------------------------
 
-EXPLAINED_FIELDS: Final = (
-    "operator", "family", "count", "time_s", "time_share", "energy_j", "energy_share", "limit", "ideal_s", "group", "excess",
-    "excess_field", "origin",
-)  # fmt: skip
+EXPLAINED_FIELDS: Final = ("operator", "count", "time_s", "time_share", "energy_j", "limit", "ideal_s")
 """Plain fields of an explained kernel; `limits` and `phases_s` are mappings."""
 
-EXPLAINED_HEADS: Final = ("time", "energy", "count", "all launches", "limited by", "ideal", "outside", "kernel")
+EXPLAINED_HEADS: Final = ("time", "energy", "count", "all launches", "limited by", "ideal", "kernel")
 
 LEAST_SHARE: Final = 5e-4
 """Least share of a part that gets a line."""
@@ -156,14 +121,16 @@ def explanation_csv(answer: "Explanation") -> str:
 def explanation_text(answer: "Explanation", most: int | None, simulated: bool) -> str:
     """Tables of the result, the limits, the parts of energy, and the longest kernels (`most`; None: all)."""
     result, shown = answer.result, answer.kernels[:most]
-    text = f"{printable(result.workload)} on {result.gpu} at {result.sm_clock_mhz:g} MHz ({_bundle(result, simulated)})\n"
-    text += f"  {', '.join(quantity_texts(values_of(result)))}\n" + reason_lines([values_of(result)])
+    fitted = f"bundle {result.bundle}{', fitted on a simulated board' if simulated else ''}"
+    text = f"{printable(result.workload)} on {result.gpu} at {result.sm_clock_mhz:g} MHz ({fitted})\n"
+    text += f"  {', '.join(quantity_texts({name: getattr(result, name) for name in PREDICTED}))}\n"
     clocks = f"{result.sm_clock_mhz:.0f} instead of {result.asked_clock_mhz:g} MHz"
     more = {"waiting for the host's launches": answer.waiting_s, f"of these by the power limit: {clocks}": answer.capped_s}
     text += "time: what limits\n" + _parts(answer.limits_s, result.latency_s, "time", TIME_UNITS, more)
     if answer.energy_parts_j:
         text += "energy: what draws\n" + _parts(answer.energy_parts_j, result.energy_j, "energy", ENERGY_UNITS, {})
-    table = aligned([EXPLAINED_HEADS, *map(_explained_cells, shown)], left_columns={4, len(EXPLAINED_HEADS) - 1})
+    joule = sum(kernel.energy_j for kernel in answer.kernels) or math.nan
+    table = aligned([EXPLAINED_HEADS, *(_explained_cells(kernel, joule) for kernel in shown)], left_columns={4, len(EXPLAINED_HEADS) - 1})
     rest = answer.kernels[len(shown) :]
     return f"{text}kernels, the longest first\n{table}" + _more_kernels(len(rest), sum(kernel.time_share for kernel in rest))
 
@@ -177,16 +144,14 @@ def _parts(parts: Mapping[str, float], total: float, head: str, units: Units, mo
     return aligned([["share", head, ""], *rows], left_columns=(2,))
 
 
-def _explained_cells(kernel: "KernelExplanation") -> list[str]:
-    """Texts of an explained kernel under EXPLAINED_HEADS."""
-    outside = f"{kernel.excess:.1f}× {kernel.excess_field}" if kernel.excess > TOLERATED_FACTOR else ""
+def _explained_cells(kernel: "KernelExplanation", total_j: float) -> list[str]:
+    """Texts of an explained kernel under EXPLAINED_HEADS; total_j: energy of all kernels."""
     return [
         percent(kernel.time_share),
-        percent(kernel.energy_share),
+        percent(kernel.energy_j / total_j),
         f"{kernel.count:g}",
         seconds(kernel.time_s),
         f"{kernel.limit} {kernel.limits[kernel.limit]:.0%}",
         f"{kernel.ideal_s / kernel.time_s:.0%}" if kernel.time_s else UNKNOWN,
-        outside if kernel.group is not None else "no coefficients",
         kernel.operator,
     ]

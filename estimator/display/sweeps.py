@@ -22,10 +22,8 @@ from estimator.display.text import (
     quantity_texts,
     rows_csv,
     seconds,
-    unknown_values,
 )
 from estimator.questions.points import LABELS, VALUES, Sweep
-from estimator.uncertainty.validity import no_rate_lines
 
 if TYPE_CHECKING:
     from estimator.questions.choosing import Best, Comparison, Gain
@@ -39,7 +37,7 @@ Point = Mapping[str, Any]
 
 def sweep_columns(points: Sweep) -> Columns:
     """Every column of a sweep as lists: LABELS, VALUES, costs of a request, `above_limit`, `outside_fitted_clocks`, `validity`,
-    `warnings`; nan: unknown, with the reason in `unknown`; None: unknown batch or sequence.
+    `warnings`; nan: unknown number; None: unknown batch or sequence.
     """
     return {
         **{name: [None if value == 0 else value for value in points.label(name)] for name in LABELS},
@@ -48,20 +46,8 @@ def sweep_columns(points: Sweep) -> Columns:
         "above_limit": points.above_limit.tolist(),
         "outside_fitted_clocks": points.outside_clock().tolist(),
         "validity": points.validity(),
-        "warnings": points.warning_texts(),
-        "unknown": _unknown(points),
+        "warnings": ["; ".join(found) for found in points.label("warnings")],
     }
-
-
-def _unknown(points: Sweep) -> list[str]:
-    """Why numbers of each point are unknown; "" if all are known."""
-    numbers = np.stack([getattr(points, name) for name in PREDICTED])
-    found = [""] * len(points)
-    for i in np.flatnonzero(~np.isfinite(numbers).all(axis=0)).tolist():
-        reasons = [] if math.isfinite(points.latency_s[i]) else no_rate_lines(points.cases[points.case[i]].warnings)
-        values = dict(zip(PREDICTED, numbers[:, i].tolist(), strict=True))
-        found[i] = "; ".join(dict.fromkeys(reasons or unknown_values(values).values()))
-    return found
 
 
 def sweep_rows(points: Sweep) -> list[Document]:
@@ -96,7 +82,7 @@ def sweep_table(points: Sweep, most: int = MOST_ROWS) -> str:
         table.append([*_texts(row, shown), f"{row['asked_clock_mhz']:g}", *_numbers(row), *[per_joule] * tokens])
     rest = [f"… {len(points) - most} more points (--csv or --json for all)"] if len(points) > most else []
     validity = set(points.validity())
-    remarks = [*rest, *_unknown(points), *(text for kind, text in VALIDITY.items() if kind in validity)]
+    remarks = [*rest, *(text for kind, text in VALIDITY.items() if kind in validity)]
     return f"{fixed}{simulated}\n" + aligned(table, range(len(shown))) + lines(remarks)
 
 
@@ -125,7 +111,6 @@ def best_document(answer: "Best") -> Document:
     return {
         "goal": answer.goal,
         "best": sweep_rows(answer.points.select(np.array([answer.index])))[0],
-        "within_limits_probability": answer.within_limits,
         "indistinguishable": {
             "low_clock_mhz": answer.clocks_mhz[0],
             "high_clock_mhz": answer.clocks_mhz[1],
@@ -154,7 +139,6 @@ def best_text(answer: "Best") -> str:
     texts = [
         f"least {answer.goal}: {answer.points.asked_clock_mhz[answer.index]:g} MHz, {printable(case.workload)} on {case.gpu}{settings}",
         sweep_table(answer.points.select(np.array([answer.index]))).rstrip("\n"),
-        *([f"keeps the limits with a probability of {answer.within_limits:.0%}"] if answer.within_limits < 1.0 else []),
         f"cannot be told from it: {low:g} to {high:g} MHz ({len(answer.alike)} of the clocks asked)",
         f"against {answer.usual_clock_mhz:g} MHz: " + ", ".join(f"{name} × {gain_text(gain)}" for name, gain in answer.gains.items()),
         f"front between latency and energy: {len(answer.front)} of {int(answer.fits.sum())} points",
@@ -201,4 +185,4 @@ def comparison_text(sides: Sweep, comparisons: Sequence["Comparison"], rooflines
             table.append([*blank, "ratio", *map(gain_text, comparisons[number - 1].ratios.values())])
         for roofline_s in rooflines_s[number : number + 1]:
             table.append([*blank, "roofline", seconds(roofline_s), percent(roofline_s / sides.latency_s[number]), ""])
-    return f"{fixed}\n" + aligned(table, range(len(blank))) + lines(_unknown(sides))
+    return f"{fixed}\n" + aligned(table, range(len(blank)))

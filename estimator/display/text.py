@@ -25,9 +25,6 @@ LEAST_PLAIN, MOST_PLAIN = 0.01, 1e9
 """Limits beyond which numbers are written with an exponent."""
 UNKNOWN: Final = "–"
 
-NO_ERRORS: Final = "the bundle states no uncertainty: it holds no errors of rows outside its fit"
-NO_POWER: Final = "the bundle has no power coefficients"
-
 VALIDITY: Final = {
     "forecast": "a forecast: the bundle was not fitted on this board as it is asked for",
     "outside": "outside the validity of the bundle: it was not fitted on such kernels; see the warnings",
@@ -83,25 +80,6 @@ def seconds(value: float) -> str:
 def quantity_texts(values: Mapping[str, float]) -> list[str]:
     """Texts of latency, power and energy, each with its standard deviation if `values` has one."""
     return [with_uncertainty(values[name], values.get(f"{name}_std", math.nan), units) for name, units in QUANTITIES.items()]
-
-
-def values_of(answer: Any) -> dict[str, float]:
-    """PREDICTED of an estimate."""
-    return {name: getattr(answer, name) for name in PREDICTED}
-
-
-def unknown_values(values: Mapping[str, float]) -> dict[str, str]:
-    """Reasons of unknown numbers among PREDICTED: field → reason; empty if all are known."""
-    unknown = [name for name, value in values.items() if not math.isfinite(value)]
-    powerless = "power_w" in unknown
-    return {name: NO_POWER if powerless and not name.startswith("latency") else NO_ERRORS for name in unknown}
-
-
-def reason_lines(rows: Iterable[Mapping[str, float]], validity: Iterable[str] = ()) -> str:
-    """Lines below a table of predictions: each reason for a missing number or ± once, and whether any row lies outside the fitted data."""
-    reasons = {reason: None for row in rows for reason in unknown_values(row).values()}
-    seen = set(validity)
-    return lines([*reasons, *(text for kind, text in VALIDITY.items() if kind in seen)])
 
 
 def lines(texts: Iterable[str]) -> str:

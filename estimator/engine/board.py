@@ -7,7 +7,7 @@ from typing import Final, TypedDict
 
 import numpy as np
 
-from estimator.bundle.content import Bundle, PowerCoefficients, measured_tables
+from estimator.bundle.content import Bundle, PowerCoefficients
 from estimator.model.coefficients import COLUMN, EFFICIENCY_COEFFICIENTS
 from estimator.model.power import POWER_TERMS, SWITCHING_EXPONENT, BoardTables, Leakage, PowerModel, carried_factors
 from estimator.model.power_limit import UNLIMITED_W
@@ -45,7 +45,7 @@ class Settings(BoardSettings, total=False):
 class Board:
     """A GPU with a bundle and the requested settings.
 
-    asked_mhz    SM clocks (c,) [MHz]; chosen: whether the user requested them, False for the default
+    asked_mhz    SM clocks (c,) [MHz]
     limit_w      power limit; launch_s: the host's time to launch one operator
     efficiency   module → share of its published rate, in place of the fitted coefficient
     model        power equation, None for a bundle without power; tables: voltage and power at rest over the clock
@@ -54,7 +54,6 @@ class Board:
     bundle: Bundle
     gpu: GpuSpec
     asked_mhz: Array
-    chosen: bool
     limit_w: float
     launch_s: float
     efficiency: Mapping[str, float]
@@ -82,7 +81,6 @@ def open_board(
         bundle=bundle,
         gpu=spec,
         asked_mhz=asked_clocks(sm_clock_mhz, spec),
-        chosen=sm_clock_mhz is not None,
         limit_w=power_limit(power_cap_w, spec),
         launch_s=bundle.host.launch_s if host_launch_s is None else host_launch(host_launch_s),
         efficiency=efficiency or {},
@@ -109,11 +107,12 @@ def _model(bundle: Bundle, power: PowerCoefficients) -> PowerModel:
         busy_w=power.busy_w,
         active_w=power.active_w,
         voltage_exponent=power.voltage_exponent,
-        l2_credit=power.l2_credit,
         reference_clock_mhz=power.reference_clock_mhz,
-        warm_knee=power.warm_knee,
-        warm_sharpness=power.warm_sharpness,
-        leakage=_leakage(bundle, power),
+        leakage=None
+        if power.leakage_w_per_k == 0.0
+        else Leakage(
+            w_per_k=power.leakage_w_per_k, idle_c=power.rest_c, operating_c=power.operating_c, operating_k_per_w=power.operating_k_per_w
+        ),
     )
 
 
@@ -131,17 +130,9 @@ def carried_power(bundle: Bundle, power: PowerCoefficients, gpu: GpuSpec) -> Pow
     )
 
 
-def _leakage(bundle: Bundle, power: PowerCoefficients) -> Leakage | None:
-    """The bundle's leakage, None if it was not measured or the temperature at rest is unknown."""
-    idle_c = bundle.idle.temperature_c if bundle.idle is not None else None
-    if idle_c is None or power.leakage_w_per_k == 0.0:
-        return None
-    return Leakage(w_per_k=power.leakage_w_per_k, idle_c=idle_c, operating_c=power.operating_c, operating_k_per_w=power.operating_k_per_w)
-
-
 def board_tables(bundle: Bundle, gpu: GpuSpec) -> BoardTables:
     """Voltage and idle power: from the bundle, or for another GPU from that GPU."""
-    voltage, idle = bundle.once(measured_tables) if gpu.name == bundle.gpu.name else (None, None)
+    voltage, idle = (bundle.voltage, bundle.idle) if gpu.name == bundle.gpu.name else (None, None)
     return BoardTables(
         gpu=gpu,
         voltage_v=voltage or gpu.voltage_v,

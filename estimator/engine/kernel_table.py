@@ -67,7 +67,7 @@ def kernel_times(
     coefficients, served = coefficient_rows(groups, [group_key(operator) for operator in operators])
     unnamed = [group is not None and group in residuals and "named" not in residuals[group] for group in served]
     tiles = _merged_tiles(known, np.array(unnamed, dtype=np.bool_), predicted_tiles(operators, gpu, tile_predictors, coefficients))
-    phases = lower(operators, gpu, coefficients, tiles).phases
+    phases = lower(operators, gpu, coefficients, tiles)
     clock_hz, ratio = sm_clock_mhz * HZ_PER_MHZ, warm_ratio(phases, gpu, warm)
     equations_s = measured_seconds(kernel_seconds(phases, coefficients, clock_hz, ratio), coefficients)
     features = phase_features(phases, coefficients, clock_hz, ratio) if residuals else None
@@ -173,7 +173,7 @@ def alone_parts_w(
         return {}
     load = kernel_load(times.phases, gpu, times.coefficients, sm_clock_mhz, warm, times.latency_s)
     point = board_tables(bundle, gpu).at(sm_clock_mhz)
-    rate = warm_events(load.events, load.warm_ratio, model.warm_knee, model.warm_sharpness) / times.latency_s[:, None]
+    rate = warm_events(load.events, load.warm_ratio) / times.latency_s[:, None]
     return power_parts_w(model, point, load.busy, rate * model.event_energy_j * term_scale(model, point), temperature_c)
 
 
@@ -203,8 +203,8 @@ def kernel_load(phases: Phases, gpu: GpuSpec, coefficients: Array, sm_clock_mhz:
     )
 
 
-def warm_events(events: Array, ratio: Array, knee: float, sharpness: float) -> Array:
+def warm_events(events: Array, ratio: Array) -> Array:
     """Events of kernels launched by themselves, shape (n, 7): warm operands that fit into L2 do not cross DRAM."""
     result = events.copy()
-    result[:, DRAM_TERMS] *= warm_dram_share(ratio, knee, sharpness)[:, None]
+    result[:, DRAM_TERMS] *= warm_dram_share(ratio)[:, None]
     return result

@@ -15,7 +15,7 @@ from estimator.engine.board import Board, with_efficiency
 from estimator.model.coefficients import group_key
 from estimator.model.lowering import lower
 from estimator.model.phases import Phases
-from estimator.model.power import leakage_power_w, power_events, power_parts_w, static_power_w, term_scale, workload_power_w
+from estimator.model.power import L2_CREDIT, leakage_power_w, power_events, power_parts_w, static_power_w, term_scale, workload_power_w
 from estimator.model.power_limit import BoardCurve, Ranges, Settled, curve_nodes, held_power_w, near_limit, ranges
 from estimator.model.residuals import log_corrections
 from estimator.model.tile_choice import predicted_tiles
@@ -85,7 +85,7 @@ def prepare(workloads: Sequence[Workload], board: Board) -> Prepared:
     edges = np.concatenate([[0], np.cumsum(lengths)])
     fitted, served = bundle.once(group_table).rows([group_key(o) for o in operators])
     coefficients = with_efficiency(fitted, board.efficiency)
-    phases = lower(operators, gpu, coefficients, predicted_tiles(operators, gpu, bundle.tile_predictors, coefficients)).phases
+    phases = lower(operators, gpu, coefficients, predicted_tiles(operators, gpu, bundle.tile_predictors, coefficients))
     excesses = shape_excesses(operators, served, bundle.domain)
     numbers: dict[tuple[object, ...], int] = {}
     keys = zip(served, unseen_precisions(bundle, operators, served), [excess > 0.0 for excess in excesses], strict=True)
@@ -95,7 +95,6 @@ def prepare(workloads: Sequence[Workload], board: Board) -> Prepared:
     order = np.argsort(key, kind="stable")
     blocks = np.flatnonzero(np.diff(key[order], prepend=-1))
     starts = edges[:-1]
-    credit = 0.0 if board.model is None else board.model.l2_credit
     return Prepared(
         workloads=workloads,
         board=board,
@@ -114,7 +113,7 @@ def prepare(workloads: Sequence[Workload], board: Board) -> Prepared:
         edges=edges,
         block_edges=np.searchsorted(blocks, edges),
         host_s=board.launch_s * np.add.reduceat(counts * np.array([operator.host_share for operator in operators]), starts),
-        events=np.add.reduceat(counts[:, None] * power_events(phases, gpu, credit), starts),
+        events=np.add.reduceat(counts[:, None] * power_events(phases, gpu, L2_CREDIT), starts),
         order=order,
         blocks=blocks,
         block_kind=kind[order][blocks],
@@ -129,13 +128,6 @@ class Points:
     latency_s: Array
     power_w: Array
     block_s: Array
-
-    def with_columns(self, where: BoolArray, other: "Points") -> "Points":
-        """These points, replaced by `other` at the clocks `where`."""
-        found = {name: getattr(self, name).copy() for name in self.__slots__}
-        for name, column in found.items():
-            column[:, where] = getattr(other, name)
-        return Points(**found)
 
 
 def evaluate(prepared: Prepared, clock_mhz: Array) -> Points:
@@ -196,7 +188,7 @@ class Prediction:
                     for workloads with kernels of unseen kinds
     latency, power  by workload: independent sources of error of ln(latency) and of ln(power) at that clock without a limit, each a number
                     or (c,)
-    limits          of 90 % intervals, columns (2, v · c)
+    limits          of 90 % intervals, columns (2, v, c)
     """
 
     prepared: Prepared
@@ -221,7 +213,7 @@ class Prediction:
         if model is None:
             return seconds, np.full_like(seconds, np.nan)
         point = prepared.board.tables.at(clock)
-        own_w = power_events(prepared.phases, prepared.board.gpu, model.l2_credit) @ (model.event_energy_j * term_scale(model, point))[0]
+        own_w = power_events(prepared.phases, prepared.board.gpu, L2_CREDIT) @ (model.event_energy_j * term_scale(model, point))[0]
         own_w /= seconds
         waiting_w = static_power_w(model, point, np.minimum(self.gpu_s[0, i : i + 1] / self.latency_s[0, i], 1.0))
         leakage_w = leakage_power_w(model, point, waiting_w + prepared.counts @ (own_w * seconds) / self.latency_s[0, i])
@@ -252,8 +244,7 @@ def predict(workloads: Sequence[Workload], board: Board) -> Prediction:
         settled = np.array(
             [curve.settled_mhz(board.limit_w, asked, own_w) for curve, own_w in zip(board_curves, free.power_w, strict=True)]
         )
-        lowered = np.any(settled != asked, axis=0)
-        points = free.with_columns(lowered, evaluate(prepared, settled[:, lowered])) if lowered.any() else free
+        points = evaluate(prepared, settled)
     launch_share = launch_bound_share(points.gpu_s, prepared.host_s[:, None], board.bundle.host.overlap_exponent)
     shares = _shares(prepared, points.block_s)
     unseen = any(kind.unseen(prepared.priors) for kind in prepared.kinds)  # most workloads have none, and need no other clock
@@ -264,14 +255,13 @@ def predict(workloads: Sequence[Workload], board: Board) -> Prediction:
         board_curves = curves(prepared)
     power_w, above = held_power_w(points.power_w, settled, asked, board.gpu.sm_clock_min_mhz, board.limit_w)
     point = Settled(
-        asked_mhz=np.broadcast_to(asked, settled.shape).ravel(),
-        free_s=free.latency_s.ravel(),
-        free_w=free.power_w.ravel(),
-        clock_mhz=settled.ravel(),
-        latency_s=points.latency_s.ravel(),
-        power_w=power_w.ravel(),
+        asked_mhz=np.broadcast_to(asked, settled.shape),
+        free_s=free.latency_s,
+        free_w=free.power_w,
+        clock_mhz=settled,
+        latency_s=points.latency_s,
+        power_w=power_w,
     )
-    limits = ranges(point, board_curves, board.limit_w, latency_ln.ravel(), power_ln.ravel())
     return Prediction(
         prepared=prepared,
         sm_clock_mhz=settled,
@@ -285,7 +275,7 @@ def predict(workloads: Sequence[Workload], board: Board) -> Prediction:
         usual_shares=_shares(prepared, usual_s)[:, 0],
         latency=latency,
         power=power,
-        limits=limits,
+        limits=ranges(point, board_curves, board.limit_w, latency_ln, power_ln),
     )
 
 

@@ -65,8 +65,8 @@ class _Product:
 
 
 @dataclass(kw_only=True)
-class _Convolution(_Product):
-    """`hw`: height and width of the images; `rs`: of the kernel."""
+class _Convolution:
+    """`hw`: height and width of the images; `rs`: of the kernel.  The dimensions of its matrix product follow from these."""
 
     b: Size
     c: Size
@@ -75,6 +75,8 @@ class _Convolution(_Product):
     rs: Size
     stride: Size
     padding: Annotated[int, Span(0, 1e15)]
+    precM: Precision  # noqa: N815
+    useTensorCore: bool = True  # noqa: N815
 
 
 @dataclass(kw_only=True)
@@ -177,22 +179,11 @@ def _entry(raw: Any, place: str) -> Entry:
     named = {SPELLINGS.get(name, name): value for name, value in query.items()} | query if declared is _Attention else query
     try:
         found: Any = read(declared, {name: named[name] for name in fields_of(declared) if name in named})
-        _check(found)
+        if declared is _Attention and found.num_heads % found.multi_query_ratio:
+            raise FaultError(f"= {found.multi_query_ratio} must be a divisor of num_heads = {found.num_heads}", "multi_query_ratio")
     except FaultError as fault:
         raise WorkloadError(f"{place} ({kind}): {fault}; correct it or trace the model again") from None
     return Entry(kind, found)
-
-
-def _check(query: Any) -> None:
-    """Refuse inconsistent sizes.  Raises FaultError."""
-    if isinstance(query, _Attention) and query.num_heads % query.multi_query_ratio:
-        raise FaultError(f"= {query.multi_query_ratio} must be a divisor of num_heads = {query.num_heads}", "multi_query_ratio")
-    if isinstance(query, _Convolution):
-        rows = (query.hw + 2 * query.padding - query.rs) // query.stride + 1
-        due = {"dimM": query.b * rows * rows, "dimN": query.m, "dimK": query.c * query.rs**2}
-        for name, size in due.items():
-            if getattr(query, name) != size:
-                raise FaultError(f"= {getattr(query, name)} must be {size} for b, c, hw, m, rs, stride and padding as they are", name)
 
 
 def _assumptions(entries: list[tuple[Entry, int]]) -> list[str]:

@@ -8,14 +8,13 @@ Fields and their meaning: docs/workload-format.md; JSON Schema: estimator/schema
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, make_dataclass
+from dataclasses import dataclass, field, make_dataclass
 from functools import cache
 from typing import Annotated, Any, Final, Literal
 
-from estimator.vocabulary.documents import short_name
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.quantities import canonical_precision
-from estimator.vocabulary.reader import FaultError, Pattern, Span, Text, Words, read
+from estimator.vocabulary.reader import FaultError, Pattern, Span, Words, plain, read
 from estimator.vocabulary.workload import (
     FAMILY_FIELDS,
     FAMILY_OPERATORS,
@@ -69,23 +68,6 @@ def entry_of(family: str) -> type:
 
 
 @dataclass(kw_only=True)
-class _Kind:
-    """Fields of every entry; other fields belong to its family."""
-
-    family: Text
-    operator: Text
-    count: Count
-    elements: Annotated[float, Span(0.0)] = 0.0
-
-
-@dataclass(kw_only=True)
-class _Unknown:
-    name: str
-    count: Count
-    elements: Annotated[float, Span(0.0)] = 0.0
-
-
-@dataclass(kw_only=True)
 class Head:
     """Operators of a model with their counts"""
 
@@ -95,7 +77,7 @@ class Head:
     model_family: Annotated[str, "a free word that groups workloads; it never enters the equations"] = ""
     completion: Annotated[str, "completion rule set that made the list whole, if one did"] = ""
     memory: Footprint | None = None
-    unknown: Annotated[tuple[_Unknown, ...], "operators of the source that no kernel family describes"] = ()
+    unknown: Annotated[tuple[UnknownOperator, ...], "operators of the source that no kernel family describes"] = ()
     warnings: Annotated[tuple[str, ...], "what was modelled by assumption"] = ()
     notes: tuple[str, ...] = ()
 
@@ -103,27 +85,22 @@ class Head:
 def read_own(document: Mapping[str, object], where: str, default_name: str) -> Workload:
     """A Workload from the parsed JSON of the own format.
 
-    `where` names the file in messages.  A kernel family or an operator that this version does not know is kept as
-    an UnknownOperator; any other error raises WorkloadError.
+    `where` names the file in messages.  Raises WorkloadError.
     """
     entries = document.get("operators")
     if not isinstance(entries, list) or not entries:
         raise WorkloadError(f"{where}: 'operators' must be a list of at least one operator")
     try:
         head = read(Head, {name: value for name, value in document.items() if name != "operators"})
-        totals, unknown = _read_entries(entries)
+        totals = _read_entries(entries)
     except FaultError as fault:
         raise WorkloadError(f"{where}: {fault}") from None
-    unknown += [_unknown(one.name, one) for one in head.unknown]
-    if not totals:
-        kinds = ", ".join(short_name(name) for name in dict.fromkeys(one.name for one in unknown[:5]))
-        raise WorkloadError(f"{where}: no operator of a known kind, only {kinds}; known families: {', '.join(FAMILY_FIELDS)}")
     return Workload(
         name=head.name or default_name,
         operators=tuple(totals),
         counts=tuple(totals.values()),
         model_family=head.model_family,
-        unknown=tuple(unknown),
+        unknown=head.unknown,
         completion=head.completion,
         warnings=head.warnings,
         notes=head.notes,
@@ -131,28 +108,17 @@ def read_own(document: Mapping[str, object], where: str, default_name: str) -> W
     )
 
 
-def _read_entries(entries: list[Any]) -> tuple[dict[Operator, float], list[UnknownOperator]]:
-    """Operators with their counts, and operators unknown to this version.  Raises FaultError."""
+def _read_entries(entries: list[Any]) -> dict[Operator, float]:
+    """Operators with their counts.  Raises FaultError."""
     totals: dict[Operator, float] = {}
-    unknown: list[UnknownOperator] = []
     for position, entry in enumerate(entries):
         place = ("operators", position)
         if not isinstance(entry, dict):
             raise FaultError("must be an object of named fields", *place)
-        if entry.get("operator") in FAMILY_OPERATORS.get(str(entry.get("family")), ()):
-            operator, count = _read_operator(entry, place)
-            totals[operator] = totals.get(operator, 0.0) + count
-        else:
-            kind = read(_Kind, {name: entry[name] for name in _KIND & entry.keys()}, *place)
-            unknown.append(_unknown(f"{kind.family}.{kind.operator}", kind))
-    return totals, unknown
-
-
-def _unknown(name: str, entry: _Kind | _Unknown) -> UnknownOperator:
-    return UnknownOperator(name=name, count=max(1, round(entry.count)), elements=entry.elements)
-
-
-_KIND: Final = frozenset(one.name for one in fields(_Kind))
+        read(Annotated[str, Words(tuple(FAMILY_FIELDS))], entry.get("family"), *place, "family")
+        operator, count = _read_operator(entry, place)
+        totals[operator] = totals.get(operator, 0.0) + count
+    return totals
 
 
 def _read_operator(entry: dict[str, Any], place: tuple[str | int, ...]) -> tuple[Operator, float]:
@@ -172,10 +138,9 @@ def own_text(workload: Workload) -> str:
     for name in ("model_family", "completion", "warnings", "notes"):
         if getattr(workload, name):
             head[name] = getattr(workload, name)
-    if workload.footprint is not None:
-        head["memory"] = {name: _plain(value) for name, value in asdict(workload.footprint).items()}
-    if workload.unknown:
-        head["unknown"] = [{name: value for name, value in asdict(one).items() if value or name != "elements"} for one in workload.unknown]
+    for name, part in (("memory", workload.footprint), ("unknown", workload.unknown)):
+        if part:
+            head[name] = plain(part)
     lines = [f"  {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}," for key, value in head.items()]
     operators = [_own_entry(operator, count) for operator, count in zip(workload.operators, workload.counts, strict=True)]
     body = ",\n".join(f"    {json.dumps(entry)}" for entry in operators)

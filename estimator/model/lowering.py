@@ -25,16 +25,6 @@ PRODUCTS_AT_ONCE: Final = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Lowered:
-    """Kernels on a GPU: phases of shape (n, ·), and tile_m, tile_n, split of shape (n,) (nan without a tile)."""
-
-    phases: Phases
-    tile_m: Array
-    tile_n: Array
-    split: Array
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class KnownTiles:
     """Tiles known from kernel names or a predictor, shape (n,); nan if unknown (then the fastest candidate is used)."""
 
@@ -43,14 +33,13 @@ class KnownTiles:
     split: Array
 
 
-def lower(operators: Sequence[Operator], gpu: GpuSpec, coefficients: Array, known: KnownTiles | None = None) -> Lowered:
+def lower(operators: Sequence[Operator], gpu: GpuSpec, coefficients: Array, known: KnownTiles | None = None) -> Phases:
     """Phases of operators on a GPU.
 
     coefficients: (n, ·) rows as from `coefficient_rows`; they decide the tile: the candidate that is fastest at the
     clock for which the vendor quotes its rates, as libraries choose without knowing the current clock.
     """
     count = len(operators)
-    tiles = {name: np.full(count, np.nan) if known is None else getattr(known, name).copy() for name in KnownTiles.__slots__}
     kinds: dict[str, list[int]] = {}
     for i, operator in enumerate(operators):
         kinds.setdefault(phase_kind(operator), []).append(i)
@@ -58,15 +47,13 @@ def lower(operators: Sequence[Operator], gpu: GpuSpec, coefficients: Array, know
     for kind, index in zip(kinds, order, strict=True):
         chosen = [operators[i] for i in index.tolist()]
         if kind == "matrix":
-            own = {name: tile[index] for name, tile in tiles.items()}
+            own = {name: np.full(len(index), np.nan) if known is None else getattr(known, name)[index] for name in KnownTiles.__slots__}
             columns = matrix_columns(chosen, gpu)
             _choose(own, columns, gpu, coefficients[index])
-            for name, tile in own.items():
-                tiles[name][index] = tile
             parts.append(matrix_phases(columns, Candidates(**own), gpu))
         else:
             parts.append(STREAM_KINDS[kind](chosen, gpu))
-    return Lowered(phases=join_phases(parts, order, count), **tiles)
+    return join_phases(parts, order, count)
 
 
 def phase_kind(operator: Operator) -> str:

@@ -37,8 +37,6 @@ class PowerModel:
     busy_w              power of SMs that run any kernel, at the reference point [W]
     active_w            additional power of a board in use above idle, follows the idle curve [W]
     voltage_exponent    n of s(V)
-    l2_credit           see `dram_traffic`
-    warm_knee, warm_sharpness   see `warm_dram_share`
     leakage             None if no temperatures were measured
     """
 
@@ -46,10 +44,7 @@ class PowerModel:
     busy_w: float
     active_w: float
     voltage_exponent: float
-    l2_credit: float
     reference_clock_mhz: float
-    warm_knee: float
-    warm_sharpness: float
     leakage: "Leakage | None"
 
 
@@ -119,7 +114,7 @@ class BoardTables:
         """Power at rest [W], shape of the clocks."""
         if self.idle_w is None:
             return usual_rest_w(self.gpu, sm_clock_mhz, self.voltage_ratios.at(sm_clock_mhz))
-        return self.idle_w.rising().at(sm_clock_mhz)
+        return self.idle_w.rising.at(sm_clock_mhz)
 
 
 def carried_factors(fitted: BoardTables, fitted_exponent: float, asked: BoardTables, exponent: float) -> dict[str, float]:
@@ -161,18 +156,18 @@ UNGATED_SHARE: Final = 0.5
 
 WARM_KNEE: Final = 0.8
 WARM_SHARPNESS: Final = 4.0
-"""Working set, in L2 sizes, above which operands leave L2 before their next use, and the sharpness of that edge [1].
-For boards that were not measured: most of a cache keeps lines, and replacement is not perfect (assumed)."""
+"""Working set, in L2 sizes, above which operands leave L2 before their next use, and the sharpness of that edge [1]: most of a cache
+keeps lines, and replacement is not perfect (assumed)."""
 
 
-def warm_dram_share(ratio: Array, knee: float = WARM_KNEE, sharpness: float = WARM_SHARPNESS) -> Array:
-    """Share of traffic that crosses DRAM when operands of `ratio` L2 sizes are used again: 1 / (1 + (knee / ratio)^sharpness).
+def warm_dram_share(ratio: Array) -> Array:
+    """Share of traffic that crosses DRAM when operands of `ratio` L2 sizes are used again: 1 / (1 + (WARM_KNEE / ratio)^WARM_SHARPNESS).
 
     At infinite ratios (cold operands) all traffic crosses.  The knees of a latency fit are softer: other phases hide part of
     the DRAM time.
     """
     with np.errstate(divide="ignore", over="ignore"):
-        share: Array = 1.0 / (1.0 + (knee / np.maximum(ratio, 1e-9)) ** sharpness)
+        share: Array = 1.0 / (1.0 + (WARM_KNEE / np.maximum(ratio, 1e-9)) ** WARM_SHARPNESS)
     return share
 
 

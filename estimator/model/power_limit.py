@@ -4,17 +4,15 @@
 
 P(f) is the power equation and x its error, common to all clocks; L is the limit and y the board's error in holding it.  Power is
 censored: a board that would draw more holds its limit.  An error of the equation then appears as another clock, hence as another
-latency.  Every limit of an interval changes continuously as a load grows past L.
+latency.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
 
-from estimator.model.mixture import NODES, mixture_limits
 from estimator.vocabulary.quantities import NORMAL_90, Array, BoolArray, IntArray
 
 LIMIT_TOLERANCE: Final = 1.001
@@ -30,16 +28,10 @@ start-up removed) drew 0.996 to 1.012 of it, 0.6 % from 1 in root mean square; w
 
 STAYS_ABOVE: Final = "power stays above the limit of {:g} W even at the lowest clock"
 
-LIMIT_REACH: Final = 3.0
-"""Distance of the limit above the equation's power at which it no longer affects a 90 % interval [standard deviation]."""
-
-POINTS_AT_ONCE: Final = 256
-"""Points whose intervals at the limit are computed together: larger tables would not fit into the processor's caches."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Settled:
-    """Operating points under a power limit, columns of shape (c,).
+    """Operating points of v workloads at c clocks under a power limit, columns of shape (v, c).
 
     asked_mhz, free_s, free_w        requested clock [MHz], with the latency [s] and the power [W] of the equations there
     clock_mhz, latency_s, power_w    actual clock, with the reported latency and power
@@ -51,10 +43,6 @@ class Settled:
     clock_mhz: Array
     latency_s: Array
     power_w: Array
-
-    def select(self, index: IntArray | slice | tuple[slice, None]) -> "Settled":
-        """The points `index`; (…, None) gives columns of shape (c, 1)."""
-        return Settled(**{name: getattr(self, name)[index] for name in self.__slots__})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -99,7 +87,7 @@ class BoardCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Ranges:
-    """Lower and upper limits of 90 % intervals, shape (2, c); nan if an uncertainty is unknown."""
+    """Lower and upper limits of 90 % intervals, shape (2, v, c); nan if an uncertainty is unknown."""
 
     sm_clock_mhz: Array
     latency_s: Array
@@ -119,76 +107,70 @@ def held_power_w(power_w: Array, clock_mhz: Array, asked_mhz: Array, lowest_mhz:
 
 
 def near_limit(free_w: Array, limit_w: float, power_ln_std: Array) -> BoolArray:
-    """Whether the limit may affect a point: the equation's power is above it, or less than LIMIT_REACH standard deviations below."""
+    """Whether the limit affects an interval: at its end, the equation's power exceeds the limit."""
     with np.errstate(invalid="ignore"):
-        near: BoolArray = free_w * np.exp(LIMIT_REACH * np.hypot(power_ln_std, LIMIT_LN_STD)) > limit_w
+        near: BoolArray = free_w * np.exp(NORMAL_90 * np.hypot(power_ln_std, LIMIT_LN_STD)) > limit_w
     return near
 
 
 def ranges(point: Settled, curves: Sequence[BoardCurve] | None, limit_w: float, latency_ln_std: Array, power_ln_std: Array) -> Ranges:
     """90 % intervals of clock, latency, power and energy.
 
-    curves: curves of workloads whose points are consecutive, the same number for each; None if no point is `near_limit`.  The deviations
-    are those of the equations at the actual clock, shape (c,).
+    curves: of the v workloads; None if no point is `near_limit`.  The deviations are those of the equations at the actual clock (v, c).
     """
-    energy_ln_std = np.sqrt(latency_ln_std**2 + power_ln_std**2)
+    energy_ln_std = np.hypot(latency_ln_std, power_ln_std)
     found = Ranges(
         sm_clock_mhz=np.array([point.clock_mhz, point.clock_mhz]),
         latency_s=_around(point.latency_s, NORMAL_90 * latency_ln_std),
         power_w=_around(point.power_w, NORMAL_90 * power_ln_std),
         energy_j=_around(point.power_w * point.latency_s, NORMAL_90 * energy_ln_std),
     )
-    if curves is None:
-        return found
-    near = np.flatnonzero(near_limit(point.free_w, limit_w, power_ln_std))
-    each = len(point.free_w) // len(curves)
-    for first in range(0, len(near), POINTS_AT_ONCE):
-        part = near[first : first + POINTS_AT_ONCE]
-        limits = _limited(point.select(part), curves, part // each, limit_w, latency_ln_std[part], power_ln_std[part])
+    for i, curve in enumerate(curves or ()):
+        near = np.flatnonzero(near_limit(point.free_w[i], limit_w, power_ln_std[i]))
+        own = Settled(**{name: getattr(point, name)[i, near] for name in Settled.__slots__})
+        limits = _limited(own, curve, limit_w, latency_ln_std[i, near], power_ln_std[i, near])
         for name in Ranges.__slots__:
-            getattr(found, name)[:, part] = getattr(limits, name)
+            getattr(found, name)[:, i, near] = getattr(limits, name)
     unknown = ~np.isfinite(power_ln_std) & (point.clock_mhz < point.asked_mhz)
     found.sm_clock_mhz[:, unknown] = np.nan
     return found
 
 
-def _around(value: Array, half: Array) -> Array:
-    factor = np.exp(half)
-    return np.array([value / factor, value * factor])
+def _around(value: Array, half: Array, above: Array | None = None) -> Array:
+    """Ends of an interval from the distances of the logarithms of both ends, equal if only one is given."""
+    return np.array([value * np.exp(-half), value * np.exp(half if above is None else above)])
 
 
-def _limited(
-    point: Settled, curves: Sequence[BoardCurve], owner: IntArray, limit_w: float, latency_ln_std: Array, power_ln_std: Array
-) -> Ranges:
-    """Intervals of points near the limit; owner: index of each point's curve, ascending.
+def _limited(point: Settled, curve: BoardCurve, limit_w: float, latency_ln_std: Array, power_ln_std: Array) -> Ranges:
+    """Intervals of points near the limit, columns of shape (c,).
 
     With d = x − y (see the top of this file) the clock depends only on d, and the rest of x and y is common to both:
 
         ln P = max(min(ln P_a + ρ·d, ln L − (1 − ρ)·d), ln P_lowest + ρ·d) + r,      ρ = σ_x² / σ_d²,   σ_r = σ_x σ_y / σ_d
 
-    d is normal and a mixture of narrow normals (`estimator.model.mixture`); r and the latency equation's error are independent normals.
+    d, r and the latency equation's error are independent: the change of a quantity over the 90 % interval of d, and 90 % intervals of the
+    others, add in squares, on each side.  The upper limit of power is that of its formula at the upper limits of x and y.
     """
     spread = np.hypot(power_ln_std, LIMIT_LN_STD)
-    share, rest = ((power_ln_std / spread) ** 2)[:, None], power_ln_std * LIMIT_LN_STD / spread
-    moved = spread[:, None] * NODES
-    ends = (spread * NORMAL_90)[:, None]
-    held_w = limit_w * np.exp(-np.concatenate([moved, ends, -ends], axis=1))
-    clock, latency, lowest_w = np.empty_like(held_w), np.empty_like(moved), np.empty_like(spread)
-    starts = np.flatnonzero(np.diff(owner, prepend=-1)).tolist()
-    for start, stop in pairwise((*starts, len(owner))):
-        own, curve = slice(start, stop), curves[owner[start]]
-        at = point.select(own).select((slice(None), None))
-        clock[own] = curve.settled_mhz(held_w[own], at.asked_mhz, at.free_w)
-        usual = np.log(at.latency_s) - curve.log_latency(at.clock_mhz, at.asked_mhz, at.free_s)
-        latency[own] = curve.log_latency(clock[own, : len(NODES)], at.asked_mhz, at.free_s) + usual
-        lowest_w[own] = curve.power_w[0]
-    free = np.log(point.free_w)[:, None] + share * moved
-    lowest = np.log(lowest_w)[:, None] + share * moved
-    power = np.maximum(np.minimum(free, np.log(limit_w) - (1.0 - share) * moved), lowest)
-    quantities = np.concatenate([latency, power, power + latency])
-    limits = np.exp(mixture_limits(quantities, np.concatenate([latency_ln_std, rest, np.hypot(latency_ln_std, rest)])))
-    latency_s, power_w, energy_j = np.split(limits, 3, axis=1)
-    return Ranges(sm_clock_mhz=clock[:, len(NODES) :].T, latency_s=latency_s, power_w=power_w, energy_j=energy_j)
+    share, rest = (power_ln_std / spread) ** 2, NORMAL_90 * power_ln_std * LIMIT_LN_STD / spread
+    moved = np.array([[0.0], [1.0], [-1.0]]) * NORMAL_90 * spread
+    clock = curve.settled_mhz(limit_w * np.exp(-moved), point.asked_mhz, point.free_w)
+    latency = curve.log_latency(clock, point.asked_mhz, point.free_s)
+    held = np.minimum(np.log(point.free_w) + share * moved, np.log(limit_w) - (1.0 - share) * moved)
+    power = np.maximum(held, np.log(curve.power_w[0]) + share * moved)
+
+    def interval(value: Array, logarithm: Array, half: Array) -> Array:
+        change = logarithm - logarithm[0]
+        return _around(value, np.hypot(change.min(axis=0), half), np.hypot(change.max(axis=0), half))
+
+    of_time, own_w = NORMAL_90 * latency_ln_std, np.exp(NORMAL_90 * power_ln_std)
+    highest_w = np.maximum(np.minimum(point.free_w * own_w, limit_w * np.exp(NORMAL_90 * LIMIT_LN_STD)), curve.power_w[0] * own_w)
+    return Ranges(
+        sm_clock_mhz=clock[1:],
+        latency_s=interval(point.latency_s, latency, of_time),
+        power_w=np.array([interval(point.power_w, power, rest)[0], highest_w]),
+        energy_j=interval(point.power_w * point.latency_s, power + latency, np.hypot(of_time, rest)),
+    )
 
 
 def std_of(value: Array, limits: Array) -> Array:
@@ -215,10 +197,5 @@ def curve_nodes(clock_mhz: Array) -> tuple[Array, Array]:
     place = np.log(clock_mhz)
     middle, half = 0.5 * (place[0] + place[-1]), 0.5 * (place[-1] - place[0])
     nodes = -np.cos(np.pi * (np.arange(CURVE_CLOCKS) + 0.5) / CURVE_CLOCKS)
-    return np.exp(middle + half * nodes), _chebyshev((place - middle) / half) @ np.linalg.inv(_chebyshev(nodes))
-
-
-def _chebyshev(places: Array) -> Array:
-    """Chebyshev's polynomials at places of shape (c,) from −1 to 1, shape (c, m): T_k(x) = cos(k · arccos x)."""
-    found: Array = np.cos(np.arccos(np.clip(places, -1.0, 1.0))[:, None] * np.arange(CURVE_CLOCKS))
-    return found
+    places = (place - middle) / half
+    return np.exp(middle + half * nodes), np.vander(places, CURVE_CLOCKS) @ np.linalg.inv(np.vander(nodes, CURVE_CLOCKS))

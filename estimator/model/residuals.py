@@ -1,10 +1,10 @@
 """Residuals of the equations: errors of the nearest measured kernels, applied to a similar kernel.
 
-    r(q) = s · Σ w_i e_i / Σ w_i · exp(−(d₁ / reach)²),   w_i = 1 / (d_i + softening)³,   over the 8 nearest
+    r(q) = s · Σ w_i e_i / Σ w_i · exp(−(d₁ / REACH)²),   w_i = 1 / (d_i + softening)³,   over the 8 nearest
 
 e = ln(measured / equations) of the fit's own rows, d the distance in base-2 logarithms of the shape.  |r| is bounded.
-The reach, and s for work beyond the largest that was measured (elsewhere 1), are chosen for the best forecast of a
-group's largest kernels from its smaller ones.
+s, for work beyond the largest that was measured (elsewhere 1), is chosen for the best forecast of a group's largest kernels from its
+smaller ones.
 
 Small groups may use kriging instead (`estimator.model.kriging`), for kernels whose phases are known: r is that sum, with the same bound.
 
@@ -12,7 +12,6 @@ The same neighbours give the uncertainty: σ(q) from the held-out errors of the 
 tiles, errors are stored twice: with predicted tiles and with the named ones.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -20,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from estimator.model.kriging import SHARES, Kriging, PhaseFeatures, kriged
-from estimator.model.tier_records import ErrorRecord, KrigingRecord, PowerTier, PowerTrend, Tier, TierRecord
+from estimator.model.tier_records import ErrorRecord, KrigingRecord, Tier, TierRecord
 from estimator.vocabulary.errors import BundleError
 from estimator.vocabulary.frozen import remembered
 from estimator.vocabulary.quantities import HZ_PER_MHZ, NORMAL_90, TINY, Array, BoolArray
@@ -32,8 +31,12 @@ NEIGHBOURS: Final = 8
 SPREAD_NEIGHBOURS: Final = 25
 """Nearest measured kernels whose errors give a kernel's spread."""
 
-USUAL_REACH: Final = 2.0
-"""Distance of the nearest neighbour at which the correction decays to 1/e [octave], if a bundle states no other."""
+REACH: Final = 2.0
+"""Distance of the nearest neighbour at which the correction decays to 1/e [octave]."""
+
+BEYOND_OCTAVES: Final = 0.5
+"""Distance beyond the largest work up to which errors are constant [octave].  Beyond it they grow with the root of the distance, like a
+random walk, as in the test forecasts.  One constant width would be too wide at the edge and too narrow far from it."""
 
 LARGEST_CORRECTION: Final = 0.35
 """Bound of |r| [ln]."""
@@ -51,39 +54,25 @@ FIELD_WEIGHT: Final[dict[str, dict[str, float]]] = {
 """Octaves of distance for one octave of a shape field; other fields count 1."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fading:
-    """Decay of a neighbour's error with distance.
-
-    reach         distance of the nearest neighbour at which the error decays to 1/e [octave]
-    beyond_share  share of the error that holds for work beyond the largest measured [1]
-    """
-
-    reach: float = USUAL_REACH
-    beyond_share: float = 1.0
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TierErrors:
     """Errors of the measured kernels of a group, with one source of tiles; columns of shape (n,).
 
     ln_error     ln(measured / equations)
     left_out     |ln(measured / prediction)| of the held-out kernel
-    fading       decay of these errors with distance
+    beyond_share    share of the correction that holds for work beyond the largest measured [1]
     near, far    quantiles of left_out / σ that give 90 % intervals, by the distance of the nearest neighbour
     beyond       90 % half width for work, or a size, beyond the largest [ln]
-    beyond_octaves  tested range beyond the largest work [octave]; farther out the width grows as a random walk
     kriging      replaces the neighbours' errors if phases are known, with its share that holds for work beyond the largest
                  measured; None if neighbours forecast better
     """
 
     ln_error: Array
     left_out: Array
-    fading: Fading
+    beyond_share: float
     near: float
     far: float
     beyond: float
-    beyond_octaves: float
     kriging: tuple[Kriging, float] | None
 
 
@@ -161,11 +150,10 @@ def _errors(document: ErrorRecord, points: Array) -> TierErrors:
     return TierErrors(
         ln_error=_column(document["ln_error"], count),
         left_out=_column(document["left_out"], count),
-        fading=Fading(reach=max(document.get("reach", USUAL_REACH), 1e-3), beyond_share=document.get("beyond_share", 1.0)),
+        beyond_share=document.get("beyond_share", 1.0),
         near=document["near"],
         far=document["far"],
         beyond=document["beyond"],
-        beyond_octaves=max(document.get("beyond_octaves", np.inf), TINY),
         kriging=None if kriging is None else _kriging(kriging, points),
     )
 
@@ -207,33 +195,27 @@ def corrections(
         near, beyond = distance[rows, 0], excess[rows]
         if features is not None and errors.kriging is not None:
             known, share = errors.kriging
-            found = kriged(known, points[rows], features.select(rows))
-            correction[rows] = faded(found, np.zeros(len(rows)), beyond, Fading(beyond_share=share))
+            correction[rows] = bounded(kriged(known, points[rows], features.select(rows)), beyond, share)
         else:
-            correction[rows] = faded(neighbour_error(distance[rows], errors.ln_error[index[rows]]), near, beyond, errors.fading)
+            correction[rows] = bounded(neighbour_error(distance[rows], errors.ln_error[index[rows]]), beyond, errors.beyond_share)
         half = np.where(near <= FAR, errors.near, errors.far) * (SPREAD_OFFSET + errors.left_out[index[rows]].mean(axis=1))
-        octaves = errors.beyond_octaves
-        walked = np.maximum(np.where(beyond > 0.0, np.maximum(beyond / octaves, 1.0), 0.0), longer[rows] / octaves)
+        walked = np.maximum(np.where(beyond > 0.0, np.maximum(beyond / BEYOND_OCTAVES, 1.0), 0.0), longer[rows] / BEYOND_OCTAVES)
         deviation[rows] = np.maximum(half, errors.beyond * np.sqrt(walked)) / NORMAL_90
     return correction, deviation
 
 
 def neighbour_error(distance: Array, ln_error: Array) -> Array:
-    """Weighted mean error of neighbours, nearest first, shape (q, k) → (q,)."""
+    """Weighted mean error of neighbours, nearest first, after its decay over the distance of the nearest, shape (q, k) → (q,)."""
     distance, ln_error = distance[:, :NEIGHBOURS], ln_error[:, :NEIGHBOURS]
     # At 0.25 octave a neighbour's weight is an eighth of the weight of an equal shape.
     weight = (distance + 0.25) ** -3.0
-    mean: Array = (weight * ln_error).sum(axis=1) / weight.sum(axis=1)
+    mean: Array = (weight * ln_error).sum(axis=1) / weight.sum(axis=1) * np.exp(-((distance[:, 0] / REACH) ** 2))
     return mean
 
 
-def faded(error: Array, distance: Array, excess: Array, fading: Fading) -> Array:
-    """r, shape (q,): the neighbours' error after its decay over the distance of the nearest [octave].
-
-    excess (q,): distance of the work beyond the largest measured [octave]; negative inside.
-    """
-    share = np.where(excess > 0.0, fading.beyond_share, 1.0) * np.exp(-((distance / fading.reach) ** 2))
-    result: Array = np.clip(share * error, -LARGEST_CORRECTION, LARGEST_CORRECTION)
+def bounded(error: Array, excess: Array, beyond_share: float) -> Array:
+    """r, shape (q,), from the error of similar kernels; excess (q,): distance of the work beyond the largest measured [octave]."""
+    result: Array = np.clip(np.where(excess > 0.0, beyond_share, 1.0) * error, -LARGEST_CORRECTION, LARGEST_CORRECTION)
     return result
 
 
@@ -285,35 +267,19 @@ POWER_TIER: Final = "power"
 
 
 def log_power_corrections(
-    operators: Sequence[Operator],
-    groups: Sequence[str | None],
-    residuals: Mapping[str, Tier],
-    equation_w: Array | None = None,
+    operators: Sequence[Operator], groups: Sequence[str | None], residuals: Mapping[str, Tier], equation_w: Array
 ) -> tuple[Array, Array]:
     """Like `log_corrections`, for power: groups without a power tier have no correction and a deviation of nan.
 
-    The common factor of a group does not depend on distance: it holds for all its kernels.  equation_w (n,): power by the equation [W], on
-    which the factor may depend; default: the group's mean power.
+    The common factor of a group, a line over ln(power), does not depend on distance.  equation_w (n,): power by the equation [W].
     """
-    tiers = {group: tier["power"] for group, tier in residuals.items() if "power" in tier}
-    trends = {group: _trend(tier) for group, tier in tiers.items()}
-    correction, deviation = log_corrections(operators, groups, {group: tier for group, tier in tiers.items() if "points" in tier})
-    rows = np.array([trends.get(group or "", NO_TREND) for group in groups]).reshape(len(groups), len(NO_TREND))
-    common, slope, low, high, middle = rows.T
-    at = middle if equation_w is None else np.log(np.maximum(np.nan_to_num(equation_w), 1e-3))
-    shared = common + slope * (np.clip(at, low, high) - middle)
-    return correction + np.clip(shared, -LARGEST_COMMON, LARGEST_COMMON), deviation
-
-
-NO_TREND: Final = (0.0, 0.0, 0.0, 0.0, 0.0)
-"""Common factor [ln], slope, and least, largest and mean ln(power / W) of a group without a correction of the power equation."""
-
-
-def _trend(tier: PowerTrend | PowerTier) -> tuple[float, float, float, float, float]:
-    """The common trend of a group's power, in the order of NO_TREND."""
-    if "slope" not in tier:
-        return tier["common"], 0.0, 0.0, 0.0, 0.0
-    return tier["common"], tier["slope"], math.log(tier["low_w"]), math.log(tier["high_w"]), math.log(tier["middle_w"])
+    tiers = {group: tier[POWER_TIER] for group, tier in residuals.items() if POWER_TIER in tier}
+    correction, deviation = log_corrections(operators, groups, tiers)
+    for group, index in _members(groups, tiers).items():
+        tier = tiers[group]
+        at = np.log(np.clip(equation_w[index], tier["low_w"], tier["high_w"]) / tier["middle_w"])
+        correction[index] += np.clip(tier["common"] + tier["slope"] * at, -LARGEST_COMMON, LARGEST_COMMON)
+    return correction, deviation
 
 
 LARGEST_COMMON: Final = 0.7

@@ -19,13 +19,13 @@ PROCESS_ENERGY: Final[dict[str, float]] = {"tsmc-12n": 1.8, "samsung-8n": 1.3, "
 USUAL_FLAT_SHARE: Final = 0.58
 USUAL_TOP_SHARE: Final = 0.95
 USUAL_RISE: Final = 0.45
-"""The usual voltage curve [1]: flat to a share of the highest clock that the silicon reaches, then a line that ends at a second share and is
+"""The usual voltage curve [1]: flat to a share of the highest clock that the silicon reaches, then a line that ends at a second share,
 higher by the rise.  Source: rest power of an H100 over its clocks; the measured curves of two A100 boards lie within 7 % of it."""
 
 REFERENCE_SMS: Final = 108
 CORE_REST_W: Final = 11.0
 CORE_REST_W_PER_GHZ: Final = 4.95
-"""Rest power of an A100's SMs: leakage, which grows with V³, and the clock tree's, with f·V².  Source: measured idle table (within 0.3 W)."""
+"""Rest power of an A100's SMs: leakage, which grows with V³, and the clock tree's, with f·V².  Source: its idle table, within 0.3 W."""
 
 MEMORY_REST_W: Final[dict[str, float]] = {"hbm": 18.5, "gddr": 55.0}
 """Rest power of memory and board for each TB/s of bandwidth [W].  Source: idle tables of A100 and H100; an A10 at rest."""
@@ -41,10 +41,10 @@ REFERENCE_FLOP_PER_CLOCK: Final = 2048.0
 def voltage_ratios(gpu: GpuSpec, voltage: ClockTable | None, idle: ClockTable | None) -> ClockTable:
     """Voltage over its lowest value, over the clock [1]: as measured, else as rest power tells, else the usual curve."""
     if voltage is not None:
-        known = voltage.rising()
+        known = voltage.rising
         return ClockTable(sm_clock_mhz=known.sm_clock_mhz, value=tuple((np.array(known.value) / known.value[0]).tolist()))
     if idle is not None and np.ptp(idle.value) > 0.0:
-        return _rest_voltage(idle.rising())
+        return _rest_voltage(idle.rising)
     top = gpu.silicon_clock_mhz or gpu.sm_clock_limit_mhz
     return ClockTable(sm_clock_mhz=(USUAL_FLAT_SHARE * top, USUAL_TOP_SHARE * top), value=(1.0, 1.0 + USUAL_RISE))
 

@@ -12,7 +12,6 @@ Field = Annotated[str, Words(tuple(sorted({name for names in FAMILY_FIELDS.value
 LnError = Annotated[float, Span(-100.0, 100.0, "logarithm of a ratio")]
 AbsoluteLnError = Annotated[float, Span(0.0, 100.0, "logarithm of a ratio")]
 Quantile = Annotated[float, Span(0.0, 1e6, "deviations")]
-Octaves = Annotated[float, Span(0.0, 1e3, "octave")]
 BeyondShare = Annotated[float, Span(-10.0, 10.0)]
 LevelW = Annotated[float, Span(1e-3, 1e5, "W")]
 Share = Annotated[float, Span(0.0, 1.0)]
@@ -37,9 +36,7 @@ class ErrorRecord(TypedDict):
     near: Annotated[Quantile, "quantile of left_out over its neighbours' mean that gives 90 % intervals near points"]
     far: Annotated[Quantile, "the same for points farther than an octave"]
     beyond: Annotated[AbsoluteLnError, "90 % half width for work beyond the largest"]
-    reach: NotRequired[Annotated[Octaves, "distance of the nearest point at which its error has faded to 1/e; 2 where absent"]]
-    beyond_share: NotRequired[Annotated[BeyondShare, "share of it that holds for work beyond the largest [1]; 1 where absent"]]
-    beyond_octaves: NotRequired[Annotated[Octaves, "how far beyond the largest work was tested; no limit where absent"]]
+    beyond_share: NotRequired[Annotated[BeyondShare, "share of the correction that holds beyond the largest work [1]; 1 where absent"]]
     kriging: NotRequired[Annotated[KrigingRecord | None, "takes the neighbours' place for kernels whose phases are known"]]
 
 
@@ -52,34 +49,27 @@ class PointRecord(ErrorRecord):
     largest_work: Annotated[float, Span(0.0, 1e60), "the largest work among the points"]
 
 
-class PowerTrend(TypedDict):
-    """Common factor of the power of a group's kernels, as a line over ln(power)."""
+class PowerTier(PointRecord):
+    """Residuals of the power equation for a group: a common factor as a line over ln(power), and errors at points."""
 
     common: Annotated[LnError, "factor at middle_w"]
-    slope: NotRequired[Annotated[float, Span(-10.0, 10.0), "slope over ln(power)"]]
-    low_w: NotRequired[Annotated[LevelW, "least power of the fit"]]
-    high_w: NotRequired[Annotated[LevelW, "largest power of the fit"]]
-    middle_w: NotRequired[Annotated[LevelW, "mean power of the fit"]]
-
-
-class PowerTier(PointRecord, PowerTrend):
-    """Residuals of the power equation for a group: a line over ln(power), and errors at points."""
+    slope: Annotated[float, Span(-10.0, 10.0), "slope over ln(power)"]
+    low_w: Annotated[LevelW, "least power of the fit"]
+    middle_w: Annotated[LevelW, "mean power of the fit"]
+    high_w: Annotated[LevelW, "largest power of the fit"]
 
 
 def _check_power(power: Any) -> None:
-    if "points" in power:
-        _check_points(power)
-    if "slope" in power:
-        levels = [power.get(name) for name in ("low_w", "middle_w", "high_w")]
-        if None in levels or sorted(levels) != levels:
-            raise FaultError("needs middle_w between low_w and high_w", "slope")
+    _check_points(power)
+    if not power["low_w"] <= power["middle_w"] <= power["high_w"]:
+        raise FaultError("must lie between low_w and high_w", "middle_w")
 
 
 class TierRecord(PointRecord):
     """Errors of a group's points: with predicted tiles, with the tiles of kernel names, and of power."""
 
     named: NotRequired[Annotated[ErrorRecord | None, "errors with the tiles that kernel names tell; absent where these were not used"]]
-    power: NotRequired[Annotated[PowerTrend | PowerTier, _check_power, "the same for power; absent where it was not measured"]]
+    power: NotRequired[Annotated[PowerTier, _check_power, "the same for power; absent where it was not measured"]]
 
 
 def _check_points(tier: Any) -> None:

@@ -42,7 +42,6 @@ class Best:
                      interval of their ratio to it contains 1
     clocks_mhz       lowest and highest requested clock among these [MHz]
     usual_clock_mhz  the clock of the published peak rates, with which `gains` compare latency, power and energy [MHz]
-    within_limits    probability that the best point is within the limits, 1 without limits
     front            indices of points on the front between latency and energy, least latency first
     """
 
@@ -54,7 +53,6 @@ class Best:
     clocks_mhz: tuple[float, float]
     usual_clock_mhz: float
     gains: dict[str, Gain]
-    within_limits: float
     front: IntArray
 
 
@@ -64,15 +62,13 @@ def best(
     *,
     power_limit_w: float = math.inf,
     latency_limit_s: float = math.inf,
-    confidence: float = 0.5,
 ) -> Best:
     """The point of least `goal` (a key of QUANTITIES) among all requested clocks.
 
     Default clocks: all that the GPU can lock within the fitted range, or all that it can lock if the fit has one clock or another GPU.
 
     Energies of workloads with known batches are compared per request.  power_limit_w, latency_limit_s: limits of the mean power [W] and the
-    latency of an iteration [s], each met with a probability of at least `confidence`.  Points that do not fit into a board's memory are
-    left out, unless no other point is within the limits.
+    latency of an iteration [s].  Points that do not fit into a board's memory are left out, unless no other point is within the limits.
 
     Raises OperatingPointError for an unknown goal, and if no point is within the limits.
     """
@@ -80,14 +76,14 @@ def best(
         raise OperatingPointError(f"unknown goal {goal!r}; known: {', '.join(QUANTITIES)}")
     questions = [_over_all_clocks(question) for question in ([asked] if isinstance(asked, Asked) else asked)]
     points = joined_sweeps(list(answered(questions)))
-    of_power = _chance(points.power_w, points.power_w_low, points.power_w_high, power_limit_w)
-    of_latency = _chance(points.latency_s, points.latency_s_low, points.latency_s_high, latency_limit_s)
-    value = _value(points, goal)
+    value = np.where(np.isfinite(points.power_w) | math.isinf(power_limit_w), _value(points, goal), np.nan)
     if not np.isfinite(value).any():
         timed = np.isfinite(points.latency_s).any()
         reason = "the bundle has no power coefficients" if timed else why_no_time(points.cases[0].warnings, "precision or GPU")
-        raise OperatingPointError(f"no point has a finite {goal}: {reason}")
-    fits = (of_power >= confidence) & (of_latency >= confidence) & np.isfinite(value)
+        raise OperatingPointError(f"no point can be chosen by {goal}: {reason}")
+    fits = np.isfinite(value)
+    for column, limit in ((points.power_w, power_limit_w), (points.latency_s, latency_limit_s)):
+        fits &= (column <= limit) | math.isinf(limit)
     if not fits.any():
         raise OperatingPointError(_nothing_fits(points, power_limit_w, latency_limit_s))
     in_memory = fits & ~np.array([bool(lines) for lines in points.label("too_large")])
@@ -107,7 +103,6 @@ def best(
         clocks_mhz=(float(points.asked_clock_mhz[alike].min()), float(points.asked_clock_mhz[alike].max())),
         usual_clock_mhz=float(usual.points.asked_clock_mhz[0]),
         gains={name: gain(answer, index - first, usual, 0, name) for name in COMPARED},
-        within_limits=float(of_power[index] * of_latency[index]),
         front=np.flatnonzero(fits)[pareto_front(points.select(fits))],
     )
 
@@ -160,17 +155,6 @@ def _value(points: Sweep, goal: str) -> Array:
         return points.latency_s if of_time else points.power_w
     value: Array = energy_per_request_j(points) * points.latency_s ** (of_time - 1)
     return value
-
-
-def _chance(value: Array, low: Array, high: Array, limit: float) -> Array:
-    """Probability that a value is within its limit; 0 or 1 if its 90 % interval from `low` to `high` is unknown."""
-    if math.isinf(limit):
-        return np.ones(len(value))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        width = np.log(np.where(limit < value, value / low, high / value)) / NORMAL_90
-        excess = np.log(limit / value) / np.where(width > 0.0, width, np.nan)
-    known = np.array([0.5 * math.erfc(-x / math.sqrt(2.0)) for x in np.nan_to_num(excess).tolist()])
-    return np.where(np.isfinite(excess), known, (value <= limit).astype(np.float64))
 
 
 def _alike(answer: Judged, best_point: int, goal: str, fits: BoolArray) -> IntArray:

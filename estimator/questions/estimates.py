@@ -5,15 +5,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Unpack
 
+import numpy as np
+
 from estimator.bundle.content import Bundle
 from estimator.engine.board import Settings, open_board
 from estimator.engine.prediction import Prediction, predict
 from estimator.model.power import module_activity
-from estimator.model.power_limit import STAYS_ABOVE
 from estimator.questions.points import VALUES
-from estimator.questions.sweeping import case_of, columns_of
+from estimator.questions.sweeping import table
 from estimator.transforms.variation import Variant
-from estimator.uncertainty.validity import Validity, clock_warning, lockable, simulated_notes, step_warning
+from estimator.uncertainty.validity import Validity
 from estimator.vocabulary.errors import require
 from estimator.vocabulary.quantities import HZ_PER_MHZ, MODULES
 from estimator.vocabulary.workload import Workload
@@ -33,8 +34,6 @@ class KernelEstimate:
     power_w: float
     energy_j: float
     utilization: Mapping[str, float]
-    group: str | None
-    origin: str
     outside_validity: bool
 
 
@@ -93,8 +92,6 @@ class Estimate:
                 power_w=power,
                 energy_j=latency * power,
                 utilization=dict(zip(MODULES, activity, strict=True)),
-                group=prepared.kinds[kind].group,
-                origin=operator.origin,
                 outside_validity=prepared.kinds[kind].unseen(prepared.priors),
             )
             for operator, count, kind, latency, power, activity in zip(*columns, strict=True)
@@ -114,38 +111,22 @@ def estimate(workload: Workload, bundle: Bundle, **settings: Unpack[Settings]) -
 
 def estimates_of(prediction: Prediction) -> list[Estimate]:
     """Estimates at the points of a single workload."""
-    prepared, board = prediction.prepared, prediction.prepared.board
-    workload, fitted_mhz = prepared.workloads[0], board.bundle.clocks_mhz
-    case = case_of(Variant(workload=workload), prediction, 0)
-    columns = columns_of(prediction)
-    rows = zip(*(columns[name].tolist() for name in VALUES), strict=True)
-    locked = not board.chosen or bool(lockable(board.gpu, board.asked_mhz).all())
-    found = []
-    for i, row in enumerate(rows):
-        values = dict(zip(VALUES, row, strict=True))
-        asked_mhz = values["asked_clock_mhz"]
-        outside = clock_warning(fitted_mhz, asked_mhz, values["sm_clock_mhz"])
-        between = () if locked else step_warning(board.gpu, [asked_mhz])
-        above = (STAYS_ABOVE.format(board.limit_w),) if prediction.above_limit[0, i] else ()
+    prepared = prediction.prepared
+    points = table([Variant(workload=prepared.workloads[0])], prediction)
+    (case,), found = points.cases, []
+    for i, row in enumerate(zip(*(getattr(points, name).tolist() for name in VALUES), strict=True)):
+        own = points.select(np.array([i]))
         found.append(
             Estimate(
                 workload=case.workload,
                 bundle=case.bundle,
                 gpu=case.gpu,
-                **values,
+                **dict(zip(VALUES, row, strict=True)),
                 host_s=float(prepared.host_s[0]),
-                validity="outside" if outside and case.validity == "inside" else case.validity,
-                warnings=(*case.warnings, *outside, *between, *above),
-                notes=(*simulated_notes(board.bundle), *case.notes, *_launch_bound(values)),
+                validity=own.validity()[0],
+                warnings=tuple(line for _, line in own.warnings),
+                notes=tuple(line for _, line in own.notes),
                 _kernels=(prediction, i),
             )
         )
     return found
-
-
-def _launch_bound(values: Mapping[str, float]) -> tuple[str, ...]:
-    """A line if the host limits the latency, not the GPU."""
-    if values["launch_bound_share"] <= 0.3:
-        return ()
-    waits = max(1.0 - values["gpu_s"] / values["latency_s"], 0.0)
-    return (f"launch-bound: the GPU waits {waits:.0%} of the time for the host's launches; give --host-launch-us for another host",)

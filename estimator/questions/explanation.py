@@ -18,7 +18,6 @@ from estimator.model.phases import EVENTS, OVERLAPPED, SERIAL
 from estimator.model.timeline import kernel_seconds
 from estimator.questions.estimates import Estimate, estimates_of
 from estimator.questions.judging import Asked, at_clocks
-from estimator.uncertainty.validity import shape_excess
 from estimator.vocabulary.quantities import HZ_PER_MHZ, TINY, Array
 
 LIMITS: Final = (
@@ -39,29 +38,21 @@ LIMIT_OF_PHASE: Final[dict[str, str]] = {
 class KernelExplanation:
     """One operator of a workload, all its launches together.
 
-    time_s, energy_j, time_share, energy_share   of the GPU's kernels, not of the host
+    time_s, energy_j, time_share   of the GPU's kernels, not of the host
     phases_s      time by phase, "epsilon" among them; their sum is time_s
     limits        share of its time by LIMITS; `limit` the largest
     ideal_s       time at the published rates: the longest of math, DRAM and L2
-    group         group of its coefficients, None: no group
-    excess        factor by which a shape field lies outside the fitted range, 1 inside; `excess_field` is its name
     """
 
     operator: str
-    family: str
     count: float
     time_s: float
     time_share: float
     energy_j: float
-    energy_share: float
     limit: str
     limits: Mapping[str, float]
     phases_s: Mapping[str, float]
     ideal_s: float
-    group: str | None
-    excess: float
-    excess_field: str
-    origin: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,10 +86,23 @@ def explain(asked: Asked) -> Explanation:
     energy_j = seconds * watts * held
     phases_s = _phases_s(prepared, result.sm_clock_mhz * HZ_PER_MHZ) * prepared.counts[:, None]
     limits = _limits(prepared, phases_s)
-    kernels = [
-        _kernel(prepared, i, result.sm_clock_mhz, seconds=seconds, energy_j=energy_j, phases_s=phases_s, limits=limits)
-        for i in np.argsort(-seconds, kind="stable").tolist()
-    ]
+    ideal_s = _ideal_s(prepared, result.sm_clock_mhz * HZ_PER_MHZ)
+    total_s, kernels = max(float(seconds.sum()), TINY), []
+    for i in np.argsort(-seconds, kind="stable").tolist():
+        shares = dict(zip(LIMITS, (limits[i] / max(seconds[i], TINY)).tolist(), strict=True))
+        kernels.append(
+            KernelExplanation(
+                operator=prepared.operators[i].label,
+                count=float(prepared.counts[i]),
+                time_s=float(seconds[i]),
+                time_share=float(seconds[i]) / total_s,
+                energy_j=float(energy_j[i]),
+                limit=max(shares, key=lambda name: shares[name]),
+                limits=shares,
+                phases_s={name: value for name, value in zip(PHASES, phases_s[i].tolist(), strict=True) if value},
+                ideal_s=float(ideal_s[i]),
+            )
+        )
     return Explanation(
         result=result,
         kernels=tuple(kernels),
@@ -156,33 +160,13 @@ def _limits(prepared: Prepared, phases_s: Array) -> Array:
     return result
 
 
-def _kernel(
-    prepared: Prepared, i: int, clock_mhz: float, *, seconds: Array, energy_j: Array, phases_s: Array, limits: Array
-) -> KernelExplanation:
-    operator, gpu, count = prepared.operators[i], prepared.board.gpu, float(prepared.counts[i])
-    time_s = float(seconds[i])
-    shares = dict(zip(LIMITS, (limits[i] / max(time_s, TINY)).tolist(), strict=True))
-    phases, clock_hz = prepared.phases, clock_mhz * HZ_PER_MHZ
-    dram_s = phases.events[i, EVENTS.index("dram")] / gpu.dram_bytes_per_s
-    l2_clocks = phases.overlapped[i, OVERLAPPED.index("l2")]
-    excess, field = shape_excess(operator, prepared.groups[i], prepared.board.bundle.domain)
-    return KernelExplanation(
-        operator=operator.label,
-        family=operator.family,
-        count=count,
-        time_s=time_s,
-        time_share=time_s / max(float(seconds.sum()), TINY),
-        energy_j=float(energy_j[i]),
-        energy_share=float(energy_j[i] / energy_j.sum()) if np.isfinite(energy_j).all() else float("nan"),
-        limit=max(shares, key=lambda name: shares[name]),
-        limits=shares,
-        phases_s={name: value for name, value in zip(PHASES, phases_s[i].tolist(), strict=True) if value},
-        ideal_s=count * float(max(phases.ideal_math[i] / clock_hz, dram_s, l2_clocks / clock_hz)),
-        group=prepared.groups[i],
-        excess=excess,
-        excess_field=field,
-        origin=operator.origin,
-    )
+def _ideal_s(prepared: Prepared, clock_hz: float) -> Array:
+    """Time of all launches of each kernel at the published rates [s], shape (n,)."""
+    phases = prepared.phases
+    dram_s = phases.events[:, EVENTS.index("dram")] / prepared.board.gpu.dram_bytes_per_s
+    on_chip = np.maximum(phases.ideal_math, phases.overlapped[:, OVERLAPPED.index("l2")])
+    result: Array = prepared.counts * np.maximum(on_chip / clock_hz, dram_s)
+    return result
 
 
 def _held_share(parts_j: Mapping[str, float], result: Estimate) -> float:

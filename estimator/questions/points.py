@@ -15,6 +15,9 @@ LABELS: Final = ("workload", "bundle", "gpu", "batch", "sequence", "precision", 
 """Columns that identify the case of a point."""
 
 
+LAUNCH_BOUND: Final = "launch-bound: the GPU waits {:.0%} of the time for the host's launches; give --host-launch-us for another host"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """Common data of the points of one workload on one GPU.
@@ -77,11 +80,6 @@ class Sweep:
     energy_j_high: Array
     above_limit: BoolArray
 
-    def __post_init__(self) -> None:
-        """Make the columns read-only: a change would invalidate cached results."""
-        for name in self.__slots__[1:]:
-            getattr(self, name).flags.writeable = False
-
     def __len__(self) -> int:
         return len(self.case)
 
@@ -115,10 +113,6 @@ class Sweep:
         found: list[int] = np.unique(self.case).tolist()
         return found
 
-    def warning_texts(self) -> list[str]:
-        """Warnings of every point's case, joined by "; "."""
-        return ["; ".join(lines) for lines in self.label("warnings")]
-
     def outside_clock(self) -> BoolArray:
         """Whether the requested or the lowered clock of a point is outside the fitted range, shape (n,)."""
         low, high = np.array([case.fitted_clocks_mhz for case in self.cases]).reshape(-1, 2)[self.case].T
@@ -131,8 +125,11 @@ class Sweep:
 
     @property
     def notes(self) -> list[tuple[str, str]]:
-        """(workload, line) for every note."""
-        return self._case_lines("notes")
+        """(workload, line) for every note; of several points that wait for the host the first one is named."""
+        waits = 1.0 - self.gpu_s / self.latency_s
+        bound = np.flatnonzero(self.launch_bound_share > 0.3)
+        first = bound[np.unique(self.case[bound], return_index=True)[1]].tolist()
+        return self._case_lines("notes") + [(self.cases[self.case[i]].workload, LAUNCH_BOUND.format(max(waits[i], 0.0))) for i in first]
 
     def _case_lines(self, kind: str) -> list[tuple[str, str]]:
         return [(self.cases[i].workload, line) for i in self.present() for line in getattr(self.cases[i], kind)]

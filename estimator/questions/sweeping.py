@@ -1,7 +1,6 @@
 """Many operating points at once: workloads × bundles × GPUs × clocks as arrays, in pieces of bounded memory."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, Unpack
 
 import numpy as np
@@ -13,9 +12,8 @@ from estimator.engine.prediction import MOST_NUMBERS, Prediction, predict
 from estimator.model.power_limit import Ranges, std_of
 from estimator.questions.points import Case, Sweep, joined_sweeps
 from estimator.transforms.variation import Variant
-from estimator.uncertainty.forecast import forecast_lines
 from estimator.uncertainty.unseen import unseen_lines
-from estimator.uncertainty.validity import memory_warnings, no_rate_warning, step_warning, validity_of
+from estimator.uncertainty.validity import bundle_notes, memory_warnings, no_rate_warning, validity_of
 from estimator.vocabulary.errors import require
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array
@@ -91,11 +89,9 @@ def _parts(chosen: Sequence[Variant], clocks: int, most: int) -> Iterator[list[V
 
 def table(variants: Sequence[Variant], prediction: Prediction) -> Sweep:
     """The points of a prediction; variants: its workloads."""
-    board, shape = prediction.prepared.board, prediction.latency_s.shape
-    cases = [case_of(variant, prediction, i) for i, variant in enumerate(variants)]
-    between = step_warning(board.gpu, board.asked_mhz.tolist()) if board.chosen else ()
+    shape = prediction.latency_s.shape
     return Sweep(
-        cases=tuple(replace(case, warnings=(*case.warnings, *between)) for case in cases),
+        cases=tuple(case_of(variant, prediction, i) for i, variant in enumerate(variants)),
         case=np.repeat(np.arange(shape[0]), shape[1]),
         above_limit=prediction.above_limit.flatten(),
         **columns_of(prediction),
@@ -111,8 +107,8 @@ def columns_of(prediction: Prediction) -> dict[str, Array]:
     found["energy_j"] = found["power_w"] * found["latency_s"]
     found["launch_bound_share"] = prediction.launch_share.flatten()
     for name in Ranges.__slots__:
-        ends = getattr(prediction.limits, name)
-        found[f"{name}_low"], found[f"{name}_high"] = ends.copy()
+        ends = getattr(prediction.limits, name).reshape(2, -1)
+        found[f"{name}_low"], found[f"{name}_high"] = ends
         if name != "sm_clock_mhz":
             found[f"{name}_std"] = std_of(found[name], ends)
     return found
@@ -146,7 +142,7 @@ def case_of(variant: Variant, prediction: Prediction, i: int) -> Case:
         power_limit_w=prepared.board.limit_w,
         fitted_clocks_mhz=bundle.clocks_mhz,
         validity=validity_of(prepared.forecast, outside),
-        warnings=(*workload_warnings(workload), *forecast_lines(prepared.forecast), *outside),
-        notes=workload.notes,
+        warnings=(*workload_warnings(workload), *(() if prepared.forecast is None else (prepared.forecast.text,)), *outside),
+        notes=(*bundle_notes(bundle), *workload.notes),
         too_large=too_large,
     )

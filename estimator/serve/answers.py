@@ -1,24 +1,22 @@
 """Requests of the page, each field declared, and the answer as JSON data: the estimate, its explanation, the sweep and charts."""
 
-import math
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import Annotated, Final, cast
 
 import numpy as np
 
+from estimator.commands.combinations import check_finite
 from estimator.display.answers import clock_charts, explanation_charts
 from estimator.display.estimates import explanation_document, result_document
 from estimator.display.text import Document
 from estimator.questions.choosing import answered
 from estimator.questions.explanation import explain
-from estimator.questions.judging import Asked, at_clocks
+from estimator.questions.judging import Asked, at_clocks, judged
 from estimator.questions.points import VALUES
 from estimator.serve.catalogue import MICROSECONDS, Catalogue, clocks_of
 from estimator.serve.local_site import RequestError
 from estimator.transforms.rescaling import LARGEST_SIZE, Sizes
 from estimator.transforms.variation import variants
-from estimator.uncertainty.validity import why_no_time
 from estimator.vocabulary.documents import parse_json
 from estimator.vocabulary.errors import SpecificationError
 from estimator.vocabulary.reader import Span, read
@@ -30,18 +28,6 @@ EXPLAINED: Final = ("limits_s", "energy_parts_j", "waiting_s")
 
 Size = Annotated[int, Span(1, LARGEST_SIZE)]
 Positive = Annotated[float, Span(1e-9, 1e9)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class At:
-    """The sizes for which a workload was written."""
-
-    batch: Size
-    sequence: Size | None = None
-
-    def sizes(self) -> Sizes:
-        """These sizes as the sizes of a workload."""
-        return Sizes(batch=self.batch, sequence=self.sequence or 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +51,7 @@ class Question:
     gpu: str | None = None
     precision: str | None = None
     attention: str | None = None
-    at: At | None = None
+    at: Sizes | None = None
     batch: Size | None = None
     sequence: Size | None = None
     clock_mhz: Positive | None = None
@@ -92,11 +78,7 @@ def answer_document(question: Question, catalogue: Catalogue) -> Document:
     with np.errstate(all="ignore"):  # results that are not finite are refused below with a message
         explanation = explain(asked)
         result = explanation.result
-        if not math.isfinite(result.latency_s):
-            raise RequestError(
-                f"{result.workload} has no finite time on {result.gpu}: {why_no_time(result.warnings, 'precision or GPU')}",
-                HTTPStatus.UNPROCESSABLE_ENTITY,
-            )
+        check_finite(judged(asked).points, "precision or GPU")
         (points,) = answered([at_clocks(asked, tuple(clocks_of(asked.gpu or asked.bundle.gpu)))])
         charts = clock_charts(points, result.asked_clock_mhz)
     document = explanation_document(explanation)
@@ -118,7 +100,7 @@ def _asked(question: Question, catalogue: Catalogue) -> Asked:
         raise SpecificationError(f"unknown GPU {question.gpu!r:.60}; known: {', '.join(catalogue.gpus)}")
     settings = ("batch", "sequence", "precision", "attention")
     varied = {name: getattr(question, name) for name in settings if getattr(question, name)}
-    (variant,) = variants(workload, at=question.at.sizes() if question.at else None, **varied)
+    (variant,) = variants(workload, at=question.at, **varied)
     return Asked(
         variant=variant,
         bundle=bundle,

@@ -38,7 +38,7 @@ def page_server(port: int, catalogue: Catalogue, *, complain: Line) -> Iterator[
 
     def describe(body: bytes, _query: str) -> Any:
         asked = parse_request(body)
-        return catalogue.described(asked.workload, asked.at.sizes() if asked.at else None)
+        return catalogue.described(asked.workload, asked.at)
 
     pages: dict[str, Reply | Computed] = {
         **_static_files(),

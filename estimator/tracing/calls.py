@@ -13,32 +13,7 @@ from estimator.vocabulary.workload import TRACED, Operator, make_operator
 
 ATTENTION: Final = "wattprint.attention"
 ATTENTION_BACKWARD: Final = "wattprint.attention_backward"
-"""Names of fused attention and of its backward pass, which the tracer records as one call each."""
-
-RECURRENT: Final = "wattprint.recurrent"
-"""Name of a decomposed recurrent layer, which launches no kernel itself; all names but these three are the framework's."""
-
-DTYPE_PRECISION: Final[dict[str, str]] = {
-    "float64": "fp64",
-    "float32": "fp32",
-    "bfloat16": "bf16",
-    "float16": "fp16",
-    "float8_e4m3fn": "fp8",
-    "float8_e5m2": "fp8",
-    "float8_e4m3fnuz": "fp8",
-    "float8_e5m2fnuz": "fp8",
-    "int64": "fp64",
-    "uint64": "fp64",
-    "complex64": "fp64",
-    "int32": "fp32",
-    "uint32": "fp32",
-    "int16": "fp16",
-    "uint16": "fp16",
-    "int8": "int8",
-    "uint8": "int8",
-    "bool": "int8",
-}
-"""Precision of a tensor by its type's name; integers have the precision of the same width, which sets the cost to move them."""
+"""Names of fused attention and of its backward pass, which the tracer records as one call each; all others are the framework's."""
 
 Number = int | float | bool | tuple[int, ...]
 
@@ -64,10 +39,10 @@ class Tensor:
     @property
     def precision(self) -> str:
         """The precision's name.  Raises WorkloadError for a type without a precision."""
-        try:
-            return DTYPE_PRECISION[self.dtype]
-        except KeyError:
-            raise WorkloadError(f"tensors of type {self.dtype} cannot be described; known: {', '.join(DTYPE_PRECISION)}") from None
+        known: dict[str, str] = OPERATIONS["precisions"]
+        if self.dtype not in known:
+            raise WorkloadError(f"tensors of type {self.dtype} cannot be described; known: {', '.join(known)}")
+        return known[self.dtype]
 
     @property
     def innermost(self) -> int:

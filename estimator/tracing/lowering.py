@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
-from estimator.tracing.calls import RECURRENT, Call, Part
+from estimator.tracing.calls import Call, Part
 from estimator.tracing.rules import rule_of
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.workload import Operator, UnknownOperator, merge_counts
@@ -16,20 +16,14 @@ from estimator.vocabulary.workload import Operator, UnknownOperator, merge_count
 WIDENED: Final = "float16"
 """Type whose conversion to float32 before a softmax PyTorch does in the softmax kernel.  Source: ATen, SoftMax.cpp."""
 
-OVERSTATED: Final[dict[str, str]] = {
-    RECURRENT: "recurrent layers are taken step by step; cuDNN runs their steps in few kernels, so that time and energy are overstated",
-}
-"""Limits of workloads that contain such a call."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lowered:
-    """Operators with their counts, merged, in first-seen order; operations without a family; known errors."""
+    """Operators with their counts, merged, in first-seen order; operations without a family."""
 
     operators: tuple[Operator, ...]
     counts: tuple[float, ...]
     unknown: tuple[UnknownOperator, ...]
-    warnings: tuple[str, ...]
 
 
 def lower_calls(calls: Iterable[Call], *, tf32: bool = False) -> Lowered:
@@ -40,9 +34,7 @@ def lower_calls(calls: Iterable[Call], *, tf32: bool = False) -> Lowered:
     operators: list[Operator] = []
     counts: list[float] = []
     unknown: Counter[tuple[str, float]] = Counter()
-    names: set[str] = set()
     for call, found in _launches(calls, tf32):
-        names.add(call.name)
         if found is None:
             unknown[call.name, float(sum(tensor.elements for tensor in call.outputs))] += 1
             continue
@@ -54,7 +46,6 @@ def lower_calls(calls: Iterable[Call], *, tf32: bool = False) -> Lowered:
         operators=merged,
         counts=totals,
         unknown=tuple(UnknownOperator(name=name, count=count, elements=elements) for (name, elements), count in unknown.items()),
-        warnings=tuple(text for name, text in OVERSTATED.items() if name in names),
     )
 
 

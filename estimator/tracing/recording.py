@@ -16,8 +16,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
+from unittest.mock import patch
 
-from estimator.tracing.calls import ATTENTION, ATTENTION_BACKWARD, RECURRENT, Call, Number, Tensor
+from estimator.tracing.calls import ATTENTION, ATTENTION_BACKWARD, Call, Number, Tensor
 from estimator.vocabulary.errors import WorkloadError
 
 Named = dict[str, Any]
@@ -26,9 +27,6 @@ Named = dict[str, Any]
 OFTEN_TRUE: Final = frozenset({"aten.all", "aten.eq(aten.sum)"})
 OFTEN_FALSE: Final = frozenset({"aten.any"})
 """Operations that return True, and False, for a mask without padding and for valid numbers."""
-
-RECURRENT_LAYERS: Final = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
-"""Functions of recurrent layers: the meta device decomposes them step by step, while cuDNN has few kernels for all steps."""
 
 GROUPED: Final = "aten._grouped_mm"
 """Grouped product: rows are distributed over several matrices."""
@@ -122,11 +120,14 @@ def _is_view(function: Any) -> bool:
     return bool(returns) and all(item.alias_info is not None and not item.alias_info.is_write for item in returns)
 
 
-def tensors_in(torch: Any, value: Any) -> list[Any]:
-    """Tensors in a value, in lists and tuples too."""
+def tensors_in(torch: Any, value: Any, depth: int = 5) -> list[Any]:
+    """Tensors in a value, in its lists and mappings, and in the attributes of objects."""
     if isinstance(value, torch.Tensor):
         return [value]
-    return [item for part in value for item in tensors_in(torch, part)] if isinstance(value, list | tuple) else []
+    if depth == 0:
+        return []
+    parts = value if isinstance(value, list | tuple) else (value if isinstance(value, dict) else getattr(value, "__dict__", {})).values()
+    return [tensor for part in parts for tensor in tensors_in(torch, part, depth - 1)]
 
 
 def _call(torch: Any, function: Any, name: str, arguments: tuple[Any, ...], keywords: Named, outputs: list[Any]) -> Call | None:
@@ -182,27 +183,12 @@ def _function_mode(torch: Any, calls: list[Call], met: AttentionCalls) -> Any:
         keywords = keywords or {}
         if function in stand_ins:
             return stand_ins[function](*arguments, **keywords)
-        if getattr(function, "__name__", "") in RECURRENT_LAYERS:
-            calls.append(Call(name=RECURRENT, inputs=(), outputs=(), numbers=()))
         if inspect.isfunction(function):  # its own calls do not reach this mode
-            with _replaced(functional, inside):
+            with patch.multiple(functional, **inside):
                 return function(*arguments, **keywords)
         return function(*arguments, **keywords)
 
     return type("Interceptor", (torch.overrides.TorchFunctionMode,), {"__torch_function__": intercept})()
-
-
-@contextmanager
-def _replaced(module: Any, stand_ins: Named) -> Iterator[None]:
-    """Replace functions of a module while the block runs."""
-    usual = {name: getattr(module, name) for name in stand_ins}
-    try:
-        for name, stand_in in stand_ins.items():
-            setattr(module, name, stand_in)
-        yield
-    finally:
-        for name, function in usual.items():
-            setattr(module, name, function)
 
 
 def _attention(torch: Any, calls: list[Call], tensors: tuple[Any, ...], numbers: tuple[tuple[str, Number], ...]) -> Any:
@@ -262,15 +248,3 @@ class Held:
     def _gone(self, key: int, size: int, _reference: "weakref.ref[Any]") -> None:
         del self._alive[key]
         self.now_byte -= size
-
-
-def tensors_within(torch: Any, value: Any, depth: int = 5) -> list[Any]:
-    """Tensors in a value, in its lists and mappings, and in the attributes of objects."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if depth == 0:
-        return []
-    parts = (
-        value if isinstance(value, list | tuple) else value.values() if isinstance(value, dict) else getattr(value, "__dict__", {}).values()
-    )
-    return [tensor for part in parts for tensor in tensors_within(torch, part, depth - 1)]

@@ -20,27 +20,16 @@ from estimator.tracing.building import CACHE, Job, configured_job, user_job
 from estimator.tracing.calls import Call
 from estimator.tracing.lowering import lower_calls
 from estimator.tracing.models import load_model_config
-from estimator.tracing.recording import AttentionCalls, Held, recording, tensors_in, tensors_within
+from estimator.tracing.recording import AttentionCalls, Held, recording, tensors_in
 from estimator.tracing.request import TENSOR_TYPES, TraceRequest, checked_request
-from estimator.transforms.rewriting import with_attention, with_precision
+from estimator.transforms.rewriting import with_precision
 from estimator.vocabulary.errors import EstimatorError, WorkloadError
 from estimator.vocabulary.workload import Footprint, Workload
 
 REMEDY: Final = "pip install 'wattprint[torch]'"
 
-MODEL_FAULTS: Final = (
-    RuntimeError,
-    TypeError,
-    ValueError,
-    LookupError,
-    AttributeError,
-    AssertionError,
-    ArithmeticError,
-    ImportError,
-    SyntaxError,
-    OSError,
-)
-"""Exceptions from building or running a model; their cause is the model or its configuration."""
+OVERSTATED: Final = "recurrent layers are taken step by step; cuDNN runs their steps in few kernels, so that time and energy are overstated"
+
 CONFIGURED_ATTENTION: Final = "eager"
 """Default form of attention of models that are built from a configuration."""
 
@@ -77,8 +66,8 @@ def trace_calls(request: TraceRequest) -> Traced:
         job = user_job(torch, request) if config is None else configured_job(torch, transformers, request, config)
         run, moments = _runner(torch, request, job)
         held = Held()
-        kept = [held.add(tensors) for tensors in (_weights(job.model), moments, tensors_within(torch, job.named.get(CACHE)))]
-        held.add(tensors_within(torch, [job.placed, job.named]))
+        kept = [held.add(tensors) for tensors in (_weights(job.model), moments, tensors_in(torch, job.named.get(CACHE)))]
+        held.add(tensors_in(torch, [job.placed, job.named]))
         met = AttentionCalls(form=request.attention, window=job.window)
         with recording(torch, calls, met, held):
             run()
@@ -103,26 +92,13 @@ def _workload(torch: Any, request: TraceRequest, job: Job, calls: list[Call], fo
         counts=lowered.counts,
         model_family=job.family,
         unknown=lowered.unknown,
-        warnings=lowered.warnings,
+        warnings=(OVERSTATED,) if any(isinstance(part, torch.nn.RNNBase) for part in job.model.modules()) else (),
         notes=(source,),
         footprint=footprint,
     )
     if request.attention == "flash" and not any(operator.family == "attention" for operator in workload.operators):
-        workload = _fused_afterwards(workload, request)
+        workload = replace(workload, notes=(*workload.notes, "no attention was fused: the model has none or writes it out"))
     return workload if request.precision in TENSOR_TYPES else with_precision(workload, request.precision)
-
-
-def _fused_afterwards(workload: Workload, request: TraceRequest) -> Workload:
-    """The workload with the model's separate attention kernels fused by their shapes.
-
-    A training step is unchanged: the shapes alone do not identify the products of its gradients.
-    """
-    try:
-        if request.phase != "train":
-            return with_attention(workload, "flash")
-    except WorkloadError:
-        pass
-    return replace(workload, notes=(*workload.notes, "no attention was fused: the model has none or writes it out"))
 
 
 # Environment ----------------------------------------------------------------------------------------------------------
@@ -155,20 +131,16 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _faults() -> tuple[type[Exception], ...]:
-    """MODEL_FAULTS, and the exceptions of a configuration that checks its own fields."""
-    strict = getattr(sys.modules.get("huggingface_hub.errors"), "StrictDataclassError", None)
-    return MODEL_FAULTS if strict is None else (*MODEL_FAULTS, strict)
-
-
 @contextmanager
 def _as_workload_errors(model: str) -> Iterator[None]:
     """Convert exceptions and exits of a model to a WorkloadError of one line."""
     try:
         yield
+    except EstimatorError:
+        raise
     except SystemExit as error:
         raise WorkloadError(f"{model}: cannot be traced: its code ends the program (SystemExit: {error})") from error
-    except _faults() as error:
+    except Exception as error:  # from building or running the model: its code or its configuration is the cause
         heading, *rest = [text.strip() for text in str(error).splitlines() if text.strip()] or [""]
         line = f"{heading} {rest[0]}" if heading.endswith(":") and rest else heading
         raise WorkloadError(f"{model}: cannot be traced: {type(error).__name__}: {line}") from error
@@ -203,7 +175,7 @@ def _runner(torch: Any, request: TraceRequest, job: Job) -> tuple[Callable[[], A
             _loss(torch, model(*job.placed, **job.named)).backward()
         optimizer.step()
 
-    return step, tensors_within(torch, list(optimizer.state.values()))
+    return step, tensors_in(torch, list(optimizer.state.values()))
 
 
 def _loss(torch: Any, result: Any) -> Any:
@@ -211,7 +183,7 @@ def _loss(torch: Any, result: Any) -> Any:
     loss = getattr(result, "loss", None)
     if loss is not None:
         return loss
-    for tensor in tensors_in(torch, list(result.values()) if isinstance(result, dict) else result):
+    for tensor in tensors_in(torch, result):
         if tensor.requires_grad:
             return tensor.sum()
     raise WorkloadError("the model returns nothing that depends on its weights; there is no gradient to compute")

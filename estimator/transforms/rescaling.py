@@ -15,9 +15,10 @@ Counts and weights do not change.  Sizes of 1 look like constants, so a workload
 
 import re
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 from estimator.vocabulary.errors import WorkloadError
+from estimator.vocabulary.reader import Span
 from estimator.vocabulary.workload import FAMILY_FIELDS, Footprint, Operator, Workload, merge_counts
 
 LARGEST_SIZE: Final = 10**7
@@ -31,8 +32,8 @@ SIZE_IN_NAME: Final = "(?<![a-z0-9]){}([0-9]{{1,7}})(?![a-z0-9])"
 class Sizes:
     """Sequences (or images) in a batch, and tokens of each; `sequence` 0: the workload has no sequence."""
 
-    batch: int
-    sequence: int = 0
+    batch: Annotated[int, Span(1, LARGEST_SIZE)]
+    sequence: Annotated[int, Span(0, LARGEST_SIZE)] = 0
 
     def __str__(self) -> str:
         return f"batch {self.batch}" + (f", sequence {self.sequence}" if self.sequence else "")

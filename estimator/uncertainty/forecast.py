@@ -62,11 +62,6 @@ def _power_std(gpu: GpuSpec) -> float:
     return FORECAST_POWER_STD["table" if gpu.voltage_v or gpu.idle_w else "usual"]
 
 
-def forecast_lines(forecast: Forecast | None) -> tuple[str, ...]:
-    """Lines of an answer about its forecast; empty without one."""
-    return () if forecast is None else (forecast.text,)
-
-
 def changed_figures(fitted: GpuSpec, asked: GpuSpec) -> tuple[str, ...]:
     """Figures other than LIMITS in which two specifications differ, "num_sms 108 → 132"."""
     if asked is fitted:

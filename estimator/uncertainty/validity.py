@@ -96,15 +96,11 @@ def unlockable_line(sm_clock_mhz: float, gpu: GpuSpec) -> str:
     return f"SM clock {sm_clock_mhz:g} MHz is outside what {gpu.name} can lock: {low:g} to {high:g} MHz"
 
 
-def no_rate_lines(warnings: Sequence[str]) -> list[str]:
-    """The warnings that come from `no_rate_warning`."""
-    return [line for line in warnings if line.endswith(NO_RATE)]
-
-
 def why_no_time(warnings: Sequence[str], choices: str) -> str:
     """The reason why an answer with these warnings has no finite time, and the remedy; choices: options for a precision and a GPU."""
-    for line in no_rate_lines(warnings):
-        return f"{line}; choose another {choices}"
+    for line in warnings:
+        if line.endswith(NO_RATE):
+            return f"{line}; choose another {choices}"
     return "a setting is beyond reason; check the host's launch time, the changed figures and the bundle"
 
 
@@ -114,6 +110,12 @@ SIMULATED: Final = "bundle {} was fitted on a simulated board: its numbers say n
 def simulated_notes(bundle: Bundle) -> tuple[str, ...]:
     """A line for every answer from a bundle fitted on a simulated board; empty for a measured one."""
     return (SIMULATED.format(bundle.name),) if bundle.simulated else ()
+
+
+def bundle_notes(bundle: Bundle) -> tuple[str, ...]:
+    """Lines for every estimate from a bundle: fitted on a simulated board, without power, without errors of rows outside its fit."""
+    lacking = {"the bundle has no power coefficients": bundle.power is None, "the bundle states no uncertainty": not bundle.uncertainty}
+    return (*simulated_notes(bundle), *(text for text, holds in lacking.items() if holds))
 
 
 def validity_of(forecast: Forecast | None, outside: Sequence[str]) -> Validity:
@@ -138,29 +140,6 @@ def outside_clock(low_mhz: float | Array, high_mhz: float | Array, sm_clock_mhz:
     """Whether clocks lie outside the fitted range, shape of the clocks; False if the range is unknown (nan)."""
     below, above = sm_clock_mhz < low_mhz - TOLERATED_CLOCK_MHZ, sm_clock_mhz > high_mhz + TOLERATED_CLOCK_MHZ
     result: BoolArray = np.logical_or(below, above)
-    return result
-
-
-def step_warning(gpu: GpuSpec, asked_mhz: Sequence[float]) -> tuple[str, ...]:
-    """A line if requested clocks lie between the lockable clocks of a board; empty if all can be locked."""
-    clocks = np.asarray(asked_mhz, dtype=np.float64)
-    odd = clocks[~lockable(gpu, clocks)]
-    if not len(odd):
-        return ()
-    step = gpu.sm_clock_step_mhz
-    lower = gpu.sm_clock_min_mhz + step * np.floor((odd[0] - gpu.sm_clock_min_mhz) / step)
-    upper = min(lower + step, gpu.sm_clock_limit_mhz)
-    others = f" (nor {len(odd) - 1} more of the clocks asked)" if len(odd) > 1 else ""
-    return (
-        f"{gpu.name} cannot be locked at {odd[0]:g} MHz{others}, only in steps of {step:g} MHz: nearest are {lower:g} and {upper:g} MHz",
-    )
-
-
-def lockable(gpu: GpuSpec, clocks_mhz: Array) -> BoolArray:
-    """Whether a board can lock each SM clock, shape (n,)."""
-    steps = (clocks_mhz - gpu.sm_clock_min_mhz) / gpu.sm_clock_step_mhz
-    # Drivers round halves, and step by 7 and 8 MHz if boards step by 7.5.
-    result: BoolArray = np.abs(steps - np.round(steps)) * gpu.sm_clock_step_mhz <= 1.0
     return result
 
 

@@ -48,15 +48,12 @@ class ClockTable:
     def _columns(self) -> tuple[Array, Array]:
         return np.array(self.sm_clock_mhz), np.array(self.value)
 
+    @cached_property
     def rising(self) -> "ClockTable":
         """The table without dips: midpoint of the highest value up to each clock and the lowest value from it on.
 
         A table that never falls is returned exactly.
         """
-        return self._rising
-
-    @cached_property
-    def _rising(self) -> "ClockTable":
         _, value = self._columns
         highest, lowest = np.maximum.accumulate(value), np.minimum.accumulate(value[::-1])[::-1]
         return ClockTable(sm_clock_mhz=self.sm_clock_mhz, value=tuple((0.5 * (highest + lowest)).tolist()), source=self.source)

@@ -7,7 +7,7 @@ that a list leaves out.
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Final
 
@@ -16,7 +16,7 @@ import numpy as np
 from estimator.vocabulary.documents import shown
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, IntArray
-from estimator.vocabulary.reader import Span
+from estimator.vocabulary.reader import WHEN_GIVEN, Span
 
 FAMILY_FIELDS: Final[dict[str, tuple[str, ...]]] = {
     # C[m, n] = A[m, k] · B[k, n], `batch` of them; linear layers: m tokens, n outputs, k inputs.
@@ -163,11 +163,11 @@ def conv_output_size(operator: Operator) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownOperator:
-    """An entry of a workload file that no kernel family describes."""
+    """An operator of a workload's source that no kernel family describes; `elements`: how many it writes, 0 if unknown."""
 
     name: str
-    count: int
-    elements: float = 0.0
+    count: Annotated[int, Span(1, 1e12)]
+    elements: Annotated[float, Span(0.0)] = field(default=0.0, metadata=WHEN_GIVEN)
 
 
 Byte = Annotated[float, Span(0.0, 1e24, "byte")]
@@ -216,10 +216,8 @@ class Workload:
 
 def merge_operators(sequence: Iterable[Operator]) -> tuple[tuple[Operator, ...], tuple[float, ...]]:
     """Equal operators of a sequence merged: unique operators in first-seen order, and their counts."""
-    counts: dict[Operator, float] = {}
-    for operator in sequence:
-        counts[operator] = counts.get(operator, 0.0) + 1.0
-    return tuple(counts), tuple(counts.values())
+    operators = tuple(sequence)
+    return merge_counts(operators, [1.0] * len(operators))
 
 
 def merge_counts(operators: Iterable[Operator], counts: Iterable[float]) -> tuple[tuple[Operator, ...], tuple[float, ...]]:

@@ -7,7 +7,7 @@ The published coefficients (ordinary least squares) are stored as well.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -38,30 +38,20 @@ TIED: Final = 0.5
 """A coefficient is tied to its prior if its posterior width exceeds this share of the prior's width [1]."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockFit:
-    """Models, and the kernels without a model, with the reason."""
-
-    models: tuple[BlockModel, ...]
-    refused: tuple[str, ...]
-
-
-def fit_block_models(rows: BlockRows, num_sms: int) -> BlockFit:
-    """Fit a model for each kernel, block size, occupancy and clock among the rows of one GPU.
+def fit_block_models(rows: BlockRows, num_sms: int) -> tuple[list[BlockModel], list[str]]:
+    """A model for each kernel, block size, occupancy and clock among the rows of one GPU, and why kernels have none.
 
     Rows without a power at rest take the mean of the other rows at their clock, since the board is the same.
     """
     rows = replace(rows, idle_w=_known_idle_w(rows))
-    keys = list(zip(rows.kernel, rows.block_threads, rows.blocks_per_sm, np.round(rows.sm_clock_mhz), strict=True))
-    named = [(str(kernel), *(None if math.isnan(number) else float(number) for number in rest)) for kernel, *rest in keys]
+    kinds = pd.DataFrame([rows.kernel, rows.block_threads, rows.blocks_per_sm, np.round(rows.sm_clock_mhz)]).T
     models, refused = [], []
-    for key in dict.fromkeys(named):
-        own = rows.select(np.array([one == key for one in named], dtype=np.bool_))
+    for _, own in kinds.groupby(list(kinds), sort=False, dropna=False):
         try:
-            models.append(fit_block_model(own, num_sms))
+            models.append(fit_block_model(rows.select(own.index.to_numpy()), num_sms))
         except CalibrationError as error:
             refused.append(str(error))
-    return BlockFit(models=tuple(models), refused=tuple(refused))
+    return models, refused
 
 
 def _known_idle_w(rows: BlockRows) -> Array:
@@ -82,20 +72,20 @@ def fit_block_model(rows: BlockRows, num_sms: int) -> BlockModel:
     return replace(model, scatter=_scatter(rows, num_sms, 2.0 * model.resident_blocks))
 
 
-def left_out_errors(rows: BlockRows, num_sms: int) -> dict[str, dict[str, Array]]:
-    """Relative errors of each form when each grid in turn is left out of the fit: form → "time", "energy" → (n,).
+def left_out_errors(rows: BlockRows, num_sms: int) -> pd.DataFrame:
+    """Relative errors of each form if each grid in turn is left out of the fit; columns form → "time", "energy".
 
     nan for the smallest and the largest grid: without them the fit would have to extrapolate.
     """
-    errors: dict[str, dict[str, Array]] = {form: {name: np.full(len(rows), np.nan) for name in ("time", "energy")} for form in FORMS}
+    errors = pd.DataFrame(index=range(len(rows)), columns=pd.MultiIndex.from_product([FORMS, ("time", "energy")]), dtype=np.float64)
     for grid in np.unique(rows.blocks)[1:-1]:
         out = rows.blocks == grid
         model = _fitted(rows.select(~out), num_sms)
         held = rows.select(out)
-        energy = held.power_w * held.latency_s
         for form in FORMS:
-            errors[form]["time"][out] = model.latency_s(held.blocks, form) / held.latency_s - 1.0
-            errors[form]["energy"][out] = model.energy_j(held.blocks, form) / energy - 1.0
+            time, energy = model.latency_s(held.blocks, form), model.energy_j(held.blocks, form)
+            ratios = (time / held.latency_s, energy / (held.power_w * held.latency_s))
+            errors.loc[out, form] = np.stack(ratios, axis=-1) - 1.0
     return errors
 
 
@@ -103,11 +93,9 @@ def _scatter(rows: BlockRows, num_sms: int, judged_from: float) -> dict[str, dic
     """Root mean square error on left-out grids; only grids of `judged_from` blocks or more count if any inner grid has that many."""
     inner = (rows.blocks > rows.blocks.min()) & (rows.blocks < rows.blocks.max())
     judged = inner & (rows.blocks >= judged_from)
-    judged = judged if judged.any() else inner
-    return {
-        form: {name: float(np.sqrt(np.mean(np.square(values[judged])))) for name, values in own.items()}
-        for form, own in left_out_errors(rows, num_sms).items()
-    }
+    errors = left_out_errors(rows, num_sms)[judged if judged.any() else inner]
+    rms = np.sqrt((errors**2).mean(skipna=False))
+    return {form: {name: float(value) for name, value in rms[form].items()} for form in FORMS}
 
 
 def _fitted(rows: BlockRows, num_sms: int) -> BlockModel:
@@ -120,12 +108,12 @@ def _fitted(rows: BlockRows, num_sms: int) -> BlockModel:
     blocks_per_sm = int(first.blocks_per_sm[0])
     logarithms, time_covariance, tied = _times(rows, num_sms, blocks_per_sm)
     slope_s, intercept_s = np.polyfit(rows.blocks, rows.latency_s, 1)
-    energy = _energies(rows)
-    static_w = float(np.mean(rows.idle_w))
-    static_std = float(np.std(rows.idle_w, ddof=1) / math.sqrt(len(rows))) if math.isfinite(static_w) else math.nan
-    excess_j = (rows.power_w - rows.idle_w) * rows.latency_s
-    slope_j = float(np.polyfit(rows.blocks, excess_j, 1)[0]) if energy is not None else math.nan
-    values, covariance = energy or (np.full(2, np.nan), np.full((2, 2), np.nan))
+    static_w = static_std = slope_j = math.nan
+    values, covariance = np.full(2, np.nan), np.full((2, 2), np.nan)
+    if np.all(np.isfinite(rows.power_w) & np.isfinite(rows.idle_w)):
+        values, covariance = _energies(rows)
+        static_w, static_std = float(np.mean(rows.idle_w)), float(np.std(rows.idle_w, ddof=1) / math.sqrt(len(rows)))
+        slope_j = float(np.polyfit(rows.blocks, (rows.power_w - rows.idle_w) * rows.latency_s, 1)[0])
     return BlockModel(
         kernel=str(first.kernel[0]),
         block_threads=int(first.block_threads[0]),
@@ -137,8 +125,8 @@ def _fitted(rows: BlockRows, num_sms: int) -> BlockModel:
         time_covariance=time_covariance,
         energies=values,
         energy_covariance=covariance,
-        static_w=static_w if energy else math.nan,
-        static_std_w=static_std if energy else math.nan,
+        static_w=static_w,
+        static_std_w=static_std,
         slope_s=float(slope_s),
         intercept_s=float(intercept_s),
         slope_j=slope_j,
@@ -182,10 +170,8 @@ def _posterior(scaled: Array, misfit: Array) -> Array:
     return np.asarray(np.linalg.inv(scaled.T @ scaled / inflation + np.eye(terms)), dtype=np.float64)
 
 
-def _energies(rows: BlockRows) -> tuple[Array, Array] | None:
-    """Energy of a block and power beyond rest, and their covariance; None where a power is missing."""
-    if not np.all(np.isfinite(rows.power_w) & np.isfinite(rows.idle_w)):
-        return None
+def _energies(rows: BlockRows) -> tuple[Array, Array]:
+    """Energy of a block and power beyond rest, and their covariance."""
     energy = rows.power_w * rows.latency_s
     dynamic = energy - rows.idle_w * rows.latency_s
     # Relative error of a power without a standard error of its own.

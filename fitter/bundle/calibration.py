@@ -13,8 +13,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from estimator.bundle.content import Bundle
-from estimator.engine.design import EQUATION_ERROR
+from estimator.bundle.content import Bundle, HeldOut
 from estimator.model.coefficients import group_key, longest_prefix
 from estimator.uncertainty.sources import ENOUGH_FAMILIES
 from estimator.vocabulary.gpu import GpuSpec
@@ -34,22 +33,23 @@ from fitter.bundle.data_facts import (
 )
 from fitter.bundle.drafts import Draft, draft_from_rows
 from fitter.bundle.runs import stated_uncertainty
-from fitter.bundle.sections import idle_section, prior_bundle, voltage_section, with_gain_std
+from fitter.bundle.sections import prior_bundle, with_gain_std
 from fitter.errors import CalibrationError
-from fitter.instructions.section import instruction_notes, instruction_section
+from fitter.instructions.section import instruction_section
 from fitter.latency.intervals import FEWEST_LOCAL, few_errors_half
 from fitter.latency.residual_tier import FEWEST_POINTS
+from fitter.priors import EQUATION_ERROR
 from fitter.rows.columns import Selection, with_rejected
 from fitter.rows.selection import in_own_order
 from fitter.transfer.prior_bundle import LENT_POWER_STD, TransferSource, transfer_notes, transfer_source, with_strengths
 from fitter.validate.predictions import (
     QUANTITIES,
-    ErrorRow,
     compared,
     error_rows,
     fit_warnings,
     grouped_folds,
     kind_of,
+    label_of,
     predict_rows,
     same_numbers,
     served_groups,
@@ -74,11 +74,11 @@ class Calibration:
 
     bundle: Bundle
     selection: Selection
-    errors: tuple[ErrorRow, ...]
+    errors: tuple[HeldOut, ...]
     held_out: Mapping[str, pd.DataFrame]
     warnings: tuple[str, ...]
 
-    def summary(self) -> dict[str, ErrorRow]:
+    def summary(self) -> dict[str, HeldOut]:
         """Errors of all held-out kernels and of all held-out workloads."""
         return {kind: summary_row(compared(found), kind) for kind, found in self.held_out.items()}
 
@@ -105,7 +105,6 @@ def calibrate(
         raise CalibrationError("no rows to fit")
     energies, remarks = instruction_section(selection, gpu)
     blocks, unfit = block_section(selection, gpu)
-    selection = replace(selection, notes=(*selection.notes, *instruction_notes(selection, gpu)))
     board = board_knowledge(selection, gpu)
     source = None if prior is None else transfer_source(prior, gpu)
     if source is not None and selection.kernels is not None:
@@ -133,10 +132,10 @@ def calibrate(
     errors = tuple(row for rows in held_out.values() for row in error_rows(compared(rows)))
     alone = single_kinds(selection)
     few = few_power_warnings(selection, bundle) if selection.tables and source is None else ()
-    warnings = (*fit_warnings([row for row in errors if row.label not in alone]), *few, *remarks, *unfit)
-    notes = (*transfer_notes(source, found.bundle), *_prior_notes(bundle, source), *selection.notes, *warnings)
+    warnings = (*fit_warnings([row for row in errors if label_of(row) not in alone]), *few, *remarks, *unfit)
+    notes = (*transfer_notes(source, found.bundle), *selection.notes, *warnings)
     return Calibration(
-        bundle=replace(bundle, errors=tuple(row.document() for row in errors), notes=notes),
+        bundle=replace(bundle, errors=errors, notes=notes),
         selection=selection,
         errors=errors,
         held_out=held_out,
@@ -154,8 +153,8 @@ def _with_origin(draft: Bundle, selection: Selection, board: BoardKnowledge, see
         completion=completion_of(selection),
         power=None if draft.power is None else with_gain_std(draft.power, selection.gain_std),
         provenance=provenance_of(selection, seed),
-        voltage=voltage_section(board.tables, board.voltage_std_v) or draft.voltage,
-        idle=idle_section(board.tables, board.idle_std_w) or draft.idle,
+        voltage=board.tables.voltage_v or draft.voltage,
+        idle=board.tables.idle_w or draft.idle,
         domain=domain_of(selection, draft.groups),
         clocks_mhz=clock_range_mhz(selection, draft.gpu),
     )
@@ -199,7 +198,7 @@ def _uncertainty(
     selection: Selection, held_out: Mapping[str, pd.DataFrame], draft: Draft, source: TransferSource | None
 ) -> dict[str, dict[str, Any]]:
     """The `uncertainty` section of groups of kernels, from held-out rows."""
-    expected = {"latency": {} if source is None else source.error, "power": {}}
+    expected = {"latency": {} if source is None else source.siblings.error, "power": {}}
     stated: dict[str, dict[str, Any]] = {"latency": {}, "power": {}}
     if draft.kernel_fit is not None:
         stated["latency"]["groups"] = {
@@ -290,10 +289,3 @@ def _of_few(std: float, count: int, expected: float) -> float:
     # equations EQUATION_ERROR.  Where equations are known to leave over less, or more, so do few kernels.
     open_std = 0.35 * expected / EQUATION_ERROR / np.sqrt(max(count, 1))
     return float(np.hypot(std, open_std)) if count < FEWEST_POINTS else std
-
-
-def _prior_notes(bundle: Bundle, source: TransferSource | None) -> tuple[str, ...]:
-    """Notes that list groups of kernels without measurements on this GPU or another."""
-    lent = {} if source is None else source.values
-    missing = [key for key, group in bundle.groups.items() if group.rows == 0 and key not in lent]
-    return (f"from priors, not from data: {', '.join(missing)}",) if missing else ()

@@ -1,5 +1,6 @@
 """Facts about the data behind a bundle: board, sensor, environment, ranges, provenance."""
 
+import math
 import os
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,30 +31,25 @@ LONGEST_TEXT: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoardKnowledge:
-    """Tables of the measured board, and the uncertainty of its idle power."""
+    """Tables of the measured board."""
 
     tables: BoardTables
-    idle_std_w: float | None
-    voltage_std_v: tuple[float, ...] | None
 
 
 def board_knowledge(selection: Selection, gpu: GpuSpec) -> BoardKnowledge:
     """Voltage and idle power over the clock: as measured with the kernels, else from the GPU's specification."""
     idle, voltage = (_merged(selection.datasets, *names) for names in (("idle", "power_w"), ("voltage", "voltage_v")))
     volts = gpu.voltage_v if voltage is None else _shaped(voltage, "voltage_v", gpu.voltage_v)
-    voltage_std = None
-    if voltage is not None and volts is not None and "std_v" in voltage and voltage["std_v"].notna().all():
-        voltage_std = tuple(np.interp(volts.sm_clock_mhz, voltage.index, voltage["std_v"]).tolist())
     clocks = measured_clocks(selection, gpu)
-    means = {} if idle is None else idle.reindex(columns=["std_w", "temperature_c"]).mean().dropna().to_dict()
+    rest_c = math.nan if idle is None else float(idle["temperature_c"].mean())
     tables = BoardTables(
         gpu=gpu,
         voltage_v=volts,
         idle_w=(gpu.idle_w or _idle_below(selection, gpu)) if idle is None else _shaped(idle, "power_w", gpu.idle_w),
         reference_clock_mhz=float(clocks[np.argmin(np.abs(clocks - REFERENCE_CLOCK_MHZ))]),
-        idle_temperature_c=means.get("temperature_c"),
+        idle_temperature_c=rest_c if math.isfinite(rest_c) else None,
     )
-    return BoardKnowledge(tables=tables, idle_std_w=means.get("std_w"), voltage_std_v=voltage_std)
+    return BoardKnowledge(tables=tables)
 
 
 def _merged(datasets: Sequence[Dataset], table: str, column: str) -> pd.DataFrame | None:
@@ -62,7 +58,7 @@ def _merged(datasets: Sequence[Dataset], table: str, column: str) -> pd.DataFram
     Data sets that share a clock have equal weights: boards differ more from day to day than within a measurement.
     """
     rows = [{"name": one.name} | row for one in datasets for row in _rows(one.metadata.get(table))]
-    found = pd.DataFrame(rows).reindex(columns=["sm_clock_mhz", column, "std_w", "std_v", "temperature_c", "name"])
+    found = pd.DataFrame(rows).reindex(columns=["sm_clock_mhz", column, "temperature_c", "name"])
     numbers = found.drop(columns="name").apply(pd.to_numeric, errors="coerce").replace([np.inf, -np.inf], np.nan)
     known = (numbers["sm_clock_mhz"] > 0) & (numbers[column] > 0)
     if not known.any():
@@ -160,31 +156,29 @@ def provenance_of(selection: Selection, seed: int) -> Provenance:
 def environment_of(selection: Selection) -> dict[str, str]:
     """Driver, board and programs from the data sets' metadata, and whether a board was simulated."""
     found: dict[str, str] = {}
-    for dataset in selection.datasets:
-        metadata = dataset.metadata
-        board, campaign, versions = (_object(metadata.get(key)) for key in ("gpu", "campaign", "versions"))
-        facts = {"driver": metadata.get("driver"), "vbios": board.get("vbios"), "campaign": campaign.get("name")}
-        facts |= {f"version of {name}": version for name, version in versions.items()}
+    for metadata in (dataset.metadata for dataset in selection.datasets):
+        facts = {"driver": metadata.get("driver"), "vbios": _part(metadata, "gpu").get("vbios")}
+        facts |= {"campaign": _part(metadata, "campaign").get("name")}
+        facts |= {f"version of {name}": version for name, version in _part(metadata, "versions").items()}
         found |= {key: str(value)[:LONGEST_TEXT] for key, value in facts.items() if isinstance(value, str | int | float) and value != ""}
-        if metadata.get("simulated") is True:
-            found["simulated"] = "true"
+        found |= {"simulated": "true"} if metadata.get("simulated") is True else {}
     return found
 
 
 def sensor_of(selection: Selection) -> Mapping[str, Any] | None:
     """The power sensor's characterisation from the first data set that has one."""
-    return next((sensor for dataset in selection.datasets if (sensor := _object(dataset.metadata.get("sensor")))), None)
+    return next((sensor for dataset in selection.datasets if (sensor := _part(dataset.metadata, "sensor"))), None)
 
 
 def board_uuid(selection: Selection) -> str:
-    """The identity of the board if all data sets name the same one, else ""."""
-    found = {_object(dataset.metadata.get("gpu")).get("uuid") for dataset in selection.datasets} - {None}
-    only = found.pop() if len(found) == 1 else ""
-    return only[:LONGEST_TEXT] if isinstance(only, str) else ""
+    """The identity of the board if all data sets that name one name the same, else ""."""
+    found = {str(uuid)[:LONGEST_TEXT] for dataset in selection.datasets if (uuid := _part(dataset.metadata, "gpu").get("uuid"))}
+    return found.pop() if len(found) == 1 else ""
 
 
-def _object(value: Any) -> Mapping[str, Any]:
-    """The value if it is a JSON object, else an empty object."""
+def _part(metadata: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """An object in a data set's metadata; empty if it is none."""
+    value = metadata.get(name)
     return value if isinstance(value, Mapping) else {}
 
 

@@ -12,19 +12,19 @@ from estimator.model.coefficients import group_key, longest_prefix
 from estimator.model.power import BoardTables
 from estimator.vocabulary.gpu import GpuSpec
 from fitter.bundle.runs import fit_runs
-from fitter.bundle.sections import as_rows, power_sections, prior_bundle, prior_section
+from fitter.bundle.sections import as_rows, prior_bundle, prior_section, with_power
 from fitter.errors import CalibrationError
 from fitter.latency.group_fit import GroupFit
-from fitter.latency.groups import KernelFit, fit_kernel_groups
+from fitter.latency.groups import NO_SIBLINGS, KernelFit, fit_kernel_groups
 from fitter.latency.runs import MATRIX_GROUPS, STREAM_GROUPS, prior_groups
 from fitter.power.coefficients import fit_power
 from fitter.power.rows import kernel_power_rows
-from fitter.power.solver import PowerPriors, PowerRows
+from fitter.power.solver import PowerRows
 from fitter.power.tier import with_power_tiers
 from fitter.priors import GROUP_PRIORS
 from fitter.rows.columns import KernelRows, WorkloadRows
 from fitter.rows.rejected import RejectedRow
-from fitter.transfer.prior_bundle import TransferSource, fit_transferred, lent_groups, lent_section, power_priors
+from fitter.transfer.prior_bundle import TransferSource, lent_groups, power_priors
 
 DONOR: Final = "elementwise"
 """Group whose measured coefficients are used for unmeasured memory kernels."""
@@ -64,23 +64,24 @@ def draft_from_rows(
         lent = None if source is None else lent_groups(source, {})
         runs = fit_runs(workloads, gpu, tables, measured_groups=lent, power_priors=priors)
         return Draft(bundle=_with_source(runs, source), kernel_fit=None)
-    fit = kernel_fit or _kernel_fit(kernels, gpu, source, seed)
+    fit = kernel_fit
+    if fit is None:
+        fit = fit_kernel_groups(kernels, gpu, seed=seed, siblings=NO_SIBLINGS if source is None else source.siblings)
     measured = {group: one.coefficients for group, one in fit.groups.items()}
     lent = {} if source is None else lent_groups(source, measured)
     start = _lent(measured) | lent | measured
-    power_rows = _kernel_power(_without(kernels, fit.rejected), gpu, prior_groups(gpu) | start)
+    groups = prior_groups(gpu) | start
+    power_rows = _kernel_power(_without(kernels, fit.rejected), gpu, groups)
     if workloads is None:
-        bundle = _kernel_draft(fit, start, gpu, tables, power_rows, priors, source)
+        power = None if power_rows is None else fit_power(power_rows, tables, priors)
+        sections = {group: _section(group, values, fit.groups.get(group)) for group, values in groups.items()}
+        bundle = with_power(replace(prior_bundle(gpu), groups=sections, latency_parameters=_covariance(fit.groups)), power)
     else:
         served = _serving(start, fit, workloads)
         runs = fit_runs(workloads, gpu, tables, kernel_power=power_rows, measured_groups=served or None, power_priors=priors)
-        bundle = _with_kernels(runs, fit, served)
-    bundle = with_power_tiers(_with_source(bundle, source), kernels, seed)
-    return Draft(bundle=bundle, kernel_fit=fit)
-
-
-def _kernel_fit(kernels: KernelRows, gpu: GpuSpec, source: TransferSource | None, seed: int) -> KernelFit:
-    return fit_kernel_groups(kernels, gpu, seed=seed) if source is None else fit_transferred(kernels, gpu, source, seed)
+        bundle = replace(runs, groups=_joined_groups(runs, fit, served))
+    bundle = replace(bundle, tile_predictors=fit.tile_predictors, residuals=fit.residuals)
+    return Draft(bundle=with_power_tiers(_with_source(bundle, source), kernels, seed), kernel_fit=fit)
 
 
 def _with_source(bundle: Bundle, source: TransferSource | None) -> Bundle:
@@ -128,42 +129,18 @@ def _kernel_power(kernels: KernelRows, gpu: GpuSpec, groups: Values) -> PowerRow
     return kernel_power_rows(kernels, gpu, groups) if usable.any() else None
 
 
-def _kernel_draft(
-    fit: KernelFit,
-    start: Values,
-    gpu: GpuSpec,
-    tables: BoardTables,
-    power_rows: PowerRows | None,
-    priors: PowerPriors,
-    source: TransferSource | None,
-) -> Bundle:
-    """A bundle from kernels alone: the host's launch cost is assumed."""
-    power = None if power_rows is None else fit_power(power_rows, tables, priors)
-    groups = prior_groups(gpu) | {group: dict(values) for group, values in start.items()}
-    return replace(
-        prior_bundle(gpu),
-        groups={group: _section(group, values, fit.groups.get(group), source) for group, values in groups.items()},
-        latency_parameters=_covariance(fit.groups),
-        **power_sections(power, gpu),
-        tile_predictors=fit.tile_predictors,
-        residuals=fit.residuals,
-    )
-
-
-def _section(group: str, values: Mapping[str, float], fit: GroupFit | None, source: TransferSource | None = None) -> GroupCoefficients:
+def _section(group: str, values: Mapping[str, float], fit: GroupFit | None) -> GroupCoefficients:
     """One group's coefficients; without a fit their uncertainty is that of their priors."""
     if fit is not None:
         spread = {name: std for name, std in fit.ln_std.items() if name in values}
         known = {name: decided for name, decided in fit.identified.items() if name in values}
         return GroupCoefficients(coefficients=dict(values), ln_std=spread, identified=known, rows=fit.rows)
-    if source is not None and group in source.values:
-        return lent_section(group, values)
     return prior_section(group, values)
 
 
-def _with_kernels(bundle: Bundle, fit: KernelFit, served: Values) -> Bundle:
-    """Add the results of measured kernels to a bundle from runs: groups that the runs do not use, rows, spread, tiles, residuals."""
-    groups = dict(bundle.groups)
+def _joined_groups(runs: Bundle, fit: KernelFit, served: Values) -> dict[str, GroupCoefficients]:
+    """Groups of a bundle from runs, with rows and spread of the measured kernels, and the measured groups that the runs do not use."""
+    groups = dict(runs.groups)
     for key, one in fit.groups.items():
         if key in served:
             section = groups[key]
@@ -173,7 +150,7 @@ def _with_kernels(bundle: Bundle, fit: KernelFit, served: Values) -> Bundle:
             groups[key] = replace(section, ln_std={**alone.ln_std, **moved}, identified={**section.identified, **known}, rows=one.rows)
         elif key not in GROUP_PRIORS:
             groups[key] = _section(key, one.coefficients, one)
-    return replace(bundle, groups=groups, tile_predictors=fit.tile_predictors, residuals=fit.residuals)
+    return groups
 
 
 def _covariance(fits: Mapping[str, GroupFit]) -> Covariance:

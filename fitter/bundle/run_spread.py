@@ -13,7 +13,6 @@ degrees of freedom as families replaces the normal distribution:
     τ² = (t / 1.645)² · mean(m²) − mean(v), and 0 where that is negative
 """
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -26,47 +25,27 @@ from estimator.vocabulary.quantities import NORMAL_90, Array
 PRIOR_RUNS: Final = 5.0
 """Weight of the prior spread, and of a normal distribution's quantile, as a number of runs."""
 
-LATENCY_PRIOR: Final = (0.04, 0.12)
-"""Prior of the latency error of GPU-bound and of launch-bound runs [relative]."""
+EXPECTED: Final = {"latency": (0.04, 0.12), "power": (0.04, 0.06)}
+"""Prior of the error of GPU-bound and of launch-bound runs [relative].  About half of the power of a launch-bound run is kernel energy over
+time: half the latency's error."""
 
-POWER_PRIOR: Final = (0.04, 0.06)
-"""Prior of the power error.  About half of the power of a launch-bound run is kernel energy over time: half the latency's error."""
+OF_ONE: Final = (0.08, 0.12)
+"""Error of GPU-bound and of launch-bound runs, stated if all runs are of one workload (assumed) [relative]."""
 
+FAMILY_EXPECTED: Final = {"latency": 0.05, "power": 0.035}
+"""Error common to a model family, stated if there are fewer than FEWEST_FAMILIES families (assumed) [ln]."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunErrors:
-    """Errors on runs left out of the fit, columns of shape (n,).
+FEWEST_FAMILIES: Final = 3
+"""Least families for an estimate of the error of an unseen family."""
 
-    latency, power   ln(measured / predicted); nan: no power
-    launch_bound     share of the host's launches in the latency
-    untested         standard deviation of ln(GPU time) for kernels that too few model families in the fit used
-    """
-
-    latency: Array
-    power: Array
-    launch_bound: Array
-    untested: Array
+Spread = tuple[float, float]
+"""Standard deviations of a logarithm for GPU-bound and for launch-bound runs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PacedSpread:
-    """Standard deviations of a logarithm for GPU-bound and for launch-bound runs."""
-
-    gpu: float
-    launch: float
-
-    def at(self, launch_share: Array) -> Array:
-        """Standard deviation at a share of the host's launches in the latency, shape (n,)."""
-        result: Array = np.sqrt(np.array([self.gpu**2, self.launch**2]) @ _weights(launch_share))
-        return result
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSpread:
-    """Stated uncertainty of runs of seen model families."""
-
-    latency: PacedSpread
-    power: PacedSpread
+def spread_at(spread: Spread, launch_share: Array) -> Array:
+    """Standard deviation at a share of the host's launches in the latency, shape (n,)."""
+    result: Array = np.sqrt(np.square(spread) @ _weights(launch_share))
+    return result
 
 
 def _weights(launch_share: Array) -> Array:
@@ -75,7 +54,7 @@ def _weights(launch_share: Array) -> Array:
     return np.array([1.0 - host, host])
 
 
-def paced_std(error: Array, launch_share: Array, expected: tuple[float, float]) -> tuple[float, float]:
+def paced_std(error: Array, launch_share: Array, expected: Spread) -> Spread:
     """Standard deviations of a logarithm for GPU-bound and for launch-bound runs.
 
     error, launch_share (n,): of held-out runs.  expected: the prior of both.  Maximises the likelihood with PRIOR_RUNS runs of either kind
@@ -106,52 +85,27 @@ def interval_factor(score: Array) -> float:
     return (count * seen + PRIOR_RUNS) / (count + PRIOR_RUNS)
 
 
-def known_spread(errors: RunErrors) -> RunSpread:
-    """Spread of runs left out of a fit that has other runs of their family."""
-    measured = np.isfinite(errors.power)
-    return RunSpread(
-        latency=_calibrated(errors.latency, errors.launch_bound, LATENCY_PRIOR),
-        power=_calibrated(errors.power[measured], errors.launch_bound[measured], POWER_PRIOR),
-    )
+def known_spread(error: Array, launch_share: Array, expected: Spread) -> Spread:
+    """Spread of runs left out of a fit that has other runs of their family; arguments as of `paced_std`, nan for an unknown error."""
+    measured = np.isfinite(error)
+    error, launch_share = error[measured], launch_share[measured]
+    spread = paced_std(error, launch_share, expected)
+    factor = interval_factor(np.abs(error) / spread_at(spread, launch_share))
+    return factor * spread[0], factor * spread[1]
 
 
-def _calibrated(error: Array, launch_share: Array, expected: tuple[float, float]) -> PacedSpread:
-    gpu, launch = paced_std(error, launch_share, expected)
-    spread = PacedSpread(gpu=gpu, launch=launch)
-    factor = interval_factor(np.abs(error) / spread.at(launch_share))
-    return PacedSpread(gpu=factor * gpu, launch=factor * launch)
+def family_spread(error: Array, known_std: Array, family: Array, expected: float) -> float:
+    """Standard deviation that an unseen family adds; the expected one if there are too few families.
 
-
-FAMILY_PRIOR: Final = 0.05
-FAMILY_POWER_PRIOR: Final = 0.035
-"""Error of ln(latency) and of ln(power) common to a model family, stated if there are fewer than FEWEST_FAMILIES families (assumed)."""
-
-FEWEST_FAMILIES: Final = 3
-"""Least families for an estimate of the error of an unseen family."""
-
-
-def family_std(error: Array, known_std: Array, family: Array) -> float:
-    """Standard deviation that an unseen family adds.
-
-    error, known_std, family (n,): errors of the logarithm of families left out as wholes, their standard deviation from all other
-    sources, and their names; at least one run.
+    error, known_std, family (n,): errors of the logarithm of families left out as wholes (nan: unknown), their standard deviation from all
+    other sources, and their names.
     """
-    names, number = np.unique(family, return_inverse=True)
-    precision = np.bincount(number, known_std**-2.0)
-    mean = np.bincount(number, error * known_std**-2.0) / precision
+    measured = np.isfinite(error)
+    names, number = np.unique(family[measured], return_inverse=True)
+    if len(names) < FEWEST_FAMILIES:
+        return expected
+    weight = known_std[measured] ** -2.0
+    precision = np.bincount(number, weight)
+    mean = np.bincount(number, error[measured] * weight) / precision
     wide = float(stdtrit(len(names), 0.95)) / NORMAL_90
     return float(np.sqrt(max(wide**2 * float(np.mean(mean**2)) - float(np.mean(1.0 / precision)), 0.0)))
-
-
-def family_spread(errors: RunErrors, names: Array, spread: RunSpread) -> tuple[float, float]:
-    """Standard deviations that an unseen family adds to ln(latency) and ln(power).
-
-    errors, names: errors on families left out as wholes, and the family of each run, shape (n,).  spread: of seen families.
-    """
-    share, measured = errors.launch_bound, np.isfinite(errors.power)
-    known = np.hypot(spread.latency.at(share), np.sqrt(1.0 - share) * errors.untested)
-    enough = len(np.unique(names)) >= FEWEST_FAMILIES, len(np.unique(names[measured])) >= FEWEST_FAMILIES
-    return (
-        family_std(errors.latency, known, names) if enough[0] else FAMILY_PRIOR,
-        family_std(errors.power[measured], spread.power.at(share[measured]), names[measured]) if enough[1] else FAMILY_POWER_PRIOR,
-    )

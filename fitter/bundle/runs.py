@@ -1,6 +1,7 @@
 """Runs of whole workloads: fit, prediction, and errors on held-out runs."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -14,27 +15,17 @@ from estimator.questions.estimates import estimate
 from estimator.uncertainty.sources import UNTESTED_STD, group_shares, joined
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array, BoolArray
-from fitter.bundle.run_spread import (
-    FAMILY_POWER_PRIOR,
-    FAMILY_PRIOR,
-    FEWEST_FAMILIES,
-    LATENCY_PRIOR,
-    POWER_PRIOR,
-    PacedSpread,
-    RunErrors,
-    RunSpread,
-    family_spread,
-    known_spread,
-)
+from fitter.bundle.run_spread import EXPECTED, FAMILY_EXPECTED, FEWEST_FAMILIES, OF_ONE, family_spread, known_spread, spread_at
 from fitter.bundle.sections import runs_bundle
 from fitter.latency.runs import STREAM_GROUPS, fit_latency
 from fitter.power.coefficients import fit_power
 from fitter.power.rows import join_power_rows, workload_power_rows
 from fitter.power.solver import PowerPriors, PowerRows
 from fitter.rows.columns import WorkloadRows
+from fitter.validate.predictions import grouped_folds
 
-MOST_FOLDS: Final = 20
-"""Most folds over workloads; beyond this number several workloads share a fold.  A fit of 95 % of the runs errs like a fit of all."""
+FOLD: Final = 0.05
+"""Share of the workloads in each fold.  A fit of 95 % of the runs errs like a fit of all."""
 
 ONE_KIND: Final = frozenset(STREAM_GROUPS) - {"conv.depthwise"}
 """Groups whose coefficients runs fit together: a family that uses one of them tests all.  Depthwise convolutions are apart, because their
@@ -60,50 +51,42 @@ def fit_runs(
     return runs_bundle(gpu, latency, power, clocks_mhz=(float(clocks.min()), float(clocks.max())), rows=len(rows))
 
 
-def _predict_unlimited(bundle: Bundle, rows: WorkloadRows, gpu: GpuSpec) -> tuple[Array, Array, Array]:
-    """Latency [s], power [W] and launch-bound share of each run at the clock that ran, without a power limit; shapes (n,)."""
-    clocks_mhz = np.clip(rows.clock_mhz(gpu), gpu.sm_clock_min_mhz, gpu.sm_clock_limit_mhz)
-    answers = [
-        estimate(workload, bundle, sm_clock_mhz=float(clock), gpu=gpu, power_cap_w=UNLIMITED_W)[0]
-        for workload, clock in zip(rows.row_workloads(), clocks_mhz, strict=True)
-    ]
-    columns = np.array([(a.latency_s, a.power_w, a.launch_bound_share) for a in answers]).reshape(len(answers), 3)
-    return columns[:, 0], columns[:, 1], columns[:, 2]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunErrors:
+    """Errors on runs left out of the fit, columns of shape (n,).
+
+    error          ln(measured / predicted) by quantity; nan: not measured
+    launch_bound   share of the host's launches in the latency
+    untested       standard deviation of ln(GPU time) for kernels that too few model families in the fit used
+    """
+
+    error: Mapping[str, Array]
+    launch_bound: Array
+    untested: Array
 
 
 def held_out_errors(
-    rows: WorkloadRows, gpu: GpuSpec, tables: BoardTables, folds: list[BoolArray], use: Sequence[Mapping[str, float]] = ()
+    rows: WorkloadRows, gpu: GpuSpec, tables: BoardTables, folds: list[BoolArray], use: Sequence[Mapping[str, float]]
 ) -> RunErrors:
-    """Errors of every fold, predicted by a fit of the others; runs in no fold have nan.
+    """Errors of every fold, predicted by a fit of the others; the folds hold each run once.
 
-    use: as from `group_use`; without it no run is untested.  Errors are those of the equations at the measured clock;
-    `estimator.model.power_limit` adds the effect of a power limit.
+    use: as from `group_use`.  Errors are those of the equations at the measured clock; `estimator.model.power_limit` adds the effect of a
+    power limit.
     """
-    latency, power, share = (np.full(len(rows), np.nan) for _ in range(3))
-    untested = np.zeros(len(rows))
+    found = np.empty((len(rows), 4))
     for held in folds:
         rest, test = rows.select(~held), rows.select(held)
-        predicted_s, predicted_w, bound = _predict_unlimited(fit_runs(rest, gpu, tables), test, gpu)
-        latency[held] = np.log(test.latency_s / predicted_s)
-        power[held] = np.log(test.power_w / predicted_w)
-        share[held] = bound
-        if use:
-            counts = family_counts(use, rest)
-            untested[held] = [untested_std(use[i], counts) for i in test.workload_index]
-    return RunErrors(latency=latency, power=power, launch_bound=share, untested=untested)
-
-
-def workload_folds(rows: WorkloadRows, seed: int) -> list[BoolArray]:
-    """Random folds over workloads, one fold a workload while these are few.  Runs of one workload stay together."""
-    unique = np.unique(rows.workload_index)
-    shuffled = np.random.default_rng(seed).permutation(unique)
-    return [np.isin(rows.workload_index, part) for part in np.array_split(shuffled, min(MOST_FOLDS, len(shuffled))) if len(part)]
-
-
-def family_folds(rows: WorkloadRows) -> list[BoolArray]:
-    """One fold a model family."""
-    families = np.array([rows.workloads[i].model_family for i in rows.workload_index])
-    return [families == family for family in np.unique(families)]
+        bundle, counts = fit_runs(rest, gpu, tables), family_counts(use, rest)
+        clocks_mhz = np.clip(test.clock_mhz(gpu), gpu.sm_clock_min_mhz, gpu.sm_clock_limit_mhz)
+        answers = [
+            estimate(workload, bundle, sm_clock_mhz=float(clock), gpu=gpu, power_cap_w=UNLIMITED_W)[0]
+            for workload, clock in zip(test.row_workloads(), clocks_mhz, strict=True)
+        ]
+        untested = [untested_std(use[i], counts) for i in test.workload_index]
+        found[held] = [(a.latency_s, a.power_w, a.launch_bound_share, std) for a, std in zip(answers, untested, strict=True)]
+    latency_s, power_w, launch_bound, untested_ln = found.T
+    error = {"latency": np.log(rows.latency_s / latency_s), "power": np.log(rows.power_w / power_w)}
+    return RunErrors(error=error, launch_bound=launch_bound, untested=untested_ln)
 
 
 def group_use(bundle: Bundle, rows: WorkloadRows, gpu: GpuSpec) -> list[dict[str, float]]:
@@ -141,30 +124,27 @@ def untested_std(shares: Mapping[str, float], counts: Mapping[str, int]) -> floa
     return float(joined(share * UNTESTED_STD.get(counts.get(group, 0), 0.0) for group, share in shares.items()))
 
 
-def stated_uncertainty(
-    rows: WorkloadRows, gpu: GpuSpec, tables: BoardTables, seed: int, bundle: Bundle | None = None
-) -> dict[str, dict[str, object]]:
+def stated_uncertainty(rows: WorkloadRows, gpu: GpuSpec, tables: BoardTables, seed: int, bundle: Bundle) -> dict[str, dict[str, object]]:
     """The `uncertainty` section of a bundle, from held-out runs and never from residuals of the fit.
 
     bundle: the fit of all rows, used to count the model families of each group of kernels.
     """
+    use = group_use(bundle, rows, gpu)
     names = np.array([rows.workloads[i].model_family for i in rows.workload_index])
-    families = sorted(set(names.tolist()))
-    folds, between = workload_folds(rows, seed), (FAMILY_PRIOR, FAMILY_POWER_PRIOR)
-    if len(folds) < 2:
-        spread = RunSpread(
-            latency=PacedSpread(gpu=2.0 * LATENCY_PRIOR[0], launch=LATENCY_PRIOR[1]),
-            power=PacedSpread(gpu=2.0 * POWER_PRIOR[0], launch=2.0 * POWER_PRIOR[1]),
-        )
-    else:
-        spread = known_spread(held_out_errors(rows, gpu, tables, folds))
-        if len(families) >= FEWEST_FAMILIES:
-            use = group_use(fit_runs(rows, gpu, tables), rows, gpu)
-            between = family_spread(held_out_errors(rows, gpu, tables, family_folds(rows), use), names, spread)
-    stated: dict[str, dict[str, object]] = {
-        quantity: {"gpu": known.gpu, "launch": known.launch, "family": added, "families": families}
-        for quantity, known, added in zip(("latency", "power"), (spread.latency, spread.power), between, strict=True)
-    }
-    if bundle is not None:
-        stated["latency"]["families_by_group"] = family_counts(group_use(bundle, rows, gpu), rows)
+    families = np.unique(names).tolist()
+    folds = grouped_folds(rows.workload_index, FOLD, seed)
+    known = held_out_errors(rows, gpu, tables, folds, use) if folds else None
+    wholes = None
+    if known is not None and len(families) >= FEWEST_FAMILIES:
+        wholes = held_out_errors(rows, gpu, tables, [names == family for family in families], use)
+    stated: dict[str, dict[str, object]] = {}
+    for quantity, expected in EXPECTED.items():
+        spread = OF_ONE if known is None else known_spread(known.error[quantity], known.launch_bound, expected)
+        added = FAMILY_EXPECTED[quantity]
+        if wholes is not None:
+            untested = np.sqrt(1.0 - wholes.launch_bound) * wholes.untested if quantity == "latency" else 0.0
+            known_std = np.hypot(spread_at(spread, wholes.launch_bound), untested)
+            added = family_spread(wholes.error[quantity], known_std, names, added)
+        stated[quantity] = {"gpu": spread[0], "launch": spread[1], "family": added, "families": families}
+    stated["latency"]["families_by_group"] = family_counts(use, rows)
     return stated

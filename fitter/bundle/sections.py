@@ -1,8 +1,8 @@
 """Fits → sections of a bundle."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TypedDict
 
 import numpy as np
 
@@ -11,16 +11,15 @@ from estimator.bundle.content import (
     Covariance,
     GroupCoefficients,
     HostCost,
-    IdleTable,
     PowerCoefficients,
     Provenance,
-    VoltageTable,
 )
 from estimator.model.coefficients import HOST_LAUNCH as LAUNCH_NAME
-from estimator.model.power import L2_CREDIT, POWER_TERMS, BoardTables, capacitance_f, module_rates, tensor_rate
+from estimator.model.coefficients import longest_prefix, parameter_targets
+from estimator.model.power import POWER_TERMS, capacitance_f, module_rates, tensor_rate
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array
-from fitter.latency.runs import LatencyFit, affected_groups, prior_groups
+from fitter.latency.runs import LatencyFit, prior_groups
 from fitter.power.coefficients import PowerFit
 from fitter.power.solver import PICO, TERMS
 from fitter.priors import GROUP_PRIORS, HOST_LAUNCH
@@ -40,44 +39,38 @@ def prior_bundle(gpu: GpuSpec) -> Bundle:
 
 
 def prior_section(group: str, values: Mapping[str, float]) -> GroupCoefficients:
-    """A group without rows: the uncertainty of its coefficients is that of their priors."""
-    widths = {name: prior.width for name, prior in GROUP_PRIORS[group].items() if prior.width > 1e-3}  # narrower: constants
+    """A group without rows, known from priors or another GPU: the uncertainty of its coefficients is that of their priors."""
+    priors = GROUP_PRIORS[longest_prefix(group, GROUP_PRIORS) or "elementwise"]
+    widths = {name: prior.width for name, prior in priors.items() if name in values and prior.width > 1e-3}  # narrower: constants
     return GroupCoefficients(coefficients=dict(values), ln_std=widths, identified=dict.fromkeys(widths, False), rows=0)
 
 
 def runs_bundle(gpu: GpuSpec, latency: LatencyFit, power: PowerFit | None, *, clocks_mhz: tuple[float, float], rows: int) -> Bundle:
     """A bundle from runs of whole workloads: it predicts, but has no provenance and no errors."""
-    spread = dict(zip((parameter.name for parameter in latency.parameters), np.sqrt(np.diag(latency.covariance)).tolist(), strict=True))
     host = HostCost(
         launch_s=latency.host.launch_s,
-        launch_ln_std=spread[LAUNCH_NAME],
+        launch_ln_std=latency.ln_std[LAUNCH_NAME],
         source="fitted",
         overlap_exponent=latency.host.overlap_exponent,
     )
-    return replace(
+    bundle = replace(
         prior_bundle(gpu),
         host=host,
-        groups={group: _tied_section(group, latency, spread, rows) for group in latency.groups},
+        groups={group: _tied_section(group, latency, rows) for group in latency.groups},
         clocks_mhz=clocks_mhz,
-        latency_parameters=Covariance(names=tuple(spread), covariance=as_rows(latency.covariance)),
-        **power_sections(power, gpu),
+        latency_parameters=Covariance(names=tuple(latency.widths), covariance=as_rows(latency.covariance)),
     )
+    return with_power(bundle, power)
 
 
-def _tied_section(group: str, fit: LatencyFit, spread: Mapping[str, float], rows: int) -> GroupCoefficients:
-    """One group's coefficients with the standard deviation of their logarithms; spread: of each parameter."""
+def _tied_section(group: str, fit: LatencyFit, rows: int) -> GroupCoefficients:
+    """One group's coefficients with the standard deviation of their logarithms."""
     values = fit.groups[group]
-    owner = {
-        name: parameter
-        for parameter in fit.parameters
-        if group in affected_groups(parameter, fit.groups)
-        for name in parameter.coefficients
-        if name in values
-    }
+    owner = {name: parameter for parameter in fit.widths for _, name in parameter_targets(parameter, (group,)) if name in values}
     return GroupCoefficients(
         coefficients=dict(values),
-        ln_std={name: spread[parameter.name] for name, parameter in owner.items()},
-        identified={name: parameter.is_identified(spread[parameter.name]) for name, parameter in owner.items()},
+        ln_std={name: fit.ln_std[parameter] for name, parameter in owner.items()},
+        identified={name: fit.identified[parameter] for name, parameter in owner.items()},
         rows=rows,
     )
 
@@ -93,12 +86,12 @@ def power_section(fit: PowerFit, gpu: GpuSpec) -> PowerCoefficients:
     spread = np.sqrt(np.diag(fit.covariance))
     stds = dict(zip(values, spread.tolist(), strict=True))
     line = fit.operating_line
-    warm = {"leakage_w_per_k": values["leakage"], "leakage_std_w_per_k": stds["leakage"]} if line is not None else {}
+    rest_c = fit.tables.idle_temperature_c or 0.0
+    warm = {"leakage_w_per_k": values["leakage"], "leakage_std_w_per_k": stds["leakage"], "rest_c": rest_c}
     return PowerCoefficients(
         reference_clock_mhz=fit.tables.reference_clock_mhz,
         reference_voltage_v=voltage,
         voltage_exponent=fit.exponent,
-        concavity=1.0,
         capacitance_f=_named(capacitance_f(fit.values[:count] * PICO, rates, voltage)),
         capacitance_std_f=_named(capacitance_f(spread[:count] * PICO, rates, voltage)),
         event_energy_j=_named(fit.values[:count] * PICO),
@@ -108,9 +101,8 @@ def power_section(fit: PowerFit, gpu: GpuSpec) -> PowerCoefficients:
         active_std_w=stds["active"],
         terms=TERMS,
         covariance=as_rows(fit.covariance[:static, :static]),
-        l2_credit=L2_CREDIT,
         rows=fit.rows,
-        **(warm if line is None else warm | {"operating_c": line[0], "operating_k_per_w": line[1]}),
+        **({} if line is None else warm | {"operating_c": line[0], "operating_k_per_w": line[1]}),
     )
 
 
@@ -120,20 +112,17 @@ def with_gain_std(power: PowerCoefficients, gain_std: float) -> PowerCoefficient
     gain_std: relative standard deviation of the gain of the power readings or of their correction.
     """
     values = np.array([*(power.event_energy_j[term] / PICO for term in POWER_TERMS), power.busy_w, power.active_w])
-    covariance = np.array(power.covariance) + gain_std**2 * np.outer(values, values)
-    spread = np.sqrt(np.diag(covariance))
-    energy, farad = power.event_energy_j, power.capacitance_f
-    per_pico = {term: farad[term] * PICO / energy[term] for term in POWER_TERMS if energy[term] > 0}
+
+    def widened(std: float, value: float) -> float:
+        return math.hypot(std, gain_std * value)
+
     return replace(
         power,
-        capacitance_std_f={
-            term: float(spread[i]) * per_pico[term] if term in per_pico else power.capacitance_std_f[term]
-            for i, term in enumerate(POWER_TERMS)
-        },
-        busy_std_w=float(spread[TERMS.index("busy")]),
-        active_std_w=float(spread[TERMS.index("active")]),
-        leakage_std_w_per_k=float(np.hypot(power.leakage_std_w_per_k, gain_std * power.leakage_w_per_k)),
-        covariance=as_rows(covariance),
+        capacitance_std_f={term: widened(std, power.capacitance_f[term]) for term, std in power.capacitance_std_f.items()},
+        busy_std_w=widened(power.busy_std_w, power.busy_w),
+        active_std_w=widened(power.active_std_w, power.active_w),
+        leakage_std_w_per_k=widened(power.leakage_std_w_per_k, power.leakage_w_per_k),
+        covariance=as_rows(np.array(power.covariance) + gain_std**2 * np.outer(values, values)),
     )
 
 
@@ -141,34 +130,11 @@ def _named(values: Array) -> Mapping[str, float]:
     return dict(zip(POWER_TERMS, values.tolist(), strict=True))
 
 
-def voltage_section(tables: BoardTables, std_v: tuple[float, ...] | None = None) -> VoltageTable | None:
-    """The voltage table in use."""
-    table = tables.voltage_v
-    return None if table is None else VoltageTable(sm_clock_mhz=table.sm_clock_mhz, voltage_v=table.value, std_v=std_v, source=table.source)
-
-
-def idle_section(tables: BoardTables, std_w: float | None = None) -> IdleTable | None:
-    """The idle table in use."""
-    table, warm = tables.idle_w, tables.idle_temperature_c
-    if table is None:
-        return None
-    return IdleTable(sm_clock_mhz=table.sm_clock_mhz, power_w=table.value, std_w=std_w, source=table.source, temperature_c=warm)
-
-
-class PowerSections(TypedDict):
-    """The sections of a bundle that power needs, None without power."""
-
-    power: PowerCoefficients | None
-    voltage: VoltageTable | None
-    idle: IdleTable | None
-
-
-def power_sections(fit: PowerFit | None, gpu: GpuSpec) -> PowerSections:
-    """Power coefficients with the tables of their fit."""
+def with_power(bundle: Bundle, fit: PowerFit | None) -> Bundle:
+    """The bundle with power coefficients and the tables of their fit; unchanged without a fit."""
     if fit is None:
-        return {"power": None, "voltage": None, "idle": None}
-    voltage = voltage_section(fit.tables, fit.voltage_std_v)
-    return {"power": power_section(fit, gpu), "voltage": voltage, "idle": idle_section(fit.tables)}
+        return bundle
+    return replace(bundle, power=power_section(fit, bundle.gpu), voltage=fit.tables.voltage_v, idle=fit.tables.idle_w)
 
 
 def as_rows(matrix: Array) -> tuple[tuple[float, ...], ...]:

@@ -2,13 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 import click
 
-from estimator.display.text import json_text, printable
+from estimator.display.text import document_text, json_text, printable
 from estimator.options.command_line import DONE, named_file
 from estimator.options.output_files import output_option
 from fitter.errors import FitterError
+
+HELP: Final = {"help_option_names": ["-h", "--help"]}
+json_option: Final = click.option("--json", "as_json", is_flag=True, help="One JSON document, SI units; errors in percent.")
 
 
 def say(result: Mapping[str, object] | Sequence[str]) -> None:
@@ -16,12 +20,17 @@ def say(result: Mapping[str, object] | Sequence[str]) -> None:
     click.echo(json_text(result) if isinstance(result, Mapping) else "\n".join([*map(printable, result), ""]), nl=False)
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+def answer(document: Mapping[str, object], as_json: bool) -> None:
+    """Write a document to stdout, as JSON or for people."""
+    click.echo(json_text(document) if as_json else document_text(document), nl=False)
+
+
+@click.command(context_settings=HELP)
 @click.argument("bundle_name", metavar="BUNDLE", callback=named_file)
 @click.option(
     "--published", metavar="GENERATION", help="Compare energies of instructions with a published table: maxwell, pascal, volta or turing."
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@json_option
 def show_command(bundle_name: str, published: str | None, as_json: bool) -> int:
     """Show origin, errors and coefficients of a bundle; with --published, compare its instructions with a published table."""
     from estimator.bundle.files import load_bundle
@@ -29,13 +38,12 @@ def show_command(bundle_name: str, published: str | None, as_json: bool) -> int:
     bundle = load_bundle(bundle_name)
     if published is not None:
         from fitter.instructions.display import bundle_energies
-        from fitter.instructions.published import compared_with_table, published_tables, table_document
+        from fitter.instructions.published import compared_with_table, table_document
 
         energies = bundle_energies(bundle)
         if energies is None:
             raise FitterError(f"{bundle.name} has no energies of instructions; measure them with `collect --campaign ptx-levels`")
-        title, rows = compared_with_table(energies, published)
-        say(table_document(title, rows) if as_json else [line for one in published_tables(title, rows) for line in one.lines()])
+        answer(table_document(*compared_with_table(energies, published)), as_json)
         return DONE
     from fitter.report.text import show_document, show_lines
 
@@ -43,7 +51,7 @@ def show_command(bundle_name: str, published: str | None, as_json: bool) -> int:
     return DONE
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(context_settings=HELP)
 @click.argument("old_name", metavar="OLD", callback=named_file)
 @click.argument("new_name", metavar="NEW", callback=named_file)
 @click.option(
@@ -53,7 +61,7 @@ def show_command(bundle_name: str, published: str | None, as_json: bool) -> int:
     metavar="FILE",
     help="Compare predictions of this workload; may be repeated. Else the examples.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@json_option
 def diff_command(old_name: str, new_name: str, workloads: Sequence[str], as_json: bool) -> int:
     """Show changed coefficients from bundle OLD to NEW in standard deviations, and their effect on predictions of workloads.
 
@@ -62,44 +70,37 @@ def diff_command(old_name: str, new_name: str, workloads: Sequence[str], as_json
     from estimator.bundle.files import load_bundle
 
     old, new = load_bundle(old_name), load_bundle(new_name)
-    from fitter.release.differences import diff_lines, differences_document, workload_differences
+    from fitter.release.differences import differences_document, workload_differences
 
-    changes = workload_differences(old, new, workloads)
-    say(differences_document(old, new, changes) if as_json else diff_lines(old, new, changes))
+    answer(differences_document(old, new, workload_differences(old, new, workloads)), as_json)
     return DONE
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(context_settings=HELP)
 @click.argument("bundle_name", metavar="BUNDLE", callback=named_file)
-@click.option("--key", required=True, metavar="KEY", help="Public key to trust: a file as minisign writes it, or its line of base64.")
-@click.option("--signature", metavar="FILE", help="Without it BUNDLE.json.minisig beside BUNDLE.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
-def verify_command(bundle_name: str, key: str, signature: str | None, as_json: bool) -> int:
-    """Check offline that BUNDLE is complete, signed with KEY and has the signed name; exit status 1 if not."""
+@click.option("--key", required=True, metavar="KEY", help="Public key to trust: a file as minisign writes it.")
+@json_option
+def verify_command(bundle_name: str, key: str, as_json: bool) -> int:
+    """Check offline that BUNDLE is complete, signed with KEY (in BUNDLE.json.minisig) and has the signed name; exit status 1 if not."""
     from estimator.bundle.files import bundle_path, load_bundle
-    from fitter.release.signatures import SUFFIX, check_name, verify
+    from fitter.release.differences import identity
+    from fitter.release.signatures import check_name, verify
 
     path = bundle_path(bundle_name)
-    signed = verify(path, Path(signature or f"{path}{SUFFIX}"), key)
+    signed = verify(path, Path(key))
     bundle = load_bundle(path)
     check_name(path, bundle, signed)
-    document = {"bundle": str(path), "name": bundle.name, "version": bundle.version, "digest": bundle.digest}
-    document |= {"key": signed.key, "comment": signed.comment}
-    say(
-        document
-        if as_json
-        else [f"{bundle.name} {bundle.version}: signed with key {signed.key}", f"  {bundle.digest}", f"  {signed.comment}"]
-    )
+    answer({"bundle": str(path), **identity(bundle), "key": signed.key, "comment": signed.comment}, as_json)
     return DONE
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(context_settings=HELP)
 @click.argument("bundle_name", metavar="BUNDLE", callback=named_file)
 @click.option("--version", "version", required=True, metavar="X.Y.Z", help="Semantic version, above the bundle's.")
 @output_option("-o", "--out", force=False, metavar="FILE", help="Without it NAME-X.Y.Z.json beside BUNDLE.")
 @click.option("--against", metavar="BUNDLE", callback=named_file, help="The release before; without it the newest one beside the release.")
 @click.option("--note", default="", metavar="TEXT", help="A sentence for the changelog entry.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@json_option
 def release_command(bundle_name: str, version: str, out: Path | None, against: str | None, note: str, as_json: bool) -> int:
     """Give a bundle a version, a new digest and an entry in NAME.changelog.md beside it.
 
@@ -109,6 +110,7 @@ def release_command(bundle_name: str, version: str, out: Path | None, against: s
     from datetime import UTC, datetime
 
     from estimator.bundle.files import bundle_path, load_bundle
+    from fitter.release.differences import identity
     from fitter.release.release import file_name, release, release_before
     from fitter.release.version_rule import version_key
 
@@ -119,13 +121,12 @@ def release_command(bundle_name: str, version: str, out: Path | None, against: s
     before = against or release_before(target.absolute().parent, name, version)
     previous = None if before is None else load_bundle(before)
     released, log = release(bundle, version, target, previous, note, datetime.now(UTC).strftime("%Y-%m-%d"))
-    document = {"bundle": str(target), "name": released.name, "version": version, "digest": released.digest, "changelog": str(log)}
-    say(document if as_json else [f"{released.name} {version}  {released.digest}", f"written to {target}, entry in {log}"])
+    answer({"bundle": str(target), **identity(released), "changelog": str(log)}, as_json)
     return DONE
 
 
 @click.command(
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=HELP,
     epilog="Then: collect --campaign probes.toml --out probes.parquet; fit probes.parquet --prior BUNDLE.",
 )
 @click.argument("bundle_name", metavar="BUNDLE", callback=named_file)
@@ -133,7 +134,7 @@ def release_command(bundle_name: str, version: str, out: Path | None, against: s
 @click.option("-n", "--count", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many kernels.")
 @output_option("-o", "--out", metavar="PROBES.toml", help="Write a campaign for `collect --campaign`.")
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Seed of every random choice.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@json_option
 def probes_command(bundle_name: str, gpu_name: str, count: int, out: Path | None, seed: int, as_json: bool) -> int:
     """Select the kernels of BUNDLE that are most informative about another GPU, the most informative first.
 
@@ -142,17 +143,13 @@ def probes_command(bundle_name: str, gpu_name: str, count: int, out: Path | None
     from estimator.bundle.files import load_bundle
     from estimator.vocabulary.specifications import load_gpu
     from estimator.vocabulary.whole_file import write_whole
-    from fitter.transfer.probe_plan import campaign_text, plan_probes, probe_lines
+    from fitter.transfer.probe_plan import campaign_text, plan_probes
 
     bundle, gpu = load_bundle(bundle_name), load_gpu(gpu_name)
-    probes = plan_probes(bundle, gpu, count, seed)
+    probes = plan_probes(bundle, count, seed)
     if out is not None:
         write_whole(out, campaign_text(probes, bundle, gpu).encode())
-    if as_json:
-        names = ("family", "operator", "precision")
-        kernels = [{**{name: getattr(one, name) for name in names}, **one.named_shape()} for one in probes]
-        say({"bundle": bundle.name, "gpu": gpu.name, "campaign": None if out is None else str(out), "probes": kernels})
-        return DONE
-    written = [] if out is None else [f"campaign written to {out}", f"next: collect --campaign {out} --out probes.parquet"]
-    say([*probe_lines(probes), *written])
+    names = ("family", "operator", "precision")
+    kernels = [{**{name: getattr(one, name) for name in names}, **one.named_shape()} for one in probes]
+    answer({"bundle": bundle.name, "gpu": gpu.name, "campaign": None if out is None else str(out), "probes": kernels}, as_json)
     return DONE

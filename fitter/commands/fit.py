@@ -16,7 +16,7 @@ from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, check_prese
 from estimator.options.output_files import output_option
 from estimator.vocabulary.errors import EstimatorError
 from estimator.vocabulary.regular_files import special_kind
-from fitter.commands.bundles import diff_command, probes_command, release_command, say, show_command, verify_command
+from fitter.commands.bundles import HELP, diff_command, json_option, probes_command, release_command, say, show_command, verify_command
 from fitter.errors import FitterError
 from fitter.validate.requirements import judge, missed_line, require_option
 
@@ -44,7 +44,7 @@ def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option("-v", "--verbose", is_flag=True, help="Name every rejected row on stderr."),
         click.option("-q", "--quiet", is_flag=True, help="No warnings on stderr."),
-        click.option("--json", "as_json", is_flag=True, help="One JSON document, SI units; errors in percent."),
+        json_option,
     ):
         command = option(command)
     return command
@@ -65,7 +65,7 @@ def a_line(context: click.Context, parameter: click.Parameter, text: str | None)
 
 
 @click.command(
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=HELP,
     epilog="More commands: fit check, fit show, fit diff, fit release, fit verify, fit probes. "
     "Exit status: 0 done, 1 not done, 2 wrong usage, 3 done but rows were rejected, a warning holds or --require is missed, "
     "130 interrupted.",
@@ -126,7 +126,11 @@ def fit_command(**options: Any) -> int:
     bundle = save_bundle(calibration.bundle, options["out"])
     document = _fit_document(bundle, calibration, options)
     if options["report"] is not None:
-        document["held_out"] = _write_report(options["report"], bundle, calibration, prior, options["seed"], progress)
+        from estimator.vocabulary.whole_file import write_whole
+        from fitter.report.page import report_html
+
+        page = report_html(bundle, calibration.selection, calibration.held_out)
+        write_whole(options["report"], page.encode("utf-8", errors="replace"))
     progress("")
     verdicts = judge(options["require"], calibration.summary())
     notes = [note for note in bundle.notes if note not in calibration.warnings]
@@ -135,7 +139,7 @@ def fit_command(**options: Any) -> int:
     return _finish(calibration.selection, notes, calibration.warnings, options, verdicts)
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(context_settings=HELP)
 @click.argument("bundle_name", metavar="BUNDLE", callback=named_file)
 @click.argument("datasets", metavar="DATASET...", nargs=-1, required=True, callback=named_files)
 @click.option("--gpu", metavar="NAME|FILE.toml", help="Only the rows of this GPU; the GPU of tables that do not name theirs.")
@@ -198,8 +202,8 @@ def run(given: list[str]) -> int:
 def _check_datasets(names: Sequence[str]) -> None:
     """Check that data sets on this machine exist before scientific packages are loaded, which takes a second.
 
-    Raises FitterError for a pipe or a device, and for the log of an unfinished campaign beside a data set or in a folder.  Folders whose
-    names begin with a point hold running measurements of other hosts and are skipped.
+    Raises FitterError for a pipe or a device, and for the log of an unfinished campaign beside a data set or in a folder.  Hosts may
+    still measure into parts of a folder: their folders (`host=`) are skipped.
     """
     local = [name for name in names if "://" not in name]
     for name in local:
@@ -211,7 +215,7 @@ def _check_datasets(names: Sequence[str]) -> None:
             raise FitterError(f"{name}: the root of all files; name a data set or a folder of them")
         logs = [name if name.endswith(LOG_SUFFIX) else f"{name.rstrip(os.sep)}{LOG_SUFFIX}"]
         for folder, below, files in os.walk(name):
-            below[:] = [word for word in below if not word.startswith(".")]
+            below[:] = [word for word in below if not word.startswith((".", "host="))]
             logs += [os.path.join(folder, file) for file in files if file.endswith(LOG_SUFFIX)]
         for log in filter(os.path.isfile, logs):
             so_far = f"`collect export {log} --to parquet` gives the rows so far"
@@ -235,23 +239,6 @@ def tell(line: str) -> None:
     click.echo(printable(line), err=True)
 
 
-def _write_report(
-    report: Path, bundle: "Bundle", calibration: "Calibration", prior: "Bundle | None", seed: int, progress: Callable[[str], None]
-) -> list[dict[str, object]]:
-    """Write the page about the fit; returns the errors of fits without whole families and clocks."""
-    from estimator.vocabulary.whole_file import write_whole
-    from fitter.bundle.data_facts import board_knowledge
-    from fitter.report.held_out import hold_out
-    from fitter.report.page import report_html
-
-    selection = calibration.selection
-    tables = board_knowledge(selection, bundle.gpu).tables
-    wholes = hold_out(selection, bundle.gpu, tables, seed=seed, prior=prior, progress=progress)
-    page = report_html(bundle, selection, calibration.held_out, wholes)
-    write_whole(report, page.encode("utf-8", errors="replace"))
-    return [{"by": one.by, "name": one.errors.operator, **one.errors.document()} for one in wholes]
-
-
 def _fit_lines(bundle: "Bundle", calibration: "Calibration", options: Mapping[str, object]) -> list[str]:
     from fitter.report.text import next_lines, selection_lines
     from fitter.validate.tables import error_table
@@ -266,18 +253,11 @@ def _fit_lines(bundle: "Bundle", calibration: "Calibration", options: Mapping[st
 
 
 def _fit_document(bundle: "Bundle", calibration: "Calibration", options: Mapping[str, object]) -> dict[str, object]:
+    from fitter.release.differences import identity
     from fitter.report.text import selection_document
 
-    return {
-        "bundle": str(options["out"]),
-        "name": bundle.name,
-        "version": bundle.version,
-        "digest": bundle.digest,
-        "gpu": bundle.gpu.name,
-        **selection_document(calibration.selection),
-        "errors": [row.document() for row in calibration.errors],
-        "summary": {kind: row.document() for kind, row in calibration.summary().items()},
-    }
+    document = {"bundle": str(options["out"]), **identity(bundle), **selection_document(calibration.selection)}
+    return document | {"errors": list(bundle.errors), "summary": calibration.summary()}
 
 
 def _finish(

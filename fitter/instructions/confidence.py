@@ -28,21 +28,13 @@ def shares_of_bodies(rows: InstructionRows) -> dict[str, list[float]]:
 def doubts_of(energies: InstructionEnergies, rows: InstructionRows) -> dict[str, str]:
     """Reasons for low confidence by class; other classes are absent.  `rows` are those of the regression."""
     shares = shares_of_bodies(rows)
-    lumped = [name for name in shares if name not in energies.classes]
-    found = {}
-    for name in energies.classes:
-        reason = _of_rare(lumped) if name == RARE else _reason(energies, name, shares.get(name, []))
-        if reason:
-            found[name] = reason
-    return found
-
-
-def _of_rare(lumped: list[str]) -> str:
-    more = f" and {len(lumped) - 4} more" if len(lumped) > 4 else ""
-    return f"one figure for {', '.join(sorted(lumped)[:4])}{more}, which no run is made of"
+    reasons = {name: _reason(energies, name, shares.get(name, [])) for name in energies.classes}
+    return {name: reason for name, reason in reasons.items() if reason}
 
 
 def _reason(energies: InstructionEnergies, name: str, shares: list[float]) -> str:
+    if name == RARE:
+        return "one figure for all classes that no run is made of"
     term = energies.terms.index(INSTRUCTION + name)
     value, std = energies.epi_j(name)
     if not energies.identified[term]:
@@ -51,10 +43,7 @@ def _reason(energies: InstructionEnergies, name: str, shares: list[float]) -> st
         return "at the bound of 0 beside its issue"
     if std > LARGEST_ERROR * value:
         return f"its error is more than {LARGEST_ERROR:.0%} of it"
-    runs = sum(share >= OWN_SHARE for share in shares)
-    if runs < 2:
-        return "one run is made of it, so that nothing checks it"
-    return ""
+    return "one run is made of it, so that nothing checks it" if sum(share >= OWN_SHARE for share in shares) < 2 else ""
 
 
 def doubt_of_classes(energies: InstructionEnergies, classes: Mapping[str, float]) -> str:

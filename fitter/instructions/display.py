@@ -1,7 +1,6 @@
 """Tables of instruction energies in `fit show` and in the report."""
 
 import math
-from collections.abc import Mapping
 from typing import Any, Final
 
 from estimator.bundle.content import Bundle
@@ -51,7 +50,8 @@ def instruction_tables(bundle: Bundle) -> list[Shown]:
         if math.isfinite(value):
             decided = energies.identified[energies.terms.index(term)]
             rows.append((name, value / scale, std / scale, unit, "" if decided else UNDECIDED))
-    rows += [(name, one["epi_j"] / PICO, one["std_j"] / PICO, "pJ", _doubt(one)) for name, one in section["instructions"].items()]
+    for name, one in section["instructions"].items():
+        rows.append((name, one["epi_j"] / PICO, one["std_j"] / PICO, "pJ", one.get("low_confidence", "")))
     hops = section["transactions"].items()
     rows += [(f"{level}, a transaction of {one['bytes']} byte", one["ept_j"] / PICO, one["std_j"] / PICO, "pJ", "") for level, one in hops]
     volt = "unknown voltage" if math.isnan(energies.reference_voltage_v) else f"{energies.reference_voltage_v:.4g} V"
@@ -61,19 +61,12 @@ def instruction_tables(bundle: Bundle) -> list[Shown]:
     return [Shown(title=title, head=("what", "energy", "± std", "unit", "of low confidence"), rows=rows), _ptx_table(energies), links]
 
 
-def _doubt(entry: Mapping[str, object]) -> str:
-    """Reason for low confidence of a class's energy; bundles of old releases only state whether the data determine it."""
-    return str(entry.get("low_confidence", "" if entry["identified"] else UNDECIDED))
-
-
 def _ptx_table(energies: InstructionEnergies) -> Shown:
     """Table of PTX instructions with their energies, the published formula's figures, and the reasons for missing ones."""
     rows: list[list[Any]] = []
     for name, one in energies.ptx.items():
         figures = [one.published_j.get(f"{mode}.mtsm", math.nan) / PICO for mode in PUBLISHED_MODES]
-        published = [
-            one.unpublished.get(mode, "–") if math.isnan(j) else f"{j:.4g}" for mode, j in zip(PUBLISHED_MODES, figures, strict=True)
-        ]
+        published = ["–" if math.isnan(j) else f"{j:.4g}" for j in figures]
         known = math.isfinite(one.energy_j)
         energy = [f"{j / PICO:.4g}" if known else "unknown" for j in (one.energy_j, one.std_j)]
         companions = "with companions" if one.companions else ""

@@ -21,9 +21,6 @@ OVERHEAD: Final = "empty_loop"
 PUBLISHED_MODES: Final = ("full", "single")
 """Launch modes in which the published formula is evaluated: the whole GPU, and one thread as published."""
 
-MEASURED: Final = "measured"
-"""Name of corrected power times time, the reference for the published ways of sampling."""
-
 VARIANT: Final = re.compile(r"_k\d+_u\d+$")
 """Chains and unroll in a kernel's name; the best measured variant represents an instruction."""
 
@@ -44,7 +41,7 @@ def ptx_rows(energies: InstructionEnergies, rows: InstructionRows) -> Instructio
         if len(row.operations) == 1:
             name, count = next(iter(row.operations.items()))
             pure.setdefault((_plain(name), row.level), _divided(row.body, count))
-    published, missing = published_differences(rows), unpublished(rows)
+    published = published_differences(rows)
     found: dict[str, Expansion] = {}
     for build, row in sorted(builds.items(), key=lambda item: (len(published.get(item[0], {})), item[1].unroll)):
         classes, issued, companions = _own_share(row, pure)
@@ -60,7 +57,6 @@ def ptx_rows(energies: InstructionEnergies, rows: InstructionRows) -> Instructio
             low_confidence=doubt,
             published_j=FrozenMapping(published.get(build, {})),
             published_flag=PUBLISHED_FLAG if published.get(build) else "",
-            unpublished=FrozenMapping(missing.get(build, {})),
         )
     return replace(energies, ptx=FrozenMapping(dict(sorted(found.items()))))
 
@@ -130,29 +126,10 @@ def _own_share(row: InstructionRow, pure: Mapping[tuple[str, str], tuple[Parts, 
     return left, issued / count, companions
 
 
-def unpublished(rows: InstructionRows) -> dict[str, dict[str, str]]:
-    """Reasons for a missing figure of the published formula, by kernel with its level, then by launch mode."""
-    ran = {(row.build, row.mode) for row in rows.rows}
-    known = published_differences(rows)
-    found: dict[str, dict[str, str]] = {}
-    for build, level in dict.fromkeys((row.build, row.level) for row in rows.rows):
-        for mode in PUBLISHED_MODES:
-            if f"{mode}.{SAMPLING[0]}" in known.get(build, {}):
-                continue
-            reason = "no readings while it ran"
-            if (build, mode) not in ran:
-                reason = f"not run as {mode}"
-            elif (at_level(OVERHEAD, level), mode) not in ran:
-                reason = f"{at_level(OVERHEAD, level)} not run as {mode}"
-            found.setdefault(build, {})[mode] = reason
-    return found
-
-
 def published_differences(rows: InstructionRows) -> dict[str, Parts]:
     """(E_total − E_overhead) / n by kernel with its level, then by launch mode and way of sampling [J a thread's instruction].
 
     Both energies are power times time without power at rest.  Their times differ, so the static energy of the time difference remains.
-    MEASURED is the same difference of corrected energies.
     Source: Arafa et al. (arXiv 2002.07795), eq. 1.
     """
     empty = {(row.mode, row.level): row for row in reversed(rows.rows) if row.kernel == OVERHEAD}
@@ -162,14 +139,8 @@ def published_differences(rows: InstructionRows) -> dict[str, Parts]:
         if row.mode not in PUBLISHED_MODES or overhead is None or row.kernel == OVERHEAD or not _on_registers(row):
             continue
         _, count = priced_operations(row)
-        whole, rest = _energies_j(row), _energies_j(overhead)
-        for method in (*SAMPLING, MEASURED):
-            if np.isfinite(whole[method]) and np.isfinite(rest[method]):
-                per_turn = whole[method] / row.turns / row.threads - rest[method] / overhead.turns / overhead.threads
+        for method in SAMPLING:
+            per_turn = row.published[method] / row.turns / row.threads - overhead.published[method] / overhead.turns / overhead.threads
+            if np.isfinite(per_turn):
                 found.setdefault(row.build, {})[f"{row.mode}.{method}"] = per_turn / count
     return found
-
-
-def _energies_j(row: InstructionRow) -> Parts:
-    """Energy of a launch by way of sampling, and the corrected energy [J]."""
-    return {**row.published, MEASURED: row.power_w * row.latency_s}

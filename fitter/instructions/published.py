@@ -16,9 +16,7 @@ from estimator.counts.energies import InstructionEnergies
 from estimator.vocabulary.errors import CountsError
 from estimator.vocabulary.reader import plain
 from estimator.vocabulary.resources import resource_folder
-from fitter.power.solver import PICO
 from fitter.rows.instruction_dataset import at_level
-from fitter.validate.tables import Shown
 
 TABLE: Final = "published/ptx-table-1.toml"
 LEVELS: Final = ("O3", "O0")
@@ -61,19 +59,6 @@ def table_errors(rows: pd.DataFrame) -> pd.DataFrame:
     parts = rows.assign(n=off.notna(), mape=100.0 * off.abs() / rows["published_j"], square=off**2).groupby("level", sort=False)
     found = parts.agg(n=("n", "sum"), mape=("mape", "mean"), rmse_j=("square", "mean")).reset_index()
     return found.assign(rmse_j=np.sqrt(found["rmse_j"]))
-
-
-def published_tables(title: str, rows: pd.DataFrame) -> list[Shown]:
-    """Table of the comparison: published, ours by the published formula on one thread, and ours by regression."""
-    lines = rows.assign(published_j=rows["published_j"] / 1e-6, own_j=rows["own_j"] / 1e-6, energy_j=rows["energy_j"] / PICO)
-    head = ("instruction", "level", "published [µJ]", "here [µJ]", "regression [pJ]")
-    errors = table_errors(rows).assign(rmse_j=lambda found: found["rmse_j"] / 1e-6)
-    heads = ("level", "instructions", "MAPE [%]", "RMSE [µJ]")
-    title = f"{title}, against this bundle on one thread (MTSM; collect --campaign ptx-levels runs it)"
-    return [
-        Shown(title=title, head=head, rows=lines.values.tolist()),
-        Shown(title="Errors of ours against the table", head=heads, rows=errors.values.tolist()),
-    ]
 
 
 def table_document(title: str, rows: pd.DataFrame) -> dict[str, object]:

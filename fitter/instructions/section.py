@@ -1,22 +1,21 @@
 """The bundle of a board with measured instructions: the section, and the other parts of a bundle that has no other measurements."""
 
 import math
-from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
 import numpy as np
+import pandas as pd
 
-from estimator.bundle.content import Bundle
+from estimator.bundle.content import Bundle, HeldOut
 from estimator.counts.energies import LINKS, LinkEnergy, energies_from_section, links_document, section_of
 from estimator.vocabulary.errors import BundleError
 from estimator.vocabulary.gpu import GpuSpec
 from fitter.errors import CalibrationError
-from fitter.instructions.energies import LEAST_POWER_STD_W, excess_power_w, fit_instructions, fitted_rows, row_activity
+from fitter.instructions.energies import LEAST_POWER_STD_W, excess_power_w, fit_instructions, row_activity
 from fitter.rows.columns import Selection
-from fitter.rows.instruction_dataset import InstructionRow, InstructionRows, at_level
-from fitter.validate.predictions import ErrorRow, errors_of
+from fitter.rows.instruction_dataset import InstructionRows, at_level
+from fitter.validate.predictions import error_rows, unmeasured_rows
 
 
 def instruction_section(selection: Selection, gpu: GpuSpec) -> tuple[dict[str, object], tuple[str, ...]]:
@@ -40,28 +39,10 @@ def instruction_section(selection: Selection, gpu: GpuSpec) -> tuple[dict[str, o
         return table, (f"no instruction energies: {error}",)
 
 
-def instruction_notes(selection: Selection, gpu: GpuSpec) -> tuple[str, ...]:
-    """A note with the number of runs that the regression leaves out, and why."""
-    rows = selection.instructions
-    if rows is None:
-        return ()
-    left = Counter(_why_left(row) for row, fitted in zip(rows.rows, fitted_rows(rows, gpu), strict=True) if not fitted)
-    named = ", ".join(f"{count} {reason}" for reason, count in left.items())
-    return (f"{left.total()} of {len(rows)} runs of generated kernels are not in the regression: {named}",) if left else ()
-
-
-def _why_left(row: InstructionRow) -> str:
-    if row.link:
-        return "over a link"
-    if row.mode == "single":
-        return "on one thread"
-    return "throttled" if row.random else "on data that are not random"
-
-
 ERROR_FAMILY: Final = "instruction"
 
 
-def instruction_errors(bundle: Bundle, rows: InstructionRows) -> tuple[list[ErrorRow], tuple[str, ...]]:
+def instruction_errors(bundle: Bundle, rows: InstructionRows) -> tuple[list[HeldOut], tuple[str, ...]]:
     """Errors of power by launch mode and level ("full.O3"), and a remark if a bundle cannot predict; rest and time are measured.
 
     Runs whose operands are not random are not compared: energies hold for random operands.  Raises BundleError for a damaged section,
@@ -73,67 +54,50 @@ def instruction_errors(bundle: Bundle, rows: InstructionRows) -> tuple[list[Erro
     own = rows.select(np.array([row.random and not row.link and row.gpu == bundle.gpu.name for row in rows.rows], dtype=np.bool_))
     if not len(own):
         return [], ("no run of generated kernels on random operands is of the bundle's GPU",)
-    excess, _ = excess_power_w(own)
-    measured = own.column("power_w")
-    predicted, std = np.full(len(own), np.nan), np.full(len(own), np.nan)
-    unknown: dict[str, None] = {}
+    found, unknown = unmeasured_rows([(row.gpu, ERROR_FAMILY, at_level(row.mode, row.level), "–") for row in own.rows]), []
+    found["measured_power"], (excess, _) = own.column("power_w"), excess_power_w(own)
     for i, row in enumerate(own.rows):
         kelvin = row.temperature_c - energies.temperature_c if np.isfinite(row.temperature_c + energies.temperature_c) else 0.0
         activity = replace(row_activity(row, bundle.gpu, kelvin), voltage_v=row.voltage_v, sm_clock_mhz=row.sm_clock_mhz)
         try:
-            joule, joule_std = energies.energy_j(activity)
+            joule, std_j = energies.energy_j(activity)
         except BundleError as error:
-            unknown[str(error)] = None
+            unknown.append(str(error))
             continue
-        predicted[i] = measured[i] - excess[i] + joule / row.latency_s
-        std[i] = np.hypot(joule_std / row.latency_s, energies.scatter * excess[i])
-    found = []
-    ways = np.array([at_level(row.mode, row.level) for row in own.rows])
-    for way in dict.fromkeys(ways.tolist()):
-        chosen = ways == way
-        power = errors_of(measured[chosen], predicted[chosen], (std / predicted)[chosen])
-        count = int(chosen.sum())
-        found.append(ErrorRow(gpu=bundle.gpu.name, family=ERROR_FAMILY, operator=way, precision="–", n=count, latency=None, power=power))
-    return found, tuple(unknown)
+        power = row.power_w - excess[i] + joule / row.latency_s
+        std = np.hypot(std_j / row.latency_s, energies.scatter * excess[i])
+        found.loc[i, ["predicted_power", "std_power"]] = power, std / power
+    return error_rows(found), tuple(dict.fromkeys(unknown))
 
 
 def link_energies(rows: InstructionRows, gain_std: float = 0.0) -> dict[str, LinkEnergy]:
-    """Link energies by kernel at a level, or by copy.
+    """Mean link energies by kernel at a level, or by copy; a single run keeps the error of its power.
 
     A run without its power at rest takes that of other runs at its clock; if no run has it, there is no energy.
 
     gain_std: relative standard deviation of the sensor's gain.
     """
-    rests: dict[float, list[float]] = {}
-    found: dict[str, list[InstructionRow]] = {}
-    for row in rows.rows:
-        if math.isfinite(row.idle_w):
-            rests.setdefault(_clock(row), []).append(row.idle_w)
-        if row.link and row.random:
-            found.setdefault(row.build, []).append(row)
-    return {name: _energy(own, rests, gain_std) for name, own in sorted(found.items())}
-
-
-def _clock(row: InstructionRow) -> float:
-    """The requested SM clock [MHz]; 0 without a request."""
-    return 0.0 if math.isnan(row.asked_mhz) else row.asked_mhz
-
-
-def _energy(rows: list[InstructionRow], rests: Mapping[float, list[float]], gain_std: float) -> LinkEnergy:
-    """Mean energy over runs; a single run keeps the error of its power."""
-    rate = float(np.mean([row.link_bytes / row.latency_s for row in rows]))
-    known = []
-    for row in rows:
-        idle = [row.idle_w] if math.isfinite(row.idle_w) else rests.get(_clock(row), [])
-        if idle:
-            power_std = max(LEAST_POWER_STD_W, 0.0 if math.isnan(row.power_std_w) else row.power_std_w)
-            known.append(np.array([row.power_w - np.mean(idle), math.hypot(power_std, np.std(idle))]) * row.latency_s / row.link_bytes)
-    found = LinkEnergy(link=rows[0].link, bytes_per_s=rate, j_per_byte=math.nan, std_j=math.nan, runs=len(rows))
-    if not known:
-        clocks = ", ".join(dict.fromkeys(f"{_clock(row):g} MHz" if _clock(row) else "the current clock" for row in rows))
-        why = f"no power at rest at {clocks} (idle_before_w of this run or of another); measure with idle_s above 0"
-        return replace(found, why_unknown=why)
-    values, stds = np.array(known).T
-    scatter = float(values.std(ddof=1)) if len(values) > 1 else 0.0
-    std = math.hypot(max(scatter, float(stds.mean())) / math.sqrt(len(values)), gain_std * abs(float(values.mean())))
-    return replace(found, j_per_byte=float(values.mean()), std_j=std)
+    names = ["build", "link", "random", "link_bytes", "latency_s", "power_w", "power_std_w", "idle_w", "asked_mhz"]
+    frame = pd.DataFrame([[getattr(row, name) for name in names] for row in rows.rows], columns=names)
+    rests, alone = frame.groupby(frame["asked_mhz"].fillna(0.0))["idle_w"], frame["idle_w"].isna()
+    frame["idle_std_w"] = rests.transform("std", ddof=0).where(alone, 0.0)
+    frame["idle_w"] = frame["idle_w"].fillna(rests.transform("mean"))
+    frame = frame[frame["random"] & (frame["link"] != "")]
+    frame["byte_s"] = frame["latency_s"] / frame["link_bytes"]
+    frame["joule"] = (frame["power_w"] - frame["idle_w"]) * frame["byte_s"]
+    power_std = frame["power_std_w"].fillna(0.0).clip(lower=LEAST_POWER_STD_W)
+    frame["std"] = np.hypot(power_std, frame["idle_std_w"]) * frame["byte_s"]
+    found = {}
+    for name, own in frame.groupby("build"):
+        known = own.dropna(subset="joule")
+        mean, scatter = float(known["joule"].mean()), float(known["joule"].std()) if len(known) > 1 else 0.0
+        std = max(scatter, float(known["std"].mean())) / math.sqrt(max(len(known), 1))
+        found[str(name)] = LinkEnergy(
+            link=own["link"].iloc[0],
+            bytes_per_s=float((1.0 / own["byte_s"]).mean()),
+            j_per_byte=mean,
+            std_j=math.hypot(std, gain_std * mean) if len(known) else math.nan,
+            runs=len(own),
+            why_unknown="" if len(known) else "no power at rest (idle_before_w) of these runs or of others at their clocks",
+        )
+    return found

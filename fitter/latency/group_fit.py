@@ -18,9 +18,9 @@ from estimator.model.timeline import kernel_seconds, measured_seconds, warm_rati
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import HZ_PER_MHZ, Array, BoolArray, IntArray
 from estimator.vocabulary.workload import Operator
-from fitter.latency.objective import Solution, robust_residual, solve
+from fitter.latency.objective import Solution, solve
 from fitter.latency.sensitivities import log_measured
-from fitter.priors import FLOOR_WIDTH, LIMITS, WIDEST_SHIFT
+from fitter.priors import FLOOR_WIDTH, IDENTIFIED_SHRINKAGE, LIMITS, WIDEST_SHIFT
 from fitter.rows.screening import taken
 
 ERROR_SCALE: Final = 0.05
@@ -43,9 +43,6 @@ than the library, each round corrects only some.  400 fp32 batched products on A
 
 FIXED_WIDTH: Final = 1e-3
 """A coefficient with a narrower prior is a constant."""
-
-IDENTIFIED_SHRINKAGE: Final = 0.7
-"""A coefficient is identified when the data shrink its prior's width to below this share."""
 
 FLOOR_QUANTILE: Final = 0.02
 """The shortest times of a group are this quantile of all."""
@@ -207,22 +204,13 @@ class _Fit:
         known = self.problem.settled.all() or self.problem.candidates.tile_area.shape[1] == 1
         for _ in range(0 if known else rounds - 1):
             shift = self.solve(chosen_phases(self.problem, self.vector(shift)), shift, 12).log_shift
-        phases, loss = chosen_phases(self.problem, self.vector(shift)), np.inf
+        cost = np.inf
         for _ in range(1 if known else MORE_ROUNDS):
-            solution = self.solve(phases, shift, 30)
-            shift, before = solution.log_shift, loss
-            phases = chosen_phases(self.problem, self.vector(shift))
-            loss = self.loss(phases, shift)
-            if loss > SETTLED * before:
+            solution = self.solve(chosen_phases(self.problem, self.vector(shift)), shift, 30)
+            if solution.cost > SETTLED * cost:
                 break
+            shift, cost = solution.log_shift, solution.cost
         return solution
-
-    def loss(self, phases: Phases, shift: Array) -> float:
-        """The objective at a shift, with the tiles of `phases`."""
-        vector = self.vector(shift)
-        seconds = measured_seconds(kernel_seconds(phases, vector, self.problem.sm_clock_hz, self.problem.ratio), vector)
-        error = robust_residual(np.log(seconds / self.problem.latency_s), ERROR_SCALE)
-        return float(row_weights(self.problem.latency_s, self.problem.weight) @ error**2 + np.sum((shift / self.width) ** 2))
 
     def vector(self, shift: Array) -> Array:
         """All coefficients at a shift of the fitted ones."""
@@ -259,15 +247,12 @@ def row_weights(latency_s: Array, weight: Array) -> Array:
 
 def _log_limits(names: Sequence[str], priors: Mapping[str, Prior]) -> tuple[Array, Array]:
     """Bounds of ln θ − ln θ₀."""
-    low, high = [], []
-    for name in names:
-        prior = priors[name]
-        reach = WIDEST_SHIFT * prior.width
-        bottom, top = LIMITS.get(name, (0.0, np.inf))
-        low.append(max(-reach, np.log(max(bottom, 1e-300) / prior.centre)))
-        high.append(min(reach, np.log(top / prior.centre)))
-    lower, upper = np.array(low), np.array(high)
-    return np.minimum(lower, -1e-9), np.maximum(upper, 1e-9)
+    centre = np.array([priors[name].centre for name in names])
+    reach = WIDEST_SHIFT * np.array([priors[name].width for name in names])
+    limits = np.array([LIMITS.get(name, (0.0, np.inf)) for name in names]).reshape(-1, 2)
+    with np.errstate(divide="ignore"):
+        low, high = np.log(limits / centre[:, None]).T
+    return np.minimum(np.maximum(low, -reach), -1e-9), np.maximum(np.minimum(high, reach), 1e-9)
 
 
 def _with_host(problem: KernelProblem, priors: dict[str, Prior]) -> dict[str, Prior]:

@@ -6,7 +6,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from estimator.engine.design import EQUATION_ERROR
 from estimator.model.coefficients import Prior, longest_prefix
 from estimator.model.lowering import is_matrix
 from estimator.vocabulary.frozen import FrozenMapping
@@ -18,7 +17,7 @@ from fitter.latency.lent_priors import transferred_priors, with_family_shift
 from fitter.latency.refinement import refine_section
 from fitter.latency.residual_tier import FEWEST_POINTS
 from fitter.latency.section import KernelSection, Tiles, class_priors, members
-from fitter.priors import GROUP_PRIORS, PERSISTENT_ARCHITECTURES, kernel_priors
+from fitter.priors import EQUATION_ERROR, GROUP_PRIORS, PERSISTENT_ARCHITECTURES, kernel_priors
 from fitter.rows.columns import KernelRows, distinct_clocks
 from fitter.rows.rejected import RejectedRow
 
@@ -50,25 +49,36 @@ class KernelFit:
     log_evidence: Mapping[str, float]
 
 
-def fit_kernel_groups(
-    rows: KernelRows,
-    gpu: GpuSpec,
-    *,
-    seed: int,
-    sibling: Mapping[str, Mapping[str, float]] | None = None,
-    narrowing: Mapping[str, float] | None = None,
-    sibling_error: Mapping[str, float] | None = None,
-    refine: bool = True,
-) -> KernelFit:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Siblings:
+    """Results of similar kernels, of another GPU or precision, as priors.
+
+    values     coefficients by group; the priors are narrow around them
+    narrowing  by section, the widths of these priors in widths of the general ones; SIBLING_NARROWING if not given
+    error      by group, the standard deviation of the siblings' residuals [ln]: the prior of intervals with few shapes
+    common     priors of coefficients of the board and its host
+    """
+
+    values: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    narrowing: Mapping[str, float] = field(default_factory=dict)
+    error: Mapping[str, float] = field(default_factory=dict)
+    common: Mapping[str, Prior] = field(default_factory=dict)
+
+    def expected_error(self, key: str) -> float:
+        """Expected standard deviation of the residuals of a section's equations [ln]."""
+        group = longest_prefix(key, self.error)
+        return EQUATION_ERROR if group is None else self.error[group]
+
+
+NO_SIBLINGS: Final = Siblings()
+
+
+def fit_kernel_groups(rows: KernelRows, gpu: GpuSpec, *, seed: int, siblings: Siblings = NO_SIBLINGS, refine: bool = True) -> KernelFit:
     """Fit coefficients, tiles, residual tiers and intervals to kernels of one GPU.
 
-    sibling: coefficients of a similar GPU or precision by group; the priors are narrow around them.
-    narrowing: by section, the widths of these priors in widths of the general ones; SIBLING_NARROWING if not given.
-    sibling_error: by group, the standard deviation of the sibling's residuals [ln]; the prior of intervals with few shapes.
     refine: whether to add residual tiers and intervals, which double the time.
     """
     operators = rows.row_operators()
-    siblings = Siblings(values=sibling or {}, narrowing=narrowing or {}, error=sibling_error or {})
     pooled = _pooled(rows, operators, gpu, seed, siblings)
     families = {family: fit.coefficients for family, fit in pooled.items()}
     values = {**with_family_shift(siblings.values, families), **families}
@@ -109,24 +119,6 @@ def fit_kernel_groups(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Siblings:
-    """Results of similar kernels: coefficients by group, narrowing of the priors around them by section, residual deviation by group.
-
-    common: priors of coefficients of the board and its host.
-    """
-
-    values: Mapping[str, Mapping[str, float]]
-    narrowing: Mapping[str, float]
-    error: Mapping[str, float]
-    common: Mapping[str, Prior] = field(default_factory=dict)
-
-    def expected_error(self, key: str) -> float:
-        """Expected standard deviation of the residuals of a section's equations [ln]."""
-        group = longest_prefix(key, self.error)
-        return EQUATION_ERROR if group is None else self.error[group]
-
-
 def section_key(operator: Operator) -> str:
     """Family, operator and precision: kernels of one library function."""
     parts = [operator.family, operator.operator, operator.precision]
@@ -157,7 +149,7 @@ def _pooled(rows: KernelRows, operators: list[Operator], gpu: GpuSpec, seed: int
 
 COMMON: Final = ("floor_s", "l2_knee", "l2_knee_exponent")
 """Coefficients of the host (its launch floor) and of the board (its L2), the same for all kernels.  Families share them because errors
-are larger without: in a simulated campaign 5.0 % instead of 3.9 % for copies, 5.3 % instead of 4.7 % for softmax."""
+are larger without: in a simulated campaign 5.1 % instead of 3.9 % for copies, 5.3 % instead of 4.6 % for softmax."""
 
 
 def _common(pooled: Mapping[str, GroupFit]) -> dict[str, Prior]:

@@ -21,10 +21,10 @@ from typing import Final
 
 import numpy as np
 
-from estimator.engine.design import EQUATION_ERROR
-from estimator.model.residuals import FAR, SPREAD_NEIGHBOURS, SPREAD_OFFSET, Fading
+from estimator.model.residuals import BEYOND_OCTAVES, FAR, SPREAD_NEIGHBOURS, SPREAD_OFFSET
 from estimator.vocabulary.quantities import Array, IntArray
 from fitter.latency.residual_tier import Forecast, ShapeErrors, neighbours
+from fitter.priors import EQUATION_ERROR
 
 FOLDS: Final = 4
 """Folds of the shapes: each is predicted from the others."""
@@ -59,10 +59,6 @@ what tables have in common as a third, Student's t with three degrees of freedom
 tables of matrix, attention and vector kernels the quantiles of the two shares differ by a factor of e^0.48, without a trend.  Their
 largest tenths need 0.1 to 1.1 times this width; without the factor it holds 96 % on average, but 78 % in the worst table."""
 
-FIRST_OCTAVES: Final = 0.5
-"""Distance beyond the largest work up to which errors are constant [octave].  Beyond it they grow with the root of the distance, like a
-random walk, as in the test forecasts.  One constant width would be too wide at the edge and too narrow far from it."""
-
 
 def folds_of(shapes: ShapeErrors, seed: int) -> IntArray:
     """The fold of each row; rows of one shape share theirs."""
@@ -85,15 +81,15 @@ def longest_rows(shapes: ShapeErrors) -> IntArray:
 
 
 def interval_quantiles(
-    shapes: ShapeErrors, left_out: Forecast, largest: Sequence[Forecast], fading: Fading | None, expected: float = EQUATION_ERROR
-) -> tuple[float, float, float, float]:
-    """(near, far, beyond, beyond_octaves) of `estimator.model.residuals.TierErrors`.
+    shapes: ShapeErrors, left_out: Forecast, largest: Sequence[Forecast], share: float | None, expected: float = EQUATION_ERROR
+) -> tuple[float, float, float]:
+    """(near, far, beyond) of `estimator.model.residuals.TierErrors`.
 
     left_out (rows,): every row forecast without its fold; largest: for each of EXTRAPOLATED_SHARES the largest rows, and the longest
     ones, forecast from the rest, empty without such a test.  expected: prior standard deviation of the residuals of the equations [ln];
     it matters if there are few shapes.
     """
-    error = np.abs(left_out.errors(fading))
+    error = np.abs(left_out.errors(share))
     mean = shapes.mean(error)
     _, index = neighbours(shapes.points, shapes.points, SPREAD_NEIGHBOURS + 1)
     sigma = SPREAD_OFFSET + mean[index[:, 1:]].mean(axis=1) if index.shape[1] > 1 else SPREAD_OFFSET + mean
@@ -109,10 +105,10 @@ def interval_quantiles(
         near = far = _quantile(ratio)
     tested = [rows for rows in largest if len(rows.bare)]
     if not tested:
-        return near, max(far, near), half, 1.0
-    walked = [rows.errors(fading) / np.sqrt(np.maximum(rows.excess / FIRST_OCTAVES, 1.0)) for rows in tested]
+        return near, max(far, near), half
+    walked = [rows.errors(share) / np.sqrt(np.maximum(rows.excess / BEYOND_OCTAVES, 1.0)) for rows in tested]
     beyond = NEXT_GROWTH * max(_quantile(np.abs(error)) for error in walked) + _drift(walked)
-    return near, max(far, near), beyond, FIRST_OCTAVES
+    return near, max(far, near), beyond
 
 
 def _drift(errors: Sequence[Array]) -> float:

@@ -18,13 +18,14 @@ from estimator.vocabulary.quantities import Array
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
-    """Result of a fit: ln θ − ln θ₀ of shape (p,), and its covariance (p, p).
+    """Result of a fit: ln θ − ln θ₀ of shape (p,), its covariance (p, p), and the objective (half of the sum above).
 
     log_evidence: logarithm of the probability of the rows under the priors, by Laplace's approximation, up to a constant of the rows.
     """
 
     log_shift: Array
     covariance: Array
+    cost: float
     log_evidence: float
 
 
@@ -84,6 +85,7 @@ def solve(
     return Solution(
         log_shift=found.x,
         covariance=_sandwich(found.jac, found.fun, len(log_target)),
+        cost=float(found.cost),
         log_evidence=_log_evidence(found.jac, found.fun, prior_width),
     )
 

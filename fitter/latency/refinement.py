@@ -1,43 +1,33 @@
 """Residual tiers and intervals of a section, from the whole chain fitted to most rows and tested on the rest."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 
-from estimator.engine.design import EQUATION_ERROR
 from estimator.model.kriging import PhaseFeatures
-from estimator.model.residuals import Fading
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.quantities import Array, IntArray
 from fitter.latency.intervals import EXTRAPOLATED_SHARES, FOLDS, folds_of, interval_quantiles, largest_rows, longest_rows
 from fitter.latency.residual_tier import (
     FEWEST_POINTS,
     MOST_KRIGED,
-    UNFADED,
     Forecast,
     GroupErrors,
     ShapeErrors,
-    best_fading,
+    best_share,
     fit_kriging,
     forecast,
-    kriged_forecast,
     no_forecast,
     shape_errors,
     tier_document,
 )
 from fitter.latency.section import KernelSection, SectionFit
+from fitter.priors import EQUATION_ERROR
 
 PREDICTED: Final = False
 NAMED: Final = True
 """Sources of a tile: as in a prediction, or from the kernel's name."""
-
-NEAR: Final = False
-KRIGED: Final = True
-"""Corrections of a forecast: by the nearest neighbours, or by kriging; for large groups both are the neighbours'."""
-
-Forecasts = Mapping[tuple[bool, bool], Forecast]
-"""All rows of a section forecast by a fit of others (nan: not forecast), by source of the tiles and by correction."""
 
 
 def refine_section(
@@ -59,10 +49,7 @@ def refine_section(
         own = shape_errors([section.operators[i] for i in index])
         parts: dict[bool, GroupErrors] = {}
         for named, error in errors.items():
-            tested = {
-                smooth: [by_fold[named, smooth].select(index), *(_tested(one[named, smooth], index) for one in (*largest, longest))]
-                for smooth in (NEAR, KRIGED)
-            }
+            tested = [by_fold[named].select(index), *(_tested(one[named], index) for one in (*largest, longest))]
             features = section.features(fit, group, index, named=named) if _small(own, index) else None
             parts[named] = _group_errors(own, error[index], tested, features, expected)
         std[group] = float(np.sqrt(np.mean(parts[PREDICTED].left_out ** 2)))
@@ -77,23 +64,24 @@ def _ways(section: KernelSection) -> tuple[bool, ...]:
 
 
 def _group_errors(
-    shapes: ShapeErrors, error: Array, tested: Mapping[bool, Sequence[Forecast]], features: PhaseFeatures | None, expected: float
+    shapes: ShapeErrors, error: Array, tested: Sequence[Forecast], features: PhaseFeatures | None, expected: float
 ) -> GroupErrors:
     """Forecast errors of a group's rows, with tiles from one source.
 
-    tested: by correction, all rows, each without its fold, then the largest forecast from the rest, last the longest rows forecast from
+    tested: all rows, each without its fold, then the largest forecast from the rest, last the longest rows forecast from
     the rest, which set the width of intervals beyond the measured range, not the reach of neighbours.  features: of all rows by the fit,
-    for groups small enough for kriging, which is used if its forecasts are better.  expected: as for `refine_section`.
+    for groups small enough for kriging.  expected: as for `refine_section`.
     """
-    fading = used = best_fading(tested[NEAR][:-1])
-    chosen, kriging = tested[NEAR], None
+    share = used = best_share(tested[:-1])
+    kriging = None
     if features is not None:
-        unfaded = best_fading(tested[KRIGED][:-1], UNFADED)
-        if unfaded is not None and _loss(tested[KRIGED][:-1], unfaded) < _loss(tested[NEAR][:-1], fading):
-            chosen, used = tested[KRIGED], unfaded
-            kriging = (fit_kriging(shapes.points[shapes.index], features, error), unfaded.beyond_share)
-    quantiles = interval_quantiles(shapes, chosen[0], chosen[1:], used, expected)
-    return GroupErrors(ln_error=error, left_out=np.abs(chosen[0].errors(used)), fading=fading, quantiles=quantiles, kriging=kriging)
+        smooth = [rows.kriged() for rows in tested]
+        smooth_share = best_share(smooth[:-1])
+        if smooth_share is not None:
+            tested, used = smooth, smooth_share
+            kriging = (fit_kriging(shapes.points[shapes.index], features, error), smooth_share)
+    quantiles = interval_quantiles(shapes, tested[0], tested[1:], used, expected)
+    return GroupErrors(ln_error=error, left_out=np.abs(tested[0].errors(used)), beyond_share=share, quantiles=quantiles, kriging=kriging)
 
 
 def _small(shapes: ShapeErrors, rows: IntArray) -> bool:
@@ -101,26 +89,21 @@ def _small(shapes: ShapeErrors, rows: IntArray) -> bool:
     return len(rows) <= MOST_KRIGED and len(shapes.operators) >= FEWEST_POINTS
 
 
-def _loss(sets: Sequence[Forecast], fading: Fading | None) -> float:
-    """Mean absolute error of forecasts, with equal weights for all sets."""
-    return float(np.mean([np.abs(rows.errors(fading)).mean() for rows in sets if len(rows.bare)]))
-
-
 def _tested(found: Forecast, index: IntArray) -> Forecast:
     """The rows among `index` that were forecast."""
     return found.select(index[np.isfinite(found.bare[index])])
 
 
-def _left_out(section: KernelSection, fit: SectionFit, trusted: IntArray, parts: Sequence[IntArray]) -> Forecasts:
-    """Each part of the rows forecast by the chain fitted to the other trusted rows."""
-    found = {(named, smooth): no_forecast(len(section.rows)) for named in _ways(section) for smooth in (NEAR, KRIGED)}
+def _left_out(section: KernelSection, fit: SectionFit, trusted: IntArray, parts: Sequence[IntArray]) -> dict[bool, Forecast]:
+    """Each part of the rows forecast by the chain fitted to the other trusted rows, by source of the tiles; nan: not forecast."""
+    found = {named: no_forecast(len(section.rows)) for named in _ways(section)}
     for test in parts:
         if not len(test):
             continue
         train = np.setdiff1d(trusted, test)
         part = section.fit(train, start=fit)
         served = section.served(part, np.concatenate([train, test]))
-        for named in _ways(section):
+        for named, all_rows in found.items():
             error = np.log(section.rows.latency_s / section.predict(part, named=named))
             for group, index in served.items():
                 held = np.isin(index, test)
@@ -128,10 +111,6 @@ def _left_out(section: KernelSection, fit: SectionFit, trusted: IntArray, parts:
                 if not len(own_test):
                     continue
                 shapes = shape_errors([section.operators[i] for i in index])
-                near = kriged = forecast(shapes, error[index], own_train, own_test)
-                if _small(shapes, index) and len(own_train):
-                    features = section.features(part, group, index, named=named)
-                    kriged = kriged_forecast(near, shapes, features, error[index], own_train, own_test)
-                found[named, NEAR].set_rows(index[own_test], near)
-                found[named, KRIGED].set_rows(index[own_test], kriged)
+                features = section.features(part, group, index, named=named) if _small(shapes, index) else None
+                all_rows.set_rows(index[own_test], forecast(shapes, error[index], own_train, own_test, features))
     return found

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Any, Final
 
 import numpy as np
@@ -14,9 +13,7 @@ from estimator.model.residuals import (
     FIELD_WEIGHT,
     LARGEST_CORRECTION,
     NEIGHBOURS,
-    USUAL_REACH,
-    Fading,
-    faded,
+    bounded,
     neighbour_error,
     shape_points,
     work_of,
@@ -24,6 +21,7 @@ from estimator.model.residuals import (
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.quantities import Array, BoolArray, IntArray
 from estimator.vocabulary.workload import FAMILY_FIELDS, Operator
+from fitter.rows.screening import taken
 
 MOST_POINTS: Final = 4000
 """Most shapes of a group; more would enlarge a bundle without a similar gain."""
@@ -37,12 +35,8 @@ ERROR_DIGITS: Final = 4
 NOWHERE: Final = 1e3
 """Distance of the nearest shape if there are too few shapes [octave]."""
 
-REACHES: Final = (1.0, 1.5, USUAL_REACH, 3.0, 4.0)
 BEYOND_SHARES: Final = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Candidate fadings: reaches [octave], and shares beyond the largest work [1]."""
-
-UNFADED: Final = (1e6,)
-"""Reach for kriging, which fades by itself with distance [octave]."""
+"""Candidate shares of a correction that hold beyond the largest work [1]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,28 +78,34 @@ class Forecast:
     """Rows forecast by a fit of other rows, columns of shape (n,).
 
     bare        ln(measured / equations)
-    neighbours  the mean of that error over the nearest shapes in the fit
+    neighbours  that error by the nearest shapes in the fit
     distance    distance of the nearest of them [octave]
     excess      how far the work lies beyond the largest in the fit [octave]
+    kriging     the error by kriging over the rows in the fit, or `neighbours`
     """
 
     bare: Array
     neighbours: Array
     distance: Array
     excess: Array
+    kriging: Array
 
     def select(self, index: IntArray | BoolArray) -> "Forecast":
         """The rows `index`."""
-        return Forecast(**{name: getattr(self, name)[index] for name in Forecast.__slots__})
+        return taken(self, index)
 
     def set_rows(self, index: IntArray, found: "Forecast") -> None:
         """Set the rows `index`."""
         for name in Forecast.__slots__:
             getattr(self, name)[index] = getattr(found, name)
 
-    def errors(self, fading: Fading | None) -> Array:
+    def kriged(self) -> "Forecast":
+        """The same rows with kriging in place of neighbours."""
+        return replace(self, neighbours=self.kriging)
+
+    def errors(self, beyond_share: float | None) -> Array:
         """ln(measured / prediction), shape (n,), with the correction by neighbours, or without (None)."""
-        return self.bare if fading is None else self.bare - faded(self.neighbours, self.distance, self.excess, fading)
+        return self.bare if beyond_share is None else self.bare - bounded(self.neighbours, self.excess, beyond_share)
 
 
 def no_forecast(count: int) -> Forecast:
@@ -113,54 +113,43 @@ def no_forecast(count: int) -> Forecast:
     return Forecast(**{name: np.full(count, np.nan) for name in Forecast.__slots__})
 
 
-def forecast(shapes: ShapeErrors, ln_error: Array, train: IntArray, test: IntArray) -> Forecast:
-    """The rows `test` of a group, forecast from its rows `train`; ln_error (rows,) by equations fitted to `train`."""
+def forecast(shapes: ShapeErrors, ln_error: Array, train: IntArray, test: IntArray, features: PhaseFeatures | None = None) -> Forecast:
+    """The rows `test` of a group, forecast from its rows `train`.
+
+    ln_error (rows,): by equations fitted to `train`.  features: of all rows by the same equations, for kriging.
+    """
     own = np.unique(shapes.index[train])
     asked, where = np.unique(shapes.index[test], return_inverse=True)
-    if len(own) < FEWEST_POINTS:
-        nothing = np.zeros(len(test))
-        return Forecast(bare=ln_error[test], neighbours=nothing, distance=np.full(len(test), NOWHERE), excess=nothing)
-    counts = np.bincount(shapes.index[train], minlength=len(shapes.operators))
-    mean = np.bincount(shapes.index[train], ln_error[train], len(shapes.operators)) / np.maximum(counts, 1)
-    distance, near = neighbours(shapes.points[own], shapes.points[asked], NEIGHBOURS)
-    return Forecast(
-        bare=ln_error[test],
-        neighbours=neighbour_error(distance, mean[own][near])[where],
-        distance=distance[where, 0],
-        excess=np.log2(shapes.work[asked] / shapes.work[own].max())[where],
-    )
+    near, distance, excess = np.zeros(len(test)), np.full(len(test), NOWHERE), np.zeros(len(test))
+    if len(own) >= FEWEST_POINTS:
+        counts = np.bincount(shapes.index[train], minlength=len(shapes.operators))
+        mean = np.bincount(shapes.index[train], ln_error[train], len(shapes.operators)) / np.maximum(counts, 1)
+        apart, place = neighbours(shapes.points[own], shapes.points[asked], NEIGHBOURS)
+        near, distance = neighbour_error(apart, mean[own][place])[where], apart[where, 0]
+        excess = np.log2(shapes.work[asked] / shapes.work[own].max())[where]
+    kriging = near
+    if features is not None and len(train):
+        points = shapes.points[shapes.index]
+        known = fit_kriging(points[train], features.select(train), ln_error[train])
+        kriging = kriged(known, points[test], features.select(test))
+    return Forecast(bare=ln_error[test], neighbours=near, distance=distance, excess=excess, kriging=kriging)
 
 
-def kriged_forecast(
-    near: Forecast, shapes: ShapeErrors, features: PhaseFeatures, ln_error: Array, train: IntArray, test: IntArray
-) -> Forecast:
-    """The forecast `near` of the rows `test`, with kriging over the rows `train` in place of neighbours.
-
-    features: of all rows, by equations fitted to `train`.
-    """
-    points = shapes.points[shapes.index]
-    known = fit_kriging(points[train], features.select(train), ln_error[train])
-    return replace(near, neighbours=kriged(known, points[test], features.select(test)))
-
-
-def best_fading(sets: Sequence[Forecast], reaches: Sequence[float] = REACHES) -> Fading | None:
-    """The fading with the best forecasts; None if neighbours make the forecasts of the first set worse.
+def best_share(sets: Sequence[Forecast]) -> float | None:
+    """The share of the correction beyond the largest work with the best forecasts; None if neighbours make those of the first set worse.
 
     sets: rows left out at random first, then the largest forecast from the rest; all sets have equal weights.  The common error of the
     largest rows of a set does not count: it comes from a fit to smaller kernels, and a fit to all kernels removes it.  Otherwise neighbours
     would be credited with a correction that is wrong where the equations are right.
     """
     filled = [rows for rows in sets if len(rows.bare)]
-    best, least = Fading(), np.inf
-    usual = USUAL_REACH if USUAL_REACH in reaches else reaches[0]
-    for reach, share in product(reaches, BEYOND_SHARES):
-        tried = Fading(reach=reach, beyond_share=share)
-        found = [rows.errors(tried) for rows in filled]
-        loss = float(np.mean([np.abs(found[0]).mean(), *(np.abs(error - np.median(error)).mean() for error in found[1:])]))
-        # Relative penalty on the forecast error for an octave from the usual reach, and for giving up the full share.
-        loss *= 1.0 + 0.05 * (np.log2(reach / usual) ** 2 + (1.0 - share) ** 2)
-        if loss < least:
-            best, least = tried, loss
+
+    def loss(share: float) -> float:
+        found = [rows.errors(share) for rows in filled]
+        own = float(np.mean([np.abs(found[0]).mean(), *(np.abs(error - np.median(error)).mean() for error in found[1:])]))
+        return own * (1.0 + 0.05 * (1.0 - share) ** 2)  # relative penalty for giving up the full share
+
+    best = min(BEYOND_SHARES, key=loss)
     useful = np.abs(filled[0].errors(best)).mean() < np.abs(filled[0].bare).mean()
     return best if useful else None
 
@@ -171,15 +160,15 @@ class GroupErrors:
 
     ln_error   ln(measured / equations) of the fit
     left_out   |ln(measured / prediction)| when left out of it
-    fading     reach of neighbours' errors; None: no correction
-    quantiles  near, far, beyond, and the reach of beyond [octave], as in `estimator.model.residuals.TierErrors`
+    beyond_share    share of the correction that holds beyond the largest work; None: no correction
+    quantiles  near, far, beyond, as in `estimator.model.residuals.TierErrors`
     kriging    kriging in place of neighbours where phases are known, and its share beyond the largest work; None: neighbours only
     """
 
     ln_error: Array
     left_out: Array
-    fading: Fading | None
-    quantiles: tuple[float, float, float, float]
+    beyond_share: float | None
+    quantiles: tuple[float, float, float]
     kriging: tuple[Kriging, float] | None = None
 
 
@@ -205,16 +194,14 @@ def tier_document(shapes: ShapeErrors, predicted: GroupErrors, named: GroupError
 
 
 def _error_document(shapes: ShapeErrors, errors: GroupErrors, keep: IntArray) -> dict[str, object]:
-    used = Fading() if errors.fading is None else errors.fading
-    ln_error = shapes.mean(errors.ln_error)[keep] * (errors.fading is not None)
-    names = ("near", "far", "beyond", "beyond_octaves")
+    ln_error = shapes.mean(errors.ln_error)[keep] * (errors.beyond_share is not None)
+    names = ("near", "far", "beyond")
     known = {} if errors.kriging is None else {"kriging": kriging_document(errors.kriging[0], shapes.index, errors.kriging[1])}
     return {
         **known,
         "ln_error": tuple(np.round(ln_error, ERROR_DIGITS).tolist()),
         "left_out": tuple(np.round(shapes.mean(errors.left_out)[keep], ERROR_DIGITS).tolist()),
-        "reach": used.reach,
-        "beyond_share": used.beyond_share,
+        "beyond_share": 1.0 if errors.beyond_share is None else errors.beyond_share,
         **{name: round(value, ERROR_DIGITS) for name, value in zip(names, errors.quantiles, strict=True)},
     }
 

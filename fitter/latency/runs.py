@@ -6,13 +6,13 @@ from priors or from the fit of measured kernels of this GPU.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from estimator.bundle.content import OVERLAP_EXPONENT
-from estimator.model.coefficients import COEFFICIENTS, COLUMN, coefficient_rows, coefficient_vector, group_key
+from estimator.model.coefficients import COLUMN, TIED_COEFFICIENTS, CoefficientTable, group_key, parameter_targets
 from estimator.model.coefficients import HOST_LAUNCH as LAUNCH_NAME
 from estimator.model.coefficients import HOST_OVERLAP as OVERLAP_NAME
 from estimator.model.lowering import lower
@@ -23,46 +23,36 @@ from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import HZ_PER_MHZ, Array, IntArray
 from estimator.vocabulary.workload import Workload
 from fitter.latency.objective import Solution, robust_residual, solve
-from fitter.priors import FILL_FLOP_PER_CLOCK, GROUP_PRIORS, HOST_LAUNCH, HOST_OVERLAP, PERSISTENT, PERSISTENT_ARCHITECTURES
+from fitter.priors import (
+    FILL_FLOP_PER_CLOCK,
+    GROUP_PRIORS,
+    HOST_LAUNCH,
+    HOST_OVERLAP,
+    IDENTIFIED_SHRINKAGE,
+    PERSISTENT,
+    PERSISTENT_ARCHITECTURES,
+)
 from fitter.rows.columns import WorkloadRows
 
-MATRIX_GROUPS: Final = ("gemm", "gemm.bmm", "conv")
-STREAM_GROUPS: Final = ("conv.depthwise", "softmax", "norm", "reduction", "elementwise", "copy", "copy.transpose", "copy.layout")
+MATRIX_GROUPS: Final = TIED_COEFFICIENTS["prologue"][0]
+STREAM_GROUPS: Final = TIED_COEFFICIENTS["stream"][0]
 
 RUN_SCALE: Final = 0.06
 """Ordinary relative error of a run at the pace of its host (`slow_probability`); errors well beyond it count linearly."""
 
-IDENTIFIED_SHRINKAGE: Final = 0.7
-"""A coefficient is identified if the data shrink its prior's width to below this share."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TiedParameter:
-    """One fitted number: the coefficients that it multiplies, in which groups, and its prior width in ln."""
-
-    name: str
-    groups: tuple[str, ...]
-    coefficients: tuple[str, ...]
-    width: float
-
-    def is_identified(self, std: float) -> bool:
-        """Whether the data determine it, not the prior: they shrink its prior's width to this standard deviation."""
-        return std < IDENTIFIED_SHRINKAGE * self.width
-
-
-TIED: Final = (
-    TiedParameter(name=LAUNCH_NAME, groups=(), coefficients=(), width=HOST_LAUNCH.width),
-    TiedParameter(name=OVERLAP_NAME, groups=(), coefficients=(), width=HOST_OVERLAP.width),
-    TiedParameter(name="math.gemm", groups=("gemm",), coefficients=("math",), width=0.2),
-    TiedParameter(name="math.bmm", groups=("gemm.bmm",), coefficients=("math",), width=0.25),
-    TiedParameter(name="math.conv", groups=("conv",), coefficients=("math",), width=0.3),
-    TiedParameter(name="dram", groups=MATRIX_GROUPS + STREAM_GROUPS, coefficients=("dram", "dram_activations", "epilogue"), width=0.1),
-    TiedParameter(name="stream", groups=STREAM_GROUPS, coefficients=("l2",), width=0.15),
-    TiedParameter(name="issue", groups=STREAM_GROUPS, coefficients=("issue",), width=0.25),
-    TiedParameter(name="epsilon", groups=MATRIX_GROUPS + STREAM_GROUPS, coefficients=("epsilon_s", "start"), width=0.4),
-    TiedParameter(name="prologue", groups=MATRIX_GROUPS, coefficients=("prologue",), width=0.4),
-)
-"""Parameters that runs of whole workloads can determine."""
+WIDTHS: Final[dict[str, float]] = {
+    LAUNCH_NAME: HOST_LAUNCH.width,
+    OVERLAP_NAME: HOST_OVERLAP.width,
+    "math.gemm": 0.2,
+    "math.bmm": 0.25,
+    "math.conv": 0.3,
+    "dram": 0.1,
+    "stream": 0.15,
+    "issue": 0.25,
+    "epsilon": 0.4,
+    "prologue": 0.4,
+}
+"""Parameters that runs of whole workloads can determine, in the order of TIED_COEFFICIENTS, and their prior widths [ln]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,16 +82,27 @@ class Host(NamedTuple):
 class LatencyFit:
     """Coefficients by group, with their covariance and the pace of each run.
 
-    parameters, log_shift, covariance   fitted parameters, ln of the factor on their start, shape (p,), and its covariance
+    widths                              prior widths of the parameters
+    log_shift, covariance               ln of the factor on their start, shape (p,), and its covariance
     slow                                probability of each run to have had its host's slow pace, shape (r,)
     """
 
     groups: Mapping[str, Mapping[str, float]]
     host: Host
-    parameters: tuple[TiedParameter, ...]
+    widths: Mapping[str, float]
     log_shift: Array
     covariance: Array
     slow: Array
+
+    @property
+    def ln_std(self) -> dict[str, float]:
+        """Standard deviation of each parameter."""
+        return dict(zip(self.widths, np.sqrt(np.diag(self.covariance)).tolist(), strict=True))
+
+    @property
+    def identified(self) -> dict[str, bool]:
+        """Whether the data determine a parameter, not its prior."""
+        return {name: std < IDENTIFIED_SHRINKAGE * self.widths[name] for name, std in self.ln_std.items()}
 
     def paced_launch_s(self) -> Array:
         """Launch cost of one framework operator in each run at its expected pace [s], shape (r,)."""
@@ -128,28 +129,15 @@ def fit_latency(rows: WorkloadRows, gpu: GpuSpec, measured_groups: Mapping[str, 
     measured_groups: coefficients of groups whose kernels were measured alone; the runs adjust them within
     a third of the usual width.  Tiles are chosen with the starting coefficients.
     """
-    start = prior_groups(gpu) | {group: dict(values) for group, values in (measured_groups or {}).items()}
-    parameters = _with_widths(TIED, measured_groups or {})
-    widths = np.array([parameter.width for parameter in parameters])
+    measured = measured_groups or {}
+    start = prior_groups(gpu) | {group: dict(values) for group, values in measured.items()}
+    widths = {
+        name: width * (0.3 if any(group in measured for group in TIED_COEFFICIENTS[name][0]) else 1.0) for name, width in WIDTHS.items()
+    }
     runs = run_kernels(rows.workloads, rows.workload_index, rows.clock_mhz(gpu) * HZ_PER_MHZ, gpu, start)
-    solution, slow = _solve(rows, _problem(runs, start, parameters), widths)
-    fitted, host = shifted(start, parameters, solution.log_shift)
-    return LatencyFit(
-        groups=fitted,
-        host=host,
-        parameters=parameters,
-        log_shift=solution.log_shift,
-        covariance=solution.covariance,
-        slow=slow,
-    )
-
-
-def _with_widths(parameters: Sequence[TiedParameter], measured: Mapping[str, object]) -> tuple[TiedParameter, ...]:
-    """Narrow the priors of parameters whose groups were all measured alone."""
-    return tuple(
-        replace(parameter, width=parameter.width * (0.3 if any(group in measured for group in parameter.groups) else 1.0))
-        for parameter in parameters
-    )
+    solution, slow = _solve(rows, _problem(runs, start), np.array(list(widths.values())))
+    fitted, host = shifted(start, solution.log_shift)
+    return LatencyFit(groups=fitted, host=host, widths=widths, log_shift=solution.log_shift, covariance=solution.covariance, slow=slow)
 
 
 def run_kernels(
@@ -158,8 +146,8 @@ def run_kernels(
     """Kernels of runs: run i executes workloads[index[i]] at clock_hz[i]."""
     used = np.unique(index)
     operators = [operator for i in used for operator in workloads[i].operators]
-    coefficients, served = coefficient_rows(groups, [group_key(operator) for operator in operators])
-    numbers = {name: number for number, name in enumerate(groups)}
+    table = CoefficientTable(groups)
+    coefficients, served = table.rows([group_key(operator) for operator in operators])
     ends = np.cumsum([len(workloads[i].operators) for i in used])
     starts = dict(zip(used.tolist(), np.array([0, *ends[:-1]]), strict=True))
     places = [np.arange(len(workloads[i].operators)) + starts[i] for i in index.tolist()]
@@ -167,8 +155,8 @@ def run_kernels(
     count = np.concatenate([workloads[i].counts for i in used])[place]
     share = np.array([operator.host_share for operator in operators])[place]
     return RunKernels(
-        phases=lower(operators, gpu, coefficients).phases.select(place),
-        group=np.array([numbers[name] if name else -1 for name in served], dtype=np.int64)[place],
+        phases=lower(operators, gpu, coefficients).select(place),
+        group=np.array([table.number[name] if name else -1 for name in served], dtype=np.int64)[place],
         run=run,
         count=count,
         clock_hz=clock_hz[run],
@@ -183,46 +171,21 @@ def run_seconds(runs: RunKernels, table: Array, host_launch_s: Array | float) ->
     return gpu_s, host_launch_s * runs.host_share
 
 
-def shifted(
-    start: Mapping[str, Mapping[str, float]], parameters: Sequence[TiedParameter], log_shift: Array
-) -> tuple[dict[str, dict[str, float]], Host]:
+def shifted(start: Mapping[str, Mapping[str, float]], log_shift: Array) -> tuple[dict[str, dict[str, float]], Host]:
     """Groups and host with every parameter multiplied by its factor."""
     groups = {group: dict(values) for group, values in start.items()}
-    for parameter, shift in zip(parameters, log_shift, strict=True):
-        factor = float(np.exp(shift))
-        for group in affected_groups(parameter, groups):
-            for name in parameter.coefficients:
-                if name in groups[group]:
-                    groups[group][name] *= factor
-    return groups, host_of(parameters, log_shift)
+    for parameter, factor in zip(WIDTHS, np.exp(log_shift).tolist(), strict=True):
+        for group, name in parameter_targets(parameter, groups):
+            if name in groups[group]:
+                groups[group][name] *= factor
+    return groups, host_of(log_shift)
 
 
-def host_of(parameters: Sequence[TiedParameter], log_shift: Array) -> Host:
+def host_of(log_shift: Array) -> Host:
     """The host with its parameters multiplied by their factors."""
-    factors = {parameter.name: float(np.exp(shift)) for parameter, shift in zip(parameters, log_shift, strict=True)}
-    low, high = OVERLAP_EXPONENT.low, OVERLAP_EXPONENT.high
-    return Host(
-        launch_s=HOST_LAUNCH.centre * factors[LAUNCH_NAME],
-        overlap_exponent=min(max(HOST_OVERLAP.centre * factors[OVERLAP_NAME], low), high),
-    )
-
-
-def affected_groups(parameter: TiedParameter, groups: Mapping[str, object]) -> list[str]:
-    """Groups that a parameter multiplies: the named ones, and their subgroups without a nearer named group."""
-    named = set(GROUP_PRIORS)
-    affected = []
-    for group in groups:
-        parent = group
-        while parent and parent not in named:
-            parent = parent.rpartition(".")[0]
-        if parent in parameter.groups:
-            affected.append(group)
-    return affected
-
-
-def group_table(groups: Mapping[str, Mapping[str, float]]) -> Array:
-    """Coefficients of all groups, and defaults in the last row for kernels without a group."""
-    return np.array([coefficient_vector(values) for values in groups.values()] + [coefficient_vector({})])
+    launch, overlap = np.exp(log_shift[:2]).tolist()
+    sharpness = min(max(HOST_OVERLAP.centre * overlap, OVERLAP_EXPONENT.low), OVERLAP_EXPONENT.high)
+    return Host(launch_s=HOST_LAUNCH.centre * launch, overlap_exponent=sharpness)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,7 +198,6 @@ class _Problem:
     runs: RunKernels
     base: Array
     moves: Array
-    parameters: Sequence[TiedParameter]
 
     def seconds(self, shift: Array) -> tuple[Array, Array, float]:
         """GPU time and host launch time of each run at the usual pace [s], shapes (r,), and the sharpness of their maximum.
@@ -243,7 +205,7 @@ class _Problem:
         shift (p,): ln of the factors.
         """
         table = self.base * np.exp(np.tensordot(shift, self.moves, axes=1))
-        host = host_of(self.parameters, shift)
+        host = host_of(shift)
         return *run_seconds(self.runs, table, host.launch_s), host.overlap_exponent
 
     def log_paces(self, shift: Array) -> Array:
@@ -257,14 +219,13 @@ class _Problem:
         return launch_bound_share(*self.seconds(shift))
 
 
-def _problem(runs: RunKernels, start: Mapping[str, Mapping[str, float]], parameters: Sequence[TiedParameter]) -> _Problem:
-    names = list(start)
-    moves = np.zeros((len(parameters), len(names) + 1, len(COEFFICIENTS)))
-    for i, parameter in enumerate(parameters):
-        for group in affected_groups(parameter, start):
-            for name in parameter.coefficients:
-                moves[i, names.index(group), COLUMN[name]] = 1.0
-    return _Problem(runs=runs, base=group_table(start), moves=moves, parameters=parameters)
+def _problem(runs: RunKernels, start: Mapping[str, Mapping[str, float]]) -> _Problem:
+    table = CoefficientTable(start)
+    moves = np.zeros((len(WIDTHS), *table.vectors.shape))
+    for i, parameter in enumerate(WIDTHS):
+        for group, name in parameter_targets(parameter, start):
+            moves[i, table.number[group], COLUMN[name]] = 1.0
+    return _Problem(runs=runs, base=table.vectors, moves=moves)
 
 
 def _solve(rows: WorkloadRows, problem: _Problem, widths: Array) -> tuple[Solution, Array]:

@@ -28,7 +28,7 @@ DEFAULT_EXPONENT: Final = 3.0
 class PowerFit:
     """Coefficients in pJ per event and W, in the order of TERMS and leakage [W/K], their covariance, and details of the fit.
 
-    tables: with the voltage of the fit.  voltage_std_v: standard deviations of its voltages if they were inferred from the rows [V].
+    tables: with the voltage of the fit.
     operating_line: temperature under load as a line in the power [°C], [K/W]; None, without leakage, if temperatures under load or at rest
     are unknown.
     """
@@ -39,7 +39,6 @@ class PowerFit:
     tables: BoardTables
     rows: int
     operating_line: tuple[float, float] | None = None
-    voltage_std_v: tuple[float, ...] | None = None
 
 
 def fit_power(rows: PowerRows, tables: BoardTables, priors: PowerPriors | None = None) -> PowerFit:
@@ -57,7 +56,7 @@ def fit_power(rows: PowerRows, tables: BoardTables, priors: PowerPriors | None =
     problem = PowerProblem(rows=rows, tables=tables, warmer_k=warmer_k, priors=priors or usual_priors(tables))
     inferred = infer_voltage(problem) if tables.voltage_v is None else None
     if inferred is not None:
-        problem = replace(problem, tables=replace(tables, voltage_v=inferred[0]))
+        problem = replace(problem, tables=replace(tables, voltage_v=inferred))
     tellable = tables.voltage_v is not None and bool(np.ptp(problem.tables.at(rows.clock_mhz).voltage_ratio) > TELLING_VOLTAGE_RANGE)
     exponent = SWITCHING_EXPONENT if tables.voltage_v is None else DEFAULT_EXPONENT
     if tellable:
@@ -70,7 +69,6 @@ def fit_power(rows: PowerRows, tables: BoardTables, priors: PowerPriors | None =
         tables=problem.tables,
         rows=len(rows.power_w),
         operating_line=line,
-        voltage_std_v=None if inferred is None else inferred[1],
     )
 
 

@@ -5,13 +5,13 @@ from collections.abc import Mapping
 import numpy as np
 
 from estimator.engine.kernel_table import kernel_load
-from estimator.model.coefficients import COLUMN, coefficient_rows, group_key
+from estimator.model.coefficients import COLUMN, CoefficientTable, coefficient_rows, group_key
 from estimator.model.lowering import KnownTiles, lower
 from estimator.model.power import L2_CREDIT, power_events
 from estimator.model.timeline import workload_seconds
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import HZ_PER_MHZ
-from fitter.latency.runs import LatencyFit, group_table, run_kernels, run_seconds
+from fitter.latency.runs import LatencyFit, run_kernels, run_seconds
 from fitter.power.solver import PowerRows
 from fitter.rows.columns import KernelRows, WorkloadRows
 
@@ -21,7 +21,7 @@ def workload_power_rows(rows: WorkloadRows, gpu: GpuSpec, latency: LatencyFit) -
     measured = np.isfinite(rows.energy_j)
     keep, host_launch_s = rows.select(measured), latency.paced_launch_s()[measured]
     runs = run_kernels(keep.workloads, keep.workload_index, keep.clock_mhz(gpu) * HZ_PER_MHZ, gpu, latency.groups)
-    gpu_s, host_s = run_seconds(runs, group_table(latency.groups), host_launch_s)
+    gpu_s, host_s = run_seconds(runs, CoefficientTable(latency.groups).vectors, host_launch_s)
     latency_s = workload_seconds(gpu_s, host_s, latency.host.overlap_exponent)
     events = power_events(runs.phases, gpu, L2_CREDIT) * runs.count[:, None]
     totals = np.column_stack([np.bincount(runs.run, events[:, i], len(latency_s)) for i in range(events.shape[1])])
@@ -48,7 +48,7 @@ def kernel_power_rows(rows: KernelRows, gpu: GpuSpec, groups: Mapping[str, Mappi
     operators = keep.row_operators()
     coefficients, _ = coefficient_rows(groups, [group_key(o) for o in operators])
     known = KnownTiles(tile_m=keep.tile_m, tile_n=keep.tile_n, split=keep.split_k)
-    phases = lower(operators, gpu, coefficients, known).phases
+    phases = lower(operators, gpu, coefficients, known)
     load = kernel_load(phases, gpu, coefficients, keep.clock_mhz(gpu), keep.l2_warm, keep.latency_s)
     return PowerRows(
         power_w=keep.power_w,

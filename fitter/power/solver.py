@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from estimator.engine.kernel_table import warm_events
-from estimator.model.power import LEAKAGE_EXPONENT, POWER_TERMS, SWITCHING_EXPONENT, WARM_KNEE, WARM_SHARPNESS, BoardTables
+from estimator.model.power import LEAKAGE_EXPONENT, POWER_TERMS, SWITCHING_EXPONENT, BoardTables
 from estimator.model.silicon import energy_factors
 from estimator.vocabulary.quantities import Array, BoolArray
 from fitter.rows.screening import taken
@@ -49,6 +49,7 @@ def usual_priors(tables: BoardTables) -> dict[str, tuple[float, float]]:
     factors = {term: core * own.get(term, 1.0) for term in TERMS} | {"dram": 1.0, "active": 1.0}
     factors["busy"] *= tables.reference_clock_mhz / PRIOR_CLOCK_MHZ
     return {term: (centre * factors[term], width) for term, (centre, width) in PRIOR.items()}
+
 
 LEAKAGE_PRIOR: Final = (0.15, 1.0)
 """Centre and relative width of leakage [W/K]: a sixth of the power at rest, which grows by a factor e in some 60 K (assumed)."""
@@ -114,7 +115,7 @@ class PowerProblem:
         """Columns of TERMS and of leakage [10¹² events/s, 1 or K], shape (n, 10): coefficients are then pJ per event, W and W/K."""
         rows, point = self.rows, self.tables.at(self.rows.clock_mhz)
         core = point.voltage_ratio**exponent
-        rate = warm_events(rows.event_rate, rows.warm_ratio, WARM_KNEE, WARM_SHARPNESS) * PICO
+        rate = warm_events(rows.event_rate, rows.warm_ratio) * PICO
         columns = rate * core[:, None]
         columns[:, POWER_TERMS.index("dram")] = rate[:, POWER_TERMS.index("dram")]
         clock_ratio = rows.clock_mhz / self.tables.reference_clock_mhz

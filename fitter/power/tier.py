@@ -14,14 +14,14 @@ from estimator.bundle.content import Bundle
 from estimator.model.residuals import LARGEST_COMMON, POWER_TIER
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.quantities import Array, IntArray
-from estimator.vocabulary.workload import Operator
 from fitter.latency.intervals import EXTRAPOLATED_SHARES, FOLDS, folds_of, interval_quantiles, largest_rows
 from fitter.latency.residual_tier import (
     ERROR_DIGITS,
     FEWEST_POINTS,
     Forecast,
     GroupErrors,
-    best_fading,
+    ShapeErrors,
+    best_share,
     forecast,
     no_forecast,
     shape_errors,
@@ -38,7 +38,7 @@ COMMON_ROWS: Final = 5.0
 def with_power_tiers(bundle: Bundle, rows: KernelRows, seed: int) -> Bundle:
     """Add power tiers to the bundle's residual tiers with rows that have a power.
 
-    A power tier holds the common error of the group's rows, its slope over power and, with enough shapes, the correction by neighbours.
+    A power tier holds the common error of the group's rows, its slope over power and the correction by neighbours.
     Slope and neighbours are kept only if they reduce errors of left-out kernels.
     """
     if bundle.power is None or not bundle.residuals:
@@ -54,9 +54,10 @@ def with_power_tiers(bundle: Bundle, rows: KernelRows, seed: int) -> Bundle:
         if group is None or group not in bundle.residuals:
             continue
         chosen = [operators[i] for i in index]
-        trend = _trend(chosen, np.log(predicted_w[index]), error[index], seed)
-        document: Mapping[str, object] = _tier(chosen, trend.left_over, seed) or {}
-        tiers[group] = FrozenMapping({**tiers[group], POWER_TIER: FrozenMapping({**document, **trend.document()})})
+        shapes = shape_errors(chosen)
+        trend = _trend(shapes, np.log(predicted_w[index]), error[index], seed)
+        power = {**_tier(shapes, trend.left_over, seed), **trend.document()}
+        tiers[group] = FrozenMapping({**tiers[group], POWER_TIER: FrozenMapping(power)})
     return replace(bundle, residuals=FrozenMapping(tiers))
 
 
@@ -75,12 +76,9 @@ class _Trend:
 
     def document(self) -> dict[str, float]:
         """The trend in the form that a bundle stores."""
-        common = {"common": round(self.common, ERROR_DIGITS)}
-        if self.slope == 0.0:
-            return common
         low, high, middle = (float(f"{np.exp(value):.6g}") for value in (*self.span, self.middle))
         return {
-            **common,
+            "common": round(self.common, ERROR_DIGITS),
             "slope": round(self.slope, ERROR_DIGITS),
             "low_w": min(low, middle),
             "high_w": max(high, middle),
@@ -88,7 +86,7 @@ class _Trend:
         }
 
 
-def _trend(operators: list[Operator], equation: Array, error: Array, seed: int) -> _Trend:
+def _trend(shapes: ShapeErrors, equation: Array, error: Array, seed: int) -> _Trend:
     """The trend of one group's ln(measured / equation), shape (n,), over ln(equation).
 
     It has a slope if that improves forecasts of left-out kernels.  A board with a free clock lowers clock and voltage under load, at a
@@ -96,20 +94,16 @@ def _trend(operators: list[Operator], equation: Array, error: Array, seed: int) 
     """
     middle = float(equation.mean())
     place = equation - middle
-    shapes = shape_errors(operators)
-    slope = 0.0
-    if len(shapes.operators) >= FEWEST_POINTS:
-        fold = folds_of(shapes, seed)
-        losses = np.zeros(2)
-        for number in range(FOLDS):
-            test = fold == number
-            if test.any() and not test.all():
-                common, tried = _line(place[~test], error[~test])
-                flat = _common(error[~test])
-                losses += np.abs(error[test] - flat).sum(), np.abs(error[test] - common - tried * place[test]).sum()
-        # A slope must lower the error of kernels left out by 5 %.
-        if losses[1] < 0.95 * losses[0]:
-            slope = round(_line(place, error)[1], ERROR_DIGITS)
+    fold, many = folds_of(shapes, seed), len(shapes.operators) >= FEWEST_POINTS
+    losses = np.zeros(2)
+    for number in range(FOLDS):
+        test = fold == number
+        if test.any() and not test.all():
+            common, tried = _line(place[~test], error[~test])
+            flat = _common(error[~test])
+            losses += np.abs(error[test] - flat).sum(), np.abs(error[test] - common - tried * place[test]).sum()
+    # A slope must lower the error of kernels left out by 5 %.
+    slope = round(_line(place, error)[1], ERROR_DIGITS) if many and losses[1] < 0.95 * losses[0] else 0.0
     common = round(_common(error - slope * place), ERROR_DIGITS)
     span = (float(equation.min()), float(equation.max()))
     return _Trend(common=common, slope=slope, middle=middle, span=span, left_over=error - common - slope * place)
@@ -146,15 +140,12 @@ def _without_power(tier: Mapping[str, Any]) -> FrozenMapping[Any]:
     return FrozenMapping({name: value for name, value in tier.items() if name != POWER_TIER})
 
 
-def _tier(operators: list[Operator], error: Array, seed: int) -> FrozenMapping[Any] | None:
+def _tier(shapes: ShapeErrors, error: Array, seed: int) -> FrozenMapping[Any]:
     """The tier of one group from ln(measured / equation) of its rows, shape (n,)."""
-    shapes = shape_errors(operators)
-    if len(shapes.operators) < FEWEST_POINTS:
-        return None
-    everything = np.arange(len(operators))
+    everything = np.arange(len(error))
 
     def left_out(parts: Iterable[IntArray]) -> Forecast:
-        found = no_forecast(len(operators))
+        found = no_forecast(len(error))
         for test in parts:
             if len(test):
                 found.set_rows(test, forecast(shapes, error, np.setdiff1d(everything, test), test))
@@ -163,7 +154,7 @@ def _tier(operators: list[Operator], error: Array, seed: int) -> FrozenMapping[A
     fold = folds_of(shapes, seed)
     rows = left_out(np.flatnonzero(fold == number) for number in range(FOLDS))
     largest = [left_out([largest_rows(shapes, share)]) for share in EXTRAPOLATED_SHARES]
-    fading = best_fading([rows, *largest])
-    quantiles = interval_quantiles(shapes, rows, largest, fading)
-    errors = GroupErrors(ln_error=error, left_out=np.abs(rows.errors(fading)), fading=fading, quantiles=quantiles)
+    share = best_share([rows, *largest])
+    quantiles = interval_quantiles(shapes, rows, largest, share)
+    errors = GroupErrors(ln_error=error, left_out=np.abs(rows.errors(share)), beyond_share=share, quantiles=quantiles)
     return tier_document(shapes, errors, None, seed=seed)

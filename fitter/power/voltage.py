@@ -42,8 +42,8 @@ MOST_ROWS: Final = 1500
 """Most rows for the inference; of more rows, equidistant ones are used."""
 
 
-def infer_voltage(problem: PowerProblem) -> tuple[ClockTable, tuple[float, ...]] | None:
-    """The voltage curve, UNIT_VOLTAGE_V below the knee, and the standard deviations of its values [V].
+def infer_voltage(problem: PowerProblem) -> ClockTable | None:
+    """The voltage curve, UNIT_VOLTAGE_V below the knee.
 
     None where fewer than three clocks were measured or power shows no rise.
     """
@@ -66,9 +66,7 @@ def infer_voltage(problem: PowerProblem) -> tuple[ClockTable, tuple[float, ...]]
     variance = max(float(costs.min()), LEAST_ERROR**2)
     weight = np.exp(-0.5 * kernels * (costs - costs.min()) / variance)
     weight /= weight.sum()
-    mean = weight @ rises
-    spread = np.sqrt(np.maximum(weight @ (rises - mean) ** 2, 0.0))
-    return _table(grid, mean), tuple((UNIT_VOLTAGE_V * spread).tolist())
+    return _table(grid, weight @ rises)
 
 
 def _rise(grid_mhz: Array, knee: float, slope: float) -> Array:

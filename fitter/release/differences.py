@@ -12,7 +12,6 @@ from estimator.questions.estimates import estimate
 from estimator.vocabulary.reader import plain
 from estimator.vocabulary.resources import resource_folder
 from fitter.release.version_rule import needed_step
-from fitter.validate.tables import Shown
 
 LEAST_CHANGE: Final = 0.02
 """Least relative change of a prediction that counts [1]."""
@@ -93,23 +92,11 @@ def _coefficients(bundle: Bundle) -> dict[str, Stated]:
 def differences_document(old: Bundle, new: Bundle, workloads: Sequence[Difference] = ()) -> dict[str, object]:
     """Output of `fit diff --json`; `workloads` as from `workload_differences`."""
     step, reasons = needed_step(old, new)
-    sides = {
-        side: {"name": bundle.name, "version": bundle.version, "digest": bundle.digest, "gpu": bundle.gpu.name}
-        for side, bundle in (("old", old), ("new", new))
-    }
-    changes = plain(coefficient_differences(old, new))
-    return {**sides, "step": step, "reasons": list(reasons), "changes": changes, "workloads": plain(list(workloads))}
+    changes = coefficient_differences(old, new)
+    sides = {"old": identity(old), "new": identity(new)}
+    return {**sides, "step": step, "reasons": list(reasons), "changes": plain(changes), "workloads": plain(list(workloads))}
 
 
-def diff_lines(old: Bundle, new: Bundle, workloads: Sequence[Difference] = ()) -> list[str]:
-    """Output of `fit diff`."""
-    step, reasons = needed_step(old, new)
-    lines = [f"{old.name} {old.version} ({old.gpu.name}) → {new.name} {new.version} ({new.gpu.name})"]
-    for title, found in (
-        ("coefficients", coefficient_differences(old, new)),
-        (f"predictions of workloads that change by more than {LEAST_CHANGE:.0%}", workloads),
-    ):
-        rows = [(one.place, one.old, one.new, one.factor, one.sigmas) for one in found]
-        table = Shown(title=f"{title}:", head=("", "old", "new", "factor", "std deviations"), rows=rows)
-        lines += ["", *(table.lines() or [f"{title}: none"])]
-    return [*lines, "", f"as a release: a {step} step ({'; '.join(reasons)})"]
+def identity(bundle: Bundle) -> dict[str, str]:
+    """Which bundle it is, for programs."""
+    return {"name": bundle.name, "version": bundle.version, "digest": bundle.digest, "gpu": bundle.gpu.name}

@@ -37,13 +37,13 @@ class Signed:
     comment: str
 
 
-def verify(bundle: Path, signature: Path, key: str) -> Signed:
-    """Check the signature of a bundle's bytes and return its content.
+def verify(bundle: Path, key: Path) -> Signed:
+    """Check the signature of a bundle's bytes, in the file beside it, with the public key in a file; return its content.
 
-    key: a file as minisign writes it, or the key's one line of base64.
     Raises SignatureError if the signature is not that key's signature of these bytes, for damaged files, and without cryptography.
     """
     number, public = _key(key)
+    signature = Path(f"{bundle}{SUFFIX}")
     lines = _lines(signature, "signature")
     if len(lines) < 4 or not lines[0].startswith(UNTRUSTED) or not lines[2].startswith(TRUSTED):
         raise SignatureError(f"{signature}: is no minisign signature")
@@ -87,23 +87,13 @@ def _good(public: bytes, signature: bytes, message: bytes) -> bool:
     return True
 
 
-def _key(text: str) -> tuple[bytes, bytes]:
+def _key(path: Path) -> tuple[bytes, bytes]:
     """Number and bytes of a public key."""
-    line, at = text, "the key"
-    if Path(text).suffix or _is_file(text):
-        lines = _lines(Path(text), "key")
-        line, at = next((one for one in lines if one and not one.startswith(UNTRUSTED)), ""), text
-    decoded = _decoded(line, 42, at)
+    line = next((one for one in _lines(path, "key") if one and not one.startswith(UNTRUSTED)), "")
+    decoded = _decoded(line, 42, str(path))
     if decoded[:2] != KEY_KIND:
-        raise SignatureError(f"{at}: is no minisign public key")
+        raise SignatureError(f"{path}: is no minisign public key")
     return decoded[2:10], decoded[10:]
-
-
-def _is_file(text: str) -> bool:
-    try:
-        return Path(text).is_file()
-    except (OSError, ValueError):  # a name that no file can have
-        return False
 
 
 def _lines(path: Path, what: str) -> list[str]:

@@ -6,13 +6,14 @@ from typing import Final
 
 import pandas as pd
 
-from estimator.bundle.content import Bundle
+from estimator.bundle.content import Bundle, HeldOut
 from fitter.blocks.section import block_errors
 from fitter.instructions.section import instruction_errors
+from fitter.release.differences import identity
 from fitter.report.text import selection_document
 from fitter.rows.columns import Selection
 from fitter.validate.drift import Drift, drift_lines, drifts, outside_range
-from fitter.validate.predictions import ErrorRow, compared, error_rows, kind_of, predict_rows, summary_row
+from fitter.validate.predictions import compared, error_rows, kind_of, predict_rows, summary_row
 from fitter.validate.tables import error_table
 
 LEAST_COVERAGE: Final = 0.7
@@ -27,21 +28,21 @@ class Check:
     fitted range; `outside` holds the errors of all other rows of its GPU.
     """
 
-    rows: tuple[ErrorRow, ...]
-    summary: Mapping[str, ErrorRow]
+    rows: tuple[HeldOut, ...]
+    summary: Mapping[str, HeldOut]
     drift: tuple[Drift, ...]
-    outside: tuple[ErrorRow, ...]
+    outside: tuple[HeldOut, ...]
     warnings: tuple[str, ...]
 
     def document(self, bundle: Bundle, selection: Selection) -> dict[str, object]:
         """Output of `fit check --json`."""
         return {
-            "bundle": {"name": bundle.name, "version": bundle.version, "digest": bundle.digest, "gpu": bundle.gpu.name},
+            "bundle": identity(bundle),
             **selection_document(selection),
-            "errors": [row.document() for row in self.rows],
-            "summary": {kind: row.document() for kind, row in self.summary.items()},
+            "errors": list(self.rows),
+            "summary": dict(self.summary),
             "drift": [one.document() for one in self.drift],
-            "outside_range": [row.document() for row in self.outside],
+            "outside_range": list(self.outside),
             "warnings": list(self.warnings),
         }
 
@@ -55,7 +56,7 @@ class Check:
 def check_bundle(bundle: Bundle, selection: Selection) -> Check:
     """Errors of a bundle on a selection's rows, whatever their GPU."""
     forecast = "forecast: rows of {} are predicted from its specification, the bundle was fitted on {}"
-    warnings = [forecast.format(name, bundle.gpu.name) for name in selection.gpus if name != bundle.gpu.name]
+    warnings = [forecast.format(name, bundle.gpu.name) for name in selection.rows_by_gpu if name != bundle.gpu.name]
     found: dict[str, pd.DataFrame] = {}
     for table in selection.tables:
         part = found[kind_of(table)] = predict_rows(bundle, table).assign(outside=outside_range(bundle, table))
@@ -74,8 +75,8 @@ def check_bundle(bundle: Bundle, selection: Selection) -> Check:
         where = f"{beyond} of {sum(map(len, found.values()))} rows lie outside the range fitted"
         warnings.append(f"{where} (kind, precision, shape or clock); their errors are listed apart and count for no drift")
     for kind, part in found.items():
-        covered = summary_row(compared(part[~part["outside"]]), kind).coverage
-        if covered < LEAST_COVERAGE:
+        covered = summary_row(compared(part[~part["outside"]]), kind)["coverage"]
+        if covered is not None and covered < LEAST_COVERAGE:
             warnings.append(f"the stated 90 % intervals hold {covered:.0%} of the {kind}: the bundle does not describe these data")
     moved = drifts(bundle, list(found.values()))
     drifted = ", ".join(one.text() for one in moved if one.drifted)

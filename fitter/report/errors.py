@@ -1,32 +1,22 @@
-"""The report's part about held-out rows: charts of their errors, and the worst rows.
+"""The report's part about held-out rows: predicted over measured, and the worst rows.
 
-Everything is columns and bins: a report of a million rows is as large as one of ten thousand.  Colours come from the page; title and
+Charts bin their points: a report of a million rows is as large as one of ten thousand.  Colours come from the page; title and
 description of a chart are for screen readers.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
 import numpy as np
 import pandas as pd
 
-from estimator.display.charts import Band, Series, axis_over, line_svg, scatter_svg
+from estimator.display.charts import Series, axis_over, scatter_svg
 from estimator.display.pages import figure_html
-from estimator.vocabulary.quantities import Array
-from fitter.validate.predictions import LABEL, PERCENT, QUANTITIES
-from fitter.validate.tables import Shown, kind_text
-
-MOST_BINS: Final = 24
-"""Most bins of one chart; up to this many distinct values, such as clocks, have a bin each."""
-
-QUANTILES: Final = (0.05, 0.25, 0.5, 0.75, 0.95)
-"""Quantiles of signed errors in every bin: ends, quarters and the middle."""
+from fitter.validate.predictions import LABEL, PERCENT, QUANTITIES, kind_text
+from fitter.validate.tables import Shown
 
 UNITS: Final = {"latency": "s", "power": "W", "energy": "J"}
-
-DEPENDENCES: Final = (("measured time [s]", "measured_latency", True), ("SM clock [MHz]", "clock", False))
-"""Quantities on the x axis of error charts: label, column, and whether the axis is logarithmic."""
 
 
 def held_frame(found: pd.DataFrame) -> pd.DataFrame:
@@ -36,29 +26,10 @@ def held_frame(found: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(**errors).replace([np.inf, -np.inf], np.nan)
 
 
-def binned(values: Array, errors: Array, *, logarithmic: bool = False) -> pd.DataFrame:
-    """Signed errors by a value, shapes (n,): one bin for each value if there are few, else bins of equal width or equal ratio.
-
-    Each row is a non-empty bin: place (where it is drawn), count, and the errors' QUANTILES.
-    """
-    known = np.isfinite(values) & np.isfinite(errors) & ((values > 0.0) | (not logarithmic))
-    frame = pd.DataFrame({"place": np.log(values[known]) if logarithmic else values[known], "error": errors[known]})
-    separate = frame["place"].nunique() <= MOST_BINS
-    groups = frame.groupby("place" if separate else pd.cut(frame["place"], MOST_BINS, labels=False), sort=True)
-    middle = groups["place"].median()
-    found = pd.DataFrame({"place": np.exp(middle) if logarithmic else middle, "count": groups.size()})
-    return found.assign(**{str(share): groups["error"].quantile(share) for share in QUANTILES}).reset_index(drop=True)
-
-
-def charts_html(figures: Iterable[str]) -> str:
-    """Charts side by side if there is room; "" without charts."""
-    joined = "".join(figures)
-    return f'<div class="charts">{joined}</div>' if joined else ""
-
-
 def scatters_html(held: Mapping[str, pd.DataFrame]) -> str:
-    """Predicted over measured latency, power and energy."""
-    return charts_html(_scatter(held, quantity) for quantity in UNITS)
+    """Predicted over measured latency, power and energy; "" without rows."""
+    joined = "".join(_scatter(held, quantity) for quantity in UNITS)
+    return f'<div class="charts">{joined}</div>' if joined else ""
 
 
 def _scatter(held: Mapping[str, pd.DataFrame], quantity: str) -> str:
@@ -73,30 +44,6 @@ def _scatter(held: Mapping[str, pd.DataFrame], quantity: str) -> str:
     count = sum(len(one.x) for one in series)
     caption = f"Predicted over measured {quantity} of {count:,} held-out rows; the dashed line is equality."
     return figure_html(scatter_svg(f"{quantity.capitalize()}: predicted and measured", caption, series, x, y, diagonal=True), caption)
-
-
-def dependences_html(held: Mapping[str, pd.DataFrame]) -> str:
-    """Error over size and clock of the held-out rows."""
-    figures = []
-    for kind, rows in held.items():
-        for label, column, logarithmic in DEPENDENCES:
-            for quantity in QUANTITIES:
-                bins = binned(rows[column].to_numpy(), rows[f"error_{quantity}"].to_numpy(), logarithmic=logarithmic)
-                if len(bins):
-                    title = f"{quantity.capitalize()} error of {kind} over {label}"
-                    figures.append(_bins_figure(title, label, bins, logarithmic))
-    return charts_html(figures)
-
-
-def _bins_figure(title: str, label: str, bins: pd.DataFrame, logarithmic: bool) -> str:
-    """Chart of signed errors: a line through medians, bands from the 5th to the 95th percentile and over the middle half."""
-    caption = f"{title}, signed: bands 5 to 95 % and middle half, line through medians."
-    place, quantiles = bins["place"].to_numpy(), bins[list(map(str, QUANTILES))].to_numpy()
-    x = axis_over(label, [place], logarithmic=logarithmic)
-    y = axis_over("predicted / measured - 1 [%]", [quantiles.ravel(), np.zeros(1)], logarithmic=False)
-    bands = [Band(x=place, low=quantiles[:, i], high=quantiles[:, -1 - i]) for i in (0, 1)]
-    lines = [Series(name="median", x=place, y=quantiles[:, 2]), Series(name="no error", x=np.array([x.low, x.high]), y=np.zeros(2))]
-    return figure_html(line_svg(title, caption, lines, x, y, bands=bands), caption)
 
 
 def worst_html(held: Mapping[str, pd.DataFrame]) -> str:

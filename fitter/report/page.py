@@ -1,21 +1,19 @@
 """The report of a fit: one self-contained HTML page, no network, no script."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from html import escape
 from typing import Final
 
-import numpy as np
 import pandas as pd
 
 from estimator.bundle.content import Bundle
 from estimator.display.pages import page_html, section_html, table_html, text_html
 from fitter.instructions.display import instruction_tables
-from fitter.report.errors import dependences_html, held_frame, scatters_html, worst_html
-from fitter.report.held_out import HeldOut
-from fitter.report.text import coefficient_tables, stored_errors
+from fitter.report.errors import held_frame, scatters_html, worst_html
+from fitter.report.text import bundle_facts, coefficient_tables, dataset_table
 from fitter.rows.columns import Selection
 from fitter.rows.rejected import count_reasons, reason_meaning
-from fitter.validate.predictions import compared, summary_row
+from fitter.validate.predictions import QUANTITIES, compared, summary_row
 from fitter.validate.tables import error_table
 
 REPORT_STYLE: Final = """
@@ -30,29 +28,20 @@ nav ul{columns:14rem;padding-left:1.2rem;margin:.5rem 0}
 """
 """Style rules of the report in addition to those of all pages."""
 
-LISTED_ROWS: Final = 200
-"""Most rejected rows that the page lists."""
 
-
-def report_html(bundle: Bundle, selection: Selection, held_out: Mapping[str, pd.DataFrame], wholes: Sequence[HeldOut] = ()) -> str:
-    """The page.
-
-    held_out: predictions of held-out rows by kind ("kernels", "workloads").  wholes: errors of fits without whole families
-    and clocks.
-    """
+def report_html(bundle: Bundle, selection: Selection, held_out: Mapping[str, pd.DataFrame]) -> str:
+    """The page; held_out: predictions of held-out rows by kind ("kernels", "workloads")."""
     held = {kind: held_frame(compared(found)) for kind, found in held_out.items()}
-    errors = error_table("Errors in percent; coverage of stated 90 % intervals", stored_errors(bundle)).html()
+    errors = error_table("Errors in percent; coverage of stated 90 % intervals", bundle.errors).html()
     parts = (
         ("card", "Model card", _model_card(bundle, selection, held_out)),
         ("errors", "Errors on held-out rows", errors or "<p>No rows were held out: the errors of this bundle are unknown.</p>"),
-        ("held-out", "Families and clocks held out whole", _wholes(wholes)),
         ("predicted", "Predicted and measured", scatters_html(held)),
-        ("dependence", "Error by size and clock", dependences_html(held)),
         ("worst", "Largest errors", worst_html(held)),
         ("coefficients", "Coefficients", "".join(table.html() for table in coefficient_tables(bundle, list(bundle.groups)))),
         ("instructions", "Instruction energies", "".join(table.html() for table in instruction_tables(bundle))),
         ("rejected", "Rejected rows", _rejected(selection)),
-        ("data", "Data sets", _datasets(bundle)),
+        ("data", "Data sets", dataset_table(bundle).html()),
     )
     shown = [(identity, title, body) for identity, title, body in parts if body]
     links = "".join(f'<li><a href="#{identity}">{escape(title)}</a></li>' for identity, title, _ in shown)
@@ -62,18 +51,8 @@ def report_html(bundle: Bundle, selection: Selection, held_out: Mapping[str, pd.
 
 
 def _model_card(bundle: Bundle, selection: Selection, held_out: Mapping[str, pd.DataFrame]) -> str:
-    origin, used = bundle.provenance, sum(dataset.used for dataset in selection.datasets)
-    facts = {
-        "GPU": f"{bundle.gpu.name} {bundle.gpu_uuid}".strip(),
-        "Rows": f"{used:,} used of {selection.row_count:,} read",
-        **_headlines(held_out),
-        "SM clocks": f"{bundle.clocks_mhz[0]:g} to {bundle.clocks_mhz[1]:g} MHz",
-        "Host launch cost": f"{bundle.host.launch_s * 1e6:.2f} µs per framework operator ({bundle.host.source})",
-        "Power": "no power in the data" if bundle.power is None else f"voltage exponent {bundle.power.voltage_exponent:.2f}",
-        "Completion of operator lists": bundle.completion or "none",
-        "Made": f"{origin.created_utc}, wattprint {origin.wattprint_version}, commit {origin.commit or 'unknown'}, seed {origin.seed}",
-        "Digest": bundle.digest,
-    }
+    used = sum(dataset.used for dataset in selection.datasets)
+    facts = {"Rows": f"{used:,} used of {selection.row_count:,} read", **_headlines(held_out), **bundle_facts(bundle)}
     simulated = '<p class="bad">Fitted on a simulated board: these numbers test the program, they say nothing about a GPU.</p>'
     notes = "".join(f"<li>{escape(note[:4000])}</li>" for note in dict.fromkeys((*bundle.notes, *selection.notes)))
     pairs = "".join(f"<dt>{escape(name)}</dt><dd>{text_html(value)}</dd>" for name, value in facts.items())
@@ -85,33 +64,14 @@ def _headlines(held_out: Mapping[str, pd.DataFrame]) -> dict[str, str]:
     lines = {}
     for kind, found in held_out.items():
         row = summary_row(compared(found), kind)
-        for quantity, errors in (("Latency", row.latency), ("Power", row.power)):
-            if errors is not None:
-                inside = "" if np.isnan(errors.coverage) else f"; 90 % intervals hold {errors.coverage:.0%}"
-                figures = f"mean error {errors.mape:.2f} %, median {errors.median:.2f} %, bias {errors.bias:+.2f} %"
-                lines[f"{quantity} of {kind}"] = f"{figures} on {errors.n:,} rows{inside}"
+        for quantity in QUANTITIES:
+            if (errors := row[quantity]) is not None:
+                inside = "" if errors["coverage"] is None else f"; 90 % intervals hold {errors['coverage']:.0%}"
+                figures = f"mean error {errors['mape']:.2f} %, median {errors['median']:.2f} %, bias {errors['bias']:+.2f} %"
+                lines[f"{quantity.capitalize()} of {kind}"] = f"{figures} on {errors['n']:,} rows{inside}"
     return lines
 
 
-def _wholes(found: Sequence[HeldOut]) -> str:
-    """A table of families and one of clocks; "" if nothing could be held out."""
-    title = "A {} held out whole: errors in percent on its rows, by a fit of all others"
-    parts = [error_table(title.format(by), [one.errors for one in found if one.by == by]).html() for by in ("family", "clock")]
-    lead = "<p>Rows held out at random have neighbours in the fit; these have none. Fits without residual tiers.</p>"
-    return lead + "".join(parts) if found else ""
-
-
 def _rejected(selection: Selection) -> str:
-    if not selection.rejected:
-        return "<p>None.</p>"
     counts = [[reason, count, reason_meaning(reason)] for reason, count in count_reasons(selection.rejected).items()]
-    rejected = selection.rejected[:LISTED_ROWS]
-    listed = [[row.source, row.row, row.reason, "power" if row.power_only else "row", row.detail] for row in rejected]
-    rows = table_html(f"The first {LISTED_ROWS} rejected rows", ("data set", "row", "reason", "rejected", "value"), listed)
-    summary = table_html("Rejected rows by reason", ("reason", "rows", "meaning"), counts)
-    return f"{summary}<details><summary>The rows</summary>{rows}</details>"
-
-
-def _datasets(bundle: Bundle) -> str:
-    rows = [[d.name, d.kind, d.rows, d.used, d.sha256] for d in bundle.provenance.datasets]
-    return table_html("What the fit was made from", ("data set", "kind", "rows", "used", "SHA-256"), rows)
+    return table_html("Rejected rows by reason; fit -v names them", ("reason", "rows", "meaning"), counts) or "<p>None.</p>"

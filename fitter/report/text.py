@@ -1,27 +1,26 @@
 """Output of the command `fit`: tables and sentences for people, documents for programs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import nan
 from typing import Any, Final
 
-from estimator.bundle.content import Bundle, GroupCoefficients
+from estimator.bundle.content import Bundle
 from estimator.bundle.files import document_of
 from estimator.counts.energies import LINKS
 from estimator.model.coefficients import MEANING
+from estimator.uncertainty.sources import unfitted_groups
 from estimator.vocabulary.reader import plain
 from fitter.blocks.section import block_table
 from fitter.instructions.display import instruction_tables
 from fitter.rows.columns import Selection
 from fitter.rows.rejected import count_reasons, reason_meaning
-from fitter.validate.predictions import LABEL, ErrorRow, Errors
 from fitter.validate.tables import Shown, error_table
 
 
 def selection_lines(selection: Selection) -> list[str]:
     """Lines on the rows that were read and left out."""
     used = sum(dataset.used for dataset in selection.datasets)
-    alone = selection.latency_only
-    lines = [f"{used:,} of {selection.row_count:,} rows used" + (f", {alone:,} of them for their latency alone" if alone else "")]
+    lines = [f"{used:,} of {selection.row_count:,} rows used"]
     lines += [f"  {d.name}: {d.kind}, {d.used:,} of {d.rows:,} rows" for d in selection.datasets]
     lines += [
         f"  start-up removed: {s.startup_s:.2f} s of runs that aim at {s.target_s:g} s ({s.gpu}, {s.runs} runs)" for s in selection.startups
@@ -42,23 +41,34 @@ def next_lines(bundle: Bundle, path: str) -> list[str]:
     return [f"next: estimate {word} --bundle {path}" for word in words] or [f"next: fit show {path}"]
 
 
+def bundle_facts(bundle: Bundle) -> dict[str, str]:
+    """Where a bundle comes from and what it holds for, by title."""
+    origin = bundle.provenance
+    return {
+        "GPU": f"{bundle.gpu.name} {bundle.gpu_uuid}".rstrip() + (" (simulated)" if bundle.simulated else ""),
+        "SM clocks": f"{bundle.clocks_mhz[0]:g} to {bundle.clocks_mhz[1]:g} MHz",
+        "Host launch cost": f"{bundle.host.launch_s * 1e6:.3g} µs per framework operator ({bundle.host.source})",
+        "Power": "no power in the data" if bundle.power is None else f"voltage exponent {bundle.power.voltage_exponent:.2f}",
+        "Completion of operator lists": bundle.completion or "none",
+        "Made": f"{origin.created_utc}, wattprint {origin.wattprint_version}, commit {origin.commit or 'unknown'}, seed {origin.seed}",
+        "Digest": bundle.digest,
+    }
+
+
+def dataset_table(bundle: Bundle) -> Shown:
+    """Table of the data sets behind a bundle."""
+    rows = [[d.name, d.kind, d.rows, d.used, d.sha256] for d in bundle.provenance.datasets]
+    return Shown(title="What the fit was made from", head=("data set", "kind", "rows", "used", "SHA-256"), rows=rows)
+
+
 def show_lines(bundle: Bundle) -> list[str]:
     """Description of a bundle: identity, errors, coefficients."""
-    origin = bundle.provenance
-    lines = [
-        f"{bundle.name} {bundle.version}  {bundle.digest}",
-        f"GPU {bundle.gpu.name} {bundle.gpu_uuid}".rstrip() + (" (simulated)" if bundle.simulated else ""),
-        f"made {origin.created_utc} by wattprint {origin.wattprint_version}, commit {origin.commit or 'unknown'}, seed {origin.seed}",
-        f"SM clocks {bundle.clocks_mhz[0]:g} to {bundle.clocks_mhz[1]:g} MHz; "
-        f"host launch cost {bundle.host.launch_s * 1e6:.3g} µs ({bundle.host.source})",
-    ]
-    lines += [f"data: {d.name}, {d.kind}, {d.used:,} of {d.rows:,} rows, sha256 {d.sha256[:12]}…" for d in origin.datasets]
+    lines = [f"{bundle.name} {bundle.version}", *(f"{title}: {text}" for title, text in bundle_facts(bundle).items())]
     lines += [f"note: {note}" for note in bundle.notes]
-    lines += ["", *error_table("held-out errors in percent:", stored_errors(bundle)).lines(), ""]
-    fitted = [key for key, group in bundle.groups.items() if _has_data(group)]
-    tables = [*coefficient_tables(bundle, fitted), *instruction_tables(bundle), block_table(bundle)]
-    lines += [line for table in tables for line in table.lines()]
-    priors = [key for key in bundle.groups if key not in fitted]
+    priors = unfitted_groups(bundle, bundle.groups)
+    fitted = [key for key in bundle.groups if key not in priors]
+    tables = [dataset_table(bundle), error_table("held-out errors in percent:", bundle.errors), *coefficient_tables(bundle, fitted)]
+    lines += [line for table in [*tables, *instruction_tables(bundle), block_table(bundle)] for line in table.lines()]
     if priors:
         lines.append(f"at their priors, no row in the data (`fit show --json` has the values): {', '.join(priors)}")
     return lines
@@ -87,25 +97,6 @@ def coefficient_tables(bundle: Bundle, groups: Sequence[str]) -> list[Shown]:
     return tables
 
 
-def _has_data(group: GroupCoefficients) -> bool:
-    """Whether rows, or another bundle, determine any coefficient of a group; a fit of whole models counts its runs for all groups."""
-    return (group.rows > 0 and bool(group.ln_std)) or any(group.identified.values())
-
-
-def stored_errors(bundle: Bundle) -> list[ErrorRow]:
-    """The held-out errors of a bundle."""
-    kept = (*LABEL, "n")
-    return [
-        ErrorRow(**{name: row[name] for name in kept}, latency=_figures(row["latency"]), power=_figures(row["power"]))
-        for row in bundle.errors
-    ]
-
-
-def _figures(errors: Mapping[str, Any] | None) -> Errors | None:
-    values: dict[str, Any] = {name: nan if value is None else value for name, value in (errors or {}).items()}
-    return Errors(**values) if values else None
-
-
 LARGE: Final = ("latency_parameters", "tile_predictors", "residuals", "domain")
 """Sections of a bundle with large tables."""
 
@@ -119,13 +110,12 @@ def selection_document(selection: Selection) -> dict[str, object]:
     """Rows read, used and rejected, for programs.
 
     `rejected` counts fully rejected rows by reason, so that rows = used + Σ rejected.  `rejected_power_only` counts rows that lose only
-    their power; `used_latency_only` adds the rows without a power.
+    their power.
     """
     return {
         "rows": selection.row_count,
         "used": sum(dataset.used for dataset in selection.datasets),
         "rejected": count_reasons(selection.rejected, power_only=False),
-        "used_latency_only": selection.latency_only,
         "rejected_power_only": count_reasons(selection.rejected, power_only=True),
         "startup": plain(selection.startups),
         "notes": list(selection.notes),

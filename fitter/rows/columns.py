@@ -36,8 +36,6 @@ class KernelRows:
     library                      library or framework and its version, "" where not recorded
     kernel_name                  the library's kernel, "" where not recorded
     tile_m, tile_n, split_k      output tile along m and n of the operator, and split-K; nan where unknown
-    trial                        number of the repetition, 0 where rows are not repeated
-    started_s                    wall time of the measurement [s since 1970]; nan where not recorded
     weight                       weight in the fit, 1 for a row without flags
     sources, source_index, row   file names, the one of each row, and the row's number in it (the first is 1)
     """
@@ -59,8 +57,6 @@ class KernelRows:
     tile_m: Array
     tile_n: Array
     split_k: Array
-    trial: IntArray
-    started_s: Array
     weight: Array
     sources: tuple[str, ...]
     source_index: IntArray
@@ -96,12 +92,8 @@ class WorkloadRows:
     sm_clock_asked_mhz           nan where none was requested
     sm_clock_measured_mhz        nan where not recorded
     latency_s, energy_j          of one iteration, start-up removed; energy nan where missing or rejected
-    raw_latency_s, raw_energy_j  the same as recorded
-    iterations, temperature_c
-    startup_s                    time before the first iteration inside the measured window; 0 where unknown
-    planned_latency_s            the run's target duration / iterations, equal to the time of one trial iteration; nan where unknown
-    perturbed                    the pace changed during the run
-    weight                       weight in the fit, below 1 for perturbed runs
+    temperature_c                nan where not recorded
+    weight                       weight in the fit, below 1 for runs that changed their pace
     sources, source_index, row   file names, the one of each row, and the row's number in it (the first is 1)
     """
 
@@ -113,13 +105,7 @@ class WorkloadRows:
     sm_clock_measured_mhz: Array
     latency_s: Array
     energy_j: Array
-    raw_latency_s: Array
-    raw_energy_j: Array
-    iterations: Array
     temperature_c: Array
-    startup_s: Array
-    planned_latency_s: Array
-    perturbed: BoolArray
     weight: Array
     sources: tuple[str, ...]
     source_index: IntArray
@@ -132,11 +118,6 @@ class WorkloadRows:
     def power_w(self) -> Array:
         """Mean power of an iteration, start-up removed [W]."""
         return self.energy_j / self.latency_s
-
-    @property
-    def raw_power_w(self) -> Array:
-        """Mean power as recorded, start-up included [W]."""
-        return self.raw_energy_j / self.raw_latency_s
 
     def clock_mhz(self, gpu: GpuSpec) -> Array:
         """SM clock that ran [MHz]: measured, else requested, else the clock for which the vendor quotes peak rates."""
@@ -269,21 +250,6 @@ class Selection:
     def rows_by_gpu(self) -> Mapping[str, int]:
         """Accepted rows of each GPU, in first-seen order."""
         return Counter(name for part in self.parts for name in part.row_gpus)
-
-    @property
-    def gpus(self) -> tuple[str, ...]:
-        """GPUs with at least one accepted row, in first-seen order."""
-        return tuple(self.rows_by_gpu)
-
-    @property
-    def latency_only(self) -> int:
-        """Number of used kernels and runs without a power, unmeasured or rejected."""
-        return sum(int((np.isnan(rows.power_w) & ~self._left_out(rows)).sum()) for rows in self.tables)
-
-    def _left_out(self, rows: KernelRows | WorkloadRows) -> BoolArray:
-        """Mask of the rows that the fit rejected, shape (n,): they stay in the table but count as rejected."""
-        places = {(row.source, row.row) for row in self.rejected if not row.power_only}
-        return np.array([(rows.sources[s], int(n)) in places for s, n in zip(rows.source_index, rows.row, strict=True)], dtype=np.bool_)
 
     @property
     def gain_std(self) -> float:

@@ -31,7 +31,7 @@ SHAPE_COLUMNS: Final = (*COLLECTED_SHAPES, "sequence", "is_decode")
 NAME_COLUMNS: Final = ("family", "operator", "precision", "precision_out", "precision_kv", "kv_precision", "cuda_cores")
 VALUE_COLUMNS: Final = (
     "latency_s", "power_w", "power_std_w", "power_limit_w", "temperature_c", "sm_clock_mhz", "sm_clock_measured_mhz", "grid_x", "grid_y",
-    "grid_z", "tile_m", "tile_n", "split_k", "trial", "started_unix_s",
+    "grid_z", "tile_m", "tile_n", "split_k", "trial",
 )  # fmt: skip
 TEXT_COLUMNS: Final = ("gpu", "gpu_uuid", "kernel_name", "reason", "source", "library", "l2_state", "flags")
 COLUMNS: Final = frozenset((*SHAPE_COLUMNS, *NAME_COLUMNS, *VALUE_COLUMNS, *TEXT_COLUMNS))
@@ -131,8 +131,6 @@ def read_kernel_table(table: Table, gpu: GpuSpec | None = None) -> tuple[KernelR
         tile_m=tiles[:, 0],
         tile_n=tiles[:, 1],
         split_k=tiles[:, 2],
-        trial=np.nan_to_num(value["trial"]).astype(np.int64),
-        started_s=value["started_unix_s"],
         weight=shared_weight(np.where(doubted, FLAGGED_WEIGHT, 1.0) * keep, _repeats(table, kernel_index)),
         **screen.places(),
     )

@@ -4,13 +4,12 @@ from codecs import BOM_UTF8
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
 from collector.dataset import is_kernel_dataset, read_kernel_dataset
 from estimator.vocabulary.gpu import GpuSpec
-from estimator.vocabulary.quantities import IntArray
 from fitter.errors import InputError, SelectionError
 from fitter.rows import block_table, kernel_table, workload_dataset
 from fitter.rows.block_table import is_block_sweep, read_block_table
@@ -22,7 +21,7 @@ from fitter.rows.screening import asked_gpu
 from fitter.rows.tables import Table, file_digest, open_table, read_head, read_header
 from fitter.rows.workload_dataset import read_workload_dataset
 
-Value = TypeVar("Value")
+Rows = TypeVar("Rows", KernelRows, WorkloadRows)
 
 
 def read_selection(paths: Sequence[str | Path], gpu: str | None = None) -> Selection:
@@ -146,9 +145,7 @@ def _selection(table: Table, kind: str, rows: Selection, metadata: Mapping[str, 
                 "their power says only that the kernel would draw at least as much"
             )
     if runs is not None:
-        if runs.perturbed.any():
-            notes.append(f"{int(runs.perturbed.sum())} runs changed their pace; they count less in the fit")
-        if not (runs.startup_s > 0).any():
+        if not rows.startups:
             notes.append("the runs aim at no common duration; start-up stays in them")
         unknown = [{entry.name for entry in workload.unknown} for workload in runs.workloads if workload.unknown]
         if unknown:
@@ -198,25 +195,20 @@ def in_own_order(selection: Selection) -> Selection:
     Folds, samples and floating-point sums depend on the order of rows; sorting gives one bundle for any order of a table.
     """
     kernels, runs = selection.kernels, selection.workloads
-    if kernels is not None:
-        operators, rank = _ranked(kernels.operators, kernels.operator_index)
-        kernels = replace(kernels, operators=operators, operator_index=rank).select(_order(kernels, rank))
-    if runs is not None:
-        workloads, rank = _ranked(runs.workloads, runs.workload_index)
-        runs = replace(runs, workloads=workloads, workload_index=rank).select(_order(runs, rank))
-    return replace(selection, kernels=kernels, workloads=runs)
+    return replace(
+        selection,
+        kernels=None if kernels is None else _sorted(kernels, "operators"),
+        workloads=None if runs is None else _sorted(runs, "workloads"),
+    )
 
 
-def _ranked(values: tuple[Value, ...], number: IntArray) -> tuple[tuple[Value, ...], IntArray]:
-    """The used values sorted by content, and the index of each row's among them."""
+def _sorted(rows: Rows, unique: str) -> Rows:
+    """The rows by kernel or run (the used ones of the field `unique`, sorted by content), then by other columns, then GPU."""
+    values, number = getattr(rows, unique), getattr(rows, UNIQUE_COLUMNS[unique])
     used = sorted(np.unique(number).tolist(), key=lambda place: repr(values[place]))
     rank = np.full(len(values), -1, dtype=np.int64)
     rank[used] = np.arange(len(used))
-    return tuple(values[place] for place in used), rank[number]
-
-
-def _order(rows: KernelRows | WorkloadRows, rank: IntArray) -> IntArray:
-    """Places of the rows by kernel or run, then GPU, then by other columns."""
-    columns = [getattr(rows, column.name) for column in fields(rows) if column.name not in UNORDERED]
-    keys = [np.unique(np.asarray(column), return_inverse=True)[1].reshape(-1) for column in (*columns, rows.row_gpus)]
-    return np.lexsort((*keys, rank))
+    columns: list[Any] = [getattr(rows, column.name) for column in fields(rows) if column.name not in UNORDERED]
+    keys: list[Any] = [np.unique(np.asarray(column), return_inverse=True)[1].reshape(-1) for column in [*columns, rows.row_gpus]]
+    ranked = replace(rows, **{unique: tuple(values[place] for place in used), UNIQUE_COLUMNS[unique]: rank[number]})
+    return ranked.select(np.lexsort((*keys, rank[number])))

@@ -6,7 +6,6 @@ invalid numbers become nan and are marked, metadata are never executed.
 
 import csv
 import hashlib
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
@@ -18,8 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from collector.dataset import file_digest as digest_of_file
-from collector.dataset.parquet import MOST_BYTES, MOST_COLUMNS, decoded_bytes, read_columns, read_footer
-from collector.errors import DatasetError
+from collector.dataset.parquet import MOST_COLUMNS, read_columns, read_footer
 from estimator.vocabulary.documents import LARGEST
 from estimator.vocabulary.quantities import Array, BoolArray, IntArray
 from estimator.vocabulary.regular_files import open_regular, read_regular
@@ -37,7 +35,7 @@ LONGEST_TEXT: Final = 4096
 TEXTS: Final = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
 
 FLAGS_BETWEEN: Final = ";"
-"""Separator of the flags of a row in one text, as in a data set exported to CSV."""
+"""Separator of the texts of a list in one text, such as the flags of a row, as in a data set exported to CSV."""
 
 BLANKS: Final = frozenset({"nan", "none", "null", "na", "n/a", ""})
 """Spellings of a missing value."""
@@ -66,13 +64,12 @@ class Table:
         """A table that begins after `first` rows of its file; metadata of an Arrow table are ignored."""
         plain = pa.Table.from_pandas(content, preserve_index=False) if isinstance(content, pd.DataFrame) else content
         plain = plain.replace_schema_metadata(None)
-        if "flags" in plain.column_names and pa.types.is_list(plain.schema.field("flags").type):
-            flags = pc.binary_join(plain["flags"].combine_chunks(), FLAGS_BETWEEN)
-            plain = plain.set_column(plain.column_names.index("flags"), "flags", flags)
         long = np.zeros(len(plain), dtype=np.bool_)
         for place, field in enumerate(plain.schema):
-            if any(kind(field.type) for kind in TEXTS):
-                column = plain.column(place)
+            column = plain.column(place)
+            if pa.types.is_list(field.type):
+                column = pc.binary_join(column.combine_chunks().cast(pa.list_(pa.string())), FLAGS_BETWEEN)
+            if any(kind(column.type) for kind in TEXTS):
                 beyond = pc.fill_null(pc.greater(pc.binary_length(column), LONGEST_TEXT), False)
                 if pc.any(beyond).as_py():
                     long |= beyond.to_numpy()
@@ -157,7 +154,7 @@ def open_table(path: Path, columns: frozenset[str]) -> Table:
     Raises InputError or DatasetError for a file that is missing, empty, neither CSV nor Parquet, truncated, too large, or without a header.
     """
     head = read_head(path)
-    content = _read_parquet(path, columns) if head.startswith(PARQUET_MAGIC) else _read_csv(path, head)
+    content = read_columns(path, columns) if head.startswith(PARQUET_MAGIC) else _read_csv(path, head)
     if not len(content):
         raise InputError(f"{path}: holds no rows")
     return Table.of(content, path, file_digest(path))
@@ -167,18 +164,6 @@ def read_header(path: Path) -> tuple[str, ...]:
     """Column names of a CSV or Parquet file.  Raises InputError as `open_table`."""
     head = read_head(path)
     return tuple(read_footer(path)[0].names) if head.startswith(PARQUET_MAGIC) else _csv_header(path, head)
-
-
-def fits_memory(address: str, most_rows: int) -> bool:
-    """Whether the footers show that a Parquet file or folder fits into memory; True for other files and for rejected ones."""
-    path = Path(address)
-    files = sorted(path.rglob("*.parquet")) if path.is_dir() else [path] if path.is_file() else []
-    try:
-        footers = [read_footer(file) for file in files if read_head(file).startswith(PARQUET_MAGIC)]
-    except (InputError, DatasetError):
-        return True
-    size = sum(decoded_bytes(metadata, schema, schema.names) for schema, metadata in footers)
-    return size <= MOST_BYTES and sum(metadata.num_rows for _, metadata in footers) <= most_rows
 
 
 def read_head(path: Path) -> bytes:
@@ -201,16 +186,6 @@ def file_digest(path: Path) -> str:
     for part in sorted(item for item in path.rglob("*") if item.is_file()):
         digest.update(f"{part.relative_to(path).as_posix()}\0{digest_of_file(part)}\n".encode())
     return digest.hexdigest()
-
-
-def _read_parquet(path: Path, columns: Iterable[str]) -> pa.Table:
-    schema = read_footer(path)[0]
-    nested = next(
-        (schema.field(name) for name in set(columns) & set(schema.names) - {"flags"} if pa.types.is_nested(schema.field(name).type)), None
-    )
-    if nested is not None:
-        raise InputError(f"{path}: column {nested.name!r} holds {nested.type}; expected plain numbers or text")
-    return read_columns(path, columns)
 
 
 def _csv_header(path: Path, head: bytes) -> tuple[str, ...]:

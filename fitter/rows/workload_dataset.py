@@ -79,7 +79,7 @@ def read_workload_dataset(table: Table, gpu: GpuSpec | None = None) -> Read:
         share = np.where(startup > 0, startup / iterations, 0.0)
         latency = raw_latency - share
         energy = raw_energy - share * np.array([_startup_w(*state) for state in zip(specs, clock, strict=True)])
-        power, planned = energy / latency, target / iterations
+        power = energy / latency
         # The count of iterations came from one trial iteration; a run at the same pace lasts target + start-up + at most one iteration.
         # A duration so far from the expected one: the pace changed during the run (2 s of 30).
         perturbed = np.abs(duration - target - startup - raw_latency / 2.0) > target / 15.0 + raw_latency / 2.0
@@ -94,13 +94,7 @@ def read_workload_dataset(table: Table, gpu: GpuSpec | None = None) -> Read:
         sm_clock_measured_mhz=measured,
         latency_s=latency,
         energy_j=np.where(bad, np.nan, energy),
-        raw_latency_s=raw_latency,
-        raw_energy_j=np.where(bad, np.nan, raw_energy),
-        iterations=iterations,
         temperature_c=table.numbers("temperature_c"),
-        startup_s=startup,
-        planned_latency_s=planned,
-        perturbed=perturbed,
         weight=np.where(perturbed, 0.25, 1.0),
         **screen.places(),
     )

@@ -10,7 +10,6 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -120,10 +119,7 @@ def row_hashes(rows: KernelRows, seed: int) -> NDArray[np.uint64]:
     return found
 
 
-HASHED: Final = (
-    "latency_s", "sm_clock_mhz", "sm_clock_asked_mhz", "power_w", "temperature_c", "l2_warm", "tile_m", "tile_n", "split_k", "trial",
-    "started_s",
-)  # fmt: skip
+HASHED: Final = ("latency_s", "sm_clock_mhz", "sm_clock_asked_mhz", "power_w", "temperature_c", "l2_warm", "tile_m", "tile_n", "split_k")
 """Columns that identify a row together with its kernel."""
 
 
@@ -132,9 +128,9 @@ def _screened(content: pa.Table, partition: Partition, task: SampleTask, first: 
     if task.collected is not None:
         twice = measured_twice(content)
         if twice:
-            raise DatasetError(f"{partition.name}: row {twice[0][:80]} occurs more than once; give every measurement once")
+            raise DatasetError(f"{partition.path.name}: row {twice[0][:80]} occurs more than once; give every measurement once")
         content = conforming(content, dict(task.collected), partition.path).select([name for name in KERNEL_COLUMNS if name in COLUMNS])
-    table = Table.of(content, Path(partition.path), first=first)
+    table = Table.of(content, partition.path, first=first)
     if task.collected is not None:
         table = table.select(~is_instruction(table))
     rows, rejected = read_kernel_table(table, task.gpu)

@@ -12,14 +12,14 @@ from typing import Final
 
 import numpy as np
 
-from estimator.bundle.content import Bundle, GroupCoefficients, PowerCoefficients
-from estimator.model.coefficients import Prior, longest_prefix
+from estimator.bundle.content import Bundle, PowerCoefficients
 from estimator.engine.board import board_tables, carried_power
+from estimator.model.coefficients import longest_prefix
 from estimator.model.power import SWITCHING_EXPONENT, BoardTables, carried_factors
 from estimator.model.residuals import tier_from_document
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array
-from fitter.latency.groups import KernelFit, fit_kernel_groups, section_key
+from fitter.latency.groups import Siblings, fit_kernel_groups, section_key
 from fitter.latency.lent_priors import moved_values
 from fitter.power.solver import PICO, usual_priors
 from fitter.priors import GROUP_PRIORS
@@ -38,35 +38,26 @@ class TransferSource:
 
     label      name and version of the bundle, and its GPU, for messages
     gpu        the GPU of the bundle
-    values     coefficients by group, adapted to the target's architecture
-    measured   rows of each group in the bundle
-    error      standard deviation of the residuals of the equations on that GPU, by group [ln]
-    narrowing  by section, the chosen widths of priors around the values in widths of the general ones
+    siblings   its coefficients, adapted to the target's architecture, with their errors and the chosen widths of priors around them
     power      the bundle's power coefficients, carried to the target, None without them
     tables     voltage and rest power of the target
     """
 
     label: str
     gpu: GpuSpec
-    values: Mapping[str, Mapping[str, float]]
-    measured: Mapping[str, int]
-    error: Mapping[str, float]
-    narrowing: Mapping[str, float]
+    siblings: Siblings
     power: PowerCoefficients | None
     tables: BoardTables
 
 
 def transfer_source(bundle: Bundle, target: GpuSpec) -> TransferSource:
     """The transfer source of a bundle; groups that the bundle has from priors only are left out."""
-    measured = {key: group.rows for key, group in bundle.groups.items() if group.rows > 0}
+    measured = [key for key, group in bundle.groups.items() if group.rows > 0]
     values = moved_values({key: bundle.groups[key].coefficients for key in measured}, bundle.gpu, target)
     return TransferSource(
         label=f"{bundle.name} {bundle.version} ({bundle.gpu.name})",
         gpu=bundle.gpu,
-        values=values,
-        measured=measured,
-        error=equation_errors(bundle, measured),
-        narrowing={},
+        siblings=Siblings(values=values, error=equation_errors(bundle, measured)),
         power=None if bundle.power is None else carried_power(bundle, bundle.power, target),
         tables=board_tables(bundle, target),
     )
@@ -93,14 +84,16 @@ def equation_errors(bundle: Bundle, groups: Iterable[str]) -> dict[str, float]:
 
 def with_strengths(source: TransferSource, rows: KernelRows, gpu: GpuSpec, seed: int) -> TransferSource:
     """Set the narrowing of every family, then of every section, from the evidence of the rows."""
-    if not source.values:
+    siblings = source.siblings
+    if not siblings.values:
         return source
     chosen = _few_shapes(rows, seed)
     sections = {section_key(operator) for operator in chosen.row_operators()}
-    families = _evidence(replace(source, narrowing={}), chosen, gpu, seed, (*sections, *GROUP_PRIORS))
-    source = replace(source, narrowing={key: expected_strength(found) for key, found in families.items() if key not in sections})
-    found = _evidence(source, chosen, gpu, seed, sections) if source.narrowing else families
-    return replace(source, narrowing={**source.narrowing, **{key: expected_strength(found[key]) for key in sections}})
+    families = _evidence(siblings, chosen, gpu, seed, (*sections, *GROUP_PRIORS))
+    narrowing = {key: expected_strength(found) for key, found in families.items() if key not in sections}
+    found = _evidence(replace(siblings, narrowing=narrowing), chosen, gpu, seed, sections) if narrowing else families
+    narrowing |= {key: expected_strength(found[key]) for key in sections}
+    return replace(source, siblings=replace(siblings, narrowing=narrowing))
 
 
 def _few_shapes(rows: KernelRows, seed: int) -> KernelRows:
@@ -111,12 +104,12 @@ def _few_shapes(rows: KernelRows, seed: int) -> KernelRows:
     return rows.select(np.isin(rows.operator_index, kept))
 
 
-def _evidence(source: TransferSource, rows: KernelRows, gpu: GpuSpec, seed: int, keys: Iterable[str]) -> dict[str, Array]:
+def _evidence(siblings: Siblings, rows: KernelRows, gpu: GpuSpec, seed: int, keys: Iterable[str]) -> dict[str, Array]:
     """Log evidence of the rows of every section, and of every family, with each of STRENGTHS as the narrowing of all `keys`."""
     fits = []
     for strength in STRENGTHS:
-        tried = replace(source, narrowing={**source.narrowing, **dict.fromkeys(keys, strength)})
-        fits.append(fit_transferred(rows, gpu, tried, seed, refine=False).log_evidence)
+        tried = replace(siblings, narrowing={**siblings.narrowing, **dict.fromkeys(keys, strength)})
+        fits.append(fit_kernel_groups(rows, gpu, seed=seed, siblings=tried, refine=False).log_evidence)
     return {key: np.array([fit[key] for fit in fits]) for key in fits[0]}
 
 
@@ -126,27 +119,13 @@ def expected_strength(log_evidence: Array) -> float:
     return float(np.exp(probability @ np.log(STRENGTHS) / probability.sum()))
 
 
-def fit_transferred(rows: KernelRows, gpu: GpuSpec, source: TransferSource, seed: int, *, refine: bool = True) -> KernelFit:
-    """`fit_kernel_groups` with priors from another GPU's coefficients."""
-    return fit_kernel_groups(
-        rows, gpu, seed=seed, sibling=source.values, narrowing=source.narrowing, sibling_error=source.error, refine=refine
-    )
-
-
 def lent_groups(source: TransferSource, fitted: Mapping[str, object]) -> dict[str, Mapping[str, float]]:
     """The other GPU's groups that have no fitted group here, nor a more general one of the same family and format."""
     return {
         key: values
-        for key, values in source.values.items()
+        for key, values in source.siblings.values.items()
         if key not in fitted and longest_prefix(key, fitted.keys()) in (None, *GROUP_PRIORS)
     }
-
-
-def lent_section(group: str, values: Mapping[str, float]) -> GroupCoefficients:
-    """A group of the other GPU: its uncertainty is the spread between GPUs, its row count is 0."""
-    priors: Mapping[str, Prior] = GROUP_PRIORS[longest_prefix(group, GROUP_PRIORS) or "elementwise"]
-    widths = {name: priors[name].width for name in values if name in priors}
-    return GroupCoefficients(coefficients=dict(values), ln_std=widths, identified=dict.fromkeys(widths, False), rows=0)
 
 
 def power_priors(source: TransferSource, tables: BoardTables) -> dict[str, tuple[float, float]]:
@@ -176,11 +155,8 @@ def transfer_notes(source: TransferSource | None, bundle: Bundle) -> tuple[str, 
     """Notes on the parts of a bundle that come from another GPU."""
     if source is None:
         return ()
-    strengths = sorted({f"{value:.2g}" for key, value in source.narrowing.items() if key in bundle.groups}, key=float)
-    ends = strengths if len(strengths) < 2 else [strengths[0], strengths[-1]]
-    held = f", held to {' to '.join(ends)} of the usual widths" if ends else ""
-    notes = [f"prior: {source.label}{held}"]
-    lent = [key for key, group in bundle.groups.items() if group.rows == 0 and key in source.values]
+    notes = [f"prior: {source.label}"]
+    lent = [key for key, group in bundle.groups.items() if group.rows == 0 and key in source.siblings.values]
     if lent:
         notes.append(f"as on {source.gpu.name}, not measured on {bundle.gpu.name}: {', '.join(lent)}")
     if bundle.power is not None and bundle.power is source.power:

@@ -9,9 +9,7 @@ from estimator.bundle.content import Bundle
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.workload import FAMILY_FIELDS, Operator, make_operator
 from fitter.errors import CalibrationError
-from fitter.transfer.prior_bundle import transfer_source
-from fitter.transfer.probes import Candidates, choose_probes
-from fitter.validate.tables import Shown, kind_text
+from fitter.transfer.probes import choose_probes
 
 
 def bundle_kernels(bundle: Bundle) -> tuple[Operator, ...]:
@@ -30,15 +28,12 @@ def bundle_kernels(bundle: Bundle) -> tuple[Operator, ...]:
     return tuple(found)
 
 
-def plan_probes(bundle: Bundle, gpu: GpuSpec, count: int, seed: int) -> tuple[Operator, ...]:
+def plan_probes(bundle: Bundle, count: int, seed: int) -> tuple[Operator, ...]:
     """The probes among the kernels that the bundle lists, the most informative first.  Raises CalibrationError if it lists no kernels."""
     kernels = bundle_kernels(bundle)
     if not kernels:
         raise CalibrationError(f"bundle {bundle.name}: holds no measured kernels to choose from; fit it from kernel measurements")
-    clock = np.full(len(kernels), gpu.sm_clock_max_mhz)
-    candidates = Candidates(operators=kernels, sm_clock_mhz=clock, warm=np.ones(len(kernels), dtype=np.bool_))
-    chosen = choose_probes(candidates, gpu, transfer_source(bundle, gpu).values, count, seed=seed)
-    return tuple(kernels[i] for i in chosen.tolist())
+    return tuple(kernels[i] for i in choose_probes(kernels, count, seed=seed).tolist())
 
 
 def campaign_text(probes: Sequence[Operator], bundle: Bundle, gpu: GpuSpec) -> str:
@@ -53,12 +48,3 @@ def campaign_text(probes: Sequence[Operator], bundle: Bundle, gpu: GpuSpec) -> s
         lines += ["cuda_cores = true"] if probe.cuda_cores else []
         lines += ["[kernels.shape]", *(f"{name} = {size:.0f}" for name, size in probe.named_shape().items())]
     return "\n".join([*lines, ""])
-
-
-def probe_lines(probes: Sequence[Operator]) -> list[str]:
-    """The probes as text, a line each."""
-    rows = [
-        [i, kind_text((p.family, p.operator, p.precision)), ", ".join(f"{name} {size:g}" for name, size in p.named_shape().items())]
-        for i, p in enumerate(probes, start=1)
-    ]
-    return Shown(title="probes, the most telling first", head=("", "kernel", "shape"), rows=rows).lines()

@@ -1,93 +1,78 @@
 """Choice of probes, the few most informative kernels of many for a fit that starts from another GPU's bundle.
 
-Probes are a greedy I-optimal design (`estimator.engine.design`).  Its columns are the derivatives of the fitted equations
-by the coefficients, times the widths of the transferred priors.
+Errors of ln(time) of two kernels of a section, before any is measured, have the covariance
+
+    V = SECTION_ERROR² + EQUATION_ERROR² · exp(−d² / 2 r²)
+
+d: distance of their shapes, r: two octaves.  A measurement of kernel j with error s lowers V by V_j V_jᵀ / (V_jj + s²).  Probes are chosen
+one after the other; each one lowers the summed variance of all kernels most (a greedy I-optimal design).
+Source: A. C. Atkinson, A. N. Donev, R. D. Tobias, Optimum Experimental Designs, with SAS (Oxford, 2007), chapters 10 and 18;
+C. E. Rasmussen, C. K. I. Williams, Gaussian Processes for Machine Learning (2006), equation 2.24.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
-from estimator.engine.design import Design, error_covariance, greedy_choices
-from estimator.model.coefficients import Prior, coefficient_vector, column_index, longest_prefix
-from estimator.model.lowering import is_matrix
 from estimator.model.residuals import shape_points
-from estimator.vocabulary.gpu import GpuSpec
-from estimator.vocabulary.quantities import HZ_PER_MHZ, Array, BoolArray, IntArray
+from estimator.vocabulary.quantities import Array, IntArray
 from estimator.vocabulary.workload import Operator
-from fitter.latency.group_fit import FIXED_WIDTH, chosen_phases, kernel_problem
 from fitter.latency.groups import section_key
-from fitter.latency.lent_priors import transferred_priors
-from fitter.latency.sensitivities import log_measured
-from fitter.priors import kernel_priors
-from fitter.rows.screening import numbered
+from fitter.latency.section import members
+from fitter.priors import EQUATION_ERROR
 
 MOST_CANDIDATES: Final = 1500
 """Most candidates of a section; of more kernels, a random sample is used."""
 
+SECTION_ERROR: Final = 0.3
+"""Standard deviation of the error that all kernels of a section share [ln] (assumed).  Probes chosen by it predict published tables of
+another GPU as well as those chosen by the sensitivities of all coefficients."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidates:
-    """Candidate kernels for probes, columns of shape (n,): each at its own clock, `warm` as for `kernel_times`."""
-
-    operators: tuple[Operator, ...]
-    sm_clock_mhz: Array
-    warm: BoolArray
-
-    def __len__(self) -> int:
-        return len(self.operators)
+MEASURING_ERROR: Final = 0.02
+"""Scatter of a repeated measurement [ln]."""
 
 
-def choose_probes(
-    candidates: Candidates,
-    gpu: GpuSpec,
-    values: Mapping[str, Mapping[str, float]],
-    count: int,
-    *,
-    seed: int = 0,
-) -> IntArray:
-    """Indices of `count` candidates, or of all if there are fewer, the most informative first.
-
-    values: known coefficients by group, usually another GPU's.
-    """
-    everything = np.arange(len(candidates))
+def choose_probes(candidates: Sequence[Operator], count: int, *, seed: int = 0) -> IntArray:
+    """Indices of `count` different candidates, or of all if there are fewer, the most informative first."""
     if count >= len(candidates):
-        return everything
+        return np.arange(len(candidates))
     rng = np.random.default_rng(seed)
-    keys, section_of = numbered(map(section_key, candidates.operators))
-    sections: list[tuple[IntArray, Design]] = []
-    for number in range(len(keys)):
-        index = np.flatnonzero(section_of == number)
+    pools: list[IntArray] = []
+    unknown: list[Array] = []
+    for index in members(map(section_key, candidates)).values():
         pool = index if len(index) <= MOST_CANDIDATES else np.sort(rng.choice(index, MOST_CANDIDATES, replace=False))
-        sections.append((pool, _design(candidates, pool, gpu, values)))
-    chosen: dict[Operator, int] = {}
-    for section, place in greedy_choices([design for _, design in sections]):
-        candidate = int(sections[section][0][place])
-        chosen.setdefault(candidates.operators[candidate], candidate)  # a kernel at a second clock follows after all kernels of its kind
-        if len(chosen) == count:
-            break
-    return np.array(list(chosen.values()), dtype=np.int64)
+        pools.append(pool)
+        unknown.append(unknown_errors(shape_points([candidates[i] for i in pool.tolist()])))
+    gains = [variance_gains(covariance) for covariance in unknown]
+    chosen: list[int] = []
+    while len(chosen) < min(count, sum(map(len, pools))):
+        section = int(np.argmax([own.max() for own in gains]))
+        place = int(np.argmax(gains[section]))
+        chosen.append(int(pools[section][place]))
+        taken = np.isneginf(gains[section])
+        taken[place] = True
+        unknown[section] = after_measuring(unknown[section], place)
+        gains[section] = np.where(taken, -np.inf, variance_gains(unknown[section]))
+    return np.array(chosen, dtype=np.int64)
 
 
-def _design(candidates: Candidates, index: IntArray, gpu: GpuSpec, values: Mapping[str, Mapping[str, float]]) -> Design:
-    """The design of the candidates of one section: sensitivities in widths of the priors."""
-    operators = [candidates.operators[i] for i in index.tolist()]
-    warm, clock_hz = candidates.warm[index], candidates.sm_clock_mhz[index] * HZ_PER_MHZ
-    priors = _priors(operators[0], gpu, values, bool(warm.any()))
-    names = [name for name, prior in priors.items() if prior.width >= FIXED_WIDTH]
-    vector = coefficient_vector({name: prior.centre for name, prior in priors.items()})
-    problem = kernel_problem(operators, gpu, sm_clock_hz=clock_hz, warm=warm)
-    _, slope = log_measured(chosen_phases(problem, vector), vector, problem.sm_clock_hz, problem.ratio)
-    moved = slope[:, column_index(names)] * np.array([priors[name].width for name in names])
-    return Design(moved, error_covariance(shape_points(operators)))
+def unknown_errors(points: Array) -> Array:
+    """Covariance of the errors of kernels before any is measured [ln²], shape (n, n), for points of shape (n, f) in octaves."""
+    lengths = (points**2).sum(axis=1)
+    squared = np.maximum(lengths[:, None] + lengths[None, :] - 2.0 * points @ points.T, 0.0)
+    result: Array = SECTION_ERROR**2 + EQUATION_ERROR**2 * np.exp(-squared / (2.0 * 2.0**2))
+    return result
 
 
-def _priors(first: Operator, gpu: GpuSpec, values: Mapping[str, Mapping[str, float]], warm: bool) -> dict[str, Prior]:
-    key = section_key(first)
-    matrix = bool(is_matrix([first])[0])
-    on_cuda = matrix and (first.cuda_cores or first.precision not in gpu.tensor_flop_per_clock)
-    priors = kernel_priors(key, gpu, cuda_cores=on_cuda, warm=warm, one_clock=True)
-    known = longest_prefix(key, values)
-    return priors if known is None else transferred_priors(values[known], priors, 1.0, gpu)
+def variance_gains(covariance: Array) -> Array:
+    """Decrease of the summed variance by a measurement of each kernel, shape (n,)."""
+    result: Array = (covariance**2).sum(axis=0) / (MEASURING_ERROR**2 + np.diag(covariance))
+    return result
+
+
+def after_measuring(covariance: Array, place: int) -> Array:
+    """The covariance of what is still unknown after a measurement of one kernel, shape (n, n)."""
+    row = covariance[place]
+    result: Array = covariance - np.outer(row, row) / (MEASURING_ERROR**2 + row[place])
+    return result

@@ -19,7 +19,7 @@ Source: R. DerSimonian, N. Laird, Controlled Clinical Trials 7 (1986) 177 (τ by
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Final
@@ -27,7 +27,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from estimator.bundle.content import Bundle
+from estimator.bundle.content import Bundle, ErrorFigures
 from estimator.model.coefficients import group_key, longest_prefix
 from estimator.uncertainty.sources import unfitted_groups
 from estimator.uncertainty.unseen import unseen_precisions
@@ -36,7 +36,7 @@ from estimator.vocabulary.quantities import BoolArray
 from estimator.vocabulary.reader import plain
 from estimator.vocabulary.workload import Operator
 from fitter.rows.columns import KernelRows, WorkloadRows
-from fitter.validate.predictions import LABEL, PERCENT, QUANTITIES
+from fitter.validate.predictions import LABEL, PERCENT, QUANTITIES, label_of
 
 FALSE_ALARM: Final = 0.01
 """Probability that a check of an unchanged board reports drift [1]."""
@@ -98,8 +98,8 @@ def drifts(bundle: Bundle, found: Sequence[pd.DataFrame]) -> tuple[Drift, ...]:
     """
     shifts = []
     for quantity in QUANTITIES:
-        stated = {(row["family"], row["operator"], row["precision"]): row[quantity] for row in bundle.errors if row[quantity]}
-        tau = _tau(list(stated.values()))
+        stated = {label_of(row)[1:]: errors for row in bundle.errors if (errors := row[quantity]) is not None}
+        tau = _tau(stated.values())
         kinds = []
         for rows in found:
             error = (rows[f"predicted_{quantity}"] / rows[f"measured_{quantity}"] - 1.0) * PERCENT
@@ -114,23 +114,23 @@ def drifts(bundle: Bundle, found: Sequence[pd.DataFrame]) -> tuple[Drift, ...]:
     return tuple(shifts)
 
 
-def _shift(own: pd.DataFrame, then: Mapping[str, float], tau: float | None) -> tuple[float, float, int, int]:
+def _shift(own: pd.DataFrame, then: ErrorFigures, tau: float | None) -> tuple[float, float, int, int]:
     """Shift of one kind [percent], its variance (nan for too few kernels, and without a stated error), kernels, and rows."""
     means = own.groupby("same")["error"].mean()
     std, kernels = float(np.sqrt((own["std"] ** 2).mean())), len(means)
     if kernels < FEWEST or not std > 0.0:
         return math.nan, math.nan, kernels, len(own)
-    before = max(float(then["n"]) * kernels / len(own), 1.0)
+    before = max(then["n"] * kernels / len(own), 1.0)
     shared = SHARED * std if tau is None else tau
-    return float(then["bias"]) - float(means.mean()), std**2 / kernels + std**2 / before + shared**2, kernels, len(own)
+    return then["bias"] - float(means.mean()), std**2 / kernels + std**2 / before + shared**2, kernels, len(own)
 
 
-def _tau(stated: Sequence[Mapping[str, float]]) -> float | None:
+def _tau(stated: Iterable[ErrorFigures]) -> float | None:
     """Standard deviation of the means of kinds beyond their own scatter [percent]; None if there are too few kinds."""
     known = [errors for errors in stated if errors["n"] >= FEWEST]
     if len(known) < FEWEST:
         return None
-    own = [float(errors["bias"]) ** 2 - (math.sqrt(math.pi / 2.0) * float(errors["mape"])) ** 2 / errors["n"] for errors in known]
+    own = [errors["bias"] ** 2 - (math.sqrt(math.pi / 2.0) * errors["mape"]) ** 2 / errors["n"] for errors in known]
     return float(np.sqrt(max(float(np.mean(own)), 0.0)))
 
 

@@ -1,22 +1,20 @@
 """Validation: predictions of rows, their errors, limits of held-out errors, and kinds that the fit describes poorly."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Literal
 
 import numpy as np
 import pandas as pd
 
-from estimator.bundle.content import Bundle
+from estimator.bundle.content import Bundle, ErrorFigures, HeldOut
 from estimator.engine.kernel_table import predict_kernels
 from estimator.model.coefficients import group_key, longest_prefix
 from estimator.model.lowering import KnownTiles
 from estimator.questions.estimates import estimate
-from estimator.uncertainty.forecast import FORECAST_STD
+from estimator.uncertainty.forecast import forecast_of
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import NORMAL_90, Array, BoolArray, IntArray
-from estimator.vocabulary.reader import plain
 from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.workload import Workload
 from fitter.rows.columns import KernelRows, Selection, WorkloadRows
@@ -28,56 +26,13 @@ Label = tuple[str, str, str, str]
 """GPU, family, operator and precision of a kind of rows."""
 
 LABEL: Final = ["gpu", "family", "operator", "precision"]
-QUANTITIES: Final = ("latency", "power")
+QUANTITIES: Final[tuple[Literal["latency", "power"], ...]] = ("latency", "power")
 
 WORKLOAD_FAMILY: Final = "workload"
 """The `family` of error rows of whole workloads."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Errors:
-    """Errors of one quantity over n rows, in percent of the measured value: mean, median and 95th percentile of the
-    absolute error, and the mean signed error; share of the rows inside their stated 90 % interval (nan: not stated).
-    """
-
-    n: int
-    mape: float
-    median: float
-    p95: float
-    bias: float
-    coverage: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorRow:
-    """Errors of one kind of kernel (or of whole workloads) on one GPU; None if nothing could be compared."""
-
-    gpu: str
-    family: str
-    operator: str
-    precision: str
-    n: int
-    latency: Errors | None
-    power: Errors | None
-
-    @property
-    def label(self) -> Label:
-        """The kind of the rows."""
-        return self.gpu, self.family, self.operator, self.precision
-
-    @property
-    def coverage(self) -> float:
-        """Share of all stated 90 % intervals, of latency and power, that hold the measured value; nan if none is stated."""
-        parts = [e for e in (self.latency, self.power) if e is not None and not np.isnan(e.coverage)]
-        total = sum(e.n for e in parts)
-        return sum(e.coverage * e.n for e in parts) / total if total else float("nan")
-
-    def document(self) -> dict[str, object]:
-        """The errors as plain data, in the form of `fit check --json`."""
-        return {**plain(self), "coverage": plain(self.coverage)}
-
-
-def errors_of(measured: Array, predicted: Array, ln_std: Array) -> Errors | None:
+def errors_of(measured: Array, predicted: Array, ln_std: Array) -> ErrorFigures | None:
     """Errors over the rows where both values are known; None without such rows."""
     known = np.isfinite(measured) & np.isfinite(predicted) & (measured > 0) & (predicted > 0)
     if not known.any():
@@ -86,32 +41,45 @@ def errors_of(measured: Array, predicted: Array, ln_std: Array) -> Errors | None
     error = np.abs(ratio - 1.0) * PERCENT
     stated = np.isfinite(ln_std[known])
     inside = np.abs(np.log(ratio[stated])) <= NORMAL_90 * ln_std[known][stated]
-    return Errors(
-        n=int(known.sum()),
-        mape=float(error.mean()),
-        median=float(np.median(error)),
-        p95=float(np.quantile(error, 0.95)),
-        bias=float((ratio - 1.0).mean() * PERCENT),
-        coverage=float(inside.mean()) if stated.any() else float("nan"),
-    )
+    return {
+        "n": int(known.sum()),
+        "mape": float(error.mean()),
+        "median": float(np.median(error)),
+        "p95": float(np.quantile(error, 0.95)),
+        "bias": float((ratio - 1.0).mean() * PERCENT),
+        "coverage": float(inside.mean()) if stated.any() else None,
+    }
 
 
-def error_rows(found: pd.DataFrame) -> list[ErrorRow]:
+def unmeasured_rows(labels: Sequence[Label]) -> pd.DataFrame:
+    """Rows of these kinds with all values and predictions unknown, in the form of `predict_kernel_rows`."""
+    columns = [f"{column}_{quantity}" for column in ("measured", "predicted", "std") for quantity in QUANTITIES]
+    return pd.DataFrame(labels, columns=LABEL).assign(**dict.fromkeys(columns, np.nan))
+
+
+def error_rows(found: pd.DataFrame) -> list[HeldOut]:
     """Errors by GPU, family, operator and precision in first-seen order; found: as from `predict_kernel_rows`."""
     return [_error_row(label, rows) for label, rows in found.groupby(LABEL, sort=False)]  # type: ignore[arg-type]
 
 
-def summary_row(found: pd.DataFrame, family: str) -> ErrorRow:
+def summary_row(found: pd.DataFrame, family: str) -> HeldOut:
     """Errors over all rows together, whatever their kind."""
     return _error_row((", ".join(sorted(set(found["gpu"]))), family, "all", ""), found)
 
 
-def _error_row(label: Label, found: pd.DataFrame) -> ErrorRow:
-    errors = {
-        quantity: errors_of(*(found[f"{column}_{quantity}"].to_numpy() for column in ("measured", "predicted", "std")))
-        for quantity in QUANTITIES
-    }
-    return ErrorRow(**dict(zip(LABEL, label, strict=True)), n=len(found), **errors)  # type: ignore[arg-type]
+def _error_row(label: Label, found: pd.DataFrame) -> HeldOut:
+    latency, power = (
+        errors_of(*(found[f"{column}_{quantity}"].to_numpy() for column in ("measured", "predicted", "std"))) for quantity in QUANTITIES
+    )
+    stated = [(own["coverage"], own["n"]) for own in (latency, power) if own is not None and own["coverage"] is not None]
+    covered = sum(share * n for share, n in stated) / sum(n for _, n in stated) if stated else None
+    kind = dict(zip(LABEL, label, strict=True))
+    return {**kind, "n": len(found), "latency": latency, "power": power, "coverage": covered}  # type: ignore[typeddict-item]
+
+
+def label_of(row: HeldOut) -> Label:
+    """The kind of the rows."""
+    return row["gpu"], row["family"], row["operator"], row["precision"]
 
 
 def kind_of(rows: KernelRows | WorkloadRows) -> str:
@@ -152,11 +120,10 @@ def predict_kernel_rows(bundle: Bundle, rows: KernelRows) -> pd.DataFrame:
             temperature_c=part.temperature_c,
         )
         served = np.array([group is not None for group in table.groups])
-        forecast = (
-            FORECAST_STD["alike" if gpu.architecture == bundle.gpu.architecture else "other"] if gpu.name != bundle.gpu.name else (0, 0)
-        )
+        forecast = forecast_of(bundle.gpu, gpu, {})
+        further_std = (0.0, 0.0) if forecast is None else forecast.ln_std
         values = ((table.latency_s, table.latency_ln_std), (table.power_w, table.power_ln_std))
-        for quantity, (value, std), further in zip(QUANTITIES, values, forecast, strict=True):
+        for quantity, (value, std), further in zip(QUANTITIES, values, further_std, strict=True):
             groups = bundle.uncertainty.get(quantity, {}).get("groups", {})
             common = np.array([float(groups.get(group, np.nan)) for group in table.groups])
             columns[f"predicted_{quantity}"][own] = np.where(served, value, np.nan)
@@ -267,13 +234,18 @@ FEWEST_ROWS: Final = 5
 """Least held-out rows of a kind for a warning."""
 
 
-def fit_warnings(rows: Sequence[ErrorRow]) -> tuple[str, ...]:
+def fit_warnings(rows: Sequence[HeldOut]) -> tuple[str, ...]:
     """One line for each quantity with the kinds of kernel, or whole workloads, that the fit describes poorly on held-out rows."""
     lines = []
     for quantity in QUANTITIES:
-        known = [(row, errors) for row in rows if (errors := getattr(row, quantity)) is not None and errors.n >= FEWEST_ROWS]
-        poor = sorted((pair for pair in known if pair[1].mape > LARGEST_ERROR[quantity]), key=lambda pair: -pair[1].mape)
+        known = [(row, errors) for row in rows if (errors := row[quantity]) is not None and errors["n"] >= FEWEST_ROWS]
+        poor = sorted((pair for pair in known if pair[1]["mape"] > LARGEST_ERROR[quantity]), key=lambda pair: -pair[1]["mape"])
         if poor:
-            listed = ", ".join(f"{' '.join(filter(None, row.label[1:]))} {e.mape:.1f} % (bias {e.bias:+.1f} %)" for row, e in poor)
+            listed = ", ".join(f"{kind_text(label_of(row)[1:])} {e['mape']:.1f} % (bias {e['bias']:+.1f} %)" for row, e in poor)
             lines.append(f"{quantity} of rows left out of the fit is poorly described, the model may lack something: {listed}")
     return tuple(lines)
+
+
+def kind_text(label: Iterable[str]) -> str:
+    """A kind of rows as text."""
+    return " ".join(filter(None, label))

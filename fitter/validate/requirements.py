@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 import click
 
 if TYPE_CHECKING:
-    from fitter.validate.predictions import ErrorRow
+    from estimator.bundle.content import HeldOut
 
 REQUIREMENT: Final = re.compile(r"\s*(latency|power)=([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*%?\s*")
 """A quantity and its largest mean error, in percent."""
@@ -44,11 +44,11 @@ def require_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--require", metavar="LIMITS", callback=a_requirement, help=text)(command)
 
 
-def judge(limits: Mapping[str, float], summary: "Mapping[str, ErrorRow]") -> tuple[Verdict, ...]:
+def judge(limits: Mapping[str, float], summary: "Mapping[str, HeldOut]") -> tuple[Verdict, ...]:
     """Verdicts on requirements, from the worst kind of rows for each."""
     verdicts = []
     for quantity, limit in limits.items():
-        errors = [(own.mape, kind) for kind, row in summary.items() if (own := getattr(row, quantity)) is not None]
+        errors = [(own["mape"], kind) for kind, row in summary.items() if (own := row[quantity]) is not None]  # type: ignore[literal-required]
         found, kind = max(errors, default=(None, None))
         verdicts.append(Verdict(quantity=quantity, limit=limit, found=found, kind=kind, met=found is not None and found <= limit))
     return tuple(verdicts)

@@ -1,11 +1,14 @@
 """Tables that both commands print and reports show."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import nan
+from typing import Literal
 
+from estimator.bundle.content import HeldOut
 from estimator.display.pages import number_html, table_html
-from fitter.validate.predictions import PERCENT, QUANTITIES, ErrorRow
+from estimator.display.text import aligned, printable
+from fitter.validate.predictions import PERCENT, QUANTITIES, kind_text, label_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,31 +23,22 @@ class Shown:
         """Lines for a terminal; empty without rows."""
         if not self.rows:
             return []
-        cells = [self.head, *([number_html(cell) if isinstance(cell, float) else str(cell) for cell in row] for row in self.rows)]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        numbers = [all(isinstance(row[i], int | float) for row in self.rows) for i in range(len(self.head))]
-        lines = [self.title]
-        for row in cells:
-            parts = [f"{c:>{w}}" if right else f"{c:{w}}" for c, w, right in zip(row, widths, numbers, strict=True)]
-            lines.append(f"    {'  '.join(parts)}".rstrip())
-        return lines
+        body = [[number_html(cell) if isinstance(cell, float) else printable(str(cell)) for cell in row] for row in self.rows]
+        texts = [i for i in range(len(self.head)) if not all(isinstance(row[i], int | float) for row in self.rows)]
+        return [self.title, *aligned([self.head, *body], texts).splitlines()]
 
     def html(self) -> str:
         """HTML for a page; "" without rows."""
         return table_html(self.title, self.head, self.rows)
 
 
-def kind_text(label: Iterable[object]) -> str:
-    """A kind of rows as text."""
-    return " ".join(str(word) for word in label if word)
-
-
-def error_table(title: str, rows: Sequence[ErrorRow]) -> Shown:
+def error_table(title: str, rows: Sequence[HeldOut]) -> Shown:
     """Errors in percent, a line per kind of kernel."""
-    figures = ("mape", "median", "p95", "bias")
+    figures: tuple[Literal["mape", "median", "p95", "bias"], ...] = ("mape", "median", "p95", "bias")
     head = ("rows of", "rows", *(name for quantity in QUANTITIES for name in (quantity, *figures[1:])), "coverage")
     cells: list[list[object]] = []
     for row in rows:
-        errors = [nan if own is None else round(getattr(own, name), 2) for own in (row.latency, row.power) for name in figures]
-        cells.append([kind_text(row.label), row.n, *errors, round(PERCENT * row.coverage, 0)])
+        errors = [nan if (own := row[quantity]) is None else round(own[name], 2) for quantity in QUANTITIES for name in figures]
+        covered = nan if row["coverage"] is None else round(PERCENT * row["coverage"], 0)
+        cells.append([kind_text(label_of(row)), row["n"], *errors, covered])
     return Shown(title=title, head=head, rows=cells)

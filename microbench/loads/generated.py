@@ -7,16 +7,16 @@ from typing import Final, cast
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.workload import Operator
-from microbench.errors import InspectionError, LaunchError, UnsupportedError
+from microbench.errors import LaunchError, UnsupportedError
 from microbench.families.catalogue import EVERY_KERNEL
 from microbench.kernel import ARCHITECTURES, FAMILY, WARP_LANES, Kernel, Launch, Pattern, PreparedKernel
 from microbench.loads.copies import CopyLoad
-from microbench.loads.groups import LoadGroup, Named, check_group, few
+from microbench.loads.groups import LoadGroup, Named, few
 from microbench.loads.launch import MOST_ITERATIONS, plan_launches
 from microbench.operands import buffer_bytes
 from microbench.sizing import SUB_PARTITIONS, resident_blocks
 from microbench.toolchain.compile import CompiledModule, Toolchain, compile_kernels, find_toolchain
-from microbench.toolchain.inspect import InspectedEntry, check_body
+from microbench.toolchain.inspect import InspectedEntry, body_complaint
 
 LAUNCH_S: Final = 4e-3
 """Target time of one launch [s]: a thousand times the host's launch cost, so that gaps are negligible."""
@@ -148,11 +148,8 @@ def generated_loads(
 
     Kernels whose machine code differs from their declaration are not measured; on a GPU without a target no kernel is.
     If `toolchain` is None, it is searched for when there is something to assemble.  For copies by the copy engines only the reasons are
-    returned; `copy_loads` returns the loads.  Raises UnsupportedError for a group that `check_group` refuses, CompileError if the
-    assembler is missing or fails.
+    returned; `copy_loads` returns the loads.  Raises CompileError if the assembler is missing or fails.
     """
-    for number, group in enumerate(groups):
-        check_group(group, f"instructions[{number}]")
     chosen = [group.named() for group in groups]
     architecture, skipped = "", {}
     try:
@@ -193,12 +190,9 @@ def _assembled(
 
 
 def _complaint(one: Named, modules: Mapping[str, CompiledModule], level: str) -> str:
-    try:
-        if isinstance(one, Kernel):
-            check_body(one, modules[level].entries[one.name], level)
-    except InspectionError as error:
-        return str(error)
-    return ""
+    """The difference of a kernel's machine code from its declaration; "" without one."""
+    reason = isinstance(one, Kernel) and body_complaint(one.expectation, modules[level].entries[one.name], level)
+    return f"{one.name} at {level}: {reason}" if reason else ""
 
 
 def _launched(
@@ -212,17 +206,12 @@ def _launched(
         except LaunchError as error:
             skipped[str(error)] = 1
             continue
-        planned = [module_load(kernel, launch, module, gpu) for launch in launches]
+        threads, entry = launches[0].threads_per_block, module.entries[kernel.name]
+        resident = resident_blocks(gpu, threads, entry.registers, entry.shared_bytes)
+        planned = [GeneratedLoad(kernel=kernel, launch=launch, module=module, blocks_per_sm=resident) for launch in launches]
         if mode == "block_sweep":  # the grids differ in nothing else: all have the turns of the smallest
             turns = planned[0].sized(gpu, SWEPT_LAUNCH_S).launch.iterations
             loads += [replace(load, launch=replace(load.launch, iterations=turns)) for load in planned]
         else:
             loads += [load.sized(gpu) for load in planned]
     return loads
-
-
-def module_load(kernel: Kernel, launch: Launch, module: CompiledModule, gpu: GpuSpec) -> GeneratedLoad:
-    """A launch of a kernel of a module."""
-    entry = module.entries[kernel.name]
-    blocks = resident_blocks(gpu, launch.threads_per_block, entry.registers, entry.shared_bytes)
-    return GeneratedLoad(kernel=kernel, launch=launch, module=module, blocks_per_sm=blocks)

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Final
+from typing import Annotated, Final
 
-from microbench.errors import UnsupportedError
+from estimator.vocabulary.reader import LEAST_ONE, FaultError, Words
 from microbench.families.catalogue import EVERY_KERNEL
-from microbench.kernel import Kernel
+from microbench.kernel import MODES, OPTIMISATION_LEVELS, PATTERNS, Kernel
 from microbench.loads.copies import COPIES, CopyLoad
 
 Named = Kernel | CopyLoad
@@ -22,11 +22,23 @@ class LoadGroup:
     `modes` that it supports.  Copies by the copy engines have names like kernels.
     """
 
-    kernels: tuple[str, ...]
+    kernels: Annotated[tuple[str, ...], LEAST_ONE]
     without: tuple[str, ...] = ()
-    modes: tuple[str, ...] = ("full",)
-    pattern: str = "random"
-    level: str = "O3"
+    modes: Annotated[tuple[Annotated[str, Words(MODES)], ...], LEAST_ONE] = ("full",)
+    pattern: Annotated[str, Words(PATTERNS)] = "random"
+    level: Annotated[str, Words(OPTIMISATION_LEVELS)] = "O3"
+
+    def __post_init__(self) -> None:
+        """Raises FaultError for unknown names, and if no kernel runs as requested."""
+        for key, patterns in (("kernels", self.kernels), ("without", self.without)):
+            for pattern in patterns:
+                if not any(fnmatchcase(one.name, pattern) for one in EVERY):
+                    raise FaultError(f"has no generated kernel {pattern!r}; `collect kernels` lists them, 'ffma*' takes a family", key)
+        reasons = [self.lacks(one) for one in self.named()]
+        if not reasons:
+            raise FaultError(f"= {list(self.without)!r} leaves none of the kernels", "without")
+        if all(reasons):
+            raise FaultError(f"asks for what none has: {reasons[0]}")
 
     def named(self) -> list[Named]:
         """The kernels and copies of the group, in the catalogue's order."""
@@ -54,21 +66,6 @@ def _fits(name: str, patterns: Sequence[str]) -> bool:
 def few(names: Sequence[str]) -> str:
     """The first three names as text."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
-def check_group(group: LoadGroup, path: str) -> None:
-    """Raise UnsupportedError for unknown names, and if no kernel of a group runs as requested; `path` is the group's."""
-    for key, patterns in (("kernels", group.kernels), ("without", group.without)):
-        for pattern in patterns:
-            if not any(fnmatchcase(one.name, pattern) for one in EVERY):
-                raise UnsupportedError(
-                    f"{path}.{key}: no generated kernel is named {pattern!r}; `collect kernels` lists them, 'ffma*' takes a family"
-                )
-    reasons = [group.lacks(one) for one in group.named()]
-    if not reasons:
-        raise UnsupportedError(f"{path}.without = {list(group.without)!r} leaves none of the kernels that {path}.kernels names")
-    if all(reasons):
-        raise UnsupportedError(f"{path}: nothing runs as it asks; {reasons[0]}")
 
 
 def copy_loads(groups: Sequence[LoadGroup]) -> tuple[CopyLoad, ...]:

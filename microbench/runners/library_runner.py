@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ from microbench.errors import DeviceMemoryError, UnsupportedError
 from microbench.kernel import PreparedKernel
 from microbench.layouts import layout_of
 from microbench.runners.cublas import TYPES, Cublas, open_cublas
-from microbench.runners.cupy_device import CupyDevice, open_cupy_device
+from microbench.runners.cupy_device import open_cupy_device
 from microbench.runners.runner import BoundKernel, KernelTracer, Launcher, LaunchRecord, LibraryKernel
 from microbench.runners.torch_device import TorchDevice, load_torch, open_torch_device
 from microbench.runners.torch_kernels import torch_kernel
@@ -29,61 +29,53 @@ Request = tuple[Operator, str, str]
 """A request to prepare: an operator, its L2 state and the layout of its inputs ("" without one)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Catalogue:
-    """The available libraries: cuBLAS for products, PyTorch for the rest.
+class LibraryRunner:
+    """Runner of operators through libraries on the device of `cublas`: cuBLAS for products, PyTorch for the rest.
 
-    `torch` is the reason if PyTorch is unusable.  `attention` chooses PyTorch's backend.
+    `torch` is the reason if PyTorch is unusable.  `attention` chooses PyTorch's backend, `seed` sets the operands.
     """
 
-    gpu: GpuSpec
-    cublas: Cublas
-    cupy: CupyDevice
-    torch: TorchDevice | str
-    attention: str = "flash"
-
-    def kernel(self, operator: Operator, transpose: str = "") -> LibraryKernel:
-        """The kernel for an operator, a product's in a layout ("": the natural one).  Raises UnsupportedError if no library has one."""
-        capability = float(self.gpu.compute_capability)
-        layout_of(operator, transpose)  # an impossible layout is reported before a missing library
-        if operator.family == "gemm" and operator.precision in TYPES:
-            return self.cublas.kernel(operator, capability, transpose)
-        if isinstance(self.torch, str):
-            raise UnsupportedError(f"{operator.family}.{operator.operator} in {operator.precision}: needs PyTorch: {self.torch}")
-        return torch_kernel(operator, self.torch, capability, self.attention)
-
-    @contextmanager
-    def errors(self, what: str) -> Iterator[None]:
-        """Map the errors of the libraries within a block; CuPy's are innermost, since both libraries raise RuntimeErrors."""
-        with ExitStack() as stack:
-            if isinstance(self.torch, TorchDevice):
-                stack.enter_context(self.torch.errors(what))
-            stack.enter_context(self.cupy.errors(what))
-            yield
-
-    def trim(self) -> None:
-        """Return cached memory to the board."""
-        self.cupy.trim()
-        if isinstance(self.torch, TorchDevice):
-            self.torch.trim()
-
-
-class LibraryRunner:
-    """Runner of operators through libraries on `device`; `seed` sets the operands."""
-
-    def __init__(self, catalogue: Catalogue, tracer: KernelTracer, now_ns: Callable[[], int], seed: int = 0) -> None:
-        self._catalogue = catalogue
-        self.device = catalogue.cupy
+    def __init__(
+        self,
+        gpu: GpuSpec,
+        cublas: Cublas,
+        torch: TorchDevice | str,
+        tracer: KernelTracer,
+        now_ns: Callable[[], int],
+        attention: str,
+        seed: int,
+    ) -> None:
+        self._gpu = gpu
+        self._cublas = cublas
+        self._torch = torch
+        self._attention = attention
+        self.device = cublas.device
         self._tracer = tracer
         self._now_ns = now_ns
         self._seed = seed
         self._prepared: dict[Request, PreparedKernel] = {}
         self._resident: tuple[Request, BoundKernel, Launcher] | None = None
 
+    def _kernel(self, operator: Operator, transpose: str = "") -> LibraryKernel:
+        """The kernel for an operator, a product's in a layout ("": the natural one).  Raises UnsupportedError if no library has one."""
+        capability = float(self._gpu.compute_capability)
+        layout_of(operator, transpose)  # an impossible layout is reported before a missing library
+        if operator.family == "gemm" and operator.precision in TYPES:
+            return self._cublas.kernel(operator, capability, transpose)
+        if isinstance(self._torch, str):
+            raise UnsupportedError(f"{operator.family}.{operator.operator} in {operator.precision}: needs PyTorch: {self._torch}")
+        return torch_kernel(operator, self._torch, capability, self._attention)
+
+    @contextmanager
+    def _errors(self, what: str) -> Iterator[None]:
+        """Map the errors of the libraries within a block; CuPy's are innermost, since both libraries raise RuntimeErrors."""
+        with nullcontext() if isinstance(self._torch, str) else self._torch.errors(what), self.device.errors(what):
+            yield
+
     def supports(self, operator: Operator, transpose: str = "") -> bool:
         """Whether `prepare` accepts the operator in a layout, checked without running it."""
         try:
-            kernel = self._catalogue.kernel(operator, transpose)
+            kernel = self._kernel(operator, transpose)
         except UnsupportedError:
             return False
         return kernel.working_set_bytes + kernel.scratch_bytes <= USABLE_SHARE * self.device.total_bytes()
@@ -108,7 +100,7 @@ class LibraryRunner:
         if self._prepared.get(key) != prepared:
             raise UnsupportedError(f"kernel {name} was not prepared by this runner; prepare it first")
         _, launcher = self._load(key)
-        with self._catalogue.errors(f"running {name}"):
+        with self._errors(f"running {name}"):
             return launcher.run(launches)
 
     def bound(self, prepared: PreparedKernel) -> BoundKernel:
@@ -118,7 +110,9 @@ class LibraryRunner:
     def close(self) -> None:
         """Release all memory."""
         self._resident = None
-        self._catalogue.trim()
+        self.device.trim()
+        if isinstance(self._torch, TorchDevice):
+            self._torch.trim()
 
     def _load(self, key: Request) -> tuple[BoundKernel, Launcher]:
         """A kernel in memory, loaded and warmed up if necessary; another one is dropped before."""
@@ -126,8 +120,8 @@ class LibraryRunner:
             return self._resident[1:]
         operator, l2_state, layout = key
         what = f"preparing {operator.family}.{operator.operator}"
-        with self._catalogue.errors(what):
-            kernel = self._catalogue.kernel(operator, layout)
+        with self._errors(what):
+            kernel = self._kernel(operator, layout)
             sets = self._buffer_sets(kernel, l2_state, what)
             self.close()
             needed, free = sets * kernel.working_set_bytes + kernel.scratch_bytes, self.device.free_bytes()
@@ -141,7 +135,7 @@ class LibraryRunner:
 
     def _buffer_sets(self, kernel: LibraryKernel, l2_state: str, what: str) -> int:
         """Number of copies of the operands.  Raises UnsupportedError if cold operands are too small to displace the L2."""
-        sets = 1 if l2_state == "warm" else displacing_sets(kernel.working_set_bytes, self._catalogue.gpu.l2_bytes)
+        sets = 1 if l2_state == "warm" else displacing_sets(kernel.working_set_bytes, self._gpu.l2_bytes)
         if sets > MOST_BUFFER_SETS:
             raise UnsupportedError(
                 f"{what} cold: operands of {kernel.working_set_bytes} byte are too small to displace the L2; measure it warm"
@@ -156,8 +150,8 @@ class LibraryRunner:
             bound.launches[0]()
             self.device.synchronize()
 
-        with self._catalogue.errors(f"tracing {operator.family}.{operator.operator}"):
-            kernel = self._catalogue.kernel(operator, layout)
+        with self._errors(f"tracing {operator.family}.{operator.operator}"):
+            kernel = self._kernel(operator, layout)
             ran = self._tracer.trace(once)
         prepared = PreparedKernel(
             operator=operator,
@@ -180,7 +174,7 @@ class LibraryRunner:
             block=main.block,
             registers_per_thread=main.registers_per_thread,
             shared_bytes_per_block=main.shared_bytes_per_block,
-            blocks_per_sm=resident_blocks(self._catalogue.gpu, threads, main.registers_per_thread, main.shared_bytes_per_block),
+            blocks_per_sm=resident_blocks(self._gpu, threads, main.registers_per_thread, main.shared_bytes_per_block),
         )
         return _with_tile(traced) if operator.family == "gemm" else traced
 
@@ -239,7 +233,6 @@ def open_library_runner(
                 opened = stack.enter_context(open_torch_device(torch, device.ordinal, device.stream_pointer))
         except UnsupportedError as error:
             opened = str(error)
-        catalogue = Catalogue(gpu=gpu, cublas=products, cupy=device, torch=opened, attention=attention)
-        runner = LibraryRunner(catalogue, tracer, now_ns, seed)
+        runner = LibraryRunner(gpu, products, opened, tracer, now_ns, attention, seed)
         yield runner
         runner.close()  # not after an error: a lost board does not answer

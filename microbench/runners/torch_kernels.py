@@ -102,31 +102,51 @@ def torch_kernel(operator: Operator, device: TorchDevice, compute_capability: fl
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Case:
+    """An operator on a device."""
+
+    operator: Operator
+    device: TorchDevice
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Its shape."""
+        return tuple(map(int, self.operator.shape))
+
+    def refuse(self, broken: bool, reason: str) -> None:
+        """Raise UnsupportedError with the reason if a condition is broken."""
+        one = self.operator
+        refuse(broken, f"{one.family}.{one.operator} in {one.precision}", reason)
+
+
 def _call(operator: Operator, device: TorchDevice, compute_capability: float, attention: str) -> TorchCall:
-    family, precision = operator.family, operator.precision
-    where = f"{family}.{operator.operator} in {precision}"
-    refuse(precision not in CALLED_IN, where, f"PyTorch computes in {', '.join(CALLED_IN)}")
-    refuse(precision == "fp8" and family not in ("gemm", "copy"), where, "PyTorch has fp8 for products and copies alone")
+    case, family, precision = Case(operator, device), operator.family, operator.precision
+    case.refuse(precision not in CALLED_IN, f"PyTorch computes in {', '.join(CALLED_IN)}")
+    case.refuse(precision == "fp8" and family not in ("gemm", "copy"), "PyTorch has fp8 for products and copies alone")
     match family:
         case "gemm":
-            return _scaled_product(operator, device, compute_capability, where)
+            case.refuse(
+                compute_capability < FP8_CAPABILITY, f"needs compute capability {FP8_CAPABILITY}, this board has {compute_capability:g}"
+            )
+            return _scaled_product(case)
         case "conv":
-            return _convolution(operator, device, where)
+            return _convolution(case)
         case "attention":
-            return _attention(operator, device, attention, where)
+            return _attention(case, attention)
         case "softmax" | "norm" | "reduction":
-            return _rowwise(operator, device)
+            return _rowwise(case)
         case "copy":
-            return _copy(operator, device, where)
+            return _copy(case)
         case _:
-            return _elementwise(operator, device, where)
+            return _elementwise(case)
 
 
-def _rowwise(operator: Operator, device: TorchDevice) -> TorchCall:
+def _rowwise(case: Case) -> TorchCall:
     """Softmax, norms and reductions over the last of two dimensions, with their vectors of weights."""
-    torch, functional = device.torch, device.torch.nn.functional
-    rows, dim = (int(size) for size in operator.shape)
-    out = device.dtype(operator.precision_out) if operator.precision_out else None
+    operator, torch = case.operator, case.device.torch
+    functional, (rows, dim) = torch.nn.functional, case.sizes
+    out = case.device.dtype(operator.precision_out) if operator.precision_out else None
     calls: dict[str, tuple[int, Call]] = {
         "softmax": (0, lambda x: torch.softmax(x, -1, dtype=out)),
         "layernorm": (2, lambda x, weight, bias: functional.layer_norm(x, (dim,), weight, bias, NORM_EPSILON)),
@@ -144,33 +164,33 @@ def _rowwise(operator: Operator, device: TorchDevice) -> TorchCall:
     return TorchCall(shapes=tuple((shape, operator.precision) for shape in ((rows, dim), *[(dim,)] * vectors)), prepare=prepare, call=call)
 
 
-def _elementwise(operator: Operator, device: TorchDevice, where: str) -> TorchCall:
+def _elementwise(case: Case) -> TorchCall:
     """Element-wise operators; a smaller second input is broadcast along the leading dimension."""
-    torch, functional = device.torch, device.torch.nn.functional
-    elements, reads = (int(size) for size in operator.shape)
-    name, precision, out = operator.operator, operator.precision, operator.precision_out or "fp32"
+    device, torch, (elements, reads) = case.device, case.device.torch, case.sizes
+    name, precision, out = case.operator.operator, case.operator.precision, case.operator.precision_out or "fp32"
     unary: dict[str, Call] = {
         "scalar_add": lambda x: x + SCALAR,
         "scalar_mul": lambda x: x * SCALAR,
         "scalar_div": lambda x: x / SCALAR,
         "scalar_pow": lambda x: torch.pow(x, 3.0),  # a general exponent for the library, finite for normal numbers
         **{name: getattr(torch, name) for name in ("relu", "tanh", "sigmoid", "exp", "where")},
-        **{name: getattr(functional, name) for name in ("gelu", "silu")},
-        "dropout": lambda x: functional.dropout(x, 0.1, True),
+        **{name: getattr(torch.nn.functional, name) for name in ("gelu", "silu")},
+        "dropout": lambda x: torch.nn.functional.dropout(x, 0.1, True),
         "typecast": lambda x: x.to(device.dtype(out)),
     }
-    where = f"{where} with {reads} reads for {elements} elements"
-    refuse(name == "typecast" and device.dtype(out) == device.dtype(precision), where, "a conversion to itself moves nothing")
+    case.refuse(name == "typecast" and device.dtype(out) == device.dtype(precision), "a conversion to itself moves nothing")
     if name in ("add", "mul", "div", "pow"):
         second = reads - elements
-        refuse(not 0 <= second <= elements or bool(elements % max(second, 1)), where, "the second input must divide the first")
+        case.refuse(
+            not 0 <= second <= elements or bool(elements % max(second, 1)), f"the second input must divide the first; sizes {case.sizes}"
+        )
         first = (elements // second, second) if 0 < second < elements else (elements,)
         return TorchCall(
             shapes=((first, precision), ((max(second, 1),), precision)),
             call=getattr(torch, name),
             prepare=lambda inputs: [inputs[0].abs(), inputs[1]] if name == "pow" else inputs,
         )
-    refuse(name not in unary or reads != elements, where, "PyTorch has no single kernel for it")
+    case.refuse(name not in unary or reads != elements, f"PyTorch has no single kernel for it; sizes {case.sizes}")
     shapes = (((elements,), precision),)
     if name != "where":
         return TorchCall(shapes=shapes, call=unary[name])
@@ -178,15 +198,15 @@ def _elementwise(operator: Operator, device: TorchDevice, where: str) -> TorchCa
     return TorchCall(shapes=shapes, call=unary[name], prepare=lambda inputs: [inputs[0] > 0, *inputs, nothing], scratch_bytes=elements)
 
 
-def _copy(operator: Operator, device: TorchDevice, where: str) -> TorchCall:
+def _copy(case: Case) -> TorchCall:
     """Copies without arithmetic: permuted heads, transposition, channels last, gathered rows, concatenation."""
-    torch, name, precision = device.torch, operator.operator, operator.precision
-    elements, reads = (int(size) for size in operator.shape)
-    refuse(reads != elements, f"{where} with {reads} reads for {elements} elements", "a copy reads what it writes")
+    device, torch, (elements, reads) = case.device, case.device.torch, case.sizes
+    name, precision = case.operator.operator, case.operator.precision
+    case.refuse(reads != elements, f"a copy reads what it writes; sizes {case.sizes}")
     rows, columns = _rectangle(elements)
     tokens, heads, head_dim = _heads(elements)
     still = rows < 2 if name in ("transpose", "layout", "cat") else name == "contiguous" and min(tokens, heads) < 2
-    refuse(still, f"{where} of {elements} elements", "they cannot be laid out so that a copy moves them")
+    case.refuse(still, f"{elements} elements cannot be laid out so that a copy moves them")
 
     def permuted(inputs: list[Any]) -> list[Any]:
         generator = torch.Generator(device=device.device).manual_seed(rows)
@@ -208,18 +228,17 @@ def _copy(operator: Operator, device: TorchDevice, where: str) -> TorchCall:
             return TorchCall(shapes=parts, call=lambda x, y: torch.cat((x, y), 0))
 
 
-def _convolution(operator: Operator, device: TorchDevice, where: str) -> TorchCall:
+def _convolution(case: Case) -> TorchCall:
     """Convolution by cuDNN: channels last for the matrix units, channels first for fp32 on CUDA cores."""
-    torch, functional = device.torch, device.torch.nn.functional
-    batch, channels, height, width, filters, kernel_h, kernel_w, stride, padding, groups = (int(size) for size in operator.shape)
-    precision = operator.precision
+    torch, precision = case.device.torch, case.operator.precision
+    batch, channels, height, width, filters, kernel_h, kernel_w, stride, padding, groups = case.sizes
     on_tensor_cores = precision in ("fp16", "bf16", "tf32")
-    refuse(operator.cuda_cores and on_tensor_cores, where, "cuDNN runs it on tensor cores; cuda_cores cannot be had")
+    case.refuse(case.operator.cuda_cores and on_tensor_cores, "cuDNN runs it on tensor cores; cuda_cores cannot be had")
     memory = torch.channels_last if on_tensor_cores else torch.contiguous_format
 
     def call(x: Any, weight: Any) -> Any:
         _set_tf32(torch, precision == "tf32")
-        return functional.conv2d(x, weight, None, stride, padding, 1, groups)
+        return torch.nn.functional.conv2d(x, weight, None, stride, padding, 1, groups)
 
     return TorchCall(
         shapes=(((batch, channels, height, width), precision), ((filters, channels // groups, kernel_h, kernel_w), precision)),
@@ -238,13 +257,11 @@ def _set_tf32(torch: Any, allowed: bool) -> None:
         torch.backends.cudnn.allow_tf32 = allowed
 
 
-def _scaled_product(operator: Operator, device: TorchDevice, compute_capability: float, where: str) -> TorchCall:
+def _scaled_product(case: Case) -> TorchCall:
     """A linear layer in fp8 with one scale for each operand: cuBLASLt through torch._scaled_mm, output in bf16, sizes multiples of 16."""
-    torch = device.torch
-    batch, m, n, k = (int(size) for size in operator.shape)
-    refuse(compute_capability < FP8_CAPABILITY, where, f"needs compute capability {FP8_CAPABILITY}, this board has {compute_capability:g}")
-    refuse(batch != 1 or bool(n % 16 or k % 16), where, f"one product with n and k multiples of 16; got {batch} of {m}x{n}x{k}")
-    dtype_out = device.dtype(operator.precision_out or "bf16")
+    device, torch, (batch, m, n, k) = case.device, case.device.torch, case.sizes
+    case.refuse(batch != 1 or bool(n % 16 or k % 16), f"one product with n and k multiples of 16; sizes {case.sizes}")
+    dtype_out = device.dtype(case.operator.precision_out or "bf16")
     return TorchCall(
         shapes=(((m, k), "fp8"), ((n, k), "fp8")),
         prepare=lambda inputs: [inputs[0], inputs[1].t(), torch.ones((), dtype=torch.float32, device=device.device)],
@@ -255,26 +272,24 @@ def _scaled_product(operator: Operator, device: TorchDevice, compute_capability:
     )
 
 
-def _attention(operator: Operator, device: TorchDevice, attention: str, where: str) -> TorchCall:
+def _attention(case: Case, attention: str) -> TorchCall:
     """scaled_dot_product_attention by one backend; operands have the layout of models, [batch, token, head, number]."""
     refuse(attention not in BACKENDS, f"attention by {attention!r}", f"known are {', '.join(BACKENDS)}")
-    torch, functional = device.torch, device.torch.nn.functional
-    batch, queries, context, heads, kv_heads, head_dim, window, causal = (int(size) for size in operator.shape)
-    precision = operator.precision
-    other = operator.precision_kv or precision
+    torch, precision = case.device.torch, case.operator.precision
+    batch, queries, context, heads, kv_heads, head_dim, window, causal = case.sizes
     shifted = bool(causal) and 1 < queries != context
-    refuse(0 < window < context, where, f"a window of {window} tokens; PyTorch's kernels see all {context}")
-    refuse(other != precision, where, f"keys and values in {other}; PyTorch wants one precision")
-    refuse(shifted, where, f"causal with {queries} queries on {context} tokens; PyTorch aligns the mask at the first token")
+    case.refuse(0 < window < context, f"a window of {window} tokens; PyTorch's kernels see all {context}")
+    case.refuse(case.operator.precision_kv not in ("", precision), "PyTorch wants one precision for queries, keys and values")
+    case.refuse(shifted, "causal with fewer queries than tokens; PyTorch aligns the mask at the first token")
     chosen = attention if precision in ("fp16", "bf16") or attention not in HALVES_ALONE else "math"
     too_wide = chosen in HALVES_ALONE and head_dim > WIDEST_HEAD
-    refuse(too_wide, where, f"heads of {head_dim} numbers; {chosen} takes up to {WIDEST_HEAD}")
+    case.refuse(too_wide, f"heads of {head_dim} numbers; {chosen} takes up to {WIDEST_HEAD}")
     backend, library = BACKENDS[chosen]
     options = {"is_causal": bool(causal) and queries > 1} | ({"enable_gqa": True} if kv_heads != heads else {})
 
     def call(q: Any, k: Any, v: Any) -> Any:
         with torch.nn.attention.sdpa_kernel(getattr(torch.nn.attention.SDPBackend, backend)):
-            return functional.scaled_dot_product_attention(q, k, v, **options)
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, **options)
 
     scores = batch * heads * queries * context * BYTES_PER_ELEMENT[precision] if chosen == "math" else 0.0
     cached = ((batch, context, kv_heads, head_dim), precision)

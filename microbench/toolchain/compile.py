@@ -61,19 +61,13 @@ class CompiledModule:
     entries: Mapping[str, InspectedEntry]
 
 
-def find_toolchain(ptxas: Path | None = None, nvdisasm: Path | None = None) -> Toolchain:
-    """The assembler and the disassembler: the given ones, else the wheels', else those on the PATH, in CUDA_HOME or in TOOLKIT.
+def find_toolchain() -> Toolchain:
+    """The assembler and the disassembler: the wheels', else those on the PATH, in CUDA_HOME or in TOOLKIT.
 
     Raises CompileError if one is missing or does not answer.
     """
-    assembler = _find("ptxas", ptxas)
-    disassembler = _find("nvdisasm", nvdisasm)
-    return Toolchain(
-        ptxas=assembler,
-        nvdisasm=disassembler,
-        ptxas_version=_version(assembler),
-        nvdisasm_version=_version(disassembler),
-    )
+    ptxas, nvdisasm = _find("ptxas"), _find("nvdisasm")
+    return Toolchain(ptxas=ptxas, nvdisasm=nvdisasm, ptxas_version=_version(ptxas), nvdisasm_version=_version(nvdisasm))
 
 
 def compile_kernels(kernels: Sequence[Kernel], architecture: str, level: str, toolchain: Toolchain) -> CompiledModule:
@@ -107,11 +101,7 @@ def disassemble(cubin: bytes, toolchain: Toolchain) -> str:
         return _run([str(toolchain.nvdisasm), "-c", str(file)], "nvdisasm refuses the cubin").stdout
 
 
-def _find(program: str, named: Path | None) -> Path:
-    if named is not None:
-        if not named.is_file():
-            raise CompileError(f"{program}: {named} is not a file; name the program itself or leave it out")
-        return named
+def _find(program: str) -> Path:
     package = importlib.util.find_spec("nvidia")
     for root in package.submodule_search_locations or () if package else ():
         for folder in WHEEL_FOLDERS:

@@ -51,7 +51,7 @@ dim = 1024
 """
 
 
-def softmax_of_many_sizes(count: int) -> str:
+def softmax_of_many_sizes(count):
     """`count` softmax kernels of random sizes."""
     return f"""
 [[kernels]]

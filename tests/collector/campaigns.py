@@ -1,33 +1,52 @@
 """Campaigns on the simulated A100 that several tests run, whole or interrupted."""
 
-from collections.abc import Iterator
+import json
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
-from collector.bench import Bench, open_bench
-from collector.campaigns.files import CampaignSpec
+from collector.bench import open_bench
 from collector.campaigns.metadata import kept_rows
-from collector.campaigns.plan import CampaignPlan, plan_campaign
-from collector.campaigns.running import Campaign, CampaignOutcome, Progress, campaign_key
-from collector.sensing.calibration import SensorCalibration
-from collector.simulated.profile import Faults
+from collector.campaigns.plan import plan_campaign
+from collector.campaigns.running import Campaign, campaign_key
+from estimator.vocabulary.resources import resource_folder
 
 BOARD = "sim:a100-pcie-40gb"
 CLOCKS = (510.0, 1200.0)
 
 
+class Distorting:
+    """A sensor whose readings are changed on their way; all else is the sensor's own."""
+
+    def __init__(self, sensor, change):
+        self._sensor, self._change = sensor, change
+        self.name, self.fields, self.read_energy = sensor.name, sensor.fields, sensor.read_energy
+
+    def read(self):
+        return tuple(replace(part, power_w=self._change(part)) for part in self._sensor.read())
+
+
+def campaign_words(folder, calibration, campaign, *, more="", freqs="current"):
+    """Words of `collect` for a campaign's text with a known sensor on the simulated A100; `more` is added to the board's profile."""
+    files = {"few.toml": campaign, "sensor.json": json.dumps(calibration.document())}
+    if more:
+        shipped = (resource_folder("boards") / "a100-pcie-40gb.toml").read_text(encoding="utf-8")
+        files["board.toml"] = f'name = "a100-pcie-40gb"\n{shipped}\n{more}'
+    for name, content in files.items():
+        (folder / name).write_text(content, encoding="utf-8")
+    board = f"sim:{folder / 'board.toml'}" if more else BOARD
+    known = ["--campaign", str(folder / "few.toml"), "--sensor", str(folder / "sensor.json")]
+    return ["--gpu", board, "--freqs", freqs, *known]
+
+
 @contextmanager
-def planned(
-    spec: CampaignSpec, clocks: tuple[float | None, ...] = CLOCKS, seed: int = 7, faults: Faults | None = None
-) -> Iterator[tuple[Bench, CampaignPlan, dict[str, Any]]]:
+def planned(spec, clocks=CLOCKS, seed=7, faults=None):
     """An open board with the plan of a campaign on it."""
     with open_bench(BOARD, seed=seed, faults=faults) as bench:
         plan = plan_campaign(spec, clocks, (), seed, bench, sensor_known=True)
         yield bench, plan, campaign_key(bench, spec, plan, (), seed)
 
 
-def collected(spec: CampaignSpec, output: Path, calibration: SensorCalibration, *, resume: bool = False, **options: Any) -> CampaignOutcome:
+def collected(spec, output, calibration, *, resume=False, **options):
     """A campaign from start to end, or to wherever it is stopped; `options` are those of `planned` and of Campaign."""
     board = {name: options.pop(name) for name in ("clocks", "seed", "faults") if name in options}
     with planned(spec, **board) as (bench, plan, key):
@@ -35,10 +54,10 @@ def collected(spec: CampaignSpec, output: Path, calibration: SensorCalibration, 
         return Campaign(bench, spec, plan, key, output, kept=kept, calibration=calibration, **options).run()
 
 
-def stop_after(rows: int) -> Any:
+def stop_after(rows):
     """A progress function that is interrupted like a user's Ctrl-C."""
 
-    def report(progress: Progress) -> None:
+    def report(progress):
         if progress.row is not None and progress.done >= rows:
             raise KeyboardInterrupt
 

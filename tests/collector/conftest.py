@@ -1,16 +1,13 @@
 """A tiny campaign and a sensor calibration that several test files share."""
 
-from pathlib import Path
-
 import pytest
 
 from collector.bench import open_bench
-from collector.campaigns.files import CampaignSpec, load_campaign
+from collector.campaigns.files import load_campaign
 from collector.sampling import Sampler
-from collector.sensing.calibration import SensorCalibration
 from collector.sensing.live import characterise_sensor
 from microbench.errors import CompileError
-from microbench.toolchain.compile import Toolchain, find_toolchain
+from microbench.toolchain.compile import find_toolchain
 from tests.collector.campaign_texts import ANCHORED_HEAD, softmax_of_many_sizes
 
 BOARD = "sim:a100-pcie-40gb"
@@ -30,19 +27,19 @@ k = [512, 1024, 4096]
 
 
 @pytest.fixture(scope="session")
-def tiny_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("campaign") / "tiny.toml"
     path.write_text(TINY_CAMPAIGN)
     return path
 
 
 @pytest.fixture(scope="session")
-def tiny(tiny_file: Path) -> CampaignSpec:
+def tiny(tiny_file):
     return load_campaign(str(tiny_file))
 
 
 @pytest.fixture(scope="session")
-def toolchain() -> Toolchain:
+def toolchain():
     """The CUDA compiler that generated kernels need; without one they are not tested."""
     try:
         return find_toolchain()
@@ -51,8 +48,8 @@ def toolchain() -> Toolchain:
 
 
 @pytest.fixture(scope="session")
-def calibration() -> SensorCalibration:
+def calibration():
     """The simulated A100's sensor as it was found, with an external meter's gain and offset."""
     with open_bench(BOARD, seed=11, meter=True) as bench:
         bench.gpu.lock_clock_mhz(900)
-        return characterise_sensor(bench, Sampler(bench.gpu, bench.sensors)).found.calibration
+        return characterise_sensor(bench, Sampler(bench.gpu, bench.sensors))

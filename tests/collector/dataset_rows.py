@@ -1,20 +1,17 @@
 """Rows of datasets for tests."""
 
-from pathlib import Path
-from typing import Any
-
 from collector.dataset import (
     open_kernel_writer,
     operator_columns,
 )
 from collector.dataset.log import log_path
-from estimator.vocabulary.workload import Operator, make_operator
+from estimator.vocabulary.workload import make_operator
 
 LINEAR = make_operator("gemm", "linear", "bf16", batch=1, m=128, n=256, k=512)
 METADATA = {"gpu": {"name": "a board"}, "idle": []}
 
 
-def a_row(row_id: str = "r0", operator: Operator = LINEAR, **changes: Any) -> dict[str, Any]:
+def a_row(row_id="r0", operator=LINEAR, **changes):
     row = {
         **operator_columns(operator),
         "row_id": row_id,
@@ -32,7 +29,7 @@ def a_row(row_id: str = "r0", operator: Operator = LINEAR, **changes: Any) -> di
     return {**row, **changes}
 
 
-def write_log(folder: Path, count: int) -> Path:
+def write_log(folder, count):
     """The log of a campaign that stopped after `count` rows."""
     output = folder / "dataset.parquet"
     with open_kernel_writer(output, METADATA) as writer:

@@ -20,7 +20,7 @@ class Hostile:
     period_s: float
 
 
-def white_jitter(random: np.random.Generator) -> Hostile:
+def white_jitter(random):
     """A grid, every update of which comes early or late by a tenth of the period and more, 10 ms at least."""
     period = random.uniform(0.05, 0.2)
     jitter = random.uniform(0.01, max(0.011, 0.3 * period))
@@ -28,7 +28,7 @@ def white_jitter(random: np.random.Generator) -> Hostile:
     return polled(np.sort(due + random.normal(0.0, jitter, len(due))), moving(len(due), random), random, period_s=period)
 
 
-def random_distances(random: np.random.Generator) -> Hostile:
+def random_distances(random):
     """Each update at a random distance from the one before: even, or a dead time and a wait without memory."""
     period, count = random.uniform(0.02, 0.15), int(random.integers(60, 400))
     if random.random() < 0.5:
@@ -41,7 +41,7 @@ def random_distances(random: np.random.Generator) -> Hostile:
     return polled(update, moving(count, random), random, period_s=_mean(update))
 
 
-def two_distances(random: np.random.Generator) -> Hostile:
+def two_distances(random):
     """Short and long distances in turn or at random: a clock with a fraction of both periods and mostly unseen updates fits too."""
     period, count = random.uniform(0.03, 0.15), int(random.integers(80, 400))
     share = random.uniform(0.1, 0.25)
@@ -50,7 +50,7 @@ def two_distances(random: np.random.Generator) -> Hostile:
     return polled(update, moving(count, random), random, period_s=_mean(update))
 
 
-def two_levels(random: np.random.Generator) -> Hostile:
+def two_levels(random):
     """A good clock that shows two readings without noise: the load's edges alone are seen; at times locked to the clock."""
     period = random.uniform(0.02, 0.12)
     due = _grid(period, random.uniform(8.0, 30.0))
@@ -62,7 +62,7 @@ def two_levels(random: np.random.Generator) -> Hostile:
     return polled(update, np.where(level, 200.0, 60.0), random, period_s=period)
 
 
-def stretches(random: np.random.Generator) -> Hostile:
+def stretches(random):
     """A good clock that is polled for a short stretch of every longer one."""
     period = random.uniform(0.015, 0.11)
     due = _grid(period, random.uniform(15.0, 60.0))
@@ -72,7 +72,7 @@ def stretches(random: np.random.Generator) -> Hostile:
     return polled(update, moving(len(due), random), random, period_s=period, every_s=every, polled_s=within)
 
 
-def skipped(random: np.random.Generator) -> Hostile:
+def skipped(random):
     """A good clock of which a third to two thirds of the updates do not come."""
     period = random.uniform(0.015, 0.11)
     due = _grid(period, random.uniform(10.0, 40.0))
@@ -84,24 +84,22 @@ def skipped(random: np.random.Generator) -> Hostile:
 Kind = Callable[[np.random.Generator], Hostile]
 
 
-def _grid(period_s: float, span_s: float) -> Array:
+def _grid(period_s, span_s):
     ticks: Array = period_s * np.arange(float(int(span_s / period_s) + 2))
     return ticks
 
 
-def _mean(update_s: Array) -> float:
+def _mean(update_s):
     return float(update_s[-1] - update_s[0]) / (len(update_s) - 1)
 
 
-def moving(count: int, random: np.random.Generator) -> Array:
+def moving(count, random):
     """Readings that every update changes: a load that comes and goes, with noise."""
     level = np.repeat(random.random(count), random.integers(1, 6, count))[:count]
     return np.round(60.0 + 140.0 * level + random.normal(0.0, random.choice([0.3, 1.0]), count), 2)
 
 
-def polled(
-    update_s: Array, value: Array, random: np.random.Generator, *, period_s: float, every_s: float = np.inf, polled_s: float = np.inf
-) -> Hostile:
+def polled(update_s, value, random, *, period_s, every_s=np.inf, polled_s=np.inf):
     """Polls from the first to the last update, of every stretch `every_s` long the first `polled_s` only."""
     poll = min(float(random.choice([0.001, 0.002, 0.005, 0.007, 0.013])), 0.3 * period_s)
     span = float(update_s[-1] - update_s[0])

@@ -26,35 +26,35 @@ class Made:
     grid_s: Array
     true_w: Array
 
-    def energy_j(self, start_s: Array, end_s: Array) -> Array:
+    def energy_j(self, start_s, end_s):
         sums = np.concatenate([[0.0], np.cumsum(self.true_w)]) * STEP_S
         edges = np.append(self.grid_s, self.grid_s[-1] + STEP_S)
         result: Array = np.interp(end_s, edges, sums) - np.interp(start_s, edges, sums)
         return result
 
 
-def shape_of(place: Array) -> Array:
+def shape_of(place):
     """Power over an execution, as a share of its level: three plateaus."""
     result: Array = np.where(place < 0.35, 1.15, np.where(place < 0.6, 0.8, 1.0))
     return result
 
 
 def made(
-    averaging: str,
-    width_s: float,
-    period_s: float,
-    starts_s: Array,
-    length_s: float,
+    averaging,
+    width_s,
+    period_s,
+    starts_s,
+    length_s,
     *,
-    seed: int = 0,
-    noise_w: float = 0.3,
-    gain: float = 0.955,
-    offset_w: float = -1.5,
-    delay_s: float = 2e-3,
-    after_s: float = 1.5,
-    linger_share: float = 0.0,
-    step_s: float = 0.0,
-) -> Made:
+    seed=0,
+    noise_w=0.3,
+    gain=0.955,
+    offset_w=-1.5,
+    delay_s=2e-3,
+    after_s=1.5,
+    linger_share=0.0,
+    step_s=0.0,
+):
     """Executions of `length_s` at `starts_s`, read every `period_s`.
 
     `linger_share` of their power rises and falls late; `step_s` is by how much an update's distance from the one before varies, so
@@ -96,7 +96,7 @@ def made(
     )
 
 
-def _pole(x: Array, tau_s: float) -> Array:
+def _pole(x, tau_s):
     """First-order low-pass from rest."""
     keep = float(np.exp(-STEP_S / tau_s))
     kernel = (1.0 - keep) * keep ** np.arange(int(12.0 * tau_s / STEP_S))
@@ -104,7 +104,7 @@ def _pole(x: Array, tau_s: float) -> Array:
     return result
 
 
-def _seen(averaging: str, width_s: float, grid: Array, power: Array, until_s: Array) -> Array:
+def _seen(averaging, width_s, grid, power, until_s):
     if averaging == "low-pass":
         seen = REST_W + _pole(power - REST_W, 0.5 * width_s)
         return np.interp(until_s, grid + STEP_S, seen)

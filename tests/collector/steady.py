@@ -2,12 +2,10 @@
 
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
-from types import TracebackType
-from typing import Any, ParamSpec, Self
+from typing import ParamSpec
 
 import pytest
 
@@ -26,39 +24,39 @@ Given = ParamSpec("Given")
 class Watch:
     """Watches within a block whether the machine keeps time."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self._latest_s = 0.0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
 
-    def __enter__(self) -> Self:
+    def __enter__(self):
         self._waited_s = _waited_s()
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, kind, error, trace):
         self._over.set()
         self._thread.join()
 
-    def held_up(self) -> bool:
+    def held_up(self):
         """Whether it did not."""
         return self._latest_s > HELD_UP_S or _waited_s() - self._waited_s > WAITED_S
 
-    def _look(self) -> None:
+    def _look(self):
         while not self._over.is_set():
             before = time.monotonic()
             time.sleep(TICK_S)
             self._latest_s = max(self._latest_s, time.monotonic() - before - TICK_S)
 
 
-def _waited_s() -> float:
+def _waited_s():
     """Time so far for which some process of the machine waited for a core; 0 where Linux does not tell (PSI)."""
     with suppress(OSError, ValueError, IndexError):
         return float(PRESSURE.read_text().split("total=")[1].split()[0]) * 1e-6
     return 0.0
 
 
-def until(condition: Callable[[], Any], what: str = "what was waited for") -> Any:
+def until(condition, what="what was waited for"):
     """What the condition gives when it holds; fails where it does not within the deadline."""
     deadline = time.monotonic() + DEADLINE_S
     while not (found := condition()):
@@ -67,11 +65,11 @@ def until(condition: Callable[[], Any], what: str = "what was waited for") -> An
     return found
 
 
-def in_real_time(test: Callable[Given, None]) -> Callable[Given, None]:
+def in_real_time(test):
     """A test whose failure counts only on a machine that kept time meanwhile; else it is tried again, so many times and no more."""
 
     @wraps(test)
-    def tried(*values: Given.args, **named: Given.kwargs) -> None:
+    def tried(*values, **named):
         for left in reversed(range(ATTEMPTS)):
             watch = Watch()
             try:

@@ -6,7 +6,6 @@ import shutil
 import signal
 import socket
 import tempfile
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,7 +25,7 @@ only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become o
 
 
 @pytest.fixture
-def shared() -> Iterator[Path]:
+def shared():
     """A folder as packaging/wattprint-boards.tmpfiles.conf makes it, for members of a group."""
     around = Path(tempfile.mkdtemp(prefix="wp-"))
     folder = around / "boards"
@@ -40,7 +39,7 @@ def shared() -> Iterator[Path]:
 
 
 @contextmanager
-def holder(folder: Path, uid: int, *, member: bool = True, name: str = "") -> Iterator[tuple[int, str]]:
+def holder(folder, uid, *, member=True, name=""):
     """A process of a user that claims a board and keeps it, or that merely holds a socket's name: its number, and "mine" or why not."""
     reading, writing = os.pipe()
     pid = os.fork()
@@ -75,7 +74,7 @@ def holder(folder: Path, uid: int, *, member: bool = True, name: str = "") -> It
 
 
 @pytest.mark.parametrize("with_folder", [True, False])
-def test_a_board_is_claimed_once_by_one_user_and_free_when_its_process_is_killed(with_folder: bool, shared: Path) -> None:
+def test_a_board_is_claimed_once_by_one_user_and_free_when_its_process_is_killed(with_folder, shared):
     folder = shared if with_folder else NOWHERE
     with holder(folder, os.geteuid()) as (pid, said):
         assert said == "mine"
@@ -90,7 +89,7 @@ def test_a_board_is_claimed_once_by_one_user_and_free_when_its_process_is_killed
 
 @only_root
 @pytest.mark.parametrize("with_folder", [True, False])
-def test_campaigns_of_two_users_exclude_each_other(with_folder: bool, shared: Path) -> None:
+def test_campaigns_of_two_users_exclude_each_other(with_folder, shared):
     folder = shared if with_folder else NOWHERE
     with holder(folder, ALICE) as (pid, said):
         assert said == "mine"
@@ -104,7 +103,7 @@ def test_campaigns_of_two_users_exclude_each_other(with_folder: bool, shared: Pa
 
 @only_root
 @pytest.mark.parametrize("change", [os.unlink, lambda path: os.rename(path, f"{path}.away")])
-def test_no_member_removes_the_claim_of_another(change: Callable[[str], None], shared: Path) -> None:
+def test_no_member_removes_the_claim_of_another(change, shared):
     with holder(shared, ALICE) as (_, said):
         assert said == "mine"
         pid = os.fork()
@@ -123,7 +122,7 @@ def test_no_member_removes_the_claim_of_another(change: Callable[[str], None], s
 @pytest.mark.parametrize(
     "make", [os.mkdir, lambda path: os.symlink("/nowhere", path), lambda path: os.close(os.open(path, os.O_CREAT, 0o600))]
 )
-def test_what_stands_at_a_locks_name_is_named_with_its_user(make: Callable[[str], None], shared: Path) -> None:
+def test_what_stands_at_a_locks_name_is_named_with_its_user(make, shared):
     path = str(shared / f"{UUID}.lock")
     make(path)
     os.chown(path, ALICE, -1, follow_symlinks=False)
@@ -132,7 +131,7 @@ def test_what_stands_at_a_locks_name_is_named_with_its_user(make: Callable[[str]
 
 
 @only_root
-def test_where_root_has_made_the_folder_no_other_user_can_hold_a_board(shared: Path) -> None:
+def test_where_root_has_made_the_folder_no_other_user_can_hold_a_board(shared):
     with holder(shared, MALLORY, name=CLAIM_PREFIX + UUID) as (_, named), holder(shared, MALLORY, member=False) as (_, told):
         assert named == "mine"
         assert "this user may not claim boards" in told
@@ -141,7 +140,7 @@ def test_where_root_has_made_the_folder_no_other_user_can_hold_a_board(shared: P
             assert said == "mine"
 
 
-def test_the_packaged_folder_is_the_one_that_is_looked_for(repository: Path) -> None:
+def test_the_packaged_folder_is_the_one_that_is_looked_for(repository):
     (line,) = (repository / "packaging" / "wattprint-boards.tmpfiles.conf").read_text().splitlines()[1:]
     assert line.split() == ["d", str(SHARED_FOLDER), "3770", "root", "wattprint-boards", "-"]
     assert "g wattprint-boards -" in (repository / "packaging" / "wattprint-boards.sysusers.conf").read_text().splitlines()

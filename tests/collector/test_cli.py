@@ -14,39 +14,21 @@ from collector.cli import main
 from collector.commands.output import stoppable
 from collector.dataset import read_kernel_dataset
 from collector.dataset.log import log_path
-from collector.sensing.calibration import SensorCalibration
-from tests.words import changed
+from tests.collector.campaigns import campaign_words
+from tests.collector.conftest import TINY_CAMPAIGN
+from tests.words import changed, failure
 
 BOARD = "sim:a100-pcie-40gb"
 
 
-@pytest.fixture(scope="module")
-def sensor_file(calibration: SensorCalibration, tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("sensor") / "sensor.json"
-    path.write_text(json.dumps(calibration.document()))
-    return str(path)
-
-
 @pytest.fixture
-def arguments(tiny_file: Path, sensor_file: str, tmp_path: Path) -> list[str]:
+def arguments(calibration, tmp_path, tmp_path_factory):
     """A small campaign into `d.parquet`."""
-    out = str(tmp_path / "d.parquet")
-    return ["--gpu", BOARD, "--freqs", "510,900", "--campaign", str(tiny_file), "--sensor", sensor_file, "--out", out, "--seed", "1"]
+    words = campaign_words(tmp_path_factory.mktemp("words"), calibration, TINY_CAMPAIGN, freqs="510,900")
+    return [*words, "--out", str(tmp_path / "d.parquet"), "--seed", "1"]
 
 
-def failure(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
-    """Exit status and the one line on stderr of a command that must fail."""
-    status = main(arguments)
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1, captured.err
-    assert "Traceback" not in captured.err
-    return status, captured.err
-
-
-def test_a_campaign_prints_what_was_measured_and_the_next_command(
-    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_campaign_prints_what_was_measured_and_the_next_command(arguments, tmp_path, capsys):
     assert main([*arguments, "-v"]) == 0
     captured = capsys.readouterr()
     assert sum("softmax.softmax.fp32" in line for line in captured.err.splitlines()) == 8
@@ -57,7 +39,7 @@ def test_a_campaign_prints_what_was_measured_and_the_next_command(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d.parquet"]
 
 
-def test_a_dry_run_measures_nothing(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_measures_nothing(arguments, tmp_path, capsys):
     assert main([*arguments, "--dry-run"]) == 0
     assert "10 kernels (gemm 6, softmax 4)" in capsys.readouterr().out
     assert main([*arguments, "--dry-run", "--json"]) == 0
@@ -68,19 +50,35 @@ def test_a_dry_run_measures_nothing(arguments: list[str], tmp_path: Path, capsys
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nothing_is_replaced_unasked(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*arguments, "--budget", "20s", "--select", "all"]) == 0
-    assert "--resume goes on" in capsys.readouterr().out
+def test_nothing_is_replaced_unasked(arguments, tmp_path, capsys):
+    assert main([*arguments, "--budget", "30s"]) == 0
+    capsys.readouterr()
     before = (tmp_path / "d.parquet").read_bytes()
     status, line = failure(capsys, *arguments)
     assert status == 1
     assert "--fresh" in line
     assert (tmp_path / "d.parquet").read_bytes() == before
-    assert main([*arguments, "--resume"]) == 0
-    whole = read_kernel_dataset(tmp_path / "d.parquet").table.num_rows
-    assert main([*arguments, "--fresh", "--budget", "20s", "-q"]) == 0
-    assert read_kernel_dataset(tmp_path / "d.parquet").table.num_rows < whole
+    assert main([*arguments, "--resume", "--budget", "30s"]) == 0
+    part = read_kernel_dataset(tmp_path / "d.parquet").table.num_rows
+    assert main([*arguments, "--fresh", "-q"]) == 0
+    assert read_kernel_dataset(tmp_path / "d.parquet").table.num_rows > part
     capsys.readouterr()
+
+
+def test_in_a_folder_each_board_and_campaign_has_a_part_of_its_own(arguments, tmp_path, capsys):
+    words = [*changed(arguments, "--out", f"{tmp_path / 'fleet'}/"), "--families", "softmax", "-q"]
+    assert main(words) == main([*words, "--seed", "5"]) == main([*words, "--resume"]) == 0
+    capsys.readouterr()
+    parts = read_kernel_dataset(tmp_path / "fleet").files
+    status, line = failure(capsys, *words)
+    assert (len(parts), status) == (2, 1)
+    assert f"{parts[0].path} exists" in line or f"{parts[1].path} exists" in line
+    for part in parts:
+        board, host, name = Path(part.path).relative_to(tmp_path / "fleet").parts
+        assert (board, host.partition("=")[0], name.partition("-")[0]) == ("board=a100-pcie-40gb", "host", "GPU")
+    (tmp_path / "file").touch()
+    for url_or_file in ("s3://x/y/", f"{tmp_path / 'file'}/"):
+        assert failure(capsys, *changed(arguments, "--out", url_or_file))[0] == 1
 
 
 @pytest.mark.parametrize(
@@ -103,16 +101,14 @@ def test_nothing_is_replaced_unasked(arguments: list[str], tmp_path: Path, capsy
         (["mystery"], 2, "mystery"),
     ],
 )
-def test_bad_input_is_one_line(
-    arguments: list[str], change: list[str], status: int, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_input_is_one_line(arguments, change, status, reason, tmp_path, capsys):
     found, line = failure(capsys, *changed(arguments, *change))
     assert found == status
     assert reason in line
     assert list(tmp_path.iterdir()) == []
 
 
-def test_devices_lists_what_each_board_supports(capsys: pytest.CaptureFixture[str]) -> None:
+def test_devices_lists_what_each_board_supports(capsys):
     assert main(["devices", "--json"]) == 0
     devices: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
     assert {"sim:a100-pcie-40gb", "sim:h200-sxm", "sim:v100-pcie-32gb", "sim:rtx-3090"} <= {device["gpu"] for device in devices}
@@ -122,7 +118,7 @@ def test_devices_lists_what_each_board_supports(capsys: pytest.CaptureFixture[st
     assert (captured.err, len(captured.out.splitlines())) == ("", 1 + len(devices))
 
 
-def test_sensor_prints_the_fields_of_the_contract(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sensor_prints_the_fields_of_the_contract(tmp_path, capsys):
     out, recording, played = (tmp_path / name for name in ("sensor.json", "run.recording", "played.json"))
     assert main(["sensor", "--gpu", BOARD, "--freq", "900", "--json", "--out", str(out), "--record", str(recording)]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -137,14 +133,14 @@ def test_sensor_prints_the_fields_of_the_contract(tmp_path: Path, capsys: pytest
     assert main(["sensor", "--gpu", BOARD, "--pmd", "sim", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["gain"] == pytest.approx(0.954, abs=0.01)
     for change, reason in (
-        (["--freq", "510,900"], "2 clocks"), (["--out", "/nowhere/s.json"], "cannot be written"), (["--gpu", "x"], "x"),
+        (["--freq", "510,900"], "2 clocks"), (["--gpu", "x"], "x"),
         (["--gpu", "replay:"], "names no file"),
         (["--pmd", "/dev/ttyUSB0"], "--pmd sim"),
     ):  # fmt: skip
         assert reason in failure(capsys, *changed(["sensor", "--gpu", BOARD], *change))[1]
 
 
-def test_a_signal_keeps_the_rows_and_says_how_to_go_on(arguments: list[str], tmp_path: Path, repository: Path) -> None:
+def test_a_signal_keeps_the_rows_and_says_how_to_go_on(arguments, tmp_path, repository):
     whole = changed(arguments, "-v", "--campaign", "quick")
     process = subprocess.Popen(
         [sys.executable, "-m", "collector.cli", *whole],
@@ -168,9 +164,7 @@ def test_a_signal_keeps_the_rows_and_says_how_to_go_on(arguments: list[str], tmp
     assert not (tmp_path / "d.parquet").exists()
 
 
-def test_ctrl_c_before_the_first_row_says_that_there_is_nothing_to_resume(
-    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ctrl_c_before_the_first_row_says_that_there_is_nothing_to_resume(arguments, tmp_path, capsys):
     output = tmp_path / "d.parquet"
     for words in ("nothing is left behind", "is as it was"):
         with pytest.raises(KeyboardInterrupt), stoppable(output):
@@ -180,34 +174,3 @@ def test_ctrl_c_before_the_first_row_says_that_there_is_nothing_to_resume(
         assert line.count("\n") == 1
         assert "--resume" not in line
         output.touch()
-
-
-def test_help_and_version_need_no_extra(repository: Path) -> None:
-    blocked = (
-        "import sys\n"
-        "class Block:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name.split('.')[0] in {'pyarrow', 'pynvml', 'serial', 'tqdm'}:\n"
-        "            raise ModuleNotFoundError(name)\n"
-        "sys.meta_path.insert(0, Block())\n"
-        "from collector.cli import main\n"
-        "sys.exit(main(sys.argv[1:]))\n"
-    )
-    for arguments, status in ((["--help"], 0), (["--version"], 0), (["devices"], 0), (["--gpu", BOARD], 1)):
-        done = subprocess.run([sys.executable, "-c", blocked, *arguments], cwd=repository, capture_output=True, text=True, check=False)
-        assert done.returncode == status, done.stderr
-        assert "Traceback" not in done.stderr
-        if status:
-            assert "wattprint[collect]" in done.stderr
-
-
-def test_a_device_or_a_pipe_is_never_replaced(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    found, line = failure(capsys, *changed(arguments, "--fresh", "--out", str(pipe)))
-    assert found == 1
-    assert "it is a pipe" in line or "not a regular file" in line
-    assert pipe.is_fifo()
-    found, line = failure(capsys, "sensor", "--gpu", "sim:a100-pcie-40gb", "--out", str(pipe))
-    assert found == 1
-    assert "it is a pipe" in line

@@ -5,9 +5,7 @@ import pytest
 
 from collector.errors import SensorError
 from collector.sensing.clock import fit_update_clock, held_updates
-from estimator.vocabulary.quantities import Array
 from tests.collector.hostile_clocks import (
-    Kind,
     moving,
     polled,
     random_distances,
@@ -22,7 +20,7 @@ PERIOD_S = 0.1012
 ERRORS = 4.0
 
 
-def polls(period_s: float, poll_s: float, seed: int, *, wander_s: float = 0.0) -> tuple[Array, Array]:
+def polls(period_s, poll_s, seed, *, wander_s=0.0):
     """Polls of a sensor with an update clock, for 8 s."""
     random = np.random.default_rng(seed)
     number = np.arange(int(8.0 / period_s) + 2)
@@ -37,7 +35,7 @@ def polls(period_s: float, poll_s: float, seed: int, *, wander_s: float = 0.0) -
 
 @pytest.mark.parametrize("wander_s", [0.0, 2e-3])
 @pytest.mark.parametrize(("period_ms", "poll_ms"), [(101.2, 13), (101.2, 8), (99.97, 7), (31.0, 5), (20.04, 7), (15.41, 2), (100.0, 1)])
-def test_the_period_is_the_sensors_not_the_polls(period_ms: float, poll_ms: float, wander_s: float) -> None:
+def test_the_period_is_the_sensors_not_the_polls(period_ms, poll_ms, wander_s):
     for seed in range(3):
         clock, updates = fit_update_clock(*polls(period_ms * 1e-3, poll_ms * 1e-3, seed, wander_s=wander_s))
         assert clock.period_s == pytest.approx(period_ms * 1e-3, abs=1e-4)
@@ -46,7 +44,7 @@ def test_the_period_is_the_sensors_not_the_polls(period_ms: float, poll_ms: floa
         assert np.all(np.diff(updates.number) >= 1)
 
 
-def test_jitter_that_adds_up_is_no_grid() -> None:
+def test_jitter_that_adds_up_is_no_grid():
     random = np.random.default_rng(2)
     update_s = np.cumsum(random.normal(0.020, 1e-3, 600))
     value = np.round(random.normal(100.0, 1.0, 600), 2)
@@ -59,7 +57,7 @@ def test_jitter_that_adds_up_is_no_grid() -> None:
 @pytest.mark.parametrize(
     ("kind", "told"), [(white_jitter, 0), (random_distances, 0), (two_distances, 2), (two_levels, 8), (stretches, 7), (skipped, 11)]
 )
-def test_a_period_is_right_within_its_errors_or_refused_with_what_would_tell(kind: Kind, told: int) -> None:
+def test_a_period_is_right_within_its_errors_or_refused_with_what_would_tell(kind, told):
     """Changes at random times have no period; a clock of which little is seen has one."""
     right, reasons = 0, list[str]()
     for seed in range(100, 112):
@@ -83,14 +81,14 @@ def test_a_period_is_right_within_its_errors_or_refused_with_what_would_tell(kin
         (np.repeat([1.0, 2.0], 250), "changes of the reading"),
     ],
 )
-def test_too_few_changes_and_polls_too_slow_are_refused(value: Array, reason: str) -> None:
+def test_too_few_changes_and_polls_too_slow_are_refused(value, reason):
     with pytest.raises(SensorError, match=reason):
         fit_update_clock(0.01 * np.arange(500.0), value)
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["goes on", "anew"])
 @pytest.mark.parametrize("slept_s", [3.0, 900.0, 2e4])
-def test_the_period_is_told_though_the_host_slept(slept_s: float, whole: bool) -> None:
+def test_the_period_is_told_though_the_host_slept(slept_s, whole):
     random = np.random.default_rng(20)
     update_s = PERIOD_S * np.arange(600.0) + random.normal(0.0, 3e-4, 600)
     made = polled(update_s, moving(600, random), random, period_s=PERIOD_S)
@@ -104,7 +102,7 @@ def test_the_period_is_told_though_the_host_slept(slept_s: float, whole: bool) -
     assert clock.n_updates == pytest.approx(600, rel=0.05)
 
 
-def test_held_updates_count_those_that_repeat_their_value() -> None:
+def test_held_updates_count_those_that_repeat_their_value():
     time_s = np.arange(0.0, 1.0, 0.01)
     value = np.where(time_s < 0.5, 60.0, 90.0)
     updates = held_updates(time_s, value, 0.1)

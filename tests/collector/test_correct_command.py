@@ -1,12 +1,8 @@
 """`collect correct`: what is printed, written and refused; real recordings beside simulated ones; nothing crashes it."""
 
-import csv
 import json
-import re
-import xml.etree.ElementTree as ET
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,17 +13,13 @@ from hypothesis import strategies as st
 
 from collector.commands.correct import correct_command
 from collector.errors import CollectorError
+from collector.recordings.reference import read_reference
 from collector.sensing.board_power import LoadStamps
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.correct import correct_recording
-from collector.sensing.identify import SensorRecord, identify_sensor
-from collector.sensing.reports import sensor_html
 from estimator.options.command_line import run_command
 from estimator.vocabulary.errors import EstimatorError
-from tests.collector.made_readings import Made, made
-
-PMD_TICKS_PER_S = 2_933_250.0
-"""Rate of the PMD's clock in this recording, from its load edges."""
+from tests.collector.made_readings import made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +30,7 @@ class Printed:
     stderr: str
 
 
-def run(*arguments: object) -> tuple[int, Printed]:
+def run(*arguments):
     """Exit status as `collect` gives it, and what was printed."""
     words = [str(word) for word in arguments]
     with CliRunner().isolation() as streams:
@@ -46,7 +38,7 @@ def run(*arguments: object) -> tuple[int, Printed]:
         return status, Printed(stdout=streams[0].getvalue().decode(), stderr=streams[1].getvalue().decode())
 
 
-def written(record: Made, folder: Path, origin_s: float = 100.0) -> dict[str, Path]:
+def written(record, folder, origin_s=100.0):
     """A recording as the three files that the command takes."""
     paths = {"readings": folder / "R.csv", "load": folder / "L.csv", "sensor": folder / "sensor.json"}
     rows = zip(record.time_s + origin_s, record.power_w, strict=True)
@@ -58,16 +50,16 @@ def written(record: Made, folder: Path, origin_s: float = 100.0) -> dict[str, Pa
 
 
 @pytest.fixture(scope="module")
-def record() -> Made:
+def record():
     return made("boxcar", 0.1, 0.09997, 1.5 + 0.31 * np.arange(16), 0.2, seed=4)
 
 
 @pytest.fixture
-def files(record: Made, tmp_path: Path) -> dict[str, Path]:
+def files(record, tmp_path):
     return written(record, tmp_path)
 
 
-def test_energy_with_and_without_the_load_is_true_within_its_error(record: Made, files: dict[str, Path]) -> None:
+def test_energy_with_and_without_the_load_is_true_within_its_error(record, files):
     for load in ((), ("--load", files["load"])):
         status, found = run("--readings", files["readings"], "--sensor", files["sensor"], *load, "--json")
         assert status == 0, found.stderr
@@ -86,45 +78,20 @@ def test_energy_with_and_without_the_load_is_true_within_its_error(record: Made,
     assert document["recording"]["end_s"] > document["end_s"]
 
 
-def test_the_table_holds_the_energy_and_the_page_is_self_contained(record: Made, files: dict[str, Path], tmp_path: Path) -> None:
-    out, page = tmp_path / "C.csv", tmp_path / "r.html"
-    status, found = run(
-        "--readings",
-        files["readings"],
-        "--sensor",
-        files["sensor"],
-        "--load",
-        files["load"],
-        "--fold",
-        "--out",
-        out,
-        "--report",
-        page,
-    )
+def test_the_table_holds_the_power(record, files, tmp_path):
+    out = tmp_path / "C.csv"
+    status, found = run("--readings", files["readings"], "--sensor", files["sensor"], "--load", files["load"], "--out", out)
     assert status == 0, found.stderr
-    assert "J" in found.stdout
-    assert "profile" in found.stdout
-    with out.open() as stream:
-        rows = [[float(cell) for cell in row] for row in list(csv.reader(stream))[1:]]
-    time_s, power, std = np.array(rows).T
+    assert "naive" in found.stdout
+    time_s, power, std = np.loadtxt(out, delimiter=",", skiprows=1).T
     assert np.all(np.diff(time_s) > 0)
     assert np.all(std > 0)
     inside = (time_s > 101.5) & (time_s < 106.0)
     true = np.interp(time_s[inside] - 100.0, record.grid_s, record.true_w)
     assert np.abs(power[inside].mean() - true.mean()) < 0.02 * true.mean()
-    text = page.read_text()
-    assert not re.search(r"https?:|<script|<img|url\(|@import", text)
-    drawings = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
-    assert len(drawings) >= 4
-    for drawing in drawings:
-        for part in ET.fromstring(drawing).iter():
-            places = np.array([float(word) for word in re.split(r"[ ,]", part.get("points", "")) if word]).reshape(-1, 2)
-            assert np.all((places >= 0.0) & (places <= np.array([460.0, 340.0])))
-    for word in ("Emulated reading", "Profile", "naive"):
-        assert word in text
 
 
-def test_a_single_execution_and_unequal_ones_are_corrected_too(record: Made) -> None:
+def test_a_single_execution_and_unequal_ones_are_corrected_too(record):
     lone = made("boxcar", 0.1, 0.09997, np.array([1.5]), 2.0, seed=2)
     unlike = LoadStamps(start_s=record.load.start_s[[0, 2, 8]], end_s=record.load.end_s[[0, 6, 9]])
     for case in (lone, replace(record, load=unlike)):
@@ -135,7 +102,7 @@ def test_a_single_execution_and_unequal_ones_are_corrected_too(record: Made) -> 
 
 
 @pytest.mark.parametrize("unknown", ["gain", "averaging", "all"])
-def test_what_the_sensor_does_not_tell_widens_the_error_and_is_noted(record: Made, tmp_path: Path, unknown: str) -> None:
+def test_what_the_sensor_does_not_tell_widens_the_error_and_is_noted(record, tmp_path, unknown):
     nothing: dict[str, Any] = {}
     if unknown in ("gain", "all"):
         nothing |= {"gain": None, "gain_std": None, "offset_w": None, "offset_std_w": None}
@@ -159,13 +126,11 @@ def test_what_the_sensor_does_not_tell_widens_the_error_and_is_noted(record: Mad
     [
         (("--readings", "none.csv"), 1, "none.csv"),
         (("--sensor", "none.json"), 1, "none.json"),
-        (("--fold",), 2, "--load"),
         (("--out", "no/such/folder/C.csv"), 1, "cannot be written"),
-        (("--report", "."), 1, "cannot be written"),
         (("--column", "colour"), 1, "colour"),
     ],
 )
-def test_bad_input_gives_one_line_and_writes_nothing(files: dict[str, Path], change: tuple[str, ...], status: int, reason: str) -> None:
+def test_bad_input_gives_one_line_and_writes_nothing(files, change, status, reason):
     arguments = {"--readings": (files["readings"],), "--sensor": (files["sensor"],), change[0]: change[1:]}
     before = sorted(files["sensor"].parent.iterdir())
     code, found = run(*(word for name, values in arguments.items() for word in (name, *values)))
@@ -175,7 +140,7 @@ def test_bad_input_gives_one_line_and_writes_nothing(files: dict[str, Path], cha
     assert sorted(files["sensor"].parent.iterdir()) == before
 
 
-def logged(record: Made, path: Path, column: str, board: str) -> Path:
+def logged(record, path, column, board):
     """The readings as a log of nvidia-smi."""
     stamps = [datetime.fromtimestamp(1.7e9 + at, UTC).strftime("%Y/%m/%d %H:%M:%S.%f") for at in record.time_s.tolist()]
     rows = [f"{stamp}, {board}, {power:.2f} W" for stamp, power in zip(stamps, record.power_w.tolist(), strict=True)]
@@ -193,9 +158,7 @@ def logged(record: Made, path: Path, column: str, board: str) -> Path:
         ("recorded", "power.draw", 0),
     ],
 )
-def test_readings_of_another_field_than_the_sensors_are_a_warning(
-    record: Made, files: dict[str, Path], tmp_path: Path, field: str, column: str, status: int
-) -> None:
+def test_readings_of_another_field_than_the_sensors_are_a_warning(record, files, tmp_path, field, column, status):
     files["sensor"].write_text(json.dumps(json.loads(files["sensor"].read_text()) | {"field": field}))
     log = logged(record, tmp_path / "log.csv", column, "GPU-0")
     code, found = run("--readings", log, "--sensor", files["sensor"], "--json")
@@ -203,7 +166,7 @@ def test_readings_of_another_field_than_the_sensors_are_a_warning(
     assert ("field" in json.loads(found.stdout)["notes"]) == (status == 3)
 
 
-def test_readings_of_another_board_than_the_sensors_are_refused(record: Made, files: dict[str, Path], tmp_path: Path) -> None:
+def test_readings_of_another_board_than_the_sensors_are_refused(record, files, tmp_path):
     files["sensor"].write_text(json.dumps(json.loads(files["sensor"].read_text()) | {"gpu_uuid": "GPU-abc"}))
     for board, status in (("GPU-ABC", 0), ("GPU-def", 1)):
         code, found = run("--readings", logged(record, tmp_path / "log.csv", "power.draw.instant", board), "--sensor", files["sensor"])
@@ -220,12 +183,12 @@ def test_readings_of_another_board_than_the_sensors_are_refused(record: Made, fi
     st.one_of(st.none(), st.floats(-5.0, 5.0)),
 )
 def test_no_readings_and_no_sensor_crash_it(
-    polls: list[tuple[float, float]],
-    averaging: str,
-    window_s: float | None,
-    period_s: float | None,
-    delay_s: float | None,
-) -> None:
+    polls,
+    averaging,
+    window_s,
+    period_s,
+    delay_s,
+):
     calibration = SensorCalibration(
         gpu_uuid="",
         driver="",
@@ -247,23 +210,7 @@ def test_no_readings_and_no_sensor_crash_it(
     json.dumps(document, allow_nan=False)
 
 
-def test_the_page_of_a_sensor_shows_the_model(record: Made) -> None:
-    seen = SensorRecord(time_s=record.time_s, power_w=record.power_w, load=record.load, meter_s=record.grid_s, meter_w=record.true_w)
-    page = sensor_html("sensor <b>", identify_sensor(seen, record.calibration))
-    assert "Reading and model" in page
-    assert "<b>" not in page
-
-
-def pmd_samples(folder: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Power of the recorded PMD over host time: 12-bit words, volts and amps of four rails."""
-    raw = np.frombuffer((folder / "PMD_data.bin").read_bytes(), dtype="<i2").reshape(-1, 9)
-    ticks = np.cumsum(np.diff(raw[:, 0].astype(np.uint16).astype(np.int64), prepend=int(raw[0, 0].view(np.uint16))) % 65536)
-    begin = int((folder / "PMD_start_ts.txt").read_text()) / 1e6 - 0.05
-    power = ((raw[:, 1::2] >> 4) * 0.007568 * ((raw[:, 2::2] >> 4) * 0.0488)).sum(axis=1)
-    return begin + ticks / PMD_TICKS_PER_S, power
-
-
-def test_the_recorded_a100_square_wave_agrees_with_its_meter(shared_data: Path, tmp_path: Path) -> None:
+def test_the_recorded_a100_square_wave_agrees_with_its_meter(shared_data, tmp_path):
     folder = shared_data / "sensors" / "a100_square_wave"
     published = SensorCalibration(
         gpu_uuid="", driver="535.54.03", sensor="nvidia-smi", field="instant", averaging="low-pass", n_updates=75, update_period_s=0.1012,
@@ -274,7 +221,8 @@ def test_the_recorded_a100_square_wave_agrees_with_its_meter(shared_data: Path, 
     files = ("--readings", folder / "gpudata.csv", "--column", "power.draw.instant", "--load", folder / "timestamps.csv")
     _, found = run(*files, "--sensor", tmp_path / "s.json", "--json")
     document = json.loads(found.stdout)
-    time_s, power = pmd_samples(folder)
+    meter = read_reference(folder / "PMD_data.bin")
+    time_s, power = meter.time_s, meter.power_w
     zone_s = 3600.0 * round((document["start_s"] - 1.5 - time_s[0]) / 3600.0)
     inside = (time_s + zone_s >= document["start_s"]) & (time_s + zone_s <= document["end_s"])
     true = float(np.trapezoid(power[inside], time_s[inside]))

@@ -12,20 +12,19 @@ from collector.sensing.calibration import SensorCalibration
 from collector.sensing.counter import counter_energy, launch_energy
 from collector.sensing.regression import block_covariance
 from collector.sensing.steady import corrected_power, inversion, settle_time_s, steady_power
-from estimator.vocabulary.quantities import Array
 
 PERIOD_S = 0.1
 LIMIT_W = 250.0
 
 
-def a_calibration(**changes: float) -> SensorCalibration:
+def a_calibration(**changes):
     known = {"update_period_s": PERIOD_S, "settle_s": 0.2, "reading_noise_w": 0.5, "resolution_w": 0.01}
     return SensorCalibration(
         gpu_uuid="GPU-0", driver="1", sensor="nvml", field="instant", averaging="boxcar", n_updates=100, **{**known, **changes}
     )
 
 
-def polled(values: Array, period_s: float = PERIOD_S, poll_s: float = 0.007, start_s: float = 100.0) -> PowerReadings:
+def polled(values, period_s=PERIOD_S, poll_s=0.007, start_s=100.0):
     """Polls of a sensor whose update k has value k."""
     time_s = np.arange(start_s, start_s + len(values) * period_s, poll_s)
     index = np.minimum(((time_s - start_s) / period_s).astype(int), len(values) - 1)
@@ -34,7 +33,7 @@ def polled(values: Array, period_s: float = PERIOD_S, poll_s: float = 0.007, sta
 
 @settings(max_examples=30)
 @given(st.lists(st.integers(1000, 20000), min_size=6, max_size=40), st.sampled_from([0.005, 0.007, 0.013]))
-def test_the_mean_weighs_updates_not_polls(centiwatts: list[int], poll_s: float) -> None:
+def test_the_mean_weighs_updates_not_polls(centiwatts, poll_s):
     values = np.array(centiwatts) / 100.0
     power = steady_power(polled(values, poll_s=poll_s), 100.0, 1e6, a_calibration(), LIMIT_W)
     inner = values[1:-1]
@@ -43,7 +42,7 @@ def test_the_mean_weighs_updates_not_polls(centiwatts: list[int], poll_s: float)
     assert power.raw_w == pytest.approx(values.mean(), abs=1.01 * np.ptp(values) / len(values) + 1e-9)
 
 
-def test_standard_errors_hold_for_white_and_for_correlated_noise() -> None:
+def test_standard_errors_hold_for_white_and_for_correlated_noise():
     random = np.random.default_rng(5)
     for correlation, share in ((0.0, 0.95), (0.5, 0.90)):
         inside = 0
@@ -56,7 +55,7 @@ def test_standard_errors_hold_for_white_and_for_correlated_noise() -> None:
         assert inside / 300 > share - 0.05
 
 
-def test_a_slow_rise_is_power_not_noise() -> None:
+def test_a_slow_rise_is_power_not_noise():
     rising = steady_power(polled(np.linspace(100.0, 110.0, 30)), 100.0, 1e6, a_calibration(), LIMIT_W)
     assert rising.std_w < 0.5
     assert rising.change_w == pytest.approx(10.0, abs=1.0)
@@ -64,7 +63,7 @@ def test_a_slow_rise_is_power_not_noise() -> None:
 
 
 @pytest.mark.parametrize("absurd", [math.nan, math.inf, -5.0, 0.0, 1e9])
-def test_absurd_readings_are_counted_and_left_out(absurd: float) -> None:
+def test_absurd_readings_are_counted_and_left_out(absurd):
     values = np.full(20, 150.0) + np.arange(20) % 2
     values[7] = absurd
     power = steady_power(polled(values), 100.0, 1e6, a_calibration(), LIMIT_W)
@@ -72,7 +71,7 @@ def test_absurd_readings_are_counted_and_left_out(absurd: float) -> None:
     assert power.power_w == pytest.approx(150.5, abs=0.2)
 
 
-def test_a_sensor_that_stands_still_or_says_nothing_is_noticed() -> None:
+def test_a_sensor_that_stands_still_or_says_nothing_is_noticed():
     still = polled(np.full(20, 150.0))
     for noise_w, stuck in ((0.5, True), (0.005, False)):
         assert steady_power(still, 100.0, 1e6, a_calibration(reading_noise_w=noise_w), LIMIT_W).stuck is stuck
@@ -80,20 +79,20 @@ def test_a_sensor_that_stands_still_or_says_nothing_is_noticed() -> None:
     assert (nothing.samples, math.isnan(nothing.power_w), math.isnan(nothing.std_w)) == (0, True, True)
 
 
-def test_an_unknown_sensor_is_given_more_time() -> None:
+def test_an_unknown_sensor_is_given_more_time():
     unknown = SensorCalibration(gpu_uuid="", driver="", sensor="nvml", field="average", averaging="undetermined", n_updates=0)
     assert settle_time_s(unknown, 0.3) > settle_time_s(a_calibration(), 0.3) == 0.3
 
 
 @given(st.floats(1.0, 1000.0), st.floats(1e-6, 1.0), st.floats(0.0, 0.1), st.floats(0.0, 0.1))
-def test_energy_is_power_times_time_and_errors_add_in_squares(power: float, latency: float, a: float, b: float) -> None:
+def test_energy_is_power_times_time_and_errors_add_in_squares(power, latency, a, b):
     energy, std = launch_energy(power, a * power, latency, b * latency)
     assert energy == pytest.approx(power * latency)
     assert std == pytest.approx(energy * math.hypot(a, b))
 
 
 @given(st.floats(0.8, 1.2), st.floats(-20.0, 20.0), st.floats(10.0, 500.0), st.floats(0.01, 100.0))
-def test_energy_goes_back_as_power_does(gain: float, offset: float, power: float, span_s: float) -> None:
+def test_energy_goes_back_as_power_does(gain, offset, power, span_s):
     back = inversion(a_calibration(gain=gain, offset_w=offset, gain_std=0.01, offset_std_w=0.5, gain_offset_correlation=-0.5))
     reading = gain * power + offset
     energy, std = back.energy(reading * span_s, 0.0, span_s)
@@ -106,13 +105,13 @@ def test_energy_goes_back_as_power_does(gain: float, offset: float, power: float
     )[1] == pytest.approx(std / span_s)
 
 
-def test_errors_of_gain_and_offset_that_go_against_each_other_cancel() -> None:
+def test_errors_of_gain_and_offset_that_go_against_each_other_cancel():
     spread = {"gain": 1.0, "offset_w": 0.0, "gain_std": 0.01, "offset_std_w": 1.0}
     stds = [inversion(a_calibration(**spread, gain_offset_correlation=c)).energy(100.0, 0.0, 1.0)[1] for c in (-1.0, 0.0, 1.0)]
     assert stds == pytest.approx([0.0, math.sqrt(2.0), 2.0], abs=1e-9)
 
 
-def test_a_board_without_a_gain_has_the_spread_of_boards() -> None:
+def test_a_board_without_a_gain_has_the_spread_of_boards():
     back = inversion(a_calibration())
     assert not back.known
     energy, std = back.energy(150.0, 0.0, 1.0)
@@ -125,7 +124,7 @@ def test_a_board_without_a_gain_has_the_spread_of_boards() -> None:
     ("joule", "flags", "launch_j"),
     [(600.0, (False, False), 6.0), (-1.0, (True, False), None), (1e6, (True, False), None), (300.0, (False, True), 3.0)],
 )
-def test_a_counter_is_taken_for_what_it_can_be(joule: float, flags: tuple[bool, bool], launch_j: float | None) -> None:
+def test_a_counter_is_taken_for_what_it_can_be(joule, flags, launch_j):
     before, after = EnergyReading(host_ns=0, energy_j=1000.0), EnergyReading(host_ns=3_000_000_000, energy_j=1000.0 + joule)
     found = counter_energy(before, after, 100, 3.0, 200.0, 50.0, PERIOD_S, LIMIT_W)
     assert (found.absurd, found.disagrees) == flags
@@ -134,7 +133,7 @@ def test_a_counter_is_taken_for_what_it_can_be(joule: float, flags: tuple[bool, 
 
 
 @pytest.mark.parametrize("alike", [1, 10])
-def test_a_block_covariance_keeps_the_correlation_of_neighbours(alike: int) -> None:
+def test_a_block_covariance_keeps_the_correlation_of_neighbours(alike):
     random = np.random.default_rng(3)
     found = [block_covariance(np.eye(1), np.repeat(random.normal(size=(1200 // alike, 1)), alike, axis=0), 12)[0, 0] for _ in range(50)]
     assert np.mean(found) == pytest.approx(1200 * alike, rel=0.2)

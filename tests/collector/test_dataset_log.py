@@ -1,23 +1,20 @@
 """The log of a campaign cut off or damaged at any byte: whole rows are read, and what cannot be is told."""
 
-import errno
-import os
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector.dataset import DatasetError, claimed_dataset, open_kernel_writer, read_kernel_dataset
+from collector.dataset import DatasetError, open_kernel_writer, read_kernel_dataset
 from collector.dataset.log import log_path, read_log
 from tests.collector.dataset_rows import METADATA, a_row, write_log
 
 
 @pytest.mark.parametrize("behind", [b"", b"\0\0\0", b"damage\n\n"])
-def test_a_log_cut_anywhere_loses_the_torn_row_alone_and_goes_on(tmp_path: Path, behind: bytes) -> None:
+def test_a_log_cut_anywhere_loses_the_torn_row_alone_and_goes_on(tmp_path, behind):
     sizes = [len(write_log(tmp_path, count).read_bytes()) for count in range(3)]
     log = write_log(tmp_path, 2)
     whole = log.read_bytes()
@@ -34,7 +31,7 @@ def test_a_log_cut_anywhere_loses_the_torn_row_alone_and_goes_on(tmp_path: Path,
     assert read_log(log).torn_bytes == 0
 
 
-def test_whole_rows_behind_a_damaged_line_are_told_of(tmp_path: Path) -> None:
+def test_whole_rows_behind_a_damaged_line_are_told_of(tmp_path):
     log = write_log(tmp_path, 3)
     lines = log.read_bytes().splitlines(keepends=True)
     log.write_bytes(b"".join([lines[0], lines[1], lines[2][:100] + b"\n", lines[3]]))
@@ -43,7 +40,7 @@ def test_whole_rows_behind_a_damaged_line_are_told_of(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", [b"", b"x", b"00000000 {}\n", b"\xff\xfe", b"[" * 100_000, b'{"format": "other"}\n'])
-def test_a_log_without_a_whole_beginning_is_told(tmp_path: Path, line: bytes) -> None:
+def test_a_log_without_a_whole_beginning_is_told(tmp_path, line):
     log = log_path(tmp_path / "d.parquet")
     log.write_bytes(line)
     with pytest.raises(DatasetError, match="--fresh") as caught:
@@ -53,7 +50,7 @@ def test_a_log_without_a_whole_beginning_is_told(tmp_path: Path, line: bytes) ->
 
 @settings(max_examples=60)
 @given(st.integers(0, 5000), st.integers(0, 255))
-def test_any_flipped_byte_of_a_log_costs_rows_from_there_on_and_invents_none(place: int, byte: int) -> None:
+def test_any_flipped_byte_of_a_log_costs_rows_from_there_on_and_invents_none(place, byte):
     with tempfile.TemporaryDirectory() as name:
         log = write_log(Path(name), 4)
         content = bytearray(log.read_bytes())
@@ -73,7 +70,7 @@ def test_any_flipped_byte_of_a_log_costs_rows_from_there_on_and_invents_none(pla
     [{"latency_s": "fast"}, {"launches": 1.5}, {"launches": True}, {"family": 3}, {"flags": "hot"}, {"cuda_cores": 1},
      {"kernel_name": "\ud800"}, {"colour": "red"}, {"launches": None}],
 )  # fmt: skip
-def test_a_row_that_does_not_fit_is_refused_before_it_is_written(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_a_row_that_does_not_fit_is_refused_before_it_is_written(tmp_path, changes):
     output = tmp_path / "d.parquet"
     with open_kernel_writer(output, METADATA) as writer:
         writer.append(a_row("r0"))
@@ -83,7 +80,7 @@ def test_a_row_that_does_not_fit_is_refused_before_it_is_written(tmp_path: Path,
         assert writer.table().column("row_id").to_pylist() == ["r0", "r2"]
 
 
-def test_a_log_that_somebody_removed_costs_no_row(tmp_path: Path) -> None:
+def test_a_log_that_somebody_removed_costs_no_row(tmp_path):
     output = tmp_path / "d.parquet"
     with open_kernel_writer(output, METADATA) as writer:
         writer.append(a_row("r0"))
@@ -94,25 +91,6 @@ def test_a_log_that_somebody_removed_costs_no_row(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [output]
 
 
-def test_a_disk_that_takes_nothing_more_is_told_with_what_is_safe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    output = tmp_path / "d.parquet"
-
-    def read_only(*_: object, **__: object) -> None:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-    def fails() -> None:
-        with claimed_dataset(output), open_kernel_writer(output, METADATA) as writer:
-            writer.append(a_row("r0"))
-            for name in ("fsync", "unlink"):  # a server that takes nothing any more
-                monkeypatch.setattr(os, name, read_only)
-            writer.append(a_row("r1"))
-
-    with pytest.raises(DatasetError, match=r"1 rows are safe.*--resume"):
-        fails()
-    monkeypatch.undo()
-    assert read_log(log_path(output)).table.column("row_id").to_pylist() == ["r0"]
-
-
-def test_metadata_are_json_or_are_refused(tmp_path: Path) -> None:
+def test_metadata_are_json_or_are_refused(tmp_path):
     with pytest.raises(DatasetError, match="JSON"), open_kernel_writer(tmp_path / "e.parquet", {"power": float("nan")}):
         pass

@@ -1,10 +1,6 @@
 """Stated errors of a sensor hold on recordings from a world that shares no code with the collector."""
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
 
 from collector.cli import main
 from tests.sensor_world import draw
@@ -12,7 +8,7 @@ from tests.sensor_world import draw
 RECORDINGS = [*((seed, True) for seed in range(100, 108)), *((seed, False) for seed in range(108, 112))]
 
 
-def told(folder: Path, seed: int, meter: bool, capsys: pytest.CaptureFixture[str]) -> Iterator[tuple[str, float]]:
+def told(folder, seed, meter, capsys):
     """Each quantity that the command states with an error: its error over the stated one.  The kernel must not be wrong."""
     recording = draw(seed, meter)
     truth, paths = recording.truth, recording.write(folder)
@@ -28,7 +24,7 @@ def told(folder: Path, seed: int, meter: bool, capsys: pytest.CaptureFixture[str
             yield f"{name} of seed {seed}", (said[name] - value) / said[f"{base}_std{'_' if unit else ''}{unit}"]
 
 
-def test_stated_errors_are_neither_too_narrow_nor_too_wide(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stated_errors_are_neither_too_narrow_nor_too_wide(tmp_path, capsys):
     ratios = {name: z for seed, meter in RECORDINGS for name, z in told(tmp_path, seed, meter, capsys)}
     assert len(ratios) >= 30
     far = {name: round(z, 1) for name, z in ratios.items() if abs(z) > 3}

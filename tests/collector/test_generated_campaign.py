@@ -1,12 +1,8 @@
 """Generated kernels in a campaign: planned, run on every kind of runner, sampled as published, and kept in a dataset."""
 
-import json
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,12 +12,11 @@ from collector.cli import main
 from collector.dataset import read_kernel_dataset
 from collector.devices.protocols import PowerReadings
 from collector.sensing.baselines import sampled_energies_j
-from collector.sensing.calibration import SensorCalibration
 from estimator.vocabulary.specifications import load_gpu
-from microbench.loads.generated import GeneratedLoad, generated_loads
+from microbench.loads.generated import generated_loads
 from microbench.loads.groups import LoadGroup
-from microbench.toolchain.compile import Toolchain
 from tests.collector.campaign_texts import SHORT_HEAD
+from tests.collector.campaigns import campaign_words
 
 BOARD = "a100-pcie-40gb"
 CAMPAIGN = f"""{SHORT_HEAD}
@@ -35,7 +30,7 @@ kernels = ["l2_stream"]
 
 
 @pytest.fixture(scope="module")
-def loads(toolchain: Toolchain) -> dict[tuple[str | int, ...], GeneratedLoad]:
+def loads(toolchain):
     """Some loads by kernel, mode, lanes and blocks."""
     groups = [
         LoadGroup(kernels=("ffma_k8_u64", "ffma_k1_u64"), modes=("full", "lane_sweep", "sm_sweep", "single")),
@@ -47,11 +42,11 @@ def loads(toolchain: Toolchain) -> dict[tuple[str | int, ...], GeneratedLoad]:
     return {(load.kernel.name, load.launch.mode, load.launch.pattern, load.launch.active_lanes, load.launch.blocks): load for load in found}
 
 
-def one(loads: dict[tuple[str | int, ...], GeneratedLoad], *start: str) -> list[GeneratedLoad]:
+def one(loads, *start):
     return [load for key, load in loads.items() if key[: len(start)] == start]
 
 
-def test_data_pass_every_level_on_their_way_to_the_registers(loads: dict[tuple[str | int, ...], GeneratedLoad]) -> None:
+def test_data_pass_every_level_on_their_way_to_the_registers(loads):
     (dram,), (l2,), (shared,) = (one(loads, name) for name in ("dram_read", "l2_stream", "lds_stream"))
     counts = dram.transactions()
     assert counts["dram"] == counts["l2"] == 4 * counts["l1"] > 0
@@ -59,16 +54,16 @@ def test_data_pass_every_level_on_their_way_to_the_registers(loads: dict[tuple[s
     assert (l2.transactions()["dram"], shared.transactions()["l2"]) == (0.0, 0.0)
 
 
-def points(loads: Sequence[GeneratedLoad]) -> list[Any]:
+def points(loads):
     """What the simulated board does under each load, at its highest clock."""
     with open_simulated(BOARD) as board:
         return [board.world.load_generated(load)(1410.0) for load in loads]
 
 
-def test_the_simulated_board_tells_loads_apart_as_silicon_does(loads: dict[tuple[str | int, ...], GeneratedLoad]) -> None:
+def test_the_simulated_board_tells_loads_apart_as_silicon_does(loads):
     lanes = sorted(one(loads, "ffma_k8_u64", "lane_sweep"), key=lambda load: load.launch.active_lanes)
     found = points(lanes)
-    times, powers = [point.gpu_s for point in found], [point.parts_w["cuda"] for point in found]
+    times, powers = [point.gpu_s for point in found], [point.added_w for point in found]
     assert np.ptp(times) < 0.001 * times[0]
     steps = np.diff(powers) / np.diff([load.launch.active_lanes for load in lanes])
     assert np.ptp(steps) < 0.05 * steps[0]  # the same for every lane, but for the sag of the voltage
@@ -76,7 +71,7 @@ def test_the_simulated_board_tells_loads_apart_as_silicon_does(loads: dict[tuple
     (plain,) = one(loads, "ffma_k8_u64", "full", "random")
     longer = replace(plain, launch=replace(plain.launch, iterations=3 * plain.launch.iterations))
     first, zero, third = points([plain, one(loads, "ffma_k8_u64", "full", "zero")[0], longer])
-    assert zero.parts_w["cuda"] < 0.8 * first.parts_w["cuda"]
+    assert zero.added_w < 0.9 * first.added_w
     assert zero.gpu_s == pytest.approx(first.gpu_s, rel=1e-3)
     assert third.gpu_s == pytest.approx(3.0 * first.gpu_s, rel=1e-3)
     assert third.added_w == pytest.approx(first.added_w, rel=5e-3)
@@ -86,23 +81,13 @@ def test_the_simulated_board_tells_loads_apart_as_silicon_does(loads: dict[tuple
 
 
 @pytest.fixture(scope="module")
-def campaign_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("generated") / "few.toml"
-    path.write_text(CAMPAIGN, encoding="utf-8")
+def dataset(tmp_path_factory, toolchain, calibration):
+    path = tmp_path_factory.mktemp("generated") / "few.parquet"
+    assert main([*campaign_words(path.parent, calibration, CAMPAIGN), "--out", str(path)]) == 0
     return path
 
 
-@pytest.fixture(scope="module")
-def dataset(campaign_file: Path, toolchain: Toolchain, calibration: SensorCalibration) -> Path:
-    path = campaign_file.parent / "few.parquet"
-    sensor = campaign_file.parent / "sensor.json"
-    sensor.write_text(json.dumps(calibration.document()), encoding="utf-8")
-    words = ["--campaign", str(campaign_file), "--freqs", "current", "--quiet", "--sensor", str(sensor), "--out"]
-    assert main([*words, str(path), "--gpu", f"sim:{BOARD}"]) == 0
-    return path
-
-
-def test_a_row_says_what_ran_to_the_digest_of_its_machine_code(dataset: Path) -> None:
+def test_a_row_says_what_ran_to_the_digest_of_its_machine_code(dataset):
     rows = {(row["operator"], row["launch_mode"]): row for row in read_kernel_dataset(dataset).table.to_pylist()}
     assert set(rows) == {("ffma_k8_u64", "full"), ("ffma_k8_u64", "single"), ("l2_stream", "full")}
     row = rows["ffma_k8_u64", "full"]
@@ -134,8 +119,8 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_without_an_assembler_one_line_says_what_to_install(campaign_file: Path, repository: Path, tmp_path: Path) -> None:
-    words = ["--campaign", str(campaign_file), "--gpu", f"sim:{BOARD}", "--freqs", "current", "--out", str(tmp_path / "x.parquet")]
+def test_without_an_assembler_one_line_says_what_to_install(dataset, repository, tmp_path):
+    words = ["--campaign", str(dataset.with_name("few.toml")), "--gpu", f"sim:{BOARD}", "--out", str(tmp_path / "x.parquet")]
     command = [sys.executable, "-c", WITHOUT_ASSEMBLER, *words]
     done = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False, env={"PATH": "", "PYTHONPATH": "."})
     assert done.returncode == 1, done.stderr
@@ -144,12 +129,12 @@ def test_without_an_assembler_one_line_says_what_to_install(campaign_file: Path,
     assert list(tmp_path.iterdir()) == []
 
 
-def readings(power_w: list[float], period_s: float) -> PowerReadings:
+def readings(power_w, period_s):
     stamps = (np.arange(len(power_w)) * period_s * 1e9).astype(np.int64)
     return PowerReadings(field="instant", host_ns=stamps, power_w=np.array(power_w))
 
 
-def test_each_way_of_sampling_reads_what_its_authors_say() -> None:
+def test_each_way_of_sampling_reads_what_its_authors_say():
     trace = readings([50.0, 50.0, 100.0, 110.0, 120.0, 90.0, 60.0], 0.02)
     found = sampled_energies_j(trace, 0.04, 0.1)
     assert found["mtsm"] == pytest.approx(0.06 * np.mean([100.0, 110.0, 120.0, 90.0]))

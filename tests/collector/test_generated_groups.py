@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,22 +25,22 @@ WGMMA_F16 = ("wgmma_f16_n64", "wgmma_f16_n128", "wgmma_f16_n256")
         ({"kernels": []}, r"\.kernels must not be empty"),
         ({}, r" lacks the field 'kernels'"),
         ({"kernels": ["ffma*"], "modes": ["half"]}, r"\.modes\[0\] = 'half' is unknown; known: full, sm_sweep"),
-        ({"kernels": ["ffma*"], "level": "O9"}, r"\.level\[0\] = 'O9'"),
+        ({"kernels": ["ffma*"], "level": "O9"}, r"\.level = 'O9'"),
         ({"kernels": ["ffma*"], "turns": 3}, r" has an unknown field 'turns'"),
-        ({"kernels": ["ffma"]}, r"\.kernels: no generated kernel is named 'ffma'; `collect kernels` lists them"),
-        ({"kernels": ["ffma*"], "without": ["*"]}, r"\.without = \['\*'\] leaves none of the kernels that"),
-        ({"kernels": ["copy_*"], "modes": ["sm_sweep"]}, ": nothing runs as it asks; copy_host_to_device has no mode sm_sweep"),
-        ({"kernels": ["copy_peer"], "pattern": "zero"}, ": nothing runs as it asks; copy_peer has no pattern zero; it has random"),
+        ({"kernels": ["ffma"]}, r"\.kernels has no generated kernel 'ffma'; `collect kernels` lists them"),
+        ({"kernels": ["ffma*"], "without": ["*"]}, r"\.without = \['\*'\] leaves none of the kernels"),
+        ({"kernels": ["copy_*"], "modes": ["sm_sweep"]}, " asks for what none has: copy_host_to_device has no mode sm_sweep"),
+        ({"kernels": ["copy_peer"], "pattern": "zero"}, " asks for what none has: copy_peer has no pattern zero; it has random"),
     ],
 )
-def test_a_group_that_names_nothing_that_can_be_is_refused_with_its_path(group: dict[str, Any], complaint: str) -> None:
+def test_a_group_that_names_nothing_that_can_be_is_refused_with_its_path(group, complaint):
     with pytest.raises(CampaignError, match=r"^test: instructions\[1\]" + complaint) as refused:
         campaign_from_document({"name": "x", "instructions": [{"kernels": ["empty_loop"]}, group]}, "test")
     assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("way", [{"modes": ("sm_sweep",)}, {"pattern": "zero"}, {"level": "O0"}], ids=lambda way: next(iter(way)))
-def test_copies_beside_kernels_are_left_out_by_name_where_they_cannot_be_as_asked(way: dict[str, Any], toolchain: Toolchain) -> None:
+def test_copies_beside_kernels_are_left_out_by_name_where_they_cannot_be_as_asked(way, toolchain):
     asked = LoadGroup(kernels=("ffma_k8_u64", "copy_*"), **way)
     loads, skipped = generated_loads([asked], load_gpu(BOARD), toolchain)
     assert {load.kernel.name for load in loads} == {"ffma_k8_u64"}
@@ -50,12 +49,12 @@ def test_copies_beside_kernels_are_left_out_by_name_where_they_cannot_be_as_aske
     assert len(copy_loads([asked, LoadGroup(kernels=("copy_*",))])) == len(COPIES)
 
 
-def test_copies_need_no_assembler() -> None:
+def test_copies_need_no_assembler():
     nowhere = Toolchain(ptxas=Path("/none"), nvdisasm=Path("/none"), ptxas_version="", nvdisasm_version="")
     assert generated_loads([LoadGroup(kernels=("copy_*",))], load_gpu(BOARD), nowhere) == ((), {})
 
 
-def test_a_gpu_that_nothing_is_assembled_for_runs_the_rest_of_a_campaign(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_gpu_that_nothing_is_assembled_for_runs_the_rest_of_a_campaign(tmp_path, capsys):
     """sm_70, which the assembler of CUDA 13 does not know: copies and library kernels are measured, the others named."""
     campaign = tmp_path / "mixed.toml"
     names = ("ffma_k8_u64", "l2_stream", "mma_*", "copy_*", "host_read")
@@ -72,7 +71,7 @@ def test_a_gpu_that_nothing_is_assembled_for_runs_the_rest_of_a_campaign(tmp_pat
     assert "has no kernel that this board runs (ffma_k8_u64: v100-pcie-32gb is sm_70" in capsys.readouterr().err
 
 
-def test_the_list_names_what_a_campaign_takes_and_how(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_names_what_a_campaign_takes_and_how(capsys):
     assert main(["kernels", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert len({one["name"] for one in listed}) == len(listed)
@@ -81,7 +80,7 @@ def test_the_list_names_what_a_campaign_takes_and_how(capsys: pytest.CaptureFixt
         campaign_from_document({"name": "x", "instructions": [group]}, "test")
 
 
-def test_the_list_goes_by_family(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_goes_by_family(capsys):
     assert main(["kernels", "--families", "wgmma_f16,copy"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["name", *WGMMA_F16, *(copy.name for copy in COPIES)]
@@ -91,7 +90,7 @@ def test_the_list_goes_by_family(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("backend", ["xformers", 7])
-def test_a_backend_of_attention_that_is_none_is_refused(backend: Any) -> None:
+def test_a_backend_of_attention_that_is_none_is_refused(backend):
     kernel = {"name": "x", "instructions": [{"kernels": ["empty_loop"]}]}
     assert campaign_from_document({**kernel, "attention": "cudnn"}, "test").attention == "cudnn"
     with pytest.raises(CampaignError, match="^test: attention"):

@@ -1,6 +1,5 @@
 """Data that cross a link: kernels on memory of the host and of another board, and the copy engines, on every kind of runner."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,18 +10,16 @@ from collector.bench import open_simulated
 from collector.cli import main
 from collector.dataset import read_kernel_dataset
 from collector.errors import RunnerError
-from collector.sensing.calibration import SensorCalibration
-from collector.simulated.generated import link_of
 from collector.simulated.profile import load_board
 from estimator.vocabulary.specifications import load_gpu
 from fitter.instructions.section import link_energies
 from fitter.rows.instruction_dataset import read_instruction_rows
 from fitter.rows.tables import Table
 from microbench.loads.copies import COPIES, CopyLoad
-from microbench.loads.generated import GeneratedLoad, generated_loads
+from microbench.loads.generated import generated_loads
 from microbench.loads.groups import LoadGroup, copy_loads
-from microbench.toolchain.compile import Toolchain
 from tests.collector.campaign_texts import SHORT_HEAD
+from tests.collector.campaigns import campaign_words
 from tests.microbench_library.conftest import open_fake_board
 
 BOARD = "a100-pcie-40gb"
@@ -33,49 +30,49 @@ kernels = ["host_*", "peer_read", "copy_*"]
 
 
 @pytest.fixture(scope="module")
-def loads(toolchain: Toolchain) -> dict[str, GeneratedLoad]:
+def loads(toolchain):
     found, _ = generated_loads([LoadGroup(kernels=("host_*", "peer_*"))], load_gpu(BOARD), toolchain)
     return {load.kernel.name: load for load in found}
 
 
 @pytest.fixture(scope="module")
-def peered(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Path:
-    """A simulated board with another one beside it."""
-    path = tmp_path_factory.mktemp("boards") / "peered.toml"
-    shipped = (repository / "configs" / "boards" / f"{BOARD}.toml").read_text(encoding="utf-8")
-    path.write_text(
-        f'name = "{BOARD}"\n{shipped}\n[link.peer]\nbytes_per_s = 230e9\nlatency_s = 1.6e-6\npj_per_byte = 28.0\n', encoding="utf-8"
-    )
-    return path
+def words(tmp_path_factory, calibration):
+    """A campaign on a simulated board with another one beside it."""
+    link = "[link.peer]\nbytes_per_s = 230e9\nlatency_s = 1.6e-6\npj_per_byte = 28.0\n"
+    return campaign_words(tmp_path_factory.mktemp("links"), calibration, CAMPAIGN, more=link)
+
+
+@pytest.fixture(scope="module")
+def peered(words):
+    return Path(words[1].removeprefix("sim:"))
 
 
 COPY = {load.name: load for load in COPIES}
 
 
-def test_copies_are_named_like_kernels_and_idleness_is_none() -> None:
+def test_copies_are_named_like_kernels_and_idleness_is_none():
     assert copy_loads([LoadGroup(kernels=("copy_*",))]) == COPIES
     assert [load.name for load in copy_loads([LoadGroup(kernels=("*",), without=("copy_d*", "copy_peer"))])] == ["copy_host_to_device"]
-    assert copy_loads([LoadGroup(kernels=("ffma_*", "idle"))]) == ()
+    assert copy_loads([LoadGroup(kernels=("ffma_*",))]) == ()
 
 
-def test_data_over_a_link_go_at_most_at_its_rate(loads: dict[str, GeneratedLoad], peered: Path) -> None:
+def test_data_over_a_link_go_at_most_at_its_rate(loads, peered):
     with open_simulated(str(peered)) as board:
-        link, peer = board.world.profile.link, link_of(board.world.profile, "peer")
+        links = board.world.profile.link
         for name, load in (loads | COPY).items():
             point = board.world.load_generated(load)(1410.0)
             if isinstance(load, CopyLoad):
                 moved = float(load.bytes_moved)
-                assert point.parts_w.get("cuda", 0.0) == 0.0  # no SM works
             else:
                 moved = load.link_bytes()
-            most = {"host": link.host.bytes_per_s, "peer": peer.bytes_per_s, "device": load_gpu(BOARD).dram_bytes_per_s}[load.link]
+            most = load_gpu(BOARD).dram_bytes_per_s if load.link == "device" else links[load.link].bytes_per_s
             rate = moved / point.gpu_s
             assert rate <= most, name
             assert rate >= 0.3 * most or name == "peer_chase", name
-            assert point.parts_w["link"] > 0.0
+            assert point.added_w > 0.0
 
 
-def test_a_board_alone_refuses_a_peer_by_name(loads: dict[str, GeneratedLoad]) -> None:
+def test_a_board_alone_refuses_a_peer_by_name(loads):
     with open_simulated(BOARD) as simulated, open_fake_board(kernel_s=20e-6, computes=False) as real:
         for runner in (simulated.runner, real.runner):
             for load in (loads["peer_read"], loads["peer_chase"], COPY["copy_peer"]):
@@ -85,7 +82,7 @@ def test_a_board_alone_refuses_a_peer_by_name(loads: dict[str, GeneratedLoad]) -
 
 @pytest.mark.parametrize("load", COPIES, ids=lambda load: load.name)
 @pytest.mark.parametrize("damaged", [False, True])
-def test_a_copy_arrives_on_the_runner_over_cupy_or_is_noticed(load: CopyLoad, damaged: bool) -> None:
+def test_a_copy_arrives_on_the_runner_over_cupy_or_is_noticed(load, damaged):
     with open_fake_board(kernel_s=20e-6, boards=2) as board:
         board.world.damages_copies = damaged
         prepared = board.runner.prepare_generated(replace(load, bytes_moved=1 << 16))
@@ -98,19 +95,14 @@ def test_a_copy_arrives_on_the_runner_over_cupy_or_is_noticed(load: CopyLoad, da
 
 
 @pytest.fixture(scope="module")
-def dataset(peered: Path, toolchain: Toolchain, calibration: SensorCalibration, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("links")
-    (folder / "links.toml").write_text(CAMPAIGN, encoding="utf-8")
-    (folder / "sensor.json").write_text(json.dumps(calibration.document()), encoding="utf-8")
-    known = ["--sensor", str(folder / "sensor.json")]
-    words = ["--campaign", str(folder / "links.toml"), *known, "--freqs", "current", "--quiet", "--out"]
-    record = folder / "links.rec"
-    assert main([*words, str(folder / "links.parquet"), "--gpu", f"sim:{peered}", "--record", str(record)]) == 0
-    assert main([*words, str(folder / "played.parquet"), "--gpu", f"replay:{record}"]) == 0
-    return folder / "links.parquet"
+def dataset(words, peered, toolchain):
+    found, played, record = (peered.with_name(name) for name in ("links.parquet", "played.parquet", "links.rec"))
+    assert main([*words, "--out", str(found), "--record", str(record)]) == 0
+    assert main([*words, "--out", str(played), "--gpu", f"replay:{record}"]) == 0
+    return found
 
 
-def test_rows_of_links_have_a_rate_and_an_energy_a_byte(dataset: Path, peered: Path) -> None:
+def test_rows_of_links_have_a_rate_and_an_energy_a_byte(dataset, peered):
     table = read_kernel_dataset(dataset).table
     assert table.equals(read_kernel_dataset(dataset.with_name("played.parquet")).table)
     rows, rejected = read_instruction_rows(Table.of(table, Path("x")))
@@ -118,7 +110,7 @@ def test_rows_of_links_have_a_rate_and_an_energy_a_byte(dataset: Path, peered: P
     assert rows is not None
     found = link_energies(rows)
     assert set(found) == {"host_read.O3", "host_write.O3", "peer_read.O3", *COPY}
-    planted = {name: link_of(load_board(str(peered)), name) for name in ("host", "peer")}
+    planted = load_board(str(peered)).link
     for name, one in found.items():
         assert one.runs == 1
         assert 0.0 < one.std_j < 0.2 * one.j_per_byte

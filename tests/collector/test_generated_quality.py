@@ -1,30 +1,25 @@
 """Generated kernels in a campaign: results are checked before anything is measured, machine code is kept, doubtful rows are marked."""
 
 import ctypes
-import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from collector.cli import main
 from collector.dataset import read_kernel_dataset
-from collector.sensing.calibration import SensorCalibration
 from estimator.vocabulary.specifications import load_gpu
 from fitter.rows.instruction_dataset import read_instruction_rows
 from fitter.rows.tables import Table
-from microbench.kernel import SCALARS, Kernel
-from microbench.loads.generated import GeneratedLoad, generated_loads
+from microbench.kernel import SCALARS
+from microbench.loads.generated import generated_loads
 from microbench.loads.groups import LoadGroup
-from microbench.toolchain.compile import Toolchain
 from tests.collector.campaign_texts import SHORT_HEAD
+from tests.collector.campaigns import campaign_words
 from tests.microbench.interpreter import execute
 from tests.microbench.interpreter.program import parse
 from tests.microbench_library.conftest import open_fake_board
 
-BOARD = "a100-pcie-40gb"
 CAMPAIGN_FILE = f"""{SHORT_HEAD}
 [[instructions]]
 kernels = ["ffma_k8_u64", "iadd3_k8_u64"]
@@ -32,22 +27,15 @@ modes = ["full", "single"]
 """
 
 
-def loads_of(toolchain: Toolchain, gpu: str, *names: str) -> dict[str, GeneratedLoad]:
+def loads_of(toolchain, gpu, *names):
     found, _ = generated_loads([LoadGroup(kernels=names)], load_gpu(gpu), toolchain)
     return {load.kernel.name: load for load in found}
 
 
-def test_a_corrupted_kernel_is_marked_in_its_rows_and_not_fitted(
-    toolchain: Toolchain, calibration: SensorCalibration, tmp_path: Path, repository: Path
-) -> None:
-    shipped = (repository / "configs" / "boards" / f"{BOARD}.toml").read_text(encoding="utf-8")
-    board = tmp_path / "corrupting.toml"
-    board.write_text(f'name = "{BOARD}"\n{shipped}\n[faults]\ncorrupted = "ffma_k8_u64"\n', encoding="utf-8")
-    (tmp_path / "few.toml").write_text(CAMPAIGN_FILE, encoding="utf-8")
-    (tmp_path / "sensor.json").write_text(json.dumps(calibration.document()), encoding="utf-8")
+def test_a_corrupted_kernel_is_marked_in_its_rows_and_not_fitted(toolchain, calibration, tmp_path):
     out = tmp_path / "few.parquet"
-    words = ["--campaign", str(tmp_path / "few.toml"), "--sensor", str(tmp_path / "sensor.json"), "--freqs", "current", "--quiet"]
-    assert main([*words, "--gpu", f"sim:{board}", "--out", str(out)]) == 3  # done, with rows that are no good
+    words = campaign_words(tmp_path, calibration, CAMPAIGN_FILE, more='[faults]\ncorrupted = "ffma_k8_u64"\n')
+    assert main([*words, "--out", str(out)]) == 3  # done, with rows that are no good
     table = read_kernel_dataset(out).table
     flags = {(row["operator"], row["launch_mode"]): set(row["flags"]) for row in table.to_pylist()}
     assert {key for key, own in flags.items() if "result_wrong" in own} == {("ffma_k8_u64", "full"), ("ffma_k8_u64", "single")}
@@ -58,10 +46,10 @@ def test_a_corrupted_kernel_is_marked_in_its_rows_and_not_fitted(
     assert {row.kernel for row in rows.rows} == {"iadd3_k8_u64"}
 
 
-def computing(kernel: Kernel) -> Callable[..., None]:
+def computing(kernel):
     """What a compiled entry does on the stand-in for CuPy: its own text, executed."""
 
-    def work(grid: Any, block: Any, arguments: Any) -> None:
+    def work(grid, block, arguments):
         held = [int(value) if argument in SCALARS else _memory(value) for argument, value in zip(kernel.arguments, arguments, strict=True)]
         done = execute(parse(kernel.text, kernel.declarations), held, int(np.prod(grid)), int(np.prod(block)))
         for argument, value in zip(kernel.arguments, arguments, strict=True):
@@ -71,16 +59,16 @@ def computing(kernel: Kernel) -> Callable[..., None]:
     return work
 
 
-def _memory(array: Any) -> Any:
+def _memory(array):
     return np.frombuffer(ctypes.string_at(int(array.data.ptr), array.nbytes), dtype=np.uint8)
 
 
-def test_a_real_board_is_checked_once_for_each_kernel_and_code(toolchain: Toolchain) -> None:
+def test_a_real_board_is_checked_once_for_each_kernel_and_code(toolchain):
     loads = loads_of(toolchain, "h200-sxm", "ffma_k8_u64", "iadd3_k8_u64", "dram_copy")
     small = {name: replace(load, launch=load.kernel.check_launch()) for name, load in loads.items()}
     entries = {name: computing(load.kernel) for name, load in small.items()}
 
-    def flipped(grid: Any, block: Any, arguments: Any) -> None:
+    def flipped(grid, block, arguments):
         entries["iadd3_k8_u64"](grid, block, arguments)
         arguments[1].view(np.uint8)[77] ^= 4
 

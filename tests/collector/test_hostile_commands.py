@@ -1,13 +1,10 @@
 """Commands of `collect` against bad files and contradictory options: one line, the contract's exit status, nothing lost."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,17 +12,18 @@ import pytest
 from collector.cli import main
 from collector.sensing.calibration import SensorCalibration, load_calibration
 from estimator.vocabulary.resources import resource_folder
+from tests.words import failure
 
 A100 = "sim:a100-pcie-40gb"
 
 
-def table(path: Path, header: str, *columns: Any) -> Path:
+def table(path, header, *columns):
     rows = [",".join(str(cell) for cell in row) for row in zip(*columns, strict=True)]
     path.write_text("\n".join([header, *rows]) + "\n")
     return path
 
 
-def polls(path: Path, *, scale: float = 1.0, missing: int = 0, gap_s: float = 0.0) -> Path:
+def polls(path, *, scale=1.0, missing=0, gap_s=0.0):
     """20 s of a reading that takes a new value every 100 ms; `missing` rows have no power, and there is a gap in the middle."""
     time_s = 0.01 * np.arange(2000)
     power = [f"{scale * (100 + 0.2 * (index // 10 * 83 % 211)):g}" for index in range(2000)]
@@ -34,7 +32,7 @@ def polls(path: Path, *, scale: float = 1.0, missing: int = 0, gap_s: float = 0.
     return table(path, "t_s,power_w", [f"{value:.2f}" for value in time_s + late], power)
 
 
-def sensor(path: Path, **changed: Any) -> Path:
+def sensor(path, **changed):
     known = SensorCalibration(
         gpu_uuid="GPU-0", driver="1", sensor="log", field="power_w", averaging="boxcar", n_updates=200,
         update_period_s=0.1, window_s=0.1, window_std_s=1e-3, delay_s=0.0, gain=1.0, gain_std=0.01, offset_w=0.0, offset_std_w=1.0,
@@ -43,17 +41,14 @@ def sensor(path: Path, **changed: Any) -> Path:
     return path
 
 
-def refused(capsys: pytest.CaptureFixture[str], status: int, words: str, *arguments: object) -> None:
+def refused(capsys, status, words, *arguments):
     """The command ends with that status, one line on stderr that has the words, and no result."""
-    assert main([str(argument) for argument in arguments]) == status
-    said = capsys.readouterr()
-    assert words in said.err
-    assert len(said.err.strip().splitlines()) == 1
-    assert len(said.err) < 600
-    assert said.out == ""
+    found, line = failure(capsys, *map(str, arguments))
+    assert (found, words in line) == (status, True), line
+    assert len(line) < 600
 
 
-def test_no_output_replaces_an_input_or_another_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_output_replaces_an_input_or_another_output(tmp_path, capsys):
     readings, known, own = polls(tmp_path / "r.csv"), sensor(tmp_path / "s.json"), tmp_path / "my.toml"
     own.write_bytes((resource_folder("campaigns") / "quick.toml").read_bytes())
     board = tmp_path / "board.toml"
@@ -61,7 +56,7 @@ def test_no_output_replaces_an_input_or_another_output(tmp_path: Path, capsys: p
     (tmp_path / "link").symlink_to(readings)
     before = {path: path.read_bytes() for path in (readings, known, own, board)}
     for words in (
-        ("sensor", "--readings", readings, "--report", tmp_path / "link"),
+        ("sensor", "--readings", readings, "--out", tmp_path / "link"),
         ("correct", "--readings", readings, "--sensor", known, "--out", known),
         ("run", "--gpu", f"sim:{board}", "--out", board, "--", "true"),
         ("--gpu", A100, "--sensor", known, "--record", known, "--dry-run"),
@@ -69,11 +64,11 @@ def test_no_output_replaces_an_input_or_another_output(tmp_path: Path, capsys: p
         ("submit", own, "--gpu", A100, "--out", own, "--fresh"),
     ):
         refused(capsys, 1, "is what this command reads", *words)
-    refused(capsys, 1, "two outputs", "sensor", "--readings", readings, "--out", tmp_path / "x", "--report", tmp_path / "x")
+    refused(capsys, 1, "two outputs", "sensor", "--gpu", A100, "--out", tmp_path / "x", "--record", tmp_path / "x")
     assert before == {path: path.read_bytes() for path in before}
 
 
-def test_a_path_that_cannot_be_written_is_found_before_a_program_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_path_that_cannot_be_written_is_found_before_a_program_runs(tmp_path, capsys):
     ran = tmp_path / "ran"
     refused(capsys, 1, "cannot be written", "run", "--gpu", A100, "--out", tmp_path / "none" / "x", "--", "touch", ran)
     refused(capsys, 1, "cannot be written", "--gpu", A100, "--record", tmp_path, "--dry-run")
@@ -88,26 +83,17 @@ def test_a_path_that_cannot_be_written_is_found_before_a_program_runs(tmp_path: 
         (["clocks"], "Missing command"),
     ],
 )
-def test_contradictory_and_impossible_options_are_wrong_usage(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_contradictory_and_impossible_options_are_wrong_usage(arguments, words, capsys):
     refused(capsys, 2, words, *arguments)
 
 
-def test_a_sensor_file_from_a_recording_says_what_it_lacks_for_a_board(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sensor_file_from_a_recording_says_what_it_lacks_for_a_board(tmp_path, capsys):
     known = sensor(tmp_path / "s.json", gpu_uuid="", driver="")
     assert load_calibration(known).gain == 1.0
     refused(capsys, 1, "names no board", "run", "--gpu", A100, "--sensor", known, "--", "true")
 
 
-def test_readings_that_are_no_power_or_in_no_order_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shuffled = table(tmp_path / "mixed.csv", "t_s,power_w", np.random.default_rng(0).permutation(500) * 0.01, np.full(500, 100.0))
-    doubled = table(tmp_path / "double.csv", "t_s,power_w,power_w", [0, 1], [2, 3], [4, 5])
-    refused(capsys, 1, "less than any board draws", "sensor", "--readings", polls(tmp_path / "negative.csv", scale=-1.0))
-    refused(capsys, 1, "rows are in no order", "sensor", "--readings", shuffled)
-    refused(capsys, 1, "2 columns are named power_w", "sensor", "--readings", doubled)
-    refused(capsys, 1, "names no boards", "sensor", "--readings", polls(tmp_path / "r.csv"), "--gpu", "7")
-
-
-def test_rows_left_out_and_gaps_are_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_left_out_and_gaps_are_a_warning(tmp_path, capsys):
     known, holes = sensor(tmp_path / "s.json"), polls(tmp_path / "holes.csv", missing=3)
     for command in (["sensor"], ["correct", "--sensor", str(known)]):
         assert main([*command, "--readings", str(holes)]) == 3
@@ -120,8 +106,9 @@ def test_rows_left_out_and_gaps_are_a_warning(tmp_path: Path, capsys: pytest.Cap
     assert main(["correct", "--sensor", str(known), "--readings", str(polls(tmp_path / "whole.csv"))]) == 0
 
 
-def test_a_load_that_lacks_an_edge_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_load_that_lacks_an_edge_is_refused(tmp_path, capsys):
     readings = polls(tmp_path / "r.csv")
+    refused(capsys, 1, "names no boards", "sensor", "--readings", readings, "--gpu", "7")
     holes = table(tmp_path / "holes.csv", "t_s,level", [1, 2, "nan", 4], [1, 0, 1, 0])
     single = table(tmp_path / "single.csv", "timestamp", [1_000_000, 2_000_000, 3_000_000, 4_000_000])
     paired = table(tmp_path / "paired.csv", "timestamp", [1_000_000, 1_000_000, 3_000_000, 3_000_000])
@@ -130,7 +117,7 @@ def test_a_load_that_lacks_an_edge_is_refused(tmp_path: Path, capsys: pytest.Cap
     assert main(["sensor", "--readings", str(readings), "--load", str(paired)]) in (0, 3)
 
 
-def test_a_long_recording_costs_no_more_than_its_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_long_recording_costs_no_more_than_its_load(tmp_path, capsys):
     time_s = 0.05 * np.arange(40_000)
     power = 100.0 + 50.0 * ((time_s > 1000.0) & (time_s < 1012.0) & (time_s % 0.6 < 0.3)) + np.arange(40_000) // 2 % 2
     readings = table(tmp_path / "r.csv", "t_s,power_w", [f"{value:.2f}" for value in time_s], power)
@@ -141,18 +128,13 @@ def test_a_long_recording_costs_no_more_than_its_load(tmp_path: Path, capsys: py
         0,
         3,
     )
-    found = json.loads(capsys.readouterr().out)
-    assert "300 s before or after" in found["notes"]["trace"]
+    capsys.readouterr()
     times = np.loadtxt(out, delimiter=",", skiprows=1)[:, 0]
     assert times[0] == pytest.approx(700.0, abs=2.0)
     assert times[-1] == pytest.approx(1312.0, abs=2.0)
 
 
-def test_a_file_that_cannot_be_run_is_named_in_plain_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    refused(capsys, 126, "cannot be run (Permission denied)", "run", "--gpu", A100, "--", tmp_path)
-
-
-def test_sigterm_ends_every_command_like_an_interruption(tmp_path: Path) -> None:
+def test_sigterm_ends_every_command_like_an_interruption(tmp_path):
     command = [sys.executable, "-c", "import sys; from collector.cli import main; sys.exit(main())"]
     words = ["sensor", "--readings", "/dev/stdin", "--out", str(tmp_path / "s.json")]
     waiting = subprocess.Popen([*command, *words], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -173,21 +155,3 @@ def test_sigterm_ends_every_command_like_an_interruption(tmp_path: Path) -> None
     assert waiting.returncode == 130
     assert said.strip() == "collect: interrupted"
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("validate", "{}"),
-        ("export", "{}", "--to", "csv"),
-        ("pmd", "decode", "{}"),
-        ("sensor", "--gpu", "replay:{}"),
-    ],
-)
-@pytest.mark.parametrize("device", ["", "/dev/zero"])
-def test_a_pipe_and_a_device_are_no_file(
-    arguments: tuple[str, ...], device: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    refused(capsys, 1, "is a device" if device else "is a pipe", *(word.format(device or pipe) for word in arguments))

@@ -1,9 +1,7 @@
 """A measured row: true within its stated errors, and every doubt flagged."""
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,13 +10,12 @@ from collector.bench import Bench, open_bench, open_simulated
 from collector.campaigns.files import MeasurementSettings
 from collector.campaigns.measurement import Point, measure_kernel
 from collector.dataset import rows_to_table
-from collector.devices.protocols import LaunchRecord, PowerReadings, PowerSensor, PreparedKernel
+from collector.devices.protocols import LaunchRecord
 from collector.sampling import Sampler
-from collector.sensing.calibration import SensorCalibration
 from collector.sensing.steady import settle_time_s
-from estimator.vocabulary.quantities import Array
-from estimator.vocabulary.workload import Operator, make_operator
+from estimator.vocabulary.workload import make_operator
 from microbench.sizing import launches_for
+from tests.collector.campaigns import Distorting
 
 BOARD = "a100-pcie-40gb"
 SETTINGS = MeasurementSettings()
@@ -26,48 +23,37 @@ LINEAR = make_operator("gemm", "linear", "fp16", batch=1, m=2048, n=2048, k=2048
 ADD = make_operator("elementwise", "add", "fp16", elements=2**24, reads=2**25)
 
 
-class Distorting:
-    """A sensor whose readings are changed on their way; all else is the sensor's own."""
-
-    def __init__(self, sensor: PowerSensor, change: Callable[[Array], Array]) -> None:
-        self._sensor, self._change = sensor, change
-        self.name, self.fields, self.read_energy = sensor.name, sensor.fields, sensor.read_energy
-
-    def read(self) -> tuple[PowerReadings, ...]:
-        return tuple(replace(part, power_w=self._change(part.power_w.copy())) for part in self._sensor.read())
-
-
 class Recording:
     """A runner that remembers its last run."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench):
         self.last: LaunchRecord | None = None
         self.prepare, self.supports, self._run = bench.runner.prepare, bench.runner.supports, bench.runner.run
 
-    def run(self, prepared: PreparedKernel, launches: int) -> LaunchRecord:
+    def run(self, prepared, launches):
         self.last = self._run(prepared, launches)
         return self.last
 
 
-def a_point(operator: Operator = LINEAR, clock: float | None = 900.0, **changes: Any) -> Point:
+def a_point(operator=LINEAR, clock=900.0, **changes):
     return Point(**{"row_id": "r", "operator": operator, "l2_state": "warm", "sm_clock_mhz": clock, "trial": 0, "seed": 0, **changes})
 
 
 def measured(
-    calibration: SensorCalibration,
-    point: Point,
-    change: Callable[[Array], Array] | None = None,
-    settings: MeasurementSettings = SETTINGS,
-    locked: float = 900.0,
-) -> dict[str, Any]:
+    calibration,
+    point,
+    change=None,
+    settings=SETTINGS,
+    locked=900.0,
+):
     """A row of the simulated A100, its readings changed on their way."""
     with open_bench(f"sim:{BOARD}", seed=3) as bench:
         bench.gpu.lock_clock_mhz(locked)
-        sensors = bench.sensors if change is None else (Distorting(bench.sensors[0], change),)
+        sensors = bench.sensors if change is None else (Distorting(bench.sensors[0], lambda part: change(part.power_w.copy())),)
         return measure_kernel(bench, Sampler(bench.gpu, sensors), point, settings, calibration)
 
 
-def test_power_energy_and_time_are_true_within_their_errors(calibration: SensorCalibration) -> None:
+def test_power_energy_and_time_are_true_within_their_errors(calibration):
     deviations = []
     with open_simulated(BOARD, seed=3) as board:
         parts = {"gpu": board.gpu, "sensors": (board.sensor,), "clock": board.clock, "gpu_spec": board.world.gpu, "simulated": True}
@@ -95,7 +81,7 @@ def test_power_energy_and_time_are_true_within_their_errors(calibration: SensorC
     assert np.sqrt(np.mean(np.square(deviations))) < 1.4
 
 
-def test_a_clean_row_fits_the_schema_and_carries_no_flag(calibration: SensorCalibration) -> None:
+def test_a_clean_row_fits_the_schema_and_carries_no_flag(calibration):
     row = measured(calibration, a_point(idle_before=True))
     assert row["flags"] == []
     assert rows_to_table([row], {}).num_rows == 1
@@ -108,12 +94,12 @@ def test_a_clean_row_fits_the_schema_and_carries_no_flag(calibration: SensorCali
     assert (row["idle_before_w"], row["temperature_before_c"], row["flags"]) == (None, None, ["hot"])
 
 
-def some(value: float, every: int) -> Callable[[Array], Array]:
+def some(value, every):
     """Replaces one reading of so many by a value; with 0 all of them."""
     return lambda power: np.where(np.arange(len(power)) % every == 0 if every else True, value, power)
 
 
-def mostly(value: float) -> Callable[[Array], Array]:
+def mostly(value):
     return lambda power: np.where(np.arange(len(power)) % 3, value, power)
 
 
@@ -127,9 +113,7 @@ def mostly(value: float) -> Callable[[Array], Array]:
         (lambda power: 0.8 * power, {"counter_disagrees"}, None),
     ],
 )
-def test_a_few_doubtful_readings_are_left_out_and_a_doubtful_sensor_gives_no_power(
-    change: Callable[[Array], Array], flags: set[str], known: bool | None, calibration: SensorCalibration
-) -> None:
+def test_a_few_doubtful_readings_are_left_out_and_a_doubtful_sensor_gives_no_power(change, flags, known, calibration):
     row = measured(calibration, a_point(), change)
     assert flags <= set(row["flags"])
     assert row["latency_s"] > 0
@@ -139,12 +123,12 @@ def test_a_few_doubtful_readings_are_left_out_and_a_doubtful_sensor_gives_no_pow
         assert row["power_w"] == pytest.approx(measured(calibration, a_point())["power_w"], rel=0.01)
 
 
-def test_a_clock_that_was_not_held_is_flagged(calibration: SensorCalibration) -> None:
+def test_a_clock_that_was_not_held_is_flagged(calibration):
     assert "clock_off_target" in measured(calibration, a_point(clock=900.0), locked=600.0)["flags"]
     assert measured(calibration, a_point(clock=None), locked=600.0)["sm_clock_mhz"] is None
 
 
-def test_a_board_at_its_limit_is_flagged_with_its_true_clock(calibration: SensorCalibration) -> None:
+def test_a_board_at_its_limit_is_flagged_with_its_true_clock(calibration):
     heavy = make_operator("gemm", "linear", "fp16", batch=1, m=8192, n=8192, k=8192)
     row = measured(calibration, a_point(heavy, clock=1410.0), locked=1410.0)
     assert {"throttled", "clock_off_target"} <= set(row["flags"])
@@ -152,14 +136,14 @@ def test_a_board_at_its_limit_is_flagged_with_its_true_clock(calibration: Sensor
     assert row["throttle_reasons"] & 0x04
 
 
-def test_a_window_too_short_for_the_sensor_is_flagged(calibration: SensorCalibration) -> None:
+def test_a_window_too_short_for_the_sensor_is_flagged(calibration):
     late = replace(calibration, settle_s=3.0)
     hurried = MeasurementSettings(updates=4, window_s=0.3, settle_s=0.0)
     row = measured(late, a_point(), lambda power: np.where(np.arange(len(power)) < len(power) - 30, math.nan, power), hurried)
     assert set(row["flags"]) & {"few_samples", "short_window", "power_absurd"}
 
 
-def test_launches_fill_the_window() -> None:
+def test_launches_fill_the_window():
     for launch_s in (2e-6, 1e-3, 0.7):
         launches = launches_for(2.0, launch_s)
         assert 2.0 <= launches * launch_s <= 2.0 + 3.0 * launch_s

@@ -3,7 +3,6 @@
 import re
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,7 @@ EXPOSURE = {"wattprint-collect": (1.7, "run-a-daemon.md"), "wattprint-clocks": (
 
 
 @pytest.fixture
-def units(repository: Path, tmp_path: Path) -> Path:
+def units(repository, tmp_path):
     """A folder with the packaged units, and a command that is there."""
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not here")
@@ -24,7 +23,7 @@ def units(repository: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_systemd_understands_the_units(units: Path) -> None:
+def test_systemd_understands_the_units(units):
     names = [str(path) for path in units.iterdir()]
     done = subprocess.run(["systemd-analyze", "verify", "--man=no", *names], capture_output=True, text=True, check=False)
     if "unrecognized option" in done.stderr:
@@ -34,7 +33,7 @@ def test_systemd_understands_the_units(units: Path) -> None:
 
 
 @pytest.mark.parametrize("unit", EXPOSURE)
-def test_a_unit_is_as_hard_as_the_documentation_says(unit: str, units: Path, repository: Path) -> None:
+def test_a_unit_is_as_hard_as_the_documentation_says(unit, units, repository):
     stated, page = EXPOSURE[unit]
     command = ["systemd-analyze", "security", "--offline=true", "--no-pager", str(units / f"{unit}.service")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -45,7 +44,7 @@ def test_a_unit_is_as_hard_as_the_documentation_says(unit: str, units: Path, rep
     assert f"{stated:.1f}" in (repository / "docs" / "how-to" / page).read_text()
 
 
-def test_the_daemons_unit_waits_longer_than_the_daemon_drains_and_has_a_temporary_folder(repository: Path) -> None:
+def test_the_daemons_unit_waits_longer_than_the_daemon_drains_and_has_a_temporary_folder(repository):
     text = (repository / "packaging" / "wattprint-collect.service").read_text()
     lines = text.splitlines()
     stop = re.search(r"^TimeoutStopSec=(\d+)$", text, re.MULTILINE)
@@ -58,7 +57,7 @@ def test_the_daemons_unit_waits_longer_than_the_daemon_drains_and_has_a_temporar
     assert temporary in next(line.partition("=")[2].split() for line in lines if line.startswith("RuntimeDirectory="))
 
 
-def test_the_helpers_units_and_settings_speak_of_the_same_paths(repository: Path) -> None:
+def test_the_helpers_units_and_settings_speak_of_the_same_paths(repository):
     service = (repository / "packaging" / "wattprint-clocks.service").read_text().splitlines()
     listening = (repository / "packaging" / "wattprint-clocks.socket").read_text().splitlines()
     assert "ExecStart=/usr/local/bin/collect privileged serve --config /etc/wattprint/clocks.toml" in service

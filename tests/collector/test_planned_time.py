@@ -1,24 +1,20 @@
 """What a plan says of the time before its first kernel, and what a budget that had none for one leaves behind."""
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from collector.bench import open_bench
-from collector.campaigns.files import CampaignSpec
+from collector.campaigns.plan import plan_campaign
 from collector.campaigns.running import Campaign
-from collector.cli import main
 from collector.dataset import read_kernel_dataset
 from collector.errors import CampaignError
 from collector.sampling import Sampler
-from collector.sensing.calibration import SensorCalibration
 from collector.sensing.live import characterisation_s, characterise_sensor
 from tests.collector.campaigns import BOARD, planned
 
 
-def test_a_sensor_takes_as_long_as_is_planned_for_it() -> None:
+def test_a_sensor_takes_as_long_as_is_planned_for_it():
     with open_bench(BOARD, seed=3, meter=True) as bench:
         begun_ns = bench.clock.now_ns()
         characterise_sensor(bench, Sampler(bench.gpu, bench.sensors))
@@ -26,22 +22,13 @@ def test_a_sensor_takes_as_long_as_is_planned_for_it() -> None:
     assert took_s == pytest.approx(characterisation_s(), rel=0.02)
 
 
-def test_a_known_sensor_takes_no_time(
-    tiny_file: Path, calibration: SensorCalibration, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sensor = tmp_path / "sensor.json"
-    sensor.write_text(json.dumps(calibration.document()))
-
-    def estimated_s(*more: str) -> float:
-        assert main(["--gpu", BOARD, "--freqs", "900", "--campaign", str(tiny_file), "--dry-run", "--json", *more]) == 0
-        return float(json.loads(capsys.readouterr().out)["estimated_s"])
-
-    assert estimated_s() - estimated_s("--sensor", str(sensor)) == pytest.approx(characterisation_s())
+def test_a_known_sensor_takes_no_time(tiny):
+    with open_bench(BOARD) as bench:
+        unknown, known = (plan_campaign(tiny, (900.0,), (), 0, bench, sensor_known=one).estimated_s for one in (False, True))
+    assert unknown - known == pytest.approx(characterisation_s())
 
 
-def test_a_budget_that_ends_before_the_first_row_leaves_nothing_and_a_larger_one_begins_anew(
-    tiny: CampaignSpec, calibration: SensorCalibration, tmp_path: Path
-) -> None:
+def test_a_budget_that_ends_before_the_first_row_leaves_nothing_and_a_larger_one_begins_anew(tiny, calibration, tmp_path):
     output = tmp_path / "d.parquet"
     with planned(tiny, (900.0,)) as (bench, whole, key):
         plan = replace(whole, fixed_s=0.0)  # the sensor takes longer than anybody could know

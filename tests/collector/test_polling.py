@@ -4,33 +4,31 @@ import threading
 import time
 
 import numpy as np
-import pytest
 
 from collector.devices.polling import LONGEST_BRACKET_NS, Poller
 from collector.errors import DeviceError
-from estimator.vocabulary.quantities import Array, IntArray
 
 PERIOD_NS = 1_000_000
 POLLS = 12
 
 
-def polled(monkeypatch: pytest.MonkeyPatch, reading_ns: dict[int, int]) -> tuple[list[int], IntArray, Array, int]:
+def polled(monkeypatch, reading_ns):
     """When each poll began, the stamps, the values and how many were not kept; the poll of a number takes `reading_ns`, others no time."""
     now_ns, began, done = [0], list[int](), threading.Event()
 
-    def read() -> float:
+    def read():
         number = len(began)
         if number == POLLS:
             done.set()
             raise DeviceError("the end")
         began.append(now_ns[0])
         now_ns[0] += reading_ns.get(number, 0)
-        return float(number)
+        return (float(number),)
 
-    def sleep(seconds: float) -> None:
+    def sleep(seconds):
         now_ns[0] += round(seconds * 1e9)
 
-    poller = Poller("test", read, lambda values: np.array(values)[:, None], PERIOD_NS * 1e-9)
+    poller = Poller("test", read, 1, PERIOD_NS * 1e-9)
     with monkeypatch.context() as patched:
         patched.setattr(time, "monotonic_ns", lambda: now_ns[0])
         patched.setattr(time, "sleep", sleep)
@@ -41,7 +39,7 @@ def polled(monkeypatch: pytest.MonkeyPatch, reading_ns: dict[int, int]) -> tuple
     return began, stamps, rows[:, 0], poller.slow_polls
 
 
-def test_polls_begin_a_period_apart_and_are_stamped_with_the_middle_of_their_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_polls_begin_a_period_apart_and_are_stamped_with_the_middle_of_their_call(monkeypatch):
     began, stamps, values, slow = polled(monkeypatch, {3: 400_000, 5: 200_001})
     assert began == [number * PERIOD_NS for number in range(POLLS)]
     expected = np.array(began)
@@ -52,7 +50,7 @@ def test_polls_begin_a_period_apart_and_are_stamped_with_the_middle_of_their_cal
     assert slow == 0
 
 
-def test_a_delay_is_not_made_up_for_by_a_burst(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_delay_is_not_made_up_for_by_a_burst(monkeypatch):
     began, *_ = polled(monkeypatch, {2: 8 * PERIOD_NS})
     after_ns = 10 * PERIOD_NS
     assert began[:4] == [0, PERIOD_NS, 2 * PERIOD_NS, after_ns]
@@ -60,7 +58,7 @@ def test_a_delay_is_not_made_up_for_by_a_burst(monkeypatch: pytest.MonkeyPatch) 
     assert set(np.diff(began[4:]).tolist()) == {PERIOD_NS}
 
 
-def test_a_value_that_took_too_long_is_counted_and_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_value_that_took_too_long_is_counted_and_not_kept(monkeypatch):
     _, stamps, values, slow = polled(monkeypatch, {1: LONGEST_BRACKET_NS + 1, 4: LONGEST_BRACKET_NS})
     assert slow == 1
     assert len(stamps) == POLLS - 1

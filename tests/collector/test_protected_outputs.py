@@ -1,9 +1,5 @@
 """What `--fresh` and `--record` may replace, what a flipped byte of a Parquet file is worth, and kernels that do not exist."""
 
-import json
-from collections.abc import Callable
-from pathlib import Path
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,10 +8,10 @@ import pytest
 from collector.cli import main
 from collector.dataset.reader import check_replaceable, read_kernel_dataset
 from collector.errors import DatasetError
-from collector.sensing.calibration import SensorCalibration
 from estimator.vocabulary.errors import WorkloadError
 from fitter.rows.tables import open_table
 from microbench.shapes import Choice, KernelGroup, LogRange, draw_operators
+from tests.collector.campaigns import campaign_words
 
 CAMPAIGN = """
 [[kernels]]
@@ -32,20 +28,17 @@ settle_s = 0.1
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory, calibration: SensorCalibration) -> list[str]:
+def files(tmp_path_factory, calibration):
     """Options with a campaign's file and a sensor's."""
-    folder = tmp_path_factory.mktemp("files")
-    (folder / "tiny.toml").write_text(CAMPAIGN)
-    (folder / "sensor.json").write_text(json.dumps(calibration.document()))
-    return ["--campaign", str(folder / "tiny.toml"), "--sensor", str(folder / "sensor.json")]
+    return campaign_words(tmp_path_factory.mktemp("files"), calibration, CAMPAIGN, freqs="900")
 
 
-def collect(files: list[str], *words: str) -> int:
-    return main(["--gpu", "sim:a100-pcie-40gb", "--freqs", "900", "--quiet", *files, *words])
+def collect(files, *words):
+    return main([*files, *words])
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory, files: list[str]) -> tuple[Path, Path]:
+def measured(tmp_path_factory, files):
     """A dataset and the recording of its run."""
     folder = tmp_path_factory.mktemp("measured")
     out, recording = folder / "d.parquet", folder / "run.rec"
@@ -53,18 +46,16 @@ def measured(tmp_path_factory: pytest.TempPathFactory, files: list[str]) -> tupl
     return out, recording
 
 
-def foreign_parquet(path: Path) -> None:
+def foreign_parquet(path):
     pq.write_table(pa.table({"a": [1, 2]}), path)
 
 
-def notes(path: Path) -> None:
+def notes(path):
     path.write_text("my notes\n")
 
 
 @pytest.mark.parametrize("make", [notes, foreign_parquet])
-def test_what_is_none_of_ours_is_not_replaced(
-    make: Callable[[Path], None], files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_none_of_ours_is_not_replaced(make, files, tmp_path, capsys):
     file = tmp_path / "mine"
     make(file)
     before = file.read_bytes()
@@ -76,9 +67,7 @@ def test_what_is_none_of_ours_is_not_replaced(
     assert {path.name for path in tmp_path.iterdir()} == {"mine"}
 
 
-def test_datasets_and_recordings_are_replaced_also_cut_ones_and_empty_files(
-    measured: tuple[Path, Path], files: list[str], tmp_path: Path
-) -> None:
+def test_datasets_and_recordings_are_replaced_also_cut_ones_and_empty_files(measured, files, tmp_path):
     out, recording = tmp_path / "d.parquet", tmp_path / "run.rec"
     for keep in (None, 0, 500):
         out.write_bytes(measured[0].read_bytes()[:keep])
@@ -88,13 +77,13 @@ def test_datasets_and_recordings_are_replaced_also_cut_ones_and_empty_files(
     assert read_kernel_dataset(out).table.num_rows == 2
 
 
-def test_a_refused_run_leaves_no_recording(measured: tuple[Path, Path], files: list[str], tmp_path: Path) -> None:
+def test_a_refused_run_leaves_no_recording(measured, files, tmp_path):
     for words in (("--out", str(measured[0])), ("--dry-run",)):
         collect(files, *words, "--record", str(tmp_path / "run.rec"))
         assert list(tmp_path.iterdir()) == []
 
 
-def test_a_flipped_byte_in_a_page_is_noticed_by_every_reader(measured: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_flipped_byte_in_a_page_is_noticed_by_every_reader(measured, tmp_path):
     content = bytearray(measured[0].read_bytes())
     column = pq.read_metadata(measured[0]).row_group(0).column(0)
     first = column.dictionary_page_offset or column.data_page_offset
@@ -107,17 +96,17 @@ def test_a_flipped_byte_in_a_page_is_noticed_by_every_reader(measured: tuple[Pat
         open_table(damaged, frozenset({"row_id"}))
 
 
-def group(count: int, rows: Choice | LogRange, dim: Choice | LogRange) -> KernelGroup:
+def group(count, rows, dim):
     return KernelGroup(family="softmax", operator="softmax", precision="fp16", count=count, shape={"rows": rows, "dim": dim})
 
 
-def test_more_kernels_than_there_can_be_are_refused() -> None:
+def test_more_kernels_than_there_can_be_are_refused():
     few = group(100_000, Choice(values=(1.0, 2.0)), LogRange(low=64, high=640, multiple=64))
     with pytest.raises(WorkloadError, match="only 20 of 100000 kernels lie within its ranges and limits"):
         draw_operators(few, "fp16", np.random.default_rng(1))
 
 
-def test_every_kernel_of_small_ranges_can_be_drawn() -> None:
+def test_every_kernel_of_small_ranges_can_be_drawn():
     for low, high, multiple in ((64, 640, 64), (1, 12, 1), (60, 200, 64), (3, 5, 8)):
         rule = LogRange(low=low, high=high, multiple=multiple)
         there = {min(max(multiple * max(1, round(raw / multiple)), low), high) for raw in np.linspace(low, high, 2000).tolist()}

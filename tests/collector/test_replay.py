@@ -4,7 +4,6 @@ import gzip
 import json
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -17,14 +16,13 @@ from collector.cli import main
 from collector.devices.protocols import EnergyReading, LaunchRecord, PowerReadings
 from collector.errors import BoardLostError, ClockError, DeviceError, RunnerError
 from collector.replay.recording import FORMAT_VERSION, open_recording, plain, recorded_bench, restored
-from collector.sensing.calibration import SensorCalibration
 from estimator.vocabulary.workload import make_operator
 
 BOARD = "sim:a100-pcie-40gb"
 
 
 @pytest.fixture(scope="module")
-def recorded(tiny_file: Path, calibration: SensorCalibration, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, list[str]]:
+def recorded(tiny_file, calibration, tmp_path_factory):
     """A dataset, the recording of its run, and the options that both were made with."""
     folder = tmp_path_factory.mktemp("recorded")
     sensor = tmp_path_factory.mktemp("sensor") / "sensor.json"
@@ -35,26 +33,24 @@ def recorded(tiny_file: Path, calibration: SensorCalibration, tmp_path_factory: 
     return dataset, recording, options
 
 
-def replayed(recording: Path, options: list[str], out: Path) -> int:
+def replayed(recording, options, out):
     return main(["--gpu", f"replay:{recording}", *options, "--out", str(out)])
 
 
-def test_a_replay_gives_the_same_dataset_to_the_byte(recorded: tuple[Path, Path, list[str]], tmp_path: Path) -> None:
+def test_a_replay_gives_the_same_dataset_to_the_byte(recorded, tmp_path):
     dataset, recording, options = recorded
     assert replayed(recording, options, tmp_path / "again.parquet") == 0
     assert (tmp_path / "again.parquet").read_bytes() == dataset.read_bytes()
 
 
-def test_recording_leaves_the_run_as_it_is(recorded: tuple[Path, Path, list[str]], tmp_path: Path) -> None:
+def test_recording_leaves_the_run_as_it_is(recorded, tmp_path):
     dataset, _, options = recorded
     assert main(["--gpu", BOARD, "--pmd", "sim", *options, "--out", str(tmp_path / "plain.parquet")]) == 0
     assert (tmp_path / "plain.parquet").read_bytes() == dataset.read_bytes()
     assert sorted(path.name for path in dataset.parent.iterdir()) == ["first.parquet", "run.recording"]
 
 
-def test_another_command_is_refused_with_the_first_difference(
-    recorded: tuple[Path, Path, list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_command_is_refused_with_the_first_difference(recorded, tmp_path, capsys):
     _, recording, options = recorded
     capsys.readouterr()
     assert replayed(recording, [*options, "--families", "softmax"], tmp_path / "other.parquet") == 1
@@ -65,9 +61,7 @@ def test_another_command_is_refused_with_the_first_difference(
 
 
 @pytest.mark.parametrize("share", [0.001, 0.3, 0.99])
-def test_a_cut_recording_is_refused_and_loses_nothing(
-    share: float, recorded: tuple[Path, Path, list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_cut_recording_is_refused_and_loses_nothing(share, recorded, tmp_path, capsys):
     _, recording, options = recorded
     whole = recording.read_bytes()
     cut = tmp_path / "cut.recording"
@@ -93,7 +87,7 @@ def test_a_cut_recording_is_refused_and_loses_nothing(
         gzip.compress(b"[" * 100_000, mtime=0),
     ],
 )
-def test_a_file_that_is_no_recording_is_refused(content: bytes, tmp_path: Path) -> None:
+def test_a_file_that_is_no_recording_is_refused(content, tmp_path):
     path = tmp_path / "x"
     path.write_bytes(content)
     with pytest.raises(DeviceError, match=r"x.*(record|update)"), open_recording(path):
@@ -101,7 +95,7 @@ def test_a_file_that_is_no_recording_is_refused(content: bytes, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("answer", ["{}", '{"value":"Unheard"}', '{"value":"EnergyReading"}', '{"number":"x"}', '{"whole":["a"]}'])
-def test_a_damaged_answer_is_named_by_its_call(answer: str, recorded: tuple[Path, Path, list[str]], tmp_path: Path) -> None:
+def test_a_damaged_answer_is_named_by_its_call(answer, recorded, tmp_path):
     header = gzip.decompress(recorded[1].read_bytes()).splitlines()[0].decode()
     path = tmp_path / "x"
     line = f'{{"device": "clock", "method": "now_ns", "answer": {answer}}}\n'
@@ -110,7 +104,7 @@ def test_a_damaged_answer_is_named_by_its_call(answer: str, recorded: tuple[Path
         player.call("clock", "now_ns")
 
 
-def same(left: Any, right: Any) -> bool:
+def same(left, right):
     """Equal, columns and nan included."""
     if isinstance(left, np.ndarray):
         return left.dtype == right.dtype and np.array_equal(left, right, equal_nan=left.dtype.kind == "f")
@@ -125,7 +119,7 @@ def same(left: Any, right: Any) -> bool:
     energy=st.floats(),
     launches=st.integers(0, 2**40),
 )
-def test_values_come_back_to_the_bit(stamps: list[int], power: list[float], energy: float, launches: int) -> None:
+def test_values_come_back_to_the_bit(stamps, power, energy, launches):
     values = (
         PowerReadings(field="instant", host_ns=np.array(stamps, dtype=np.int64), power_w=np.array(power, dtype=np.float64)),
         EnergyReading(host_ns=launches, energy_j=energy),
@@ -138,7 +132,7 @@ def test_values_come_back_to_the_bit(stamps: list[int], power: list[float], ener
         assert all(same(getattr(value, name), getattr(back, name)) for name in value.__dataclass_fields__)
 
 
-def test_a_difference_is_named_by_every_later_call(recorded: tuple[Path, Path, list[str]]) -> None:
+def test_a_difference_is_named_by_every_later_call(recorded):
     """So that giving a clock back at the end hides nothing."""
     with open_recording(recorded[1]) as (_, player):
         board = player.devices(1)["gpu"]
@@ -155,13 +149,13 @@ ERRORS = (RunnerError("a"), ClockError("b"), BoardLostError("c"), DeviceError("d
 class Device:
     """A device of no protocol: what is recorded needs to know none."""
 
-    def doubled(self, number: float) -> tuple[float, ...]:
+    def doubled(self, number):
         if number < 0:
             raise ERRORS[int(-number) - 1]
         return (number, 2.0 * number)
 
 
-def test_any_method_of_any_device_and_its_errors_are_recorded_and_played_back(tmp_path: Path) -> None:
+def test_any_method_of_any_device_and_its_errors_are_recorded_and_played_back(tmp_path):
     path = tmp_path / "x"
     with open_bench(BOARD) as bench, recorded_bench(replace(bench, clock=cast(Any, Device())), path) as recording:
         known = [recording.gpu.identity(), recording.sensors[0].fields(), cast(Any, recording.clock).doubled(np.int64(3))]
@@ -176,6 +170,6 @@ def test_any_method_of_any_device_and_its_errors_are_recorded_and_played_back(tm
             assert (type(caught.value), str(caught.value)) == (type(error), str(error))
 
 
-def test_what_does_not_cross_the_edge_is_not_recorded() -> None:
+def test_what_does_not_cross_the_edge_is_not_recorded():
     with pytest.raises(TypeError, match="does not cross"):
         plain(object())

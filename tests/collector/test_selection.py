@@ -2,21 +2,17 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector.bench import Bench, open_bench
-from collector.campaigns.display import choice_text
+from collector.bench import open_bench
 from collector.campaigns.files import load_campaign
 from collector.campaigns.measurement import POWER_COLUMNS
-from collector.campaigns.plan import CampaignPlan, chosen_plan, plan_campaign
+from collector.campaigns.plan import chosen_plan, plan_campaign
 from collector.campaigns.running import campaign_key
-from collector.campaigns.selection import Choice, hastened, kind_of, point_costs
+from collector.campaigns.selection import hastened, kind_of, point_costs
 from collector.cli import main
 from collector.dataset import read_kernel_dataset
 from collector.errors import CampaignError
@@ -29,25 +25,23 @@ HASTY = hastened(SPEC)
 
 
 @pytest.fixture(scope="module")
-def bench() -> Iterator[Bench]:
+def bench():
     with open_bench(BOARD, seed=1) as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
-def plan(bench: Bench) -> CampaignPlan:
+def plan(bench):
     return plan_campaign(SPEC, CLOCKS, (), 1, bench)
 
 
-def chosen_part(bench: Bench, plan: CampaignPlan, budget_s: float, seed: int = 1) -> CampaignPlan:
+def chosen_part(bench, plan, budget_s, seed=1):
     return chosen_plan(HASTY, plan, budget_s, seed, bench.gpu_spec)
 
 
 @settings(max_examples=8, deadline=None)
 @given(share=st.floats(0.05, 0.95), seed=st.integers(0, 9))
-def test_a_part_has_every_kind_and_clock_uses_its_budget_and_keeps_the_order(
-    bench: Bench, plan: CampaignPlan, share: float, seed: int
-) -> None:
+def test_a_part_has_every_kind_and_clock_uses_its_budget_and_keeps_the_order(bench, plan, share, seed):
     budget_s = share * plan.estimated_s
     part = chosen_part(bench, plan, budget_s, seed)
     assert part == chosen_part(bench, plan, budget_s, seed)
@@ -65,7 +59,7 @@ def test_a_part_has_every_kind_and_clock_uses_its_budget_and_keeps_the_order(
     assert part.choice.left_out == ()
 
 
-def test_rows_and_key_change_with_the_part(bench: Bench, plan: CampaignPlan) -> None:
+def test_rows_and_key_change_with_the_part(bench, plan):
     parts = [plan, *(chosen_part(bench, plan, share * plan.estimated_s) for share in (0.1, 0.2))]
     keys = [campaign_key(bench, SPEC, part, (), 1) for part in parts]
     assert len({key["plan"] for key in keys}) == len({key["selection"] for key in keys}) == len(keys)
@@ -73,7 +67,7 @@ def test_rows_and_key_change_with_the_part(bench: Bench, plan: CampaignPlan) -> 
     assert all((point.row_id in planned) is not point.timed_only for part in parts for point in part.points)
 
 
-def test_a_budget_for_fewer_kernels_than_kinds_names_what_is_left_out(bench: Bench, plan: CampaignPlan) -> None:
+def test_a_budget_for_fewer_kernels_than_kinds_names_what_is_left_out(bench, plan):
     kinds = len({kind_of(point) for point in plan.points if not point.anchor})
     small = chosen_part(bench, plan, plan.fixed_s + 0.5 * kinds * point_costs(HASTY).full_s).choice
     assert small is not None
@@ -95,14 +89,12 @@ dim = {{ low = 64, high = 4096 }}
 
 
 @pytest.fixture
-def words(tmp_path: Path) -> list[str]:
+def words(tmp_path):
     (tmp_path / "small.toml").write_text(CAMPAIGN)
     return ["--gpu", BOARD, "--freqs", "510,1410", "--campaign", str(tmp_path / "small.toml"), "--out", str(tmp_path / "d.parquet")]
 
 
-def test_a_chosen_campaign_is_measured_within_its_budget_and_resumed(
-    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_chosen_campaign_is_measured_within_its_budget_and_resumed(words, tmp_path, capsys):
     assert main([*words, "--budget", "60s", "--json"]) == 0
     said = capsys.readouterr()
     assert "are only timed" in said.err
@@ -115,11 +107,11 @@ def test_a_chosen_campaign_is_measured_within_its_budget_and_resumed(
     assert dataset.metadata["campaign"]["selection"]["timed"] >= len(timed)
     assert main([*words, "--budget", "60s", "--resume", "-q"]) == 0
     capsys.readouterr()
-    assert main([*words, "--budget", "60s", "--select", "all", "--resume", "-q"]) == 1
+    assert main([*words, "--resume", "-q"]) == 1
     assert "selection was '60 s', is 'all'" in capsys.readouterr().err
 
 
-def test_what_is_chosen_and_what_cannot_be_is_said(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_chosen_and_what_cannot_be_is_said(words, capsys):
     for budget, said in (("60s", "chosen"), ("2h", "")):
         assert main([*words, "--budget", budget, "--dry-run"]) == 0
         assert ("chosen" in capsys.readouterr().out) == bool(said)
@@ -127,10 +119,3 @@ def test_what_is_chosen_and_what_cannot_be_is_said(words: list[str], capsys: pyt
     enough = capsys.readouterr().err.strip().rpartition("at least ")[2].replace(" ", "")
     assert main([*words, "--budget", enough, "--dry-run"]) == 0
     assert "too small for one kernel of every kind" in capsys.readouterr().err
-    assert main([*words, "--budget", "60s", "--select", "best"]) == 2
-
-
-def test_a_choice_of_all_rows_is_not_called_random() -> None:
-    part = Choice(budget_s=60.0, rows=3, of=4, timed=0, left_out=())
-    assert choice_text(part) == "3 of 4 rows at random for 60 s"
-    assert choice_text(replace(part, rows=4)) == "all 4 rows with shorter windows for 60 s"

@@ -1,15 +1,14 @@
 """The sensor of the simulated board as it is found live, and the sensor file: it survives JSON, foreign ones are refused."""
 
 import json
-from pathlib import Path
 
 import pytest
 
 from collector.errors import SensorError
-from collector.sensing.calibration import SensorCalibration, calibration_from_document, read_calibration
+from collector.sensing.calibration import calibration_from_document, read_calibration
 
 
-def test_the_planted_sensor_is_found_with_a_meter(calibration: SensorCalibration) -> None:
+def test_the_planted_sensor_is_found_with_a_meter(calibration):
     assert calibration.averaging == "low-pass"
     assert calibration.tau_s == pytest.approx(0.0125, abs=0.0008)
     assert calibration.update_period_s == pytest.approx(0.1012, abs=1e-4)
@@ -19,7 +18,7 @@ def test_the_planted_sensor_is_found_with_a_meter(calibration: SensorCalibration
     assert 0.02 < (calibration.settle_s or 0.0) < 0.2
 
 
-def test_a_calibration_survives_json(calibration: SensorCalibration, tmp_path: Path) -> None:
+def test_a_calibration_survives_json(calibration, tmp_path):
     document = json.loads(json.dumps(calibration.document(), allow_nan=False))
     assert calibration_from_document(document).document() == calibration.document()
     contract = {
@@ -52,12 +51,12 @@ def test_a_calibration_survives_json(calibration: SensorCalibration, tmp_path: P
         ({"gain_offset_correlation": 2.0}, "gain_offset_correlation"),
     ],
 )
-def test_a_foreign_calibration_is_refused_by_key(calibration: SensorCalibration, change: dict[str, object], reason: str) -> None:
+def test_a_foreign_calibration_is_refused_by_key(calibration, change, reason):
     with pytest.raises(SensorError, match=reason):
         calibration_from_document({**calibration.document(), **change})
 
 
-def test_files_that_are_no_calibration_are_refused(tmp_path: Path) -> None:
+def test_files_that_are_no_calibration_are_refused(tmp_path):
     for name, content in (("a.json", "{"), ("b.json", "[1]"), ("c.json", "{}")):
         path = tmp_path / name
         path.write_text(content)

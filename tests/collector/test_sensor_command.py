@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
-from random_sensors import PlantedSensor, Recording, record
+from random_sensors import PlantedSensor, record
 
 from collector.cli import main
 
@@ -36,12 +36,12 @@ PLANTED = PlantedSensor(
 
 
 @pytest.fixture(scope="module")
-def recording() -> Recording:
+def recording():
     return record(PLANTED, np.random.default_rng(2))
 
 
 @pytest.fixture(scope="module")
-def files(recording: Recording, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def files(recording, tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     tables = (
         ("readings.csv", "t_s,power_w", recording.time_s, recording.reading_w),
@@ -53,14 +53,14 @@ def files(recording: Recording, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return folder
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
+def run(capsys, *arguments):
     """Exit status and JSON document."""
     status = main(["sensor", *arguments, "--json"])
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return status, found
 
 
-def test_three_files_give_every_field_of_the_contract(files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_three_files_give_every_field_of_the_contract(files, tmp_path, capsys):
     out = tmp_path / "sensor.json"
     inputs = ["--readings", str(files / "readings.csv"), "--load", str(files / "load.csv"), "--reference", str(files / "meter.csv")]
     status, found = run(capsys, *inputs, "--out", str(out))
@@ -77,7 +77,7 @@ def test_three_files_give_every_field_of_the_contract(files: Path, tmp_path: Pat
         assert found[key] is not None or found["notes"][key]
 
 
-def test_readings_alone_leave_nulls_with_their_reasons(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_readings_alone_leave_nulls_with_their_reasons(files, capsys):
     status, found = run(capsys, "--readings", str(files / "readings.csv"))
     assert status == 0
     assert found["update_period_s"] == pytest.approx(PLANTED.period_s, abs=1e-4)
@@ -96,14 +96,14 @@ def test_readings_alone_leave_nulls_with_their_reasons(files: Path, capsys: pyte
         (["--readings", "none.csv"], 1, "none.csv: cannot be read"),
     ],
 )
-def test_wrong_use_is_one_line(arguments: list[str], status: int, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_use_is_one_line(arguments, status, words, capsys):
     assert main(["sensor", *arguments]) == status
     said = capsys.readouterr().err.strip()
     assert words in said
     assert len(said.splitlines()) == 1
 
 
-def test_a_log_without_a_clock_ends_with_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_without_a_clock_ends_with_a_warning(tmp_path, capsys):
     path = tmp_path / "flat.csv"
     path.write_text("t_s,power_w\n" + "".join(f"{i * 0.01:.2f},60\n" for i in range(500)))
     status, found = run(capsys, "--readings", str(path))
@@ -111,9 +111,7 @@ def test_a_log_without_a_clock_ends_with_a_warning(tmp_path: Path, capsys: pytes
     assert "0 changes" in found["notes"]["update_period_s"]
 
 
-def test_rows_left_out_and_readings_that_are_no_power_are_both_counted(
-    recording: Recording, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rows_left_out_and_readings_that_are_no_power_are_both_counted(recording, tmp_path, capsys):
     log = tmp_path / "low.csv"
     power = recording.reading_w.copy()
     power[7:11] = 0.3

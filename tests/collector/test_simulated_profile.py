@@ -1,38 +1,23 @@
 """Profiles of simulated boards: what is wrong is refused with its place."""
 
-from pathlib import Path
-
 import pytest
 
 from collector.bench import open_bench
 from collector.errors import BoardProfileError
-from collector.simulated.profile import board_names, load_board
+from collector.simulated.profile import load_board
 from estimator.vocabulary.resources import resource_folder
-from estimator.vocabulary.specifications import gpu_names
 from tests.collector.dataset_rows import LINEAR
 
 
 @pytest.fixture
-def profile_text() -> str:
+def profile_text():
     return (resource_folder("boards") / "a100-pcie-40gb.toml").read_text(encoding="utf-8")
 
 
-def written(folder: Path, text: str) -> str:
+def written(folder, text):
     path = folder / "board.toml"
     path.write_text(text, encoding="utf-8")
     return str(path)
-
-
-@pytest.mark.parametrize("name", board_names())
-def test_a_shipped_profile_names_a_known_gpu(name: str) -> None:
-    profile = load_board(name)
-    assert profile.name == name
-    assert profile.gpu in gpu_names()
-
-
-def test_a_profile_of_ones_own_opens_a_bench(tmp_path: Path, profile_text: str) -> None:
-    with open_bench(f"sim:{written(tmp_path, profile_text)}") as bench:
-        assert bench.gpu.identity().canonical_name == "a100-pcie-40gb"
 
 
 @pytest.mark.parametrize(
@@ -41,28 +26,20 @@ def test_a_profile_of_ones_own_opens_a_bench(tmp_path: Path, profile_text: str) 
         ("dram_pj_per_byte = 46.0", "", "energy lacks the field 'dram_pj_per_byte'"),
         ("dram_pj_per_byte = 46.0", "dram_pj_per_bite = 46.0", "energy has an unknown field 'dram_pj_per_bite'"),
         ("dram_pj_per_byte = 46.0", "dram_pj_per_byte = -46.0", "energy.dram_pj_per_byte"),
-        ("dram_pj_per_byte = 46.0", "dram_pj_per_byte = nan", "energy.dram_pj_per_byte"),
-        ("dram_pj_per_byte = 46.0", 'dram_pj_per_byte = "46"', "energy.dram_pj_per_byte"),
-        ("padding_share = 0.15", "padding_share = 1.15", "energy.padding_share"),
         ('kind = "low-pass"', 'kind = "high-pass"', "sensor.kind"),
-        ('generation = "ampere"', 'generation = "kepler"', "library.generation = 'kepler'"),
         ("bf16 = 1.0", "bf17 = 1.0", "energy.tensor_precision_factor: 'bf17'"),
-        ("bf16 = 1.0", "bf16 = -1.0", "energy.tensor_precision_factor"),
-        ("average_slots = 11", "average_slots = 11.5", "sensor.average_slots"),
         ("sm_clock_mhz = [210, 1020", "sm_clock_mhz = [1020, 210", "clock.sm_clock_mhz"),
-        ("[power]", "[energie]", "energie"),
         ("[power]", "[power", "not valid TOML"),
-        ("voltage_readable = true", "voltage_readable = 1", "identity.voltage_readable"),
     ],
 )
-def test_a_wrong_key_or_figure_is_refused_with_its_path(tmp_path: Path, profile_text: str, old: str, new: str, place: str) -> None:
+def test_a_wrong_key_or_figure_is_refused_with_its_path(tmp_path, profile_text, old, new, place):
     assert old in profile_text
     with pytest.raises(BoardProfileError, match=place):
         load_board(written(tmp_path, profile_text.replace(old, new, 1)))
 
 
 @pytest.mark.parametrize(("old", "new"), [("load_line_ohm = 4e-5", "load_line_ohm = 1000"), ("sink_k_per_w = ", "sink_k_per_w = 1")])
-def test_a_board_that_runs_away_is_refused(tmp_path: Path, profile_text: str, old: str, new: str) -> None:
+def test_a_board_that_runs_away_is_refused(tmp_path, profile_text, old, new):
     assert old in profile_text
     with (
         pytest.raises(BoardProfileError, match="board profile board: its (voltage|die) comes to"),

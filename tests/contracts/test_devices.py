@@ -1,32 +1,30 @@
 """What every bench keeps to, whatever is behind it; written against the protocols alone."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
-from collector.bench import Bench, bench_words, open_bench
+from collector.bench import bench_words, open_bench
 from collector.devices.protocols import THROTTLE_BITS
 from collector.errors import ClockError
-from estimator.vocabulary.workload import Operator, make_operator
+from estimator.vocabulary.workload import make_operator
 
 PRODUCT = make_operator("gemm", "linear", "fp16", batch=1, m=2048, n=2048, k=2048)
 SMALL = make_operator("softmax", "softmax", "fp32", rows=256, dim=512)
 
 
 @pytest.fixture(params=bench_words())
-def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+def bench(request):
     with open_bench(request.param) as opened:
         yield opened
 
 
-def launches_for(bench: Bench, operator: Operator, seconds: float) -> tuple[object, int]:
+def launches_for(bench, operator, seconds):
     prepared = bench.runner.prepare(operator)
     record = bench.runner.run(prepared, 20)
     return prepared, max(1, int(seconds / record.segment_s.mean()))
 
 
-def test_time_moves_only_forward(bench: Bench) -> None:
+def test_time_moves_only_forward(bench):
     before, wall = bench.clock.now_ns(), bench.clock.unix_s()
     bench.clock.wait(0.25)
     passed_s = (bench.clock.now_ns() - before) * 1e-9
@@ -35,12 +33,12 @@ def test_time_moves_only_forward(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf")])
-def test_waiting_for_no_duration_is_refused(bench: Bench, seconds: float) -> None:
+def test_waiting_for_no_duration_is_refused(bench, seconds):
     with pytest.raises(ValueError, match="wait"):
         bench.clock.wait(seconds)
 
 
-def test_a_board_says_who_it_is_and_says_it_again(bench: Bench) -> None:
+def test_a_board_says_who_it_is_and_says_it_again(bench):
     identity = bench.gpu.identity()
     assert identity == bench.gpu.identity()
     assert identity.uuid.startswith("GPU-")
@@ -49,7 +47,7 @@ def test_a_board_says_who_it_is_and_says_it_again(bench: Bench) -> None:
     assert all((identity.name, identity.pci_address, identity.driver, identity.vbios, identity.compute_capability))
 
 
-def test_a_locked_clock_is_held_and_given_back(bench: Bench) -> None:
+def test_a_locked_clock_is_held_and_given_back(bench):
     clocks = bench.gpu.supported_clocks_mhz()
     assert list(clocks) == sorted(set(clocks))
     wanted = clocks[len(clocks) // 3]
@@ -63,14 +61,14 @@ def test_a_locked_clock_is_held_and_given_back(bench: Bench) -> None:
     bench.gpu.unlock_clock()
 
 
-def test_a_clock_between_the_supported_ones_is_refused(bench: Bench) -> None:
+def test_a_clock_between_the_supported_ones_is_refused(bench):
     clocks = bench.gpu.supported_clocks_mhz()
     for wrong in (clocks[0] - 100.0, 0.5 * (clocks[0] + clocks[1]), clocks[-1] + 100.0, float("nan")):
         with pytest.raises(ClockError, match="not supported"):
             bench.gpu.lock_clock_mhz(wrong)
 
 
-def test_a_state_lies_within_what_the_board_can_be(bench: Bench) -> None:
+def test_a_state_lies_within_what_the_board_can_be(bench):
     state = bench.gpu.state()
     assert state.host_ns == bench.clock.now_ns()
     assert 0.0 < state.sm_clock_mhz <= bench.gpu_spec.sm_clock_limit_mhz
@@ -81,7 +79,7 @@ def test_a_state_lies_within_what_the_board_can_be(bench: Bench) -> None:
     assert np.isfinite(state.voltage_v) == bench.gpu.voltage_readable()
 
 
-def test_states_and_readings_are_handed_over_once_and_in_order(bench: Bench) -> None:
+def test_states_and_readings_are_handed_over_once_and_in_order(bench):
     last_state_ns, last_reading_ns = 0, 0
     bench.gpu.read_states()
     for sensor in bench.sensors:
@@ -111,7 +109,7 @@ def test_states_and_readings_are_handed_over_once_and_in_order(bench: Bench) -> 
     assert min(last_state_ns, last_reading_ns) > opened_ns
 
 
-def test_an_energy_counter_counts_what_the_power_readings_say(bench: Bench) -> None:
+def test_an_energy_counter_counts_what_the_power_readings_say(bench):
     sensor = bench.sensors[0]
     first = sensor.read_energy()
     if first is None:
@@ -129,7 +127,7 @@ def test_an_energy_counter_counts_what_the_power_readings_say(bench: Bench) -> N
     assert (after.energy_j - before.energy_j) / seconds == pytest.approx(reading.power_w.mean(), rel=0.06)
 
 
-def test_work_draws_more_power_than_rest(bench: Bench) -> None:
+def test_work_draws_more_power_than_rest(bench):
     bench.clock.wait(1.0)
     sensor = bench.sensors[0]
     sensor.read()

@@ -1,12 +1,9 @@
 """What every runner keeps to: the simulated one, the one over CuPy on a stand-in, and the one over CuPy on a real board."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
 from collector.bench import open_bench
-from collector.devices.protocols import KernelRunner
 from collector.errors import RunnerError
 from estimator.vocabulary.workload import make_operator
 from microbench.layouts import LAYOUTS
@@ -22,7 +19,7 @@ UNKNOWN = make_operator("gemm", "linear", "nvfp4", batch=1, m=64, n=64, k=64)
 
 
 @pytest.fixture(params=["simulated", "stand-in", pytest.param("real", marks=pytest.mark.gpu)])
-def runner(request: pytest.FixtureRequest) -> Iterator[KernelRunner]:
+def runner(request):
     if request.param == "simulated":
         with open_bench("sim:h200-sxm") as bench:
             yield bench.runner
@@ -34,7 +31,7 @@ def runner(request: pytest.FixtureRequest) -> Iterator[KernelRunner]:
             yield real
 
 
-def test_preparing_twice_prepares_the_same_kernel(runner: KernelRunner) -> None:
+def test_preparing_twice_prepares_the_same_kernel(runner):
     for l2_state in ("warm", "cold"):
         prepared = runner.prepare(PRODUCT, l2_state)
         assert prepared == runner.prepare(PRODUCT, l2_state)
@@ -44,7 +41,7 @@ def test_preparing_twice_prepares_the_same_kernel(runner: KernelRunner) -> None:
         assert prepared.split_k >= 1
 
 
-def test_a_product_runs_in_every_layout_and_nothing_else_has_one(runner: KernelRunner) -> None:
+def test_a_product_runs_in_every_layout_and_nothing_else_has_one(runner):
     prepared = {layout: runner.prepare(PRODUCT, "warm", layout) for layout in LAYOUTS}
     for layout, one in prepared.items():
         assert runner.supports(PRODUCT, layout)
@@ -57,7 +54,7 @@ def test_a_product_runs_in_every_layout_and_nothing_else_has_one(runner: KernelR
             runner.prepare(operator, "warm", layout)
 
 
-def test_a_traced_kernel_has_sizes_and_a_tile(runner: KernelRunner) -> None:
+def test_a_traced_kernel_has_sizes_and_a_tile(runner):
     prepared = runner.prepare(PRODUCT)
     if prepared.untraced:
         pytest.skip(prepared.untraced)
@@ -67,7 +64,7 @@ def test_a_traced_kernel_has_sizes_and_a_tile(runner: KernelRunner) -> None:
     assert prepared.library
 
 
-def test_a_run_takes_the_time_that_its_launches_take(runner: KernelRunner) -> None:
+def test_a_run_takes_the_time_that_its_launches_take(runner):
     prepared = runner.prepare(OTHER)
     launches = max(100, int(0.2 / runner.run(prepared, 50).segment_s.mean()))
     record = runner.run(prepared, launches)
@@ -78,20 +75,20 @@ def test_a_run_takes_the_time_that_its_launches_take(runner: KernelRunner) -> No
 
 
 @pytest.mark.parametrize("launches", [1, 2, 19, 20, 21, 1000])
-def test_any_number_of_launches_is_run(runner: KernelRunner, launches: int) -> None:
+def test_any_number_of_launches_is_run(runner, launches):
     record = runner.run(runner.prepare(OTHER), launches)
     assert record.launches == launches
     assert 1 <= len(record.segment_s) <= launches
     assert record.end_ns > record.start_ns
 
 
-def test_kernels_take_turns_without_being_prepared_again(runner: KernelRunner) -> None:
+def test_kernels_take_turns_without_being_prepared_again(runner):
     prepared = [runner.prepare(operator) for operator in (PRODUCT, OTHER)]
     for one in (*prepared, *prepared):
         assert runner.run(one, 5).launches == 5
 
 
-def test_what_cannot_run_is_refused_before_and_in_prepare(runner: KernelRunner) -> None:
+def test_what_cannot_run_is_refused_before_and_in_prepare(runner):
     assert runner.supports(PRODUCT)
     for operator in (IMPOSSIBLE, UNKNOWN):
         assert not runner.supports(operator)

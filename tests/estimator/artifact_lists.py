@@ -8,35 +8,35 @@ from typing import Any
 Entry = list[Any]
 
 
-def gemm(batch: int, m: int, n: int, k: int, *, precision: str = "bf16", tensor: bool = True) -> Entry:
+def gemm(batch, m, n, k, *, precision="bf16", tensor=True):
     query = {"batch": batch, "dimM": m, "dimN": n, "dimK": k, "precM": precision, "precA": precision, "useTensorCore": tensor}
     return [query, ["gemm", "tc" if tensor else "cuda", f"{precision}_{precision}"]]
 
 
-def linear(tokens: int, outputs: int, inputs: int) -> Entry:
+def linear(tokens, outputs, inputs):
     return gemm(1, outputs, tokens, inputs)
 
 
-def elementwise(name: str, size: int, precision: str = "bf16") -> Entry:
+def elementwise(name, size, precision="bf16"):
     return [{"dim": size, "op": name, "prec": precision}, ["elementwise"]]
 
 
-def softmax(rows: int, dim: int, precision: str = "bf16") -> Entry:
+def softmax(rows, dim, precision="bf16"):
     return [{"batch": rows, "dim": dim, "prec": precision}, ["softmax", precision]]
 
 
-def layernorm(rows: int, dim: int) -> Entry:
+def layernorm(rows, dim):
     return [{"batch": rows, "dim": dim, "prec": "bf16"}, ["layernorm", "bf16"]]
 
 
-def conv(batch: int, channels: int, size: int, filters: int, kernel: int, stride: int, padding: int) -> Entry:
+def conv(batch, channels, size, filters, kernel, stride, padding):
     out = (size + 2 * padding - kernel) // stride + 1
     entry = gemm(1, batch * out * out, filters, channels * kernel * kernel)
     entry[0] |= {"b": batch, "m": filters, "c": channels, "hw": size, "rs": kernel, "stride": stride, "padding": padding}
     return [entry[0], ["conv2d", *entry[1][1:]]]
 
 
-def sdpa(batch: int, heads: int, length: int, head_dim: int, ratio: int = 1) -> Entry:
+def sdpa(batch, heads, length, head_dim, ratio=1):
     query = {
         "batch_size": batch, "num_heads": heads, "seq_len": length, "head_dim": head_dim, "multi_query_ratio": ratio,
         "precM": "bf16", "precA": "bf16", "useTensorCore": True, "fusion_approx_method": "flash_v2",
@@ -44,14 +44,14 @@ def sdpa(batch: int, heads: int, length: int, head_dim: int, ratio: int = 1) -> 
     return [query, ["sdpa"]]
 
 
-def wide_softmax(rows: int, dim: int) -> list[Entry]:
+def wide_softmax(rows, dim):
     """A softmax in fp32 of bf16 scores, with its two conversions, in the order in which the parser writes them."""
     size = rows * dim
     casts = [elementwise("typecast_to_fp32", size), elementwise("typecast_to_bf16", size, "fp32")]
     return [*casts, softmax(rows, dim, "fp32")]
 
 
-def rms_norm(tokens: int, hidden: int) -> list[Entry]:
+def rms_norm(tokens, hidden):
     size = tokens * hidden
     return [
         elementwise("unspecified_scalar", size, "fp32"),
@@ -62,11 +62,11 @@ def rms_norm(tokens: int, hidden: int) -> list[Entry]:
     ]
 
 
-def rotary(size: int) -> list[Entry]:
+def rotary(size):
     return [elementwise("pointwise_mul", size), elementwise("pointwise_mul", size), elementwise("pointwise_add", size)]
 
 
-def qwen2(batch: int, length: int, *, layers: int = 28) -> list[Entry]:
+def qwen2(batch, length, *, layers=28):
     """Qwen2-1.5B: 1,536 wide, 12 heads of 128 with 2 for keys and values, 8,960 inside."""
     hidden, heads, kv_heads, head_dim, inner = 1536, 12, 2, 128, 8960
     tokens, products = batch * length, batch * heads
@@ -98,7 +98,7 @@ def qwen2(batch: int, length: int, *, layers: int = 28) -> list[Entry]:
     return [*entries, *layer * layers, *rms_norm(tokens, hidden)]
 
 
-def vit_large(batch: int, *, layers: int = 24) -> list[Entry]:
+def vit_large(batch, *, layers=24):
     """ViT-large/16 at 224 pixels: a patch convolution, a class token, 24 layers of 1,024 with 16 heads, a pooler."""
     hidden, heads, head_dim, inner, length = 1024, 16, 64, 4096, 197
     tokens, products = batch * length, batch * heads
@@ -121,7 +121,7 @@ def vit_large(batch: int, *, layers: int = 24) -> list[Entry]:
     return [conv(batch, 3, 224, hidden, 16, 16, 0), elementwise("scalar_add", tokens * hidden), *layer * layers, *head]
 
 
-def fused_decoder(batch: int, length: int, *, layers: int = 12) -> list[Entry]:
+def fused_decoder(batch, length, *, layers=12):
     """GPT-2 small with fused attention."""
     hidden, heads = 768, 12
     tokens = batch * length

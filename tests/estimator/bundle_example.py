@@ -19,7 +19,7 @@ SCHEMA = json.loads((Path(estimator.schema.__path__[0]) / "bundle-1.json").read_
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
 
-def example() -> dict:
+def example():
     """Plain data of a bundle with something in every field."""
     return {
         "format": "wattprint-bundle",
@@ -48,7 +48,6 @@ def example() -> dict:
             "reference_clock_mhz": 900.0,
             "reference_voltage_v": 0.694,
             "voltage_exponent": 3.0,
-            "concavity": 1.0,
             "capacitance_f": {"tensor": 2.3e-7},
             "capacitance_std_f": {"tensor": 1e-8},
             "event_energy_j": {"tensor": 6.8e-13, "dram": 4.6e-11},
@@ -58,17 +57,14 @@ def example() -> dict:
             "active_std_w": 1.0,
             "terms": ["tensor"],
             "covariance": [[1e-26]],
-            "l2_credit": 0.25,
             "rows": 7,
-            "warm_knee": 0.7,
-            "warm_sharpness": 5.0,
             "leakage_w_per_k": 0.16,
             "leakage_std_w_per_k": 0.02,
             "operating_c": 38.5,
             "operating_k_per_w": 0.08,
         },
-        "voltage": {"sm_clock_mhz": [210.0, 1410.0], "voltage_v": [0.69375, 0.89375], "std_v": None, "source": "table"},
-        "idle": {"sm_clock_mhz": [210.0, 1410.0], "power_w": [44.5, 67.3], "std_w": 0.3, "source": "table", "temperature_c": None},
+        "voltage": {"sm_clock_mhz": [210.0, 1410.0], "value": [0.69375, 0.89375], "source": "table"},
+        "idle": {"sm_clock_mhz": [210.0, 1410.0], "value": [44.5, 67.3], "source": "table"},
         "tile_predictors": {
             "gemm": {"kind": "choice", "tile_m": [64, 128], "tile_n": [64, 128], "split": [1, 1], "liking": [0.0, 0.5], "sharpness": 15.0}
         },
@@ -106,17 +102,17 @@ def example() -> dict:
     }
 
 
-def signed(document: dict) -> dict:
+def signed(document):
     return {**document, "digest": digest_of(document)}
 
 
-def written(tmp_path: Path, document: dict, name: str = "b.json") -> Path:
+def written(tmp_path, document, name="b.json"):
     path = tmp_path / name
     path.write_text(json.dumps(signed(document)), encoding="utf-8")
     return path
 
 
-def changed(keys: tuple, value) -> dict:
+def changed(keys, value):
     """The example with one place changed; `...` removes it."""
     document = copy.deepcopy(example())
     place = document
@@ -129,7 +125,7 @@ def changed(keys: tuple, value) -> dict:
     return document
 
 
-def refused(path: Path, message: str) -> None:
+def refused(path, message):
     """Loading fails in one line that names the file and says `message`."""
     with pytest.raises(BundleError, match=message) as caught:
         load_bundle(path)

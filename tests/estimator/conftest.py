@@ -9,7 +9,7 @@ from tests.estimator.estimating import OPERATORS, bundle_document
 
 
 @pytest.fixture
-def bundle(tmp_path) -> str:
+def bundle(tmp_path):
     """A bundle file."""
     path = tmp_path / "test-bundle.json"
     save_bundle(bundle_from_document(bundle_document()), path)
@@ -17,7 +17,7 @@ def bundle(tmp_path) -> str:
 
 
 @pytest.fixture
-def workload(tmp_path) -> str:
+def workload(tmp_path):
     """A workload file."""
     path = tmp_path / "layers.json"
     path.write_text(json.dumps({"format": "wattprint-workload", "format_version": "1.0", "name": "layers", "operators": OPERATORS}))

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from estimator.bundle.content import Bundle
 from estimator.cli import main
 from estimator.model.power_limit import UNLIMITED_W
 from tests.estimator.bundle_example import example
@@ -22,12 +21,12 @@ OPERATORS = [
 ]
 
 
-def bundle_document(**changes) -> dict:
+def bundle_document(**changes):
     """Plain data of a bundle of a simulated board with rounded coefficients, for answers of the commands."""
     document = example()
     power = document["power"] | {
         "reference_voltage_v": 0.69375, "event_energy_j": {"tensor": 6.8e-13, "dram": 4.6e-11, "cuda": 5e-11},
-        "active_std_w": None, "warm_knee": 0.8, "warm_sharpness": 4.0, "leakage_w_per_k": 0.0,
+        "active_std_w": None, "leakage_w_per_k": 0.0,
     }  # fmt: skip
     nothing = {
         "voltage": None,
@@ -47,19 +46,19 @@ def bundle_document(**changes) -> dict:
     }  # fmt: skip
 
 
-def unlimited(bundle: Bundle) -> Bundle:
+def unlimited(bundle):
     """The bundle for a board like its own that meets no power limit."""
     return replace(bundle, gpu=replace(bundle.gpu, power_limit_w=UNLIMITED_W))
 
 
-def run(capsys, *arguments) -> tuple[int, str, str]:
+def run(capsys, *arguments):
     status = main([str(argument) for argument in arguments])
     printed = capsys.readouterr()
     assert "Traceback" not in printed.err
     return status, printed.out, printed.err
 
 
-def fails(capsys, *arguments, status: int = 1) -> str:
+def fails(capsys, *arguments, status=1):
     """The command fails with one line on stderr, nothing on stdout."""
     found, out, err = run(capsys, *arguments)
     assert (found, out) == (status, "")

@@ -1,21 +1,16 @@
 """Small workloads, single kernels and a bundle with known coefficients, for laws that need no measurement."""
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
-from estimator.bundle.content import Bundle
 from estimator.model.coefficients import coefficient_rows, group_key
 from estimator.model.lowering import KnownTiles, lower
-from estimator.model.phases import Phases
 from estimator.model.power import BoardTables
 from estimator.model.timeline import LAUNCH_OVERLAP_EXPONENT
-from estimator.vocabulary.gpu import GpuSpec
-from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.workload import Operator, Workload, make_operator, merge_operators
 from fitter.bundle.sections import runs_bundle
-from fitter.latency.runs import TIED, Host, LatencyFit, prior_groups
+from fitter.latency.runs import WIDTHS, Host, LatencyFit, prior_groups
 from fitter.power.coefficients import PowerFit
 from fitter.power.solver import PRIOR, TERMS
 
@@ -23,7 +18,7 @@ REFERENCE_CLOCK_MHZ = 900.0
 HOST_LAUNCH_S = 30e-6
 
 
-def transformer(tokens: int, width: int, layers: int, name: str = "transformer", family: str = "synthetic") -> Workload:
+def transformer(tokens, width, layers, name="transformer", family="synthetic"):
     """Linear layers, attention products and memory kernels of a decoder, eager."""
     heads = width // 64
     layer: list[Operator] = [
@@ -43,19 +38,15 @@ def transformer(tokens: int, width: int, layers: int, name: str = "transformer",
     return Workload(name=name, operators=operators, counts=counts, model_family=family)
 
 
-def known_bundle(
-    gpu: GpuSpec, groups: dict[str, dict[str, float]] | None = None, energies: np.ndarray | None = None, host: Host | None = None
-) -> Bundle:
+def known_bundle(gpu, groups=None, energies=None, host=None):
     """A bundle at the centre of the priors, or with given coefficients."""
-    tables = BoardTables(
-        voltage_v=gpu.voltage_v, idle_w=gpu.idle_w, reference_clock_mhz=REFERENCE_CLOCK_MHZ, power_limit_w=gpu.power_limit_w
-    )
+    tables = BoardTables(gpu=gpu, voltage_v=gpu.voltage_v, idle_w=gpu.idle_w, reference_clock_mhz=REFERENCE_CLOCK_MHZ)
     latency = LatencyFit(
         groups=groups or prior_groups(),
         host=host or Host(HOST_LAUNCH_S, LAUNCH_OVERLAP_EXPONENT),
-        parameters=TIED,
-        log_shift=np.zeros(len(TIED)),
-        covariance=np.eye(len(TIED)) * 0.01,
+        widths=WIDTHS,
+        log_shift=np.zeros(len(WIDTHS)),
+        covariance=np.eye(len(WIDTHS)) * 0.01,
         slow=np.zeros(1),
     )
     values = np.array([PRIOR[term][0] for term in TERMS]) if energies is None else energies
@@ -69,24 +60,24 @@ def known_bundle(
     return runs_bundle(gpu, latency, power, clocks_mhz=(gpu.sm_clock_min_mhz, gpu.sm_clock_limit_mhz), rows=1)
 
 
-def phases_of(operator: Operator, gpu: GpuSpec, tile_m: float = math.nan, tile_n: float = math.nan, split: float = math.nan) -> Phases:
+def phases_of(operator, gpu, tile_m=math.nan, tile_n=math.nan, split=math.nan):
     """Phases of one kernel at the priors' coefficients, with a given tile or the fastest one."""
     known = KnownTiles(tile_m=np.array([tile_m]), tile_n=np.array([tile_n]), split=np.array([split]))
-    return lower([operator], gpu, prior_rows([operator]), known).phases
+    return lower([operator], gpu, prior_rows([operator]), known)
 
 
-def prior_rows(operators: Sequence[Operator]) -> Array:
+def prior_rows(operators):
     """The priors' coefficients of kernels, shape (n, ·)."""
     return coefficient_rows(prior_groups(), [group_key(operator) for operator in operators])[0]
 
 
-def convolution(kernel: int, **sizes: float) -> Operator:
+def convolution(kernel, **sizes):
     """A convolution of 8 images of 64 × 64 pixels with 64 channels and filters, unless stated otherwise."""
     usual = {"batch": 8, "channels": 64, "height": 64, "width": 64, "filters": 64, "stride": 1, "padding": 0, "groups": 1}
     return make_operator("conv", "conv2d", "bf16", kernel_h=kernel, kernel_w=kernel, **usual | sizes)
 
 
-def attention(queries: int, precision: str = "bf16", **sizes: float) -> Operator:
+def attention(queries, precision="bf16", **sizes):
     """Causal attention of 8 heads of 64 over as many keys as queries, unless stated otherwise."""
     usual = {"batch": 1, "context": queries, "heads": 8, "kv_heads": 8, "head_dim": 64, "window": 0, "causal": 1}
     return make_operator("attention", "prefill", precision, queries=queries, **usual | sizes)

@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, is_dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,7 +21,7 @@ CLASSES = {
     "KernelEstimate", "KernelTable", "Operator", "Sizes", "Sweep", "Variant", "Workload",
 }  # fmt: skip
 SIGNATURES = {
-    "best": "asked, goal, power_limit_w, latency_limit_s, confidence",
+    "best": "asked, goal, power_limit_w, latency_limit_s",
     "bundle_names": "",
     "compare": "left, right",
     "estimate": "workload, bundle, settings",
@@ -49,7 +48,7 @@ SIGNATURES = {
 ERRORS = {"ArgumentError", "BundleError", "EstimatorError", "OperatingPointError", "SpecificationError", "WorkloadError"}
 
 
-def test_names_parameters_and_settings_are_these_and_no_others() -> None:
+def test_names_parameters_and_settings_are_these_and_no_others():
     assert set(estimator.__all__) == set(SIGNATURES) | CLASSES | ERRORS | {"__version__"}
     assert {name: ", ".join(inspect.signature(getattr(estimator, name)).parameters) for name in SIGNATURES} == SIGNATURES
     assert set(Settings.__annotations__) == SETTINGS
@@ -74,13 +73,13 @@ ASKED = Asked(variant=Variant(workload=gpt2_prefill(8, 512), batch=8), bundle=BU
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_results_and_inputs_survive_a_pickle(value: object) -> None:
+def test_results_and_inputs_survive_a_pickle(value):
     copy = pickle.loads(pickle.dumps(value))
     assert type(copy) is type(value)
     assert content_of(copy) == content_of(value)
 
 
-def content_of(value: object) -> object:
+def content_of(value):
     """All fields of a result, of what they hold in turn, and arrays as lists."""
     if is_dataclass(value):
         return {field.name: content_of(getattr(value, field.name)) for field in fields(value) if field.compare}
@@ -91,7 +90,7 @@ def content_of(value: object) -> object:
     return repr(value.tolist() if isinstance(value, np.ndarray) else value)  # two nan are the same here
 
 
-def test_threads_get_what_one_caller_gets() -> None:
+def test_threads_get_what_one_caller_gets():
     chosen = variants(gpt2_prefill(4, 333), at=Sizes(batch=4, sequence=333), batch=range(2, 18))
     alone = [sweep(one, BUNDLE, sm_clock_mhz=(600.0, 900.0)).energy_j for one in chosen]
     with ThreadPoolExecutor(8) as pool:
@@ -100,7 +99,7 @@ def test_threads_get_what_one_caller_gets() -> None:
         np.testing.assert_array_equal(energy, alone[number % len(alone)])
 
 
-def test_the_code_of_the_page_runs(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_code_of_the_page_runs(repository, monkeypatch):
     monkeypatch.chdir(repository)
     page = (repository / "docs" / "how-to" / "use-from-python.md").read_text(encoding="utf-8")
     names: dict[str, object] = {}

@@ -29,34 +29,34 @@ ANY: Any = None
 CAPPED = Asked(variant=Variant(workload=WORKLOAD), bundle=BUNDLE, power_cap_w=151.0)
 
 WRONG: dict[str, tuple[Callable[[], object], str]] = {
-    "a path for a workload": (lambda: estimate("gpt2.json", BUNDLE), "workload must be a Workload, as read_workload gives it"),  # type: ignore[arg-type]
-    "a name for a GPU": (lambda: estimate(WORKLOAD, BUNDLE, gpu="a10"), "gpu must be a GpuSpec"),  # type: ignore[arg-type]
-    "a text for a clock": (lambda: estimate(WORKLOAD, BUNDLE, sm_clock_mhz="900"), "sm_clock_mhz must be a number"),  # type: ignore[arg-type]
-    "a mapping for clocks": (lambda: estimate(WORKLOAD, BUNDLE, sm_clock_mhz={900.0: 1}), "sm_clock_mhz must be"),  # type: ignore[arg-type]
-    "a table of clocks": (lambda: estimate(WORKLOAD, BUNDLE, sm_clock_mhz=[[900.0]]), "sm_clock_mhz must be a number or a list"),  # type: ignore[list-item]
-    "no clocks": (lambda: estimate(WORKLOAD, BUNDLE, sm_clock_mhz=np.array([])), "no SM clock given"),  # type: ignore[arg-type]
+    "a path for a workload": (lambda: estimate("gpt2.json", BUNDLE), "workload must be a Workload, as read_workload gives it"),
+    "a name for a GPU": (lambda: estimate(WORKLOAD, BUNDLE, gpu="a10"), "gpu must be a GpuSpec"),
+    "a text for a clock": (lambda: estimate(WORKLOAD, BUNDLE, sm_clock_mhz="900"), "sm_clock_mhz must be a number"),
+    "a mapping for clocks": (lambda: estimate(WORKLOAD, BUNDLE, sm_clock_mhz={900.0: 1}), "sm_clock_mhz must be"),
+    "a table of clocks": (lambda: estimate(WORKLOAD, BUNDLE, sm_clock_mhz=[[900.0]]), "sm_clock_mhz must be a number or a list"),
+    "no clocks": (lambda: estimate(WORKLOAD, BUNDLE, sm_clock_mhz=np.array([])), "no SM clock given"),
     "nan for a clock": (lambda: estimate(WORKLOAD, BUNDLE, sm_clock_mhz=float("nan")), "SM clock nan MHz is outside"),
     "a cap above the board's": (lambda: estimate(WORKLOAD, BUNDLE, power_cap_w=151), "above the limit of a10, 150 W"),
     "a cap above the board's of a comparison": (lambda: compare(CAPPED, CAPPED), "above the limit of a10, 150 W"),
-    "a text for a cap": (lambda: estimate(WORKLOAD, BUNDLE, power_cap_w="200"), "power_cap_w must be a number in W"),  # type: ignore[arg-type]
+    "a text for a cap": (lambda: estimate(WORKLOAD, BUNDLE, power_cap_w="200"), "power_cap_w must be a number in W"),
     "an absurd launch": (lambda: estimate(WORKLOAD, BUNDLE, host_launch_s=1e30), "at most 1 s"),
-    "a list of efficiencies": (lambda: estimate(WORKLOAD, BUNDLE, efficiency=[0.8]), "efficiency must be a mapping"),  # type: ignore[arg-type]
-    "a text for an efficiency": (lambda: estimate(WORKLOAD, BUNDLE, efficiency={"dram": "1"}), "efficiency of dram must be"),  # type: ignore[dict-item]
+    "a list of efficiencies": (lambda: estimate(WORKLOAD, BUNDLE, efficiency=[0.8]), "efficiency must be a mapping"),
+    "a text for an efficiency": (lambda: estimate(WORKLOAD, BUNDLE, efficiency={"dram": "1"}), "efficiency of dram must be"),
     "no workloads": (lambda: sweep(ANY, BUNDLE), "workloads must be a Workload"),
-    "names for bundles": (lambda: sweep(WORKLOAD, ["a10-eager"]), "bundle must be a Bundle"),  # type: ignore[list-item]
+    "names for bundles": (lambda: sweep(WORKLOAD, ["a10-eager"]), "bundle must be a Bundle"),
     "a size of a file that states none": (
         lambda: variants(replace(WORKLOAD, name="w"), batch=(2,)),
         "in Python at=Sizes(batch=8, sequence=512)",
     ),
     "no file": (lambda: read_workload(ANY), "path must be the name of a workload file"),
-    "a number for a rule set": (lambda: read_workload(EXAMPLE, completion=3), "completion must be True or False"),  # type: ignore[arg-type]
+    "a number for a rule set": (lambda: read_workload(EXAMPLE, completion=3), "completion must be True or False"),
     "no name of a bundle": (lambda: load_bundle(ANY), "name_or_path must be the name of a bundle"),
-    "a number for a GPU": (lambda: load_gpu(3), "name_or_path must be the name of a GPU"),  # type: ignore[arg-type]
+    "a number for a GPU": (lambda: load_gpu(3), "name_or_path must be the name of a GPU"),
 }
 
 
 @pytest.mark.parametrize("case", sorted(WRONG))
-def test_an_argument_of_the_wrong_kind_is_named(case: str) -> None:
+def test_an_argument_of_the_wrong_kind_is_named(case):
     call, reason = WRONG[case]
     with pytest.raises(EstimatorError) as caught:
         call()
@@ -65,6 +65,6 @@ def test_an_argument_of_the_wrong_kind_is_named(case: str) -> None:
 
 
 @pytest.mark.parametrize("clocks", [900, 900.0, np.float32(900), [900], (900, 1005.0), np.array([900, 1005]), range(900, 960, 15)])
-def test_numbers_of_every_kind_are_clocks(clocks: Any) -> None:
+def test_numbers_of_every_kind_are_clocks(clocks):
     answers = estimate(WORKLOAD, BUNDLE, sm_clock_mhz=clocks)
     assert [answer.asked_clock_mhz for answer in answers] == [float(clock) for clock in np.atleast_1d(clocks)]

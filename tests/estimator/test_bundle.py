@@ -4,12 +4,9 @@ import functools
 import json
 import math
 import pickle
-import re
 from dataclasses import FrozenInstanceError
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from estimator.bundle.content import BundleFile
 from estimator.bundle.files import (
@@ -19,10 +16,9 @@ from estimator.bundle.files import (
     load_bundle,
     save_bundle,
 )
-from estimator.model.coefficients import COEFFICIENTS
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.reader import fields_of
-from tests.estimator.bundle_example import VALIDATOR, changed, example, refused, signed, written
+from tests.estimator.bundle_example import changed, example, refused, signed, written
 
 
 def test_what_is_saved_is_what_is_loaded(tmp_path):
@@ -38,66 +34,6 @@ def test_what_is_saved_is_what_is_loaded(tmp_path):
 
 TOP_FIELDS = set(fields_of(BundleFile))
 
-numbers = st.floats(0.1, 10.0, allow_nan=False)
-
-
-def in_range(value: float) -> bool:
-    """Whether a file may hold the number: no quantity is smaller in any unit."""
-    return value == 0.0 or abs(value) >= 1e-99
-
-
-texts = st.text(max_size=12)
-free = st.dictionaries(
-    texts,
-    st.recursive(
-        st.none() | st.booleans() | texts | st.integers(-(10**9), 10**9) | st.floats(-1e99, 1e99).filter(in_range),
-        st.lists,
-        max_leaves=6,
-    ),
-    max_size=3,
-)
-
-
-GROUPS = st.sampled_from(["gemm", "gemm.linear", "gemm.bmm.bf16", "softmax.softmax.fp32.long", "conv.conv2d", "copy", "norm.layernorm"])
-
-
-@st.composite
-def documents(draw) -> dict:
-    document = example()
-    names = draw(st.lists(st.sampled_from(COEFFICIENTS), min_size=1, max_size=5, unique=True))
-    document["groups"] = draw(
-        st.dictionaries(
-            GROUPS,
-            st.fixed_dictionaries(
-                {
-                    "coefficients": st.fixed_dictionaries(dict.fromkeys(names, numbers)),
-                    "ln_std": st.fixed_dictionaries({names[0]: numbers}),
-                    "identified": st.fixed_dictionaries({names[0]: st.booleans()}),
-                    "rows": st.integers(0, 10**6),
-                }
-            ),
-            max_size=4,
-        )
-    )
-    document["name"] = draw(st.text(min_size=1, max_size=12).filter(str.isprintable))
-    document["notes"] = draw(st.lists(st.text(min_size=1, max_size=12), max_size=3))
-    document["environment"] = draw(st.dictionaries(texts, texts, max_size=3))
-    document["sensor"] = draw(free)
-    document["residuals"] = draw(st.dictionaries(GROUPS, st.just(document["residuals"]["gemm"]), max_size=2))
-    if draw(st.booleans()):
-        document["power"] = document["voltage"] = document["idle"] = None
-    return document
-
-
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(documents())
-def test_any_bundle_survives_its_file(tmp_path, document):
-    bundle = bundle_from_document(document)
-    saved = save_bundle(bundle, tmp_path / "b.json")
-    loaded = load_bundle(tmp_path / "b.json")
-    assert document_of(loaded) == document_of(saved)
-    VALIDATOR.validate(document_of(loaded))
-
 
 def test_bundle_cannot_be_changed_and_can_be_pickled():
     bundle = bundle_from_document(example())
@@ -110,16 +46,7 @@ def test_bundle_cannot_be_changed_and_can_be_pickled():
     assert document_of(pickle.loads(pickle.dumps(bundle))) == document_of(bundle)
 
 
-def test_digest_follows_the_content_and_not_the_layout(tmp_path):
-    document = signed(example())
-    assert re.fullmatch(r"sha256:[0-9a-f]{64}", document["digest"])
-    backwards = json.dumps(dict(reversed(document.items())), indent=3)
-    path = tmp_path / "b.json"
-    path.write_text(backwards)
-    assert load_bundle(path).digest == document["digest"]
-
-
-def leaves(value, at: tuple = ()) -> list[tuple]:
+def leaves(value, at=()):
     """Keys of every number, text and null in plain data."""
     if isinstance(value, dict | list):
         items = value.items() if isinstance(value, dict) else enumerate(value)
@@ -149,7 +76,7 @@ SEMANTIC_FAULTS = [
     (("groups", "gemm", "ln_std"), {"dram": 0.1}, "groups.gemm.ln_std has an unknown name 'dram'"),
     (("groups", "gemm.linear.bf17"), {}, "'gemm.linear.bf17' names no group of kernels: 'bf17' is none of"),
     (("power", "reference_clock_mhz"), 3000.0, "lies outside the clocks of a100"),
-    (("voltage", "voltage_v"), [0.7], "voltage.voltage_v has 1 values where 2"),
+    (("voltage", "value"), [0.7], "voltage.value has 1 values where 2"),
     (("name",), "two\nlines", "name holds a character that cannot be printed"),
     (("domain", "gemm", "m"), [2.0, 1.0], "domain.gemm.m = .* must ascend"),
     (("tile_predictors", "gemm", "split"), [3], "split has 1 values where 2"),
@@ -165,7 +92,7 @@ def test_fault_is_refused_with_its_place(tmp_path, keys, value, message):
     refused(written(tmp_path, changed(keys, value)), message)
 
 
-def test_a_mapping_that_was_hashed_is_pickled_without_its_hash() -> None:
+def test_a_mapping_that_was_hashed_is_pickled_without_its_hash():
     """Texts have other hashes in another process."""
     plain = {"b": 1.0, "a": ("x", 2)}
     hashed = FrozenMapping(plain)

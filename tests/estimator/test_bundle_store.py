@@ -2,12 +2,10 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from estimator import bundle_names, load_bundle, sweep
-from estimator.bundle.content import Bundle
 from estimator.bundle.files import VARIABLE, save_bundle, store_folder, stored_names, told_apart
 from estimator.cli import main
 from estimator.display.bundles import card_document
@@ -18,9 +16,7 @@ from tests.fitter.measured import planted_bundle
 A100 = load_bundle("a100-pcie-40gb-eager")
 
 
-def test_files_of_the_store_are_bundles_by_their_names_but_none_replaces_a_shipped_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_of_the_store_are_bundles_by_their_names_but_none_replaces_a_shipped_one(tmp_path, monkeypatch, capsys):
     shipped = bundle_names()
     monkeypatch.setenv(VARIABLE, str(tmp_path))
     for name in ("lab-7", "a10-eager"):
@@ -39,7 +35,7 @@ def test_files_of_the_store_are_bundles_by_their_names_but_none_replaces_a_shipp
     assert main(["bundles", "--card"]) == 2
 
 
-def test_the_store_is_the_user_s_data_folder_unless_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_store_is_the_user_s_data_folder_unless_named(monkeypatch, tmp_path):
     monkeypatch.delenv(VARIABLE)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     assert store_folder() == tmp_path / "wattprint" / "bundles"
@@ -49,7 +45,7 @@ def test_the_store_is_the_user_s_data_folder_unless_named(monkeypatch: pytest.Mo
     assert stored_names() == ()
 
 
-def test_bundles_that_share_name_and_version_have_labels_of_their_own(tmp_path: Path) -> None:
+def test_bundles_that_share_name_and_version_have_labels_of_their_own(tmp_path):
     slower = replace(A100, host=replace(A100.host, launch_s=2.0 * A100.host.launch_s))
     one, two = (save_bundle(replace(bundle, digest=""), tmp_path / "b.json") for bundle in (A100, slower))
     labels = sweep(transformer(1024, 512, 4), [one, two], sm_clock_mhz=900.0).label("bundle")
@@ -60,7 +56,7 @@ def test_bundles_that_share_name_and_version_have_labels_of_their_own(tmp_path: 
 
 
 @pytest.mark.parametrize("bundle", [*map(load_bundle, ("a10-eager", "a100-pcie-40gb-eager")), planted_bundle()], ids=lambda one: one.name)
-def test_a_card_says_what_was_fitted_how_well_and_what_was_not(bundle: Bundle) -> None:
+def test_a_card_says_what_was_fitted_how_well_and_what_was_not(bundle):
     card, text = known(card_document(bundle)), document_text(card_document(bundle))
     assert json.loads(json.dumps(card, allow_nan=False)) == card
     assert all(name in text for name in (*card, *card["groups"], *(one.sha256 for one in bundle.provenance.datasets)))

@@ -2,34 +2,33 @@
 
 import json
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from estimator.completion import RULE_SET, RULES, complete
 from estimator.formats import read_workload
 from estimator.formats.energaizer import distinct_items, read_energaizer
-from estimator.vocabulary.workload import Listing, Workload
+from estimator.vocabulary.workload import Workload
 from examples.gpt2_prefill import gpt2_prefill
 from tests.estimator import artifact_lists as artifact
 
 
-def listing_of(entries: list[artifact.Entry]) -> Listing:
+def listing_of(entries):
     items = distinct_items(json.dumps(entries))
     assert items is not None
     return read_energaizer(*items, "list")
 
 
-def recorded(folder: Path, name: str, completion: bool = True) -> Workload:
+def recorded(folder, name, completion=True):
     return read_workload(folder / "energaizer" / "workloads" / f"{name}.json", completion=completion)
 
 
-def completed(entries: list[artifact.Entry]) -> Workload:
+def completed(entries):
     operators, counts = complete(listing_of(entries))
     return Workload(name="list", operators=operators, counts=counts)
 
 
-def by_rule(workload: Workload) -> dict[str, dict[str, float]]:
+def by_rule(workload):
     """Counts of added and corrected operators: rule → operator → count."""
     found: dict[str, Counter[str]] = {}
     for operator, count in zip(workload.operators, workload.counts, strict=True):
@@ -43,7 +42,7 @@ COPIES = {"completed contiguous": 2, "completed transpose": 1}
 """Of operands of one layer, where there is more than one sequence."""
 
 
-def layers(count: int, operators: dict[str, int]) -> dict[str, int]:
+def layers(count, operators):
     return {name: count * each for name, each in operators.items()}
 
 
@@ -153,34 +152,6 @@ def test_as_many_key_value_heads_as_query_heads_are_not_repeated():
 # Vision models --------------------------------------------------------------------------------------------------------
 
 
-def basic_block(channels: int, size: int, *, stride: int = 1, before: int = 0) -> list[artifact.Entry]:
-    inputs = before or channels
-    out = size // stride
-    relu = artifact.elementwise("relu", channels * out * out)
-    shortcut = [artifact.conv(1, before, size, channels, 1, stride, 0)] if before else []
-    return [
-        artifact.conv(1, inputs, size, channels, 3, stride, 1),
-        relu,
-        artifact.conv(1, channels, out, channels, 3, 1, 1),
-        *shortcut,
-        relu,
-    ]
-
-
-def test_residuals_of_basic_blocks_are_found_and_those_of_a_plain_network_are_not():
-    stem = [artifact.conv(1, 3, 224, 64, 7, 2, 3), artifact.elementwise("relu", 64 * 112 * 112)]
-    small = [
-        *stem,
-        *basic_block(64, 56) * 2,
-        *basic_block(128, 56, stride=2, before=64),
-        *basic_block(128, 28),
-        artifact.linear(1, 10, 128),
-    ]
-    plain = [*stem, *basic_block(64, 56) * 4]
-    assert by_rule(completed(small))["residual_add"] == {"completed add": 4}
-    assert "residual_add" not in by_rule(completed(plain))
-
-
 def test_layout_conversions_belong_to_16_bit_convolutions():
     wide = artifact.conv(1, 8, 16, 8, 3, 1, 1)
     wide[0] |= {"precM": "fp32", "precA": "fp32"}
@@ -190,7 +161,7 @@ def test_layout_conversions_belong_to_16_bit_convolutions():
 # The step as a whole --------------------------------------------------------------------------------------------------
 
 
-def recorded_and_built(folder: Path) -> list[list[artifact.Entry]]:
+def recorded_and_built(folder):
     paths = sorted((folder / "energaizer" / "workloads").glob("*_b8_*.json"))
     return [*(json.loads(path.read_text()) for path in paths), artifact.qwen2(2, 128), artifact.vit_large(2), artifact.fused_decoder(1, 64)]
 
@@ -212,7 +183,7 @@ def test_every_rule_is_used_by_some_model():
 def test_the_example_is_what_the_completed_list_of_the_same_model_holds(repository, shared_data):
     """Two independent ways to the same operators: a configuration written down, a trace completed."""
 
-    def tally(workload: Workload) -> Counter[tuple[object, ...]]:
+    def tally(workload):
         counts: Counter[tuple[object, ...]] = Counter()
         for operator, count in zip(workload.operators, workload.counts, strict=True):
             head = operator.family == "gemm" and operator["n"] == 50257

@@ -15,7 +15,7 @@ VALUES = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), TEXTS)
 
 
 @given(st.lists(st.lists(VALUES, min_size=2, max_size=2), max_size=4))
-def test_every_value_comes_back_and_no_text_begins_as_a_formula(rows: list[list[object]]) -> None:
+def test_every_value_comes_back_and_no_text_begins_as_a_formula(rows):
     read = list(csv.reader(io.StringIO(csv_lines(rows, header=["a", "b"]), newline="")))
     assert read[0] == ["a", "b"]
     assert len(read) == 1 + len(rows)

@@ -3,7 +3,6 @@
 import json
 import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -43,7 +42,7 @@ ENERGIES = InstructionEnergies(
 COUNTS = st.floats(min_value=0.0, max_value=1e15)
 
 
-def activities() -> st.SearchStrategy[Activity]:
+def activities():
     return st.builds(
         Activity,
         instructions=st.fixed_dictionaries({"FFMA": COUNTS, "LOP3": COUNTS}),
@@ -64,25 +63,25 @@ def activities() -> st.SearchStrategy[Activity]:
         ("REDUX.SUM.S32", "REDUX"), ("UIADD3", ""), ("BRA", ""), ("LDGDEPBAR", ""), ("ISETP.GE.AND", "ISETP"), ("IDP.4A.S8.S8", "IDP.4A"),
     ],
 )  # fmt: skip
-def test_an_opcode_has_the_class_of_what_it_does(opcode: str, name: str) -> None:
+def test_an_opcode_has_the_class_of_what_it_does(opcode, name):
     assert sass_class(opcode) == name
 
 
 @given(st.integers(1, 4096), st.sampled_from(["UISETP.NE.AND", "ISETP.NE.U32.AND"]))
-def test_loop_control_is_taken_out_of_a_body_once(count: int, test: str) -> None:
+def test_loop_control_is_taken_out_of_a_body_once(count, test):
     classes, issued = loop_classes({"FFMA": count, "UIADD3": 1, test: 1, "BRA": 1})
     assert classes == {"FFMA": count}
     assert issued == count + 3
 
 
-def test_comparisons_of_the_work_itself_stay_in_the_body() -> None:
+def test_comparisons_of_the_work_itself_stay_in_the_body():
     classes, _ = loop_classes({"ISETP.NE.U32.AND": 1, "ISETP.EQ.U32.AND": 32, "SEL": 32, "UIADD3": 1, "BRA": 3})
     assert classes["SEL"] == 32
     assert classes["ISETP"] == 32
 
 
 @given(activities(), activities())
-def test_energy_is_additive_over_activities(first: Activity, second: Activity) -> None:
+def test_energy_is_additive_over_activities(first, second):
     both = Activity(
         instructions={name: first.instructions[name] + second.instructions[name] for name in first.instructions},
         issued=first.issued + second.issued,
@@ -96,7 +95,7 @@ def test_energy_is_additive_over_activities(first: Activity, second: Activity) -
 
 
 @given(activities(), st.floats(0.5, 1.2))
-def test_core_energy_goes_with_the_square_of_the_voltage_and_that_of_dram_does_not(activity: Activity, volt: float) -> None:
+def test_core_energy_goes_with_the_square_of_the_voltage_and_that_of_dram_does_not(activity, volt):
     core = replace(activity, transactions={}, time_s=0.0)
     there = ENERGIES.energy_j(replace(core, voltage_v=volt))[0]
     assert there == pytest.approx(ENERGIES.energy_j(core)[0] * (volt / 0.9) ** 2)
@@ -104,18 +103,18 @@ def test_core_energy_goes_with_the_square_of_the_voltage_and_that_of_dram_does_n
     assert ENERGIES.energy_j(dram)[0] == pytest.approx(1.5)
 
 
-def test_energy_per_instruction_holds_its_share_of_the_issue() -> None:
+def test_energy_per_instruction_holds_its_share_of_the_issue():
     value, std = ENERGIES.epi_j("FFMA")
     assert value == pytest.approx(4e-12 + 7e-11 / LANES)
     assert std == pytest.approx(math.hypot(4e-14, 7e-13 / LANES))
 
 
-def test_a_class_that_was_not_measured_is_named() -> None:
+def test_a_class_that_was_not_measured_is_named():
     with pytest.raises(BundleError, match=r"no energy of DFMA in this bundle; measure it with"):
         ENERGIES.energy_j(Activity(instructions={"DFMA": 1.0}, issued=1.0, transactions={}, stalls=0.0, time_s=0.0))
 
 
-def test_the_section_gives_the_energies_back() -> None:
+def test_the_section_gives_the_energies_back():
     section = json.loads(json.dumps(section_of(ENERGIES)))
     back = energies_from_section(section)
     assert back is not None
@@ -133,7 +132,7 @@ def test_the_section_gives_the_energies_back() -> None:
         ({"instructions": {"FFMA": {"epi_j": 1e-12, "std_j": 1e-13, "identified": True, "surprise": 1}}}, "unknown field 'surprise'"),
     ],
 )
-def test_a_damaged_section_is_refused_in_one_line(change: dict[str, Any], complaint: str) -> None:
+def test_a_damaged_section_is_refused_in_one_line(change, complaint):
     with pytest.raises(BundleError, match=complaint) as error:
         energies_from_section({**section_of(ENERGIES), **change})
     assert "\n" not in str(error.value)

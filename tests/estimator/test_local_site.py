@@ -1,7 +1,6 @@
 """A local site answers whoever knows its token, sends fixed files whatever is being computed, and ends no request without a line."""
 
 import json
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Event, Semaphore
@@ -20,15 +19,15 @@ FILE = Reply(content=b"a fixed file", media_type="text/plain")
 ASKED = 60
 
 
-def broken(_body: bytes, _query: str) -> Reply:
+def broken(_body, _query):
     raise ZeroDivisionError("a defect\n of ours")
 
 
-def unanswerable(_body: bytes, _query: str) -> Reply:
+def unanswerable(_body, _query):
     raise WorkloadError("no such workload")
 
 
-def echo(body: bytes, query: str) -> Reply:
+def echo(body, query):
     return Reply(content=body + query.encode(), media_type="text/plain")
 
 
@@ -41,7 +40,7 @@ PAGES = {
 
 
 @contextmanager
-def running(host: str = "127.0.0.1", **more: Computed) -> Iterator[Served]:
+def running(host="127.0.0.1", **more):
     complaints: list[str] = []
     pages = {**PAGES, **{f"/{name}": page for name, page in more.items()}}
     with local_site(host, 0, pages, token=TOKEN, headers={}, complain=complaints.append) as url:
@@ -49,7 +48,7 @@ def running(host: str = "127.0.0.1", **more: Computed) -> Iterator[Served]:
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[Served]:
+def site():
     with running() as served:
         yield served
 
@@ -58,13 +57,13 @@ WRONG = ["", TOKEN[:-1], f"{TOKEN}x", TOKEN.swapcase(), f"x/{TOKEN}/", f"?token=
 
 
 @given(st.one_of(st.sampled_from(WRONG), st.text().filter(lambda text: text.partition("/")[0] != TOKEN).map(quote)))
-def test_without_the_token_nothing_is_told(site: Served, text: str) -> None:
+def test_without_the_token_nothing_is_told(site, text):
     status, _, content = site.fetch("GET", f"/{quote(text, safe='/?=%')}")
     assert (status, list(json.loads(content))) == (403, ["error"])
     assert TOKEN.encode() not in content
 
 
-def test_with_the_token_pages_are_answered(site: Served) -> None:
+def test_with_the_token_pages_are_answered(site):
     status, headers, content = site.request("GET", "/?x=1")
     assert (status, content, headers["Cache-Control"], headers["Referrer-Policy"]) == (200, FILE.content, "no-store", "no-referrer")
     assert "Server" not in headers
@@ -76,17 +75,17 @@ def test_with_the_token_pages_are_answered(site: Served) -> None:
     assert site.fetch("GET", f"/{TOKEN}")[0] == 404, "relative addresses need the slash"
 
 
-def test_defects_and_refusals_are_one_line_each(site: Served) -> None:
+def test_defects_and_refusals_are_one_line_each(site):
     assert site.request("GET", "/unanswerable")[::2] == (422, b'{"error": "no such workload"}\n')
     assert site.complaints == []
     assert site.request("GET", "/broken")[::2] == (500, b'{"error": "this request failed"}\n')
     assert site.complaints == ["a request failed: ZeroDivisionError: a defect of ours"]
 
 
-def test_many_questions_delay_each_other_and_no_fixed_file() -> None:
+def test_many_questions_delay_each_other_and_no_fixed_file():
     started, released = Semaphore(0), Event()
 
-    def heavy(_body: bytes, _query: str) -> Reply:
+    def heavy(_body, _query):
         started.release()
         released.wait(PATIENCE_S)
         return FILE
@@ -104,7 +103,7 @@ def test_many_questions_delay_each_other_and_no_fixed_file() -> None:
 
 
 @pytest.mark.parametrize(("host", "shown"), [("0.0.0.0", "127.0.0.1"), ("::1", "::1"), ("::", "::1")])
-def test_the_address_is_one_that_a_browser_here_takes(host: str, shown: str) -> None:
+def test_the_address_is_one_that_a_browser_here_takes(host, shown):
     with running(host=host) as site:
         assert urlsplit(site.url).hostname == shown
         assert site.request("GET", "/")[0] == 200

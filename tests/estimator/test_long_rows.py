@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from estimator.model.lowering import STREAM_KINDS
-from estimator.model.phases import EVENTS, OVERLAPPED, Phases
+from estimator.model.phases import EVENTS, OVERLAPPED
 from estimator.model.streams import Stream, norm_loads
-from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.workload import make_operator
 
@@ -18,12 +17,12 @@ ROWS = 20_000
 AGAIN, DRAM = OVERLAPPED.index("dram_activations"), OVERLAPPED.index("dram")
 
 
-def rows_of(operator: str, dim: int, gpu: GpuSpec, rows: int = ROWS, precision: str = "fp32") -> Phases:
+def rows_of(operator, dim, gpu, rows=ROWS, precision="fp32"):
     family = "softmax" if operator == "softmax" else "norm"
     return STREAM_KINDS["stream"]([make_operator(family, operator, precision, rows=rows, dim=dim)], gpu)
 
 
-def read_again(phases: Phases, dim: int, gpu: GpuSpec) -> float:
+def read_again(phases, dim, gpu):
     """Bytes that cross DRAM once more, in sizes of the fp32 matrix."""
     return float(phases.overlapped[0, AGAIN]) * gpu.dram_bytes_per_s / (4.0 * ROWS * dim)
 
@@ -38,32 +37,24 @@ LONGEST = Stream.SHARED_ROW_BYTES // 4
         ("softmax", LONGEST, SMALL_L2, 0.0, 0.0), ("softmax", 4 * LONGEST, SMALL_L2, 1.8, 2.0),
     ],
 )  # fmt: skip
-def test_rows_that_outgrow_l2_are_read_again_norms_once_and_long_softmax_rows_twice(
-    operator: str, dim: int, gpu: GpuSpec, low: float, high: float
-) -> None:
+def test_rows_that_outgrow_l2_are_read_again_norms_once_and_long_softmax_rows_twice(operator, dim, gpu, low, high):
     assert low <= read_again(rows_of(operator, dim, gpu), dim, gpu) <= high
 
 
 @given(st.sampled_from(["softmax", "layernorm", "rmsnorm"]), st.integers(8, 60_000), st.integers(1, 50_000))
-def test_time_and_energy_count_the_same_bytes(operator: str, dim: int, rows: int) -> None:
+def test_time_and_energy_count_the_same_bytes(operator, dim, rows):
     for gpu in (LARGE_L2, SMALL_L2):
         phases = rows_of(operator, dim, gpu, rows)
         counted = phases.events[0, EVENTS.index("dram")] / gpu.dram_bytes_per_s
         assert phases.overlapped[0, AGAIN] + phases.overlapped[0, DRAM] == pytest.approx(counted)
 
 
-@given(st.sampled_from(["softmax", "layernorm"]), st.integers(64, 30_000))
-def test_a_larger_l2_never_reads_more(operator: str, dim: int) -> None:
-    again = [rows_of(operator, dim, gpu).overlapped[0, AGAIN] * gpu.dram_bytes_per_s for gpu in (LARGE_L2, SMALL_L2)]
-    assert again[0] <= again[1] * (1.0 + 1e-12) + 1e-9
-
-
-def test_lines_held_in_both_partitions_of_l2_crowd_out_rows() -> None:
+def test_lines_held_in_both_partitions_of_l2_crowd_out_rows():
     again = [read_again(rows_of("layernorm", 3072, gpu), 3072, gpu) for gpu in (LARGE_L2, replace(LARGE_L2, compute_capability="8.6"))]
     assert again[0] > 2.0 * again[1]
 
 
-def slowest_warp(dim: int) -> int:
+def slowest_warp(dim):
     """Loads one after the other of the slowest of four warps, lane by lane: a warp walks every way that one of its lanes takes."""
     vectors = -(-dim // 4)
     counts = [len(range(thread, vectors, 128)) for thread in range(128)]
@@ -72,5 +63,5 @@ def slowest_warp(dim: int) -> int:
 
 
 @given(st.integers(1, 40_000))
-def test_a_norm_waits_for_the_loads_of_its_slowest_warp(dim: int) -> None:
+def test_a_norm_waits_for_the_loads_of_its_slowest_warp(dim):
     assert norm_loads(dim) == slowest_warp(dim)

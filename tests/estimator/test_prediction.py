@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 from numpy.testing import assert_allclose
 
-from estimator.bundle.content import Bundle
 from estimator.questions.estimates import estimate
 from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.workload import UnknownOperator
@@ -16,20 +15,20 @@ SMALL = transformer(128, 256, 4)
 
 
 @pytest.fixture(scope="module")
-def bundle() -> Bundle:
+def bundle():
     return known_bundle(load_gpu("a100-pcie-40gb"))
 
 
-def test_energy_is_power_times_latency(bundle: Bundle) -> None:
+def test_energy_is_power_times_latency(bundle):
     for answer in estimate(BIG, bundle, sm_clock_mhz=[510, 900, 1410]):
         assert_allclose(answer.energy_j, answer.power_w * answer.latency_s)
 
 
-def test_the_kernels_of_a_gpu_bound_workload_add_up_to_it(bundle: Bundle) -> None:
+def test_the_kernels_of_a_gpu_bound_workload_add_up_to_it(bundle):
     assert bundle.power is not None
     assert bundle.idle is not None
-    power = replace(bundle.power, leakage_w_per_k=0.2, operating_c=45.0, operating_k_per_w=0.1)
-    leaking = replace(bundle, power=power, idle=replace(bundle.idle, temperature_c=35.0))
+    power = replace(bundle.power, leakage_w_per_k=0.2, rest_c=35.0, operating_c=45.0, operating_k_per_w=0.1)
+    leaking = replace(bundle, power=power)
     workload = replace(BIG, operators=(replace(BIG.operators[0], origin="completed:rule"), *BIG.operators[1:]))
     answers = [estimate(workload, one, sm_clock_mhz=900, host_launch_s=0.0)[0] for one in (bundle, leaking)]
     assert answers[1].power_w > answers[0].power_w
@@ -38,14 +37,14 @@ def test_the_kernels_of_a_gpu_bound_workload_add_up_to_it(bundle: Bundle) -> Non
         assert_allclose(sum(k.count * k.energy_j for k in answer.kernels), answer.energy_j, rtol=1e-9)
 
 
-def test_twice_the_layers_cost_twice_the_energy(bundle: Bundle) -> None:
+def test_twice_the_layers_cost_twice_the_energy(bundle):
     once = estimate(BIG, bundle, sm_clock_mhz=900, host_launch_s=0.0)[0]
     twice = estimate(replace(BIG, counts=tuple(2 * c for c in BIG.counts)), bundle, sm_clock_mhz=900, host_launch_s=0.0)[0]
     assert_allclose(twice.energy_j, 2 * once.energy_j)
     assert_allclose(twice.power_w, once.power_w)
 
 
-def test_a_small_workload_waits_for_the_host(bundle: Bundle) -> None:
+def test_a_small_workload_waits_for_the_host(bundle):
     answer = estimate(SMALL, bundle, sm_clock_mhz=1410)[0]
     launches = sum(o.host_share * c for o, c in zip(SMALL.operators, SMALL.counts, strict=True))
     assert_allclose(answer.latency_s, 30e-6 * launches, rtol=0.02)
@@ -53,12 +52,12 @@ def test_a_small_workload_waits_for_the_host(bundle: Bundle) -> None:
     assert estimate(SMALL, bundle, sm_clock_mhz=1410, host_launch_s=0.0)[0].latency_s < 0.5 * answer.latency_s
 
 
-def test_utilisation_is_a_share(bundle: Bundle) -> None:
+def test_utilisation_is_a_share(bundle):
     for kernel in estimate(BIG, bundle, sm_clock_mhz=1410)[0].kernels:
         assert set(kernel.utilization) == {"dram", "l2", "shared", "tensor", "cuda", "sfu"}
         assert all(0.0 <= share <= 1.0 for share in kernel.utilization.values())
 
 
-def test_unknown_operators_are_never_silent(bundle: Bundle) -> None:
+def test_unknown_operators_are_never_silent(bundle):
     answer = estimate(replace(BIG, unknown=(UnknownOperator(name="fft", count=7),)), bundle, sm_clock_mhz=900)[0]
     assert any("fft" in line and "7 of" in line for line in answer.warnings)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from estimator.counts.activities import CountedKernel
 from estimator.counts.counted_energy import counted_energies
-from estimator.counts.energies import INSTRUCTION, Activity, InstructionEnergies
+from estimator.counts.energies import INSTRUCTION, Activity
 from estimator.counts.opcodes import RARE
 from estimator.counts.prices import LIKE_SPREAD, is_matrix, price_of, products_of
 from estimator.counts.tables import EnergyTable, load_energy_table
@@ -28,7 +28,7 @@ MATRIX = (
 )
 
 
-def energies(**added: float) -> InstructionEnergies:
+def energies(**added):
     """The energies of the other tests, with further classes."""
     values = np.array([*ENERGIES.values, *added.values()])
     return replace(
@@ -40,7 +40,7 @@ def energies(**added: float) -> InstructionEnergies:
     )
 
 
-def activity(name: str, count: float = 1e9) -> Activity:
+def activity(name, count=1e9):
     return Activity(instructions={name: count}, issued=0.0, transactions={}, stalls=0.0, time_s=0.0)
 
 
@@ -49,11 +49,11 @@ def activity(name: str, count: float = 1e9) -> Activity:
     [("HMMA.16816.F32", 2048), ("HMMA.SP.16832.F32", 2048), ("HMMA.1684.F32.TF32", 512), ("DMMA.8x8x4", 256),
      ("BMMA.168256.AND.POPC", 32768), ("HGMMA.64x256x16.F32.BF16", 262144), ("IMMA.8816.S8.S8.SAT", 1024), ("FFMA", 0), ("HMMA", 0)],
 )  # fmt: skip
-def test_the_products_of_a_matrix_instruction_are_in_its_name(name: str, products: float) -> None:
+def test_the_products_of_a_matrix_instruction_are_in_its_name(name, products):
     assert products_of(name) == products
 
 
-def test_a_sparse_product_whose_class_was_left_out_costs_what_a_dense_one_of_its_type_costs_and_says_so() -> None:
+def test_a_sparse_product_whose_class_was_left_out_costs_what_a_dense_one_of_its_type_costs_and_says_so():
     known = energies(HMMA_16816_F32=DENSE_J, HMMA_16816_F16=0.5 * DENSE_J, rare=RARE_J)
     value, std = known.energy_j(activity("HMMA.SP.16832.F32"))
     assert value == pytest.approx(DENSE_J * 1e9)
@@ -66,7 +66,7 @@ def test_a_sparse_product_whose_class_was_left_out_costs_what_a_dense_one_of_its
 
 
 @given(st.sampled_from(MATRIX), st.sets(st.sampled_from([*MATRIX, "FFMA", "DFMA", RARE])))
-def test_a_matrix_product_is_never_priced_as_a_rare_instruction(name: str, known: set[str]) -> None:
+def test_a_matrix_product_is_never_priced_as_a_rare_instruction(name, known):
     price = price_of(name, known)
     assert price.name in {one for one in known if is_matrix(one)} | {""}
     assert (price.reason == "") == (name in known)
@@ -75,11 +75,11 @@ def test_a_matrix_product_is_never_priced_as_a_rare_instruction(name: str, known
         assert price.name.split(".")[0] == name.split(".")[0]
 
 
-def table(known: InstructionEnergies) -> EnergyTable:
+def table(known):
     return EnergyTable(name="made", title="", source="", vocabulary="sass", energies=known, constant_w=40.0)
 
 
-def test_counts_priced_at_another_class_are_warned_about_and_less_sure() -> None:
+def test_counts_priced_at_another_class_are_warned_about_and_less_sure():
     known = energies(HMMA_16816_F32=DENSE_J, rare=RARE_J)
     kernels = [
         CountedKernel(name="k", launches=3.0, activity=replace(activity("HMMA.SP.16832.F32"), time_s=1e-3)),
@@ -95,7 +95,7 @@ def test_counts_priced_at_another_class_are_warned_about_and_less_sure() -> None
         counted_energies([unlike], table(known))
 
 
-def test_a_kernel_of_which_nothing_is_counted_has_an_unknown_error_not_none() -> None:
+def test_a_kernel_of_which_nothing_is_counted_has_an_unknown_error_not_none():
     idle = CountedKernel(name="idle", launches=1.0, activity=replace(activity("FFMA"), instructions={}, issued=0.0, time_s=1e-3))
     rows, total, _ = counted_energies([idle], load_energy_table("tesla-k40"), constant_w=40.0)
     assert rows[0].energy_j == total.energy_j == pytest.approx(0.04)

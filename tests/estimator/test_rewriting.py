@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -10,7 +9,7 @@ from estimator.formats import read_workload
 from estimator.transforms.rewriting import with_attention, with_precision
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.work import operator_work, work_by_family
-from estimator.vocabulary.workload import Operator, Workload, make_operator
+from estimator.vocabulary.workload import Workload, make_operator
 from tests.estimator import artifact_lists as artifact
 
 MODELS = {
@@ -21,20 +20,20 @@ MODELS = {
 }
 
 
-def recorded(folder: Path, name: str, completion: bool = True) -> Workload:
+def recorded(folder, name, completion=True):
     return read_workload(folder / "energaizer" / "workloads" / f"{name}.json", completion=completion)
 
 
-def built(folder: Path, entries: list[artifact.Entry], completion: bool = True) -> Workload:
+def built(folder, entries, completion=True):
     (folder / "built.json").write_text(json.dumps(entries))
     return read_workload(folder / "built.json", completion=completion)
 
 
-def pairs(workload: Workload, family: str) -> list[tuple[Operator, float]]:
+def pairs(workload, family):
     return [(o, n) for o, n in zip(workload.operators, workload.counts, strict=True) if o.family == family]
 
 
-def tally(workload: Workload) -> dict[Operator, float]:
+def tally(workload):
     return dict(zip(workload.operators, workload.counts, strict=True))
 
 
@@ -91,11 +90,6 @@ def test_vision_attention_is_not_causal(shared_data, tmp_path):
     assert [(o["heads"], o["causal"], n) for o, n in pairs(mobile, "attention")] == [(4, 0, 2), (4, 0, 4), (4, 0, 3)]
     image = with_attention(built(tmp_path, artifact.vit_large(4)), "flash")
     assert [(o["heads"], o["batch"], o["causal"], n) for o, n in pairs(image, "attention")] == [(16, 4, 0, 24)]
-
-
-def test_the_guess_of_the_mask_is_noted(shared_data):
-    workload = recorded(shared_data, "bertmodel_large_pbf16_b8_s256_modeprefill")
-    assert with_attention(workload, "flash").notes == ("attention fused, its mask taken as padding",)
 
 
 def test_writing_out_and_fusing_again_gives_the_same_attention(tmp_path):
@@ -155,9 +149,3 @@ def test_narrow_precisions_are_for_layers_alone(shared_data):
     kinds = {(o.operator, o.precision, o.precision_out) for o, _ in pairs(workload, "gemm")}
     assert kinds == {("linear", "fp8", "bf16"), ("bmm", "bf16", "")}
     assert {o.precision for o, _ in pairs(workload, "elementwise")} == {"bf16"}
-
-
-def test_layout_conversions_go_with_16_bit_convolutions(shared_data):
-    workload = recorded(shared_data, "resnet101__pbf16_b8_freq900")
-    assert any(o.operator == "layout" for o in with_precision(workload, "fp16").operators)
-    assert not any(o.operator == "layout" for o in with_precision(workload, "fp32").operators)

@@ -4,14 +4,12 @@ import csv
 import io
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from estimator import (
     Asked,
-    Operator,
     Variant,
     Workload,
     estimate,
@@ -32,15 +30,15 @@ A100 = BUNDLE.gpu
 CLOCKS = (510.0, 900.0, 1410.0)
 
 
-def one(*operators: Operator, count: float = 1.0) -> Workload:
+def one(*operators, count=1.0):
     return Workload(name="made", operators=operators, counts=(count,) * len(operators))
 
 
-def published(shared_data: Path) -> list[Path]:
+def published(shared_data):
     return sorted((shared_data / "energaizer" / "workloads").glob("*.json"))
 
 
-def test_no_published_workload_is_faster_than_its_roofline_kernel_by_kernel(shared_data: Path) -> None:
+def test_no_published_workload_is_faster_than_its_roofline_kernel_by_kernel(shared_data):
     for path in published(shared_data):
         workload = read_workload(path)
         ideal = roofline_seconds(workload, A100, np.array(CLOCKS))
@@ -49,7 +47,7 @@ def test_no_published_workload_is_faster_than_its_roofline_kernel_by_kernel(shar
             assert own.latency_s > np.array(workload.counts) @ ideal[:, i]
 
 
-def test_a_large_product_takes_its_flop_over_the_peak_and_a_copy_its_bytes_over_the_bandwidth() -> None:
+def test_a_large_product_takes_its_flop_over_the_peak_and_a_copy_its_bytes_over_the_bandwidth():
     product = make_operator("gemm", "linear", "bf16", batch=1, m=8192, n=8192, k=8192)
     copy = make_operator("copy", "contiguous", "bf16", elements=1e8, reads=1e8)
     seconds = roofline_seconds(one(product, copy), A100, np.array([A100.sm_clock_max_mhz, A100.sm_clock_max_mhz / 2.0]))
@@ -57,7 +55,7 @@ def test_a_large_product_takes_its_flop_over_the_peak_and_a_copy_its_bytes_over_
     assert seconds[1] == pytest.approx([2e8 * 2 / 1.555e12] * 2, rel=1e-3)  # 1555 GB/s
 
 
-def test_it_runs_at_the_clock_that_the_power_limit_leaves() -> None:
+def test_it_runs_at_the_clock_that_the_power_limit_leaves():
     workload = transformer(4096, 2048, 12)
     own = estimate(workload, BUNDLE, sm_clock_mhz=CLOCKS)
     assert own[-1].sm_clock_mhz < 1410.0
@@ -68,7 +66,7 @@ def test_it_runs_at_the_clock_that_the_power_limit_leaves() -> None:
     assert np.isnan(roofline_latency_s(Asked(variant=Variant(workload=foreign), bundle=BUNDLE, gpu=load_gpu("v100-pcie-32gb"))))
 
 
-def test_a_comparison_with_a_roofline_needs_no_second_thing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_comparison_with_a_roofline_needs_no_second_thing(capsys, tmp_path):
     file = tmp_path / "made_b2_s128.json"
     write_workload(replace(transformer(256, 512, 2), name="made_b2_s128"), file)
     words = ["compare", str(file), "--bundle", "a100-pcie-40gb-eager", "--freqs", "900", "--baselines", "--quiet"]

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from estimator import Workload, estimate, load_bundle
-from estimator.bundle.content import Bundle
 from estimator.uncertainty.sources import unfitted_groups
 from estimator.uncertainty.unseen import fitted_precisions
 from estimator.vocabulary.errors import WorkloadError
@@ -21,19 +20,19 @@ from tests.estimator.synthetic import transformer
 
 
 @pytest.fixture(scope="module")
-def bundle() -> Bundle:
+def bundle():
     return load_bundle("a100-pcie-40gb-eager")
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=60), st.sets(st.integers(0, 5)))
-def test_places_are_those_where_an_operator_stands(order: list[int], wanted: set[int]) -> None:
+def test_places_are_those_where_an_operator_stands(order, wanted):
     operators = tuple(make_operator("elementwise", "add", "bf16", elements=i + 1, reads=i + 1) for i in range(6))
     counter = Counter(order)
     listing = Listing(operators=operators, order=tuple(order), counts=tuple(float(counter[i]) for i in range(6)))
     assert listing.places(wanted) == [place for place, number in enumerate(order) if number in wanted]
 
 
-def test_the_order_of_operators_and_of_equal_ones_changes_no_total(bundle: Bundle) -> None:
+def test_the_order_of_operators_and_of_equal_ones_changes_no_total(bundle):
     workload = transformer(512, 768, 2)
     whole = estimate(workload, bundle)[0]
     turned = replace(workload, operators=workload.operators[::-1], counts=workload.counts[::-1])
@@ -46,7 +45,7 @@ def test_the_order_of_operators_and_of_equal_ones_changes_no_total(bundle: Bundl
     assert kernels == [kernel.operator for kernel in whole.kernels][::-1]
 
 
-def test_what_a_bundle_was_asked_for_does_not_tell_bundles_apart_nor_outlive_a_change(bundle: Bundle) -> None:
+def test_what_a_bundle_was_asked_for_does_not_tell_bundles_apart_nor_outlive_a_change(bundle):
     fresh = load_bundle("a100-pcie-40gb-eager")
     estimate(transformer(512, 768, 1), fresh)
     assert fresh == bundle
@@ -58,7 +57,7 @@ def test_what_a_bundle_was_asked_for_does_not_tell_bundles_apart_nor_outlive_a_c
     assert fresh.once(fitted_precisions) == fitted_precisions(fresh)
 
 
-def test_a_workload_without_operators_or_with_a_count_missing_is_refused() -> None:
+def test_a_workload_without_operators_or_with_a_count_missing_is_refused():
     with pytest.raises(WorkloadError, match="^none: 0 operators and 0 counts; a workload has at least one"):
         Workload(name="none", operators=(), counts=())
     one = gpt2_prefill(1, 64)

@@ -1,7 +1,6 @@
 """Power that was not measured: what a board's silicon says agrees with boards that were measured."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -46,7 +45,8 @@ def test_voltage_and_rest_power_never_fall_with_the_clock(name):
     bare = BoardTables(gpu=gpu, voltage_v=None, idle_w=None, reference_clock_mhz=900.0)
     for own in (tables(gpu), bare):
         point = own.at(clock)
-        assert (np.diff(point.voltage_ratio) >= 0.0).all() and (np.diff(point.idle_w) >= 0.0).all()
+        assert (np.diff(point.voltage_ratio) >= 0.0).all()
+        assert (np.diff(point.idle_w) >= 0.0).all()
         assert 0.05 < point.idle_w.max() / gpu.power_limit_w < 0.5
 
 
@@ -74,7 +74,8 @@ def test_each_difference_between_boards_moves_the_energies_that_it_concerns():
     def changed(**figures):
         return carried_factors(tables(A100), 3.0, tables(replace(A100, **figures)), 3.0)
 
-    assert changed(process="tsmc-4n") == pytest.approx(dict.fromkeys((*POWER_TERMS, "busy", "active"), 1.0) | dict.fromkeys(("tensor", "cuda", "sfu"), 0.62))
+    newer = changed(process="tsmc-4n")
+    assert {term: value for term, value in newer.items() if value != 1.0} == dict.fromkeys(("tensor", "cuda", "sfu"), 0.62)
     assert {term for term, value in changed(num_sms=216).items() if value != 1.0} == {"busy"}
     wide = changed(tensor_flop_per_clock={**A100.tensor_flop_per_clock, "fp16": 4096.0})
-    assert {term for term, value in wide.items() if value != 1.0} == {"tensor"} and wide["tensor"] == pytest.approx(0.75)
+    assert {term: value for term, value in wide.items() if value != 1.0} == {"tensor": 0.75}

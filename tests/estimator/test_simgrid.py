@@ -51,7 +51,7 @@ SLOWER = replace(FERMI, sm_clock_mhz=800.0, times_s=np.array([3e-3, 0.4, 0.7]), 
 OTHER = replace(FERMI, kernel='a<b>&"c', blocks_per_sm=3, flop_per_block=math.nan)
 
 
-def test_the_published_example_is_ten_rounds_of_153_65_w() -> None:
+def test_the_published_example_is_ten_rounds_of_153_65_w():
     run = simulated_run(FERMI, 140)
     assert (run.rounds, run.rest) == (10, 0.0)
     assert run.latency_s == pytest.approx(10.0, rel=1e-12)
@@ -59,7 +59,7 @@ def test_the_published_example_is_ten_rounds_of_153_65_w() -> None:
     assert FERMI.energy_j(140, "rounds") == pytest.approx(1536.5, rel=1e-12)
 
 
-def test_clocks_are_states_of_one_host_fastest_first_and_names_are_quoted() -> None:
+def test_clocks_are_states_of_one_host_fastest_first_and_names_are_quoted():
     root = ET.fromstring(platform_xml([SLOWER, OTHER, FERMI]))
     hosts = {host.get("id"): host for host in root.iter("host")}
     assert set(hosts) == {host_name(FERMI), host_name(OTHER)}
@@ -78,7 +78,7 @@ def test_clocks_are_states_of_one_host_fastest_first_and_names_are_quoted() -> N
     times=st.tuples(*[st.floats(1e-9, 1)] * 3),
     resident=st.integers(1, 16),
 )
-def test_work_takes_the_models_time(blocks: int, times: tuple[float, float, float], resident: int) -> None:
+def test_work_takes_the_models_time(blocks, times, resident):
     model = replace(FERMI, times_s=np.array(times), blocks_per_sm=resident)
     assert simulated_run(model, blocks).latency_s == pytest.approx(float(model.latency_s(blocks)), rel=1e-9)
 
@@ -91,12 +91,12 @@ def test_work_takes_the_models_time(blocks: int, times: tuple[float, float, floa
         ([replace(FERMI, energies=np.full(2, np.nan))], "without power"),
     ],
 )
-def test_a_platform_that_makes_no_sense_is_refused(models: list[BlockModel], message: str) -> None:
+def test_a_platform_that_makes_no_sense_is_refused(models, message):
     with pytest.raises(EstimatorError, match=message):
         platform_xml(models)
 
 
-def simulated(*words: str) -> list[tuple[float, float]]:
+def simulated(*words):
     """Time [s] and energy [J] of each grid as SimGrid finds them, by the example.  Skips where there is no SimGrid."""
     try:
         there = subprocess.run([PYTHON, "-c", "import simgrid"], capture_output=True, timeout=60, check=False).returncode == 0
@@ -110,7 +110,7 @@ def simulated(*words: str) -> list[tuple[float, float]]:
     return [(float(time), float(energy)) for time, energy in re.findall(r"SimGrid (\S+) s, (\S+) J;", ran.stdout)]
 
 
-def test_simgrid_finds_the_sum_of_power_times_time(tmp_path: Path) -> None:
+def test_simgrid_finds_the_sum_of_power_times_time(tmp_path):
     models = [FERMI, SLOWER, replace(OTHER, kernel="scale")]
     cases = [(0, 140), (0, 149), (1, 1), (1, 123), (2, 1000)]
     runs = [simulated_run(models[number], blocks, models) for number, blocks in cases]
@@ -121,7 +121,7 @@ def test_simgrid_finds_the_sum_of_power_times_time(tmp_path: Path) -> None:
     assert found == [pytest.approx((run.latency_s, run.energy_j), rel=1e-8) for run in runs]
 
 
-def test_the_command_says_what_simgrid_is_to_execute(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_what_simgrid_is_to_execute(tmp_path, capsys):
     bundle = tmp_path / "blocks.json"
     save_bundle(replace(planted_bundle(), block_models=section_of([FERMI, SLOWER])), bundle)
     words = ["blocks", FERMI.kernel, "--bundle", str(bundle), "--form", "simgrid", "--json", "--quiet", "--blocks"]

@@ -5,25 +5,24 @@ import os
 import sys
 from pathlib import Path
 
-import click
 import pytest
 
 from estimator.cli import main
-from estimator.options.command_line import INTERRUPTED, run_command
+from estimator.options.command_line import INTERRUPTED
 
 WORKLOAD = str(Path(__file__).parents[2] / "examples" / "gpt2-prefill.json")
 BUNDLE = "a100-pcie-40gb-eager"
 
 
 @pytest.fixture
-def pipe(tmp_path: Path) -> str:
+def pipe(tmp_path):
     path = tmp_path / "pipe"
     os.mkfifo(path)
     return str(path)
 
 
 @pytest.mark.parametrize("place", [0, 2])
-def test_a_pipe_without_a_writer_is_refused_at_once(pipe: str, place: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pipe_without_a_writer_is_refused_at_once(pipe, place, capsys):
     words = [WORKLOAD, "--bundle", BUNDLE]
     words[place] = pipe
     assert main(words) == 1
@@ -32,7 +31,7 @@ def test_a_pipe_without_a_writer_is_refused_at_once(pipe: str, place: int, capsy
     assert "it is a pipe, not a file" in said
 
 
-def test_a_bundle_that_cannot_be_read_is_refused_with_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bundle_that_cannot_be_read_is_refused_with_what_to_do(tmp_path, capsys):
     folder = tmp_path / "bundle.json"
     folder.mkdir()
     assert main([WORKLOAD, "--bundle", str(folder)]) == 1
@@ -41,28 +40,16 @@ def test_a_bundle_that_cannot_be_read_is_refused_with_what_to_do(tmp_path: Path,
     assert "estimate bundles" in said
 
 
-def test_an_interruption_leaves_one_line_where_stderr_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    @click.command()
-    def interrupted() -> None:
-        raise KeyboardInterrupt
-
-    assert run_command(interrupted, [], "task", ()) == INTERRUPTED
-    assert capsys.readouterr().err == "task: interrupted\n"
-
-
 @pytest.mark.parametrize(
     ("module", "name"),
     [("fitter.cli", "fit"), ("collector.cli", "collect")],
-    ids=["fit", "collect"],
 )
-def test_an_interruption_before_anything_is_loaded_leaves_one_line(
-    module: str, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_interruption_before_anything_is_loaded_leaves_one_line(module, name, monkeypatch, capsys):
     class Interrupting:
         """Presses Ctrl-C while the first module is looked for."""
 
         @staticmethod
-        def find_spec(wanted: str, *_: object) -> None:
+        def find_spec(wanted, *_):
             if wanted == "estimator.cli":
                 raise KeyboardInterrupt
 

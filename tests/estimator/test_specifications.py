@@ -51,7 +51,8 @@ PUBLISHED_RATES = [
     ("rtx-6000-ada", "bf16", False, 364.2, None), ("rtx-6000-ada", "fp32", True, 91.1, None),
     ("h100-nvl", "bf16", False, 835.5, None), ("h200-nvl", "fp8", False, 1671, None),
     ("b300-sxm", "bf16", False, 2250, None), ("b300-sxm", "nvfp4", False, 13500, None),
-    ("rtx-5090", "bf16", False, 209.5, None), ("rtx-5090", "nvfp4", False, 1676, None), ("rtx-5090", "fp32", True, 104.8, None), ("rtx-4090", "fp8", False, 330.3, None), ("rtx-4090", "fp32", True, 82.6, None),
+    ("rtx-5090", "bf16", False, 209.5, None), ("rtx-5090", "nvfp4", False, 1676, None), ("rtx-5090", "fp32", True, 104.8, None),
+    ("rtx-4090", "fp8", False, 330.3, None), ("rtx-4090", "fp32", True, 82.6, None),
 ]  # fmt: skip
 
 RATE_TOLERANCE = 0.02  # published rates are rounded, and L40S is printed 1.2 % below its units times its clock
@@ -100,22 +101,13 @@ def test_clock_tables_agree_with_the_recorded_ones(shared_data):
 @pytest.mark.parametrize(
     ("reported", "name"),
     [
-        ("NVIDIA A100-PCIE-40GB", "a100-pcie-40gb"), ("A100-PCIE-40GB", "a100-pcie-40gb"), ("NVIDIA A100 80GB PCIe", "a100-pcie-80gb"),
-        ("NVIDIA A100-SXM4-80GB", "a100-sxm-80gb"), ("NVIDIA A10", "a10"), ("NVIDIA H100 80GB HBM3", "h100-sxm"),
-        ("NVIDIA H100 PCIe", "h100-pcie"),
-        ("NVIDIA H200", "h200-sxm"), ("NVIDIA B200", "b200-sxm"), ("NVIDIA GB200", "gb200"), ("NVIDIA L40S", "l40s"), ("NVIDIA L4", "l4"),
-        ("Tesla V100-PCIE-32GB", "v100-pcie-32gb"), ("Tesla T4", "t4"), ("NVIDIA GeForce RTX 3090", "rtx-3090"),
-        ("NVIDIA GeForce RTX 4090", "rtx-4090"), ("RTX_3090", "rtx-3090"),
-        ("NVIDIA A100-SXM4-40GB", "a100-sxm-40gb"), ("NVIDIA A30", None), ("NVIDIA A100-PCIE-40GB MIG 1g.5gb", None), ("", None),
+        ("NVIDIA A100 80GB PCIe", "a100-pcie-80gb"), ("NVIDIA A100-SXM4-80GB", "a100-sxm-80gb"), ("NVIDIA H100 80GB HBM3", "h100-sxm"),
+        ("Tesla V100-PCIE-32GB", "v100-pcie-32gb"), ("NVIDIA GeForce RTX 4090", "rtx-4090"), ("RTX_3090", "rtx-3090"),
+        ("NVIDIA A30", None), ("NVIDIA A100-PCIE-40GB MIG 1g.5gb", None), ("", None),
     ],
 )  # fmt: skip
 def test_product_names_of_the_driver_lead_to_the_specification(reported, name):
     assert canonical_gpu_name(reported) == name
-
-
-def test_unknown_gpu_is_refused_with_the_known_names():
-    with pytest.raises(SpecificationError, match=r"known: a10, .*v100-pcie-32gb"):
-        load_gpu("a100-pcie-40g")
 
 
 def document(**changes):
@@ -157,19 +149,6 @@ def test_override_replaces_figures_and_says_so_in_their_source():
     assert spec.tensor_flop_per_clock["tf32"] == 1024.0
     assert spec.sources["num_sms"] == "set by the user"
     assert load_gpu("a100-pcie-40gb").num_sms == 108
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"num_sms": "many"}, "is no number"),
-        ({"tensor_flop_per_clock.": "4096"}, "no such figure"),
-        ({"sm_clock_max_mhz": "1500"}, "change these as well"),
-    ],
-)
-def test_override_refuses_what_cannot_be(settings, message):
-    with pytest.raises(SpecificationError, match=message):
-        override_gpu(load_gpu("a100-pcie-40gb"), settings)
 
 
 @given(st.text(max_size=30), st.text(max_size=30))

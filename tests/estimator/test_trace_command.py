@@ -22,14 +22,14 @@ needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="PyTorch and Transformers
 SMALL = ("--set", "n_layer=1", "--set", "n_embd=64", "--set", "n_head=4", "--set", "vocab_size=100", "--sequence", "16")
 
 
-def run(capsys, *arguments) -> tuple[int, str, str]:
+def run(capsys, *arguments):
     status = main([str(argument) for argument in ("trace", *arguments)])
     printed = capsys.readouterr()
     assert "Traceback" not in printed.err
     return status, printed.out, printed.err
 
 
-def lines(text: str) -> int:
+def lines(text):
     return len(text.strip().splitlines())
 
 
@@ -191,7 +191,7 @@ def ends():
 
 
 @pytest.fixture
-def lab(tmp_path) -> Path:
+def lab(tmp_path):
     path: Path = tmp_path / "lab.py"
     path.write_text(LAB)
     return path

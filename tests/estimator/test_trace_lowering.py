@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.tracing.calls import ATTENTION, ATTENTION_BACKWARD, RECURRENT, Call, Tensor
-from estimator.tracing.lowering import Lowered, lower_calls
+from estimator.tracing.calls import ATTENTION, ATTENTION_BACKWARD, Call, Tensor
+from estimator.tracing.lowering import lower_calls
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.work import operator_work
 
@@ -16,11 +16,11 @@ MODELS = ("gpt2", "qwen2-flash", "gpt2-train-fp16", "opt-fp16", "resnet", "resne
 
 
 @pytest.fixture(scope="module")
-def golden(repository) -> dict:
+def golden(repository):
     return json.loads((repository / "tests" / "golden" / "tracing" / "calls.json").read_text())
 
 
-def call_from_document(document: dict) -> Call:
+def call_from_document(document):
     numbers = document.get("numbers", {})
     return Call(
         name=document["name"],
@@ -31,16 +31,16 @@ def call_from_document(document: dict) -> Call:
     )
 
 
-def of_row(row: list) -> Tensor:
+def of_row(row):
     return Tensor(shape=tuple(row[0]), strides=tuple(row[1]), dtype=row[2])
 
 
-def recorded(golden: dict, model: str) -> list[Call]:
+def recorded(golden, model):
     distinct = [call_from_document(document) for document in golden[model]["calls"]]
     return [distinct[number] for number in golden[model]["order"]]
 
 
-def tensor(*shape: int, dtype: str = "bfloat16", strides: tuple[int, ...] | None = None) -> Tensor:
+def tensor(*shape, dtype="bfloat16", strides=None):
     if strides is None:
         strides, step = (), 1
         for size in reversed(shape):
@@ -48,17 +48,17 @@ def tensor(*shape: int, dtype: str = "bfloat16", strides: tuple[int, ...] | None
     return Tensor(shape=shape, strides=strides, dtype=dtype)
 
 
-def call(name: str, inputs: dict[str, Tensor | list[Tensor]], *outputs: Tensor, pointwise: bool = False, **numbers) -> Call:
+def call(name, inputs, *outputs, pointwise=False, **numbers):
     pairs = [(key, item) for key, value in inputs.items() for item in (value if isinstance(value, list) else [value])]
     return Call(name=name, inputs=tuple(pairs), outputs=outputs, numbers=tuple(numbers.items()), pointwise=pointwise)
 
 
-def only(lowered: Lowered):
+def only(lowered):
     assert len(lowered.operators) == 1, lowered
     return lowered.operators[0]
 
 
-def convolution(batch=2, channels=8, size=16, filters=12, kernel=3, stride=1, padding=1, groups=1, dtype="bfloat16", **numbers) -> Call:
+def convolution(batch=2, channels=8, size=16, filters=12, kernel=3, stride=1, padding=1, groups=1, dtype="bfloat16", **numbers):
     out = (size + 2 * padding - kernel) // stride + 1
     return call(
         "aten.convolution",
@@ -113,14 +113,6 @@ def test_tokens_are_spread_over_as_many_experts_as_there_are_rows():
     gradient = call("aten._grouped_mm", {"self": tensor(64, 20), "mat2": tensor(20, 32)}, tensor(8, 64, 32))
     assert only(lower_calls([gradient])).shape == (8, 64, 32, 3)
     assert only(lower_calls([gradient])).operator == "linear", "experts are layers with weights, not products of activations"
-
-
-def test_a_recurrent_layer_that_was_taken_apart_is_warned_about():
-    steps = [call("aten.addmm", {"self": tensor(8), "mat1": tensor(2, 4), "mat2": tensor(4, 8)}, tensor(2, 8))] * 3
-    marked = lower_calls([call(RECURRENT, {}), *steps])
-    assert (marked.counts, marked.unknown) == ((3.0,), ())
-    assert "cuDNN" in marked.warnings[0]
-    assert lower_calls(steps).warnings == ()
 
 
 @given(st.integers(1, 4), st.integers(1, 4), st.sampled_from([1, 3, 5, 7]), st.integers(1, 3), st.integers(0, 2))

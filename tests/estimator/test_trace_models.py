@@ -13,7 +13,6 @@ from estimator.tracing.request import TraceRequest
 from estimator.tracing.torch_trace import trace_calls, trace_workload
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.work import work_by_family
-from estimator.vocabulary.workload import Workload
 from tests.estimator.traced import REASON, products, tally
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries, about running models
@@ -39,16 +38,16 @@ LISTS = {
 """Published lists, and the model with or without its head."""
 
 
-def tiny(family: str, **changes) -> TraceRequest:
+def tiny(family, **changes):
     names = {"gpt2": "gpt2", "qwen2": "qwen2-1.5b", "bert": "bert-large"}
     return TraceRequest(**{"model": names[family], "batch": 2, "sequence": 16, "settings": TINY[family]} | changes)
 
 
-def flop(workload: Workload) -> float:
+def flop(workload):
     return sum(work.flop for work in work_by_family(workload).values())
 
 
-def global_state() -> tuple:
+def global_state():
     return (
         torch.get_rng_state().tolist(),
         torch.get_default_dtype(),
@@ -166,7 +165,7 @@ WIDE = {
 }  # fmt: skip
 
 
-def allocated_byte(model: str, settings: dict[str, int], batch: int, sequence: int, train: bool) -> int:
+def allocated_byte(model, settings, batch, sequence, train):
     """The most that PyTorch's allocator holds at a time, beyond what was there, while a real model with weights runs on the processor."""
     config = load_model_config(model)
     kind = transformers.CONFIG_MAPPING[config.model_type]

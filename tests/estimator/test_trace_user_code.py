@@ -89,7 +89,7 @@ def recurrent():
 
 
 @pytest.fixture
-def user_file(tmp_path) -> str:
+def user_file(tmp_path):
     path = tmp_path / "lab.py"
     path.write_text(USER_CODE)
     return str(path)

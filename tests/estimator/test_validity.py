@@ -1,4 +1,4 @@
-"""What the fit has not seen – precisions, changed boards, clocks that cannot be locked – is said, marked, and widens the interval."""
+"""What the fit has not seen – precisions, changed boards – is said, marked, and widens the interval."""
 
 import csv
 import io
@@ -7,15 +7,13 @@ import math
 from dataclasses import replace
 
 import pytest
-from numpy.testing import assert_allclose
 
-from estimator.bundle.content import Bundle
 from estimator.bundle.files import load_bundle
 from estimator.cli import main
 from estimator.formats import write_workload
 from estimator.model.power_limit import UNLIMITED_W
 from estimator.questions.choosing import compare
-from estimator.questions.estimates import Estimate, estimate
+from estimator.questions.estimates import estimate
 from estimator.questions.judging import Asked
 from estimator.questions.sweeping import sweep
 from estimator.transforms.variation import Variant
@@ -30,7 +28,7 @@ from tests.fitter.measured import planted_bundle
 BUNDLE = "a100-pcie-40gb-eager"
 
 
-def bundle_of_rows(*kinds: tuple[str, str]) -> Bundle:
+def bundle_of_rows(*kinds):
     """A bundle with held-out errors of rows of these families and precisions, and 1 % error in every group."""
     bundle = planted_bundle()
     errors = tuple(
@@ -41,7 +39,7 @@ def bundle_of_rows(*kinds: tuple[str, str]) -> Bundle:
     return replace(bundle, groups=groups, errors=errors, uncertainty={"latency": stated, "power": stated})
 
 
-def mixed(precision: str) -> Workload:
+def mixed(precision):
     return Workload(
         name="mixed",
         operators=(
@@ -57,16 +55,16 @@ def mixed(precision: str) -> Workload:
 SEEN = (("gemm", "bf16"), ("gemm", "fp32"), ("attention", "bf16"), ("norm", "bf16"), ("norm", "fp32"), ("copy", "bf16"), ("copy", "fp32"))
 
 
-def ln_std(answer: Estimate, quantity: str) -> float:
+def ln_std(answer, quantity):
     return float(getattr(answer, f"{quantity}_std") / getattr(answer, quantity))
 
 
-def share_of(answer: Estimate, *families: str) -> float:
+def share_of(answer, *families):
     times = [(kernel.count * kernel.latency_s, kernel.family in families) for kernel in answer.kernels]
     return sum(time for time, own in times if own) / sum(time for time, _ in times)
 
 
-def test_a_precision_that_no_row_of_its_family_had_is_named_with_its_share_of_the_time_and_widens_the_interval() -> None:
+def test_a_precision_that_no_row_of_its_family_had_is_named_with_its_share_of_the_time_and_widens_the_interval():
     bundle = bundle_of_rows(*SEEN)
     inside = estimate(mixed("bf16"), bundle, sm_clock_mhz=1410, power_cap_w=UNLIMITED_W)[0]
     assert (inside.validity, inside.warnings) == ("inside", ())
@@ -82,7 +80,7 @@ def test_a_precision_that_no_row_of_its_family_had_is_named_with_its_share_of_th
 
 
 @pytest.mark.parametrize("family", ["norm", "elementwise", "attention"])
-def test_every_family_is_held_against_its_own_rows(family: str) -> None:
+def test_every_family_is_held_against_its_own_rows(family):
     answer = estimate(
         mixed("fp16"),
         bundle_of_rows(
@@ -95,23 +93,21 @@ def test_every_family_is_held_against_its_own_rows(family: str) -> None:
     assert line.count("of the GPU time") == 1
 
 
-def test_an_alike_precision_widens_less_than_a_strange_one() -> None:
+def test_an_alike_precision_widens_less_than_a_strange_one():
     bundle = bundle_of_rows(*SEEN)
-    alike, strange = (estimate(mixed(name), bundle)[0] for name in ("fp16", "fp64"))
-    share = share_of(alike, "attention", "norm", "elementwise")
-    assert_allclose(
-        ln_std(alike, "latency_s") ** 2 - ln_std(estimate(mixed("bf16"), bundle)[0], "latency_s") ** 2, (share * ALIKE_STD) ** 2, rtol=0.2
-    )
+    usual, alike, strange = (estimate(mixed(name), bundle, sm_clock_mhz=600)[0] for name in ("bf16", "fp16", "fp64"))
+    added = ln_std(alike, "latency_s") ** 2 - ln_std(usual, "latency_s") ** 2
+    assert added == pytest.approx((share_of(alike, "attention", "norm", "elementwise") * ALIKE_STD) ** 2, rel=0.2)
     assert ln_std(strange, "latency_s") > 3 * ln_std(alike, "latency_s")
 
 
-def test_runs_of_whole_models_have_seen_streams_in_fp32() -> None:
+def test_runs_of_whole_models_have_seen_streams_in_fp32():
     bundle = bundle_of_rows(("workload", "bf16"))
     assert estimate(replace(mixed("fp32"), operators=mixed("fp32").operators[2:], counts=(1.0, 1.0)), bundle)[0].validity == "inside"
     assert "attention" in estimate(mixed("fp32"), bundle)[0].warnings[0]
 
 
-def test_a_changed_figure_is_a_forecast_that_says_what_it_was_and_is() -> None:
+def test_a_changed_figure_is_a_forecast_that_says_what_it_was_and_is():
     bundle = bundle_of_rows(*SEEN)
     own = estimate(mixed("bf16"), bundle, sm_clock_mhz=300.0)[0]  # far below the power limit, which would bound both
     gpu = override_gpu(bundle.gpu, {"num_sms": "132", "tensor_flop_per_clock.bf16": "4096"})
@@ -123,13 +119,7 @@ def test_a_changed_figure_is_a_forecast_that_says_what_it_was_and_is() -> None:
         assert ln_std(answer, quantity) == pytest.approx(math.hypot(ln_std(own, quantity), added), rel=0.1)
 
 
-def test_limits_make_no_forecast() -> None:
-    bundle = bundle_of_rows(*SEEN)
-    answer = estimate(mixed("bf16"), bundle, gpu=override_gpu(bundle.gpu, {"power_limit_w": "300"}), sm_clock_mhz=900)[0]
-    assert answer.validity == "inside"
-
-
-def test_an_efficiency_says_what_it_replaces_and_widens_the_interval() -> None:
+def test_an_efficiency_says_what_it_replaces_and_widens_the_interval():
     bundle = bundle_of_rows(*SEEN)
     own, answer = estimate(mixed("bf16"), bundle)[0], estimate(mixed("bf16"), bundle, efficiency={"dram": 0.5})[0]
     assert answer.validity == "forecast"
@@ -138,24 +128,15 @@ def test_an_efficiency_says_what_it_replaces_and_widens_the_interval() -> None:
     assert ln_std(answer, "latency_s") == pytest.approx(math.hypot(ln_std(own, "latency_s"), EFFICIENCY_STD[0]), rel=0.1)
 
 
-def test_errors_of_two_changed_boards_do_not_fall_out_of_their_ratio() -> None:
+def test_errors_of_two_changed_boards_do_not_fall_out_of_their_ratio():
     bundle = bundle_of_rows(*SEEN)
 
-    def asked(sms: str) -> Asked:
+    def asked(sms):
         return Asked(variant=Variant(workload=mixed("bf16")), bundle=bundle, gpu=override_gpu(bundle.gpu, {"num_sms": sms}))
 
     changed, same = compare(asked("108"), asked("132")).ratios["latency"], compare(asked("132"), asked("132")).ratios["latency"]
     assert changed.high / changed.ratio > math.exp(FORECAST_STD["alike"][0])
     assert same.high == pytest.approx(same.ratio)
-
-
-@pytest.mark.parametrize(("clock", "nearest"), [(903.0, "900 and 915"), (217.0, "210 and 225"), (1409.9, ""), (900.4, ""), (1410.0, "")])
-def test_a_clock_between_steps_is_told_with_its_neighbours(clock: float, nearest: str) -> None:
-    (answer,) = estimate(mixed("bf16"), bundle_of_rows(*SEEN), sm_clock_mhz=clock)
-    told = [line for line in answer.warnings if "cannot be locked" in line]
-    assert len(told) == bool(nearest)
-    assert all(f"{nearest} MHz" in line for line in told)
-    assert answer.sm_clock_mhz <= clock
 
 
 @pytest.mark.parametrize(
@@ -167,7 +148,7 @@ def test_a_clock_between_steps_is_told_with_its_neighbours(clock: float, nearest
         (("--precision", "fp16"), "outside", "no kernels in fp16"),
     ],
 )
-def test_every_form_of_the_answer_is_marked(words: tuple[str, ...], validity: str, said: str, tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
+def test_every_form_of_the_answer_is_marked(words, validity, said, tmp_path, capsys):  # type: ignore[no-untyped-def]
     product = make_operator("gemm", "linear", "bf16", batch=1, m=4096, n=3072, k=768)
     file = tmp_path / "list.json"
     write_workload(Workload(name="list", operators=(product,), counts=(12.0,)), file)
@@ -187,7 +168,7 @@ def test_every_form_of_the_answer_is_marked(words: tuple[str, ...], validity: st
 
 
 @pytest.mark.parametrize(("precision", "gpu"), [("fp8", "a100-pcie-40gb"), ("bf16", "v100-pcie-32gb"), ("nvfp4", "h100-sxm")])
-def test_kernels_that_a_gpu_has_no_rate_for_have_no_time_and_the_reason_is_said(precision: str, gpu: str) -> None:
+def test_kernels_that_a_gpu_has_no_rate_for_have_no_time_and_the_reason_is_said(precision, gpu):
     ways = {"batch": 1, "m": 64, "n": 64, "k": 64}
     operators = (make_operator("gemm", "bmm", precision, **ways), make_operator("elementwise", "add", "fp32", elements=64, reads=128))
     workload, spec = Workload(name="w", operators=operators, counts=(2.0, 1.0)), load_gpu(gpu)

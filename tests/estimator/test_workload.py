@@ -5,12 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from estimator.vocabulary.errors import WorkloadError
-from estimator.vocabulary.work import operator_work, work_by_family
+from estimator.vocabulary.work import operator_work
 from estimator.vocabulary.workload import (
     FAMILY_FIELDS,
     FAMILY_OPERATORS,
-    Operator,
-    Workload,
     conv_output_size,
     make_operator,
     merge_operators,
@@ -22,7 +20,7 @@ IMAGE = {
 HEADS = {"batch": 2, "queries": 64, "context": 64, "heads": 8, "kv_heads": 2, "head_dim": 32, "window": 0, "causal": 1}
 
 
-def make_matrix(**sizes: float) -> Operator:
+def make_matrix(**sizes):
     return make_operator("gemm", "linear", "bf16", **({"batch": 1, "m": 4, "n": 5, "k": 6} | sizes))
 
 
@@ -105,13 +103,3 @@ def test_windowed_attention_reads_the_keys_that_some_query_sees(queries, context
     seen = {key for place in places for key in range(max(0, place - window + 1), place + 1)}
     read = operator_work(make_operator("attention", "prefill", "bf16", **shape)).read_byte
     assert read == 2 * (2 * queries * 8 * 32 + 2 * 2 * len(seen) * 2 * 32)
-
-
-def test_work_adds_up_over_families_and_counts():
-    cast = make_operator("elementwise", "typecast", "bf16", elements=10, reads=10, precision_out="fp32")
-    softmax = make_operator("softmax", "softmax", "fp32", rows=3, dim=4)
-    workload = Workload(name="w", operators=(make_matrix(), cast, softmax), counts=(2.0, 3.0, 1.0))
-    work = work_by_family(workload)
-    assert work["gemm"] == (2 * 2 * 4 * 5 * 6, 2 * 2 * (24 + 30), 2 * 2 * 20)
-    assert work["elementwise"] == (0, 3 * 20, 3 * 40)
-    assert work["softmax"] == (0, 48, 48)

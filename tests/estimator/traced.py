@@ -2,12 +2,10 @@
 
 from collections import Counter
 
-from estimator.vocabulary.workload import Workload
-
 REASON = "PyTorch and Transformers are not installed (pip install 'wattprint[torch]')"
 
 
-def tally(workload: Workload, *names: str) -> dict[str, float]:
+def tally(workload, *names):
     """How often a workload runs each of these operators."""
     found: Counter[str] = Counter()
     for operator, count in zip(workload.operators, workload.counts, strict=True):
@@ -15,7 +13,7 @@ def tally(workload: Workload, *names: str) -> dict[str, float]:
     return {name: found[name] for name in names}
 
 
-def products(workload: Workload) -> dict[str, float]:
+def products(workload):
     """Matrix products and convolutions by shape, with how often each runs.
 
     A product's transpose is the same product, and published lists write depthwise convolutions as dense ones, without their groups.

@@ -1,7 +1,6 @@
 """Workload files for tests."""
 
 import json
-from pathlib import Path
 
 from hypothesis import strategies as st
 
@@ -16,13 +15,13 @@ PRECISIONS = st.sampled_from(sorted(BYTES_PER_ELEMENT))
 SIZES = st.integers(1, 2**40)
 
 
-def save(folder: Path, document: object, name: str = "model_x_b2.json") -> Path:
+def save(folder, document, name="model_x_b2.json"):
     path = folder / name
     path.write_text(document if isinstance(document, str) else json.dumps(document))
     return path
 
 
-def own(*operators: dict[str, object], **top: object) -> dict[str, object]:
+def own(*operators, **top):
     return {"format": "wattprint-workload", "format_version": "1.0", "name": "x", "operators": list(operators)} | top
 
 
@@ -30,7 +29,7 @@ LINEAR = {"family": "gemm", "operator": "linear", "precision": "bf16", "count": 
 
 
 @st.composite
-def operators(draw: st.DrawFn) -> Operator:
+def operators(draw):
     family = draw(st.sampled_from(sorted(FAMILY_FIELDS)))
     shape = {name: float(draw(SIZES)) for name in FAMILY_FIELDS[family]}
     if family == "conv":

@@ -1,25 +1,21 @@
 """Rows that a known bundle would give, for laws of the fitter that need no measurement."""
 
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from estimator.bundle.content import Bundle, DatasetRecord, Provenance
+from estimator.bundle.content import DatasetRecord, Provenance
 from estimator.engine.kernel_table import predict_kernels
 from estimator.questions.estimates import estimate
-from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.specifications import load_gpu
-from estimator.vocabulary.workload import Operator, Workload, make_operator
+from estimator.vocabulary.workload import make_operator
 from fitter.rows.columns import Dataset, KernelRows, Selection, WorkloadRows
 from tests.estimator.synthetic import known_bundle, transformer
 
 GPU_NAME = "a100-pcie-40gb"
 
 
-def planted_bundle() -> Bundle:
+def planted_bundle():
     """A bundle with known coefficients that can be saved."""
     origin = Provenance(
         created_utc="2026-01-01T00:00:00Z",
@@ -31,7 +27,7 @@ def planted_bundle() -> Bundle:
     return replace(known_bundle(load_gpu(GPU_NAME)), name="planted", version="0.1.0", provenance=origin)
 
 
-def various_operators(count: int, seed: int = 0) -> list[Operator]:
+def various_operators(count, seed=0):
     """Matrix products, softmax and element-wise kernels of random size."""
     rng = np.random.default_rng(seed)
     found = []
@@ -46,19 +42,19 @@ def various_operators(count: int, seed: int = 0) -> list[Operator]:
     return found
 
 
-def places(bundle: Bundle, source: str, count: int) -> dict[str, Any]:
+def places(bundle, source, count):
     """GPU and place of the rows of one file."""
     zeros = np.zeros(count, dtype=np.int64)
     return {"gpus": (bundle.gpu.name,), "gpu_index": zeros, "sources": (source,), "source_index": zeros, "row": np.arange(1, count + 1)}
 
 
-def kernel_rows(bundle: Bundle, operators: Sequence[Operator], noise: float = 0.0, seed: int = 0) -> KernelRows:
+def kernel_rows(bundle, operators, noise=0.0, seed=0):
     """Rows that the bundle predicts for operators at 900 MHz, with relative noise."""
     count, rng = len(operators), np.random.default_rng(seed)
     clock = np.full(count, 900.0)
     unique = list(dict.fromkeys(operators))
     table = predict_kernels(operators, bundle, bundle.gpu, sm_clock_mhz=clock, warm=np.ones(count, dtype=bool))
-    unknown = ("power_std_w", "temperature_c", "tile_m", "tile_n", "split_k", "started_s")
+    unknown = ("power_std_w", "temperature_c", "tile_m", "tile_n", "split_k")
     return KernelRows(
         operators=tuple(unique),
         operator_index=np.array([unique.index(o) for o in operators], dtype=np.int64),
@@ -70,14 +66,13 @@ def kernel_rows(bundle: Bundle, operators: Sequence[Operator], noise: float = 0.
         l2_warm=np.ones(count, dtype=bool),
         library=("",) * count,
         kernel_name=("",) * count,
-        trial=np.zeros(count, dtype=np.int64),
         weight=np.ones(count),
         **places(bundle, "planted.csv", count),
         **dict.fromkeys(unknown, np.full(count, np.nan)),
     )
 
 
-def various_workloads() -> list[Workload]:
+def various_workloads():
     """Decoders of several sizes and two families."""
     return [
         transformer(tokens, width, 12, name=f"{family}-{tokens}-{width}", family=family)
@@ -86,9 +81,7 @@ def various_workloads() -> list[Workload]:
     ]
 
 
-def workload_rows(
-    bundle: Bundle, workloads: Sequence[Workload], noise: float = 0.0, seed: int = 0, clocks_mhz: Sequence[float] = (900.0,)
-) -> WorkloadRows:
+def workload_rows(bundle, workloads, noise=0.0, seed=0, clocks_mhz=(900.0,)):
     """Rows that the bundle predicts for workloads at each clock, with relative noise."""
     answers = [estimate(workload, bundle, sm_clock_mhz=clock)[0] for workload in workloads for clock in clocks_mhz]
     count, rng = len(answers), np.random.default_rng(seed)
@@ -102,19 +95,13 @@ def workload_rows(
         sm_clock_measured_mhz=clock,
         latency_s=latency,
         energy_j=energy,
-        raw_latency_s=latency,
-        raw_energy_j=energy,
-        iterations=np.full(count, 1000.0),
         temperature_c=np.full(count, 60.0),
-        startup_s=np.zeros(count),
-        planned_latency_s=np.full(count, np.nan),
-        perturbed=np.zeros(count, dtype=bool),
         weight=np.ones(count),
         **places(bundle, "runs.csv", count),
     )
 
 
-def selection_of(kernels: KernelRows | None = None, workloads: WorkloadRows | None = None) -> Selection:
+def selection_of(kernels=None, workloads=None):
     """A selection of given rows without rejections."""
     records = [
         Dataset(name=rows.sources[0], sha256=digit * 64, kind="kernel table", rows=len(rows), used=len(rows), rejected={}, metadata={})
@@ -124,12 +111,12 @@ def selection_of(kernels: KernelRows | None = None, workloads: WorkloadRows | No
     return Selection(kernels=kernels, workloads=workloads, datasets=tuple(records))
 
 
-def spec() -> GpuSpec:
+def spec():
     """The GPU of the planted bundle."""
     return load_gpu(GPU_NAME)
 
 
-def saved(bundle: Bundle, folder: Path) -> Path:
+def saved(bundle, folder):
     """A file that holds the bundle."""
     from estimator.bundle.files import save_bundle
 

@@ -1,6 +1,7 @@
 """Errors of a bundle on data: how they are counted, what must hold of them, and when a board has drifted."""
 
 from dataclasses import replace
+from typing import Any
 
 import click
 import numpy as np
@@ -8,14 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.bundle.content import Bundle
 from estimator.vocabulary.quantities import NORMAL_90
 from fitter.report.check import check_bundle
-from fitter.rows.columns import KernelRows
 from fitter.validate.drift import LEAST_SHIFT, Drift, drifts, outside_range
 from fitter.validate.predictions import (
-    ErrorRow,
-    Errors,
     error_rows,
     errors_of,
     facing_std,
@@ -28,31 +25,23 @@ from tests.fitter.measured import kernel_rows, planted_bundle, selection_of, var
 
 
 @given(st.floats(0.5, 2.0), st.integers(1, 40))
-def test_a_constant_factor_shows_as_bias_on_the_rows_with_both_values(factor: float, count: int) -> None:
+def test_a_constant_factor_shows_as_bias_and_coverage_on_the_rows_with_both_values(factor, count):
     measured = np.geomspace(1e-6, 1, count + 2)
     predicted = factor * measured
     predicted[-1] = measured[-2] = np.nan
-    errors = errors_of(measured, predicted, np.full(count + 2, np.nan))
+    half = np.where(np.arange(count + 2) % 2, 1.01, 0.99) * abs(np.log(factor)) / NORMAL_90
+    errors, unstated = errors_of(measured, predicted, half), errors_of(measured, predicted, np.nan * half)
     assert errors is not None
-    assert errors.n == count
-    assert errors.bias == pytest.approx(100 * (factor - 1), abs=1e-6)
-    assert errors.mape == pytest.approx(abs(errors.bias), abs=1e-6)
-    assert np.isnan(errors.coverage)
+    assert unstated == {**errors, "coverage": None}
+    assert errors["coverage"] == pytest.approx((count // 2) / count) or abs(factor - 1.0) < 1e-9
+    assert errors["n"] == count
+    assert errors["bias"] == pytest.approx(100 * (factor - 1), abs=1e-6)
+    assert errors["mape"] == pytest.approx(abs(errors["bias"]), abs=1e-6)
     assert errors_of(measured[-2:], predicted[-2:], np.ones(2)) is None
 
 
-def test_ninety_percent_of_normal_errors_lie_inside_their_interval() -> None:
-    rng = np.random.default_rng(0)
-    std = rng.uniform(0.01, 0.2, 20_000)
-    errors = errors_of(np.exp(std * rng.standard_normal(20_000)), np.ones(20_000), std)
-    assert errors is not None
-    assert errors.coverage == pytest.approx(0.9, abs=0.01)
-
-
 @given(st.floats(-1.0, 1.0), st.floats(0.001, 0.5), st.floats(0.001, 0.5), st.floats(-1.0, 1.0))
-def test_a_value_lies_in_its_lopsided_interval_exactly_where_its_error_is_within_the_facing_deviation(
-    value: float, below: float, above: float, measured: float
-) -> None:
+def test_a_value_lies_in_its_lopsided_interval_exactly_where_its_error_is_within_the_facing_deviation(value, below, above, measured):
     interval = np.array([[value - below, value, value + above]])
     std = facing_std(np.exp(np.array([measured])), interval)[0]
     inside = interval[0, 0] <= measured <= interval[0, 2]
@@ -60,7 +49,7 @@ def test_a_value_lies_in_its_lopsided_interval_exactly_where_its_error_is_within
 
 
 @given(st.lists(st.integers(0, 9), min_size=2, max_size=100), st.floats(0.05, 0.9), st.integers(0, 10))
-def test_folds_hold_every_row_once_and_never_part_rows_of_one_label(labels: list[int], share: float, seed: int) -> None:
+def test_folds_hold_every_row_once_and_never_part_rows_of_one_label(labels, share, seed):
     column = np.array(labels)
     folds = grouped_folds(column, share, seed)
     assert bool(folds) == (len(set(labels)) > 1)
@@ -71,32 +60,32 @@ def test_folds_hold_every_row_once_and_never_part_rows_of_one_label(labels: list
         assert (np.sum(folds, axis=0) == 1).all()
 
 
-def test_a_bundle_predicts_the_rows_that_it_made_and_power_at_the_limit_is_not_compared() -> None:
+def test_a_bundle_predicts_the_rows_that_it_made_and_power_at_the_limit_is_not_compared():
     bundle = planted_bundle()
     rows = kernel_rows(bundle, various_operators(30))
     found = error_rows(predict_kernel_rows(bundle, rows))
     runs = error_rows(predict_workload_rows(bundle, workload_rows(bundle, various_workloads())))
-    assert [row.family for row in (*found, *runs)] == ["gemm", "softmax", "elementwise", "workload"]
+    assert [row["family"] for row in (*found, *runs)] == ["gemm", "softmax", "elementwise", "workload"]
     for row in (*found, *runs):
-        assert row.latency is not None
-        assert row.power is not None
-        assert max(row.latency.p95, row.power.p95) < 1e-6
+        assert row["latency"] is not None
+        assert row["power"] is not None
+        assert max(row["latency"]["p95"], row["power"]["p95"]) < 1e-6
     capped = predict_kernel_rows(bundle, replace(rows, at_limit=np.ones(30, dtype=bool)))
-    assert all(row.power is None for row in error_rows(capped))
+    assert all(row["power"] is None for row in error_rows(capped))
 
 
-def test_a_check_names_unknown_kernels_and_forecasts_of_another_gpu() -> None:
+def test_a_check_names_unknown_kernels_and_forecasts_of_another_gpu():
     bundle = planted_bundle()
     rows = kernel_rows(bundle, various_operators(9))
     poorer = check_bundle(replace(bundle, groups={"gemm": bundle.groups["gemm"]}), selection_of(rows))
-    assert [row.family for row in poorer.rows if row.latency is not None] == ["gemm"]
+    assert [row["family"] for row in poorer.rows if row["latency"] is not None] == ["gemm"]
     assert any("no coefficients for 6 of 9" in warning for warning in poorer.warnings)
     forecast = check_bundle(bundle, selection_of(replace(rows, gpus=("a10",))))
-    assert {row.gpu for row in forecast.rows} == {"a10"}
+    assert {row["gpu"] for row in forecast.rows} == {"a10"}
     assert any(warning.startswith("forecast") for warning in forecast.warnings)
 
 
-def test_the_check_document_holds_what_the_contract_names() -> None:
+def test_the_check_document_holds_what_the_contract_names():
     bundle = planted_bundle()
     rows = kernel_rows(bundle, various_operators(9), noise=0.03)
     selection = selection_of(rows, workload_rows(bundle, various_workloads(), noise=0.03))
@@ -112,13 +101,17 @@ def test_the_check_document_holds_what_the_contract_names() -> None:
 # Requirements ---------------------------------------------------------------------------------------------------------
 
 
-def parsed(text: str | None) -> dict[str, float]:
+def parsed(text):
     return a_requirement(click.Context(click.Command("fit")), click.Option(["--require"]), text)
 
 
-def row(kind: str, latency: float | None, power: float | None) -> ErrorRow:
-    errors = [None if mape is None else Errors(n=10, mape=mape, median=1.0, p95=1.0, bias=0.0, coverage=0.9) for mape in (latency, power)]
-    return ErrorRow(gpu="a10", family=kind, operator="all", precision="", n=10, latency=errors[0], power=errors[1])
+def figures(mape):
+    return None if mape is None else {"n": 10, "mape": mape, "median": 1.0, "p95": 1.0, "bias": 0.0, "coverage": 0.9}
+
+
+def row(kind, latency, power):
+    kind_of: dict[str, Any] = {"gpu": "a10", "family": kind, "operator": "all", "precision": "", "n": 10, "coverage": 0.9}
+    return {**kind_of, "latency": figures(latency), "power": figures(power)}  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize(
@@ -126,14 +119,14 @@ def row(kind: str, latency: float | None, power: float | None) -> ErrorRow:
     ["", "latency", "latency=", "latency=five", "latency=-1%", "latency=nan", "latency=1e9999", "energy=5%", "latency=5%;power=4%",
      "latency=5%,,power=4%", "latency=5%,latency=6%", "latency=5%%", "latency=5%" * 10_000],
 )  # fmt: skip
-def test_limits_are_percent_with_or_without_the_sign_and_anything_else_is_wrong_usage(text: str) -> None:
+def test_limits_are_percent_with_or_without_the_sign_and_anything_else_is_wrong_usage(text):
     assert parsed("latency=5%,power=4%") == parsed(" latency=5 , power=4.0 ") == {"latency": 5.0, "power": 4.0}
     with pytest.raises(click.BadParameter) as caught:
         parsed(text)
     assert len(caught.value.message) < 200
 
 
-def test_the_worst_kind_of_rows_decides_and_an_unknown_error_is_not_met() -> None:
+def test_the_worst_kind_of_rows_decides_and_an_unknown_error_is_not_met():
     summary = {"kernels": row("kernels", 4.0, 6.0), "workloads": row("workloads", 7.0, None)}
     latency, power = judge({"latency": 5.0, "power": 6.0}, summary)
     assert (latency["met"], latency["found"], latency["kind"]) == (False, 7.0, "workloads")
@@ -155,7 +148,7 @@ REPEATS = 3
 NOISE = 0.01
 
 
-def measured(bundle: Bundle, seed: int, *, kernels: int, slower: float = 1.0, hungrier: float = 1.0) -> KernelRows:
+def measured(bundle, seed, *, kernels, slower=1.0, hungrier=1.0):
     """Kernels that the bundle predicts with its error, each measured several times."""
     rng = np.random.default_rng(seed)
     rows = kernel_rows(bundle, various_operators(kernels, seed))
@@ -165,34 +158,34 @@ def measured(bundle: Bundle, seed: int, *, kernels: int, slower: float = 1.0, hu
 
 
 @pytest.fixture(scope="module")
-def stated() -> Bundle:
+def stated():
     """A bundle with its errors on held-out kernels."""
     bundle = planted_bundle()
     deviations = {"groups": dict.fromkeys(bundle.groups, ERROR)}
     errors = error_rows(predict_kernel_rows(bundle, measured(bundle, 7, kernels=150)))
-    return replace(bundle, errors=tuple(row.document() for row in errors), uncertainty={"latency": deviations, "power": deviations})
+    return replace(bundle, errors=tuple(errors), uncertainty={"latency": deviations, "power": deviations})
 
 
-def found(bundle: Bundle, rows: KernelRows) -> tuple[Drift, ...]:
+def found(bundle, rows):
     return drifts(bundle, [predict_kernel_rows(bundle, rows).assign(outside=outside_range(bundle, rows))])
 
 
-def test_an_unchanged_board_raises_hardly_any_alarm(stated: Bundle) -> None:
-    """1 of 100 checks is stated; more than 8 of 300 have a probability below 0.5 %."""
+def test_an_unchanged_board_raises_hardly_any_alarm(stated):
+    """1 of 100 checks is stated; more than 5 of 150 have a probability below 0.5 %."""
     rng, rows = np.random.default_rng(0), measured(stated, 3, kernels=30)
     exact, alarms = predict_kernel_rows(stated, rows).assign(outside=outside_range(stated, rows)), 0
-    for _ in range(300):
+    for _ in range(150):
         own = [np.exp(ERROR * rng.standard_normal(30).repeat(REPEATS) + NOISE * rng.standard_normal(len(rows))) for _ in range(2)]
         now = exact.assign(measured_latency=exact["predicted_latency"] * own[0], measured_power=exact["predicted_power"] * own[1])
         alarms += any(one.drifted for one in drifts(stated, [now]))
-    assert alarms <= 8
+    assert alarms <= 5
 
 
 @pytest.mark.parametrize(
     ("slower", "hungrier", "quantity", "word"),
     [(1.15, 1.0, "latency", "slower"), (1.0, 1.15, "power", "more power"), (0.86, 1.0, "latency", "faster")],
 )
-def test_a_changed_board_is_noticed_and_by_how_much(stated: Bundle, slower: float, hungrier: float, quantity: str, word: str) -> None:
+def test_a_changed_board_is_noticed_and_by_how_much(stated, slower, hungrier, quantity, word):
     selection = selection_of(measured(stated, 3, kernels=60, slower=slower, hungrier=hungrier))
     check = check_bundle(stated, selection)
     (one,) = (one for one in check.drift if one.drifted)
@@ -203,7 +196,7 @@ def test_a_changed_board_is_noticed_and_by_how_much(stated: Bundle, slower: floa
     assert [row["drifted"] for row in check.document(stated, selection)["drift"] if row["quantity"] == quantity] == [True]
 
 
-def test_repeats_of_one_kernel_are_no_further_evidence(stated: Bundle) -> None:
+def test_repeats_of_one_kernel_are_no_further_evidence(stated):
     rows = measured(stated, 3, kernels=30)
     again = rows.select(np.tile(np.arange(len(rows)), 20))
     for once, often in zip(found(stated, rows), found(stated, again), strict=True):
@@ -211,7 +204,7 @@ def test_repeats_of_one_kernel_are_no_further_evidence(stated: Bundle) -> None:
         assert often.std_percent >= 0.9 * once.std_percent
 
 
-def test_rows_outside_the_range_fitted_are_no_drift_and_are_listed_apart(stated: Bundle) -> None:
+def test_rows_outside_the_range_fitted_are_no_drift_and_are_listed_apart(stated):
     wide = measured(stated, 5, kernels=60, slower=1.5)
     selection = selection_of(wide)
     inside = check_bundle(stated, selection)
@@ -222,20 +215,15 @@ def test_rows_outside_the_range_fitted_are_no_drift_and_are_listed_apart(stated:
     check = check_bundle(narrow, selection)
     assert not any(line.startswith(("drift: ", "the stated 90 %")) for line in check.warnings)
     assert any(f"{len(wide)} of {len(wide)} rows lie outside the range fitted" in line for line in check.warnings)
-    assert sum(one.n for one in check.outside) == len(wide)
-    assert {one["family"] for one in check.document(narrow, selection)["outside_range"]} == {"gemm", "softmax", "elementwise"}
-    assert any(line.startswith("outside the range fitted") for line in check.lines())
-
-
-def test_a_clock_or_a_precision_that_no_row_had_is_outside(stated: Bundle) -> None:
-    rows = measured(stated, 3, kernels=30)
-    assert outside_range(replace(stated, clocks_mhz=(1200.0, 1410.0)), rows).all()
-    fp32 = replace(rows, operators=tuple(replace(operator, precision="fp32") for operator in rows.operators))
+    assert {one["family"]: one["n"] for one in check.document(narrow, selection)["outside_range"]} == dict.fromkeys(
+        ("gemm", "softmax", "elementwise"), len(wide) // 3
+    )
+    assert outside_range(replace(stated, clocks_mhz=(1200.0, 1410.0)), wide).all()
+    fp32 = replace(wide, operators=tuple(replace(operator, precision="fp32") for operator in wide.operators))
     assert outside_range(stated, fp32).all()
-    assert not outside_range(stated, rows).any()
 
 
-def test_a_shift_below_a_percent_or_without_a_stated_error_is_no_drift(stated: Bundle) -> None:
+def test_a_shift_below_a_percent_or_without_a_stated_error_is_no_drift(stated):
     one = Drift(quantity="power", kernels=10**6, rows=10**6, shift_percent=0.9 * LEAST_SHIFT, std_percent=1e-6)
     assert not one.drifted
     assert replace(one, shift_percent=1.1 * LEAST_SHIFT).drifted

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -33,10 +33,10 @@ Run = Callable[..., Outcome]
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
+def run(capsys):
     """Runs `fit` with arguments."""
 
-    def runner(*arguments: object) -> Outcome:
+    def runner(*arguments):
         status = main([str(argument) for argument in arguments])
         captured = capsys.readouterr()
         assert "Traceback" not in captured.err
@@ -46,13 +46,13 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 @pytest.fixture(scope="module")
-def runs_csv(shared_data: Path) -> Path:
+def runs_csv(shared_data):
     """Whole-model runs of the A10: one of them failed."""
     return shared_data / "energaizer" / "a10_900mhz.csv"
 
 
 @pytest.fixture(scope="module")
-def fitted(runs_csv: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+def fitted(runs_csv, tmp_path_factory):
     """A folder with a bundle fitted from the runs, and what `--json` said."""
     folder = tmp_path_factory.mktemp("fit")
     out = folder / "said.json"
@@ -65,7 +65,7 @@ def fitted(runs_csv: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
     return folder, json.loads(out.read_text())
 
 
-def small_table(folder: Path, rows: int = 60, gpu: str = "a100-pcie-40gb") -> Path:
+def small_table(folder, rows=60, gpu="a100-pcie-40gb"):
     """A clean kernel table of softmax kernels at 80 % of the published bandwidth."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
@@ -79,7 +79,7 @@ def small_table(folder: Path, rows: int = 60, gpu: str = "a100-pcie-40gb") -> Pa
     return path
 
 
-def test_a_fit_writes_a_bundle_and_one_json_document(fitted: tuple[Path, dict[str, Any]]) -> None:
+def test_a_fit_writes_a_bundle_and_one_json_document_and_a_check_knows_its_data(fitted, run, runs_csv):
     folder, document = fitted
     bundle = load_bundle(folder / "b.json")
     assert (document["digest"], document["name"], document["gpu"]) == (bundle.digest, "a10", "a10")
@@ -94,9 +94,15 @@ def test_a_fit_writes_a_bundle_and_one_json_document(fitted: tuple[Path, dict[st
     assert bundle.errors[0]["family"] == "workload"
     assert bundle.domain["gemm"]["m"][0] >= 1
     assert sorted(path.name for path in folder.iterdir()) == ["b.json", "said.json"]
+    found = run("check", folder / "b.json", runs_csv, "-v")
+    assert found.status == 3
+    assert "48 of 49 rows used" in found.out
+    assert "a10 workload model bf16" in found.out
+    assert "this very data" in found.err
+    assert "a10_900mhz.csv row 44: TRUNCATED_RUN" in found.err
 
 
-def test_two_fits_of_the_same_data_have_one_digest_whenever_and_wherever_they_ran(run: Run, tmp_path: Path) -> None:
+def test_two_fits_of_the_same_data_have_one_digest_whenever_and_wherever_they_ran(run, tmp_path):
     digests = []
     for day, place in ((1_700_000_000, "one"), (1_800_000_000, "other")):
         with pytest.MonkeyPatch.context() as patch:
@@ -107,7 +113,7 @@ def test_two_fits_of_the_same_data_have_one_digest_whenever_and_wherever_they_ra
 
 
 @pytest.mark.parametrize("named", ["d.parquet", "d.parquet.log.jsonl", ".", "deep"])
-def test_the_log_of_an_unfinished_campaign_is_refused(run: Run, tmp_path: Path, named: str) -> None:
+def test_the_log_of_an_unfinished_campaign_is_refused(run, tmp_path, named):
     """Its log alone, named or not, beside a whole data set, in a folder."""
     place = tmp_path / "deep" / "deeper" if named == "deep" else tmp_path
     table = small_table(place)
@@ -120,7 +126,7 @@ def test_the_log_of_an_unfinished_campaign_is_refused(run: Run, tmp_path: Path, 
     assert not (tmp_path / "b.json").exists()
 
 
-def test_a_clean_table_ends_with_status_zero_and_a_rejected_row_with_three(run: Run, tmp_path: Path) -> None:
+def test_a_clean_table_ends_with_status_zero_and_a_rejected_row_with_three(run, tmp_path):
     table, out = small_table(tmp_path), tmp_path / "b.json"
     other = small_table(tmp_path / "v", gpu="a100-sxm-80gb").read_text().splitlines()[1:]
     table.write_text(table.read_text() + "\n".join(other) + "\n")
@@ -128,10 +134,8 @@ def test_a_clean_table_ends_with_status_zero_and_a_rejected_row_with_three(run: 
     assert found.status == 0
     document = json.loads(found.out)
     assert (tmp_path / "r.html").read_text().startswith("<!doctype html>")
-    assert document["held_out"] == []
     assert found.err == "".join(f"note: {note}\n" for note in document["notes"])
-    assert document["notes"][0].startswith("from priors, not from data: gemm, ")
-    assert document["notes"][1:] == ["table.csv: no clocks recorded; the clock for which the vendor quotes peak rates is assumed"]
+    assert document["notes"] == ["table.csv: no clocks recorded; the clock for which the vendor quotes peak rates is assumed"]
     assert document["notes"] == json.loads(run("show", out, "--json").out)["notes"]
     assert document["name"] == "mine"
     assert (document["rows"], document["used"], document["rejected"]) == (120, 60, {"OTHER_GPU": 60})
@@ -143,7 +147,7 @@ def test_a_clean_table_ends_with_status_zero_and_a_rejected_row_with_three(run: 
     assert "warning: 1 rows, or their power alone, were rejected; -v names them" in found.err
 
 
-def test_special_files_are_refused_before_anything_is_read(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_special_files_are_refused_before_anything_is_read(run, tmp_path, monkeypatch):
     monkeypatch.setattr("fitter.rows.selection.read_selection", lambda *_: pytest.fail("read"))
     os.mkfifo(tmp_path / "pipe")
     table = small_table(tmp_path)
@@ -159,7 +163,7 @@ def test_special_files_are_refused_before_anything_is_read(run: Run, tmp_path: P
         assert message in found.err
 
 
-def test_names_with_control_characters_take_over_no_terminal(run: Run, tmp_path: Path) -> None:
+def test_names_with_control_characters_take_over_no_terminal(run, tmp_path):
     table = small_table(tmp_path).rename(tmp_path / "\x1b[31mr\ned\u202e.csv")
     table.write_text(table.read_text().replace("fp32", "fp99", 1))
     found = run(table, "-o", tmp_path / "b.json", "-v")
@@ -168,41 +172,42 @@ def test_names_with_control_characters_take_over_no_terminal(run: Run, tmp_path:
         assert all(character.isprintable() for character in text.replace("\n", ""))
 
 
-def test_check_compares_a_bundle_with_data(fitted: tuple[Path, dict[str, Any]], run: Run, runs_csv: Path) -> None:
-    folder, _ = fitted
-    found = run("check", folder / "b.json", runs_csv, "--json")
-    document = json.loads(found.out)
-    assert found.status == 3
-    assert (document["rows"], document["rejected"]) == (49, {"TRUNCATED_RUN": 1})
-    assert any("this very data" in warning for warning in document["warnings"])
-    text = run("check", folder / "b.json", runs_csv, "-v")
-    assert "48 of 49 rows used" in text.out
-    assert "a10 workload model bf16" in text.out
-    assert "a10_900mhz.csv row 44: TRUNCATED_RUN" in text.err
-
-
-def test_show_and_diff_describe_bundles(fitted: tuple[Path, dict[str, Any]], run: Run, tmp_path: Path) -> None:
+def test_show_diff_and_release_take_whole_bundles_alone(fitted, run, tmp_path):
     """Runs of whole models hold eager attention: the coefficients of fused kernels are constants, set by no row."""
     folder, document = fitted
     other = saved(planted_bundle(), tmp_path)
     lines = run("show", folder / "b.json").out.splitlines()
-    assert document["digest"] in lines[0]
+    assert f"Digest: {document['digest']}" in lines
     groups = {line.split()[0] for line in lines if " constant " in line or " data " in line}
     assert "gemm" in groups
     assert "attention.prefill" not in groups
     assert lines[-1].startswith("at their priors, no row in the data")
     assert "attention.prefill" in lines[-1]
-    assert any(line.endswith("µs (fitted)") for line in lines)
+    assert any("µs per framework operator (fitted)" in line for line in lines)
     shown = json.loads(run("show", folder / "b.json", "--json").out)
     assert shown["digest"] == document["digest"]
     assert shown["groups"]["gemm"]["ln_std"]["math"] > 0
     assert "residuals" not in shown
-    assert "coefficients: none" in run("diff", other, other).out
+    assert "changes: –" in run("diff", other, other).out
     assert "another GPU" in run("diff", other, folder / "b.json").out
     assert json.loads(run("diff", other, folder / "b.json", "--json").out)["changes"]
+    released = json.loads(run("release", other, "--version", "1.0.0", "--note", "First release.", "--json").out)
+    assert load_bundle(released["bundle"]).version == "1.0.0"
+    assert "First release." in Path(released["changelog"]).read_text()
+    edited = tmp_path / "edited.json"
+    edited.write_text(other.read_text().replace('"busy_w"', '"busy_W"'))
+    for refused in (
+        ("release", other, "--version", "1.0"),
+        ("release", other, "--version", "1.0.0"),
+        ("check", edited, small_table(tmp_path)),
+        ("show", tmp_path / "none.json"),
+        ("diff", other, edited),
+    ):
+        found = run(*refused)
+        assert (found.status, found.err.count("\n")) == (1, 1)
 
 
-def test_groups_without_rows_are_one_last_line_of_a_bundle_and_the_next_step_fits_its_data() -> None:
+def test_groups_without_rows_are_one_last_line_of_a_bundle_and_the_next_step_fits_its_data():
     whole = planted_bundle()
     some = {key: replace(group, rows=rows, identified={}) for (key, group), rows in zip(whole.groups.items(), (5, 0, 0), strict=False)}
     lines = show_lines(replace(whole, groups=some))
@@ -214,19 +219,6 @@ def test_groups_without_rows_are_one_last_line_of_a_bundle_and_the_next_step_fit
     assert next_lines(replace(bare, instruction_energies={"terms": []}), "b.json") == ["next: estimate counts COUNTS --bundle b.json"]
     assert next_lines(replace(bare, block_models={"stencil": {}}), "b.json") == ["next: estimate blocks --bundle b.json"]
     assert next_lines(replace(bare, instruction_energies={"links": {}}), "b.json") == ["next: fit show b.json"]
-
-
-def test_release_writes_a_new_file_and_leaves_the_old(run: Run, tmp_path: Path) -> None:
-    source = saved(planted_bundle(), tmp_path)
-    before = source.read_bytes()
-    found = run("release", source, "--version", "1.0.0", "--note", "First release.", "--json")
-    document = json.loads(found.out)
-    assert found.status == 0
-    assert load_bundle(document["bundle"]).version == "1.0.0"
-    assert "First release." in Path(document["changelog"]).read_text()
-    assert source.read_bytes() == before
-    assert run("release", source, "--version", "1.0").status == 1
-    assert run("release", source, "--version", "1.0.0").status == 1
 
 
 BAD = {
@@ -242,7 +234,7 @@ BAD = {
 }
 
 
-def test_bad_input_is_one_clear_line_and_nothing_is_written(run: Run, tmp_path: Path) -> None:
+def test_bad_input_is_one_clear_line_and_nothing_is_written(run, tmp_path):
     for name, content in BAD.items():
         if content is not None:
             (tmp_path / name).write_text(content)
@@ -256,22 +248,13 @@ def test_bad_input_is_one_clear_line_and_nothing_is_written(run: Run, tmp_path: 
     assert sorted(tmp_path.iterdir()) == files
 
 
-def test_outputs_that_cannot_be_written_are_refused_before_the_work(run: Run, tmp_path: Path) -> None:
+def test_outputs_that_cannot_be_written_are_refused_before_the_work(run, tmp_path):
     table = small_table(tmp_path)
     for out in (tmp_path / "no" / "b.json", tmp_path, table):
         found = run(table, "-o", out)
         assert (found.status, found.out, found.err.count("\n")) == (1, "", 1)
     assert table.read_text().startswith(HEADER)
     assert run(table, "-o", tmp_path / "x", "--report", tmp_path / "x").status == 1
-
-
-def test_damaged_bundles_are_refused(run: Run, tmp_path: Path) -> None:
-    bundle, table = saved(planted_bundle(), tmp_path), small_table(tmp_path)
-    edited = tmp_path / "edited.json"
-    edited.write_text(bundle.read_text().replace('"busy_w"', '"busy_W"'))
-    for arguments in (("check", edited, table), ("show", tmp_path / "none.json"), ("diff", bundle, edited)):
-        found = run(*arguments)
-        assert (found.status, found.err.count("\n")) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -287,23 +270,14 @@ def test_damaged_bundles_are_refused(run: Run, tmp_path: Path) -> None:
         ("diff", "a"),
     ],
 )
-def test_wrong_usage_is_status_two(run: Run, arguments: tuple[str, ...]) -> None:
+def test_wrong_usage_is_status_two(run, arguments):
     found = run(*arguments)
     assert found.status == 2
     assert "--help" in found.err
 
 
-def test_a_missing_package_names_the_extra(tmp_path: Path) -> None:
-    table = small_table(tmp_path)
-    program = f"import sys; sys.modules['pyarrow'] = None; from fitter.cli import main; sys.exit(main([{str(table)!r}]))"
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert found.returncode == 1
-    assert "install wattprint[fit]" in found.stderr
-    assert found.stderr.count("\n") == 1
-
-
 @pytest.mark.parametrize(("asked", "given"), [({}, "1"), ({"OPENBLAS_NUM_THREADS": "2"}, "2")])
-def test_linear_algebra_has_one_thread_unless_the_environment_says_otherwise(asked: dict[str, str], given: str) -> None:
+def test_linear_algebra_has_one_thread_unless_the_environment_says_otherwise(asked, given):
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     environment = {name: value for name, value in os.environ.items() if name not in names} | asked
     code = (

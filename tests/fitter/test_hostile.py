@@ -2,9 +2,7 @@
 
 import io
 import pickle
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -28,14 +26,14 @@ GIANT = "x" * 3_000_000
 class Trap:
     """Creates a file where it is unpickled."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         self.path = path
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self):
         return (Path.touch, (self.path,))
 
 
-def table() -> pa.Table:
+def table():
     """A kernel table without fault."""
     columns = {
         name: [name_of] * ROWS for name, name_of in (("family", "softmax"), ("operator", "softmax"), ("gpu", "a10"), ("precision", "fp32"))
@@ -43,13 +41,13 @@ def table() -> pa.Table:
     return pa.table({**columns, "rows": list(range(1000, 1000 + ROWS)), "dim": [512] * ROWS, "latency_s": [1e-4] * ROWS})
 
 
-def parquet(content: pa.Table) -> bytes:
+def parquet(content):
     out = io.BytesIO()
     pq.write_table(content, out)
     return out.getvalue()
 
 
-def refusal(attempt: Callable[[], object]) -> str:
+def refusal(attempt):
     """The line with which something is refused; "" where it is not."""
     try:
         attempt()
@@ -58,12 +56,12 @@ def refusal(attempt: Callable[[], object]) -> str:
     return ""
 
 
-def read_or_refuse(path: Path) -> None:
+def read_or_refuse(path):
     """Reads a data set; a refusal is one line."""
     assert "\n" not in refusal(lambda: read_selection([str(path)], None))
 
 
-def test_pickles_in_metadata_are_never_opened(tmp_path: Path) -> None:
+def test_pickles_in_metadata_are_never_opened(tmp_path):
     sprung = tmp_path / "sprung"
     trap = pickle.dumps(Trap(sprung))
     extension = {b"ARROW:extension:name": b"arrow.py_extension_type", b"ARROW:extension:metadata": trap}
@@ -80,7 +78,7 @@ def test_pickles_in_metadata_are_never_opened(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pieces", [False, True])
 @pytest.mark.parametrize("garbage", [b"{", b"[" * 5000, b"\x80\x04\x95", b"null", b'{"columns": 7, "index_columns": [9]}'])
-def test_what_another_program_noted_in_a_file_does_not_matter(pieces: bool, garbage: bytes, tmp_path: Path) -> None:
+def test_what_another_program_noted_in_a_file_does_not_matter(pieces, garbage, tmp_path):
     path = tmp_path / "d.parquet"
     path.write_bytes(parquet(table().replace_schema_metadata({b"pandas": garbage, b"note": garbage})))
     partitions = open_partitioned(path).parts
@@ -92,7 +90,7 @@ def test_what_another_program_noted_in_a_file_does_not_matter(pieces: bool, garb
 
 @settings(max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-def test_a_parquet_file_with_flipped_bytes_is_read_or_refused(tmp_path: Path, data: st.DataObject) -> None:
+def test_a_parquet_file_with_flipped_bytes_is_read_or_refused(tmp_path, data):
     content = bytearray(parquet(table()))
     for _ in range(data.draw(st.integers(1, 4))):
         content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
@@ -109,7 +107,7 @@ NAMES = (
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_name_that_is_a_trick_is_refused_in_one_line(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_that_is_a_trick_is_refused_in_one_line(name, tmp_path, capsys):
     sprung, out = tmp_path / "sprung", tmp_path / "b.json"
     if name.startswith("trap"):
         (tmp_path / name).write_bytes(pickle.dumps(Trap(sprung)))

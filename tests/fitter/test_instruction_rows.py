@@ -23,16 +23,16 @@ from estimator.counts.energies import (
 from estimator.counts.opcodes import loop_classes, sass_class
 from estimator.vocabulary.errors import CountsError
 from estimator.vocabulary.specifications import load_gpu
+from fitter.bundle.sections import prior_bundle
 from fitter.errors import CalibrationError
 from fitter.instructions.energies import FEWEST_ROWS, fit_instructions
 from fitter.instructions.ptx import published_differences
 from fitter.instructions.published import (
     compared_with_table,
-    published_tables,
     table_document,
     table_errors,
 )
-from fitter.instructions.section import link_energies
+from fitter.instructions.section import instruction_errors, link_energies
 from fitter.rows.instruction_dataset import InstructionRow, InstructionRows, read_instruction_rows
 from fitter.rows.rejected import RejectedRow
 from fitter.rows.tables import Table
@@ -51,15 +51,13 @@ ROW: dict[str, Any] = {
 }  # fmt: skip
 
 
-def read_one(**change: Any) -> InstructionRow | RejectedRow:
+def read_one(**change):
     table = rows_to_table([{**ROW, **change}], {})
     rows, rejected = read_instruction_rows(Table.of(table, Path("x.parquet")))
     return rows.rows[0] if rows is not None else rejected[0]
 
 
-def made_row(
-    name: str, body: dict[str, float], operations: dict[str, float], *, blocks: float, lanes: float, speed: float, mode: str = "full"
-) -> InstructionRow:
+def made_row(name, body, operations, *, blocks, lanes, speed, mode="full"):
     """A run of which every count is known and whose energy is that of TRUTH."""
     known = read_one()
     assert isinstance(known, InstructionRow)
@@ -94,7 +92,7 @@ def made_row(
 CONTROL = {"UIADD3": 1.0, "ISETP.NE.AND": 1.0, "BRA": 1.0}
 
 
-def made_rows() -> InstructionRows:
+def made_rows():
     """Three instructions and the empty loop at several unroll factors, occupancies, lanes and speeds, without any noise."""
     rows = []
     for opcode, ptx in (("FFMA", "fma.rn.f32"), ("LOP3.LUT", "lop3.b32"), ("FADD", "add.rn.f32")):
@@ -110,7 +108,7 @@ def made_rows() -> InstructionRows:
     return InstructionRows(rows=tuple(rows))
 
 
-def test_without_noise_the_truth_comes_back() -> None:
+def test_without_noise_the_truth_comes_back_in_terms_and_in_ptx_rows():
     energies = fit_instructions(made_rows(), GPU)
     for name, joule in TRUTH.items():
         value, _ = energies.term(name if name in (CONSTANT, STALL, ISSUE, LOOP) else INSTRUCTION + name)
@@ -118,9 +116,20 @@ def test_without_noise_the_truth_comes_back() -> None:
     assert all(known for term, known in zip(energies.terms, energies.identified, strict=True) if "rare" not in term)
     assert np.allclose(energies.covariance, energies.covariance.T)
     assert np.linalg.eigvalsh(energies.covariance / np.outer(*[np.sqrt(np.diag(energies.covariance))] * 2)).min() > -1e-9
+    mix, ffma = energies.ptx["mix"], energies.ptx["ffma"]  # companions are taken out of a PTX row at their own price
+    assert (dict(mix.classes), mix.companions) == (pytest.approx({"FFMA": 1.0}), False)
+    assert mix.energy_j == pytest.approx(ffma.energy_j)
+    row, empty = (next(row for row in reversed(made_rows().rows) if row.kernel == name) for name in ("ffma_k8_u64", "empty_loop"))
+    expected = (row.power_w * row.latency_s / row.threads - empty.power_w * empty.latency_s / empty.threads) / row.turns / 64.0
+    assert published_differences(made_rows())["ffma_k8_u64"]["full.mtsm"] == pytest.approx(expected)
+    bundle = replace(prior_bundle(GPU), instruction_energies=section_of(energies))
+    (errors,), remarks = instruction_errors(bundle, made_rows())
+    assert (errors["operator"], errors["n"], remarks) == ("full", len(made_rows()), ())
+    assert errors["power"] is not None
+    assert errors["power"]["p95"] < 1.0
 
 
-def test_stated_errors_grow_with_those_of_the_readings_and_hold_the_sensors_gain() -> None:
+def test_stated_errors_grow_with_those_of_the_readings_and_hold_the_sensors_gain():
     rows = made_rows()
     blurred = InstructionRows(rows=tuple(replace(row, power_std_w=5.0) for row in rows.rows))
     sharp, vague, unsure = fit_instructions(rows, GPU), fit_instructions(blurred, GPU), fit_instructions(rows, GPU, gain_std=0.05)
@@ -134,7 +143,7 @@ def test_stated_errors_grow_with_those_of_the_readings_and_hold_the_sensors_gain
 ASSEMBLED = "ptxas 12.9.86 -{} sm_80"
 
 
-def with_levels() -> InstructionRows:
+def with_levels():
     """Runs at O3, and ffma and the empty loop at O0 too, where a copy stands beside each multiply-add; both on one thread as well."""
     o3 = [replace(row, assembler=ASSEMBLED.format("O3")) for row in made_rows().rows]
     o0 = [
@@ -154,7 +163,7 @@ def with_levels() -> InstructionRows:
     return InstructionRows(rows=(*o3, *o0, *single))
 
 
-def test_one_level_of_the_assembler_never_replaces_the_other() -> None:
+def test_one_level_of_the_assembler_never_replaces_the_other():
     rows = with_levels()
     for order in (rows, InstructionRows(rows=rows.rows[::-1])):
         ptx = fit_instructions(order, GPU).ptx
@@ -171,7 +180,7 @@ def test_one_level_of_the_assembler_never_replaces_the_other() -> None:
     assert set(link_energies(both)) == {"empty_loop.O3", "empty_loop.O0"}
 
 
-def test_the_published_table_stands_beside_both_levels_with_errors_as_the_paper_states_them() -> None:
+def test_the_published_table_stands_beside_both_levels_with_errors_as_the_paper_states_them():
     energies = fit_instructions(with_levels(), GPU)
     title, rows = compared_with_table(energies, "volta")
     assert "TITAN V" in title
@@ -183,24 +192,15 @@ def test_the_published_table_stands_beside_both_levels_with_errors_as_the_paper_
     for errors, row in zip(table_errors(rows).itertuples(), (o3, o0), strict=True):
         off = row.own_j - row.published_j
         assert (errors.n, errors.mape, errors.rmse_j) == pytest.approx((1, 100 * abs(off) / row.published_j, abs(off)))
-    assert [len(shown.rows) for shown in published_tables(title, rows)] == [2 * 32, 2]
-    assert len(json.loads(json.dumps(table_document(title, rows)))["rows"]) == 2 * 32
+    document = json.loads(json.dumps(table_document(title, rows)))
+    assert [len(document[name]) for name in ("rows", "errors")] == [2 * 32, 2]
     with pytest.raises(CountsError, match="has no 'vlta'; it has"):
         compared_with_table(energies, "vlta")
     assert (compared_with_table(energies, "maxwell")[1]["published_j"] > 0).all()  # which has no half precision
 
 
-def test_the_published_difference_is_power_times_the_time_that_differs() -> None:
-    rows = made_rows()
-    found = published_differences(rows)["ffma_k8_u64"]["full.mtsm"]
-    row = next(row for row in reversed(rows.rows) if row.kernel == "ffma_k8_u64")
-    empty = rows.rows[-1]
-    expected = (row.power_w * row.latency_s / row.threads - empty.power_w * empty.latency_s / empty.threads) / row.turns / 64.0
-    assert found == pytest.approx(expected)
-
-
 @pytest.mark.parametrize("volt", [0.0, math.nan])
-def test_a_throttled_run_at_a_voltage_that_was_not_read_is_left_out(volt: float) -> None:
+def test_a_throttled_run_at_a_voltage_that_was_not_read_is_left_out(volt):
     rows = tuple(replace(row, voltage_v=volt) for row in made_rows().rows)
     slowed = replace(rows[0], throttled=True, power_w=3.0 * rows[0].power_w)
     assert fit_instructions(InstructionRows(rows=(slowed, *rows)), replace(GPU, voltage_v=None)).rows == len(rows)
@@ -216,19 +216,10 @@ def test_a_throttled_run_at_a_voltage_that_was_not_read_is_left_out(volt: float)
         ({"idle_w": 1e9}, 99, "no run of generated kernels draws more than the board at rest; check power_w and idle_before_w"),
     ],
 )
-def test_runs_without_an_answer_are_refused_in_one_line(change: dict[str, Any], count: int, complaint: str) -> None:
+def test_runs_without_an_answer_are_refused_in_one_line(change, count, complaint):
     rows = InstructionRows(rows=tuple(replace(row, **change) for row in made_rows().rows[:count]))
     with pytest.raises(CalibrationError, match=complaint):
         fit_instructions(rows, GPU)
-
-
-def test_a_row_is_read_with_its_counts() -> None:
-    row = read_one()
-    assert isinstance(row, InstructionRow)
-    assert row.body == {"FFMA": 64.0, "UIADD3": 1.0, "ISETP.NE.AND": 1.0, "BRA": 1.0}
-    assert (row.threads, row.turns, row.blocks, row.random) == (27648.0, 1000.0, 108.0, True)
-    assert row.transactions == {"shared": 0.0, "l1": 0.0, "l2": 0.0, "dram": 0.0}
-    assert math.isnan(row.asked_mhz)
 
 
 @pytest.mark.parametrize(
@@ -258,15 +249,11 @@ def test_a_row_is_read_with_its_counts() -> None:
         ({"gpu": "abacus"}, "UNKNOWN_GPU"),
     ],
 )
-def test_a_row_that_cannot_be_is_rejected_with_its_reason(change: dict[str, Any], reason: str) -> None:
-    row = read_one(**change)
+def test_a_row_that_cannot_be_is_rejected_with_its_reason(change, reason):
+    good, row = read_one(), read_one(**change)
+    assert isinstance(good, InstructionRow)
+    assert good.body == {"FFMA": 64.0, "UIADD3": 1.0, "ISETP.NE.AND": 1.0, "BRA": 1.0}
+    assert (good.threads, good.turns, good.blocks, good.random) == (27648.0, 1000.0, 108.0, True)
     assert isinstance(row, RejectedRow)
     assert (row.reason, row.source, row.row) == (reason, "x.parquet", 1)
     assert "\n" not in row.detail
-
-
-def test_companions_are_taken_out_of_a_ptx_row_at_their_own_price() -> None:
-    energies = fit_instructions(made_rows(), GPU)
-    assert energies.ptx["mix"].classes == pytest.approx({"FFMA": 1.0})
-    assert energies.ptx["mix"].energy_j == pytest.approx(energies.ptx["ffma"].energy_j)
-    assert not energies.ptx["mix"].companions

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from estimator.model.residuals import Fading
-from fitter.latency.intervals import FEWEST_LOCAL, FIRST_OCTAVES, NEXT_GROWTH, few_errors_half, interval_quantiles
+from estimator.model.residuals import BEYOND_OCTAVES
+from fitter.latency.intervals import FEWEST_LOCAL, NEXT_GROWTH, few_errors_half, interval_quantiles
 from fitter.latency.residual_tier import Forecast, ShapeErrors, shape_errors
 from tests.fitter.measured import various_operators
 
@@ -12,80 +12,75 @@ SHAPES: ShapeErrors = shape_errors([o for o in various_operators(300) if o.famil
 COUNT = len(SHAPES.operators)
 
 
-def forecast_with(error: np.ndarray, excess: float = 0.0) -> Forecast:
+def forecast_with(error, excess=0.0, distance=0.0):
     nothing = np.zeros(len(error))
-    return Forecast(bare=error, neighbours=nothing, distance=nothing, excess=np.full(len(error), excess))
+    return Forecast(bare=error, neighbours=nothing, distance=nothing + distance, excess=nothing + excess, kriging=nothing)
 
 
-def quantiles(*rehearsed: np.ndarray, scatter: float = 0.03) -> tuple[float, float, float, float]:
+def quantiles(*rehearsed, scatter=0.03):
     inside = forecast_with(scatter * np.random.default_rng(0).standard_normal(COUNT))
-    return interval_quantiles(SHAPES, inside, [forecast_with(error, 1.0) for error in rehearsed], Fading())
+    return interval_quantiles(SHAPES, inside, [forecast_with(error, 1.0) for error in rehearsed], 1.0)
 
 
-def beyond(*rehearsed: np.ndarray) -> float:
+def beyond(*rehearsed):
     """Half width one octave beyond the largest work, where the rehearsals were."""
-    edge, octaves = quantiles(*rehearsed)[2:]
-    return edge * float(np.sqrt(1.0 / octaves))
+    return quantiles(*rehearsed)[2] * float(np.sqrt(1.0 / BEYOND_OCTAVES))
 
 
-def scattered(mean: float, seed: int, count: int = 200) -> np.ndarray:
+def scattered(mean, seed, count=200):
     return mean + 0.02 * np.random.default_rng(seed).standard_normal(count)
 
 
-def test_an_error_of_one_sign_in_every_rehearsal_is_expected_to_grow() -> None:
+def test_an_error_of_one_sign_in_every_rehearsal_is_expected_to_grow():
     same = beyond(scattered(0.05, 1), scattered(0.06, 2))
     opposite = beyond(scattered(0.05, 1), scattered(-0.06, 2))
     assert same == pytest.approx(opposite + 0.06, abs=0.005)
 
 
-def test_work_beyond_is_less_certain_than_the_worst_rehearsal() -> None:
+def test_work_beyond_is_less_certain_than_the_worst_rehearsal():
     worst = np.quantile(np.abs(scattered(-0.06, 2)), 0.9)
     assert beyond(scattered(0.05, 1), scattered(-0.06, 2)) >= NEXT_GROWTH * worst
 
 
-def test_one_rehearsal_shows_no_drift_and_none_leaves_the_error_inside() -> None:
+def test_one_rehearsal_shows_no_drift_and_none_leaves_the_error_inside():
     one = beyond(scattered(0.05, 1))
     assert one == pytest.approx(NEXT_GROWTH * np.quantile(np.abs(scattered(0.05, 1)), 0.905), rel=0.02)
-    edge, octaves = quantiles()[2:]
-    assert edge == pytest.approx(1.645 * 0.03, rel=0.2)
-    assert octaves == 1.0
+    assert quantiles()[2] == pytest.approx(1.645 * 0.03, rel=0.2)
 
 
-def test_errors_that_grow_with_the_root_of_the_distance_are_covered_near_and_far() -> None:
+def test_errors_that_grow_with_the_root_of_the_distance_are_covered_near_and_far():
     rng = np.random.default_rng(5)
     distance = rng.uniform(0.0, 3.0, 4000)
-    nothing = np.zeros(len(distance))
 
-    def walk() -> Forecast:
-        error = 0.04 * np.sqrt(np.maximum(distance, FIRST_OCTAVES)) * rng.standard_normal(len(distance))
-        return Forecast(bare=error, neighbours=nothing, distance=nothing, excess=distance)
+    def walk():
+        error = 0.04 * np.sqrt(np.maximum(distance, BEYOND_OCTAVES)) * rng.standard_normal(len(distance))
+        return forecast_with(error, distance)
 
     inside = forecast_with(0.02 * rng.standard_normal(COUNT))
-    edge, octaves = interval_quantiles(SHAPES, inside, [walk(), walk()], Fading())[2:]
-    half = edge / NEXT_GROWTH * np.sqrt(np.maximum(distance / octaves, 1.0))  # of rehearsals themselves
+    edge = interval_quantiles(SHAPES, inside, [walk(), walk()], 1.0)[2]
+    half = edge / NEXT_GROWTH * np.sqrt(np.maximum(distance / BEYOND_OCTAVES, 1.0))  # of rehearsals themselves
     held = np.abs(walk().bare) <= half
     for low, high in ((0.0, 0.5), (0.5, 1.0), (1.0, 2.0), (2.0, 3.0)):
         assert 0.85 <= held[(distance >= low) & (distance < high)].mean() <= 0.96, (low, high)
 
 
 @pytest.mark.parametrize("scatter", [0.01, 0.1])
-def test_nine_of_ten_kernels_lie_inside_whatever_the_scatter(scatter: float) -> None:
+def test_nine_of_ten_kernels_lie_inside_whatever_the_scatter(scatter):
     rng = np.random.default_rng(1)
     error = scatter * rng.standard_normal(COUNT)
-    near, far, _, _ = interval_quantiles(SHAPES, forecast_with(error), [], Fading())
+    near, far, _ = interval_quantiles(SHAPES, forecast_with(error), [], 1.0)
     assert far >= near
     sigma = 0.01 + np.abs(error).mean()  # the scale of neighbours that all err alike
     assert 0.8 <= np.mean(np.abs(scatter * rng.standard_normal(10_000)) <= near * sigma) <= 0.97
 
 
-def test_kernels_chosen_to_differ_are_as_uncertain_as_all_of_them_were() -> None:
+def test_kernels_chosen_to_differ_are_as_uncertain_as_all_of_them_were():
     rng = np.random.default_rng(2)
     shapes = shape_errors(list(SHAPES.operators[:20]))
     error = 0.1 * rng.standard_normal(20)
     distance = np.full(20, 2.0)
     error[0], distance[0] = 0.001, 0.5  # the only one with a neighbour happened to be forecast well
-    nothing = np.zeros(20)
-    near, far, _, _ = interval_quantiles(shapes, Forecast(bare=error, neighbours=nothing, distance=distance, excess=nothing), [], Fading())
+    near, far, _ = interval_quantiles(shapes, forecast_with(error, distance=distance), [], 1.0)
     sigma = 0.01 + np.abs(error).mean()
     held = np.mean(np.abs(0.1 * rng.standard_normal(10_000)) <= near * sigma)
     assert far == near
@@ -97,7 +92,7 @@ SPREAD_OF_GPUS = 0.38
 """By how much mean errors of a kind of kernel differ from GPU to GPU [ln]."""
 
 
-def drawn(rng: np.random.Generator, shape: str, size: tuple[int, ...]) -> np.ndarray:
+def drawn(rng, shape, size):
     """Magnitudes of errors with a mean of 1."""
     if shape == "exponential":
         return rng.exponential(1.0, size)
@@ -110,9 +105,7 @@ def drawn(rng: np.random.Generator, shape: str, size: tuple[int, ...]) -> np.nda
 
 @pytest.mark.parametrize("count", [12, 20, FEWEST_LOCAL - 1])
 @pytest.mark.parametrize(("shape", "low", "high"), [("exponential", 0.88, 0.92), ("normal", 0.91, 0.95), ("heavy", 0.88, 0.93)])
-def test_few_errors_are_covered_nine_times_in_ten_on_gpus_that_err_more_or_less_than_the_other(
-    count: int, shape: str, low: float, high: float
-) -> None:
+def test_few_errors_are_covered_nine_times_in_ten_on_gpus_that_err_more_or_less_than_the_other(count, shape, low, high):
     rng = np.random.default_rng(count)
     held = []
     for scale in 0.05 * np.exp(SPREAD_OF_GPUS * rng.standard_normal(COLLECTIONS)):
@@ -121,18 +114,18 @@ def test_few_errors_are_covered_nine_times_in_ten_on_gpus_that_err_more_or_less_
     assert low <= np.mean(held) <= high
 
 
-def test_many_errors_outvote_what_was_expected_and_none_leaves_it() -> None:
+def test_many_errors_outvote_what_was_expected_and_none_leaves_it():
     rng = np.random.default_rng(3)
     error = 0.02 * rng.exponential(1.0, 20_000)
     assert few_errors_half(error, 0.5) == pytest.approx(np.quantile(error, 0.9), rel=0.03)
     assert few_errors_half(np.zeros(0), 0.1) == pytest.approx(0.1 / np.sqrt(2.0) * 7.0 * (10.0 ** (1.0 / 7.0) - 1.0))
 
 
-def test_few_shapes_have_one_width_that_the_bundle_states_as_it_was_found() -> None:
+def test_few_shapes_have_one_width_that_the_bundle_states_as_it_was_found():
     shapes = shape_errors(list(SHAPES.operators[:20]))
     error = 0.1 * np.random.default_rng(4).standard_normal(20)
-    near, far, _, _ = interval_quantiles(shapes, forecast_with(error), [], Fading(), 0.06)
+    near, far, _ = interval_quantiles(shapes, forecast_with(error), [], 1.0, 0.06)
     assert near == far
     assert near * (0.01 + np.abs(error).mean()) == pytest.approx(few_errors_half(np.abs(error), 0.06))
-    wide = interval_quantiles(shapes, forecast_with(error), [], Fading(), 0.3)[0]
+    wide = interval_quantiles(shapes, forecast_with(error), [], 1.0, 0.3)[0]
     assert 1.5 * near < wide < 4.0 * near

@@ -8,10 +8,9 @@ import pytest
 from estimator.engine.kernel_table import kernel_times
 from estimator.model.lowering import KnownTiles
 from estimator.vocabulary.workload import make_operator
-from fitter.latency.groups import KernelFit, fit_kernel_groups
-from fitter.latency.intervals import NEXT_GROWTH, folds_of, interval_quantiles
-from fitter.latency.residual_tier import Forecast, shape_errors
-from fitter.rows.columns import KernelRows
+from fitter.latency.groups import fit_kernel_groups
+from fitter.latency.intervals import folds_of
+from fitter.latency.residual_tier import shape_errors
 from tests.fitter.measured import kernel_rows, planted_bundle, various_operators
 
 BUNDLE = planted_bundle()
@@ -19,7 +18,7 @@ COUNT = 240
 
 
 @pytest.fixture(scope="module")
-def rows() -> KernelRows:
+def rows():
     """Kernels of three families with an error that the equations lack: it drifts with the shape."""
     exact = kernel_rows(BUNDLE, various_operators(COUNT), noise=0.01)
     drift = np.array([0.15 * np.sin(np.log2(operator.shape[-1])) for operator in exact.row_operators()])
@@ -27,37 +26,31 @@ def rows() -> KernelRows:
 
 
 @pytest.fixture(scope="module")
-def fit(rows: KernelRows) -> KernelFit:
+def fit(rows):
     return fit_kernel_groups(rows, BUNDLE.gpu, seed=0)
 
 
-def test_every_kind_of_kernel_gets_a_group(rows: KernelRows, fit: KernelFit) -> None:
+def test_every_kind_of_kernel_gets_a_group(rows, fit):
     coefficients = {key: group.coefficients for key, group in fit.groups.items()}
     times = kernel_times(rows.row_operators(), BUNDLE.gpu, coefficients, sm_clock_mhz=rows.sm_clock_mhz, warm=rows.l2_warm)
     assert None not in times.groups
     assert set(fit.residuals) <= set(fit.groups)
 
 
-def test_the_same_rows_and_seed_give_the_same_fit(rows: KernelRows, fit: KernelFit) -> None:
-    again = fit_kernel_groups(rows, BUNDLE.gpu, seed=0)
-    assert {k: dict(v.coefficients) for k, v in again.groups.items()} == {k: dict(v.coefficients) for k, v in fit.groups.items()}
-    assert again.residuals == fit.residuals
-
-
-def test_a_failed_measurement_is_named_and_kept_out_of_the_residuals(rows: KernelRows) -> None:
+def test_a_failed_measurement_is_named_and_kept_out_of_the_residuals(rows):
     spoilt = rows.latency_s.copy()
     spoilt[5] *= 40
     found = fit_kernel_groups(replace(rows, latency_s=spoilt), BUNDLE.gpu, seed=0)
     assert [(item.row, item.reason) for item in found.rejected] == [(int(rows.row[5]), "OUTLIER")]
 
 
-def test_one_kernel_is_enough_for_a_fit(rows: KernelRows) -> None:
+def test_one_kernel_is_enough_for_a_fit(rows):
     found = fit_kernel_groups(rows.select(np.array([0])), BUNDLE.gpu, seed=0)
     assert found.residuals == {}
     assert all(np.isfinite(value) for group in found.groups.values() for value in group.coefficients.values())
 
 
-def test_rows_of_one_shape_are_left_out_together() -> None:
+def test_rows_of_one_shape_are_left_out_together():
     operators = various_operators(30) * 3
     gemm = [operator for operator in operators if operator.family == "gemm"]
     shapes = shape_errors(gemm)
@@ -66,30 +59,7 @@ def test_rows_of_one_shape_are_left_out_together() -> None:
         assert len(set(fold[shapes.index == shape].tolist())) == 1
 
 
-def test_interval_quantiles_hold_for_errors_of_any_size() -> None:
-    gemm = [operator for operator in various_operators(3000) if operator.family == "gemm"]
-    shapes = shape_errors(gemm)
-    scale = np.where(np.array([operator["m"] for operator in gemm]) > 2000, 0.2, 0.02)
-    error = np.abs(np.random.default_rng(0).normal(0, scale))
-    rows = Forecast(bare=error, neighbours=np.zeros(len(gemm)), distance=np.zeros(len(gemm)), excess=np.full(len(gemm), -1.0))
-    largest = replace(rows.select(np.arange(100)), excess=np.full(100, 1.5))
-    near, far, beyond, octaves = interval_quantiles(shapes, rows, [largest], None)
-    assert 1.5 < near < 3.0
-    assert far >= near
-    there = beyond * np.sqrt(1.5 / octaves)  # half width where the largest kernels were forecast
-    assert there == pytest.approx(NEXT_GROWTH * np.quantile(error[:100], 0.9), rel=0.3)
-
-
-def test_forecasts_that_go_farther_set_the_width_beyond_the_largest_work() -> None:
-    gemm = [operator for operator in various_operators(300) if operator.family == "gemm"]
-    count = len(gemm)
-    rows = Forecast(bare=np.full(count, 0.02), neighbours=np.zeros(count), distance=np.zeros(count), excess=np.full(count, -1.0))
-    small, wide = (Forecast(bare=np.full(50, e), neighbours=np.zeros(50), distance=np.ones(50), excess=np.ones(50)) for e in (0.05, -0.2))
-    narrow = interval_quantiles(shape_errors(gemm), rows, [small], None)
-    assert interval_quantiles(shape_errors(gemm), rows, [small, wide], None)[2] == pytest.approx(4.0 * narrow[2])
-
-
-def test_known_tiles_are_predicted_with_what_known_tiles_left_over() -> None:
+def test_known_tiles_are_predicted_with_what_known_tiles_left_over():
     """Tiles that a tree cannot guess: the shape does not tell them, the kernel's name does."""
     rng = np.random.default_rng(0)
     operators = [make_operator("gemm", "linear", "fp32", batch=1, m=m, n=n, k=k) for m, n, k in 64.0 * rng.integers(4, 64, (300, 3))]

@@ -4,16 +4,15 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 
-from estimator.vocabulary.quantities import Array
 from fitter.latency.objective import solve
 
 
-def log_evidence(slopes: Array, target: Array, width: Array, scale: float) -> float:
+def log_evidence(slopes, target, width, scale):
     return solve(lambda shift: (slopes @ shift, slopes), target, width, scale=scale).log_evidence
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_evidence_is_that_of_a_normal_model_where_errors_are_small(seed: int) -> None:
+def test_the_evidence_is_that_of_a_normal_model_where_errors_are_small(seed):
     """ln t = J·shift + error: the rows are normal with J diag(σ²) Jᵀ + s², whose constant cancels between two priors."""
     rng = np.random.default_rng(seed)
     rows, scale = int(rng.integers(2, 9)), 0.05
@@ -24,7 +23,7 @@ def test_the_evidence_is_that_of_a_normal_model_where_errors_are_small(seed: int
     assert found[1] - found[0] == pytest.approx(exact[1] - exact[0], abs=1e-4)
 
 
-def test_a_coefficient_that_no_row_feels_changes_nothing() -> None:
+def test_a_coefficient_that_no_row_feels_changes_nothing():
     slopes, target = np.array([[1.0], [0.5]]), np.array([0.02, 0.01])
     alone = log_evidence(slopes, target, np.array([0.1]), 0.05)
     beside = log_evidence(np.hstack([slopes, np.zeros((2, 1))]), target, np.array([0.1, 3.0]), 0.05)
@@ -32,21 +31,21 @@ def test_a_coefficient_that_no_row_feels_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize(("distance", "wider"), [(0.0, False), (0.8, True)])
-def test_rows_near_the_prior_ask_for_a_narrow_one_and_rows_far_from_it_for_a_wide_one(distance: float, wider: bool) -> None:
+def test_rows_near_the_prior_ask_for_a_narrow_one_and_rows_far_from_it_for_a_wide_one(distance, wider):
     slopes = np.ones((6, 1))
     found = [log_evidence(slopes, np.full(6, distance), np.array([width]), 0.05) for width in (0.1, 0.7)]
     assert (found[1] > found[0]) is wider
 
 
 @pytest.mark.parametrize("noise", [0.01, 0.03])
-def test_stated_deviations_are_those_of_the_rows_scatter_whatever_the_usual_error(noise: float) -> None:
+def test_stated_deviations_are_those_of_the_rows_scatter_whatever_the_usual_error(noise):
     slopes = np.ones((400, 1))
     found = solve(lambda shift: (slopes @ shift, slopes), noise * np.random.default_rng(1).normal(size=400), np.array([10.0]), scale=0.05)
     assert np.sqrt(found.covariance[0, 0]) == pytest.approx(noise / 20.0, rel=0.25)
 
 
 @pytest.mark.parametrize("analytic", [True, False])
-def test_a_failed_row_bends_nothing(analytic: bool) -> None:
+def test_a_failed_row_bends_nothing(analytic):
     slopes, target = np.ones((50, 1)), np.append(np.zeros(49), 5.0)
     assert (
         abs(solve(lambda shift: (slopes @ shift, slopes if analytic else None), target, np.array([10.0]), scale=0.05).log_shift[0]) < 0.01

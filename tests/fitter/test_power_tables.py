@@ -2,18 +2,15 @@
 
 import csv
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from estimator.bundle.content import Bundle
 from estimator.model.residuals import POWER_TIER
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.specifications import load_gpu
 from fitter.bundle.data_facts import board_knowledge
 from fitter.bundle.drafts import draft_from_rows
-from fitter.rows.columns import KernelRows
 from fitter.rows.selection import read_selection
 from fitter.validate.predictions import predict_kernel_rows
 from tests.fitter.measured import selection_of
@@ -23,60 +20,60 @@ BELOW_LIMIT = 0.96
 
 
 @pytest.fixture(scope="module")
-def table(shared_data: Path) -> Path:
+def table(shared_data):
     return shared_data / "aiconfigurator" / "power.csv"
 
 
 @pytest.fixture(scope="module")
-def gb200(table: Path) -> KernelRows:
+def gb200(table):
     rows = read_selection([str(table)], "gb200").kernels
     assert rows is not None
     return rows
 
 
 @pytest.fixture(scope="module")
-def trusted(gb200: KernelRows) -> KernelRows:
+def trusted(gb200):
     return gb200.select(np.isfinite(gb200.power_w) & ~gb200.at_limit)
 
 
 @pytest.fixture(scope="module")
-def kept(trusted: KernelRows) -> np.ndarray:
+def kept(trusted):
     """Four fifths of the rows."""
     return np.random.default_rng(0).random(len(trusted)) < 0.8
 
 
 @pytest.fixture(scope="module")
-def bundle(trusted: KernelRows, kept: np.ndarray) -> Bundle:
+def bundle(trusted, kept):
     part = trusted.select(kept)
     return draft_from_rows(part, None, GB200, board_knowledge(selection_of(part), GB200).tables, 0).bundle
 
 
-def error(bundle: Bundle, rows: KernelRows) -> float:
+def error(bundle, rows):
     """Mean error of power at predicted latency [%]."""
     found = predict_kernel_rows(bundle, rows)
     return float((found["predicted_power"] / found["measured_power"] - 1.0).abs().mean() * 100.0)
 
 
-def without_neighbours(bundle: Bundle) -> Bundle:
+def without_neighbours(bundle):
     """The bundle with what kinds of kernels have in common, and nothing of shapes near by."""
     tiers = {}
     for group, tier in bundle.residuals.items():
-        own = {
-            name: value for name, value in tier.get(POWER_TIER, {}).items() if name in ("common", "slope", "low_w", "high_w", "middle_w")
-        }
-        tiers[group] = FrozenMapping({**tier, POWER_TIER: FrozenMapping(own)})
+        own = (
+            {POWER_TIER: FrozenMapping({**tier[POWER_TIER], "ln_error": (0.0,) * len(tier[POWER_TIER]["ln_error"])})}
+            if POWER_TIER in tier
+            else {}
+        )
+        tiers[group] = FrozenMapping({**tier, **own})
     return replace(bundle, residuals=FrozenMapping(tiers))
 
 
-def test_kinds_of_kernels_have_in_common_what_the_equation_lacks(bundle: Bundle, trusted: KernelRows, kept: np.ndarray) -> None:
+def test_kinds_of_kernels_have_in_common_what_the_equation_lacks(bundle, trusted, kept):
     others = trusted.select(~kept)
     assert error(without_neighbours(bundle), others) < 7.0
     assert error(bundle, others) < 4.0
 
 
-def test_rows_that_the_screening_rejects_are_four_times_worse(
-    bundle: Bundle, trusted: KernelRows, gb200: KernelRows, kept: np.ndarray, table: Path
-) -> None:
+def test_rows_that_the_screening_rejects_are_four_times_worse(bundle, trusted, gb200, kept, table):
     with table.open(newline="") as file:
         marked = {
             number: float(row["power_w"])
@@ -89,7 +86,7 @@ def test_rows_that_the_screening_rejects_are_four_times_worse(
     assert error(bundle, rejected) > 4.0 * error(bundle, trusted.select(~kept))
 
 
-def test_idle_power_that_no_table_knows_lies_below_every_kernel(trusted: KernelRows, bundle: Bundle) -> None:
+def test_idle_power_that_no_table_knows_lies_below_every_kernel(trusted, bundle):
     assert bundle.idle is not None
     assert bundle.idle.source.startswith("assumed")
-    assert max(bundle.idle.power_w) < trusted.power_w.min()
+    assert max(bundle.idle.value) < trusted.power_w.min()

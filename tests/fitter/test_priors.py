@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from estimator.model.coefficients import Prior, coefficient_vector, group_key
+from estimator.model.coefficients import coefficient_vector, group_key
 from estimator.model.lowering import lower
 from estimator.model.power import tensor_rate
 from estimator.model.timeline import kernel_seconds
 from estimator.vocabulary.quantities import HZ_PER_MHZ
 from estimator.vocabulary.specifications import load_gpu
-from estimator.vocabulary.workload import Operator, make_operator
+from estimator.vocabulary.workload import make_operator
 from fitter.latency.runs import MATRIX_GROUPS, prior_groups
 from fitter.priors import PERSISTENT, kernel_priors
 
@@ -18,38 +18,38 @@ ALIKE = ("a100-pcie-40gb", "a10", "l4", "t4", "v100-pcie-32gb")
 
 
 @pytest.mark.parametrize("group", MATRIX_GROUPS)
-def test_filling_a_pipeline_takes_as_many_clocks_on_every_board(group: str) -> None:
+def test_filling_a_pipeline_takes_as_many_clocks_on_every_board(group):
     rates = [tensor_rate(load_gpu(name)) for name in ALIKE]
     clocks = [prior_groups(load_gpu(name))[group]["prologue"] / rate for name, rate in zip(ALIKE, rates, strict=True)]
     assert len(set(rates)) > 1
     assert clocks == pytest.approx([clocks[0]] * len(ALIKE))
 
 
-def test_persistent_blocks_keep_a_pipeline_filled_whatever_the_rate() -> None:
+def test_persistent_blocks_keep_a_pipeline_filled_whatever_the_rate():
     for name in ("h100-sxm", "gb200"):
         assert prior_groups(load_gpu(name))["gemm"]["prologue"] == PERSISTENT["prologue"].centre
 
 
-def seconds(operator: Operator, coefficients: dict[str, float], clock_mhz: float = 900.0) -> float:
+def seconds(operator, coefficients, clock_mhz=900.0):
     """GPU time of an operator on an A100."""
     table = np.array([coefficient_vector(coefficients)])
-    phases = lower([operator], load_gpu("a100-pcie-40gb"), table).phases
+    phases = lower([operator], load_gpu("a100-pcie-40gb"), table)
     return float(kernel_seconds(phases, table, clock_mhz * HZ_PER_MHZ)[0])
 
 
-def alone(operator: Operator) -> dict[str, Prior]:
+def alone(operator):
     """Priors of an operator that was measured alone, at several locked clocks."""
     gpu = load_gpu("a100-pcie-40gb")
     return kernel_priors(group_key(operator), gpu, cuda_cores=False, warm=False, one_clock=False)
 
 
 @pytest.mark.parametrize("elements", [1e4, 1e6, 1e8])
-def test_a_memory_kernel_is_expected_to_take_as_long_in_a_run_as_alone(elements: float) -> None:
+def test_a_memory_kernel_is_expected_to_take_as_long_in_a_run_as_alone(elements):
     operator = make_operator("elementwise", "add", "bf16", elements=elements, reads=2.0 * elements)
     own = {name: prior.centre for name, prior in alone(operator).items()}
     assert seconds(operator, prior_groups(load_gpu("a100-pcie-40gb"))["elementwise"]) == pytest.approx(seconds(operator, own))
 
 
-def test_phases_of_a_product_overlap_in_a_run_as_they_do_alone() -> None:
+def test_phases_of_a_product_overlap_in_a_run_as_they_do_alone():
     operator = make_operator("gemm", "linear", "bf16", batch=1, m=1024, n=1024, k=1024)
     assert prior_groups(load_gpu("a10"))["gemm"]["exponent"] == alone(operator)["exponent"].centre

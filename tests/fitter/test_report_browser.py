@@ -1,11 +1,7 @@
 """The report in a real browser: wide and narrow, by keyboard."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
-from tests.browser import Page
 from tests.fitter.test_report import whole_page
 
 PROBE = """(() => {
@@ -25,9 +21,7 @@ return {
 
 
 @pytest.mark.parametrize("width", [1200, 412])
-def test_nothing_is_wider_than_the_screen_and_the_keyboard_begins_at_the_skip_link(
-    open_page: Callable[[], Page], tmp_path: Path, width: int
-) -> None:
+def test_nothing_is_wider_than_the_screen_and_the_keyboard_begins_at_the_skip_link(open_page, tmp_path, width):
     report = tmp_path / "report.html"
     report.write_text(whole_page(), encoding="utf-8")
     page = open_page()
@@ -39,7 +33,7 @@ def test_nothing_is_wider_than_the_screen_and_the_keyboard_begins_at_the_skip_li
     assert found["first"] == "Skip to the report"
     assert found["visible"]
     assert found["loaded"] == 0
-    assert found["charts"] > 8
+    assert found["charts"] == 3
     assert found["flat"] == 0
     assert page.complaints() == []
     page.close()

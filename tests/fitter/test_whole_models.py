@@ -3,15 +3,11 @@
 The limits are the project's targets; `benchmarks/whole_models.py` prints the figures themselves.
 """
 
-from pathlib import Path
-
 import numpy as np
-import pandas as pd
 import pytest
 
 from benchmarks.whole_models import (
     LANGUAGE,
-    Case,
     by_length,
     families,
     mean_score,
@@ -27,13 +23,13 @@ SPLITS = 4
 
 
 @pytest.fixture(scope="module")
-def cases(shared_data: Path) -> dict[str, Case]:
+def cases(shared_data):
     """Runs on the A100 at 900 MHz and at other clocks, and on the A10."""
     folder = shared_data / "energaizer"
     return {name: read_case(folder / f"{name}.csv") for name in ("a100_900mhz", "a100_clocks", "a10_900mhz")}
 
 
-def half_to_half(case: Case) -> list[pd.DataFrame]:
+def half_to_half(case):
     """Random halves of the workloads, predicted by the others."""
     unique = np.unique(case.rows.workload_index)
     found = []
@@ -45,7 +41,7 @@ def half_to_half(case: Case) -> list[pd.DataFrame]:
 
 
 @pytest.mark.parametrize(("name", "latency", "short", "longer"), [("a100_900mhz", 5.6, 8.2, 3.7), ("a10_900mhz", 4.2, 5.6, 3.4)])
-def test_half_of_the_runs_predict_the_other_half(cases: dict[str, Case], name: str, latency: float, short: float, longer: float) -> None:
+def test_half_of_the_runs_predict_the_other_half(cases, name, latency, short, longer):
     found = half_to_half(cases[name])
     one = mean_score(found)
     assert one["latency"] <= latency
@@ -55,7 +51,7 @@ def test_half_of_the_runs_predict_the_other_half(cases: dict[str, Case], name: s
     assert parts["from 20 ms"]["latency"] <= longer
 
 
-def test_a_language_family_can_be_left_out(cases: dict[str, Case]) -> None:
+def test_a_language_family_can_be_left_out(cases):
     case = cases["a100_900mhz"]
     names = np.array([case.rows.workloads[i].model_family for i in case.rows.workload_index])
     scores = [summary(outcome(case.rows.select(names != name), case.rows.select(names == name), case)) for name in LANGUAGE]
@@ -63,7 +59,7 @@ def test_a_language_family_can_be_left_out(cases: dict[str, Case]) -> None:
     assert np.mean([one["power"] for one in scores]) <= 4.6
 
 
-def test_power_never_exceeds_the_limit_and_throttling_is_found_where_it_happened(cases: dict[str, Case]) -> None:
+def test_power_never_exceeds_the_limit_and_throttling_is_found_where_it_happened(cases):
     case, target = cases["a100_900mhz"], cases["a100_clocks"]
     fit = fit_runs(case.rows, case.gpu, case.tables)
     asked = zip(target.rows.row_workloads(), target.rows.asked_clock_mhz(target.gpu).tolist(), strict=True)
@@ -74,12 +70,12 @@ def test_power_never_exceeds_the_limit_and_throttling_is_found_where_it_happened
     assert (power[throttled] > 0.97 * target.gpu.power_limit_w).mean() > 0.8
 
 
-def test_an_a100_bundle_forecasts_a10_latency_from_its_specification(cases: dict[str, Case]) -> None:
+def test_an_a100_bundle_forecasts_a10_latency_from_its_specification(cases):
     one = summary(outcome(cases["a100_900mhz"].rows, cases["a10_900mhz"].rows, cases["a100_900mhz"]))
     assert one["latency"] <= 5.0
 
 
-def test_stated_intervals_cover_families_that_the_fit_has_not_seen(cases: dict[str, Case]) -> None:
+def test_stated_intervals_cover_families_that_the_fit_has_not_seen(cases):
     """Language and vision together.  Runs of a family err alike: of collections of five families, drawn with as much error between families
     as within them, 95 % have a share inside of 0.82 to 0.98, though the intervals hold 92 % on average (`planted_spread`).
     """
@@ -90,7 +86,7 @@ def test_stated_intervals_cover_families_that_the_fit_has_not_seen(cases: dict[s
     assert 0.3 <= one["power_square"] <= 2.0
 
 
-def test_one_clock_predicts_the_others_with_the_power_limit_solved_and_intervals_hold(cases: dict[str, Case]) -> None:
+def test_one_clock_predicts_the_others_with_the_power_limit_solved_and_intervals_hold(cases):
     case, target = cases["a100_900mhz"], cases["a100_clocks"]
     one = summary(outcome(case.rows, other_clocks(target), case, intervals=True))
     for name, most in (("latency", 4.5), ("power", 4.3), ("energy", 4.7)):
@@ -100,7 +96,7 @@ def test_one_clock_predicts_the_others_with_the_power_limit_solved_and_intervals
         assert 0.5 <= one[f"{quantity}_square"] <= 1.5  # type: ignore[literal-required]
 
 
-def test_lambdas_are_physical(cases: dict[str, Case]) -> None:
+def test_lambdas_are_physical(cases):
     fit = fit_runs(cases["a100_900mhz"].rows, cases["a100_900mhz"].gpu, cases["a100_900mhz"].tables)
     for group, names in {"gemm": ("math", "dram"), "elementwise": ("dram", "l2", "issue"), "conv": ("math",)}.items():
         for name in names:

@@ -7,7 +7,6 @@ import random
 import sqlite3
 import sys
 from collections.abc import Callable
-from contextlib import redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow.csv import read_csv
 
-from collector.bench import Bench, open_bench
+from collector.bench import open_bench
 from collector.commands.collect import run as collect
 from collector.daemon.jobs import Job
 from collector.daemon.store import open_store
-from collector.dataset import write_kernel_dataset
-from collector.dataset.log import log_path
+from collector.dataset import read_kernel_dataset, write_kernel_dataset
+from collector.dataset.log import log_path, read_log
 from collector.errors import CollectorError
 from collector.privileged.settings import read_settings as read_helper_settings
 from collector.recordings.run import read_run
@@ -59,10 +59,10 @@ class Example:
     binary: bool = False
 
 
-def called(read: Callable[[Path], object]) -> Callable[[Path], int]:
+def called(read):
     """A reader that no command runs alone, as one that answers with an exit status."""
 
-    def run(path: Path) -> int:
+    def run(path):
         try:
             read(path)
         except REFUSALS as error:
@@ -73,8 +73,8 @@ def called(read: Callable[[Path], object]) -> Callable[[Path], int]:
     return run
 
 
-def bundle(_: Path) -> Example:
-    def changed(chance: random.Random, value: Callable[[Any, random.Random], Any], __: Any) -> bytes:
+def bundle(_):
+    def changed(chance, value, __):
         document = value(json.loads(BUNDLE.read_bytes()), chance)
         document.pop("digest", None)
         try:
@@ -87,7 +87,7 @@ def bundle(_: Path) -> Example:
     return Example(content=BUNDLE.read_bytes(), suffix=".json", run=run, changed=changed)
 
 
-def plain(content: str | bytes, suffix: str, run: Callable[[Path], int]) -> Callable[[Path], Example]:
+def plain(content, suffix, run):
     """A maker of an example that needs no other file."""
     return lambda _: Example(content=content.encode() if isinstance(content, str) else content, suffix=suffix, run=run)
 
@@ -137,12 +137,12 @@ k = 1024
 """
 
 
-def campaign(folder: Path) -> Example:
+def campaign(folder):
     words = ["--gpu", "sim:a100-pcie-40gb", "--freqs", "900", "--out", str(folder / "never.parquet"), "--dry-run", "--quiet"]
     return Example(content=CAMPAIGN.encode(), suffix=".toml", run=lambda path: collect([*words, "--campaign", str(path)]))
 
 
-def one_run(bench: Bench) -> None:
+def one_run(bench):
     """One kernel, and what sensors and board say of it."""
     prepared = bench.runner.prepare(LINEAR)
     bench.gpu.lock_clock_mhz(bench.gpu.supported_clocks_mhz()[0])
@@ -154,13 +154,13 @@ def one_run(bench: Bench) -> None:
     bench.gpu.unlock_clock()
 
 
-def on_board(path: Path) -> None:
+def on_board(path):
     """A simulated board, on which one kernel runs."""
     with open_bench(f"sim:{path}", seed=1) as bench:
         one_run(bench)
 
 
-def dataset_rows() -> list[dict[str, Any]]:
+def dataset_rows():
     extra = {
         "sm_clock_mhz": 900.0, "sm_clock_measured_mhz": 900.0, "temperature_c": 50.0, "power_limit_w": 250.0, "latency_std_s": 1e-7,
         "power_std_w": 1.0, "energy_j": 0.02, "power_raw_w": 200.0, "idle_before_w": 40.0, "started_unix_s": 1.7e9, "l2_state": "warm",
@@ -170,7 +170,7 @@ def dataset_rows() -> list[dict[str, Any]]:
     return [a_row(f"r{i}", **{**extra, "latency_s": 1e-4 * (1 + i / 9), "started_unix_s": 1.7e9 + i}) for i in range(12)]
 
 
-def changed_table(table: pa.Table, chance: random.Random, value: Callable[[Any, random.Random], Any]) -> bytes:
+def changed_table(table, chance, value):
     """Parquet of a table with foreign cells, columns or metadata."""
     for _ in range(chance.choice((1, 1, 2, 5))):
         if not table.num_columns:
@@ -178,14 +178,12 @@ def changed_table(table: pa.Table, chance: random.Random, value: Callable[[Any, 
         place = chance.randrange(table.num_columns)
         name, change = table.column_names[place], chance.randrange(10)
         column = table.column(place)
-        extremes = [1e308, -1e308, 5e-324, 0.0, -1.0, float("nan"), float("inf"), 1e99, 1e30, 1e-30]
-        if change < 6 and pa.types.is_floating(column.type):
-            cells = [chance.choice(extremes) if chance.random() < 0.4 else cell for cell in column.to_pylist()]
-            table = table.set_column(place, name, pa.array(cells, pa.float64()))
-        elif change < 6 and pa.types.is_integer(column.type):
+        wild = [1e308, -1e308, 5e-324, 0.0, -1.0, float("nan"), float("inf"), 1e99, 1e30, 1e-30]
+        if pa.types.is_integer(column.type):
             wild = [0, -1, 1 << 62, -(1 << 63), 10**15, 1]
+        if change < 6 and (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
             cells = [chance.choice(wild) if chance.random() < 0.4 else cell for cell in column.to_pylist()]
-            table = table.set_column(place, name, pa.array(cells, pa.int64()))
+            table = table.set_column(place, name, pa.array(cells, column.type))
         elif change == 6:
             table = table.append_column(name, column)
         elif change == 7:
@@ -204,7 +202,7 @@ def changed_table(table: pa.Table, chance: random.Random, value: Callable[[Any, 
     return sink.getvalue()
 
 
-def parquet_of(table: pa.Table, run: Callable[[Path], int]) -> Example:
+def parquet_of(table, run):
     sink = io.BytesIO()
     pq.write_table(table, sink)
     return Example(
@@ -222,24 +220,19 @@ BOARD_METADATA = {
 }  # fmt: skip
 
 
-def dataset(folder: Path) -> Example:
+def dataset(folder):
     path = folder / "whole.parquet"
     path.unlink(missing_ok=True)
     write_kernel_dataset(dataset_rows(), BOARD_METADATA, path)
 
-    def run(path: Path) -> int:
-        with redirect_stderr(io.StringIO()):
-            collect(["validate", str(path), "-v"])
-        return called(lambda path: read_selection([path]))(path)
-
-    return parquet_of(pq.read_table(path), run)
+    return parquet_of(pq.read_table(path), called(lambda path: (read_kernel_dataset(path), read_selection([path]))))
 
 
-def campaign_log(folder: Path) -> Example:
+def campaign_log(folder):
     log = log_path(folder / "dataset.parquet")
     if not log.exists():
         write_log(folder, 6)
-    return Example(content=log.read_bytes(), suffix=".log.jsonl", run=lambda path: collect(["validate", str(path)]))
+    return Example(content=log.read_bytes(), suffix=".log.jsonl", run=called(read_log))
 
 
 KERNELS = "operator,family,gpu,precision,batch,m,n,k,latency_s,power_w,power_limit_w,sm_clock_mhz,kernel_name,grid_x,block_x\n" + "".join(
@@ -248,14 +241,8 @@ KERNELS = "operator,family,gpu,precision,batch,m,n,k,latency_s,power_w,power_lim
 )
 
 
-def kernel_parquet(_: Path) -> Example:
-    rows = [line.split(",") for line in KERNELS.splitlines()]
-    numbers = {"batch", "m", "n", "k", "latency_s", "power_w", "power_limit_w", "sm_clock_mhz", "grid_x", "block_x"}
-    columns = zip(*rows[1:], strict=True)
-    table = pa.table(
-        {name: [float(c) for c in cells] if name in numbers else list(cells) for name, cells in zip(rows[0], columns, strict=True)}
-    )
-    return parquet_of(table, called(lambda path: read_selection([path])))
+def kernel_parquet(_):
+    return parquet_of(read_csv(io.BytesIO(KERNELS.encode())), called(lambda path: read_selection([path])))
 
 
 RUNS = "workload,gpu,precision,sm_clock_mhz,sm_clock_measured_mhz,iterations,latency_s,energy_j,temperature_c\n" + "".join(
@@ -275,61 +262,52 @@ SENSOR = {
     "gain": 1.0, "gain_std": 0.01, "offset_w": 0.0, "offset_std_w": 0.5, "update_period_s": 0.1, "update_period_std_s": 1e-4,
     "delay_s": 0.01,
     "delay_std_s": 0.001, "window_std_s": 1e-3, "transient": "instant", "rise_time_s": 0.1, "sampled_fraction": 1.0, "residual_w": 0.3,
-    "notes": {"gain": "from a meter"}, "candidates": [],
+    "notes": {"gain": "from a meter"},
 }  # fmt: skip
 
 
-def beside(folder: Path, name: str, content: str) -> Path:
+def beside(folder, name, content):
     path = folder / name
     path.write_text(content)
     return path
 
 
-def correcting(folder: Path) -> Callable[[Path], int]:
+def correcting(folder):
     sensor = beside(folder, "sensor.json", json.dumps(SENSOR))
     return lambda path: collect(["correct", "--readings", str(path), "--sensor", str(sensor)])
 
 
-def readings(folder: Path) -> Example:
-    return Example(content=READINGS.encode(), suffix=".csv", run=correcting(folder))
-
-
-def smi(folder: Path) -> Example:
-    return Example(content=SMI.encode(), suffix=".csv", run=correcting(folder))
-
-
-def readings_parquet(folder: Path) -> Example:
+def readings_parquet(folder):
     return parquet_of(pa.table({"t_s": TIMES, "power_w": POWERS}), correcting(folder))
 
 
-def load(folder: Path) -> Example:
+def load(folder):
     power = beside(folder, "readings.csv", READINGS)
     return Example(content=LOAD.encode(), suffix=".csv", run=called(lambda path: read_run(power, path)))
 
 
-def sensor(folder: Path) -> Example:
-    power = beside(folder, "readings.csv", READINGS)
-    words = ["correct", "--readings", str(power)]
-    return Example(content=json.dumps(SENSOR).encode(), suffix=".json", run=lambda path: collect([*words, "--sensor", str(path)]))
+def sensor(folder):
+    words = ["correct", "--readings", str(beside(folder, "readings.csv", READINGS)), "--sensor"]
+    return Example(content=json.dumps(SENSOR).encode(), suffix=".json", run=lambda path: collect([*words, str(path)]))
 
 
-def reference(folder: Path) -> Example:
+def reference(folder):
     power, edges = beside(folder, "readings.csv", READINGS), beside(folder, "load.csv", LOAD)
     return Example(content=READINGS.encode(), suffix=".csv", run=called(lambda path: read_run(power, edges, path)))
 
 
-def meter(_: Path) -> Example:
+def meter(_):
     packets = stream(400)[0]
     return Example(content=packets, suffix=".pmd", run=lambda path: collect(["pmd", "decode", str(path)]), binary=True)
 
 
-def stamps(folder: Path) -> Example:
+def stamps(folder):
     """A meter's stamps beside its bytes."""
     packets = stream(400)[0]
     header = {"model": "PMD-USB", "firmware": 6, "baud": 921600, "started_host_ns": 0, "started_unix_s": 1.7e9, "format": 1}
     lines = "".join(f"{len(packets) // 40 * i},{2_000_000 * i}\n" for i in range(1, 40))
 
-    def run(path: Path) -> int:
+    def run(path):
         (folder / "meter.pmd").write_bytes(packets)
         path.replace(folder / "meter.pmd.stamps.csv")
         return collect(["pmd", "decode", str(folder / "meter.pmd")])
@@ -337,13 +315,13 @@ def stamps(folder: Path) -> Example:
     return Example(content=f"# {json.dumps(header)}\nbytes,host_ns\n{lines}".encode(), suffix=".csv", run=run)
 
 
-def played(path: Path) -> None:
+def played(path):
     """A recorded run, played back."""
     with open_bench(f"replay:{path}") as bench:
         one_run(bench)
 
 
-def recording(folder: Path) -> Example:
+def recording(folder):
     """A recorded run, whose lines are changed before it is packed again."""
     whole = folder / "recorded.gz"
 
@@ -351,32 +329,32 @@ def recording(folder: Path) -> Example:
         one_run(recorded)
     lines = gzip.decompress(whole.read_bytes()).decode()
 
-    def changed(chance: random.Random, _: Any, text: Callable[[str, random.Random], bytes]) -> bytes:
+    def changed(chance, _, text):
         return gzip.compress(text(lines, chance), 1)
 
     return Example(content=whole.read_bytes(), suffix=".gz", run=called(played), changed=changed, binary=True)
 
 
-def daemon(folder: Path) -> Example:
+def daemon(folder):
     """A daemon's settings: what a command that speaks to one makes of them."""
     content = (ROOT / "packaging" / "daemon.toml").read_text().replace("/var/lib/wattprint", str(folder / "state"))
     return Example(content=content.encode(), suffix=".toml", run=lambda path: collect(["status", "--config", str(path), "--json"]))
 
 
-def queue(folder: Path) -> Example:
+def queue(folder):
     """A queue of which cells are changed by hand, or bytes by a bad disk."""
     config = beside(folder, "queue.toml", f'gpus = ["sim:rtx-3090"]\nstate_folder = "{folder}/jobs"\n')
     (folder / "jobs").mkdir(mode=0o700, exist_ok=True)
     file = folder / "jobs" / "queue.sqlite"
     for left in (folder / "jobs").iterdir():
         left.unlink()
-    job: dict[str, Any] = {"board": "sim:rtx-3090", "gpu_word": "sim:rtx-3090", "campaign": "quick", "title": "quick", "budget_s": 60.0}
+    job: dict[str, Any] = {"board": "sim:rtx-3090", "campaign": "quick", "title": "quick", "budget_s": 60.0}
     with open_store(folder / "jobs") as store:
         for number in range(3):
             store.submit(Job(**job, arguments=("--seed", "1"), out=f"/tmp/{number}.parquet", fresh=False, priority=0))
     file = next(path for path in (folder / "jobs").iterdir() if path.suffix not in ("-wal", "-shm") and path.stat().st_size > 4096)
 
-    def changed(chance: random.Random, _: Any, __: Any) -> bytes:
+    def changed(chance, _, __):
         copy = folder / "copy.sqlite"
         copy.write_bytes(file.read_bytes())
         connection = sqlite3.connect(copy)
@@ -391,26 +369,27 @@ def queue(folder: Path) -> Example:
         connection.close()
         return copy.read_bytes()
 
-    def run(path: Path) -> int:
+    def run(path):
         file.write_bytes(path.read_bytes())
-        chance_words = ["--all"] if path.stat().st_size % 2 else ["--json", "--all"]
-        return collect(["status", "--config", str(config), *chance_words])
+        return collect(["status", "--config", str(config), "--json"])
 
     return Example(content=file.read_bytes(), suffix=".sqlite", run=run, changed=changed, binary=True)
 
 
-HELPER = (ROOT / "packaging" / "clocks.toml").read_text().replace('groups = ["wattprint-clocks"]', 'users = ["root"]')
+HELPER = (ROOT / "packaging" / "clocks.toml").read_text()
 
 
 EXAMPLES: dict[str, Callable[[Path], Example]] = {
     **{
         make.__name__: make
         for make in (
-            bundle, campaign, dataset, campaign_log, kernel_parquet, readings, smi, readings_parquet, load, sensor, reference, meter,
+            bundle, campaign, dataset, campaign_log, kernel_parquet, readings_parquet, load, sensor, reference, meter,
             stamps,
             recording, daemon, queue,
         )
     },
+    "readings": lambda folder: Example(content=READINGS.encode(), suffix=".csv", run=correcting(folder)),
+    "smi": lambda folder: Example(content=SMI.encode(), suffix=".csv", run=correcting(folder)),
     "workload": plain(
         (ROOT / "examples" / "gpt2-prefill.json").read_bytes(),
         ".json",

@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,12 +36,12 @@ class Seen:
     said: str
 
     @property
-    def held(self) -> bool:
+    def held(self):
         """Whether it kept to its limits and ended in words."""
         return self.peak_bytes < MOST_BYTES and self.seconds < MOST_S and "Traceback" not in self.said and self.status in (0, 1, 3)
 
 
-def equal_rows(path: Path, rows: int = 3_400_000) -> None:
+def equal_rows(path, rows=3_400_000):
     """One kernel row, so many times."""
     batch = rows_to_table([a_row()], METADATA).take(pa.array(np.zeros(100_000, dtype=np.int64)))
     with pq.ParquetWriter(path, kernel_schema(METADATA), compression="zstd") as writer:
@@ -49,7 +49,7 @@ def equal_rows(path: Path, rows: int = 3_400_000) -> None:
             writer.write_table(batch, row_group_size=100_000)
 
 
-def equal_table(path: Path, times: int = 1) -> None:
+def equal_table(path, times=1):
     """The same as a kernel table without metadata, so many times."""
     batch = pa.table({"operator": ["linear"], "precision": ["bf16"], "gpu": ["a100-pcie-40gb"], "latency_s": [1e-4]})
     for name in ("batch", "m", "n", "k"):
@@ -60,7 +60,7 @@ def equal_table(path: Path, times: int = 1) -> None:
             writer.write_table(rows)
 
 
-def long_texts(path: Path, encoding: str | None = None) -> None:
+def long_texts(path, encoding=None):
     """8,000 texts of a megabyte, which differ in eight ways."""
     texts = pa.array(["x" * 1_000_000 + str(number) for number in range(8)])
     columns = {"operator": texts, "precision": pa.array(["bf16"] * 8), "latency_s": pa.array([1e-4] * 8)}
@@ -71,33 +71,33 @@ def long_texts(path: Path, encoding: str | None = None) -> None:
             writer.write_table(batch)
 
 
-def long_identities(path: Path) -> None:
+def long_identities(path):
     """Kernel rows whose ids are a megabyte each."""
     batch = rows_to_table([a_row("x" * 1_000_000)], METADATA)
     pq.write_table(batch.take(pa.array(np.zeros(1500, dtype=np.int64))), path, compression="zstd")
 
 
-def many_columns(path: Path) -> None:
+def many_columns(path):
     """100,000 columns of one number."""
     names = [*KERNEL_COLUMNS, *(f"c{number}" for number in range(100_000))]
     pq.write_table(pa.Table.from_arrays([pa.array([1.0])] * len(names), names=names), path)
 
 
-def many_groups(path: Path) -> None:
+def many_groups(path):
     """60,000 row groups of one row."""
     with pq.ParquetWriter(path, pa.schema([("t_s", pa.float64()), ("power_w", pa.float64())])) as writer:
         for number in range(60_000):
             writer.write_table(pa.table({"t_s": [float(number)], "power_w": [1.0]}))
 
 
-def nested(path: Path) -> None:
+def nested(path):
     """Numbers within lists within lists, a thousand of each."""
     inner = pa.ListArray.from_arrays(pa.array([0, 1_000_000, 2_000_000]), pa.array(np.zeros(2_000_000)))
     names = ("operator", "precision", "latency_s", "t_s", "power_w")
     pq.write_table(pa.Table.from_arrays([inner] * len(names), names=names), path, compression="zstd")
 
 
-def long_lists(path: Path) -> None:
+def long_lists(path):
     """Kernel rows with a hundred thousand flags each."""
     table = rows_to_table([a_row()] * 20, METADATA)
     flags = pa.ListArray.from_arrays(
@@ -106,21 +106,21 @@ def long_lists(path: Path) -> None:
     pq.write_table(table.set_column(table.schema.get_field_index("flags"), table.schema.field("flags"), flags), path, compression="zstd")
 
 
-def large_pages(path: Path) -> None:
+def large_pages(path):
     """A billion bytes of zeros a column, in one page each."""
     zeros = pa.array(np.zeros(40_000_000))
     table = pa.table({"t_s": zeros, "power_w": zeros})
     pq.write_table(table, path, compression="zstd", use_dictionary=False, data_page_size=1 << 30, row_group_size=40_000_000)
 
 
-def false_footer(path: Path) -> None:
+def false_footer(path):
     """A text of a gigabyte in one page, of which the footer says that it takes a hundred bytes."""
     table = rows_to_table([a_row("x" * 1_000_000_000)], METADATA)
     pq.write_table(table, path, compression="zstd", use_dictionary=False, write_statistics=False)
     with_false_sizes(path, 100)
 
 
-def with_false_sizes(path: Path, size: int) -> None:
+def with_false_sizes(path, size):
     """State another size of the first column's unpacked pages in a file's footer: a number of Thrift's, as long as the old one."""
     content = path.read_bytes()
     start = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
@@ -146,14 +146,13 @@ FLOODS: dict[str, Callable[[Path], None]] = {
     "false footer": false_footer,
 }
 COMMANDS: dict[str, tuple[str, ...]] = {
-    "validate": ("collect", "validate", "{}"),
     "export": ("collect", "export", "{}", "--to", "csv", "--out", "{}.csv"),
     "fit": ("fit", "{}", "--gpu", "a100-pcie-40gb", "-o", "{}.json"),
     "sensor": ("collect", "sensor", "--readings", "{}"),
 }
 
 
-def watched(words: tuple[str, ...], path: Path) -> Seen:
+def watched(words, path):
     """A command run as a process of its own, and what it took."""
     module = {"collect": "collector.cli", "fit": "fitter.cli", "estimate": "estimator.cli"}[words[0]]
     code = f"import sys; from {module} import main; sys.argv[0] = {words[0]!r}; sys.exit(main())"
@@ -173,7 +172,7 @@ def watched(words: tuple[str, ...], path: Path) -> Seen:
     return Seen(status=process.returncode, peak_bytes=usage.ru_maxrss * LINUX_KIB, seconds=usage.ru_utime + usage.ru_stime, said=text)
 
 
-def all_seen(folder: Path, only: str = "") -> Iterator[tuple[str, Seen]]:
+def all_seen(folder, only=""):
     """Every flood through every command."""
     for name, make in FLOODS.items():
         if only and only != name:
@@ -186,7 +185,7 @@ def all_seen(folder: Path, only: str = "") -> Iterator[tuple[str, Seen]]:
             yield f"{name} ({path.stat().st_size / 1e6:.1f} MB), {command}", watched(words, path)
 
 
-def main() -> int:
+def main():
     """Print a line for each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help=", ".join(FLOODS))

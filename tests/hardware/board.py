@@ -1,15 +1,13 @@
 """The first real board of this machine, for tests marked `gpu`; its clocks and limits are never touched."""
 
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
-from collector.devices.board_runner import BoardRunner, open_board_runner
+from collector.devices.board_runner import open_board_runner
 from collector.devices.nvml import open_board
 from estimator.vocabulary.errors import SpecificationError
-from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.specifications import load_gpu
 from microbench.errors import UnsupportedError
 from microbench.runners.cupy_device import load_cupy
@@ -18,7 +16,7 @@ BOARD = "0"
 """NVML index of the board that tests run on."""
 
 
-def real_specification() -> GpuSpec:
+def real_specification():
     """Specification of the board; skips where it is not a known one."""
     with open_board(BOARD) as board:
         name = board.gpu.identity().canonical_name
@@ -29,7 +27,7 @@ def real_specification() -> GpuSpec:
 
 
 @contextmanager
-def open_real_runner(attention: str = "flash") -> Iterator[BoardRunner]:
+def open_real_runner(attention="flash"):
     """The runner on the board; skips where CuPy is not installed."""
     try:
         load_cupy()

@@ -6,7 +6,6 @@ by itself).
 """
 
 import os
-from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -15,12 +14,12 @@ from collector.errors import DeviceError
 from microbench.errors import DeviceLostError
 
 
-def _killers() -> Path | None:
+def _killers():
     named = os.environ.get("WATTPRINT_KILLERS")
     return Path(named) if named else None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items):
     """Warnings are errors everywhere else; here versions of CuPy, PyTorch and NumPy meet that nobody chose."""
     file = _killers()
     known = file.read_text(encoding="utf-8").splitlines() if file is not None and file.is_file() else []
@@ -32,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(item, call):
     """Notes a test that lost the board or its context, and ends the run."""
     report = yield
     file = _killers()

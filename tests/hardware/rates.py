@@ -6,9 +6,7 @@ matrix units are filled by products of warpgroups and beyond alone; those of a w
 
 from typing import Final
 
-from estimator.vocabulary.gpu import GpuSpec
 from microbench.families.catalogue import KERNELS
-from microbench.kernel import Kernel
 
 MULTIPLY_ADDS: Final = ("ffma", "dfma", "hfma2", "bfma2")
 SINGLES: Final = ("fadd", "fsub", "fmul", "dadd", "dsub", "dmul", "hadd2", "hsub2", "hmul2", "badd2", "bsub2", "bmul2")
@@ -28,7 +26,7 @@ SATURATING: Final = tuple(kernel for kernel in KERNELS if kernel.family in (*MUL
 """Kernels that fill a unit of some GPU."""
 
 
-def reachable_share(kernel: Kernel, gpu: GpuSpec) -> float:
+def reachable_share(kernel, gpu):
     """The share of the published rate that a kernel can have on a GPU; 0 where it is not there to fill a unit."""
     if kernel.family in MULTIPLY_ADDS:
         return 1.0

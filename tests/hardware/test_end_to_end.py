@@ -1,7 +1,5 @@
 """The end-to-end check: a pass is what two runs differ by, errors are relative to what was measured."""
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +9,7 @@ from scripts.end_to_end import EndToEndError, Pass, compared, difference, lines_
 START_S, START_J, REST_W = 7.5, 900.0, 80.0
 
 
-def run(passes: int, latency_s: float, energy_j: float, late_s: float = 0.0) -> dict[str, Any]:
+def run(passes, latency_s, energy_j, late_s=0.0):
     seconds = passes * latency_s
     return {
         "passes": passes,
@@ -24,9 +22,7 @@ def run(passes: int, latency_s: float, energy_j: float, late_s: float = 0.0) -> 
 
 
 @given(st.floats(1e-4, 0.5), st.floats(1.0, 700.0), st.integers(3, 500), st.integers(1, 5000), st.floats(0.0, 9.0))
-def test_what_both_runs_share_falls_out_and_so_does_a_slower_start(
-    latency_s: float, power_w: float, few: int, more: int, late_s: float
-) -> None:
+def test_what_both_runs_share_falls_out_and_so_does_a_slower_start(latency_s, power_w, few, more, late_s):
     energy_j = latency_s * power_w
     found = difference(run(few, latency_s, energy_j, late_s), run(few + more, latency_s, energy_j))
     assert found.latency_s == pytest.approx(latency_s, rel=1e-6)
@@ -35,12 +31,12 @@ def test_what_both_runs_share_falls_out_and_so_does_a_slower_start(
 
 
 @pytest.mark.parametrize("other", [run(5, 0.1, 20.0), run(9, 0.01, 20.0), run(9, 2, -99)])
-def test_a_longer_run_that_is_not_longer_is_refused(other: dict[str, Any]) -> None:
+def test_a_longer_run_that_is_not_longer_is_refused(other):
     with pytest.raises(EndToEndError, match="measure again"):
         difference(run(5, 0.1, 20.0), other)
 
 
-def test_errors_are_of_the_estimate_relative_to_the_measurement() -> None:
+def test_errors_are_of_the_estimate_relative_to_the_measurement():
     measured = Pass(latency_s=0.010, energy_j=5.0, energy_std_j=0.01)
     one = compared(measured, {"latency_s": 0.011, "power_w": 475.0, "energy_j": 5.225})
     assert one["errors"] == {"latency": pytest.approx(0.10), "power": pytest.approx(-0.05), "energy": pytest.approx(0.045)}
@@ -49,7 +45,7 @@ def test_errors_are_of_the_estimate_relative_to_the_measurement() -> None:
     assert "+10.0 %" in lines_of({"m": one})[1]
 
 
-def test_a_step_that_fails_is_named_in_one_line(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_step_that_fails_is_named_in_one_line(tmp_path, capsys):
     words = ["--gpu", "sim:h200-sxm", "--bundle", "a100-pcie-40gb-eager", "--folder", str(tmp_path), "--python", "/bin/false"]
     assert main(words) == 1
     told = capsys.readouterr().err

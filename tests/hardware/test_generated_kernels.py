@@ -1,25 +1,22 @@
 """Generated kernels on the board: every result right, and arithmetic at the published rate."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from collector.devices.board_runner import BoardRunner
 from collector.devices.nvml import open_board
 from collector.errors import RunnerError
-from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import HZ_PER_MHZ
 from microbench.check import verify
 from microbench.errors import CompileError, UnsupportedError
 from microbench.families import KERNELS
-from microbench.kernel import Kernel, Launch
-from microbench.loads.copies import COPIES, CopyLoad
+from microbench.kernel import Launch
+from microbench.loads.copies import COPIES
 from microbench.loads.generated import architecture_of
 from microbench.sizing import resident_blocks
-from microbench.toolchain.compile import CompiledModule, compile_kernels, find_toolchain
+from microbench.toolchain.compile import compile_kernels, find_toolchain
 from tests.hardware.board import BOARD, open_real_runner, real_specification
 from tests.hardware.rates import SATURATING, reachable_share
 
@@ -33,18 +30,18 @@ LEAST_COPY_BYTES_PER_S = 5e9
 
 
 @pytest.fixture(scope="module")
-def spec() -> GpuSpec:
+def spec():
     return real_specification()
 
 
 @pytest.fixture(scope="module")
-def runner() -> Iterator[BoardRunner]:
+def runner():
     with open_real_runner() as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
-def module(spec: GpuSpec) -> CompiledModule:
+def module(spec):
     """All that this board runs, its own instructions included, assembled at once: the disassembler's start takes longer than its work."""
     try:
         architecture = architecture_of(spec)
@@ -54,7 +51,7 @@ def module(spec: GpuSpec) -> CompiledModule:
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
-def test_a_kernels_result_is_right(kernel: Kernel, runner: BoardRunner, module: CompiledModule) -> None:
+def test_a_kernels_result_is_right(kernel, runner, module):
     if refusal := kernel.refusal(module.architecture):
         pytest.skip(refusal)
     launch = kernel.check_launch()
@@ -68,7 +65,7 @@ def test_a_kernels_result_is_right(kernel: Kernel, runner: BoardRunner, module: 
 
 
 @pytest.mark.parametrize("load", COPIES, ids=lambda load: load.name)
-def test_what_is_copied_arrives_as_it_was_sent(load: CopyLoad, runner: BoardRunner) -> None:
+def test_what_is_copied_arrives_as_it_was_sent(load, runner):
     try:
         prepared = runner.prepare_generated(load)
     except RunnerError as error:
@@ -81,9 +78,7 @@ def test_what_is_copied_arrives_as_it_was_sent(load: CopyLoad, runner: BoardRunn
 
 
 @pytest.mark.parametrize("kernel", SATURATING, ids=lambda kernel: kernel.name)
-def test_saturating_arithmetic_reaches_the_published_rate(
-    kernel: Kernel, runner: BoardRunner, spec: GpuSpec, module: CompiledModule
-) -> None:
+def test_saturating_arithmetic_reaches_the_published_rate(kernel, runner, spec, module):
     if refusal := kernel.refusal(module.architecture):
         pytest.skip(refusal)
     expected = reachable_share(kernel, spec)

@@ -1,17 +1,13 @@
 """Library kernels on the board: right results, rates that the board can have, the kernels that ran."""
 
-from collections.abc import Callable, Iterator
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pytest
 
-from collector.devices.board_runner import BoardRunner
 from estimator.model.kernel_names import named_tile
-from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.work import operator_work
-from estimator.vocabulary.workload import Operator, make_operator
+from estimator.vocabulary.workload import make_operator
 from microbench.layouts import LAYOUTS
 from tests.hardware.board import open_real_runner, real_specification
 from tests.microbench_library.host_values import host_values, reference_product
@@ -30,38 +26,38 @@ LEAST_SHARE = {"fp8": 0.50, "memory": 0.80}
 
 
 @pytest.fixture(scope="module")
-def runner() -> Iterator[BoardRunner]:
+def runner():
     with open_real_runner() as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
-def spec() -> GpuSpec:
+def spec():
     return real_specification()
 
 
-def softmax(x: Any) -> Any:
+def softmax(x):
     raised = np.exp(x - x.max(-1, keepdims=True))
     return raised / raised.sum(-1, keepdims=True)
 
 
-def layernorm(x: Any, weight: Any, bias: Any) -> Any:
+def layernorm(x, weight, bias):
     return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5) * weight + bias
 
 
-def attended(q: Any, k: Any, v: Any) -> Any:
+def attended(q, k, v):
     q, k, v = (np.swapaxes(x, 1, 2) for x in (q, k, v))
     k, v = (np.repeat(x, q.shape[1] // x.shape[1], axis=1) for x in (k, v))
     return softmax(q @ np.swapaxes(k, -1, -2) / np.sqrt(q.shape[-1])) @ v
 
 
-def result(runner: BoardRunner, operator: Operator, l2_state: str = "warm", transpose: str = "") -> Any:
+def result(runner, operator, l2_state="warm", transpose=""):
     prepared = runner.prepare(operator, l2_state, transpose)
     runner.run(prepared, 7 * prepared.buffer_sets)
     return host_values(runner.bound(prepared), prepared.buffer_sets - 1)
 
 
-def assert_near(found: Any, wanted: Any, precision: str) -> None:
+def assert_near(found, wanted, precision):
     scale = np.abs(wanted).max()
     assert np.abs(found.reshape(-1) - wanted.reshape(-1)).max() <= TOLERANCE[precision] * scale
 
@@ -74,7 +70,7 @@ PRODUCTS = [
 
 
 @pytest.mark.parametrize(("precision", "name", "l2_state", "layout"), PRODUCTS)
-def test_products_are_right_in_every_layout(runner: BoardRunner, precision: str, name: str, l2_state: str, layout: str) -> None:
+def test_products_are_right_in_every_layout(runner, precision, name, l2_state, layout):
     operator = make_operator("gemm", name, precision, batch=1 if name == "linear" else 3, m=208, n=336, k=528)
     if not runner.supports(operator, layout):
         pytest.skip(f"no {precision} products on this board")
@@ -94,7 +90,7 @@ def test_products_are_right_in_every_layout(runner: BoardRunner, precision: str,
     ],
     ids=lambda value: getattr(value, "operator", ""),
 )  # fmt: skip
-def test_memory_kernels_are_right(runner: BoardRunner, operator: Operator, reference: Callable[..., Any]) -> None:
+def test_memory_kernels_are_right(runner, operator, reference):
     if not runner.supports(operator):
         pytest.skip("PyTorch is not installed")
     inputs, output = result(runner, operator)
@@ -102,7 +98,7 @@ def test_memory_kernels_are_right(runner: BoardRunner, operator: Operator, refer
 
 
 @pytest.mark.parametrize("attention", ["flash", "cudnn", "efficient", "math"])
-def test_attention_is_right_by_every_backend(attention: str) -> None:
+def test_attention_is_right_by_every_backend(attention):
     operator = make_operator(
         "attention", "prefill", "bf16", batch=2, queries=256, context=256, heads=8, kv_heads=8, head_dim=64, window=0, causal=0
     )
@@ -114,7 +110,7 @@ def test_attention_is_right_by_every_backend(attention: str) -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "bf16", "fp8", "memory"])
-def test_large_products_and_copies_reach_a_rate_that_the_board_can_have(runner: BoardRunner, spec: GpuSpec, precision: str) -> None:
+def test_large_products_and_copies_reach_a_rate_that_the_board_can_have(runner, spec, precision):
     size = 4096 if precision == "fp32" else 8192
     copies = precision == "memory"
     operator = (
@@ -130,13 +126,13 @@ def test_large_products_and_copies_reach_a_rate_that_the_board_can_have(runner: 
     assert LEAST_SHARE.get(precision, 0.65) <= share <= 1.05  # the margin is for clocks above the one that the rate is published for
 
 
-def test_short_kernels_run_without_gaps(runner: BoardRunner) -> None:
+def test_short_kernels_run_without_gaps(runner):
     """From graphs a kernel of a few microseconds takes less time than the host needs to launch it."""
     operator = make_operator("gemm", "linear", "fp16", batch=1, m=64, n=64, k=64)
     assert seconds(runner, operator) < 6e-6
 
 
-def test_operands_in_the_cache_are_faster_than_displaced_ones(runner: BoardRunner) -> None:
+def test_operands_in_the_cache_are_faster_than_displaced_ones(runner):
     operator = make_operator("elementwise", "add", "fp32", elements=1 << 20, reads=1 << 21)
     if not runner.supports(operator):
         pytest.skip("PyTorch is not installed")
@@ -145,7 +141,7 @@ def test_operands_in_the_cache_are_faster_than_displaced_ones(runner: BoardRunne
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("size", [16, 256, 1024, 4096])
-def test_the_kernels_that_ran_have_names_that_are_read(runner: BoardRunner, precision: str, size: int) -> None:
+def test_the_kernels_that_ran_have_names_that_are_read(runner, precision, size):
     prepared = runner.prepare(make_operator("gemm", "linear", precision, batch=1, m=size, n=4096, k=1024))
     if prepared.untraced:
         pytest.skip(prepared.untraced)
@@ -153,7 +149,7 @@ def test_the_kernels_that_ran_have_names_that_are_read(runner: BoardRunner, prec
     assert min(*prepared.grid, *prepared.block, prepared.blocks_per_sm) >= 1
 
 
-def seconds(runner: BoardRunner, operator: Operator, l2_state: str = "warm") -> float:
+def seconds(runner, operator, l2_state="warm"):
     """Time of one launch, over a run of MEASURED_S [s]."""
     prepared = runner.prepare(operator, l2_state)
     launch_s = float(runner.run(prepared, 50).segment_s.mean())

@@ -5,8 +5,6 @@ import os
 import re
 import subprocess
 import tarfile
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -41,7 +39,7 @@ dim = 1024
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def measured(tmp_path_factory):
     folder = tmp_path_factory.mktemp("anchors")
     (folder / "few.toml").write_text(CAMPAIGN, encoding="utf-8")
     out = folder / "anchors-1.parquet"
@@ -50,7 +48,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def scaled(source: Path, target: Path, factor: float, **changes: list[Any]) -> Path:
+def scaled(source, target, factor, **changes):
     """The dataset with every energy times a factor, and columns replaced."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -65,9 +63,7 @@ def scaled(source: Path, target: Path, factor: float, **changes: list[Any]) -> P
 
 
 @pytest.mark.parametrize(("factor", "status"), [(1.0, 0), (1.01, 0), (0.98, 3), (1.5, 3)])
-def test_two_measurements_differ_by_what_they_differ_by(
-    measured: Path, tmp_path: Path, factor: float, status: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_measurements_differ_by_what_they_differ_by(measured, tmp_path, factor, status, capsys):
     second = scaled(measured, tmp_path / "b.parquet", factor)
     assert anchor_check([str(measured), str(second), "-o", str(tmp_path / "a.json")]) == status
     found = json.loads((tmp_path / "a.json").read_text())
@@ -79,7 +75,7 @@ def test_two_measurements_differ_by_what_they_differ_by(
     assert (found["energy"]["mean"] <= WANTED) == (status == 0)
 
 
-def test_datasets_that_share_too_little_are_refused_in_one_line(measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_datasets_that_share_too_little_are_refused_in_one_line(measured, tmp_path, capsys):
     rows = len(read_kernel_dataset(measured).table)
     other = scaled(measured, tmp_path / "other.parquet", 1.0, rows=[7] * rows)
     with pytest.raises(AnchorError, match="share 0 kernels, 3 are the least"):
@@ -95,7 +91,7 @@ def test_datasets_that_share_too_little_are_refused_in_one_line(measured: Path, 
     assert set(FIGURES) == {"latency", "power", "energy"}
 
 
-def test_the_campaigns_of_the_script_are_shipped(repository: Path) -> None:
+def test_the_campaigns_of_the_script_are_shipped(repository):
     text = (repository / "scripts" / "real_card.sh").read_text(encoding="utf-8")
     names = re.findall(r"^(?:CAMPAIGN|INSTRUCTIONS|ANCHORS)=\$\{\w+:-([\w-]+)\}$", text, re.MULTILINE)
     assert len(names) == 3
@@ -105,7 +101,7 @@ def test_the_campaigns_of_the_script_are_shipped(repository: Path) -> None:
     assert anchors.anchor_every == 0
 
 
-def test_a_call_without_time_begins_nothing_and_packs_what_is_there(repository: Path, tmp_path: Path) -> None:
+def test_a_call_without_time_begins_nothing_and_packs_what_is_there(repository, tmp_path):
     folder, out = tmp_path / "results", tmp_path / "out"
     folder.mkdir()
     out.mkdir()

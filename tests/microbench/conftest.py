@@ -3,11 +3,11 @@
 import pytest
 
 from microbench.errors import CompileError
-from microbench.toolchain.compile import Toolchain, find_toolchain
+from microbench.toolchain.compile import find_toolchain
 
 
 @pytest.fixture(scope="session")
-def toolchain() -> Toolchain:
+def toolchain():
     """ptxas and nvdisasm, from the wheels of the extra `ptx` or from the PATH."""
     try:
         return find_toolchain()

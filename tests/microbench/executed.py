@@ -3,18 +3,16 @@
 Written anew, after a look at what changed, by:  python -m tests.microbench.executed
 """
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from microbench.check import DIGEST_BYTES, EXPECTED, result_name, results_digest, written_bytes
 from microbench.families import KERNELS, SWEEP
-from microbench.kernel import SCALARS, Buffers, Kernel, Launch
+from microbench.kernel import SCALARS
 from microbench.numbers import decode
 from microbench.operands import argument_value, contents, record_type
-from tests.microbench.interpreter import Execution, execute
-from tests.microbench.interpreter.memory import buffer_address
+from tests.microbench.interpreter import execute
+from tests.microbench.interpreter.machine import buffer_address
 from tests.microbench.interpreter.program import parse
 
 SHARE_OF_TOLERANCE = 1.0 / 16.0
@@ -23,19 +21,19 @@ SHARE_OF_TOLERANCE = 1.0 / 16.0
 SHIPPED = (*KERNELS, *SWEEP)
 
 
-def filled_buffers(kernel: Kernel, launch: Launch) -> dict[str, NDArray[Any]]:
+def filled_buffers(kernel, launch):
     """The contents of every buffer, at the interpreter's addresses: it numbers buffers in their order."""
     return {buffer.name: contents(buffer, launch, buffer_address(number)) for number, buffer in enumerate(kernel.buffers)}
 
 
-def interpret(kernel: Kernel, launch: Launch) -> Execution:
+def interpret(kernel, launch):
     """Execute the kernel's text for a launch."""
     buffers = filled_buffers(kernel, launch)
     arguments = [argument_value(argument, launch) if argument in SCALARS else buffers[argument] for argument in kernel.arguments]
     return execute(parse(kernel.text, kernel.declarations), arguments, launch.blocks, launch.threads_per_block)
 
 
-def executed_results(kernel: Kernel, launch: Launch) -> Buffers:
+def executed_results(kernel, launch):
     """What the written buffers hold after a launch: records by buffer name."""
     if kernel.name.startswith("wgmma"):
         return {"results": warpgroup_sums(kernel, launch, filled_buffers(kernel, launch)["tiles"]["pair"])}
@@ -43,7 +41,7 @@ def executed_results(kernel: Kernel, launch: Launch) -> Buffers:
     return {buffer.name: executed[buffer.name].view(record_type(buffer)) for buffer in kernel.buffers if buffer.written}
 
 
-def warpgroup_sums(kernel: Kernel, launch: Launch, tiles: NDArray[Any]) -> NDArray[Any]:
+def warpgroup_sums(kernel, launch, tiles):
     """What every block of a product of warpgroups must store: four plain products, odd ones subtracted, and the first once more.
 
     Tiles of A (64 rows), then of B: core matrices of 8 rows of 16 bytes, one after the other along the rows first, two along the depth.
@@ -65,7 +63,7 @@ def warpgroup_sums(kernel: Kernel, launch: Launch, tiles: NDArray[Any]) -> NDArr
     return stored
 
 
-def shortened(kernel: Kernel, results: Buffers) -> Buffers:
+def shortened(kernel, results):
     """Results without the digits that no comparison looks at."""
     short = {name: records.copy() for name, records in results.items()}
     for records in short.values():
@@ -78,7 +76,7 @@ def shortened(kernel: Kernel, results: Buffers) -> Buffers:
     return short
 
 
-def main() -> None:
+def main():
     """Execute every kernel's small launches and write the file."""
     exact: dict[str, bytes] = {}
     others: dict[str, NDArray[np.uint8]] = {}

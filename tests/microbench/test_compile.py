@@ -1,8 +1,8 @@
 """Compilation: one cubin, inspected."""
 
 import hashlib
-import shutil
 import sys
+from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -11,13 +11,13 @@ import pytest
 
 from microbench.errors import CompileError
 from microbench.families import kernel_named
-from microbench.toolchain.compile import Toolchain, compile_kernels, disassemble, find_toolchain
+from microbench.toolchain.compile import compile_kernels, disassemble, find_toolchain
 from microbench.toolchain.inspect import histogram, loop_body, read_listings
 
 KERNELS = (kernel_named("ffma_k8_u64"), kernel_named("lds_chase"))
 
 
-def test_what_was_inspected_is_the_cubin_that_is_handed_over(toolchain: Toolchain) -> None:
+def test_what_was_inspected_is_the_cubin_that_is_handed_over(toolchain):
     module = compile_kernels(KERNELS, "sm_80", "O3", toolchain)
     assert module.digest == hashlib.sha256(module.cubin).hexdigest()
     listings = read_listings(disassemble(module.cubin, toolchain))
@@ -28,7 +28,7 @@ def test_what_was_inspected_is_the_cubin_that_is_handed_over(toolchain: Toolchai
     assert module.entries["ffma_k8_u64"].registers >= 16
 
 
-def program(path: Path, script: str) -> Path:
+def program(path, script):
     """A stand-in for the assembler or the disassembler that says its version and then does what the script says."""
     path.write_text(f'#!/bin/sh\n[ "$1" = --version ] && {{ echo V1.2.3; exit 0; }}\n{script}\n', encoding="utf-8")
     path.chmod(0o755)
@@ -38,36 +38,26 @@ def program(path: Path, script: str) -> Path:
 @pytest.mark.parametrize(
     ("script", "complaint"),
     [
-        ("exit 0", r"ptxas 1\.2\.3 .* writes no cubin for sm_80; install it with"),
+        ("exit 0", r"ptxas .* writes no cubin for sm_80; install it with"),
         ("printf 'error \\377\\033[31m\\n' >&2; exit 1", r"refuses the kernels for sm_80: error \ufffd\?\[31m$"),
         ("kill -SEGV $$", "refuses the kernels for sm_80: ended by signal 11"),
     ],
 )
-def test_an_assembler_that_misbehaves_is_one_line(script: str, complaint: str, toolchain: Toolchain, tmp_path: Path) -> None:
-    broken = find_toolchain(ptxas=program(tmp_path / "ptxas", script), nvdisasm=toolchain.nvdisasm)
+def test_an_assembler_that_misbehaves_is_one_line(script, complaint, toolchain, tmp_path):
+    broken = replace(toolchain, ptxas=program(tmp_path / "ptxas", script))
     with pytest.raises(CompileError, match=complaint) as refused:
         compile_kernels(KERNELS[:1], "sm_80", "O3", broken)
     assert str(refused.value).isprintable()
 
 
-def test_a_kernel_that_the_disassembler_does_not_show_is_named(toolchain: Toolchain, tmp_path: Path) -> None:
+def test_a_kernel_that_the_disassembler_does_not_show_is_named(toolchain, tmp_path):
     text = "printf '\\t.section\\t.text.other,\\n\\377\\n'"
-    blind = find_toolchain(ptxas=toolchain.ptxas, nvdisasm=program(tmp_path / "nvdisasm", text))
-    with pytest.raises(CompileError, match=r"ffma_k8_u64 is not in what nvdisasm 1\.2\.3 and ptxas"):
+    blind = replace(toolchain, nvdisasm=program(tmp_path / "nvdisasm", text))
+    with pytest.raises(CompileError, match=r"ffma_k8_u64 is not in what nvdisasm .* and ptxas"):
         compile_kernels(KERNELS, "sm_80", "O3", blind)
 
 
-def test_a_program_that_is_not_there_or_not_a_compiler_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CompileError, match="ptxas: .*missing is not a file"):
-        find_toolchain(ptxas=tmp_path / "missing")
-    silent = shutil.which("true")
-    if silent is None:
-        pytest.skip("no program called true")
-    with pytest.raises(CompileError, match=r"gives no version; install it with: pip install 'wattprint\[ptx\]'"):
-        find_toolchain(ptxas=Path(silent), nvdisasm=Path(silent))
-
-
-def test_a_toolkit_that_is_not_on_the_path_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_toolkit_that_is_not_on_the_path_is_found(tmp_path, monkeypatch):
     """A machine with a card often has CUDA in its folder and neither the wheels nor the folder on the PATH."""
     wheelless = ModuleType("nvidia")
     wheelless.__spec__ = ModuleSpec("nvidia", None)
@@ -78,7 +68,11 @@ def test_a_toolkit_that_is_not_on_the_path_is_found(tmp_path: Path, monkeypatch:
     for name in ("ptxas", "nvdisasm"):
         file = program(tmp_path / "bin" / name, "exit 0")
     found = find_toolchain()
+    assert found.nvdisasm_version == "1.2.3"
     assert (found.ptxas, found.nvdisasm) == (tmp_path / "bin" / "ptxas", tmp_path / "bin" / "nvdisasm")
+    file.write_text("#!/bin/sh\n", encoding="utf-8")
+    with pytest.raises(CompileError, match=r"nvdisasm gives no version; install it with: pip install 'wattprint\[ptx\]'"):
+        find_toolchain()
     file.unlink()
     if not Path("/usr/local/cuda/bin/nvdisasm").exists():
         with pytest.raises(CompileError, match="nvdisasm is not installed; install it with"):

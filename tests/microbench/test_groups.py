@@ -1,6 +1,5 @@
 """Groups of a campaign: what is asked for is launched, or named among what is not."""
 
-from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -11,7 +10,6 @@ from microbench.families import kernel_named
 from microbench.kernel import Mode
 from microbench.loads.generated import generated_loads
 from microbench.loads.groups import LoadGroup
-from microbench.toolchain.compile import Toolchain
 
 GPU = load_gpu("a100-pcie-40gb")
 NAMES = ("ffma_k8_u64", "mma_f16", "vector_add_256")
@@ -19,7 +17,7 @@ COPY = "copy_host_to_device"
 
 
 @pytest.mark.parametrize("mode", get_args(Mode))
-def test_a_mode_beside_another_is_launched_or_named(mode: str, toolchain: Toolchain) -> None:
+def test_a_mode_beside_another_is_launched_or_named(mode, toolchain):
     group = LoadGroup(kernels=(*NAMES, COPY), modes=("full", mode))
     loads, skipped = generated_loads([group], GPU, toolchain)
     launched = {load.kernel.name for load in loads if load.launch.mode == mode}
@@ -32,7 +30,7 @@ def test_a_mode_beside_another_is_launched_or_named(mode: str, toolchain: Toolch
     assert [skipped[reason] for reason in reasons] == [len(lacking)] * len(reasons)
 
 
-def test_the_shipped_sweep_over_blocks_is_as_long_as_its_page_says(toolchain: Toolchain, repository: Path) -> None:
+def test_the_shipped_sweep_over_blocks_is_as_long_as_its_page_says(toolchain, repository):
     loads, skipped = generated_loads(load_campaign("blocks").instructions, GPU, toolchain)
     assert skipped == {}
     assert {load.launch.mode for load in loads} == {"block_sweep"}

@@ -2,10 +2,8 @@
 
 import pytest
 
-from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.specifications import gpu_names, load_gpu
 from microbench.families import KERNELS
-from microbench.kernel import Kernel
 from microbench.loads.launch import plan_launches, shares_region
 from microbench.operands import buffer_bytes
 from microbench.sizing import resident_blocks
@@ -16,16 +14,16 @@ FITTING = 0.5
 MISSING = 8.0
 
 
-def entry(kernel: Kernel, registers: int = 32, shared_bytes: int = 0) -> InspectedEntry:
+def entry(kernel, registers=32, shared_bytes=0):
     return InspectedEntry(name=kernel.name, registers=registers, spilled_bytes=0, shared_bytes=shared_bytes, body={}, reads={})
 
 
 @pytest.fixture(scope="module", params=GPUS)
-def gpu(request: pytest.FixtureRequest) -> GpuSpec:
+def gpu(request):
     return load_gpu(request.param)
 
 
-def test_every_kernel_has_its_launches_on_every_gpu(gpu: GpuSpec) -> None:
+def test_every_kernel_has_its_launches_on_every_gpu(gpu):
     for kernel in KERNELS:
         for mode in kernel.modes:
             launches = plan_launches(kernel, gpu, entry(kernel), mode)
@@ -34,7 +32,7 @@ def test_every_kernel_has_its_launches_on_every_gpu(gpu: GpuSpec) -> None:
             assert [launch.active_threads for launch in launches] == sorted({launch.active_threads for launch in launches})
 
 
-def test_what_is_for_a_cache_fits_it_and_what_is_for_memory_does_not(gpu: GpuSpec) -> None:
+def test_what_is_for_a_cache_fits_it_and_what_is_for_memory_does_not(gpu):
     for kernel in KERNELS:
         if kernel.residence is None:
             continue
@@ -49,7 +47,7 @@ def test_what_is_for_a_cache_fits_it_and_what_is_for_memory_does_not(gpu: GpuSpe
         assert buffer_bytes(kernel, launch) < gpu.dram_bytes
 
 
-def test_a_sweep_over_blocks_changes_nothing_but_the_grid(gpu: GpuSpec) -> None:
+def test_a_sweep_over_blocks_changes_nothing_but_the_grid(gpu):
     swept = [kernel for kernel in KERNELS if "block_sweep" in kernel.modes]
     assert len(swept) >= 9, "the kernels of the block-count model"
     for kernel in swept:

@@ -11,24 +11,16 @@ WIDTHS = {"bf16x2": 1 << 16, "e4m3x4": 256, "e5m2x4": 256}
 
 
 @pytest.mark.parametrize("kind", CODED)
-def test_every_code_of_a_number_comes_back(kind: str) -> None:
+def test_every_code_of_a_number_comes_back(kind):
     every = np.arange(WIDTHS[kind], dtype=CODED[kind][0])
     values = decode(every, kind)
     kept = np.isfinite(values)
     assert np.array_equal(nearest_codes(values[kept], kind), every[kept])
 
 
-def test_known_values() -> None:
-    # OCP 8-bit floating point specification, table 1.
-    e4m3, e5m2 = (decode(np.arange(256, dtype=np.uint8), kind) for kind in ("e4m3x4", "e5m2x4"))
-    assert (e4m3[0x7E], e4m3[0x08], e4m3[0x01], e4m3[0xFE]) == (448.0, 2.0**-6, 2.0**-9, -448.0)
-    assert (e5m2[0x7B], e5m2[1], e5m2[4]) == (57344.0, 2.0**-16, 2.0**-14)
-    assert decode(np.array([0x3F80, 0xC049], dtype=np.uint16), "bf16x2").tolist() == [1.0, -3.140625]
-
-
 @pytest.mark.parametrize("kind", CODED)
 @given(number=st.floats(-400.0, 400.0) | st.floats(allow_nan=False))
-def test_a_number_goes_to_the_nearest(kind: str, number: float) -> None:
+def test_a_number_goes_to_the_nearest(kind, number):
     table = decode(np.arange(WIDTHS[kind], dtype=CODED[kind][0]), kind)
     finite = table[np.isfinite(table)]
     found = decode(nearest_codes(np.array([number]), kind), kind)[0]
@@ -38,7 +30,7 @@ def test_a_number_goes_to_the_nearest(kind: str, number: float) -> None:
 
 
 @given(st.lists(st.integers(-8, 7), min_size=8, max_size=8), st.integers(0, 2**32 - 1))
-def test_packed_numbers_come_back_lowest_first(numbers: list[int], word: int) -> None:
+def test_packed_numbers_come_back_lowest_first(numbers, word):
     words = encode(np.array(numbers, dtype=float), "s4x8")
     assert int(words[0]) == sum((number & 15) << 4 * place for place, number in enumerate(numbers))
     assert decode(words, "s4x8").tolist() == numbers

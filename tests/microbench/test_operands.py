@@ -7,7 +7,6 @@ import pytest
 
 from estimator.counts.opcodes import sass_class
 from microbench.families import kernel_named
-from microbench.toolchain.compile import Toolchain
 from microbench.toolchain.inspect import PRODUCTS, operation
 from tests.microbench.golden import OPERAND_ARCHITECTURES, OPERANDS, operand_forms
 
@@ -15,7 +14,7 @@ FORMS = json.loads(OPERANDS.read_text(encoding="utf-8"))
 NDIGITS = 6
 
 
-def computed(opcode: str, values: list[float]) -> float:
+def computed(opcode, values):
     """What an instruction gives for its sources; a half's pair of constants is one summand."""
     if len(values) > 3:  # two halves of one number: the second factor where both are 1, else the summand
         values = [values[0], *values[2:]] if values[1] == values[2] == 1.0 else values[:3]
@@ -25,7 +24,7 @@ def computed(opcode: str, values: list[float]) -> float:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_an_instruction_is_a_copy_just_where_its_result_is_one_of_its_sources(form: str) -> None:
+def test_an_instruction_is_a_copy_just_where_its_result_is_one_of_its_sources(form):
     """The oracle computes with numbers, and knows neither names nor zeros of registers."""
     opcode, *sources = form.split()
     if "X" in opcode.split("."):
@@ -53,13 +52,13 @@ def test_an_instruction_is_a_copy_just_where_its_result_is_one_of_its_sources(fo
         ("IADD3", ("R2", "RZ", "RZ"), "IADD3.MOV"),
     ],
 )
-def test_classes_of_forms_that_the_assembler_writes(opcode: str, sources: tuple[str, ...], name: str) -> None:
+def test_classes_of_forms_that_the_assembler_writes(opcode, sources, name):
     assert sass_class(operation(opcode, sources)) == name
 
 
 @pytest.mark.parametrize("level", ["O0", "O3"])
 @pytest.mark.parametrize("architecture", OPERAND_ARCHITECTURES)
-def test_the_assembler_here_writes_no_form_that_was_not_looked_at(architecture: str, level: str, toolchain: Toolchain) -> None:
+def test_the_assembler_here_writes_no_form_that_was_not_looked_at(architecture, level, toolchain):
     names = ("imad_k8_u64", "isub_k8_u64", "idiv_s32_k8_u16", "fdiv_rn_k8_u16", "ddiv_k4_u8", "iabs_k8_u32", "hfma2_k8_u64", "madc_k8_u64")
     kernels = [kernel_named(name) for name in names]
     seen = operand_forms(kernels, architecture, level, toolchain)

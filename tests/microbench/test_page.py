@@ -12,7 +12,7 @@ from microbench.kernel import Expectation, Kernel, Work
 from microbench.loads.copies import COPIES
 
 
-def test_the_page_names_every_family_with_its_module_level_and_number_of_kernels(repository: Path) -> None:
+def test_the_page_names_every_family_with_its_module_level_and_number_of_kernels(repository):
     text = (repository / "docs" / "microbenchmarks.md").read_text(encoding="utf-8")
     catalogue = text.split("\n## Catalogue\n")[1]
     rows = re.findall(r"^\| (\w+) \| (\w+) \| (.*) \|$", catalogue, re.MULTILINE)
@@ -32,7 +32,7 @@ fixed ptx templates start operands operations breaker every first last temporari
 KNOWN = {field.name for kind in (Kernel, Work, Expectation) for field in fields(kind)} | set(FIELDS_OF_TABLES.split())
 
 
-def test_every_field_of_a_table_is_read_and_every_word_for_opcodes_names_an_opcode_or_a_list() -> None:
+def test_every_field_of_a_table_is_read_and_every_word_for_opcodes_names_an_opcode_or_a_list():
     for file in Path(families.__file__).parent.glob("*.toml"):
         table = tomllib.loads(file.read_text(encoding="utf-8"))
         for entry in (table.get("defaults", {}), *table.get("kernel", ()), *table.get("row", ())):

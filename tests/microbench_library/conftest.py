@@ -1,6 +1,6 @@
 """A runner over a stand-in for CuPy, cuBLAS and CUPTI."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -11,7 +11,6 @@ from collector.devices.board_runner import BoardRunner, open_board_runner
 from collector.devices.tracer import CuptiTracer
 from estimator.vocabulary.specifications import load_gpu
 from microbench.runners.library_runner import Libraries
-from microbench.runners.runner import KernelTracer
 from tests.microbench_library.cuda_fake import FakeCublas, FakeCupti, World, fake_cupy
 
 
@@ -33,9 +32,7 @@ NO_TORCH = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: False))
 
 
 @contextmanager
-def open_fake_board(
-    *, tracer: KernelTracer | None = None, raw_kernels: dict[str, Callable[..., None]] | None = None, **world_settings: float
-) -> Iterator[FakeBoard]:
+def open_fake_board(*, tracer=None, raw_kernels=None, **world_settings):
     """A board of the H200's size whose kernels all take `kernel_s`; every launch is seen by the stand-in for CUPTI.
 
     `raw_kernels` are what compiled entries do, by name.
@@ -43,7 +40,7 @@ def open_fake_board(
     world = World(**world_settings)  # type: ignore[arg-type]
     cublas, cupti = FakeCublas(world), FakeCupti()
 
-    def seen(name: str) -> None:
+    def seen(name):
         end = round(world.busy_until_s * 1e9)
         cupti.ran(name, end - round(world.kernel_s * 1e9), end)
 
@@ -59,5 +56,5 @@ def open_fake_board(
 
 
 @pytest.fixture
-def open_board() -> OpenBoard:
+def open_board():
     return open_fake_board

@@ -20,7 +20,7 @@ PCI_ADDRESS = "0000:5D:00.0"
 class CudaRuntimeError(RuntimeError):
     """As CuPy's: a RuntimeError with the status."""
 
-    def __init__(self, status: int, message: str = "") -> None:
+    def __init__(self, status, message=""):
         super().__init__(message or f"cudaError {status}")
         self.status = status
 
@@ -37,10 +37,10 @@ class Array(np.ndarray):  # type: ignore[type-arg]
     """Device memory; `data.ptr` is its address."""
 
     @property
-    def data(self) -> Any:  # type: ignore[override]
+    def data(self):  # type: ignore[override]
         return SimpleNamespace(ptr=self.ctypes.data)
 
-    def set(self, values: Any) -> None:
+    def set(self, values):
         assert (values.dtype, values.shape) == (self.dtype, self.shape)
         self[...] = values
 
@@ -48,7 +48,7 @@ class Array(np.ndarray):  # type: ignore[type-arg]
 class World:
     """One board: host and device time, memory, what was launched, and faults to come."""
 
-    def __init__(self, *, kernel_s: float = 50e-6, total_bytes: int = 10**12, computes: bool = True, boards: int = 1) -> None:
+    def __init__(self, *, kernel_s=50e-6, total_bytes=10**12, computes=True, boards=1):
         self.computes = computes
         self.boards = boards
         self.peers_open: set[int] = set()
@@ -66,10 +66,10 @@ class World:
         self.addresses: list[int] = []
         self.seen: Callable[[str], None] = lambda name: None
 
-    def now_ns(self) -> int:
+    def now_ns(self):
         return round(self.host_s * 1e9)
 
-    def launch(self, name: str, work: Callable[[], None], address: int = 0) -> None:
+    def launch(self, name, work, address=0):
         if self.fail_launch is not None:
             raise self.fail_launch
         if self.captured is not None:
@@ -78,13 +78,13 @@ class World:
         self.host_s += HOST_LAUNCH_S
         self._start(name, work, address)
 
-    def replay(self, nodes: list[tuple[str, Callable[[], None], int]]) -> None:
+    def replay(self, nodes):
         self.host_s += GRAPH_LAUNCH_S
         self.graphs_launched += 1
         for name, work, address in nodes:
             self._start(name, work, address)
 
-    def _start(self, name: str, work: Callable[[], None], address: int = 0) -> None:
+    def _start(self, name, work, address=0):
         self.busy_until_s = max(self.busy_until_s, self.host_s) + self.kernel_s
         self.launched.append(name)
         self.addresses.append(address)
@@ -92,12 +92,12 @@ class World:
         if self.computes:
             work()
 
-    def synchronize(self) -> None:
+    def synchronize(self):
         if self.fail_sync is not None:
             raise self.fail_sync
         self.host_s = max(self.host_s, self.busy_until_s)
 
-    def allocate(self, count: int) -> None:
+    def allocate(self, count):
         if count > self.total_bytes:
             raise OutOfMemoryError(f"Out of memory allocating {count:,} bytes")
         self.largest_allocation = max(self.largest_allocation, count)
@@ -106,22 +106,22 @@ class World:
 class Stream:
     """A stream that can be captured."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world):
         self.world, self.ptr = world, 0x5000
 
-    def __enter__(self) -> "Stream":
+    def __enter__(self):
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         return None
 
-    def synchronize(self) -> None:
+    def synchronize(self):
         self.world.synchronize()
 
-    def begin_capture(self) -> None:
+    def begin_capture(self):
         self.world.captured = []
 
-    def end_capture(self) -> Any:
+    def end_capture(self):
         nodes, self.world.captured = self.world.captured or [], None
         return SimpleNamespace(launch=lambda stream: self.world.replay(nodes), upload=lambda stream: None)
 
@@ -130,52 +130,52 @@ class Pinned(bytearray):
     """Host memory that does not move; `ptr` is its address."""
 
     @property
-    def ptr(self) -> int:
+    def ptr(self):
         return int(np.frombuffer(self, dtype=np.uint8).ctypes.data)
 
 
-def fake_cupy(world: World, raw_kernels: dict[str, Callable[..., None]] | None = None) -> Any:
+def fake_cupy(world, raw_kernels=None):
     """A CuPy module on a world; `raw_kernels` are what compiled entries do, by name."""
 
-    def event() -> Any:
+    def event():
         mark = SimpleNamespace(time_s=0.0)
         mark.record = lambda stream: setattr(mark, "time_s", max(world.busy_until_s, world.host_s))
         return mark
 
-    def empty(elements: Any, dtype: str) -> Array:
+    def empty(elements, dtype):
         world.allocate(int(np.prod(elements)) * np.dtype(dtype).itemsize)
         return np.zeros(elements, dtype=dtype).view(Array)
 
-    def normal(count: int, dtype: str) -> Array:
+    def normal(count, dtype):
         return generator.standard_normal(count, dtype=np.dtype(dtype)).view(Array)
 
-    def raw_module(path: str) -> Any:
+    def raw_module(path):
         with open(path, "rb") as file:
             assert file.read(), "an empty cubin"
         return SimpleNamespace(get_function=raw_kernel)
 
-    def raw_kernel(name: str) -> Callable[..., None]:
+    def raw_kernel(name):
         work = (raw_kernels or {}).get(name, lambda *_: None)
         return lambda grid, block, arguments: world.launch(name, lambda: work(grid, block, arguments))
 
     @contextmanager
-    def device(ordinal: int) -> Any:
+    def device(ordinal):
         yield ordinal
 
-    def by_pci(address: str) -> int:
+    def by_pci(address):
         if address.lower() != PCI_ADDRESS.lower():
             raise CudaRuntimeError(101, "cudaErrorInvalidDevice: invalid device ordinal")
         return 0
 
-    def copy(target: int, origin: int, size: int, name: str) -> None:
-        def work() -> None:
+    def copy(target, origin, size, name):
+        def work():
             ctypes.memmove(target, origin, size)
             if world.damages_copies:
                 ctypes.memset(target, 255 - ctypes.c_ubyte.from_address(target).value, 1)
 
         world.launch(name, work)
 
-    def enable_peer(other: int) -> None:
+    def enable_peer(other):
         if other in world.peers_open:
             raise CudaRuntimeError(704, "cudaErrorPeerAccessAlreadyEnabled")
         world.peers_open.add(other)
@@ -218,33 +218,33 @@ CTYPES = {0: np.float32, 1: np.float64, 2: np.float16, 14: np.uint16}
 class FakeCublas:
     """libcublas's products, computed as its manual defines them: columns first, leading dimensions, strides."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world):
         self.world = world
         self.status = 0
         self.workspace_bytes = 0
         self.compute_types: list[int] = []
         self.operations: list[tuple[int, int, int, int]] = []
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         assert name in ("cublasCreate_v2", "cublasDestroy_v2")
         return lambda handle: 0
 
-    def cublasSetStream_v2(self, handle: Any, stream: Any) -> int:
+    def cublasSetStream_v2(self, handle, stream):
         assert stream.value == 0x5000
         return 0
 
-    def cublasSetWorkspace_v2(self, handle: Any, address: Any, size: Any) -> int:
+    def cublasSetWorkspace_v2(self, handle, address, size):
         self.workspace_bytes = size.value
         return 0
 
-    def cublasGemmEx(self, handle: Any, opa: int, opb: int, m: int, n: int, k: int, alpha: Any, *rest: Any) -> int:
+    def cublasGemmEx(self, handle, opa, opb, m, n, k, alpha, *rest):
         return self._product((opa, opb, m, n, k), alpha, ((*rest[:3], 0), (*rest[3:6], 0), (*rest[7:10], 0)), rest[6], 1, rest[10])
 
-    def cublasGemmStridedBatchedEx(self, handle: Any, opa: int, opb: int, m: int, n: int, k: int, alpha: Any, *rest: Any) -> int:
+    def cublasGemmStridedBatchedEx(self, handle, opa, opb, m, n, k, alpha, *rest):
         operands = tuple((*rest[place : place + 3], rest[place + 3].value) for place in (0, 4, 9))
         return self._product((opa, opb, m, n, k), alpha, operands, rest[8], rest[13], rest[14])
 
-    def _product(self, sizes: tuple[int, ...], alpha: Any, operands: Any, beta: Any, batch: int, compute: int) -> int:
+    def _product(self, sizes, alpha, operands, beta, batch, compute):
         opa, opb, m, n, k = sizes
         a, b, c = operands
         if self.status:
@@ -255,7 +255,7 @@ class FakeCublas:
         assert isinstance(alpha._obj, scale_type)
         assert isinstance(beta._obj, scale_type)
 
-        def work() -> None:
+        def work():
             for index in range(batch):
                 left = _columns(a, (m, k) if opa == 0 else (k, m), index)
                 right = _columns(b, (k, n) if opb == 0 else (n, k), index)
@@ -266,7 +266,7 @@ class FakeCublas:
         return 0
 
 
-def _columns(operand: Any, shape: tuple[int, int], index: int, values: Any = None) -> Any:
+def _columns(operand, shape, index, values=None):
     """A column-major matrix in memory, read as float64 or overwritten."""
     address, kind, lead, stride = operand
     rows, columns = shape
@@ -293,35 +293,35 @@ class FakeCupti:
     cuptiError = CuptiError  # noqa: N815 (cupti-python's name)
     ActivityKind = SimpleNamespace(KERNEL=3, CONCURRENT_KERNEL=10, MEMSET=2)
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.enabled: set[int] = set()
         self.pending: list[Any] = []
         self.refuse_enable = False
         self.requested: Any = None
         self.completed: Any = None
 
-    def activity_register_callbacks(self, requested: Any, completed: Any) -> None:
+    def activity_register_callbacks(self, requested, completed):
         size, records = requested()
         assert size >= 1 << 20
         assert records == 0
         self.completed = completed
 
-    def activity_enable(self, kind: int) -> None:
+    def activity_enable(self, kind):
         if self.refuse_enable:
             raise CuptiError("CUPTI_ERROR_NOT_COMPATIBLE")
         self.enabled.add(kind)
 
-    def activity_disable(self, kind: int) -> None:
+    def activity_disable(self, kind):
         self.enabled.discard(kind)
 
-    def activity_flush_all(self, flag: int) -> None:
+    def activity_flush_all(self, flag):
         assert flag == 1
         records, self.pending = self.pending, []
         self.completed(records)
         for record in records:
             vars(record).clear()
 
-    def ran(self, name: str, start: int, end: int, **more: Any) -> None:
+    def ran(self, name, start, end, **more):
         """A kernel ran; it is recorded while its kind is enabled."""
         if 10 in self.enabled:
             fields = {

@@ -23,7 +23,7 @@ T4 = load_gpu("t4")
 
 
 @given(st.integers(1, 10**6), st.integers(1, 50), st.integers(1, 500))
-def test_segments_begin_with_the_first_buffer_set(launches: int, segments: int, sets: int) -> None:
+def test_segments_begin_with_the_first_buffer_set(launches, segments, sets):
     parts = segment_launches(launches, segments, sets)
     assert sum(parts) == launches
     assert min(parts) >= 1
@@ -32,7 +32,7 @@ def test_segments_begin_with_the_first_buffer_set(launches: int, segments: int, 
 
 
 @given(st.integers(1, 4096), st.integers(1, 4096), st.integers(1, 10**6))
-def test_graphs_leave_few_launches_to_be_made_one_by_one(turns: int, sets: int, launches: int) -> None:
+def test_graphs_leave_few_launches_to_be_made_one_by_one(turns, sets, launches):
     sizes = graph_ladder(turns * sets, sets)
     assert list(sizes) == sorted(sizes, reverse=True)
     assert all(size % sets == 0 for size in sizes)
@@ -43,7 +43,7 @@ def test_graphs_leave_few_launches_to_be_made_one_by_one(turns: int, sets: int, 
 
 
 @given(st.floats(1e-7, 1.0), st.floats(1e-6, 1e-4), st.integers(1, 4096))
-def test_a_graph_rotates_through_all_buffers_and_hides_its_own_launch(launch_s: float, host_s: float, sets: int) -> None:
+def test_a_graph_rotates_through_all_buffers_and_hides_its_own_launch(launch_s, host_s, sets):
     size = graph_launches(launch_s, host_s, sets)
     if size == 1:
         assert launch_s >= 20 * host_s or (sets == 1 and launch_s >= GRAPH_S)
@@ -54,7 +54,7 @@ def test_a_graph_rotates_through_all_buffers_and_hides_its_own_launch(launch_s: 
 
 
 @given(st.floats(1.0, 1e10), st.floats(1e6, 1e8))
-def test_between_two_uses_of_a_buffer_more_than_the_cache_is_read(working_set: float, l2: float) -> None:
+def test_between_two_uses_of_a_buffer_more_than_the_cache_is_read(working_set, l2):
     assert (displacing_sets(working_set, l2) - 1) * working_set >= 2 * l2 * 0.999
 
 
@@ -74,5 +74,5 @@ def test_between_two_uses_of_a_buffer_more_than_the_cache_is_read(working_set: f
         (H200, 0, 32, 0, 0),
     ],
 )
-def test_resident_blocks_are_those_of_the_occupancy_calculator(gpu, threads: int, registers: int, shared: int, blocks: int) -> None:  # type: ignore[no-untyped-def]
+def test_resident_blocks_are_those_of_the_occupancy_calculator(gpu, threads, registers, shared, blocks):  # type: ignore[no-untyped-def]
     assert resident_blocks(gpu, threads, registers, shared) == blocks

@@ -13,18 +13,17 @@ from collector.devices.board_runner import open_board_runner
 from collector.devices.tracer import NoTracer
 from collector.errors import DeviceError, RunnerError
 from estimator.vocabulary.specifications import load_gpu
-from estimator.vocabulary.workload import Operator, make_operator
+from estimator.vocabulary.workload import make_operator
 from microbench.layouts import LAYOUTS
 from microbench.runners.library_runner import Libraries
 from microbench.sizing import DISPLACING_L2_SIZES
-from tests.microbench_library.conftest import OpenBoard, open_fake_board
+from tests.microbench_library.conftest import open_fake_board
 from tests.microbench_library.cuda_fake import CudaRuntimeError, OutOfMemoryError, World, fake_cupy
-from tests.microbench_library.host_values import host_values, reference_product
 
 H200_L2_BYTES = 50e6
 
 
-def product(size: int, precision: str = "fp16") -> Operator:
+def product(size, precision="fp16"):
     return make_operator("gemm", "linear", precision, batch=1, m=size, n=size, k=size)
 
 
@@ -33,14 +32,14 @@ SMALL = product(32)
 
 @pytest.mark.parametrize("kernel_s", [0.8e-6, 2e-6, 7e-6, 60e-6, 3e-3])
 @pytest.mark.parametrize("l2_state", ["warm", "cold"])
-def test_ranging_finds_the_time_of_a_launch_whatever_the_host_needs(open_board: OpenBoard, kernel_s: float, l2_state: str) -> None:
+def test_ranging_finds_the_time_of_a_launch_whatever_the_host_needs(open_board, kernel_s, l2_state):
     with open_board(kernel_s=kernel_s, computes=False) as board:
         prepared = board.runner.prepare(product(512), l2_state)
         assert ranged_launch_s(cast(Bench, board), prepared, 0.02) == pytest.approx(kernel_s, rel=0.5 * RANGE_TOLERANCE)
 
 
 @given(st.integers(1, 3000), st.sampled_from([0.7e-6, 30e-6, 1e-3]))
-def test_a_run_launches_as_often_as_it_was_told(launches: int, kernel_s: float) -> None:
+def test_a_run_launches_as_often_as_it_was_told(launches, kernel_s):
     with open_fake_board(kernel_s=kernel_s, computes=False) as board:
         prepared = board.runner.prepare(SMALL)
         board.world.launched.clear()
@@ -54,7 +53,7 @@ def test_a_run_launches_as_often_as_it_was_told(launches: int, kernel_s: float) 
         assert kernel_s > 1e-6 or launches < 2000 or board.world.graphs_launched, "the host is slower"
 
 
-def test_cold_operands_displace_the_cache_and_take_turns(open_board: OpenBoard) -> None:
+def test_cold_operands_displace_the_cache_and_take_turns(open_board):
     operator = product(1024)
     with open_board(kernel_s=10e-6, computes=False) as board:
         warm, cold = board.runner.prepare(operator, "warm"), board.runner.prepare(operator, "cold")
@@ -67,37 +66,26 @@ def test_cold_operands_displace_the_cache_and_take_turns(open_board: OpenBoard) 
     assert addresses[: cold.buffer_sets] == addresses[cold.buffer_sets : 2 * cold.buffer_sets]
 
 
-def test_what_the_tracer_saw_stands_in_the_prepared_kernel(open_board: OpenBoard) -> None:
+def test_what_the_tracer_saw_stands_in_the_prepared_kernel(open_board):
+    with open_board(tracer=NoTracer("CUPTI is not installed")) as board:
+        unknown = board.runner.prepare(SMALL)
+        assert board.runner.run(unknown, 10).launches == 10
+    assert (unknown.kernel_name, unknown.blocks_per_sm, unknown.untraced) == ("", 0, "CUPTI is not installed")
     with open_board(computes=False) as board:
-        prepared = board.runner.prepare(make_operator("gemm", "linear", "fp32", batch=1, m=2048, n=2048, k=64))
-        again = board.runner.prepare(make_operator("gemm", "linear", "fp32", batch=1, m=2048, n=2048, k=64))
-    assert prepared == again
+        operator = make_operator("gemm", "linear", "fp32", batch=1, m=2048, n=2048, k=64)
+        prepared = board.runner.prepare(operator)
+        for layout in LAYOUTS:
+            board.cublas.operations.clear()
+            laid_out = board.runner.prepare(operator, "warm", layout)
+            assert {one[:2] for one in board.cublas.operations} == {(int(layout[0] == "t"), int(layout[1] == "t"))}
+            assert laid_out.transpose == layout
+            assert (laid_out == prepared) == (layout == "tn")
     assert prepared.kernel_name == "ampere_sgemm_128x64_tn"
     assert (prepared.grid, prepared.block, prepared.registers_per_thread) == ((16, 32, 1), (256, 1, 1), 122)
     assert (prepared.tile_m, prepared.tile_n, prepared.split_k, prepared.transpose) == (64, 128, 1, "tn")
     assert prepared.shared_bytes_per_block == 34816
     assert prepared.blocks_per_sm == 2  # 122 registers of 256 threads: two blocks of 32768
     assert prepared.untraced == ""
-
-
-@pytest.mark.parametrize(("name", "batch", "natural"), [("linear", 1, "tn"), ("bmm", 3, "nn")])
-def test_layouts_reach_cublas_and_their_products_are_right(open_board: OpenBoard, name: str, batch: int, natural: str) -> None:
-    m, n, k = 24, 40, 56
-    operator = make_operator("gemm", name, "fp32", batch=batch, m=m, n=n, k=k)
-    prepared = {}
-    with open_board() as board:
-        for layout in LAYOUTS:
-            board.cublas.operations.clear()
-            prepared[layout] = one = board.runner.prepare(operator, "warm", layout)
-            leading = (k if layout[0] == "t" else n, m if layout[1] == "t" else k)
-            assert set(board.cublas.operations) == {(int(layout[0] == "t"), int(layout[1] == "t"), *leading)}
-            assert one.transpose == layout
-        for layout, one in prepared.items():  # all of them in memory: each is run with its own operands
-            board.runner.run(one, 3)
-            inputs, output = host_values(board.runner.bound(one), 0)
-            assert output == pytest.approx(reference_product(inputs, layout), rel=1e-4, abs=1e-4)
-        assert board.runner.prepare(operator) == prepared[natural]
-    assert len(set(prepared.values())) == len(LAYOUTS)
 
 
 @pytest.mark.parametrize(
@@ -108,25 +96,14 @@ def test_layouts_reach_cublas_and_their_products_are_right(open_board: OpenBoard
         (make_operator("softmax", "softmax", "fp32", rows=8, dim=8), "warm", "", "softmax.*needs PyTorch.*does not see the board"),
     ],
 )
-def test_what_no_library_here_runs_is_refused_by_name(
-    open_board: OpenBoard, operator: Operator, l2_state: str, layout: str, words: str
-) -> None:
+def test_what_no_library_here_runs_is_refused_by_name(open_board, operator, l2_state, layout, words):
     with open_board() as board:
         assert board.runner.supports(operator, layout) == (l2_state == "cold")
         with pytest.raises(RunnerError, match=words):
             board.runner.prepare(operator, l2_state, layout)
 
 
-def test_without_a_tracer_kernels_run_and_the_reason_is_kept(open_board: OpenBoard) -> None:
-    with open_board(tracer=NoTracer("CUPTI is not installed")) as board:
-        prepared = board.runner.prepare(SMALL)
-        assert board.runner.run(prepared, 10).launches == 10
-    assert prepared.kernel_name == ""
-    assert prepared.blocks_per_sm == 0
-    assert prepared.untraced == "CUPTI is not installed"
-
-
-def test_operands_beyond_the_memory_are_refused_before_any_is_taken(open_board: OpenBoard) -> None:
+def test_operands_beyond_the_memory_are_refused_before_any_is_taken(open_board):
     with open_board(total_bytes=10**9) as board:
         big = product(32_768)
         assert not board.runner.supports(big)
@@ -146,9 +123,7 @@ def test_operands_beyond_the_memory_are_refused_before_any_is_taken(open_board: 
     ],
 )
 @pytest.mark.parametrize("place", ["fail_launch", "fail_sync"])
-def test_cudas_errors_say_whether_a_campaign_goes_on(
-    open_board: OpenBoard, fault: Exception, error: type[Exception], words: str, place: str
-) -> None:
+def test_cudas_errors_say_whether_a_campaign_goes_on(open_board, fault, error, words, place):
     with open_board() as board:
         prepared = board.runner.prepare(SMALL)
         setattr(board.world, place, fault)
@@ -159,7 +134,7 @@ def test_cudas_errors_say_whether_a_campaign_goes_on(
         setattr(board.world, place, None)
 
 
-def test_a_failed_capture_ends_and_the_stream_works_on(open_board: OpenBoard) -> None:
+def test_a_failed_capture_ends_and_the_stream_works_on(open_board):
     with open_board(kernel_s=1e-6) as board:
         board.cublas.status = 15
         with pytest.raises(RunnerError, match="not supported"):
@@ -169,7 +144,7 @@ def test_a_failed_capture_ends_and_the_stream_works_on(open_board: OpenBoard) ->
         assert board.runner.run(board.runner.prepare(SMALL), 10).launches == 10
 
 
-def test_a_board_that_cuda_does_not_see_is_a_device_error() -> None:
+def test_a_board_that_cuda_does_not_see_is_a_device_error():
     world = World()
     with (
         pytest.raises(DeviceError, match="0000:01:00.0.*CUDA_VISIBLE_DEVICES"),

@@ -15,19 +15,15 @@ from estimator.model.kernel_names import NO_TILE, named_tile, tile_from_name
         # First and second number, reduction step, stages.  Names: NVIDIA/cutlass issue 1025, sgl-project/sglang pull 22353,
         # karpathy/nanochat pull 105, and public profiles.
         ("maxwell_sgemm_128x64_nt", (128, 64, 0, 0)),
-        ("turing_fp16_s1688gemm_fp16_256x128_ldg8_f2f_stages_32x1_nn", (256, 128, 32, 1)),
         ("ampere_fp16_s16816gemm_fp16_64x64_sliced1x2_ldg8_relu_f2f_stages_64x6_tn", (64, 64, 64, 6)),
         ("sm80_xmma_gemm_f16f16_f16f32_f32_tn_n_tilesize32x32x64_stage6_warpsize2x2x1_tensor16x8x16_execute", (32, 32, 64, 6)),
-        ("sm90_xmma_gemm_f16f16_f16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute_segment_k_off", (128, 128, 64, 0)),
         ("cutlass_80_tensorop_s1688gemm_128x256_16x3_tn_align4", (128, 256, 16, 3)),
         ("cutlass3x_sm90_tensorop_s64x128x16gemm_bf16_bf16_f32_bf16_bf16_128x128x64_2x1x1_0_ntn_align8", (128, 128, 64, 0)),
         ("nvjet_tst_192x16_64x8_2x2_2cta_h_bz_TNT", (192, 16, 64, 8)),
-        ("nvjet_sm90_hss_320x128_64x3_1x2_h_bz_coopB_NNT", (320, 128, 64, 3)),
-        ("nvjet_qqtst_128x256_128x6_2x2_2cta_h_bz_Avec32UE8M0_Bvec32UE8M0_TNT", (128, 256, 128, 6)),
         ("nvjet_sm120_tst_mma_64x64x128_3_32x32x128_tmaAB_alignCD4_bz_TNNN", (64, 64, 128, 3)),
     ],
 )
-def test_a_public_name_is_read(name: str, tile: tuple[int, ...]) -> None:
+def test_a_public_name_is_read(name, tile):
     found = named_tile(name)
     assert found is not None
     assert (found.first, found.second, found.tile_k, found.stages) == tile
@@ -40,36 +36,24 @@ def test_a_public_name_is_read(name: str, tile: tuple[int, ...]) -> None:
         ("nvjet_sm90_hss_64x8_64x16_1x1_h_bz_splitK_NNT", (8, 64), False),
     ],
 )
-def test_a_persistent_kernels_tile_is_read_though_its_grid_is_the_machine(name: str, tile: tuple[int, int], split_is_known: bool) -> None:
+def test_a_persistent_kernels_tile_is_read_though_its_grid_is_the_machine(name, tile, split_is_known):
     found = tile_from_name(name, 1, 8192, 8192, (132, 1, 1))
     assert (found.tile_m, found.tile_n) == tile
     assert (found.split_k == 1.0) == split_is_known
 
 
-WORDS = (
-    "cutlass_",
-    "copy_kernel<",
-    "128x64",
-    "1x",
-    "nvjet_",
-    "xmma_",
-    "_stages_64x3_",
-    "tilesize",
-    "sliced1x4",
-    "9" * 5000,
-    "\u0663x",
-    " ",
+@given(
+    st.lists(st.sampled_from(("cutlass_", "128x64", "1x", "nvjet_", "xmma_", "_stages_64x3_", "tilesize", "9" * 5000, "\u0663x", " "))).map(
+        "".join
+    )
 )
-
-
-@given(st.text(max_size=400) | st.lists(st.sampled_from(WORDS), max_size=40).map("".join))
-def test_no_text_upsets_the_reader(name: str) -> None:
+def test_no_text_upsets_the_reader(name):
     tile_from_name(name, 1, 128, 128, (1, 1, 1))
 
 
 @pytest.mark.parametrize("size", [0.0, -1.0, math.nan, math.inf])
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_a_product_that_cannot_be_has_no_tile(size: float, place: int) -> None:
+def test_a_product_that_cannot_be_has_no_tile(size, place):
     sizes = [1.0, 128.0, 128.0]
     sizes[place] = size
     assert tile_from_name("ampere_sgemm_128x64_tn", *sizes, grid=(1, 2, 1)) is NO_TILE

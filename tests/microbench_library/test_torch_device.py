@@ -1,6 +1,5 @@
 """PyTorch on another library's stream: which stream and graph it is given; a stand-in for the module."""
 
-from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -11,21 +10,21 @@ from microbench.errors import DeviceLostError
 from microbench.runners.torch_device import open_torch_device
 
 
-def fake_torch(calls: list[Any], fault: Exception | None = None) -> Any:
+def fake_torch(calls, fault=None):
     """What of PyTorch's CUDA part the load uses, noting the calls."""
 
     @contextmanager
-    def entered(name: str, *details: Any) -> Iterator[None]:
+    def entered(name, *details):
         calls.append((f"enter {name}", *details))
         yield
         calls.append((f"leave {name}",))
 
-    def external(pointer: int, device: str) -> str:
+    def external(pointer, device):
         if fault is not None:
             raise fault
         return f"stream {pointer:#x} on {device}"
 
-    def graph() -> Any:
+    def graph():
         return SimpleNamespace(replay=lambda: calls.append(("replay",)))
 
     return SimpleNamespace(
@@ -43,7 +42,7 @@ def fake_torch(calls: list[Any], fault: Exception | None = None) -> Any:
     )
 
 
-def test_work_goes_on_the_stream_that_was_given_is_captured_once_and_memory_comes_back() -> None:
+def test_work_goes_on_the_stream_that_was_given_is_captured_once_and_memory_comes_back():
     calls: list[Any] = []
     with open_torch_device(fake_torch(calls), 1, 0x5000) as device:
         assert device.device == "cuda:1"
@@ -57,7 +56,7 @@ def test_work_goes_on_the_stream_that_was_given_is_captured_once_and_memory_come
     assert calls[-1] == ("empty_cache",)
 
 
-def test_a_lost_board_is_said_to_be_lost() -> None:
+def test_a_lost_board_is_said_to_be_lost():
     fault = RuntimeError("CUDA error: an illegal memory access was encountered\nmore")
     with pytest.raises(DeviceLostError, match="opening PyTorch"), open_torch_device(fake_torch([], fault), 0, 1):
         pass

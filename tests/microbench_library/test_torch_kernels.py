@@ -20,42 +20,42 @@ HOPPER = 9.0
 
 
 @pytest.fixture(scope="module")
-def device() -> TorchDevice:
+def device():
     return TorchDevice(load_torch(), "cpu")
 
 
-def softmax(x: Any) -> Any:
+def softmax(x):
     raised = np.exp(x - x.max(-1, keepdims=True))
     return raised / raised.sum(-1, keepdims=True)
 
 
-def layernorm(x: Any, weight: Any, bias: Any) -> Any:
+def layernorm(x, weight, bias):
     return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5) * weight + bias
 
 
-def rmsnorm(x: Any, weight: Any) -> Any:
+def rmsnorm(x, weight):
     return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * weight
 
 
-def convolved(x: Any, weight: Any) -> Any:
+def convolved(x, weight):
     """3 × 3, stride 2, padding 1."""
     padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))[:, :, ::2, ::2]
     return np.einsum("bchwij,fcij->bfhw", windows, weight)
 
 
-def attended(q: Any, k: Any, v: Any) -> Any:
+def attended(q, k, v):
     """Plain attention; operands are [batch, token, head, number], the result has heads first."""
     q, k, v = (np.swapaxes(x, 1, 2) for x in (q, k, v))
     k, v = (np.repeat(x, q.shape[1] // x.shape[1], axis=1) for x in (k, v))
     return softmax(q @ np.swapaxes(k, -1, -2) / np.sqrt(q.shape[-1])) @ v
 
 
-def rows(family: str, name: str, precision: str = "fp32", **more: Any) -> Operator:
+def rows(family, name, precision="fp32", **more):
     return make_operator(family, name, precision, rows=24, dim=40, **more)
 
 
-def flat(name: str, reads: int, elements: int = 360, family: str = "elementwise", **more: Any) -> Operator:
+def flat(name, reads, elements=360, family="elementwise", **more):
     return make_operator(family, name, "fp32", elements=elements, reads=reads, **more)
 
 
@@ -68,14 +68,11 @@ CASES: list[tuple[Operator, Callable[..., Any]]] = [
     (rows("norm", "rmsnorm"), rmsnorm),
     (rows("norm", "batchnorm"), lambda x, mean, spread, weight, bias: (x - mean) / np.sqrt(spread**2 + 1 + 1e-5) * weight + bias),
     (rows("reduction", "sum"), lambda x: x.sum(-1)),
-    (rows("reduction", "max"), lambda x: x.max(-1)),
-    (flat("add", 720), lambda x, y: x + y),
+    (rows("reduction", "mean"), lambda x: x.mean(-1)),
     (flat("add", 380), lambda x, y: x + y),
     (flat("mul", 360), lambda x, y: x * y),
     (flat("pow", 720), lambda x, y: np.abs(x) ** y),
-    (flat("exp", 360), np.exp),
     (flat("silu", 360), lambda x: x / (1 + np.exp(-x))),
-    (flat("scalar_pow", 360), lambda x: x**3),
     (flat("typecast", 360, precision_out="fp64"), lambda x: x),
     (flat("where", 360), lambda x: np.where(x > 0, x, 0)),
     (flat("transpose", 360, family="copy"), lambda x: x.T),
@@ -88,7 +85,7 @@ CASES: list[tuple[Operator, Callable[..., Any]]] = [
 ]
 
 
-def launched(operator: Operator, device: TorchDevice, sets: int = 1) -> Any:
+def launched(operator, device, sets=1):
     """A kernel that ran on every buffer set."""
     bound = torch_kernel(operator, device, HOPPER, "math").bind(sets, 5)
     for launch in bound.launches:
@@ -97,9 +94,7 @@ def launched(operator: Operator, device: TorchDevice, sets: int = 1) -> Any:
 
 
 @pytest.mark.parametrize(("operator", "reference"), CASES, ids=lambda case: getattr(case, "operator", ""))
-def test_a_kernel_computes_its_operator_from_operands_as_large_as_it_counts(
-    operator: Operator, reference: Callable[..., Any], device: TorchDevice
-) -> None:
+def test_a_kernel_computes_its_operator_from_operands_as_large_as_it_counts(operator, reference, device):
     bound = launched(operator, device, 2)
     (first, *_), _ = host_values(bound, 0)
     for index in range(2):
@@ -113,7 +108,7 @@ def test_a_kernel_computes_its_operator_from_operands_as_large_as_it_counts(
     assert moved == pytest.approx(sum(operator_work(operator)[1:]), rel=0.12)
 
 
-def test_causal_prefill_sees_no_later_token_and_gathered_rows_are_all_the_rows(device: TorchDevice) -> None:
+def test_causal_prefill_sees_no_later_token_and_gathered_rows_are_all_the_rows(device):
     prefill = make_operator("attention", "prefill", "fp32", queries=6, context=6, kv_heads=4, causal=1, **ATTENTION)
     inputs, output = host_values(launched(prefill, device), 0)
     assert output[:, :, 0] == pytest.approx(inputs[2][:, 0], rel=1e-5)
@@ -121,7 +116,7 @@ def test_causal_prefill_sees_no_later_token_and_gathered_rows_are_all_the_rows(d
     assert sorted(map(tuple, output)) == sorted(map(tuple, inputs[0]))
 
 
-def attention(precision: str = "bf16", queries: int = 8, context: int = 8, causal: int = 0, **more: Any) -> Operator:
+def attention(precision="bf16", queries=8, context=8, causal=0, **more):
     return make_operator("attention", "prefill", precision, queries=queries, context=context, kv_heads=4, causal=causal, **ATTENTION | more)
 
 
@@ -130,7 +125,7 @@ def attention(precision: str = "bf16", queries: int = 8, context: int = 8, causa
     [
         (attention(queries=64, context=64, causal=1, window=16), "window"),
         (attention(queries=16, context=64, causal=1), "causal"),
-        (attention(precision_kv="fp8"), "fp8"),
+        (attention(precision_kv="fp8"), "one precision"),
         (attention(head_dim=512), "512"),
         (flat("add", 500), "divide"),
         (flat("other", 360), "no single kernel"),
@@ -139,16 +134,15 @@ def attention(precision: str = "bf16", queries: int = 8, context: int = 8, causa
         (flat("contiguous", 359, 359, family="copy"), "cannot be laid out"),
         (flat("typecast", 360), "to itself"),
         (rows("softmax", "softmax", "fp8"), "fp8"),
-        (rows("softmax", "softmax", "nvfp4"), "nvfp4"),
         (make_operator("gemm", "linear", "fp8", batch=1, m=8, n=24, k=32), "multiples of 16"),
     ],
 )
-def test_what_pytorch_lacks_is_refused_by_name(operator: Operator, words: str, device: TorchDevice) -> None:
+def test_what_pytorch_lacks_is_refused_by_name(operator, words, device):
     with pytest.raises(UnsupportedError, match=words):
         torch_kernel(operator, device, HOPPER, "flash")
 
 
-def test_an_unknown_attention_backend_is_refused_with_the_known_ones(device: TorchDevice) -> None:
+def test_an_unknown_attention_backend_is_refused_with_the_known_ones(device):
     with pytest.raises(UnsupportedError, match="flash, cudnn, efficient, math"):
         torch_kernel(attention(), device, HOPPER, "fast")
     for name, _ in BACKENDS.values():
@@ -164,7 +158,7 @@ def test_an_unknown_attention_backend_is_refused_with_the_known_ones(device: Tor
         ("mat1 and mat2 shapes cannot be multiplied", KernelFailedError),
     ],
 )
-def test_pytorchs_messages_become_the_errors_they_stand_for(message: str, error: type[Exception], device: TorchDevice) -> None:
+def test_pytorchs_messages_become_the_errors_they_stand_for(message, error, device):
     assert type(torch_failure("a kernel", message)) is error
     with pytest.raises(error, match="adding: "), device.errors("adding"):
         raise RuntimeError(message)

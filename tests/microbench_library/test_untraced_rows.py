@@ -1,13 +1,12 @@
 """A campaign without CUPTI: rows say what was measured, and that nothing told which kernel ran."""
 
 from dataclasses import replace
-from typing import Any
 
 from collector.bench import open_bench
 from collector.campaigns.files import MeasurementSettings
 from collector.campaigns.measurement import Point, measure_kernel
 from collector.dataset import rows_to_table
-from collector.devices.protocols import KernelRunner, LaunchRecord, PreparedKernel
+from collector.devices.protocols import PreparedKernel
 from collector.sampling import Sampler
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.live import characterise_sensor
@@ -20,11 +19,11 @@ SIZES = ("registers_per_thread", "shared_bytes_per_block", "blocks_per_sm", "til
 class WithoutTracer:
     """A runner whose kernels nothing has traced."""
 
-    def __init__(self, runner: KernelRunner) -> None:
+    def __init__(self, runner):
         self._runner = runner
         self._known: dict[PreparedKernel, PreparedKernel] = {}
 
-    def prepare(self, *request: Any) -> PreparedKernel:
+    def prepare(self, *request):
         known = self._runner.prepare(*request)
         untraced = PreparedKernel(
             operator=PRODUCT, l2_state="warm", library="cublas", working_set_bytes=1, untraced="CUPTI is not installed"
@@ -32,15 +31,15 @@ class WithoutTracer:
         self._known[untraced] = known
         return untraced
 
-    def run(self, prepared: PreparedKernel, launches: int) -> LaunchRecord:
+    def run(self, prepared, launches):
         return self._runner.run(self._known[prepared], launches)
 
 
-def test_a_row_of_an_untraced_kernel_has_nulls_and_the_reason() -> None:
+def test_a_row_of_an_untraced_kernel_has_nulls_and_the_reason():
     with open_bench("sim:a100-pcie-40gb", seed=3) as bench:
         bench.gpu.lock_clock_mhz(900)
         sampler = Sampler(bench.gpu, bench.sensors)
-        calibration: SensorCalibration = characterise_sensor(bench, sampler).found.calibration
+        calibration: SensorCalibration = characterise_sensor(bench, sampler)
         point = Point(row_id="0" * 16, operator=PRODUCT, l2_state="warm", sm_clock_mhz=900.0, trial=0, seed=3)
         settings = MeasurementSettings(updates=8, window_s=0.5, settle_s=0.3)
         row = measure_kernel(replace(bench, runner=WithoutTracer(bench.runner)), sampler, point, settings, calibration)

@@ -4,7 +4,6 @@ Simulated figures show plumbing and statistics, not physics.
 """
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -36,7 +35,7 @@ modes = ["block_sweep"]
 """
 
 
-def test_grids_that_were_measured_predict_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_grids_that_were_measured_predict_others(tmp_path, capsys):
     try:
         find_toolchain()
     except CompileError as error:

@@ -4,8 +4,6 @@ Simulated figures show plumbing and statistics, not physics.
 """
 
 import json
-from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,11 +12,11 @@ from collector.cli import main as collect
 from collector.dataset import read_kernel_dataset, write_kernel_dataset
 from collector.simulated.generated import (
     CHANGE_PJ,
+    ISSUE_PJ,
+    STALL_PJ,
     changes_of_unit,
     planted_body_energy_j,
-    planted_issue_energy_j,
-    planted_lane_energy_j,
-    planted_stall_energy_j,
+    planted_slot_energy_j,
     planted_transaction_energy_j,
 )
 from collector.simulated.profile import load_board
@@ -29,24 +27,20 @@ from estimator.counts.energies import (
     STALL,
     TRANSACTION,
     Activity,
-    InstructionEnergies,
     energies_from_section,
     section_of,
 )
 from estimator.counts.opcodes import loop_classes
-from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.reader import plain
 from estimator.vocabulary.specifications import load_gpu
 from fitter.cli import main as fit
 from fitter.instructions.energies import fit_instructions
-from fitter.rows.instruction_dataset import InstructionRows
 from fitter.rows.selection import read_selection
 from microbench.errors import CompileError
 from microbench.kernel import WARP_LANES
-from microbench.loads.generated import GeneratedLoad, generated_loads
+from microbench.loads.generated import generated_loads
 from microbench.loads.groups import LoadGroup
 from microbench.toolchain.compile import find_toolchain
-from microbench.toolchain.inspect import InspectedEntry
 
 BOARD = "a100-pcie-40gb"
 CAMPAIGN = """
@@ -107,7 +101,7 @@ BOARD_ERROR = 0.08
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def measured(tmp_path_factory):
     """The dataset of the campaign."""
     try:
         find_toolchain()
@@ -122,19 +116,19 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def rows(measured: Path) -> InstructionRows:
+def rows(measured):
     found = read_selection([measured]).instructions
     assert found is not None
     return found
 
 
 @pytest.fixture(scope="module")
-def fitted(rows: InstructionRows) -> InstructionEnergies:
+def fitted(rows):
     return fit_instructions(rows, load_gpu(BOARD))
 
 
 @pytest.fixture(scope="module")
-def loads(rows: InstructionRows) -> tuple[GeneratedLoad, ...]:
+def loads(rows):
     """The measured kernels on registers as they were assembled, one launch of each at each level."""
     names = {(row.kernel, row.level) for row in rows.rows}
     groups = [LoadGroup(kernels=tuple(sorted(name for name, own in names if own == level)), level=level) for level in ("O3", "O0")]
@@ -142,16 +136,16 @@ def loads(rows: InstructionRows) -> tuple[GeneratedLoad, ...]:
     return tuple(load for load in found if not any(load.transactions().values()))
 
 
-def planted_turn_j(load: GeneratedLoad, reference_voltage_v: float) -> float:
+def planted_turn_j(load, reference_voltage_v):
     """What one turn of a loop costs a thread of a full warp, as planted [J]."""
-    profile, gpu = load_board(BOARD), load_gpu(BOARD)
-    issued = sum(load.entry.body.values()) * planted_issue_energy_j(profile, gpu)
+    profile = load_board(BOARD)
+    issued = sum(load.entry.body.values()) * planted_slot_energy_j(profile, ISSUE_PJ)
     issued += changes_of_unit(load.entry) * CHANGE_PJ * JOULE_PER_PICOJOULE
     lanes = sum(planted_body_energy_j(profile, load.entry).values())
     return (lanes + issued / WARP_LANES) * (reference_voltage_v / profile.energy.reference_voltage_v) ** 2
 
 
-def errors_of_turns(energies: InstructionEnergies, loads: tuple[GeneratedLoad, ...]) -> Array:
+def errors_of_turns(energies, loads):
     """Relative error and distance in stated standard deviations of a turn's energy, shape (n, 2)."""
     found = []
     for load in loads:
@@ -162,17 +156,7 @@ def errors_of_turns(energies: InstructionEnergies, loads: tuple[GeneratedLoad, .
     return np.array(found)
 
 
-def test_what_is_planted_is_no_sum_over_classes() -> None:
-    """An opcode costs more with more registers, and two kinds of instructions in one loop more than each in a loop of its own."""
-    profile = load_board(BOARD)
-    few, many = (planted_lane_energy_j(profile, "IADD3", reads) for reads in (1.0, 3.0))
-    assert many > 1.1 * few
-    same = InspectedEntry(name="k", registers=8, spilled_bytes=0, shared_bytes=0, body={"FFMA": 64, "FADD": 64}, reads={})
-    assert changes_of_unit(same) == 0.0
-    assert changes_of_unit(replace(same, body={"FFMA": 64, "IADD3": 64})) == pytest.approx(64.0)
-
-
-def test_energies_of_whole_loops_come_back_to_what_classes_can_say(fitted: InstructionEnergies, loads: tuple[GeneratedLoad, ...]) -> None:
+def test_energies_of_whole_loops_come_back_to_what_classes_can_say(fitted, loads):
     """What is planted depends on operands and neighbours, which no class knows: errors are small, and most within what is stated."""
     errors = errors_of_turns(fitted, loads)
     assert {load.module.level for load in loads} == {"O0", "O3"}
@@ -180,7 +164,7 @@ def test_energies_of_whole_loops_come_back_to_what_classes_can_say(fitted: Instr
     assert np.mean(np.abs(errors[:, 1]) < 2.0) > 0.8
 
 
-def test_energies_of_loops_that_the_fit_has_not_seen_come_near(rows: InstructionRows, loads: tuple[GeneratedLoad, ...]) -> None:
+def test_energies_of_loops_that_the_fit_has_not_seen_come_near(rows, loads):
     """Each kernel in turn is left out of the fit, all its launches of that level."""
     errors = {}
     for load in loads:
@@ -192,20 +176,18 @@ def test_energies_of_loops_that_the_fit_has_not_seen_come_near(rows: Instruction
     assert errors["imad_k8_u64", "O0"] < 0.05  # IMAD.U32 of three registers, told by the IMAD of O3
 
 
-def test_what_is_no_class_comes_back(fitted: InstructionEnergies) -> None:
-    profile, gpu = load_board(BOARD), load_gpu(BOARD)
+def test_what_is_no_class_comes_back(fitted):
+    profile = load_board(BOARD)
     volt = (fitted.reference_voltage_v / profile.energy.reference_voltage_v) ** 2
     for level, joule in planted_transaction_energy_j(profile).items():
         value, std = fitted.term(TRANSACTION + level)
         assert abs(value - joule * (1.0 if level == "dram" else volt)) < TRANSACTIONS_Z * std
         assert std < 0.05 * value
-    for term, joule in ((STALL, planted_stall_energy_j(profile, gpu)), (ISSUE, planted_issue_energy_j(profile, gpu))):
-        assert fitted.term(term)[0] == pytest.approx(volt * joule, rel=BOARD_ERROR)
+    for term, own_pj in ((STALL, STALL_PJ), (ISSUE, ISSUE_PJ)):
+        assert fitted.term(term)[0] == pytest.approx(volt * planted_slot_energy_j(profile, own_pj), rel=BOARD_ERROR)
 
 
-def test_a_bundle_keeps_the_energies_to_the_last_digit(
-    measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], fitted: InstructionEnergies
-) -> None:
+def test_a_bundle_keeps_the_energies_to_the_last_digit(measured, tmp_path, capsys, fitted):
     """Alone, generated kernels make a bundle with energies and priors; beside a library's kernels, with both."""
     alone, both, content = tmp_path / "alone.json", tmp_path / "both.json", read_kernel_dataset(measured)
     generated = [row for row in content.table.to_pylist() if row["family"] == "instruction"]

@@ -96,7 +96,7 @@ function checkFields() {
 
 function statedSizes() {
   const batch = stated("at-batch");
-  return batch === null ? null : { batch, sequence: stated("at-sequence") };
+  return batch === null ? null : { batch, sequence: stated("at-sequence") ?? 0 };
 }
 
 function showClocks() {
@@ -329,7 +329,6 @@ function showKernels(kernels, all) {
     inUnits(kernel.energy_j, ENERGY_UNITS),
     `${kernel.limit} ${share(kernel.limits[kernel.limit])}`,
     share(kernel.ideal_s / kernel.time_s),
-    kernel.group === null ? "no coefficients" : kernel.excess > 2 ? `${kernel.excess.toFixed(1)}× ${kernel.excess_field}` : "",
   ]));
   const caption = get("kernels").caption;
   caption.textContent = "Kernels, the longest first" + (all > kernels.length ? `; ${kernels.length} of ${all}` : "");

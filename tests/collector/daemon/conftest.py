@@ -5,20 +5,17 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from collector.bench import open_bench
 from collector.cli import main
-from collector.daemon.jobs import Job, Overview
+from collector.daemon.jobs import Job
 from collector.daemon.store import open_store
 from collector.dataset import read_kernel_dataset
-from collector.sensing.calibration import SensorCalibration
 from tests.collector.steady import DEADLINE_S, until
 
 BOARD = "sim:a100-pcie-40gb"
@@ -63,36 +60,35 @@ class Place:
     processes: list["subprocess.Popen[str]"] = field(default_factory=list)
 
     @property
-    def config(self) -> Path:
+    def config(self):
         return self.folder / "daemon.toml"
 
     @property
-    def state(self) -> Path:
+    def state(self):
         return self.folder / "state"
 
-    def configure(self, *boards: str, **settings: Any) -> None:
+    def configure(self, *boards, **settings):
         """Write the config."""
         values = {"state_folder": "state", "gpus": list(boards or (BOARD,)), "retry_s": 0.1, "retries": 3, **settings}
         self.config.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items()))
 
-    def campaign(self, count: int, name: str = "tiny.toml") -> str:
+    def campaign(self, count, name="tiny.toml"):
         """A campaign of so many kernels."""
         path = self.folder / name
         path.write_text(CAMPAIGN.replace("COUNT", str(count)))
         return str(path)
 
-    def submit(self, campaign: str, out: str, *more: str) -> int:
+    def submit(self, campaign, out, *more):
         """Queue a job at one clock; its number."""
         words = ["submit", campaign, "--gpu", BOARD, "--freqs", "900", "--out", str(self.folder / out), "--config", str(self.config)]
         assert main([*words, "--sensor", str(self.sensor), "-q", "--json", *more]) == 0
         return max(job.id for job in self.overview().jobs)
 
-    def queue(self, campaign: str, out: str, *, board: str = BOARD, **changes: Any) -> int:
+    def queue(self, campaign, out, *, board=BOARD, **changes):
         """Queue a job at one clock without the checks of `submit`, which take a process each; its number."""
         sensor = ("--sensor", str(self._sensor_of(board))) if board.startswith("sim:") else ()
         request = Job(
             board=board,
-            gpu_word=board,
             campaign=campaign,
             title=Path(campaign).stem,
             arguments=("--freqs", "900", *sensor),
@@ -101,7 +97,7 @@ class Place:
         with open_store(self.state) as store:
             return store.submit(replace(request, **changes))
 
-    def _sensor_of(self, board: str) -> Path:
+    def _sensor_of(self, board):
         """The sensor of the first board, or of one that is the first under another name."""
         if board == BOARD:
             return self.sensor
@@ -111,14 +107,14 @@ class Place:
         path.write_text(json.dumps(document))
         return path
 
-    def twin(self, repository: Path) -> str:
+    def twin(self, repository):
         """A second board like the first."""
         profile = repository / "configs" / "boards" / f"{BOARD.removeprefix('sim:')}.toml"
         copy = self.folder / "twin.toml"
         copy.write_text(profile.read_text())
         return f"sim:{copy}"
 
-    def start(self) -> "subprocess.Popen[str]":
+    def start(self):
         """A daemon that runs."""
         process = self.process("daemon", "--config", str(self.config))
         until(lambda: self.overview().running or process.poll() is not None, "the daemon starts")
@@ -126,7 +122,7 @@ class Place:
         until(lambda: self.overview().daemon.pid == process.pid, "the daemon has written who it is")
         return process
 
-    def process(self, *words: str) -> "subprocess.Popen[str]":
+    def process(self, *words):
         """A `collect` of its own."""
         process = subprocess.Popen(
             [sys.executable, "-m", "collector.cli", *words],
@@ -139,47 +135,38 @@ class Place:
         self.processes.append(process)
         return process
 
-    def overview(self) -> Overview:
+    def overview(self):
         with open_store(self.state) as store:
             return store.overview()
 
-    def job(self, number: int) -> Job:
+    def job(self, number):
         with open_store(self.state) as store:
             return store.job(number)
 
-    def wait_for(self, number: int, state: str) -> Job:
+    def wait_until(self, number, there, what):
+        """A job, queued or running, once something holds of it, which may pass at any time."""
+
+        def seen():
+            job = self.job(number)
+            assert there(job) or job.state in ("queued", "running"), f"{job.state}: {job.message}"
+            return job if there(job) else None
+
+        job: Job = until(seen, f"job {number} {what}")
+        return job
+
+    def wait_for(self, number, state):
         """A job once it is in a state."""
+        return self.wait_until(number, lambda job: job.state == state, state)
 
-        def there() -> Job | None:
-            job = self.job(number)
-            assert job.state in (state, "queued", "running"), f"{job.state}: {job.message}"
-            return job if job.state == state else None
-
-        job: Job = until(there, f"job {number} {state}")
-        return job
-
-    def worker_of(self, number: int, *, other_than: int = 0) -> int:
+    def worker_of(self, number, *, other_than=0):
         """The process of a job's worker, once there is one: a number that may be signalled."""
+        return self.wait_until(number, lambda job: job.pid not in (0, other_than), "is measured").pid
 
-        def there() -> int:
-            pid = self.job(number).pid
-            return 0 if pid == other_than else pid
-
-        pid: int = until(there, f"a worker measures job {number}")
-        return pid
-
-    def waiting(self, number: int, cause: str) -> Job:
+    def waiting(self, number, cause):
         """A job as it was while it waited for a cause: it is begun again at any time."""
+        return self.wait_until(number, lambda job: job.cause == cause, f"waits: {cause}")
 
-        def there() -> Job | None:
-            job = self.job(number)
-            assert job.state in ("queued", "running"), f"{job.state}: {job.message}"
-            return job if job.cause == cause else None
-
-        job: Job = until(there, f"job {number} waits: {cause}")
-        return job
-
-    def end(self, process: "subprocess.Popen[str]") -> str:
+    def end(self, process):
         """End a daemon in order; its stderr."""
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=DEADLINE_S)
@@ -187,7 +174,7 @@ class Place:
         assert "Traceback" not in err
         return err
 
-    def close(self) -> None:
+    def close(self):
         for process in self.processes:
             if process.poll() is None:
                 process.kill()
@@ -198,7 +185,7 @@ class Place:
         until(lambda: not workers(self.folder), "the workers have ended")
 
 
-def workers(folder: Path) -> list[int]:
+def workers(folder):
     """Processes whose command line names a folder."""
     found = []
     for entry in Path("/proc").iterdir():
@@ -212,20 +199,20 @@ def workers(folder: Path) -> list[int]:
     return found
 
 
-def row_ids(path: Path) -> list[str]:
+def row_ids(path):
     """The ids of the rows of a dataset, sorted."""
     return sorted(read_kernel_dataset(path).table.column("row_id").to_pylist())
 
 
 @pytest.fixture(scope="session")
-def sensor_file(calibration: SensorCalibration, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sensor_file(calibration, tmp_path_factory):
     path = tmp_path_factory.mktemp("sensor") / "sensor.json"
     path.write_text(json.dumps(calibration.document()))
     return path
 
 
 @pytest.fixture
-def place(tmp_path: Path, sensor_file: Path, repository: Path) -> Iterator[Place]:
+def place(tmp_path, sensor_file, repository):
     changes = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(repository), "WATTPRINT_STATE": str(tmp_path / "clocks")}
     kept = {name: value for name, value in os.environ.items() if name not in ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATTPRINT_CONFIG")}
     there = Place(folder=tmp_path, sensor=sensor_file, environment={**kept, **changes})

@@ -1,4 +1,4 @@
-"""`collect submit`, `status`, `stop`, `logs` and several boards at once: what is asked wrongly is one line, and nothing is queued."""
+"""`collect submit`, `status`, `stop` and several boards at once: what is asked wrongly is one line, and nothing is queued."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from collector.cli import main
 from collector.daemon.store import open_store
 from collector.dataset import read_kernel_dataset
 from collector.devices.board_claim import claimed_board
-from tests.collector.daemon.conftest import ATTEMPTS, BOARD, OTHER_BOARD, Place, row_ids, workers
+from tests.collector.daemon.conftest import ATTEMPTS, BOARD, OTHER_BOARD, row_ids, workers
 from tests.collector.nvml.stub import Boards, board_uuid, built
 from tests.collector.steady import DEADLINE_S, until
 from tests.words import changed, failure
@@ -22,35 +22,27 @@ UUID = board_uuid()
 @pytest.mark.parametrize(
     ("change", "status", "reason"),
     [
+        (["/etc/passwd"], 1, "passwd"),
         (["--gpu", "sim:a900"], 1, "unknown simulated board"),
         (["--freqs", "511"], 1, "nearest 510"),
         (["--out", "/nowhere/d.parquet"], 1, "no folder"),
         (["--out", "there.parquet"], 1, "exists"),
-        (["--out", "folder", "--fresh"], 1, "nothing is replaced"),
         (["--sensor", "none.json", "--gpu", f"{BOARD},{OTHER_BOARD}"], 1, "belong to one board"),
     ],
 )
-def test_a_submission_that_cannot_be_is_one_line_and_queues_nothing(
-    change: list[str], status: int, reason: str, place: Place, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_submission_that_cannot_be_is_one_line_and_queues_nothing(change, status, reason, place, capsys, monkeypatch):
     monkeypatch.chdir(place.folder)
     Path("there.parquet").touch()
-    Path("folder").mkdir()
-    words = ["submit", place.campaign(2), "--gpu", BOARD, "--freqs", "900", "--config", str(place.config)]
-    found, line = failure(capsys, *changed(words, *change))
+    if change[0].startswith("--"):
+        change = [place.campaign(2), *change]
+    words = ["submit", change[0], "--gpu", BOARD, "--freqs", "900", "--config", str(place.config)]
+    found, line = failure(capsys, *changed(words, *change[1:]))
     assert (found, reason in line) == (status, True), line
-    assert place.overview().jobs == ()
-
-
-def test_a_hostile_campaign_is_refused_and_never_copied(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["submit", "/etc/passwd", "--gpu", BOARD, "--out", str(place.folder / "d.parquet"), "--config", str(place.config)]
-    status, _ = failure(capsys, *words)
-    assert status in (1, 2)
     assert place.overview().jobs == ()
     assert not (place.state / "campaigns").exists()
 
 
-def test_a_campaign_with_a_strange_name_is_kept_inside_the_state_folder(place: Place) -> None:
+def test_a_campaign_with_a_strange_name_is_kept_inside_the_state_folder(place):
     folder = place.folder / "..x; rm -rf ~"
     folder.mkdir()
     campaign = place.campaign(2, "..x; rm -rf ~/$(id) ä.toml")
@@ -63,7 +55,7 @@ def test_a_campaign_with_a_strange_name_is_kept_inside_the_state_folder(place: P
     assert copy.read_text() == Path(campaign).read_text()
 
 
-def test_a_submission_prints_its_plan_and_waits_for_a_daemon(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_submission_prints_its_plan_and_waits_for_a_daemon(place, capsys):
     words = ["submit", place.campaign(3), "--freqs", "510,900", "--config", str(place.config)]
     assert main([*words, "--gpu", f"{BOARD},{OTHER_BOARD}", "--out", "both", "--dry-run", "--json"]) == 0
     assert [plan["rows"] for plan in json.loads(capsys.readouterr().out)] == [6, 6]
@@ -91,30 +83,27 @@ def test_a_submission_prints_its_plan_and_waits_for_a_daemon(place: Place, capsy
         (["daemon"], 2, "--config"),
     ],
 )
-def test_orders_that_cannot_be_are_one_line(
-    words: list[str], status: int, reason: str, place: Place, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_orders_that_cannot_be_are_one_line(words, status, reason, place, capsys):
     place.overview()
     config = [] if words == ["daemon"] else ["--config", str(place.config)]
     found, line = failure(capsys, *words, *config)
     assert (found, reason in line) == (status, True), line
 
 
-def test_without_any_state_there_are_no_jobs_and_nothing_is_made(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_any_state_there_are_no_jobs_and_nothing_is_made(place, capsys):
     config = ["--config", str(place.config)]
     assert main(["status", *config]) == 0
     captured = capsys.readouterr()
     assert captured.out == "no jobs\n"
     assert "no daemon runs" in captured.err
-    for words in (["stop", "1"], ["logs"]):
-        assert "no daemon has ever run" in failure(capsys, *words, *config)[1]
+    assert "no daemon has ever run" in failure(capsys, "stop", "1", *config)[1]
     assert not place.state.exists()
     assert main(["daemon", "--check", "--json", *config]) == 0
     assert json.loads(capsys.readouterr().out)["gpus"] == [BOARD]
     assert not place.state.exists()
 
 
-def test_several_boards_measure_side_by_side_are_stopped_together_and_go_on(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_boards_measure_side_by_side_are_stopped_together_and_go_on(place, capsys):
     words = ["--gpu", f"{BOARD},{OTHER_BOARD}", "--freqs", "900", "--campaign", place.campaign(10)]
     for attempt in range(ATTEMPTS):
         out = place.folder / f"both-{attempt}"
@@ -148,9 +137,7 @@ def test_several_boards_measure_side_by_side_are_stopped_together_and_go_on(plac
         (["--out", "file.parquet"], 1, "is a file"),
     ],
 )
-def test_several_boards_are_all_checked_before_one_begins(
-    change: list[str], status: int, reason: str, place: Place, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_several_boards_are_all_checked_before_one_begins(change, status, reason, place, capsys, monkeypatch):
     monkeypatch.chdir(place.folder)
     Path("file.parquet").touch()
     before = sorted(place.folder.iterdir())
@@ -160,12 +147,12 @@ def test_several_boards_are_all_checked_before_one_begins(
     assert sorted(place.folder.iterdir()) == before
 
 
-def test_a_real_board_is_left_alone_while_another_measures_and_its_clock_comes_back(place: Place, tmp_path: Path) -> None:
+def test_a_real_board_is_left_alone_while_another_measures_and_its_clock_comes_back(place, tmp_path):
     boards = Boards(tmp_path / "boards")
     place.environment |= {"LD_LIBRARY_PATH": str(built(tmp_path)), "WATTPRINT_NVML_STUB": str(boards.path)}
     clocks = tmp_path / "clocks"
     clocks.mkdir(mode=0o700)
-    record = {"gpu_uuid": UUID, "pid": 1, "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip(), "token": "x"}
+    record = {"gpu_uuid": UUID, "pid": 1, "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip()}
     (clocks / f"{UUID}.clock.json").write_text(json.dumps(record))
     boards.set(lock_low=900, lock_high=900)
     place.configure("0")

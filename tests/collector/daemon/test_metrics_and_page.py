@@ -2,9 +2,7 @@
 
 import stat
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -21,7 +19,7 @@ from tests.estimator.serve.conftest import Served
 from tests.fitter.page import Page
 
 
-def parsed(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+def parsed(text):
     """The samples of an exposition; one that comes twice fails."""
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     found = {(sample.name, tuple(sample.labels.items())): sample.value for sample in samples}
@@ -30,34 +28,32 @@ def parsed(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
 
 
 JOB = Job(
-    board="GPU-1", gpu_word="0", campaign="quick", title="quick", arguments=(), out="/x", id=3, state="running",
+    board="GPU-1", campaign="quick", title="quick", arguments=(), out="/x", id=3, state="running",
     phase="measuring", done=5, total=20, rows=4, refused=1, flagged=2, used_s=12.5, attempts=1, started_unix_s=1e9, eta_s=75.0, pid=7,
 )  # fmt: skip
-BOARD = Board(board="GPU-1", gpu_word="0", name="NVIDIA H200", job=3, sm_clock_mhz=1410.0, power_w=321.5, updated_unix_s=1e9)
+BOARD = Board(board="GPU-1", name="NVIDIA H200", job=3, sm_clock_mhz=1410.0, power_w=321.5, updated_unix_s=1e9)
 OVERVIEW = Overview(
     daemon=Daemon(pid=9, version="1.2.3", started_unix_s=1e9, beat_unix_s=1e9),
     running=True,
     boards=(BOARD,),
     jobs=(JOB,),
     counts={"queued": 0, "running": 1, "done": 0, "failed": 0, "cancelled": 0},
-    totals={"GPU-1": (4.0, 2.0, 1.0)},
 )
 
 
-def test_metrics_are_in_base_units_and_unknown_figures_have_no_sample() -> None:
+def test_metrics_are_in_base_units_and_unknown_figures_have_no_sample():
     samples = parsed(exposition(OVERVIEW).decode())
     board = (("gpu", "GPU-1"), ("name", "NVIDIA H200"))
     assert samples["wattprint_board_sm_clock_hertz", board] == 1.41e9
     assert samples["wattprint_board_power_watts", board] == 321.5
     assert samples["wattprint_job_progress_ratio", board] == 0.25
     assert samples["wattprint_job_remaining_seconds", board] == 75.0
-    assert samples["wattprint_rows_written_total", board] == 4
-    assert samples["wattprint_rows_refused_total", board] == 1
+    assert samples["wattprint_job_rows", board] == 4
     assert samples["wattprint_jobs", (("state", "running"),)] == 1
     assert ("wattprint_board_temperature_celsius", board) not in samples
 
 
-def test_the_page_can_be_read_by_everybody_runs_no_script_and_orders_nothing() -> None:
+def test_the_page_can_be_read_by_everybody_runs_no_script_and_orders_nothing():
     page = Page(status_page(OVERVIEW, 1e9))
     assert page.all("html")[0]["lang"] == "en"
     for landmark in ("header", "main", "footer", "h1", "title"):
@@ -72,7 +68,7 @@ def test_the_page_can_be_read_by_everybody_runs_no_script_and_orders_nothing() -
 
 @settings(max_examples=20)
 @given(text=st.text())
-def test_whatever_a_job_or_a_board_is_called_is_shown_as_text(text: str) -> None:
+def test_whatever_a_job_or_a_board_is_called_is_shown_as_text(text):
     hostile = f"{text}</td><script>alert(1)</script>"
     overview = replace(
         OVERVIEW,
@@ -83,32 +79,31 @@ def test_whatever_a_job_or_a_board_is_called_is_shown_as_text(text: str) -> None
 
 
 @pytest.fixture
-def served(tmp_path: Path) -> Iterator[Served]:
+def served(tmp_path):
     with open_store(tmp_path) as store:
         store.daemon_started(1, "1.0", "")
     with status_site(tmp_path, ListenAddress(host="127.0.0.1", port=0), lambda _line: None) as url:
         yield Served(url=url)
 
 
-def test_reading_is_answered_and_nothing_else(served: Served) -> None:
+def test_reading_is_answered_and_nothing_else(served):
     status, headers, content = served.request("GET", "/")
     assert (status, headers["Content-Security-Policy"]) == (200, POLICY)
     assert b"wattprint daemon" in content
     status, headers, content = served.request("GET", "/metrics?x=1")
     assert (status, headers["Content-Type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
     assert parsed(content.decode())
-    assert served.request("GET", "/health")[0] == 200
     assert served.request("GET", "/../../etc/passwd")[0] == 404
     for method in ("POST", "PUT", "DELETE", "OPTIONS", "PATCH"):
         assert served.request(method, "/")[0] == 405
 
 
-@pytest.mark.parametrize("path", ["/", "/metrics", "/health"])
-def test_without_the_token_nothing_is_told(path: str, served: Served) -> None:
+@pytest.mark.parametrize("path", ["/", "/metrics"])
+def test_without_the_token_nothing_is_told(path, served):
     assert served.fetch("GET", path)[0] == 403
 
 
-def test_the_token_is_its_owners_alone_and_survives_a_restart(tmp_path: Path) -> None:
+def test_the_token_is_its_owners_alone_and_survives_a_restart(tmp_path):
     tokens = []
     for _ in range(2):
         with status_site(tmp_path, ListenAddress(host="127.0.0.1", port=0), lambda _line: None) as url:
@@ -117,10 +112,10 @@ def test_the_token_is_its_owners_alone_and_survives_a_restart(tmp_path: Path) ->
     assert stat.S_IMODE((tmp_path / TOKEN_NAME).stat().st_mode) == 0o600
 
 
-def test_a_damaged_state_is_said_and_the_server_lives_on(served: Served, tmp_path: Path) -> None:
+def test_a_damaged_state_is_said_and_the_server_lives_on(served, tmp_path):
     for path in tmp_path.glob("state.sqlite*"):
         path.write_bytes(b"x" * 5000)
-    for name in ("/", "/metrics", "/health"):
+    for name in ("/", "/metrics"):
         status, _, content = served.request("GET", name)
         assert (status, content.count(b"\n")) == (503, 1)
     for path in tmp_path.glob("state.sqlite*"):
@@ -128,13 +123,7 @@ def test_a_damaged_state_is_said_and_the_server_lives_on(served: Served, tmp_pat
     assert served.request("GET", "/")[0] == 200
 
 
-def test_a_silent_daemon_is_not_healthy(served: Served, tmp_path: Path) -> None:
-    with open_store(tmp_path) as store:
-        store._connection.execute("UPDATE daemon SET beat_unix_s = 0")
-    assert served.request("GET", "/health")[0] == 503
-
-
-def test_what_cannot_be_served_is_one_line(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_served_is_one_line(served, tmp_path, monkeypatch):
     host, port = served.address
     here = ListenAddress(host=host, port=port)
     with pytest.raises(DaemonError, match=f"port {port} cannot be had"), status_site(tmp_path, here, print):

@@ -13,22 +13,22 @@ from hypothesis import strategies as st
 
 from collector.commands.submit import frozen_campaign
 from collector.daemon.jobs import CANCELLED, QUEUED, RUNNING, Job
-from collector.daemon.store import FILE_NAME, FORMAT, Store, has_database, open_store
+from collector.daemon.store import FILE_NAME, FORMAT, has_database, open_store
 from collector.errors import DaemonError
 
 REQUEST = Job(
-    board="sim:a", gpu_word="sim:a", campaign="quick", title="quick", arguments=("--freqs", "900"), out="/x/d.parquet",
+    board="sim:a", campaign="quick", title="quick", arguments=("--freqs", "900"), out="/x/d.parquet",
     budget_s=None, fresh=False, priority=0,
 )  # fmt: skip
 
 
-def queued(store: Store, out: str, **changes: object) -> int:
+def queued(store, out, **changes):
     return store.submit(replace(REQUEST, out=out, **changes))  # type: ignore[arg-type]
 
 
 @settings(max_examples=15)
 @given(priorities=st.lists(st.integers(-3, 3), min_size=1, max_size=8))
-def test_jobs_leave_by_priority_then_in_the_order_of_their_coming(priorities: list[int], tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_jobs_leave_by_priority_then_in_the_order_of_their_coming(priorities, tmp_path_factory):
     with open_store(tmp_path_factory.mktemp("state")) as store:
         numbers = [queued(store, f"/x/{index}", priority=priority) for index, priority in enumerate(priorities)]
         left = []
@@ -39,7 +39,7 @@ def test_jobs_leave_by_priority_then_in_the_order_of_their_coming(priorities: li
         assert left == [number for _, number in sorted(zip(priorities, numbers, strict=True), key=lambda pair: (-pair[0], pair[1]))]
 
 
-def test_a_job_is_kept_as_it_was_asked_for(tmp_path: Path) -> None:
+def test_a_job_is_kept_as_it_was_asked_for(tmp_path):
     with open_store(tmp_path / "s") as store:
         asked = replace(REQUEST, budget_s=12.5, fresh=True, arguments=("--families", "gemm,softmax", "", "ä"))
         number = store.submit(asked)
@@ -51,7 +51,7 @@ def test_a_job_is_kept_as_it_was_asked_for(tmp_path: Path) -> None:
     assert not job.ended
 
 
-def test_a_board_takes_its_own_jobs_alone_and_none_before_its_time(tmp_path: Path) -> None:
+def test_a_board_takes_its_own_jobs_alone_and_none_before_its_time(tmp_path):
     with open_store(tmp_path) as store:
         number = queued(store, "/x/a")
         assert store.next_job("sim:b") is None
@@ -64,7 +64,7 @@ def test_a_board_takes_its_own_jobs_alone_and_none_before_its_time(tmp_path: Pat
         assert job.attempts == 0
 
 
-def test_two_open_jobs_never_write_to_one_file_but_may_to_one_folder(tmp_path: Path) -> None:
+def test_two_open_jobs_never_write_to_one_file_but_may_to_one_folder(tmp_path):
     with open_store(tmp_path) as store:
         number = queued(store, "/x/d.parquet")
         with pytest.raises(DaemonError, match=f"job {number} writes there"):
@@ -75,7 +75,7 @@ def test_two_open_jobs_never_write_to_one_file_but_may_to_one_folder(tmp_path: P
         queued(store, "/x/folder/")
 
 
-def test_stop_cancels_what_waits_and_asks_what_runs_and_leaves_what_has_ended(tmp_path: Path) -> None:
+def test_stop_cancels_what_waits_and_asks_what_runs_and_leaves_what_has_ended(tmp_path):
     with open_store(tmp_path) as store:
         first, second = queued(store, "/x/a"), queued(store, "/x/b")
         store.begin(first)
@@ -90,7 +90,7 @@ def test_stop_cancels_what_waits_and_asks_what_runs_and_leaves_what_has_ended(tm
             store.ask_stop(99)
 
 
-def test_the_folder_is_its_owners_alone(tmp_path: Path) -> None:
+def test_the_folder_is_its_owners_alone(tmp_path):
     with open_store(tmp_path / "s") as store:
         queued(store, "/x/a")
         modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "s").iterdir()}
@@ -102,7 +102,7 @@ def test_the_folder_is_its_owners_alone(tmp_path: Path) -> None:
         pass
 
 
-def test_a_state_of_a_newer_version_or_another_program_is_refused(tmp_path: Path) -> None:
+def test_a_state_of_a_newer_version_or_another_program_is_refused(tmp_path):
     with open_store(tmp_path / "new") as store:
         store._connection.execute(f"PRAGMA application_id = {FORMAT + 1}")
     with pytest.raises(DaemonError, match="another program or release"), open_store(tmp_path / "new"):
@@ -115,7 +115,7 @@ def test_a_state_of_a_newer_version_or_another_program_is_refused(tmp_path: Path
         pass
 
 
-def test_a_full_disk_is_one_line_and_what_was_written_stays(tmp_path: Path) -> None:
+def test_a_full_disk_is_one_line_and_what_was_written_stays(tmp_path):
     with open_store(tmp_path) as store:
         connection = store._connection
         first = queued(store, "/x/0")
@@ -142,7 +142,7 @@ except DaemonError as error:
 """
 
 
-def test_processes_that_all_find_no_queue_make_one_and_none_sees_it_half_made(tmp_path: Path) -> None:
+def test_processes_that_all_find_no_queue_make_one_and_none_sees_it_half_made(tmp_path):
     folder = tmp_path / "state"
     command = [sys.executable, "-c", MAKER, str(folder)]
     makers = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)]
@@ -157,7 +157,7 @@ NOBODY = 65534
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_a_state_folder_that_this_user_may_not_enter_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+def test_a_state_folder_that_this_user_may_not_enter_is_not_taken_for_an_empty_one(tmp_path):
     folder = tmp_path / "s"
     assert not has_database(folder)
     assert not has_database(Path(__file__))
@@ -174,7 +174,7 @@ def test_a_state_folder_that_this_user_may_not_enter_is_not_taken_for_an_empty_o
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
 @pytest.mark.parametrize("campaign", ["quick", "own.toml"])
-def test_root_leaves_nothing_in_the_folder_of_another_users_daemon(tmp_path: Path, tiny_file: Path, campaign: str) -> None:
+def test_root_leaves_nothing_in_the_folder_of_another_users_daemon(tmp_path, tiny_file, campaign):
     folder = tmp_path / "s"
     folder.mkdir(mode=0o700)
     os.chown(folder, NOBODY, -1)

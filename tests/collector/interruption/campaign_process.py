@@ -9,19 +9,18 @@ import signal
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from collector.bench import Bench, open_bench, open_simulated
 from collector.campaigns.files import load_campaign
 from collector.campaigns.metadata import kept_rows
-from collector.campaigns.plan import CampaignPlan, plan_campaign
-from collector.campaigns.running import Campaign, Progress, campaign_key
+from collector.campaigns.plan import plan_campaign
+from collector.campaigns.running import Campaign, campaign_key
 from collector.commands.output import stoppable
 from collector.dataset import claimed_dataset
 from collector.devices.nvml import open_board
-from collector.devices.protocols import Gpu, GpuIdentity, GpuState, StateReadings
+from collector.devices.protocols import Gpu
 from collector.errors import CollectorError
 from collector.pmd.sensor import open_pmd
 from collector.sensing.calibration import load_calibration
@@ -61,46 +60,34 @@ class Order:
 
 
 class ClockedBoard:
-    """A simulated board whose clock the driver's stand-in holds too; implements Gpu."""
+    """A simulated board whose clock the driver's stand-in holds too; everything else of Gpu is the simulated one's."""
 
-    def __init__(self, simulated: Gpu, driver: Gpu) -> None:
+    def __init__(self, simulated, driver):
         self._simulated, self._driver = simulated, driver
 
-    def identity(self) -> GpuIdentity:
-        return self._simulated.identity()
+    def __getattr__(self, name):
+        return getattr(self._simulated, name)
 
-    def state(self) -> GpuState:
+    def state(self):
         self._driver.state()  # raises where the board has gone, or the clock helper has taken its clock back
         return self._simulated.state()
 
-    def read_states(self) -> StateReadings:
-        return self._simulated.read_states()
-
-    def supported_clocks_mhz(self) -> tuple[float, ...]:
-        return self._simulated.supported_clocks_mhz()
-
-    def lock_clock_mhz(self, sm_clock_mhz: float) -> None:
+    def lock_clock_mhz(self, sm_clock_mhz):
         self._driver.lock_clock_mhz(sm_clock_mhz)
         self._simulated.lock_clock_mhz(sm_clock_mhz)
 
-    def unlock_clock(self) -> None:
+    def unlock_clock(self):
         self._simulated.unlock_clock()
         self._driver.unlock_clock()
 
-    def power_limit_w(self) -> float:
-        return self._simulated.power_limit_w()
 
-    def voltage_readable(self) -> bool:
-        return self._simulated.voltage_readable()
-
-
-def the_plan(campaign: Path) -> CampaignPlan:
+def the_plan(campaign):
     """What a process measures."""
     with open_bench(f"sim:{BOARD}", seed=SEED) as bench:
         return plan_campaign(load_campaign(str(campaign)), CLOCKS, (), SEED, bench)
 
 
-def run_process(told: Connection, order: Order) -> None:
+def run_process(told, order):
     """The whole life of the process: resume or begin, measure, tell of every row that is on disk, end like the command."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup would keep it ignored
@@ -110,12 +97,12 @@ def run_process(told: Connection, order: Order) -> None:
     if order.clock_helper:
         os.environ.update(WATTPRINT_CLOCKS_SOCKET=order.clock_helper, WATTPRINT_NVML_STUB_NO_RIGHT="1")
 
-    def tell(*message: Any) -> None:
+    def tell(*message):
         told.send_bytes(json.dumps(message).encode())
 
     events = itertools.count(1)
 
-    def report(progress: Progress) -> None:
+    def report(progress):
         if order.fail and order.fail in (progress.phase, "row" if progress.row else ""):
             raise ZeroDivisionError
         tell("row", progress.row["row_id"]) if progress.row else tell("phase", progress.phase)
@@ -136,14 +123,14 @@ def run_process(told: Connection, order: Order) -> None:
     sys.exit(status)
 
 
-def _measure(order: Order, report: Any) -> None:
+def _measure(order, report):
     with ExitStack() as stack:
         driver = stack.enter_context(open_board("0"))
         board = stack.enter_context(open_simulated(BOARD, seed=SEED))
         meters = (stack.enter_context(open_pmd(order.meter_port)),) if order.meter_port else ()
         bench = Bench(
             word="0",
-            gpu=ClockedBoard(board.gpu, driver.gpu),
+            gpu=cast(Gpu, ClockedBoard(board.gpu, driver.gpu)),
             sensors=(board.sensor, *meters),
             runner=board.runner,
             clock=board.clock,

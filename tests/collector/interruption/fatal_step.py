@@ -5,9 +5,7 @@ import os
 import signal
 import sys
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 from collector.cli import main
 
@@ -30,20 +28,20 @@ class Task:
     parts: bool = False
 
 
-def measure(task: Task) -> None:
+def measure(task):
     """The whole of a campaign, resumed where something is there."""
     out = f"{task.output}/" if task.parts else str(task.output)
     words = ["--campaign", str(task.campaign), "--sensor", str(task.sensor), "--out", out, "--fresh" if task.fresh else "--resume"]
     assert main(["--gpu", "sim:a100-pcie-40gb", "--freqs", "1200", *words, "--quiet"]) == 0
 
 
-def measure_until(told: Connection, task: Task, fatal: int) -> None:
+def measure_until(told, task, fatal):
     """Measure, and be killed just before step number `fatal`; one that comes to its end tells how many steps it had."""
     folder = os.fsencode(task.output.parent)
     steps = itertools.count()
     taken = 0
 
-    def step(event: str, arguments: tuple[Any, ...]) -> None:
+    def step(event, arguments):
         nonlocal taken
         if event not in STEPS and not (event == "open" and arguments[2] & CHANGING):
             return

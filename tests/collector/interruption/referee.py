@@ -3,16 +3,13 @@
 import json
 import multiprocessing
 import os
-import random
 import signal
 import time
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
 
 from collector.bench import open_bench
 from collector.dataset import read_kernel_dataset
@@ -66,16 +63,16 @@ class Arena:
     tally: Tally = field(default_factory=Tally)
 
     @property
-    def state(self) -> Path:
+    def state(self):
         return self.folder / "state"
 
-    def order(self, output: Path, **changes: Any) -> Order:
+    def order(self, output, **changes):
         details = {"sensor": self.sensor, "stub": self.boards.path, "state": self.state, **changes}
         return Order(output=output, campaign=self.campaign, **details)
 
 
 @contextmanager
-def open_arena(folder: Path) -> Iterator[Arena]:
+def open_arena(folder):
     """An arena in an empty folder; its server of processes ends with it."""
     boards = Boards(folder / "boards")
     changes = {
@@ -89,7 +86,7 @@ def open_arena(folder: Path) -> Iterator[Arena]:
     sensor = folder / "sensor.json"
     with open_bench(f"sim:{BOARD}", seed=1) as bench:
         bench.gpu.lock_clock_mhz(900)
-        sensor.write_text(json.dumps(characterise_sensor(bench, Sampler(bench.gpu, bench.sensors)).found.calibration.document()))
+        sensor.write_text(json.dumps(characterise_sensor(bench, Sampler(bench.gpu, bench.sensors)).document()))
     planned = [point.row_id for point in the_plan(campaign).points]
     context = multiprocessing.get_context("forkserver")
     os.environ.update(changes)  # a server of processes takes its environment when it starts
@@ -112,7 +109,7 @@ def open_arena(folder: Path) -> Iterator[Arena]:
 class Contestant:
     """A campaign's process."""
 
-    def __init__(self, arena: Arena, order: Order) -> None:
+    def __init__(self, arena, order):
         self._ear, mouth = arena.context.Pipe()
         self.process = arena.context.Process(target=run_process, args=(mouth, order))
         self.process.start()
@@ -123,7 +120,7 @@ class Contestant:
         self.message = ""
         self.silent = False
 
-    def listen(self, wanted: int) -> None:
+    def listen(self, wanted):
         """Hear so many events, or until it speaks no more."""
         while len(self.events) < wanted and not self.silent:
             if not self._ear.poll(PATIENCE_S):
@@ -139,12 +136,12 @@ class Contestant:
             elif kind == "end":
                 self.message = rest[1]
 
-    def go_on(self) -> None:
+    def go_on(self):
         """Let one that is held go on; harmless where it has ended."""
         with suppress(OSError):
             self._ear.send_bytes(b"go on")
 
-    def end(self) -> int:
+    def end(self):
         """Its exit status, once it has ended and everything it said was heard."""
         self.listen(1 << 30)
         self.process.join(PATIENCE_S)
@@ -154,7 +151,7 @@ class Contestant:
         return status
 
 
-def strike(arena: Arena, contestant: Contestant, chance: random.Random, blow: Callable[[], None], most: int, least: int = 0) -> None:
+def strike(arena, contestant, chance, blow, most, least=0):
     """Let a blow fall after one of a campaign's events, chosen at random."""
     contestant.listen(chance.randint(least, most))
     time.sleep(chance.uniform(0.0, LATEST_S))
@@ -165,7 +162,7 @@ def strike(arena: Arena, contestant: Contestant, chance: random.Random, blow: Ca
     blow()
 
 
-def clock_back_s(arena: Arena, since_s: float) -> float:
+def clock_back_s(arena, since_s):
     """How long after `since_s` the clock was back, the record of it gone."""
     while arena.boards.get("lock_high") or left_records(arena.state):
         if time.monotonic() - since_s > PATIENCE_S:
@@ -174,7 +171,7 @@ def clock_back_s(arena: Arena, since_s: float) -> float:
     return time.monotonic() - since_s
 
 
-def check_left(arena: Arena, output: Path, told: set[str]) -> None:
+def check_left(arena, output, told):
     """What lies on disk after a blow: every row that was told of, once; at most one more, the one in hand."""
     tally = arena.tally
     log = log_path(output)
@@ -194,7 +191,7 @@ def check_left(arena: Arena, output: Path, told: set[str]) -> None:
     assert len(set(ids) - told) <= 1, "more rows than were measured"
 
 
-def check_finished(arena: Arena, output: Path) -> None:
+def check_finished(arena, output):
     """A campaign that came to its end has the rows of an undisturbed one, and left nothing else."""
     dataset = read_kernel_dataset(output)
     assert dataset.table.column("row_id").to_pylist() == arena.planned
@@ -204,7 +201,7 @@ def check_finished(arena: Arena, output: Path) -> None:
     arena.tally.finished += 1
 
 
-def told_rows(output: Path) -> set[str]:
+def told_rows(output):
     """Rows on disk now: what a resumed process need not tell of again."""
     for path, read in ((log_path(output), read_log), (output, read_kernel_dataset)):
         if path.is_file():
@@ -212,7 +209,7 @@ def told_rows(output: Path) -> set[str]:
     return set()
 
 
-def bring_to_end(arena: Arena, output: Path, told: set[str]) -> None:
+def bring_to_end(arena, output, told):
     """Resume without a blow."""
     contestant = Contestant(arena, arena.order(output))
     status = contestant.end()
@@ -222,7 +219,7 @@ def bring_to_end(arena: Arena, output: Path, told: set[str]) -> None:
     check_finished(arena, output)
 
 
-def bout(arena: Arena, number: int, chance: random.Random, *, ending: int = signal.SIGKILL, blows: int, characterise: float = 0.1) -> int:
+def bout(arena, number, chance, *, ending=signal.SIGKILL, blows, characterise=0.1):
     """One campaign, resumed after every blow until it comes to its end or so many blows have fallen; the blows that fell."""
     folder = arena.folder / f"bout-{number}"
     folder.mkdir()
@@ -233,7 +230,7 @@ def bout(arena: Arena, number: int, chance: random.Random, *, ending: int = sign
         contestant = Contestant(arena, arena.order(output, sensor=sensor))
         struck: list[float] = []
 
-        def blow(contestant: Contestant = contestant, struck: list[float] = struck) -> None:
+        def blow(contestant=contestant, struck=struck):
             struck.append(time.monotonic())
             with suppress(ProcessLookupError):
                 os.kill(contestant.process.pid or 0, ending)
@@ -256,7 +253,7 @@ def bout(arena: Arena, number: int, chance: random.Random, *, ending: int = sign
     return fallen
 
 
-def ended_by(ending: int, contestant: Contestant) -> set[int]:
+def ended_by(ending, contestant):
     """Exit statuses that a signal may give: 130 within the command, the signal's own before it has begun and after its end.
 
     A child that Ctrl-C ends while Python's server of processes still starts it has that server's 1.
@@ -268,7 +265,24 @@ def ended_by(ending: int, contestant: Contestant) -> set[int]:
     return {130, -ending, *unborn} if outside else {130}
 
 
-def lose_board(arena: Arena, number: int, chance: random.Random) -> None:
+def check_failure(arena, contestant, output, reason, repair=lambda: None):
+    """A campaign that something befell says so in one line or was over; its clock is back, no row is lost, the rest follows."""
+    status = contestant.end()
+    repair()
+    arena.tally.clocks_back_s.append(clock_back_s(arena, time.monotonic()))
+    told = set(contestant.rows)
+    arena.tally.rows += len(told)
+    if status == 0:
+        check_finished(arena, output)
+        return
+    assert status == 1, f"exit status {status}"
+    assert reason in contestant.message, contestant.message
+    assert "\n" not in contestant.message
+    check_left(arena, output, told)
+    bring_to_end(arena, output, told_rows(output))
+
+
+def lose_board(arena, number, chance):
     """The board falls off the bus in the middle and comes back: the campaign ends with one line, the clock comes back with the board."""
     folder = arena.folder / f"lost-{number}"
     folder.mkdir()
@@ -276,23 +290,15 @@ def lose_board(arena: Arena, number: int, chance: random.Random) -> None:
     hold_after = chance.randint(1, len(arena.planned))
     contestant = Contestant(arena, arena.order(output, hold_after=hold_after))
 
-    def blow() -> None:
+    def blow():
         arena.boards.set(fail_all=GPU_LOST)
         contestant.go_on()
 
     strike(arena, contestant, chance, blow, hold_after, hold_after)
-    status = contestant.end()
-    assert status == 1, f"exit status {status}"
-    assert "\n" not in contestant.message
-    told = set(contestant.rows)
-    check_left(arena, output, told)
-    arena.boards.set(fail_all=0)
-    arena.tally.clocks_back_s.append(clock_back_s(arena, time.monotonic()))
-    arena.tally.rows += len(told)
-    bring_to_end(arena, output, told_rows(output))
+    check_failure(arena, contestant, output, "", lambda: arena.boards.set(fail_all=0))
 
 
-def fill_disk(arena: Arena, number: int, chance: random.Random, folder: Path | None = None) -> None:
+def fill_disk(arena, number, chance, folder=None):
     """The disk fills up at some byte: one line that says so, nothing lost, the rest goes on when there is room.
 
     `folder` is a small file system; without one a limit on the size of files stands for it.
@@ -305,40 +311,18 @@ def fill_disk(arena: Arena, number: int, chance: random.Random, folder: Path | N
         free = os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize
         filler.write_bytes(bytes(max(0, free - limit)))
     contestant = Contestant(arena, arena.order(output, file_limit_bytes=None if folder else limit))
-    status = contestant.end()
     arena.tally.blows += 1
-    arena.tally.clocks_back_s.append(clock_back_s(arena, time.monotonic()))
-    told = set(contestant.rows)
-    arena.tally.rows += len(told)
-    filler.unlink(missing_ok=True)
-    if status == 0:
-        check_finished(arena, output)
-    else:
-        assert status == 1, f"exit status {status}"
-        assert "cannot be written" in contestant.message, contestant.message
-        assert "\n" not in contestant.message
-        check_left(arena, output, told)
-        bring_to_end(arena, output, told_rows(output))
+    check_failure(arena, contestant, output, "cannot be written", lambda: filler.unlink(missing_ok=True))
     output.unlink()  # a small disk is for the next one
 
 
-def unplug_meter(arena: Arena, number: int, chance: random.Random) -> None:
+def unplug_meter(arena, number, chance):
     """The external meter is pulled out in the middle: one line that says so, nothing lost, and the rest without it."""
     folder = arena.folder / f"unplugged-{number}"
     folder.mkdir()
     output = folder / "d.parquet"
-    with emulated_port(faults=(f"unplug@{chance.uniform(0.3, LONGEST_PLUGGED_S):.2f}",)) as port:
+    with emulated_port(unplug_s=chance.uniform(0.3, LONGEST_PLUGGED_S)) as port:
         contestant = Contestant(arena, arena.order(output, meter_port=port.path))
-        status = contestant.end()
+        contestant.listen(1 << 30)
     arena.tally.blows += 1
-    arena.tally.clocks_back_s.append(clock_back_s(arena, time.monotonic()))
-    told = set(contestant.rows)
-    arena.tally.rows += len(told)
-    if status == 0:
-        check_finished(arena, output)
-        return
-    assert status == 1, f"exit status {status}"
-    assert "\n" not in contestant.message
-    assert port.path in contestant.message, contestant.message
-    check_left(arena, output, told)
-    bring_to_end(arena, output, told_rows(output))
+    check_failure(arena, contestant, output, port.path)

@@ -6,16 +6,13 @@ Random blows (`benchmarks/kill_campaign.py`) hit the long steps; here every step
 import json
 import multiprocessing
 import signal
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import pytest
 
 from collector.dataset import read_kernel_dataset
-from collector.sensing.calibration import SensorCalibration
 from tests.collector.campaign_texts import ONE_SOFTMAX, SHORT_HEAD
 from tests.collector.interruption.fatal_step import Task, measure, measure_until
 
@@ -24,7 +21,7 @@ MOST_STEPS = 1000
 
 
 @pytest.fixture(scope="module")
-def context() -> Iterator[ForkServerContext]:
+def context():
     """Processes that have everything imported."""
     started = multiprocessing.get_context("forkserver")
     started.set_forkserver_preload(["tests.collector.interruption.fatal_step", "pandas"])  # Arrow looks for pandas
@@ -34,13 +31,13 @@ def context() -> Iterator[ForkServerContext]:
 
 
 @pytest.fixture
-def new_task(tmp_path: Path, calibration: SensorCalibration) -> Callable[..., Task]:
+def new_task(tmp_path, calibration):
     """A campaign of one kernel in a folder of its own."""
     campaign, sensor = tmp_path / "campaign.toml", tmp_path / "sensor.json"
     campaign.write_text(SHORT_HEAD + ONE_SOFTMAX)
     sensor.write_text(json.dumps(calibration.document()))
 
-    def made(name: str, **how: bool) -> Task:
+    def made(name, **how):
         folder = tmp_path / name
         folder.mkdir()
         return Task(output=folder / ("fleet" if how.get("parts") else "d.parquet"), campaign=campaign, sensor=sensor, **how)
@@ -48,7 +45,7 @@ def new_task(tmp_path: Path, calibration: SensorCalibration) -> Callable[..., Ta
     return made
 
 
-def killed_before(context: ForkServerContext, task: Task, step: int) -> bool:
+def killed_before(context, task, step):
     """Whether the campaign was killed; one that has no step of that number comes to its end."""
     ear, mouth = context.Pipe(duplex=False)
     process = context.Process(target=measure_until, args=(mouth, task, step))
@@ -60,11 +57,11 @@ def killed_before(context: ForkServerContext, task: Task, step: int) -> bool:
     return process.exitcode != 0
 
 
-def files_in(folder: Path) -> set[str]:
+def files_in(folder):
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-def check_whole(task: Task) -> None:
+def check_whole(task):
     """A dataset as an undisturbed campaign leaves it, and nothing beside it."""
     folder = task.output.parent
     dataset = read_kernel_dataset(task.output)
@@ -82,7 +79,7 @@ KINDS: dict[str, dict[str, bool]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_kill_before_any_step_leaves_nothing_behind(kind: str, context: ForkServerContext, new_task: Callable[..., Task]) -> None:
+def test_a_kill_before_any_step_leaves_nothing_behind(kind, context, new_task):
     how = KINDS[kind]
     for step in range(MOST_STEPS):
         task = new_task(f"step-{step}", **how)

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -25,13 +25,11 @@ from tests.collector.interruption.referee import (
     Arena,
     Contestant,
     bout,
-    bring_to_end,
-    check_left,
+    check_failure,
     clock_back_s,
     fill_disk,
     lose_board,
     open_arena,
-    told_rows,
     unplug_meter,
 )
 from tests.collector.nvml.stub import INVALID_ARGUMENT
@@ -41,53 +39,53 @@ TOUCHED = ("lock_low", "lock_high", "limit_mw", "mem_mhz")
 
 
 @pytest.fixture(scope="module")
-def arena(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
+def arena(tmp_path_factory):
     with open_arena(tmp_path_factory.mktemp("arena")) as opened:
         yield opened
 
 
-def found(arena: Arena) -> dict[str, int]:
+def found(arena):
     """The board as it is."""
     return {name: arena.boards.get(name) for name in TOUCHED}
 
 
-def test_kills_at_random_moments_lose_and_double_no_row(arena: Arena) -> None:
+def test_kills_at_random_moments_lose_and_double_no_row(arena):
     chance, fallen = random.Random(3), 0
     while fallen < 3:
         fallen += bout(arena, fallen, chance, blows=3 - fallen)
     assert (arena.tally.lost, arena.tally.doubled) == (0, 0)
 
 
-def test_a_full_disk_loses_no_row(arena: Arena) -> None:
+def test_a_full_disk_loses_no_row(arena):
     fill_disk(arena, 0, random.Random(1))
 
 
-def test_a_board_that_is_lost_gets_its_clock_back_when_it_returns(arena: Arena) -> None:
+def test_a_board_that_is_lost_gets_its_clock_back_when_it_returns(arena):
     lose_board(arena, 0, random.Random(2))
 
 
-def test_a_meter_that_is_pulled_out_loses_no_row(arena: Arena) -> None:
+def test_a_meter_that_is_pulled_out_loses_no_row(arena):
     unplug_meter(arena, 0, random.Random(2))
 
 
-def began(arena: Arena, output: Path, **changes: object) -> Contestant:
+def began(arena, output, **changes):
     """A campaign that has its clock locked and rows on disk, and is held there."""
     contestant = Contestant(arena, arena.order(output, **{"hold_after": 4, **changes}))
     contestant.listen(4)
     return contestant
 
 
-def by_error(arena: Arena, output: Path) -> tuple[Contestant, int]:
+def by_error(arena, output):
     """A sensor's file that cannot be used."""
     broken = output.with_name("broken.json")
     broken.write_text("{}")
     return Contestant(arena, arena.order(output, sensor=broken)), 1
 
 
-def by_signal(ending: int) -> Callable[[Arena, Path], tuple[Contestant, int]]:
+def by_signal(ending):
     """A signal in the middle; those that the command takes end it with 130, the others at once."""
 
-    def way_out(arena: Arena, output: Path) -> tuple[Contestant, int]:
+    def way_out(arena, output):
         contestant = began(arena, output)
         os.kill(contestant.process.pid or 0, ending)
         return contestant, -ending if ending == signal.SIGKILL else INTERRUPTED
@@ -95,35 +93,36 @@ def by_signal(ending: int) -> Callable[[Arena, Path], tuple[Contestant, int]]:
     return way_out
 
 
-def by_exception(phase: str) -> Callable[[Arena, Path], tuple[Contestant, int]]:
+def by_exception(phase):
     """A defect of ours in a phase."""
 
-    def way_out(arena: Arena, output: Path) -> tuple[Contestant, int]:
+    def way_out(arena, output):
         return Contestant(arena, arena.order(output, fail=phase, sensor=arena.sensor if phase == "row" else None)), 1
 
     return way_out
 
 
-def guard_killed_too(arena: Arena, output: Path) -> tuple[Contestant, int]:
-    """Neither the campaign nor its guard lives on: the clock comes back with the next command that looks for it."""
+def killed_with_its_guard(arena, output):
     contestant = began(arena, output)
     for guard in guards(arena):
         os.kill(guard, signal.SIGKILL)
     contestant.process.kill()
     contestant.end()
+    return contestant
+
+
+def guard_killed_too(arena, output):
+    """Neither the campaign nor its guard lives on: the clock comes back with the next command that looks for it."""
+    contestant = killed_with_its_guard(arena, output)
     assert arena.boards.get("lock_high") > 0, "the clock was not held when both were killed"
     restored = restore(arena)
     assert len(restored) == 1
     return contestant, -signal.SIGKILL
 
 
-def by_power_off(arena: Arena, output: Path) -> tuple[Contestant, int]:
+def by_power_off(arena, output):
     """The machine goes off: nobody gives anything back; after its start the driver has its clocks, and the record is forgotten."""
-    contestant = began(arena, output)
-    for guard in guards(arena):
-        os.kill(guard, signal.SIGKILL)
-    contestant.process.kill()
-    contestant.end()
+    contestant = killed_with_its_guard(arena, output)
     (record,) = left_records(arena.state)
     write_record(arena.state, replace(record, boot_id="the start before"))
     arena.boards.set(lock_low=0, lock_high=0)
@@ -133,17 +132,13 @@ def by_power_off(arena: Arena, output: Path) -> tuple[Contestant, int]:
     return contestant, -signal.SIGKILL
 
 
-def by_next_campaign(arena: Arena, output: Path) -> tuple[Contestant, int]:
+def by_next_campaign(arena, output):
     """Campaign and guard are killed, and nobody restores: the next campaign on the board does, before it locks a clock of its own."""
-    first = began(arena, output)
-    for guard in guards(arena):
-        os.kill(guard, signal.SIGKILL)
-    first.process.kill()
-    first.end()
+    killed_with_its_guard(arena, output)
     return Contestant(arena, arena.order(output)), 0
 
 
-def guards(arena: Arena) -> list[int]:
+def guards(arena):
     """Processes that guard a clock of the arena's."""
     found = []
     for place in Path("/proc").iterdir():
@@ -156,7 +151,7 @@ def guards(arena: Arena) -> list[int]:
     return found
 
 
-def restore(arena: Arena) -> list[str]:
+def restore(arena):
     """Boards whose clock `collect clocks restore` gives back."""
     command = [sys.executable, "-m", "collector.cli", "clocks", "restore", "--json"]
     ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
@@ -181,7 +176,7 @@ EXITS: dict[str, Callable[[Arena, Path], tuple[Contestant, int]]] = {
 
 
 @pytest.mark.parametrize("way_out", EXITS)
-def test_no_exit_leaves_the_board_in_another_state(arena: Arena, way_out: str) -> None:
+def test_no_exit_leaves_the_board_in_another_state(arena, way_out):
     before = found(arena)
     assert before["lock_high"] == 0
     folder = arena.folder / re.sub(r"\W+", "-", way_out)
@@ -198,18 +193,11 @@ def test_no_exit_leaves_the_board_in_another_state(arena: Arena, way_out: str) -
 
 
 @pytest.mark.parametrize("refusal", [{"fail_lock": INVALID_ARGUMENT}, {"may_lock": 0}], ids=["the clock", "the right"])
-def test_a_clock_that_is_refused_in_the_middle_of_a_sweep_loses_no_row(arena: Arena, tmp_path: Path, refusal: dict[str, int]) -> None:
+def test_a_clock_that_is_refused_in_the_middle_of_a_sweep_loses_no_row(arena, tmp_path, refusal):
     output, before = tmp_path / "d.parquet", found(arena)
     contestant = began(arena, output)
     arena.boards.set(**refusal)
     contestant.go_on()
-    status = contestant.end()
-    arena.boards.set(fail_lock=0, may_lock=1)
-    clock_back_s(arena, time.monotonic())
-    assert (status, found(arena)) == (1, before)
-    assert "clock" in contestant.message
-    assert "\n" not in contestant.message
-    told = set(contestant.rows)
-    assert 0 < len(told) < len(arena.planned)
-    check_left(arena, output, told)
-    bring_to_end(arena, output, told_rows(output))
+    check_failure(arena, contestant, output, "clock", lambda: arena.boards.set(fail_lock=0, may_lock=1))
+    assert 0 < len(contestant.rows) < len(arena.planned)
+    assert found(arena) == before

@@ -3,10 +3,13 @@
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from tests.collector.steady import DEADLINE_S
 
 SLOTS = [
     "boards",
@@ -63,12 +66,12 @@ USUAL = {
 }
 
 
-def board_uuid(index: int = 0) -> str:
+def board_uuid(index=0):
     """UUID of one of the stand-in's boards."""
     return f"GPU-{0xABC00000 + index:08x}-1111-2222-3333-{SERIES:012x}"
 
 
-def built(folder: Path, *, old_driver: bool = False) -> Path:
+def built(folder, *, old_driver=False):
     """The folder that holds the compiled library; skips where there is no C compiler."""
     compiler = shutil.which("gcc")
     if compiler is None:
@@ -82,10 +85,16 @@ def built(folder: Path, *, old_driver: bool = False) -> Path:
     return target
 
 
+def collect(environment, *words):
+    """A `collect` on the stand-in."""
+    command = [sys.executable, "-m", "collector.cli", *words]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=DEADLINE_S)
+
+
 class Boards:
     """The stand-in's boards: `boards.set(power_mw=…)`, `boards.get("lock_high")`."""
 
-    def __init__(self, path: Path, count: int = 1) -> None:
+    def __init__(self, path, count=1):
         path.write_bytes(bytes(8 * SLOTS_PER_BOARD * MOST_BOARDS))
         self.path = path
         self._block = np.memmap(path, dtype=np.int64, mode="r+", shape=(MOST_BOARDS, SLOTS_PER_BOARD))
@@ -93,11 +102,11 @@ class Boards:
             self.set(index, **USUAL)
         self.set(0, boards=count, series=SERIES)
 
-    def set(self, index: int = 0, **values: int) -> None:
+    def set(self, index=0, **values):
         """Set numbers of one board."""
         for name, value in values.items():
             self._block[index, SLOTS.index(name)] = value
 
-    def get(self, name: str, index: int = 0) -> int:
+    def get(self, name, index=0):
         """A number of one board."""
         return int(self._block[index, SLOTS.index(name)])

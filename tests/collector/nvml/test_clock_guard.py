@@ -3,17 +3,15 @@
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from collector.devices.clock_record import ClockRecord, acquire_board, boot_id, left_records, record_path, write_record
 from collector.errors import ClockError
-from tests.collector.nvml.stub import GPU_LOST, Boards, board_uuid
+from tests.collector.nvml.stub import GPU_LOST, Boards, board_uuid, collect
 from tests.collector.steady import DEADLINE_S, until
 
 UUID = board_uuid()
@@ -32,31 +30,16 @@ with open_board("0") as board:
 """
 
 
-def started(environment: dict[str, str], script: str, *arguments: str) -> "subprocess.Popen[str]":
+def started(environment, script, *arguments):
     command = [sys.executable, "-c", script, *arguments]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 
-def finish(process: "subprocess.Popen[str]") -> None:
+def finish(process):
     process.communicate(timeout=DEADLINE_S)
 
 
-def restore(environment: dict[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "collector.cli", "clocks", "restore", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=DEADLINE_S)
-
-
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGHUP])
-def test_the_clock_comes_back_from_a_kill(how: signal.Signals, environment: dict[str, str], boards: Boards, tmp_path: Path) -> None:
-    holder = started(environment, HOLDER, "600")
-    until(lambda: boards.get("lock_high") > 0)
-    holder.send_signal(how)
-    finish(holder)
-    until(lambda: boards.get("lock_high") == 0, f"clock still held after {how.name}")
-    until(lambda: left_records(tmp_path / "state") == [])
-
-
-def test_the_clock_comes_back_from_kills_at_random_moments(environment: dict[str, str], boards: Boards, tmp_path: Path) -> None:
+def test_the_clock_comes_back_from_kills_at_random_moments(environment, boards, tmp_path):
     chance = random.Random(1)
     for _ in range(8):
         holder = started(environment, HOLDER, "0.002")
@@ -69,7 +52,7 @@ def test_the_clock_comes_back_from_kills_at_random_moments(environment: dict[str
     until(lambda: left_records(tmp_path / "state") == [], "a guard that was still starting forgets the record later")
 
 
-def test_one_process_at_a_time_holds_a_board(environment: dict[str, str], boards: Boards) -> None:
+def test_one_process_at_a_time_holds_a_board(environment, boards):
     holder = started(environment, HOLDER, "600")
     until(lambda: boards.get("lock_high") > 0)
     second = started(environment, HOLDER)
@@ -89,17 +72,15 @@ def test_one_process_at_a_time_holds_a_board(environment: dict[str, str], boards
         pytest.param("", 1, True, 0, 1, id="its process lives"),
     ],
 )
-def test_restore_gives_back_what_a_dead_process_left_and_nothing_else(
-    boot: str, may_lock: int, alive: bool, resets: int, left: int, environment: dict[str, str], boards: Boards, tmp_path: Path
-) -> None:
+def test_restore_gives_back_what_a_dead_process_left_and_nothing_else(boot, may_lock, alive, resets, left, environment, boards, tmp_path):
     folder = tmp_path / "state"
     held = acquire_board(folder, UUID)
     assert held is not None
     if not alive:
         os.close(held)
-    write_record(folder, ClockRecord(gpu_uuid=UUID, pid=1, boot_id=boot or boot_id(), token="x"))
+    write_record(folder, ClockRecord(gpu_uuid=UUID, pid=1, boot_id=boot or boot_id()))
     boards.set(may_lock=may_lock, lock_high=900)
-    ended = restore(environment, "--json")
+    ended = collect(environment, "clocks", "restore", "--json")
     document = json.loads(ended.stdout)
     assert (ended.returncode, list(document["failed"])) == ((0, []) if may_lock else (1, [UUID]))
     assert (document["restored"] == [UUID]) == (boot == "another" or bool(resets))
@@ -108,16 +89,16 @@ def test_restore_gives_back_what_a_dead_process_left_and_nothing_else(
         os.close(held)
 
 
-def test_a_lost_board_keeps_no_other_from_getting_its_clock_back(environment: dict[str, str], tmp_path: Path) -> None:
+def test_a_lost_board_keeps_no_other_from_getting_its_clock_back(environment, tmp_path):
     boards = Boards(tmp_path / "boards", count=2)
     folder = tmp_path / "state"
     folder.mkdir(mode=0o700)
     second = UUID.replace("abc00000", "abc00001")
     for uuid in (UUID, second):
-        write_record(folder, ClockRecord(gpu_uuid=uuid, pid=1, boot_id=boot_id(), token="x"))
+        write_record(folder, ClockRecord(gpu_uuid=uuid, pid=1, boot_id=boot_id()))
     boards.set(0, fail_all=GPU_LOST, lock_high=900)
     boards.set(1, lock_high=900)
-    ended = restore(environment, "--json")
+    ended = collect(environment, "clocks", "restore", "--json")
     assert ended.returncode == 1
     document = json.loads(ended.stdout)
     assert (document["restored"], list(document["failed"])) == ([second], [UUID])
@@ -125,13 +106,13 @@ def test_a_lost_board_keeps_no_other_from_getting_its_clock_back(environment: di
     assert [record.gpu_uuid for record in left_records(folder)] == [UUID]
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"gpu_uuid": "../../etc", "pid": 1, "boot_id": "", "token": ""}', b"\xff\xfe"])
-def test_a_record_that_nobody_wrote_whole_is_none(content: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"gpu_uuid": "../../etc", "pid": 1, "boot_id": ""}', b"\xff\xfe"])
+def test_a_record_that_nobody_wrote_whole_is_none(content, tmp_path):
     record_path(tmp_path, UUID).write_bytes(content)
     assert left_records(tmp_path) == []
 
 
 @pytest.mark.parametrize("uuid", ["", "GPU-a/b"])
-def test_a_record_has_the_name_of_a_board(uuid: str, tmp_path: Path) -> None:
+def test_a_record_has_the_name_of_a_board(uuid, tmp_path):
     with pytest.raises(ClockError, match="no UUID"):
         record_path(tmp_path, uuid)

@@ -2,25 +2,20 @@
 
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.collector.nvml.stub import GPU_LOST, NOT_SUPPORTED, Boards
+from tests.collector.nvml.stub import GPU_LOST, NOT_SUPPORTED, Boards, collect
 
 
-def examined(environment: dict[str, str], *arguments: str) -> tuple[int, dict[str, dict[str, Any]]]:
+def examined(environment, *arguments):
     """Exit status and findings by check."""
-    command = [sys.executable, "-m", "collector.cli", "doctor", "--json", *arguments]
-    ended = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=300)
+    ended = collect(environment, "doctor", "--json", *arguments)
     assert ended.stderr == ""
     return ended.returncode, {finding["check"]: finding for finding in json.loads(ended.stdout)}
 
 
-def test_a_healthy_board_has_no_fault(boards: Boards, environment: dict[str, str]) -> None:
+def test_a_healthy_board_has_no_fault(boards, environment):
     _, findings = examined(environment)
     assert findings["GPU 0"]["state"] == "ok"
     assert "h200-sxm" in findings["GPU 0"]["seen"]
@@ -38,9 +33,7 @@ def test_a_healthy_board_has_no_fault(boards: Boards, environment: dict[str, str
         ({}, "GPU 0 power", "warning", "0 changes"),
     ],
 )
-def test_what_is_wrong_is_named_with_a_remedy(
-    change: dict[str, int], check: str, state: str, word: str, boards: Boards, environment: dict[str, str]
-) -> None:
+def test_what_is_wrong_is_named_with_a_remedy(change, check, state, word, boards, environment):
     boards.set(**change)
     status, findings = examined(environment)
     assert status == 3
@@ -49,7 +42,7 @@ def test_what_is_wrong_is_named_with_a_remedy(
     assert findings[check]["remedy"]
 
 
-def test_a_lost_board_is_one_fault_among_the_findings_of_the_others(environment: dict[str, str], tmp_path: Path) -> None:
+def test_a_lost_board_is_one_fault_among_the_findings_of_the_others(environment, tmp_path):
     boards = Boards(tmp_path / "boards", count=2)
     boards.set(0, fail_all=GPU_LOST)
     status, findings = examined(environment)
@@ -59,7 +52,7 @@ def test_a_lost_board_is_one_fault_among_the_findings_of_the_others(environment:
     assert "restart the machine" in findings["board 0"]["remedy"]
 
 
-def test_a_simulated_board_needs_no_driver_and_is_looked_at() -> None:
+def test_a_simulated_board_needs_no_driver_and_is_looked_at():
     environment = {**os.environ, "WATTPRINT_NVML_STUB": ""}
     status, findings = examined(environment, "--gpu", "sim:h200-sxm")
     assert (status, findings["board sim:h200-sxm"]["state"]) == (0, "ok")

@@ -4,8 +4,6 @@ import ctypes
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +11,7 @@ import pytest
 from collector.bench import open_bench
 from collector.boards import named_boards
 from collector.commands.listings import devices
-from collector.devices.nvml import NvmlBoard, board_addresses, open_board
+from collector.devices.nvml import board_addresses, open_board
 from collector.devices.nvml_library import open_nvml
 from collector.devices.voltage import voltage_in
 from collector.errors import BoardLostError, DeviceError, DriverError
@@ -33,7 +31,7 @@ from tests.collector.steady import until
 
 
 @pytest.fixture(autouse=True)
-def driver(boards: Boards, environment: dict[str, str], library_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def driver(boards, environment, library_folder, monkeypatch):
     """One H200 on a new driver.  The library stays loaded, but is a driver only where the variable names a block."""
     ctypes.CDLL(str(library_folder / "libnvidia-ml.so.1"))
     for name in ("WATTPRINT_NVML_STUB", "WATTPRINT_STATE"):
@@ -41,12 +39,12 @@ def driver(boards: Boards, environment: dict[str, str], library_folder: Path, mo
 
 
 @pytest.fixture
-def board(boards: Boards) -> Iterator[NvmlBoard]:
+def board(boards):
     with open_board("0") as opened:
         yield opened
 
 
-def test_a_board_says_who_it_is(board: NvmlBoard) -> None:
+def test_a_board_says_who_it_is(board):
     identity = board.gpu.identity()
     assert (identity.name, identity.canonical_name) == ("NVIDIA H200", "h200-sxm")
     assert identity.uuid == board_uuid()
@@ -54,13 +52,13 @@ def test_a_board_says_who_it_is(board: NvmlBoard) -> None:
     assert (identity.driver, identity.compute_capability, identity.simulated) == ("570.86.15", "9.0", False)
 
 
-def test_states_and_readings_are_what_the_driver_says(boards: Boards, board: NvmlBoard) -> None:
+def test_states_and_readings_are_what_the_driver_says(boards, board):
     boards.set(power_mw=345_678, average_mw=300_001, sm_mhz=1755, temp_c=63, reasons=0x04)
     assert [readings.field for readings in board.sensor.read()] == ["instant", "average"]
     powers: list[list[float]] = []
     states: list[tuple[float, float, int]] = []
 
-    def heard() -> bool:
+    def heard():
         powers.append([float(readings.power_w[-1]) if readings.power_w.size else 0.0 for readings in board.sensor.read()])
         found = board.gpu.read_states()
         states.extend(zip(found.sm_clock_mhz.tolist(), found.temperature_c.tolist(), found.throttle_mask.tolist(), strict=True))
@@ -68,6 +66,14 @@ def test_states_and_readings_are_what_the_driver_says(boards: Boards, board: Nvm
         return pytest.approx([345.678, 300.001]) in powers and (1755.0, 63.0, 0x04) in states
 
     until(heard)
+
+
+@pytest.mark.parametrize("kind", [0, 1, 2, 3, 4, 5, 99])
+def test_a_power_is_read_in_the_type_that_the_driver_names_and_of_an_unknown_type_not_at_all(boards, kind):
+    boards.set(power_mw=345_678, value_type=kind)
+    with open_board("0") as opened:
+        assert opened.sensor.fields() == (("usage",) if kind == 99 else ("instant", "average"))
+        until(lambda: kind == 99 or 345.678 in opened.sensor.read()[0].power_w)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +85,7 @@ def test_states_and_readings_are_what_the_driver_says(boards: Boards, board: Nvm
         ({"fail_fields": NOT_SUPPORTED}, ("usage",)),
     ],
 )
-def test_the_module_of_a_gh200_is_never_taken_for_its_gpu(boards: Boards, settings: dict[str, int], fields: tuple[str, ...]) -> None:
+def test_the_module_of_a_gh200_is_never_taken_for_its_gpu(boards, settings, fields):
     boards.set(product=PRODUCTS.index("NVIDIA GH200 480GB"), power_mw=450_000, **settings)
     if not fields:
         with pytest.raises(DeviceError, match="average reads 0 W"), open_board("0"):
@@ -100,9 +106,7 @@ def test_the_module_of_a_gh200_is_never_taken_for_its_gpu(boards: Boards, settin
         ('["NVIDIA Unheard Of"]', "(?i)cupy"),  # the specification is taken; there is no card to run on
     ],
 )
-def test_a_board_takes_its_owners_specification(
-    product_names: str | None, said: str, boards: Boards, repository: Path, tmp_path: Path
-) -> None:
+def test_a_board_takes_its_owners_specification(product_names, said, boards, repository, tmp_path):
     boards.set(product=PRODUCTS.index("NVIDIA Unheard Of"))
     spec = tmp_path / "own.toml"
     spec.write_text((repository / "examples" / "m2075.toml").read_text().replace('["Tesla M2075"]', product_names or "[]"))
@@ -111,7 +115,7 @@ def test_a_board_takes_its_owners_specification(
 
 
 @pytest.mark.parametrize("code", [GPU_LOST, RESET_REQUIRED])
-def test_a_lost_board_hides_no_other_and_says_what_to_do(code: int, tmp_path: Path) -> None:
+def test_a_lost_board_hides_no_other_and_says_what_to_do(code, tmp_path):
     Boards(tmp_path / "boards", count=3).set(1, fail_all=code)
     with open_nvml() as library:
         lost = board_addresses(library, library.handles())[1]
@@ -128,7 +132,7 @@ def test_a_lost_board_hides_no_other_and_says_what_to_do(code: int, tmp_path: Pa
     assert [bool(reason) for reason in refused] == [False, True, False]
 
 
-def test_a_clock_that_was_held_is_given_back_and_another_is_never_touched(boards: Boards) -> None:
+def test_a_clock_that_was_held_is_given_back_and_another_is_never_touched(boards):
     with open_board("0"):
         pass
     assert boards.get("reset_calls") == 0
@@ -141,8 +145,8 @@ def test_a_clock_that_was_held_is_given_back_and_another_is_never_touched(boards
 @pytest.mark.parametrize(
     ("code", "reason"), [(GPU_LOST, "fallen off the bus"), (RESET_REQUIRED, "must be reset"), (1, "driver was restarted")]
 )
-def test_a_lost_board_is_named_once_the_readings_before_are_taken(boards: Boards, code: int, reason: str) -> None:
-    def lose() -> None:
+def test_a_lost_board_is_named_once_the_readings_before_are_taken(boards, code, reason):
+    def lose():
         with open_board("0") as opened:
             until(lambda: boards.get("reads") > 5)
             boards.set(fail_all=code)
@@ -155,20 +159,20 @@ def test_a_lost_board_is_named_once_the_readings_before_are_taken(boards: Boards
 @pytest.mark.parametrize(
     ("code", "reason"), [(9, "not loaded"), (VERSION_MISMATCH, "restart the machine"), (NO_PERMISSION, "rights of /dev/nvidia")]
 )
-def test_a_driver_that_cannot_be_used_says_why(boards: Boards, code: int, reason: str) -> None:
+def test_a_driver_that_cannot_be_used_says_why(boards, code, reason):
     boards.set(fail_init=code)
     with pytest.raises(DriverError, match=reason), open_nvml():
         pass
 
 
 @pytest.mark.parametrize(("change", "reason"), [({"mig": 1}, "MIG"), ({"virtual": 2}, "vGPU"), ({"virtual": 3}, "vGPU")])
-def test_a_board_whose_power_is_shared_is_refused(boards: Boards, change: dict[str, int], reason: str) -> None:
+def test_a_board_whose_power_is_shared_is_refused(boards, change, reason):
     boards.set(**change)
     with pytest.raises(DeviceError, match=reason), open_board("0"):
         pass
 
 
-def test_every_name_of_a_board_names_it(tmp_path: Path) -> None:
+def test_every_name_of_a_board_names_it(tmp_path):
     Boards(tmp_path / "boards", count=3)
     for word in (
         "2",
@@ -198,7 +202,7 @@ with open_board("0") as board:
 """
 
 
-def test_an_old_driver_is_used_as_far_as_it_goes(boards: Boards, environment: dict[str, str], tmp_path: Path) -> None:
+def test_an_old_driver_is_used_as_far_as_it_goes(boards, environment, tmp_path):
     environment["LD_LIBRARY_PATH"] = str(built(tmp_path, old_driver=True))
     boards.set(reasons=0x08)
     command = [sys.executable, "-c", OLD_DRIVER_SCRIPT]
@@ -218,5 +222,5 @@ def test_an_old_driver_is_used_as_far_as_it_goes(boards: Boards, environment: di
         ("Graphics : x mV", None),
     ],
 )
-def test_the_voltage_is_read_where_it_is_shown(text: str, volt: float | None) -> None:
+def test_the_voltage_is_read_where_it_is_shown(text, volt):
     assert voltage_in(text) == (None if volt is None else pytest.approx(volt))

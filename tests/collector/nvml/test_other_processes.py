@@ -4,8 +4,6 @@ import json
 import subprocess
 import sys
 
-from tests.collector.nvml.stub import Boards
-
 WATCH = """
 import json, sys
 from collector.devices.nvml import open_board
@@ -15,7 +13,7 @@ with open_board("0") as board:
 """
 
 
-def test_processes_that_come_later_are_seen_and_this_one_is_not(boards: Boards, environment: dict[str, str]) -> None:
+def test_processes_that_come_later_are_seen_and_this_one_is_not(boards, environment):
     boards.set(processes=1)
     command = [sys.executable, "-c", WATCH]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as watcher:

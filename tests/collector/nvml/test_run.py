@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from collector.bench import open_bench
-from tests.collector.nvml.stub import SLOTS, Boards, board_uuid
+from tests.collector.nvml.stub import SLOTS, board_uuid, collect
 from tests.collector.steady import DEADLINE_S, until
 
 REST_W, BUSY_W, BUSY_S = 80.0, 320.0, 1.5
@@ -41,12 +41,12 @@ LOOKS = 25
 
 
 @pytest.fixture(autouse=True)
-def at_rest(boards: Boards) -> None:
+def at_rest(boards):
     boards.set(power_mw=int(1000 * REST_W), fail_energy=3)
 
 
 @pytest.fixture
-def known_sensor(tmp_path: Path) -> Path:
+def known_sensor(tmp_path):
     """A sensor that shows the present power every 20 ms."""
     path = tmp_path / "sensor.json"
     document: dict[str, Any] = {
@@ -69,13 +69,8 @@ def known_sensor(tmp_path: Path) -> Path:
     return path
 
 
-def collected(environment: dict[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "collector.cli", "run", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=DEADLINE_S)
-
-
-def test_energy_and_exit_status_of_a_program(environment: dict[str, str], boards: Boards, known_sensor: Path) -> None:
-    ended = collected(environment, "--sensor", str(known_sensor), "--json", "--", sys.executable, "-c", PROGRAM, "7")
+def test_energy_and_exit_status_of_a_program(environment, boards, known_sensor):
+    ended = collect(environment, "run", "--sensor", str(known_sensor), "--json", "--", sys.executable, "-c", PROGRAM, "7")
     assert ended.returncode == 7, ended.stderr
     seen, stamps = ended.stderr.splitlines()
     assert seen == UUID, "the program's own output goes to stderr, and it sees the measured board alone"
@@ -93,9 +88,9 @@ def test_energy_and_exit_status_of_a_program(environment: dict[str, str], boards
     assert document["simulated"] is False
 
 
-def test_an_unknown_sensor_widens_the_error_and_a_frozen_counter_gives_no_energy(environment: dict[str, str], boards: Boards) -> None:
+def test_an_unknown_sensor_widens_the_error_and_a_frozen_counter_gives_no_energy(environment, boards):
     boards.set(fail_energy=0)
-    ended = collected(environment, "--json", "--", sys.executable, "-c", PROGRAM, "0")
+    ended = collect(environment, "run", "--json", "--", sys.executable, "-c", PROGRAM, "0")
     assert ended.returncode == 0, ended.stderr
     document = json.loads(ended.stdout)
     assert document["runs"][0]["energy_std_j"] > 0.04 * document["runs"][0]["energy_j"]
@@ -104,14 +99,14 @@ def test_an_unknown_sensor_widens_the_error_and_a_frozen_counter_gives_no_energy
     assert [line for line in document["runs"][0]["notes"] if "counter moved by 0 J" in line]
 
 
-def test_clocks_are_held_for_the_program_and_given_back(environment: dict[str, str], boards: Boards, known_sensor: Path) -> None:
-    ended = collected(environment, "--freqs", "900,1500", "--sensor", str(known_sensor), "--json", "--", "true")
+def test_clocks_are_held_for_the_program_and_given_back(environment, boards, known_sensor):
+    ended = collect(environment, "run", "--freqs", "900,1500", "--sensor", str(known_sensor), "--json", "--", "true")
     assert ended.returncode == 0, ended.stderr
     assert [clock["asked_sm_clock_mhz"] for clock in json.loads(ended.stdout)["clocks"]] == [900.0, 1500.0]
     assert (boards.get("lock_calls"), boards.get("lock_high"), boards.get("reset_calls")) == (2, 0, 1)
 
 
-def put(**slots: int) -> str:
+def put(**slots):
     """A program that changes the stand-in's board once its clock has been read so many times, and ends when it has been as often again."""
     reads = SLOTS.index("clock_reads")
     return "\n".join(
@@ -129,47 +124,41 @@ def put(**slots: int) -> str:
     )
 
 
-def test_a_clock_that_is_lost_while_the_program_runs_is_said(environment: dict[str, str], known_sensor: Path) -> None:
-    ended = collected(environment, "--freqs", "900", "--sensor", str(known_sensor), "--json", "--", sys.executable, "-c", put(sm_mhz=1830))
+def test_a_clock_that_is_lost_while_the_program_runs_is_said(environment, known_sensor):
+    ended = collect(
+        environment, "run", "--freqs", "900", "--sensor", str(known_sensor), "--json", "--", sys.executable, "-c", put(sm_mhz=1830)
+    )
     assert ended.returncode == 3, ended.stderr
     document = json.loads(ended.stdout)
     assert [line for line in document["notes"] if "was not the 900 MHz asked for: 900 to 1830 MHz" in line]
 
 
-def test_a_power_field_that_reads_nothing_possible_is_left_out_and_said(environment: dict[str, str], boards: Boards) -> None:
+def test_a_power_field_that_reads_nothing_possible_is_left_out_and_said(environment, boards):
     boards.set(power_mw=0, average_mw=119_000)
-    ended = collected(environment, "--json", "--", "sleep", "0.3")
+    ended = collect(environment, "run", "--json", "--", "sleep", "0.3")
     document = json.loads(ended.stdout)
     assert document["clocks"][0]["power_w"] == pytest.approx(119.0, abs=0.5)
     assert [line for line in document["notes"] if "instant reads 0 W, which no board draws" in line]
     assert "warning: power field instant reads 0 W" in ended.stderr
     boards.set(power_mw=0, average_mw=0)
-    ended = collected(environment, "--", "true")
+    ended = collect(environment, "run", "--", "true")
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr.count("\n") == 1
     assert "power is not known to its driver" in ended.stderr
 
 
-def test_a_program_too_short_for_the_energy_counter_has_no_energy_by_it(
-    environment: dict[str, str], known_sensor: Path, tmp_path: Path
-) -> None:
+def test_a_program_too_short_for_the_energy_counter_has_no_energy_by_it(environment, known_sensor, tmp_path):
     with open_bench("sim:h200-sxm") as bench:
         document = {**json.loads(known_sensor.read_text()), "gpu_uuid": bench.gpu.identity().uuid, "driver": bench.gpu.identity().driver}
     slow = tmp_path / "slow.json"
     slow.write_text(json.dumps({**document, "update_period_s": 10.0}))  # next to it a program is short on a slow machine, too
-    short = collected(environment, "--gpu", "sim:h200-sxm", "--sensor", str(slow), "--json", "--", "true")
+    short = collect(environment, "run", "--gpu", "sim:h200-sxm", "--sensor", str(slow), "--json", "--", "true")
     (run,) = json.loads(short.stdout)["runs"]
     assert run["counter_energy_j"] is None
     assert [line for line in run["notes"] if "too little to tell this program" in line]
 
 
-def test_a_command_that_fails_gives_a_shells_status(environment: dict[str, str]) -> None:
-    ended = collected(environment, "--", "no-such-command")
-    assert ended.returncode == 127
-    assert "Traceback" not in ended.stderr
-
-
-def test_an_interruption_stops_the_program_and_gives_the_clock_back(environment: dict[str, str], boards: Boards, tmp_path: Path) -> None:
+def test_an_interruption_stops_the_program_and_gives_the_clock_back(environment, boards, tmp_path):
     marker = tmp_path / "running"
     script = f"import pathlib, time; pathlib.Path({str(marker)!r}).write_text(str(__import__('os').getpid())); time.sleep(600)"
     command = [sys.executable, "-m", "collector.cli", "run", "--freqs", "900", "--", sys.executable, "-c", script]
@@ -185,7 +174,7 @@ def test_an_interruption_stops_the_program_and_gives_the_clock_back(environment:
         os.kill(int(marker.read_text()), 0)
 
 
-def test_an_interruption_loses_the_run_that_was_going_on_and_no_other(environment: dict[str, str], tmp_path: Path) -> None:
+def test_an_interruption_loses_the_run_that_was_going_on_and_no_other(environment, tmp_path):
     marker, out = tmp_path / "once", tmp_path / "run.json"
     script = f"[ -e {marker}1 ] && {{ touch {marker}2; exec sleep 600; }}; touch {marker}1"
     command = [sys.executable, "-m", "collector.cli", "run", "--repeats", "3", "--out", str(out), "--json", "--", "sh", "-c", script]

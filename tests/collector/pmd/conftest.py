@@ -1,17 +1,15 @@
 """An emulated meter behind a real terminal."""
 
 import os
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Event, Thread
 from time import monotonic_ns
-from typing import Any
 
 import pytest
 
-from collector.pmd.emulated import EmulatedMeter, EmulatedState, faults_from_texts, open_pseudo_terminal, serve_meter
+from collector.pmd.emulated import EmulatedMeter, EmulatedState, open_pseudo_terminal, serve_meter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,21 +21,16 @@ class EmulatedPort:
     start_ns: int
 
 
-def emulated(start_ns: int, faults: tuple[str, ...] = (), **state: Any) -> EmulatedMeter:
-    """A meter without a port."""
-    return EmulatedMeter(EmulatedState(start_ns=start_ns, faults=faults_from_texts(faults), **state))
-
-
 @contextmanager
-def emulated_port(faults: tuple[str, ...] = (), **state: Any) -> Iterator[EmulatedPort]:
+def emulated_port(**state):
     """A meter that lives in a thread until the end of the block, or until it is unplugged."""
     ready: SimpleQueue[EmulatedPort] = SimpleQueue()
     stop = Event()
 
-    def live() -> None:
+    def live():
         with open_pseudo_terminal() as ends:
             begin = monotonic_ns()
-            meter = emulated(begin, faults, **state)
+            meter = EmulatedMeter(EmulatedState(start_ns=begin, **state))
             ready.put(EmulatedPort(path=os.ttyname(ends[1]), meter=meter, start_ns=begin))
             serve_meter(ends, meter, stop)
 
@@ -51,6 +44,6 @@ def emulated_port(faults: tuple[str, ...] = (), **state: Any) -> Iterator[Emulat
 
 
 @pytest.fixture
-def port_of() -> Callable[..., Any]:
+def port_of():
     """`emulated_port`, for tests."""
     return emulated_port

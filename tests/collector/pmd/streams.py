@@ -2,12 +2,11 @@
 
 import numpy as np
 
-from collector.pmd.decoder import PacketDecoder, Packets, Tally
-from collector.pmd.protocol import PACKET_BYTES, STREAM_BAUD, RawWords, encode_packets
-from estimator.vocabulary.quantities import IntArray
+from collector.pmd.decoder import PacketDecoder, Packets
+from collector.pmd.protocol import PACKET_BYTES, encode_packets
 
 
-def intervals(count: int, seed: int) -> IntArray:
+def intervals(count, seed):
     """Ticks between packets as in the published recordings: mostly 602, now and then stretched."""
     random = np.random.default_rng(seed)
     ticks = 602 + random.integers(-2, 3, count)
@@ -16,7 +15,7 @@ def intervals(count: int, seed: int) -> IntArray:
     return ticks.astype(np.int64)
 
 
-def values(count: int, seed: int) -> RawWords:
+def values(count, seed):
     """Voltages about 12.1 V and currents from a little below zero to 20 A, shape (count, 8)."""
     random = np.random.default_rng(seed)
     raw = random.integers(-7, 400, (count, 8)).astype(np.int16)
@@ -24,16 +23,16 @@ def values(count: int, seed: int) -> RawWords:
     return raw
 
 
-def stream(count: int, seed: int = 0) -> tuple[bytes, IntArray, RawWords]:
+def stream(count, seed=0):
     """So many packets: bytes, ticks from the first packet on, values."""
     ticks = np.cumsum(intervals(count, seed))
     raw = values(count, seed + 1)
     return encode_packets(ticks + 60_000, raw), ticks - ticks[0], raw
 
 
-def decoded(pieces: list[bytes], baud: int = STREAM_BAUD) -> tuple[Packets, Tally]:
+def decoded(pieces):
     """All that a decoder makes of pieces, as one."""
-    decoder = PacketDecoder(baud)
+    decoder = PacketDecoder()
     parts = [*(decoder.feed(piece) for piece in pieces), decoder.feed(b"", final=True)]
     begins = np.cumsum([0, *(len(part) for part in parts)])
     whole = Packets(
@@ -45,6 +44,6 @@ def decoded(pieces: list[bytes], baud: int = STREAM_BAUD) -> tuple[Packets, Tall
     return whole, decoder.tally
 
 
-def accounted(tally: Tally) -> int:
+def accounted(tally):
     """Bytes of which the tally says what became of them."""
     return PACKET_BYTES * tally.packets + tally.discarded_bytes + tally.trailing_bytes

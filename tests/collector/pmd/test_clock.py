@@ -7,12 +7,11 @@ from hypothesis import strategies as st
 
 from collector.pmd.clock_tie import TurnWatch, fit_clock_tie
 from collector.pmd.protocol import NOMINAL_TICKS_PER_MS, STAMP_TURN
-from estimator.vocabulary.quantities import Array, IntArray
 
 EPOCH_NS = 10**15
 
 
-def arrivals(span_s: float, ticks_per_ms: float, seed: int, drift: float = 0.0) -> tuple[IntArray, IntArray, Array]:
+def arrivals(span_s, ticks_per_ms, seed, drift=0.0):
     """Ticks, host times of arrivals, and when those ticks really were [ns]: 1 ms late at least, some much later."""
     random = np.random.default_rng(seed)
     true_ns = np.cumsum(random.uniform(2e6, 6e6, int(span_s / 4e-3)))
@@ -22,7 +21,7 @@ def arrivals(span_s: float, ticks_per_ms: float, seed: int, drift: float = 0.0) 
     return ticks, np.round(true_ns + late_ns).astype(np.int64) + EPOCH_NS, true_ns + EPOCH_NS
 
 
-def turns_found(ticks: IntArray, host_ns: IntArray, announced: int | None = None) -> list[int]:
+def turns_found(ticks, host_ns, announced=None):
     """What a watch answers to each arrival."""
     watch, answers, turned = TurnWatch(), list[int](), 0
     for i, (tick, host) in enumerate(zip(ticks.tolist(), host_ns.tolist(), strict=True)):
@@ -33,7 +32,7 @@ def turns_found(ticks: IntArray, host_ns: IntArray, announced: int | None = None
 
 @given(ticks_per_ms=st.floats(2931.0, 2939.0), seed=st.integers(0, 10_000))
 @settings(max_examples=25)
-def test_the_rate_of_a_ten_second_recording_is_found_to_ten_ppm(ticks_per_ms: float, seed: int) -> None:
+def test_the_rate_of_a_ten_second_recording_is_found_to_ten_ppm(ticks_per_ms, seed):
     ticks, host_ns, true_ns = arrivals(10.0, ticks_per_ms, seed)
     tie = fit_clock_tie(ticks, host_ns)
     assert tie.ticks_per_ms == pytest.approx(ticks_per_ms, rel=1e-5)
@@ -43,7 +42,7 @@ def test_the_rate_of_a_ten_second_recording_is_found_to_ten_ppm(ticks_per_ms: fl
     assert not any(turns_found(ticks, host_ns))  # late arrivals alone are no lost turn
 
 
-def test_a_rate_that_drifts_is_followed_and_one_that_does_not_show_is_the_nominal_one() -> None:
+def test_a_rate_that_drifts_is_followed_and_one_that_does_not_show_is_the_nominal_one():
     ticks, host_ns, true_ns = arrivals(120.0, NOMINAL_TICKS_PER_MS, 5, drift=2e-4)
     assert np.ptp(fit_clock_tie(ticks, host_ns).host_ns(ticks) - true_ns) < 6e5  # a straight line misses by 3 ms
     short = fit_clock_tie(*arrivals(0.02, 2939.0, 1)[:2])
@@ -52,7 +51,7 @@ def test_a_rate_that_drifts_is_followed_and_one_that_does_not_show_is_the_nomina
 
 @pytest.mark.parametrize("announced", [True, False])
 @pytest.mark.parametrize("turns", [1, 2, 90])
-def test_turns_lost_in_a_long_hole_are_counted_by_the_host_clock(turns: int, announced: bool) -> None:
+def test_turns_lost_in_a_long_hole_are_counted_by_the_host_clock(turns, announced):
     ticks, host_ns, _ = arrivals(24.0, 2933.25, 7)
     hole = len(ticks) // 2
     host_ns[hole:] += round(turns * STAMP_TURN / 2933.25 * 1e6)

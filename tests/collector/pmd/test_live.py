@@ -1,8 +1,7 @@
 """The driver against the emulated meters, through a real terminal."""
 
-from collections.abc import Callable
+from dataclasses import replace
 from time import monotonic_ns
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from collector.errors import DeviceError
 from collector.pmd.emulated import wave_w
 from collector.pmd.meter import open_meter
 from collector.pmd.protocol import PMD2, PMD_USB, STREAM_BAUD
-from collector.pmd.sensor import PmdSensor, open_pmd
+from collector.pmd.sensor import open_pmd
 from collector.pmd.serial_line import SerialLine
 from tests.collector.steady import in_real_time
 
@@ -20,7 +19,7 @@ LATEST_S = 0.02
 """A busy machine's delay of a byte; the emulated wave's half period is 50 ms."""
 
 
-def read_for(sensor: PmdSensor, seconds: float) -> dict[str, PowerReadings]:
+def read_for(sensor, seconds):
     """Readings of so many seconds, joined, by rail."""
     parts: list[tuple[PowerReadings, ...]] = []
     until = monotonic_ns() + round(seconds * 1e9)
@@ -37,7 +36,7 @@ def read_for(sensor: PmdSensor, seconds: float) -> dict[str, PowerReadings]:
 
 
 @in_real_time
-def test_a_streaming_meter_is_a_power_sensor_that_loses_nothing_and_stamps_what_it_took(port_of: Callable[..., Any]) -> None:
+def test_a_streaming_meter_is_a_power_sensor_that_loses_nothing_and_stamps_what_it_took(port_of):
     with port_of(clock_error_ppm=400.0) as port, open_pmd(port.path) as sensor:
         power_sensor: PowerSensor = sensor
         assert (power_sensor.name(), power_sensor.fields()) == ("pmd", ("pcie1", "pcie2", "eps1", "eps2"))
@@ -60,17 +59,16 @@ def test_a_streaming_meter_is_a_power_sensor_that_loses_nothing_and_stamps_what_
 
 
 @in_real_time
-def test_a_hole_is_a_gap_in_the_stamps(port_of: Callable[..., Any]) -> None:
-    with port_of(faults=("hole@0.2:0.1",)) as port, open_pmd(port.path, rails=("pcie1",)) as sensor:
+def test_a_hole_is_a_gap_in_the_stamps(port_of):
+    with port_of(hole_s=(0.2, 0.3)) as port, open_pmd(port.path, rails=("pcie1",)) as sensor:
         host_ns = read_for(sensor, 0.5)["pcie1"].host_ns
     assert np.diff(host_ns).max() * 1e-9 == pytest.approx(0.1, abs=LATEST_S)
 
 
 @in_real_time
-def test_a_meter_is_taken_over_from_a_dead_session_and_left_at_its_power_on_rate(port_of: Callable[..., Any]) -> None:
+def test_a_meter_is_taken_over_from_a_dead_session_and_left_at_its_power_on_rate(port_of):
     with port_of(baud=STREAM_BAUD, streaming=True) as port:
         with open_pmd(port.path) as sensor:
-            assert sensor.identity.model is PMD_USB
             assert len(read_for(sensor, 0.1)["pcie1"].host_ns) > 100
             with pytest.raises(DeviceError, match="in use by another program"), open_pmd(port.path):
                 pass
@@ -81,7 +79,7 @@ def test_a_meter_is_taken_over_from_a_dead_session_and_left_at_its_power_on_rate
 
 
 @in_real_time
-def test_a_pmd2_is_the_same_sensor_with_other_rails(port_of: Callable[..., Any]) -> None:
+def test_a_pmd2_is_the_same_sensor_with_other_rails(port_of):
     with port_of(model=PMD2) as port, open_pmd(port.path) as sensor:
         assert sensor.fields() == ("hpwr", "pcie1", "pcie2", "pcie3")
         rails = read_for(sensor, 0.3)
@@ -90,10 +88,10 @@ def test_a_pmd2_is_the_same_sensor_with_other_rails(port_of: Callable[..., Any])
     assert set(np.unique(np.round(total_w))) == {60.0, 250.0}
 
 
-@pytest.mark.parametrize("fault", ["unplug@0.15", "hole@0.15:100"])
+@pytest.mark.parametrize("fault", [{"unplug_s": 0.15}, {"hole_s": (0.15, 100.0)}])
 @in_real_time
-def test_a_meter_that_is_lost_is_an_error_of_one_line_from_the_next_reading_on(fault: str, port_of: Callable[..., Any]) -> None:
-    with port_of(faults=(fault,)) as port, open_pmd(port.path) as sensor:
+def test_a_meter_that_is_lost_is_an_error_of_one_line_from_the_next_reading_on(fault, port_of):
+    with port_of(**fault) as port, open_pmd(port.path) as sensor:
         with pytest.raises(DeviceError, match=port.path) as caught:
             read_for(sensor, 20.0)
         assert "plug it in again" in str(caught.value)
@@ -103,15 +101,15 @@ def test_a_meter_that_is_lost_is_an_error_of_one_line_from_the_next_reading_on(f
 
 
 @in_real_time
-def test_a_relative_and_a_rail_that_the_meter_lacks_are_refused(port_of: Callable[..., Any]) -> None:
-    with port_of(product=0x17) as port, pytest.raises(DeviceError, match="EE 17"), open_pmd(port.path):
+def test_a_relative_and_a_rail_that_the_meter_lacks_are_refused(port_of):
+    with port_of(model=replace(PMD_USB, product=0x17)) as port, pytest.raises(DeviceError, match="EE 17"), open_pmd(port.path):
         pass
     with port_of() as port, pytest.raises(DeviceError, match="no rail 'hpwr'"), open_pmd(port.path, rails=("hpwr",)):
         pass
 
 
 @pytest.mark.parametrize("port", ["", "no/such/port", "/dev/null", "."])
-def test_what_is_no_serial_port_is_refused_in_one_line(port: str) -> None:
+def test_what_is_no_serial_port_is_refused_in_one_line(port):
     with pytest.raises(DeviceError, match="serial port") as caught, open_pmd(port):
         pass
     assert "\n" not in str(caught.value)
@@ -122,10 +120,10 @@ class Held:
 
     in_waiting = 6
 
-    def __init__(self) -> None:
+    def __init__(self):
         self._content = b"answer"
 
-    def read(self, count: int) -> bytes:
+    def read(self, count):
         found, self._content = self._content[:count], self._content[count:]
         return found
 
@@ -138,7 +136,7 @@ class Held:
         (lambda line: line.drain(0.0), 6),
     ],
 )
-def test_bytes_that_are_there_are_read_however_late_the_host_comes_to_look(look: Callable[[SerialLine], Any], found: Any) -> None:
-    line = SerialLine("port", Held(), None)
+def test_bytes_that_are_there_are_read_however_late_the_host_comes_to_look(look, found):
+    line = SerialLine("port", Held())
     assert look(line) == found
     assert not look(line)

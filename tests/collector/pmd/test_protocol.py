@@ -21,14 +21,14 @@ from collector.pmd.protocol import (
 NO_HOST_NS = np.zeros(1, dtype=np.int64)
 
 
-def test_commands_are_those_of_the_published_logger() -> None:
+def test_commands_are_those_of_the_published_logger():
     assert bytes.fromhex("07 01 02 ff") == START_STREAM
     assert bytes.fromhex("07 00 00 00") == STOP_STREAM
     assert uart_command(921600) == bytes.fromhex("08 00100e00 02000000 00000000 00000000")
     assert baud_of_uart_command(uart_command(460800)) == 460800
 
 
-def test_a_word_is_a_signed_twelve_bit_value_in_the_upper_bits() -> None:
+def test_a_word_is_a_signed_twelve_bit_value_in_the_upper_bits():
     raw = np.array([[1599, -7, 1599, 2047, -2048, 0, 0, -1]], dtype=np.int16)
     content = encode_packets(np.array([65536 + 258]), raw)
     assert content[:6] == bytes.fromhex("0201 f063 90ff")
@@ -38,7 +38,7 @@ def test_a_word_is_a_signed_twelve_bit_value_in_the_upper_bits() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0.0, 60.0), st.floats(0.0, 600.0)), min_size=10, max_size=10))
-def test_a_pmd2_block_comes_back_to_the_milliampere(values: list[tuple[float, float]]) -> None:
+def test_a_pmd2_block_comes_back_to_the_milliampere(values):
     volts, amperes = np.array(values).T
     block = encode_block(volts, amperes)
     assert len(block) == BLOCK.itemsize == 122

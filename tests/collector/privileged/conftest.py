@@ -9,12 +9,12 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from collector.privileged.settings import read_settings
 from tests.collector.nvml.stub import Boards, board_uuid, built
 from tests.collector.steady import DEADLINE_S, until
 
@@ -22,11 +22,19 @@ UUID, SECOND, UNLISTED = board_uuid(0), board_uuid(1), board_uuid(2)
 NAMES = {UUID: "first board", SECOND: "second board", UNLISTED: "unlisted board"}
 """For the names of tests, which must be the same in every process."""
 
+ACTIVATE = """
+import os, sys
+os.dup2(int(sys.argv[1]), 3)
+os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1")
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+"""What systemd does with a socket."""
+
 
 class Place:
     """A helper's surroundings: three boards, two of them allowed, a config, and the processes that were started."""
 
-    def __init__(self, folder: Path, library: Path) -> None:
+    def __init__(self, folder, library):
         self.folder = folder
         folder.chmod(0o755)
         self.boards = Boards(folder / "boards", 3)
@@ -44,9 +52,10 @@ class Place:
         for name in ("LISTEN_PID", "LISTEN_FDS", "WATCHDOG_USEC"):
             self.environment.pop(name, None)
         self.processes: list[subprocess.Popen[str]] = []
+        self.listener = socket.socket(socket.AF_UNIX)
         self.write_config()
 
-    def write_config(self, *, head: str = "", group: str = "") -> None:
+    def write_config(self, *, head="", group=""):
         mine = grp.getgrgid(os.getegid()).gr_name
         self.config.write_text(
             f'group = "{group or mine}"\n{head}\n'
@@ -54,11 +63,21 @@ class Place:
         )
         self.config.chmod(0o644)
 
-    def command(self) -> list[str]:
+    def command(self):
         return [sys.executable, "-I", "-m", "collector.privileged.helper", str(self.config)]
 
-    def start(self, *command: str, pass_fds: tuple[int, ...] = (), preexec_fn: Callable[[], None] | None = None) -> "subprocess.Popen[str]":
+    def listen(self):
+        """The number of the socket that systemd would pass, for the config's group; it outlives the helper."""
+        if not self.socket.exists():
+            self.listener.bind(str(self.socket))
+            self.listener.listen(128)
+            self.socket.chmod(0o660)
+        os.chown(self.socket, -1, read_settings(self.config).group_id)
+        return self.listener.fileno()
+
+    def start(self, *command, preexec_fn=None):
         """A helper that has told systemd that it is ready."""
+        number = self.listen()
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
             notify = self.folder / "notify"
             notify.unlink(missing_ok=True)
@@ -66,11 +85,11 @@ class Place:
             environment = {**self.environment, "NOTIFY_SOCKET": str(notify)}
             with self.audit.open("a") as stderr:
                 process = subprocess.Popen(
-                    list(command) or self.command(),
+                    [sys.executable, "-I", "-c", ACTIVATE, str(number), *(command or self.command())],
                     stderr=stderr,
                     text=True,
                     env=environment,
-                    pass_fds=pass_fds,
+                    pass_fds=(number,),
                     preexec_fn=preexec_fn,
                 )
             self.processes.append(process)
@@ -79,7 +98,7 @@ class Place:
             assert process.poll() is None, self.audit.read_text()
         return process
 
-    def refused(self) -> str:
+    def refused(self):
         """What a helper that does not start says."""
         done = subprocess.run(self.command(), capture_output=True, text=True, env=self.environment, check=False, timeout=DEADLINE_S)
         assert done.returncode == 1
@@ -87,16 +106,17 @@ class Place:
         assert len(done.stderr.splitlines()) == 1, done.stderr
         return done.stderr
 
-    def events(self) -> list[dict[str, Any]]:
+    def events(self):
         return [json.loads(line) for line in self.audit.read_text().split("\n")[:-1]]  # the last one may still be written
 
-    def end(self) -> None:
+    def end(self):
         for process in self.processes:
             process.kill()
             process.communicate(timeout=DEADLINE_S)
+        self.listener.close()
 
 
-def _ready(told: socket.socket) -> bool:
+def _ready(told):
     try:
         return b"READY=1" in told.recv(4096)
     except BlockingIOError:
@@ -106,18 +126,18 @@ def _ready(told: socket.socket) -> bool:
 class Line:
     """A raw connection."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         self.end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.end.settimeout(DEADLINE_S)
         self.end.connect(str(path))
 
-    def send(self, data: bytes) -> None:
+    def send(self, data):
         try:
             self.end.sendall(data)
         except OSError:  # closed meanwhile: what was said before that is still there
             return
 
-    def receive(self) -> dict[str, Any] | None:
+    def receive(self):
         """The next reply; None for the end of the connection."""
         came = b""
         while not came.endswith(b"\n"):
@@ -131,26 +151,26 @@ class Line:
         reply: dict[str, Any] = json.loads(came)
         return reply
 
-    def ask(self, **content: Any) -> dict[str, Any]:
+    def ask(self, **content):
         self.send(json.dumps({"version": 1, **content}).encode() + b"\n")
         reply = self.receive()
         assert reply is not None, "the helper closed the connection"
         return reply
 
-    def lock(self, clock: int = 900, uuid: str = UUID) -> dict[str, Any]:
+    def lock(self, clock=900, uuid=UUID):
         return self.ask(do="lock", uuid=uuid, sm_clock_mhz=clock)
 
-    def close(self) -> None:
+    def close(self):
         self.end.close()
 
 
 @pytest.fixture(scope="session")
-def nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def nvml(tmp_path_factory):
     return built(tmp_path_factory.mktemp("nvml"))
 
 
 @pytest.fixture
-def place(nvml: Path) -> Iterator[Place]:
+def place(nvml):
     folder = Path(tempfile.mkdtemp(prefix="wp-"))  # a socket's path must be short
     made = Place(folder, nvml)
     try:
@@ -161,10 +181,10 @@ def place(nvml: Path) -> Iterator[Place]:
 
 
 @pytest.fixture
-def opened(place: Place) -> Iterator[Callable[[], Line]]:
+def opened(place):
     lines: list[Line] = []
 
-    def connect() -> Line:
+    def connect():
         lines.append(Line(place.socket))
         return lines[-1]
 
@@ -173,7 +193,7 @@ def opened(place: Place) -> Iterator[Callable[[], Line]]:
         line.close()
 
 
-def stopped(process: "subprocess.Popen[str]", how: signal.Signals = signal.SIGTERM) -> int:
+def stopped(process, how=signal.SIGTERM):
     process.send_signal(how)
     process.communicate(timeout=DEADLINE_S)
     return process.returncode

@@ -1,13 +1,12 @@
 """A helper's settings are its owner's alone, and nothing in them is guessed."""
 
 import os
-import socket
 
 import pytest
 
 from collector.errors import PrivilegedError
 from collector.privileged.settings import read_settings
-from tests.collector.privileged.conftest import UUID, Place
+from tests.collector.privileged.conftest import UUID
 
 
 @pytest.mark.parametrize(
@@ -25,21 +24,21 @@ from tests.collector.privileged.conftest import UUID, Place
         ("[[boards]]", "\x00", "TOML"),
     ],
 )
-def test_a_setting_that_cannot_be_is_refused_in_one_line(before: str, after: str, words: str, place: Place) -> None:
+def test_a_setting_that_cannot_be_is_refused_in_one_line(before, after, words, place):
     text = place.config.read_text()
     assert before in text
     place.config.write_text(text.replace(before, after, 1))
     assert words in refusal(place)
 
 
-def refusal(place: Place) -> str:
+def refusal(place):
     with pytest.raises(PrivilegedError) as caught:
         read_settings(place.config)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
-def test_a_config_that_others_may_change_is_refused(place: Place) -> None:
+def test_a_config_that_others_may_change_is_refused(place):
     place.config.chmod(0o646)
     assert "others may change it" in refusal(place)
     place.config.chmod(0o664)
@@ -49,7 +48,7 @@ def test_a_config_that_others_may_change_is_refused(place: Place) -> None:
     assert "others may change folder" in refusal(place)
 
 
-def test_a_config_behind_a_link_is_refused(place: Place) -> None:
+def test_a_config_behind_a_link_is_refused(place):
     real = place.folder / "real.toml"
     place.config.rename(real)
     place.config.symlink_to(real)
@@ -57,31 +56,16 @@ def test_a_config_behind_a_link_is_refused(place: Place) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
-def test_another_users_config_is_refused(place: Place) -> None:
+def test_another_users_config_is_refused(place):
     os.chown(place.config, 65534, -1)
     assert "belongs to user 65534" in refusal(place)
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff", b"x = 1\n" * 20_000])
-def test_what_is_no_config_is_refused(content: bytes, place: Place) -> None:
+def test_what_is_no_config_is_refused(content, place):
     place.config.write_bytes(content)
     assert refusal(place)
 
 
-def test_a_sockets_path_that_is_too_long_is_refused(place: Place) -> None:
-    place.environment["WATTPRINT_CLOCKS_SOCKET"] = str(place.folder / ("s" * 107))
-    assert "too long" in place.refused()
-
-
-def test_what_is_no_socket_is_left_where_it_is(place: Place) -> None:
-    place.socket.write_text("precious")
-    assert "no socket" in place.refused()
-    assert place.socket.read_text() == "precious"
-
-
-def test_a_living_helper_keeps_its_socket(place: Place) -> None:
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(place.socket))
-        listener.listen()
-        assert "another helper serves" in place.refused()
-    assert place.socket.exists()
+def test_without_a_socket_of_the_service_manager_it_does_not_start(place):
+    assert "systemctl start" in place.refused()

@@ -2,9 +2,7 @@
 
 import http.client
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -25,11 +23,11 @@ class Served:
     complaints: list[str] = field(default_factory=list)
 
     @property
-    def address(self) -> tuple[str, int]:
+    def address(self):
         parts = urlsplit(self.url)
         return parts.hostname or "", parts.port or 0
 
-    def fetch(self, method: str, target: str, body: bytes | None = None) -> tuple[int, dict[str, str], bytes]:
+    def fetch(self, method, target, body=None):
         """Status, headers and content of an answer, whose token the target holds or not."""
         connection = http.client.HTTPConnection(*self.address, timeout=PATIENCE_S)
         try:
@@ -39,27 +37,27 @@ class Served:
         finally:
             connection.close()
 
-    def request(self, method: str, path: str, body: bytes | None = None) -> tuple[int, dict[str, str], bytes]:
+    def request(self, method, path, body=None):
         """The same for a path below the token."""
         return self.fetch(method, urlsplit(self.url).path.rstrip("/") + path, body)
 
-    def ask(self, path: str, **body: Any) -> tuple[int, Any]:
+    def ask(self, path, **body):
         """Status and JSON document of a posted question."""
         status, _, content = self.request("POST", path, json.dumps(body).encode())
         return status, json.loads(content)
 
-    def choices(self) -> Any:
+    def choices(self):
         return json.loads(self.request("GET", "/api/choices")[2])
 
-    def workload_key(self, name: str) -> str:
+    def workload_key(self, name):
         return next(entry["key"] for entry in self.choices()["workloads"] if entry["name"].startswith(name))
 
-    def bundle_key(self, name: str = BUNDLE) -> str:
+    def bundle_key(self, name=BUNDLE):
         return next(bundle["key"] for bundle in self.choices()["bundles"] if bundle["name"].startswith(f"{name} "))
 
 
 @pytest.fixture(scope="session")
-def served() -> Iterator[Served]:
+def served():
     """A server with the shipped examples and bundles."""
     complaints: list[str] = []
     with page_server(0, open_catalogue([], []), complain=complaints.append) as url:

@@ -1,27 +1,26 @@
 """What the page is told is what the commands print."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from estimator.cli import main
-from tests.estimator.serve.conftest import BUNDLE, Served
+from tests.estimator.serve.conftest import BUNDLE
 
 EXAMPLES = ("gpt2-prefill", "llama-8b-decode")
 OPERATORS = [{"family": "gemm", "operator": "linear", "precision": "bf16", "count": 2, "batch": 1, "m": 512, "n": 768, "k": 768}]
 OWN: dict[str, Any] = {"format": "wattprint-workload", "format_version": "1.0", "name": "two layers", "operators": OPERATORS}
 
 
-def printed(capsys: pytest.CaptureFixture[str], *words: object) -> Any:
+def printed(capsys, *words):
     """The JSON that a command prints."""
     capsys.readouterr()
     assert main([str(word) for word in words]) in (0, 3)
     return json.loads(capsys.readouterr().out)
 
 
-def answer(served: Served, name: str, **settings: Any) -> Any:
+def answer(served, name, **settings):
     status, document = served.ask("/api/answer", workload=served.workload_key(name), bundle=served.bundle_key(), **settings)
     assert status == 200, document
     return document
@@ -38,17 +37,13 @@ def answer(served: Served, name: str, **settings: Any) -> Any:
         ({"host_launch_us": 0}, ("--host-launch-us", 0)),
     ],
 )
-def test_an_answer_holds_the_estimate_as_the_command_prints_it(
-    served: Served, capsys: pytest.CaptureFixture[str], repository: Path, name: str, settings: dict[str, Any], words: tuple[object, ...]
-) -> None:
+def test_an_answer_holds_the_estimate_as_the_command_prints_it(served, capsys, repository, name, settings, words):
     document = answer(served, name, **settings)
     expected = printed(capsys, repository / "examples" / f"{name}.json", "--bundle", BUNDLE, "--json", *words)
     assert document["estimate"] == expected
 
 
-def test_other_sizes_and_the_sweep_are_those_of_the_sweep_command(
-    served: Served, capsys: pytest.CaptureFixture[str], repository: Path
-) -> None:
+def test_other_sizes_and_the_sweep_are_those_of_the_sweep_command(served, capsys, repository):
     document = answer(served, "gpt2-prefill", batch=16, sequence=256, power_cap_w=150, host_launch_us=90)
     words = ["--batch", "16", "--sequence", "256", "--freqs", "all", "--json", "--power-cap", "150", "--host-launch-us", "90"]
     points = printed(capsys, "sweep", repository / "examples" / "gpt2-prefill.json", "--bundle", BUNDLE, *words)
@@ -57,16 +52,14 @@ def test_other_sizes_and_the_sweep_are_those_of_the_sweep_command(
         assert column == [point[name] for point in points], name
 
 
-def test_the_explanation_is_that_of_the_explain_command(served: Served, capsys: pytest.CaptureFixture[str], repository: Path) -> None:
+def test_the_explanation_is_that_of_the_explain_command(served, capsys, repository):
     document = answer(served, "llama-8b-decode", clock_mhz=900)
     expected = printed(capsys, "explain", repository / "examples" / "llama-8b-decode.json", "--bundle", BUNDLE, "--freq", 900, "--json")
     for name, value in document["explanation"].items():
         assert value == expected[name], name
 
 
-def test_a_file_from_the_page_is_read_as_the_command_reads_it(
-    served: Served, capsys: pytest.CaptureFixture[str], shared_data: Path
-) -> None:
+def test_a_file_from_the_page_is_read_as_the_command_reads_it(served, capsys, shared_data):
     path = shared_data / "energaizer" / "workloads" / "gpt2model_gpt2_pbf16_b8_s512_modeprefill.json"
     status, _, content = served.request("POST", f"/api/load?name={path.name}", path.read_bytes())
     assert status == 200
@@ -75,7 +68,7 @@ def test_a_file_from_the_page_is_read_as_the_command_reads_it(
     assert document["estimate"] == printed(capsys, path, "--bundle", BUNDLE, "--freq", 900, "--json")
 
 
-def test_sizes_of_a_file_that_states_none_can_be_stated(served: Served) -> None:
+def test_sizes_of_a_file_that_states_none_can_be_stated(served):
     _, known = served.ask("/api/workload", workload=served.workload_key("gpt2-prefill"))
     assert known["at"] == {"batch": 8, "sequence": 512}
     assert 16 in known["batch"]["values"]
@@ -90,7 +83,7 @@ def test_sizes_of_a_file_that_states_none_can_be_stated(served: Served) -> None:
     assert (status, document["estimate"]["workload"]) == (200, "two layers@b8s128")
 
 
-def test_a_bundle_without_power_gives_times_and_no_charts_of_energy(tmp_path: Path) -> None:
+def test_a_bundle_without_power_gives_times_and_no_charts_of_energy(tmp_path):
     from dataclasses import replace
 
     from estimator.bundle.files import load_bundle, save_bundle

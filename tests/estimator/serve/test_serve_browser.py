@@ -1,19 +1,16 @@
 """The page in a headless browser: clicks, keys, files; skipped where no Chromium is installed."""
 
 import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from estimator.cli import main
-from tests.browser import Page
-from tests.estimator.serve.conftest import BUNDLE, Served
+from tests.estimator.serve.conftest import BUNDLE
 from tests.estimator.serve.test_serve_answers import OWN
 
 
 @pytest.fixture
-def page(open_page: Callable[[], Page], served: Served) -> Iterator[Page]:
+def page(open_page, served):
     """The page with its first result; at the end, it must have had nothing to complain about and asked nobody else."""
     opened = open_page()
     opened.emulate()
@@ -30,26 +27,24 @@ def page(open_page: Callable[[], Page], served: Served) -> Iterator[Page]:
     opened.close()
 
 
-def shown(page: Page) -> list[float]:
+def shown(page):
     """Latency, power and energy as the table shows them in SI units."""
     cells = page.evaluate("[...document.querySelectorAll('#numbers tbody tr')].map((row) => row.cells[3].textContent)")
     return [float(cell) for cell in cells]
 
 
-def printed(capsys: pytest.CaptureFixture[str], repository: Path, *words: object) -> list[float]:
+def printed(capsys, repository, *words):
     capsys.readouterr()
     assert main([str(repository / "examples" / "gpt2-prefill.json"), "--bundle", BUNDLE, "--json", *map(str, words)]) in (0, 3)
     document = json.loads(capsys.readouterr().out)
     return [document[name] for name in ("latency_s", "power_w", "energy_j")]
 
 
-def at_clock(page: Page, clock: float) -> None:
+def at_clock(page, clock):
     page.wait_for(f"document.getElementById('results').dataset.clock === '{clock:g}'")
 
 
-def test_keys_move_the_clock_and_the_numbers_are_those_of_the_command(
-    page: Page, capsys: pytest.CaptureFixture[str], repository: Path
-) -> None:
+def test_keys_move_the_clock_and_the_numbers_are_those_of_the_command(page, capsys, repository):
     at_clock(page, 1410)
     assert shown(page) == printed(capsys, repository)
     before = page.evaluate("document.getElementById('chart-energy').innerHTML")
@@ -71,7 +66,7 @@ def test_keys_move_the_clock_and_the_numbers_are_those_of_the_command(
     assert page.evaluate("document.querySelector('#sweep tr[aria-current] th').textContent") == "210 MHz"
 
 
-def test_batch_sequence_precision_and_attention_change_the_result(page: Page) -> None:
+def test_batch_sequence_precision_and_attention_change_the_result(page):
     page.evaluate("document.getElementById('batch').focus()")
     page.press("ArrowRight")
     page.wait_for("document.getElementById('results-title').textContent.startsWith('gpt2-prefill-b8-s512@b12s512')")
@@ -89,7 +84,7 @@ def test_batch_sequence_precision_and_attention_change_the_result(page: Page) ->
     assert "forecast" in page.evaluate("document.getElementById('remarks').textContent")
 
 
-def test_a_file_is_loaded_and_its_sliders_say_why_they_rest(page: Page, tmp_path: Path) -> None:
+def test_a_file_is_loaded_and_its_sliders_say_why_they_rest(page, tmp_path):
     path = tmp_path / "mine.json"
     path.write_text(json.dumps({**OWN, "name": "mine <b>& co"}), encoding="utf-8")
     page.upload("#file", path)
@@ -107,7 +102,7 @@ def test_a_file_is_loaded_and_its_sliders_say_why_they_rest(page: Page, tmp_path
     page.wait_for("document.getElementById('results-title').textContent.startsWith('mine <b>& co@b6s128')")
 
 
-def drop(page: Page, name: str, content: str) -> None:
+def drop(page, name, content):
     """Drop a file onto the page."""
     page.evaluate(
         "(() => { const data = new DataTransfer();"
@@ -116,7 +111,7 @@ def drop(page: Page, name: str, content: str) -> None:
     )
 
 
-def test_a_broken_file_is_said_and_a_good_one_goes_on(page: Page) -> None:
+def test_a_broken_file_is_said_and_a_good_one_goes_on(page):
     before = shown(page)
     drop(page, "broken.json", "[[")
     page.wait_for("document.getElementById('error').textContent.startsWith('broken.json: not valid JSON')")
@@ -127,7 +122,7 @@ def test_a_broken_file_is_said_and_a_good_one_goes_on(page: Page) -> None:
     assert shown(page) != before
 
 
-def delay(page: Page, path: str, milliseconds: int) -> None:
+def delay(page, path, milliseconds):
     """Let the page's requests to a path take this much longer."""
     page.evaluate(
         "window.fetch = ((before) => async (url, options) => {"
@@ -136,12 +131,12 @@ def delay(page: Page, path: str, milliseconds: int) -> None:
     )
 
 
-def at_rest(page: Page) -> None:
+def at_rest(page):
     page.wait_for("document.getElementById('results').getAttribute('aria-busy') === 'false'")
 
 
 @pytest.mark.parametrize("late", ["/api/answer", "/api/workload"])
-def test_a_late_answer_to_an_older_question_does_not_hide_a_fault(page: Page, late: str) -> None:
+def test_a_late_answer_to_an_older_question_does_not_hide_a_fault(page, late):
     other = page.evaluate("[...document.getElementById('workload').options].find((option) => !option.selected).value")
     delay(page, late, 400)
     page.choose("#workload", other)
@@ -155,7 +150,7 @@ def test_a_late_answer_to_an_older_question_does_not_hide_a_fault(page: Page, la
 
 
 @pytest.mark.parametrize("late", ["/api/load", "/api/workload", "/api/answer"])
-def test_a_file_and_a_choice_at_once_end_with_what_the_page_says_is_chosen(page: Page, late: str) -> None:
+def test_a_file_and_a_choice_at_once_end_with_what_the_page_says_is_chosen(page, late):
     other = page.evaluate("[...document.getElementById('workload').options].find((option) => !option.selected).value")
     delay(page, late, 300)
     drop(page, "good.json", json.dumps({**OWN, "name": "dropped"}))
@@ -166,7 +161,7 @@ def test_a_file_and_a_choice_at_once_end_with_what_the_page_says_is_chosen(page:
     assert not page.evaluate("document.getElementById('results').classList.contains('stale')")
 
 
-def test_a_setting_that_cannot_be_is_said_and_taken_back(page: Page) -> None:
+def test_a_setting_that_cannot_be_is_said_and_taken_back(page):
     page.choose("#precision", "nvfp4")
     page.wait_for("document.getElementById('error').textContent !== ''")
     assert page.evaluate("document.getElementById('status').textContent") == "No result for these settings"
@@ -174,7 +169,7 @@ def test_a_setting_that_cannot_be_is_said_and_taken_back(page: Page) -> None:
     page.wait_for("document.getElementById('error').textContent === ''")
 
 
-def test_every_chart_has_a_title_and_a_table(page: Page) -> None:
+def test_every_chart_has_a_title_and_a_table(page):
     titles = page.evaluate("[...document.querySelectorAll('figure svg')].map((svg) => svg.querySelector('title').textContent)")
     assert len(titles) == 5
     for table, rows in {"sweep": 81, "limits": 10, "parts": 10, "kernels": 22}.items():
@@ -183,7 +178,7 @@ def test_every_chart_has_a_title_and_a_table(page: Page) -> None:
     assert page.evaluate("document.querySelector('#sweep').checkVisibility()")
 
 
-def test_what_a_screen_reader_meets_has_a_name(page: Page) -> None:
+def test_what_a_screen_reader_meets_has_a_name(page):
     nodes = [node for node in page.call("Accessibility.getFullAXTree")["nodes"] if not node.get("ignored")]
     controls = [node for node in nodes if node["role"]["value"] in ("slider", "combobox", "spinbutton", "button", "image", "img", "table")]
     assert {node["role"]["value"] for node in controls} >= {"slider", "combobox", "spinbutton", "table"}
@@ -192,7 +187,7 @@ def test_what_a_screen_reader_meets_has_a_name(page: Page) -> None:
     assert "status" in {node["role"]["value"] for node in nodes}
 
 
-def test_no_width_makes_the_page_scroll_sideways(page: Page) -> None:
+def test_no_width_makes_the_page_scroll_sideways(page):
     for width in (320, 390, 768, 1600):
         page.emulate(width=width, mobile=width < 600)
         assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth"), width

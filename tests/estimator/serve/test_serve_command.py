@@ -5,9 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +14,7 @@ from tests.estimator.serve.conftest import Served
 
 
 @contextmanager
-def started(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def started(*words):
     """A running `estimate serve` and its first line."""
     command = [sys.executable, "-W", "error", "-m", "estimator.cli", "serve", "--port", "0", *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -28,7 +26,7 @@ def started(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 
 @pytest.mark.parametrize(("stop", "status", "said"), [(signal.SIGINT, 130, "estimate serve: interrupted"), (signal.SIGTERM, 0, "")])
-def test_signals_end_it_cleanly(repository: Path, stop: signal.Signals, status: int, said: str) -> None:
+def test_signals_end_it_cleanly(repository, stop, status, said):
     with started(str(repository / "examples" / "gpt2-prefill.json"), "--quiet", "--json") as (process, line):
         url = json.loads(line)["url"]
         assert url.startswith("http://127.0.0.1:")
@@ -38,7 +36,7 @@ def test_signals_end_it_cleanly(repository: Path, stop: signal.Signals, status: 
     assert (process.returncode, out, err.strip()) == (status, "", said)
 
 
-def test_a_missing_extra_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_is_named(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert main(["serve", "--port", "0"]) == 1
     assert capsys.readouterr().err == (
@@ -46,7 +44,7 @@ def test_a_missing_extra_is_named(capsys: pytest.CaptureFixture[str], monkeypatc
     )
 
 
-def test_a_port_in_use_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_in_use_is_one_line(capsys):
     with socket.create_server(("127.0.0.1", 0)) as busy:
         port = busy.getsockname()[1]
         assert main(["serve", "--port", str(port)]) == 1
@@ -64,7 +62,7 @@ def test_a_port_in_use_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         (["--port", "70000"], 2, "not in the range"),
     ],
 )
-def test_what_cannot_be_served_is_one_line(capsys: pytest.CaptureFixture[str], words: list[str], status: int, message: str) -> None:
+def test_what_cannot_be_served_is_one_line(capsys, words, status, message):
     assert main(["serve", *words]) == status
     printed = capsys.readouterr()
     assert printed.out == ""

@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 
 from estimator.serve.answers import parse_request
 from estimator.serve.local_site import RequestError
-from tests.estimator.serve.conftest import Served
 
 ASKED = {"workload": "example-0", "bundle": "bundle-0"}
 
 
-def refusal(content: bytes) -> str:
+def refusal(content):
     """The message of a refusal, checked to be one line."""
     document = json.loads(content)
     assert list(document) == ["error"]
@@ -46,7 +45,7 @@ def refusal(content: bytes) -> str:
         ({"at": {"sequence": 8}}, 400, "at lacks the field"),
     ],
 )
-def test_bad_questions_are_refused_by_name(served: Served, body: bytes | dict[str, object], status: int, message: str) -> None:
+def test_bad_questions_are_refused_by_name(served, body, status, message):
     content = body if isinstance(body, bytes) else json.dumps({**ASKED, **body}).encode()
     got, _, answer = served.request("POST", "/api/answer", content)
     assert (got, message in refusal(answer)) == (status, True), answer
@@ -54,14 +53,14 @@ def test_bad_questions_are_refused_by_name(served: Served, body: bytes | dict[st
 
 
 @pytest.mark.parametrize("path", ["/../../../etc/passwd", "/page.js\\..\\server.py", "/api/answer/../load"])
-def test_no_path_reaches_a_file(served: Served, path: str) -> None:
+def test_no_path_reaches_a_file(served, path):
     status, _, content = served.request("GET", path)
     assert status == 404
     refusal(content)
 
 
 @pytest.mark.parametrize("path", ["/", "/api/choices", "/nothing"])
-def test_every_answer_forbids_what_the_page_does_not_need(served: Served, path: str) -> None:
+def test_every_answer_forbids_what_the_page_does_not_need(served, path):
     _, headers, _ = served.request("GET", path)
     policy = dict(part.strip().split(" ", 1) for part in headers["Content-Security-Policy"].split(";"))
     assert policy["default-src"] == "'none'"
@@ -81,6 +80,6 @@ def test_every_answer_forbids_what_the_page_does_not_need(served: Served, path: 
         ),
     )
 )
-def test_any_json_is_a_question_or_refused(document: object) -> None:
+def test_any_json_is_a_question_or_refused(document):
     with suppress(RequestError):
         assert isinstance(parse_request(json.dumps(document).encode()).workload, str)

@@ -3,23 +3,20 @@
 import logging
 import os
 import signal
-from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import pytest
 from distributed import Client, LocalCluster
 
 from collector.errors import DatasetError
 from fitter.errors import ClusterError
-from fitter.rows.partitions import Partition, open_partitioned, read_batches
+from fitter.rows.partitions import open_partitioned, read_batches
 from fitter.scale.cluster import check_versions, in_order, open_cluster
 from fitter.scale.kernel_sample import sample_of, sample_partition
 from tests.fitter.scale.test_kernel_sample import TASK, kernel_table, said, write_parts
 
 
-def started(workers: int, *, processes: bool = False) -> Any:
+def started(workers, *, processes=False):
     """A cluster on the loopback."""
     return LocalCluster(
         n_workers=workers,
@@ -33,24 +30,24 @@ def started(workers: int, *, processes: bool = False) -> Any:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
+def cluster():
     """Two workers."""
     with started(2) as found:
         yield found
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     """A kernel table in five files."""
     return write_parts(kernel_table(1000), tmp_path / "k", [100, 180, 400, 800])
 
 
-def rows_of(partition: Partition) -> int:
+def rows_of(partition):
     """Rows of a partition, read to its end."""
     return sum(batch.num_rows for batch in read_batches(partition, ["latency_s"]))
 
 
-def test_a_cluster_gives_the_sample_of_one_machine_in_the_order_of_the_partitions(cluster: Any, folder: Path) -> None:
+def test_a_cluster_gives_the_sample_of_one_machine_in_the_order_of_the_partitions(cluster, folder):
     parts = open_partitioned(folder).parts
     with open_cluster(cluster.scheduler_address) as results:
         assert list(results(rows_of, parts)) == [100, 80, 220, 400, 200]
@@ -60,7 +57,7 @@ def test_a_cluster_gives_the_sample_of_one_machine_in_the_order_of_the_partition
             list(results(rows_of, parts))
 
 
-def test_the_work_of_a_killed_worker_is_done_by_another(folder: Path) -> None:
+def test_the_work_of_a_killed_worker_is_done_by_another(folder):
     parts = open_partitioned(folder).parts * 8  # more tasks than are under way at any time
     task = partial(sample_partition, task=TASK)
     expected = [said(result) for result in map(task, parts)]
@@ -73,12 +70,12 @@ def test_the_work_of_a_killed_worker_is_done_by_another(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "foo://127.0.0.1:1", "127.0.0.1:port"])
-def test_an_address_without_a_scheduler_is_refused(address: str) -> None:
+def test_an_address_without_a_scheduler_is_refused(address):
     with pytest.raises(ClusterError, match=f"--scheduler {address}: no Dask scheduler answers there"), open_cluster(address, connect_s=0.2):
         pass
 
 
-def test_workers_of_another_version_and_a_scheduler_without_workers_are_refused() -> None:
+def test_workers_of_another_version_and_a_scheduler_without_workers_are_refused():
     check_versions({"tcp://w1": "1.2.3"}, "1.2.3", "tcp://s")
     with pytest.raises(ClusterError, match=r"worker tcp://w2 has wattprint 1.2.2, this is 1.2.3"):
         check_versions({"tcp://w1": "1.2.3", "tcp://w2": "1.2.2"}, "1.2.3", "tcp://s")

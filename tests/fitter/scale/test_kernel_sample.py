@@ -1,9 +1,7 @@
 """Kernels read in pieces: all rows are screened and counted, and the sample does not depend on how they are cut."""
 
 import itertools
-import json
 from dataclasses import fields
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -11,19 +9,20 @@ import pyarrow.parquet as pq
 import pytest
 
 from collector.errors import DatasetError
-from estimator.bundle.files import load_bundle
 from estimator.vocabulary.specifications import load_gpu
+from fitter.bundle.calibration import calibrate
 from fitter.cli import main
 from fitter.errors import InputError
-from fitter.rows.partitions import open_partitioned, read_batches, shown
+from fitter.rows.partitions import open_partitioned, read_batches
 from fitter.rows.rejected import count_reasons
 from fitter.rows.selection import read_selection
 from fitter.scale.kernel_sample import KernelSample, SampleTask, pruned_rows, row_hashes, sample_of
+from fitter.scale.streamed import is_streamed, read_streamed
 
 TASK = SampleTask(collected=None, gpu=None, seed=0)
 
 
-def kernel_table(rows: int, seed: int = 0) -> pa.Table:
+def kernel_table(rows, seed=0):
     """Matrix products and additions, each a few times, some of them impossible."""
     rng = np.random.default_rng(seed)
     shape = 64 * rng.integers(2, 14, (rows, 3))
@@ -49,7 +48,7 @@ def kernel_table(rows: int, seed: int = 0) -> pa.Table:
     )
 
 
-def write_parts(table: pa.Table, folder: Path, cuts: list[int], row_group: int = 1000) -> Path:
+def write_parts(table, folder, cuts, row_group=1000):
     """The table cut at these rows into files."""
     folder.mkdir(parents=True, exist_ok=True)
     for number, (start, stop) in enumerate(itertools.pairwise([0, *cuts, table.num_rows])):
@@ -57,12 +56,12 @@ def write_parts(table: pa.Table, folder: Path, cuts: list[int], row_group: int =
     return folder
 
 
-def sampled(folder: Path, task: SampleTask = TASK) -> KernelSample:
+def sampled(folder, task=TASK):
     """The sample of a folder."""
     return sample_of(open_partitioned(folder).parts, task)
 
 
-def said(sample: KernelSample) -> str:
+def said(sample):
     """All of a sample except where its rows were read; nan equals nan."""
     assert sample.rows is not None
     columns = [np.asarray(getattr(sample.rows, f.name), dtype=object).tolist() for f in fields(sample.rows) if f.name not in PLACES]
@@ -73,7 +72,7 @@ PLACES = ("sources", "source_index", "row")
 
 
 @pytest.mark.parametrize("limits", [(4000, 24), (30, 2)])
-def test_the_sample_does_not_depend_on_files_row_groups_or_order(tmp_path: Path, limits: tuple[int, int]) -> None:
+def test_the_sample_does_not_depend_on_files_row_groups_or_order(tmp_path, limits):
     task = SampleTask(collected=None, gpu=None, seed=3, section_kernels=limits[0], kernel_rows=limits[1])
     table = kernel_table(1500)
     whole = sampled(write_parts(table, tmp_path / "whole", []), task)
@@ -83,7 +82,7 @@ def test_the_sample_does_not_depend_on_files_row_groups_or_order(tmp_path: Path,
     assert said(whole) == said(cut) == said(moved)
 
 
-def test_counts_and_rows_are_those_of_reading_in_memory(tmp_path: Path) -> None:
+def test_counts_and_rows_are_those_of_reading_in_memory(tmp_path):
     table = kernel_table(1200)
     pq.write_table(table, tmp_path / "k.parquet")
     selection = read_selection([tmp_path / "k.parquet"])
@@ -97,7 +96,7 @@ def test_counts_and_rows_are_those_of_reading_in_memory(tmp_path: Path) -> None:
     assert sorted(row_hashes(found.rows, 0).tolist()) == sorted(row_hashes(selection.kernels, 0).tolist())
 
 
-def test_limits_hold_and_another_seed_chooses_others(tmp_path: Path) -> None:
+def test_limits_hold_and_another_seed_chooses_others(tmp_path):
     folder = write_parts(kernel_table(2000), tmp_path, [500])
     tasks = [SampleTask(collected=None, gpu=None, seed=seed, section_kernels=20, kernel_rows=1) for seed in (0, 1)]
     chosen = [rows for task in tasks if (rows := sampled(folder, task).rows) is not None]
@@ -105,7 +104,7 @@ def test_limits_hold_and_another_seed_chooses_others(tmp_path: Path) -> None:
     assert set(chosen[0].operators) != set(chosen[1].operators)
 
 
-def test_doubled_rows_count_once_and_rows_of_other_gpus_are_counted(tmp_path: Path) -> None:
+def test_doubled_rows_count_once_and_rows_of_other_gpus_are_counted(tmp_path):
     table = kernel_table(300)
     once = sampled(write_parts(table, tmp_path / "once", [])).rows
     twice = sampled(write_parts(pa.concat_tables([table, table]), tmp_path / "twice", [300])).rows
@@ -121,7 +120,7 @@ def test_doubled_rows_count_once_and_rows_of_other_gpus_are_counted(tmp_path: Pa
     assert found.rejected[("OTHER_GPU", False)].count > 200
 
 
-def test_a_row_is_named_by_its_place_in_its_file(tmp_path: Path) -> None:
+def test_a_row_is_named_by_its_place_in_its_file(tmp_path):
     table = kernel_table(400)
     rows = sampled(write_parts(table, tmp_path, [150], row_group=40)).rows
     assert rows is not None
@@ -133,21 +132,20 @@ def test_a_row_is_named_by_its_place_in_its_file(tmp_path: Path) -> None:
 # Files of a data set --------------------------------------------------------------------------------------------------
 
 
-def test_a_folder_and_its_uri_hold_every_row_once_in_order_beside_files_of_other_programs(tmp_path: Path) -> None:
+def test_a_folder_holds_every_row_once_in_order_beside_files_of_other_programs(tmp_path):
     table = kernel_table(300)
     write_parts(table, tmp_path, [10, 250], row_group=30)
     for name in ("_SUCCESS", "notes.txt"):
         (tmp_path / name).write_text("x")
     for name in (".cache", "_delta_log"):
         write_parts(table, tmp_path / name, [])
-    local, remote = open_partitioned(tmp_path), open_partitioned(tmp_path.as_uri())
-    assert (local.rows, local.sha256, local.name) == (remote.rows, remote.sha256, remote.name) == (300, local.sha256, tmp_path.name)
-    for found in (local, remote):
-        batches = [batch for part in found.parts for batch in read_batches(part, table.column_names)]
-        assert pa.Table.from_batches(batches).to_pandas().equals(table.to_pandas())
+    found = open_partitioned(tmp_path)
+    assert (sum(part.rows for part in found.parts), found.files) == (300, 3)
+    batches = [batch for part in found.parts for batch in read_batches(part, table.column_names)]
+    assert pa.Table.from_batches(batches).to_pandas().equals(table.to_pandas())
 
 
-def test_the_digest_changes_with_a_value_and_not_with_the_folder(tmp_path: Path) -> None:
+def test_the_digest_changes_with_a_value_and_not_with_the_folder(tmp_path):
     table = kernel_table(300)
     other = table.set_column(9, "latency_s", pa.array(1.5 * table.column("latency_s").to_numpy()))
     one, two, three = (
@@ -156,7 +154,7 @@ def test_the_digest_changes_with_a_value_and_not_with_the_folder(tmp_path: Path)
     assert one == two != three
 
 
-def test_damage_within_a_file_is_found_when_it_is_read(tmp_path: Path) -> None:
+def test_damage_within_a_file_is_found_when_it_is_read(tmp_path):
     path = write_parts(kernel_table(300), tmp_path, []) / "part-000.parquet"
     content = bytearray(path.read_bytes())
     content[4:2000] = b"\xff" * 1996
@@ -166,60 +164,43 @@ def test_damage_within_a_file_is_found_when_it_is_read(tmp_path: Path) -> None:
         list(read_batches(only, ["family", "operator"]))
 
 
-def test_copies_of_a_row_are_refused_before_they_are_read(tmp_path: Path) -> None:
+def test_copies_of_a_row_are_refused_before_they_are_read(tmp_path):
     path = tmp_path / "copies.parquet"
     pq.write_table(kernel_table(1).take(pa.array(np.zeros(1_000_001, dtype=np.int64))), path, compression="zstd")
     with pytest.raises(InputError, match=r"copies\.parquet: 1,000,001 rows in [0-9,]+ bytes are copies of few"):
         open_partitioned(path)
 
 
-def test_an_address_without_rows_is_refused_and_its_keys_are_not_shown(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "message"), [("nowhere", "no Parquet file here"), ("bare", "no Parquet file here"), ("empty", "no rows")])
+def test_a_folder_without_rows_is_refused(tmp_path, name, message):
     (tmp_path / "bare").mkdir()
     write_parts(kernel_table(3).slice(0, 0), tmp_path / "empty", [])
-    for address, message in (
-        (str(tmp_path / "nowhere"), "cannot be read"),
-        ("no-such-scheme://bucket/data", "cannot be read"),
-        (str(tmp_path / "bare"), "no Parquet file here"),
-        (str(tmp_path / "empty"), "holds no rows"),
-    ):
-        with pytest.raises(InputError, match=message):
-            open_partitioned(address)
-    assert shown("s3://key:secret@bucket/data/x?endpoint_override=host") == "s3://bucket/data/x"
-    assert shown("/a/b@c?d") == "/a/b@c?d"
+    with pytest.raises(InputError, match=message):
+        open_partitioned(tmp_path / name)
 
 
-# The command ----------------------------------------------------------------------------------------------------------
+# The fit --------------------------------------------------------------------------------------------------------------
 
 
-def test_the_command_fits_the_same_bundle_whatever_the_files(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
-    table, documents, bundles = kernel_table(130), [], []
+def test_the_fit_gives_the_same_bundle_whatever_the_files(tmp_path):
+    table, found = kernel_table(130), []
     for number, cuts in enumerate(([], [40, 100])):
-        folder, out = write_parts(table, tmp_path / str(number) / "k", cuts), tmp_path / f"{number}.json"
-        assert main([folder.as_uri(), "--json", "--holdout", "0", "-o", str(out)]) == 3
-        documents.append(json.loads(capsys.readouterr().out))
-        bundles.append(load_bundle(str(out)))
-    assert documents[0]["rejected"] == documents[1]["rejected"]
-    assert documents[0]["rows"] == 130
-    assert set(documents[0]["rejected"]) == {"ABOVE_ROOF", "BAD_LATENCY", "UNKNOWN_PRECISION"}
-    assert bundles[0].groups == bundles[1].groups
-    assert bundles[0].residuals == bundles[1].residuals
-    assert any("130 rows of 3 files streamed in 3 partitions" in note for note in bundles[1].notes)
+        folder = write_parts(table, tmp_path / str(number) / "k", cuts)
+        selection = read_streamed([str(folder)], None, 0, None, lambda text: None)
+        found.append((selection, calibrate(selection, load_gpu("a100-pcie-40gb"), holdout=0.0).bundle))
+    (whole, one), (cut, two) = found
+    assert whole.row_count == cut.row_count == 130
+    assert (one.groups, one.residuals) == (two.groups, two.residuals)
+    assert count_reasons(whole.rejected) == count_reasons(cut.rejected)
+    assert set(count_reasons(cut.rejected)) == {"ABOVE_ROOF", "BAD_LATENCY", "UNKNOWN_PRECISION"}
+    assert any("130 rows of 3 files streamed in 3 partitions" in note for note in two.notes)
 
 
-def test_what_cannot_be_read_in_pieces_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    kernels, other, out = write_parts(kernel_table(130), tmp_path / "k", []), tmp_path / "x.parquet", tmp_path / "b.json"
-    pq.write_table(pa.table({"a": [1], "b": [2]}), other)
-    for arguments, message in (
-        ([kernels.as_uri(), "--gpu", "abacus"], "unknown GPU 'abacus'; known: "),
-        ([str(kernels), "--scheduler", "foo://127.0.0.1:9"], "--scheduler foo://127.0.0.1:9: no Dask scheduler answers there"),
-        ([str(other), kernels.as_uri()], "neither a kernel dataset of `collect`, nor a workload dataset"),
-        ([other.as_uri()], "only these are streamed"),
-    ):
-        assert main([*arguments, "-o", str(out)]) == 1
-        captured = capsys.readouterr()
-        assert message in captured.err
-        assert captured.err.count("\n") == 1
-        assert not out.exists()
+def test_more_rows_than_memory_holds_and_a_cluster_are_read_in_pieces(tmp_path, capsys):
+    few, many, text = tmp_path / "few.parquet", tmp_path / "many.parquet", tmp_path / "t.csv"
+    pq.write_table(kernel_table(3), few)
+    pq.write_table(pa.table({"latency_s": np.arange(500_001.0)}), many)
+    text.write_text("a,b\n1,2\n")
+    assert [is_streamed([str(few), str(path)], None) for path in (few, many, text)] == [False, True, False]
+    assert main([str(few), "--scheduler", "foo://127.0.0.1:9", "-o", str(tmp_path / "b.json")]) == 1
+    assert capsys.readouterr().err.splitlines()[-1].startswith("fit: --scheduler foo://127.0.0.1:9: no Dask scheduler answers there")

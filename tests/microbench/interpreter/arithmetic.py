@@ -24,35 +24,35 @@ SPLITTER: Final = 2.0**27 + 1.0
 """Dekker's constant for float64."""
 
 
-def view(word: Word, kind: str) -> Word:
+def view(word, kind):
     """A word read as u32, s64, f32…; b32 is as u32."""
     letter = {"s": "i", "f": "f"}.get(kind[0])
     return word.view(np.dtype(f"{letter}{word.itemsize}")) if letter else word
 
 
-def raw(value: Word) -> Word:
+def raw(value):
     """The unsigned word of a result."""
     return value.view(UNSIGNED[value.dtype.itemsize * 8])
 
 
-def values(word: Word, kind: str) -> Array:
+def values(word, kind):
     """A register's number or numbers as float64."""
     return view(word, kind).astype(np.float64) if kind in ("f32", "f64") else decode(word, kind)
 
 
-def words(numbers: Array, kind: str) -> Word:
+def words(numbers, kind):
     """The register that holds these numbers, rounded to nearest."""
     return raw(np.ascontiguousarray(numbers).astype(f"f{int(kind[1:]) // 8}")) if kind in ("f32", "f64") else encode(numbers, kind)
 
 
-def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
+def two_sum(a, b):
     """a + b as a rounded sum and its error."""
     total = a + b
     part = total - a
     return total, (a - (total - part)) + (b - part)
 
 
-def odd_sum(a: Array, b: Array) -> Array:
+def odd_sum(a, b):
     """a + b rounded to odd: a later rounding to fewer digits is then as if from the exact sum."""
     total, error = two_sum(a, b)
     even = raw(np.ascontiguousarray(total)) & np.uint64(1) == 0
@@ -60,7 +60,7 @@ def odd_sum(a: Array, b: Array) -> Array:
     return np.where(inexact & even, np.nextafter(total, np.where(error > 0, np.inf, -np.inf)), total)
 
 
-def fused(kind: str, x: Array, y: Array, z: Array) -> Array:
+def fused(kind, x, y, z):
     """x · y + z, to be rounded once."""
     if kind != "f64":
         return odd_sum(x * y, z)
@@ -83,7 +83,7 @@ OWN_ARITHMETIC: Final = frozenset({"div", "rcp", "sqrt"})
 """Those whose f32 form is computed in f32: a rounding of the rounded float64 could differ."""
 
 
-def _floating(opcode: Opcode, sources: list[Word]) -> Word:
+def _floating(opcode, sources):
     root, kind = opcode[0], opcode[-1]
     if root == "copysign":
         top = np.uint32(1 << 31)
@@ -97,7 +97,7 @@ def _floating(opcode: Opcode, sources: list[Word]) -> Word:
     return words(fused(kind, *numbers) if root == "fma" else FUNCTIONS[root](*numbers), kind)
 
 
-def product(opcode: Opcode, a: Word, b: Word) -> Word:
+def product(opcode, a, b):
     """The low or the high half of a product of words, or all of it; of 24-bit numbers 32 of 48 bits."""
     if opcode[0].endswith("24"):
         whole = (a & np.uint32(0xFFFFFF)).astype(np.uint64) * (b & np.uint32(0xFFFFFF)).astype(np.uint64)
@@ -109,7 +109,7 @@ def product(opcode: Opcode, a: Word, b: Word) -> Word:
     return whole if "wide" in opcode else (whole >> np.uint64(32)).astype(np.uint32)
 
 
-def quotient(kind: str, a: Word, b: Word) -> Word:
+def quotient(kind, a, b):
     """a / b, towards zero.  Raises InterpreterError for a divisor of 0, whose quotient PTX leaves open."""
     left, right = view(a, kind).astype(np.int64), view(b, kind).astype(np.int64)
     if np.any(right == 0):
@@ -118,7 +118,7 @@ def quotient(kind: str, a: Word, b: Word) -> Word:
     return np.where((left < 0) != (right < 0), -size, size).astype(np.int64).astype(np.uint64).astype(a.dtype)
 
 
-def lop3(a: Word, b: Word, c: Word, table: Word) -> Word:
+def lop3(a, b, c, table):
     """The bitwise function of three words with this truth table (a: 0xf0, b: 0xcc, c: 0xaa)."""
     rows = [row for row in range(8) if int(table[0]) >> row & 1]
     return np.bitwise_or.reduce(
@@ -126,7 +126,7 @@ def lop3(a: Word, b: Word, c: Word, table: Word) -> Word:
     )
 
 
-def shift(left: bool, kind: str, a: Word, by: Word) -> Word:
+def shift(left, kind, a, by):
     """a shifted by as much as it is wide at most; to the right the sign of signed kinds is kept."""
     bits = a.dtype.itemsize * 8
     amount = np.minimum(by, bits - 1).astype(a.dtype)
@@ -135,32 +135,32 @@ def shift(left: bool, kind: str, a: Word, by: Word) -> Word:
     return np.where(by < bits, a << amount if left else a >> amount, a.dtype.type(0))
 
 
-def funnel(left: bool, low: Word, high: Word, by: Word) -> Word:
+def funnel(left, low, high, by):
     """32 bits of the 64-bit word high:low, shifted by `by` modulo 32: the upper ones to the left, the lower ones to the right."""
     amount, both = (by & np.uint32(31)).astype(np.uint64), high.astype(np.uint64) << np.uint64(32) | low.astype(np.uint64)
     return (both << amount >> np.uint64(32) if left else both >> amount & LOW_WORD).astype(np.uint32)
 
 
-def field(position: Word, length: Word) -> tuple[Word, Word]:
+def field(position, length):
     """Where a field begins, and its bits moved down to bit 0, as 64-bit words."""
     count = np.minimum((length & np.uint32(255)).astype(np.uint64), np.uint64(32))
     return np.minimum((position & np.uint32(255)).astype(np.uint64), np.uint64(32)), (np.uint64(1) << count) - np.uint64(1)
 
 
-def insert_field(bits: Word, into: Word, position: Word, length: Word) -> Word:
+def insert_field(bits, into, position, length):
     """The low `length` bits put into another word at `position` (bfi.b32)."""
     start, mask = field(position, length)
     mask = mask << start & LOW_WORD
     return (into.astype(np.uint64) & ~mask | bits.astype(np.uint64) << start & mask).astype(np.uint32)
 
 
-def extract_field(a: Word, position: Word, length: Word) -> Word:
+def extract_field(a, position, length):
     """`length` bits from `position` on (bfe.u32)."""
     start, mask = field(position, length)
     return (a.astype(np.uint64) >> start & mask).astype(np.uint32)
 
 
-def permute_bytes(a: Word, b: Word, selector: Word) -> Word:
+def permute_bytes(a, b, selector):
     """Four bytes of b:a, each chosen by four bits; the highest of them spreads the byte's sign."""
     both = b.astype(np.uint64) << np.uint64(32) | a.astype(np.uint64)
     result = np.zeros_like(a)
@@ -172,24 +172,24 @@ def permute_bytes(a: Word, b: Word, selector: Word) -> Word:
     return result
 
 
-def bits_of(a: Word) -> NDArray[np.uint32]:
+def bits_of(a):
     """The bits of words, the lowest first, shape (n, 32)."""
     return a[:, None] >> np.arange(32, dtype=np.uint32) & np.uint32(1)
 
 
-def highest_bit(kind: str, a: Word, shifted: bool) -> Word:
+def highest_bit(kind, a, shifted):
     """Place of the highest bit that differs from the sign (bfind), or the shift that brings it to the top; all ones where there is none."""
     word = np.where(a >> np.uint32(31) == 1, ~a, a) if kind[0] == "s" else a
     place = np.where(word == 0, -1, 31 - np.argmax(bits_of(word)[:, ::-1], axis=1))
     return (np.where(shifted & (place >= 0), 31 - place, place) & 0xFFFFFFFF).astype(np.uint32)
 
 
-def parts(word: Word, kind: str) -> NDArray[np.int64]:
+def parts(word, kind):
     """Bytes or halves of words, shape (n, 4) or (n, 2)."""
     return np.ascontiguousarray(word).view(kind).reshape(len(word), -1).astype(np.int64)
 
 
-def summed(terms: NDArray[np.int64], c: Word) -> Word:
+def summed(terms, c):
     """The sum of a row's terms and c, modulo the width."""
     return (terms.sum(axis=1) & 0xFFFFFFFF).astype(np.uint32) + c
 
@@ -237,7 +237,7 @@ INTEGER: Final[dict[str, Callable[..., Word]]] = {
 """Integer instructions by their first word: functions of the opcode and the sources."""
 
 
-def compute(opcode: Opcode, sources: list[Word], carry: Word) -> tuple[Word, Word]:
+def compute(opcode, sources, carry):
     """The result of one instruction, and the carry flag after it."""
     root, kind = opcode[0], opcode[-1]
     if root in ("addc", "subc", "madc") or "cc" in opcode:
@@ -251,7 +251,7 @@ def compute(opcode: Opcode, sources: list[Word], carry: Word) -> tuple[Word, Wor
     return INTEGER[root](opcode, *sources), carry
 
 
-def _carried(opcode: Opcode, sources: list[Word], carry: Word) -> tuple[Word, Word]:
+def _carried(opcode, sources, carry):
     """Additions, subtractions and products that set or read the carry; for a subtraction it is the borrow."""
     incoming = carry if opcode[0].endswith("c") else np.zeros_like(carry)
     root, wide = opcode[0].removesuffix("c"), [source.astype(np.uint64) for source in sources]
@@ -264,23 +264,17 @@ def _carried(opcode: Opcode, sources: list[Word], carry: Word) -> tuple[Word, Wo
     return (total & LOW_WORD).astype(np.uint32), outgoing if "cc" in opcode else carry
 
 
-def _converted(origin: str, target: str, sources: list[Word]) -> Word:
+def _converted(origin, target, sources):
     """cvt of one number, or of two into one packed word (the first goes to the upper half)."""
-    codes: dict[str, Callable[[Array], Word]] = {
-        "f16x2": lambda x: raw(x.astype(np.float16)),
-        "bf16x2": lambda x: nearest_codes(x, "bf16x2"), "e4m3x2": lambda x: nearest_codes(x, "e4m3x4"),
-    }  # fmt: skip
-    if target in codes:
-        bits = 8 if target == "e4m3x2" else 16
-        high, low = (codes[target](values(source, origin)).astype(UNSIGNED[2 * bits]) for source in sources)
-        return high << high.dtype.type(bits) | low
     whole = origin not in FLOATING
-    number = view(sources[0], origin) if whole else values(sources[0], origin)
-    if target in FLOATING:
-        return raw(number.astype(np.float32)) if target == "f32" else words(number.astype(np.float64), target)
+    numbers = [view(source, origin) if whole else values(source, origin) for source in sources]
+    if len(numbers) > 1:
+        pairs = np.stack(numbers[::-1], axis=1).ravel()
+        return encode(pairs, target) if target != "e4m3x2" else nearest_codes(pairs, "e4m3x4").view(np.uint16)
     bits = int(target[1:])
+    if target in FLOATING:
+        return raw(numbers[0].astype(f"f{bits // 8}"))
     if whole:
-        return number.astype(UNSIGNED[bits])
-    low, top = (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1) - 1) if target[0] == "s" else (0.0, 2.0**bits - 1)
-    clamped = np.clip(np.trunc(np.nan_to_num(number, nan=0.0)), low, top)
-    return clamped.astype(np.int64 if target[0] == "s" else np.uint64).astype(UNSIGNED[bits])
+        return numbers[0].astype(UNSIGNED[bits])
+    largest = 2.0 ** (bits - 1)
+    return raw(np.clip(np.trunc(np.nan_to_num(numbers[0], nan=0.0)), -largest, largest - 1).astype(f"i{bits // 8}"))

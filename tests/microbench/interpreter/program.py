@@ -20,6 +20,7 @@ _PARAMETER: Final = re.compile(r"\.param\s+\.u(32|64)\s+(\w+)")
 _VARIABLE: Final = re.compile(r"\.(shared|local)\s+\.align\s+(\d+)\s+\.b(8|16|32|64)\s+(\w+)(?:\[(\d+)\])?$")
 _CONSTANT: Final = re.compile(r"\.const\s+\.align\s+4\s+\.u32\s+(\w+)\[(\d+)\]\s*=\s*\{(.*?)\};", re.DOTALL)
 _LABEL: Final = re.compile(r"^(\w+):\s*")
+_OPERAND: Final = re.compile(r"\{[^}]*\}|\[[^\]]*\]|[^,\s][^,]*")
 _STATEMENT: Final = re.compile(r"^(?:@(!?)(\w+)\s+)?([a-z][\w.:]*)\s*(.*)$", re.DOTALL)
 
 
@@ -53,7 +54,7 @@ class Program:
     labels: dict[str, int]
 
 
-def parse(text: str, declarations: str = "") -> Program:
+def parse(text, declarations=""):
     """The entry of a PTX text of the generated subset."""
     plain = _COMMENT.sub(" ", text)
     entry = _ENTRY.search(plain)
@@ -89,19 +90,13 @@ def parse(text: str, declarations: str = "") -> Program:
         shared_bytes=sizes["shared"],
         local=places["local"],
         local_bytes=sizes["local"],
-        constants=_constants(declarations),
+        constants={name: np.array(words.split(","), dtype=np.uint32) for name, _, words in _CONSTANT.findall(declarations)},
         statements=tuple(statements),
         labels=labels,
     )
 
 
-def _constants(declarations: str) -> dict[str, NDArray[np.uint32]]:
-    return {
-        name: np.array([int(word) for word in values.split(",")], dtype=np.uint32) for name, _, values in _CONSTANT.findall(declarations)
-    }
-
-
-def _statement(line: str, entry: str) -> Statement:
+def _statement(line, entry):
     found = _STATEMENT.match(line)
     assert found, f"{entry}: {line}"
     negated, guard, opcode, operands = found.groups()
@@ -109,19 +104,5 @@ def _statement(line: str, entry: str) -> Statement:
         guard=guard or "",
         negated=bool(negated),
         opcode=tuple(part for part in opcode.replace("::", "__").split(".") if part),
-        operands=_split(operands),
+        operands=tuple(word.strip() for word in _OPERAND.findall(operands)),
     )
-
-
-def _split(operands: str) -> tuple[str, ...]:
-    """At the commas outside braces and brackets."""
-    parts: list[str] = []
-    depth, word = 0, ""
-    for letter in operands:
-        depth += (letter in "{[" and 1) or ((letter in "}]" and -1) or 0)
-        if letter == "," and not depth:
-            parts.append(word.strip())
-            word = ""
-        else:
-            word += letter
-    return tuple(part for part in (*parts, word.strip()) if part)

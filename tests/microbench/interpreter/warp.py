@@ -9,7 +9,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from estimator.vocabulary.quantities import Array
 from microbench.kernel import WARP_LANES
 from microbench.numbers import decode
 from tests.microbench.interpreter.arithmetic import values, words
@@ -48,12 +47,12 @@ OF_BITS: Final = ("and", "popc")
 PACKED_METADATA: Final = 0x44444444
 
 
-def by_warp(word: Word) -> Word:
+def by_warp(word):
     """Shape (warps, 32)."""
     return word.reshape(-1, WARP_LANES)
 
 
-def shuffle(mode: str, word: Word, other: Word, clamp: int) -> Word:
+def shuffle(mode, word, other, clamp):
     """shfl.sync.idx and .bfly over a whole warp."""
     assert clamp == WARP_LANES - 1
     lane = np.arange(WARP_LANES, dtype=np.uint32)
@@ -61,13 +60,13 @@ def shuffle(mode: str, word: Word, other: Word, clamp: int) -> Word:
     return np.take_along_axis(by_warp(word), source.astype(np.int64), axis=1).ravel()
 
 
-def ballot(predicate: Word) -> Word:
+def ballot(predicate):
     """A word with the predicate of every lane."""
     bits = by_warp(predicate).astype(np.uint64) << np.arange(WARP_LANES, dtype=np.uint64)
     return np.repeat(bits.sum(axis=1).astype(np.uint32), WARP_LANES)
 
 
-def match_any(word: Word) -> Word:
+def match_any(word):
     """For each lane, the lanes that hold the same word."""
     lanes = by_warp(word)
     same = lanes[:, :, None] == lanes[:, None, :]
@@ -75,12 +74,12 @@ def match_any(word: Word) -> Word:
     return lanes_as_bits.ravel()
 
 
-def sum_of_warp(word: Word) -> Word:
+def sum_of_warp(word):
     """The sum over all lanes, modulo 2^32."""
     return np.repeat(by_warp(word).astype(np.uint64).sum(axis=1).astype(np.uint32), WARP_LANES)
 
 
-def load_matrices(rows: NDArray[np.uint16], transposed: bool) -> tuple[Word, ...]:
+def load_matrices(rows, transposed):
     """ldmatrix.x4: rows of shape (warps, 32, 8), the row that each lane points at → four registers."""
     matrices = rows.reshape(-1, 4, 8, 8)
     if transposed:
@@ -91,7 +90,7 @@ def load_matrices(rows: NDArray[np.uint16], transposed: bool) -> tuple[Word, ...
     return tuple(words[:, matrix, :].ravel() for matrix in range(4))
 
 
-def fragment(part: str, kind: str, registers: int, shape: tuple[int, int, int]) -> Places:
+def fragment(part, kind, registers, shape):
     """Rows and columns of the numbers that each lane holds: two arrays of shape (32, numbers), in the order of registers and bits.
 
     Rows and columns are those of A (m × k), B (k × n) or C (m × n).
@@ -114,7 +113,7 @@ def fragment(part: str, kind: str, registers: int, shape: tuple[int, int, int]) 
     return np.broadcast_arrays(rows, inner + 4 * packed * steps)  # type: ignore[return-value]
 
 
-def _numbers(registers: list[Word], kind: str) -> Array:
+def _numbers(registers, kind):
     """The numbers in each lane's registers, shape (warps, 32, numbers)."""
     parts = []
     for word in registers:
@@ -130,7 +129,7 @@ def _numbers(registers: list[Word], kind: str) -> Array:
     return np.concatenate(parts, axis=2)
 
 
-def _gather(registers: list[Word], part: str, kind: str, shape: tuple[int, int, int]) -> Array:
+def _gather(registers, part, kind, shape):
     """The matrices that the warps hold, shape (warps, rows, columns)."""
     numbers = _numbers(registers, kind)
     rows, columns = fragment(part, kind, len(registers), shape)
@@ -141,7 +140,7 @@ def _gather(registers: list[Word], part: str, kind: str, shape: tuple[int, int, 
     return matrix
 
 
-def multiply(opcode: tuple[str, ...], c: list[Word], a: list[Word], b: list[Word], metadata: int | None) -> list[Word]:
+def multiply(opcode, c, a, b, metadata):
     """mma.sync: A · B + C, rounded once to the sums' kind; of a sparse A columns 0 and 1 of every four are there."""
     typed = opcode[: -len(OF_BITS)] if opcode[-len(OF_BITS) :] == OF_BITS else opcode
     kind_c, kind_a, kind_b = typed[-4:-1]
@@ -163,7 +162,7 @@ def multiply(opcode: tuple[str, ...], c: list[Word], a: list[Word], b: list[Word
     return _registers(own, kind_c, len(c))
 
 
-def _registers(numbers: Array, kind: str, count: int) -> list[Word]:
+def _registers(numbers, kind, count):
     each = numbers.shape[2] // count
     parts = [np.ascontiguousarray(numbers[:, :, place * each : (place + 1) * each]).reshape(-1) for place in range(count)]
     if kind == "s32":

@@ -1,4 +1,4 @@
-"""`collect export` and `collect validate`: commands about a dataset."""
+"""`collect export`."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import click
 
 from collector.commands.options import CONTEXT, output_options, require_dataset_packages
 from collector.commands.output import Speaker
-from estimator.options.command_line import DONE, DONE_WITH_WARNINGS
+from estimator.options.command_line import DONE
 from estimator.options.output_files import check_output, output_option
 
 
@@ -26,22 +26,3 @@ def export_command(dataset: Path, kind: str, out: Path | None, speak: Speaker) -
     rows = export_dataset(dataset, kind, out)
     speak.say({"output": str(out), "rows": rows}, [f"{out}: {rows} rows"])
     return DONE
-
-
-@click.command("validate", context_settings=CONTEXT)
-@click.argument("dataset", type=click.Path(path_type=Path))
-@output_options
-def validate_command(dataset: Path, speak: Speaker) -> int:
-    """Check DATASET (a Parquet file, a folder or the log of an unfinished campaign) against physics, its plan and itself.
-
-    Exit status 3 if a rule is broken; a row that has its own doubt as a flag does not break the rule for it.
-    """
-    require_dataset_packages()
-    from collector.dataset.rules import RULES, findings_document, findings_lines, validate_dataset
-
-    findings = validate_dataset(dataset)
-    speak.say(findings_document(findings), findings_lines(findings))
-    if not findings.broken:
-        return DONE
-    speak.warn(f"{len(findings.broken)} of {len(RULES)} rules are broken")
-    return DONE_WITH_WARNINGS

@@ -1,0 +1,23 @@
+"""The criterion by which probes are chosen: what a measurement tells, it tells for good."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fitter.transfer.probes import MEASURING_ERROR, after_measuring, unknown_errors, variance_gains
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 2**20), count=st.integers(1, 30))
+def test_measurements_lower_the_variance_by_their_gain_to_that_of_a_gaussian_process(seed, count):
+    random = np.random.default_rng(seed)
+    whole = unknown_errors(random.uniform(0.0, 10.0, (count, 2)))
+    chosen = random.permutation(count)[:3]
+    left = whole
+    for place in chosen.tolist():
+        lower = after_measuring(left, place)
+        assert np.trace(left) - np.trace(lower) == pytest.approx(variance_gains(left)[place])
+        left = lower
+    known = whole[np.ix_(chosen, chosen)] + MEASURING_ERROR**2 * np.eye(len(chosen))
+    np.testing.assert_allclose(left, whole - whole[:, chosen] @ np.linalg.solve(known, whole[chosen]), atol=1e-10)
