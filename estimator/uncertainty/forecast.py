@@ -46,20 +46,22 @@ def forecast_of(fitted: GpuSpec, asked: GpuSpec, efficiency: Mapping[str, float]
     shares = tuple(f"efficiency of {module} → {value:g}" for module, value in efficiency.items())
     if not (other or changes or shares):
         return None
-    known = "alike" if asked.architecture == fitted.architecture else "other"
     settings = ", ".join(shares if other else (*changes, *shares))
     what = f"the bundle was fitted on {fitted.name}, not on {asked.name}" if other else f"{asked.name}"
     return Forecast(
         name=f"forecast:{asked.name} {' '.join((*changes, *shares))}",
-        ln_std=(FORECAST_TIME_STD[known], _power_std(asked)) if other or changes else EFFICIENCY_STD,
+        ln_std=forecast_std(fitted, asked) if other or changes else EFFICIENCY_STD,
         text=f"forecast: {what}{settings and ' with '}{settings}; the fit has not seen it, so the interval is wider",
     )
 
 
-def _power_std(gpu: GpuSpec) -> float:
-    if gpu.process not in SEEN_PROCESSES:
-        return FORECAST_POWER_STD["new"]
-    return FORECAST_POWER_STD["table" if gpu.voltage_v or gpu.idle_w else "usual"]
+def forecast_std(fitted: GpuSpec, asked: GpuSpec) -> tuple[float, float]:
+    """Uncertainty of ln(time) and of ln(power) on a GPU by the fit of another."""
+    known = "table" if asked.voltage_v or asked.idle_w else "usual"
+    return (
+        FORECAST_TIME_STD["alike" if asked.architecture == fitted.architecture else "other"],
+        FORECAST_POWER_STD[known if asked.process in SEEN_PROCESSES else "new"],
+    )
 
 
 def changed_figures(fitted: GpuSpec, asked: GpuSpec) -> tuple[str, ...]:

@@ -95,7 +95,7 @@ def _idle_below(selection: Selection, gpu: GpuSpec) -> ClockTable | None:
         return None
     power = rows.power_w[np.isfinite(rows.power_w) & ~rows.at_limit]
     usual = BoardTables(gpu=gpu, voltage_v=gpu.voltage_v, idle_w=None, reference_clock_mhz=gpu.sm_clock_max_mhz)
-    if len(power) < 20 or IDLE_BELOW * power.min() >= usual.rest_w(np.array([gpu.sm_clock_min_mhz]))[0]:
+    if len(power) < 20 or IDLE_BELOW * power.min() >= usual.rest_w(np.array([gpu.sm_clock_limit_mhz]))[0]:
         return None
     watt = float(f"{IDLE_BELOW * power.min():.4g}")
     source = f"assumed: {IDLE_BELOW:g} of the least power measured"

@@ -147,8 +147,8 @@ def power_priors(source: TransferSource, tables: BoardTables) -> dict[str, tuple
     return found
 
 
-LENT_POWER_STD: Final = 0.3
-"""Standard deviation of ln(power) forecast from another GPU's coefficients; its error on published boards is 16 to 34 %."""
+LENT_POWER_STD: Final = 0.15
+"""Standard deviation of ln(power) forecast from another GPU's coefficients (`estimator.uncertainty.forecast`)."""
 
 
 def transfer_notes(source: TransferSource | None, bundle: Bundle) -> tuple[str, ...]:

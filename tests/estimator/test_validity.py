@@ -17,7 +17,7 @@ from estimator.questions.estimates import estimate
 from estimator.questions.judging import Asked
 from estimator.questions.sweeping import sweep
 from estimator.transforms.variation import Variant
-from estimator.uncertainty.forecast import EFFICIENCY_STD, FORECAST_STD
+from estimator.uncertainty.forecast import EFFICIENCY_STD, forecast_std
 from estimator.uncertainty.unseen import ALIKE_STD, PRIOR_STD
 from estimator.uncertainty.validity import why_no_time
 from estimator.vocabulary.specifications import load_gpu, override_gpu
@@ -115,7 +115,7 @@ def test_a_changed_figure_is_a_forecast_that_says_what_it_was_and_is():
     assert answer.validity == "forecast"
     (line,) = answer.warnings
     assert line.startswith("forecast: a100-pcie-40gb with num_sms 108 → 132, tensor_flop_per_clock.bf16 2048 → 4096")
-    for quantity, added in zip(("latency_s", "power_w"), FORECAST_STD["alike"], strict=True):
+    for quantity, added in zip(("latency_s", "power_w"), forecast_std(bundle.gpu, bundle.gpu), strict=True):
         assert ln_std(answer, quantity) == pytest.approx(math.hypot(ln_std(own, quantity), added), rel=0.1)
 
 
@@ -135,7 +135,7 @@ def test_errors_of_two_changed_boards_do_not_fall_out_of_their_ratio():
         return Asked(variant=Variant(workload=mixed("bf16")), bundle=bundle, gpu=override_gpu(bundle.gpu, {"num_sms": sms}))
 
     changed, same = compare(asked("108"), asked("132")).ratios["latency"], compare(asked("132"), asked("132")).ratios["latency"]
-    assert changed.high / changed.ratio > math.exp(FORECAST_STD["alike"][0])
+    assert changed.high / changed.ratio > math.exp(forecast_std(bundle.gpu, bundle.gpu)[0])
     assert same.high == pytest.approx(same.ratio)
 
 

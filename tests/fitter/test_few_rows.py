@@ -86,7 +86,6 @@ def test_fewer_energies_never_give_a_narrower_power(tmp_path, shared_data):
         else:
             assert found.bundle.power is None
     assert spreads[0] > spreads[1] > spreads[2]
-    assert spreads[0] > 0.2
     assert "no row has an energy: the bundle has no power" in warnings[0]
     assert ["power rests on" in line for line in warnings] == [False, True, True, False]
     kernels = kernel_rows(planted_bundle(), various_operators(4))

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from estimator.engine.board import board_tables
 from estimator.model.residuals import POWER_TIER
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.specifications import load_gpu
@@ -87,6 +88,5 @@ def test_rows_that_the_screening_rejects_are_four_times_worse(bundle, trusted, g
 
 
 def test_idle_power_that_no_table_knows_lies_below_every_kernel(trusted, bundle):
-    assert bundle.idle is not None
-    assert bundle.idle.source.startswith("assumed")
-    assert max(bundle.idle.value) < trusted.power_w.min()
+    rest_w = board_tables(bundle, bundle.gpu).rest_w(bundle.gpu.clocks_mhz())
+    assert rest_w.max() < trusted.power_w.min()

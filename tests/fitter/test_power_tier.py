@@ -57,7 +57,7 @@ def test_neighbours_remove_what_is_left_over_and_stated_deviations_hold_others(r
 
 
 def test_power_that_the_limit_bounds_is_the_limit_and_is_marked(rows, bundle):
-    lifted = with_power_tiers(bundle, replace(rows, power_w=rows.power_w * 3.0), seed=0)
+    lifted = with_power_tiers(bundle, replace(rows, power_w=rows.power_w * 2.0), seed=0)
     table = predict_kernels(rows.row_operators(), lifted, A100, sm_clock_mhz=rows.sm_clock_mhz, warm=rows.l2_warm)
     assert 0 < table.limited.sum() < len(rows)
     assert np.all(table.power_w[table.limited] == A100.power_limit_w)

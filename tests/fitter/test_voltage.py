@@ -5,10 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from estimator.model.power import BoardTables
+from estimator.model.power import SWITCHING_EXPONENT, BoardTables
 from estimator.vocabulary.gpu import ClockTable
+from estimator.vocabulary.specifications import load_gpu
 from fitter.power.solver import PRIOR, TERMS, PowerProblem, PowerRows
-from fitter.power.voltage import SWITCHING_EXPONENT, infer_voltage
+from fitter.power.voltage import infer_voltage
 
 KERNELS = 24
 NOISE = 0.02
@@ -26,7 +27,7 @@ def planted(clocks, knee, slope):
 
 
 def board(voltage, clock_mhz):
-    return BoardTables(gpu=GPU, voltage_v=voltage, idle_w=None, reference_clock_mhz=clock_mhz)
+    return BoardTables(gpu=load_gpu("a100-pcie-40gb"), voltage_v=voltage, idle_w=None, reference_clock_mhz=clock_mhz)
 
 
 def sweep_rows(clocks, voltage, seed, kernels=KERNELS):
