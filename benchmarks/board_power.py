@@ -7,10 +7,15 @@ Mean absolute errors in percent, with their bias.  "power": at the measured late
 runs inside the stated 90 % interval of power.  Rows "without …" switch off one idea of `estimator.model.silicon`.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from unittest.mock import patch
 
+import click
 import numpy as np
+from showing import DATA, published, show
 from whole_models import SHORT_S, Case, read_case
 
 from estimator.bundle.content import Bundle
@@ -18,6 +23,7 @@ from estimator.engine.board import open_board
 from estimator.engine.prediction import evaluate, prepare
 from estimator.model.power import term_scale, workload_power_w
 from estimator.model.power_limit import UNLIMITED_W
+from estimator.vocabulary.gpu import ClockTable
 from estimator.vocabulary.quantities import NORMAL_90, Array
 from fitter.bundle.runs import fit_runs, stated_uncertainty
 from fitter.rows.columns import join_rows
@@ -95,9 +101,47 @@ def percent(values: Array) -> float:
     return float(100.0 * np.mean(values))
 
 
-SILICON = "estimator.model.silicon"
+FLAT = ClockTable(sm_clock_mhz=(1000.0,), value=(1.0,))
 IDEAS: dict[str, dict[str, object]] = {
-    "the process": {f"{SILICON}.PROCESS_ENERGY": {}},
-    "the tensor core's width": {f"{SILICON}.WIDTH_SHARE": 0.0},
-    "the usual voltage": {f"{SILICON}.USUAL_RISE": 0.0, f"{SILICON}.voltage_from_rest": None},
+    "the process": {"silicon.PROCESS_ENERGY": {}},
+    "the tensor core's width": {"silicon.WIDTH_SHARE": 0.0},
+    "a rising voltage": {"power.voltage_ratios": lambda gpu, voltage, idle: FLAT},
+    "the rules, rest power known": {"power.energy_factors": lambda gpu: {}, "power.voltage_ratios": lambda gpu, voltage, idle: FLAT},
 }
+"""What stands in place of each idea, by its name in `estimator.model`."""
+
+
+@contextmanager
+def without(idea: str) -> Iterator[None]:
+    """Predictions without an idea."""
+    with ExitStack() as patches:
+        for name, value in IDEAS[idea].items():
+            patches.enter_context(patch(f"estimator.model.{name}", value))
+        yield
+
+
+def scores(data: Path) -> Iterator[Score]:
+    """Every board from each other one, then without each idea."""
+    cases = {name: read_board(data, name) for name in BOARDS}
+    bundles = {name: fitted(case) for name, case in cases.items()}
+    pairs = [(source, target) for source in BOARDS for target in BOARDS if source != target]
+    for source, target in pairs:
+        yield score(f"{source} to {target}", bundles[source], cases[target])
+    for idea in IDEAS:
+        with without(idea):
+            plain = {name: fit_runs(case.rows, case.gpu, case.tables) for name, case in cases.items()}
+            for source, target in pairs:
+                yield score(f"{source} to {target} without {idea}", plain[source], cases[target], whole=False)
+
+
+@click.command()
+@click.option("--data", type=click.Path(path_type=Path), default=DATA)
+@click.option("--json", "as_json", is_flag=True)
+def main(data: Path, as_json: bool) -> None:
+    """Print the errors of every forecast."""
+    if published(data / "energaizer"):
+        show(map(asdict, scores(data)), as_json)
+
+
+if __name__ == "__main__":
+    main()

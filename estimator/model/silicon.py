@@ -37,6 +37,9 @@ REST_W_PER_GHZ: Final = 4.75
 REFERENCE_FLOP_PER_CLOCK: Final = 2048.0
 """Width of the tensor core to which energies refer: an A100's [16-bit flop / (clock · SM)]."""
 
+WIDTH_SHARE: Final = 0.5
+"""Share of a tensor core's energy for operands, which wider units use more often [1]."""
+
 
 def voltage_ratios(gpu: GpuSpec, voltage: ClockTable | None, idle: ClockTable | None) -> ClockTable:
     """Voltage over its lowest value, over the clock [1]: as measured, else as rest power tells, else the usual curve."""
@@ -74,5 +77,5 @@ def energy_factors(gpu: GpuSpec) -> dict[str, float]:
     """Energies by term, and the power of busy SMs, over those of an A100 at equal voltage [1]; terms that are not named cost the same."""
     logic = PROCESS_ENERGY.get(gpu.process, 1.0)
     flop_per_clock = max(gpu.tensor_flop_per_clock.get("fp16", 0.0), gpu.tensor_flop_per_clock.get("int8", 0.0) / 2.0)
-    width = 0.5 + 0.5 * REFERENCE_FLOP_PER_CLOCK / flop_per_clock if flop_per_clock else 1.0
+    width = 1.0 - WIDTH_SHARE + WIDTH_SHARE * REFERENCE_FLOP_PER_CLOCK / flop_per_clock if flop_per_clock else 1.0
     return {"tensor": logic * width, "cuda": logic, "sfu": logic, "busy": gpu.num_sms / REFERENCE_SMS}
