@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from microbench.errors import DeviceMemoryError
+from microbench.errors import DeviceMemoryError, ResultError
 from microbench.kernel import Buffer, Buffers, Kernel, Launch
 from microbench.loads.copies import CopyLoad
 from microbench.operands import argument_value, buffer_bytes, buffer_records, contents, record_type
@@ -22,22 +22,14 @@ CHECKED_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class GeneratedRun:
-    """A generated kernel with its buffers on the device.  Both functions raise LaunchError, KernelFailedError, DeviceLostError.
+    """A generated kernel or a copy with its buffers.  Both functions raise LaunchError, KernelFailedError, DeviceLostError.
 
     `run` launches it back to back and waits for the end.  `results` gives the written buffers after one launch, for `microbench.check`;
-    before it, the buffers must have their initial contents.
+    before it, the buffers must have their initial contents.  Those of a copy are compared there: ResultError for changed bytes.
     """
 
     run: Callable[[int], LaunchRecord]
     results: Callable[[], Buffers]
-
-
-@dataclass(frozen=True, slots=True)
-class CopyRun:
-    """A copy with its two buffers; `complaint` copies once and gives the fault in the bytes, "" if they equal the origin."""
-
-    run: Callable[[int], LaunchRecord]
-    complaint: Callable[[], str]
 
 
 def load_generated(device: CupyDevice, kernel: Kernel, launch: Launch, cubin: bytes, now_ns: Callable[[], int]) -> GeneratedRun:
@@ -65,7 +57,7 @@ def load_generated(device: CupyDevice, kernel: Kernel, launch: Launch, cubin: by
     return GeneratedRun(run, results)
 
 
-def load_copy(device: CupyDevice, load: CopyLoad, now_ns: Callable[[], int], seed: int = 0) -> CopyRun:
+def load_copy(device: CupyDevice, load: CopyLoad, now_ns: Callable[[], int], seed: int = 0) -> GeneratedRun:
     """A copy with random bytes at its origin.
 
     Raises UnsupportedError if no other board is accessible, DeviceMemoryError if memory is short.
@@ -76,15 +68,16 @@ def load_copy(device: CupyDevice, load: CopyLoad, now_ns: Callable[[], int], see
         device.synchronize()
     run = _runs(device, load.name, lambda: device.copy(target, origin), now_ns)
 
-    def complaint() -> str:
+    def results() -> Buffers:
         run(1)
         with device.errors(f"checking {load.name}"):
             sent, came = device.contents(origin), device.contents(target)
         ends = np.unique(np.r_[: min(CHECKED_BYTES, sent.size), max(0, sent.size - CHECKED_BYTES) : sent.size])
-        wrong = int((sent[ends] != came[ends]).sum())
-        return f"{load.name}: {wrong} of {ends.size} bytes compared arrived changed" if wrong else ""
+        if wrong := int((sent[ends] != came[ends]).sum()):
+            raise ResultError(f"{load.name}: {wrong} of {ends.size} bytes compared arrived changed")
+        return {"target": came}
 
-    return CopyRun(run, complaint)
+    return GeneratedRun(run, results)
 
 
 def _runs(device: CupyDevice, name: str, launch: Callable[[], None], now_ns: Callable[[], int]) -> Callable[[int], LaunchRecord]:

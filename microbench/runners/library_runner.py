@@ -1,21 +1,24 @@
-"""The runner of library kernels on a real board: CuPy's context, with cuBLAS and PyTorch on its stream."""
+"""The runner on a real board: library kernels and generated ones in CuPy's context, with cuBLAS and PyTorch on its stream."""
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from typing import Final
 
 from estimator.model.kernel_names import tile_from_name
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.workload import Operator
-from microbench.errors import DeviceMemoryError, UnsupportedError
-from microbench.kernel import PreparedKernel
+from microbench.check import verify
+from microbench.errors import DeviceMemoryError, ResultError, UnsupportedError
+from microbench.kernel import Kernel, Launch, PreparedKernel
 from microbench.layouts import layout_of
-from microbench.runners.cublas import TYPES, Cublas, open_cublas
-from microbench.runners.cupy_device import open_cupy_device
+from microbench.loads.copies import CopyLoad
+from microbench.loads.generated import GeneratedLoad
+from microbench.runners.cublas import TYPES, Cublas
+from microbench.runners.generated_runner import GeneratedRun, load_copy, load_generated
 from microbench.runners.runner import BoundKernel, KernelTracer, Launcher, LaunchRecord, LibraryKernel
-from microbench.runners.torch_device import TorchDevice, load_torch, open_torch_device
+from microbench.runners.torch_device import TorchDevice
 from microbench.runners.torch_kernels import torch_kernel
 from microbench.sizing import MOST_BUFFER_SETS, displacing_sets, resident_blocks
 
@@ -30,7 +33,7 @@ Request = tuple[Operator, str, str]
 
 
 class LibraryRunner:
-    """Runner of operators through libraries on the device of `cublas`: cuBLAS for products, PyTorch for the rest.
+    """Runner of operators through libraries on the device of `cublas` (cuBLAS for products, PyTorch for the rest), and of generated kernels.
 
     `torch` is the reason if PyTorch is unusable.  `attention` chooses PyTorch's backend, `seed` sets the operands.
     """
@@ -55,6 +58,8 @@ class LibraryRunner:
         self._seed = seed
         self._prepared: dict[Request, PreparedKernel] = {}
         self._resident: tuple[Request, BoundKernel, Launcher] | None = None
+        self._generated: tuple[PreparedKernel, Callable[[int], LaunchRecord]] | None = None
+        self._complaints: dict[tuple[str, ...], str] = {}
 
     def _kernel(self, operator: Operator, transpose: str = "") -> LibraryKernel:
         """The kernel for an operator, a product's in a layout ("": the natural one).  Raises UnsupportedError if no library has one."""
@@ -94,8 +99,45 @@ class LibraryRunner:
             self._prepared[key] = self._describe(key, bound)
         return self._prepared[key]
 
+    def prepare_generated(self, load: GeneratedLoad | CopyLoad) -> PreparedKernel:
+        """A generated kernel, loaded and its buffers filled, or a copy; the memory of the previous one is freed first.
+
+        The results are checked before, once for each kernel, code and kind of operands.  Raises the errors of `prepare`.
+        """
+        self._generated = None
+        if isinstance(load, CopyLoad):
+            loaded = load_copy(self.device, load, self._now_ns)
+            complaint = self._complaint((load.name,), loaded.results)
+        else:
+            kernel, pattern, module = load.kernel, load.launch.pattern, load.module
+
+            def small_launch() -> None:
+                verify(kernel, pattern, self.load_generated(kernel, kernel.check_launch(pattern), module.cubin).results())
+
+            complaint = self._complaint((kernel.name, module.digest, pattern), small_launch)
+            loaded = self.load_generated(kernel, load.launch, module.cubin)
+        prepared = load.prepared(complaint)
+        self._generated = prepared, loaded.run
+        return prepared
+
+    def _complaint(self, key: tuple[str, ...], check: Callable[[], object]) -> str:
+        """The fault in results that a check finds, remembered by key; "" for right results."""
+        if key not in self._complaints:
+            try:
+                check()
+                self._complaints[key] = ""
+            except ResultError as error:
+                self._complaints[key] = str(error)
+        return self._complaints[key]
+
+    def load_generated(self, kernel: Kernel, launch: Launch, cubin: bytes) -> GeneratedRun:
+        """A generated kernel in the same context, its buffers filled."""
+        return load_generated(self.device, kernel, launch, cubin, self._now_ns)
+
     def run(self, prepared: PreparedKernel, launches: int) -> LaunchRecord:
         """Launch a kernel back to back and wait for the end.  Raises the errors of `prepare`."""
+        if self._generated is not None and self._generated[0] == prepared:
+            return self._generated[1](launches)
         key, name = _request(prepared), prepared.kernel_name or prepared.operator.family
         if self._prepared.get(key) != prepared:
             raise UnsupportedError(f"kernel {name} was not prepared by this runner; prepare it first")
@@ -192,47 +234,3 @@ def _with_tile(prepared: PreparedKernel) -> PreparedKernel:
         return prepared
     split_k = int(tile.split_k) if tile.split_k >= 1 else 0
     return replace(prepared, tile_m=int(tile.tile_m), tile_n=int(tile.tile_n), tile_k=tile.tile_k, stages=tile.stages, split_k=split_k)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Libraries:
-    """The modules CuPy and PyTorch, and libcublas as ctypes loads it; None: the installed one."""
-
-    cupy: Any = None
-    cublas: Any = None
-    torch: Any = None
-
-
-@contextmanager
-def open_library_runner(
-    pci_address: str,
-    gpu: GpuSpec,
-    tracer: KernelTracer,
-    now_ns: Callable[[], int],
-    *,
-    seed: int = 0,
-    attention: str = "flash",
-    libraries: Libraries | None = None,
-) -> Iterator[LibraryRunner]:
-    """The runner on the board at a PCI address; all memory is released at the end.
-
-    `now_ns` is the host clock of the sensors' stamps.  Without PyTorch the runner has only cuBLAS's kernels.
-    Raises UnsupportedError without CuPy or cuBLAS, DeviceLostError if the board does not answer.
-    """
-    given = libraries or Libraries()
-    opened: TorchDevice | str = ""
-    with ExitStack() as stack:
-        try:
-            torch = given.torch or load_torch()  # first: its CUDA libraries match each other, and CuPy uses loaded libraries
-        except UnsupportedError as error:
-            torch, opened = None, str(error)
-        device = stack.enter_context(open_cupy_device(pci_address, given.cupy))
-        products = stack.enter_context(open_cublas(given.cublas or str(device.library_file("libcublas.so")), device))
-        try:
-            if torch:
-                opened = stack.enter_context(open_torch_device(torch, device.ordinal, device.stream_pointer))
-        except UnsupportedError as error:
-            opened = str(error)
-        runner = LibraryRunner(gpu, products, opened, tracer, now_ns, attention, seed)
-        yield runner
-        runner.close()  # not after an error: a lost board does not answer
