@@ -38,10 +38,9 @@ def buffer_records(buffer: Buffer, launch: Launch) -> int:
             return launch.region_bytes * (1 if buffer.per == "common" else launch.walked_regions) // size
 
 
-def buffer_bytes(kernel: Kernel, launch: Launch, location: str = "") -> int:
-    """Memory of all buffers of a launch, or of those at a location ("device", "peer", "host") [byte]."""
-    chosen = [buffer for buffer in kernel.buffers if location in ("", buffer.location)]
-    return sum(buffer_records(buffer, launch) * record_type(buffer).itemsize for buffer in chosen)
+def buffer_bytes(kernel: Kernel, launch: Launch) -> int:
+    """Memory of all buffers of a launch [byte]."""
+    return sum(buffer_records(buffer, launch) * record_type(buffer).itemsize for buffer in kernel.buffers)
 
 
 def contents(buffer: Buffer, launch: Launch, address: int = 0) -> NDArray[Any]:

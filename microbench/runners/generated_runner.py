@@ -9,10 +9,10 @@ from typing import Final
 
 import numpy as np
 
-from microbench.errors import DeviceMemoryError, ResultError
+from microbench.errors import ResultError
 from microbench.kernel import Buffer, Buffers, Kernel, Launch
 from microbench.loads.copies import CopyLoad
-from microbench.operands import argument_value, buffer_bytes, buffer_records, contents, record_type
+from microbench.operands import argument_value, buffer_records, contents, record_type
 from microbench.runners.cupy_device import CupyDevice, Placed
 from microbench.runners.runner import Launcher, LaunchRecord
 
@@ -35,12 +35,9 @@ class GeneratedRun:
 def load_generated(device: CupyDevice, kernel: Kernel, launch: Launch, cubin: bytes, now_ns: Callable[[], int]) -> GeneratedRun:
     """A generated kernel on the device with filled buffers; `cubin` is the inspected code.
 
-    Raises UnsupportedError for buffers on another board if none is accessible, DeviceMemoryError if they do not fit,
-    KernelFailedError for code that the driver refuses.
+    Raises UnsupportedError for buffers on another board if none is accessible, KernelFailedError if they do not fit and for
+    code that the driver refuses.
     """
-    needed, free = buffer_bytes(kernel, launch, "device"), device.free_bytes()
-    if needed > free:
-        raise DeviceMemoryError(f"{kernel.name}: needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free; take a smaller footprint")
     with device.errors(f"loading {kernel.name}"):
         started = device.load_cubin(cubin, kernel.name)
         placed = {buffer.name: _filled(device, kernel.name, buffer, launch) for buffer in kernel.buffers}
@@ -60,7 +57,7 @@ def load_generated(device: CupyDevice, kernel: Kernel, launch: Launch, cubin: by
 def load_copy(device: CupyDevice, load: CopyLoad, now_ns: Callable[[], int], seed: int = 0) -> GeneratedRun:
     """A copy with random bytes at its origin.
 
-    Raises UnsupportedError if no other board is accessible, DeviceMemoryError if memory is short.
+    Raises UnsupportedError if no other board is accessible, KernelFailedError if memory is short.
     """
     with device.errors(f"making room for {load.name}"):
         origin, target = (device.place(place, load.bytes_moved, load.name) for place in (load.origin, load.target))

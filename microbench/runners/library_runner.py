@@ -10,7 +10,7 @@ from estimator.model.kernel_names import tile_from_name
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.workload import Operator
 from microbench.check import verify
-from microbench.errors import DeviceMemoryError, ResultError, UnsupportedError
+from microbench.errors import KernelFailedError, ResultError, UnsupportedError
 from microbench.kernel import Kernel, Launch, PreparedKernel
 from microbench.layouts import layout_of
 from microbench.loads.copies import CopyLoad
@@ -33,7 +33,7 @@ Request = tuple[Operator, str, str]
 
 
 class LibraryRunner:
-    """Runner of operators through libraries on the device of `cublas` (cuBLAS for products, PyTorch for the rest), and of generated kernels.
+    """Runner of generated kernels, and of operators by libraries: cuBLAS for products, PyTorch for the rest, on the device of `cublas`.
 
     `torch` is the reason if PyTorch is unusable.  `attention` chooses PyTorch's backend, `seed` sets the operands.
     """
@@ -88,8 +88,7 @@ class LibraryRunner:
     def prepare(self, operator: Operator, l2_state: str = "warm", transpose: str = "") -> PreparedKernel:
         """The kernel for an operator with its operands in place, those of a product in a layout ("": the natural one).
 
-        Raises UnsupportedError, DeviceMemoryError and KernelFailedError if this operator cannot run here,
-        DeviceLostError if the board is lost.
+        Raises UnsupportedError and KernelFailedError if this operator cannot run here, DeviceLostError if the board is lost.
         """
         if l2_state not in L2_STATES:
             raise UnsupportedError(f"L2 state {l2_state!r} is unknown; known: {', '.join(L2_STATES)}")
@@ -168,7 +167,7 @@ class LibraryRunner:
             self.close()
             needed, free = sets * kernel.working_set_bytes + kernel.scratch_bytes, self.device.free_bytes()
             if needed > USABLE_SHARE * free:
-                raise DeviceMemoryError(f"{what}: needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free")
+                raise KernelFailedError(f"{what}: needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free")
             bound = kernel.bind(sets, self._seed)
             launcher = Launcher(self.device, bound.launches, bound.capture, self._now_ns)
             launcher.warm_up()

@@ -50,7 +50,7 @@ def test_copies_beside_kernels_are_left_out_by_name_where_they_cannot_be_as_aske
 
 
 def test_copies_need_no_assembler():
-    nowhere = Toolchain(ptxas=Path("/none"), nvdisasm=Path("/none"), ptxas_version="", nvdisasm_version="")
+    nowhere = Toolchain(ptxas=Path("/none"), nvdisasm=Path("/none"), ptxas_version="")
     assert generated_loads([LoadGroup(kernels=("copy_*",))], load_gpu(BOARD), nowhere) == ((), {})
 
 
