@@ -14,7 +14,7 @@ from microbench.errors import KernelFailedError, ResultError, UnsupportedError
 from microbench.kernel import Kernel, Launch, PreparedKernel
 from microbench.layouts import layout_of
 from microbench.loads.copies import CopyLoad
-from microbench.loads.generated import GeneratedLoad
+from microbench.loads.generated import Load
 from microbench.runners.cublas import TYPES, Cublas
 from microbench.runners.generated_runner import GeneratedRun, load_copy, load_generated
 from microbench.runners.runner import BoundKernel, KernelTracer, Launcher, LaunchRecord, LibraryKernel
@@ -98,7 +98,7 @@ class LibraryRunner:
             self._prepared[key] = self._describe(key, bound)
         return self._prepared[key]
 
-    def prepare_generated(self, load: GeneratedLoad | CopyLoad) -> PreparedKernel:
+    def prepare_generated(self, load: Load) -> PreparedKernel:
         """A generated kernel, loaded and its buffers filled, or a copy; the memory of the previous one is freed first.
 
         The results are checked before, once for each kernel, code and kind of operands.  Raises the errors of `prepare`.

@@ -18,8 +18,7 @@ from microbench.kernel import PreparedKernel
 from microbench.sizing import graph_ladder, graph_launches, segment_launches
 
 if TYPE_CHECKING:
-    from microbench.loads.copies import CopyLoad
-    from microbench.loads.generated import GeneratedLoad
+    from microbench.loads.generated import Load
     from microbench.runners.cupy_device import CupyDevice
 
 
@@ -52,7 +51,7 @@ class KernelRunner(Protocol):
         Raises RunnerError if the operator cannot run here (unsupported precision or layout, too little memory).
         """
 
-    def prepare_generated(self, load: "GeneratedLoad | CopyLoad") -> PreparedKernel:
+    def prepare_generated(self, load: "Load") -> PreparedKernel:
         """Load a generated kernel, or allocate a copy, and fill its buffers; the previous one is released.
 
         A small launch first checks the results once on this board; `corrupted` is the fault in them.
