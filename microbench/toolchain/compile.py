@@ -107,11 +107,11 @@ def _find(program: str) -> Path:
             candidate = Path(root) / folder / program
             if candidate.is_file():
                 return candidate
-    toolkits = (Path(home) / "bin" for home in (os.environ.get("CUDA_HOME", ""), TOOLKIT) if home)
-    on_path = shutil.which(program) or shutil.which(program, path=os.pathsep.join(map(str, toolkits)))
-    if on_path is None:
+    toolkits = (f"{home}/bin" for home in (os.environ.get("CUDA_HOME"), TOOLKIT) if home)
+    found = shutil.which(program, path=os.pathsep.join([os.environ.get("PATH", ""), *toolkits]))
+    if found is None:
         raise CompileError(f"{program} is not installed; {INSTALL}")
-    return Path(on_path)
+    return Path(found)
 
 
 def _version(program: Path) -> str:
