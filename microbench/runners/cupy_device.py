@@ -7,7 +7,7 @@ CuPy's own binding cannot be captured into a graph (cupy/cupy issue 6290).
 import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -77,14 +77,9 @@ class CupyDevice:
         """Address of the stream, for other libraries."""
         return int(self._stream.ptr)
 
-    @contextmanager
-    def errors(self, what: str) -> Iterator[None]:
+    def errors(self, what: str) -> AbstractContextManager[None]:
         """Map CUDA's errors within a block; `what` names the operation."""
-        cuda = self._cupy.cuda
-        try:
-            yield
-        except (cuda.memory.OutOfMemoryError, cuda.runtime.CUDARuntimeError, cuda.driver.CUDADriverError) as error:
-            raise cuda_failure(error, what) from error
+        return cuda_errors(self._cupy, what)
 
     def free_bytes(self, ordinal: int | None = None) -> int:
         """Memory for new operands on this board, including CuPy's reserve, or on another board [byte]."""
@@ -242,14 +237,11 @@ def open_cupy_device(pci_address: str, cupy: Any = None) -> Iterator[CupyDevice]
         raise DeviceLostError(
             f"CUDA sees no board at {pci_address} ({first_line(error)}); check CUDA_VISIBLE_DEVICES and the driver"
         ) from error
-    try:
-        with module.cuda.Device(ordinal):
-            stream = module.cuda.Stream(non_blocking=True)
-            with stream:
-                yield CupyDevice(module, ordinal, stream)
-            module.get_default_memory_pool().free_all_blocks()
-    except (runtime.CUDARuntimeError, module.cuda.driver.CUDADriverError) as error:
-        raise cuda_failure(error, f"board {pci_address}") from error
+    with cuda_errors(module, f"board {pci_address}"), module.cuda.Device(ordinal):
+        stream = module.cuda.Stream(non_blocking=True)
+        with stream:
+            yield CupyDevice(module, ordinal, stream)
+        module.get_default_memory_pool().free_all_blocks()
 
 
 def short_pci_address(pci_address: str) -> str:
@@ -258,9 +250,14 @@ def short_pci_address(pci_address: str) -> str:
     return f"{domain[-4:]}:{rest}" if len(domain) > 4 and not domain[:-4].strip("0") else pci_address
 
 
-def cuda_failure(error: BaseException, what: str) -> KernelFailedError | DeviceLostError:
-    """The error for one of CuPy's, by its CUDA status."""
-    return device_failure(_status(error) in LOST, f"{what}: {first_line(error)}")
+@contextmanager
+def cuda_errors(cupy: Any, what: str) -> Iterator[None]:
+    """Map CuPy's errors within a block by their CUDA status."""
+    cuda = cupy.cuda
+    try:
+        yield
+    except (cuda.memory.OutOfMemoryError, cuda.runtime.CUDARuntimeError, cuda.driver.CUDADriverError) as error:
+        raise device_failure(_status(error) in LOST, f"{what}: {first_line(error)}") from error
 
 
 def device_failure(lost: bool, text: str) -> KernelFailedError | DeviceLostError:

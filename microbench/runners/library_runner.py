@@ -57,8 +57,8 @@ class LibraryRunner:
         self._now_ns = now_ns
         self._seed = seed
         self._prepared: dict[Request, PreparedKernel] = {}
-        self._resident: tuple[Request, BoundKernel, Launcher] | None = None
-        self._generated: tuple[PreparedKernel, Callable[[int], LaunchRecord]] | None = None
+        self._resident: tuple[Request, LibraryKernel, BoundKernel, Launcher] | None = None
+        self._generated: tuple[PreparedKernel, GeneratedRun] | None = None
         self._complaints: dict[tuple[str, ...], str] = {}
 
     def _kernel(self, operator: Operator, transpose: str = "") -> LibraryKernel:
@@ -93,9 +93,9 @@ class LibraryRunner:
         if l2_state not in L2_STATES:
             raise UnsupportedError(f"L2 state {l2_state!r} is unknown; known: {', '.join(L2_STATES)}")
         key = (operator, l2_state, layout_of(operator, transpose))
-        bound, _ = self._load(key)
+        kernel, bound, _ = self._load(key)
         if key not in self._prepared:
-            self._prepared[key] = self._describe(key, bound)
+            self._prepared[key] = self._describe(operator, l2_state, kernel, bound)
         return self._prepared[key]
 
     def prepare_generated(self, load: Load) -> PreparedKernel:
@@ -116,7 +116,7 @@ class LibraryRunner:
             complaint = self._complaint((kernel.name, module.digest, pattern), small_launch)
             loaded = self.load_generated(kernel, load.launch, module.cubin)
         prepared = load.prepared(complaint)
-        self._generated = prepared, loaded.run
+        self._generated = prepared, loaded  # its results keep the buffers
         return prepared
 
     def _complaint(self, key: tuple[str, ...], check: Callable[[], object]) -> str:
@@ -136,17 +136,17 @@ class LibraryRunner:
     def run(self, prepared: PreparedKernel, launches: int) -> LaunchRecord:
         """Launch a kernel back to back and wait for the end.  Raises the errors of `prepare`."""
         if self._generated is not None and self._generated[0] == prepared:
-            return self._generated[1](launches)
+            return self._generated[1].run(launches)
         key, name = _request(prepared), prepared.kernel_name or prepared.operator.family
         if self._prepared.get(key) != prepared:
             raise UnsupportedError(f"kernel {name} was not prepared by this runner; prepare it first")
-        _, launcher = self._load(key)
+        *_, launcher = self._load(key)
         with self._errors(f"running {name}"):
             return launcher.run(launches)
 
     def bound(self, prepared: PreparedKernel) -> BoundKernel:
         """Operands and results of a prepared kernel, for checks."""
-        return self._load(_request(prepared))[0]
+        return self._load(_request(prepared))[1]
 
     def close(self) -> None:
         """Release all memory."""
@@ -155,7 +155,7 @@ class LibraryRunner:
         if isinstance(self._torch, TorchDevice):
             self._torch.trim()
 
-    def _load(self, key: Request) -> tuple[BoundKernel, Launcher]:
+    def _load(self, key: Request) -> tuple[LibraryKernel, BoundKernel, Launcher]:
         """A kernel in memory, loaded and warmed up if necessary; another one is dropped before."""
         if self._resident is not None and self._resident[0] == key:
             return self._resident[1:]
@@ -171,8 +171,8 @@ class LibraryRunner:
             bound = kernel.bind(sets, self._seed)
             launcher = Launcher(self.device, bound.launches, bound.capture, self._now_ns)
             launcher.warm_up()
-        self._resident = key, bound, launcher
-        return bound, launcher
+        self._resident = key, kernel, bound, launcher
+        return kernel, bound, launcher
 
     def _buffer_sets(self, kernel: LibraryKernel, l2_state: str, what: str) -> int:
         """Number of copies of the operands.  Raises UnsupportedError if cold operands are too small to displace the L2."""
@@ -183,16 +183,14 @@ class LibraryRunner:
             )
         return sets
 
-    def _describe(self, key: Request, bound: BoundKernel) -> PreparedKernel:
+    def _describe(self, operator: Operator, l2_state: str, kernel: LibraryKernel, bound: BoundKernel) -> PreparedKernel:
         """Description of the traced kernel; of several kernels, the longest."""
-        operator, l2_state, layout = key
 
         def once() -> None:
             bound.launches[0]()
             self.device.synchronize()
 
         with self._errors(f"tracing {operator.family}.{operator.operator}"):
-            kernel = self._kernel(operator, layout)
             ran = self._tracer.trace(once)
         prepared = PreparedKernel(
             operator=operator,

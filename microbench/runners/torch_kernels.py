@@ -18,9 +18,6 @@ from microbench.runners.torch_device import TorchDevice
 Call = Callable[..., Any]
 Shapes = Sequence[tuple[int, ...]]
 
-CALLED_IN: Final = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8")
-"""Precisions with kernels; fp8 only for products and copies."""
-
 NORM_EPSILON: Final = 1e-5
 """PyTorch's default."""
 
@@ -118,7 +115,7 @@ def torch_kernel(operator: Operator, device: TorchDevice, compute_capability: fl
     Raises UnsupportedError for an operator, a precision or a shape that PyTorch does not have here.
     """
     case, family, precision = Case(operator, device), operator.family, operator.precision
-    case.refuse(precision not in CALLED_IN, f"PyTorch computes in {', '.join(CALLED_IN)}")
+    device.dtype(precision)  # a precision that PyTorch lacks is refused before any operand is drawn
     case.refuse(precision == "fp8" and family not in ("gemm", "copy"), "PyTorch has fp8 for products and copies alone")
     match family:
         case "gemm":
