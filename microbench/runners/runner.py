@@ -13,7 +13,7 @@ import numpy as np
 
 from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.workload import Operator
-from microbench.errors import LaunchError, UnsupportedError
+from microbench.errors import LaunchError
 from microbench.kernel import PreparedKernel
 from microbench.sizing import graph_ladder, graph_launches, segment_launches
 
@@ -121,12 +121,6 @@ class LibraryKernel:
     working_set_bytes: int
     scratch_bytes: int
     bind: Callable[[int, int], BoundKernel]
-
-
-def refuse(broken: bool, where: str, reason: str) -> None:
-    """Raise UnsupportedError with the reason if a condition is broken."""
-    if broken:
-        raise UnsupportedError(f"{where}: {reason}")
 
 
 class Launcher:

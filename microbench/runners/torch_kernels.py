@@ -12,7 +12,8 @@ from typing import Any, Final
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
 from estimator.vocabulary.work import operator_work
 from estimator.vocabulary.workload import Operator
-from microbench.runners.runner import BoundKernel, Launch, LibraryKernel, refuse
+from microbench.layouts import refuse
+from microbench.runners.runner import BoundKernel, Launch, LibraryKernel
 from microbench.runners.torch_device import TorchDevice
 
 Call = Callable[..., Any]
@@ -59,8 +60,7 @@ class Case:
 
     def refuse(self, broken: bool, reason: str) -> None:
         """Raise UnsupportedError with the reason if a condition is broken."""
-        one = self.operator
-        refuse(broken, f"{one.family}.{one.operator} in {one.precision}", reason)
+        refuse(broken, self.operator, reason)
 
     def kernel(
         self,
@@ -256,7 +256,7 @@ def _scaled_product(case: Case, compute_capability: float) -> LibraryKernel:
 
 def _attention(case: Case, attention: str) -> LibraryKernel:
     """scaled_dot_product_attention by one backend; operands have the layout of models, [batch, token, head, number]."""
-    refuse(attention not in BACKENDS, f"attention by {attention!r}", f"known are {', '.join(BACKENDS)}")
+    case.refuse(attention not in BACKENDS, f"attention by {attention!r} is unknown; known: {', '.join(BACKENDS)}")
     torch, precision = case.device.torch, case.operator.precision
     batch, queries, context, heads, kv_heads, head_dim, window, causal = case.sizes
     shifted = bool(causal) and 1 < queries != context

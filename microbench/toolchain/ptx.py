@@ -110,6 +110,5 @@ def _merged(*groups: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
     merged: dict[str, list[str]] = {}
     for group in groups:
         for kind, names in group.items():
-            known = merged.setdefault(kind, [])
-            known += [name for name in names if name not in known]
-    return {kind: names for kind, names in merged.items() if names}
+            merged.setdefault(kind, []).extend(names)
+    return {kind: list(dict.fromkeys(names)) for kind, names in merged.items() if names}
