@@ -21,8 +21,7 @@ from estimator.vocabulary.reader import read_file
 from estimator.vocabulary.whole_file import write_whole
 from estimator.vocabulary.workload import Operator
 from microbench.layouts import other_layout
-from microbench.loads.copies import CopyLoad
-from microbench.loads.generated import GeneratedLoad
+from microbench.loads.generated import Load
 
 Result = TypeVar("Result")
 
@@ -100,7 +99,7 @@ class GuardedRunner:
         name = _operator_name(operator, l2_state, transpose)
         return self._guarded(name, lambda: self._runner.prepare(operator, l2_state, transpose))
 
-    def prepare_generated(self, load: GeneratedLoad | CopyLoad) -> PreparedKernel:
+    def prepare_generated(self, load: Load) -> PreparedKernel:
         """A generated kernel or a copy.  Raises RunnerError for one on the list, and the errors of the runner."""
         return self._guarded(load.operator.operator, lambda: self._runner.prepare_generated(load))
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from collector.bench import Bench
 from collector.campaigns.files import CampaignSpec
-from collector.campaigns.measurement import Load, Point
+from collector.campaigns.measurement import Point
 from collector.campaigns.selection import Choice, choose_points, point_costs
 from collector.devices.protocols import KernelRunner
 from collector.errors import CampaignError
@@ -24,8 +24,7 @@ from estimator.vocabulary.workload import Operator
 from microbench.errors import MicrobenchError
 from microbench.kernel import FAMILY
 from microbench.layouts import other_layout
-from microbench.loads.generated import generated_loads
-from microbench.loads.groups import copy_loads
+from microbench.loads.generated import Load, generated_loads
 from microbench.shapes import KernelGroup, draw_operators
 
 ROW_ID_DIGITS: Final = 16
@@ -146,10 +145,9 @@ def campaign_loads(spec: CampaignSpec, gpu: GpuSpec, seed: int) -> tuple[tuple[L
     Raises CampaignError if the assembler is missing; the message names the package to install.
     """
     try:
-        loads, refused = generated_loads(spec.instructions, gpu, seed=seed)
+        return generated_loads(spec.instructions, gpu, seed=seed)
     except MicrobenchError as error:
         raise CampaignError(f"campaign {spec.name}: {error}") from error
-    return (*loads, *copy_loads(spec.instructions)), refused
 
 
 def _drawn(group: KernelGroup, seed: np.random.SeedSequence, runner: KernelRunner) -> tuple[list[Operator], list[str]]:

@@ -33,8 +33,7 @@ from estimator.vocabulary.regular_files import open_regular
 from estimator.vocabulary.specifications import document_of_gpu, gpu_from_document
 from estimator.vocabulary.whole_file import open_whole
 from estimator.vocabulary.workload import Operator
-from microbench.loads.copies import CopyLoad
-from microbench.loads.generated import GeneratedLoad
+from microbench.loads.generated import Load
 
 FORMAT: Final = "wattprint-recording"
 FORMAT_VERSION: Final = 3
@@ -219,7 +218,7 @@ def plain(value: Any) -> Any:
         return value if math.isfinite(value) else {"number": repr(value)}
     if isinstance(value, np.generic):
         return plain(value.item())
-    if isinstance(value, GeneratedLoad | CopyLoad):  # the properties that distinguish it from others, not its machine code
+    if isinstance(value, Load):  # the properties that distinguish it from others, not its machine code
         return plain(value.told())
     if isinstance(value, np.ndarray) and value.ndim == 1:
         if np.issubdtype(value.dtype, np.integer):

@@ -215,6 +215,7 @@ DOCUMENT: dict[str, Any] = {
         ({"kernels": [{**DOCUMENT["kernels"][0], "count": 0}]}, r"kernels\[0\].count = 0"),
         ({"kernels": [{**DOCUMENT["kernels"][0], "precision": "fp12"}]}, r"kernels\[0\].precision = 'fp12'"),
         ({"kernels": [{**DOCUMENT["kernels"][0], "shape": {"rows": 1}}]}, "must give exactly rows, dim"),
+        ({"kernels": [{**DOCUMENT["kernels"][0], "shape": {"rows": {"of": "dim"}, "dim": {"of": "rows"}}}]}, "derive from each other"),
         ({"kernels": [{**DOCUMENT["kernels"][0], "shape": {"rows": {"low": 9, "high": 3}, "dim": 1}}]}, "low <= high"),
         ({"kernels": [{**DOCUMENT["kernels"][0], "shape": {"rows": "height", "dim": 1}}]}, "needs another field"),
         ({"kernels": [{**DOCUMENT["kernels"][0], "l2_state": "tepid"}]}, "l2_state"),
