@@ -30,8 +30,8 @@ class RecordedReadings:
     """Polls of one board's power: `time_s` ascending, `power_w` (n,), repeats included.
 
     `column` is the log's column, `board` the board's name in the log ("" without one).  `local_time`:
-    `time_s` is a wall clock's time of an unknown zone, as seconds since 1970 without one.  `left_out` rows could not be used,
-    `remarks` give the reasons.
+    `time_s` is a wall clock's time of an unknown zone, as seconds since 1970 without one.  `left_out` says which rows could not be
+    used, `remarks` how the log was read.
     """
 
     time_s: Array
@@ -39,7 +39,7 @@ class RecordedReadings:
     column: str
     board: str
     local_time: bool
-    left_out: int
+    left_out: tuple[str, ...]
     remarks: tuple[str, ...]
 
 
@@ -71,9 +71,7 @@ def read_readings(path: Path, column: str | None = None, board: str | None = Non
         raise SensorError(f"{path}: {' and '.join(bare[index] for index in powers)} hold no figure of this board")
     place = filled[-1] if superchip else filled[0]
     rows = ordered(time_s[kept], watts[place][kept], str(path))
-    remarks = [*rows.remarks, *table.remarks()]
-    if log.cut:
-        remarks.append("the last line has no end and was left out: its last figure may be cut")
+    remarks = ["the last line has no end and was left out: its last figure may be cut"] if log.cut else []
     if column is None and len(powers) > 1:
         remarks.append(f"column {bare[powers[place]]} of {', '.join(bare[index] for index in powers)}; --column names another")
     if superchip and bare[powers[place]] == POWER_COLUMNS[0]:
@@ -84,7 +82,7 @@ def read_readings(path: Path, column: str | None = None, board: str | None = Non
         column=bare[powers[place]],
         board=chosen,
         local_time=local,
-        left_out=rows.left_out + table.stray,
+        left_out=(*rows.remarks, *table.remarks()),
         remarks=tuple(remarks),
     )
 

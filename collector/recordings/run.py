@@ -9,7 +9,8 @@ import numpy as np
 from collector.errors import SensorError
 from collector.recordings.loads import read_load
 from collector.recordings.readings import RecordedReadings, read_readings
-from collector.recordings.reference import RecordedReference, read_reference
+from collector.recordings.reference import read_reference
+from collector.recordings.rows import Rows
 from collector.sensing.board_power import LoadStamps
 from collector.sensing.identify import SensorRecord
 from estimator.vocabulary.quantities import Array
@@ -23,8 +24,8 @@ ZONE_STEP_S: Final = 900.0
 class RecordedRun:
     """`record` counts from the first poll [s], whose own stamp is `origin_s`, its zone corrected.
 
-    `column` and `board` identify the readings; `remarks` list the corrections by their subject; `left_out` of the readings' rows could
-    not be used.
+    `column` and `board` identify the readings; `remarks` list the corrections by their subject: under "readings" the rows that could not
+    be used.
     """
 
     record: SensorRecord
@@ -32,7 +33,6 @@ class RecordedRun:
     column: str
     board: str
     remarks: dict[str, str]
-    left_out: int
 
 
 def read_run(
@@ -51,10 +51,8 @@ def read_run(
         _check_overlap(time_s, float(stamps.start_s[0]), float(stamps.end_s[-1]), "load", load)
     if meter is not None:
         _check_overlap(time_s, float(meter.time_s[0]), float(meter.time_s[-1]), "reference", reference)
-        if meter.remarks:
-            remarks["reference"] = "; ".join(meter.remarks)
-    if polled.remarks:
-        remarks["readings"] = "; ".join(polled.remarks)
+    said = {"reference": () if meter is None else meter.remarks, "readings": polled.left_out, "log": polled.remarks}
+    remarks |= {subject: "; ".join(texts) for subject, texts in said.items() if texts}
     origin = float(time_s[0])
     record = SensorRecord(
         time_s=time_s - origin,
@@ -62,13 +60,11 @@ def read_run(
         load=None if stamps is None else stamps.moved(-origin),
         meter_s=None if meter is None else meter.time_s - origin,
         meter_w=None if meter is None else meter.power_w,
-        # Relative error of a PMD's nominal rate: seven recordings lie between 2933.2 and 2936.1 ticks per millisecond.
-        meter_rate_std=5e-4 if meter is not None and meter.own_clock else 0.0,
     )
-    return RecordedRun(record=record, origin_s=origin, column=polled.column, board=polled.board, remarks=remarks, left_out=polled.left_out)
+    return RecordedRun(record=record, origin_s=origin, column=polled.column, board=polled.board, remarks=remarks)
 
 
-def _zone(polled: RecordedReadings, load: LoadStamps | None, meter: RecordedReference | None) -> float:
+def _zone(polled: RecordedReadings, load: LoadStamps | None, meter: Rows | None) -> float:
     """Offset of a local log's stamps before universal time [s], from the other recordings; 0 without any."""
     if not polled.local_time or (load is None and meter is None):
         return 0.0
