@@ -108,10 +108,11 @@ def _recorded(asked: SensorOptions, readings: Path, board: str | None) -> "Senso
     require_dataset_packages()
     from collector.recordings.run import read_run
     from collector.sensing.calibration import SensorCalibration
+    from collector.sensing.catalogue import is_uuid
     from collector.sensing.identify import identify_sensor
 
     run = read_run(readings, asked.load, asked.reference, asked.column, board)
-    uuid = run.board if run.board.upper().startswith("GPU-") else ""
+    uuid = run.board if is_uuid(run.board) else ""
     sensor = SensorCalibration(gpu_uuid=uuid, driver="", sensor="log", field=run.column)
     return identify_sensor(run.record, sensor, run.remarks).calibration
 

@@ -13,14 +13,13 @@ from collector.devices.nvml import FEWEST_UUID_CHARACTERS, SUPERCHIP, pci_key
 from collector.errors import SensorError
 from collector.recordings.columns import LONGEST_SHOWN, Columns, LogFile, numbers, open_log, read_columns, shown_names, stamps_s, texts
 from collector.recordings.rows import ordered
-from collector.sensing.catalogue import POWER_COLUMNS
+from collector.sensing.catalogue import POWER_COLUMNS, is_uuid
 from estimator.vocabulary.quantities import Array
 
 TIME, POWER, STAMP = "t_s", "power_w", "timestamp"
 NAME: Final = "name"
 BOARD_COLUMNS: Final = ("index", "uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id", "serial", "gpu_serial")
 """Columns that name a board, best first."""
-UUID_MARK: Final = "gpu-"
 POWER_UNITS: Final = {"": 1.0, "W": 1.0, "mW": 1e-3}
 """Factors from a unit to watts; a column without a unit is in watts, like nvidia-smi's."""
 
@@ -116,7 +115,7 @@ def _watts(cells: Any, name: str, log: LogFile) -> Array:
 def _check_figures(log: LogFile, table: Columns, time_s: Array, watts: Sequence[Array], names: tuple[str, str]) -> None:
     """Raises SensorError for a log without rows, and for columns without a readable cell: the message shows the first cell."""
     if not len(time_s):
-        said = f"no line has the {len(log.names)} cells of the header; the first: {table.first_stray!r}" if table.stray else "has no rows"
+        said = f"no line has the {len(log.names)} cells of the header; the first: {table.stray[0]!r}" if table.stray else "has no rows"
         raise SensorError(f"{log.path}: {said}")
     read = (f"seconds under {TIME}, or 2024/03/10 09:00:00.123 under {STAMP}", "figures of power")
     known = (np.any(np.isfinite(time_s)), any(np.any(np.isfinite(power)) for power in watts))
@@ -146,11 +145,6 @@ def _one_board(columns: Sequence[Any], board: str | None, log: LogFile) -> tuple
     kept = pc.fill_null(pc.equal(names, wanted), False)
     uuids = {name for column in columns for name in pc.unique(column.filter(kept)).to_pylist() if name and is_uuid(name)}
     return uuids.pop() if len(uuids) == 1 else wanted, kept.to_numpy(zero_copy_only=False)
-
-
-def is_uuid(name: str) -> bool:
-    """Whether a board's name is a UUID."""
-    return name.lower().startswith(UUID_MARK)
 
 
 def _named_so(name: str, asked: str) -> bool:

@@ -38,16 +38,13 @@ def _pmd(path: Path) -> Rows:
     recording = read_recording(path)
     header = recording.header
     # GPU_Power_Benchmark writes the host's time in microseconds 50 ms after the first packet.
-    start_s = _start_s(path) - 0.05 if header is None else 0.0
+    start_s = _start_s(path) - 0.05 if header is None else header.started_unix_s
     scanned = scan_recording(recording)
     rails = recording.model.chosen_rails(())
     zero = zero_currents(recording.model, None)
     blocks = [(block.host_ns, block.rail_power_w()[:, rails].sum(axis=1)) for block in sample_blocks(scanned, zero)]
     host_ns = np.concatenate([stamps for stamps, _ in blocks])
-    if header is None:
-        time = start_s + (host_ns - host_ns[0]) / NS_PER_S
-    else:
-        time = header.started_unix_s + (host_ns - header.started_host_ns) / NS_PER_S
+    time = start_s + (host_ns - (host_ns[0] if header is None else header.started_host_ns)) / NS_PER_S
     return longest_stretch(ordered(time, np.concatenate([power for _, power in blocks]), str(path), meter=True))
 
 

@@ -8,10 +8,8 @@ import numpy as np
 
 from collector.errors import SensorError
 from collector.recordings.loads import read_load
-from collector.recordings.readings import RecordedReadings, read_readings
+from collector.recordings.readings import read_readings
 from collector.recordings.reference import read_reference
-from collector.recordings.rows import Rows
-from collector.sensing.board_power import LoadStamps
 from collector.sensing.identify import SensorRecord
 from estimator.vocabulary.quantities import Array
 
@@ -43,14 +41,17 @@ def read_run(
     stamps = read_load(load) if load is not None else None
     meter = read_reference(reference) if reference is not None else None
     remarks: dict[str, str] = {}
-    zone_s = _zone(polled, stamps, meter)
-    if zone_s:
-        remarks["time_zone"] = f"readings moved by {-zone_s / 3600.0:+g} h: their stamps are local time"
-    time_s = polled.time_s - zone_s
+    beside: list[tuple[str, Path | None, float, float]] = []
     if stamps is not None:
-        _check_overlap(time_s, float(stamps.start_s[0]), float(stamps.end_s[-1]), "load", load)
+        beside.append(("load", load, float(stamps.start_s[0]), float(stamps.end_s[-1])))
     if meter is not None:
-        _check_overlap(time_s, float(meter.time_s[0]), float(meter.time_s[-1]), "reference", reference)
+        beside.append(("reference", reference, float(meter.time_s[0]), float(meter.time_s[-1])))
+    time_s = polled.time_s
+    if polled.local_time and beside and (zone_s := _zone_s(time_s, *beside[0][2:])):
+        remarks["time_zone"] = f"readings moved by {-zone_s / 3600.0:+g} h: their stamps are local time"
+        time_s = time_s - zone_s
+    for what, path, begin_s, end_s in beside:
+        _check_overlap(time_s, begin_s, end_s, what, path)
     said = {"reference": () if meter is None else meter.remarks, "readings": polled.left_out, "log": polled.remarks}
     remarks |= {subject: "; ".join(texts) for subject, texts in said.items() if texts}
     origin = float(time_s[0])
@@ -64,12 +65,9 @@ def read_run(
     return RecordedRun(record=record, origin_s=origin, column=polled.column, board=polled.board, remarks=remarks)
 
 
-def _zone(polled: RecordedReadings, load: LoadStamps | None, meter: Rows | None) -> float:
-    """Offset of a local log's stamps before universal time [s], from the other recordings; 0 without any."""
-    if not polled.local_time or (load is None and meter is None):
-        return 0.0
-    other = 0.5 * float(load.start_s[0] + load.end_s[-1]) if load is not None else 0.5 * float(meter.time_s[0] + meter.time_s[-1])  # type: ignore[union-attr]
-    apart = 0.5 * float(polled.time_s[0] + polled.time_s[-1]) - other
+def _zone_s(time_s: Array, begin_s: float, end_s: float) -> float:
+    """Offset of a local log's stamps before universal time [s], from the span of another recording; 0 without a likely one."""
+    apart = 0.5 * (float(time_s[0] + time_s[-1]) - begin_s - end_s)
     zone = float(np.rint(apart / ZONE_STEP_S) * ZONE_STEP_S)
     # Zones lie between −12 and +14 hours, with summer time.
     return zone if abs(zone) <= 15 * 3600.0 else 0.0

@@ -108,7 +108,7 @@ def _possible(record: SensorRecord, notes: dict[str, str]) -> SensorRecord:
     if np.all(sane):
         return record
     none = f"{np.count_nonzero(~sane)} of {len(sane)} readings are no power and were left out"
-    notes["readings"] = "; ".join([*filter(None, [notes.get("readings")]), none])
+    notes["readings"] = "; ".join([notes["readings"], none] if "readings" in notes else [none])
     return replace(record, time_s=record.time_s[sane], power_w=record.power_w[sane])
 
 
