@@ -67,8 +67,7 @@ def correct_command(speak: Speaker, **options: Any) -> int:
     of_recording = {f"recording.{key}": text for key, text in run.remarks.items()}
     document = {**found.document(run.origin_s), "notes": {**of_recording, **found.notes}}
     speak.say(document, correction_lines(found, asked.out, run.remarks))
-    of_rows = run.remarks["readings"] if run.left_out else ""
-    warnings = [text for text in (of_rows, *(found.notes.get(key, "") for key in DOUBTS)) if text]
+    warnings = [text for text in (run.remarks.get("readings"), *(found.notes.get(key, "") for key in DOUBTS)) if text]
     for text in warnings:
         speak.warn(text)
     return DONE_WITH_WARNINGS if warnings else DONE
