@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from estimator.transforms.rescaling import Sizes
 
 TEXT_FORMATS: Final = ("csv", "json", "txt")
-PICTURES: Final = ("svg", "png")
-CHART_FORMATS: Final = (*TEXT_FORMATS, *PICTURES)
+CHART_FORMATS: Final = (*TEXT_FORMATS, "svg")
 
 ATTENTION_FORMS: Final = ("eager", "flash")
 SETTINGS: Final = {"help_option_names": ["-h", "--help"]}
@@ -203,8 +202,8 @@ def answer_options(forms: Sequence[str], charts: Sequence[str] = ()) -> tuple[De
     out = output_option(
         "-o", "--out", metavar="FILE", help=f"Write the answer there, in the form that its ending names: {', '.join(forms)}."
     )
-    chart = click.option("--chart", type=click.Choice(charts), help=f"What an .svg or .png shows; else {', '.join(charts[:1])}.")
-    return (*([chart] if charts else []), out, CSV, JSON, QUIET)
+    chart = [click.option("--chart", type=click.Choice(charts), default=name, help="What an .svg shows.") for name in charts[:1]]
+    return (*chart, out, CSV, JSON, QUIET)
 
 
 def with_options(*options: Decorator) -> Decorator:

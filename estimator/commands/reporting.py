@@ -10,7 +10,7 @@ from typing import Final
 
 import click
 
-from estimator.commands.options import PICTURES, Options
+from estimator.commands.options import Options
 from estimator.options.command_line import DONE, DONE_WITH_WARNINGS
 from estimator.vocabulary.documents import short_name
 
@@ -25,16 +25,9 @@ MOST_NAMED: Final = 6
 
 
 def deliver(form: str, forms: Mapping[str, Callable[[], str | Iterable[str]]], out: Path | None) -> None:
-    """Write the answer in one of its forms to a file atomically, or to stdout; a picture is drawn from the form "chart".
-
-    Raises UnwrittenError.
-    """
-    answer: str | bytes | Iterable[str | bytes] = forms["chart" if form in PICTURES else form]()
-    if form in PICTURES:
-        from estimator.display.pages import picture_png, standalone_svg
-
-        answer = standalone_svg(str(answer)) if form == "svg" else picture_png(str(answer))
-    pieces = [answer] if isinstance(answer, str | bytes) else answer
+    """Write the answer in one of its forms to a file atomically, or to stdout.  Raises UnwrittenError."""
+    answer = forms[form]()
+    pieces = [answer] if isinstance(answer, str) else answer
     if out is None:
         for piece in pieces:
             click.echo(piece, nl=False)
@@ -43,7 +36,7 @@ def deliver(form: str, forms: Mapping[str, Callable[[], str | Iterable[str]]], o
 
     with open_whole(out) as stream:
         for piece in pieces:
-            stream.write(piece if isinstance(piece, bytes) else piece.encode("utf-8", errors="replace"))
+            stream.write(piece.encode("utf-8", errors="replace"))
 
 
 def say(warnings: Sequence[str], notes: Sequence[str] = (), *, quiet: bool) -> int:
