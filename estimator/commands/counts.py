@@ -146,7 +146,6 @@ def _energies(options: Options) -> "tuple[EnergyTable, Bundle | None, float, flo
     )
     table = EnergyTable(
         name=bundle.name,
-        title=bundle.gpu.name,
         source=f"fitted, {bundle.provenance.created_utc[:10]}",
         vocabulary="sass",
         energies=energies,

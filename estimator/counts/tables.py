@@ -39,7 +39,6 @@ class EnergyTable:
     """Energies with their names: `constant_w` is the power of the board at rest, nan if unknown [W]."""
 
     name: str
-    title: str
     source: str
     vocabulary: Vocabulary
     energies: InstructionEnergies
@@ -86,5 +85,5 @@ def load_energy_table(name_or_path: str) -> EnergyTable:
         scatter=0.0,
         rows=0,
     )
-    own = {name: getattr(file, name) for name in ("name", "title", "source", "vocabulary", "constant_w")}
+    own = {name: getattr(file, name) for name in ("name", "source", "vocabulary", "constant_w")}
     return EnergyTable(**own, energies=energies)
