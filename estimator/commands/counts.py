@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 DOMAINS: Final = ("on-package", "on-board", "switched")
 Row = dict[str, object]
-DELAY: Final = "  energy_delay: energy · time^i [J·s^i], i = delay_exponent\n"
 
 
 @click.command(
@@ -104,7 +103,7 @@ def counts_command(**options: Any) -> int:
     elif form == "csv":
         text = rows_csv([_flat(row) for row in listed])
     else:
-        text = rows_table([_flat(row) for row in (*listed, whole)]) + DELAY + document_text(head | others)
+        text = rows_table([_flat(row) for row in (*listed, whole)]) + document_text(head | others)
     click.echo(text, nl=False)
     return say(warnings, simulated_notes(bundle) if bundle else (), quiet=options["quiet"])
 

@@ -44,8 +44,7 @@ def estimate_command(**options: Any) -> int:
     predictions = [predict([one.variant.workload], one.board()) for one in asked]
     points = joined_sweeps([table([one.variant], prediction) for one, prediction in zip(asked, predictions, strict=True)])
     check_finite(points)
-    chosen = click.get_current_context().get_parameter_source("kernels") is not click.core.ParameterSource.DEFAULT
-    most = options["kernels"] if chosen or len(points) == len(asked) else 0
+    most = options["kernels"] if len(points) == len(asked) else 0
 
     def results() -> "list[Estimate]":
         return [result for prediction in predictions for result in estimates_of(prediction)]

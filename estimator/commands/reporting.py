@@ -17,9 +17,6 @@ from estimator.vocabulary.documents import short_name
 NUMBER: Final = re.compile(r"(?<![\w.])(?:\d+(?:x\d+)+|\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?![\w.]*\w)")
 """Pattern of a number, or of the shape of an operator ("64x512"), that is a separate word: not the digits of "fp8" and "h100"."""
 
-MOST_LINES: Final = 40
-"""Most warnings, and most notes, that are shown."""
-
 MOST_NAMED: Final = 6
 """Most names in one line."""
 
@@ -59,7 +56,7 @@ def report(warnings: Remarks, notes: Remarks, options: Options) -> int:
 
 
 def remark_lines(remarks: Remarks) -> list[str]:
-    """One line for each remark, after the workloads that it concerns; beyond MOST_LINES the last line counts the rest.
+    """One line for each remark, after the workloads that it concerns.
 
     Remarks that differ only in numbers are merged into the first of them.
     """
@@ -67,9 +64,7 @@ def remark_lines(remarks: Remarks) -> list[str]:
     for workload, text in remarks:
         texts, concerned = alike.setdefault(NUMBER.sub("#", text), ({}, {}))
         texts[text] = concerned[short_name(workload)] = None
-    lines = [_named(list(concerned)) + _counted(list(texts)) for texts, concerned in alike.values()]
-    rest = len(lines) - MOST_LINES + 1
-    return lines if rest < 2 else [*lines[: MOST_LINES - 1], f"and {rest} more like these; fewer workloads or sizes at a time show them"]
+    return [_named(list(concerned)) + _counted(list(texts)) for texts, concerned in alike.values()]
 
 
 def _named(names: Sequence[str]) -> str:

@@ -146,9 +146,7 @@ def profiled_activity(kernel: ProfiledKernel, vocabulary: Vocabulary, at: str = 
 
     time_s = metric(TIME)
     if time_s <= 0:
-        fault = f"has no {TIME}; profile with --metrics {TIME},…"
-        if TIME in kernel.metrics:
-            fault = f"has a {TIME} that is no time above 0, or in an unknown unit; print it again with ncu --csv"
+        fault = f"has no {TIME} above 0 in a known unit; profile it with --metrics {TIME},… and print it with --csv"
         raise CountsError(f"{at}: kernel {kernel.number} ({kernel.name[:60]}) {fault}")
     counted = {name: metric(THREAD_METRIC.format(kind)) for kind, name in THREAD_KINDS[vocabulary].items()}
     if vocabulary == "sass":

@@ -56,17 +56,12 @@ class EnergyTable:
         return replace(self, energies=replace(self.energies, values=values, covariance=covariance))
 
 
-def energy_table_names() -> tuple[str, ...]:
-    """Names of the tables that are shipped."""
-    return resource_names("energies", ".toml")
-
-
 def load_energy_table(name_or_path: str) -> EnergyTable:
     """A shipped table by its name, or a TOML file.  Raises CountsError, naming the field, for a table that cannot be used."""
     if name_or_path.endswith(".toml") or "/" in name_or_path:
         path = Path(name_or_path)
     else:
-        names = energy_table_names()
+        names = resource_names("energies", ".toml")
         if name_or_path not in names:
             raise CountsError(f"no table of energies {name_or_path!r}; there are {', '.join(names)}")
         path = resource_folder("energies") / f"{name_or_path}.toml"

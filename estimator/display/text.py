@@ -54,9 +54,14 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(character if character.isprintable() else "?" for character in text)
 
 
+def plain(value: float, form: str, unit: str = "") -> str:
+    """A number in a form of Python's format language."""
+    return f"{value:{form}}{unit}" if math.isfinite(value) else UNKNOWN
+
+
 def percent(share: float) -> str:
     """A share with one decimal."""
-    return f"{share:.1%}" if math.isfinite(share) else UNKNOWN
+    return plain(share, ".1%")
 
 
 def with_uncertainty(value: float, std: float, units: Units) -> str:

@@ -107,10 +107,6 @@ def _workload(torch: Any, request: TraceRequest, job: Job, calls: list[Call], fo
 def _load(name: str) -> Any:
     """PyTorch or Transformers.  Raises EstimatorError with the remedy if it is missing or broken."""
     try:
-        if name == "torch":
-            import torch
-
-            return torch
         return importlib.import_module(name)
     except ImportError as error:
         missing = "is not installed" if isinstance(error, ModuleNotFoundError) and error.name == name else f"cannot be imported ({error})"
@@ -141,9 +137,7 @@ def _as_workload_errors(model: str) -> Iterator[None]:
     except SystemExit as error:
         raise WorkloadError(f"{model}: cannot be traced: its code ends the program (SystemExit: {error})") from error
     except Exception as error:  # from building or running the model: its code or its configuration is the cause
-        heading, *rest = [text.strip() for text in str(error).splitlines() if text.strip()] or [""]
-        line = f"{heading} {rest[0]}" if heading.endswith(":") and rest else heading
-        raise WorkloadError(f"{model}: cannot be traced: {type(error).__name__}: {line}") from error
+        raise WorkloadError(f"{model}: cannot be traced: {type(error).__name__}: {' '.join(str(error).split())[:300]}") from error
 
 
 # Running --------------------------------------------------------------------------------------------------------------
