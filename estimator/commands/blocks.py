@@ -58,7 +58,7 @@ Row = dict[str, object]
 )
 def blocks_command(**options: Any) -> int:
     """Time and energy of KERNEL by its number of blocks; without KERNEL the models that the bundle has."""
-    answer = answer_form({**options, "out": None}, TEXT_FORMATS)
+    answer = answer_form(options, TEXT_FORMATS)
     if options["blocks"] and options["kernel"] is None:
         raise click.UsageError("--blocks needs a KERNEL")
     from estimator.blocks.model import models_from_section

@@ -30,7 +30,8 @@ def questions(options: Options) -> "list[Asked]":
 
     Raises EstimatorError for files that cannot be used, UsageError for options that exclude each other and lists that cannot be read.
     """
-    _check_something_asked(options)
+    if bool(options["workloads"]) == bool(options["model"]):
+        raise click.UsageError("name workload files, or a --model to trace" + (", not both" if options["model"] else ""))
     from estimator.bundle.files import load_bundle, told_apart
     from estimator.engine.board import power_limit
     from estimator.questions.judging import Asked
@@ -51,12 +52,6 @@ def questions(options: Options) -> "list[Asked]":
             clocks = _clocks(board, options["freqs"])
             asked += [Asked(variant=variant, bundle=bundle, gpu=gpu, sm_clock_mhz=clocks, **settings) for variant in chosen]
     return asked
-
-
-def _check_something_asked(options: Options) -> None:
-    """Refuse a command without a workload, and with both files and a model.  Raises UsageError."""
-    if bool(options["workloads"]) == bool(options["model"]):
-        raise click.UsageError("name workload files, or a --model to trace" + (", not both" if options["model"] else ""))
 
 
 def _variants(options: Options) -> "list[Variant]":

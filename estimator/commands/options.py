@@ -96,10 +96,7 @@ def _precisions(context: click.Context, parameter: click.Parameter, text: str | 
 
 
 def _attention(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[str, ...]:
-    found = words(context, parameter, text)
-    if set(found) - set(ATTENTION_FORMS):
-        raise click.BadParameter(f"{text!r} must be a list of {', '.join(ATTENTION_FORMS)}", context, parameter)
-    return found
+    return tuple(click.Choice(ATTENTION_FORMS).convert(word, parameter, context) for word in words(context, parameter, text))
 
 
 @contextmanager
@@ -144,7 +141,7 @@ def kernel_count(context: click.Context, parameter: click.Parameter, value: str)
 
 def answer_form(options: Options, known: Sequence[str]) -> str:
     """The form of the answer: from a flag, from the suffix of the output file, or "txt".  Raises UsageError."""
-    out: Path | None = options["out"]
+    out: Path | None = options.get("out")
     ending = out.suffix.lower().removeprefix(".") if out is not None else ""
     form = "json" if options["as_json"] else "csv" if options["as_csv"] else ending or "txt"
     if form not in known:

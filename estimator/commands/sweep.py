@@ -129,7 +129,7 @@ def compare_command(**options: Any) -> int:
     least = 1 if options["baselines"] else 2
     if not least <= len(asked) <= 50:
         raise click.UsageError(
-            f"{len(asked)} {'thing' if len(asked) == 1 else 'things'} to compare; name {least} to {50}: "
+            f"{len(asked)} to compare; name {least} to {50}: "
             "workloads, --bundle, --gpu-spec own,NAME, --precision fp32,bf16, …; or change the board with --set"
         )
     comparisons = [compare(asked[0], other) for other in asked[1:]]

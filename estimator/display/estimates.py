@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 SUMMARY_FIELDS: Final = ("workload", "bundle", *VALUES)
 """Fields of one result, without kernels and warnings."""
 
-KERNEL_FIELDS: Final = ("operator", "count", "latency_s", "power_w", "energy_j")
-KERNEL_DETAILS: Final = ("utilization", "outside_validity")
+KERNEL_FIELDS: Final = ("operator", "count", "latency_s", "power_w", "energy_j", "utilization", "outside_validity")
 MARK: Final = " *"
 
 
@@ -40,7 +39,7 @@ def result_document(result: "Estimate") -> Document:
     """One result as JSON data."""
     return {
         **{name: getattr(result, name) for name in SUMMARY_FIELDS},
-        "kernels": [{name: getattr(kernel, name) for name in (*KERNEL_FIELDS, *KERNEL_DETAILS)} for kernel in result.kernels],
+        "kernels": [{name: getattr(kernel, name) for name in KERNEL_FIELDS} for kernel in result.kernels],
         "warnings": result.warnings,
         "notes": result.notes,
         "validity": result.validity,

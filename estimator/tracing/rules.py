@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from estimator.tracing import products
 from estimator.tracing.calls import BACKWARD, OPERATIONS, Call, Part, Tensor, base_name, moved, part, read_elements, stored_bytes
@@ -113,16 +113,18 @@ def _row_length(call: Call, tensor: Tensor) -> int:
     return tensor.shape[call.number("dim", -1)] if tensor.shape else 1
 
 
+def _rows(kind: str, tensor: Tensor, dim: int, **details: Any) -> list[Part]:
+    """An operator on rows of `dim` elements."""
+    return [part(kind, tensor.precision, rows=tensor.elements // dim, dim=dim, **details)]
+
+
 def _softmax(call: Call) -> list[Part]:
     tensor = call.tensor("self")
-    dim = _row_length(call, tensor)
-    return [part("softmax.softmax", tensor.precision, rows=tensor.elements // dim, dim=dim, out=call.outputs[0].precision)]
+    return _rows("softmax.softmax", tensor, _row_length(call, tensor), out=call.outputs[0].precision)
 
 
 def _layer_norm(kind: str, call: Call) -> list[Part]:
-    tensor = call.tensor("input")
-    dim = math.prod(call.axes("normalized_shape"))
-    return [part(kind, tensor.precision, rows=tensor.elements // dim, dim=dim, out=call.outputs[0].precision)]
+    return _rows(kind, call.tensor("input"), math.prod(call.axes("normalized_shape")), out=call.outputs[0].precision)
 
 
 def _group_norm(call: Call) -> list[Part]:
@@ -161,8 +163,7 @@ def _reduction(kind: str, call: Call) -> list[Part]:
 def _ranked(call: Call) -> list[Part]:
     """The largest few of each row: a reduction that reads the row once."""
     tensor = call.tensor("self")
-    dim = _row_length(call, tensor)
-    return [part("reduction.max", tensor.precision, rows=tensor.elements // dim, dim=dim, share=LIGHT)]
+    return _rows("reduction.max", tensor, _row_length(call, tensor), share=LIGHT)
 
 
 def _sorted(call: Call) -> list[Part]:
