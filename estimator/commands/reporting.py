@@ -64,12 +64,12 @@ def remark_lines(remarks: Remarks) -> list[str]:
     for workload, text in remarks:
         texts, concerned = alike.setdefault(NUMBER.sub("#", text), ({}, {}))
         texts[text] = concerned[short_name(workload)] = None
-    return [_named(list(concerned)) + _counted(list(texts)) for texts, concerned in alike.values()]
+    return [f"{_listed(list(concerned))}: {_counted(list(texts))}" for texts, concerned in alike.values()]
 
 
-def _named(names: Sequence[str]) -> str:
+def _listed(names: Sequence[str]) -> str:
     rest = len(names) - MOST_NAMED
-    return ", ".join(names[:MOST_NAMED]) + (f" and {rest} more: " if rest > 0 else ": ")
+    return ", ".join(names[:MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _counted(texts: Sequence[str]) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from estimator.commands.options import QUIET, key_values, precision_word
+from estimator.commands.options import QUIET, SETTINGS, key_values, precision_word
 from estimator.options.command_line import DONE, named_file
 from estimator.options.output_files import output_option
 from estimator.tracing.request import ATTENTION_FORMS, LARGEST_SIZE, LOGITS, PHASES, SIZES, TraceRequest, refuse_unused_sizes
@@ -30,7 +30,7 @@ def configuration(context: click.Context, parameter: click.Parameter, values: tu
 
 
 @click.command(
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=SETTINGS,
     epilog="Needs PyTorch and Transformers: pip install 'wattprint[torch]'. Nothing is downloaded and no GPU is asked for.",
 )
 @click.argument("model", metavar="MODEL", required=False, callback=named_file)
