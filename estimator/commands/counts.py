@@ -69,7 +69,12 @@ def counts_command(**options: Any) -> int:
     if options["metrics"]:
         click.echo(",".join(METRICS))
         return DONE
-    _check(options)
+    if (options["bundle_name"] is None) == (options["energies"] is None):
+        raise click.UsageError("give either --bundle or --energies")
+    if options["freq_mhz"] is not None and options["bundle_name"] is None:
+        raise click.UsageError("--freq is for --bundle: published energies hold at one clock")
+    if options["modules"] == 1 and (options["integration"] or options["against"]):
+        raise click.UsageError("--integration and --against are for --modules of 2 and more")
     form = answer_form(options, TEXT_FORMATS)
     modules, exponent = options["modules"], options["delay_exponent"]
     table, bundle, volt, clock = _energies(options)
@@ -107,16 +112,6 @@ def counts_command(**options: Any) -> int:
         text = rows_table(flat) + document_text(head | others)
     click.echo(text, nl=False)
     return say(warnings, simulated_notes(bundle) if bundle else (), quiet=options["quiet"])
-
-
-def _check(options: Options) -> None:
-    """Raise UsageError for options that exclude each other."""
-    if (options["bundle_name"] is None) == (options["energies"] is None):
-        raise click.UsageError("give either --bundle or --energies")
-    if options["freq_mhz"] is not None and options["bundle_name"] is None:
-        raise click.UsageError("--freq is for --bundle: published energies hold at one clock")
-    if options["modules"] == 1 and (options["integration"] or options["against"]):
-        raise click.UsageError("--integration and --against are for --modules of 2 and more")
 
 
 def _energies(options: Options) -> "tuple[EnergyTable, Bundle | None, float, float]":

@@ -43,8 +43,6 @@ def _listed(name: str) -> Document:
 
 def bundle_table(rows: Sequence[Document]) -> str:
     """A table of the readable bundles for people."""
-    if not rows:
-        return "no bundle is installed; `fit` makes one from a dataset\n"
     shown = [name for name in ROW if name not in ("created_utc", "digest", "path", "error")]
     readable = [{name: row[name] for name in shown} for row in rows if row["error"] is None]
     return rows_table(readable) if readable else ""

@@ -24,9 +24,8 @@ from estimator.vocabulary.errors import WorkloadError
 Named = dict[str, Any]
 """Arguments or functions of PyTorch by name."""
 
-OFTEN_TRUE: Final = frozenset({"aten.all", "aten.eq(aten.sum)"})
-OFTEN_FALSE: Final = frozenset({"aten.any"})
-"""Operations that return True, and False, for a mask without padding and for valid numbers."""
+ANSWERS: Final = {"aten.all": True, "aten.eq(aten.sum)": True, "aten.any": False}
+"""Results of operations for a mask without padding and for valid numbers."""
 
 GROUPED: Final = "aten._grouped_mm"
 """Grouped product: rows are distributed over several matrices."""
@@ -105,8 +104,8 @@ def _origin_word(name: str, arguments: tuple[Any, ...]) -> str:
 
 def _answer(asked: str) -> bool:
     """The value of a tensor without content, if its operations determine it."""
-    if asked in OFTEN_TRUE or asked in OFTEN_FALSE:
-        return asked in OFTEN_TRUE
+    if asked in ANSWERS:
+        return ANSWERS[asked]
     what = f" (the result of {asked})" if asked else ""
     raise WorkloadError(
         f"the model decides by the content of a tensor{what}, which a trace without data cannot know; "
