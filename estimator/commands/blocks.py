@@ -93,8 +93,8 @@ def _chosen(models: "list[BlockModel]", options: Options) -> "list[BlockModel]":
     for field, option in FILTERS.items():
         wanted, there = options[option], sorted({getattr(model, field) for model in models})
         if wanted is not None:
-            near = [model for model in models if option == "freq_mhz" and abs(model.sm_clock_mhz - wanted) <= 0.5]
-            models = near or [model for model in models if getattr(model, field) == wanted]
+            own = [(model, getattr(model, field)) for model in models]
+            models = [model for model, value in own if value == wanted or (option == "freq_mhz" and abs(value - wanted) <= 0.5)]
         if not models:
             raise EstimatorError(f"no block-count model with {field} {wanted}; there are {', '.join(map(str, there))}")
     return models

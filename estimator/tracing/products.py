@@ -51,12 +51,9 @@ def grouped(call: Call) -> list[Part]:
 # Convolutions ---------------------------------------------------------------------------------------------------------
 
 
-def convolution(call: Call) -> list[Part]:
-    """A convolution of the own format if that can express it; else the equivalent matrix product."""
-    return _convolution(call, call.outputs[0])
-
-
-def _convolution(call: Call, out: Tensor) -> list[Part]:
+def convolution(call: Call, gradient: Tensor | None = None) -> list[Part]:
+    """A convolution of the own format if that can express it; else the equivalent matrix product.  gradient: that of its result, if any."""
+    out = gradient or call.outputs[0]
     image, weight = call.tensor("input"), call.tensor("weight")
     shape = _plain_conv(call, image, weight, out)
     precision, groups = image.precision, call.number("groups", 1)
@@ -106,7 +103,7 @@ def convolution_backward(call: Call) -> list[Part]:
     filters, taps = weight.shape[0] // groups, math.prod(weight.shape[1:])
     positions = gradient.elements // gradient.shape[1]
     if groups > 1 and groups == image.shape[1]:
-        parts = [Part(_convolution(call, gradient)[0].operator, float(of_image + of_weight))]
+        parts = [Part(convolution(call, gradient)[0].operator, float(of_image + of_weight))]
     else:
         sides = [(positions, filters)] * of_image + [(filters, positions)] * of_weight
         parts = [part("gemm.bmm", precision, batch=groups, m=m, n=taps, k=k, origin=BACKWARD) for m, k in sides]

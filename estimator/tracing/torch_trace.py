@@ -10,7 +10,7 @@ import importlib
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -52,8 +52,11 @@ def trace_workload(request: TraceRequest) -> Workload:
     return trace_calls(request).workload
 
 
-def trace_calls(request: TraceRequest) -> Traced:
-    """The workload of `trace_workload` with the properties of its inputs.  Raises the same errors."""
+def trace_calls(request: TraceRequest, asked: Collection[str] = ()) -> Traced:
+    """The workload of `trace_workload` with the properties of its inputs.
+
+    Raises the same errors, and WorkloadError for a size of `asked` that the inputs do not have: it would change nothing.
+    """
     request = checked_request(request)
     user_code = ":" in request.model and not Path(request.model).exists()
     config = None if user_code else load_model_config(request.model)
@@ -64,6 +67,9 @@ def trace_calls(request: TraceRequest) -> Traced:
     calls: list[Call] = []
     with redirect_stdout(sys.stderr), _quiet(), _as_workload_errors(request.model):  # output of a model is not part of the result
         job = user_job(torch, request) if config is None else configured_job(torch, transformers, request, config)
+        for size in asked:
+            if size not in job.sizes:
+                raise WorkloadError(f"{request.model}: its inputs have no {size} to choose; leave --{size} out")
         run, moments = _runner(torch, request, job)
         held = Held()
         kept = [held.add(tensors) for tensors in (_weights(job.model), moments, tensors_in(torch, job.named.get(CACHE)))]
