@@ -15,7 +15,6 @@ from estimator.display.text import (
     aligned,
     csv_lines,
     known,
-    lines,
     percent,
     plain,
     printable,
@@ -81,7 +80,7 @@ def sweep_table(points: Sweep, most: int = MOST_ROWS) -> str:
     rest = [f"… {len(points) - most} more points (--csv or --json for all)"] if len(points) > most else []
     validity = set(points.validity())
     remarks = [*rest, *(text for kind, text in VALIDITY.items() if kind in validity)]
-    return f"{fixed}{simulated}\n" + aligned(table, range(len(shown))) + lines(remarks)
+    return f"{fixed}{simulated}\n" + aligned(table, range(len(shown))) + "".join(f"  {text}\n" for text in remarks)
 
 
 def _texts(row: Point, names: Iterable[str]) -> list[str]:

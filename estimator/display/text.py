@@ -87,11 +87,6 @@ def quantity_texts(values: Mapping[str, float]) -> list[str]:
     return [with_uncertainty(values[name], values.get(f"{name}_std", math.nan), units) for name, units in QUANTITIES.items()]
 
 
-def lines(texts: Iterable[str]) -> str:
-    """Remark lines below a table, without duplicates."""
-    return "".join(f"  {text}\n" for text in dict.fromkeys(texts) if text)
-
-
 def aligned(rows: Sequence[Sequence[str]], left_columns: Iterable[int] = ()) -> str:
     """Rows of text in columns, right-aligned except `left_columns`, with two blanks between them."""
     left = set(left_columns)
