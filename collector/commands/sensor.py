@@ -23,7 +23,7 @@ from collector.commands.options import (
 )
 from collector.commands.output import Speaker, stoppable, write_document
 from collector.errors import CollectorError
-from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, check_present
+from estimator.options.command_line import DONE, DONE_WITH_WARNINGS
 from estimator.options.output_files import output_option
 
 if TYPE_CHECKING:
@@ -74,8 +74,6 @@ def sensor_command(context: click.Context, /, speak: Speaker, **options: Any) ->
     _check_options(context, recorded=options["readings"] is not None)
     asked = SensorOptions(**options)
     if asked.readings is not None:
-        named = [str(path) for path in (asked.readings, asked.load, asked.reference) if path is not None]
-        check_present(named, "{}: cannot be read (No such file or directory)")
         board = asked.gpu if context.get_parameter_source("gpu") is not ParameterSource.DEFAULT else None
         calibration = _recorded(asked, asked.readings, board)
         open_question = asked.load is None and asked.reference is None and calibration.update_period_s is not None

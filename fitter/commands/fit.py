@@ -12,7 +12,7 @@ import click
 
 from estimator import __version__
 from estimator.display.text import printable
-from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, check_present, named_file, named_files, run_command
+from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, named_file, named_files, run_command
 from estimator.options.output_files import output_option
 from estimator.vocabulary.errors import EstimatorError
 from estimator.vocabulary.regular_files import special_kind
@@ -220,7 +220,6 @@ def _check_datasets(names: Sequence[str]) -> None:
         for log in filter(os.path.isfile, logs):
             so_far = f"`collect export {log} --to parquet` gives the rows so far"
             raise FitterError(f"{log}: its campaign did not finish; the same `collect` command with --resume goes on with it, or {so_far}")
-    check_present(local, "{}: no such file or folder")
 
 
 def _progress(quiet: bool) -> Callable[[str], None]:

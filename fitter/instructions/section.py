@@ -8,9 +8,10 @@ import numpy as np
 import pandas as pd
 
 from estimator.bundle.content import Bundle, HeldOut
-from estimator.counts.energies import LINKS, LinkEnergy, energies_from_section, links_document, section_of
+from estimator.counts.energies import LINKS, LinkEnergy, energies_from_section, section_of
 from estimator.vocabulary.errors import BundleError
 from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.reader import plain
 from fitter.errors import CalibrationError
 from fitter.instructions.energies import LEAST_POWER_STD_W, excess_power_w, fit_instructions, row_activity
 from fitter.rows.columns import Selection
@@ -28,7 +29,7 @@ def instruction_section(selection: Selection, gpu: GpuSpec) -> tuple[dict[str, o
         return {}, ()
     rows, gain = selection.instructions, selection.gain_std
     links = link_energies(rows, gain)
-    table: dict[str, object] = {LINKS: links_document(links)} if links else {}
+    table: dict[str, object] = {LINKS: plain(links)} if links else {}
     if all(row.link for row in rows.rows):
         return table, ()
     try:

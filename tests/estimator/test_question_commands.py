@@ -151,8 +151,8 @@ def test_a_changed_board_alone_is_compared_with_the_board_as_it_is(capsys, workl
         ("sweep W --gpu-spec own,h100-sxm --power-cap 300 --csv", 1, "power cap 300 W is above"),
         ("best W --precision fp8", 1, "a100-pcie-40gb cannot run gemm"),
         ("compare W --precision fp8,bf16", 1, "has no finite time on a100-pcie-40gb"),
-        ("best W -o x.parquet", 2, "known: csv, json, txt, svg, png"),
-        ("compare W", 2, "1 thing to compare; name 2 to 50"),
+        ("best W -o x.parquet", 2, "known: csv, json, txt, svg"),
+        ("compare W", 2, "1 to compare; name 2 to 50"),
         ("explain W --freqs 600,900", 2, "one workload"),
     ],
 )
