@@ -156,7 +156,7 @@ def test_extra_all_needs_neither_gpu_nor_pytorch(project):
         return names
 
     everything = expand("all")
-    assert everything == set().union(*map(expand, ("collect", "fit", "cluster", "ptx", "serve", "sign")))
+    assert everything == set().union(*map(expand, ("collect", "fit", "cluster", "plots", "ptx", "serve", "sign")))
     assert not [name for name in everything if re.match(r"cupy|cupti|torch", name)]
 
 

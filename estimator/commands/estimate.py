@@ -69,7 +69,7 @@ def explain_command(**options: Any) -> int:
     asked = questions(options)
     if len(asked) != 1 or len(asked[0].sm_clock_mhz or (0.0,)) != 1:
         raise click.UsageError("one workload, bundle, GPU and clock at a time are explained; `estimate compare` sets several side by side")
-    from estimator.display.answers import picture
+    from estimator.display.answers import pictures
     from estimator.display.estimates import explanation_csv, explanation_document, explanation_text
     from estimator.display.text import json_text
     from estimator.questions.explanation import explain
@@ -82,7 +82,7 @@ def explain_command(**options: Any) -> int:
         "txt": lambda: explanation_text(answer, options["kernels"], asked[0].bundle.simulated),
         "json": lambda: json_text(explanation_document(answer)),
         "csv": lambda: explanation_csv(answer),
-        "svg": lambda: picture(answer, options["chart"]),
+        **pictures(answer, options["chart"]),
     }
     deliver(form, forms, options["out"])
     return report([(result.workload, line) for line in result.warnings], [(result.workload, line) for line in result.notes], options)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from estimator.transforms.rescaling import Sizes
 
 TEXT_FORMATS: Final = ("csv", "json", "txt")
-CHART_FORMATS: Final = (*TEXT_FORMATS, "svg")
+CHART_FORMATS: Final = (*TEXT_FORMATS, "svg", "png")
 
 ATTENTION_FORMS: Final = ("eager", "flash")
 SETTINGS: Final = {"help_option_names": ["-h", "--help"]}
@@ -199,7 +199,7 @@ def answer_options(forms: Sequence[str], charts: Sequence[str] = ()) -> tuple[De
     out = output_option(
         "-o", "--out", metavar="FILE", help=f"Write the answer there, in the form that its ending names: {', '.join(forms)}."
     )
-    chart = [click.option("--chart", type=click.Choice(charts), default=name, help="What an .svg shows.") for name in charts[:1]]
+    chart = [click.option("--chart", type=click.Choice(charts), default=name, help="What an .svg or .png shows.") for name in charts[:1]]
     return (*chart, out, CSV, JSON, QUIET)
 
 

@@ -21,10 +21,10 @@ MOST_NAMED: Final = 6
 """Most names in one line."""
 
 
-def deliver(form: str, forms: Mapping[str, Callable[[], str | Iterable[str]]], out: Path | None) -> None:
+def deliver(form: str, forms: Mapping[str, Callable[[], str | bytes | Iterable[str]]], out: Path | None) -> None:
     """Write the answer in one of its forms to a file atomically, or to stdout.  Raises UnwrittenError."""
     answer = forms[form]()
-    pieces = [answer] if isinstance(answer, str) else answer
+    pieces: Iterable[str | bytes] = [answer] if isinstance(answer, str | bytes) else answer
     if out is None:
         for piece in pieces:
             click.echo(piece, nl=False)
@@ -33,7 +33,7 @@ def deliver(form: str, forms: Mapping[str, Callable[[], str | Iterable[str]]], o
 
     with open_whole(out) as stream:
         for piece in pieces:
-            stream.write(piece.encode("utf-8", errors="replace"))
+            stream.write(piece if isinstance(piece, bytes) else piece.encode("utf-8", errors="replace"))
 
 
 def say(warnings: Sequence[str], notes: Sequence[str] = (), *, quiet: bool) -> int:

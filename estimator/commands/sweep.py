@@ -37,7 +37,7 @@ def sweep_command(**options: Any) -> int:
     """Latency, power and energy of WORKLOADs over clocks, batches, sequences, precisions and GPUs, each with its uncertainty."""
     form = answer_form(options, CHART_FORMATS)
     asked = questions(options)
-    from estimator.display.answers import picture
+    from estimator.display.answers import pictures
     from estimator.display.sweeps import csv_pieces, json_pieces, sweep_table
     from estimator.questions.choosing import answered
     from estimator.questions.points import joined_sweeps
@@ -51,13 +51,13 @@ def sweep_command(**options: Any) -> int:
             notes.extend(points.notes)
             yield points
 
-    forms: dict[str, Callable[[], str | Iterable[str]]] = {
+    forms: dict[str, Callable[[], str | bytes | Iterable[str]]] = {
         "csv": lambda: csv_pieces(pieces()),  # piece by piece, so that only one is in memory
         "json": lambda: json_pieces(pieces()),
     }
     if form not in forms:
         points = joined_sweeps(list(pieces()))
-        forms = {"txt": lambda: sweep_table(points), "svg": lambda: picture(points, options["chart"])}
+        forms = {"txt": lambda: sweep_table(points), **pictures(points, options["chart"])}
     deliver(form, forms, options["out"])
     return report(warnings, notes, options)
 
@@ -81,7 +81,7 @@ def best_command(**options: Any) -> int:
     asked = questions(options)
     import numpy as np
 
-    from estimator.display.answers import picture
+    from estimator.display.answers import pictures
     from estimator.display.sweeps import best_document, best_text, csv_pieces
     from estimator.display.text import json_text
     from estimator.questions.choosing import MILLISECONDS, best
@@ -93,7 +93,7 @@ def best_command(**options: Any) -> int:
         "txt": lambda: best_text(answer),
         "json": lambda: json_text(best_document(answer)),
         "csv": lambda: csv_pieces([points.select(chosen)]),
-        "svg": lambda: picture(points, options["chart"]),
+        **pictures(points, options["chart"]),
     }
     deliver(form, forms, options["out"])
     stated = points.select(chosen | ~np.isfinite(points.latency_s))  # why a GPU cannot run a precision

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from estimator.display.charts import Series, axis_over, line_svg, scatter_svg, shares_svg
-from estimator.display.pages import standalone_svg
+from estimator.display.pages import picture_png, standalone_svg
 from estimator.questions.choosing import energy_per_request_j, pareto_front
 from estimator.questions.explanation import Explanation
 from estimator.questions.points import LABELS, Sweep
@@ -87,9 +87,13 @@ SWEEP_CHARTS: Final[dict[str, Callable[[Sweep], str]]] = {
 EXPLANATION_CHARTS: Final = {"time": time_svg, "modules": module_svg}
 
 
-def picture(answer: Sweep | Explanation, name: str) -> str:
-    """A chart of an answer as an SVG file."""
-    return standalone_svg(SWEEP_CHARTS[name](answer) if isinstance(answer, Sweep) else EXPLANATION_CHARTS[name](answer))
+def pictures(answer: Sweep | Explanation, name: str) -> dict[str, Callable[[], str | bytes]]:
+    """A chart of an answer by the format of its file."""
+
+    def chart() -> str:
+        return SWEEP_CHARTS[name](answer) if isinstance(answer, Sweep) else EXPLANATION_CHARTS[name](answer)
+
+    return {"svg": lambda: standalone_svg(chart()), "png": lambda: picture_png(chart())}
 
 
 def clock_charts(points: Sweep, chosen_mhz: float) -> dict[str, str]:

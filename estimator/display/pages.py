@@ -1,11 +1,16 @@
-"""One self-contained HTML page of sections, tables and charts: no network, no script, light and dark; and its charts as pictures."""
+"""One self-contained HTML page of sections, tables and charts: no network, no script, light and dark; and its charts as pictures.
+
+The only file of this package that imports resvg_py.
+"""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import Any, Final
 
 import numpy as np
+
+from estimator.vocabulary.errors import EstimatorError
 
 LONGEST_CELL: Final = 160
 """Length to which texts from data sets are cut [character]."""
@@ -121,3 +126,29 @@ def standalone_svg(chart: str) -> str:
     style = re.sub(r"var\(--([a-z0-9]+)\)", lambda found: colours[found[1]], re.sub(r":root\{[^}]*\}", "", plain))
     start, _, rest = chart.replace("<svg ", SVG, 1).partition(">")
     return f'{start}><style>{style}</style><rect width="100%" height="100%" fill="#ffffff"/>{rest}\n'
+
+
+FAMILIES: Final = ("DejaVu Sans", "Liberation Sans", "Noto Sans", "Arial", "Helvetica", "Ubuntu", "Cantarell", "Open Sans", "Roboto")
+"""Font families in order of preference: the renderer draws no text in a family that it does not find."""
+
+
+def picture_png(chart: str) -> bytes:
+    """A chart as a PNG file.  Raises EstimatorError if the renderer is not installed or finds no font."""
+    try:
+        from resvg_py import svg_to_bytes
+    except ImportError:
+        raise EstimatorError("resvg-py is not installed; install wattprint[plots]: pip install 'wattprint[plots]'") from None
+    return bytes(svg_to_bytes(svg_string=standalone_svg(chart), width=1200, sans_serif_family=_family(svg_to_bytes)))
+
+
+def _family(draw: Callable[..., Any]) -> str:
+    """An installed font family.  Raises EstimatorError if no family is installed."""
+
+    def word(text: str, family: str) -> bytes:
+        svg = f'{SVG} viewBox="0 0 60 20"><text x="2" y="15">{text}</text></svg>'
+        return bytes(draw(svg_string=svg, background="#ffffff", sans_serif_family=family))
+
+    for family in FAMILIES:
+        if word("W", family) != word("", family):
+            return family
+    raise EstimatorError("no font for the charts' text is installed; install one, such as the package fonts-dejavu-core")
