@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow.compute as pc
 
-from collector.devices.nvml import FEWEST_UUID_CHARACTERS, SUPERCHIP, pci_key
+from collector.devices.nvml import SUPERCHIP, pci_key
 from collector.errors import SensorError
 from collector.recordings.columns import LONGEST_SHOWN, Columns, LogFile, numbers, open_log, read_columns, shown_names, stamps_s, texts
 from collector.recordings.rows import ordered
@@ -148,9 +148,7 @@ def _one_board(columns: Sequence[Any], board: str | None, log: LogFile) -> tuple
 
 
 def _named_so(name: str, asked: str) -> bool:
-    """Whether a log's name of a board matches the requested one: the same text, the beginning of a UUID, the same PCI address."""
+    """Whether a log's name of a board matches the requested one: the same text or the same PCI address."""
     name, asked = name.lower(), asked.strip().lower()
-    if is_uuid(name) and is_uuid(asked) and len(asked) >= FEWEST_UUID_CHARACTERS:
-        return name.startswith(asked)
     place = pci_key(name)
     return name == asked or (place is not None and place == pci_key(asked))
