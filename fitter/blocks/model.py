@@ -17,7 +17,7 @@ from scipy.optimize import least_squares, nnls
 from estimator.blocks.model import FORMS, LOGARITHMS, BlockModel, occupancy_times
 from estimator.vocabulary.quantities import Array
 from fitter.errors import CalibrationError
-from fitter.rows.block_table import BlockRows
+from fitter.rows.columns import BlockRows
 
 FEWEST_GRIDS: Final = 3
 """Different grids that a model needs (Boughzala et al., section V.B)."""

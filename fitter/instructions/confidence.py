@@ -6,7 +6,7 @@ from typing import Final
 
 from estimator.counts.energies import INSTRUCTION, InstructionEnergies
 from estimator.counts.opcodes import RARE, loop_classes
-from fitter.rows.instruction_dataset import InstructionRows
+from fitter.rows.columns import InstructionRows
 
 OWN_SHARE: Final = 0.12
 """A class has an energy of its own if it makes up at least this share of some measured body; otherwise it is a rare class."""

@@ -33,7 +33,7 @@ from fitter.errors import CalibrationError
 from fitter.instructions.confidence import OWN_SHARE, doubts_of, shares_of_bodies
 from fitter.instructions.ptx import ptx_rows
 from fitter.power.solver import PICO
-from fitter.rows.instruction_dataset import InstructionRow, InstructionRows
+from fitter.rows.columns import InstructionRow, InstructionRows
 
 PRIOR_STD: Final[dict[str, float]] = {INSTRUCTION: 300.0, ISSUE: 3e3, LOOP: 300.0, STALL: 3e3, TRANSACTION: 1e5, CONSTANT: 1e3, HEAT: 30.0}
 """Prior standard deviation of each term around 0 [pJ, W, W/K]: far above the values of any GPU."""

@@ -13,8 +13,7 @@ from estimator.vocabulary.errors import BundleError
 from estimator.vocabulary.gpu import GpuSpec
 from fitter.errors import CalibrationError
 from fitter.instructions.energies import LEAST_POWER_STD_W, excess_power_w, fit_instructions, row_activity
-from fitter.rows.columns import Selection
-from fitter.rows.instruction_dataset import InstructionRows, at_level
+from fitter.rows.columns import InstructionRows, Selection, at_level
 from fitter.validate.predictions import error_rows, unmeasured_rows
 
 
@@ -34,7 +33,7 @@ def instruction_section(selection: Selection, gpu: GpuSpec) -> tuple[dict[str, o
     try:
         return section_of(fit_instructions(rows, gpu, gain)) | table, ()
     except CalibrationError as error:
-        if not links and selection.kernels is None and selection.workloads is None and selection.blocks is None:
+        if not links and len(selection.parts) == 1:
             raise
         return table, (f"no instruction energies: {error}",)
 

@@ -22,8 +22,7 @@ from estimator.vocabulary.quantities import Array, BoolArray, IntArray, canonica
 from estimator.vocabulary.workload import FAMILY_FIELDS, FAMILY_OPERATORS, Operator, make_operator
 from fitter.errors import InputError
 from fitter.priors import GROUP_PRIORS
-from fitter.rows.columns import KernelRows, compacted
-from fitter.rows.rejected import RejectedRow
+from fitter.rows.columns import KernelRows, Selection, compacted
 from fitter.rows.screening import ROOF_TOLERANCE, Screen, first_known, numbered, roof_seconds
 from fitter.rows.tables import Table
 
@@ -85,21 +84,21 @@ def from_simulated_board(table: Table) -> bool:
     return any(is_simulated_uuid(uuid) for uuid in set(table.texts("gpu_uuid")))
 
 
-def read_kernel_table(table: Table, gpu: GpuSpec | None = None) -> tuple[KernelRows | None, list[RejectedRow]]:
-    """Accepted rows (None without any) and rejected rows.
+def read_kernel_table(table: Table, gpu: GpuSpec | None = None) -> Selection:
+    """Accepted and rejected rows.
 
     gpu: the GPU to keep, possibly a user's specification, and the GPU of all rows if the table has no such column.
     Raises InputError for a table with another unit than seconds.
     """
     screen = Screen(table, gpu, repeated="flags" not in table)
     if not len(screen.table):
-        return None, screen.rejected()
+        return Selection(rejected=screen.rejected())
     kernels, kernel_index = _operators(screen)
     table = screen.table
     value = {name: table.numbers(name) for name in VALUE_COLUMNS}
     latency, power = value["latency_s"], value["power_w"]
     _read_verdicts(screen, np.isfinite(power) | table.garbled("power_w"))
-    screen.reject_limits(("latency_s", "temperature_c", "power_w"), ("latency_s",), power=("power_w",))
+    screen.reject_limits(("latency_s", "temperature_c", "power_w"), power=("power_w",))
     asked = screen.clocks("sm_clock_mhz")
     measured = screen.clocks("sm_clock_measured_mhz") if "sm_clock_measured_mhz" in table else asked
     clock = first_known(measured, asked)
@@ -134,7 +133,7 @@ def read_kernel_table(table: Table, gpu: GpuSpec | None = None) -> tuple[KernelR
         weight=shared_weight(np.where(doubted, FLAGGED_WEIGHT, 1.0) * keep, _repeats(table, kernel_index)),
         **screen.places(),
     )
-    return compacted(rows, screen.kept()), screen.rejected()
+    return Selection(kernels=compacted(rows, screen.kept()), rejected=screen.rejected())
 
 
 def _operators(screen: Screen) -> tuple[list[Operator], IntArray]:

@@ -91,25 +91,10 @@ def _read_one(path: Path, gpu: GpuSpec | None) -> Selection:
     raise InputError(f"{path}: a table with columns {found}: neither a kernel dataset of `collect`, nor a {listed}")
 
 
-def _runs(table: Table, gpu: GpuSpec | None) -> Selection:
-    workloads, rejected, startups = read_workload_dataset(table, gpu)
-    return Selection(workloads=workloads, rejected=tuple(rejected), startups=startups)
-
-
-def _blocks(table: Table, gpu: GpuSpec | None) -> Selection:
-    blocks, rejected = read_block_table(table, gpu)
-    return Selection(blocks=blocks, rejected=tuple(rejected))
-
-
-def _kernels(table: Table, gpu: GpuSpec | None) -> Selection:
-    kernels, rejected = read_kernel_table(table, gpu)
-    return Selection(kernels=kernels, rejected=tuple(rejected))
-
-
 KINDS: Final = (
-    ("workload dataset", workload_dataset, _runs),
-    ("block table", block_table, _blocks),
-    ("kernel table", kernel_table, _kernels),
+    ("workload dataset", workload_dataset, read_workload_dataset),
+    ("block table", block_table, read_block_table),
+    ("kernel table", kernel_table, read_kernel_table),
 )
 """Kinds of tables that users write: the module with their needed and other columns, and their reader."""
 
@@ -118,13 +103,8 @@ def _collected(table: Table, metadata: Mapping[str, object], gpu: GpuSpec | None
     """A kernel dataset: kernels of libraries, generated ones, and sweeps over blocks."""
     swept = is_block_sweep(table)
     generated = is_instruction(table) & ~swept
-    rows = _kernels(table.select(~generated & ~swept), gpu)
-    if generated.any():
-        instructions, rejected = read_instruction_rows(table.select(generated), gpu)
-        rows = replace(rows, instructions=instructions, rejected=(*rows.rejected, *rejected))
-    if swept.any():
-        blocks = _blocks(table.select(swept), gpu)
-        rows = replace(rows, blocks=blocks.blocks, rejected=(*rows.rejected, *blocks.rejected))
+    kinds = ((read_kernel_table, ~generated & ~swept), (read_instruction_rows, generated), (read_block_table, swept))
+    rows = _merged([read(table.select(own), gpu) for read, own in kinds if own.any()])
     return _selection(table, "kernel dataset", rows, metadata)
 
 
@@ -162,16 +142,14 @@ def joined(parts: list[Selection]) -> Selection:
         if record.sha256 in seen:
             raise InputError(f"{record.name}: the same data as {seen[record.sha256]}; give every data set once")
         seen[record.sha256] = record.name
-    return Selection(
-        kernels=join_rows(part.kernels for part in parts),
-        workloads=join_rows(part.workloads for part in parts),
-        instructions=join_rows(part.instructions for part in parts),
-        blocks=join_rows(part.blocks for part in parts),
-        rejected=tuple(row for part in parts for row in part.rejected),
-        startups=tuple(startup for part in parts for startup in part.startups),
-        datasets=tuple(dataset for part in parts for dataset in part.datasets),
-        notes=tuple(note for part in parts for note in part.notes),
-    )
+    return _merged(parts)
+
+
+def _merged(parts: Sequence[Selection]) -> Selection:
+    lists = ("rejected", "startups", "datasets", "notes")
+    own = {column.name: [getattr(part, column.name) for part in parts] for column in fields(Selection)}
+    whole = {name: sum(values, ()) if name in lists else join_rows(values) for name, values in own.items()}
+    return Selection(**whole)  # type: ignore[arg-type]
 
 
 def _nothing_left(selection: Selection, name: str | None) -> str:

@@ -133,7 +133,8 @@ def _screened(content: pa.Table, partition: Partition, task: SampleTask, first: 
     table = Table.of(content, partition.path, first=first)
     if task.collected is not None:
         table = table.select(~is_instruction(table))
-    rows, rejected = read_kernel_table(table, task.gpu)
+    found = read_kernel_table(table, task.gpu)
+    rows, rejected = found.kernels, found.rejected
     return KernelSample(rows=rows, read=content.num_rows, used=0 if rows is None else len(rows), rejected=_counted(rejected))
 
 

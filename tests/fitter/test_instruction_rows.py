@@ -33,7 +33,8 @@ from fitter.instructions.published import (
     table_errors,
 )
 from fitter.instructions.section import instruction_errors, link_energies
-from fitter.rows.instruction_dataset import InstructionRow, InstructionRows, read_instruction_rows
+from fitter.rows.columns import InstructionRow, InstructionRows
+from fitter.rows.instruction_dataset import read_instruction_rows
 from fitter.rows.rejected import RejectedRow
 from fitter.rows.tables import Table
 
@@ -53,7 +54,8 @@ ROW: dict[str, Any] = {
 
 def read_one(**change):
     table = rows_to_table([{**ROW, **change}], {})
-    rows, rejected = read_instruction_rows(Table.of(table, Path("x.parquet")))
+    found = read_instruction_rows(Table.of(table, Path("x.parquet")))
+    rows, rejected = found.instructions, list(found.rejected)
     return rows.rows[0] if rows is not None else rejected[0]
 
 
@@ -225,11 +227,11 @@ def test_runs_without_an_answer_are_refused_in_one_line(change, count, complaint
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"loop_opcodes": None}, "NO_HISTOGRAM"),
-        ({"power_w": None}, "NO_POWER"),
-        ({"latency_s": None}, "NO_LATENCY"),
-        ({"sm_clock_measured_mhz": None}, "NO_CLOCK"),
-        ({"iterations": None}, "NO_COUNT"),
+        ({"loop_opcodes": None}, "BAD_HISTOGRAM"),
+        ({"power_w": None}, "BAD_POWER"),
+        ({"latency_s": None}, "BAD_LATENCY"),
+        ({"sm_clock_measured_mhz": None}, "BAD_CLOCK"),
+        ({"iterations": None}, "BAD_ITERATIONS"),
         ({"flags": ["result_wrong"]}, "RESULT_WRONG"),
         ({"link": "host", "link_bytes": 0.0}, "BAD_COUNT"),
         ({"loop_opcodes": "[" * 4000}, "BAD_HISTOGRAM"),

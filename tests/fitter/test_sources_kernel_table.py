@@ -26,7 +26,8 @@ Reader = Callable[..., tuple[KernelRows, list[RejectedRow]]]
 
 
 def read_file(path):
-    rows, rejected = read_kernel_table(open_table(path, COLUMNS))
+    found = read_kernel_table(open_table(path, COLUMNS))
+    rows, rejected = found.kernels, list(found.rejected)
     assert rows is not None
     return rows, rejected
 
