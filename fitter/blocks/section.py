@@ -49,9 +49,7 @@ def block_errors(bundle: Bundle, rows: BlockRows) -> tuple[list[HeldOut], tuple[
     known = np.zeros(len(own), dtype=np.bool_)
     found["measured_latency"], found["measured_power"] = own.latency_s, own.power_w
     for model in models:
-        clock = np.round(own.sm_clock_mhz) == np.round(model.sm_clock_mhz)
-        if not np.isfinite(model.sm_clock_mhz):
-            clock = np.isnan(own.sm_clock_mhz)
+        clock = np.isclose(np.round(own.sm_clock_mhz), np.round(model.sm_clock_mhz), rtol=0.0, equal_nan=True)
         same = (own.kernel == model.kernel) & (own.block_threads == model.block_threads) & clock
         known |= same
         time, energy = model.latency_s(own.blocks[same]), model.energy_j(own.blocks[same])

@@ -14,6 +14,8 @@ OWN_SHARE: Final = 0.12
 LARGEST_ERROR: Final = 0.25
 """Largest relative standard deviation of an energy with normal confidence; beyond it only the order of magnitude is known."""
 
+UNDECIDED: Final = "not decided by the runs"
+
 
 def shares_of_bodies(rows: InstructionRows) -> dict[str, list[float]]:
     """Shares of each class in the issued instructions of the runs that contain it, by class."""
@@ -38,7 +40,7 @@ def _reason(energies: InstructionEnergies, name: str, shares: list[float]) -> st
     term = energies.terms.index(INSTRUCTION + name)
     value, std = energies.epi_j(name)
     if not energies.identified[term]:
-        return "not decided by the runs"
+        return UNDECIDED
     if not energies.values[term] > 0:
         return "at the bound of 0 beside its issue"
     if std > LARGEST_ERROR * value:

@@ -10,7 +10,6 @@ from typing import Any, Final
 import numpy as np
 
 from estimator.vocabulary.gpu import GpuSpec
-from estimator.vocabulary.quantities import BoolArray
 from fitter.rows.columns import BlockRows, Selection, compacted
 from fitter.rows.screening import Screen, first_known
 from fitter.rows.tables import Table
@@ -19,6 +18,8 @@ NEEDED: Final = ("kernel", "block_threads", "blocks", "latency_s")
 NUMBERS: Final = (
     "block_threads", "blocks_per_sm", "blocks", "latency_s", "power_w", "power_std_w", "idle_w", "sm_clock_mhz", "flop_per_block",
 )  # fmt: skip
+"""Columns of numbers; unknown ones are nan."""
+
 COLUMNS: Final = frozenset({"kernel", "gpu", "energy_j", *NUMBERS})
 """Columns that are read."""
 
@@ -32,17 +33,12 @@ REJECTS: Final = frozenset({"latency_absurd", "power_missing", "power_absurd", "
 """Flags that make a measured row unusable for a grid."""
 
 
-def is_block_sweep(table: Table) -> BoolArray:
-    """Mask of the rows of a kernel dataset that belong to a sweep over blocks, shape (n,)."""
-    return np.array([mode == SWEEP for mode in table.texts("launch_mode")], dtype=np.bool_)
-
-
 def read_block_table(table: Table, gpu: GpuSpec | None = None) -> Selection:
     """The grids of a table, or of the sweeps of a kernel dataset, and the rejected rows.
 
     gpu: the GPU to keep, also the GPU of a table without such a column.
     """
-    swept = SWEEP in table.texts("launch_mode")
+    swept = bool(table.marked(SWEEP, "launch_mode").any())
     screen = Screen(table, gpu, repeated=not swept)
     table = screen.table
     if swept:

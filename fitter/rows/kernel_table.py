@@ -17,7 +17,7 @@ from estimator.engine.kernel_table import kernel_times
 from estimator.model.coefficients import COEFFICIENTS
 from estimator.model.kernel_names import tile_from_name
 from estimator.vocabulary.errors import WorkloadError
-from estimator.vocabulary.gpu import GpuSpec, is_simulated_uuid
+from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array, BoolArray, IntArray, canonical_precision
 from estimator.vocabulary.workload import FAMILY_FIELDS, FAMILY_OPERATORS, Operator, make_operator
 from fitter.errors import InputError
@@ -79,11 +79,6 @@ IMPLAUSIBLE_RATIO: Final = 100.0
 """A file whose kernels are all this many times slower than the hardware allows has another unit than seconds [1]."""
 
 
-def from_simulated_board(table: Table) -> bool:
-    """Whether a board's UUID marks a simulation, the only mark in a dataset of `collect` in another format."""
-    return any(is_simulated_uuid(uuid) for uuid in set(table.texts("gpu_uuid")))
-
-
 def read_kernel_table(table: Table, gpu: GpuSpec | None = None) -> Selection:
     """Accepted and rejected rows.
 
@@ -111,7 +106,7 @@ def read_kernel_table(table: Table, gpu: GpuSpec | None = None) -> Selection:
     screen.reject_power(power, limit)
     keep = screen.whole < 0
     power = np.where(screen.powerless(), np.nan, power)
-    doubted = np.any([table.flagged(flag) for flag in LOWERS_WEIGHT], axis=0)
+    doubted = np.any([table.marked(flag) for flag in LOWERS_WEIGHT], axis=0)
     names = table.texts("kernel_name")
     tiles = _tiles(value, kernels, kernel_index, names)
     rows = KernelRows(

@@ -58,7 +58,7 @@ class Limit:
 
 
 LIMITS: Final[Mapping[str, Limit]] = {
-    "latency_s": Limit(reason="BAD_LATENCY", high=LONGEST_RUN_S, needed=True),
+    "latency_s": Limit(reason="BAD_LATENCY", low=1e-9, high=LONGEST_RUN_S, needed=True),
     "temperature_c": Limit(reason="BAD_TEMPERATURE", low=-60.0, high=150.0, closed=True),
     "iterations": Limit(reason="BAD_ITERATIONS", low=1.0, closed=True, high=1e15),
     "blocks": Limit(reason="BAD_SHAPE", low=1.0, closed=True, high=2.0**31 - 1.0, whole=True, needed=True),
@@ -71,7 +71,8 @@ LIMITS: Final[Mapping[str, Limit]] = {
     "sm_clock_mhz": Limit(reason="BAD_CLOCK"),
     "sm_clock_measured_mhz": Limit(reason="BAD_CLOCK"),
 }
-"""Limits of columns; sizes of a grid and threads of a block as in the CUDA programming guide, technical specifications."""
+"""Limits of columns: no launch is shorter than a clock; sizes of a grid and threads of a block as in the CUDA
+programming guide, technical specifications."""
 
 COUNT_LIMIT: Final = Limit(reason="BAD_COUNT", closed=True)
 """Limits of all other counts."""
@@ -100,7 +101,7 @@ class Screen:
         self.reject(table.long, "BAD_TEXT", f"a cell of more than {LONGEST_TEXT} bytes")
         self._reject_gpus(gpu)
         if repeated:
-            self.reject(table.repeated(), "DUPLICATE", "equals an earlier row in every column")
+            self.reject(table.frame.duplicated().to_numpy(), "DUPLICATE", "equals an earlier row in every column")
         self.narrow()
 
     def _start(self, table: Table) -> None:
@@ -140,7 +141,7 @@ class Screen:
     def reject_flags(self, flags: Collection[str], rows: BoolArray | bool = True, *, power: bool = False) -> None:
         """Reject rows that `collect` marked with one of these flags."""
         for flag in sorted(flags):
-            self.reject(self.table.flagged(flag) & rows, flag.upper(), FLAGS[flag], power=power)
+            self.reject(self.table.marked(flag) & rows, flag.upper(), FLAGS[flag], power=power)
 
     def _reject_gpus(self, asked: GpuSpec | None) -> None:
         """Find the GPU of each row; rows of an unknown one, or of another one than `asked`, are rejected."""

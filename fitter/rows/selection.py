@@ -9,13 +9,13 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from collector.dataset import is_kernel_dataset, read_kernel_dataset
-from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.gpu import GpuSpec, is_simulated_uuid
 from fitter.errors import InputError, SelectionError
 from fitter.rows import block_table, kernel_table, workload_dataset
-from fitter.rows.block_table import is_block_sweep, read_block_table
+from fitter.rows.block_table import SWEEP, read_block_table
 from fitter.rows.columns import UNIQUE_COLUMNS, Dataset, KernelRows, Selection, WorkloadRows, join_rows
-from fitter.rows.instruction_dataset import is_instruction, read_instruction_rows
-from fitter.rows.kernel_table import AT_LIMIT_SHARE, from_simulated_board, read_kernel_table
+from fitter.rows.instruction_dataset import FAMILY, read_instruction_rows
+from fitter.rows.kernel_table import AT_LIMIT_SHARE, read_kernel_table
 from fitter.rows.rejected import count_reasons
 from fitter.rows.screening import asked_gpu
 from fitter.rows.tables import Table, file_digest, open_table, read_head, read_header
@@ -37,7 +37,7 @@ def read_selection(paths: Sequence[str | Path], gpu: str | None = None) -> Selec
     parts = []
     for path in paths:
         try:
-            parts.append(_read_one(_named(Path(path)), asked))
+            parts.append(_read_one(Path(path), asked))
         except (OSError, ValueError) as error:  # an invalid file name, a folder without permission
             raise InputError(f"{str(path)[:200]!r}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
     selection = joined(parts)
@@ -64,18 +64,9 @@ def require_one_world(selection: Selection) -> None:
         )
 
 
-def _named(path: Path) -> Path:
-    """A path whose last part is a name; "." and ".." are resolved.  Raises InputError for the root folder."""
-    named = path if path.name not in ("", "..") else path.resolve()
-    if not named.name:
-        raise InputError(f"{path}: the root of all files; name a data set or a folder of them")
-    return named
-
-
 def _read_one(path: Path, gpu: GpuSpec | None) -> Selection:
     """Read one data set; its content determines its kind."""
-    if not path.is_file() and not path.is_dir():
-        raise InputError(f"{path}: {'neither a file nor a folder' if path.exists() else 'no such file or folder'}")
+    path = path.resolve() if path.name in ("", "..") else path
     if path.is_dir() or is_kernel_dataset(path):
         dataset = read_kernel_dataset(path)
         return _collected(Table.of(dataset.table, path, file_digest(path)), dataset.metadata, gpu)
@@ -85,7 +76,9 @@ def _read_one(path: Path, gpu: GpuSpec | None) -> Selection:
     for kind, module, read in KINDS:
         if set(module.NEEDED) <= set(header):
             table = open_table(path, module.COLUMNS)
-            return _selection(table, kind, read(table, gpu), {"simulated": True} if from_simulated_board(table) else {})
+            # The only mark of a simulation in a dataset of `collect` in another format.
+            simulated = any(map(is_simulated_uuid, set(table.texts("gpu_uuid"))))
+            return _selection(table, kind, read(table, gpu), {"simulated": True} if simulated else {})
     found = ", ".join(header[:8]) + (", …" if len(header) > 8 else "")
     listed = ", nor a ".join(f"{kind} ({', '.join(module.NEEDED)}, …)" for kind, module, _ in KINDS)
     raise InputError(f"{path}: a table with columns {found}: neither a kernel dataset of `collect`, nor a {listed}")
@@ -101,8 +94,8 @@ KINDS: Final = (
 
 def _collected(table: Table, metadata: Mapping[str, object], gpu: GpuSpec | None) -> Selection:
     """A kernel dataset: kernels of libraries, generated ones, and sweeps over blocks."""
-    swept = is_block_sweep(table)
-    generated = is_instruction(table) & ~swept
+    swept = table.marked(SWEEP, "launch_mode")
+    generated = table.marked(FAMILY, "family") & ~swept
     kinds = ((read_kernel_table, ~generated & ~swept), (read_instruction_rows, generated), (read_block_table, swept))
     rows = _merged([read(table.select(own), gpu) for read, own in kinds if own.any()])
     return _selection(table, "kernel dataset", rows, metadata)

@@ -196,7 +196,7 @@ def _reject_by_roof(screen: Screen, specs: Sequence[GpuSpec], workloads: Sequenc
 
 def _startup_w(spec: GpuSpec, clock_mhz: float) -> float:
     """Power during start-up [W]: idle at the locked clock, plus that of a board in use."""
-    known = spec.idle_w is not None and np.isfinite(clock_mhz)
-    idle = float(spec.idle_w.at(np.array([clock_mhz]))[0]) if known and spec.idle_w else ASSUMED_IDLE_SHARE * spec.power_limit_w
+    known = spec.idle_w if np.isfinite(clock_mhz) else None
+    idle = ASSUMED_IDLE_SHARE * spec.power_limit_w if known is None else float(known.at(np.array([clock_mhz]))[0])
     # Power of a board in use beyond idle while a run starts up; the prior of the power fit's `active` term.
     return idle + 8.0
