@@ -252,7 +252,6 @@ def _fit_lines(bundle: "Bundle", calibration: "Calibration", options: Mapping[st
         rows = [*calibration.errors, *calibration.summary().values()]
         lines += [*error_table(f"errors in percent on held-out rows ({options['holdout']:.0%} at a time):", rows).lines(), ""]
     lines += [f"bundle {bundle.name} {bundle.version} for {bundle.gpu.name} written to {options['out']}", f"  {bundle.digest}"]
-    lines += [] if options["report"] is None else [f"report written to {options['report']}"]
     return [*lines, *next_lines(bundle, str(options["out"]))]
 
 

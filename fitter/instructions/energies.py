@@ -152,15 +152,12 @@ def excess_power_w(rows: InstructionRows) -> tuple[Array, Array]:
         if not known.any():
             raise CalibrationError("no row of generated kernels has its power at rest; collect them again")
         middle = float(idle_c[known].mean())
-        slope = 0.0
+        warmer = idle_c[known] - middle
         # Temperatures at rest that span less say nothing about how power at rest follows them [K].
-        if np.ptp(idle_c[known]) >= 3.0:
-            slope = max(0.0, float(np.polyfit(idle_c[known] - middle, idle[known], 1)[0]))
-        level = float((idle[known] - slope * (idle_c[known] - middle)).mean())
-        scatter = float(np.std(idle[known] - level - slope * (idle_c[known] - middle)))
-        at = np.where(np.isfinite(run_c), run_c, middle)
-        base[own] = level + slope * (at[own] - middle)
-        std[own] = scatter / np.sqrt(known.sum())
+        slope = max(0.0, float(np.polyfit(warmer, idle[known], 1)[0])) if np.ptp(warmer) >= 3.0 else 0.0
+        rest = idle[known] - slope * warmer
+        base[own] = rest.mean() + slope * np.nan_to_num(run_c[own] - middle)
+        std[own] = rest.std() / np.sqrt(len(rest))
     power_std = np.maximum(np.nan_to_num(rows.column("power_std_w"), nan=1.0), LEAST_POWER_STD_W)
     return rows.column("power_w") - base, np.hypot(power_std, std)
 
@@ -176,21 +173,16 @@ def _relative_voltage(rows: InstructionRows, gpu: GpuSpec) -> tuple[Array, float
     return voltage / middle, middle
 
 
-def own_classes(rows: InstructionRows) -> tuple[str, ...]:
-    """Classes with at least OWN_SHARE of some measured body, and all classes of matrix instructions, sorted."""
-    shares = shares_of_bodies(rows)
-    return tuple(sorted(name for name, own in shares.items() if max(own) >= OWN_SHARE or is_matrix(name)))
-
-
 def _system(rows: InstructionRows, gpu: GpuSpec, volt: Array, clock: Array, warmer: Array) -> _System:
-    names = (*own_classes(rows), RARE)
+    # Classes with at least OWN_SHARE of some measured body, and all classes of matrix instructions.
+    names = [name for name, own in sorted(shares_of_bodies(rows).items()) if max(own) >= OWN_SHARE or is_matrix(name)]
     candidates = (
         CONSTANT,
         HEAT,
         STALL,
         ISSUE,
         LOOP,
-        *(INSTRUCTION + name for name in names),
+        *(INSTRUCTION + name for name in (*names, RARE)),
         *(TRANSACTION + level for level in TRANSACTION_BYTES),
     )
     matrix = np.zeros((len(rows), len(candidates)))

@@ -193,20 +193,19 @@ def _kind(family: str, operator: str, row: Mapping[str, Any]) -> tuple[str | Non
 
 def _shape(family: str, operator: str, row: Mapping[str, Any]) -> dict[str, float]:
     """Shape fields of a family from the columns of a table; those of a missing column are left out."""
-    known = {name: float(row[name]) for name in SHAPE_COLUMNS if name in row and not np.isnan(row[name])}
-    defaults: dict[str, float | None] = {}
+    known = {name: float(row.get(name, np.nan)) for name in SHAPE_COLUMNS}
+    defaults: dict[str, float] = {}
     if family == "gemm":
         defaults = {"batch": 1.0}
     elif family == "attention":
-        decode = operator == "decode"
-        defaults = {"queries": 1.0 if decode else known.get("sequence"), "context": known.get("sequence"), "kv_heads": known.get("heads")}
+        decode, sequence = operator == "decode", known["sequence"]
+        defaults = {"queries": 1.0 if decode else sequence, "context": sequence, "kv_heads": known["heads"]}
         defaults |= {"window": 0.0, "causal": 0.0 if decode else 1.0}
     elif family in ("elementwise", "copy"):
-        size = known.get("rows", np.nan) * known.get("dim", np.nan)
-        elements = known.get("elements", None if np.isnan(size) else size)
-        defaults = {"elements": elements, "reads": None if elements is None else elements * (2.0 if operator in TWO_INPUTS else 1.0)}
-    found = {name: known.get(name, defaults.get(name)) for name in FAMILY_FIELDS[family]}
-    return {name: value for name, value in found.items() if value is not None}
+        elements = known["rows"] * known["dim"] if np.isnan(known["elements"]) else known["elements"]
+        defaults = {"elements": elements, "reads": elements * (2.0 if operator in TWO_INPUTS else 1.0)}
+    found = {name: defaults.get(name, np.nan) if np.isnan(known[name]) else known[name] for name in FAMILY_FIELDS[family]}
+    return {name: value for name, value in found.items() if not np.isnan(value)}
 
 
 def _read_verdicts(screen: Screen, powered: BoolArray) -> None:

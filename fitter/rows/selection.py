@@ -1,6 +1,5 @@
 """Selection: reads data sets and returns accepted rows and rejected rows with reasons."""
 
-from codecs import BOM_UTF8
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from fitter.rows.instruction_dataset import FAMILY, read_instruction_rows
 from fitter.rows.kernel_table import AT_LIMIT_SHARE, read_kernel_table
 from fitter.rows.rejected import count_reasons
 from fitter.rows.screening import asked_gpu
-from fitter.rows.tables import Table, file_digest, open_table, read_head, read_header
+from fitter.rows.tables import Table, file_digest, open_table, read_header
 from fitter.rows.workload_dataset import read_workload_dataset
 
 Rows = TypeVar("Rows", KernelRows, WorkloadRows)
@@ -70,8 +69,6 @@ def _read_one(path: Path, gpu: GpuSpec | None) -> Selection:
     if path.is_dir() or is_kernel_dataset(path):
         dataset = read_kernel_dataset(path)
         return _collected(Table.of(dataset.table, path, file_digest(path)), dataset.metadata, gpu)
-    if read_head(path).removeprefix(BOM_UTF8).lstrip().startswith((b"{", b"[")):
-        raise InputError(f"{path}: a JSON file; `fit` reads tables of measurements (CSV or Parquet), which name workload files in a column")
     header = read_header(path)
     for kind, module, read in KINDS:
         if set(module.NEEDED) <= set(header):

@@ -71,10 +71,8 @@ class Table:
                 column = pc.binary_join(column.combine_chunks().cast(pa.list_(pa.string())), FLAGS_BETWEEN)
             if any(kind(column.type) for kind in TEXTS):
                 beyond = pc.fill_null(pc.greater(pc.binary_length(column), LONGEST_TEXT), False)
-                if pc.any(beyond).as_py():
-                    long |= beyond.to_numpy()
-                    column = pc.if_else(beyond, None, column)
-                plain = plain.set_column(place, field.name, column.dictionary_encode())
+                long |= np.asarray(beyond)
+                plain = plain.set_column(place, field.name, pc.if_else(beyond, None, column).dictionary_encode())
         row = np.arange(first + 1, first + 1 + len(plain), dtype=np.int64)
         return Table(path=path, sha256=sha256, frame=plain.to_pandas(ignore_metadata=True), row=row, long=long)
 
