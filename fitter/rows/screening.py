@@ -58,7 +58,7 @@ class Limit:
 
 
 LIMITS: Final[Mapping[str, Limit]] = {
-    "latency_s": Limit(reason="BAD_LATENCY", low=1e-9, high=LONGEST_RUN_S, needed=True),
+    "latency_s": Limit(reason="BAD_LATENCY", low=1e-9, closed=True, high=LONGEST_RUN_S, needed=True),
     "temperature_c": Limit(reason="BAD_TEMPERATURE", low=-60.0, high=150.0, closed=True),
     "iterations": Limit(reason="BAD_ITERATIONS", low=1.0, closed=True, high=1e15),
     "blocks": Limit(reason="BAD_SHAPE", low=1.0, closed=True, high=2.0**31 - 1.0, whole=True, needed=True),
