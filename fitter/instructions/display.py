@@ -15,6 +15,7 @@ from estimator.counts.energies import (
     energies_from_section,
     measured_links,
 )
+from fitter.instructions.confidence import UNDECIDED
 from fitter.instructions.ptx import PUBLISHED_MODES
 from fitter.power.solver import PICO
 from fitter.validate.tables import Shown
@@ -27,8 +28,6 @@ BOARD_TERMS: Final = (
     (LOOP, "loop control, a turn", "pJ", PICO),
 )
 """Terms that do not depend on the instructions."""
-
-UNDECIDED: Final = "not decided by the runs"
 
 
 def bundle_energies(bundle: Bundle) -> InstructionEnergies | None:

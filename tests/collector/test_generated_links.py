@@ -103,7 +103,8 @@ def dataset(words, peered, toolchain):
 def test_rows_of_links_have_a_rate_and_an_energy_a_byte(dataset, peered):
     table = read_kernel_dataset(dataset).table
     assert table.equals(read_kernel_dataset(dataset.with_name("played.parquet")).table)
-    rows, rejected = read_instruction_rows(Table.of(table, Path("x")))
+    found = read_instruction_rows(Table.of(table, Path("x")))
+    rows, rejected = found.instructions, list(found.rejected)
     assert rejected == []
     assert rows is not None
     found = link_energies(rows)

@@ -17,7 +17,7 @@ from fitter.bundle.sections import prior_bundle
 from fitter.instructions.display import instruction_tables
 from fitter.instructions.energies import fit_instructions
 from fitter.instructions.section import link_energies
-from fitter.rows.instruction_dataset import InstructionRows
+from fitter.rows.columns import InstructionRows
 from tests.fitter.test_instruction_links import COPY, rows_of
 from tests.fitter.test_instruction_rows import CONTROL, ROW, made_row, made_rows
 
