@@ -34,15 +34,13 @@ def parse_toml(content: bytes) -> Document:
     import tomllib  # most commands read no TOML
 
     try:
-        document = tomllib.loads(text_of(content), parse_float=_toml_float)
-        _check_whole(document)
+        return tomllib.loads(text_of(content), parse_float=_float)
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"not valid TOML: {error}") from error
     except ValueError as error:
         raise ValueError(str(error).partition("; use sys")[0]) from error  # Python's limit of digits names a function
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
-    return document
 
 
 def text_of(content: bytes | str) -> str:
@@ -54,24 +52,11 @@ def text_of(content: bytes | str) -> str:
     return text.removeprefix(BYTE_ORDER_MARK)
 
 
-def _check_whole(value: object) -> None:
-    """Raise ValueError for an impossible whole number in a list or table."""
-    if isinstance(value, int) and abs(value) > LARGEST:
-        raise ValueError("holds a whole number of hundreds of digits")
-    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        _check_whole(item)
-
-
 def _float(text: str) -> float:
     number = float(text)
     if number and not 1.0 / LARGEST <= abs(number) <= LARGEST:  # also refuses NaN
         raise ValueError(f"holds the number {text[:40]}; no quantity is so large or so small")
     return number
-
-
-def _toml_float(text: str) -> float:
-    """A float of TOML; the field's reader refuses nan and inf and names the field."""
-    return float(text) if "n" in text else _float(text)
 
 
 def _whole(text: str) -> int:
