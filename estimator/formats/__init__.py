@@ -32,8 +32,6 @@ def read_workload(path: str | Path, *, completion: bool = True) -> Workload:
         content = read_regular(path, MAX_FILE_BYTES)
     except OSError as error:
         raise WorkloadError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        raise WorkloadError(f"{path}: {error}") from error
     return workload_from_bytes(content, path, completion=completion)
 
 
@@ -75,7 +73,5 @@ def write_workload(workload: Workload, path: str | Path) -> None:
 
 def _check_format(document: dict[str, object], path: Path) -> None:
     name = document.get("format")
-    if isinstance(name, str) and name.startswith("wattprint-") and name != FORMAT:
-        raise WorkloadError(f"{path}: this is a {name.removeprefix('wattprint-')}, not a workload")
     if name != FORMAT:
         raise WorkloadError(f"{path}: format = {shown(name)}; a workload file has format {FORMAT!r}, or is a list of [query, types] pairs")

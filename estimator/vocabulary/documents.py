@@ -93,15 +93,3 @@ def shown(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return f"{value:.15g}" if isinstance(value, float) else repr(value)
-
-
-LONGEST_NAME: Final = 80
-"""Most characters of a name in a line."""
-
-
-def short_name(name: str) -> str:
-    """The name, cut in its middle if it is longer than LONGEST_NAME: names mostly differ at an end."""
-    if len(name) <= LONGEST_NAME:
-        return name
-    kept = LONGEST_NAME - 1
-    return f"{name[: kept - kept // 2]}…{name[-(kept // 2) :]}"

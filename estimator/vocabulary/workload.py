@@ -8,13 +8,11 @@ that a list leaves out.
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass
-from functools import cache, cached_property
+from functools import cache
 from typing import Annotated, Any, Final, Literal
 
-import numpy as np
-
 from estimator.vocabulary.errors import WorkloadError
-from estimator.vocabulary.quantities import IntArray, canonical_precision
+from estimator.vocabulary.quantities import canonical_precision
 from estimator.vocabulary.reader import LEAST_ONE, WHEN_GIVEN, FaultError, Span, Words, read
 
 FAMILY_FIELDS: Final[dict[str, tuple[str, ...]]] = {
@@ -238,7 +236,7 @@ def merge_counts(operators: Iterable[Operator], counts: Iterable[float]) -> tupl
     return tuple(totals), tuple(totals.values())
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
     """Operators in execution order, before they are merged into a Workload: neighbours give more information than a single operator.
 
@@ -256,14 +254,7 @@ class Listing:
 
     def places(self, numbers: Collection[int]) -> list[int]:
         """Positions in `order` of any of some operators, ascending."""
-        wanted = np.zeros(len(self.operators), dtype=np.bool_)
-        wanted[list(numbers)] = True
-        found: list[int] = np.flatnonzero(wanted[self._order]).tolist()
-        return found
-
-    @cached_property
-    def _order(self) -> IntArray:
-        return np.array(self.order, dtype=np.int64)
+        return [place for place, number in enumerate(self.order) if number in numbers]
 
 
 def main_precision(operators: Sequence[Operator], counts: Sequence[float]) -> str:
