@@ -6,7 +6,7 @@ from typing import Final
 from estimator.completion import RULE_SET, complete
 from estimator.formats.energaizer import read_energaizer
 from estimator.formats.own import FORMAT, own_text, read_own
-from estimator.vocabulary.documents import kind_of, parse_json, shown
+from estimator.vocabulary.documents import kind_of, parse_json
 from estimator.vocabulary.errors import WorkloadError, require
 from estimator.vocabulary.regular_files import read_regular
 from estimator.vocabulary.whole_file import write_whole
@@ -74,4 +74,4 @@ def write_workload(workload: Workload, path: str | Path) -> None:
 def _check_format(document: dict[str, object], path: Path) -> None:
     name = document.get("format")
     if name != FORMAT:
-        raise WorkloadError(f"{path}: format = {shown(name)}; a workload file has format {FORMAT!r}, or is a list of [query, types] pairs")
+        raise WorkloadError(f"{path}: format = {name!r:.60}; a workload file has format {FORMAT!r}, or is a list of [query, types] pairs")

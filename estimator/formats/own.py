@@ -18,6 +18,9 @@ from estimator.vocabulary.workload import OPTIONS, Footprint, Operator, UnknownO
 FORMAT: Final = "wattprint-workload"
 FORMAT_VERSION: Final = "1.0"
 
+SHARED: Final = ("model_family", "completion", "warnings", "notes", "unknown")
+"""Optional fields of a workload that its file holds under the same names."""
+
 
 @dataclass(kw_only=True)
 class Head:
@@ -51,12 +54,8 @@ def read_own(document: Mapping[str, object], where: str, default_name: str) -> W
         name=head.name or default_name,
         operators=tuple(totals),
         counts=tuple(totals.values()),
-        model_family=head.model_family,
-        unknown=head.unknown,
-        completion=head.completion,
-        warnings=head.warnings,
-        notes=head.notes,
         footprint=head.memory,
+        **{name: getattr(head, name) for name in SHARED},
     )
 
 
@@ -78,12 +77,8 @@ def _read_entries(entries: list[Any]) -> dict[Operator, float]:
 def own_text(workload: Workload) -> str:
     """The workload as the text of a file in the own format, one operator a line."""
     head: dict[str, object] = {"format": FORMAT, "format_version": FORMAT_VERSION, "name": workload.name}
-    for name in ("model_family", "completion", "warnings", "notes"):
-        if getattr(workload, name):
-            head[name] = getattr(workload, name)
-    for name, part in (("memory", workload.footprint), ("unknown", workload.unknown)):
-        if part:
-            head[name] = plain(part)
+    optional = {name: getattr(workload, name) for name in SHARED} | {"memory": workload.footprint}
+    head |= {name: plain(part) for name, part in optional.items() if part}
     lines = [f"  {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}," for key, value in head.items()]
     operators = [_own_entry(operator, count) for operator, count in zip(workload.operators, workload.counts, strict=True)]
     body = ",\n".join(f"    {json.dumps(entry)}" for entry in operators)

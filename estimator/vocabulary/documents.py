@@ -90,6 +90,4 @@ def kind_of(value: Any) -> str:
 
 def shown(value: Any) -> str:
     """A value as written in a file; texts in simple quotes."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
     return f"{value:.15g}" if isinstance(value, float) else repr(value)

@@ -18,11 +18,9 @@ def resource_folder(kind: str) -> Path:
     An installed distribution carries them inside this package (`_configs/KIND`, `_bundles`, `_examples`); a source checkout
     has them in `configs/KIND`, `bundles` and `examples` beside it.  The folder need not exist.
     """
-    inside = _PACKAGE / f"_{kind}" if kind in OWN_FOLDER else _PACKAGE / "_configs" / kind
-    if inside.is_dir():
-        return inside
-    root = _PACKAGE.parent
-    return root / kind if kind in OWN_FOLDER else root / "configs" / kind
+    folder = kind if kind in OWN_FOLDER else f"configs/{kind}"
+    inside = _PACKAGE / f"_{folder}"
+    return inside if inside.is_dir() else _PACKAGE.parent / folder
 
 
 def resource_names(kind: str, suffix: str) -> tuple[str, ...]:
