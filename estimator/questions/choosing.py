@@ -84,10 +84,16 @@ def best(
         reason = "the bundle has no power coefficients" if timed else why_no_time(points.cases[0].warnings, "precision or GPU")
         raise OperatingPointError(f"no point can be chosen by {goal}: {reason}")
     fits = np.isfinite(value)
-    for column, limit in ((points.power_w, power_limit_w), (points.latency_s, latency_limit_s)):
+    limits = (points.power_w, power_limit_w, "W"), (points.latency_s / MILLISECONDS, latency_limit_s / MILLISECONDS, "ms")
+    for column, limit, _ in limits:
         fits &= (column <= limit) | math.isinf(limit)
     if not fits.any():
-        raise OperatingPointError(_nothing_fits(points, power_limit_w, latency_limit_s))
+        least = (
+            f"{limit:g} {unit} (least: {np.nanmin(column, initial=math.inf):.4g} {unit})"
+            for column, limit, unit in limits
+            if limit < math.inf
+        )
+        raise OperatingPointError(f"no point keeps {' and '.join(least)}; allow more, or other clocks, batches and GPUs")
     in_memory = fits & ~np.array([bool(lines) for lines in points.label("too_large")])
     fits = in_memory if in_memory.any() else fits
     index = int(np.where(fits, value, np.inf).argmin())
@@ -159,16 +165,6 @@ def _alike(answer: Judged, best_point: int, goal: str, fits: BoolArray) -> IntAr
     apart = distance > NORMAL_90 * log_ratio_std(answer, slice(None), answer, slice(best_point, best_point + 1), goal)
     apart[best_point] = False
     return np.flatnonzero(~apart & fits)
-
-
-def _nothing_fits(points: Sweep, power_limit_w: float, latency_limit_s: float) -> str:
-    limits = []
-    if math.isfinite(power_limit_w):
-        limits.append(f"{power_limit_w:g} W (least: {np.nanmin(points.power_w, initial=math.inf):.4g} W)")
-    if math.isfinite(latency_limit_s):
-        least_ms = float(np.nanmin(points.latency_s, initial=math.inf)) / MILLISECONDS
-        limits.append(f"{latency_limit_s / MILLISECONDS:g} ms (least: {least_ms:.4g} ms)")
-    return f"no point keeps {' and '.join(limits)}; allow more, or other clocks, batches and GPUs"
 
 
 _FIRST: Final = np.zeros(1, dtype=np.int64)

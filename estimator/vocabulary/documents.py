@@ -12,17 +12,15 @@ LARGEST: Final = 1e100
 MOST_DIGITS: Final = 100
 """Most digits of a whole number below LARGEST."""
 
-BYTE_ORDER_MARK: Final = "\ufeff"
 
-
-def parse_json(content: bytes | str) -> Any:
+def parse_json(content: bytes) -> Any:
     """The JSON value in a text.
 
     Raises ValueError, in one line, for text that is not UTF-8 or not JSON (NaN and Infinity are not), a duplicate field in an object, an
     impossible number and too many levels.
     """
     try:
-        return JSON.decode(text_of(content))
+        return JSON.decode(_text(content))
     except json.JSONDecodeError as error:
         raise ValueError(f"not valid JSON, or cut short: {error.msg} at line {error.lineno} column {error.colno}") from error
     except RecursionError as error:
@@ -34,22 +32,19 @@ def parse_toml(content: bytes) -> Document:
     import tomllib  # most commands read no TOML
 
     try:
-        return tomllib.loads(text_of(content), parse_float=_float)
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"not valid TOML: {error}") from error
+        return tomllib.loads(_text(content), parse_float=_float)
     except ValueError as error:
-        raise ValueError(str(error).partition("; use sys")[0]) from error  # Python's limit of digits names a function
+        raise ValueError(f"not valid TOML: {error}") from error
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
 
 
-def text_of(content: bytes | str) -> str:
+def _text(content: bytes) -> str:
     """UTF-8 text without a byte order mark.  Raises ValueError."""
     try:
-        text = content if isinstance(content, str) else content.decode("utf-8")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"no text file (byte {error.start} is not UTF-8)") from error
-    return text.removeprefix(BYTE_ORDER_MARK)
 
 
 def _float(text: str) -> float:

@@ -47,12 +47,10 @@ def open_regular(path: str | Path, most_bytes: int | None = None, *, follow: boo
     descriptor = os.open(path, flags)
     try:
         status = os.fstat(descriptor)
-        if stat.S_ISDIR(status.st_mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        if not stat.S_ISREG(status.st_mode):
+        if stat.S_IFMT(status.st_mode) in KINDS:
             raise OSError(errno.EINVAL, "it is not a regular file", str(path))
         _check_size(path, status.st_size, most_bytes)
-        return os.fdopen(descriptor, "rb")
+        return os.fdopen(descriptor, "rb")  # refuses a folder
     except OSError:
         os.close(descriptor)
         raise
