@@ -139,7 +139,7 @@ def _operator(group: KernelGroup, precision: str, place: Array) -> Operator | No
         values[name] = _value(group.shape[name], float(main), float(fine), values)
     details = {name: getattr(group, name) for name in ("precision_out", "cuda_cores")}
     try:
-        operator = make_operator(group.family, group.operator, precision, where="", **values, **details)
+        operator = make_operator(group.family, group.operator, precision, **values, **details)
     except WorkloadError:
         return None
     flop, *moved = operator_work(operator)

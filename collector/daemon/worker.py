@@ -167,7 +167,7 @@ def _message(line: bytes) -> Message:
     text = line.decode("utf-8", "replace").strip()
     if text.startswith('{"wattprint"'):
         with suppress(ValueError):
-            return read(Message, parse_json(text))
+            return read(Message, parse_json(text.encode()))
     return Message(wattprint="text", text=printable(text))
 
 

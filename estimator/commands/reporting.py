@@ -12,7 +12,6 @@ import click
 
 from estimator.commands.options import Options
 from estimator.options.command_line import DONE, DONE_WITH_WARNINGS
-from estimator.vocabulary.documents import short_name
 
 NUMBER: Final = re.compile(r"(?<![\w.])(?:\d+(?:x\d+)+|\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?![\w.]*\w)")
 """Pattern of a number, or of the shape of an operator ("64x512"), that is a separate word: not the digits of "fp8" and "h100"."""
@@ -63,7 +62,7 @@ def remark_lines(remarks: Remarks) -> list[str]:
     alike: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
     for workload, text in remarks:
         texts, concerned = alike.setdefault(NUMBER.sub("#", text), ({}, {}))
-        texts[text] = concerned[short_name(workload)] = None
+        texts[text] = concerned[workload[-80:]] = None
     return [f"{_listed(list(concerned))}: {_counted(list(texts))}" for texts, concerned in alike.values()]
 
 

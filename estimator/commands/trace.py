@@ -94,14 +94,14 @@ def _list_models(as_json: bool) -> int:
 
 def _summary(workload: "Workload") -> "Document":
     """Kernels, flop and bytes of a workload, and the memory that it needs."""
-    from estimator.vocabulary.work import work_by_family
+    from estimator.vocabulary.work import workload_work
 
-    works = work_by_family(workload).values()
+    work = workload_work(workload)
     return {
         "workload": workload.name,
         "kernels": sum(workload.counts),
         "kinds": len(workload.operators),
-        "flop": sum(work.flop for work in works),
-        "moved_byte": sum(work.read_byte + work.write_byte for work in works),
+        "flop": work.flop,
+        "moved_byte": work.read_byte + work.write_byte,
         "memory": None if workload.footprint is None else asdict(workload.footprint) | {"total_byte": workload.footprint.total_byte},
     }

@@ -17,7 +17,7 @@ import numpy as np
 
 from estimator.formats import read_workload
 from estimator.model.power import ASSUMED_IDLE_SHARE
-from estimator.transforms.rewriting import ATTENTION_FORMS, with_precision
+from estimator.transforms.rewriting import ATTENTION_FORMS, with_attention, with_precision
 from estimator.vocabulary.errors import EstimatorError
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, HZ_PER_MHZ, Array, BoolArray, canonical_precision
@@ -121,7 +121,9 @@ def _workload(folder: Path, text: str, attention: str, precision: str) -> Worklo
     try:
         if not text or not (folder / text).is_file():  # also keeps pipes and devices out
             return ("MISSING_WORKLOAD", f"{text[:200]!r}: no such file; paths are relative to the data set's folder")
-        workload = read_workload(folder / text, attention=attention.lower())
+        workload = read_workload(folder / text)
+        if attention:
+            workload = with_attention(workload, attention.lower())
         if precision:
             workload = with_precision(workload, precision)
     except (EstimatorError, OSError, ValueError) as error:  # ValueError: an invalid file name
