@@ -116,9 +116,8 @@ def _opened(
 @contextmanager
 def open_replay(path: Path) -> Iterator[Bench]:
     """A recorded bench.  Raises DeviceError for a file that is no recording."""
-    with open_recording(path) as (recording, player):
-        devices = player.devices(recording.sensors)
-        yield Bench(word=recording.word, gpu_spec=recording.gpu_spec, simulated=recording.simulated, **devices)
+    with open_recording(path) as recorded:
+        yield Bench(**recorded)
 
 
 @contextmanager

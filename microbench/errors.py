@@ -5,8 +5,7 @@ MicrobenchError                an operation failed; the message names the remedy
 ├── CompileError               no compiler, or one that refuses a text
 ├── LaunchError                a launch that does not fit a kernel or a GPU
 ├── ResultError                a kernel's numerical result is wrong
-├── DeviceMemoryError          operands that do not fit into the device's memory
-├── KernelFailedError          the library or the device refused a kernel; the device is still usable
+├── KernelFailedError          the library or the device refused a kernel or its memory; the device is still usable
 └── DeviceLostError            the device, or this process's context on it, is lost
 
 A message is one line: the fault, the value, its limit and the remedy.
@@ -33,12 +32,8 @@ class ResultError(MicrobenchError):
     """A kernel's numerical result is wrong."""
 
 
-class DeviceMemoryError(MicrobenchError):
-    """Operands that do not fit into the device's memory."""
-
-
 class KernelFailedError(MicrobenchError):
-    """The library or the device refused a kernel; the device is still usable."""
+    """The library or the device refused a kernel or its memory; the device is still usable."""
 
 
 class DeviceLostError(MicrobenchError):

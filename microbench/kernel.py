@@ -11,12 +11,12 @@ launches the kernel, and passes the results to `microbench.check`.
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal, get_args
 
 from numpy.typing import NDArray
 
-from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.frozen import EMPTY
 from estimator.vocabulary.workload import Operator
 
 ARCHITECTURES: Final = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120")
@@ -98,9 +98,9 @@ class Work:
     """
 
     operations: Mapping[str, float]
-    bytes_moved: Mapping[str, float] = field(default_factory=lambda: FrozenMapping({}))
-    transactions: Mapping[str, float] = field(default_factory=lambda: FrozenMapping({}))
-    flop: Mapping[str, float] = field(default_factory=lambda: FrozenMapping({}))
+    bytes_moved: Mapping[str, float] = EMPTY
+    transactions: Mapping[str, float] = EMPTY
+    flop: Mapping[str, float] = EMPTY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +176,7 @@ class Support:
 
     minimum: str = "sm_75"
     only: tuple[str, ...] = ()
-    lacking: Mapping[str, str] = field(default_factory=lambda: FrozenMapping({}))
+    lacking: Mapping[str, str] = EMPTY
     feature: str = ""
 
     def refusal(self, architecture: str) -> str:

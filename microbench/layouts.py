@@ -32,16 +32,18 @@ def layout_of(operator: Operator, transpose: str) -> str:
 
     Raises UnsupportedError for an unknown layout, a layout that this precision does not support, and an operator that is not a product.
     """
-    where = f"{operator.family}.{operator.operator} in {operator.precision}"
     if not transpose:
         return natural_layout(operator)
-    if operator.family != "gemm":
-        raise UnsupportedError(f"{where}: has no layout {transpose!r}; matrix products alone have layouts")
-    if transpose not in LAYOUTS:
-        raise UnsupportedError(f"{where}: layout {transpose!r} is unknown; known: {', '.join(LAYOUTS)}")
-    if operator.precision in ONLY_TN and transpose != "tn":
-        raise UnsupportedError(f"{where}: is multiplied in layout tn alone, not in {transpose}")
+    refuse(operator.family != "gemm", operator, f"has no layout {transpose!r}; matrix products alone have layouts")
+    refuse(transpose not in LAYOUTS, operator, f"layout {transpose!r} is unknown; known: {', '.join(LAYOUTS)}")
+    refuse(operator.precision in ONLY_TN and transpose != "tn", operator, f"is multiplied in layout tn alone, not in {transpose}")
     return transpose
+
+
+def refuse(broken: bool, operator: Operator, reason: str) -> None:
+    """Raise UnsupportedError with the operator and the reason if a condition is broken."""
+    if broken:
+        raise UnsupportedError(f"{operator.family}.{operator.operator} in {operator.precision}: {reason}")
 
 
 def other_layout(operator: Operator, transpose: str) -> str:

@@ -1,7 +1,7 @@
 """Contents of a kernel's buffers, from pattern and seed, the same on every host."""
 
 import zlib
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +11,8 @@ from microbench.errors import LaunchError
 from microbench.kernel import Buffer, Kernel, Launch, Slot
 from microbench.numbers import STORAGE, decode, encode
 
-NUMBERS_OF_A_WORD = {"f16x2": 2, "bf16x2": 2, "u8x4": 1, "s8x4": 4, "s4x8": 8, "b1x32": 32, "e4m3x4": 4, "e5m2x4": 4}
-"""Numbers drawn for one word of a packed kind; u8x4 is drawn as a whole word."""
+WHOLE: Final = ("u32", "s32", "u64", "s64", "u8x4")
+"""Kinds that are drawn as whole words."""
 
 LINK_BYTES = 8
 
@@ -38,10 +38,9 @@ def buffer_records(buffer: Buffer, launch: Launch) -> int:
             return launch.region_bytes * (1 if buffer.per == "common" else launch.walked_regions) // size
 
 
-def buffer_bytes(kernel: Kernel, launch: Launch, location: str = "") -> int:
-    """Memory of all buffers of a launch, or of those at a location ("device", "peer", "host") [byte]."""
-    chosen = [buffer for buffer in kernel.buffers if location in ("", buffer.location)]
-    return sum(buffer_records(buffer, launch) * record_type(buffer).itemsize for buffer in chosen)
+def buffer_bytes(kernel: Kernel, launch: Launch) -> int:
+    """Memory of all buffers of a launch [byte]."""
+    return sum(buffer_records(buffer, launch) * record_type(buffer).itemsize for buffer in kernel.buffers)
 
 
 def contents(buffer: Buffer, launch: Launch, address: int = 0) -> NDArray[Any]:
@@ -81,7 +80,7 @@ def _column(slot: Slot, count: int, launch: Launch, generator: np.random.Generat
         return encode(-decode(earlier[slot.negates], slot.kind), slot.kind)
     if slot.inverts:
         return encode(1.0 / decode(earlier[slot.inverts], slot.kind), slot.kind)
-    each = NUMBERS_OF_A_WORD.get(slot.kind, 1)
+    each = 1 if slot.kind in WHOLE else decode(np.zeros(1, STORAGE[slot.kind]), slot.kind).size
     match launch.pattern:
         case "zero":
             numbers = np.full(count * each, slot.low if slot.never_zero else 0.0)
@@ -89,7 +88,7 @@ def _column(slot: Slot, count: int, launch: Launch, generator: np.random.Generat
             numbers = np.full(count * each, (slot.low + slot.high) / 2.0)
         case _:
             numbers = generator.uniform(slot.low, slot.high, count * each)
-    if slot.kind in ("u32", "s32", "u64", "s64", "u8x4"):
+    if slot.kind in WHOLE:
         return _whole(slot, numbers, generator, launch.pattern == "random")
     return encode(numbers, slot.kind)
 

@@ -7,6 +7,7 @@ has one value in each n-th part of every range.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from typing import Annotated
 
 import numpy as np
@@ -90,6 +91,10 @@ class KernelGroup:
         for name, rule in self.shape.items():
             if isinstance(rule, Derived) and rule.of not in self.shape:
                 raise FaultError(f"needs another field as `of`: {', '.join(self.shape)}", "shape", name)
+        try:
+            _in_order(self.shape)
+        except CycleError as error:
+            raise FaultError(f"has fields that derive from each other: {', '.join(error.args[1])}", "shape") from error
 
     @property
     def precisions(self) -> tuple[str, ...]:
@@ -129,22 +134,21 @@ def _operator(group: KernelGroup, precision: str, place: Array) -> Operator | No
     """The operator at a place of the unit cube; None if the limits exclude it."""
     fields = FAMILY_FIELDS[group.family]
     values: dict[str, float] = {}
-    pending = [(name, group.shape[name], place[2 * i], place[2 * i + 1]) for i, name in enumerate(fields)]
-    while pending:
-        ready = [item for item in pending if not isinstance(item[1], Derived) or item[1].of in values]
-        if not ready:
-            stuck = ", ".join(item[0] for item in pending)
-            raise WorkloadError(f"{group.family}.{group.operator}: shape fields {stuck} derive from each other")
-        for item in ready:
-            values[item[0]] = _value(item[1], float(item[2]), float(item[3]), values)
-        pending = [item for item in pending if item[0] not in values]
+    for name in _in_order(group.shape):
+        main, fine = place[2 * fields.index(name) :][:2]
+        values[name] = _value(group.shape[name], float(main), float(fine), values)
     details = {name: getattr(group, name) for name in ("precision_out", "cuda_cores")}
     try:
-        operator = make_operator(group.family, group.operator, precision, where="", **values, **details)
+        operator = make_operator(group.family, group.operator, precision, **values, **details)
     except WorkloadError:
         return None
     flop, *moved = operator_work(operator)
     return operator if group.min_bytes <= sum(moved) <= group.max_bytes and flop <= group.max_flop else None
+
+
+def _in_order(shape: Mapping[str, ShapeRule]) -> list[str]:
+    """The fields, each after the one that it derives from.  Raises CycleError for fields that derive from each other."""
+    return list(TopologicalSorter({name: [rule.of] if isinstance(rule, Derived) else [] for name, rule in shape.items()}).static_order())
 
 
 def _value(rule: ShapeRule, place: float, fine: float, values: Mapping[str, float]) -> float:

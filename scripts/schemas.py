@@ -11,9 +11,9 @@ import numpy as np
 
 import estimator.schema
 from estimator.bundle.content import BundleFile
-from estimator.formats.own import Head, entry_of
+from estimator.formats.own import Head
 from estimator.vocabulary.reader import LEAST_ONE, Pattern, Shape, Span, Words, fields_of
-from estimator.vocabulary.workload import FAMILY_FIELDS
+from estimator.vocabulary.workload import FAMILY_FIELDS, entry_of
 
 FOLDER: Final = Path(estimator.schema.__path__[0])
 ENTRIES: Any = Union[tuple(map(entry_of, FAMILY_FIELDS))]  # noqa: UP007

@@ -276,7 +276,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _compared(kernels: Path, counters: Path, bundle_name: str, out: Path) -> int:
     operators, bundle = operators_from(kernels), load_bundle(bundle_name)
-    counted, ran = counted_bytes(read_ncu(counters), len(operators))
+    counted, ran = counted_bytes(read_ncu(counters.read_bytes(), counters), len(operators))
     document = comparison(operators, counted, derived_bytes(operators, bundle.gpu, bundle, ran))
     write_whole(out, json.dumps(document, indent=1).encode())
     click.echo("\n".join(lines_of(document)))

@@ -10,19 +10,19 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from collector.bench import Bench
-from collector.boards import REPLAYED, SIMULATED
+from collector.boards import SIMULATED
 from collector.devices.protocols import KernelRunner, LaunchRecord, PreparedKernel
 from collector.errors import CampaignError, DeviceError, RunnerError
 from collector.simulated.profile import load_board
-from estimator.vocabulary.reader import read_file
+from estimator.vocabulary.frozen import EMPTY
+from estimator.vocabulary.reader import plain, read_file
 from estimator.vocabulary.whole_file import write_whole
 from estimator.vocabulary.workload import Operator
 from microbench.layouts import other_layout
-from microbench.loads.copies import CopyLoad
-from microbench.loads.generated import GeneratedLoad
+from microbench.loads.generated import Load
 
 Result = TypeVar("Result")
 
@@ -43,6 +43,9 @@ class Killers:
     broke: Mapping[str, str]
 
 
+NONE: Final = Killers(running="", ends=EMPTY, broke=EMPTY)
+
+
 def killers_path(output: Path) -> Path:
     """Path of the list beside a dataset."""
     return output.with_name(output.name + SUFFIX)
@@ -52,9 +55,9 @@ def killers_path(output: Path) -> Path:
 def guarded_bench(bench: Bench, output: Path) -> Iterator[Bench]:
     """The same bench with a runner guarded by the list beside `output`.
 
-    A recording, or a simulated board that plants no kill, is not guarded.  Raises CampaignError for a damaged list.
+    A simulated board that plants no kill is not guarded.  Raises CampaignError for a damaged list.
     """
-    if bench.word.startswith(REPLAYED) or (bench.simulated and not planted_kills(bench.word)):
+    if bench.simulated and not load_board(bench.word.removeprefix(SIMULATED)).faults.kills:
         yield bench
         return
     runner = GuardedRunner(bench.runner, killers_path(output))
@@ -62,11 +65,6 @@ def guarded_bench(bench: Bench, output: Path) -> Iterator[Bench]:
         yield replace(bench, runner=runner)
     finally:
         runner.clear()
-
-
-def planted_kills(word: str) -> str:
-    """The kernels that end a simulated board's context."""
-    return load_board(word.removeprefix(SIMULATED)).faults.kills if word.startswith(SIMULATED) else ""
 
 
 class GuardedRunner:
@@ -79,17 +77,10 @@ class GuardedRunner:
         """Reads the list.  Raises CampaignError for one that is damaged or cannot be read."""
         self._runner = runner
         self._path = path
-        left = (
-            read_file(Killers, path, "list of kernels that broke the context", CampaignError)
-            if path.exists()
-            else Killers(running="", ends={}, broke={})
-        )
-        self._ends, self._broke = dict(left.ends), dict(left.broke)
-        self._finished: set[str] = set()
-        self._running = ""
+        left = read_file(Killers, path, "list of kernels that broke the context", CampaignError) if path.exists() else NONE
+        self._list, self._finished = left, set[str]()
         if left.running:
-            self._ends[left.running] = self._ends.get(left.running, 0) + 1
-            self._write("")
+            self._write(ends={**left.ends, left.running: left.ends.get(left.running, 0) + 1})
 
     def supports(self, operator: Operator, transpose: str = "") -> bool:
         """Whether `prepare` would accept the operator; a kernel on the list is known, and rejected only when it is prepared."""
@@ -100,7 +91,7 @@ class GuardedRunner:
         name = _operator_name(operator, l2_state, transpose)
         return self._guarded(name, lambda: self._runner.prepare(operator, l2_state, transpose))
 
-    def prepare_generated(self, load: GeneratedLoad | CopyLoad) -> PreparedKernel:
+    def prepare_generated(self, load: Load) -> PreparedKernel:
         """A generated kernel or a copy.  Raises RunnerError for one on the list, and the errors of the runner."""
         return self._guarded(load.operator.operator, lambda: self._runner.prepare_generated(load))
 
@@ -111,41 +102,38 @@ class GuardedRunner:
 
     def clear(self) -> None:
         """Removes the suspicion from the kernel that was about to run: the program continues, or ends in order."""
-        if self._running:
-            self._write("")
+        if self._list.running:
+            self._write()
 
     def _guarded(self, name: str, work: Callable[[], Result], *, ran: bool = False) -> Result:
         """Does work that may end the context, with its name on disk from its preparation to the end of its first run."""
-        ends, said = self._ends.get(name, 0), self._broke.get(name, "")
+        ends, said = self._list.ends.get(name, 0), self._list.broke.get(name, "")
         if said or ends >= SILENT_ENDS:
             why = f"it broke the context before ({said})" if said else f"{ends} processes ended while it ran"
             raise RunnerError(f"{name}: {why}; passed over (delete its entry in {self._path} to try again)")
         if name in self._finished:
             return work()
-        if self._running != name:
+        if self._list.running != name:
             self._write(name)
         try:
             result = work()
         except RunnerError:
-            self._write("")
+            self._write()
             raise
         except DeviceError as error:
-            self._broke[name] = str(error)[:300]
-            self._write("")
+            self._write(broke={**self._list.broke, name: str(error)[:300]})
             raise
         if ran:
             self._finished.add(name)
-            self._ends.pop(name, None)
-            self._write("")
+            self._write(ends={other: count for other, count in self._list.ends.items() if other != name})
         return result
 
-    def _write(self, running: str) -> None:
-        """Writes the list, and the kernel that is about to run, to disk; removes the file if both are empty."""
-        self._running = running
+    def _write(self, running: str = "", **changes: Mapping[str, Any]) -> None:
+        """Writes the list, changed, and the kernel that is about to run, to disk; removes the file if both are empty."""
+        self._list = replace(self._list, running=running, **changes)
         try:
-            if running or self._ends or self._broke:
-                document = {"running": running, "ends": self._ends, "broke": self._broke}
-                write_whole(self._path, json.dumps(document, indent=0).encode())
+            if self._list != NONE:
+                write_whole(self._path, json.dumps(plain(self._list), indent=0).encode())
             else:
                 self._path.unlink(missing_ok=True)
         except OSError as error:

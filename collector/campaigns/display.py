@@ -1,11 +1,9 @@
 """Plans, rows and outcomes of campaigns as lines or plain data."""
 
-import math
 from dataclasses import asdict
 
 from collector.bench import Bench
 from collector.campaigns.files import CampaignSpec
-from collector.campaigns.outcome import known
 from collector.campaigns.plan import CampaignPlan
 from collector.campaigns.running import CampaignOutcome
 from collector.campaigns.selection import Choice
@@ -27,8 +25,6 @@ def plan_document(bench: Bench, spec: CampaignSpec, plan: CampaignPlan) -> dict[
         "skipped": plan.skipped,
         "selection": None if plan.choice is None else asdict(plan.choice),
         "estimated_s": plan.estimated_s,
-        "estimated_energy_j": plan.estimated_energy_j,
-        "most_energy_j": known(plan.estimated_s * bench.gpu.power_limit_w()),
     }
 
 
@@ -42,7 +38,6 @@ def plan_lines(bench: Bench, spec: CampaignSpec, plan: CampaignPlan) -> list[str
         f"SM clocks  {_clocks(plan.clocks_mhz)}",
         f"rows       {len(plan.points)}, {plan.anchors} of them repetitions that show drift",
         f"time       about {duration_text(plan.estimated_s)} of the board's time",
-        f"energy     {_energy(plan.estimated_energy_j, plan.estimated_s * bench.gpu.power_limit_w())}",
     ]
     if plan.choice is not None:
         lines.append(f"chosen     {choice_text(plan.choice)}")
@@ -76,31 +71,20 @@ def row_line(row: Row) -> str:
 
 def outcome_document(outcome: CampaignOutcome) -> dict[str, object]:
     """An outcome as plain data."""
-    return {
-        "dataset": str(outcome.output),
-        "rows": outcome.rows,
-        "rows_kept": outcome.kept,
-        "rows_planned": outcome.planned,
-        "rows_missing": outcome.missing,
-        "flags": outcome.flags,
-        "rejected": outcome.rejected,
-        "unusable_rows": outcome.unusable,
-        "drift": outcome.drift,
-        "board_time_s": outcome.elapsed_s,
-    }
+    return {**asdict(outcome), "dataset": str(outcome.dataset)}
 
 
 def outcome_lines(outcome: CampaignOutcome, simulated: bool, fit: str) -> list[str]:
     """An outcome for people, with the next command, `fit`."""
-    notes = f", {outcome.kept} of them from before" if outcome.kept else ""
-    time = f"{duration_text(outcome.elapsed_s)} of {'simulated ' if simulated else ''}board time"
-    lines = [f"{outcome.output}: {outcome.rows} of {outcome.planned} rows{notes}, {time}"]
+    notes = f", {outcome.rows_kept} of them from before" if outcome.rows_kept else ""
+    time = f"{duration_text(outcome.board_time_s)} of {'simulated ' if simulated else ''}board time"
+    lines = [f"{outcome.dataset}: {outcome.rows} of {outcome.rows_planned} rows{notes}, {time}"]
     lines += [f"  {count:5d} {flag}: {FLAGS[flag]}" for flag, count in outcome.flags.items()]
     lines += [f"  {count:5d} not run: {reason}" for reason, count in outcome.rejected.items()]
     if outcome.drift:
         lines.append(f"  repeated kernels agree within {', '.join(f'{name} {value:.1%}' for name, value in outcome.drift.items())}")
-    if outcome.missing:
-        lines.append(f"  {outcome.missing} rows of the plan are missing: the same command with --resume goes on")
+    if outcome.rows_missing:
+        lines.append(f"  {outcome.rows_missing} rows of the plan are missing: the same command with --resume goes on")
     return [*lines, f"next: {fit}"]
 
 
@@ -109,13 +93,6 @@ def duration_text(seconds: float) -> str:
     if seconds < 120.0:
         return f"{seconds:.0f} s"
     return f"{seconds / 60.0:.0f} min" if seconds < 7200.0 else f"{seconds / 3600.0:.1f} h"
-
-
-def _energy(about_j: float, most_j: float) -> str:
-    """Energy in kWh."""
-    if not most_j < math.inf:
-        return "not known: the board's power limit cannot be read"
-    return f"about {about_j / 3.6e6:.2g} kWh, {most_j / 3.6e6:.2g} kWh at most"
 
 
 def _clocks(clocks_mhz: tuple[float | None, ...]) -> str:

@@ -15,10 +15,8 @@ from collector.sampling import SECONDS_PER_NS, Sampler
 from collector.sensing.calibration import SensorCalibration
 from estimator.vocabulary.workload import Operator
 from microbench.loads.copies import CopyLoad
-from microbench.loads.generated import LEVELS, GeneratedLoad
+from microbench.loads.generated import LEVELS, GeneratedLoad, Load
 from microbench.sizing import launches_for
-
-Load = GeneratedLoad | CopyLoad
 
 TIMED_RUN_S: Final = 0.1
 """Length of a time-only run: a hundred times the resolution of the clocks that time it [s]."""

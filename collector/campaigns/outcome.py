@@ -12,8 +12,7 @@ from collector.devices.protocols import EnergyReading, LaunchRecord, StateReadin
 from collector.sampling import SECONDS_PER_NS, Trace, host_seconds
 from collector.sensing.baselines import sampled_energies_j
 from collector.sensing.calibration import SensorCalibration
-from collector.sensing.counter import counter_energy, launch_energy
-from collector.sensing.steady import SteadyPower, settle_time_s, steady_power, update_period_s
+from collector.sensing.steady import SteadyPower, counter_energy, launch_energy, settle_time_s, steady_power, update_period_s
 from estimator.vocabulary.quantities import Array
 
 RANGE_TOLERANCE: Final = 0.15
@@ -61,18 +60,19 @@ def outcome_columns(
     power = steady_power(readings, settled_s, end_s, calibration, run.power_limit_w)
     idle_w, idle_c = (math.nan, math.nan) if run.rest is None else _idle_before(run.rest, calibration, run.power_limit_w)
     latency_s, latency_std_s, spread = _latency(run.record, settled_s - start_s)
-    counter = counter_energy(*run.counter, launches, end_s - start_s, power.raw_w, idle_w, update_period_s(calibration), run.power_limit_w)
     states = states_within(run.trace.states, settled_s, end_s)
     believed = power.samples > 0 and not power.stuck and power.absurd <= LIMITS["absurd"] * (power.absurd + power.samples)
-    power_w, power_std_w = (power.power_w, power.std_w) if believed else (math.nan, math.nan)
+    raw_w, power_w, power_std_w = (power.raw_w, power.power_w, power.std_w) if believed else (math.nan, math.nan, math.nan)
     energy_j, energy_std_j = launch_energy(power_w, power_std_w, latency_s, latency_std_s)
+    period_s = update_period_s(calibration)
+    counter_j, counter_doubts = counter_energy(*run.counter, launches, end_s - start_s, raw_w, idle_w, period_s, run.power_limit_w)
     sampled = sampled_energies_j(readings, start_s, end_s) if generated else {}
     flags = [
         *_state_flags(states, run.sm_clock_mhz, settings),
         *_power_flags(power, settings.planned_window_s(calibration)),
         *_latency_flags(latency_s, spread, run.ranging_s),
         *doubts,
-        *_true(counter_absurd=counter.absurd, counter_disagrees=counter.disagrees and believed),
+        *counter_doubts,
     ]
     return {
         "sm_clock_measured_mhz": mean_known(states.sm_clock_mhz),
@@ -83,12 +83,12 @@ def outcome_columns(
         "launches": launches,
         "latency_s": latency_s,
         "latency_std_s": latency_std_s,
-        "power_raw_w": power.raw_w if believed else math.nan,
+        "power_raw_w": raw_w,
         "power_w": power_w,
         "power_std_w": power_std_w,
         "energy_j": energy_j,
         "energy_std_j": energy_std_j,
-        "energy_counter_j": counter.energy_j,
+        "energy_counter_j": counter_j,
         "idle_before_w": idle_w,
         "temperature_before_c": idle_c,
         "samples": power.samples,

@@ -12,7 +12,7 @@ import numpy as np
 
 from collector.bench import Bench
 from collector.campaigns.files import CampaignSpec
-from collector.campaigns.measurement import Load, Point
+from collector.campaigns.measurement import Point
 from collector.campaigns.selection import Choice, choose_points, point_costs
 from collector.devices.protocols import KernelRunner
 from collector.errors import CampaignError
@@ -24,8 +24,7 @@ from estimator.vocabulary.workload import Operator
 from microbench.errors import MicrobenchError
 from microbench.kernel import FAMILY
 from microbench.layouts import other_layout
-from microbench.loads.generated import generated_loads
-from microbench.loads.groups import copy_loads
+from microbench.loads.generated import Load, generated_loads
 from microbench.shapes import KernelGroup, draw_operators
 
 ROW_ID_DIGITS: Final = 16
@@ -45,7 +44,7 @@ class CampaignPlan:
 
     `kernels` counts the different kernels by family, `anchors` the repetitions that show drift; `skipped` lists
     the groups that this board cannot run, and why.  `fixed_s` is the board's time outside the points: the sensor, warming up, power at rest
-    and changes of the clock; `estimated_s` all of its time, `estimated_energy_j` its energy at the usual power of kernels.
+    and changes of the clock; `estimated_s` all of its time.
     `choice` describes the part of the campaign's points that a budget selected.
     """
 
@@ -57,7 +56,6 @@ class CampaignPlan:
     kernels: dict[str, int] = field(default_factory=dict)
     anchors: int = 0
     estimated_s: float = 0.0
-    estimated_energy_j: float = 0.0
 
 
 def plan_campaign(
@@ -109,35 +107,32 @@ def plan_campaign(
         skipped=dict(skipped),
         fixed_s=sensor_s + spec.warmup_s + len(clocks_mhz) * (spec.idle_settle_s + spec.idle_window_s) + changes * CLOCK_SETTLE_S,
     )
-    return _counted(plan, spec, bench.gpu_spec)
+    return _counted(plan, spec)
 
 
-def _counted(plan: CampaignPlan, spec: CampaignSpec, gpu: GpuSpec) -> CampaignPlan:
-    """A plan with the counts, the time and the energy of its points."""
+def _counted(plan: CampaignPlan, spec: CampaignSpec) -> CampaignPlan:
+    """A plan with the counts and the time of its points."""
     kernels: dict[str, set[object]] = {}
     for point in plan.points:
         if not point.anchor:
             kernel = point.load or (point.operator, point.l2_state, point.transpose)
             kernels.setdefault(FAMILY if point.load else point.operator.family, set()).add(kernel)
     costs = point_costs(spec)
-    estimated_s = plan.fixed_s + sum(costs.of(point) for point in plan.points)
     return replace(
         plan,
         kernels={family: len(found) for family, found in sorted(kernels.items())},
         anchors=sum(point.anchor for point in plan.points),
-        estimated_s=estimated_s,
-        # Mean power of a campaign's kernels as a share of the power limit: 0.50 on the simulated A100 at three clocks.
-        estimated_energy_j=estimated_s * 0.5 * gpu.power_limit_w,
+        estimated_s=plan.fixed_s + sum(costs.of(point) for point in plan.points),
     )
 
 
-def chosen_plan(spec: CampaignSpec, plan: CampaignPlan, budget_s: float, seed: int, gpu: GpuSpec) -> CampaignPlan:
+def chosen_plan(spec: CampaignSpec, plan: CampaignPlan, budget_s: float, seed: int) -> CampaignPlan:
     """The part of a plan that fits a budget, of a campaign `hastened` for it.
 
     Raises CampaignError if it leaves no time for a kernel.
     """
     points, choice = choose_points(plan.points, budget_s, plan.fixed_s, point_costs(spec), seed)
-    return _counted(replace(plan, points=points, choice=choice), spec, gpu)
+    return _counted(replace(plan, points=points, choice=choice), spec)
 
 
 def campaign_loads(spec: CampaignSpec, gpu: GpuSpec, seed: int) -> tuple[tuple[Load, ...], dict[str, int]]:
@@ -146,10 +141,9 @@ def campaign_loads(spec: CampaignSpec, gpu: GpuSpec, seed: int) -> tuple[tuple[L
     Raises CampaignError if the assembler is missing; the message names the package to install.
     """
     try:
-        loads, refused = generated_loads(spec.instructions, gpu, seed=seed)
+        return generated_loads(spec.instructions, gpu, seed=seed)
     except MicrobenchError as error:
         raise CampaignError(f"campaign {spec.name}: {error}") from error
-    return (*loads, *copy_loads(spec.instructions)), refused
 
 
 def _drawn(group: KernelGroup, seed: np.random.SeedSequence, runner: KernelRunner) -> tuple[list[Operator], list[str]]:
@@ -175,15 +169,11 @@ def _drawn(group: KernelGroup, seed: np.random.SeedSequence, runner: KernelRunne
 
 def clock_numbers(kernels: int, clocks: int, every_clock_share: float) -> list[tuple[int, ...]]:
     """The clocks at which each kernel runs: all for an even choice of `every_clock_share` of them, one in turn for the others."""
-    numbers: list[tuple[int, ...]] = []
-    alone = 0
-    for index in range(kernels):
-        if int((index + 1) * every_clock_share) > int(index * every_clock_share):
-            numbers.append(tuple(range(clocks)))
-        else:
-            numbers.append((alone % clocks,))
-            alone += 1
-    return numbers
+    everywhere = [int(index * every_clock_share) for index in range(kernels + 1)]
+    return [
+        tuple(range(clocks)) if everywhere[index + 1] > everywhere[index] else ((index - everywhere[index]) % clocks,)
+        for index in range(kernels)
+    ]
 
 
 def _row_id(run: RunName, *described: Any) -> str:
@@ -226,18 +216,8 @@ def _ordered(
     for clock_index, block in _blocks(len(loads), len(clocks_mhz), spec.kernels_per_block, random):
         clock = clocks_mhz[clock_index]
         for load in (loads[index] for index in random.permutation(block)):
-            points.append(
-                Point(
-                    row_id=_row_id(run, FAMILY, *load.identity(), clock),
-                    operator=load.operator,
-                    l2_state="warm",
-                    sm_clock_mhz=clock,
-                    trial=0,
-                    seed=run[2],
-                    idle_before=True,
-                    load=load,
-                )
-            )
+            point = _point((load.operator, "warm", ""), clock, 0, run)
+            points.append(replace(point, row_id=_row_id(run, FAMILY, *load.identity(), clock), idle_before=True, load=load))
     return tuple(points)
 
 

@@ -44,21 +44,21 @@ class Progress:
 class CampaignOutcome:
     """The result of a campaign.
 
-    `rows` in the dataset, `kept` of them from an earlier run; `planned` points, `missing` of them not reached; `flags` and `rejected` count
-    rows by doubt and points without a row by reason; `unusable` rows have no valid time or power; `drift` is the largest relative spread of
-    repeated anchors; `elapsed_s` of the board's time.
+    `rows` in the dataset, `rows_kept` of them from an earlier run; `rows_planned` points, `rows_missing` of them not reached; `flags` and
+    `rejected` count rows by doubt and points without a row by reason; `unusable_rows` have no valid time or power; `drift` is the largest
+    relative spread of repeated anchors.
     """
 
-    output: Path
+    dataset: Path
     rows: int
-    kept: int
-    planned: int
-    missing: int
+    rows_kept: int
+    rows_planned: int
+    rows_missing: int
     flags: dict[str, int]
     rejected: dict[str, int]
-    unusable: int
+    unusable_rows: int
     drift: dict[str, float]
-    elapsed_s: float
+    board_time_s: float
 
 
 def campaign_key(bench: Bench, spec: CampaignSpec, plan: CampaignPlan, families: tuple[str, ...], seed: int) -> Metadata:
@@ -178,16 +178,16 @@ class Campaign:
         """The outcome of a campaign, from its rows and its last metadata."""
         flags = table.column("flags").to_pylist()
         return CampaignOutcome(
-            output=self.output,
+            dataset=self.output,
             rows=table.num_rows,
-            kept=self.kept.table.num_rows if self.kept else 0,
-            planned=len(self.plan.points),
-            missing=missing,
+            rows_kept=self.kept.table.num_rows if self.kept else 0,
+            rows_planned=len(self.plan.points),
+            rows_missing=missing,
             flags=flag_counts(flags),
             rejected=closing.get("rejected") or {},
-            unusable=sum(1 for row in flags if UNUSABLE.intersection(row)),
+            unusable_rows=sum(1 for row in flags if UNUSABLE.intersection(row)),
             drift=closing.get("drift") or {},
-            elapsed_s=elapsed_s,
+            board_time_s=elapsed_s,
         )
 
 

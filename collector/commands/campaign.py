@@ -102,12 +102,12 @@ def measure_campaign(options: CampaignOptions, speak: Speaker) -> int:
             speak.say(plan_document(bench, spec, plan), plan_lines(bench, spec, plan))
             return DONE
         outcome = _measured(bench, spec, plan, calibration, options, speak)
-    fit = f"fit {options.out} --gpu {bench.gpu_spec.name}" if folder else f"fit {outcome.output}"
+    fit = f"fit {options.out} --gpu {bench.gpu_spec.name}" if folder else f"fit {outcome.dataset}"
     speak.say(outcome_document(outcome), outcome_lines(outcome, bench.simulated, fit))
     refused = sum(outcome.rejected.values())
-    if not refused and not outcome.unusable:
+    if not refused and not outcome.unusable_rows:
         return DONE
-    speak.warn(f"{refused} kernels could not run, {outcome.unusable} rows are unusable")
+    speak.warn(f"{refused} kernels could not run, {outcome.unusable_rows} rows are unusable")
     return DONE_WITH_WARNINGS
 
 
@@ -130,7 +130,7 @@ def _planned(
         speak.warn(line)
     if plan.estimated_s > planned_s:
         spec = hastened(spec)
-        plan = chosen_plan(spec, plan, planned_s, options.seed, bench.gpu_spec)
+        plan = chosen_plan(spec, plan, planned_s, options.seed)
     if plan.choice is not None:
         if plan.choice.left_out:
             speak.warn(f"the budget is too small for one kernel of every kind: {len(plan.choice.left_out)} kinds are left out")

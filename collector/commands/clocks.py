@@ -25,7 +25,7 @@ def restore_command(speak: Speaker) -> int:
     Clocks of a living process are left alone.  This happens automatically when a board's clock is next held, and a
     guard process does it within a second or two of the death; the command is for the case that both were prevented.
     """
-    from collector.devices.clock_guard import restore_left_clocks
+    from collector.devices.clock_record import restore_left_clocks
 
     outcome = restore_left_clocks()
     failed = {uuid: reason for uuid, reason in outcome if reason}

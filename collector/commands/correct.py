@@ -9,7 +9,7 @@ import click
 from collector.commands.options import CONTEXT, output_options, require_dataset_packages, sensor_option
 from collector.commands.output import Speaker
 from collector.errors import SensorError
-from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, InputFile
+from estimator.options.command_line import DONE, DONE_WITH_WARNINGS
 from estimator.options.output_files import output_option
 from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.whole_file import write_whole
@@ -33,9 +33,11 @@ class CorrectOptions:
 
 
 @click.command("correct", context_settings=CONTEXT)
-@click.option("--readings", type=InputFile(), required=True, metavar="R.csv", help="Polled power: t_s,power_w, or an nvidia-smi log.")
+@click.option(
+    "--readings", type=click.Path(path_type=Path), required=True, metavar="R.csv", help="Polled power: t_s,power_w, or an nvidia-smi log."
+)
 @sensor_option(required=True)
-@click.option("--load", type=InputFile(), metavar="L.csv", help="When the load ran: t_s,level.")
+@click.option("--load", type=click.Path(path_type=Path), metavar="L.csv", help="When the load ran: t_s,level.")
 @click.option("--column", metavar="NAME", help="Power column of a log that has several.")
 @click.option("--gpu", "board", metavar="WORD", help="Board in a log of several: index, UUID or PCI address.")
 @output_option("--out", metavar="C.csv", help="Write corrected power over time: t_s,power_w,power_std_w.")
@@ -67,8 +69,7 @@ def correct_command(speak: Speaker, **options: Any) -> int:
     of_recording = {f"recording.{key}": text for key, text in run.remarks.items()}
     document = {**found.document(run.origin_s), "notes": {**of_recording, **found.notes}}
     speak.say(document, correction_lines(found, asked.out, run.remarks))
-    of_rows = run.remarks["readings"] if run.left_out else ""
-    warnings = [text for text in (of_rows, *(found.notes.get(key, "") for key in DOUBTS)) if text]
+    warnings = [text for text in (run.remarks.get("readings"), *(found.notes.get(key, "") for key in DOUBTS)) if text]
     for text in warnings:
         speak.warn(text)
     return DONE_WITH_WARNINGS if warnings else DONE

@@ -1,7 +1,6 @@
 """`collect pmd`: decode, record and emulate an external power meter."""
 
 import math
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -109,18 +108,18 @@ def log_command(port: str, out: Path, duration: str, speak: Speaker, **table: An
         raise CollectorError(f"{out}: is where the raw bytes go; give --out another suffix, .csv or .parquet")
     check_output(raw)
     with _stop_request() as stop, open_meter(port) as meter:
-        model = meter.identity.model
+        model = meter.model
         form = _form(model, **table)  # finds a wrong word before an hour's recording
-        speak.note(f"{model.name}, firmware {meter.identity.firmware}; recording into {raw}")
+        speak.note(f"{model.name}, firmware {meter.firmware}; recording into {raw}")
         tell = (lambda seconds, count: speak.note(f"{seconds:.0f} s, {count} bytes")) if speak.verbose else None
-        logged = log_meter(meter, raw, stop, duration_s=limit_s, report=tell)
+        failure = log_meter(meter, raw, stop, duration_s=limit_s, report=tell)
         interrupted = stop.is_set() and math.isfinite(limit_s)
-    if not logged.bytes:
-        raise logged.failure or DeviceError(f"{port}: nothing came in {logged.duration_s:.1f} s; nothing was recorded")
+    if not raw.exists():
+        raise failure or DeviceError(f"{port}: nothing came; nothing was recorded")
     scanned = scan_recording(read_recording(raw))
     document = write_table(scanned, out, form)
-    if logged.failure is not None:
-        raise DeviceError(f"{logged.failure}; {scanned.tally.packets} samples until then are in {out}") from logged.failure
+    if failure is not None:
+        raise DeviceError(f"{failure}; {scanned.tally.packets} samples until then are in {out}") from failure
     speak.say({**document, "output": str(out)}, [*recording_lines(document), f"written: {out}"])
     return INTERRUPTED if interrupted else _status(document, speak)
 
@@ -137,22 +136,21 @@ def emulate_command(model: str, duration: str, speak: Speaker) -> int:
     import os
     from time import monotonic_ns
 
-    from collector.pmd.emulated import EmulatedMeter, EmulatedState, open_pseudo_terminal, serve_meter
+    from collector.pmd.emulated import EmulatedMeter, open_pseudo_terminal, serve_meter
     from collector.pmd.protocol import MODELS
 
     limit_s = duration_s(duration, "--duration") if duration else math.inf
     with _stop_request() as stop, open_pseudo_terminal() as ends:
-        state = EmulatedState(start_ns=monotonic_ns(), model=MODELS[model.upper()])
-        meter, path = EmulatedMeter(state), os.ttyname(ends[1])
-        speak.say({"port": path, "model": model, "simulated": True, "started_host_ns": state.start_ns}, [path])
-        serve_meter(ends, meter, stop, until_ns=state.start_ns + 1e9 * limit_s)
+        meter, path = EmulatedMeter(start_ns=monotonic_ns(), model=MODELS[model.upper()]), os.ttyname(ends[1])
+        speak.say({"port": path, "model": model, "simulated": True, "started_host_ns": meter.start_ns}, [path])
+        serve_meter(ends, meter, stop, until_ns=meter.start_ns + 1e9 * limit_s)
     speak.note(f"emulated {model} gone: {meter.packets_sent} samples sent")
     return DONE
 
 
 def _status(document: dict[str, Any], speak: Speaker) -> int:
     """Exit status of a decoded recording, and a warning if it has holes."""
-    counts = (document["lost"], "samples missing"), (document["discarded_bytes"], "bytes left out, in no packet that can be trusted")
+    counts = (document["holes"], "holes without samples"), (document["discarded_bytes"], "bytes left out, in no packet that can be trusted")
     said = [f"{count:,} {what}" for count, what in counts if count]
     if said:
         speak.warn("; ".join(said))
@@ -162,10 +160,8 @@ def _status(document: dict[str, Any], speak: Speaker) -> int:
 @contextmanager
 def _stop_request() -> Iterator[Event]:
     """An event that Ctrl-C and SIGTERM set, so that the current work can end in order."""
+    from collector.daemon.worker import signals_to
+
     asked = Event()
-    before = {number: signal.signal(number, lambda _number, _frame: asked.set()) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with signals_to(lambda _number, _frame: asked.set()):
         yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -23,7 +23,7 @@ from collector.commands.options import (
 )
 from collector.commands.output import Speaker, stoppable, write_document
 from collector.errors import CollectorError
-from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, check_present
+from estimator.options.command_line import DONE, DONE_WITH_WARNINGS
 from estimator.options.output_files import output_option
 
 if TYPE_CHECKING:
@@ -74,21 +74,18 @@ def sensor_command(context: click.Context, /, speak: Speaker, **options: Any) ->
     _check_options(context, recorded=options["readings"] is not None)
     asked = SensorOptions(**options)
     if asked.readings is not None:
-        named = [str(path) for path in (asked.readings, asked.load, asked.reference) if path is not None]
-        check_present(named, "{}: cannot be read (No such file or directory)")
         board = asked.gpu if context.get_parameter_source("gpu") is not ParameterSource.DEFAULT else None
-        calibration, left_out = _recorded(asked, asked.readings, board)
+        calibration = _recorded(asked, asked.readings, board)
         open_question = asked.load is None and asked.reference is None and calibration.update_period_s is not None
     else:
         calibration = _measured(asked)
-        open_question, left_out = False, 0
+        open_question = False
     from collector.sensing.figures import sensor_lines
 
     if asked.out is not None:
         write_document(asked.out, calibration.document())
     speak.say(calibration.document(), sensor_lines(calibration))
-    doubts = [calibration.notes["readings"]] if left_out else []
-    doubts += [calibration.notes["time_base"]] if "time_base" in calibration.notes else []
+    doubts = [calibration.notes[subject] for subject in ("readings", "time_base") if subject in calibration.notes]
     for doubt in doubts:
         speak.warn(doubt)
     told = calibration.averaging != "undetermined" or open_question
@@ -104,18 +101,18 @@ def _check_options(context: click.Context, *, recorded: bool) -> None:
             raise click.UsageError(f"{word} has no meaning with --readings" if recorded else f"{word} needs --readings", context)
 
 
-def _recorded(asked: SensorOptions, readings: Path, board: str | None) -> "tuple[SensorCalibration, int]":
-    """The sensor behind a recording, and the number of its rows that were left out."""
+def _recorded(asked: SensorOptions, readings: Path, board: str | None) -> "SensorCalibration":
+    """The sensor behind a recording."""
     require_dataset_packages()
     from collector.recordings.run import read_run
     from collector.sensing.calibration import SensorCalibration
+    from collector.sensing.catalogue import is_uuid
     from collector.sensing.identify import identify_sensor
 
     run = read_run(readings, asked.load, asked.reference, asked.column, board)
-    uuid = run.board if run.board.upper().startswith("GPU-") else ""
+    uuid = run.board if is_uuid(run.board) else ""
     sensor = SensorCalibration(gpu_uuid=uuid, driver="", sensor="log", field=run.column)
-    found = identify_sensor(run.record, sensor, run.remarks)
-    return found.calibration, run.left_out
+    return identify_sensor(run.record, sensor, run.remarks).calibration
 
 
 def _measured(asked: SensorOptions) -> "SensorCalibration":

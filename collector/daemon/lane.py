@@ -32,32 +32,29 @@ class Run:
     hung: bool = False
 
 
+@dataclass(slots=True, kw_only=True)
 class Lane:
     """The jobs of one board, one at a time.
 
     `crashed` is called if a worker of a real board was killed or died, so that clocks can be restored; `wake` is set when it reports.
     """
 
-    def __init__(
-        self, store: Store, settings: DaemonSettings, board: BoardName, log: LogFile, wake: threading.Event, crashed: Callable[[], None]
-    ) -> None:
-        self._store = store
-        self._settings = settings
-        self.board = board
-        self._log = log
-        self._wake = wake
-        self._crashed = crashed
-        self._run: Run | None = None
-        self._leftover = False
+    store: Store
+    settings: DaemonSettings
+    board: BoardName
+    log: LogFile
+    wake: threading.Event
+    crashed: Callable[[], None]
+    run: Run | None = None
 
     @property
     def busy(self) -> bool:
         """Whether a worker of this daemon runs."""
-        return self._run is not None
+        return self.run is not None
 
     def tick(self, draining: int) -> None:
         """Records the events since the last call, and acts.  `draining`: 0, or the way in which the daemon ends.  Raises DaemonError."""
-        run = self._run
+        run = self.run
         if run is None:
             if not draining:
                 self._start_next()
@@ -65,36 +62,31 @@ class Lane:
         status = run.worker.ended()
         for message in run.worker.messages():
             self._heard(run, message)
-        stop = self._store.job(run.job.id).stop
+        stop = self.store.job(run.job.id).stop
         if status is not None:
             self._finish(run, status, stop, draining)
             return
         run.worker.stop(max(stop, draining))
         silent_s = run.worker.silent_s
-        if silent_s > self._settings.hang_s + run.silence_s and not run.hung:
+        if silent_s > self.settings.hang_s + run.silence_s and not run.hung:
             run.hung = True
             self._tell(run, f"worker {run.worker.pid} has said nothing for {silent_s:.0f} s and is ended")
             run.worker.stop(AT_ONCE, 2.0)
 
     def close(self) -> None:
         """Kills a worker that still runs."""
-        if self._run is not None:
-            self._run.worker.close()
+        if self.run is not None:
+            self.run.worker.close()
 
     def _start_next(self) -> None:
-        for lost in self._store.jobs(RUNNING, board=self.board.key):
-            self._store.requeue(lost.id, "drained", "its daemon ended; goes on", 0.0, forget_attempt=True)
-        job = self._store.next_job(self.board.key)
+        for lost in self.store.jobs(RUNNING, board=self.board.key):
+            self.store.requeue(lost.id, "drained", "its daemon ended; goes on", 0.0, forget_attempt=True)
+        job = self.store.next_job(self.board.key)
         if job is None:
             return
-        path = worker_lock_path(self._store.folder, self.board.key)
-        lock = locked(path)
-        if lock is None:
-            if not self._leftover:
-                self._log.write(f"{self.board.key}: the worker of the last daemon finishes its kernel first; `fuser {path}` names it")
-            self._leftover = True
+        lock = locked(worker_lock_path(self.store.folder, self.board.key))
+        if lock is None:  # the worker of the last daemon finishes its kernel first
             return
-        self._leftover = False
         try:
             self._start(job, lock)
         finally:
@@ -102,24 +94,24 @@ class Lane:
 
     def _start(self, job: Job, lock: int) -> None:
         """Starts a worker that holds the lock while it lives."""
-        if not self._store.begin(job.id):
+        if not self.store.begin(job.id):
             return
         try:
-            worker = Worker(_arguments(job), self._wake, keep=(lock,))
+            worker = Worker(_arguments(job), self.wake, keep=(lock,))
         except DaemonError as error:
-            self._store.requeue(job.id, "worker_died", str(error), time.time() + self._settings.retry_s, forget_attempt=False)
+            self.store.requeue(job.id, "worker_died", str(error), time.time() + self.settings.retry_s, forget_attempt=False)
             raise
-        log = LogFile(job_log_path(self._store.folder, job.id))
-        run = self._run = Run(job=job, worker=worker, log=log)
+        log = LogFile(job_log_path(self.store.folder, job.id))
+        run = self.run = Run(job=job, worker=worker, log=log)
         self._tell(run, f"begun on {self.board.name} ({self.board.key}), worker {worker.pid}: {job.title} into {job.out}")
-        self._store.record(job.id, self.board.key, {"pid": worker.pid}, {"job": job.id})
+        self.store.record(job.id, self.board.key, {"pid": worker.pid}, {"job": job.id})
 
     def _heard(self, run: Run, message: Message) -> None:
         """Records a message.  Raises DaemonError, mostly for a full disk: the next message of its kind replaces it."""
         match message.wattprint:
             case "planned":
                 run.silence_s = message.silence_s
-                self._store.record(run.job.id, self.board.key, {"total": message.total, "phase": "planned"}, {})
+                self.store.record(run.job.id, self.board.key, {"total": message.total, "phase": "planned"}, {})
             case "progress":
                 self._progressed(run, message)
             case "error":
@@ -137,32 +129,32 @@ class Lane:
         if run.rows is not None and run.rows != told.rows:
             job |= {"attempts": 1}
             board |= {"sm_clock_mhz": told.sm_clock_mhz, "power_w": told.power_w, "temperature_c": told.temperature_c}
-        self._store.record(run.job.id, self.board.key, job, board)
+        self.store.record(run.job.id, self.board.key, job, board)
         run.rows = told.rows
         run.log.write(f"{told.done}/{told.total} {told.text}")
 
     def _finish(self, run: Run, status: int, stop: int, draining: int) -> None:
         """Decides the meaning of a worker's end, records it, and only then forgets the worker."""
         number = run.job.id
-        rows = self._store.job(number).rows
+        rows = self.store.job(number).rows
         if status in (0, DONE_WITH_WARNINGS):
             text = _outcome_text(run.worker.end(status, "").result, rows)
-            self._store.end(number, DONE, status, "", text)
+            self.store.end(number, DONE, status, "", text)
             self._tell(run, f"done: {text}")
         elif stop:
             text = f"stopped on request; {rows} rows are safe, `collect submit … --resume` with the same settings goes on"
-            self._store.end(number, CANCELLED, INTERRUPTED, "stopped", text)
+            self.store.end(number, CANCELLED, INTERRUPTED, "stopped", text)
             self._tell(run, text)
         elif draining and run.worker.asked and not run.hung:
-            self._store.requeue(number, "drained", "stopped with the daemon; goes on when it runs again", 0.0, forget_attempt=True)
+            self.store.requeue(number, "drained", "stopped with the daemon; goes on when it runs again", 0.0, forget_attempt=True)
             self._tell(run, f"stopped with the daemon after {rows} rows")
         else:
             self._failed(run, status)
         if (status < 0 or run.hung) and not self.board.simulated:
-            self._crashed()
-        self._store.record(number, self.board.key, {}, {"job": 0})
+            self.crashed()
+        self.store.record(number, self.board.key, {}, {"job": 0})
         run.worker.close()
-        self._run = None
+        self.run = None
 
     def _failed(self, run: Run, status: int) -> None:
         """Waits, starts again, or gives up, by the name of the cause and the number of attempts."""
@@ -170,22 +162,22 @@ class Lane:
         message = WAITING_CAUSES.get(cause) or TRANSIENT_CAUSES.get(cause) or ""
         said = run.last_text.removeprefix(MESSAGE_START)
         message = said if said and cause not in ("worker_hung", "worker_died") else message
-        attempts = self._store.job(run.job.id).attempts
-        if cause in WAITING_CAUSES or (cause in TRANSIENT_CAUSES and attempts <= self._settings.retries):
-            rest_s = min(self._settings.retry_s * 2.0 ** min(max(0, attempts - 1), 32), 900.0)
+        attempts = self.store.job(run.job.id).attempts
+        if cause in WAITING_CAUSES or (cause in TRANSIENT_CAUSES and attempts <= self.settings.retries):
+            rest_s = min(self.settings.retry_s * 2.0 ** min(max(0, attempts - 1), 32), 900.0)
             again_unix_s = time.time() + rest_s
-            self._store.requeue(run.job.id, cause, message, again_unix_s, forget_attempt=False)
+            self.store.requeue(run.job.id, cause, message, again_unix_s, forget_attempt=False)
             self._tell(run, f"{cause}: {message}; again in {rest_s:g} s, at {time_text(again_unix_s)}")
             return
         tried = f" ({attempts} attempts without a new row)" if cause in TRANSIENT_CAUSES else ""
         text = f"{message or f'the worker ended with status {status}'}{tried}"
-        self._store.end(run.job.id, FAILED, status, cause, text)
+        self.store.end(run.job.id, FAILED, status, cause, text)
         self._tell(run, f"failed: {text}")
 
     def _tell(self, run: Run, text: str) -> None:
         """Writes a text into both logs."""
         run.log.write(text)
-        self._log.write(f"job {run.job.id}: {text}")
+        self.log.write(f"job {run.job.id}: {text}")
 
 
 def _arguments(job: Job) -> list[str]:

@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -56,5 +55,4 @@ def locked(path: Path, how: int = fcntl.LOCK_EX) -> int | None:
 
 def worker_lock_path(folder: Path, board: str) -> Path:
     """The lock of the worker on a board."""
-    plain = re.sub(r"[^0-9A-Za-z-]+", "-", board)[:48]
-    return folder / f"worker-{plain}-{sha256(board.encode()).hexdigest()[:8]}.lock"
+    return folder / f"worker-{sha256(board.encode()).hexdigest()[:16]}.lock"

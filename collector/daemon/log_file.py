@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from estimator.display.text import printable
+
 JOB_FOLDER: Final = "logs"
 LARGEST_BYTES: Final = 16 << 20
 """Size at which a log is renamed to NAME.1, replacing the one before."""
@@ -22,7 +24,7 @@ class LogFile:
 
     def write(self, text: str) -> None:
         """Write one line: control characters in the text do not start another."""
-        text = "".join(character if character.isprintable() else "?" for character in text.strip().replace("\n", " | "))
+        text = printable(text.strip().replace("\n", " | "))
         line = f"{datetime.now(UTC).strftime('%Y-%m-%dT%H:%M:%SZ')} {text}"
         self._echo(line)
         with suppress(OSError):  # a full disk is reported where rows are written; measuring continues

@@ -5,7 +5,6 @@ after the running kernel; SIGINT, or a second SIGTERM, at once.
 """
 
 import json
-import math
 import os
 import signal
 import sys
@@ -17,7 +16,7 @@ from errno import EDQUOT, ENOSPC
 from typing import TYPE_CHECKING
 
 from collector.campaigns.display import row_line
-from collector.daemon.worker import MEASURING, Message
+from collector.daemon.worker import MEASURING, Message, signals_to
 from collector.errors import BoardBusyError, BoardLostError, CollectorError, DriverError
 from estimator.vocabulary.errors import EstimatorError
 from estimator.vocabulary.reader import plain
@@ -75,9 +74,9 @@ class Tally:
             rows=self._rows,
             flagged=self._flagged,
             refused=self._refused,
-            sm_clock_mhz=_known(row.get("sm_clock_measured_mhz")),
-            power_w=_known(row.get("power_w")),
-            temperature_c=_known(row.get("temperature_c")),
+            sm_clock_mhz=row.get("sm_clock_measured_mhz"),
+            power_w=row.get("power_w"),
+            temperature_c=row.get("temperature_c"),
         )
 
 
@@ -88,6 +87,8 @@ def reporting(bench: "Bench", spec: "CampaignSpec", plan: "CampaignPlan") -> Ite
     It raises KeyboardInterrupt then, after the finished row is on disk.
     """
     stop, tally = StopRequest(), Tally(bench.clock)
+    # the longest time without a report [s]: warm-up and idle power at every clock
+    idle_s = spec.warmup_s + len(plan.clocks_mhz) * (spec.idle_settle_s + spec.idle_window_s) + spec.measurement.idle_s
 
     def tell(progress: "Progress") -> None:
         stop.within_row = progress.phase == MEASURING
@@ -95,22 +96,10 @@ def reporting(bench: "Bench", spec: "CampaignSpec", plan: "CampaignPlan") -> Ite
         if stop.asked:
             raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, stop.ask) for number in (signal.SIGTERM, signal.SIGINT)}
-    threading.Thread(target=_watch_parent, daemon=True).start()
-    try:
-        send(Message(wattprint="planned", total=len(plan.points), silence_s=longest_silence_s(bench.simulated, spec, plan)))
+    with signals_to(stop.ask):
+        threading.Thread(target=_watch_parent, daemon=True).start()
+        send(Message(wattprint="planned", total=len(plan.points), silence_s=0.0 if bench.simulated else idle_s))
         yield tell
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def longest_silence_s(simulated: bool, spec: "CampaignSpec", plan: "CampaignPlan") -> float:
-    """Longest time without a report of a campaign: warm-up and idle power at every clock, in host time [s]."""
-    if simulated:
-        return 0.0
-    idle_s = len(plan.clocks_mhz) * (spec.idle_settle_s + spec.idle_window_s)
-    return spec.warmup_s + idle_s + spec.measurement.idle_s
 
 
 def send(message: Message) -> None:
@@ -143,10 +132,6 @@ def cause_of(error: BaseException) -> str:
             return "disk_full"
         behind = behind.__cause__ or behind.__context__
     return ""
-
-
-def _known(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
 
 
 def _watch_parent() -> None:

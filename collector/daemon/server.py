@@ -15,12 +15,10 @@ from pathlib import Path
 from typing import Final
 
 import jinja2
-from prometheus_client import generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from collector.daemon.jobs import RUNNING, Board, Job, Overview, left_text, note_text, time_text
-from collector.daemon.settings import ListenAddress
+from collector.daemon.settings import Address
 from collector.daemon.store import open_store
 from collector.errors import DaemonError
 from estimator.serve.local_site import Computed, Line, Reply, local_site
@@ -54,7 +52,7 @@ GAUGES: Final[dict[str, tuple[str, Callable[[Board, Job | None], float | None]]]
 
 
 @contextmanager
-def status_site(folder: Path, address: ListenAddress | None, complain: Line) -> Iterator[str]:
+def status_site(folder: Path, address: Address | None, complain: Line) -> Iterator[str]:
     """Serves `/` and `/metrics` within the block; yields the page's address, "" without an address to listen at.
 
     Raises DaemonError if the address or the token is not available, and if the package of [serve] is missing.
@@ -62,17 +60,17 @@ def status_site(folder: Path, address: ListenAddress | None, complain: Line) -> 
     if address is None:
         yield ""
         return
-    shown = {"/": _page, "/metrics": _metrics}
-    pages: dict[str, Reply | Computed] = {path: Computed(answer=partial(_answer, folder, show)) for path, show in shown.items()}
+    shown = (("/", _page, HTML), ("/metrics", exposition, METRICS))
+    pages: dict[str, Reply | Computed] = {path: Computed(answer=partial(_answer, folder, show, kind)) for path, show, kind in shown}
     pages["/style.css"] = Reply(content=STYLE.read_bytes(), media_type="text/css")
     token, headers = _token(folder), {"Content-Security-Policy": POLICY}
     with ExitStack() as stack:
         try:
-            site = local_site(address.host, address.port, pages, token=token, headers=headers, complain=complain)
+            site = local_site(*address, pages, token=token, headers=headers, complain=complain)
             place = stack.enter_context(site)
         except OSError as error:
             raise DaemonError(
-                f"listen: {address.host} port {address.port} cannot be had ({error.strerror}); name another, or port 0"
+                f"listen: {address[0]} port {address[1]} cannot be had ({error.strerror}); name another, or port 0"
             ) from error
         except EstimatorError as error:
             raise DaemonError(f"listen: {error}, or leave listen out of the config") from error
@@ -93,21 +91,17 @@ def _token(folder: Path) -> str:
     return known
 
 
-def _answer(folder: Path, show: Callable[[Overview], Reply], _body: bytes, _query: str) -> Reply:
+def _answer(folder: Path, show: Callable[[Overview], bytes], media_type: str, _body: bytes, _query: str) -> Reply:
     try:
         with open_store(folder) as store:
             found = store.overview(limit=50)
     except DaemonError as error:
         return Reply(content=f"{error}\n".encode("utf-8", "replace"), media_type=PLAIN, status=HTTPStatus.SERVICE_UNAVAILABLE)
-    return show(replace(found, running=True))  # this is a thread of it
+    return Reply(content=show(replace(found, running=True)), media_type=media_type)  # this is a thread of it
 
 
-def _page(overview: Overview) -> Reply:
-    return Reply(content=status_page(overview, time.time()).encode("utf-8", "replace"), media_type=HTML)
-
-
-def _metrics(overview: Overview) -> Reply:
-    return Reply(content=exposition(overview), media_type=METRICS)
+def _page(overview: Overview) -> bytes:
+    return status_page(overview, time.time()).encode("utf-8", "replace")
 
 
 def status_page(overview: Overview, now_unix_s: float) -> str:
@@ -127,27 +121,19 @@ def status_page(overview: Overview, now_unix_s: float) -> str:
     )
 
 
-class _Families(Collector):
-    def __init__(self, overview: Overview) -> None:
-        self._overview = overview
-
-    def collect(self) -> Iterator[Metric]:
-        overview, daemon = self._overview, self._overview.daemon
-        yield GaugeMetricFamily("wattprint_daemon_start_time_seconds", "When the daemon started, since 1970.", value=daemon.started_unix_s)
-        jobs = GaugeMetricFamily("wattprint_jobs", "Jobs by state.", labels=["state"])
-        for state, count in overview.counts.items():
-            jobs.add_metric([state], count)
-        yield jobs
-        running = {job.board: job for job in overview.jobs if job.state == RUNNING}
-        labels = ["gpu", "name"]
-        for name, (text, value) in GAUGES.items():
-            gauge = GaugeMetricFamily(f"wattprint_{name}", text, labels=labels)
-            for board in overview.boards:
-                if (figure := value(board, running.get(board.board))) is not None:
-                    gauge.add_metric([board.board, board.name], figure)
-            yield gauge
-
-
 def exposition(overview: Overview) -> bytes:
     """All metrics of an overview as text."""
-    return generate_latest(_Families(overview))
+    registry = CollectorRegistry()
+    if overview.daemon.started_unix_s is not None:
+        started = Gauge("wattprint_daemon_start_time_seconds", "When the daemon started, since 1970.", registry=registry)
+        started.set(overview.daemon.started_unix_s)
+    jobs = Gauge("wattprint_jobs", "Jobs by state.", ["state"], registry=registry)
+    for state, count in overview.counts.items():
+        jobs.labels(state).set(count)
+    running = {job.board: job for job in overview.jobs if job.state == RUNNING}
+    for name, (text, value) in GAUGES.items():
+        gauge = Gauge(f"wattprint_{name}", text, ["gpu", "name"], registry=registry)
+        for board in overview.boards:
+            if (figure := value(board, running.get(board.board))) is not None:
+                gauge.labels(board.board, board.name).set(figure)
+    return generate_latest(registry)

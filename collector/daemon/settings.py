@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from collector.errors import DaemonError
-from estimator.vocabulary.reader import LEAST_ONE, Span, Text, read_file
+from estimator.vocabulary.reader import LEAST_ONE, FaultError, Span, Text, read_file
 from estimator.vocabulary.resources import user_folder
 
 SYSTEM_CONFIG: Final = Path("/etc/wattprint/daemon.toml")
 SYSTEM_STATE: Final = Path("/var/lib/wattprint")
 STATE_NAME: Final = "wattprint"
 DAEMON_LOG: Final = "daemon.log"
+
+Address = tuple[str, int]
+"""Host and port of the status page; port 0 is any free one."""
 
 Seconds = Annotated[float, Span(1.0, 86_400.0, "s")]
 
@@ -42,6 +45,9 @@ class DaemonSettings:
     retries: Annotated[int, Span(0, 1000)] = 5
     retry_s: Annotated[float, Span(0.05, 86_400.0, "s")] = 10.0
 
+    def __post_init__(self) -> None:
+        _ = self.address
+
     @property
     def folder(self) -> Path:
         """The state folder: the configured one, else /var/lib/wattprint for root and a folder of their own for others."""
@@ -53,25 +59,39 @@ class DaemonSettings:
         """Path of the daemon's own log."""
         return self.folder / DAEMON_LOG
 
+    @property
+    def address(self) -> Address | None:
+        """The address in `listen`; None without one.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListenAddress:
-    """Address of the status page; port 0 is any free one."""
-
-    host: str
-    port: int
+        Raises FaultError for anything but a numeric address with a port, and for one that other machines reach if that is not allowed.
+        """
+        if not self.listen:
+            return None
+        host, _, port = self.listen.rpartition(":")
+        try:
+            address, number = ipaddress.ip_address(host.strip("[]")), int(port)
+            if not 0 <= number <= 65_535:
+                raise ValueError
+        except ValueError:
+            known = 'give "127.0.0.1:9417" or "[::1]:9417"'
+            raise FaultError(f"= {self.listen!r} is no address with a port; {known}", "listen") from None
+        if not address.is_loopback and not self.allow_other_addresses:
+            raise FaultError(
+                f"= {self.listen!r} can be reached from other machines, and power tells what others compute; "
+                "give 127.0.0.1 or [::1], or set allow_other_addresses = true",
+                "listen",
+            )
+        return str(address), number
 
 
 def read_settings(path: Path) -> DaemonSettings:
     """A daemon's settings from its TOML file; the state folder is relative to it.
 
-    Raises DaemonError for settings that the declaration does not allow, and for an address that is not on loopback and not allowed.
+    Raises DaemonError for settings that the declaration does not allow.
     """
-    where = f"daemon config {path}"
     settings = read_file(DaemonSettings, path, "daemon config", DaemonError)
     if settings.state_folder:
         settings = replace(settings, state_folder=str(path.absolute().parent / settings.state_folder))
-    listen_address(settings, where)
     return settings
 
 
@@ -84,26 +104,3 @@ def client_settings(config: Path | None, environment: Mapping[str, str]) -> Daem
     named = environment.get("WATTPRINT_CONFIG", "")
     config = config or (Path(named) if named else None) or (SYSTEM_CONFIG if SYSTEM_CONFIG.is_file() else None)
     return read_settings(config) if config else DaemonSettings(gpus=())
-
-
-def listen_address(settings: DaemonSettings, where: str = "daemon config") -> ListenAddress | None:
-    """The address in `listen`; None without one.
-
-    Raises DaemonError for anything but a numeric address with a port, and for one that other machines reach if that is not allowed.
-    """
-    if not settings.listen:
-        return None
-    host, _, port = settings.listen.rpartition(":")
-    try:
-        address, number = ipaddress.ip_address(host.strip("[]")), int(port)
-        if not 0 <= number <= 65_535:
-            raise ValueError
-    except ValueError:
-        known = 'give "127.0.0.1:9417" or "[::1]:9417"'
-        raise DaemonError(f"{where}: listen = {settings.listen!r} is no address with a port; {known}") from None
-    if not address.is_loopback and not settings.allow_other_addresses:
-        raise DaemonError(
-            f"{where}: listen = {settings.listen!r} can be reached from other machines, and power tells what others compute; "
-            "give 127.0.0.1 or [::1], or set allow_other_addresses = true"
-        )
-    return ListenAddress(host=str(address), port=number)

@@ -8,7 +8,7 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -160,14 +160,14 @@ class Store:
     def submit(self, job: Job) -> int:
         """Queues a job and returns its number.  Raises DaemonError if another open job writes to the same file."""
         with self._writing():
-            other = self._find("out = ? AND state IN (?, ?)", job.out, *OPEN_STATES)
+            other = self._all(Job, "out = ? AND state IN (?, ?)", job.out, *OPEN_STATES)
             if other and not job.shared:
                 raise DaemonError(f"{job.out}: job {other[0].id} writes there; wait for it, or name another --out")
             return self._insert("job", {**_columns(job), "id": None, "submitted_unix_s": time.time()})
 
     def job(self, number: int) -> Job:
         """A job.  Raises DaemonError for an unknown number."""
-        found = self._find("id = ?", number)
+        found = self._all(Job, "id = ?", number)
         if not found:
             raise DaemonError(f"there is no job {number}; `collect status` lists them")
         return found[0]
@@ -175,13 +175,13 @@ class Store:
     def next_job(self, board: str) -> Job | None:
         """The job that is due on a board; None without one."""
         order = "state = ? AND board = ? AND not_before_unix_s <= ? ORDER BY priority DESC, id LIMIT 1"
-        due = self._find(order, QUEUED, board, time.time())
+        due = self._all(Job, order, QUEUED, board, time.time())
         return due[0] if due else None
 
     def jobs(self, *states: str, board: str = "") -> list[Job]:
         """Jobs in these states, of one board or of all, oldest first."""
         marks = ", ".join("?" for _ in states)
-        return self._find(f"state IN ({marks}) AND (board = ? OR ? = '') ORDER BY id", *states, board, board)
+        return self._all(Job, f"state IN ({marks}) AND (board = ? OR ? = '') ORDER BY id", *states, board, board)
 
     def begin(self, number: int) -> bool:
         """Takes a job out of the queue; False if it was cancelled meanwhile."""
@@ -227,15 +227,11 @@ class Store:
                 self._set(number, stop=min(AT_ONCE, job.stop + 1))
             return job
 
-    def set_boards(self, names: dict[str, str]) -> None:
-        """Sets the daemon's boards: key to name."""
-        with self._writing():
-            self._replace("board", [Board(board=key, name=name) for key, name in names.items()])
-
-    def daemon_started(self, pid: int, version: str, listen: str) -> None:
-        """Records that a daemon has started."""
+    def daemon_started(self, pid: int, version: str, listen: str, boards: Sequence[Board]) -> None:
+        """Records that a daemon has started, with its boards."""
         now = time.time()
         with self._writing():
+            self._replace("board", boards)
             self._replace("daemon", [Daemon(pid=pid, version=version, started_unix_s=now, beat_unix_s=now, listen=listen)])
 
     def daemon_beats(self, *, draining: bool) -> None:
@@ -263,7 +259,7 @@ class Store:
                 daemon=next(iter(self._all(Daemon)), Daemon()),
                 running=daemon_runs(self.folder),
                 boards=tuple(sorted(self._all(Board), key=lambda board: board.board)),
-                jobs=tuple(self._find(newest, *OPEN_STATES, limit)),
+                jobs=tuple(self._all(Job, newest, *OPEN_STATES, limit)),
                 counts={state: counts.get(state, 0) for state in STATES},
             )
 
@@ -271,9 +267,6 @@ class Store:
     def _writing(self) -> Iterator[None]:
         with _failures(self._path), _transaction(self._connection):
             yield
-
-    def _find(self, where: str, *values: Any) -> list[Job]:
-        return self._all(Job, where, *values)
 
     def _all(self, kind: type[Table], where: str = "1", *values: Any) -> list[Table]:
         with _failures(self._path):
@@ -288,7 +281,7 @@ class Store:
             columns = ", ".join(f"{name} = ?" for name in values)
             self._connection.execute(f"UPDATE {table} SET {columns} WHERE {key} = ?", (*values.values(), which))
 
-    def _replace(self, table: str, rows: "list[Board] | list[Daemon]") -> None:
+    def _replace(self, table: str, rows: Sequence[Board | Daemon]) -> None:
         self._connection.execute(f"DELETE FROM {table}")
         for row in rows:
             self._insert(table, _columns(row))

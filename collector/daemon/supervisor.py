@@ -9,12 +9,12 @@ from contextlib import contextmanager, suppress
 from typing import Final
 
 from collector.boards import named_boards
-from collector.daemon.jobs import AT_ONCE, QUEUED, RUNNING
+from collector.daemon.jobs import AT_ONCE, Board
 from collector.daemon.lane import Lane
 from collector.daemon.locks import daemon_lock
 from collector.daemon.log_file import LogFile, Notifier
 from collector.daemon.server import status_site
-from collector.daemon.settings import DaemonSettings, listen_address
+from collector.daemon.settings import DaemonSettings
 from collector.daemon.store import Store, open_store, prepare_folder
 from collector.daemon.worker import COMMAND, counted_signals
 from collector.errors import DaemonError
@@ -40,14 +40,16 @@ class Supervisor:
         self._next_beat_s = 0.0
         self._trouble, self._quiet_until_s = "", 0.0
         boards = named_boards(settings.gpus)
-        self._lanes = [Lane(store, settings, board, log, self.wake, self._want_restore) for board in boards]
+        self._lanes = [
+            Lane(store=store, settings=settings, board=board, log=log, wake=self.wake, crashed=self._want_restore) for board in boards
+        ]
         if any(not board.simulated for board in boards):
             self._want_restore()
-        store.set_boards({board.key: board.name for board in boards})
+        self.boards = [Board(board=board.key, name=board.name) for board in boards]
 
     def run(self, signals: Callable[[], int]) -> None:
         """Runs the loop.  The running jobs are queued again when it ends."""
-        self._notifier.send(READY=1, STATUS=self._status())
+        self._notifier.send(READY=1)
         try:
             while True:
                 self._turn(signals())
@@ -74,7 +76,7 @@ class Supervisor:
             self._drain_until_s = now_s + self._settings.drain_s
             self._log.write("draining: kernels that run are finished, nothing new is begun")
             patience_us = int((self._settings.drain_s + RESTORE_S) * 1e6)
-            self._notifier.send(STOPPING=1, STATUS="draining", EXTEND_TIMEOUT_USEC=patience_us)
+            self._notifier.send(STOPPING=1, EXTEND_TIMEOUT_USEC=patience_us)
             self._next_beat_s = 0.0
         if now_s > self._drain_until_s:
             how = AT_ONCE
@@ -88,17 +90,9 @@ class Supervisor:
             return
         watchdog_s = self._notifier.watchdog_s
         self._next_beat_s = now_s + (BEAT_S if watchdog_s is None else min(BEAT_S, watchdog_s / 3.0))
-        self._notifier.send(WATCHDOG=1, STATUS=self._status())
+        self._notifier.send(WATCHDOG=1)
         with self._named_trouble():
             self._store.daemon_beats(draining=bool(self._draining))
-
-    def _status(self) -> str:
-        try:
-            counts = self._store.overview(limit=0).counts
-        except DaemonError as error:
-            return str(error)
-        state = "draining, " if self._draining else ""
-        return f"{state}{len(self._lanes)} boards, {counts[RUNNING]} running, {counts[QUEUED]} queued"
 
     def _want_restore(self) -> None:
         """Gives back clocks that a dead process left held: in a child that nothing waits for, since a driver may hang."""
@@ -129,10 +123,9 @@ def serve(settings: DaemonSettings, say: Callable[[str], None]) -> None:
     notifier = Notifier(os.environ, os.getpid())
     with daemon_lock(folder), open_store(folder, check=True) as store:
         supervisor = Supervisor(store, settings, log, notifier)
-        with counted_signals(supervisor.wake) as signals, status_site(folder, listen_address(settings), log.write) as place:
-            store.daemon_started(os.getpid(), __version__, place)
+        with counted_signals(supervisor.wake) as signals, status_site(folder, settings.address, log.write) as place:
+            store.daemon_started(os.getpid(), __version__, place, supervisor.boards)
             where = "; `collect status` tells the address of its page" if place else ""  # a log may have other readers
             log.write(f"daemon {__version__} runs as process {os.getpid()}{where}")
             supervisor.run(signals)
             log.write("daemon has ended")
-            notifier.send(STATUS="has ended")

@@ -16,6 +16,7 @@ from typing import IO, Any, Final, Literal
 
 from collector.boards import BoardName
 from collector.errors import CollectorError, DaemonError
+from estimator.display.text import printable
 from estimator.vocabulary.documents import parse_json
 from estimator.vocabulary.reader import read
 
@@ -166,8 +167,19 @@ def _message(line: bytes) -> Message:
     text = line.decode("utf-8", "replace").strip()
     if text.startswith('{"wattprint"'):
         with suppress(ValueError):
-            return read(Message, parse_json(text))
-    return Message(wattprint="text", text="".join(character if character.isprintable() else "?" for character in text))
+            return read(Message, parse_json(text.encode()))
+    return Message(wattprint="text", text=printable(text))
+
+
+@contextmanager
+def signals_to(handler: Callable[[int, Any], None]) -> Iterator[None]:
+    """SIGTERM and Ctrl-C call this handler within the block."""
+    before = {number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, former in before.items():
+            signal.signal(number, former)
 
 
 @contextmanager
@@ -179,12 +191,8 @@ def counted_signals(wake: threading.Event) -> Iterator[Callable[[], int]]:
         came.append(number)
         wake.set()
 
-    before = {number: signal.signal(number, count) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
+    with signals_to(count):
         yield lambda: len(came)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def board_plan(words: Sequence[str]) -> End:

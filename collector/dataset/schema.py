@@ -179,11 +179,9 @@ def _operator(row_id: str, values: dict[str, Any]) -> Operator:
     if family not in FAMILY_FIELDS:
         raise DatasetError(f"row {row_id}: unknown kernel family {family!r}; known: {', '.join(FAMILY_FIELDS)}")
     shape = {name: values[name] for name in FAMILY_FIELDS[family] if values[name] is not None}
-    texts = {name: values[name] or "" for name in ("precision_out", "precision_kv")}
+    texts = {name: values[name] for name in ("precision_out", "precision_kv") if values[name]}
     try:
-        return make_operator(
-            family, values["operator"], values["precision"], where="its operator", cuda_cores=bool(values["cuda_cores"]), **texts, **shape
-        )
+        return make_operator(family, values["operator"], values["precision"], cuda_cores=bool(values["cuda_cores"]), **texts, **shape)
     except WorkloadError as error:
         raise DatasetError(f"row {row_id}: {error}") from error
 

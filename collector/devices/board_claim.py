@@ -85,9 +85,7 @@ def _bound(gpu_uuid: str) -> int:
         try:
             claim.bind(CLAIM_PREFIX + gpu_uuid)
         except OSError as error:
-            holder = _name_holder(gpu_uuid)
-            foreign = holder is not None and holder[1] != os.geteuid()
-            raise _busy(gpu_uuid, holder, "; root can keep other users out: docs/how-to/run-a-daemon.md" * foreign) from error
+            raise _busy(gpu_uuid, _name_holder(gpu_uuid)) from error
         claim.listen(1)
         return claim.detach()
 
@@ -100,7 +98,7 @@ def _name_holder(gpu_uuid: str) -> tuple[int, int] | None:
     return None
 
 
-def _busy(gpu_uuid: str, holder: tuple[int, int] | None, more: str = "") -> BoardBusyError:
+def _busy(gpu_uuid: str, holder: tuple[int, int] | None) -> BoardBusyError:
     """The error that names the holder of a board, for people."""
     who = "another process" if holder is None else f"process {holder[0]} of user {user_name(holder[1])}"
-    return BoardBusyError(f"{who} measures on {gpu_uuid} now; wait until it has ended, or queue the campaign with `collect submit`{more}")
+    return BoardBusyError(f"{who} measures on {gpu_uuid} now; wait until it has ended, or queue the campaign with `collect submit`")

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Final
 
-from collector.devices.clock_record import give_back, left_records, read_record, record_path, remove_record, state_folder, take_board
+from collector.devices.clock_record import give_back, read_record, record_path, remove_record, state_folder, take_board
 from collector.devices.nvml_library import open_nvml
 from collector.errors import ClockError, CollectorError
 
@@ -44,7 +44,7 @@ class ClockGuard:
             return
         guard = _start_guard(self._folder, self._uuid)  # first: no record is ever without a guard
         try:
-            self._lock = take_board(self._folder, self._uuid, reset_clock)
+            self._lock = take_board(self._folder, self._uuid)
         except CollectorError:
             _dismiss(guard)
             raise
@@ -57,29 +57,6 @@ class ClockGuard:
             remove_record(self._folder, self._uuid)
             os.close(self._lock)
             _dismiss(guard)
-
-
-def reset_clock(gpu_uuid: str) -> None:
-    """Give the SM clock of a board back to the driver.  Raises DriverError, DeviceError; ClockError if the driver refuses."""
-    with open_nvml() as library:
-        handle = library.handle_of(gpu_uuid)
-        if handle is not None:
-            library.reset_sm_clock(handle)
-            return
-    raise ClockError(f"{gpu_uuid} is not here any more; its clock comes back with the driver")
-
-
-def restore_left_clocks() -> list[tuple[str, str]]:
-    """Give back every clock that a dead process left held: UUID and "" for success, or the reason for failure."""
-    folder = state_folder()
-    outcome = []
-    for record in left_records(folder):
-        try:
-            if give_back(folder, record.gpu_uuid, reset_clock):
-                outcome.append((record.gpu_uuid, ""))
-        except CollectorError as error:
-            outcome.append((record.gpu_uuid, str(error)))
-    return outcome
 
 
 def _start_guard(folder: Path, gpu_uuid: str) -> "subprocess.Popen[bytes]":
@@ -116,7 +93,7 @@ def watch(folder: Path, gpu_uuid: str, owner: int, incoming: IO[bytes], outgoing
     # A later owner gives the clock back before it writes its own record.
     while (record := read_record(record_path(folder, gpu_uuid))) is not None and record.pid == owner:
         try:
-            give_back(folder, gpu_uuid, reset_clock)
+            give_back(folder, gpu_uuid)
         except CollectorError:
             if time.monotonic() > deadline:
                 return 1

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from collector.devices.file_lock import group_of
-from collector.errors import ClockError, ClockHelperError
+from collector.errors import ClockHelperError
 from estimator.vocabulary.documents import parse_json
 from estimator.vocabulary.reader import FaultError, read
 
@@ -35,15 +35,6 @@ INSTALL: Final = f"have root install the clock helper ({PAGE}), run as root, or 
 STATUS: Final = Path("/proc/self/status")
 SYS_ADMIN: Final = 21
 """CAP_SYS_ADMIN of capabilities(7), which the driver requires."""
-
-REMEDIES: Final = {
-    "board_not_allowed": "have root add the board to the helper's config",
-    "clock_not_allowed": "take another clock, or have root widen the helper's config",
-    "board_held": "wait until it has ended",
-    "board_shared": "wait until it has ended",
-    "bad_version": "update the side that is older",
-}
-"""Remedy for a refusal, by its code."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,30 +145,19 @@ def allowed_clocks(gpu_uuid: str, clocks: tuple[float, ...]) -> tuple[float, ...
     return clocks if found is None else tuple(clock for clock in clocks if found.lowest_mhz <= round(clock) <= found.highest_mhz)
 
 
-def leased_clock(gpu_uuid: str, sm_clock_mhz: float, refusal: ClockError) -> "LeasedClock":
-    """A clock that the helper holds.  Raises ClockHelperError; without a helper its message is that of `refusal`."""
-    try:
-        leased = LeasedClock(gpu_uuid)
-    except ClockHelperError as error:
-        if error.code != "missing":
-            raise
-        raise ClockHelperError(str(refusal), code=error.code, remedy=f"or have root install the clock helper ({PAGE})") from error
-    try:
-        leased.lock(sm_clock_mhz)
-    except ClockHelperError:
-        leased.close()
-        raise
-    return leased
-
-
 class LeasedClock:
-    """A board's clock held by the helper while this connection is open."""
+    """A board's clock held by the helper while this connection is open.  Raises ClockHelperError."""
 
-    def __init__(self, gpu_uuid: str) -> None:
+    def __init__(self, gpu_uuid: str, sm_clock_mhz: float) -> None:
         self._uuid = gpu_uuid
         self._end = _connected()
         self._held = False
         self._lost: ClockHelperError | None = None
+        try:
+            self.lock(sm_clock_mhz)
+        except ClockHelperError:
+            self._end.close()
+            raise
 
     def lock(self, sm_clock_mhz: float) -> None:
         """Hold a clock.  Raises ClockHelperError."""
@@ -201,11 +181,7 @@ class LeasedClock:
             if error.code == "not_given_back":
                 raise
         finally:
-            self.close()
-
-    def close(self) -> None:
-        """End the connection, and with it the lease."""
-        self._end.close()
+            self._end.close()
 
     def _ask(self, **content: Any) -> None:
         """Waits for a reply.  Raises ClockHelperError, and remembers it if it ends the lease."""
@@ -265,7 +241,7 @@ def _asked(end: socket.socket, **content: Any) -> dict[str, Any]:
     if answer.get("ok") is True:
         return answer
     code, text = str(answer.get("error", ""))[:40], " ".join(str(answer.get("text", "")).split())[:400]
-    raise ClockHelperError(f"the clock helper refuses ({code}): {text}", code=code, remedy=REMEDIES.get(code, ""))
+    raise ClockHelperError(f"the clock helper refuses ({code}): {text}", code=code, remedy="")
 
 
 def _odd(code: str = "odd") -> ClockHelperError:

@@ -8,14 +8,15 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
 from collector.devices.file_lock import locked_file
-from collector.errors import ClockError
+from collector.devices.nvml_library import open_nvml
+from collector.errors import ClockError, CollectorError
 from estimator.vocabulary.documents import parse_json
 from estimator.vocabulary.errors import UnwrittenError
 from estimator.vocabulary.reader import Pattern, read
@@ -123,12 +124,12 @@ def acquire_board(folder: Path, gpu_uuid: str) -> int | None:
         raise ClockError(f"{path}: cannot be written ({error.strerror}); no clock is changed without a record of it") from error
 
 
-def take_board(folder: Path, gpu_uuid: str, reset: Callable[[str], None]) -> int:
+def take_board(folder: Path, gpu_uuid: str) -> int:
     """A descriptor that holds a board's lock, with this process's record on disk; a clock that was left held is given back first.
 
-    Raises ClockError if another process holds this board's clock or no record can be made, and the errors of `reset`.
+    Raises ClockError if another process holds this board's clock or no record can be made, and the errors of `reset_clock`.
     """
-    give_back(folder, gpu_uuid, reset)
+    give_back(folder, gpu_uuid)
     lock = acquire_board(folder, gpu_uuid)
     if lock is None:
         owner = read_record(record_path(folder, gpu_uuid))
@@ -142,16 +143,39 @@ def take_board(folder: Path, gpu_uuid: str, reset: Callable[[str], None]) -> int
     return lock
 
 
-def give_back(folder: Path, gpu_uuid: str, reset: Callable[[str], None]) -> bool:
-    """Give a dead writer's clock back by `reset(uuid)` and remove its record; True if that was done.
+def reset_clock(gpu_uuid: str) -> None:
+    """Give the SM clock of a board back to the driver.  Raises DriverError, DeviceError; ClockError if the driver refuses."""
+    with open_nvml() as library:
+        handle = library.handle_of(gpu_uuid)
+        if handle is not None:
+            library.reset_sm_clock(handle)
+            return
+    raise ClockError(f"{gpu_uuid} is not here any more; its clock comes back with the driver")
 
-    The function does nothing while another process holds the board.  Raises the errors of `reset`, and then keeps the record.
+
+def restore_left_clocks() -> list[tuple[str, str]]:
+    """Give back every clock that a dead process left held: UUID and "" for success, or the reason for failure."""
+    folder = state_folder()
+    outcome = []
+    for record in left_records(folder):
+        try:
+            if give_back(folder, record.gpu_uuid):
+                outcome.append((record.gpu_uuid, ""))
+        except (CollectorError, OSError) as error:
+            outcome.append((record.gpu_uuid, str(error)))
+    return outcome
+
+
+def give_back(folder: Path, gpu_uuid: str) -> bool:
+    """Give a dead writer's clock back and remove its record; True if that was done.
+
+    The function does nothing while another process holds the board.  Raises the errors of `reset_clock`, and then keeps the record.
     """
     with board_lock(folder, gpu_uuid) as mine:
         record = read_record(record_path(folder, gpu_uuid)) if mine else None
         if record is None:
             return False
         if record.boot_id == boot_id():  # a reboot has reset the clocks already
-            reset(gpu_uuid)
+            reset_clock(gpu_uuid)
         remove_record(folder, gpu_uuid)
         return True

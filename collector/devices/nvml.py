@@ -13,17 +13,9 @@ from typing import Any, Final
 import numpy as np
 
 from collector.devices.clock_guard import ClockGuard
-from collector.devices.clock_helper import LeasedClock, allowed_clocks, leased_clock, may_lock_clocks
-from collector.devices.nvml_library import (
-    BOARD_SCOPE,
-    LOST_CODES,
-    MODULE_SCOPE,
-    POWER_AVERAGE_FIELD,
-    POWER_INSTANT_FIELD,
-    NvmlLibrary,
-    open_nvml,
-)
-from collector.devices.polling import Poller, polling
+from collector.devices.clock_helper import LeasedClock, allowed_clocks, helper_there, may_lock_clocks
+from collector.devices.nvml_library import NvmlLibrary, lost_board, open_nvml
+from collector.devices.polling import Poller
 from collector.devices.possible_power import possible_power
 from collector.devices.protocols import EnergyReading, GpuIdentity, GpuState, PowerReadings, StateReadings
 from collector.devices.voltage import open_voltage
@@ -40,11 +32,14 @@ USAGE: Final = "usage"
 """The field of drivers without power fields: nvmlDeviceGetPowerUsage."""
 
 POWER_FIELDS: Final = {
-    "instant": (POWER_INSTANT_FIELD, BOARD_SCOPE),
-    "average": (POWER_AVERAGE_FIELD, BOARD_SCOPE),
-    "module_instant": (POWER_INSTANT_FIELD, MODULE_SCOPE),
+    "instant": (186, 0),
+    "average": (185, 0),
+    "module_instant": (186, 1),
 }
-"""Our names of the power fields: number and scope.  The module is a GPU with the CPU beside it."""
+"""Our names of the power fields: number (nvml.h: 186 the current power, 185 an average over a second [mW]) and scope (0: the GPU).
+
+The module (scope 1) is a GPU with the CPU beside it (Grace Hopper).
+"""
 
 MODULE: Final = "module"
 SUPERCHIP: Final = "GH200"
@@ -55,11 +50,6 @@ OF_MODULE: Final = (
 BEST_FIELD: Final = "instant"
 
 PROCESS_SPACE: Final = "/proc/self/ns/pid"
-
-LOST: Final = f"the board does not answer any more: {LOST_CODES[15]}"
-
-FEWEST_UUID_CHARACTERS: Final = 8
-"""Least length of the beginning of a UUID; a shorter one may match a board by accident."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,9 +133,9 @@ class NvmlGpu:
         except ClockError as error:
             if not held_before:
                 self._guard.disarm()
-            if not isinstance(error, ClockRightError):
+            if not (isinstance(error, ClockRightError) and helper_there()):
                 raise
-            self._leased = leased_clock(self._identity.uuid, sm_clock_mhz, error)
+            self._leased = LeasedClock(self._identity.uuid, sm_clock_mhz)
 
     def unlock_clock(self) -> None:
         """Give the SM clock back; does nothing if this object never held it.
@@ -237,7 +227,7 @@ class NvmlBoard:
 
 @contextmanager
 def open_board(word: str) -> Iterator[NvmlBoard]:
-    """The board with this NVML index, UUID (or its beginning) or PCI address; its clock is given back at the end.
+    """The board with this NVML index, UUID or PCI address; its clock is given back at the end.
 
     Raises DriverError without a usable driver, DeviceError for a word that names no board and for a board
     that is cut into instances or shared as a vGPU, whose power cannot be attributed to one user.
@@ -251,7 +241,7 @@ def open_board(word: str) -> Iterator[NvmlBoard]:
             gpu, sensor = NvmlGpu(library, handle, voltage), NvmlPowerSensor(library, handle)
             processes = library.compute_processes(handle)
             try:
-                with polling(gpu.states, sensor.readings):
+                with gpu.states, sensor.readings:
                     yield NvmlBoard(index=index, gpu=gpu, sensor=sensor, compute_processes=processes)
             finally:
                 gpu.unlock_clock()
@@ -263,7 +253,7 @@ def board_addresses(library: NvmlLibrary, handles: tuple[Any, ...]) -> tuple[Boa
 
 
 def _address(library: NvmlLibrary, handle: Any, index: int) -> BoardAddress:
-    trouble = LOST
+    trouble = str(lost_board())
     if handle is not None:
         try:
             uuid, place = library.uuid(handle), library.pci_address(handle)
@@ -276,21 +266,17 @@ def _address(library: NvmlLibrary, handle: Any, index: int) -> BoardAddress:
 def choose_board(word: str, boards: tuple[BoardAddress, ...]) -> int:
     """NVML index of the board that a word names.
 
-    Raises DeviceError, listing the boards, if it names none or several,
-    BoardLostError for a board that no longer answers.
+    Raises DeviceError, listing the boards, if it names none, BoardLostError for a board that no longer answers.
     """
-    text = word.strip()
-    known = "; ".join(f"{board.index} {board.name} {board.uuid} {board.pci_address}".rstrip() for board in boards) or "none"
-    if text.upper().startswith("MIG-"):
-        raise DeviceError(f"{text}: power of a MIG instance cannot be measured, only that of a whole board; boards: {known}")
-    if text.isdecimal():
-        found = [board for board in boards if board.index == int(text)]
-    elif text.upper().startswith("GPU-"):
-        found = [board for board in boards if len(text) >= FEWEST_UUID_CHARACTERS and board.uuid.lower().startswith(text.lower())]
-    else:
-        found = [board for board in boards if pci_key(text) is not None and pci_key(text) == pci_key(board.pci_address)]
-    if len(found) != 1:
-        raise DeviceError(f"--gpu {text!r} names {'several boards' if found else 'no board'} here; boards: {known}")
+    text, place = word.strip().lower(), pci_key(word)
+    found = [
+        board
+        for board in boards
+        if text == str(board.index) or (board.uuid and text == board.uuid.lower()) or (place and place == pci_key(board.pci_address))
+    ]
+    if not found:
+        known = "; ".join(f"{board.index} {board.name} {board.uuid} {board.pci_address}".rstrip() for board in boards) or "none"
+        raise DeviceError(f"--gpu {word.strip()!r} names no board here; boards: {known}")
     if found[0].trouble:
         raise BoardLostError(f"GPU {found[0].index}: {found[0].trouble}")
     return found[0].index

@@ -13,7 +13,6 @@ from collector.errors import BoardLostError, ClockError, ClockRightError, Device
 NOT_SUPPORTED: Final = 3
 NO_PERMISSION: Final = 4
 FUNCTION_NOT_FOUND: Final = 13
-VERSION_MISMATCH: Final = 18
 """nvmlReturn_t of nvml.h."""
 
 VALUE_NOT_AVAILABLE: Final = 0xFFFF_FFFF
@@ -32,27 +31,17 @@ LOST_CODES: Final = {
 REFUSALS: Final = {
     9: "the NVIDIA driver is not loaded; load it (modprobe nvidia) or restart the machine",
     12: "no NVIDIA driver is installed here (libnvidia-ml.so.1 is not found)",
-    VERSION_MISMATCH: "the NVIDIA driver was updated, but the old one is still loaded; restart the machine",
+    18: "the NVIDIA driver was updated, but the old one is still loaded; restart the machine",
     NO_PERMISSION: "this user may not reach the NVIDIA driver; check the rights of /dev/nvidia*",
 }
-
-POWER_AVERAGE_FIELD: Final = 185
-POWER_INSTANT_FIELD: Final = 186
-"""Field values of nvml.h: average over a second, and the current power [mW]."""
-
-BOARD_SCOPE: Final = 0
-MODULE_SCOPE: Final = 1
-"""Scopes of a power field: the GPU, or the module that it shares with a CPU (Grace Hopper)."""
 
 FIELD_TYPES: Final = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
 """Member of the union for each value type (nvmlValueType_t).  Drivers differ in the type of the same field."""
 
-CORE_TEMPERATURE: Final = 0
-
 NUMBERS: Final[dict[str, tuple[float, tuple[tuple[str, *tuple[int, ...]], ...]]]] = {
     "sm_clock_mhz": (1.0, (("nvmlDeviceGetClockInfo", 1),)),
     "memory_clock_mhz": (1.0, (("nvmlDeviceGetClockInfo", 2),)),
-    "temperature_c": (1.0, (("nvmlDeviceGetTemperatureV", CORE_TEMPERATURE), ("nvmlDeviceGetTemperature", CORE_TEMPERATURE))),
+    "temperature_c": (1.0, (("nvmlDeviceGetTemperatureV", 0), ("nvmlDeviceGetTemperature", 0))),
     "throttle_mask": (1.0, (("nvmlDeviceGetCurrentClocksEventReasons",), ("nvmlDeviceGetCurrentClocksThrottleReasons",))),
     "power_limit_w": (1e-3, (("nvmlDeviceGetEnforcedPowerLimit",),)),
     "power_usage_w": (1e-3, (("nvmlDeviceGetPowerUsage",),)),
@@ -60,8 +49,8 @@ NUMBERS: Final[dict[str, tuple[float, tuple[tuple[str, *tuple[int, ...]], ...]]]
 }
 """Numbers of a board: our unit in NVML's, and the calls that give it, the newer one first.
 
-The power limit is the enforced one.  The power usage is an average over a second on Ampere (except the A100) and newer.  The energy
-counter begins when the driver is loaded.  Throttle bits are THROTTLE_BITS.
+The power limit is the enforced one, the temperature the core's.  The power usage is an average over a second on Ampere (except the
+A100) and newer.  The energy counter begins when the driver is loaded.  Throttle bits are THROTTLE_BITS.
 """
 
 
@@ -175,7 +164,8 @@ class NvmlLibrary:
         except self._binding.NVMLError as error:
             if error.value == NO_PERMISSION:
                 raise ClockRightError(
-                    f"{complaint}: this needs root (or CAP_SYS_ADMIN); --freqs current leaves the clocks alone"
+                    f"{complaint}: this needs root (or CAP_SYS_ADMIN) or the clock helper (docs/how-to/lock-clocks-without-root.md); "
+                    "--freqs current leaves the clocks alone"
                 ) from error
             if error.value in (NOT_SUPPORTED, FUNCTION_NOT_FOUND):
                 raise ClockError(f"{complaint}: neither this board nor its driver supports it; use --freqs current") from error
@@ -201,8 +191,13 @@ class NvmlLibrary:
 
     def _failure(self, call: str, error: Any) -> DeviceError:
         if error.value in LOST_CODES:
-            return BoardLostError(f"the board does not answer any more: {LOST_CODES[error.value]}")
+            return lost_board(error.value)
         return DeviceError(f"NVML {call} failed: {error}")
+
+
+def lost_board(code: int = 15) -> BoardLostError:
+    """The error for one of LOST_CODES."""
+    return BoardLostError(f"the board does not answer any more: {LOST_CODES[code]}")
 
 
 def _field(found: Any) -> float:

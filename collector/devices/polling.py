@@ -4,8 +4,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -36,7 +35,7 @@ class HostClock:
 
 
 class Poller:
-    """Calls `read` every `period_s` in a thread and keeps its values, `width` of them a time, until `take`.
+    """Calls `read` every `period_s` in a thread and keeps its values, `width` of them a time, until `take`; polls within a block.
 
     Each poll is stamped with the middle of its call in monotonic host time [ns].  None is "no values this time".
     """
@@ -49,23 +48,14 @@ class Poller:
         # Twice the stamp and the values; one thread appends, another takes: both are atomic.
         self._kept: deque[tuple[int, Sequence[float]]] = deque(maxlen=3_000_000)
         self._failure: DeviceError | None = None
-        self._slow = 0
         self._thread = threading.Thread(target=self._run, name=f"poll {name}", daemon=True)
 
-    @property
-    def slow_polls(self) -> int:
-        """Polls whose value was not kept because the call took too long."""
-        return self._slow
-
-    def start(self) -> None:
-        """Begin to poll."""
+    def __enter__(self) -> None:
         self._thread.start()
 
-    def stop(self) -> None:
-        """Stop polling; harmless before `start`."""
+    def __exit__(self, *_: object) -> None:
         self._ended = True
-        if self._thread.is_alive():
-            self._thread.join(5.0)  # longest wait for a thread that is stuck inside the driver [s]
+        self._thread.join(5.0)  # longest wait for a thread that is stuck inside the driver [s]
 
     def take(self) -> tuple[IntArray, Array]:
         """Everything since the last call: stamps [ns], shape (n,), and rows, shape (n, width).
@@ -96,24 +86,10 @@ class Poller:
                 self._failure = error
                 return
             after = now_ns()
-            if after - before > longest_ns:
-                self._slow += 1
-            elif values is not None:
+            if values is not None and after - before <= longest_ns:
                 keep((before + after, values))
             due += period_ns
             if due > after:
                 sleep((due - after) * s_per_ns)
             elif due < after - period_ns:  # no burst of polls after a delay
                 due = after - period_ns
-
-
-@contextmanager
-def polling(*pollers: Poller) -> Iterator[None]:
-    """Pollers running within a block."""
-    try:
-        for poller in pollers:
-            poller.start()
-        yield
-    finally:
-        for poller in pollers:
-            poller.stop()

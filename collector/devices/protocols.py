@@ -165,7 +165,10 @@ class PowerSensor(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instruments:
-    """A bench without its runner: its devices can be read and set without running anything on the board."""
+    """A board, its power sensors (its own first) and the clock they share: readable without running anything on the board.
+
+    `simulated` is true without hardware; `notes` list possible disturbances of a measurement here.
+    """
 
     word: str
     gpu: Gpu
@@ -176,18 +179,8 @@ class Instruments:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bench:
-    """The devices of a measurement: the board, its power sensors (its own first), a runner and the clock they share.
+class Bench(Instruments):
+    """The devices of a measurement: instruments, a runner on their clock, and the specification of the board."""
 
-    `gpu_spec` is the specification of the board; `simulated` is true without hardware; `notes` list
-    possible disturbances of a measurement here.
-    """
-
-    word: str
-    gpu: Gpu
-    sensors: tuple[PowerSensor, ...]
     runner: KernelRunner
-    clock: Clock
     gpu_spec: GpuSpec
-    simulated: bool
-    notes: tuple[str, ...] = ()

@@ -27,6 +27,7 @@ from collector.pmd.protocol import (
     PMD2,
     PMD_USB,
     POWER_ON_BAUD,
+    PROBED_BAUDS,
     STAMP_TURN,
     VENDOR,
     MeterModel,
@@ -49,7 +50,7 @@ PMD2_VOLTS: Final = SUPPLY_V / 12.0 * np.array([{"atx_5v": 5.0, "atx_5vsb": 5.0,
 ZERO_STEPS: Final = (1.7, -0.6, 2.1, 1.5)
 """Currents read without load, one a channel."""
 COMMAND_BYTES: Final[dict[int, int]] = {Opcode.CONTINUOUS: 4, Opcode.UART_CONFIG: 17}
-SPEEDS: Final = {termios.B115200: 115200, termios.B460800: 460800, termios.B921600: 921600}
+SPEEDS: Final = {getattr(termios, f"B{baud}"): baud for baud in PROBED_BAUDS}
 
 
 def wave_w(time_s: Array) -> Array:
@@ -57,11 +58,13 @@ def wave_w(time_s: Array) -> Array:
     return np.where(np.mod(time_s, PERIOD_S) < 0.5 * PERIOD_S, HIGH_W, LOW_W)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmulatedState:
-    """A meter's model and clock error; the host time at which its wave begins; its line rate and whether it streams then.
+@dataclass(kw_only=True)
+class EmulatedMeter:
+    """A meter without a port: it takes bytes from the host, with their time, and returns bytes for the host.
 
-    Faults: no packets in the `hole_s` from begin to end, and a port that vanishes at `unplug_s` [s after the first data].
+    Its wave begins at the host time `start_ns`, with this line rate, streaming or not.  Faults: an error of its clock, no packets in the
+    `hole_s` from begin to end, and a port that vanishes at `unplug_s` [s after the first data].
+    `packets_sent` counts its packets or blocks, including those lost to a fault.
     """
 
     start_ns: int
@@ -71,24 +74,15 @@ class EmulatedState:
     baud: int = POWER_ON_BAUD
     streaming: bool = False
     clock_error_ppm: float = 0.0
+    packets_sent: int = 0
 
-
-class EmulatedMeter:
-    """A meter without a port: it takes bytes from the host, with their time, and returns bytes for the host.
-
-    `packets_sent` counts its packets or blocks, including those lost to a fault.
-    """
-
-    def __init__(self, state: EmulatedState) -> None:
-        self._state = state
+    def __post_init__(self) -> None:
         self._random = np.random.default_rng(2)
-        self._baud = state.baud
-        self._ticks_per_ns = 1e-6 * NOMINAL_TICKS_PER_MS * (1.0 + 1e-6 * state.clock_error_ppm)
+        self._ticks_per_ns = 1e-6 * NOMINAL_TICKS_PER_MS * (1.0 + 1e-6 * self.clock_error_ppm)
         self._first_tick = int(self._random.integers(STAMP_TURN))
         self._commands, self._answers = b"", b""
-        self._stream_ns = self._first_ns = state.start_ns if state.streaming else None
+        self._stream_ns = self._first_ns = self.start_ns if self.streaming else None
         self._due = np.zeros(1, dtype=np.int64)  # ticks of packets drawn and not yet sent, after the stream's start; at least one
-        self.packets_sent = 0
 
     def receive(self, data: bytes, host_baud: int, now_ns: int) -> None:
         """Obeys commands; a PMD-USB ignores all bytes at another line rate than its own."""
@@ -111,13 +105,13 @@ class EmulatedMeter:
 
     def unplugged(self, now_ns: int) -> bool:
         """Whether the port has vanished."""
-        return self._first_ns is not None and now_ns - self._first_ns >= self._state.unplug_s * NS_PER_S
+        return self._first_ns is not None and now_ns - self._first_ns >= self.unplug_s * NS_PER_S
 
     def _deaf(self, host_baud: int) -> bool:
-        return self._state.model is not PMD2 and host_baud != self._baud
+        return self.model is not PMD2 and host_baud != self.baud
 
     def _obey(self, command: bytes, now_ns: int) -> None:
-        opcode, model = command[0], self._state.model
+        opcode, model = command[0], self.model
         if opcode == Opcode.READ_ID:
             self._answers += bytes((VENDOR, model.product, 6))
         elif model is PMD2 and opcode == Opcode.PMD2_READ_SENSORS:
@@ -126,7 +120,7 @@ class EmulatedMeter:
             power_w = self._power_w(np.array([now_ns]))[0]
             self._answers += encode_block(PMD2_VOLTS, power_w * list(PMD2_SHARES.values()) / PMD2_VOLTS)
         elif opcode == Opcode.UART_CONFIG:
-            self._baud = baud_of_uart_command(command)
+            self.baud = baud_of_uart_command(command)
         elif opcode == Opcode.CONTINUOUS:
             self._stream_ns = now_ns if command[1] else None
             self._first_ns = self._first_ns or self._stream_ns
@@ -134,7 +128,7 @@ class EmulatedMeter:
 
     def _power_w(self, host_ns: IntArray) -> Array:
         """Power at host times [W], shape (n, 1)."""
-        return wave_w((host_ns - self._state.start_ns) / NS_PER_S)[:, None]
+        return wave_w((host_ns - self.start_ns) / NS_PER_S)[:, None]
 
     def _packets_until(self, begin_ns: int, now_ns: int) -> bytes:
         """Complete packets on the line by now, without those in a hole."""
@@ -150,7 +144,7 @@ class EmulatedMeter:
         self.packets_sent += count
         sampled_ns = begin_ns + np.round(ticks / self._ticks_per_ns).astype(np.int64)
         time_s = (sampled_ns - (self._first_ns or begin_ns)) / NS_PER_S
-        begin_s, end_s = self._state.hole_s
+        begin_s, end_s = self.hole_s
         kept = (time_s < begin_s) | (time_s >= end_s)
         return encode_packets(ticks[kept] + self._first_tick, self._raw(sampled_ns[kept]))
 

@@ -16,6 +16,7 @@ from collector.pmd.protocol import (
     MODELS,
     NS_PER_S,
     PAUSE_NS,
+    PMD2,
     PMD_USB,
     POWER_ON_BAUD,
     PROBED_BAUDS,
@@ -23,7 +24,7 @@ from collector.pmd.protocol import (
     STOP_STREAM,
     STREAM_BAUD,
     VENDOR,
-    MeterIdentity,
+    MeterModel,
     Opcode,
     uart_command,
 )
@@ -43,8 +44,10 @@ class Received:
 class PmdUsb:
     """The PMD-USB: 4780 packets a second at 921600 baud, each with a time stamp of its own; a Meter."""
 
-    def __init__(self, line: SerialLine, identity: MeterIdentity) -> None:
-        self.identity = identity
+    model = PMD_USB
+
+    def __init__(self, line: SerialLine, firmware: int) -> None:
+        self.firmware = firmware
         self._line = line
         self._heard_ns = 0
 
@@ -88,8 +91,10 @@ class PmdUsb:
 class Pmd2:
     """The PMD2: no stamps and no line rate, one block of values for each request; a Meter."""
 
-    def __init__(self, line: SerialLine, identity: MeterIdentity) -> None:
-        self.identity = identity
+    model = PMD2
+
+    def __init__(self, line: SerialLine, firmware: int) -> None:
+        self.firmware = firmware
         self._line = line
         self._next_ns = 0
 
@@ -126,8 +131,8 @@ def open_meter(port: str) -> Iterator[Meter]:
     Raises DeviceError if the port cannot be opened or no PMD-USB or PMD2 answers.
     """
     with open_line(port, POWER_ON_BAUD) as line:
-        identity = find_meter(line)
-        meter: Meter = PmdUsb(line, identity) if identity.model is PMD_USB else Pmd2(line, identity)
+        model, firmware = find_meter(line)
+        meter: Meter = PmdUsb(line, firmware) if model is PMD_USB else Pmd2(line, firmware)
         try:
             meter.start()
             yield meter
@@ -136,38 +141,30 @@ def open_meter(port: str) -> Iterator[Meter]:
                 meter.stop()
 
 
-def find_meter(line: SerialLine) -> MeterIdentity:
-    """Identity of the meter at the other end, at any line rate; the line is at that rate afterwards.
+def find_meter(line: SerialLine) -> tuple[MeterModel, int]:
+    """Model and firmware of the meter at the other end, at any line rate; the line is at that rate afterwards.
 
     Raises DeviceError if no known meter answers.
     """
-    heard = 0
     for baud in 2 * PROBED_BAUDS:
         line.set_baud(baud)
-        unasked = line.drain()
         # No PMD2, to which the stop command is a write to its configuration: that has one late answer at most.
-        if unasked > 4 * BLOCK.itemsize:
+        if line.drain() > 4 * BLOCK.itemsize:
             line.write(STOP_STREAM)
             line.drain()
-        identity = _asked(line)
-        if identity is not None:
-            return identity
-        heard += unasked
-    what = f"{heard} unasked bytes, but no answer" if heard else "no answer"
-    raise DeviceError(f"{line.port}: {what} at {', '.join(map(str, PROBED_BAUDS))} baud; no ElmorLabs PMD is here, or it hangs: replug it")
+        found = _asked(line)
+        if found is not None:
+            return found
+    raise DeviceError(f"{line.port}: no answer of a PMD-USB or PMD2 at {', '.join(map(str, PROBED_BAUDS))} baud; replug it if it is one")
 
 
-def _asked(line: SerialLine) -> MeterIdentity | None:
-    """Identity of the meter at the current line rate; None for silence or noise.  Raises DeviceError for another known device."""
+def _asked(line: SerialLine) -> tuple[MeterModel, int] | None:
+    """Model and firmware of the meter at the current line rate; None for silence, noise or another device."""
     line.write(bytes((Opcode.READ_ID,)))
     answer = line.read_exactly(3, ANSWER_LIMIT_S)
-    if line.drain() or len(answer) != 3 or answer[0] not in (VENDOR, 0xEF):
+    if line.drain() or len(answer) != 3:
         return None
-    for model in MODELS.values():
-        if answer[:2] == bytes((VENDOR, model.product)):
-            return MeterIdentity(model=model, firmware=answer[2])
-    found = f"{answer[0]:02X} {answer[1]:02X}"
-    raise DeviceError(f"{line.port}: the device names itself {found}; a PMD-USB (EE 0A) or a PMD2 (EE 15) is needed")
+    return next(((model, answer[2]) for model in MODELS.values() if answer[:2] == bytes((VENDOR, model.product))), None)
 
 
 def _stopped(port: str) -> DeviceError:

@@ -111,14 +111,6 @@ MODELS: Final = {model.name: model for model in (PMD_USB, PMD2)}
 VENDOR: Final = 0xEE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeterIdentity:
-    """Identity of a meter: its model and its firmware."""
-
-    model: MeterModel
-    firmware: int
-
-
 NS_PER_BYTE: Final = 10 * NS_PER_S / STREAM_BAUD
 """Time of a byte on the streaming line [ns]: start bit, eight bits, stop bit."""
 # A packet of the PMD-USB, little endian: u16 time stamp, eight int16 words, each a signed 12-bit value above four bits of 0.

@@ -146,51 +146,38 @@ def open_recording_writer(path: Path, header: RecordingHeader) -> Iterator[Recor
 
     Without appended data no file is left.  Raises DatasetError if the files cannot be created or written.
     """
-    beside, made = stamps_path(path), list[Path]()
+    beside = stamps_path(path)
     try:
-        with path.open("wb") as raw:
-            made.append(path)
-            with beside.open("w", encoding="ascii") as stamps:
-                made.append(beside)
-                stamps.write(f"# {json.dumps(asdict(header), sort_keys=True)}\n{STAMP_COLUMNS}\n")
-                stamps.flush()  # reports a full disk before anything is recorded
-                writer = RecordingWriter(raw, stamps)
-                try:
-                    yield writer
-                finally:
-                    writer.sync()
+        with path.open("wb") as raw, beside.open("w", encoding="ascii") as stamps:
+            stamps.write(f"# {json.dumps(asdict(header), sort_keys=True)}\n{STAMP_COLUMNS}\n")
+            stamps.flush()  # reports a full disk before anything is recorded
+            writer = RecordingWriter(raw, stamps)
+            try:
+                yield writer
+            finally:
+                writer.sync()
     except OSError as error:
         raise DatasetError(f"{path}: cannot be written ({error.strerror or error}); make room or name another place") from error
     finally:
         with suppress(OSError):
-            if made and not made[0].stat().st_size:
-                for empty in made:
-                    empty.unlink()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoggedRecording:
-    """A finished recording; `failure` is the reason why the meter was lost, None if it was stopped."""
-
-    bytes: int
-    duration_s: float
-    failure: DeviceError | None
+            if not path.stat().st_size:
+                path.unlink()
+                beside.unlink()
 
 
 def log_meter(
     meter: Meter, path: Path, stop: Event, *, duration_s: float, report: Callable[[float, int], None] | None = None
-) -> LoggedRecording:
-    """Write the meter's data to a recording at `path` until `stop` is set or the time is over.
+) -> DeviceError | None:
+    """Write the meter's data to a recording at `path` until `stop` is set or the time is over; no file is left without data.
 
-    The loss of the meter ends it; earlier data are kept.  Once a second everything is on disk, and `report` receives the seconds and
-    the bytes so far.  Raises DatasetError if the files cannot be written.
+    The loss of the meter ends it and is returned; earlier data are kept.  Once a second everything is on disk, and `report` receives
+    the seconds and the bytes so far.  Raises DatasetError if the files cannot be written.
     """
-    identity = meter.identity
     begin = synced = now = monotonic_ns()
     header = RecordingHeader(
-        model="PMD-USB" if identity.model is PMD_USB else "PMD2",
-        firmware=identity.firmware,
-        baud=STREAM_BAUD if identity.model is PMD_USB else POWER_ON_BAUD,
+        model="PMD-USB" if meter.model is PMD_USB else "PMD2",
+        firmware=meter.firmware,
+        baud=STREAM_BAUD if meter.model is PMD_USB else POWER_ON_BAUD,
         started_host_ns=begin,
         started_unix_s=time_ns() / NS_PER_S,
     )
@@ -210,4 +197,4 @@ def log_meter(
                 writer.sync()
                 if report is not None:
                     report((now - begin) / NS_PER_S, writer.bytes)
-    return LoggedRecording(bytes=writer.bytes, duration_s=(now - begin) / NS_PER_S, failure=failure)
+    return failure

@@ -27,7 +27,7 @@ class PmdSensor:
     """
 
     def __init__(self, meter: Meter, rails: Sequence[int]) -> None:
-        self._meter, self._rails, self._model = meter, rails, meter.identity.model
+        self._meter, self._rails, self._model = meter, rails, meter.model
         self._stream = open_stream(self._model)
         self._bytes = 0
         self._seen: deque[tuple[int, int]] = deque()  # ticks and host time of the last packet of each arrival
@@ -112,7 +112,7 @@ def open_pmd(port: str, *, rails: Sequence[str] = ()) -> Iterator[PmdSensor]:
     Raises DeviceError if no meter answers or a rail is unknown.
     """
     with open_meter(port) as meter:
-        sensor = PmdSensor(meter, meter.identity.model.chosen_rails(rails))
+        sensor = PmdSensor(meter, meter.model.chosen_rails(rails))
         thread = Thread(target=sensor.drain, name="pmd", daemon=True)
         thread.start()
         try:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -20,9 +20,6 @@ from collector.pmd.protocol import NS_PER_S
 from collector.pmd.recording import ScannedRecording, sample_blocks
 from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.whole_file import open_whole
-
-LEAST_STEP_S: Final = 1e-4
-"""Less than the time between samples of any meter [s]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,20 +59,16 @@ def write_table(scanned: ScannedRecording, out: Path | BinaryIO | None, form: Ta
             write([np.round((samples.host_ns - origin_ns) / NS_PER_S, 7), *np.round(values, 6).T])
     power_w, *means = (sums / scanned.tally.packets).tolist()
     tally, tie, length_s = scanned.tally, scanned.tie, np.concatenate(holes_s)
-    duration_s = (last_ns - scanned.first_ns) / NS_PER_S
-    usual_s = (duration_s - float(length_s.sum())) / max(tally.packets - 1 - len(length_s), 1)
     return {
         "recording": str(scanned.recording.path),
         "model": scanned.recording.model.name,
         "samples": tally.packets,
-        "lost": int(np.maximum(np.round(length_s / max(usual_s, LEAST_STEP_S)) - 1.0, 0.0).sum()),
         "holes": len(length_s),
         "longest_hole_s": float(length_s.max(initial=0.0)),
         "bridged_s": float(length_s.sum()),
         "discarded_bytes": tally.discarded_bytes,
         "trailing_bytes": tally.trailing_bytes,
-        "duration_s": duration_s,
-        "tick_rate_per_s": 1e3 * tie.ticks_per_ms if tie else None,
+        "duration_s": (last_ns - scanned.first_ns) / NS_PER_S,
         "clock_residual_s": tie.residual_s if tie and math.isfinite(tie.residual_s) else None,
         "mean_power_w": power_w,
         "energy_j": energy_j,

@@ -45,12 +45,11 @@ class User:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Client:
-    """A connection: its user, the bytes of its next request, the time of its last message [monotonic s]."""
+    """A connection: its user and the bytes of its next request."""
 
     end: socket.socket
     pid: int
     user: User
-    heard_s: float
     incoming: bytes = b""
 
     def send(self, content: Reply) -> bool:

@@ -15,19 +15,18 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
 from collector.daemon.log_file import Notifier
-from collector.devices.clock_guard import reset_clock
 from collector.devices.clock_helper import LONGEST_REQUEST, HeldBoard, OddMessageError, RefusedError, Request, request
-from collector.devices.clock_record import give_back, left_records, remove_record, state_folder, take_board
+from collector.devices.clock_record import remove_record, reset_clock, restore_left_clocks, state_folder, take_board
 from collector.devices.file_lock import peer_of, user_name
 from collector.devices.nvml_library import open_nvml
 from collector.errors import ClockError, CollectorError
 from collector.privileged.clients import LOCK_COST, REQUESTS_PER_S, Client, Reply, User, audit, passed_socket
-from collector.privileged.settings import HelperSettings, read_settings
+from collector.privileged.settings import BoardRange, HelperSettings, read_settings
 from estimator.vocabulary.reader import plain
 
 MOST_CLIENTS_OF_USER: Final = 32
@@ -70,7 +69,7 @@ class Helper:
         """Serve until a signal; 0, or 1 if a clock could not be given back and its record stays."""
         self._replay()
         audit("started", boards=sorted(self._boards))
-        self._notifier.send(READY=1, STATUS=f"{len(self._boards)} boards")
+        self._notifier.send(READY=1)
         resting_s = (self._notifier.watchdog_s or 60.0) / 3
         while True:
             for key, _ in self._selector.select(TICK_S if self._clients or self._retry_at_s is not None else resting_s):
@@ -84,7 +83,7 @@ class Helper:
             self._notifier.send(WATCHDOG=1)
 
     def _stop(self) -> int:
-        self._notifier.send(STOPPING=1, STATUS="giving clocks back")
+        self._notifier.send(STOPPING=1)
         for client in tuple(self._clients):
             self._part(client, "the helper ends")
         deadline_s = time.monotonic() + 10.0  # longest wait at the end for a driver that refuses [s]
@@ -95,17 +94,14 @@ class Helper:
         return 0 if self._retry_at_s is None else 1
 
     def _look_at_time(self) -> None:
-        """Ends leases and connections that have exceeded their time."""
+        """Ends leases that have exceeded their time."""
         now_s = time.monotonic()
         if self._retry_at_s is not None and now_s >= self._retry_at_s:
             self._replay()
-        for client in tuple(self._clients):
-            lease = self._lease_of(client)
-            if lease is None and now_s - client.heard_s > 30.0:
-                self._dismiss(client, RefusedError("silent", "nothing was heard for too long"))
-            elif lease and now_s - lease.begun_s > self._settings.lease_s:
-                self._dismiss(client, RefusedError("lease_over", f"no lease is longer than {self._settings.lease_s:g} s"))
-            elif lease and now_s - lease.looked_s > self._settings.look_s:
+        for lease in tuple(self._leases.values()):
+            if now_s - lease.begun_s > self._settings.lease_s:
+                self._dismiss(lease.client, RefusedError("lease_over", f"no lease is longer than {self._settings.lease_s:g} s"))
+            elif now_s - lease.looked_s > self._settings.look_s:
                 self._look_again(lease)
 
     def _accept(self) -> None:
@@ -119,7 +115,7 @@ class Helper:
         if uid not in self._users:  # a name is looked up once: the service behind it may be slow
             self._users[uid] = User(uid=uid, name=user_name(uid))
         user = self._users[uid]
-        client = Client(end=end, pid=pid, user=user, heard_s=time.monotonic())
+        client = Client(end=end, pid=pid, user=user)
         if len(self._clients) >= 512 or sum(other.user is user for other in self._clients) >= MOST_CLIENTS_OF_USER:
             self._dismiss(client, RefusedError("too_many", "too many connections are open"))
         else:
@@ -152,7 +148,6 @@ class Helper:
     def _answer(self, client: Client, asked: Request) -> None:
         if client not in self._clients:  # the client did not accept an earlier answer
             return
-        client.heard_s = time.monotonic()
         try:
             content = self._do(client, asked)
         except RefusedError as error:
@@ -164,7 +159,7 @@ class Helper:
         """The answer to a request.  Raises RefusedError."""
         lease = self._lease_of(client)
         if asked.do == "status":
-            return {"ok": True, "boards": [plain(self._board(uuid)) for uuid in sorted(self._boards)]}
+            return {"ok": True, "boards": [plain(self._held(self._boards[uuid])) for uuid in sorted(self._boards)]}
         if asked.do == "lock":
             self._lock(client, lease, asked.uuid, asked.sm_clock_mhz)
         elif lease is None:
@@ -173,24 +168,26 @@ class Helper:
             raise RefusedError("not_given_back", "the driver refuses to give the clock back; the helper tries again every second")
         return {"ok": True}
 
-    def _board(self, uuid: str) -> HeldBoard:
+    def _held(self, allowed: BoardRange) -> HeldBoard:
         """A board, its allowed clocks and who holds it."""
-        allowed, lease = self._boards[uuid], self._leases.get(uuid)
-        return HeldBoard(uuid=uuid, lowest_mhz=allowed.lowest_mhz, highest_mhz=allowed.highest_mhz, holder=_name(lease) if lease else "")
+        lease = self._leases.get(allowed.uuid)
+        return HeldBoard(**asdict(allowed), holder=_name(lease) if lease else "")
 
     def _lock(self, client: Client, held: Lease | None, uuid: str, sm_clock_mhz: int) -> None:
         """Holds a clock: the rules, the audit log, the record, the driver, in this order.  Raises RefusedError."""
         allowed = self._boards.get(uuid)
         if allowed is None:
-            raise RefusedError("board_not_allowed", f"board {uuid[:80]} is not in the helper's config")
+            raise RefusedError("board_not_allowed", f"board {uuid[:80]} is not in the helper's config; have root add it")
         if not allowed.lowest_mhz <= sm_clock_mhz <= allowed.highest_mhz:
             limits = f"{allowed.lowest_mhz} to {allowed.highest_mhz} MHz"
-            raise RefusedError("clock_not_allowed", f"SM clock {sm_clock_mhz} MHz is outside of {limits} that the helper's config allows")
+            raise RefusedError(
+                "clock_not_allowed", f"SM clock {sm_clock_mhz} MHz is outside of {limits} that the helper's config allows; take another"
+            )
         if held is not None and held.uuid != uuid:
             raise RefusedError("second_board", f"this connection holds the clock of {held.uuid}; open another for {uuid}")
         other = self._leases.get(uuid)
         if other is not None and other is not held:
-            raise RefusedError("board_held", f"{_name(other)} holds the clock of {uuid}")
+            raise RefusedError("board_held", f"{_name(other)} holds the clock of {uuid}; wait until it has ended")
         try:
             with open_nvml() as library:
                 handle = library.handle_of(uuid)
@@ -210,7 +207,7 @@ class Helper:
 
     def _begin(self, client: Client, uuid: str) -> Lease:
         """A lease whose record is on disk.  Raises ClockError."""
-        lock, now_s = take_board(self._folder, uuid, reset_clock), time.monotonic()
+        lock, now_s = take_board(self._folder, uuid), time.monotonic()
         lease = self._leases[uuid] = Lease(client=client, uuid=uuid, lock=lock, begun_s=now_s, looked_s=now_s)
         return lease
 
@@ -256,13 +253,12 @@ class Helper:
     def _replay(self) -> None:
         """Gives back clocks that a killed helper, or a driver that refused, left held."""
         self._retry_at_s = None
-        for record in left_records(self._folder):
-            try:
-                if give_back(self._folder, record.gpu_uuid, reset_clock):
-                    audit("given_back", uuid=record.gpu_uuid, why="left held")
-            except (CollectorError, OSError) as error:
+        for uuid, trouble in restore_left_clocks():
+            if trouble:
                 self._retry_at_s = time.monotonic() + RETRY_S
-                self._notifier.send(STATUS=f"{record.gpu_uuid}: not given back: {error}")
+                self._notifier.send(STATUS=f"{uuid}: not given back: {trouble}")
+            else:
+                audit("given_back", uuid=uuid, why="left held")
 
     def _lease_of(self, client: Client) -> Lease | None:
         return next((lease for lease in self._leases.values() if lease.client is client), None)
@@ -307,17 +303,12 @@ def _signals() -> Iterator[socket.socket]:
             signal.set_wakeup_fd(-1)
 
 
-def serve(config: Path) -> int:
-    """Serve until a signal; the exit status.  Raises CollectorError if the helper cannot be started."""
-    settings = read_settings(config)
-    with _signals() as stopping, passed_socket(os.environ, settings.group_id) as listener:
-        return Helper(settings, listener, stopping, Notifier(os.environ, os.getpid())).run()
-
-
 def main(arguments: list[str]) -> int:
     """The helper's process: `python -I -m collector.privileged.helper CONFIG`."""
     try:
-        return serve(Path(arguments[0]))
+        settings = read_settings(Path(arguments[0]))
+        with _signals() as stopping, passed_socket(os.environ, settings.group_id) as listener:
+            return Helper(settings, listener, stopping, Notifier(os.environ, os.getpid())).run()
     except CollectorError as error:
         sys.stderr.write(f"collect privileged serve: {error}\n")
         return 1

@@ -21,13 +21,14 @@ import numpy as np
 
 from collector.bench import Instruments
 from collector.campaigns.outcome import CLOCK_TOLERANCE, CLOCK_VARIATION, mean_known, states_within, throttle_union
-from collector.devices.protocols import EnergyReading, PowerReadings, StateReadings, limiting_reasons
+from collector.devices.protocols import EnergyReading, StateReadings, limiting_reasons
 from collector.errors import ClockError, ProgramError, SensorError
 from collector.sampling import SECONDS_PER_NS, Sampler, Trace, host_seconds
+from collector.sensing.baselines import sampled_energies_j
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.correct import correct_recording
 from collector.sensing.figures import figure
-from collector.sensing.known_sensor import Inversion, inversion
+from collector.sensing.known_sensor import inversion
 from collector.sensing.repeated_measurement import measure_repeated
 from collector.sensing.steady import SteadyPower, settle_time_s, steady_power, update_period_s
 
@@ -51,7 +52,7 @@ class ProgramRun:
     runs; the other fields are their means.
     """
 
-    exit_status: int
+    exit_status: int = 0
     latency_s: float
     energy_j: float
     energy_std_j: float
@@ -91,16 +92,8 @@ class ProgramRun:
         return self.energy_j - self.rest_w * self.latency_s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Span:
-    """A stretch of host time [ns] that begins and ends at rest, the program within it, and all polls meanwhile."""
-
-    begun_ns: int
-    start_ns: int
-    end_ns: int
-    ended_ns: int
-    trace: Trace
-    counter: tuple[EnergyReading | None, EnergyReading | None]
+Counter = tuple[EnergyReading | None, EnergyReading | None]
+"""The board's counter at the beginning of the rest before a program, and at the end of the rest after it."""
 
 
 def measure_program(
@@ -120,56 +113,51 @@ def measure_program(
     Raises ProgramError for a command that cannot be started, SensorError if too few readings came, DeviceError if
     the board fails.  An interruption stops the command too.
     """
-    rest_s = max(LEAST_REST_S, settle_time_s(calibration, LEAST_REST_S))
+    rest_s = settle_time_s(calibration, LEAST_REST_S)
     period_s = calibration.update_period_s or 0.0
     sampler.drain()
-    begun_ns, first = instruments.clock.now_ns(), sampler.energy()
+    begun_s, first = _now_s(instruments), sampler.energy()
     instruments.clock.wait(rest_s + period_s * ((index + 1) * 0.6180339887498949 % 1.0))  # a new phase of the updates for each run
-    start_ns = instruments.clock.now_ns()
+    start_s = _now_s(instruments)
     exit_status = _executed(command, instruments, stdout)
-    end_ns = instruments.clock.now_ns()
+    end_s = _now_s(instruments)
     instruments.clock.wait(rest_s)
-    ended_ns, last = instruments.clock.now_ns(), sampler.energy()
-    span = _Span(begun_ns=begun_ns, start_ns=start_ns, end_ns=end_ns, ended_ns=ended_ns, trace=sampler.drain(), counter=(first, last))
-    found = _evaluated(span, exit_status, calibration, instruments.gpu.power_limit_w())
-    return replace(found, doubts=_clock_doubts(instruments, found.states, asked_mhz))
+    ended_s, counter = _now_s(instruments), (first, sampler.energy())
+    trace, limit_w = sampler.drain(), instruments.gpu.power_limit_w()
+    before = steady_power(trace.board, begun_s, start_s, calibration, limit_w)
+    after = steady_power(trace.board, min(end_s + settle_time_s(calibration, 0.0), ended_s), ended_s, calibration, limit_w)
+    found = _evaluated(trace, start_s, end_s, _rest(before, after), counter, calibration)
+    return replace(found, exit_status=exit_status, doubts=_clock_doubts(instruments, found.states, asked_mhz))
 
 
-def _evaluated(span: _Span, exit_status: int, calibration: SensorCalibration, limit_w: float) -> ProgramRun:
-    """Energy of the program's own time, from that of the whole span."""
-    readings = span.trace.board
-    begun, start, end = (stamp * SECONDS_PER_NS for stamp in (span.begun_ns, span.start_ns, span.end_ns))
-    settled_s = end + settle_time_s(calibration, 0.0)
-    before = steady_power(readings, begun, start, calibration, limit_w)
-    after = steady_power(readings, min(settled_s, span.ended_ns * SECONDS_PER_NS), span.ended_ns * SECONDS_PER_NS, calibration, limit_w)
-    rest = _rest(before, after)
+def _now_s(instruments: Instruments) -> float:
+    """Host time [s]."""
+    return instruments.clock.now_ns() * SECONDS_PER_NS
+
+
+def _evaluated(trace: Trace, start: float, end: float, rest: SteadyPower, counter: Counter, calibration: SensorCalibration) -> ProgramRun:
+    """Energy of a program's own time, start to end [s], from all polls of a span that begins and ends at rest."""
+    readings = trace.board
     whole = correct_recording(host_seconds(readings.host_ns), readings.power_w, calibration).whole
     padding_s = (whole.end_s - whole.start_s) - (end - start)
     back = inversion(calibration)
     energy_j = whole.energy_j - rest.power_w * padding_s
-    rest_scatter_j = rest.raw_std_w / back.gain * padding_s
-    common = back.energy(energy_j * back.gain + back.offset_w * (end - start), 0.0, end - start)[1]
-    scatter = math.hypot(_scatter(whole.energy_std_j, whole.energy_j, back, whole.end_s - whole.start_s), rest_scatter_j)
-    counter_j, counter_std_j, counter_note = _counter(span, rest, calibration, energy_j, math.hypot(common, scatter))
+    of_whole = max(whole.energy_std_j**2 - back.common_std_j(whole.energy_j, whole.end_s - whole.start_s) ** 2, 0.0)
+    scatter = math.hypot(math.sqrt(of_whole), rest.raw_std_w / back.gain * padding_s)
+    energy_std_j = math.hypot(back.common_std_j(energy_j, end - start), scatter)
+    counter_j, counter_std_j, counter_note = _counter(counter, end - start, rest, calibration, (energy_j, energy_std_j))
     return ProgramRun(
-        exit_status=exit_status,
         latency_s=end - start,
         energy_j=energy_j,
-        energy_std_j=math.hypot(common, scatter),
+        energy_std_j=energy_std_j,
         scatter_std_j=scatter,
         rest_w=rest.power_w,
-        naive_energy_j=_naive_j(readings, start, end),
+        naive_energy_j=sampled_energies_j(readings, start, end)["mtsm"],
         counter_energy_j=counter_j,
         counter_energy_std_j=counter_std_j,
-        states=states_within(span.trace.states, start, end),
+        states=states_within(trace.states, start, end),
         notes=(counter_note,) if counter_note else (),
     )
-
-
-def _scatter(std_j: float, energy_j: float, back: Inversion, duration_s: float) -> float:
-    """The part of an energy's error without that of gain and offset [J]."""
-    common = back.energy(energy_j * back.gain + back.offset_w * duration_s, 0.0, duration_s)[1]
-    return math.sqrt(max(std_j**2 - common**2, 0.0))
 
 
 def _rest(before: SteadyPower, after: SteadyPower) -> SteadyPower:
@@ -180,19 +168,20 @@ def _rest(before: SteadyPower, after: SteadyPower) -> SteadyPower:
     return min(known, key=lambda rest: rest.raw_std_w if math.isfinite(rest.raw_std_w) else math.inf)
 
 
-def _counter(span: _Span, rest: SteadyPower, calibration: SensorCalibration, energy_j: float, std_j: float) -> tuple[float, float, str]:
+def _counter(
+    counter: Counter, latency_s: float, rest: SteadyPower, calibration: SensorCalibration, found_j: tuple[float, float]
+) -> tuple[float, float, str]:
     """Energy by the board's counter [J], offset and gain corrected, its error from the counter's steps, and a note if it disagrees.
 
     nan, and the reason, for a counter that moved too little: it is updated with the readings, so that the rests around the program are
     known to within an update at either end.
     """
-    first, last = span.counter
+    (first, last), (energy_j, std_j) = counter, found_j
     if first is None or last is None:
         return math.nan, math.nan, ""
     back = inversion(calibration)
     counted_s = (last.host_ns - first.host_ns) * SECONDS_PER_NS
-    padding_s = counted_s - (span.end_ns - span.start_ns) * SECONDS_PER_NS
-    counted = (last.energy_j - first.energy_j - back.offset_w * counted_s) / back.gain - rest.power_w * padding_s
+    counted = (last.energy_j - first.energy_j - back.offset_w * counted_s) / back.gain - rest.power_w * (counted_s - latency_s)
     ends_j = rest.power_w * update_period_s(calibration) * math.sqrt(2.0 / 12.0)  # a time anywhere within an update, at either end
     if last.energy_j <= first.energy_j or not counted > COUNTER_Z * ends_j:
         moved = f"{last.energy_j - first.energy_j:.3g} J in {counted_s:.3g} s"
@@ -218,13 +207,6 @@ def _clock_doubts(instruments: Instruments, states: StateReadings, asked_mhz: fl
     except ClockError as error:  # the clock helper ended the lease
         doubts.append(f"the SM clock is not held any more: {error}")
     return tuple(doubts)
-
-
-def _naive_j(readings: PowerReadings, start_s: float, end_s: float) -> float:
-    """Integral of the uncorrected readings between two times [J]; nan without two readings."""
-    time_s = host_seconds(readings.host_ns)
-    inside = (time_s >= start_s) & (time_s <= end_s) & np.isfinite(readings.power_w)
-    return float(np.mean(readings.power_w[inside])) * (end_s - start_s) if np.count_nonzero(inside) > 1 else math.nan
 
 
 def _executed(command: Sequence[str], instruments: Instruments, stdout: Any) -> int:
@@ -292,7 +274,6 @@ def measure_program_repeats(
         share = found.timing_std_j / found.energy_j
         notes[f"the asked error of {asked_std:.2%} was not reached in {found.elapsed_s:.0f} s: it is {share:.2%}"] = None
     return ProgramRun(
-        exit_status=0,
         latency_s=float(np.concatenate([run.load.end_s - run.load.start_s for run in found.runs]).mean()),
         energy_j=found.energy_j,
         energy_std_j=found.energy_std_j,

@@ -54,15 +54,14 @@ class LogFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """The wanted columns as Arrow arrays; `stray` lines with another number of cells were left out, the first is `first_stray`."""
+    """The wanted columns as Arrow arrays; lines with another number of cells are `stray`, and left out."""
 
     arrays: tuple[Any, ...]
-    stray: int = 0
-    first_stray: str = ""
+    stray: Sequence[str] = ()
 
     def remarks(self) -> tuple[str, ...]:
         """Remarks on stray lines; empty without any."""
-        return (f"{self.stray} line(s) are no row of the table and were left out, the first: {self.first_stray!r}",) if self.stray else ()
+        return (f"{len(self.stray)} line(s) are no row of the table and were left out, the first: {self.stray[0]!r}",) if self.stray else ()
 
 
 def open_log(path: Path) -> LogFile:
@@ -131,11 +130,7 @@ def _text_columns(log: LogFile, wanted: Sequence[int], whole: bool) -> Columns:
         if "Empty CSV" not in str(error):
             raise
         return Columns(arrays=tuple(pa.array([], pa.string()) for _ in wanted))
-    return Columns(
-        arrays=tuple(pc.utf8_trim_whitespace(column.combine_chunks()) for column in table.columns),
-        stray=len(stray),
-        first_stray=stray[0] if stray else "",
-    )
+    return Columns(arrays=tuple(pc.utf8_trim_whitespace(column.combine_chunks()) for column in table.columns), stray=stray)
 
 
 def numbers(column: Any, unit: str = "") -> Array:

@@ -9,18 +9,17 @@ from typing import Any, Final
 import numpy as np
 import pyarrow.compute as pc
 
-from collector.devices.nvml import FEWEST_UUID_CHARACTERS, SUPERCHIP, pci_key
+from collector.devices.nvml import SUPERCHIP, pci_key
 from collector.errors import SensorError
 from collector.recordings.columns import LONGEST_SHOWN, Columns, LogFile, numbers, open_log, read_columns, shown_names, stamps_s, texts
 from collector.recordings.rows import ordered
-from collector.sensing.catalogue import POWER_COLUMNS
+from collector.sensing.catalogue import POWER_COLUMNS, is_uuid
 from estimator.vocabulary.quantities import Array
 
 TIME, POWER, STAMP = "t_s", "power_w", "timestamp"
 NAME: Final = "name"
 BOARD_COLUMNS: Final = ("index", "uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id", "serial", "gpu_serial")
 """Columns that name a board, best first."""
-UUID_MARK: Final = "gpu-"
 POWER_UNITS: Final = {"": 1.0, "W": 1.0, "mW": 1e-3}
 """Factors from a unit to watts; a column without a unit is in watts, like nvidia-smi's."""
 
@@ -30,8 +29,8 @@ class RecordedReadings:
     """Polls of one board's power: `time_s` ascending, `power_w` (n,), repeats included.
 
     `column` is the log's column, `board` the board's name in the log ("" without one).  `local_time`:
-    `time_s` is a wall clock's time of an unknown zone, as seconds since 1970 without one.  `left_out` rows could not be used,
-    `remarks` give the reasons.
+    `time_s` is a wall clock's time of an unknown zone, as seconds since 1970 without one.  `left_out` says which rows could not be
+    used, `remarks` how the log was read.
     """
 
     time_s: Array
@@ -39,7 +38,7 @@ class RecordedReadings:
     column: str
     board: str
     local_time: bool
-    left_out: int
+    left_out: tuple[str, ...]
     remarks: tuple[str, ...]
 
 
@@ -71,9 +70,7 @@ def read_readings(path: Path, column: str | None = None, board: str | None = Non
         raise SensorError(f"{path}: {' and '.join(bare[index] for index in powers)} hold no figure of this board")
     place = filled[-1] if superchip else filled[0]
     rows = ordered(time_s[kept], watts[place][kept], str(path))
-    remarks = [*rows.remarks, *table.remarks()]
-    if log.cut:
-        remarks.append("the last line has no end and was left out: its last figure may be cut")
+    remarks = ["the last line has no end and was left out: its last figure may be cut"] if log.cut else []
     if column is None and len(powers) > 1:
         remarks.append(f"column {bare[powers[place]]} of {', '.join(bare[index] for index in powers)}; --column names another")
     if superchip and bare[powers[place]] == POWER_COLUMNS[0]:
@@ -84,7 +81,7 @@ def read_readings(path: Path, column: str | None = None, board: str | None = Non
         column=bare[powers[place]],
         board=chosen,
         local_time=local,
-        left_out=rows.left_out + table.stray,
+        left_out=(*rows.remarks, *table.remarks()),
         remarks=tuple(remarks),
     )
 
@@ -118,7 +115,7 @@ def _watts(cells: Any, name: str, log: LogFile) -> Array:
 def _check_figures(log: LogFile, table: Columns, time_s: Array, watts: Sequence[Array], names: tuple[str, str]) -> None:
     """Raises SensorError for a log without rows, and for columns without a readable cell: the message shows the first cell."""
     if not len(time_s):
-        said = f"no line has the {len(log.names)} cells of the header; the first: {table.first_stray!r}" if table.stray else "has no rows"
+        said = f"no line has the {len(log.names)} cells of the header; the first: {table.stray[0]!r}" if table.stray else "has no rows"
         raise SensorError(f"{log.path}: {said}")
     read = (f"seconds under {TIME}, or 2024/03/10 09:00:00.123 under {STAMP}", "figures of power")
     known = (np.any(np.isfinite(time_s)), any(np.any(np.isfinite(power)) for power in watts))
@@ -150,15 +147,8 @@ def _one_board(columns: Sequence[Any], board: str | None, log: LogFile) -> tuple
     return uuids.pop() if len(uuids) == 1 else wanted, kept.to_numpy(zero_copy_only=False)
 
 
-def is_uuid(name: str) -> bool:
-    """Whether a board's name is a UUID."""
-    return name.lower().startswith(UUID_MARK)
-
-
 def _named_so(name: str, asked: str) -> bool:
-    """Whether a log's name of a board matches the requested one: the same text, the beginning of a UUID, the same PCI address."""
+    """Whether a log's name of a board matches the requested one: the same text or the same PCI address."""
     name, asked = name.lower(), asked.strip().lower()
-    if is_uuid(name) and is_uuid(asked) and len(asked) >= FEWEST_UUID_CHARACTERS:
-        return name.startswith(asked)
     place = pci_key(name)
     return name == asked or (place is not None and place == pci_key(asked))

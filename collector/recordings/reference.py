@@ -1,6 +1,5 @@
 """An external meter's power from a recording: `t_s,power_w`, or the bytes of a PMD."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -11,8 +10,7 @@ from collector.pmd.recording import sample_blocks, scan_recording, zero_currents
 from collector.pmd.recording_files import read_recording, stamps_path
 from collector.recordings.columns import numbers, open_log, read_columns
 from collector.recordings.readings import POWER, TIME
-from collector.recordings.rows import longest_stretch, ordered
-from estimator.vocabulary.quantities import Array
+from collector.recordings.rows import Rows, longest_stretch, ordered
 from estimator.vocabulary.regular_files import read_regular
 
 PMD_SUFFIXES: Final = (".pmd", ".bin")
@@ -20,17 +18,7 @@ START_STAMP: Final = "PMD_start_ts.txt"
 US_PER_S, NS_PER_S = 1e6, 1e9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedReference:
-    """A meter's samples: `time_s` ascending, `power_w` (n,).  `own_clock`: the rate is that of the meter's clock, not the host's."""
-
-    time_s: Array
-    power_w: Array
-    own_clock: bool
-    remarks: tuple[str, ...]
-
-
-def read_reference(path: Path) -> RecordedReference:
+def read_reference(path: Path) -> Rows:
     """A meter's power from a CSV or Parquet file `t_s,power_w`, or from a PMD's raw bytes (`.pmd`, `.bin`).
 
     Uses the longest stretch without gaps.
@@ -42,27 +30,22 @@ def read_reference(path: Path) -> RecordedReference:
     log = open_log(path)
     bare = [name.lower() for name in log.names]
     time, power = (numbers(column) for column in read_columns(log, [log.place(name, bare) for name in (TIME, POWER)]).arrays)
-    rows = longest_stretch(ordered(time, power, str(path), meter=True))
-    return RecordedReference(time_s=rows.time_s, power_w=rows.power_w, own_clock=False, remarks=rows.remarks)
+    return longest_stretch(ordered(time, power, str(path), meter=True))
 
 
-def _pmd(path: Path) -> RecordedReference:
+def _pmd(path: Path) -> Rows:
     """Sum of a PMD's rails over host time."""
     recording = read_recording(path)
     header = recording.header
     # GPU_Power_Benchmark writes the host's time in microseconds 50 ms after the first packet.
-    start_s = _start_s(path) - 0.05 if header is None else 0.0
+    start_s = _start_s(path) - 0.05 if header is None else header.started_unix_s
     scanned = scan_recording(recording)
     rails = recording.model.chosen_rails(())
     zero = zero_currents(recording.model, None)
     blocks = [(block.host_ns, block.rail_power_w()[:, rails].sum(axis=1)) for block in sample_blocks(scanned, zero)]
     host_ns = np.concatenate([stamps for stamps, _ in blocks])
-    if header is None:
-        time = start_s + (host_ns - host_ns[0]) / NS_PER_S
-    else:
-        time = header.started_unix_s + (host_ns - header.started_host_ns) / NS_PER_S
-    rows = longest_stretch(ordered(time, np.concatenate([power for _, power in blocks]), str(path), meter=True))
-    return RecordedReference(time_s=rows.time_s, power_w=rows.power_w, own_clock=header is None, remarks=rows.remarks)
+    time = start_s + (host_ns - (host_ns[0] if header is None else header.started_host_ns)) / NS_PER_S
+    return longest_stretch(ordered(time, np.concatenate([power for _, power in blocks]), str(path), meter=True))
 
 
 def _start_s(path: Path) -> float:

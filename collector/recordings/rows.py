@@ -21,11 +21,10 @@ HOLE_STEPS, LEAST_HOLE_S = 20.0, 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """Time [s] strictly ascending, power [W] finite, shape (n,); `left_out` rows, and remarks on them."""
+    """Time [s] strictly ascending, power [W] finite, shape (n,), and remarks on rows that were left out."""
 
     time_s: Array
     power_w: Array
-    left_out: int
     remarks: tuple[str, ...]
 
 
@@ -54,10 +53,9 @@ def ordered(time_s: Array, power_w: Array, where: str, *, meter: bool = False) -
         parts.append(f"{np.count_nonzero(late)} rows left out: their time lies before that of an earlier row")
     time_s, power_w = time_s[~late], power_w[~late]
     last = np.append(time_s[1:] > time_s[:-1], True)
-    left_out = len(finite) - len(time_s)
     time_s, power_w = time_s[last], power_w[last]
     _check_units(time_s, power_w, where, meter)
-    return Rows(time_s=time_s, power_w=power_w, left_out=left_out, remarks=tuple(parts))
+    return Rows(time_s=time_s, power_w=power_w, remarks=tuple(parts))
 
 
 def longest_stretch(rows: Rows) -> Rows:

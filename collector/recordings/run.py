@@ -8,9 +8,8 @@ import numpy as np
 
 from collector.errors import SensorError
 from collector.recordings.loads import read_load
-from collector.recordings.readings import RecordedReadings, read_readings
-from collector.recordings.reference import RecordedReference, read_reference
-from collector.sensing.board_power import LoadStamps
+from collector.recordings.readings import read_readings
+from collector.recordings.reference import read_reference
 from collector.sensing.identify import SensorRecord
 from estimator.vocabulary.quantities import Array
 
@@ -23,8 +22,8 @@ ZONE_STEP_S: Final = 900.0
 class RecordedRun:
     """`record` counts from the first poll [s], whose own stamp is `origin_s`, its zone corrected.
 
-    `column` and `board` identify the readings; `remarks` list the corrections by their subject; `left_out` of the readings' rows could
-    not be used.
+    `column` and `board` identify the readings; `remarks` list the corrections by their subject: under "readings" the rows that could not
+    be used.
     """
 
     record: SensorRecord
@@ -32,7 +31,6 @@ class RecordedRun:
     column: str
     board: str
     remarks: dict[str, str]
-    left_out: int
 
 
 def read_run(
@@ -43,18 +41,19 @@ def read_run(
     stamps = read_load(load) if load is not None else None
     meter = read_reference(reference) if reference is not None else None
     remarks: dict[str, str] = {}
-    zone_s = _zone(polled, stamps, meter)
-    if zone_s:
-        remarks["time_zone"] = f"readings moved by {-zone_s / 3600.0:+g} h: their stamps are local time"
-    time_s = polled.time_s - zone_s
+    beside: list[tuple[str, Path | None, float, float]] = []
     if stamps is not None:
-        _check_overlap(time_s, float(stamps.start_s[0]), float(stamps.end_s[-1]), "load", load)
+        beside.append(("load", load, float(stamps.start_s[0]), float(stamps.end_s[-1])))
     if meter is not None:
-        _check_overlap(time_s, float(meter.time_s[0]), float(meter.time_s[-1]), "reference", reference)
-        if meter.remarks:
-            remarks["reference"] = "; ".join(meter.remarks)
-    if polled.remarks:
-        remarks["readings"] = "; ".join(polled.remarks)
+        beside.append(("reference", reference, float(meter.time_s[0]), float(meter.time_s[-1])))
+    time_s = polled.time_s
+    if polled.local_time and beside and (zone_s := _zone_s(time_s, *beside[0][2:])):
+        remarks["time_zone"] = f"readings moved by {-zone_s / 3600.0:+g} h: their stamps are local time"
+        time_s = time_s - zone_s
+    for what, path, begin_s, end_s in beside:
+        _check_overlap(time_s, begin_s, end_s, what, path)
+    said = {"reference": () if meter is None else meter.remarks, "readings": polled.left_out, "log": polled.remarks}
+    remarks |= {subject: "; ".join(texts) for subject, texts in said.items() if texts}
     origin = float(time_s[0])
     record = SensorRecord(
         time_s=time_s - origin,
@@ -62,18 +61,13 @@ def read_run(
         load=None if stamps is None else stamps.moved(-origin),
         meter_s=None if meter is None else meter.time_s - origin,
         meter_w=None if meter is None else meter.power_w,
-        # Relative error of a PMD's nominal rate: seven recordings lie between 2933.2 and 2936.1 ticks per millisecond.
-        meter_rate_std=5e-4 if meter is not None and meter.own_clock else 0.0,
     )
-    return RecordedRun(record=record, origin_s=origin, column=polled.column, board=polled.board, remarks=remarks, left_out=polled.left_out)
+    return RecordedRun(record=record, origin_s=origin, column=polled.column, board=polled.board, remarks=remarks)
 
 
-def _zone(polled: RecordedReadings, load: LoadStamps | None, meter: RecordedReference | None) -> float:
-    """Offset of a local log's stamps before universal time [s], from the other recordings; 0 without any."""
-    if not polled.local_time or (load is None and meter is None):
-        return 0.0
-    other = 0.5 * float(load.start_s[0] + load.end_s[-1]) if load is not None else 0.5 * float(meter.time_s[0] + meter.time_s[-1])  # type: ignore[union-attr]
-    apart = 0.5 * float(polled.time_s[0] + polled.time_s[-1]) - other
+def _zone_s(time_s: Array, begin_s: float, end_s: float) -> float:
+    """Offset of a local log's stamps before universal time [s], from the span of another recording; 0 without a likely one."""
+    apart = 0.5 * (float(time_s[0] + time_s[-1]) - begin_s - end_s)
     zone = float(np.rint(apart / ZONE_STEP_S) * ZONE_STEP_S)
     # Zones lie between −12 and +14 hours, with summer time.
     return zone if abs(zone) <= 15 * 3600.0 else 0.0

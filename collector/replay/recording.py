@@ -10,7 +10,7 @@ import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, Final
@@ -28,13 +28,11 @@ from collector.devices.protocols import (
 )
 from collector.errors import BoardLostError, ClockError, DeviceError, RunnerError
 from estimator.vocabulary.errors import EstimatorError
-from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.regular_files import open_regular
 from estimator.vocabulary.specifications import document_of_gpu, gpu_from_document
 from estimator.vocabulary.whole_file import open_whole
 from estimator.vocabulary.workload import Operator
-from microbench.loads.copies import CopyLoad
-from microbench.loads.generated import GeneratedLoad
+from microbench.loads.generated import Load
 
 FORMAT: Final = "wattprint-recording"
 FORMAT_VERSION: Final = 3
@@ -55,16 +53,6 @@ ERRORS: Final[dict[str, type[DeviceError]]] = {error.__name__: error for error i
 
 STAYING: Final = frozenset({"growth"})
 """Fields that no device reads: the growth of an operator with its workload."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recording:
-    """The header of a recording: its bench."""
-
-    word: str
-    simulated: bool
-    gpu_spec: GpuSpec
-    sensors: int
 
 
 class Proxy:
@@ -103,7 +91,8 @@ def recorded_bench(bench: Any, path: Path) -> Iterator[Any]:
             try:
                 answer = getattr(devices[device], method)(*arguments)
             except DeviceError as error:
-                _write(file, {**line, **plain_error(error)})
+                name = next(name for name, kind in ERRORS.items() if isinstance(error, kind))
+                _write(file, {**line, "error": name, "message": str(error)})
                 raise
             _write(file, {**line, "answer": plain(answer)})
             return answer
@@ -133,7 +122,7 @@ class Player:
         self._number = 1
         self._failure: DeviceError | None = None
 
-    def call(self, device: str, method: str, *arguments: Any) -> Any:
+    def __call__(self, device: str, method: str, *arguments: Any) -> Any:
         """The recorded answer, or the recorded error raised.
 
         Raises DeviceError if the recording has another call here, is damaged or has ended; every later call then raises the same.
@@ -148,10 +137,6 @@ class Player:
         if isinstance(answer, DeviceError):
             raise answer
         return answer
-
-    def devices(self, sensors: int) -> dict[str, Any]:
-        """Proxies that replace the devices of the recorded bench."""
-        return _proxies(self.call, sensors)
 
     def _answer(self, asked: dict[str, object]) -> Any:
         """The answer in the next line, an error of the edge as a value.  Raises DeviceError."""
@@ -171,8 +156,11 @@ class Player:
 
 
 @contextmanager
-def open_recording(path: Path) -> Iterator[tuple[Recording, Player]]:
-    """A recording, ready to answer.  Raises DeviceError for a file that is no recording, is damaged or of another format."""
+def open_recording(path: Path) -> Iterator[dict[str, Any]]:
+    """The recorded bench by its fields, its devices ready to answer.
+
+    Raises DeviceError for a file that is no recording, is damaged or of another format.
+    """
     if path == Path():
         raise DeviceError("--gpu replay: names no file; give replay:FILE, a recording made with --record FILE")
     try:
@@ -181,17 +169,19 @@ def open_recording(path: Path) -> Iterator[tuple[Recording, Player]]:
         raise DeviceError(f"{path}: cannot be read ({error.strerror}); `collect … --record FILE` makes a recording") from error
     with raw, gzip.open(raw, "rt", encoding="utf-8", newline="\n") as file:
         lines = _lines(path, file)
-        yield _recording(path, next(lines, {})), Player(path, lines)
+        header = next(lines, {})
+        yield _bench_fields(path, header, Player(path, lines))
 
 
-def _recording(path: Path, header: Mapping[str, Any]) -> Recording:
+def _bench_fields(path: Path, header: Mapping[str, Any], player: Player) -> dict[str, Any]:
     if header.get("format") != FORMAT:
         raise DeviceError(f"{path}: no recording; `collect … --record FILE` makes one")
     if header.get("version") != FORMAT_VERSION:
         raise DeviceError(f"{path}: recording of format {header.get('version')!r}, this version reads {FORMAT_VERSION}; record it again")
     try:
         gpu_spec = gpu_from_document(header["gpu_spec"], f"{path}: gpu_spec")
-        return Recording(word=str(header["word"]), simulated=bool(header["simulated"]), gpu_spec=gpu_spec, sensors=int(header["sensors"]))
+        about = {"word": str(header["word"]), "simulated": bool(header["simulated"]), "gpu_spec": gpu_spec}
+        return about | _proxies(player, int(header["sensors"]))
     except (KeyError, TypeError, ValueError, EstimatorError) as error:
         raise DeviceError(f"{path}: the recording's first line is damaged ({error})") from error
 
@@ -219,7 +209,7 @@ def plain(value: Any) -> Any:
         return value if math.isfinite(value) else {"number": repr(value)}
     if isinstance(value, np.generic):
         return plain(value.item())
-    if isinstance(value, GeneratedLoad | CopyLoad):  # the properties that distinguish it from others, not its machine code
+    if isinstance(value, Load):  # the properties that distinguish it from others, not its machine code
         return plain(value.told())
     if isinstance(value, np.ndarray) and value.ndim == 1:
         if np.issubdtype(value.dtype, np.integer):
@@ -247,9 +237,3 @@ def restored(data: Any) -> Any:
         return np.array([float(item) for item in data["column"]], dtype=np.float64)
     kind = VALUES[data["value"]]
     return kind(**{key: restored(item) for key, item in data.items() if key != "value"})
-
-
-def plain_error(error: DeviceError) -> dict[str, str]:
-    """An error of the edge as JSON data."""
-    name = next(name for name, kind in ERRORS.items() if isinstance(error, kind))
-    return {"error": name, "message": str(error)}

@@ -105,12 +105,8 @@ def read_calibration(path: Path, gpu_uuid: str, driver: str) -> SensorCalibratio
     change the sensor's behaviour.
     """
     calibration = load_calibration(path)
-    if not calibration.gpu_uuid or not calibration.driver:
-        raise SensorError(
-            f"{path}: names no board and driver, as it comes from a recording; characterise board {gpu_uuid} with `collect sensor`, "
-            f"or write its gpu_uuid and driver ({driver}) into the file"
-        )
-    for name, mine, theirs in (("board", gpu_uuid, calibration.gpu_uuid), ("driver", driver, calibration.driver)):
+    for key, mine, theirs in (("gpu_uuid", gpu_uuid, calibration.gpu_uuid), ("driver", driver, calibration.driver)):
         if mine != theirs:
-            raise SensorError(f"{path}: for {name} {theirs}, this is {name} {mine}; characterise this one with `collect sensor`")
+            said = f"is for {key} {theirs}" if theirs else f"names no board, as it comes from a recording: write its {key} into it"
+            raise SensorError(f"{path}: {said}, this is {key} {mine}; or characterise this one with `collect sensor`")
     return calibration

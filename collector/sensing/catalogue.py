@@ -39,7 +39,6 @@ WIDTH_STD_SHARE: Final = 0.1
 """Relative standard error of a width from another board of the same name or generation: A100s have 17.6 to 25.8 ms, published 25."""
 PERIOD_STD_SHARE: Final = 0.03
 """Relative standard error of an update period: published medians of polls are up to 2.8 % off (104 ms for 101.2)."""
-UUID_MARK: Final = "gpu-"
 VENDOR_WORDS: Final = frozenset({"nvidia", "geforce", "tesla", "quadro"})
 CATALOGUE: Final = "catalogue"
 """`SensorCalibration.sensor` of an entry that stands in for a characterisation."""
@@ -172,9 +171,13 @@ def not_characterised(calibration: SensorCalibration) -> str:
 
 def check_board(calibration: SensorCalibration, board: str, where: str) -> None:
     """Raises SensorError if a log and the calibration name different boards, by UUID; gain and offset differ between cards."""
-    named, known = board.strip().lower(), calibration.gpu_uuid.strip().lower()
-    if named.startswith(UUID_MARK) and known.startswith(UUID_MARK) and named != known:
+    if is_uuid(board) and is_uuid(calibration.gpu_uuid) and board.lower() != calibration.gpu_uuid.lower():
         raise SensorError(f"{where}: readings of board {board}, the sensor is that of board {calibration.gpu_uuid}; characterise this one")
+
+
+def is_uuid(board: str) -> bool:
+    """Whether a board's name is a UUID."""
+    return board.lower().startswith("gpu-")
 
 
 def field_doubt(calibration: SensorCalibration, column: str) -> str:

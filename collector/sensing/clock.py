@@ -176,8 +176,7 @@ def _candidates(changes: _Changes, few: int) -> Array:
     power, frequency = np.abs(np.fft.rfft(comb)), np.fft.rfftfreq(len(comb), COMB_S)
     power[(frequency < 1.0 / LONGEST_S) | (frequency > 1.0 / SHORTEST_S)] = 0.0
     peak = np.flatnonzero((power[1:-1] > power[:-2]) & (power[1:-1] >= power[2:])) + 1
-    found = list(1.0 / frequency[peak[np.argsort(-power[peak])][:40]])
-    every = np.array(found)
+    every = 1.0 / frequency[peak[np.argsort(-power[peak])][:40]]
     every = np.unique(np.concatenate([every, 2.0 * every[:12], 0.5 * every[:12], 3.0 * every[:6]]).round(7))
     return np.asarray(every[(every > SHORTEST_S) & (every < LONGEST_S)])
 

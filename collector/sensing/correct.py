@@ -79,8 +79,6 @@ def correct_recording(time_s: Array, power_w: Array, calibration: SensorCalibrat
         load, note = _held_by(load, time_s)
         near = (time_s >= load.start_s[0] - MOST_REST_S) & (time_s <= load.end_s[-1] + MOST_REST_S)
         time_s, power_w, notes = time_s[near], power_w[near], notes | note
-    if len(time_s) < 4:
-        raise SensorError(f"{len(time_s)} readings that are power; at least 4 are needed")
     updates = board_updates(time_s, power_w, calibration)
     pause = np.diff(time_s)
     pause = pause[pause > 10.0 * updates.period_s]

@@ -61,14 +61,12 @@ def deconvolve(updates: BoardUpdates, response: SensorResponse, noise_w: float |
     first, last = min(start_s, float(time_s[0]) - response.reach_s), max(end_s, float(time_s[-1]) - response.delay_s)
     step = max(min(response.width_s, period_s) / 2.0, 2e-3, (last - first) / 12_000, response.reach_s / 60)
     edge: Array = first + step * np.arange(int(np.ceil((last - first) / step)) + 1, dtype=np.float64)
-    together = -(-len(time_s) // 60_000)
-    ends, seen = (_means(one, together) for one in (time_s - response.delay_s, value))
-    weight = _weights(ends, response, edge)
-    centre, spread = float(np.mean(seen)), max(float(np.std(seen)), noise_w or DEFAULT_NOISE_W, LEAST_SPREAD_W)
-    noise = max(noise_w or DEFAULT_NOISE_W, 1e-3 * spread) / math.sqrt(together)
+    weight = _weights(time_s - response.delay_s, response, edge)
+    centre, spread = float(np.mean(value)), max(float(np.std(value)), noise_w or DEFAULT_NOISE_W, LEAST_SPREAD_W)
+    noise = max(noise_w or DEFAULT_NOISE_W, 1e-3 * spread)
     data = _banded(weight) / noise**2
-    toward = (weight.T @ (seen - centre)) / noise**2
-    misfit = float(((seen - centre) ** 2).sum()) / noise**2
+    toward = (weight.T @ (value - centre)) / noise**2
+    misfit = float(((value - centre) ** 2).sum()) / noise**2
     count = len(edge) - 1
     tried = []
     for share in WALKS:
@@ -107,14 +105,6 @@ def unread_std_j(updates: BoardUpdates, response: SensorResponse, begin_s: float
     hole = np.where(apart - max(response.width_s, period_s) > 0.5 * period_s, apart - response.width_s, 0.0)
     inside = np.clip(until[:-1] + hole, begin_s, end_s) - np.clip(until[:-1], begin_s, end_s)
     return float(np.linalg.norm(inside) * np.ptp(updates.value)) / math.sqrt(3.0)
-
-
-def _means(value: Array, together: int) -> Array:
-    """Means over this many neighbours; the last mean may cover fewer."""
-    if together == 1:
-        return value
-    start = np.arange(0, len(value), together)
-    return np.asarray(np.add.reduceat(value, start) / np.diff(np.append(start, len(value))))
 
 
 def _weights(end_s: Array, response: SensorResponse, edge_s: Array) -> csr_array:

@@ -128,9 +128,9 @@ class _Problem:
     profile: Array
     bins: int
     amplitude_w: float
-    noise_w: float = DEFAULT_NOISE_W
-    known: float = 0.0
-    jitter_s: float = 0.0
+    noise_w: float
+    known: float
+    jitter_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,8 +169,7 @@ def fit_executions(
     if not np.any(kept):
         raise SensorError(f"the load ends within {discard_s:.3g} s of its start, before readings have settled: repeat longer")
     edges = np.zeros(0) if trace_edge_s is None else trace_edge_s
-    problem = _problem(time_s[used], value[used], response, load, kept, edges)
-    problem = replace(problem, noise_w=noise_w or DEFAULT_NOISE_W, known=NOISE_FREEDOM if noise_w else 0.0, jitter_s=updates.time_std_s)
+    problem = _problem(replace(updates, time_s=time_s[used], value=value[used]), noise_w, response, load, kept, edges)
     best = _likeliest(problem)
     mean = problem.ask @ best.level
     # Error of the parts' form, as a share of the energy: the scatter of simulated runs whose own errors are far smaller.
@@ -213,8 +212,11 @@ def _usable(time_s: Array, response: SensorResponse, load: LoadStamps, discard_s
     return np.asarray(inside)
 
 
-def _problem(time_s: Array, value: Array, response: SensorResponse, load: LoadStamps, kept: BoolArray, edges: Array) -> _Problem:
+def _problem(
+    updates: BoardUpdates, noise_w: float | None, response: SensorResponse, load: LoadStamps, kept: BoolArray, edges: Array
+) -> _Problem:
     """The linear problem: columns and questions (energy of an execution, total, power between edges)."""
+    time_s, value = updates.time_s, updates.value
     bins = int(np.clip(round(BINS_PER_WINDOW * float(np.mean(load.length_s)) / response.width_s), *BINS)) if load.alike else 1
     first = min(float(time_s[0]), float(load.start_s[0]))
     until = max(float(time_s[-1]), float(load.end_s[-1]), float(edges[-1]) if len(edges) else 0.0) + 0.1
@@ -249,6 +251,9 @@ def _problem(time_s: Array, value: Array, response: SensorResponse, load: LoadSt
         profile=profile,
         bins=bins,
         amplitude_w=max(float(np.ptp(value)) / shown, LEAST_STEP_SHARE * float(np.abs(value).max()), 1.0),
+        noise_w=noise_w or DEFAULT_NOISE_W,
+        known=NOISE_FREEDOM if noise_w else 0.0,
+        jitter_s=updates.time_std_s,
     )
 
 

@@ -58,9 +58,14 @@ class Inversion:
         The share of gain and offset is common to all of several energies.
         """
         energy = (reading_j - self.offset_w * duration_s) / self.gain
-        of_gain, of_offset = energy * self.gain_std, duration_s * self.offset_std_w
+        return energy, np.hypot(std_j / self.gain, self.common_std_j(energy, duration_s))
+
+    def common_std_j(self, energy_j: Figure, duration_s: float) -> Figure:
+        """The part of an energy's standard error that gain and offset cause [J]."""
+        of_gain, of_offset = energy_j * self.gain_std, duration_s * self.offset_std_w
         both = of_gain**2 + of_offset**2 + 2.0 * of_gain * of_offset * self.correlation
-        return energy, np.sqrt(std_j**2 + np.maximum(both, 0.0)) / self.gain
+        std: Figure = np.sqrt(np.maximum(both, 0.0)) / self.gain
+        return std
 
 
 def inversion(calibration: SensorCalibration) -> Inversion:

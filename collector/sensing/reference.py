@@ -20,8 +20,8 @@ REACH_S, MOST_RATE = 0.03, 1.2e-3
 """Largest searched offset of a meter's stamps [s] and of its rate: meters' clocks are up to 0.1 % off."""
 NEAR_S: Final = 3e-3
 """Offsets within this of the best one are refined [s]."""
-RATE_CONFIDENCE, RATE_INTERVAL_STDS = 0.997, 5.9
-"""Confidence of the interval of the rate, and its width in standard deviations of a normal distribution."""
+RATE_CONFIDENCE: Final = 0.997
+"""Confidence of the interval of the rate."""
 MIN_SPAN_W: Final = 10.0
 """Least change of the meter's power for a gain."""
 SMOOTH_S: Final = 2e-3
@@ -34,13 +34,11 @@ RISEN, SETTLED = 0.9, 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeterTie:
-    """`lag_s` of a meter's stamps behind the host's at `origin_s`, growing by `rate` ± `rate_std`, from this many `launches`."""
+    """`lag_s` of a meter's stamps behind the host's at `origin_s`, growing by `rate`."""
 
     origin_s: float
     lag_s: float
     rate: float
-    rate_std: float
-    launches: int
 
     def host_s(self, meter_s: Array) -> Array:
         """The meter's stamps in host time [s]."""
@@ -86,8 +84,7 @@ def tie_meter(meter_s: Array, meter_w: Array, load: LoadStamps) -> MeterTie | No
     near = np.arange(-NEAR_S, NEAR_S, 1e-4)
     expected = rates[i] * from_middle + lags[j]
     rise = rises(expected[:, None] + near)
-    highest = rise.max(axis=1)
-    weight = np.where(rise > 0.5 * highest[:, None], np.maximum(rise, 0.0), 0.0)
+    weight = np.where(rise > 0.5 * rise.max(axis=1)[:, None], np.maximum(rise, 0.0), 0.0)
     lag = expected + (weight @ near) / np.maximum(weight.sum(axis=1), 1e-12)
     slope, _, low, high = theilslopes(lag, starts, RATE_CONFIDENCE)
     rate = 0.0 if low <= 0.0 <= high else float(slope)
@@ -106,8 +103,6 @@ def tie_meter(meter_s: Array, meter_w: Array, load: LoadStamps) -> MeterTie | No
         origin_s=float(starts.mean()),
         lag_s=middle + onset - 1e-4 - LAUNCH_LAG_S,
         rate=rate,
-        rate_std=float(high - low) / RATE_INTERVAL_STDS,
-        launches=int(np.count_nonzero(highest > 0.5 * np.median(highest))),
     )
 
 

@@ -131,7 +131,8 @@ def repeated_energy(
 def sensor_notes(calibration: SensorCalibration, updates: BoardUpdates) -> Mapping[str, str]:
     """Notes on what a calibration does not know, and on updates that differ from it."""
     of_gain = {} if inversion(calibration).known else {"gain": NO_GAIN}
-    return FrozenMapping({**updates.notes, **possible_responses(calibration, updates.period_s).notes, **of_gain})
+    of_updates = {"update_period_s": updates.note} if updates.note else {}
+    return FrozenMapping({**of_updates, **possible_responses(calibration, updates.period_s).notes, **of_gain})
 
 
 def mixed(share: Array, answers: list[tuple[float, float]]) -> tuple[float, float]:

@@ -21,7 +21,7 @@ from collector.sensing.calibration import SensorCalibration
 from collector.sensing.known_sensor import possible_responses
 from collector.sensing.repeated import RepeatedEnergy, repeated_energy
 from collector.sensing.steady import corrected_power, settle_time_s
-from collector.sensing.updates import BoardUpdates, board_updates
+from collector.sensing.updates import board_updates
 
 Execution = Callable[[], tuple[int, int]]
 """Runs once and returns the host's stamps before its first launch and after its end [ns]."""
@@ -30,8 +30,6 @@ LEAST_SETTLE_S: Final = 0.3
 """Least rise to discard: the boards' own takes 100 to 250 ms (published recordings)."""
 LEAST_LENGTH_S: Final = 1e-3
 """Least length of an execution: for shorter kernels the caller repeats the kernel within one execution."""
-
-
 GOLDEN: Final = 0.3819660112501051
 """1 − 1/φ: its multiples fill a circle more evenly than those of any other number."""
 SHIFTS: Final = 13
@@ -200,15 +198,11 @@ def _batch(bench: Bench | Instruments, sampler: Sampler, execute: Execution, pla
     load = LoadStamps(start_s=table[:, 0], end_s=table[:, 1])
     sane = possible_power(readings.power_w)
     polls = host_seconds(readings.host_ns)[sane], readings.power_w[sane]
-    updates = _since(board_updates(*polls, calibration), clean_s)
+    updates = board_updates(*polls, calibration)
+    clean = updates.time_s >= clean_s
+    updates = replace(updates, time_s=updates.time_s[clean], value=updates.value[clean])
     energy = repeated_energy(polls, updates, load, calibration, discard_s=plan.discard_s)
     return Run(plan=plan, load=load, energy=energy, states=trace.states)
-
-
-def _since(updates: BoardUpdates, from_s: float) -> BoardUpdates:
-    """The updates from a time on."""
-    kept = updates.time_s >= from_s
-    return replace(updates, time_s=updates.time_s[kept], value=updates.value[kept])
 
 
 def _combined(runs: list[Run]) -> tuple[float, float]:

@@ -1,16 +1,17 @@
-"""From readings to power: a board's mean power during the settled part of a run.
+"""From readings to power: a board's mean power during the settled part of a run, and the energy of its launches.
 
 Readings are late, averaged and scaled.  For a run longer than the sensor's averaging the time-domain part is
 simple: leave out the rise, average whole updates, and derive the error of the mean from the updates themselves.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from collector.devices.possible_power import possible_power
-from collector.devices.protocols import PowerReadings
-from collector.sampling import host_seconds
+from collector.devices.protocols import EnergyReading, PowerReadings
+from collector.sampling import SECONDS_PER_NS, host_seconds
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.clock import held_updates
 from collector.sensing.known_sensor import DEFAULT_PERIOD_S, inversion
@@ -118,3 +119,43 @@ def _trend(value: Array, least_noise_w: float) -> tuple[float, float, float]:
     correlation = min(max(seen + (1.0 + 3.0 * seen) / count, 0.0), 0.9)  # a short series shows too little of it
     inflation = np.sqrt((1.0 + correlation) / (1.0 - correlation))
     return slope, float(scatter * inflation / np.sqrt(x @ x)), float(scatter * inflation / np.sqrt(count))
+
+
+def launch_energy(power_w: float, power_std_w: float, latency_s: float, latency_std_s: float) -> tuple[float, float]:
+    """Energy of a launch and its standard error [J]: power times latency, both including gaps between launches.
+
+    Power and latency come from different instruments: their errors are independent.
+    """
+    energy = power_w * latency_s
+    if not power_w > 0 or not latency_s > 0:
+        return energy, math.nan
+    return energy, abs(energy) * math.hypot(power_std_w / power_w, latency_std_s / latency_s)
+
+
+def counter_energy(
+    before: EnergyReading | None,
+    after: EnergyReading | None,
+    launches: int,
+    duration_s: float,
+    raw_power_w: float,
+    rest_power_w: float,
+    update_period_s: float,
+    power_limit_w: float,
+) -> tuple[float, tuple[str, ...]]:
+    """Energy of a launch by the counter [J], read just before and after a run, nan without one; and the flags of its doubts.
+
+    `raw_power_w` is nan where the readings are not believed.  The counter moves in steps of about `update_period_s`, so that each end
+    may miss or add one step of the difference between `raw_power_w` and `rest_power_w`.
+    """
+    if before is None or after is None:
+        return math.nan, ()
+    energy = after.energy_j - before.energy_j
+    elapsed = (after.host_ns - before.host_ns) * SECONDS_PER_NS
+    # A counter that runs faster than twice the power limit is wrong.
+    if not 0.0 <= energy <= 2.0 * power_limit_w * (elapsed + 2.0 * update_period_s):
+        return math.nan, ("counter_absurd",)
+    expected = raw_power_w * duration_s
+    ends = 2.0 * update_period_s * abs(raw_power_w - rest_power_w if math.isfinite(rest_power_w) else raw_power_w)
+    # Largest relative difference between counter and readings: it allows for rise of the board and the counter's own updates.
+    disagrees = abs(energy - expected) > 0.06 * expected + ends
+    return energy / launches, ("counter_disagrees",) if disagrees else ()

@@ -1,6 +1,5 @@
 """The updates behind polled readings of a sensor that has been characterised before."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,7 +9,6 @@ from collector.errors import SensorError
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.clock import Updates, fit_update_clock, held_updates
 from collector.sensing.known_sensor import DEFAULT_PERIOD_S
-from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.quantities import Array
 
 PERIOD_TOLERANCE: Final = 0.005
@@ -24,14 +22,14 @@ Boards of 101.2 ms and of 100.0 ms are different sensors, the clocks of hosts di
 class BoardUpdates:
     """Updates of a sensor: host time and value, shape (n,), the period between them, and the uncertainty of a time [s].
 
-    `notes` list differences from the calibration.
+    `note` names a difference from the calibration, "" without one.
     """
 
     time_s: Array
     value: Array
     period_s: float
     time_std_s: float
-    notes: Mapping[str, str]
+    note: str
 
 
 def board_updates(time_s: Array, power_w: Array, calibration: SensorCalibration) -> BoardUpdates:
@@ -45,29 +43,26 @@ def board_updates(time_s: Array, power_w: Array, calibration: SensorCalibration)
     if len(time_s) < 2:
         raise SensorError(f"{len(time_s)} readings that can be power; at least 2 are needed")
     known = calibration.update_period_s
-    notes = {}
     try:
         clock, changes = fit_update_clock(time_s, power_w)
     except SensorError as error:
         period = known or DEFAULT_PERIOD_S
-        notes["update_period_s"] = f"the recording shows no update clock ({error}); {period * 1e3:.4g} ms is taken from " + (
-            "the sensor" if known else "the longest common one"
-        )
+        source = "the sensor" if known else "the longest common one"
+        note = f"the recording shows no update clock ({error}); {period * 1e3:.4g} ms is taken from {source}"
         held_s, held_w = _held_in_stretches(time_s, power_w, period)
         std = min(0.29 * period, float(np.median(np.diff(time_s))))  # of a uniform distribution over a period
-        return BoardUpdates(time_s=held_s, value=held_w, period_s=period, time_std_s=std, notes=FrozenMapping(notes))
-    stated = max(calibration.update_period_std_s or 0.0, calibration.card_period_std_s or 0.0)
-    period_std = float(np.hypot(clock.card_period_std_s, stated))
+        return BoardUpdates(time_s=held_s, value=held_w, period_s=period, time_std_s=std, note=note)
+    period_std = float(np.hypot(clock.card_period_std_s, calibration.card_period_std_s or calibration.update_period_std_s or 0.0))
+    note = ""
     if known is not None and abs(clock.period_s - known) > max(PERIOD_TOLERANCE * known, 5.0 * period_std):
-        notes["update_period_s"] = (
+        note = (
             f"the recording's updates come every {clock.period_s * 1e3:.5g} ms, the sensor's every {known * 1e3:.5g} ms: "
             "another board, driver or field? the recording's period is used"
         )
     filled = _due(changes, clock.period_s, time_s, float(power_w[0]))
     std = clock.jitter_s if clock.rigid else float(np.hypot(clock.jitter_s, 0.29 * clock.poll_s))
-    return BoardUpdates(
-        time_s=filled.time_s, value=filled.value, period_s=clock.period_s, time_std_s=min(std, clock.period_s), notes=FrozenMapping(notes)
-    )
+    std = min(std, clock.period_s)
+    return BoardUpdates(time_s=filled.time_s, value=filled.value, period_s=clock.period_s, time_std_s=std, note=note)
 
 
 def _held_in_stretches(time_s: Array, power_w: Array, period_s: float) -> tuple[Array, Array]:

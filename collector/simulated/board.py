@@ -22,8 +22,7 @@ from estimator.vocabulary.gpu import GpuSpec, simulated_uuid
 from estimator.vocabulary.workload import Operator
 from microbench.errors import UnsupportedError
 from microbench.layouts import layout_of
-from microbench.loads.copies import CopyLoad
-from microbench.loads.generated import LINKS, GeneratedLoad
+from microbench.loads.generated import LINKS, Load
 from microbench.sizing import displacing_sets
 
 STATE_POLL_S: Final = 0.02
@@ -160,7 +159,7 @@ class SimulatedRunner:
         self._world.rest(SETUP_S)
         return prepared
 
-    def prepare_generated(self, load: GeneratedLoad | CopyLoad) -> PreparedKernel:
+    def prepare_generated(self, load: Load) -> PreparedKernel:
         """A generated kernel or a copy, ready to run.  Raises RunnerError if the board lacks the link."""
         name, profile = load.operator.operator, self._world.profile
         if load.link in LINKS and load.link not in profile.link:

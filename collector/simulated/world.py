@@ -24,7 +24,7 @@ from collector.simulated.silicon import (
 from collector.simulated.trace import PowerTrace
 from estimator.vocabulary.quantities import Array, IntArray
 from microbench.loads.copies import CopyLoad
-from microbench.loads.generated import GeneratedLoad
+from microbench.loads.generated import Load
 
 NS: Final = 1e-9
 
@@ -111,7 +111,7 @@ class World:
 
         return cache(lambda clock: self._work_out(launch, clock))
 
-    def load_generated(self, load: GeneratedLoad | CopyLoad) -> LoadedKernel:
+    def load_generated(self, load: Load) -> LoadedKernel:
         """A generated kernel or a copy prepared to run."""
         if isinstance(load, CopyLoad):
             return cache(lambda clock: self._work_out(lambda _: copy_point(self.profile, load), clock))

@@ -310,8 +310,7 @@ class Bundle(Content):
     _found: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __repr__(self) -> str:
-        kinds = f"{len(self.groups)} {'group' if len(self.groups) == 1 else 'groups'} of kernels"
-        return f"<Bundle {self.name!r} {self.version} of {self.gpu.name!r}, {kinds}{', simulated' if self.simulated else ''}>"
+        return f"<Bundle {self.name!r} {self.version} of {self.gpu.name!r}{', simulated' if self.simulated else ''}>"
 
     def once(self, work: Callable[..., T], *words: str) -> T:
         """The cached result of a module's function of this bundle and these words, computed on first use.

@@ -118,18 +118,8 @@ def bundle_from_document(document: Document) -> Bundle:
         found = read(BundleFile, document)
     except FaultError as error:
         raise BundleError(str(error)) from error
-    gpu, power = found.gpu.specification, found.power
-    if found.gpu.name != gpu.name:
-        raise BundleError(f"gpu.name = {found.gpu.name!r} differs from gpu.specification.name = {gpu.name!r}")
-    low, high = gpu.sm_clock_min_mhz * (1.0 - CLOCK_MARGIN), gpu.sm_clock_limit_mhz * (1.0 + CLOCK_MARGIN)
-    if power is not None and not low <= power.reference_clock_mhz <= high:
-        raise BundleError(f"power.reference_clock_mhz = {power.reference_clock_mhz!r} lies outside the clocks of {gpu.name}")
     shared = {one.name: getattr(found, one.name) for one in fields(Content)}
-    return Bundle(**shared, gpu=gpu, gpu_uuid=found.gpu.uuid, clocks_mhz=found.clocks)
-
-
-CLOCK_MARGIN: Final = 0.1
-"""Margin by which boards run beyond the clocks of their specification [relative]."""
+    return Bundle(**shared, gpu=found.gpu.specification, gpu_uuid=found.gpu.uuid, clocks_mhz=found.clocks)
 
 
 def document_of(bundle: Bundle) -> Document:

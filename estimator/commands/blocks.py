@@ -58,7 +58,7 @@ Row = dict[str, object]
 )
 def blocks_command(**options: Any) -> int:
     """Time and energy of KERNEL by its number of blocks; without KERNEL the models that the bundle has."""
-    answer = answer_form({**options, "out": None}, TEXT_FORMATS)
+    answer = answer_form(options, TEXT_FORMATS)
     if options["blocks"] and options["kernel"] is None:
         raise click.UsageError("--blocks needs a KERNEL")
     from estimator.blocks.model import models_from_section
@@ -93,8 +93,8 @@ def _chosen(models: "list[BlockModel]", options: Options) -> "list[BlockModel]":
     for field, option in FILTERS.items():
         wanted, there = options[option], sorted({getattr(model, field) for model in models})
         if wanted is not None:
-            near = [model for model in models if option == "freq_mhz" and abs(model.sm_clock_mhz - wanted) <= 0.5]
-            models = near or [model for model in models if getattr(model, field) == wanted]
+            own = [(model, getattr(model, field)) for model in models]
+            models = [model for model, value in own if value == wanted or (option == "freq_mhz" and abs(value - wanted) <= 0.5)]
         if not models:
             raise EstimatorError(f"no block-count model with {field} {wanted}; there are {', '.join(map(str, there))}")
     return models

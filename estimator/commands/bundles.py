@@ -22,23 +22,17 @@ from estimator.options.command_line import DONE, named_files
 )
 def bundles_command(bundles: Sequence[str], **options: Any) -> int:
     """List the bundles that come with the package, those of the local store, and those given by FILE."""
-    if options["card"]:
-        return _cards(bundles, as_json=options["as_json"])
-    from estimator.display.bundles import bundle_table, listed_bundles
-    from estimator.display.text import json_text
-
-    rows = listed_bundles(bundles)
-    click.echo(json_text(rows) if options["as_json"] else bundle_table(rows), nl=False)
-    return say([str(row["error"]) for row in rows if row["error"] is not None], quiet=options["quiet"])
-
-
-def _cards(names: Sequence[str], *, as_json: bool) -> int:
     from estimator.bundle.files import load_bundle
-    from estimator.display.bundles import card_document
+    from estimator.display.bundles import bundle_table, card_document, listed_bundles
     from estimator.display.text import document_text, json_text
 
-    if not names:
-        raise click.UsageError("--card: name at least one BUNDLE")
-    cards = [card_document(load_bundle(name)) for name in names]
-    click.echo(json_text(cards) if as_json else "\n".join(map(document_text, cards)), nl=False)
-    return DONE
+    as_json = options["as_json"]
+    if options["card"]:
+        if not bundles:
+            raise click.UsageError("--card: name at least one BUNDLE")
+        cards = [card_document(load_bundle(name)) for name in bundles]
+        click.echo(json_text(cards) if as_json else "\n".join(map(document_text, cards)), nl=False)
+        return DONE
+    rows = listed_bundles(bundles)
+    click.echo(json_text(rows) if as_json else bundle_table(rows), nl=False)
+    return say([str(row["error"]) for row in rows if row["error"] is not None], quiet=options["quiet"])

@@ -30,7 +30,8 @@ def questions(options: Options) -> "list[Asked]":
 
     Raises EstimatorError for files that cannot be used, UsageError for options that exclude each other and lists that cannot be read.
     """
-    _check_something_asked(options)
+    if bool(options["workloads"]) == bool(options["model"]):
+        raise click.UsageError("name workload files, or a --model to trace" + (", not both" if options["model"] else ""))
     from estimator.bundle.files import load_bundle, told_apart
     from estimator.engine.board import power_limit
     from estimator.questions.judging import Asked
@@ -51,12 +52,6 @@ def questions(options: Options) -> "list[Asked]":
             clocks = _clocks(board, options["freqs"])
             asked += [Asked(variant=variant, bundle=bundle, gpu=gpu, sm_clock_mhz=clocks, **settings) for variant in chosen]
     return asked
-
-
-def _check_something_asked(options: Options) -> None:
-    """Refuse a command without a workload, and with both files and a model.  Raises UsageError."""
-    if bool(options["workloads"]) == bool(options["model"]):
-        raise click.UsageError("name workload files, or a --model to trace" + (", not both" if options["model"] else ""))
 
 
 def _variants(options: Options) -> "list[Variant]":
@@ -87,7 +82,7 @@ def _traced(
 ) -> "list[Variant]":
     """The model in every size, precision and form, traced one by one.  Raises EstimatorError if PyTorch is not installed."""
     from estimator.commands.reporting import stdout_on_stderr
-    from estimator.tracing.request import TraceRequest, refuse_unused_sizes
+    from estimator.tracing.request import TraceRequest
     from estimator.tracing.torch_trace import trace_calls
     from estimator.transforms.variation import Variant
 
@@ -95,8 +90,7 @@ def _traced(
     found = []
     for b, s, name, form in product(batch or (1,), sequence or (512,), precision or ("bf16",), attention or ("",)):
         with stdout_on_stderr():
-            traced = trace_calls(TraceRequest(model=model, batch=b, sequence=s, phase=phase, precision=name, attention=form))
-        refuse_unused_sizes(model, asked, traced.sizes)
+            traced = trace_calls(TraceRequest(model=model, batch=b, sequence=s, phase=phase, precision=name, attention=form), asked)
         b, s = (value if size in traced.sizes else 0 for size, value in (("batch", b), ("sequence", s)))
         tokens = b if phase == "decode" else b * s
         found.append(Variant(workload=traced.workload, batch=b, sequence=s, tokens=tokens, precision=name, attention=traced.attention))

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 DOMAINS: Final = ("on-package", "on-board", "switched")
 Row = dict[str, object]
-DELAY: Final = "  energy_delay: energy · time^i [J·s^i], i = delay_exponent\n"
 
 
 @click.command(
@@ -70,8 +69,13 @@ def counts_command(**options: Any) -> int:
     if options["metrics"]:
         click.echo(",".join(METRICS))
         return DONE
-    _check(options)
-    form = answer_form({**options, "out": None}, TEXT_FORMATS)
+    if (options["bundle_name"] is None) == (options["energies"] is None):
+        raise click.UsageError("give either --bundle or --energies")
+    if options["freq_mhz"] is not None and options["bundle_name"] is None:
+        raise click.UsageError("--freq is for --bundle: published energies hold at one clock")
+    if options["modules"] == 1 and (options["integration"] or options["against"]):
+        raise click.UsageError("--integration and --against are for --modules of 2 and more")
+    form = answer_form(options, TEXT_FORMATS)
     modules, exponent = options["modules"], options["delay_exponent"]
     table, bundle, volt, clock = _energies(options)
     if options["dram_pj_per_bit"] is not None:
@@ -91,7 +95,8 @@ def counts_command(**options: Any) -> int:
         others |= scaling(alone, total, modules, exponent)
     foreign = [name for kernel in kernels for name in table.energies.spread_j(kernel.activity)]
     warnings = (*outside, *warnings)
-    *listed, whole = (_row(row, exponent) for row in (*rows, total))
+    *nested, whole = (_row(row, exponent) | {"parts_j": dict(row.parts_j)} for row in (*rows, total))
+    flat = [_row(row, exponent) | {f"{part}_j": joule for part, joule in row.parts_j.items()} for row in (*rows, total)]
     others |= {
         "sm_clock_mhz": clock,
         "simulated": bundle is not None and bundle.simulated,
@@ -99,24 +104,14 @@ def counts_command(**options: Any) -> int:
     }
     head = {"energies": table.name, "source": table.source, "modules": modules, "delay_exponent": exponent}
     if form == "json":
-        named = {name: value for name, value in whole.items() if name != "name"}
-        text = json_text({**head, **named, "kernels": listed, **others, "warnings": list(warnings)})
+        del whole["name"]
+        text = json_text({**head, **whole, "kernels": nested, **others, "warnings": list(warnings)})
     elif form == "csv":
-        text = rows_csv([_flat(row) for row in listed])
+        text = rows_csv(flat[:-1])
     else:
-        text = rows_table([_flat(row) for row in (*listed, whole)]) + DELAY + document_text(head | others)
+        text = rows_table(flat) + document_text(head | others)
     click.echo(text, nl=False)
     return say(warnings, simulated_notes(bundle) if bundle else (), quiet=options["quiet"])
-
-
-def _check(options: Options) -> None:
-    """Raise UsageError for options that exclude each other."""
-    if (options["bundle_name"] is None) == (options["energies"] is None):
-        raise click.UsageError("give either --bundle or --energies")
-    if options["freq_mhz"] is not None and options["bundle_name"] is None:
-        raise click.UsageError("--freq is for --bundle: published energies hold at one clock")
-    if options["modules"] == 1 and (options["integration"] or options["against"]):
-        raise click.UsageError("--integration and --against are for --modules of 2 and more")
 
 
 def _energies(options: Options) -> "tuple[EnergyTable, Bundle | None, float, float]":
@@ -146,7 +141,6 @@ def _energies(options: Options) -> "tuple[EnergyTable, Bundle | None, float, flo
     )
     table = EnergyTable(
         name=bundle.name,
-        title=bundle.gpu.name,
         source=f"fitted, {bundle.provenance.created_utc[:10]}",
         vocabulary="sass",
         energies=energies,
@@ -157,14 +151,4 @@ def _energies(options: Options) -> "tuple[EnergyTable, Bundle | None, float, flo
 
 def _row(row: "CountedEnergy", delay_exponent: float) -> Row:
     fields = ("name", "launches", "time_s", "power_w", "energy_j", "energy_std_j")
-    return {
-        **{name: getattr(row, name) for name in fields},
-        "energy_delay": row.energy_delay(delay_exponent),
-        "parts_j": dict(row.parts_j),
-    }
-
-
-def _flat(row: Row) -> Row:
-    """A row of a table, with one column for each part of the energy."""
-    *fields, parts = row.items()
-    return dict(fields) | {f"{part}_j": joule for part, joule in cast(dict[str, float], parts[1]).items()}
+    return {name: getattr(row, name) for name in fields} | {"energy_delay": row.energy_delay(delay_exponent)}

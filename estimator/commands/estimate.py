@@ -44,8 +44,7 @@ def estimate_command(**options: Any) -> int:
     predictions = [predict([one.variant.workload], one.board()) for one in asked]
     points = joined_sweeps([table([one.variant], prediction) for one, prediction in zip(asked, predictions, strict=True)])
     check_finite(points)
-    chosen = click.get_current_context().get_parameter_source("kernels") is not click.core.ParameterSource.DEFAULT
-    most = options["kernels"] if chosen or len(points) == len(asked) else 0
+    most = options["kernels"] if len(points) == len(asked) else 0
 
     def results() -> "list[Estimate]":
         return [result for prediction in predictions for result in estimates_of(prediction)]
@@ -70,7 +69,7 @@ def explain_command(**options: Any) -> int:
     asked = questions(options)
     if len(asked) != 1 or len(asked[0].sm_clock_mhz or (0.0,)) != 1:
         raise click.UsageError("one workload, bundle, GPU and clock at a time are explained; `estimate compare` sets several side by side")
-    from estimator.display.answers import EXPLANATION_CHARTS
+    from estimator.display.answers import pictures
     from estimator.display.estimates import explanation_csv, explanation_document, explanation_text
     from estimator.display.text import json_text
     from estimator.questions.explanation import explain
@@ -83,7 +82,7 @@ def explain_command(**options: Any) -> int:
         "txt": lambda: explanation_text(answer, options["kernels"], asked[0].bundle.simulated),
         "json": lambda: json_text(explanation_document(answer)),
         "csv": lambda: explanation_csv(answer),
-        "chart": lambda: EXPLANATION_CHARTS[options["chart"] or CHARTS[0]](answer),
+        **pictures(answer, options["chart"]),
     }
     deliver(form, forms, options["out"])
     return report([(result.workload, line) for line in result.warnings], [(result.workload, line) for line in result.notes], options)

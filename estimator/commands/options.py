@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from estimator.transforms.rescaling import Sizes
 
 TEXT_FORMATS: Final = ("csv", "json", "txt")
-PICTURES: Final = ("svg", "png")
-CHART_FORMATS: Final = (*TEXT_FORMATS, *PICTURES)
+CHART_FORMATS: Final = (*TEXT_FORMATS, "svg", "png")
 
 ATTENTION_FORMS: Final = ("eager", "flash")
 SETTINGS: Final = {"help_option_names": ["-h", "--help"]}
@@ -97,10 +96,7 @@ def _precisions(context: click.Context, parameter: click.Parameter, text: str | 
 
 
 def _attention(context: click.Context, parameter: click.Parameter, text: str | None) -> tuple[str, ...]:
-    found = words(context, parameter, text)
-    if set(found) - set(ATTENTION_FORMS):
-        raise click.BadParameter(f"{text!r} must be a list of {', '.join(ATTENTION_FORMS)}", context, parameter)
-    return found
+    return tuple(click.Choice(ATTENTION_FORMS).convert(word, parameter, context) for word in words(context, parameter, text))
 
 
 @contextmanager
@@ -145,7 +141,7 @@ def kernel_count(context: click.Context, parameter: click.Parameter, value: str)
 
 def answer_form(options: Options, known: Sequence[str]) -> str:
     """The form of the answer: from a flag, from the suffix of the output file, or "txt".  Raises UsageError."""
-    out: Path | None = options["out"]
+    out: Path | None = options.get("out")
     ending = out.suffix.lower().removeprefix(".") if out is not None else ""
     form = "json" if options["as_json"] else "csv" if options["as_csv"] else ending or "txt"
     if form not in known:
@@ -203,8 +199,8 @@ def answer_options(forms: Sequence[str], charts: Sequence[str] = ()) -> tuple[De
     out = output_option(
         "-o", "--out", metavar="FILE", help=f"Write the answer there, in the form that its ending names: {', '.join(forms)}."
     )
-    chart = click.option("--chart", type=click.Choice(charts), help=f"What an .svg or .png shows; else {', '.join(charts[:1])}.")
-    return (*([chart] if charts else []), out, CSV, JSON, QUIET)
+    chart = [click.option("--chart", type=click.Choice(charts), default=name, help="What an .svg or .png shows.") for name in charts[:1]]
+    return (*chart, out, CSV, JSON, QUIET)
 
 
 def with_options(*options: Decorator) -> Decorator:

@@ -10,31 +10,20 @@ from typing import Final
 
 import click
 
-from estimator.commands.options import PICTURES, Options
+from estimator.commands.options import Options
 from estimator.options.command_line import DONE, DONE_WITH_WARNINGS
-from estimator.vocabulary.documents import short_name
 
 NUMBER: Final = re.compile(r"(?<![\w.])(?:\d+(?:x\d+)+|\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?![\w.]*\w)")
 """Pattern of a number, or of the shape of an operator ("64x512"), that is a separate word: not the digits of "fp8" and "h100"."""
-
-MOST_LINES: Final = 40
-"""Most warnings, and most notes, that are shown."""
 
 MOST_NAMED: Final = 6
 """Most names in one line."""
 
 
-def deliver(form: str, forms: Mapping[str, Callable[[], str | Iterable[str]]], out: Path | None) -> None:
-    """Write the answer in one of its forms to a file atomically, or to stdout; a picture is drawn from the form "chart".
-
-    Raises UnwrittenError.
-    """
-    answer: str | bytes | Iterable[str | bytes] = forms["chart" if form in PICTURES else form]()
-    if form in PICTURES:
-        from estimator.display.pages import picture_png, standalone_svg
-
-        answer = standalone_svg(str(answer)) if form == "svg" else picture_png(str(answer))
-    pieces = [answer] if isinstance(answer, str | bytes) else answer
+def deliver(form: str, forms: Mapping[str, Callable[[], str | bytes | Iterable[str]]], out: Path | None) -> None:
+    """Write the answer in one of its forms to a file atomically, or to stdout.  Raises UnwrittenError."""
+    answer = forms[form]()
+    pieces: Iterable[str | bytes] = [answer] if isinstance(answer, str | bytes) else answer
     if out is None:
         for piece in pieces:
             click.echo(piece, nl=False)
@@ -66,22 +55,20 @@ def report(warnings: Remarks, notes: Remarks, options: Options) -> int:
 
 
 def remark_lines(remarks: Remarks) -> list[str]:
-    """One line for each remark, after the workloads that it concerns; beyond MOST_LINES the last line counts the rest.
+    """One line for each remark, after the workloads that it concerns.
 
     Remarks that differ only in numbers are merged into the first of them.
     """
     alike: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
     for workload, text in remarks:
         texts, concerned = alike.setdefault(NUMBER.sub("#", text), ({}, {}))
-        texts[text] = concerned[short_name(workload)] = None
-    lines = [_named(list(concerned)) + _counted(list(texts)) for texts, concerned in alike.values()]
-    rest = len(lines) - MOST_LINES + 1
-    return lines if rest < 2 else [*lines[: MOST_LINES - 1], f"and {rest} more like these; fewer workloads or sizes at a time show them"]
+        texts[text] = concerned[workload[-80:]] = None
+    return [f"{_listed(list(concerned))}: {_counted(list(texts))}" for texts, concerned in alike.values()]
 
 
-def _named(names: Sequence[str]) -> str:
+def _listed(names: Sequence[str]) -> str:
     rest = len(names) - MOST_NAMED
-    return ", ".join(names[:MOST_NAMED]) + (f" and {rest} more: " if rest > 0 else ": ")
+    return ", ".join(names[:MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _counted(texts: Sequence[str]) -> str:

@@ -13,7 +13,6 @@ from estimator.commands.options import (
     QUESTION,
     SETTINGS,
     TEXT_FORMATS,
-    Options,
     answer_form,
     answer_options,
     with_options,
@@ -38,6 +37,7 @@ def sweep_command(**options: Any) -> int:
     """Latency, power and energy of WORKLOADs over clocks, batches, sequences, precisions and GPUs, each with its uncertainty."""
     form = answer_form(options, CHART_FORMATS)
     asked = questions(options)
+    from estimator.display.answers import pictures
     from estimator.display.sweeps import csv_pieces, json_pieces, sweep_table
     from estimator.questions.choosing import answered
     from estimator.questions.points import joined_sweeps
@@ -51,21 +51,15 @@ def sweep_command(**options: Any) -> int:
             notes.extend(points.notes)
             yield points
 
-    forms: dict[str, Callable[[], str | Iterable[str]]] = {
+    forms: dict[str, Callable[[], str | bytes | Iterable[str]]] = {
         "csv": lambda: csv_pieces(pieces()),  # piece by piece, so that only one is in memory
         "json": lambda: json_pieces(pieces()),
     }
     if form not in forms:
         points = joined_sweeps(list(pieces()))
-        forms = {"txt": lambda: sweep_table(points), "chart": lambda: _chart(points, options)}
+        forms = {"txt": lambda: sweep_table(points), **pictures(points, options["chart"])}
     deliver(form, forms, options["out"])
     return report(warnings, notes, options)
-
-
-def _chart(points: "Sweep", options: Options) -> str:
-    from estimator.display.answers import SWEEP_CHARTS
-
-    return SWEEP_CHARTS[options["chart"] or CHARTS[0]](points)
 
 
 @click.command(
@@ -87,6 +81,7 @@ def best_command(**options: Any) -> int:
     asked = questions(options)
     import numpy as np
 
+    from estimator.display.answers import pictures
     from estimator.display.sweeps import best_document, best_text, csv_pieces
     from estimator.display.text import json_text
     from estimator.questions.choosing import MILLISECONDS, best
@@ -98,7 +93,7 @@ def best_command(**options: Any) -> int:
         "txt": lambda: best_text(answer),
         "json": lambda: json_text(best_document(answer)),
         "csv": lambda: csv_pieces([points.select(chosen)]),
-        "chart": lambda: _chart(points, options),
+        **pictures(points, options["chart"]),
     }
     deliver(form, forms, options["out"])
     stated = points.select(chosen | ~np.isfinite(points.latency_s))  # why a GPU cannot run a precision
@@ -134,7 +129,7 @@ def compare_command(**options: Any) -> int:
     least = 1 if options["baselines"] else 2
     if not least <= len(asked) <= 50:
         raise click.UsageError(
-            f"{len(asked)} {'thing' if len(asked) == 1 else 'things'} to compare; name {least} to {50}: "
+            f"{len(asked)} to compare; name {least} to {50}: "
             "workloads, --bundle, --gpu-spec own,NAME, --precision fp32,bf16, …; or change the board with --set"
         )
     comparisons = [compare(asked[0], other) for other in asked[1:]]

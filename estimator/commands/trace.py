@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from estimator.commands.options import QUIET, key_values, precision_word
+from estimator.commands.options import QUIET, SETTINGS, key_values, precision_word
 from estimator.options.command_line import DONE, named_file
 from estimator.options.output_files import output_option
-from estimator.tracing.request import ATTENTION_FORMS, LARGEST_SIZE, LOGITS, PHASES, SIZES, TraceRequest, refuse_unused_sizes
+from estimator.tracing.request import ATTENTION_FORMS, LARGEST_SIZE, LOGITS, PHASES, SIZES, TraceRequest
 
 if TYPE_CHECKING:
     from estimator.display.text import Document
@@ -30,7 +30,7 @@ def configuration(context: click.Context, parameter: click.Parameter, values: tu
 
 
 @click.command(
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=SETTINGS,
     epilog="Needs PyTorch and Transformers: pip install 'wattprint[torch]'. Nothing is downloaded and no GPU is asked for.",
 )
 @click.argument("model", metavar="MODEL", required=False, callback=named_file)
@@ -69,10 +69,9 @@ def trace_command(*, list_models: bool, out: Any, as_json: bool, quiet: bool, mo
     from estimator.formats.own import own_text
     from estimator.tracing.torch_trace import trace_calls
 
+    given = {name: value for name, value in request.items() if value is not None}
     with stdout_on_stderr():
-        traced = trace_calls(TraceRequest(model=model, **{name: value for name, value in request.items() if value is not None}))
-    refuse_unused_sizes(model, [size for size in SIZES if request[size] is not None], traced.sizes)
-    workload = traced.workload
+        workload = trace_calls(TraceRequest(model=model, **given), given.keys() & set(SIZES)).workload
     if out is None:
         click.echo(own_text(workload), nl=False)
     else:
@@ -95,14 +94,14 @@ def _list_models(as_json: bool) -> int:
 
 def _summary(workload: "Workload") -> "Document":
     """Kernels, flop and bytes of a workload, and the memory that it needs."""
-    from estimator.vocabulary.work import work_by_family
+    from estimator.vocabulary.work import workload_work
 
-    works = work_by_family(workload).values()
+    work = workload_work(workload)
     return {
         "workload": workload.name,
         "kernels": sum(workload.counts),
         "kinds": len(workload.operators),
-        "flop": sum(work.flop for work in works),
-        "moved_byte": sum(work.read_byte + work.write_byte for work in works),
+        "flop": work.flop,
+        "moved_byte": work.read_byte + work.write_byte,
         "memory": None if workload.footprint is None else asdict(workload.footprint) | {"total_byte": workload.footprint.total_byte},
     }

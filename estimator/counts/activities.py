@@ -14,13 +14,16 @@ from pathlib import Path
 from typing import Annotated, Final, Literal
 
 from estimator.counts.energies import TRANSACTION_BYTES, Activity
-from estimator.counts.nsight_compute import MOST_BYTES, ProfiledKernel, read_ncu
+from estimator.counts.nsight_compute import ProfiledKernel, read_ncu
 from estimator.counts.opcodes import LANES, sass_class
 from estimator.counts.tables import Vocabulary
 from estimator.vocabulary.documents import parse_json
 from estimator.vocabulary.errors import CountsError
 from estimator.vocabulary.reader import LEAST_ONE, FaultError, Span, Text, Words, read
 from estimator.vocabulary.regular_files import read_regular
+
+MOST_BYTES: Final = 256 << 20
+"""Largest file that is read [byte]."""
 
 MOST_COUNT: Final = 1e24
 """Largest count; a year of the largest GPU has fewer instructions."""
@@ -127,7 +130,7 @@ def read_activities(path: Path, vocabulary: Vocabulary) -> tuple[CountedKernel, 
         raise CountsError(f"{path}: cannot be read ({error.strerror}); `estimate counts --metrics` names what to profile") from error
     except ValueError as error:
         raise CountsError(f"{path}: {error}") from error
-    kernels = tuple(profiled_activity(kernel, vocabulary, str(path)) for kernel in read_ncu(path))
+    kernels = tuple(profiled_activity(kernel, vocabulary, str(path)) for kernel in read_ncu(content, path))
     if not kernels:
         raise CountsError(f"{path}: no kernel was profiled")
     return kernels
@@ -146,9 +149,7 @@ def profiled_activity(kernel: ProfiledKernel, vocabulary: Vocabulary, at: str = 
 
     time_s = metric(TIME)
     if time_s <= 0:
-        fault = f"has no {TIME}; profile with --metrics {TIME},…"
-        if TIME in kernel.metrics:
-            fault = f"has a {TIME} that is no time above 0, or in an unknown unit; print it again with ncu --csv"
+        fault = f"has no {TIME} above 0 in a known unit; profile it with --metrics {TIME},… and print it with --csv"
         raise CountsError(f"{at}: kernel {kernel.number} ({kernel.name[:60]}) {fault}")
     counted = {name: metric(THREAD_METRIC.format(kind)) for kind, name in THREAD_KINDS[vocabulary].items()}
     if vocabulary == "sass":

@@ -112,7 +112,7 @@ def counted_energies(
     )
     missing = sorted({name for kernel in kernels for name in kernel.missing})
     if missing:
-        warnings.append(f"not counted, taken as none: {', '.join(missing[:6])}" + (f" and {len(missing) - 6} more" if missing[6:] else ""))
+        warnings.append(f"not counted, taken as none: {', '.join(missing)}")
     return tuple(rows), total, tuple(warnings)
 
 

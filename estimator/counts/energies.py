@@ -197,26 +197,20 @@ class InstructionEnergies:
         return tuple(term.removeprefix(INSTRUCTION) for term in self.terms if term.startswith(INSTRUCTION))
 
 
-def activity_counts(activity: Activity, terms: Sequence[str]) -> dict[str, float]:
-    """Occurrences by term; classes without their own term count by `price_of`, classes without a price do not count."""
+def term_weights(activity: Activity, terms: Sequence[str], volt: float, clock: float) -> Array:
+    """Occurrences of each term, shape (t,): core terms times `volt`, the square of the relative voltage.
+
+    Constant power is mostly the power of the clock tree, and scales with volt · clock, the relative SM clock.  Classes without their
+    own term count by `price_of`, classes without a price do not count.
+    """
     known = frozenset(term.removeprefix(INSTRUCTION) for term in terms if term.startswith(INSTRUCTION))
     counts = {ISSUE: activity.issued, LOOP: activity.loops, STALL: activity.stalls}
     counts |= {CONSTANT: activity.time_s, HEAT: activity.kelvin * activity.time_s}
+    counts |= {TRANSACTION + level: count for level, count in activity.transactions.items()}
     for name, count in activity.instructions.items():
         price = price_of(name, known)
         term = INSTRUCTION + price.name
         counts[term] = counts.get(term, 0.0) + price.factor * count
-    for level, count in activity.transactions.items():
-        counts[TRANSACTION + level] = count
-    return counts
-
-
-def term_weights(activity: Activity, terms: Sequence[str], volt: float, clock: float) -> Array:
-    """Occurrences of each term, shape (t,): core terms times `volt`, the square of the relative voltage.
-
-    Constant power is mostly the power of the clock tree, and scales with volt · clock, the relative SM clock.
-    """
-    counts = activity_counts(activity, terms)
     scales = {CONSTANT: volt * clock} | dict.fromkeys(UNSCALED, 1.0)
     return np.array([counts.get(term, 0.0) * scales.get(term, volt) for term in terms])
 
@@ -309,19 +303,10 @@ def section_of(energies: InstructionEnergies) -> Document:
     return section
 
 
-def links_document(links: Mapping[str, LinkEnergy]) -> Document:
-    """The table in the form of a bundle; unknown values are null."""
-    found: Document = plain(links)
-    return found
-
-
-def links_from_document(document: Any, at: str) -> dict[str, LinkEnergy]:
-    """The table `links` of a bundle.  Raises BundleError, naming `at`, for a damaged table."""
-    try:
-        found: dict[str, LinkEnergy] = read(Mapping[str, LinkEnergy], document, at)
-    except FaultError as fault:
-        raise BundleError(str(fault)) from None
-    return found
+def measured_links(section: Any, at: str = "instruction_energies") -> Mapping[str, LinkEnergy]:
+    """The links of a bundle's section.  Raises BundleError like `energies_from_section`."""
+    links: Mapping[str, LinkEnergy] = _checked(section, at).get(LINKS, {})
+    return links
 
 
 PUBLISHED_FLAG: Final = "static power left in"
@@ -333,13 +318,17 @@ def energies_from_section(section: Any, at: str = "instruction_energies") -> Ins
 
     Raises BundleError, naming the keys, for a field that is missing, unknown or inconsistent with the others.
     """
-    try:
-        found: Any = read(Section, section, at)
-    except FaultError as fault:
-        raise BundleError(str(fault)) from None
+    found = _checked(section, at)
     if "terms" not in found:
         return None
     own = {name: found[name] for name in set(found) & set(InstructionEnergies.__slots__)}
     doubts = {name: one["low_confidence"] for name, one in found["instructions"].items() if "low_confidence" in one}
     arrays = {name: np.array(found[name]) for name in ("values", "covariance")}
     return InstructionEnergies(**(own | arrays), doubts=FrozenMapping(doubts))
+
+
+def _checked(section: Any, at: str) -> Any:
+    try:
+        return read(Section, section, at)
+    except FaultError as fault:
+        raise BundleError(str(fault)) from None

@@ -9,10 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from estimator.vocabulary.errors import CountsError
-from estimator.vocabulary.regular_files import read_regular
 
-MOST_BYTES: Final = 256 << 20
-"""Largest report that is read [byte]."""
 SCALES: Final[dict[str, float]] = {
     "": 1.0, "%": 1.0, "inst/cycle": 1.0,
     **{
@@ -43,28 +40,20 @@ class ProfiledKernel:
     metrics: dict[str, float] = field(default_factory=dict)
 
 
-def read_ncu(path: Path) -> list[ProfiledKernel]:
-    """The kernels of a table, in the order of execution.  Raises CountsError, naming the file, for any other content."""
-    try:
-        content = read_regular(path, MOST_BYTES)
-    except OSError as error:
-        raise CountsError(f"{path}: cannot be read ({error.strerror or error}); profile fewer kernels or metrics") from error
+def read_ncu(content: bytes, at: Path) -> list[ProfiledKernel]:
+    """The kernels of a table, in the order of execution.  Raises CountsError, naming the file `at`, for any other content."""
     lines = content.decode("utf-8", errors="replace").splitlines()
     start = next((place for place, line in enumerate(lines) if line.startswith('"ID"')), None)
     if start is None:
         said = next((line for line in lines if "==ERROR==" in line or "ERR_NVGPUCTRPERM" in line), "")
         reason = f"ncu said: {said.strip()[:200]}" if said else 'no line begins with "ID"'
-        raise CountsError(f"{path}: no table of Nsight Compute ({reason}); print it with ncu --csv")
+        raise CountsError(f"{at}: no table of Nsight Compute ({reason}); print it with ncu --csv")
     try:
-        rows = list(csv.reader(lines[start:]))
-    except csv.Error as error:
-        raise CountsError(f"{path}: no table of Nsight Compute ({error})") from error
-    header, body = rows[0], [row for row in rows[1:] if row and not row[0].startswith("==")]
-    try:
-        return _kernels(header, body)
-    except (ValueError, IndexError) as error:
+        header, *rows = csv.reader(lines[start:])
+        return _kernels(header, [row for row in rows if row and not row[0].startswith("==")])
+    except (ValueError, IndexError, csv.Error) as error:
         raise CountsError(
-            f"{path}: a damaged table of Nsight Compute, a line or a column is not whole; print it again with ncu --csv"
+            f"{at}: a damaged table of Nsight Compute, a line or a column is not whole; print it again with ncu --csv"
         ) from error
 
 

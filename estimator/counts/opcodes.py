@@ -21,7 +21,6 @@ SECOND_WORD: Final[dict[str, frozenset[str]]] = {
     "HADD2": frozenset({"BF16_V2"}),
     "IDP": frozenset({"4A", "2A"}),
     "SHFL": frozenset({"BFLY", "IDX", "UP", "DOWN"}),
-    "F2FP": frozenset(),
 }
 """Modifiers that turn an opcode into another instruction; all others (rounding, signs, predicates) do not."""
 

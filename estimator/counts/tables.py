@@ -39,7 +39,6 @@ class EnergyTable:
     """Energies with their names: `constant_w` is the power of the board at rest, nan if unknown [W]."""
 
     name: str
-    title: str
     source: str
     vocabulary: Vocabulary
     energies: InstructionEnergies
@@ -57,17 +56,12 @@ class EnergyTable:
         return replace(self, energies=replace(self.energies, values=values, covariance=covariance))
 
 
-def energy_table_names() -> tuple[str, ...]:
-    """Names of the tables that are shipped."""
-    return resource_names("energies", ".toml")
-
-
 def load_energy_table(name_or_path: str) -> EnergyTable:
     """A shipped table by its name, or a TOML file.  Raises CountsError, naming the field, for a table that cannot be used."""
     if name_or_path.endswith(".toml") or "/" in name_or_path:
         path = Path(name_or_path)
     else:
-        names = energy_table_names()
+        names = resource_names("energies", ".toml")
         if name_or_path not in names:
             raise CountsError(f"no table of energies {name_or_path!r}; there are {', '.join(names)}")
         path = resource_folder("energies") / f"{name_or_path}.toml"
@@ -86,5 +80,5 @@ def load_energy_table(name_or_path: str) -> EnergyTable:
         scatter=0.0,
         rows=0,
     )
-    own = {name: getattr(file, name) for name in ("name", "title", "source", "vocabulary", "constant_w")}
+    own = {name: getattr(file, name) for name in ("name", "source", "vocabulary", "constant_w")}
     return EnergyTable(**own, energies=energies)

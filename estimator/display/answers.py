@@ -9,7 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from estimator.display.charts import Band, Series, axis_over, line_svg, scatter_svg, shares_svg
+from estimator.display.charts import Series, axis_over, line_svg, scatter_svg, shares_svg
+from estimator.display.pages import picture_png, standalone_svg
 from estimator.questions.choosing import energy_per_request_j, pareto_front
 from estimator.questions.explanation import Explanation
 from estimator.questions.points import LABELS, Sweep
@@ -31,19 +32,19 @@ def clock_svg(points: Sweep, quantity: str, chosen_mhz: float | None = None) -> 
     chosen_mhz: a clock that the chart marks.
     """
     column, label = CLOCK_CHARTS[quantity]
-    series, bands, edges = [], [], []
+    series, edges = [], []
     for number in points.present()[:MOST_LINES]:  # left-out cases have no point
         own = points.select(points.case == number)
         own = own.select(np.argsort(own.asked_clock_mhz, kind="stable"))
         value, low, high = (getattr(own, name) for name in (column, f"{column}_low", f"{column}_high"))
-        series.append(Series(name=quantity if chosen_mhz else case_name(points, number), x=own.asked_clock_mhz, y=value))
-        bands.append(Band(x=own.asked_clock_mhz, low=low, high=high))
+        name = quantity if chosen_mhz else case_name(points, number)
+        series.append(Series(name=name, x=own.asked_clock_mhz, y=value, band=(low, high)))
         edges += [value, low, high]
-    x = axis_over("asked SM clock [MHz]", [points.asked_clock_mhz], logarithmic=False)
-    y = axis_over(label, edges, logarithmic=False)
+    x = axis_over("asked SM clock [MHz]", [points.asked_clock_mhz])
+    y = axis_over(label, edges)
     if chosen_mhz:
         series.append(Series(name=f"chosen: {chosen_mhz:g} MHz", x=np.full(2, chosen_mhz), y=np.array([y.low, y.high])))
-    return line_svg(f"{quantity} over the clock", f"{label} over the asked SM clock with 90 % bands", series, x, y, bands=bands)
+    return line_svg(f"{quantity} over the clock", f"{label} over the asked SM clock with 90 % bands", series, x, y)
 
 
 def front_svg(points: Sweep) -> str:
@@ -53,12 +54,10 @@ def front_svg(points: Sweep) -> str:
         Series(name="points", x=points.latency_s, y=energy),
         Series(name="front", x=points.latency_s[front], y=energy[front]),
     ]
-    x = axis_over("latency of an iteration [s]", [points.latency_s], logarithmic=False)
+    x = axis_over("latency of an iteration [s]", [points.latency_s])
     whose = "a request" if all(case.batch for case in points.cases) else "an iteration"
-    y = axis_over(f"energy of {whose} [J]", [energy], logarithmic=False)
-    return scatter_svg(
-        "latency and energy", "energy over latency of every point; those on the front stand out", series, x, y, diagonal=False
-    )
+    y = axis_over(f"energy of {whose} [J]", [energy])
+    return scatter_svg("latency and energy", "energy over latency of every point; those on the front stand out", series, x, y)
 
 
 def case_name(points: Sweep, number: int) -> str:
@@ -85,7 +84,16 @@ SWEEP_CHARTS: Final[dict[str, Callable[[Sweep], str]]] = {
     **{name: partial(clock_svg, quantity=name) for name in CLOCK_CHARTS},
     "front": front_svg,
 }
-EXPLANATION_CHARTS: Final[dict[str, Callable[[Explanation], str]]] = {"time": time_svg, "modules": module_svg}
+EXPLANATION_CHARTS: Final = {"time": time_svg, "modules": module_svg}
+
+
+def pictures(answer: Sweep | Explanation, name: str) -> dict[str, Callable[[], str | bytes]]:
+    """A chart of an answer by the format of its file."""
+
+    def chart() -> str:
+        return SWEEP_CHARTS[name](answer) if isinstance(answer, Sweep) else EXPLANATION_CHARTS[name](answer)
+
+    return {"svg": lambda: standalone_svg(chart()), "png": lambda: picture_png(chart())}
 
 
 def clock_charts(points: Sweep, chosen_mhz: float) -> dict[str, str]:

@@ -4,34 +4,32 @@ from collections.abc import Sequence
 from typing import Final
 
 from estimator.bundle.content import Bundle
-from estimator.bundle.files import bundle_names, bundle_path, load_bundle, store_folder
+from estimator.bundle.files import bundle_names, bundle_path, load_bundle
 from estimator.display.text import Document, rows_table
 from estimator.uncertainty.sources import unfitted_groups
 from estimator.vocabulary.errors import BundleError
-from estimator.vocabulary.resources import resource_folder
 
-ROW: Final = ("name", "version", "gpu", "simulated", "families", "power", "clocks_mhz", "created_utc", "digest", "kept", "path", "error")
+ROW: Final = ("name", "version", "gpu", "simulated", "families", "power", "clocks_mhz", "created_utc", "digest", "path", "error")
 
 
 def listed_bundles(given: Sequence[str]) -> list[Document]:
     """A row of JSON data for every installed bundle and every bundle given by name or file.
 
-    An unreadable one has an `error`; `kept` is the place of the file: the package, the local store, or elsewhere.
+    An unreadable one has an `error`.
     """
     return [dict.fromkeys(ROW) | _listed(name) for name in dict.fromkeys([*bundle_names(), *given])]
 
 
 def _listed(name: str) -> Document:
     row: Document = {"name": name}
-    places = {resource_folder("bundles"): "shipped", store_folder(): "store"}
     try:
         path = bundle_path(name)
-        row |= {"kept": places.get(path.parent, "file"), "path": str(path)}
+        row["path"] = str(path)
         bundle = load_bundle(name)
     except BundleError as error:
         return row | {"error": str(error)}
     return row | {
-        "name": name if row["kept"] == "store" else bundle.name,  # a stored file may have another name
+        "name": name if name in bundle_names() else bundle.name,  # a stored file may have another name
         "version": bundle.version,
         "gpu": bundle.gpu.name,
         "simulated": bundle.simulated,
@@ -45,8 +43,6 @@ def _listed(name: str) -> Document:
 
 def bundle_table(rows: Sequence[Document]) -> str:
     """A table of the readable bundles for people."""
-    if not rows:
-        return "no bundle is installed; `fit` makes one from a dataset\n"
     shown = [name for name in ROW if name not in ("created_utc", "digest", "path", "error")]
     readable = [{name: row[name] for name in shown} for row in rows if row["error"] is None]
     return rows_table(readable) if readable else ""

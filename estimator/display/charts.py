@@ -37,20 +37,12 @@ LEGEND_LINE: Final = 18.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """Points or a line of one name: x and y of shape (n,)."""
+    """Points or a line of one name: x and y of shape (n,); `band`: the low and the high edge of the area around a line."""
 
     name: str
     x: Array
     y: Array
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Band:
-    """The area between two lines: x, low and high of shape (n,)."""
-
-    x: Array
-    low: Array
-    high: Array
+    band: tuple[Array, Array] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +73,7 @@ class Axis:
         return [step_size * i for i in range(first_tick, floor(self.high / step_size + 1e-9) + 1)]
 
 
-def axis_over(label: str, values: Sequence[Array], *, logarithmic: bool) -> Axis:
+def axis_over(label: str, values: Sequence[Array], *, logarithmic: bool = False) -> Axis:
     """An axis that holds all values; whole decades when logarithmic."""
     joined = np.concatenate([v[np.isfinite(v)] for v in values]) if values else np.zeros(0)
     joined = joined[joined > 0] if logarithmic else joined
@@ -94,7 +86,7 @@ def axis_over(label: str, values: Sequence[Array], *, logarithmic: bool) -> Axis
     return Axis(label=label, low=max(low - margin, 0.0) if low >= 0 else low - margin, high=high + margin, logarithmic=False)
 
 
-def scatter_svg(title: str, description: str, series: Sequence[Series], x: Axis, y: Axis, *, diagonal: bool) -> str:
+def scatter_svg(title: str, description: str, series: Sequence[Series], x: Axis, y: Axis, *, diagonal: bool = False) -> str:
     """A chart of points, at most MOST_POINTS a series; with the line y = x if both axes show the same quantity."""
     body = ""
     ends = np.array([max(x.low, y.low), min(x.high, y.high)])
@@ -105,40 +97,27 @@ def scatter_svg(title: str, description: str, series: Sequence[Series], x: Axis,
         kept = _thinned(part)
         points = "".join(f"M{a:.1f} {b:.1f}h0" for a, b in zip(_left(x, part.x[kept]), _top(y, part.y[kept]), strict=True))
         body += f'<path class="p{number}" d="{points}"/>'
-    return frame_svg(title, description, body, x, y, [part.name for part in series], "p")
+    return _frame(title, description, body, x, y, [part.name for part in series], "p")
 
 
-def line_svg(title: str, description: str, series: Sequence[Series], x: Axis, y: Axis, *, bands: Sequence[Band] = ()) -> str:
-    """A chart of lines through points in ascending x, broken at values that are not finite; bands have the colour of their line."""
-    body = ""
-    for number, band in enumerate(bands):
-        step = -(-len(band.x) // MOST_POINTS)
-        places, low, high = band.x[::step], band.low[::step], band.high[::step]
-        for part in _stretches(np.isfinite(low) & np.isfinite(high)):
-            corners = [*_corners(x, y, places[part], high[part]), *reversed(_corners(x, y, places[part], low[part]))]
-            body += f'<polygon class="b{number}" points="{" ".join(corners)}"/>'
+def line_svg(title: str, description: str, series: Sequence[Series], x: Axis, y: Axis) -> str:
+    """A chart of lines through points in ascending x with their bands, broken at values that are not finite."""
+    areas, body = "", ""
     for number, line in enumerate(series):
+        if line.band is not None:
+            low, high = line.band
+            for part in _stretches(np.isfinite(low) & np.isfinite(high)):
+                corners = [*_corners(x, y, line.x[part], high[part]), *reversed(_corners(x, y, line.x[part], low[part]))]
+                areas += f'<polygon class="b{number}" points="{" ".join(corners)}"/>'
         for part in _stretches(np.isfinite(line.x) & np.isfinite(line.y)):
-            kept = part[_decimated(line.y[part])]
-            body += f'<polyline class="l{number}" points="{" ".join(_corners(x, y, line.x[kept], line.y[kept]))}"/>'
-    return frame_svg(title, description, body, x, y, [part.name for part in series], "l")
+            body += f'<polyline class="l{number}" points="{" ".join(_corners(x, y, line.x[part], line.y[part]))}"/>'
+    return _frame(title, description, areas + body, x, y, [part.name for part in series], "l")
 
 
 def _stretches(finite: BoolArray) -> list[IntArray]:
     """Indices of the stretches of a line between values that are not finite."""
     breaks = np.flatnonzero(np.diff(finite.astype(np.int8)) != 0) + 1
     return [part for part in np.split(np.arange(len(finite)), breaks) if len(part) and finite[part[0]]]
-
-
-def _decimated(values: Array) -> IntArray:
-    """Indices of at most MOST_POINTS points of a line that keep the lowest and the highest point of every interval."""
-    index = np.arange(len(values))
-    if len(values) <= MOST_POINTS:
-        return index
-    keep = {0, len(values) - 1}
-    for part in np.array_split(index, MOST_POINTS // 2):
-        keep.update((int(part[np.argmin(values[part])]), int(part[np.argmax(values[part])])))
-    return np.array(sorted(keep))
 
 
 def _thinned(series: Series) -> IntArray:
@@ -165,9 +144,8 @@ def _corners(x: Axis, y: Axis, across: Array, up: Array) -> list[str]:
     return [f"{left:.1f},{top:.1f}" for left, top in zip(_left(x, across), _top(y, up), strict=True)]
 
 
-def frame_svg(title: str, description: str, body: str, x: Axis, y: Axis, names: Sequence[str], kind: str) -> str:
+def _frame(title: str, description: str, body: str, x: Axis, y: Axis, names: Sequence[str], kind: str) -> str:
     """Axes, grid, labels and legend around a drawing."""
-    number = next(_numbers)
     right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
     grid, texts = "", ""
     for tick, at in zip(x.ticks(), _left(x, np.array(x.ticks())), strict=True):
@@ -181,11 +159,16 @@ def frame_svg(title: str, description: str, body: str, x: Axis, y: Axis, names: 
     middle = (TOP + bottom) / 2
     texts += f'<text transform="translate(14 {middle:g}) rotate(-90)" text-anchor="middle">{escape(y.label)}</text>'
     legend, above = _legend(names, kind)
+    drawing = f'<g transform="translate(0 {above:g})"><g class="grid">{grid}</g><g class="data">{body}</g><g class="text">{texts}</g></g>'
+    return _svg(title, description, f'{drawing}<g class="text">{legend}</g>', WIDTH, HEIGHT + above)
+
+
+def _svg(title: str, description: str, drawing: str, width: float, height: float) -> str:
+    """A drawing with its title and description."""
+    number = next(_numbers)
     return (
-        f'<svg viewBox="0 0 {WIDTH:g} {HEIGHT + above:g}" role="img" aria-labelledby="c{number}t c{number}d">'
-        f'<title id="c{number}t">{escape(title)}</title><desc id="c{number}d">{escape(description)}</desc>'
-        f'<g transform="translate(0 {above:g})"><g class="grid">{grid}</g><g class="data">{body}</g><g class="text">{texts}</g></g>'
-        f'<g class="text">{legend}</g></svg>'
+        f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-labelledby="c{number}t c{number}d">'
+        f'<title id="c{number}t">{escape(title)}</title><desc id="c{number}d">{escape(description)}</desc>{drawing}</svg>'
     )
 
 
@@ -223,9 +206,5 @@ def shares_svg(title: str, description: str, parts: Mapping[str, float], unit: s
         left, top = SHARES_WIDTH / 4 * (place % 4), BAR_HEIGHT + 10.0 + LEGEND_LINE * (place // 4)
         legend += f'<rect class="s s{colour}" x="{left:g}" y="{top:g}" width="12" height="12"/>'
         legend += f'<text x="{left + 18:g}" y="{top + 11:g}">{escape(name)}, {value / total:.1%}</text>'
-    number, height = next(_numbers), BAR_HEIGHT + 14.0 + LEGEND_LINE * -(-len(known) // 4)
-    return (
-        f'<svg viewBox="0 0 {SHARES_WIDTH:g} {height:g}" role="img" aria-labelledby="c{number}t c{number}d">'
-        f'<title id="c{number}t">{escape(title)}</title><desc id="c{number}d">{escape(description)}</desc>'
-        f'<g class="data">{body}</g><g class="text">{legend}</g></svg>'
-    )
+    height = BAR_HEIGHT + 14.0 + LEGEND_LINE * -(-len(known) // 4)
+    return _svg(title, description, f'<g class="data">{body}</g><g class="text">{legend}</g>', SHARES_WIDTH, height)

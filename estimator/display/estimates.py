@@ -21,21 +21,17 @@ from estimator.display.text import (
     seconds,
     with_uncertainty,
 )
+from estimator.questions.points import VALUES
 
 if TYPE_CHECKING:
     from estimator.questions.estimates import Estimate
     from estimator.questions.explanation import Explanation, KernelExplanation
     from estimator.questions.points import Sweep
 
-SUMMARY_FIELDS: Final = (
-    "workload", "bundle", "sm_clock_mhz", "latency_s", "latency_s_std", "power_w", "power_w_std", "energy_j", "energy_j_std",
-    "asked_clock_mhz", "gpu_s", "sm_clock_mhz_low", "sm_clock_mhz_high", "latency_s_low", "latency_s_high", "power_w_low", "power_w_high",
-    "energy_j_low", "energy_j_high",
-)  # fmt: skip
+SUMMARY_FIELDS: Final = ("workload", "bundle", *VALUES)
 """Fields of one result, without kernels and warnings."""
 
-KERNEL_FIELDS: Final = ("operator", "count", "latency_s", "power_w", "energy_j")
-KERNEL_DETAILS: Final = ("utilization", "outside_validity")
+KERNEL_FIELDS: Final = ("operator", "count", "latency_s", "power_w", "energy_j", "utilization", "outside_validity")
 MARK: Final = " *"
 
 
@@ -43,7 +39,7 @@ def result_document(result: "Estimate") -> Document:
     """One result as JSON data."""
     return {
         **{name: getattr(result, name) for name in SUMMARY_FIELDS},
-        "kernels": [{name: getattr(kernel, name) for name in (*KERNEL_FIELDS, *KERNEL_DETAILS)} for kernel in result.kernels],
+        "kernels": [{name: getattr(kernel, name) for name in KERNEL_FIELDS} for kernel in result.kernels],
         "warnings": result.warnings,
         "notes": result.notes,
         "validity": result.validity,
@@ -105,7 +101,7 @@ def explanation_document(answer: "Explanation") -> Document:
     del summary["kernels"]
     return {
         **summary,
-        **{name: getattr(result, name) for name in ("gpu", "gpu_s", "host_s", "launch_bound_share")},
+        **{name: getattr(result, name) for name in ("gpu", "host_s")},
         **{name: getattr(answer, name) for name in ("waiting_s", "capped_s", "limits_s", "energy_parts_j")},
         "kernels": [{name: getattr(kernel, name) for name in (*EXPLAINED_FIELDS, "limits", "phases_s")} for kernel in answer.kernels],
     }

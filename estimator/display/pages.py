@@ -114,16 +114,22 @@ def figure_html(svg: str, caption: str) -> str:
 # Pictures -------------------------------------------------------------------------------------------------------------
 
 COLOUR: Final = re.compile(r"--([a-z0-9]+):(#[0-9a-f]{3,6})")
-BACKGROUND: Final = "#ffffff"
-FAMILIES: Final = ("DejaVu Sans", "Liberation Sans", "Noto Sans", "Arial", "Helvetica", "Ubuntu", "Cantarell", "Open Sans", "Roboto")
-"""Font families in order of preference: the renderer draws no text in a family that it does not find."""
 SVG: Final = '<svg xmlns="http://www.w3.org/2000/svg" font-family="sans-serif" font-size="12" '
 
 
 def standalone_svg(chart: str) -> str:
-    """A chart as an SVG file: with its name space, its light colours and a white background."""
+    """A chart as an SVG file: with its name space, its light colours inserted (programs that draw single pictures know no variables)
+    and a white background.
+    """
+    plain = re.sub(r"@media[^{]*\{.*?\}\s*\}", "", STYLE, flags=re.DOTALL)
+    colours = dict(COLOUR.findall(plain))
+    style = re.sub(r"var\(--([a-z0-9]+)\)", lambda found: colours[found[1]], re.sub(r":root\{[^}]*\}", "", plain))
     start, _, rest = chart.replace("<svg ", SVG, 1).partition(">")
-    return f'{start}><style>{light_style()}</style><rect width="100%" height="100%" fill="{BACKGROUND}"/>{rest}\n'
+    return f'{start}><style>{style}</style><rect width="100%" height="100%" fill="#ffffff"/>{rest}\n'
+
+
+FAMILIES: Final = ("DejaVu Sans", "Liberation Sans", "Noto Sans", "Arial", "Helvetica", "Ubuntu", "Cantarell", "Open Sans", "Roboto")
+"""Font families in order of preference: the renderer draws no text in a family that it does not find."""
 
 
 def picture_png(chart: str) -> bytes:
@@ -132,9 +138,7 @@ def picture_png(chart: str) -> bytes:
         from resvg_py import svg_to_bytes
     except ImportError:
         raise EstimatorError("resvg-py is not installed; install wattprint[plots]: pip install 'wattprint[plots]'") from None
-    svg, family = chart.replace("<svg ", SVG, 1), _family(svg_to_bytes)
-    picture = svg_to_bytes(svg_string=svg, style_sheet=light_style(), width=1200, background=BACKGROUND, sans_serif_family=family)
-    return bytes(picture)
+    return bytes(svg_to_bytes(svg_string=standalone_svg(chart), width=1200, sans_serif_family=_family(svg_to_bytes)))
 
 
 def _family(draw: Callable[..., Any]) -> str:
@@ -142,16 +146,9 @@ def _family(draw: Callable[..., Any]) -> str:
 
     def word(text: str, family: str) -> bytes:
         svg = f'{SVG} viewBox="0 0 60 20"><text x="2" y="15">{text}</text></svg>'
-        return bytes(draw(svg_string=svg, background=BACKGROUND, sans_serif_family=family))
+        return bytes(draw(svg_string=svg, background="#ffffff", sans_serif_family=family))
 
     for family in FAMILIES:
         if word("W", family) != word("", family):
             return family
     raise EstimatorError("no font for the charts' text is installed; install one, such as the package fonts-dejavu-core")
-
-
-def light_style() -> str:
-    """The page's style sheet with the colours of its light form inserted: renderers of single pictures do not support variables."""
-    plain = re.sub(r"@media[^{]*\{.*?\}\s*\}", "", STYLE, flags=re.DOTALL)
-    colours = dict(COLOUR.findall(plain))
-    return re.sub(r"var\(--([a-z0-9]+)\)", lambda found: colours[found[1]], re.sub(r":root\{[^}]*\}", "", plain))

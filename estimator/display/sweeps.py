@@ -2,22 +2,21 @@
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from estimator.display.text import (
-    PREDICTED,
     UNKNOWN,
     VALIDITY,
     Document,
     aligned,
     csv_lines,
     known,
-    lines,
     percent,
+    plain,
     printable,
     quantity_texts,
     rows_csv,
@@ -31,8 +30,7 @@ if TYPE_CHECKING:
 MOST_ROWS: Final = 60
 
 Columns = dict[str, list[Any]]
-Point = Mapping[str, Any]
-"""A point in JSON data."""
+Point = dict[str, Any]
 
 
 def sweep_columns(points: Sweep) -> Columns:
@@ -50,10 +48,10 @@ def sweep_columns(points: Sweep) -> Columns:
     }
 
 
-def sweep_rows(points: Sweep) -> list[Document]:
-    """The points as JSON data."""
+def sweep_rows(points: Sweep) -> list[Point]:
+    """The columns of every point by name."""
     columns = sweep_columns(points)
-    return [dict(zip(columns, map(known, row), strict=True)) for row in zip(*columns.values(), strict=True)]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def csv_pieces(pieces: Iterable[Sweep]) -> Iterator[str]:
@@ -66,7 +64,7 @@ def json_pieces(pieces: Iterable[Sweep]) -> Iterator[str]:
     """One JSON list with an object for every point; unknown numbers are null."""
     start = "[\n "
     for points in pieces:
-        yield start + ",\n ".join(json.dumps(row, allow_nan=False) for row in sweep_rows(points))
+        yield start + ",\n ".join(json.dumps(known(row), allow_nan=False) for row in sweep_rows(points))
         start = ",\n "
     yield "\n]\n"
 
@@ -75,15 +73,14 @@ def sweep_table(points: Sweep, most: int = MOST_ROWS) -> str:
     """A table with a line for each of the first `most` points; columns with one value for all points are listed above it."""
     simulated = ", fitted on a simulated board" if any(case.simulated for case in points.cases) else ""
     rows, (shown, fixed) = sweep_rows(points.select(np.arange(len(points))[:most])), _differing(points)
-    tokens = any(row["tokens_per_j"] is not None for row in rows)
+    tokens = any(math.isfinite(row["tokens_per_j"]) for row in rows)
     table = [[*shown, "asked", "SM clock", "latency", "power", "energy", *["tokens/J"] * tokens]]
     for row in rows:
-        per_joule = UNKNOWN if row["tokens_per_j"] is None else f"{row['tokens_per_j']:.4g}"
-        table.append([*_texts(row, shown), f"{row['asked_clock_mhz']:g}", *_numbers(row), *[per_joule] * tokens])
+        table.append([*_texts(row, shown), f"{row['asked_clock_mhz']:g}", *_numbers(row), *[plain(row["tokens_per_j"], ".4g")] * tokens])
     rest = [f"… {len(points) - most} more points (--csv or --json for all)"] if len(points) > most else []
     validity = set(points.validity())
     remarks = [*rest, *(text for kind, text in VALIDITY.items() if kind in validity)]
-    return f"{fixed}{simulated}\n" + aligned(table, range(len(shown))) + lines(remarks)
+    return f"{fixed}{simulated}\n" + aligned(table, range(len(shown))) + "".join(f"  {text}\n" for text in remarks)
 
 
 def _texts(row: Point, names: Iterable[str]) -> list[str]:
@@ -91,9 +88,8 @@ def _texts(row: Point, names: Iterable[str]) -> list[str]:
 
 
 def _numbers(row: Point) -> list[str]:
-    """Texts of the clock, latency, power and energy of a point in JSON data."""
-    values = {name: math.nan if row[name] is None else row[name] for name in PREDICTED if name in row}
-    return [UNKNOWN if row["sm_clock_mhz"] is None else f"{row['sm_clock_mhz']:.0f} MHz", *quantity_texts(values)]
+    """Texts of the clock, latency, power and energy of a point."""
+    return [plain(row["sm_clock_mhz"], ".0f", " MHz"), *quantity_texts(row)]
 
 
 def _differing(points: Sweep) -> tuple[list[str], str]:
@@ -163,7 +159,7 @@ def comparison_csv(sides: Sweep, rooflines_s: Sequence[float]) -> str:
     return rows_csv(_with_rooflines(sides, rooflines_s))
 
 
-def _with_rooflines(sides: Sweep, rooflines_s: Sequence[float]) -> list[Document]:
+def _with_rooflines(sides: Sweep, rooflines_s: Sequence[float]) -> list[Point]:
     rows = sweep_rows(sides)
     for row, roofline_s in zip(rows, rooflines_s, strict=False):
         row["roofline_s"] = roofline_s

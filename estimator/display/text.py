@@ -54,9 +54,14 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(character if character.isprintable() else "?" for character in text)
 
 
+def plain(value: float, form: str, unit: str = "") -> str:
+    """A number in a form of Python's format language."""
+    return f"{value:{form}}{unit}" if math.isfinite(value) else UNKNOWN
+
+
 def percent(share: float) -> str:
     """A share with one decimal."""
-    return f"{share:.1%}" if math.isfinite(share) else UNKNOWN
+    return plain(share, ".1%")
 
 
 def with_uncertainty(value: float, std: float, units: Units) -> str:
@@ -80,11 +85,6 @@ def seconds(value: float) -> str:
 def quantity_texts(values: Mapping[str, float]) -> list[str]:
     """Texts of latency, power and energy, each with its standard deviation if `values` has one."""
     return [with_uncertainty(values[name], values.get(f"{name}_std", math.nan), units) for name, units in QUANTITIES.items()]
-
-
-def lines(texts: Iterable[str]) -> str:
-    """Remark lines below a table, without duplicates."""
-    return "".join(f"  {text}\n" for text in dict.fromkeys(texts) if text)
 
 
 def aligned(rows: Sequence[Sequence[str]], left_columns: Iterable[int] = ()) -> str:

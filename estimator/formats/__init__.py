@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Final
 
 from estimator.completion import RULE_SET, complete
-from estimator.formats.energaizer import distinct_items, read_energaizer
+from estimator.formats.energaizer import read_energaizer
 from estimator.formats.own import FORMAT, own_text, read_own
-from estimator.vocabulary.documents import kind_of, parse_json, shown, text_of
+from estimator.vocabulary.documents import kind_of, parse_json
 from estimator.vocabulary.errors import WorkloadError, require
 from estimator.vocabulary.regular_files import read_regular
 from estimator.vocabulary.whole_file import write_whole
@@ -18,12 +18,11 @@ MAX_FILE_BYTES: Final = 256 << 20
 """Largest size of a workload file [byte]; workloads are far smaller, so a larger file is a mistake or an endless device."""
 
 
-def read_workload(path: str | Path, *, completion: bool = True, attention: str = "") -> Workload:
+def read_workload(path: str | Path, *, completion: bool = True) -> Workload:
     """The workload in a file: the own format, or an EnergAIzer operator list.
 
     `completion` adds operators that a traced list leaves out; the own format is complete.  `warnings` and `unknown` list assumptions and
     omissions.
-    `attention` converts attention into one form: "eager" as separate kernels, "flash" fused, "" unchanged.
 
     Raises WorkloadError, one line with file, entry, field, value and remedy.
     """
@@ -33,32 +32,23 @@ def read_workload(path: str | Path, *, completion: bool = True, attention: str =
         content = read_regular(path, MAX_FILE_BYTES)
     except OSError as error:
         raise WorkloadError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        raise WorkloadError(f"{path}: {error}") from error
-    workload = workload_from_bytes(content, path, completion=completion)
-    if not attention:
-        return workload
-    from estimator.transforms.rewriting import with_attention  # most workloads need no rewriting
-
-    return with_attention(workload, attention)
+    return workload_from_bytes(content, path, completion=completion)
 
 
 def workload_from_bytes(content: bytes, path: Path, *, completion: bool = True) -> Workload:
     """The workload in the content of a file, as by `read_workload`; `path` names the file and is not opened.  Raises WorkloadError."""
     require(completion, bool, "completion", "True or False")
     try:
-        text = text_of(content).strip()
-        items = distinct_items(text)
-        document = None if items is not None else parse_json(text)
+        document = parse_json(content)
     except ValueError as error:
         fault = error if content.strip() else "the file is empty"
         raise WorkloadError(f"{path}: {fault}; a workload file is JSON") from error
     if isinstance(document, dict):
         _check_format(document, path)
         return read_own(document, str(path), path.stem)
-    if items is None:
+    if not isinstance(document, list):
         raise WorkloadError(f"{path}: a workload file holds an object or a list of [query, types] pairs, not {kind_of(document)}")
-    listing = read_energaizer(*items, str(path))
+    listing = read_energaizer(document, str(path))
     operators, counts = complete(listing) if completion else merge_counts(listing.operators, listing.counts)
     first_word = path.stem.split("_")[0].lower()
     return Workload(
@@ -83,7 +73,5 @@ def write_workload(workload: Workload, path: str | Path) -> None:
 
 def _check_format(document: dict[str, object], path: Path) -> None:
     name = document.get("format")
-    if isinstance(name, str) and name.startswith("wattprint-") and name != FORMAT:
-        raise WorkloadError(f"{path}: this is a {name.removeprefix('wattprint-')}, not a workload")
     if name != FORMAT:
-        raise WorkloadError(f"{path}: format = {shown(name)}; a workload file has format {FORMAT!r}, or is a list of [query, types] pairs")
+        raise WorkloadError(f"{path}: format = {name!r:.60}; a workload file has format {FORMAT!r}, or is a list of [query, types] pairs")

@@ -15,14 +15,10 @@ from typing import Annotated, Any, Final, NamedTuple
 import numpy as np
 
 from estimator.transforms import INNER, LIGHT
-from estimator.vocabulary.documents import parse_json
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, canonical_precision
 from estimator.vocabulary.reader import FaultError, Span, fields_of, read
-from estimator.vocabulary.workload import Listing, Operator, UnknownOperator, make_operator
-
-BETWEEN_PAIRS: Final = "]], ["
-"""Text between two pairs of a list in Python's JSON, where the second item of a pair is a list."""
+from estimator.vocabulary.workload import Listing, Operator, Precision, UnknownOperator, make_operator
 
 ELEMENTWISE: Final[dict[str, tuple[str, int]]] = {
     "pointwise_add": ("add", 2),
@@ -41,14 +37,8 @@ SPELLINGS: Final = {"n_head": "num_heads", "batch": "batch_size", "prec": "precM
 """Fields of `flashattention_v2` and their names in `sdpa`."""
 
 
-def _known_precision(name: str) -> None:
-    if canonical_precision(name) is None:
-        raise FaultError(f"= {name!r:.60} must be a known precision: bf16, fp16, fp32, …")
-
-
 Size = Annotated[int, Span(1, 1e15)]
 """A dimension; 10^15 elements of one byte are a petabyte, so a larger one is a mistake."""
-Precision = Annotated[str, _known_precision]
 
 
 @dataclass(kw_only=True)
@@ -111,52 +101,29 @@ class Entry(NamedTuple):
     query: Any
 
 
-def distinct_items(text: str) -> tuple[list[Any], list[int]] | None:
-    """The distinct items of a JSON list in first-seen order, and the item's index for each position; None for another JSON value.
-
-    A traced model repeats a few dozen entries a thousand times: each distinct text between two entries is decoded once.  A list with
-    another layout, whose pieces are not JSON, is decoded as a whole.  Raises ValueError for invalid JSON.
-    """
-    if not text.startswith("["):
-        return None
-    numbers: dict[str, int] = {}
-    if text.startswith("[[") and text.endswith("]]]"):
-        order = [numbers.setdefault(piece, len(numbers)) for piece in text[2:-3].split(BETWEEN_PAIRS)]
-        try:
-            return [parse_json(f"[{piece}]]") for piece in numbers], order
-        except ValueError:
-            numbers.clear()
-    values = parse_json(text)
-    order = [numbers.setdefault(repr(value), len(numbers)) for value in values]
-    return [values[place] for place in _first_places(order)], order
-
-
-def _first_places(order: Sequence[int]) -> list[int]:
-    """First position of each number; numbers are in first-seen order."""
-    first = dict(zip(reversed(order), range(len(order) - 1, -1, -1), strict=True))
-    return [first[number] for number in range(len(first))]
-
-
-def read_energaizer(values: Sequence[Any], order: Sequence[int], where: str) -> Listing:
-    """A Listing from the distinct items of an EnergAIzer list and their order.
+def read_energaizer(items: Sequence[Any], where: str) -> Listing:
+    """A Listing from the items of an EnergAIzer list.
 
     `where` names the file in messages, which also state the entry, the field, its value and the remedy.
     Raises WorkloadError for anything that is not such a list, and if no entry is of a known kind.
     """
+    numbers: dict[str, int] = {}
+    order = [numbers.setdefault(repr(item), len(numbers)) for item in items]
     if not order:
         raise WorkloadError(f"{where}: the list is empty; a workload needs at least one operator")
-    entries = [_entry(value, f"{where}: entry {place}") for value, place in zip(values, _first_places(order), strict=True)]
-    counts: list[int] = np.bincount(order, minlength=len(entries)).tolist()
+    first = map(order.index, range(len(numbers)))
+    entries = [_entry(items[place], f"{where}: entry {place}") for place in first]
+    counts: list[int] = np.bincount(order).tolist()
     known = [i for i, entry in enumerate(entries) if entry.kind in READERS]
     place = {i: number for number, i in enumerate(known)}
     if not known:
         names = ", ".join(sorted({entry.kind for entry in entries}))
         raise WorkloadError(f"{where}: no operator of a known kind, only {names}; known: {', '.join(READERS)}")
-    kept = order if len(known) == len(entries) else [i for i in order if i in place]
+    kept = [i for i in order if i in place]
     roles = _product_roles(entries) | _attention_roles(entries, kept)
     return Listing(
         operators=tuple(READERS[entries[i].kind][1](entries[i].query, roles.get(i, "")) for i in known),
-        order=tuple(kept) if kept is order else tuple(place[i] for i in kept),
+        order=tuple(place[i] for i in kept),
         counts=tuple(float(counts[i]) for i in known),
         unknown=tuple(UnknownOperator(name=entry.kind, count=counts[i]) for i, entry in enumerate(entries) if i not in place),
         warnings=tuple(_assumptions([(entries[i], counts[i]) for i in known])),

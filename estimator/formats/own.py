@@ -8,63 +8,18 @@ Fields and their meaning: docs/workload-format.md; JSON Schema: estimator/schema
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, make_dataclass
-from functools import cache
+from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
 from estimator.vocabulary.errors import WorkloadError
-from estimator.vocabulary.quantities import canonical_precision
-from estimator.vocabulary.reader import FaultError, Pattern, Span, Words, plain, read
-from estimator.vocabulary.workload import (
-    FAMILY_FIELDS,
-    FAMILY_OPERATORS,
-    LARGEST_NUMBER,
-    LISTED,
-    ORIGINS,
-    ZERO_ALLOWED,
-    Footprint,
-    Operator,
-    UnknownOperator,
-    Workload,
-    make_operator,
-)
+from estimator.vocabulary.reader import FaultError, plain, read
+from estimator.vocabulary.workload import OPTIONS, Footprint, Operator, UnknownOperator, Workload, read_operator
 
 FORMAT: Final = "wattprint-workload"
 FORMAT_VERSION: Final = "1.0"
 
-
-def _known_precision(name: str) -> None:
-    if name and canonical_precision(name) is None:
-        raise FaultError(f"= {name!r:.60} is not a known precision; write bf16, fp16, fp32, …")
-
-
-Count = Annotated[float, Span(1e-12, 1e12), "how often it runs in one iteration"]
-Precision = Annotated[str, _known_precision]
-
-Origin = Annotated[str, Pattern(f"({'|'.join(ORIGINS)})(:.*)?", f"{', '.join(ORIGINS)}, or one of them with what did it after a colon")]
-
-OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
-    "precision_out": (Annotated[Precision, "of the result, where it differs"], ""),
-    "precision_kv": (Annotated[Precision, "of cached keys and values, where it differs"], ""),
-    "cuda_cores": (Annotated[bool, "a matrix product that runs without tensor cores"], False),
-    "host_share": (Annotated[float, Span(0.0, 1e3), "launch cost on the host, relative to a layer of the framework"], 1.0),
-    "origin": (Origin, LISTED),
-}
-"""Optional fields of an operator with their defaults.  No operator costs its host as much as a thousand layers."""
-
-
-@cache
-def entry_of(family: str) -> type:
-    """The class with the fields of an operator of a family; made when the first one is read."""
-    parts: list[Any] = [("family", Literal[family]), ("operator", Annotated[str, Words(FAMILY_OPERATORS[family])])]
-    parts += [("precision", Precision), ("count", Count)]
-    for name in FAMILY_FIELDS[family]:
-        span = Span(0.0 if name in ZERO_ALLOWED else 1.0, LARGEST_NUMBER)
-        parts.append((name, Annotated[float, span] if name == "reads" else Annotated[int, span]))
-    for name, (kind, default) in OPTIONS.items():
-        if name != "precision_kv" or family == "attention":
-            parts.append((name, kind, field(default=default)))
-    return make_dataclass(family, parts, kw_only=True, namespace={"__doc__": f"An operator of the family {family}"})
+SHARED: Final = ("model_family", "completion", "warnings", "notes", "unknown")
+"""Optional fields of a workload that its file holds under the same names."""
 
 
 @dataclass(kw_only=True)
@@ -99,12 +54,8 @@ def read_own(document: Mapping[str, object], where: str, default_name: str) -> W
         name=head.name or default_name,
         operators=tuple(totals),
         counts=tuple(totals.values()),
-        model_family=head.model_family,
-        unknown=head.unknown,
-        completion=head.completion,
-        warnings=head.warnings,
-        notes=head.notes,
         footprint=head.memory,
+        **{name: getattr(head, name) for name in SHARED},
     )
 
 
@@ -115,32 +66,19 @@ def _read_entries(entries: list[Any]) -> dict[Operator, float]:
         place = ("operators", position)
         if not isinstance(entry, dict):
             raise FaultError("must be an object of named fields", *place)
-        read(Annotated[str, Words(tuple(FAMILY_FIELDS))], entry.get("family"), *place, "family")
-        operator, count = _read_operator(entry, place)
+        try:
+            operator, count = read_operator(entry)
+        except FaultError as fault:
+            raise FaultError(fault.what, *place, *fault.place) from None
         totals[operator] = totals.get(operator, 0.0) + count
     return totals
-
-
-def _read_operator(entry: dict[str, Any], place: tuple[str | int, ...]) -> tuple[Operator, float]:
-    values = vars(read(entry_of(entry["family"]), entry, *place)).copy()
-    count: float = values.pop("count")
-    for name in ("precision", "precision_out", "precision_kv"):
-        values[name] = canonical_precision(values.get(name, "")) or ""
-    try:
-        return make_operator(**values), count
-    except WorkloadError as error:
-        raise FaultError(f"({values['family']}.{values['operator']}): {error}", *place) from error
 
 
 def own_text(workload: Workload) -> str:
     """The workload as the text of a file in the own format, one operator a line."""
     head: dict[str, object] = {"format": FORMAT, "format_version": FORMAT_VERSION, "name": workload.name}
-    for name in ("model_family", "completion", "warnings", "notes"):
-        if getattr(workload, name):
-            head[name] = getattr(workload, name)
-    for name, part in (("memory", workload.footprint), ("unknown", workload.unknown)):
-        if part:
-            head[name] = plain(part)
+    optional = {name: getattr(workload, name) for name in SHARED} | {"memory": workload.footprint}
+    head |= {name: plain(part) for name, part in optional.items() if part}
     lines = [f"  {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}," for key, value in head.items()]
     operators = [_own_entry(operator, count) for operator, count in zip(workload.operators, workload.counts, strict=True)]
     body = ",\n".join(f"    {json.dumps(entry)}" for entry in operators)

@@ -3,10 +3,8 @@
 0 done · 1 failed · 2 wrong usage · 3 done, but with a warning or rejected data · 130 interrupted
 """
 
-import os
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
@@ -22,30 +20,6 @@ LONGEST_LINE: Final = 2000
 
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-
-
-class InputFile(click.Path):
-    """A file to read; its existence is checked before the modules that read it are loaded."""
-
-    def __init__(self) -> None:
-        super().__init__(path_type=Path)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The path.  Raises ClickException, which ends the command with status 1, for a missing file."""
-        if "\0" not in str(value):
-            check_present([str(value)], "{}: cannot be read (No such file or directory)")
-        return super().convert(value, param, ctx)
-
-
-def check_present(names: Sequence[str], message: str) -> None:
-    """Raise ClickException with the message, the name in its {}, for the first missing file or folder."""
-    for name in names:
-        try:
-            os.stat(name)
-        except (FileNotFoundError, NotADirectoryError):
-            raise click.ClickException(message.replace("{}", name)) from None
-        except (OSError, ValueError):
-            continue  # the reader reports it with its reason
 
 
 def named_file(context: click.Context | None, parameter: click.Parameter | None, text: str | None) -> str | None:

@@ -103,13 +103,10 @@ def _forced() -> bool:
     return bool(click.get_current_context().meta.get(GIVEN))
 
 
-def refuse_inputs(outputs: Iterable[Path], more: Iterable[str | Path | None] = ()) -> None:
-    """Raise ClickException if an output is also an input of the present command, under any name.
-
-    Inputs are all its words that name a file and are no output, and `more`.
-    """
+def refuse_inputs(outputs: Iterable[Path]) -> None:
+    """Raise ClickException if an output is also an input of the present command, a word that names a file under any name."""
     there = [path for path in outputs if path.exists()]
-    for word in (*_words(), *more) if there else ():
+    for word in _words() if there else ():
         try:
             same = next((path for path in there if word and path.samefile(word)), None)
         except (OSError, ValueError):

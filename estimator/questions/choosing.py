@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from estimator.questions.judging import QUANTITIES, Asked, Judged, at_clocks, judged, log_ratio_std
+from estimator.questions.judging import QUANTITIES, Asked, Judged, at_clocks, judged, log_ratio_std, value_of
 from estimator.questions.points import Sweep, joined_sweeps
 from estimator.questions.sweeping import pieces_of
 from estimator.uncertainty.validity import why_no_time
@@ -76,16 +76,24 @@ def best(
         raise OperatingPointError(f"unknown goal {goal!r}; known: {', '.join(QUANTITIES)}")
     questions = [_over_all_clocks(question) for question in ([asked] if isinstance(asked, Asked) else asked)]
     points = joined_sweeps(list(answered(questions)))
-    value = np.where(np.isfinite(points.power_w) | math.isinf(power_limit_w), _value(points, goal), np.nan)
+    value = np.where(np.isfinite(points.power_w) | math.isinf(power_limit_w), value_of(points, goal), np.nan)
+    if all(QUANTITIES[goal]) and all(points.label("batch")):
+        value /= points.label("batch")
     if not np.isfinite(value).any():
         timed = np.isfinite(points.latency_s).any()
         reason = "the bundle has no power coefficients" if timed else why_no_time(points.cases[0].warnings, "precision or GPU")
         raise OperatingPointError(f"no point can be chosen by {goal}: {reason}")
     fits = np.isfinite(value)
-    for column, limit in ((points.power_w, power_limit_w), (points.latency_s, latency_limit_s)):
+    limits = (points.power_w, power_limit_w, "W"), (points.latency_s / MILLISECONDS, latency_limit_s / MILLISECONDS, "ms")
+    for column, limit, _ in limits:
         fits &= (column <= limit) | math.isinf(limit)
     if not fits.any():
-        raise OperatingPointError(_nothing_fits(points, power_limit_w, latency_limit_s))
+        least = (
+            f"{limit:g} {unit} (least: {np.nanmin(column, initial=math.inf):.4g} {unit})"
+            for column, limit, unit in limits
+            if limit < math.inf
+        )
+        raise OperatingPointError(f"no point keeps {' and '.join(least)}; allow more, or other clocks, batches and GPUs")
     in_memory = fits & ~np.array([bool(lines) for lines in points.label("too_large")])
     fits = in_memory if in_memory.any() else fits
     index = int(np.where(fits, value, np.inf).argmin())
@@ -129,7 +137,7 @@ def pareto_front(points: Sweep) -> IntArray:
 
 def gain(left: Judged, i: int, right: Judged, j: int, quantity: str) -> Gain:
     """left[i] / right[j] of a quantity with its 90 % interval; shared errors cancel."""
-    ratio = float(left.value(quantity)[i] / right.value(quantity)[j])
+    ratio = float(value_of(left.points, quantity)[i] / value_of(right.points, quantity)[j])
     spread = math.exp(NORMAL_90 * float(log_ratio_std(left, i, right, j, quantity)))
     return Gain(ratio=ratio, low=ratio / spread, high=ratio * spread)
 
@@ -149,32 +157,14 @@ def energy_per_request_j(points: Sweep) -> Array:
     return points.per_request()["energy_per_request_j"] if all(points.label("batch")) else points.energy_j
 
 
-def _value(points: Sweep, goal: str) -> Array:
-    of_time, of_power = QUANTITIES[goal]
-    if not (of_time and of_power):
-        return points.latency_s if of_time else points.power_w
-    value: Array = energy_per_request_j(points) * points.latency_s ** (of_time - 1)
-    return value
-
-
 def _alike(answer: Judged, best_point: int, goal: str, fits: BoolArray) -> IntArray:
     """Points within the limits whose ratio to the best one may be 1; all of them if its uncertainty is unknown."""
-    value = answer.value(goal)
+    value = value_of(answer.points, goal)
     distance = np.log(value / value[best_point])
     # False if a bundle states no errors: no point differs then.
     apart = distance > NORMAL_90 * log_ratio_std(answer, slice(None), answer, slice(best_point, best_point + 1), goal)
     apart[best_point] = False
     return np.flatnonzero(~apart & fits)
-
-
-def _nothing_fits(points: Sweep, power_limit_w: float, latency_limit_s: float) -> str:
-    limits = []
-    if math.isfinite(power_limit_w):
-        limits.append(f"{power_limit_w:g} W (least: {np.nanmin(points.power_w, initial=math.inf):.4g} W)")
-    if math.isfinite(latency_limit_s):
-        least_ms = float(np.nanmin(points.latency_s, initial=math.inf)) / MILLISECONDS
-        limits.append(f"{latency_limit_s / MILLISECONDS:g} ms (least: {least_ms:.4g} ms)")
-    return f"no point keeps {' and '.join(limits)}; allow more, or other clocks, batches and GPUs"
 
 
 _FIRST: Final = np.zeros(1, dtype=np.int64)

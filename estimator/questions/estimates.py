@@ -11,7 +11,7 @@ from estimator.bundle.content import Bundle
 from estimator.engine.board import Settings, open_board
 from estimator.engine.prediction import Prediction, predict
 from estimator.model.power import module_activity
-from estimator.questions.points import VALUES
+from estimator.questions.points import VALUES, Values
 from estimator.questions.sweeping import table
 from estimator.transforms.variation import Variant
 from estimator.uncertainty.validity import Validity
@@ -38,7 +38,7 @@ class KernelEstimate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Estimate:
+class Estimate(Values[float]):
     """Prediction for one workload at one clock.
 
     latency_s, power_w, energy_j of one iteration with standard deviations (nan if the bundle has none) and the limits `…_low` and
@@ -51,25 +51,7 @@ class Estimate:
     workload: str
     bundle: str
     gpu: str
-    asked_clock_mhz: float
-    sm_clock_mhz: float
-    latency_s: float
-    latency_s_std: float
-    power_w: float
-    power_w_std: float
-    energy_j: float
-    energy_j_std: float
-    sm_clock_mhz_low: float
-    sm_clock_mhz_high: float
-    latency_s_low: float
-    latency_s_high: float
-    power_w_low: float
-    power_w_high: float
-    energy_j_low: float
-    energy_j_high: float
-    gpu_s: float
     host_s: float
-    launch_bound_share: float
     validity: Validity
     warnings: tuple[str, ...]
     notes: tuple[str, ...]

@@ -35,6 +35,13 @@ QUANTITIES: Final[dict[str, tuple[int, int]]] = {
 """Powers of latency and of mean power in each quantity; edp: energy · latency, ed2p: energy · latency²."""
 
 
+def value_of(points: Sweep, quantity: str) -> Array:
+    """A quantity of QUANTITIES at each point, shape (n,), in SI units."""
+    of_time, of_power = QUANTITIES[quantity]
+    result: Array = points.latency_s**of_time * points.power_w**of_power
+    return result
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """A query: a workload on a board under settings.  Fields are the arguments of `estimate`."""
@@ -67,12 +74,6 @@ class Judged:
     points: Sweep
     latency: Mapping[str, Array]
     power: Mapping[str, Array]
-
-    def value(self, quantity: str) -> Array:
-        """A quantity of QUANTITIES, shape (c,), in SI units."""
-        of_time, of_power = QUANTITIES[quantity]
-        result: Array = self.points.latency_s**of_time * self.points.power_w**of_power
-        return result
 
     def loadings(self, quantity: str) -> dict[str, Array]:
         """Loadings of the quantity's logarithm."""

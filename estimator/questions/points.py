@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 
@@ -45,8 +45,39 @@ class Case:
     too_large: tuple[str, ...] = ()
 
 
+V = TypeVar("V", float, Array)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Sweep:
+class Values(Generic[V]):
+    """Numbers of a point, or their columns."""
+
+    asked_clock_mhz: V
+    sm_clock_mhz: V
+    latency_s: V
+    latency_s_std: V
+    power_w: V
+    power_w_std: V
+    energy_j: V
+    energy_j_std: V
+    gpu_s: V
+    launch_bound_share: V
+    sm_clock_mhz_low: V
+    sm_clock_mhz_high: V
+    latency_s_low: V
+    latency_s_high: V
+    power_w_low: V
+    power_w_high: V
+    energy_j_low: V
+    energy_j_high: V
+
+
+VALUES: Final = tuple(one.name for one in fields(Values))
+"""Columns of numbers of a sweep."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Sweep(Values[Array]):
     """Predictions at n operating points, as columns of shape (n,).
 
     cases             workload and GPU of the points, with warnings
@@ -60,24 +91,6 @@ class Sweep:
 
     cases: tuple[Case, ...]
     case: IntArray
-    asked_clock_mhz: Array
-    sm_clock_mhz: Array
-    latency_s: Array
-    latency_s_std: Array
-    power_w: Array
-    power_w_std: Array
-    energy_j: Array
-    energy_j_std: Array
-    gpu_s: Array
-    launch_bound_share: Array
-    sm_clock_mhz_low: Array
-    sm_clock_mhz_high: Array
-    latency_s_low: Array
-    latency_s_high: Array
-    power_w_low: Array
-    power_w_high: Array
-    energy_j_low: Array
-    energy_j_high: Array
     above_limit: BoolArray
 
     def __len__(self) -> int:
@@ -85,7 +98,7 @@ class Sweep:
 
     def select(self, index: IntArray | BoolArray) -> "Sweep":
         """The points `index`, a list of indices or a mask; all cases stay."""
-        arrays = {name: getattr(self, name)[index] for name in self.__slots__ if name != "cases"}
+        arrays = {name: getattr(self, name)[index] for name in (*VALUES, "case", "above_limit")}
         return Sweep(cases=self.cases, **arrays)
 
     def label(self, name: str) -> list[Any]:
@@ -147,15 +160,11 @@ class Sweep:
         }
 
 
-VALUES: Final = tuple(one.name for one in fields(Sweep))[2:-1]
-"""Columns of numbers of a sweep."""
-
-
 def joined_sweeps(pieces: Sequence[Sweep]) -> Sweep:
     """Several sweeps joined into one."""
     if not pieces:
         raise OperatingPointError("nothing to sweep: name at least one workload and one bundle")
     offsets = np.cumsum([0, *(len(piece.cases) for piece in pieces[:-1])])
-    arrays = {name: np.concatenate([getattr(piece, name) for piece in pieces]) for name in Sweep.__slots__ if name not in ("cases", "case")}
+    arrays = {name: np.concatenate([getattr(piece, name) for piece in pieces]) for name in (*VALUES, "above_limit")}
     case = np.concatenate([piece.case + offset for piece, offset in zip(pieces, offsets, strict=True)])
     return Sweep(cases=tuple(case for piece in pieces for case in piece.cases), case=case, **arrays)

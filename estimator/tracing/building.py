@@ -8,6 +8,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -89,10 +90,8 @@ def _build(torch: Any, transformers: Any, request: TraceRequest, config: ModelCo
     make = kind._from_config if hasattr(kind, "_from_config") else kind.from_config
     options = {"dtype": getattr(torch, request.tensor_type)}
     if request.attention == "flash":
-        try:
+        with suppress(ValueError):  # the model has its own attention
             return make(settings, attn_implementation="sdpa", **options)
-        except ValueError:  # the model has its own attention
-            return make(settings, attn_implementation="eager", **options)
     return make(settings, attn_implementation="eager", **options)
 
 

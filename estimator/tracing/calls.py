@@ -15,7 +15,8 @@ ATTENTION: Final = "wattprint.attention"
 ATTENTION_BACKWARD: Final = "wattprint.attention_backward"
 """Names of fused attention and of its backward pass, which the tracer records as one call each; all others are the framework's."""
 
-Number = int | float | bool | tuple[int, ...]
+Numbers = tuple[tuple[str, tuple[int, ...]], ...]
+"""Whole numbers by the name of their argument: one, or one for each axis."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,14 +57,14 @@ class Call:
     """One dispatched operation.
 
     `name` is the operation's without its overload ("aten.addmm"); `inputs` have the names of the operation's
-    arguments, a list of tensors repeats its name; `numbers` are its other arguments; `pointwise`: the framework declares
+    arguments, a list of tensors repeats its name; `numbers` are its arguments of whole numbers; `pointwise`: the framework declares
     that each output element depends only on input elements at its position.
     """
 
     name: str
     inputs: tuple[tuple[str, Tensor], ...]
     outputs: tuple[Tensor, ...]
-    numbers: tuple[tuple[str, Number], ...] = ()
+    numbers: Numbers = ()
     pointwise: bool = False
 
     def tensor(self, name: str) -> Tensor:
@@ -77,9 +78,13 @@ class Call:
         """All inputs of a name: the members of a list."""
         return tuple(tensor for key, tensor in self.inputs if key == name)
 
-    def number(self, name: str, default: Number) -> Number:
-        """A number by name."""
+    def axes(self, name: str, *default: int) -> tuple[int, ...]:
+        """The numbers of a name."""
         return dict(self.numbers).get(name, default)
+
+    def number(self, name: str, default: int = 0) -> int:
+        """The number of a name, the first of several."""
+        return self.axes(name, default)[0]
 
     @property
     def largest(self) -> Tensor:

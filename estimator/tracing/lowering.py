@@ -4,8 +4,9 @@ A call without a kernel is dropped; a call without a rule is kept by name, with 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Final
 
 from estimator.tracing.calls import Call, Part
@@ -31,32 +32,20 @@ def lower_calls(calls: Iterable[Call], *, tf32: bool = False) -> Lowered:
 
     `tf32`: products of fp32 tensors run on tensor cores.  Raises WorkloadError for a call that contradicts itself.
     """
-    operators: list[Operator] = []
-    counts: list[float] = []
+    parts: list[Part] = []
     unknown: Counter[tuple[str, float]] = Counter()
-    for call, found in _launches(calls, tf32):
+    launched = cache(_parts)
+    for call in _merged_softmax(list(calls)):
+        found = launched(call)
         if found is None:
             unknown[call.name, float(sum(tensor.elements for tensor in call.outputs))] += 1
-            continue
-        for part in found:
-            operators.append(part.operator)
-            counts.append(part.times)
-    merged, totals = merge_counts(operators, counts)
+        parts += found or []
+    operators, counts = merge_counts(*zip(*parts, strict=True)) if parts else ((), ())
     return Lowered(
-        operators=merged,
-        counts=totals,
+        operators=tuple(map(_on_tensor_cores, operators)) if tf32 else operators,
+        counts=counts,
         unknown=tuple(UnknownOperator(name=name, count=count, elements=elements) for (name, elements), count in unknown.items()),
     )
-
-
-def _launches(calls: Iterable[Call], tf32: bool) -> Iterator[tuple[Call, list[Part] | None]]:
-    """Each call with its kernels; None without a rule."""
-    parts: dict[Call, list[Part] | None] = {}
-    for call in _merged_softmax(list(calls)):
-        if call not in parts:
-            found = _parts(call)
-            parts[call] = [part._replace(operator=_on_tensor_cores(part.operator)) for part in found] if found and tf32 else found
-        yield call, parts[call]
 
 
 def _merged_softmax(calls: list[Call]) -> list[Call]:

@@ -51,17 +51,14 @@ def grouped(call: Call) -> list[Part]:
 # Convolutions ---------------------------------------------------------------------------------------------------------
 
 
-def convolution(call: Call) -> list[Part]:
-    """A convolution of the own format if that can express it; else the equivalent matrix product."""
-    return _convolution(call, call.outputs[0])
-
-
-def _convolution(call: Call, out: Tensor) -> list[Part]:
+def convolution(call: Call, gradient: Tensor | None = None) -> list[Part]:
+    """A convolution of the own format if that can express it; else the equivalent matrix product.  gradient: that of its result, if any."""
+    out = gradient or call.outputs[0]
     image, weight = call.tensor("input"), call.tensor("weight")
     shape = _plain_conv(call, image, weight, out)
-    precision, groups = image.precision, _whole(call, "groups")
+    precision, groups = image.precision, call.number("groups", 1)
     if shape is None:  # the product [positions, taps]·[taps, filters] of each group; if transposed, of its input's positions
-        side = image if call.number("transposed", False) else out
+        side = image if call.number("transposed") else out
         n, k, positions = weight.shape[0] // groups, math.prod(weight.shape[1:]), side.elements // side.shape[1]
         return [part("gemm.bmm", precision, batch=groups, m=positions, n=n, k=k, origin=f"{TRACED}:convolution")]
     if groups > 1 and groups == image.shape[1]:
@@ -76,8 +73,8 @@ def _convolution(call: Call, out: Tensor) -> list[Part]:
 
 def _plain_conv(call: Call, image: Tensor, weight: Tensor, out: Tensor) -> dict[str, Any] | None:
     """Fields of a convolution over an image with one stride and one padding, without dilation; None for any other."""
-    stride, padding, dilation = (_axes(call, name) for name in ("stride", "padding", "dilation"))
-    if call.number("transposed", False) or len(image.shape) != 4 or out.shape[1] != weight.shape[0]:
+    stride, padding, dilation = (call.axes(name, 1) for name in ("stride", "padding", "dilation"))
+    if call.number("transposed") or len(image.shape) != 4 or out.shape[1] != weight.shape[0]:
         return None
     if len(set(stride)) != 1 or len(set(padding)) != 1 or set(dilation) != {1}:
         return None
@@ -85,17 +82,8 @@ def _plain_conv(call: Call, image: Tensor, weight: Tensor, out: Tensor) -> dict[
     filters, _, kernel_h, kernel_w = weight.shape
     return {
         "batch": batch, "channels": channels, "height": height, "width": width, "filters": filters,
-        "kernel_h": kernel_h, "kernel_w": kernel_w, "stride": stride[0], "padding": padding[0], "groups": _whole(call, "groups"),
+        "kernel_h": kernel_h, "kernel_w": kernel_w, "stride": stride[0], "padding": padding[0], "groups": call.number("groups", 1),
     }  # fmt: skip
-
-
-def _axes(call: Call, name: str) -> tuple[int, ...]:
-    value = call.number(name, (1,))
-    return value if isinstance(value, tuple) else (int(value),)
-
-
-def _whole(call: Call, name: str) -> int:
-    return _axes(call, name)[0]
 
 
 def _channels_last(tensor: Tensor) -> bool:
@@ -110,13 +98,12 @@ def convolution_backward(call: Call) -> list[Part]:
     [positions, filters]·[filters, taps] and [filters, positions]·[positions, taps].
     """
     image, weight, gradient = call.tensor("input"), call.tensor("weight"), call.tensor("grad_output")
-    asked = call.number("output_mask", (1, 1, 0))
-    of_image, of_weight, of_bias = map(bool, asked) if isinstance(asked, tuple) else (True, True, False)
-    groups, precision = _whole(call, "groups"), image.precision
+    of_image, of_weight, of_bias = call.axes("output_mask", 1, 1, 0)
+    groups, precision = call.number("groups", 1), image.precision
     filters, taps = weight.shape[0] // groups, math.prod(weight.shape[1:])
     positions = gradient.elements // gradient.shape[1]
     if groups > 1 and groups == image.shape[1]:
-        parts = [Part(_convolution(call, gradient)[0].operator, float(of_image + of_weight))]
+        parts = [Part(convolution(call, gradient)[0].operator, float(of_image + of_weight))]
     else:
         sides = [(positions, filters)] * of_image + [(filters, positions)] * of_weight
         parts = [part("gemm.bmm", precision, batch=groups, m=m, n=taps, k=k, origin=BACKWARD) for m, k in sides]
@@ -142,8 +129,8 @@ def attention(call: Call, share: float = LAYER, origin: str = TRACED, times: flo
         heads=heads,
         kv_heads=kv_heads,
         head_dim=max(query.shape[-1], value.shape[-1]),
-        window=_whole(call, "window") if call.number("window", 0) else 0,
-        causal=int(bool(call.number("causal", False)) and queries > 1),
+        window=call.number("window"),
+        causal=int(call.number("causal") and queries > 1),
         share=share,
         origin=origin,
         times=times,

@@ -18,15 +18,14 @@ from functools import partial
 from typing import Any, Final
 from unittest.mock import patch
 
-from estimator.tracing.calls import ATTENTION, ATTENTION_BACKWARD, Call, Number, Tensor
+from estimator.tracing.calls import ATTENTION, ATTENTION_BACKWARD, Call, Numbers, Tensor
 from estimator.vocabulary.errors import WorkloadError
 
 Named = dict[str, Any]
 """Arguments or functions of PyTorch by name."""
 
-OFTEN_TRUE: Final = frozenset({"aten.all", "aten.eq(aten.sum)"})
-OFTEN_FALSE: Final = frozenset({"aten.any"})
-"""Operations that return True, and False, for a mask without padding and for valid numbers."""
+ANSWERS: Final = {"aten.all": True, "aten.eq(aten.sum)": True, "aten.any": False}
+"""Results of operations for a mask without padding and for valid numbers."""
 
 GROUPED: Final = "aten._grouped_mm"
 """Grouped product: rows are distributed over several matrices."""
@@ -105,8 +104,8 @@ def _origin_word(name: str, arguments: tuple[Any, ...]) -> str:
 
 def _answer(asked: str) -> bool:
     """The value of a tensor without content, if its operations determine it."""
-    if asked in OFTEN_TRUE or asked in OFTEN_FALSE:
-        return asked in OFTEN_TRUE
+    if asked in ANSWERS:
+        return ANSWERS[asked]
     what = f" (the result of {asked})" if asked else ""
     raise WorkloadError(
         f"the model decides by the content of a tensor{what}, which a trace without data cannot know; "
@@ -135,14 +134,13 @@ def _call(torch: Any, function: Any, name: str, arguments: tuple[Any, ...], keyw
     named = [(item.name, value) for item, value in zip(function._schema.arguments, arguments, strict=False)]
     named += [(key, value) for key, value in keywords.items() if key != "out"]
     inputs: list[tuple[str, Any]] = []
-    numbers: list[tuple[str, Number]] = []
+    numbers: list[tuple[str, tuple[int, ...]]] = []
     for key, value in named:
         tensors = tensors_in(torch, value)
         inputs += [(key, tensor) for tensor in tensors]
-        if isinstance(value, bool | int | float):
-            numbers.append((key, value))
-        elif isinstance(value, list | tuple) and not tensors and value and all(isinstance(item, int) for item in value):
-            numbers.append((key, tuple(int(item) for item in value)))
+        several = value if isinstance(value, list | tuple) else [value]
+        if several and all(isinstance(item, int) for item in several):
+            numbers.append((key, tuple(map(int, several))))
     if not any(tensor.device.type == "meta" for tensor in (*outputs, *(tensor for _, tensor in inputs))):
         return None
     return Call(
@@ -170,7 +168,7 @@ def _function_mode(torch: Any, calls: list[Call], met: AttentionCalls) -> Any:
         # A mask argument has no content: it is assumed to be the model's window if that is shorter than the context, else to hide
         # nothing.
         windowed = attn_mask is not None and 0 < met.window < key.shape[-2]
-        numbers = (("causal", is_causal or windowed), ("window", met.window if windowed else 0))
+        numbers = (("causal", (int(is_causal or windowed),)), ("window", (met.window * windowed,)))
         return _attention(torch, calls, (query, key, value), numbers)
 
     def dropout(tensor: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
@@ -191,7 +189,7 @@ def _function_mode(torch: Any, calls: list[Call], met: AttentionCalls) -> Any:
     return type("Interceptor", (torch.overrides.TorchFunctionMode,), {"__torch_function__": intercept})()
 
 
-def _attention(torch: Any, calls: list[Call], tensors: tuple[Any, ...], numbers: tuple[tuple[str, Number], ...]) -> Any:
+def _attention(torch: Any, calls: list[Call], tensors: tuple[Any, ...], numbers: Numbers) -> Any:
     """Fused attention as one call, with a gradient of one call."""
     inputs = tuple(zip(("query", "key", "value"), map(_plain, tensors), strict=True))
 

@@ -70,13 +70,6 @@ class TraceRequest:
         return "-".join((model, self.phase, *stated, self.precision, self.attention))
 
 
-def refuse_unused_sizes(model: str, asked: Collection[str], sizes: Collection[str]) -> None:
-    """Raise WorkloadError for a requested size that the model's inputs do not have: it would change nothing."""
-    for name in asked:
-        if name not in sizes:
-            raise WorkloadError(f"{model}: its inputs have no {name} to choose; leave --{name} out")
-
-
 def checked_request(request: TraceRequest) -> TraceRequest:
     """The request with the canonical name of its precision.  Raises WorkloadError, naming the field, for an impossible trace."""
     try:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from estimator.tracing import products
 from estimator.tracing.calls import BACKWARD, OPERATIONS, Call, Part, Tensor, base_name, moved, part, read_elements, stored_bytes
@@ -110,29 +110,26 @@ def _dropout(call: Call) -> list[Part]:
 
 def _row_length(call: Call, tensor: Tensor) -> int:
     """Elements of a row: the length of the axis `dim`, by default the last."""
-    return tensor.shape[int(call.number("dim", -1))] if tensor.shape else 1  # type: ignore[arg-type]
+    return tensor.shape[call.number("dim", -1)] if tensor.shape else 1
+
+
+def _rows(kind: str, tensor: Tensor, dim: int, **details: Any) -> list[Part]:
+    """An operator on rows of `dim` elements."""
+    return [part(kind, tensor.precision, rows=tensor.elements // dim, dim=dim, **details)]
 
 
 def _softmax(call: Call) -> list[Part]:
     tensor = call.tensor("self")
-    dim = _row_length(call, tensor)
-    return [part("softmax.softmax", tensor.precision, rows=tensor.elements // dim, dim=dim, out=call.outputs[0].precision)]
-
-
-def _normed_length(call: Call, default: int) -> int:
-    axes = call.number("normalized_shape", (default,)) or (default,)
-    return math.prod(axes) if isinstance(axes, tuple) else int(axes)
+    return _rows("softmax.softmax", tensor, _row_length(call, tensor), out=call.outputs[0].precision)
 
 
 def _layer_norm(kind: str, call: Call) -> list[Part]:
-    tensor = call.tensor("input")
-    dim = _normed_length(call, 1)
-    return [part(kind, tensor.precision, rows=tensor.elements // dim, dim=dim, out=call.outputs[0].precision)]
+    return _rows(kind, call.tensor("input"), math.prod(call.axes("normalized_shape")), out=call.outputs[0].precision)
 
 
 def _group_norm(call: Call) -> list[Part]:
     tensor = call.tensor("input")
-    rows = int(call.number("N", tensor.shape[0])) * int(call.number("group", 1))  # type: ignore[arg-type]
+    rows = call.number("N", tensor.shape[0]) * call.number("group", 1)
     return [part("norm.layernorm", tensor.precision, rows=rows, dim=tensor.elements // rows)]
 
 
@@ -141,7 +138,7 @@ def _batch_norm(call: Call) -> list[Part]:
     tensor = call.tensor("input")
     channels = tensor.shape[1]
     rows = tensor.elements // channels
-    trains = call.number("training", False) or call.number("train", False)
+    trains = call.number("training") or call.number("train")
     gathered = [part("reduction.mean", tensor.precision, rows=channels, dim=rows, share=INNER)] if trains else []
     return [*gathered, part("norm.batchnorm", tensor.precision, rows=rows, dim=channels, share=LIGHT)]
 
@@ -149,7 +146,7 @@ def _batch_norm(call: Call) -> list[Part]:
 def _norm_backward(call: Call) -> list[Part]:
     """The gradient of the input, from the gradient of the output and the input; sums over the rows for scale and shift."""
     gradient, tensor = call.tensor("grad_out"), call.tensor("input")
-    dim = _normed_length(call, tensor.shape[1])
+    dim = math.prod(call.axes("normalized_shape", tensor.shape[1]))
     reads = gradient.elements + tensor.elements
     return [
         moved("elementwise.other", tensor.precision, tensor.elements, reads, share=LAYER, origin=BACKWARD),
@@ -166,8 +163,7 @@ def _reduction(kind: str, call: Call) -> list[Part]:
 def _ranked(call: Call) -> list[Part]:
     """The largest few of each row: a reduction that reads the row once."""
     tensor = call.tensor("self")
-    dim = _row_length(call, tensor)
-    return [part("reduction.max", tensor.precision, rows=tensor.elements // dim, dim=dim, share=LIGHT)]
+    return _rows("reduction.max", tensor, _row_length(call, tensor), share=LIGHT)
 
 
 def _sorted(call: Call) -> list[Part]:

@@ -10,7 +10,7 @@ import importlib
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -52,8 +52,11 @@ def trace_workload(request: TraceRequest) -> Workload:
     return trace_calls(request).workload
 
 
-def trace_calls(request: TraceRequest) -> Traced:
-    """The workload of `trace_workload` with the properties of its inputs.  Raises the same errors."""
+def trace_calls(request: TraceRequest, asked: Collection[str] = ()) -> Traced:
+    """The workload of `trace_workload` with the properties of its inputs.
+
+    Raises the same errors, and WorkloadError for a size of `asked` that the inputs do not have: it would change nothing.
+    """
     request = checked_request(request)
     user_code = ":" in request.model and not Path(request.model).exists()
     config = None if user_code else load_model_config(request.model)
@@ -64,6 +67,9 @@ def trace_calls(request: TraceRequest) -> Traced:
     calls: list[Call] = []
     with redirect_stdout(sys.stderr), _quiet(), _as_workload_errors(request.model):  # output of a model is not part of the result
         job = user_job(torch, request) if config is None else configured_job(torch, transformers, request, config)
+        for size in asked:
+            if size not in job.sizes:
+                raise WorkloadError(f"{request.model}: its inputs have no {size} to choose; leave --{size} out")
         run, moments = _runner(torch, request, job)
         held = Held()
         kept = [held.add(tensors) for tensors in (_weights(job.model), moments, tensors_in(torch, job.named.get(CACHE)))]
@@ -107,10 +113,6 @@ def _workload(torch: Any, request: TraceRequest, job: Job, calls: list[Call], fo
 def _load(name: str) -> Any:
     """PyTorch or Transformers.  Raises EstimatorError with the remedy if it is missing or broken."""
     try:
-        if name == "torch":
-            import torch
-
-            return torch
         return importlib.import_module(name)
     except ImportError as error:
         missing = "is not installed" if isinstance(error, ModuleNotFoundError) and error.name == name else f"cannot be imported ({error})"
@@ -141,9 +143,7 @@ def _as_workload_errors(model: str) -> Iterator[None]:
     except SystemExit as error:
         raise WorkloadError(f"{model}: cannot be traced: its code ends the program (SystemExit: {error})") from error
     except Exception as error:  # from building or running the model: its code or its configuration is the cause
-        heading, *rest = [text.strip() for text in str(error).splitlines() if text.strip()] or [""]
-        line = f"{heading} {rest[0]}" if heading.endswith(":") and rest else heading
-        raise WorkloadError(f"{model}: cannot be traced: {type(error).__name__}: {line}") from error
+        raise WorkloadError(f"{model}: cannot be traced: {type(error).__name__}: {' '.join(str(error).split())[:300]}") from error
 
 
 # Running --------------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Final, NamedTuple
 
 from estimator.vocabulary.errors import WorkloadError
-from estimator.vocabulary.reader import Span
+from estimator.vocabulary.reader import FaultError, Span, plain, read
 from estimator.vocabulary.workload import FAMILY_FIELDS, Footprint, Operator, Workload, merge_counts
 
 LARGEST_SIZE: Final = 10**7
@@ -82,9 +82,8 @@ def with_sizes(workload: Workload, at: Sizes, to: Sizes) -> Workload:
         except _CannotTellError as reason:
             refused.append(f"{operator.label} ({reason})")
     if refused:
-        rest = f" and {len(refused) - 3} more" if len(refused) > 3 else ""
         raise WorkloadError(
-            f"{workload.name}: cannot be rescaled from {at}: {'; '.join(refused[:3])}{rest}; "
+            f"{workload.name}: cannot be rescaled from {at}: {'; '.join(refused[:3])}; "
             "trace the model at the sizes wanted, or write one file for each"
         )
     merged, counts = merge_counts(operators, workload.counts)
@@ -92,10 +91,11 @@ def with_sizes(workload: Workload, at: Sizes, to: Sizes) -> Workload:
 
 
 def _check_sizes(workload: Workload, at: Sizes, to: Sizes) -> None:
-    for name, low in (("batch", 1), ("sequence", 0)):
-        for value in (getattr(at, name), getattr(to, name)):
-            if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= LARGEST_SIZE:
-                raise WorkloadError(f"{workload.name}: {name} = {value!r} must be a whole number from {low} to {LARGEST_SIZE}")
+    try:
+        for sizes in (at, to):
+            read(Sizes, plain(sizes))
+    except FaultError as fault:
+        raise WorkloadError(f"{workload.name}: {fault}") from None
     if bool(at.sequence) != bool(to.sequence):
         raise WorkloadError(f"{workload.name}: a sequence can only be changed where the workload's own is known: batch=8,sequence=512")
     if any(operator.operator == "bmm" for operator in workload.operators) and (at.batch == 1) != (to.batch == 1):

@@ -12,17 +12,15 @@ LARGEST: Final = 1e100
 MOST_DIGITS: Final = 100
 """Most digits of a whole number below LARGEST."""
 
-BYTE_ORDER_MARK: Final = "\ufeff"
 
-
-def parse_json(content: bytes | str) -> Any:
+def parse_json(content: bytes) -> Any:
     """The JSON value in a text.
 
     Raises ValueError, in one line, for text that is not UTF-8 or not JSON (NaN and Infinity are not), a duplicate field in an object, an
     impossible number and too many levels.
     """
     try:
-        return JSON.decode(text_of(content))
+        return JSON.decode(_text(content))
     except json.JSONDecodeError as error:
         raise ValueError(f"not valid JSON, or cut short: {error.msg} at line {error.lineno} column {error.colno}") from error
     except RecursionError as error:
@@ -34,32 +32,19 @@ def parse_toml(content: bytes) -> Document:
     import tomllib  # most commands read no TOML
 
     try:
-        document = tomllib.loads(text_of(content), parse_float=_toml_float)
-        _check_whole(document)
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"not valid TOML: {error}") from error
+        return tomllib.loads(_text(content), parse_float=_float)
     except ValueError as error:
-        raise ValueError(str(error).partition("; use sys")[0]) from error  # Python's limit of digits names a function
+        raise ValueError(f"not valid TOML: {error}") from error
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
-    return document
 
 
-def text_of(content: bytes | str) -> str:
+def _text(content: bytes) -> str:
     """UTF-8 text without a byte order mark.  Raises ValueError."""
     try:
-        text = content if isinstance(content, str) else content.decode("utf-8")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"no text file (byte {error.start} is not UTF-8)") from error
-    return text.removeprefix(BYTE_ORDER_MARK)
-
-
-def _check_whole(value: object) -> None:
-    """Raise ValueError for an impossible whole number in a list or table."""
-    if isinstance(value, int) and abs(value) > LARGEST:
-        raise ValueError("holds a whole number of hundreds of digits")
-    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        _check_whole(item)
 
 
 def _float(text: str) -> float:
@@ -67,11 +52,6 @@ def _float(text: str) -> float:
     if number and not 1.0 / LARGEST <= abs(number) <= LARGEST:  # also refuses NaN
         raise ValueError(f"holds the number {text[:40]}; no quantity is so large or so small")
     return number
-
-
-def _toml_float(text: str) -> float:
-    """A float of TOML; the field's reader refuses nan and inf and names the field."""
-    return float(text) if "n" in text else _float(text)
 
 
 def _whole(text: str) -> int:
@@ -105,18 +85,4 @@ def kind_of(value: Any) -> str:
 
 def shown(value: Any) -> str:
     """A value as written in a file; texts in simple quotes."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
     return f"{value:.15g}" if isinstance(value, float) else repr(value)
-
-
-LONGEST_NAME: Final = 80
-"""Most characters of a name in a line."""
-
-
-def short_name(name: str) -> str:
-    """The name, cut in its middle if it is longer than LONGEST_NAME: names mostly differ at an end."""
-    if len(name) <= LONGEST_NAME:
-        return name
-    kept = LONGEST_NAME - 1
-    return f"{name[: kept - kept // 2]}…{name[-(kept // 2) :]}"

@@ -28,9 +28,6 @@ class FrozenMapping(dict[str, V]):
     def __reduce__(self) -> tuple[type["FrozenMapping[V]"], tuple[dict[str, V]]]:
         return type(self), (dict(self),)  # not the hash: another process hashes texts differently
 
-    def __repr__(self) -> str:
-        return f"FrozenMapping({super().__repr__()})"
-
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise TypeError("a FrozenMapping cannot be changed; make a dictionary of it")
 

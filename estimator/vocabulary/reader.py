@@ -118,11 +118,11 @@ def read(kind: Any, value: Any, *place: str | int) -> Any:
         raise FaultError(fault.what, *place, *fault.place) from None
 
 
-def read_file(kind: type[T], path: Path, what: str, error: type[Exception], most_bytes: int = MAX_FILE_BYTES) -> T:
+def read_file(kind: type[T], path: Path, what: str, error: type[Exception]) -> T:
     """Content of a JSON file (`.json`) or a TOML file, as declared; `what` names the kind of file.  Raises `error`."""
     where = f"{what} {path}"
     try:
-        content = read_regular(path, most_bytes)
+        content = read_regular(path, MAX_FILE_BYTES)
         return read(kind, parse_json(content) if path.suffix == ".json" else parse_toml(content))
     except OSError as fault:
         raise error(f"{where}: cannot be read ({fault.strerror}); name another file") from fault

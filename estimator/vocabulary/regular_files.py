@@ -47,26 +47,21 @@ def open_regular(path: str | Path, most_bytes: int | None = None, *, follow: boo
     descriptor = os.open(path, flags)
     try:
         status = os.fstat(descriptor)
-        if stat.S_ISDIR(status.st_mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        if not stat.S_ISREG(status.st_mode):
+        if stat.S_IFMT(status.st_mode) in KINDS:
             raise OSError(errno.EINVAL, "it is not a regular file", str(path))
         _check_size(path, status.st_size, most_bytes)
-        return os.fdopen(descriptor, "rb")
+        return os.fdopen(descriptor, "rb")  # refuses a folder
     except OSError:
         os.close(descriptor)
         raise
 
 
-def read_regular(path: str | Path, most_bytes: int, *, follow: bool = True) -> bytes:
+def read_regular(path: str | Path, most_bytes: int) -> bytes:
     """The content of a regular file of at most `most_bytes`.  Raises OSError like `open_regular`."""
-    with open_regular(path, most_bytes, follow=follow) as stream:
-        size = os.fstat(stream.fileno()).st_size if not isinstance(stream, BytesIO) else len(stream.getbuffer())
-        content = stream.read(size + 1)
-        if len(content) > size:  # a file that grows, or one of /proc, which states no size
-            content += stream.read(most_bytes + 1 - len(content))
-            _check_size(path, len(content), most_bytes)
-        return content
+    with open_regular(path, most_bytes) as stream:
+        content = stream.read()
+    _check_size(path, len(content), most_bytes)  # a file that grows, or one of /proc, which states no size
+    return content
 
 
 def _check_size(path: str | Path, size: int, most_bytes: int | None) -> None:

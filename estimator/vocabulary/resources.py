@@ -6,9 +6,6 @@ from typing import Final
 
 from estimator.vocabulary.errors import EstimatorError
 
-KINDS: Final = ("gpus", "boards", "simulated", "campaigns", "sensors", "models", "energies", "bundles", "examples")
-"""The kinds of data files; each is a folder."""
-
 OWN_FOLDER: Final = frozenset({"bundles", "examples"})
 """Kinds that lie at the root of the repository, not in `configs`."""
 
@@ -20,16 +17,10 @@ def resource_folder(kind: str) -> Path:
 
     An installed distribution carries them inside this package (`_configs/KIND`, `_bundles`, `_examples`); a source checkout
     has them in `configs/KIND`, `bundles` and `examples` beside it.  The folder need not exist.
-
-    Raises EstimatorError for an unknown kind.
     """
-    if kind not in KINDS:
-        raise EstimatorError(f"no data files of kind {kind!r}; kinds: {', '.join(KINDS)}")
-    inside = _PACKAGE / f"_{kind}" if kind in OWN_FOLDER else _PACKAGE / "_configs" / kind
-    if inside.is_dir():
-        return inside
-    root = _PACKAGE.parent
-    return root / kind if kind in OWN_FOLDER else root / "configs" / kind
+    folder = kind if kind in OWN_FOLDER else f"configs/{kind}"
+    inside = _PACKAGE / f"_{folder}"
+    return inside if inside.is_dir() else _PACKAGE.parent / folder
 
 
 def resource_names(kind: str, suffix: str) -> tuple[str, ...]:

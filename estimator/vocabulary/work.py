@@ -6,7 +6,6 @@ passes and cache hits.
 
 from typing import NamedTuple
 
-from estimator.vocabulary.documents import short_name
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
 from estimator.vocabulary.workload import COMPLETED, Operator, Workload, conv_output_size
 
@@ -57,41 +56,27 @@ def _attention_work(operator: Operator, width: float, out_width: float) -> Work:
     return Work(4.0 * batch * heads * pairs * head_dim, read, query_elements * out_width)
 
 
-def work_by_family(workload: Workload) -> dict[str, Work]:
-    """Total work of a workload by family, in first-seen order."""
-    totals: dict[str, Work] = {}
-    for operator, count in zip(workload.operators, workload.counts, strict=True):
-        work = operator_work(operator)
-        so_far = totals.get(operator.family, Work(0.0, 0.0, 0.0))
-        totals[operator.family] = Work(*(a + count * b for a, b in zip(so_far, work, strict=True)))
-    return totals
+def workload_work(workload: Workload) -> Work:
+    """Total work of a workload."""
+    rows = [
+        [count * value for value in operator_work(operator)] for operator, count in zip(workload.operators, workload.counts, strict=True)
+    ]
+    return Work(*map(sum, zip(*rows, strict=True)))
 
 
 def workload_warnings(workload: Workload) -> tuple[str, ...]:
     """One line for each property of a workload that a prediction does not cover, most serious first."""
-    lines = []
-    if workload.unknown:
-        missing = sum(entry.count for entry in workload.unknown)
-        listed = sum(count for operator, count in zip(workload.operators, workload.counts, strict=True) if _is_listed(operator))
-        names = ", ".join(f"{short_name(entry.name)} ×{entry.count}" for entry in workload.unknown)
-        elements = sum(entry.elements * entry.count for entry in workload.unknown)
-        known = _written_elements(workload)
-        size = f", {elements / (elements + known):.1%} of the elements written" if elements else ", size unknown"
-        lines.append(
-            f"{missing} of {listed + missing:.0f} operators ({missing / (listed + missing):.1%}{size}) "
-            f"are of kinds that cannot be modelled and are left out: {names}"
-        )
-    lines.extend(workload.warnings)
-    return tuple(lines)
-
-
-def _is_listed(operator: Operator) -> bool:
-    return not operator.origin.startswith(COMPLETED)
-
-
-def _written_elements(workload: Workload) -> float:
-    total = 0.0
-    for operator, count in zip(workload.operators, workload.counts, strict=True):
-        if _is_listed(operator):
-            total += count * operator_work(operator).write_byte / BYTES_PER_ELEMENT[operator.precision_out or operator.precision]
-    return total
+    if not workload.unknown:
+        return workload.warnings
+    pairs = zip(workload.operators, workload.counts, strict=True)
+    listed = [(operator, count) for operator, count in pairs if not operator.origin.startswith(COMPLETED)]
+    missing = sum(entry.count for entry in workload.unknown)
+    whole = missing + sum(count for _, count in listed)
+    elements = sum(entry.elements * entry.count for entry in workload.unknown)
+    known = sum(count * operator_work(one).write_byte / BYTES_PER_ELEMENT[one.precision_out or one.precision] for one, count in listed)
+    size = f", {elements / (elements + known):.1%} of the elements written" if elements else ", size unknown"
+    names = ", ".join(f"{entry.name:.80} ×{entry.count}" for entry in workload.unknown)
+    line = (
+        f"{missing} of {whole:.0f} operators ({missing / whole:.1%}{size}) are of kinds that cannot be modelled and are left out: {names}"
+    )
+    return (line, *workload.warnings)

@@ -6,17 +6,14 @@ that a list leaves out.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Annotated, Final
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, make_dataclass
+from functools import cache
+from typing import Annotated, Any, Final, Literal
 
-import numpy as np
-
-from estimator.vocabulary.documents import shown
 from estimator.vocabulary.errors import WorkloadError
-from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, IntArray
-from estimator.vocabulary.reader import WHEN_GIVEN, Span
+from estimator.vocabulary.quantities import canonical_precision
+from estimator.vocabulary.reader import LEAST_ONE, WHEN_GIVEN, FaultError, Span, Words, read
 
 FAMILY_FIELDS: Final[dict[str, tuple[str, ...]]] = {
     # C[m, n] = A[m, k] · B[k, n], `batch` of them; linear layers: m tokens, n outputs, k inputs.
@@ -58,14 +55,8 @@ TRACED: Final = "traced"
 LISTED: Final = "listed"
 """`Operator.origin` of operators that a file lists without an origin."""
 
-ORIGINS: Final = (LISTED, TRACED, COMPLETED.rstrip(":"), CORRECTED.rstrip(":"), "rewritten")
-"""First words of an origin; a colon and the name of a rule may follow."""
-
 LARGEST_NUMBER: Final = 1e18
 """Largest number of a shape, including elements of whole tensors."""
-
-OPTIONAL_FIELDS: Final = frozenset({"precision_out", "precision_kv", "cuda_cores", "host_share", "origin"})
-"""Fields of an operator with a default; none of them is part of its shape."""
 
 ZERO_ALLOWED: Final = frozenset({"window", "causal", "padding"})
 
@@ -104,55 +95,71 @@ class Operator:
         return f"{self.family}.{self.operator} {self.precision} {'x'.join(f'{value:.15g}' for value in self.shape)}"
 
 
-def make_operator(family: str, operator: str, precision: str, *, where: str = "", **details: float | str | bool) -> Operator:
-    """An Operator from named shape fields, checked.
+def check_precision(name: str) -> None:
+    """Refuse the name of an unknown precision."""
+    if name and canonical_precision(name) is None:
+        raise FaultError(f"= {name!r:.60} is not a known precision; write bf16, fp16, fp32, …")
 
-    Raises WorkloadError, naming `where`, for an unknown family, operator or precision and for a dimension that
-    is missing, not finite, negative, or zero without a meaning.
-    """
-    prefix = f"{where}: " if where else ""
-    if family not in FAMILY_FIELDS:
-        raise WorkloadError(f"{prefix}unknown kernel family {family!r}; known: {', '.join(FAMILY_FIELDS)}")
-    if operator not in FAMILY_OPERATORS[family]:
-        raise WorkloadError(f"{prefix}unknown {family} operator {operator!r}; known: {', '.join(FAMILY_OPERATORS[family])}")
-    if precision not in BYTES_PER_ELEMENT:
-        raise WorkloadError(f"{prefix}unknown precision {precision!r}; known: {', '.join(BYTES_PER_ELEMENT)}")
-    shape = []
+
+Precision = Annotated[str, LEAST_ONE, check_precision]
+
+OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
+    "precision_out": (Annotated[str, check_precision, "of the result, where it differs"], ""),
+    "precision_kv": (Annotated[str, check_precision, "of cached keys and values, where it differs"], ""),
+    "cuda_cores": (Annotated[bool, "a matrix product that runs without tensor cores"], False),
+    "host_share": (Annotated[float, Span(0.0, 1e3), "launch cost on the host, relative to a layer of the framework"], 1.0),
+    "origin": (Annotated[str, "what listed, traced, added or replaced it; after a colon, the rule that did"], LISTED),
+}
+"""Optional fields of an operator with their defaults.  No operator costs its host as much as a thousand layers."""
+
+
+@cache
+def entry_of(family: str) -> type:
+    """The class with the fields of an operator of a family and its count; made when the first one is read."""
+    parts: list[Any] = [("family", Literal[family]), ("operator", Annotated[str, Words(FAMILY_OPERATORS[family])])]
+    parts += [("precision", Precision), ("count", Annotated[float, Span(1e-12, 1e12), "how often it runs in one iteration"])]
     for name in FAMILY_FIELDS[family]:
-        value = details.pop(name, None)
-        if isinstance(value, bool) or not isinstance(value, (int, float)):  # a union would be built on each call
-            found = "which is missing" if value is None else f"got {shown(value)}"
-            raise WorkloadError(f"{prefix}{family} needs the number {name!r}, {found}; write it into the entry")
-        low = 0.0 if name in ZERO_ALLOWED else 1.0
-        if not low <= value < LARGEST_NUMBER:
-            raise WorkloadError(f"{prefix}{family} {name} = {value!r} must be from {low:.0f} to below {LARGEST_NUMBER:.0e}; correct it")
-        shape.append(float(value))
-    unknown = details.keys() - OPTIONAL_FIELDS
-    if unknown:
-        raise WorkloadError(f"{prefix}{family} has no field {sorted(unknown)[0]!r}; fields: {', '.join(FAMILY_FIELDS[family])}")
-    if family != "attention" and details.get("precision_kv"):
-        raise WorkloadError(f"{prefix}{family} has no precision_kv, that of cached keys and values; leave it out")
-    fault = _geometry_fault(family, shape)
-    if fault:
-        raise WorkloadError(f"{prefix}{fault}")
-    return Operator(family=family, operator=operator, precision=precision, shape=tuple(shape), **details)  # type: ignore[arg-type]
+        span = Span(0.0 if name in ZERO_ALLOWED else 1.0, LARGEST_NUMBER)
+        parts.append((name, Annotated[float, span] if name == "reads" else Annotated[int, span]))
+    for name, (kind, default) in OPTIONS.items():
+        if name != "precision_kv" or family == "attention":
+            parts.append((name, kind, field(default=default)))
+    return make_dataclass(family, parts, kw_only=True, namespace={"__doc__": f"An operator of the family {family}"})
 
 
-def _geometry_fault(family: str, shape: list[float]) -> str:
-    """The fault of a shape whose single numbers are valid, "" for a possible shape."""
+def read_operator(entry: Mapping[str, object]) -> tuple[Operator, float]:
+    """An operator from named fields, and its count.  Raises FaultError."""
+    family = read(Annotated[str, Words(tuple(FAMILY_FIELDS))], entry.get("family"), "family")
+    found: dict[str, Any] = dict(vars(read(entry_of(family), entry)))
+    count: float = found.pop("count")
+    shape = tuple([float(found.pop(name)) for name in FAMILY_FIELDS[family]])
+    _check_geometry(family, shape)
+    found |= {name: canonical_precision(found[name]) for name in ("precision", "precision_out", "precision_kv") if found.get(name)}
+    return Operator(**found, shape=shape), count
+
+
+def make_operator(family: str, operator: str, precision: str, **details: float | str | bool) -> Operator:
+    """An Operator from named fields.  Raises WorkloadError for an unknown name and an impossible shape."""
+    try:
+        return read_operator({"family": family, "operator": operator, "precision": precision, "count": 1.0, **details})[0]
+    except FaultError as fault:
+        raise WorkloadError(f"{fault.inside(family)}") from None
+
+
+def _check_geometry(family: str, shape: tuple[float, ...]) -> None:
+    """Refuse an impossible shape whose single numbers are valid."""
     if family == "conv":
         _, channels, height, width, filters, kernel_h, kernel_w, _, padding, groups = shape
         if kernel_h > height + 2.0 * padding or kernel_w > width + 2.0 * padding:
-            return f"conv kernel {kernel_h:.0f}x{kernel_w:.0f} is larger than the padded image; padding = {padding:.0f}"
+            raise FaultError(f"kernel {kernel_h:.0f}x{kernel_w:.0f} is larger than the padded image; padding = {padding:.0f}")
         if channels % groups or filters % groups:
-            return f"conv groups = {groups:.0f} must divide channels = {channels:.0f} and filters = {filters:.0f}"
+            raise FaultError(f"groups = {groups:.0f} must divide channels = {channels:.0f} and filters = {filters:.0f}")
     if family == "attention":
         _, _, _, heads, kv_heads, _, _, causal = shape
         if heads % kv_heads:
-            return f"attention kv_heads = {kv_heads:.0f} must divide heads = {heads:.0f}"
+            raise FaultError(f"kv_heads = {kv_heads:.0f} must divide heads = {heads:.0f}")
         if causal > 1.0:
-            return f"attention causal = {causal!r} must be 0 or 1"
-    return ""
+            raise FaultError(f"causal = {causal!r} must be 0 or 1")
 
 
 def conv_output_size(operator: Operator) -> tuple[float, float]:
@@ -229,7 +236,7 @@ def merge_counts(operators: Iterable[Operator], counts: Iterable[float]) -> tupl
     return tuple(totals), tuple(totals.values())
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
     """Operators in execution order, before they are merged into a Workload: neighbours give more information than a single operator.
 
@@ -247,14 +254,7 @@ class Listing:
 
     def places(self, numbers: Collection[int]) -> list[int]:
         """Positions in `order` of any of some operators, ascending."""
-        wanted = np.zeros(len(self.operators), dtype=np.bool_)
-        wanted[list(numbers)] = True
-        found: list[int] = np.flatnonzero(wanted[self._order]).tolist()
-        return found
-
-    @cached_property
-    def _order(self) -> IntArray:
-        return np.array(self.order, dtype=np.int64)
+        return [place for place, number in enumerate(self.order) if number in numbers]
 
 
 def main_precision(operators: Sequence[Operator], counts: Sequence[float]) -> str:

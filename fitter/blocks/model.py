@@ -17,7 +17,7 @@ from scipy.optimize import least_squares, nnls
 from estimator.blocks.model import FORMS, LOGARITHMS, BlockModel, occupancy_times
 from estimator.vocabulary.quantities import Array
 from fitter.errors import CalibrationError
-from fitter.rows.block_table import BlockRows
+from fitter.rows.columns import BlockRows
 
 FEWEST_GRIDS: Final = 3
 """Different grids that a model needs (Boughzala et al., section V.B)."""
@@ -43,8 +43,9 @@ def fit_block_models(rows: BlockRows, num_sms: int) -> tuple[list[BlockModel], l
 
     Rows without a power at rest take the mean of the other rows at their clock, since the board is the same.
     """
-    rows = replace(rows, idle_w=_known_idle_w(rows))
-    kinds = pd.DataFrame([rows.kernel, rows.block_threads, rows.blocks_per_sm, np.round(rows.sm_clock_mhz)]).T
+    clocks, idle = np.round(rows.sm_clock_mhz), pd.Series(rows.idle_w)
+    rows = replace(rows, idle_w=np.asarray(idle.fillna(idle.groupby(np.nan_to_num(clocks)).transform("mean")), dtype=np.float64))
+    kinds = pd.DataFrame([rows.kernel, rows.block_threads, rows.blocks_per_sm, clocks]).T
     models, refused = [], []
     for _, own in kinds.groupby(list(kinds), sort=False, dropna=False):
         try:
@@ -52,12 +53,6 @@ def fit_block_models(rows: BlockRows, num_sms: int) -> tuple[list[BlockModel], l
         except CalibrationError as error:
             refused.append(str(error))
     return models, refused
-
-
-def _known_idle_w(rows: BlockRows) -> Array:
-    idle = pd.Series(rows.idle_w)
-    means = idle.groupby(np.nan_to_num(np.round(rows.sm_clock_mhz))).transform("mean")
-    return np.asarray(idle.fillna(means), dtype=np.float64)
 
 
 def fit_block_model(rows: BlockRows, num_sms: int) -> BlockModel:
@@ -99,13 +94,12 @@ def _scatter(rows: BlockRows, num_sms: int, judged_from: float) -> dict[str, dic
 
 
 def _fitted(rows: BlockRows, num_sms: int) -> BlockModel:
-    first = rows.select(np.arange(len(rows)) == 0)
-    clock = f" at {first.sm_clock_mhz[0]:.0f} MHz" if np.isfinite(first.sm_clock_mhz[0]) else ""
-    name = f"{first.kernel[0]} with {first.block_threads[0]:g} threads a block{clock}"
+    clock = f" at {rows.sm_clock_mhz[0]:.0f} MHz" if np.isfinite(rows.sm_clock_mhz[0]) else ""
+    name = f"{rows.kernel[0]} with {rows.block_threads[0]:g} threads a block{clock}"
     grids = np.unique(rows.blocks)
     if len(grids) < FEWEST_GRIDS:
         raise CalibrationError(f"{name}: {len(grids)} grids measured; a block-count model needs {FEWEST_GRIDS}, two small and one larger")
-    blocks_per_sm = int(first.blocks_per_sm[0])
+    blocks_per_sm = int(rows.blocks_per_sm[0])
     logarithms, time_covariance, tied = _times(rows, num_sms, blocks_per_sm)
     slope_s, intercept_s = np.polyfit(rows.blocks, rows.latency_s, 1)
     static_w = static_std = slope_j = math.nan
@@ -115,8 +109,8 @@ def _fitted(rows: BlockRows, num_sms: int) -> BlockModel:
         static_w, static_std = float(np.mean(rows.idle_w)), float(np.std(rows.idle_w, ddof=1) / math.sqrt(len(rows)))
         slope_j = float(np.polyfit(rows.blocks, (rows.power_w - rows.idle_w) * rows.latency_s, 1)[0])
     return BlockModel(
-        kernel=str(first.kernel[0]),
-        block_threads=int(first.block_threads[0]),
+        kernel=str(rows.kernel[0]),
+        block_threads=int(rows.block_threads[0]),
         num_sms=num_sms,
         blocks_per_sm=blocks_per_sm,
         sm_clock_mhz=float(np.mean(rows.sm_clock_mhz)),
@@ -134,7 +128,7 @@ def _fitted(rows: BlockRows, num_sms: int) -> BlockModel:
         rows=len(rows),
         scatter={},
         tied=tied,
-        flop_per_block=float(first.flop_per_block[0]),
+        flop_per_block=float(rows.flop_per_block[0]),
     )
 
 

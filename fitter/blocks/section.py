@@ -10,8 +10,7 @@ from estimator.bundle.content import Bundle, HeldOut
 from estimator.vocabulary.gpu import GpuSpec
 from fitter.blocks.model import fit_block_models
 from fitter.errors import CalibrationError
-from fitter.rows.block_table import BlockRows
-from fitter.rows.columns import Selection
+from fitter.rows.columns import BlockRows, Selection
 from fitter.validate.predictions import PERCENT, error_rows, unmeasured_rows
 from fitter.validate.tables import Shown
 
@@ -26,7 +25,7 @@ def block_section(selection: Selection, gpu: GpuSpec) -> tuple[dict[str, Any], t
     if selection.blocks is None:
         return {}, ()
     models, refused = fit_block_models(selection.blocks, gpu.num_sms)
-    if not models and not selection.tables and selection.instructions is None:
+    if not models and len(selection.parts) == 1:
         raise CalibrationError(refused[0])
     return section_of(models), tuple(f"no block-count model: {reason}" for reason in refused)
 
@@ -44,15 +43,13 @@ def block_table(bundle: Bundle) -> Shown:
 def block_errors(bundle: Bundle, rows: BlockRows) -> tuple[list[HeldOut], tuple[str, ...]]:
     """Errors of latency and power by kernel, form "occupancy", and a remark on kernels without a model."""
     models = models_from_section(bundle.block_models, f"bundle {bundle.name}: block_models").values()
-    own = rows.select(rows.gpu == bundle.gpu.name)
+    own = rows.select(np.array(rows.row_gpus) == bundle.gpu.name)
     kernels = [f"{kernel}/{threads:g}" for kernel, threads in zip(own.kernel, own.block_threads, strict=True)]
     found = unmeasured_rows([(bundle.gpu.name, FAMILY, kernel, "–") for kernel in kernels])
     known = np.zeros(len(own), dtype=np.bool_)
     found["measured_latency"], found["measured_power"] = own.latency_s, own.power_w
     for model in models:
-        clock = np.round(own.sm_clock_mhz) == np.round(model.sm_clock_mhz)
-        if not np.isfinite(model.sm_clock_mhz):
-            clock = np.isnan(own.sm_clock_mhz)
+        clock = np.isclose(np.round(own.sm_clock_mhz), np.round(model.sm_clock_mhz), rtol=0.0, equal_nan=True)
         same = (own.kernel == model.kernel) & (own.block_threads == model.block_threads) & clock
         known |= same
         time, energy = model.latency_s(own.blocks[same]), model.energy_j(own.blocks[same])

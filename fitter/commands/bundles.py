@@ -22,7 +22,7 @@ def say(result: Mapping[str, object] | Sequence[str]) -> None:
 
 def answer(document: Mapping[str, object], as_json: bool) -> None:
     """Write a document to stdout, as JSON or for people."""
-    click.echo(json_text(document) if as_json else document_text(document), nl=False)
+    say(document if as_json else document_text(document).splitlines())
 
 
 @click.command(context_settings=HELP)

@@ -12,7 +12,7 @@ import click
 
 from estimator import __version__
 from estimator.display.text import printable
-from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, check_present, named_file, named_files, run_command
+from estimator.options.command_line import DONE, DONE_WITH_WARNINGS, named_file, named_files, run_command
 from estimator.options.output_files import output_option
 from estimator.vocabulary.errors import EstimatorError
 from estimator.vocabulary.regular_files import special_kind
@@ -33,10 +33,11 @@ FIRST_VERSION: Final = "0.1.0"
 LOG_SUFFIX: Final = ".log.jsonl"
 """Suffix that `collect` adds to the name of a data set while its campaign runs."""
 
-EXTRA: Final = "wattprint[fit]"
-EXTRA_PACKAGES: Final = frozenset({"pandas", "pyarrow", "scipy", "sklearn"})
-CLUSTER_EXTRA: Final = "wattprint[cluster]"
-CLUSTER_PACKAGES: Final = frozenset({"dask", "distributed"})
+EXTRAS: Final = {
+    **dict.fromkeys(("pandas", "pyarrow", "scipy", "sklearn"), "wattprint[fit]"),
+    **dict.fromkeys(("dask", "distributed"), "wattprint[cluster]"),
+}
+"""The extra that installs a package."""
 
 
 def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -101,6 +102,8 @@ def fit_command(**options: Any) -> int:
     from estimator.bundle.files import load_bundle, save_bundle
     from estimator.vocabulary.specifications import load_gpu
     from fitter.bundle.calibration import calibrate
+    from fitter.release.differences import identity
+    from fitter.report.text import selection_document
     from fitter.rows.screening import asked_gpu
     from fitter.rows.selection import read_selection, require_one_gpu, require_one_world
     from fitter.scale.streamed import is_streamed, read_streamed
@@ -124,7 +127,6 @@ def fit_command(**options: Any) -> int:
         progress=progress,
     )
     bundle = save_bundle(calibration.bundle, options["out"])
-    document = _fit_document(bundle, calibration, options)
     if options["report"] is not None:
         from estimator.vocabulary.whole_file import write_whole
         from fitter.report.page import report_html
@@ -132,10 +134,13 @@ def fit_command(**options: Any) -> int:
         page = report_html(bundle, calibration.selection, calibration.held_out)
         write_whole(options["report"], page.encode("utf-8", errors="replace"))
     progress("")
-    verdicts = judge(options["require"], calibration.summary())
+    summary = calibration.summary()
+    verdicts = judge(options["require"], summary)
     notes = [note for note in bundle.notes if note not in calibration.warnings]
-    document |= {"notes": notes, "requirements": list(verdicts), "warnings": list(calibration.warnings)}
-    say(document if options["as_json"] else _fit_lines(bundle, calibration, options))
+    document = {"errors": list(bundle.errors), "summary": summary, "notes": notes, "requirements": list(verdicts)}
+    document["warnings"] = list(calibration.warnings)
+    origin = {"bundle": str(options["out"]), **identity(bundle), **selection_document(calibration.selection)}
+    say(origin | document if options["as_json"] else _fit_lines(bundle, calibration, options))
     return _finish(calibration.selection, notes, calibration.warnings, options, verdicts)
 
 
@@ -191,10 +196,9 @@ def run(given: list[str]) -> int:
             return run_command(COMMANDS[given[0]], given[1:], f"fit {given[0]}", expected)
         return run_command(fit_command, given, "fit", expected)
     except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in EXTRA_PACKAGES | CLUSTER_PACKAGES:
+        extra = EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
             raise
-        extra = CLUSTER_EXTRA if package in CLUSTER_PACKAGES else EXTRA
         click.echo(f"fit: the package {error.name!r} is missing; install {extra}", err=True)
         return 1
 
@@ -220,7 +224,6 @@ def _check_datasets(names: Sequence[str]) -> None:
         for log in filter(os.path.isfile, logs):
             so_far = f"`collect export {log} --to parquet` gives the rows so far"
             raise FitterError(f"{log}: its campaign did not finish; the same `collect` command with --resume goes on with it, or {so_far}")
-    check_present(local, "{}: no such file or folder")
 
 
 def _progress(quiet: bool) -> Callable[[str], None]:
@@ -248,16 +251,7 @@ def _fit_lines(bundle: "Bundle", calibration: "Calibration", options: Mapping[st
         rows = [*calibration.errors, *calibration.summary().values()]
         lines += [*error_table(f"errors in percent on held-out rows ({options['holdout']:.0%} at a time):", rows).lines(), ""]
     lines += [f"bundle {bundle.name} {bundle.version} for {bundle.gpu.name} written to {options['out']}", f"  {bundle.digest}"]
-    lines += [] if options["report"] is None else [f"report written to {options['report']}"]
     return [*lines, *next_lines(bundle, str(options["out"]))]
-
-
-def _fit_document(bundle: "Bundle", calibration: "Calibration", options: Mapping[str, object]) -> dict[str, object]:
-    from fitter.release.differences import identity
-    from fitter.report.text import selection_document
-
-    document = {"bundle": str(options["out"]), **identity(bundle), **selection_document(calibration.selection)}
-    return document | {"errors": list(bundle.errors), "summary": calibration.summary()}
 
 
 def _finish(

@@ -6,13 +6,15 @@ from typing import Final
 
 from estimator.counts.energies import INSTRUCTION, InstructionEnergies
 from estimator.counts.opcodes import RARE, loop_classes
-from fitter.rows.instruction_dataset import InstructionRows
+from fitter.rows.columns import InstructionRows
 
 OWN_SHARE: Final = 0.12
 """A class has an energy of its own if it makes up at least this share of some measured body; otherwise it is a rare class."""
 
 LARGEST_ERROR: Final = 0.25
 """Largest relative standard deviation of an energy with normal confidence; beyond it only the order of magnitude is known."""
+
+UNDECIDED: Final = "not decided by the runs"
 
 
 def shares_of_bodies(rows: InstructionRows) -> dict[str, list[float]]:
@@ -38,7 +40,7 @@ def _reason(energies: InstructionEnergies, name: str, shares: list[float]) -> st
     term = energies.terms.index(INSTRUCTION + name)
     value, std = energies.epi_j(name)
     if not energies.identified[term]:
-        return "not decided by the runs"
+        return UNDECIDED
     if not energies.values[term] > 0:
         return "at the bound of 0 beside its issue"
     if std > LARGEST_ERROR * value:

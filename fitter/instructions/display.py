@@ -8,14 +8,14 @@ from estimator.counts.energies import (
     CONSTANT,
     HEAT,
     ISSUE,
-    LINKS,
     LOOP,
     PUBLISHED_FLAG,
     STALL,
     InstructionEnergies,
     energies_from_section,
-    links_from_document,
+    measured_links,
 )
+from fitter.instructions.confidence import UNDECIDED
 from fitter.instructions.ptx import PUBLISHED_MODES
 from fitter.power.solver import PICO
 from fitter.validate.tables import Shown
@@ -28,8 +28,6 @@ BOARD_TERMS: Final = (
     (LOOP, "loop control, a turn", "pJ", PICO),
 )
 """Terms that do not depend on the instructions."""
-
-UNDECIDED: Final = "not decided by the runs"
 
 
 def bundle_energies(bundle: Bundle) -> InstructionEnergies | None:
@@ -79,7 +77,7 @@ def _ptx_table(energies: InstructionEnergies) -> Shown:
 
 def _link_table(bundle: Bundle) -> Shown:
     """Table of rates and energies of links and copies."""
-    links = links_from_document(bundle.instruction_energies.get(LINKS, {}), f"bundle {bundle.name}: instruction_energies.{LINKS}")
+    links = measured_links(bundle.instruction_energies, f"bundle {bundle.name}: instruction_energies")
     rows = [
         (name, link.link, link.bytes_per_s / 1e9, link.j_per_byte / PICO, link.std_j / PICO, link.runs, link.why_unknown)
         for name, link in links.items()

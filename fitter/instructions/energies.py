@@ -1,8 +1,8 @@
 """Rows of generated kernels → energy per instruction, per transaction, per stalled slot, and constant power.
 
-Power beyond the board at rest is regressed on rates of events (10¹²/s, so that coefficients are in pJ), with coefficients that are not
-negative.  Unroll factors separate the loop from its body; occupancies and dependent chains separate issue from stalls; sweeps over SMs
-determine constant power; sweeps over lanes separate the lanes from the issue.
+Power beyond the board at rest is regressed on rates of events, with coefficients that are not negative.  Unroll factors separate the loop
+from its body; occupancies and dependent chains separate issue from stalls; sweeps over SMs determine constant power; sweeps over lanes
+separate the lanes from the issue.
 """
 
 from dataclasses import dataclass, replace
@@ -19,6 +19,7 @@ from estimator.counts.energies import (
     LOOP,
     STALL,
     TRANSACTION,
+    TRANSACTION_BYTES,
     Activity,
     InstructionEnergies,
     stall_slots,
@@ -32,11 +33,18 @@ from estimator.vocabulary.quantities import Array, BoolArray
 from fitter.errors import CalibrationError
 from fitter.instructions.confidence import OWN_SHARE, doubts_of, shares_of_bodies
 from fitter.instructions.ptx import ptx_rows
-from fitter.power.solver import PICO
-from fitter.rows.instruction_dataset import InstructionRow, InstructionRows
+from fitter.rows.columns import InstructionRow, InstructionRows
 
-PRIOR_STD: Final[dict[str, float]] = {INSTRUCTION: 300.0, ISSUE: 3e3, LOOP: 300.0, STALL: 3e3, TRANSACTION: 1e5, CONSTANT: 1e3, HEAT: 30.0}
-"""Prior standard deviation of each term around 0 [pJ, W, W/K]: far above the values of any GPU."""
+PRIOR_STD: Final[dict[str, float]] = {
+    INSTRUCTION: 3e-10,
+    ISSUE: 3e-9,
+    LOOP: 3e-10,
+    STALL: 3e-9,
+    TRANSACTION: 1e-7,
+    CONSTANT: 1e3,
+    HEAT: 30.0,
+}
+"""Prior standard deviation of each term around 0 [J, W, W/K]: far above the values of any GPU."""
 
 MOST_SCATTER: Final = 0.3
 """Largest relative scatter of powers that the fit considers."""
@@ -57,7 +65,7 @@ FEWEST_ROWS: Final = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _System:
-    """The linear system: rates of each term (n, t) in 10¹²/s, power beyond rest (n,) and its standard deviation (n,) [W]."""
+    """The linear system: rates of each term (n, t) [1/s], power beyond rest (n,) and its standard deviation (n,) [W]."""
 
     terms: tuple[str, ...]
     rates: Array
@@ -78,11 +86,6 @@ def fit_instructions(rows: InstructionRows, gpu: GpuSpec, gain_std: float = 0.0)
             f"{len(own)} runs of generated kernels on random data; instruction energies need {FEWEST_ROWS} of several "
             f"unroll factors and occupancies: `collect --campaign instructions`"
         )
-    short = next((row for row in own.rows if row.latency_s < 1e-9), None)
-    if short is not None:
-        raise CalibrationError(
-            f"{short.source} row {short.row}: latency_s = {short.latency_s:g} is shorter than a clock; leave the row out"
-        )
     volt, voltage = _relative_voltage(own, gpu)
     clocks = own.column("sm_clock_mhz")
     clock, temperature = float(np.median(clocks)), own.column("temperature_c")
@@ -93,8 +96,6 @@ def fit_instructions(rows: InstructionRows, gpu: GpuSpec, gain_std: float = 0.0)
         raise CalibrationError("no run of generated kernels draws more than the board at rest; check power_w and idle_before_w")
     values, scatter = _scattered(system)
     covariance, identified = _covariance(system, values, scatter)
-    scale = np.array([1.0 if term in (CONSTANT, HEAT) else PICO for term in system.terms])
-    values, covariance = values * scale, covariance * np.outer(scale, scale)
     lanes = np.array([term.startswith(INSTRUCTION) for term in system.terms])
     covariance += (gain_std**2 + MODEL_STD**2) * np.outer(values, values) + np.diag(lanes * (OPERANDS_STD * values) ** 2)
     energies = InstructionEnergies(
@@ -115,7 +116,7 @@ def fit_instructions(rows: InstructionRows, gpu: GpuSpec, gain_std: float = 0.0)
 
 def fitted_rows(rows: InstructionRows, gpu: GpuSpec) -> BoolArray:
     """Mask of the rows in the fit, shape (n,): random operands, no link traffic, several threads, and a known voltage if throttled."""
-    blind = not np.isfinite(_read_voltage(rows)).all() and gpu.voltage_v is None
+    blind = not np.isfinite(rows.column("voltage_v")).all() and gpu.voltage_v is None
     return np.array(
         [row.random and not row.link and row.mode != "single" and not (row.throttled and blind) for row in rows.rows], dtype=np.bool_
     )
@@ -151,28 +152,19 @@ def excess_power_w(rows: InstructionRows) -> tuple[Array, Array]:
         if not known.any():
             raise CalibrationError("no row of generated kernels has its power at rest; collect them again")
         middle = float(idle_c[known].mean())
-        slope = 0.0
+        warmer = idle_c[known] - middle
         # Temperatures at rest that span less say nothing about how power at rest follows them [K].
-        if np.ptp(idle_c[known]) >= 3.0:
-            slope = max(0.0, float(np.polyfit(idle_c[known] - middle, idle[known], 1)[0]))
-        level = float((idle[known] - slope * (idle_c[known] - middle)).mean())
-        scatter = float(np.std(idle[known] - level - slope * (idle_c[known] - middle)))
-        at = np.where(np.isfinite(run_c), run_c, middle)
-        base[own] = level + slope * (at[own] - middle)
-        std[own] = scatter / np.sqrt(known.sum())
+        slope = max(0.0, float(np.polyfit(warmer, idle[known], 1)[0])) if np.ptp(warmer) >= 3.0 else 0.0
+        rest = idle[known] - slope * warmer
+        base[own] = rest.mean() + slope * np.nan_to_num(run_c[own] - middle)
+        std[own] = rest.std() / np.sqrt(len(rest))
     power_std = np.maximum(np.nan_to_num(rows.column("power_std_w"), nan=1.0), LEAST_POWER_STD_W)
     return rows.column("power_w") - base, np.hypot(power_std, std)
 
 
-def _read_voltage(rows: InstructionRows) -> Array:
-    """Core voltage of each row, shape (n,) [V]; nan if the board reports no voltage or zero."""
-    voltage = rows.column("voltage_v")
-    return np.where(voltage > 0, voltage, np.nan)
-
-
 def _relative_voltage(rows: InstructionRows, gpu: GpuSpec) -> tuple[Array, float]:
     """Core voltage of each row relative to the median, shape (n,), and the median (nan if neither board nor table has it)."""
-    voltage = _read_voltage(rows)
+    voltage = rows.column("voltage_v")
     if not np.isfinite(voltage).all():
         if gpu.voltage_v is None:
             return np.ones(len(rows)), np.nan
@@ -181,25 +173,26 @@ def _relative_voltage(rows: InstructionRows, gpu: GpuSpec) -> tuple[Array, float
     return voltage / middle, middle
 
 
-def own_classes(rows: InstructionRows) -> tuple[str, ...]:
-    """Classes with at least OWN_SHARE of some measured body, and all classes of matrix instructions, sorted."""
-    shares = shares_of_bodies(rows)
-    return tuple(sorted(name for name, own in shares.items() if max(own) >= OWN_SHARE or is_matrix(name)))
-
-
 def _system(rows: InstructionRows, gpu: GpuSpec, volt: Array, clock: Array, warmer: Array) -> _System:
-    names = (*own_classes(rows), RARE)
-    levels = [level for level in rows.rows[0].transactions if any(row.transactions[level] > 0 for row in rows.rows)]
-    candidates = (CONSTANT, HEAT, STALL, ISSUE, LOOP, *(INSTRUCTION + name for name in names), *(TRANSACTION + level for level in levels))
+    # Classes with at least OWN_SHARE of some measured body, and all classes of matrix instructions.
+    names = [name for name, own in sorted(shares_of_bodies(rows).items()) if max(own) >= OWN_SHARE or is_matrix(name)]
+    candidates = (
+        CONSTANT,
+        HEAT,
+        STALL,
+        ISSUE,
+        LOOP,
+        *(INSTRUCTION + name for name in (*names, RARE)),
+        *(TRANSACTION + level for level in TRANSACTION_BYTES),
+    )
     matrix = np.zeros((len(rows), len(candidates)))
     for i, row in enumerate(rows.rows):
         activity = row_activity(row, gpu, float(warmer[i]))
         matrix[i] = term_weights(activity, candidates, float(volt[i]), float(clock[i])) / row.latency_s
     seen: BoolArray = np.asarray((np.abs(matrix) > 0).any(axis=0))
     terms = tuple(term for term, any_row in zip(candidates, seen, strict=True) if any_row)
-    watts = np.array([term in (CONSTANT, HEAT) for term in terms])
     excess, std = excess_power_w(rows)
-    return _System(terms=terms, rates=matrix[:, seen] * np.where(watts, 1.0, PICO), excess_w=excess, std_w=std, shape=volt * clock)
+    return _System(terms=terms, rates=matrix[:, seen], excess_w=excess, std_w=std, shape=volt * clock)
 
 
 def _prior_std(terms: tuple[str, ...]) -> Array:

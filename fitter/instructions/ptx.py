@@ -13,7 +13,8 @@ from estimator.counts.opcodes import loop_classes
 from estimator.vocabulary.errors import BundleError
 from estimator.vocabulary.frozen import FrozenMapping
 from fitter.instructions.confidence import doubt_of_classes
-from fitter.rows.instruction_dataset import SAMPLING, InstructionRow, InstructionRows, at_level
+from fitter.rows.columns import InstructionRow, InstructionRows, at_level
+from fitter.rows.instruction_dataset import SAMPLING
 
 OVERHEAD: Final = "empty_loop"
 """Kernel whose energy the published formula subtracts."""

@@ -16,7 +16,7 @@ from estimator.counts.energies import InstructionEnergies
 from estimator.vocabulary.errors import CountsError
 from estimator.vocabulary.reader import plain
 from estimator.vocabulary.resources import resource_folder
-from fitter.rows.instruction_dataset import at_level
+from fitter.rows.columns import at_level
 
 TABLE: Final = "published/ptx-table-1.toml"
 LEVELS: Final = ("O3", "O0")

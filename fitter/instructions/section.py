@@ -8,13 +8,14 @@ import numpy as np
 import pandas as pd
 
 from estimator.bundle.content import Bundle, HeldOut
-from estimator.counts.energies import LINKS, LinkEnergy, energies_from_section, links_document, section_of
+from estimator.counts.energies import LINKS, LinkEnergy, section_of
 from estimator.vocabulary.errors import BundleError
 from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.reader import plain
 from fitter.errors import CalibrationError
+from fitter.instructions.display import bundle_energies
 from fitter.instructions.energies import LEAST_POWER_STD_W, excess_power_w, fit_instructions, row_activity
-from fitter.rows.columns import Selection
-from fitter.rows.instruction_dataset import InstructionRows, at_level
+from fitter.rows.columns import InstructionRows, Selection, at_level
 from fitter.validate.predictions import error_rows, unmeasured_rows
 
 
@@ -28,13 +29,13 @@ def instruction_section(selection: Selection, gpu: GpuSpec) -> tuple[dict[str, o
         return {}, ()
     rows, gain = selection.instructions, selection.gain_std
     links = link_energies(rows, gain)
-    table: dict[str, object] = {LINKS: links_document(links)} if links else {}
+    table: dict[str, object] = {LINKS: plain(links)} if links else {}
     if all(row.link for row in rows.rows):
         return table, ()
     try:
         return section_of(fit_instructions(rows, gpu, gain)) | table, ()
     except CalibrationError as error:
-        if not links and selection.kernels is None and selection.workloads is None and selection.blocks is None:
+        if not links and len(selection.parts) == 1:
             raise
         return table, (f"no instruction energies: {error}",)
 
@@ -48,7 +49,7 @@ def instruction_errors(bundle: Bundle, rows: InstructionRows) -> tuple[list[Held
     Runs whose operands are not random are not compared: energies hold for random operands.  Raises BundleError for a damaged section,
     CalibrationError if no row has its power at rest.
     """
-    energies = energies_from_section(bundle.instruction_energies, f"bundle {bundle.name}: instruction_energies")
+    energies = bundle_energies(bundle)
     if energies is None:
         return [], ("the bundle has no instruction energies; runs of generated kernels are not compared",)
     own = rows.select(np.array([row.random and not row.link and row.gpu == bundle.gpu.name for row in rows.rows], dtype=np.bool_))

@@ -4,21 +4,22 @@ A table has a row for each launch of a kernel with a number of blocks.  `kernel`
 `gpu`, `blocks_per_sm`, `power_w` or `energy_j`, `power_std_w`, `idle_w`, `sm_clock_mhz` and `flop_per_block` are optional.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
 from estimator.vocabulary.gpu import GpuSpec
-from estimator.vocabulary.quantities import Array, BoolArray, IntArray
-from fitter.rows.rejected import RejectedRow
-from fitter.rows.screening import Screen, first_known, taken
+from fitter.rows.columns import BlockRows, Selection, compacted
+from fitter.rows.screening import Screen, first_known
 from fitter.rows.tables import Table
 
 NEEDED: Final = ("kernel", "block_threads", "blocks", "latency_s")
 NUMBERS: Final = (
     "block_threads", "blocks_per_sm", "blocks", "latency_s", "power_w", "power_std_w", "idle_w", "sm_clock_mhz", "flop_per_block",
 )  # fmt: skip
+"""Columns of numbers; unknown ones are nan."""
+
 COLUMNS: Final = frozenset({"kernel", "gpu", "energy_j", *NUMBERS})
 """Columns that are read."""
 
@@ -28,78 +29,27 @@ SWEEP: Final = "block_sweep"
 WARP_LANES: Final = 32
 """Threads of a warp."""
 
-REJECTS: Final = frozenset({"latency_absurd", "power_missing", "power_absurd", "sensor_stuck", "clock_varied", "result_wrong"})
+REJECTS: Final = frozenset({"latency_absurd", "power_missing", "power_absurd", "sensor_stuck", "clock_varied", "result_wrong", "throttled"})
 """Flags that make a measured row unusable for a grid."""
 
-SLOWED: Final = "throttled"
-"""The flag of grids that ran below the requested clock."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockRows:
-    """Rows of one or several kernels; every column has shape (n,), unknown numbers are nan.
-
-    kernel, gpu        names
-    block_threads      threads of a block
-    blocks_per_sm      blocks that fit on an SM at once
-    blocks             of the grid
-    latency_s          of one launch [s]
-    power_w, idle_w    of the board during the launch, and at rest before it [W]
-    power_std_w        standard error of power_w [W]
-    sm_clock_mhz       of the run [MHz]
-    flop_per_block     work [flop]
-    """
-
-    kernel: Array
-    gpu: Array
-    block_threads: Array
-    blocks_per_sm: Array
-    blocks: Array
-    latency_s: Array
-    power_w: Array
-    power_std_w: Array
-    idle_w: Array
-    sm_clock_mhz: Array
-    flop_per_block: Array
-
-    def __len__(self) -> int:
-        return len(self.kernel)
-
-    @property
-    def row_gpus(self) -> list[str]:
-        """The GPU of each row."""
-        found: list[str] = self.gpu.tolist()
-        return found
-
-    def select(self, chosen: BoolArray | IntArray) -> "BlockRows":
-        """Some of the rows."""
-        return taken(self, chosen)
-
-
-def is_block_sweep(table: Table) -> BoolArray:
-    """Mask of the rows of a kernel dataset that belong to a sweep over blocks, shape (n,)."""
-    return np.array([mode == SWEEP for mode in table.texts("launch_mode")], dtype=np.bool_)
-
-
-def read_block_table(table: Table, gpu: GpuSpec | None = None) -> tuple[BlockRows | None, list[RejectedRow]]:
+def read_block_table(table: Table, gpu: GpuSpec | None = None) -> Selection:
     """The grids of a table, or of the sweeps of a kernel dataset, and the rejected rows.
 
     gpu: the GPU to keep, also the GPU of a table without such a column.
     """
-    swept = SWEEP in table.texts("launch_mode")
+    swept = bool(table.marked(SWEEP, "launch_mode").any())
     screen = Screen(table, gpu, repeated=not swept)
     table = screen.table
     if swept:
-        asked, names = table.numbers("sm_clock_mhz"), table.texts("operator")
         screen.reject_flags(REJECTS)
-        screen.reject(table.flagged(SLOWED), SLOWED.upper(), lambda i: f"{names[i]} at {asked[i]:g} MHz")
         columns: dict[str, Any] = {f"block{end}": table.products(name) for name, end in (("grid", "s"), ("block", "_threads"))}
         columns |= {"kernel": table.texts("operator"), "idle_w": table.numbers("idle_before_w")}
         columns |= {"sm_clock_mhz": table.numbers("sm_clock_measured_mhz")}
         table = screen.table = replace(table, frame=table.frame.assign(**columns))
     kernel = np.array(table.texts("kernel"), dtype=object)
     screen.reject(kernel == "", "UNKNOWN_OPERATOR", "a kernel without a name")
-    screen.reject_limits((*NUMBERS, "energy_j"), NEEDED[1:])
+    screen.reject_limits((*NUMBERS, "energy_j"))
     numbers = {name: table.numbers(name) for name in NUMBERS}
     numbers["power_w"] = first_known(numbers["power_w"], table.numbers("energy_j") / numbers["latency_s"])
     with np.errstate(invalid="ignore"):
@@ -107,6 +57,5 @@ def read_block_table(table: Table, gpu: GpuSpec | None = None) -> tuple[BlockRow
     # Registers and shared memory may allow fewer blocks than threads do; only the data can state this.
     fitting = screen.of_gpu(lambda spec: spec.warps_per_sm * WARP_LANES) // numbers["block_threads"]
     numbers["blocks_per_sm"] = first_known(numbers["blocks_per_sm"], np.maximum(fitting, 1.0))
-    gpus = np.array([spec.name for spec in screen.specs], dtype=object)[screen.gpu_index]
-    keep = screen.kept()
-    return (taken(BlockRows(kernel=kernel, gpu=gpus, **numbers), keep) if len(keep) else None), screen.rejected()
+    rows = BlockRows(kernel=kernel, **numbers, **screen.places())  # type: ignore[arg-type]
+    return Selection(blocks=compacted(rows, screen.kept()), rejected=screen.rejected())

@@ -7,25 +7,57 @@ Values are as measured; unknown values are nan.
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import numpy as np
 
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array, BoolArray, IntArray
 from estimator.vocabulary.workload import Operator, Workload
-from fitter.rows.block_table import BlockRows
-from fitter.rows.instruction_dataset import InstructionRows
 from fitter.rows.rejected import RejectedRow, count_reasons
 from fitter.rows.screening import first_known, numbered, taken
 
+UNIQUE_COLUMNS: Final = {
+    "operators": "operator_index",
+    "workloads": "workload_index",
+    "gpus": "gpu_index",
+    "sources": "source_index",
+}
+"""Fields of unique values, and the columns that index them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KernelRows:
-    """Measured kernels as columns of shape (n,).
+class PlacedRows:
+    """Measurements as columns of shape (n,).
+
+    gpus, gpu_index              unique GPU names, and the one of each row
+    sources, source_index, row   file names, the one of each row, and the row's number in it (the first is 1)
+    """
+
+    gpus: tuple[str, ...]
+    gpu_index: IntArray
+    sources: tuple[str, ...]
+    source_index: IntArray
+    row: IntArray
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    @property
+    def row_gpus(self) -> list[str]:
+        """The GPU of each row."""
+        return [self.gpus[i] for i in self.gpu_index]
+
+    def select(self, index: IntArray | BoolArray) -> Self:
+        """The rows `index`; unique values are kept as they are."""
+        return taken(self, index, UNIQUE_COLUMNS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelRows(PlacedRows):
+    """Measured kernels.
 
     operators, operator_index    unique operators, and the one of each row
-    gpus, gpu_index              unique GPU names, and the one of each row
     sm_clock_mhz                 measured SM clock; nan where not recorded (clocks were free, the boost clock ran)
     sm_clock_asked_mhz           requested SM clock; nan where none was requested
     latency_s                    time of one launch
@@ -37,13 +69,10 @@ class KernelRows:
     kernel_name                  the library's kernel, "" where not recorded
     tile_m, tile_n, split_k      output tile along m and n of the operator, and split-K; nan where unknown
     weight                       weight in the fit, 1 for a row without flags
-    sources, source_index, row   file names, the one of each row, and the row's number in it (the first is 1)
     """
 
     operators: tuple[Operator, ...]
     operator_index: IntArray
-    gpus: tuple[str, ...]
-    gpu_index: IntArray
     sm_clock_mhz: Array
     sm_clock_asked_mhz: Array
     latency_s: Array
@@ -58,17 +87,6 @@ class KernelRows:
     tile_n: Array
     split_k: Array
     weight: Array
-    sources: tuple[str, ...]
-    source_index: IntArray
-    row: IntArray
-
-    def __len__(self) -> int:
-        return len(self.latency_s)
-
-    @property
-    def row_gpus(self) -> list[str]:
-        """The GPU of each row."""
-        return [self.gpus[i] for i in self.gpu_index]
 
     def row_operators(self) -> list[Operator]:
         """The operator of each row."""
@@ -78,41 +96,27 @@ class KernelRows:
         """SM clock of each row [MHz]: measured, else requested, else the clock for which the vendor quotes peak rates."""
         return first_known(self.sm_clock_mhz, self.sm_clock_asked_mhz, gpu.sm_clock_max_mhz)
 
-    def select(self, index: IntArray | BoolArray) -> "KernelRows":
-        """The rows `index`; unique operators, GPUs and sources are kept as they are."""
-        return taken(self, index, ("operators", "gpus", "sources"))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkloadRows:
-    """Measured runs of whole workloads as columns of shape (n,).
+class WorkloadRows(PlacedRows):
+    """Measured runs of whole workloads.
 
     workloads, workload_index    unique workloads, and the one of each row
-    gpus, gpu_index              unique GPU names, and the one of each row
     sm_clock_asked_mhz           nan where none was requested
     sm_clock_measured_mhz        nan where not recorded
     latency_s, energy_j          of one iteration, start-up removed; energy nan where missing or rejected
     temperature_c                nan where not recorded
     weight                       weight in the fit, below 1 for runs that changed their pace
-    sources, source_index, row   file names, the one of each row, and the row's number in it (the first is 1)
     """
 
     workloads: tuple[Workload, ...]
     workload_index: IntArray
-    gpus: tuple[str, ...]
-    gpu_index: IntArray
     sm_clock_asked_mhz: Array
     sm_clock_measured_mhz: Array
     latency_s: Array
     energy_j: Array
     temperature_c: Array
     weight: Array
-    sources: tuple[str, ...]
-    source_index: IntArray
-    row: IntArray
-
-    def __len__(self) -> int:
-        return len(self.latency_s)
 
     @property
     def power_w(self) -> Array:
@@ -131,27 +135,115 @@ class WorkloadRows:
         asked = first_known(self.sm_clock_asked_mhz, self.sm_clock_measured_mhz, gpu.sm_clock_max_mhz)
         return np.clip(asked, gpu.sm_clock_min_mhz, gpu.sm_clock_limit_mhz)
 
-    @property
-    def row_gpus(self) -> list[str]:
-        """The GPU of each row."""
-        return [self.gpus[i] for i in self.gpu_index]
-
     def row_workloads(self) -> list[Workload]:
         """The workload of each row."""
         return [self.workloads[i] for i in self.workload_index]
 
-    def select(self, index: IntArray | BoolArray) -> "WorkloadRows":
-        """The rows `index`; unique workloads, GPUs and sources are kept as they are."""
-        return taken(self, index, ("workloads", "gpus", "sources"))
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockRows(PlacedRows):
+    """Grids of one or several kernels; unknown numbers are nan.
+
+    kernel             name
+    block_threads      threads of a block
+    blocks_per_sm      blocks that fit on an SM at once
+    blocks             of the grid
+    latency_s          of one launch [s]
+    power_w, idle_w    of the board during the launch, and at rest before it [W]
+    power_std_w        standard error of power_w [W]
+    sm_clock_mhz       of the run [MHz]
+    flop_per_block     work [flop]
+    """
+
+    kernel: Array
+    block_threads: Array
+    blocks_per_sm: Array
+    blocks: Array
+    latency_s: Array
+    power_w: Array
+    power_std_w: Array
+    idle_w: Array
+    sm_clock_mhz: Array
+    flop_per_block: Array
 
 
-UNIQUE_COLUMNS: Final = {
-    "operators": "operator_index",
-    "workloads": "workload_index",
-    "gpus": "gpu_index",
-    "sources": "source_index",
-}
-"""Fields of unique values, and the columns that index them."""
+def at_level(kernel: str, level: str) -> str:
+    """A kernel's name with its assembler's optimisation level."""
+    return f"{kernel}.{level}" if level else kernel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstructionRow:
+    """One run of a generated kernel: counts and energy of one launch.
+
+    `power_w` is the total board power, `idle_w` its power at rest just before (nan: unknown).  `published` holds energies by way of
+    sampling.  `random` marks random operands, for which energies are stated.  For copies and traffic to the host or another board, `link`
+    names the link and `link_bytes` the amount; such rows have an energy per byte and are in no regression.
+    """
+
+    source: str
+    row: int
+    gpu: str
+    kernel: str
+    instruction: str
+    mode: str
+    random: bool
+    unroll: float
+    body: dict[str, float]
+    operations: dict[str, float]
+    turns: float
+    threads: float
+    warps: float
+    blocks: float
+    transactions: dict[str, float]
+    latency_s: float
+    power_w: float
+    power_std_w: float
+    idle_w: float
+    idle_c: float
+    temperature_c: float
+    asked_mhz: float
+    sm_clock_mhz: float
+    voltage_v: float
+    throttled: bool
+    assembler: str
+    published: dict[str, float]
+    link: str = ""
+    link_bytes: float = 0.0
+
+    @property
+    def level(self) -> str:
+        """Optimisation level of the assembler ("O3"), from its options in `assembler`; "" for copies, which have no assembly."""
+        return next((word[1:] for word in self.assembler.split() if word.startswith("-O")), "")
+
+    @property
+    def build(self) -> str:
+        """Kernel and level ("ffma_k8_u64.O3"), since each level gives another machine kernel."""
+        return at_level(self.kernel, self.level)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstructionRows:
+    """Accepted rows of generated kernels."""
+
+    rows: tuple[InstructionRow, ...]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def row_gpus(self) -> list[str]:
+        """The GPU of each row."""
+        return [row.gpu for row in self.rows]
+
+    def select(self, index: BoolArray | IntArray) -> "InstructionRows":
+        """Some of the rows."""
+        return taken(self, index)
+
+    def column(self, name: str) -> Array:
+        """A number of every row, shape (n,)."""
+        return np.array([float(getattr(row, name)) for row in self.rows])
+
 
 Rows = TypeVar("Rows", KernelRows, WorkloadRows, InstructionRows, BlockRows)
 
@@ -178,7 +270,7 @@ def compacted(rows: Rows, index: IntArray) -> Rows | None:
     chosen = rows.select(index)
     changes: dict[str, Any] = {}
     for unique, number in UNIQUE_COLUMNS.items():
-        if unique in rows.__slots__:
+        if hasattr(rows, unique):
             used, changes[number] = numbered(getattr(chosen, number).tolist())
             changes[unique] = tuple(getattr(rows, unique)[i] for i in used)
     return replace(chosen, **changes) if len(index) else None

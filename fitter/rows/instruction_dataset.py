@@ -2,16 +2,15 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import pandas as pd
 
 from estimator.counts.energies import TRANSACTION_BYTES
 from estimator.vocabulary.gpu import GpuSpec
-from estimator.vocabulary.quantities import Array, BoolArray, IntArray
-from fitter.rows.rejected import RejectedRow
-from fitter.rows.screening import Screen, taken
+from fitter.rows.columns import InstructionRow, InstructionRows, Selection
+from fitter.rows.screening import COUNT_LIMIT, LIMITS, Screen
 from fitter.rows.tables import Table
 
 FAMILY: Final = "instruction"
@@ -28,10 +27,7 @@ REJECTS: Final = frozenset(
 )
 """Flags that make a row unusable for energy."""
 
-MEASURED: Final = ("latency_s", "power_w")
-"""Columns that every row needs for an energy."""
-
-NEEDED: Final = ("iterations", "active_threads", "active_warps", "sm_clock_measured_mhz", *MEASURED)
+NEEDED: Final = ("iterations", "active_threads", "active_warps", "sm_clock_measured_mhz")
 """Columns that a kernel's row needs for an energy."""
 
 TEXTS: Final = {"kernel": "operator", "instruction": "instruction", "mode": "launch_mode", "assembler": "assembler", "link": "link"}
@@ -51,148 +47,54 @@ COUNTS: Final = {
 
 OTHERS: Final = (*COUNTS.values(), *(f"{level}_transactions" for level in TRANSACTION_BYTES), *(f"energy_{name}_j" for name in SAMPLING))
 
-MISSING: Final = {"latency_s": "NO_LATENCY", "power_w": "NO_POWER", "sm_clock_measured_mhz": "NO_CLOCK"}
-"""Rejection reasons of null columns; all other columns are counts."""
 
-
-def at_level(kernel: str, level: str) -> str:
-    """A kernel's name with its assembler's optimisation level."""
-    return f"{kernel}.{level}" if level else kernel
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InstructionRow:
-    """One run of a generated kernel: counts and energy of one launch.
-
-    `power_w` is the total board power, `idle_w` its power at rest just before (nan: unknown).  `published` holds energies by way of
-    sampling.  `random` marks random operands, for which energies are stated.  For copies and traffic to the host or another board, `link`
-    names the link and `link_bytes` the amount; such rows have an energy per byte and are in no regression.
-    """
-
-    source: str
-    row: int
-    gpu: str
-    kernel: str
-    instruction: str
-    mode: str
-    random: bool
-    unroll: float
-    body: dict[str, float]
-    operations: dict[str, float]
-    turns: float
-    threads: float
-    warps: float
-    blocks: float
-    transactions: dict[str, float]
-    latency_s: float
-    power_w: float
-    power_std_w: float
-    idle_w: float
-    idle_c: float
-    temperature_c: float
-    asked_mhz: float
-    sm_clock_mhz: float
-    voltage_v: float
-    throttled: bool
-    assembler: str
-    published: dict[str, float]
-    link: str = ""
-    link_bytes: float = 0.0
-
-    @property
-    def level(self) -> str:
-        """Optimisation level of the assembler ("O3"), from its options in `assembler`; "" for copies, which have no assembly."""
-        return next((word[1:] for word in self.assembler.split() if word.startswith("-O")), "")
-
-    @property
-    def build(self) -> str:
-        """Kernel and level ("ffma_k8_u64.O3"), since each level gives another machine kernel."""
-        return at_level(self.kernel, self.level)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InstructionRows:
-    """Accepted rows of generated kernels."""
-
-    rows: tuple[InstructionRow, ...]
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @property
-    def row_gpus(self) -> list[str]:
-        """The GPU of each row."""
-        return [row.gpu for row in self.rows]
-
-    def select(self, index: BoolArray | IntArray) -> "InstructionRows":
-        """Some of the rows."""
-        return taken(self, index)
-
-    def column(self, name: str) -> Array:
-        """A number of every row, shape (n,)."""
-        return np.array([float(getattr(row, name)) for row in self.rows])
-
-
-def is_instruction(table: Table) -> BoolArray:
-    """Mask of the generated kernels in a kernel dataset, shape (n,)."""
-    return np.array([name == FAMILY for name in table.texts("family")], dtype=np.bool_)
-
-
-def read_instruction_rows(table: Table, gpu: GpuSpec | None = None) -> tuple[InstructionRows | None, list[RejectedRow]]:
+def read_instruction_rows(table: Table, gpu: GpuSpec | None = None) -> Selection:
     """Accepted and rejected rows of a table of generated kernels; `gpu` may be a user's specification."""
     screen = Screen(table, gpu, repeated=False)
-    table, frame = screen.table, screen.table.frame
+    table = screen.table
     screen.reject_flags(REJECTS)
-    throttled = table.flagged("throttled")
-    texts = {field: table.texts(column) for field, column in TEXTS.items()}
-    linked = np.array([bool(link) for link in texts["link"]], dtype=np.bool_)
-    copied = linked & np.asarray(frame["loop_opcodes"].isna() & frame["iterations"].isna())
+    values = {name: table.numbers(name) for name in (*NUMBERS.values(), *OTHERS)}
+    screen.reject_limits(values)
+    values["voltage_v"][values["voltage_v"] == 0.0] = np.nan  # of boards that report none
+    linked = np.array(table.texts("link"), dtype=object) != ""
+    copied = linked & table.frame["loop_opcodes"].isna().to_numpy() & np.isnan(values["iterations"])
     body, operations = (
         [{} if copied[i] else _counts(screen, i, name) for i in range(len(table))] for name in ("loop_opcodes", "loop_operations")
     )
-    values = {name: table.numbers(name) for name in (*NUMBERS.values(), *OTHERS)}
-    screen.reject_limits(values)
-    for name in (*NEEDED, "link_bytes"):
-        needed = linked if name == "link_bytes" else ~copied | (name in MEASURED)
-        screen.reject(needed & np.isnan(values[name]), MISSING.get(name, "NO_COUNT"), f"{name} is null")
-        screen.reject(needed & (values[name] <= 0), "BAD_COUNT", f"{name} must be above 0")
-    counts = {name: np.nan_to_num(column) for name, column in values.items()}
-    random, blocks = table.texts("data_pattern"), np.nan_to_num(table.products("grid"))
-    found = []
-    for i in screen.kept().tolist():
-        columns: dict[str, Any] = {field: column[i] for field, column in texts.items()}
-        columns |= {field: float(values[column][i]) for field, column in NUMBERS.items()}
-        columns |= {field: float(counts[column][i]) for field, column in COUNTS.items()}
-        found.append(
-            InstructionRow(
-                **columns,
-                source=table.name,
-                row=int(table.row[i]),
-                gpu=screen.specs[screen.gpu_index[i]].name,
-                random=random[i] == "random",
-                body=body[i],
-                operations=operations[i],
-                blocks=float(blocks[i]) or 1.0,
-                transactions={level: float(counts[f"{level}_transactions"][i]) for level in TRANSACTION_BYTES},
-                throttled=bool(throttled[i]),
-                published={name: float(values[f"energy_{name}_j"][i]) for name in SAMPLING},
-            )
-        )
-    return (InstructionRows(rows=tuple(found)) if found else None), screen.rejected()
+    needed = {**dict.fromkeys(NEEDED, ~copied), "power_w": True, "link_bytes": linked}
+    for name, rows in needed.items():
+        screen.reject(rows & ~(values[name] > 0), LIMITS.get(name, COUNT_LIMIT).reason, f"{name} must be above 0")
+    counts, grid = {name: np.nan_to_num(column) for name, column in values.items()}, table.products("grid")
+    columns = pd.DataFrame(
+        {
+            **{field: table.texts(column) for field, column in TEXTS.items()},
+            **{field: values[column] for field, column in NUMBERS.items()},
+            **{field: counts[column] for field, column in COUNTS.items()},
+            "source": table.name,
+            "row": table.row,
+            "gpu": [screen.specs[i].name for i in screen.gpu_index],
+            "random": table.marked("random", "data_pattern"),
+            "body": body,
+            "operations": operations,
+            "blocks": np.where(grid > 0, grid, 1.0),
+            "transactions": pd.DataFrame({level: counts[f"{level}_transactions"] for level in TRANSACTION_BYTES}).to_dict("records"),
+            "throttled": table.marked("throttled"),
+            "published": pd.DataFrame({name: values[f"energy_{name}_j"] for name in SAMPLING}).to_dict("records"),
+        }
+    )
+    found = tuple(InstructionRow(**one) for one in columns.iloc[screen.kept()].to_dict("records"))  # type: ignore[arg-type]
+    return Selection(instructions=InstructionRows(rows=found) if found else None, rejected=screen.rejected())
 
 
 def _counts(screen: Screen, i: int, name: str) -> dict[str, float]:
     """Histogram in a cell: a JSON object of names and positive counts; other content rejects the row."""
     text = screen.table.frame[name].iloc[i]
-    if not isinstance(text, str):
-        screen.reject([i], "NO_HISTOGRAM", f"{name} is null")
-        return {}
     try:
         found: Any = json.loads(text)
-    except (ValueError, RecursionError):
+    except (TypeError, ValueError, RecursionError):
         found = None
     numbers = found.values() if isinstance(found, Mapping) else ()
     if not numbers or not all(type(one) in (int, float) and 0 < one <= MOST_COUNT for one in numbers):
-        screen.reject([i], "BAD_HISTOGRAM", f"{name} is no object of names and positive counts: {text[:60]!r}")
+        screen.reject([i], "BAD_HISTOGRAM", f"{name} is no object of names and positive counts: {str(text)[:60]!r}")
         return {}
     return {key: float(count) for key, count in found.items()}

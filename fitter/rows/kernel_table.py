@@ -17,13 +17,12 @@ from estimator.engine.kernel_table import kernel_times
 from estimator.model.coefficients import COEFFICIENTS
 from estimator.model.kernel_names import tile_from_name
 from estimator.vocabulary.errors import WorkloadError
-from estimator.vocabulary.gpu import GpuSpec, is_simulated_uuid
+from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array, BoolArray, IntArray, canonical_precision
 from estimator.vocabulary.workload import FAMILY_FIELDS, FAMILY_OPERATORS, Operator, make_operator
 from fitter.errors import InputError
 from fitter.priors import GROUP_PRIORS
-from fitter.rows.columns import KernelRows, compacted
-from fitter.rows.rejected import RejectedRow
+from fitter.rows.columns import KernelRows, Selection, compacted
 from fitter.rows.screening import ROOF_TOLERANCE, Screen, first_known, numbered, roof_seconds
 from fitter.rows.tables import Table
 
@@ -80,26 +79,21 @@ IMPLAUSIBLE_RATIO: Final = 100.0
 """A file whose kernels are all this many times slower than the hardware allows has another unit than seconds [1]."""
 
 
-def from_simulated_board(table: Table) -> bool:
-    """Whether a board's UUID marks a simulation, the only mark in a dataset of `collect` in another format."""
-    return any(is_simulated_uuid(uuid) for uuid in set(table.texts("gpu_uuid")))
-
-
-def read_kernel_table(table: Table, gpu: GpuSpec | None = None) -> tuple[KernelRows | None, list[RejectedRow]]:
-    """Accepted rows (None without any) and rejected rows.
+def read_kernel_table(table: Table, gpu: GpuSpec | None = None) -> Selection:
+    """Accepted and rejected rows.
 
     gpu: the GPU to keep, possibly a user's specification, and the GPU of all rows if the table has no such column.
     Raises InputError for a table with another unit than seconds.
     """
     screen = Screen(table, gpu, repeated="flags" not in table)
     if not len(screen.table):
-        return None, screen.rejected()
+        return Selection(rejected=screen.rejected())
     kernels, kernel_index = _operators(screen)
     table = screen.table
     value = {name: table.numbers(name) for name in VALUE_COLUMNS}
     latency, power = value["latency_s"], value["power_w"]
     _read_verdicts(screen, np.isfinite(power) | table.garbled("power_w"))
-    screen.reject_limits(("latency_s", "temperature_c", "power_w"), ("latency_s",), power=("power_w",))
+    screen.reject_limits(("latency_s", "temperature_c", "power_w"), power=("power_w",))
     asked = screen.clocks("sm_clock_mhz")
     measured = screen.clocks("sm_clock_measured_mhz") if "sm_clock_measured_mhz" in table else asked
     clock = first_known(measured, asked)
@@ -112,7 +106,7 @@ def read_kernel_table(table: Table, gpu: GpuSpec | None = None) -> tuple[KernelR
     screen.reject_power(power, limit)
     keep = screen.whole < 0
     power = np.where(screen.powerless(), np.nan, power)
-    doubted = np.any([table.flagged(flag) for flag in LOWERS_WEIGHT], axis=0)
+    doubted = np.any([table.marked(flag) for flag in LOWERS_WEIGHT], axis=0)
     names = table.texts("kernel_name")
     tiles = _tiles(value, kernels, kernel_index, names)
     rows = KernelRows(
@@ -134,7 +128,7 @@ def read_kernel_table(table: Table, gpu: GpuSpec | None = None) -> tuple[KernelR
         weight=shared_weight(np.where(doubted, FLAGGED_WEIGHT, 1.0) * keep, _repeats(table, kernel_index)),
         **screen.places(),
     )
-    return compacted(rows, screen.kept()), screen.rejected()
+    return Selection(kernels=compacted(rows, screen.kept()), rejected=screen.rejected())
 
 
 def _operators(screen: Screen) -> tuple[list[Operator], IntArray]:
@@ -181,7 +175,7 @@ def _operator(row: Mapping[str, Any]) -> Operator | tuple[str, str]:
     cuda_cores = named or row.get("cuda_cores", "").lower() in ("true", "1")
     precision, more = formats.pop("precision"), {name: text for name, text in formats.items() if text}
     try:
-        return make_operator(family, operator, str(precision), cuda_cores=cuda_cores, **more, **shape)  # type: ignore[arg-type]
+        return make_operator(family, operator, str(precision), cuda_cores=cuda_cores, **more, **shape)
     except WorkloadError as error:
         return ("BAD_SHAPE", str(error)[:200])
 
@@ -199,20 +193,19 @@ def _kind(family: str, operator: str, row: Mapping[str, Any]) -> tuple[str | Non
 
 def _shape(family: str, operator: str, row: Mapping[str, Any]) -> dict[str, float]:
     """Shape fields of a family from the columns of a table; those of a missing column are left out."""
-    known = {name: float(row[name]) for name in SHAPE_COLUMNS if name in row and not np.isnan(row[name])}
-    defaults: dict[str, float | None] = {}
+    known = {name: float(row.get(name, np.nan)) for name in SHAPE_COLUMNS}
+    defaults: dict[str, float] = {}
     if family == "gemm":
         defaults = {"batch": 1.0}
     elif family == "attention":
-        decode = operator == "decode"
-        defaults = {"queries": 1.0 if decode else known.get("sequence"), "context": known.get("sequence"), "kv_heads": known.get("heads")}
+        decode, sequence = operator == "decode", known["sequence"]
+        defaults = {"queries": 1.0 if decode else sequence, "context": sequence, "kv_heads": known["heads"]}
         defaults |= {"window": 0.0, "causal": 0.0 if decode else 1.0}
     elif family in ("elementwise", "copy"):
-        size = known.get("rows", np.nan) * known.get("dim", np.nan)
-        elements = known.get("elements", None if np.isnan(size) else size)
-        defaults = {"elements": elements, "reads": None if elements is None else elements * (2.0 if operator in TWO_INPUTS else 1.0)}
-    found = {name: known.get(name, defaults.get(name)) for name in FAMILY_FIELDS[family]}
-    return {name: value for name, value in found.items() if value is not None}
+        elements = known["rows"] * known["dim"] if np.isnan(known["elements"]) else known["elements"]
+        defaults = {"elements": elements, "reads": elements * (2.0 if operator in TWO_INPUTS else 1.0)}
+    found = {name: defaults.get(name, np.nan) if np.isnan(known[name]) else known[name] for name in FAMILY_FIELDS[family]}
+    return {name: value for name, value in found.items() if not np.isnan(value)}
 
 
 def _read_verdicts(screen: Screen, powered: BoolArray) -> None:

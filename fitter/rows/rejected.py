@@ -4,12 +4,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from collector.dataset import FLAGS
+
 OTHER_GPU: Final = "OTHER_GPU"
 """The reason of rows that `--gpu` leaves out."""
 
 REASONS: Final[dict[str, str]] = {
     "BAD_LATENCY": "latency missing, not finite, zero or negative",
-    "BAD_POWER": "power or energy not finite, zero, negative, or less than the board draws at rest",
+    "BAD_POWER": "power or energy missing, not finite, zero, negative, or less than the board draws at rest",
     "BAD_SHAPE": "a dimension missing, not a number, or impossible",
     "BAD_TEXT": "a field longer than any name can be",
     "MARKED": "marked as unusable by the data set itself",
@@ -31,29 +33,16 @@ REASONS: Final[dict[str, str]] = {
     "UNKNOWN_ATTENTION": "a form of attention that is not known",
     "BAD_CLOCK": "a clock that the GPU cannot run",
     "SINGLE_SAMPLE": "power from one sensor reading, taken at the launch",
-    "SHORT_WINDOW": "power from too few sensor readings",
     "HISTORY": "power that carries what ran before",
     "SEQUENCE": "power averaged over this and other kernels",
     "COLD_START": "power of a test that began on an idle GPU",
     "NO_NEIGHBOUR": "power that nothing comparable confirms",
     "UNSET_OPERANDS": "operands that were never initialised, on which power and sustained clock depend",
     "HOST_BOUND": "the host's launches were timed, not the kernel",
-    "SHARED_BOARD": "another process computed on the board meanwhile",
-    "LATENCY_ABSURD": "the time of a launch was not finite or not positive",
-    "POWER_MISSING": "no reading fell into the window",
-    "POWER_ABSURD": "readings that no board gives",
-    "SENSOR_STUCK": "readings that did not change although the load did",
-    "CLOCK_VARIED": "the clock changed while a generated kernel ran",
-    "NO_HISTOGRAM": "a generated kernel without its machine instructions",
-    "NO_LATENCY": "a generated kernel without its time",
-    "NO_POWER": "a generated kernel without its power",
-    "NO_CLOCK": "a generated kernel without its clock",
-    "NO_COUNT": "a generated kernel without a count of what it did",
-    "RESULT_WRONG": "a generated kernel that computed wrong results on this board",
-    "BAD_HISTOGRAM": "a generated kernel whose machine instructions are not counted",
-    "BAD_COUNT": "a count that is not finite, or negative",
+    "BAD_HISTOGRAM": "a generated kernel whose machine instructions are missing, or not counted",
+    "BAD_COUNT": "a count that is missing, not finite, or not positive",
 }
-"""Reason codes and their meaning.  Other codes in a file's `reason` column are kept unchanged."""
+"""Reason codes and their meaning, beside those of flags.  Other codes in a file's `reason` column are kept unchanged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,4 +72,4 @@ def count_reasons(rejected: Iterable[RejectedRow], *, power_only: bool | None = 
 
 def reason_meaning(reason: str) -> str:
     """Meaning of a reason code, in words."""
-    return REASONS.get(reason, "so marked in the data set")
+    return REASONS.get(reason) or FLAGS.get(reason.lower(), "so marked in the data set")

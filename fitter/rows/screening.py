@@ -43,11 +43,12 @@ class Limit:
     high: float = np.inf
     closed: bool = False
     whole: bool = False
+    needed: bool = False
 
     def broken(self, values: Array) -> BoolArray:
-        """Values beyond the limits, shape (n,); nan is within them."""
+        """Values beyond the limits, shape (n,); nan is within them unless `needed`."""
         with np.errstate(invalid="ignore"):
-            low = values < self.low if self.closed else values <= self.low
+            low = (values < self.low if self.closed else values <= self.low) | (self.needed & np.isnan(values))
             found: BoolArray = low | (values > self.high) | (self.whole & np.isfinite(values) & (values % 1.0 != 0.0))
         return found
 
@@ -57,11 +58,11 @@ class Limit:
 
 
 LIMITS: Final[Mapping[str, Limit]] = {
-    "latency_s": Limit(reason="BAD_LATENCY", high=LONGEST_RUN_S),
+    "latency_s": Limit(reason="BAD_LATENCY", low=1e-9, closed=True, high=LONGEST_RUN_S, needed=True),
     "temperature_c": Limit(reason="BAD_TEMPERATURE", low=-60.0, high=150.0, closed=True),
     "iterations": Limit(reason="BAD_ITERATIONS", low=1.0, closed=True, high=1e15),
-    "blocks": Limit(reason="BAD_SHAPE", low=1.0, closed=True, high=2.0**31 - 1.0, whole=True),
-    "block_threads": Limit(reason="BAD_SHAPE", low=1.0, closed=True, high=1024.0, whole=True),
+    "blocks": Limit(reason="BAD_SHAPE", low=1.0, closed=True, high=2.0**31 - 1.0, whole=True, needed=True),
+    "block_threads": Limit(reason="BAD_SHAPE", low=1.0, closed=True, high=1024.0, whole=True, needed=True),
     "blocks_per_sm": Limit(reason="BAD_SHAPE", low=1.0, closed=True, high=32.0, whole=True),
     "power_w": Limit(reason="BAD_POWER"),
     "energy_j": Limit(reason="BAD_POWER"),
@@ -70,7 +71,8 @@ LIMITS: Final[Mapping[str, Limit]] = {
     "sm_clock_mhz": Limit(reason="BAD_CLOCK"),
     "sm_clock_measured_mhz": Limit(reason="BAD_CLOCK"),
 }
-"""Limits of columns; sizes of a grid and threads of a block as in the CUDA programming guide, technical specifications."""
+"""Limits of columns: no launch is shorter than a clock; sizes of a grid and threads of a block as in the CUDA
+programming guide, technical specifications."""
 
 COUNT_LIMIT: Final = Limit(reason="BAD_COUNT", closed=True)
 """Limits of all other counts."""
@@ -92,14 +94,14 @@ class Screen:
 
         gpu: the GPU to keep, also the GPU of a table without such a column.  repeated: rows equal to an earlier one are rejected.
         """
-        self.told: list[RejectedRow] = []
+        self.told: tuple[RejectedRow, ...] = ()
         self.specs: list[GpuSpec] = []
         self.gpu_index: IntArray = np.zeros(len(table), dtype=np.int64)
         self._start(table)
         self.reject(table.long, "BAD_TEXT", f"a cell of more than {LONGEST_TEXT} bytes")
         self._reject_gpus(gpu)
         if repeated:
-            self.reject(table.repeated(), "DUPLICATE", "equals an earlier row in every column")
+            self.reject(table.frame.duplicated().to_numpy(), "DUPLICATE", "equals an earlier row in every column")
         self.narrow()
 
     def _start(self, table: Table) -> None:
@@ -126,20 +128,20 @@ class Screen:
         values: Array = np.array([value(spec) for spec in self.specs], dtype=np.float64)
         return np.asarray(values[self.gpu_index])
 
-    def reject_limits(self, names: Iterable[str], needed: Collection[str] = (), *, power: Collection[str] = ()) -> None:
-        """Reject rows with a cell that is not a number, is outside LIMITS, or is `needed` but missing.
+    def reject_limits(self, names: Iterable[str], *, power: Collection[str] = ()) -> None:
+        """Reject rows with a cell that is not a number or is outside LIMITS.
 
         power: columns that concern only the power.
         """
         for name in names:
             limit, values = LIMITS.get(name, COUNT_LIMIT), self.table.numbers(name)
-            bad = self.table.garbled(name) | limit.broken(values) | ((name in needed) & np.isnan(values))
+            bad = self.table.garbled(name) | limit.broken(values)
             self.reject(bad, limit.reason, lambda i, n=name, v=values, m=limit: f"{n} = {v[i]:g} {m.text()}", power=name in power)  # type: ignore[misc]
 
     def reject_flags(self, flags: Collection[str], rows: BoolArray | bool = True, *, power: bool = False) -> None:
         """Reject rows that `collect` marked with one of these flags."""
         for flag in sorted(flags):
-            self.reject(self.table.flagged(flag) & rows, flag.upper(), FLAGS[flag], power=power)
+            self.reject(self.table.marked(flag) & rows, flag.upper(), FLAGS[flag], power=power)
 
     def _reject_gpus(self, asked: GpuSpec | None) -> None:
         """Find the GPU of each row; rows of an unknown one, or of another one than `asked`, are rejected."""
@@ -198,7 +200,7 @@ class Screen:
         """Rows whose power is rejected, shape (n,)."""
         return self.power >= 0
 
-    def rejected(self) -> list[RejectedRow]:
+    def rejected(self) -> tuple[RejectedRow, ...]:
         """Every rejection in the order of the rows.
 
         A fully rejected row has no second entry for its power.
@@ -209,7 +211,7 @@ class Screen:
                 reason, detail = self.verdicts[verdicts[i]]
                 text, row = detail if isinstance(detail, str) else detail(i), int(self.table.row[i])
                 found.append(RejectedRow(source=self.table.name, row=row, reason=reason, detail=text, power_only=power))
-        return sorted(found, key=lambda one: one.row)
+        return tuple(sorted(found, key=lambda one: one.row))
 
 
 def asked_gpu(text: str | None) -> GpuSpec | None:

@@ -1,6 +1,5 @@
 """Selection: reads data sets and returns accepted rows and rejected rows with reasons."""
 
-from codecs import BOM_UTF8
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -9,16 +8,16 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from collector.dataset import is_kernel_dataset, read_kernel_dataset
-from estimator.vocabulary.gpu import GpuSpec
+from estimator.vocabulary.gpu import GpuSpec, is_simulated_uuid
 from fitter.errors import InputError, SelectionError
 from fitter.rows import block_table, kernel_table, workload_dataset
-from fitter.rows.block_table import is_block_sweep, read_block_table
+from fitter.rows.block_table import SWEEP, read_block_table
 from fitter.rows.columns import UNIQUE_COLUMNS, Dataset, KernelRows, Selection, WorkloadRows, join_rows
-from fitter.rows.instruction_dataset import is_instruction, read_instruction_rows
-from fitter.rows.kernel_table import AT_LIMIT_SHARE, from_simulated_board, read_kernel_table
+from fitter.rows.instruction_dataset import FAMILY, read_instruction_rows
+from fitter.rows.kernel_table import AT_LIMIT_SHARE, read_kernel_table
 from fitter.rows.rejected import count_reasons
 from fitter.rows.screening import asked_gpu
-from fitter.rows.tables import Table, file_digest, open_table, read_head, read_header
+from fitter.rows.tables import Table, file_digest, open_table, read_header
 from fitter.rows.workload_dataset import read_workload_dataset
 
 Rows = TypeVar("Rows", KernelRows, WorkloadRows)
@@ -37,7 +36,7 @@ def read_selection(paths: Sequence[str | Path], gpu: str | None = None) -> Selec
     parts = []
     for path in paths:
         try:
-            parts.append(_read_one(_named(Path(path)), asked))
+            parts.append(_read_one(Path(path), asked))
         except (OSError, ValueError) as error:  # an invalid file name, a folder without permission
             raise InputError(f"{str(path)[:200]!r}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
     selection = joined(parts)
@@ -64,67 +63,38 @@ def require_one_world(selection: Selection) -> None:
         )
 
 
-def _named(path: Path) -> Path:
-    """A path whose last part is a name; "." and ".." are resolved.  Raises InputError for the root folder."""
-    named = path if path.name not in ("", "..") else path.resolve()
-    if not named.name:
-        raise InputError(f"{path}: the root of all files; name a data set or a folder of them")
-    return named
-
-
 def _read_one(path: Path, gpu: GpuSpec | None) -> Selection:
     """Read one data set; its content determines its kind."""
-    if not path.is_file() and not path.is_dir():
-        raise InputError(f"{path}: {'neither a file nor a folder' if path.exists() else 'no such file or folder'}")
+    path = path.resolve() if path.name in ("", "..") else path
     if path.is_dir() or is_kernel_dataset(path):
         dataset = read_kernel_dataset(path)
         return _collected(Table.of(dataset.table, path, file_digest(path)), dataset.metadata, gpu)
-    if read_head(path).removeprefix(BOM_UTF8).lstrip().startswith((b"{", b"[")):
-        raise InputError(f"{path}: a JSON file; `fit` reads tables of measurements (CSV or Parquet), which name workload files in a column")
     header = read_header(path)
     for kind, module, read in KINDS:
         if set(module.NEEDED) <= set(header):
             table = open_table(path, module.COLUMNS)
-            return _selection(table, kind, read(table, gpu), {"simulated": True} if from_simulated_board(table) else {})
+            # The only mark of a simulation in a dataset of `collect` in another format.
+            simulated = any(map(is_simulated_uuid, set(table.texts("gpu_uuid"))))
+            return _selection(table, kind, read(table, gpu), {"simulated": True} if simulated else {})
     found = ", ".join(header[:8]) + (", …" if len(header) > 8 else "")
     listed = ", nor a ".join(f"{kind} ({', '.join(module.NEEDED)}, …)" for kind, module, _ in KINDS)
     raise InputError(f"{path}: a table with columns {found}: neither a kernel dataset of `collect`, nor a {listed}")
 
 
-def _runs(table: Table, gpu: GpuSpec | None) -> Selection:
-    workloads, rejected, startups = read_workload_dataset(table, gpu)
-    return Selection(workloads=workloads, rejected=tuple(rejected), startups=startups)
-
-
-def _blocks(table: Table, gpu: GpuSpec | None) -> Selection:
-    blocks, rejected = read_block_table(table, gpu)
-    return Selection(blocks=blocks, rejected=tuple(rejected))
-
-
-def _kernels(table: Table, gpu: GpuSpec | None) -> Selection:
-    kernels, rejected = read_kernel_table(table, gpu)
-    return Selection(kernels=kernels, rejected=tuple(rejected))
-
-
 KINDS: Final = (
-    ("workload dataset", workload_dataset, _runs),
-    ("block table", block_table, _blocks),
-    ("kernel table", kernel_table, _kernels),
+    ("workload dataset", workload_dataset, read_workload_dataset),
+    ("block table", block_table, read_block_table),
+    ("kernel table", kernel_table, read_kernel_table),
 )
 """Kinds of tables that users write: the module with their needed and other columns, and their reader."""
 
 
 def _collected(table: Table, metadata: Mapping[str, object], gpu: GpuSpec | None) -> Selection:
     """A kernel dataset: kernels of libraries, generated ones, and sweeps over blocks."""
-    swept = is_block_sweep(table)
-    generated = is_instruction(table) & ~swept
-    rows = _kernels(table.select(~generated & ~swept), gpu)
-    if generated.any():
-        instructions, rejected = read_instruction_rows(table.select(generated), gpu)
-        rows = replace(rows, instructions=instructions, rejected=(*rows.rejected, *rejected))
-    if swept.any():
-        blocks = _blocks(table.select(swept), gpu)
-        rows = replace(rows, blocks=blocks.blocks, rejected=(*rows.rejected, *blocks.rejected))
+    swept = table.marked(SWEEP, "launch_mode")
+    generated = table.marked(FAMILY, "family") & ~swept
+    kinds = ((read_kernel_table, ~generated & ~swept), (read_instruction_rows, generated), (read_block_table, swept))
+    rows = _merged([read(table.select(own), gpu) for read, own in kinds if own.any()])
     return _selection(table, "kernel dataset", rows, metadata)
 
 
@@ -162,16 +132,14 @@ def joined(parts: list[Selection]) -> Selection:
         if record.sha256 in seen:
             raise InputError(f"{record.name}: the same data as {seen[record.sha256]}; give every data set once")
         seen[record.sha256] = record.name
-    return Selection(
-        kernels=join_rows(part.kernels for part in parts),
-        workloads=join_rows(part.workloads for part in parts),
-        instructions=join_rows(part.instructions for part in parts),
-        blocks=join_rows(part.blocks for part in parts),
-        rejected=tuple(row for part in parts for row in part.rejected),
-        startups=tuple(startup for part in parts for startup in part.startups),
-        datasets=tuple(dataset for part in parts for dataset in part.datasets),
-        notes=tuple(note for part in parts for note in part.notes),
-    )
+    return _merged(parts)
+
+
+def _merged(parts: Sequence[Selection]) -> Selection:
+    lists = ("rejected", "startups", "datasets", "notes")
+    own = {column.name: [getattr(part, column.name) for part in parts] for column in fields(Selection)}
+    whole = {name: sum(values, ()) if name in lists else join_rows(values) for name, values in own.items()}
+    return Selection(**whole)  # type: ignore[arg-type]
 
 
 def _nothing_left(selection: Selection, name: str | None) -> str:

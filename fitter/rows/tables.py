@@ -71,10 +71,8 @@ class Table:
                 column = pc.binary_join(column.combine_chunks().cast(pa.list_(pa.string())), FLAGS_BETWEEN)
             if any(kind(column.type) for kind in TEXTS):
                 beyond = pc.fill_null(pc.greater(pc.binary_length(column), LONGEST_TEXT), False)
-                if pc.any(beyond).as_py():
-                    long |= beyond.to_numpy()
-                    column = pc.if_else(beyond, None, column)
-                plain = plain.set_column(place, field.name, column.dictionary_encode())
+                long |= np.asarray(beyond)
+                plain = plain.set_column(place, field.name, pc.if_else(beyond, None, column).dictionary_encode())
         row = np.arange(first + 1, first + 1 + len(plain), dtype=np.int64)
         return Table(path=path, sha256=sha256, frame=plain.to_pandas(ignore_metadata=True), row=row, long=long)
 
@@ -91,8 +89,6 @@ class Table:
 
     def select(self, rows: BoolArray) -> "Table":
         """Some of the rows."""
-        if rows.all():
-            return self
         return replace(self, frame=self.frame[rows], row=self.row[rows], long=self.long[rows])
 
     def coded(self, column: str) -> tuple[IntArray, list[str]]:
@@ -108,10 +104,10 @@ class Table:
         codes, texts = self.coded(column)
         return [texts[code] for code in codes.tolist()]
 
-    def flagged(self, flag: str) -> BoolArray:
-        """Rows that `collect` marked with a flag, shape (n,)."""
-        codes, texts = self.coded("flags")
-        return np.array([flag in text.split(FLAGS_BETWEEN) for text in texts], dtype=np.bool_)[codes]
+    def marked(self, word: str, column: str = "flags") -> BoolArray:
+        """Rows with a word in a column of words, shape (n,): by default the flags of `collect`."""
+        codes, texts = self.coded(column)
+        return np.array([word in text.split(FLAGS_BETWEEN) for text in texts], dtype=np.bool_)[codes]
 
     def numbers(self, column: str) -> Array:
         """A column as numbers; nan for missing values and for other text."""
@@ -126,22 +122,14 @@ class Table:
         result: Array = np.stack([self.numbers(f"{name}_{axis}") for axis in "xyz"]).prod(axis=0)
         return result
 
-    def repeated(self) -> BoolArray:
-        """Mask of the rows that equal an earlier one in every column."""
-        return np.asarray(self.frame.duplicated(keep="first"), dtype=np.bool_)
-
     def _parsed(self, column: str) -> tuple[Array, BoolArray]:
-        if column not in self.frame.columns:
-            return np.full(len(self.frame), np.nan), np.zeros(len(self.frame), dtype=np.bool_)
-        series = self.frame[column]
-        if pd.api.types.is_numeric_dtype(series.dtype):
-            something = ~np.asarray(series.isna(), dtype=np.bool_)
-            values = np.array(series.to_numpy(dtype=np.float64, na_value=np.nan))
+        if column in self and pd.api.types.is_numeric_dtype(self.frame[column].dtype):
+            something = self.frame[column].notna().to_numpy(dtype=np.bool_)
+            values = np.array(self.frame[column].to_numpy(dtype=np.float64, na_value=np.nan))
         else:
-            found = series.astype("category").cat
-            texts = [*(str(value).strip() for value in found.categories), ""]
-            something = np.array([text != "" for text in texts])[found.codes]
-            values = np.array(pd.to_numeric(pd.Series(texts, dtype=object), errors="coerce"), dtype=np.float64)[found.codes]
+            codes, texts = self.coded(column)
+            something = np.array([text != "" for text in texts])[codes]
+            values = np.array(pd.to_numeric(pd.Series(texts, dtype=object), errors="coerce"), dtype=np.float64)[codes]
         with np.errstate(invalid="ignore"):
             size = np.abs(values)
             values[~((size >= 1.0 / LARGEST) & (size <= LARGEST)) & (size != 0.0)] = np.nan

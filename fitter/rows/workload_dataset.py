@@ -17,13 +17,12 @@ import numpy as np
 
 from estimator.formats import read_workload
 from estimator.model.power import BoardTables
-from estimator.transforms.rewriting import ATTENTION_FORMS, with_precision
+from estimator.transforms.rewriting import ATTENTION_FORMS, with_attention, with_precision
 from estimator.vocabulary.errors import EstimatorError
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT, HZ_PER_MHZ, Array, BoolArray, canonical_precision
 from estimator.vocabulary.workload import COMPLETED, Workload
-from fitter.rows.columns import Startup, WorkloadRows, compacted
-from fitter.rows.rejected import RejectedRow
+from fitter.rows.columns import Selection, Startup, WorkloadRows, compacted
 from fitter.rows.screening import LONGEST_RUN_S, ROOF_TOLERANCE, Screen, first_known, least_clocks, numbered
 from fitter.rows.tables import Table
 
@@ -49,10 +48,8 @@ TRUNCATED_SHARE: Final = 0.8
 FEWEST_RUNS: Final = 5
 """Fewer runs show no common target."""
 
-Read = tuple[WorkloadRows | None, list[RejectedRow], tuple[Startup, ...]]
 
-
-def read_workload_dataset(table: Table, gpu: GpuSpec | None = None) -> Read:
+def read_workload_dataset(table: Table, gpu: GpuSpec | None = None) -> Selection:
     """Accepted rows with start-up removed, rejected rows, and the start-up of each host.
 
     gpu: the GPU to keep, also the GPU of all rows if the table has no such column.
@@ -60,7 +57,7 @@ def read_workload_dataset(table: Table, gpu: GpuSpec | None = None) -> Read:
     screen = Screen(table, gpu)
     workloads = _workloads(screen)
     table = screen.table
-    screen.reject_limits(("latency_s", "iterations", "temperature_c", "sm_clock_mhz", "sm_clock_measured_mhz"), ("latency_s",))
+    screen.reject_limits(("latency_s", "iterations", "temperature_c", "sm_clock_mhz", "sm_clock_measured_mhz"))
     asked, measured = screen.clocks("sm_clock_mhz"), screen.clocks("sm_clock_measured_mhz")
     iterations, raw_latency, raw_energy = (table.numbers(name) for name in ("iterations", "latency_s", "energy_j"))
     duration = iterations * raw_latency
@@ -98,7 +95,7 @@ def read_workload_dataset(table: Table, gpu: GpuSpec | None = None) -> Read:
         weight=np.where(perturbed, 0.25, 1.0),
         **screen.places(),
     )
-    return compacted(rows, screen.kept()), screen.rejected(), tuple(found.values())
+    return Selection(workloads=compacted(rows, screen.kept()), rejected=screen.rejected(), startups=tuple(found.values()))
 
 
 def _workloads(screen: Screen) -> list[Workload]:
@@ -124,7 +121,9 @@ def _workload(folder: Path, text: str, attention: str, precision: str) -> Worklo
     try:
         if not text or not (folder / text).is_file():  # also keeps pipes and devices out
             return ("MISSING_WORKLOAD", f"{text[:200]!r}: no such file; paths are relative to the data set's folder")
-        workload = read_workload(folder / text, attention=attention.lower())
+        workload = read_workload(folder / text)
+        if attention:
+            workload = with_attention(workload, attention.lower())
         if precision:
             workload = with_precision(workload, precision)
     except (EstimatorError, OSError, ValueError) as error:  # ValueError: an invalid file name

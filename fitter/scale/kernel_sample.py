@@ -23,7 +23,7 @@ from collector.errors import DatasetError
 from estimator.vocabulary.gpu import GpuSpec
 from fitter.latency.groups import section_key
 from fitter.rows.columns import KernelRows, compacted, join_rows
-from fitter.rows.instruction_dataset import is_instruction
+from fitter.rows.instruction_dataset import FAMILY
 from fitter.rows.kernel_table import COLUMNS, read_kernel_table
 from fitter.rows.partitions import Partition, read_batches
 from fitter.rows.rejected import RejectedRow
@@ -132,8 +132,9 @@ def _screened(content: pa.Table, partition: Partition, task: SampleTask, first: 
         content = conforming(content, dict(task.collected), partition.path).select([name for name in KERNEL_COLUMNS if name in COLUMNS])
     table = Table.of(content, partition.path, first=first)
     if task.collected is not None:
-        table = table.select(~is_instruction(table))
-    rows, rejected = read_kernel_table(table, task.gpu)
+        table = table.select(~table.marked(FAMILY, "family"))
+    found = read_kernel_table(table, task.gpu)
+    rows, rejected = found.kernels, found.rejected
     return KernelSample(rows=rows, read=content.num_rows, used=0 if rows is None else len(rows), rejected=_counted(rejected))
 
 

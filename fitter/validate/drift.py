@@ -147,7 +147,7 @@ def outside_range(bundle: Bundle, rows: KernelRows | WorkloadRows) -> BoolArray:
     else:
         unseen = np.array([_unseen(bundle, workload.operators).any() for workload in rows.workloads], dtype=np.bool_)[rows.workload_index]
     beyond = unseen | outside_clock(*bundle.clocks_mhz, rows.clock_mhz(bundle.gpu))
-    result: BoolArray = beyond & (np.array(rows.gpus) == bundle.gpu.name)[rows.gpu_index]
+    result: BoolArray = beyond & (np.array(rows.row_gpus) == bundle.gpu.name)
     return result
 
 

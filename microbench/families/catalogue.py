@@ -3,7 +3,8 @@
 from typing import Final
 
 from microbench.errors import UnsupportedError
-from microbench.families.rows import ROWS, UNROLL, instruction_kernel
+from microbench.families.build import INSTRUCTIONS
+from microbench.families.rows import ROWS, instruction_kernel
 from microbench.families.templates import written_kernels
 from microbench.kernel import Kernel
 
@@ -21,11 +22,11 @@ SWEPT: Final = ("iadd3", "imad", "lop3_xor", "fadd", "fmul", "ffma", "dfma", "hf
 """Instructions whose loop overhead a regression over bodies of several lengths determines."""
 
 SWEEP: Final[tuple[Kernel, ...]] = tuple(
-    instruction_kernel(row, chains=chains, unroll=unroll)
+    instruction_kernel(row, unroll=unroll)
     for row in ROWS
     if row["name"] in SWEPT
-    for chains, unroll in ((None, 16), (None, 64), (None, 256))  # GPUJoule uses 256
-    if unroll != row.get("unroll", UNROLL)
+    for unroll in (16, 64, 256)  # GPUJoule uses 256
+    if unroll != row.get("unroll", INSTRUCTIONS["defaults"]["unroll"])
 ) + tuple(instruction_kernel(row, chains=1) for row in ROWS if row["name"] in SWEPT)
 """Kernels at other unroll factors, and as one dependent chain, which shows latency and stalls."""
 

@@ -132,6 +132,9 @@ class GeneratedLoad:
         )
 
 
+Load = GeneratedLoad | CopyLoad
+
+
 def architecture_of(gpu: GpuSpec) -> str:
     """The assembler's target for a GPU.  Raises UnsupportedError for a GPU without a target in the catalogue."""
     name = f"sm_{gpu.compute_capability.replace('.', '')}"
@@ -143,12 +146,12 @@ def architecture_of(gpu: GpuSpec) -> str:
 
 def generated_loads(
     groups: Sequence[LoadGroup], gpu: GpuSpec, toolchain: Toolchain | None = None, seed: int = 0
-) -> tuple[tuple[GeneratedLoad, ...], dict[str, int]]:
-    """The loads of all groups, each once, and the reasons why others cannot run here, with counts.
+) -> tuple[tuple[Load, ...], dict[str, int]]:
+    """The loads of all groups, each once, copies last, and the reasons why others cannot run here, with counts.
 
     Kernels whose machine code differs from their declaration are not measured; on a GPU without a target no kernel is.
-    If `toolchain` is None, it is searched for when there is something to assemble.  For copies by the copy engines only the reasons are
-    returned; `copy_loads` returns the loads.  Raises CompileError if the assembler is missing or fails.
+    If `toolchain` is None, it is searched for when there is something to assemble.  Raises CompileError if the assembler is missing or
+    fails.
     """
     chosen = [group.named() for group in groups]
     architecture, skipped = "", {}
@@ -159,7 +162,7 @@ def generated_loads(
             skipped[f"{few(left_out)}: {error}"] = len(left_out)
         chosen = [[one for one in named if isinstance(one, CopyLoad)] for named in chosen]
     modules = _assembled(groups, chosen, architecture, toolchain)
-    loads: dict[tuple[str | int, ...], GeneratedLoad] = {}
+    loads: dict[tuple[str | int, ...], Load] = {}
     for group, named in zip(groups, chosen, strict=True):
         running = []
         for one in named:
@@ -169,11 +172,10 @@ def generated_loads(
             else:
                 running.append(one)
         skipped |= group.modes_left_out(running)
-        for kernel in running:
-            if isinstance(kernel, Kernel):
-                for load in _launched(kernel, group, gpu, modules[group.level], seed, skipped):
-                    loads.setdefault(load.identity(), load)
-    return tuple(loads.values()), skipped
+        for one in running:
+            for load in [one] if isinstance(one, CopyLoad) else _launched(one, group, gpu, modules[group.level], seed, skipped):
+                loads.setdefault(load.identity(), load)
+    return tuple(sorted(loads.values(), key=lambda load: isinstance(load, CopyLoad))), skipped
 
 
 def _assembled(

@@ -66,9 +66,3 @@ def _fits(name: str, patterns: Sequence[str]) -> bool:
 def few(names: Sequence[str]) -> str:
     """The first three names as text."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
-def copy_loads(groups: Sequence[LoadGroup]) -> tuple[CopyLoad, ...]:
-    """The copies that groups name among their kernels and that run as requested, each once, in the catalogue's order."""
-    wanted = {one.name for group in groups for one in group.named() if not group.lacks(one)}
-    return tuple(copy for copy in COPIES if copy.name in wanted)

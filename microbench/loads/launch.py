@@ -63,19 +63,14 @@ def plan_launches(
             # AccelWattch's static-power benchmarks use the same steps.
             return tuple(launch(full, lanes=lanes) for lanes in (1, 8, 16, 24, 32))
         case "block_sweep":
-            region, regions = swept_region_bytes(kernel, gpu), _power_of_two(gpu.num_sms * resident, upwards=True)
+            # One block an SM walks twice L2, rounded down to a power of two: the smallest grid must miss it as the largest does.
+            walked, regions = gpu.l2_bytes * 2.0 / gpu.num_sms, _power_of_two(gpu.num_sms * resident, upwards=True)
+            region = min(max(_power_of_two(walked, upwards=False), kernel.min_region_bytes), MAX_REGION_BYTES)
             rounds = {round(share * gpu.num_sms * resident) for share in GRID_SHARES}
             grids = sorted({gpu.num_sms, *rounds} - {round(0.5 * gpu.num_sms)})
             return tuple(launch(count, region=region, regions=regions) for count in grids)
         case _:
             return (launch(1, lanes=1, block=1),)
-
-
-def swept_region_bytes(kernel: Kernel, gpu: GpuSpec) -> int:
-    """The region of a block in every grid of a sweep [byte]."""
-    # One block an SM walks twice L2, rounded down to a power of two: the smallest grid must miss it as the largest does.
-    region = _power_of_two(gpu.l2_bytes * 2.0 / gpu.num_sms, upwards=False)
-    return min(max(region, kernel.min_region_bytes), MAX_REGION_BYTES)
 
 
 def region_bytes(kernel: Kernel, gpu: GpuSpec, blocks: int, resident: int) -> int:

@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from estimator.vocabulary.work import operator_work
 from estimator.vocabulary.workload import Operator
-from microbench.errors import DeviceLostError, DeviceMemoryError, KernelFailedError, MicrobenchError, UnsupportedError
-from microbench.layouts import layout_of
-from microbench.runners.cupy_device import CupyDevice
-from microbench.runners.runner import BoundKernel, LibraryKernel, refuse
+from microbench.errors import UnsupportedError
+from microbench.layouts import layout_of, refuse
+from microbench.runners.cupy_device import CupyDevice, device_failure
+from microbench.runners.runner import BoundKernel, LibraryKernel
 
 TYPES: Final[dict[str, tuple[int, int]]] = {"fp32": (0, 68), "tf32": (0, 77), "fp64": (1, 70), "fp16": (2, 68), "bf16": (14, 68)}
 """cudaDataType and cublasComputeType of a precision: accumulation in fp32 (68), on tensor cores with tf32 operands (77), in fp64 (70)."""
@@ -25,16 +25,19 @@ TYPES: Final[dict[str, tuple[int, int]]] = {"fp32": (0, 68), "tf32": (0, 77), "f
 WORKSPACE_BYTES: Final = 32 << 20
 """Workspace that cuBLAS recommends for compute capability 9.0; we allocate it, so that graphs hold no allocations."""
 
-STATUS: Final[dict[int, tuple[type[MicrobenchError], str]]] = {
-    1: (DeviceLostError, "not initialised"),
-    3: (DeviceMemoryError, "allocation failed"),
-    7: (UnsupportedError, "invalid value"),
-    8: (UnsupportedError, "no kernel for this architecture"),
-    11: (DeviceLostError, "no access to the memory"),
-    13: (DeviceLostError, "execution failed"),
-    15: (UnsupportedError, "not supported"),
+STATUS: Final[dict[int, str]] = {
+    1: "not initialised",
+    3: "allocation failed",
+    7: "invalid value",
+    8: "no kernel for this architecture",
+    11: "no access to the memory",
+    13: "execution failed",
+    15: "not supported",
 }
-"""Error and name of a cublasStatus_t; others are failed kernels."""
+"""Name of a cublasStatus_t."""
+
+LOST: Final = (1, 11, 13)
+"""Statuses of a lost board; the others are failed kernels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,19 +131,17 @@ def open_cublas(library: Any, device: CupyDevice) -> Iterator[Cublas]:
 def check(status: int, what: str) -> None:
     """Raise the error of a cuBLAS status."""
     if status:
-        error, text = STATUS.get(status, (KernelFailedError, f"status {status}"))
-        raise error(f"{what}: {text}" + ("; this process cannot use the board any more" if error is DeviceLostError else ""))
+        raise device_failure(status in LOST, f"{what}: {STATUS.get(status, f'status {status}')}")
 
 
 def _check_product(operator: Operator, compute_capability: float) -> None:
     """Raise UnsupportedError for a product that cuBLAS does not support."""
     precision, precision_out = operator.precision, operator.precision_out or operator.precision
-    where = f"gemm.{operator.operator} in {precision}"
     least = 8.0 if precision in ("bf16", "tf32") else 0.0
     outputs = (precision, "fp32") if precision in ("fp16", "bf16") else (precision,)
-    refuse(precision not in TYPES, where, f"cublasGemmEx has {', '.join(TYPES)}")
-    refuse(compute_capability < least, where, f"needs compute capability {least:g}, this board has {compute_capability:g}")
+    refuse(precision not in TYPES, operator, f"cublasGemmEx has {', '.join(TYPES)}")
+    refuse(compute_capability < least, operator, f"needs compute capability {least:g}, this board has {compute_capability:g}")
     only_tensor = operator.cuda_cores and precision not in ("fp32", "fp64")
-    refuse(only_tensor, where, "cuBLAS runs it on tensor cores; cuda_cores cannot be had")
-    refuse(precision_out not in outputs, where, f"no output in {precision_out}")
-    refuse(max(operator.shape) >= 2**31, where, f"dimensions below 2^31, got {max(operator.shape):.0f}")
+    refuse(only_tensor, operator, "cuBLAS runs it on tensor cores; cuda_cores cannot be had")
+    refuse(precision_out not in outputs, operator, f"no output in {precision_out}")
+    refuse(max(operator.shape) >= 2**31, operator, f"dimensions below 2^31, got {max(operator.shape):.0f}")

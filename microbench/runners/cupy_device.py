@@ -7,7 +7,7 @@ CuPy's own binding cannot be captured into a graph (cupy/cupy issue 6290).
 import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -15,17 +15,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from microbench.errors import DeviceLostError, DeviceMemoryError, KernelFailedError, UnsupportedError
+from microbench.errors import DeviceLostError, KernelFailedError, UnsupportedError
 from microbench.runners.runner import Launch
 
-OUT_OF_MEMORY: Final = 2
-"""cudaErrorMemoryAllocation.  Source for all codes: CUDA runtime API, cudaError_t; the driver's share them from 2 on."""
-
-CONTEXT_LOST: Final = frozenset({700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721})
-"""Errors of a kernel after which every further call of this process fails: illegal addresses and instructions, time-outs, assertions."""
-
-DEVICE_LOST: Final = frozenset({4, 46, 100, 101, 214, 220, 226, 802, 803, 999})
-"""Errors of the board or its driver: unavailable, uncorrectable memory or link, too old a driver, unknown."""
+LOST: Final = frozenset({4, 46, 100, 101, 214, 220, 226, 802, 803, 999, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721})
+"""Errors after which every further call of this process fails: of the board or its driver (unavailable, uncorrectable memory or link, too
+old a driver, unknown), and from 700 on of a kernel (illegal addresses and instructions, time-outs, assertions).
+Source: CUDA runtime API, cudaError_t; the driver's codes are the same."""
 
 ALIGNED_ELEMENTS: Final = 256
 """Operands begin at a multiple of this many numbers: at least on the 256 bytes of cudaMalloc."""
@@ -68,7 +64,7 @@ class Placed:
 class CupyDevice:
     """One context on one board, its memory, stream and timer; `open_cupy_device` makes it.
 
-    Methods raise DeviceMemoryError, KernelFailedError and DeviceLostError, as `errors` maps them.
+    Methods raise KernelFailedError and DeviceLostError, as `errors` maps them.
     """
 
     def __init__(self, cupy: Any, ordinal: int, stream: Any) -> None:
@@ -81,16 +77,9 @@ class CupyDevice:
         """Address of the stream, for other libraries."""
         return int(self._stream.ptr)
 
-    @contextmanager
-    def errors(self, what: str) -> Iterator[None]:
+    def errors(self, what: str) -> AbstractContextManager[None]:
         """Map CUDA's errors within a block; `what` names the operation."""
-        cuda = self._cupy.cuda
-        try:
-            yield
-        except cuda.memory.OutOfMemoryError as error:
-            raise DeviceMemoryError(f"{what}: {first_line(error)}") from error
-        except (cuda.runtime.CUDARuntimeError, cuda.driver.CUDADriverError) as error:
-            raise cuda_failure(_status(error), what, first_line(error)) from error
+        return cuda_errors(self._cupy, what)
 
     def free_bytes(self, ordinal: int | None = None) -> int:
         """Memory for new operands on this board, including CuPy's reserve, or on another board [byte]."""
@@ -162,15 +151,11 @@ class CupyDevice:
     def place(self, where: str, size: int, who: str) -> Placed:
         """`size` bytes at "device", "peer" (another board) or "host" (pinned); `who` is their user, for messages.
 
-        Raises UnsupportedError if no other board is accessible, DeviceMemoryError if there is too little.
+        Raises UnsupportedError if no other board is accessible, KernelFailedError if there is too little.
         """
         if where == "host":
-            try:
+            with self.errors(f"{who}: pinning {size / 1e9:.1f} GB of the host's memory"):
                 pinned = self._cupy.cuda.alloc_pinned_memory(size)
-            except self._cupy.cuda.runtime.CUDARuntimeError as error:
-                if _status(error) == OUT_OF_MEMORY:
-                    raise DeviceMemoryError(f"{who}: the host has no {size / 1e9:.1f} GB of memory to pin") from error
-                raise
             address = int(pinned.ptr)
             return Placed(ordinal=-1, address=address, argument=np.uint64(address), memory=np.frombuffer(pinned, np.uint8, size))
         ordinal = self.ordinal if where == "device" else self._peer()
@@ -178,7 +163,7 @@ class CupyDevice:
             raise UnsupportedError(f"{who}: needs the memory of another GPU; this board reaches none (NVLink or PCIe peer access)")
         free = self.free_bytes(ordinal)
         if size > free:
-            raise DeviceMemoryError(f"{who}: needs {size / 1e9:.1f} GB, {free / 1e9:.1f} GB are free; take a smaller footprint")
+            raise KernelFailedError(f"{who}: needs {size / 1e9:.1f} GB, {free / 1e9:.1f} GB are free; take a smaller footprint")
         with self._cupy.cuda.Device(ordinal):
             array = self._cupy.empty(size, dtype="uint8")
         address = int(array.data.ptr)
@@ -252,14 +237,11 @@ def open_cupy_device(pci_address: str, cupy: Any = None) -> Iterator[CupyDevice]
         raise DeviceLostError(
             f"CUDA sees no board at {pci_address} ({first_line(error)}); check CUDA_VISIBLE_DEVICES and the driver"
         ) from error
-    try:
-        with module.cuda.Device(ordinal):
-            stream = module.cuda.Stream(non_blocking=True)
-            with stream:
-                yield CupyDevice(module, ordinal, stream)
-            module.get_default_memory_pool().free_all_blocks()
-    except (runtime.CUDARuntimeError, module.cuda.driver.CUDADriverError) as error:
-        raise cuda_failure(_status(error), f"board {pci_address}", first_line(error)) from error
+    with cuda_errors(module, f"board {pci_address}"), module.cuda.Device(ordinal):
+        stream = module.cuda.Stream(non_blocking=True)
+        with stream:
+            yield CupyDevice(module, ordinal, stream)
+        module.get_default_memory_pool().free_all_blocks()
 
 
 def short_pci_address(pci_address: str) -> str:
@@ -268,15 +250,21 @@ def short_pci_address(pci_address: str) -> str:
     return f"{domain[-4:]}:{rest}" if len(domain) > 4 and not domain[:-4].strip("0") else pci_address
 
 
-def cuda_failure(status: int, what: str, message: str) -> DeviceMemoryError | KernelFailedError | DeviceLostError:
-    """The error for a CUDA status."""
-    if status == OUT_OF_MEMORY:
-        return DeviceMemoryError(f"{what}: {message}")
-    if status in CONTEXT_LOST:
-        return DeviceLostError(f"{what}: {message}; this process cannot use the board any more")
-    if status in DEVICE_LOST:
-        return DeviceLostError(f"{what}: {message}; check the board with nvidia-smi")
-    return KernelFailedError(f"{what}: {message}")
+@contextmanager
+def cuda_errors(cupy: Any, what: str) -> Iterator[None]:
+    """Map CuPy's errors within a block by their CUDA status."""
+    cuda = cupy.cuda
+    try:
+        yield
+    except (cuda.memory.OutOfMemoryError, cuda.runtime.CUDARuntimeError, cuda.driver.CUDADriverError) as error:
+        raise device_failure(_status(error) in LOST, f"{what}: {first_line(error)}") from error
+
+
+def device_failure(lost: bool, text: str) -> KernelFailedError | DeviceLostError:
+    """The error of a device that is lost, or of a kernel alone."""
+    if lost:
+        return DeviceLostError(f"{text}; this process cannot use the board any more, nvidia-smi shows its state")
+    return KernelFailedError(text)
 
 
 def _status(error: BaseException) -> int:

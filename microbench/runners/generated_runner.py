@@ -9,10 +9,10 @@ from typing import Final
 
 import numpy as np
 
-from microbench.errors import DeviceMemoryError
+from microbench.errors import ResultError
 from microbench.kernel import Buffer, Buffers, Kernel, Launch
 from microbench.loads.copies import CopyLoad
-from microbench.operands import argument_value, buffer_bytes, buffer_records, contents, record_type
+from microbench.operands import argument_value, buffer_records, contents, record_type
 from microbench.runners.cupy_device import CupyDevice, Placed
 from microbench.runners.runner import Launcher, LaunchRecord
 
@@ -22,33 +22,22 @@ CHECKED_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class GeneratedRun:
-    """A generated kernel with its buffers on the device.  Both functions raise LaunchError, KernelFailedError, DeviceLostError.
+    """A generated kernel or a copy with its buffers.  Both functions raise LaunchError, KernelFailedError, DeviceLostError.
 
     `run` launches it back to back and waits for the end.  `results` gives the written buffers after one launch, for `microbench.check`;
-    before it, the buffers must have their initial contents.
+    before it, the buffers must have their initial contents.  Those of a copy are compared there: ResultError for changed bytes.
     """
 
     run: Callable[[int], LaunchRecord]
     results: Callable[[], Buffers]
 
 
-@dataclass(frozen=True, slots=True)
-class CopyRun:
-    """A copy with its two buffers; `complaint` copies once and gives the fault in the bytes, "" if they equal the origin."""
-
-    run: Callable[[int], LaunchRecord]
-    complaint: Callable[[], str]
-
-
 def load_generated(device: CupyDevice, kernel: Kernel, launch: Launch, cubin: bytes, now_ns: Callable[[], int]) -> GeneratedRun:
     """A generated kernel on the device with filled buffers; `cubin` is the inspected code.
 
-    Raises UnsupportedError for buffers on another board if none is accessible, DeviceMemoryError if they do not fit,
-    KernelFailedError for code that the driver refuses.
+    Raises UnsupportedError for buffers on another board if none is accessible, KernelFailedError if they do not fit and for
+    code that the driver refuses.
     """
-    needed, free = buffer_bytes(kernel, launch, "device"), device.free_bytes()
-    if needed > free:
-        raise DeviceMemoryError(f"{kernel.name}: needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free; take a smaller footprint")
     with device.errors(f"loading {kernel.name}"):
         started = device.load_cubin(cubin, kernel.name)
         placed = {buffer.name: _filled(device, kernel.name, buffer, launch) for buffer in kernel.buffers}
@@ -65,10 +54,10 @@ def load_generated(device: CupyDevice, kernel: Kernel, launch: Launch, cubin: by
     return GeneratedRun(run, results)
 
 
-def load_copy(device: CupyDevice, load: CopyLoad, now_ns: Callable[[], int], seed: int = 0) -> CopyRun:
+def load_copy(device: CupyDevice, load: CopyLoad, now_ns: Callable[[], int], seed: int = 0) -> GeneratedRun:
     """A copy with random bytes at its origin.
 
-    Raises UnsupportedError if no other board is accessible, DeviceMemoryError if memory is short.
+    Raises UnsupportedError if no other board is accessible, KernelFailedError if memory is short.
     """
     with device.errors(f"making room for {load.name}"):
         origin, target = (device.place(place, load.bytes_moved, load.name) for place in (load.origin, load.target))
@@ -76,15 +65,16 @@ def load_copy(device: CupyDevice, load: CopyLoad, now_ns: Callable[[], int], see
         device.synchronize()
     run = _runs(device, load.name, lambda: device.copy(target, origin), now_ns)
 
-    def complaint() -> str:
+    def results() -> Buffers:
         run(1)
         with device.errors(f"checking {load.name}"):
             sent, came = device.contents(origin), device.contents(target)
         ends = np.unique(np.r_[: min(CHECKED_BYTES, sent.size), max(0, sent.size - CHECKED_BYTES) : sent.size])
-        wrong = int((sent[ends] != came[ends]).sum())
-        return f"{load.name}: {wrong} of {ends.size} bytes compared arrived changed" if wrong else ""
+        if wrong := int((sent[ends] != came[ends]).sum()):
+            raise ResultError(f"{load.name}: {wrong} of {ends.size} bytes compared arrived changed")
+        return {"target": came}
 
-    return CopyRun(run, complaint)
+    return GeneratedRun(run, results)
 
 
 def _runs(device: CupyDevice, name: str, launch: Callable[[], None], now_ns: Callable[[], int]) -> Callable[[int], LaunchRecord]:

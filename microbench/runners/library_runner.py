@@ -1,21 +1,24 @@
-"""The runner of library kernels on a real board: CuPy's context, with cuBLAS and PyTorch on its stream."""
+"""The runner on a real board: library kernels and generated ones in CuPy's context, with cuBLAS and PyTorch on its stream."""
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from typing import Final
 
 from estimator.model.kernel_names import tile_from_name
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.workload import Operator
-from microbench.errors import DeviceMemoryError, UnsupportedError
-from microbench.kernel import PreparedKernel
+from microbench.check import verify
+from microbench.errors import KernelFailedError, ResultError, UnsupportedError
+from microbench.kernel import Kernel, Launch, PreparedKernel
 from microbench.layouts import layout_of
-from microbench.runners.cublas import TYPES, Cublas, open_cublas
-from microbench.runners.cupy_device import open_cupy_device
+from microbench.loads.copies import CopyLoad
+from microbench.loads.generated import Load
+from microbench.runners.cublas import TYPES, Cublas
+from microbench.runners.generated_runner import GeneratedRun, load_copy, load_generated
 from microbench.runners.runner import BoundKernel, KernelTracer, Launcher, LaunchRecord, LibraryKernel
-from microbench.runners.torch_device import TorchDevice, load_torch, open_torch_device
+from microbench.runners.torch_device import TorchDevice
 from microbench.runners.torch_kernels import torch_kernel
 from microbench.sizing import MOST_BUFFER_SETS, displacing_sets, resident_blocks
 
@@ -30,7 +33,7 @@ Request = tuple[Operator, str, str]
 
 
 class LibraryRunner:
-    """Runner of operators through libraries on the device of `cublas`: cuBLAS for products, PyTorch for the rest.
+    """Runner of generated kernels, and of operators by libraries: cuBLAS for products, PyTorch for the rest, on the device of `cublas`.
 
     `torch` is the reason if PyTorch is unusable.  `attention` chooses PyTorch's backend, `seed` sets the operands.
     """
@@ -54,7 +57,9 @@ class LibraryRunner:
         self._now_ns = now_ns
         self._seed = seed
         self._prepared: dict[Request, PreparedKernel] = {}
-        self._resident: tuple[Request, BoundKernel, Launcher] | None = None
+        self._resident: tuple[Request, LibraryKernel, BoundKernel, Launcher] | None = None
+        self._generated: tuple[PreparedKernel, GeneratedRun] | None = None
+        self._complaints: dict[tuple[str, ...], str] = {}
 
     def _kernel(self, operator: Operator, transpose: str = "") -> LibraryKernel:
         """The kernel for an operator, a product's in a layout ("": the natural one).  Raises UnsupportedError if no library has one."""
@@ -83,29 +88,65 @@ class LibraryRunner:
     def prepare(self, operator: Operator, l2_state: str = "warm", transpose: str = "") -> PreparedKernel:
         """The kernel for an operator with its operands in place, those of a product in a layout ("": the natural one).
 
-        Raises UnsupportedError, DeviceMemoryError and KernelFailedError if this operator cannot run here,
-        DeviceLostError if the board is lost.
+        Raises UnsupportedError and KernelFailedError if this operator cannot run here, DeviceLostError if the board is lost.
         """
         if l2_state not in L2_STATES:
             raise UnsupportedError(f"L2 state {l2_state!r} is unknown; known: {', '.join(L2_STATES)}")
         key = (operator, l2_state, layout_of(operator, transpose))
-        bound, _ = self._load(key)
+        kernel, bound, _ = self._load(key)
         if key not in self._prepared:
-            self._prepared[key] = self._describe(key, bound)
+            self._prepared[key] = self._describe(operator, l2_state, kernel, bound)
         return self._prepared[key]
+
+    def prepare_generated(self, load: Load) -> PreparedKernel:
+        """A generated kernel, loaded and its buffers filled, or a copy; the memory of the previous one is freed first.
+
+        The results are checked before, once for each kernel, code and kind of operands.  Raises the errors of `prepare`.
+        """
+        self._generated = None
+        if isinstance(load, CopyLoad):
+            loaded = load_copy(self.device, load, self._now_ns)
+            complaint = self._complaint((load.name,), loaded.results)
+        else:
+            kernel, pattern, module = load.kernel, load.launch.pattern, load.module
+
+            def small_launch() -> None:
+                verify(kernel, pattern, self.load_generated(kernel, kernel.check_launch(pattern), module.cubin).results())
+
+            complaint = self._complaint((kernel.name, module.digest, pattern), small_launch)
+            loaded = self.load_generated(kernel, load.launch, module.cubin)
+        prepared = load.prepared(complaint)
+        self._generated = prepared, loaded  # its results keep the buffers
+        return prepared
+
+    def _complaint(self, key: tuple[str, ...], check: Callable[[], object]) -> str:
+        """The fault in results that a check finds, remembered by key; "" for right results."""
+        if key not in self._complaints:
+            try:
+                check()
+                self._complaints[key] = ""
+            except ResultError as error:
+                self._complaints[key] = str(error)
+        return self._complaints[key]
+
+    def load_generated(self, kernel: Kernel, launch: Launch, cubin: bytes) -> GeneratedRun:
+        """A generated kernel in the same context, its buffers filled."""
+        return load_generated(self.device, kernel, launch, cubin, self._now_ns)
 
     def run(self, prepared: PreparedKernel, launches: int) -> LaunchRecord:
         """Launch a kernel back to back and wait for the end.  Raises the errors of `prepare`."""
+        if self._generated is not None and self._generated[0] == prepared:
+            return self._generated[1].run(launches)
         key, name = _request(prepared), prepared.kernel_name or prepared.operator.family
         if self._prepared.get(key) != prepared:
             raise UnsupportedError(f"kernel {name} was not prepared by this runner; prepare it first")
-        _, launcher = self._load(key)
+        *_, launcher = self._load(key)
         with self._errors(f"running {name}"):
             return launcher.run(launches)
 
     def bound(self, prepared: PreparedKernel) -> BoundKernel:
         """Operands and results of a prepared kernel, for checks."""
-        return self._load(_request(prepared))[0]
+        return self._load(_request(prepared))[1]
 
     def close(self) -> None:
         """Release all memory."""
@@ -114,7 +155,7 @@ class LibraryRunner:
         if isinstance(self._torch, TorchDevice):
             self._torch.trim()
 
-    def _load(self, key: Request) -> tuple[BoundKernel, Launcher]:
+    def _load(self, key: Request) -> tuple[LibraryKernel, BoundKernel, Launcher]:
         """A kernel in memory, loaded and warmed up if necessary; another one is dropped before."""
         if self._resident is not None and self._resident[0] == key:
             return self._resident[1:]
@@ -126,12 +167,12 @@ class LibraryRunner:
             self.close()
             needed, free = sets * kernel.working_set_bytes + kernel.scratch_bytes, self.device.free_bytes()
             if needed > USABLE_SHARE * free:
-                raise DeviceMemoryError(f"{what}: needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free")
+                raise KernelFailedError(f"{what}: needs {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free")
             bound = kernel.bind(sets, self._seed)
             launcher = Launcher(self.device, bound.launches, bound.capture, self._now_ns)
             launcher.warm_up()
-        self._resident = key, bound, launcher
-        return bound, launcher
+        self._resident = key, kernel, bound, launcher
+        return kernel, bound, launcher
 
     def _buffer_sets(self, kernel: LibraryKernel, l2_state: str, what: str) -> int:
         """Number of copies of the operands.  Raises UnsupportedError if cold operands are too small to displace the L2."""
@@ -142,16 +183,14 @@ class LibraryRunner:
             )
         return sets
 
-    def _describe(self, key: Request, bound: BoundKernel) -> PreparedKernel:
+    def _describe(self, operator: Operator, l2_state: str, kernel: LibraryKernel, bound: BoundKernel) -> PreparedKernel:
         """Description of the traced kernel; of several kernels, the longest."""
-        operator, l2_state, layout = key
 
         def once() -> None:
             bound.launches[0]()
             self.device.synchronize()
 
         with self._errors(f"tracing {operator.family}.{operator.operator}"):
-            kernel = self._kernel(operator, layout)
             ran = self._tracer.trace(once)
         prepared = PreparedKernel(
             operator=operator,
@@ -192,47 +231,3 @@ def _with_tile(prepared: PreparedKernel) -> PreparedKernel:
         return prepared
     split_k = int(tile.split_k) if tile.split_k >= 1 else 0
     return replace(prepared, tile_m=int(tile.tile_m), tile_n=int(tile.tile_n), tile_k=tile.tile_k, stages=tile.stages, split_k=split_k)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Libraries:
-    """The modules CuPy and PyTorch, and libcublas as ctypes loads it; None: the installed one."""
-
-    cupy: Any = None
-    cublas: Any = None
-    torch: Any = None
-
-
-@contextmanager
-def open_library_runner(
-    pci_address: str,
-    gpu: GpuSpec,
-    tracer: KernelTracer,
-    now_ns: Callable[[], int],
-    *,
-    seed: int = 0,
-    attention: str = "flash",
-    libraries: Libraries | None = None,
-) -> Iterator[LibraryRunner]:
-    """The runner on the board at a PCI address; all memory is released at the end.
-
-    `now_ns` is the host clock of the sensors' stamps.  Without PyTorch the runner has only cuBLAS's kernels.
-    Raises UnsupportedError without CuPy or cuBLAS, DeviceLostError if the board does not answer.
-    """
-    given = libraries or Libraries()
-    opened: TorchDevice | str = ""
-    with ExitStack() as stack:
-        try:
-            torch = given.torch or load_torch()  # first: its CUDA libraries match each other, and CuPy uses loaded libraries
-        except UnsupportedError as error:
-            torch, opened = None, str(error)
-        device = stack.enter_context(open_cupy_device(pci_address, given.cupy))
-        products = stack.enter_context(open_cublas(given.cublas or str(device.library_file("libcublas.so")), device))
-        try:
-            if torch:
-                opened = stack.enter_context(open_torch_device(torch, device.ordinal, device.stream_pointer))
-        except UnsupportedError as error:
-            opened = str(error)
-        runner = LibraryRunner(gpu, products, opened, tracer, now_ns, attention, seed)
-        yield runner
-        runner.close()  # not after an error: a lost board does not answer

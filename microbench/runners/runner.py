@@ -13,13 +13,12 @@ import numpy as np
 
 from estimator.vocabulary.quantities import Array
 from estimator.vocabulary.workload import Operator
-from microbench.errors import LaunchError, UnsupportedError
+from microbench.errors import LaunchError
 from microbench.kernel import PreparedKernel
 from microbench.sizing import graph_ladder, graph_launches, segment_launches
 
 if TYPE_CHECKING:
-    from microbench.loads.copies import CopyLoad
-    from microbench.loads.generated import GeneratedLoad
+    from microbench.loads.generated import Load
     from microbench.runners.cupy_device import CupyDevice
 
 
@@ -52,7 +51,7 @@ class KernelRunner(Protocol):
         Raises RunnerError if the operator cannot run here (unsupported precision or layout, too little memory).
         """
 
-    def prepare_generated(self, load: "GeneratedLoad | CopyLoad") -> PreparedKernel:
+    def prepare_generated(self, load: "Load") -> PreparedKernel:
         """Load a generated kernel, or allocate a copy, and fill its buffers; the previous one is released.
 
         A small launch first checks the results once on this board; `corrupted` is the fault in them.
@@ -122,12 +121,6 @@ class LibraryKernel:
     working_set_bytes: int
     scratch_bytes: int
     bind: Callable[[int, int], BoundKernel]
-
-
-def refuse(broken: bool, where: str, reason: str) -> None:
-    """Raise UnsupportedError with the reason if a condition is broken."""
-    if broken:
-        raise UnsupportedError(f"{where}: {reason}")
 
 
 class Launcher:

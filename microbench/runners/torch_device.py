@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from microbench.errors import DeviceLostError, DeviceMemoryError, KernelFailedError, MicrobenchError, UnsupportedError
-from microbench.runners.cupy_device import CHUNK_ELEMENTS, first_line
+from microbench.errors import UnsupportedError
+from microbench.runners.cupy_device import CHUNK_ELEMENTS, device_failure, first_line
 from microbench.runners.runner import Launch
 
 DTYPES: Final[dict[str, str]] = {
@@ -60,12 +60,9 @@ class TorchDevice:
         """Map PyTorch's errors within a block; `what` names the operation."""
         try:
             yield
-        except self.torch.OutOfMemoryError as error:
-            raise DeviceMemoryError(f"{what}: out of memory ({first_line(error)})") from error
-        except NotImplementedError as error:
-            raise UnsupportedError(f"{what}: {first_line(error)}") from error
         except RuntimeError as error:
-            raise torch_failure(what, first_line(error)) from error
+            message = first_line(error)
+            raise device_failure(any(word in message.lower() for word in LOST_WORDS), f"{what}: {message}") from error
 
     def dtype(self, precision: str) -> Any:
         """PyTorch's type for a precision.  Raises UnsupportedError if it has none."""
@@ -116,15 +113,3 @@ def open_torch_device(torch: Any, ordinal: int, stream_pointer: int) -> Iterator
         opened = TorchDevice(torch, device, stream)
         yield opened
     opened.trim()
-
-
-def torch_failure(what: str, message: str) -> MicrobenchError:
-    """The error for a message of PyTorch."""
-    lowered = message.lower()
-    if any(word in lowered for word in LOST_WORDS):
-        return DeviceLostError(f"{what}: {message}; this process cannot use the board any more")
-    if "out of memory" in lowered or "alloc_failed" in lowered:
-        return DeviceMemoryError(f"{what}: {message}")
-    if "not implemented" in lowered or "not supported" in lowered or "no available kernel" in lowered or "only supported" in lowered:
-        return UnsupportedError(f"{what}: {message}")
-    return KernelFailedError(f"{what}: {message}")

@@ -5,21 +5,19 @@ allocates memory and results rotate with the operands.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from estimator.vocabulary.quantities import BYTES_PER_ELEMENT
 from estimator.vocabulary.work import operator_work
 from estimator.vocabulary.workload import Operator
-from microbench.runners.runner import BoundKernel, Launch, LibraryKernel, refuse
+from microbench.layouts import refuse
+from microbench.runners.runner import BoundKernel, Launch, LibraryKernel
 from microbench.runners.torch_device import TorchDevice
 
 Call = Callable[..., Any]
-Shapes = tuple[tuple[tuple[int, ...], str], ...]
-
-CALLED_IN: Final = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8")
-"""Precisions with kernels; fp8 only for products and copies."""
+Shapes = Sequence[tuple[int, ...]]
 
 NORM_EPSILON: Final = 1e-5
 """PyTorch's default."""
@@ -48,60 +46,6 @@ WIDEST_HEAD: Final = 256
 """Largest head size of the kernels of FlashAttention and cuDNN."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TorchCall:
-    """PyTorch's computation of an operator: `shapes` of the random inputs, each with its precision, and `call` on them.
-
-    `prepare` turns the drawn inputs into the inputs of `call` (layouts, masks); `library` supplies the kernel, `transpose`
-    is the layout of a product's inputs, `scratch_bytes` the memory beyond operands and result.
-    """
-
-    shapes: Shapes
-    call: Call
-    prepare: Callable[[list[Any]], list[Any]] = lambda inputs: inputs
-    library: str = "pytorch"
-    transpose: str = ""
-    scratch_bytes: int = 0
-
-
-def torch_kernel(operator: Operator, device: TorchDevice, compute_capability: float, attention: str) -> LibraryKernel:
-    """PyTorch's kernel for an operator.  `attention` is one of BACKENDS.
-
-    Raises UnsupportedError for an operator, a precision or a shape that PyTorch does not have here.
-    """
-    called = _call(operator, device, compute_capability, attention)
-    work, shapes = operator_work(operator), called.shapes
-
-    def bind(buffer_sets: int, seed: int) -> BoundKernel:
-        drawn = [
-            [device.normal(shape, precision, seed + index * len(shapes) + i) for i, (shape, precision) in enumerate(shapes)]
-            for index in range(buffer_sets)
-        ]
-        results: list[Any] = [None] * buffer_sets
-
-        def launch_of(index: int) -> Launch:
-            inputs = called.prepare(drawn[index])
-
-            def launch() -> None:
-                results[index] = called.call(*inputs)
-
-            return launch
-
-        return BoundKernel(
-            launches=tuple(map(launch_of, range(buffer_sets))),
-            capture=device.capture,
-            arrays=lambda index: (*drawn[index], results[index]),
-        )
-
-    return LibraryKernel(
-        library=called.library,
-        transpose=called.transpose,
-        working_set_bytes=max(1, int(work.read_byte + work.write_byte)),
-        scratch_bytes=int(work.write_byte) + called.scratch_bytes,
-        bind=bind,
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Case:
     """An operator on a device."""
@@ -116,20 +60,66 @@ class Case:
 
     def refuse(self, broken: bool, reason: str) -> None:
         """Raise UnsupportedError with the reason if a condition is broken."""
-        one = self.operator
-        refuse(broken, f"{one.family}.{one.operator} in {one.precision}", reason)
+        refuse(broken, self.operator, reason)
+
+    def kernel(
+        self,
+        shapes: Shapes,
+        call: Call,
+        prepare: Callable[[list[Any]], list[Any]] = lambda inputs: inputs,
+        *,
+        library: str = "pytorch",
+        transpose: str = "",
+        scratch_bytes: int = 0,
+    ) -> LibraryKernel:
+        """The kernel that `call` runs on random inputs of these shapes.
+
+        `prepare` turns the drawn inputs into the inputs of `call` (layouts, masks); `library` supplies the kernel, `transpose`
+        is the layout of a product's inputs, `scratch_bytes` the memory beyond operands and result.
+        """
+        work, device, precision = operator_work(self.operator), self.device, self.operator.precision
+
+        def bind(buffer_sets: int, seed: int) -> BoundKernel:
+            drawn = [
+                [device.normal(shape, precision, seed + index * len(shapes) + i) for i, shape in enumerate(shapes)]
+                for index in range(buffer_sets)
+            ]
+            results: list[Any] = [None] * buffer_sets
+
+            def launch_of(index: int) -> Launch:
+                inputs = prepare(drawn[index])
+
+                def launch() -> None:
+                    results[index] = call(*inputs)
+
+                return launch
+
+            return BoundKernel(
+                launches=tuple(map(launch_of, range(buffer_sets))),
+                capture=device.capture,
+                arrays=lambda index: (*drawn[index], results[index]),
+            )
+
+        return LibraryKernel(
+            library=library,
+            transpose=transpose,
+            working_set_bytes=max(1, int(work.read_byte + work.write_byte)),
+            scratch_bytes=int(work.write_byte) + scratch_bytes,
+            bind=bind,
+        )
 
 
-def _call(operator: Operator, device: TorchDevice, compute_capability: float, attention: str) -> TorchCall:
+def torch_kernel(operator: Operator, device: TorchDevice, compute_capability: float, attention: str) -> LibraryKernel:
+    """PyTorch's kernel for an operator.  `attention` is one of BACKENDS.
+
+    Raises UnsupportedError for an operator, a precision or a shape that PyTorch does not have here.
+    """
     case, family, precision = Case(operator, device), operator.family, operator.precision
-    case.refuse(precision not in CALLED_IN, f"PyTorch computes in {', '.join(CALLED_IN)}")
+    device.dtype(precision)  # a precision that PyTorch lacks is refused before any operand is drawn
     case.refuse(precision == "fp8" and family not in ("gemm", "copy"), "PyTorch has fp8 for products and copies alone")
     match family:
         case "gemm":
-            case.refuse(
-                compute_capability < FP8_CAPABILITY, f"needs compute capability {FP8_CAPABILITY}, this board has {compute_capability:g}"
-            )
-            return _scaled_product(case)
+            return _scaled_product(case, compute_capability)
         case "conv":
             return _convolution(case)
         case "attention":
@@ -142,7 +132,7 @@ def _call(operator: Operator, device: TorchDevice, compute_capability: float, at
             return _elementwise(case)
 
 
-def _rowwise(case: Case) -> TorchCall:
+def _rowwise(case: Case) -> LibraryKernel:
     """Softmax, norms and reductions over the last of two dimensions, with their vectors of weights."""
     operator, torch = case.operator, case.device.torch
     functional, (rows, dim) = torch.nn.functional, case.sizes
@@ -161,13 +151,13 @@ def _rowwise(case: Case) -> TorchCall:
     def prepare(inputs: list[Any]) -> list[Any]:
         return [*inputs[:2], inputs[2].square() + 1.0, *inputs[3:]] if operator.operator == "batchnorm" else inputs
 
-    return TorchCall(shapes=tuple((shape, operator.precision) for shape in ((rows, dim), *[(dim,)] * vectors)), prepare=prepare, call=call)
+    return case.kernel([(rows, dim), *[(dim,)] * vectors], call, prepare)
 
 
-def _elementwise(case: Case) -> TorchCall:
+def _elementwise(case: Case) -> LibraryKernel:
     """Element-wise operators; a smaller second input is broadcast along the leading dimension."""
     device, torch, (elements, reads) = case.device, case.device.torch, case.sizes
-    name, precision, out = case.operator.operator, case.operator.precision, case.operator.precision_out or "fp32"
+    name, dtype, out = case.operator.operator, device.dtype(case.operator.precision), device.dtype(case.operator.precision_out or "fp32")
     unary: dict[str, Call] = {
         "scalar_add": lambda x: x + SCALAR,
         "scalar_mul": lambda x: x * SCALAR,
@@ -176,59 +166,50 @@ def _elementwise(case: Case) -> TorchCall:
         **{name: getattr(torch, name) for name in ("relu", "tanh", "sigmoid", "exp", "where")},
         **{name: getattr(torch.nn.functional, name) for name in ("gelu", "silu")},
         "dropout": lambda x: torch.nn.functional.dropout(x, 0.1, True),
-        "typecast": lambda x: x.to(device.dtype(out)),
+        "typecast": lambda x: x.to(out),
     }
-    case.refuse(name == "typecast" and device.dtype(out) == device.dtype(precision), "a conversion to itself moves nothing")
+    case.refuse(name == "typecast" and out == dtype, "a conversion to itself moves nothing")
     if name in ("add", "mul", "div", "pow"):
         second = reads - elements
         case.refuse(
             not 0 <= second <= elements or bool(elements % max(second, 1)), f"the second input must divide the first; sizes {case.sizes}"
         )
         first = (elements // second, second) if 0 < second < elements else (elements,)
-        return TorchCall(
-            shapes=((first, precision), ((max(second, 1),), precision)),
-            call=getattr(torch, name),
-            prepare=lambda inputs: [inputs[0].abs(), inputs[1]] if name == "pow" else inputs,
+        return case.kernel(
+            [first, (max(second, 1),)], getattr(torch, name), lambda inputs: [inputs[0].abs(), inputs[1]] if name == "pow" else inputs
         )
     case.refuse(name not in unary or reads != elements, f"PyTorch has no single kernel for it; sizes {case.sizes}")
-    shapes = (((elements,), precision),)
     if name != "where":
-        return TorchCall(shapes=shapes, call=unary[name])
-    nothing = torch.zeros((), dtype=device.dtype(precision), device=device.device)
-    return TorchCall(shapes=shapes, call=unary[name], prepare=lambda inputs: [inputs[0] > 0, *inputs, nothing], scratch_bytes=elements)
+        return case.kernel([(elements,)], unary[name])
+    nothing = torch.zeros((), dtype=dtype, device=device.device)
+    return case.kernel([(elements,)], unary[name], lambda inputs: [inputs[0] > 0, *inputs, nothing], scratch_bytes=elements)
 
 
-def _copy(case: Case) -> TorchCall:
+def _copy(case: Case) -> LibraryKernel:
     """Copies without arithmetic: permuted heads, transposition, channels last, gathered rows, concatenation."""
     device, torch, (elements, reads) = case.device, case.device.torch, case.sizes
-    name, precision = case.operator.operator, case.operator.precision
+    name = case.operator.operator
     case.refuse(reads != elements, f"a copy reads what it writes; sizes {case.sizes}")
     rows, columns = _rectangle(elements)
     tokens, heads, head_dim = _heads(elements)
     still = rows < 2 if name in ("transpose", "layout", "cat") else name == "contiguous" and min(tokens, heads) < 2
     case.refuse(still, f"{elements} elements cannot be laid out so that a copy moves them")
+    calls: dict[str, tuple[Shapes, Call]] = {
+        "transpose": ([(rows, columns)], lambda x: x.t().contiguous()),
+        "contiguous": ([(tokens, heads, head_dim)], lambda x: x.transpose(0, 1).contiguous()),
+        "layout": ([(1, rows, *_rectangle(columns))], lambda x: x.contiguous(memory_format=torch.channels_last)),
+        "gather": ([(rows, columns)], lambda x, index: x.index_select(0, index)),
+        "cat": ([(rows // 2, columns), (rows - rows // 2, columns)], lambda x, y: torch.cat((x, y), 0)),
+    }
 
     def permuted(inputs: list[Any]) -> list[Any]:
         generator = torch.Generator(device=device.device).manual_seed(rows)
-        return [inputs[0], torch.randperm(rows, device=device.device, generator=generator)]
+        return [*inputs, torch.randperm(rows, device=device.device, generator=generator)]
 
-    values = (((rows, columns), precision),)
-    match name:
-        case "transpose":
-            return TorchCall(shapes=values, call=lambda x: x.t().contiguous())
-        case "contiguous":
-            return TorchCall(shapes=(((tokens, heads, head_dim), precision),), call=lambda x: x.transpose(0, 1).contiguous())
-        case "layout":
-            shape = (1, rows, *_rectangle(columns))
-            return TorchCall(shapes=((shape, precision),), call=lambda x: x.contiguous(memory_format=torch.channels_last))
-        case "gather":
-            return TorchCall(shapes=values, prepare=permuted, call=lambda x, index: x.index_select(0, index), scratch_bytes=8 * rows)
-        case _:
-            parts = (((rows // 2, columns), precision), ((rows - rows // 2, columns), precision))
-            return TorchCall(shapes=parts, call=lambda x, y: torch.cat((x, y), 0))
+    return case.kernel(*calls[name], permuted, scratch_bytes=8 * rows) if name == "gather" else case.kernel(*calls[name])
 
 
-def _convolution(case: Case) -> TorchCall:
+def _convolution(case: Case) -> LibraryKernel:
     """Convolution by cuDNN: channels last for the matrix units, channels first for fp32 on CUDA cores."""
     torch, precision = case.device.torch, case.operator.precision
     batch, channels, height, width, filters, kernel_h, kernel_w, stride, padding, groups = case.sizes
@@ -240,10 +221,10 @@ def _convolution(case: Case) -> TorchCall:
         _set_tf32(torch, precision == "tf32")
         return torch.nn.functional.conv2d(x, weight, None, stride, padding, 1, groups)
 
-    return TorchCall(
-        shapes=(((batch, channels, height, width), precision), ((filters, channels // groups, kernel_h, kernel_w), precision)),
-        prepare=lambda inputs: [values.contiguous(memory_format=memory) for values in inputs],
-        call=call,
+    return case.kernel(
+        [(batch, channels, height, width), (filters, channels // groups, kernel_h, kernel_w)],
+        call,
+        lambda inputs: [values.contiguous(memory_format=memory) for values in inputs],
         library="cudnn",
         scratch_bytes=WORKSPACE_BYTES,
     )
@@ -257,24 +238,25 @@ def _set_tf32(torch: Any, allowed: bool) -> None:
         torch.backends.cudnn.allow_tf32 = allowed
 
 
-def _scaled_product(case: Case) -> TorchCall:
+def _scaled_product(case: Case, compute_capability: float) -> LibraryKernel:
     """A linear layer in fp8 with one scale for each operand: cuBLASLt through torch._scaled_mm, output in bf16, sizes multiples of 16."""
     device, torch, (batch, m, n, k) = case.device, case.device.torch, case.sizes
+    case.refuse(compute_capability < FP8_CAPABILITY, f"needs compute capability {FP8_CAPABILITY}, this board has {compute_capability:g}")
     case.refuse(batch != 1 or bool(n % 16 or k % 16), f"one product with n and k multiples of 16; sizes {case.sizes}")
     dtype_out = device.dtype(case.operator.precision_out or "bf16")
-    return TorchCall(
-        shapes=(((m, k), "fp8"), ((n, k), "fp8")),
-        prepare=lambda inputs: [inputs[0], inputs[1].t(), torch.ones((), dtype=torch.float32, device=device.device)],
-        call=lambda x, weight, scale: torch._scaled_mm(x, weight, scale_a=scale, scale_b=scale, out_dtype=dtype_out),
+    return case.kernel(
+        [(m, k), (n, k)],
+        lambda x, weight, scale: torch._scaled_mm(x, weight, scale_a=scale, scale_b=scale, out_dtype=dtype_out),
+        lambda inputs: [inputs[0], inputs[1].t(), torch.ones((), dtype=torch.float32, device=device.device)],
         library="cublas",
         transpose="tn",
         scratch_bytes=WORKSPACE_BYTES,
     )
 
 
-def _attention(case: Case, attention: str) -> TorchCall:
+def _attention(case: Case, attention: str) -> LibraryKernel:
     """scaled_dot_product_attention by one backend; operands have the layout of models, [batch, token, head, number]."""
-    refuse(attention not in BACKENDS, f"attention by {attention!r}", f"known are {', '.join(BACKENDS)}")
+    case.refuse(attention not in BACKENDS, f"attention by {attention!r} is unknown; known: {', '.join(BACKENDS)}")
     torch, precision = case.device.torch, case.operator.precision
     batch, queries, context, heads, kv_heads, head_dim, window, causal = case.sizes
     shifted = bool(causal) and 1 < queries != context
@@ -292,11 +274,11 @@ def _attention(case: Case, attention: str) -> TorchCall:
             return torch.nn.functional.scaled_dot_product_attention(q, k, v, **options)
 
     scores = batch * heads * queries * context * BYTES_PER_ELEMENT[precision] if chosen == "math" else 0.0
-    cached = ((batch, context, kv_heads, head_dim), precision)
-    return TorchCall(
-        shapes=(((batch, queries, heads, head_dim), precision), cached, cached),
-        prepare=lambda inputs: [values.transpose(1, 2) for values in inputs],
-        call=call,
+    cached = (batch, context, kv_heads, head_dim)
+    return case.kernel(
+        [(batch, queries, heads, head_dim), cached, cached],
+        call,
+        lambda inputs: [values.transpose(1, 2) for values in inputs],
         library=library,
         scratch_bytes=WORKSPACE_BYTES + int(3 * scores),
     )

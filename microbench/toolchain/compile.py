@@ -41,12 +41,11 @@ _USED: Final = re.compile(r"Used (\d+) registers(?:.*?(\d+) bytes smem)?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Toolchain:
-    """The two programs and their versions."""
+    """The two programs, and the version of the assembler."""
 
     ptxas: Path
     nvdisasm: Path
     ptxas_version: str
-    nvdisasm_version: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +66,7 @@ def find_toolchain() -> Toolchain:
     Raises CompileError if one is missing or does not answer.
     """
     ptxas, nvdisasm = _find("ptxas"), _find("nvdisasm")
-    return Toolchain(ptxas=ptxas, nvdisasm=nvdisasm, ptxas_version=_version(ptxas), nvdisasm_version=_version(nvdisasm))
+    return Toolchain(ptxas=ptxas, nvdisasm=nvdisasm, ptxas_version=_version(ptxas))
 
 
 def compile_kernels(kernels: Sequence[Kernel], architecture: str, level: str, toolchain: Toolchain) -> CompiledModule:
@@ -80,8 +79,8 @@ def compile_kernels(kernels: Sequence[Kernel], architecture: str, level: str, to
     entries = _inspect(cubin, verbose, toolchain)
     if missing := [kernel.name for kernel in kernels if kernel.name not in entries]:
         raise CompileError(
-            f"{missing[0]} is not in what nvdisasm {toolchain.nvdisasm_version} and ptxas {toolchain.ptxas_version} say of the cubin for "
-            f"{architecture}; take both programs from the wheels: {INSTALL}"
+            f"{missing[0]} is not in what nvdisasm and ptxas {toolchain.ptxas_version} say of the cubin for {architecture}; "
+            f"take both programs from the wheels: {INSTALL}"
         )
     return CompiledModule(
         architecture=architecture,
@@ -108,11 +107,11 @@ def _find(program: str) -> Path:
             candidate = Path(root) / folder / program
             if candidate.is_file():
                 return candidate
-    toolkits = (Path(home) / "bin" for home in (os.environ.get("CUDA_HOME", ""), TOOLKIT) if home)
-    on_path = shutil.which(program) or shutil.which(program, path=os.pathsep.join(map(str, toolkits)))
-    if on_path is None:
+    toolkits = (f"{home}/bin" for home in (os.environ.get("CUDA_HOME"), TOOLKIT) if home)
+    found = shutil.which(program, path=os.pathsep.join([os.environ.get("PATH", ""), *toolkits]))
+    if found is None:
         raise CompileError(f"{program} is not installed; {INSTALL}")
-    return Path(on_path)
+    return Path(found)
 
 
 def _version(program: Path) -> str:

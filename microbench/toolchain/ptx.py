@@ -50,9 +50,9 @@ def entry_text(
     arguments: Iterable[str],
     registers: Mapping[str, Iterable[str]],
     texts: Texts,
-    shared: str = "",
-    max_threads: int = 1024,  # CUDA's limit on all architectures
-    lanes_may_idle: bool = True,
+    shared: str,
+    max_threads: int,
+    lanes_may_idle: bool,
 ) -> str:
     """One entry: the text before the loop, a loop over the body for `iterations` turns, the text after it.
 
@@ -79,7 +79,7 @@ def entry_text(
     text = "\n".join(
         [
             f".visible .entry {name}(\n{parameters}\n)",
-            f".maxntid {max_threads}, 1, 1" if max_threads else "",
+            f".maxntid {max_threads}, 1, 1",
             "{",
             *(INDENT + line for line in lines),
             f"{LOOP_LABEL}:",
@@ -110,6 +110,5 @@ def _merged(*groups: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
     merged: dict[str, list[str]] = {}
     for group in groups:
         for kind, names in group.items():
-            known = merged.setdefault(kind, [])
-            known += [name for name in names if name not in known]
-    return {kind: names for kind, names in merged.items() if names}
+            merged.setdefault(kind, []).extend(names)
+    return {kind: list(dict.fromkeys(names)) for kind, names in merged.items() if names}

@@ -25,7 +25,7 @@ def finished(tiny, calibration, tmp_path_factory):
     """The dataset of an undisturbed campaign."""
     output = tmp_path_factory.mktemp("finished") / "d.parquet"
     outcome = collected(tiny, output, calibration)
-    assert outcome.rows == outcome.planned
+    assert outcome.rows == outcome.rows_planned
     return output
 
 
@@ -66,7 +66,7 @@ def test_an_interrupted_campaign_goes_on_where_it_stopped(finished, tiny, calibr
         assert read_kernel_dataset(log_path(output)).table.num_rows == rows
     first = read_kernel_dataset(log_path(output)).table
     outcome = collected(tiny, output, calibration, resume=True)
-    assert (outcome.kept, outcome.rows) == (11, outcome.planned)
+    assert (outcome.rows_kept, outcome.rows) == (11, outcome.rows_planned)
     assert not log_path(output).exists()
     undisturbed, resumed = read_kernel_dataset(finished).table, read_kernel_dataset(output).table
     assert resumed.column("row_id").equals(undisturbed.column("row_id"))
@@ -79,12 +79,12 @@ def test_an_interrupted_campaign_goes_on_where_it_stopped(finished, tiny, calibr
 def test_a_budget_ends_a_campaign_that_can_be_resumed(tiny, calibration, tmp_path):
     output = tmp_path / "d.parquet"
     short = collected(tiny, output, calibration, budget_s=20.0)
-    assert 0 < short.rows < short.planned
-    assert short.elapsed_s <= 20.0 + 5.0
+    assert 0 < short.rows < short.rows_planned
+    assert short.board_time_s <= 20.0 + 5.0
     assert not read_kernel_dataset(output).metadata["complete"]
     none = collected(tiny, output, calibration, resume=True, budget_s=1.0)
-    assert (none.rows, none.missing, none.elapsed_s) == (short.rows, none.planned - short.rows, 0.0)
-    assert collected(tiny, output, calibration, resume=True).rows == short.planned
+    assert (none.rows, none.rows_missing, none.board_time_s) == (short.rows, none.rows_planned - short.rows, 0.0)
+    assert collected(tiny, output, calibration, resume=True).rows == short.rows_planned
     assert read_kernel_dataset(output).metadata["complete"]
 
 
@@ -136,7 +136,7 @@ def test_current_never_touches_the_clocks(tiny, calibration, tmp_path):
     with planned(tiny, (None,)) as (bench, plan, key):
         careful = replace(bench, gpu=Untouchable(bench.gpu))
         outcome = Campaign(careful, tiny, plan, key, tmp_path / "d.parquet", calibration=calibration).run()
-    table = read_kernel_dataset(outcome.output).table
+    table = read_kernel_dataset(outcome.dataset).table
     assert table.column("sm_clock_mhz").null_count == outcome.rows
     assert table.column("sm_clock_measured_mhz").null_count == 0
 
@@ -146,7 +146,7 @@ def test_a_kernel_that_cannot_run_is_counted_not_fatal(tiny, calibration, tmp_pa
         picky = replace(bench, runner=Refusing(bench, RunnerError("too large")))
         outcome = Campaign(picky, tiny, plan, key, tmp_path / "d.parquet", calibration=calibration).run()
     assert outcome.rejected == {"softmax: too large": 8}
-    assert outcome.rows == outcome.planned - 8
+    assert outcome.rows == outcome.rows_planned - 8
 
 
 def test_plans_depend_on_the_seed_alone(tiny):
@@ -215,6 +215,7 @@ DOCUMENT: dict[str, Any] = {
         ({"kernels": [{**DOCUMENT["kernels"][0], "count": 0}]}, r"kernels\[0\].count = 0"),
         ({"kernels": [{**DOCUMENT["kernels"][0], "precision": "fp12"}]}, r"kernels\[0\].precision = 'fp12'"),
         ({"kernels": [{**DOCUMENT["kernels"][0], "shape": {"rows": 1}}]}, "must give exactly rows, dim"),
+        ({"kernels": [{**DOCUMENT["kernels"][0], "shape": {"rows": {"of": "dim"}, "dim": {"of": "rows"}}}]}, "derive from each other"),
         ({"kernels": [{**DOCUMENT["kernels"][0], "shape": {"rows": {"low": 9, "high": 3}, "dim": 1}}]}, "low <= high"),
         ({"kernels": [{**DOCUMENT["kernels"][0], "shape": {"rows": "height", "dim": 1}}]}, "needs another field"),
         ({"kernels": [{**DOCUMENT["kernels"][0], "l2_state": "tepid"}]}, "l2_state"),

@@ -37,12 +37,10 @@ def operators():
             for name in FAMILY_FIELDS[family]
         }
         return st.builds(
-            lambda operator, precision, kv, cuda, shape: make_operator(
-                family, operator, precision, precision_kv=kv, cuda_cores=cuda, **shape
-            ),
+            lambda operator, precision, kv, cuda, shape: make_operator(family, operator, precision, cuda_cores=cuda, **shape, **kv),
             st.sampled_from(FAMILY_OPERATORS[family]),
             st.sampled_from(["bf16", "fp32", "fp8"]),
-            st.sampled_from(["", "fp8"] if family == "attention" else [""]),
+            st.sampled_from([{}, {"precision_kv": "fp8"}] if family == "attention" else [{}]),
             st.booleans(),
             st.fixed_dictionaries(shape),
         )
@@ -153,7 +151,7 @@ def test_what_cannot_be_read_is_told_in_one_line(tmp_path):
         assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("changes", "reason"), [({"m": -5}, "m = -5"), ({"m": None}, "needs the number 'm'"), ({"family": "fft"}, "fft")])
+@pytest.mark.parametrize(("changes", "reason"), [({"m": -5}, "m = -5"), ({"m": None}, "lacks the field 'm'"), ({"family": "fft"}, "fft")])
 def test_a_row_that_is_no_operator_is_named(changes, reason):
     table = rows_to_table([a_row(), a_row("odd", **changes)], METADATA)
     with pytest.raises(DatasetError, match=f"odd.*{reason}"):

@@ -11,7 +11,7 @@ from collector.errors import CampaignError
 from estimator.vocabulary.specifications import load_gpu
 from microbench.loads.copies import COPIES
 from microbench.loads.generated import generated_loads
-from microbench.loads.groups import LoadGroup, copy_loads
+from microbench.loads.groups import LoadGroup
 from microbench.toolchain.compile import Toolchain
 from tests.collector.campaign_texts import ONE_SOFTMAX, SHORT_HEAD
 
@@ -43,15 +43,15 @@ def test_a_group_that_names_nothing_that_can_be_is_refused_with_its_path(group, 
 def test_copies_beside_kernels_are_left_out_by_name_where_they_cannot_be_as_asked(way, toolchain):
     asked = LoadGroup(kernels=("ffma_k8_u64", "copy_*"), **way)
     loads, skipped = generated_loads([asked], load_gpu(BOARD), toolchain)
-    assert {load.kernel.name for load in loads} == {"ffma_k8_u64"}
-    assert copy_loads([asked]) == ()
+    assert {load.operator.operator for load in loads} == {"ffma_k8_u64"}
     assert [reason.partition(" ")[0] for reason in skipped] == [copy.name for copy in COPIES]
-    assert len(copy_loads([asked, LoadGroup(kernels=("copy_*",))])) == len(COPIES)
+    both, _ = generated_loads([LoadGroup(kernels=("copy_*",)), asked], load_gpu(BOARD), toolchain)
+    assert both == (*loads, *COPIES)
 
 
 def test_copies_need_no_assembler():
-    nowhere = Toolchain(ptxas=Path("/none"), nvdisasm=Path("/none"), ptxas_version="", nvdisasm_version="")
-    assert generated_loads([LoadGroup(kernels=("copy_*",))], load_gpu(BOARD), nowhere) == ((), {})
+    nowhere = Toolchain(ptxas=Path("/none"), nvdisasm=Path("/none"), ptxas_version="")
+    assert generated_loads([LoadGroup(kernels=("copy_*",))], load_gpu(BOARD), nowhere) == (COPIES, {})
 
 
 def test_a_gpu_that_nothing_is_assembled_for_runs_the_rest_of_a_campaign(tmp_path, capsys):

@@ -17,7 +17,7 @@ from fitter.rows.instruction_dataset import read_instruction_rows
 from fitter.rows.tables import Table
 from microbench.loads.copies import COPIES, CopyLoad
 from microbench.loads.generated import generated_loads
-from microbench.loads.groups import LoadGroup, copy_loads
+from microbench.loads.groups import LoadGroup
 from tests.collector.campaign_texts import SHORT_HEAD
 from tests.collector.campaigns import campaign_words
 from tests.microbench_library.conftest import open_fake_board
@@ -51,9 +51,7 @@ COPY = {load.name: load for load in COPIES}
 
 
 def test_copies_are_named_like_kernels_and_idleness_is_none():
-    assert copy_loads([LoadGroup(kernels=("copy_*",))]) == COPIES
-    assert [load.name for load in copy_loads([LoadGroup(kernels=("*",), without=("copy_d*", "copy_peer"))])] == ["copy_host_to_device"]
-    assert copy_loads([LoadGroup(kernels=("ffma_*",))]) == ()
+    assert generated_loads([LoadGroup(kernels=("copy_*",), without=("copy_d*", "copy_peer"))], load_gpu(BOARD)) == (COPIES[:1], {})
 
 
 def test_data_over_a_link_go_at_most_at_its_rate(loads, peered):
@@ -105,7 +103,8 @@ def dataset(words, peered, toolchain):
 def test_rows_of_links_have_a_rate_and_an_energy_a_byte(dataset, peered):
     table = read_kernel_dataset(dataset).table
     assert table.equals(read_kernel_dataset(dataset.with_name("played.parquet")).table)
-    rows, rejected = read_instruction_rows(Table.of(table, Path("x")))
+    found = read_instruction_rows(Table.of(table, Path("x")))
+    rows, rejected = found.instructions, list(found.rejected)
     assert rejected == []
     assert rows is not None
     found = link_energies(rows)

@@ -40,7 +40,8 @@ def test_a_corrupted_kernel_is_marked_in_its_rows_and_not_fitted(toolchain, cali
     flags = {(row["operator"], row["launch_mode"]): set(row["flags"]) for row in table.to_pylist()}
     assert {key for key, own in flags.items() if "result_wrong" in own} == {("ffma_k8_u64", "full"), ("ffma_k8_u64", "single")}
     assert {key for key, own in flags.items() if "low_confidence" in own} == {("ffma_k8_u64", "single"), ("iadd3_k8_u64", "single")}
-    rows, rejected = read_instruction_rows(Table.of(table, Path("few")))
+    found = read_instruction_rows(Table.of(table, Path("few")))
+    rows, rejected = found.instructions, list(found.rejected)
     assert [row.reason for row in rejected] == ["RESULT_WRONG", "RESULT_WRONG"]
     assert rows is not None
     assert {row.kernel for row in rows.rows} == {"iadd3_k8_u64"}

@@ -64,7 +64,7 @@ def test_layouts_are_kinds_of_their_own_in_a_choice_and_the_natural_one_is_not_n
     spec = spec_of({**LINEAR, "transpose": list(LAYOUTS), "count": 30})
     with open_bench(BOARD) as bench:
         plan = plan_campaign(spec, (900.0,), (), 3, bench)
-        chosen = chosen_plan(hastened(spec), plan, 70.0, 3, bench.gpu_spec)
+        chosen = chosen_plan(hastened(spec), plan, 70.0, 3)
     kinds = {"gemm.linear.bf16", "gemm.linear.bf16 nn", "gemm.linear.bf16 nt", "gemm.linear.bf16 tt"}
     assert {kind_of(point) for point in plan.points} == kinds
     assert {kind_of(point) for point in chosen.points if not point.timed_only} == kinds
@@ -98,7 +98,7 @@ def test_layouts_that_cannot_be_are_refused_in_one_short_line(group, reason):
 
 def test_a_dataset_says_in_which_layout_each_product_ran(calibration, tmp_path):
     spec = spec_of({**LINEAR, "transpose": list(LAYOUTS)}, {**BMM, "transpose": "nt", "count": 1}, SOFTMAX)
-    rows = read_kernel_dataset(collected(spec, tmp_path / "d.parquet", calibration, clocks=(900.0,)).output).table.to_pylist()
+    rows = read_kernel_dataset(collected(spec, tmp_path / "d.parquet", calibration, clocks=(900.0,)).dataset).table.to_pylist()
     linear = [row for row in rows if row["operator"] == "linear"]
     assert sorted(row["transpose"] for row in linear) == sorted(2 * LAYOUTS)
     assert [(row["transpose"], row["l2_state"]) for row in rows if row["operator"] == "bmm"] == [("nt", "cold")]

@@ -7,7 +7,6 @@ from collector.sensing.board_power import LoadStamps
 from collector.sensing.calibration import SensorCalibration
 from collector.sensing.repeated import repeated_energy
 from collector.sensing.updates import BoardUpdates
-from estimator.vocabulary.frozen import FrozenMapping
 from estimator.vocabulary.quantities import Array
 
 PERIOD_S, WINDOW_S, NOISE_W, REST_W, STEP_W = 0.1, 0.05, 0.3, 70.0, 180.0
@@ -32,7 +31,7 @@ def exact(length_s, pause_s, late_s, seed):
         update_jitter_s=2e-5, window_s=WINDOW_S, window_std_s=5e-5, delay_s=0.0, delay_std_s=5e-5, gain=1.0, gain_std=0.0, offset_w=0.0,
         offset_std_w=0.0, reading_noise_w=NOISE_W,
     )  # fmt: skip
-    updates = BoardUpdates(time_s=update, value=value, period_s=PERIOD_S, time_std_s=2e-5, notes=FrozenMapping({}))
+    updates = BoardUpdates(time_s=update, value=value, period_s=PERIOD_S, time_std_s=2e-5, note="")
     found = repeated_energy((update, value), updates, LoadStamps(start_s=starts, end_s=ends), calibration)
     drawn = STEP_W * (ends - starts - late_s)
     return found, float(np.mean(REST_W * (ends - starts) + drawn)), float(REST_W * (ends[-1] - starts[0]) + drawn.sum())

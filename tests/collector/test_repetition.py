@@ -18,7 +18,7 @@ CLOCKS = (900.0,)
 )
 def test_what_something_passing_spoilt_is_flagged(faults, flag, tiny, calibration, tmp_path):
     outcome = collected(tiny, tmp_path / "d.parquet", calibration, clocks=CLOCKS, faults=faults)
-    assert 0 < outcome.flags.get(flag, 0) < outcome.rows == outcome.planned
+    assert 0 < outcome.flags.get(flag, 0) < outcome.rows == outcome.rows_planned
 
 
 def test_a_foreign_process_is_seen_for_as_long_as_it_computes(tiny):

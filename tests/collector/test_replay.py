@@ -100,8 +100,8 @@ def test_a_damaged_answer_is_named_by_its_call(answer, recorded, tmp_path):
     path = tmp_path / "x"
     line = f'{{"device": "clock", "method": "now_ns", "answer": {answer}}}\n'
     path.write_bytes(gzip.compress(f"{header}\n{line}".encode()))
-    with open_recording(path) as (_, player), pytest.raises(DeviceError, match="call 2: clock now_ns has no usable answer"):
-        player.call("clock", "now_ns")
+    with open_recording(path) as recorded, pytest.raises(DeviceError, match="call 2: clock now_ns has no usable answer"):
+        recorded["clock"].now_ns()
 
 
 def same(left, right):
@@ -134,8 +134,8 @@ def test_values_come_back_to_the_bit(stamps, power, energy, launches):
 
 def test_a_difference_is_named_by_every_later_call(recorded):
     """So that giving a clock back at the end hides nothing."""
-    with open_recording(recorded[1]) as (_, player):
-        board = player.devices(1)["gpu"]
+    with open_recording(recorded[1]) as bench:
+        board = bench["gpu"]
         with pytest.raises(DeviceError, match="asked is gpu power_limit_w") as first:
             board.power_limit_w()
         with pytest.raises(DeviceError) as later:

@@ -36,7 +36,7 @@ def plan(bench):
 
 
 def chosen_part(bench, plan, budget_s, seed=1):
-    return chosen_plan(HASTY, plan, budget_s, seed, bench.gpu_spec)
+    return chosen_plan(HASTY, plan, budget_s, seed)
 
 
 @settings(max_examples=8, deadline=None)

@@ -29,7 +29,7 @@ def test_a_calibration_survives_json(calibration, tmp_path):
     path = tmp_path / "sensor.json"
     path.write_text(json.dumps(document))
     assert read_calibration(path, calibration.gpu_uuid, calibration.driver).document() == calibration.document()
-    for uuid, driver, reason in (("GPU-other", calibration.driver, "board"), (calibration.gpu_uuid, "1.0", "driver")):
+    for uuid, driver, reason in (("GPU-other", calibration.driver, "gpu_uuid"), (calibration.gpu_uuid, "1.0", "driver")):
         with pytest.raises(SensorError, match=reason):
             read_calibration(path, uuid, driver)
 

@@ -111,7 +111,7 @@ def test_a_higher_clock_is_never_slower(name):
 def test_data_in_the_l2_are_faster_than_data_in_memory(name):
     profile = load_board(name)
     elements = int(profile.memory.l2_usable_share * profile.spec.l2_bytes / 4 / 3)
-    operator = make_operator("elementwise", "add", "fp16", elements=elements / 2, reads=elements)
+    operator = make_operator("elementwise", "add", "fp16", elements=elements // 2, reads=elements)
     warm, cold = seconds(name, operator, "warm"), seconds(name, operator, "cold")
     assert cold > 1.15 * warm
     much = make_operator("elementwise", "add", "fp16", elements=100 * elements, reads=200 * elements)

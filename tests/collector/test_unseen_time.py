@@ -23,7 +23,7 @@ def updates(holes, end_s=END_S):
 
 def unseen(holes, response=BOXCAR, begin_s=0.0, end_s=END_S):
     time_s, value = updates(holes)
-    seen = BoardUpdates(time_s=time_s, value=value, period_s=PERIOD_S, time_std_s=0.0, notes={})
+    seen = BoardUpdates(time_s=time_s, value=value, period_s=PERIOD_S, time_std_s=0.0, note="")
     return unseen_std_j(seen, response, begin_s, end_s)
 
 

@@ -9,9 +9,10 @@ import pytest
 
 from estimator.blocks.model import section_of as block_section
 from estimator.bundle.files import load_bundle
-from estimator.counts.energies import LINKS, LinkEnergy, links_document
+from estimator.counts.energies import LINKS, LinkEnergy
 from estimator.counts.energies import section_of as instruction_section
 from estimator.engine.kernel_table import predict_kernels
+from estimator.vocabulary.reader import plain
 from estimator.vocabulary.workload import make_operator
 from scripts.schemas import DECLARED, FOLDER, schema_text
 from tests.estimator.bundle_example import SCHEMA, VALIDATOR, example, signed
@@ -52,7 +53,7 @@ def full():
         "power": {"gpu": 0.04, "launch": 0.06, "family": 0.03, "families": ["bert"], "groups": {"gemm": 0.05}},
     }
     links = {"host_copy": LinkEnergy(link="host", bytes_per_s=2e10, j_per_byte=float("nan"), std_j=float("nan"), runs=3)}
-    document["instruction_energies"] = {**instruction_section(ENERGIES), LINKS: links_document(links)}
+    document["instruction_energies"] = {**instruction_section(ENERGIES), LINKS: plain(links)}
     document["block_models"] = block_section([MODEL])
     return signed(json.loads(json.dumps(document)))
 

@@ -7,16 +7,14 @@ import pytest
 
 from estimator.completion import RULE_SET, RULES, complete
 from estimator.formats import read_workload
-from estimator.formats.energaizer import distinct_items, read_energaizer
+from estimator.formats.energaizer import read_energaizer
 from estimator.vocabulary.workload import Workload
 from examples.gpt2_prefill import gpt2_prefill
 from tests.estimator import artifact_lists as artifact
 
 
 def listing_of(entries):
-    items = distinct_items(json.dumps(entries))
-    assert items is not None
-    return read_energaizer(*items, "list")
+    return read_energaizer(json.loads(json.dumps(entries)), "list")
 
 
 def recorded(folder, name, completion=True):

@@ -76,7 +76,7 @@ def test_a_matrix_product_is_never_priced_as_a_rare_instruction(name, known):
 
 
 def table(known):
-    return EnergyTable(name="made", title="", source="", vocabulary="sass", energies=known, constant_w=40.0)
+    return EnergyTable(name="made", source="", vocabulary="sass", energies=known, constant_w=40.0)
 
 
 def test_counts_priced_at_another_class_are_warned_about_and_less_sure():

@@ -55,6 +55,7 @@ def test_the_ending_of_the_output_names_its_form_and_pictures_stand_alone(capsys
         "csv": b"workload,",
         "json": (b"[", b"{"),
         "svg": b"<svg xmlns=",
+        "png": b"\x89PNG\r\n",
         "txt": (b"workload", b"least", b"gpt2"),
     }
     if command == "explain":
@@ -152,7 +153,7 @@ def test_a_changed_board_alone_is_compared_with_the_board_as_it_is(capsys, workl
         ("best W --precision fp8", 1, "a100-pcie-40gb cannot run gemm"),
         ("compare W --precision fp8,bf16", 1, "has no finite time on a100-pcie-40gb"),
         ("best W -o x.parquet", 2, "known: csv, json, txt, svg, png"),
-        ("compare W", 2, "1 thing to compare; name 2 to 50"),
+        ("compare W", 2, "1 to compare; name 2 to 50"),
         ("explain W --freqs 600,900", 2, "one workload"),
     ],
 )

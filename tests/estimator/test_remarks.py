@@ -1,12 +1,10 @@
 """Warnings and notes are said once each, with the workloads that they concern."""
 
-from itertools import product
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.commands.reporting import MOST_LINES, remark_lines
+from estimator.commands.reporting import remark_lines
 
 
 @pytest.mark.parametrize(
@@ -15,14 +13,6 @@ from estimator.commands.reporting import MOST_LINES, remark_lines
 )
 def test_a_remark_is_said_once_with_whom_it_concerns(concerned, names):
     assert remark_lines([(one, "x") for one in concerned]) == [f"{names}: x"]
-
-
-def test_lines_beyond_the_most_are_counted():
-    words = ["".join(letters) for letters in product("abcdefgh", repeat=2)]
-    lines = remark_lines([("w", word) for word in words])
-    assert len(lines) == MOST_LINES
-    assert lines[-1].startswith(f"and {len(words) - MOST_LINES + 1} more like these")
-    assert len(remark_lines([("w", word) for word in words[:MOST_LINES]])) == MOST_LINES
 
 
 @pytest.mark.parametrize(

@@ -79,8 +79,8 @@ def test_names_state_sizes():
 @pytest.mark.parametrize(
     ("at", "to", "reason"),
     [
-        (Sizes(batch=8, sequence=333), Sizes(batch=0, sequence=333), "batch = 0 must be a whole number"),
-        (Sizes(batch=8, sequence=333), Sizes(batch=8, sequence=10**9), "sequence = 1000000000 must be"),
+        (Sizes(batch=8, sequence=333), Sizes(batch=0, sequence=333), "batch = 0 lies outside 1 to"),
+        (Sizes(batch=8, sequence=333), Sizes(batch=8, sequence=10**9), "sequence = 1000000000 lies outside 0 to"),
         (Sizes(batch=8, sequence=333), Sizes(batch=8), "where the workload's own is known"),
         (Sizes(batch=8, sequence=333), Sizes(batch=1, sequence=333), "cannot be rescaled to 1"),
         (

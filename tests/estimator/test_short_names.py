@@ -11,18 +11,10 @@ from hypothesis import strategies as st
 from estimator.cli import main
 from estimator.display.text import ENERGY_UNITS, POWER_UNITS, TIME_UNITS, with_uncertainty
 from estimator.formats import write_workload
-from estimator.vocabulary.documents import LONGEST_NAME, short_name
 from estimator.vocabulary.workload import UnknownOperator
 from tests.estimator.synthetic import transformer
 
 NUMBER = re.compile(r"[0-9.]+(?:e[+-][0-9]+)?")
-
-
-@given(st.text(max_size=300))
-def test_a_name_is_kept_or_cut_in_its_middle(name):
-    short = short_name(name)
-    assert len(short) == min(len(name), LONGEST_NAME)
-    assert short == name or (name.startswith(short.split("…")[0]) and name.endswith(short[-10:]))
 
 
 def test_names_of_a_hundred_thousand_characters_are_not_repeated(capsys, tmp_path):

@@ -70,7 +70,7 @@ def test_nothing_to_sweep_is_said():
 def artificial(latency, energy):
     """Points of given latencies and energies."""
     one = sweep(Variant(workload=WORKLOADS[2]), BUNDLE, sm_clock_mhz=900.0).select(np.zeros(len(latency), dtype=np.int64))
-    arrays = {name: getattr(one, name) for name in Sweep.__slots__}
+    arrays = {name: getattr(one, name) for name in (*VALUES, "cases", "case", "above_limit")}
     return Sweep(**{**arrays, "latency_s": np.array(latency), "energy_j": np.array(energy)})
 
 

@@ -21,14 +21,17 @@ def golden(repository):
 
 
 def call_from_document(document):
-    numbers = document.get("numbers", {})
     return Call(
         name=document["name"],
         inputs=tuple((name, of_row(row)) for name, *row in document["inputs"]),
         outputs=tuple(of_row(row) for row in document["outputs"]),
-        numbers=tuple((name, tuple(value) if isinstance(value, list) else value) for name, value in numbers.items()),
+        numbers=whole_numbers(document.get("numbers", {})),
         pointwise=document.get("pointwise", False),
     )
+
+
+def whole_numbers(named):
+    return tuple((name, tuple(value) if isinstance(value, list | tuple) else (value,)) for name, value in named.items())
 
 
 def of_row(row):
@@ -50,7 +53,7 @@ def tensor(*shape, dtype="bfloat16", strides=None):
 
 def call(name, inputs, *outputs, pointwise=False, **numbers):
     pairs = [(key, item) for key, value in inputs.items() for item in (value if isinstance(value, list) else [value])]
-    return Call(name=name, inputs=tuple(pairs), outputs=outputs, numbers=tuple(numbers.items()), pointwise=pointwise)
+    return Call(name=name, inputs=tuple(pairs), outputs=outputs, numbers=whole_numbers(numbers), pointwise=pointwise)
 
 
 def only(lowered):

@@ -12,7 +12,7 @@ from estimator.tracing.models import load_model_config, model_names
 from estimator.tracing.request import TraceRequest
 from estimator.tracing.torch_trace import trace_calls, trace_workload
 from estimator.vocabulary.errors import WorkloadError
-from estimator.vocabulary.work import work_by_family
+from estimator.vocabulary.work import workload_work
 from tests.estimator.traced import REASON, products, tally
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the libraries, about running models
@@ -44,7 +44,7 @@ def tiny(family, **changes):
 
 
 def flop(workload):
-    return sum(work.flop for work in work_by_family(workload).values())
+    return workload_work(workload).flop
 
 
 def global_state():

@@ -20,8 +20,8 @@ from fitter.blocks.section import block_section
 from fitter.cli import main as fit
 from fitter.errors import CalibrationError
 from fitter.rows import block_table
-from fitter.rows.block_table import BlockRows, read_block_table
-from fitter.rows.columns import Selection, join_rows
+from fitter.rows.block_table import read_block_table
+from fitter.rows.columns import BlockRows, join_rows
 from fitter.rows.tables import Table, open_table
 from tests.fitter.test_instruction_rows import ROW
 
@@ -54,7 +54,11 @@ def planted(grids=GRIDS, noise=0.0, seed=0, kernel="vector_add", resident=2):
     constant = {"block_threads": 1024.0, "blocks_per_sm": resident, "idle_w": IDLE_W, "sm_clock_mhz": 900.0, "flop_per_block": np.nan}
     return BlockRows(
         kernel=np.array([kernel] * count, dtype=object),
-        gpu=np.array([GPU.name] * count, dtype=object),
+        gpus=(GPU.name,),
+        gpu_index=np.zeros(count, dtype=np.int64),
+        sources=("grids.csv",),
+        source_index=np.zeros(count, dtype=np.int64),
+        row=np.arange(1, count + 1),
         blocks=grids.astype(np.float64),
         latency_s=latency * (1 + noise * random.standard_normal(count)),
         power_w=power * (1 + noise * random.standard_normal(count)),
@@ -158,7 +162,8 @@ def table(tmp_path, *lines, header=HEADER):
 )
 def test_a_row_that_cannot_be_is_rejected_with_its_reason(line, reason, tmp_path):
     good = f"add,{GPU.name},1024,,108,1e-3,90,40,"
-    rows, rejected = read_block_table(table(tmp_path, line, good), None)
+    found = read_block_table(table(tmp_path, line, good), None)
+    rows, rejected = found.blocks, list(found.rejected)
     assert rows is not None
     assert rows.blocks_per_sm.tolist() == [2.0], "64 warps of an SM hold two blocks of 1,024 threads"
     assert [row.reason for row in rejected] == [reason]
@@ -205,8 +210,7 @@ def selected(slowed):
             clocks = {"sm_clock_mhz": 1410.0, "sm_clock_measured_mhz": 1365.0 if hot else 1410.0}
             rows.append({**ROW, **name, **size, **clocks, "flags": ["throttled", "clock_off_target"] if hot else []})
     table = rows_to_table(rows, {})
-    blocks, rejected = read_block_table(Table.of(table, Path("x.parquet")))
-    return Selection(kernels=None, workloads=None, rejected=tuple(rejected), startups=(), datasets=(), notes=(), blocks=blocks)
+    return read_block_table(Table.of(table, Path("x.parquet")))
 
 
 @pytest.mark.parametrize("slowed", [(864,), (864, 2160)])
@@ -215,6 +219,6 @@ def test_slowed_grids_are_in_no_model(slowed):
     section, remarks = block_section(selection, GPU)
     modelled = {entry["kernel"] for entry in section.values()}
     assert modelled == {"vector_add_256"} | ({"hotspot_16"} if len(SWEPT) - len(slowed) >= 3 else set())
-    assert [row.detail for row in selection.rejected] == ["hotspot_16 at 1410 MHz"] * len(slowed)
+    assert [row.reason for row in selection.rejected] == ["THROTTLED"] * len(slowed)
     if len(slowed) == 2:
         assert remarks[0].startswith("no block-count model: hotspot_16 with 256 threads a block at 1410 MHz: 2 grids measured")

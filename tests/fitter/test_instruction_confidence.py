@@ -7,16 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from estimator.counts.energies import energies_from_section, links_document, section_of
+from estimator.counts.energies import energies_from_section, section_of
 from estimator.counts.opcodes import RARE
 from estimator.counts.prices import LIKE_SPREAD
 from estimator.vocabulary.frozen import FrozenMapping
+from estimator.vocabulary.reader import plain
 from estimator.vocabulary.specifications import load_gpu
 from fitter.bundle.sections import prior_bundle
 from fitter.instructions.display import instruction_tables
 from fitter.instructions.energies import fit_instructions
 from fitter.instructions.section import link_energies
-from fitter.rows.instruction_dataset import InstructionRows
+from fitter.rows.columns import InstructionRows
 from tests.fitter.test_instruction_links import COPY, rows_of
 from tests.fitter.test_instruction_rows import CONTROL, ROW, made_row, made_rows
 
@@ -119,7 +120,7 @@ def test_a_copy_without_an_energy_says_why_and_takes_the_rest_of_others_where_th
     alone = link_energies(InstructionRows(rows=unrested))["copy_host_to_device"]
     assert math.isnan(alone.j_per_byte)
     assert alone.why_unknown.startswith("no power at rest (idle_before_w)")
-    shown = replace(prior_bundle(GPU), instruction_energies=FrozenMapping({"links": links_document({"copy_host_to_device": alone})}))
+    shown = replace(prior_bundle(GPU), instruction_energies=FrozenMapping({"links": plain({"copy_host_to_device": alone})}))
     (table,) = instruction_tables(shown)
     assert table.lines()[-1].endswith(alone.why_unknown)
     others = rows_of({**ROW, "idle_before_w": 44.0}, {**ROW, "idle_before_w": 46.0})

@@ -17,8 +17,8 @@ from fitter.errors import CalibrationError
 from fitter.instructions.display import bundle_energies, instruction_tables
 from fitter.instructions.energies import fitted_rows
 from fitter.instructions.section import instruction_section, link_energies
-from fitter.rows.columns import Selection
-from fitter.rows.instruction_dataset import InstructionRows, read_instruction_rows
+from fitter.rows.columns import InstructionRows, Selection
+from fitter.rows.instruction_dataset import read_instruction_rows
 from fitter.rows.tables import Table
 from tests.fitter.test_instruction_rows import CONTROL, ROW, made_row
 
@@ -33,7 +33,8 @@ COPY = {
 
 def rows_of(*given_rows):
     table = rows_to_table([{**row, "row_id": str(number)} for number, row in enumerate(given_rows)], {})
-    rows, rejected = read_instruction_rows(Table.of(table, Path("x.parquet")))
+    found = read_instruction_rows(Table.of(table, Path("x.parquet")))
+    rows, rejected = found.instructions, list(found.rejected)
     assert rejected == []
     assert rows is not None
     return rows.rows

@@ -30,9 +30,9 @@ Reader = Callable[..., Reading]
 
 
 def read_file(path):
-    rows, rejected, startups = read_workload_dataset(open_table(path, COLUMNS))
-    assert rows is not None
-    return Reading(rows, rejected, startups)
+    found = read_workload_dataset(open_table(path, COLUMNS))
+    assert found.workloads is not None
+    return Reading(found.workloads, list(found.rejected), found.startups)
 
 
 @pytest.fixture

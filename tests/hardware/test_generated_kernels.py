@@ -90,8 +90,8 @@ def test_saturating_arithmetic_reaches_the_published_rate(kernel, runner, spec, 
         pytest.skip(f"no published rate for {precision} on {kernel.module} units")
     block = kernel.fixed_block or (kernel.block_threads, 1, 1)
     probe = Launch(mode="full", grid=(1, 1, 1), block=block, iterations=20_000, region_bytes=kernel.min_region_bytes, pattern="zero")
-    one = runner.load_generated(kernel, probe, module.cubin)
-    resident = resident_blocks(spec, int(np.prod(block)), one.registers_per_thread, one.shared_bytes_per_block)
+    entry = module.entries[kernel.name]
+    resident = resident_blocks(spec, int(np.prod(block)), entry.registers, entry.shared_bytes)
     launch = replace(probe, grid=(spec.num_sms * max(1, resident), 1, 1))
     loaded = runner.load_generated(kernel, launch, module.cubin)
     launch_s = float(loaded.run(3).segment_s.mean())

@@ -80,13 +80,13 @@ def test_each_departure_from_the_promised_loop_has_its_complaint(level, body, ex
 def test_work_on_values_that_are_one_for_all_threads_escapes_to_the_uniform_datapath(toolchain):
     row = {
         "name": "uniform",
-        "ptx": "mad.lo.u32",
+        "instruction": "mad.lo.u32",
         "templates": ["mad.lo.u32 u, u, active_lanes, left;"],
         "breaker": "add.u32 {d}, {d}, u;",
         "every": 8,
         "start": {"kind": "u32", "high": 9},
         "temporaries": {"u": "b32"},
-        "sass": ["IMAD"],
+        "opcodes": ["IMAD"],
         "companions": ["adders", "MOV"],
     }
     assert complaint_about(instruction_kernel(row), toolchain)

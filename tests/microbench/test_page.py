@@ -28,7 +28,7 @@ def test_the_page_names_every_family_with_its_module_level_and_number_of_kernels
 
 
 FIELDS_OF_TABLES = """each let count bytes_each scalars registers shared before body after macros lanes_may_idle share guarded max_threads
-fixed ptx templates start operands operations breaker every first last temporaries sass per_operation whole_warp"""
+fixed templates start operands operations breaker every first last temporaries per_operation"""
 KNOWN = {field.name for kind in (Kernel, Work, Expectation) for field in fields(kind)} | set(FIELDS_OF_TABLES.split())
 
 

@@ -7,10 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from collector.devices.board_runner import BoardRunner, open_board_runner
+from collector.devices.board_runner import BoardRunner, Libraries, open_board_runner
 from collector.devices.tracer import CuptiTracer
 from estimator.vocabulary.specifications import load_gpu
-from microbench.runners.library_runner import Libraries
 from tests.microbench_library.cuda_fake import FakeCublas, FakeCupti, World, fake_cupy
 
 

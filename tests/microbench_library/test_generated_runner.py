@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from microbench.errors import DeviceMemoryError, LaunchError
+from microbench.errors import KernelFailedError, LaunchError
 from microbench.kernel import Buffer, Expectation, Kernel, Launch, Slot, Work
 from microbench.operands import contents
 from microbench.runners.cupy_device import open_cupy_device
@@ -61,7 +61,7 @@ def test_arguments_come_in_their_order_and_results_come_back(device, world):
 
 def test_what_does_not_fit_is_refused(device, world):
     world.total_bytes = 100
-    with pytest.raises(DeviceMemoryError, match="smaller footprint"):
+    with pytest.raises(KernelFailedError, match="smaller footprint"):
         load_generated(device, KERNEL, LAUNCH, CUBIN, world.now_ns)
 
 

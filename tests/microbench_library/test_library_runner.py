@@ -9,13 +9,12 @@ from hypothesis import strategies as st
 from collector.bench import Bench
 from collector.campaigns.measurement import ranged_launch_s
 from collector.campaigns.outcome import RANGE_TOLERANCE
-from collector.devices.board_runner import open_board_runner
+from collector.devices.board_runner import Libraries, open_board_runner
 from collector.devices.tracer import NoTracer
 from collector.errors import DeviceError, RunnerError
 from estimator.vocabulary.specifications import load_gpu
 from estimator.vocabulary.workload import make_operator
 from microbench.layouts import LAYOUTS
-from microbench.runners.library_runner import Libraries
 from microbench.sizing import DISPLACING_L2_SIZES
 from tests.microbench_library.conftest import open_fake_board
 from tests.microbench_library.cuda_fake import CudaRuntimeError, OutOfMemoryError, World, fake_cupy

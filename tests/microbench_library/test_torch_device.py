@@ -28,7 +28,6 @@ def fake_torch(calls, fault=None):
         return SimpleNamespace(replay=lambda: calls.append(("replay",)))
 
     return SimpleNamespace(
-        OutOfMemoryError=type("OutOfMemoryError", (RuntimeError,), {}),
         no_grad=lambda: entered("no_grad"),
         cuda=SimpleNamespace(
             is_available=lambda: True,

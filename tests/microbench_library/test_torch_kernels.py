@@ -9,8 +9,8 @@ import pytest
 
 from estimator.vocabulary.work import operator_work
 from estimator.vocabulary.workload import Operator, make_operator
-from microbench.errors import DeviceLostError, DeviceMemoryError, KernelFailedError, UnsupportedError
-from microbench.runners.torch_device import TorchDevice, load_torch, torch_failure
+from microbench.errors import DeviceLostError, KernelFailedError, UnsupportedError
+from microbench.runners.torch_device import TorchDevice, load_torch
 from microbench.runners.torch_kernels import BACKENDS, torch_kernel
 from tests.microbench_library.host_values import host_values
 
@@ -153,12 +153,9 @@ def test_an_unknown_attention_backend_is_refused_with_the_known_ones(device):
     ("message", "error"),
     [
         ("CUDA error: an illegal memory access was encountered", DeviceLostError),
-        ("CUDA out of memory. Tried to allocate 2.00 GiB", DeviceMemoryError),
-        ("No available kernel. Aborting execution.", UnsupportedError),
         ("mat1 and mat2 shapes cannot be multiplied", KernelFailedError),
     ],
 )
 def test_pytorchs_messages_become_the_errors_they_stand_for(message, error, device):
-    assert type(torch_failure("a kernel", message)) is error
     with pytest.raises(error, match="adding: "), device.errors("adding"):
         raise RuntimeError(message)

@@ -27,7 +27,7 @@ def complaint(*, running, silent_s, draining):
 def daemon_was_there(place, *, silent_s, draining):
     """What a daemon writes of itself, so long ago."""
     with open_store(place.state) as store:
-        store.daemon_started(PID, "1", "")
+        store.daemon_started(PID, "1", "", [])
         store.daemon_beats(draining=draining)
     with sqlite3.connect(place.state / FILE_NAME) as connection:
         connection.execute("UPDATE daemon SET beat_unix_s = ?", (time.time() - silent_s,))

@@ -12,7 +12,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from collector.daemon.jobs import Board, Daemon, Job, Overview
 from collector.daemon.server import POLICY, TOKEN_NAME, exposition, status_page, status_site
-from collector.daemon.settings import ListenAddress
 from collector.daemon.store import open_store
 from collector.errors import DaemonError
 from tests.estimator.serve.conftest import Served
@@ -81,8 +80,8 @@ def test_whatever_a_job_or_a_board_is_called_is_shown_as_text(text):
 @pytest.fixture
 def served(tmp_path):
     with open_store(tmp_path) as store:
-        store.daemon_started(1, "1.0", "")
-    with status_site(tmp_path, ListenAddress(host="127.0.0.1", port=0), lambda _line: None) as url:
+        store.daemon_started(1, "1.0", "", [])
+    with status_site(tmp_path, ("127.0.0.1", 0), lambda _line: None) as url:
         yield Served(url=url)
 
 
@@ -106,7 +105,7 @@ def test_without_the_token_nothing_is_told(path, served):
 def test_the_token_is_its_owners_alone_and_survives_a_restart(tmp_path):
     tokens = []
     for _ in range(2):
-        with status_site(tmp_path, ListenAddress(host="127.0.0.1", port=0), lambda _line: None) as url:
+        with status_site(tmp_path, ("127.0.0.1", 0), lambda _line: None) as url:
             tokens.append(urlsplit(url).path)
     assert tokens[0] == tokens[1]
     assert stat.S_IMODE((tmp_path / TOKEN_NAME).stat().st_mode) == 0o600
@@ -125,7 +124,7 @@ def test_a_damaged_state_is_said_and_the_server_lives_on(served, tmp_path):
 
 def test_what_cannot_be_served_is_one_line(served, tmp_path, monkeypatch):
     host, port = served.address
-    here = ListenAddress(host=host, port=port)
+    here = (host, port)
     with pytest.raises(DaemonError, match=f"port {port} cannot be had"), status_site(tmp_path, here, print):
         pass
     monkeypatch.setitem(sys.modules, "uvicorn", None)

@@ -9,7 +9,7 @@ from time import monotonic_ns
 
 import pytest
 
-from collector.pmd.emulated import EmulatedMeter, EmulatedState, open_pseudo_terminal, serve_meter
+from collector.pmd.emulated import EmulatedMeter, open_pseudo_terminal, serve_meter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ def emulated_port(**state):
     def live():
         with open_pseudo_terminal() as ends:
             begin = monotonic_ns()
-            meter = EmulatedMeter(EmulatedState(start_ns=begin, **state))
+            meter = EmulatedMeter(start_ns=begin, **state)
             ready.put(EmulatedPort(path=os.ttyname(ends[1]), meter=meter, start_ns=begin))
             serve_meter(ends, meter, stop)
 

@@ -102,7 +102,11 @@ def test_a_meter_that_is_lost_is_an_error_of_one_line_from_the_next_reading_on(f
 
 @in_real_time
 def test_a_relative_and_a_rail_that_the_meter_lacks_are_refused(port_of):
-    with port_of(model=replace(PMD_USB, product=0x17)) as port, pytest.raises(DeviceError, match="EE 17"), open_pmd(port.path):
+    with (
+        port_of(model=replace(PMD_USB, product=0x17)) as port,
+        pytest.raises(DeviceError, match="no answer of a PMD-USB"),
+        open_pmd(port.path),
+    ):
         pass
     with port_of() as port, pytest.raises(DeviceError, match="no rail 'hpwr'"), open_pmd(port.path, rails=("hpwr",)):
         pass

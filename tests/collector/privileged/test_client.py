@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from collector.devices.clock_helper import leased_clock
+from collector.devices.clock_helper import LeasedClock
 from collector.devices.clock_record import left_records
-from collector.errors import ClockError, ClockHelperError
+from collector.errors import ClockHelperError
 from tests.collector.privileged.conftest import UUID, Line, stopped
 from tests.collector.steady import DEADLINE_S, until
 
@@ -146,7 +146,7 @@ def answering(place, *replies):
         (b"", "has gone"),
         (b'{"version": 7, "ok": true}\n', "no clock helper of this release"),
         (b"x" * 70_000, "no clock helper of this release"),
-        (b'{"version": 1, "ok": false, "error": "board_not_allowed", "text": "no"}\n', "add the board"),
+        (b'{"version": 1, "ok": false, "error": "board_not_allowed", "text": "no"}\n', "board_not_allowed"),
     ],
 )
 def test_whatever_answers_instead_is_named(reply, words, place, monkeypatch):
@@ -154,7 +154,7 @@ def test_whatever_answers_instead_is_named(reply, words, place, monkeypatch):
     monkeypatch.setenv("WATTPRINT_CLOCKS_SOCKET", str(place.socket))
     try:
         with pytest.raises(ClockHelperError, match=words):
-            leased_clock(UUID, 900.0, ClockError("refused"))
+            LeasedClock(UUID, 900.0)
     finally:
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()

@@ -20,7 +20,7 @@ from tests.collector.privileged.conftest import UUID
         pytest.param('uuid = "' + UUID, 'uuid = "/dev/' + UUID, "boards[0].uuid", id="a path for a board"),
         ("group = ", 'group = "no such group" # ', "no group of this machine"),
         ("group = ", "# ", "lacks the field 'group'"),
-        ("group = ", "lease_s = nan\ngroup = ", "lease_s"),
+        ("group = ", "lease_s = nan\ngroup = ", "holds the number nan"),
         ("[[boards]]", "\x00", "TOML"),
     ],
 )
