@@ -97,9 +97,7 @@ def operators_from(path: Path) -> list[Operator]:
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))
         return [
-            make_operator(
-                one["family"], one["operator"], one["precision"], where=str(path), cuda_cores=bool(one["cuda_cores"]), **one["shape"]
-            )
+            make_operator(one["family"], one["operator"], one["precision"], cuda_cores=bool(one["cuda_cores"]), **one["shape"])
             for one in entries
         ]
     except (OSError, ValueError, TypeError, KeyError, EstimatorError, RecursionError) as error:
