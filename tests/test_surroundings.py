@@ -14,7 +14,6 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 ESTIMATE = (sys.executable, "-m", "estimator.cli")
 FIT = (sys.executable, "-m", "fitter.cli")
 COLLECT = (sys.executable, "-m", "collector.cli")
-HEAVY = ("scipy", "pandas", "pyarrow", "sklearn")
 
 
 @pytest.mark.parametrize(
@@ -50,13 +49,3 @@ def test_without_a_home_folder_that_of_the_system_counts(home, monkeypatch, tmp_
     assert user_folder("XDG_DATA_HOME", "x").is_absolute()
     stored_names()
     assert list(tmp_path.iterdir()) == []
-
-
-MISSING = [
-    (FIT, ("no.parquet",)),
-    (FIT, ("check", "a10-eager", "no.parquet")),
-    (FIT, ("show", "no.json")),
-    (FIT, ("diff", "no.json", "a10-eager")),
-    (COLLECT, ("correct", "--readings", "no.csv", "--sensor", "no.json")),
-    (COLLECT, ("sensor", "--readings", "no.csv")),
-]
