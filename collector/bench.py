@@ -38,7 +38,7 @@ def open_bench(
 ) -> Iterator[Bench]:
     """Open the board that a `--gpu` word names, and restore its state at the end.
 
-    `sim:PROFILE` is a simulated board, PROFILE a name in `configs/boards` or a TOML file; `seed` determines all its
+    `sim:PROFILE` is a simulated board, PROFILE a name in `configs/simulated-boards` or a TOML file; `seed` determines all its
     random numbers, `meter` puts an external power meter into its supply lines, `faults` switches planted faults on.
 
     `replay:FILE` answers from a recorded run, with the recorded random numbers and meter.  Any other word names a real board: an NVML

@@ -28,9 +28,9 @@ from estimator.bundle.content import Bundle
 from estimator.bundle.files import load_bundle
 from estimator.counts.nsight_compute import ProfiledKernel, read_ncu
 from estimator.model.coefficients import coefficient_rows, group_key
-from estimator.model.kernel_names import NO_TILE, KernelTile, tile_from_name
 from estimator.model.lowering import KnownTiles, lower
 from estimator.model.phases import EVENTS
+from estimator.model.tile_names import NO_TILE, KernelTile, tile_from_name
 from estimator.vocabulary.errors import CountsError, EstimatorError
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.whole_file import write_whole
@@ -97,9 +97,7 @@ def operators_from(path: Path) -> list[Operator]:
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))
         return [
-            make_operator(
-                one["family"], one["operator"], one["precision"], where=str(path), cuda_cores=bool(one["cuda_cores"]), **one["shape"]
-            )
+            make_operator(one["family"], one["operator"], one["precision"], cuda_cores=bool(one["cuda_cores"]), **one["shape"])
             for one in entries
         ]
     except (OSError, ValueError, TypeError, KeyError, EstimatorError, RecursionError) as error:

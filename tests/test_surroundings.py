@@ -14,7 +14,6 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 ESTIMATE = (sys.executable, "-m", "estimator.cli")
 FIT = (sys.executable, "-m", "fitter.cli")
 COLLECT = (sys.executable, "-m", "collector.cli")
-HEAVY = ("scipy", "pandas", "pyarrow", "sklearn")
 
 
 @pytest.mark.parametrize(
@@ -50,26 +49,3 @@ def test_without_a_home_folder_that_of_the_system_counts(home, monkeypatch, tmp_
     assert user_folder("XDG_DATA_HOME", "x").is_absolute()
     stored_names()
     assert list(tmp_path.iterdir()) == []
-
-
-MISSING = [
-    (FIT, ("no.parquet",)),
-    (FIT, ("check", "a10-eager", "no.parquet")),
-    (FIT, ("show", "no.json")),
-    (FIT, ("diff", "no.json", "a10-eager")),
-    (COLLECT, ("correct", "--readings", "no.csv", "--sensor", "no.json")),
-    (COLLECT, ("sensor", "--readings", "no.csv")),
-]
-
-
-@pytest.mark.parametrize(("command", "words"), MISSING, ids=[" ".join(words) for _, words in MISSING])
-def test_a_missing_file_is_told_before_scientific_packages_are_loaded(command, words, tmp_path):
-    module, loaded = command[-1], tmp_path / "loaded"
-    code = (
-        f"import sys, pathlib; from {module} import main; status = main({list(words)!r}); "
-        f"pathlib.Path({str(loaded)!r}).write_text(' '.join(name for name in {HEAVY!r} if name in sys.modules)); sys.exit(status)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=300, check=False)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
-    assert "no." in done.stderr
-    assert loaded.read_text() == ""

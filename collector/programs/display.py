@@ -26,7 +26,7 @@ MEANS: Final = (
     "sm_clock_mhz", "latency_s", "energy_j", "energy_std_j", "scatter_std_j", "above_rest_j", "rest_w", "naive_energy_j",
     "counter_energy_j", "counter_energy_std_j",
 )  # fmt: skip
-"""Numbers of which the document has means over the runs at a clock."""
+"""Numbers whose means over the runs at a clock stand in the document."""
 
 COLUMNS: Final = ("MHz", "runs", "time [{}]", "power [W]", "energy [J]", "above rest", "naive", "counter [J]")
 

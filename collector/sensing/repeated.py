@@ -129,7 +129,7 @@ def repeated_energy(
 
 
 def sensor_notes(calibration: SensorCalibration, updates: BoardUpdates) -> Mapping[str, str]:
-    """Notes on what a calibration does not know, and on updates that differ from it."""
+    """Notes: unknown parts of the calibration, and updates that differ from it."""
     of_gain = {} if inversion(calibration).known else {"gain": NO_GAIN}
     of_updates = {"update_period_s": updates.note} if updates.note else {}
     return FrozenMapping({**of_updates, **possible_responses(calibration, updates.period_s).notes, **of_gain})

@@ -1,4 +1,4 @@
-"""The profile of a simulated board: a TOML file in `configs/boards`, declared below.
+"""The profile of a simulated board: a TOML file in `configs/simulated-boards`, declared below.
 
 The type of a field states its range: positive, not negative, a share of at most 1, or of either sign.
 """
@@ -282,7 +282,7 @@ _gpu = cache(load_gpu)
 
 def board_names() -> tuple[str, ...]:
     """Names of the shipped simulated boards, sorted."""
-    return resource_names("boards", ".toml")
+    return resource_names("simulated-boards", ".toml")
 
 
 def load_board(name_or_path: str) -> BoardProfile:
@@ -300,7 +300,7 @@ def load_board(name_or_path: str) -> BoardProfile:
 
 @cache
 def _shipped_board(name: str) -> BoardProfile:
-    return _read_board(resource_folder("boards") / f"{name}.toml")
+    return _read_board(resource_folder("simulated-boards") / f"{name}.toml")
 
 
 def _read_board(path: Path) -> BoardProfile:

@@ -64,7 +64,7 @@ class TierErrors:
     near, far    quantiles of left_out / σ that give 90 % intervals, by the distance of the nearest neighbour
     beyond       90 % half width for work, or a size, beyond the largest [ln]
     kriging      replaces the neighbours' errors if phases are known, with its share that holds for work beyond the largest
-                 measured; None if neighbours forecast better
+                 measured; None for large groups
     """
 
     ln_error: Array

@@ -136,8 +136,8 @@ def _named(quantity: str, asked: Asked, sources: Mapping[str, Loading], slope: A
 
 
 OWN_SHARE: Final = 0.1
-"""Share of the variance of a workload's kernels that other workloads do not share [1].  Of pairs of measured runs (A10, H100; fits of one
-half, pairs of the other), 90 % intervals of ratios then hold 82 to 90 %, without it 77 to 84 %."""
+"""Share of the variance of a workload's kernels that other workloads do not share [1].  Chosen on pairs of measured runs (A10, H100; fits
+of one half, pairs of the other): of these same pairs 90 % intervals of ratios hold 82 to 90 %, without it 77 to 84 %."""
 
 
 def at_clocks(asked: Asked, clocks: tuple[float, ...] | None) -> Asked:

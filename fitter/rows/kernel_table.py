@@ -15,7 +15,7 @@ import pandas as pd
 from collector.dataset import SHAPE_COLUMNS as COLLECTED_SHAPES
 from estimator.engine.kernel_table import kernel_times
 from estimator.model.coefficients import COEFFICIENTS
-from estimator.model.kernel_names import tile_from_name
+from estimator.model.tile_names import tile_from_name
 from estimator.vocabulary.errors import WorkloadError
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.quantities import Array, BoolArray, IntArray, canonical_precision

@@ -6,7 +6,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Final
 
-from estimator.model.kernel_names import tile_from_name
+from estimator.model.tile_names import tile_from_name
 from estimator.vocabulary.gpu import GpuSpec
 from estimator.vocabulary.workload import Operator
 from microbench.check import verify

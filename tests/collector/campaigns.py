@@ -29,7 +29,7 @@ def campaign_words(folder, calibration, campaign, *, more="", freqs="current"):
     """Words of `collect` for a campaign's text with a known sensor on the simulated A100; `more` is added to the board's profile."""
     files = {"few.toml": campaign, "sensor.json": json.dumps(calibration.document())}
     if more:
-        shipped = (resource_folder("boards") / "a100-pcie-40gb.toml").read_text(encoding="utf-8")
+        shipped = (resource_folder("simulated-boards") / "a100-pcie-40gb.toml").read_text(encoding="utf-8")
         files["board.toml"] = f'name = "a100-pcie-40gb"\n{shipped}\n{more}'
     for name, content in files.items():
         (folder / name).write_text(content, encoding="utf-8")

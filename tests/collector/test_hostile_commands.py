@@ -52,7 +52,7 @@ def test_no_output_replaces_an_input_or_another_output(tmp_path, capsys):
     readings, known, own = polls(tmp_path / "r.csv"), sensor(tmp_path / "s.json"), tmp_path / "my.toml"
     own.write_bytes((resource_folder("campaigns") / "quick.toml").read_bytes())
     board = tmp_path / "board.toml"
-    board.write_bytes((resource_folder("boards") / "a100-pcie-40gb.toml").read_bytes())
+    board.write_bytes((resource_folder("simulated-boards") / "a100-pcie-40gb.toml").read_bytes())
     (tmp_path / "link").symlink_to(readings)
     before = {path: path.read_bytes() for path in (readings, known, own, board)}
     for words in (

@@ -11,7 +11,7 @@ from tests.collector.dataset_rows import LINEAR
 
 @pytest.fixture
 def profile_text():
-    return (resource_folder("boards") / "a100-pcie-40gb.toml").read_text(encoding="utf-8")
+    return (resource_folder("simulated-boards") / "a100-pcie-40gb.toml").read_text(encoding="utf-8")
 
 
 def written(folder, text):

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from collector.errors import DatasetError
-from estimator.model.kernel_names import tile_from_name
+from estimator.model.tile_names import tile_from_name
 from estimator.vocabulary.errors import SpecificationError
 from fitter.errors import InputError, SelectionError
 from fitter.rows.columns import KernelRows, join_rows, with_rejected

@@ -409,7 +409,7 @@ EXAMPLES: dict[str, Callable[[Path], Example]] = {
     ),
     "profile": plain(PROFILE, ".csv", called(lambda path: read_activities(path, "sass"))),
     "model": plain(json.dumps(MODEL), ".json", called(lambda path: load_model_config(str(path)))),
-    "board": plain((ROOT / "configs" / "boards" / "a100-pcie-40gb.toml").read_bytes(), ".toml", called(on_board)),
+    "board": plain((ROOT / "configs" / "simulated-boards" / "a100-pcie-40gb.toml").read_bytes(), ".toml", called(on_board)),
     "kernel_table": plain(KERNELS, ".csv", called(lambda path: read_selection([path]))),
     "runs": plain(RUNS, ".csv", called(lambda path: read_selection([path]))),
     "helper": plain(HELPER.replace("wattprint-clocks", "root"), ".toml", called(read_helper_settings)),

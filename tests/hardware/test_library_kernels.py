@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from estimator.model.kernel_names import named_tile
+from estimator.model.tile_names import named_tile
 from estimator.vocabulary.work import operator_work
 from estimator.vocabulary.workload import make_operator
 from microbench.layouts import LAYOUTS

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estimator.model.kernel_names import NO_TILE, named_tile, tile_from_name
+from estimator.model.tile_names import NO_TILE, named_tile, tile_from_name
 
 
 @pytest.mark.parametrize(

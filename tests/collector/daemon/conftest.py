@@ -109,7 +109,7 @@ class Place:
 
     def twin(self, repository):
         """A second board like the first."""
-        profile = repository / "configs" / "boards" / f"{BOARD.removeprefix('sim:')}.toml"
+        profile = repository / "configs" / "simulated-boards" / f"{BOARD.removeprefix('sim:')}.toml"
         copy = self.folder / "twin.toml"
         copy.write_text(profile.read_text())
         return f"sim:{copy}"
