@@ -24,6 +24,8 @@ DEFAULTS: Final[dict[str, float]] = {
 phase does not exist."""
 
 COEFFICIENTS: Final = (*OVERLAPPED, *SERIAL, *DEFAULTS)
+LAMBDAS: Final = tuple(name for name in (*OVERLAPPED, *SERIAL) if name != "start")
+"""Coefficients that describe the hardware; fixed costs belong to library and host, exponents to the equations."""
 COLUMN: Final[dict[str, int]] = {name: i for i, name in enumerate(COEFFICIENTS)}
 
 MEANING: Final[dict[str, str]] = {
