@@ -106,7 +106,10 @@ IDEAS: dict[str, dict[str, object]] = {
     "the process": {"estimator.model.silicon.PROCESS_ENERGY": {}},
     "the tensor core's width": {"estimator.model.silicon.WIDTH_SHARE": 0.0},
     "a rising voltage": {"estimator.model.power.voltage_ratios": lambda gpu, voltage, idle: FLAT},
-    "the rules, rest power known": {"estimator.model.power.energy_factors": lambda gpu: {}, "estimator.model.power.voltage_ratios": lambda gpu, voltage, idle: FLAT},
+    "the rules, rest power known": {
+        "estimator.model.power.energy_factors": lambda gpu: {},
+        "estimator.model.power.voltage_ratios": lambda gpu, voltage, idle: FLAT,
+    },
     "usual lambdas": {"fitter.bundle.sections.LAMBDAS": ()},
 }
 """What stands in place of each idea, by its name."""
