@@ -167,6 +167,7 @@ TIED_COEFFICIENTS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "math.conv": (("conv",), ("math",)),
     "dram": (_MATRIX + _STREAM, ("dram", "dram_activations", "epilogue")),
     "stream": (_STREAM, ("l2",)),
+    "memory_latency": (_STREAM, ("loop", "wait")),
     "issue": (_STREAM, ("issue",)),
     "epsilon": (_MATRIX + _STREAM, ("epsilon_s", "start")),
     "prologue": (_MATRIX, ("prologue",)),
