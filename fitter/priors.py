@@ -7,7 +7,7 @@ matrix products on A100, H100 and H200.  A width is the standard deviation of th
 from collections.abc import Mapping
 from typing import Final
 
-from estimator.model.coefficients import Prior, longest_prefix
+from estimator.model.coefficients import Prior, group_words, longest_prefix
 from estimator.model.phases import START_CLOCKS
 from estimator.model.timeline import LAUNCH_OVERLAP_EXPONENT
 from estimator.vocabulary.gpu import GpuSpec
@@ -203,7 +203,7 @@ def kernel_priors(key: str, gpu: GpuSpec, *, cuda_cores: bool, warm: bool, one_c
         priors |= BLOCK_ENDS if one_clock else BLOCK_ENDS | {"reduce_start": REDUCE_START}
         persistent = gpu.architecture in PERSISTENT_ARCHITECTURES
         priors |= LISTED_ALONE | (CUDA_CORES if cuda_cores else PERSISTENT if persistent else {})
-        if not any(FORMATS[part].converts for part in key.split(".") if part in FORMATS):
+        if not any(FORMATS[part].converts for part in group_words(key) if part in FORMATS):
             priors.pop("quantise")
     elif key.startswith("attention"):
         persistent = gpu.architecture in PERSISTENT_ARCHITECTURES and key.startswith("attention.decode")
