@@ -33,7 +33,7 @@ def answer(served, name, **settings):
         ({}, ()),
         ({"clock_mhz": 510.0, "precision": "fp16", "attention": "flash"}, ("--freq", 510, "--precision", "fp16", "--attention", "flash")),
         ({"attention": "eager", "power_cap_w": 90}, ("--attention", "eager", "--power-cap", 90)),
-        ({"gpu": "h100-sxm", "precision": "fp8"}, ("--gpu-spec", "h100-sxm", "--precision", "fp8")),
+        ({"gpu": "h100-sxm", "precision": "fp8"}, ("--gpu", "h100", "--precision", "fp8")),
         ({"host_launch_us": 0}, ("--host-launch-us", 0)),
     ],
 )
