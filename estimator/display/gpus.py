@@ -73,8 +73,7 @@ def gpu_table(gpus: Sequence[ListedGpu]) -> str:
                 "limit": f"{one.power_limit_w:g} W",
                 "at rest": f"{one.idle_power_w:.0f} W ({one.idle_power_from})",
                 "asleep": f"{one.asleep_w:g} W" if one.asleep_w else UNKNOWN,
-                "bundle": one.bundle,
-                "answer": f"forecast from {one.bundle_gpu}" if one.latency_90 else "own",
+                "bundle": f"forecast from {one.bundle_gpu}" if one.latency_90 else "own",
                 "latency within": f"× {one.latency_90:.2f}" if one.latency_90 else "",
                 "power within": f"× {one.power_90:.2f}" if one.power_90 else "",
             }

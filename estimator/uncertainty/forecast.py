@@ -13,8 +13,9 @@ FORECAST_TIME_STD: Final[dict[str, float]] = {"alike": 0.05, "other": 0.2}
 runs of the EnergAIzer artifact deviate by 5 to 6 % (the change of board adds 3 to 4 %); the value for other architectures is assumed."""
 
 FORECAST_POWER_STD: Final[dict[str, float]] = {"table": 0.10, "usual": 0.15, "new": 0.20}
-"""Uncertainty of ln(power) on another GPU: voltage or rest power from a table, from the usual rules, or a process that no fit has seen.
-Between A100, A10 and H100 the rules err by 3 to 6 %; their inputs (rise of the voltage and process ±15 %) make 9 %."""
+"""Uncertainty of ln(power) on another GPU: voltage or rest power from a table, or rest power read on the board; from the usual rules; or a
+process that no fit has seen.  Between A100, A10 and H100 the rules err by 3 to 6 %; their inputs (rise of the voltage and process ±15 %)
+make 9 %."""
 
 SEEN_PROCESSES: Final = ("samsung-8n", "tsmc-7n", "tsmc-4n")
 """Processes of the boards on which the rules were chosen."""
