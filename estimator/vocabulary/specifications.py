@@ -37,8 +37,9 @@ def load_gpu(name_or_path: str | Path) -> GpuSpec:
         return read_file(GpuSpec, Path(name_or_path), "GPU specification", SpecificationError)
     name = _short_name(_plain_name(text)) or canonical_gpu_name(text)
     if name is None:
+        near = ", ".join(_near_names(_plain_name(text)))
         raise SpecificationError(
-            f"unknown GPU {text!r}; nearest: {', '.join(_near_names(text))}; `estimate gpus` lists all; "
+            f"unknown GPU {text!r}; {near and f'nearest: {near}; '}`estimate gpus` lists all; "
             "or describe it in a TOML file (docs/how-to/add-a-gpu.md) and give that"
         )
     return _shipped(name)
@@ -57,13 +58,13 @@ def _short_name(plain: str) -> str | None:
     return next((name for name in holders if plain in _shipped(name).short_names), None)
 
 
-def _near_names(text: str) -> tuple[str, ...]:
-    """Names of the GPUs that are spelled most like a text, all names if none is like it."""
+def _near_names(plain: str) -> dict[str, None]:
+    """Names of the GPUs that are spelled most like a text, or that it contains."""
     from difflib import get_close_matches  # only for a GPU that is not known
 
-    spellings = {_plain_name(word): name for name in gpu_names() for word in (name, *_shipped(name).short_names)}
-    near = get_close_matches(_plain_name(text), spellings)
-    return tuple(dict.fromkeys(spellings[word] for word in near)) or gpu_names()
+    spellings = {word: name for name in gpu_names() for word in (name, *_shipped(name).short_names)}
+    near = get_close_matches(plain, spellings) or [word for word in spellings if word in plain]
+    return dict.fromkeys(spellings[word] for word in near)
 
 
 def canonical_gpu_name(text: str) -> str | None:

@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from estimator.engine.board import board_tables
 from estimator.model.power_limit import UNLIMITED_W
 from estimator.questions.judging import Asked
 from estimator.transforms.variation import Variant
-from estimator.uncertainty.forecast import forecast_std
+from estimator.uncertainty.forecast import distance, forecast_std
 from estimator.uncertainty.nearest import nearest_bundle
 from estimator.vocabulary.gpu import simulated_uuid
 from estimator.vocabulary.quantities import NORMAL_90
@@ -49,11 +50,17 @@ def test_the_nearest_bundle_is_of_the_silicon_that_one_would_choose(asked, neare
     fitted = ("a100-pcie-40gb", "a10", "h100-sxm", "h200-sxm", "b200-sxm", "l40s", "v100-pcie-32gb")
     heads = {name: BundleHead(load_gpu(name), power=True) for name in fitted}
     assert nearest_bundle(load_gpu(asked), heads) == nearest
-    least = min(math.hypot(*forecast_std(head.gpu, load_gpu(asked))) for head in heads.values())
-    assert math.hypot(*forecast_std(load_gpu(nearest), load_gpu(asked))) == least
     heads[nearest] = BundleHead(load_gpu(nearest), power=False)
     assert nearest_bundle(load_gpu(asked), heads) != nearest  # a forecast without power is of less use
     assert nearest_bundle(load_gpu(nearest), heads) == nearest
+
+
+def test_no_other_bundle_states_a_smaller_deviation():
+    gpus = [load_gpu(name) for name in gpu_names()]
+    for asked, one, other in permutations(gpus, 3):
+        if distance(one, asked) < distance(other, asked):
+            stated = [math.hypot(*forecast_std(board, asked)) for board in (one, other)]
+            assert stated[0] <= stated[1], (asked.name, one.name, other.name)
 
 
 def test_the_head_of_a_bundle_is_that_of_the_whole():
@@ -117,7 +124,9 @@ def test_several_gpus_answer_in_one_list_each_with_its_bundle_and_validity(workl
     [
         ((), 2, "name a --gpu, such as h100"),
         (("--gpu", "own"), 2, "name a --gpu, such as h100"),
-        (("--gpu", "a30"), 1, "unknown GPU 'a30'; nearest: a40, a10"),
+        (("--gpu", "a30"), 1, "unknown GPU 'a30'; nearest: a40, a10; `estimate gpus` lists all; or describe it in a TOML file"),
+        (("--gpu", "Tesla V100"), 1, "unknown GPU 'Tesla V100'; nearest: v100-pcie-32gb; "),
+        (("--gpu", "?"), 1, "unknown GPU '?'; `estimate gpus`"),
         (("--gpu", "h100", "--idle-power", "700"), 1, "idle power 700 W contradicts the power limit of h100-sxm, 700 W"),
         (("--gpu", "h100", "--idle-power", "120", "--power-cap", "110"), 1, "contradicts the power limit of h100-sxm, 110 W"),
         (("--gpu", "h100", "--idle-power", "90@5000"), 1, "SM clock 5000 MHz is outside what h100-sxm can lock"),
@@ -141,6 +150,13 @@ def test_power_at_rest_that_was_read_replaces_the_rule_and_keeps_its_course_over
     assert read[2520.0] == pytest.approx(90.0)
     assert read[600.0] == pytest.approx(90.0 * expected[0] / expected[1])
     assert idle_w(gpu=gpu, sm_clock_mhz=(600.0,)) == pytest.approx(expected[0])
+
+
+def test_a_reading_without_a_clock_is_of_the_highest_one_asked_for(workload, capsys):
+    words = (workload, "--gpu", "l40s", "--freqs", "600,2520", "--idle-power")
+    assert printed(capsys, *words, "90") == printed(capsys, *words, "90@2520") != printed(capsys, *words, "90@600")
+    words = (workload, "--gpu", "l40s", "--idle-power")
+    assert printed(capsys, *words, "90") == printed(capsys, *words, f"90@{load_gpu('l40s').sm_clock_max_mhz}")
 
 
 @pytest.mark.parametrize(("name", "narrower"), [("l40s", True), ("h100-sxm", False), ("new", False), ("a10", False)])
