@@ -107,10 +107,14 @@ def explanation_document(answer: "Explanation") -> Document:
 
 
 def explanation_csv(answer: "Explanation") -> str:
-    """CSV with a line for every kernel: its fields, then the share of its time by limit."""
-    limits = list(answer.limits_s)
-    rows = ([*(getattr(kernel, name) for name in EXPLAINED_FIELDS), *(kernel.limits[name] for name in limits)] for kernel in answer.kernels)
-    return csv_lines(rows, header=[*EXPLAINED_FIELDS, *(f"share {name}" for name in limits)])
+    """CSV with a line for every kernel: its fields, the share of its time by limit, then what the answer rests on."""
+    limits, basis = list(answer.limits_s), ("bundle", "gpu", "validity")
+    own = [getattr(answer.result, name) for name in basis]
+    rows = (
+        [*(getattr(kernel, name) for name in EXPLAINED_FIELDS), *(kernel.limits[name] for name in limits), *own]
+        for kernel in answer.kernels
+    )
+    return csv_lines(rows, header=[*EXPLAINED_FIELDS, *(f"share {name}" for name in limits), *basis])
 
 
 def explanation_text(answer: "Explanation", most: int | None, simulated: bool) -> str:

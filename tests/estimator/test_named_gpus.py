@@ -112,6 +112,10 @@ def test_several_gpus_answer_in_one_list_each_with_its_bundle_and_validity(workl
     )
     own.write_text(text.replace("num_sms = 72", "num_sms = 80"))  # a file counts even under a known name
     assert printed(capsys, workload, "--gpu", own)["validity"] == "forecast"
+    assert main(["explain", workload, "--gpu", "h100", "--csv"]) in (0, 3)
+    assert {line.partition(",a100-")[2] for line in capsys.readouterr().out.splitlines()[1:]} == {
+        f"{a100.removeprefix('a100-')},h100-sxm,forecast"
+    }
     points = printed(capsys, "sweep", workload, "--gpu", "a10,h100")
     assert [(one["gpu"], one["validity"]) for one in points] == [(one["gpu"], one["validity"]) for one in found[:2]]
     assert main([workload, "--gpu", "h100"]) in (0, 3)
