@@ -4,7 +4,7 @@
 
 Mean absolute errors in percent, with their bias.  "power": at the measured latency, so that it is an error of power alone, over all runs;
 "latency", "forecast power": as `estimate --gpu-spec` gives them, over runs from 20 ms on, whose host has no part; "inside": share of these
-runs inside the stated 90 % interval of power.  Rows "without …" switch off one idea of `estimator.model.silicon`; of rows "by rules" the
+runs inside the stated 90 % interval of power.  Rows "without …" switch off one idea; of rows "by rules" the
 target has no tables of voltage and rest power, "and a reading" states its rest power at the clock of each run, as `--idle-power` does.
 """
 
@@ -121,12 +121,16 @@ def percent(values: Array) -> float:
 
 FLAT = ClockTable(sm_clock_mhz=(1000.0,), value=(1.0,))
 IDEAS: dict[str, dict[str, object]] = {
-    "the process": {"silicon.PROCESS_ENERGY": {}},
-    "the tensor core's width": {"silicon.WIDTH_SHARE": 0.0},
-    "a rising voltage": {"power.voltage_ratios": lambda gpu, voltage, idle: FLAT},
-    "the rules, rest power known": {"power.energy_factors": lambda gpu: {}, "power.voltage_ratios": lambda gpu, voltage, idle: FLAT},
+    "the process": {"estimator.model.silicon.PROCESS_ENERGY": {}},
+    "the tensor core's width": {"estimator.model.silicon.WIDTH_SHARE": 0.0},
+    "a rising voltage": {"estimator.model.power.voltage_ratios": lambda gpu, voltage, idle: FLAT},
+    "the rules, rest power known": {
+        "estimator.model.power.energy_factors": lambda gpu: {},
+        "estimator.model.power.voltage_ratios": lambda gpu, voltage, idle: FLAT,
+    },
+    "usual lambdas": {"fitter.bundle.sections.LAMBDAS": ()},
 }
-"""What stands in place of each idea, by its name in `estimator.model`."""
+"""What stands in place of each idea, by its name."""
 
 
 @contextmanager
@@ -134,7 +138,7 @@ def without(idea: str) -> Iterator[None]:
     """Predictions without an idea."""
     with ExitStack() as patches:
         for name, value in IDEAS[idea].items():
-            patches.enter_context(patch(f"estimator.model.{name}", value))
+            patches.enter_context(patch(name, value))
         yield
 
 
@@ -152,7 +156,7 @@ def scores(data: Path) -> Iterator[Score]:
         with without(idea):
             plain = {name: fit_runs(case.rows, case.gpu, case.tables) for name, case in cases.items()}
             for source, target in pairs:
-                yield score(f"{source} to {target} without {idea}", plain[source], cases[target], whole=False)
+                yield score(f"{source} to {target} without {idea}", plain[source], cases[target], whole=idea == "usual lambdas")
 
 
 @click.command()
