@@ -149,17 +149,20 @@ def board_tables(bundle: Bundle, gpu: GpuSpec) -> BoardTables:
 
 
 def with_idle_power(tables: BoardTables, idle_power: tuple[float, float], limit_w: float) -> BoardTables:
-    """The tables with power at rest as read on one's own board at one clock, at all other clocks in proportion.
+    """The tables with power at rest as read on one's own board at one clock, at all other clocks higher or lower by as much.
 
-    Raises OperatingPointError for a reading that is not positive or not below the limit, and for a clock that the board cannot lock.
+    Raises OperatingPointError for a reading that leaves nothing at the lowest clock or is not below the limit, and for a clock that the
+    board cannot lock.
     """
-    watt, clock = real(idle_power[0], "idle_power", "W"), asked_clocks(idle_power[1], tables.gpu)
-    if not 0.0 < watt < limit_w:
+    watt, (clock,), gpu = real(idle_power[0], "idle_power", "W"), asked_clocks(idle_power[1], tables.gpu), tables.gpu
+    lowest, there = tables.rest_w(np.array([gpu.sm_clock_min_mhz, clock]))
+    if not there - lowest < watt < limit_w:
         raise OperatingPointError(
-            f"idle power {watt:g} W contradicts the power limit of {tables.gpu.name}, {limit_w:g} W: it must be above 0 and below that; "
-            "read it with a context and without a kernel, or correct the limit (--power-cap, --set power_limit_w=W)"
+            f"idle power {watt:g} W at {clock:g} MHz contradicts {gpu.name}: there it draws {there - lowest:.0f} W more than at its lowest "
+            f"clock, and less than its limit, {limit_w:g} W; read it with a context and without a kernel, or correct the limit "
+            "(--power-cap, --set power_limit_w=W)"
         )
-    return replace(tables, rest_factor=watt / float(tables.rest_w(clock)[0]))
+    return replace(tables, rest_offset_w=float(watt - there))
 
 
 def asked_clocks(sm_clock_mhz: Clocks, gpu: GpuSpec) -> Array:

@@ -131,8 +131,9 @@ def test_several_gpus_answer_in_one_list_each_with_its_bundle_and_validity(workl
         (("--gpu", "a30"), 1, "unknown GPU 'a30'; nearest: a40, a10; `estimate gpus` lists all; or describe it in a TOML file"),
         (("--gpu", "Tesla V100"), 1, "unknown GPU 'Tesla V100'; nearest: v100-pcie-32gb; "),
         (("--gpu", "?"), 1, "unknown GPU '?'; `estimate gpus`"),
-        (("--gpu", "h100", "--idle-power", "700"), 1, "idle power 700 W contradicts the power limit of h100-sxm, 700 W"),
-        (("--gpu", "h100", "--idle-power", "120", "--power-cap", "110"), 1, "contradicts the power limit of h100-sxm, 110 W"),
+        (("--gpu", "h100", "--idle-power", "700"), 1, "idle power 700 W at 1830 MHz contradicts h100-sxm: "),
+        (("--gpu", "h100", "--idle-power", "45"), 1, "there it draws 46 W more than at its lowest clock"),
+        (("--gpu", "h100", "--idle-power", "120", "--power-cap", "110"), 1, "and less than its limit, 110 W; read it with a context"),
         (("--gpu", "h100", "--idle-power", "90@5000"), 1, "SM clock 5000 MHz is outside what h100-sxm can lock"),
         (("--gpu", "h100", "--idle-power", "0"), 2, "--idle-power"),
         (("--gpu", "h100", "--idle-power", "90@"), 2, "--idle-power"),
@@ -152,7 +153,7 @@ def test_power_at_rest_that_was_read_replaces_the_rule_and_keeps_its_course_over
     expected = board_tables(A10, gpu).rest_w(np.array([600.0, 2520.0]))
     read = {clock: idle_w(gpu=gpu, sm_clock_mhz=(clock,), idle_power=(90.0, 2520.0)) for clock in (600.0, 2520.0)}
     assert read[2520.0] == pytest.approx(90.0)
-    assert read[600.0] == pytest.approx(90.0 * expected[0] / expected[1])
+    assert read[600.0] == pytest.approx(90.0 + expected[0] - expected[1])
     assert idle_w(gpu=gpu, sm_clock_mhz=(600.0,)) == pytest.approx(expected[0])
 
 
