@@ -97,8 +97,8 @@ def expert_load(operator: Operator) -> ExpertLoad:
     hit = 1.0 - (1.0 - loads / tokens) ** tokens
     if not skew:
         return ExpertLoad(own * hit[0], own * loads[0], loads[0] / hit[0])
-    found = hit.max() + (own - 1.0) * hit.mean()
-    pairs = loads.max() + (own - 1.0) * loads.mean()
+    beside = (own - 1.0) / max(experts - 1.0, 1.0)
+    found, pairs = (float(each.max() + beside * (each.sum() - each.max())) for each in (hit, loads))
     return ExpertLoad(found, pairs, pairs / found)
 
 
