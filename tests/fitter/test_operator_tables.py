@@ -56,7 +56,7 @@ def test_a_row_of_each_kind_is_read_for_what_it_is(tmp_path, header, line, found
         (MOE, EXPERTS.format("bfloat16", "zipf", 8, 1), "BAD_SHAPE"),
         (MOE, EXPERTS.format("bfloat16", "balanced", 7, 1), "BAD_SHAPE"),
         (MOE, EXPERTS.format("w3", "balanced", 8, 1), "UNKNOWN_PRECISION"),
-        (MOE, EXPERTS.format("bfloat16", "balanced", 8, 1).replace("9e-5,cutlass", "9.5e-5,other"), "SLOWER_KERNEL"),
+        (MOE, EXPERTS.format("bfloat16", "balanced", 8, 1).replace("9e-5,cutlass", "8e-5,other"), "SECOND_KERNEL"),
         (MLA, "mla,mla_decode,h100-sxm,bfloat16,fp8,4,2048,,1,5e-5,trtllm-1.3.0rc20#7", "BAD_SHAPE"),
         (SUM, "communication,all_reduce,h100-sxm,int8,1,4096,2e-5,nccl-2.27.3,eager,nccl-2.27.3#0", "BAD_SHAPE"),
         (SUM, "communication,all_reduce,h100-sxm,int8,8,4096,2e-5,vllm-0.24.0,eager,vllm-0.24.0#0", "EAGER"),
@@ -68,10 +68,11 @@ def test_a_row_that_says_nothing_of_its_kind_is_rejected_by_name(tmp_path, heade
     good = {MOE: EXPERTS.format("bfloat16", "balanced", 8, 1), MLA: "mla,mla_decode,h100-sxm,bfloat16,fp8,4,2048,16,1,5e-5,trtllm-1.3#1"}
     fine = good.get(header, "communication,all_reduce,h100-sxm,int8,8,4096,2e-5,nccl-2.27.3,eager,nccl-2.27.3#9")
     path = tmp_path / "table.csv"
-    path.write_text(f"{header}\n{fine}\n{line}\n")
+    second = fine.replace(",64,", ",65,", 1)
+    path.write_text(f"{header}\n{line}\n{fine}\n{second}\n")
     found = read_selection([path])
-    assert [row.reason for row in found.rejected] == [reason]
-    assert len(found.kernels) == 1
+    assert [row.reason for row in found.rejected] == [reason] + ["DUPLICATE"] * (second == fine)
+    assert len(found.kernels) == 1 + (second != fine)
 
 
 LIMITS = {"mla_prefill h100-sxm": 8.0, "mla_decode b200-sxm": 8.0, "mla_decode a100-sxm-80gb": 8.0, "quantise_static h200-sxm": 10.0}
