@@ -1,10 +1,15 @@
 """Tables of operators beside products and attention: what a row says, and how well unseen shapes of published tables are predicted."""
 
+from dataclasses import replace
+
 import pytest
 
 from benchmarks.kernel_tables import cell_rows, evaluate, kind_cells, seen_rows
-from estimator.vocabulary.workload import make_operator
+from estimator.questions.estimates import estimate
+from estimator.vocabulary.workload import Workload, make_operator
+from fitter.bundle.sections import prior_bundle
 from fitter.rows.selection import read_selection
+from tests.fitter.measured import planted_bundle
 
 MOE = "family,operator,gpu,precision,tokens,hidden,inter,topk,experts,tp,ep,distribution,gated,latency_s,kernel_label,source"
 MLA = "family,operator,gpu,precision,kv_precision,batch,sequence,heads,is_decode,latency_s,source"
@@ -73,6 +78,26 @@ def test_a_row_that_says_nothing_of_its_kind_is_rejected_by_name(tmp_path, heade
     found = read_selection([path])
     assert [row.reason for row in found.rejected] == [reason] + ["DUPLICATE"] * (second == fine)
     assert len(found.kernels) == 1 + (second != fine)
+
+
+@pytest.mark.parametrize(
+    ("family", "operator", "shape"),
+    [
+        ("moe", "moe", {**SIZES, "skew": 0, "gated": 1}),
+        ("mla", "mla_prefill", {"batch": 1, "queries": 2048, "context": 2048, "heads": 16}),
+        ("mla", "mla_decode", {"batch": 64, "queries": 1, "context": 2048, "heads": 16}),
+        ("communication", "all_reduce", {"message_bytes": 1 << 24, "num_gpus": 2}),
+        ("quantise", "quantise_static", {"rows": 4096, "dim": 4096}),
+    ],
+)
+def test_each_kind_has_a_price_in_time_and_power_from_priors_alone(family, operator, shape):
+    known = planted_bundle()
+    bundle = replace(known, groups=prior_bundle(known.gpu).groups | dict(known.groups))
+    alone = Workload(name="one", operators=(make_operator(family, operator, "bf16", **shape),), counts=(1000.0,))
+    found = estimate(alone, bundle, sm_clock_mhz=900.0)[0]
+    assert 1e-6 < found.kernels[0].latency_s < 1e-1
+    assert 40.0 < found.power_w < bundle.gpu.power_limit_w
+    assert any("priors" in line for line in found.warnings)
 
 
 LIMITS = {"mla_prefill h100-sxm": 8.0, "mla_decode b200-sxm": 8.0, "mla_decode a100-sxm-80gb": 8.0, "quantise_static h200-sxm": 10.0}
