@@ -273,7 +273,7 @@ def log_power_corrections(
 
     The common factor of a group, a line over ln(power), does not depend on distance.  equation_w (n,): power by the equation [W].
     """
-    tiers = {group: tier[POWER_TIER] for group, tier in residuals.items() if POWER_TIER in tier}
+    tiers = {group: residuals[group][POWER_TIER] for group in _members(groups, residuals) if POWER_TIER in residuals[group]}
     correction, deviation = log_corrections(operators, groups, tiers)
     for group, index in _members(groups, tiers).items():
         tier = tiers[group]

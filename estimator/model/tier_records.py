@@ -1,11 +1,17 @@
 """Records of measured kernels in a bundle: their errors against the equations, at the points of their shapes."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict
+import json
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired, TypedDict
 
 from estimator.model.kriging import SHARES
+from estimator.vocabulary.documents import parse_json
+from estimator.vocabulary.errors import BundleError
 from estimator.vocabulary.gpu import ClockMhz
-from estimator.vocabulary.reader import LEAST_ONE, Count, FaultError, Span, Words, check_known, check_lengths
+from estimator.vocabulary.reader import LEAST_ONE, Count, FaultError, Pattern, Span, Words, check_known, check_lengths, plain, read
 from estimator.vocabulary.workload import FAMILY_FIELDS
 
 Field = Annotated[str, Words(tuple(sorted({name for names in FAMILY_FIELDS.values() for name in names})))]
@@ -73,7 +79,9 @@ class TierRecord(PointRecord):
 
 
 def _check_points(tier: Any) -> None:
-    """Refuse columns of wrong length, and indices out of range."""
+    """Refuse columns of wrong length, and indices out of range; a packed tier is checked when it is used."""
+    if isinstance(tier, str):
+        return
     check_lengths({"weights": tier["weights"]}, len(tier["fields"]))
     check_known(tier["fields"], tier["points"], "fields")
     count = len(tier["ln_error"])
@@ -90,7 +98,45 @@ def _check_points(tier: Any) -> None:
                 raise FaultError(f"points to none of the {count} points", "kriging", "shape")
 
 
+PackedText = Annotated[str, Pattern(r"[A-Za-z0-9+/]+=*", "like base64"), "base64 of zlib of the JSON of a tier"]
+
 if TYPE_CHECKING:
     Tier = Any
 else:
-    Tier = Annotated[TierRecord, _check_points]
+    Tier = Annotated[TierRecord | PackedText, _check_points]
+
+MOST_UNPACKED: Final = 1 << 26
+"""Largest JSON of a packed tier [byte]: far more than 100,000 points."""
+
+
+class PackedTier(Mapping[str, Any]):
+    """A tier as the text that packs it, which is read when it is first used."""
+
+    def __init__(self, packed: str) -> None:
+        self.packed = packed
+
+    @classmethod
+    def of(cls, tier: Mapping[str, Any]) -> "PackedTier":
+        """The packed form of a tier."""
+        text = json.dumps(plain(tier), separators=(",", ":"), allow_nan=False)
+        return cls(b64encode(zlib.compress(text.encode("ascii"), 9)).decode("ascii"))
+
+    @cached_property
+    def tier(self) -> Mapping[str, Any]:
+        """The tier.  Raises BundleError if the text packs none."""
+        try:
+            found: Mapping[str, Any] = read(Tier, parse_json(zlib.decompressobj().decompress(b64decode(self.packed), MOST_UNPACKED)))
+        except (ValueError, zlib.error) as error:
+            raise BundleError(f"the bundle's residuals hold a packed tier that cannot be read ({error}); fit again") from error
+        return found
+
+    def __getitem__(self, name: str) -> Any:
+        return self.tier[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tier)
+
+    def __len__(self) -> int:
+        return len(self.tier)
+
+    __hash__ = object.__hash__
